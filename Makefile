@@ -1,0 +1,30 @@
+# The commands a user needs. Each sets up what is missing first; doing so twice does no work again.
+.PHONY: help bench test bench-peers sanitize loom lint doc
+
+help:
+	@echo "make bench        an AllReduce sweep over 2 local ranks, checked, as a table"
+	@echo "make test         every test"
+	@echo "make bench-peers  the same sweeps beside Open MPI, MPICH and Gloo, as one table"
+	@echo "make sanitize     the executor under ThreadSanitizer and AddressSanitizer"
+	@echo "make loom         model-checks what threads share"
+	@echo "make lint         format and clippy, warnings denied"
+	@echo "make doc          the API documentation, warnings denied"
+
+bench:
+	@tools/setup
+	cargo run --release -- bench all_reduce --ranks 2
+
+test:
+	@tools/setup
+	@tools/test
+
+bench-peers:
+	@tools/bench-peers
+
+sanitize:
+	@tools/setup
+	@tools/sanitize
+
+loom lint doc:
+	@tools/setup
+	@tools/$@

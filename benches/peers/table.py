@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""Turns the rows of a comparison into markdown tables, one for each collective and rank count.
+
+Usage: table.py RESULTS.json     print the tables
+       table.py --check          fail unless sample.json still gives sample.md
+
+A row is one line of `oxccl bench --json`, with `contestant`, `variant` and `round` added. A
+contestant's time at a size is the median over rounds of its best variant's `time_us`, the variant
+being chosen afresh for every size: peers are seen at their best.
+"""
+import collections
+import json
+import pathlib
+import statistics
+import sys
+
+OURS = ("oxccl", "oxccl-private")
+TITLES = {
+    "oxccl": "oxccl", "oxccl-private": "oxccl, private", "openmpi": "Open MPI", "mpich": "MPICH",
+    "gloo": "Gloo",
+}
+COLLECTIVES = {
+    "all_reduce": "AllReduce", "reduce_scatter": "ReduceScatter", "all_gather": "AllGather",
+    "all_to_all": "All-to-All", "broadcast": "Broadcast",
+}
+
+Time = collections.namedtuple("Time", "median_us min_us wrong")
+
+
+def summarise(rows):
+    """(op, ranks) -> bytes -> contestant -> Time."""
+    samples = collections.defaultdict(lambda: collections.defaultdict(list))
+    for row in rows:
+        case = (row["op"], row["ranks"], row["bytes"], row["contestant"])
+        samples[case][row["variant"]].append(row)
+    summary = collections.defaultdict(lambda: collections.defaultdict(dict))
+    for (op, ranks, size, contestant), variants in samples.items():
+        times = [Time(statistics.median(row["time_us"] for row in rows),
+                      min(row["min_us"] for row in rows),
+                      sum(row["wrong"] for row in rows)) for rows in variants.values()]
+        best = Time(*(min(values) for values in zip(*times)))
+        wrong = sum(time.wrong for time in times)
+        summary[op, ranks][size][contestant] = best._replace(wrong=wrong)
+    return summary
+
+
+def human_bytes(size):
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024 or unit == "MiB":
+            return f"{size:g} {unit}"
+        size /= 1024
+
+
+def human_us(time_us):
+    return f"{time_us:.2f}" if time_us < 10 else f"{time_us:.1f}" if time_us < 100 else f"{time_us:,.0f}"
+
+
+def cell(time):
+    if time is None:
+        return ""
+    return human_us(time.median_us) + (f" **{time.wrong} wrong**" if time.wrong else "")
+
+
+def ratio(times, ours, field):
+    peers = [getattr(time, field) for name, time in times.items() if name not in OURS]
+    if ours not in times or not peers:
+        return ""
+    return f"{min(peers) / getattr(times[ours], field):.2f}"
+
+
+def render_case(op, ranks, sizes, state):
+    contestants = [name for name in TITLES if any(name in times for times in sizes.values())]
+    ours = [name for name in OURS if name in contestants]
+    head = ["size"] + [TITLES[name] for name in contestants]
+    for name in ours:
+        head += [f"{TITLES[name]} ×", "× of minima"]
+    lines = [f"### {COLLECTIVES[op]}, {ranks} ranks", "",
+             f"Cache line {state['cache_line_one_way_ns']} ns, two cores copy "
+             f"{state['copy_64MiB_two_cores_gbps']} GB/s.", "", "| " + " | ".join(head) + " |",
+             "|" + " ---: |" * len(head)]
+    for size in sorted(sizes):
+        times = sizes[size]
+        cells = [human_bytes(size)] + [cell(times.get(name)) for name in contestants]
+        for name in ours:
+            cells += [ratio(times, name, "median_us"), ratio(times, name, "min_us")]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines + [""]
+
+
+def render(results):
+    machine = results["machine"]
+    lines = [
+        f"## {machine['name']}, {machine['cores']} cores, {results['date']}, {results['commit']}", "",
+        f"Cache line from core to core {machine['cache_line_one_way_ns']} ns one way; one core copies "
+        f"{machine['copy_256KiB_gbps']} GB/s (256 KiB) and {machine['copy_64MiB_gbps']} GB/s (64 MiB), "
+        f"two cores {machine['copy_64MiB_two_cores_gbps']} GB/s (64 MiB).", "",
+        "Microseconds a call, f32 sum: each repeat is a barrier and a loop of calls, its time the "
+        f"slowest rank's mean; the median of {results['repeats']} repeats, the median of "
+        f"{results['rounds']} alternating rounds. × is the best peer's time over ours (above 1: oxccl "
+        "is faster). Out of place, except that broadcast is in place, and Gloo's AllReduce too. "
+        "oxccl's buffers come from `comm.alloc`, or are private memory of the caller. All results "
+        "are checked. Virtual cores move: the state is measured again before each table, and tables "
+        "are comparable only where it is the same.", "",
+    ]
+    summary = summarise(results["rows"])
+    states = {(state["op"], state["ranks"]): state for state in results["states"]}
+    for op in COLLECTIVES:
+        for ranks in sorted(ranks for name, ranks in summary if name == op):
+            lines += render_case(op, ranks, summary[op, ranks], states[op, ranks])
+    return "\n".join(lines)
+
+
+def check():
+    folder = pathlib.Path(__file__).parent
+    text = render(json.loads((folder / "sample.json").read_text()))
+    if text != (folder / "sample.md").read_text():
+        sys.exit(f"table.py: sample.json no longer gives sample.md:\n{text}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    if sys.argv[1] == "--check":
+        check()
+    else:
+        print(render(json.loads(pathlib.Path(sys.argv[1]).read_text())))

@@ -1,0 +1,54 @@
+//! Builds the machine twice from one source: with the host's C++ compiler, once per instruction set,
+//! and with nvcc, where there is one, for every GPU target into one fat binary.
+//!
+//! Environment: `CXX`; `NVCC`, `CUDA_HOME`, `CUDA_PATH` (where nvcc is); `OXCCL_REQUIRE_NVCC=1` (no
+//! nvcc is an error); `OXCCL_SANITIZE=thread|address` (the host executors are instrumented).
+
+#[path = "build/cuda.rs"]
+mod cuda;
+#[allow(dead_code, unreachable_pub)]
+#[path = "src/format.rs"]
+mod format;
+#[path = "build/format_check.rs"]
+mod format_check;
+#[path = "build/host.rs"]
+mod host;
+#[path = "build/jobs.rs"]
+mod jobs;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match build() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            println!("cargo::error={}", message.replace('\n', " | "));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn build() -> Result<(), String> {
+    for path in ["machine", "build", "build.rs", "src/format.rs"] {
+        println!("cargo::rerun-if-changed={path}");
+    }
+    let out = PathBuf::from(variable("OUT_DIR")?);
+    let machine = PathBuf::from(variable("CARGO_MANIFEST_DIR")?).join("machine");
+    let check = out.join("format_check.h");
+    std::fs::write(&check, format_check::header())
+        .map_err(|error| format!("cannot write {}: {error}", check.display()))?;
+    host::build(&machine, &out)?;
+    cuda::build(&machine, &out)
+}
+
+/// An environment variable that cargo sets.
+fn variable(name: &str) -> Result<String, String> {
+    std::env::var(name).map_err(|_| format!("{name} is not set; this build script is cargo's"))
+}
+
+/// An environment variable that the user may set; the build is repeated when it changes.
+fn setting(name: &str) -> Option<String> {
+    println!("cargo::rerun-if-env-changed={name}");
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}

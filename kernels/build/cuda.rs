@@ -1,0 +1,79 @@
+//! The GPU kernels: one fat binary for all targets.
+
+use crate::jobs::{self, Job};
+use crate::{setting, variable};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Compute capabilities with machine code in the fat binary.
+const TARGETS: [u32; 4] = [80, 90, 100, 120];
+/// The capability whose PTX is added. A GPU that no target covers is newer than 9.0, and 9.0 is the
+/// first with the 8-bit float conversions in PTX, so this serves all of them.
+const PTX: u32 = 90;
+
+pub(crate) fn build(machine: &Path, out: &Path) -> Result<(), String> {
+    println!("cargo::rustc-check-cfg=cfg(oxccl_nvcc)");
+    let targets = TARGETS.map(|target| target.to_string()).join(", ");
+    println!("cargo::rustc-env=OXCCL_TARGETS={targets}");
+    let Some(nvcc) = find()? else {
+        if setting("OXCCL_REQUIRE_NVCC").is_some_and(|value| value == "1") {
+            return Err("OXCCL_REQUIRE_NVCC=1, but there is no nvcc: set NVCC or CUDA_HOME".into());
+        }
+        println!(
+            "cargo::warning=no nvcc found: building without GPU kernels (set NVCC or CUDA_HOME)"
+        );
+        return Ok(());
+    };
+    let job = Job {
+        command: command(&nvcc),
+        source: machine.join("executor.cu"),
+        output: out.join("oxccl.fatbin"),
+    };
+    let reports = jobs::run_all(vec![job], machine, out)?;
+    let report = out.join("resources.txt");
+    std::fs::write(&report, reports.concat())
+        .map_err(|error| format!("cannot write {}: {error}", report.display()))?;
+    println!("cargo::rustc-env=OXCCL_NVCC={}", nvcc.display());
+    println!("cargo::rustc-cfg=oxccl_nvcc");
+    Ok(())
+}
+
+fn command(nvcc: &Path) -> Command {
+    let mut command = Command::new(nvcc);
+    command.env_remove("NVCC_APPEND_FLAGS").env_remove("NVCC_PREPEND_FLAGS");
+    command.args(["-fatbin", "-std=c++17", "-O3", "--fmad=false", "-Xptxas", "-v"]);
+    command.args(["-Xfatbin", "-compress-all", "--threads", "0"]);
+    // Two passes of the front end: what is newer than 9.0 shares the PTX of 9.0.
+    let (old, new): (Vec<u32>, Vec<u32>) = TARGETS.iter().partition(|&&target| target < PTX);
+    for target in old {
+        command.arg(format!("-gencode=arch=compute_{target},code=sm_{target}"));
+    }
+    let codes: String = new.iter().map(|target| format!(",sm_{target}")).collect();
+    command.arg(format!("-gencode=arch=compute_{PTX},code=[compute_{PTX}{codes}]"));
+    command
+}
+
+/// `NVCC` (`none`: none is wanted), else the first of `CUDA_HOME`, `CUDA_PATH`, `PATH`, /usr/local/cuda and a `.cuda` folder
+/// beside the workspace or above it that has one.
+fn find() -> Result<Option<PathBuf>, String> {
+    if let Some(nvcc) = setting("NVCC") {
+        if nvcc == "none" {
+            return Ok(None);
+        }
+        let path = PathBuf::from(&nvcc);
+        return path
+            .canonicalize()
+            .map(Some)
+            .map_err(|error| format!("NVCC={nvcc} cannot be used ({error}): unset or correct it"));
+    }
+    let homes = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(setting).map(PathBuf::from);
+    let mut candidates: Vec<PathBuf> = homes.map(|home| home.join("bin/nvcc")).collect();
+    let path = setting("PATH").unwrap_or_default();
+    candidates.extend(std::env::split_paths(&path).map(|folder| folder.join("nvcc")));
+    candidates.push(PathBuf::from("/usr/local/cuda/bin/nvcc"));
+    let crate_folder = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
+    let local = |folder: &Path| folder.join(".cuda/nvidia/cu13/bin/nvcc");
+    candidates.extend(crate_folder.ancestors().map(local));
+    // A symbolic link would hide the profile that lies beside the program.
+    Ok(candidates.iter().filter(|path| path.is_file()).find_map(|path| path.canonicalize().ok()))
+}

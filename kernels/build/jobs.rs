@@ -1,0 +1,111 @@
+//! Runs compilers side by side, and none whose output is at hand from another build.
+//!
+//! Cargo repeats a build script for every profile and for every change of features or environment. The
+//! compilers' outputs do not depend on these, so they are kept in the target folder under a hash of
+//! what they do depend on: all sources, the command line and the compiler.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+
+/// One compilation: `command`, the include folder, `source`, `-o output`.
+pub(crate) struct Job {
+    pub(crate) command: Command,
+    pub(crate) source: PathBuf,
+    pub(crate) output: PathBuf,
+}
+
+/// Runs all jobs, as many at a time as cargo allows, and gives what each wrote to standard error. The
+/// first failure is returned with its command line and output.
+pub(crate) fn run_all(jobs: Vec<Job>, machine: &Path, out: &Path) -> Result<Vec<String>, String> {
+    let workers = std::env::var("NUM_JOBS").ok().and_then(|jobs| jobs.parse().ok()).unwrap_or(1);
+    let sources = hash_of_sources(machine, out)?;
+    let results: Mutex<Vec<_>> = Mutex::new((0..jobs.len()).map(|_| Ok(String::new())).collect());
+    let queue = Mutex::new(jobs.into_iter().enumerate());
+    std::thread::scope(|scope| {
+        for _ in 0..std::cmp::max(1, workers) {
+            scope.spawn(|| {
+                while let Some((index, job)) = take(&queue) {
+                    let result = compile(job, sources, out);
+                    if let Ok(mut results) = results.lock() {
+                        results[index] = result;
+                    }
+                }
+            });
+        }
+    });
+    let results = results.into_inner().map_err(|_| "a build thread panicked".to_owned())?;
+    results.into_iter().collect()
+}
+
+/// Runs a command to its end and gives its standard error.
+pub(crate) fn run(mut command: Command) -> Result<String, String> {
+    let output = command.output().map_err(|error| format!("cannot run {command:?}: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    if output.status.success() {
+        return Ok(text);
+    }
+    // Compilers repeat themselves for every instantiation; the beginning says what is wrong.
+    let beginning: String = text.chars().take(4000).collect();
+    Err(format!("{command:?} failed:\n{beginning}"))
+}
+
+fn take(queue: &Mutex<std::iter::Enumerate<std::vec::IntoIter<Job>>>) -> Option<(usize, Job)> {
+    queue.lock().ok()?.next()
+}
+
+fn compile(mut job: Job, sources: u64, out: &Path) -> Result<String, String> {
+    let mut hasher = DefaultHasher::new();
+    sources.hash(&mut hasher);
+    job.source.file_name().hash(&mut hasher);
+    job.command.get_program().hash(&mut hasher);
+    job.command.get_args().for_each(|argument| argument.hash(&mut hasher));
+    std::fs::metadata(job.command.get_program())
+        .and_then(|compiler| compiler.modified())
+        .ok()
+        .hash(&mut hasher);
+    let kept = cache(out).join(format!("{:016x}", hasher.finish()));
+    let kept_text = kept.with_extension("txt");
+    if let Ok(text) = std::fs::read_to_string(&kept_text)
+        && std::fs::copy(&kept, &job.output).is_ok()
+    {
+        return Ok(text);
+    }
+    job.command.arg("-I").arg(out).arg(&job.source).arg("-o").arg(&job.output);
+    let text = run(job.command)?;
+    // A cache that cannot be written is only slower. The text goes last, and vouches for the rest.
+    let folder = cache(out);
+    let _ = std::fs::create_dir_all(&folder)
+        .and_then(|()| place(&folder, &kept, &std::fs::read(&job.output)?))
+        .and_then(|()| place(&folder, &kept_text, text.as_bytes()));
+    Ok(text)
+}
+
+/// Writes a file whole or not at all.
+fn place(folder: &Path, path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let unfinished =
+        folder.join(format!("unfinished-{}-{:?}", std::process::id(), std::thread::current().id()));
+    std::fs::write(&unfinished, bytes)?;
+    std::fs::rename(&unfinished, path)
+}
+
+/// In the target folder: `<target>/<profile>/build/<package>/out` is where this runs.
+fn cache(out: &Path) -> PathBuf {
+    out.ancestors().nth(4).unwrap_or(out).join("oxccl-machine-cache")
+}
+
+fn hash_of_sources(machine: &Path, out: &Path) -> Result<u64, String> {
+    let unreadable = |error: std::io::Error| format!("cannot read {}: {error}", machine.display());
+    let mut paths: Vec<PathBuf> = std::fs::read_dir(machine)
+        .and_then(|entries| entries.map(|entry| entry.map(|entry| entry.path())).collect())
+        .map_err(unreadable)?;
+    paths.push(out.join("format_check.h"));
+    paths.sort();
+    let mut hasher = DefaultHasher::new();
+    for path in paths {
+        path.file_name().hash(&mut hasher);
+        std::fs::read(&path).map_err(unreadable)?.hash(&mut hasher);
+    }
+    Ok(hasher.finish())
+}

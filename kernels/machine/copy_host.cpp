@@ -1,0 +1,73 @@
+// What long stretches on the host need whatever the type: compiled once per instruction set.
+#include "bulk_host.h"
+
+namespace oxccl {
+inline namespace OXCCL_ISA {
+
+// Around the caches; stream_fence() orders it.
+static void copy_stream(uint8_t* to, const uint8_t* from, size_t len_bytes) {
+#if defined(__x86_64__) && !OXCCL_SANITIZED
+  const size_t head = -reinterpret_cast<uintptr_t>(to) & 63;
+  if (len_bytes < head + 64) {
+    memcpy(to, from, len_bytes);
+    return;
+  }
+  memcpy(to, from, head);
+  size_t i = head;
+  for (; i + 64 <= len_bytes; i += 64) {
+#if defined(__AVX512F__)
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to + i), _mm512_loadu_si512(from + i));
+#else
+    for (size_t part = i; part < i + 64; part += 16)
+      _mm_stream_si128(reinterpret_cast<__m128i*>(to + part),
+                       _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + part)));
+#endif
+  }
+  memcpy(to + i, from + i, len_bytes - i);
+#else
+  memcpy(to, from, len_bytes);
+#endif
+}
+
+const uint8_t* plain_bytes(Machine& machine, const View& view, uint64_t position,
+                           uint64_t len_bytes, Block& staging) {
+  if (!view.is_ll()) return view.data + position;
+  return receive_bytes(machine, view, position, staging.bytes, len_bytes) ? staging.bytes : nullptr;
+}
+
+static void put(Machine& machine, const View& view, uint64_t position, const uint8_t* from,
+                uint64_t len_bytes) {
+  uint8_t* to = view.data + position;
+  if (view.is_ll()) {
+    send_bytes(view, position, from, len_bytes);
+  } else if (view.stream) {
+    copy_stream(to, from, len_bytes);
+    machine.streamed = true;
+  } else if (to != from) {
+    memcpy(to, from, len_bytes);
+  }
+}
+
+void put_all(Machine& machine, const Move& move, uint64_t position, const uint8_t* from,
+             uint64_t len_bytes) {
+  for (uint32_t d = 0; d < move.destinations; ++d)
+    put(machine, move.destination(d), position, from, len_bytes);
+}
+
+bool copy_bulk(Machine& machine, const Move& move) {
+  Block staging;
+  const View& source = move.source(0);
+  const bool straight = !source.is_ll() && move.destinations == 1;
+  const uint64_t step = straight ? move.len_bytes : BLOCK_BYTES;
+  for (uint64_t position = 0; position < move.len_bytes; position += step) {
+    const uint64_t left = move.len_bytes - position;
+    const uint64_t len_bytes = left < step ? left : step;
+    const uint8_t* from = plain_bytes(machine, source, position, len_bytes, staging);
+    if (!from) return false;
+    put_all(machine, move, position, from, len_bytes);
+  }
+  return true;
+}
+
+}  // namespace OXCCL_ISA
+}  // namespace oxccl

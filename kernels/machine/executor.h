@@ -1,0 +1,261 @@
+// The three-instruction machine: runs the program of one channel.
+//
+//     for each round:
+//       for each instruction:
+//         Wait:        until a counter reaches cursor + value                (acquire)
+//         ReduceCopy:  resolve operands to addresses; move this round's tile
+//         Signal:      a counter = cursor + value                            (release)
+//       advance the cursors of the round's connections
+//
+// Why a short call is fast: nothing is set up or torn down. The tables are read where the lowering put
+// them; slots are powers of two, so a slot is found by a mask; credits are remembered in the
+// connection, so the peer's counter is read once per ring of slots; a message of up to SHORT_BYTES is
+// moved in registers; and after a round the line that the next message will be written to is asked
+// for in advance. Everything slow (a wait that lasts, a wake, an epoch's end) is out of line.
+#pragma once
+#include "reduce_copy.h"
+
+namespace oxccl {
+inline namespace OXCCL_ISA {
+
+// What the threads of a block share.
+struct Workspace {
+  Fault fault;
+  View views[MAX_OPERANDS];
+};
+
+struct Tables {
+  const ChannelEntry* entry;
+  const Instruction* instructions;
+  const Operand* operands;
+  const Advance* advances;
+
+  OXCCL_INLINE Tables(const Header* program, uint32_t channel) {
+    const uint8_t* base = reinterpret_cast<const uint8_t*>(program);
+    entry = reinterpret_cast<const ChannelEntry*>(base + program->channels_offset) + channel;
+    instructions = reinterpret_cast<const Instruction*>(base + program->instructions_offset) +
+                   entry->first_instruction;
+    operands = reinterpret_cast<const Operand*>(base + program->operands_offset);
+    advances = reinterpret_cast<const Advance*>(base + program->advances_offset) +
+               entry->first_advance;
+  }
+};
+
+OXCCL_INLINE uint8_t* slot(uint8_t* slots, const Connection& connection, uint64_t message) {
+  return slots + (message & (connection.slots - 1)) * connection.slot_stride_bytes;
+}
+
+// A receive slot; its header must be of this call.
+OXCCL_INLINE bool resolve_slot(Machine& machine, const Operand& operand, uint64_t len_bytes,
+                               View* view) {
+  Connection& connection = machine.launch.connections[operand.index];
+  const uint64_t message = connection.received + operand.message;
+  uint8_t* at = slot(connection.recv_slots, connection, message);
+  view->connection = &connection;
+  if (operand.lane == LANE_LL) {
+    view->data = at + LL_HEADER_BYTES;
+    view->epoch = epoch_of(message);
+    return receive_header(machine, *view, len_bytes);
+  }
+  view->data = at + SLOT_HEADER_BYTES;
+  const SlotHeader& header = *reinterpret_cast<const SlotHeader*>(at);
+  if (OXCCL_LIKELY(header.signature == machine.launch.signature && header.len_bytes == len_bytes))
+    return true;
+  return machine.mismatch(header.signature, connection.peer);
+}
+
+// The slot for the next message; its header is written here.
+OXCCL_INLINE bool resolve_peer_slot(Machine& machine, const Operand& operand, uint64_t len_bytes,
+                                    View* view) {
+  Connection& connection = machine.launch.connections[operand.index];
+  const uint64_t message = connection.sent + operand.message;
+  uint8_t* at = slot(connection.send_slots, connection, message);
+  view->connection = &connection;
+  if (operand.lane == LANE_LL) {
+    view->data = at + LL_HEADER_BYTES;
+    view->epoch = epoch_of(message);
+    send_header(machine, *view, len_bytes);
+    return true;
+  }
+  view->data = at + SLOT_HEADER_BYTES;
+  *reinterpret_cast<SlotHeader*>(at) = {machine.launch.signature, uint32_t(len_bytes)};
+  return true;
+}
+
+OXCCL_INLINE bool resolve(Machine& machine, const Operand& operand, uint64_t round_start,
+                          uint64_t len_bytes, View* view) {
+  const Launch& launch = machine.launch;
+  view->connection = nullptr;
+  view->epoch = 0;
+  view->raw = operand.flags & OPERAND_RAW;
+  view->stream = operand.flags & OPERAND_STREAM;
+  const uint64_t offset = operand.offset_bytes + round_start;
+  Window* window = launch.windows + uint64_t(machine.channel) * launch.ranks + operand.index;
+  switch (operand.space) {
+    case SPACE_INPUT: view->data = const_cast<uint8_t*>(launch.input) + offset; return true;
+    case SPACE_OUTPUT: view->data = launch.output + offset; return true;
+    case SPACE_SLOT: return resolve_slot(machine, operand, len_bytes, view);
+    case SPACE_PEER_SLOT: return resolve_peer_slot(machine, operand, len_bytes, view);
+    case SPACE_WINDOW_INPUT: view->data = window->base + window->tokens.input + offset; return true;
+    case SPACE_WINDOW_OUTPUT:
+      view->data = window->base + window->tokens.output + offset;
+      return true;
+    case SPACE_TOKENS:
+      view->data = reinterpret_cast<uint8_t*>(const_cast<Tokens*>(&launch.tokens));
+      return true;
+    case SPACE_PEER_TOKENS: view->data = reinterpret_cast<uint8_t*>(&window->tokens); return true;
+    default: return machine.fail(OUTCOME_BAD_PROGRAM, operand.index, operand.space);
+  }
+}
+
+// True when the whole block may go on.
+OXCCL_INLINE bool agreed(Machine& machine) {
+  wait_over(machine.launch, machine.channel, machine.patience);
+  barrier();
+  return OXCCL_LIKELY(machine.fault.outcome == OUTCOME_DONE);
+}
+
+OXCCL_INLINE bool run_wait(Machine& machine, const Instruction& instruction) {
+  if (leader()) {
+    Connection& connection = machine.launch.connections[instruction.index];
+    const bool head = instruction.flags & INSTRUCTION_HEAD;
+    const uint64_t value =
+        (head ? connection.sent : connection.received) + uint64_t(instruction.value);
+    const uint64_t* word = head ? connection.send_head : connection.recv_tail;
+    if (!head || int64_t(connection.head_seen) < int64_t(value)) {
+      uint64_t now = load_acquire(word);
+      while (OXCCL_UNLIKELY(int64_t(now) < int64_t(value))) {
+        const Place place = {value, instruction.step, connection.peer, connection.lane, head};
+        if (!machine.await({word, value, false}, place)) break;
+        now = load_acquire(word);
+      }
+      if (head) connection.head_seen = now;
+    }
+  }
+  return agreed(machine);
+}
+
+OXCCL_INLINE void run_signal(Machine& machine, const Instruction& instruction) {
+  if (!leader()) return;
+  Connection& connection = machine.launch.connections[instruction.index];
+  const bool head = instruction.flags & INSTRUCTION_HEAD;
+  const uint64_t value =
+      (head ? connection.received : connection.sent) + uint64_t(instruction.value);
+  if (OXCCL_UNLIKELY(machine.streamed)) stream_fence();
+  machine.streamed = false;
+  store_release(head ? connection.recv_head : connection.send_tail, value);
+  ring(connection.doorbell);
+}
+
+template <class Reducer>
+OXCCL_INLINE bool run_reduce_copy(Machine& machine, const Reducer& reducer,
+                                  const Instruction& instruction, const Operand* operands,
+                                  uint64_t round_start, uint64_t tile_bytes, View* views) {
+  const uint32_t count = uint32_t(instruction.sources) + instruction.destinations;
+  const bool tree = instruction.flags & INSTRUCTION_TREE;
+  if (OXCCL_UNLIKELY(count > MAX_OPERANDS || instruction.sources == 0 ||
+                     (tree && instruction.sources > MAX_TREE_SOURCES))) {
+    machine.fail(OUTCOME_BAD_PROGRAM, 0, count);
+    return agreed(machine);
+  }
+  const uint64_t left = instruction.len_bytes > round_start ? instruction.len_bytes - round_start : 0;
+  const uint64_t len_bytes = left < tile_bytes ? left : tile_bytes;
+#pragma unroll 1
+  for (uint32_t o = lane(); o < count; o += lanes())
+    if (!resolve(machine, operands[o], round_start, len_bytes, &views[o])) break;
+  if (!agreed(machine)) return false;
+  const uint8_t scale = machine.launch.program->scale;
+  const bool finish = instruction.flags & INSTRUCTION_FINISH;
+  const Scaling scaling = {machine.launch.scale_bits, machine.launch.ranks,
+                           scale == SCALE_PREMULTIPLY, scale == SCALE_AVERAGE && finish};
+  // A copy onto itself (buffers in place) is left out: peers may be reading there. What is read then is the
+  // destination, which is the same.
+  const bool itself = instruction.sources == 1 && !scaling.divide &&
+                      !(scaling.premultiply && views[0].raw) &&
+                      !views[0].is_ll() && !views[1].is_ll() && views[0].data == views[1].data;
+  if (itself && count == 2) return true;
+  const Move move = {views + itself, instruction.sources, instruction.destinations - uint32_t(itself),
+                     len_bytes,      scaling,             tree};
+  reduce_copy(machine, move, reducer);
+  if (!agreed(machine)) return false;
+#pragma unroll 1
+  for (uint32_t o = instruction.sources; o < count; ++o)
+    if (views[o].is_ll()) ring(views[o].connection->doorbell);
+  return true;
+}
+
+// Before the first send of a round; rounds advance past a multiple of LL_EPOCHS once in a long while.
+OXCCL_INLINE bool keep_epochs(Machine& machine, const ChannelEntry& entry,
+                              const Advance* advances) {
+#pragma unroll 1
+  for (uint32_t a = lane(); a < entry.advances; a += lanes()) {
+    if (advances[a].sent == 0) continue;
+    Connection& connection = machine.launch.connections[advances[a].connection];
+    if (OXCCL_UNLIKELY(connection.sent - connection.cleared >= LL_EPOCHS) &&
+        connection.lane == LANE_LL && !clear_slots(machine, connection))
+      break;
+  }
+  return agreed(machine);
+}
+
+OXCCL_INLINE void advance_cursors(const Launch& launch, const ChannelEntry& entry,
+                                  const Advance* advances) {
+#pragma unroll 1
+  for (uint32_t a = lane(); a < entry.advances; a += lanes()) {
+    const Advance& advance = advances[a];
+    Connection& connection = launch.connections[advance.connection];
+    connection.received += advance.received;
+    connection.sent += advance.sent;
+    if (advance.sent != 0 && connection.lane == LANE_LL)
+      prefetch_write(slot(connection.send_slots, connection, connection.sent));
+  }
+  barrier();
+}
+
+template <class Reducer>
+OXCCL_INLINE bool run_rounds(Machine& machine, const Reducer& reducer, View* views) {
+  const Tables tables(machine.launch.program, machine.channel);
+  const ChannelEntry& entry = *tables.entry;
+#pragma unroll 1
+  for (uint64_t round = 0; round < entry.rounds; ++round) {
+    if (!keep_epochs(machine, entry, tables.advances)) return false;
+#pragma unroll 1
+    for (uint32_t i = 0; i < entry.instructions; ++i) {
+      const Instruction& instruction = tables.instructions[i];
+      machine.step = instruction.step;
+      if (instruction.opcode == OPCODE_WAIT) {
+        if (!run_wait(machine, instruction)) return false;
+      } else if (instruction.opcode == OPCODE_SIGNAL) {
+        run_signal(machine, instruction);
+      } else if (!run_reduce_copy(machine, reducer, instruction,
+                                  tables.operands + instruction.index, round * entry.tile_bytes,
+                                  entry.tile_bytes, views)) {
+        return false;
+      }
+    }
+    advance_cursors(machine.launch, entry, tables.advances);
+  }
+  return true;
+}
+
+// One channel, to its end. The caller has checked that `reducer` is for the program's type and fold.
+template <class Reducer>
+OXCCL_INLINE uint32_t run_channel(const Launch& launch, uint32_t channel, const Reducer& reducer) {
+  OXCCL_BLOCK_SHARED Workspace workspace;
+  if (leader()) workspace.fault.outcome = OUTCOME_DONE;
+  barrier();
+  Machine machine = {launch, workspace.fault, channel, 0, false, {}};
+  const bool done = run_rounds(machine, reducer, workspace.views);
+  if (machine.streamed) stream_fence();
+  const Fault fault = done ? Fault{} : workspace.fault;
+  if (leader()) launch.statuses[channel] = {fault.outcome, fault.step, fault.peer, fault.found};
+  return fault.outcome;
+}
+
+// Says whether this executor can run the program at all.
+OXCCL_INLINE bool is_runnable(const Header* program, uint32_t channel) {
+  return program->magic == MAGIC && program->version == VERSION && channel < program->channels;
+}
+
+}  // namespace OXCCL_ISA
+}  // namespace oxccl

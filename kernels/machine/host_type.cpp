@@ -1,0 +1,44 @@
+// The host's reducers of one element type: compiled once per type (OXCCL_TYPE) and instruction set.
+#include "host_table.h"
+
+namespace oxccl {
+inline namespace OXCCL_ISA {
+
+template <class N, Fold F>
+static bool reduce_words(Machine& machine, const Move& move) {
+  for (uint64_t position = 0; position < move.len_bytes; position += 8)
+    if (!reduce_left<N, F>(move, WordLoad<N>{machine, move, position, move.len_bytes - position}))
+      return false;
+  return true;
+}
+
+// Where elements accumulate in their own type, folding elements in is folding accumulators.
+template <class N, Fold F>
+static void fold_own(void* acc, const void* from, size_t count) {
+  fold_two<N, F>(acc, acc, from, count);
+}
+
+template <class N, Fold F>
+static constexpr HostReducer reducer_of() {
+  constexpr bool OWN = sizeof(typename N::Element) == sizeof(typename N::Accumulator);
+  if constexpr (!N::INTEGER && F >= FOLD_BIT_AND) {
+    return {};
+  } else if constexpr (OWN) {
+    return {reduce_words<N, F>, reduce_bulk<N>, fold_two<N, F>, fold_own<N, F>, fold_two<N, F>};
+  } else {
+    return {reduce_words<N, F>, reduce_bulk<N>, fold_two<N, F>, fold_elements<N, F>,
+            fold_accumulators<N, F>};
+  }
+}
+
+#define OXCCL_JOIN_(a, b) a##b
+#define OXCCL_JOIN(a, b) OXCCL_JOIN_(a, b)
+
+extern const Reducers OXCCL_JOIN(REDUCERS_, OXCCL_TYPE) = {
+    {reducer_of<OXCCL_TYPE, FOLD_SUM>(), reducer_of<OXCCL_TYPE, FOLD_PROD>(),
+     reducer_of<OXCCL_TYPE, FOLD_MIN>(), reducer_of<OXCCL_TYPE, FOLD_MAX>(),
+     reducer_of<OXCCL_TYPE, FOLD_BIT_AND>(), reducer_of<OXCCL_TYPE, FOLD_BIT_OR>(),
+     reducer_of<OXCCL_TYPE, FOLD_BIT_XOR>()}};
+
+}  // namespace OXCCL_ISA
+}  // namespace oxccl

@@ -1,0 +1,64 @@
+// The state of one channel while its program runs, and what its parts share.
+#pragma once
+#include "numeric.h"
+
+namespace oxccl {
+inline namespace OXCCL_ISA {
+
+// Subtrees that the tree fold holds at a time, at most.
+constexpr uint32_t TREE_LEVELS = 8;
+static_assert(1u << TREE_LEVELS == MAX_TREE_SOURCES, "one level per doubling");
+
+// An operand of the instruction at hand, as an address.
+struct View {
+  uint8_t* data;           // LL: the first line behind the header
+  Connection* connection;  // slots only
+  uint32_t epoch;          // LL: the message's flag; 0 for plain memory
+  bool raw, stream;
+
+  OXCCL_INLINE bool is_ll() const { return epoch != 0; }
+};
+
+// A `ReduceCopy` with its operands resolved: sources first, destinations behind them.
+struct Move {
+  const View* views;
+  uint32_t sources, destinations;
+  uint64_t len_bytes;
+  Scaling scaling;
+  bool tree;
+
+  OXCCL_INLINE const View& source(uint32_t index) const { return views[index]; }
+  OXCCL_INLINE const View& destination(uint32_t index) const { return views[sources + index]; }
+};
+
+struct Machine {
+  const Launch& launch;
+  Fault& fault;  // the block's
+  uint32_t channel;
+  uint32_t step;
+  bool streamed;  // non-temporal stores are under way
+  Patience patience;
+
+  OXCCL_INLINE bool fail(Outcome outcome, uint32_t peer, uint32_t found) {
+    fault.step = step;
+    fault.peer = peer;
+    fault.found = found;
+    *const_cast<volatile uint32_t*>(&fault.outcome) = outcome;
+    return false;
+  }
+
+  // A message of another call. With our signature but another length, the programs disagree.
+  OXCCL_INLINE bool mismatch(uint32_t found, uint32_t peer) {
+    return fail(found == launch.signature ? OUTCOME_BAD_PROGRAM : OUTCOME_MISMATCH, peer, found);
+  }
+
+  // The slow part of a wait, as one thread: when true comes back, look again.
+  OXCCL_INLINE bool await(const Awaited& awaited, const Place& place) {
+    if (wait_slow(launch, channel, awaited, place, fault, patience)) return true;
+    if (fault.outcome != OUTCOME_DONE) return false;
+    return fail(OUTCOME_ABORTED, place.peer, 0);
+  }
+};
+
+}  // namespace OXCCL_ISA
+}  // namespace oxccl

@@ -1,0 +1,58 @@
+// What the machine needs of a target, with one implementation per target under the same names.
+//
+//     lane(), lanes(), leader(), barrier()      the threads of a block; one on a host
+//     load_acquire, store_release, load_relaxed, store_relaxed    words shared with other ranks
+//     load_line, store_line                     16 bytes of an LL slot
+//     wait_slow, wait_over                      the part of a wait that has lasted: until what is
+//                                               awaited is there (host), or one turn (CUDA)
+//     ring                                      wake a peer that sleeps
+//     OXCCL_BLOCK_SHARED                        a variable of the whole block
+//
+// Everything above this header is the same source for GPUs and CPUs.
+#pragma once
+#include "format.h"
+
+#ifdef __CUDACC__
+#define OXCCL_INLINE __device__ __forceinline__
+#define OXCCL_FUNCTION __device__
+#else
+#define OXCCL_INLINE inline __attribute__((always_inline))
+#define OXCCL_FUNCTION
+#endif
+
+namespace oxccl {
+inline namespace OXCCL_ISA {
+
+// Two flagged words of an LL slot: {data, flag, data, flag}.
+struct Line {
+  uint64_t data;
+  uint32_t flag, flag_behind;
+};
+
+// What somebody waits for: a counter that has to reach `value` (signed, so that the first credits,
+// which lie below zero, are there from the start), or an LL line that has to carry a flag.
+struct Awaited {
+  const uint64_t* word;
+  uint64_t value;
+  bool is_line;
+};
+
+// Where in the schedule a wait happens, for Progress.
+struct Place {
+  uint64_t awaited;
+  uint32_t step, peer, lane, head;
+};
+
+// A block that ended early; the first to write it wins.
+struct Fault {
+  uint32_t outcome, step, peer, found;
+};
+
+}  // namespace OXCCL_ISA
+}  // namespace oxccl
+
+#ifdef __CUDACC__
+#include "target_cuda.h"
+#else
+#include "target_host.h"
+#endif

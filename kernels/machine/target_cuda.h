@@ -1,0 +1,159 @@
+// The CUDA target: a block of threads is one channel.
+//
+// Words shared with other ranks are read and written at system scope, because the other rank may be
+// another GPU or a CPU. One thread acquires or releases for the block, and the block barrier makes
+// that hold for all of its threads (the memory model is cumulative). A spin looks at the abort word
+// every few thousand turns and then also tells the host, through Progress, what it waits for.
+#pragma once
+
+#define OXCCL_BLOCK_SHARED __shared__
+#define OXCCL_COLD __device__ __forceinline__
+#define OXCCL_NOINLINE __device__ __forceinline__
+#define OXCCL_LIKELY(condition) (condition)
+#define OXCCL_UNLIKELY(condition) (condition)
+
+namespace oxccl {
+inline namespace OXCCL_ISA {
+
+template <class To, class From>
+OXCCL_INLINE To bit_cast(const From& from) {
+  static_assert(sizeof(To) == sizeof(From), "bit_cast keeps the size");
+  To to;
+  memcpy(&to, &from, sizeof(To));
+  return to;
+}
+
+OXCCL_INLINE uint32_t lane() { return threadIdx.x; }
+OXCCL_INLINE uint32_t lanes() { return blockDim.x; }
+OXCCL_INLINE bool leader() { return threadIdx.x == 0; }
+OXCCL_INLINE void barrier() { __syncthreads(); }
+
+OXCCL_INLINE uint64_t load_acquire(const uint64_t* word) {
+  uint64_t value;
+  asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+  return value;
+}
+OXCCL_INLINE void store_release(uint64_t* word, uint64_t value) {
+  asm volatile("st.release.sys.u64 [%0], %1;" : : "l"(word), "l"(value) : "memory");
+}
+OXCCL_INLINE uint32_t load_relaxed(const uint32_t* word) {
+  uint32_t value;
+  asm volatile("ld.relaxed.sys.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+  return value;
+}
+OXCCL_INLINE void store_relaxed(uint64_t* word, uint64_t value) {
+  asm volatile("st.relaxed.sys.u64 [%0], %1;" : : "l"(word), "l"(value) : "memory");
+}
+OXCCL_INLINE void store_relaxed(uint32_t* word, uint32_t value) {
+  asm volatile("st.relaxed.sys.u32 [%0], %1;" : : "l"(word), "r"(value) : "memory");
+}
+
+// Promises the compiler an address in global memory, so that it uses the global instructions.
+template <class T>
+OXCCL_INLINE T* global_memory(uint8_t* at) {
+  T* typed = reinterpret_cast<T*>(at);
+  __builtin_assume(__isGlobal(typed));
+  return typed;
+}
+
+typedef uint64_t unaligned_word;
+OXCCL_INLINE bool can_access_whole_words(const uint8_t* at) {
+  return reinterpret_cast<uintptr_t>(at) % 8 == 0;
+}
+
+// Volatile vector accesses are relaxed at system scope and whole per element.
+OXCCL_INLINE Line load_line(const uint8_t* at) {
+  uint32_t low, flag, high, flag_behind;
+  asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(low), "=r"(flag), "=r"(high), "=r"(flag_behind)
+               : "l"(at)
+               : "memory");
+  return {uint64_t(low) | (uint64_t(high) << 32), flag, flag_behind};
+}
+OXCCL_INLINE void store_line(uint8_t* at, uint64_t data, uint32_t flag) {
+  asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %2};"
+               :
+               : "l"(at), "r"(uint32_t(data)), "r"(flag), "r"(uint32_t(data >> 32))
+               : "memory");
+}
+
+OXCCL_INLINE void prefetch_write(const void*) {}
+OXCCL_INLINE void stream_fence() {}
+OXCCL_INLINE void ring(Doorbell*) {}
+
+// How long this thread has spun, and whether it has told so.
+struct Patience {
+  uint32_t spins;
+  bool written;
+};
+
+OXCCL_INLINE void write_progress(Progress* progress, const Place& place, uint64_t call) {
+  store_relaxed(&progress->awaited, place.awaited);
+  store_relaxed(&progress->step, place.step);
+  store_relaxed(&progress->peer, place.peer);
+  store_relaxed(&progress->lane, place.lane);
+  store_relaxed(&progress->head, place.head);
+  store_release(&progress->call, call);
+}
+
+// One turn of a spin: the caller looks again. Only every few thousandth does anything. `fault` is the
+// block's: when one thread gives up, the others that spin must follow.
+OXCCL_INLINE bool wait_slow(const Launch& launch, uint32_t channel, const Awaited&,
+                            const Place& place, const Fault& fault, Patience& patience) {
+  constexpr uint32_t SPINS = 4096;
+  if (++patience.spins % SPINS != 0) return true;
+  if (load_relaxed(launch.abort) != 0) return false;
+  if (*const_cast<const volatile uint32_t*>(&fault.outcome) != OUTCOME_DONE) return false;
+  if (!patience.written) write_progress(&launch.progress[channel], place, launch.call);
+  patience.written = true;
+  return true;
+}
+
+// What was awaited has come.
+OXCCL_INLINE void wait_over(const Launch& launch, uint32_t channel, Patience& patience) {
+  if (patience.written) store_relaxed(&launch.progress[channel].call, uint64_t(0));
+  patience.written = false;
+}
+
+OXCCL_INLINE float cuda_half_to_float(uint16_t bits) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+}
+OXCCL_INLINE uint16_t cuda_float_to_half(float value) {
+  uint16_t bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+OXCCL_INLINE uint16_t cuda_float_to_bfloat16(float value) {
+  uint16_t bits;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+
+#if __CUDA_ARCH__ >= 890
+// The instructions convert pairs; the upper half is unused.
+OXCCL_INLINE float cuda_e4m3_to_float(uint8_t bits) {
+  uint32_t halves;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(uint16_t(bits)));
+  return cuda_half_to_float(uint16_t(halves));
+}
+OXCCL_INLINE float cuda_e5m2_to_float(uint8_t bits) {
+  uint32_t halves;
+  asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"(uint16_t(bits)));
+  return cuda_half_to_float(uint16_t(halves));
+}
+OXCCL_INLINE uint8_t cuda_float_to_e4m3(float value) {
+  uint16_t pair;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
+  return uint8_t(pair);
+}
+OXCCL_INLINE uint8_t cuda_float_to_e5m2(float value) {
+  uint16_t pair;
+  asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
+  return uint8_t(pair);
+}
+#endif
+
+}  // namespace OXCCL_ISA
+}  // namespace oxccl

@@ -1,0 +1,206 @@
+// The host target: a block is one operating-system thread.
+//
+// A wait polls with `pause` in between, then writes what it waits for to Progress, then yields, then
+// sleeps:
+//
+//     sleeping = 1; fence; ready? -> futex_wait(rings, 200 us growing to 1 ms); sleeping = 0
+//
+// and a signaller, after its store, looks at `sleeping` with a plain load and wakes if it is set. No
+// fence orders that load behind the store, because the fence would cost every message 10 ns: a wake
+// can be missed, and then costs the sleeper the rest of one nap.
+#pragma once
+#include <linux/futex.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define OXCCL_SANITIZED 1
+#else
+#define OXCCL_SANITIZED 0
+#endif
+
+#define OXCCL_BLOCK_SHARED
+#define OXCCL_COLD __attribute__((noinline, cold))
+#define OXCCL_NOINLINE __attribute__((noinline))
+#define OXCCL_LIKELY(condition) __builtin_expect(bool(condition), 1)
+#define OXCCL_UNLIKELY(condition) __builtin_expect(bool(condition), 0)
+
+namespace oxccl {
+inline namespace OXCCL_ISA {
+
+template <class To, class From>
+OXCCL_INLINE To bit_cast(const From& from) {
+  static_assert(sizeof(To) == sizeof(From), "bit_cast keeps the size");
+  To to;
+  __builtin_memcpy(&to, &from, sizeof(To));
+  return to;
+}
+
+OXCCL_INLINE uint32_t lane() { return 0; }
+OXCCL_INLINE uint32_t lanes() { return 1; }
+OXCCL_INLINE bool leader() { return true; }
+OXCCL_INLINE void barrier() {}
+
+OXCCL_INLINE uint64_t load_acquire(const uint64_t* word) {
+  return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+}
+OXCCL_INLINE void store_release(uint64_t* word, uint64_t value) {
+  __atomic_store_n(word, value, __ATOMIC_RELEASE);
+}
+template <class T>
+OXCCL_INLINE T load_relaxed(const T* word) {
+  return __atomic_load_n(word, __ATOMIC_RELAXED);
+}
+template <class T>
+OXCCL_INLINE void store_relaxed(T* word, T value) {
+  __atomic_store_n(word, value, __ATOMIC_RELAXED);
+}
+
+typedef uint64_t unaligned_word __attribute__((aligned(1), may_alias));
+OXCCL_INLINE bool can_access_whole_words(const uint8_t*) { return true; }
+
+// A line is written and read by 16-byte vector accesses on x86: the architecture promises atomicity
+// only for each aligned 8-byte half, and a half with its own flag is all that LL needs. Sanitizers
+// must see atomics.
+OXCCL_INLINE Line load_line(const uint8_t* at) {
+#if defined(__x86_64__) && !OXCCL_SANITIZED
+  const __m128i both = *reinterpret_cast<const volatile __m128i*>(at);
+  const uint64_t low = uint64_t(_mm_cvtsi128_si64(both));
+  const uint64_t high = uint64_t(_mm_cvtsi128_si64(_mm_unpackhi_epi64(both, both)));
+#else
+  const uint64_t* words = reinterpret_cast<const uint64_t*>(at);
+  const uint64_t low = load_acquire(words);
+  const uint64_t high = load_acquire(words + 1);
+#endif
+  return {(low & 0xffffffffu) | (high << 32), uint32_t(low >> 32), uint32_t(high >> 32)};
+}
+
+OXCCL_INLINE void store_line(uint8_t* at, uint64_t data, uint32_t flag) {
+  const uint64_t low = (data & 0xffffffffu) | (uint64_t(flag) << 32);
+  const uint64_t high = (data >> 32) | (uint64_t(flag) << 32);
+#if defined(__x86_64__) && !OXCCL_SANITIZED
+  *reinterpret_cast<volatile __m128i*>(at) = _mm_set_epi64x(int64_t(high), int64_t(low));
+#else
+  uint64_t* words = reinterpret_cast<uint64_t*>(at);
+  store_relaxed(words, low);
+  store_relaxed(words + 1, high);
+#endif
+}
+
+// Asks for the right to write a line before the time, so that the store need not wait for it.
+OXCCL_INLINE void prefetch_write(const void* at) {
+#if defined(__x86_64__)
+  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(at)));
+#else
+  __builtin_prefetch(at, 1);
+#endif
+}
+
+OXCCL_INLINE void pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb");
+#endif
+}
+
+// Non-temporal stores are ordered by nothing but this.
+OXCCL_INLINE void stream_fence() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#else
+  __atomic_thread_fence(__ATOMIC_RELEASE);
+#endif
+}
+
+struct Patience {};
+OXCCL_INLINE void wait_over(const Launch&, uint32_t, Patience&) {}
+
+OXCCL_INLINE bool is_ready(const Awaited& awaited) {
+  if (!awaited.is_line) return int64_t(load_acquire(awaited.word)) >= int64_t(awaited.value);
+  const Line line = load_line(reinterpret_cast<const uint8_t*>(awaited.word));
+  return line.flag == awaited.value && line.flag_behind == awaited.value;
+}
+
+inline long futex(uint32_t* word, int operation, uint32_t value, const timespec* timeout) {
+  return syscall(SYS_futex, word, operation, value, timeout, nullptr, 0);
+}
+
+OXCCL_COLD inline void wake(Doorbell* doorbell) {
+  __atomic_fetch_add(&doorbell->rings, 1, __ATOMIC_RELEASE);
+  futex(&doorbell->rings, FUTEX_WAKE, 1, nullptr);
+}
+
+OXCCL_INLINE void ring(Doorbell* doorbell) {
+  if (OXCCL_UNLIKELY(load_relaxed(&doorbell->sleeping) != 0)) wake(doorbell);
+}
+
+// One nap, at most `nap_ns` long, shorter if a peer rings.
+inline void nap(Doorbell* doorbell, const Awaited& awaited, long nap_ns) {
+  const uint32_t rings = load_relaxed(&doorbell->rings);
+  store_relaxed(&doorbell->sleeping, 1u);
+  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+  if (!is_ready(awaited)) {
+    const timespec timeout = {0, nap_ns};
+    futex(&doorbell->rings, FUTEX_WAIT, rings, &timeout);
+  }
+  store_relaxed(&doorbell->sleeping, 0u);
+}
+
+inline bool is_stopped(const Launch& launch, uint32_t channel, bool ask) {
+  if (load_relaxed(launch.abort) != 0) return true;
+  return ask && launch.poll && launch.poll(launch.poll_context, channel) != 0;
+}
+
+inline void write_progress(Progress* progress, const Place& place, uint64_t call) {
+  store_relaxed(&progress->awaited, place.awaited);
+  store_relaxed(&progress->step, place.step);
+  store_relaxed(&progress->peer, place.peer);
+  store_relaxed(&progress->lane, place.lane);
+  store_relaxed(&progress->head, place.head);
+  __atomic_store_n(&progress->call, call, __ATOMIC_RELEASE);
+}
+
+inline bool wait_long(const Launch& launch, uint32_t channel, const Awaited& awaited) {
+  for (uint32_t yields = 0; yields < launch.yields; ++yields) {
+    if (is_ready(awaited)) return true;
+    if (is_stopped(launch, channel, (yields & 63) == 63)) return false;
+    sched_yield();
+  }
+  constexpr long LONGEST_NAP_NS = 1000000;
+  for (long nap_ns = 200000;; nap_ns = nap_ns * 2 < LONGEST_NAP_NS ? nap_ns * 2 : LONGEST_NAP_NS) {
+    if (is_ready(awaited)) return true;
+    if (is_stopped(launch, channel, true)) return false;
+    nap(&launch.doorbells[channel], awaited, nap_ns);
+  }
+}
+
+// The first polls of a wait have no `pause` between them, which on some processors lasts longer than
+// the exchange of a cache line.
+constexpr uint32_t EAGER_SPINS = 512;
+
+// Waits to the end. False: stopped by the abort word or the poll function; Progress then still says what was awaited.
+OXCCL_COLD inline bool wait_slow(const Launch& launch, uint32_t channel, const Awaited& awaited,
+                                 const Place& place, const Fault&, Patience&) {
+  for (uint32_t spins = 0; spins < launch.spins; ++spins) {
+    if (is_ready(awaited)) return true;
+    if (spins < EAGER_SPINS) continue;
+    if ((spins & 4095) == 4095 && load_relaxed(launch.abort) != 0) break;
+    pause();
+  }
+  if (is_ready(awaited)) return true;
+  Progress* progress = &launch.progress[channel];
+  write_progress(progress, place, launch.call);
+  if (!wait_long(launch, channel, awaited)) return false;
+  store_relaxed(&progress->call, uint64_t(0));
+  return true;
+}
+
+}  // namespace OXCCL_ISA
+}  // namespace oxccl

@@ -1,0 +1,44 @@
+//! The GPU kernels, as the compiler left them.
+
+use crate::format::{DataType, Fold};
+
+/// The fat binary for all [`TARGETS`] and PTX for newer devices, or `None` if this crate was built
+/// without nvcc. Loading a module of it takes the piece that fits the device.
+#[cfg(oxccl_nvcc)]
+pub const FATBIN: Option<&'static [u8]> =
+    Some(include_bytes!(concat!(env!("OUT_DIR"), "/oxccl.fatbin")));
+/// The fat binary for all [`TARGETS`] and PTX for newer devices, or `None` if this crate was built
+/// without nvcc. Loading a module of it takes the piece that fits the device.
+#[cfg(not(oxccl_nvcc))]
+pub const FATBIN: Option<&'static [u8]> = None;
+
+/// ptxas' report of registers, spills and stack per kernel and target, or `None` without nvcc.
+#[cfg(oxccl_nvcc)]
+pub const RESOURCES: Option<&str> = Some(include_str!(concat!(env!("OUT_DIR"), "/resources.txt")));
+/// ptxas' report of registers, spills and stack per kernel and target, or `None` without nvcc.
+#[cfg(not(oxccl_nvcc))]
+pub const RESOURCES: Option<&str> = None;
+
+/// The compiler that built [`FATBIN`].
+pub const NVCC: Option<&str> = option_env!("OXCCL_NVCC");
+
+/// Compute capabilities (times ten) with machine code in [`FATBIN`].
+pub const TARGETS: [u32; 4] = [80, 90, 100, 120];
+
+/// Threads per block of every kernel. A block is a channel.
+pub const BLOCK_THREADS: u32 = 512;
+
+/// All kernels: one per element type and fold that the type has.
+pub fn kernels() -> impl Iterator<Item = (DataType, Fold)> {
+    DataType::ALL.into_iter().flat_map(|data_type| {
+        Fold::ALL
+            .into_iter()
+            .filter(move |fold| data_type.has(*fold))
+            .map(move |fold| (data_type, fold))
+    })
+}
+
+/// The name of a kernel in [`FATBIN`].
+pub fn kernel_name(data_type: DataType, fold: Fold) -> String {
+    format!("oxccl_{}_{}", data_type.name(), fold.name())
+}

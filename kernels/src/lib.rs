@@ -1,0 +1,13 @@
+//! The oxccl machine: a three-instruction interpreter for collective schedules, written once in
+//! `machine/` and built for host CPUs (several instruction sets, picked at start) and for CUDA devices
+//! (one embedded fat binary), with the binary layout of its programs.
+//!
+//! [`format`] is the layout, [`HostExecutor`] runs programs on the calling thread, and [`image`] holds
+//! the GPU kernels. The crate knows nothing of ranks, sockets or algorithms.
+
+pub mod format;
+mod host;
+pub mod image;
+
+pub use format::{DataType, Fold, Outcome, Scale};
+pub use host::{HostExecutor, Isa, Reduction};

@@ -1,0 +1,157 @@
+//! What the CUDA compiler made of the kernels: registers, spills, accesses and size.
+
+use oxccl_kernels::image::{self, FATBIN, NVCC, RESOURCES, TARGETS};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// One kernel on one target, from ptxas' report.
+#[derive(Debug, Default)]
+struct Resources {
+    stack_bytes: u32,
+    spill_bytes: u32,
+    registers: u32,
+}
+
+fn skipped() -> bool {
+    if FATBIN.is_none() {
+        println!("SKIPPED: built without nvcc, so there are no kernels to look at");
+    }
+    FATBIN.is_none()
+}
+
+/// The number in front of `what`.
+fn number(line: &str, what: &str) -> u32 {
+    let front = line.split(what).next().unwrap_or_default();
+    let digits = front.rsplit(|c: char| !c.is_ascii_digit() && c != ' ').next().unwrap_or_default();
+    digits.split_whitespace().next_back().and_then(|digits| digits.parse().ok()).unwrap_or(u32::MAX)
+}
+
+fn report() -> BTreeMap<(String, u32), Resources> {
+    let mut kernels = BTreeMap::new();
+    let mut current = (String::new(), 0);
+    for line in RESOURCES.unwrap_or_default().lines() {
+        if line.contains("Compiling entry function") {
+            let mut quoted = line.split('\'');
+            let name = quoted.nth(1).unwrap().to_owned();
+            let target = quoted.nth(1).unwrap().trim_start_matches("sm_").parse().unwrap();
+            current = (name, target);
+        } else if line.contains("bytes stack frame") {
+            let entry: &mut Resources = kernels.entry(current.clone()).or_default();
+            entry.stack_bytes = number(line, " bytes stack frame");
+            entry.spill_bytes =
+                number(line, " bytes spill stores") + number(line, " bytes spill loads");
+        } else if line.contains(" registers") {
+            let entry: &mut Resources = kernels.entry(current.clone()).or_default();
+            entry.registers = number(line, " registers");
+        }
+    }
+    kernels
+}
+
+#[test]
+fn no_kernel_spills() {
+    if skipped() {
+        return;
+    }
+    let report = report();
+    for target in TARGETS {
+        for (data_type, fold) in image::kernels() {
+            let name = image::kernel_name(data_type, fold);
+            let found = report.get(&(name.clone(), target));
+            let found = found.unwrap_or_else(|| panic!("{name} is missing for sm_{target}"));
+            assert_eq!(found.stack_bytes, 0, "{name} on sm_{target} keeps a stack");
+            assert_eq!(found.spill_bytes, 0, "{name} on sm_{target} spills");
+            assert!((16..=128).contains(&found.registers), "{name} on sm_{target}: {found:?}");
+        }
+    }
+    assert_eq!(report.len(), image::kernels().count() * TARGETS.len());
+}
+
+#[test]
+fn the_library_is_small() {
+    if let Some(image) = FATBIN {
+        assert!(image.len() < 8 << 20, "{} bytes", image.len());
+        println!(
+            "{} kernels for {} targets: {} bytes",
+            image::kernels().count(),
+            TARGETS.len(),
+            image.len()
+        );
+    }
+    skipped();
+}
+
+/// A tool beside nvcc, or on the path.
+fn tool(name: &str) -> Option<PathBuf> {
+    let beside = Path::new(NVCC?).with_file_name(name);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut candidates: Vec<PathBuf> = std::env::split_paths(&path).map(|f| f.join(name)).collect();
+    candidates.insert(0, beside);
+    let crate_folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for folder in [".cuda", ".cuda-tools"] {
+        let local = |above: &Path| above.join(folder).join("nvidia/cu13/bin").join(name);
+        candidates.extend(crate_folder.ancestors().map(local));
+    }
+    candidates.into_iter().find(|candidate| candidate.is_file())
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Counts of the wide global accesses in each kernel.
+fn wide_accesses(assembly: &str) -> BTreeMap<String, (u32, u32)> {
+    let mut counts = BTreeMap::new();
+    let mut kernel = String::new();
+    for line in assembly.lines() {
+        if let Some(name) = line.strip_prefix(".text.").and_then(|rest| rest.strip_suffix(':')) {
+            kernel = name.to_owned();
+        }
+        let entry: &mut (u32, u32) = counts.entry(kernel.clone()).or_default();
+        entry.0 += u32::from(line.contains("LDG.E.128 ") || line.contains("LDG.E.128.CONSTANT "));
+        entry.1 += u32::from(line.contains("STG.E.128 "));
+    }
+    counts
+}
+
+#[test]
+fn hot_loops_access_sixteen_bytes() {
+    if skipped() {
+        return;
+    }
+    let (Some(cuobjdump), Some(nvdisasm)) = (tool("cuobjdump"), tool("nvdisasm")) else {
+        println!("SKIPPED: cuobjdump and nvdisasm are not beside {NVCC:?}");
+        return;
+    };
+    let folder = std::env::temp_dir().join(format!("oxccl-resources-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("image.fatbin"), FATBIN.unwrap()).unwrap();
+    let mut dump = Command::new(cuobjdump);
+    run(dump
+        .current_dir(&folder)
+        .args(["--extract-elf", "all", "--extract-ptx", "all"])
+        .arg("image.fatbin"));
+    let files: Vec<PathBuf> =
+        std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(files.iter().filter(|path| path.extension().is_some_and(|e| e == "ptx")).count(), 1);
+    for target in TARGETS {
+        let is_target = |path: &&PathBuf| {
+            path.extension().is_some_and(|extension| extension == "cubin")
+                && path.to_string_lossy().contains(&format!("sm_{target}."))
+        };
+        let cubin =
+            files.iter().find(is_target).unwrap_or_else(|| panic!("no sm_{target}: {files:?}"));
+        let counts = wide_accesses(&run(Command::new(&nvdisasm).arg(cubin)));
+        for (data_type, fold) in image::kernels() {
+            let name = image::kernel_name(data_type, fold);
+            let (loads, stores) = counts.get(&name).copied().unwrap_or_default();
+            // Eight of the copy, and two or four of the left fold.
+            assert!(loads >= 10, "{name} on sm_{target} has {loads} wide loads");
+            assert!(stores >= 10, "{name} on sm_{target} has {stores} wide stores");
+        }
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}

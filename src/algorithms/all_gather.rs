@@ -1,0 +1,59 @@
+//! All-gather: every rank's input, by rank, is every rank's output.
+
+use super::{Algorithm, Encoding, Entry, Request, entry, input_of};
+use crate::collective::Kind::AllGather;
+use crate::schedule::{Chunking, Operand, Read, Schedule, Write};
+
+pub(super) const ENTRIES: &[Entry] = &[
+    entry(AllGather, Algorithm::Direct, Encoding::Ll, true, true, direct),
+    entry(AllGather, Algorithm::Direct, Encoding::Slots, true, true, direct),
+    entry(AllGather, Algorithm::Direct, Encoding::Windows, true, true, direct_windows),
+    entry(AllGather, Algorithm::Ring, Encoding::Ll, true, true, ring),
+    entry(AllGather, Algorithm::Ring, Encoding::Slots, true, true, ring),
+];
+
+/// Every rank sends its input to every other.
+fn direct(request: &Request) -> Schedule {
+    request.schedule(Chunking::Whole, Chunking::PerRank, |b| {
+        let peers = request.peers(b.rank());
+        for &peer in &peers {
+            b.send(Operand::Input(0), request.link(peer));
+        }
+        b.copy(Operand::Input(0), &[Operand::Output(b.rank())]);
+        for &peer in &peers {
+            b.recv_copy(request.link(peer), Operand::Output(peer));
+        }
+    })
+}
+
+/// Every rank fetches every other's input.
+fn direct_windows(request: &Request) -> Schedule {
+    request.schedule(Chunking::Whole, Chunking::PerRank, |b| {
+        let peers = request.peers(b.rank());
+        b.enter(&peers);
+        b.copy(Operand::Input(0), &[Operand::Output(b.rank())]);
+        for &peer in &peers {
+            b.copy(input_of(peer, 0), &[Operand::Output(peer)]);
+        }
+        b.barrier(&peers);
+    })
+}
+
+/// Every rank hands on what it has got, n - 1 times.
+fn ring(request: &Request) -> Schedule {
+    request.schedule(Chunking::Whole, Chunking::PerRank, |b| {
+        let (rank, n) = (b.rank(), request.ranks());
+        let (next, previous) = (request.link((rank + 1) % n), request.link((rank + n - 1) % n));
+        let mut writes = vec![Write::To(Operand::Output(rank))];
+        writes.extend((n > 1).then_some(Write::Send(next)));
+        b.transfer(&[Read::Plain(Operand::Input(0))], &writes, false);
+        for step in 1..n {
+            let chunk = Operand::Output((rank + n - step) % n);
+            if step + 1 < n {
+                b.recv_copy_send(previous, chunk, next);
+            } else {
+                b.recv_copy(previous, chunk);
+            }
+        }
+    })
+}

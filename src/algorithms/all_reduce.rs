@@ -1,0 +1,93 @@
+//! All-reduce.
+
+use super::{Algorithm, Encoding, Entry, Request, entry, output_of, reduce_scatter};
+use crate::collective::Kind::AllReduce;
+use crate::schedule::{Chunking, Operand, Read, Schedule, Write};
+
+pub(super) const ENTRIES: &[Entry] = &[
+    entry(AllReduce, Algorithm::OneShot, Encoding::Ll, true, true, one_shot),
+    entry(AllReduce, Algorithm::OneShot, Encoding::Slots, true, true, one_shot),
+    entry(AllReduce, Algorithm::TwoShot, Encoding::Ll, true, true, two_shot),
+    entry(AllReduce, Algorithm::TwoShot, Encoding::Slots, true, true, two_shot),
+    entry(AllReduce, Algorithm::TwoShot, Encoding::Windows, true, true, two_shot_pull),
+    entry(AllReduce, Algorithm::TwoShotPush, Encoding::Windows, true, true, two_shot_push),
+    entry(AllReduce, Algorithm::Ring, Encoding::Ll, true, false, ring),
+    entry(AllReduce, Algorithm::Ring, Encoding::Slots, true, false, ring),
+];
+
+/// Every rank sends its whole input to every other and reduces all of them: one exchange, n - 1 times the bytes.
+fn one_shot(request: &Request) -> Schedule {
+    request.schedule(Chunking::Whole, Chunking::Whole, |b| {
+        for peer in request.peers(b.rank()) {
+            b.send(Operand::Input(0), request.link(peer));
+        }
+        let inputs = request.contributions(b.rank(), 0);
+        b.transfer(&inputs, &[Write::To(Operand::Output(0))], true);
+    })
+}
+
+/// Rank r gets all contributions to chunk r, reduces them and sends the result to all: two exchanges, 2 (n - 1) / n of the bytes.
+fn two_shot(request: &Request) -> Schedule {
+    request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
+        let rank = b.rank();
+        let peers = request.peers(rank);
+        for &peer in &peers {
+            b.send(Operand::Input(peer), request.link(peer));
+        }
+        let mut writes = vec![Write::To(Operand::Output(rank))];
+        writes.extend(peers.iter().map(|&peer| Write::Send(request.link(peer))));
+        b.transfer(&request.contributions(rank, rank), &writes, true);
+        for &peer in &peers {
+            b.recv_copy(request.link(peer), Operand::Output(peer));
+        }
+    })
+}
+
+/// Rank r reduces chunk r out of all inputs in place; then every rank fetches the other chunks. Reads cross, writes stay at home.
+fn two_shot_pull(request: &Request) -> Schedule {
+    request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
+        let rank = b.rank();
+        let peers = request.peers(rank);
+        b.enter(&peers);
+        b.transfer(&request.windows(rank, rank), &[Write::To(Operand::Output(rank))], true);
+        b.barrier(&peers);
+        for &peer in &peers {
+            b.copy(output_of(peer, peer), &[Operand::Output(peer)]);
+        }
+        b.barrier(&peers);
+    })
+}
+
+/// Rank r reduces chunk r out of all inputs and writes it to all outputs: each byte crosses memory once, in one step.
+fn two_shot_push(request: &Request) -> Schedule {
+    request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
+        let rank = b.rank();
+        let peers = request.peers(rank);
+        b.enter(&peers);
+        let mut writes = vec![Write::To(Operand::Output(rank))];
+        writes.extend(peers.iter().map(|&peer| Write::To(output_of(peer, rank))));
+        b.transfer(&request.windows(rank, rank), &writes, true);
+        b.barrier(&peers);
+    })
+}
+
+/// The reduce-scatter ring, then the same ring once more to hand the results around.
+fn ring(request: &Request) -> Schedule {
+    request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
+        let (rank, n) = (b.rank(), request.ranks());
+        let output = Write::To(Operand::Output(rank));
+        if n == 1 {
+            return b.transfer(&[Read::Raw(Operand::Input(0))], &[output], true);
+        }
+        let (next, previous) = (request.link((rank + 1) % n), request.link((rank + n - 1) % n));
+        reduce_scatter::ring_steps(b, request, &[output, Write::Send(next)]);
+        for step in 1..n {
+            let chunk = Operand::Output((rank + n - step) % n);
+            if step + 1 < n {
+                b.recv_copy_send(previous, chunk, next);
+            } else {
+                b.recv_copy(previous, chunk);
+            }
+        }
+    })
+}

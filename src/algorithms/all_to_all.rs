@@ -1,0 +1,42 @@
+//! All-to-all: chunk r of rank s's input is chunk s of rank r's output.
+
+use super::{Algorithm, Encoding, Entry, Request, entry, input_of};
+use crate::collective::Kind::AllToAll;
+use crate::schedule::{Chunking, Operand, Schedule};
+
+pub(super) const ENTRIES: &[Entry] = &[
+    entry(AllToAll, Algorithm::Pairwise, Encoding::Ll, true, true, pairwise),
+    entry(AllToAll, Algorithm::Pairwise, Encoding::Slots, true, true, pairwise),
+    entry(AllToAll, Algorithm::Pairwise, Encoding::Windows, false, true, pairwise_windows),
+];
+
+/// In step s ranks whose sum is s (modulo n) exchange. What is sent to a peer leaves before what it sends arrives, so one buffer is
+/// enough.
+fn pairwise(request: &Request) -> Schedule {
+    request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
+        let (rank, n) = (b.rank(), request.ranks());
+        for step in 0..n {
+            let peer = (step + n - rank) % n;
+            if peer == rank {
+                b.copy(Operand::Input(rank), &[Operand::Output(rank)]);
+            } else {
+                b.send(Operand::Input(peer), request.link(peer));
+                b.recv_copy(request.link(peer), Operand::Output(peer));
+            }
+        }
+    })
+}
+
+/// In step s rank r fetches its chunk from rank r + s.
+fn pairwise_windows(request: &Request) -> Schedule {
+    request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
+        let rank = b.rank();
+        let peers = request.peers(rank);
+        b.enter(&peers);
+        b.copy(Operand::Input(rank), &[Operand::Output(rank)]);
+        for &peer in &peers {
+            b.copy(input_of(peer, rank), &[Operand::Output(peer)]);
+        }
+        b.barrier(&peers);
+    })
+}

@@ -1,0 +1,23 @@
+//! Barrier: no rank leaves before every rank has entered.
+
+use super::{Algorithm, Encoding, Entry, Request, entry};
+use crate::collective::Kind::Barrier;
+use crate::schedule::{Chunking, Operand, Schedule};
+
+pub(super) const ENTRIES: &[Entry] =
+    &[entry(Barrier, Algorithm::Dissemination, Encoding::Ll, true, true, dissemination)];
+
+/// In step k rank r tells rank r + 2^k and hears from rank r - 2^k: after ceil(log2 n) steps it has heard, directly or not, from all.
+fn dissemination(request: &Request) -> Schedule {
+    let n = request.ranks();
+    request.schedule(Chunking::Whole, Chunking::Whole, |b| {
+        let rank = b.rank();
+        let mut distance = 1;
+        while distance < n {
+            let from = (rank + n - distance) % n;
+            b.send(Operand::Tokens, request.link((rank + distance) % n));
+            b.recv_copy(request.link(from), Operand::PeerTokens(from));
+            distance *= 2;
+        }
+    })
+}

@@ -1,0 +1,67 @@
+//! Broadcast: the root's input is every rank's output.
+
+use super::{Algorithm, Encoding, Entry, Request, entry, input_of, output_of};
+use crate::collective::Kind::Broadcast;
+use crate::schedule::{Chunking, Operand, Read, Schedule, Write};
+
+pub(super) const ENTRIES: &[Entry] = &[
+    entry(Broadcast, Algorithm::Direct, Encoding::Ll, true, true, direct),
+    entry(Broadcast, Algorithm::Direct, Encoding::Slots, true, true, direct),
+    entry(Broadcast, Algorithm::Direct, Encoding::Windows, true, true, direct_windows),
+    entry(Broadcast, Algorithm::Chain, Encoding::Ll, true, true, chain),
+    entry(Broadcast, Algorithm::Chain, Encoding::Slots, true, true, chain),
+];
+
+/// The root sends to all.
+fn direct(request: &Request) -> Schedule {
+    let root = request.collective.root;
+    request.schedule(Chunking::Whole, Chunking::Whole, |b| {
+        if b.rank() != root {
+            return b.recv_copy(request.link(root), Operand::Output(0));
+        }
+        for peer in request.peers(root) {
+            b.send(Operand::Input(0), request.link(peer));
+        }
+        b.copy(Operand::Input(0), &[Operand::Output(0)]);
+    })
+}
+
+/// All fetch from the root, but for the root's own chunk, which it writes to all, so that it works as much as they do.
+fn direct_windows(request: &Request) -> Schedule {
+    let root = request.collective.root;
+    request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
+        let others = (0..request.ranks()).filter(|&chunk| chunk != root);
+        if b.rank() != root {
+            b.enter(&[root]);
+            for chunk in others {
+                b.copy(input_of(root, chunk), &[Operand::Output(chunk)]);
+            }
+            return b.barrier(&[root]);
+        }
+        let peers = request.peers(root);
+        b.enter(&peers);
+        let mut outputs = vec![Operand::Output(root)];
+        outputs.extend(peers.iter().map(|&peer| output_of(peer, root)));
+        b.copy(Operand::Input(root), &outputs);
+        for chunk in others {
+            b.copy(Operand::Input(chunk), &[Operand::Output(chunk)]);
+        }
+        b.barrier(&peers);
+    })
+}
+
+/// The root sends to the rank behind it, which sends on to the next.
+fn chain(request: &Request) -> Schedule {
+    let (root, n) = (request.collective.root, request.ranks());
+    request.schedule(Chunking::Whole, Chunking::Whole, |b| {
+        let rank = b.rank();
+        let next = (rank + 1) % n;
+        let read = match rank == root {
+            true => Read::Plain(Operand::Input(0)),
+            false => Read::Recv(request.link((rank + n - 1) % n)),
+        };
+        let mut writes = vec![Write::To(Operand::Output(0))];
+        writes.extend((next != root).then(|| Write::Send(request.link(next))));
+        b.transfer(&[read], &writes, false);
+    })
+}

@@ -1,0 +1,38 @@
+//! Gather: every rank's input, by rank, is the root's output.
+
+use super::{Algorithm, Encoding, Entry, Request, entry, output_of};
+use crate::collective::Kind::Gather;
+use crate::schedule::{Chunking, Operand, Schedule};
+
+pub(super) const ENTRIES: &[Entry] = &[
+    entry(Gather, Algorithm::Direct, Encoding::Ll, true, true, direct),
+    entry(Gather, Algorithm::Direct, Encoding::Slots, true, true, direct),
+    entry(Gather, Algorithm::Direct, Encoding::Windows, true, true, direct_windows),
+];
+
+/// All send to the root.
+fn direct(request: &Request) -> Schedule {
+    let root = request.collective.root;
+    request.schedule(Chunking::Whole, Chunking::PerRank, |b| {
+        if b.rank() != root {
+            return b.send(Operand::Input(0), request.link(root));
+        }
+        b.copy(Operand::Input(0), &[Operand::Output(root)]);
+        for peer in request.peers(root) {
+            b.recv_copy(request.link(peer), Operand::Output(peer));
+        }
+    })
+}
+
+/// All write to the root's output.
+fn direct_windows(request: &Request) -> Schedule {
+    let root = request.collective.root;
+    request.schedule(Chunking::Whole, Chunking::PerRank, |b| {
+        let rank = b.rank();
+        let peers = if rank == root { request.peers(root) } else { vec![root] };
+        let output = if rank == root { Operand::Output(root) } else { output_of(root, rank) };
+        b.enter(&peers);
+        b.copy(Operand::Input(0), &[output]);
+        b.barrier(&peers);
+    })
+}

@@ -1,0 +1,38 @@
+//! Scatter: chunk r of the root's input is the output of rank r.
+
+use super::{Algorithm, Encoding, Entry, Request, entry, input_of};
+use crate::collective::Kind::Scatter;
+use crate::schedule::{Chunking, Operand, Schedule};
+
+pub(super) const ENTRIES: &[Entry] = &[
+    entry(Scatter, Algorithm::Direct, Encoding::Ll, true, true, direct),
+    entry(Scatter, Algorithm::Direct, Encoding::Slots, true, true, direct),
+    entry(Scatter, Algorithm::Direct, Encoding::Windows, true, true, direct_windows),
+];
+
+/// The root sends to all.
+fn direct(request: &Request) -> Schedule {
+    let root = request.collective.root;
+    request.schedule(Chunking::PerRank, Chunking::Whole, |b| {
+        if b.rank() != root {
+            return b.recv_copy(request.link(root), Operand::Output(0));
+        }
+        for peer in request.peers(root) {
+            b.send(Operand::Input(peer), request.link(peer));
+        }
+        b.copy(Operand::Input(root), &[Operand::Output(0)]);
+    })
+}
+
+/// All fetch from the root's input.
+fn direct_windows(request: &Request) -> Schedule {
+    let root = request.collective.root;
+    request.schedule(Chunking::PerRank, Chunking::Whole, |b| {
+        let rank = b.rank();
+        let peers = if rank == root { request.peers(root) } else { vec![root] };
+        let input = if rank == root { Operand::Input(root) } else { input_of(root, rank) };
+        b.enter(&peers);
+        b.copy(input, &[Operand::Output(0)]);
+        b.barrier(&peers);
+    })
+}

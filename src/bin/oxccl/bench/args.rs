@@ -1,0 +1,241 @@
+//! The flags of `oxccl bench`: nccl-tests' in their meaning, and some more.
+
+use std::time::Duration;
+
+use clap::Args;
+use oxccl::algorithms::{Algorithm, Encoding, catalogue};
+use oxccl::{Config, DataType, Kind, OpKind, Order, data_type_name};
+
+use super::case::Case;
+use super::sizes;
+use crate::failure::Failure;
+use crate::options::{self, Choice, Size};
+
+/// Times collectives and checks their results, with nccl-tests' flags and table.
+///
+/// Ranks are started as processes of this machine, one pinned to each core where there are enough;
+/// under torchrun, mpirun, srun or `oxccl run` this process is one of the ranks that those started.
+/// A time is the mean of a loop of calls, barrier before it, and of the slowest rank; the table has
+/// the median over repeats.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct BenchOptions {
+    /// The collective, or all: all_reduce, reduce_scatter, all_gather, all_to_all, broadcast,
+    /// reduce, gather, scatter, send_recv, barrier.
+    #[arg(value_name = "OP", value_parser = options::kinds)]
+    pub(crate) kind: Choice<Kind>,
+
+    /// Smallest size; K, M and G are powers of 1,024.
+    #[arg(short = 'b', long, default_value = "8")]
+    pub(crate) minbytes: Size,
+    /// Largest size.
+    #[arg(short = 'e', long, default_value = "64M")]
+    pub(crate) maxbytes: Size,
+    /// Each size is this much larger than the one before.
+    #[arg(short = 'i', long, conflicts_with = "stepfactor")]
+    pub(crate) stepbytes: Option<Size>,
+    /// Each size is this many times the one before.
+    #[arg(short = 'f', long, default_value_t = 2)]
+    pub(crate) stepfactor: usize,
+
+    /// Calls in a timed loop [default: as many as take half of --repeat-ms to all of it].
+    #[arg(short = 'n', long, value_parser = options::positive)]
+    pub(crate) iters: Option<usize>,
+    /// Calls before the first timed one.
+    #[arg(short = 'w', long, default_value_t = 5)]
+    pub(crate) warmup_iters: usize,
+    /// Calls that count as one iteration.
+    #[arg(short = 'm', long, default_value = "1", value_parser = options::positive)]
+    pub(crate) agg_iters: usize,
+    /// Timed loops; the median counts.
+    #[arg(long, default_value = "7", value_parser = options::positive)]
+    pub(crate) repeats: usize,
+    /// About how long a timed loop takes, where -n does not say.
+    #[arg(long, default_value = "10", value_parser = options::positive)]
+    pub(crate) repeat_ms: usize,
+    /// Whether results are checked (1) or not (0): before and after timing, against all ranks' inputs.
+    #[arg(short = 'c', long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
+    pub(crate) check: u8,
+
+    /// The operation, or all: sum, prod, min, max, avg, mulsum, band, bor, bxor.
+    #[arg(short = 'o', long, default_value = "sum", value_parser = options::ops)]
+    pub(crate) op: Choice<OpKind>,
+    /// The element type, or all: int8, uint8, int32, uint32, int64, uint64, half, bfloat16, float,
+    /// double, f8e4m3, f8e5m2.
+    #[arg(short = 'd', long, default_value = "float", value_parser = options::data_types)]
+    pub(crate) datatype: Choice<DataType>,
+    /// The root, or -1 for every rank in turn.
+    #[arg(short = 'r', long, default_value_t = 0, allow_negative_numbers = true)]
+    pub(crate) root: i64,
+    /// CUDA graph launches. There are no CUDA graphs on the host: anything but 0 is an error.
+    #[arg(short = 'G', long, alias = "cudagraph", default_value_t = 0)]
+    pub(crate) graph: usize,
+
+    /// How many ranks to start [default: 2].
+    #[arg(short = 'g', long = "ranks", visible_alias = "ngpus", value_parser = options::positive)]
+    pub(crate) ranks: Option<usize>,
+    /// Ranks are threads of this process.
+    #[arg(long)]
+    pub(crate) threads: bool,
+    /// Buffers are ordinary memory of each rank, which the others cannot reach, instead of
+    /// comm.alloc's.
+    #[arg(long)]
+    pub(crate) private: bool,
+    /// Leaves ranks on whatever cores the system gives them.
+    #[arg(long)]
+    pub(crate) no_bind: bool,
+
+    /// Uses this algorithm instead of the tuner's choice.
+    #[arg(long)]
+    pub(crate) algorithm: Option<Algorithm>,
+    /// Uses this encoding instead of the tuner's choice.
+    #[arg(long)]
+    pub(crate) encoding: Option<Encoding>,
+    /// Uses this many channels instead of the tuner's choice.
+    #[arg(long, value_parser = options::positive)]
+    pub(crate) channels: Option<usize>,
+    /// The promised order of reduction: any, rank or tree [default: any].
+    #[arg(long)]
+    pub(crate) order: Option<Order>,
+    /// Seconds that a call may wait for other ranks [default: 30].
+    #[arg(long, value_parser = options::seconds)]
+    pub(crate) timeout: Option<Duration>,
+
+    /// Prints comma-separated values.
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) csv: bool,
+    /// Prints one JSON object a row.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Does not measure the machine before.
+    #[arg(long)]
+    pub(crate) no_probe: bool,
+}
+
+impl BenchOptions {
+    /// The configuration that calls are measured with.
+    ///
+    /// # Errors
+    /// An environment variable that cannot be read.
+    pub(crate) fn config(&self) -> Result<Config, Failure> {
+        let mut config = Config::from_env()?;
+        config.timeout = self.timeout.unwrap_or(config.timeout);
+        config.order = self.order.unwrap_or(config.order);
+        config.pin.algorithm = self.algorithm.or(config.pin.algorithm);
+        config.pin.encoding = self.encoding.or(config.pin.encoding);
+        config.pin.channels = self.channels.or(config.pin.channels);
+        if let Some(channels) = config.pin.channels {
+            config.max_channels = config.max_channels.max(channels);
+        }
+        Ok(config)
+    }
+
+    /// The sizes to measure.
+    ///
+    /// # Errors
+    /// Sizes that have no end.
+    pub(crate) fn sizes(&self) -> Result<Vec<usize>, Failure> {
+        let step = match self.stepbytes {
+            Some(Size(bytes)) => sizes::Step::Bytes(bytes),
+            None => sizes::Step::Factor(self.stepfactor),
+        };
+        sizes::progression(self.minbytes.0, self.maxbytes.0, step).map_err(Failure::Usage)
+    }
+
+    /// What to measure with this many ranks.
+    ///
+    /// # Errors
+    /// Wishes that do not fit together, or that nothing can fulfil.
+    pub(crate) fn cases(&self, ranks: usize) -> Result<Vec<Case>, Failure> {
+        let config = self.config()?;
+        self.sizes()?;
+        self.check_modes(&config)?;
+        let roots = self.roots(ranks)?;
+        let mut cases = Vec::new();
+        for kind in self.kind.of(&Kind::ALL) {
+            match can_run(kind, ranks, &config) {
+                Err(_) if self.kind == Choice::All => continue,
+                other => other.map_err(Failure::Usage)?,
+            }
+            for data_type in self.datatype.of(&oxccl::DATA_TYPES) {
+                for op in self.ops(kind, data_type)? {
+                    let own_root = [0];
+                    let roots = if Case::is_rooted(kind) { &roots[..] } else { &own_root };
+                    cases.extend(roots.iter().map(|&root| Case { kind, data_type, op, root }));
+                }
+            }
+        }
+        match cases.is_empty() {
+            true => Err(Failure::Usage("no collective fits what is pinned".to_owned())),
+            false => Ok(cases),
+        }
+    }
+
+    fn check_modes(&self, config: &Config) -> Result<(), Failure> {
+        let usage = |text: &str| Err(Failure::Usage(text.to_owned()));
+        if self.graph > 0 {
+            return usage("--graph: there are no CUDA graphs on the host; leave it at 0");
+        }
+        if self.private && config.pin.encoding == Some(Encoding::Windows) {
+            return usage(
+                "--encoding windows reads peers' buffers in place, --private makes that \
+                 impossible: leave one of them away",
+            );
+        }
+        Ok(())
+    }
+
+    fn roots(&self, ranks: usize) -> Result<Vec<usize>, Failure> {
+        match usize::try_from(self.root) {
+            Ok(root) if root < ranks => Ok(vec![root]),
+            Err(_) if self.root == -1 => Ok((0..ranks).collect()),
+            _ => Err(Failure::Usage(format!(
+                "--root is {}, there are ranks 0 to {}, and -1 for all",
+                self.root,
+                ranks - 1
+            ))),
+        }
+    }
+
+    fn ops(&self, kind: Kind, data_type: DataType) -> Result<Vec<OpKind>, Failure> {
+        if !kind.reduces() {
+            return Ok(vec![OpKind::Sum]);
+        }
+        let all = self.op.of(&OpKind::ALL);
+        let fitting: Vec<_> = all.into_iter().filter(|op| op.applies_to(data_type)).collect();
+        match self.op {
+            Choice::One(op) if fitting.is_empty() && self.datatype != Choice::All => {
+                Err(Failure::Usage(format!(
+                    "op {op} does not exist for {}: bitwise operations need an integer type",
+                    data_type_name(data_type)
+                )))
+            }
+            _ => Ok(fitting),
+        }
+    }
+}
+
+/// Whether there is an algorithm, or why not.
+fn can_run(kind: Kind, ranks: usize, config: &Config) -> Result<(), String> {
+    if kind == Kind::SendRecv && ranks == 1 {
+        return Err("send_recv needs at least 2 ranks".to_owned());
+    }
+    let of_kind = || catalogue().filter(|entry| entry.kind == kind);
+    let ordered = |entry: &&oxccl::algorithms::Entry| entry.ordered || config.order == Order::Any;
+    let fits = |entry: &oxccl::algorithms::Entry| {
+        config.pin.algorithm.is_none_or(|algorithm| algorithm == entry.algorithm)
+            && config.pin.encoding.is_none_or(|encoding| encoding == entry.encoding)
+    };
+    if kind == Kind::Barrier || of_kind().filter(ordered).any(fits) {
+        return Ok(());
+    }
+    let names: Vec<String> = of_kind()
+        .filter(ordered)
+        .map(|entry| format!("{}/{}", entry.algorithm, entry.encoding))
+        .collect();
+    Err(format!(
+        "no algorithm of {kind} fits what is pinned (--algorithm/--encoding) and order {}; there \
+         are {}",
+        config.order,
+        names.join(", ")
+    ))
+}

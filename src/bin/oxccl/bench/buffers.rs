@@ -1,0 +1,182 @@
+//! One rank's buffers, and calls on them.
+
+use std::ops::{Deref, DerefMut};
+
+use oxccl::{Communicator, DeviceBuffer, Element, Error, Kind};
+
+use super::case::{Case, Placement, Shape};
+use super::check::Inputs;
+use super::sample::Sample;
+
+/// Memory of either kind.
+pub(super) enum Memory<T: Element> {
+    /// From comm.alloc: other ranks reach it in place.
+    Shared(DeviceBuffer<T>),
+    /// The rank's own.
+    Private(Vec<T>),
+}
+
+impl<T: Element> Deref for Memory<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        match self {
+            Memory::Shared(buffer) => buffer,
+            Memory::Private(buffer) => buffer,
+        }
+    }
+}
+
+impl<T: Element> DerefMut for Memory<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        match self {
+            Memory::Shared(buffer) => buffer,
+            Memory::Private(buffer) => buffer,
+        }
+    }
+}
+
+/// One rank's buffers for all sizes of a case.
+pub(super) struct Buffers<T: Element> {
+    input: Memory<T>,
+    output: Memory<T>,
+}
+
+impl<T: Sample> Buffers<T> {
+    /// Buffers that hold this shape and all smaller ones.
+    pub(super) fn allocate(
+        comm: &Communicator,
+        largest: Shape,
+        private: bool,
+    ) -> Result<Buffers<T>, Error> {
+        let memory = |count: usize| {
+            let count = count.max(1);
+            match private {
+                true => Ok(Memory::Private(vec![T::ZERO; count])),
+                false => comm.alloc::<T>(count).map(Memory::Shared),
+            }
+        };
+        Ok(Buffers { input: memory(largest.input)?, output: memory(largest.output)? })
+    }
+
+    /// Fills in this rank's input, and poison everywhere else.
+    pub(super) fn fill(&mut self, inputs: &Inputs, rank: usize, placement: Placement) {
+        let (case, shape) = (&inputs.case, inputs.shape);
+        let (offset, input) = match placement {
+            Placement::OutOfPlace => {
+                self.output[..shape.output].fill(T::POISON);
+                (0, &mut self.input[..shape.input])
+            }
+            Placement::InPlace => {
+                let offset = if case.kind == Kind::AllGather { rank * shape.count } else { 0 };
+                (offset, self.in_place(shape))
+            }
+        };
+        input.fill(T::POISON);
+        if case.has_input(rank) {
+            for (index, element) in input[offset..][..shape.input].iter_mut().enumerate() {
+                *element = inputs.value(rank, index);
+            }
+        }
+    }
+
+    /// Makes the one buffer zeros, which repeated calls in place leave as they are.
+    pub(super) fn clear_in_place(&mut self, shape: Shape) {
+        self.in_place(shape).fill(T::ZERO);
+    }
+
+    /// How many elements of this rank are wrong after a call.
+    pub(super) fn wrong(&mut self, inputs: &Inputs, rank: usize, placement: Placement) -> u64 {
+        let shape = inputs.shape;
+        match placement {
+            Placement::OutOfPlace => {
+                inputs.wrong(rank, &self.output[..shape.output])
+                    + inputs.changed(rank, &self.input[..shape.input])
+            }
+            Placement::InPlace => {
+                let scattered = inputs.case.kind == Kind::ReduceScatter;
+                let offset = if scattered { rank * shape.count } else { 0 };
+                inputs.wrong(rank, &self.in_place(shape)[offset..][..shape.output])
+            }
+        }
+    }
+
+    /// Calls the collective once.
+    ///
+    /// Send/recv sends to the next rank and receives from the one before; ranks with an even number
+    /// send first.
+    pub(super) fn call(
+        &mut self,
+        comm: &Communicator,
+        case: &Case,
+        shape: Shape,
+        placement: Placement,
+    ) -> Result<(), Error> {
+        match placement {
+            Placement::OutOfPlace => self.call_out_of_place(comm, case, shape),
+            Placement::InPlace => self.call_in_place(comm, case, shape),
+        }
+    }
+
+    fn call_out_of_place(
+        &mut self,
+        comm: &Communicator,
+        case: &Case,
+        shape: Shape,
+    ) -> Result<(), Error> {
+        let (input, output) = (&self.input[..shape.input], &mut self.output[..shape.output]);
+        let op = T::reduce_op(case.op);
+        match case.kind {
+            Kind::AllReduce => comm.all_reduce(input, output, op),
+            Kind::ReduceScatter => comm.reduce_scatter(input, output, op),
+            Kind::AllGather => comm.all_gather(input, output),
+            Kind::AllToAll => comm.all_to_all(input, output),
+            Kind::Broadcast => comm.broadcast(input, output, case.root),
+            Kind::Reduce => comm.reduce(input, output, op, case.root),
+            Kind::Gather => comm.gather(input, output, case.root),
+            Kind::Scatter => comm.scatter(input, output, case.root),
+            Kind::SendRecv => {
+                let (rank, ranks) = (comm.rank(), comm.world());
+                let (next, previous) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
+                if rank % 2 == 0 {
+                    comm.send(input, next)?;
+                    comm.recv(output, previous)
+                } else {
+                    comm.recv(output, previous)?;
+                    comm.send(input, next)
+                }
+            }
+            Kind::Barrier => comm.barrier(),
+        }
+    }
+
+    fn call_in_place(
+        &mut self,
+        comm: &Communicator,
+        case: &Case,
+        shape: Shape,
+    ) -> Result<(), Error> {
+        let op = T::reduce_op(case.op);
+        let buffer = self.in_place(shape);
+        match case.kind {
+            Kind::AllReduce => comm.all_reduce_in_place(buffer, op),
+            Kind::ReduceScatter => comm.reduce_scatter_in_place(buffer, op),
+            Kind::AllGather => comm.all_gather_in_place(buffer),
+            Kind::AllToAll => comm.all_to_all_in_place(buffer),
+            Kind::Broadcast => comm.broadcast_in_place(buffer, case.root),
+            Kind::Reduce => comm.reduce_in_place(buffer, op, case.root),
+            Kind::Gather | Kind::Scatter | Kind::SendRecv | Kind::Barrier => {
+                unreachable!("not offered in place")
+            }
+        }
+    }
+
+    /// The buffer for calls in place: the larger one.
+    fn in_place(&mut self, shape: Shape) -> &mut [T] {
+        if shape.input > shape.output {
+            &mut self.input[..shape.input]
+        } else {
+            &mut self.output[..shape.output]
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! `oxccl bench`: times collectives and checks their results.
+//!
+//! One of three things happens: a launcher has started this process as a rank; all ranks are
+//! threads of this process; or this process starts itself once per rank and waits.
+
+mod args;
+mod buffers;
+mod case;
+mod check;
+mod measure;
+mod output;
+mod rank;
+mod report;
+mod sample;
+mod sizes;
+
+use std::time::Duration;
+
+use oxccl::{Communicator, Config, Order, Pin, UniqueId};
+use oxccl_transports::{Environment, EnvironmentError};
+
+use crate::failure::Failure;
+use crate::launch::{Job, launch};
+use crate::machine::{self, Probe};
+pub(crate) use args::BenchOptions;
+pub(crate) use case::{Case, Shape};
+use output::Output;
+use rank::Comms;
+
+/// Ranks where nothing says how many.
+const RANKS: usize = 2;
+/// How long the other ranks may go on after one has failed: long enough to say why.
+const GRACE: Duration = Duration::from_secs(10);
+
+pub(crate) fn main(options: &BenchOptions) -> Result<(), Failure> {
+    let lookup = |name: &str| std::env::var(name).ok();
+    let environment = match Environment::from_lookup(lookup, std::os::unix::process::parent_id()) {
+        Err(EnvironmentError::NoLauncher) => None,
+        other => Some(other?),
+    };
+    match environment {
+        Some(environment) => as_rank(options, &environment),
+        None if options.threads => as_threads(options),
+        None => as_processes(options),
+    }
+}
+
+/// Starts this program once per rank.
+fn as_processes(options: &BenchOptions) -> Result<(), Failure> {
+    let ranks = options.ranks.unwrap_or(RANKS);
+    options.cases(ranks)?;
+    let program = std::env::current_exe().map_err(Failure::system("finding this program"))?;
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    let program = program.as_os_str();
+    launch(&Job { program, arguments: &arguments, ranks, bind: false, grace: GRACE })
+}
+
+/// Is one rank of a launcher's.
+fn as_rank(options: &BenchOptions, environment: &Environment) -> Result<(), Failure> {
+    let &Environment { rank, world, local_rank, local_world, launcher, .. } = environment;
+    if options.threads {
+        return Err(Failure::Usage(format!(
+            "--threads puts all ranks into one process, but {launcher} has started one a rank"
+        )));
+    }
+    if options.ranks.is_some_and(|ranks| ranks != world) {
+        return Err(Failure::Usage(format!("--ranks differs from the {world} of {launcher}")));
+    }
+    // Before the ranks meet: the others then wait without using a core.
+    let output = if rank == 0 { Some(first_output(options, world)) } else { None };
+    bind(options, local_rank, local_world)?;
+    let comms = meet(options)?;
+    rank::run(options, &comms, &mut output.unwrap_or_else(Output::silent))
+}
+
+/// Runs all ranks as threads.
+fn as_threads(options: &BenchOptions) -> Result<(), Failure> {
+    let ranks = options.ranks.unwrap_or(RANKS);
+    options.cases(ranks)?;
+    let mut first = Some(first_output(options, ranks));
+    let control = Communicator::local_with(ranks, &control_config(options)?)?;
+    let measured = Communicator::local_with(ranks, &options.config()?)?;
+    let results: Vec<Result<(), Failure>> = std::thread::scope(|scope| {
+        let start = |(control, measured): (Communicator, Communicator)| {
+            let output = first.take();
+            scope.spawn(move || {
+                bind(options, control.rank(), ranks)?;
+                let comms = Comms { control, measured, _server: None };
+                rank::run(options, &comms, &mut output.unwrap_or_else(Output::silent))
+            })
+        };
+        let threads: Vec<_> = control.into_iter().zip(measured).map(start).collect();
+        let join = |(rank, thread): (usize, std::thread::ScopedJoinHandle<_>)| {
+            thread.join().unwrap_or(Err(Failure::Panicked(rank)))
+        };
+        threads.into_iter().enumerate().map(join).collect()
+    });
+    results.into_iter().collect()
+}
+
+fn first_output(options: &BenchOptions, ranks: usize) -> Output {
+    let probe = (!options.no_probe).then(Probe::measure);
+    Output::of(options, ranks, probe)
+}
+
+/// Makes both communicators of a rank that a launcher has started.
+fn meet(options: &BenchOptions) -> Result<Comms, Failure> {
+    let control = Communicator::from_env_with(&control_config(options)?)?;
+    let mut text = [0u8; 256];
+    let mut server = None;
+    if control.rank() == 0 {
+        let (id, started) = UniqueId::create()?;
+        let id = id.to_string();
+        text[..id.len()].copy_from_slice(id.as_bytes());
+        server = Some(started);
+    }
+    control.broadcast_in_place(&mut text, 0)?;
+    let text = String::from_utf8_lossy(&text);
+    let id: UniqueId =
+        text.trim_end_matches('\0').parse().map_err(oxccl_transports::EnvironmentError::from)?;
+    let measured = Communicator::connect(&id, control.rank(), control.world(), &options.config()?)?;
+    Ok(Comms { control, measured, _server: server })
+}
+
+fn control_config(options: &BenchOptions) -> Result<Config, Failure> {
+    Ok(Config { order: Order::Any, pin: Pin::default(), ..options.config()? })
+}
+
+/// Keeps this rank on a core of its own, if there are enough and nobody has done it already.
+fn bind(options: &BenchOptions, local_rank: usize, local_world: usize) -> Result<(), Failure> {
+    let cores = machine::usable_cores();
+    if options.no_bind || cores.len() < local_world {
+        return Ok(());
+    }
+    machine::pin_to(cores[local_rank]).map_err(Failure::system("pinning a rank to a core"))
+}

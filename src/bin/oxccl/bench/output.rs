@@ -1,0 +1,142 @@
+//! Where rows go: to standard output, with a progress bar on the terminal beside it. Only rank 0
+//! has one.
+
+use std::io::{IsTerminal, Write};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use oxccl_kernels::HostExecutor;
+
+use super::args::BenchOptions;
+use super::case::Case;
+use super::report::{Format, Row};
+use crate::machine::{self, Probe};
+
+/// Prints what rank 0 finds, and nothing on other ranks.
+pub(super) struct Output {
+    format: Option<Format>,
+    bar: ProgressBar,
+    bandwidth_sum: f64,
+    bandwidths: usize,
+    kind: Option<oxccl::Kind>,
+}
+
+impl Output {
+    /// The output of a rank that prints nothing.
+    pub(super) fn silent() -> Output {
+        Output {
+            format: None,
+            bar: ProgressBar::hidden(),
+            bandwidth_sum: 0.0,
+            bandwidths: 0,
+            kind: None,
+        }
+    }
+
+    /// The output of rank 0, with the lines that name the machine and the run.
+    pub(super) fn of(options: &BenchOptions, ranks: usize, probe: Option<Probe>) -> Output {
+        let format = match (options.csv, options.json) {
+            (true, _) => Format::Csv,
+            (_, true) => Format::Json,
+            _ => Format::Table,
+        };
+        let output = Output { format: Some(format), ..Output::silent() };
+        let text = header(options, ranks, probe);
+        if format == Format::Table {
+            output.print(&text);
+        } else {
+            // Standard output is data there.
+            eprintln!("{text}");
+        }
+        if let Some(heading) = format.heading() {
+            output.print(&heading);
+        }
+        output
+    }
+
+    /// From here on so many sizes are measured.
+    pub(super) fn begin(&mut self, sizes: usize) {
+        if self.format.is_some() && std::io::stderr().is_terminal() {
+            let target = ProgressDrawTarget::stderr();
+            self.bar = ProgressBar::with_draw_target(Some(sizes as u64), target);
+            let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}");
+            self.bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        }
+    }
+
+    /// The next rows are of this case.
+    pub(super) fn case(&mut self, case: &Case) {
+        self.bar.set_message(case.kind.name());
+        if self.format == Some(Format::Table) && self.kind != Some(case.kind) {
+            self.print(&format!("# {}", case.kind));
+        }
+        self.kind = Some(case.kind);
+    }
+
+    /// One size is done.
+    pub(super) fn rows(&mut self, out_of_place: &Row, in_place: Option<&Row>) {
+        for row in std::iter::once(out_of_place).chain(in_place) {
+            self.bandwidth_sum += row.busbw_gbps;
+            self.bandwidths += 1;
+        }
+        if let Some(format) = self.format {
+            self.print(&format.rows(out_of_place, in_place));
+        }
+        self.bar.inc(1);
+    }
+
+    /// All is done.
+    pub(super) fn end(&mut self, wrong: u64) {
+        self.bar.finish_and_clear();
+        if self.format == Some(Format::Table) {
+            let verdict = if wrong == 0 { "OK" } else { "FAILED" };
+            let average = self.bandwidth_sum / self.bandwidths.max(1) as f64;
+            self.print(&format!(
+                "# Out of bounds values : {wrong} {verdict}\n\
+                 # Avg bus bandwidth    : {average:.6}\n#"
+            ));
+        }
+    }
+
+    fn print(&self, text: &str) {
+        // If nobody reads any more (as behind `head`), measuring on is of no use either.
+        if self.bar.suspend(|| writeln!(std::io::stdout(), "{text}")).is_err() {
+            std::process::exit(1);
+        }
+    }
+}
+
+fn header(options: &BenchOptions, ranks: usize, probe: Option<Probe>) -> String {
+    let step = match options.stepbytes {
+        Some(bytes) => format!("{bytes}(bytes)"),
+        None => format!("{}(factor)", options.stepfactor),
+    };
+    let iterations = options.iters.map_or("auto".to_owned(), |iters| iters.to_string());
+    let config = options.config().unwrap_or_default();
+    let pinned = [
+        config.pin.algorithm.map(|algorithm| format!(", algorithm {algorithm}")),
+        config.pin.encoding.map(|encoding| format!(", encoding {encoding}")),
+        config.pin.channels.map(|channels| format!(", channels {channels}")),
+    ];
+    let probe = probe.map(|probe| format!("# {probe}\n")).unwrap_or_default();
+    format!(
+        "# oxccl {} on {} ({} cores), host executor {}\n{probe}\
+         # {ranks} ranks as {}, memory {}, order {}{}\n\
+         # minBytes {} maxBytes {} step: {step} warmup iters: {} iters: {iterations} agg iters: {} \
+         validation: {} graph: {} repeats: {}",
+        env!("CARGO_PKG_VERSION"),
+        machine::cpu_model(),
+        std::thread::available_parallelism().map_or(1, usize::from),
+        HostExecutor::detect().isa().name(),
+        if options.threads { "threads" } else { "processes" },
+        if options.private { "private to each rank" } else { "of comm.alloc" },
+        config.order,
+        pinned.into_iter().flatten().collect::<String>(),
+        options.minbytes.0,
+        options.maxbytes.0,
+        options.warmup_iters,
+        options.agg_iters,
+        options.check,
+        options.graph,
+        options.repeats,
+    )
+}

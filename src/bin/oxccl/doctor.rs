@@ -1,0 +1,277 @@
+//! `oxccl doctor`: what this machine has, and lacks, for each transport and device.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use oxccl::{Communicator, Config, ReduceOp, UniqueId};
+use oxccl_kernels::{HostExecutor, Isa, image};
+use oxccl_transports::Region;
+
+use crate::failure::Failure;
+use crate::machine::{self, Probe};
+use crate::options::Size;
+
+/// How a thing stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// It is there and works.
+    Ok,
+    /// It works, and could be better.
+    Note,
+    /// It is not there, and oxccl runs without it.
+    Missing,
+    /// It is not there, and oxccl cannot run without it.
+    Broken,
+}
+
+/// One line.
+struct Finding {
+    what: &'static str,
+    state: State,
+    detail: String,
+    remedy: Option<String>,
+}
+
+impl Finding {
+    fn new(what: &'static str, state: State, detail: impl Into<String>) -> Finding {
+        Finding { what, state, detail: detail.into(), remedy: None }
+    }
+
+    fn remedy(self, text: impl Into<String>) -> Finding {
+        Finding { remedy: Some(text.into()), ..self }
+    }
+
+    fn print(&self) {
+        let state = match self.state {
+            State::Ok => "ok",
+            State::Note => "note",
+            State::Missing => "missing",
+            State::Broken => "BROKEN",
+        };
+        println!("  {state:<8} {:<18} {}", self.what, self.detail);
+        if let Some(remedy) = &self.remedy {
+            println!("  {:<8} {:<18} -> {remedy}", "", "");
+        }
+    }
+}
+
+/// What finds out about one part of the machine.
+type Section = fn() -> Vec<Finding>;
+
+/// Prints all findings.
+///
+/// # Errors
+/// [`Failure::Unfit`] if something is missing that collectives on the CPU need.
+pub(crate) fn main() -> Result<(), Failure> {
+    println!("oxccl {}", env!("CARGO_PKG_VERSION"));
+    let mut broken = 0;
+    let sections: [(&str, Section); 4] = [
+        ("machine", of_machine),
+        ("memory", of_memory),
+        ("transports", of_transports),
+        ("GPU", of_gpu),
+    ];
+    for (name, section) in sections {
+        println!("\n{name}");
+        let findings = section();
+        findings.iter().for_each(Finding::print);
+        broken += findings.iter().filter(|finding| finding.state == State::Broken).count();
+    }
+    if broken > 0 { Err(Failure::Unfit(broken)) } else { Ok(()) }
+}
+
+fn of_machine() -> Vec<Finding> {
+    let cores = machine::usable_cores().len();
+    let model = machine::cpu_model();
+    let processor = Finding::new("processor", State::Ok, format!("{model}, {cores} usable cores"));
+    let best = HostExecutor::detect().isa();
+    let others: Vec<_> = Isa::all()
+        .into_iter()
+        .filter(|isa| *isa != best && HostExecutor::for_isa(*isa).is_some())
+        .map(Isa::name)
+        .collect();
+    let others = if others.is_empty() { "none".to_owned() } else { others.join(", ") };
+    let executor = format!("{}; this processor also runs the builds: {others}", best.name());
+    let probe = Probe::measure();
+    let speed = if probe.one_way_ns.is_some() {
+        Finding::new("speed, just now", State::Ok, probe.to_string())
+    } else {
+        Finding::new("speed, just now", State::Note, probe.to_string())
+            .remedy("ranks share this core and take turns: give the process more cores")
+    };
+    vec![processor, Finding::new("host executor", State::Ok, executor), speed]
+}
+
+fn of_memory() -> Vec<Finding> {
+    vec![memory_file(), available_memory(), huge_pages()]
+}
+
+fn memory_file() -> Finding {
+    let made =
+        Region::create("oxccl-doctor", 1 << 20).and_then(|region| region.reserve(0, 1 << 20));
+    match made {
+        Ok(()) => {
+            let detail = "memory files work (memfd; /dev/shm is not used, however full it is)";
+            Finding::new("shared memory", State::Ok, detail)
+        }
+        Err(error) => Finding::new("shared memory", State::Broken, error.to_string())
+            .remedy("allow memfd_create, and give this process memory"),
+    }
+}
+
+fn available_memory() -> Finding {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let available = text.lines().find_map(|line| {
+        let kibibytes = line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB")?;
+        kibibytes.trim().parse::<u64>().ok()
+    });
+    let limit = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"]
+        .iter()
+        .find_map(|path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok())
+        // Version 1 says "no limit" with a number near 2^63.
+        .filter(|limit| *limit < 1 << 60);
+    let gibibytes = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+    let limit = limit.map_or("no control-group limit".to_owned(), |limit| {
+        format!("control-group limit {:.1} GiB", gibibytes(limit))
+    });
+    match available {
+        Some(kibibytes) => {
+            let detail = format!("{:.1} GiB available, {limit}", gibibytes(kibibytes << 10));
+            Finding::new("memory", State::Ok, detail)
+        }
+        None => Finding::new("memory", State::Note, format!("unknown, {limit}"))
+            .remedy("mount /proc: without it too large a comm.alloc may end the process"),
+    }
+}
+
+fn huge_pages() -> Finding {
+    const PATH: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+    let text = fs::read_to_string(PATH).unwrap_or_default();
+    let chosen = text.split_once('[').and_then(|(_, rest)| Some(rest.split_once(']')?.0));
+    match chosen {
+        Some(setting @ ("always" | "advise" | "within_size" | "force")) => {
+            Finding::new("huge pages", State::Ok, format!("shared memory may have them: {setting}"))
+        }
+        Some(setting) => Finding::new(
+            "huge pages",
+            State::Note,
+            format!("shared memory has none ({setting}): first touch and large copies are slower"),
+        )
+        .remedy(format!("as root: echo advise > {PATH}")),
+        None => Finding::new("huge pages", State::Note, "this kernel does not offer them"),
+    }
+}
+
+fn of_transports() -> Vec<Finding> {
+    let works = |what, how: Result<(), String>, remedy: &str| match how {
+        Ok(()) => Finding::new(what, State::Ok, "an all-reduce over 2 ranks is right"),
+        Err(error) => Finding::new(what, State::Broken, error).remedy(remedy),
+    };
+    let devices: Vec<_> = fs::read_dir("/sys/class/infiniband")
+        .map(|entries| entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned()))
+        .map(Iterator::collect)
+        .unwrap_or_default();
+    let devices = match devices.is_empty() {
+        true => "no device here".to_owned(),
+        false => format!("devices here: {}", devices.join(", ")),
+    };
+    let later = |what, detail: String| {
+        Finding::new(what, State::Missing, detail)
+            .remedy("this release joins ranks of one machine only")
+    };
+    vec![
+        works("local (threads)", try_local(), "report this as a bug"),
+        works(
+            "shm (processes)",
+            try_shm(),
+            "allow loopback TCP, Unix sockets and passing descriptors over them",
+        ),
+        later("tcp (machines)", "not built in yet".to_owned()),
+        later("rdma (machines)", format!("not built in yet; {devices}")),
+    ]
+}
+
+fn try_local() -> Result<(), String> {
+    let comms = Communicator::local_with(2, &impatient()).map_err(|error| error.to_string())?;
+    all_reduce(comms.into_iter().map(|comm| move || Ok(comm)))
+}
+
+/// Two threads that meet as processes do: over TCP, with memory passed over a Unix socket.
+fn try_shm() -> Result<(), String> {
+    let (id, _server) = UniqueId::create().map_err(|error| error.to_string())?;
+    all_reduce((0..2).map(|rank| {
+        let id = id.clone();
+        move || Communicator::connect(&id, rank, 2, &impatient())
+    }))
+}
+
+fn impatient() -> Config {
+    Config { timeout: Duration::from_secs(10), ..Config::default() }
+}
+
+fn all_reduce<F>(ranks: impl Iterator<Item = F>) -> Result<(), String>
+where
+    F: FnOnce() -> Result<Communicator, oxccl::Error> + Send,
+{
+    let run = |join: F| -> Result<(), oxccl::Error> {
+        let comm = join()?;
+        let mut buffer = comm.alloc::<u64>(1 << 14)?;
+        buffer.fill(comm.rank() as u64 + 1);
+        comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum)?;
+        assert!(buffer.iter().all(|element| *element == 3), "the sum is wrong");
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = ranks.map(|join| scope.spawn(move || run(join))).collect();
+        // All are joined, so that none can panic unnoticed.
+        let results: Vec<Result<(), String>> = threads
+            .into_iter()
+            .map(|thread| match thread.join() {
+                Ok(result) => result.map_err(|error| error.to_string()),
+                Err(_) => Err("the sum is wrong".to_owned()),
+            })
+            .collect();
+        results.into_iter().collect()
+    })
+}
+
+fn of_gpu() -> Vec<Finding> {
+    let kernels = match image::FATBIN {
+        Some(bytes) => {
+            let targets: Vec<_> =
+                image::TARGETS.iter().map(|target| format!("sm_{target}")).collect();
+            let size = Size(bytes.len() >> 10 << 10);
+            let detail =
+                format!("{} and PTX embedded, {size}; not run by this release", targets.join(", "));
+            Finding::new("kernels", State::Ok, detail)
+        }
+        None => Finding::new("kernels", State::Missing, "built without GPU kernels")
+            .remedy("run tools/setup-nvcc, or set NVCC or CUDA_HOME, and build again"),
+    };
+    let driver = match has_library(c"libcuda.so.1") {
+        true => Finding::new("driver", State::Ok, "libcuda.so.1 is there"),
+        false => Finding::new("driver", State::Missing, "libcuda.so.1 cannot be loaded")
+            .remedy("install NVIDIA's driver; in a container, pass it in"),
+    };
+    let device = match Path::new("/dev/nvidia0").exists() {
+        true => Finding::new("device", State::Ok, "/dev/nvidia0 is there"),
+        false => Finding::new("device", State::Missing, "there is no /dev/nvidia0"),
+    };
+    let executor =
+        Finding::new("collectives", State::Missing, "not built in yet: host memory only")
+            .remedy("this release runs collectives on the CPU");
+    vec![kernels, driver, device, executor]
+}
+
+fn has_library(name: &std::ffi::CStr) -> bool {
+    // SAFETY: the name ends with a zero; loading runs the library's own initialisers, which for the
+    // CUDA driver do nothing before cuInit.
+    let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
+    if library.is_null() {
+        return false;
+    }
+    // SAFETY: a handle that dlopen gave, closed once.
+    unsafe { libc::dlclose(library) };
+    true
+}

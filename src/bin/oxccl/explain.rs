@@ -1,0 +1,313 @@
+//! `oxccl explain`: prints the schedule that a call would choose, and why.
+
+use clap::Args;
+use oxccl::algorithms::{Algorithm, Encoding, find};
+use oxccl::schedule::{Buffer, Instruction, Lane, Layout, Operand, Schedule};
+use oxccl::tune::{self, Plan, Question};
+use oxccl::{Collective, Config, DataType, Kind, OpKind, Order, data_type_name};
+
+use crate::bench::{Case, Shape};
+use crate::failure::Failure;
+use crate::options::{self, SLOTS, Size};
+
+/// Prints the schedule that a call would choose, and why.
+///
+/// Sizes mean what they mean for bench: the larger of one rank's input and output.
+#[derive(Args)]
+pub(crate) struct ExplainOptions {
+    /// The collective.
+    #[arg(value_name = "OP")]
+    kind: Kind,
+    /// How many ranks.
+    #[arg(long, short = 'g', default_value = "2", value_parser = options::positive)]
+    ranks: usize,
+    /// The size of a call, with K, M or G.
+    #[arg(long, short = 'b', default_value = "1M")]
+    bytes: Size,
+    /// The element type.
+    #[arg(long = "type", short = 'd', default_value = "float", value_parser = options::data_type)]
+    data_type: DataType,
+    /// The operation.
+    #[arg(long, short = 'o', default_value = "sum", value_parser = options::op)]
+    op: OpKind,
+    /// The promised order of reduction: any, rank or tree.
+    #[arg(long, default_value = "any")]
+    order: Order,
+    /// The root; the sender of send_recv, which sends to the next rank.
+    #[arg(long, short = 'r', default_value_t = 0)]
+    root: usize,
+    /// Input and output are one buffer.
+    #[arg(long)]
+    in_place: bool,
+    /// Buffers are memory that other ranks cannot reach.
+    #[arg(long)]
+    private: bool,
+    /// Explains this algorithm instead of the tuner's choice.
+    #[arg(long)]
+    algorithm: Option<Algorithm>,
+    /// Explains this encoding instead of the tuner's choice.
+    #[arg(long)]
+    encoding: Option<Encoding>,
+    /// With this many channels.
+    #[arg(long, value_parser = options::positive)]
+    channels: Option<usize>,
+    /// Only this rank's instructions.
+    #[arg(long)]
+    rank: Option<usize>,
+}
+
+pub(crate) fn main(options: &ExplainOptions) -> Result<(), Failure> {
+    options.check()?;
+    let case = options.case();
+    let shape = case.shape(options.ranks, options.bytes.0);
+    let collective = options.collective();
+    let plan = tune::plan(&options.question(collective, shape)?)?;
+    let Some(entry) = find(options.kind, plan.algorithm, plan.encoding) else {
+        unreachable!("the tuner chooses out of the catalogue")
+    };
+    let schedule = entry.schedule(collective, options.order, SLOTS);
+    let layout = options.layout(&schedule, shape);
+    println!("{}", options.call(&case, shape));
+    println!("{}", choice(&plan));
+    println!("{}", pipeline(&plan, &schedule, &layout, options.data_type));
+    for rank in 0..options.ranks {
+        if options.rank.is_none_or(|only| only == rank) {
+            let traffic = Traffic::of(&schedule, &layout, rank, options.data_type.len_bytes());
+            println!("\nrank {rank}: {traffic}");
+            for (step, instruction) in schedule.ranks[rank].iter().enumerate() {
+                println!("  {step:>4}  {instruction}");
+            }
+        }
+    }
+    Ok(())
+}
+
+impl ExplainOptions {
+    fn check(&self) -> Result<(), Failure> {
+        let last = self.ranks - 1;
+        for (name, rank) in [("--root", Some(self.root)), ("--rank", self.rank)] {
+            if rank.is_some_and(|rank| rank > last) {
+                return Err(Failure::Usage(format!(
+                    "{name} is {}, there are ranks 0 to {last}",
+                    rank.unwrap_or_default()
+                )));
+            }
+        }
+        if self.kind == Kind::SendRecv && self.ranks == 1 {
+            return Err(Failure::Usage("send_recv needs at least 2 ranks".to_owned()));
+        }
+        if self.kind.reduces() && !self.op.applies_to(self.data_type) {
+            return Err(oxccl::Error::Op { op: self.op, data_type: self.data_type }.into());
+        }
+        Ok(())
+    }
+
+    fn case(&self) -> Case {
+        Case { kind: self.kind, data_type: self.data_type, op: self.op, root: self.root }
+    }
+
+    fn collective(&self) -> Collective {
+        match self.kind {
+            Kind::SendRecv => {
+                Collective::send_recv(self.ranks, self.root, (self.root + 1) % self.ranks)
+            }
+            kind if Case::is_rooted(kind) => Collective::rooted(kind, self.ranks, self.root),
+            kind => Collective::new(kind, self.ranks),
+        }
+    }
+
+    fn question(&self, collective: Collective, shape: Shape) -> Result<Question, Failure> {
+        let config = Config::from_env()?;
+        let pin = oxccl::Pin {
+            algorithm: self.algorithm.or(config.pin.algorithm),
+            encoding: self.encoding.or(config.pin.encoding),
+            channels: self.channels.or(config.pin.channels),
+        };
+        Ok(Question {
+            collective,
+            total_bytes: shape.bytes(self.data_type),
+            order: self.order,
+            in_place: self.in_place,
+            windows: !self.private,
+            pin,
+            slot_bytes: config.slot_bytes,
+            ll_slot_bytes: config.ll_slot_bytes,
+            max_channels: config.max_channels.max(pin.channels.unwrap_or(1)),
+        })
+    }
+
+    fn layout(&self, schedule: &Schedule, shape: Shape) -> Layout {
+        // Parts start at cache lines, as in a call.
+        let align = (64 / self.data_type.len_bytes()).max(1);
+        Layout::even(&schedule.collective, schedule.input, schedule.output, shape.count, align)
+    }
+
+    fn call(&self, case: &Case, shape: Shape) -> String {
+        let reduction = match self.kind.reduces() {
+            true => format!(", op {}, order {}", self.op, self.order),
+            false => String::new(),
+        };
+        let root = if Case::is_rooted(self.kind) {
+            format!(", root {}", self.root)
+        } else {
+            String::new()
+        };
+        format!(
+            "{} over {} ranks: {} bytes ({} in, {} out, {}){reduction}{root}, {}, {}",
+            self.kind,
+            self.ranks,
+            shape.bytes(case.data_type),
+            shape.input,
+            shape.output,
+            data_type_name(self.data_type),
+            if self.in_place { "in place" } else { "out of place" },
+            if self.private { "private memory" } else { "memory of comm.alloc" },
+        )
+    }
+}
+
+fn choice(plan: &Plan) -> String {
+    let around = if plan.stream { ", outputs written around the cache" } else { "" };
+    format!(
+        "choice   {} / {}, {} channel{}{around}\nwhy      {}",
+        plan.algorithm,
+        plan.encoding,
+        plan.channels,
+        if plan.channels == 1 { "" } else { "s" },
+        plan.reason
+    )
+}
+
+/// How often the instructions run, and on how much.
+fn pipeline(plan: &Plan, schedule: &Schedule, layout: &Layout, data_type: DataType) -> String {
+    let chunk = layout.largest() * data_type.len_bytes();
+    let part = if plan.channels == 1 { chunk } else { chunk.div_ceil(plan.channels) };
+    let ranks = schedule.collective.ranks;
+    let (rounds, tile) = match schedule.uses_windows() {
+        true => (1, part),
+        false => (part.div_ceil(plan.tile_bytes).max(1), plan.tile_bytes.min(part)),
+    };
+    format!(
+        "chunks   {} in, {} out, at most {chunk} bytes each\n\
+         rounds   {rounds} of at most {tile} bytes a chunk and channel",
+        schedule.input.chunks(ranks),
+        schedule.output.chunks(ranks),
+    )
+}
+
+/// What one rank does in a call, on one channel and one round; bytes are those of the whole call.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Traffic {
+    waits: usize,
+    reduce_copies: usize,
+    signals: usize,
+    messages: usize,
+    message_bytes: usize,
+    read_bytes: usize,
+    written_bytes: usize,
+}
+
+impl Traffic {
+    fn of(schedule: &Schedule, layout: &Layout, rank: usize, element_bytes: usize) -> Traffic {
+        let mut traffic = Traffic::default();
+        for instruction in &schedule.ranks[rank] {
+            match instruction {
+                Instruction::Wait { .. } => traffic.waits += 1,
+                Instruction::Signal { .. } => traffic.signals += 1,
+                Instruction::ReduceCopy { sources, destinations, .. } => {
+                    traffic.reduce_copies += 1;
+                    let sources: Vec<Operand> = sources.iter().map(|s| s.operand).collect();
+                    let all = sources.iter().chain(destinations);
+                    let count = all.clone().find_map(|o| count_of(o, layout, rank)).unwrap_or(0);
+                    let bytes = count * element_bytes;
+                    let windows = |operands: &[Operand]| {
+                        let is_window = |o: &&Operand| matches!(o, Operand::Window { .. });
+                        operands.iter().filter(is_window).count() * bytes
+                    };
+                    traffic.read_bytes += windows(&sources);
+                    traffic.written_bytes += windows(destinations);
+                    let sent = destinations.iter().filter(|o| is_message(o)).count();
+                    traffic.messages += sent;
+                    traffic.message_bytes += sent * bytes;
+                }
+            }
+        }
+        traffic
+    }
+}
+
+fn is_message(operand: &Operand) -> bool {
+    matches!(operand, Operand::PeerSlot { link, .. } if link.lane != Lane::Sync)
+}
+
+/// How many elements an operand has, if it knows.
+fn count_of(operand: &Operand, layout: &Layout, rank: usize) -> Option<usize> {
+    let (rank, buffer, chunk) = match *operand {
+        Operand::Input(chunk) => (rank, Buffer::Input, chunk),
+        Operand::Output(chunk) => (rank, Buffer::Output, chunk),
+        Operand::Window { peer, buffer, chunk } => (peer, buffer, chunk),
+        _ => return None,
+    };
+    Some(layout.extent(rank, buffer, chunk).count)
+}
+
+impl std::fmt::Display for Traffic {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let instructions = self.waits + self.reduce_copies + self.signals;
+        write!(
+            f,
+            "{instructions} instructions a round ({} wait, {} reduce-copy, {} signal)",
+            self.waits, self.reduce_copies, self.signals
+        )?;
+        write!(f, ", {} messages a round", self.messages)?;
+        write!(f, ", {} bytes sent in messages", self.message_bytes)?;
+        write!(
+            f,
+            ", {} read from and {} written to peers in place",
+            self.read_bytes, self.written_bytes
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use oxccl::algorithms::catalogue;
+
+    fn traffic(algorithm: Algorithm, encoding: Encoding) -> Traffic {
+        let collective = Collective::new(Kind::AllReduce, 4);
+        let schedule = find(Kind::AllReduce, algorithm, encoding)
+            .expect("in the catalogue")
+            .schedule(collective, Order::Any, SLOTS);
+        let layout = Layout::even(&collective, schedule.input, schedule.output, 1024, 16);
+        Traffic::of(&schedule, &layout, 1, 4)
+    }
+
+    #[test]
+    fn bytes_are_those_of_the_algorithm() {
+        // 4096 bytes, 4 ranks: 2 (n - 1) / n of them, in 2 (n - 1) messages.
+        let ring = traffic(Algorithm::Ring, Encoding::Slots);
+        assert_eq!((ring.messages, ring.message_bytes), (6, 6 * 1024));
+        let push = traffic(Algorithm::TwoShotPush, Encoding::Windows);
+        assert_eq!((push.read_bytes, push.written_bytes), (3 * 1024, 3 * 1024));
+        let one_shot = traffic(Algorithm::OneShot, Encoding::Ll);
+        assert_eq!((one_shot.messages, one_shot.message_bytes), (3, 3 * 4096));
+    }
+
+    #[test]
+    fn every_schedule_can_be_counted() {
+        for entry in catalogue() {
+            let collective = match entry.kind {
+                Kind::SendRecv => Collective::send_recv(3, 0, 1),
+                kind => Collective::new(kind, 3),
+            };
+            let schedule = entry.schedule(collective, Order::Any, SLOTS);
+            let layout = Layout::even(&collective, schedule.input, schedule.output, 96, 16);
+            let reached: usize = (0..3)
+                .map(|rank| Traffic::of(&schedule, &layout, rank, 1))
+                .map(|t| t.message_bytes + t.read_bytes + t.written_bytes)
+                .sum();
+            assert_eq!(reached == 0, entry.kind == Kind::Barrier, "{entry:?}");
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Why a command failed, and with which exit status.
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// The arguments do not fit together. (clap finds those that are wrong by themselves.)
+    #[error("{0}")]
+    Usage(String),
+    /// A collective failed.
+    #[error(transparent)]
+    Collective(#[from] oxccl::Error),
+    /// The ranks could not meet.
+    #[error(transparent)]
+    Transport(#[from] oxccl_transports::Error),
+    /// The launcher's variables are wrong.
+    #[error(transparent)]
+    Environment(#[from] oxccl_transports::EnvironmentError),
+    /// Results were wrong.
+    #[error("{count} elements are wrong")]
+    Wrong {
+        /// How many, on all ranks.
+        count: u64,
+    },
+    /// A started rank failed.
+    #[error("rank {rank} (process {pid}) {how}")]
+    Rank {
+        /// The rank.
+        rank: usize,
+        /// Its process.
+        pid: u32,
+        /// What became of it.
+        how: String,
+        /// The exit status to hand on.
+        status: u8,
+    },
+    /// The command itself was told to stop.
+    #[error("stopped by signal {signal}")]
+    Signal {
+        /// The signal.
+        signal: i32,
+    },
+    /// Schedules were not accepted.
+    #[error("{count} of the schedules were not accepted")]
+    Unproven {
+        /// How many.
+        count: usize,
+    },
+    /// Something that every oxccl program needs is missing.
+    #[error("{0} of the things that oxccl cannot do without are missing here")]
+    Unfit(usize),
+    /// A rank's thread panicked.
+    #[error("rank {0} panicked")]
+    Panicked(usize),
+    /// The operating system refused something.
+    #[error("{doing}: {source}")]
+    System {
+        /// What was done.
+        doing: String,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+}
+
+impl Failure {
+    /// The exit status: 2 for wrong usage, a rank's own where one failed, otherwise 1.
+    pub(crate) fn exit_status(&self) -> u8 {
+        use oxccl::Error;
+        match self {
+            Failure::Usage(_)
+            | Failure::Collective(
+                Error::NoAlgorithm { .. } | Error::Op { .. } | Error::Config { .. },
+            ) => 2,
+            Failure::Rank { status, .. } => *status,
+            Failure::Signal { signal } => 128 + (*signal & 0x7f) as u8,
+            _ => 1,
+        }
+    }
+
+    pub(crate) fn system(doing: impl Into<String>) -> impl FnOnce(std::io::Error) -> Failure {
+        let doing = doing.into();
+        move |source| Failure::System { doing, source }
+    }
+}

@@ -1,0 +1,53 @@
+//! The `oxccl` command.
+
+mod bench;
+mod doctor;
+mod explain;
+mod failure;
+mod launch;
+mod machine;
+mod options;
+mod run;
+mod verify;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "oxccl", version, about = "Collective communication whose collectives are data")]
+struct Options {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Times collectives and checks their results, with nccl-tests' flags and table.
+    Bench(bench::BenchOptions),
+    /// Starts ranks on this machine.
+    Run(run::RunOptions),
+    /// Prints the schedule that a call would choose, and why.
+    Explain(explain::ExplainOptions),
+    /// Proves every schedule that there is for a collective.
+    Verify(verify::VerifyOptions),
+    /// Says what this machine has, and lacks, for each transport and device.
+    Doctor,
+}
+
+fn main() -> ExitCode {
+    let done = match Options::parse().command {
+        Command::Bench(options) => bench::main(&options),
+        Command::Run(options) => run::main(&options),
+        Command::Explain(options) => explain::main(&options),
+        Command::Verify(options) => verify::main(&options),
+        Command::Doctor => doctor::main(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("oxccl: {failure}");
+            ExitCode::from(failure.exit_status())
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! A call: what one rank asks for, checked once, and what all ranks must agree on.
+
+use crate::collective::{Collective, Kind, Order};
+use crate::device::CallRecord;
+use crate::element::{DataType, Element, OpKind, ReduceOp, data_type_name};
+use crate::error::Error;
+use crate::schedule::size_bytes;
+use std::sync::Arc;
+
+/// Elements in memory, without a type or a borrow.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    /// The first element.
+    pub address: *mut u8,
+    /// Number of elements.
+    pub count: usize,
+}
+
+impl Memory {
+    /// No elements: for the argument that this rank's part in a rooted call does not use.
+    pub const NONE: Memory = Memory { address: std::ptr::null_mut(), count: 0 };
+}
+
+/// Counts that differ between ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Counts {
+    /// Rank r's part.
+    PerRank(Vec<usize>),
+    /// From rank s to rank r.
+    Matrix(Vec<Vec<usize>>),
+}
+
+/// One rank's part in one collective. Made by [`Call::new`], which checks the arguments.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub(crate) collective: Collective,
+    pub(crate) data_type: DataType,
+    pub(crate) op: OpKind,
+    pub(crate) factor_bits: u64,
+    /// As in `Layout::even`: the whole buffer or one rank's part, by kind.
+    pub(crate) count: usize,
+    pub(crate) counts: Option<Arc<Counts>>,
+    pub(crate) input: *mut u8,
+    pub(crate) output: *mut u8,
+    pub(crate) in_place: bool,
+}
+
+// SAFETY: a call is a description; whoever runs it vouches for the memory, which is not tied to a thread.
+unsafe impl Send for Call {}
+
+impl Call {
+    /// A call of any kind with equal parts, from bare memory: for bindings to other languages. `rank` is the caller's. Elements
+    /// have the type `T`; `op` is not looked at by kinds that reduce nothing.
+    ///
+    /// # Errors
+    /// [`Error::Length`], [`Error::NotDivisible`], [`Error::Unaligned`], [`Error::Overlap`], [`Error::Rank`], [`Error::Op`].
+    pub fn new<T: Element>(
+        collective: Collective,
+        rank: usize,
+        input: Memory,
+        output: Memory,
+        op: ReduceOp<T>,
+    ) -> Result<Call, Error> {
+        check_roots(&collective, rank)?;
+        if collective.kind.reduces() && !op.kind().applies_to(T::DATA_TYPE) {
+            return Err(Error::Op { op: op.kind(), data_type: T::DATA_TYPE });
+        }
+        let count = even_count(&collective, rank, input.count, output.count)?;
+        let call = Call {
+            collective,
+            data_type: T::DATA_TYPE,
+            op: if collective.kind.reduces() { op.kind() } else { OpKind::Sum },
+            factor_bits: if collective.kind.reduces() { op.factor_bits() } else { 0 },
+            count,
+            counts: None,
+            input: if collective.has_input(rank) { input.address } else { std::ptr::null_mut() },
+            output: if collective.has_output(rank) { output.address } else { std::ptr::null_mut() },
+            in_place: collective.kind == Kind::AllToAll && input.address == output.address && count > 0,
+        };
+        call.check_memory(rank, input.count, output.count)?;
+        Ok(call)
+    }
+
+    /// A call whose parts differ by rank; `input` and `output` are this rank's.
+    pub(crate) fn with_counts<T: Element>(
+        kind: Kind,
+        rank: usize,
+        counts: Counts,
+        input: Memory,
+        output: Memory,
+        op: ReduceOp<T>,
+    ) -> Result<Call, Error> {
+        let (ranks, need_input, need_output) = match (&counts, kind) {
+            (Counts::PerRank(c), Kind::AllGather) => (c.len(), c[rank], c.iter().sum()),
+            (Counts::PerRank(c), _) => (c.len(), c.iter().sum(), c[rank]),
+            (Counts::Matrix(m), _) => (m.len(), m[rank].iter().sum(), m.iter().map(|row| row[rank]).sum()),
+        };
+        length(kind, "input", input.count, need_input)?;
+        length(kind, "output", output.count, need_output)?;
+        if kind.reduces() && !op.kind().applies_to(T::DATA_TYPE) {
+            return Err(Error::Op { op: op.kind(), data_type: T::DATA_TYPE });
+        }
+        let call = Call {
+            collective: Collective::new(kind, ranks),
+            data_type: T::DATA_TYPE,
+            op: if kind.reduces() { op.kind() } else { OpKind::Sum },
+            factor_bits: if kind.reduces() { op.factor_bits() } else { 0 },
+            count: 0,
+            counts: Some(Arc::new(counts)),
+            input: input.address,
+            output: output.address,
+            in_place: false,
+        };
+        Ok(call)
+    }
+
+    /// Bytes of this rank's input and output.
+    pub(crate) fn buffer_bytes(&self, rank: usize) -> (usize, usize) {
+        let size = size_bytes(self.data_type);
+        let n = self.collective.ranks;
+        if let Some(counts) = &self.counts {
+            return match (&**counts, self.collective.kind) {
+                (Counts::PerRank(c), Kind::AllGather) => (c[rank] * size, c.iter().sum::<usize>() * size),
+                (Counts::PerRank(c), _) => (c.iter().sum::<usize>() * size, c[rank] * size),
+                (Counts::Matrix(m), _) => {
+                    let received: usize = m.iter().map(|row| row[rank]).sum();
+                    (m[rank].iter().sum::<usize>() * size, received * size)
+                }
+            };
+        }
+        let (one, all) = (self.count * size, self.count * size * n);
+        match self.collective.kind {
+            Kind::AllGather | Kind::Gather => (one, all),
+            Kind::ReduceScatter | Kind::Scatter => (all, one),
+            Kind::AllToAll => (all, all),
+            _ => (one, one),
+        }
+    }
+
+    /// Bytes of the largest buffer on any rank: what the tuner looks at.
+    pub(crate) fn total_bytes(&self) -> usize {
+        match self.counts.as_deref() {
+            None => {
+                let (input, output) = self.buffer_bytes(0);
+                input.max(output)
+            }
+            Some(Counts::PerRank(counts)) => counts.iter().sum::<usize>() * size_bytes(self.data_type),
+            Some(Counts::Matrix(_)) => (0..self.collective.ranks)
+                .map(|rank| self.buffer_bytes(rank))
+                .map(|(input, output)| input.max(output))
+                .max()
+                .unwrap_or(0),
+        }
+    }
+
+    fn check_memory(&self, rank: usize, input_count: usize, output_count: usize) -> Result<(), Error> {
+        let align = size_bytes(self.data_type);
+        for (argument, address, count) in
+            [("input", self.input, input_count), ("output", self.output, output_count)]
+        {
+            let unused = address.is_null() && count == 0;
+            if !unused && !(address as usize).is_multiple_of(align) {
+                return Err(Error::Unaligned { argument, address: address as usize, align });
+            }
+        }
+        let (input_bytes, output_bytes) = self.buffer_bytes(rank);
+        if self.input.is_null() || self.output.is_null() || input_bytes == 0 || output_bytes == 0 {
+            return Ok(());
+        }
+        let (input, output) = (self.input as usize, self.output as usize);
+        let apart = input + input_bytes <= output || output + output_bytes <= input;
+        let in_place = match self.collective.kind {
+            Kind::AllGather | Kind::Gather => input == output + rank * input_bytes,
+            Kind::ReduceScatter | Kind::Scatter => output == input + rank * output_bytes,
+            Kind::SendRecv => false,
+            _ => input == output,
+        };
+        if apart || in_place { Ok(()) } else { Err(Error::Overlap { kind: self.collective.kind }) }
+    }
+}
+
+fn length(kind: Kind, argument: &'static str, found: usize, expected: usize) -> Result<(), Error> {
+    if found == expected { Ok(()) } else { Err(Error::Length { kind, argument, found, expected }) }
+}
+
+fn check_roots(collective: &Collective, rank: usize) -> Result<(), Error> {
+    let last = collective.ranks - 1;
+    if collective.root > last {
+        return Err(Error::Rank { argument: "root", rank: collective.root, last, own: false });
+    }
+    if collective.kind == Kind::SendRecv {
+        let peer = if collective.root == rank { collective.receiver } else { collective.root };
+        if collective.receiver > last || peer == rank {
+            return Err(Error::Rank { argument: "peer", rank: peer, last, own: true });
+        }
+    }
+    Ok(())
+}
+
+/// The count of a call with equal parts, out of the lengths of the buffers that this rank's part uses.
+fn even_count(collective: &Collective, rank: usize, input: usize, output: usize) -> Result<usize, Error> {
+    let (kind, n) = (collective.kind, collective.ranks);
+    let divided = |argument, count: usize| {
+        if count.is_multiple_of(n) {
+            Ok(count / n)
+        } else {
+            Err(Error::NotDivisible { kind, argument, count, ranks: n })
+        }
+    };
+    let count = match kind {
+        Kind::Barrier => 0,
+        Kind::AllGather | Kind::Gather => input,
+        Kind::ReduceScatter => output,
+        Kind::AllToAll => divided("input", input)?,
+        Kind::Scatter => output,
+        Kind::Reduce => input,
+        Kind::Broadcast => output,
+        Kind::SendRecv if rank == collective.root => input,
+        Kind::AllReduce | Kind::SendRecv => output,
+    };
+    // The lengths a v-variant would have are told as such.
+    match kind {
+        Kind::AllGather => divided("output", output)?,
+        Kind::ReduceScatter => divided("input", input)?,
+        _ => 0,
+    };
+    let (need_input, need_output) = match kind {
+        Kind::AllGather | Kind::Gather => (count, count * n),
+        Kind::ReduceScatter | Kind::Scatter => (count * n, count),
+        Kind::AllToAll => (count * n, count * n),
+        _ => (count, count),
+    };
+    if collective.has_input(rank) {
+        length(kind, "input", input, need_input)?;
+    }
+    if collective.has_output(rank) {
+        length(kind, "output", output, need_output)?;
+    }
+    Ok(count)
+}
+
+/// What identifies a prepared call on this rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    pub(crate) kind: Kind,
+    pub(crate) data_type: DataType,
+    pub(crate) op: OpKind,
+    pub(crate) in_place: bool,
+    pub(crate) windows: bool,
+    pub(crate) root: u32,
+    pub(crate) receiver: u32,
+    pub(crate) count: u64,
+    /// 0 where counts are equal.
+    pub(crate) counts_hash: u64,
+}
+
+/// The words of a [`CallRecord`], and back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Described {
+    pub(crate) key: Key,
+    pub(crate) order: Order,
+    pub(crate) factor_bits: u64,
+    /// Number among the calls that all ranks make; 0 for send/recv.
+    pub(crate) collective: u64,
+}
+
+impl Described {
+    pub(crate) fn encode(&self) -> [u64; 6] {
+        let key = &self.key;
+        let what = u64::from(key.kind as u8)
+            | u64::from(key.data_type as u8) << 8
+            | u64::from(key.op as u8) << 16
+            | u64::from(self.order as u8) << 24
+            | u64::from(key.in_place) << 32
+            | u64::from(key.windows) << 33;
+        let roots = u64::from(key.root) | u64::from(key.receiver) << 32;
+        [what, key.count, roots, key.counts_hash, self.factor_bits, self.collective]
+    }
+
+    /// `None` for words that no rank writes.
+    pub(crate) fn decode(record: &CallRecord) -> Option<Described> {
+        let [what, count, roots, counts_hash, factor_bits, collective] = record.words;
+        let byte = |shift: u32| (what >> shift) as u8;
+        let key = Key {
+            kind: Kind::ALL.into_iter().find(|kind| *kind as u8 == byte(0))?,
+            data_type: crate::element::DATA_TYPES.into_iter().find(|t| *t as u8 == byte(8))?,
+            op: OpKind::ALL.into_iter().find(|op| *op as u8 == byte(16))?,
+            in_place: what >> 32 & 1 == 1,
+            windows: what >> 33 & 1 == 1,
+            root: roots as u32,
+            receiver: (roots >> 32) as u32,
+            count,
+            counts_hash,
+        };
+        let order = [Order::Any, Order::Rank, Order::Tree].into_iter().find(|o| *o as u8 == byte(24))?;
+        Some(Described { key, order, factor_bits, collective })
+    }
+
+    /// The first thing in which two ranks' calls differ: its name, ours, theirs.
+    pub(crate) fn difference(&self, other: &Described) -> Option<(&'static str, String, String)> {
+        let memory = |windows: bool| {
+            if windows { "memory that peers reach" } else { "private memory" }.to_string()
+        };
+        let place = |in_place: bool| if in_place { "in place" } else { "out of place" }.to_string();
+        let (a, b) = (&self.key, &other.key);
+        let rows = [
+            ("the collective", a.kind.to_string(), b.kind.to_string()),
+            ("the type", data_type_name(a.data_type).into(), data_type_name(b.data_type).into()),
+            ("count", a.count.to_string(), b.count.to_string()),
+            ("op", a.op.to_string(), b.op.to_string()),
+            ("root", a.root.to_string(), b.root.to_string()),
+            ("peer", a.receiver.to_string(), b.receiver.to_string()),
+            ("order", self.order.to_string(), other.order.to_string()),
+            ("counts", format!("hash {:x}", a.counts_hash), format!("hash {:x}", b.counts_hash)),
+            ("the factor", format!("{:#x}", self.factor_bits), format!("{:#x}", other.factor_bits)),
+            ("in place", place(a.in_place), place(b.in_place)),
+            ("memory", memory(a.windows), memory(b.windows)),
+        ];
+        rows.into_iter().find(|(_, ours, theirs)| ours != theirs)
+    }
+
+    /// The call in a few words.
+    pub(crate) fn text(&self) -> String {
+        let key = &self.key;
+        match key.kind {
+            Kind::Barrier => "barrier".into(),
+            Kind::SendRecv => {
+                format!("send of {} {} from rank {} to {}", key.count, data_type_name(key.data_type), key.root, key.receiver)
+            }
+            kind => format!("{kind} of {} {}", key.count, data_type_name(key.data_type)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory(values: &mut [f32]) -> Memory {
+        Memory { address: values.as_mut_ptr().cast(), count: values.len() }
+    }
+
+    #[test]
+    fn arguments_are_named() {
+        let mut a = [0f32; 8];
+        let mut b = [0f32; 6];
+        let make = |kind, input, output| Call::new(Collective::new(kind, 2), 0, input, output, ReduceOp::<f32>::Sum);
+        let error = make(Kind::AllReduce, memory(&mut a), memory(&mut b)).unwrap_err();
+        assert_eq!(error.to_string(), "input has 8 elements, all_reduce needs 6");
+        let error = make(Kind::AllToAll, memory(&mut a[..7]), memory(&mut b)).unwrap_err();
+        assert!(matches!(error, Error::NotDivisible { argument: "input", .. }), "{error}");
+        let [first, second] = [memory(&mut a[..6]), memory(&mut a[2..8])];
+        assert!(matches!(make(Kind::AllReduce, first, second), Err(Error::Overlap { .. })));
+        let odd = Memory { address: memory(&mut a).address.wrapping_add(2), count: 6 };
+        assert!(matches!(make(Kind::AllReduce, odd, memory(&mut b)), Err(Error::Unaligned { argument: "input", .. })));
+        let op = Call::new(Collective::new(Kind::AllReduce, 2), 0, memory(&mut b), memory(&mut b), ReduceOp::<f32>::BitOr);
+        assert!(matches!(op, Err(Error::Op { .. })));
+    }
+
+    #[test]
+    fn a_record_comes_back() {
+        let key = Key {
+            kind: Kind::Broadcast,
+            data_type: DataType::BF16,
+            op: OpKind::Avg,
+            in_place: false,
+            windows: true,
+            root: 3,
+            receiver: 0,
+            count: 99,
+            counts_hash: 7,
+        };
+        let described = Described { key, order: Order::Tree, factor_bits: 5, collective: 12 };
+        let record = CallRecord { number: 12, words: described.encode() };
+        assert_eq!(Described::decode(&record), Some(described));
+        let other = Described { key: Key { count: 100, ..key }, ..described };
+        assert_eq!(described.difference(&other).unwrap().0, "count");
+        assert_eq!(described.difference(&described), None);
+    }
+}

@@ -1,0 +1,235 @@
+//! The communicator: one rank's handle to a set of ranks.
+
+mod collectives;
+mod start;
+
+use crate::call::{Call, Memory};
+use crate::collective::{Collective, Kind, Order};
+use crate::config::Pin;
+use crate::device::{DeviceBuffer, Heap, InFlight};
+use crate::element::{Element, OpKind, ReduceOp};
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::gate::Gate;
+use crate::tune::Plan;
+use std::cell::{Cell, UnsafeCell};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// One rank of a set of ranks that carry out collectives together.
+///
+/// All ranks make the same calls in the same order. A blocking call runs in the caller's thread and returns when this rank's part is
+/// done: its output is there and its input may be changed. Calls [`on`](Communicator::on) a stream return at once. Calls of one
+/// communicator run one after the other, however they are made.
+///
+/// It can move to another thread but not be shared: give each rank a thread or a process of its own.
+#[derive(Debug)]
+pub struct Communicator {
+    rank: usize,
+    world: usize,
+    shared: Arc<Shared>,
+    heap: Arc<Heap>,
+    /// Tickets issued to streams.
+    issued: Cell<u64>,
+}
+
+/// What a communicator and its streams' workers share.
+pub(crate) struct Shared {
+    engine: UnsafeCell<Engine>,
+    gate: Gate,
+}
+
+// SAFETY: the engine is used by whoever's turn it is: the worker that holds ticket t, once t - 1 is done, or the communicator's
+// thread (there is one: `Communicator` is not `Sync`), once every ticket it issued is done. `Gate` orders them.
+unsafe impl Sync for Shared {}
+// SAFETY: `Engine` is `Send`, and so is the gate.
+unsafe impl Send for Shared {}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("gate", &self.gate).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// Runs a stream's call in its turn.
+    ///
+    /// # Safety
+    ///
+    /// `ticket` was issued for this call alone, and the call's buffers are valid and unused by others until this returns.
+    pub(crate) unsafe fn run_ticket(&self, ticket: u64, call: &Call) -> Result<(), Error> {
+        self.gate.wait(ticket - 1);
+        // SAFETY: it is this ticket's turn, so nobody else uses the engine; the buffers are the caller's promise.
+        let result = unsafe { (*self.engine.get()).run(call) };
+        self.gate.pass(ticket);
+        result
+    }
+
+    /// Passes a ticket whose call cannot run.
+    pub(crate) fn skip_ticket(&self, ticket: u64) {
+        self.gate.wait(ticket - 1);
+        self.gate.pass(ticket);
+    }
+}
+
+impl Communicator {
+    fn from_engine(rank: usize, world: usize, engine: Engine) -> Communicator {
+        let heap = engine.heap().clone();
+        let shared = Shared { engine: UnsafeCell::new(engine), gate: Gate::new() };
+        Communicator { rank, world, shared: Arc::new(shared), heap, issued: Cell::new(0) }
+    }
+
+    /// This rank, from 0.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Number of ranks.
+    pub fn world(&self) -> usize {
+        self.world
+    }
+
+    /// Takes `count` zeroed elements of memory that every rank reaches in place. Not collective: each rank allocates what it needs.
+    /// It outlives the communicator.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] if the heap or the machine does not have that much.
+    pub fn alloc<T: Element>(&self, count: usize) -> Result<DeviceBuffer<T>, Error> {
+        let bytes = count.checked_mul(std::mem::size_of::<T>()).ok_or_else(|| Error::OutOfMemory {
+            bytes: usize::MAX,
+            detail: format!("{count} elements are more than there are addresses"),
+        })?;
+        Ok(DeviceBuffer::new(self.heap.alloc(bytes)?, count))
+    }
+
+    /// Programs launched so far: one a call.
+    pub fn launches(&self) -> u64 {
+        self.idle().launches()
+    }
+
+    /// Changes the promised order of reduction. All ranks must do so between the same calls.
+    pub fn set_order(&mut self, order: Order) -> Result<(), Error> {
+        self.idle_mut().reconfigure(|config| config.order = order)
+    }
+
+    /// Changes what the tuner must choose. All ranks must do so between the same calls.
+    pub fn set_pin(&mut self, pin: Pin) -> Result<(), Error> {
+        self.idle_mut().reconfigure(|config| config.pin = pin)
+    }
+
+    /// Changes how long a call may wait for other ranks.
+    pub fn set_timeout(&mut self, timeout: Duration) -> Result<(), Error> {
+        self.idle_mut().reconfigure(|config| config.timeout = timeout)
+    }
+
+    /// The algorithm that a call of this kind would use, and why. `count` is in elements of `T`: the whole buffer for all-reduce,
+    /// broadcast, reduce and send/recv, one rank's part for the others. `windows` says that every rank's buffers are reached
+    /// by all.
+    ///
+    /// # Errors
+    /// [`Error::NoAlgorithm`] if nothing fits; [`Error::Op`]; [`Error::Rank`].
+    pub fn plan<T: Element>(
+        &self,
+        kind: Kind,
+        op: OpKind,
+        count: usize,
+        root: usize,
+        in_place: bool,
+        windows: bool,
+    ) -> Result<Plan, Error> {
+        if kind.reduces() && !op.applies_to(T::DATA_TYPE) {
+            return Err(Error::Op { op, data_type: T::DATA_TYPE });
+        }
+        if root >= self.world {
+            return Err(Error::Rank { argument: "root", rank: root, last: self.world - 1, own: false });
+        }
+        let call = Call {
+            collective: Collective::rooted(kind, self.world, root),
+            data_type: T::DATA_TYPE,
+            op,
+            factor_bits: 0,
+            count,
+            counts: None,
+            input: std::ptr::null_mut(),
+            output: std::ptr::null_mut(),
+            in_place: in_place && kind == Kind::AllToAll,
+        };
+        self.idle().plan(&call, windows)
+    }
+
+    /// Runs a call made with [`Call::new`] in the calling thread.
+    ///
+    /// # Safety
+    ///
+    /// The call's memory is valid for its counts, writable where it is output, and used by nobody else until this returns.
+    ///
+    /// # Errors
+    /// As the typed calls.
+    #[inline]
+    pub unsafe fn run(&self, call: &Call) -> Result<(), Error> {
+        // SAFETY: all issued tickets are done (`idle`), so nobody else uses the engine; the buffers are the caller's promise.
+        unsafe { (*self.idle_engine()).run(call) }
+    }
+
+    /// Issues the next ticket to a stream.
+    pub(crate) fn issue(&self) -> (Arc<Shared>, u64) {
+        self.issued.set(self.issued.get() + 1);
+        (self.shared.clone(), self.issued.get())
+    }
+
+    /// The engine, once no stream uses it.
+    #[inline]
+    fn idle_engine(&self) -> *mut Engine {
+        if !self.shared.gate.is_done(self.issued.get()) {
+            self.shared.gate.wait(self.issued.get());
+        }
+        self.shared.engine.get()
+    }
+
+    fn idle(&self) -> &Engine {
+        // SAFETY: no ticket is out, and new ones, like blocking calls, come from this thread, not while the reference lives: every
+        // caller ends it before it returns.
+        unsafe { &*self.idle_engine() }
+    }
+
+    fn idle_mut(&mut self) -> &mut Engine {
+        // SAFETY: as in `idle`; `&mut self` excludes blocking calls.
+        unsafe { &mut *self.idle_engine() }
+    }
+
+    /// Builds a call of any kind and runs it over borrowed memory.
+    #[inline]
+    fn blocking<T: Element>(
+        &self,
+        collective: Collective,
+        input: Memory,
+        output: Memory,
+        op: ReduceOp<T>,
+    ) -> Result<(), Error> {
+        let call = Call::new(collective, self.rank, input, output, op)?;
+        // SAFETY: every caller passes memory of slices that it has borrowed for as long as this takes.
+        unsafe { self.run(&call) }
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        // Calls on streams end first; each ends, after its time-out at the latest.
+        self.shared.gate.wait(self.issued.get());
+    }
+}
+
+/// The memory of a borrowed input.
+#[inline]
+pub(crate) fn input<T: Element>(values: &[T]) -> Memory {
+    Memory { address: values.as_ptr().cast_mut().cast(), count: values.len() }
+}
+
+/// The memory of a borrowed output.
+#[inline]
+pub(crate) fn output<T: Element>(values: &mut [T]) -> Memory {
+    Memory { address: values.as_mut_ptr().cast(), count: values.len() }
+}
+
+/// A stream's hold on the buffers of a call.
+pub(crate) type Hold = [Option<InFlight>; 2];

@@ -1,0 +1,87 @@
+//! The ways to start a communicator.
+
+use super::Communicator;
+use crate::config::Config;
+use crate::engine::Engine;
+use crate::error::Error;
+use oxccl_transports::{Bootstrap, Environment, Server, UniqueId, local, shm};
+use std::time::Instant;
+
+impl Communicator {
+    /// All ranks in this process, in rank order, configured by the environment's `OXCCL_` variables. Give each to a thread.
+    ///
+    /// Ranks reach all of each other's memory in place.
+    ///
+    /// # Errors
+    /// As [`local_with`](Communicator::local_with).
+    pub fn local(world: usize) -> Result<Vec<Communicator>, Error> {
+        Communicator::local_with(world, &Config::from_env()?)
+    }
+
+    /// All ranks in this process, in rank order.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a configuration, or a number of ranks, that cannot be; [`Error::Transport`] without memory.
+    pub fn local_with(world: usize, config: &Config) -> Result<Vec<Communicator>, Error> {
+        if world == 0 {
+            return Err(Error::Config { variable: "world", detail: "there must be at least one rank".into() });
+        }
+        // Starting is collective, so every rank needs a thread of its own for it.
+        std::thread::scope(|scope| {
+            let starting: Vec<_> = local(world)
+                .into_iter()
+                .map(|bootstrap| scope.spawn(move || start(Box::new(bootstrap), None, config)))
+                .collect();
+            starting
+                .into_iter()
+                .map(|rank| rank.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                .collect()
+        })
+    }
+
+    /// This process's rank, as torchrun, mpirun, mpiexec, srun or `oxccl run` tells it in the environment, configured by the
+    /// `OXCCL_` variables.
+    ///
+    /// # Errors
+    /// [`Error::Environment`] names the variable that is missing; otherwise as [`connect`](Communicator::connect).
+    pub fn from_env() -> Result<Communicator, Error> {
+        Communicator::from_env_with(&Config::from_env()?)
+    }
+
+    /// As [`from_env`](Communicator::from_env), with this configuration.
+    ///
+    /// # Errors
+    /// As [`from_env`](Communicator::from_env).
+    pub fn from_env_with(config: &Config) -> Result<Communicator, Error> {
+        let environment = Environment::from_lookup(|name| std::env::var(name).ok(), std::os::unix::process::parent_id())?;
+        let id = &environment.unique_id;
+        let server = if environment.serves() { Some(id.serve()?) } else { None };
+        join(id, environment.rank, environment.world, server, config)
+    }
+
+    /// One rank of a set whose ranks all have the same id, each in a process of this machine.
+    ///
+    /// # Errors
+    /// [`Error::Transport`]: a wrong secret, a rank that joined already or does not exist, ranks that did not come before the
+    /// time-out. [`Error::Config`] if ranks are configured differently.
+    pub fn connect(id: &UniqueId, rank: usize, world: usize, config: &Config) -> Result<Communicator, Error> {
+        join(id, rank, world, None, config)
+    }
+}
+
+fn join(
+    id: &UniqueId,
+    rank: usize,
+    world: usize,
+    server: Option<Server>,
+    config: &Config,
+) -> Result<Communicator, Error> {
+    config.check()?;
+    let bootstrap = shm::connect(id, rank, world, Instant::now() + config.timeout)?;
+    start(Box::new(bootstrap), server, config)
+}
+
+fn start(bootstrap: Box<dyn Bootstrap>, server: Option<Server>, config: &Config) -> Result<Communicator, Error> {
+    let (rank, world) = (bootstrap.rank(), bootstrap.world());
+    Ok(Communicator::from_engine(rank, world, Engine::start(bootstrap, server, config.clone())?))
+}

@@ -1,0 +1,160 @@
+//! All that can be configured, and the only place that reads the environment.
+
+use crate::algorithms::{Algorithm, Encoding};
+use crate::collective::Order;
+use crate::error::Error;
+use std::time::Duration;
+
+/// Most channels that a communicator can be configured for.
+pub const MAX_CHANNELS: usize = 64;
+
+/// How a communicator is set up. All ranks must use the same values.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// How long a call, or the start, may wait for other ranks. `OXCCL_TIMEOUT`, in seconds; default 30.
+    pub timeout: Duration,
+    /// The promised order of reduction. `OXCCL_ORDER`: any, rank or tree; default any.
+    pub order: Order,
+    /// What the tuner must choose. `OXCCL_ALGORITHM`, `OXCCL_ENCODING`, `OXCCL_CHANNELS`; default: its own choice.
+    pub pin: Pin,
+    /// Most channels a call can use; staging memory is set up for these. `OXCCL_MAX_CHANNELS`; default 4, at most 64.
+    pub max_channels: usize,
+    /// The size of this rank's heap, out of which `comm.alloc` takes memory. Address space only: pages exist once allocated.
+    /// `OXCCL_HEAP_BYTES`; default 64 GiB.
+    pub heap_bytes: usize,
+    /// Payload of a slot on the slots lane, in bytes. `OXCCL_SLOT_BYTES`, a multiple of 64; default 65,536.
+    pub slot_bytes: usize,
+    /// Payload of a slot on the LL lane, in bytes. `OXCCL_LL_SLOT_BYTES`, a multiple of 64; default 4,096.
+    pub ll_slot_bytes: usize,
+    /// Polls of a wait before it yields the processor. `OXCCL_SPINS`; default: 20,000 where every rank of this machine has a core of its
+    /// own, otherwise 0.
+    pub spins: Option<u32>,
+}
+
+/// A choice that the tuner must make; `None` leaves it free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Pin {
+    /// The algorithm.
+    pub algorithm: Option<Algorithm>,
+    /// The encoding.
+    pub encoding: Option<Encoding>,
+    /// The number of channels.
+    pub channels: Option<usize>,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            timeout: Duration::from_secs(30),
+            order: Order::Any,
+            pin: Pin::default(),
+            max_channels: 4,
+            heap_bytes: 64 << 30,
+            slot_bytes: 64 << 10,
+            ll_slot_bytes: 4 << 10,
+            spins: None,
+        }
+    }
+}
+
+impl Config {
+    /// The defaults, changed by the process's environment variables.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the variable whose value cannot be.
+    pub fn from_env() -> Result<Config, Error> {
+        Config::from_lookup(|name| std::env::var(name).ok())
+    }
+
+    /// The defaults, changed by what `lookup` gives for a variable's name.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the variable whose value cannot be.
+    pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Config, Error> {
+        let mut config = Config::default();
+        let seconds = |text: &str| text.parse().ok().filter(|s: &f64| *s > 0.0 && *s < 1e9);
+        if let Some(value) = read(&lookup, "OXCCL_TIMEOUT", "seconds above 0", seconds)? {
+            config.timeout = Duration::from_secs_f64(value);
+        }
+        if let Some(order) = read(&lookup, "OXCCL_ORDER", "any, rank or tree", |t| t.parse().ok())? {
+            config.order = order;
+        }
+        config.pin.algorithm = read(&lookup, "OXCCL_ALGORITHM", "an algorithm", |t| t.parse().ok())?;
+        config.pin.encoding = read(&lookup, "OXCCL_ENCODING", "ll, slots or windows", |t| t.parse().ok())?;
+        config.pin.channels = read(&lookup, "OXCCL_CHANNELS", "a number", |t| t.parse().ok())?;
+        let number = |name, field: &mut usize| -> Result<(), Error> {
+            if let Some(value) = read(&lookup, name, "a number", |t| t.parse().ok())? {
+                *field = value;
+            }
+            Ok(())
+        };
+        number("OXCCL_MAX_CHANNELS", &mut config.max_channels)?;
+        number("OXCCL_HEAP_BYTES", &mut config.heap_bytes)?;
+        number("OXCCL_SLOT_BYTES", &mut config.slot_bytes)?;
+        number("OXCCL_LL_SLOT_BYTES", &mut config.ll_slot_bytes)?;
+        config.spins = read(&lookup, "OXCCL_SPINS", "a number", |t| t.parse().ok())?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Checks what no type can.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let fail = |variable, detail: String| Err(Error::Config { variable, detail });
+        if self.timeout.is_zero() {
+            return fail("timeout", "must be above 0".into());
+        }
+        if self.max_channels == 0 || self.max_channels > MAX_CHANNELS {
+            return fail("max_channels", format!("{} is not in 1 to {MAX_CHANNELS}", self.max_channels));
+        }
+        if self.pin.channels.is_some_and(|c| c == 0 || c > self.max_channels) {
+            return fail("channels", format!("must be 1 to max_channels, which is {}", self.max_channels));
+        }
+        for (name, bytes) in [("slot_bytes", self.slot_bytes), ("ll_slot_bytes", self.ll_slot_bytes)] {
+            if bytes < 64 || bytes % 64 != 0 || bytes > 1 << 30 {
+                return fail(name, format!("{bytes} is no multiple of 64 in 64 bytes to 1 GiB"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A variable's value, or an error that says what it should be.
+fn read<T>(
+    lookup: &impl Fn(&str) -> Option<String>,
+    variable: &'static str,
+    wanted: &str,
+    parse: impl Fn(&str) -> Option<T>,
+) -> Result<Option<T>, Error> {
+    let Some(text) = lookup(variable) else { return Ok(None) };
+    match parse(text.trim()) {
+        Some(value) => Ok(Some(value)),
+        None => Err(Error::Config { variable, detail: format!("{text:?} is not {wanted}") }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_value_names_its_variable() {
+        let error = Config::from_lookup(|name| (name == "OXCCL_TIMEOUT").then(|| "soon".into()));
+        assert!(error.unwrap_err().to_string().starts_with("OXCCL_TIMEOUT: \"soon\""));
+        let error = Config::from_lookup(|name| (name == "OXCCL_SLOT_BYTES").then(|| "100".into()));
+        assert!(error.unwrap_err().to_string().contains("slot_bytes"));
+    }
+
+    #[test]
+    fn values_are_taken() {
+        let config = Config::from_lookup(|name| match name {
+            "OXCCL_ORDER" => Some("tree".into()),
+            "OXCCL_ALGORITHM" => Some("two_shot".into()),
+            "OXCCL_TIMEOUT" => Some("0.5".into()),
+            _ => None,
+        })
+        .unwrap();
+        assert_eq!(config.order, Order::Tree);
+        assert_eq!(config.pin.algorithm, Some(Algorithm::TwoShot));
+        assert_eq!(config.timeout, Duration::from_millis(500));
+    }
+}

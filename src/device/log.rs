@@ -1,0 +1,112 @@
+//! The call log: each rank's last calls, where all ranks can read them when something goes wrong.
+
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// Calls that are remembered.
+const ENTRIES: usize = 16;
+/// Words of a record.
+pub(crate) const RECORD_WORDS: usize = 6;
+
+/// What a rank called, as words: see `call.rs` for their meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CallRecord {
+    /// Number of the call among this rank's collectives, from 1.
+    pub(crate) number: u64,
+    /// The call.
+    pub(crate) words: [u64; RECORD_WORDS],
+}
+
+/// A rank's log. One writer, its rank; read by others only to explain a failure.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub(crate) struct CallLog {
+    /// Calls entered.
+    entered: AtomicU64,
+    /// Calls left: while both are equal this rank touches nobody's memory.
+    left: AtomicU64,
+    padding: [u64; 6],
+    entries: [Entry; ENTRIES],
+}
+
+#[repr(C, align(64))]
+#[derive(Debug)]
+struct Entry {
+    number: AtomicU64,
+    words: [AtomicU64; RECORD_WORDS],
+}
+
+impl CallLog {
+    /// Writes down a call and enters it.
+    #[inline]
+    pub(crate) fn enter(&self, number: u64, words: &[u64; RECORD_WORDS]) {
+        let entry = &self.entries[number as usize % ENTRIES];
+        entry.number.store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
+        for (to, from) in entry.words.iter().zip(words) {
+            to.store(*from, Ordering::Relaxed);
+        }
+        entry.number.store(number, Ordering::Release);
+        self.entered.store(number, Ordering::Release);
+    }
+
+    /// Leaves the call.
+    #[inline]
+    pub(crate) fn leave(&self, number: u64) {
+        self.left.store(number, Ordering::Release);
+    }
+
+    /// The number of the last call entered.
+    pub(crate) fn entered(&self) -> u64 {
+        self.entered.load(Ordering::Acquire)
+    }
+
+    /// Whether the rank is inside a call.
+    pub(crate) fn is_inside(&self) -> bool {
+        self.left.load(Ordering::Acquire) != self.entered()
+    }
+
+    /// The call of this number, if it is remembered.
+    pub(crate) fn record(&self, number: u64) -> Option<CallRecord> {
+        if number == 0 {
+            return None;
+        }
+        let entry = &self.entries[number as usize % ENTRIES];
+        if entry.number.load(Ordering::Acquire) != number {
+            return None;
+        }
+        let words = std::array::from_fn(|i| entry.words[i].load(Ordering::Relaxed));
+        fence(Ordering::Acquire);
+        (entry.number.load(Ordering::Relaxed) == number).then_some(CallRecord { number, words })
+    }
+
+    /// The oldest call that may still be remembered.
+    pub(crate) fn oldest(&self) -> u64 {
+        self.entered().saturating_sub(ENTRIES as u64 - 1).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log() -> Box<CallLog> {
+        // SAFETY: all zeros is a valid log: plain integers and atomics.
+        unsafe { Box::new(std::mem::zeroed()) }
+    }
+
+    #[test]
+    fn the_last_calls_are_remembered() {
+        let log = log();
+        for number in 1..=20 {
+            log.enter(number, &[number; RECORD_WORDS]);
+        }
+        assert!(log.is_inside());
+        log.leave(20);
+        assert!(!log.is_inside());
+        assert_eq!(log.oldest(), 5);
+        assert_eq!(log.record(20).unwrap().words[3], 20);
+        assert_eq!(log.record(5).unwrap().words[0], 5);
+        assert!(log.record(4).is_none());
+        assert!(log.record(0).is_none());
+    }
+}

@@ -1,0 +1,215 @@
+//! Staging memory: one region a rank that holds its call log, its doorbells, its counters, and the slots that others fill.
+//!
+//! Everything a rank waits for lies in its own region and is written by one peer, so no two writers share a cache line. Tail and
+//! head counters have lines of their own, since one is polled while the other is written.
+
+use super::log::CallLog;
+use oxccl_kernels::format as f;
+use oxccl_transports::Region;
+use std::sync::Arc;
+
+/// A cache line.
+const LINE: usize = 64;
+
+/// Sizes on which all ranks agree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StagingShape {
+    /// Number of ranks.
+    pub(crate) ranks: usize,
+    /// Channels.
+    pub(crate) channels: usize,
+    /// Slots on the LL lane.
+    pub(crate) ll_slots: u32,
+    /// Payload of one, in bytes.
+    pub(crate) ll_slot_bytes: usize,
+    /// Slots on the slots lane.
+    pub(crate) slots: u32,
+    /// Payload of one, in bytes.
+    pub(crate) slot_bytes: usize,
+}
+
+impl StagingShape {
+    fn ll_stride(&self) -> usize {
+        // An odd number of lines, so that slots spread over all sets of a cache.
+        ((f::LL_HEADER_BYTES + 2 * self.ll_slot_bytes).div_ceil(LINE) | 1) * LINE
+    }
+
+    fn slot_stride(&self) -> usize {
+        f::SLOT_HEADER_BYTES + self.slot_bytes
+    }
+
+    fn log_bytes(&self) -> usize {
+        std::mem::size_of::<CallLog>()
+    }
+
+    fn counters_bytes(&self) -> usize {
+        self.ranks * f::LANES * 2 * LINE
+    }
+
+    /// Doorbells and progress words of all channels, as the machine's tables want them.
+    fn tables_bytes(&self) -> usize {
+        self.channels * (std::mem::size_of::<f::Doorbell>() + std::mem::size_of::<f::Progress>())
+    }
+
+    fn pair_slots_bytes(&self) -> usize {
+        (self.ll_stride() * self.ll_slots as usize + self.slot_stride() * self.slots as usize)
+            .next_multiple_of(4096)
+    }
+
+    fn slots_start(&self) -> usize {
+        self.counter(self.channels, 0, f::Lane::Ll, false).next_multiple_of(4096)
+    }
+
+    /// Length of a rank's region.
+    pub(crate) fn len_bytes(&self) -> usize {
+        self.slots_start() + self.channels * self.ranks * self.pair_slots_bytes()
+    }
+
+    fn doorbell(&self, channel: usize) -> usize {
+        self.log_bytes() + channel * std::mem::size_of::<f::Doorbell>()
+    }
+
+    fn progress(&self, channel: usize) -> usize {
+        self.doorbell(self.channels) + channel * std::mem::size_of::<f::Progress>()
+    }
+
+    fn counter(&self, channel: usize, peer: usize, lane: f::Lane, head: bool) -> usize {
+        let line = (peer * f::LANES + lane as usize) * 2 + usize::from(head);
+        self.log_bytes() + self.tables_bytes() + channel * self.counters_bytes() + line * LINE
+    }
+
+    /// Where messages from `sender` lie in the receiver's region.
+    fn slots(&self, channel: usize, sender: usize, lane: f::Lane) -> usize {
+        let pair = self.slots_start() + (channel * self.ranks + sender) * self.pair_slots_bytes();
+        match lane {
+            f::Lane::Ll => pair,
+            f::Lane::Slots | f::Lane::Sync => pair + self.ll_stride() * self.ll_slots as usize,
+        }
+    }
+}
+
+/// All ranks' staging regions, as this rank maps them.
+#[derive(Debug)]
+pub(crate) struct Staging {
+    shape: StagingShape,
+    rank: usize,
+    regions: Vec<Arc<Region>>,
+    /// Every rank's heap, which windows point into.
+    _heaps: Vec<Arc<Region>>,
+}
+
+impl Staging {
+    /// Staging over every rank's region, in rank order. Each must have [`StagingShape::len_bytes`].
+    pub(crate) fn new(shape: StagingShape, rank: usize, regions: Vec<Arc<Region>>, heaps: Vec<Arc<Region>>) -> Staging {
+        assert_eq!(regions.len(), shape.ranks);
+        assert!(regions.iter().all(|region| region.len_bytes() >= shape.len_bytes()));
+        Staging { shape, rank, regions, _heaps: heaps }
+    }
+
+    /// A rank's call log.
+    pub(crate) fn log(&self, rank: usize) -> &CallLog {
+        // SAFETY: every region begins with a log (zeroed at first, which is a valid one) and is page-aligned and mapped as long as
+        // `self` lives; a log's fields are atomics, so that other ranks may write it.
+        unsafe { &*self.regions[rank].as_ptr().cast::<CallLog>() }
+    }
+
+    /// This rank's doorbells, one a channel.
+    pub(crate) fn doorbells(&self) -> *mut f::Doorbell {
+        self.doorbell(self.rank, 0)
+    }
+
+    /// This rank's progress words, one a channel.
+    pub(crate) fn progress_table(&self) -> *mut f::Progress {
+        self.at(self.rank, self.shape.progress(0)).cast()
+    }
+
+    /// What a rank's channel waits for; a snapshot that may be torn, for people to read.
+    pub(crate) fn progress(&self, rank: usize, channel: usize) -> f::Progress {
+        let progress = self.at(rank, self.shape.progress(channel)).cast::<f::Progress>();
+        // SAFETY: mapped, aligned to a line, any bits are valid; another rank may write it meanwhile, hence volatile.
+        unsafe { progress.read_volatile() }
+    }
+
+    fn doorbell(&self, rank: usize, channel: usize) -> *mut f::Doorbell {
+        self.at(rank, self.shape.doorbell(channel)).cast()
+    }
+
+    /// The connections of all channels, peers and lanes, in the machine's order.
+    pub(crate) fn connections(&self) -> Vec<f::Connection> {
+        let lanes = [f::Lane::Ll, f::Lane::Slots, f::Lane::Sync];
+        let pairs = (0..self.shape.channels).flat_map(|c| (0..self.shape.ranks).map(move |p| (c, p)));
+        pairs
+            .flat_map(|(channel, peer)| lanes.map(|lane| self.connection(channel, peer, lane)))
+            .collect()
+    }
+
+    fn connection(&self, channel: usize, peer: usize, lane: f::Lane) -> f::Connection {
+        let (shape, me) = (&self.shape, self.rank);
+        let (slots, stride) = match lane {
+            f::Lane::Ll => (shape.ll_slots, shape.ll_stride()),
+            f::Lane::Slots => (shape.slots, shape.slot_stride()),
+            f::Lane::Sync => (1, 0),
+        };
+        let counter = |owner, writer, head| self.at(owner, shape.counter(channel, writer, lane, head));
+        f::Connection {
+            send_slots: self.at(peer, shape.slots(channel, me, lane)),
+            recv_slots: self.at(me, shape.slots(channel, peer, lane)),
+            send_tail: counter(peer, me, false).cast(),
+            recv_tail: counter(me, peer, false).cast(),
+            send_head: counter(me, peer, true).cast(),
+            recv_head: counter(peer, me, true).cast(),
+            doorbell: self.doorbell(peer, channel),
+            sent: 0,
+            received: 0,
+            head_seen: 0,
+            cleared: 0,
+            slot_stride_bytes: stride as u32,
+            slots,
+            peer: peer as u32,
+            lane: lane as u32,
+        }
+    }
+
+    fn at(&self, rank: usize, offset: usize) -> *mut u8 {
+        assert!(offset < self.shape.len_bytes());
+        // SAFETY: the offset lies within the region, by the assertion and the one in `new`.
+        unsafe { self.regions[rank].as_ptr().add(offset) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_overlaps() {
+        let shape = StagingShape {
+            ranks: 3,
+            channels: 2,
+            ll_slots: 8,
+            ll_slot_bytes: 256,
+            slots: 4,
+            slot_bytes: 1024,
+        };
+        let mut ranges = vec![(0, shape.log_bytes())];
+        for channel in 0..shape.channels {
+            ranges.push((shape.doorbell(channel), 64));
+            ranges.push((shape.progress(channel), 64));
+            for peer in 0..shape.ranks {
+                for lane in [f::Lane::Ll, f::Lane::Slots, f::Lane::Sync] {
+                    ranges.push((shape.counter(channel, peer, lane, false), LINE));
+                    ranges.push((shape.counter(channel, peer, lane, true), LINE));
+                }
+                ranges.push((shape.slots(channel, peer, f::Lane::Ll), shape.ll_stride() * 8));
+                ranges.push((shape.slots(channel, peer, f::Lane::Slots), shape.slot_stride() * 4));
+            }
+        }
+        ranges.sort_unstable();
+        for pair in ranges.windows(2) {
+            assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:?}");
+        }
+        let last = ranges[ranges.len() - 1];
+        assert!(last.0 + last.1 <= shape.len_bytes());
+        assert!(ranges.iter().all(|range| range.0 % LINE == 0));
+    }
+}

@@ -1,0 +1,126 @@
+//! What went wrong: reads the other ranks' call logs and progress, names the culprit, and ends the communicator on all ranks.
+
+use super::Engine;
+use crate::call::Described;
+use crate::collective::Kind;
+use crate::error::Error;
+use oxccl_transports::Cause;
+use std::time::{Duration, Instant};
+
+/// How long a failed rank waits for others to keep their hands off its buffers. They only finish what they copy, so this is never
+/// reached unless a thread is stopped.
+const QUIET_TIMEOUT: Duration = Duration::from_secs(60);
+
+impl Engine {
+    /// Ends the communicator after a call that did not end well, and says why.
+    #[cold]
+    pub(super) fn fail(&mut self, call: &Described) -> Error {
+        let cause = self.liveness.cause();
+        let mismatch = self.mismatch();
+        let error = match (mismatch, cause) {
+            (Some(error), _) => error,
+            (None, Some(cause)) => Error::from_cause(cause, self.named(call)),
+            (None, None) => self.silent(call),
+        };
+        let (rank, detail) = (self.rank, error.to_string());
+        self.failed = Some(detail.clone());
+        self.liveness.abort(match error {
+            Error::Mismatch { .. } => Cause::Mismatch { rank, detail },
+            Error::TimedOut { .. } => Cause::TimedOut { rank, detail },
+            _ => Cause::Aborted { rank, reason: detail },
+        });
+        self.staging.log(self.rank).leave(self.calls);
+        self.wait_for_quiet();
+        error
+    }
+
+    /// The error of every call after the one that failed.
+    #[cold]
+    pub(super) fn broken(&self) -> Error {
+        Error::Broken { first: self.failed.clone().unwrap_or_default() }
+    }
+
+    fn named(&self, call: &Described) -> String {
+        format!("{} #{}", call.text(), call.collective)
+    }
+
+    /// Nobody told anything: a rank has left, or the time-out has passed.
+    fn silent(&self, call: &Described) -> Error {
+        if let Some((rank, calls)) = self.poll.left_before() {
+            return Error::Left { rank, calls, during: self.named(call) };
+        }
+        Error::TimedOut {
+            what: call.text(),
+            call: call.collective,
+            seconds: self.config.timeout.as_secs_f64(),
+            detail: self.whereabouts(call),
+        }
+    }
+
+    /// The first remembered collective in which this rank and another differ.
+    fn mismatch(&self) -> Option<Error> {
+        let ours = self.recent(self.rank);
+        let others = (0..self.world).filter(|rank| *rank != self.rank).map(|rank| (rank, self.recent(rank)));
+        let differences = others.filter_map(|(rank, theirs)| {
+            ours.iter().find_map(|mine| {
+                let yours = theirs.iter().find(|yours| yours.collective == mine.collective)?;
+                mine.difference(yours).map(|difference| (mine, rank, difference))
+            })
+        });
+        let (mine, rank, (argument, ours, theirs)) = differences.min_by_key(|(mine, rank, _)| (mine.collective, *rank))?;
+        Some(Error::Mismatch { call: mine.collective, argument, rank, ours, theirs, what: mine.text() })
+    }
+
+    /// A rank's last collectives, oldest first.
+    fn recent(&self, rank: usize) -> Vec<Described> {
+        let log = self.staging.log(rank);
+        let records = (log.oldest()..=log.entered()).filter_map(|number| log.record(number));
+        records.filter_map(|record| Described::decode(&record)).filter(|call| call.collective != 0).collect()
+    }
+
+    /// Which ranks are behind, and where the others wait.
+    fn whereabouts(&self, call: &Described) -> String {
+        let mut parts = Vec::new();
+        for rank in (0..self.world).filter(|rank| *rank != self.rank) {
+            let last = self.recent(rank).pop();
+            let made = last.map_or(0, |last| last.collective);
+            if call.key.kind != Kind::SendRecv && made < call.collective {
+                let last = last.map_or("it has called nothing".into(), |last| format!("its last was {}", self.named(&last)));
+                parts.push(format!("rank {rank} has not called {} ({last})", self.named(call)));
+            }
+        }
+        parts.extend((0..self.world).filter_map(|rank| self.wait_of(rank)));
+        if parts.is_empty() { "no rank says what it waits for".into() } else { parts.join("; ") }
+    }
+
+    /// What a rank waits for, if it does.
+    fn wait_of(&self, rank: usize) -> Option<String> {
+        let waits = (0..self.config.max_channels).map(|channel| self.staging.progress(rank, channel));
+        let wait = waits.into_iter().find(|progress| progress.call != 0)?;
+        let what = if wait.head != 0 { "a free slot from" } else { "data from" };
+        Some(format!("rank {rank} waits at step {} for {what} rank {}", wait.step, wait.peer))
+    }
+
+    /// Waits until no living rank is inside a call, so that nobody touches this rank's buffers any more.
+    fn wait_for_quiet(&self) {
+        let dead = match self.liveness.cause() {
+            Some(Cause::Died { rank }) => Some(rank),
+            _ => None,
+        };
+        let start = Instant::now();
+        let busy = |rank: &usize| {
+            *rank != self.rank
+                && Some(*rank) != dead
+                && self.liveness.left(*rank).is_none()
+                && self.staging.log(*rank).is_inside()
+        };
+        while (0..self.world).any(|rank| busy(&rank)) {
+            if start.elapsed() > QUIET_TIMEOUT {
+                let rank = (0..self.world).find(busy);
+                tracing::error!(?rank, "a rank has not left its call a minute after the abort; its memory may still be written");
+                return;
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+}

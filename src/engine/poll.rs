@@ -1,0 +1,84 @@
+//! What a wait that lasts asks now and then: whether to go on.
+
+use oxccl_transports::Liveness;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Context of the machine's poll function. Not used on the fast path, but for one relaxed store a call.
+#[derive(Debug)]
+pub(super) struct Poll {
+    liveness: Arc<Liveness>,
+    world: usize,
+    timeout_ns: AtomicU64,
+    /// Number of the collective under way; 0 in send/recv.
+    collective: AtomicU64,
+    /// Number of the call under way, from the launch, and since when each channel has waited in it.
+    waits: Box<[Mutex<Option<(u64, Instant)>>]>,
+    /// Calls of this rank so far, as seen by a wait.
+    call: AtomicU64,
+}
+
+impl Poll {
+    pub(super) fn new(liveness: Arc<Liveness>, world: usize, channels: usize, timeout: Duration) -> Poll {
+        let poll = Poll {
+            liveness,
+            world,
+            timeout_ns: AtomicU64::new(0),
+            collective: AtomicU64::new(0),
+            waits: (0..channels).map(|_| Mutex::new(None)).collect(),
+            call: AtomicU64::new(0),
+        };
+        poll.set_timeout(timeout);
+        poll
+    }
+
+    pub(super) fn set_timeout(&self, timeout: Duration) {
+        let ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        self.timeout_ns.store(ns, Ordering::Relaxed);
+    }
+
+    /// Tells of a new call.
+    #[inline]
+    pub(super) fn set_collective(&self, number: u64) {
+        self.collective.store(number, Ordering::Relaxed);
+        self.call.store(self.call.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// Whether the wait has lasted too long, or waits for somebody who will not come.
+    fn stops(&self, channel: usize) -> bool {
+        if self.liveness.abort_word().load(Ordering::Acquire) != 0 || self.left_before().is_some() {
+            return true;
+        }
+        let call = self.call.load(Ordering::Relaxed);
+        let mut wait = self.waits[channel].lock().unwrap_or_else(PoisonError::into_inner);
+        match *wait {
+            Some((of, since)) if of == call => {
+                since.elapsed().as_nanos() >= u128::from(self.timeout_ns.load(Ordering::Relaxed))
+            }
+            _ => {
+                *wait = Some((call, Instant::now()));
+                false
+            }
+        }
+    }
+
+    /// A rank that closed before it made the collective under way, and how many it made.
+    pub(super) fn left_before(&self) -> Option<(usize, u64)> {
+        let number = self.collective.load(Ordering::Relaxed);
+        let early = |rank| self.liveness.left(rank).filter(|calls| *calls < number).map(|calls| (rank, calls));
+        (0..self.world).find_map(early)
+    }
+}
+
+/// The machine's poll function over a [`Poll`].
+///
+/// # Safety
+///
+/// `context` is a `Poll` that outlives the launch, and the channel is one of its.
+pub(super) unsafe extern "C" fn poll(context: *mut c_void, channel: u32) -> u32 {
+    // SAFETY: by this function's contract.
+    let poll = unsafe { &*context.cast::<Poll>() };
+    u32::from(poll.stops(channel as usize))
+}

@@ -1,0 +1,172 @@
+//! Prepared calls: plan, schedule, proof and program, made once for each signature.
+
+use super::chunk_align;
+use crate::algorithms::{Algorithm, Encoding};
+use crate::call::{Call, Counts, Key};
+use crate::collective::{Collective, Kind, Order};
+use crate::config::Config;
+use crate::error::Error;
+use crate::schedule::{Layout, Lowering, Program, Slots, lower};
+use crate::tune::{Plan, Question, plan as tune};
+use crate::verify::{Verified, verify};
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::sync::Arc;
+
+/// Slots per connection.
+pub(super) const SLOTS: Slots = Slots { ll: 16, slots: 4 };
+
+/// A call that is ready to be launched.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    key: Key,
+    counts: Option<Arc<Counts>>,
+    pub(super) program: Program,
+    pub(super) signature: u32,
+}
+
+/// All prepared calls.
+#[derive(Debug, Default)]
+pub(super) struct Cache {
+    prepared: Vec<Prepared>,
+    last: usize,
+    index: HashMap<Key, usize, BuildHasherDefault<Mix>>,
+    proofs: HashMap<Proof, Arc<Verified>>,
+}
+
+/// What a proof holds for.
+type Proof = (Collective, Algorithm, Encoding, Order, bool);
+
+impl Cache {
+    pub(super) fn clear(&mut self) {
+        self.prepared.clear();
+        self.index.clear();
+        self.last = 0;
+    }
+
+    /// The last call, if this is the same.
+    #[inline]
+    pub(super) fn last(&self, key: &Key, call: &Call) -> Option<&Prepared> {
+        let last = self.prepared.get(self.last)?;
+        (last.key == *key && last.counts == call.counts).then_some(last)
+    }
+
+    /// The call of this key, prepared now if it is new.
+    #[cold]
+    pub(super) fn look_up(&mut self, config: &Config, rank: usize, key: Key, call: &Call) -> Result<&Prepared, Error> {
+        let known = self.index.get(&key).copied().filter(|at| self.prepared[*at].counts == call.counts);
+        let at = match known {
+            Some(at) => at,
+            None => {
+                let prepared = self.prepare(config, rank, key, call)?;
+                self.prepared.push(prepared);
+                self.index.insert(key, self.prepared.len() - 1);
+                self.prepared.len() - 1
+            }
+        };
+        self.last = at;
+        Ok(&self.prepared[at])
+    }
+
+    fn prepare(&mut self, config: &Config, rank: usize, key: Key, call: &Call) -> Result<Prepared, Error> {
+        let plan = plan(config, call, key.windows)?;
+        let verified = self.schedule(config, call, &plan)?;
+        let layout = layout(call, &verified);
+        let (fold, scale) = call.op.lower();
+        let lowering = Lowering {
+            data_type: call.data_type,
+            fold,
+            scale,
+            channels: plan.channels,
+            tile_bytes: plan.tile_bytes,
+            stream: plan.stream,
+        };
+        tracing::debug!(kind = %key.kind, count = key.count, %plan.algorithm, %plan.encoding, plan.reason, "prepared");
+        let program = lower(&verified, rank, &layout, &lowering);
+        Ok(Prepared { key, counts: call.counts.clone(), program, signature: signature(config, &key, &plan) })
+    }
+
+    fn schedule(&mut self, config: &Config, call: &Call, plan: &Plan) -> Result<Arc<Verified>, Error> {
+        let proof = (call.collective, plan.algorithm, plan.encoding, config.order, call.in_place);
+        if let Some(verified) = self.proofs.get(&proof) {
+            return Ok(verified.clone());
+        }
+        let kind = call.collective.kind;
+        let no_algorithm = |detail: String| Error::NoAlgorithm { kind, order: config.order, detail };
+        let entry = plan.entry(kind).ok_or_else(|| no_algorithm("the plan names none".into()))?;
+        let schedule = entry.schedule(call.collective, config.order, SLOTS);
+        let verified = verify(schedule, config.order, entry.in_place).map_err(|violation| no_algorithm(violation.to_string()))?;
+        if config.order != Order::Any && kind.reduces() && !verified.single_rounding() {
+            return Err(no_algorithm("partial results would be rounded".into()));
+        }
+        let verified = Arc::new(verified);
+        self.proofs.insert(proof, verified.clone());
+        Ok(verified)
+    }
+}
+
+/// The tuner's answer for a call.
+pub(super) fn plan(config: &Config, call: &Call, windows: bool) -> Result<Plan, Error> {
+    tune(&Question {
+        collective: call.collective,
+        total_bytes: call.total_bytes(),
+        order: if call.collective.kind.reduces() { config.order } else { Order::Any },
+        in_place: call.in_place,
+        windows,
+        pin: config.pin,
+        slot_bytes: config.slot_bytes,
+        ll_slot_bytes: config.ll_slot_bytes,
+        max_channels: config.max_channels,
+    })
+}
+
+fn layout(call: &Call, verified: &Verified) -> Layout {
+    let schedule = verified.schedule();
+    match call.counts.as_deref() {
+        None => Layout::even(&call.collective, schedule.input, schedule.output, call.count, chunk_align(call)),
+        Some(Counts::PerRank(counts)) if call.collective.kind == Kind::AllGather => Layout::all_gather_v(counts),
+        Some(Counts::PerRank(counts)) => Layout::reduce_scatter_v(counts),
+        Some(Counts::Matrix(counts)) => Layout::all_to_all_v(counts),
+    }
+}
+
+/// What all ranks must agree on, in 32 bits. In place does not count unless it changes the plan.
+fn signature(config: &Config, key: &Key, plan: &Plan) -> u32 {
+    let mut mix = Mix::default();
+    key.hash(&mut mix);
+    (config.order, plan.algorithm, plan.encoding, plan.channels, plan.tile_bytes).hash(&mut mix);
+    super::fold(mix.finish())
+}
+
+/// Counts as one word that is not 0.
+pub(super) fn counts_hash(counts: &Counts) -> u64 {
+    let mut mix = Mix::default();
+    match counts {
+        Counts::PerRank(counts) => counts.hash(&mut mix),
+        Counts::Matrix(counts) => counts.hash(&mut mix),
+    }
+    mix.finish() | 1
+}
+
+/// A short multiplicative hash: the same on every rank, which the standard library's is not.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mix(u64);
+
+impl Hasher for Mix {
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.write_u64(u64::from_le_bytes(word));
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        let mixed = (self.0 ^ (self.0 >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed ^ (mixed >> 32)
+    }
+}

@@ -1,0 +1,200 @@
+//! The one error type: misuse, the other ranks' faults, and the system's.
+
+use crate::collective::{Kind, Order};
+use crate::element::{DataType, OpKind, data_type_name};
+use oxccl_transports::Cause;
+
+/// Why a call did not do what was asked.
+///
+/// Misuse that this rank alone can see leaves the communicator usable. Everything else ends it on all ranks: inputs that were not in
+/// place are intact, outputs are unspecified, and further calls return [`Error::Broken`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A buffer's length does not fit the call.
+    #[error("{argument} has {found} elements, {kind} needs {expected}")]
+    Length {
+        /// The call.
+        kind: Kind,
+        /// The argument.
+        argument: &'static str,
+        /// What it has.
+        found: usize,
+        /// What is needed.
+        expected: usize,
+    },
+    /// A buffer's length is no multiple of the number of ranks.
+    #[error("{argument} of {kind} has {count} elements, which {ranks} ranks cannot share evenly; use the v-variant or pad it")]
+    NotDivisible {
+        /// The call.
+        kind: Kind,
+        /// The argument.
+        argument: &'static str,
+        /// Its length.
+        count: usize,
+        /// The number of ranks.
+        ranks: usize,
+    },
+    /// A buffer does not start at a multiple of its element's size.
+    #[error("{argument} is at address {address:#x}, which is no multiple of the {align} bytes of its element type")]
+    Unaligned {
+        /// The argument.
+        argument: &'static str,
+        /// Where it is.
+        address: usize,
+        /// The element's size.
+        align: usize,
+    },
+    /// Input and output overlap without being in place.
+    #[error("input and output of {kind} overlap, but are not in place as it is defined for {kind}: see the call's documentation")]
+    Overlap {
+        /// The call.
+        kind: Kind,
+    },
+    /// A rank number that does not exist, or this rank itself where that makes no sense.
+    #[error("{argument} is rank {rank}, there are ranks 0 to {last}{}", if *own { ", and it must be another than this one" } else { "" })]
+    Rank {
+        /// The argument.
+        argument: &'static str,
+        /// What it is.
+        rank: usize,
+        /// The last rank.
+        last: usize,
+        /// Whether this rank itself is excluded.
+        own: bool,
+    },
+    /// The type has no such operation.
+    #[error("op {op} does not exist for {}: bitwise operations need an integer type", data_type_name(*data_type))]
+    Op {
+        /// The operation.
+        op: OpKind,
+        /// The type.
+        data_type: DataType,
+    },
+    /// No algorithm does what was asked with what was pinned.
+    #[error("no algorithm for {kind} (order {order}) fits what is pinned: {detail}")]
+    NoAlgorithm {
+        /// The call.
+        kind: Kind,
+        /// The promised order.
+        order: Order,
+        /// What was asked for, and what there is.
+        detail: String,
+    },
+    /// A configuration value that cannot be.
+    #[error("{variable}: {detail}")]
+    Config {
+        /// The field or environment variable.
+        variable: &'static str,
+        /// What is wrong and what would be right.
+        detail: String,
+    },
+    /// The communicator's own memory is used up.
+    #[error("comm.alloc of {bytes} bytes: {detail}")]
+    OutOfMemory {
+        /// How much was asked for.
+        bytes: usize,
+        /// What there is, and the remedy.
+        detail: String,
+    },
+    /// Another rank made a different call.
+    #[error("call #{call}: {argument} differs: rank {rank} has {theirs}, this rank {ours} ({what})")]
+    Mismatch {
+        /// Number of the call, counted from 1.
+        call: u64,
+        /// What differs.
+        argument: &'static str,
+        /// The rank that differs from this one.
+        rank: usize,
+        /// What this rank has.
+        ours: String,
+        /// What that rank has.
+        theirs: String,
+        /// This rank's call.
+        what: String,
+    },
+    /// What one rank sends another in an all-to-all of uneven parts is not what that rank expects. All ranks get this error, and the
+    /// communicator stays usable.
+    #[error("rank {sender} sends {sent} elements to rank {receiver}, which expects {received}: send_counts and recv_counts differ")]
+    CountsDiffer {
+        /// The sender.
+        sender: usize,
+        /// The receiver.
+        receiver: usize,
+        /// The sender's count.
+        sent: usize,
+        /// The receiver's count.
+        received: usize,
+    },
+    /// The time-out passed.
+    #[error("{what} #{call} timed out after {seconds:.1} s: {detail}")]
+    TimedOut {
+        /// The call.
+        what: String,
+        /// Its number.
+        call: u64,
+        /// The time-out.
+        seconds: f64,
+        /// Which ranks did not come, and what they did last.
+        detail: String,
+    },
+    /// A rank's process or thread ended without closing its communicator.
+    #[error("rank {rank} died (noticed in {during})")]
+    Died {
+        /// The rank.
+        rank: usize,
+        /// What this rank was doing.
+        during: String,
+    },
+    /// A rank closed its communicator before it made this call.
+    #[error("rank {rank} closed its communicator after {calls} calls; {during} needs it")]
+    Left {
+        /// The rank.
+        rank: usize,
+        /// Calls it had made.
+        calls: u64,
+        /// What this rank was doing.
+        during: String,
+    },
+    /// Another rank ended the communicator.
+    #[error("stopped by rank {rank}: {reason}")]
+    Stopped {
+        /// The rank.
+        rank: usize,
+        /// Its reason.
+        reason: String,
+    },
+    /// The communicator ended earlier.
+    #[error("this communicator ended in an earlier call: {first}")]
+    Broken {
+        /// The first error.
+        first: String,
+    },
+    /// The transport's error.
+    #[error(transparent)]
+    Transport(#[from] oxccl_transports::Error),
+    /// The launcher's environment is not complete.
+    #[error(transparent)]
+    Environment(#[from] oxccl_transports::EnvironmentError),
+    /// The operating system refused something.
+    #[error("{doing}: {source}")]
+    System {
+        /// What was done.
+        doing: &'static str,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+}
+
+impl Error {
+    /// What another rank, or the transport, has told.
+    pub(crate) fn from_cause(cause: Cause, during: String) -> Error {
+        match cause {
+            Cause::Died { rank } => Error::Died { rank, during },
+            Cause::Aborted { rank, reason } => Error::Stopped { rank, reason },
+            Cause::Mismatch { rank, detail } => Error::Stopped { rank, reason: detail },
+            Cause::TimedOut { rank, detail } => Error::Stopped { rank, reason: detail },
+            other => Error::Stopped { rank: usize::MAX, reason: other.to_string() },
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Collective communication whose collectives are data.
+//!
+//! A collective is a [`schedule`]: for each rank a short list of three instructions (wait, reduce-copy, signal). It is proven by
+//! [`verify`], lowered to a program, and interpreted by one machine whose source serves GPUs and CPUs alike. Today ranks are threads or
+//! processes of one machine and buffers lie in host memory.
+//!
+//! ```
+//! use oxccl::{Communicator, ReduceOp};
+//!
+//! let ranks = Communicator::local(2)?;
+//! std::thread::scope(|scope| {
+//!     for comm in ranks {
+//!         scope.spawn(move || {
+//!             let mut gradient = vec![comm.rank() as f32 + 1.0; 1000];
+//!             comm.all_reduce_in_place(&mut gradient, ReduceOp::Sum)?;
+//!             assert_eq!(gradient, vec![3.0; 1000]);
+//!             Ok::<(), oxccl::Error>(())
+//!         });
+//!     }
+//! });
+//! # Ok::<(), oxccl::Error>(())
+//! ```
+
+pub mod algorithms;
+mod call;
+pub mod collective;
+mod communicator;
+mod config;
+mod device;
+mod element;
+mod engine;
+mod error;
+mod gate;
+pub mod schedule;
+mod stream;
+pub mod tune;
+pub mod verify;
+mod work;
+
+pub use call::{Call, Memory};
+pub use collective::{Collective, Kind, Order};
+pub use communicator::Communicator;
+pub use config::{Config, MAX_CHANNELS, Pin};
+pub use device::DeviceBuffer;
+pub use element::{
+    DATA_TYPES, DataType, Element, F8E4M3, F8E5M2, OpKind, ReduceOp, bf16, data_type_name, f16, is_integer,
+};
+pub use error::Error;
+pub use oxccl_transports::{Cause, UniqueId};
+pub use stream::{OnStream, Stream};
+pub use work::Work;

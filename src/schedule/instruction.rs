@@ -1,0 +1,189 @@
+//! The three instructions and their operands.
+
+use oxccl_kernels::format::Lane;
+
+/// One of the connections to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Link {
+    /// The rank at the other end.
+    pub peer: usize,
+    /// Which connection.
+    pub lane: Lane,
+}
+
+/// A monotonic counter of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Flag {
+    /// Messages that the sender has announced. Awaited by the receiver.
+    Tail(Link),
+    /// Messages that the receiver has consumed. Awaited by the sender.
+    Head(Link),
+}
+
+/// Which of a rank's two buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Buffer {
+    /// The caller's input.
+    Input,
+    /// The caller's output.
+    Output,
+}
+
+/// Where data is read or written. `message` counts within the round, from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operand {
+    /// A chunk of this rank's input.
+    Input(usize),
+    /// A chunk of this rank's output.
+    Output(usize),
+    /// A message that has come over a link. A source only. On [`Lane::Ll`] reading it waits for it.
+    Slot {
+        /// The link.
+        link: Link,
+        /// Which message of the round.
+        message: u32,
+    },
+    /// A message to be sent over a link. A destination only. On [`Lane::Ll`] writing it sends it.
+    PeerSlot {
+        /// The link.
+        link: Link,
+        /// Which message of the round.
+        message: u32,
+    },
+    /// A chunk of a peer's buffer, in place. Only after that peer's tokens have come.
+    Window {
+        /// The peer.
+        peer: usize,
+        /// Which of its buffers.
+        buffer: Buffer,
+        /// Which chunk of it.
+        chunk: usize,
+    },
+    /// Where peers find this rank's buffers in this call. A source only.
+    Tokens,
+    /// Where this rank keeps what a peer's [`Operand::Tokens`] say. A destination only.
+    PeerTokens(usize),
+}
+
+/// A source of a reduce-copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Source {
+    /// Where it is read.
+    pub operand: Operand,
+    /// Whether it is a rank's own contribution that has not been premultiplied yet, so that premul-sum multiplies it now.
+    pub raw: bool,
+}
+
+impl Source {
+    /// A value that is used as it is.
+    pub fn plain(operand: Operand) -> Source {
+        Source { operand, raw: false }
+    }
+
+    /// A rank's contribution as the rank gave it.
+    pub fn raw(operand: Operand) -> Source {
+        Source { operand, raw: true }
+    }
+}
+
+/// How several sources are combined.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Tree {
+    /// A left fold in the listed order.
+    #[default]
+    Left,
+    /// The aligned binary tree over the listed order.
+    Aligned,
+}
+
+/// One instruction. Values of counters are relative to the start of the round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Instruction {
+    /// Blocks until the counter reaches the value (acquire). Tail: so many messages of this round have come. Head: so many have
+    /// been consumed, counted from the start of the round; it is below 1 while slots suffice.
+    Wait {
+        /// The counter.
+        flag: Flag,
+        /// The value, relative to the start of the round.
+        value: i64,
+    },
+    /// Reads the sources, reduces them in the listed order, writes the result to all destinations.
+    ReduceCopy {
+        /// What is read, in order.
+        sources: Vec<Source>,
+        /// What is written.
+        destinations: Vec<Operand>,
+        /// How sources are combined.
+        tree: Tree,
+        /// Whether the result is final (avg divides).
+        finish: bool,
+    },
+    /// Makes all earlier writes visible, then stores the counter (release).
+    Signal {
+        /// The counter.
+        flag: Flag,
+        /// The value, relative to the start of the round.
+        value: i64,
+    },
+}
+
+impl Instruction {
+    /// Whether it reaches into a peer's buffer.
+    pub fn uses_window(&self) -> bool {
+        match self {
+            Instruction::ReduceCopy { sources, destinations, .. } => sources
+                .iter()
+                .map(|source| source.operand)
+                .chain(destinations.iter().copied())
+                .any(|operand| matches!(operand, Operand::Window { .. })),
+            _ => false,
+        }
+    }
+}
+
+impl std::fmt::Display for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let lane = match self.lane {
+            Lane::Ll => "ll",
+            Lane::Slots => "slots",
+            Lane::Sync => "sync",
+        };
+        write!(f, "{}.{lane}", self.peer)
+    }
+}
+
+impl std::fmt::Display for Operand {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Operand::Input(chunk) => write!(f, "in[{chunk}]"),
+            Operand::Output(chunk) => write!(f, "out[{chunk}]"),
+            Operand::Slot { link, message } => write!(f, "from {link}#{message}"),
+            Operand::PeerSlot { link, message } => write!(f, "to {link}#{message}"),
+            Operand::Window { peer, buffer: Buffer::Input, chunk } => write!(f, "{peer}:in[{chunk}]"),
+            Operand::Window { peer, buffer: Buffer::Output, chunk } => write!(f, "{peer}:out[{chunk}]"),
+            Operand::Tokens => write!(f, "tokens"),
+            Operand::PeerTokens(peer) => write!(f, "tokens of {peer}"),
+        }
+    }
+}
+
+impl std::fmt::Display for Instruction {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let flag = |flag: &Flag| match flag {
+            Flag::Tail(link) => format!("{link}.tail"),
+            Flag::Head(link) => format!("{link}.head"),
+        };
+        match self {
+            Instruction::Wait { flag: of, value } => write!(f, "wait    {} >= {value:+}", flag(of)),
+            Instruction::Signal { flag: of, value } => write!(f, "signal  {} = {value:+}", flag(of)),
+            Instruction::ReduceCopy { sources, destinations, tree, finish } => {
+                let sources: Vec<_> = sources.iter().map(|source| source.operand.to_string()).collect();
+                let destinations: Vec<_> = destinations.iter().map(Operand::to_string).collect();
+                let verb = if sources.len() > 1 { "reduce " } else { "copy   " };
+                let glue = if *tree == Tree::Aligned { " ⊕ " } else { " + " };
+                write!(f, "{verb} {} -> {}", sources.join(glue), destinations.join(", "))?;
+                if *finish { write!(f, " (final)") } else { Ok(()) }
+            }
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! Lowering: one rank's part of a verified schedule becomes the program that the machine runs.
+
+use super::{Buffer, Flag, Instruction, Layout, Link, Operand, Schedule, Tree};
+use crate::verify::Verified;
+use oxccl_kernels::format as f;
+use std::collections::BTreeMap;
+
+/// Cache-line granularity at which a chunk is dealt to channels.
+const PART_BYTES: usize = 64;
+
+/// What lowering needs besides schedule and layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lowering {
+    /// Element type.
+    pub data_type: f::DataType,
+    /// How two values become one.
+    pub fold: f::Fold,
+    /// What else happens to values.
+    pub scale: f::Scale,
+    /// Channels that share the work.
+    pub channels: usize,
+    /// Bytes a channel handles per chunk and round; at most the slots' payload. Ignored by schedules that use windows: they have one
+    /// round.
+    pub tile_bytes: usize,
+    /// Write outputs around the cache.
+    pub stream: bool,
+}
+
+/// A program in the machine's binary format, for one rank.
+#[derive(Clone, Debug)]
+pub struct Program {
+    words: Box<[u64]>,
+    channels: usize,
+    rounds: u64,
+}
+
+impl Program {
+    /// The program's first word, as the launch block takes it.
+    pub fn header(&self) -> *const f::Header {
+        self.words.as_ptr().cast()
+    }
+
+    /// The program's bytes as 64-bit words.
+    pub fn words(&self) -> &[u64] {
+        &self.words
+    }
+
+    /// Number of channels.
+    pub fn channels(&self) -> usize {
+        self.channels
+    }
+
+    /// Rounds that each channel runs.
+    pub fn rounds(&self) -> u64 {
+        self.rounds
+    }
+}
+
+/// Lowers one rank's instructions. Equal arguments give equal programs.
+pub fn lower(schedule: &Verified, rank: usize, layout: &Layout, lowering: &Lowering) -> Program {
+    let schedule = schedule.schedule();
+    let size = size_bytes(lowering.data_type);
+    let part = part_bytes(layout.largest() * size, lowering.channels);
+    let tile = if schedule.uses_windows() { part.max(PART_BYTES) } else { lowering.tile_bytes };
+    let rounds = part.div_ceil(tile).max(1) as u64;
+    let mut tables = Tables::default();
+    for channel in 0..lowering.channels {
+        let lists = Channel { schedule, rank, layout, lowering, channel, size };
+        tables.push(&lists, rounds, tile as u64);
+    }
+    Program { words: tables.encode(lowering), channels: lowering.channels, rounds }
+}
+
+/// Size of an element.
+pub(crate) fn size_bytes(data_type: f::DataType) -> usize {
+    use f::DataType::*;
+    match data_type {
+        I8 | U8 | F8E4M3 | F8E5M2 => 1,
+        F16 | BF16 => 2,
+        I32 | U32 | F32 => 4,
+        I64 | U64 | F64 => 8,
+    }
+}
+
+/// Bytes of a chunk that one channel handles, but for the last, which may have fewer.
+fn part_bytes(chunk_bytes: usize, channels: usize) -> usize {
+    if channels == 1 { chunk_bytes } else { chunk_bytes.div_ceil(channels).next_multiple_of(PART_BYTES) }
+}
+
+/// One channel's view while its tables are written.
+struct Channel<'a> {
+    schedule: &'a Schedule,
+    rank: usize,
+    layout: &'a Layout,
+    lowering: &'a Lowering,
+    channel: usize,
+    size: usize,
+}
+
+impl Channel<'_> {
+    fn connection(&self, link: Link) -> u32 {
+        let pair = self.channel * self.schedule.collective.ranks + link.peer;
+        (pair * f::LANES + link.lane as usize) as u32
+    }
+
+    /// Offset and length in bytes of this channel's part of a chunk.
+    fn part(&self, rank: usize, buffer: Buffer, chunk: usize) -> (usize, usize) {
+        let extent = self.layout.extent(rank, buffer, chunk);
+        let len = extent.count * self.size;
+        let part = part_bytes(len, self.lowering.channels);
+        let start = (self.channel * part).min(len);
+        (extent.offset * self.size + start, part.min(len - start))
+    }
+
+    /// The encoded operand and its length, where it has one of its own.
+    fn operand(&self, operand: Operand, raw: bool) -> (f::Operand, Option<usize>) {
+        let encode = |space: f::Space, index: u32, message: u32, offset: usize| f::Operand {
+            space: space as u8,
+            flags: if raw { f::OPERAND_RAW } else { 0 },
+            lane: 0,
+            reserved: 0,
+            index,
+            message: u64::from(message),
+            offset_bytes: offset as u64,
+        };
+        let stream = |mut operand: f::Operand| {
+            operand.flags |= if self.lowering.stream { f::OPERAND_STREAM } else { 0 };
+            operand
+        };
+        let slot = |space, link: Link, message| f::Operand {
+            lane: link.lane as u8,
+            ..encode(space, self.connection(link), message, 0)
+        };
+        match operand {
+            Operand::Input(chunk) => {
+                let (offset, len) = self.part(self.rank, Buffer::Input, chunk);
+                (encode(f::Space::Input, 0, 0, offset), Some(len))
+            }
+            Operand::Output(chunk) => {
+                let (offset, len) = self.part(self.rank, Buffer::Output, chunk);
+                (stream(encode(f::Space::Output, 0, 0, offset)), Some(len))
+            }
+            Operand::Window { peer, buffer, chunk } => {
+                let (offset, len) = self.part(peer, buffer, chunk);
+                let space = match buffer {
+                    Buffer::Input => f::Space::WindowInput,
+                    Buffer::Output => f::Space::WindowOutput,
+                };
+                (stream(encode(space, peer as u32, 0, offset)), Some(len))
+            }
+            Operand::Slot { link, message } => (slot(f::Space::Slot, link, message), None),
+            Operand::PeerSlot { link, message } => (slot(f::Space::PeerSlot, link, message), None),
+            Operand::Tokens => {
+                (encode(f::Space::Tokens, 0, 0, 0), Some(std::mem::size_of::<f::Tokens>()))
+            }
+            Operand::PeerTokens(peer) => (
+                encode(f::Space::PeerTokens, peer as u32, 0, 0),
+                Some(std::mem::size_of::<f::Tokens>()),
+            ),
+        }
+    }
+}
+
+/// The program's tables while they grow.
+#[derive(Default)]
+struct Tables {
+    channels: Vec<f::ChannelEntry>,
+    instructions: Vec<f::Instruction>,
+    operands: Vec<f::Operand>,
+    advances: Vec<f::Advance>,
+}
+
+impl Tables {
+    fn push(&mut self, channel: &Channel<'_>, rounds: u64, tile_bytes: u64) {
+        let list = &channel.schedule.ranks[channel.rank];
+        let mut entry = f::ChannelEntry {
+            first_instruction: self.instructions.len() as u32,
+            instructions: list.len() as u32,
+            first_advance: self.advances.len() as u32,
+            advances: 0,
+            rounds,
+            tile_bytes,
+        };
+        let mut moves = BTreeMap::<u32, (u32, u32)>::new();
+        for (step, instruction) in list.iter().enumerate() {
+            count_messages(channel, instruction, &mut moves);
+            let encoded = self.instruction(channel, step, instruction);
+            self.instructions.push(encoded);
+        }
+        for (connection, (sent, received)) in moves {
+            self.advances.push(f::Advance { connection, sent, received, reserved: 0 });
+            entry.advances += 1;
+        }
+        self.channels.push(entry);
+    }
+
+    fn instruction(&mut self, channel: &Channel<'_>, step: usize, instruction: &Instruction) -> f::Instruction {
+        let flag_word = |opcode: f::Opcode, flag: &Flag, value: i64| {
+            let (link, flags) = match *flag {
+                Flag::Tail(link) => (link, 0),
+                Flag::Head(link) => (link, f::INSTRUCTION_HEAD),
+            };
+            f::Instruction {
+                opcode: opcode as u8,
+                flags,
+                sources: 0,
+                destinations: 0,
+                reserved: 0,
+                index: channel.connection(link),
+                step: step as u32,
+                value,
+                len_bytes: 0,
+            }
+        };
+        match instruction {
+            Instruction::Wait { flag, value } => flag_word(f::Opcode::Wait, flag, *value),
+            Instruction::Signal { flag, value } => flag_word(f::Opcode::Signal, flag, *value),
+            Instruction::ReduceCopy { sources, destinations, tree, finish } => {
+                let index = self.operands.len() as u32;
+                let reads = sources.iter().map(|source| channel.operand(source.operand, source.raw));
+                let writes = destinations.iter().map(|operand| channel.operand(*operand, false));
+                let mut len = None;
+                for (operand, own_len) in reads.chain(writes) {
+                    debug_assert!(len.is_none() || own_len.is_none() || len == own_len);
+                    len = len.or(own_len);
+                    self.operands.push(operand);
+                }
+                let tree = if *tree == Tree::Aligned { f::INSTRUCTION_TREE } else { 0 };
+                f::Instruction {
+                    opcode: f::Opcode::ReduceCopy as u8,
+                    flags: tree | if *finish { f::INSTRUCTION_FINISH } else { 0 },
+                    sources: sources.len() as u16,
+                    destinations: destinations.len() as u16,
+                    reserved: 0,
+                    index,
+                    step: step as u32,
+                    value: 0,
+                    len_bytes: len.unwrap_or(0) as u64,
+                }
+            }
+        }
+    }
+
+    fn encode(&self, lowering: &Lowering) -> Box<[u64]> {
+        use std::mem::size_of_val;
+        let channels = std::mem::size_of::<f::Header>();
+        let instructions = channels + size_of_val(&self.channels[..]);
+        let operands = instructions + size_of_val(&self.instructions[..]);
+        let advances = operands + size_of_val(&self.operands[..]);
+        let len = advances + size_of_val(&self.advances[..]);
+        let header = f::Header {
+            magic: f::MAGIC,
+            version: f::VERSION,
+            data_type: lowering.data_type as u8,
+            fold: lowering.fold as u8,
+            scale: lowering.scale as u8,
+            reserved: 0,
+            channels: self.channels.len() as u32,
+            channels_offset: channels as u32,
+            instructions_offset: instructions as u32,
+            operands_offset: operands as u32,
+            advances_offset: advances as u32,
+            len_bytes: len as u64,
+        };
+        let mut words = Vec::with_capacity(len.div_ceil(8));
+        append(&mut words, &[header]);
+        append(&mut words, &self.channels);
+        append(&mut words, &self.instructions);
+        append(&mut words, &self.operands);
+        append(&mut words, &self.advances);
+        words.into_boxed_slice()
+    }
+}
+
+/// Counts the messages that an instruction sends and receives on each connection.
+fn count_messages(channel: &Channel<'_>, instruction: &Instruction, moves: &mut BTreeMap<u32, (u32, u32)>) {
+    match instruction {
+        // A counter-only link has no slots: its signals and waits are its messages.
+        Instruction::Signal { flag: Flag::Tail(link), .. } if link.lane == f::Lane::Sync => {
+            moves.entry(channel.connection(*link)).or_default().0 += 1;
+        }
+        Instruction::Wait { flag: Flag::Tail(link), .. } if link.lane == f::Lane::Sync => {
+            moves.entry(channel.connection(*link)).or_default().1 += 1;
+        }
+        Instruction::ReduceCopy { sources, destinations, .. } => {
+            for operand in destinations {
+                if let Operand::PeerSlot { link, .. } = operand {
+                    moves.entry(channel.connection(*link)).or_default().0 += 1;
+                }
+            }
+            for source in sources {
+                if let Operand::Slot { link, .. } = source.operand {
+                    moves.entry(channel.connection(link)).or_default().1 += 1;
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Marks the format's plain structs, whose bytes may be copied into a program.
+///
+/// # Safety
+///
+/// The type has no padding and its size is a multiple of 8.
+unsafe trait Plain: Copy {}
+// SAFETY: 8-byte multiples without padding; asserted in `oxccl_kernels::format` and against the C++ mirror.
+unsafe impl Plain for f::Header {}
+// SAFETY: as above.
+unsafe impl Plain for f::ChannelEntry {}
+// SAFETY: as above.
+unsafe impl Plain for f::Instruction {}
+// SAFETY: as above.
+unsafe impl Plain for f::Operand {}
+// SAFETY: as above.
+unsafe impl Plain for f::Advance {}
+
+fn append<T: Plain>(words: &mut Vec<u64>, table: &[T]) {
+    let len_bytes = std::mem::size_of_val(table);
+    let start = words.len();
+    words.resize(start + len_bytes / 8, 0);
+    // SAFETY: `T: Plain` has no padding and the new words hold exactly the table's bytes; both ranges are valid and distinct.
+    unsafe { std::ptr::copy_nonoverlapping(table.as_ptr().cast::<u8>(), words[start..].as_mut_ptr().cast(), len_bytes) }
+}

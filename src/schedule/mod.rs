@@ -1,0 +1,61 @@
+//! Schedules: what each rank does, as data.
+//!
+//! A [`Schedule`] is, for each rank, a short list of [`Instruction`]s over symbolic chunks. It knows neither sizes nor types: a
+//! [`Layout`] gives chunks their extents, and [`lower`] turns one rank's part into the program that the machine runs, once
+//! per round, on every channel.
+
+mod builder;
+mod instruction;
+mod layout;
+mod lower;
+
+pub use builder::{RankBuilder, Slots};
+pub(crate) use builder::{Read, Write};
+pub use instruction::{Buffer, Flag, Instruction, Link, Operand, Source, Tree};
+pub use layout::{Extent, Layout, RankLayout};
+pub(crate) use lower::size_bytes;
+pub use lower::{Lowering, Program, lower};
+pub use oxccl_kernels::format::Lane;
+
+use crate::collective::Collective;
+
+/// Into how many chunks a buffer is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Chunking {
+    /// One chunk: the whole buffer.
+    Whole,
+    /// One chunk a rank.
+    PerRank,
+}
+
+impl Chunking {
+    /// The number of chunks with this many ranks.
+    pub fn chunks(self, ranks: usize) -> usize {
+        match self {
+            Chunking::Whole => 1,
+            Chunking::PerRank => ranks,
+        }
+    }
+}
+
+/// A collective's plan for all ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    /// What it carries out.
+    pub collective: Collective,
+    /// How input buffers are divided.
+    pub input: Chunking,
+    /// How output buffers are divided.
+    pub output: Chunking,
+    /// Slots per connection that the credits are made for.
+    pub slots: Slots,
+    /// Each rank's instructions for one round.
+    pub ranks: Vec<Vec<Instruction>>,
+}
+
+impl Schedule {
+    /// Whether any rank reaches into another's buffer. Such schedules have one round.
+    pub fn uses_windows(&self) -> bool {
+        self.ranks.iter().any(|list| list.iter().any(Instruction::uses_window))
+    }
+}

@@ -1,0 +1,248 @@
+//! Streams: ordered queues of calls, each carried out by a thread of its own.
+
+use crate::call::{Call, Memory};
+use crate::collective::{Collective, Kind};
+use crate::communicator::{Communicator, Hold, Shared};
+use crate::device::DeviceBuffer;
+use crate::element::{Element, ReduceOp};
+use crate::error::Error;
+use crate::work::{Completion, Work};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+/// An ordered queue of calls with a thread that carries them out.
+///
+/// Calls on one stream run in order. A communicator's calls run in the order they were made, on whatever streams.
+#[derive(Debug)]
+pub struct Stream {
+    jobs: Option<Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Job {
+    shared: Arc<Shared>,
+    ticket: u64,
+    call: Call,
+    completion: Arc<Completion>,
+    hold: Hold,
+}
+
+impl Stream {
+    /// An idle stream.
+    ///
+    /// # Errors
+    /// [`Error::System`] if there is no thread to be had.
+    pub fn new() -> Result<Stream, Error> {
+        let (jobs, inbox) = channel();
+        let thread = std::thread::Builder::new()
+            .name("oxccl-stream".into())
+            .spawn(move || work(&inbox))
+            .map_err(|source| Error::System { doing: "starting a stream's thread", source })?;
+        Ok(Stream { jobs: Some(jobs), thread: Some(thread) })
+    }
+}
+
+impl Drop for Stream {
+    /// Waits for the calls that are queued; each ends after its communicator's time-out at the latest.
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            // A worker that panicked has told so; its calls' works stay unended only then.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn work(inbox: &Receiver<Job>) {
+    for job in inbox {
+        // SAFETY: the ticket was issued for this call, and the hold keeps its buffers, which were borrowed as the call needs them
+        // when it was made: the input shared, the output exclusively. Host accesses wait until the hold is gone.
+        let result = unsafe { job.shared.run_ticket(job.ticket, &job.call) };
+        drop(job.hold);
+        job.completion.end(result);
+    }
+}
+
+/// A communicator's calls on a stream: see [`Communicator::on`].
+#[derive(Clone, Copy, Debug)]
+pub struct OnStream<'a> {
+    comm: &'a Communicator,
+    stream: &'a Stream,
+}
+
+impl Communicator {
+    /// Calls that return at once and run on a stream, in the order they are made. They take communicator memory, which stays alive,
+    /// and waits when the host touches it, until they are done. Shapes and rules are those of the blocking calls of the same
+    /// names.
+    ///
+    /// ```
+    /// use oxccl::{Communicator, ReduceOp, Stream};
+    /// # let ranks = Communicator::local(2)?;
+    /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
+    /// let stream = Stream::new()?;
+    /// let mut gradient = comm.alloc::<f32>(1000)?;
+    /// gradient.fill(1.0);
+    /// let work = comm.on(&stream).all_reduce_in_place(&mut gradient, ReduceOp::Avg)?;
+    /// // … compute something else …
+    /// work.wait()?;
+    /// assert_eq!(gradient[999], 1.0);
+    /// # Ok::<(), oxccl::Error>(()) }); });
+    /// # Ok::<(), oxccl::Error>(())
+    /// ```
+    pub fn on<'a>(&'a self, stream: &'a Stream) -> OnStream<'a> {
+        OnStream { comm: self, stream }
+    }
+}
+
+/// Each returns the errors that this rank can see at once; the rest come from the [`Work`].
+impl OnStream<'_> {
+    /// [`Communicator::all_reduce`].
+    ///
+    /// # Errors
+    /// See above.
+    pub fn all_reduce<T: Element>(
+        &self,
+        from: &DeviceBuffer<T>,
+        to: &mut DeviceBuffer<T>,
+        op: ReduceOp<T>,
+    ) -> Result<Work, Error> {
+        self.enqueue(self.collective(Kind::AllReduce), Some(from), Some(to), op)
+    }
+
+    /// [`Communicator::all_reduce_in_place`].
+    ///
+    /// # Errors
+    /// See above.
+    pub fn all_reduce_in_place<T: Element>(&self, buffer: &mut DeviceBuffer<T>, op: ReduceOp<T>) -> Result<Work, Error> {
+        self.enqueue_in_place(self.collective(Kind::AllReduce), buffer, op)
+    }
+
+    /// [`Communicator::reduce_scatter`].
+    ///
+    /// # Errors
+    /// See above.
+    pub fn reduce_scatter<T: Element>(
+        &self,
+        from: &DeviceBuffer<T>,
+        to: &mut DeviceBuffer<T>,
+        op: ReduceOp<T>,
+    ) -> Result<Work, Error> {
+        self.enqueue(self.collective(Kind::ReduceScatter), Some(from), Some(to), op)
+    }
+
+    /// [`Communicator::all_gather`].
+    ///
+    /// # Errors
+    /// See above.
+    pub fn all_gather<T: Element>(&self, from: &DeviceBuffer<T>, to: &mut DeviceBuffer<T>) -> Result<Work, Error> {
+        self.enqueue(self.collective(Kind::AllGather), Some(from), Some(to), ReduceOp::Sum)
+    }
+
+    /// [`Communicator::all_to_all`].
+    ///
+    /// # Errors
+    /// See above.
+    pub fn all_to_all<T: Element>(&self, from: &DeviceBuffer<T>, to: &mut DeviceBuffer<T>) -> Result<Work, Error> {
+        self.enqueue(self.collective(Kind::AllToAll), Some(from), Some(to), ReduceOp::Sum)
+    }
+
+    /// [`Communicator::broadcast_in_place`].
+    ///
+    /// # Errors
+    /// See above.
+    pub fn broadcast_in_place<T: Element>(&self, buffer: &mut DeviceBuffer<T>, root: usize) -> Result<Work, Error> {
+        self.enqueue_in_place(self.rooted(Kind::Broadcast, root), buffer, ReduceOp::Sum)
+    }
+
+    /// [`Communicator::reduce_in_place`].
+    ///
+    /// # Errors
+    /// See above.
+    pub fn reduce_in_place<T: Element>(
+        &self,
+        buffer: &mut DeviceBuffer<T>,
+        op: ReduceOp<T>,
+        root: usize,
+    ) -> Result<Work, Error> {
+        self.enqueue_in_place(self.rooted(Kind::Reduce, root), buffer, op)
+    }
+
+    /// [`Communicator::send`].
+    ///
+    /// # Errors
+    /// See above.
+    pub fn send<T: Element>(&self, from: &DeviceBuffer<T>, peer: usize) -> Result<Work, Error> {
+        let pair = Collective::send_recv(self.comm.world(), self.comm.rank(), peer);
+        self.enqueue(pair, Some(from), None, ReduceOp::Sum)
+    }
+
+    /// [`Communicator::recv`].
+    ///
+    /// # Errors
+    /// See above.
+    pub fn recv<T: Element>(&self, to: &mut DeviceBuffer<T>, peer: usize) -> Result<Work, Error> {
+        let pair = Collective::send_recv(self.comm.world(), peer, self.comm.rank());
+        self.enqueue(pair, None, Some(to), ReduceOp::Sum)
+    }
+
+    /// [`Communicator::barrier`].
+    ///
+    /// # Errors
+    /// See above.
+    pub fn barrier(&self) -> Result<Work, Error> {
+        self.enqueue::<u8>(self.collective(Kind::Barrier), None, None, ReduceOp::Sum)
+    }
+
+    fn collective(&self, kind: Kind) -> Collective {
+        Collective::new(kind, self.comm.world())
+    }
+
+    fn rooted(&self, kind: Kind, root: usize) -> Collective {
+        Collective::rooted(kind, self.comm.world(), root)
+    }
+
+    fn enqueue<T: Element>(
+        &self,
+        collective: Collective,
+        from: Option<&DeviceBuffer<T>>,
+        to: Option<&mut DeviceBuffer<T>>,
+        op: ReduceOp<T>,
+    ) -> Result<Work, Error> {
+        let (input, output) = (memory(from), memory(to.as_deref()));
+        let hold = [from.map(DeviceBuffer::fly), to.map(|to| to.fly())];
+        let call = Call::new(collective, self.comm.rank(), input, output, op)?;
+        self.submit(call, hold)
+    }
+
+    fn enqueue_in_place<T: Element>(
+        &self,
+        collective: Collective,
+        buffer: &mut DeviceBuffer<T>,
+        op: ReduceOp<T>,
+    ) -> Result<Work, Error> {
+        let whole = memory(Some(buffer));
+        let call = Call::new(collective, self.comm.rank(), whole, whole, op)?;
+        self.submit(call, [Some(buffer.fly()), None])
+    }
+
+    fn submit(&self, call: Call, hold: Hold) -> Result<Work, Error> {
+        let completion = Arc::new(Completion::default());
+        let Some(jobs) = &self.stream.jobs else { unreachable!("a stream has its queue until it is dropped") };
+        let (shared, ticket) = self.comm.issue();
+        let job = Job { shared, ticket, call, completion: completion.clone(), hold };
+        if let Err(unsent) = jobs.send(job) {
+            // The worker is gone: it panicked. The ticket must not block later calls.
+            let Job { shared, ticket, .. } = unsent.0;
+            shared.skip_ticket(ticket);
+            let source = std::io::Error::other("the stream's thread has panicked");
+            return Err(Error::System { doing: "queueing a call", source });
+        }
+        Ok(Work::new(completion))
+    }
+}
+
+/// A buffer's memory; none where there is no buffer.
+fn memory<T: Element>(buffer: Option<&DeviceBuffer<T>>) -> Memory {
+    buffer.map_or(Memory::NONE, |buffer| Memory { address: buffer.as_ptr().cast(), count: buffer.count() })
+}

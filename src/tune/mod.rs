@@ -1,0 +1,106 @@
+//! The tuner: which algorithm, encoding, channels and tile a call gets. Pure: equal questions get equal answers on every rank.
+
+mod host;
+
+use crate::algorithms::{self, Algorithm, Encoding, Entry};
+use crate::collective::{Collective, Kind, Order};
+use crate::config::Pin;
+use crate::error::Error;
+use serde::Serialize;
+
+/// All that a choice depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Question {
+    /// The collective.
+    pub collective: Collective,
+    /// Bytes of the largest buffer of the call on any rank that has both (all-gather: the output; reduce-scatter: the input).
+    pub total_bytes: usize,
+    /// The promised order.
+    pub order: Order,
+    /// Input and output are the same memory.
+    pub in_place: bool,
+    /// All buffers can be reached by all ranks.
+    pub windows: bool,
+    /// What must be chosen.
+    pub pin: Pin,
+    /// Payload of a slot on the slots lane.
+    pub slot_bytes: usize,
+    /// Payload of a slot on the LL lane.
+    pub ll_slot_bytes: usize,
+    /// Most channels.
+    pub max_channels: usize,
+}
+
+/// The tuner's choice.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Plan {
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// The encoding.
+    pub encoding: Encoding,
+    /// Channels.
+    pub channels: usize,
+    /// Bytes a channel handles per chunk and round.
+    pub tile_bytes: usize,
+    /// Outputs are written around the cache.
+    pub stream: bool,
+    /// Why.
+    pub reason: String,
+}
+
+impl Plan {
+    /// The catalogue's entry.
+    pub(crate) fn entry(&self, kind: Kind) -> Option<&'static Entry> {
+        algorithms::find(kind, self.algorithm, self.encoding)
+    }
+}
+
+/// Answers a question.
+///
+/// # Errors
+/// [`Error::NoAlgorithm`] if nothing fits the promised order, the memory and what is pinned.
+pub fn plan(question: &Question) -> Result<Plan, Error> {
+    let offered: Vec<&Entry> = algorithms::catalogue().filter(|entry| fits(entry, question)).collect();
+    let Some((entry, reason)) = host::choose(question, &offered) else {
+        return Err(no_algorithm(question));
+    };
+    let slot = if entry.encoding == Encoding::Ll { question.ll_slot_bytes } else { question.slot_bytes };
+    Ok(Plan {
+        algorithm: entry.algorithm,
+        encoding: entry.encoding,
+        channels: question.pin.channels.unwrap_or(1).min(question.max_channels),
+        tile_bytes: host::tile_bytes(question, entry).min(slot),
+        stream: host::stream(question, entry),
+        reason,
+    })
+}
+
+fn fits(entry: &Entry, question: &Question) -> bool {
+    let pin = &question.pin;
+    entry.kind == question.collective.kind
+        && (entry.ordered || question.order == Order::Any)
+        && (entry.in_place || !question.in_place)
+        && (entry.encoding != Encoding::Windows || question.windows)
+        // A barrier has one algorithm and no data: there is nothing to pin.
+        && (entry.kind == Kind::Barrier
+            || pin.algorithm.is_none_or(|algorithm| algorithm == entry.algorithm)
+                && pin.encoding.is_none_or(|encoding| encoding == entry.encoding))
+}
+
+fn no_algorithm(question: &Question) -> Error {
+    let free = Question { pin: Pin::default(), ..*question };
+    let names: Vec<String> = algorithms::catalogue()
+        .filter(|entry| fits(entry, &free))
+        .map(|entry| format!("{}/{}", entry.algorithm, entry.encoding))
+        .collect();
+    let name = |name: Option<&'static str>| name.unwrap_or("any");
+    let detail = format!(
+        "algorithm {}, encoding {}; {}{} there are {}",
+        name(question.pin.algorithm.map(Algorithm::name)),
+        name(question.pin.encoding.map(Encoding::name)),
+        if question.in_place { "in place, " } else { "" },
+        if question.windows { "with memory that peers reach" } else { "with memory that peers do not reach" },
+        names.join(", ")
+    );
+    Error::NoAlgorithm { kind: question.collective.kind, order: question.order, detail }
+}

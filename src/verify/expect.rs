@@ -1,0 +1,129 @@
+//! What each kind of collective promises, and how its buffers lie.
+
+use super::value::Part;
+use crate::collective::{Collective, Kind};
+use crate::schedule::{Buffer, Schedule};
+
+/// A chunk of one of a rank's buffers: a place in memory.
+pub(super) type Place = (Buffer, usize);
+
+/// Where chunks lie, and what must be in them at the end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Expectation {
+    pub(super) collective: Collective,
+    inputs: usize,
+    outputs: usize,
+    /// Whether each rank's input and output are one buffer.
+    in_place: bool,
+}
+
+impl Expectation {
+    pub(super) fn new(schedule: &Schedule, in_place: bool) -> Expectation {
+        let ranks = schedule.collective.ranks;
+        Expectation {
+            collective: schedule.collective,
+            inputs: schedule.input.chunks(ranks),
+            outputs: schedule.output.chunks(ranks),
+            in_place,
+        }
+    }
+
+    /// Number of chunks.
+    pub(super) fn chunks(&self, buffer: Buffer) -> usize {
+        match buffer {
+            Buffer::Input => self.inputs,
+            Buffer::Output => self.outputs,
+        }
+    }
+
+    /// Whether the buffer has a part in the collective.
+    pub(super) fn has(&self, rank: usize, buffer: Buffer) -> bool {
+        match buffer {
+            Buffer::Input => self.collective.has_input(rank),
+            Buffer::Output => self.collective.has_output(rank),
+        }
+    }
+
+    /// Which elements a chunk holds.
+    pub(super) fn part(&self, rank: usize, buffer: Buffer, chunk: usize) -> Part {
+        use Buffer::{Input, Output};
+        let (from, to) = match (self.collective.kind, buffer) {
+            (Kind::ReduceScatter | Kind::Scatter, Output) => (0, rank),
+            (Kind::AllGather | Kind::Gather, Input) => (0, rank),
+            (Kind::AllToAll, Input) => (rank, chunk),
+            (Kind::AllToAll, Output) => (chunk, rank),
+            _ => (0, chunk),
+        };
+        Part(from as u32, to as u32)
+    }
+
+    /// The chunk's place: in place, some chunks of input and output are the same.
+    pub(super) fn place(&self, rank: usize, buffer: Buffer, chunk: usize) -> Place {
+        let shared = self.in_place && self.collective.has_input(rank) && self.collective.has_output(rank);
+        if !shared {
+            return (buffer, chunk);
+        }
+        match (self.collective.kind, buffer) {
+            (Kind::AllGather | Kind::Gather, Buffer::Input) => (Buffer::Output, rank),
+            (Kind::ReduceScatter | Kind::Scatter, Buffer::Output) => (Buffer::Input, rank),
+            (Kind::AllReduce | Kind::Broadcast | Kind::Reduce | Kind::AllToAll, Buffer::Output) => {
+                (Buffer::Input, chunk)
+            }
+            _ => (buffer, chunk),
+        }
+    }
+
+    /// The input chunk that a place holds when the call begins.
+    pub(super) fn input_at(&self, rank: usize, place: Place) -> Option<usize> {
+        let gathers = matches!(self.collective.kind, Kind::AllGather | Kind::Gather);
+        let chunk = if place.0 == Buffer::Input { place.1 } else { 0 };
+        let there = self.collective.has_input(rank)
+            && (place.0 == Buffer::Input || gathers)
+            && self.place(rank, Buffer::Input, chunk) == place;
+        there.then_some(chunk)
+    }
+
+    /// Whose contribution an output chunk must be, where nothing is reduced.
+    pub(super) fn origin(&self, chunk: usize) -> usize {
+        match self.collective.kind {
+            Kind::AllGather | Kind::Gather | Kind::AllToAll => chunk,
+            _ => self.collective.root,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::{Chunking, Slots};
+
+    fn expectation(kind: Kind, input: Chunking, output: Chunking, in_place: bool) -> Expectation {
+        let (collective, slots) = (Collective::new(kind, 4), Slots { ll: 2, slots: 2 });
+        let schedule = Schedule { collective, input, output, slots, ranks: vec![Vec::new(); 4] };
+        Expectation::new(&schedule, in_place)
+    }
+
+    #[test]
+    fn in_place_buffers_share_the_chunks_that_they_should() {
+        use Buffer::{Input, Output};
+        use Chunking::{PerRank, Whole};
+        let gather = expectation(Kind::AllGather, Whole, PerRank, true);
+        assert_eq!(gather.place(2, Input, 0), gather.place(2, Output, 2));
+        assert_eq!(gather.input_at(2, (Output, 2)), Some(0));
+        assert_eq!(gather.input_at(2, (Output, 1)), None);
+        let scatter = expectation(Kind::ReduceScatter, PerRank, Whole, true);
+        assert_eq!(scatter.place(2, Output, 0), scatter.place(2, Input, 2));
+        assert_eq!(scatter.input_at(2, (Input, 3)), Some(3));
+        // Only the root of a reduce has an output.
+        let reduce = expectation(Kind::Reduce, Whole, Whole, true);
+        assert_eq!(reduce.place(0, Output, 0), reduce.place(0, Input, 0));
+        assert_eq!(reduce.place(1, Input, 0), (Input, 0));
+    }
+
+    #[test]
+    fn buffers_apart_share_nothing() {
+        let gather = expectation(Kind::AllGather, Chunking::Whole, Chunking::PerRank, false);
+        assert_eq!(gather.input_at(2, (Buffer::Output, 2)), None);
+        assert_eq!(gather.input_at(2, (Buffer::Input, 0)), Some(0));
+    }
+}

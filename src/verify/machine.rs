@@ -1,0 +1,386 @@
+//! The abstract execution: every rank runs until it waits for something that no other rank will ever do.
+
+use super::clock::{Clock, Event, Stamp};
+use super::expect::{Expectation, Place};
+use super::memory::{Conflict, Memory};
+use super::route::{Message, Route, Traffic};
+use super::value::{Value, Values};
+use super::violation::{Awaited, Stuck, Violation};
+use crate::schedule::{Buffer, Flag, Instruction, Lane, Link, Operand, Schedule, Source, Tree};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// All ranks while they run.
+#[derive(Debug)]
+pub(super) struct Machine<'a> {
+    schedule: &'a Schedule,
+    pub(super) expectation: Expectation,
+    ranks: Vec<Rank>,
+    memories: Vec<Memory>,
+    routes: BTreeMap<Route, Traffic>,
+    pub(super) values: Values,
+    runnable: VecDeque<usize>,
+}
+
+#[derive(Debug)]
+struct Rank {
+    step: usize,
+    clock: Clock,
+    /// Peers whose tokens have come.
+    tokens: BTreeSet<usize>,
+    blocked: Option<(Route, Awaited)>,
+}
+
+/// A rank and its step.
+type At = (usize, usize);
+
+impl<'a> Machine<'a> {
+    pub(super) fn new(schedule: &'a Schedule, in_place: bool) -> Machine<'a> {
+        let n = schedule.collective.ranks;
+        let rank = |rank| Rank { step: 0, clock: Clock::new(rank, n), tokens: BTreeSet::new(), blocked: None };
+        Machine {
+            schedule,
+            expectation: Expectation::new(schedule, in_place),
+            ranks: (0..n).map(rank).collect(),
+            memories: (0..n).map(Memory::new).collect(),
+            routes: BTreeMap::new(),
+            values: Values::default(),
+            runnable: (0..n).collect(),
+        }
+    }
+
+    /// Runs all ranks to their ends.
+    pub(super) fn run(&mut self) -> Result<(), Violation> {
+        while let Some(rank) = self.runnable.pop_front() {
+            self.advance(rank)?;
+        }
+        let stuck = |(rank, state): (usize, &Rank)| {
+            let (route, awaited) = state.blocked?;
+            let peer = if route.from == rank { route.to } else { route.from };
+            Some(Stuck { rank, step: state.step, peer, awaited })
+        };
+        let stuck: Vec<Stuck> = self.ranks.iter().enumerate().filter_map(stuck).collect();
+        if stuck.is_empty() { self.check_drained() } else { Err(Violation::Deadlock(stuck)) }
+    }
+
+    /// What a rank's chunk holds at the end.
+    pub(super) fn value(&mut self, rank: usize, buffer: Buffer, chunk: usize) -> Option<Value> {
+        let place = self.expectation.place(rank, buffer, chunk);
+        match self.memories[rank].value(place) {
+            Some(value) => value,
+            None => initial(&mut self.values, &self.expectation, rank, place),
+        }
+    }
+
+    /// The first rank of which this one has not heard when it leaves.
+    pub(super) fn unheard(&self, rank: usize) -> Option<usize> {
+        (0..self.ranks.len()).find(|&peer| !self.ranks[rank].clock.knows(Event::start(peer)))
+    }
+
+    /// Runs one rank until it ends or blocks.
+    fn advance(&mut self, rank: usize) -> Result<(), Violation> {
+        let list = &self.schedule.ranks[rank];
+        while let Some(instruction) = list.get(self.ranks[rank].step) {
+            let at = (rank, self.ranks[rank].step);
+            let blocked = match instruction {
+                Instruction::Wait { flag, value } => self.wait(at, *flag, *value)?,
+                Instruction::Signal { flag, value } => self.signal(at, *flag, *value).map(|()| None)?,
+                Instruction::ReduceCopy { sources, destinations, tree, finish } => {
+                    self.reduce_copy(at, sources, destinations, *tree, *finish)?
+                }
+            };
+            self.ranks[rank].blocked = blocked;
+            if blocked.is_some() {
+                return Ok(());
+            }
+            self.ranks[rank].step += 1;
+        }
+        self.memories[rank].leave(&self.ranks[rank].clock).map_err(|((buffer, chunk), peer)| {
+            Violation::Leaves { rank, peer, buffer, chunk }
+        })
+    }
+
+    fn wait(&mut self, (rank, step): At, flag: Flag, value: i64) -> Result<Option<(Route, Awaited)>, Violation> {
+        let route = route_of(rank, flag, End::Waiter);
+        let traffic = self.routes.entry(route).or_insert_with(Traffic::new);
+        let counter = match flag {
+            Flag::Tail(_) => &mut traffic.tail,
+            Flag::Head(_) => &mut traffic.head,
+        };
+        if counter.value < value {
+            return Ok(Some((route, Awaited::Counter { flag, value, reached: counter.value })));
+        }
+        if let Some(stamp) = counter.reach(value) {
+            self.ranks[rank].clock.join(&stamp);
+        }
+        if route.lane == Lane::Sync {
+            // A counter-only link moves on by one for each of its waits.
+            traffic.sync_waits += 1;
+            let expected = traffic.sync_waits;
+            if value != expected {
+                return Err(Violation::SyncWait { rank, step, flag, value, expected });
+            }
+        }
+        Ok(None)
+    }
+
+    fn signal(&mut self, (rank, step): At, flag: Flag, value: i64) -> Result<(), Violation> {
+        let route = route_of(rank, flag, End::Signaller);
+        let traffic = self.routes.entry(route).or_insert_with(Traffic::new);
+        let (counter, done, waiter) = match flag {
+            Flag::Tail(_) if route.lane == Lane::Sync => (&mut traffic.tail, None, route.to),
+            Flag::Tail(_) => (&mut traffic.tail, Some(traffic.messages.len()), route.to),
+            Flag::Head(_) => (&mut traffic.head, Some(traffic.received), route.from),
+        };
+        let announced = counter.value;
+        // Signals of a counter-only link are its messages, one by one.
+        let done = done.map_or(announced + 1, |done| done as i64);
+        if value <= announced || value > done {
+            return Err(Violation::Signal { rank, step, flag, value, done, announced });
+        }
+        counter.raise(value, self.ranks[rank].clock.publish());
+        self.wake(waiter, route);
+        Ok(())
+    }
+
+    /// An instruction is not atomic: it handles its operands block by block. So its accesses are ordered only by what was known before
+    /// it; what its LL messages bring is known afterwards, and what they send was known before.
+    fn reduce_copy(
+        &mut self,
+        at: At,
+        sources: &[Source],
+        destinations: &[Operand],
+        tree: Tree,
+        finish: bool,
+    ) -> Result<Option<(Route, Awaited)>, Violation> {
+        let (rank, step) = at;
+        if let Some(missing) = sources.iter().find_map(|source| self.missing(rank, source.operand)) {
+            return Ok(Some(missing));
+        }
+        let destinations = self.without_itself(at, sources, destinations, finish);
+        if destinations.is_empty() {
+            return Ok(None);
+        }
+        let sends_ll = destinations.iter().any(|operand| matches!(operand, Operand::PeerSlot { link, .. } if link.lane == Lane::Ll));
+        let stamp = sends_ll.then(|| self.ranks[rank].clock.publish());
+        let mut brought = Vec::new();
+        let mut read = Vec::with_capacity(sources.len());
+        for source in sources {
+            read.push((self.read(at, source.operand, &mut brought)?, source.raw));
+        }
+        let value = self
+            .values
+            .reduce(&read, tree, finish)
+            .map_err(|fault| Violation::Arithmetic { rank, step, fault })?;
+        let copied = match sources {
+            [source] if !source.raw => self.place(at, source.operand),
+            _ => None,
+        };
+        for &operand in destinations {
+            // Copied onto itself, in place, memory does not change, and executors leave it alone.
+            if copied.is_none() || self.place(at, operand) != copied {
+                self.write(at, operand, value, stamp.as_ref())?;
+            }
+        }
+        for stamp in &brought {
+            self.ranks[rank].clock.join(stamp);
+        }
+        Ok(None)
+    }
+
+    /// The destinations but for a first one that is the source of a copy: the machine leaves that out.
+    fn without_itself<'b>(&self, at: At, sources: &[Source], destinations: &'b [Operand], finish: bool) -> &'b [Operand] {
+        let place = |operand| {
+            let (owner, buffer, chunk) = self.locate(at, operand).ok()?;
+            Some((owner, self.expectation.place(owner, buffer, chunk)))
+        };
+        match (sources, destinations) {
+            (&[Source { operand, raw: false }], [first, rest @ ..]) if !finish && place(operand).is_some() && place(operand) == place(*first) => rest,
+            _ => destinations,
+        }
+    }
+
+    /// The LL message that has not come, if the operand is one.
+    fn missing(&self, rank: usize, operand: Operand) -> Option<(Route, Awaited)> {
+        let Operand::Slot { link: Link { peer, lane: Lane::Ll }, message } = operand else { return None };
+        let route = Route { from: peer, to: rank, lane: Lane::Ll };
+        let sent = self.routes.get(&route).map_or(0, |traffic| traffic.messages.len());
+        (sent <= message as usize).then_some((route, Awaited::Message(operand)))
+    }
+
+    fn read(&mut self, (rank, step): At, operand: Operand, brought: &mut Vec<Stamp>) -> Result<Value, Violation> {
+        let undefined = Violation::Undefined { rank, step, operand };
+        let value = match operand {
+            Operand::Tokens => return Ok(self.values.tokens(rank)),
+            Operand::Slot { link, message } => return self.receive((rank, step), link, message, brought),
+            _ => {
+                let (owner, buffer, chunk) = self.locate((rank, step), operand)?;
+                let place = self.expectation.place(owner, buffer, chunk);
+                let clock = &self.ranks[rank].clock;
+                let (values, expectation) = (&mut self.values, &self.expectation);
+                let value = self.memories[owner]
+                    .read(place, || initial(values, expectation, owner, place), clock, clock.now())
+                    .map_err(|other| race((rank, step), operand, other))?;
+                value.ok_or(undefined)?
+            }
+        };
+        self.check_part((rank, step), operand, value)?;
+        Ok(value)
+    }
+
+    fn receive(
+        &mut self,
+        (rank, step): At,
+        link: Link,
+        message: u32,
+        brought: &mut Vec<Stamp>,
+    ) -> Result<Value, Violation> {
+        let route = Route { from: link.peer, to: rank, lane: link.lane };
+        let clock = &self.ranks[rank].clock;
+        let traffic = self.routes.entry(route).or_insert_with(Traffic::new);
+        match traffic.messages.get_mut(message as usize) {
+            Some(slot) if link.lane == Lane::Ll || clock.knows(slot.written) => {
+                brought.extend(slot.stamp.take());
+                slot.read = Some(clock.now());
+                traffic.received += 1;
+                Ok(slot.value)
+            }
+            _ => Err(Violation::Arrival { rank, step, operand: Operand::Slot { link, message } }),
+        }
+    }
+
+    fn write(&mut self, at: At, operand: Operand, value: Value, stamp: Option<&Stamp>) -> Result<(), Violation> {
+        let (rank, step) = at;
+        match operand {
+            Operand::PeerSlot { link, message } => self.send(at, link, message, value, stamp),
+            Operand::PeerTokens(peer) => {
+                if value != self.values.tokens(peer) {
+                    let value = self.values.text(value.id);
+                    return Err(Violation::Misplaced { rank, step, operand, value });
+                }
+                self.ranks[rank].tokens.insert(peer);
+                Ok(())
+            }
+            _ => {
+                self.check_part(at, operand, value)?;
+                let (owner, buffer, chunk) = self.locate(at, operand)?;
+                let place = self.expectation.place(owner, buffer, chunk);
+                let clock = &self.ranks[rank].clock;
+                self.memories[owner]
+                    .write(place, value, clock, clock.now())
+                    .map_err(|other| race(at, operand, other))
+            }
+        }
+    }
+
+    fn send(
+        &mut self,
+        (rank, step): At,
+        link: Link,
+        message: u32,
+        value: Value,
+        stamp: Option<&Stamp>,
+    ) -> Result<(), Violation> {
+        let route = Route { from: rank, to: link.peer, lane: link.lane };
+        let clock = &self.ranks[rank].clock;
+        let traffic = self.routes.entry(route).or_insert_with(Traffic::new);
+        // What the slot held before has been consumed if the head said so, or if some later event of the receiver is known.
+        let credit = i64::from(message) + 1 - i64::from(self.schedule.slots.on(link.lane));
+        let consumed = match usize::try_from(credit - 1) {
+            Ok(previous) => traffic.messages[previous].read,
+            Err(_) => Some(Event::start(link.peer)),
+        };
+        if traffic.head.awaited < credit && !consumed.is_some_and(|event| clock.knows(event)) {
+            let operand = Operand::PeerSlot { link, message };
+            return Err(Violation::Credit { rank, step, operand, reader: link.peer, credit });
+        }
+        let stamp = stamp.filter(|_| link.lane == Lane::Ll).cloned();
+        traffic.messages.push(Message { value, written: clock.now(), stamp, read: None });
+        if link.lane == Lane::Ll {
+            self.wake(link.peer, route);
+        }
+        Ok(())
+    }
+
+    /// Whose chunk of which buffer a memory operand is; a peer's only once it has said where that lies.
+    fn locate(&self, (rank, step): At, operand: Operand) -> Result<(usize, Buffer, usize), Violation> {
+        match operand {
+            Operand::Input(chunk) => Ok((rank, Buffer::Input, chunk)),
+            Operand::Output(chunk) => Ok((rank, Buffer::Output, chunk)),
+            Operand::Window { peer, buffer, chunk } if self.ranks[rank].tokens.contains(&peer) => Ok((peer, buffer, chunk)),
+            Operand::Window { peer, .. } => Err(Violation::Closed { rank, step, operand, peer }),
+            // Slots and tokens are handled before; the structure has been checked.
+            _ => Err(Violation::Undefined { rank, step, operand }),
+        }
+    }
+
+    /// The memory of an operand, if it is memory.
+    fn place(&self, at: At, operand: Operand) -> Option<(usize, Place)> {
+        let (owner, buffer, chunk) = self.locate(at, operand).ok()?;
+        Some((owner, self.expectation.place(owner, buffer, chunk)))
+    }
+
+    fn check_part(&self, at: At, operand: Operand, value: Value) -> Result<(), Violation> {
+        let (rank, step) = at;
+        let (owner, buffer, chunk) = self.locate(at, operand)?;
+        if self.values.part(value) == Some(self.expectation.part(owner, buffer, chunk)) {
+            return Ok(());
+        }
+        Err(Violation::Misplaced { rank, step, operand, value: self.values.text(value.id) })
+    }
+
+    /// At the end of a round every message has been announced, received and given back: each round begins as the one before.
+    fn check_drained(&self) -> Result<(), Violation> {
+        for (&Route { from, to, lane }, traffic) in &self.routes {
+            let (sent, received) = match lane {
+                Lane::Sync => (traffic.tail.value, traffic.sync_waits),
+                _ => (traffic.messages.len() as i64, traffic.received as i64),
+            };
+            if sent != received {
+                return Err(Violation::Unread { from, to, lane, sent, received });
+            }
+            let (tail, head) = (Flag::Tail(Link { peer: to, lane }), Flag::Head(Link { peer: from, lane }));
+            if lane == Lane::Slots && traffic.tail.value != sent {
+                return Err(Violation::Unannounced { rank: from, flag: tail, announced: traffic.tail.value, done: sent });
+            }
+            if lane != Lane::Sync && traffic.head.value != sent {
+                return Err(Violation::Unannounced { rank: to, flag: head, announced: traffic.head.value, done: sent });
+            }
+        }
+        Ok(())
+    }
+
+    fn wake(&mut self, rank: usize, route: Route) {
+        if self.ranks[rank].blocked.is_some_and(|(on, _)| on == route) {
+            self.ranks[rank].blocked = None;
+            self.runnable.push_back(rank);
+        }
+    }
+}
+
+/// Who uses a flag.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Waiter,
+    Signaller,
+}
+
+/// The direction to which a flag belongs.
+fn route_of(rank: usize, flag: Flag, end: End) -> Route {
+    // Tails are raised by senders and awaited by receivers; heads the other way round.
+    let (link, sends) = match flag {
+        Flag::Tail(link) => (link, end == End::Signaller),
+        Flag::Head(link) => (link, end == End::Waiter),
+    };
+    let (from, to) = if sends { (rank, link.peer) } else { (link.peer, rank) };
+    Route { from, to, lane: link.lane }
+}
+
+fn race((rank, step): At, operand: Operand, other: Conflict) -> Violation {
+    Violation::Race { rank, step, operand, other }
+}
+
+/// What a place holds when the call begins.
+fn initial(values: &mut Values, expectation: &Expectation, rank: usize, place: Place) -> Option<Value> {
+    let chunk = expectation.input_at(rank, place)?;
+    Some(values.leaf(rank, expectation.part(rank, Buffer::Input, chunk)))
+}

@@ -1,0 +1,153 @@
+//! The verifier: proves that a schedule does what its collective promises, however its ranks are interleaved.
+//!
+//! Counters are monotonic, every rank's list is sequential, and every link has one sender and one receiver, so the network of ranks is
+//! determinate: what one rank waits for either comes in every interleaving or in none. One maximal abstract execution therefore
+//! decides for all. It runs on symbolic values and with vector clocks, and finds
+//!
+//! - **values** that are not what the collective promises, in the order that is promised, premultiplied and finished once;
+//! - **deadlocks**, as a list of who waits for whom;
+//! - **slots** that are overwritten before they are consumed, or read before they are written;
+//! - **races** on the callers' buffers: between ranks, and between a rank and another's user, before or after the call;
+//! - counters that don't say what has happened, messages that nobody receives, and operands that no executor may get.
+//!
+//! # Why one round is enough
+//!
+//! The execution begins in the middle of a history of which nothing is known but this: every earlier round and call, of whatever
+//! schedule, has left all links *drained*: as many messages received as sent, all announced, all given back. So any slot may still
+//! hold a message whose consumption its sender has not heard of: it must wait for the credit, or know that the receiver has
+//! entered this round. The execution ends by proving that it leaves all links drained itself. By induction, rounds of this
+//! schedule and calls of others can follow one another in any number: a wait for a value up to zero is for an earlier round, which
+//! ends by induction; one above zero is for this round. Buffers are divided by round, so rounds share no memory but the slots. A
+//! schedule that reaches into peers' buffers has one round a call, and the user's accesses before and after it take part in the
+//! search for races.
+
+mod clock;
+mod expect;
+mod machine;
+mod memory;
+mod route;
+mod structure;
+mod value;
+mod violation;
+
+pub use violation::{Arithmetic, Awaited, Malformed, Misuse, Stuck, Violation};
+
+use crate::collective::{Kind, Order};
+use crate::schedule::{Buffer, Schedule, Tree};
+use machine::Machine;
+use std::collections::HashSet;
+use value::Part;
+
+/// A schedule that has been proven. Only [`verify`] makes one.
+#[derive(Clone, Debug)]
+pub struct Verified {
+    schedule: Schedule,
+    promise: Order,
+    in_place: bool,
+    single_rounding: bool,
+}
+
+impl Verified {
+    /// The schedule.
+    pub fn schedule(&self) -> &Schedule {
+        &self.schedule
+    }
+
+    /// The order of reduction that it keeps.
+    pub fn promise(&self) -> Order {
+        self.promise
+    }
+
+    /// Whether input and output may be one buffer; they need not be.
+    pub fn in_place(&self) -> bool {
+        self.in_place
+    }
+
+    /// Whether every result is made by one instruction from the inputs, so that it is rounded to the element type once. Otherwise partial
+    /// results are stored: for 8- and 16-bit floats, which accumulate in f32, bits then depend on where.
+    pub fn single_rounding(&self) -> bool {
+        self.single_rounding
+    }
+}
+
+/// Proves that a schedule carries out its collective and keeps the promised order of reduction, with separate buffers and, if `in_place`,
+/// also with input and output in one.
+///
+/// # Errors
+///
+/// The first [`Violation`] found, the same for equal arguments.
+pub fn verify(schedule: Schedule, promise: Order, in_place: bool) -> Result<Verified, Violation> {
+    structure::check(&schedule, in_place)?;
+    let mut single_rounding = prove(&schedule, promise, false)?;
+    if in_place {
+        single_rounding &= prove(&schedule, promise, true).map_err(|found| Violation::InPlace(Box::new(found)))?;
+    }
+    Ok(Verified { schedule, promise, in_place, single_rounding })
+}
+
+/// Whether, besides, results are rounded once.
+fn prove(schedule: &Schedule, promise: Order, in_place: bool) -> Result<bool, Violation> {
+    let mut machine = Machine::new(schedule, in_place);
+    machine.run()?;
+    let ranks = schedule.collective.ranks;
+    if schedule.collective.kind == Kind::Barrier {
+        let early = (0..ranks).find_map(|rank| Some((rank, machine.unheard(rank)?)));
+        if let Some((rank, peer)) = early {
+            return Err(Violation::LeavesBarrier { rank, peer });
+        }
+    }
+    let mut promises = Promises { promise, accepted: HashSet::new() };
+    let mut single_rounding = true;
+    for rank in (0..ranks).filter(|&rank| schedule.collective.has_output(rank)) {
+        for chunk in 0..machine.expectation.chunks(Buffer::Output) {
+            single_rounding &= promises.check(&mut machine, rank, chunk)? <= 1;
+        }
+    }
+    Ok(single_rounding)
+}
+
+/// What has been promised of outputs.
+struct Promises {
+    promise: Order,
+    /// Values found right before: ranks that hold the same result hold the same value. A value knows which elements it has.
+    accepted: HashSet<value::Id>,
+}
+
+impl Promises {
+    /// Checks an output chunk; how often it has been rounded.
+    fn check(&mut self, machine: &mut Machine<'_>, rank: usize, chunk: usize) -> Result<u32, Violation> {
+        let found = machine.value(rank, Buffer::Output, chunk).ok_or(Violation::Missing { rank, chunk })?;
+        let part = machine.expectation.part(rank, Buffer::Output, chunk);
+        if machine.values.part(found) != Some(part) || !self.accepted.contains(&found.id) {
+            self.compare(machine, found.id, part, chunk).map_err(|expected| Violation::WrongValue {
+                rank,
+                chunk,
+                expected,
+                found: machine.values.text(found.id),
+            })?;
+            self.accepted.insert(found.id);
+        }
+        Ok(found.roundings)
+    }
+
+    /// Compares; what is expected where it is something else.
+    fn compare(&self, machine: &mut Machine<'_>, found: value::Id, part: Part, chunk: usize) -> Result<(), String> {
+        let collective = machine.expectation.collective;
+        let values = &mut machine.values;
+        let expected = if !collective.kind.reduces() {
+            values.leaf(machine.expectation.origin(chunk), part).id
+        } else {
+            let tree = match self.promise {
+                Order::Any => {
+                    return values
+                        .is_result_of_all(found, collective.ranks)
+                        .map_err(|why| format!("every rank's contribution once ({why})"));
+                }
+                Order::Rank => Tree::Left,
+                Order::Tree => Tree::Aligned,
+            };
+            values.result(collective.ranks, part, tree)
+        };
+        if expected == found { Ok(()) } else { Err(values.text(expected)) }
+    }
+}

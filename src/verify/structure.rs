@@ -1,0 +1,200 @@
+//! What can be seen without running anything: whether the schedule fits its collective, and operands their instruction.
+
+use super::expect::Expectation;
+use super::violation::{Malformed, Misuse, Violation};
+use crate::collective::Kind;
+use crate::schedule::{Buffer, Chunking, Flag, Instruction, Lane, Link, Operand, Schedule, Source, Tree};
+use oxccl_kernels::format::{MAX_OPERANDS, MAX_TREE_SOURCES};
+use std::collections::{BTreeMap, HashSet};
+
+/// Checks all of it. What comes later may index by ranks and chunks without fear.
+pub(super) fn check(schedule: &Schedule, in_place: bool) -> Result<(), Violation> {
+    check_schedule(schedule, in_place).map_err(Violation::Schedule)?;
+    let checker = Checker { schedule, expectation: Expectation::new(schedule, false) };
+    for (rank, list) in schedule.ranks.iter().enumerate() {
+        let mut turns = Turns::default();
+        for (step, instruction) in list.iter().enumerate() {
+            turns.check(instruction).map_err(|(operand, expected)| Violation::Message {
+                rank,
+                step,
+                operand,
+                expected,
+            })?;
+            checker.check(rank, instruction).map_err(|(operand, misuse)| match operand {
+                Some(operand) => Violation::Operand { rank, step, operand, misuse },
+                None => Violation::Instruction { rank, step, misuse },
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn check_schedule(schedule: &Schedule, in_place: bool) -> Result<(), Malformed> {
+    let collective = &schedule.collective;
+    let (ranks, lists) = (collective.ranks, schedule.ranks.len());
+    if ranks == 0 || ranks != lists {
+        return Err(Malformed::Ranks { ranks, lists });
+    }
+    let (root, receiver) = (collective.root, collective.receiver);
+    let alone = collective.kind == Kind::SendRecv && root == receiver;
+    if root >= ranks || receiver >= ranks || alone {
+        return Err(Malformed::Root { root, receiver, ranks });
+    }
+    let chunking = (schedule.input, schedule.output);
+    let fits = match collective.kind {
+        Kind::AllReduce | Kind::Broadcast | Kind::Reduce | Kind::SendRecv => chunking.0 == chunking.1,
+        Kind::ReduceScatter | Kind::Scatter => chunking == (Chunking::PerRank, Chunking::Whole),
+        Kind::AllGather | Kind::Gather => chunking == (Chunking::Whole, Chunking::PerRank),
+        Kind::AllToAll => chunking == (Chunking::PerRank, Chunking::PerRank),
+        Kind::Barrier => true,
+    };
+    if !fits {
+        return Err(Malformed::Chunking(collective.kind));
+    }
+    if in_place && collective.kind == Kind::SendRecv {
+        return Err(Malformed::InPlace(collective.kind));
+    }
+    let slots = [schedule.slots.ll, schedule.slots.slots];
+    match slots.into_iter().find(|slots| !slots.is_power_of_two()) {
+        Some(slots) => Err(Malformed::Slots(slots)),
+        None => Ok(()),
+    }
+}
+
+/// The next message of each link, in both directions: links are first in, first out.
+#[derive(Default)]
+struct Turns {
+    sent: BTreeMap<Link, u32>,
+    received: BTreeMap<Link, u32>,
+}
+
+impl Turns {
+    fn check(&mut self, instruction: &Instruction) -> Result<(), (Operand, u32)> {
+        let Instruction::ReduceCopy { sources, destinations, .. } = instruction else { return Ok(()) };
+        for operand in sources.iter().map(|source| &source.operand).chain(destinations) {
+            let (next, message) = match *operand {
+                Operand::Slot { link, message } => (self.received.entry(link).or_default(), message),
+                Operand::PeerSlot { link, message } => (self.sent.entry(link).or_default(), message),
+                _ => continue,
+            };
+            if *next != message {
+                return Err((*operand, *next));
+            }
+            *next += 1;
+        }
+        Ok(())
+    }
+}
+
+/// The operand at fault, or none where it is the instruction.
+type Fault = (Option<Operand>, Misuse);
+
+struct Checker<'a> {
+    schedule: &'a Schedule,
+    expectation: Expectation,
+}
+
+impl Checker<'_> {
+    fn check(&self, rank: usize, instruction: &Instruction) -> Result<(), Fault> {
+        match instruction {
+            Instruction::Wait { flag, .. } | Instruction::Signal { flag, .. } => {
+                self.flag(rank, *flag).map_err(|misuse| (None, misuse))
+            }
+            Instruction::ReduceCopy { sources, destinations, tree, finish } => {
+                shape(sources, destinations, *tree).map_err(|misuse| (None, misuse))?;
+                for source in sources {
+                    self.source(rank, source.operand).map_err(|misuse| (Some(source.operand), misuse))?;
+                }
+                for &operand in destinations {
+                    self.destination(rank, operand).map_err(|misuse| (Some(operand), misuse))?;
+                }
+                if let Some(twice) = repeated(destinations) {
+                    return Err((Some(twice), Misuse::Twice));
+                }
+                let reduces = sources.len() > 1 || *finish || sources.iter().any(|source| source.raw);
+                if reduces && !self.schedule.collective.kind.reduces() {
+                    return Err((None, Misuse::DoesNotReduce));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn source(&self, rank: usize, operand: Operand) -> Result<(), Misuse> {
+        match operand {
+            Operand::Input(chunk) => self.chunk(rank, Buffer::Input, chunk),
+            Operand::Output(chunk) => self.chunk(rank, Buffer::Output, chunk),
+            Operand::Slot { link, .. } => self.slot(rank, link),
+            Operand::Window { peer, buffer, chunk } => self.window(rank, peer, buffer, chunk),
+            Operand::Tokens => Ok(()),
+            Operand::PeerSlot { .. } | Operand::PeerTokens(_) => Err(Misuse::WriteOnly),
+        }
+    }
+
+    fn destination(&self, rank: usize, operand: Operand) -> Result<(), Misuse> {
+        match operand {
+            Operand::Output(chunk) => self.chunk(rank, Buffer::Output, chunk),
+            Operand::PeerSlot { link, .. } => self.slot(rank, link),
+            Operand::Window { buffer: Buffer::Input, .. } => Err(Misuse::ReadOnly),
+            Operand::Window { peer, buffer, chunk } => self.window(rank, peer, buffer, chunk),
+            Operand::PeerTokens(peer) => self.peer(rank, peer),
+            Operand::Input(_) | Operand::Slot { .. } | Operand::Tokens => Err(Misuse::ReadOnly),
+        }
+    }
+
+    fn flag(&self, rank: usize, flag: Flag) -> Result<(), Misuse> {
+        let (Flag::Tail(link) | Flag::Head(link)) = flag;
+        self.peer(rank, link.peer)?;
+        match (flag, link.lane) {
+            // LL messages announce themselves, and counters that go with no messages are not given back.
+            (Flag::Tail(_), Lane::Ll) | (Flag::Head(_), Lane::Sync) => Err(Misuse::NoCounter),
+            _ => Ok(()),
+        }
+    }
+
+    fn slot(&self, rank: usize, link: Link) -> Result<(), Misuse> {
+        if link.lane == Lane::Sync {
+            return Err(Misuse::NoSlots);
+        }
+        self.peer(rank, link.peer)
+    }
+
+    fn window(&self, rank: usize, peer: usize, buffer: Buffer, chunk: usize) -> Result<(), Misuse> {
+        self.peer(rank, peer)?;
+        self.chunk(peer, buffer, chunk)
+    }
+
+    fn chunk(&self, owner: usize, buffer: Buffer, chunk: usize) -> Result<(), Misuse> {
+        if !self.expectation.has(owner, buffer) {
+            return Err(Misuse::NoSuchBuffer);
+        }
+        if chunk < self.expectation.chunks(buffer) { Ok(()) } else { Err(Misuse::NoSuchChunk) }
+    }
+
+    fn peer(&self, rank: usize, peer: usize) -> Result<(), Misuse> {
+        if peer == rank {
+            return Err(Misuse::OwnPeer);
+        }
+        if peer < self.schedule.collective.ranks { Ok(()) } else { Err(Misuse::NoSuchRank) }
+    }
+}
+
+fn repeated(destinations: &[Operand]) -> Option<Operand> {
+    if destinations.len() < 2 {
+        return None;
+    }
+    let mut seen = HashSet::with_capacity(destinations.len());
+    destinations.iter().copied().find(|operand| !seen.insert(*operand))
+}
+
+fn shape(sources: &[Source], destinations: &[Operand], tree: Tree) -> Result<(), Misuse> {
+    if sources.is_empty() || destinations.is_empty() {
+        Err(Misuse::NoOperands)
+    } else if sources.len() + destinations.len() > MAX_OPERANDS {
+        Err(Misuse::TooManyOperands)
+    } else if tree == Tree::Aligned && sources.len() > MAX_TREE_SOURCES {
+        Err(Misuse::TooManyTreeSources)
+    } else {
+        Ok(())
+    }
+}

@@ -1,0 +1,87 @@
+//! A call under way on a stream.
+
+use crate::error::Error;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A call that a stream carries out. Dropping it does not stop the call.
+#[derive(Debug)]
+pub struct Work {
+    completion: Arc<Completion>,
+}
+
+/// Set once, when the call has ended.
+#[derive(Debug, Default)]
+pub(crate) struct Completion {
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Running,
+    Ended(Result<(), Error>),
+    Taken,
+}
+
+impl Work {
+    pub(crate) fn new(completion: Arc<Completion>) -> Work {
+        Work { completion }
+    }
+
+    /// Waits for the end. It comes: every call ends after its communicator's time-out at the latest.
+    ///
+    /// # Errors
+    /// The call's.
+    pub fn wait(self) -> Result<(), Error> {
+        let mut state = self.completion.lock();
+        while matches!(*state, State::Running) {
+            state = self.completion.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        take(&mut state)
+    }
+
+    /// Waits for the end at most so long; the work comes back if it has not ended.
+    ///
+    /// # Errors
+    /// The work itself, still under way.
+    pub fn wait_timeout(self, timeout: Duration) -> Result<Result<(), Error>, Work> {
+        let deadline = Instant::now() + timeout;
+        let mut state = self.completion.lock();
+        while matches!(*state, State::Running) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                drop(state);
+                return Err(self);
+            }
+            let waited = self.completion.ended.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok(take(&mut state))
+    }
+
+    /// Whether the call has ended, well or not.
+    pub fn is_done(&self) -> bool {
+        !matches!(*self.completion.lock(), State::Running)
+    }
+}
+
+impl Completion {
+    pub(crate) fn end(&self, result: Result<(), Error>) {
+        *self.lock() = State::Ended(result);
+        self.ended.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn take(state: &mut State) -> Result<(), Error> {
+    match std::mem::replace(state, State::Taken) {
+        State::Ended(result) => result,
+        // `wait` takes the only handle, so the result is there.
+        State::Running | State::Taken => unreachable!("a work has one handle"),
+    }
+}

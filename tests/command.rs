@@ -1,0 +1,257 @@
+//! The `oxccl` command as a user calls it: bench, explain, verify, doctor.
+
+mod command_line;
+
+use command_line::oxccl;
+use serde_json::Value;
+
+const KEYS: [&str; 17] = [
+    "op",
+    "type",
+    "redop",
+    "ranks",
+    "nodes",
+    "bytes",
+    "count",
+    "algorithm",
+    "encoding",
+    "channels",
+    "in_place",
+    "time_us",
+    "min_us",
+    "algbw_gbps",
+    "busbw_gbps",
+    "wrong",
+    "launches",
+];
+
+/// A benchmark's flags that keep it short.
+const QUICK: [&str; 9] = ["-n", "2", "-w", "1", "--repeats", "2", "--no-probe", "-e", "100K"];
+
+fn bench(arguments: &[&str]) -> Vec<Value> {
+    let arguments = [&["bench"], arguments, &["--json"]].concat();
+    let said = oxccl(&arguments).ok();
+    said.out.lines().map(|line| serde_json::from_str(line).expect("a row is JSON")).collect()
+}
+
+fn quick(arguments: &[&str]) -> Vec<Value> {
+    bench(&[arguments, &QUICK].concat())
+}
+
+#[track_caller]
+fn assert_right(rows: &[Value]) {
+    assert!(!rows.is_empty());
+    for row in rows {
+        for key in KEYS {
+            assert!(row.get(key).is_some(), "{key} is missing in {row}");
+        }
+        assert_eq!(row["wrong"], 0, "{row}");
+        assert_eq!(row["launches"], if row["op"] == "send_recv" { 2 } else { 1 }, "{row}");
+        assert!(row["time_us"].as_f64() >= row["min_us"].as_f64(), "{row}");
+    }
+}
+
+#[test]
+fn every_collective_is_right_over_processes() {
+    let rows = quick(&["all", "--ranks", "2", "-b", "8", "-f", "64"]);
+    assert_right(&rows);
+    let ops: std::collections::BTreeSet<_> = rows.iter().map(|row| row["op"].to_string()).collect();
+    assert_eq!(ops.len(), 10, "{ops:?}");
+    assert!(rows.iter().all(|row| row["ranks"] == 2));
+}
+
+#[test]
+fn every_collective_is_right_over_threads_with_private_memory() {
+    let rows = quick(&["all", "--ranks", "3", "-b", "96", "-f", "128", "--threads", "--private"]);
+    assert_right(&rows);
+    assert!(rows.iter().all(|row| row["encoding"] != "windows"));
+}
+
+#[test]
+fn every_type_and_operation_is_right_in_every_order() {
+    for order in ["any", "rank", "tree"] {
+        let rows = quick(&[
+            "all_reduce",
+            "-d",
+            "all",
+            "-o",
+            "all",
+            "-b",
+            "5001",
+            "-f",
+            "13",
+            "-g",
+            "4",
+            "--threads",
+            "--order",
+            order,
+        ]);
+        assert_right(&rows);
+        // 12 types, 6 operations for all of them and 3 for the 6 integers, 2 sizes, 2 placements.
+        assert_eq!(rows.len(), (12 * 6 + 6 * 3) * 2 * 2, "order {order}");
+    }
+}
+
+#[test]
+fn every_root_is_right() {
+    let rows = quick(&["broadcast", "-r", "-1", "-b", "1K", "-f", "99", "-g", "3", "--threads"]);
+    assert_right(&rows);
+    let roots: Vec<_> = rows.iter().map(|row| row["root"].as_i64()).collect();
+    assert_eq!(roots, [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2].map(Some));
+}
+
+#[test]
+fn what_is_pinned_is_used() {
+    let rows = quick(&[
+        "all_reduce",
+        "-b",
+        "64K",
+        "--threads",
+        "--algorithm",
+        "ring",
+        "--encoding",
+        "slots",
+        "--channels",
+        "2",
+    ]);
+    assert_right(&rows);
+    for row in rows {
+        assert_eq!((&row["algorithm"], &row["encoding"]), (&"ring".into(), &"slots".into()));
+        assert_eq!(row["channels"], 2);
+    }
+}
+
+#[test]
+fn sizes_mean_what_they_mean_in_nccl_tests() {
+    let bytes_and_counts = |op: &str| -> Vec<(u64, u64)> {
+        let rows = quick(&[op, "-b", "1K", "-f", "10", "-g", "4", "--threads"]);
+        let out_of_place = rows.iter().filter(|row| row["in_place"] == false);
+        let number = |row: &Value, key: &str| row[key].as_u64().expect("a number");
+        out_of_place.map(|row| (number(row, "bytes"), number(row, "count"))).collect()
+    };
+    assert_eq!(bytes_and_counts("all_reduce"), [(1024, 256), (10240, 2560), (102400, 25600)]);
+    assert_eq!(bytes_and_counts("all_gather"), [(1024, 64), (10240, 640), (102400, 6400)]);
+}
+
+#[test]
+fn a_table_has_its_verdict_and_one_rank_is_enough() {
+    let said = oxccl(&[&["bench", "all_reduce", "--ranks", "1"][..], &QUICK].concat()).ok();
+    assert!(said.out.contains("out-of-place") && said.out.contains("in-place"), "{}", said.out);
+    assert!(said.out.contains("# Out of bounds values : 0 OK"), "{}", said.out);
+    assert!(said.out.contains("# Avg bus bandwidth    : 0.000000"), "{}", said.out);
+    let rows = said.out.lines().filter(|line| !line.starts_with('#')).count();
+    assert_eq!(rows, 14, "8 B to 64 KiB, doubling: {}", said.out);
+}
+
+#[test]
+fn comma_separated_values_have_names_and_unchecked_results_no_number() {
+    let flags = ["bench", "all_gather", "--csv", "-c", "0", "--threads", "-b", "64K"];
+    let said = oxccl(&[&flags[..], &QUICK].concat()).ok();
+    let mut lines = said.out.lines();
+    let names: Vec<_> = lines.next().expect("a line of names").split(',').collect();
+    assert!(KEYS.iter().all(|key| names.contains(key)), "{names:?}");
+    let wrong = names.iter().position(|name| *name == "wrong").expect("a name");
+    for line in lines {
+        let values: Vec<_> = line.split(',').collect();
+        assert_eq!((values.len(), values[wrong]), (names.len(), "N/A"), "{line}");
+    }
+}
+
+#[test]
+fn ranks_of_an_outer_launcher_are_used() {
+    let own = env!("CARGO_BIN_EXE_oxccl");
+    let launched = |flags: &[&str]| {
+        let run = ["run", "-n", "3", "--", own, "bench", "all_reduce", "-b", "1K"];
+        oxccl(&[&run[..], &QUICK, flags].concat())
+    };
+    let said = launched(&["--json"]).ok();
+    assert!(said.out.lines().all(|line| line.contains("\"ranks\":3")), "{}", said.out);
+    assert_eq!(said.out.lines().count(), 14);
+    let said = launched(&["--ranks", "2"]).failed(2);
+    assert!(said.err.contains("--ranks differs from the 3 of oxccl run"), "{}", said.err);
+    let said = launched(&["--threads"]).failed(2);
+    assert!(said.err.contains("has started one a rank"), "{}", said.err);
+}
+
+#[test]
+fn wrong_usage_is_told_in_a_sentence() {
+    for (arguments, says) in [
+        ("bench", "<OP>"),
+        ("bench all_reduc", "there are all_reduce, reduce_scatter"),
+        ("bench all_reduce -b 8Q", "is no size"),
+        ("bench all_reduce -b 16 -e 8", "--minbytes is 16"),
+        ("bench all_reduce -f 1", "--stepfactor must be at least 2"),
+        ("bench all_reduce -i 0 -e 9", "--stepbytes must be above 0"),
+        ("bench all_reduce -G 1", "no CUDA graphs on the host"),
+        ("bench all_reduce -c 2", "0..=1"),
+        ("bench all_reduce -d f33", "is no element type; there are int8"),
+        ("bench all_reduce -o plus", "is no operation; there are sum"),
+        ("bench all_reduce -o bxor", "bitwise operations need an integer type"),
+        ("bench broadcast -r 2 -g 2", "there are ranks 0 to 1"),
+        ("bench send_recv -g 1", "needs at least 2 ranks"),
+        ("bench all_reduce --ranks 0", "is no number above 0"),
+        ("bench all_reduce --algorithm pairwise", "there are one_shot/ll"),
+        ("bench all_reduce --order tree --algorithm ring", "order tree; there are"),
+        ("bench all_reduce --private --encoding windows", "leave one of them away"),
+        ("bench all_reduce --timeout 0", "is no number of seconds above 0"),
+        ("bench all_reduce --channels 65", "64"),
+        ("explain all_reduce --algorithm magic", "is no algorithm; there are ring"),
+        ("explain scatter --root 3", "--root is 3, there are ranks 0 to 1"),
+        ("explain all_reduce -o band", "bitwise operations need an integer type"),
+        ("verify broadcast --root 2", "there are ranks 0 to 1"),
+        ("run -n 0 -- true", "is no number above 0"),
+        ("run -n 2", "<PROGRAM>"),
+    ] {
+        let said = oxccl(&arguments.split(' ').collect::<Vec<_>>()).failed(2);
+        assert!(said.err.contains(says), "{arguments}: {}", said.err);
+    }
+}
+
+#[test]
+fn explain_prints_choice_reason_and_schedule() {
+    let flags =
+        "explain all_reduce --ranks 4 --bytes 1M --algorithm ring --encoding slots --rank 2";
+    let said = oxccl(&flags.split(' ').collect::<Vec<_>>()).ok();
+    for text in [
+        "all_reduce over 4 ranks: 1048576 bytes",
+        "choice   ring / slots, 1 channel",
+        "why      ",
+        "chunks   4 in, 4 out, at most 262144 bytes each",
+        // 2 (n - 1) / n of the bytes, in 2 (n - 1) messages.
+        "6 messages a round, 1572864 bytes sent in messages",
+        "from 1.slots#0",
+    ] {
+        assert!(said.out.contains(text), "{text:?} is not in\n{}", said.out);
+    }
+    assert!(said.out.contains("\nrank 2:") && !said.out.contains("\nrank 1:"), "{}", said.out);
+    let private = oxccl(&["explain", "all_reduce", "--bytes", "16M", "--private"]).ok();
+    assert!(!private.out.contains("/ windows") && private.out.contains("private memory"));
+    assert!(private.out.contains("\nrank 0:") && private.out.contains("\nrank 1:"));
+}
+
+#[test]
+fn verify_proves_the_catalogue() {
+    let said = oxccl(&["verify", "all_reduce", "--ranks", "5"]).ok();
+    assert!(said.out.contains("all_reduce ring slots order any"), "{}", said.out);
+    assert!(said.out.contains("all_reduce one_shot ll order tree"), "{}", said.out);
+    assert!(said.out.contains(" 0 refused, 5 ranks"), "{}", said.out);
+}
+
+#[test]
+fn doctor_looks_at_everything() {
+    let said = oxccl(&["doctor"]).ok();
+    for line in [
+        "processor",
+        "host executor",
+        "shared memory",
+        "memory",
+        "local (threads)",
+        "shm (processes)",
+        "rdma",
+        "kernels",
+        "driver",
+    ] {
+        assert!(said.out.contains(line), "{line:?} is not in\n{}", said.out);
+    }
+    assert!(!said.out.contains("BROKEN"), "{}", said.out);
+}

@@ -1,0 +1,57 @@
+//! The executor under a sanitizer: every algorithm on threads of one process. Without the test harness, whose own threads would be
+//! in the reports.
+
+mod common;
+
+use common::Rng;
+use common::element::TestElement;
+use common::run::{Case, check};
+use oxccl::algorithms::catalogue;
+use oxccl::{Communicator, Config, OpKind, Order, bf16};
+use std::time::Duration;
+
+fn main() {
+    let cases = run::<f32>() + run::<bf16>() + run::<i8>();
+    println!("{cases} passed, 0 failed");
+}
+
+fn run<T: TestElement>() -> usize {
+    let config = Config {
+        timeout: Duration::from_secs(120),
+        max_channels: 2,
+        heap_bytes: 1 << 20,
+        slot_bytes: 512,
+        ll_slot_bytes: 256,
+        ..Config::default()
+    };
+    let mut done = 0;
+    for n in [2, 3] {
+        let ranks = Communicator::local_with(n, &config).unwrap();
+        let mut rng = Rng(common::seed());
+        let cases: Vec<Case> = catalogue()
+            .flat_map(|entry| [0, 5, 900].map(|count| (entry, count)))
+            .map(|(entry, count)| Case {
+                entry,
+                order: Order::Any,
+                op: OpKind::Sum,
+                in_place: entry.in_place && rng.next() % 2 == 0,
+                root: rng.next() as usize % n,
+                count,
+                channels: 1 + count % 2,
+                seed: rng.next(),
+            })
+            .collect();
+        done += cases.len() * n;
+        let threads: Vec<_> = ranks
+            .into_iter()
+            .map(|mut comm| {
+                let cases = cases.clone();
+                std::thread::spawn(move || cases.iter().for_each(|case| check::<T>(&mut comm, case)))
+            })
+            .collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+    }
+    done
+}

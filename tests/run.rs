@@ -1,0 +1,129 @@
+//! `oxccl run`: ranks start with their place, failures come through, and nobody stays behind.
+
+mod command_line;
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use command_line::{command, finish, oxccl, start};
+
+fn run(ranks: &str, flags: &[&str], script: &str) -> command_line::Said {
+    let arguments = [&["run", "-n", ranks], flags, &["--", "sh", "-c", script]].concat();
+    oxccl(&arguments)
+}
+
+#[test]
+fn every_rank_is_told_its_place() {
+    let script = "echo $OXCCL_RANK/$OXCCL_WORLD_SIZE $OXCCL_LOCAL_RANK/$OXCCL_LOCAL_WORLD_SIZE; \
+                  echo $OXCCL_UNIQUE_ID >&2";
+    let said = run("3", &[], script).ok();
+    let mut lines: Vec<_> = said.out.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["0/3 0/3", "1/3 1/3", "2/3 2/3"]);
+    let ids: Vec<_> = said.err.lines().collect();
+    assert!(ids.len() == 3 && ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+    assert!(ids[0].starts_with("oxccl1:127.0.0.1:"));
+}
+
+#[test]
+fn arguments_reach_the_program_as_they_are() {
+    let said = oxccl(&["run", "-n", "1", "--", "printf", "[%s]", "-n", "--bind", "a b"]).ok();
+    assert_eq!(said.out, "[-n][--bind][a b]");
+}
+
+#[test]
+fn a_bound_rank_has_one_core() {
+    let script = "grep Cpus_allowed_list /proc/self/status";
+    let said = run("2", &["--bind"], script).ok();
+    for line in said.out.lines() {
+        let cores = line.split_whitespace().last().expect("a list");
+        assert!(cores.parse::<usize>().is_ok(), "{line}");
+    }
+}
+
+#[test]
+fn the_first_failure_is_named_and_its_status_handed_on() {
+    let start = Instant::now();
+    let said = run("3", &["--grace", "0.2"], "[ $OXCCL_RANK = 1 ] && exit 7; sleep 1000").failed(7);
+    assert!(said.err.contains("rank 1 (process "), "{}", said.err);
+    assert!(said.err.contains("failed with exit status 7"), "{}", said.err);
+    assert!(start.elapsed() < Duration::from_secs(100), "the others are ended");
+}
+
+#[test]
+fn a_killed_rank_gives_the_shells_status() {
+    let said = run("2", &["--grace", "0.2"], "[ $OXCCL_RANK = 0 ] && kill -9 $$; sleep 1000");
+    let said = said.failed(128 + 9);
+    assert!(said.err.contains("rank 0") && said.err.contains("signal 9 (SIGKILL)"), "{}", said.err);
+}
+
+#[test]
+fn a_rank_that_will_not_end_is_made_to() {
+    let script = "[ $OXCCL_RANK = 0 ] && exit 3; trap '' TERM; while :; do sleep 0.1; done";
+    run("2", &["--grace", "0.2"], script).failed(3);
+}
+
+#[test]
+fn others_may_end_by_themselves() {
+    let script = "[ $OXCCL_RANK = 0 ] && exit 3; sleep 0.3; echo noticed";
+    let said = run("2", &["--grace", "60"], script).failed(3);
+    assert_eq!(said.out, "noticed\n");
+}
+
+#[test]
+fn a_program_that_is_not_there_is_an_error() {
+    let said = oxccl(&["run", "-n", "2", "--", "/nonexistent/program"]).failed(1);
+    assert!(said.err.contains("starting /nonexistent/program as rank 0"), "{}", said.err);
+}
+
+#[test]
+fn a_signal_is_passed_on() {
+    let mark = "817.25";
+    let arguments = ["run", "-n", "2", "--grace", "0.2", "--", "sh", "-c", "sleep 817.25; true"];
+    let child = start(&mut command(&arguments));
+    await_count(mark, |count| count >= 2);
+    signal(child.id(), "TERM");
+    finish(child).failed(128 + 15);
+    await_count(mark, |count| count == 0);
+}
+
+#[test]
+fn ranks_die_with_their_starter() {
+    let mark = "818.25";
+    let child = start(&mut command(&["run", "-n", "2", "--", "sleep", mark]));
+    await_count(mark, |count| count == 2);
+    signal(child.id(), "KILL");
+    finish(child);
+    await_count(mark, |count| count == 0);
+}
+
+fn signal(pid: u32, name: &str) {
+    let sent = Command::new("kill").args(["-s", name, &pid.to_string()]).status();
+    assert!(sent.expect("kill is there").success());
+}
+
+/// Waits until the number of processes that sleep for so long is as wanted.
+#[track_caller]
+fn await_count(seconds: &str, wanted: impl Fn(usize) -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let count = sleepers(seconds);
+        if wanted(count) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{count} processes sleep {seconds}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Processes whose program is sleep with this argument; those that have ended show no arguments.
+fn sleepers(seconds: &str) -> usize {
+    let processes = std::fs::read_dir("/proc").expect("/proc is mounted").flatten();
+    let wanted = format!("sleep\0{seconds}\0");
+    processes
+        .filter(|process| {
+            let arguments = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
+            arguments == wanted.as_bytes()
+        })
+        .count()
+}

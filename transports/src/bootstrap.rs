@@ -1,0 +1,58 @@
+//! What a communicator needs of its transport, at its start and for failures.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::{Error, Liveness, Region};
+
+/// How ranks reach each other's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// All ranks are threads of one process: a region has one address for all of them.
+    SameProcess,
+    /// Ranks are processes of one machine: a region has an address of its own in each.
+    SharedMemory,
+}
+
+/// The way to the other ranks, before and beside the collectives.
+///
+/// It is kept for as long as the communicator lives: the control channel that feeds [`Liveness`]
+/// is its own, and dropping it without [`Liveness::close`] is a death to the other ranks.
+pub trait Bootstrap: Send {
+    /// This rank, smaller than `world`.
+    fn rank(&self) -> usize;
+
+    /// How many ranks there are.
+    fn world(&self) -> usize;
+
+    /// How regions are reached.
+    fn reach(&self) -> Reach;
+
+    /// Exchanges bytes with all ranks: `result[i]` is what rank `i` gave.
+    ///
+    /// All ranks call it, and [`share`](Self::share), in the same order. After an error other than
+    /// [`Error::MessageTooLong`] the ranks are out of step, and the bootstrap is of no more use.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] names the ranks that gave nothing until the deadline; [`Error::Stopped`]
+    /// and [`Error::Left`] a rank that will not; [`Error::MessageTooLong`], on every rank, one
+    /// that gave more than [`rendezvous::PIECE_LIMIT_BYTES`](crate::rendezvous::PIECE_LIMIT_BYTES).
+    fn all_gather(&mut self, bytes: &[u8], deadline: Instant) -> Result<Vec<Vec<u8>>, Error>;
+
+    /// Hands the regions to every rank on this node and maps theirs: `result[peer][k]` is region
+    /// `k` of rank `peer`. `result[self]` are the own ones, the same `Arc`s; with
+    /// [`Reach::SameProcess`] all of them are. Ranks may share different numbers of regions.
+    ///
+    /// # Errors
+    /// As [`all_gather`](Self::all_gather), and what can go wrong with memory:
+    /// [`Error::NotOneNode`], [`Error::BadRegion`], [`Error::TooManyRegions`],
+    /// [`Error::OutOfMemory`].
+    fn share(
+        &mut self,
+        regions: &[Arc<Region>],
+        deadline: Instant,
+    ) -> Result<Vec<Vec<Arc<Region>>>, Error>;
+
+    /// What is known of the other ranks' state.
+    fn liveness(&self) -> Arc<Liveness>;
+}

@@ -1,0 +1,215 @@
+//! The one error type of this crate.
+
+use std::io;
+
+use crate::liveness::Cause;
+
+/// Why memory could not be reached, or the ranks could not meet.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The two sides do not hold the same secret.
+    #[error(
+        "the rendezvous at {address} holds another secret: give every rank the same unique id \
+         (or the same OXCCL_SECRET), or choose another port if a different job uses this one"
+    )]
+    WrongSecret {
+        /// Where the server listens.
+        address: String,
+    },
+    /// A message is longer than is accepted.
+    #[error(
+        "rank {rank} gave a message of {len_bytes} bytes, the limit is {limit_bytes}: send less \
+         at a time"
+    )]
+    MessageTooLong {
+        /// The rank that gave it.
+        rank: usize,
+        /// Its length.
+        len_bytes: u64,
+        /// The longest that is accepted.
+        limit_bytes: u64,
+    },
+    /// The other side speaks another version of the protocol.
+    #[error(
+        "the rendezvous speaks protocol version {theirs}, this rank {ours}: run the same release \
+         of oxccl on every rank"
+    )]
+    Version {
+        /// The version of the other side.
+        theirs: u16,
+        /// The version of this rank.
+        ours: u16,
+    },
+    /// Another process has this rank already.
+    #[error("rank {rank} has joined already: give every process a rank of its own")]
+    RankTwice {
+        /// The rank.
+        rank: usize,
+    },
+    /// Ranks do not agree on how many they are.
+    #[error(
+        "rank {rank} was told of a world of {theirs} ranks, the ranks before it of {ours}: start \
+         all ranks with the same world size"
+    )]
+    WorldMismatch {
+        /// The rank that disagrees with those that joined before it.
+        rank: usize,
+        /// Its world.
+        theirs: usize,
+        /// The others' world.
+        ours: usize,
+    },
+    /// A rank must be smaller than the world, and a world has at least one rank.
+    #[error("rank {rank} does not exist in a world of {world}: ranks go from 0 to {world} - 1")]
+    RankOutOfRange {
+        /// The rank.
+        rank: usize,
+        /// The number of ranks.
+        world: usize,
+    },
+    /// Some ranks did not come, or did not give their part, before the deadline.
+    #[error(
+        "timed out {doing}: nothing came from rank{} {}; see whether they were started, and what \
+         they wait for", if missing.len() == 1 { "" } else { "s" }, list(missing)
+    )]
+    Timeout {
+        /// What was waited for.
+        doing: &'static str,
+        /// The ranks that are missing.
+        missing: Vec<usize>,
+    },
+    /// No rendezvous answered before the deadline.
+    #[error(
+        "no rendezvous answered at {address} in time: see that rank 0 runs, that every rank has \
+         its address, and that no firewall is between"
+    )]
+    Unreachable {
+        /// Where the server should be.
+        address: String,
+        /// What the last attempt ended with.
+        source: io::Error,
+    },
+    /// The other side sent what the protocol does not allow.
+    #[error("what answers at {address} does not speak oxccl's protocol: {detail}")]
+    Protocol {
+        /// Who sent it.
+        address: String,
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// The server was stopped while ranks still needed it.
+    #[error("the rendezvous was closed: rank 0 must keep its server until all ranks are done")]
+    ServerClosed,
+    /// A rank failed or raised an abort.
+    #[error("stopped: {0}")]
+    Stopped(Cause),
+    /// A rank closed its communicator while this one still expected it.
+    #[error("rank {rank} has closed its communicator, after {calls} calls, and is still needed")]
+    Left {
+        /// The rank.
+        rank: usize,
+        /// How many calls it had issued.
+        calls: u64,
+    },
+    /// Memory of that rank cannot be mapped here.
+    #[error(
+        "rank {rank} runs on another machine or in another network namespace: the shm transport \
+         joins processes of one machine only"
+    )]
+    NotOneNode {
+        /// The rank.
+        rank: usize,
+    },
+    /// A rank hands out more regions at a time than one message carries.
+    #[error("rank {rank} shares {count} regions in one call, the limit is {limit}: share fewer")]
+    TooManyRegions {
+        /// The rank.
+        rank: usize,
+        /// How many it shares.
+        count: usize,
+        /// How many one call may share.
+        limit: usize,
+    },
+    /// A region arrived that cannot be used safely.
+    #[error("rank {rank} sent a region that is refused: {detail}")]
+    BadRegion {
+        /// The rank.
+        rank: usize,
+        /// What is wrong.
+        detail: String,
+    },
+    /// The machine (or its memory limit) does not have that much memory.
+    #[error(
+        "{bytes} bytes of memory are not to be had{}: use smaller buffers or raise the memory \
+         limit", available_bytes.map(|a| format!(", {a} are available")).unwrap_or_default()
+    )]
+    OutOfMemory {
+        /// How much was asked for.
+        bytes: u64,
+        /// How much there is, where that is known.
+        available_bytes: Option<u64>,
+    },
+    /// A range lies outside its region, or a region of no bytes was asked for.
+    #[error("{len_bytes} bytes at offset {offset} are outside a region of {region_bytes} bytes")]
+    OutOfRange {
+        /// Where the range starts.
+        offset: usize,
+        /// How long it is.
+        len_bytes: usize,
+        /// How long the region is.
+        region_bytes: usize,
+    },
+    /// Only the rank that created a region may reserve and release its pages.
+    #[error("this region belongs to another rank: its pages are reserved and released there")]
+    NotOwner,
+    /// A host name or address cannot be used.
+    #[error("{address} cannot be used as the rendezvous' address: {detail}")]
+    Address {
+        /// The address.
+        address: String,
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// The operating system refused something.
+    #[error("{doing} failed: {source}")]
+    Io {
+        /// What was done.
+        doing: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    pub(crate) fn io(doing: &'static str) -> impl FnOnce(io::Error) -> Error {
+        move |source| Error::Io { doing, source }
+    }
+
+    pub(crate) fn os(doing: &'static str) -> impl FnOnce(nix::Error) -> Error {
+        move |errno| Error::Io { doing, source: errno.into() }
+    }
+}
+
+fn list(ranks: &[usize]) -> String {
+    const SHOWN: usize = 16;
+    let mut text = ranks.iter().take(SHOWN).map(usize::to_string).collect::<Vec<_>>().join(", ");
+    if ranks.len() > SHOWN {
+        text.push_str(&format!(" and {} more", ranks.len() - SHOWN));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timeout_names_the_ranks() {
+        let one = Error::Timeout { doing: "joining", missing: vec![3] };
+        assert!(one.to_string().starts_with("timed out joining: nothing came from rank 3;"));
+        let many = Error::Timeout { doing: "joining", missing: (0..20).collect() };
+        assert!(many.to_string().contains("ranks 0, 1, 2"));
+        assert!(many.to_string().contains("and 4 more"));
+    }
+}

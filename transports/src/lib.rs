@@ -1,0 +1,33 @@
+//! Memory that another rank can reach, and the rendezvous through which ranks find each other.
+//!
+//! A [`Bootstrap`] is what a communicator needs of its transport: exchange a few bytes with every
+//! rank, hand out [`Region`]s of memory and get everybody else's, and hear of failures through
+//! [`Liveness`]. There is one for threads of one process ([`local()`]) and one for processes of
+//! one machine ([`shm`]). Ranks of a launcher find their place in its [`Environment`]; others are
+//! given a [`UniqueId`].
+//!
+//! Nothing here knows of schedules, collectives or kernels. Linux only.
+
+pub mod bootstrap;
+pub mod environment;
+pub mod error;
+mod identity;
+pub mod liveness;
+pub mod local;
+mod mailbox;
+mod memory;
+pub mod region;
+pub mod rendezvous;
+pub mod shm;
+mod sync;
+pub mod unique_id;
+
+pub use bootstrap::{Bootstrap, Reach};
+pub use environment::{Environment, EnvironmentError, Launcher};
+pub use error::Error;
+pub use liveness::{Cause, Liveness};
+pub use local::{LocalBootstrap, local};
+pub use region::Region;
+pub use rendezvous::{Secret, Server};
+pub use shm::ShmBootstrap;
+pub use unique_id::{UniqueId, UniqueIdError};

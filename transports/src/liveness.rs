@@ -1,0 +1,175 @@
+//! What is known of the other ranks' state, fed by the control channel while calls run.
+//!
+//! The abort word is what executors poll: nonzero means stop. It is set after the cause, so
+//! whoever sees it can ask why. The first cause wins and stays.
+
+use std::fmt;
+use std::sync::atomic::Ordering;
+
+use crossbeam::utils::CachePadded;
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+use crate::sync::atomic::{AtomicU32, AtomicU64};
+use crate::sync::{Mutex, lock};
+
+/// Why everything stopped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[non_exhaustive]
+pub enum Cause {
+    /// A rank's process, or its communicator, ended without a goodbye.
+    #[error("rank {rank} died or ended without closing its communicator")]
+    Died {
+        /// The rank.
+        rank: usize,
+    },
+    /// The process with the rendezvous server, which holds no rank, ended.
+    #[error("the process that serves the rendezvous (the launcher) ended")]
+    ServerLost,
+    /// A rank raised an abort.
+    #[error("rank {rank} aborted: {reason}")]
+    Aborted {
+        /// The rank.
+        rank: usize,
+        /// What it gave as its reason.
+        reason: String,
+    },
+    /// A rank called something else than the others.
+    #[error("rank {rank} is out of step: {detail}")]
+    Mismatch {
+        /// The rank that found it out, or the one that is out of step.
+        rank: usize,
+        /// Who called what.
+        detail: String,
+    },
+    /// A rank waited longer than its time-out allows.
+    #[error("rank {rank} timed out: {detail}")]
+    TimedOut {
+        /// The rank that waited.
+        rank: usize,
+        /// What it waited for.
+        detail: String,
+    },
+}
+
+impl Cause {
+    /// The longest text that is told to other ranks; the rest is cut off.
+    pub const TEXT_LIMIT_BYTES: usize = 16 << 10;
+
+    fn clipped(mut self) -> Cause {
+        if let Cause::Aborted { reason: text, .. }
+        | Cause::Mismatch { detail: text, .. }
+        | Cause::TimedOut { detail: text, .. } = &mut self
+        {
+            let mut end = text.len().min(Self::TEXT_LIMIT_BYTES);
+            while !text.is_char_boundary(end) {
+                end -= 1;
+            }
+            text.truncate(end);
+        }
+        self
+    }
+}
+
+/// How a rank's news reach the other ranks. Telling is bounded in time, and done at best effort:
+/// a peer that cannot be told notices the missing rank itself.
+pub(crate) trait Peers: Send + Sync {
+    fn tell_abort(&self, cause: &Cause);
+    fn tell_goodbye(&self, calls: u64);
+}
+
+const STILL_HERE: u64 = u64::MAX;
+
+/// The state of all ranks as one of them knows it.
+pub struct Liveness {
+    rank: usize,
+    abort: CachePadded<AtomicU32>,
+    cause: Mutex<Option<Cause>>,
+    left: Box<[AtomicU64]>,
+    peers: Box<dyn Peers>,
+}
+
+impl Liveness {
+    pub(crate) fn new(rank: usize, world: usize, peers: Box<dyn Peers>) -> Liveness {
+        Liveness {
+            rank,
+            abort: CachePadded::new(AtomicU32::new(0)),
+            cause: Mutex::new(None),
+            left: (0..world).map(|_| AtomicU64::new(STILL_HERE)).collect(),
+            peers,
+        }
+    }
+
+    /// The word that executors poll: 0 is go on, anything else is stop. Its address stays the same
+    /// for as long as this object lives.
+    pub fn abort_word(&self) -> &AtomicU32 {
+        &self.abort
+    }
+
+    /// Why everything stopped, once it has.
+    pub fn cause(&self) -> Option<Cause> {
+        lock(&self.cause).clone()
+    }
+
+    /// Stops this rank, and tells every other rank to stop. The first cause wins; after it this
+    /// does nothing.
+    pub fn abort(&self, cause: Cause) {
+        let cause = cause.clipped();
+        if self.raise(cause.clone()) {
+            self.peers.tell_abort(&cause);
+        }
+    }
+
+    /// The number of calls that a rank had issued when it closed in order, or `None` while it has
+    /// not closed.
+    ///
+    /// # Panics
+    /// If there is no such rank.
+    pub fn left(&self, rank: usize) -> Option<u64> {
+        let calls = self.left[rank].load(Ordering::Acquire);
+        (calls != STILL_HERE).then_some(calls)
+    }
+
+    /// Says goodbye to the other ranks: `calls` is the number of calls that this rank has issued.
+    /// What follows, the end of the process included, is no death to them. Only the first goodbye
+    /// counts.
+    pub fn close(&self, calls: u64) {
+        if self.record_left(self.rank, calls) {
+            self.peers.tell_goodbye(calls);
+        }
+    }
+
+    /// Fails once something has stopped this rank.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        self.cause().map_or(Ok(()), |cause| Err(Error::Stopped(cause)))
+    }
+
+    /// Stops this rank only. Returns whether this cause is the first.
+    pub(crate) fn raise(&self, cause: Cause) -> bool {
+        let mut first = lock(&self.cause);
+        if first.is_some() {
+            return false;
+        }
+        *first = Some(cause);
+        self.abort.store(1, Ordering::Release);
+        true
+    }
+
+    /// Notes another rank's goodbye. Returns whether it is its first.
+    pub(crate) fn record_left(&self, rank: usize, calls: u64) -> bool {
+        let Some(left) = self.left.get(rank) else { return false };
+        let calls = calls.min(STILL_HERE - 1);
+        left.compare_exchange(STILL_HERE, calls, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+}
+
+impl fmt::Debug for Liveness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let left: Vec<_> = (0..self.left.len()).filter(|&r| self.left(r).is_some()).collect();
+        f.debug_struct("Liveness")
+            .field("rank", &self.rank)
+            .field("cause", &self.cause())
+            .field("left", &left)
+            .finish()
+    }
+}

@@ -1,0 +1,176 @@
+//! Ranks that are threads of one process.
+
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Instant;
+
+use crate::liveness::Peers;
+use crate::mailbox::Mailbox;
+use crate::rendezvous::Piece;
+use crate::sync::{Mutex, lock};
+use crate::{Bootstrap, Cause, Error, Liveness, Reach, Region};
+
+/// Makes the bootstraps of `world` ranks in this process; each is moved to its rank's thread.
+///
+/// A bootstrap dropped without [`Liveness::close`], as by a thread that panics, is a death to the
+/// other ranks.
+///
+/// # Panics
+/// If `world` is 0.
+pub fn local(world: usize) -> Vec<LocalBootstrap> {
+    assert!(world > 0, "a world has at least one rank");
+    let member = |_| Member { mailbox: Mailbox::new(world), liveness: OnceLock::new() };
+    let members = (0..world).map(member).collect();
+    let hub = Arc::new(Hub { members, telling: Mutex::new(()) });
+    (0..world).map(|rank| LocalBootstrap::new(rank, hub.clone())).collect()
+}
+
+/// One rank's place among the threads of this process.
+#[derive(Debug)]
+pub struct LocalBootstrap {
+    rank: usize,
+    round: u64,
+    hub: Arc<Hub>,
+    liveness: Arc<Liveness>,
+}
+
+/// What the ranks share.
+struct Hub {
+    members: Vec<Member>,
+    /// Held while all ranks are told of a cause: the end of the first that hears of it does not
+    /// overtake it on the way to the last.
+    telling: Mutex<()>,
+}
+
+struct Member {
+    mailbox: Mailbox<Gift>,
+    /// Set before any rank runs. Weak, since a liveness holds the hub.
+    liveness: OnceLock<Weak<Liveness>>,
+}
+
+/// What one rank gives another in one exchange.
+#[derive(Clone)]
+enum Gift {
+    Bytes(Piece),
+    Regions(Vec<Arc<Region>>),
+}
+
+impl LocalBootstrap {
+    fn new(rank: usize, hub: Arc<Hub>) -> LocalBootstrap {
+        let peers = LocalPeers { rank, hub: hub.clone() };
+        let liveness = Arc::new(Liveness::new(rank, hub.members.len(), Box::new(peers)));
+        let first = hub.members[rank].liveness.set(Arc::downgrade(&liveness));
+        debug_assert!(first.is_ok(), "one bootstrap a rank");
+        LocalBootstrap { rank, round: 0, hub, liveness }
+    }
+
+    fn exchange(
+        &mut self,
+        gift: Gift,
+        doing: &'static str,
+        deadline: Instant,
+    ) -> Result<Vec<Gift>, Error> {
+        self.liveness.check()?;
+        let round = self.round;
+        self.round += 1;
+        for member in &self.hub.members {
+            member.mailbox.deposit(round, self.rank, gift.clone());
+        }
+        self.hub.members[self.rank].mailbox.collect(round, doing, deadline, &self.liveness)
+    }
+}
+
+impl Bootstrap for LocalBootstrap {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn world(&self) -> usize {
+        self.hub.members.len()
+    }
+
+    fn reach(&self) -> Reach {
+        Reach::SameProcess
+    }
+
+    fn all_gather(&mut self, bytes: &[u8], deadline: Instant) -> Result<Vec<Vec<u8>>, Error> {
+        let gift = Gift::Bytes(Piece::new(bytes));
+        let gifts = self.exchange(gift, "exchanging bytes", deadline)?;
+        let pieces = gifts.into_iter().enumerate().map(|(rank, gift)| match gift {
+            Gift::Bytes(piece) => piece.into_bytes(rank),
+            Gift::Regions(_) => Err(out_of_step(rank, "share", "all_gather")),
+        });
+        pieces.collect()
+    }
+
+    fn share(
+        &mut self,
+        regions: &[Arc<Region>],
+        deadline: Instant,
+    ) -> Result<Vec<Vec<Arc<Region>>>, Error> {
+        let gifts = self.exchange(Gift::Regions(regions.to_vec()), "sharing regions", deadline)?;
+        let shared = gifts.into_iter().enumerate().map(|(rank, gift)| match gift {
+            Gift::Regions(regions) => Ok(regions),
+            Gift::Bytes(_) => Err(out_of_step(rank, "all_gather", "share")),
+        });
+        shared.collect()
+    }
+
+    fn liveness(&self) -> Arc<Liveness> {
+        self.liveness.clone()
+    }
+}
+
+fn out_of_step(rank: usize, theirs: &str, ours: &str) -> Error {
+    let detail = format!("it called {theirs} of the bootstrap while this rank called {ours}");
+    Error::Stopped(Cause::Mismatch { rank, detail })
+}
+
+impl Drop for LocalBootstrap {
+    fn drop(&mut self) {
+        if self.liveness.left(self.rank).is_none() {
+            self.hub.raise_at_others(self.rank, &Cause::Died { rank: self.rank });
+        }
+    }
+}
+
+impl Hub {
+    fn others(&self, rank: usize) -> impl Iterator<Item = (&Mailbox<Gift>, Arc<Liveness>)> {
+        let living = |member: &Member| member.liveness.get().and_then(Weak::upgrade);
+        let members = self.members.iter().enumerate().filter(move |&(other, _)| other != rank);
+        members.filter_map(move |(_, member)| Some((&member.mailbox, living(member)?)))
+    }
+
+    fn raise_at_others(&self, rank: usize, cause: &Cause) {
+        let _telling = lock(&self.telling);
+        for (mailbox, liveness) in self.others(rank) {
+            liveness.raise(cause.clone());
+            mailbox.wake();
+        }
+    }
+}
+
+impl std::fmt::Debug for Hub {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hub").field("world", &self.members.len()).finish()
+    }
+}
+
+/// The other threads, as one of them sees them.
+struct LocalPeers {
+    rank: usize,
+    hub: Arc<Hub>,
+}
+
+impl Peers for LocalPeers {
+    fn tell_abort(&self, cause: &Cause) {
+        self.hub.raise_at_others(self.rank, cause);
+        self.hub.members[self.rank].mailbox.wake();
+    }
+
+    fn tell_goodbye(&self, calls: u64) {
+        for (mailbox, liveness) in self.hub.others(self.rank) {
+            liveness.record_left(self.rank, calls);
+            mailbox.wake();
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The secret that the ranks of a job share, and how they prove that they hold it.
+
+use std::fmt;
+
+use hmac::{Hmac, Mac};
+use sha2::{Digest, Sha256};
+
+use crate::Error;
+
+/// The secret that the ranks of a job share. It is never shown: not by `Debug`, not in errors.
+#[derive(Clone)]
+pub struct Secret([u8; Secret::LEN_BYTES]);
+
+/// A value used once, so that no proof can be given twice.
+pub(crate) type Nonce = [u8; 32];
+
+/// What shows that its sender holds the secret.
+pub(crate) type Proof = [u8; 32];
+
+impl Secret {
+    /// The length of a secret.
+    pub const LEN_BYTES: usize = 32;
+
+    /// Makes a new one from the system's random numbers.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the system has none.
+    pub fn random() -> Result<Secret, Error> {
+        Ok(Secret(random_bytes()?))
+    }
+
+    /// Takes these bytes for the secret.
+    pub fn from_bytes(bytes: [u8; Secret::LEN_BYTES]) -> Secret {
+        Secret(bytes)
+    }
+
+    /// Derives a secret from a text. It is as hard to guess as the text: derived from a launcher's
+    /// job id, it keeps jobs from mixing, not an attacker out.
+    pub fn derive(text: &str) -> Secret {
+        let mut hash = Sha256::new();
+        hash.update(b"oxccl secret");
+        hash.update(text);
+        Secret(hash.finalize().into())
+    }
+
+    /// The bytes, to hand them to another rank.
+    pub fn as_bytes(&self) -> &[u8; Secret::LEN_BYTES] {
+        &self.0
+    }
+
+    /// Proves the secret for these parts. The label says who proves what, so that no proof can be
+    /// used in another place.
+    pub(crate) fn prove(&self, label: &str, parts: &[&[u8]]) -> Proof {
+        self.mac(label, parts).finalize().into_bytes().into()
+    }
+
+    /// Whether a proof is right, in constant time.
+    pub(crate) fn verify(&self, label: &str, parts: &[&[u8]], proof: &Proof) -> bool {
+        self.mac(label, parts).verify_slice(proof).is_ok()
+    }
+
+    fn mac(&self, label: &str, parts: &[&[u8]]) -> Hmac<Sha256> {
+        // An HMAC key may have any length, so this cannot fail.
+        let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&self.0) else { unreachable!() };
+        for part in [label.as_bytes()].iter().chain(parts) {
+            mac.update(&(part.len() as u64).to_le_bytes());
+            mac.update(part);
+        }
+        mac
+    }
+}
+
+impl PartialEq for Secret {
+    fn eq(&self, other: &Secret) -> bool {
+        self.0.iter().zip(&other.0).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+    }
+}
+
+impl Eq for Secret {}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(hidden)")
+    }
+}
+
+pub(crate) fn random_bytes<const N: usize>() -> Result<[u8; N], Error> {
+    let mut bytes = [0; N];
+    let filled = getrandom::fill(&mut bytes);
+    filled.map_err(|error| Error::io("reading random numbers")(error.into()))?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proof_holds_for_its_secret_label_and_parts_only() {
+        let secret = Secret::from_bytes([7; 32]);
+        let proof = secret.prove("server", &[b"ab", b"c"]);
+        assert!(secret.verify("server", &[b"ab", b"c"], &proof));
+        assert!(!secret.verify("client", &[b"ab", b"c"], &proof));
+        assert!(!secret.verify("server", &[b"a", b"bc"], &proof));
+        assert!(!Secret::from_bytes([8; 32]).verify("server", &[b"ab", b"c"], &proof));
+        let mut wrong = proof;
+        wrong[31] ^= 1;
+        assert!(!secret.verify("server", &[b"ab", b"c"], &wrong));
+    }
+
+    #[test]
+    fn hmac_sha256_is_the_standards() {
+        // Recomputed here from SHA-256 alone, by the definition in RFC 2104.
+        let key = [0x5a; 32];
+        let mut message = Vec::new();
+        for part in [&b"label"[..], b"part"] {
+            message.extend((part.len() as u64).to_le_bytes());
+            message.extend(part);
+        }
+        let pad = |byte: u8| -> Vec<u8> {
+            (0..64).map(|i| key.get(i).copied().unwrap_or(0) ^ byte).collect()
+        };
+        let inner = Sha256::digest([pad(0x36), message].concat());
+        let outer = Sha256::digest([pad(0x5c), inner.to_vec()].concat());
+        assert_eq!(Secret::from_bytes(key).prove("label", &[b"part"]), *outer);
+    }
+
+    #[test]
+    fn secrets_are_random_and_hidden() {
+        let (a, b) = (Secret::random().unwrap(), Secret::random().unwrap());
+        assert_ne!(a, b);
+        assert_eq!(format!("{a:?}"), "Secret(hidden)");
+        assert_eq!(Secret::derive("job 1"), Secret::derive("job 1"));
+        assert_ne!(Secret::derive("job 1"), Secret::derive("job 2"));
+    }
+}

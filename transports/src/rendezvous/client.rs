@@ -1,0 +1,283 @@
+//! A rank's side of the rendezvous: the control channel.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::liveness::Peers;
+use crate::mailbox::Mailbox;
+use crate::rendezvous::joining::{Failure, Joining, is_transient};
+use crate::rendezvous::message::{FrameReader, MESSAGE_LIMIT_BYTES, Message, Piece};
+use crate::{Cause, Error, Liveness, Secret, UniqueId};
+
+/// How long telling the others of an abort or a goodbye may take.
+const TELL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long dropping waits for the server to have read everything.
+const ENDING_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The pause between attempts grows from the first to the second.
+const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
+
+/// A rank's connection to the rendezvous, through which it exchanges bytes with the others and
+/// hears of them.
+#[derive(Debug)]
+pub struct ControlChannel {
+    rank: usize,
+    world: usize,
+    round: u64,
+    secret: Secret,
+    outlet: Arc<Outlet>,
+    liveness: Arc<Liveness>,
+    reader: Option<JoinHandle<()>>,
+    /// Ends when the reader does.
+    reading: Receiver<()>,
+}
+
+impl ControlChannel {
+    /// Joins the other ranks. It comes back when all of them have; ranks may start before the
+    /// server does.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`] if no server answers until the deadline, [`Error::Timeout`] naming
+    /// the ranks that have not joined until then (on every rank that has, at the first one's
+    /// deadline), and why this rank may not join: [`Error::WrongSecret`], [`Error::Version`],
+    /// [`Error::RankTwice`], [`Error::RankOutOfRange`], [`Error::WorldMismatch`].
+    pub fn connect(
+        id: &UniqueId,
+        rank: usize,
+        world: usize,
+        deadline: Instant,
+    ) -> Result<ControlChannel, Error> {
+        if rank >= world {
+            return Err(Error::RankOutOfRange { rank, world });
+        }
+        let mut pause = RETRY_PAUSES.0;
+        loop {
+            match Joining::attempt(id, rank, world, deadline) {
+                Ok((joining, serving_rank)) => return Self::start(joining, id, serving_rank),
+                Err(Failure::Final(error)) => return Err(error),
+                Err(Failure::Again(source)) if Instant::now() + pause >= deadline => {
+                    return Err(Error::Unreachable { address: id.address(), source });
+                }
+                Err(Failure::Again(error)) => {
+                    tracing::trace!(%error, "the rendezvous does not answer yet");
+                    std::thread::sleep(pause);
+                    pause = (pause * 2).min(RETRY_PAUSES.1);
+                }
+            }
+        }
+    }
+
+    fn start(joining: Joining, id: &UniqueId, serving: Option<usize>) -> Result<Self, Error> {
+        let Joining { stream, frames, rank, world, .. } = joining;
+        let prepared = stream.set_read_timeout(None).and_then(|()| stream.try_clone());
+        let source = prepared.map_err(Error::io("preparing the control channel"))?;
+        let mailbox = Arc::new(Mailbox::new(world));
+        let stream = Mutex::new(Some(stream));
+        let outlet = Arc::new(Outlet { stream, mailbox, dropped: AtomicBool::new(false) });
+        let peers = Box::new(RemotePeers(outlet.clone()));
+        let liveness = Arc::new(Liveness::new(rank, world, peers));
+        let reader = Reader {
+            source,
+            frames,
+            rank,
+            serving,
+            outlet: outlet.clone(),
+            liveness: liveness.clone(),
+        };
+        let (ended, reading) = channel();
+        let thread = std::thread::Builder::new().name(format!("oxccl-control-{rank}"));
+        let thread = thread.spawn(move || {
+            reader.run();
+            drop(ended);
+        });
+        let reader = Some(thread.map_err(Error::io("starting a thread"))?);
+        let secret = id.secret().clone();
+        Ok(ControlChannel { rank, world, round: 0, secret, outlet, liveness, reader, reading })
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// How many ranks there are.
+    pub fn world(&self) -> usize {
+        self.world
+    }
+
+    /// What is known of the other ranks' state.
+    pub fn liveness(&self) -> Arc<Liveness> {
+        self.liveness.clone()
+    }
+
+    /// See [`Bootstrap::all_gather`](crate::Bootstrap::all_gather).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn all_gather(&mut self, bytes: &[u8], deadline: Instant) -> Result<Vec<Vec<u8>>, Error> {
+        self.liveness.check()?;
+        let round = self.round;
+        self.round += 1;
+        // A send that fails has ended the channel, and the mailbox knows why.
+        self.outlet.send(&Message::Gather { round, piece: Piece::new(bytes) }, deadline);
+        let mailbox = &self.outlet.mailbox;
+        let pieces = mailbox.collect(round, "exchanging bytes", deadline, &self.liveness)?;
+        pieces.into_iter().enumerate().map(|(rank, piece)| piece.into_bytes(rank)).collect()
+    }
+
+    pub(crate) fn secret(&self) -> &Secret {
+        &self.secret
+    }
+}
+
+impl Drop for ControlChannel {
+    fn drop(&mut self) {
+        self.outlet.dropped.store(true, Ordering::Release);
+        // The server answers the end of a connection with its own; then nothing that was said
+        // before can be lost any more.
+        self.outlet.shutdown(Shutdown::Write);
+        let _ = self.reading.recv_timeout(ENDING_TIMEOUT);
+        self.outlet.shutdown(Shutdown::Both);
+        self.outlet.close();
+        if self.reader.take().is_some_and(|reader| reader.join().is_err()) {
+            tracing::error!("the control channel's reader panicked");
+        }
+    }
+}
+
+/// The way out, shared by whoever has something to tell.
+#[derive(Debug)]
+struct Outlet {
+    stream: Mutex<Option<TcpStream>>,
+    mailbox: Arc<Mailbox<Piece>>,
+    /// This rank ends the connection; that it ends is then no news.
+    dropped: AtomicBool,
+}
+
+impl Outlet {
+    /// Sends, or ends the connection: a message cut short would spoil what follows.
+    fn send(&self, message: &Message, deadline: Instant) {
+        let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(open) = stream.as_mut() else { return };
+        if let Err(error) = write_all(open, &message.encode(), deadline) {
+            tracing::debug!(%error, "the control channel broke");
+            // The reader sees the end, and says what it means.
+            let _ = open.shutdown(Shutdown::Both);
+            *stream = None;
+        }
+    }
+
+    fn shutdown(&self, how: Shutdown) {
+        let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(stream) = stream.as_ref() {
+            // It may have ended by itself.
+            let _ = stream.shutdown(how);
+        }
+    }
+
+    fn close(&self) {
+        *self.stream.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+fn write_all(stream: &mut TcpStream, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        stream.set_write_timeout(Some(left.max(Duration::from_millis(1))))?;
+        match stream.write(bytes) {
+            Ok(len) => bytes = &bytes[len..],
+            Err(error) if is_transient(&error) && !left.is_zero() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// The other ranks, through the server.
+struct RemotePeers(Arc<Outlet>);
+
+impl Peers for RemotePeers {
+    fn tell_abort(&self, cause: &Cause) {
+        self.0.mailbox.wake();
+        self.0.send(&Message::Abort(cause.clone()), Instant::now() + TELL_TIMEOUT);
+    }
+
+    fn tell_goodbye(&self, calls: u64) {
+        self.0.send(&Message::Goodbye { calls }, Instant::now() + TELL_TIMEOUT);
+    }
+}
+
+/// What the thread that listens to the server owns.
+struct Reader {
+    source: TcpStream,
+    frames: FrameReader,
+    rank: usize,
+    serving: Option<usize>,
+    outlet: Arc<Outlet>,
+    liveness: Arc<Liveness>,
+}
+
+impl Reader {
+    fn run(mut self) {
+        let mut server_closed = false;
+        loop {
+            match self.frames.next(MESSAGE_LIMIT_BYTES) {
+                Ok(Some(Message::Closing)) => server_closed = true,
+                Ok(Some(message)) => self.heard(message),
+                Ok(None) if self.read() => {}
+                _ => break,
+            }
+        }
+        let expected = server_closed
+            || self.outlet.dropped.load(Ordering::Acquire)
+            || self.liveness.left(self.rank).is_some();
+        if !expected {
+            let died = self.serving.map(|rank| Cause::Died { rank });
+            self.liveness.raise(died.unwrap_or(Cause::ServerLost));
+        }
+        self.outlet.mailbox.end(|| Error::ServerClosed);
+    }
+
+    fn heard(&self, message: Message) {
+        let mailbox = &self.outlet.mailbox;
+        match message {
+            Message::Gathered { round, rank, piece } => mailbox.deposit(round, rank, piece),
+            Message::Abort(cause) => {
+                self.liveness.raise(cause);
+                mailbox.wake();
+            }
+            Message::Left { rank, calls } => {
+                self.liveness.record_left(rank, calls);
+                mailbox.wake();
+            }
+            Message::Refused(refusal) => {
+                let reason = format!("the rendezvous dropped it: {refusal:?}");
+                self.liveness.raise(Cause::Aborted { rank: self.rank, reason });
+                mailbox.wake();
+            }
+            other => tracing::warn!(?other, "the rendezvous sent a message out of turn"),
+        }
+    }
+
+    /// Waits for more. Returns false at the end.
+    fn read(&mut self) -> bool {
+        let mut bytes = [0; 64 << 10];
+        loop {
+            match self.source.read(&mut bytes) {
+                Ok(0) => return false,
+                Ok(len) => {
+                    self.frames.extend(&bytes[..len]);
+                    return true;
+                }
+                Err(error) if is_transient(&error) => {}
+                Err(_) => return false,
+            }
+        }
+    }
+}

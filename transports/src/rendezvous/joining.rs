@@ -1,0 +1,174 @@
+//! One attempt of a rank to join: connect, prove the secret, say who it is, wait for the others.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{setsockopt, sockopt};
+
+use crate::rendezvous::auth::random_bytes;
+use crate::rendezvous::message::{
+    FrameError, FrameReader, MESSAGE_LIMIT_BYTES, Message, PROTOCOL_VERSION, Refusal,
+};
+use crate::{Error, UniqueId, identity};
+
+/// How long to wait, after the deadline, for the server's word on who is missing.
+const VERDICT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long one attempt to connect may take; a lost packet then costs no more than this.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Sets what every connection of the rendezvous has: small messages at once, and a machine that
+/// vanished without closing noticed within half a minute.
+pub(super) fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    setsockopt(stream, sockopt::KeepAlive, &true)?;
+    setsockopt(stream, sockopt::TcpKeepIdle, &10)?;
+    setsockopt(stream, sockopt::TcpKeepInterval, &5)?;
+    setsockopt(stream, sockopt::TcpKeepCount, &4)?;
+    setsockopt(stream, sockopt::TcpUserTimeout, &30_000)?;
+    Ok(())
+}
+
+/// Why an attempt to join ended.
+pub(super) enum Failure {
+    Final(Error),
+    Again(io::Error),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        Failure::Again(error)
+    }
+}
+
+/// A connection on its way to joining.
+pub(super) struct Joining<'a> {
+    pub(super) stream: TcpStream,
+    pub(super) frames: FrameReader,
+    pub(super) rank: usize,
+    pub(super) world: usize,
+    id: &'a UniqueId,
+}
+
+impl<'a> Joining<'a> {
+    /// Connects, proves the secret, joins, and waits until all ranks have. Returns the rank, if
+    /// any, whose process serves the rendezvous.
+    pub(super) fn attempt(
+        id: &'a UniqueId,
+        rank: usize,
+        world: usize,
+        deadline: Instant,
+    ) -> Result<(Joining<'a>, Option<usize>), Failure> {
+        let stream = connect(id, deadline)?;
+        let mut joining = Joining { stream, frames: FrameReader::default(), rank, world, id };
+        joining.prove(deadline)?;
+        let serving = joining.join(deadline)?;
+        Ok((joining, serving))
+    }
+
+    fn prove(&mut self, deadline: Instant) -> Result<(), Failure> {
+        let secret = self.id.secret();
+        let client = random_bytes().map_err(Failure::Final)?;
+        self.send(&Message::Hello { nonce: client })?;
+        let (server, proof) = match self.receive(deadline)? {
+            Message::Challenge { nonce, proof } => (nonce, proof),
+            other => return Err(self.unexpected(other)),
+        };
+        if !secret.verify("server", &[&client, &server], &proof) {
+            return Err(Failure::Final(Error::WrongSecret { address: self.id.address() }));
+        }
+        let proof = secret.prove("client", &[&client, &server]);
+        Ok(self.send(&Message::Proof { proof })?)
+    }
+
+    fn join(&mut self, deadline: Instant) -> Result<Option<usize>, Failure> {
+        let process = identity::process();
+        self.send(&Message::Join { rank: self.rank, world: self.world, process })?;
+        let answer = match self.receive(deadline) {
+            // The server knows who is missing, and tells everybody.
+            Err(Failure::Again(error)) if error.kind() == io::ErrorKind::TimedOut => {
+                self.send(&Message::GaveUp)?;
+                self.receive(Instant::now() + VERDICT_TIMEOUT)?
+            }
+            answer => answer?,
+        };
+        match answer {
+            Message::Started { serving_rank } => Ok(serving_rank),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    fn unexpected(&self, message: Message) -> Failure {
+        match message {
+            Message::Refused(Refusal::Busy) => {
+                Failure::Again(io::Error::other("an earlier job with this rank is not over yet"))
+            }
+            Message::Refused(refusal) => {
+                Failure::Final(refusal.into_error(&self.id.address(), self.rank))
+            }
+            _ => Failure::Final(self.protocol("a message out of turn")),
+        }
+    }
+
+    fn protocol(&self, detail: &str) -> Error {
+        Error::Protocol { address: self.id.address(), detail: detail.to_owned() }
+    }
+
+    fn send(&mut self, message: &Message) -> io::Result<()> {
+        self.stream.write_all(&message.encode())
+    }
+
+    fn receive(&mut self, deadline: Instant) -> Result<Message, Failure> {
+        loop {
+            match self.frames.next(MESSAGE_LIMIT_BYTES) {
+                Ok(Some(message)) => return Ok(message),
+                Ok(None) => {}
+                Err(FrameError::Version { theirs }) => {
+                    let ours = PROTOCOL_VERSION;
+                    return Err(Failure::Final(Error::Version { theirs, ours }));
+                }
+                Err(error) => {
+                    return Err(Failure::Final(self.protocol(&format!("{:?}", error.refusal()))));
+                }
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Failure::Again(io::ErrorKind::TimedOut.into()));
+            }
+            self.stream.set_read_timeout(Some(left))?;
+            let mut bytes = [0; 16 << 10];
+            match self.stream.read(&mut bytes) {
+                Ok(0) => return Err(Failure::Again(io::ErrorKind::ConnectionReset.into())),
+                Ok(len) => self.frames.extend(&bytes[..len]),
+                Err(error) if is_transient(&error) => {}
+                Err(error) => return Err(Failure::Again(error)),
+            }
+        }
+    }
+}
+
+/// One attempt to connect, to each address that the host has.
+fn connect(id: &UniqueId, deadline: Instant) -> io::Result<TcpStream> {
+    let mut result = Err(io::Error::other("the host has no address"));
+    for address in (id.host(), id.port()).to_socket_addrs()? {
+        let left = deadline.saturating_duration_since(Instant::now()).min(CONNECT_TIMEOUT);
+        result = TcpStream::connect_timeout(&address, left.max(Duration::from_millis(1)));
+        if result.is_ok() {
+            break;
+        }
+    }
+    let stream = result?;
+    // Without a listener, a connection to a port of this machine can meet itself.
+    if stream.local_addr()? == stream.peer_addr()? {
+        return Err(io::ErrorKind::ConnectionRefused.into());
+    }
+    prepare(&stream)?;
+    stream.set_write_timeout(Some(CONNECT_TIMEOUT))?;
+    Ok(stream)
+}
+
+/// Whether an operation may be tried again on the same connection.
+pub(super) fn is_transient(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}

@@ -1,0 +1,304 @@
+//! What is said between a rank and the rendezvous, and how it is framed.
+
+use serde::{Deserialize, Serialize};
+
+use crate::rendezvous::auth::{Nonce, Proof};
+use crate::{Cause, Error};
+
+/// The version of the protocol. Ranks of different versions do not meet.
+pub const PROTOCOL_VERSION: u16 = 1;
+
+/// The longest message after the secret is proven, without its frame's header.
+pub const MESSAGE_LIMIT_BYTES: usize = 1 << 20;
+
+/// The most bytes that one rank can give in one exchange.
+pub const PIECE_LIMIT_BYTES: usize = MESSAGE_LIMIT_BYTES - 64;
+
+/// The longest message before the secret is proven.
+pub(crate) const HANDSHAKE_LIMIT_BYTES: usize = 256;
+
+const MAGIC: [u8; 2] = *b"OX";
+const HEADER_BYTES: usize = 8;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Message {
+    // The handshake, in this order.
+    Hello { nonce: Nonce },
+    Challenge { nonce: Nonce, proof: Proof },
+    Proof { proof: Proof },
+    // Joining.
+    Join { rank: usize, world: usize, process: [u8; 16] },
+    Started { serving_rank: Option<usize> },
+    Refused(Refusal),
+    GaveUp,
+    // Exchanges.
+    Gather { round: u64, piece: Piece },
+    Gathered { round: u64, rank: usize, piece: Piece },
+    // News.
+    Abort(Cause),
+    Goodbye { calls: u64 },
+    Left { rank: usize, calls: u64 },
+    Closing,
+}
+
+/// One rank's part of an exchange.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Piece {
+    Bytes(Vec<u8>),
+    /// It is too long to be sent; so every rank gets the error, in the same round.
+    TooLong {
+        len_bytes: u64,
+    },
+}
+
+impl Piece {
+    pub(crate) fn new(bytes: &[u8]) -> Piece {
+        match bytes.len() {
+            0..=PIECE_LIMIT_BYTES => Piece::Bytes(bytes.to_vec()),
+            len => Piece::TooLong { len_bytes: len as u64 },
+        }
+    }
+
+    pub(crate) fn into_bytes(self, rank: usize) -> Result<Vec<u8>, Error> {
+        match self {
+            Piece::Bytes(bytes) => Ok(bytes),
+            Piece::TooLong { len_bytes } => {
+                let limit_bytes = PIECE_LIMIT_BYTES as u64;
+                Err(Error::MessageTooLong { rank, len_bytes, limit_bytes })
+            }
+        }
+    }
+}
+
+/// Why the server does not let a rank join, or lets nobody start.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Refusal {
+    WrongSecret,
+    Version {
+        server: u16,
+    },
+    MessageTooLong {
+        len_bytes: u64,
+        limit_bytes: u64,
+    },
+    Protocol(String),
+    RankTwice {
+        rank: usize,
+    },
+    RankOutOfRange {
+        rank: usize,
+        world: usize,
+    },
+    WorldMismatch {
+        rank: usize,
+        theirs: usize,
+        ours: usize,
+    },
+    Timeout {
+        missing: Vec<usize>,
+    },
+    Stopped(Cause),
+    /// The server stops before all ranks came.
+    Closed,
+    /// The job that this rank has left is not over yet: try again.
+    Busy,
+}
+
+impl Refusal {
+    /// The error as the refused rank sees it.
+    pub(crate) fn into_error(self, address: &str, me: usize) -> Error {
+        let address = address.to_owned();
+        match self {
+            Refusal::WrongSecret => Error::WrongSecret { address },
+            Refusal::Version { server } => {
+                Error::Version { theirs: server, ours: PROTOCOL_VERSION }
+            }
+            Refusal::MessageTooLong { len_bytes, limit_bytes } => {
+                Error::MessageTooLong { rank: me, len_bytes, limit_bytes }
+            }
+            Refusal::Protocol(detail) => Error::Protocol { address, detail },
+            Refusal::RankTwice { rank } => Error::RankTwice { rank },
+            Refusal::RankOutOfRange { rank, world } => Error::RankOutOfRange { rank, world },
+            Refusal::WorldMismatch { rank, theirs, ours } => {
+                Error::WorldMismatch { rank, theirs, ours }
+            }
+            Refusal::Timeout { missing } => Error::Timeout { doing: "joining", missing },
+            Refusal::Stopped(cause) => Error::Stopped(cause),
+            Refusal::Closed | Refusal::Busy => Error::ServerClosed,
+        }
+    }
+}
+
+impl Message {
+    /// The message with its frame's header.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let header = vec![0; HEADER_BYTES];
+        // Encoding into a growing vector cannot fail for these types.
+        let Ok(mut frame) = postcard::to_extend(self, header) else { unreachable!() };
+        let len = (frame.len() - HEADER_BYTES) as u32;
+        frame[0..2].copy_from_slice(&MAGIC);
+        frame[2..4].copy_from_slice(&PROTOCOL_VERSION.to_le_bytes());
+        frame[4..8].copy_from_slice(&len.to_le_bytes());
+        frame
+    }
+}
+
+/// What is wrong with a frame.
+#[derive(Debug, PartialEq)]
+pub(crate) enum FrameError {
+    /// It is no frame at all.
+    Foreign,
+    Version {
+        theirs: u16,
+    },
+    TooLong {
+        len_bytes: u64,
+        limit_bytes: u64,
+    },
+    Malformed,
+}
+
+impl FrameError {
+    /// What the server answers to it.
+    pub(crate) fn refusal(&self) -> Refusal {
+        match *self {
+            FrameError::Foreign => Refusal::Protocol("it sends no frames".to_owned()),
+            FrameError::Version { .. } => Refusal::Version { server: PROTOCOL_VERSION },
+            FrameError::TooLong { len_bytes, limit_bytes } => {
+                Refusal::MessageTooLong { len_bytes, limit_bytes }
+            }
+            FrameError::Malformed => Refusal::Protocol("a message is malformed".to_owned()),
+        }
+    }
+}
+
+/// Takes bytes as they come, gives messages.
+#[derive(Default)]
+pub(crate) struct FrameReader {
+    buffer: Vec<u8>,
+    start: usize,
+}
+
+impl FrameReader {
+    pub(crate) fn extend(&mut self, bytes: &[u8]) {
+        self.buffer.drain(..self.start);
+        self.start = 0;
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next message, or `None` until more bytes come. A length over the limit is refused when
+    /// its header is there, so no more than that is ever kept.
+    pub(crate) fn next(&mut self, limit_bytes: usize) -> Result<Option<Message>, FrameError> {
+        let bytes = &self.buffer[self.start..];
+        if !MAGIC.starts_with(&bytes[..bytes.len().min(2)]) {
+            return Err(FrameError::Foreign);
+        }
+        let Some((header, rest)) = bytes.split_at_checked(HEADER_BYTES) else { return Ok(None) };
+        let theirs = u16::from_le_bytes([header[2], header[3]]);
+        if theirs != PROTOCOL_VERSION {
+            return Err(FrameError::Version { theirs });
+        }
+        let len = u32::from_le_bytes([header[4], header[5], header[6], header[7]]) as usize;
+        if len > limit_bytes {
+            let (len_bytes, limit_bytes) = (len as u64, limit_bytes as u64);
+            return Err(FrameError::TooLong { len_bytes, limit_bytes });
+        }
+        let Some(payload) = rest.get(..len) else { return Ok(None) };
+        match postcard::take_from_bytes(payload) {
+            Ok((message, [])) => {
+                self.start += HEADER_BYTES + len;
+                Ok(Some(message))
+            }
+            _ => Err(FrameError::Malformed),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_full_piece_fits_a_message() {
+        let piece = Piece::new(&vec![1; PIECE_LIMIT_BYTES]);
+        assert!(matches!(piece, Piece::Bytes(_)));
+        let message = Message::Gathered { round: u64::MAX, rank: usize::MAX, piece };
+        assert!(message.encode().len() - HEADER_BYTES <= MESSAGE_LIMIT_BYTES);
+        let over = Piece::new(&vec![1; PIECE_LIMIT_BYTES + 1]);
+        assert_eq!(over, Piece::TooLong { len_bytes: PIECE_LIMIT_BYTES as u64 + 1 });
+    }
+
+    #[test]
+    fn handshakes_fit_their_limit() {
+        let longest = Message::Challenge { nonce: [255; 32], proof: [255; 32] };
+        assert!(longest.encode().len() - HEADER_BYTES <= HANDSHAKE_LIMIT_BYTES);
+    }
+
+    #[test]
+    fn bad_frames_are_told_apart() {
+        let next = |bytes: &[u8]| {
+            let mut reader = FrameReader::default();
+            reader.extend(bytes);
+            reader.next(100)
+        };
+        assert_eq!(next(b"G"), Err(FrameError::Foreign));
+        assert_eq!(next(b"OK, hello"), Err(FrameError::Foreign));
+        assert_eq!(next(b"O"), Ok(None));
+        let mut frame = Message::Closing.encode();
+        frame[2] = 9;
+        assert_eq!(next(&frame), Err(FrameError::Version { theirs: 9 }));
+        let mut frame = Message::Closing.encode();
+        frame[4] = 101;
+        let too_long = FrameError::TooLong { len_bytes: 101, limit_bytes: 100 };
+        assert_eq!(next(&frame), Err(too_long));
+        let mut frame = Message::Closing.encode();
+        frame[8] = 200;
+        assert_eq!(next(&frame), Err(FrameError::Malformed));
+        let mut frame = Message::Closing.encode();
+        frame[4] += 1;
+        frame.push(0);
+        assert_eq!(next(&frame), Err(FrameError::Malformed), "bytes left over");
+    }
+
+    proptest! {
+        #[test]
+        fn messages_survive_any_cut(
+            bytes in prop::collection::vec(any::<u8>(), 0..300),
+            round in any::<u64>(),
+            cut in 1usize..64,
+        ) {
+            let piece = Piece::new(&bytes);
+            let messages = [
+                Message::Gather { round, piece: piece.clone() },
+                Message::Abort(Cause::Died { rank: 3 }),
+                Message::Gathered { round, rank: 7, piece },
+            ];
+            let stream: Vec<u8> = messages.iter().flat_map(Message::encode).collect();
+            let mut reader = FrameReader::default();
+            let mut read = Vec::new();
+            for part in stream.chunks(cut) {
+                reader.extend(part);
+                while let Some(message) = reader.next(MESSAGE_LIMIT_BYTES).unwrap() {
+                    read.push(message);
+                }
+            }
+            prop_assert_eq!(read, messages);
+        }
+
+        #[test]
+        fn garbage_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let mut reader = FrameReader::default();
+            reader.extend(&bytes);
+            while let Ok(Some(_)) = reader.next(MESSAGE_LIMIT_BYTES) {}
+            let mut framed = Message::Closing.encode();
+            framed[4..8].copy_from_slice(&(bytes.len() as u32).to_le_bytes());
+            framed.truncate(HEADER_BYTES);
+            framed.extend(&bytes);
+            let mut reader = FrameReader::default();
+            reader.extend(&framed);
+            while let Ok(Some(_)) = reader.next(MESSAGE_LIMIT_BYTES) {}
+        }
+    }
+}

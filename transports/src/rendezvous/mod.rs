@@ -1,0 +1,40 @@
+//! How ranks find each other, and hear of each other while they run.
+//!
+//! One process, as a rule that of rank 0, runs a [`Server`]; every rank, rank 0 too, connects to
+//! it over TCP. The connection then stays open as the control channel: its end without a goodbye
+//! is a death, which the server tells to all others, as it passes on aborts, goodbyes and the
+//! pieces of [`Bootstrap::all_gather`](crate::Bootstrap::all_gather).
+//!
+//! # The protocol
+//!
+//! Every message is a frame: the bytes `OX`, the protocol version (16 bits), the length of what
+//! follows (32 bits), both little-endian, then the message in postcard's encoding. A length over
+//! the limit ([`MESSAGE_LIMIT_BYTES`], and 256 bytes until the secret is proven) is refused before
+//! anything is allocated for it.
+//!
+//! 1. client: `Hello` with a nonce
+//! 2. server: `Challenge` with its nonce and the HMAC-SHA256 of both under the secret
+//! 3. client: `Proof`, the same with another label, once the server's is found right
+//! 4. client: `Join` with rank and world; the server answers `Refused` or, once all ranks are
+//!    there, `Started`
+//!
+//! Whoever cannot prove the secret is told so and dropped, and the ranks that can do not notice.
+//! The secret keeps strangers out; what follows is not encrypted, so a network on which others
+//! listen needs a tunnel.
+//!
+//! `state` is the server's side of it without sockets or clocks; `server`, `joining` and
+//! `client` do the reading and writing.
+
+mod auth;
+mod client;
+mod joining;
+mod message;
+mod server;
+mod state;
+
+pub use auth::Secret;
+pub(crate) use auth::random_bytes;
+pub use client::ControlChannel;
+pub(crate) use message::Piece;
+pub use message::{MESSAGE_LIMIT_BYTES, PIECE_LIMIT_BYTES, PROTOCOL_VERSION};
+pub use server::Server;

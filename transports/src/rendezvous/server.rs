@@ -1,0 +1,367 @@
+//! The server: one thread that polls all connections, so that none can hold up the others.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use crate::rendezvous::auth::random_bytes;
+use crate::rendezvous::joining::{is_transient, prepare};
+use crate::rendezvous::message::FrameReader;
+use crate::rendezvous::state::{Action, Conn, Rendezvous};
+use crate::{Error, Secret, identity};
+
+/// How long a connection may take to prove the secret and join.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a refused connection may take to read why.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How many connections may be in their handshake; more wait in the system's queue.
+const HANDSHAKES_LIMIT: usize = 1024;
+
+/// How long to leave the listener alone when the process has no file descriptors left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// The rendezvous server of one communicator, on a thread of its own.
+///
+/// It passes on what ranks tell each other for as long as they run, so the process that started it
+/// keeps it, and drops its own bootstrap before it. Dropping waits until all ranks have said
+/// goodbye or something has stopped them, but no longer than [`set_linger`](Self::set_linger)
+/// allows; ranks that still run then are told that this is no death, and from then on do not hear
+/// of each other.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    stop: Arc<Stop>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Stop {
+    asked: AtomicBool,
+    linger_ms: AtomicU64,
+    wake: EventFd,
+}
+
+impl Server {
+    /// How long dropping waits for the goodbyes, if nothing else is set.
+    pub const LINGER: Duration = Duration::from_secs(5);
+
+    /// Listens on the address (port 0: any free one) and serves ranks that hold the secret.
+    ///
+    /// # Errors
+    /// [`Error::Address`] if the address cannot be listened on, as when its port is taken.
+    pub fn start(address: SocketAddr, secret: Secret) -> Result<Server, Error> {
+        let refused = |error: io::Error| Error::Address {
+            address: address.to_string(),
+            detail: error.to_string(),
+        };
+        let listener = TcpListener::bind(address).map_err(refused)?;
+        listener.set_nonblocking(true).map_err(Error::io("preparing a listener"))?;
+        let address = listener.local_addr().map_err(Error::io("preparing a listener"))?;
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let wake = EventFd::from_flags(flags).map_err(Error::os("creating an event"))?;
+        let linger_ms = AtomicU64::new(Self::LINGER.as_millis() as u64);
+        let stop = Arc::new(Stop { asked: AtomicBool::new(false), linger_ms, wake });
+        let service = Service {
+            listener,
+            stop: stop.clone(),
+            rendezvous: Rendezvous::new(secret, identity::process()),
+            connections: BTreeMap::new(),
+            next: 0,
+            accept_from: Instant::now(),
+        };
+        let thread = std::thread::Builder::new().name("oxccl-rendezvous".to_owned());
+        let thread = thread.spawn(move || service.run()).map_err(Error::io("starting a thread"))?;
+        Ok(Server { address, stop, thread: Some(thread) })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Sets how long dropping waits for ranks that have not said goodbye.
+    pub fn set_linger(&self, linger: Duration) {
+        let linger_ms = u64::try_from(linger.as_millis()).unwrap_or(u64::MAX);
+        self.stop.linger_ms.store(linger_ms, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.asked.store(true, Ordering::Release);
+        if let Err(error) = self.stop.wake.write(1) {
+            tracing::warn!(%error, "cannot wake the rendezvous server");
+        }
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the rendezvous server panicked");
+        }
+    }
+}
+
+/// What the server's thread owns.
+struct Service {
+    listener: TcpListener,
+    stop: Arc<Stop>,
+    rendezvous: Rendezvous,
+    connections: BTreeMap<Conn, Connection>,
+    next: Conn,
+    accept_from: Instant,
+}
+
+struct Connection {
+    stream: TcpStream,
+    frames: FrameReader,
+    unsent: VecDeque<Arc<[u8]>>,
+    /// How much of the first unsent frame is gone.
+    sent_bytes: usize,
+    /// Nothing more is read; it ends when all is sent and the other side has seen it.
+    closing: bool,
+    /// When it is dropped, unless it has become a member's by then.
+    expires: Instant,
+}
+
+impl Service {
+    fn run(mut self) {
+        let mut lingers_until = None;
+        loop {
+            if self.stop.asked.load(Ordering::Acquire) {
+                let linger = Duration::from_millis(self.stop.linger_ms.load(Ordering::Relaxed));
+                let now = Instant::now();
+                // A linger without end stands for a very long one.
+                let end = now.checked_add(linger).unwrap_or(now + Duration::from_secs(1 << 30));
+                let until = *lingers_until.get_or_insert(end);
+                if !self.rendezvous.is_needed() || now >= until {
+                    break;
+                }
+            }
+            self.turn(lingers_until);
+        }
+        self.rendezvous.stop();
+        self.act();
+        self.flush_all(Instant::now() + REFUSAL_TIMEOUT);
+    }
+
+    /// Waits for something to happen, and handles it.
+    fn turn(&mut self, wake_at: Option<Instant>) {
+        let now = Instant::now();
+        let accepts = self.handshakes() < HANDSHAKES_LIMIT && now >= self.accept_from;
+        let wake_at = self.next_wake(wake_at, now);
+        let timeout = wake_at.map_or(PollTimeout::NONE, |at| poll_timeout(at - now));
+        let Some((accept, ready)) = self.wait(accepts, timeout) else { return };
+        if accept {
+            self.accept();
+        }
+        for conn in ready {
+            self.serve(conn);
+        }
+        self.expire();
+        self.act();
+    }
+
+    fn handshakes(&self) -> usize {
+        self.connections.keys().filter(|&&conn| !self.rendezvous.is_member(conn)).count()
+    }
+
+    fn next_wake(&self, wake_at: Option<Instant>, now: Instant) -> Option<Instant> {
+        let expiring =
+            self.connections.iter().filter(|&(&conn, _)| !self.rendezvous.is_member(conn));
+        let expiries = expiring.map(|(_, connection)| connection.expires);
+        let pause = (self.accept_from > now).then_some(self.accept_from);
+        expiries.chain(wake_at).chain(pause).min().map(|at| at.max(now))
+    }
+
+    /// Polls: whether somebody connects, and which connections can be read or written.
+    fn wait(&self, accepts: bool, timeout: PollTimeout) -> Option<(bool, Vec<Conn>)> {
+        let listen = if accepts { PollFlags::POLLIN } else { PollFlags::empty() };
+        let mut fds = vec![
+            PollFd::new(self.stop.wake.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.listener.as_fd(), listen),
+        ];
+        fds.extend(self.connections.values().map(|connection| {
+            let write = !connection.unsent.is_empty();
+            let flags = if write { PollFlags::POLLOUT } else { PollFlags::empty() };
+            PollFd::new(connection.stream.as_fd(), PollFlags::POLLIN | flags)
+        }));
+        if let Err(error) = poll(&mut fds, timeout) {
+            tracing::debug!(%error, "polling the rendezvous' connections");
+            return None;
+        }
+        let happened: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(true)).collect();
+        if happened[0] {
+            // Only asks to look at `asked`; an error means it was read already.
+            let _ = self.stop.wake.read();
+        }
+        let ready = self.connections.keys().zip(&happened[2..]).filter(|&(_, &ready)| ready);
+        Some((happened[1], ready.map(|(&conn, _)| conn).collect()))
+    }
+
+    fn accept(&mut self) {
+        match self.listener.accept() {
+            Ok((stream, from)) => {
+                let prepared = prepare(&stream).and_then(|()| stream.set_nonblocking(true));
+                let nonce = random_bytes();
+                let (Ok(()), Ok(nonce)) = (prepared, nonce) else { return };
+                let conn = self.next;
+                self.next += 1;
+                self.rendezvous.opened(conn, nonce);
+                let expires = Instant::now() + HANDSHAKE_TIMEOUT;
+                self.connections.insert(conn, Connection::new(stream, expires));
+                tracing::debug!(conn, %from, "a connection to the rendezvous");
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection to the rendezvous");
+                self.accept_from = Instant::now() + ACCEPT_PAUSE;
+            }
+        }
+    }
+
+    /// Reads and writes one connection as far as it goes without waiting.
+    fn serve(&mut self, conn: Conn) {
+        let Some(connection) = self.connections.get_mut(&conn) else { return };
+        let alive = connection.read();
+        if !connection.closing {
+            loop {
+                match connection.frames.next(self.rendezvous.limit_bytes(conn)) {
+                    Ok(Some(message)) => self.rendezvous.received(conn, message),
+                    Ok(None) => break,
+                    Err(error) => {
+                        self.rendezvous.broken(conn, &error);
+                        break;
+                    }
+                }
+            }
+        }
+        connection.write();
+        if alive.is_err() {
+            self.drop_connection(conn);
+        }
+    }
+
+    fn drop_connection(&mut self, conn: Conn) {
+        self.connections.remove(&conn);
+        self.rendezvous.closed(conn);
+    }
+
+    /// Drops connections that took too long to join, or to leave.
+    fn expire(&mut self) {
+        let now = Instant::now();
+        let late = self.connections.iter().filter(|&(&conn, connection)| {
+            now >= connection.expires && !self.rendezvous.is_member(conn)
+        });
+        for conn in late.map(|(&conn, _)| conn).collect::<Vec<_>>() {
+            self.drop_connection(conn);
+        }
+    }
+
+    /// Does what the rendezvous wants done.
+    fn act(&mut self) {
+        for action in self.rendezvous.take_actions() {
+            match action {
+                Action::Send(to, message) => {
+                    let frame: Arc<[u8]> = message.encode().into();
+                    for conn in to {
+                        self.send(conn, frame.clone());
+                    }
+                }
+                Action::Close(conn) => {
+                    let Some(connection) = self.connections.get_mut(&conn) else { continue };
+                    connection.closing = true;
+                    connection.expires = Instant::now() + REFUSAL_TIMEOUT;
+                    connection.write();
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, conn: Conn, frame: Arc<[u8]>) {
+        let Some(connection) = self.connections.get_mut(&conn) else { return };
+        connection.unsent.push_back(frame);
+        connection.write();
+    }
+
+    /// Sends what is unsent, at the end.
+    fn flush_all(&mut self, deadline: Instant) {
+        self.connections.retain(|_, connection| !connection.unsent.is_empty());
+        while !self.connections.is_empty() && Instant::now() < deadline {
+            let connections = self.connections.values();
+            let mut fds: Vec<_> =
+                connections.map(|c| PollFd::new(c.stream.as_fd(), PollFlags::POLLOUT)).collect();
+            let timeout = poll_timeout(deadline.saturating_duration_since(Instant::now()));
+            if poll(&mut fds, timeout).is_err() {
+                return;
+            }
+            self.connections.retain(|_, connection| {
+                connection.write();
+                !connection.unsent.is_empty()
+            });
+        }
+    }
+}
+
+/// Rounds up, so that what is waited for has come when poll returns.
+fn poll_timeout(wait: Duration) -> PollTimeout {
+    PollTimeout::try_from(wait + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
+}
+
+impl Connection {
+    fn new(stream: TcpStream, expires: Instant) -> Connection {
+        let (frames, unsent) = (FrameReader::default(), VecDeque::new());
+        Connection { stream, frames, unsent, sent_bytes: 0, closing: false, expires }
+    }
+
+    /// Reads once. An error means that the connection has ended.
+    fn read(&mut self) -> io::Result<()> {
+        let mut bytes = [0; 64 << 10];
+        match self.stream.read(&mut bytes) {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) if self.closing => Ok(()),
+            Ok(len) => {
+                self.frames.extend(&bytes[..len]);
+                Ok(())
+            }
+            Err(error) if is_transient(&error) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes what it can without waiting. If the other side takes nothing any more, the rest is
+    /// dropped; what it said before is still read, and the end is found there.
+    fn write(&mut self) {
+        if let Err(error) = self.try_write() {
+            tracing::debug!(%error, "a connection of the rendezvous takes no more");
+            self.unsent.clear();
+            self.sent_bytes = 0;
+        }
+    }
+
+    fn try_write(&mut self) -> io::Result<()> {
+        while let Some(frame) = self.unsent.front() {
+            match self.stream.write(&frame[self.sent_bytes..]) {
+                Ok(len) => self.sent_bytes += len,
+                Err(error) if is_transient(&error) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+            if self.sent_bytes == frame.len() {
+                self.unsent.pop_front();
+                self.sent_bytes = 0;
+            }
+        }
+        if self.closing {
+            // The other side reads to the end and closes; until then its bytes are read and
+            // dropped, since closing on unread bytes would take the refusal back.
+            self.stream.shutdown(Shutdown::Write)?;
+        }
+        Ok(())
+    }
+}

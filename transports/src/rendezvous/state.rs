@@ -1,0 +1,277 @@
+//! The server's side of the rendezvous, without sockets and clocks: what has happened goes in,
+//! what is to be done comes out.
+
+use std::collections::BTreeMap;
+
+use crate::Cause;
+use crate::rendezvous::auth::{Nonce, Secret};
+use crate::rendezvous::message::{
+    FrameError, HANDSHAKE_LIMIT_BYTES, MESSAGE_LIMIT_BYTES, Message, Piece, Refusal,
+};
+
+/// A connection, by a number that is never used again.
+pub(crate) type Conn = u64;
+
+/// What the server is to do.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Action {
+    Send(Vec<Conn>, Message),
+    /// Close it when everything is sent.
+    Close(Conn),
+}
+
+/// No world is larger than this.
+const WORLD_LIMIT: usize = 1 << 16;
+
+pub(crate) struct Rendezvous {
+    secret: Secret,
+    /// The process that the server runs in.
+    process: [u8; 16],
+    serving_rank: Option<usize>,
+    phase: Phase,
+    /// One for each rank, once the first one has told the size of the world.
+    members: Vec<Member>,
+    stages: BTreeMap<Conn, Stage>,
+    actions: Vec<Action>,
+}
+
+enum Phase {
+    Joining,
+    Running { stopped: bool },
+    Failed(Refusal),
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Member {
+    Absent,
+    Here(Conn),
+    Gone,
+}
+
+/// How far a connection has come.
+enum Stage {
+    Greeting { nonce: Nonce },
+    Proving { client: Nonce, server: Nonce },
+    Joining,
+    Member(usize),
+    Refused,
+}
+
+impl Rendezvous {
+    pub(crate) fn new(secret: Secret, process: [u8; 16]) -> Rendezvous {
+        Rendezvous {
+            secret,
+            process,
+            serving_rank: None,
+            phase: Phase::Joining,
+            members: Vec::new(),
+            stages: BTreeMap::new(),
+            actions: Vec::new(),
+        }
+    }
+
+    /// What is to be done since this was last asked.
+    pub(crate) fn take_actions(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// How long a message of this connection may be.
+    pub(crate) fn limit_bytes(&self, conn: Conn) -> usize {
+        match self.stages.get(&conn) {
+            Some(Stage::Joining | Stage::Member(_)) => MESSAGE_LIMIT_BYTES,
+            _ => HANDSHAKE_LIMIT_BYTES,
+        }
+    }
+
+    /// Whether this connection belongs to a rank that has joined.
+    pub(crate) fn is_member(&self, conn: Conn) -> bool {
+        matches!(self.stages.get(&conn), Some(Stage::Member(_)))
+    }
+
+    /// Whether a rank still runs that has not said goodbye, with nothing having stopped it.
+    pub(crate) fn is_needed(&self) -> bool {
+        matches!(self.phase, Phase::Running { stopped: false }) && !self.here().is_empty()
+    }
+
+    /// A connection was made; the nonce is for its challenge.
+    pub(crate) fn opened(&mut self, conn: Conn, nonce: Nonce) {
+        self.stages.insert(conn, Stage::Greeting { nonce });
+    }
+
+    /// A connection sent a message.
+    pub(crate) fn received(&mut self, conn: Conn, message: Message) {
+        let Some(stage) = self.stages.get(&conn) else { return };
+        match (stage, message) {
+            (Stage::Refused, _) => {}
+            (&Stage::Greeting { nonce: server }, Message::Hello { nonce: client }) => {
+                let proof = self.secret.prove("server", &[&client, &server]);
+                self.stages.insert(conn, Stage::Proving { client, server });
+                self.send(vec![conn], Message::Challenge { nonce: server, proof });
+            }
+            (Stage::Proving { client, server }, Message::Proof { proof }) => {
+                if self.secret.verify("client", &[client, server], &proof) {
+                    self.stages.insert(conn, Stage::Joining);
+                } else {
+                    self.refuse(conn, Refusal::WrongSecret);
+                }
+            }
+            (Stage::Joining, Message::Join { rank, world, process }) => {
+                self.join(conn, rank, world, process);
+            }
+            (&Stage::Member(rank), message) => self.said(conn, rank, message),
+            _ => self.refuse(conn, Refusal::Protocol("a message out of turn".to_owned())),
+        }
+    }
+
+    /// A connection sent something that is no message.
+    pub(crate) fn broken(&mut self, conn: Conn, error: &FrameError) {
+        if !matches!(self.stages.get(&conn), Some(Stage::Refused)) {
+            self.refuse(conn, error.refusal());
+        }
+    }
+
+    /// A connection has ended.
+    pub(crate) fn closed(&mut self, conn: Conn) {
+        if let Some(Stage::Member(rank)) = self.stages.remove(&conn) {
+            self.lost(rank, Cause::Died { rank });
+        }
+    }
+
+    /// The server stops: tells everybody that its end is no death.
+    pub(crate) fn stop(&mut self) {
+        match self.phase {
+            Phase::Joining => self.fail(Refusal::Closed),
+            Phase::Running { .. } => self.send(self.here(), Message::Closing),
+            Phase::Failed(_) => {}
+        }
+    }
+
+    fn join(&mut self, conn: Conn, rank: usize, world: usize, process: [u8; 16]) {
+        if let Phase::Failed(refusal) = &self.phase {
+            return self.refuse(conn, refusal.clone());
+        }
+        if world > WORLD_LIMIT {
+            let detail = format!("a world of {world} ranks, the limit is {WORLD_LIMIT}");
+            return self.refuse(conn, Refusal::Protocol(detail));
+        }
+        if rank >= world {
+            return self.refuse(conn, Refusal::RankOutOfRange { rank, world });
+        }
+        if self.members.is_empty() {
+            self.members = vec![Member::Absent; world];
+        }
+        if self.members.len() != world {
+            let ours = self.members.len();
+            let refusal = Refusal::WorldMismatch { rank, theirs: world, ours };
+            // No world of either size can come together any more.
+            if matches!(self.phase, Phase::Joining) {
+                self.fail(refusal.clone());
+            }
+            return self.refuse(conn, refusal);
+        }
+        match self.members[rank] {
+            Member::Here(_) => return self.refuse(conn, Refusal::RankTwice { rank }),
+            Member::Gone => return self.refuse(conn, Refusal::Busy),
+            Member::Absent => {}
+        }
+        self.members[rank] = Member::Here(conn);
+        self.stages.insert(conn, Stage::Member(rank));
+        if process == self.process {
+            self.serving_rank = Some(self.serving_rank.map_or(rank, |first| first.min(rank)));
+        }
+        if self.missing().is_empty() {
+            self.phase = Phase::Running { stopped: false };
+            let started = Message::Started { serving_rank: self.serving_rank };
+            self.send(self.here(), started);
+        }
+    }
+
+    /// A rank that has joined said something.
+    fn said(&mut self, conn: Conn, rank: usize, message: Message) {
+        match (&mut self.phase, message) {
+            (Phase::Joining, Message::GaveUp) => {
+                let missing = self.missing();
+                self.fail(Refusal::Timeout { missing });
+            }
+            // It was sent before the news that all are there arrived.
+            (_, Message::GaveUp) => {}
+            (Phase::Running { .. }, Message::Gather { round, piece }) => {
+                self.gathered(round, rank, piece);
+            }
+            (Phase::Running { stopped }, Message::Abort(cause)) => {
+                *stopped = true;
+                self.send(self.others(rank), Message::Abort(cause));
+            }
+            (Phase::Running { .. }, Message::Goodbye { calls }) => {
+                self.members[rank] = Member::Gone;
+                self.send(self.here(), Message::Left { rank, calls });
+            }
+            (Phase::Failed(_), _) => {}
+            _ => self.refuse(conn, Refusal::Protocol("a message out of turn".to_owned())),
+        }
+    }
+
+    fn gathered(&mut self, round: u64, rank: usize, piece: Piece) {
+        self.send(self.here(), Message::Gathered { round, rank, piece });
+    }
+
+    /// A rank is lost, if it has not left before.
+    fn lost(&mut self, rank: usize, cause: Cause) {
+        if !matches!(self.members[rank], Member::Here(_)) {
+            return;
+        }
+        self.members[rank] = Member::Gone;
+        match &mut self.phase {
+            Phase::Joining => self.fail(Refusal::Stopped(cause)),
+            Phase::Running { stopped } => {
+                *stopped = true;
+                self.send(self.here(), Message::Abort(cause));
+            }
+            Phase::Failed(_) => {}
+        }
+    }
+
+    /// Nobody starts, and everybody hears why, also who comes later.
+    fn fail(&mut self, refusal: Refusal) {
+        self.phase = Phase::Failed(refusal.clone());
+        for conn in self.here() {
+            self.refuse(conn, refusal.clone());
+        }
+    }
+
+    fn refuse(&mut self, conn: Conn, refusal: Refusal) {
+        let before = self.stages.insert(conn, Stage::Refused);
+        if let Some(Stage::Member(rank)) = before {
+            let reason = format!("the rendezvous dropped it: {refusal:?}");
+            self.lost(rank, Cause::Aborted { rank, reason });
+        }
+        self.send(vec![conn], Message::Refused(refusal));
+        self.actions.push(Action::Close(conn));
+    }
+
+    fn send(&mut self, to: Vec<Conn>, message: Message) {
+        if !to.is_empty() {
+            self.actions.push(Action::Send(to, message));
+        }
+    }
+
+    fn missing(&self) -> Vec<usize> {
+        let absent = |&(_, member): &(usize, &Member)| *member == Member::Absent;
+        self.members.iter().enumerate().filter(absent).map(|(rank, _)| rank).collect()
+    }
+
+    fn here(&self) -> Vec<Conn> {
+        self.others(usize::MAX)
+    }
+
+    fn others(&self, rank: usize) -> Vec<Conn> {
+        let here = |(other, member): (usize, &Member)| match *member {
+            Member::Here(conn) if other != rank => Some(conn),
+            _ => None,
+        };
+        self.members.iter().enumerate().filter_map(here).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,178 @@
+use super::*;
+
+const NONCE: Nonce = [3; 32];
+const SERVER: [u8; 16] = [1; 16];
+const OTHER: [u8; 16] = [2; 16];
+
+fn secret() -> Secret {
+    Secret::from_bytes([5; 32])
+}
+
+/// A rendezvous that these connections have proven themselves to.
+fn rendezvous(conns: &[Conn]) -> Rendezvous {
+    let mut state = Rendezvous::new(secret(), SERVER);
+    conns.iter().for_each(|&conn| prove(&mut state, conn));
+    state
+}
+
+fn prove(state: &mut Rendezvous, conn: Conn) {
+    state.opened(conn, NONCE);
+    state.received(conn, Message::Hello { nonce: [4; 32] });
+    let [Action::Send(to, Message::Challenge { nonce, proof })] = &state.take_actions()[..] else {
+        panic!("no challenge");
+    };
+    assert_eq!((&to[..], *nonce), (&[conn][..], NONCE));
+    assert!(secret().verify("server", &[&[4; 32], &NONCE], proof));
+    let proof = secret().prove("client", &[&[4; 32], &NONCE]);
+    state.received(conn, Message::Proof { proof });
+    assert_eq!(state.take_actions(), []);
+}
+
+fn join(state: &mut Rendezvous, conn: Conn, rank: usize, world: usize) -> Vec<Action> {
+    let process = if rank == 1 { SERVER } else { OTHER };
+    state.received(conn, Message::Join { rank, world, process });
+    state.take_actions()
+}
+
+/// A world of three that runs; rank r has connection 10 + r.
+fn running() -> Rendezvous {
+    let mut state = rendezvous(&[10, 11, 12]);
+    assert_eq!(join(&mut state, 12, 2, 3), []);
+    assert_eq!(join(&mut state, 10, 0, 3), []);
+    let started = Message::Started { serving_rank: Some(1) };
+    assert_eq!(join(&mut state, 11, 1, 3), [Action::Send(vec![10, 11, 12], started)]);
+    state
+}
+
+fn refused(conn: Conn, refusal: Refusal) -> [Action; 2] {
+    [Action::Send(vec![conn], Message::Refused(refusal)), Action::Close(conn)]
+}
+
+#[test]
+fn nothing_is_heard_before_the_proof() {
+    let mut state = Rendezvous::new(secret(), SERVER);
+    state.opened(1, NONCE);
+    assert_eq!(state.limit_bytes(1), HANDSHAKE_LIMIT_BYTES);
+    let out_of_turn = || Refusal::Protocol("a message out of turn".to_owned());
+    assert_eq!(join(&mut state, 1, 0, 1), refused(1, out_of_turn()));
+    assert_eq!(join(&mut state, 1, 0, 1), [], "it is not listened to any more");
+    state.opened(2, NONCE);
+    state.received(2, Message::Proof { proof: secret().prove("client", &[&[0; 32], &NONCE]) });
+    assert_eq!(state.take_actions(), refused(2, out_of_turn()));
+    prove(&mut state, 3);
+    assert_eq!(state.limit_bytes(3), MESSAGE_LIMIT_BYTES);
+    assert!(!state.is_member(3));
+}
+
+#[test]
+fn a_proof_of_the_wrong_secret_or_the_servers_own_is_refused() {
+    for proof in [
+        Secret::from_bytes([6; 32]).prove("client", &[&[4; 32], &NONCE]),
+        secret().prove("server", &[&[4; 32], &NONCE]),
+        secret().prove("client", &[&[4; 32], &[0; 32]]),
+    ] {
+        let mut state = Rendezvous::new(secret(), SERVER);
+        state.opened(1, NONCE);
+        state.received(1, Message::Hello { nonce: [4; 32] });
+        state.take_actions();
+        state.received(1, Message::Proof { proof });
+        assert_eq!(state.take_actions(), refused(1, Refusal::WrongSecret));
+    }
+}
+
+#[test]
+fn news_go_to_all_others() {
+    let mut state = running();
+    let piece = Piece::new(b"x");
+    state.received(11, Message::Gather { round: 4, piece: piece.clone() });
+    let gathered = Message::Gathered { round: 4, rank: 1, piece };
+    assert_eq!(state.take_actions(), [Action::Send(vec![10, 11, 12], gathered)]);
+    state.received(11, Message::Goodbye { calls: 9 });
+    let left = Message::Left { rank: 1, calls: 9 };
+    assert_eq!(state.take_actions(), [Action::Send(vec![10, 12], left)]);
+    state.closed(11);
+    assert_eq!(state.take_actions(), [], "it had left");
+    let cause = Cause::Mismatch { rank: 2, detail: String::new() };
+    state.received(12, Message::Abort(cause.clone()));
+    assert_eq!(state.take_actions(), [Action::Send(vec![10], Message::Abort(cause))]);
+}
+
+#[test]
+fn a_lost_connection_is_a_death() {
+    let mut state = running();
+    assert!(state.is_needed());
+    state.closed(11);
+    let died = Message::Abort(Cause::Died { rank: 1 });
+    assert_eq!(state.take_actions(), [Action::Send(vec![10, 12], died)]);
+    assert!(!state.is_needed(), "nobody goes on");
+}
+
+#[test]
+fn the_server_is_needed_until_all_have_left() {
+    let mut state = running();
+    for rank in 0..3 {
+        assert!(state.is_needed());
+        state.received(10 + rank, Message::Goodbye { calls: 0 });
+    }
+    assert!(!state.is_needed());
+    state.take_actions();
+    state.stop();
+    assert_eq!(state.take_actions(), [], "nobody is there to be told");
+}
+
+#[test]
+fn stopping_tells_who_is_there() {
+    let mut state = running();
+    state.received(10, Message::Goodbye { calls: 0 });
+    state.take_actions();
+    state.stop();
+    assert_eq!(state.take_actions(), [Action::Send(vec![11, 12], Message::Closing)]);
+    let mut state = rendezvous(&[1]);
+    join(&mut state, 1, 0, 2);
+    state.stop();
+    assert_eq!(state.take_actions(), refused(1, Refusal::Closed));
+}
+
+#[test]
+fn ranks_are_taken_once_and_free_for_nobody_after() {
+    let mut state = running();
+    (1..=3).for_each(|conn| prove(&mut state, conn));
+    assert_eq!(join(&mut state, 1, 1, 3), refused(1, Refusal::RankTwice { rank: 1 }));
+    state.received(11, Message::Goodbye { calls: 0 });
+    state.take_actions();
+    assert_eq!(join(&mut state, 2, 1, 3), refused(2, Refusal::Busy));
+    let mismatch = Refusal::WorldMismatch { rank: 1, theirs: 4, ours: 3 };
+    assert_eq!(join(&mut state, 3, 1, 4), refused(3, mismatch), "and the others run on");
+}
+
+#[test]
+fn giving_up_names_the_missing_to_all() {
+    let mut state = rendezvous(&[1, 2, 3]);
+    join(&mut state, 1, 0, 4);
+    join(&mut state, 2, 2, 4);
+    state.received(1, Message::GaveUp);
+    let timeout = || Refusal::Timeout { missing: vec![1, 3] };
+    assert_eq!(state.take_actions(), [refused(1, timeout()), refused(2, timeout())].concat());
+    assert_eq!(join(&mut state, 3, 1, 4), refused(3, timeout()));
+    state.closed(1);
+    assert_eq!(state.take_actions(), []);
+}
+
+#[test]
+fn giving_up_too_late_is_nothing() {
+    let mut state = running();
+    state.received(10, Message::GaveUp);
+    assert_eq!(state.take_actions(), []);
+}
+
+#[test]
+fn absurd_worlds_are_refused() {
+    let mut state = rendezvous(&[1, 2]);
+    assert_eq!(
+        join(&mut state, 1, 0, 0),
+        refused(1, Refusal::RankOutOfRange { rank: 0, world: 0 })
+    );
+    let actions = join(&mut state, 2, 0, usize::MAX);
+    assert!(matches!(&actions[0], Action::Send(_, Message::Refused(Refusal::Protocol(_)))));
+    assert!(state.members.is_empty(), "they do not fix the size of the world");
+}

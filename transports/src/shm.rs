@@ -1,0 +1,151 @@
+//! Ranks that are processes of one machine.
+//!
+//! Regions are memory files without a name, handed from process to process as file descriptors over
+//! a Unix socket. Nothing of this is in /dev/shm or in any other folder, so a full or tiny /dev/shm
+//! does not matter, and a process that is killed leaves nothing behind: its sockets and its part of
+//! the memory end with it. (Threads of one process can use this transport too, and the tests do.)
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use crate::region::BadRegion;
+use crate::rendezvous::ControlChannel;
+use crate::{Bootstrap, Error, Liveness, Reach, Region, UniqueId, identity};
+
+mod exchange;
+
+use exchange::{Exchange, Name};
+
+/// Joins the other ranks. It comes back when all of them have.
+///
+/// # Errors
+/// As [`ControlChannel::connect`].
+pub fn connect(
+    id: &UniqueId,
+    rank: usize,
+    world: usize,
+    deadline: Instant,
+) -> Result<ShmBootstrap, Error> {
+    Ok(ShmBootstrap { channel: ControlChannel::connect(id, rank, world, deadline)? })
+}
+
+/// One rank's place among the processes of this machine.
+#[derive(Debug)]
+pub struct ShmBootstrap {
+    channel: ControlChannel,
+}
+
+/// What a rank tells all others before regions change hands.
+#[derive(Serialize, Deserialize)]
+struct Invitation {
+    node: [u8; 16],
+    /// The socket where it takes regions.
+    name: Name,
+    /// How long its regions are; `None` for one that it did not create.
+    lens_bytes: Vec<Option<u64>>,
+}
+
+impl ShmBootstrap {
+    /// The most regions that one rank can share in one call: what one message can carry.
+    pub const REGIONS_LIMIT: usize = exchange::DESCRIPTORS_LIMIT;
+
+    fn invite(
+        &mut self,
+        name: Name,
+        regions: &[Arc<Region>],
+        deadline: Instant,
+    ) -> Result<Vec<Invitation>, Error> {
+        let len_bytes = |region: &Arc<Region>| region.file().map(|_| region.len_bytes() as u64);
+        let lens_bytes = regions.iter().map(len_bytes).collect();
+        let mine = Invitation { node: identity::node(), name, lens_bytes };
+        let Ok(mine) = postcard::to_stdvec(&mine) else { unreachable!("a vector can grow") };
+        let all = self.channel.all_gather(&mine, deadline)?;
+        let read = |(rank, bytes): (usize, Vec<u8>)| {
+            postcard::from_bytes(&bytes).map_err(|error| Error::BadRegion {
+                rank,
+                detail: format!("its announcement cannot be read ({error})"),
+            })
+        };
+        all.into_iter().enumerate().map(read).collect()
+    }
+
+    /// Every rank looks at all invitations, so that all come to the same result.
+    fn check(&self, invitations: &[Invitation]) -> Result<(), Error> {
+        for (rank, invitation) in invitations.iter().enumerate() {
+            if invitation.node != invitations[0].node {
+                return Err(Error::NotOneNode { rank });
+            }
+            let (count, limit) = (invitation.lens_bytes.len(), Self::REGIONS_LIMIT);
+            if count > limit {
+                return Err(Error::TooManyRegions { rank, count, limit });
+            }
+            if invitation.lens_bytes.contains(&None) {
+                let detail = "it was created by another rank".to_owned();
+                return Err(Error::BadRegion { rank, detail });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Bootstrap for ShmBootstrap {
+    fn rank(&self) -> usize {
+        self.channel.rank()
+    }
+
+    fn world(&self) -> usize {
+        self.channel.world()
+    }
+
+    fn reach(&self) -> Reach {
+        Reach::SharedMemory
+    }
+
+    fn all_gather(&mut self, bytes: &[u8], deadline: Instant) -> Result<Vec<Vec<u8>>, Error> {
+        self.channel.all_gather(bytes, deadline)
+    }
+
+    fn share(
+        &mut self,
+        regions: &[Arc<Region>],
+        deadline: Instant,
+    ) -> Result<Vec<Vec<Arc<Region>>>, Error> {
+        let (listener, name) = exchange::listen()?;
+        let invitations = self.invite(name, regions, deadline)?;
+        self.check(&invitations)?;
+        let names = invitations.iter().map(|invitation| invitation.name).collect();
+        let files = regions.iter().filter_map(|region| region.file()).collect();
+        let exchange = Exchange::new(self.rank(), names, self.channel.secret(), files, listener);
+        let received = exchange.run(deadline, &self.channel.liveness())?;
+        let mut shared = Vec::with_capacity(self.world());
+        for (rank, (files, invitation)) in received.into_iter().zip(&invitations).enumerate() {
+            if rank == self.rank() {
+                shared.push(regions.to_vec());
+                continue;
+            }
+            let (got, announced) = (files.len(), invitation.lens_bytes.len());
+            if got != announced {
+                let detail = format!("{got} regions came where {announced} were announced");
+                return Err(Error::BadRegion { rank, detail });
+            }
+            let mut mapped = Vec::with_capacity(got);
+            for (file, len_bytes) in files.into_iter().zip(invitation.lens_bytes.iter().flatten()) {
+                let len_bytes = usize::try_from(*len_bytes).unwrap_or(0);
+                mapped.push(Arc::new(Region::receive(file, len_bytes).map_err(
+                    |bad| match bad {
+                        BadRegion::Refused(detail) => Error::BadRegion { rank, detail },
+                        BadRegion::Failed(error) => error,
+                    },
+                )?));
+            }
+            shared.push(mapped);
+        }
+        Ok(shared)
+    }
+
+    fn liveness(&self) -> Arc<Liveness> {
+        self.channel.liveness()
+    }
+}

@@ -1,0 +1,151 @@
+//! Ranks for the tests: threads of this process, or processes that run this test binary again.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "each test binary uses its part"
+)]
+
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use oxccl_transports::rendezvous::Server;
+use oxccl_transports::{
+    Bootstrap, Cause, Environment, LocalBootstrap, ShmBootstrap, UniqueId, local, shm,
+};
+
+/// Long enough for a loaded machine; only a hang reaches it.
+pub fn deadline() -> Instant {
+    Instant::now() + Duration::from_secs(60)
+}
+
+/// Waits until it holds, and fails if that takes too long.
+pub fn wait_until(what: &str, holds: impl Fn() -> bool) {
+    let deadline = deadline();
+    while !holds() {
+        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+pub fn wait_for_cause(bootstrap: &dyn Bootstrap) -> Cause {
+    let liveness = bootstrap.liveness();
+    let word = liveness.abort_word();
+    wait_until("a cause", || word.load(std::sync::atomic::Ordering::Acquire) != 0);
+    liveness.cause().expect("the word comes with a cause")
+}
+
+/// A case: what every rank does. It ends by closing or by what it tests.
+pub type Case = fn(&mut dyn Bootstrap);
+
+pub fn in_threads<B: Bootstrap + 'static>(
+    ranks: Vec<impl FnOnce() -> B + Send + 'static>,
+    case: Case,
+) {
+    let start = |rank: (usize, _)| {
+        let (number, connect): (usize, Box<dyn FnOnce() -> B + Send>) = rank;
+        let name = format!("rank {number}");
+        let run = move || case(&mut connect());
+        thread::Builder::new().name(name).spawn(run).unwrap()
+    };
+    let ranks = ranks.into_iter().map(|r| Box::new(r) as Box<dyn FnOnce() -> B + Send>);
+    let threads: Vec<_> = ranks.enumerate().map(start).collect();
+    let ends: Vec<_> = threads.into_iter().map(thread::JoinHandle::join).collect();
+    assert!(ends.iter().all(Result::is_ok), "a rank failed");
+}
+
+pub fn in_local_threads(world: usize, case: Case) {
+    let connect = |bootstrap: LocalBootstrap| move || bootstrap;
+    in_threads(local(world).into_iter().map(connect).collect(), case);
+}
+
+pub fn in_shm_threads(world: usize, case: Case) {
+    let (id, _server) = UniqueId::create().unwrap();
+    let id = Arc::new(id);
+    let connect = |rank: usize| {
+        let id = id.clone();
+        move || shm::connect(&id, rank, world, deadline()).unwrap()
+    };
+    in_threads((0..world).map(connect).collect(), case);
+}
+
+/// Runs a case in processes, which must succeed.
+pub fn in_processes(world: usize, case: &str) {
+    let (id, _server) = UniqueId::create().unwrap();
+    let children: Vec<_> = (0..world).map(|rank| Rank::start(&id, rank, world, case)).collect();
+    for (rank, child) in children.into_iter().enumerate() {
+        let status = child.wait();
+        assert!(status.success(), "rank {rank} of {world} in {case}: {status}");
+    }
+}
+
+const CASE: &str = "OXCCL_TEST_CASE";
+
+/// A process that runs one rank; killed if it is dropped while it runs.
+pub struct Rank(Option<Child>);
+
+impl Rank {
+    pub fn start(id: &UniqueId, rank: usize, world: usize, case: &str) -> Rank {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["--exact", "rank_process", "--ignored", "--nocapture", "--test-threads=1"])
+            .env(CASE, case)
+            .env("OXCCL_RANK", rank.to_string())
+            .env("OXCCL_WORLD_SIZE", world.to_string())
+            .env("OXCCL_UNIQUE_ID", id.to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        Rank(Some(command.spawn().unwrap()))
+    }
+
+    pub fn kill(&mut self) {
+        self.0.as_mut().unwrap().kill().unwrap();
+    }
+
+    pub fn wait(mut self) -> ExitStatus {
+        let mut child = self.0.take().unwrap();
+        let deadline = deadline();
+        loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                return status;
+            }
+            if Instant::now() > deadline {
+                self.0 = Some(child);
+                panic!("a rank's process hangs");
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// The name of this process' case, and its place.
+pub fn assigned() -> (String, Environment) {
+    let case = std::env::var(CASE).expect("started by another test, not by hand");
+    let place = Environment::from_lookup(|name| std::env::var(name).ok(), 0).unwrap();
+    (case, place)
+}
+
+pub fn connect_as(place: &Environment) -> ShmBootstrap {
+    shm::connect(&place.unique_id, place.rank, place.world, deadline()).unwrap()
+}
+
+/// Descriptors and threads of this process.
+pub fn held() -> (usize, usize) {
+    let count = |folder| std::fs::read_dir(folder).unwrap().count();
+    (count("/proc/self/fd"), count("/proc/self/task"))
+}
+
+pub fn server() -> (UniqueId, Server) {
+    UniqueId::create().unwrap()
+}
