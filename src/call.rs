@@ -185,14 +185,13 @@ fn length(kind: Kind, argument: &'static str, found: usize, expected: usize) -> 
 
 fn check_roots(collective: &Collective, rank: usize) -> Result<(), Error> {
     let last = collective.ranks - 1;
-    if collective.root > last {
-        return Err(Error::Rank { argument: "root", rank: collective.root, last, own: false });
-    }
     if collective.kind == Kind::SendRecv {
         let peer = if collective.root == rank { collective.receiver } else { collective.root };
-        if collective.receiver > last || peer == rank {
+        if peer > last || peer == rank {
             return Err(Error::Rank { argument: "peer", rank: peer, last, own: true });
         }
+    } else if collective.root > last {
+        return Err(Error::Rank { argument: "root", rank: collective.root, last, own: false });
     }
     Ok(())
 }

@@ -52,8 +52,10 @@ fn prove(entry: &Entry, ranks: usize) -> usize {
 #[test]
 fn every_schedule_of_the_catalogue_is_proven() {
     // Large worlds first, so that threads end together.
-    let tasks: Vec<(usize, &Entry)> =
-        (1..=RANKS_MAX).rev().flat_map(|ranks| catalogue().map(move |entry| (ranks, entry))).collect();
+    let tasks: Vec<(usize, &Entry)> = (1..=RANKS_MAX)
+        .rev()
+        .flat_map(|ranks| catalogue().map(move |entry| (ranks, entry)))
+        .collect();
     let (next, proofs) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
@@ -95,7 +97,8 @@ fn unkept_orders_are_refused() {
     for entry in catalogue().filter(|entry| !entry.ordered) {
         for order in [Order::Rank, Order::Tree] {
             let collective = Collective::new(entry.kind, 4);
-            let result = verify(entry.schedule(collective, Order::Any, SLOTS), order, entry.in_place);
+            let result =
+                verify(entry.schedule(collective, Order::Any, SLOTS), order, entry.in_place);
             let refused = matches!(result, Err(Violation::WrongValue { .. }));
             assert!(refused, "{} {} {order}: {result:?}", entry.kind, entry.algorithm);
         }

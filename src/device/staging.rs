@@ -16,7 +16,7 @@ const LINE: usize = 64;
 pub(crate) struct StagingShape {
     /// Number of ranks.
     pub(crate) ranks: usize,
-    /// Channels.
+    /// Channels. There is one set of connections more, the last: that of send/recv, which runs on channel 0.
     pub(crate) channels: usize,
     /// Slots on the LL lane.
     pub(crate) ll_slots: u32,
@@ -57,12 +57,12 @@ impl StagingShape {
     }
 
     fn slots_start(&self) -> usize {
-        self.counter(self.channels, 0, f::Lane::Ll, false).next_multiple_of(4096)
+        self.counter(self.channels + 1, 0, f::Lane::Ll, false).next_multiple_of(4096)
     }
 
     /// Length of a rank's region.
     pub(crate) fn len_bytes(&self) -> usize {
-        self.slots_start() + self.channels * self.ranks * self.pair_slots_bytes()
+        self.slots_start() + (self.channels + 1) * self.ranks * self.pair_slots_bytes()
     }
 
     fn doorbell(&self, channel: usize) -> usize {
@@ -106,6 +106,11 @@ impl Staging {
         Staging { shape, rank, regions, _heaps: heaps }
     }
 
+    /// Number of ranks.
+    pub(crate) fn ranks(&self) -> usize {
+        self.shape.ranks
+    }
+
     /// A rank's call log.
     pub(crate) fn log(&self, rank: usize) -> &CallLog {
         // SAFETY: every region begins with a log (zeroed at first, which is a valid one) and is page-aligned and mapped as long as
@@ -137,7 +142,7 @@ impl Staging {
     /// The connections of all channels, peers and lanes, in the machine's order.
     pub(crate) fn connections(&self) -> Vec<f::Connection> {
         let lanes = [f::Lane::Ll, f::Lane::Slots, f::Lane::Sync];
-        let pairs = (0..self.shape.channels).flat_map(|c| (0..self.shape.ranks).map(move |p| (c, p)));
+        let pairs = (0..=self.shape.channels).flat_map(|c| (0..self.shape.ranks).map(move |p| (c, p)));
         pairs
             .flat_map(|(channel, peer)| lanes.map(|lane| self.connection(channel, peer, lane)))
             .collect()
@@ -158,7 +163,7 @@ impl Staging {
             recv_tail: counter(me, peer, false).cast(),
             send_head: counter(me, peer, true).cast(),
             recv_head: counter(peer, me, true).cast(),
-            doorbell: self.doorbell(peer, channel),
+            doorbell: self.doorbell(peer, channel % self.shape.channels),
             sent: 0,
             received: 0,
             head_seen: 0,
@@ -195,6 +200,8 @@ mod tests {
         for channel in 0..shape.channels {
             ranges.push((shape.doorbell(channel), 64));
             ranges.push((shape.progress(channel), 64));
+        }
+        for channel in 0..=shape.channels {
             for peer in 0..shape.ranks {
                 for lane in [f::Lane::Ll, f::Lane::Slots, f::Lane::Sync] {
                     ranges.push((shape.counter(channel, peer, lane, false), LINE));

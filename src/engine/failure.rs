@@ -1,9 +1,10 @@
 //! What went wrong: reads the other ranks' call logs and progress, names the culprit, and ends the communicator on all ranks.
 
-use super::Engine;
+use super::{Engine, logs};
 use crate::call::Described;
 use crate::collective::Kind;
 use crate::error::Error;
+use oxccl_kernels::format as f;
 use oxccl_transports::Cause;
 use std::time::{Duration, Instant};
 
@@ -14,13 +15,13 @@ const QUIET_TIMEOUT: Duration = Duration::from_secs(60);
 impl Engine {
     /// Ends the communicator after a call that did not end well, and says why.
     #[cold]
-    pub(super) fn fail(&mut self, call: &Described) -> Error {
+    pub(super) fn fail(&mut self, call: &Described, outcome: f::Outcome) -> Error {
         let cause = self.liveness.cause();
-        let mismatch = self.mismatch();
-        let error = match (mismatch, cause) {
-            (Some(error), _) => error,
-            (None, Some(cause)) => Error::from_cause(cause, self.named(call)),
-            (None, None) => self.silent(call),
+        let error = match (logs::mismatch(&self.staging, self.rank), cause, outcome) {
+            (Some(error), _, _) => error,
+            (None, Some(cause), _) => Error::from_cause(cause, self.named(call)),
+            (None, None, f::Outcome::Aborted | f::Outcome::Done) => self.silent(call),
+            (None, None, f::Outcome::Mismatch | f::Outcome::BadProgram) => self.odd_message(call),
         };
         let (rank, detail) = (self.rank, error.to_string());
         self.failed = Some(detail.clone());
@@ -44,6 +45,21 @@ impl Engine {
         format!("{} #{}", call.text(), call.collective)
     }
 
+    /// A message of another call came, and the logs don't say which: in send/recv, whose calls have no common number.
+    fn odd_message(&self, call: &Described) -> Error {
+        let statuses = &self.tables.statuses;
+        let status = statuses.iter().find(|status| status.outcome != f::Outcome::Done as u32);
+        let rank = status.map_or(self.rank, |status| status.peer as usize);
+        Error::Mismatch {
+            call: self.calls,
+            argument: "the message that came",
+            rank,
+            ours: self.named(call),
+            theirs: "another call, type or count".into(),
+            what: call.text(),
+        }
+    }
+
     /// Nobody told anything: a rank has left, or the time-out has passed.
     fn silent(&self, call: &Described) -> Error {
         if let Some((rank, calls)) = self.poll.left_before() {
@@ -57,32 +73,11 @@ impl Engine {
         }
     }
 
-    /// The first remembered collective in which this rank and another differ.
-    fn mismatch(&self) -> Option<Error> {
-        let ours = self.recent(self.rank);
-        let others = (0..self.world).filter(|rank| *rank != self.rank).map(|rank| (rank, self.recent(rank)));
-        let differences = others.filter_map(|(rank, theirs)| {
-            ours.iter().find_map(|mine| {
-                let yours = theirs.iter().find(|yours| yours.collective == mine.collective)?;
-                mine.difference(yours).map(|difference| (mine, rank, difference))
-            })
-        });
-        let (mine, rank, (argument, ours, theirs)) = differences.min_by_key(|(mine, rank, _)| (mine.collective, *rank))?;
-        Some(Error::Mismatch { call: mine.collective, argument, rank, ours, theirs, what: mine.text() })
-    }
-
-    /// A rank's last collectives, oldest first.
-    fn recent(&self, rank: usize) -> Vec<Described> {
-        let log = self.staging.log(rank);
-        let records = (log.oldest()..=log.entered()).filter_map(|number| log.record(number));
-        records.filter_map(|record| Described::decode(&record)).filter(|call| call.collective != 0).collect()
-    }
-
     /// Which ranks are behind, and where the others wait.
     fn whereabouts(&self, call: &Described) -> String {
         let mut parts = Vec::new();
         for rank in (0..self.world).filter(|rank| *rank != self.rank) {
-            let last = self.recent(rank).pop();
+            let last = logs::recent(&self.staging, rank).pop();
             let made = last.map_or(0, |last| last.collective);
             if call.key.kind != Kind::SendRecv && made < call.collective {
                 let last = last.map_or("it has called nothing".into(), |last| format!("its last was {}", self.named(&last)));

@@ -1,6 +1,7 @@
 //! Carries out one rank's calls: looks up or prepares the program, launches it, and explains what went wrong.
 
 mod failure;
+mod logs;
 mod poll;
 mod prepare;
 mod start;
@@ -28,7 +29,7 @@ pub(crate) struct Engine {
     channels: Channels,
     launch: Box<f::Launch>,
     /// What `launch` points to.
-    _tables: LaunchTables,
+    tables: LaunchTables,
     poll: Box<Poll>,
     staging: Arc<Staging>,
     heap: Arc<Heap>,
@@ -51,16 +52,12 @@ unsafe impl Send for Engine {}
 struct LaunchTables {
     _connections: Box<[f::Connection]>,
     _windows: Box<[f::Window]>,
-    _statuses: Box<[f::Status]>,
+    statuses: Box<[f::Status]>,
 }
 
 impl Engine {
     pub(crate) fn heap(&self) -> &Arc<Heap> {
         &self.heap
-    }
-
-    pub(crate) fn config(&self) -> &Config {
-        &self.config
     }
 
     /// Programs launched so far.
@@ -129,7 +126,7 @@ impl Engine {
             log.leave(self.calls);
             return Ok(());
         }
-        Err(self.fail(&described))
+        Err(self.fail(&described, outcome))
     }
 
     /// How peers find the call's buffers, and whether they can.

@@ -1,30 +1,46 @@
 //! What a wait that lasts asks now and then: whether to go on.
 
+use super::logs;
+use crate::device::Staging;
 use oxccl_transports::Liveness;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+/// A wait of this length looks whether the other ranks called the same.
+const SUSPICIOUS: Duration = Duration::from_millis(20);
+
 /// Context of the machine's poll function. Not used on the fast path, but for one relaxed store a call.
 #[derive(Debug)]
 pub(super) struct Poll {
     liveness: Arc<Liveness>,
-    world: usize,
+    staging: Arc<Staging>,
+    rank: usize,
     timeout_ns: AtomicU64,
     /// Number of the collective under way; 0 in send/recv.
     collective: AtomicU64,
     /// Number of the call under way, from the launch, and since when each channel has waited in it.
-    waits: Box<[Mutex<Option<(u64, Instant)>>]>,
+    waits: Box<[Mutex<Option<Wait>>]>,
     /// Calls of this rank so far, as seen by a wait.
     call: AtomicU64,
 }
 
+/// A channel's wait: the call, and since when.
+type Wait = (u64, Instant);
+
 impl Poll {
-    pub(super) fn new(liveness: Arc<Liveness>, world: usize, channels: usize, timeout: Duration) -> Poll {
+    pub(super) fn new(
+        liveness: Arc<Liveness>,
+        staging: Arc<Staging>,
+        rank: usize,
+        channels: usize,
+        timeout: Duration,
+    ) -> Poll {
         let poll = Poll {
             liveness,
-            world,
+            staging,
+            rank,
             timeout_ns: AtomicU64::new(0),
             collective: AtomicU64::new(0),
             waits: (0..channels).map(|_| Mutex::new(None)).collect(),
@@ -55,7 +71,9 @@ impl Poll {
         let mut wait = self.waits[channel].lock().unwrap_or_else(PoisonError::into_inner);
         match *wait {
             Some((of, since)) if of == call => {
-                since.elapsed().as_nanos() >= u128::from(self.timeout_ns.load(Ordering::Relaxed))
+                let elapsed = since.elapsed();
+                elapsed.as_nanos() >= u128::from(self.timeout_ns.load(Ordering::Relaxed))
+                    || (elapsed >= SUSPICIOUS && logs::mismatch(&self.staging, self.rank).is_some())
             }
             _ => {
                 *wait = Some((call, Instant::now()));
@@ -68,7 +86,7 @@ impl Poll {
     pub(super) fn left_before(&self) -> Option<(usize, u64)> {
         let number = self.collective.load(Ordering::Relaxed);
         let early = |rank| self.liveness.left(rank).filter(|calls| *calls < number).map(|calls| (rank, calls));
-        (0..self.world).find_map(early)
+        (0..self.staging.ranks()).find_map(early)
     }
 }
 

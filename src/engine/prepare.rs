@@ -6,15 +6,12 @@ use crate::call::{Call, Counts, Key};
 use crate::collective::{Collective, Kind, Order};
 use crate::config::Config;
 use crate::error::Error;
-use crate::schedule::{Layout, Lowering, Program, Slots, lower};
+use crate::schedule::{Layout, Lowering, Program, SLOTS, lower};
 use crate::tune::{Plan, Question, plan as tune};
 use crate::verify::{Verified, verify};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::Arc;
-
-/// Slots per connection.
-pub(super) const SLOTS: Slots = Slots { ll: 16, slots: 4 };
 
 /// A call that is ready to be launched.
 #[derive(Debug)]
@@ -78,6 +75,7 @@ impl Cache {
             fold,
             scale,
             channels: plan.channels,
+            first_connections: if key.kind == Kind::SendRecv { config.max_channels } else { 0 },
             tile_bytes: plan.tile_bytes,
             stream: plan.stream,
         };
@@ -116,7 +114,6 @@ pub(super) fn plan(config: &Config, call: &Call, windows: bool) -> Result<Plan, 
         pin: config.pin,
         slot_bytes: config.slot_bytes,
         ll_slot_bytes: config.ll_slot_bytes,
-        max_channels: config.max_channels,
     })
 }
 

@@ -1,10 +1,11 @@
 //! How a rank starts: agree on the configuration, share memory, set up the tables.
 
-use super::prepare::{Cache, SLOTS};
+use super::prepare::Cache;
 use super::{Engine, LaunchTables, poll};
 use crate::config::Config;
 use crate::device::{Channels, Heap, Staging, StagingShape};
 use crate::error::Error;
+use crate::schedule::SLOTS;
 use oxccl_kernels::{HostExecutor, format as f};
 use oxccl_transports::{Bootstrap, Reach, Region, Server};
 use std::sync::Arc;
@@ -44,7 +45,7 @@ impl Engine {
         let staging = all.into_iter().map(|mut regions| regions.swap_remove(0)).collect();
         let staging = Arc::new(Staging::new(shape, rank, staging, heaps));
         let liveness = bootstrap.liveness();
-        let poll = Box::new(poll::Poll::new(liveness.clone(), world, config.max_channels, config.timeout));
+        let poll = Box::new(poll::Poll::new(liveness.clone(), staging.clone(), rank, config.max_channels, config.timeout));
         let window = |base| f::Window { base, tokens: f::Tokens::default() };
         let bases = if reach == Reach::SameProcess { vec![std::ptr::null_mut(); world] } else { bases };
         let mut connections = staging.connections().into_boxed_slice();
@@ -79,7 +80,7 @@ impl Engine {
             cache: Cache::default(),
             channels: Channels::new(HostExecutor::detect()),
             launch,
-            _tables: LaunchTables { _connections: connections, _windows: windows, _statuses: statuses },
+            tables: LaunchTables { _connections: connections, _windows: windows, statuses },
             poll,
             staging,
             heap: Arc::new(Heap::new(own[1].clone())),

@@ -19,6 +19,9 @@ pub struct Lowering {
     pub scale: f::Scale,
     /// Channels that share the work.
     pub channels: usize,
+    /// Channel whose connections the first of these uses: send/recv has a set of its own, so that its messages, which other calls may
+    /// overtake, don't come between theirs.
+    pub first_connections: usize,
     /// Bytes a channel handles per chunk and round; at most the slots' payload. Ignored by schedules that use windows: they have one
     /// round.
     pub tile_bytes: usize,
@@ -99,7 +102,8 @@ struct Channel<'a> {
 
 impl Channel<'_> {
     fn connection(&self, link: Link) -> u32 {
-        let pair = self.channel * self.schedule.collective.ranks + link.peer;
+        let channel = self.lowering.first_connections + self.channel;
+        let pair = channel * self.schedule.collective.ranks + link.peer;
         (pair * f::LANES + link.lane as usize) as u32
     }
 

@@ -19,6 +19,9 @@ pub use oxccl_kernels::format::Lane;
 
 use crate::collective::Collective;
 
+/// Slots per connection, as communicators have them: more of the small ones, so that a sender can run ahead.
+pub const SLOTS: Slots = Slots { ll: 16, slots: 4 };
+
 /// Into how many chunks a buffer is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Chunking {

@@ -27,8 +27,6 @@ pub struct Question {
     pub slot_bytes: usize,
     /// Payload of a slot on the LL lane.
     pub ll_slot_bytes: usize,
-    /// Most channels.
-    pub max_channels: usize,
 }
 
 /// The tuner's choice.
@@ -68,7 +66,8 @@ pub fn plan(question: &Question) -> Result<Plan, Error> {
     Ok(Plan {
         algorithm: entry.algorithm,
         encoding: entry.encoding,
-        channels: question.pin.channels.unwrap_or(1).min(question.max_channels),
+        // Send/recv has one set of connections.
+        channels: if entry.kind == Kind::SendRecv { 1 } else { question.pin.channels.unwrap_or(1) },
         tile_bytes: host::tile_bytes(question, entry).min(slot),
         stream: host::stream(question, entry),
         reason,

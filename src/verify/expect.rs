@@ -59,7 +59,8 @@ impl Expectation {
 
     /// The chunk's place: in place, some chunks of input and output are the same.
     pub(super) fn place(&self, rank: usize, buffer: Buffer, chunk: usize) -> Place {
-        let shared = self.in_place && self.collective.has_input(rank) && self.collective.has_output(rank);
+        let shared =
+            self.in_place && self.collective.has_input(rank) && self.collective.has_output(rank);
         if !shared {
             return (buffer, chunk);
         }

@@ -1,9 +1,9 @@
 //! The abstract execution: every rank runs until it waits for something that no other rank will ever do.
 
-use super::clock::{Clock, Event, Stamp};
+use super::clock::{Clock, Event};
 use super::expect::{Expectation, Place};
-use super::memory::{Conflict, Memory};
-use super::route::{Message, Route, Traffic};
+use super::memory::Memory;
+use super::route::{Route, Traffic};
 use super::value::{Value, Values};
 use super::violation::{Awaited, Stuck, Violation};
 use crate::schedule::{Buffer, Flag, Instruction, Lane, Link, Operand, Schedule, Source, Tree};
@@ -12,31 +12,36 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// All ranks while they run.
 #[derive(Debug)]
 pub(super) struct Machine<'a> {
-    schedule: &'a Schedule,
+    pub(super) schedule: &'a Schedule,
     pub(super) expectation: Expectation,
-    ranks: Vec<Rank>,
-    memories: Vec<Memory>,
-    routes: BTreeMap<Route, Traffic>,
+    pub(super) ranks: Vec<Rank>,
+    pub(super) memories: Vec<Memory>,
+    pub(super) routes: BTreeMap<Route, Traffic>,
     pub(super) values: Values,
     runnable: VecDeque<usize>,
 }
 
 #[derive(Debug)]
-struct Rank {
+pub(super) struct Rank {
     step: usize,
-    clock: Clock,
+    pub(super) clock: Clock,
     /// Peers whose tokens have come.
-    tokens: BTreeSet<usize>,
+    pub(super) tokens: BTreeSet<usize>,
     blocked: Option<(Route, Awaited)>,
 }
 
 /// A rank and its step.
-type At = (usize, usize);
+pub(super) type At = (usize, usize);
 
 impl<'a> Machine<'a> {
     pub(super) fn new(schedule: &'a Schedule, in_place: bool) -> Machine<'a> {
         let n = schedule.collective.ranks;
-        let rank = |rank| Rank { step: 0, clock: Clock::new(rank, n), tokens: BTreeSet::new(), blocked: None };
+        let rank = |rank| Rank {
+            step: 0,
+            clock: Clock::new(rank, n),
+            tokens: BTreeSet::new(),
+            blocked: None,
+        };
         Machine {
             schedule,
             expectation: Expectation::new(schedule, in_place),
@@ -83,7 +88,9 @@ impl<'a> Machine<'a> {
             let at = (rank, self.ranks[rank].step);
             let blocked = match instruction {
                 Instruction::Wait { flag, value } => self.wait(at, *flag, *value)?,
-                Instruction::Signal { flag, value } => self.signal(at, *flag, *value).map(|()| None)?,
+                Instruction::Signal { flag, value } => {
+                    self.signal(at, *flag, *value).map(|()| None)?
+                }
                 Instruction::ReduceCopy { sources, destinations, tree, finish } => {
                     self.reduce_copy(at, sources, destinations, *tree, *finish)?
                 }
@@ -94,12 +101,17 @@ impl<'a> Machine<'a> {
             }
             self.ranks[rank].step += 1;
         }
-        self.memories[rank].leave(&self.ranks[rank].clock).map_err(|((buffer, chunk), peer)| {
-            Violation::Leaves { rank, peer, buffer, chunk }
-        })
+        self.memories[rank]
+            .leave(&self.ranks[rank].clock)
+            .map_err(|((buffer, chunk), peer)| Violation::Leaves { rank, peer, buffer, chunk })
     }
 
-    fn wait(&mut self, (rank, step): At, flag: Flag, value: i64) -> Result<Option<(Route, Awaited)>, Violation> {
+    fn wait(
+        &mut self,
+        (rank, step): At,
+        flag: Flag,
+        value: i64,
+    ) -> Result<Option<(Route, Awaited)>, Violation> {
         let route = route_of(rank, flag, End::Waiter);
         let traffic = self.routes.entry(route).or_insert_with(Traffic::new);
         let counter = match flag {
@@ -153,14 +165,17 @@ impl<'a> Machine<'a> {
         finish: bool,
     ) -> Result<Option<(Route, Awaited)>, Violation> {
         let (rank, step) = at;
-        if let Some(missing) = sources.iter().find_map(|source| self.missing(rank, source.operand)) {
+        if let Some(missing) = sources.iter().find_map(|source| self.missing(rank, source.operand))
+        {
             return Ok(Some(missing));
         }
         let destinations = self.without_itself(at, sources, destinations, finish);
         if destinations.is_empty() {
             return Ok(None);
         }
-        let sends_ll = destinations.iter().any(|operand| matches!(operand, Operand::PeerSlot { link, .. } if link.lane == Lane::Ll));
+        let sends_ll = destinations.iter().any(
+            |operand| matches!(operand, Operand::PeerSlot { link, .. } if link.lane == Lane::Ll),
+        );
         let stamp = sends_ll.then(|| self.ranks[rank].clock.publish());
         let mut brought = Vec::new();
         let mut read = Vec::with_capacity(sources.len());
@@ -171,15 +186,8 @@ impl<'a> Machine<'a> {
             .values
             .reduce(&read, tree, finish)
             .map_err(|fault| Violation::Arithmetic { rank, step, fault })?;
-        let copied = match sources {
-            [source] if !source.raw => self.place(at, source.operand),
-            _ => None,
-        };
         for &operand in destinations {
-            // Copied onto itself, in place, memory does not change, and executors leave it alone.
-            if copied.is_none() || self.place(at, operand) != copied {
-                self.write(at, operand, value, stamp.as_ref())?;
-            }
+            self.write(at, operand, value, stamp.as_ref())?;
         }
         for stamp in &brought {
             self.ranks[rank].clock.join(stamp);
@@ -187,145 +195,14 @@ impl<'a> Machine<'a> {
         Ok(None)
     }
 
-    /// The destinations but for a first one that is the source of a copy: the machine leaves that out.
-    fn without_itself<'b>(&self, at: At, sources: &[Source], destinations: &'b [Operand], finish: bool) -> &'b [Operand] {
-        let place = |operand| {
-            let (owner, buffer, chunk) = self.locate(at, operand).ok()?;
-            Some((owner, self.expectation.place(owner, buffer, chunk)))
-        };
-        match (sources, destinations) {
-            (&[Source { operand, raw: false }], [first, rest @ ..]) if !finish && place(operand).is_some() && place(operand) == place(*first) => rest,
-            _ => destinations,
-        }
-    }
-
     /// The LL message that has not come, if the operand is one.
     fn missing(&self, rank: usize, operand: Operand) -> Option<(Route, Awaited)> {
-        let Operand::Slot { link: Link { peer, lane: Lane::Ll }, message } = operand else { return None };
+        let Operand::Slot { link: Link { peer, lane: Lane::Ll }, message } = operand else {
+            return None;
+        };
         let route = Route { from: peer, to: rank, lane: Lane::Ll };
         let sent = self.routes.get(&route).map_or(0, |traffic| traffic.messages.len());
         (sent <= message as usize).then_some((route, Awaited::Message(operand)))
-    }
-
-    fn read(&mut self, (rank, step): At, operand: Operand, brought: &mut Vec<Stamp>) -> Result<Value, Violation> {
-        let undefined = Violation::Undefined { rank, step, operand };
-        let value = match operand {
-            Operand::Tokens => return Ok(self.values.tokens(rank)),
-            Operand::Slot { link, message } => return self.receive((rank, step), link, message, brought),
-            _ => {
-                let (owner, buffer, chunk) = self.locate((rank, step), operand)?;
-                let place = self.expectation.place(owner, buffer, chunk);
-                let clock = &self.ranks[rank].clock;
-                let (values, expectation) = (&mut self.values, &self.expectation);
-                let value = self.memories[owner]
-                    .read(place, || initial(values, expectation, owner, place), clock, clock.now())
-                    .map_err(|other| race((rank, step), operand, other))?;
-                value.ok_or(undefined)?
-            }
-        };
-        self.check_part((rank, step), operand, value)?;
-        Ok(value)
-    }
-
-    fn receive(
-        &mut self,
-        (rank, step): At,
-        link: Link,
-        message: u32,
-        brought: &mut Vec<Stamp>,
-    ) -> Result<Value, Violation> {
-        let route = Route { from: link.peer, to: rank, lane: link.lane };
-        let clock = &self.ranks[rank].clock;
-        let traffic = self.routes.entry(route).or_insert_with(Traffic::new);
-        match traffic.messages.get_mut(message as usize) {
-            Some(slot) if link.lane == Lane::Ll || clock.knows(slot.written) => {
-                brought.extend(slot.stamp.take());
-                slot.read = Some(clock.now());
-                traffic.received += 1;
-                Ok(slot.value)
-            }
-            _ => Err(Violation::Arrival { rank, step, operand: Operand::Slot { link, message } }),
-        }
-    }
-
-    fn write(&mut self, at: At, operand: Operand, value: Value, stamp: Option<&Stamp>) -> Result<(), Violation> {
-        let (rank, step) = at;
-        match operand {
-            Operand::PeerSlot { link, message } => self.send(at, link, message, value, stamp),
-            Operand::PeerTokens(peer) => {
-                if value != self.values.tokens(peer) {
-                    let value = self.values.text(value.id);
-                    return Err(Violation::Misplaced { rank, step, operand, value });
-                }
-                self.ranks[rank].tokens.insert(peer);
-                Ok(())
-            }
-            _ => {
-                self.check_part(at, operand, value)?;
-                let (owner, buffer, chunk) = self.locate(at, operand)?;
-                let place = self.expectation.place(owner, buffer, chunk);
-                let clock = &self.ranks[rank].clock;
-                self.memories[owner]
-                    .write(place, value, clock, clock.now())
-                    .map_err(|other| race(at, operand, other))
-            }
-        }
-    }
-
-    fn send(
-        &mut self,
-        (rank, step): At,
-        link: Link,
-        message: u32,
-        value: Value,
-        stamp: Option<&Stamp>,
-    ) -> Result<(), Violation> {
-        let route = Route { from: rank, to: link.peer, lane: link.lane };
-        let clock = &self.ranks[rank].clock;
-        let traffic = self.routes.entry(route).or_insert_with(Traffic::new);
-        // What the slot held before has been consumed if the head said so, or if some later event of the receiver is known.
-        let credit = i64::from(message) + 1 - i64::from(self.schedule.slots.on(link.lane));
-        let consumed = match usize::try_from(credit - 1) {
-            Ok(previous) => traffic.messages[previous].read,
-            Err(_) => Some(Event::start(link.peer)),
-        };
-        if traffic.head.awaited < credit && !consumed.is_some_and(|event| clock.knows(event)) {
-            let operand = Operand::PeerSlot { link, message };
-            return Err(Violation::Credit { rank, step, operand, reader: link.peer, credit });
-        }
-        let stamp = stamp.filter(|_| link.lane == Lane::Ll).cloned();
-        traffic.messages.push(Message { value, written: clock.now(), stamp, read: None });
-        if link.lane == Lane::Ll {
-            self.wake(link.peer, route);
-        }
-        Ok(())
-    }
-
-    /// Whose chunk of which buffer a memory operand is; a peer's only once it has said where that lies.
-    fn locate(&self, (rank, step): At, operand: Operand) -> Result<(usize, Buffer, usize), Violation> {
-        match operand {
-            Operand::Input(chunk) => Ok((rank, Buffer::Input, chunk)),
-            Operand::Output(chunk) => Ok((rank, Buffer::Output, chunk)),
-            Operand::Window { peer, buffer, chunk } if self.ranks[rank].tokens.contains(&peer) => Ok((peer, buffer, chunk)),
-            Operand::Window { peer, .. } => Err(Violation::Closed { rank, step, operand, peer }),
-            // Slots and tokens are handled before; the structure has been checked.
-            _ => Err(Violation::Undefined { rank, step, operand }),
-        }
-    }
-
-    /// The memory of an operand, if it is memory.
-    fn place(&self, at: At, operand: Operand) -> Option<(usize, Place)> {
-        let (owner, buffer, chunk) = self.locate(at, operand).ok()?;
-        Some((owner, self.expectation.place(owner, buffer, chunk)))
-    }
-
-    fn check_part(&self, at: At, operand: Operand, value: Value) -> Result<(), Violation> {
-        let (rank, step) = at;
-        let (owner, buffer, chunk) = self.locate(at, operand)?;
-        if self.values.part(value) == Some(self.expectation.part(owner, buffer, chunk)) {
-            return Ok(());
-        }
-        Err(Violation::Misplaced { rank, step, operand, value: self.values.text(value.id) })
     }
 
     /// At the end of a round every message has been announced, received and given back: each round begins as the one before.
@@ -338,18 +215,29 @@ impl<'a> Machine<'a> {
             if sent != received {
                 return Err(Violation::Unread { from, to, lane, sent, received });
             }
-            let (tail, head) = (Flag::Tail(Link { peer: to, lane }), Flag::Head(Link { peer: from, lane }));
+            let (tail, head) =
+                (Flag::Tail(Link { peer: to, lane }), Flag::Head(Link { peer: from, lane }));
             if lane == Lane::Slots && traffic.tail.value != sent {
-                return Err(Violation::Unannounced { rank: from, flag: tail, announced: traffic.tail.value, done: sent });
+                return Err(Violation::Unannounced {
+                    rank: from,
+                    flag: tail,
+                    announced: traffic.tail.value,
+                    done: sent,
+                });
             }
             if lane != Lane::Sync && traffic.head.value != sent {
-                return Err(Violation::Unannounced { rank: to, flag: head, announced: traffic.head.value, done: sent });
+                return Err(Violation::Unannounced {
+                    rank: to,
+                    flag: head,
+                    announced: traffic.head.value,
+                    done: sent,
+                });
             }
         }
         Ok(())
     }
 
-    fn wake(&mut self, rank: usize, route: Route) {
+    pub(super) fn wake(&mut self, rank: usize, route: Route) {
         if self.ranks[rank].blocked.is_some_and(|(on, _)| on == route) {
             self.ranks[rank].blocked = None;
             self.runnable.push_back(rank);
@@ -375,12 +263,13 @@ fn route_of(rank: usize, flag: Flag, end: End) -> Route {
     Route { from, to, lane: link.lane }
 }
 
-fn race((rank, step): At, operand: Operand, other: Conflict) -> Violation {
-    Violation::Race { rank, step, operand, other }
-}
-
 /// What a place holds when the call begins.
-fn initial(values: &mut Values, expectation: &Expectation, rank: usize, place: Place) -> Option<Value> {
+pub(super) fn initial(
+    values: &mut Values,
+    expectation: &Expectation,
+    rank: usize,
+    place: Place,
+) -> Option<Value> {
     let chunk = expectation.input_at(rank, place)?;
     Some(values.leaf(rank, expectation.part(rank, Buffer::Input, chunk)))
 }

@@ -49,7 +49,13 @@ impl Memory {
     }
 
     /// Writes to a place.
-    pub(super) fn write(&mut self, place: Place, value: Value, clock: &Clock, now: Event) -> Result<(), Conflict> {
+    pub(super) fn write(
+        &mut self,
+        place: Place,
+        value: Value,
+        clock: &Clock,
+        now: Event,
+    ) -> Result<(), Conflict> {
         let cell = self.open(place, || None, clock)?;
         if let Some(read) = cell.read.iter().find(|read| !clock.knows(**read)) {
             return Err(read.rank);

@@ -25,8 +25,11 @@ mod clock;
 mod expect;
 mod machine;
 mod memory;
+mod operand;
 mod route;
 mod structure;
+#[cfg(test)]
+mod tests;
 mod value;
 mod violation;
 
@@ -80,7 +83,8 @@ pub fn verify(schedule: Schedule, promise: Order, in_place: bool) -> Result<Veri
     structure::check(&schedule, in_place)?;
     let mut single_rounding = prove(&schedule, promise, false)?;
     if in_place {
-        single_rounding &= prove(&schedule, promise, true).map_err(|found| Violation::InPlace(Box::new(found)))?;
+        single_rounding &=
+            prove(&schedule, promise, true).map_err(|found| Violation::InPlace(Box::new(found)))?;
     }
     Ok(Verified { schedule, promise, in_place, single_rounding })
 }
@@ -115,15 +119,23 @@ struct Promises {
 
 impl Promises {
     /// Checks an output chunk; how often it has been rounded.
-    fn check(&mut self, machine: &mut Machine<'_>, rank: usize, chunk: usize) -> Result<u32, Violation> {
-        let found = machine.value(rank, Buffer::Output, chunk).ok_or(Violation::Missing { rank, chunk })?;
+    fn check(
+        &mut self,
+        machine: &mut Machine<'_>,
+        rank: usize,
+        chunk: usize,
+    ) -> Result<u32, Violation> {
+        let found =
+            machine.value(rank, Buffer::Output, chunk).ok_or(Violation::Missing { rank, chunk })?;
         let part = machine.expectation.part(rank, Buffer::Output, chunk);
         if machine.values.part(found) != Some(part) || !self.accepted.contains(&found.id) {
-            self.compare(machine, found.id, part, chunk).map_err(|expected| Violation::WrongValue {
-                rank,
-                chunk,
-                expected,
-                found: machine.values.text(found.id),
+            self.compare(machine, found.id, part, chunk).map_err(|expected| {
+                Violation::WrongValue {
+                    rank,
+                    chunk,
+                    expected,
+                    found: machine.values.text(found.id),
+                }
             })?;
             self.accepted.insert(found.id);
         }
@@ -131,7 +143,13 @@ impl Promises {
     }
 
     /// Compares; what is expected where it is something else.
-    fn compare(&self, machine: &mut Machine<'_>, found: value::Id, part: Part, chunk: usize) -> Result<(), String> {
+    fn compare(
+        &self,
+        machine: &mut Machine<'_>,
+        found: value::Id,
+        part: Part,
+        chunk: usize,
+    ) -> Result<(), String> {
         let collective = machine.expectation.collective;
         let values = &mut machine.values;
         let expected = if !collective.kind.reduces() {

@@ -3,7 +3,9 @@
 use super::expect::Expectation;
 use super::violation::{Malformed, Misuse, Violation};
 use crate::collective::Kind;
-use crate::schedule::{Buffer, Chunking, Flag, Instruction, Lane, Link, Operand, Schedule, Source, Tree};
+use crate::schedule::{
+    Buffer, Chunking, Flag, Instruction, Lane, Link, Operand, Schedule, Source, Tree,
+};
 use oxccl_kernels::format::{MAX_OPERANDS, MAX_TREE_SOURCES};
 use std::collections::{BTreeMap, HashSet};
 
@@ -42,7 +44,9 @@ fn check_schedule(schedule: &Schedule, in_place: bool) -> Result<(), Malformed> 
     }
     let chunking = (schedule.input, schedule.output);
     let fits = match collective.kind {
-        Kind::AllReduce | Kind::Broadcast | Kind::Reduce | Kind::SendRecv => chunking.0 == chunking.1,
+        Kind::AllReduce | Kind::Broadcast | Kind::Reduce | Kind::SendRecv => {
+            chunking.0 == chunking.1
+        }
         Kind::ReduceScatter | Kind::Scatter => chunking == (Chunking::PerRank, Chunking::Whole),
         Kind::AllGather | Kind::Gather => chunking == (Chunking::Whole, Chunking::PerRank),
         Kind::AllToAll => chunking == (Chunking::PerRank, Chunking::PerRank),
@@ -70,11 +74,17 @@ struct Turns {
 
 impl Turns {
     fn check(&mut self, instruction: &Instruction) -> Result<(), (Operand, u32)> {
-        let Instruction::ReduceCopy { sources, destinations, .. } = instruction else { return Ok(()) };
+        let Instruction::ReduceCopy { sources, destinations, .. } = instruction else {
+            return Ok(());
+        };
         for operand in sources.iter().map(|source| &source.operand).chain(destinations) {
             let (next, message) = match *operand {
-                Operand::Slot { link, message } => (self.received.entry(link).or_default(), message),
-                Operand::PeerSlot { link, message } => (self.sent.entry(link).or_default(), message),
+                Operand::Slot { link, message } => {
+                    (self.received.entry(link).or_default(), message)
+                }
+                Operand::PeerSlot { link, message } => {
+                    (self.sent.entry(link).or_default(), message)
+                }
                 _ => continue,
             };
             if *next != message {
@@ -103,7 +113,8 @@ impl Checker<'_> {
             Instruction::ReduceCopy { sources, destinations, tree, finish } => {
                 shape(sources, destinations, *tree).map_err(|misuse| (None, misuse))?;
                 for source in sources {
-                    self.source(rank, source.operand).map_err(|misuse| (Some(source.operand), misuse))?;
+                    self.source(rank, source.operand)
+                        .map_err(|misuse| (Some(source.operand), misuse))?;
                 }
                 for &operand in destinations {
                     self.destination(rank, operand).map_err(|misuse| (Some(operand), misuse))?;
@@ -111,7 +122,8 @@ impl Checker<'_> {
                 if let Some(twice) = repeated(destinations) {
                     return Err((Some(twice), Misuse::Twice));
                 }
-                let reduces = sources.len() > 1 || *finish || sources.iter().any(|source| source.raw);
+                let reduces =
+                    sources.len() > 1 || *finish || sources.iter().any(|source| source.raw);
                 if reduces && !self.schedule.collective.kind.reduces() {
                     return Err((None, Misuse::DoesNotReduce));
                 }

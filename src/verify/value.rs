@@ -259,7 +259,8 @@ mod tests {
         let mut values = Values::default();
         let (a, b) = (values.leaf(0, PART), values.leaf(1, PART));
         let scaled = values.reduce(&[(a, true)], Tree::Left, false).unwrap();
-        let mut pair = |sources: &[(Value, bool)], finish| values.reduce(sources, Tree::Left, finish);
+        let mut pair =
+            |sources: &[(Value, bool)], finish| values.reduce(sources, Tree::Left, finish);
         assert_eq!(pair(&[(scaled, true), (b, true)], false), Err(Arithmetic::PremultipliedTwice));
         assert_eq!(pair(&[(scaled, false), (b, false)], false), Err(Arithmetic::NotPremultiplied));
         let result = pair(&[(scaled, false), (b, true)], true).unwrap();
@@ -272,6 +273,9 @@ mod tests {
     fn parts_do_not_mix() {
         let mut values = Values::default();
         let (a, b) = (values.leaf(0, PART), values.leaf(1, Part(0, 1)));
-        assert_eq!(values.reduce(&[(a, true), (b, true)], Tree::Left, false), Err(Arithmetic::Parts));
+        assert_eq!(
+            values.reduce(&[(a, true), (b, true)], Tree::Left, false),
+            Err(Arithmetic::Parts)
+        );
     }
 }

@@ -35,7 +35,9 @@ pub enum Violation {
         misuse: Misuse,
     },
     /// A message is sent or received out of turn: links are first in, first out.
-    #[error("rank {rank}, step {step}: {operand} is out of turn: the next message of this link is #{expected}")]
+    #[error(
+        "rank {rank}, step {step}: {operand} is out of turn: the next message of this link is #{expected}"
+    )]
     Message {
         /// The rank.
         rank: usize,
@@ -93,7 +95,10 @@ pub enum Violation {
         announced: i64,
     },
     /// A wait of a counter-only link that is not for the next signal.
-    #[error("rank {rank}, step {step}: waits for {} >= {value:+}, but the next signal is {expected:+}", name(flag))]
+    #[error(
+        "rank {rank}, step {step}: waits for {} >= {value:+}, but the next signal is {expected:+}",
+        name(flag)
+    )]
     SyncWait {
         /// The rank.
         rank: usize,
@@ -139,7 +144,9 @@ pub enum Violation {
         fault: Arithmetic,
     },
     /// A peer's buffer is used before it is known where it is.
-    #[error("rank {rank}, step {step}: {operand} is used before the tokens of rank {peer} have come")]
+    #[error(
+        "rank {rank}, step {step}: {operand} is used before the tokens of rank {peer} have come"
+    )]
     Closed {
         /// The rank.
         rank: usize,
@@ -151,7 +158,9 @@ pub enum Violation {
         peer: usize,
     },
     /// Two accesses to the same memory, one of them a write, and nothing orders them.
-    #[error("rank {rank}, step {step}: nothing orders the access to {operand} and that of rank {other}")]
+    #[error(
+        "rank {rank}, step {step}: nothing orders the access to {operand} and that of rank {other}"
+    )]
     Race {
         /// The rank of the access that was found second.
         rank: usize,

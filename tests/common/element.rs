@@ -191,7 +191,7 @@ fn decode(bits: u8, data_type: DataType) -> f32 {
     }
 }
 
-/// The 8-bit float nearest to a value, ties to the even one, saturating at the largest finite one: by search over all of them.
+/// The 8-bit float nearest to a value, ties to the even one, saturating at the largest finite one: by search among them.
 fn nearest(value: f32, data_type: DataType) -> u8 {
     let sign = if value.is_sign_negative() { 0x80 } else { 0 };
     if value.is_nan() {
@@ -199,14 +199,24 @@ fn nearest(value: f32, data_type: DataType) -> u8 {
     }
     let finite = if data_type == DataType::F8E4M3 { 0x7eu8 } else { 0x7b };
     let size = f64::from(value.abs());
-    let distance = |bits: u8| (f64::from(decode(bits, data_type)) - size).abs();
-    let mut best = 0u8;
-    for bits in 0..=finite {
-        let closer = distance(bits) < distance(best);
-        let even_tie = distance(bits) == distance(best) && bits & 1 == 0;
-        if closer || even_tie {
-            best = bits;
-        }
+    let exact = |bits: u8| f64::from(decode(bits, data_type));
+    // Positive bit patterns are in the order of their values.
+    let above = PATTERNS[..=usize::from(finite)].partition_point(|bits| exact(*bits) < size) as u8;
+    if above == 0 || above > finite {
+        return sign | above.min(finite);
     }
-    sign | best
+    let (down, up) = (size - exact(above - 1), exact(above) - size);
+    let odd = (above - 1) & 1 == 1;
+    sign | if up < down || (up == down && odd) { above } else { above - 1 }
 }
+
+/// Positive bit patterns.
+static PATTERNS: [u8; 128] = {
+    let mut patterns = [0; 128];
+    let mut i = 0;
+    while i < 128 {
+        patterns[i] = i as u8;
+        i += 1;
+    }
+    patterns
+};

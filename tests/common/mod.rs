@@ -1,5 +1,5 @@
 //! What tests share: random elements, and the reference that says what a collective must yield, bit for bit.
-#![allow(dead_code)]
+#![allow(dead_code, unreachable_pub)]
 
 pub mod element;
 pub mod reference;

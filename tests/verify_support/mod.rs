@@ -2,25 +2,25 @@
 
 #![allow(dead_code, reason = "each test uses its part")]
 
-pub mod model;
+pub(crate) mod model;
 
 use oxccl::algorithms::{Entry, catalogue};
 use oxccl::collective::{Collective, Kind, Order};
 use oxccl::schedule::{Schedule, Slots};
 
-pub const SLOTS: Slots = Slots { ll: 2, slots: 2 };
+pub(crate) const SLOTS: Slots = Slots { ll: 2, slots: 2 };
 
 /// A schedule and what it promises.
 #[derive(Clone, Debug)]
-pub struct Case {
-    pub name: String,
-    pub schedule: Schedule,
-    pub order: Order,
-    pub in_place: bool,
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) schedule: Schedule,
+    pub(crate) order: Order,
+    pub(crate) in_place: bool,
 }
 
 impl Case {
-    pub fn new(entry: &Entry, ranks: usize, order: Order) -> Case {
+    pub(crate) fn new(entry: &Entry, ranks: usize, order: Order) -> Case {
         let root = ranks / 2;
         let collective = match entry.kind {
             Kind::Broadcast | Kind::Reduce | Kind::Gather | Kind::Scatter => {
@@ -30,7 +30,10 @@ impl Case {
             kind => Collective::new(kind, ranks),
         };
         Case {
-            name: format!("{} {} {} {order}, {ranks} ranks", entry.kind, entry.algorithm, entry.encoding),
+            name: format!(
+                "{} {} {} {order}, {ranks} ranks",
+                entry.kind, entry.algorithm, entry.encoding
+            ),
             schedule: entry.schedule(collective, order, SLOTS),
             order,
             in_place: entry.in_place,
@@ -38,21 +41,23 @@ impl Case {
     }
 
     /// The same with another schedule.
-    pub fn with(&self, schedule: Schedule) -> Case {
+    pub(crate) fn with(&self, schedule: Schedule) -> Case {
         Case { schedule, ..self.clone() }
     }
 
-    pub fn is_accepted(&self) -> bool {
+    pub(crate) fn is_accepted(&self) -> bool {
         oxccl::verify::verify(self.schedule.clone(), self.order, self.in_place).is_ok()
     }
 }
 
 /// Every algorithm with this many ranks, in every order that it keeps.
-pub fn cases(ranks: usize) -> Vec<Case> {
+pub(crate) fn cases(ranks: usize) -> Vec<Case> {
     let orders = |entry: &Entry| match entry.ordered && entry.kind.reduces() {
         true => vec![Order::Any, Order::Rank, Order::Tree],
         false => vec![Order::Any],
     };
-    let case = |entry: &'static Entry| orders(entry).into_iter().map(move |order| Case::new(entry, ranks, order));
+    let case = |entry: &'static Entry| {
+        orders(entry).into_iter().map(move |order| Case::new(entry, ranks, order))
+    };
     catalogue().flat_map(case).collect()
 }

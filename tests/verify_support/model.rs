@@ -12,12 +12,13 @@ const ELEMENTS: usize = 2;
 const POISON: u64 = 0xdead_beef_dead_beef;
 
 /// Runs a case with this seed.
-pub fn run(case: &Case, in_place: bool, seed: u64) -> Result<(), String> {
+pub(crate) fn run(case: &Case, in_place: bool, seed: u64) -> Result<(), String> {
     let windows = case.schedule.uses_windows();
     let (launches, rounds) = if windows { (5, 1) } else { (2, 3) };
     let mut model = Model::new(case, in_place, seed, launches, rounds);
     loop {
-        let runnable: Vec<usize> = (0..model.ranks.len()).filter(|&rank| model.can_go_on(rank)).collect();
+        let runnable: Vec<usize> =
+            (0..model.ranks.len()).filter(|&rank| model.can_go_on(rank)).collect();
         if runnable.is_empty() {
             break;
         }
@@ -141,8 +142,12 @@ impl<'a> Model<'a> {
         let mut moves: HashMap<Link, (i64, i64)> = HashMap::new();
         for instruction in &self.case.schedule.ranks[rank] {
             match instruction {
-                Instruction::Signal { flag: Flag::Tail(link), .. } if link.lane == Lane::Sync => moves.entry(*link).or_default().0 += 1,
-                Instruction::Wait { flag: Flag::Tail(link), .. } if link.lane == Lane::Sync => moves.entry(*link).or_default().1 += 1,
+                Instruction::Signal { flag: Flag::Tail(link), .. } if link.lane == Lane::Sync => {
+                    moves.entry(*link).or_default().0 += 1
+                }
+                Instruction::Wait { flag: Flag::Tail(link), .. } if link.lane == Lane::Sync => {
+                    moves.entry(*link).or_default().1 += 1
+                }
                 Instruction::ReduceCopy { sources, destinations, .. } => {
                     for operand in destinations {
                         if let Operand::PeerSlot { link, .. } = operand {
@@ -177,14 +182,18 @@ impl<'a> Model<'a> {
         let collective = self.case.schedule.collective;
         let launch = self.ranks[rank].launch;
         let (inputs, outputs) = self.chunks();
-        for (round, element) in (0..self.rounds).flat_map(|round| (0..ELEMENTS).map(move |element| (round, element))) {
+        for (round, element) in
+            (0..self.rounds).flat_map(|round| (0..ELEMENTS).map(move |element| (round, element)))
+        {
             for chunk in 0..outputs {
                 let place = self.place(rank, Buffer::Output, chunk, round, element);
                 self.ranks[rank].memory.insert(place, POISON);
             }
             for chunk in (0..inputs).filter(|_| collective.has_input(rank)) {
                 let place = self.place(rank, Buffer::Input, chunk, round, element);
-                self.ranks[rank].memory.insert(place, contribution(launch, round, rank, chunk, element));
+                self.ranks[rank]
+                    .memory
+                    .insert(place, contribution(launch, round, rank, chunk, element));
             }
         }
     }
@@ -192,10 +201,20 @@ impl<'a> Model<'a> {
     fn check(&self, rank: usize) -> Result<(), String> {
         let collective = self.case.schedule.collective;
         let launch = self.ranks[rank].launch;
+        if collective.kind == Kind::Barrier {
+            return match self.ranks.iter().position(|peer| peer.launch < launch) {
+                Some(peer) => {
+                    Err(format!("rank {rank} leaves barrier {launch} before rank {peer} enters it"))
+                }
+                None => Ok(()),
+            };
+        }
         if !collective.has_output(rank) {
             return Ok(());
         }
-        for (round, element) in (0..self.rounds).flat_map(|round| (0..ELEMENTS).map(move |element| (round, element))) {
+        for (round, element) in
+            (0..self.rounds).flat_map(|round| (0..ELEMENTS).map(move |element| (round, element)))
+        {
             for chunk in 0..self.chunks().1 {
                 let of = |peer, chunk| contribution(launch, round, peer, chunk, element);
                 let expected = match collective.kind {
@@ -205,11 +224,14 @@ impl<'a> Model<'a> {
                     Kind::AllToAll => of(chunk, rank),
                     Kind::Scatter => of(collective.root, rank),
                     Kind::Broadcast | Kind::SendRecv => of(collective.root, chunk),
-                    Kind::Barrier => return Ok(()),
+                    Kind::Barrier => unreachable!("it has no output"),
                 };
-                let found = self.ranks[rank].memory[&self.place(rank, Buffer::Output, chunk, round, element)];
+                let found = self.ranks[rank].memory
+                    [&self.place(rank, Buffer::Output, chunk, round, element)];
                 if found != expected {
-                    return Err(format!("rank {rank}, launch {launch}, round {round}: output chunk {chunk} is wrong"));
+                    return Err(format!(
+                        "rank {rank}, launch {launch}, round {round}: output chunk {chunk} is wrong"
+                    ));
                 }
             }
         }
@@ -222,7 +244,14 @@ impl<'a> Model<'a> {
         finished(self.fold(&all, tree))
     }
 
-    fn reduce(&mut self, rank: usize, sources: &[Source], tree: Tree, finish: bool, element: usize) -> Result<u64, String> {
+    fn reduce(
+        &mut self,
+        rank: usize,
+        sources: &[Source],
+        tree: Tree,
+        finish: bool,
+        element: usize,
+    ) -> Result<u64, String> {
         let mut values = Vec::new();
         for source in sources {
             let value = self.read(rank, source.operand, element)?;
@@ -236,9 +265,15 @@ impl<'a> Model<'a> {
     fn fold(&self, values: &[u64], tree: Tree) -> u64 {
         match (values, tree) {
             ([value], _) => *value,
-            (_, Tree::Left) => values[1..].iter().fold(values[0], |left, right| self.pair(left, *right)),
+            (_, Tree::Left) => {
+                values[1..].iter().fold(values[0], |left, right| self.pair(left, *right))
+            }
             (_, Tree::Aligned) => {
-                let middle = (1..).map(|level| 1 << level).take_while(|half| *half < values.len()).last().unwrap_or(1);
+                let middle = (1..)
+                    .map(|level| 1 << level)
+                    .take_while(|half| *half < values.len())
+                    .last()
+                    .unwrap_or(1);
                 self.pair(self.fold(&values[..middle], tree), self.fold(&values[middle..], tree))
             }
         }
@@ -252,16 +287,24 @@ impl<'a> Model<'a> {
     }
 
     fn has_come(&self, rank: usize, operand: Operand, element: usize) -> bool {
-        let Operand::Slot { link: Link { peer, lane: Lane::Ll }, .. } = operand else { return true };
+        let Operand::Slot { link: Link { peer, lane: Lane::Ll }, .. } = operand else {
+            return true;
+        };
         let (slot, message) = self.slot(rank, operand, true);
         let connection = self.routes.get(&(peer, rank, Lane::Ll));
-        connection.and_then(|c| c.slots.get(&(slot, element))).is_some_and(|(number, _)| *number == message)
+        connection
+            .and_then(|c| c.slots.get(&(slot, element)))
+            .is_some_and(|(number, _)| *number == message)
     }
 
     fn read(&self, rank: usize, operand: Operand, element: usize) -> Result<u64, String> {
         let round = self.ranks[rank].round;
         let memory = |owner: usize, buffer, chunk| {
-            self.ranks[owner].memory.get(&self.place(owner, buffer, chunk, round, element)).copied().unwrap_or(POISON)
+            self.ranks[owner]
+                .memory
+                .get(&self.place(owner, buffer, chunk, round, element))
+                .copied()
+                .unwrap_or(POISON)
         };
         Ok(match operand {
             Operand::Input(chunk) => memory(rank, Buffer::Input, chunk),
@@ -271,13 +314,21 @@ impl<'a> Model<'a> {
             Operand::Slot { link, .. } => {
                 let (slot, _) = self.slot(rank, operand, true);
                 let connection = self.routes.get(&(link.peer, rank, link.lane));
-                connection.and_then(|c| c.slots.get(&(slot, element))).map_or(POISON, |(_, datum)| *datum)
+                connection
+                    .and_then(|c| c.slots.get(&(slot, element)))
+                    .map_or(POISON, |(_, datum)| *datum)
             }
             Operand::PeerSlot { .. } | Operand::PeerTokens(_) => return Err("write-only".into()),
         })
     }
 
-    fn write(&mut self, rank: usize, operand: Operand, element: usize, value: u64) -> Result<(), String> {
+    fn write(
+        &mut self,
+        rank: usize,
+        operand: Operand,
+        element: usize,
+        value: u64,
+    ) -> Result<(), String> {
         let round = self.ranks[rank].round;
         let (owner, buffer, chunk) = match operand {
             Operand::Output(chunk) => (rank, Buffer::Output, chunk),
@@ -298,7 +349,10 @@ impl<'a> Model<'a> {
 
     /// A message's slot and its number since the beginning, from 1.
     fn slot(&self, rank: usize, operand: Operand, receives: bool) -> (i64, i64) {
-        let (Operand::Slot { link, message } | Operand::PeerSlot { link, message }) = operand else { return (0, 0) };
+        let (Operand::Slot { link, message } | Operand::PeerSlot { link, message }) = operand
+        else {
+            return (0, 0);
+        };
         let (sent, received) = self.ranks[rank].cursors.get(&link).copied().unwrap_or_default();
         let number = if receives { received } else { sent } + i64::from(message);
         (number % i64::from(self.case.schedule.slots.on(link.lane)), number + 1)
@@ -308,7 +362,11 @@ impl<'a> Model<'a> {
         let (Flag::Tail(link) | Flag::Head(link)) = flag;
         let (sent, received) = self.ranks[rank].cursors.get(&link).copied().unwrap_or_default();
         let sends = matches!(flag, Flag::Tail(_)) != waits;
-        if sends { ((rank, link.peer, link.lane), sent) } else { ((link.peer, rank, link.lane), received) }
+        if sends {
+            ((rank, link.peer, link.lane), sent)
+        } else {
+            ((link.peer, rank, link.lane), received)
+        }
     }
 
     fn chunks(&self) -> (usize, usize) {
@@ -317,7 +375,14 @@ impl<'a> Model<'a> {
     }
 
     /// In place, an output chunk and an input chunk are the same memory.
-    fn place(&self, rank: usize, buffer: Buffer, chunk: usize, round: usize, element: usize) -> Place {
+    fn place(
+        &self,
+        rank: usize,
+        buffer: Buffer,
+        chunk: usize,
+        round: usize,
+        element: usize,
+    ) -> Place {
         let collective = self.case.schedule.collective;
         let one = self.in_place && collective.has_input(rank) && collective.has_output(rank);
         let chunk = match (collective.kind, buffer) {
@@ -335,7 +400,9 @@ impl<'a> Model<'a> {
 }
 
 fn contribution(launch: usize, round: usize, rank: usize, chunk: usize, element: usize) -> u64 {
-    [launch, round, rank, chunk, element].into_iter().fold(1, |value, part| mix(value ^ mix(part as u64 + 1)))
+    [launch, round, rank, chunk, element]
+        .into_iter()
+        .fold(1, |value, part| mix(value ^ mix(part as u64 + 1)))
 }
 
 fn premultiplied(value: u64) -> u64 {

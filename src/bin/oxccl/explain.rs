@@ -2,13 +2,13 @@
 
 use clap::Args;
 use oxccl::algorithms::{Algorithm, Encoding, find};
-use oxccl::schedule::{Buffer, Instruction, Lane, Layout, Operand, Schedule};
+use oxccl::schedule::{Buffer, Instruction, Lane, Layout, Operand, SLOTS, Schedule};
 use oxccl::tune::{self, Plan, Question};
 use oxccl::{Collective, Config, DataType, Kind, OpKind, Order, data_type_name};
 
 use crate::bench::{Case, Shape};
 use crate::failure::Failure;
-use crate::options::{self, SLOTS, Size};
+use crate::options::{self, Size};
 
 /// Prints the schedule that a call would choose, and why.
 ///
@@ -132,7 +132,6 @@ impl ExplainOptions {
             pin,
             slot_bytes: config.slot_bytes,
             ll_slot_bytes: config.ll_slot_bytes,
-            max_channels: config.max_channels.max(pin.channels.unwrap_or(1)),
         })
     }
 

@@ -2,11 +2,7 @@
 
 use std::str::FromStr;
 
-use oxccl::schedule::Slots;
 use oxccl::{DATA_TYPES, DataType, Kind, OpKind, data_type_name};
-
-/// Slots per connection, as communicators have them.
-pub(crate) const SLOTS: Slots = Slots { ll: 16, slots: 4 };
 
 /// A number of bytes, with K, M or G for powers of 1,024 (nccl-tests' sizes; `KiB`, `MB` and so on
 /// mean the same).

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use clap::Args;
 use oxccl::algorithms::{Entry, catalogue};
+use oxccl::schedule::SLOTS;
 use oxccl::{Collective, Kind, Order};
 
 use crate::failure::Failure;
@@ -74,7 +75,7 @@ fn orders(entry: &Entry) -> Vec<Order> {
 
 fn verify(entry: &Entry, collective: Collective, order: Order) -> bool {
     let name = format!("{} {} {} order {order}", entry.kind, entry.algorithm, entry.encoding);
-    let schedule = entry.schedule(collective, order, options::SLOTS);
+    let schedule = entry.schedule(collective, order, SLOTS);
     let steps: usize = schedule.ranks.iter().map(Vec::len).sum();
     let start = Instant::now();
     match oxccl::verify::verify(schedule, order, entry.in_place) {

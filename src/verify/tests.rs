@@ -1,0 +1,376 @@
+//! Each violation by name, on schedules small enough to be read.
+
+use super::*;
+use crate::collective::Collective;
+use crate::schedule::{
+    Chunking, Flag, Instruction, Lane, Link, Operand, RankBuilder, Read, Slots, Source, Write,
+};
+
+const SLOTS: Slots = Slots { ll: 2, slots: 2 };
+
+fn link(peer: usize, lane: Lane) -> Link {
+    Link { peer, lane }
+}
+
+fn schedule(
+    collective: Collective,
+    chunking: (Chunking, Chunking),
+    part: impl Fn(&mut RankBuilder),
+) -> Schedule {
+    let list = |rank| {
+        let mut builder = RankBuilder::new(rank, SLOTS, Tree::Left);
+        part(&mut builder);
+        builder.finish()
+    };
+    let ranks = (0..collective.ranks).map(list).collect();
+    Schedule { collective, input: chunking.0, output: chunking.1, slots: SLOTS, ranks }
+}
+
+const WHOLE: (Chunking, Chunking) = (Chunking::Whole, Chunking::Whole);
+const GATHER: (Chunking, Chunking) = (Chunking::Whole, Chunking::PerRank);
+
+/// Both ranks send their input to the other and reduce the two, by rank.
+fn exchange(lane: Lane) -> Schedule {
+    schedule(Collective::new(Kind::AllReduce, 2), WHOLE, |b| {
+        let peer = 1 - b.rank();
+        b.send(Operand::Input(0), link(peer, lane));
+        let mut reads = [Read::Raw(Operand::Input(0)), Read::RecvRaw(link(peer, lane))];
+        reads.rotate_left(b.rank());
+        b.transfer(&reads, &[Write::To(Operand::Output(0))], true);
+    })
+}
+
+/// Both ranks fetch the other's input in place.
+fn fetch() -> Schedule {
+    schedule(Collective::new(Kind::AllGather, 2), GATHER, |b| {
+        let peer = 1 - b.rank();
+        b.enter(&[peer]);
+        b.copy(Operand::Input(0), &[Operand::Output(b.rank())]);
+        b.copy(Operand::Window { peer, buffer: Buffer::Input, chunk: 0 }, &[Operand::Output(peer)]);
+        b.barrier(&[peer]);
+    })
+}
+
+fn refused(schedule: Schedule) -> Violation {
+    verify(schedule, Order::Any, false).expect_err("it is wrong")
+}
+
+fn position(schedule: &Schedule, rank: usize, wanted: impl Fn(&Instruction) -> bool) -> usize {
+    schedule.ranks[rank].iter().position(wanted).expect("it is there")
+}
+
+#[test]
+fn an_exchange_is_proven_in_every_promise() {
+    for lane in [Lane::Ll, Lane::Slots] {
+        for promise in [Order::Any, Order::Rank, Order::Tree] {
+            let verified = verify(exchange(lane), promise, true).expect("it is right");
+            assert!(verified.single_rounding() && verified.in_place());
+            assert_eq!(verified.promise(), promise);
+            assert_eq!(verified.schedule(), &exchange(lane));
+        }
+    }
+    verify(fetch(), Order::Any, true).expect("it is right");
+}
+
+#[test]
+fn partial_results_are_rounded_again() {
+    // A chain of three: rank 1 stores the sum of two in a slot.
+    let chain = schedule(Collective::rooted(Kind::Reduce, 3, 2), WHOLE, |b| {
+        let own = Read::Raw(Operand::Input(0));
+        let (next, previous) =
+            (link(b.rank() + 1, Lane::Slots), link(b.rank().wrapping_sub(1), Lane::Slots));
+        match b.rank() {
+            0 => b.send(Operand::Input(0), next),
+            1 => b.transfer(&[Read::RecvRaw(previous), own], &[Write::Send(next)], false),
+            _ => b.transfer(&[Read::Recv(previous), own], &[Write::To(Operand::Output(0))], true),
+        }
+    });
+    let verified = verify(chain.clone(), Order::Rank, true).expect("a left fold by rank");
+    assert!(!verified.single_rounding());
+    verify(chain, Order::Tree, true).expect("of three, it is the tree as well");
+}
+
+#[test]
+fn waiting_for_each_other_is_a_deadlock() {
+    let both_wait = schedule(Collective::new(Kind::AllGather, 2), GATHER, |b| {
+        let peer = 1 - b.rank();
+        b.recv_copy(link(peer, Lane::Slots), Operand::Output(peer));
+        b.send(Operand::Input(0), link(peer, Lane::Slots));
+        b.copy(Operand::Input(0), &[Operand::Output(b.rank())]);
+    });
+    let stuck = |rank, peer| Stuck {
+        rank,
+        step: 0,
+        peer,
+        awaited: Awaited::Counter {
+            flag: Flag::Tail(link(peer, Lane::Slots)),
+            value: 1,
+            reached: 0,
+        },
+    };
+    let violation = refused(both_wait);
+    assert_eq!(violation, Violation::Deadlock(vec![stuck(0, 1), stuck(1, 0)]));
+    assert!(
+        violation
+            .to_string()
+            .contains("rank 0, step 0 waits for rank 1: 1.slots.tail is +0, not +1")
+    );
+}
+
+#[test]
+fn a_credit_is_needed_for_every_slot() {
+    let mut one_more = exchange(Lane::Slots);
+    let credit =
+        position(&one_more, 0, |one| matches!(one, Instruction::Wait { flag: Flag::Head(_), .. }));
+    let Instruction::Wait { value, .. } = &mut one_more.ranks[0][credit] else { unreachable!() };
+    *value -= 1;
+    let found = refused(one_more);
+    assert!(matches!(found, Violation::Credit { rank: 0, reader: 1, credit: -1, .. }), "{found}");
+}
+
+/// A rank that has heard from its peer in this round knows that earlier rounds are over there, and that all slots are free.
+#[test]
+fn an_answer_needs_no_credit() {
+    let collective = Collective::rooted(Kind::Gather, 2, 0);
+    let mut answer = schedule(collective, GATHER, |b| match b.rank() {
+        0 => {
+            b.send(Operand::Tokens, link(1, Lane::Ll));
+            b.copy(Operand::Input(0), &[Operand::Output(0)]);
+            b.recv_copy(link(1, Lane::Slots), Operand::Output(1));
+        }
+        _ => {
+            b.recv_copy(link(0, Lane::Ll), Operand::PeerTokens(0));
+            b.send(Operand::Input(0), link(0, Lane::Slots));
+        }
+    });
+    let credit =
+        position(&answer, 1, |one| matches!(one, Instruction::Wait { flag: Flag::Head(_), .. }));
+    answer.ranks[1].remove(credit);
+    verify(answer, Order::Any, true).expect("the tokens say that rank 0 has entered");
+}
+
+#[test]
+fn an_arrival_has_to_be_awaited() {
+    let mut blind = exchange(Lane::Slots);
+    let wait =
+        position(&blind, 1, |one| matches!(one, Instruction::Wait { flag: Flag::Tail(_), .. }));
+    blind.ranks[1].remove(wait);
+    assert!(matches!(refused(blind), Violation::Arrival { rank: 1, .. }));
+}
+
+#[test]
+fn messages_and_counters_say_the_same() {
+    let mut silent = exchange(Lane::Ll);
+    silent.ranks[0].pop();
+    let head = Flag::Head(link(1, Lane::Ll));
+    assert_eq!(
+        refused(silent),
+        Violation::Unannounced { rank: 0, flag: head, announced: 0, done: 1 }
+    );
+
+    let mut boast = exchange(Lane::Ll);
+    boast.ranks[0].pop();
+    boast.ranks[0].push(Instruction::Signal { flag: head, value: 2 });
+    assert!(matches!(
+        refused(boast),
+        Violation::Signal { rank: 0, value: 2, done: 1, announced: 0, .. }
+    ));
+
+    let mut late = exchange(Lane::Ll);
+    for instruction in &mut late.ranks[0] {
+        if let Instruction::ReduceCopy { destinations, .. } = instruction {
+            for operand in destinations {
+                if let Operand::PeerSlot { message, .. } = operand {
+                    *message = 1;
+                }
+            }
+        }
+    }
+    assert!(matches!(refused(late), Violation::Message { rank: 0, expected: 0, .. }));
+
+    let unread = schedule(Collective::rooted(Kind::Broadcast, 2, 0), WHOLE, |b| match b.rank() {
+        0 => {
+            b.send(Operand::Input(0), link(1, Lane::Ll));
+            b.send(Operand::Input(0), link(1, Lane::Ll));
+            b.copy(Operand::Input(0), &[Operand::Output(0)]);
+        }
+        _ => b.recv_copy(link(0, Lane::Ll), Operand::Output(0)),
+    });
+    assert_eq!(
+        refused(unread),
+        Violation::Unread { from: 0, to: 1, lane: Lane::Ll, sent: 2, received: 1 }
+    );
+}
+
+#[test]
+fn windows_open_with_the_tokens_and_close_with_the_exit_barrier() {
+    let is_fetch = |one: &Instruction| one.uses_window();
+    let mut early = fetch();
+    let step = position(&early, 0, is_fetch);
+    let copy = early.ranks[0].remove(step);
+    early.ranks[0].insert(0, copy);
+    assert!(matches!(refused(early), Violation::Closed { rank: 0, step: 0, peer: 1, .. }));
+
+    // No exit barrier at all: rank 1 is gone when rank 0 comes to fetch.
+    let mut open = fetch();
+    for list in &mut open.ranks {
+        list.truncate(list.len() - 2);
+    }
+    let found = refused(open);
+    assert!(matches!(found, Violation::Race { rank: 0, other: 1, .. }), "{found}");
+
+    // Rank 1 does not say when it has fetched.
+    let mut silent = fetch();
+    let wait = silent.ranks[0].pop();
+    assert!(matches!(wait, Some(Instruction::Wait { .. })));
+    let signal =
+        position(&silent, 1, |one| matches!(one, Instruction::Signal { flag: Flag::Tail(_), .. }));
+    silent.ranks[1].remove(signal);
+    let input = Violation::Leaves { rank: 0, peer: 1, buffer: Buffer::Input, chunk: 0 };
+    assert_eq!(refused(silent), input);
+}
+
+#[test]
+fn unordered_accesses_are_a_race() {
+    // Rank 0 fetches what rank 1 has copied to its output, without waiting until it has.
+    let hasty = schedule(Collective::new(Kind::AllGather, 2), GATHER, |b| {
+        let peer = 1 - b.rank();
+        let copy = Operand::Window { peer, buffer: Buffer::Output, chunk: peer };
+        let input = Operand::Window { peer, buffer: Buffer::Input, chunk: 0 };
+        b.enter(&[peer]);
+        b.copy(Operand::Input(0), &[Operand::Output(b.rank())]);
+        b.copy(if b.rank() == 0 { copy } else { input }, &[Operand::Output(peer)]);
+        b.barrier(&[peer]);
+    });
+    let found = refused(hasty);
+    assert!(matches!(found, Violation::Race { rank: 0, other: 1, .. }), "{found}");
+}
+
+#[test]
+fn in_place_something_may_be_overwritten_that_is_needed() {
+    let rotated =
+        schedule(Collective::new(Kind::AllToAll, 2), (Chunking::PerRank, Chunking::PerRank), |b| {
+            let peer = 1 - b.rank();
+            b.enter(&[peer]);
+            b.copy(Operand::Input(b.rank()), &[Operand::Output(b.rank())]);
+            b.copy(
+                Operand::Window { peer, buffer: Buffer::Input, chunk: b.rank() },
+                &[Operand::Output(peer)],
+            );
+            b.barrier(&[peer]);
+        });
+    verify(rotated.clone(), Order::Any, false).expect("with separate buffers it is right");
+    let found = verify(rotated, Order::Any, true).expect_err("in place it is not");
+    assert!(matches!(found, Violation::InPlace(_)), "{found}");
+}
+
+#[test]
+fn values_must_be_what_was_promised() {
+    let missing = schedule(Collective::new(Kind::AllReduce, 2), WHOLE, |_| {});
+    assert_eq!(refused(missing), Violation::Missing { rank: 0, chunk: 0 });
+
+    let mut alone = exchange(Lane::Ll);
+    for instruction in &mut alone.ranks[0] {
+        if let Instruction::ReduceCopy { sources, .. } = instruction {
+            sources.insert(0, sources[0]);
+            sources.truncate(if sources.len() == 2 { 1 } else { 3 });
+        }
+    }
+    let found = refused(alone);
+    let Violation::WrongValue { rank: 0, chunk: 0, expected, found } = found else {
+        panic!("{found}")
+    };
+    assert_eq!(expected, "every rank's contribution once (rank 0 contributes more than once)");
+    assert_eq!(found, "final ((x0[0] + x0[0]) + x1[0])");
+
+    let mut swapped = exchange(Lane::Ll);
+    for instruction in &mut swapped.ranks[1] {
+        if let Instruction::ReduceCopy { sources, .. } = instruction {
+            sources.reverse();
+        }
+    }
+    verify(swapped.clone(), Order::Any, true).expect("any order will do");
+    let found = verify(swapped, Order::Rank, true).expect_err("not this one");
+    assert!(
+        found.to_string().ends_with("should be final (x0[0] + x1[0]) and is final (x1[0] + x0[0])"),
+        "{found}"
+    );
+}
+
+#[test]
+fn a_barrier_holds_every_rank() {
+    let ring = |steps: usize| {
+        schedule(Collective::new(Kind::Barrier, 3), WHOLE, move |b| {
+            let (next, previous) = ((b.rank() + 1) % 3, (b.rank() + 2) % 3);
+            for _ in 0..steps {
+                b.send(Operand::Tokens, link(next, Lane::Ll));
+                b.recv_copy(link(previous, Lane::Ll), Operand::PeerTokens(previous));
+            }
+        })
+    };
+    assert_eq!(refused(ring(1)), Violation::LeavesBarrier { rank: 0, peer: 1 });
+    verify(ring(2), Order::Any, false).expect("twice around three ranks");
+}
+
+#[test]
+fn operands_are_checked_before_anything_runs() {
+    let copy = |source, destination| Instruction::ReduceCopy {
+        sources: vec![Source::plain(source)],
+        destinations: vec![destination],
+        tree: Tree::Left,
+        finish: false,
+    };
+    let misuse = |instruction| {
+        let mut schedule = fetch();
+        schedule.ranks[1] = vec![instruction];
+        match refused(schedule) {
+            Violation::Operand { rank: 1, step: 0, misuse, .. } => misuse,
+            Violation::Instruction { rank: 1, step: 0, misuse } => misuse,
+            other => panic!("{other}"),
+        }
+    };
+    let (input, output) = (Operand::Input(0), Operand::Output(0));
+    let slot = |link| Operand::Slot { link, message: 0 };
+    let window = |peer, buffer| Operand::Window { peer, buffer, chunk: 0 };
+    assert_eq!(misuse(copy(Operand::PeerTokens(0), output)), Misuse::WriteOnly);
+    assert_eq!(misuse(copy(input, input)), Misuse::ReadOnly);
+    assert_eq!(misuse(copy(input, window(0, Buffer::Input))), Misuse::ReadOnly);
+    assert_eq!(misuse(copy(window(1, Buffer::Input), output)), Misuse::OwnPeer);
+    assert_eq!(misuse(copy(window(2, Buffer::Input), output)), Misuse::NoSuchRank);
+    assert_eq!(misuse(copy(Operand::Input(1), output)), Misuse::NoSuchChunk);
+    assert_eq!(misuse(copy(slot(link(0, Lane::Sync)), output)), Misuse::NoSlots);
+    assert_eq!(
+        misuse(Instruction::Signal { flag: Flag::Tail(link(0, Lane::Ll)), value: 1 }),
+        Misuse::NoCounter
+    );
+    let wide = |sources, destinations, finish| Instruction::ReduceCopy {
+        sources,
+        destinations,
+        tree: Tree::Left,
+        finish,
+    };
+    assert_eq!(misuse(wide(vec![], vec![output], false)), Misuse::NoOperands);
+    assert_eq!(
+        misuse(wide(vec![Source::plain(input); 300], vec![output], false)),
+        Misuse::TooManyOperands
+    );
+    assert_eq!(misuse(wide(vec![Source::plain(input)], vec![output; 2], false)), Misuse::Twice);
+    assert_eq!(misuse(wide(vec![Source::plain(input)], vec![output], true)), Misuse::DoesNotReduce);
+}
+
+#[test]
+fn the_schedule_has_to_fit_its_collective() {
+    let malformed = |change: fn(&mut Schedule)| {
+        let mut schedule = fetch();
+        change(&mut schedule);
+        refused(schedule)
+    };
+    let short = malformed(|schedule| drop(schedule.ranks.pop()));
+    assert_eq!(short, Violation::Schedule(Malformed::Ranks { ranks: 2, lists: 1 }));
+    let root = malformed(|schedule| schedule.collective.root = 2);
+    assert_eq!(root, Violation::Schedule(Malformed::Root { root: 2, receiver: 0, ranks: 2 }));
+    let chunking = malformed(|schedule| schedule.output = Chunking::Whole);
+    assert_eq!(chunking, Violation::Schedule(Malformed::Chunking(Kind::AllGather)));
+    let slots = malformed(|schedule| schedule.slots.ll = 3);
+    assert_eq!(slots, Violation::Schedule(Malformed::Slots(3)));
+}

@@ -1,0 +1,226 @@
+//! The calls that the matrix does not make: send/recv, barrier, uneven parts, streams, and what a call costs.
+
+use oxccl::{Communicator, Config, Error, Order, ReduceOp, Stream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+fn config() -> Config {
+    Config { timeout: Duration::from_secs(30), heap_bytes: 64 << 20, slot_bytes: 1024, ..Config::default() }
+}
+
+/// Runs `rank` on a thread for every rank.
+fn on_ranks(n: usize, rank: impl Fn(Communicator) + Sync) {
+    let ranks = Communicator::local_with(n, &config()).unwrap();
+    std::thread::scope(|scope| {
+        for comm in ranks {
+            scope.spawn(|| rank(comm));
+        }
+    });
+}
+
+#[test]
+fn send_and_recv_go_around() {
+    for n in [2, 3, 5] {
+        on_ranks(n, |comm| {
+            let (rank, n) = (comm.rank(), comm.world());
+            for count in [0, 1, 7, 5000, 100_000] {
+                let value = |of: usize| (0..count).map(|i| (of * 1000 + i) as i32).collect::<Vec<_>>();
+                let (next, previous) = ((rank + 1) % n, (rank + n - 1) % n);
+                let mut got = vec![-1; count];
+                // Rank 0 sends first, the others receive first, so large messages don't wait in a circle.
+                if rank == 0 {
+                    comm.send(&value(rank), next).unwrap();
+                    comm.recv(&mut got, previous).unwrap();
+                } else {
+                    comm.recv(&mut got, previous).unwrap();
+                    comm.send(&value(rank), next).unwrap();
+                }
+                assert_eq!(got, value(previous));
+            }
+        });
+    }
+}
+
+#[test]
+fn small_sends_need_no_receiver() {
+    on_ranks(2, |comm| {
+        if comm.rank() == 0 {
+            for i in 0..8u64 {
+                comm.send(&[i], 1).unwrap();
+            }
+        }
+        comm.barrier().unwrap();
+        if comm.rank() == 1 {
+            for i in 0..8u64 {
+                let mut got = [0];
+                comm.recv(&mut got, 0).unwrap();
+                assert_eq!(got, [i]);
+            }
+        }
+    });
+}
+
+#[test]
+fn nobody_leaves_a_barrier_early() {
+    for n in [1, 2, 3, 7, 8] {
+        let entered = AtomicUsize::new(0);
+        on_ranks(n, |comm| {
+            for round in 1..=200 {
+                entered.fetch_add(1, Ordering::SeqCst);
+                comm.barrier().unwrap();
+                assert!(entered.load(Ordering::SeqCst) >= round * n);
+                comm.barrier().unwrap();
+            }
+        });
+    }
+}
+
+#[test]
+fn parts_may_be_uneven() {
+    for n in [1, 2, 3, 4, 7] {
+        on_ranks(n, |comm| {
+            let (rank, n) = (comm.rank(), comm.world());
+            for scale in [1, 700] {
+                let counts: Vec<usize> = (0..n).map(|r| (r % 3) * scale + r).collect();
+                let total: usize = counts.iter().sum();
+                let own = vec![rank as i64; counts[rank]];
+                let mut all = vec![-1; total];
+                comm.all_gather_v(&own, &mut all, &counts).unwrap();
+                let expected: Vec<i64> = (0..n).flat_map(|r| vec![r as i64; counts[r]]).collect();
+                assert_eq!(all, expected);
+
+                let input: Vec<i64> = (0..total as i64).map(|i| i * (rank as i64 + 1)).collect();
+                let mut part = vec![-1; counts[rank]];
+                comm.reduce_scatter_v(&input, &mut part, &counts, ReduceOp::Sum).unwrap();
+                let start: usize = counts[..rank].iter().sum();
+                let factor = (n * (n + 1) / 2) as i64;
+                assert_eq!(part, (0..counts[rank]).map(|i| (start + i) as i64 * factor).collect::<Vec<_>>());
+
+                let count = |from: usize, to: usize| (from * 2 + to) % 4 * scale;
+                let send: Vec<usize> = (0..n).map(|to| count(rank, to)).collect();
+                let recv: Vec<usize> = (0..n).map(|from| count(from, rank)).collect();
+                let input: Vec<i64> = (0..n).flat_map(|to| vec![(rank * 10 + to) as i64; send[to]]).collect();
+                let mut output = vec![-1; recv.iter().sum()];
+                comm.all_to_all_v(&input, &send, &mut output, &recv).unwrap();
+                let expected: Vec<i64> =
+                    (0..n).flat_map(|from| vec![(from * 10 + rank) as i64; recv[from]]).collect();
+                assert_eq!(output, expected);
+            }
+        });
+    }
+}
+
+#[test]
+fn counts_that_differ_are_told_to_all_and_end_nothing() {
+    on_ranks(3, |comm| {
+        let rank = comm.rank();
+        let recv = if rank == 2 { [1, 2, 1] } else { [1, 1, 1] };
+        let mut output = vec![0u8; recv.iter().sum()];
+        let error = comm.all_to_all_v(&[1u8, 2, 3], &[1, 1, 1], &mut output, &recv).unwrap_err();
+        assert!(matches!(error, Error::CountsDiffer { sender: 1, receiver: 2, sent: 1, received: 2 }), "{error}");
+        comm.barrier().unwrap();
+        let error = comm.all_gather_v(&[1u8], &mut output, &[1]).unwrap_err();
+        assert!(matches!(error, Error::Length { argument: "counts", found: 1, expected: 3, .. }), "{error}");
+        comm.barrier().unwrap();
+    });
+}
+
+#[test]
+fn streams_run_in_order_and_hold_their_buffers() {
+    on_ranks(3, |comm| {
+        let (first, second) = (Stream::new().unwrap(), Stream::new().unwrap());
+        let mut a = comm.alloc::<f32>(10_000).unwrap();
+        let mut b = comm.alloc::<f32>(10_000).unwrap();
+        a.fill(1.0);
+        let works = [
+            comm.on(&first).all_reduce(&a, &mut b, ReduceOp::Sum).unwrap(),
+            comm.on(&second).all_reduce_in_place(&mut b, ReduceOp::Sum).unwrap(),
+            comm.on(&first).all_reduce_in_place(&mut b, ReduceOp::Sum).unwrap(),
+        ];
+        // The host's access waits for the three calls; so does the blocking one.
+        assert_eq!(b[9_999], 27.0);
+        let mut c = [1.0f32];
+        comm.all_reduce_in_place(&mut c, ReduceOp::Sum).unwrap();
+        assert_eq!(c, [3.0]);
+        for work in works {
+            assert!(work.is_done());
+            work.wait().unwrap();
+        }
+        assert_eq!(comm.launches(), 4);
+    });
+}
+
+#[test]
+fn a_work_can_be_waited_for_a_while() {
+    on_ranks(2, |comm| {
+        let stream = Stream::new().unwrap();
+        let mut buffer = comm.alloc::<i32>(4).unwrap();
+        if comm.rank() == 0 {
+            buffer.fill(7);
+            let work = comm.on(&stream).broadcast_in_place(&mut buffer, 1).unwrap();
+            let work = work.wait_timeout(Duration::from_millis(20)).expect_err("rank 1 has not called yet");
+            assert!(!work.is_done());
+            comm.on(&stream).send(&buffer, 1).unwrap().wait().unwrap();
+            work.wait().unwrap();
+            assert_eq!(*buffer, [5, 5, 5, 5]);
+        } else {
+            std::thread::sleep(Duration::from_millis(100));
+            buffer.fill(5);
+            comm.on(&stream).broadcast_in_place(&mut buffer, 1).unwrap().wait().unwrap();
+            comm.on(&stream).recv(&mut buffer, 0).unwrap().wait().unwrap();
+            assert_eq!(*buffer, [5, 5, 5, 5]);
+        }
+    });
+}
+
+#[test]
+fn memory_comes_zeroed_and_goes_back() {
+    on_ranks(2, |comm| {
+        for _ in 0..20 {
+            // All of them together would not fit the heap.
+            let mut buffer = comm.alloc::<u64>(1 << 20).unwrap();
+            assert!(buffer.iter().all(|value| *value == 0));
+            buffer.fill(u64::MAX);
+        }
+        assert!(matches!(comm.alloc::<u8>(1 << 40), Err(Error::OutOfMemory { .. })));
+        assert!(matches!(comm.alloc::<u64>(usize::MAX), Err(Error::OutOfMemory { .. })));
+        comm.barrier().unwrap();
+    });
+}
+
+#[test]
+fn bits_are_the_same_for_any_algorithm_under_an_order() {
+    use oxccl::{Kind, Pin, algorithms::catalogue, bf16};
+    for order in [Order::Rank, Order::Tree] {
+        on_ranks(4, |mut comm| {
+            comm.set_order(order).unwrap();
+            let input: Vec<bf16> = (0..3001).map(|i| bf16::from_f32(((i * 37 + comm.rank() * 91) % 1013) as f32 * 0.37)).collect();
+            let mut results = Vec::new();
+            for entry in catalogue().filter(|entry| entry.kind == Kind::AllReduce && entry.ordered) {
+                for channels in [1, 3] {
+                    let (algorithm, encoding) = (Some(entry.algorithm), Some(entry.encoding));
+                    comm.set_pin(Pin { algorithm, encoding, channels: Some(channels) }).unwrap();
+                    let mut output = input.clone();
+                    comm.all_reduce_in_place(&mut output, ReduceOp::Avg).unwrap();
+                    results.push(output);
+                }
+            }
+            assert!(results.len() > 6);
+            assert!(results.windows(2).all(|pair| pair[0] == pair[1]));
+        });
+    }
+}
+
+#[test]
+fn an_order_excludes_algorithms() {
+    on_ranks(2, |mut comm| {
+        use oxccl::{Pin, algorithms::Algorithm};
+        comm.set_order(Order::Rank).unwrap();
+        comm.set_pin(Pin { algorithm: Some(Algorithm::Ring), ..Pin::default() }).unwrap();
+        let error = comm.all_reduce_in_place(&mut [1.0f32], ReduceOp::Sum).unwrap_err();
+        assert!(matches!(error, Error::NoAlgorithm { .. }), "{error}");
+        assert!(error.to_string().contains("two_shot/windows"), "{error}");
+        comm.set_pin(Pin::default()).unwrap();
+        comm.all_reduce_in_place(&mut [1.0f32], ReduceOp::Sum).unwrap();
+    });
+}

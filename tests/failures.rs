@@ -1,0 +1,185 @@
+//! What goes wrong is an error with a name, on every rank that can know, and nothing hangs.
+
+use oxccl::{Communicator, Config, Error, ReduceOp, UniqueId};
+use std::time::{Duration, Instant};
+
+fn config(timeout_ms: u64) -> Config {
+    Config { timeout: Duration::from_millis(timeout_ms), heap_bytes: 64 << 20, ..Config::default() }
+}
+
+/// Runs `rank` on a thread for every rank and returns what they return, in rank order.
+fn on_ranks<T: Send>(n: usize, timeout_ms: u64, rank: impl Fn(Communicator) -> T + Sync) -> Vec<T> {
+    let ranks = Communicator::local_with(n, &config(timeout_ms)).unwrap();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = ranks.into_iter().map(|comm| scope.spawn(|| rank(comm))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// Every rank's error names what differs; a later call says that the communicator has ended.
+fn mismatch(what: &str, call: impl Fn(&Communicator, usize) -> Result<(), Error> + Sync) {
+    for n in [2, 3] {
+        let errors = on_ranks(n, 20_000, |comm| {
+            comm.barrier().unwrap();
+            let error = call(&comm, comm.rank()).and_then(|()| comm.barrier()).unwrap_err();
+            let later = comm.barrier().unwrap_err();
+            assert!(matches!(later, Error::Broken { .. }), "{later}");
+            error
+        });
+        for error in &errors {
+            assert!(error.to_string().contains(what), "{what}: {error}");
+        }
+        assert!(errors.iter().any(|error| matches!(error, Error::Mismatch { .. })), "{errors:?}");
+    }
+}
+
+#[test]
+fn different_lengths() {
+    for base in [2, 1000, 100_000] {
+        mismatch("count differs", |comm, rank| {
+            comm.all_reduce_in_place(&mut vec![1.0f32; base + usize::from(rank == 1)], ReduceOp::Sum)
+        });
+    }
+}
+
+#[test]
+fn different_types_and_operations() {
+    mismatch("the type differs", |comm, rank| match rank {
+        0 => comm.all_reduce_in_place(&mut [1.0f32; 64], ReduceOp::Sum),
+        _ => comm.all_reduce_in_place(&mut [1i32; 64], ReduceOp::Sum),
+    });
+    mismatch("op differs", |comm, rank| {
+        comm.all_reduce_in_place(&mut [1.0f32; 50_000], if rank == 0 { ReduceOp::Max } else { ReduceOp::Sum })
+    });
+}
+
+#[test]
+fn different_collectives_and_roots() {
+    mismatch("the collective differs", |comm, rank| match rank {
+        0 => comm.all_reduce_in_place(&mut [1.0f32; 64], ReduceOp::Sum),
+        _ => comm.all_to_all_in_place(&mut [1.0f32; 6 * 64]),
+    });
+    mismatch("root differs", |comm, rank| comm.broadcast_in_place(&mut [1.0f32; 64], usize::from(rank == 0)));
+}
+
+#[test]
+fn a_rank_that_does_not_call_is_named() {
+    let errors = on_ranks(3, 500, |comm| {
+        comm.barrier().unwrap();
+        if comm.rank() == 2 {
+            std::thread::sleep(Duration::from_secs(2));
+            return comm.barrier().unwrap_err();
+        }
+        comm.all_reduce_in_place(&mut [1.0f32; 100], ReduceOp::Sum).unwrap_err()
+    });
+    let text = errors[..2].iter().map(Error::to_string).collect::<Vec<_>>().join("\n");
+    assert!(text.contains("rank 2 has not called all_reduce of 100 float #2 (its last was barrier #1)"), "{text}");
+    assert!(errors[..2].iter().any(|error| matches!(error, Error::TimedOut { .. })), "{text}");
+}
+
+#[test]
+fn a_rank_that_closed_is_named() {
+    let errors = on_ranks(2, 20_000, |comm| {
+        comm.barrier().unwrap();
+        let start = Instant::now();
+        let result = if comm.rank() == 0 { Ok(()) } else { comm.barrier() };
+        assert!(start.elapsed() < Duration::from_secs(10), "no need to wait for the time-out");
+        result
+    });
+    let error = errors[1].as_ref().unwrap_err();
+    assert!(matches!(error, Error::Left { rank: 0, calls: 1, .. }), "{error}");
+}
+
+#[test]
+fn a_rank_that_panics_is_dead_to_the_others() {
+    let ranks = Communicator::local_with(2, &config(20_000)).unwrap();
+    let mut ranks = ranks.into_iter();
+    let (first, second) = (ranks.next().unwrap(), ranks.next().unwrap());
+    let panics = std::thread::spawn(move || {
+        first.barrier().unwrap();
+        panic!("on purpose");
+    });
+    let survives = std::thread::spawn(move || {
+        second.barrier().unwrap();
+        second.all_reduce_in_place(&mut [1.0f32; 1000], ReduceOp::Sum).unwrap_err()
+    });
+    assert!(panics.join().is_err());
+    let error = survives.join().unwrap();
+    assert!(matches!(error, Error::Died { rank: 0, .. }), "{error}");
+}
+
+#[test]
+fn misuse_leaves_the_communicator_usable() {
+    on_ranks(2, 20_000, |comm| {
+        let mut short = [0.0f32; 3];
+        let errors = [
+            comm.all_reduce(&[1.0; 4], &mut short, ReduceOp::Sum).unwrap_err(),
+            comm.reduce_scatter(&[1.0; 5], &mut short[..2], ReduceOp::Sum).unwrap_err(),
+            comm.all_to_all(&[1.0; 3], &mut short).unwrap_err(),
+            comm.broadcast_in_place(&mut short, 2).unwrap_err(),
+            comm.send(&short, comm.rank()).unwrap_err(),
+            comm.recv(&mut short, 9).unwrap_err(),
+            comm.all_reduce_in_place(&mut short, ReduceOp::BitXor).unwrap_err(),
+        ];
+        let texts = ["input has 4 elements", "input of reduce_scatter has 5", "input of all_to_all has 3", "root is rank 2", "peer is rank", "peer is rank 9", "bxor"];
+        for (error, text) in errors.iter().zip(texts) {
+            assert!(error.to_string().contains(text), "{error}");
+        }
+        let mut fine = [1.0f32];
+        comm.all_reduce_in_place(&mut fine, ReduceOp::Sum).unwrap();
+        assert_eq!(fine, [2.0]);
+    });
+}
+
+#[test]
+fn configurations_must_agree() {
+    let (id, _server) = UniqueId::create().unwrap();
+    let errors: Vec<Error> = std::thread::scope(|scope| {
+        let id = &id;
+        let ranks: Vec<_> = (0..2)
+            .map(|rank| {
+                let config = Config { slot_bytes: 1024 << rank, ..config(5_000) };
+                scope.spawn(move || Communicator::connect(id, rank, 2, &config).unwrap_err())
+            })
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    for error in errors {
+        assert!(matches!(error, Error::Config { variable: "slot_bytes", .. }), "{error}");
+    }
+}
+
+#[test]
+fn memory_must_be_of_one_kind() {
+    let (id, _server) = UniqueId::create().unwrap();
+    let texts: Vec<String> = std::thread::scope(|scope| {
+        let id = &id;
+        let ranks: Vec<_> = (0..2)
+            .map(|rank| {
+                scope.spawn(move || {
+                    let comm = Communicator::connect(id, rank, 2, &config(20_000)).unwrap();
+                    let mut reached = comm.alloc::<f32>(1 << 16).unwrap();
+                    let mut private = vec![0.0f32; 1 << 16];
+                    // Both kinds work, as long as all ranks use the same.
+                    comm.all_reduce_in_place(&mut reached, ReduceOp::Sum).unwrap();
+                    comm.all_reduce_in_place(&mut private, ReduceOp::Sum).unwrap();
+                    let buffer = if rank == 0 { &mut private[..] } else { &mut reached[..] };
+                    comm.all_reduce_in_place(buffer, ReduceOp::Sum).unwrap_err().to_string()
+                })
+            })
+            .collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    assert!(texts.iter().all(|text| text.contains("memory differs")), "{texts:?}");
+}
+
+#[test]
+fn a_receive_of_another_length_is_told() {
+    let errors = on_ranks(2, 20_000, |comm| match comm.rank() {
+        0 => comm.send(&[1.0f32; 8], 1).and_then(|()| comm.barrier()),
+        _ => comm.recv(&mut [0.0f32; 9], 0),
+    });
+    let error = errors[1].as_ref().unwrap_err();
+    assert!(matches!(error, Error::Mismatch { rank: 0, .. }), "{error}");
+    assert!(errors[0].as_ref().unwrap_err().to_string().contains("send of 9 float from rank 0 to 1"), "{errors:?}");
+}
