@@ -88,8 +88,7 @@ pub enum ReduceOp<T> {
     Max,
     /// The sum divided by the number of ranks, before rounding; integers divide the wrapped sum, truncating.
     Avg,
-    /// Every rank's own factor times its input, summed. The factor may differ from rank to rank only with algorithms where each rank
-    /// scales its own input; oxccl asks that all ranks pass the same one.
+    /// Every input times the factor, summed. All ranks pass the same factor.
     PreMulSum(T),
     /// Bitwise and; integers only.
     BitAnd,

@@ -7,7 +7,7 @@ use crate::element::{Element, ReduceOp};
 use crate::error::Error;
 
 /// Calls that block until this rank's part is done. `n` is the number of ranks, all lengths are in elements, all ranks must agree on
-/// type, count, op and root.
+/// type, count, op and root. Among processes, either all ranks' buffers are from `comm.alloc` or none's are.
 ///
 /// Errors of all of them: [`Error::Length`] and the like for arguments that this rank can see are wrong, before anything is sent;
 /// [`Error::Mismatch`] where ranks called different things; [`Error::TimedOut`], [`Error::Died`] and [`Error::Left`] name the rank

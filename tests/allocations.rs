@@ -1,0 +1,58 @@
+//! After the first call of a shape, a blocking call allocates nothing.
+
+use oxccl::{Communicator, Config, ReduceOp};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: passes everything on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // A thread that is ending has no counter any more.
+        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn cached_calls_allocate_nothing() {
+    let config = Config { heap_bytes: 64 << 20, ..Config::default() };
+    let ranks = Communicator::local_with(2, &config).unwrap();
+    std::thread::scope(|scope| {
+        for comm in ranks {
+            scope.spawn(move || {
+                let mut buffers = [2, 3000, 100_000].map(|count| vec![1.0f32; count]);
+                let mut gathered = vec![0.0f32; 6000];
+                let mut calls = || {
+                    for buffer in &mut buffers {
+                        comm.all_reduce_in_place(buffer, ReduceOp::Avg).unwrap();
+                        comm.broadcast_in_place(buffer, 1).unwrap();
+                    }
+                    comm.all_gather(&buffers[1], &mut gathered).unwrap();
+                    comm.barrier().unwrap();
+                };
+                calls();
+                let before = ALLOCATIONS.get();
+                for _ in 0..50 {
+                    calls();
+                }
+                assert_eq!(ALLOCATIONS.get() - before, 0);
+                assert!(before > 0, "the counter counts");
+            });
+        }
+    });
+}
