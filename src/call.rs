@@ -75,7 +75,9 @@ impl Call {
             counts: None,
             input: if collective.has_input(rank) { input.address } else { std::ptr::null_mut() },
             output: if collective.has_output(rank) { output.address } else { std::ptr::null_mut() },
-            in_place: collective.kind == Kind::AllToAll && input.address == output.address && count > 0,
+            in_place: collective.kind == Kind::AllToAll
+                && input.address == output.address
+                && count > 0,
         };
         call.check_memory(rank, input.count, output.count)?;
         Ok(call)
@@ -93,7 +95,9 @@ impl Call {
         let (ranks, need_input, need_output) = match (&counts, kind) {
             (Counts::PerRank(c), Kind::AllGather) => (c.len(), c[rank], c.iter().sum()),
             (Counts::PerRank(c), _) => (c.len(), c.iter().sum(), c[rank]),
-            (Counts::Matrix(m), _) => (m.len(), m[rank].iter().sum(), m.iter().map(|row| row[rank]).sum()),
+            (Counts::Matrix(m), _) => {
+                (m.len(), m[rank].iter().sum(), m.iter().map(|row| row[rank]).sum())
+            }
         };
         length(kind, "input", input.count, need_input)?;
         length(kind, "output", output.count, need_output)?;
@@ -120,7 +124,9 @@ impl Call {
         let n = self.collective.ranks;
         if let Some(counts) = &self.counts {
             return match (&**counts, self.collective.kind) {
-                (Counts::PerRank(c), Kind::AllGather) => (c[rank] * size, c.iter().sum::<usize>() * size),
+                (Counts::PerRank(c), Kind::AllGather) => {
+                    (c[rank] * size, c.iter().sum::<usize>() * size)
+                }
                 (Counts::PerRank(c), _) => (c.iter().sum::<usize>() * size, c[rank] * size),
                 (Counts::Matrix(m), _) => {
                     let received: usize = m.iter().map(|row| row[rank]).sum();
@@ -144,7 +150,9 @@ impl Call {
                 let (input, output) = self.buffer_bytes(0);
                 input.max(output)
             }
-            Some(Counts::PerRank(counts)) => counts.iter().sum::<usize>() * size_bytes(self.data_type),
+            Some(Counts::PerRank(counts)) => {
+                counts.iter().sum::<usize>() * size_bytes(self.data_type)
+            }
             Some(Counts::Matrix(_)) => (0..self.collective.ranks)
                 .map(|rank| self.buffer_bytes(rank))
                 .map(|(input, output)| input.max(output))
@@ -153,7 +161,12 @@ impl Call {
         }
     }
 
-    fn check_memory(&self, rank: usize, input_count: usize, output_count: usize) -> Result<(), Error> {
+    fn check_memory(
+        &self,
+        rank: usize,
+        input_count: usize,
+        output_count: usize,
+    ) -> Result<(), Error> {
         let align = size_bytes(self.data_type);
         for (argument, address, count) in
             [("input", self.input, input_count), ("output", self.output, output_count)]
@@ -197,7 +210,12 @@ fn check_roots(collective: &Collective, rank: usize) -> Result<(), Error> {
 }
 
 /// The count of a call with equal parts, out of the lengths of the buffers that this rank's part uses.
-fn even_count(collective: &Collective, rank: usize, input: usize, output: usize) -> Result<usize, Error> {
+fn even_count(
+    collective: &Collective,
+    rank: usize,
+    input: usize,
+    output: usize,
+) -> Result<usize, Error> {
     let (kind, n) = (collective.kind, collective.ranks);
     let divided = |argument, count: usize| {
         if count.is_multiple_of(n) {
@@ -291,7 +309,8 @@ impl Described {
             count,
             counts_hash,
         };
-        let order = [Order::Any, Order::Rank, Order::Tree].into_iter().find(|o| *o as u8 == byte(24))?;
+        let order =
+            [Order::Any, Order::Rank, Order::Tree].into_iter().find(|o| *o as u8 == byte(24))?;
         Some(Described { key, order, factor_bits, collective })
     }
 
@@ -324,7 +343,13 @@ impl Described {
         match key.kind {
             Kind::Barrier => "barrier".into(),
             Kind::SendRecv => {
-                format!("send of {} {} from rank {} to {}", key.count, data_type_name(key.data_type), key.root, key.receiver)
+                format!(
+                    "send of {} {} from rank {} to {}",
+                    key.count,
+                    data_type_name(key.data_type),
+                    key.root,
+                    key.receiver
+                )
             }
             kind => format!("{kind} of {} {}", key.count, data_type_name(key.data_type)),
         }
@@ -343,7 +368,9 @@ mod tests {
     fn arguments_are_named() {
         let mut a = [0f32; 8];
         let mut b = [0f32; 6];
-        let make = |kind, input, output| Call::new(Collective::new(kind, 2), 0, input, output, ReduceOp::<f32>::Sum);
+        let make = |kind, input, output| {
+            Call::new(Collective::new(kind, 2), 0, input, output, ReduceOp::<f32>::Sum)
+        };
         let error = make(Kind::AllReduce, memory(&mut a), memory(&mut b)).unwrap_err();
         assert_eq!(error.to_string(), "input has 8 elements, all_reduce needs 6");
         let error = make(Kind::AllToAll, memory(&mut a[..7]), memory(&mut b)).unwrap_err();
@@ -351,8 +378,17 @@ mod tests {
         let [first, second] = [memory(&mut a[..6]), memory(&mut a[2..8])];
         assert!(matches!(make(Kind::AllReduce, first, second), Err(Error::Overlap { .. })));
         let odd = Memory { address: memory(&mut a).address.wrapping_add(2), count: 6 };
-        assert!(matches!(make(Kind::AllReduce, odd, memory(&mut b)), Err(Error::Unaligned { argument: "input", .. })));
-        let op = Call::new(Collective::new(Kind::AllReduce, 2), 0, memory(&mut b), memory(&mut b), ReduceOp::<f32>::BitOr);
+        assert!(matches!(
+            make(Kind::AllReduce, odd, memory(&mut b)),
+            Err(Error::Unaligned { argument: "input", .. })
+        ));
+        let op = Call::new(
+            Collective::new(Kind::AllReduce, 2),
+            0,
+            memory(&mut b),
+            memory(&mut b),
+            ReduceOp::<f32>::BitOr,
+        );
         assert!(matches!(op, Err(Error::Op { .. })));
     }
 

@@ -95,10 +95,11 @@ impl Communicator {
     /// # Errors
     /// [`Error::OutOfMemory`] if the heap or the machine does not have that much.
     pub fn alloc<T: Element>(&self, count: usize) -> Result<DeviceBuffer<T>, Error> {
-        let bytes = count.checked_mul(std::mem::size_of::<T>()).ok_or_else(|| Error::OutOfMemory {
-            bytes: usize::MAX,
-            detail: format!("{count} elements are more than there are addresses"),
-        })?;
+        let bytes =
+            count.checked_mul(std::mem::size_of::<T>()).ok_or_else(|| Error::OutOfMemory {
+                bytes: usize::MAX,
+                detail: format!("{count} elements are more than there are addresses"),
+            })?;
         Ok(DeviceBuffer::new(self.heap.alloc(bytes)?, count))
     }
 
@@ -141,7 +142,12 @@ impl Communicator {
             return Err(Error::Op { op, data_type: T::DATA_TYPE });
         }
         if root >= self.world {
-            return Err(Error::Rank { argument: "root", rank: root, last: self.world - 1, own: false });
+            return Err(Error::Rank {
+                argument: "root",
+                rank: root,
+                last: self.world - 1,
+                own: false,
+            });
         }
         let call = Call {
             collective: Collective::rooted(kind, self.world, root),

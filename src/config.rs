@@ -76,11 +76,14 @@ impl Config {
         if let Some(value) = read(&lookup, "OXCCL_TIMEOUT", "seconds above 0", seconds)? {
             config.timeout = Duration::from_secs_f64(value);
         }
-        if let Some(order) = read(&lookup, "OXCCL_ORDER", "any, rank or tree", |t| t.parse().ok())? {
+        if let Some(order) = read(&lookup, "OXCCL_ORDER", "any, rank or tree", |t| t.parse().ok())?
+        {
             config.order = order;
         }
-        config.pin.algorithm = read(&lookup, "OXCCL_ALGORITHM", "an algorithm", |t| t.parse().ok())?;
-        config.pin.encoding = read(&lookup, "OXCCL_ENCODING", "ll, slots or windows", |t| t.parse().ok())?;
+        config.pin.algorithm =
+            read(&lookup, "OXCCL_ALGORITHM", "an algorithm", |t| t.parse().ok())?;
+        config.pin.encoding =
+            read(&lookup, "OXCCL_ENCODING", "ll, slots or windows", |t| t.parse().ok())?;
         config.pin.channels = read(&lookup, "OXCCL_CHANNELS", "a number", |t| t.parse().ok())?;
         let number = |name, field: &mut usize| -> Result<(), Error> {
             if let Some(value) = read(&lookup, name, "a number", |t| t.parse().ok())? {
@@ -104,12 +107,20 @@ impl Config {
             return fail("timeout", "must be above 0".into());
         }
         if self.max_channels == 0 || self.max_channels > MAX_CHANNELS {
-            return fail("max_channels", format!("{} is not in 1 to {MAX_CHANNELS}", self.max_channels));
+            return fail(
+                "max_channels",
+                format!("{} is not in 1 to {MAX_CHANNELS}", self.max_channels),
+            );
         }
         if self.pin.channels.is_some_and(|c| c == 0 || c > self.max_channels) {
-            return fail("channels", format!("must be 1 to max_channels, which is {}", self.max_channels));
+            return fail(
+                "channels",
+                format!("must be 1 to max_channels, which is {}", self.max_channels),
+            );
         }
-        for (name, bytes) in [("slot_bytes", self.slot_bytes), ("ll_slot_bytes", self.ll_slot_bytes)] {
+        for (name, bytes) in
+            [("slot_bytes", self.slot_bytes), ("ll_slot_bytes", self.ll_slot_bytes)]
+        {
             if bytes < 64 || bytes % 64 != 0 || bytes > 1 << 30 {
                 return fail(name, format!("{bytes} is no multiple of 64 in 64 bytes to 1 GiB"));
             }

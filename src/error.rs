@@ -24,7 +24,9 @@ pub enum Error {
         expected: usize,
     },
     /// A buffer's length is no multiple of the number of ranks.
-    #[error("{argument} of {kind} has {count} elements, which {ranks} ranks cannot share evenly; use the v-variant or pad it")]
+    #[error(
+        "{argument} of {kind} has {count} elements, which {ranks} ranks cannot share evenly; use the v-variant or pad it"
+    )]
     NotDivisible {
         /// The call.
         kind: Kind,
@@ -36,7 +38,9 @@ pub enum Error {
         ranks: usize,
     },
     /// A buffer does not start at a multiple of its element's size.
-    #[error("{argument} is at address {address:#x}, which is no multiple of the {align} bytes of its element type")]
+    #[error(
+        "{argument} is at address {address:#x}, which is no multiple of the {align} bytes of its element type"
+    )]
     Unaligned {
         /// The argument.
         argument: &'static str,
@@ -46,7 +50,9 @@ pub enum Error {
         align: usize,
     },
     /// Input and output overlap without being in place.
-    #[error("input and output of {kind} overlap, but are not in place as it is defined for {kind}: see the call's documentation")]
+    #[error(
+        "input and output of {kind} overlap, but are not in place as it is defined for {kind}: see the call's documentation"
+    )]
     Overlap {
         /// The call.
         kind: Kind,
@@ -98,7 +104,9 @@ pub enum Error {
         detail: String,
     },
     /// Another rank made a different call.
-    #[error("call #{call}: {argument} differs: rank {rank} has {theirs}, this rank {ours} ({what})")]
+    #[error(
+        "call #{call}: {argument} differs: rank {rank} has {theirs}, this rank {ours} ({what})"
+    )]
     Mismatch {
         /// Number of the call, counted from 1.
         call: u64,
@@ -115,7 +123,9 @@ pub enum Error {
     },
     /// What one rank sends another in an all-to-all of uneven parts is not what that rank expects. All ranks get this error, and the
     /// communicator stays usable.
-    #[error("rank {sender} sends {sent} elements to rank {receiver}, which expects {received}: send_counts and recv_counts differ")]
+    #[error(
+        "rank {sender} sends {sent} elements to rank {receiver}, which expects {received}: send_counts and recv_counts differ"
+    )]
     CountsDiffer {
         /// The sender.
         sender: usize,

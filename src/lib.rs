@@ -43,7 +43,8 @@ pub use communicator::Communicator;
 pub use config::{Config, MAX_CHANNELS, Pin};
 pub use device::DeviceBuffer;
 pub use element::{
-    DATA_TYPES, DataType, Element, F8E4M3, F8E5M2, OpKind, ReduceOp, bf16, data_type_name, f16, is_integer,
+    DATA_TYPES, DataType, Element, F8E4M3, F8E5M2, OpKind, ReduceOp, bf16, data_type_name, f16,
+    is_integer,
 };
 pub use error::Error;
 pub use oxccl_transports::{Cause, UniqueId};

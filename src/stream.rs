@@ -114,7 +114,11 @@ impl OnStream<'_> {
     ///
     /// # Errors
     /// See above.
-    pub fn all_reduce_in_place<T: Element>(&self, buffer: &mut DeviceBuffer<T>, op: ReduceOp<T>) -> Result<Work, Error> {
+    pub fn all_reduce_in_place<T: Element>(
+        &self,
+        buffer: &mut DeviceBuffer<T>,
+        op: ReduceOp<T>,
+    ) -> Result<Work, Error> {
         self.enqueue_in_place(self.collective(Kind::AllReduce), buffer, op)
     }
 
@@ -135,7 +139,11 @@ impl OnStream<'_> {
     ///
     /// # Errors
     /// See above.
-    pub fn all_gather<T: Element>(&self, from: &DeviceBuffer<T>, to: &mut DeviceBuffer<T>) -> Result<Work, Error> {
+    pub fn all_gather<T: Element>(
+        &self,
+        from: &DeviceBuffer<T>,
+        to: &mut DeviceBuffer<T>,
+    ) -> Result<Work, Error> {
         self.enqueue(self.collective(Kind::AllGather), Some(from), Some(to), ReduceOp::Sum)
     }
 
@@ -143,7 +151,11 @@ impl OnStream<'_> {
     ///
     /// # Errors
     /// See above.
-    pub fn all_to_all<T: Element>(&self, from: &DeviceBuffer<T>, to: &mut DeviceBuffer<T>) -> Result<Work, Error> {
+    pub fn all_to_all<T: Element>(
+        &self,
+        from: &DeviceBuffer<T>,
+        to: &mut DeviceBuffer<T>,
+    ) -> Result<Work, Error> {
         self.enqueue(self.collective(Kind::AllToAll), Some(from), Some(to), ReduceOp::Sum)
     }
 
@@ -151,7 +163,11 @@ impl OnStream<'_> {
     ///
     /// # Errors
     /// See above.
-    pub fn broadcast_in_place<T: Element>(&self, buffer: &mut DeviceBuffer<T>, root: usize) -> Result<Work, Error> {
+    pub fn broadcast_in_place<T: Element>(
+        &self,
+        buffer: &mut DeviceBuffer<T>,
+        root: usize,
+    ) -> Result<Work, Error> {
         self.enqueue_in_place(self.rooted(Kind::Broadcast, root), buffer, ReduceOp::Sum)
     }
 
@@ -228,7 +244,9 @@ impl OnStream<'_> {
 
     fn submit(&self, call: Call, hold: Hold) -> Result<Work, Error> {
         let completion = Arc::new(Completion::default());
-        let Some(jobs) = &self.stream.jobs else { unreachable!("a stream has its queue until it is dropped") };
+        let Some(jobs) = &self.stream.jobs else {
+            unreachable!("a stream has its queue until it is dropped")
+        };
         let (shared, ticket) = self.comm.issue();
         let job = Job { shared, ticket, call, completion: completion.clone(), hold };
         if let Err(unsent) = jobs.send(job) {
@@ -244,5 +262,8 @@ impl OnStream<'_> {
 
 /// A buffer's memory; none where there is no buffer.
 fn memory<T: Element>(buffer: Option<&DeviceBuffer<T>>) -> Memory {
-    buffer.map_or(Memory::NONE, |buffer| Memory { address: buffer.as_ptr().cast(), count: buffer.count() })
+    buffer.map_or(Memory::NONE, |buffer| Memory {
+        address: buffer.as_ptr().cast(),
+        count: buffer.count(),
+    })
 }

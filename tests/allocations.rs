@@ -1,4 +1,5 @@
 //! After the first call of a shape, a blocking call allocates nothing.
+#![allow(clippy::unwrap_used)]
 
 use oxccl::{Communicator, Config, ReduceOp};
 use std::alloc::{GlobalAlloc, Layout, System};

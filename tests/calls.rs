@@ -1,11 +1,17 @@
 //! The calls that the matrix does not make: send/recv, barrier, uneven parts, streams, and what a call costs.
+#![allow(clippy::unwrap_used)]
 
 use oxccl::{Communicator, Config, Error, Order, ReduceOp, Stream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 fn config() -> Config {
-    Config { timeout: Duration::from_secs(30), heap_bytes: 64 << 20, slot_bytes: 1024, ..Config::default() }
+    Config {
+        timeout: Duration::from_secs(30),
+        heap_bytes: 64 << 20,
+        slot_bytes: 1024,
+        ..Config::default()
+    }
 }
 
 /// Runs `rank` on a thread for every rank.
@@ -24,7 +30,8 @@ fn send_and_recv_go_around() {
         on_ranks(n, |comm| {
             let (rank, n) = (comm.rank(), comm.world());
             for count in [0, 1, 7, 5000, 100_000] {
-                let value = |of: usize| (0..count).map(|i| (of * 1000 + i) as i32).collect::<Vec<_>>();
+                let value =
+                    |of: usize| (0..count).map(|i| (of * 1000 + i) as i32).collect::<Vec<_>>();
                 let (next, previous) = ((rank + 1) % n, (rank + n - 1) % n);
                 let mut got = vec![-1; count];
                 // Rank 0 sends first, the others receive first, so large messages don't wait in a circle.
@@ -94,12 +101,16 @@ fn parts_may_be_uneven() {
                 comm.reduce_scatter_v(&input, &mut part, &counts, ReduceOp::Sum).unwrap();
                 let start: usize = counts[..rank].iter().sum();
                 let factor = (n * (n + 1) / 2) as i64;
-                assert_eq!(part, (0..counts[rank]).map(|i| (start + i) as i64 * factor).collect::<Vec<_>>());
+                assert_eq!(
+                    part,
+                    (0..counts[rank]).map(|i| (start + i) as i64 * factor).collect::<Vec<_>>()
+                );
 
                 let count = |from: usize, to: usize| (from * 2 + to) % 4 * scale;
                 let send: Vec<usize> = (0..n).map(|to| count(rank, to)).collect();
                 let recv: Vec<usize> = (0..n).map(|from| count(from, rank)).collect();
-                let input: Vec<i64> = (0..n).flat_map(|to| vec![(rank * 10 + to) as i64; send[to]]).collect();
+                let input: Vec<i64> =
+                    (0..n).flat_map(|to| vec![(rank * 10 + to) as i64; send[to]]).collect();
                 let mut output = vec![-1; recv.iter().sum()];
                 comm.all_to_all_v(&input, &send, &mut output, &recv).unwrap();
                 let expected: Vec<i64> =
@@ -117,10 +128,16 @@ fn counts_that_differ_are_told_to_all_and_end_nothing() {
         let recv = if rank == 2 { [1, 2, 1] } else { [1, 1, 1] };
         let mut output = vec![0u8; recv.iter().sum()];
         let error = comm.all_to_all_v(&[1u8, 2, 3], &[1, 1, 1], &mut output, &recv).unwrap_err();
-        assert!(matches!(error, Error::CountsDiffer { sender: 1, receiver: 2, sent: 1, received: 2 }), "{error}");
+        assert!(
+            matches!(error, Error::CountsDiffer { sender: 1, receiver: 2, sent: 1, received: 2 }),
+            "{error}"
+        );
         comm.barrier().unwrap();
         let error = comm.all_gather_v(&[1u8], &mut output, &[1]).unwrap_err();
-        assert!(matches!(error, Error::Length { argument: "counts", found: 1, expected: 3, .. }), "{error}");
+        assert!(
+            matches!(error, Error::Length { argument: "counts", found: 1, expected: 3, .. }),
+            "{error}"
+        );
         comm.barrier().unwrap();
     });
 }
@@ -158,7 +175,9 @@ fn a_work_can_be_waited_for_a_while() {
         if comm.rank() == 0 {
             buffer.fill(7);
             let work = comm.on(&stream).broadcast_in_place(&mut buffer, 1).unwrap();
-            let work = work.wait_timeout(Duration::from_millis(20)).expect_err("rank 1 has not called yet");
+            let work = work
+                .wait_timeout(Duration::from_millis(20))
+                .expect_err("rank 1 has not called yet");
             assert!(!work.is_done());
             comm.on(&stream).send(&buffer, 1).unwrap().wait().unwrap();
             work.wait().unwrap();
@@ -194,9 +213,12 @@ fn bits_are_the_same_for_any_algorithm_under_an_order() {
     for order in [Order::Rank, Order::Tree] {
         on_ranks(4, |mut comm| {
             comm.set_order(order).unwrap();
-            let input: Vec<bf16> = (0..3001).map(|i| bf16::from_f32(((i * 37 + comm.rank() * 91) % 1013) as f32 * 0.37)).collect();
+            let input: Vec<bf16> = (0..3001)
+                .map(|i| bf16::from_f32(((i * 37 + comm.rank() * 91) % 1013) as f32 * 0.37))
+                .collect();
             let mut results = Vec::new();
-            for entry in catalogue().filter(|entry| entry.kind == Kind::AllReduce && entry.ordered) {
+            for entry in catalogue().filter(|entry| entry.kind == Kind::AllReduce && entry.ordered)
+            {
                 for channels in [1, 3] {
                     let (algorithm, encoding) = (Some(entry.algorithm), Some(entry.encoding));
                     comm.set_pin(Pin { algorithm, encoding, channels: Some(channels) }).unwrap();

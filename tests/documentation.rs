@@ -1,4 +1,5 @@
 //! What README.md, ARCHITECTURE.md and CONTRIBUTING.md say of this repository is there: paths, links, commands, variables, code.
+#![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
 use std::fs;

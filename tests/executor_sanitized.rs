@@ -1,5 +1,6 @@
 //! The executor under a sanitizer: every algorithm on threads of one process. Without the test harness, whose own threads would be
 //! in the reports.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 
@@ -34,7 +35,7 @@ fn run<T: TestElement>() -> usize {
                 entry,
                 order: Order::Any,
                 op: OpKind::Sum,
-                in_place: entry.in_place && rng.next() % 2 == 0,
+                in_place: entry.in_place && rng.next().is_multiple_of(2),
                 root: rng.next() as usize % n,
                 count,
                 channels: 1 + count % 2,
@@ -46,7 +47,9 @@ fn run<T: TestElement>() -> usize {
             .into_iter()
             .map(|mut comm| {
                 let cases = cases.clone();
-                std::thread::spawn(move || cases.iter().for_each(|case| check::<T>(&mut comm, case)))
+                std::thread::spawn(move || {
+                    cases.iter().for_each(|case| check::<T>(&mut comm, case))
+                })
             })
             .collect();
         for thread in threads {

@@ -1,4 +1,5 @@
 //! What goes wrong is an error with a name, on every rank that can know, and nothing hangs.
+#![allow(clippy::unwrap_used)]
 
 use oxccl::{Communicator, Config, Error, ReduceOp, UniqueId};
 use std::time::{Duration, Instant};
@@ -37,7 +38,10 @@ fn mismatch(what: &str, call: impl Fn(&Communicator, usize) -> Result<(), Error>
 fn different_lengths() {
     for base in [2, 1000, 100_000] {
         mismatch("count differs", |comm, rank| {
-            comm.all_reduce_in_place(&mut vec![1.0f32; base + usize::from(rank == 1)], ReduceOp::Sum)
+            comm.all_reduce_in_place(
+                &mut vec![1.0f32; base + usize::from(rank == 1)],
+                ReduceOp::Sum,
+            )
         });
     }
 }
@@ -49,7 +53,10 @@ fn different_types_and_operations() {
         _ => comm.all_reduce_in_place(&mut [1i32; 64], ReduceOp::Sum),
     });
     mismatch("op differs", |comm, rank| {
-        comm.all_reduce_in_place(&mut [1.0f32; 50_000], if rank == 0 { ReduceOp::Max } else { ReduceOp::Sum })
+        comm.all_reduce_in_place(
+            &mut [1.0f32; 50_000],
+            if rank == 0 { ReduceOp::Max } else { ReduceOp::Sum },
+        )
     });
 }
 
@@ -59,7 +66,9 @@ fn different_collectives_and_roots() {
         0 => comm.all_reduce_in_place(&mut [1.0f32; 64], ReduceOp::Sum),
         _ => comm.all_to_all_in_place(&mut [1.0f32; 6 * 64]),
     });
-    mismatch("root differs", |comm, rank| comm.broadcast_in_place(&mut [1.0f32; 64], usize::from(rank == 0)));
+    mismatch("root differs", |comm, rank| {
+        comm.broadcast_in_place(&mut [1.0f32; 64], usize::from(rank == 0))
+    });
 }
 
 #[test]
@@ -73,7 +82,10 @@ fn a_rank_that_does_not_call_is_named() {
         comm.all_reduce_in_place(&mut [1.0f32; 100], ReduceOp::Sum).unwrap_err()
     });
     let text = errors[..2].iter().map(Error::to_string).collect::<Vec<_>>().join("\n");
-    assert!(text.contains("rank 2 has not called all_reduce of 100 float #2 (its last was barrier #1)"), "{text}");
+    assert!(
+        text.contains("rank 2 has not called all_reduce of 100 float #2 (its last was barrier #1)"),
+        "{text}"
+    );
     assert!(errors[..2].iter().any(|error| matches!(error, Error::TimedOut { .. })), "{text}");
 }
 
@@ -121,7 +133,15 @@ fn misuse_leaves_the_communicator_usable() {
             comm.recv(&mut short, 9).unwrap_err(),
             comm.all_reduce_in_place(&mut short, ReduceOp::BitXor).unwrap_err(),
         ];
-        let texts = ["input has 4 elements", "input of reduce_scatter has 5", "input of all_to_all has 3", "root is rank 2", "peer is rank", "peer is rank 9", "bxor"];
+        let texts = [
+            "input has 4 elements",
+            "input of reduce_scatter has 5",
+            "input of all_to_all has 3",
+            "root is rank 2",
+            "peer is rank",
+            "peer is rank 9",
+            "bxor",
+        ];
         for (error, text) in errors.iter().zip(texts) {
             assert!(error.to_string().contains(text), "{error}");
         }
@@ -181,5 +201,8 @@ fn a_receive_of_another_length_is_told() {
     });
     let error = errors[1].as_ref().unwrap_err();
     assert!(matches!(error, Error::Mismatch { rank: 0, .. }), "{error}");
-    assert!(errors[0].as_ref().unwrap_err().to_string().contains("send of 9 float from rank 0 to 1"), "{errors:?}");
+    assert!(
+        errors[0].as_ref().unwrap_err().to_string().contains("send of 9 float from rank 0 to 1"),
+        "{errors:?}"
+    );
 }

@@ -1,4 +1,5 @@
 //! Type × operation × algorithm × encoding × in and out of place × ranks × sizes, against the declared order, bit for bit.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 
@@ -43,7 +44,16 @@ fn cases<T: TestElement>(n: usize, seed: u64) -> Vec<Case> {
                     for count in [0, 1, 3, 17, long] {
                         let root = rng.next() as usize % n;
                         let channels = 1 + rng.next() as usize % 2;
-                        cases.push(Case { entry, order, op, in_place, root, count, channels, seed: rng.next() });
+                        cases.push(Case {
+                            entry,
+                            order,
+                            op,
+                            in_place,
+                            root,
+                            count,
+                            channels,
+                            seed: rng.next(),
+                        });
                     }
                 }
             }

@@ -29,7 +29,7 @@ pub(crate) fn build(machine: &Path, out: &Path) -> Result<(), String> {
         source: machine.join("executor.cu"),
         output: out.join("oxccl.fatbin"),
     };
-    let reports = jobs::run_all(vec![job], machine, out)?;
+    let reports = jobs::run_all(vec![job], machine, out, is_used)?;
     let report = out.join("resources.txt");
     std::fs::write(&report, reports.concat())
         .map_err(|error| format!("cannot write {}: {error}", report.display()))?;
@@ -51,6 +51,11 @@ fn command(nvcc: &Path) -> Command {
     let codes: String = new.iter().map(|target| format!(",sm_{target}")).collect();
     command.arg(format!("-gencode=arch=compute_{PTX},code=[compute_{PTX}{codes}]"));
     command
+}
+
+/// Files of the host target cannot change a GPU build.
+fn is_used(file_name: &str) -> bool {
+    !file_name.contains("host")
 }
 
 /// `NVCC` (`none`: none is wanted), else the first of `CUDA_HOME`, `CUDA_PATH`, `PATH`, /usr/local/cuda and a `.cuda` folder

@@ -82,8 +82,9 @@ pub(crate) fn build(machine: &Path, out: &Path) -> Result<(), String> {
             compilations.push(Job { command, source: machine.join(source), output });
         }
     }
-    for warning in
-        jobs::run_all(compilations, machine, out)?.iter().filter(|text| !text.trim().is_empty())
+    for warning in jobs::run_all(compilations, machine, out, is_used)?
+        .iter()
+        .filter(|text| !text.trim().is_empty())
     {
         println!("cargo::warning={}", warning.trim().replace('\n', " | "));
     }
@@ -95,6 +96,11 @@ pub(crate) fn build(machine: &Path, out: &Path) -> Result<(), String> {
     println!("cargo::rustc-link-search=native={}", out.display());
     println!("cargo::rustc-link-lib=static=oxccl_host");
     Ok(())
+}
+
+/// Files of the CUDA target cannot change a host build.
+fn is_used(file_name: &str) -> bool {
+    !file_name.contains(".cu") && !file_name.contains("_cuda")
 }
 
 fn compiler() -> Result<String, String> {

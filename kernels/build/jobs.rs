@@ -18,9 +18,16 @@ pub(crate) struct Job {
 
 /// Runs all jobs, as many at a time as cargo allows, and gives what each wrote to standard error. The
 /// first failure is returned with its command line and output.
-pub(crate) fn run_all(jobs: Vec<Job>, machine: &Path, out: &Path) -> Result<Vec<String>, String> {
+///
+/// `is_used` tells by its name whether a source file can matter to these jobs.
+pub(crate) fn run_all(
+    jobs: Vec<Job>,
+    machine: &Path,
+    out: &Path,
+    is_used: fn(&str) -> bool,
+) -> Result<Vec<String>, String> {
     let workers = std::env::var("NUM_JOBS").ok().and_then(|jobs| jobs.parse().ok()).unwrap_or(1);
-    let sources = hash_of_sources(machine, out)?;
+    let sources = hash_of_sources(machine, out, is_used)?;
     let results: Mutex<Vec<_>> = Mutex::new((0..jobs.len()).map(|_| Ok(String::new())).collect());
     let queue = Mutex::new(jobs.into_iter().enumerate());
     std::thread::scope(|scope| {
@@ -95,11 +102,12 @@ fn cache(out: &Path) -> PathBuf {
     out.ancestors().nth(4).unwrap_or(out).join("oxccl-machine-cache")
 }
 
-fn hash_of_sources(machine: &Path, out: &Path) -> Result<u64, String> {
+fn hash_of_sources(machine: &Path, out: &Path, is_used: fn(&str) -> bool) -> Result<u64, String> {
     let unreadable = |error: std::io::Error| format!("cannot read {}: {error}", machine.display());
     let mut paths: Vec<PathBuf> = std::fs::read_dir(machine)
         .and_then(|entries| entries.map(|entry| entry.map(|entry| entry.path())).collect())
         .map_err(unreadable)?;
+    paths.retain(|path| path.file_name().and_then(|name| name.to_str()).is_none_or(is_used));
     paths.push(out.join("format_check.h"));
     paths.sort();
     let mut hasher = DefaultHasher::new();

@@ -73,7 +73,7 @@ OXCCL_INLINE void reduce_packs(const Move& move, const Stretches& stretches) {
 #pragma unroll
       for (uint32_t u = 0; u < UNROLL; ++u) {
         P next;
-        next.unpack(raws[u], move.scaling.premultiply && view.raw, move.scaling.factor_bits);
+        next.unpack(raws[u], move.scaling.premultiply && view.is_raw(), move.scaling.factor_bits);
         acc[u] = source == 0 ? next : folded<N, F>(acc[u], next);
       }
     }

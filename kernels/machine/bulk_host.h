@@ -37,13 +37,14 @@ bool copy_bulk(Machine& machine, const Move& move);
 OXCCL_INLINE uint8_t* result_place(const Move& move, uint64_t position, Block& block) {
   if (move.destinations == 0) return block.bytes;
   const View& first = move.destination(0);
-  return first.is_ll() || first.stream ? block.bytes : first.data + position;
+  return first.is_ll() || first.is_stream() ? block.bytes : first.data + position;
 }
 
 // How one element type and fold reduces. Everything else is common to all folds of a type, or to all
 // types, and is compiled once: sixty-six copies of the whole machine would take minutes to build
 // and push each other out of the instruction cache, for a call through a pointer saved.
 struct HostReducer {
+  uint64_t (*fold_word)(uint64_t a, uint64_t b);
   bool (*words)(Machine& machine, const Move& move);
   bool (*bulk)(Machine& machine, const Move& move, const HostReducer& reducer);
   void (*fold_two)(void* to, const void* a, const void* b, size_t count);
@@ -71,7 +72,7 @@ struct Blocks {
   const HostReducer& reducer;
 
   OXCCL_INLINE bool is_scaled(uint32_t source) const {
-    return move.scaling.premultiply && move.source(source).raw;
+    return move.scaling.premultiply && move.source(source).is_raw();
   }
 
   const Element* elements(uint32_t source, uint64_t position, uint64_t count, Block& staging) {
@@ -164,7 +165,7 @@ bool reduce_bulk(Machine& machine, const Move& move, const HostReducer& reducer)
   const bool tree = move.tree && move.sources > 2;
   const bool straight = pairs && move.destinations == 1 && !move.source(0).is_ll() &&
                         !move.source(1).is_ll() && !move.destination(0).is_ll() &&
-                        !move.destination(0).stream;
+                        !move.destination(0).is_stream();
   const uint64_t total = move.len_bytes / B::SIZE;
   const uint64_t step = straight ? total : tree ? B::TREE_COUNT : B::COUNT;
   for (uint64_t at = 0; at < total; at += step) {

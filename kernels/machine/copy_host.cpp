@@ -40,7 +40,7 @@ static void put(Machine& machine, const View& view, uint64_t position, const uin
   uint8_t* to = view.data + position;
   if (view.is_ll()) {
     send_bytes(view, position, from, len_bytes);
-  } else if (view.stream) {
+  } else if (view.is_stream()) {
     copy_stream(to, from, len_bytes);
     machine.streamed = true;
   } else if (to != from) {

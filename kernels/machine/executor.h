@@ -13,7 +13,10 @@
 // moved in registers; and after a round the line that the next message will be written to is asked
 // for in advance. Everything slow (a wait that lasts, a wake, an epoch's end) is out of line.
 #pragma once
-#include "reduce_copy.h"
+#include "resolve.h"
+#ifndef __CUDACC__
+#include "short_host.h"
+#endif
 
 namespace oxccl {
 inline namespace OXCCL_ISA {
@@ -40,73 +43,6 @@ struct Tables {
                entry->first_advance;
   }
 };
-
-OXCCL_INLINE uint8_t* slot(uint8_t* slots, const Connection& connection, uint64_t message) {
-  return slots + (message & (connection.slots - 1)) * connection.slot_stride_bytes;
-}
-
-// A receive slot; its header must be of this call.
-OXCCL_INLINE bool resolve_slot(Machine& machine, const Operand& operand, uint64_t len_bytes,
-                               View* view) {
-  Connection& connection = machine.launch.connections[operand.index];
-  const uint64_t message = connection.received + operand.message;
-  uint8_t* at = slot(connection.recv_slots, connection, message);
-  view->connection = &connection;
-  if (operand.lane == LANE_LL) {
-    view->data = at + LL_HEADER_BYTES;
-    view->epoch = epoch_of(message);
-    return receive_header(machine, *view, len_bytes);
-  }
-  view->data = at + SLOT_HEADER_BYTES;
-  const SlotHeader& header = *reinterpret_cast<const SlotHeader*>(at);
-  if (OXCCL_LIKELY(header.signature == machine.launch.signature && header.len_bytes == len_bytes))
-    return true;
-  return machine.mismatch(header.signature, connection.peer);
-}
-
-// The slot for the next message; its header is written here.
-OXCCL_INLINE bool resolve_peer_slot(Machine& machine, const Operand& operand, uint64_t len_bytes,
-                                    View* view) {
-  Connection& connection = machine.launch.connections[operand.index];
-  const uint64_t message = connection.sent + operand.message;
-  uint8_t* at = slot(connection.send_slots, connection, message);
-  view->connection = &connection;
-  if (operand.lane == LANE_LL) {
-    view->data = at + LL_HEADER_BYTES;
-    view->epoch = epoch_of(message);
-    send_header(machine, *view, len_bytes);
-    return true;
-  }
-  view->data = at + SLOT_HEADER_BYTES;
-  *reinterpret_cast<SlotHeader*>(at) = {machine.launch.signature, uint32_t(len_bytes)};
-  return true;
-}
-
-OXCCL_INLINE bool resolve(Machine& machine, const Operand& operand, uint64_t round_start,
-                          uint64_t len_bytes, View* view) {
-  const Launch& launch = machine.launch;
-  view->connection = nullptr;
-  view->epoch = 0;
-  view->raw = operand.flags & OPERAND_RAW;
-  view->stream = operand.flags & OPERAND_STREAM;
-  const uint64_t offset = operand.offset_bytes + round_start;
-  Window* window = launch.windows + uint64_t(machine.channel) * launch.ranks + operand.index;
-  switch (operand.space) {
-    case SPACE_INPUT: view->data = const_cast<uint8_t*>(launch.input) + offset; return true;
-    case SPACE_OUTPUT: view->data = launch.output + offset; return true;
-    case SPACE_SLOT: return resolve_slot(machine, operand, len_bytes, view);
-    case SPACE_PEER_SLOT: return resolve_peer_slot(machine, operand, len_bytes, view);
-    case SPACE_WINDOW_INPUT: view->data = window->base + window->tokens.input + offset; return true;
-    case SPACE_WINDOW_OUTPUT:
-      view->data = window->base + window->tokens.output + offset;
-      return true;
-    case SPACE_TOKENS:
-      view->data = reinterpret_cast<uint8_t*>(const_cast<Tokens*>(&launch.tokens));
-      return true;
-    case SPACE_PEER_TOKENS: view->data = reinterpret_cast<uint8_t*>(&window->tokens); return true;
-    default: return machine.fail(OUTCOME_BAD_PROGRAM, operand.index, operand.space);
-  }
-}
 
 // True when the whole block may go on.
 OXCCL_INLINE bool agreed(Machine& machine) {
@@ -147,10 +83,18 @@ OXCCL_INLINE void run_signal(Machine& machine, const Instruction& instruction) {
   ring(connection.doorbell);
 }
 
+// LL messages have no signal to ring with.
+OXCCL_INLINE void ring_peers(Machine& machine, const Move& move) {
+#pragma unroll 1
+  for (uint32_t d = 0; d < move.destinations; ++d)
+    if (move.destination(d).is_ll()) ring(move.destination(d).connection->doorbell);
+  machine.rings = false;
+}
+
 template <class Reducer>
-OXCCL_INLINE bool run_reduce_copy(Machine& machine, const Reducer& reducer,
-                                  const Instruction& instruction, const Operand* operands,
-                                  uint64_t round_start, uint64_t tile_bytes, View* views) {
+OXCCL_NOINLINE bool run_reduce_copy(Machine& machine, const Reducer& reducer,
+                                    const Instruction& instruction, const Operand* operands,
+                                    uint64_t round_start, uint64_t len_bytes, View* views) {
   const uint32_t count = uint32_t(instruction.sources) + instruction.destinations;
   const bool tree = instruction.flags & INSTRUCTION_TREE;
   if (OXCCL_UNLIKELY(count > MAX_OPERANDS || instruction.sources == 0 ||
@@ -158,8 +102,6 @@ OXCCL_INLINE bool run_reduce_copy(Machine& machine, const Reducer& reducer,
     machine.fail(OUTCOME_BAD_PROGRAM, 0, count);
     return agreed(machine);
   }
-  const uint64_t left = instruction.len_bytes > round_start ? instruction.len_bytes - round_start : 0;
-  const uint64_t len_bytes = left < tile_bytes ? left : tile_bytes;
 #pragma unroll 1
   for (uint32_t o = lane(); o < count; o += lanes())
     if (!resolve(machine, operands[o], round_start, len_bytes, &views[o])) break;
@@ -168,20 +110,25 @@ OXCCL_INLINE bool run_reduce_copy(Machine& machine, const Reducer& reducer,
   const bool finish = instruction.flags & INSTRUCTION_FINISH;
   const Scaling scaling = {machine.launch.scale_bits, machine.launch.ranks,
                            scale == SCALE_PREMULTIPLY, scale == SCALE_AVERAGE && finish};
-  // A copy onto itself (buffers in place) is left out: peers may be reading there. What is read then is the
-  // destination, which is the same.
-  const bool itself = instruction.sources == 1 && !scaling.divide &&
-                      !(scaling.premultiply && views[0].raw) &&
-                      !views[0].is_ll() && !views[1].is_ll() && views[0].data == views[1].data;
-  if (itself && count == 2) return true;
-  const Move move = {views + itself, instruction.sources, instruction.destinations - uint32_t(itself),
-                     len_bytes,      scaling,             tree};
+  const Move move = {views, instruction.sources, instruction.destinations, len_bytes, scaling, tree};
   reduce_copy(machine, move, reducer);
   if (!agreed(machine)) return false;
-#pragma unroll 1
-  for (uint32_t o = instruction.sources; o < count; ++o)
-    if (views[o].is_ll()) ring(views[o].connection->doorbell);
+  if (machine.rings) ring_peers(machine, move);
   return true;
+}
+
+template <class Reducer>
+OXCCL_INLINE bool move_tile(Machine& machine, const Reducer& reducer,
+                            const Instruction& instruction, const Operand* operands,
+                            uint64_t round_start, uint64_t tile_bytes, View* views) {
+  const uint64_t total = instruction.len_bytes;
+  const uint64_t left = total > round_start ? total - round_start : 0;
+  const uint64_t len_bytes = left < tile_bytes ? left : tile_bytes;
+#ifndef __CUDACC__
+  if (OXCCL_LIKELY(is_short(*machine.launch.program, instruction, len_bytes)))
+    return run_short(machine, reducer, instruction, operands, round_start, len_bytes);
+#endif
+  return run_reduce_copy(machine, reducer, instruction, operands, round_start, len_bytes, views);
 }
 
 // Before the first send of a round; rounds advance past a multiple of LL_EPOCHS once in a long while.
@@ -227,9 +174,8 @@ OXCCL_INLINE bool run_rounds(Machine& machine, const Reducer& reducer, View* vie
         if (!run_wait(machine, instruction)) return false;
       } else if (instruction.opcode == OPCODE_SIGNAL) {
         run_signal(machine, instruction);
-      } else if (!run_reduce_copy(machine, reducer, instruction,
-                                  tables.operands + instruction.index, round * entry.tile_bytes,
-                                  entry.tile_bytes, views)) {
+      } else if (!move_tile(machine, reducer, instruction, tables.operands + instruction.index,
+                            round * entry.tile_bytes, entry.tile_bytes, views)) {
         return false;
       }
     }
@@ -244,11 +190,16 @@ OXCCL_INLINE uint32_t run_channel(const Launch& launch, uint32_t channel, const 
   OXCCL_BLOCK_SHARED Workspace workspace;
   if (leader()) workspace.fault.outcome = OUTCOME_DONE;
   barrier();
-  Machine machine = {launch, workspace.fault, channel, 0, false, {}};
+  Machine machine = {launch, workspace.fault, channel, 0, false, false, {}};
   const bool done = run_rounds(machine, reducer, workspace.views);
   if (machine.streamed) stream_fence();
-  const Fault fault = done ? Fault{} : workspace.fault;
-  if (leader()) launch.statuses[channel] = {fault.outcome, fault.step, fault.peer, fault.found};
+  Status* status = &launch.statuses[channel];
+  if (OXCCL_LIKELY(done)) {
+    if (leader()) status->outcome = OUTCOME_DONE;
+    return OUTCOME_DONE;
+  }
+  const Fault& fault = workspace.fault;
+  if (leader()) *status = {fault.outcome, fault.step, fault.peer, fault.found};
   return fault.outcome;
 }
 

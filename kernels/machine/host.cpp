@@ -36,10 +36,11 @@ static uint32_t reduce(const Reduction& reduction) {
     return OUTCOME_BAD_PROGRAM;
   View views[MAX_OPERANDS];
   for (uint32_t s = 0; s < reduction.sources_count; ++s)
-    views[s] = {const_cast<uint8_t*>(reduction.sources[s]), nullptr, 0, true, false};
+    views[s] = {const_cast<uint8_t*>(reduction.sources[s]), nullptr, 0, OPERAND_RAW};
+  const uint32_t stream = reduction.stream ? OPERAND_STREAM : 0;
   View* destinations = views + reduction.sources_count;
   for (uint32_t d = 0; d < reduction.destinations_count; ++d)
-    destinations[d] = {reduction.destinations[d], nullptr, 0, false, reduction.stream != 0};
+    destinations[d] = {reduction.destinations[d], nullptr, 0, stream};
   const Scaling scaling = {reduction.scale_bits, reduction.ranks,
                            reduction.scale == SCALE_PREMULTIPLY,
                            reduction.scale == SCALE_AVERAGE && reduction.finish};
@@ -47,7 +48,7 @@ static uint32_t reduce(const Reduction& reduction) {
                      reduction.len_bytes, scaling, reduction.tree != 0};
   const Launch no_launch = {};
   Fault fault = {};
-  Machine machine = {no_launch, fault, 0, 0, false, {}};
+  Machine machine = {no_launch, fault, 0, 0, false, false, {}};
   reduce_copy(machine, move, *reducer);
   if (machine.streamed) stream_fence();
   return OUTCOME_DONE;

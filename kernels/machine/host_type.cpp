@@ -12,6 +12,15 @@ static bool reduce_words(Machine& machine, const Move& move) {
   return true;
 }
 
+template <class N, Fold F>
+static uint64_t fold_word(uint64_t a, uint64_t b) {
+  using P = Pack<N, 8>;
+  P first, second;
+  first.unpack(bit_cast<typename P::Raw>(a), false, 0);
+  second.unpack(bit_cast<typename P::Raw>(b), false, 0);
+  return bit_cast<uint64_t>(folded<N, F>(first, second).packed({}));
+}
+
 // Where elements accumulate in their own type, folding elements in is folding accumulators.
 template <class N, Fold F>
 static void fold_own(void* acc, const void* from, size_t count) {
@@ -24,10 +33,11 @@ static constexpr HostReducer reducer_of() {
   if constexpr (!N::INTEGER && F >= FOLD_BIT_AND) {
     return {};
   } else if constexpr (OWN) {
-    return {reduce_words<N, F>, reduce_bulk<N>, fold_two<N, F>, fold_own<N, F>, fold_two<N, F>};
+    return {fold_word<N, F>, reduce_words<N, F>, reduce_bulk<N>,
+            fold_two<N, F>,  fold_own<N, F>,     fold_two<N, F>};
   } else {
-    return {reduce_words<N, F>, reduce_bulk<N>, fold_two<N, F>, fold_elements<N, F>,
-            fold_accumulators<N, F>};
+    return {fold_word<N, F>, reduce_words<N, F>,  reduce_bulk<N>,
+            fold_two<N, F>,  fold_elements<N, F>, fold_accumulators<N, F>};
   }
 }
 

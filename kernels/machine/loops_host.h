@@ -108,7 +108,8 @@ void fold_accumulators(void* to_, const void* a_, const void* b_, size_t count) 
 }
 
 template <class N>
-OXCCL_NOINLINE void widen_elements(typename N::Accumulator* to, const typename N::Element* from, size_t count) {
+OXCCL_NOINLINE void widen_elements(typename N::Accumulator* to,
+                                   const typename N::Element* from, size_t count) {
   size_t i = 0;
   if constexpr (Vector<N>::COUNT != 0) {
     using V = Vector<N>;
@@ -122,8 +123,8 @@ OXCCL_NOINLINE void widen_elements(typename N::Accumulator* to, const typename N
 }
 
 template <class N>
-OXCCL_NOINLINE void narrow_accumulators(typename N::Element* to, const typename N::Accumulator* from,
-                         size_t count) {
+OXCCL_NOINLINE void narrow_accumulators(typename N::Element* to,
+                                        const typename N::Accumulator* from, size_t count) {
   size_t i = 0;
   if constexpr (Vector<N>::COUNT != 0) {
     using V = Vector<N>;
@@ -138,14 +139,16 @@ OXCCL_NOINLINE void narrow_accumulators(typename N::Element* to, const typename 
 }
 
 template <class N>
-OXCCL_NOINLINE void scale_accumulators(typename N::Accumulator* acc, uint64_t factor_bits, size_t count) {
+OXCCL_NOINLINE void scale_accumulators(typename N::Accumulator* acc,
+                                       uint64_t factor_bits, size_t count) {
   const typename N::Accumulator factor = N::factor(factor_bits);
 #pragma GCC ivdep
   for (size_t i = 0; i < count; ++i) acc[i] = N::prod(acc[i], factor);
 }
 
 template <class N>
-OXCCL_NOINLINE void divide_accumulators(typename N::Accumulator* acc, uint32_t ranks, size_t count) {
+OXCCL_NOINLINE void divide_accumulators(typename N::Accumulator* acc,
+                                        uint32_t ranks, size_t count) {
 #pragma GCC ivdep
   for (size_t i = 0; i < count; ++i) acc[i] = N::divide(acc[i], ranks);
 }

@@ -14,9 +14,11 @@ struct View {
   uint8_t* data;           // LL: the first line behind the header
   Connection* connection;  // slots only
   uint32_t epoch;          // LL: the message's flag; 0 for plain memory
-  bool raw, stream;
+  uint32_t flags;          // OPERAND_*
 
   OXCCL_INLINE bool is_ll() const { return epoch != 0; }
+  OXCCL_INLINE bool is_raw() const { return flags & OPERAND_RAW; }
+  OXCCL_INLINE bool is_stream() const { return flags & OPERAND_STREAM; }
 };
 
 // A `ReduceCopy` with its operands resolved: sources first, destinations behind them.
@@ -37,6 +39,7 @@ struct Machine {
   uint32_t channel;
   uint32_t step;
   bool streamed;  // non-temporal stores are under way
+  bool rings;     // the move at hand has LL destinations
   Patience patience;
 
   OXCCL_INLINE bool fail(Outcome outcome, uint32_t peer, uint32_t found) {

@@ -135,12 +135,24 @@ template <class T>
 using Byte = T;
 #endif
 
-struct I8 : Integer<int8_t, uint8_t, Byte<int8_t>, int32_t, float> { static constexpr DataType TYPE = TYPE_I8; };
-struct U8 : Integer<uint8_t, uint8_t, Byte<uint8_t>, int32_t, float> { static constexpr DataType TYPE = TYPE_U8; };
-struct I32 : Integer<int32_t, uint32_t, int32_t, int64_t, double> { static constexpr DataType TYPE = TYPE_I32; };
-struct U32 : Integer<uint32_t, uint32_t, uint32_t, int64_t, double> { static constexpr DataType TYPE = TYPE_U32; };
-struct I64 : Integer<int64_t, uint64_t, int64_t, int64_t, double> { static constexpr DataType TYPE = TYPE_I64; };
-struct U64 : Integer<uint64_t, uint64_t, uint64_t, int64_t, double> { static constexpr DataType TYPE = TYPE_U64; };
+struct I8 : Integer<int8_t, uint8_t, Byte<int8_t>, int32_t, float> {
+  static constexpr DataType TYPE = TYPE_I8;
+};
+struct U8 : Integer<uint8_t, uint8_t, Byte<uint8_t>, int32_t, float> {
+  static constexpr DataType TYPE = TYPE_U8;
+};
+struct I32 : Integer<int32_t, uint32_t, int32_t, int64_t, double> {
+  static constexpr DataType TYPE = TYPE_I32;
+};
+struct U32 : Integer<uint32_t, uint32_t, uint32_t, int64_t, double> {
+  static constexpr DataType TYPE = TYPE_U32;
+};
+struct I64 : Integer<int64_t, uint64_t, int64_t, int64_t, double> {
+  static constexpr DataType TYPE = TYPE_I64;
+};
+struct U64 : Integer<uint64_t, uint64_t, uint64_t, int64_t, double> {
+  static constexpr DataType TYPE = TYPE_U64;
+};
 
 struct F32 : Floating<float, float> {
   static constexpr DataType TYPE = TYPE_F32;

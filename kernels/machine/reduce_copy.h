@@ -148,7 +148,7 @@ struct WordLoad {
     const View& view = move.source(source);
     uint64_t word = 0;
     if (!load_word<Element>(machine, view, position, left, &word)) return false;
-    into->unpack(bit_cast<typename Pack<N, 8>::Raw>(word), move.scaling.premultiply && view.raw,
+    into->unpack(bit_cast<typename Pack<N, 8>::Raw>(word), move.scaling.premultiply && view.is_raw(),
                  move.scaling.factor_bits);
     return true;
   }
@@ -173,16 +173,29 @@ struct WordLoad {
 namespace oxccl {
 inline namespace OXCCL_ISA {
 
+// A copy onto itself (buffers in place) writes nothing: peers may be reading there.
+OXCCL_INLINE bool copy(Machine& machine, const Move& move) {
+  const View& source = move.source(0);
+  const uint32_t in_place = move.destinations > 0 && !source.is_ll() &&
+                            move.destination(0).data == source.data;
+  // What is read then is the destination, which is the same.
+  const Move rest = {move.views + in_place, 1,           move.destinations - in_place,
+                     move.len_bytes,        move.scaling, move.tree};
+  if (in_place && rest.destinations == 0) return true;
+  if (move.len_bytes > SHORT_BYTES) return copy_bulk(machine, rest);
+#pragma unroll 1
+  for (uint64_t position = 0; position < move.len_bytes; position += 8)
+    if (!copy_word(machine, rest, position, move.len_bytes - position)) return false;
+  return true;
+}
+
 // `reducer` folds what is not a copy; it is the target's, for one element type and fold.
 template <class Reducer>
 OXCCL_INLINE bool reduce_copy(Machine& machine, const Move& move, const Reducer& reducer) {
-  const bool scaled = move.scaling.divide || (move.scaling.premultiply && move.source(0).raw);
+  const bool scaled =
+      move.scaling.divide || (move.scaling.premultiply && move.source(0).is_raw());
   if (move.sources > 1 || scaled) return reducer.reduce(machine, move);
-  if (move.len_bytes > SHORT_BYTES) return copy_bulk(machine, move);
-#pragma unroll 1
-  for (uint64_t position = 0; position < move.len_bytes; position += 8)
-    if (!copy_word(machine, move, position, move.len_bytes - position)) return false;
-  return true;
+  return copy(machine, move);
 }
 
 }  // namespace OXCCL_ISA

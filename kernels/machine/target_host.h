@@ -65,32 +65,19 @@ OXCCL_INLINE void store_relaxed(T* word, T value) {
 typedef uint64_t unaligned_word __attribute__((aligned(1), may_alias));
 OXCCL_INLINE bool can_access_whole_words(const uint8_t*) { return true; }
 
-// A line is written and read by 16-byte vector accesses on x86: the architecture promises atomicity
-// only for each aligned 8-byte half, and a half with its own flag is all that LL needs. Sanitizers
-// must see atomics.
+// A line as two words, each whole and with its own flag, which is all that LL needs. (One 16-byte
+// vector access would not be faster: its halves have to come out of the vector register again.)
 OXCCL_INLINE Line load_line(const uint8_t* at) {
-#if defined(__x86_64__) && !OXCCL_SANITIZED
-  const __m128i both = *reinterpret_cast<const volatile __m128i*>(at);
-  const uint64_t low = uint64_t(_mm_cvtsi128_si64(both));
-  const uint64_t high = uint64_t(_mm_cvtsi128_si64(_mm_unpackhi_epi64(both, both)));
-#else
   const uint64_t* words = reinterpret_cast<const uint64_t*>(at);
   const uint64_t low = load_acquire(words);
   const uint64_t high = load_acquire(words + 1);
-#endif
   return {(low & 0xffffffffu) | (high << 32), uint32_t(low >> 32), uint32_t(high >> 32)};
 }
 
 OXCCL_INLINE void store_line(uint8_t* at, uint64_t data, uint32_t flag) {
-  const uint64_t low = (data & 0xffffffffu) | (uint64_t(flag) << 32);
-  const uint64_t high = (data >> 32) | (uint64_t(flag) << 32);
-#if defined(__x86_64__) && !OXCCL_SANITIZED
-  *reinterpret_cast<volatile __m128i*>(at) = _mm_set_epi64x(int64_t(high), int64_t(low));
-#else
   uint64_t* words = reinterpret_cast<uint64_t*>(at);
-  store_relaxed(words, low);
-  store_relaxed(words + 1, high);
-#endif
+  store_relaxed(words, (data & 0xffffffffu) | (uint64_t(flag) << 32));
+  store_relaxed(words + 1, (data >> 32) | (uint64_t(flag) << 32));
 }
 
 // Asks for the right to write a line before the time, so that the store need not wait for it.
@@ -144,8 +131,7 @@ OXCCL_INLINE void ring(Doorbell* doorbell) {
 // One nap, at most `nap_ns` long, shorter if a peer rings.
 inline void nap(Doorbell* doorbell, const Awaited& awaited, long nap_ns) {
   const uint32_t rings = load_relaxed(&doorbell->rings);
-  store_relaxed(&doorbell->sleeping, 1u);
-  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+  __atomic_exchange_n(&doorbell->sleeping, 1, __ATOMIC_SEQ_CST);  // a fence, too
   if (!is_ready(awaited)) {
     const timespec timeout = {0, nap_ns};
     futex(&doorbell->rings, FUTEX_WAIT, rings, &timeout);
@@ -185,7 +171,8 @@ inline bool wait_long(const Launch& launch, uint32_t channel, const Awaited& awa
 // the exchange of a cache line.
 constexpr uint32_t EAGER_SPINS = 512;
 
-// Waits to the end. False: stopped by the abort word or the poll function; Progress then still says what was awaited.
+// Waits to the end. False: stopped by the abort word or the poll function; Progress then still says
+// what was awaited.
 OXCCL_COLD inline bool wait_slow(const Launch& launch, uint32_t channel, const Awaited& awaited,
                                  const Place& place, const Fault&, Patience&) {
   for (uint32_t spins = 0; spins < launch.spins; ++spins) {

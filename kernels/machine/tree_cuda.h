@@ -94,7 +94,7 @@ OXCCL_INLINE void reduce_packs_tree(const Move& move, uint64_t start, uint64_t e
 #pragma unroll
       for (uint32_t i = 0; i < GROUP_LEAVES; ++i) {
         const View& view = move.source(i < count ? first + i : first);
-        leaves[i].unpack(raws[i], move.scaling.premultiply && view.raw, move.scaling.factor_bits);
+        leaves[i].unpack(raws[i], move.scaling.premultiply && view.is_raw(), move.scaling.factor_bits);
       }
       carry = fold_group<N, F>(leaves, count);
       if (count < GROUP_LEAVES) break;
@@ -135,7 +135,7 @@ OXCCL_INLINE bool reduce_words_tree(Machine& machine, const Move& move,
         if (!load_word<Element>(machine, view, position, left, &bits)) return false;
         using Bits = typename P::Bits;
         carry.unpack(bit_cast<typename P::Raw>(Bits(bits >> (part * 32))),
-                     move.scaling.premultiply && view.raw, move.scaling.factor_bits);
+                     move.scaling.premultiply && view.is_raw(), move.scaling.factor_bits);
         carry = counter.template push<N, F>(carry, source);
         if (const uint32_t level = __ffs(~source) - 1; level < TREE_LEVELS)
           counter.at(level) = carry;

@@ -2,7 +2,7 @@
 //! `machine/` and built for host CPUs (several instruction sets, picked at start) and for CUDA devices
 //! (one embedded fat binary), with the binary layout of its programs.
 //!
-//! [`format`] is the layout, [`HostExecutor`] runs programs on the calling thread, and [`image`] holds
+//! [`mod@format`] is the layout, [`HostExecutor`] runs programs on the calling thread, and [`image`] holds
 //! the GPU kernels. The crate knows nothing of ranks, sockets or algorithms.
 
 pub mod format;

@@ -1,5 +1,6 @@
 //! Prints what an exchange of 8 bytes costs between two pinned threads. Run it by hand:
 //! `cargo test -p oxccl-kernels --release --test latency -- --ignored --nocapture`
+#![allow(clippy::unwrap_used)]
 
 mod machine;
 
@@ -23,7 +24,8 @@ fn pin(core: usize) {
 #[test]
 #[ignore = "a measurement"]
 fn exchange() {
-    const CALLS: usize = 200_000;
+    const BATCHES: usize = 1000;
+    const CALLS: usize = 200;
     for executor in Isa::all().into_iter().filter_map(HostExecutor::for_isa) {
         for len in [8, 64, 1024, 8192] {
             let mut world = World::new(Shape { ll_slots: 8, ll_bytes: 8192, ..Shape::default() });
@@ -36,14 +38,14 @@ fn exchange() {
                 rank.spins = 100_000;
                 let mut launch = rank.launch(&programs[index], input.as_ptr(), output.as_mut_ptr());
                 let mut best = f64::MAX;
-                for _ in 0..10 {
+                for _ in 0..BATCHES {
                     let start = Instant::now();
-                    for _ in 0..CALLS / 10 {
+                    for _ in 0..CALLS {
                         launch.call += 1;
                         // SAFETY: as in `Rank::execute`.
                         assert_eq!(unsafe { executor.execute(&launch, 0) }, Outcome::Done);
                     }
-                    let time = start.elapsed().as_nanos() as f64 / (CALLS / 10) as f64;
+                    let time = start.elapsed().as_nanos() as f64 / CALLS as f64;
                     best = best.min(time);
                 }
                 best
@@ -78,13 +80,13 @@ fn alone() {
         let (input, mut output) = ([0; 8], [0; 8]);
         let launch = rank.launch(&program, input.as_ptr(), output.as_mut_ptr());
         let mut best = f64::MAX;
-        for _ in 0..20 {
+        for _ in 0..2000 {
             let start = Instant::now();
-            for _ in 0..100_000 {
+            for _ in 0..500 {
                 // SAFETY: as in `Rank::execute`.
                 assert_eq!(unsafe { executor.execute(&launch, 0) }, Outcome::Done);
             }
-            best = best.min(start.elapsed().as_nanos() as f64 / 100_000.0);
+            best = best.min(start.elapsed().as_nanos() as f64 / 500.0);
         }
         println!("{}: {best:.1} ns of our own a call", executor.isa().name());
     }

@@ -1,5 +1,6 @@
 //! The arithmetic: conversions, folds, scaling and order, against references written independently and
 //! slowly, and every instruction set against the same.
+#![allow(clippy::unwrap_used)]
 
 mod reference;
 
@@ -167,11 +168,11 @@ fn check_all(data_type: DataType) {
                             ranks: [1, 2, 3, 7, 300][turn % 5],
                             tree,
                             finish: true,
-                            stream: turn % 3 == 0,
+                            stream: turn.is_multiple_of(3),
                         },
                         sources,
                         destinations: 1 + turn / 7 % 3,
-                        in_place: turn / 11 % 2 == 0,
+                        in_place: (turn / 11).is_multiple_of(2),
                         count,
                         offset: turn / 23 % 5,
                     };

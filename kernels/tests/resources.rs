@@ -1,4 +1,5 @@
 //! What the CUDA compiler made of the kernels: registers, spills, accesses and size.
+#![allow(clippy::unwrap_used)]
 
 use oxccl_kernels::image::{self, FATBIN, NVCC, RESOURCES, TARGETS};
 use std::collections::BTreeMap;

@@ -12,7 +12,9 @@ mod scatter;
 mod send_recv;
 
 use crate::collective::{Collective, Kind, Order};
-use crate::schedule::{Buffer, Chunking, Instruction, Lane, Link, Operand, RankBuilder, Read, Schedule, Slots, Tree};
+use crate::schedule::{
+    Buffer, Chunking, Instruction, Lane, Link, Operand, RankBuilder, Read, Schedule, Slots, Tree,
+};
 use serde::Serialize;
 
 /// The names of algorithms.
@@ -238,7 +240,9 @@ impl Request {
 
     /// Every rank's contribution to a chunk, by rank, all in place.
     fn windows(&self, rank: usize, chunk: usize) -> Vec<Read> {
-        self.by_rank(rank, chunk, |peer| Read::Raw(Operand::Window { peer, buffer: Buffer::Input, chunk }))
+        self.by_rank(rank, chunk, |peer| {
+            Read::Raw(Operand::Window { peer, buffer: Buffer::Input, chunk })
+        })
     }
 
     fn by_rank(&self, rank: usize, chunk: usize, other: impl Fn(usize) -> Read) -> Vec<Read> {

@@ -32,7 +32,12 @@ impl Communicator {
     /// # Errors
     /// See above.
     #[inline]
-    pub fn all_reduce<T: Element>(&self, from: &[T], to: &mut [T], op: ReduceOp<T>) -> Result<(), Error> {
+    pub fn all_reduce<T: Element>(
+        &self,
+        from: &[T],
+        to: &mut [T],
+        op: ReduceOp<T>,
+    ) -> Result<(), Error> {
         self.blocking(self.collective(Kind::AllReduce), input(from), output(to), op)
     }
 
@@ -41,7 +46,11 @@ impl Communicator {
     /// # Errors
     /// See above.
     #[inline]
-    pub fn all_reduce_in_place<T: Element>(&self, buffer: &mut [T], op: ReduceOp<T>) -> Result<(), Error> {
+    pub fn all_reduce_in_place<T: Element>(
+        &self,
+        buffer: &mut [T],
+        op: ReduceOp<T>,
+    ) -> Result<(), Error> {
         let memory = output(buffer);
         self.blocking(self.collective(Kind::AllReduce), memory, memory, op)
     }
@@ -64,7 +73,12 @@ impl Communicator {
     /// # Errors
     /// See above; [`Error::NotDivisible`] for an input that ranks cannot share evenly.
     #[inline]
-    pub fn reduce_scatter<T: Element>(&self, from: &[T], to: &mut [T], op: ReduceOp<T>) -> Result<(), Error> {
+    pub fn reduce_scatter<T: Element>(
+        &self,
+        from: &[T],
+        to: &mut [T],
+        op: ReduceOp<T>,
+    ) -> Result<(), Error> {
         self.blocking(self.collective(Kind::ReduceScatter), input(from), output(to), op)
     }
 
@@ -73,9 +87,18 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`reduce_scatter`](Communicator::reduce_scatter).
-    pub fn reduce_scatter_in_place<T: Element>(&self, buffer: &mut [T], op: ReduceOp<T>) -> Result<(), Error> {
+    pub fn reduce_scatter_in_place<T: Element>(
+        &self,
+        buffer: &mut [T],
+        op: ReduceOp<T>,
+    ) -> Result<(), Error> {
         let all = output(buffer);
-        self.blocking(self.collective(Kind::ReduceScatter), all, self.own_part(Kind::ReduceScatter, buffer)?, op)
+        self.blocking(
+            self.collective(Kind::ReduceScatter),
+            all,
+            self.own_part(Kind::ReduceScatter, buffer)?,
+            op,
+        )
     }
 
     /// Every rank's output, of `n * count` elements, is all inputs, of `count`, in rank order.
@@ -106,7 +129,12 @@ impl Communicator {
     /// As [`all_gather`](Communicator::all_gather).
     pub fn all_gather_in_place<T: Element>(&self, buffer: &mut [T]) -> Result<(), Error> {
         let all = output(buffer);
-        self.blocking(self.collective(Kind::AllGather), self.own_part(Kind::AllGather, buffer)?, all, ReduceOp::<T>::Sum)
+        self.blocking(
+            self.collective(Kind::AllGather),
+            self.own_part(Kind::AllGather, buffer)?,
+            all,
+            ReduceOp::<T>::Sum,
+        )
     }
 
     /// Chunk s of rank r's output is chunk r of rank s's input. Both have `n * count` elements.
@@ -158,8 +186,18 @@ impl Communicator {
     /// # Errors
     /// See above; [`Error::Rank`] for a root that does not exist.
     #[inline]
-    pub fn broadcast<T: Element>(&self, from: &[T], to: &mut [T], root: usize) -> Result<(), Error> {
-        self.blocking(self.rooted(Kind::Broadcast, root), input(from), output(to), ReduceOp::<T>::Sum)
+    pub fn broadcast<T: Element>(
+        &self,
+        from: &[T],
+        to: &mut [T],
+        root: usize,
+    ) -> Result<(), Error> {
+        self.blocking(
+            self.rooted(Kind::Broadcast, root),
+            input(from),
+            output(to),
+            ReduceOp::<T>::Sum,
+        )
     }
 
     /// [`broadcast`](Communicator::broadcast) with one buffer: the input on the root, the output elsewhere.
@@ -167,7 +205,11 @@ impl Communicator {
     /// # Errors
     /// As [`broadcast`](Communicator::broadcast).
     #[inline]
-    pub fn broadcast_in_place<T: Element>(&self, buffer: &mut [T], root: usize) -> Result<(), Error> {
+    pub fn broadcast_in_place<T: Element>(
+        &self,
+        buffer: &mut [T],
+        root: usize,
+    ) -> Result<(), Error> {
         let memory = output(buffer);
         self.blocking(self.rooted(Kind::Broadcast, root), memory, memory, ReduceOp::<T>::Sum)
     }
@@ -191,7 +233,13 @@ impl Communicator {
     /// # Errors
     /// As [`broadcast`](Communicator::broadcast).
     #[inline]
-    pub fn reduce<T: Element>(&self, from: &[T], to: &mut [T], op: ReduceOp<T>, root: usize) -> Result<(), Error> {
+    pub fn reduce<T: Element>(
+        &self,
+        from: &[T],
+        to: &mut [T],
+        op: ReduceOp<T>,
+        root: usize,
+    ) -> Result<(), Error> {
         self.blocking(self.rooted(Kind::Reduce, root), input(from), output(to), op)
     }
 
@@ -199,7 +247,12 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`reduce`](Communicator::reduce).
-    pub fn reduce_in_place<T: Element>(&self, buffer: &mut [T], op: ReduceOp<T>, root: usize) -> Result<(), Error> {
+    pub fn reduce_in_place<T: Element>(
+        &self,
+        buffer: &mut [T],
+        op: ReduceOp<T>,
+        root: usize,
+    ) -> Result<(), Error> {
         let memory = output(buffer);
         self.blocking(self.rooted(Kind::Reduce, root), memory, memory, op)
     }
@@ -283,14 +336,24 @@ impl Communicator {
     /// # Errors
     /// See above.
     pub fn barrier(&self) -> Result<(), Error> {
-        self.blocking(self.collective(Kind::Barrier), Memory::NONE, Memory::NONE, ReduceOp::<u8>::Sum)
+        self.blocking(
+            self.collective(Kind::Barrier),
+            Memory::NONE,
+            Memory::NONE,
+            ReduceOp::<u8>::Sum,
+        )
     }
 
     /// [`all_gather`](Communicator::all_gather) of `counts[r]` elements from rank r, without gaps. All ranks pass the same counts.
     ///
     /// # Errors
     /// As [`all_gather`](Communicator::all_gather); [`Error::Length`] unless there is a count for every rank.
-    pub fn all_gather_v<T: Element>(&self, from: &[T], to: &mut [T], counts: &[usize]) -> Result<(), Error> {
+    pub fn all_gather_v<T: Element>(
+        &self,
+        from: &[T],
+        to: &mut [T],
+        counts: &[usize],
+    ) -> Result<(), Error> {
         self.per_rank(Kind::AllGather, input(from), output(to), counts, ReduceOp::<T>::Sum)
     }
 
@@ -328,7 +391,9 @@ impl Communicator {
         for (argument, counts) in [("send_counts", send_counts), ("recv_counts", recv_counts)] {
             self.one_count_each(Kind::AllToAll, argument, counts)?;
         }
-        for (argument, found, counts) in [("input", from.len(), send_counts), ("output", to.len(), recv_counts)] {
+        for (argument, found, counts) in
+            [("input", from.len(), send_counts), ("output", to.len(), recv_counts)]
+        {
             let expected = counts.iter().sum();
             if found != expected {
                 return Err(Error::Length { kind: Kind::AllToAll, argument, found, expected });
@@ -337,12 +402,21 @@ impl Communicator {
         let row: Vec<u64> = own.concat().into_iter().map(|count| count as u64).collect();
         let mut rows = vec![0u64; row.len() * self.world];
         self.all_gather(&row, &mut rows)?;
-        let rows: Vec<Vec<usize>> =
-            rows.chunks(2 * self.world).map(|row| row.iter().map(|count| *count as usize).collect()).collect();
+        let rows: Vec<Vec<usize>> = rows
+            .chunks(2 * self.world)
+            .map(|row| row.iter().map(|count| *count as usize).collect())
+            .collect();
         self.check_counts(&rows)?;
         let matrix = rows.iter().map(|row| row[..self.world].to_vec()).collect();
         let counts = Counts::Matrix(matrix);
-        let call = Call::with_counts(Kind::AllToAll, self.rank, counts, input(from), output(to), ReduceOp::<T>::Sum)?;
+        let call = Call::with_counts(
+            Kind::AllToAll,
+            self.rank,
+            counts,
+            input(from),
+            output(to),
+            ReduceOp::<T>::Sum,
+        )?;
         // SAFETY: the memory is that of the borrowed slices.
         unsafe { self.run(&call) }
     }
@@ -364,12 +438,18 @@ impl Communicator {
         op: ReduceOp<T>,
     ) -> Result<(), Error> {
         self.one_count_each(kind, "counts", counts)?;
-        let call = Call::with_counts(kind, self.rank, Counts::PerRank(counts.to_vec()), from, to, op)?;
+        let call =
+            Call::with_counts(kind, self.rank, Counts::PerRank(counts.to_vec()), from, to, op)?;
         // SAFETY: every caller passes memory of slices that it has borrowed for as long as this takes.
         unsafe { self.run(&call) }
     }
 
-    fn one_count_each(&self, kind: Kind, argument: &'static str, counts: &[usize]) -> Result<(), Error> {
+    fn one_count_each(
+        &self,
+        kind: Kind,
+        argument: &'static str,
+        counts: &[usize],
+    ) -> Result<(), Error> {
         if counts.len() == self.world {
             return Ok(());
         }
@@ -392,7 +472,12 @@ impl Communicator {
     /// This rank's chunk of a buffer that holds one for every rank.
     fn own_part<T: Element>(&self, kind: Kind, buffer: &mut [T]) -> Result<Memory, Error> {
         if !buffer.len().is_multiple_of(self.world) {
-            return Err(Error::NotDivisible { kind, argument: "buffer", count: buffer.len(), ranks: self.world });
+            return Err(Error::NotDivisible {
+                kind,
+                argument: "buffer",
+                count: buffer.len(),
+                ranks: self.world,
+            });
         }
         let count = buffer.len() / self.world;
         Ok(output(&mut buffer[self.rank * count..][..count]))

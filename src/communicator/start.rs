@@ -24,7 +24,10 @@ impl Communicator {
     /// [`Error::Config`] for a configuration, or a number of ranks, that cannot be; [`Error::Transport`] without memory.
     pub fn local_with(world: usize, config: &Config) -> Result<Vec<Communicator>, Error> {
         if world == 0 {
-            return Err(Error::Config { variable: "world", detail: "there must be at least one rank".into() });
+            return Err(Error::Config {
+                variable: "world",
+                detail: "there must be at least one rank".into(),
+            });
         }
         // Starting is collective, so every rank needs a thread of its own for it.
         std::thread::scope(|scope| {
@@ -53,7 +56,10 @@ impl Communicator {
     /// # Errors
     /// As [`from_env`](Communicator::from_env).
     pub fn from_env_with(config: &Config) -> Result<Communicator, Error> {
-        let environment = Environment::from_lookup(|name| std::env::var(name).ok(), std::os::unix::process::parent_id())?;
+        let environment = Environment::from_lookup(
+            |name| std::env::var(name).ok(),
+            std::os::unix::process::parent_id(),
+        )?;
         let id = &environment.unique_id;
         let server = if environment.serves() { Some(id.serve()?) } else { None };
         join(id, environment.rank, environment.world, server, config)
@@ -64,7 +70,12 @@ impl Communicator {
     /// # Errors
     /// [`Error::Transport`]: a wrong secret, a rank that joined already or does not exist, ranks that did not come before the
     /// time-out. [`Error::Config`] if ranks are configured differently.
-    pub fn connect(id: &UniqueId, rank: usize, world: usize, config: &Config) -> Result<Communicator, Error> {
+    pub fn connect(
+        id: &UniqueId,
+        rank: usize,
+        world: usize,
+        config: &Config,
+    ) -> Result<Communicator, Error> {
         join(id, rank, world, None, config)
     }
 }
@@ -81,7 +92,11 @@ fn join(
     start(Box::new(bootstrap), server, config)
 }
 
-fn start(bootstrap: Box<dyn Bootstrap>, server: Option<Server>, config: &Config) -> Result<Communicator, Error> {
+fn start(
+    bootstrap: Box<dyn Bootstrap>,
+    server: Option<Server>,
+    config: &Config,
+) -> Result<Communicator, Error> {
     let (rank, world) = (bootstrap.rank(), bootstrap.world());
     Ok(Communicator::from_engine(rank, world, Engine::start(bootstrap, server, config.clone())?))
 }

@@ -63,15 +63,17 @@ impl Channels {
             let (jobs, inbox) = channel::<Job>();
             let (outbox, done) = channel();
             let executor = self.executor;
-            let thread = std::thread::Builder::new().name(format!("oxccl-channel-{number}")).spawn(move || {
-                for job in inbox {
-                    // SAFETY: `Channels::run`'s caller vouches for all channels of the launch.
-                    let outcome = unsafe { executor.execute(job.0, number) };
-                    if outbox.send(outcome).is_err() {
-                        break;
+            let thread = std::thread::Builder::new().name(format!("oxccl-channel-{number}")).spawn(
+                move || {
+                    for job in inbox {
+                        // SAFETY: `Channels::run`'s caller vouches for all channels of the launch.
+                        let outcome = unsafe { executor.execute(job.0, number) };
+                        if outbox.send(outcome).is_err() {
+                            break;
+                        }
                     }
-                }
-            });
+                },
+            );
             // Without a thread the channel reports an abort instead of hanging: `done` is closed.
             self.helpers.push(Helper { jobs: Some(jobs), done, thread: thread.ok() });
         }

@@ -28,7 +28,8 @@ impl Heap {
     #[inline]
     pub(crate) fn offset(&self, address: usize, len_bytes: usize) -> Option<usize> {
         let offset = address.wrapping_sub(self.region.as_ptr() as usize);
-        (offset < self.region.len_bytes() && len_bytes <= self.region.len_bytes() - offset).then_some(offset)
+        (offset < self.region.len_bytes() && len_bytes <= self.region.len_bytes() - offset)
+            .then_some(offset)
     }
 
     /// Takes zeroed memory.
@@ -115,7 +116,8 @@ mod tests {
     fn blocks_are_distinct_and_come_back() {
         let heap = Arc::new(Heap::new(Arc::new(Region::create("test", 16 << 20).unwrap())));
         let whole = heap.free.lock().unwrap().clone();
-        let blocks: Vec<_> = [1, 5000, 3 << 20, 4096, 2 << 20].map(|len| heap.alloc(len).unwrap()).into();
+        let blocks: Vec<_> =
+            [1, 5000, 3 << 20, 4096, 2 << 20].map(|len| heap.alloc(len).unwrap()).into();
         for (i, a) in blocks.iter().enumerate() {
             for b in &blocks[i + 1..] {
                 assert!(a.offset + a.len <= b.offset || b.offset + b.len <= a.offset);

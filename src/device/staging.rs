@@ -100,7 +100,12 @@ pub(crate) struct Staging {
 
 impl Staging {
     /// Staging over every rank's region, in rank order. Each must have [`StagingShape::len_bytes`].
-    pub(crate) fn new(shape: StagingShape, rank: usize, regions: Vec<Arc<Region>>, heaps: Vec<Arc<Region>>) -> Staging {
+    pub(crate) fn new(
+        shape: StagingShape,
+        rank: usize,
+        regions: Vec<Arc<Region>>,
+        heaps: Vec<Arc<Region>>,
+    ) -> Staging {
         assert_eq!(regions.len(), shape.ranks);
         assert!(regions.iter().all(|region| region.len_bytes() >= shape.len_bytes()));
         Staging { shape, rank, regions, _heaps: heaps }
@@ -142,7 +147,8 @@ impl Staging {
     /// The connections of all channels, peers and lanes, in the machine's order.
     pub(crate) fn connections(&self) -> Vec<f::Connection> {
         let lanes = [f::Lane::Ll, f::Lane::Slots, f::Lane::Sync];
-        let pairs = (0..=self.shape.channels).flat_map(|c| (0..self.shape.ranks).map(move |p| (c, p)));
+        let pairs =
+            (0..=self.shape.channels).flat_map(|c| (0..self.shape.ranks).map(move |p| (c, p)));
         pairs
             .flat_map(|(channel, peer)| lanes.map(|lane| self.connection(channel, peer, lane)))
             .collect()
@@ -155,7 +161,8 @@ impl Staging {
             f::Lane::Slots => (shape.slots, shape.slot_stride()),
             f::Lane::Sync => (1, 0),
         };
-        let counter = |owner, writer, head| self.at(owner, shape.counter(channel, writer, lane, head));
+        let counter =
+            |owner, writer, head| self.at(owner, shape.counter(channel, writer, lane, head));
         f::Connection {
             send_slots: self.at(peer, shape.slots(channel, me, lane)),
             recv_slots: self.at(me, shape.slots(channel, peer, lane)),

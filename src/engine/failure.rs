@@ -80,7 +80,9 @@ impl Engine {
             let last = logs::recent(&self.staging, rank).pop();
             let made = last.map_or(0, |last| last.collective);
             if call.key.kind != Kind::SendRecv && made < call.collective {
-                let last = last.map_or("it has called nothing".into(), |last| format!("its last was {}", self.named(&last)));
+                let last = last.map_or("it has called nothing".into(), |last| {
+                    format!("its last was {}", self.named(&last))
+                });
                 parts.push(format!("rank {rank} has not called {} ({last})", self.named(call)));
             }
         }
@@ -90,7 +92,8 @@ impl Engine {
 
     /// What a rank waits for, if it does.
     fn wait_of(&self, rank: usize) -> Option<String> {
-        let waits = (0..self.config.max_channels).map(|channel| self.staging.progress(rank, channel));
+        let waits =
+            (0..self.config.max_channels).map(|channel| self.staging.progress(rank, channel));
         let wait = waits.into_iter().find(|progress| progress.call != 0)?;
         let what = if wait.head != 0 { "a free slot from" } else { "data from" };
         Some(format!("rank {rank} waits at step {} for {what} rank {}", wait.step, wait.peer))
@@ -112,7 +115,10 @@ impl Engine {
         while (0..self.world).any(|rank| busy(&rank)) {
             if start.elapsed() > QUIET_TIMEOUT {
                 let rank = (0..self.world).find(busy);
-                tracing::error!(?rank, "a rank has not left its call a minute after the abort; its memory may still be written");
+                tracing::error!(
+                    ?rank,
+                    "a rank has not left its call a minute after the abort; its memory may still be written"
+                );
                 return;
             }
             std::thread::sleep(Duration::from_micros(50));

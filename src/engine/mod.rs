@@ -140,7 +140,9 @@ impl Engine {
             if address.is_null() { Some(0) } else { self.heap.offset(address as usize, len) }
         };
         match (token(call.input, input_bytes), token(call.output, output_bytes)) {
-            (Some(input), Some(output)) => (f::Tokens { input: input as u64, output: output as u64 }, true),
+            (Some(input), Some(output)) => {
+                (f::Tokens { input: input as u64, output: output as u64 }, true)
+            }
             _ => (f::Tokens::default(), false),
         }
     }

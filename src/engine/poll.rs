@@ -85,7 +85,9 @@ impl Poll {
     /// A rank that closed before it made the collective under way, and how many it made.
     pub(super) fn left_before(&self) -> Option<(usize, u64)> {
         let number = self.collective.load(Ordering::Relaxed);
-        let early = |rank| self.liveness.left(rank).filter(|calls| *calls < number).map(|calls| (rank, calls));
+        let early = |rank| {
+            self.liveness.left(rank).filter(|calls| *calls < number).map(|calls| (rank, calls))
+        };
         (0..self.staging.ranks()).find_map(early)
     }
 }

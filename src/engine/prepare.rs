@@ -50,8 +50,15 @@ impl Cache {
 
     /// The call of this key, prepared now if it is new.
     #[cold]
-    pub(super) fn look_up(&mut self, config: &Config, rank: usize, key: Key, call: &Call) -> Result<&Prepared, Error> {
-        let known = self.index.get(&key).copied().filter(|at| self.prepared[*at].counts == call.counts);
+    pub(super) fn look_up(
+        &mut self,
+        config: &Config,
+        rank: usize,
+        key: Key,
+        call: &Call,
+    ) -> Result<&Prepared, Error> {
+        let known =
+            self.index.get(&key).copied().filter(|at| self.prepared[*at].counts == call.counts);
         let at = match known {
             Some(at) => at,
             None => {
@@ -65,7 +72,13 @@ impl Cache {
         Ok(&self.prepared[at])
     }
 
-    fn prepare(&mut self, config: &Config, rank: usize, key: Key, call: &Call) -> Result<Prepared, Error> {
+    fn prepare(
+        &mut self,
+        config: &Config,
+        rank: usize,
+        key: Key,
+        call: &Call,
+    ) -> Result<Prepared, Error> {
         let plan = plan(config, call, key.windows)?;
         let verified = self.schedule(config, call, &plan)?;
         let layout = layout(call, &verified);
@@ -81,19 +94,31 @@ impl Cache {
         };
         tracing::debug!(kind = %key.kind, count = key.count, %plan.algorithm, %plan.encoding, plan.reason, "prepared");
         let program = lower(&verified, rank, &layout, &lowering);
-        Ok(Prepared { key, counts: call.counts.clone(), program, signature: signature(config, &key, &plan) })
+        Ok(Prepared {
+            key,
+            counts: call.counts.clone(),
+            program,
+            signature: signature(config, &key, &plan),
+        })
     }
 
-    fn schedule(&mut self, config: &Config, call: &Call, plan: &Plan) -> Result<Arc<Verified>, Error> {
+    fn schedule(
+        &mut self,
+        config: &Config,
+        call: &Call,
+        plan: &Plan,
+    ) -> Result<Arc<Verified>, Error> {
         let proof = (call.collective, plan.algorithm, plan.encoding, config.order, call.in_place);
         if let Some(verified) = self.proofs.get(&proof) {
             return Ok(verified.clone());
         }
         let kind = call.collective.kind;
-        let no_algorithm = |detail: String| Error::NoAlgorithm { kind, order: config.order, detail };
+        let no_algorithm =
+            |detail: String| Error::NoAlgorithm { kind, order: config.order, detail };
         let entry = plan.entry(kind).ok_or_else(|| no_algorithm("the plan names none".into()))?;
         let schedule = entry.schedule(call.collective, config.order, SLOTS);
-        let verified = verify(schedule, config.order, entry.in_place).map_err(|violation| no_algorithm(violation.to_string()))?;
+        let verified = verify(schedule, config.order, entry.in_place)
+            .map_err(|violation| no_algorithm(violation.to_string()))?;
         if config.order != Order::Any && kind.reduces() && !verified.single_rounding() {
             return Err(no_algorithm("partial results would be rounded".into()));
         }
@@ -120,8 +145,16 @@ pub(super) fn plan(config: &Config, call: &Call, windows: bool) -> Result<Plan, 
 fn layout(call: &Call, verified: &Verified) -> Layout {
     let schedule = verified.schedule();
     match call.counts.as_deref() {
-        None => Layout::even(&call.collective, schedule.input, schedule.output, call.count, chunk_align(call)),
-        Some(Counts::PerRank(counts)) if call.collective.kind == Kind::AllGather => Layout::all_gather_v(counts),
+        None => Layout::even(
+            &call.collective,
+            schedule.input,
+            schedule.output,
+            call.count,
+            chunk_align(call),
+        ),
+        Some(Counts::PerRank(counts)) if call.collective.kind == Kind::AllGather => {
+            Layout::all_gather_v(counts)
+        }
         Some(Counts::PerRank(counts)) => Layout::reduce_scatter_v(counts),
         Some(Counts::Matrix(counts)) => Layout::all_to_all_v(counts),
     }

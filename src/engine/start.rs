@@ -45,9 +45,16 @@ impl Engine {
         let staging = all.into_iter().map(|mut regions| regions.swap_remove(0)).collect();
         let staging = Arc::new(Staging::new(shape, rank, staging, heaps));
         let liveness = bootstrap.liveness();
-        let poll = Box::new(poll::Poll::new(liveness.clone(), staging.clone(), rank, config.max_channels, config.timeout));
+        let poll = Box::new(poll::Poll::new(
+            liveness.clone(),
+            staging.clone(),
+            rank,
+            config.max_channels,
+            config.timeout,
+        ));
         let window = |base| f::Window { base, tokens: f::Tokens::default() };
-        let bases = if reach == Reach::SameProcess { vec![std::ptr::null_mut(); world] } else { bases };
+        let bases =
+            if reach == Reach::SameProcess { vec![std::ptr::null_mut(); world] } else { bases };
         let mut connections = staging.connections().into_boxed_slice();
         let mut windows: Box<[f::Window]> =
             (0..config.max_channels).flat_map(|_| bases.iter().map(|base| window(*base))).collect();
@@ -114,7 +121,9 @@ fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> R
         for (variable, ours) in &fields {
             let theirs = values.next().unwrap_or("missing");
             if theirs != ours {
-                let detail = format!("is {ours} on this rank and {theirs} on rank {rank}; all ranks need the same");
+                let detail = format!(
+                    "is {ours} on this rank and {theirs} on rank {rank}; all ranks need the same"
+                );
                 return Err(Error::Config { variable, detail });
             }
         }

@@ -86,9 +86,13 @@ impl RankBuilder {
     /// Waits for what the operands need, reduces or copies, signals.
     pub(crate) fn transfer(&mut self, reads: &[Read], writes: &[Write], finish: bool) {
         let sources: Vec<Source> = reads.iter().map(|read| self.open_read(*read)).collect();
-        let destinations: Vec<Operand> = writes.iter().map(|write| self.open_write(*write)).collect();
-        let opened: Vec<Operand> =
-            sources.iter().map(|source| source.operand).chain(destinations.iter().copied()).collect();
+        let destinations: Vec<Operand> =
+            writes.iter().map(|write| self.open_write(*write)).collect();
+        let opened: Vec<Operand> = sources
+            .iter()
+            .map(|source| source.operand)
+            .chain(destinations.iter().copied())
+            .collect();
         let tree = self.tree;
         self.instructions.push(Instruction::ReduceCopy { sources, destinations, tree, finish });
         for operand in opened {
@@ -122,12 +126,14 @@ impl RankBuilder {
         for &peer in peers {
             let link = Link { peer, lane: Lane::Sync };
             let sent = bump(&mut self.sent, link);
-            self.instructions.push(Instruction::Signal { flag: Flag::Tail(link), value: i64::from(sent) + 1 });
+            self.instructions
+                .push(Instruction::Signal { flag: Flag::Tail(link), value: i64::from(sent) + 1 });
         }
         for &peer in peers {
             let link = Link { peer, lane: Lane::Sync };
             let received = bump(&mut self.received, link);
-            self.instructions.push(Instruction::Wait { flag: Flag::Tail(link), value: i64::from(received) + 1 });
+            self.instructions
+                .push(Instruction::Wait { flag: Flag::Tail(link), value: i64::from(received) + 1 });
         }
     }
 
@@ -150,7 +156,8 @@ impl RankBuilder {
         };
         let message = bump(&mut self.received, link);
         if link.lane == Lane::Slots {
-            self.instructions.push(Instruction::Wait { flag: Flag::Tail(link), value: i64::from(message) + 1 });
+            self.instructions
+                .push(Instruction::Wait { flag: Flag::Tail(link), value: i64::from(message) + 1 });
         }
         Source { operand: Operand::Slot { link, message }, raw }
     }
@@ -169,10 +176,16 @@ impl RankBuilder {
     fn close(&mut self, operand: Operand) {
         match operand {
             Operand::Slot { link, message } => {
-                self.instructions.push(Instruction::Signal { flag: Flag::Head(link), value: i64::from(message) + 1 });
+                self.instructions.push(Instruction::Signal {
+                    flag: Flag::Head(link),
+                    value: i64::from(message) + 1,
+                });
             }
             Operand::PeerSlot { link, message } if link.lane == Lane::Slots => {
-                self.instructions.push(Instruction::Signal { flag: Flag::Tail(link), value: i64::from(message) + 1 });
+                self.instructions.push(Instruction::Signal {
+                    flag: Flag::Tail(link),
+                    value: i64::from(message) + 1,
+                });
             }
             _ => {}
         }

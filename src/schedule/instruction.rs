@@ -159,8 +159,12 @@ impl std::fmt::Display for Operand {
             Operand::Output(chunk) => write!(f, "out[{chunk}]"),
             Operand::Slot { link, message } => write!(f, "from {link}#{message}"),
             Operand::PeerSlot { link, message } => write!(f, "to {link}#{message}"),
-            Operand::Window { peer, buffer: Buffer::Input, chunk } => write!(f, "{peer}:in[{chunk}]"),
-            Operand::Window { peer, buffer: Buffer::Output, chunk } => write!(f, "{peer}:out[{chunk}]"),
+            Operand::Window { peer, buffer: Buffer::Input, chunk } => {
+                write!(f, "{peer}:in[{chunk}]")
+            }
+            Operand::Window { peer, buffer: Buffer::Output, chunk } => {
+                write!(f, "{peer}:out[{chunk}]")
+            }
             Operand::Tokens => write!(f, "tokens"),
             Operand::PeerTokens(peer) => write!(f, "tokens of {peer}"),
         }
@@ -175,9 +179,12 @@ impl std::fmt::Display for Instruction {
         };
         match self {
             Instruction::Wait { flag: of, value } => write!(f, "wait    {} >= {value:+}", flag(of)),
-            Instruction::Signal { flag: of, value } => write!(f, "signal  {} = {value:+}", flag(of)),
+            Instruction::Signal { flag: of, value } => {
+                write!(f, "signal  {} = {value:+}", flag(of))
+            }
             Instruction::ReduceCopy { sources, destinations, tree, finish } => {
-                let sources: Vec<_> = sources.iter().map(|source| source.operand.to_string()).collect();
+                let sources: Vec<_> =
+                    sources.iter().map(|source| source.operand.to_string()).collect();
                 let destinations: Vec<_> = destinations.iter().map(Operand::to_string).collect();
                 let verb = if sources.len() > 1 { "reduce " } else { "copy   " };
                 let glue = if *tree == Tree::Aligned { " ⊕ " } else { " + " };

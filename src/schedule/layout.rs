@@ -31,7 +31,13 @@ pub struct Layout {
 impl Layout {
     /// Equal parts. `count` is, in elements: the whole buffer for all-reduce, broadcast, reduce and send/recv; one rank's part for
     /// the others. Where an algorithm divides a whole buffer by rank, parts start at multiples of `align` elements.
-    pub fn even(collective: &Collective, input: Chunking, output: Chunking, count: usize, align: usize) -> Layout {
+    pub fn even(
+        collective: &Collective,
+        input: Chunking,
+        output: Chunking,
+        count: usize,
+        align: usize,
+    ) -> Layout {
         let n = collective.ranks;
         let parts = |chunking| match chunking {
             Chunking::Whole => vec![Extent { offset: 0, count }],
@@ -57,7 +63,10 @@ impl Layout {
     pub fn all_gather_v(counts: &[usize]) -> Layout {
         let ranks = counts
             .iter()
-            .map(|&count| RankLayout { input: vec![Extent { offset: 0, count }], output: packed(counts) })
+            .map(|&count| RankLayout {
+                input: vec![Extent { offset: 0, count }],
+                output: packed(counts),
+            })
             .collect();
         Layout { ranks }
     }
@@ -66,7 +75,10 @@ impl Layout {
     pub fn reduce_scatter_v(counts: &[usize]) -> Layout {
         let ranks = counts
             .iter()
-            .map(|&count| RankLayout { input: packed(counts), output: vec![Extent { offset: 0, count }] })
+            .map(|&count| RankLayout {
+                input: packed(counts),
+                output: vec![Extent { offset: 0, count }],
+            })
             .collect();
         Layout { ranks }
     }
@@ -126,7 +138,9 @@ mod tests {
 
     #[test]
     fn parts_cover_the_buffer_once() {
-        for (count, parts, align) in [(0, 3, 16), (5, 4, 16), (1000, 7, 16), (1024, 8, 16), (17, 2, 4)] {
+        for (count, parts, align) in
+            [(0, 3, 16), (5, 4, 16), (1000, 7, 16), (1024, 8, 16), (17, 2, 4)]
+        {
             let extents = divide(count, parts, align);
             let mut next = 0;
             for extent in &extents {

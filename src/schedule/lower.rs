@@ -87,7 +87,11 @@ pub(crate) fn size_bytes(data_type: f::DataType) -> usize {
 
 /// Bytes of a chunk that one channel handles, but for the last, which may have fewer.
 fn part_bytes(chunk_bytes: usize, channels: usize) -> usize {
-    if channels == 1 { chunk_bytes } else { chunk_bytes.div_ceil(channels).next_multiple_of(PART_BYTES) }
+    if channels == 1 {
+        chunk_bytes
+    } else {
+        chunk_bytes.div_ceil(channels).next_multiple_of(PART_BYTES)
+    }
 }
 
 /// One channel's view while its tables are written.
@@ -198,7 +202,12 @@ impl Tables {
         self.channels.push(entry);
     }
 
-    fn instruction(&mut self, channel: &Channel<'_>, step: usize, instruction: &Instruction) -> f::Instruction {
+    fn instruction(
+        &mut self,
+        channel: &Channel<'_>,
+        step: usize,
+        instruction: &Instruction,
+    ) -> f::Instruction {
         let flag_word = |opcode: f::Opcode, flag: &Flag, value: i64| {
             let (link, flags) = match *flag {
                 Flag::Tail(link) => (link, 0),
@@ -221,7 +230,8 @@ impl Tables {
             Instruction::Signal { flag, value } => flag_word(f::Opcode::Signal, flag, *value),
             Instruction::ReduceCopy { sources, destinations, tree, finish } => {
                 let index = self.operands.len() as u32;
-                let reads = sources.iter().map(|source| channel.operand(source.operand, source.raw));
+                let reads =
+                    sources.iter().map(|source| channel.operand(source.operand, source.raw));
                 let writes = destinations.iter().map(|operand| channel.operand(*operand, false));
                 let mut len = None;
                 for (operand, own_len) in reads.chain(writes) {
@@ -277,7 +287,11 @@ impl Tables {
 }
 
 /// Counts the messages that an instruction sends and receives on each connection.
-fn count_messages(channel: &Channel<'_>, instruction: &Instruction, moves: &mut BTreeMap<u32, (u32, u32)>) {
+fn count_messages(
+    channel: &Channel<'_>,
+    instruction: &Instruction,
+    moves: &mut BTreeMap<u32, (u32, u32)>,
+) {
     match instruction {
         // A counter-only link has no slots: its signals and waits are its messages.
         Instruction::Signal { flag: Flag::Tail(link), .. } if link.lane == f::Lane::Sync => {
@@ -324,5 +338,11 @@ fn append<T: Plain>(words: &mut Vec<u64>, table: &[T]) {
     let start = words.len();
     words.resize(start + len_bytes / 8, 0);
     // SAFETY: `T: Plain` has no padding and the new words hold exactly the table's bytes; both ranges are valid and distinct.
-    unsafe { std::ptr::copy_nonoverlapping(table.as_ptr().cast::<u8>(), words[start..].as_mut_ptr().cast(), len_bytes) }
+    unsafe {
+        std::ptr::copy_nonoverlapping(
+            table.as_ptr().cast::<u8>(),
+            words[start..].as_mut_ptr().cast(),
+            len_bytes,
+        )
+    }
 }

@@ -58,18 +58,20 @@ impl Plan {
 /// # Errors
 /// [`Error::NoAlgorithm`] if nothing fits the promised order, the memory and what is pinned.
 pub fn plan(question: &Question) -> Result<Plan, Error> {
-    let offered: Vec<&Entry> = algorithms::catalogue().filter(|entry| fits(entry, question)).collect();
+    let offered: Vec<&Entry> =
+        algorithms::catalogue().filter(|entry| fits(entry, question)).collect();
     let Some((entry, reason)) = host::choose(question, &offered) else {
         return Err(no_algorithm(question));
     };
-    let slot = if entry.encoding == Encoding::Ll { question.ll_slot_bytes } else { question.slot_bytes };
+    let slot =
+        if entry.encoding == Encoding::Ll { question.ll_slot_bytes } else { question.slot_bytes };
     Ok(Plan {
         algorithm: entry.algorithm,
         encoding: entry.encoding,
         // Send/recv has one set of connections.
         channels: if entry.kind == Kind::SendRecv { 1 } else { question.pin.channels.unwrap_or(1) },
         tile_bytes: host::tile_bytes(question, entry).min(slot),
-        stream: host::stream(question, entry),
+        stream: host::stream(question),
         reason,
     })
 }
@@ -98,7 +100,11 @@ fn no_algorithm(question: &Question) -> Error {
         name(question.pin.algorithm.map(Algorithm::name)),
         name(question.pin.encoding.map(Encoding::name)),
         if question.in_place { "in place, " } else { "" },
-        if question.windows { "with memory that peers reach" } else { "with memory that peers do not reach" },
+        if question.windows {
+            "with memory that peers reach"
+        } else {
+            "with memory that peers do not reach"
+        },
         names.join(", ")
     );
     Error::NoAlgorithm { kind: question.collective.kind, order: question.order, detail }

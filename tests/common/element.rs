@@ -53,8 +53,20 @@ pub fn fold<T: TestElement>(kind: OpKind, a: Acc, b: Acc) -> Acc {
         ($variant:ident, $a:expr, $b:expr) => {
             Acc::$variant(match kind {
                 OpKind::Prod => $a * $b,
-                OpKind::Min => if $b < $a || $a.is_nan() { $b } else { $a },
-                OpKind::Max => if $b > $a || $a.is_nan() { $b } else { $a },
+                OpKind::Min => {
+                    if $b < $a || $a.is_nan() {
+                        $b
+                    } else {
+                        $a
+                    }
+                }
+                OpKind::Max => {
+                    if $b > $a || $a.is_nan() {
+                        $b
+                    } else {
+                        $a
+                    }
+                }
                 OpKind::Sum | OpKind::Avg | OpKind::PreMulSum => $a + $b,
                 _ => unreachable!("bitwise operations are for integers"),
             })
@@ -65,8 +77,20 @@ pub fn fold<T: TestElement>(kind: OpKind, a: Acc, b: Acc) -> Acc {
         (Acc::F64(a), Acc::F64(b)) => float!(F64, a, b),
         (Acc::Int(a), Acc::Int(b)) => Acc::Int(match kind {
             OpKind::Prod => a.wrapping_mul(b),
-            OpKind::Min => if T::less(b, a) { b } else { a },
-            OpKind::Max => if T::less(a, b) { b } else { a },
+            OpKind::Min => {
+                if T::less(b, a) {
+                    b
+                } else {
+                    a
+                }
+            }
+            OpKind::Max => {
+                if T::less(a, b) {
+                    b
+                } else {
+                    a
+                }
+            }
             OpKind::BitAnd => a & b,
             OpKind::BitOr => a | b,
             OpKind::BitXor => a ^ b,

@@ -23,7 +23,8 @@ fn path(entry: &Entry, order: Order, n: usize, chunk: usize, root: usize) -> Pat
 
 fn reduce_one<T: TestElement>(path: &Path, op: ReduceOp<T>, values: &[T]) -> T {
     let terms: Vec<Acc> = path.ranks.iter().map(|rank| scale(op, values[*rank])).collect();
-    let result = if path.tree { tree::<T>(op, &terms) } else { left::<T>(op, &terms, path.rounds_each) };
+    let result =
+        if path.tree { tree::<T>(op, &terms) } else { left::<T>(op, &terms, path.rounds_each) };
     let n = values.len();
     T::round(if matches!(op, ReduceOp::Avg) { T::divide(result, n) } else { result })
 }
@@ -67,7 +68,9 @@ pub fn expected<T: TestElement>(
     let n = inputs.len();
     let align = 64 / std::mem::size_of::<T>();
     let column = |index: usize| inputs.iter().map(|input| input[index]).collect::<Vec<T>>();
-    let reduce = |index: usize, chunk: usize| reduce_one(&path(entry, order, n, chunk, root), op, &column(index));
+    let reduce = |index: usize, chunk: usize| {
+        reduce_one(&path(entry, order, n, chunk, root), op, &column(index))
+    };
     let part = |of: &[T], r: usize| of[r * count..(r + 1) * count].to_vec();
     let gathered = || inputs.concat();
     Some(match entry.kind {

@@ -49,7 +49,9 @@ pub fn check<T: TestElement>(comm: &mut Communicator, case: &Case) {
     let root = case.root;
     if case.in_place {
         match kind {
-            Kind::AllReduce | Kind::AllToAll | Kind::Broadcast | Kind::Reduce => output.copy_from_slice(input),
+            Kind::AllReduce | Kind::AllToAll | Kind::Broadcast | Kind::Reduce => {
+                output.copy_from_slice(input)
+            }
             Kind::AllGather => output[rank * case.count..][..case.count].copy_from_slice(input),
             Kind::ReduceScatter => output = input.clone(),
             _ => return,
@@ -86,10 +88,15 @@ pub fn check<T: TestElement>(comm: &mut Communicator, case: &Case) {
         Some(expected) => {
             let wrong = (0..expected.len()).find(|i| !same(expected[*i], found[*i]));
             if let Some(i) = wrong {
-                panic!("{case:?} on rank {rank} of {n}: element {i} is {:?}, not {:?}", found[i], expected[i]);
+                panic!(
+                    "{case:?} on rank {rank} of {n}: element {i} is {:?}, not {:?}",
+                    found[i], expected[i]
+                );
             }
         }
-        None if !case.in_place => assert!(found.iter().all(|value| same(*value, poison)), "{case:?} wrote on rank {rank}"),
+        None if !case.in_place => {
+            assert!(found.iter().all(|value| same(*value, poison)), "{case:?} wrote on rank {rank}")
+        }
         None => {}
     }
 }

@@ -93,7 +93,12 @@ impl Rank {
         unsafe { executor.execute(&launch, channel) }
     }
 
-    pub(crate) fn launch(&mut self, program: &Program, input: *const u8, output: *mut u8) -> Launch {
+    pub(crate) fn launch(
+        &mut self,
+        program: &Program,
+        input: *const u8,
+        output: *mut u8,
+    ) -> Launch {
         Launch {
             program: program.words.as_ptr().cast(),
             connections: self.connections.as_mut_ptr(),
@@ -289,7 +294,12 @@ pub(crate) struct Channel {
 }
 
 impl Program {
-    pub(crate) fn new(data_type: DataType, fold: Fold, scale: Scale, channels: &[Channel]) -> Program {
+    pub(crate) fn new(
+        data_type: DataType,
+        fold: Fold,
+        scale: Scale,
+        channels: &[Channel],
+    ) -> Program {
         let (mut entries, mut instructions) = (vec![], vec![]);
         let (mut operands, mut advances) = (vec![], vec![]);
         for channel in channels {

@@ -230,7 +230,7 @@ impl Random {
         (0..count)
             .flat_map(|_| {
                 let bits = self.next();
-                let wild = bits % 16 == 0 || data_type.is_integer() || fold as u8 > 3;
+                let wild = bits.is_multiple_of(16) || data_type.is_integer() || fold as u8 > 3;
                 let near = ((bits >> 16) as i16 as f32 / 8192.0) + 0.01;
                 let bits = match data_type {
                     _ if wild => self.next(),

@@ -1,0 +1,88 @@
+// From operands to addresses. Slots are found through their connection's cursors, and carry a header
+// that is written and checked here.
+#pragma once
+#include "reduce_copy.h"
+
+namespace oxccl {
+inline namespace OXCCL_ISA {
+
+OXCCL_INLINE uint8_t* slot(uint8_t* slots, const Connection& connection, uint64_t message) {
+  return slots + (message & (connection.slots - 1)) * connection.slot_stride_bytes;
+}
+
+// A receive slot; its header must be of this call.
+OXCCL_INLINE bool resolve_slot(Machine& machine, const Operand& operand, uint64_t len_bytes,
+                               View* view) {
+  Connection& connection = machine.launch.connections[operand.index];
+  const uint64_t message = connection.received + operand.message;
+  uint8_t* at = slot(connection.recv_slots, connection, message);
+  if (operand.lane == LANE_LL) {
+    *view = {at + LL_HEADER_BYTES, &connection, epoch_of(message), operand.flags};
+    return receive_header(machine, *view, len_bytes);
+  }
+  *view = {at + SLOT_HEADER_BYTES, &connection, 0, operand.flags};
+  const SlotHeader& header = *reinterpret_cast<const SlotHeader*>(at);
+  if (OXCCL_LIKELY(header.signature == machine.launch.signature && header.len_bytes == len_bytes))
+    return true;
+  return machine.mismatch(header.signature, connection.peer);
+}
+
+// The slot for the next message; its header is written here.
+OXCCL_INLINE void resolve_peer_slot(Machine& machine, const Operand& operand, uint64_t len_bytes,
+                                    View* view) {
+  Connection& connection = machine.launch.connections[operand.index];
+  const uint64_t message = connection.sent + operand.message;
+  uint8_t* at = slot(connection.send_slots, connection, message);
+  if (operand.lane == LANE_LL) {
+    *view = {at + LL_HEADER_BYTES, &connection, epoch_of(message), operand.flags};
+    send_header(machine, *view, len_bytes);
+    machine.rings = true;
+  } else {
+    *view = {at + SLOT_HEADER_BYTES, &connection, 0, operand.flags};
+    *reinterpret_cast<SlotHeader*>(at) = {machine.launch.signature, uint32_t(len_bytes)};
+  }
+}
+
+OXCCL_INLINE Window& window_of(const Machine& machine, const Operand& operand) {
+  const Launch& launch = machine.launch;
+  return launch.windows[uint64_t(machine.channel) * launch.ranks + operand.index];
+}
+
+// Whole buffers: false when the space is none of these.
+OXCCL_INLINE bool resolve_memory(Machine& machine, const Operand& operand, uint64_t round_start,
+                                 View* view) {
+  const Launch& launch = machine.launch;
+  const uint64_t offset = operand.offset_bytes + round_start;
+  uint8_t* data;
+  if (operand.space == SPACE_INPUT) {
+    data = const_cast<uint8_t*>(launch.input) + offset;
+  } else if (operand.space == SPACE_OUTPUT) {
+    data = launch.output + offset;
+  } else if (operand.space == SPACE_WINDOW_INPUT) {
+    const Window& window = window_of(machine, operand);
+    data = window.base + window.tokens.input + offset;
+  } else if (operand.space == SPACE_WINDOW_OUTPUT) {
+    const Window& window = window_of(machine, operand);
+    data = window.base + window.tokens.output + offset;
+  } else if (operand.space == SPACE_TOKENS) {
+    data = reinterpret_cast<uint8_t*>(const_cast<Tokens*>(&launch.tokens));
+  } else if (operand.space == SPACE_PEER_TOKENS) {
+    data = reinterpret_cast<uint8_t*>(&window_of(machine, operand).tokens);
+  } else {
+    return machine.fail(OUTCOME_BAD_PROGRAM, operand.index, operand.space);
+  }
+  *view = {data, nullptr, 0, operand.flags};
+  return true;
+}
+
+OXCCL_INLINE bool resolve(Machine& machine, const Operand& operand, uint64_t round_start,
+                          uint64_t len_bytes, View* view) {
+  if (operand.space == SPACE_SLOT) return resolve_slot(machine, operand, len_bytes, view);
+  if (operand.space != SPACE_PEER_SLOT)
+    return resolve_memory(machine, operand, round_start, view);
+  resolve_peer_slot(machine, operand, len_bytes, view);
+  return true;
+}
+
+}  // namespace OXCCL_ISA
+}  // namespace oxccl
