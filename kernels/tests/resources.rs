@@ -16,7 +16,7 @@ struct Resources {
 
 fn skipped() -> bool {
     if FATBIN.is_none() {
-        println!("SKIPPED: built without nvcc, so there are no kernels to look at");
+        skip("resources", "built without nvcc, so there are no kernels to look at");
     }
     FATBIN.is_none()
 }
@@ -124,7 +124,7 @@ fn hot_loops_access_sixteen_bytes() {
         return;
     }
     let (Some(cuobjdump), Some(nvdisasm)) = (tool("cuobjdump"), tool("nvdisasm")) else {
-        println!("SKIPPED: cuobjdump and nvdisasm are not beside {NVCC:?}");
+        skip("machine code", &format!("cuobjdump and nvdisasm are not beside {NVCC:?}"));
         return;
     };
     let folder = std::env::temp_dir().join(format!("oxccl-resources-{}", std::process::id()));
@@ -155,4 +155,11 @@ fn hot_loops_access_sixteen_bytes() {
         }
     }
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// Says that a test was skipped, past the harness, which would keep it to itself.
+fn skip(name: &str, why: &str) {
+    use std::io::Write;
+    // Without standard error nobody listens.
+    let _ = writeln!(std::io::stderr(), "skipped: {name}: {why}");
 }

@@ -26,7 +26,7 @@ impl Slots {
 
 /// The builder of one rank's instructions for one round.
 ///
-/// [`transfer`](RankBuilder::transfer) is the one primitive: it waits for credits and arrivals, reduces or copies, and signals.
+/// `transfer` is the one primitive: it waits for credits and arrivals, reduces or copies, and signals.
 /// The rest are the field's usual names for its common forms.
 #[derive(Debug)]
 pub struct RankBuilder {
