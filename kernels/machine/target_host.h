@@ -65,7 +65,8 @@ OXCCL_INLINE void store_relaxed(T* word, T value) {
 typedef uint64_t unaligned_word __attribute__((aligned(1), may_alias));
 OXCCL_INLINE bool can_access_whole_words(const uint8_t*) { return true; }
 
-// A line as two words, each whole and with its own flag, which is all that LL needs. (One 16-byte
+// A line as two words, each whole and with its own flag, which is all that the data needs. They are released and
+// acquired because a message also says that its sender has entered the call: windows open by it. (One 16-byte
 // vector access would not be faster: its halves have to come out of the vector register again.)
 OXCCL_INLINE Line load_line(const uint8_t* at) {
   const uint64_t* words = reinterpret_cast<const uint64_t*>(at);
@@ -76,8 +77,8 @@ OXCCL_INLINE Line load_line(const uint8_t* at) {
 
 OXCCL_INLINE void store_line(uint8_t* at, uint64_t data, uint32_t flag) {
   uint64_t* words = reinterpret_cast<uint64_t*>(at);
-  store_relaxed(words, (data & 0xffffffffu) | (uint64_t(flag) << 32));
-  store_relaxed(words + 1, (data >> 32) | (uint64_t(flag) << 32));
+  store_release(words, (data & 0xffffffffu) | (uint64_t(flag) << 32));
+  store_release(words + 1, (data >> 32) | (uint64_t(flag) << 32));
 }
 
 // Asks for the right to write a line before the time, so that the store need not wait for it.
