@@ -66,7 +66,7 @@ impl Engine {
             progress: staging.progress_table(),
             statuses: statuses.as_mut_ptr(),
             doorbells: staging.doorbells(),
-            abort: liveness.abort_word().as_ptr(),
+            abort: std::ptr::from_ref(liveness.abort_word()).cast(),
             poll: Some(poll::poll),
             poll_context: std::ptr::from_ref(&*poll).cast_mut().cast(),
             input: std::ptr::null(),
