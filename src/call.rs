@@ -8,7 +8,7 @@ use crate::schedule::size_bytes;
 use std::sync::Arc;
 
 /// Elements in memory, without a type or a borrow.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
     /// The first element.
     pub address: *mut u8,
@@ -19,6 +19,30 @@ pub struct Memory {
 impl Memory {
     /// No elements: for the argument that this rank's part in a rooted call does not use.
     pub const NONE: Memory = Memory { address: std::ptr::null_mut(), count: 0 };
+}
+
+/// All that a call with equal parts is made from. A call with the arguments of the one before needs no second check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub(crate) collective: Collective,
+    pub(crate) data_type: DataType,
+    pub(crate) op: OpKind,
+    pub(crate) factor_bits: u64,
+    pub(crate) input: Memory,
+    pub(crate) output: Memory,
+}
+
+impl Asked {
+    #[inline]
+    pub(crate) fn new<T: Element>(
+        collective: Collective,
+        input: Memory,
+        output: Memory,
+        op: ReduceOp<T>,
+    ) -> Asked {
+        let (data_type, factor_bits) = (T::DATA_TYPE, op.factor_bits());
+        Asked { collective, data_type, op: op.kind(), factor_bits, input, output }
+    }
 }
 
 /// Counts that differ between ranks.
@@ -292,6 +316,13 @@ impl Described {
             | u64::from(key.windows) << 33;
         let roots = u64::from(key.root) | u64::from(key.receiver) << 32;
         [what, key.count, roots, key.counts_hash, self.factor_bits, self.collective]
+    }
+
+    /// Gives the call its number, here and in its words.
+    #[inline]
+    pub(crate) fn number(&mut self, collective: u64, words: &mut [u64; 6]) {
+        self.collective = collective;
+        words[5] = collective;
     }
 
     /// `None` for words that no rank writes.

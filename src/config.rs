@@ -2,6 +2,7 @@
 
 use crate::algorithms::{Algorithm, Encoding};
 use crate::collective::Order;
+use crate::device::last_level_cache_bytes;
 use crate::error::Error;
 use std::time::Duration;
 
@@ -29,6 +30,9 @@ pub struct Config {
     /// Polls of a wait before it yields the processor. `OXCCL_SPINS`; default: 20,000 where every rank of this machine has a core of its
     /// own, otherwise 0.
     pub spins: Option<u32>,
+    /// Bytes of the last-level cache: calls over more memory than this write their outputs around it. `OXCCL_CACHE_BYTES`; default: what
+    /// the machine says.
+    pub cache_bytes: Option<usize>,
 }
 
 /// A choice that the tuner must make; `None` leaves it free.
@@ -53,6 +57,7 @@ impl Default for Config {
             slot_bytes: 64 << 10,
             ll_slot_bytes: 4 << 10,
             spins: None,
+            cache_bytes: None,
         }
     }
 }
@@ -95,9 +100,16 @@ impl Config {
         number("OXCCL_HEAP_BYTES", &mut config.heap_bytes)?;
         number("OXCCL_SLOT_BYTES", &mut config.slot_bytes)?;
         number("OXCCL_LL_SLOT_BYTES", &mut config.ll_slot_bytes)?;
+        config.cache_bytes =
+            read(&lookup, "OXCCL_CACHE_BYTES", "a number", |t| t.parse().ok())?;
         config.spins = read(&lookup, "OXCCL_SPINS", "a number", |t| t.parse().ok())?;
         config.check()?;
         Ok(config)
+    }
+
+    /// [`Config::cache_bytes`], or what the machine says.
+    pub fn last_level_cache_bytes(&self) -> usize {
+        self.cache_bytes.unwrap_or_else(last_level_cache_bytes)
     }
 
     /// Checks what no type can.

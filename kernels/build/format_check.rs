@@ -80,15 +80,13 @@ fn structures(text: &mut String) {
     );
     layout!(out, Operand { space, flags, lane, reserved, index, message, offset_bytes });
     layout!(out, Advance { connection, sent, received, reserved });
-    layout!(out, SlotHeader { signature, len_bytes });
+    layout!(out, SlotHeader { tail, signature, len_bytes });
     layout!(out, Doorbell { rings, sleeping });
     layout!(
         out,
         Connection {
             send_slots,
             recv_slots,
-            send_tail,
-            recv_tail,
             send_head,
             recv_head,
             doorbell,

@@ -57,7 +57,8 @@ OXCCL_INLINE bool run_wait(Machine& machine, const Instruction& instruction) {
     const bool head = instruction.flags & INSTRUCTION_HEAD;
     const uint64_t value =
         (head ? connection.sent : connection.received) + uint64_t(instruction.value);
-    const uint64_t* word = head ? connection.send_head : connection.recv_tail;
+    const uint64_t* word =
+        head ? connection.send_head : tail(connection.recv_slots, connection, value);
     if (!head || int64_t(connection.head_seen) < int64_t(value)) {
       uint64_t now = load_acquire(word);
       while (OXCCL_UNLIKELY(int64_t(now) < int64_t(value))) {
@@ -79,16 +80,14 @@ OXCCL_INLINE void run_signal(Machine& machine, const Instruction& instruction) {
       (head ? connection.received : connection.sent) + uint64_t(instruction.value);
   if (OXCCL_UNLIKELY(machine.streamed)) stream_fence();
   machine.streamed = false;
-  store_release(head ? connection.recv_head : connection.send_tail, value);
+  store_release(head ? connection.recv_head : tail(connection.send_slots, connection, value), value);
   ring(connection.doorbell);
 }
 
-// LL messages have no signal to ring with.
-OXCCL_INLINE void ring_peers(Machine& machine, const Move& move) {
+OXCCL_INLINE void write_headers(Machine& machine, const Move& move) {
 #pragma unroll 1
-  for (uint32_t d = 0; d < move.destinations; ++d)
-    if (move.destination(d).is_ll()) ring(move.destination(d).connection->doorbell);
-  machine.rings = false;
+  for (uint32_t d = lane(); d < move.destinations; d += lanes())
+    write_header(machine, move.destination(d), move.len_bytes);
 }
 
 template <class Reducer>
@@ -112,9 +111,8 @@ OXCCL_NOINLINE bool run_reduce_copy(Machine& machine, const Reducer& reducer,
                            scale == SCALE_PREMULTIPLY, scale == SCALE_AVERAGE && finish};
   const Move move = {views, instruction.sources, instruction.destinations, len_bytes, scaling, tree};
   reduce_copy(machine, move, reducer);
-  if (!agreed(machine)) return false;
-  if (machine.rings) ring_peers(machine, move);
-  return true;
+  write_headers(machine, move);
+  return agreed(machine);
 }
 
 template <class Reducer>
@@ -190,7 +188,7 @@ OXCCL_INLINE uint32_t run_channel(const Launch& launch, uint32_t channel, const 
   OXCCL_BLOCK_SHARED Workspace workspace;
   if (leader()) workspace.fault.outcome = OUTCOME_DONE;
   barrier();
-  Machine machine = {launch, workspace.fault, channel, 0, false, false, {}};
+  Machine machine = {launch, workspace.fault, channel, 0, false, {}};
   const bool done = run_rounds(machine, reducer, workspace.views);
   if (machine.streamed) stream_fence();
   Status* status = &launch.statuses[channel];

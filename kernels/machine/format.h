@@ -75,6 +75,7 @@ struct Advance {
 };
 
 struct SlotHeader {
+  uint64_t tail;
   uint32_t signature, len_bytes;
 };
 
@@ -84,7 +85,7 @@ struct alignas(64) Doorbell {
 
 struct alignas(64) Connection {
   uint8_t *send_slots, *recv_slots;
-  uint64_t *send_tail, *recv_tail, *send_head, *recv_head;
+  uint64_t *send_head, *recv_head;
   Doorbell* doorbell;
   uint64_t sent, received, head_seen;
   uint32_t slot_stride_bytes, slots, peer, lane;

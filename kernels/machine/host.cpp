@@ -48,7 +48,7 @@ static uint32_t reduce(const Reduction& reduction) {
                      reduction.len_bytes, scaling, reduction.tree != 0};
   const Launch no_launch = {};
   Fault fault = {};
-  Machine machine = {no_launch, fault, 0, 0, false, false, {}};
+  Machine machine = {no_launch, fault, 0, 0, false, {}};
   reduce_copy(machine, move, *reducer);
   if (machine.streamed) stream_fence();
   return OUTCOME_DONE;

@@ -2,7 +2,7 @@
 //
 //     slot = {signature, epoch, len_bytes, epoch} line* ;  line = {4 bytes, epoch, 4 bytes, epoch}
 //
-//     send:     store each line; nothing else
+//     send:     store each line, the header last; nothing else
 //     receive:  load a line until both its flags are the epoch of the awaited message
 //
 // Why it is fast: an aligned 8-byte word is written whole, so a word with the right flag has the right
@@ -61,9 +61,12 @@ OXCCL_INLINE bool receive_header(Machine& machine, const View& view, uint64_t le
   return machine.mismatch(uint32_t(header), view.connection->peer);
 }
 
+// Sends the message: its other lines are stored. The header goes last, although the receiver reads it first: the receiver
+// polls it, and a line that was fetched half written has to be won back before the rest can be stored.
 template <class Machine>
-OXCCL_INLINE void send_header(const Machine& machine, const View& view, uint64_t len_bytes) {
+OXCCL_INLINE void announce(const Machine& machine, const View& view, uint64_t len_bytes) {
   store_line(view.data - LL_HEADER_BYTES, machine.launch.signature | (len_bytes << 32), view.epoch);
+  ring(view.connection->doorbell);
 }
 
 // Before the first message of a round, once in LL_EPOCHS messages.

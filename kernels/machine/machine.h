@@ -39,7 +39,6 @@ struct Machine {
   uint32_t channel;
   uint32_t step;
   bool streamed;  // non-temporal stores are under way
-  bool rings;     // the move at hand has LL destinations
   Patience patience;
 
   OXCCL_INLINE bool fail(Outcome outcome, uint32_t peer, uint32_t found) {

@@ -232,9 +232,9 @@ pub enum Space {
 pub enum Lane {
     /// Slots in LL encoding: each 8-byte word carries 4 bytes of data and a 4-byte epoch; a message needs no tail signal.
     Ll = 0,
-    /// Plain slots, announced by the tail counter.
+    /// Plain slots, announced by the tail in their header.
     Slots = 1,
-    /// Counters only.
+    /// One slot that is only a header: a counter.
     Sync = 2,
 }
 
@@ -348,10 +348,13 @@ pub struct Advance {
     pub reserved: u32,
 }
 
-/// Header of a [`Lane::Slots`] slot, written by the sender with each message and checked by the receiver.
+/// Header of a [`Lane::Slots`] or [`Lane::Sync`] slot, written by the sender with each message and checked by the receiver. It holds
+/// the tail: message m is announced by the value m + 1 in the slot that m lies in.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct SlotHeader {
+    /// The tail when this slot's last message was announced.
+    pub tail: u64,
     /// [`Launch::signature`] of the sender's call.
     pub signature: u32,
     /// Payload length of this message.
@@ -377,10 +380,6 @@ pub struct Connection {
     pub send_slots: *mut u8,
     /// Where messages from the peer are read.
     pub recv_slots: *mut u8,
-    /// The peer's arrival counter; this rank stores it.
-    pub send_tail: *mut u64,
-    /// This rank's arrival counter; the peer stores it.
-    pub recv_tail: *mut u64,
     /// Messages the peer has consumed; the peer stores it.
     pub send_head: *mut u64,
     /// Messages this rank has consumed, as the peer sees it; this rank stores it.

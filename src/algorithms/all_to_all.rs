@@ -5,10 +5,27 @@ use crate::collective::Kind::AllToAll;
 use crate::schedule::{Chunking, Operand, Schedule};
 
 pub(super) const ENTRIES: &[Entry] = &[
+    entry(AllToAll, Algorithm::Direct, Encoding::Ll, true, true, direct),
+    entry(AllToAll, Algorithm::Direct, Encoding::Slots, true, true, direct),
     entry(AllToAll, Algorithm::Pairwise, Encoding::Ll, true, true, pairwise),
     entry(AllToAll, Algorithm::Pairwise, Encoding::Slots, true, true, pairwise),
     entry(AllToAll, Algorithm::Pairwise, Encoding::Windows, false, true, pairwise_windows),
 ];
+
+/// Every rank sends to all others, then takes what they sent: nobody waits for one peer before the next has its part.
+fn direct(request: &Request) -> Schedule {
+    request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
+        let rank = b.rank();
+        let peers = request.peers(rank);
+        for &peer in &peers {
+            b.send(Operand::Input(peer), request.link(peer));
+        }
+        b.copy(Operand::Input(rank), &[Operand::Output(rank)]);
+        for &peer in &peers {
+            b.recv_copy(request.link(peer), Operand::Output(peer));
+        }
+    })
+}
 
 /// In step s ranks whose sum is s (modulo n) exchange. What is sent to a peer leaves before what it sends arrives, so one buffer is
 /// enough.

@@ -4,11 +4,13 @@ mod buffer;
 mod channels;
 mod heap;
 mod log;
+mod processor;
 mod staging;
 
 pub use buffer::DeviceBuffer;
 pub(crate) use buffer::InFlight;
 pub(crate) use channels::Channels;
 pub(crate) use heap::Heap;
-pub(crate) use log::CallRecord;
+pub(crate) use log::{CallRecord, RECORD_WORDS};
+pub(crate) use processor::{last_level_cache_bytes, usable_cores};
 pub(crate) use staging::{Staging, StagingShape};

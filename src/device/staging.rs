@@ -1,7 +1,7 @@
 //! Staging memory: one region a rank that holds its call log, its doorbells, its counters, and the slots that others fill.
 //!
-//! Everything a rank waits for lies in its own region and is written by one peer, so no two writers share a cache line. Tail and
-//! head counters have lines of their own, since one is polled while the other is written.
+//! Everything a rank waits for lies in its own region and is written by one peer, so no two writers share a cache line. Heads have
+//! lines of their own; a tail lies in the header of the slot that it announces, so that a short message is one or two lines.
 
 use super::log::CallLog;
 use oxccl_kernels::format as f;
@@ -38,12 +38,20 @@ impl StagingShape {
         f::SLOT_HEADER_BYTES + self.slot_bytes
     }
 
+    fn ll_bytes(&self) -> usize {
+        self.ll_stride() * self.ll_slots as usize
+    }
+
+    fn plain_bytes(&self) -> usize {
+        self.slot_stride() * self.slots as usize
+    }
+
     fn log_bytes(&self) -> usize {
         std::mem::size_of::<CallLog>()
     }
 
-    fn counters_bytes(&self) -> usize {
-        self.ranks * f::LANES * 2 * LINE
+    fn heads_bytes(&self) -> usize {
+        self.ranks * f::LANES * LINE
     }
 
     /// Doorbells and progress words of all channels, as the machine's tables want them.
@@ -52,12 +60,11 @@ impl StagingShape {
     }
 
     fn pair_slots_bytes(&self) -> usize {
-        (self.ll_stride() * self.ll_slots as usize + self.slot_stride() * self.slots as usize)
-            .next_multiple_of(4096)
+        (self.ll_bytes() + self.plain_bytes() + LINE).next_multiple_of(4096)
     }
 
     fn slots_start(&self) -> usize {
-        self.counter(self.channels + 1, 0, f::Lane::Ll, false).next_multiple_of(4096)
+        self.head(self.channels + 1, 0, f::Lane::Ll).next_multiple_of(4096)
     }
 
     /// Length of a rank's region.
@@ -73,9 +80,9 @@ impl StagingShape {
         self.doorbell(self.channels) + channel * std::mem::size_of::<f::Progress>()
     }
 
-    fn counter(&self, channel: usize, peer: usize, lane: f::Lane, head: bool) -> usize {
-        let line = (peer * f::LANES + lane as usize) * 2 + usize::from(head);
-        self.log_bytes() + self.tables_bytes() + channel * self.counters_bytes() + line * LINE
+    fn head(&self, channel: usize, peer: usize, lane: f::Lane) -> usize {
+        let line = peer * f::LANES + lane as usize;
+        self.log_bytes() + self.tables_bytes() + channel * self.heads_bytes() + line * LINE
     }
 
     /// Where messages from `sender` lie in the receiver's region.
@@ -83,7 +90,8 @@ impl StagingShape {
         let pair = self.slots_start() + (channel * self.ranks + sender) * self.pair_slots_bytes();
         match lane {
             f::Lane::Ll => pair,
-            f::Lane::Slots | f::Lane::Sync => pair + self.ll_stride() * self.ll_slots as usize,
+            f::Lane::Slots => pair + self.ll_bytes(),
+            f::Lane::Sync => pair + self.ll_bytes() + self.plain_bytes(),
         }
     }
 }
@@ -159,17 +167,14 @@ impl Staging {
         let (slots, stride) = match lane {
             f::Lane::Ll => (shape.ll_slots, shape.ll_stride()),
             f::Lane::Slots => (shape.slots, shape.slot_stride()),
-            f::Lane::Sync => (1, 0),
+            f::Lane::Sync => (1, LINE),
         };
-        let counter =
-            |owner, writer, head| self.at(owner, shape.counter(channel, writer, lane, head));
+        let head = |owner, writer| self.at(owner, shape.head(channel, writer, lane));
         f::Connection {
             send_slots: self.at(peer, shape.slots(channel, me, lane)),
             recv_slots: self.at(me, shape.slots(channel, peer, lane)),
-            send_tail: counter(peer, me, false).cast(),
-            recv_tail: counter(me, peer, false).cast(),
-            send_head: counter(me, peer, true).cast(),
-            recv_head: counter(peer, me, true).cast(),
+            send_head: head(me, peer).cast(),
+            recv_head: head(peer, me).cast(),
             doorbell: self.doorbell(peer, channel % self.shape.channels),
             sent: 0,
             received: 0,
@@ -211,11 +216,11 @@ mod tests {
         for channel in 0..=shape.channels {
             for peer in 0..shape.ranks {
                 for lane in [f::Lane::Ll, f::Lane::Slots, f::Lane::Sync] {
-                    ranges.push((shape.counter(channel, peer, lane, false), LINE));
-                    ranges.push((shape.counter(channel, peer, lane, true), LINE));
+                    ranges.push((shape.head(channel, peer, lane), LINE));
                 }
                 ranges.push((shape.slots(channel, peer, f::Lane::Ll), shape.ll_stride() * 8));
                 ranges.push((shape.slots(channel, peer, f::Lane::Slots), shape.slot_stride() * 4));
+                ranges.push((shape.slots(channel, peer, f::Lane::Sync), LINE));
             }
         }
         ranges.sort_unstable();

@@ -16,7 +16,6 @@ use std::sync::Arc;
 /// A call that is ready to be launched.
 #[derive(Debug)]
 pub(super) struct Prepared {
-    key: Key,
     counts: Option<Arc<Counts>>,
     pub(super) program: Program,
     pub(super) signature: u32,
@@ -26,7 +25,6 @@ pub(super) struct Prepared {
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     prepared: Vec<Prepared>,
-    last: usize,
     index: HashMap<Key, usize, BuildHasherDefault<Mix>>,
     proofs: HashMap<Proof, Arc<Verified>>,
 }
@@ -38,18 +36,9 @@ impl Cache {
     pub(super) fn clear(&mut self) {
         self.prepared.clear();
         self.index.clear();
-        self.last = 0;
-    }
-
-    /// The last call, if this is the same.
-    #[inline]
-    pub(super) fn last(&self, key: &Key, call: &Call) -> Option<&Prepared> {
-        let last = self.prepared.get(self.last)?;
-        (last.key == *key && last.counts == call.counts).then_some(last)
     }
 
     /// The call of this key, prepared now if it is new.
-    #[cold]
     pub(super) fn look_up(
         &mut self,
         config: &Config,
@@ -68,7 +57,6 @@ impl Cache {
                 self.prepared.len() - 1
             }
         };
-        self.last = at;
         Ok(&self.prepared[at])
     }
 
@@ -95,7 +83,6 @@ impl Cache {
         tracing::debug!(kind = %key.kind, count = key.count, %plan.algorithm, %plan.encoding, plan.reason, "prepared");
         let program = lower(&verified, rank, &layout, &lowering);
         Ok(Prepared {
-            key,
             counts: call.counts.clone(),
             program,
             signature: signature(config, &key, &plan),
@@ -139,6 +126,7 @@ pub(super) fn plan(config: &Config, call: &Call, windows: bool) -> Result<Plan, 
         pin: config.pin,
         slot_bytes: config.slot_bytes,
         ll_slot_bytes: config.ll_slot_bytes,
+        cache_bytes: config.last_level_cache_bytes(),
     })
 }
 

@@ -27,6 +27,8 @@ pub struct Question {
     pub slot_bytes: usize,
     /// Payload of a slot on the LL lane.
     pub ll_slot_bytes: usize,
+    /// Bytes of the last-level cache.
+    pub cache_bytes: usize,
 }
 
 /// The tuner's choice.

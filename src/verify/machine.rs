@@ -144,8 +144,10 @@ impl<'a> Machine<'a> {
             Flag::Head(_) => (&mut traffic.head, Some(traffic.received), route.from),
         };
         let announced = counter.value;
-        // Signals of a counter-only link are its messages, one by one.
+        // A tail lies in the slot of the message that it announces, so messages are announced one by one. Signals of a counter-only
+        // link are its messages.
         let done = done.map_or(announced + 1, |done| done as i64);
+        let done = if matches!(flag, Flag::Tail(_)) { done.min(announced + 1) } else { done };
         if value <= announced || value > done {
             return Err(Violation::Signal { rank, step, flag, value, done, announced });
         }

@@ -132,6 +132,7 @@ impl ExplainOptions {
             pin,
             slot_bytes: config.slot_bytes,
             ll_slot_bytes: config.ll_slot_bytes,
+            cache_bytes: config.last_level_cache_bytes(),
         })
     }
 
