@@ -1,13 +1,13 @@
 //! All-to-all: chunk r of rank s's input is chunk s of rank r's output.
 
-use super::{Algorithm, Encoding, Entry, Request, entry, input_of};
+use super::{Algorithm, Encoding, Entry, Orders, Request, entry, input_of};
 use crate::collective::Kind::AllToAll;
 use crate::schedule::{Chunking, Operand, Schedule};
 
 pub(super) const ENTRIES: &[Entry] = &[
-    entry(AllToAll, Algorithm::Pairwise, Encoding::Ll, true, true, pairwise),
-    entry(AllToAll, Algorithm::Pairwise, Encoding::Slots, true, true, pairwise),
-    entry(AllToAll, Algorithm::Pairwise, Encoding::Windows, false, true, pairwise_windows),
+    entry(AllToAll, Algorithm::Pairwise, Encoding::Ll, true, Orders::All, pairwise),
+    entry(AllToAll, Algorithm::Pairwise, Encoding::Slots, true, Orders::All, pairwise),
+    entry(AllToAll, Algorithm::Pairwise, Encoding::Windows, false, Orders::All, pairwise_windows),
 ];
 
 /// In step s ranks whose sum is s (modulo n) exchange. What is sent to a peer leaves before what it sends arrives, so one buffer is
