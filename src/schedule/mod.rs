@@ -5,11 +5,14 @@
 //! per round, on every channel.
 
 mod builder;
+mod file;
 mod instruction;
 mod layout;
 mod lower;
+mod text;
 
 pub use builder::{Incoming, Outgoing, RankBuilder, Read, Slots, Write};
+pub use file::{FileError, FileFault, ScheduleFile};
 pub use instruction::{Buffer, Flag, Instruction, Link, Operand, Source, Tree};
 pub use layout::{Extent, Layout, RankLayout};
 pub(crate) use lower::size_bytes;

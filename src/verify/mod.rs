@@ -27,6 +27,7 @@ mod machine;
 mod memory;
 mod operand;
 mod route;
+mod story;
 mod structure;
 #[cfg(test)]
 mod tests;
