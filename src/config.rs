@@ -4,6 +4,7 @@ use crate::algorithms::{Algorithm, Encoding};
 use crate::collective::Order;
 use crate::device::last_level_cache_bytes;
 use crate::error::Error;
+use crate::topology::Placement;
 use std::time::Duration;
 
 /// Most channels that a communicator can be configured for.
@@ -18,6 +19,8 @@ pub struct Config {
     pub order: Order,
     /// What the tuner must choose. `OXCCL_ALGORITHM`, `OXCCL_ENCODING`, `OXCCL_CHANNELS`; default: its own choice.
     pub pin: Pin,
+    /// So many consecutive ranks count as a node, for hierarchical algorithms. `OXCCL_RANKS_PER_NODE`; default: all ranks are on one.
+    pub ranks_per_node: Option<usize>,
     /// Most channels a call can use; staging memory is set up for these. `OXCCL_MAX_CHANNELS`; default 4, at most 64.
     pub max_channels: usize,
     /// The size of this rank's heap, out of which `comm.alloc` takes memory. Address space only: pages exist once allocated.
@@ -52,6 +55,7 @@ impl Default for Config {
             timeout: Duration::from_secs(30),
             order: Order::Any,
             pin: Pin::default(),
+            ranks_per_node: None,
             max_channels: 4,
             heap_bytes: 64 << 30,
             slot_bytes: 64 << 10,
@@ -90,6 +94,9 @@ impl Config {
         config.pin.encoding =
             read(&lookup, "OXCCL_ENCODING", "ll, slots or windows", |t| t.parse().ok())?;
         config.pin.channels = read(&lookup, "OXCCL_CHANNELS", "a number", |t| t.parse().ok())?;
+        config.ranks_per_node = read(&lookup, "OXCCL_RANKS_PER_NODE", "a number above 0", |t| {
+            t.parse().ok().filter(|ranks| *ranks > 0)
+        })?;
         let number = |name, field: &mut usize| -> Result<(), Error> {
             if let Some(value) = read(&lookup, name, "a number", |t| t.parse().ok())? {
                 *field = value;
@@ -110,6 +117,11 @@ impl Config {
     /// [`Config::cache_bytes`], or what the machine says.
     pub fn last_level_cache_bytes(&self) -> usize {
         self.cache_bytes.unwrap_or_else(last_level_cache_bytes)
+    }
+
+    /// Which of so many ranks share a node.
+    pub fn placement(&self, ranks: usize) -> Placement {
+        Placement::uniform(self.ranks_per_node.unwrap_or(ranks))
     }
 
     /// Checks what no type can.

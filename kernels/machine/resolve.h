@@ -1,5 +1,5 @@
-// From operands to addresses. Slots are found through their connection's cursors, and carry a header
-// that is written and checked here.
+// From operands to addresses. Slots are found through their connection's cursors, and each segment of
+// one carries a header that is written and checked here.
 #pragma once
 #include "reduce_copy.h"
 
@@ -20,7 +20,7 @@ OXCCL_INLINE bool resolve_slot(Machine& machine, const Operand& operand, uint64_
                                View* view) {
   Connection& connection = machine.launch.connections[operand.index];
   const uint64_t message = connection.received + operand.message;
-  uint8_t* at = slot(connection.recv_slots, connection, message);
+  uint8_t* at = slot(connection.recv_slots, connection, message) + operand.offset_bytes;
   if (operand.lane == LANE_LL) {
     *view = {at + LL_HEADER_BYTES, &connection, epoch_of(message), operand.flags};
     return receive_header(machine, *view, len_bytes);
@@ -36,7 +36,7 @@ OXCCL_INLINE bool resolve_slot(Machine& machine, const Operand& operand, uint64_
 OXCCL_INLINE void resolve_peer_slot(Machine& machine, const Operand& operand, View* view) {
   Connection& connection = machine.launch.connections[operand.index];
   const uint64_t message = connection.sent + operand.message;
-  uint8_t* at = slot(connection.send_slots, connection, message);
+  uint8_t* at = slot(connection.send_slots, connection, message) + operand.offset_bytes;
   if (operand.lane == LANE_LL) {
     *view = {at + LL_HEADER_BYTES, &connection, epoch_of(message), operand.flags};
   } else {

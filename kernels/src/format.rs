@@ -282,7 +282,7 @@ pub struct ChannelEntry {
     pub advances: u32,
     /// Rounds.
     pub rounds: u64,
-    /// Bytes that a `ReduceCopy` handles per round at most; a multiple of 64 where there is more than one round.
+    /// Bytes that a `ReduceCopy` handles per round at most; a multiple of 64, or at least of 8, where there is more than one round.
     pub tile_bytes: u64,
 }
 
@@ -330,7 +330,8 @@ pub struct Operand {
     pub index: u32,
     /// Slots: message number within the round, from 0.
     pub message: u64,
-    /// Input, output, windows: where the operand's bytes of round 0 start.
+    /// Input, output, windows: where the operand's bytes of round 0 start. Slots: where the segment, with its header, starts in
+    /// the slot: a multiple of 64.
     pub offset_bytes: u64,
 }
 

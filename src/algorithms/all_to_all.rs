@@ -1,15 +1,15 @@
 //! All-to-all: chunk r of rank s's input is chunk s of rank r's output.
 
-use super::{Algorithm, Encoding, Entry, Request, entry, input_of};
+use super::{Algorithm, Encoding, Entry, Orders, Request, entry, input_of};
 use crate::collective::Kind::AllToAll;
 use crate::schedule::{Chunking, Operand, Schedule};
 
 pub(super) const ENTRIES: &[Entry] = &[
-    entry(AllToAll, Algorithm::Direct, Encoding::Ll, true, true, direct),
-    entry(AllToAll, Algorithm::Direct, Encoding::Slots, true, true, direct),
-    entry(AllToAll, Algorithm::Pairwise, Encoding::Ll, true, true, pairwise),
-    entry(AllToAll, Algorithm::Pairwise, Encoding::Slots, true, true, pairwise),
-    entry(AllToAll, Algorithm::Pairwise, Encoding::Windows, false, true, pairwise_windows),
+    entry(AllToAll, Algorithm::Direct, Encoding::Ll, true, Orders::All, direct),
+    entry(AllToAll, Algorithm::Direct, Encoding::Slots, true, Orders::All, direct),
+    entry(AllToAll, Algorithm::Pairwise, Encoding::Ll, true, Orders::All, pairwise),
+    entry(AllToAll, Algorithm::Pairwise, Encoding::Slots, true, Orders::All, pairwise),
+    entry(AllToAll, Algorithm::Pairwise, Encoding::Windows, false, Orders::All, pairwise_windows),
 ];
 
 /// Every rank sends to all others, then takes what they sent: nobody waits for one peer before the next has its part.

@@ -5,8 +5,10 @@ use crate::algorithms::{Algorithm, Encoding};
 use crate::call::{Call, Counts, Key};
 use crate::collective::{Collective, Kind, Order};
 use crate::config::Config;
+use crate::element::accumulates_in_itself;
 use crate::error::Error;
 use crate::schedule::{Layout, Lowering, Program, SLOTS, lower};
+use crate::topology::Placement;
 use crate::tune::{Plan, Question, plan as tune};
 use crate::verify::{Verified, verify};
 use std::collections::HashMap;
@@ -30,7 +32,7 @@ pub(super) struct Cache {
 }
 
 /// What a proof holds for.
-type Proof = (Collective, Algorithm, Encoding, Order, bool);
+type Proof = (Collective, Placement, Algorithm, Encoding, Order, bool);
 
 impl Cache {
     pub(super) fn clear(&mut self) {
@@ -81,7 +83,10 @@ impl Cache {
             stream: plan.stream,
         };
         tracing::debug!(kind = %key.kind, count = key.count, %plan.algorithm, %plan.encoding, plan.reason, "prepared");
-        let program = lower(&verified, rank, &layout, &lowering);
+        let program = lower(&verified, rank, &layout, &lowering).map_err(|small| {
+            let detail = format!("{}/{}: {small}", plan.algorithm, plan.encoding);
+            Error::NoAlgorithm { kind: key.kind, order: config.order, detail }
+        })?;
         Ok(Prepared {
             counts: call.counts.clone(),
             program,
@@ -95,7 +100,15 @@ impl Cache {
         call: &Call,
         plan: &Plan,
     ) -> Result<Arc<Verified>, Error> {
-        let proof = (call.collective, plan.algorithm, plan.encoding, config.order, call.in_place);
+        let placement = config.placement(call.collective.ranks);
+        let proof = (
+            call.collective,
+            placement,
+            plan.algorithm,
+            plan.encoding,
+            config.order,
+            call.in_place,
+        );
         if let Some(verified) = self.proofs.get(&proof) {
             return Ok(verified.clone());
         }
@@ -103,10 +116,13 @@ impl Cache {
         let no_algorithm =
             |detail: String| Error::NoAlgorithm { kind, order: config.order, detail };
         let entry = plan.entry(kind).ok_or_else(|| no_algorithm("the plan names none".into()))?;
-        let schedule = entry.schedule(call.collective, config.order, SLOTS);
+        let schedule = entry
+            .schedule(call.collective, placement, config.order, SLOTS)
+            .map_err(|unavailable| no_algorithm(unavailable.to_string()))?;
         let verified = verify(schedule, config.order, entry.in_place)
             .map_err(|violation| no_algorithm(violation.to_string()))?;
-        if config.order != Order::Any && kind.reduces() && !verified.single_rounding() {
+        let rounds = !verified.single_rounding() && !accumulates_in_itself(call.data_type);
+        if config.order != Order::Any && kind.reduces() && rounds {
             return Err(no_algorithm("partial results would be rounded".into()));
         }
         let verified = Arc::new(verified);
@@ -119,6 +135,8 @@ impl Cache {
 pub(super) fn plan(config: &Config, call: &Call, windows: bool) -> Result<Plan, Error> {
     tune(&Question {
         collective: call.collective,
+        placement: config.placement(call.collective.ranks),
+        data_type: call.data_type,
         total_bytes: call.total_bytes(),
         order: if call.collective.kind.reduces() { config.order } else { Order::Any },
         in_place: call.in_place,

@@ -30,7 +30,7 @@ pub struct Layout {
 
 impl Layout {
     /// Equal parts. `count` is, in elements: the whole buffer for all-reduce, broadcast, reduce and send/recv; one rank's part for
-    /// the others. Where an algorithm divides a whole buffer by rank, parts start at multiples of `align` elements.
+    /// the others. Where an algorithm divides a whole buffer, parts start at multiples of `align` elements.
     pub fn even(
         collective: &Collective,
         input: Chunking,
@@ -42,10 +42,12 @@ impl Layout {
         let parts = |chunking| match chunking {
             Chunking::Whole => vec![Extent { offset: 0, count }],
             Chunking::PerRank => (0..n).map(|r| Extent { offset: r * count, count }).collect(),
+            Chunking::Parts(parts) => divide(count, parts, align),
         };
         let divided = |chunking| match chunking {
             Chunking::Whole => vec![Extent { offset: 0, count }],
             Chunking::PerRank => divide(count, n, align),
+            Chunking::Parts(parts) => divide(count, parts, align),
         };
         let whole = matches!(
             collective.kind,

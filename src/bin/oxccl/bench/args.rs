@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use clap::Args;
-use oxccl::algorithms::{Algorithm, Encoding, catalogue};
+use oxccl::algorithms::{Algorithm, Encoding, Entry, catalogue};
+use oxccl::schedule::SLOTS;
 use oxccl::{Config, DataType, Kind, OpKind, Order, data_type_name};
 
 use super::case::Case;
@@ -73,6 +74,9 @@ pub(crate) struct BenchOptions {
     /// How many ranks to start [default: 2].
     #[arg(short = 'g', long = "ranks", visible_alias = "ngpus", value_parser = options::positive)]
     pub(crate) ranks: Option<usize>,
+    /// So many consecutive ranks count as a node, for hierarchical algorithms [default: all].
+    #[arg(long, value_parser = options::positive)]
+    pub(crate) per_node: Option<usize>,
     /// Ranks are threads of this process.
     #[arg(long)]
     pub(crate) threads: bool,
@@ -120,6 +124,7 @@ impl BenchOptions {
         let mut config = Config::from_env()?;
         config.timeout = self.timeout.unwrap_or(config.timeout);
         config.order = self.order.unwrap_or(config.order);
+        config.ranks_per_node = self.per_node.or(config.ranks_per_node);
         config.pin.algorithm = self.algorithm.or(config.pin.algorithm);
         config.pin.encoding = self.encoding.or(config.pin.encoding);
         config.pin.channels = self.channels.or(config.pin.channels);
@@ -219,14 +224,21 @@ fn can_run(kind: Kind, ranks: usize, config: &Config) -> Result<(), String> {
     if kind == Kind::SendRecv && ranks == 1 {
         return Err("send_recv needs at least 2 ranks".to_owned());
     }
+    let placement = config.placement(ranks);
     let of_kind = || catalogue().filter(|entry| entry.kind == kind);
-    let ordered = |entry: &&oxccl::algorithms::Entry| entry.ordered || config.order == Order::Any;
-    let fits = |entry: &oxccl::algorithms::Entry| {
+    let exists = |entry: &&Entry| entry.check(ranks, placement, SLOTS).is_ok();
+    let ordered = |entry: &&Entry| exists(entry) && entry.keeps_unrounded(config.order, placement);
+    let fits = |entry: &&Entry| {
         config.pin.algorithm.is_none_or(|algorithm| algorithm == entry.algorithm)
             && config.pin.encoding.is_none_or(|encoding| encoding == entry.encoding)
     };
-    if kind == Kind::Barrier || of_kind().filter(ordered).any(fits) {
+    if kind == Kind::Barrier || of_kind().filter(ordered).any(|entry| fits(&entry)) {
         return Ok(());
+    }
+    let unavailable =
+        of_kind().filter(fits).find_map(|entry| entry.check(ranks, placement, SLOTS).err());
+    if let Some(unavailable) = unavailable {
+        return Err(unavailable.to_string());
     }
     let names: Vec<String> = of_kind()
         .filter(ordered)

@@ -1,0 +1,95 @@
+//! What a page is asked for, and what all pages need.
+
+use super::Encoding;
+use super::team::Team;
+use crate::collective::{Collective, Order};
+use crate::schedule::{
+    Buffer, Chunking, Instruction, Link, Operand, RankBuilder, Read, Schedule, Slots, Tree,
+};
+use crate::topology::Placement;
+
+/// What a schedule is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Request {
+    /// The collective.
+    pub collective: Collective,
+    /// Which ranks share a node.
+    pub placement: Placement,
+    /// How data crosses.
+    pub encoding: Encoding,
+    /// The order of reduction that is promised.
+    pub order: Order,
+    /// Slots per connection.
+    pub slots: Slots,
+}
+
+impl Request {
+    pub(super) fn ranks(&self) -> usize {
+        self.collective.ranks
+    }
+
+    /// The data connection to a peer.
+    pub(super) fn link(&self, peer: usize) -> Link {
+        Link { peer, lane: self.encoding.lane() }
+    }
+
+    /// All other ranks, starting behind `rank`, so that ranks don't all turn to the same peer first.
+    pub(super) fn peers(&self, rank: usize) -> Vec<usize> {
+        (1..self.ranks()).map(|step| (rank + step) % self.ranks()).collect()
+    }
+
+    /// All ranks.
+    pub(super) fn world(&self, rank: usize) -> Team {
+        Team::new((0..self.ranks()).collect(), rank, self.encoding)
+    }
+
+    /// Into how many chunks something that travels far is divided, so that its steps overlap. Small messages are better not divided.
+    pub(super) fn pipelined(&self, parts: usize) -> usize {
+        if self.encoding == Encoding::Ll { 1 } else { parts }
+    }
+
+    /// Makes the schedule from each rank's part.
+    pub(super) fn schedule(
+        &self,
+        input: Chunking,
+        output: Chunking,
+        part: impl Fn(&mut RankBuilder),
+    ) -> Schedule {
+        let tree = if self.order == Order::Tree { Tree::Aligned } else { Tree::Left };
+        let ranks: Vec<Vec<Instruction>> = (0..self.ranks())
+            .map(|rank| {
+                let mut builder = RankBuilder::new(rank, self.slots, tree);
+                part(&mut builder);
+                builder.finish()
+            })
+            .collect();
+        Schedule { collective: self.collective, input, output, slots: self.slots, ranks }
+    }
+
+    /// Every rank's contribution to a chunk, by rank: the own one from memory, the others by their next message.
+    pub(super) fn contributions(&self, rank: usize, chunk: usize) -> Vec<Read> {
+        self.by_rank(rank, chunk, |peer| Read::RecvRaw(self.link(peer)))
+    }
+
+    /// Every rank's contribution to a chunk, by rank, all in place.
+    pub(super) fn windows(&self, rank: usize, chunk: usize) -> Vec<Read> {
+        self.by_rank(rank, chunk, |peer| {
+            Read::Raw(Operand::Window { peer, buffer: Buffer::Input, chunk })
+        })
+    }
+
+    fn by_rank(&self, rank: usize, chunk: usize, other: impl Fn(usize) -> Read) -> Vec<Read> {
+        let own = Read::Raw(Operand::Input(chunk));
+        (0..self.ranks()).map(|peer| if peer == rank { own } else { other(peer) }).collect()
+    }
+}
+
+/// A chunk of a peer's output, in place.
+pub(super) fn output_of(peer: usize, chunk: usize) -> Operand {
+    Operand::Window { peer, buffer: Buffer::Output, chunk }
+}
+
+/// A chunk of a peer's input, in place.
+pub(super) fn input_of(peer: usize, chunk: usize) -> Operand {
+    Operand::Window { peer, buffer: Buffer::Input, chunk }
+}

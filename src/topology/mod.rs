@@ -1,0 +1,5 @@
+//! Where ranks are.
+
+mod placement;
+
+pub use placement::Placement;
