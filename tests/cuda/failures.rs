@@ -7,7 +7,7 @@ use oxccl::cuda::{Image, Kernels};
 use oxccl::{DataType, Kind, UniqueId};
 use oxccl_cuda_stand_in::control::{Control, Live};
 use oxccl_kernels::{Fold, Outcome};
-use oxccl_transports::{Bootstrap, Cause, CudaError, Error, shm};
+use oxccl_transports::{Bootstrap, Cause, CudaError, Error, local, shm};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
@@ -16,8 +16,7 @@ pub(crate) fn every_call(outer: &mut dyn Bootstrap) {
     let control = Control::attach().unwrap();
     let rank = outer.rank();
     let before = control.calls();
-    start(outer).unwrap();
-    let most = control.calls() - before;
+    let most = start(outer, &control).unwrap() - before;
     let descriptors = descriptors();
     let mut failures = 0;
     for number in 1..=most {
@@ -25,7 +24,7 @@ pub(crate) fn every_call(outer: &mut dyn Bootstrap) {
             if rank == victim {
                 control.fail(&format!("*:{number}:999"));
             }
-            let started = start(outer);
+            let started = start(outer, &control);
             control.fail("");
             match started {
                 Err(Error::Cuda(CudaError::Driver { code: 999, .. })) if rank == victim => {
@@ -34,20 +33,19 @@ pub(crate) fn every_call(outer: &mut dyn Bootstrap) {
                 Err(Error::Stopped(Cause::Aborted { rank: told, .. })) if rank != victim => {
                     assert_eq!(told, victim);
                 }
-                // The last calls are those with which a rank that is complete is given back.
-                Ok(()) if number + 12 > most => {}
                 other => panic!("call {number} of rank {victim}, on rank {rank}: {other:?}"),
             }
             assert_eq!(control.live(), Live::default(), "call {number}");
             wait_until("descriptors are closed", || self::descriptors() == descriptors);
         }
     }
-    assert!(failures > 40, "{failures} of {most}");
+    assert_eq!(failures, most);
+    assert!(most > 60, "{most} calls");
     outer.liveness().close(0);
 }
 
-/// Starts both ranks over a rendezvous of their own, and ends them.
-fn start(outer: &mut dyn Bootstrap) -> Result<(), Error> {
+/// Starts both ranks over a rendezvous of their own, and ends them. The number of driver calls until they were complete.
+fn start(outer: &mut dyn Bootstrap, control: &Control) -> Result<u64, Error> {
     let made = (outer.rank() == 0).then(|| UniqueId::create().unwrap());
     let id = made.as_ref().map(|(id, _)| id.to_string()).unwrap_or_default();
     let all = outer.all_gather(id.as_bytes(), deadline()).unwrap();
@@ -55,14 +53,16 @@ fn start(outer: &mut dyn Bootstrap) -> Result<(), Error> {
     let mut inner = shm::connect(&id, outer.rank(), outer.world(), deadline()).unwrap();
     let started = Rank::start(&mut inner).and_then(|rank| {
         let entry = find(Kind::AllReduce, Algorithm::Ring, Encoding::Ll).unwrap();
-        let prepared = rank.all_reduce(entry, DataType::F32, 100);
-        prepared.map(drop).inspect_err(|error| {
+        let prepared = rank.all_reduce(entry, DataType::F32, 100).inspect_err(|error| {
             let cause = Cause::Aborted { rank: inner.rank(), reason: error.to_string() };
             inner.liveness().abort(cause);
-        })
+        });
+        let calls = control.calls();
+        control.fail("");
+        prepared.map(|_| calls)
     });
     // A rank that was complete may hear of the other's failure only now.
-    let met = started.and_then(|()| inner.all_gather(&[], deadline()).map(drop));
+    let met = started.and_then(|calls| inner.all_gather(&[], deadline()).map(|_| calls));
     meet(outer);
     inner.liveness().close(0);
     met
@@ -118,15 +118,22 @@ pub(crate) fn abort(bootstrap: &mut dyn Bootstrap) {
     assert_eq!(control.live(), Live::default());
 }
 
-/// One rank waits in a kernel; the other's thread ends without a goodbye.
-pub(crate) fn death(bootstrap: &mut dyn Bootstrap) {
-    let rank = Rank::start(bootstrap).unwrap();
-    meet(bootstrap);
-    if bootstrap.rank() == 1 {
-        return;
-    }
-    stuck(bootstrap, &rank, |_| {});
-    assert_eq!(bootstrap.liveness().cause(), Some(Cause::Died { rank: 1 }));
+/// One rank waits in a kernel; the other's thread, in the same process, ends without a goodbye. Its bootstrap goes before its
+/// memory: giving that back waits for all kernels of the context, the other rank's too, so they must have been told.
+pub(crate) fn death(outer: &mut dyn Bootstrap) {
+    let [mut survivor, mut victim] = local(2).try_into().unwrap();
+    let (go, gone) = std::sync::mpsc::channel();
+    let dead = std::thread::spawn(move || {
+        let rank = Rank::start(&mut victim).unwrap();
+        gone.recv().unwrap();
+        drop(victim);
+        drop(rank);
+    });
+    let rank = Rank::start(&mut survivor).unwrap();
+    stuck(&mut survivor, &rank, |_| go.send(()).unwrap());
+    assert_eq!(survivor.liveness().cause(), Some(Cause::Died { rank: 1 }));
+    dead.join().unwrap();
+    outer.liveness().close(0);
 }
 
 /// Two ranks of two channels need four blocks at once, and there is room for three.

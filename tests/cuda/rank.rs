@@ -2,7 +2,7 @@
 
 use crate::processes::deadline;
 use oxccl::algorithms::Entry;
-use oxccl::cuda::{Arguments, DeviceProgram, Image, Kernel, Kernels, Stream, Tables};
+use oxccl::cuda::{Arguments, DeviceProgram, Image, Kernel, Kernels, Programs, Stream, Tables};
 use oxccl::schedule::{Layout, Lowering, SLOTS, lower};
 use oxccl::verify::verify;
 use oxccl::{Collective, DataType, Kind, Order, StagingShape};
@@ -26,6 +26,7 @@ pub(crate) struct Rank {
     pub(crate) context: Context,
     shape: StagingShape,
     rank: usize,
+    programs: std::cell::RefCell<Programs>,
     calls: std::cell::Cell<u64>,
 }
 
@@ -82,7 +83,7 @@ impl Rank {
         let staging = all.iter().map(|shared| shared.device[0].clone()).collect();
         let heaps: Vec<_> = all.iter().map(|shared| shared.device[1].as_ptr()).collect();
         let bases = bases.unwrap_or(&heaps);
-        let tables = Arc::new(Tables::new(&context, shape, rank, staging, control, bases)?);
+        let tables = Arc::new(Tables::new(&stream, shape, rank, staging, control, bases)?);
         let stopped = Arc::downgrade(&tables);
         bootstrap.liveness().on_stop(move || {
             if let Some(tables) = stopped.upgrade() {
@@ -91,8 +92,20 @@ impl Rank {
         });
         let [_, heap] = own;
         let heaps = all.into_iter().map(|shared| shared.device[1].clone()).collect();
-        let calls = std::cell::Cell::new(0);
-        Ok(Rank { stream, tables, kernels, heap, _heaps: heaps, context, shape, rank, calls })
+        let programs = Programs::new(&stream)?.into();
+        let calls = 0.into();
+        Ok(Rank {
+            stream,
+            tables,
+            kernels,
+            heap,
+            _heaps: heaps,
+            context,
+            shape,
+            rank,
+            programs,
+            calls,
+        })
     }
 
     /// The program of an all-reduce, on the GPU, and its kernel.
@@ -118,7 +131,7 @@ impl Rank {
             stream: false,
         };
         let program = lower(&verified, self.rank, &layout, &lowering);
-        let program = DeviceProgram::upload(&self.context, &program, data_type, Fold::Sum)?;
+        let program = self.programs.borrow_mut().upload(&self.stream, &program)?;
         let kernel = self.kernels.pick(data_type, Fold::Sum)?;
         self.kernels.check_residency(kernel, self.shape.ranks, CHANNELS)?;
         Ok((program, kernel))

@@ -8,6 +8,7 @@ mod event;
 mod graph;
 mod image;
 mod kernels;
+mod programs;
 mod stream;
 mod tables;
 
@@ -16,7 +17,8 @@ pub use event::Event;
 pub use graph::{CaptureMode, Graph};
 pub use image::Image;
 pub use kernels::{Kernel, Kernels};
+pub use programs::{DeviceProgram, Programs};
 pub use stream::{CaptureState, Stream};
-pub use tables::{Arguments, DeviceProgram, Tables};
+pub use tables::{Arguments, Tables};
 
 use oxccl_transports::cuda_call as call;

@@ -4,56 +4,17 @@
 //! | --- | --- | --- |
 //! | slots, counters, doorbells | each rank's staging, a [`DeviceRegion`] | peers' kernels write them |
 //! | connections, windows | device memory | only this rank's kernel uses them |
-//! | programs | device memory | read by the kernel |
+//! | programs | device memory ([`Programs`](super::Programs)) | read by the kernel |
 //! | progress, the abort word | a host region, which all ranks map and the GPU reaches | the host reads and writes them while a kernel runs |
 //! | statuses | pinned memory | the host reads them after |
 
+use super::{DeviceProgram, Stream, copy};
 use crate::device::StagingShape;
-use crate::schedule::Program;
 use oxccl_kernels::format as f;
-use oxccl_transports::cuda::{
-    Context, DeviceMemory, DeviceRegion, PinnedMemory, RegisteredRegion, copy_in,
-};
+use oxccl_transports::cuda::{DeviceMemory, DeviceRegion, PinnedMemory, RegisteredRegion};
 use oxccl_transports::{CudaError, Region};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-
-/// A program in device memory.
-#[derive(Debug)]
-pub struct DeviceProgram {
-    memory: DeviceMemory,
-    channels: usize,
-    key: (f::DataType, f::Fold),
-}
-
-impl DeviceProgram {
-    /// Copies a program to the GPU.
-    ///
-    /// # Errors
-    /// [`CudaError::OutOfMemory`], and the driver's.
-    pub fn upload(
-        context: &Context,
-        program: &Program,
-        data_type: f::DataType,
-        fold: f::Fold,
-    ) -> Result<DeviceProgram, CudaError> {
-        let words = program.words();
-        let memory = DeviceMemory::allocate(context, size_of_val(words))?;
-        // SAFETY: words as bytes; the memory is as long, and new.
-        unsafe { copy_in(context, memory.as_ptr(), bytes_of(words)) }?;
-        Ok(DeviceProgram { memory, channels: program.channels(), key: (data_type, fold) })
-    }
-
-    /// Its channels: blocks of a launch.
-    pub fn channels(&self) -> usize {
-        self.channels
-    }
-
-    /// The kernel that runs it.
-    pub fn key(&self) -> (f::DataType, f::Fold) {
-        self.key
-    }
-}
 
 /// What differs from call to call.
 #[derive(Clone, Copy, Debug)]
@@ -92,12 +53,13 @@ impl Tables {
     }
 
     /// Lays out a rank's tables over all ranks' staging regions, of [`StagingShape::len_bytes`] each and filled with zeros.
-    /// `window_bases` is where each peer's shareable memory begins in this process.
+    /// `window_bases` is where each peer's shareable memory begins in this process. They are copied through the stream, which
+    /// is waited for.
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`], and the driver's.
     pub fn new(
-        context: &Context,
+        stream: &Stream,
         shape: StagingShape,
         rank: usize,
         staging: Vec<Arc<DeviceRegion>>,
@@ -107,14 +69,15 @@ impl Tables {
         assert_eq!(staging.len(), shape.ranks);
         assert!(staging.iter().all(|region| region.len_bytes() >= shape.len_bytes()));
         assert!(control.len_bytes() >= Tables::control_bytes(&shape));
+        let context = stream.context();
         let bases: Vec<*mut u8> = staging.iter().map(|region| region.as_ptr()).collect();
         let connections = shape.connections(rank, &bases);
         let window = |base: &*mut u8| f::Window { base: *base, tokens: f::Tokens::default() };
         let windows: Vec<_> =
             (0..shape.channels).flat_map(|_| window_bases.iter().map(window)).collect();
         Ok(Tables {
-            connections: upload(context, &connections)?,
-            windows: upload(context, &windows)?,
+            connections: upload(stream, &connections)?,
+            windows: upload(stream, &windows)?,
             statuses: PinnedMemory::allocate(context, shape.channels * size_of::<f::Status>())?,
             control: RegisteredRegion::register(context, control)?,
             shape,
@@ -127,7 +90,7 @@ impl Tables {
     pub fn launch(&self, program: &DeviceProgram, arguments: &Arguments) -> f::Launch {
         let staging = self.staging[self.rank].as_ptr();
         f::Launch {
-            program: program.memory.as_ptr().cast(),
+            program: program.header(),
             connections: self.connections.as_ptr().cast(),
             windows: self.windows.as_ptr().cast(),
             progress: self.control.device_ptr().wrapping_add(self.shape.progress(0)).cast(),
@@ -181,15 +144,10 @@ impl Tables {
     }
 }
 
-fn upload<T>(context: &Context, table: &[T]) -> Result<DeviceMemory, CudaError> {
-    let memory = DeviceMemory::allocate(context, size_of_val(table))?;
-    // SAFETY: the format's tables have no padding; the memory is as long, and new.
-    unsafe { copy_in(context, memory.as_ptr(), bytes_of(table)) }?;
+fn upload<T>(stream: &Stream, table: &[T]) -> Result<DeviceMemory, CudaError> {
+    let memory = DeviceMemory::allocate(stream.context(), size_of_val(table))?;
+    // SAFETY: the memory is as long, and new; the table lives until the copy has been waited for.
+    unsafe { copy(stream, memory.as_ptr(), table.as_ptr().cast(), size_of_val(table)) }?;
+    stream.synchronize()?;
     Ok(memory)
-}
-
-/// The bytes of plain data without padding.
-fn bytes_of<T>(table: &[T]) -> &[u8] {
-    // SAFETY: the types given are the format's, which have no padding (its layout is asserted), or words.
-    unsafe { std::slice::from_raw_parts(table.as_ptr().cast(), size_of_val(table)) }
 }
