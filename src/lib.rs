@@ -43,6 +43,9 @@ pub use collective::{Collective, Kind, Order};
 pub use communicator::Communicator;
 pub use config::{Config, MAX_CHANNELS, Pin};
 pub use device::DeviceBuffer;
+/// The device layer, for the tests of it.
+#[doc(hidden)]
+pub use device::{StagingShape, cuda};
 pub use element::{
     DATA_TYPES, DataType, Element, F8E4M3, F8E5M2, OpKind, ReduceOp, bf16, data_type_name, f16,
     is_integer,

@@ -2,7 +2,7 @@
 
 mod command_line;
 
-use command_line::oxccl;
+use command_line::{command, finish, oxccl, start};
 use serde_json::Value;
 
 const KEYS: [&str; 17] = [
@@ -254,4 +254,26 @@ fn doctor_looks_at_everything() {
         assert!(said.out.contains(line), "{line:?} is not in\n{}", said.out);
     }
     assert!(!said.out.contains("BROKEN"), "{}", said.out);
+}
+
+/// The stand-in driver in libcuda's place.
+#[test]
+fn doctor_looks_at_gpus() {
+    let folder =
+        oxccl_cuda_stand_in::control::library_folder().expect("it is built with the tests");
+    let doctor = |settings: &[(&str, &str)]| {
+        let mut command = command(&["doctor"]);
+        command.env("LD_LIBRARY_PATH", &folder).envs(settings.iter().copied());
+        finish(start(&mut command)).ok().out
+    };
+    let two = doctor(&[("OXCCL_STAND_IN_DEVICES", "2"), ("OXCCL_STAND_IN_PEERS", "0")]);
+    assert!(two.contains("it serves CUDA 13.0"), "{two}");
+    for device in ["GPU 0: oxccl stand-in, compute capability 9.0", "cannot reach GPU 0", "GPU 1:"]
+    {
+        assert!(two.contains(device), "{two}");
+    }
+    let old = doctor(&[("OXCCL_STAND_IN_DRIVER", "11080")]);
+    assert!(old.contains("version 11.8, 12.0 is needed"), "{old}");
+    let none = doctor(&[("OXCCL_STAND_IN_DEVICES", "0")]);
+    assert!(none.contains("CUDA_VISIBLE_DEVICES"), "{none}");
 }

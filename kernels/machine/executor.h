@@ -90,6 +90,11 @@ OXCCL_INLINE void write_headers(Machine& machine, const Move& move) {
     write_header(machine, move.destination(d), move.len_bytes);
 }
 
+// Tokens open windows: whoever has a peer's tokens may read and write its buffers. What happened to these before, in this
+// call and in those before it, is released with the tokens and acquired with them, by the threads that carry a word of
+// them; the barrier behind the move passes it on to the others. Other LL messages give access to nothing but themselves.
+OXCCL_INLINE bool carries_tokens() { return lane() < sizeof(Tokens) / LINE_DATA_BYTES; }
+
 template <class Reducer>
 OXCCL_NOINLINE bool run_reduce_copy(Machine& machine, const Reducer& reducer,
                                     const Instruction& instruction, const Operand* operands,
@@ -110,8 +115,11 @@ OXCCL_NOINLINE bool run_reduce_copy(Machine& machine, const Reducer& reducer,
   const Scaling scaling = {machine.launch.scale_bits, machine.launch.ranks,
                            scale == SCALE_PREMULTIPLY, scale == SCALE_AVERAGE && finish};
   const Move move = {views, instruction.sources, instruction.destinations, len_bytes, scaling, tree};
+  if (operands[0].space == SPACE_TOKENS && carries_tokens()) system_fence();
   reduce_copy(machine, move, reducer);
   write_headers(machine, move);
+  if (move.destinations > 0 && operands[move.sources].space == SPACE_PEER_TOKENS && carries_tokens())
+    system_fence();
   return agreed(machine);
 }
 

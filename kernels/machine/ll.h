@@ -7,7 +7,8 @@
 //
 // Why it is fast: an aligned 8-byte word is written whole, so a word with the right flag has the right
 // data: no counter, no fence, no second cache line. A message of 8 bytes with its header fills half a
-// line, and the exchange costs what moving that line costs. The price is half of the bandwidth.
+// line, and the exchange costs what moving that line costs. The price is half of the bandwidth. (On a
+// GPU a message therefore says nothing of other memory. Tokens do, and have fences: run_reduce_copy.)
 //
 // Flags of past messages stay in the slots. Epochs count modulo twice LL_EPOCHS, and a sender clears
 // its slots (all consumed by then) in the first round after every LL_EPOCHS messages, so no flag is

@@ -1,7 +1,9 @@
 //! Host memory as a device: the staging memory behind connections, the heap that peers reach, and the threads that run channels.
+//! And GPUs: [`cuda`].
 
 mod buffer;
 mod channels;
+pub mod cuda;
 mod heap;
 mod log;
 mod processor;
@@ -13,4 +15,5 @@ pub(crate) use channels::Channels;
 pub(crate) use heap::Heap;
 pub(crate) use log::{CallRecord, RECORD_WORDS};
 pub(crate) use processor::{last_level_cache_bytes, usable_cores};
-pub(crate) use staging::{Staging, StagingShape};
+pub(crate) use staging::Staging;
+pub use staging::StagingShape;

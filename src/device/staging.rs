@@ -13,19 +13,19 @@ const LINE: usize = 64;
 
 /// Sizes on which all ranks agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StagingShape {
+pub struct StagingShape {
     /// Number of ranks.
-    pub(crate) ranks: usize,
+    pub ranks: usize,
     /// Channels. There is one set of connections more, the last: that of send/recv, which runs on channel 0.
-    pub(crate) channels: usize,
+    pub channels: usize,
     /// Slots on the LL lane.
-    pub(crate) ll_slots: u32,
+    pub ll_slots: u32,
     /// Payload of one, in bytes.
-    pub(crate) ll_slot_bytes: usize,
+    pub ll_slot_bytes: usize,
     /// Slots on the slots lane.
-    pub(crate) slots: u32,
+    pub slots: u32,
     /// Payload of one, in bytes.
-    pub(crate) slot_bytes: usize,
+    pub slot_bytes: usize,
 }
 
 impl StagingShape {
@@ -68,15 +68,20 @@ impl StagingShape {
     }
 
     /// Length of a rank's region.
-    pub(crate) fn len_bytes(&self) -> usize {
+    pub fn len_bytes(&self) -> usize {
         self.slots_start() + (self.channels + 1) * self.ranks * self.pair_slots_bytes()
     }
 
-    fn doorbell(&self, channel: usize) -> usize {
+    /// Length of what the host reads: the log, doorbells and progress words, which come first.
+    pub(crate) fn control_bytes(&self) -> usize {
+        self.log_bytes() + self.tables_bytes()
+    }
+
+    pub(crate) fn doorbell(&self, channel: usize) -> usize {
         self.log_bytes() + channel * std::mem::size_of::<f::Doorbell>()
     }
 
-    fn progress(&self, channel: usize) -> usize {
+    pub(crate) fn progress(&self, channel: usize) -> usize {
         self.doorbell(self.channels) + channel * std::mem::size_of::<f::Progress>()
     }
 
@@ -92,6 +97,50 @@ impl StagingShape {
             f::Lane::Ll => pair,
             f::Lane::Slots => pair + self.ll_bytes(),
             f::Lane::Sync => pair + self.ll_bytes() + self.plain_bytes(),
+        }
+    }
+
+    /// A rank's connections of all channels, peers and lanes, in the machine's order, over regions that begin at these
+    /// addresses.
+    pub(crate) fn connections(&self, rank: usize, bases: &[*mut u8]) -> Vec<f::Connection> {
+        let lanes = [f::Lane::Ll, f::Lane::Slots, f::Lane::Sync];
+        let pairs = (0..=self.channels).flat_map(|c| (0..self.ranks).map(move |p| (c, p)));
+        pairs
+            .flat_map(|(channel, peer)| {
+                lanes.map(|lane| self.connection(rank, bases, channel, peer, lane))
+            })
+            .collect()
+    }
+
+    fn connection(
+        &self,
+        me: usize,
+        bases: &[*mut u8],
+        channel: usize,
+        peer: usize,
+        lane: f::Lane,
+    ) -> f::Connection {
+        let (slots, stride) = match lane {
+            f::Lane::Ll => (self.ll_slots, self.ll_stride()),
+            f::Lane::Slots => (self.slots, self.slot_stride()),
+            f::Lane::Sync => (1, LINE),
+        };
+        let at = |rank: usize, offset: usize| bases[rank].wrapping_add(offset);
+        let head = |owner, writer| at(owner, self.head(channel, writer, lane));
+        f::Connection {
+            send_slots: at(peer, self.slots(channel, me, lane)),
+            recv_slots: at(me, self.slots(channel, peer, lane)),
+            send_head: head(me, peer).cast(),
+            recv_head: head(peer, me).cast(),
+            doorbell: at(peer, self.doorbell(channel % self.channels)).cast(),
+            sent: 0,
+            received: 0,
+            head_seen: 0,
+            cleared: 0,
+            slot_stride_bytes: stride as u32,
+            slots,
+            peer: peer as u32,
+            lane: lane as u32,
         }
     }
 }
@@ -154,37 +203,8 @@ impl Staging {
 
     /// The connections of all channels, peers and lanes, in the machine's order.
     pub(crate) fn connections(&self) -> Vec<f::Connection> {
-        let lanes = [f::Lane::Ll, f::Lane::Slots, f::Lane::Sync];
-        let pairs =
-            (0..=self.shape.channels).flat_map(|c| (0..self.shape.ranks).map(move |p| (c, p)));
-        pairs
-            .flat_map(|(channel, peer)| lanes.map(|lane| self.connection(channel, peer, lane)))
-            .collect()
-    }
-
-    fn connection(&self, channel: usize, peer: usize, lane: f::Lane) -> f::Connection {
-        let (shape, me) = (&self.shape, self.rank);
-        let (slots, stride) = match lane {
-            f::Lane::Ll => (shape.ll_slots, shape.ll_stride()),
-            f::Lane::Slots => (shape.slots, shape.slot_stride()),
-            f::Lane::Sync => (1, LINE),
-        };
-        let head = |owner, writer| self.at(owner, shape.head(channel, writer, lane));
-        f::Connection {
-            send_slots: self.at(peer, shape.slots(channel, me, lane)),
-            recv_slots: self.at(me, shape.slots(channel, peer, lane)),
-            send_head: head(me, peer).cast(),
-            recv_head: head(peer, me).cast(),
-            doorbell: self.doorbell(peer, channel % self.shape.channels),
-            sent: 0,
-            received: 0,
-            head_seen: 0,
-            cleared: 0,
-            slot_stride_bytes: stride as u32,
-            slots,
-            peer: peer as u32,
-            lane: lane as u32,
-        }
+        let bases: Vec<*mut u8> = self.regions.iter().map(|region| region.as_ptr()).collect();
+        self.shape.connections(self.rank, &bases)
     }
 
     fn at(&self, rank: usize, offset: usize) -> *mut u8 {
