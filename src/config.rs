@@ -107,8 +107,7 @@ impl Config {
         number("OXCCL_HEAP_BYTES", &mut config.heap_bytes)?;
         number("OXCCL_SLOT_BYTES", &mut config.slot_bytes)?;
         number("OXCCL_LL_SLOT_BYTES", &mut config.ll_slot_bytes)?;
-        config.cache_bytes =
-            read(&lookup, "OXCCL_CACHE_BYTES", "a number", |t| t.parse().ok())?;
+        config.cache_bytes = read(&lookup, "OXCCL_CACHE_BYTES", "a number", |t| t.parse().ok())?;
         config.spins = read(&lookup, "OXCCL_SPINS", "a number", |t| t.parse().ok())?;
         config.check()?;
         Ok(config)

@@ -4,6 +4,7 @@ use crate::processes::deadline;
 use oxccl::algorithms::Entry;
 use oxccl::cuda::{Arguments, DeviceProgram, Image, Kernel, Kernels, Programs, Stream, Tables};
 use oxccl::schedule::{Layout, Lowering, SLOTS, lower};
+use oxccl::topology::Placement;
 use oxccl::verify::verify;
 use oxccl::{Collective, DataType, Kind, Order, StagingShape};
 use oxccl_cuda_stand_in::control;
@@ -116,7 +117,9 @@ impl Rank {
         count: usize,
     ) -> Result<(DeviceProgram, Kernel), Error> {
         let collective = Collective::new(Kind::AllReduce, self.shape.ranks);
-        let schedule = entry.schedule(collective, Order::Any, SLOTS);
+        let schedule = entry
+            .schedule(collective, Placement::one_node(self.shape.ranks), Order::Any, SLOTS)
+            .unwrap();
         let (input, output) = (schedule.input, schedule.output);
         let verified = verify(schedule, Order::Any, entry.in_place).unwrap();
         let align = 64 / data_type.len_bytes();
@@ -130,7 +133,7 @@ impl Rank {
             tile_bytes: 512,
             stream: false,
         };
-        let program = lower(&verified, self.rank, &layout, &lowering);
+        let program = lower(&verified, self.rank, &layout, &lowering).unwrap();
         let program = self.programs.borrow_mut().upload(&self.stream, &program)?;
         let kernel = self.kernels.pick(data_type, Fold::Sum)?;
         self.kernels.check_residency(kernel, self.shape.ranks, CHANNELS)?;

@@ -1,12 +1,14 @@
 //! Results, bit for bit.
 
 use crate::common::element::{TestElement, same};
+use crate::common::run::Case;
 use crate::common::{Rng, reference};
 use crate::processes::{deadline, meet};
 use crate::rank::{CHANNELS, Rank, gpu};
 use oxccl::algorithms::{Algorithm, Encoding, Entry, catalogue, find};
 use oxccl::cuda::{CaptureMode, Event, Graph, copy, fill};
-use oxccl::{Kind, Order, ReduceOp, bf16};
+use oxccl::topology::Placement;
+use oxccl::{Kind, OpKind, Order, ReduceOp, bf16};
 use oxccl_cuda_stand_in::control::{Control, Live};
 use oxccl_transports::cuda::{Context, DeviceMemory, Exports, Imports, copy_in, copy_out};
 use oxccl_transports::{Bootstrap, Error, LocalBootstrap, local};
@@ -46,7 +48,12 @@ fn bytes<T: TestElement>(elements: &[T]) -> &[u8] {
     unsafe { std::slice::from_raw_parts(elements.as_ptr().cast(), size_of_val(elements)) }
 }
 
-fn replay<T: TestElement>(bootstrap: &mut dyn Bootstrap, rank: &Rank, entry: &Entry, count: usize) {
+fn replay<T: TestElement>(
+    bootstrap: &mut dyn Bootstrap,
+    rank: &Rank,
+    entry: &'static Entry,
+    count: usize,
+) {
     let (me, ranks) = (bootstrap.rank(), bootstrap.world());
     let (program, kernel) = rank.all_reduce(entry, T::DATA_TYPE, count).unwrap();
     let base = rank.heap.as_ptr();
@@ -69,8 +76,7 @@ fn replay<T: TestElement>(bootstrap: &mut dyn Bootstrap, rank: &Rank, entry: &En
         unsafe { copy_out(&rank.context, &mut found, base.add(OUTPUT)) }.unwrap();
         let (found, behind) = found.split_at(input.len());
         assert_eq!(behind, [0xee; 8], "nothing behind the output is touched");
-        let expected =
-            reference::expected(entry, Order::Any, ReduceOp::Sum, &inputs, me, 0, count).unwrap();
+        let expected = expected(entry, &inputs, me, count);
         for (at, expected) in expected.iter().enumerate() {
             // SAFETY: within the elements copied, of which any bits are a value.
             let found = unsafe { found.as_ptr().cast::<T>().add(at).read_unaligned() };
@@ -117,8 +123,7 @@ pub(crate) fn foreign_buffers(bootstrap: &mut dyn Bootstrap) {
             copy_out(&context, to, memory.as_ptr().add(4 * COUNT)).unwrap();
         }
         rank.tables.outcome(CHANNELS).unwrap();
-        let expected =
-            reference::expected(entry, Order::Any, ReduceOp::Sum, &inputs, me, 0, COUNT).unwrap();
+        let expected = expected(entry, &inputs, me, COUNT);
         assert!(found.iter().zip(&expected).all(|(found, expected)| same(*found, *expected)));
         meet(bootstrap);
     }
@@ -201,9 +206,7 @@ pub(crate) fn one_graph(bootstrap: &mut dyn Bootstrap) {
             let mut found = vec![0u8; 4 * COUNT];
             // SAFETY: the heap is longer, and nothing runs.
             unsafe { copy_out(&rank.context, &mut found, rank.heap.as_ptr().add(OUTPUT)) }.unwrap();
-            let expected: Vec<f32> =
-                reference::expected(entry, Order::Any, ReduceOp::Sum, &inputs, me, 0, COUNT)
-                    .unwrap();
+            let expected: Vec<f32> = expected(entry, &inputs, me, COUNT);
             assert!(expected.iter().zip(found.chunks(4)).all(|(expected, found)| {
                 same(f32::from_ne_bytes(found.try_into().unwrap()), *expected)
             }));
@@ -216,3 +219,24 @@ pub(crate) fn one_graph(bootstrap: &mut dyn Bootstrap) {
 struct Moved(Rank);
 // SAFETY: its parts are handles and shared tables; the counter of calls goes with it.
 unsafe impl Send for Moved {}
+
+/// The output of a rank, as the reference has it.
+fn expected<T: TestElement>(
+    entry: &'static Entry,
+    inputs: &[Vec<T>],
+    rank: usize,
+    count: usize,
+) -> Vec<T> {
+    let case = Case {
+        entry,
+        placement: Placement::one_node(inputs.len()),
+        order: Order::Any,
+        op: OpKind::Sum,
+        in_place: false,
+        root: 0,
+        count,
+        channels: CHANNELS,
+        seed: 0,
+    };
+    reference::expected(&case, ReduceOp::Sum, inputs, rank).unwrap()
+}
