@@ -12,7 +12,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::gate::Gate;
 use crate::tune::Plan;
-use std::cell::{Cell, UnsafeCell};
+use std::cell::{Cell, RefCell, UnsafeCell};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +31,8 @@ pub struct Communicator {
     heap: Arc<Heap>,
     /// Tickets issued to streams.
     issued: Cell<u64>,
+    /// Memory for the next group's calls.
+    calls: RefCell<Vec<Call>>,
 }
 
 /// What a communicator and its streams' workers share.
@@ -76,7 +78,14 @@ impl Communicator {
     fn from_engine(rank: usize, world: usize, engine: Engine) -> Communicator {
         let heap = engine.heap().clone();
         let shared = Shared { engine: UnsafeCell::new(engine), gate: Gate::new() };
-        Communicator { rank, world, shared: Arc::new(shared), heap, issued: Cell::new(0) }
+        Communicator {
+            rank,
+            world,
+            shared: Arc::new(shared),
+            heap,
+            issued: Cell::new(0),
+            calls: RefCell::default(),
+        }
     }
 
     /// This rank, from 0.
@@ -175,6 +184,28 @@ impl Communicator {
     pub unsafe fn run(&self, call: &Call) -> Result<(), Error> {
         // SAFETY: all issued tickets are done (`idle`), so nobody else uses the engine; the buffers are the caller's promise.
         unsafe { (*self.idle_engine()).run(call) }
+    }
+
+    /// The list that groups are made in, emptied.
+    pub(crate) fn take_calls(&self) -> Vec<Call> {
+        let mut calls = self.calls.take();
+        calls.clear();
+        calls
+    }
+
+    /// Keeps the list for the next group.
+    pub(crate) fn give_calls(&self, calls: Vec<Call>) {
+        self.calls.replace(calls);
+    }
+
+    /// Runs a group in the calling thread.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Communicator::run`], for each call; no call's output overlaps another call's buffers.
+    pub(crate) unsafe fn run_group(&self, calls: &[Call]) -> Result<(), Error> {
+        // SAFETY: as in `run`.
+        unsafe { (*self.idle_engine()).run_group(calls) }
     }
 
     /// Issues the next ticket to a stream.

@@ -31,6 +31,7 @@ mod element;
 mod engine;
 mod error;
 mod gate;
+mod group;
 pub mod schedule;
 mod stream;
 pub mod topology;
@@ -51,6 +52,7 @@ pub use element::{
     is_integer,
 };
 pub use error::Error;
+pub use group::Group;
 pub use oxccl_transports::{Cause, UniqueId};
 pub use stream::{OnStream, Stream};
 pub use work::Work;

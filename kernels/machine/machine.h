@@ -62,5 +62,12 @@ struct Machine {
   }
 };
 
+// True when the whole block may go on.
+OXCCL_INLINE bool agreed(Machine& machine) {
+  wait_over(machine.launch, machine.channel, machine.patience);
+  barrier();
+  return OXCCL_LIKELY(machine.fault.outcome == OUTCOME_DONE);
+}
+
 }  // namespace OXCCL_ISA
 }  // namespace oxccl

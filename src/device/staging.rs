@@ -8,6 +8,8 @@ use oxccl_kernels::format as f;
 use oxccl_transports::Region;
 use std::sync::Arc;
 
+/// Words by which ranks whose groups differ find the first bucket in which they do.
+pub(crate) const BUCKET_WORDS: usize = 4;
 /// A cache line.
 const LINE: usize = 64;
 
@@ -152,7 +154,7 @@ pub(crate) struct Staging {
     rank: usize,
     regions: Vec<Arc<Region>>,
     /// Every rank's heap, which windows point into.
-    _heaps: Vec<Arc<Region>>,
+    heaps: Vec<Arc<Region>>,
 }
 
 impl Staging {
@@ -165,12 +167,32 @@ impl Staging {
     ) -> Staging {
         assert_eq!(regions.len(), shape.ranks);
         assert!(regions.iter().all(|region| region.len_bytes() >= shape.len_bytes()));
-        Staging { shape, rank, regions, _heaps: heaps }
+        Staging { shape, rank, regions, heaps }
     }
 
     /// Number of ranks.
     pub(crate) fn ranks(&self) -> usize {
         self.shape.ranks
+    }
+
+    /// The words of a rank's group, at an offset of its heap: one array a bucket. A snapshot, to explain a failure; empty where it cannot be.
+    pub(crate) fn bucket_words(
+        &self,
+        rank: usize,
+        offset: u64,
+        buckets: u64,
+    ) -> Vec<[u64; BUCKET_WORDS]> {
+        let heap = &self.heaps[rank];
+        let size = std::mem::size_of::<[u64; BUCKET_WORDS]>() as u64;
+        let len = heap.len_bytes() as u64;
+        let fits = offset.is_multiple_of(8)
+            && buckets.checked_mul(size).is_some_and(|bytes| bytes <= len && offset <= len - bytes);
+        if !fits {
+            return Vec::new();
+        }
+        let first = heap.as_ptr().wrapping_add(offset as usize).cast::<[u64; BUCKET_WORDS]>();
+        // SAFETY: within the mapping, as just checked, aligned, any bits are valid; another rank may write it, hence volatile.
+        (0..buckets as usize).map(|at| unsafe { first.add(at).read_volatile() }).collect()
     }
 
     /// A rank's call log.

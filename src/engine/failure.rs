@@ -52,6 +52,7 @@ impl Engine {
         let rank = status.map_or(self.rank, |status| status.peer as usize);
         Error::Mismatch {
             call: self.calls,
+            bucket: None,
             argument: "the message that came",
             rank,
             ours: self.named(call),

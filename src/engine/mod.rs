@@ -1,6 +1,7 @@
 //! Carries out one rank's calls: looks up or prepares the program, launches it, and explains what went wrong.
 
 mod failure;
+mod group;
 mod logs;
 mod poll;
 mod prepare;
@@ -13,6 +14,7 @@ use crate::device::{Channels, Heap, RECORD_WORDS, Staging};
 use crate::error::Error;
 use crate::schedule::size_bytes;
 use crate::tune::Plan;
+use group::Groups;
 use oxccl_kernels::format as f;
 use oxccl_transports::{Bootstrap, Liveness, Reach, Server};
 use poll::Poll;
@@ -26,6 +28,7 @@ pub(crate) struct Engine {
     config: Config,
     reach: Reach,
     cache: Cache,
+    groups: Groups,
     channels: Channels,
     launch: Box<f::Launch>,
     /// What `launch` points to.
@@ -86,6 +89,7 @@ impl Engine {
         self.config = config;
         self.ready = None;
         self.cache.clear();
+        self.groups.clear();
         Ok(())
     }
 
@@ -153,7 +157,7 @@ impl Engine {
         launch.scale_bits = call.factor_bits;
         launch.signature = prepared.signature ^ fold(call.factor_bits);
         let (order, factor_bits) = (self.config.order, call.factor_bits);
-        let described = Described { key, order, factor_bits, collective: 0 };
+        let described = Described::call(key, order, factor_bits);
         let (channels, record) = (prepared.program.channels(), described.encode());
         self.ready = Some(Ready { asked: None, described, channels, record });
         Ok(())

@@ -23,6 +23,15 @@ pub(super) struct Prepared {
     pub(super) signature: u32,
 }
 
+/// Where a program's buffers are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Buffers {
+    /// They are the call's.
+    Own,
+    /// They are a group's virtual ones, with so many bytes for a rank's part, or in all where ranks have no parts.
+    Virtual { part_bytes: usize },
+}
+
 /// All prepared calls.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
@@ -70,27 +79,41 @@ impl Cache {
         call: &Call,
     ) -> Result<Prepared, Error> {
         let plan = plan(config, call, key.windows)?;
-        let verified = self.schedule(config, call, &plan)?;
-        let layout = layout(call, &verified);
+        tracing::debug!(kind = %key.kind, count = key.count, %plan.algorithm, %plan.encoding, plan.reason, "prepared");
+        let program = self.program(config, rank, call, &plan, Buffers::Own)?;
+        let signature = signature(config, &key, &plan);
+        Ok(Prepared { counts: call.counts.clone(), program, signature })
+    }
+
+    /// The program of a call that is carried out as planned.
+    pub(super) fn program(
+        &mut self,
+        config: &Config,
+        rank: usize,
+        call: &Call,
+        plan: &Plan,
+        buffers: Buffers,
+    ) -> Result<Program, Error> {
+        let kind = call.collective.kind;
+        let verified = self.schedule(config, call, plan)?;
+        let layout = layout(call, &verified, buffers);
         let (fold, scale) = call.op.lower();
         let lowering = Lowering {
             data_type: call.data_type,
             fold,
             scale,
             channels: plan.channels,
-            first_connections: if key.kind == Kind::SendRecv { config.max_channels } else { 0 },
+            first_connections: if kind == Kind::SendRecv { config.max_channels } else { 0 },
             tile_bytes: plan.tile_bytes,
             stream: plan.stream,
+            virtual_bytes: match buffers {
+                Buffers::Own => None,
+                Buffers::Virtual { part_bytes } => Some(part_bytes),
+            },
         };
-        tracing::debug!(kind = %key.kind, count = key.count, %plan.algorithm, %plan.encoding, plan.reason, "prepared");
-        let program = lower(&verified, rank, &layout, &lowering).map_err(|small| {
+        lower(&verified, rank, &layout, &lowering).map_err(|small| {
             let detail = format!("{}/{}: {small}", plan.algorithm, plan.encoding);
-            Error::NoAlgorithm { kind: key.kind, order: config.order, detail }
-        })?;
-        Ok(Prepared {
-            counts: call.counts.clone(),
-            program,
-            signature: signature(config, &key, &plan),
+            Error::NoAlgorithm { kind, order: config.order, detail }
         })
     }
 
@@ -148,9 +171,16 @@ pub(super) fn plan(config: &Config, call: &Call, windows: bool) -> Result<Plan, 
     })
 }
 
-fn layout(call: &Call, verified: &Verified) -> Layout {
+fn layout(call: &Call, verified: &Verified, buffers: Buffers) -> Layout {
     let schedule = verified.schedule();
     match call.counts.as_deref() {
+        None if buffers != Buffers::Own => Layout::of_virtual(
+            &call.collective,
+            schedule.input,
+            schedule.output,
+            call.count,
+            chunk_align(call),
+        ),
         None => Layout::even(
             &call.collective,
             schedule.input,
@@ -167,7 +197,7 @@ fn layout(call: &Call, verified: &Verified) -> Layout {
 }
 
 /// What all ranks must agree on, in 32 bits. In place does not count unless it changes the plan.
-fn signature(config: &Config, key: &Key, plan: &Plan) -> u32 {
+pub(super) fn signature(config: &Config, key: &Key, plan: &Plan) -> u32 {
     let mut mix = Mix::default();
     key.hash(&mut mix);
     (config.order, plan.algorithm, plan.encoding, plan.channels, plan.tile_bytes).hash(&mut mix);
@@ -186,7 +216,7 @@ pub(super) fn counts_hash(counts: &Counts) -> u64 {
 
 /// A short multiplicative hash: the same on every rank, which the standard library's is not.
 #[derive(Clone, Copy, Debug, Default)]
-struct Mix(u64);
+pub(super) struct Mix(u64);
 
 impl Hasher for Mix {
     fn write(&mut self, bytes: &[u8]) {

@@ -1,5 +1,6 @@
 //! How a rank starts: agree on the configuration, share memory, set up the tables.
 
+use super::group::Groups;
 use super::prepare::Cache;
 use super::{Engine, LaunchTables, poll};
 use crate::config::Config;
@@ -81,6 +82,13 @@ impl Engine {
             ranks: world as u32,
             spins: config.spins.unwrap_or(spins),
             yields: YIELDS,
+            next: std::ptr::null(),
+            segments: std::ptr::null(),
+            ready: std::ptr::null(),
+            done: std::ptr::null_mut(),
+            done_bell: std::ptr::null_mut(),
+            segments_count: 0,
+            first_bucket: 0,
         });
         Ok(Engine {
             rank,
@@ -88,6 +96,7 @@ impl Engine {
             config,
             reach,
             cache: Cache::default(),
+            groups: Groups::default(),
             channels: Channels::new(HostExecutor::detect()),
             launch,
             tables: LaunchTables { _connections: connections, _windows: windows, statuses },

@@ -28,6 +28,8 @@ pub struct Lowering {
     pub tile_bytes: usize,
     /// Write outputs around the cache.
     pub stream: bool,
+    /// The buffers are virtual, those of a group: bytes of one rank's part of them, or of the whole where ranks have no parts.
+    pub virtual_bytes: Option<usize>,
 }
 
 /// A program in the machine's binary format, for one rank.
@@ -198,6 +200,11 @@ impl Channel<'_> {
             message: u64::from(message),
             offset_bytes: offset as u64,
         };
+        // In a group a rank's part is a number, since it lies elsewhere in each bucket.
+        let memory = |space, index, offset: usize| match self.lowering.virtual_bytes {
+            Some(part) if part > 0 => encode(space, index, (offset / part) as u32, offset % part),
+            _ => encode(space, index, 0, offset),
+        };
         let stream = |mut operand: f::Operand| {
             operand.flags |= if self.lowering.stream { f::OPERAND_STREAM } else { 0 };
             operand
@@ -209,11 +216,11 @@ impl Channel<'_> {
         match operand {
             Operand::Input(chunk) => {
                 let (offset, len) = self.part(self.rank, Buffer::Input, chunk);
-                (encode(f::Space::Input, 0, 0, offset), Some(len))
+                (memory(f::Space::Input, 0, offset), Some(len))
             }
             Operand::Output(chunk) => {
                 let (offset, len) = self.part(self.rank, Buffer::Output, chunk);
-                (stream(encode(f::Space::Output, 0, 0, offset)), Some(len))
+                (stream(memory(f::Space::Output, 0, offset)), Some(len))
             }
             Operand::Window { peer, buffer, chunk } => {
                 let (offset, len) = self.part(peer, buffer, chunk);
@@ -221,7 +228,7 @@ impl Channel<'_> {
                     Buffer::Input => f::Space::WindowInput,
                     Buffer::Output => f::Space::WindowOutput,
                 };
-                (stream(encode(space, peer as u32, 0, offset)), Some(len))
+                (stream(memory(space, peer as u32, offset)), Some(len))
             }
             Operand::Slot { link, message, segment } => {
                 (slot(f::Space::Slot, link, message, segment), None)

@@ -132,6 +132,7 @@ impl Rank {
             first_connections: 0,
             tile_bytes: 512,
             stream: false,
+            virtual_bytes: None,
         };
         let program = lower(&verified, self.rank, &layout, &lowering).unwrap();
         let program = self.programs.borrow_mut().upload(&self.stream, &program)?;

@@ -118,6 +118,13 @@ impl Rank {
             ranks: self.world,
             spins: self.spins,
             yields: self.yields,
+            next: std::ptr::null(),
+            segments: std::ptr::null(),
+            ready: std::ptr::null(),
+            done: std::ptr::null_mut(),
+            done_bell: std::ptr::null_mut(),
+            segments_count: 0,
+            first_bucket: 0,
         }
     }
 }

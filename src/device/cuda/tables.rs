@@ -108,6 +108,13 @@ impl Tables {
             ranks: self.shape.ranks as u32,
             spins: 0,
             yields: 0,
+            next: std::ptr::null(),
+            segments: std::ptr::null(),
+            ready: std::ptr::null(),
+            done: std::ptr::null_mut(),
+            done_bell: std::ptr::null_mut(),
+            segments_count: 0,
+            first_bucket: 0,
         }
     }
 
