@@ -8,9 +8,10 @@ use oxccl::schedule::SLOTS;
 use oxccl::{Config, DataType, Kind, OpKind, Order, data_type_name};
 
 use super::case::Case;
+use super::group::GroupOptions;
 use super::sizes;
 use crate::failure::Failure;
-use crate::options::{self, Choice, Size};
+use crate::options::{self, Choice, Size, Target};
 
 /// Times collectives and checks their results, with nccl-tests' flags and table.
 ///
@@ -21,9 +22,12 @@ use crate::options::{self, Choice, Size};
 #[derive(Args, Clone, Debug)]
 pub(crate) struct BenchOptions {
     /// The collective, or all: all_reduce, reduce_scatter, all_gather, all_to_all, broadcast,
-    /// reduce, gather, scatter, send_recv, barrier.
-    #[arg(value_name = "OP", value_parser = options::kinds)]
-    pub(crate) kind: Choice<Kind>,
+    /// reduce, gather, scatter, send_recv, barrier; or group: buckets of all_reduce.
+    #[arg(value_name = "OP", value_parser = options::target)]
+    pub(crate) target: Target,
+    /// What a group groups.
+    #[command(flatten)]
+    pub(crate) group: GroupOptions,
 
     /// Smallest size; K, M and G are powers of 1,024.
     #[arg(short = 'b', long, default_value = "8")]
@@ -156,9 +160,13 @@ impl BenchOptions {
         self.check_modes(&config)?;
         let roots = self.roots(ranks)?;
         let mut cases = Vec::new();
-        for kind in self.kind.of(&Kind::ALL) {
+        let kinds = match self.target {
+            Target::Kinds(kinds) => kinds,
+            Target::Group => Choice::One(Kind::AllReduce),
+        };
+        for kind in kinds.of(&Kind::ALL) {
             match can_run(kind, ranks, &config) {
-                Err(_) if self.kind == Choice::All => continue,
+                Err(_) if kinds == Choice::All => continue,
                 other => other.map_err(Failure::Usage)?,
             }
             for data_type in self.datatype.of(&oxccl::DATA_TYPES) {

@@ -7,6 +7,7 @@ mod args;
 mod buffers;
 mod case;
 mod check;
+mod group;
 mod measure;
 mod output;
 mod rank;
