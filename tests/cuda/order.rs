@@ -3,7 +3,7 @@
 use crate::rank::gpu;
 use oxccl::cuda::{CaptureMode, CaptureState, Event, Graph, Stream, copy, fill};
 use oxccl_cuda_stand_in::control::{Control, Live};
-use oxccl_transports::cuda::{DeviceMemory, PinnedMemory, copy_out, sys};
+use oxccl_transports::cuda::{DeviceMemory, PinnedMemory, beside_captures, copy_out, sys};
 use oxccl_transports::{Bootstrap, CudaError};
 use std::time::Duration;
 
@@ -54,6 +54,8 @@ pub(crate) fn captures(bootstrap: &mut dyn Bootstrap) {
     assert_eq!(first.capture_state().unwrap(), CaptureState::None);
     let graph = Graph::capture::<CudaError>(&first, CaptureMode::Global, || {
         let CaptureState::Active(number) = first.capture_state()? else { panic!("it is captured") };
+        let driver = context.device().driver();
+        drop(beside_captures(driver, || DeviceMemory::allocate(&context, 8)).unwrap());
         // SAFETY: the memory outlives the graph.
         unsafe { fill(&first, memory.as_ptr(), 1, 8) }?;
         event.record(&first)?;

@@ -302,6 +302,12 @@ fn tell(b: &mut dyn Bootstrap, told: Option<(&IpcHandle, u8)>) -> Option<(IpcHan
     Some((serde_json::from_slice(handle).unwrap(), *byte))
 }
 
+/// Sends a handle, and waits until the other rank has read what is behind it.
+fn show(b: &mut dyn Bootstrap, handle: &IpcHandle, byte: u8) {
+    tell(b, Some((handle, byte)));
+    b.all_gather(&[], deadline()).unwrap();
+}
+
 fn lend(b: &mut dyn Bootstrap, context: &Context) {
     let mut exports = Exports::default();
     let new = |byte: u8| {
@@ -315,20 +321,20 @@ fn lend(b: &mut dyn Bootstrap, context: &Context) {
     };
     let (first, second) = (new(1), new(2));
     // Two in one block; the second at an offset.
-    tell(b, Some((&handle(&first, 0), 1)));
-    tell(b, Some((&handle(&second, 512), 2)));
-    tell(b, Some((&handle(&second, 0), 2)));
+    show(b, &handle(&first, 0), 1);
+    show(b, &handle(&second, 512), 2);
+    show(b, &handle(&second, 0), 2);
     let (old, at) = (handle(&second, 0), second.as_ptr());
     drop(second);
     let third = new(3);
     assert_eq!(third.as_ptr(), at, "the address comes again");
     assert_ne!(handle(&third, 0), old, "and is another buffer");
-    tell(b, Some((&handle(&third, 0), 3)));
+    show(b, &handle(&third, 0), 3);
     let refused = IpcHandle::of(context, DeviceRegion::create(context, 1).unwrap().as_ptr(), 1);
     assert!(matches!(refused, Err(CudaError::NotShareable { .. })));
     let stale = handle(&first, 0);
     drop((first, third));
-    tell(b, Some((&stale, 1)));
+    show(b, &stale, 1);
 }
 
 fn borrow(b: &mut dyn Bootstrap, context: &Context, imports: &mut Imports) {
@@ -340,6 +346,7 @@ fn borrow(b: &mut dyn Bootstrap, context: &Context, imports: &mut Imports) {
         // SAFETY: the other rank keeps the buffer until all have met again, and does not write to it.
         unsafe { copy_out(context, &mut bytes, at) }.unwrap();
         assert_eq!(bytes, [byte; 8]);
+        b.all_gather(&[], deadline()).unwrap();
         addresses.push(at);
     }
     assert_eq!(imports.len(), 2, "each allocation once");
@@ -349,4 +356,5 @@ fn borrow(b: &mut dyn Bootstrap, context: &Context, imports: &mut Imports) {
     assert_eq!(live().imported, 0, "all are closed");
     let refused = Imports::default().address(context, &stale);
     assert!(matches!(refused, Err(CudaError::Driver { .. })), "{refused:?}");
+    b.all_gather(&[], deadline()).unwrap();
 }

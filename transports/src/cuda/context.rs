@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::driver::call;
-use super::{CudaError, Device, Driver, sys};
+use super::{CudaError, Device, Driver, beside_captures, sys};
 
 /// A GPU's primary context, kept alive. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -81,10 +81,11 @@ impl Context {
         done.and_then(|done| left.map(|()| done).map_err(E::from))
     }
 
-    /// Gives something back. What goes wrong then can only be told.
+    /// Gives something back, also while some stream is captured. What goes wrong then can only be told.
     #[doc(hidden)]
     pub fn give_back(&self, act: impl FnOnce() -> Result<(), CudaError>) {
-        if let Err(error) = self.scope(act) {
+        let driver = self.device().driver();
+        if let Err(error) = beside_captures(driver, || self.scope(act)) {
             tracing::warn!(%error, "cannot give something back to the CUDA driver");
         }
     }
