@@ -3,7 +3,7 @@
 use crate::processes::{deadline, meet};
 use crate::rank::{CHANNELS, Rank, gpu, image};
 use oxccl::algorithms::{Algorithm, Encoding, find};
-use oxccl::cuda::{Image, Kernels};
+use oxccl::cuda::{Image, Kernels, Stream};
 use oxccl::{DataType, Kind, UniqueId};
 use oxccl_cuda_stand_in::control::{Control, Live};
 use oxccl_kernels::{Fold, Outcome};
@@ -148,6 +148,20 @@ pub(crate) fn too_many_blocks(bootstrap: &mut dyn Bootstrap) {
     }
     let refused = kernels.pick(DataType::F32, Fold::BitXor);
     assert!(matches!(refused, Err(CudaError::NotSupported { .. })), "{refused:?}");
+    bootstrap.liveness().close(0);
+}
+
+/// A kernel of one GPU in a stream of another.
+pub(crate) fn wrong_context(bootstrap: &mut dyn Bootstrap) {
+    let rank = Rank::start(bootstrap).unwrap();
+    let entry = find(Kind::AllReduce, Algorithm::OneShot, Encoding::Ll).unwrap();
+    let (program, kernel) = rank.all_reduce(entry, DataType::F32, 10).unwrap();
+    let launch = rank.launch(&program, rank.heap.as_ptr(), 0, 40);
+    let other = Stream::new(&gpu(1).unwrap()).unwrap();
+    // SAFETY: the driver refuses it.
+    let refused = unsafe { kernel.launch(&other, &launch, program.channels()) };
+    assert!(matches!(refused, Err(CudaError::Driver { .. })), "{refused:?}");
+    rank.stream.synchronize().unwrap();
     bootstrap.liveness().close(0);
 }
 

@@ -45,6 +45,7 @@ cases! {
     an_abort_ends_kernels = failures::abort, 2, [];
     a_death_ends_kernels = failures::death, 1, [];
     too_many_blocks = failures::too_many_blocks, 1, [("OXCCL_STAND_IN_MULTIPROCESSORS", "3")];
+    a_stream_of_another_gpu = failures::wrong_context, 1, [("OXCCL_STAND_IN_DEVICES", "2")];
     no_image_for_a_gpu = failures::no_image, 1, [("OXCCL_STAND_IN_CAPABILITY", "75")];
     a_host_pointer_ends_the_context = failures::host_pointer, 1, [];
 }

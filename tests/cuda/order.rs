@@ -126,6 +126,12 @@ pub(crate) fn foreign(bootstrap: &mut dyn Bootstrap) {
         assert_eq!(found, [2, 2, 2, 2, 1, 1, 1, 1]);
         let wrong = Stream::foreign(&other, raw.cast());
         assert!(matches!(wrong, Err(CudaError::NotPrimary { ordinal: 1 })), "{wrong:?}");
+        let spoiled = Graph::capture::<CudaError>(&theirs, CaptureMode::Relaxed, || {
+            let refused = fill(&default, memory.as_ptr(), 3, 8);
+            assert!(matches!(refused, Err(CudaError::Capturing { .. })), "{refused:?}");
+            Ok(())
+        });
+        assert!(spoiled.is_err(), "the default stream would be ordered with what is captured");
         drop(theirs);
         assert_eq!(sys::cuStreamQuery(raw), sys::CUresult::CUDA_ERROR_INVALID_CONTEXT);
         let alive = context.scope(|| oxccl_transports::cuda::check("", sys::cuStreamQuery(raw)));

@@ -10,8 +10,8 @@ use common::{assigned, connect_as, deadline, in_cuda_processes};
 use oxccl_cuda_stand_in::control::{Control, Live};
 use oxccl_transports::cuda::sys::{self, CUresult};
 use oxccl_transports::cuda::{
-    Context, DeviceMemory, DeviceRegion, Driver, Exports, Imports, IpcHandle, PinnedMemory,
-    Pointer, PointerKind, RegisteredRegion, Version, copy_in, copy_out,
+    Context, DeviceMemory, DeviceRegion, Driver, Exports, Imports, IpcHandle, IpcMemory,
+    PinnedMemory, Pointer, PointerKind, RegisteredRegion, Version, copy_in, copy_out,
 };
 use oxccl_transports::{Bootstrap, CudaError, Region};
 
@@ -47,6 +47,8 @@ cases!(
     every_failure(1, [])
     failure_from_outside(1, [("OXCCL_STAND_IN_FAIL", "cuMemCreate:2:2")])
     captures(1, [])
+    own_allocations(1, [("OXCCL_STAND_IN_DEVICES", "2")])
+    own_allocations_without_peers(1, [("OXCCL_STAND_IN_DEVICES", "2"), ("OXCCL_STAND_IN_PEERS", "0")])
     other_allocations(2, [])
 );
 
@@ -274,6 +276,31 @@ fn captures() {
         DeviceMemory::allocate(&context, 8).map(drop)
     };
     context.scope(capture).unwrap();
+}
+
+/// A handle of this process itself, as ranks that are threads use it, on one GPU and on two.
+fn own_allocations() {
+    let (first, second) = (context(0), context(1));
+    let memory = DeviceMemory::allocate(&first, 100).unwrap();
+    let handle = IpcHandle::of(&first, memory.as_ptr().wrapping_add(10), 90).unwrap();
+    let mut imports = Imports::default();
+    for context in [&first, &second, &second] {
+        assert_eq!(imports.address(context, &handle).unwrap(), memory.as_ptr().wrapping_add(10));
+        second.reach_plain_memory(first.device().uuid().unwrap()).unwrap();
+    }
+    let at = memory.as_ptr();
+    drop(memory);
+    // SAFETY: the driver finds out that it is nobody's.
+    assert!(unsafe { copy_in(&first, at, &[1]) }.is_err(), "it is freed");
+}
+
+fn own_allocations_without_peers() {
+    let (first, second) = (context(0), context(1));
+    let memory = DeviceMemory::allocate(&first, 100).unwrap();
+    let handle = IpcHandle::of(&first, memory.as_ptr(), 1).unwrap();
+    IpcMemory::open(&first, &handle).unwrap();
+    let refused = IpcMemory::open(&second, &handle);
+    assert!(matches!(refused, Err(CudaError::NoPeerAccess { ordinal: 1, .. })), "{refused:?}");
 }
 
 /// Buffers that somebody else allocated: parts of a block, freed, and there again.
