@@ -1,6 +1,6 @@
 //! What goes wrong: a typed error on the rank that has it, no hang, nothing left.
 
-use crate::processes::{deadline, meet};
+use crate::processes::{deadline, meet, nothing_is_left};
 use crate::rank::{CHANNELS, Rank, gpu, image};
 use oxccl::algorithms::{Algorithm, Encoding, find};
 use oxccl::cuda::{Image, Kernels, Stream};
@@ -99,7 +99,6 @@ fn stuck(bootstrap: &mut dyn Bootstrap, rank: &Rank, stop: impl FnOnce(&mut dyn 
 
 /// One rank waits in a kernel; the other aborts.
 pub(crate) fn abort(bootstrap: &mut dyn Bootstrap) {
-    let control = Control::attach().unwrap();
     let rank = Rank::start(bootstrap).unwrap();
     if bootstrap.rank() == 0 {
         stuck(bootstrap, &rank, |bootstrap| {
@@ -115,7 +114,7 @@ pub(crate) fn abort(bootstrap: &mut dyn Bootstrap) {
         bootstrap.liveness().abort(Cause::Aborted { rank: 1, reason: "test".to_owned() });
     }
     drop(rank);
-    assert_eq!(control.live(), Live::default());
+    nothing_is_left();
 }
 
 /// One rank waits in a kernel; the other's thread, in the same process, ends without a goodbye. Its bootstrap goes before its
@@ -139,7 +138,7 @@ pub(crate) fn death(outer: &mut dyn Bootstrap) {
 /// Two ranks of two channels need four blocks at once, and there is room for three.
 pub(crate) fn too_many_blocks(bootstrap: &mut dyn Bootstrap) {
     let context = gpu(0).unwrap();
-    let kernels = Kernels::load(&context, image()).unwrap();
+    let kernels = Kernels::load(&context, image(context.device()).unwrap()).unwrap();
     let kernel = kernels.pick(DataType::BF16, Fold::Max).unwrap();
     kernels.check_residency(kernel, 3, 1).unwrap();
     match kernels.check_residency(kernel, 2, 2) {
@@ -168,7 +167,7 @@ pub(crate) fn wrong_context(bootstrap: &mut dyn Bootstrap) {
 /// A GPU older than all code in the image; and the image that this build has, or has not.
 pub(crate) fn no_image(bootstrap: &mut dyn Bootstrap) {
     let context = gpu(0).unwrap();
-    match Kernels::load(&context, image()) {
+    match Kernels::load(&context, image(context.device()).unwrap()) {
         Err(CudaError::NoImage { capability, ordinal: 0, .. }) => assert_eq!(capability, "7.5"),
         other => panic!("{other:?}"),
     }

@@ -1,14 +1,13 @@
 //! What streams, events and captures do, as the device layer offers them.
 
+use crate::processes::nothing_is_left;
 use crate::rank::gpu;
 use oxccl::cuda::{CaptureMode, CaptureState, Event, Graph, Stream, copy, fill};
-use oxccl_cuda_stand_in::control::{Control, Live};
 use oxccl_transports::cuda::{DeviceMemory, PinnedMemory, beside_captures, copy_out, sys};
 use oxccl_transports::{Bootstrap, CudaError};
 use std::time::Duration;
 
 pub(crate) fn streams(bootstrap: &mut dyn Bootstrap) {
-    let control = Control::attach().unwrap();
     let context = gpu(0).unwrap();
     let (first, second) = (Stream::new(&context).unwrap(), Stream::new(&context).unwrap());
     let words = PinnedMemory::allocate(&context, 64).unwrap();
@@ -41,12 +40,11 @@ pub(crate) fn streams(bootstrap: &mut dyn Bootstrap) {
     event.synchronize().unwrap();
     assert!(first.is_done().unwrap() && event.is_done().unwrap());
     drop((first, second, words, memory, event, context));
-    assert_eq!(control.live(), Live::default());
+    nothing_is_left();
     bootstrap.liveness().close(0);
 }
 
 pub(crate) fn captures(bootstrap: &mut dyn Bootstrap) {
-    let control = Control::attach().unwrap();
     let context = gpu(0).unwrap();
     let (first, second) = (Stream::new(&context).unwrap(), Stream::new(&context).unwrap());
     let memory = DeviceMemory::allocate(&context, 8).unwrap();
@@ -94,7 +92,26 @@ pub(crate) fn captures(bootstrap: &mut dyn Bootstrap) {
     assert!(matches!(failed, Err(CudaError::NoDevice)), "what failed first is told");
     first.synchronize().unwrap();
     drop((first, second, memory, event, context));
-    assert_eq!(control.live(), Live::default());
+    nothing_is_left();
+    bootstrap.liveness().close(0);
+}
+
+/// One connection for all streams: what waits in one stream keeps back what comes later in another.
+pub(crate) fn one_connection(bootstrap: &mut dyn Bootstrap) {
+    let context = gpu(0).unwrap();
+    let (first, second) = (Stream::new(&context).unwrap(), Stream::new(&context).unwrap());
+    let gate = PinnedMemory::allocate(&context, 8).unwrap();
+    let memory = DeviceMemory::allocate(&context, 8).unwrap();
+    // SAFETY: gate and memory live until both streams are done.
+    unsafe {
+        first.wait_value(gate.device_ptr().cast(), 1).unwrap();
+        fill(&second, memory.as_ptr(), 1, 8).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!second.is_done().unwrap(), "it stands behind the wait");
+        gate.as_ptr().cast::<u64>().write_volatile(1);
+    }
+    second.synchronize().unwrap();
+    first.synchronize().unwrap();
     bootstrap.liveness().close(0);
 }
 

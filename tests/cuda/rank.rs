@@ -1,6 +1,6 @@
 //! One rank on a GPU: what a communicator will set up.
 
-use crate::processes::deadline;
+use crate::processes::{deadline, on_hardware};
 use oxccl::algorithms::Entry;
 use oxccl::cuda::{Arguments, DeviceProgram, Image, Kernel, Kernels, Programs, Stream, Tables};
 use oxccl::schedule::{Layout, Lowering, SLOTS, lower};
@@ -9,8 +9,8 @@ use oxccl::{Collective, DataType, Kind, Order, StagingShape};
 use oxccl_cuda_stand_in::control;
 use oxccl_kernels::format::{Launch, Tokens};
 use oxccl_kernels::{Fold, Scale};
-use oxccl_transports::cuda::{Context, DeviceRegion, Driver};
-use oxccl_transports::{Bootstrap, Cause, Error, Offer, Region};
+use oxccl_transports::cuda::{Context, Device, DeviceRegion, Driver};
+use oxccl_transports::{Bootstrap, Cause, CudaError, Error, Offer, Region};
 use std::sync::{Arc, LazyLock};
 
 pub(crate) const CHANNELS: usize = 2;
@@ -30,11 +30,14 @@ pub(crate) struct Rank {
     calls: std::cell::Cell<u64>,
 }
 
-/// The stand-in's image for these GPUs.
-pub(crate) fn image() -> Image {
+/// The stand-in's image for these GPUs; on hardware, the one that was built in.
+pub(crate) fn image(device: Device) -> Result<Image, CudaError> {
+    if on_hardware() {
+        return Image::embedded(device);
+    }
     static TEXT: LazyLock<Vec<u8>> = LazyLock::new(|| control::image(&[80, 90, 100, 120]));
     // SAFETY: the stand-in reads it up to the zero that ends it; its kernels are this release's.
-    unsafe { Image::from_bytes(&TEXT) }
+    Ok(unsafe { Image::from_bytes(&TEXT) })
 }
 
 /// This rank's GPU: ranks take turns with those there are.
@@ -68,7 +71,7 @@ impl Rank {
             slot_bytes: 1024,
         };
         let context = gpu(rank)?;
-        let kernels = Kernels::load(&context, image())?;
+        let kernels = Kernels::load(&context, image(context.device())?)?;
         let kernel = kernels.pick(DataType::F32, Fold::Sum)?;
         kernels.check_residency(kernel, ranks, CHANNELS)?;
         let stream = Stream::new(&context)?;

@@ -2,12 +2,11 @@
 
 use crate::common::element::{TestElement, same};
 use crate::common::{Rng, reference};
-use crate::processes::{deadline, meet};
+use crate::processes::{deadline, meet, nothing_is_left};
 use crate::rank::{CHANNELS, Rank, gpu};
 use oxccl::algorithms::{Algorithm, Encoding, Entry, catalogue, find};
 use oxccl::cuda::{CaptureMode, Event, Graph, copy, fill};
 use oxccl::{Kind, Order, ReduceOp, bf16};
-use oxccl_cuda_stand_in::control::{Control, Live};
 use oxccl_transports::cuda::{Context, DeviceMemory, Exports, Imports, copy_in, copy_out};
 use oxccl_transports::{Bootstrap, Error, LocalBootstrap, local};
 use std::sync::Barrier;
@@ -17,7 +16,6 @@ const OUTPUT: usize = 1 << 20;
 
 /// Every algorithm for an all-reduce, launched, then captured and replayed.
 pub(crate) fn all_reduces(bootstrap: &mut dyn Bootstrap) {
-    let control = Control::attach().unwrap();
     let rank = Rank::start(bootstrap).unwrap();
     for entry in catalogue().filter(|entry| entry.kind == Kind::AllReduce) {
         for count in [0, 1, 37, 5000] {
@@ -29,7 +27,7 @@ pub(crate) fn all_reduces(bootstrap: &mut dyn Bootstrap) {
     meet(bootstrap);
     drop(rank);
     meet(bootstrap);
-    assert_eq!(control.live(), Live::default(), "all is given back");
+    nothing_is_left();
     bootstrap.liveness().close(0);
 }
 
@@ -94,7 +92,6 @@ fn replay<T: TestElement>(bootstrap: &mut dyn Bootstrap, rank: &Rank, entry: &En
 /// Windows on memory that somebody else allocated: two allocations of each rank, in one block.
 pub(crate) fn foreign_buffers(bootstrap: &mut dyn Bootstrap) {
     const COUNT: usize = 10_000;
-    let control = Control::attach().unwrap();
     let (me, ranks) = (bootstrap.rank(), bootstrap.world());
     let context = gpu(me).unwrap();
     let in_front = DeviceMemory::allocate(&context, 1000 * (me + 1)).unwrap();
@@ -125,7 +122,7 @@ pub(crate) fn foreign_buffers(bootstrap: &mut dyn Bootstrap) {
     drop((rank, imports));
     meet(bootstrap);
     drop((memory, in_front, context));
-    assert_eq!(control.live(), Live::default());
+    nothing_is_left();
     bootstrap.liveness().close(0);
 }
 
