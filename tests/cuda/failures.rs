@@ -1,7 +1,7 @@
 //! What goes wrong: a typed error on the rank that has it, no hang, nothing left.
 
 use crate::processes::{deadline, meet, nothing_is_left};
-use crate::rank::{CHANNELS, Rank, gpu, image};
+use crate::rank::{Rank, gpu, image};
 use oxccl::algorithms::{Algorithm, Encoding, find};
 use oxccl::cuda::{Image, Kernels, Stream};
 use oxccl::{DataType, Kind, UniqueId};
@@ -83,18 +83,17 @@ fn wait_until(what: &str, holds: impl Fn() -> bool) {
 /// Launches on this rank alone, so that it waits for a peer that does not come, until something stops it.
 fn stuck(bootstrap: &mut dyn Bootstrap, rank: &Rank, stop: impl FnOnce(&mut dyn Bootstrap)) {
     let entry = find(Kind::AllReduce, Algorithm::Ring, Encoding::Slots).unwrap();
-    let (program, kernel) = rank.all_reduce(entry, DataType::F32, 1000).unwrap();
-    let launch = rank.launch(&program, rank.heap.as_ptr(), 0, 1 << 20);
-    // SAFETY: the tables, the program and the heap are the rank's.
-    unsafe { kernel.launch(&rank.stream, &launch, program.channels()) }.unwrap();
-    wait_until("the kernel tells what it waits for", || rank.tables.progress(0).call == 1);
-    assert_eq!(rank.tables.progress(0).peer as usize, 1 - bootstrap.rank());
+    let prepared = rank.all_reduce(entry, DataType::F32, 1000).unwrap();
+    rank.put(&rank.stream, &prepared, rank.heap, [0, 1 << 20]).unwrap();
+    let progress = || rank.gpu.borrow().tables().progress(0);
+    wait_until("the kernel tells what it waits for", || progress().call == 1);
+    assert_eq!(progress().peer as usize, 1 - bootstrap.rank());
     assert!(!rank.stream.is_done().unwrap());
     stop(bootstrap);
     rank.stream.synchronize().unwrap();
-    let (_, status) = rank.tables.outcome(CHANNELS).unwrap_err();
+    let (_, status) = rank.outcome().unwrap_err();
     assert_eq!(status.outcome, Outcome::Aborted as u32);
-    assert_eq!(rank.tables.progress(0).call, 1, "it stays written");
+    assert_eq!(progress().call, 1, "it stays written");
 }
 
 /// One rank waits in a kernel; the other aborts.
@@ -135,30 +134,33 @@ pub(crate) fn death(outer: &mut dyn Bootstrap) {
     outer.liveness().close(0);
 }
 
-/// Two ranks of two channels need four blocks at once, and there is room for three.
+/// Two ranks of two channels need four blocks at once, and there is room for three. A third rank has another GPU.
 pub(crate) fn too_many_blocks(bootstrap: &mut dyn Bootstrap) {
     let context = gpu(0).unwrap();
     let kernels = Kernels::load(&context, image(context.device()).unwrap()).unwrap();
     let kernel = kernels.pick(DataType::BF16, Fold::Max).unwrap();
     kernels.check_residency(kernel, 3, 1).unwrap();
     match kernels.check_residency(kernel, 2, 2) {
-        Err(CudaError::TooManyBlocks { ranks: 2, channels: 2, resident: 3, ordinal: 0 }) => {}
+        Err(CudaError::TooManyBlocks { ranks: 2, channels: 2, resident: 3, .. }) => {}
         other => panic!("{other:?}"),
     }
     let refused = kernels.pick(DataType::F32, Fold::BitXor);
     assert!(matches!(refused, Err(CudaError::NotSupported { .. })), "{refused:?}");
-    bootstrap.liveness().close(0);
+    // Of a start, on every rank alike, whichever GPU it is on.
+    let ranks = bootstrap.world();
+    match Rank::start_with(bootstrap, 2, None) {
+        Err(Error::Cuda(CudaError::TooManyBlocks { ranks: 2, channels: 2, .. })) => {}
+        other => panic!("{:?} of {ranks}", other.map(drop)),
+    }
 }
 
 /// A kernel of one GPU in a stream of another.
 pub(crate) fn wrong_context(bootstrap: &mut dyn Bootstrap) {
     let rank = Rank::start(bootstrap).unwrap();
     let entry = find(Kind::AllReduce, Algorithm::OneShot, Encoding::Ll).unwrap();
-    let (program, kernel) = rank.all_reduce(entry, DataType::F32, 10).unwrap();
-    let launch = rank.launch(&program, rank.heap.as_ptr(), 0, 40);
+    let prepared = rank.all_reduce(entry, DataType::F32, 10).unwrap();
     let other = Stream::new(&gpu(1).unwrap()).unwrap();
-    // SAFETY: the driver refuses it.
-    let refused = unsafe { kernel.launch(&other, &launch, program.channels()) };
+    let refused = rank.put(&other, &prepared, rank.heap, [0, 40]);
     assert!(matches!(refused, Err(CudaError::Driver { .. })), "{refused:?}");
     rank.stream.synchronize().unwrap();
     bootstrap.liveness().close(0);
@@ -187,11 +189,9 @@ pub(crate) fn no_image(bootstrap: &mut dyn Bootstrap) {
 pub(crate) fn host_pointer(bootstrap: &mut dyn Bootstrap) {
     let rank = Rank::start(bootstrap).unwrap();
     let entry = find(Kind::AllReduce, Algorithm::OneShot, Encoding::Ll).unwrap();
-    let (program, kernel) = rank.all_reduce(entry, DataType::F32, 10).unwrap();
+    let prepared = rank.all_reduce(entry, DataType::F32, 10).unwrap();
     let mut buffer = [0u8; 80];
-    let launch = rank.launch(&program, buffer.as_mut_ptr(), 0, 40);
-    // SAFETY: the stand-in finds the wrong addresses out before it follows them.
-    unsafe { kernel.launch(&rank.stream, &launch, program.channels()) }.unwrap();
+    rank.put(&rank.stream, &prepared, buffer.as_mut_ptr(), [0, 40]).unwrap();
     let ended = rank.stream.synchronize().unwrap_err();
     const ILLEGAL_ADDRESS: u32 = 700;
     assert_eq!(ended.code(), Some(ILLEGAL_ADDRESS));

@@ -35,7 +35,8 @@ cases! {
     processes_on_one_gpu = results::all_reduces, Anything, 3, [];
     processes_on_two_gpus = results::all_reduces, Anything, 2, [("OXCCL_STAND_IN_DEVICES", "2")];
     threads_on_one_gpu = results::all_reduces, Anything, 1, [processes::threads("4")];
-    threads_on_two_gpus = results::all_reduces, Anything, 1, [processes::threads("3"), ("OXCCL_STAND_IN_DEVICES", "2")];
+    threads_on_two_gpus =
+        results::all_reduces, Anything, 1, [processes::threads("3"), ("OXCCL_STAND_IN_DEVICES", "2")];
     buffers_of_another_library = results::foreign_buffers, Anything, 3, [];
     one_graph_of_all_ranks = results::one_graph, Anything, 1, [];
     streams_keep_order = order::streams, Anything, 1, [];
@@ -46,8 +47,10 @@ cases! {
     every_failure_of_a_start = failures::every_call, StandIn, 2, [];
     an_abort_ends_kernels = failures::abort, Anything, 2, [];
     a_death_ends_kernels = failures::death, Anything, 1, [];
-    too_many_blocks = failures::too_many_blocks, StandIn, 1, [("OXCCL_STAND_IN_MULTIPROCESSORS", "3")];
-    a_stream_of_another_gpu = failures::wrong_context, StandIn, 1, [("OXCCL_STAND_IN_DEVICES", "2")];
+    too_many_blocks =
+        failures::too_many_blocks, StandIn, 3, [("OXCCL_STAND_IN_MULTIPROCESSORS", "3"), ("OXCCL_STAND_IN_DEVICES", "2")];
+    a_stream_of_another_gpu =
+        failures::wrong_context, StandIn, 1, [("OXCCL_STAND_IN_DEVICES", "2")];
     no_image_for_a_gpu = failures::no_image, StandIn, 1, [("OXCCL_STAND_IN_CAPABILITY", "75")];
     a_host_pointer_ends_the_context = failures::host_pointer, StandIn, 1, [];
 }

@@ -46,9 +46,8 @@ fn bytes<T: TestElement>(elements: &[T]) -> &[u8] {
 
 fn replay<T: TestElement>(bootstrap: &mut dyn Bootstrap, rank: &Rank, entry: &Entry, count: usize) {
     let (me, ranks) = (bootstrap.rank(), bootstrap.world());
-    let (program, kernel) = rank.all_reduce(entry, T::DATA_TYPE, count).unwrap();
-    let base = rank.heap.as_ptr();
-    let launch = rank.launch(&program, base, 0, OUTPUT);
+    let prepared = rank.all_reduce(entry, T::DATA_TYPE, count).unwrap();
+    let base = rank.heap;
     let check = |seed: u64, run: &dyn Fn()| {
         let inputs = inputs::<T>(seed, ranks, count);
         let input = bytes(&inputs[me]);
@@ -59,7 +58,7 @@ fn replay<T: TestElement>(bootstrap: &mut dyn Bootstrap, rank: &Rank, entry: &En
         }
         run();
         rank.stream.synchronize().unwrap();
-        if let Err(ended) = rank.tables.outcome(CHANNELS) {
+        if let Err(ended) = rank.outcome() {
             panic!("{entry:?} {count}: {ended:?}");
         }
         let mut found = vec![0u8; input.len() + 8];
@@ -78,8 +77,7 @@ fn replay<T: TestElement>(bootstrap: &mut dyn Bootstrap, rank: &Rank, entry: &En
             );
         }
     };
-    // SAFETY: the tables and the program are this rank's; buffers lie in its heap.
-    let put = || unsafe { kernel.launch(&rank.stream, &launch, program.channels()) };
+    let put = || rank.put(&rank.stream, &prepared, base, [0, OUTPUT]);
     check(1, &|| put().unwrap());
     // Other ranks may be threads of this process, and wait for their streams meanwhile.
     let graph = Graph::capture(&rank.stream, CaptureMode::ThreadLocal, put).unwrap();
@@ -98,22 +96,21 @@ pub(crate) fn foreign_buffers(bootstrap: &mut dyn Bootstrap) {
     let memory = DeviceMemory::allocate(&context, 8 * COUNT).unwrap();
     let mut imports = Imports::default();
     let bases = exchange(bootstrap, &context, &memory, &mut imports);
-    let rank = Rank::with_windows(bootstrap, &bases);
+    let rank = Rank::start_with(bootstrap, CHANNELS, Some(bases)).unwrap();
     for algorithm in [Algorithm::TwoShot, Algorithm::TwoShotPush] {
         let entry = find(Kind::AllReduce, algorithm, Encoding::Windows).unwrap();
-        let (program, kernel) = rank.all_reduce(entry, oxccl::DataType::F32, COUNT).unwrap();
+        let prepared = rank.all_reduce(entry, oxccl::DataType::F32, COUNT).unwrap();
         let inputs = inputs::<f32>(7, ranks, COUNT);
-        let launch = rank.launch(&program, memory.as_ptr(), 0, 4 * COUNT);
         let mut found = vec![0f32; COUNT];
         // SAFETY: the memory is as long as both buffers; the tables are this rank's; floats are plain data.
         unsafe {
             copy_in(&context, memory.as_ptr(), bytes(&inputs[me])).unwrap();
-            kernel.launch(&rank.stream, &launch, program.channels()).unwrap();
+            rank.put(&rank.stream, &prepared, memory.as_ptr(), [0, 4 * COUNT]).unwrap();
             rank.stream.synchronize().unwrap();
             let to = std::slice::from_raw_parts_mut(found.as_mut_ptr().cast(), 4 * COUNT);
             copy_out(&context, to, memory.as_ptr().add(4 * COUNT)).unwrap();
         }
-        rank.tables.outcome(CHANNELS).unwrap();
+        rank.outcome().unwrap();
         let expected =
             reference::expected(entry, Order::Any, ReduceOp::Sum, &inputs, me, 0, COUNT).unwrap();
         assert!(found.iter().zip(&expected).all(|(found, expected)| same(*found, *expected)));
@@ -170,13 +167,11 @@ pub(crate) fn one_graph(bootstrap: &mut dyn Bootstrap) {
     let (fork, join) = (Event::new(&first.context).unwrap(), Event::new(&first.context).unwrap());
     let graph = Graph::capture::<Error>(&first.stream, CaptureMode::ThreadLocal, || {
         fork.record(&first.stream)?;
-        for (rank, (program, kernel)) in ranks.iter().zip(&programs) {
+        for (rank, prepared) in ranks.iter().zip(&programs) {
             if !std::ptr::eq(rank, first) {
                 fork.hold(&rank.stream)?;
             }
-            let launch = rank.launch(program, rank.heap.as_ptr(), 0, OUTPUT);
-            // SAFETY: the tables, the program and the heap are the rank's.
-            unsafe { kernel.launch(&rank.stream, &launch, program.channels()) }?;
+            rank.put(&rank.stream, prepared, rank.heap, [0, OUTPUT])?;
         }
         for rank in &ranks[1..] {
             join.record(&rank.stream)?;
@@ -189,7 +184,7 @@ pub(crate) fn one_graph(bootstrap: &mut dyn Bootstrap) {
         let inputs = inputs::<f32>(seed, RANKS, COUNT);
         for (rank, input) in ranks.iter().zip(&inputs) {
             // SAFETY: the heap is longer, and nothing runs.
-            unsafe { copy_in(&rank.context, rank.heap.as_ptr(), bytes(input)) }.unwrap();
+            unsafe { copy_in(&rank.context, rank.heap, bytes(input)) }.unwrap();
         }
         // SAFETY: all that it was captured with lives.
         unsafe { graph.launch(&first.stream) }.unwrap();
@@ -197,7 +192,7 @@ pub(crate) fn one_graph(bootstrap: &mut dyn Bootstrap) {
         for (me, rank) in ranks.iter().enumerate() {
             let mut found = vec![0u8; 4 * COUNT];
             // SAFETY: the heap is longer, and nothing runs.
-            unsafe { copy_out(&rank.context, &mut found, rank.heap.as_ptr().add(OUTPUT)) }.unwrap();
+            unsafe { copy_out(&rank.context, &mut found, rank.heap.add(OUTPUT)) }.unwrap();
             let expected: Vec<f32> =
                 reference::expected(entry, Order::Any, ReduceOp::Sum, &inputs, me, 0, COUNT)
                     .unwrap();
