@@ -1,10 +1,10 @@
 //! What streams, events and captures do, as the device layer offers them.
 
 use crate::processes::nothing_is_left;
-use crate::rank::gpu;
+use crate::rank::{Rank, gpu};
 use oxccl::cuda::{CaptureMode, CaptureState, Event, Graph, Stream, copy, fill};
 use oxccl_transports::cuda::{DeviceMemory, PinnedMemory, beside_captures, copy_out, sys};
-use oxccl_transports::{Bootstrap, CudaError};
+use oxccl_transports::{Bootstrap, CudaError, Error, local};
 use std::time::Duration;
 
 pub(crate) fn streams(bootstrap: &mut dyn Bootstrap) {
@@ -149,6 +149,15 @@ pub(crate) fn foreign(bootstrap: &mut dyn Bootstrap) {
             Ok(())
         });
         assert!(spoiled.is_err(), "the default stream would be ordered with what is captured");
+        let beside = Graph::capture::<Error>(&theirs, CaptureMode::Global, || {
+            beside_captures(context.device().driver(), || {
+                let [mut alone] = local(1).try_into().unwrap();
+                drop(Rank::start(&mut alone)?);
+                alone.liveness().close(0);
+                Ok(())
+            })
+        });
+        beside.expect("a start does not disturb what is captured");
         drop(theirs);
         assert_eq!(sys::cuStreamQuery(raw), sys::CUresult::CUDA_ERROR_INVALID_CONTEXT);
         let alive = context.scope(|| oxccl_transports::cuda::check("", sys::cuStreamQuery(raw)));

@@ -4,7 +4,7 @@ use super::{Arguments, DeviceProgram, Image, Kernel, Kernels, Programs, Stream, 
 use crate::device::StagingShape;
 use crate::schedule::Program;
 use oxccl_kernels::format::{DataType, Fold};
-use oxccl_transports::cuda::{Context, DeviceRegion, Uuid};
+use oxccl_transports::cuda::{Context, DeviceRegion, Uuid, beside_captures};
 use oxccl_transports::{Bootstrap, Cause, CudaError, Error, Offer, Region};
 use std::sync::Arc;
 use std::time::Instant;
@@ -47,7 +47,8 @@ pub struct Prepared {
 }
 
 impl Gpu {
-    /// Sets a rank up. All ranks do so together; one that fails tells the others.
+    /// Sets a rank up. All ranks do so together; one that fails tells the others. What other threads capture meanwhile does
+    /// not matter.
     ///
     /// # Errors
     /// [`Error::Cuda`], of which [`CudaError::TooManyBlocks`] on all ranks alike; as [`Bootstrap::exchange`].
@@ -56,7 +57,9 @@ impl Gpu {
         setup: &Setup,
         deadline: Instant,
     ) -> Result<Gpu, Error> {
-        Gpu::try_start(bootstrap, setup, deadline).inspect_err(|error| {
+        let driver = setup.context.device().driver();
+        let started = beside_captures(driver, || Gpu::try_start(bootstrap, setup, deadline));
+        started.inspect_err(|error| {
             let cause = Cause::Aborted { rank: bootstrap.rank(), reason: error.to_string() };
             bootstrap.liveness().abort(cause);
         })
