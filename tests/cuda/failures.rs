@@ -1,9 +1,9 @@
 //! What goes wrong: a typed error on the rank that has it, no hang, nothing left.
 
-use crate::processes::{deadline, meet};
-use crate::rank::{CHANNELS, Rank, gpu, image};
+use crate::processes::{deadline, meet, nothing_is_left};
+use crate::rank::{Rank, gpu, image};
 use oxccl::algorithms::{Algorithm, Encoding, find};
-use oxccl::cuda::{Image, Kernels};
+use oxccl::cuda::{Image, Kernels, Stream};
 use oxccl::{DataType, Kind, UniqueId};
 use oxccl_cuda_stand_in::control::{Control, Live};
 use oxccl_kernels::{Fold, Outcome};
@@ -83,23 +83,21 @@ fn wait_until(what: &str, holds: impl Fn() -> bool) {
 /// Launches on this rank alone, so that it waits for a peer that does not come, until something stops it.
 fn stuck(bootstrap: &mut dyn Bootstrap, rank: &Rank, stop: impl FnOnce(&mut dyn Bootstrap)) {
     let entry = find(Kind::AllReduce, Algorithm::Ring, Encoding::Slots).unwrap();
-    let (program, kernel) = rank.all_reduce(entry, DataType::F32, 1000).unwrap();
-    let launch = rank.launch(&program, rank.heap.as_ptr(), 0, 1 << 20);
-    // SAFETY: the tables, the program and the heap are the rank's.
-    unsafe { kernel.launch(&rank.stream, &launch, program.channels()) }.unwrap();
-    wait_until("the kernel tells what it waits for", || rank.tables.progress(0).call == 1);
-    assert_eq!(rank.tables.progress(0).peer as usize, 1 - bootstrap.rank());
+    let prepared = rank.all_reduce(entry, DataType::F32, 1000).unwrap();
+    rank.put(&rank.stream, &prepared, rank.heap, [0, 1 << 20]).unwrap();
+    let progress = || rank.gpu.borrow().tables().progress(0);
+    wait_until("the kernel tells what it waits for", || progress().call == 1);
+    assert_eq!(progress().peer as usize, 1 - bootstrap.rank());
     assert!(!rank.stream.is_done().unwrap());
     stop(bootstrap);
     rank.stream.synchronize().unwrap();
-    let (_, status) = rank.tables.outcome(CHANNELS).unwrap_err();
+    let (_, status) = rank.outcome().unwrap_err();
     assert_eq!(status.outcome, Outcome::Aborted as u32);
-    assert_eq!(rank.tables.progress(0).call, 1, "it stays written");
+    assert_eq!(progress().call, 1, "it stays written");
 }
 
 /// One rank waits in a kernel; the other aborts.
 pub(crate) fn abort(bootstrap: &mut dyn Bootstrap) {
-    let control = Control::attach().unwrap();
     let rank = Rank::start(bootstrap).unwrap();
     if bootstrap.rank() == 0 {
         stuck(bootstrap, &rank, |bootstrap| {
@@ -115,7 +113,7 @@ pub(crate) fn abort(bootstrap: &mut dyn Bootstrap) {
         bootstrap.liveness().abort(Cause::Aborted { rank: 1, reason: "test".to_owned() });
     }
     drop(rank);
-    assert_eq!(control.live(), Live::default());
+    nothing_is_left();
 }
 
 /// One rank waits in a kernel; the other's thread, in the same process, ends without a goodbye. Its bootstrap goes before its
@@ -136,25 +134,42 @@ pub(crate) fn death(outer: &mut dyn Bootstrap) {
     outer.liveness().close(0);
 }
 
-/// Two ranks of two channels need four blocks at once, and there is room for three.
+/// Two ranks of two channels need four blocks at once, and there is room for three. A third rank has another GPU.
 pub(crate) fn too_many_blocks(bootstrap: &mut dyn Bootstrap) {
     let context = gpu(0).unwrap();
-    let kernels = Kernels::load(&context, image()).unwrap();
+    let kernels = Kernels::load(&context, image(context.device()).unwrap()).unwrap();
     let kernel = kernels.pick(DataType::BF16, Fold::Max).unwrap();
     kernels.check_residency(kernel, 3, 1).unwrap();
     match kernels.check_residency(kernel, 2, 2) {
-        Err(CudaError::TooManyBlocks { ranks: 2, channels: 2, resident: 3, ordinal: 0 }) => {}
+        Err(CudaError::TooManyBlocks { ranks: 2, channels: 2, resident: 3, .. }) => {}
         other => panic!("{other:?}"),
     }
     let refused = kernels.pick(DataType::F32, Fold::BitXor);
     assert!(matches!(refused, Err(CudaError::NotSupported { .. })), "{refused:?}");
+    // Of a start, on every rank alike, whichever GPU it is on.
+    let ranks = bootstrap.world();
+    match Rank::start_with(bootstrap, 2, None) {
+        Err(Error::Cuda(CudaError::TooManyBlocks { ranks: 2, channels: 2, .. })) => {}
+        other => panic!("{:?} of {ranks}", other.map(drop)),
+    }
+}
+
+/// A kernel of one GPU in a stream of another.
+pub(crate) fn wrong_context(bootstrap: &mut dyn Bootstrap) {
+    let rank = Rank::start(bootstrap).unwrap();
+    let entry = find(Kind::AllReduce, Algorithm::OneShot, Encoding::Ll).unwrap();
+    let prepared = rank.all_reduce(entry, DataType::F32, 10).unwrap();
+    let other = Stream::new(&gpu(1).unwrap()).unwrap();
+    let refused = rank.put(&other, &prepared, rank.heap, [0, 40]);
+    assert!(matches!(refused, Err(CudaError::Driver { .. })), "{refused:?}");
+    rank.stream.synchronize().unwrap();
     bootstrap.liveness().close(0);
 }
 
 /// A GPU older than all code in the image; and the image that this build has, or has not.
 pub(crate) fn no_image(bootstrap: &mut dyn Bootstrap) {
     let context = gpu(0).unwrap();
-    match Kernels::load(&context, image()) {
+    match Kernels::load(&context, image(context.device()).unwrap()) {
         Err(CudaError::NoImage { capability, ordinal: 0, .. }) => assert_eq!(capability, "7.5"),
         other => panic!("{other:?}"),
     }
@@ -174,11 +189,9 @@ pub(crate) fn no_image(bootstrap: &mut dyn Bootstrap) {
 pub(crate) fn host_pointer(bootstrap: &mut dyn Bootstrap) {
     let rank = Rank::start(bootstrap).unwrap();
     let entry = find(Kind::AllReduce, Algorithm::OneShot, Encoding::Ll).unwrap();
-    let (program, kernel) = rank.all_reduce(entry, DataType::F32, 10).unwrap();
+    let prepared = rank.all_reduce(entry, DataType::F32, 10).unwrap();
     let mut buffer = [0u8; 80];
-    let launch = rank.launch(&program, buffer.as_mut_ptr(), 0, 40);
-    // SAFETY: the stand-in finds the wrong addresses out before it follows them.
-    unsafe { kernel.launch(&rank.stream, &launch, program.channels()) }.unwrap();
+    rank.put(&rank.stream, &prepared, buffer.as_mut_ptr(), [0, 40]).unwrap();
     let ended = rank.stream.synchronize().unwrap_err();
     const ILLEGAL_ADDRESS: u32 = 700;
     assert_eq!(ended.code(), Some(ILLEGAL_ADDRESS));

@@ -1,14 +1,13 @@
 //! What streams, events and captures do, as the device layer offers them.
 
-use crate::rank::gpu;
+use crate::processes::nothing_is_left;
+use crate::rank::{Rank, gpu};
 use oxccl::cuda::{CaptureMode, CaptureState, Event, Graph, Stream, copy, fill};
-use oxccl_cuda_stand_in::control::{Control, Live};
-use oxccl_transports::cuda::{DeviceMemory, PinnedMemory, copy_out, sys};
-use oxccl_transports::{Bootstrap, CudaError};
+use oxccl_transports::cuda::{DeviceMemory, PinnedMemory, beside_captures, copy_out, sys};
+use oxccl_transports::{Bootstrap, CudaError, Error, local};
 use std::time::Duration;
 
 pub(crate) fn streams(bootstrap: &mut dyn Bootstrap) {
-    let control = Control::attach().unwrap();
     let context = gpu(0).unwrap();
     let (first, second) = (Stream::new(&context).unwrap(), Stream::new(&context).unwrap());
     let words = PinnedMemory::allocate(&context, 64).unwrap();
@@ -41,12 +40,11 @@ pub(crate) fn streams(bootstrap: &mut dyn Bootstrap) {
     event.synchronize().unwrap();
     assert!(first.is_done().unwrap() && event.is_done().unwrap());
     drop((first, second, words, memory, event, context));
-    assert_eq!(control.live(), Live::default());
+    nothing_is_left();
     bootstrap.liveness().close(0);
 }
 
 pub(crate) fn captures(bootstrap: &mut dyn Bootstrap) {
-    let control = Control::attach().unwrap();
     let context = gpu(0).unwrap();
     let (first, second) = (Stream::new(&context).unwrap(), Stream::new(&context).unwrap());
     let memory = DeviceMemory::allocate(&context, 8).unwrap();
@@ -54,6 +52,8 @@ pub(crate) fn captures(bootstrap: &mut dyn Bootstrap) {
     assert_eq!(first.capture_state().unwrap(), CaptureState::None);
     let graph = Graph::capture::<CudaError>(&first, CaptureMode::Global, || {
         let CaptureState::Active(number) = first.capture_state()? else { panic!("it is captured") };
+        let driver = context.device().driver();
+        drop(beside_captures(driver, || DeviceMemory::allocate(&context, 8)).unwrap());
         // SAFETY: the memory outlives the graph.
         unsafe { fill(&first, memory.as_ptr(), 1, 8) }?;
         event.record(&first)?;
@@ -92,7 +92,26 @@ pub(crate) fn captures(bootstrap: &mut dyn Bootstrap) {
     assert!(matches!(failed, Err(CudaError::NoDevice)), "what failed first is told");
     first.synchronize().unwrap();
     drop((first, second, memory, event, context));
-    assert_eq!(control.live(), Live::default());
+    nothing_is_left();
+    bootstrap.liveness().close(0);
+}
+
+/// One connection for all streams: what waits in one stream keeps back what comes later in another.
+pub(crate) fn one_connection(bootstrap: &mut dyn Bootstrap) {
+    let context = gpu(0).unwrap();
+    let (first, second) = (Stream::new(&context).unwrap(), Stream::new(&context).unwrap());
+    let gate = PinnedMemory::allocate(&context, 8).unwrap();
+    let memory = DeviceMemory::allocate(&context, 8).unwrap();
+    // SAFETY: gate and memory live until both streams are done.
+    unsafe {
+        first.wait_value(gate.device_ptr().cast(), 1).unwrap();
+        fill(&second, memory.as_ptr(), 1, 8).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!second.is_done().unwrap(), "it stands behind the wait");
+        gate.as_ptr().cast::<u64>().write_volatile(1);
+    }
+    second.synchronize().unwrap();
+    first.synchronize().unwrap();
     bootstrap.liveness().close(0);
 }
 
@@ -124,6 +143,21 @@ pub(crate) fn foreign(bootstrap: &mut dyn Bootstrap) {
         assert_eq!(found, [2, 2, 2, 2, 1, 1, 1, 1]);
         let wrong = Stream::foreign(&other, raw.cast());
         assert!(matches!(wrong, Err(CudaError::NotPrimary { ordinal: 1 })), "{wrong:?}");
+        let spoiled = Graph::capture::<CudaError>(&theirs, CaptureMode::Relaxed, || {
+            let refused = fill(&default, memory.as_ptr(), 3, 8);
+            assert!(matches!(refused, Err(CudaError::Capturing { .. })), "{refused:?}");
+            Ok(())
+        });
+        assert!(spoiled.is_err(), "the default stream would be ordered with what is captured");
+        let beside = Graph::capture::<Error>(&theirs, CaptureMode::Global, || {
+            beside_captures(context.device().driver(), || {
+                let [mut alone] = local(1).try_into().unwrap();
+                drop(Rank::start(&mut alone)?);
+                alone.liveness().close(0);
+                Ok(())
+            })
+        });
+        beside.expect("a start does not disturb what is captured");
         drop(theirs);
         assert_eq!(sys::cuStreamQuery(raw), sys::CUresult::CUDA_ERROR_INVALID_CONTEXT);
         let alive = context.scope(|| oxccl_transports::cuda::check("", sys::cuStreamQuery(raw)));

@@ -3,14 +3,13 @@
 use crate::common::element::{TestElement, same};
 use crate::common::run::Case;
 use crate::common::{Rng, reference};
-use crate::processes::{deadline, meet};
+use crate::processes::{deadline, meet, nothing_is_left};
 use crate::rank::{CHANNELS, Rank, gpu};
 use oxccl::algorithms::{Algorithm, Encoding, Entry, catalogue, find};
 use oxccl::cuda::{CaptureMode, Event, Graph, copy, fill};
 use oxccl::schedule::SLOTS;
 use oxccl::topology::Placement;
 use oxccl::{Kind, OpKind, Order, ReduceOp, bf16};
-use oxccl_cuda_stand_in::control::{Control, Live};
 use oxccl_transports::cuda::{Context, DeviceMemory, Exports, Imports, copy_in, copy_out};
 use oxccl_transports::{Bootstrap, Error, LocalBootstrap, local};
 use std::sync::Barrier;
@@ -20,7 +19,6 @@ const OUTPUT: usize = 1 << 20;
 
 /// Every algorithm for an all-reduce, launched, then captured and replayed.
 pub(crate) fn all_reduces(bootstrap: &mut dyn Bootstrap) {
-    let control = Control::attach().unwrap();
     let rank = Rank::start(bootstrap).unwrap();
     let (ranks, placement) = (bootstrap.world(), Placement::one_node(bootstrap.world()));
     let there_is = |entry: &&Entry| {
@@ -36,7 +34,7 @@ pub(crate) fn all_reduces(bootstrap: &mut dyn Bootstrap) {
     meet(bootstrap);
     drop(rank);
     meet(bootstrap);
-    assert_eq!(control.live(), Live::default(), "all is given back");
+    nothing_is_left();
     bootstrap.liveness().close(0);
 }
 
@@ -60,9 +58,8 @@ fn replay<T: TestElement>(
     count: usize,
 ) {
     let (me, ranks) = (bootstrap.rank(), bootstrap.world());
-    let (program, kernel) = rank.all_reduce(entry, T::DATA_TYPE, count).unwrap();
-    let base = rank.heap.as_ptr();
-    let launch = rank.launch(&program, base, 0, OUTPUT);
+    let prepared = rank.all_reduce(entry, T::DATA_TYPE, count).unwrap();
+    let base = rank.heap;
     let check = |seed: u64, run: &dyn Fn()| {
         let inputs = inputs::<T>(seed, ranks, count);
         let input = bytes(&inputs[me]);
@@ -73,7 +70,7 @@ fn replay<T: TestElement>(
         }
         run();
         rank.stream.synchronize().unwrap();
-        if let Err(ended) = rank.tables.outcome(CHANNELS) {
+        if let Err(ended) = rank.outcome() {
             panic!("{entry:?} {count}: {ended:?}");
         }
         let mut found = vec![0u8; input.len() + 8];
@@ -91,8 +88,7 @@ fn replay<T: TestElement>(
             );
         }
     };
-    // SAFETY: the tables and the program are this rank's; buffers lie in its heap.
-    let put = || unsafe { kernel.launch(&rank.stream, &launch, program.channels()) };
+    let put = || rank.put(&rank.stream, &prepared, base, [0, OUTPUT]);
     check(1, &|| put().unwrap());
     // Other ranks may be threads of this process, and wait for their streams meanwhile.
     let graph = Graph::capture(&rank.stream, CaptureMode::ThreadLocal, put).unwrap();
@@ -105,29 +101,27 @@ fn replay<T: TestElement>(
 /// Windows on memory that somebody else allocated: two allocations of each rank, in one block.
 pub(crate) fn foreign_buffers(bootstrap: &mut dyn Bootstrap) {
     const COUNT: usize = 10_000;
-    let control = Control::attach().unwrap();
     let (me, ranks) = (bootstrap.rank(), bootstrap.world());
     let context = gpu(me).unwrap();
     let in_front = DeviceMemory::allocate(&context, 1000 * (me + 1)).unwrap();
     let memory = DeviceMemory::allocate(&context, 8 * COUNT).unwrap();
     let mut imports = Imports::default();
     let bases = exchange(bootstrap, &context, &memory, &mut imports);
-    let rank = Rank::with_windows(bootstrap, &bases);
+    let rank = Rank::start_with(bootstrap, CHANNELS, Some(bases)).unwrap();
     for algorithm in [Algorithm::TwoShot, Algorithm::TwoShotPush] {
         let entry = find(Kind::AllReduce, algorithm, Encoding::Windows).unwrap();
-        let (program, kernel) = rank.all_reduce(entry, oxccl::DataType::F32, COUNT).unwrap();
+        let prepared = rank.all_reduce(entry, oxccl::DataType::F32, COUNT).unwrap();
         let inputs = inputs::<f32>(7, ranks, COUNT);
-        let launch = rank.launch(&program, memory.as_ptr(), 0, 4 * COUNT);
         let mut found = vec![0f32; COUNT];
         // SAFETY: the memory is as long as both buffers; the tables are this rank's; floats are plain data.
         unsafe {
             copy_in(&context, memory.as_ptr(), bytes(&inputs[me])).unwrap();
-            kernel.launch(&rank.stream, &launch, program.channels()).unwrap();
+            rank.put(&rank.stream, &prepared, memory.as_ptr(), [0, 4 * COUNT]).unwrap();
             rank.stream.synchronize().unwrap();
             let to = std::slice::from_raw_parts_mut(found.as_mut_ptr().cast(), 4 * COUNT);
             copy_out(&context, to, memory.as_ptr().add(4 * COUNT)).unwrap();
         }
-        rank.tables.outcome(CHANNELS).unwrap();
+        rank.outcome().unwrap();
         let expected = expected(entry, &inputs, me, COUNT);
         assert!(found.iter().zip(&expected).all(|(found, expected)| same(*found, *expected)));
         meet(bootstrap);
@@ -135,7 +129,7 @@ pub(crate) fn foreign_buffers(bootstrap: &mut dyn Bootstrap) {
     drop((rank, imports));
     meet(bootstrap);
     drop((memory, in_front, context));
-    assert_eq!(control.live(), Live::default());
+    nothing_is_left();
     bootstrap.liveness().close(0);
 }
 
@@ -183,13 +177,11 @@ pub(crate) fn one_graph(bootstrap: &mut dyn Bootstrap) {
     let (fork, join) = (Event::new(&first.context).unwrap(), Event::new(&first.context).unwrap());
     let graph = Graph::capture::<Error>(&first.stream, CaptureMode::ThreadLocal, || {
         fork.record(&first.stream)?;
-        for (rank, (program, kernel)) in ranks.iter().zip(&programs) {
+        for (rank, prepared) in ranks.iter().zip(&programs) {
             if !std::ptr::eq(rank, first) {
                 fork.hold(&rank.stream)?;
             }
-            let launch = rank.launch(program, rank.heap.as_ptr(), 0, OUTPUT);
-            // SAFETY: the tables, the program and the heap are the rank's.
-            unsafe { kernel.launch(&rank.stream, &launch, program.channels()) }?;
+            rank.put(&rank.stream, prepared, rank.heap, [0, OUTPUT])?;
         }
         for rank in &ranks[1..] {
             join.record(&rank.stream)?;
@@ -202,7 +194,7 @@ pub(crate) fn one_graph(bootstrap: &mut dyn Bootstrap) {
         let inputs = inputs::<f32>(seed, RANKS, COUNT);
         for (rank, input) in ranks.iter().zip(&inputs) {
             // SAFETY: the heap is longer, and nothing runs.
-            unsafe { copy_in(&rank.context, rank.heap.as_ptr(), bytes(input)) }.unwrap();
+            unsafe { copy_in(&rank.context, rank.heap, bytes(input)) }.unwrap();
         }
         // SAFETY: all that it was captured with lives.
         unsafe { graph.launch(&first.stream) }.unwrap();
@@ -210,7 +202,7 @@ pub(crate) fn one_graph(bootstrap: &mut dyn Bootstrap) {
         for (me, rank) in ranks.iter().enumerate() {
             let mut found = vec![0u8; 4 * COUNT];
             // SAFETY: the heap is longer, and nothing runs.
-            unsafe { copy_out(&rank.context, &mut found, rank.heap.as_ptr().add(OUTPUT)) }.unwrap();
+            unsafe { copy_out(&rank.context, &mut found, rank.heap.add(OUTPUT)) }.unwrap();
             let expected: Vec<f32> = expected(entry, &inputs, me, COUNT);
             assert!(expected.iter().zip(found.chunks(4)).all(|(expected, found)| {
                 same(f32::from_ne_bytes(found.try_into().unwrap()), *expected)

@@ -7,6 +7,7 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Case, assigned, connect_as, deadline, wait_for_cause, wait_until};
@@ -241,6 +242,11 @@ fn many_regions(b: &mut dyn Bootstrap) {
 fn abort(b: &mut dyn Bootstrap) {
     let who = b.world() - 1;
     let cause = Cause::Mismatch { rank: who, detail: "called broadcast".to_owned() };
+    let heard = Arc::new(AtomicU32::new(0));
+    let early = heard.clone();
+    b.liveness().on_stop(move || {
+        early.fetch_add(1, Ordering::Relaxed);
+    });
     barrier(b);
     if b.rank() == who {
         b.liveness().abort(cause.clone());
@@ -252,6 +258,12 @@ fn abort(b: &mut dyn Bootstrap) {
     assert_eq!(wait_for_cause(b), cause);
     b.liveness().abort(Cause::Aborted { rank: b.rank(), reason: "later".to_owned() });
     assert_eq!(b.liveness().cause(), Some(cause), "the first one stays");
+    wait_until("the listener to be told", || heard.load(Ordering::Relaxed) == 1);
+    let late = heard.clone();
+    b.liveness().on_stop(move || {
+        late.fetch_add(1, Ordering::Relaxed);
+    });
+    assert_eq!(heard.load(Ordering::Relaxed), 2, "who comes late is told at once");
 }
 
 fn goodbye(b: &mut dyn Bootstrap) {

@@ -10,8 +10,8 @@ use common::{assigned, connect_as, deadline, in_cuda_processes};
 use oxccl_cuda_stand_in::control::{Control, Live};
 use oxccl_transports::cuda::sys::{self, CUresult};
 use oxccl_transports::cuda::{
-    Context, DeviceMemory, DeviceRegion, Driver, Exports, Imports, IpcHandle, PinnedMemory,
-    Pointer, PointerKind, RegisteredRegion, Version, copy_in, copy_out,
+    Context, DeviceMemory, DeviceRegion, Driver, Exports, Imports, IpcHandle, IpcMemory,
+    PinnedMemory, Pointer, PointerKind, RegisteredRegion, Version, copy_in, copy_out,
 };
 use oxccl_transports::{Bootstrap, CudaError, Region};
 
@@ -47,6 +47,8 @@ cases!(
     every_failure(1, [])
     failure_from_outside(1, [("OXCCL_STAND_IN_FAIL", "cuMemCreate:2:2")])
     captures(1, [])
+    own_allocations(1, [("OXCCL_STAND_IN_DEVICES", "2")])
+    own_allocations_without_peers(1, [("OXCCL_STAND_IN_DEVICES", "2"), ("OXCCL_STAND_IN_PEERS", "0")])
     other_allocations(2, [])
 );
 
@@ -276,6 +278,31 @@ fn captures() {
     context.scope(capture).unwrap();
 }
 
+/// A handle of this process itself, as ranks that are threads use it, on one GPU and on two.
+fn own_allocations() {
+    let (first, second) = (context(0), context(1));
+    let memory = DeviceMemory::allocate(&first, 100).unwrap();
+    let handle = IpcHandle::of(&first, memory.as_ptr().wrapping_add(10), 90).unwrap();
+    let mut imports = Imports::default();
+    for context in [&first, &second, &second] {
+        assert_eq!(imports.address(context, &handle).unwrap(), memory.as_ptr().wrapping_add(10));
+        second.reach_plain_memory(first.device().uuid().unwrap()).unwrap();
+    }
+    let at = memory.as_ptr();
+    drop(memory);
+    // SAFETY: the driver finds out that it is nobody's.
+    assert!(unsafe { copy_in(&first, at, &[1]) }.is_err(), "it is freed");
+}
+
+fn own_allocations_without_peers() {
+    let (first, second) = (context(0), context(1));
+    let memory = DeviceMemory::allocate(&first, 100).unwrap();
+    let handle = IpcHandle::of(&first, memory.as_ptr(), 1).unwrap();
+    IpcMemory::open(&first, &handle).unwrap();
+    let refused = IpcMemory::open(&second, &handle);
+    assert!(matches!(refused, Err(CudaError::NoPeerAccess { ordinal: 1, .. })), "{refused:?}");
+}
+
 /// Buffers that somebody else allocated: parts of a block, freed, and there again.
 fn other_allocations() {
     let mut b = connect_as(&assigned().1);
@@ -302,6 +329,12 @@ fn tell(b: &mut dyn Bootstrap, told: Option<(&IpcHandle, u8)>) -> Option<(IpcHan
     Some((serde_json::from_slice(handle).unwrap(), *byte))
 }
 
+/// Sends a handle, and waits until the other rank has read what is behind it.
+fn show(b: &mut dyn Bootstrap, handle: &IpcHandle, byte: u8) {
+    tell(b, Some((handle, byte)));
+    b.all_gather(&[], deadline()).unwrap();
+}
+
 fn lend(b: &mut dyn Bootstrap, context: &Context) {
     let mut exports = Exports::default();
     let new = |byte: u8| {
@@ -315,20 +348,20 @@ fn lend(b: &mut dyn Bootstrap, context: &Context) {
     };
     let (first, second) = (new(1), new(2));
     // Two in one block; the second at an offset.
-    tell(b, Some((&handle(&first, 0), 1)));
-    tell(b, Some((&handle(&second, 512), 2)));
-    tell(b, Some((&handle(&second, 0), 2)));
+    show(b, &handle(&first, 0), 1);
+    show(b, &handle(&second, 512), 2);
+    show(b, &handle(&second, 0), 2);
     let (old, at) = (handle(&second, 0), second.as_ptr());
     drop(second);
     let third = new(3);
     assert_eq!(third.as_ptr(), at, "the address comes again");
     assert_ne!(handle(&third, 0), old, "and is another buffer");
-    tell(b, Some((&handle(&third, 0), 3)));
+    show(b, &handle(&third, 0), 3);
     let refused = IpcHandle::of(context, DeviceRegion::create(context, 1).unwrap().as_ptr(), 1);
     assert!(matches!(refused, Err(CudaError::NotShareable { .. })));
     let stale = handle(&first, 0);
     drop((first, third));
-    tell(b, Some((&stale, 1)));
+    show(b, &stale, 1);
 }
 
 fn borrow(b: &mut dyn Bootstrap, context: &Context, imports: &mut Imports) {
@@ -340,6 +373,7 @@ fn borrow(b: &mut dyn Bootstrap, context: &Context, imports: &mut Imports) {
         // SAFETY: the other rank keeps the buffer until all have met again, and does not write to it.
         unsafe { copy_out(context, &mut bytes, at) }.unwrap();
         assert_eq!(bytes, [byte; 8]);
+        b.all_gather(&[], deadline()).unwrap();
         addresses.push(at);
     }
     assert_eq!(imports.len(), 2, "each allocation once");
@@ -349,4 +383,5 @@ fn borrow(b: &mut dyn Bootstrap, context: &Context, imports: &mut Imports) {
     assert_eq!(live().imported, 0, "all are closed");
     let refused = Imports::default().address(context, &stale);
     assert!(matches!(refused, Err(CudaError::Driver { .. })), "{refused:?}");
+    b.all_gather(&[], deadline()).unwrap();
 }

@@ -76,18 +76,19 @@ impl Kernels {
     /// Fails if a kernel cannot run for so many ranks with so many channels each, all at once.
     ///
     /// # Errors
-    /// [`CudaError::TooManyBlocks`].
+    /// [`CudaError::TooManyBlocks`], and the driver's.
     pub fn check_residency(
         &self,
         kernel: Kernel,
         ranks: usize,
         channels: usize,
     ) -> Result<(), CudaError> {
-        let (ordinal, resident) = (self.context.device().ordinal(), kernel.resident);
+        let resident = kernel.resident;
         if ranks.saturating_mul(channels) <= resident {
             return Ok(());
         }
-        Err(CudaError::TooManyBlocks { ordinal, ranks, channels, resident })
+        let gpu = self.context.device().uuid()?;
+        Err(CudaError::TooManyBlocks { gpu, ranks, channels, resident })
     }
 
     #[cold]

@@ -5,6 +5,7 @@
 
 mod copy;
 mod event;
+mod gpu;
 mod graph;
 mod image;
 mod kernels;
@@ -14,6 +15,7 @@ mod tables;
 
 pub use copy::{copy, fill};
 pub use event::Event;
+pub use gpu::{Gpu, Prepared, Setup};
 pub use graph::{CaptureMode, Graph};
 pub use image::Image;
 pub use kernels::{Kernel, Kernels};

@@ -8,7 +8,7 @@ use super::{Stream, copy};
 use crate::schedule::Program;
 use oxccl_kernels::format as f;
 use oxccl_transports::CudaError;
-use oxccl_transports::cuda::DeviceMemory;
+use oxccl_transports::cuda::{DeviceMemory, beside_captures};
 use std::sync::Arc;
 
 /// What is allocated at a time, at least.
@@ -41,7 +41,8 @@ impl Programs {
         Ok(Programs { chunk, used_bytes: 0 })
     }
 
-    /// Copies a program to the GPU, through a stream that is waited for.
+    /// Copies a program to the GPU, through a stream that is waited for, and that nobody captures. Whatever else is captured
+    /// meanwhile does not matter, so the first call of a shape may be one that is captured.
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`], and the driver's.
@@ -50,6 +51,11 @@ impl Programs {
         stream: &Stream,
         program: &Program,
     ) -> Result<DeviceProgram, CudaError> {
+        let driver = stream.context().device().driver();
+        beside_captures(driver, || self.place(stream, program))
+    }
+
+    fn place(&mut self, stream: &Stream, program: &Program) -> Result<DeviceProgram, CudaError> {
         let words = program.words();
         let len_bytes = size_of_val(words);
         if self.used_bytes + len_bytes > self.chunk.len_bytes() {

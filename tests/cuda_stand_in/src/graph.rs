@@ -43,7 +43,7 @@ pub(crate) fn replay(executable: &Executable, context: &Arc<Context>) {
                     seen = changed.wait(seen).unwrap_or_else(|broken| broken.into_inner());
                 }
                 drop(seen);
-                stream::execute(&node.operation, context);
+                stream::execute(&node.operation, context, || {});
                 lock(done)[number] = true;
                 changed.notify_all();
             });

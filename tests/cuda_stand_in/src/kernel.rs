@@ -36,7 +36,8 @@ static LEFT: Condvar = Condvar::new();
 const SPINS: u32 = 200;
 const YIELDS: u32 = 50;
 
-pub(crate) fn run(run: &Run) -> Answer {
+/// Runs all blocks to their ends, and tells when all are on the device.
+pub(crate) fn run(run: &Run, mut started: impl FnMut()) -> Answer {
     check(&run.launch)?;
     let launch = Launch { spins: SPINS, yields: YIELDS, ..run.launch };
     let executor = HostExecutor::detect();
@@ -56,6 +57,7 @@ pub(crate) fn run(run: &Run) -> Answer {
                 vacate(run.device);
             });
         }
+        started();
     });
     Ok(())
 }

@@ -3,7 +3,7 @@
 //!
 //! - Allocations are memory files: what one process exports (a descriptor, or a legacy IPC handle) another really maps.
 //!   A device address is an address of this process.
-//! - A stream is a queue with a thread. Events, waits for values and writes of values are entries in it. Capture
+//! - A stream is a queue with a thread, and shares a connection with others, as streams of a GPU do. Events, waits for values and writes of values are entries in it. Capture
 //!   records entries as a graph; a graph is replayed with its dependencies.
 //! - A launch of one of our kernels runs the host executor on the parameter block that the GPU would get, a thread a
 //!   block, and no more blocks at a time than the device would hold. Fields of the block that are the host's only
@@ -25,6 +25,7 @@
 //! | `OXCCL_STAND_IN_CAPABILITY` | compute capability times ten | 90 |
 //! | `OXCCL_STAND_IN_DRIVER` | what `cuDriverGetVersion` says | 13000 |
 //! | `OXCCL_STAND_IN_PEERS` | 0: no device reaches another's memory | 1 |
+//! | `CUDA_DEVICE_MAX_CONNECTIONS` | connections that a device's streams share, as on a GPU | 8 |
 //! | `OXCCL_STAND_IN_VIRTUAL_MEMORY` | 0: no virtual-memory API | 1 |
 //! | `OXCCL_STAND_IN_FAIL` | `FUNCTION:N` or `FUNCTION:N:CODE`: the Nth call of it fails; `*` counts all calls but those that give something back | none |
 
@@ -33,6 +34,7 @@ mod settings;
 
 mod call;
 mod capture;
+mod connection;
 mod context;
 mod copy;
 mod device;

@@ -10,6 +10,7 @@ use cudarc::driver::sys::{CUcontext, CUdevice, CUevent, CUhostFn, CUresult, CUst
 
 use crate::call::{Answer, driver_calls, put};
 use crate::capture::{self, Joined};
+use crate::connection::Connection;
 use crate::context::{self, CONTEXTS, Context};
 use crate::event::EVENTS;
 use crate::graph::Executable;
@@ -23,6 +24,7 @@ pub(crate) struct Stream {
     /// Ordered with the legacy default stream.
     blocking: bool,
     legacy: bool,
+    connection: Arc<Connection>,
     queue: Mutex<Queue>,
     changed: Condvar,
     pub(crate) joined: Mutex<Option<Joined>>,
@@ -30,7 +32,8 @@ pub(crate) struct Stream {
 
 #[derive(Default)]
 struct Queue {
-    waiting: VecDeque<Operation>,
+    /// With their numbers in the connection.
+    waiting: VecDeque<(Operation, u64)>,
     /// Entries so far, and those that are done.
     entered: u64,
     done: u64,
@@ -67,6 +70,7 @@ impl Stream {
     fn start(blocking: bool, legacy: bool) -> Answer<Arc<Stream>> {
         let (context_handle, context) = context::current()?;
         let stream = Arc::new(Stream {
+            connection: Connection::next(context.device),
             context_handle,
             context,
             blocking,
@@ -130,7 +134,7 @@ impl Stream {
     fn enter(&self, operation: Operation) {
         let mut queue = lock(&self.queue);
         queue.entered += 1;
-        queue.waiting.push_back(operation);
+        queue.waiting.push_back((operation, self.connection.come()));
         self.changed.notify_all();
     }
 
@@ -151,16 +155,17 @@ impl Stream {
     fn work(&self) {
         loop {
             let mut queue = lock(&self.queue);
-            let operation = loop {
+            let (operation, number) = loop {
                 match queue.waiting.pop_front() {
-                    Some(operation) => break operation,
+                    Some(next) => break next,
                     None if queue.closed => return,
                     None => {}
                 }
                 queue = self.changed.wait(queue).unwrap_or_else(|broken| broken.into_inner());
             };
             drop(queue);
-            execute(&operation, &self.context);
+            self.connection.wait(number);
+            execute(&operation, &self.context, || self.connection.start());
             drop(operation);
             lock(&self.queue).done += 1;
             self.changed.notify_all();
@@ -181,8 +186,21 @@ impl Ticket {
     }
 }
 
-/// Does what an operation says. After an error that ends the context, nothing.
-pub(crate) fn execute(operation: &Operation, context: &Arc<Context>) {
+impl Operation {
+    /// Whether it has started only when it is over.
+    fn waits(&self) -> bool {
+        matches!(self, Operation::Behind(_) | Operation::WaitValue { .. })
+    }
+}
+
+/// Does what an operation says, and tells once when it has started. After an error that ends the context, nothing.
+pub(crate) fn execute(operation: &Operation, context: &Arc<Context>, started: impl FnOnce()) {
+    // Of a kernel, when its blocks are on the device.
+    let mut started = Some(started);
+    let kernel = matches!(operation, Operation::Kernel(_)) && context.check().is_ok();
+    if !operation.waits() && !kernel {
+        started.take().into_iter().for_each(|started| started());
+    }
     let result = match operation {
         // Nobody may be left waiting.
         Operation::Behind(ticket) => {
@@ -196,7 +214,9 @@ pub(crate) fn execute(operation: &Operation, context: &Arc<Context>) {
             copy::await_value(*at, *value, *wide, *flags)
         }
         Operation::WriteValue { at, value, wide } => copy::write_value(*at, *value, *wide),
-        Operation::Kernel(run) => kernel::run(run),
+        Operation::Kernel(run) => {
+            kernel::run(run, || started.take().into_iter().for_each(|started| started()))
+        }
         Operation::Graph(executable) => {
             graph::replay(executable, context);
             Ok(())
@@ -213,6 +233,7 @@ pub(crate) fn execute(operation: &Operation, context: &Arc<Context>) {
     if let Err(code) = result {
         context.fail(code);
     }
+    started.into_iter().for_each(|started| started());
 }
 
 /// Waits until all streams of a context are empty.

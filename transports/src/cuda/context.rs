@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::driver::call;
-use super::{CudaError, Device, Driver, sys};
+use super::{CudaError, Device, Driver, Uuid, beside_captures, sys};
 
 /// A GPU's primary context, kept alive. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -81,10 +81,38 @@ impl Context {
         done.and_then(|done| left.map(|()| done).map_err(E::from))
     }
 
-    /// Gives something back. What goes wrong then can only be told.
+    /// Lets this context's kernels reach plain memory of another GPU of the process, as other libraries allocate it.
+    ///
+    /// # Errors
+    /// [`CudaError::NoPeerAccess`], [`CudaError::NoDevice`] if this process does not see the GPU; the driver's.
+    pub fn reach_plain_memory(&self, of: Uuid) -> Result<(), CudaError> {
+        let device = self.device();
+        if device.uuid()? == of {
+            return Ok(());
+        }
+        device.check_reach(of)?;
+        for other in device.driver().devices()? {
+            if other.uuid()? != of {
+                continue;
+            }
+            let peer = Context::primary(other)?;
+            // SAFETY: both contexts are retained.
+            let enabled =
+                self.scope(|| unsafe { call!(cuCtxEnablePeerAccess(peer.retained.raw, 0)) });
+            const ALREADY: u32 = sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED as u32;
+            return match enabled {
+                Err(error) if error.code() == Some(ALREADY) => Ok(()),
+                other => other,
+            };
+        }
+        Err(CudaError::NoDevice)
+    }
+
+    /// Gives something back, also while some stream is captured. What goes wrong then can only be told.
     #[doc(hidden)]
     pub fn give_back(&self, act: impl FnOnce() -> Result<(), CudaError>) {
-        if let Err(error) = self.scope(act) {
+        let driver = self.device().driver();
+        if let Err(error) = beside_captures(driver, || self.scope(act)) {
             tracing::warn!(%error, "cannot give something back to the CUDA driver");
         }
     }

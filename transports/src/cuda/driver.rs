@@ -2,6 +2,7 @@
 
 use std::ffi::CStr;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::sys::{self, CUresult};
 use super::{CudaError, Device};
@@ -51,10 +52,12 @@ impl Driver {
     /// [`CudaError::NoDriver`], [`CudaError::DriverTooOld`], [`CudaError::NoDevice`], and what else
     /// the driver's initialisation may answer.
     pub fn load() -> Result<Driver, CudaError> {
+        static PRESENT: AtomicBool = AtomicBool::new(false);
         // SAFETY: loading a driver runs its initialisers, which do nothing before cuInit.
-        if !unsafe { sys::is_culib_present() } {
+        if !PRESENT.load(Ordering::Acquire) && !unsafe { sys::is_culib_present() } {
             return Err(CudaError::NoDriver);
         }
+        PRESENT.store(true, Ordering::Release);
         let mut version = 0;
         // SAFETY: the library is there, and the pointer valid.
         unsafe { call!(cuDriverGetVersion(&raw mut version)) }.map_err(absent)?;

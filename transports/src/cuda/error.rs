@@ -144,13 +144,13 @@ pub enum CudaError {
     },
     /// More thread blocks than the GPU can hold at once: they would wait for each other for ever.
     #[error(
-        "{ranks} ranks with {channels} channels each need {} thread blocks at once on GPU \
-         {ordinal}, which holds {resident}: use fewer channels (max_channels), or fewer ranks",
+        "{ranks} ranks with {channels} channels each need {} thread blocks at once on {gpu}, which \
+         holds {resident}: use fewer channels (max_channels), or fewer ranks",
         ranks * channels
     )]
     TooManyBlocks {
         /// The GPU.
-        ordinal: usize,
+        gpu: Uuid,
         /// Ranks that share it.
         ranks: usize,
         /// Channels of each.

@@ -97,6 +97,7 @@ impl IpcMemory {
     pub fn open(context: &Context, handle: &IpcHandle) -> Result<IpcMemory, CudaError> {
         let context = context.clone();
         if handle.process == identity::process() {
+            context.reach_plain_memory(handle.device)?;
             return Ok(IpcMemory { context, at: handle.start, opened: false });
         }
         context.device().check_reach(handle.device)?;

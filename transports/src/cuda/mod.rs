@@ -11,6 +11,7 @@
 //! | [`PinnedMemory`] | this crate | not |
 //! | [`RegisteredRegion`] | a host [`Region`](crate::Region) | as the region; devices reach it besides |
 
+mod capture;
 mod context;
 mod copy;
 mod device;
@@ -22,6 +23,7 @@ mod pinned;
 mod pointer;
 mod region;
 
+pub use capture::beside_captures;
 pub use context::Context;
 pub use copy::{copy_in, copy_out};
 pub use device::{Device, Uuid};

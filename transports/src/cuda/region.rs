@@ -34,11 +34,7 @@ impl DeviceRegion {
             let len_bytes = len_bytes.max(1).next_multiple_of(granularity(&properties)?);
             let physical = Physical::create(context, len_bytes, &properties)?;
             let region = DeviceRegion::map(context, physical, len_bytes, true)?;
-            // SAFETY: just mapped, for this device's use, and of this length. The driver waits for it.
-            unsafe { call!(cuMemsetD8_v2(region.mapping.at, 0, len_bytes)) }?;
-            // A fill by the device need not be over when the call returns.
-            // SAFETY: the driver is loaded and the context current.
-            unsafe { call!(cuStreamSynchronize(std::ptr::null_mut())) }?;
+            fill_with_zeros(region.mapping.at, len_bytes)?;
             Ok(region)
         })
     }
@@ -120,6 +116,21 @@ impl DeviceRegion {
     pub fn context(&self) -> &Context {
         &self.context
     }
+}
+
+/// In a stream of its own: the default stream would be ordered with what others capture. The region's context is current.
+fn fill_with_zeros(at: u64, len_bytes: usize) -> Result<(), CudaError> {
+    const NON_BLOCKING: u32 = 1;
+    let mut stream = std::ptr::null_mut();
+    // SAFETY: the driver is loaded, the context current, and the pointer valid.
+    unsafe { call!(cuStreamCreate(&raw mut stream, NON_BLOCKING)) }?;
+    // SAFETY: memory of this length that is mapped for the context's device; the stream is the one just made.
+    let filled = unsafe { call!(cuMemsetD8Async(at, 0, len_bytes, stream)) }
+        // SAFETY: as above.
+        .and_then(|()| unsafe { call!(cuStreamSynchronize(stream)) });
+    // SAFETY: made above, given back once.
+    let ended = unsafe { call!(cuStreamDestroy_v2(stream)) };
+    filled.and(ended)
 }
 
 fn location(device: Device) -> sys::CUmemLocation {
