@@ -26,6 +26,7 @@ mod call;
 pub mod collective;
 mod communicator;
 mod config;
+mod custom;
 mod device;
 mod element;
 mod engine;
@@ -42,6 +43,7 @@ pub use call::{Call, Memory};
 pub use collective::{Collective, Kind, Order};
 pub use communicator::Communicator;
 pub use config::{Config, MAX_CHANNELS, Pin};
+pub use custom::{CustomError, CustomSchedule};
 pub use device::DeviceBuffer;
 pub use element::{
     DATA_TYPES, DataType, Element, F8E4M3, F8E5M2, OpKind, ReduceOp, bf16, data_type_name, f16,

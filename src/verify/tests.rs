@@ -330,7 +330,7 @@ fn operands_are_checked_before_anything_runs() {
         }
     };
     let (input, output) = (Operand::Input(0), Operand::Output(0));
-    let slot = |link| Operand::Slot { link, message: 0 };
+    let slot = |link| Operand::Slot { link, message: 0, segment: 0 };
     let window = |peer, buffer| Operand::Window { peer, buffer, chunk: 0 };
     assert_eq!(misuse(copy(Operand::PeerTokens(0), output)), Misuse::WriteOnly);
     assert_eq!(misuse(copy(input, input)), Misuse::ReadOnly);
