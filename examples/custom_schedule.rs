@@ -20,7 +20,7 @@ use oxccl::{Collective, Communicator, Config, CustomSchedule, Kind, Order, Reduc
 
 const RANKS: usize = 4;
 
-fn main() -> Result<(), Box<dyn Error>> {
+pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let file = ScheduleFile { schedule: star(RANKS), order: Order::Rank, in_place: true };
     if std::env::args().any(|argument| argument == "--json") {
         println!("{}", file.to_json());
@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// One rank's steps, for all ranks.
-fn star(ranks: usize) -> Schedule {
+pub(crate) fn star(ranks: usize) -> Schedule {
     let link = |peer| Link { peer, lane: Lane::Slots };
     let list = |rank| {
         let mut b = RankBuilder::new(rank, SLOTS, Tree::Left);

@@ -1,7 +1,7 @@
 //! Schedules of one's own, proven and ready for calls of their collective.
 
 use crate::algorithms::{Algorithm, Encoding};
-use crate::collective::Order;
+use crate::collective::{Kind, Order};
 use crate::element::accumulates_in_itself;
 use crate::error::Error;
 use crate::schedule::{FileError, Lane, SLOTS, Schedule, ScheduleFile};
@@ -120,8 +120,8 @@ impl CustomSchedule {
             Some(format!("has root and receiver {roots:?}, the call {receivers:?}"))
         } else if question.order != Order::Any && asked.kind.reduces() && !promised {
             Some(format!("does not promise order {} for this type", question.order))
-        } else if question.in_place && !self.verified.in_place() {
-            Some("does not promise to work in place".to_owned())
+        } else if may_be_in_place(question) && !self.verified.in_place() {
+            Some(format!("does not promise to work in place, as calls of {} may", asked.kind))
         } else if schedule.uses_windows() && !question.windows {
             Some("uses peers' buffers in place, which peers do not reach here".to_owned())
         } else if (ll && schedule.slots.ll != SLOTS.ll)
@@ -132,6 +132,15 @@ impl CustomSchedule {
         } else {
             None
         }
+    }
+}
+
+/// Whether any rank's call may be in place: only calls of all-to-all say so, and the others are taken to be.
+fn may_be_in_place(question: &Question) -> bool {
+    match question.collective.kind {
+        Kind::AllToAll => question.in_place,
+        Kind::SendRecv | Kind::Barrier => false,
+        _ => true,
     }
 }
 
