@@ -243,9 +243,8 @@ fn can_run(kind: Kind, ranks: usize, config: &Config) -> Result<(), String> {
     if kind == Kind::Barrier || of_kind().filter(ordered).any(|entry| fits(&entry)) {
         return Ok(());
     }
-    let unavailable =
-        of_kind().filter(fits).find_map(|entry| entry.check(ranks, placement, SLOTS).err());
-    if let Some(unavailable) = unavailable {
+    let checks = of_kind().filter(fits).map(|entry| entry.check(ranks, placement, SLOTS));
+    if let Some(Err(unavailable)) = checks.reduce(Result::or) {
         return Err(unavailable.to_string());
     }
     let names: Vec<String> = of_kind()
