@@ -2,9 +2,11 @@
 
 use crate::algorithms::{Algorithm, Encoding};
 use crate::collective::Order;
+use crate::custom::CustomSchedule;
 use crate::device::last_level_cache_bytes;
 use crate::error::Error;
 use crate::topology::Placement;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Most channels that a communicator can be configured for.
@@ -21,6 +23,8 @@ pub struct Config {
     pub pin: Pin,
     /// So many consecutive ranks count as a node, for hierarchical algorithms. `OXCCL_RANKS_PER_NODE`; default: all ranks are on one.
     pub ranks_per_node: Option<usize>,
+    /// A schedule of one's own, which carries out the calls of its collective. No variable.
+    pub schedule: Option<Arc<CustomSchedule>>,
     /// Most channels a call can use; staging memory is set up for these. `OXCCL_MAX_CHANNELS`; default 4, at most 64.
     pub max_channels: usize,
     /// The size of this rank's heap, out of which `comm.alloc` takes memory. Address space only: pages exist once allocated.
@@ -56,6 +60,7 @@ impl Default for Config {
             order: Order::Any,
             pin: Pin::default(),
             ranks_per_node: None,
+            schedule: None,
             max_channels: 4,
             heap_bytes: 64 << 30,
             slot_bytes: 64 << 10,

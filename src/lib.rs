@@ -26,6 +26,7 @@ mod call;
 pub mod collective;
 mod communicator;
 mod config;
+mod custom;
 mod device;
 mod element;
 mod engine;
@@ -43,6 +44,7 @@ pub use call::{Call, Memory};
 pub use collective::{Collective, Kind, Order};
 pub use communicator::Communicator;
 pub use config::{Config, MAX_CHANNELS, Pin};
+pub use custom::{CustomError, CustomSchedule};
 pub use device::DeviceBuffer;
 /// The device layer, for the tests of it.
 #[doc(hidden)]

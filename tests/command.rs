@@ -238,6 +238,40 @@ fn verify_proves_the_catalogue() {
 }
 
 #[test]
+fn verify_says_what_was_proven() {
+    let hierarchical =
+        ["verify", "all_reduce", "--ranks", "8", "--per-node", "4", "--order", "tree"];
+    let said = oxccl(&[&hierarchical[..], &["--algorithm", "hierarchical_direct_direct"]].concat());
+    let said = said.ok();
+    for text in [
+        "proven   all_reduce hierarchical_direct_direct slots order tree",
+        "every output chunk is the aligned tree over ranks, of partial results that are rounded",
+        "no deadlock",
+        "2 schedules proven, 0 refused, 8 ranks",
+    ] {
+        assert!(said.out.contains(text), "{text:?} is not in\n{}", said.out);
+    }
+    let absent = ["verify", "all_reduce", "--ranks", "6", "--algorithm", "halving_doubling"];
+    let said = oxccl(&absent).failed(2);
+    assert!(said.err.contains("it needs a number of ranks that is a power of two"), "{}", said.err);
+}
+
+#[test]
+fn bench_runs_a_hierarchy() {
+    let hierarchy = ["bench", "all_to_all", "--ranks", "4", "--threads", "--minbytes", "4K"];
+    let pin = ["--algorithm", "hierarchical_direct_direct", "--encoding", "slots"];
+    let rest = ["--maxbytes", "4K", "--repeats", "1", "--json", "--no-probe"];
+    let said = oxccl(&[&hierarchy[..], &pin, &rest, &["--per-node", "2"]].concat()).ok();
+    assert!(said.out.contains("\"wrong\":0"), "{}", said.out);
+    let said = oxccl(&[&hierarchy[..], &pin, &rest].concat()).failed(2);
+    assert!(
+        said.err.contains("4 ranks with 4 on a node: it needs at least two nodes"),
+        "{}",
+        said.err
+    );
+}
+
+#[test]
 fn doctor_looks_at_everything() {
     let said = oxccl(&["doctor"]).ok();
     for line in [

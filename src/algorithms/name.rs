@@ -40,6 +40,8 @@ pub enum Algorithm {
     ReduceScatterAllGather,
     /// Inside of nodes and between them by turns, so that little goes between (as in NCCL, MSCCL++ and BlueConnect, Cho et al. 2019).
     Hierarchical(Inner, Outer),
+    /// A schedule of one's own: not in the catalogue.
+    Custom,
 }
 
 /// What a hierarchical algorithm does inside of a node.
@@ -65,7 +67,7 @@ pub enum Outer {
 }
 
 impl Algorithm {
-    /// All of them.
+    /// All of the catalogue.
     pub const ALL: [Algorithm; 24] = [
         Algorithm::Ring,
         Algorithm::OneShot,
@@ -122,6 +124,7 @@ impl Algorithm {
             Algorithm::Hierarchical(Inner::Ring, Outer::Ring) => "hierarchical_ring_ring",
             Algorithm::Hierarchical(Inner::Ring, Outer::Doubling) => "hierarchical_ring_doubling",
             Algorithm::Hierarchical(Inner::Ring, Outer::Tree) => "hierarchical_ring_tree",
+            Algorithm::Custom => "custom",
         }
     }
 }

@@ -123,6 +123,9 @@ impl Cache {
         call: &Call,
         plan: &Plan,
     ) -> Result<Arc<Verified>, Error> {
+        if let (Algorithm::Custom, Some(custom)) = (plan.algorithm, &config.schedule) {
+            return Ok(custom.verified().clone());
+        }
         let placement = config.placement(call.collective.ranks);
         let proof = (
             call.collective,
@@ -156,7 +159,7 @@ impl Cache {
 
 /// The tuner's answer for a call.
 pub(super) fn plan(config: &Config, call: &Call, windows: bool) -> Result<Plan, Error> {
-    tune(&Question {
+    let question = Question {
         collective: call.collective,
         placement: config.placement(call.collective.ranks),
         data_type: call.data_type,
@@ -168,7 +171,9 @@ pub(super) fn plan(config: &Config, call: &Call, windows: bool) -> Result<Plan, 
         slot_bytes: config.slot_bytes,
         ll_slot_bytes: config.ll_slot_bytes,
         cache_bytes: config.last_level_cache_bytes(),
-    })
+    };
+    let custom = config.schedule.as_ref().map(|custom| custom.plan(&question)).transpose()?;
+    custom.flatten().map_or_else(|| tune(&question), Ok)
 }
 
 fn layout(call: &Call, verified: &Verified, buffers: Buffers) -> Layout {

@@ -117,10 +117,12 @@ impl Engine {
 /// All ranks must lay out staging memory and choose plans alike.
 fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> Result<(), Error> {
     let pin = config.pin;
-    let fields: [(&'static str, String); 8] = [
+    let schedule = config.schedule.as_ref().map(|custom| custom.fingerprint());
+    let fields: [(&'static str, String); 9] = [
         ("order", config.order.to_string()),
         ("pin", format!("{:?}, {:?}, {:?}", pin.algorithm, pin.encoding, pin.channels)),
         ("ranks_per_node", format!("{:?}", config.ranks_per_node)),
+        ("schedule", schedule.map_or("none".to_owned(), |print| format!("{print:016x}"))),
         ("max_channels", config.max_channels.to_string()),
         ("heap_bytes", config.heap_bytes.to_string()),
         ("slot_bytes", config.slot_bytes.to_string()),

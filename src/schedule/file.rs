@@ -59,7 +59,7 @@ pub enum FileFault {
 }
 
 /// The file's fields. Steps are read one by one, so that an error names its rank and step.
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Fields {
     collective: String,
@@ -77,6 +77,20 @@ struct Fields {
     #[serde(default)]
     slots: SlotFields,
     steps: Vec<Vec<Value>>,
+}
+
+/// The same but for the steps, as they are written.
+#[derive(Serialize)]
+struct Head {
+    collective: &'static str,
+    ranks: usize,
+    root: usize,
+    receiver: usize,
+    order: &'static str,
+    in_place: bool,
+    input: Division,
+    output: Division,
+    slots: SlotFields,
 }
 
 fn any() -> String {
@@ -187,24 +201,32 @@ impl ScheduleFile {
         Ok(ScheduleFile { schedule, order, in_place: fields.in_place })
     }
 
-    /// The file's text.
+    /// The file's text, a step a line.
     pub fn to_json(&self) -> String {
         let Schedule { collective, input, output, slots, ranks } = &self.schedule;
-        let steps = ranks.iter().map(|list| list.iter().map(step).collect());
-        let fields = Fields {
-            collective: collective.kind.name().to_owned(),
+        let head = Head {
+            collective: collective.kind.name(),
             ranks: collective.ranks,
             root: collective.root,
             receiver: collective.receiver,
-            order: self.order.name().to_owned(),
+            order: self.order.name(),
             in_place: self.in_place,
             input: (*input).into(),
             output: (*output).into(),
             slots: SlotFields { ll: slots.ll, slots: slots.slots },
-            steps: steps.collect(),
         };
-        // Strings, numbers and lists of them: there is nothing that JSON cannot hold.
-        serde_json::to_string_pretty(&fields).unwrap_or_default()
+        let head = json(&head);
+        let lists = ranks.iter().map(|list| {
+            let steps: Vec<String> =
+                list.iter().map(|one| format!("\n    {}", step(one))).collect();
+            format!("\n  [{}]", steps.join(","))
+        });
+        let lists: Vec<String> = lists.collect();
+        format!(
+            "{},\n \"steps\": [{}]}}\n",
+            head.strip_suffix('}').unwrap_or(&head),
+            lists.join(",")
+        )
     }
 }
 
@@ -252,7 +274,7 @@ fn instruction(value: Value) -> Result<Instruction, String> {
     }
 }
 
-fn step(instruction: &Instruction) -> Value {
+fn step(instruction: &Instruction) -> String {
     let step = match instruction {
         Instruction::Wait { flag, value } => {
             Step::Wait(Wait { wait: flag.to_string(), at_least: *value })
@@ -269,7 +291,12 @@ fn step(instruction: &Instruction) -> Value {
             })
         }
     };
-    serde_json::to_value(step).unwrap_or_default()
+    json(&step)
+}
+
+/// On one line. Strings, numbers and lists of them: there is nothing that JSON cannot hold.
+fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_default()
 }
 
 #[cfg(test)]

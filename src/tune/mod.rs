@@ -106,11 +106,12 @@ fn no_algorithm(question: &Question) -> Error {
         .filter(|entry| fits(entry, &free))
         .map(|entry| format!("{}/{}", entry.algorithm, entry.encoding))
         .collect();
-    // What is pinned may exist, but not for these ranks.
-    let unavailable = algorithms::catalogue()
-        .filter(|entry| entry.kind == question.collective.kind && is_pinned(entry, &question.pin))
-        .find_map(|entry| entry.check(question.collective.ranks, question.placement, SLOTS).err());
-    if let Some(unavailable) = unavailable {
+    // What is pinned may exist, but nothing of it for these ranks.
+    let pinned = algorithms::catalogue()
+        .filter(|entry| entry.kind == question.collective.kind && is_pinned(entry, &question.pin));
+    let checks =
+        pinned.map(|entry| entry.check(question.collective.ranks, question.placement, SLOTS));
+    if let Some(Err(unavailable)) = checks.reduce(Result::or) {
         let (kind, order) = (question.collective.kind, question.order);
         let detail = format!("{unavailable}; there are {}", names.join(", "));
         return Error::NoAlgorithm { kind, order, detail };

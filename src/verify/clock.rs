@@ -42,7 +42,8 @@ pub(super) struct Clock {
 impl Clock {
     /// The clocks of all ranks.
     pub(super) fn all(ranks: usize) -> impl Iterator<Item = Clock> {
-        let nothing: Rc<[Rc<Page>]> = vec![Rc::new([0; PAGE]); ranks.div_ceil(PAGE)].into();
+        let page = Rc::new([0; PAGE]);
+        let nothing: Rc<[Rc<Page>]> = (0..ranks.div_ceil(PAGE)).map(|_| Rc::clone(&page)).collect();
         (0..ranks).map(move |rank| Clock { now: Event::start(rank), known: Rc::clone(&nothing) })
     }
 

@@ -2,12 +2,13 @@
 
 use super::clock::{Clock, Event};
 use super::expect::{Expectation, Place};
+use super::hash::Map;
 use super::memory::Memory;
 use super::route::{Route, Sizes, Traffic};
 use super::value::{Value, Values};
 use super::violation::{Awaited, Stuck, Violation};
 use crate::schedule::{Buffer, Flag, Instruction, Lane, Link, Operand, Schedule, Source, Tree};
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 /// All ranks while they run.
 #[derive(Debug)]
@@ -16,7 +17,7 @@ pub(super) struct Machine<'a> {
     pub(super) expectation: Expectation,
     pub(super) ranks: Vec<Rank>,
     pub(super) memories: Vec<Memory>,
-    pub(super) routes: BTreeMap<Route, Traffic>,
+    pub(super) routes: Map<Route, Traffic>,
     pub(super) values: Values,
     pub(super) sizes: &'a Sizes,
     /// Which chunk it is that an instruction moves from slot to slot.
@@ -37,7 +38,7 @@ pub(super) struct Rank {
 pub(super) type At = (usize, usize);
 
 /// A rank's chunk, by instruction.
-pub(super) type Origins = HashMap<At, (usize, Buffer, usize)>;
+pub(super) type Origins = Map<At, (usize, Buffer, usize)>;
 
 impl<'a> Machine<'a> {
     pub(super) fn new(schedule: &'a Schedule, sizes: &'a Sizes, in_place: bool) -> Machine<'a> {
@@ -48,10 +49,10 @@ impl<'a> Machine<'a> {
             expectation: Expectation::new(schedule, in_place),
             ranks: Clock::all(n).map(rank).collect(),
             memories: (0..n).map(Memory::new).collect(),
-            routes: BTreeMap::new(),
+            routes: Map::default(),
             values: Values::default(),
             sizes,
-            origins: Origins::new(),
+            origins: Origins::default(),
             runnable: (0..n).collect(),
         }
     }
@@ -218,32 +219,41 @@ impl<'a> Machine<'a> {
 
     /// At the end of a round every message has been announced, received and given back: each round begins as the one before.
     fn check_drained(&self) -> Result<(), Violation> {
-        for (&Route { from, to, lane }, traffic) in &self.routes {
-            let (sent, received) = match lane {
-                Lane::Sync => (traffic.tail.value, traffic.sync_waits),
-                _ => (traffic.sent as i64, traffic.received as i64),
-            };
-            if sent != received {
-                return Err(Violation::Unread { from, to, lane, sent, received });
-            }
-            let (tail, head) =
-                (Flag::Tail(Link { peer: to, lane }), Flag::Head(Link { peer: from, lane }));
-            if lane == Lane::Slots && traffic.tail.value != sent {
-                return Err(Violation::Unannounced {
-                    rank: from,
-                    flag: tail,
-                    announced: traffic.tail.value,
-                    done: sent,
-                });
-            }
-            if lane != Lane::Sync && traffic.head.value != sent {
-                return Err(Violation::Unannounced {
-                    rank: to,
-                    flag: head,
-                    announced: traffic.head.value,
-                    done: sent,
-                });
-            }
+        // The first in this order, whatever the order in the table.
+        let faults = self.routes.iter().filter_map(|(route, traffic)| {
+            Self::check_route(*route, traffic).err().map(|violation| (*route, violation))
+        });
+        match faults.min_by_key(|(route, _)| *route) {
+            Some((_, violation)) => Err(violation),
+            None => Ok(()),
+        }
+    }
+
+    fn check_route(Route { from, to, lane }: Route, traffic: &Traffic) -> Result<(), Violation> {
+        let (sent, received) = match lane {
+            Lane::Sync => (traffic.tail.value, traffic.sync_waits),
+            _ => (traffic.sent as i64, traffic.received as i64),
+        };
+        if sent != received {
+            return Err(Violation::Unread { from, to, lane, sent, received });
+        }
+        let (tail, head) =
+            (Flag::Tail(Link { peer: to, lane }), Flag::Head(Link { peer: from, lane }));
+        if lane == Lane::Slots && traffic.tail.value != sent {
+            return Err(Violation::Unannounced {
+                rank: from,
+                flag: tail,
+                announced: traffic.tail.value,
+                done: sent,
+            });
+        }
+        if lane != Lane::Sync && traffic.head.value != sent {
+            return Err(Violation::Unannounced {
+                rank: to,
+                flag: head,
+                announced: traffic.head.value,
+                done: sent,
+            });
         }
         Ok(())
     }

@@ -23,6 +23,7 @@
 
 mod clock;
 mod expect;
+mod hash;
 mod machine;
 mod memory;
 mod operand;

@@ -1,12 +1,13 @@
 //! What has gone over one direction of a connection.
 
 use super::clock::{Event, Stamp};
+use super::hash::Map;
 use super::value::Value;
 use crate::schedule::Lane;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 /// How many segments messages have, by route and number, where it is more than one.
-pub(super) type Sizes = HashMap<(Route, u32), u32>;
+pub(super) type Sizes = Map<(Route, u32), u32>;
 
 /// One direction of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

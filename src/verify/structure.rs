@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashSet};
 pub(super) fn check(schedule: &Schedule, in_place: bool) -> Result<Sizes, Violation> {
     check_schedule(schedule, in_place).map_err(Violation::Schedule)?;
     let checker = Checker { schedule, expectation: Expectation::new(schedule, false) };
-    let mut sizes = Sizes::new();
+    let mut sizes = Sizes::default();
     for (rank, list) in schedule.ranks.iter().enumerate() {
         let mut turns = Turns::default();
         for (step, instruction) in list.iter().enumerate() {

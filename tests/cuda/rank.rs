@@ -88,9 +88,8 @@ impl Rank {
         count: usize,
     ) -> Result<Prepared, Error> {
         let collective = Collective::new(Kind::AllReduce, self.ranks);
-        let schedule = entry
-            .schedule(collective, Placement::one_node(self.ranks), Order::Any, SLOTS)
-            .unwrap();
+        let schedule =
+            entry.schedule(collective, Placement::one_node(self.ranks), Order::Any, SLOTS).unwrap();
         let (input, output) = (schedule.input, schedule.output);
         let verified = verify(schedule, Order::Any, entry.in_place).unwrap();
         let align = 64 / data_type.len_bytes();

@@ -39,6 +39,12 @@ pub(crate) enum Failure {
         /// The signal.
         signal: i32,
     },
+    /// A schedule file cannot be read.
+    #[error(transparent)]
+    File(#[from] oxccl::schedule::FileError),
+    /// A schedule of one's own cannot be used.
+    #[error(transparent)]
+    Custom(#[from] oxccl::CustomError),
     /// Schedules were not accepted.
     #[error("{count} of the schedules were not accepted")]
     Unproven {
@@ -67,6 +73,8 @@ impl Failure {
         use oxccl::Error;
         match self {
             Failure::Usage(_)
+            | Failure::File(_)
+            | Failure::Custom(_)
             | Failure::Collective(
                 Error::NoAlgorithm { .. } | Error::Op { .. } | Error::Config { .. },
             ) => 2,

@@ -1,10 +1,11 @@
 //! `oxccl verify`: proves schedules of the catalogue, and says what that means.
 
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
 use oxccl::algorithms::{Algorithm, Encoding, Entry, catalogue};
-use oxccl::schedule::{SLOTS, Schedule};
+use oxccl::schedule::{SLOTS, Schedule, ScheduleFile};
 use oxccl::topology::Placement;
 use oxccl::verify::Verified;
 use oxccl::{Collective, Kind, Order};
@@ -12,14 +13,14 @@ use oxccl::{Collective, Kind, Order};
 use crate::failure::Failure;
 use crate::options::{self, Choice};
 
-/// Proves the schedules that there are for a collective, for every order that they keep.
+/// Proves the schedules that there are for a collective, for every order that they keep, or the schedule of a file.
 ///
 /// A proof covers values and their order, deadlocks, slots, and races: see the verify module.
 #[derive(Args)]
 pub(crate) struct VerifyOptions {
-    /// The collective, or all.
-    #[arg(value_name = "OP", value_parser = options::kinds)]
-    kind: Choice<Kind>,
+    /// The collective, or all; or a JSON file with a schedule of one's own (examples/schedule.schema.json describes it).
+    #[arg(value_name = "OP|FILE", value_parser = subject)]
+    subject: Subject,
     /// How many ranks.
     #[arg(long, short = 'g', default_value = "2", value_parser = options::positive)]
     ranks: usize,
@@ -40,10 +41,55 @@ pub(crate) struct VerifyOptions {
     order: Option<Order>,
 }
 
+/// What is to be proven.
+#[derive(Clone, Debug)]
+enum Subject {
+    Kinds(Choice<Kind>),
+    File(PathBuf),
+}
+
+/// A collective's name, or else a file's.
+fn subject(text: &str) -> Result<Subject, String> {
+    let is_file = text.ends_with(".json") || text.contains('/');
+    if is_file { Ok(Subject::File(text.into())) } else { options::kinds(text).map(Subject::Kinds) }
+}
+
 pub(crate) fn main(options: &VerifyOptions) -> Result<(), Failure> {
-    options.check()?;
+    match &options.subject {
+        Subject::File(path) => prove_file(path),
+        Subject::Kinds(kinds) => prove_kinds(options, kinds),
+    }
+}
+
+/// Reads and proves a file's schedule, or tells why it is wrong.
+fn prove_file(path: &Path) -> Result<(), Failure> {
+    let ScheduleFile { schedule, order, in_place } = ScheduleFile::read(path)?;
+    let start = Instant::now();
+    match oxccl::verify::verify(schedule.clone(), order, in_place) {
+        Ok(verified) => {
+            println!(
+                "proven   {}: {} over {} ranks, order {order}, {} instructions, {:.0?}",
+                path.display(),
+                schedule.collective.kind,
+                schedule.collective.ranks,
+                instructions(&schedule),
+                start.elapsed()
+            );
+            explain(&verified);
+            Ok(())
+        }
+        Err(violation) => {
+            println!("REFUSED  {}: {violation}\n", path.display());
+            println!("{}", violation.story(&schedule));
+            Err(Failure::Unproven { count: 1 })
+        }
+    }
+}
+
+fn prove_kinds(options: &VerifyOptions, kinds: &Choice<Kind>) -> Result<(), Failure> {
+    options.check(kinds)?;
     let mut tally = Tally::default();
-    for kind in options.kind.of(&Kind::ALL) {
+    for kind in kinds.of(&Kind::ALL) {
         if kind == Kind::SendRecv && options.ranks == 1 {
             continue;
         }
@@ -55,13 +101,13 @@ pub(crate) fn main(options: &VerifyOptions) -> Result<(), Failure> {
 }
 
 impl VerifyOptions {
-    fn check(&self) -> Result<(), Failure> {
+    fn check(&self, kinds: &Choice<Kind>) -> Result<(), Failure> {
         if self.root >= self.ranks {
             let last = self.ranks - 1;
             let text = format!("--root is {}, there are ranks 0 to {last}", self.root);
             return Err(Failure::Usage(text));
         }
-        if self.kind == Choice::One(Kind::SendRecv) && self.ranks == 1 {
+        if *kinds == Choice::One(Kind::SendRecv) && self.ranks == 1 {
             return Err(Failure::Usage("send_recv needs at least 2 ranks".to_owned()));
         }
         Ok(())

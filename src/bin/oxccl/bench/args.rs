@@ -1,11 +1,13 @@
 //! The flags of `oxccl bench`: nccl-tests' in their meaning, and some more.
 
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use oxccl::algorithms::{Algorithm, Encoding, Entry, catalogue};
 use oxccl::schedule::SLOTS;
-use oxccl::{Config, DataType, Kind, OpKind, Order, data_type_name};
+use oxccl::{Config, CustomSchedule, DataType, Kind, OpKind, Order, data_type_name};
 
 use super::case::Case;
 use super::group::GroupOptions;
@@ -81,6 +83,9 @@ pub(crate) struct BenchOptions {
     /// So many consecutive ranks count as a node, for hierarchical algorithms [default: all].
     #[arg(long, value_parser = options::positive)]
     pub(crate) per_node: Option<usize>,
+    /// Carries out the calls of its collective by the schedule of this JSON file.
+    #[arg(long, conflicts_with_all = ["algorithm", "encoding"])]
+    pub(crate) schedule: Option<PathBuf>,
     /// Ranks are threads of this process.
     #[arg(long)]
     pub(crate) threads: bool,
@@ -129,6 +134,9 @@ impl BenchOptions {
         config.timeout = self.timeout.unwrap_or(config.timeout);
         config.order = self.order.unwrap_or(config.order);
         config.ranks_per_node = self.per_node.or(config.ranks_per_node);
+        if let Some(path) = &self.schedule {
+            config.schedule = Some(Arc::new(CustomSchedule::read(path)?));
+        }
         config.pin.algorithm = self.algorithm.or(config.pin.algorithm);
         config.pin.encoding = self.encoding.or(config.pin.encoding);
         config.pin.channels = self.channels.or(config.pin.channels);
@@ -243,9 +251,8 @@ fn can_run(kind: Kind, ranks: usize, config: &Config) -> Result<(), String> {
     if kind == Kind::Barrier || of_kind().filter(ordered).any(|entry| fits(&entry)) {
         return Ok(());
     }
-    let unavailable =
-        of_kind().filter(fits).find_map(|entry| entry.check(ranks, placement, SLOTS).err());
-    if let Some(unavailable) = unavailable {
+    let checks = of_kind().filter(fits).map(|entry| entry.check(ranks, placement, SLOTS));
+    if let Some(Err(unavailable)) = checks.reduce(Result::or) {
         return Err(unavailable.to_string());
     }
     let names: Vec<String> = of_kind()

@@ -124,7 +124,7 @@ fn meet(options: &BenchOptions) -> Result<Comms, Failure> {
 }
 
 fn control_config(options: &BenchOptions) -> Result<Config, Failure> {
-    Ok(Config { order: Order::Any, pin: Pin::default(), ..options.config()? })
+    Ok(Config { order: Order::Any, pin: Pin::default(), schedule: None, ..options.config()? })
 }
 
 /// Keeps this rank on a core of its own, if there are enough and nobody has done it already.
