@@ -217,6 +217,7 @@ fn what_slots_do_not_hold_is_an_error() {
         first_connections: 0,
         tile_bytes,
         stream: false,
+        virtual_bytes: None,
     };
     let program = oxccl::schedule::lower(&verified, 5, &layout, &lowering(16 * 128 - 64)).unwrap();
     // 400 bytes in tiles of a cache line.
