@@ -2,8 +2,9 @@
 
 mod command_line;
 
-use command_line::{command, finish, oxccl, start};
+use command_line::{command, finish, oxccl, skip, start};
 use serde_json::Value;
+use std::process::Command;
 
 const KEYS: [&str; 17] = [
     "op",
@@ -171,6 +172,23 @@ fn ranks_of_an_outer_launcher_are_used() {
     assert!(said.err.contains("--ranks differs from the 3 of oxccl run"), "{}", said.err);
     let said = launched(&["--threads"]).failed(2);
     assert!(said.err.contains("has started one a rank"), "{}", said.err);
+}
+
+#[test]
+fn a_full_dev_shm_does_not_matter() {
+    let unshared = Command::new("unshare").args(["-m", "true"]).output();
+    if !unshared.is_ok_and(|output| output.status.success()) {
+        return skip("a_full_dev_shm_does_not_matter", "needs unshare -m, as root");
+    }
+    let script = "mount -t tmpfs -o size=64k tmpfs /dev/shm || exit 90; \
+                  cat /dev/zero >/dev/shm/full 2>&-; \
+                  [ \"$(stat -f -c %a /dev/shm)\" = 0 ] || exit 91; exec \"$@\"";
+    let bench =
+        command(&[&["bench", "all_reduce", "-b", "1K", "--ranks", "2"], &QUICK[..]].concat());
+    let mut full = Command::new("unshare");
+    full.args(["-m", "sh", "-c", script, "sh"]).arg(bench.get_program()).args(bench.get_args());
+    let said = finish(start(&mut full)).ok();
+    assert!(said.out.contains("# Out of bounds values : 0 OK"), "{}", said.out);
 }
 
 #[test]
