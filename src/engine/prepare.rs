@@ -9,7 +9,7 @@ use crate::element::accumulates_in_itself;
 use crate::error::Error;
 use crate::schedule::{Layout, Lowering, Program, SLOTS, lower};
 use crate::topology::Placement;
-use crate::tune::{Plan, Question, plan as tune};
+use crate::tune::{Plan, Question, plan_by};
 use crate::verify::{Verified, verify};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
@@ -133,7 +133,7 @@ impl Cache {
 
 /// The tuner's answer for a call.
 pub(super) fn plan(config: &Config, call: &Call, windows: bool) -> Result<Plan, Error> {
-    tune(&Question {
+    let question = Question {
         collective: call.collective,
         placement: config.placement(call.collective.ranks),
         data_type: call.data_type,
@@ -145,7 +145,8 @@ pub(super) fn plan(config: &Config, call: &Call, windows: bool) -> Result<Plan, 
         slot_bytes: config.slot_bytes,
         ll_slot_bytes: config.ll_slot_bytes,
         cache_bytes: config.last_level_cache_bytes(),
-    })
+    };
+    plan_by(config.tuning.as_deref(), &question)
 }
 
 fn layout(call: &Call, verified: &Verified) -> Layout {

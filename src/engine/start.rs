@@ -108,7 +108,9 @@ impl Engine {
 /// All ranks must lay out staging memory and choose plans alike.
 fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> Result<(), Error> {
     let pin = config.pin;
-    let fields: [(&'static str, String); 8] = [
+    let tuning =
+        config.tuning.as_deref().map(|table| format!("table {:016x}", table.fingerprint()));
+    let fields: [(&'static str, String); 9] = [
         ("order", config.order.to_string()),
         ("pin", format!("{:?}, {:?}, {:?}", pin.algorithm, pin.encoding, pin.channels)),
         ("ranks_per_node", format!("{:?}", config.ranks_per_node)),
@@ -116,6 +118,7 @@ fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> R
         ("heap_bytes", config.heap_bytes.to_string()),
         ("slot_bytes", config.slot_bytes.to_string()),
         ("ll_slot_bytes", config.ll_slot_bytes.to_string()),
+        ("tuning", tuning.unwrap_or_else(|| "none".to_string())),
         ("version", env!("CARGO_PKG_VERSION").to_string()),
     ];
     let own: Vec<&str> = fields.iter().map(|(_, value)| value.as_str()).collect();
