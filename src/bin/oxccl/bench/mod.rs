@@ -25,7 +25,7 @@ use crate::launch::{Job, launch};
 use crate::machine::{self, Probe};
 pub(crate) use args::BenchOptions;
 pub(crate) use case::{Case, Shape};
-pub(crate) use compare::{Comparison, DATA_TYPE, OP, Turns};
+pub(crate) use compare::{Comparison, DATA_TYPE, OP, Taken, Turns};
 use output::Output;
 pub(crate) use rank::Comms;
 

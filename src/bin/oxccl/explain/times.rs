@@ -50,7 +50,7 @@ impl Times {
     /// Measures all of them. All ranks do so together.
     ///
     /// # Errors
-    /// As [`Comparison::times_us`].
+    /// As [`Comparison::times`].
     pub(super) fn measure(
         &mut self,
         comms: &mut Comms,
@@ -62,9 +62,9 @@ impl Times {
         let mut comparison =
             Comparison::new(comms, place, bytes, !question.windows, question.order)?;
         let entries: Vec<&Entry> = self.rows.iter().map(|row| row.entry).collect();
-        let times_us = comparison.times_us(bytes, &entries, &TURNS)?;
-        for (row, time_us) in self.rows.iter_mut().zip(times_us) {
-            row.measured_us = Some(time_us);
+        let times = comparison.times(bytes, &entries, &TURNS)?;
+        for (row, taken) in self.rows.iter_mut().zip(times) {
+            row.measured_us = Some(taken.median_us());
         }
         Ok(())
     }

@@ -5,10 +5,10 @@ use oxccl::tune::{Curve, MemoryKind, Point, offered};
 use oxccl::{Kind, Order};
 
 use super::{Plan, memory_name, name};
-use crate::bench::{Comms, Comparison};
+use crate::bench::{Comms, Comparison, Taken};
 use crate::failure::Failure;
 
-/// An entry that takes more than so many times as long as the best one …
+/// An entry whose fastest turn takes more than so many times as long as the best one's …
 const FAR: f64 = 4.0;
 /// … at so many sizes in a row is measured no further.
 const GIVEN_UP_AFTER: usize = 2;
@@ -51,10 +51,10 @@ pub(super) fn sweep(
         let mut alive: Vec<&mut Candidate> =
             candidates.iter_mut().filter(|c| c.far_sizes < GIVEN_UP_AFTER).collect();
         let entries: Vec<&Entry> = alive.iter().map(|candidate| candidate.entry).collect();
-        let times_us = comparison.times_us(size, &entries, &plan.turns)?;
-        note(&mut alive, bytes, &times_us);
+        let times = comparison.times(size, &entries, &plan.turns)?;
+        note(&mut alive, bytes, &times);
         if prints {
-            println!("{}", row(bytes, &entries, &times_us));
+            println!("{}", row(bytes, &entries, &times));
         }
     }
     let curve = |Candidate { entry, points, .. }: Candidate| Curve {
@@ -67,19 +67,20 @@ pub(super) fn sweep(
     Ok(candidates.into_iter().map(curve).filter(|curve| !curve.points.is_empty()).collect())
 }
 
-fn note(candidates: &mut [&mut Candidate], bytes: usize, times_us: &[f64]) {
-    let best_us = times_us.iter().copied().fold(f64::INFINITY, f64::min);
-    for (candidate, &time_us) in candidates.iter_mut().zip(times_us) {
-        let is_far = time_us > FAR * best_us;
+fn note(candidates: &mut [&mut Candidate], bytes: usize, times: &[Taken]) {
+    let best_us = times.iter().map(Taken::fastest_us).fold(f64::INFINITY, f64::min);
+    for (candidate, taken) in candidates.iter_mut().zip(times) {
+        let is_far = taken.fastest_us() > FAR * best_us;
         candidate.far_sizes = if is_far { candidate.far_sizes + 1 } else { 0 };
         // A nanosecond is less than what is between two runs.
-        let time_us = (time_us * 1e3).round().max(1.0) / 1e3;
+        let time_us = (taken.lower_quartile_us() * 1e3).round().max(1.0) / 1e3;
         candidate.points.push(Point { bytes, time_us });
     }
 }
 
 /// The best entry of a size, and the two behind it.
-fn row(bytes: usize, entries: &[&Entry], times_us: &[f64]) -> String {
+fn row(bytes: usize, entries: &[&Entry], times: &[Taken]) -> String {
+    let times_us: Vec<f64> = times.iter().map(Taken::lower_quartile_us).collect();
     let mut order: Vec<usize> = (0..entries.len()).collect();
     order.sort_by(|one, other| times_us[*one].total_cmp(&times_us[*other]));
     let name = |place: &usize| name(entries[*place].algorithm, entries[*place].encoding);

@@ -6,7 +6,7 @@ use oxccl::algorithms::{Entry, find};
 use oxccl::tune::{Prediction, Table, predictions};
 
 use super::{Plan, memory_name, name};
-use crate::bench::{Comms, Comparison};
+use crate::bench::{Comms, Comparison, Taken};
 use crate::failure::Failure;
 
 /// A pick is good if it takes at most so many times as long as the best entry.
@@ -67,7 +67,8 @@ fn verify_kind(
             predicted.iter().take_while(|one| one.time_us <= NEAR * predicted[0].time_us).collect();
         let entries: Vec<&Entry> =
             near.iter().filter_map(|one| find(kind, one.algorithm, one.encoding)).collect();
-        let times_us = comparison.times_us(size, &entries, &plan.turns)?;
+        let times = comparison.times(size, &entries, &plan.turns)?;
+        let times_us: Vec<f64> = times.iter().map(Taken::median_us).collect();
         let best =
             (0..near.len()).min_by(|a, b| times_us[*a].total_cmp(&times_us[*b])).unwrap_or(0);
         let ratio = times_us[0] / times_us[best];
