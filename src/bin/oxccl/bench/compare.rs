@@ -31,30 +31,40 @@ pub(crate) struct Turns {
     pub(crate) wanted: Duration,
 }
 
-/// Microseconds a call, one number a turn, in ascending order.
+/// Microseconds a call with one entry, one number a turn, in ascending order.
 #[derive(Clone, Debug)]
 pub(crate) struct Taken(Vec<f64>);
 
 impl Taken {
-    fn new(mut times_us: Vec<f64>) -> Taken {
-        times_us.sort_by(f64::total_cmp);
-        Taken(times_us)
-    }
-
     /// The fastest turn.
     pub(crate) fn fastest_us(&self) -> f64 {
         self.0[0]
-    }
-
-    /// Faster than three quarters of the turns: what other programs do meanwhile only ever adds time.
-    pub(crate) fn lower_quartile_us(&self) -> f64 {
-        self.0[self.0.len() / 4]
     }
 
     /// The middle.
     pub(crate) fn median_us(&self) -> f64 {
         median(&self.0)
     }
+}
+
+/// What each entry has taken, out of one row a round, with what the rounds differ by taken out of it: on virtual machines all
+/// entries are several times slower while the cores lie far apart, and that changes within a second. So in each round a time is taken as a
+/// multiple of the round's median, and that of a good round gives the unit.
+fn paired(rounds: &[Vec<f64>]) -> Vec<Taken> {
+    let entries = rounds.first().map_or(0, Vec::len);
+    if entries == 0 {
+        return Vec::new();
+    }
+    let sorted = |mut times: Vec<f64>| {
+        times.sort_by(f64::total_cmp);
+        times
+    };
+    let medians: Vec<f64> = rounds.iter().map(|times| median(&sorted(times.clone()))).collect();
+    let unit = sorted(medians.clone())[medians.len() / 4];
+    let of_entry = |entry: usize| {
+        rounds.iter().zip(&medians).map(|(times, median)| times[entry] / median * unit).collect()
+    };
+    (0..entries).map(|entry| Taken(sorted(of_entry(entry)))).collect()
 }
 
 /// One rank's part in a comparison of one kind's entries.
@@ -108,16 +118,16 @@ impl<'a> Comparison<'a> {
                 calibrate(&comms.control, turns.wanted, &mut || call(&comms.measured))
             })?);
         }
-        let mut times = vec![Vec::with_capacity(turns.rounds); entries.len()];
-        for _ in 0..turns.rounds {
-            for (place, entry) in entries.iter().enumerate() {
+        let mut rounds = vec![Vec::with_capacity(entries.len()); turns.rounds];
+        for round in &mut rounds {
+            for (entry, &calls) in entries.iter().zip(&calls) {
                 self.pin(entry)?;
-                times[place].push(self.turn(bytes, |comms, call| {
-                    repeat(&comms.control, calls[place], &mut || call(&comms.measured))
+                round.push(self.turn(bytes, |comms, call| {
+                    repeat(&comms.control, calls, &mut || call(&comms.measured))
                 })?);
             }
         }
-        Ok(times.into_iter().map(Taken::new).collect())
+        Ok(paired(&rounds))
     }
 
     fn pin(&mut self, entry: &Entry) -> Result<(), oxccl::Error> {
@@ -154,5 +164,26 @@ impl<'a> Comparison<'a> {
         let mut wrong = [buffers.wrong(&inputs, rank, Placement::OutOfPlace)];
         comms.control.all_reduce_in_place(&mut wrong, ReduceOp::Sum)?;
         if wrong[0] > 0 { Err(Failure::Wrong { count: wrong[0] }) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_rounds_hit_all_entries_alike() {
+        let rounds = [
+            vec![1.0, 2.0, 3.0],
+            vec![4.0, 8.0, 12.0],
+            vec![4.0, 8.0, 12.0],
+            vec![1.0, 2.0, 12.0],
+            vec![1.0, 2.0, 3.0],
+        ];
+        let taken = paired(&rounds);
+        let medians: Vec<f64> = taken.iter().map(Taken::median_us).collect();
+        assert_eq!(medians, [1.0, 2.0, 3.0]);
+        assert_eq!(taken[2].fastest_us(), 3.0);
+        assert!(paired(&[vec![], vec![]]).is_empty());
     }
 }

@@ -10,7 +10,7 @@ use crate::bench::{Case, Comms, Comparison, Turns};
 use crate::failure::Failure;
 
 /// How long and how often to measure.
-const TURNS: Turns = Turns { rounds: 9, wanted: Duration::from_millis(4) };
+const TURNS: Turns = Turns { rounds: 15, wanted: Duration::from_millis(2) };
 
 /// The entries that fit a call, and their times.
 pub(super) struct Times {

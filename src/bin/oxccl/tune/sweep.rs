@@ -73,14 +73,14 @@ fn note(candidates: &mut [&mut Candidate], bytes: usize, times: &[Taken]) {
         let is_far = taken.fastest_us() > FAR * best_us;
         candidate.far_sizes = if is_far { candidate.far_sizes + 1 } else { 0 };
         // A nanosecond is less than what is between two runs.
-        let time_us = (taken.lower_quartile_us() * 1e3).round().max(1.0) / 1e3;
+        let time_us = (taken.median_us() * 1e3).round().max(1.0) / 1e3;
         candidate.points.push(Point { bytes, time_us });
     }
 }
 
 /// The best entry of a size, and the two behind it.
 fn row(bytes: usize, entries: &[&Entry], times: &[Taken]) -> String {
-    let times_us: Vec<f64> = times.iter().map(Taken::lower_quartile_us).collect();
+    let times_us: Vec<f64> = times.iter().map(Taken::median_us).collect();
     let mut order: Vec<usize> = (0..entries.len()).collect();
     order.sort_by(|one, other| times_us[*one].total_cmp(&times_us[*other]));
     let name = |place: &usize| name(entries[*place].algorithm, entries[*place].encoding);
