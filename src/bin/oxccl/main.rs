@@ -8,6 +8,7 @@ mod launch;
 mod machine;
 mod options;
 mod run;
+mod tune;
 mod verify;
 
 use std::process::ExitCode;
@@ -31,6 +32,8 @@ enum Command {
     Explain(explain::ExplainOptions),
     /// Proves every schedule that there is for a collective.
     Verify(verify::VerifyOptions),
+    /// Measures every algorithm on this machine and writes a table, by which communicators pick.
+    Tune(tune::TuneOptions),
     /// Says what this machine has, and lacks, for each transport and device.
     Doctor,
 }
@@ -41,6 +44,7 @@ fn main() -> ExitCode {
         Command::Run(options) => run::main(&options),
         Command::Explain(options) => explain::main(&options),
         Command::Verify(options) => verify::main(&options),
+        Command::Tune(options) => tune::main(&options),
         Command::Doctor => doctor::main(),
     };
     match done {
