@@ -14,7 +14,8 @@ __device__ __forceinline__ void run_block(const Launch& launch) {
 #pragma unroll 1
   for (const Launch* part = &launch; part != nullptr; part = part->next) {
     const Header* program = part->program;
-    if (!is_runnable(program, channel) || program->data_type != N::TYPE || program->fold != F) {
+    if (!is_runnable(program, channel) || program->data_type != N::TYPE || program->fold != F ||
+        part->segments != nullptr) {
       if (leader()) part->statuses[channel] = {OUTCOME_BAD_PROGRAM, 0, 0, 0};
       return;
     }

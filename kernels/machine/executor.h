@@ -13,8 +13,9 @@
 // moved in registers; and after a round the line that the next message will be written to is asked
 // for in advance. Everything slow (a wait that lasts, a wake, an epoch's end) is out of line.
 #pragma once
-#include "segments.h"
+#include "resolve.h"
 #ifndef __CUDACC__
+#include "segments_host.h"
 #include "short_host.h"
 #endif
 
@@ -88,14 +89,30 @@ OXCCL_INLINE void write_headers(Machine& machine, const Move& move) {
 // them; the barrier behind the move passes it on to the others. Other LL messages give access to nothing but themselves.
 OXCCL_INLINE bool carries_tokens() { return lane() < sizeof(Tokens) / LINE_DATA_BYTES; }
 
-// The operand that says which part of the virtual buffer a group's instruction moves: any that is memory.
-OXCCL_INLINE const Operand* bucket_operand(const Launch& launch, const Operand* operands,
-                                           uint32_t count) {
-  if (OXCCL_LIKELY(launch.segments == nullptr)) return nullptr;
-  for (uint32_t o = 0; o < count; ++o)
-    if (is_memory(operands[o])) return &operands[o];
-  return nullptr;
+#ifdef __CUDACC__
+// Kernels refuse groups' buckets (executor.cu): the walk through them does not fit into their registers yet.
+template <class Reducer>
+OXCCL_INLINE bool move_operands(Machine& machine, const Reducer& reducer, const Operand*, uint64_t,
+                                View*, Move& move) {
+  reduce_copy(machine, move, reducer);
+  return true;  // a thread whose wait was stopped goes on to where the block agrees
 }
+#else
+// A group's tile is moved bucket by bucket. Any operand that is memory says which part of the virtual buffer it is.
+template <class Reducer>
+OXCCL_INLINE bool move_operands(Machine& machine, const Reducer& reducer, const Operand* operands,
+                                uint64_t round_start, View* views, Move& move) {
+  const uint32_t count = move.sources + move.destinations;
+  const Operand* memory = nullptr;
+  for (uint32_t o = 0; machine.launch.segments && !memory && o < count; ++o)
+    if (is_memory(operands[o])) memory = &operands[o];
+  if (OXCCL_LIKELY(memory == nullptr)) return reduce_copy(machine, move, reducer);
+  Walk walk(machine.launch, memory->offset_bytes + round_start, move.len_bytes);
+  while (next_piece(machine, operands, views, walk, move))
+    if (!reduce_copy(machine, move, reducer)) return false;
+  return true;
+}
+#endif
 
 template <class Reducer>
 OXCCL_NOINLINE bool run_reduce_copy(Machine& machine, const Reducer& reducer,
@@ -118,16 +135,7 @@ OXCCL_NOINLINE bool run_reduce_copy(Machine& machine, const Reducer& reducer,
                            scale == SCALE_PREMULTIPLY, scale == SCALE_AVERAGE && finish};
   Move move = {views, instruction.sources, instruction.destinations, len_bytes, scaling, tree};
   if (operands[0].space == SPACE_TOKENS && carries_tokens()) system_fence();
-  const Operand* memory = bucket_operand(machine.launch, operands, count);
-  Walk walk(machine.launch, memory ? memory->offset_bytes + round_start : 0, len_bytes);
-#pragma unroll 1
-  for (;;) {
-    if (OXCCL_UNLIKELY(memory != nullptr) && !next_piece(machine, operands, views, walk, move))
-      break;
-    reduce_copy(machine, move, reducer);
-    if (OXCCL_LIKELY(memory == nullptr)) break;
-    if (!agreed(machine)) return false;
-  }
+  if (!move_operands(machine, reducer, operands, round_start, views, move)) return false;
   write_headers(machine, move);
   if (move.destinations > 0 && operands[move.sources].space == SPACE_PEER_TOKENS && carries_tokens())
     system_fence();

@@ -84,8 +84,8 @@ OXCCL_INLINE void send_hole(const Move& move, const Walk& walk, uint64_t to) {
 }
 
 // Makes `move` the next piece of its tile. False: there is none left, and views of messages are where they were.
-OXCCL_NOINLINE inline bool next_piece(const Machine& machine, const Operand* operands, View* views,
-                                      Walk& walk, Move& move) {
+inline bool next_piece(const Machine& machine, const Operand* operands, View* views,
+                               Walk& walk, Move& move) {
   const Launch& launch = machine.launch;
   const uint32_t count = move.sources + move.destinations;
 #pragma unroll 1
