@@ -33,6 +33,7 @@ mod error;
 mod gate;
 pub mod schedule;
 mod stream;
+pub mod topology;
 pub mod tune;
 pub mod verify;
 mod work;
