@@ -32,6 +32,7 @@ mod engine;
 mod error;
 mod gate;
 pub mod schedule;
+pub mod simulate;
 mod stream;
 pub mod topology;
 pub mod tune;

@@ -73,7 +73,7 @@ fn two_shot_push(request: &Request) -> Schedule {
 
 /// The reduce-scatter ring, then the same ring once more to hand the results around.
 fn ring(request: &Request) -> Schedule {
-    request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
+    request.rotational(Chunking::PerRank, Chunking::PerRank, |b| {
         let (rank, n) = (b.rank(), request.ranks());
         let output = Write::To(Operand::Output(rank));
         if n == 1 {

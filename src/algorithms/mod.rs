@@ -10,12 +10,14 @@ mod reduce;
 mod reduce_scatter;
 mod scatter;
 mod send_recv;
+mod turn;
 
 use crate::collective::{Collective, Kind, Order};
 use crate::schedule::{
     Buffer, Chunking, Instruction, Lane, Link, Operand, RankBuilder, Read, Schedule, Slots, Tree,
 };
 use serde::Serialize;
+use turn::Turn;
 
 /// The names of algorithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -139,6 +141,18 @@ pub struct Request {
     pub order: Order,
     /// Slots per connection.
     pub slots: Slots,
+    /// Whose instructions are wanted.
+    whose: Whose,
+}
+
+/// Whose instructions are wanted: simulating many thousands of ranks never holds all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Whose {
+    All,
+    /// This rank's alone.
+    Rank(usize),
+    /// Nobody's: only after how many ranks they repeat.
+    Period,
 }
 
 /// One way of carrying out a kind of collective.
@@ -161,8 +175,35 @@ impl Entry {
     /// The schedule for this many ranks. `order` must be kept: see [`Entry::ordered`].
     pub fn schedule(&self, collective: Collective, order: Order, slots: Slots) -> Schedule {
         debug_assert_eq!(collective.kind, self.kind);
+        self.built(collective, order, slots, Whose::All)
+    }
+
+    /// The schedule with one rank's instructions alone: its one list is that rank's.
+    pub fn schedule_of_rank(
+        &self,
+        collective: Collective,
+        order: Order,
+        slots: Slots,
+        rank: usize,
+    ) -> Schedule {
+        self.built(collective, order, slots, Whose::Rank(rank))
+    }
+
+    /// After how many ranks the instructions repeat, turned by as many ranks, where the algorithm is made so ([`Request::rotational`]).
+    pub fn period(&self, collective: Collective, order: Order, slots: Slots) -> Option<usize> {
+        let period = self.built(collective, order, slots, Whose::Period).ranks.len();
+        (period > 0).then_some(period)
+    }
+
+    fn built(
+        &self,
+        collective: Collective,
+        order: Order,
+        slots: Slots,
+        whose: Whose,
+    ) -> Schedule {
         debug_assert!(self.ordered || order == Order::Any);
-        (self.build)(&Request { collective, encoding: self.encoding, order, slots })
+        (self.build)(&Request { collective, encoding: self.encoding, order, slots, whose })
     }
 }
 
@@ -222,15 +263,43 @@ impl Request {
         output: Chunking,
         part: impl Fn(&mut RankBuilder),
     ) -> Schedule {
-        let tree = if self.order == Order::Tree { Tree::Aligned } else { Tree::Left };
-        let ranks: Vec<Vec<Instruction>> = (0..self.ranks())
-            .map(|rank| {
-                let mut builder = RankBuilder::new(rank, self.slots, tree);
-                part(&mut builder);
-                builder.finish()
-            })
-            .collect();
+        let ranks = match self.whose {
+            Whose::All => (0..self.ranks()).map(|rank| self.list(rank, &part)).collect(),
+            Whose::Rank(rank) => vec![self.list(rank, &part)],
+            Whose::Period => Vec::new(),
+        };
         Schedule { collective: self.collective, input, output, slots: self.slots, ranks }
+    }
+
+    /// As [`Request::schedule`], for algorithms in which all ranks do the same seen from where they stand: `part` is asked for rank 0 alone,
+    /// and rank r's instructions are those with r added to every rank and to every rank's chunk. That they are alike need not be
+    /// proven then: `part` cannot know another rank.
+    fn rotational(
+        &self,
+        input: Chunking,
+        output: Chunking,
+        part: impl Fn(&mut RankBuilder),
+    ) -> Schedule {
+        let turned = |list: &[Instruction], rank: usize| {
+            let turn = Turn { by: rank, ranks: self.ranks(), input, output };
+            list.iter().map(|instruction| turn.instruction(instruction)).collect()
+        };
+        let ranks = match self.whose {
+            Whose::Period => vec![Vec::new()],
+            Whose::Rank(rank) => vec![turned(&self.list(0, &part), rank)],
+            Whose::All => {
+                let first = self.list(0, &part);
+                (0..self.ranks()).map(|rank| turned(&first, rank)).collect()
+            }
+        };
+        Schedule { collective: self.collective, input, output, slots: self.slots, ranks }
+    }
+
+    fn list(&self, rank: usize, part: &impl Fn(&mut RankBuilder)) -> Vec<Instruction> {
+        let tree = if self.order == Order::Tree { Tree::Aligned } else { Tree::Left };
+        let mut builder = RankBuilder::new(rank, self.slots, tree);
+        part(&mut builder);
+        builder.finish()
     }
 
     /// Every rank's contribution to a chunk, by rank: the own one from memory, the others by their next message.

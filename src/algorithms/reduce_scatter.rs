@@ -36,7 +36,7 @@ fn direct_windows(request: &Request) -> Schedule {
 
 /// Chunk c starts at rank c + 1 and goes around, every rank adding its own, until it ends at rank c.
 fn ring(request: &Request) -> Schedule {
-    request.schedule(Chunking::PerRank, Chunking::Whole, |b| {
+    request.rotational(Chunking::PerRank, Chunking::Whole, |b| {
         let output = Write::To(Operand::Output(0));
         if request.ranks() == 1 {
             return b.transfer(&[Read::Raw(Operand::Input(0))], &[output], true);

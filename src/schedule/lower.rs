@@ -6,7 +6,7 @@ use oxccl_kernels::format as f;
 use std::collections::BTreeMap;
 
 /// Cache-line granularity at which a chunk is dealt to channels.
-const PART_BYTES: usize = 64;
+pub(crate) const PART_BYTES: usize = 64;
 
 /// What lowering needs besides schedule and layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ pub(crate) fn size_bytes(data_type: f::DataType) -> usize {
 }
 
 /// Bytes of a chunk that one channel handles, but for the last, which may have fewer.
-fn part_bytes(chunk_bytes: usize, channels: usize) -> usize {
+pub(crate) fn part_bytes(chunk_bytes: usize, channels: usize) -> usize {
     if channels == 1 {
         chunk_bytes
     } else {

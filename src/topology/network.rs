@@ -244,7 +244,7 @@ impl<'a> Graph<'a> {
         links
     }
 
-    /// The way from a part to every other that is reached: least latency, then most bandwidth, then fewest links. Devices and adapters
+    /// The way from a part to every other that is reached: most bandwidth, then least latency, then fewest links. Devices and adapters
     /// lead nothing through.
     fn paths(&self, from: usize) -> Vec<Option<Path>> {
         let mut best: Vec<Option<Path>> = vec![None; self.topology.parts.len()];
@@ -324,19 +324,19 @@ impl<'a> Graph<'a> {
     }
 }
 
-/// How far a way is, to be compared: latency, the inverse of its bandwidth, number of links.
+/// How far a way is, to be compared: the inverse of its bandwidth, latency, number of links.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Cost {
-    latency_ps: u64,
     ps_per_gigabyte: u64,
+    latency_ps: u64,
     links: u32,
 }
 
 impl Cost {
     fn and(self, latency_ns: f64, gbps: f64) -> Cost {
         Cost {
-            latency_ps: self.latency_ps + picoseconds(latency_ns),
             ps_per_gigabyte: self.ps_per_gigabyte.max((1e12 / gbps) as u64),
+            latency_ps: self.latency_ps + picoseconds(latency_ns),
             links: self.links + 1,
         }
     }

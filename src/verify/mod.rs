@@ -89,6 +89,11 @@ pub fn verify(schedule: Schedule, promise: Order, in_place: bool) -> Result<Veri
     Ok(Verified { schedule, promise, in_place, single_rounding })
 }
 
+/// Checks what needs no execution: after this, a schedule may be indexed by its ranks and chunks without fear.
+pub(crate) fn check_structure(schedule: &Schedule) -> Result<(), Violation> {
+    structure::check(schedule, false)
+}
+
 /// Whether, besides, results are rounded once.
 fn prove(schedule: &Schedule, promise: Order, in_place: bool) -> Result<bool, Violation> {
     let mut machine = Machine::new(schedule, in_place);
