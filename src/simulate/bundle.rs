@@ -58,16 +58,16 @@ pub(super) fn part_of(length: Length, channel: usize, channels: usize) -> usize 
 }
 
 /// All channels in bundles. Channels whose parts are all empty end before any other, and are left out unless all are.
-pub(super) fn bundles(lengths: &[Length], options: &Options) -> Vec<Bundle> {
+pub(super) fn bundles(lengths: &[Length], channels: usize, most: usize) -> Vec<Bundle> {
     let parts_of = |channel: usize| -> Vec<usize> {
-        lengths.iter().map(|length| part_of(*length, channel, options.channels)).collect()
+        lengths.iter().map(|length| part_of(*length, channel, channels)).collect()
     };
     let is_empty = |bundle: &Bundle| {
         let chunks = lengths.iter().zip(&bundle.parts);
         chunks.filter(|(length, _)| matches!(length, Length::Chunk(_))).all(|(_, part)| *part == 0)
     };
     let mut alike: Vec<Bundle> = Vec::new();
-    for channel in 0..options.channels {
+    for channel in 0..channels {
         let parts = parts_of(channel);
         match alike.last_mut() {
             Some(last) if last.parts == parts => last.channels += 1,
@@ -80,7 +80,7 @@ pub(super) fn bundles(lengths: &[Length], options: &Options) -> Vec<Bundle> {
         alike.truncate(1);
         alike[0].channels = 1;
     }
-    alike.iter().flat_map(|bundle| split(bundle, options.bundles.max(1))).collect()
+    alike.iter().flat_map(|bundle| split(bundle, most.max(1))).collect()
 }
 
 /// The same channels in up to `most` bundles of nearly equal size.
@@ -105,8 +105,7 @@ mod tests {
         for bytes in [0, 1, 64, 1000, 4096, 100_001] {
             for channels in [1, 2, 3, 7, 24] {
                 for most in [1, 4, 64] {
-                    let options = Options { channels, bundles: most, ..Options::default() };
-                    let all = bundles(&[Length::Chunk(bytes)], &options);
+                    let all = bundles(&[Length::Chunk(bytes)], channels, most);
                     let sum: usize = all.iter().map(|b| b.channels * b.parts[0]).sum();
                     assert_eq!(sum, bytes, "{channels} channels, {most} bundles");
                 }

@@ -14,6 +14,8 @@ use std::collections::{HashMap, HashSet};
 
 /// Instructions that are held at once.
 const LIMIT: u64 = 64 << 20;
+/// From so many simulated ranks on fewer bundles must do.
+const MANY: usize = 256;
 /// Instructions that are made to prove ranks alike.
 const COMPARED: u64 = 128 << 20;
 
@@ -160,13 +162,14 @@ pub(super) fn compile(
     compiler.lengths.iter().for_each(|(length, at)| lengths[*at as usize] = *length);
     let largest = layout.largest() * options.element_bytes;
     let per_node = network.per_node();
+    let most = options.bundles.unwrap_or(if compiler.simulated > MANY { 2 } else { 4 });
     Ok(Compiled {
         nodes: compiler.simulated.div_ceil(per_node),
         programs,
         connections: compiler.connections,
         counters: compiler.counters,
         ways: compiler.ways,
-        bundles: bundles(&lengths, options),
+        bundles: bundles(&lengths, options.channels, most),
         rounds: Rounds::new(largest, compiler.windows, options),
         merges: options.in_network,
         statement,

@@ -56,8 +56,8 @@ pub struct Options {
     pub in_network: bool,
     /// Whether one node may stand for all.
     pub fold: Fold,
-    /// Into how many bundles equal channels are put, at most.
-    pub bundles: usize,
+    /// Into how many bundles equal channels are put, at most; if nothing is said, 4, and 2 where more than 256 ranks are simulated.
+    pub bundles: Option<usize>,
     /// Whether rounds may be extrapolated.
     pub extrapolate: bool,
     /// Whether every step is recorded.
@@ -86,7 +86,7 @@ impl Default for Options {
             tile_bytes: 64 << 10,
             in_network: false,
             fold: Fold::Auto,
-            bundles: 4,
+            bundles: None,
             extrapolate: true,
             trace: false,
         }

@@ -174,7 +174,7 @@ fn bundles_come_near_to_all_channels_one_by_one() {
     ] {
         let case = || Case::new("dgx-h100", Kind::AllReduce, 8, 256 << 20);
         let bundled = case().run(algorithm, encoding).time_ns;
-        let apart = case().with(|o| o.bundles = usize::MAX).run(algorithm, encoding).time_ns;
+        let apart = case().with(|o| o.bundles = Some(usize::MAX)).run(algorithm, encoding).time_ns;
         assert!((bundled / apart - 1.0).abs() < 0.03, "{algorithm}: {bundled} {apart}");
     }
 }
@@ -330,7 +330,7 @@ fn lengths_channels_and_rounds_are_those_of_the_lowered_program() {
                 stream: false,
             };
             let options =
-                Options { channels, tile_bytes: tile, trace: true, bundles: 64, ..Options::default() };
+                Options { channels, tile_bytes: tile, trace: true, bundles: Some(64), ..Options::default() };
             let network = Network::new(&preset("dgx-h100").unwrap(), ranks, None).unwrap();
             let subject = Subject::schedule(&schedule).unwrap();
             let prediction = simulate(&subject, &layout, &network, &options).unwrap();
@@ -420,7 +420,7 @@ fn traces_have_all_steps_and_no_link_carries_two_things_at_once() {
 fn a_thousand_ranks_are_simulated_one_by_one() {
     let topology = preset("dgx-h100").unwrap().with_nodes(128);
     let case = Case::on(&topology, Kind::AllReduce, 1024, 64 << 20);
-    let case = case.with(|options| options.bundles = 1);
+    let case = case.with(|options| options.bundles = Some(1));
     let prediction = case.run(Algorithm::Ring, Encoding::Slots);
     assert_eq!(prediction.statement, Statement::RankByRank);
     assert!(prediction.events >= 1024 * 2 * 1023, "{}", prediction.events);
