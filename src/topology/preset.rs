@@ -34,9 +34,16 @@ pub const PRESETS: [(&str, &str); 7] = [
 /// # Errors
 /// No such preset.
 pub fn preset(name: &str) -> Result<Topology, TopologyError> {
-    let (base, nodes) = match name.rsplit_once('x') {
-        Some((base, count)) if base.ends_with(' ') => (base.trim(), count.trim().parse().ok()),
-        _ => (name.trim(), None),
+    let unknown = || TopologyError::NoPreset {
+        name: name.to_string(),
+        known: PRESETS.map(|(name, _)| name).join(", "),
+    };
+    let (base, nodes) = match name.rsplit_once(" x ") {
+        Some((base, count)) => {
+            let count = count.trim().parse().ok().filter(|count: &usize| *count > 0);
+            (base.trim(), Some(count.ok_or_else(unknown)?))
+        }
+        None => (name.trim(), None),
     };
     let topology = match base {
         "dgx-a100" => dgx("dgx-a100", a100(2039.0), nvlink(300.0), false, hdr(), pcie(31.5)),
@@ -46,12 +53,7 @@ pub fn preset(name: &str) -> Result<Topology, TopologyError> {
         "pcie-box" => pcie_box(),
         "ethernet-pair" => ethernet_pair(),
         "host" => host(),
-        _ => {
-            return Err(TopologyError::NoPreset {
-                name: name.to_string(),
-                known: PRESETS.map(|(name, _)| name).join(", "),
-            });
-        }
+        _ => return Err(unknown()),
     };
     Ok(match nodes {
         Some(nodes) => topology.with_nodes(nodes),
