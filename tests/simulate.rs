@@ -39,7 +39,19 @@ fn rows(arguments: &[&str]) -> Vec<Value> {
 
 #[test]
 fn rows_have_all_fields_of_bench_and_say_that_they_are_predicted() {
-    let bench = ["bench", "all_reduce", "--threads", "-b", "1K", "-e", "1K", "-n", "2", "--no-probe", "--json"];
+    let bench = [
+        "bench",
+        "all_reduce",
+        "--threads",
+        "-b",
+        "1K",
+        "-e",
+        "1K",
+        "-n",
+        "2",
+        "--no-probe",
+        "--json",
+    ];
     let said = oxccl(&bench).ok();
     let measured: Value = serde_json::from_str(said.out.lines().next().unwrap()).unwrap();
     let predicted = rows(&["all_reduce", "-t", "host", "-g", "2", "--sizes", "1K,1M"]);
@@ -74,9 +86,18 @@ fn every_collective_can_be_predicted_on_every_preset() {
     let presets: Vec<&str> =
         list.out.lines().filter_map(|line| line.split_whitespace().next()).collect();
     assert!(presets.contains(&"dgx-h100") && presets.contains(&"this"), "{presets:?}");
-    for op in ["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce",
-        "gather", "scatter", "send_recv", "barrier"]
-    {
+    for op in [
+        "all_reduce",
+        "reduce_scatter",
+        "all_gather",
+        "all_to_all",
+        "broadcast",
+        "reduce",
+        "gather",
+        "scatter",
+        "send_recv",
+        "barrier",
+    ] {
         for preset in &presets {
             let found = rows(&[op, "-t", preset, "-g", "2", "--sizes", "64K"]);
             assert!(!found.is_empty(), "{op} on {preset}");
@@ -97,7 +118,10 @@ fn what_cannot_be_is_said_with_a_remedy() {
     refuses(&["all_reduce", "-t", "host", "--nodes", "2"], "fabric is missing");
     refuses(&["all_reduce", "-t", "dgx-h100", "--nodes", "1", "-g", "9"], "9 ranks do not fit");
     refuses(&["all_reduce", "--algorithm", "pairwise"], "there are one_shot/ll");
-    refuses(&["all_reduce", "--order", "rank", "--algorithm", "ring"], "no such algorithm keeps order rank");
+    refuses(
+        &["all_reduce", "--order", "rank", "--algorithm", "ring"],
+        "no such algorithm keeps order rank",
+    );
     refuses(&["broadcast", "-r", "8"], "--root is 8, there are ranks 0 to 7");
     refuses(&["all_reduce", "--trace", "x.json"], "name it with --algorithm and --encoding");
     refuses(
@@ -112,8 +136,17 @@ fn a_topology_can_be_written_changed_and_used() {
     let path = folder.path("half.toml");
     let text = oxccl(&["topo", "dgx-h100", "--toml"]).ok().out;
     let time = |topology: &str| {
-        let arguments =
-            ["all_reduce", "-t", topology, "--algorithm", "ring", "--encoding", "slots", "--sizes", "1G"];
+        let arguments = [
+            "all_reduce",
+            "-t",
+            topology,
+            "--algorithm",
+            "ring",
+            "--encoding",
+            "slots",
+            "--sizes",
+            "1G",
+        ];
         rows(&arguments)[0]["time_us"].as_f64().unwrap()
     };
     fs::write(&path, text.replace("gbps = 450.0", "gbps = 225.0")).unwrap();
@@ -129,7 +162,9 @@ fn a_topology_can_be_written_changed_and_used() {
 #[test]
 fn the_matrix_of_a_preset_has_a_legend() {
     let said = oxccl(&["topo", "dgx-a100"]).ok();
-    for expected in ["gpu0", "nvlink", "PIX", "SYS", "numa1", "300.00 GB/s, 240.00 of them for data"] {
+    for expected in
+        ["gpu0", "nvlink", "PIX", "SYS", "numa1", "300.00 GB/s, 240.00 of them for data"]
+    {
         assert!(said.out.contains(expected), "{expected}: {}", said.out);
     }
     let said = oxccl(&["topo"]).ok();
@@ -161,17 +196,48 @@ fn every_pair_of_local_ranks_is_measured_alone_and_at_once() {
 fn a_trace_has_every_step_of_every_rank() {
     let folder = Folder::new("trace");
     let path = folder.path("trace.json");
-    let arguments = ["sim", "all_reduce", "-t", "dgx-h100", "-g", "4", "--sizes", "64K", "--algorithm",
-        "ring", "--encoding", "slots", "--channels", "1", "--trace", &path];
+    let arguments = [
+        "sim",
+        "all_reduce",
+        "-t",
+        "dgx-h100",
+        "-g",
+        "4",
+        "--sizes",
+        "64K",
+        "--algorithm",
+        "ring",
+        "--encoding",
+        "slots",
+        "--channels",
+        "1",
+        "--trace",
+        &path,
+    ];
     let said = oxccl(&arguments).ok();
     assert!(said.err.contains("critical path, predicted"), "{}", said.err);
     let trace: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
-    let steps = oxccl(&["explain", "all_reduce", "-g", "4", "--algorithm", "ring", "--encoding", "slots", "--rank", "2", "-b", "64K"])
-        .ok()
-        .out
-        .lines()
-        .filter(|line| line.starts_with("  ") && line.trim_start().starts_with(|c: char| c.is_ascii_digit()))
-        .count();
+    let steps = oxccl(&[
+        "explain",
+        "all_reduce",
+        "-g",
+        "4",
+        "--algorithm",
+        "ring",
+        "--encoding",
+        "slots",
+        "--rank",
+        "2",
+        "-b",
+        "64K",
+    ])
+    .ok()
+    .out
+    .lines()
+    .filter(|line| {
+        line.starts_with("  ") && line.trim_start().starts_with(|c: char| c.is_ascii_digit())
+    })
+    .count();
     let events = trace["traceEvents"].as_array().unwrap();
     let of_rank = events.iter().filter(|event| event["ph"] == "X" && event["pid"] == 2);
     assert_eq!(of_rank.count(), steps);
@@ -181,7 +247,21 @@ fn a_trace_has_every_step_of_every_rank() {
 fn the_page_renders_and_plays_without_network() {
     let folder = Folder::new("page");
     let path = folder.path("page.html");
-    oxccl(&["sim", "all_reduce", "-t", "dgx-h100", "-b", "1K", "-e", "64M", "-f", "16", "--html", &path]).ok();
+    oxccl(&[
+        "sim",
+        "all_reduce",
+        "-t",
+        "dgx-h100",
+        "-b",
+        "1K",
+        "-e",
+        "64M",
+        "-f",
+        "16",
+        "--html",
+        &path,
+    ])
+    .ok();
     let text = fs::read_to_string(&path).unwrap();
     // It asks for nothing: it has no address, and its policy forbids to load any.
     for address in ["http:", "https:", "//www", "src=", "@import", "url(h"] {
@@ -217,7 +297,11 @@ fn chromium() -> Option<PathBuf> {
 fn dom(chromium: &Path, folder: &Folder, address: &str) -> String {
     let output = Command::new(chromium)
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
-        .args(["--host-resolver-rules=MAP * ~NOTFOUND", "--virtual-time-budget=30000", "--dump-dom"])
+        .args([
+            "--host-resolver-rules=MAP * ~NOTFOUND",
+            "--virtual-time-budget=30000",
+            "--dump-dom",
+        ])
         .arg(format!("--user-data-dir={}", folder.path("profile")))
         .arg(address)
         .output()

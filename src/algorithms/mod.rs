@@ -195,13 +195,7 @@ impl Entry {
         (period > 0).then_some(period)
     }
 
-    fn built(
-        &self,
-        collective: Collective,
-        order: Order,
-        slots: Slots,
-        whose: Whose,
-    ) -> Schedule {
+    fn built(&self, collective: Collective, order: Order, slots: Slots, whose: Whose) -> Schedule {
         debug_assert!(self.ordered || order == Order::Any);
         (self.build)(&Request { collective, encoding: self.encoding, order, slots, whose })
     }

@@ -60,11 +60,9 @@ impl Turn {
             Operand::PeerSlot { link, message } => {
                 Operand::PeerSlot { link: self.link(link), message }
             }
-            Operand::Window { peer, buffer, chunk } => Operand::Window {
-                peer: self.rank(peer),
-                buffer,
-                chunk: self.chunk(buffer, chunk),
-            },
+            Operand::Window { peer, buffer, chunk } => {
+                Operand::Window { peer: self.rank(peer), buffer, chunk: self.chunk(buffer, chunk) }
+            }
             Operand::Tokens => Operand::Tokens,
             Operand::PeerTokens(peer) => Operand::PeerTokens(self.rank(peer)),
         }

@@ -13,8 +13,8 @@ pub use builder::{RankBuilder, Slots};
 pub(crate) use builder::{Read, Write};
 pub use instruction::{Buffer, Flag, Instruction, Link, Operand, Source, Tree};
 pub use layout::{Extent, Layout, RankLayout};
-pub(crate) use lower::{PART_BYTES, part_bytes, size_bytes};
 pub use lower::{Lowering, Program, lower};
+pub(crate) use lower::{PART_BYTES, part_bytes, size_bytes};
 pub use oxccl_kernels::format::Lane;
 
 use crate::collective::Collective;

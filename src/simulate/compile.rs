@@ -22,10 +22,21 @@ const COMPARED: u64 = 128 << 20;
 /// One instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    Wait { counter: u32, value: i32 },
-    Signal { counter: u32, value: i32 },
+    Wait {
+        counter: u32,
+        value: i32,
+    },
+    Signal {
+        counter: u32,
+        value: i32,
+    },
     /// `first` counts within the rank's accesses.
-    Move { first: u32, sources: u16, destinations: u16, length: u32 },
+    Move {
+        first: u32,
+        sources: u16,
+        destinations: u16,
+        length: u32,
+    },
 }
 
 /// An operand.
@@ -273,7 +284,9 @@ impl Compiler<'_> {
                 return Err(SimulationError::TooLarge {
                     instructions: expected,
                     limit: LIMIT,
-                    remedy: "choose fewer ranks, or an algorithm with fewer steps or with ranks alike".into(),
+                    remedy:
+                        "choose fewer ranks, or an algorithm with fewer steps or with ranks alike"
+                            .into(),
                 });
             }
         }

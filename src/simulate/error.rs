@@ -35,7 +35,9 @@ pub enum SimulationError {
         peer: usize,
     },
     /// An instruction that no executor takes.
-    #[error("rank {rank}, step {step} has {operands} operands, and an instruction has at most {limit}")]
+    #[error(
+        "rank {rank}, step {step} has {operands} operands, and an instruction has at most {limit}"
+    )]
     Operands {
         /// The rank.
         rank: usize,
@@ -47,7 +49,9 @@ pub enum SimulationError {
         limit: usize,
     },
     /// Too much to be held in memory.
-    #[error("about {instructions} instructions are more than the {limit} that are simulated at once: {remedy}")]
+    #[error(
+        "about {instructions} instructions are more than the {limit} that are simulated at once: {remedy}"
+    )]
     TooLarge {
         /// How many there would be.
         instructions: u64,

@@ -145,7 +145,11 @@ impl<'a> Machine<'a> {
         }
         loop {
             let Some(step) = steps.get(self.processes[at].step as usize) else {
-                if self.end_round(at) { continue } else { return Ok(()) };
+                if self.end_round(at) {
+                    continue;
+                } else {
+                    return Ok(());
+                };
             };
             let went = match *step {
                 Step::Wait { counter, value } => self.wait(at, counter, value),
@@ -237,8 +241,7 @@ impl<'a> Machine<'a> {
             (&accesses[first..split], &accesses[split..split + destinations as usize]);
         let mut cause = self.processes[at].last_event;
         for source in sources.iter().filter(|source| source.kind == AccessKind::LlSlot) {
-            let wanted =
-                self.base(at, source.counter, false) + i64::from(source.message) + 1;
+            let wanted = self.base(at, source.counter, false) + i64::from(source.message) + 1;
             let Some(signal) = self.raised(at, source.counter, wanted) else {
                 self.park(at, source.counter);
                 return Went::Parked;
@@ -260,8 +263,7 @@ impl<'a> Machine<'a> {
         self.announce(at, destinations, finish, event);
         let ways = &self.compiled.ways;
         self.processes[at].posts = destinations.iter().any(|to| {
-            matches!(to.kind, AccessKind::Send | AccessKind::SendLl)
-                && ways[to.way as usize].posted
+            matches!(to.kind, AccessKind::Send | AccessKind::SendLl) && ways[to.way as usize].posted
         });
         self.events += 1;
         self.processes[at].step += 1;
@@ -459,8 +461,7 @@ impl<'a> Machine<'a> {
         let bundle: &Bundle = &self.compiled.bundles[process.bundle as usize];
         // The last round that is run is the call's last.
         let rounds: Rounds = self.compiled.rounds;
-        let round =
-            if process.round + 1 == self.rounds { rounds.count - 1 } else { process.round };
+        let round = if process.round + 1 == self.rounds { rounds.count - 1 } else { process.round };
         let one = rounds.len_bytes(bundle.parts[length as usize], round) as u64;
         Bytes { one, total: one * bundle.channels as u64, channels: bundle.channels as u64 }
     }
@@ -491,8 +492,7 @@ impl<'a> Machine<'a> {
                 let sources = &accesses[first as usize..first as usize + sources as usize];
                 let missing = |source: &&Access| {
                     source.kind == AccessKind::LlSlot
-                        && self.counters[self.counter_index(at, source.counter)].waiter
-                            == at as u32
+                        && self.counters[self.counter_index(at, source.counter)].waiter == at as u32
                 };
                 let source = sources.iter().find(missing)?;
                 (source.counter, 0, Some(source.message))

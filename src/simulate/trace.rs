@@ -65,9 +65,7 @@ impl Trace {
         let links_pid = self.events.iter().map(|event| event.rank + 1).max().unwrap_or(0);
         let critical: std::collections::HashSet<usize> =
             self.critical_path.segments.iter().map(|segment| segment.event).collect();
-        let name = |pid: usize, name: String| {
-            json!({"name": "process_name", "ph": "M", "pid": pid, "args": {"name": name}})
-        };
+        let name = |pid: usize, name: String| json!({"name": "process_name", "ph": "M", "pid": pid, "args": {"name": name}});
         let mut all: Vec<Value> =
             (0..links_pid).map(|rank| name(rank, format!("rank {rank}"))).collect();
         all.push(name(links_pid, "links".into()));

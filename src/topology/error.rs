@@ -25,7 +25,9 @@ pub enum TopologyError {
         remedy: String,
     },
     /// No such preset.
-    #[error("{name:?} is no topology; there are {known}, or the path of a file that ends with .toml")]
+    #[error(
+        "{name:?} is no topology; there are {known}, or the path of a file that ends with .toml"
+    )]
     NoPreset {
         /// What was asked for.
         name: String,

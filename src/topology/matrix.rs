@@ -73,7 +73,13 @@ impl Topology {
     fn other_end(&self, connection: &Connection, at: usize) -> Option<usize> {
         let [a, b] = &connection.between;
         let name = &self.parts[at].name;
-        let other = if a == name { b } else if b == name { a } else { return None };
+        let other = if a == name {
+            b
+        } else if b == name {
+            a
+        } else {
+            return None;
+        };
         self.parts.iter().position(|part| part.name == *other)
     }
 

@@ -94,8 +94,11 @@ impl Network {
                 inside.push(path);
             }
         }
-        let outside =
-            if ranks > per_node { graph.ways_out(&used)? } else { vec![Default::default(); per_node] };
+        let outside = if ranks > per_node {
+            graph.ways_out(&used)?
+        } else {
+            vec![Default::default(); per_node]
+        };
         let fabric = topology.fabric.as_ref();
         let kind = |&part: &usize| {
             let kind = topology.parts[part].kind.as_deref().unwrap_or_default();

@@ -269,8 +269,7 @@ impl Builder {
     }
 
     fn fabric(mut self, link: &str, message_ns: f64) -> Topology {
-        self.topology.fabric =
-            Some(Fabric { link: link.to_string(), message_ns, reduces: false });
+        self.topology.fabric = Some(Fabric { link: link.to_string(), message_ns, reduces: false });
         self.topology
     }
 }

@@ -80,7 +80,10 @@ fn what_is_wrong_in_a_file_is_named_with_key_and_remedy() {
         Topology::parse(&changed, "my.toml").unwrap_err().to_string()
     };
     let unknown = error("link = \"upi\"", "link = \"upx\"");
-    assert!(unknown.starts_with("my.toml: connections[0].link names the link \"upx\""), "{unknown}");
+    assert!(
+        unknown.starts_with("my.toml: connections[0].link names the link \"upx\""),
+        "{unknown}"
+    );
     assert!(unknown.contains("use one of: ib, nvlink, pcie, upi"), "{unknown}");
     let key = error("latency_ns", "latency");
     assert!(key.starts_with("my.toml") && key.contains("unknown field `latency`"), "{key}");

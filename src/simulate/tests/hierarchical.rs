@@ -1,7 +1,9 @@
 //! An all-reduce over two nodes in which no adapter waits for the switch for long: what the ceiling is compared with.
 
 use crate::collective::{Collective, Kind};
-use crate::schedule::{Chunking, Lane, Link, Operand, RankBuilder, Read, SLOTS, Schedule, Tree, Write};
+use crate::schedule::{
+    Chunking, Lane, Link, Operand, RankBuilder, Read, SLOTS, Schedule, Tree, Write,
+};
 
 /// Ranks of a node.
 const LOCAL: usize = 8;
@@ -28,7 +30,8 @@ pub(super) fn two_nodes() -> Schedule {
 fn list(b: &mut RankBuilder, node: usize, local: usize) {
     let link = |node: usize, local: usize| Link { peer: node * LOCAL + local, lane: Lane::Slots };
     let across = link(1 - node, local);
-    let (next, previous) = (link(node, (local + 1) % LOCAL), link(node, (local + LOCAL - 1) % LOCAL));
+    let (next, previous) =
+        (link(node, (local + 1) % LOCAL), link(node, (local + LOCAL - 1) % LOCAL));
     let chunk = |half: usize, local: usize| half * LOCAL + local % LOCAL;
     let (theirs, ours) = (1 - node, node);
     // The half that the other node finishes comes first, so that it crosses while ours is reduced.

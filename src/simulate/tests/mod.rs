@@ -46,7 +46,11 @@ impl Case {
         self
     }
 
-    fn layout(&self, input: crate::schedule::Chunking, output: crate::schedule::Chunking) -> Layout {
+    fn layout(
+        &self,
+        input: crate::schedule::Chunking,
+        output: crate::schedule::Chunking,
+    ) -> Layout {
         let whole = matches!(
             self.collective.kind,
             Kind::AllReduce | Kind::Broadcast | Kind::Reduce | Kind::SendRecv
@@ -234,7 +238,8 @@ fn a_switch_that_reduces_carries_each_byte_once() {
     let (push, windows) = (Algorithm::TwoShotPush, Encoding::Windows);
     let (plain, switched) =
         (case().run(push, windows), case().with(|o| o.in_network = true).run(push, windows));
-    let relative = |prediction: &Prediction, name| link_bytes(prediction, name) as f64 / bytes as f64;
+    let relative =
+        |prediction: &Prediction, name| link_bytes(prediction, name) as f64 / bytes as f64;
     // 7/8 are read by others and 7/8 written to others; with the switch all is read once (but for the own part) and an eighth written.
     assert!((relative(&plain, "gpu0>nvswitch nvlink") - 14.0 / 8.0).abs() < 1e-3);
     assert!((relative(&switched, "gpu0>nvswitch nvlink") - 1.0).abs() < 1e-3);
@@ -257,9 +262,11 @@ fn a_switch_that_reduces_carries_each_byte_once() {
 fn ranks_that_wait_for_each_other_are_named() {
     let link = |peer| Link { peer, lane: Lane::Slots };
     let wait = |peer| Instruction::Wait { flag: Flag::Tail(link(peer)), value: 1 };
-    let mut schedule = find(Kind::AllReduce, Algorithm::Ring, Encoding::Slots)
-        .unwrap()
-        .schedule(Collective::new(Kind::AllReduce, 3), Order::Any, SLOTS);
+    let mut schedule = find(Kind::AllReduce, Algorithm::Ring, Encoding::Slots).unwrap().schedule(
+        Collective::new(Kind::AllReduce, 3),
+        Order::Any,
+        SLOTS,
+    );
     // Everybody waits for what nobody has sent yet.
     for (rank, list) in schedule.ranks.iter_mut().enumerate() {
         list.insert(0, wait((rank + 2) % 3));
@@ -276,9 +283,11 @@ fn ranks_that_wait_for_each_other_are_named() {
 
 #[test]
 fn an_ll_message_that_never_comes_is_a_deadlock_too() {
-    let mut schedule = find(Kind::AllGather, Algorithm::Direct, Encoding::Ll)
-        .unwrap()
-        .schedule(Collective::new(Kind::AllGather, 2), Order::Any, SLOTS);
+    let mut schedule = find(Kind::AllGather, Algorithm::Direct, Encoding::Ll).unwrap().schedule(
+        Collective::new(Kind::AllGather, 2),
+        Order::Any,
+        SLOTS,
+    );
     schedule.ranks[1].clear();
     let case = Case::new("dgx-h100", Kind::AllGather, 2, 1 << 10);
     let subject = Subject::schedule(&schedule).unwrap();
@@ -329,8 +338,13 @@ fn lengths_channels_and_rounds_are_those_of_the_lowered_program() {
                 tile_bytes: tile,
                 stream: false,
             };
-            let options =
-                Options { channels, tile_bytes: tile, trace: true, bundles: Some(64), ..Options::default() };
+            let options = Options {
+                channels,
+                tile_bytes: tile,
+                trace: true,
+                bundles: Some(64),
+                ..Options::default()
+            };
             let network = Network::new(&preset("dgx-h100").unwrap(), ranks, None).unwrap();
             let subject = Subject::schedule(&schedule).unwrap();
             let prediction = simulate(&subject, &layout, &network, &options).unwrap();
@@ -394,7 +408,8 @@ fn the_critical_path_is_as_long_as_the_call() {
                 let sum = path.launch_ns + path.steps_ns + path.latency_ns;
                 let ratio = sum / prediction.time_ns;
                 assert!((ratio - 1.0).abs() < 1e-6, "{topology} {entry:?}: {path:?}");
-                let starts: Vec<f64> = path.segments.iter().map(|segment| segment.start_ns).collect();
+                let starts: Vec<f64> =
+                    path.segments.iter().map(|segment| segment.start_ns).collect();
                 assert!(starts.is_sorted(), "{starts:?}");
             }
         }
@@ -486,4 +501,3 @@ proptest! {
         prop_assert!(two >= one * 0.999, "{entry:?} {ranks} {log}: {one} {two}");
     }
 }
-

@@ -24,10 +24,10 @@ use crate::launch::{Job, launch};
 use crate::machine::{self, Probe};
 pub(crate) use args::BenchOptions;
 pub(crate) use case::{Case, Shape};
-pub(crate) use report::{CSV_COLUMNS, Row, csv_line, digits, rounded};
-pub(crate) use sizes::{Step, progression};
 use output::Output;
 use rank::Comms;
+pub(crate) use report::{CSV_COLUMNS, Row, csv_line, digits, rounded};
+pub(crate) use sizes::{Step, progression};
 
 /// Ranks where nothing says how many.
 const RANKS: usize = 2;

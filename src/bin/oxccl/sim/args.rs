@@ -143,8 +143,7 @@ impl SimOptions {
         let ranks = self.ranks.unwrap_or(topology.nodes * per_node);
         let network = Network::new(&topology, ranks, self.per_node)?;
         self.check(ranks)?;
-        let case =
-            Case { kind: self.kind, data_type: self.datatype, op: self.op, root: self.root };
+        let case = Case { kind: self.kind, data_type: self.datatype, op: self.op, root: self.root };
         let study = Study {
             collective: self.collective(ranks),
             order: self.order,

@@ -70,7 +70,9 @@ fn crossovers(study: &Study, sweep: &Sweep) -> Vec<Value> {
         let (low, high) = (study.sizes[size - 1], study.sizes[size]);
         let bytes = crossing(sweep, before, after, size).unwrap_or((low * high) as f64);
         let names = [before, after].map(|at| name(study.entries[at]));
-        found.push(json!({"from": names[0], "to": names[1], "bytes": bytes, "between": [low, high]}));
+        found.push(
+            json!({"from": names[0], "to": names[1], "bytes": bytes, "between": [low, high]}),
+        );
     }
     found
 }

@@ -39,8 +39,7 @@ pub(super) fn json(study: &Study, sweep: &Sweep) -> String {
 
 pub(super) fn csv(study: &Study, sweep: &Sweep) -> String {
     let heading = format!("{},predicted,topology", CSV_COLUMNS.join(","));
-    let line =
-        |point: &Point| format!("{},true,{}", csv_line(&point.row), study.topology.name);
+    let line = |point: &Point| format!("{},true,{}", csv_line(&point.row), study.topology.name);
     std::iter::once(heading).chain(points(sweep).map(line)).collect::<Vec<_>>().join("\n")
 }
 

@@ -94,8 +94,7 @@ fn prove(study: &Study, entry: &Entry) -> Result<(), Failure> {
         return Ok(());
     }
     let schedule = entry.schedule(study.collective, study.order, SLOTS);
-    oxccl::verify::verify(schedule, study.order, entry.in_place)
-        .map_err(SimulationError::from)?;
+    oxccl::verify::verify(schedule, study.order, entry.in_place).map_err(SimulationError::from)?;
     Ok(())
 }
 

@@ -51,16 +51,21 @@ pub(super) fn main(ranks: Option<usize>) -> Result<(), Failure> {
     let found = results.into_iter().collect::<Result<Vec<Found>, Failure>>()?;
     println!("# {}, {} usable cores", machine::cpu_model(), cores.len());
     if ranks > cores.len() {
-        println!("# {ranks} ranks share {} cores: latencies are those of the scheduler", cores.len());
+        println!(
+            "# {ranks} ranks share {} cores: latencies are those of the scheduler",
+            cores.len()
+        );
     }
     println!("# from the rank at the left to the rank on top; best of {REPEATS}, send/recv");
     for (what, of) in [("alone", 0), ("all pairs at once", 1)] {
         print_matrix(&format!("latency of 8 bytes, one way, {what} (ns)"), &found, |found, to| {
             format!("{:.0}", found.passages[of][to].latency_ns)
         });
-        print_matrix(&format!("bandwidth of {} MiB, {what} (GB/s)", BYTES >> 20), &found, |found, to| {
-            format!("{:.2}", found.passages[of][to].gbps)
-        });
+        print_matrix(
+            &format!("bandwidth of {} MiB, {what} (GB/s)", BYTES >> 20),
+            &found,
+            |found, to| format!("{:.2}", found.passages[of][to].gbps),
+        );
     }
     Ok(())
 }
@@ -90,11 +95,7 @@ fn of_rank(comm: &Communicator, core: Option<usize>) -> Result<Found, Failure> {
         machine::pin_to(core).map_err(Failure::system("pinning a rank to a core"))?;
     }
     let (rank, ranks) = (comm.rank(), comm.world());
-    let mut meter = Meter {
-        comm,
-        small: comm.alloc::<u8>(8)?,
-        large: comm.alloc::<u8>(BYTES)?,
-    };
+    let mut meter = Meter { comm, small: comm.alloc::<u8>(8)?, large: comm.alloc::<u8>(BYTES)? };
     meter.large.fill(1);
     let mut alone = vec![Passage::default(); ranks];
     for from in 0..ranks {

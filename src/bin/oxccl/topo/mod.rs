@@ -57,7 +57,10 @@ pub(crate) fn main(options: &TopoOptions) -> Result<(), Failure> {
     let kinds: Vec<&str> = topology.links.keys().map(String::as_str).collect();
     let named = |relation: &Relation| matches!(relation, Relation::Linked(_));
     if matrix.relations.iter().flatten().any(named) {
-        println!("  other  a link of this kind, directly or through a switch: {}", kinds.join(", "));
+        println!(
+            "  other  a link of this kind, directly or through a switch: {}",
+            kinds.join(", ")
+        );
     }
     println!("\nlinks, one direction, without contention");
     for (name, kind) in &topology.links {
