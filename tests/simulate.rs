@@ -244,6 +244,30 @@ fn a_trace_has_every_step_of_every_rank() {
 }
 
 #[test]
+fn the_documented_predictions_are_those_of_the_simulator() {
+    let text =
+        fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/simulator.md")).unwrap();
+    let predicted = |topology: &str, size: &str, more: &[&str]| {
+        let found = rows(&[&["all_reduce", "-t", topology, "--sizes", size], more].concat());
+        assert_eq!(found.len(), 1);
+        found[0]["busbw_gbps"].as_f64().unwrap()
+    };
+    let ring = ["--algorithm", "ring", "--encoding", "slots"];
+    for (machine, topology, size, text_size) in [
+        ("8 H100", "dgx-h100", "1G", "1 GiB"),
+        ("8 H100", "dgx-h100", "8G", "8 GiB"),
+        ("8 A100", "dgx-a100", "1G", "1 GiB"),
+        ("8 A100", "dgx-a100", "8G", "8 GiB"),
+    ] {
+        let found = predicted(topology, size, &ring);
+        let row = format!("| {machine}, ring all-reduce, {text_size} | {found:.1} |");
+        assert!(text.contains(&row), "{row}");
+    }
+    let switched = predicted("dgx-h100", "1G", &["--algorithm", "two_shot_push", "--in-network"]);
+    assert!(text.contains(&format!("would reach {switched:.0} GB/s at 1 GiB")), "{switched}");
+}
+
+#[test]
 fn the_page_renders_and_plays_without_network() {
     let folder = Folder::new("page");
     let path = folder.path("page.html");
