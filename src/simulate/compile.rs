@@ -140,12 +140,14 @@ pub(super) fn compile(
     if ranks != network.ranks() {
         return Err(SimulationError::Ranks { schedule: ranks, network: network.ranks() });
     }
+    let longest = [Buffer::Input, Buffer::Output].map(|buffer| layout.largest_of(buffer));
     let new = |simulated: usize| Compiler {
         subject,
         layout,
         network,
         simulated,
         element_bytes: options.element_bytes,
+        longest,
         numbers: HashMap::new(),
         ways_by_pair: HashMap::new(),
         lengths: HashMap::new(),
@@ -262,6 +264,8 @@ struct Compiler<'a> {
     /// Ranks that are simulated; the others are found modulo this.
     simulated: usize,
     element_bytes: usize,
+    /// The longest chunk of inputs, and of outputs.
+    longest: [usize; 2],
     numbers: HashMap<(u32, u32, Lane), u32>,
     ways_by_pair: HashMap<(u32, u32), u32>,
     lengths: HashMap<Length, u32>,
@@ -408,7 +412,7 @@ impl Compiler<'_> {
             Operand::Slot { .. } | Operand::PeerSlot { .. } => return None,
         };
         let elements = if self.simulated < self.subject.collective.ranks {
-            self.layout.largest_of(buffer)
+            self.longest[buffer as usize]
         } else {
             self.layout.extent(rank, buffer, chunk).count
         };
