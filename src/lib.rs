@@ -49,6 +49,7 @@ pub use element::{
     is_integer,
 };
 pub use error::Error;
+pub use oxccl_kernels::TracedStep;
 pub use oxccl_transports::{Cause, UniqueId};
 pub use stream::{OnStream, Stream};
 pub use work::Work;

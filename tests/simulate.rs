@@ -343,3 +343,50 @@ fn skipped(name: &str, why: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr(), "skipped: {name}: {why}");
 }
+
+#[test]
+fn traces_of_a_real_run_and_of_a_prediction_have_the_same_steps() {
+    let folder = Folder::new("both");
+    let (real, predicted) = (folder.path("real.json"), folder.path("predicted.json"));
+    let pinned = ["--algorithm", "ring", "--encoding", "slots", "--channels", "1", "-g", "3"];
+    let bench = [
+        "bench",
+        "all_reduce",
+        "-b",
+        "1M",
+        "-e",
+        "1M",
+        "-n",
+        "2",
+        "--repeats",
+        "1",
+        "--no-probe",
+        "--trace",
+        &real,
+    ];
+    oxccl(&[&bench[..], &pinned].concat()).ok();
+    let sim = ["sim", "all_reduce", "-t", "host", "--sizes", "1M", "--trace", &predicted];
+    oxccl(&[&sim[..], &pinned].concat()).ok();
+    let steps = |path: &str| {
+        let trace: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+        let events = trace["traceEvents"].as_array().unwrap().clone();
+        let mut steps: Vec<String> = events
+            .iter()
+            .filter(|event| event["ph"] == "X" && event["pid"].as_u64() < Some(3))
+            .map(|event| {
+                let args = &event["args"];
+                format!(
+                    "{} {} {} {} {}",
+                    event["pid"], event["tid"], args["round"], args["step"], event["name"]
+                )
+            })
+            .collect();
+        steps.sort();
+        steps
+    };
+    let real = steps(&real);
+    assert!(real.len() > 100, "{}", real.len());
+    assert_eq!(real, steps(&predicted));
+    let many = ["bench", "all_reduce", "-o", "all", "--trace", "x.json"];
+    assert!(oxccl(&many).err.contains("--trace shows one call"));
+}

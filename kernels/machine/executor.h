@@ -17,6 +17,7 @@
 #ifndef __CUDACC__
 #include "short_host.h"
 #endif
+#include "trace_host.h"
 
 namespace oxccl {
 inline namespace OXCCL_ISA {
@@ -170,6 +171,7 @@ OXCCL_INLINE bool run_rounds(Machine& machine, const Reducer& reducer, View* vie
     for (uint32_t i = 0; i < entry.instructions; ++i) {
       const Instruction& instruction = tables.instructions[i];
       machine.step = instruction.step;
+      OXCCL_TRACED_STEP(round, instruction.step);
       if (instruction.opcode == OPCODE_WAIT) {
         if (!run_wait(machine, instruction)) return false;
       } else if (instruction.opcode == OPCODE_SIGNAL) {

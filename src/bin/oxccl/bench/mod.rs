@@ -13,6 +13,7 @@ mod rank;
 mod report;
 mod sample;
 mod sizes;
+mod trace;
 
 use std::time::Duration;
 
@@ -71,8 +72,9 @@ fn as_rank(options: &BenchOptions, environment: &Environment) -> Result<(), Fail
     // Before the ranks meet: the others then wait without using a core.
     let output = if rank == 0 { Some(first_output(options, world)) } else { None };
     bind(options, local_rank, local_world)?;
-    let comms = meet(options)?;
-    rank::run(options, &comms, &mut output.unwrap_or_else(Output::silent))
+    let mut comms = meet(options)?;
+    rank::run(options, &comms, &mut output.unwrap_or_else(Output::silent))?;
+    trace::write(options, &mut comms)
 }
 
 /// Runs all ranks as threads.
@@ -87,8 +89,9 @@ fn as_threads(options: &BenchOptions) -> Result<(), Failure> {
             let output = first.take();
             scope.spawn(move || {
                 bind(options, control.rank(), ranks)?;
-                let comms = Comms { control, measured, _server: None };
-                rank::run(options, &comms, &mut output.unwrap_or_else(Output::silent))
+                let mut comms = Comms { control, measured, _server: None };
+                rank::run(options, &comms, &mut output.unwrap_or_else(Output::silent))?;
+                trace::write(options, &mut comms)
             })
         };
         let threads: Vec<_> = control.into_iter().zip(measured).map(start).collect();
