@@ -81,6 +81,16 @@ fn the_table_and_comma_separated_values_say_predicted() {
 }
 
 #[test]
+fn every_link_has_its_bytes_and_its_utilisation() {
+    let flags = ["--algorithm", "ring", "--encoding", "slots", "--sizes", "64M", "--links"];
+    let said = oxccl(&[&["sim", "all_gather", "-t", "dgx-a100"][..], &flags].concat()).ok();
+    let links: Vec<&str> = said.out.lines().filter(|line| line.ends_with(" nvlink")).collect();
+    assert_eq!(links.len(), 16, "{}", said.out);
+    // 7/8 of 64 MiB in each direction.
+    assert!(links.iter().all(|line| line.trim_start().starts_with("58720256 ")), "{}", said.out);
+}
+
+#[test]
 fn every_collective_can_be_predicted_on_every_preset() {
     let list = oxccl(&["topo", "--list"]).ok();
     let presets: Vec<&str> =

@@ -33,6 +33,7 @@ mod subject;
 #[cfg(test)]
 mod tests;
 mod trace;
+mod transfer;
 
 pub use error::SimulationError;
 pub use path::{CriticalPath, Segment};

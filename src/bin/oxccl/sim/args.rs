@@ -92,6 +92,9 @@ pub(crate) struct SimOptions {
     /// Writes a page with plots, a schedule to be played, and the links' timeline.
     #[arg(long, value_name = "FILE")]
     pub(super) html: Option<PathBuf>,
+    /// Prints what each link carries at the largest size; needs --algorithm and --encoding.
+    #[arg(long, conflicts_with_all = ["csv", "json"])]
+    pub(super) links: bool,
     /// Writes every step of the largest size, for Perfetto or chrome://tracing; needs --algorithm and --encoding.
     #[arg(long, value_name = "FILE")]
     pub(super) trace: Option<PathBuf>,
@@ -161,11 +164,13 @@ impl SimOptions {
             network,
             case,
         };
-        if self.trace.is_some() && study.entries.len() != 1 {
-            let text = "--trace shows one algorithm: name it with --algorithm and --encoding";
-            return Err(Failure::Usage(text.to_owned()));
+        let one = [("--trace", self.trace.is_some()), ("--links", self.links)];
+        match one.iter().find(|(_, asked)| *asked && study.entries.len() != 1) {
+            Some((flag, _)) => Err(Failure::Usage(format!(
+                "{flag} shows one algorithm: name it with --algorithm and --encoding"
+            ))),
+            None => Ok(study),
         }
-        Ok(study)
     }
 
     fn check(&self, ranks: usize) -> Result<(), Failure> {

@@ -34,6 +34,9 @@ pub(crate) fn main(options: &SimOptions) -> Result<(), Failure> {
     } else {
         print(report::table(&study, &sweep))?;
     }
+    if options.links {
+        print(report::links(&study, &sweep))?;
+    }
     if let Some(path) = &options.trace {
         let text = small::trace(&study)?;
         fs::write(path, text)

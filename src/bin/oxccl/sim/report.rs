@@ -28,8 +28,8 @@ pub(super) fn json(study: &Study, sweep: &Sweep) -> String {
             predicted: true,
             topology: &study.topology.name,
             in_network: study.in_network,
-            link: point.busiest.as_ref().map(|(name, _)| name.as_str()),
-            utilisation: point.busiest.as_ref().map(|(_, part)| *part),
+            link: point.links.first().map(|link| link.name.as_str()),
+            utilisation: point.links.first().map(|link| link.utilisation),
         };
         // Numbers and names only: this cannot fail.
         serde_json::to_string(&predicted).unwrap_or_default()
@@ -85,17 +85,36 @@ pub(super) fn table(study: &Study, sweep: &Sweep) -> String {
     text
 }
 
+/// What each link carries at the largest size of the only entry.
+pub(super) fn links(study: &Study, sweep: &Sweep) -> String {
+    let last = sweep.columns.iter().flatten().filter_map(|points| points.last()).next();
+    let (Some(point), Some(bytes)) = (last, study.sizes.last()) else { return String::new() };
+    let mut text = format!(
+        "#\n# links at {}, PREDICTED, of the simulated ranks\n# {:>16}  {:>11}  link\n",
+        Size(*bytes),
+        "bytes",
+        "utilisation"
+    );
+    for link in &point.links {
+        text +=
+            &format!("  {:>16}  {:>9.1} %  {}\n", link.bytes, link.utilisation * 100.0, link.name);
+    }
+    text
+}
+
 fn best(study: &Study, sweep: &Sweep, size: usize) -> String {
     let best = sweep.best(size).and_then(|at| Some((at, sweep.columns[at].as_ref()?)));
     let Some((at, points)) = best else { return "\n".to_owned() };
     let point = &points[size];
-    let busiest = point.busiest.as_ref();
+    let busiest = point.links.first();
     format!(
         "  {:>22}  {:>7}  {:>7}  {}\n",
         name(study.entries[at]),
         digits(point.row.algbw_gbps, 7),
         digits(point.row.busbw_gbps, 7),
-        busiest.map_or(String::new(), |(name, part)| format!("{name} {:.0} %", part * 100.0)),
+        busiest.map_or(String::new(), |link| {
+            format!("{} {:.0} %", link.name, link.utilisation * 100.0)
+        }),
     )
 }
 

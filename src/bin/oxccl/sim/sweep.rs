@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use oxccl::algorithms::Entry;
 use oxccl::schedule::{Layout, SLOTS};
-use oxccl::simulate::{Prediction, SimulationError, Statement, Subject, simulate};
+use oxccl::simulate::{LinkUse, Prediction, SimulationError, Statement, Subject, simulate};
 
 use super::args::{Study, name};
 use crate::bench::{Row, rounded};
@@ -26,8 +26,8 @@ pub(super) struct Sweep {
 /// One entry at one size.
 pub(super) struct Point {
     pub(super) row: Row,
-    /// The busiest link and how busy it is.
-    pub(super) busiest: Option<(String, f64)>,
+    /// What links carry, the busiest first.
+    pub(super) links: Vec<LinkUse>,
 }
 
 impl Sweep {
@@ -131,8 +131,7 @@ fn point(study: &Study, entry: &Entry, bytes: usize, prediction: &Prediction) ->
         launches: 1,
         calls: 1,
     };
-    let busiest = prediction.links.first().map(|link| (link.name.clone(), link.utilisation));
-    Point { row, busiest }
+    Point { row, links: prediction.links.clone() }
 }
 
 /// How ranks were simulated; entries may differ.
