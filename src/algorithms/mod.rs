@@ -189,7 +189,7 @@ impl Entry {
         self.built(collective, order, slots, Whose::Rank(rank))
     }
 
-    /// After how many ranks the instructions repeat, turned by as many ranks, where the algorithm is made so ([`Request::rotational`]).
+    /// After how many ranks the instructions repeat, turned by as many ranks, where the algorithm is made so.
     pub fn period(&self, collective: Collective, order: Order, slots: Slots) -> Option<usize> {
         let period = self.built(collective, order, slots, Whose::Period).ranks.len();
         (period > 0).then_some(period)
