@@ -485,11 +485,9 @@ fn merge(compiler: &mut Compiler<'_>, programs: &mut Programs) {
         for step in steps {
             let &Step::Move { first, sources, .. } = step else { continue };
             let mut switches = HashSet::new();
-            for access in &accesses[first as usize..first as usize + sources as usize] {
-                let switch = compiler.ways[access.way as usize].switch;
-                let Some((_, switch)) = switch.filter(|_| access.kind == AccessKind::Slot) else {
-                    continue;
-                };
+            let sources = &accesses[first as usize..first as usize + sources as usize];
+            for access in sources.iter().filter(|access| access.kind == AccessKind::Slot) {
+                let Some((_, switch)) = compiler.ways[access.way as usize].switch else { continue };
                 if !switches.insert(switch) {
                     merged.insert((access.counter, access.message));
                 }

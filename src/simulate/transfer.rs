@@ -91,11 +91,14 @@ impl Machine<'_> {
         counted.clear();
         let mut stored = None;
         for destination in destinations {
-            let way = &compiled.ways[destination.way as usize];
-            if destination.kind == AccessKind::Local || way.posted {
+            let way = match destination.kind {
+                AccessKind::Local => None,
+                _ => Some(&compiled.ways[destination.way as usize]),
+            };
+            let Some(way) = way.filter(|way| !way.posted) else {
                 local += bytes.on(destination.kind);
                 continue;
-            }
+            };
             let shared = destination.merges(way.switch, self.merges(), &mut counted);
             let first = shared.map_or(0, |(split, _)| split);
             let last = match (destination.merged, way.switch) {
@@ -157,8 +160,11 @@ impl Machine<'_> {
         self.recorder.iter_mut().for_each(|recorder| recorder.continues(Some(event)));
         let mut counted = Vec::new();
         for to in &accesses[first..first + *destinations as usize] {
+            if !matches!(to.kind, AccessKind::Send | AccessKind::SendLl) {
+                continue;
+            }
             let way = &compiled.ways[to.way as usize];
-            if !matches!(to.kind, AccessKind::Send | AccessKind::SendLl) || !way.posted {
+            if !way.posted {
                 continue;
             }
             let shared = to.merges(way.switch, self.merges(), &mut counted);

@@ -261,6 +261,19 @@ fn a_switch_that_reduces_carries_each_byte_once() {
 }
 
 #[test]
+fn one_rank_alone_copies_to_itself() {
+    for in_network in [false, true] {
+        for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::SendRecv) {
+            let case = Case::new("dgx-h100", kind, 1, 1 << 20).with(|o| o.in_network = in_network);
+            for (entry, prediction) in every_entry(&case) {
+                let known = prediction.links.iter().all(|link| link.name == "gpu0>memory");
+                assert!(known && prediction.time_ns >= 3000.0, "{entry:?} {:?}", prediction.links);
+            }
+        }
+    }
+}
+
+#[test]
 fn ranks_that_wait_for_each_other_are_named() {
     let link = |peer| Link { peer, lane: Lane::Slots };
     let wait = |peer| Instruction::Wait { flag: Flag::Tail(link(peer)), value: 1 };
