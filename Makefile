@@ -1,11 +1,12 @@
 # The commands a user needs. Each sets up what is missing first; doing so twice does no work again.
-.PHONY: help bench test bench-peers sanitize loom lint doc
+.PHONY: help bench test bench-peers sanitize aarch64 loom lint doc
 
 help:
 	@echo "make bench        an AllReduce sweep over 2 local ranks, checked, as a table"
 	@echo "make test         every test"
 	@echo "make bench-peers  the same sweeps beside Open MPI, MPICH and Gloo, as one table"
 	@echo "make sanitize     the executor under ThreadSanitizer and AddressSanitizer"
+	@echo "make aarch64      the host executor's tests under qemu-user, cross-compiled"
 	@echo "make loom         model-checks what threads share"
 	@echo "make lint         format and clippy, warnings denied"
 	@echo "make doc          the API documentation, warnings denied"
@@ -25,6 +26,6 @@ sanitize:
 	@tools/setup
 	@tools/sanitize
 
-loom lint doc:
+aarch64 loom lint doc:
 	@tools/setup
 	@tools/$@

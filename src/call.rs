@@ -8,7 +8,7 @@ use crate::schedule::size_bytes;
 use std::sync::Arc;
 
 /// Elements in memory, without a type or a borrow.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
     /// The first element.
     pub address: *mut u8,
@@ -19,6 +19,30 @@ pub struct Memory {
 impl Memory {
     /// No elements: for the argument that this rank's part in a rooted call does not use.
     pub const NONE: Memory = Memory { address: std::ptr::null_mut(), count: 0 };
+}
+
+/// All that a call with equal parts is made from. A call with the arguments of the one before needs no second check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub(crate) collective: Collective,
+    pub(crate) data_type: DataType,
+    pub(crate) op: OpKind,
+    pub(crate) factor_bits: u64,
+    pub(crate) input: Memory,
+    pub(crate) output: Memory,
+}
+
+impl Asked {
+    #[inline]
+    pub(crate) fn new<T: Element>(
+        collective: Collective,
+        input: Memory,
+        output: Memory,
+        op: ReduceOp<T>,
+    ) -> Asked {
+        let (data_type, factor_bits) = (T::DATA_TYPE, op.factor_bits());
+        Asked { collective, data_type, op: op.kind(), factor_bits, input, output }
+    }
 }
 
 /// Counts that differ between ranks.
@@ -279,9 +303,37 @@ pub(crate) struct Described {
     pub(crate) factor_bits: u64,
     /// Number among the calls that all ranks make; 0 for send/recv.
     pub(crate) collective: u64,
+    /// A group of `key.count` calls; the rest of the key says nothing but `counts_hash`, which is the group's.
+    pub(crate) group: bool,
+    /// Where a group's words begin in the rank's heap.
+    pub(crate) words_offset: u64,
 }
 
+/// The bit of a record's first word that says it is a group.
+const GROUP: u64 = 1 << 34;
+
 impl Described {
+    /// A group.
+    pub(crate) fn group(order: Order, calls: usize, hash: u64, number: u64, at: u64) -> Described {
+        let key = Key {
+            kind: Kind::Barrier,
+            data_type: DataType::U8,
+            op: OpKind::Sum,
+            in_place: false,
+            windows: false,
+            root: 0,
+            receiver: 0,
+            count: calls as u64,
+            counts_hash: hash,
+        };
+        Described { key, order, factor_bits: 0, collective: number, group: true, words_offset: at }
+    }
+
+    /// One call.
+    pub(crate) fn call(key: Key, order: Order, factor_bits: u64) -> Described {
+        Described { key, order, factor_bits, collective: 0, group: false, words_offset: 0 }
+    }
+
     pub(crate) fn encode(&self) -> [u64; 6] {
         let key = &self.key;
         let what = u64::from(key.kind as u8)
@@ -289,9 +341,20 @@ impl Described {
             | u64::from(key.op as u8) << 16
             | u64::from(self.order as u8) << 24
             | u64::from(key.in_place) << 32
-            | u64::from(key.windows) << 33;
-        let roots = u64::from(key.root) | u64::from(key.receiver) << 32;
+            | u64::from(key.windows) << 33
+            | if self.group { GROUP } else { 0 };
+        let roots = match self.group {
+            true => self.words_offset,
+            false => u64::from(key.root) | u64::from(key.receiver) << 32,
+        };
         [what, key.count, roots, key.counts_hash, self.factor_bits, self.collective]
+    }
+
+    /// Gives the call its number, here and in its words.
+    #[inline]
+    pub(crate) fn number(&mut self, collective: u64, words: &mut [u64; 6]) {
+        self.collective = collective;
+        words[5] = collective;
     }
 
     /// `None` for words that no rank writes.
@@ -311,7 +374,9 @@ impl Described {
         };
         let order =
             [Order::Any, Order::Rank, Order::Tree].into_iter().find(|o| *o as u8 == byte(24))?;
-        Some(Described { key, order, factor_bits, collective })
+        let group = what & GROUP != 0;
+        let words_offset = if group { roots } else { 0 };
+        Some(Described { key, order, factor_bits, collective, group, words_offset })
     }
 
     /// The first thing in which two ranks' calls differ: its name, ours, theirs.
@@ -321,6 +386,18 @@ impl Described {
         };
         let place = |in_place: bool| if in_place { "in place" } else { "out of place" }.to_string();
         let (a, b) = (&self.key, &other.key);
+        if self.group || other.group {
+            let rows = [
+                ("the call", self.text(), other.text()),
+                ("order", self.order.to_string(), other.order.to_string()),
+                (
+                    "a bucket",
+                    format!("hash {:x}", a.counts_hash),
+                    format!("hash {:x}", b.counts_hash),
+                ),
+            ];
+            return rows.into_iter().find(|(_, ours, theirs)| ours != theirs);
+        }
         let rows = [
             ("the collective", a.kind.to_string(), b.kind.to_string()),
             ("the type", data_type_name(a.data_type).into(), data_type_name(b.data_type).into()),
@@ -341,6 +418,7 @@ impl Described {
     pub(crate) fn text(&self) -> String {
         let key = &self.key;
         match key.kind {
+            _ if self.group => format!("group of {} calls", key.count),
             Kind::Barrier => "barrier".into(),
             Kind::SendRecv => {
                 format!(
@@ -405,7 +483,7 @@ mod tests {
             count: 99,
             counts_hash: 7,
         };
-        let described = Described { key, order: Order::Tree, factor_bits: 5, collective: 12 };
+        let described = Described { collective: 12, ..Described::call(key, Order::Tree, 5) };
         let record = CallRecord { number: 12, words: described.encode() };
         assert_eq!(Described::decode(&record), Some(described));
         let other = Described { key: Key { count: 100, ..key }, ..described };

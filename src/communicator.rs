@@ -3,7 +3,7 @@
 mod collectives;
 mod start;
 
-use crate::call::{Call, Memory};
+use crate::call::{Asked, Call, Memory};
 use crate::collective::{Collective, Kind, Order};
 use crate::config::Pin;
 use crate::device::{DeviceBuffer, Heap, InFlight};
@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::gate::Gate;
 use crate::tune::Plan;
 use oxccl_kernels::TracedStep;
-use std::cell::{Cell, UnsafeCell};
+use std::cell::{Cell, RefCell, UnsafeCell};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,6 +32,8 @@ pub struct Communicator {
     heap: Arc<Heap>,
     /// Tickets issued to streams.
     issued: Cell<u64>,
+    /// Memory for the next group's calls.
+    calls: RefCell<Vec<Call>>,
 }
 
 /// What a communicator and its streams' workers share.
@@ -77,7 +79,14 @@ impl Communicator {
     fn from_engine(rank: usize, world: usize, engine: Engine) -> Communicator {
         let heap = engine.heap().clone();
         let shared = Shared { engine: UnsafeCell::new(engine), gate: Gate::new() };
-        Communicator { rank, world, shared: Arc::new(shared), heap, issued: Cell::new(0) }
+        Communicator {
+            rank,
+            world,
+            shared: Arc::new(shared),
+            heap,
+            issued: Cell::new(0),
+            calls: RefCell::default(),
+        }
     }
 
     /// This rank, from 0.
@@ -188,6 +197,28 @@ impl Communicator {
         unsafe { (*self.idle_engine()).run(call) }
     }
 
+    /// The list that groups are made in, emptied.
+    pub(crate) fn take_calls(&self) -> Vec<Call> {
+        let mut calls = self.calls.take();
+        calls.clear();
+        calls
+    }
+
+    /// Keeps the list for the next group.
+    pub(crate) fn give_calls(&self, calls: Vec<Call>) {
+        self.calls.replace(calls);
+    }
+
+    /// Runs a group in the calling thread.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Communicator::run`], for each call; no call's output overlaps another call's buffers.
+    pub(crate) unsafe fn run_group(&self, calls: &[Call]) -> Result<(), Error> {
+        // SAFETY: as in `run`.
+        unsafe { (*self.idle_engine()).run_group(calls) }
+    }
+
     /// Issues the next ticket to a stream.
     pub(crate) fn issue(&self) -> (Arc<Shared>, u64) {
         self.issued.set(self.issued.get() + 1);
@@ -223,9 +254,17 @@ impl Communicator {
         output: Memory,
         op: ReduceOp<T>,
     ) -> Result<(), Error> {
-        let call = Call::new(collective, self.rank, input, output, op)?;
-        // SAFETY: every caller passes memory of slices that it has borrowed for as long as this takes.
-        unsafe { self.run(&call) }
+        let engine = self.idle_engine();
+        let asked = Asked::new(collective, input, output, op);
+        // SAFETY: nobody else uses the engine (`idle_engine`), and every caller passes memory of slices that it has borrowed for as
+        // long as this takes.
+        unsafe {
+            if (*engine).has_just_run(&asked) {
+                return (*engine).run_again();
+            }
+            let call = Call::new(collective, self.rank, input, output, op)?;
+            (*engine).run_as(&call, asked)
+        }
     }
 }
 

@@ -2,7 +2,11 @@
 
 use crate::algorithms::{Algorithm, Encoding};
 use crate::collective::Order;
+use crate::custom::CustomSchedule;
+use crate::device::last_level_cache_bytes;
 use crate::error::Error;
+use crate::topology::Placement;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Most channels that a communicator can be configured for.
@@ -17,6 +21,10 @@ pub struct Config {
     pub order: Order,
     /// What the tuner must choose. `OXCCL_ALGORITHM`, `OXCCL_ENCODING`, `OXCCL_CHANNELS`; default: its own choice.
     pub pin: Pin,
+    /// So many consecutive ranks count as a node, for hierarchical algorithms. `OXCCL_RANKS_PER_NODE`; default: all ranks are on one.
+    pub ranks_per_node: Option<usize>,
+    /// A schedule of one's own, which carries out the calls of its collective. No variable.
+    pub schedule: Option<Arc<CustomSchedule>>,
     /// Most channels a call can use; staging memory is set up for these. `OXCCL_MAX_CHANNELS`; default 4, at most 64.
     pub max_channels: usize,
     /// The size of this rank's heap, out of which `comm.alloc` takes memory. Address space only: pages exist once allocated.
@@ -29,6 +37,9 @@ pub struct Config {
     /// Polls of a wait before it yields the processor. `OXCCL_SPINS`; default: 20,000 where every rank of this machine has a core of its
     /// own, otherwise 0.
     pub spins: Option<u32>,
+    /// Bytes of the last-level cache: calls over more memory than this write their outputs around it. `OXCCL_CACHE_BYTES`; default: what
+    /// the machine says.
+    pub cache_bytes: Option<usize>,
 }
 
 /// A choice that the tuner must make; `None` leaves it free.
@@ -48,11 +59,14 @@ impl Default for Config {
             timeout: Duration::from_secs(30),
             order: Order::Any,
             pin: Pin::default(),
+            ranks_per_node: None,
+            schedule: None,
             max_channels: 4,
             heap_bytes: 64 << 30,
             slot_bytes: 64 << 10,
             ll_slot_bytes: 4 << 10,
             spins: None,
+            cache_bytes: None,
         }
     }
 }
@@ -85,6 +99,9 @@ impl Config {
         config.pin.encoding =
             read(&lookup, "OXCCL_ENCODING", "ll, slots or windows", |t| t.parse().ok())?;
         config.pin.channels = read(&lookup, "OXCCL_CHANNELS", "a number", |t| t.parse().ok())?;
+        config.ranks_per_node = read(&lookup, "OXCCL_RANKS_PER_NODE", "a number above 0", |t| {
+            t.parse().ok().filter(|ranks| *ranks > 0)
+        })?;
         let number = |name, field: &mut usize| -> Result<(), Error> {
             if let Some(value) = read(&lookup, name, "a number", |t| t.parse().ok())? {
                 *field = value;
@@ -95,9 +112,20 @@ impl Config {
         number("OXCCL_HEAP_BYTES", &mut config.heap_bytes)?;
         number("OXCCL_SLOT_BYTES", &mut config.slot_bytes)?;
         number("OXCCL_LL_SLOT_BYTES", &mut config.ll_slot_bytes)?;
+        config.cache_bytes = read(&lookup, "OXCCL_CACHE_BYTES", "a number", |t| t.parse().ok())?;
         config.spins = read(&lookup, "OXCCL_SPINS", "a number", |t| t.parse().ok())?;
         config.check()?;
         Ok(config)
+    }
+
+    /// [`Config::cache_bytes`], or what the machine says.
+    pub fn last_level_cache_bytes(&self) -> usize {
+        self.cache_bytes.unwrap_or_else(last_level_cache_bytes)
+    }
+
+    /// Which of so many ranks share a node.
+    pub fn placement(&self, ranks: usize) -> Placement {
+        Placement::uniform(self.ranks_per_node.unwrap_or(ranks))
     }
 
     /// Checks what no type can.

@@ -238,6 +238,12 @@ pub fn data_type_name(data_type: DataType) -> &'static str {
     }
 }
 
+/// Whether values accumulate in the type itself, so that a partial result can be stored without being rounded once more. 8- and
+/// 16-bit floats accumulate in f32.
+pub(crate) fn accumulates_in_itself(data_type: DataType) -> bool {
+    is_integer(data_type) || matches!(data_type, DataType::F32 | DataType::F64)
+}
+
 /// Whether the type is an integer.
 pub fn is_integer(data_type: DataType) -> bool {
     (data_type as u8) < DataType::F16 as u8

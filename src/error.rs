@@ -105,11 +105,14 @@ pub enum Error {
     },
     /// Another rank made a different call.
     #[error(
-        "call #{call}: {argument} differs: rank {rank} has {theirs}, this rank {ours} ({what})"
+        "call #{call}{}: {argument} differs: rank {rank} has {theirs}, this rank {ours} ({what})",
+        bucket.map_or(String::new(), |bucket| format!(", bucket {bucket}"))
     )]
     Mismatch {
         /// Number of the call, counted from 1.
         call: u64,
+        /// In groups: the first bucket that differs, from 0.
+        bucket: Option<usize>,
         /// What differs.
         argument: &'static str,
         /// The rank that differs from this one.

@@ -26,11 +26,13 @@ mod call;
 pub mod collective;
 mod communicator;
 mod config;
+mod custom;
 mod device;
 mod element;
 mod engine;
 mod error;
 mod gate;
+mod group;
 pub mod schedule;
 pub mod simulate;
 mod stream;
@@ -43,12 +45,17 @@ pub use call::{Call, Memory};
 pub use collective::{Collective, Kind, Order};
 pub use communicator::Communicator;
 pub use config::{Config, MAX_CHANNELS, Pin};
+pub use custom::{CustomError, CustomSchedule};
 pub use device::DeviceBuffer;
+/// The device layer, for the tests of it.
+#[doc(hidden)]
+pub use device::{StagingShape, cuda};
 pub use element::{
     DATA_TYPES, DataType, Element, F8E4M3, F8E5M2, OpKind, ReduceOp, bf16, data_type_name, f16,
     is_integer,
 };
 pub use error::Error;
+pub use group::Group;
 pub use oxccl_kernels::TracedStep;
 pub use oxccl_transports::{Cause, UniqueId};
 pub use stream::{OnStream, Stream};

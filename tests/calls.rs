@@ -209,7 +209,8 @@ fn memory_comes_zeroed_and_goes_back() {
 
 #[test]
 fn bits_are_the_same_for_any_algorithm_under_an_order() {
-    use oxccl::{Kind, Pin, algorithms::catalogue, bf16};
+    use oxccl::algorithms::{Entry, Orders, catalogue};
+    use oxccl::{Kind, Pin, bf16};
     for order in [Order::Rank, Order::Tree] {
         on_ranks(4, |mut comm| {
             comm.set_order(order).unwrap();
@@ -217,8 +218,8 @@ fn bits_are_the_same_for_any_algorithm_under_an_order() {
                 .map(|i| bf16::from_f32(((i * 37 + comm.rank() * 91) % 1013) as f32 * 0.37))
                 .collect();
             let mut results = Vec::new();
-            for entry in catalogue().filter(|entry| entry.kind == Kind::AllReduce && entry.ordered)
-            {
+            let ordered = |entry: &&Entry| entry.orders == Orders::All;
+            for entry in catalogue().filter(|entry| entry.kind == Kind::AllReduce).filter(ordered) {
                 for channels in [1, 3] {
                     let (algorithm, encoding) = (Some(entry.algorithm), Some(entry.encoding));
                     comm.set_pin(Pin { algorithm, encoding, channels: Some(channels) }).unwrap();
@@ -245,4 +246,47 @@ fn an_order_excludes_algorithms() {
         comm.set_pin(Pin::default()).unwrap();
         comm.all_reduce_in_place(&mut [1.0f32], ReduceOp::Sum).unwrap();
     });
+}
+
+#[test]
+fn partial_results_keep_an_order_where_they_are_not_rounded() {
+    on_ranks(4, |mut comm| {
+        use oxccl::{Pin, algorithms::Algorithm, bf16};
+        let input: Vec<f32> =
+            (0..1000).map(|i| (i * 37 + comm.rank() * 91) as f32 * 0.37).collect();
+        comm.set_order(Order::Tree).unwrap();
+        let mut results = Vec::new();
+        for algorithm in
+            [Algorithm::OneShot, Algorithm::RecursiveDoubling, Algorithm::HalvingDoubling]
+        {
+            comm.set_pin(Pin { algorithm: Some(algorithm), ..Pin::default() }).unwrap();
+            let mut output = input.clone();
+            comm.all_reduce_in_place(&mut output, ReduceOp::Sum).unwrap();
+            results.push(output);
+        }
+        assert!(results.windows(2).all(|pair| pair[0] == pair[1]));
+        // 16-bit floats accumulate in 32 bits, so partial results would lose some.
+        let error = comm.all_reduce_in_place(&mut [bf16::ONE], ReduceOp::Sum).unwrap_err();
+        assert!(matches!(error, Error::NoAlgorithm { .. }), "{error}");
+        comm.set_pin(Pin::default()).unwrap();
+        comm.all_reduce_in_place(&mut [bf16::ONE], ReduceOp::Sum).unwrap();
+    });
+}
+
+#[test]
+fn what_does_not_exist_for_these_ranks_says_what_it_needs() {
+    use oxccl::algorithms::{Algorithm, Inner, Outer};
+    let pinned = |ranks: usize, algorithm: Algorithm, needed: &'static str| {
+        on_ranks(ranks, |mut comm| {
+            comm.set_pin(oxccl::Pin { algorithm: Some(algorithm), ..Default::default() }).unwrap();
+            let error = comm.all_reduce_in_place(&mut [1.0f32], ReduceOp::Sum).unwrap_err();
+            assert!(matches!(error, Error::NoAlgorithm { .. }), "{error}");
+            let text = error.to_string();
+            assert!(text.contains(needed) && text.contains("there are one_shot/ll"), "{text}");
+        });
+    };
+    pinned(3, Algorithm::HalvingDoubling, "it needs a number of ranks that is a power of two");
+    pinned(2, Algorithm::MultiRing, "it needs at least 3 ranks");
+    let hierarchical = Algorithm::Hierarchical(Inner::Direct, Outer::Tree);
+    pinned(2, hierarchical, "does not exist for 2 ranks with 2 on a node: it needs at least two");
 }

@@ -2,8 +2,9 @@
 
 mod command_line;
 
-use command_line::oxccl;
+use command_line::{command, finish, oxccl, skip, start};
 use serde_json::Value;
+use std::process::Command;
 
 const KEYS: [&str; 17] = [
     "op",
@@ -174,6 +175,23 @@ fn ranks_of_an_outer_launcher_are_used() {
 }
 
 #[test]
+fn a_full_dev_shm_does_not_matter() {
+    let unshared = Command::new("unshare").args(["-m", "true"]).output();
+    if !unshared.is_ok_and(|output| output.status.success()) {
+        return skip("a_full_dev_shm_does_not_matter", "needs unshare -m, as root");
+    }
+    let script = "mount -t tmpfs -o size=64k tmpfs /dev/shm || exit 90; \
+                  cat /dev/zero >/dev/shm/full 2>&-; \
+                  [ \"$(stat -f -c %a /dev/shm)\" = 0 ] || exit 91; exec \"$@\"";
+    let bench =
+        command(&[&["bench", "all_reduce", "-b", "1K", "--ranks", "2"], &QUICK[..]].concat());
+    let mut full = Command::new("unshare");
+    full.args(["-m", "sh", "-c", script, "sh"]).arg(bench.get_program()).args(bench.get_args());
+    let said = finish(start(&mut full)).ok();
+    assert!(said.out.contains("# Out of bounds values : 0 OK"), "{}", said.out);
+}
+
+#[test]
 fn wrong_usage_is_told_in_a_sentence() {
     for (arguments, says) in [
         ("bench", "<OP>"),
@@ -238,6 +256,40 @@ fn verify_proves_the_catalogue() {
 }
 
 #[test]
+fn verify_says_what_was_proven() {
+    let hierarchical =
+        ["verify", "all_reduce", "--ranks", "8", "--per-node", "4", "--order", "tree"];
+    let said = oxccl(&[&hierarchical[..], &["--algorithm", "hierarchical_direct_direct"]].concat());
+    let said = said.ok();
+    for text in [
+        "proven   all_reduce hierarchical_direct_direct slots order tree",
+        "every output chunk is the aligned tree over ranks, of partial results that are rounded",
+        "no deadlock",
+        "2 schedules proven, 0 refused, 8 ranks",
+    ] {
+        assert!(said.out.contains(text), "{text:?} is not in\n{}", said.out);
+    }
+    let absent = ["verify", "all_reduce", "--ranks", "6", "--algorithm", "halving_doubling"];
+    let said = oxccl(&absent).failed(2);
+    assert!(said.err.contains("it needs a number of ranks that is a power of two"), "{}", said.err);
+}
+
+#[test]
+fn bench_runs_a_hierarchy() {
+    let hierarchy = ["bench", "all_to_all", "--ranks", "4", "--threads", "--minbytes", "4K"];
+    let pin = ["--algorithm", "hierarchical_direct_direct", "--encoding", "slots"];
+    let rest = ["--maxbytes", "4K", "--repeats", "1", "--json", "--no-probe"];
+    let said = oxccl(&[&hierarchy[..], &pin, &rest, &["--per-node", "2"]].concat()).ok();
+    assert!(said.out.contains("\"wrong\":0"), "{}", said.out);
+    let said = oxccl(&[&hierarchy[..], &pin, &rest].concat()).failed(2);
+    assert!(
+        said.err.contains("4 ranks with 4 on a node: it needs at least two nodes"),
+        "{}",
+        said.err
+    );
+}
+
+#[test]
 fn doctor_looks_at_everything() {
     let said = oxccl(&["doctor"]).ok();
     for line in [
@@ -254,4 +306,26 @@ fn doctor_looks_at_everything() {
         assert!(said.out.contains(line), "{line:?} is not in\n{}", said.out);
     }
     assert!(!said.out.contains("BROKEN"), "{}", said.out);
+}
+
+/// The stand-in driver in libcuda's place.
+#[test]
+fn doctor_looks_at_gpus() {
+    let folder =
+        oxccl_cuda_stand_in::control::library_folder().expect("it is built with the tests");
+    let doctor = |settings: &[(&str, &str)]| {
+        let mut command = command(&["doctor"]);
+        command.env("LD_LIBRARY_PATH", &folder).envs(settings.iter().copied());
+        finish(start(&mut command)).ok().out
+    };
+    let two = doctor(&[("OXCCL_STAND_IN_DEVICES", "2"), ("OXCCL_STAND_IN_PEERS", "0")]);
+    assert!(two.contains("it serves CUDA 13.0"), "{two}");
+    for device in ["GPU 0: oxccl stand-in, compute capability 9.0", "cannot reach GPU 0", "GPU 1:"]
+    {
+        assert!(two.contains(device), "{two}");
+    }
+    let old = doctor(&[("OXCCL_STAND_IN_DRIVER", "11080")]);
+    assert!(old.contains("version 11.8, 12.0 is needed"), "{old}");
+    let none = doctor(&[("OXCCL_STAND_IN_DEVICES", "0")]);
+    assert!(none.contains("CUDA_VISIBLE_DEVICES"), "{none}");
 }

@@ -170,6 +170,36 @@ fn configurations_must_agree() {
 }
 
 #[test]
+fn more_memory_than_there_is_is_an_error() {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let kib = |name: &str| -> usize {
+        let line = meminfo.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    };
+    let all = (kib("MemTotal:") + kib("SwapTotal:")) << 10;
+    let config = Config { heap_bytes: 2 * all + (64 << 20), ..config(20_000) };
+    let ranks = Communicator::local_with(2, &config).unwrap();
+    std::thread::scope(|scope| {
+        for comm in ranks {
+            scope.spawn(move || {
+                if comm.rank() == 1 {
+                    let error = comm.alloc::<u8>(2 * all).unwrap_err();
+                    assert!(
+                        matches!(error, Error::OutOfMemory { bytes, .. } if bytes == 2 * all),
+                        "{error}"
+                    );
+                }
+                // It has cost nothing: the range is free again, and both ranks go on.
+                let mut fine = comm.alloc::<f32>(1 << 20).unwrap();
+                fine.fill(1.0);
+                comm.all_reduce_in_place(&mut fine, ReduceOp::Sum).unwrap();
+                assert!(fine.iter().all(|value| *value == 2.0));
+            });
+        }
+    });
+}
+
+#[test]
 fn memory_must_be_of_one_kind() {
     let (id, _server) = UniqueId::create().unwrap();
     let texts: Vec<String> = std::thread::scope(|scope| {

@@ -6,46 +6,63 @@ mod common;
 use common::element::TestElement;
 use common::run::{Case, check};
 use common::{Rng, seed};
-use oxccl::algorithms::catalogue;
+use oxccl::algorithms::{Algorithm, Entry, catalogue};
+use oxccl::schedule::SLOTS;
+use oxccl::topology::Placement;
 use oxccl::{Communicator, Config, F8E4M3, F8E5M2, Kind, OpKind, Order, bf16, f16};
 use std::time::Duration;
 
-/// Small slots, so that a few thousand elements are several rounds.
-fn config() -> Config {
+/// Small slots, so that a few thousand elements are several rounds: just large enough for the segments of 8 ranks.
+fn config(ranks_per_node: Option<usize>) -> Config {
     Config {
         timeout: Duration::from_secs(60),
         max_channels: 2,
         heap_bytes: 1 << 20,
-        slot_bytes: 512,
+        slot_bytes: 576,
         ll_slot_bytes: 256,
+        ranks_per_node,
         ..Config::default()
     }
 }
 
-/// All cases for one type; the random choices are the same on every rank.
-fn cases<T: TestElement>(n: usize, seed: u64) -> Vec<Case> {
+/// All cases for one type; the random choices are the same on every rank. Several nodes are for what needs them. In larger worlds, where
+/// ranks outnumber cores and every case takes long, each operation has one length, and one of them all lengths.
+fn cases<T: TestElement>(n: usize, placement: Placement, seed: u64) -> Vec<Case> {
     let mut rng = Rng(seed);
     let mut cases = Vec::new();
-    for entry in catalogue() {
+    let hierarchical = |entry: &Entry| matches!(entry.algorithm, Algorithm::Hierarchical(..));
+    let wanted = |entry: &&Entry| {
+        hierarchical(entry) == (placement.ranks_per_node() < n)
+            && entry.check(n, placement, SLOTS).is_ok()
+    };
+    for entry in catalogue().filter(wanted) {
         let ops: Vec<OpKind> = if entry.kind.reduces() {
             OpKind::ALL.into_iter().filter(|op| op.applies_to(T::DATA_TYPE)).collect()
         } else {
             vec![OpKind::Sum]
         };
-        let orders: &[Order] = match entry.kind.reduces() {
-            true if entry.ordered => &[Order::Any, Order::Rank, Order::Tree],
-            _ => &[Order::Any],
-        };
+        let orders = [Order::Any, Order::Rank, Order::Tree].into_iter().filter(|order| {
+            *order == Order::Any
+                || (entry.kind.reduces() && entry.keeps(*order, placement, T::DATA_TYPE))
+        });
+        let orders: Vec<Order> = orders.collect();
+        let thorough = ops[rng.next() as usize % ops.len()];
         for op in ops {
-            for &order in orders {
+            for &order in &orders {
                 for in_place in [false, true].into_iter().take(1 + usize::from(entry.in_place)) {
                     // Odd, tiny, a chunk that some ranks don't get, and several rounds long.
                     let long = 700 + (rng.next() % 800) as usize;
-                    for count in [0, 1, 3, 17, long] {
+                    let short: &[usize] = if n <= 4 && !hierarchical(entry) || op == thorough {
+                        &[0, 1, 3, 17]
+                    } else {
+                        &[]
+                    };
+                    for &count in short.iter().chain([&long]) {
                         let root = rng.next() as usize % n;
                         let channels = 1 + rng.next() as usize % 2;
                         cases.push(Case {
                             entry,
+                            placement,
                             order,
                             op,
                             in_place,
@@ -64,9 +81,13 @@ fn cases<T: TestElement>(n: usize, seed: u64) -> Vec<Case> {
 
 fn matrix<T: TestElement>() {
     let seed = seed();
-    for n in [1, 2, 3, 4, 7, 8] {
-        let ranks = Communicator::local_with(n, &config()).unwrap();
-        let cases = cases::<T>(n, seed ^ n as u64);
+    let flat = [1, 2, 3, 4, 7, 8].map(|n| (n, None));
+    let several = [(4, Some(2)), (6, Some(3)), (8, Some(2))];
+    for (n, ranks_per_node) in flat.into_iter().chain(several) {
+        let config = config(ranks_per_node);
+        let ranks = Communicator::local_with(n, &config).unwrap();
+        let cases = cases::<T>(n, config.placement(n), seed ^ n as u64);
+        assert!(!cases.is_empty());
         std::thread::scope(|scope| {
             for mut comm in ranks {
                 let cases = &cases;

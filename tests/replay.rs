@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use oxccl::algorithms::{Algorithm, Encoding, find};
 use oxccl::schedule::{Flag, Instruction, Lane, Layout, Operand, SLOTS, Schedule};
 use oxccl::simulate::{Options, Subject, simulate};
-use oxccl::topology::{Network, preset};
+use oxccl::topology::{Network, Placement, preset};
 use oxccl::{Collective, Communicator, Config, Kind, Order, Pin, ReduceOp};
 
 /// A step of either trace.
@@ -41,7 +41,7 @@ fn per_round(schedule: &Schedule, from: usize, to: usize, lane: Lane) -> i64 {
         Instruction::ReduceCopy { destinations, .. } => destinations
             .iter()
             .filter(|operand| {
-                matches!(operand, Operand::PeerSlot { link, .. } if link.peer == to && link.lane == lane)
+                matches!(operand, Operand::PeerSlot { link, segment: 0, .. } if link.peer == to && link.lane == lane)
             })
             .count() as i64,
         Instruction::Signal { flag: Flag::Tail(link), .. } => {
@@ -70,7 +70,7 @@ impl Replay {
             }
             Instruction::ReduceCopy { destinations, .. } => {
                 for operand in destinations {
-                    if let Operand::PeerSlot { link, message } = operand {
+                    if let Operand::PeerSlot { link, message, .. } = operand {
                         let (from, to) = (step.rank, link.peer);
                         let number = base(from, to, link.lane) + i64::from(*message) + 1;
                         self.messages.insert((from, to, link.lane, step.channel), number);
@@ -97,7 +97,7 @@ impl Replay {
                 reached(&self.heads, step.rank, link.peer, link.lane, *value)
             }
             Instruction::ReduceCopy { sources, .. } => sources.iter().try_for_each(|source| {
-                let Operand::Slot { link, message } = source.operand else { return Ok(()) };
+                let Operand::Slot { link, message, .. } = source.operand else { return Ok(()) };
                 let value = i64::from(message) + 1;
                 reached(&self.messages, link.peer, step.rank, link.lane, value)
             }),
@@ -151,11 +151,8 @@ struct Case {
 impl Case {
     fn schedule(&self) -> Schedule {
         let collective = Collective::new(Kind::AllReduce, self.ranks);
-        find(Kind::AllReduce, self.algorithm, self.encoding).unwrap().schedule(
-            collective,
-            Order::Any,
-            SLOTS,
-        )
+        let entry = find(Kind::AllReduce, self.algorithm, self.encoding).unwrap();
+        entry.schedule(collective, Placement::one_node(self.ranks), Order::Any, SLOTS).unwrap()
     }
 
     /// What the host executor does.

@@ -2,10 +2,11 @@
 
 mod command_line;
 
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use command_line::{command, finish, oxccl, start};
+use command_line::{command, finish, oxccl, skip, start};
 
 fn run(ranks: &str, flags: &[&str], script: &str) -> command_line::Said {
     let arguments = [&["run", "-n", ranks], flags, &["--", "sh", "-c", script]].concat();
@@ -95,6 +96,35 @@ fn ranks_die_with_their_starter() {
     signal(child.id(), "KILL");
     finish(child);
     await_count(mark, |count| count == 0);
+}
+
+#[test]
+fn ranks_of_torchrun_find_each_other() {
+    let Some(mut torchrun) = torchrun() else {
+        return skip("ranks_of_torchrun_find_each_other", "there is no torchrun");
+    };
+    let bench = ["bench", "all_reduce", "-b", "1K", "-e", "1K", "-n", "2", "--no-probe", "--json"];
+    // What lets torchrun start is not for its ranks.
+    torchrun.args(["--standalone", "--nproc-per-node", "3", "--no-python", "env"]);
+    torchrun.args(["-u", "LD_PRELOAD", "-u", "LD_LIBRARY_PATH", env!("CARGO_BIN_EXE_oxccl")]);
+    let said = finish(start(torchrun.args(bench))).ok();
+    assert_eq!(said.out.lines().count(), 2, "rank 0 alone prints, a row a place: {said:#?}");
+    assert!(said.out.lines().all(|row| row.contains("\"ranks\":3")), "{said:#?}");
+}
+
+/// torchrun as it is installed, or of the PyTorch that the benchmarks use.
+fn torchrun() -> Option<Command> {
+    let installed = Command::new("torchrun").arg("--help").output();
+    if installed.is_ok_and(|output| output.status.success()) {
+        return Some(Command::new("torchrun"));
+    }
+    let peers = Path::new(env!("CARGO_MANIFEST_DIR")).join(".peers");
+    let program = peers.join("gloo/bin/torchrun");
+    let stand_ins = peers.join("stand-ins");
+    let mut command = Command::new(&program);
+    command.env("PYTHONPATH", peers.join("gloo")).env("LD_LIBRARY_PATH", &stand_ins);
+    command.env("LD_PRELOAD", stand_ins.join("libcuda_stand_in.so"));
+    program.exists().then_some(command)
 }
 
 fn signal(pid: u32, name: &str) {

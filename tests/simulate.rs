@@ -132,6 +132,10 @@ fn what_cannot_be_is_said_with_a_remedy() {
         &["all_reduce", "--order", "rank", "--algorithm", "ring"],
         "no such algorithm keeps order rank",
     );
+    refuses(
+        &["all_reduce", "--algorithm", "hierarchical_ring_tree"],
+        "it needs at least two nodes, with the same number of ranks each",
+    );
     refuses(&["broadcast", "-r", "8"], "--root is 8, there are ranks 0 to 7");
     refuses(&["all_reduce", "--trace", "x.json"], "name it with --algorithm and --encoding");
     refuses(
@@ -273,6 +277,9 @@ fn the_documented_predictions_are_those_of_the_simulator() {
         let row = format!("| {machine}, ring all-reduce, {text_size} | {found:.1} |");
         assert!(text.contains(&row), "{row}");
     }
+    let hierarchical = ["--algorithm", "hierarchical-ring-doubling", "--encoding", "slots"];
+    let found = predicted("dgx-h100 x 2", "4G", &hierarchical);
+    assert!(text.contains(&format!("(slots) is predicted at {found:.1} GB/s")), "{found}");
     let switched = predicted("dgx-h100", "1G", &["--algorithm", "two_shot_push", "--in-network"]);
     assert!(text.contains(&format!("would reach {switched:.0} GB/s at 1 GiB")), "{switched}");
 }
@@ -308,7 +315,7 @@ fn the_page_renders_and_plays_without_network() {
     };
     let shown = dom(&chromium, &folder, &format!("file://{path}"));
     assert!(!shown.contains("data-error"), "{}", head(&shown));
-    assert!(shown.contains("data-ready=\"8 series, 8 plays\""), "{}", head(&shown));
+    assert!(shown.contains("data-ready=\"22 series, 22 plays\""), "{}", head(&shown));
     for expected in ["<polyline", "<circle", "one_shot/ll", "is fastest", "PREDICTED"] {
         assert!(shown.contains(expected), "{expected} is missing");
     }

@@ -1,13 +1,35 @@
-//! Every schedule of the catalogue is proven, for every world of 1 to 64 ranks.
+//! Every schedule of the catalogue is proven: with `OXCCL_TEST_ALL` set for every world of 1 to 64 ranks and every shape of up to 256, which
+//! takes minutes; otherwise for small ones and some of the others, since the number of steps grows with the square of the ranks.
 
-use oxccl::algorithms::{Algorithm, Encoding, Entry, catalogue, find};
+use oxccl::algorithms::{Algorithm, Encoding, Entry, Orders, catalogue, find};
 use oxccl::collective::{Collective, Kind, Order};
 use oxccl::schedule::Slots;
+use oxccl::topology::Placement;
 use oxccl::verify::{Violation, verify};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const SLOTS: Slots = Slots { ll: 2, slots: 2 };
-const RANKS_MAX: usize = 64;
+/// Every world of up to 64 ranks with `OXCCL_TEST_ALL` set (in release it takes minutes less); otherwise all up to 18, and some.
+fn worlds() -> impl DoubleEndedIterator<Item = usize> {
+    let picked =
+        |ranks: &usize| *ranks <= 18 || [24, 31, 32, 33, 48, 63, 64].contains(ranks) || all();
+    (1..=64).filter(picked)
+}
+
+/// Nodes and ranks of a node: all with a product of up to 256 with `OXCCL_TEST_ALL` set, otherwise up to 24, and some.
+fn shapes() -> Vec<(usize, usize)> {
+    let picked = |nodes: usize, local: usize| {
+        nodes * local <= 24 || [(8, 8), (17, 3), (3, 17), (33, 2)].contains(&(nodes, local))
+    };
+    (2..=256)
+        .flat_map(|nodes| (1..=256 / nodes).map(move |local| (nodes, local)))
+        .filter(|(nodes, local)| all() || picked(*nodes, *local))
+        .collect()
+}
+
+fn all() -> bool {
+    std::env::var_os("OXCCL_TEST_ALL").is_some()
+}
 
 /// The collectives of a kind: all roots of small worlds, two of large ones.
 fn collectives(kind: Kind, ranks: usize) -> Vec<Collective> {
@@ -27,20 +49,30 @@ fn collectives(kind: Kind, ranks: usize) -> Vec<Collective> {
 }
 
 /// A schedule that keeps an order is the one that is taken where any will do.
-fn orders(entry: &Entry) -> &'static [Order] {
-    if entry.ordered && entry.kind.reduces() { &[Order::Rank, Order::Tree] } else { &[Order::Any] }
+fn orders(entry: &Entry, placement: Placement) -> Vec<Order> {
+    let kept = [Order::Rank, Order::Tree]
+        .into_iter()
+        .filter(|order| entry.kind.reduces() && entry.keeps_unrounded(*order, placement));
+    let kept: Vec<Order> = kept.collect();
+    if kept.is_empty() { vec![Order::Any] } else { kept }
 }
 
-fn prove(entry: &Entry, ranks: usize) -> usize {
+/// Proves it for all roots and orders; the number of proofs. None where it does not exist.
+fn prove(entry: &Entry, ranks: usize, placement: Placement) -> usize {
     let mut proofs = 0;
     for collective in collectives(entry.kind, ranks) {
-        for &order in orders(entry) {
-            let what = || format!("{collective:?} {} {} {order}", entry.algorithm, entry.encoding);
-            let schedule = entry.schedule(collective, order, SLOTS);
+        for order in orders(entry, placement) {
+            let what = || {
+                let (algorithm, encoding) = (entry.algorithm, entry.encoding);
+                format!("{collective:?} {placement:?} {algorithm} {encoding} {order}")
+            };
+            let Ok(schedule) = entry.schedule(collective, placement, order, SLOTS) else {
+                continue;
+            };
             let verified = verify(schedule.clone(), order, entry.in_place)
                 .unwrap_or_else(|violation| panic!("{}: {violation}", what()));
             assert_eq!(verified.schedule(), &schedule);
-            if entry.ordered {
+            if entry.orders == Orders::All {
                 assert!(verified.single_rounding(), "{}: partial results are rounded", what());
             }
             proofs += 1;
@@ -49,56 +81,89 @@ fn prove(entry: &Entry, ranks: usize) -> usize {
     proofs
 }
 
-#[test]
-fn every_schedule_of_the_catalogue_is_proven() {
-    // Large worlds first, so that threads end together.
-    let tasks: Vec<(usize, &Entry)> = (1..=RANKS_MAX)
-        .rev()
-        .flat_map(|ranks| catalogue().map(move |entry| (ranks, entry)))
-        .collect();
+fn is_hierarchical(entry: &Entry) -> bool {
+    matches!(entry.algorithm, Algorithm::Hierarchical(..))
+}
+
+/// Proves all of them on all cores; the number of proofs.
+fn prove_all(tasks: &[(usize, Placement, &Entry)]) -> usize {
     let (next, proofs) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                while let Some((ranks, entry)) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    proofs.fetch_add(prove(entry, *ranks), Ordering::Relaxed);
+                while let Some((ranks, placement, entry)) =
+                    tasks.get(next.fetch_add(1, Ordering::Relaxed))
+                {
+                    proofs.fetch_add(prove(entry, *ranks, *placement), Ordering::Relaxed);
                 }
             });
         }
     });
-    let (proofs, entries) = (proofs.into_inner(), catalogue().count());
-    println!("{proofs} schedules of {entries} algorithms are proven");
-    assert!(proofs > entries * RANKS_MAX);
+    proofs.into_inner()
+}
+
+/// Large worlds first, so that threads end together.
+#[test]
+fn every_schedule_of_the_catalogue_is_proven() {
+    let flat = || catalogue().filter(|entry| !is_hierarchical(entry));
+    let tasks: Vec<_> = worlds()
+        .rev()
+        .flat_map(|ranks| flat().map(move |entry| (ranks, Placement::one_node(ranks), entry)))
+        .collect();
+    let proofs = prove_all(&tasks);
+    println!("{proofs} schedules of {} algorithms are proven", flat().count());
+    assert!(proofs > flat().count() * worlds().count() * 3 / 4);
+}
+
+#[test]
+fn hierarchical_schedules_are_proven_for_all_shapes() {
+    let rows = || catalogue().filter(|entry| is_hierarchical(entry));
+    let mut tasks = Vec::new();
+    for (nodes, local) in shapes() {
+        let placement = Placement::uniform(local);
+        tasks.extend(rows().map(|entry| (nodes * local, placement, entry)));
+    }
+    tasks.sort_by_key(|(ranks, ..)| std::cmp::Reverse(*ranks));
+    let proofs = prove_all(&tasks);
+    println!("{proofs} hierarchical schedules of {} algorithms are proven", rows().count());
+    assert!(proofs >= tasks.len());
 }
 
 /// Whether it works in place is a promise too: the flag of the catalogue is not more careful than it need be.
 #[test]
 fn what_is_not_offered_in_place_would_not_work_in_place() {
     for entry in catalogue().filter(|entry| !entry.in_place) {
-        let collective = match entry.kind {
-            Kind::SendRecv => Collective::send_recv(4, 0, 1),
-            kind => Collective::new(kind, 4),
+        // Some do with powers of two.
+        let works = |ranks: &usize| {
+            let collective = match entry.kind {
+                Kind::SendRecv => Collective::send_recv(*ranks, 0, 1),
+                kind => Collective::new(kind, *ranks),
+            };
+            let placement = Placement::one_node(*ranks);
+            let schedule = entry.schedule(collective, placement, Order::Any, SLOTS);
+            match verify(schedule.expect("it exists"), Order::Any, true) {
+                Ok(_) => true,
+                Err(Violation::InPlace(_) | Violation::Schedule(_)) => false,
+                Err(other) => panic!("{entry:?}: {other}"),
+            }
         };
-        let result = verify(entry.schedule(collective, Order::Any, SLOTS), Order::Any, true);
-        assert!(
-            matches!(result, Err(Violation::InPlace(_) | Violation::Schedule(_))),
-            "{} {} {}: {result:?}",
-            entry.kind,
-            entry.algorithm,
-            entry.encoding
-        );
+        assert!(![3, 4].iter().all(works), "{} {}", entry.algorithm, entry.encoding);
     }
 }
 
 /// An algorithm that does not keep an order is refused when that order is promised, from the world on where it matters.
 #[test]
 fn unkept_orders_are_refused() {
-    for entry in catalogue().filter(|entry| !entry.ordered) {
+    for entry in catalogue().filter(|entry| entry.kind.reduces()) {
+        let placement = Placement::uniform(if is_hierarchical(entry) { 2 } else { 4 });
         for order in [Order::Rank, Order::Tree] {
+            if entry.keeps_unrounded(order, placement) {
+                continue;
+            }
             let collective = Collective::new(entry.kind, 4);
-            let result =
-                verify(entry.schedule(collective, Order::Any, SLOTS), order, entry.in_place);
+            let schedule = entry.schedule(collective, placement, Order::Any, SLOTS);
+            let result = verify(schedule.expect("it exists"), order, entry.in_place);
             let refused = matches!(result, Err(Violation::WrongValue { .. }));
             assert!(refused, "{} {} {order}: {result:?}", entry.kind, entry.algorithm);
         }
@@ -111,8 +176,10 @@ fn a_ring_with_one_slot_is_a_deadlock() {
     let entry = find(Kind::AllReduce, Algorithm::Ring, Encoding::Slots).expect("in the catalogue");
     for ranks in [3, 4, 8] {
         let collective = Collective::new(Kind::AllReduce, ranks);
-        let schedule = entry.schedule(collective, Order::Any, Slots { ll: 1, slots: 1 });
-        match verify(schedule, Order::Any, true) {
+        let placement = Placement::one_node(ranks);
+        let one = Slots { ll: 1, slots: 1 };
+        let schedule = entry.schedule(collective, placement, Order::Any, one);
+        match verify(schedule.expect("it exists"), Order::Any, true) {
             Err(Violation::Deadlock(stuck)) => {
                 assert_eq!(stuck.len(), ranks);
                 assert!(stuck.iter().all(|stuck| stuck.peer == (stuck.rank + 1) % ranks));

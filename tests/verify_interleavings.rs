@@ -3,20 +3,23 @@
 mod verify_support;
 
 use oxccl::algorithms::catalogue;
-use oxccl::collective::{Kind, Order};
+use oxccl::collective::Kind;
 use oxccl::schedule::{Flag, Instruction, Operand};
 use proptest::prelude::*;
-use verify_support::{Case, cases, model};
+use verify_support::{Case, SLOTS, cases, model, orders, placement};
 
 /// A case of a random algorithm, world and order.
 fn any_case() -> impl Strategy<Value = Case> {
     let entries: Vec<_> = catalogue().collect();
-    (2..=5_usize, 0..entries.len(), 0..3_usize).prop_map(move |(ranks, index, order)| {
-        let entry = entries[index];
-        let order = [Order::Any, Order::Rank, Order::Tree][order];
-        let kept = entry.ordered && entry.kind.reduces();
-        Case::new(entry, ranks, if kept { order } else { Order::Any })
-    })
+    (2..=5_usize, 0..entries.len(), 0..3_usize).prop_filter_map(
+        "it does not exist for so many ranks",
+        move |(ranks, index, order)| {
+            let entry = entries[index];
+            let orders = orders(entry, ranks);
+            entry.check(ranks, placement(entry, ranks), SLOTS).ok()?;
+            Some(Case::new(entry, ranks, orders[order % orders.len()]))
+        },
+    )
 }
 
 /// One change of one instruction; not all of them do harm.

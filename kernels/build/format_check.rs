@@ -80,15 +80,15 @@ fn structures(text: &mut String) {
     );
     layout!(out, Operand { space, flags, lane, reserved, index, message, offset_bytes });
     layout!(out, Advance { connection, sent, received, reserved });
-    layout!(out, SlotHeader { signature, len_bytes });
+    layout!(out, SlotHeader { tail, signature, len_bytes });
+    layout!(out, Segment { start, len_bytes, input, output });
+    layout!(out, SegmentTokens { input, output });
     layout!(out, Doorbell { rings, sleeping });
     layout!(
         out,
         Connection {
             send_slots,
             recv_slots,
-            send_tail,
-            recv_tail,
             send_head,
             recv_head,
             doorbell,
@@ -127,6 +127,13 @@ fn structures(text: &mut String) {
             ranks,
             spins,
             yields,
+            next,
+            segments,
+            ready,
+            done,
+            done_bell,
+            segments_count,
+            first_bucket,
         }
     );
     text.push_str(&out);
@@ -142,6 +149,8 @@ fn numbers(text: &mut String) {
         "MAX_TREE_SOURCES" = MAX_TREE_SOURCES,
         "LANES" = LANES,
         "SLOT_HEADER_BYTES" = SLOT_HEADER_BYTES,
+        "SEGMENT_ALIGN" = SEGMENT_ALIGN,
+        "LANE_READY" = LANE_READY,
         "LL_HEADER_BYTES" = LL_HEADER_BYTES,
         "LL_EPOCHS" = LL_EPOCHS,
         "TYPE_I8" = DataType::I8,

@@ -117,9 +117,10 @@ OXCCL_INLINE bool copy_bulk(Machine& machine, const Move& move) {
   constexpr uint32_t UNROLL = 8;
   const Stretches stretches = stretches_of(move);
   const uint64_t stride = uint64_t(lanes()) * UNROLL;
-  const uint4* from = global_memory<const uint4>(move.source(0).data + stretches.head);
 #pragma unroll 1
   for (uint64_t base = lane(); base < stretches.packs; base += stride) {
+    // Not before the loop: where there are no packs, the source need not be global memory (tokens are a parameter).
+    const uint4* from = global_memory<const uint4>(move.source(0).data + stretches.head);
     uint4 raws[UNROLL];
 #pragma unroll
     for (uint32_t u = 0; u < UNROLL; ++u) {

@@ -15,7 +15,7 @@ namespace oxccl {
 inline namespace OXCCL_ISA {
 
 // Up to here a message is handled word by word, in registers.
-constexpr uint64_t SHORT_BYTES = 128;
+constexpr uint64_t SHORT_BYTES = 64;
 constexpr uint64_t BLOCK_BYTES = 4096;
 // The tree keeps one block per level.
 constexpr uint64_t TREE_BLOCK_BYTES = 1024;

@@ -10,12 +10,16 @@ constexpr uint32_t BLOCK_THREADS = 512;
 
 template <class N, Fold F>
 __device__ __forceinline__ void run_block(const Launch& launch) {
-  const Header* program = launch.program;
   const uint32_t channel = blockIdx.x;
-  if (is_runnable(program, channel) && program->data_type == N::TYPE && program->fold == F) {
-    run_channel(launch, channel, CudaReducer<N, F>{});
-  } else if (leader()) {
-    launch.statuses[channel] = {OUTCOME_BAD_PROGRAM, 0, 0, 0};
+#pragma unroll 1
+  for (const Launch* part = &launch; part != nullptr; part = part->next) {
+    const Header* program = part->program;
+    if (!is_runnable(program, channel) || program->data_type != N::TYPE || program->fold != F) {
+      if (leader()) part->statuses[channel] = {OUTCOME_BAD_PROGRAM, 0, 0, 0};
+      return;
+    }
+    if (run_channel(*part, channel, CudaReducer<N, F>{}) != OUTCOME_DONE) return;
+    barrier();
   }
 }
 

@@ -13,7 +13,7 @@
 // moved in registers; and after a round the line that the next message will be written to is asked
 // for in advance. Everything slow (a wait that lasts, a wake, an epoch's end) is out of line.
 #pragma once
-#include "resolve.h"
+#include "segments.h"
 #ifndef __CUDACC__
 #include "short_host.h"
 #endif
@@ -25,7 +25,7 @@ inline namespace OXCCL_ISA {
 // What the threads of a block share.
 struct Workspace {
   Fault fault;
-  View views[MAX_OPERANDS];
+  View views[2 * MAX_OPERANDS];  // of an instruction, and behind them of a piece of it
 };
 
 struct Tables {
@@ -45,20 +45,14 @@ struct Tables {
   }
 };
 
-// True when the whole block may go on.
-OXCCL_INLINE bool agreed(Machine& machine) {
-  wait_over(machine.launch, machine.channel, machine.patience);
-  barrier();
-  return OXCCL_LIKELY(machine.fault.outcome == OUTCOME_DONE);
-}
-
 OXCCL_INLINE bool run_wait(Machine& machine, const Instruction& instruction) {
   if (leader()) {
     Connection& connection = machine.launch.connections[instruction.index];
     const bool head = instruction.flags & INSTRUCTION_HEAD;
     const uint64_t value =
         (head ? connection.sent : connection.received) + uint64_t(instruction.value);
-    const uint64_t* word = head ? connection.send_head : connection.recv_tail;
+    const uint64_t* word =
+        head ? connection.send_head : tail(connection.recv_slots, connection, value);
     if (!head || int64_t(connection.head_seen) < int64_t(value)) {
       uint64_t now = load_acquire(word);
       while (OXCCL_UNLIKELY(int64_t(now) < int64_t(value))) {
@@ -80,16 +74,28 @@ OXCCL_INLINE void run_signal(Machine& machine, const Instruction& instruction) {
       (head ? connection.received : connection.sent) + uint64_t(instruction.value);
   if (OXCCL_UNLIKELY(machine.streamed)) stream_fence();
   machine.streamed = false;
-  store_release(head ? connection.recv_head : connection.send_tail, value);
+  store_release(head ? connection.recv_head : tail(connection.send_slots, connection, value), value);
   ring(connection.doorbell);
 }
 
-// LL messages have no signal to ring with.
-OXCCL_INLINE void ring_peers(Machine& machine, const Move& move) {
+OXCCL_INLINE void write_headers(Machine& machine, const Move& move) {
 #pragma unroll 1
-  for (uint32_t d = 0; d < move.destinations; ++d)
-    if (move.destination(d).is_ll()) ring(move.destination(d).connection->doorbell);
-  machine.rings = false;
+  for (uint32_t d = lane(); d < move.destinations; d += lanes())
+    write_header(machine, move.destination(d), move.len_bytes);
+}
+
+// Tokens open windows: whoever has a peer's tokens may read and write its buffers. What happened to these before, in this
+// call and in those before it, is released with the tokens and acquired with them, by the threads that carry a word of
+// them; the barrier behind the move passes it on to the others. Other LL messages give access to nothing but themselves.
+OXCCL_INLINE bool carries_tokens() { return lane() < sizeof(Tokens) / LINE_DATA_BYTES; }
+
+// The operand that says which part of the virtual buffer a group's instruction moves: any that is memory.
+OXCCL_INLINE const Operand* bucket_operand(const Launch& launch, const Operand* operands,
+                                           uint32_t count) {
+  if (OXCCL_LIKELY(launch.segments == nullptr)) return nullptr;
+  for (uint32_t o = 0; o < count; ++o)
+    if (is_memory(operands[o])) return &operands[o];
+  return nullptr;
 }
 
 template <class Reducer>
@@ -112,10 +118,17 @@ OXCCL_NOINLINE bool run_reduce_copy(Machine& machine, const Reducer& reducer,
   const Scaling scaling = {machine.launch.scale_bits, machine.launch.ranks,
                            scale == SCALE_PREMULTIPLY, scale == SCALE_AVERAGE && finish};
   const Move move = {views, instruction.sources, instruction.destinations, len_bytes, scaling, tree};
-  reduce_copy(machine, move, reducer);
-  if (!agreed(machine)) return false;
-  if (machine.rings) ring_peers(machine, move);
-  return true;
+  if (operands[0].space == SPACE_TOKENS && carries_tokens()) system_fence();
+  if (const Operand* memory = bucket_operand(machine.launch, operands, count)) {
+    if (!move_pieces(machine, reducer, operands, move, memory->offset_bytes + round_start, views + MAX_OPERANDS))
+      return false;
+  } else {
+    reduce_copy(machine, move, reducer);
+  }
+  write_headers(machine, move);
+  if (move.destinations > 0 && operands[move.sources].space == SPACE_PEER_TOKENS && carries_tokens())
+    system_fence();
+  return agreed(machine);
 }
 
 template <class Reducer>
@@ -126,7 +139,7 @@ OXCCL_INLINE bool move_tile(Machine& machine, const Reducer& reducer,
   const uint64_t left = total > round_start ? total - round_start : 0;
   const uint64_t len_bytes = left < tile_bytes ? left : tile_bytes;
 #ifndef __CUDACC__
-  if (OXCCL_LIKELY(is_short(*machine.launch.program, instruction, len_bytes)))
+  if (OXCCL_LIKELY(is_short(machine.launch, instruction, len_bytes)))
     return run_short(machine, reducer, instruction, operands, round_start, len_bytes);
 #endif
   return run_reduce_copy(machine, reducer, instruction, operands, round_start, len_bytes, views);
@@ -186,18 +199,46 @@ OXCCL_INLINE bool run_rounds(Machine& machine, const Reducer& reducer, View* vie
   return true;
 }
 
+// A group's part begins when this rank's buckets are ready. Peers learn of it by its first messages.
+OXCCL_INLINE bool await_ready(Machine& machine) {
+  const Launch& launch = machine.launch;
+  if (OXCCL_LIKELY(launch.ready == nullptr)) return true;
+  if (leader()) {
+    for (uint32_t s = 0; s < launch.segments_count; ++s) {
+      const Place place = {uint64_t(launch.first_bucket) + s, 0, 0, LANE_READY, 0};
+      const Awaited awaited = {launch.ready + s, launch.call, false};
+      while (OXCCL_UNLIKELY(int64_t(load_acquire(awaited.word)) < int64_t(launch.call)))
+        if (!machine.await(awaited, place)) break;
+      if (machine.fault.outcome != OUTCOME_DONE) break;
+    }
+  }
+  return agreed(machine);
+}
+
+// All that the part's rounds have written on this channel is there, and no peer reads or writes the buckets any more.
+OXCCL_INLINE void mark_done(Machine& machine) {
+  const Launch& launch = machine.launch;
+  if (OXCCL_LIKELY(launch.done == nullptr)) return;
+  barrier();
+  if (!leader()) return;
+  for (uint32_t s = 0; s < launch.segments_count; ++s)
+    store_release(launch.done + s * launch.program->channels + machine.channel, launch.call);
+  ring(launch.done_bell);
+}
+
 // One channel, to its end. The caller has checked that `reducer` is for the program's type and fold.
 template <class Reducer>
 OXCCL_INLINE uint32_t run_channel(const Launch& launch, uint32_t channel, const Reducer& reducer) {
   OXCCL_BLOCK_SHARED Workspace workspace;
   if (leader()) workspace.fault.outcome = OUTCOME_DONE;
   barrier();
-  Machine machine = {launch, workspace.fault, channel, 0, false, false, {}};
-  const bool done = run_rounds(machine, reducer, workspace.views);
+  Machine machine = {launch, workspace.fault, channel, 0, false, {}};
+  const bool done = await_ready(machine) && run_rounds(machine, reducer, workspace.views);
   if (machine.streamed) stream_fence();
   Status* status = &launch.statuses[channel];
   if (OXCCL_LIKELY(done)) {
     if (leader()) status->outcome = OUTCOME_DONE;
+    mark_done(machine);
     return OUTCOME_DONE;
   }
   const Fault& fault = workspace.fault;

@@ -19,6 +19,8 @@ constexpr uint32_t MAX_OPERANDS = 260;
 constexpr uint32_t MAX_TREE_SOURCES = 256;
 constexpr uint32_t LANES = 3;
 constexpr uint32_t SLOT_HEADER_BYTES = 64;
+constexpr uint32_t SEGMENT_ALIGN = 64;
+constexpr uint32_t LANE_READY = 3;
 constexpr uint32_t LL_HEADER_BYTES = 16;
 constexpr uint64_t LL_EPOCHS = 1u << 30;
 
@@ -75,6 +77,7 @@ struct Advance {
 };
 
 struct SlotHeader {
+  uint64_t tail;
   uint32_t signature, len_bytes;
 };
 
@@ -84,7 +87,7 @@ struct alignas(64) Doorbell {
 
 struct alignas(64) Connection {
   uint8_t *send_slots, *recv_slots;
-  uint64_t *send_tail, *recv_tail, *send_head, *recv_head;
+  uint64_t *send_head, *recv_head;
   Doorbell* doorbell;
   uint64_t sent, received, head_seen;
   uint32_t slot_stride_bytes, slots, peer, lane;
@@ -109,6 +112,16 @@ struct Status {
   uint32_t outcome, step, peer, found;
 };
 
+struct Segment {
+  uint64_t start, len_bytes;
+  const uint8_t* input;
+  uint8_t* output;
+};
+
+struct SegmentTokens {
+  uint64_t input, output;
+};
+
 struct Launch {
   const Header* program;
   Connection* connections;
@@ -124,6 +137,12 @@ struct Launch {
   Tokens tokens;
   uint64_t scale_bits, call;
   uint32_t signature, ranks, spins, yields;
+  const Launch* next;
+  const Segment* segments;
+  const uint64_t* ready;
+  uint64_t* done;
+  Doorbell* done_bell;
+  uint32_t segments_count, first_bucket;
 };
 
 #include "format_check.h"

@@ -19,13 +19,22 @@ OXCCL_INLINE const HostReducer* reducer_of(uint32_t data_type, uint32_t fold) {
   return OXCCL_LIKELY(reducer->bulk != nullptr) ? reducer : nullptr;
 }
 
-OXCCL_INLINE uint32_t execute(const Launch& launch, uint32_t channel) {
+OXCCL_INLINE uint32_t execute_part(const Launch& launch, uint32_t channel) {
   const Header& program = *launch.program;
   const HostReducer* reducer = reducer_of(program.data_type, program.fold);
   if (OXCCL_LIKELY(reducer && is_runnable(&program, channel)))
     return run_channel(launch, channel, *reducer);
   launch.statuses[channel] = {OUTCOME_BAD_PROGRAM, 0, 0, 0};
   return OUTCOME_BAD_PROGRAM;
+}
+
+OXCCL_INLINE uint32_t execute(const Launch& launch, uint32_t channel) {
+  uint32_t outcome = execute_part(launch, channel);
+  for (const Launch* part = launch.next; OXCCL_UNLIKELY(part != nullptr); part = part->next) {
+    if (outcome != OUTCOME_DONE) break;
+    outcome = execute_part(*part, channel);
+  }
+  return outcome;
 }
 
 [[maybe_unused]] static uint32_t reduce(const Reduction& reduction) {
@@ -48,7 +57,7 @@ OXCCL_INLINE uint32_t execute(const Launch& launch, uint32_t channel) {
                      reduction.len_bytes, scaling, reduction.tree != 0};
   const Launch no_launch = {};
   Fault fault = {};
-  Machine machine = {no_launch, fault, 0, 0, false, false, {}};
+  Machine machine = {no_launch, fault, 0, 0, false, {}};
   reduce_copy(machine, move, *reducer);
   if (machine.streamed) stream_fence();
   return OUTCOME_DONE;

@@ -2,12 +2,13 @@
 //
 //     slot = {signature, epoch, len_bytes, epoch} line* ;  line = {4 bytes, epoch, 4 bytes, epoch}
 //
-//     send:     store each line; nothing else
+//     send:     store each line, the header last; nothing else
 //     receive:  load a line until both its flags are the epoch of the awaited message
 //
 // Why it is fast: an aligned 8-byte word is written whole, so a word with the right flag has the right
 // data: no counter, no fence, no second cache line. A message of 8 bytes with its header fills half a
-// line, and the exchange costs what moving that line costs. The price is half of the bandwidth.
+// line, and the exchange costs what moving that line costs. The price is half of the bandwidth. (On a
+// GPU a message therefore says nothing of other memory. Tokens do, and have fences: run_reduce_copy.)
 //
 // Flags of past messages stay in the slots. Epochs count modulo twice LL_EPOCHS, and a sender clears
 // its slots (all consumed by then) in the first round after every LL_EPOCHS messages, so no flag is
@@ -61,9 +62,12 @@ OXCCL_INLINE bool receive_header(Machine& machine, const View& view, uint64_t le
   return machine.mismatch(uint32_t(header), view.connection->peer);
 }
 
+// Sends the message: its other lines are stored. The header goes last, although the receiver reads it first: the receiver
+// polls it, and a line that was fetched half written has to be won back before the rest can be stored.
 template <class Machine>
-OXCCL_INLINE void send_header(const Machine& machine, const View& view, uint64_t len_bytes) {
+OXCCL_INLINE void announce(const Machine& machine, const View& view, uint64_t len_bytes) {
   store_line(view.data - LL_HEADER_BYTES, machine.launch.signature | (len_bytes << 32), view.epoch);
+  ring(view.connection->doorbell);
 }
 
 // Before the first message of a round, once in LL_EPOCHS messages.

@@ -2,55 +2,13 @@
 //
 // They go element by element and leave the vectors to the compiler: that vectorises for every type,
 // where loops over 16-byte structs do not for f16 and fp8. `ivdep` says that a destination may be one
-// of the sources, but never half overlaps one, so the loops need no overlap test. f16 is the
-// exception: the compiler does not find the conversion instructions, so they are written out.
+// of the sources, but never half overlaps one, so the loops need no overlap test. f16 and fp8 are the
+// exception where vectors_host.h has them.
 #pragma once
-#include "numeric.h"
+#include "vectors_host.h"
 
 namespace oxccl {
 inline namespace OXCCL_ISA {
-
-// A register full of elements in the accumulator type, where written out by hand.
-template <class N>
-struct Vector {
-  static constexpr size_t COUNT = 0;
-};
-
-#if defined(__F16C__) && !OXCCL_SANITIZED
-#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
-template <>
-struct Vector<F16> {
-  typedef float Values __attribute__((vector_size(64)));
-  static constexpr size_t COUNT = 16;
-  static OXCCL_INLINE Values load(const uint16_t* from) {
-    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-  }
-  static OXCCL_INLINE void store(uint16_t* to, Values values) {
-    const __mmask16 nan = _mm512_cmp_ps_mask(values, values, _CMP_UNORD_Q);
-    const __m256i bits = _mm512_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const __m256i canonical = _mm256_mask_mov_epi16(bits, nan, _mm256_set1_epi16(0x7fff));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), canonical);
-  }
-};
-#else
-template <>
-struct Vector<F16> {
-  typedef float Values __attribute__((vector_size(32)));
-  static constexpr size_t COUNT = 8;
-  static OXCCL_INLINE Values load(const uint16_t* from) {
-    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-  }
-  static OXCCL_INLINE void store(uint16_t* to, Values values) {
-    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(values, values, _CMP_UNORD_Q));
-    const __m128i nan16 =
-        _mm_packs_epi32(_mm256_castsi256_si128(nan), _mm256_extracti128_si256(nan, 1));
-    const __m128i bits = _mm256_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const __m128i canonical = _mm_blendv_epi8(bits, _mm_set1_epi16(0x7fff), nan16);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), canonical);
-  }
-};
-#endif
-#endif
 
 template <Fold F, class V>
 OXCCL_INLINE V fold_vector(V a, V b) {

@@ -39,7 +39,6 @@ struct Machine {
   uint32_t channel;
   uint32_t step;
   bool streamed;  // non-temporal stores are under way
-  bool rings;     // the move at hand has LL destinations
   Patience patience;
 
   OXCCL_INLINE bool fail(Outcome outcome, uint32_t peer, uint32_t found) {
@@ -62,6 +61,13 @@ struct Machine {
     return fail(OUTCOME_ABORTED, place.peer, 0);
   }
 };
+
+// True when the whole block may go on.
+OXCCL_INLINE bool agreed(Machine& machine) {
+  wait_over(machine.launch, machine.channel, machine.patience);
+  barrier();
+  return OXCCL_LIKELY(machine.fault.outcome == OUTCOME_DONE);
+}
 
 }  // namespace OXCCL_ISA
 }  // namespace oxccl

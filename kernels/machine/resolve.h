@@ -1,5 +1,5 @@
-// From operands to addresses. Slots are found through their connection's cursors, and carry a header
-// that is written and checked here.
+// From operands to addresses. Slots are found through their connection's cursors, and each segment of
+// one carries a header that is written and checked here.
 #pragma once
 #include "reduce_copy.h"
 
@@ -10,12 +10,17 @@ OXCCL_INLINE uint8_t* slot(uint8_t* slots, const Connection& connection, uint64_
   return slots + (message & (connection.slots - 1)) * connection.slot_stride_bytes;
 }
 
+// Where a tail of this value is stored: with the last message that it announces.
+OXCCL_INLINE uint64_t* tail(uint8_t* slots, const Connection& connection, uint64_t value) {
+  return &reinterpret_cast<SlotHeader*>(slot(slots, connection, value - 1))->tail;
+}
+
 // A receive slot; its header must be of this call.
 OXCCL_INLINE bool resolve_slot(Machine& machine, const Operand& operand, uint64_t len_bytes,
                                View* view) {
   Connection& connection = machine.launch.connections[operand.index];
   const uint64_t message = connection.received + operand.message;
-  uint8_t* at = slot(connection.recv_slots, connection, message);
+  uint8_t* at = slot(connection.recv_slots, connection, message) + operand.offset_bytes;
   if (operand.lane == LANE_LL) {
     *view = {at + LL_HEADER_BYTES, &connection, epoch_of(message), operand.flags};
     return receive_header(machine, *view, len_bytes);
@@ -27,19 +32,26 @@ OXCCL_INLINE bool resolve_slot(Machine& machine, const Operand& operand, uint64_
   return machine.mismatch(header.signature, connection.peer);
 }
 
-// The slot for the next message; its header is written here.
-OXCCL_INLINE void resolve_peer_slot(Machine& machine, const Operand& operand, uint64_t len_bytes,
-                                    View* view) {
+// The slot for the next message. Its header is written behind its payload: see `announce`.
+OXCCL_INLINE void resolve_peer_slot(Machine& machine, const Operand& operand, View* view) {
   Connection& connection = machine.launch.connections[operand.index];
   const uint64_t message = connection.sent + operand.message;
-  uint8_t* at = slot(connection.send_slots, connection, message);
+  uint8_t* at = slot(connection.send_slots, connection, message) + operand.offset_bytes;
   if (operand.lane == LANE_LL) {
     *view = {at + LL_HEADER_BYTES, &connection, epoch_of(message), operand.flags};
-    send_header(machine, *view, len_bytes);
-    machine.rings = true;
   } else {
     *view = {at + SLOT_HEADER_BYTES, &connection, 0, operand.flags};
-    *reinterpret_cast<SlotHeader*>(at) = {machine.launch.signature, uint32_t(len_bytes)};
+  }
+}
+
+// What a message's header says, behind its payload. It is sent by that on the LL lane, on others by the signal that follows.
+OXCCL_INLINE void write_header(Machine& machine, const View& view, uint64_t len_bytes) {
+  if (view.is_ll()) {
+    announce(machine, view, len_bytes);
+  } else if (view.connection) {
+    SlotHeader& header = *reinterpret_cast<SlotHeader*>(view.data - SLOT_HEADER_BYTES);
+    header.signature = machine.launch.signature;
+    header.len_bytes = uint32_t(len_bytes);
   }
 }
 
@@ -52,7 +64,7 @@ OXCCL_INLINE Window& window_of(const Machine& machine, const Operand& operand) {
 OXCCL_INLINE bool resolve_memory(Machine& machine, const Operand& operand, uint64_t round_start,
                                  View* view) {
   const Launch& launch = machine.launch;
-  const uint64_t offset = operand.offset_bytes + round_start;
+  const uint64_t offset = operand.offset_bytes + round_start;  // (replaced piece by piece in a group)
   uint8_t* data;
   if (operand.space == SPACE_INPUT) {
     data = const_cast<uint8_t*>(launch.input) + offset;
@@ -80,7 +92,7 @@ OXCCL_INLINE bool resolve(Machine& machine, const Operand& operand, uint64_t rou
   if (operand.space == SPACE_SLOT) return resolve_slot(machine, operand, len_bytes, view);
   if (operand.space != SPACE_PEER_SLOT)
     return resolve_memory(machine, operand, round_start, view);
-  resolve_peer_slot(machine, operand, len_bytes, view);
+  resolve_peer_slot(machine, operand, view);
   return true;
 }
 

@@ -1,7 +1,7 @@
 // Short messages on the host: what a small collective spends its time on.
 //
 //     resolve one or two sources and one destination into registers
-//     for each word: load, fold, store
+//     for each word: load, fold, store;  or copy all at once
 //
 // Why it is apart from the general path, which does the same: that one keeps its operands in a table,
 // because there may be hundreds, and an instruction costs it some 150 machine instructions; here it is
@@ -12,15 +12,24 @@
 namespace oxccl {
 inline namespace OXCCL_ISA {
 
-OXCCL_INLINE bool is_short(const Header& program, const Instruction& instruction,
+// Copies up to here need none of what the general path prepares.
+constexpr uint64_t SHORT_COPY_BYTES = 4096;
+
+OXCCL_INLINE bool is_short(const Launch& launch, const Instruction& instruction,
                            uint64_t len_bytes) {
-  return len_bytes <= SHORT_BYTES && instruction.destinations == 1 &&
-         uint32_t(instruction.sources) - 1 < 2 && program.scale == SCALE_NONE;
+  const uint64_t limit = instruction.sources == 1 ? SHORT_COPY_BYTES : SHORT_BYTES;
+  return len_bytes <= limit && instruction.destinations == 1 &&
+         uint32_t(instruction.sources) - 1 < 2 && launch.program->scale == SCALE_NONE &&
+         launch.segments == nullptr;
 }
 
 OXCCL_INLINE bool copy_short(Machine& machine, const View& source, const View& destination,
                              uint64_t len_bytes) {
   if (!source.is_ll() && source.data == destination.data) return true;
+  if (len_bytes > SHORT_BYTES && !source.is_ll() && !destination.is_ll()) {
+    __builtin_memcpy(destination.data, source.data, len_bytes);
+    return true;
+  }
   for (uint64_t position = 0; position < len_bytes; position += 8) {
     const uint64_t left = len_bytes - position;
     uint64_t word = 0;
@@ -53,7 +62,7 @@ OXCCL_NOINLINE inline bool run_short(Machine& machine, const HostReducer& reduce
   if (!resolve(machine, operands[1 + folds], round_start, len_bytes, &destination)) return false;
   const bool done = folds ? fold_short(machine, reducer, first, second, destination, len_bytes)
                           : copy_short(machine, first, destination, len_bytes);
-  if (destination.is_ll()) ring(destination.connection->doorbell);
+  write_header(machine, destination, len_bytes);
   return done;
 }
 

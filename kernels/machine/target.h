@@ -3,6 +3,7 @@
 //     lane(), lanes(), leader(), barrier()      the threads of a block; one on a host
 //     load_acquire, store_release, load_relaxed, store_relaxed    words shared with other ranks
 //     load_line, store_line                     16 bytes of an LL slot
+//     system_fence                              what makes such a store a release, such a load an acquire
 //     wait_slow, wait_over                      the part of a wait that has lasted: until what is
 //                                               awaited is there (host), or one turn (CUDA)
 //     ring                                      wake a peer that sleeps

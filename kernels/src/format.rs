@@ -21,6 +21,10 @@ pub const MAX_TREE_SOURCES: usize = 256;
 pub const LANES: usize = 3;
 /// Bytes in front of the payload of an [`Lane::Slots`] slot: [`SlotHeader`], padded to a cache line.
 pub const SLOT_HEADER_BYTES: usize = 64;
+/// Buckets begin at multiples of this in a group's virtual buffer, so that a message's lines belong to one bucket each.
+pub const SEGMENT_ALIGN: usize = 64;
+/// [`Progress::lane`] of a wait for a bucket of this rank to be ready; [`Progress::awaited`] is the bucket.
+pub const LANE_READY: u32 = 3;
 /// Bytes in front of the payload of an [`Lane::Ll`] slot: one LL line `{signature, epoch, len, epoch}`.
 pub const LL_HEADER_BYTES: usize = 16;
 /// After this many messages a sender, at the start of a round, waits until all earlier messages are
@@ -232,9 +236,9 @@ pub enum Space {
 pub enum Lane {
     /// Slots in LL encoding: each 8-byte word carries 4 bytes of data and a 4-byte epoch; a message needs no tail signal.
     Ll = 0,
-    /// Plain slots, announced by the tail counter.
+    /// Plain slots, announced by the tail in their header.
     Slots = 1,
-    /// Counters only.
+    /// One slot that is only a header: a counter.
     Sync = 2,
 }
 
@@ -282,7 +286,7 @@ pub struct ChannelEntry {
     pub advances: u32,
     /// Rounds.
     pub rounds: u64,
-    /// Bytes that a `ReduceCopy` handles per round at most; a multiple of 64 where there is more than one round.
+    /// Bytes that a `ReduceCopy` handles per round at most; a multiple of 64, or at least of 8, where there is more than one round.
     pub tile_bytes: u64,
 }
 
@@ -328,9 +332,10 @@ pub struct Operand {
     pub reserved: u8,
     /// Connection (slots), as an index into [`Launch::connections`], or peer (windows, tokens).
     pub index: u32,
-    /// Slots: message number within the round, from 0.
+    /// Slots: message number within the round, from 0. Memory of a group: which rank's part of each bucket.
     pub message: u64,
-    /// Input, output, windows: where the operand's bytes of round 0 start.
+    /// Input, output, windows: where the operand's bytes of round 0 start, in a group in the virtual buffer. Slots: where the segment, with its header, starts in
+    /// the slot: a multiple of 64.
     pub offset_bytes: u64,
 }
 
@@ -348,10 +353,13 @@ pub struct Advance {
     pub reserved: u32,
 }
 
-/// Header of a [`Lane::Slots`] slot, written by the sender with each message and checked by the receiver.
+/// Header of a [`Lane::Slots`] or [`Lane::Sync`] slot, written by the sender with each message and checked by the receiver. It holds
+/// the tail: message m is announced by the value m + 1 in the slot that m lies in.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct SlotHeader {
+    /// The tail when this slot's last message was announced.
+    pub tail: u64,
     /// [`Launch::signature`] of the sender's call.
     pub signature: u32,
     /// Payload length of this message.
@@ -377,10 +385,6 @@ pub struct Connection {
     pub send_slots: *mut u8,
     /// Where messages from the peer are read.
     pub recv_slots: *mut u8,
-    /// The peer's arrival counter; this rank stores it.
-    pub send_tail: *mut u64,
-    /// This rank's arrival counter; the peer stores it.
-    pub recv_tail: *mut u64,
     /// Messages the peer has consumed; the peer stores it.
     pub send_head: *mut u64,
     /// Messages this rank has consumed, as the peer sees it; this rank stores it.
@@ -473,7 +477,32 @@ pub struct Status {
     pub found: u32,
 }
 
-/// The one parameter of an executor.
+/// One bucket of a group, as this rank reaches it. The buckets of a part lie one behind the other in a virtual buffer, each from a
+/// multiple of [`SEGMENT_ALIGN`] on; what lies between them exists in no memory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Segment {
+    /// Where it begins in the virtual buffer.
+    pub start: u64,
+    /// Its length: one rank's part where ranks have parts.
+    pub len_bytes: u64,
+    /// The caller's input.
+    pub input: *const u8,
+    /// The caller's output.
+    pub output: *mut u8,
+}
+
+/// One bucket as peers find it, relative to [`Window::base`]. A rank's table of these is where [`Tokens::input`] says.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SegmentTokens {
+    /// The input.
+    pub input: u64,
+    /// The output.
+    pub output: u64,
+}
+
+/// The one parameter of an executor: a call, or the first part of a group.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Launch {
@@ -513,4 +542,18 @@ pub struct Launch {
     pub spins: u32,
     /// Host only: yields before it sleeps on the doorbell.
     pub yields: u32,
+    /// The part of the group that follows; null at the end.
+    pub next: *const Launch,
+    /// The part's buckets, in place of `input` and `output`; null where it has none.
+    pub segments: *const Segment,
+    /// One word a bucket, which is at least `call` once the bucket is ready; null where all are.
+    pub ready: *const u64,
+    /// One word a bucket and channel (`bucket * channels + channel`) that becomes `call` when the channel is done with the bucket; may be null.
+    pub done: *mut u64,
+    /// What is rung when `done` changes; may be null where that is.
+    pub done_bell: *mut Doorbell,
+    /// Number of `segments`.
+    pub segments_count: u32,
+    /// Number of the part's first bucket in the group.
+    pub first_bucket: u32,
 }

@@ -1,15 +1,15 @@
 //! All-gather: every rank's input, by rank, is every rank's output.
 
-use super::{Algorithm, Encoding, Entry, Request, entry, input_of};
+use super::{Algorithm, Encoding, Entry, Orders, Request, entry, input_of};
 use crate::collective::Kind::AllGather;
 use crate::schedule::{Chunking, Operand, Read, Schedule, Write};
 
 pub(super) const ENTRIES: &[Entry] = &[
-    entry(AllGather, Algorithm::Direct, Encoding::Ll, true, true, direct),
-    entry(AllGather, Algorithm::Direct, Encoding::Slots, true, true, direct),
-    entry(AllGather, Algorithm::Direct, Encoding::Windows, true, true, direct_windows),
-    entry(AllGather, Algorithm::Ring, Encoding::Ll, true, true, ring),
-    entry(AllGather, Algorithm::Ring, Encoding::Slots, true, true, ring),
+    entry(AllGather, Algorithm::Direct, Encoding::Ll, true, Orders::All, direct),
+    entry(AllGather, Algorithm::Direct, Encoding::Slots, true, Orders::All, direct),
+    entry(AllGather, Algorithm::Direct, Encoding::Windows, true, Orders::All, direct_windows),
+    entry(AllGather, Algorithm::Ring, Encoding::Ll, true, Orders::All, ring),
+    entry(AllGather, Algorithm::Ring, Encoding::Slots, true, Orders::All, ring),
 ];
 
 /// Every rank sends its input to every other.

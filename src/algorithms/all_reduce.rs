@@ -1,19 +1,32 @@
 //! All-reduce.
 
-use super::{Algorithm, Encoding, Entry, Request, entry, output_of, reduce_scatter};
+use super::team::Held;
+use super::{Algorithm, Encoding, Entry, Need, Orders, Request, entry, output_of};
 use crate::collective::Kind::AllReduce;
 use crate::schedule::{Chunking, Operand, Read, Schedule, Write};
 
 pub(super) const ENTRIES: &[Entry] = &[
-    entry(AllReduce, Algorithm::OneShot, Encoding::Ll, true, true, one_shot),
-    entry(AllReduce, Algorithm::OneShot, Encoding::Slots, true, true, one_shot),
-    entry(AllReduce, Algorithm::TwoShot, Encoding::Ll, true, true, two_shot),
-    entry(AllReduce, Algorithm::TwoShot, Encoding::Slots, true, true, two_shot),
-    entry(AllReduce, Algorithm::TwoShot, Encoding::Windows, true, true, two_shot_pull),
-    entry(AllReduce, Algorithm::TwoShotPush, Encoding::Windows, true, true, two_shot_push),
-    entry(AllReduce, Algorithm::Ring, Encoding::Ll, true, false, ring),
-    entry(AllReduce, Algorithm::Ring, Encoding::Slots, true, false, ring),
+    entry(AllReduce, Algorithm::OneShot, Encoding::Ll, true, Orders::All, one_shot)
+        .needs(&[Need::AtMost(256)]),
+    entry(AllReduce, Algorithm::OneShot, Encoding::Slots, true, Orders::All, one_shot)
+        .needs(&[Need::AtMost(256)]),
+    entry(AllReduce, Algorithm::TwoShot, Encoding::Ll, true, Orders::All, two_shot)
+        .needs(&[Need::AtMost(130)]),
+    entry(AllReduce, Algorithm::TwoShot, Encoding::Slots, true, Orders::All, two_shot)
+        .needs(&[Need::AtMost(130)]),
+    entry(AllReduce, Algorithm::TwoShot, Encoding::Windows, true, Orders::All, two_shot_pull)
+        .needs(&[Need::AtMost(256)]),
+    entry(AllReduce, Algorithm::TwoShotPush, Encoding::Windows, true, Orders::All, two_shot_push)
+        .needs(&[Need::AtMost(130)]),
+    entry(AllReduce, Algorithm::Ring, Encoding::Ll, true, Orders::None, ring),
+    entry(AllReduce, Algorithm::Ring, Encoding::Slots, true, Orders::None, ring),
+    entry(AllReduce, ALGORITHM, Encoding::Ll, true, Orders::All, direct_ring)
+        .needs(&[Need::AtMost(256)]),
+    entry(AllReduce, ALGORITHM, Encoding::Slots, true, Orders::All, direct_ring)
+        .needs(&[Need::AtMost(256)]),
 ];
+
+const ALGORITHM: Algorithm = Algorithm::ReduceScatterAllGather;
 
 /// Every rank sends its whole input to every other and reduces all of them: one exchange, n - 1 times the bytes.
 fn one_shot(request: &Request) -> Schedule {
@@ -74,20 +87,25 @@ fn two_shot_push(request: &Request) -> Schedule {
 /// The reduce-scatter ring, then the same ring once more to hand the results around.
 fn ring(request: &Request) -> Schedule {
     request.rotational(Chunking::PerRank, Chunking::PerRank, |b| {
-        let (rank, n) = (b.rank(), request.ranks());
-        let output = Write::To(Operand::Output(rank));
-        if n == 1 {
+        let (team, part) = (request.world(b.rank()), |place| place);
+        let output = Write::To(Operand::Output(b.rank()));
+        if team.len() == 1 {
             return b.transfer(&[Read::Raw(Operand::Input(0))], &[output], true);
         }
-        let (next, previous) = (request.link((rank + 1) % n), request.link((rank + n - 1) % n));
-        reduce_scatter::ring_steps(b, request, &[output, Write::Send(next)]);
-        for step in 1..n {
-            let chunk = Operand::Output((rank + n - step) % n);
-            if step + 1 < n {
-                b.recv_copy_send(previous, chunk, next);
-            } else {
-                b.recv_copy(previous, chunk);
-            }
+        let writes = [output, Write::Send(team.next())];
+        team.reduce_scatter_ring(b, part, Held::Raw, &writes, true);
+        for step in 1..team.len() {
+            team.all_gather_step(b, step, part);
         }
+    })
+}
+
+/// The direct reduce-scatter, then the ring's all-gather.
+fn direct_ring(request: &Request) -> Schedule {
+    request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
+        let (team, part) = (request.world(b.rank()), |place| place);
+        let output = [Write::To(Operand::Output(b.rank()))];
+        team.reduce_scatter_direct(b, part, Held::Raw, &output, true);
+        team.all_gather_ring(b, part);
     })
 }

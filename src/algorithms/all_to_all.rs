@@ -1,14 +1,31 @@
 //! All-to-all: chunk r of rank s's input is chunk s of rank r's output.
 
-use super::{Algorithm, Encoding, Entry, Request, entry, input_of};
+use super::{Algorithm, Encoding, Entry, Orders, Request, entry, input_of};
 use crate::collective::Kind::AllToAll;
 use crate::schedule::{Chunking, Operand, Schedule};
 
 pub(super) const ENTRIES: &[Entry] = &[
-    entry(AllToAll, Algorithm::Pairwise, Encoding::Ll, true, true, pairwise),
-    entry(AllToAll, Algorithm::Pairwise, Encoding::Slots, true, true, pairwise),
-    entry(AllToAll, Algorithm::Pairwise, Encoding::Windows, false, true, pairwise_windows),
+    entry(AllToAll, Algorithm::Direct, Encoding::Ll, true, Orders::All, direct),
+    entry(AllToAll, Algorithm::Direct, Encoding::Slots, true, Orders::All, direct),
+    entry(AllToAll, Algorithm::Pairwise, Encoding::Ll, true, Orders::All, pairwise),
+    entry(AllToAll, Algorithm::Pairwise, Encoding::Slots, true, Orders::All, pairwise),
+    entry(AllToAll, Algorithm::Pairwise, Encoding::Windows, false, Orders::All, pairwise_windows),
 ];
+
+/// Every rank sends to all others, then takes what they sent: nobody waits for one peer before the next has its part.
+fn direct(request: &Request) -> Schedule {
+    request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
+        let rank = b.rank();
+        let peers = request.peers(rank);
+        for &peer in &peers {
+            b.send(Operand::Input(peer), request.link(peer));
+        }
+        b.copy(Operand::Input(rank), &[Operand::Output(rank)]);
+        for &peer in &peers {
+            b.recv_copy(request.link(peer), Operand::Output(peer));
+        }
+    })
+}
 
 /// In step s ranks whose sum is s (modulo n) exchange. What is sent to a peer leaves before what it sends arrives, so one buffer is
 /// enough.

@@ -1,15 +1,16 @@
 //! Broadcast: the root's input is every rank's output.
 
-use super::{Algorithm, Encoding, Entry, Request, entry, input_of, output_of};
+use super::{Algorithm, Encoding, Entry, Need, Orders, Request, entry, input_of, output_of};
 use crate::collective::Kind::Broadcast;
 use crate::schedule::{Chunking, Operand, Read, Schedule, Write};
 
 pub(super) const ENTRIES: &[Entry] = &[
-    entry(Broadcast, Algorithm::Direct, Encoding::Ll, true, true, direct),
-    entry(Broadcast, Algorithm::Direct, Encoding::Slots, true, true, direct),
-    entry(Broadcast, Algorithm::Direct, Encoding::Windows, true, true, direct_windows),
-    entry(Broadcast, Algorithm::Chain, Encoding::Ll, true, true, chain),
-    entry(Broadcast, Algorithm::Chain, Encoding::Slots, true, true, chain),
+    entry(Broadcast, Algorithm::Direct, Encoding::Ll, true, Orders::All, direct),
+    entry(Broadcast, Algorithm::Direct, Encoding::Slots, true, Orders::All, direct),
+    entry(Broadcast, Algorithm::Direct, Encoding::Windows, true, Orders::All, direct_windows)
+        .needs(&[Need::AtMost(259)]),
+    entry(Broadcast, Algorithm::Chain, Encoding::Ll, true, Orders::All, chain),
+    entry(Broadcast, Algorithm::Chain, Encoding::Slots, true, Orders::All, chain),
 ];
 
 /// The root sends to all.

@@ -1,13 +1,13 @@
 //! Gather: every rank's input, by rank, is the root's output.
 
-use super::{Algorithm, Encoding, Entry, Request, entry, output_of};
+use super::{Algorithm, Encoding, Entry, Orders, Request, entry, output_of};
 use crate::collective::Kind::Gather;
 use crate::schedule::{Chunking, Operand, Schedule};
 
 pub(super) const ENTRIES: &[Entry] = &[
-    entry(Gather, Algorithm::Direct, Encoding::Ll, true, true, direct),
-    entry(Gather, Algorithm::Direct, Encoding::Slots, true, true, direct),
-    entry(Gather, Algorithm::Direct, Encoding::Windows, true, true, direct_windows),
+    entry(Gather, Algorithm::Direct, Encoding::Ll, true, Orders::All, direct),
+    entry(Gather, Algorithm::Direct, Encoding::Slots, true, Orders::All, direct),
+    entry(Gather, Algorithm::Direct, Encoding::Windows, true, Orders::All, direct_windows),
 ];
 
 /// All send to the root.

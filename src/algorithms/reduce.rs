@@ -1,15 +1,18 @@
 //! Reduce: the reduction of all inputs is the root's output.
 
-use super::{Algorithm, Encoding, Entry, Request, entry, output_of};
+use super::{Algorithm, Encoding, Entry, Need, Orders, Request, entry, output_of};
 use crate::collective::Kind::Reduce;
 use crate::schedule::{Chunking, Operand, Read, Schedule, Write};
 
 pub(super) const ENTRIES: &[Entry] = &[
-    entry(Reduce, Algorithm::Direct, Encoding::Ll, true, true, direct),
-    entry(Reduce, Algorithm::Direct, Encoding::Slots, true, true, direct),
-    entry(Reduce, Algorithm::Direct, Encoding::Windows, true, true, direct_windows),
-    entry(Reduce, Algorithm::Chain, Encoding::Ll, true, false, chain),
-    entry(Reduce, Algorithm::Chain, Encoding::Slots, true, false, chain),
+    entry(Reduce, Algorithm::Direct, Encoding::Ll, true, Orders::All, direct)
+        .needs(&[Need::AtMost(256)]),
+    entry(Reduce, Algorithm::Direct, Encoding::Slots, true, Orders::All, direct)
+        .needs(&[Need::AtMost(256)]),
+    entry(Reduce, Algorithm::Direct, Encoding::Windows, true, Orders::All, direct_windows)
+        .needs(&[Need::AtMost(256)]),
+    entry(Reduce, Algorithm::Chain, Encoding::Ll, true, Orders::None, chain),
+    entry(Reduce, Algorithm::Chain, Encoding::Slots, true, Orders::None, chain),
 ];
 
 /// All send to the root.

@@ -1,13 +1,13 @@
 //! Scatter: chunk r of the root's input is the output of rank r.
 
-use super::{Algorithm, Encoding, Entry, Request, entry, input_of};
+use super::{Algorithm, Encoding, Entry, Orders, Request, entry, input_of};
 use crate::collective::Kind::Scatter;
 use crate::schedule::{Chunking, Operand, Schedule};
 
 pub(super) const ENTRIES: &[Entry] = &[
-    entry(Scatter, Algorithm::Direct, Encoding::Ll, true, true, direct),
-    entry(Scatter, Algorithm::Direct, Encoding::Slots, true, true, direct),
-    entry(Scatter, Algorithm::Direct, Encoding::Windows, true, true, direct_windows),
+    entry(Scatter, Algorithm::Direct, Encoding::Ll, true, Orders::All, direct),
+    entry(Scatter, Algorithm::Direct, Encoding::Slots, true, Orders::All, direct),
+    entry(Scatter, Algorithm::Direct, Encoding::Windows, true, Orders::All, direct_windows),
 ];
 
 /// The root sends to all.

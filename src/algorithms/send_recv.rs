@@ -1,13 +1,13 @@
 //! Send/recv: one rank's input is one other rank's output. The other ranks have no part in it.
 
-use super::{Algorithm, Encoding, Entry, Request, entry, input_of};
+use super::{Algorithm, Encoding, Entry, Orders, Request, entry, input_of};
 use crate::collective::Kind::SendRecv;
 use crate::schedule::{Chunking, Operand, Schedule};
 
 pub(super) const ENTRIES: &[Entry] = &[
-    entry(SendRecv, Algorithm::Direct, Encoding::Ll, false, true, direct),
-    entry(SendRecv, Algorithm::Direct, Encoding::Slots, false, true, direct),
-    entry(SendRecv, Algorithm::Direct, Encoding::Windows, false, true, direct_windows),
+    entry(SendRecv, Algorithm::Direct, Encoding::Ll, false, Orders::All, direct),
+    entry(SendRecv, Algorithm::Direct, Encoding::Slots, false, Orders::All, direct),
+    entry(SendRecv, Algorithm::Direct, Encoding::Windows, false, Orders::All, direct_windows),
 ];
 
 /// The sender sends, and need not wait for the receiver while slots are free.

@@ -56,9 +56,11 @@ impl Turn {
         match operand {
             Operand::Input(chunk) => Operand::Input(self.chunk(Buffer::Input, chunk)),
             Operand::Output(chunk) => Operand::Output(self.chunk(Buffer::Output, chunk)),
-            Operand::Slot { link, message } => Operand::Slot { link: self.link(link), message },
-            Operand::PeerSlot { link, message } => {
-                Operand::PeerSlot { link: self.link(link), message }
+            Operand::Slot { link, message, segment } => {
+                Operand::Slot { link: self.link(link), message, segment }
+            }
+            Operand::PeerSlot { link, message, segment } => {
+                Operand::PeerSlot { link: self.link(link), message, segment }
             }
             Operand::Window { peer, buffer, chunk } => {
                 Operand::Window { peer: self.rank(peer), buffer, chunk: self.chunk(buffer, chunk) }
@@ -74,6 +76,7 @@ mod tests {
     use crate::algorithms::catalogue;
     use crate::collective::{Collective, Order};
     use crate::schedule::SLOTS;
+    use crate::topology::Placement;
 
     #[test]
     fn one_rank_alone_has_the_instructions_that_it_has_among_all() {
@@ -84,12 +87,15 @@ mod tests {
                     crate::Kind::SendRecv => Collective::send_recv(ranks, 0, 1),
                     kind => Collective::new(kind, ranks),
                 };
-                let all = entry.schedule(collective, Order::Any, SLOTS);
+                let (placement, order) = (Placement::uniform(2), Order::Any);
+                let Ok(all) = entry.schedule(collective, placement, order, SLOTS) else { continue };
                 for rank in 0..ranks {
-                    let one = entry.schedule_of_rank(collective, Order::Any, SLOTS, rank);
-                    assert_eq!(one.ranks, [all.ranks[rank].clone()], "{entry:?} {ranks} {rank}");
+                    let one = entry.schedule_of_rank(collective, placement, order, SLOTS, rank);
+                    let lists = one.unwrap().ranks;
+                    assert_eq!(lists, [all.ranks[rank].clone()], "{entry:?} {ranks} {rank}");
                 }
-                rotational += usize::from(entry.period(collective, Order::Any, SLOTS).is_some());
+                let period = entry.period(collective, placement, order, SLOTS).unwrap();
+                rotational += usize::from(period.is_some());
             }
         }
         assert!(rotational >= 7 * 7, "{rotational}");

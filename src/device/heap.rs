@@ -32,6 +32,11 @@ impl Heap {
             .then_some(offset)
     }
 
+    /// Where it begins in this process.
+    pub(crate) fn base(&self) -> usize {
+        self.region.as_ptr() as usize
+    }
+
     /// Takes zeroed memory.
     pub(crate) fn alloc(self: &Arc<Heap>, len_bytes: usize) -> Result<HeapBlock, Error> {
         let len = len_bytes.max(1).next_multiple_of(GRAIN);
@@ -95,6 +100,11 @@ pub(crate) struct HeapBlock {
 }
 
 impl HeapBlock {
+    /// Where it begins in the heap.
+    pub(crate) fn offset(&self) -> usize {
+        self.offset
+    }
+
     /// Its first byte, aligned to a page.
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         // SAFETY: the offset lies in the region, which the heap keeps mapped.

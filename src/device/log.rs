@@ -24,7 +24,9 @@ pub(crate) struct CallLog {
     entered: AtomicU64,
     /// Calls left: while both are equal this rank touches nobody's memory.
     left: AtomicU64,
-    padding: [u64; 6],
+    /// Grows while the rank runs, but only where it waits long: who is inside a call, and lets this stand, is stopped.
+    beats: AtomicU64,
+    padding: [u64; 5],
     entries: [Entry; ENTRIES],
 }
 
@@ -63,6 +65,16 @@ impl CallLog {
     /// Whether the rank is inside a call.
     pub(crate) fn is_inside(&self) -> bool {
         self.left.load(Ordering::Acquire) != self.entered()
+    }
+
+    /// Shows the others that this rank's threads run.
+    pub(crate) fn beat(&self) {
+        self.beats.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often the rank has shown that it runs.
+    pub(crate) fn beats(&self) -> u64 {
+        self.beats.load(Ordering::Relaxed)
     }
 
     /// The call of this number, if it is remembered.

@@ -1,31 +1,33 @@
 //! Staging memory: one region a rank that holds its call log, its doorbells, its counters, and the slots that others fill.
 //!
-//! Everything a rank waits for lies in its own region and is written by one peer, so no two writers share a cache line. Tail and
-//! head counters have lines of their own, since one is polled while the other is written.
+//! Everything a rank waits for lies in its own region and is written by one peer, so no two writers share a cache line. Heads have
+//! lines of their own; a tail lies in the header of the slot that it announces, so that a short message is one or two lines.
 
 use super::log::CallLog;
 use oxccl_kernels::format as f;
 use oxccl_transports::Region;
 use std::sync::Arc;
 
+/// Words by which ranks whose groups differ find the first bucket in which they do.
+pub(crate) const BUCKET_WORDS: usize = 4;
 /// A cache line.
 const LINE: usize = 64;
 
 /// Sizes on which all ranks agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StagingShape {
+pub struct StagingShape {
     /// Number of ranks.
-    pub(crate) ranks: usize,
+    pub ranks: usize,
     /// Channels. There is one set of connections more, the last: that of send/recv, which runs on channel 0.
-    pub(crate) channels: usize,
+    pub channels: usize,
     /// Slots on the LL lane.
-    pub(crate) ll_slots: u32,
+    pub ll_slots: u32,
     /// Payload of one, in bytes.
-    pub(crate) ll_slot_bytes: usize,
+    pub ll_slot_bytes: usize,
     /// Slots on the slots lane.
-    pub(crate) slots: u32,
+    pub slots: u32,
     /// Payload of one, in bytes.
-    pub(crate) slot_bytes: usize,
+    pub slot_bytes: usize,
 }
 
 impl StagingShape {
@@ -38,12 +40,20 @@ impl StagingShape {
         f::SLOT_HEADER_BYTES + self.slot_bytes
     }
 
+    fn ll_bytes(&self) -> usize {
+        self.ll_stride() * self.ll_slots as usize
+    }
+
+    fn plain_bytes(&self) -> usize {
+        self.slot_stride() * self.slots as usize
+    }
+
     fn log_bytes(&self) -> usize {
         std::mem::size_of::<CallLog>()
     }
 
-    fn counters_bytes(&self) -> usize {
-        self.ranks * f::LANES * 2 * LINE
+    fn heads_bytes(&self) -> usize {
+        self.ranks * f::LANES * LINE
     }
 
     /// Doorbells and progress words of all channels, as the machine's tables want them.
@@ -52,30 +62,34 @@ impl StagingShape {
     }
 
     fn pair_slots_bytes(&self) -> usize {
-        (self.ll_stride() * self.ll_slots as usize + self.slot_stride() * self.slots as usize)
-            .next_multiple_of(4096)
+        (self.ll_bytes() + self.plain_bytes() + LINE).next_multiple_of(4096)
     }
 
     fn slots_start(&self) -> usize {
-        self.counter(self.channels + 1, 0, f::Lane::Ll, false).next_multiple_of(4096)
+        self.head(self.channels + 1, 0, f::Lane::Ll).next_multiple_of(4096)
     }
 
     /// Length of a rank's region.
-    pub(crate) fn len_bytes(&self) -> usize {
+    pub fn len_bytes(&self) -> usize {
         self.slots_start() + (self.channels + 1) * self.ranks * self.pair_slots_bytes()
     }
 
-    fn doorbell(&self, channel: usize) -> usize {
+    /// Length of what the host reads: the log, doorbells and progress words, which come first.
+    pub(crate) fn control_bytes(&self) -> usize {
+        self.log_bytes() + self.tables_bytes()
+    }
+
+    pub(crate) fn doorbell(&self, channel: usize) -> usize {
         self.log_bytes() + channel * std::mem::size_of::<f::Doorbell>()
     }
 
-    fn progress(&self, channel: usize) -> usize {
+    pub(crate) fn progress(&self, channel: usize) -> usize {
         self.doorbell(self.channels) + channel * std::mem::size_of::<f::Progress>()
     }
 
-    fn counter(&self, channel: usize, peer: usize, lane: f::Lane, head: bool) -> usize {
-        let line = (peer * f::LANES + lane as usize) * 2 + usize::from(head);
-        self.log_bytes() + self.tables_bytes() + channel * self.counters_bytes() + line * LINE
+    fn head(&self, channel: usize, peer: usize, lane: f::Lane) -> usize {
+        let line = peer * f::LANES + lane as usize;
+        self.log_bytes() + self.tables_bytes() + channel * self.heads_bytes() + line * LINE
     }
 
     /// Where messages from `sender` lie in the receiver's region.
@@ -83,7 +97,52 @@ impl StagingShape {
         let pair = self.slots_start() + (channel * self.ranks + sender) * self.pair_slots_bytes();
         match lane {
             f::Lane::Ll => pair,
-            f::Lane::Slots | f::Lane::Sync => pair + self.ll_stride() * self.ll_slots as usize,
+            f::Lane::Slots => pair + self.ll_bytes(),
+            f::Lane::Sync => pair + self.ll_bytes() + self.plain_bytes(),
+        }
+    }
+
+    /// A rank's connections of all channels, peers and lanes, in the machine's order, over regions that begin at these
+    /// addresses.
+    pub(crate) fn connections(&self, rank: usize, bases: &[*mut u8]) -> Vec<f::Connection> {
+        let lanes = [f::Lane::Ll, f::Lane::Slots, f::Lane::Sync];
+        let pairs = (0..=self.channels).flat_map(|c| (0..self.ranks).map(move |p| (c, p)));
+        pairs
+            .flat_map(|(channel, peer)| {
+                lanes.map(|lane| self.connection(rank, bases, channel, peer, lane))
+            })
+            .collect()
+    }
+
+    fn connection(
+        &self,
+        me: usize,
+        bases: &[*mut u8],
+        channel: usize,
+        peer: usize,
+        lane: f::Lane,
+    ) -> f::Connection {
+        let (slots, stride) = match lane {
+            f::Lane::Ll => (self.ll_slots, self.ll_stride()),
+            f::Lane::Slots => (self.slots, self.slot_stride()),
+            f::Lane::Sync => (1, LINE),
+        };
+        let at = |rank: usize, offset: usize| bases[rank].wrapping_add(offset);
+        let head = |owner, writer| at(owner, self.head(channel, writer, lane));
+        f::Connection {
+            send_slots: at(peer, self.slots(channel, me, lane)),
+            recv_slots: at(me, self.slots(channel, peer, lane)),
+            send_head: head(me, peer).cast(),
+            recv_head: head(peer, me).cast(),
+            doorbell: at(peer, self.doorbell(channel % self.channels)).cast(),
+            sent: 0,
+            received: 0,
+            head_seen: 0,
+            cleared: 0,
+            slot_stride_bytes: stride as u32,
+            slots,
+            peer: peer as u32,
+            lane: lane as u32,
         }
     }
 }
@@ -95,7 +154,7 @@ pub(crate) struct Staging {
     rank: usize,
     regions: Vec<Arc<Region>>,
     /// Every rank's heap, which windows point into.
-    _heaps: Vec<Arc<Region>>,
+    heaps: Vec<Arc<Region>>,
 }
 
 impl Staging {
@@ -108,12 +167,32 @@ impl Staging {
     ) -> Staging {
         assert_eq!(regions.len(), shape.ranks);
         assert!(regions.iter().all(|region| region.len_bytes() >= shape.len_bytes()));
-        Staging { shape, rank, regions, _heaps: heaps }
+        Staging { shape, rank, regions, heaps }
     }
 
     /// Number of ranks.
     pub(crate) fn ranks(&self) -> usize {
         self.shape.ranks
+    }
+
+    /// The words of a rank's group, at an offset of its heap: one array a bucket. A snapshot, to explain a failure; empty where it cannot be.
+    pub(crate) fn bucket_words(
+        &self,
+        rank: usize,
+        offset: u64,
+        buckets: u64,
+    ) -> Vec<[u64; BUCKET_WORDS]> {
+        let heap = &self.heaps[rank];
+        let size = std::mem::size_of::<[u64; BUCKET_WORDS]>() as u64;
+        let len = heap.len_bytes() as u64;
+        let fits = offset.is_multiple_of(8)
+            && buckets.checked_mul(size).is_some_and(|bytes| bytes <= len && offset <= len - bytes);
+        if !fits {
+            return Vec::new();
+        }
+        let first = heap.as_ptr().wrapping_add(offset as usize).cast::<[u64; BUCKET_WORDS]>();
+        // SAFETY: within the mapping, as just checked, aligned, any bits are valid; another rank may write it, hence volatile.
+        (0..buckets as usize).map(|at| unsafe { first.add(at).read_volatile() }).collect()
     }
 
     /// A rank's call log.
@@ -146,40 +225,8 @@ impl Staging {
 
     /// The connections of all channels, peers and lanes, in the machine's order.
     pub(crate) fn connections(&self) -> Vec<f::Connection> {
-        let lanes = [f::Lane::Ll, f::Lane::Slots, f::Lane::Sync];
-        let pairs =
-            (0..=self.shape.channels).flat_map(|c| (0..self.shape.ranks).map(move |p| (c, p)));
-        pairs
-            .flat_map(|(channel, peer)| lanes.map(|lane| self.connection(channel, peer, lane)))
-            .collect()
-    }
-
-    fn connection(&self, channel: usize, peer: usize, lane: f::Lane) -> f::Connection {
-        let (shape, me) = (&self.shape, self.rank);
-        let (slots, stride) = match lane {
-            f::Lane::Ll => (shape.ll_slots, shape.ll_stride()),
-            f::Lane::Slots => (shape.slots, shape.slot_stride()),
-            f::Lane::Sync => (1, 0),
-        };
-        let counter =
-            |owner, writer, head| self.at(owner, shape.counter(channel, writer, lane, head));
-        f::Connection {
-            send_slots: self.at(peer, shape.slots(channel, me, lane)),
-            recv_slots: self.at(me, shape.slots(channel, peer, lane)),
-            send_tail: counter(peer, me, false).cast(),
-            recv_tail: counter(me, peer, false).cast(),
-            send_head: counter(me, peer, true).cast(),
-            recv_head: counter(peer, me, true).cast(),
-            doorbell: self.doorbell(peer, channel % self.shape.channels),
-            sent: 0,
-            received: 0,
-            head_seen: 0,
-            cleared: 0,
-            slot_stride_bytes: stride as u32,
-            slots,
-            peer: peer as u32,
-            lane: lane as u32,
-        }
+        let bases: Vec<*mut u8> = self.regions.iter().map(|region| region.as_ptr()).collect();
+        self.shape.connections(self.rank, &bases)
     }
 
     fn at(&self, rank: usize, offset: usize) -> *mut u8 {
@@ -211,11 +258,11 @@ mod tests {
         for channel in 0..=shape.channels {
             for peer in 0..shape.ranks {
                 for lane in [f::Lane::Ll, f::Lane::Slots, f::Lane::Sync] {
-                    ranges.push((shape.counter(channel, peer, lane, false), LINE));
-                    ranges.push((shape.counter(channel, peer, lane, true), LINE));
+                    ranges.push((shape.head(channel, peer, lane), LINE));
                 }
                 ranges.push((shape.slots(channel, peer, f::Lane::Ll), shape.ll_stride() * 8));
                 ranges.push((shape.slots(channel, peer, f::Lane::Slots), shape.slot_stride() * 4));
+                ranges.push((shape.slots(channel, peer, f::Lane::Sync), LINE));
             }
         }
         ranges.sort_unstable();

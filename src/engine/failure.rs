@@ -12,6 +12,10 @@ use std::time::{Duration, Instant};
 /// reached unless a thread is stopped.
 const QUIET_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// How long the others are watched when the time-out has passed. A wait asks the poll function at least every few
+/// milliseconds; a busy machine may keep a thread from running for some more.
+const WATCHED: Duration = Duration::from_millis(300);
+
 impl Engine {
     /// Ends the communicator after a call that did not end well, and says why.
     #[cold]
@@ -52,6 +56,7 @@ impl Engine {
         let rank = status.map_or(self.rank, |status| status.peer as usize);
         Error::Mismatch {
             call: self.calls,
+            bucket: None,
             argument: "the message that came",
             rank,
             ours: self.named(call),
@@ -86,8 +91,42 @@ impl Engine {
                 parts.push(format!("rank {rank} has not called {} ({last})", self.named(call)));
             }
         }
-        parts.extend((0..self.world).filter_map(|rank| self.wait_of(rank)));
+        let stalled = self.stalled();
+        parts.extend(stalled.iter().map(|rank| {
+            let watched_ms = WATCHED.as_millis();
+            format!("rank {rank} is inside a call, but has not run for {watched_ms} ms (stopped, or busy without waiting)")
+        }));
+        // What a stalled rank last waited for may have come since.
+        let running = (0..self.world).filter(|rank| !stalled.contains(rank));
+        parts.extend(running.filter_map(|rank| self.wait_of(rank)));
         if parts.is_empty() { "no rank says what it waits for".into() } else { parts.join("; ") }
+    }
+
+    /// Ranks that are inside a call and neither wait there nor leave it.
+    fn stalled(&self) -> Vec<usize> {
+        let inside = |rank: &usize| {
+            *rank != self.rank
+                && self.liveness.left(*rank).is_none()
+                && self.staging.log(*rank).is_inside()
+        };
+        let watched: Vec<_> =
+            (0..self.world).filter(inside).map(|rank| (rank, self.signs_of_life(rank))).collect();
+        let start = Instant::now();
+        while start.elapsed() < WATCHED {
+            // Others may be watching this rank.
+            self.staging.log(self.rank).beat();
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        watched
+            .into_iter()
+            .filter(|(rank, before)| inside(rank) && self.signs_of_life(*rank) == *before)
+            .map(|(rank, _)| rank)
+            .collect()
+    }
+
+    fn signs_of_life(&self, rank: usize) -> (u64, u64) {
+        let log = self.staging.log(rank);
+        (log.entered(), log.beats())
     }
 
     /// What a rank waits for, if it does.

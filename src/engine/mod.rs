@@ -1,22 +1,24 @@
 //! Carries out one rank's calls: looks up or prepares the program, launches it, and explains what went wrong.
 
 mod failure;
+mod group;
 mod logs;
 mod poll;
 mod prepare;
 mod start;
 
-use crate::call::{Call, Described, Key};
+use crate::call::{Asked, Call, Described, Key};
 use crate::collective::Kind;
 use crate::config::Config;
-use crate::device::{Channels, Heap, Staging};
+use crate::device::{Channels, Heap, RECORD_WORDS, Staging};
 use crate::error::Error;
 use crate::schedule::size_bytes;
 use crate::tune::Plan;
+use group::Groups;
 use oxccl_kernels::format as f;
 use oxccl_transports::{Bootstrap, Liveness, Reach, Server};
 use poll::Poll;
-use prepare::{Cache, Prepared};
+use prepare::Cache;
 use std::sync::Arc;
 
 /// One rank of a communicator. Used by one thread at a time.
@@ -26,6 +28,7 @@ pub(crate) struct Engine {
     config: Config,
     reach: Reach,
     cache: Cache,
+    groups: Groups,
     channels: Channels,
     launch: Box<f::Launch>,
     /// What `launch` points to.
@@ -34,6 +37,8 @@ pub(crate) struct Engine {
     staging: Arc<Staging>,
     heap: Arc<Heap>,
     liveness: Arc<Liveness>,
+    /// What `launch` is set up for.
+    ready: Option<Ready>,
     /// Why this communicator ended.
     failed: Option<String>,
     /// Calls of this rank.
@@ -55,6 +60,16 @@ struct LaunchTables {
     statuses: Box<[f::Status]>,
 }
 
+/// A call for which everything is in place.
+#[derive(Clone, Copy, Debug)]
+struct Ready {
+    /// What was asked, where an equal call may come again.
+    asked: Option<Asked>,
+    described: Described,
+    channels: usize,
+    record: [u64; RECORD_WORDS],
+}
+
 impl Engine {
     pub(crate) fn heap(&self) -> &Arc<Heap> {
         &self.heap
@@ -72,7 +87,9 @@ impl Engine {
         config.check()?;
         self.poll.set_timeout(config.timeout);
         self.config = config;
+        self.ready = None;
         self.cache.clear();
+        self.groups.clear();
         Ok(())
     }
 
@@ -91,51 +108,97 @@ impl Engine {
         prepare::plan(&self.config, call, windows)
     }
 
+    /// Whether the last call had these arguments, and [`Engine::run_again`] would repeat it.
+    #[inline]
+    pub(crate) fn has_just_run(&self, asked: &Asked) -> bool {
+        self.ready.as_ref().is_some_and(|ready| ready.asked.as_ref() == Some(asked))
+    }
+
+    /// Runs the last call once more, over the same buffers.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Engine::run`].
+    #[inline]
+    pub(crate) unsafe fn run_again(&mut self) -> Result<(), Error> {
+        // SAFETY: by this function's contract.
+        unsafe { self.launch() }
+    }
+
+    /// Runs one call to its end. A call with the same arguments may follow by [`Engine::run_again`].
+    ///
+    /// # Safety
+    ///
+    /// As for [`Engine::run`].
+    pub(crate) unsafe fn run_as(&mut self, call: &Call, asked: Asked) -> Result<(), Error> {
+        self.make_ready(call)?;
+        if let Some(ready) = &mut self.ready {
+            ready.asked = Some(asked);
+        }
+        // SAFETY: by this function's contract.
+        unsafe { self.launch() }
+    }
+
     /// Runs one call to its end.
     ///
     /// # Safety
     ///
     /// The call's buffers are valid for its lengths, and nobody else uses them until this returns.
-    #[inline]
     pub(crate) unsafe fn run(&mut self, call: &Call) -> Result<(), Error> {
+        self.make_ready(call)?;
+        // SAFETY: by this function's contract.
+        unsafe { self.launch() }
+    }
+
+    /// Looks the call up, or prepares it, and points `launch` to it.
+    fn make_ready(&mut self, call: &Call) -> Result<(), Error> {
         if self.failed.is_some() {
             return Err(self.broken());
         }
+        self.ready = None;
         let (tokens, windows) = self.tokens(call);
         let key = call_key(call, windows);
-        let prepared: *const Prepared = match self.cache.last(&key, call) {
-            Some(prepared) => prepared,
-            None => self.cache.look_up(&self.config, self.rank, key, call)?,
-        };
-        // SAFETY: it points into the cache, which is not changed before the next look-up.
-        let prepared = unsafe { &*prepared };
-        self.calls += 1;
-        let collective = call.collective.kind != Kind::SendRecv;
-        self.collectives += u64::from(collective);
-        let described = Described {
-            key,
-            order: self.config.order,
-            factor_bits: call.factor_bits,
-            collective: if collective { self.collectives } else { 0 },
-        };
-        self.poll.set_collective(described.collective);
-        let log = self.staging.log(self.rank);
-        log.enter(self.calls, &described.encode());
+        let prepared = self.cache.look_up(&self.config, self.rank, key, call)?;
         let launch = &mut *self.launch;
         launch.program = prepared.program.header();
         launch.input = call.input;
         launch.output = call.output;
         launch.tokens = tokens;
         launch.scale_bits = call.factor_bits;
-        launch.call = self.calls;
         launch.signature = prepared.signature ^ fold(call.factor_bits);
+        let (order, factor_bits) = (self.config.order, call.factor_bits);
+        let described = Described::call(key, order, factor_bits);
+        let (channels, record) = (prepared.program.channels(), described.encode());
+        self.ready = Some(Ready { asked: None, described, channels, record });
+        Ok(())
+    }
+
+    /// Runs what is ready.
+    ///
+    /// # Safety
+    ///
+    /// The buffers of the call that is ready are valid for its lengths, and nobody else uses them until this returns.
+    #[inline]
+    unsafe fn launch(&mut self) -> Result<(), Error> {
+        let Some(ready) = &mut self.ready else { return Err(self.broken()) };
+        self.calls += 1;
+        if ready.described.key.kind != Kind::SendRecv {
+            self.collectives += 1;
+            ready.described.number(self.collectives, &mut ready.record);
+        }
+        self.poll.set_collective(ready.described.collective);
+        let log = self.staging.log(self.rank);
+        log.enter(self.calls, &ready.record);
+        self.launch.call = self.calls;
         // SAFETY: the program was lowered for these connections and for buffers of the call's lengths; the tables are this
-        // engine's own, and the caller vouches for the buffers.
-        let outcome = unsafe { self.channels.run(launch, prepared.program.channels()) };
+        // engine's own, the cache keeps the program, and the caller vouches for the buffers.
+        let outcome = unsafe { self.channels.run(&self.launch, ready.channels) };
         if outcome == f::Outcome::Done {
             log.leave(self.calls);
             return Ok(());
         }
+        let described = ready.described;
+        self.ready = None;
         Err(self.fail(&described, outcome))
     }
 

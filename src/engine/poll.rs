@@ -64,6 +64,7 @@ impl Poll {
 
     /// Whether the wait has lasted too long, or waits for somebody who will not come.
     fn stops(&self, channel: usize) -> bool {
+        self.staging.log(self.rank).beat();
         if self.liveness.abort_word().load(Ordering::Acquire) != 0 || self.left_before().is_some() {
             return true;
         }

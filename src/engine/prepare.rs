@@ -5,8 +5,10 @@ use crate::algorithms::{Algorithm, Encoding};
 use crate::call::{Call, Counts, Key};
 use crate::collective::{Collective, Kind, Order};
 use crate::config::Config;
+use crate::element::accumulates_in_itself;
 use crate::error::Error;
 use crate::schedule::{Layout, Lowering, Program, SLOTS, lower};
+use crate::topology::Placement;
 use crate::tune::{Plan, Question, plan as tune};
 use crate::verify::{Verified, verify};
 use std::collections::HashMap;
@@ -16,40 +18,38 @@ use std::sync::Arc;
 /// A call that is ready to be launched.
 #[derive(Debug)]
 pub(super) struct Prepared {
-    key: Key,
     counts: Option<Arc<Counts>>,
     pub(super) program: Program,
     pub(super) signature: u32,
+}
+
+/// Where a program's buffers are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Buffers {
+    /// They are the call's.
+    Own,
+    /// They are a group's virtual ones, with so many bytes for a rank's part, or in all where ranks have no parts.
+    Virtual { part_bytes: usize },
 }
 
 /// All prepared calls.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     prepared: Vec<Prepared>,
-    last: usize,
     index: HashMap<Key, usize, BuildHasherDefault<Mix>>,
     proofs: HashMap<Proof, Arc<Verified>>,
 }
 
 /// What a proof holds for.
-type Proof = (Collective, Algorithm, Encoding, Order, bool);
+type Proof = (Collective, Placement, Algorithm, Encoding, Order, bool);
 
 impl Cache {
     pub(super) fn clear(&mut self) {
         self.prepared.clear();
         self.index.clear();
-        self.last = 0;
-    }
-
-    /// The last call, if this is the same.
-    #[inline]
-    pub(super) fn last(&self, key: &Key, call: &Call) -> Option<&Prepared> {
-        let last = self.prepared.get(self.last)?;
-        (last.key == *key && last.counts == call.counts).then_some(last)
     }
 
     /// The call of this key, prepared now if it is new.
-    #[cold]
     pub(super) fn look_up(
         &mut self,
         config: &Config,
@@ -68,7 +68,6 @@ impl Cache {
                 self.prepared.len() - 1
             }
         };
-        self.last = at;
         Ok(&self.prepared[at])
     }
 
@@ -80,25 +79,41 @@ impl Cache {
         call: &Call,
     ) -> Result<Prepared, Error> {
         let plan = plan(config, call, key.windows)?;
-        let verified = self.schedule(config, call, &plan)?;
-        let layout = layout(call, &verified);
+        tracing::debug!(kind = %key.kind, count = key.count, %plan.algorithm, %plan.encoding, plan.reason, "prepared");
+        let program = self.program(config, rank, call, &plan, Buffers::Own)?;
+        let signature = signature(config, &key, &plan);
+        Ok(Prepared { counts: call.counts.clone(), program, signature })
+    }
+
+    /// The program of a call that is carried out as planned.
+    pub(super) fn program(
+        &mut self,
+        config: &Config,
+        rank: usize,
+        call: &Call,
+        plan: &Plan,
+        buffers: Buffers,
+    ) -> Result<Program, Error> {
+        let kind = call.collective.kind;
+        let verified = self.schedule(config, call, plan)?;
+        let layout = layout(call, &verified, buffers);
         let (fold, scale) = call.op.lower();
         let lowering = Lowering {
             data_type: call.data_type,
             fold,
             scale,
             channels: plan.channels,
-            first_connections: if key.kind == Kind::SendRecv { config.max_channels } else { 0 },
+            first_connections: if kind == Kind::SendRecv { config.max_channels } else { 0 },
             tile_bytes: plan.tile_bytes,
             stream: plan.stream,
+            virtual_bytes: match buffers {
+                Buffers::Own => None,
+                Buffers::Virtual { part_bytes } => Some(part_bytes),
+            },
         };
-        tracing::debug!(kind = %key.kind, count = key.count, %plan.algorithm, %plan.encoding, plan.reason, "prepared");
-        let program = lower(&verified, rank, &layout, &lowering);
-        Ok(Prepared {
-            key,
-            counts: call.counts.clone(),
-            program,
-            signature: signature(config, &key, &plan),
+        lower(&verified, rank, &layout, &lowering).map_err(|small| {
+            let detail = format!("{}/{}: {small}", plan.algorithm, plan.encoding);
+            Error::NoAlgorithm { kind, order: config.order, detail }
         })
     }
 
@@ -108,7 +123,18 @@ impl Cache {
         call: &Call,
         plan: &Plan,
     ) -> Result<Arc<Verified>, Error> {
-        let proof = (call.collective, plan.algorithm, plan.encoding, config.order, call.in_place);
+        if let (Algorithm::Custom, Some(custom)) = (plan.algorithm, &config.schedule) {
+            return Ok(custom.verified().clone());
+        }
+        let placement = config.placement(call.collective.ranks);
+        let proof = (
+            call.collective,
+            placement,
+            plan.algorithm,
+            plan.encoding,
+            config.order,
+            call.in_place,
+        );
         if let Some(verified) = self.proofs.get(&proof) {
             return Ok(verified.clone());
         }
@@ -116,10 +142,13 @@ impl Cache {
         let no_algorithm =
             |detail: String| Error::NoAlgorithm { kind, order: config.order, detail };
         let entry = plan.entry(kind).ok_or_else(|| no_algorithm("the plan names none".into()))?;
-        let schedule = entry.schedule(call.collective, config.order, SLOTS);
+        let schedule = entry
+            .schedule(call.collective, placement, config.order, SLOTS)
+            .map_err(|unavailable| no_algorithm(unavailable.to_string()))?;
         let verified = verify(schedule, config.order, entry.in_place)
             .map_err(|violation| no_algorithm(violation.to_string()))?;
-        if config.order != Order::Any && kind.reduces() && !verified.single_rounding() {
+        let rounds = !verified.single_rounding() && !accumulates_in_itself(call.data_type);
+        if config.order != Order::Any && kind.reduces() && rounds {
             return Err(no_algorithm("partial results would be rounded".into()));
         }
         let verified = Arc::new(verified);
@@ -130,8 +159,10 @@ impl Cache {
 
 /// The tuner's answer for a call.
 pub(super) fn plan(config: &Config, call: &Call, windows: bool) -> Result<Plan, Error> {
-    tune(&Question {
+    let question = Question {
         collective: call.collective,
+        placement: config.placement(call.collective.ranks),
+        data_type: call.data_type,
         total_bytes: call.total_bytes(),
         order: if call.collective.kind.reduces() { config.order } else { Order::Any },
         in_place: call.in_place,
@@ -139,12 +170,22 @@ pub(super) fn plan(config: &Config, call: &Call, windows: bool) -> Result<Plan, 
         pin: config.pin,
         slot_bytes: config.slot_bytes,
         ll_slot_bytes: config.ll_slot_bytes,
-    })
+        cache_bytes: config.last_level_cache_bytes(),
+    };
+    let custom = config.schedule.as_ref().map(|custom| custom.plan(&question)).transpose()?;
+    custom.flatten().map_or_else(|| tune(&question), Ok)
 }
 
-fn layout(call: &Call, verified: &Verified) -> Layout {
+fn layout(call: &Call, verified: &Verified, buffers: Buffers) -> Layout {
     let schedule = verified.schedule();
     match call.counts.as_deref() {
+        None if buffers != Buffers::Own => Layout::of_virtual(
+            &call.collective,
+            schedule.input,
+            schedule.output,
+            call.count,
+            chunk_align(call),
+        ),
         None => Layout::even(
             &call.collective,
             schedule.input,
@@ -161,7 +202,7 @@ fn layout(call: &Call, verified: &Verified) -> Layout {
 }
 
 /// What all ranks must agree on, in 32 bits. In place does not count unless it changes the plan.
-fn signature(config: &Config, key: &Key, plan: &Plan) -> u32 {
+pub(super) fn signature(config: &Config, key: &Key, plan: &Plan) -> u32 {
     let mut mix = Mix::default();
     key.hash(&mut mix);
     (config.order, plan.algorithm, plan.encoding, plan.channels, plan.tile_bytes).hash(&mut mix);
@@ -180,7 +221,7 @@ pub(super) fn counts_hash(counts: &Counts) -> u64 {
 
 /// A short multiplicative hash: the same on every rank, which the standard library's is not.
 #[derive(Clone, Copy, Debug, Default)]
-struct Mix(u64);
+pub(super) struct Mix(u64);
 
 impl Hasher for Mix {
     fn write(&mut self, bytes: &[u8]) {

@@ -1,13 +1,15 @@
 //! How a rank starts: agree on the configuration, share memory, set up the tables.
 
+use super::group::Groups;
 use super::prepare::Cache;
 use super::{Engine, LaunchTables, poll};
 use crate::config::Config;
-use crate::device::{Channels, Heap, Staging, StagingShape};
+use crate::device::{Channels, Heap, Staging, StagingShape, usable_cores};
 use crate::error::Error;
 use crate::schedule::SLOTS;
 use oxccl_kernels::{HostExecutor, format as f};
 use oxccl_transports::{Bootstrap, Reach, Region, Server};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -21,12 +23,14 @@ impl Engine {
     pub(crate) fn start(
         mut bootstrap: Box<dyn Bootstrap>,
         server: Option<Server>,
-        config: Config,
+        mut config: Config,
     ) -> Result<Engine, Error> {
         config.check()?;
+        config.cache_bytes = Some(config.last_level_cache_bytes());
         let (rank, world, reach) = (bootstrap.rank(), bootstrap.world(), bootstrap.reach());
         let deadline = Instant::now() + config.timeout;
         agree(&mut *bootstrap, &config, deadline)?;
+        let spins = spins(&mut *bootstrap, deadline)?;
         let shape = StagingShape {
             ranks: world,
             channels: config.max_channels,
@@ -76,8 +80,15 @@ impl Engine {
             call: 0,
             signature: 0,
             ranks: world as u32,
-            spins: config.spins.unwrap_or_else(|| default_spins(world)),
+            spins: config.spins.unwrap_or(spins),
             yields: YIELDS,
+            next: std::ptr::null(),
+            segments: std::ptr::null(),
+            ready: std::ptr::null(),
+            done: std::ptr::null_mut(),
+            done_bell: std::ptr::null_mut(),
+            segments_count: 0,
+            first_bucket: 0,
         });
         Ok(Engine {
             rank,
@@ -85,6 +96,7 @@ impl Engine {
             config,
             reach,
             cache: Cache::default(),
+            groups: Groups::default(),
             channels: Channels::new(HostExecutor::detect()),
             launch,
             tables: LaunchTables { _connections: connections, _windows: windows, statuses },
@@ -92,6 +104,7 @@ impl Engine {
             staging,
             heap: Arc::new(Heap::new(own[1].clone())),
             liveness,
+            ready: None,
             failed: None,
             calls: 0,
             collectives: 0,
@@ -104,9 +117,12 @@ impl Engine {
 /// All ranks must lay out staging memory and choose plans alike.
 fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> Result<(), Error> {
     let pin = config.pin;
-    let fields: [(&'static str, String); 7] = [
+    let schedule = config.schedule.as_ref().map(|custom| custom.fingerprint());
+    let fields: [(&'static str, String); 9] = [
         ("order", config.order.to_string()),
         ("pin", format!("{:?}, {:?}, {:?}", pin.algorithm, pin.encoding, pin.channels)),
+        ("ranks_per_node", format!("{:?}", config.ranks_per_node)),
+        ("schedule", schedule.map_or("none".to_owned(), |print| format!("{print:016x}"))),
         ("max_channels", config.max_channels.to_string()),
         ("heap_bytes", config.heap_bytes.to_string()),
         ("slot_bytes", config.slot_bytes.to_string()),
@@ -131,8 +147,11 @@ fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> R
     Ok(())
 }
 
-/// Spinning pays only while the one waited for can run.
-fn default_spins(world: usize) -> u32 {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    if world <= cores { SPINS } else { 0 }
+/// Polls before a wait yields. Spinning pays only while the one waited for can run: where the ranks together may use as
+/// many cores as they are. (A launcher that binds each rank to a core leaves each of them one, and all of them enough.)
+fn spins(bootstrap: &mut dyn Bootstrap, deadline: Instant) -> Result<u32, Error> {
+    let own: Vec<u8> = usable_cores().iter().flat_map(|core| core.to_le_bytes()).collect();
+    let all = bootstrap.all_gather(&own, deadline)?;
+    let cores: HashSet<&[u8]> = all.iter().flat_map(|cores| cores.chunks_exact(4)).collect();
+    Ok(if bootstrap.world() <= cores.len() { SPINS } else { 0 })
 }

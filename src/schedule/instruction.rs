@@ -29,7 +29,8 @@ pub enum Buffer {
     Output,
 }
 
-/// Where data is read or written. `message` counts within the round, from 0.
+/// Where data is read or written. `message` counts within the round, from 0. A message may have several segments, of chunks of their own,
+/// that are announced and given back together; they are written and read in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operand {
     /// A chunk of this rank's input.
@@ -42,6 +43,8 @@ pub enum Operand {
         link: Link,
         /// Which message of the round.
         message: u32,
+        /// Which segment of the message.
+        segment: u32,
     },
     /// A message to be sent over a link. A destination only. On [`Lane::Ll`] writing it sends it.
     PeerSlot {
@@ -49,6 +52,8 @@ pub enum Operand {
         link: Link,
         /// Which message of the round.
         message: u32,
+        /// Which segment of the message.
+        segment: u32,
     },
     /// A chunk of a peer's buffer, in place. Only after that peer's tokens have come.
     Window {
@@ -63,6 +68,13 @@ pub enum Operand {
     Tokens,
     /// Where this rank keeps what a peer's [`Operand::Tokens`] say. A destination only.
     PeerTokens(usize),
+}
+
+impl Operand {
+    /// Whether it is a message, or a segment of one.
+    pub fn is_slot(&self) -> bool {
+        matches!(self, Operand::Slot { .. } | Operand::PeerSlot { .. })
+    }
 }
 
 /// A source of a reduce-copy.
@@ -152,13 +164,26 @@ impl std::fmt::Display for Link {
     }
 }
 
+/// The first segment goes without saying.
+struct Segment(u32);
+
+impl std::fmt::Display for Segment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.0 == 0 { Ok(()) } else { write!(f, ".{}", self.0) }
+    }
+}
+
 impl std::fmt::Display for Operand {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Operand::Input(chunk) => write!(f, "in[{chunk}]"),
             Operand::Output(chunk) => write!(f, "out[{chunk}]"),
-            Operand::Slot { link, message } => write!(f, "from {link}#{message}"),
-            Operand::PeerSlot { link, message } => write!(f, "to {link}#{message}"),
+            Operand::Slot { link, message, segment } => {
+                write!(f, "from {link}#{message}{}", Segment(*segment))
+            }
+            Operand::PeerSlot { link, message, segment } => {
+                write!(f, "to {link}#{message}{}", Segment(*segment))
+            }
             Operand::Window { peer, buffer: Buffer::Input, chunk } => {
                 write!(f, "{peer}:in[{chunk}]")
             }

@@ -30,7 +30,7 @@ pub struct Layout {
 
 impl Layout {
     /// Equal parts. `count` is, in elements: the whole buffer for all-reduce, broadcast, reduce and send/recv; one rank's part for
-    /// the others. Where an algorithm divides a whole buffer by rank, parts start at multiples of `align` elements.
+    /// the others. Where an algorithm divides a whole buffer, parts start at multiples of `align` elements.
     pub fn even(
         collective: &Collective,
         input: Chunking,
@@ -38,14 +38,39 @@ impl Layout {
         count: usize,
         align: usize,
     ) -> Layout {
+        Layout::equal(collective, input, output, count, &|parts| divide(count, parts, align))
+    }
+
+    /// As [`Layout::even`] over a virtual buffer, in which every part starts at a multiple of `align` however short it is.
+    pub fn of_virtual(
+        collective: &Collective,
+        input: Chunking,
+        output: Chunking,
+        count: usize,
+        align: usize,
+    ) -> Layout {
+        let divided =
+            |parts: usize| divide_by(count, parts, count.div_ceil(parts).next_multiple_of(align));
+        Layout::equal(collective, input, output, count, &divided)
+    }
+
+    fn equal(
+        collective: &Collective,
+        input: Chunking,
+        output: Chunking,
+        count: usize,
+        divide: &dyn Fn(usize) -> Vec<Extent>,
+    ) -> Layout {
         let n = collective.ranks;
         let parts = |chunking| match chunking {
             Chunking::Whole => vec![Extent { offset: 0, count }],
             Chunking::PerRank => (0..n).map(|r| Extent { offset: r * count, count }).collect(),
+            Chunking::Parts(parts) => divide(parts),
         };
         let divided = |chunking| match chunking {
             Chunking::Whole => vec![Extent { offset: 0, count }],
-            Chunking::PerRank => divide(count, n, align),
+            Chunking::PerRank => divide(n),
+            Chunking::Parts(parts) => divide(parts),
         };
         let whole = matches!(
             collective.kind,
@@ -132,7 +157,10 @@ fn packed(counts: &[usize]) -> Vec<Extent> {
 /// `count` elements in `parts` nearly equal ranges that start at multiples of `align`; the last ones may be short or empty.
 fn divide(count: usize, parts: usize, align: usize) -> Vec<Extent> {
     let even = count.div_ceil(parts);
-    let size = if even >= align { even.next_multiple_of(align) } else { even };
+    divide_by(count, parts, if even >= align { even.next_multiple_of(align) } else { even })
+}
+
+fn divide_by(count: usize, parts: usize, size: usize) -> Vec<Extent> {
     (0..parts)
         .map(|part| {
             let offset = (part * size).min(count);

@@ -2,8 +2,9 @@
 
 use super::{Buffer, Flag, Instruction, Layout, Link, Operand, Schedule, Tree};
 use crate::verify::Verified;
-use oxccl_kernels::format as f;
+use oxccl_kernels::format::{self as f, Lane};
 use std::collections::BTreeMap;
+use thiserror::Error;
 
 /// Cache-line granularity at which a chunk is dealt to channels.
 pub(crate) const PART_BYTES: usize = 64;
@@ -22,11 +23,13 @@ pub struct Lowering {
     /// Channel whose connections the first of these uses: send/recv has a set of its own, so that its messages, which other calls may
     /// overtake, don't come between theirs.
     pub first_connections: usize,
-    /// Bytes a channel handles per chunk and round; at most the slots' payload. Ignored by schedules that use windows: they have one
-    /// round.
+    /// Bytes a channel handles per chunk and round; at most the slots' payload. Less where messages have several segments, which share
+    /// a slot. Ignored by schedules that use windows: they have one round.
     pub tile_bytes: usize,
     /// Write outputs around the cache.
     pub stream: bool,
+    /// The buffers are virtual, those of a group: bytes of one rank's part of them, or of the whole where ranks have no parts.
+    pub virtual_bytes: Option<usize>,
 }
 
 /// A program in the machine's binary format, for one rank.
@@ -59,19 +62,76 @@ impl Program {
     }
 }
 
+/// A slot does not hold all segments of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error(
+    "its messages have up to {segments} segments, which do not fit into slots of {payload_bytes} bytes: set \
+     OXCCL_SLOT_BYTES and OXCCL_LL_SLOT_BYTES to at least {} a segment", f::SLOT_HEADER_BYTES + PART_BYTES
+)]
+pub struct SlotTooSmall {
+    /// Most segments of a message.
+    pub segments: usize,
+    /// The slots' payload.
+    pub payload_bytes: usize,
+}
+
 /// Lowers one rank's instructions. Equal arguments give equal programs.
-pub fn lower(schedule: &Verified, rank: usize, layout: &Layout, lowering: &Lowering) -> Program {
-    let schedule = schedule.schedule();
+///
+/// # Errors
+/// [`SlotTooSmall`]
+pub fn lower(
+    verified: &Verified,
+    rank: usize,
+    layout: &Layout,
+    lowering: &Lowering,
+) -> Result<Program, SlotTooSmall> {
+    let schedule = verified.schedule();
     let size = size_bytes(lowering.data_type);
     let part = part_bytes(layout.largest() * size, lowering.channels);
-    let tile = if schedule.uses_windows() { part.max(PART_BYTES) } else { lowering.tile_bytes };
+    let tile = match schedule.uses_windows() {
+        true => part.max(PART_BYTES),
+        false => tile_bytes(schedule.most_segments(), lowering.tile_bytes)?,
+    };
     let rounds = part.div_ceil(tile).max(1) as u64;
     let mut tables = Tables::default();
     for channel in 0..lowering.channels {
-        let lists = Channel { schedule, rank, layout, lowering, channel, size };
+        let lists = Channel { verified, schedule, rank, layout, lowering, channel, size, tile };
         tables.push(&lists, rounds, tile as u64);
     }
-    Program { words: tables.encode(lowering), channels: lowering.channels, rounds }
+    Ok(Program { words: tables.encode(lowering), channels: lowering.channels, rounds })
+}
+
+/// The largest segments of which so many fit into a slot with this payload; none if not even a few bytes do.
+pub fn segment_bytes(lane: Lane, segments: usize, payload_bytes: usize) -> Option<usize> {
+    if segments <= 1 {
+        return Some(payload_bytes);
+    }
+    let slot = match lane {
+        Lane::Ll => f::ll_slot_bytes(payload_bytes as u64) as usize,
+        _ => f::SLOT_HEADER_BYTES + payload_bytes,
+    };
+    let stride = slot / segments / PART_BYTES * PART_BYTES;
+    let bytes = match lane {
+        Lane::Ll => stride.saturating_sub(f::LL_HEADER_BYTES) / 2,
+        _ => stride.saturating_sub(f::SLOT_HEADER_BYTES),
+    };
+    // Tiles begin at cache lines where they can.
+    let unit = if bytes >= PART_BYTES { PART_BYTES } else { 8 };
+    Some(bytes / unit * unit).filter(|bytes| *bytes > 0)
+}
+
+/// What each chunk's tile may have so that every message fits into a slot.
+pub(crate) fn tile_bytes(
+    most_segments: [(Lane, usize); 2],
+    payload_bytes: usize,
+) -> Result<usize, SlotTooSmall> {
+    let mut tile = payload_bytes;
+    for (lane, segments) in most_segments {
+        tile = segment_bytes(lane, segments, payload_bytes)
+            .ok_or(SlotTooSmall { segments, payload_bytes })?
+            .min(tile);
+    }
+    Ok(tile)
 }
 
 /// Size of an element.
@@ -96,12 +156,14 @@ pub(crate) fn part_bytes(chunk_bytes: usize, channels: usize) -> usize {
 
 /// One channel's view while its tables are written.
 struct Channel<'a> {
+    verified: &'a Verified,
     schedule: &'a Schedule,
     rank: usize,
     layout: &'a Layout,
     lowering: &'a Lowering,
     channel: usize,
     size: usize,
+    tile: usize,
 }
 
 impl Channel<'_> {
@@ -120,6 +182,16 @@ impl Channel<'_> {
         (extent.offset * self.size + start, part.min(len - start))
     }
 
+    /// Where a segment starts in its slot. Each has a header.
+    fn segment(&self, lane: Lane, segment: u32) -> usize {
+        let tile = self.tile as u64;
+        let stride = match lane {
+            Lane::Ll => f::ll_slot_bytes(tile),
+            _ => f::plain_slot_bytes(tile),
+        };
+        segment as usize * stride as usize
+    }
+
     /// The encoded operand and its length, where it has one of its own.
     fn operand(&self, operand: Operand, raw: bool) -> (f::Operand, Option<usize>) {
         let encode = |space: f::Space, index: u32, message: u32, offset: usize| f::Operand {
@@ -131,22 +203,27 @@ impl Channel<'_> {
             message: u64::from(message),
             offset_bytes: offset as u64,
         };
+        // In a group a rank's part is a number, since it lies elsewhere in each bucket.
+        let memory = |space, index, offset: usize| match self.lowering.virtual_bytes {
+            Some(part) if part > 0 => encode(space, index, (offset / part) as u32, offset % part),
+            _ => encode(space, index, 0, offset),
+        };
         let stream = |mut operand: f::Operand| {
             operand.flags |= if self.lowering.stream { f::OPERAND_STREAM } else { 0 };
             operand
         };
-        let slot = |space, link: Link, message| f::Operand {
+        let slot = |space, link: Link, message, segment: u32| f::Operand {
             lane: link.lane as u8,
-            ..encode(space, self.connection(link), message, 0)
+            ..encode(space, self.connection(link), message, self.segment(link.lane, segment))
         };
         match operand {
             Operand::Input(chunk) => {
                 let (offset, len) = self.part(self.rank, Buffer::Input, chunk);
-                (encode(f::Space::Input, 0, 0, offset), Some(len))
+                (memory(f::Space::Input, 0, offset), Some(len))
             }
             Operand::Output(chunk) => {
                 let (offset, len) = self.part(self.rank, Buffer::Output, chunk);
-                (stream(encode(f::Space::Output, 0, 0, offset)), Some(len))
+                (stream(memory(f::Space::Output, 0, offset)), Some(len))
             }
             Operand::Window { peer, buffer, chunk } => {
                 let (offset, len) = self.part(peer, buffer, chunk);
@@ -154,10 +231,14 @@ impl Channel<'_> {
                     Buffer::Input => f::Space::WindowInput,
                     Buffer::Output => f::Space::WindowOutput,
                 };
-                (stream(encode(space, peer as u32, 0, offset)), Some(len))
+                (stream(memory(space, peer as u32, offset)), Some(len))
             }
-            Operand::Slot { link, message } => (slot(f::Space::Slot, link, message), None),
-            Operand::PeerSlot { link, message } => (slot(f::Space::PeerSlot, link, message), None),
+            Operand::Slot { link, message, segment } => {
+                (slot(f::Space::Slot, link, message, segment), None)
+            }
+            Operand::PeerSlot { link, message, segment } => {
+                (slot(f::Space::PeerSlot, link, message, segment), None)
+            }
             Operand::Tokens => {
                 (encode(f::Space::Tokens, 0, 0, 0), Some(std::mem::size_of::<f::Tokens>()))
             }
@@ -233,7 +314,10 @@ impl Tables {
                 let reads =
                     sources.iter().map(|source| channel.operand(source.operand, source.raw));
                 let writes = destinations.iter().map(|operand| channel.operand(*operand, false));
-                let mut len = None;
+                // What goes from slot to slot has the length of the chunk that it was once.
+                let origin = channel.verified.origin(channel.rank, step);
+                let mut len =
+                    origin.map(|(rank, buffer, chunk)| channel.part(rank, buffer, chunk).1);
                 for (operand, own_len) in reads.chain(writes) {
                     debug_assert!(len.is_none() || own_len.is_none() || len == own_len);
                     len = len.or(own_len);
@@ -302,12 +386,12 @@ fn count_messages(
         }
         Instruction::ReduceCopy { sources, destinations, .. } => {
             for operand in destinations {
-                if let Operand::PeerSlot { link, .. } = operand {
+                if let Operand::PeerSlot { link, segment: 0, .. } = operand {
                     moves.entry(channel.connection(*link)).or_default().0 += 1;
                 }
             }
             for source in sources {
-                if let Operand::Slot { link, .. } = source.operand {
+                if let Operand::Slot { link, segment: 0, .. } = source.operand {
                     moves.entry(channel.connection(link)).or_default().1 += 1;
                 }
             }

@@ -5,22 +5,27 @@
 //! per round, on every channel.
 
 mod builder;
+mod file;
 mod instruction;
 mod layout;
 mod lower;
+mod text;
 
-pub use builder::{RankBuilder, Slots};
-pub(crate) use builder::{Read, Write};
+pub use builder::{Incoming, Outgoing, RankBuilder, Read, Slots, Write};
+pub use file::{FileError, FileFault, ScheduleFile};
 pub use instruction::{Buffer, Flag, Instruction, Link, Operand, Source, Tree};
 pub use layout::{Extent, Layout, RankLayout};
-pub use lower::{Lowering, Program, lower};
-pub(crate) use lower::{PART_BYTES, part_bytes, size_bytes};
+pub use lower::{Lowering, Program, SlotTooSmall, lower, segment_bytes};
+pub(crate) use lower::{PART_BYTES, part_bytes, size_bytes, tile_bytes};
 pub use oxccl_kernels::format::Lane;
 
 use crate::collective::Collective;
 
 /// Slots per connection, as communicators have them: more of the small ones, so that a sender can run ahead.
 pub const SLOTS: Slots = Slots { ll: 16, slots: 4 };
+
+/// Most segments of a message.
+pub const SEGMENTS: u32 = 16;
 
 /// Into how many chunks a buffer is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,6 +34,8 @@ pub enum Chunking {
     Whole,
     /// One chunk a rank.
     PerRank,
+    /// So many nearly equal chunks. Only of all-reduce, broadcast, reduce and send/recv, whose buffers have no parts by rank.
+    Parts(usize),
 }
 
 impl Chunking {
@@ -37,6 +44,7 @@ impl Chunking {
         match self {
             Chunking::Whole => 1,
             Chunking::PerRank => ranks,
+            Chunking::Parts(parts) => parts,
         }
     }
 }
@@ -60,5 +68,23 @@ impl Schedule {
     /// Whether any rank reaches into another's buffer. Such schedules have one round.
     pub fn uses_windows(&self) -> bool {
         self.ranks.iter().any(|list| list.iter().any(Instruction::uses_window))
+    }
+
+    /// The most segments that a message on each lane has, on any rank.
+    pub fn most_segments(&self) -> [(Lane, usize); 2] {
+        let mut most = [(Lane::Ll, 0), (Lane::Slots, 0)];
+        for instruction in self.ranks.iter().flatten() {
+            let Instruction::ReduceCopy { destinations, .. } = instruction else { continue };
+            for operand in destinations {
+                if let Operand::PeerSlot { link, segment, .. } = operand {
+                    for (lane, segments) in &mut most {
+                        if *lane == link.lane {
+                            *segments = (*segments).max(*segment as usize + 1);
+                        }
+                    }
+                }
+            }
+        }
+        most
     }
 }

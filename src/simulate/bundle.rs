@@ -1,7 +1,7 @@
 //! Channels as the lowering deals chunks to them, put into bundles that act alike.
 
 use super::Options;
-use crate::schedule::{PART_BYTES, part_bytes};
+use crate::schedule::{Lane, PART_BYTES, SlotTooSmall, part_bytes, tile_bytes};
 
 /// Length of what a reduce-copy moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,10 +32,18 @@ pub(super) struct Rounds {
 
 impl Rounds {
     /// As the lowering cuts it: see [`crate::schedule::lower`].
-    pub(super) fn new(largest_bytes: usize, windows: bool, options: &Options) -> Rounds {
+    pub(super) fn new(
+        largest_bytes: usize,
+        windows: bool,
+        most_segments: [(Lane, usize); 2],
+        options: &Options,
+    ) -> Result<Rounds, SlotTooSmall> {
         let part = part_bytes(largest_bytes, options.channels);
-        let tile_bytes = if windows { part.max(PART_BYTES) } else { options.tile_bytes };
-        Rounds { count: part.div_ceil(tile_bytes).max(1) as u64, tile_bytes }
+        let tile_bytes = match windows {
+            true => part.max(PART_BYTES),
+            false => tile_bytes(most_segments, options.tile_bytes)?,
+        };
+        Ok(Rounds { count: part.div_ceil(tile_bytes).max(1) as u64, tile_bytes })
     }
 
     /// What is moved in a round of a part.
@@ -116,10 +124,14 @@ mod tests {
     #[test]
     fn rounds_cover_a_part() {
         let options = Options { channels: 2, tile_bytes: 256, ..Options::default() };
-        let rounds = Rounds::new(2000, false, &options);
+        let cut = |windows| {
+            let most_segments = [(Lane::Ll, 1), (Lane::Slots, 1)];
+            Rounds::new(2000, windows, most_segments, &options).unwrap()
+        };
+        let rounds = cut(false);
         assert_eq!((rounds.count, rounds.tile_bytes), (4, 256));
         let sum: usize = (0..4).map(|round| rounds.len_bytes(1000, round)).sum();
         assert_eq!(sum, 1000);
-        assert_eq!(Rounds::new(2000, true, &options), Rounds { count: 1, tile_bytes: 1024 });
+        assert_eq!(cut(true), Rounds { count: 1, tile_bytes: 1024 });
     }
 }

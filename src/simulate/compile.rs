@@ -7,7 +7,7 @@ use super::bundle::{Bundle, Length, Rounds, bundles};
 use super::servers::{Time, from_ns};
 use super::subject::Subject;
 use super::{Fold, Options, RANK_BY_RANK, SimulationError, Statement};
-use crate::schedule::{Buffer, Flag, Instruction, Lane, Layout, Link, Operand};
+use crate::schedule::{Buffer, Flag, Instruction, Lane, Layout, Link, Operand, SEGMENTS};
 use crate::topology::{LinkId, Network};
 use oxccl_kernels::format::{MAX_OPERANDS, Tokens};
 use std::collections::{HashMap, HashSet};
@@ -18,6 +18,9 @@ const LIMIT: u64 = 64 << 20;
 const MANY: usize = 256;
 /// Instructions that are made to prove ranks alike.
 const COMPARED: u64 = 128 << 20;
+
+/// The length of what is moved from slot to slot, until it is known.
+const AS_IT_CAME: u32 = u32::MAX;
 
 /// One instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,11 +52,29 @@ pub(super) struct Access {
     pub(super) way: u32,
     /// LL: the counter of messages. Plain slots: the connection.
     pub(super) counter: u32,
-    /// Which message of the round.
+    /// Which message of the round, and which segment of it: see [`Access::number`].
     pub(super) message: u32,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+impl Access {
+    /// The message of the round.
+    pub(super) fn message(&self) -> u32 {
+        self.message / SEGMENTS
+    }
+
+    /// The segment of the message.
+    pub(super) fn segment(&self) -> u32 {
+        self.message % SEGMENTS
+    }
+
+    /// What the counter of messages that announce themselves reaches with this one, from the start of the round. Every message counts as
+    /// [`SEGMENTS`]: those that it has not are passed over.
+    pub(super) fn number(&self) -> i64 {
+        i64::from(self.message) + 1
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum AccessKind {
     /// This rank's memory.
     Local,
@@ -155,6 +176,7 @@ pub(super) fn compile(
         counters: Vec::new(),
         ways: Vec::new(),
         windows: false,
+        most_segments: [(Lane::Ll, 0), (Lane::Slots, 0)],
     };
     let (statement, mut compiler, mut programs) = match folded(subject, network, options, &new) {
         Some(Ok(done)) => done,
@@ -168,6 +190,7 @@ pub(super) fn compile(
             (statement, compiler, programs)
         }
     };
+    follow_lengths(&mut compiler, &mut programs);
     if options.in_network {
         merge(&mut compiler, &mut programs);
     }
@@ -183,7 +206,7 @@ pub(super) fn compile(
         counters: compiler.counters,
         ways: compiler.ways,
         bundles: bundles(&lengths, options.channels, most),
-        rounds: Rounds::new(largest, compiler.windows, options),
+        rounds: Rounds::new(largest, compiler.windows, compiler.most_segments, options)?,
         merges: options.in_network,
         statement,
     })
@@ -210,7 +233,7 @@ fn folded<'a>(
     if !ranks.is_multiple_of(per_node) || ranks == per_node {
         return Some(Err(format!("{ranks} ranks are not several full nodes of {per_node}")));
     }
-    if let Some(period) = subject.period() {
+    if let Some(period) = subject.period {
         let simulated = per_node * period / greatest_common_divisor(per_node, period);
         if ranks.is_multiple_of(simulated) && simulated < ranks {
             let mut compiler = new(simulated);
@@ -273,6 +296,8 @@ struct Compiler<'a> {
     counters: Vec<Counter>,
     ways: Vec<Way>,
     windows: bool,
+    /// Segments of the longest message of each lane.
+    most_segments: [(Lane, usize); 2],
 }
 
 impl Compiler<'_> {
@@ -303,7 +328,7 @@ impl Compiler<'_> {
         rank: usize,
         count: bool,
     ) -> Result<(Vec<Step>, Vec<Access>), SimulationError> {
-        let list = self.subject.list(rank);
+        let list = self.subject.list(rank)?;
         let (mut steps, mut accesses) = (Vec::with_capacity(list.len()), Vec::new());
         for (at, instruction) in list.iter().enumerate() {
             steps.push(match instruction {
@@ -331,13 +356,11 @@ impl Compiler<'_> {
                         length = length.or_else(|| self.length(rank, operand));
                         accesses.push(self.access((rank, at), operand, reads, count)?);
                     }
-                    let length = length.unwrap_or(Length::Fixed(0));
-                    let next = self.lengths.len() as u32;
                     Step::Move {
                         first,
                         sources: sources.len() as u16,
                         destinations: destinations.len() as u16,
-                        length: *self.lengths.entry(length).or_insert(next),
+                        length: length.map_or(AS_IT_CAME, |length| self.number_of(length)),
                     }
                 }
             });
@@ -371,11 +394,13 @@ impl Compiler<'_> {
         let local =
             Access { kind: AccessKind::Local, merged: false, way: 0, counter: 0, message: 0 };
         match operand {
-            Operand::Slot { link, message } | Operand::PeerSlot { link, message } => {
+            Operand::Slot { link, message, segment }
+            | Operand::PeerSlot { link, message, segment } => {
                 let at = self.connection(rank, link, !reads);
                 let connection = &mut self.connections[at as usize];
                 let way = connection.way;
-                if count {
+                // The segments of a message are announced and given back together.
+                if count && segment == 0 {
                     if reads { connection.received += 1 } else { connection.sent += 1 }
                 }
                 let (kind, counter) = match (link.lane, reads) {
@@ -384,6 +409,12 @@ impl Compiler<'_> {
                     (_, true) => (AccessKind::Slot, at),
                     (_, false) => (AccessKind::Send, at),
                 };
+                for (lane, most) in &mut self.most_segments {
+                    if *lane == link.lane {
+                        *most = (*most).max(segment as usize + 1);
+                    }
+                }
+                let message = message * SEGMENTS + segment;
                 Ok(Access { kind, way, counter, message, ..local })
             }
             Operand::Window { peer, .. } => {
@@ -417,6 +448,11 @@ impl Compiler<'_> {
             self.layout.extent(rank, buffer, chunk).count
         };
         Some(Length::Chunk(elements * self.element_bytes))
+    }
+
+    fn number_of(&mut self, length: Length) -> u32 {
+        let next = self.lengths.len() as u32;
+        *self.lengths.entry(length).or_insert(next)
     }
 
     /// The connection on which this rank sends to a peer, or receives from it.
@@ -476,6 +512,73 @@ impl Compiler<'_> {
         let ranks = self.subject.collective.ranks;
         ((from % self.simulated) as u32, ((to + ranks - from) % ranks) as u32)
     }
+}
+
+/// Gives what is moved from slot to slot the length with which it was sent.
+fn follow_lengths(compiler: &mut Compiler<'_>, programs: &mut Programs) {
+    let mut sent: HashMap<(AccessKind, u32, u32), u32> = HashMap::new();
+    let mut open: Vec<(usize, usize)> = Vec::new();
+    for (rank, (steps, accesses)) in programs.iter().enumerate() {
+        for (at, step) in steps.iter().enumerate() {
+            let &Step::Move { length, .. } = step else { continue };
+            if length == AS_IT_CAME {
+                open.push((rank, at));
+            } else {
+                sent.extend(sends(step, accesses).map(|key| (key, length)));
+            }
+        }
+    }
+    loop {
+        let before = open.len();
+        open.retain(|&(rank, at)| {
+            let (steps, accesses) = &mut programs[rank];
+            let Some(length) = received(&steps[at], accesses).and_then(|key| sent.get(&key)) else {
+                return true;
+            };
+            let found = *length;
+            if let Step::Move { length, .. } = &mut steps[at] {
+                *length = found;
+            }
+            sent.extend(sends(&steps[at], accesses).map(|key| (key, found)));
+            false
+        });
+        if open.len() == before {
+            break;
+        }
+    }
+    // What nobody sends never comes: the deadlock is found when it is simulated.
+    for (rank, at) in open {
+        let nothing = compiler.number_of(Length::Fixed(0));
+        if let Step::Move { length, .. } = &mut programs[rank].0[at] {
+            *length = nothing;
+        }
+    }
+}
+
+/// The messages that a step sends, as their receivers know them.
+fn sends<'a>(
+    step: &Step,
+    accesses: &'a [Access],
+) -> impl Iterator<Item = (AccessKind, u32, u32)> + use<'a> {
+    let (first, count) = match *step {
+        Step::Move { first, sources, destinations, .. } => {
+            (first as usize + sources as usize, destinations as usize)
+        }
+        _ => (0, 0),
+    };
+    accesses[first..first + count].iter().filter_map(|access| match access.kind {
+        AccessKind::Send => Some((AccessKind::Slot, access.counter, access.message)),
+        AccessKind::SendLl => Some((AccessKind::LlSlot, access.counter, access.message)),
+        _ => None,
+    })
+}
+
+/// The first message that a step receives.
+fn received(step: &Step, accesses: &[Access]) -> Option<(AccessKind, u32, u32)> {
+    let &Step::Move { first, sources, .. } = step else { return None };
+    let sources = &accesses[first as usize..first as usize + sources as usize];
+    let slot = |access: &&Access| matches!(access.kind, AccessKind::Slot | AccessKind::LlSlot);
+    sources.iter().find(slot).map(|access| (access.kind, access.counter, access.message))
 }
 
 /// Messages that one reduce-copy reads come through a switch that reduces as one: all but the first are marked.

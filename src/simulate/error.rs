@@ -1,5 +1,7 @@
 //! Why a schedule cannot be simulated.
 
+use crate::algorithms::Unavailable;
+use crate::schedule::SlotTooSmall;
 use crate::topology::TopologyError;
 use crate::verify::Violation;
 use thiserror::Error;
@@ -14,6 +16,12 @@ pub enum SimulationError {
     /// The schedule is wrong, or ranks wait for each other for ever.
     #[error(transparent)]
     Schedule(#[from] Violation),
+    /// The algorithm does not exist for these ranks.
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+    /// The tile does not hold a message's segments.
+    #[error(transparent)]
+    SlotTooSmall(#[from] SlotTooSmall),
     /// Schedule and network have different numbers of ranks.
     #[error("the schedule is for {schedule} ranks, the network has {network}")]
     Ranks {

@@ -8,7 +8,7 @@ use super::SimulationError;
 use super::compile::{Access, AccessKind, Compiled, Counts, Step};
 use super::servers::{Servers, Time, from_ns};
 use super::trace::{NO_EVENT, Recorder};
-use crate::schedule::{Flag, Link, Operand};
+use crate::schedule::{Flag, Link, Operand, SEGMENTS};
 use crate::topology::{DeviceKind, Network, Processor};
 use crate::verify::{Awaited, Stuck, Violation};
 use std::cmp::Reverse;
@@ -238,7 +238,8 @@ impl<'a> Machine<'a> {
         // Tails and messages are raised by senders and awaited by receivers; heads the other way round.
         let sends = raises == (of.counts != Counts::Head);
         let a_round = if sends { connection.sent } else { connection.received };
-        self.processes[at].round as i64 * i64::from(a_round)
+        let counted = if of.counts == Counts::Messages { i64::from(SEGMENTS) } else { 1 };
+        self.processes[at].round as i64 * i64::from(a_round) * counted
     }
 
     /// The first signal that is high enough, if it has been given.
@@ -308,7 +309,7 @@ impl<'a> Machine<'a> {
                         && self.counters[self.counter_index(at, source.counter)].waiter == at as u32
                 };
                 let source = sources.iter().find(missing)?;
-                (source.counter, 0, Some(source.message))
+                (source.counter, 0, Some(source))
             }
             Step::Signal { .. } => return None,
         };
@@ -320,7 +321,10 @@ impl<'a> Machine<'a> {
         let reached = raised.later.back().map_or(raised.first.value, |signal| signal.value)
             - self.base(at, counter, false);
         let awaited = match message {
-            Some(message) => Awaited::Message(Operand::Slot { link, message }),
+            Some(access) => {
+                let (message, segment) = (access.message(), access.segment());
+                Awaited::Message(Operand::Slot { link, message, segment })
+            }
             None => {
                 let flag = match of.counts {
                     Counts::Head => Flag::Head(link),

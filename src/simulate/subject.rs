@@ -4,6 +4,7 @@ use super::SimulationError;
 use crate::algorithms::Entry;
 use crate::collective::{Collective, Order};
 use crate::schedule::{Chunking, Instruction, Schedule, Slots};
+use crate::topology::Placement;
 use crate::verify::check_structure;
 use std::borrow::Cow;
 
@@ -14,12 +15,14 @@ pub struct Subject<'a> {
     pub(super) collective: Collective,
     pub(super) input: Chunking,
     pub(super) output: Chunking,
+    /// After how many ranks instructions repeat, where they are made so.
+    pub(super) period: Option<usize>,
 }
 
 #[derive(Clone, Debug)]
 enum Source<'a> {
     Schedule(&'a Schedule),
-    Entry { entry: &'a Entry, order: Order, slots: Slots },
+    Entry { entry: &'a Entry, placement: Placement, order: Order, slots: Slots },
 }
 
 impl<'a> Subject<'a> {
@@ -34,19 +37,25 @@ impl<'a> Subject<'a> {
             collective: schedule.collective,
             input: schedule.input,
             output: schedule.output,
+            period: None,
         })
     }
 
     /// An algorithm out of the catalogue, for a world that may be too large to hold all of its instructions.
+    ///
+    /// # Errors
+    /// It does not exist for so many ranks, placed so.
     pub fn entry(
         entry: &'a Entry,
         collective: Collective,
+        placement: Placement,
         order: Order,
         slots: Slots,
-    ) -> Subject<'a> {
-        let first = entry.schedule_of_rank(collective, order, slots, 0);
-        let source = Source::Entry { entry, order, slots };
-        Subject { source, collective, input: first.input, output: first.output }
+    ) -> Result<Subject<'a>, SimulationError> {
+        let first = entry.schedule_of_rank(collective, placement, order, slots, 0)?;
+        let period = entry.period(collective, placement, order, slots)?;
+        let source = Source::Entry { entry, placement, order, slots };
+        Ok(Subject { source, collective, input: first.input, output: first.output, period })
     }
 
     /// How input and output are divided.
@@ -55,21 +64,13 @@ impl<'a> Subject<'a> {
     }
 
     /// A rank's instructions.
-    pub(super) fn list(&self, rank: usize) -> Cow<'a, [Instruction]> {
+    pub(super) fn list(&self, rank: usize) -> Result<Cow<'a, [Instruction]>, SimulationError> {
         match self.source {
-            Source::Schedule(schedule) => Cow::Borrowed(&schedule.ranks[rank]),
-            Source::Entry { entry, order, slots } => {
-                let mut one = entry.schedule_of_rank(self.collective, order, slots, rank);
-                Cow::Owned(one.ranks.pop().unwrap_or_default())
+            Source::Schedule(schedule) => Ok(Cow::Borrowed(&schedule.ranks[rank])),
+            Source::Entry { entry, placement, order, slots } => {
+                let one = entry.schedule_of_rank(self.collective, placement, order, slots, rank)?;
+                Ok(Cow::Owned(one.ranks.into_iter().flatten().collect()))
             }
-        }
-    }
-
-    /// After how many ranks instructions repeat, where they are made so.
-    pub(super) fn period(&self) -> Option<usize> {
-        match self.source {
-            Source::Schedule(_) => None,
-            Source::Entry { entry, order, slots } => entry.period(self.collective, order, slots),
         }
     }
 }

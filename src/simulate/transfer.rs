@@ -21,7 +21,7 @@ impl Machine<'_> {
             (&accesses[first..split], &accesses[split..split + destinations as usize]);
         let mut cause = self.processes[at].last_event;
         for source in sources.iter().filter(|source| source.kind == AccessKind::LlSlot) {
-            let wanted = self.base(at, source.counter, false) + i64::from(source.message) + 1;
+            let wanted = self.base(at, source.counter, false) + source.number();
             let Some(signal) = self.raised(at, source.counter, wanted) else {
                 self.park(at, source.counter);
                 return Went::Parked;
@@ -139,7 +139,7 @@ impl Machine<'_> {
         for to in destinations.iter().filter(|to| to.kind == AccessKind::SendLl) {
             let way = &self.compiled.ways[to.way as usize];
             if !way.posted {
-                let value = self.base(at, to.counter, true) + i64::from(to.message) + 1;
+                let value = self.base(at, to.counter, true) + to.number();
                 let arrival = finish + way.latency;
                 self.raise(at, to.counter, Signal { value, arrival, event });
             }
@@ -177,7 +177,7 @@ impl Machine<'_> {
             let crossed = self.cross(&way.links[begin.min(end)..end], wire, now);
             let arrival = crossed.max(self.cross(&[way.to_memory], wire, now)) + way.latency;
             if to.kind == AccessKind::SendLl {
-                let value = self.base(at, to.counter, true) + i64::from(to.message) + 1;
+                let value = self.base(at, to.counter, true) + to.number();
                 self.raise(at, to.counter, Signal { value, arrival, event });
             } else {
                 let bundle = self.processes[at].bundle as usize;

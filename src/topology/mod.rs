@@ -3,12 +3,14 @@
 //! A [`Topology`] is a number of equal nodes. A node has parts (devices, switches, processors with their memory, network adapters) and
 //! connections between them, each of a kind whose bandwidth and latency are stated once. It comes from a [`preset`], from a file's
 //! text ([`Topology::parse`]), or from whoever has looked at a machine; nothing here reads one. A [`Network`] is a topology with ranks on
-//! its devices: it knows the links between any two of them.
+//! its devices: it knows the links between any two of them. A [`Placement`] is all that algorithms know
+//! of this: which ranks share a node.
 
 mod error;
 mod file;
 mod matrix;
 mod network;
+mod placement;
 mod preset;
 #[cfg(test)]
 mod tests;
@@ -16,6 +18,7 @@ mod tests;
 pub use error::TopologyError;
 pub use matrix::{Matrix, Relation};
 pub use network::{LinkId, LinkView, Network, Route};
+pub use placement::Placement;
 pub use preset::{PRESETS, preset};
 
 use serde::{Deserialize, Serialize};

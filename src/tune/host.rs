@@ -1,42 +1,32 @@
 //! Choices for host memory, out of measured thresholds.
 //!
-//! Small messages want one cache-line exchange (LL). Middle ones want one copy into a slot that stays in cache, and no second
-//! synchronisation. From a size on, buffers that peers reach are best used in place, in one step, though that takes two
+//! A message that fits a cache line with its header wants to be that line (LL). Middle ones want one copy into a slot that stays in
+//! cache, and no second synchronisation. From a size on, buffers that peers reach are best used in place, in one step, though that takes two
 //! synchronisations. Where that is depends on the kind, and on what a synchronisation costs: with more than two ranks it is counted
 //! in context switches as soon as ranks outnumber cores.
 //!
-//! Measured with 2 and 4 ranks on 2 cores (Cascade Lake), minima of 15 repeats, float sum.
+//! Measured with 2 and 4 ranks on 2 cores (AMD EPYC, family 26), float sum.
 
 use super::Question;
 use crate::algorithms::{Algorithm, Encoding, Entry};
 use crate::collective::Kind;
 
-/// From so many bytes of all ranks together outputs are written around the cache.
-const STREAM_MIN_BYTES: usize = 16 << 20;
 /// From so many bytes a private all-reduce sends every byte twice instead of to everybody.
 const TWO_SHOT_MIN_BYTES: usize = 16 << 10;
 /// From so many bytes a ring moves less through private memory's slots than everybody talking to everybody.
 const RING_MIN_BYTES: usize = 256 << 10;
 
-/// Sizes in bytes between which slots are best.
-struct Thresholds {
-    /// LL up to here.
-    ll_max: usize,
-    /// Windows from here with two ranks.
-    windows_min: usize,
-    /// Windows from here with more.
-    windows_min_many: usize,
-}
+/// Up to so many bytes a message and its header are one cache line.
+const LL_MAX_BYTES: usize = 16;
 
-fn thresholds(kind: Kind) -> Thresholds {
-    let (ll_max, windows_min, windows_min_many) = match kind {
-        Kind::AllReduce => (256, 1 << 10, 16 << 10),
-        Kind::ReduceScatter => (256, 512, 16 << 10),
-        Kind::AllGather => (256, 2 << 10, 48 << 10),
-        Kind::AllToAll => (512, 4 << 10, 32 << 10),
-        _ => (512, 8 << 10, 16 << 10),
+/// From how many bytes windows are best: with two ranks, and with more.
+fn windows_min(kind: Kind, ranks: usize) -> usize {
+    let (two, many) = match kind {
+        Kind::AllReduce | Kind::ReduceScatter => (2 << 10, 16 << 10),
+        Kind::AllGather | Kind::AllToAll => (4 << 10, 32 << 10),
+        _ => (16 << 10, 16 << 10),
     };
-    Thresholds { ll_max, windows_min, windows_min_many }
+    if ranks > 2 { many } else { two }
 }
 
 /// The entry, out of those that fit, and why.
@@ -57,20 +47,19 @@ pub(super) fn choose<'a>(
 fn wishes(question: &Question) -> Vec<(Algorithm, Encoding, &'static str)> {
     let (kind, bytes, ranks) =
         (question.collective.kind, question.total_bytes, question.collective.ranks);
-    let limits = thresholds(kind);
     let (small, private, in_place) = match kind {
         Kind::AllReduce => (Algorithm::OneShot, Algorithm::TwoShot, Algorithm::TwoShotPush),
-        Kind::AllToAll => (Algorithm::Pairwise, Algorithm::Pairwise, Algorithm::Pairwise),
+        Kind::AllToAll => (Algorithm::Direct, Algorithm::Direct, Algorithm::Pairwise),
         Kind::Barrier => {
             (Algorithm::Dissemination, Algorithm::Dissemination, Algorithm::Dissemination)
         }
         _ => (Algorithm::Direct, Algorithm::Direct, Algorithm::Direct),
     };
     let mut wishes = Vec::new();
-    if bytes <= limits.ll_max {
-        wishes.push((small, Encoding::Ll, "small: data and flag in one word, one exchange"));
+    if bytes <= LL_MAX_BYTES {
+        wishes.push((small, Encoding::Ll, "small: data and flags in one cache line, one exchange"));
     }
-    if bytes >= if ranks > 2 { limits.windows_min_many } else { limits.windows_min } {
+    if bytes >= windows_min(kind, ranks) {
         wishes.push((
             in_place,
             Encoding::Windows,
@@ -100,7 +89,7 @@ pub(super) fn tile_bytes(question: &Question, entry: &Entry) -> usize {
     if entry.encoding == Encoding::Ll { question.ll_slot_bytes } else { question.slot_bytes }
 }
 
-/// Whether outputs are written around the cache.
+/// Whether outputs are written around the cache: those of all ranks together fill it.
 pub(super) fn stream(question: &Question) -> bool {
-    question.total_bytes.saturating_mul(question.collective.ranks) >= STREAM_MIN_BYTES
+    question.total_bytes.saturating_mul(question.collective.ranks) >= question.cache_bytes
 }

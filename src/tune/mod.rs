@@ -5,7 +5,10 @@ mod host;
 use crate::algorithms::{self, Algorithm, Encoding, Entry};
 use crate::collective::{Collective, Kind, Order};
 use crate::config::Pin;
+use crate::element::DataType;
 use crate::error::Error;
+use crate::schedule::SLOTS;
+use crate::topology::Placement;
 use serde::Serialize;
 
 /// All that a choice depends on.
@@ -15,6 +18,10 @@ pub struct Question {
     pub collective: Collective,
     /// Bytes of the largest buffer of the call on any rank that has both (all-gather: the output; reduce-scatter: the input).
     pub total_bytes: usize,
+    /// Which ranks share a node.
+    pub placement: Placement,
+    /// The element type.
+    pub data_type: DataType,
     /// The promised order.
     pub order: Order,
     /// Input and output are the same memory.
@@ -27,6 +34,8 @@ pub struct Question {
     pub slot_bytes: usize,
     /// Payload of a slot on the LL lane.
     pub ll_slot_bytes: usize,
+    /// Bytes of the last-level cache.
+    pub cache_bytes: usize,
 }
 
 /// The tuner's choice.
@@ -77,15 +86,18 @@ pub fn plan(question: &Question) -> Result<Plan, Error> {
 }
 
 fn fits(entry: &Entry, question: &Question) -> bool {
-    let pin = &question.pin;
     entry.kind == question.collective.kind
-        && (entry.ordered || question.order == Order::Any)
+        && entry.check(question.collective.ranks, question.placement, SLOTS).is_ok()
+        && entry.keeps(question.order, question.placement, question.data_type)
         && (entry.in_place || !question.in_place)
         && (entry.encoding != Encoding::Windows || question.windows)
         // A barrier has one algorithm and no data: there is nothing to pin.
-        && (entry.kind == Kind::Barrier
-            || pin.algorithm.is_none_or(|algorithm| algorithm == entry.algorithm)
-                && pin.encoding.is_none_or(|encoding| encoding == entry.encoding))
+        && (entry.kind == Kind::Barrier || is_pinned(entry, &question.pin))
+}
+
+fn is_pinned(entry: &Entry, pin: &Pin) -> bool {
+    pin.algorithm.is_none_or(|algorithm| algorithm == entry.algorithm)
+        && pin.encoding.is_none_or(|encoding| encoding == entry.encoding)
 }
 
 fn no_algorithm(question: &Question) -> Error {
@@ -94,6 +106,16 @@ fn no_algorithm(question: &Question) -> Error {
         .filter(|entry| fits(entry, &free))
         .map(|entry| format!("{}/{}", entry.algorithm, entry.encoding))
         .collect();
+    // What is pinned may exist, but nothing of it for these ranks.
+    let pinned = algorithms::catalogue()
+        .filter(|entry| entry.kind == question.collective.kind && is_pinned(entry, &question.pin));
+    let checks =
+        pinned.map(|entry| entry.check(question.collective.ranks, question.placement, SLOTS));
+    if let Some(Err(unavailable)) = checks.reduce(Result::or) {
+        let (kind, order) = (question.collective.kind, question.order);
+        let detail = format!("{unavailable}; there are {}", names.join(", "));
+        return Error::NoAlgorithm { kind, order, detail };
+    }
     let name = |name: Option<&'static str>| name.unwrap_or("any");
     let detail = format!(
         "algorithm {}, encoding {}; {}{} there are {}",

@@ -1,6 +1,14 @@
 //! Happens-before, by vector clocks.
+//!
+//! What a rank knows of the others is kept in pages, which clocks and stamps share until they differ: most of what two ranks know they have
+//! learned from the same messages, so a message costs what is new in it, not the number of ranks.
 
 use std::rc::Rc;
+
+/// Ranks of a page.
+const PAGE: usize = 64;
+
+type Page = [u32; PAGE];
 
 /// A point in a rank's own time. Times begin at [`Event::START`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +28,7 @@ impl Event {
 #[derive(Clone, Debug)]
 pub(super) struct Stamp {
     event: Event,
-    known: Rc<[u32]>,
+    known: Rc<[Rc<Page>]>,
 }
 
 /// One rank's vector clock.
@@ -28,12 +36,15 @@ pub(super) struct Stamp {
 pub(super) struct Clock {
     now: Event,
     /// For each other rank the latest of its events that happened before now. Shared with stamps until it changes.
-    known: Rc<[u32]>,
+    known: Rc<[Rc<Page>]>,
 }
 
 impl Clock {
-    pub(super) fn new(rank: usize, ranks: usize) -> Clock {
-        Clock { now: Event::start(rank), known: vec![0; ranks].into() }
+    /// The clocks of all ranks.
+    pub(super) fn all(ranks: usize) -> impl Iterator<Item = Clock> {
+        let page = Rc::new([0; PAGE]);
+        let nothing: Rc<[Rc<Page>]> = (0..ranks.div_ceil(PAGE)).map(|_| Rc::clone(&page)).collect();
+        (0..ranks).map(move |rank| Clock { now: Event::start(rank), known: Rc::clone(&nothing) })
     }
 
     /// The present.
@@ -43,7 +54,8 @@ impl Clock {
 
     /// Whether the event happened before now.
     pub(super) fn knows(&self, event: Event) -> bool {
-        event.rank == self.now.rank || self.known[event.rank] >= event.time
+        event.rank == self.now.rank
+            || self.known[event.rank / PAGE][event.rank % PAGE] >= event.time
     }
 
     /// Makes known what has happened so far; what comes next is later.
@@ -60,9 +72,25 @@ impl Clock {
         }
         let known = Rc::make_mut(&mut self.known);
         for (mine, theirs) in known.iter_mut().zip(stamp.known.iter()) {
-            *mine = (*mine).max(*theirs);
+            if !Rc::ptr_eq(mine, theirs) {
+                join_page(mine, theirs);
+            }
         }
-        known[stamp.event.rank] = stamp.event.time;
+        let page = Rc::make_mut(&mut known[stamp.event.rank / PAGE]);
+        page[stamp.event.rank % PAGE] = stamp.event.time;
+    }
+}
+
+/// The later of both, entry by entry; a page that has them all already is shared.
+fn join_page(mine: &mut Rc<Page>, theirs: &Rc<Page>) {
+    let mut joined = **mine;
+    for (mine, theirs) in joined.iter_mut().zip(theirs.iter()) {
+        *mine = (*mine).max(*theirs);
+    }
+    if joined == **theirs {
+        *mine = Rc::clone(theirs);
+    } else if joined != **mine {
+        *Rc::make_mut(mine) = joined;
     }
 }
 
@@ -72,15 +100,30 @@ mod tests {
 
     #[test]
     fn knowledge_is_passed_on_and_what_comes_later_is_not_known() {
-        let mut clocks: Vec<Clock> = (0..3).map(|rank| Clock::new(rank, 3)).collect();
-        let first = clocks[0].now();
-        let stamp = clocks[0].publish();
-        let second = clocks[0].now();
-        clocks[1].join(&stamp);
-        let stamp = clocks[1].publish();
-        clocks[2].join(&stamp);
-        assert!(clocks[2].knows(first) && clocks[2].knows(Event::start(1)));
-        assert!(!clocks[2].knows(second));
-        assert!(!clocks[0].knows(Event::start(2)));
+        for ranks in [3, 200] {
+            let mut clocks: Vec<Clock> = Clock::all(ranks).collect();
+            let (a, b, c) = (0, ranks / 2, ranks - 1);
+            let first = clocks[a].now();
+            let stamp = clocks[a].publish();
+            let second = clocks[a].now();
+            clocks[b].join(&stamp);
+            let stamp = clocks[b].publish();
+            clocks[c].join(&stamp);
+            assert!(clocks[c].knows(first) && clocks[c].knows(Event::start(b)));
+            assert!(!clocks[c].knows(second));
+            assert!(!clocks[a].knows(Event::start(c)));
+        }
+    }
+
+    #[test]
+    fn what_is_learned_from_two_sides_is_known_together() {
+        let mut clocks: Vec<Clock> = Clock::all(130).collect();
+        let stamps: Vec<Stamp> = [1, 129].map(|rank| clocks[rank].publish()).into();
+        let before = clocks[5].publish();
+        stamps.iter().for_each(|stamp| clocks[5].join(stamp));
+        assert!(clocks[5].knows(Event::start(1)) && clocks[5].knows(Event::start(129)));
+        // Stamps keep what was known when they were made.
+        clocks[64].join(&before);
+        assert!(clocks[64].knows(Event::start(5)) && !clocks[64].knows(Event::start(1)));
     }
 }

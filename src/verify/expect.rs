@@ -84,6 +84,17 @@ impl Expectation {
         there.then_some(chunk)
     }
 
+    /// A chunk that holds this part: whoever moves the part knows its length by it.
+    pub(super) fn origin_of(&self, Part(from, to): Part) -> (usize, Buffer, usize) {
+        let (from, to) = (from as usize, to as usize);
+        match self.collective.kind {
+            Kind::AllToAll => (from, Buffer::Input, to),
+            Kind::AllGather | Kind::Gather => (to, Buffer::Input, 0),
+            Kind::AllReduce | Kind::ReduceScatter | Kind::Reduce => (0, Buffer::Input, to),
+            _ => (self.collective.root, Buffer::Input, to),
+        }
+    }
+
     /// Whose contribution an output chunk must be, where nothing is reduced.
     pub(super) fn origin(&self, chunk: usize) -> usize {
         match self.collective.kind {

@@ -2,12 +2,13 @@
 
 use super::clock::{Clock, Event};
 use super::expect::{Expectation, Place};
+use super::hash::Map;
 use super::memory::Memory;
-use super::route::{Route, Traffic};
+use super::route::{Route, Sizes, Traffic};
 use super::value::{Value, Values};
 use super::violation::{Awaited, Stuck, Violation};
 use crate::schedule::{Buffer, Flag, Instruction, Lane, Link, Operand, Schedule, Source, Tree};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 /// All ranks while they run.
 #[derive(Debug)]
@@ -16,8 +17,11 @@ pub(super) struct Machine<'a> {
     pub(super) expectation: Expectation,
     pub(super) ranks: Vec<Rank>,
     pub(super) memories: Vec<Memory>,
-    pub(super) routes: BTreeMap<Route, Traffic>,
+    pub(super) routes: Map<Route, Traffic>,
     pub(super) values: Values,
+    pub(super) sizes: &'a Sizes,
+    /// Which chunk it is that an instruction moves from slot to slot.
+    pub(super) origins: Origins,
     runnable: VecDeque<usize>,
 }
 
@@ -33,22 +37,22 @@ pub(super) struct Rank {
 /// A rank and its step.
 pub(super) type At = (usize, usize);
 
+/// A rank's chunk, by instruction.
+pub(super) type Origins = Map<At, (usize, Buffer, usize)>;
+
 impl<'a> Machine<'a> {
-    pub(super) fn new(schedule: &'a Schedule, in_place: bool) -> Machine<'a> {
+    pub(super) fn new(schedule: &'a Schedule, sizes: &'a Sizes, in_place: bool) -> Machine<'a> {
         let n = schedule.collective.ranks;
-        let rank = |rank| Rank {
-            step: 0,
-            clock: Clock::new(rank, n),
-            tokens: BTreeSet::new(),
-            blocked: None,
-        };
+        let rank = |clock| Rank { step: 0, clock, tokens: BTreeSet::new(), blocked: None };
         Machine {
             schedule,
             expectation: Expectation::new(schedule, in_place),
-            ranks: (0..n).map(rank).collect(),
+            ranks: Clock::all(n).map(rank).collect(),
             memories: (0..n).map(Memory::new).collect(),
-            routes: BTreeMap::new(),
+            routes: Map::default(),
             values: Values::default(),
+            sizes,
+            origins: Origins::default(),
             runnable: (0..n).collect(),
         }
     }
@@ -140,12 +144,14 @@ impl<'a> Machine<'a> {
         let traffic = self.routes.entry(route).or_insert_with(Traffic::new);
         let (counter, done, waiter) = match flag {
             Flag::Tail(_) if route.lane == Lane::Sync => (&mut traffic.tail, None, route.to),
-            Flag::Tail(_) => (&mut traffic.tail, Some(traffic.messages.len()), route.to),
+            Flag::Tail(_) => (&mut traffic.tail, Some(traffic.sent), route.to),
             Flag::Head(_) => (&mut traffic.head, Some(traffic.received), route.from),
         };
         let announced = counter.value;
-        // Signals of a counter-only link are its messages, one by one.
+        // A tail lies in the slot of the message that it announces, so messages are announced one by one. Signals of a counter-only
+        // link are its messages.
         let done = done.map_or(announced + 1, |done| done as i64);
+        let done = if matches!(flag, Flag::Tail(_)) { done.min(announced + 1) } else { done };
         if value <= announced || value > done {
             return Err(Violation::Signal { rank, step, flag, value, done, announced });
         }
@@ -186,6 +192,11 @@ impl<'a> Machine<'a> {
             .values
             .reduce(&read, tree, finish)
             .map_err(|fault| Violation::Arithmetic { rank, step, fault })?;
+        let all = sources.iter().map(|source| &source.operand).chain(destinations);
+        if all.clone().all(Operand::is_slot) {
+            let part = self.values.part(value);
+            self.origins.extend(part.map(|part| (at, self.expectation.origin_of(part))));
+        }
         for &operand in destinations {
             self.write(at, operand, value, stamp.as_ref())?;
         }
@@ -197,42 +208,52 @@ impl<'a> Machine<'a> {
 
     /// The LL message that has not come, if the operand is one.
     fn missing(&self, rank: usize, operand: Operand) -> Option<(Route, Awaited)> {
-        let Operand::Slot { link: Link { peer, lane: Lane::Ll }, message } = operand else {
+        let Operand::Slot { link: Link { peer, lane: Lane::Ll }, message, segment } = operand
+        else {
             return None;
         };
         let route = Route { from: peer, to: rank, lane: Lane::Ll };
-        let sent = self.routes.get(&route).map_or(0, |traffic| traffic.messages.len());
-        (sent <= message as usize).then_some((route, Awaited::Message(operand)))
+        let sent = self.routes.get(&route).is_some_and(|traffic| traffic.has(message, segment));
+        (!sent).then_some((route, Awaited::Message(operand)))
     }
 
     /// At the end of a round every message has been announced, received and given back: each round begins as the one before.
     fn check_drained(&self) -> Result<(), Violation> {
-        for (&Route { from, to, lane }, traffic) in &self.routes {
-            let (sent, received) = match lane {
-                Lane::Sync => (traffic.tail.value, traffic.sync_waits),
-                _ => (traffic.messages.len() as i64, traffic.received as i64),
-            };
-            if sent != received {
-                return Err(Violation::Unread { from, to, lane, sent, received });
-            }
-            let (tail, head) =
-                (Flag::Tail(Link { peer: to, lane }), Flag::Head(Link { peer: from, lane }));
-            if lane == Lane::Slots && traffic.tail.value != sent {
-                return Err(Violation::Unannounced {
-                    rank: from,
-                    flag: tail,
-                    announced: traffic.tail.value,
-                    done: sent,
-                });
-            }
-            if lane != Lane::Sync && traffic.head.value != sent {
-                return Err(Violation::Unannounced {
-                    rank: to,
-                    flag: head,
-                    announced: traffic.head.value,
-                    done: sent,
-                });
-            }
+        // The first in this order, whatever the order in the table.
+        let faults = self.routes.iter().filter_map(|(route, traffic)| {
+            Self::check_route(*route, traffic).err().map(|violation| (*route, violation))
+        });
+        match faults.min_by_key(|(route, _)| *route) {
+            Some((_, violation)) => Err(violation),
+            None => Ok(()),
+        }
+    }
+
+    fn check_route(Route { from, to, lane }: Route, traffic: &Traffic) -> Result<(), Violation> {
+        let (sent, received) = match lane {
+            Lane::Sync => (traffic.tail.value, traffic.sync_waits),
+            _ => (traffic.sent as i64, traffic.received as i64),
+        };
+        if sent != received {
+            return Err(Violation::Unread { from, to, lane, sent, received });
+        }
+        let (tail, head) =
+            (Flag::Tail(Link { peer: to, lane }), Flag::Head(Link { peer: from, lane }));
+        if lane == Lane::Slots && traffic.tail.value != sent {
+            return Err(Violation::Unannounced {
+                rank: from,
+                flag: tail,
+                announced: traffic.tail.value,
+                done: sent,
+            });
+        }
+        if lane != Lane::Sync && traffic.head.value != sent {
+            return Err(Violation::Unannounced {
+                rank: to,
+                flag: head,
+                announced: traffic.head.value,
+                done: sent,
+            });
         }
         Ok(())
     }

@@ -23,10 +23,12 @@
 
 mod clock;
 mod expect;
+mod hash;
 mod machine;
 mod memory;
 mod operand;
 mod route;
+mod story;
 mod structure;
 #[cfg(test)]
 mod tests;
@@ -37,7 +39,8 @@ pub use violation::{Arithmetic, Awaited, Malformed, Misuse, Stuck, Violation};
 
 use crate::collective::{Kind, Order};
 use crate::schedule::{Buffer, Schedule, Tree};
-use machine::Machine;
+use machine::{Machine, Origins};
+use route::Sizes;
 use std::collections::HashSet;
 use value::Part;
 
@@ -48,6 +51,7 @@ pub struct Verified {
     promise: Order,
     in_place: bool,
     single_rounding: bool,
+    origins: Origins,
 }
 
 impl Verified {
@@ -66,6 +70,11 @@ impl Verified {
         self.in_place
     }
 
+    /// A chunk that is as long as what an instruction moves, where all its operands are messages and do not say.
+    pub fn origin(&self, rank: usize, step: usize) -> Option<(usize, Buffer, usize)> {
+        self.origins.get(&(rank, step)).copied()
+    }
+
     /// Whether every result is made by one instruction from the inputs, so that it is rounded to the element type once. Otherwise partial
     /// results are stored: for 8- and 16-bit floats, which accumulate in f32, bits then depend on where.
     pub fn single_rounding(&self) -> bool {
@@ -80,23 +89,28 @@ impl Verified {
 ///
 /// The first [`Violation`] found, the same for equal arguments.
 pub fn verify(schedule: Schedule, promise: Order, in_place: bool) -> Result<Verified, Violation> {
-    structure::check(&schedule, in_place)?;
-    let mut single_rounding = prove(&schedule, promise, false)?;
+    let sizes = structure::check(&schedule, in_place)?;
+    let (mut single_rounding, origins) = prove(&schedule, &sizes, promise, false)?;
     if in_place {
-        single_rounding &=
-            prove(&schedule, promise, true).map_err(|found| Violation::InPlace(Box::new(found)))?;
+        let proof = prove(&schedule, &sizes, promise, true);
+        single_rounding &= proof.map_err(|found| Violation::InPlace(Box::new(found)))?.0;
     }
-    Ok(Verified { schedule, promise, in_place, single_rounding })
+    Ok(Verified { schedule, promise, in_place, single_rounding, origins })
 }
 
 /// Checks what needs no execution: after this, a schedule may be indexed by its ranks and chunks without fear.
 pub(crate) fn check_structure(schedule: &Schedule) -> Result<(), Violation> {
-    structure::check(schedule, false)
+    structure::check(schedule, false).map(|_| ())
 }
 
-/// Whether, besides, results are rounded once.
-fn prove(schedule: &Schedule, promise: Order, in_place: bool) -> Result<bool, Violation> {
-    let mut machine = Machine::new(schedule, in_place);
+/// Whether, besides, results are rounded once; and what is moved from slot to slot.
+fn prove(
+    schedule: &Schedule,
+    sizes: &Sizes,
+    promise: Order,
+    in_place: bool,
+) -> Result<(bool, Origins), Violation> {
+    let mut machine = Machine::new(schedule, sizes, in_place);
     machine.run()?;
     let ranks = schedule.collective.ranks;
     if schedule.collective.kind == Kind::Barrier {
@@ -112,7 +126,7 @@ fn prove(schedule: &Schedule, promise: Order, in_place: bool) -> Result<bool, Vi
             single_rounding &= promises.check(&mut machine, rank, chunk)? <= 1;
         }
     }
-    Ok(single_rounding)
+    Ok((single_rounding, machine.origins))
 }
 
 /// What has been promised of outputs.

@@ -4,10 +4,10 @@ use super::clock::{Event, Stamp};
 use super::expect::Place;
 use super::machine::{At, Machine, initial};
 use super::memory::Conflict;
-use super::route::{Message, Route, Traffic};
+use super::route::{Route, Segment, Sizes, Traffic};
 use super::value::Value;
 use super::violation::Violation;
-use crate::schedule::{Buffer, Lane, Link, Operand, Source};
+use crate::schedule::{Buffer, Lane, Operand, Source};
 
 impl Machine<'_> {
     pub(super) fn read(
@@ -19,9 +19,7 @@ impl Machine<'_> {
         let undefined = Violation::Undefined { rank, step, operand };
         let value = match operand {
             Operand::Tokens => return Ok(self.values.tokens(rank)),
-            Operand::Slot { link, message } => {
-                return self.receive((rank, step), link, message, brought);
-            }
+            Operand::Slot { .. } => return self.receive((rank, step), operand, brought),
             _ => {
                 let (owner, buffer, chunk) = self.locate((rank, step), operand)?;
                 let place = self.expectation.place(owner, buffer, chunk);
@@ -40,21 +38,23 @@ impl Machine<'_> {
     fn receive(
         &mut self,
         (rank, step): At,
-        link: Link,
-        message: u32,
+        operand: Operand,
         brought: &mut Vec<Stamp>,
     ) -> Result<Value, Violation> {
+        let arrival = Violation::Arrival { rank, step, operand };
+        let Operand::Slot { link, message, segment } = operand else { return Err(arrival) };
         let route = Route { from: link.peer, to: rank, lane: link.lane };
         let clock = &self.ranks[rank].clock;
         let traffic = self.routes.entry(route).or_insert_with(Traffic::new);
-        match traffic.messages.get_mut(message as usize) {
+        match traffic.segment(message, segment) {
             Some(slot) if link.lane == Lane::Ll || clock.knows(slot.written) => {
                 brought.extend(slot.stamp.take());
                 slot.read = Some(clock.now());
-                traffic.received += 1;
-                Ok(slot.value)
+                let value = slot.value;
+                traffic.received += usize::from(is_last(self.sizes, route, message, segment));
+                Ok(value)
             }
-            _ => Err(Violation::Arrival { rank, step, operand: Operand::Slot { link, message } }),
+            _ => Err(arrival),
         }
     }
 
@@ -67,7 +67,7 @@ impl Machine<'_> {
     ) -> Result<(), Violation> {
         let (rank, step) = at;
         match operand {
-            Operand::PeerSlot { link, message } => self.send(at, link, message, value, stamp),
+            Operand::PeerSlot { .. } => self.send(at, operand, value, stamp),
             Operand::PeerTokens(peer) => {
                 if value != self.values.tokens(peer) {
                     let value = self.values.text(value.id);
@@ -91,26 +91,27 @@ impl Machine<'_> {
     fn send(
         &mut self,
         (rank, step): At,
-        link: Link,
-        message: u32,
+        operand: Operand,
         value: Value,
         stamp: Option<&Stamp>,
     ) -> Result<(), Violation> {
+        let Operand::PeerSlot { link, message, segment } = operand else { return Ok(()) };
         let route = Route { from: rank, to: link.peer, lane: link.lane };
         let clock = &self.ranks[rank].clock;
         let traffic = self.routes.entry(route).or_insert_with(Traffic::new);
         // What the slot held before has been consumed if the head said so, or if some later event of the receiver is known.
         let credit = i64::from(message) + 1 - i64::from(self.schedule.slots.on(link.lane));
         let consumed = match usize::try_from(credit - 1) {
-            Ok(previous) => traffic.messages[previous].read,
+            Ok(previous) => traffic.last_segment(previous).and_then(|segment| segment.read),
             Err(_) => Some(Event::start(link.peer)),
         };
-        if traffic.head.awaited < credit && !consumed.is_some_and(|event| clock.knows(event)) {
-            let operand = Operand::PeerSlot { link, message };
+        let known = consumed.is_some_and(|event| clock.knows(event));
+        if segment == 0 && traffic.head.awaited < credit && !known {
             return Err(Violation::Credit { rank, step, operand, reader: link.peer, credit });
         }
         let stamp = stamp.filter(|_| link.lane == Lane::Ll).cloned();
-        traffic.messages.push(Message { value, written: clock.now(), stamp, read: None });
+        traffic.push(segment, Segment { value, written: clock.now(), stamp, read: None });
+        traffic.sent += usize::from(is_last(self.sizes, route, message, segment));
         if link.lane == Lane::Ll {
             self.wake(link.peer, route);
         }
@@ -169,6 +170,12 @@ impl Machine<'_> {
         }
         Err(Violation::Misplaced { rank, step, operand, value: self.values.text(value.id) })
     }
+}
+
+/// Whether a segment is its message's last.
+fn is_last(sizes: &Sizes, route: Route, message: u32, segment: u32) -> bool {
+    let size = if sizes.is_empty() { None } else { sizes.get(&(route, message)) };
+    segment + 1 == size.copied().unwrap_or(1)
 }
 
 fn race((rank, step): At, operand: Operand, other: Conflict) -> Violation {

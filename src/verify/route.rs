@@ -1,9 +1,13 @@
 //! What has gone over one direction of a connection.
 
 use super::clock::{Event, Stamp};
+use super::hash::Map;
 use super::value::Value;
 use crate::schedule::Lane;
 use std::collections::VecDeque;
+
+/// How many segments messages have, by route and number, where it is more than one.
+pub(super) type Sizes = Map<(Route, u32), u32>;
 
 /// One direction of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -13,12 +17,12 @@ pub(super) struct Route {
     pub(super) lane: Lane,
 }
 
-/// A message in its slot.
+/// A segment of a message in its slot. Most messages have one.
 #[derive(Debug)]
-pub(super) struct Message {
+pub(super) struct Segment {
     pub(super) value: Value,
     pub(super) written: Event,
-    /// What comes with it, where a message announces itself.
+    /// What comes with it, where messages announce themselves.
     pub(super) stamp: Option<Stamp>,
     /// When it was consumed.
     pub(super) read: Option<Event>,
@@ -27,7 +31,13 @@ pub(super) struct Message {
 /// The traffic of one round.
 #[derive(Debug)]
 pub(super) struct Traffic {
-    pub(super) messages: Vec<Message>,
+    /// Of all messages, in order.
+    segments: Vec<Segment>,
+    /// Each message's first segment.
+    firsts: Vec<u32>,
+    /// Messages of which all segments are written.
+    pub(super) sent: usize,
+    /// Messages of which all segments are read.
     pub(super) received: usize,
     /// Counter-only links: waits for the tail.
     pub(super) sync_waits: i64,
@@ -38,12 +48,45 @@ pub(super) struct Traffic {
 impl Traffic {
     pub(super) fn new() -> Traffic {
         Traffic {
-            messages: Vec::new(),
+            segments: Vec::new(),
+            firsts: Vec::new(),
+            sent: 0,
             received: 0,
             sync_waits: 0,
             tail: Counter::new(),
             head: Counter::new(),
         }
+    }
+
+    /// A segment, if it has been written.
+    pub(super) fn segment(&mut self, message: u32, segment: u32) -> Option<&mut Segment> {
+        let index = self.index(message, segment)?;
+        self.segments.get_mut(index)
+    }
+
+    /// Whether a segment has been written.
+    pub(super) fn has(&self, message: u32, segment: u32) -> bool {
+        self.index(message, segment).is_some_and(|index| index < self.segments.len())
+    }
+
+    /// The last segment written of a message.
+    pub(super) fn last_segment(&self, message: usize) -> Option<&Segment> {
+        let next = self.firsts.get(message + 1).map_or(self.segments.len(), |next| *next as usize);
+        self.segments.get(next.checked_sub(1)?)
+    }
+
+    /// Writes the next segment.
+    pub(super) fn push(&mut self, segment: u32, written: Segment) {
+        if segment == 0 {
+            self.firsts.push(self.segments.len() as u32);
+        }
+        self.segments.push(written);
+    }
+
+    fn index(&self, message: u32, segment: u32) -> Option<usize> {
+        let index = *self.firsts.get(message as usize)? + segment;
+        let within = self.firsts.get(message as usize + 1).is_none_or(|next| index < *next);
+        within.then_some(index as usize)
     }
 }
 

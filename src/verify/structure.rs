@@ -1,26 +1,26 @@
 //! What can be seen without running anything: whether the schedule fits its collective, and operands their instruction.
 
 use super::expect::Expectation;
+use super::route::{Route, Sizes};
 use super::violation::{Malformed, Misuse, Violation};
 use crate::collective::Kind;
 use crate::schedule::{
-    Buffer, Chunking, Flag, Instruction, Lane, Link, Operand, Schedule, Source, Tree,
+    Buffer, Chunking, Flag, Instruction, Lane, Link, Operand, SEGMENTS, Schedule, Source, Tree,
 };
 use oxccl_kernels::format::{MAX_OPERANDS, MAX_TREE_SOURCES};
 use std::collections::{BTreeMap, HashSet};
 
 /// Checks all of it. What comes later may index by ranks and chunks without fear.
-pub(super) fn check(schedule: &Schedule, in_place: bool) -> Result<(), Violation> {
+/// How many segments messages have is found on the way.
+pub(super) fn check(schedule: &Schedule, in_place: bool) -> Result<Sizes, Violation> {
     check_schedule(schedule, in_place).map_err(Violation::Schedule)?;
     let checker = Checker { schedule, expectation: Expectation::new(schedule, false) };
+    let mut sizes = Sizes::default();
     for (rank, list) in schedule.ranks.iter().enumerate() {
         let mut turns = Turns::default();
         for (step, instruction) in list.iter().enumerate() {
-            turns.check(instruction).map_err(|(operand, expected)| Violation::Message {
-                rank,
-                step,
-                operand,
-                expected,
+            turns.check(rank, instruction, &mut sizes).map_err(|(operand, expected)| {
+                Violation::Message { rank, step, operand, expected }
             })?;
             checker.check(rank, instruction).map_err(|(operand, misuse)| match operand {
                 Some(operand) => Violation::Operand { rank, step, operand, misuse },
@@ -28,7 +28,7 @@ pub(super) fn check(schedule: &Schedule, in_place: bool) -> Result<(), Violation
             })?;
         }
     }
-    Ok(())
+    Ok(sizes)
 }
 
 fn check_schedule(schedule: &Schedule, in_place: bool) -> Result<(), Malformed> {
@@ -59,38 +59,51 @@ fn check_schedule(schedule: &Schedule, in_place: bool) -> Result<(), Malformed> 
         return Err(Malformed::InPlace(collective.kind));
     }
     let slots = [schedule.slots.ll, schedule.slots.slots];
+    if [schedule.input, schedule.output].contains(&Chunking::Parts(0)) {
+        return Err(Malformed::Chunking(collective.kind));
+    }
     match slots.into_iter().find(|slots| !slots.is_power_of_two()) {
         Some(slots) => Err(Malformed::Slots(slots)),
         None => Ok(()),
     }
 }
 
-/// The next message of each link, in both directions: links are first in, first out.
+/// The next message and segment of each link, in both directions: links are first in, first out.
 #[derive(Default)]
 struct Turns {
-    sent: BTreeMap<Link, u32>,
-    received: BTreeMap<Link, u32>,
+    sent: BTreeMap<Link, (u32, u32)>,
+    received: BTreeMap<Link, (u32, u32)>,
 }
 
 impl Turns {
-    fn check(&mut self, instruction: &Instruction) -> Result<(), (Operand, u32)> {
+    fn check(
+        &mut self,
+        rank: usize,
+        instruction: &Instruction,
+        sizes: &mut Sizes,
+    ) -> Result<(), (Operand, u32)> {
         let Instruction::ReduceCopy { sources, destinations, .. } = instruction else {
             return Ok(());
         };
         for operand in sources.iter().map(|source| &source.operand).chain(destinations) {
-            let (next, message) = match *operand {
-                Operand::Slot { link, message } => {
-                    (self.received.entry(link).or_default(), message)
+            let (next, now) = match *operand {
+                Operand::Slot { link, message, segment } => {
+                    (self.received.entry(link).or_default(), (message, segment))
                 }
-                Operand::PeerSlot { link, message } => {
-                    (self.sent.entry(link).or_default(), message)
+                Operand::PeerSlot { link, message, segment } => {
+                    if segment > 0 {
+                        let route = Route { from: rank, to: link.peer, lane: link.lane };
+                        sizes.insert((route, message), segment + 1);
+                    }
+                    (self.sent.entry(link).or_default(), (message, segment))
                 }
                 _ => continue,
             };
-            if *next != message {
-                return Err((*operand, *next));
+            let new = next.0 + u32::from(next.1 > 0);
+            if now != *next && now != (new, 0) {
+                return Err((*operand, new));
             }
-            *next += 1;
+            *next = (now.0, now.1 + 1);
         }
         Ok(())
     }
@@ -136,7 +149,7 @@ impl Checker<'_> {
         match operand {
             Operand::Input(chunk) => self.chunk(rank, Buffer::Input, chunk),
             Operand::Output(chunk) => self.chunk(rank, Buffer::Output, chunk),
-            Operand::Slot { link, .. } => self.slot(rank, link),
+            Operand::Slot { link, segment, .. } => self.slot(rank, link, segment),
             Operand::Window { peer, buffer, chunk } => self.window(rank, peer, buffer, chunk),
             Operand::Tokens => Ok(()),
             Operand::PeerSlot { .. } | Operand::PeerTokens(_) => Err(Misuse::WriteOnly),
@@ -146,7 +159,7 @@ impl Checker<'_> {
     fn destination(&self, rank: usize, operand: Operand) -> Result<(), Misuse> {
         match operand {
             Operand::Output(chunk) => self.chunk(rank, Buffer::Output, chunk),
-            Operand::PeerSlot { link, .. } => self.slot(rank, link),
+            Operand::PeerSlot { link, segment, .. } => self.slot(rank, link, segment),
             Operand::Window { buffer: Buffer::Input, .. } => Err(Misuse::ReadOnly),
             Operand::Window { peer, buffer, chunk } => self.window(rank, peer, buffer, chunk),
             Operand::PeerTokens(peer) => self.peer(rank, peer),
@@ -164,7 +177,10 @@ impl Checker<'_> {
         }
     }
 
-    fn slot(&self, rank: usize, link: Link) -> Result<(), Misuse> {
+    fn slot(&self, rank: usize, link: Link, segment: u32) -> Result<(), Misuse> {
+        if segment >= SEGMENTS {
+            return Err(Misuse::TooManySegments);
+        }
         if link.lane == Lane::Sync {
             return Err(Misuse::NoSlots);
         }

@@ -330,7 +330,7 @@ fn operands_are_checked_before_anything_runs() {
         }
     };
     let (input, output) = (Operand::Input(0), Operand::Output(0));
-    let slot = |link| Operand::Slot { link, message: 0 };
+    let slot = |link| Operand::Slot { link, message: 0, segment: 0 };
     let window = |peer, buffer| Operand::Window { peer, buffer, chunk: 0 };
     assert_eq!(misuse(copy(Operand::PeerTokens(0), output)), Misuse::WriteOnly);
     assert_eq!(misuse(copy(input, input)), Misuse::ReadOnly);
@@ -373,4 +373,73 @@ fn the_schedule_has_to_fit_its_collective() {
     assert_eq!(chunking, Violation::Schedule(Malformed::Chunking(Kind::AllGather)));
     let slots = malformed(|schedule| schedule.slots.ll = 3);
     assert_eq!(slots, Violation::Schedule(Malformed::Slots(3)));
+}
+
+/// Two chunks in one message.
+fn packed() -> Schedule {
+    let (collective, parts) = (Collective::rooted(Kind::Broadcast, 2, 0), Chunking::Parts(2));
+    schedule(collective, (parts, parts), |b| match b.rank() {
+        0 => {
+            let mut message = b.open_outgoing(link(1, Lane::Slots));
+            for chunk in 0..2 {
+                let segment = message.segment();
+                b.copy(Operand::Input(chunk), &[Operand::Output(chunk), segment]);
+            }
+            b.close_outgoing(message);
+        }
+        _ => {
+            let mut message = b.open_incoming(link(0, Lane::Slots));
+            for chunk in 0..2 {
+                let segment = message.segment();
+                b.copy(segment, &[Operand::Output(chunk)]);
+            }
+            b.close_incoming(message);
+        }
+    })
+}
+
+#[test]
+fn segments_are_announced_and_given_back_together() {
+    let verified = verify(packed(), Order::Any, true).expect("it is right");
+    assert_eq!(verified.schedule().most_segments(), [(Lane::Ll, 0), (Lane::Slots, 2)]);
+    let is_signal = |one: &Instruction| matches!(one, Instruction::Signal { .. });
+
+    // Announced when only the first is written, given back when only the first is read.
+    for rank in 0..2 {
+        let mut early = packed();
+        let signal = position(&early, rank, is_signal);
+        early.ranks[rank].swap(signal - 1, signal);
+        let found = refused(early);
+        let expected = matches!(found, Violation::Signal { value: 1, done: 0, .. });
+        assert!(expected, "rank {rank}: {found}");
+    }
+
+    // The second is never read.
+    let mut unread = packed();
+    unread.ranks[1].truncate(2);
+    assert!(matches!(refused(unread), Violation::Unread { sent: 1, received: 0, .. }));
+
+    // Out of order.
+    let mut swapped = packed();
+    swapped.ranks[1].swap(1, 2);
+    assert!(matches!(refused(swapped), Violation::Message { rank: 1, step: 1, .. }));
+}
+
+#[test]
+fn what_goes_from_slot_to_slot_has_the_length_of_its_chunk() {
+    // Rank 1 hands on what rank 0 sends to rank 2, and keeps nothing of it.
+    let collective = Collective::send_recv(3, 0, 2);
+    let handed_on = schedule(collective, WHOLE, |b| match b.rank() {
+        0 => b.send(Operand::Input(0), link(1, Lane::Ll)),
+        1 => b.transfer(
+            &[Read::Recv(link(0, Lane::Ll))],
+            &[Write::Send(link(2, Lane::Slots))],
+            false,
+        ),
+        _ => b.recv_copy(link(1, Lane::Slots), Operand::Output(0)),
+    });
+    let step = position(&handed_on, 1, |one| matches!(one, Instruction::ReduceCopy { .. }));
+    let verified = verify(handed_on, Order::Any, false).expect("it is right");
+    assert_eq!(verified.origin(1, step), Some((0, Buffer::Input, 0)));
+    assert_eq!(verified.origin(2, 1), None);
 }

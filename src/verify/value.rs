@@ -1,8 +1,8 @@
 //! Symbolic values: expressions over the ranks' contributions, each stored once, so that equal expressions have equal ids.
 
+use super::hash::Map;
 use super::violation::Arithmetic;
 use crate::schedule::Tree;
-use std::collections::HashMap;
 use std::fmt::Write;
 
 /// Which elements a value has. Two values fit each other, and a value fits a chunk, only if their parts are equal: whatever the
@@ -37,7 +37,7 @@ pub(super) struct Value {
 #[derive(Debug, Default)]
 pub(super) struct Values {
     nodes: Vec<(Node, Option<Part>)>,
-    ids: HashMap<Node, Id>,
+    ids: Map<Node, Id>,
 }
 
 impl Values {

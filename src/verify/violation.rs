@@ -1,7 +1,7 @@
 //! Why a schedule is refused.
 
 use crate::collective::Kind;
-use crate::schedule::{Buffer, Flag, Lane, Operand};
+use crate::schedule::{Buffer, Flag, Lane, Operand, SEGMENTS};
 use oxccl_kernels::format::{MAX_OPERANDS, MAX_TREE_SOURCES};
 use thiserror::Error;
 
@@ -303,6 +303,9 @@ pub enum Misuse {
     /// A lane without slots.
     #[error("this lane has counters only")]
     NoSlots,
+    /// Too many segments.
+    #[error("a message has at most {SEGMENTS} segments")]
+    TooManySegments,
     /// A counter that the lane does not have.
     #[error("this lane has no such counter")]
     NoCounter,

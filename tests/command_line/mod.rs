@@ -3,7 +3,7 @@
 // Each test program uses a part of it.
 #![allow(dead_code)]
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -58,6 +58,11 @@ pub(crate) fn oxccl(arguments: &[&str]) -> Said {
 pub(crate) fn start(command: &mut Command) -> Child {
     let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().expect("the command starts")
+}
+
+/// Says that a test was skipped, past the harness, which would keep it to itself.
+pub(crate) fn skip(name: &str, why: &str) {
+    let _ = writeln!(std::io::stderr(), "skipped: {name}: {why}");
 }
 
 /// Waits for a command's end, and kills it if there is none.

@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub)]
 
 pub mod element;
+pub mod expression;
 pub mod reference;
 pub mod run;
 

@@ -3,12 +3,14 @@
 use super::element::{TestElement, reduce_op, same};
 use super::{Rng, reference};
 use oxccl::algorithms::Entry;
+use oxccl::topology::Placement;
 use oxccl::{Communicator, Kind, OpKind, Order, Pin};
 
 /// One point of the matrix.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
     pub entry: &'static Entry,
+    pub placement: Placement,
     pub order: Order,
     pub op: OpKind,
     pub in_place: bool,
@@ -78,7 +80,7 @@ pub fn check<T: TestElement>(comm: &mut Communicator, case: &Case) {
         }
     }
     .unwrap_or_else(|error| panic!("{case:?} on rank {rank} of {n}: {error}"));
-    let expected = reference::expected(case.entry, case.order, op, &inputs, rank, root, case.count);
+    let expected = reference::expected(case, op, &inputs, rank);
     let found = if case.in_place && kind == Kind::ReduceScatter {
         &output[rank * case.count..][..case.count]
     } else {

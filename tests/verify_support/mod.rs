@@ -4,9 +4,10 @@
 
 pub(crate) mod model;
 
-use oxccl::algorithms::{Entry, catalogue};
+use oxccl::algorithms::{Algorithm, Entry, catalogue};
 use oxccl::collective::{Collective, Kind, Order};
 use oxccl::schedule::{Schedule, Slots};
+use oxccl::topology::Placement;
 
 pub(crate) const SLOTS: Slots = Slots { ll: 2, slots: 2 };
 
@@ -21,6 +22,7 @@ pub(crate) struct Case {
 
 impl Case {
     pub(crate) fn new(entry: &Entry, ranks: usize, order: Order) -> Case {
+        let placement = placement(entry, ranks);
         let root = ranks / 2;
         let collective = match entry.kind {
             Kind::Broadcast | Kind::Reduce | Kind::Gather | Kind::Scatter => {
@@ -34,7 +36,7 @@ impl Case {
                 "{} {} {} {order}, {ranks} ranks",
                 entry.kind, entry.algorithm, entry.encoding
             ),
-            schedule: entry.schedule(collective, order, SLOTS),
+            schedule: entry.schedule(collective, placement, order, SLOTS).expect("it exists"),
             order,
             in_place: entry.in_place,
         }
@@ -50,14 +52,28 @@ impl Case {
     }
 }
 
+/// Two nodes for what needs nodes, where there can be two; otherwise one.
+pub(crate) fn placement(entry: &Entry, ranks: usize) -> Placement {
+    match entry.algorithm {
+        Algorithm::Hierarchical(..) if ranks.is_multiple_of(2) => Placement::uniform(ranks / 2),
+        Algorithm::Hierarchical(..) => Placement::uniform(1),
+        _ => Placement::one_node(ranks),
+    }
+}
+
+/// The orders that an entry keeps for types whose partial results are not rounded.
+pub(crate) fn orders(entry: &Entry, ranks: usize) -> Vec<Order> {
+    let all = [Order::Any, Order::Rank, Order::Tree];
+    let placement = placement(entry, ranks);
+    let kept = all.into_iter().filter(|order| entry.keeps_unrounded(*order, placement));
+    if entry.kind.reduces() { kept.collect() } else { vec![Order::Any] }
+}
+
 /// Every algorithm with this many ranks, in every order that it keeps.
 pub(crate) fn cases(ranks: usize) -> Vec<Case> {
-    let orders = |entry: &Entry| match entry.ordered && entry.kind.reduces() {
-        true => vec![Order::Any, Order::Rank, Order::Tree],
-        false => vec![Order::Any],
-    };
     let case = |entry: &'static Entry| {
-        orders(entry).into_iter().map(move |order| Case::new(entry, ranks, order))
+        orders(entry, ranks).into_iter().map(move |order| Case::new(entry, ranks, order))
     };
-    catalogue().flat_map(case).collect()
+    let exists = |entry: &&Entry| entry.check(ranks, placement(entry, ranks), SLOTS).is_ok();
+    catalogue().filter(exists).flat_map(case).collect()
 }

@@ -64,8 +64,8 @@ struct Rank {
 struct Connection {
     tail: i64,
     head: i64,
-    /// By slot and element: the message's number and the datum.
-    slots: HashMap<(i64, usize), (i64, u64)>,
+    /// By slot, segment and element: the message's number and the datum.
+    slots: HashMap<(i64, u32, usize), (i64, u64)>,
 }
 
 impl<'a> Model<'a> {
@@ -150,12 +150,12 @@ impl<'a> Model<'a> {
                 }
                 Instruction::ReduceCopy { sources, destinations, .. } => {
                     for operand in destinations {
-                        if let Operand::PeerSlot { link, .. } = operand {
+                        if let Operand::PeerSlot { link, segment: 0, .. } = operand {
                             moves.entry(*link).or_default().0 += 1;
                         }
                     }
                     for source in sources {
-                        if let Operand::Slot { link, .. } = source.operand {
+                        if let Operand::Slot { link, segment: 0, .. } = source.operand {
                             moves.entry(link).or_default().1 += 1;
                         }
                     }
@@ -287,13 +287,13 @@ impl<'a> Model<'a> {
     }
 
     fn has_come(&self, rank: usize, operand: Operand, element: usize) -> bool {
-        let Operand::Slot { link: Link { peer, lane: Lane::Ll }, .. } = operand else {
+        let Operand::Slot { link: Link { peer, lane: Lane::Ll }, segment, .. } = operand else {
             return true;
         };
         let (slot, message) = self.slot(rank, operand, true);
         let connection = self.routes.get(&(peer, rank, Lane::Ll));
         connection
-            .and_then(|c| c.slots.get(&(slot, element)))
+            .and_then(|c| c.slots.get(&(slot, segment, element)))
             .is_some_and(|(number, _)| *number == message)
     }
 
@@ -311,11 +311,11 @@ impl<'a> Model<'a> {
             Operand::Output(chunk) => memory(rank, Buffer::Output, chunk),
             Operand::Window { peer, buffer, chunk } => memory(peer, buffer, chunk),
             Operand::Tokens => self.ranks[rank].launch as u64,
-            Operand::Slot { link, .. } => {
+            Operand::Slot { link, segment, .. } => {
                 let (slot, _) = self.slot(rank, operand, true);
                 let connection = self.routes.get(&(link.peer, rank, link.lane));
                 connection
-                    .and_then(|c| c.slots.get(&(slot, element)))
+                    .and_then(|c| c.slots.get(&(slot, segment, element)))
                     .map_or(POISON, |(_, datum)| *datum)
             }
             Operand::PeerSlot { .. } | Operand::PeerTokens(_) => return Err("write-only".into()),
@@ -334,10 +334,10 @@ impl<'a> Model<'a> {
             Operand::Output(chunk) => (rank, Buffer::Output, chunk),
             Operand::Window { peer, buffer, chunk } => (peer, buffer, chunk),
             Operand::PeerTokens(_) => return Ok(()),
-            Operand::PeerSlot { link, .. } => {
+            Operand::PeerSlot { link, segment, .. } => {
                 let (slot, message) = self.slot(rank, operand, false);
                 let connection = self.routes.entry((rank, link.peer, link.lane)).or_default();
-                connection.slots.insert((slot, element), (message, value));
+                connection.slots.insert((slot, segment, element), (message, value));
                 return Ok(());
             }
             _ => return Err("read-only".into()),
@@ -349,7 +349,8 @@ impl<'a> Model<'a> {
 
     /// A message's slot and its number since the beginning, from 1.
     fn slot(&self, rank: usize, operand: Operand, receives: bool) -> (i64, i64) {
-        let (Operand::Slot { link, message } | Operand::PeerSlot { link, message }) = operand
+        let (Operand::Slot { link, message, .. } | Operand::PeerSlot { link, message, .. }) =
+            operand
         else {
             return (0, 0);
         };

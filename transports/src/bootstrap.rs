@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::cuda::{Context, DeviceRegion};
 use crate::{Error, Liveness, Region};
 
 /// How ranks reach each other's memory.
@@ -12,6 +13,26 @@ pub enum Reach {
     SameProcess,
     /// Ranks are processes of one machine: a region has an address of its own in each.
     SharedMemory,
+}
+
+/// What a rank hands out in one exchange, and what it needs to take the others' in.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Offer<'a> {
+    /// Host memory.
+    pub host: &'a [Arc<Region>],
+    /// Memory of GPUs.
+    pub device: &'a [Arc<DeviceRegion>],
+    /// This rank's GPU, which others' device memory is mapped for. Needed as soon as any rank offers such.
+    pub context: Option<&'a Context>,
+}
+
+/// What a rank has handed out, as this rank reaches it.
+#[derive(Clone, Debug, Default)]
+pub struct Shared {
+    /// Host memory.
+    pub host: Vec<Arc<Region>>,
+    /// Memory of GPUs.
+    pub device: Vec<Arc<DeviceRegion>>,
 }
 
 /// The way to the other ranks, before and beside the collectives.
@@ -30,7 +51,7 @@ pub trait Bootstrap: Send {
 
     /// Exchanges bytes with all ranks: `result[i]` is what rank `i` gave.
     ///
-    /// All ranks call it, and [`share`](Self::share), in the same order. After an error other than
+    /// All ranks call it, [`exchange`](Self::exchange) and [`share`](Self::share) in the same order. After an error other than
     /// [`Error::MessageTooLong`] the ranks are out of step, and the bootstrap is of no more use.
     ///
     /// # Errors
@@ -39,19 +60,28 @@ pub trait Bootstrap: Send {
     /// that gave more than [`rendezvous::PIECE_LIMIT_BYTES`](crate::rendezvous::PIECE_LIMIT_BYTES).
     fn all_gather(&mut self, bytes: &[u8], deadline: Instant) -> Result<Vec<Vec<u8>>, Error>;
 
-    /// Hands the regions to every rank on this node and maps theirs: `result[peer][k]` is region
-    /// `k` of rank `peer`. `result[self]` are the own ones, the same `Arc`s; with
-    /// [`Reach::SameProcess`] all of them are. Ranks may share different numbers of regions.
+    /// Hands memory to every rank on this node and maps theirs, all in one handshake: `result[peer]` is what rank `peer`
+    /// offered, in its order. `result[self]` are the own regions, the same `Arc`s; with [`Reach::SameProcess`] all of
+    /// them are, and device memory is made accessible for this rank's GPU. Ranks may offer different numbers of regions.
     ///
     /// # Errors
     /// As [`all_gather`](Self::all_gather), and what can go wrong with memory:
-    /// [`Error::NotOneNode`], [`Error::BadRegion`], [`Error::TooManyRegions`],
-    /// [`Error::OutOfMemory`].
+    /// [`Error::NotOneNode`], [`Error::BadRegion`], [`Error::TooManyRegions`], [`Error::NoGpu`],
+    /// [`Error::OutOfMemory`], [`Error::Cuda`]. Of the last two, only this rank knows.
+    fn exchange(&mut self, offer: &Offer<'_>, deadline: Instant) -> Result<Vec<Shared>, Error>;
+
+    /// [`exchange`](Self::exchange) of host memory alone: `result[peer][k]` is region `k` of rank `peer`.
+    ///
+    /// # Errors
+    /// As [`exchange`](Self::exchange).
     fn share(
         &mut self,
         regions: &[Arc<Region>],
         deadline: Instant,
-    ) -> Result<Vec<Vec<Arc<Region>>>, Error>;
+    ) -> Result<Vec<Vec<Arc<Region>>>, Error> {
+        let all = self.exchange(&Offer { host: regions, ..Offer::default() }, deadline)?;
+        Ok(all.into_iter().map(|shared| shared.host).collect())
+    }
 
     /// What is known of the other ranks' state.
     fn liveness(&self) -> Arc<Liveness>;

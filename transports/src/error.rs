@@ -139,6 +139,20 @@ pub enum Error {
         /// What is wrong.
         detail: String,
     },
+    /// Memory of a GPU was handed out to a rank that has none.
+    #[error(
+        "rank {owner} shares memory of its GPU, and rank {rank} has named no GPU that could reach \
+         it: run all ranks on GPUs, or none"
+    )]
+    NoGpu {
+        /// The rank without a GPU.
+        rank: usize,
+        /// The rank that shares GPU memory.
+        owner: usize,
+    },
+    /// A GPU, its driver or its memory.
+    #[error(transparent)]
+    Cuda(#[from] crate::CudaError),
     /// The machine (or its memory limit) does not have that much memory.
     #[error(
         "{bytes} bytes of memory are not to be had{}: use smaller buffers or raise the memory \

@@ -3,12 +3,14 @@
 //! A [`Bootstrap`] is what a communicator needs of its transport: exchange a few bytes with every
 //! rank, hand out [`Region`]s of memory and get everybody else's, and hear of failures through
 //! [`Liveness`]. There is one for threads of one process ([`local()`]) and one for processes of
-//! one machine ([`shm`]). Ranks of a launcher find their place in its [`Environment`]; others are
+//! one machine ([`shm`]). Both hand out memory of GPUs, too ([`cuda`]). Ranks of a launcher find their place in its [`Environment`]; others are
 //! given a [`UniqueId`].
 //!
 //! Nothing here knows of schedules, collectives or kernels. Linux only.
 
 pub mod bootstrap;
+pub mod cuda;
+mod cuda_ipc;
 pub mod environment;
 pub mod error;
 mod identity;
@@ -22,7 +24,8 @@ pub mod shm;
 mod sync;
 pub mod unique_id;
 
-pub use bootstrap::{Bootstrap, Reach};
+pub use bootstrap::{Bootstrap, Offer, Reach, Shared};
+pub use cuda::CudaError;
 pub use environment::{Environment, EnvironmentError, Launcher};
 pub use error::Error;
 pub use liveness::{Cause, Liveness};

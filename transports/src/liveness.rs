@@ -87,7 +87,11 @@ pub struct Liveness {
     cause: Mutex<Option<Cause>>,
     left: Box<[AtomicU64]>,
     peers: Box<dyn Peers>,
+    /// What else is told that this rank stops.
+    listeners: Mutex<Vec<Listener>>,
 }
+
+type Listener = Box<dyn Fn() + Send>;
 
 impl Liveness {
     pub(crate) fn new(rank: usize, world: usize, peers: Box<dyn Peers>) -> Liveness {
@@ -97,6 +101,7 @@ impl Liveness {
             cause: Mutex::new(None),
             left: (0..world).map(|_| AtomicU64::new(STILL_HERE)).collect(),
             peers,
+            listeners: Mutex::new(Vec::new()),
         }
     }
 
@@ -104,6 +109,18 @@ impl Liveness {
     /// for as long as this object lives.
     pub fn abort_word(&self) -> &AtomicU32 {
         &self.abort
+    }
+
+    /// Has something done once this rank stops, or at once if it has: memory of a GPU cannot be polled from here, so an
+    /// executor that runs there has an abort word of its own, which this raises. It is called in any thread, once, and
+    /// must neither wait nor come back here.
+    pub fn on_stop(&self, act: impl Fn() + Send + 'static) {
+        let mut listeners = lock(&self.listeners);
+        if self.abort.load(Ordering::Acquire) != 0 {
+            act();
+        } else {
+            listeners.push(Box::new(act));
+        }
     }
 
     /// Why everything stopped, once it has.
@@ -152,6 +169,10 @@ impl Liveness {
         }
         *first = Some(cause);
         self.abort.store(1, Ordering::Release);
+        drop(first);
+        for listener in lock(&self.listeners).drain(..) {
+            listener();
+        }
         true
     }
 

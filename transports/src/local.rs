@@ -7,7 +7,7 @@ use crate::liveness::Peers;
 use crate::mailbox::Mailbox;
 use crate::rendezvous::Piece;
 use crate::sync::{Mutex, lock};
-use crate::{Bootstrap, Cause, Error, Liveness, Reach, Region};
+use crate::{Bootstrap, Cause, Error, Liveness, Offer, Reach, Shared, cuda_ipc};
 
 /// Makes the bootstraps of `world` ranks in this process; each is moved to its rank's thread.
 ///
@@ -51,7 +51,7 @@ struct Member {
 #[derive(Clone)]
 enum Gift {
     Bytes(Piece),
-    Regions(Vec<Arc<Region>>),
+    Memory { shared: Shared, has_gpu: bool },
 }
 
 impl LocalBootstrap {
@@ -63,7 +63,7 @@ impl LocalBootstrap {
         LocalBootstrap { rank, round: 0, hub, liveness }
     }
 
-    fn exchange(
+    fn swap(
         &mut self,
         gift: Gift,
         doing: &'static str,
@@ -94,25 +94,29 @@ impl Bootstrap for LocalBootstrap {
 
     fn all_gather(&mut self, bytes: &[u8], deadline: Instant) -> Result<Vec<Vec<u8>>, Error> {
         let gift = Gift::Bytes(Piece::new(bytes));
-        let gifts = self.exchange(gift, "exchanging bytes", deadline)?;
+        let gifts = self.swap(gift, "exchanging bytes", deadline)?;
         let pieces = gifts.into_iter().enumerate().map(|(rank, gift)| match gift {
             Gift::Bytes(piece) => piece.into_bytes(rank),
-            Gift::Regions(_) => Err(out_of_step(rank, "share", "all_gather")),
+            Gift::Memory { .. } => Err(out_of_step(rank, "exchange", "all_gather")),
         });
         pieces.collect()
     }
 
-    fn share(
-        &mut self,
-        regions: &[Arc<Region>],
-        deadline: Instant,
-    ) -> Result<Vec<Vec<Arc<Region>>>, Error> {
-        let gifts = self.exchange(Gift::Regions(regions.to_vec()), "sharing regions", deadline)?;
-        let shared = gifts.into_iter().enumerate().map(|(rank, gift)| match gift {
-            Gift::Regions(regions) => Ok(regions),
-            Gift::Bytes(_) => Err(out_of_step(rank, "all_gather", "share")),
-        });
-        shared.collect()
+    fn exchange(&mut self, offer: &Offer<'_>, deadline: Instant) -> Result<Vec<Shared>, Error> {
+        let shared = Shared { host: offer.host.to_vec(), device: offer.device.to_vec() };
+        let gift = Gift::Memory { shared, has_gpu: offer.context.is_some() };
+        let gifts = self.swap(gift, "sharing regions", deadline)?;
+        let memory = |(rank, gift): (usize, Gift)| match gift {
+            Gift::Memory { shared, has_gpu } => Ok((shared, has_gpu)),
+            Gift::Bytes(_) => Err(out_of_step(rank, "all_gather", "exchange")),
+        };
+        let all: Vec<_> = gifts.into_iter().enumerate().map(memory).collect::<Result<_, _>>()?;
+        cuda_ipc::check_gpus(all.iter().map(|(shared, has)| (shared.device.len(), *has)))?;
+        let all: Vec<_> = all.into_iter().map(|(shared, _)| shared).collect();
+        if let Some(context) = offer.context {
+            cuda_ipc::allow(context, &all)?;
+        }
+        Ok(all)
     }
 
     fn liveness(&self) -> Arc<Liveness> {

@@ -4,7 +4,10 @@
 //! a Unix socket. Nothing of this is in /dev/shm or in any other folder, so a full or tiny /dev/shm
 //! does not matter, and a process that is killed leaves nothing behind: its sockets and its part of
 //! the memory end with it. (Threads of one process can use this transport too, and the tests do.)
+//!
+//! Memory of GPUs travels the same way, as descriptors beside those of regions, in the same packet.
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,7 +15,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::region::BadRegion;
 use crate::rendezvous::ControlChannel;
-use crate::{Bootstrap, Error, Liveness, Reach, Region, UniqueId, identity};
+use crate::{
+    Bootstrap, Error, Liveness, Offer, Reach, Region, Shared, UniqueId, cuda_ipc, identity,
+};
 
 mod exchange;
 
@@ -45,6 +50,14 @@ struct Invitation {
     name: Name,
     /// How long its regions are; `None` for one that it did not create.
     lens_bytes: Vec<Option<u64>>,
+    gpu: cuda_ipc::Announcement,
+}
+
+impl Invitation {
+    /// Descriptors that come with it.
+    fn descriptors(&self) -> usize {
+        self.lens_bytes.len() + self.gpu.lens_bytes.len()
+    }
 }
 
 impl ShmBootstrap {
@@ -54,12 +67,13 @@ impl ShmBootstrap {
     fn invite(
         &mut self,
         name: Name,
-        regions: &[Arc<Region>],
+        offer: &Offer<'_>,
         deadline: Instant,
     ) -> Result<Vec<Invitation>, Error> {
         let len_bytes = |region: &Arc<Region>| region.file().map(|_| region.len_bytes() as u64);
-        let lens_bytes = regions.iter().map(len_bytes).collect();
-        let mine = Invitation { node: identity::node(), name, lens_bytes };
+        let lens_bytes = offer.host.iter().map(len_bytes).collect();
+        let gpu = cuda_ipc::Announcement::new(offer)?;
+        let mine = Invitation { node: identity::node(), name, lens_bytes, gpu };
         let Ok(mine) = postcard::to_stdvec(&mine) else { unreachable!("a vector can grow") };
         let all = self.channel.all_gather(&mine, deadline)?;
         let read = |(rank, bytes): (usize, Vec<u8>)| {
@@ -77,7 +91,7 @@ impl ShmBootstrap {
             if invitation.node != invitations[0].node {
                 return Err(Error::NotOneNode { rank });
             }
-            let (count, limit) = (invitation.lens_bytes.len(), Self::REGIONS_LIMIT);
+            let (count, limit) = (invitation.descriptors(), Self::REGIONS_LIMIT);
             if count > limit {
                 return Err(Error::TooManyRegions { rank, count, limit });
             }
@@ -86,7 +100,34 @@ impl ShmBootstrap {
                 return Err(Error::BadRegion { rank, detail });
             }
         }
-        Ok(())
+        let gpus = invitations.iter().map(|invitation| &invitation.gpu);
+        cuda_ipc::check_gpus(gpus.map(|gpu| (gpu.lens_bytes.len(), gpu.uuid.is_some())))
+    }
+
+    /// Maps what a rank sent: host regions first, then device memory.
+    fn map(
+        rank: usize,
+        files: Vec<OwnedFd>,
+        invitation: &Invitation,
+        offer: &Offer<'_>,
+    ) -> Result<Shared, Error> {
+        let (got, announced) = (files.len(), invitation.descriptors());
+        if got != announced {
+            let detail = format!("{got} regions came where {announced} were announced");
+            return Err(Error::BadRegion { rank, detail });
+        }
+        let mut files = files.into_iter();
+        let mut host = Vec::with_capacity(invitation.lens_bytes.len());
+        // The lengths first: the end of the first iterator takes nothing from the second.
+        for (len_bytes, file) in invitation.lens_bytes.iter().flatten().zip(files.by_ref()) {
+            let len_bytes = usize::try_from(*len_bytes).unwrap_or(0);
+            host.push(Arc::new(Region::receive(file, len_bytes).map_err(|bad| match bad {
+                BadRegion::Refused(detail) => Error::BadRegion { rank, detail },
+                BadRegion::Failed(error) => error,
+            })?));
+        }
+        let device = invitation.gpu.receive(files.collect(), offer.context)?;
+        Ok(Shared { host, device })
     }
 }
 
@@ -107,40 +148,23 @@ impl Bootstrap for ShmBootstrap {
         self.channel.all_gather(bytes, deadline)
     }
 
-    fn share(
-        &mut self,
-        regions: &[Arc<Region>],
-        deadline: Instant,
-    ) -> Result<Vec<Vec<Arc<Region>>>, Error> {
+    fn exchange(&mut self, offer: &Offer<'_>, deadline: Instant) -> Result<Vec<Shared>, Error> {
+        let exported = cuda_ipc::export(offer)?;
         let (listener, name) = exchange::listen()?;
-        let invitations = self.invite(name, regions, deadline)?;
+        let invitations = self.invite(name, offer, deadline)?;
         self.check(&invitations)?;
         let names = invitations.iter().map(|invitation| invitation.name).collect();
-        let files = regions.iter().filter_map(|region| region.file()).collect();
+        let host = offer.host.iter().filter_map(|region| region.file());
+        let files = host.chain(exported.iter().map(AsFd::as_fd)).collect();
         let exchange = Exchange::new(self.rank(), names, self.channel.secret(), files, listener);
         let received = exchange.run(deadline, &self.channel.liveness())?;
         let mut shared = Vec::with_capacity(self.world());
         for (rank, (files, invitation)) in received.into_iter().zip(&invitations).enumerate() {
-            if rank == self.rank() {
-                shared.push(regions.to_vec());
-                continue;
-            }
-            let (got, announced) = (files.len(), invitation.lens_bytes.len());
-            if got != announced {
-                let detail = format!("{got} regions came where {announced} were announced");
-                return Err(Error::BadRegion { rank, detail });
-            }
-            let mut mapped = Vec::with_capacity(got);
-            for (file, len_bytes) in files.into_iter().zip(invitation.lens_bytes.iter().flatten()) {
-                let len_bytes = usize::try_from(*len_bytes).unwrap_or(0);
-                mapped.push(Arc::new(Region::receive(file, len_bytes).map_err(
-                    |bad| match bad {
-                        BadRegion::Refused(detail) => Error::BadRegion { rank, detail },
-                        BadRegion::Failed(error) => error,
-                    },
-                )?));
-            }
-            shared.push(mapped);
+            shared.push(if rank == self.rank() {
+                Shared { host: offer.host.to_vec(), device: offer.device.to_vec() }
+            } else {
+                ShmBootstrap::map(rank, files, invitation, offer)?
+            });
         }
         Ok(shared)
     }

@@ -1,16 +1,19 @@
 //! What every transport promises, tested on each of them: local threads, shm between threads, and
-//! shm between processes. A new transport is one more line in `conformance!`.
+//! shm between processes. A new transport is one more line in `conformance!`. What is promised of memory of GPUs is tested
+//! against the stand-in driver, which only a process started for it can load.
 
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Case, assigned, connect_as, deadline, wait_for_cause, wait_until};
+use oxccl_transports::cuda::{Context, DeviceRegion, Driver, copy_in, copy_out};
 use oxccl_transports::rendezvous::PIECE_LIMIT_BYTES;
-use oxccl_transports::{Bootstrap, Cause, Error, Reach, Region};
+use oxccl_transports::{Bootstrap, Cause, CudaError, Error, Offer, Reach, Region};
 
 const CASES: &[(&str, Case)] = &[
     ("bytes", bytes),
@@ -55,6 +58,46 @@ macro_rules! conformance {
     };
 }
 
+/// With memory of GPUs.
+const CUDA_CASES: &[(&str, Case)] = &[
+    ("device_regions", device_regions),
+    ("one_without_gpu", one_without_gpu),
+    ("no_peers", no_peers),
+];
+
+macro_rules! cuda_conformance {
+    ($($case:ident($settings:expr))*) => {
+        mod cuda_local_threads {
+            $(#[test] fn $case() {
+                let mut settings = $settings.to_vec();
+                settings.push((super::THREADS, "3"));
+                super::common::in_cuda_processes(1, stringify!($case), &settings);
+            })*
+        }
+        mod cuda_ipc_processes {
+            $(#[test] fn $case() {
+                for world in [2, 3] {
+                    super::common::in_cuda_processes(world, stringify!($case), &$settings);
+                }
+            })*
+        }
+        #[test]
+        fn every_cuda_case_is_run() {
+            let names: Vec<_> = CUDA_CASES.iter().map(|case| case.0).collect();
+            assert_eq!(names, [$(stringify!($case)),*]);
+        }
+    };
+}
+
+cuda_conformance!(
+    device_regions([("OXCCL_STAND_IN_DEVICES", "2")])
+    one_without_gpu([("OXCCL_STAND_IN_DEVICES", "1")])
+    no_peers([("OXCCL_STAND_IN_DEVICES", "3"), ("OXCCL_STAND_IN_PEERS", "0")])
+);
+
+/// Set for a process that runs a case in threads of its own: how many.
+const THREADS: &str = "OXCCL_TEST_THREADS";
+
 conformance!(bytes longest_bytes bytes_too_long regions many_regions abort goodbye missing left dropped);
 
 /// One rank alone cannot miss another.
@@ -67,8 +110,11 @@ fn worlds(case: &str) -> Vec<usize> {
 #[ignore = "one rank, started by the other tests"]
 fn rank_process() {
     let (name, place) = assigned();
-    let (_, case) = CASES.iter().find(|(known, _)| *known == name).unwrap();
-    case(&mut connect_as(&place));
+    let (_, case) = CASES.iter().chain(CUDA_CASES).find(|(known, _)| *known == name).unwrap();
+    match std::env::var(THREADS).ok().and_then(|threads| threads.parse().ok()) {
+        Some(threads) => common::in_local_threads(threads, *case),
+        None => case(&mut connect_as(&place)),
+    }
 }
 
 fn others(b: &dyn Bootstrap) -> impl Iterator<Item = usize> + use<> {
@@ -196,6 +242,11 @@ fn many_regions(b: &mut dyn Bootstrap) {
 fn abort(b: &mut dyn Bootstrap) {
     let who = b.world() - 1;
     let cause = Cause::Mismatch { rank: who, detail: "called broadcast".to_owned() };
+    let heard = Arc::new(AtomicU32::new(0));
+    let early = heard.clone();
+    b.liveness().on_stop(move || {
+        early.fetch_add(1, Ordering::Relaxed);
+    });
     barrier(b);
     if b.rank() == who {
         b.liveness().abort(cause.clone());
@@ -207,6 +258,12 @@ fn abort(b: &mut dyn Bootstrap) {
     assert_eq!(wait_for_cause(b), cause);
     b.liveness().abort(Cause::Aborted { rank: b.rank(), reason: "later".to_owned() });
     assert_eq!(b.liveness().cause(), Some(cause), "the first one stays");
+    wait_until("the listener to be told", || heard.load(Ordering::Relaxed) == 1);
+    let late = heard.clone();
+    b.liveness().on_stop(move || {
+        late.fetch_add(1, Ordering::Relaxed);
+    });
+    assert_eq!(heard.load(Ordering::Relaxed), 2, "who comes late is told at once");
 }
 
 fn goodbye(b: &mut dyn Bootstrap) {
@@ -270,4 +327,91 @@ fn dropped(b: &mut dyn Bootstrap) {
         other => panic!("{other:?}"),
     }
     assert_eq!(wait_for_cause(b), Cause::Died { rank: who });
+}
+
+/// This rank's GPU: ranks take turns with those there are.
+fn gpu(b: &dyn Bootstrap) -> Context {
+    let driver = Driver::load().unwrap();
+    let ordinal = b.rank() % driver.count().unwrap();
+    Context::primary(driver.device(ordinal).unwrap()).unwrap()
+}
+
+/// Host regions and device regions in one exchange, each reached by all, on one GPU and on two.
+fn device_regions(b: &mut dyn Bootstrap) {
+    let live = oxccl_cuda_stand_in::control::Control::attach().unwrap();
+    {
+        let context = gpu(b);
+        let mine: Vec<_> = (0..=b.rank())
+            .map(|_| Arc::new(DeviceRegion::create(&context, PAGE).unwrap()))
+            .collect();
+        for (k, region) in mine.iter().enumerate() {
+            // SAFETY: inside the region, which nobody else knows yet.
+            unsafe { copy_in(&context, region.as_ptr(), &[10 * b.rank() as u8 + k as u8]) }
+                .unwrap();
+        }
+        let host = [Arc::new(Region::create("test", PAGE).unwrap())];
+        write(&host[0], 0, b.rank() as u8);
+        let offer = Offer { host: &host, device: &mine, context: Some(&context) };
+        let all = b.exchange(&offer, deadline()).unwrap();
+        for (rank, shared) in all.iter().enumerate() {
+            assert_eq!(read(&shared.host[0], 0), rank as u8);
+            assert_eq!(shared.device.len(), rank + 1);
+            for (k, region) in shared.device.iter().enumerate() {
+                assert!(
+                    rank != b.rank() || Arc::ptr_eq(region, &mine[k]),
+                    "the own ones come back"
+                );
+                assert_eq!(region.len_bytes() % (2 << 20), 0);
+                let mut bytes = [0; 2];
+                // SAFETY: inside the region; what is read is not written any more.
+                unsafe { copy_out(&context, &mut bytes, region.as_ptr()) }.unwrap();
+                assert_eq!(bytes, [10 * rank as u8 + k as u8, 0], "zeros behind what was written");
+                // SAFETY: each rank writes a byte of its own.
+                let place = unsafe { region.as_ptr().add(64 + b.rank()) };
+                // SAFETY: as above.
+                unsafe { copy_in(&context, place, &[200 + b.rank() as u8]) }.unwrap();
+            }
+        }
+        barrier(b);
+        for region in &mine {
+            let mut bytes = vec![0; b.world()];
+            // SAFETY: inside the region, and all ranks have written.
+            unsafe { copy_out(&context, &mut bytes, region.as_ptr().add(64)) }.unwrap();
+            assert!((0..b.world()).all(|rank| bytes[rank] == 200 + rank as u8));
+        }
+        barrier(b);
+    }
+    barrier(b);
+    assert_eq!(live.live(), Default::default(), "all is given back");
+    finish(b);
+}
+
+/// A rank that has no GPU cannot take device memory in, and all ranks say so.
+fn one_without_gpu(b: &mut dyn Bootstrap) {
+    let without = b.world() - 1;
+    let context = (b.rank() != without).then(|| gpu(b));
+    let mine: Vec<_> = (b.rank() == 0)
+        .then(|| Arc::new(DeviceRegion::create(context.as_ref().unwrap(), PAGE).unwrap()))
+        .into_iter()
+        .collect();
+    let offer = Offer { device: &mine, context: context.as_ref(), ..Offer::default() };
+    match b.exchange(&offer, deadline()) {
+        Err(Error::NoGpu { rank, owner: 0 }) => assert_eq!(rank, without),
+        other => panic!("{other:?}"),
+    }
+    let host_only = b.share(&[], deadline()).unwrap();
+    assert_eq!(host_only.len(), b.world(), "the ranks are still in step");
+    finish(b);
+}
+
+/// GPUs that cannot reach each other: each rank finds out for itself.
+fn no_peers(b: &mut dyn Bootstrap) {
+    let context = gpu(b);
+    let mine = [Arc::new(DeviceRegion::create(&context, PAGE).unwrap())];
+    let offer = Offer { device: &mine, context: Some(&context), ..Offer::default() };
+    match b.exchange(&offer, deadline()) {
+        Err(Error::Cuda(CudaError::NoPeerAccess { ordinal, .. })) => assert_eq!(ordinal, b.rank()),
+        other => panic!("{other:?}"),
+    }
+    finish(b);
 }

@@ -118,6 +118,13 @@ impl Rank {
             ranks: self.world,
             spins: self.spins,
             yields: self.yields,
+            next: std::ptr::null(),
+            segments: std::ptr::null(),
+            ready: std::ptr::null(),
+            done: std::ptr::null_mut(),
+            done_bell: std::ptr::null_mut(),
+            segments_count: 0,
+            first_bucket: 0,
         }
     }
 }
@@ -138,33 +145,32 @@ impl World {
         let connections = channels * n * n * LANES;
         let ll = ll_slot_bytes(shape.ll_bytes) as usize;
         let plain = plain_slot_bytes(shape.slot_bytes) as usize;
-        let pair = ll * shape.ll_slots as usize + plain * shape.slots as usize;
+        let pair = ll * shape.ll_slots as usize + plain * shape.slots as usize + 64;
         let slots = Memory::new(channels * n * n * pair);
-        let counters = Memory::new(connections * 128);
+        let counters = Memory::new(connections * 64);
         let doorbells = Memory::new(channels * n * 64);
         let abort = Box::new(std::sync::atomic::AtomicU32::new(0));
         // Memory of the direction `from` -> `to`.
         let pair_of = |c: usize, from: usize, to: usize| (c * n + from) * n + to;
         let slots_at = |c, from, to, lane: usize| {
             let start = pair_of(c, from, to) * pair;
-            slots.at(start + if lane == 0 { 0 } else { ll * shape.ll_slots as usize })
+            let (ll, plain) = (ll * shape.ll_slots as usize, plain * shape.slots as usize);
+            slots.at(start + [0, ll, ll + plain][lane])
         };
-        let counter_at = |c, from, to, lane: usize, head: usize| {
-            counters.at((pair_of(c, from, to) * LANES + lane) * 128 + head * 64).cast::<u64>()
+        let head_at = |c, from, to, lane: usize| {
+            counters.at((pair_of(c, from, to) * LANES + lane) * 64).cast::<u64>()
         };
         let connection = |c: usize, me: usize, peer: usize, lane: usize| Connection {
             send_slots: slots_at(c, me, peer, lane),
             recv_slots: slots_at(c, peer, me, lane),
-            send_tail: counter_at(c, me, peer, lane, 0),
-            recv_tail: counter_at(c, peer, me, lane, 0),
-            send_head: counter_at(c, me, peer, lane, 1),
-            recv_head: counter_at(c, peer, me, lane, 1),
+            send_head: head_at(c, me, peer, lane),
+            recv_head: head_at(c, peer, me, lane),
             doorbell: doorbells.at((peer * channels + c) * 64).cast(),
             sent: 0,
             received: 0,
             head_seen: 0,
-            slot_stride_bytes: if lane == 0 { ll } else { plain } as u32,
-            slots: if lane == 0 { shape.ll_slots } else { shape.slots },
+            slot_stride_bytes: [ll, plain, 64][lane] as u32,
+            slots: [shape.ll_slots, shape.slots, 1][lane],
             peer: peer as u32,
             lane: lane as u32,
             cleared: 0,

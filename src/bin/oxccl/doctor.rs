@@ -1,16 +1,16 @@
 //! `oxccl doctor`: what this machine has, and lacks, for each transport and device.
 
 use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 use oxccl::{Communicator, Config, ReduceOp, UniqueId};
-use oxccl_kernels::{HostExecutor, Isa, image};
+use oxccl_kernels::{HostExecutor, Isa};
 use oxccl_transports::Region;
 
 use crate::failure::Failure;
 use crate::machine::{self, Probe};
-use crate::options::Size;
+
+mod gpu;
 
 /// How a thing stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +70,7 @@ pub(crate) fn main() -> Result<(), Failure> {
         ("machine", of_machine),
         ("memory", of_memory),
         ("transports", of_transports),
-        ("GPU", of_gpu),
+        ("GPU", gpu::findings),
     ];
     for (name, section) in sections {
         println!("\n{name}");
@@ -234,44 +234,4 @@ where
             .collect();
         results.into_iter().collect()
     })
-}
-
-fn of_gpu() -> Vec<Finding> {
-    let kernels = match image::FATBIN {
-        Some(bytes) => {
-            let targets: Vec<_> =
-                image::TARGETS.iter().map(|target| format!("sm_{target}")).collect();
-            let size = Size(bytes.len() >> 10 << 10);
-            let detail =
-                format!("{} and PTX embedded, {size}; not run by this release", targets.join(", "));
-            Finding::new("kernels", State::Ok, detail)
-        }
-        None => Finding::new("kernels", State::Missing, "built without GPU kernels")
-            .remedy("run tools/setup-nvcc, or set NVCC or CUDA_HOME, and build again"),
-    };
-    let driver = match has_library(c"libcuda.so.1") {
-        true => Finding::new("driver", State::Ok, "libcuda.so.1 is there"),
-        false => Finding::new("driver", State::Missing, "libcuda.so.1 cannot be loaded")
-            .remedy("install NVIDIA's driver; in a container, pass it in"),
-    };
-    let device = match Path::new("/dev/nvidia0").exists() {
-        true => Finding::new("device", State::Ok, "/dev/nvidia0 is there"),
-        false => Finding::new("device", State::Missing, "there is no /dev/nvidia0"),
-    };
-    let executor =
-        Finding::new("collectives", State::Missing, "not built in yet: host memory only")
-            .remedy("this release runs collectives on the CPU");
-    vec![kernels, driver, device, executor]
-}
-
-fn has_library(name: &std::ffi::CStr) -> bool {
-    // SAFETY: the name ends with a zero; loading runs the library's own initialisers, which for the
-    // CUDA driver do nothing before cuInit.
-    let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
-    if library.is_null() {
-        return false;
-    }
-    // SAFETY: a handle that dlopen gave, closed once.
-    unsafe { libc::dlclose(library) };
-    true
 }

@@ -3,7 +3,9 @@
 use clap::Args;
 use oxccl::algorithms::{Algorithm, Encoding, find};
 use oxccl::schedule::{Buffer, Instruction, Lane, Layout, Operand, SLOTS, Schedule};
+use oxccl::topology::Placement;
 use oxccl::tune::{self, Plan, Question};
+use oxccl::verify::Verified;
 use oxccl::{Collective, Config, DataType, Kind, OpKind, Order, data_type_name};
 
 use crate::bench::{Case, Shape};
@@ -21,6 +23,9 @@ pub(crate) struct ExplainOptions {
     /// How many ranks.
     #[arg(long, short = 'g', default_value = "2", value_parser = options::positive)]
     ranks: usize,
+    /// So many consecutive ranks share a node [default: all].
+    #[arg(long, value_parser = options::positive)]
+    per_node: Option<usize>,
     /// The size of a call, with K, M or G.
     #[arg(long, short = 'b', default_value = "1M")]
     bytes: Size,
@@ -65,14 +70,20 @@ pub(crate) fn main(options: &ExplainOptions) -> Result<(), Failure> {
     let Some(entry) = find(options.kind, plan.algorithm, plan.encoding) else {
         unreachable!("the tuner chooses out of the catalogue")
     };
-    let schedule = entry.schedule(collective, options.order, SLOTS);
-    let layout = options.layout(&schedule, shape);
+    let placement = Placement::uniform(options.per_node.unwrap_or(options.ranks));
+    let schedule = entry
+        .schedule(collective, placement, options.order, SLOTS)
+        .map_err(|unavailable| Failure::Usage(unavailable.to_string()))?;
+    let verified = oxccl::verify::verify(schedule, options.order, entry.in_place)
+        .map_err(|violation| Failure::Usage(violation.to_string()))?;
+    let schedule = verified.schedule();
+    let layout = options.layout(schedule, shape);
     println!("{}", options.call(&case, shape));
     println!("{}", choice(&plan));
-    println!("{}", pipeline(&plan, &schedule, &layout, options.data_type));
+    println!("{}", pipeline(&plan, schedule, &layout, options.data_type));
     for rank in 0..options.ranks {
         if options.rank.is_none_or(|only| only == rank) {
-            let traffic = Traffic::of(&schedule, &layout, rank, options.data_type.len_bytes());
+            let traffic = Traffic::of(&verified, &layout, rank, options.data_type.len_bytes());
             println!("\nrank {rank}: {traffic}");
             for (step, instruction) in schedule.ranks[rank].iter().enumerate() {
                 println!("  {step:>4}  {instruction}");
@@ -125,6 +136,8 @@ impl ExplainOptions {
         };
         Ok(Question {
             collective,
+            placement: Placement::uniform(self.per_node.unwrap_or(self.ranks)),
+            data_type: self.data_type,
             total_bytes: shape.bytes(self.data_type),
             order: self.order,
             in_place: self.in_place,
@@ -132,6 +145,7 @@ impl ExplainOptions {
             pin,
             slot_bytes: config.slot_bytes,
             ll_slot_bytes: config.ll_slot_bytes,
+            cache_bytes: config.last_level_cache_bytes(),
         })
     }
 
@@ -207,9 +221,9 @@ struct Traffic {
 }
 
 impl Traffic {
-    fn of(schedule: &Schedule, layout: &Layout, rank: usize, element_bytes: usize) -> Traffic {
+    fn of(verified: &Verified, layout: &Layout, rank: usize, element_bytes: usize) -> Traffic {
         let mut traffic = Traffic::default();
-        for instruction in &schedule.ranks[rank] {
+        for (step, instruction) in verified.schedule().ranks[rank].iter().enumerate() {
             match instruction {
                 Instruction::Wait { .. } => traffic.waits += 1,
                 Instruction::Signal { .. } => traffic.signals += 1,
@@ -217,7 +231,11 @@ impl Traffic {
                     traffic.reduce_copies += 1;
                     let sources: Vec<Operand> = sources.iter().map(|s| s.operand).collect();
                     let all = sources.iter().chain(destinations);
-                    let count = all.clone().find_map(|o| count_of(o, layout, rank)).unwrap_or(0);
+                    let origin = verified.origin(rank, step);
+                    let moved =
+                        origin.map(|(rank, buffer, c)| layout.extent(rank, buffer, c).count);
+                    let count = all.clone().find_map(|o| count_of(o, layout, rank)).or(moved);
+                    let count = count.unwrap_or(0);
                     let bytes = count * element_bytes;
                     let windows = |operands: &[Operand]| {
                         let is_window = |o: &&Operand| matches!(o, Operand::Window { .. });
@@ -226,7 +244,7 @@ impl Traffic {
                     traffic.read_bytes += windows(&sources);
                     traffic.written_bytes += windows(destinations);
                     let sent = destinations.iter().filter(|o| is_message(o)).count();
-                    traffic.messages += sent;
+                    traffic.messages += destinations.iter().filter(|o| starts_message(o)).count();
                     traffic.message_bytes += sent * bytes;
                 }
             }
@@ -237,6 +255,10 @@ impl Traffic {
 
 fn is_message(operand: &Operand) -> bool {
     matches!(operand, Operand::PeerSlot { link, .. } if link.lane != Lane::Sync)
+}
+
+fn starts_message(operand: &Operand) -> bool {
+    is_message(operand) && matches!(operand, Operand::PeerSlot { segment: 0, .. })
 }
 
 /// How many elements an operand has, if it knows.
@@ -271,15 +293,21 @@ impl std::fmt::Display for Traffic {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use oxccl::algorithms::catalogue;
+    use oxccl::algorithms::{Entry, catalogue};
+
+    fn verified(entry: &Entry, collective: Collective) -> Verified {
+        let nodes = Placement::uniform(2);
+        let schedule = entry.schedule(collective, nodes, Order::Any, SLOTS).expect("it exists");
+        oxccl::verify::verify(schedule, Order::Any, false).expect("it is right")
+    }
 
     fn traffic(algorithm: Algorithm, encoding: Encoding) -> Traffic {
         let collective = Collective::new(Kind::AllReduce, 4);
-        let schedule = find(Kind::AllReduce, algorithm, encoding)
-            .expect("in the catalogue")
-            .schedule(collective, Order::Any, SLOTS);
+        let entry = find(Kind::AllReduce, algorithm, encoding).expect("in the catalogue");
+        let verified = verified(entry, collective);
+        let schedule = verified.schedule();
         let layout = Layout::even(&collective, schedule.input, schedule.output, 1024, 16);
-        Traffic::of(&schedule, &layout, 1, 4)
+        Traffic::of(&verified, &layout, 1, 4)
     }
 
     #[test]
@@ -297,13 +325,14 @@ mod tests {
     fn every_schedule_can_be_counted() {
         for entry in catalogue() {
             let collective = match entry.kind {
-                Kind::SendRecv => Collective::send_recv(3, 0, 1),
-                kind => Collective::new(kind, 3),
+                Kind::SendRecv => Collective::send_recv(4, 0, 1),
+                kind => Collective::new(kind, 4),
             };
-            let schedule = entry.schedule(collective, Order::Any, SLOTS);
+            let verified = verified(entry, collective);
+            let schedule = verified.schedule();
             let layout = Layout::even(&collective, schedule.input, schedule.output, 96, 16);
-            let reached: usize = (0..3)
-                .map(|rank| Traffic::of(&schedule, &layout, rank, 1))
+            let reached: usize = (0..4)
+                .map(|rank| Traffic::of(&verified, &layout, rank, 1))
                 .map(|t| t.message_bytes + t.read_bytes + t.written_bytes)
                 .sum();
             assert_eq!(reached == 0, entry.kind == Kind::Barrier, "{entry:?}");

@@ -45,6 +45,12 @@ pub(crate) enum Failure {
         /// The signal.
         signal: i32,
     },
+    /// A schedule file cannot be read.
+    #[error(transparent)]
+    File(#[from] oxccl::schedule::FileError),
+    /// A schedule of one's own cannot be used.
+    #[error(transparent)]
+    Custom(#[from] oxccl::CustomError),
     /// Schedules were not accepted.
     #[error("{count} of the schedules were not accepted")]
     Unproven {
@@ -74,6 +80,8 @@ impl Failure {
         match self {
             Failure::Usage(_)
             | Failure::Topology(_)
+            | Failure::File(_)
+            | Failure::Custom(_)
             | Failure::Collective(
                 Error::NoAlgorithm { .. } | Error::Op { .. } | Error::Config { .. },
             ) => 2,

@@ -46,7 +46,7 @@ impl std::fmt::Display for Size {
 }
 
 /// One of several values, or `all` of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Choice<T> {
     /// All that apply.
     All,
@@ -61,6 +61,23 @@ impl<T: Copy> Choice<T> {
             Choice::All => all.to_vec(),
             Choice::One(one) => vec![*one],
         }
+    }
+}
+
+/// What `oxccl bench` measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// Collectives, one by one.
+    Kinds(Choice<Kind>),
+    /// Buckets in a group.
+    Group,
+}
+
+/// Reads a collective's name, `all`, or `group`.
+pub(crate) fn target(text: &str) -> Result<Target, String> {
+    match text {
+        "group" => Ok(Target::Group),
+        _ => kinds(text).map(Target::Kinds).map_err(|error| format!("{error}, and group")),
     }
 }
 

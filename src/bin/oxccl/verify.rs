@@ -1,91 +1,241 @@
-//! `oxccl verify`: proves every schedule that there is for a collective.
+//! `oxccl verify`: proves schedules of the catalogue, and says what that means.
 
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
-use oxccl::algorithms::{Entry, catalogue};
-use oxccl::schedule::SLOTS;
+use oxccl::algorithms::{Algorithm, Encoding, Entry, catalogue};
+use oxccl::schedule::{SLOTS, Schedule, ScheduleFile};
+use oxccl::topology::Placement;
+use oxccl::verify::Verified;
 use oxccl::{Collective, Kind, Order};
 
 use crate::failure::Failure;
 use crate::options::{self, Choice};
 
-/// Proves every schedule that there is for a collective, for every order that it promises.
+/// Proves the schedules that there are for a collective, for every order that they keep, or the schedule of a file.
 ///
 /// A proof covers values and their order, deadlocks, slots, and races: see the verify module.
 #[derive(Args)]
 pub(crate) struct VerifyOptions {
-    /// The collective, or all.
-    #[arg(value_name = "OP", value_parser = options::kinds)]
-    kind: Choice<Kind>,
+    /// The collective, or all; or a JSON file with a schedule of one's own (examples/schedule.schema.json describes it).
+    #[arg(value_name = "OP|FILE", value_parser = subject)]
+    subject: Subject,
     /// How many ranks.
     #[arg(long, short = 'g', default_value = "2", value_parser = options::positive)]
     ranks: usize,
+    /// So many consecutive ranks share a node [default: all].
+    #[arg(long, value_parser = options::positive)]
+    per_node: Option<usize>,
     /// The root of a rooted collective; the sender of send_recv.
     #[arg(long, short = 'r', default_value_t = 0)]
     root: usize,
+    /// Only this algorithm.
+    #[arg(long)]
+    algorithm: Option<Algorithm>,
+    /// Only this encoding.
+    #[arg(long)]
+    encoding: Option<Encoding>,
+    /// Only this order.
+    #[arg(long)]
+    order: Option<Order>,
+}
+
+/// What is to be proven.
+#[derive(Clone, Debug)]
+enum Subject {
+    Kinds(Choice<Kind>),
+    File(PathBuf),
+}
+
+/// A collective's name, or else a file's.
+fn subject(text: &str) -> Result<Subject, String> {
+    let is_file = text.ends_with(".json") || text.contains('/');
+    if is_file { Ok(Subject::File(text.into())) } else { options::kinds(text).map(Subject::Kinds) }
 }
 
 pub(crate) fn main(options: &VerifyOptions) -> Result<(), Failure> {
-    let ranks = options.ranks;
-    if options.root >= ranks {
-        let last = ranks - 1;
-        return Err(Failure::Usage(format!(
-            "--root is {}, there are ranks 0 to {last}",
-            options.root
-        )));
-    }
-    if options.kind == Choice::One(Kind::SendRecv) && ranks == 1 {
-        return Err(Failure::Usage("send_recv needs at least 2 ranks".to_owned()));
-    }
-    let (mut accepted, mut refused) = (0, 0);
-    for kind in options.kind.of(&Kind::ALL) {
-        if kind == Kind::SendRecv && ranks == 1 {
-            continue;
-        }
-        let collective = match kind {
-            Kind::SendRecv => {
-                Collective::send_recv(ranks, options.root, (options.root + 1) % ranks)
-            }
-            Kind::Broadcast | Kind::Reduce | Kind::Gather | Kind::Scatter => {
-                Collective::rooted(kind, ranks, options.root)
-            }
-            _ => Collective::new(kind, ranks),
-        };
-        for entry in catalogue().filter(|entry| entry.kind == kind) {
-            for order in orders(entry) {
-                match verify(entry, collective, order) {
-                    true => accepted += 1,
-                    false => refused += 1,
-                }
-            }
-        }
-    }
-    println!("{accepted} schedules proven, {refused} refused, {ranks} ranks");
-    if refused > 0 { Err(Failure::Unproven { count: refused }) } else { Ok(()) }
-}
-
-/// The orders that an entry promises; those mean nothing where nothing is reduced.
-fn orders(entry: &Entry) -> Vec<Order> {
-    match entry.kind.reduces() && entry.ordered {
-        true => vec![Order::Any, Order::Rank, Order::Tree],
-        false => vec![Order::Any],
+    match &options.subject {
+        Subject::File(path) => prove_file(path),
+        Subject::Kinds(kinds) => prove_kinds(options, kinds),
     }
 }
 
-fn verify(entry: &Entry, collective: Collective, order: Order) -> bool {
-    let name = format!("{} {} {} order {order}", entry.kind, entry.algorithm, entry.encoding);
-    let schedule = entry.schedule(collective, order, SLOTS);
-    let steps: usize = schedule.ranks.iter().map(Vec::len).sum();
+/// Reads and proves a file's schedule, or tells why it is wrong.
+fn prove_file(path: &Path) -> Result<(), Failure> {
+    let ScheduleFile { schedule, order, in_place } = ScheduleFile::read(path)?;
     let start = Instant::now();
-    match oxccl::verify::verify(schedule, order, entry.in_place) {
-        Ok(_) => {
-            println!("proven   {name:<44} {steps:>8} instructions, {:.0?}", start.elapsed());
-            true
+    match oxccl::verify::verify(schedule.clone(), order, in_place) {
+        Ok(verified) => {
+            println!(
+                "proven   {}: {} over {} ranks, order {order}, {} instructions, {:.0?}",
+                path.display(),
+                schedule.collective.kind,
+                schedule.collective.ranks,
+                instructions(&schedule),
+                start.elapsed()
+            );
+            explain(&verified);
+            Ok(())
         }
         Err(violation) => {
-            println!("REFUSED  {name:<44} {violation}");
-            false
+            println!("REFUSED  {}: {violation}\n", path.display());
+            println!("{}", violation.story(&schedule));
+            Err(Failure::Unproven { count: 1 })
         }
     }
+}
+
+fn prove_kinds(options: &VerifyOptions, kinds: &Choice<Kind>) -> Result<(), Failure> {
+    options.check(kinds)?;
+    let mut tally = Tally::default();
+    for kind in kinds.of(&Kind::ALL) {
+        if kind == Kind::SendRecv && options.ranks == 1 {
+            continue;
+        }
+        for entry in catalogue().filter(|entry| entry.kind == kind && options.picks(entry)) {
+            prove_entry(options, entry, &mut tally);
+        }
+    }
+    tally.report(options)
+}
+
+impl VerifyOptions {
+    fn check(&self, kinds: &Choice<Kind>) -> Result<(), Failure> {
+        if self.root >= self.ranks {
+            let last = self.ranks - 1;
+            let text = format!("--root is {}, there are ranks 0 to {last}", self.root);
+            return Err(Failure::Usage(text));
+        }
+        if *kinds == Choice::One(Kind::SendRecv) && self.ranks == 1 {
+            return Err(Failure::Usage("send_recv needs at least 2 ranks".to_owned()));
+        }
+        Ok(())
+    }
+
+    fn placement(&self) -> Placement {
+        Placement::uniform(self.per_node.unwrap_or(self.ranks))
+    }
+
+    fn picks(&self, entry: &Entry) -> bool {
+        self.algorithm.is_none_or(|algorithm| algorithm == entry.algorithm)
+            && self.encoding.is_none_or(|encoding| encoding == entry.encoding)
+    }
+
+    fn collective(&self, kind: Kind) -> Collective {
+        let (ranks, root) = (self.ranks, self.root);
+        match kind {
+            Kind::SendRecv => Collective::send_recv(ranks, root, (root + 1) % ranks),
+            Kind::Broadcast | Kind::Reduce | Kind::Gather | Kind::Scatter => {
+                Collective::rooted(kind, ranks, root)
+            }
+            _ => Collective::new(kind, ranks),
+        }
+    }
+
+    /// The orders that an entry keeps; those mean nothing where nothing is reduced.
+    fn orders(&self, entry: &Entry) -> Vec<Order> {
+        let all = [Order::Any, Order::Rank, Order::Tree];
+        let kept = |order: &Order| match entry.kind.reduces() {
+            true => entry.keeps_unrounded(*order, self.placement()),
+            false => *order == Order::Any,
+        };
+        let wanted = |order: &Order| self.order.is_none_or(|wanted| wanted == *order);
+        all.into_iter().filter(kept).filter(wanted).collect()
+    }
+}
+
+/// What has come out.
+#[derive(Default)]
+struct Tally {
+    proven: usize,
+    refused: usize,
+    /// Why algorithms don't exist for these ranks.
+    absent: Vec<String>,
+}
+
+impl Tally {
+    fn report(self, options: &VerifyOptions) -> Result<(), Failure> {
+        let Tally { proven, refused, absent } = self;
+        if proven + refused == 0 {
+            let why = match absent.first() {
+                Some(why) => why.clone(),
+                None => "no algorithm has this name, encoding and order".to_owned(),
+            };
+            return Err(Failure::Usage(why));
+        }
+        if !absent.is_empty() {
+            println!("not there for these ranks:");
+            absent.iter().for_each(|why| println!("  {why}"));
+        }
+        println!("{proven} schedules proven, {refused} refused, {} ranks", options.ranks);
+        if refused > 0 { Err(Failure::Unproven { count: refused }) } else { Ok(()) }
+    }
+}
+
+fn prove_entry(options: &VerifyOptions, entry: &Entry, tally: &mut Tally) {
+    for order in options.orders(entry) {
+        let start = Instant::now();
+        let collective = options.collective(entry.kind);
+        let schedule = match entry.schedule(collective, options.placement(), order, SLOTS) {
+            Ok(schedule) => schedule,
+            Err(unavailable) => return tally.absent.push(unavailable.to_string()),
+        };
+        let built = start.elapsed();
+        let name = format!("{} {} {} order {order}", entry.kind, entry.algorithm, entry.encoding);
+        let start = Instant::now();
+        match oxccl::verify::verify(schedule, order, entry.in_place) {
+            Ok(verified) => {
+                tally.proven += 1;
+                println!(
+                    "proven   {name:<60} {:>9} instructions, built in {built:.0?}, proven in {:.0?}",
+                    instructions(verified.schedule()),
+                    start.elapsed()
+                );
+                if options.algorithm.is_some() {
+                    explain(&verified);
+                }
+            }
+            Err(violation) => {
+                tally.refused += 1;
+                println!("REFUSED  {name:<60} {violation}");
+            }
+        }
+    }
+}
+
+fn instructions(schedule: &Schedule) -> usize {
+    schedule.ranks.iter().map(Vec::len).sum()
+}
+
+/// What a proof says.
+fn explain(verified: &Verified) {
+    let schedule = verified.schedule();
+    let collective = schedule.collective;
+    let values = match (collective.kind.reduces(), verified.promise()) {
+        (false, _) => "every output chunk is the input chunk that it should be",
+        (true, Order::Any) => "every output chunk has each rank's contribution once",
+        (true, Order::Rank) => "every output chunk is the left fold by rank",
+        (true, Order::Tree) => "every output chunk is the aligned tree over ranks",
+    };
+    let rounding = match (collective.kind.reduces(), verified.single_rounding()) {
+        (false, _) => "",
+        (true, true) => ", rounded once",
+        (true, false) => ", of partial results that are rounded",
+    };
+    let [ll, slots] = schedule.most_segments().map(|(_, segments)| segments);
+    println!("         values   {values}{rounding}");
+    println!("         order    every rank ends, however they are interleaved: no deadlock");
+    println!(
+        "         slots    none is overwritten before it is read, with {} on the ll lane and {} on the slots \
+         lane; up to {} segments a message",
+        schedule.slots.ll,
+        schedule.slots.slots,
+        ll.max(slots)
+    );
+    println!("         links    all drained at the end, so that rounds and calls can follow");
+    println!(
+        "         memory   no race between ranks, or with a user before or after the call; {}",
+        if verified.in_place() { "apart and in place" } else { "with separate buffers" }
+    );
 }

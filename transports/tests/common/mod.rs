@@ -81,6 +81,20 @@ pub fn in_processes(world: usize, case: &str) {
     }
 }
 
+/// Runs a case in processes that take the stand-in for libcuda, with these settings of it.
+pub fn in_cuda_processes(world: usize, case: &str, settings: &[(&str, &str)]) {
+    let (id, _server) = UniqueId::create().unwrap();
+    let folder = oxccl_cuda_stand_in::control::library_folder().unwrap();
+    let mut variables = vec![("LD_LIBRARY_PATH", folder.to_str().unwrap())];
+    variables.extend_from_slice(settings);
+    let start = |rank| Rank::start_with(&id, rank, world, case, &variables);
+    let children: Vec<_> = (0..world).map(start).collect();
+    for (rank, child) in children.into_iter().enumerate() {
+        let status = child.wait();
+        assert!(status.success(), "rank {rank} of {world} in {case} with {settings:?}: {status}");
+    }
+}
+
 const CASE: &str = "OXCCL_TEST_CASE";
 
 /// A process that runs one rank; killed if it is dropped while it runs.
@@ -88,6 +102,17 @@ pub struct Rank(Option<Child>);
 
 impl Rank {
     pub fn start(id: &UniqueId, rank: usize, world: usize, case: &str) -> Rank {
+        Rank::start_with(id, rank, world, case, &[])
+    }
+
+    /// With these variables besides.
+    pub fn start_with(
+        id: &UniqueId,
+        rank: usize,
+        world: usize,
+        case: &str,
+        variables: &[(&str, &str)],
+    ) -> Rank {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
             .args(["--exact", "rank_process", "--ignored", "--nocapture", "--test-threads=1"])
@@ -95,6 +120,7 @@ impl Rank {
             .env("OXCCL_RANK", rank.to_string())
             .env("OXCCL_WORLD_SIZE", world.to_string())
             .env("OXCCL_UNIQUE_ID", id.to_string())
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null());
         Rank(Some(command.spawn().unwrap()))

@@ -1,15 +1,19 @@
 //! The flags of `oxccl bench`: nccl-tests' in their meaning, and some more.
 
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use oxccl::algorithms::{Algorithm, Encoding, catalogue};
-use oxccl::{Config, DataType, Kind, OpKind, Order, data_type_name};
+use oxccl::algorithms::{Algorithm, Encoding, Entry, catalogue};
+use oxccl::schedule::SLOTS;
+use oxccl::{Config, CustomSchedule, DataType, Kind, OpKind, Order, data_type_name};
 
 use super::case::Case;
+use super::group::GroupOptions;
 use super::sizes;
 use crate::failure::Failure;
-use crate::options::{self, Choice, Size};
+use crate::options::{self, Choice, Size, Target};
 
 /// Times collectives and checks their results, with nccl-tests' flags and table.
 ///
@@ -20,9 +24,12 @@ use crate::options::{self, Choice, Size};
 #[derive(Args, Clone, Debug)]
 pub(crate) struct BenchOptions {
     /// The collective, or all: all_reduce, reduce_scatter, all_gather, all_to_all, broadcast,
-    /// reduce, gather, scatter, send_recv, barrier.
-    #[arg(value_name = "OP", value_parser = options::kinds)]
-    pub(crate) kind: Choice<Kind>,
+    /// reduce, gather, scatter, send_recv, barrier; or group: buckets of all_reduce.
+    #[arg(value_name = "OP", value_parser = options::target)]
+    pub(crate) target: Target,
+    /// What a group groups.
+    #[command(flatten)]
+    pub(crate) group: GroupOptions,
 
     /// Smallest size; K, M and G are powers of 1,024.
     #[arg(short = 'b', long, default_value = "8")]
@@ -73,6 +80,12 @@ pub(crate) struct BenchOptions {
     /// How many ranks to start [default: 2].
     #[arg(short = 'g', long = "ranks", visible_alias = "ngpus", value_parser = options::positive)]
     pub(crate) ranks: Option<usize>,
+    /// So many consecutive ranks count as a node, for hierarchical algorithms [default: all].
+    #[arg(long, value_parser = options::positive)]
+    pub(crate) per_node: Option<usize>,
+    /// Carries out the calls of its collective by the schedule of this JSON file.
+    #[arg(long, conflicts_with_all = ["algorithm", "encoding"])]
+    pub(crate) schedule: Option<PathBuf>,
     /// Ranks are threads of this process.
     #[arg(long)]
     pub(crate) threads: bool,
@@ -123,6 +136,10 @@ impl BenchOptions {
         let mut config = Config::from_env()?;
         config.timeout = self.timeout.unwrap_or(config.timeout);
         config.order = self.order.unwrap_or(config.order);
+        config.ranks_per_node = self.per_node.or(config.ranks_per_node);
+        if let Some(path) = &self.schedule {
+            config.schedule = Some(Arc::new(CustomSchedule::read(path)?));
+        }
         config.pin.algorithm = self.algorithm.or(config.pin.algorithm);
         config.pin.encoding = self.encoding.or(config.pin.encoding);
         config.pin.channels = self.channels.or(config.pin.channels);
@@ -154,9 +171,13 @@ impl BenchOptions {
         self.check_modes(&config)?;
         let roots = self.roots(ranks)?;
         let mut cases = Vec::new();
-        for kind in self.kind.of(&Kind::ALL) {
+        let kinds = match self.target {
+            Target::Kinds(kinds) => kinds,
+            Target::Group => Choice::One(Kind::AllReduce),
+        };
+        for kind in kinds.of(&Kind::ALL) {
             match can_run(kind, ranks, &config) {
-                Err(_) if self.kind == Choice::All => continue,
+                Err(_) if kinds == Choice::All => continue,
                 other => other.map_err(Failure::Usage)?,
             }
             for data_type in self.datatype.of(&oxccl::DATA_TYPES) {
@@ -226,14 +247,20 @@ fn can_run(kind: Kind, ranks: usize, config: &Config) -> Result<(), String> {
     if kind == Kind::SendRecv && ranks == 1 {
         return Err("send_recv needs at least 2 ranks".to_owned());
     }
+    let placement = config.placement(ranks);
     let of_kind = || catalogue().filter(|entry| entry.kind == kind);
-    let ordered = |entry: &&oxccl::algorithms::Entry| entry.ordered || config.order == Order::Any;
-    let fits = |entry: &oxccl::algorithms::Entry| {
+    let exists = |entry: &&Entry| entry.check(ranks, placement, SLOTS).is_ok();
+    let ordered = |entry: &&Entry| exists(entry) && entry.keeps_unrounded(config.order, placement);
+    let fits = |entry: &&Entry| {
         config.pin.algorithm.is_none_or(|algorithm| algorithm == entry.algorithm)
             && config.pin.encoding.is_none_or(|encoding| encoding == entry.encoding)
     };
-    if kind == Kind::Barrier || of_kind().filter(ordered).any(fits) {
+    if kind == Kind::Barrier || of_kind().filter(ordered).any(|entry| fits(&entry)) {
         return Ok(());
+    }
+    let checks = of_kind().filter(fits).map(|entry| entry.check(ranks, placement, SLOTS));
+    if let Some(Err(unavailable)) = checks.reduce(Result::or) {
+        return Err(unavailable.to_string());
     }
     let names: Vec<String> = of_kind()
         .filter(ordered)

@@ -7,6 +7,7 @@ mod args;
 mod buffers;
 mod case;
 mod check;
+mod group;
 mod measure;
 mod output;
 mod rank;
@@ -128,7 +129,7 @@ fn meet(options: &BenchOptions) -> Result<Comms, Failure> {
 }
 
 fn control_config(options: &BenchOptions) -> Result<Config, Failure> {
-    Ok(Config { order: Order::Any, pin: Pin::default(), ..options.config()? })
+    Ok(Config { order: Order::Any, pin: Pin::default(), schedule: None, ..options.config()? })
 }
 
 /// Keeps this rank on a core of its own, if there are enough and nobody has done it already.

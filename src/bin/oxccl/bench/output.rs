@@ -10,6 +10,7 @@ use super::args::BenchOptions;
 use super::case::Case;
 use super::report::{Format, Row};
 use crate::machine::{self, Probe};
+use crate::options::Target;
 
 /// Prints what rank 0 finds, and nothing on other ranks.
 pub(super) struct Output {
@@ -47,7 +48,7 @@ impl Output {
             // Standard output is data there.
             eprintln!("{text}");
         }
-        if let Some(heading) = format.heading() {
+        if let Some(heading) = format.heading().filter(|_| options.target != Target::Group) {
             output.print(&heading);
         }
         output
@@ -82,6 +83,27 @@ impl Output {
             self.print(&format.rows(out_of_place, in_place));
         }
         self.bar.inc(1);
+    }
+
+    /// A group's rows: as a table's lines, or to be serialized.
+    pub(super) fn group<T: serde::Serialize>(&mut self, lines: &[String], rows: &[T]) {
+        match self.format {
+            None => {}
+            Some(Format::Json) => {
+                // Numbers and names only: this cannot fail.
+                for row in rows.iter().flat_map(serde_json::to_string) {
+                    self.print(&row);
+                }
+            }
+            Some(_) => {
+                self.print(
+                    "#       mode    buckets        bytes     time (us)     min (us)     GB/s  #wrong  launches",
+                );
+                for line in lines {
+                    self.print(line);
+                }
+            }
+        }
     }
 
     /// All is done.

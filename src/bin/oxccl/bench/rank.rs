@@ -9,11 +9,13 @@ use super::args::BenchOptions;
 use super::buffers::Buffers;
 use super::case::{Case, Placement, Shape};
 use super::check::Inputs;
+use super::group;
 use super::measure::{Effort, Timing, measure};
 use super::output::Output;
 use super::report::{Row, rounded};
 use super::sample::Sample;
 use crate::failure::Failure;
+use crate::options::Target;
 
 /// A rank's two communicators.
 pub(super) struct Comms {
@@ -54,6 +56,9 @@ pub(super) fn run(
         repeats: options.repeats,
         wanted: Duration::from_millis(options.repeat_ms as u64),
     };
+    if options.target == Target::Group {
+        return group::run(options, comms, output, &effort);
+    }
     let order = options.config()?.order;
     output.begin(cases.iter().map(|case| sizes_of(case, &sizes).len()).sum());
     let mut bench = Bench { options, comms, output, effort, order, seed: 0, wrong: 0 };

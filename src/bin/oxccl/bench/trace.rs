@@ -4,7 +4,7 @@ use std::path::Path;
 
 use oxccl::algorithms::find;
 use oxccl::schedule::SLOTS;
-use oxccl::{Collective, DataType, Error, Kind, Order, TracedStep, data_type_name};
+use oxccl::{Collective, Config, DataType, Error, Kind, TracedStep, data_type_name};
 use serde_json::{Value, json};
 
 use super::args::BenchOptions;
@@ -29,12 +29,12 @@ pub(super) fn write(options: &BenchOptions, comms: &mut Comms) -> Result<(), Fai
     let bytes = if case.kind == Kind::Barrier { 0 } else { bytes };
     let shape = case.shape(comms.control.world(), bytes);
     let plan = of_type(options, comms, case, shape)?;
-    let order = options.config()?.order;
+    let config = options.config()?;
     let steps = gathered(comms)?;
     if comms.control.rank() > 0 {
         return Ok(());
     }
-    let text = chrome(case, shape, order, &plan, &steps);
+    let text = chrome(case, shape, &config, &plan, &steps);
     std::fs::write(path, text.to_string())
         .map_err(Failure::system(format!("writing the trace {}", Path::display(path))))
 }
@@ -110,7 +110,7 @@ fn gathered(comms: &mut Comms) -> Result<Vec<Vec<TracedStep>>, Error> {
 fn chrome(
     case: &Case,
     shape: Shape,
-    order: Order,
+    config: &Config,
     plan: &oxccl::tune::Plan,
     ranks: &[Vec<TracedStep>],
 ) -> Value {
@@ -120,8 +120,9 @@ fn chrome(
         kind if Case::is_rooted(kind) => Collective::rooted(kind, world, case.root),
         kind => Collective::new(kind, world),
     };
+    let (placement, order) = (config.placement(world), config.order);
     let schedule = find(case.kind, plan.algorithm, plan.encoding)
-        .map(|entry| entry.schedule(collective, order, SLOTS));
+        .and_then(|entry| entry.schedule(collective, placement, order, SLOTS).ok());
     let name = |rank: usize, step: u32| {
         let lists = schedule.as_ref().map(|schedule| &schedule.ranks);
         let text = lists.and_then(|lists| lists[rank].get(step as usize)).map(ToString::to_string);

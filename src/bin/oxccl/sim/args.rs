@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use oxccl::algorithms::{Algorithm, Encoding, Entry, catalogue};
+use oxccl::schedule::SLOTS;
 use oxccl::simulate::{Fold, Options};
-use oxccl::topology::{Network, Topology};
+use oxccl::topology::{Network, Placement, Topology};
 use oxccl::{Collective, DataType, Kind, OpKind, Order};
 
 use crate::bench::{Case, Shape, Step, progression};
@@ -151,7 +152,7 @@ impl SimOptions {
             collective: self.collective(ranks),
             order: self.order,
             sizes: self.sizes()?,
-            entries: self.entries()?,
+            entries: self.entries(ranks, placement(&network))?,
             channels: self.channels.unwrap_or(network.device(0).channels),
             tile: self.tile.map(|size| size.0),
             in_network: self.in_network,
@@ -215,15 +216,16 @@ impl SimOptions {
         progression(self.minbytes.0, self.maxbytes.0, step).map_err(Failure::Usage)
     }
 
-    fn entries(&self) -> Result<Vec<&'static Entry>, Failure> {
+    /// Those that exist for these ranks and keep the order.
+    fn entries(&self, ranks: usize, placement: Placement) -> Result<Vec<&'static Entry>, Failure> {
         let of_kind = || catalogue().filter(|entry| entry.kind == self.kind);
         let fits = |entry: &&Entry| {
             self.algorithm.is_none_or(|algorithm| algorithm == entry.algorithm)
                 && self.encoding.is_none_or(|encoding| encoding == entry.encoding)
-                && (entry.ordered || self.order == Order::Any)
+                && entry.keeps(self.order, placement, self.datatype)
         };
-        let entries: Vec<&'static Entry> = of_kind().filter(fits).collect();
-        if entries.is_empty() {
+        let fitting: Vec<&'static Entry> = of_kind().filter(fits).collect();
+        if fitting.is_empty() {
             let names: Vec<String> = of_kind().map(name).collect();
             return Err(Failure::Usage(format!(
                 "no such algorithm keeps order {} for {}; there are {}",
@@ -232,7 +234,13 @@ impl SimOptions {
                 names.join(", ")
             )));
         }
-        Ok(entries)
+        let exists = |entry: &&Entry| entry.check(ranks, placement, SLOTS).is_ok();
+        let entries: Vec<&'static Entry> = fitting.iter().copied().filter(exists).collect();
+        let absent = fitting.iter().find_map(|entry| entry.check(ranks, placement, SLOTS).err());
+        match absent {
+            Some(why) if entries.is_empty() => Err(Failure::Usage(why.to_string())),
+            _ => Ok(entries),
+        }
     }
 }
 
@@ -258,6 +266,11 @@ impl Study {
             in_network: self.in_network,
             fold: Fold::Never,
         }
+    }
+
+    /// Which ranks share a node.
+    pub(super) fn placement(&self) -> Placement {
+        placement(&self.network)
     }
 
     pub(super) fn ranks(&self) -> usize {
@@ -289,6 +302,11 @@ impl Study {
     pub(super) fn channels(&self, entry: &Entry) -> usize {
         if entry.kind == Kind::SendRecv { 1 } else { self.channels }
     }
+}
+
+/// Which of its ranks share a node.
+fn placement(network: &Network) -> Placement {
+    Placement::uniform(network.per_node().min(network.ranks()))
 }
 
 /// An entry's name in tables.

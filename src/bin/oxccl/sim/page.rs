@@ -100,7 +100,10 @@ fn plays(study: &Study) -> Result<Vec<Value>, Failure> {
         let Some(trace) = prediction.trace.filter(|trace| trace.events.len() <= EVENTS) else {
             continue;
         };
-        let schedule = entry.schedule(small.collective, small.order, SLOTS);
+        let (placement, order) = (small.placement(), small.order);
+        let Ok(schedule) = entry.schedule(small.collective, placement, order, SLOTS) else {
+            continue;
+        };
         plays.push(play(&small, entry, &schedule, &trace, prediction.time_ns, bytes));
     }
     Ok(plays)

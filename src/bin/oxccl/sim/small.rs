@@ -2,7 +2,7 @@
 
 use oxccl::algorithms::Entry;
 use oxccl::schedule::{SLOTS, Schedule};
-use oxccl::simulate::{Prediction, Subject, simulate};
+use oxccl::simulate::{Prediction, SimulationError, Subject, simulate};
 
 use super::args::Study;
 use super::sweep::layout;
@@ -16,7 +16,9 @@ pub(super) fn trace(study: &Study) -> Result<String, Failure> {
     let (Some(entry), Some(&bytes)) = (study.entries.first(), study.sizes.last()) else {
         return Err(Failure::Usage("nothing to trace".to_owned()));
     };
-    let schedule = entry.schedule(study.collective, study.order, SLOTS);
+    let schedule = entry
+        .schedule(study.collective, study.placement(), study.order, SLOTS)
+        .map_err(SimulationError::from)?;
     let prediction = recorded(study, entry, bytes, None)?;
     let Some(trace) = prediction.trace else {
         return Err(Failure::Usage("nothing was recorded".to_owned()));
@@ -41,7 +43,7 @@ pub(super) fn recorded(
     bytes: usize,
     channels: Option<usize>,
 ) -> Result<Prediction, Failure> {
-    let subject = Subject::entry(entry, study.collective, study.order, SLOTS);
+    let subject = Subject::entry(entry, study.collective, study.placement(), study.order, SLOTS)?;
     let mut options = study.options(entry);
     options.trace = true;
     options.channels = channels.unwrap_or(options.channels);

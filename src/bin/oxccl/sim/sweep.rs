@@ -70,13 +70,14 @@ fn is_limit(error: &SimulationError) -> bool {
         error,
         SimulationError::WindowAcross { .. }
             | SimulationError::Operands { .. }
+            | SimulationError::SlotTooSmall(_)
             | SimulationError::TooLarge { .. }
     )
 }
 
 fn column(study: &Study, entry: &Entry, statement: &mut String) -> Result<Vec<Point>, Failure> {
     prove(study, entry)?;
-    let subject = Subject::entry(entry, study.collective, study.order, SLOTS);
+    let subject = Subject::entry(entry, study.collective, study.placement(), study.order, SLOTS)?;
     let options = study.options(entry);
     let mut points = Vec::new();
     for &bytes in &study.sizes {
@@ -93,7 +94,9 @@ fn prove(study: &Study, entry: &Entry) -> Result<(), Failure> {
     if study.ranks() > PROVEN {
         return Ok(());
     }
-    let schedule = entry.schedule(study.collective, study.order, SLOTS);
+    let schedule = entry
+        .schedule(study.collective, study.placement(), study.order, SLOTS)
+        .map_err(SimulationError::from)?;
     oxccl::verify::verify(schedule, study.order, entry.in_place).map_err(SimulationError::from)?;
     Ok(())
 }

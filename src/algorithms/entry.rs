@@ -1,0 +1,224 @@
+//! An entry of the catalogue: what it is, what it keeps, and for which ranks it exists.
+
+use super::request::Whose;
+use super::{Algorithm, Encoding, Request};
+use crate::collective::{Collective, Kind, Order};
+use crate::element::accumulates_in_itself;
+use crate::schedule::{SEGMENTS, Schedule, Slots};
+use crate::topology::Placement;
+use oxccl_kernels::format::DataType;
+use thiserror::Error;
+
+/// One way of carrying out a kind of collective.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// The kind.
+    pub kind: Kind,
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// The encoding.
+    pub encoding: Encoding,
+    /// Whether input and output may be the same memory.
+    pub in_place: bool,
+    /// Which orders of reduction it keeps.
+    pub orders: Orders,
+    needs: &'static [Need],
+    build: fn(&Request) -> Schedule,
+}
+
+/// Which orders of reduction an algorithm keeps besides [`Order::Any`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Orders {
+    /// All of them for every type, since results are rounded once. Also where nothing is reduced.
+    All,
+    /// None.
+    None,
+    /// [`Order::Rank`], by partial results: for types that accumulate in themselves.
+    Rank,
+    /// [`Order::Tree`], by partial results: for types that accumulate in themselves.
+    Tree,
+    /// As `Tree`, where the ranks of a node are a power of two.
+    TreeOfNodes,
+}
+
+/// What an algorithm needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Need {
+    /// At least so many ranks.
+    AtLeast(usize),
+    /// No more ranks: an instruction has so many operands.
+    AtMost(usize),
+    /// A power of two of ranks.
+    PowerOfTwo,
+    /// Slots for half of the ranks' chunks: what is forwarded stays in them until then.
+    Held,
+    /// At least two nodes, all of them full.
+    Nodes,
+}
+
+/// An algorithm does not exist for so many ranks, placed so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error(
+    "{kind} {algorithm}/{encoding} does not exist for {ranks} ranks with {ranks_per_node} on a node: {reason}"
+)]
+pub struct Unavailable {
+    /// The kind.
+    pub kind: Kind,
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// The encoding.
+    pub encoding: Encoding,
+    /// Number of ranks.
+    pub ranks: usize,
+    /// Ranks of a node.
+    pub ranks_per_node: usize,
+    /// What it needs.
+    pub reason: Reason,
+}
+
+/// What an algorithm would need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Reason {
+    /// More ranks.
+    #[error("it needs at least {0} ranks")]
+    AtLeast(usize),
+    /// Fewer ranks.
+    #[error("it takes at most {0} ranks")]
+    AtMost(usize),
+    /// A power of two.
+    #[error("it needs a number of ranks that is a power of two")]
+    PowerOfTwo,
+    /// Several full nodes.
+    #[error("it needs at least two nodes, with the same number of ranks each")]
+    Nodes,
+}
+
+impl Entry {
+    /// The schedule for these ranks. `order` must be kept: see [`Entry::keeps`].
+    ///
+    /// # Errors
+    /// [`Unavailable`], as [`Entry::check`] says.
+    pub fn schedule(
+        &self,
+        collective: Collective,
+        placement: Placement,
+        order: Order,
+        slots: Slots,
+    ) -> Result<Schedule, Unavailable> {
+        self.built(collective, placement, order, slots, Whose::All)
+    }
+
+    /// The schedule with one rank's instructions alone: its one list is that rank's.
+    ///
+    /// # Errors
+    /// [`Unavailable`], as [`Entry::check`] says.
+    pub fn schedule_of_rank(
+        &self,
+        collective: Collective,
+        placement: Placement,
+        order: Order,
+        slots: Slots,
+        rank: usize,
+    ) -> Result<Schedule, Unavailable> {
+        self.built(collective, placement, order, slots, Whose::Rank(rank))
+    }
+
+    /// After how many ranks the instructions repeat, turned by as many ranks, where the algorithm is made so.
+    ///
+    /// # Errors
+    /// [`Unavailable`], as [`Entry::check`] says.
+    pub fn period(
+        &self,
+        collective: Collective,
+        placement: Placement,
+        order: Order,
+        slots: Slots,
+    ) -> Result<Option<usize>, Unavailable> {
+        let period = self.built(collective, placement, order, slots, Whose::Period)?.ranks.len();
+        Ok((period > 0).then_some(period))
+    }
+
+    fn built(
+        &self,
+        collective: Collective,
+        placement: Placement,
+        order: Order,
+        slots: Slots,
+        whose: Whose,
+    ) -> Result<Schedule, Unavailable> {
+        debug_assert_eq!(collective.kind, self.kind);
+        self.check(collective.ranks, placement, slots)?;
+        let encoding = self.encoding;
+        Ok((self.build)(&Request { collective, placement, encoding, order, slots, whose }))
+    }
+
+    /// Whether it exists for so many ranks, placed so.
+    ///
+    /// # Errors
+    /// [`Unavailable`] says what it would need.
+    pub fn check(
+        &self,
+        ranks: usize,
+        placement: Placement,
+        slots: Slots,
+    ) -> Result<(), Unavailable> {
+        let lacking = self.needs.iter().find_map(|need| match *need {
+            Need::AtLeast(least) => (ranks < least).then_some(Reason::AtLeast(least)),
+            Need::AtMost(most) => (ranks > most).then_some(Reason::AtMost(most)),
+            Need::PowerOfTwo => (!ranks.is_power_of_two()).then_some(Reason::PowerOfTwo),
+            Need::Held => {
+                let most = 2 * (SEGMENTS * slots.on(self.encoding.lane())) as usize;
+                (ranks > most).then_some(Reason::AtMost(most))
+            }
+            Need::Nodes => {
+                let several = placement.nodes(ranks).is_some_and(|nodes| nodes > 1);
+                (!several).then_some(Reason::Nodes)
+            }
+        });
+        match lacking {
+            None => Ok(()),
+            Some(reason) => Err(Unavailable {
+                kind: self.kind,
+                algorithm: self.algorithm,
+                encoding: self.encoding,
+                ranks,
+                ranks_per_node: placement.ranks_per_node(),
+                reason,
+            }),
+        }
+    }
+
+    /// Whether an order is kept for a type.
+    pub fn keeps(&self, order: Order, placement: Placement, data_type: DataType) -> bool {
+        let kept = match (self.orders, order) {
+            (_, Order::Any) | (Orders::All, _) => return true,
+            (Orders::Rank, Order::Rank) | (Orders::Tree, Order::Tree) => true,
+            (Orders::TreeOfNodes, Order::Tree) => placement.ranks_per_node().is_power_of_two(),
+            _ => false,
+        };
+        kept && accumulates_in_itself(data_type)
+    }
+
+    /// As [`Entry::keeps`] for types whose partial results are not rounded.
+    pub fn keeps_unrounded(&self, order: Order, placement: Placement) -> bool {
+        self.keeps(order, placement, DataType::F32)
+    }
+
+    /// With needs.
+    pub(super) const fn needs(self, needs: &'static [Need]) -> Entry {
+        Entry { needs, ..self }
+    }
+}
+
+/// A table row without the words.
+pub(super) const fn entry(
+    kind: Kind,
+    algorithm: Algorithm,
+    encoding: Encoding,
+    in_place: bool,
+    orders: Orders,
+    build: fn(&Request) -> Schedule,
+) -> Entry {
+    Entry { kind, algorithm, encoding, in_place, orders, needs: &[], build }
+}

@@ -1,0 +1,145 @@
+//! Recursive halving and doubling: reduce-scatter in which a rank exchanges half of its chunks with one rank, then a quarter with another;
+//! all-gather the other way round; all-reduce as both (Rabenseifner, "Optimization of collective reduction operations", 2004; Thakur,
+//! Rabenseifner and Gropp 2005). log2 n messages each way, of all chunks that go the same way. For powers of two.
+//!
+//! Neighbours exchange first, so that partial results are those of the aligned tree. The all-reduce keeps it: its output holds partial
+//! results, on the side where they belong. The reduce-scatter has no place for them but the slots; it adds up what has come when it is
+//! sent on, its own first, in no promised order.
+
+use super::packing::{Inbox, Outbox, by_bits};
+use super::team::Held;
+use super::{Algorithm, Encoding, Entry, Need, Orders, Request, entry};
+use crate::collective::Kind::{AllGather, AllReduce, ReduceScatter};
+use crate::schedule::{Chunking, Operand, RankBuilder, Read, Schedule, Tree, Write};
+
+const ALGORITHM: Algorithm = Algorithm::HalvingDoubling;
+const ALL_REDUCE: &[Need] = &[Need::PowerOfTwo];
+const REDUCE_SCATTER: &[Need] = &[Need::PowerOfTwo, Need::Held];
+
+pub(super) const ENTRIES: &[Entry] = &[
+    entry(AllReduce, ALGORITHM, Encoding::Ll, true, Orders::Tree, all_reduce).needs(ALL_REDUCE),
+    entry(AllReduce, ALGORITHM, Encoding::Slots, true, Orders::Tree, all_reduce).needs(ALL_REDUCE),
+    entry(ReduceScatter, ALGORITHM, Encoding::Ll, true, Orders::None, reduce_scatter)
+        .needs(REDUCE_SCATTER),
+    entry(ReduceScatter, ALGORITHM, Encoding::Slots, true, Orders::None, reduce_scatter)
+        .needs(REDUCE_SCATTER),
+    entry(AllGather, ALGORITHM, Encoding::Ll, true, Orders::All, all_gather).needs(ALL_REDUCE),
+    entry(AllGather, ALGORITHM, Encoding::Slots, true, Orders::All, all_gather).needs(ALL_REDUCE),
+];
+
+/// After step k a rank has the chunks whose lowest k + 1 bits are its own, reduced over the 2^(k + 1) ranks of its block.
+fn all_reduce(request: &Request) -> Schedule {
+    let n = request.ranks();
+    request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
+        let (rank, steps) = (b.rank(), n.ilog2());
+        if n == 1 {
+            let output = Write::To(Operand::Output(0));
+            return b.transfer(&[Read::Raw(Operand::Input(0))], &[output], true);
+        }
+        for step in 0..steps {
+            let held = if step == 0 { Held::Raw } else { Held::Partial };
+            reduce_step(b, request, step, held, step + 1 == steps);
+        }
+        for step in (0..steps).rev() {
+            let peer = rank ^ (1 << step);
+            let low = |rank: usize| (0..n).filter(move |c| (c ^ rank) & ((2 << step) - 1) == 0);
+            hand_over(b, request, peer, low(rank), low(peer).collect());
+        }
+    })
+}
+
+/// One exchange of the all-reduce's first half.
+fn reduce_step(b: &mut RankBuilder, request: &Request, step: u32, held: Held, finish: bool) {
+    let rank = b.rank();
+    let peer = rank ^ (1 << step);
+    let low = |rank: usize| {
+        let all = 0..request.ranks();
+        all.filter(move |chunk| (chunk ^ rank) & ((2 << step) - 1) == 0).collect::<Vec<usize>>()
+    };
+    let sent: Vec<Read> = low(peer).into_iter().map(|c| Read::Plain(held.operand(c))).collect();
+    let kept = low(rank);
+    b.exchange(request.link(peer), &sent, request.link(peer), kept.len(), |b, index, segment| {
+        let theirs = if held == Held::Raw { Read::Raw(segment) } else { Read::Plain(segment) };
+        let mut reads = [held.read(kept[index]), theirs];
+        if peer < rank {
+            reads.reverse();
+        }
+        b.transfer(&reads, &[Write::To(Operand::Output(kept[index]))], finish);
+    });
+}
+
+/// Output chunks for output chunks.
+fn hand_over(
+    b: &mut RankBuilder,
+    request: &Request,
+    peer: usize,
+    given: impl Iterator<Item = usize>,
+    taken: Vec<usize>,
+) {
+    let sent: Vec<Read> = given.map(|chunk| Read::Plain(Operand::Output(chunk))).collect();
+    let link = request.link(peer);
+    b.exchange(link, &sent, link, taken.len(), |b, index, segment| {
+        b.copy(segment, &[Operand::Output(taken[index])]);
+    });
+}
+
+/// After step k a rank has the inputs of its aligned block of 2^(k + 1) ranks.
+fn all_gather(request: &Request) -> Schedule {
+    request.schedule(Chunking::Whole, Chunking::PerRank, |b| {
+        let rank = b.rank();
+        b.copy(Operand::Input(0), &[Operand::Output(rank)]);
+        for step in 0..request.ranks().ilog2() {
+            let peer = rank ^ (1 << step);
+            let block = |rank: usize| {
+                let first = rank >> step << step;
+                first..first + (1 << step)
+            };
+            hand_over(b, request, peer, block(rank), block(peer).collect());
+        }
+    })
+}
+
+/// As in the all-reduce, a rank keeps the chunks that share its lowest bits. What came for them waits in its slot.
+fn reduce_scatter(request: &Request) -> Schedule {
+    let n = request.ranks();
+    request.schedule(Chunking::PerRank, Chunking::Whole, |b| {
+        let (rank, steps) = (b.rank(), n.ilog2());
+        let mut inboxes = Vec::new();
+        for step in 0..steps {
+            let peer = rank ^ (1 << step);
+            let chunks = kept(n, peer, step);
+            let mut outbox = Outbox::new(request.link(peer), chunks.len());
+            for &chunk in &chunks {
+                let write = Write::To(outbox.segment(b));
+                add_up(b, &mut inboxes, chunk, write, false);
+                outbox.settle(b);
+            }
+            inboxes.push(Inbox::new(request.link(peer), chunks.len()));
+        }
+        add_up(b, &mut inboxes, rank, Write::To(Operand::Output(0)), true);
+    })
+}
+
+/// The chunks that a rank keeps in a step, in the order in which it needs them.
+fn kept(n: usize, rank: usize, step: u32) -> Vec<usize> {
+    let mut kept: Vec<usize> =
+        (0..n).filter(|chunk| (chunk ^ rank) & ((2 << step) - 1) == 0).collect();
+    kept.sort_by_cached_key(|chunk| by_bits(chunk ^ rank, n.ilog2()));
+    kept
+}
+
+/// The own contribution to a chunk and what has come for it. The first message is one rank's own.
+fn add_up(b: &mut RankBuilder, inboxes: &mut [Inbox], chunk: usize, write: Write, finish: bool) {
+    if inboxes.is_empty() && !finish {
+        return b.transfer(&[Read::Plain(Operand::Input(chunk))], &[write], false);
+    }
+    let mut reads = vec![Read::Raw(Operand::Input(chunk))];
+    for (step, inbox) in inboxes.iter_mut().enumerate() {
+        let segment = inbox.segment(b);
+        reads.push(if step == 0 { Read::Raw(segment) } else { Read::Plain(segment) });
+    }
+    b.transfer_as(Tree::Left, &reads, &[write], finish);
+    for inbox in inboxes {
+        inbox.settle(b);
+    }
+}

@@ -1,0 +1,108 @@
+//! Hierarchical algorithms: inside of nodes, where links are fast, and between them, on every rail, by turns, so that each byte crosses
+//! between nodes as seldom as can be. (BlueConnect, Cho et al. 2019; NCCL and MSCCL++ do likewise.)
+//!
+//! A **rail** is the ranks with the same place in their nodes: each rank sends to other nodes only along its own.
+
+mod all_gather;
+mod all_reduce;
+mod all_to_all;
+mod reduce_scatter;
+
+use super::team::Team;
+use super::{Algorithm, Encoding, Entry, Inner, Need, Orders, Outer, Request, entry};
+use crate::collective::Kind;
+use crate::collective::Kind::{AllGather, AllReduce, AllToAll, ReduceScatter};
+use crate::schedule::Schedule;
+
+const DIRECT: Inner = Inner::Direct;
+const RING: Inner = Inner::Ring;
+const LL: Encoding = Encoding::Ll;
+const SLOTS: Encoding = Encoding::Slots;
+
+pub(super) const ENTRIES: &[Entry] = &[
+    row(AllReduce, DIRECT, Outer::Direct, LL, Orders::TreeOfNodes, all_reduce::direct_direct),
+    row(AllReduce, DIRECT, Outer::Direct, SLOTS, Orders::TreeOfNodes, all_reduce::direct_direct),
+    row(AllReduce, DIRECT, Outer::Ring, LL, Orders::None, all_reduce::direct_ring),
+    row(AllReduce, DIRECT, Outer::Ring, SLOTS, Orders::None, all_reduce::direct_ring),
+    row(AllReduce, DIRECT, Outer::Doubling, LL, Orders::TreeOfNodes, all_reduce::direct_doubling),
+    row(
+        AllReduce,
+        DIRECT,
+        Outer::Doubling,
+        SLOTS,
+        Orders::TreeOfNodes,
+        all_reduce::direct_doubling,
+    ),
+    row(AllReduce, DIRECT, Outer::Tree, LL, Orders::None, all_reduce::direct_tree),
+    row(AllReduce, DIRECT, Outer::Tree, SLOTS, Orders::None, all_reduce::direct_tree),
+    row(AllReduce, RING, Outer::Direct, LL, Orders::None, all_reduce::ring_direct),
+    row(AllReduce, RING, Outer::Direct, SLOTS, Orders::None, all_reduce::ring_direct),
+    row(AllReduce, RING, Outer::Ring, LL, Orders::None, all_reduce::ring_ring),
+    row(AllReduce, RING, Outer::Ring, SLOTS, Orders::None, all_reduce::ring_ring),
+    row(AllReduce, RING, Outer::Doubling, LL, Orders::None, all_reduce::ring_doubling),
+    row(AllReduce, RING, Outer::Doubling, SLOTS, Orders::None, all_reduce::ring_doubling),
+    row(AllReduce, RING, Outer::Tree, LL, Orders::None, all_reduce::ring_tree),
+    row(AllReduce, RING, Outer::Tree, SLOTS, Orders::None, all_reduce::ring_tree),
+    row(ReduceScatter, DIRECT, Outer::Direct, LL, Orders::TreeOfNodes, reduce_scatter::direct),
+    row(ReduceScatter, DIRECT, Outer::Direct, SLOTS, Orders::TreeOfNodes, reduce_scatter::direct),
+    row(ReduceScatter, RING, Outer::Direct, LL, Orders::None, reduce_scatter::ring),
+    row(ReduceScatter, RING, Outer::Direct, SLOTS, Orders::None, reduce_scatter::ring),
+    row(AllGather, DIRECT, Outer::Direct, LL, Orders::All, all_gather::direct_direct),
+    row(AllGather, DIRECT, Outer::Direct, SLOTS, Orders::All, all_gather::direct_direct),
+    row(AllGather, DIRECT, Outer::Ring, LL, Orders::All, all_gather::direct_ring),
+    row(AllGather, DIRECT, Outer::Ring, SLOTS, Orders::All, all_gather::direct_ring),
+    row(AllGather, RING, Outer::Direct, LL, Orders::All, all_gather::ring_direct),
+    row(AllGather, RING, Outer::Direct, SLOTS, Orders::All, all_gather::ring_direct),
+    row(AllGather, RING, Outer::Ring, LL, Orders::All, all_gather::ring_ring),
+    row(AllGather, RING, Outer::Ring, SLOTS, Orders::All, all_gather::ring_ring),
+    row(AllToAll, DIRECT, Outer::Direct, LL, Orders::All, all_to_all::direct),
+    row(AllToAll, DIRECT, Outer::Direct, SLOTS, Orders::All, all_to_all::direct),
+];
+
+const fn row(
+    kind: Kind,
+    inner: Inner,
+    outer: Outer,
+    encoding: Encoding,
+    orders: Orders,
+    build: fn(&Request) -> Schedule,
+) -> Entry {
+    entry(kind, Algorithm::Hierarchical(inner, outer), encoding, true, orders, build)
+        .needs(&[Need::Nodes])
+}
+
+/// A rank's two teams.
+struct Place {
+    /// The ranks of its node.
+    node: Team,
+    /// The ranks with its place in their nodes, by node.
+    rail: Team,
+}
+
+impl Place {
+    fn of(request: &Request, rank: usize) -> Place {
+        let local = request.placement.ranks_per_node();
+        let nodes = request.ranks() / local;
+        let (node, place) = (rank / local, rank % local);
+        let members = (0..local).map(|place| node * local + place).collect();
+        let rail = (0..nodes).map(|node| node * local + place).collect();
+        Place {
+            node: Team::new(members, place, request.encoding),
+            rail: Team::new(rail, node, request.encoding),
+        }
+    }
+
+    fn nodes(&self) -> usize {
+        self.rail.len()
+    }
+
+    /// Ranks of a node.
+    fn local(&self) -> usize {
+        self.node.len()
+    }
+
+    /// The rank at a place of a node.
+    fn rank(&self, node: usize, place: usize) -> usize {
+        node * self.local() + place
+    }
+}

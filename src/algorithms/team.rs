@@ -1,0 +1,197 @@
+//! Ranks that carry out a part of a collective together: all of them, those of a node, or those of a rail. Parts made for teams are what
+//! hierarchical and composed algorithms are put together from.
+
+use super::Encoding;
+use crate::schedule::{Lane, Link, Operand, RankBuilder, Read, Write};
+
+/// A rank's team, in the order in which the members have their places.
+#[derive(Clone, Debug)]
+pub(super) struct Team {
+    members: Vec<usize>,
+    /// This rank's place.
+    pub(super) me: usize,
+    lane: Lane,
+}
+
+/// What a rank holds of a chunk when a part begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Held {
+    /// Its own contribution, in its input.
+    Raw,
+    /// What its node has reduced, in its output.
+    Partial,
+}
+
+impl Held {
+    /// To be reduced by this rank.
+    pub(super) fn read(self, chunk: usize) -> Read {
+        match self {
+            Held::Raw => Read::Raw(Operand::Input(chunk)),
+            Held::Partial => Read::Plain(Operand::Output(chunk)),
+        }
+    }
+
+    /// To be sent.
+    pub(super) fn operand(self, chunk: usize) -> Operand {
+        match self {
+            Held::Raw => Operand::Input(chunk),
+            Held::Partial => Operand::Output(chunk),
+        }
+    }
+
+    /// To be reduced by the rank that has received it.
+    pub(super) fn recv(self, link: Link) -> Read {
+        match self {
+            Held::Raw => Read::RecvRaw(link),
+            Held::Partial => Read::Recv(link),
+        }
+    }
+}
+
+impl Team {
+    /// The team of these ranks, of which this rank has the place `me`.
+    pub(super) fn new(members: Vec<usize>, me: usize, encoding: Encoding) -> Team {
+        Team { members, me, lane: encoding.lane() }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// The data connection to the member at a place.
+    pub(super) fn link(&self, place: usize) -> Link {
+        Link { peer: self.members[place % self.len()], lane: self.lane }
+    }
+
+    /// The connection to the member behind this rank.
+    pub(super) fn next(&self) -> Link {
+        self.link(self.me + 1)
+    }
+
+    /// The connection to the member before this rank.
+    pub(super) fn previous(&self) -> Link {
+        self.link(self.me + self.len() - 1)
+    }
+
+    /// The places of the others, starting behind this rank's.
+    pub(super) fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let (me, len) = (self.me, self.len());
+        (1..len).map(move |step| (me + step) % len)
+    }
+
+    /// Reduces every member's chunk `part(place)` to that member; this rank's goes to `writes`.
+    pub(super) fn reduce_scatter_direct(
+        &self,
+        b: &mut RankBuilder,
+        part: impl Fn(usize) -> usize,
+        held: Held,
+        writes: &[Write],
+        finish: bool,
+    ) {
+        for place in self.others() {
+            b.send(held.operand(part(place)), self.link(place));
+        }
+        let own = part(self.me);
+        let all = (0..self.len()).map(|place| match place == self.me {
+            true => held.read(own),
+            false => held.recv(self.link(place)),
+        });
+        b.transfer(&all.collect::<Vec<Read>>(), writes, finish);
+    }
+
+    /// The same around the ring: chunk c starts behind its member, every rank adding its own, until it ends there.
+    pub(super) fn reduce_scatter_ring(
+        &self,
+        b: &mut RankBuilder,
+        part: impl Fn(usize) -> usize,
+        held: Held,
+        writes: &[Write],
+        finish: bool,
+    ) {
+        if self.len() == 1 {
+            return b.transfer(&[held.read(part(0))], writes, finish);
+        }
+        for step in 0..self.len() {
+            self.reduce_scatter_step(b, step, &part, held, writes, finish);
+        }
+    }
+
+    /// One step of it, of as many as there are members, at least two.
+    pub(super) fn reduce_scatter_step(
+        &self,
+        b: &mut RankBuilder,
+        step: usize,
+        part: impl Fn(usize) -> usize,
+        held: Held,
+        writes: &[Write],
+        finish: bool,
+    ) {
+        let n = self.len();
+        let chunk = part((self.me + n - 1 - step + n) % n);
+        if step == 0 {
+            return b.send(held.operand(chunk), self.next());
+        }
+        // The first message is the previous rank's own; later ones are partial results.
+        let previous = self.previous();
+        let partial = if step == 1 { held.recv(previous) } else { Read::Recv(previous) };
+        let last = step + 1 == n;
+        let next = [Write::Send(self.next())];
+        let writes = if last { writes } else { &next[..] };
+        b.transfer(&[partial, held.read(chunk)], writes, last && finish);
+    }
+
+    /// Every member's chunk `part(place)` of its output becomes everybody's.
+    pub(super) fn all_gather_direct(&self, b: &mut RankBuilder, part: impl Fn(usize) -> usize) {
+        let sends: Vec<Write> = self.others().map(|place| Write::Send(self.link(place))).collect();
+        if !sends.is_empty() {
+            b.transfer(&[Read::Plain(Operand::Output(part(self.me)))], &sends, false);
+        }
+        for place in self.others() {
+            b.recv_copy(self.link(place), Operand::Output(part(place)));
+        }
+    }
+
+    /// The same around the ring.
+    pub(super) fn all_gather_ring(&self, b: &mut RankBuilder, part: impl Fn(usize) -> usize) {
+        if self.len() > 1 {
+            b.send(Operand::Output(part(self.me)), self.next());
+        }
+        for step in 1..self.len() {
+            self.all_gather_step(b, step, &part);
+        }
+    }
+
+    /// One step of it, from 1, when this rank's own chunk has been sent.
+    pub(super) fn all_gather_step(
+        &self,
+        b: &mut RankBuilder,
+        step: usize,
+        part: impl Fn(usize) -> usize,
+    ) {
+        let n = self.len();
+        let chunk = Operand::Output(part((self.me + n - step) % n));
+        if step + 1 < n {
+            b.recv_copy_send(self.previous(), chunk, self.next());
+        } else {
+            b.recv_copy(self.previous(), chunk);
+        }
+    }
+}
+
+/// The aligned binary tree over places: the blocks that hold `place`, from the smallest to the whole, each as its begin, the begin of its
+/// right half, and its end. The left half has the largest power of two below the block's size.
+pub(super) fn blocks(len: usize, place: usize) -> Vec<(usize, usize, usize)> {
+    let (mut low, mut high) = (0, len);
+    let mut blocks = Vec::new();
+    while high - low > 1 {
+        let middle = low + (high - low).next_power_of_two() / 2;
+        blocks.push((low, middle, high));
+        if place < middle {
+            high = middle;
+        } else {
+            low = middle;
+        }
+    }
+    blocks.reverse();
+    blocks
+}

@@ -1,0 +1,104 @@
+//! The GPU part: kernels, driver, and what each device can do.
+
+use super::{Finding, State};
+use crate::options::Size;
+use oxccl::cuda::{Image, Kernels};
+use oxccl_kernels::image;
+use oxccl_transports::CudaError;
+use oxccl_transports::cuda::{Context, Device, DeviceRegion, Driver};
+
+pub(super) fn findings() -> Vec<Finding> {
+    let mut findings = vec![kernels()];
+    match Driver::load() {
+        Ok(driver) => {
+            let detail = format!("it serves CUDA {}", driver.version());
+            findings.push(Finding::new("driver", State::Ok, detail));
+            findings.extend(devices(driver));
+        }
+        Err(error) => findings.push(failed("driver", State::Missing, &error)),
+    }
+    let detail = "not built in yet: host memory only";
+    findings.push(
+        Finding::new("collectives", State::Missing, detail)
+            .remedy("this release runs collectives on the CPU"),
+    );
+    findings
+}
+
+fn kernels() -> Finding {
+    match image::FATBIN {
+        Some(bytes) => {
+            let targets: Vec<_> =
+                image::TARGETS.iter().map(|target| format!("sm_{target}")).collect();
+            let size = Size(bytes.len() >> 10 << 10);
+            let detail =
+                format!("{} and PTX embedded, {size}; not run by this release", targets.join(", "));
+            Finding::new("kernels", State::Ok, detail)
+        }
+        None => Finding::new("kernels", State::Missing, "built without GPU kernels")
+            .remedy("run tools/setup-nvcc, or set NVCC or CUDA_HOME, and build again"),
+    }
+}
+
+/// An error says what helps behind its first colon.
+fn failed(what: &'static str, state: State, error: &CudaError) -> Finding {
+    let text = error.to_string();
+    match text.split_once("; ").or_else(|| text.split_once(": ")) {
+        Some((detail, remedy)) => Finding::new(what, state, detail).remedy(remedy),
+        None => Finding::new(what, state, text),
+    }
+}
+
+fn devices(driver: Driver) -> Vec<Finding> {
+    let all = match driver.devices() {
+        Ok(all) if all.is_empty() => {
+            return vec![failed("device", State::Missing, &CudaError::NoDevice)];
+        }
+        Ok(all) => all,
+        Err(error) => return vec![failed("device", State::Missing, &error)],
+    };
+    all.iter()
+        .flat_map(|device| [facts(device, &all), usable(*device)])
+        .map(|found| found.unwrap_or_else(|error| failed("device", State::Note, &error)))
+        .collect()
+}
+
+fn facts(device: &Device, all: &[Device]) -> Result<Finding, CudaError> {
+    let (major, minor) = device.capability()?;
+    let unreached: Vec<_> = all
+        .iter()
+        .filter(|other| !device.reaches(other).unwrap_or(false))
+        .map(|other| other.ordinal().to_string())
+        .collect();
+    let peers = match (all.len(), unreached.is_empty()) {
+        (1, _) => String::new(),
+        (_, true) => "; reaches all others".to_owned(),
+        (_, false) => format!("; cannot reach GPU {}", unreached.join(", ")),
+    };
+    let detail = format!(
+        "GPU {}: {}, compute capability {major}.{minor}, {:.1} GiB, {} multiprocessors, {}{peers}",
+        device.ordinal(),
+        device.name()?,
+        device.memory_bytes()? as f64 / f64::from(1 << 30),
+        device.multiprocessors()?,
+        device.uuid()?,
+    );
+    Ok(Finding::new("device", State::Ok, detail))
+}
+
+/// Whether the kernels can be loaded, and memory be shared.
+fn usable(device: Device) -> Result<Finding, CudaError> {
+    let context = Context::primary(device)?;
+    let loaded = Image::embedded(device).and_then(|image| Kernels::load(&context, image));
+    if let Err(error) = loaded {
+        return Ok(failed("", State::Missing, &error));
+    }
+    if let Err(error) = DeviceRegion::create(&context, 1) {
+        return Ok(failed("", State::Note, &error));
+    }
+    Ok(Finding::new(
+        "",
+        State::Ok,
+        "the kernels can be loaded, and its memory be shared with other processes",
+    ))
+}

@@ -1,0 +1,183 @@
+//! One rank on a GPU: all that its calls need, set up together with the other ranks.
+
+use super::{Arguments, DeviceProgram, Image, Kernel, Kernels, Programs, Stream, Tables};
+use crate::device::StagingShape;
+use crate::schedule::Program;
+use oxccl_kernels::format::{DataType, Fold};
+use oxccl_transports::cuda::{Context, DeviceRegion, Uuid, beside_captures};
+use oxccl_transports::{Bootstrap, Cause, CudaError, Error, Offer, Region};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What a rank is set up with. All ranks use the same shape and length.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The GPU.
+    pub context: Context,
+    /// Where kernels come from.
+    pub image: Image,
+    /// How staging is laid out.
+    pub shape: StagingShape,
+    /// Length of the memory that peers reach in place.
+    pub heap_bytes: usize,
+    /// Where windows on peers begin in this process, if not at their heaps.
+    pub windows: Option<Vec<*mut u8>>,
+}
+
+/// A rank on its GPU.
+#[derive(Debug)]
+pub struct Gpu {
+    kernels: Kernels,
+    tables: Arc<Tables>,
+    programs: Programs,
+    /// For set-up: nobody captures it.
+    stream: Stream,
+    /// All ranks', in rank order.
+    heaps: Vec<Arc<DeviceRegion>>,
+    rank: usize,
+    /// Ranks on this GPU.
+    sharing: usize,
+}
+
+/// A program that is ready to be launched.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    program: DeviceProgram,
+    kernel: Kernel,
+}
+
+impl Gpu {
+    /// Sets a rank up. All ranks do so together; one that fails tells the others. What other threads capture meanwhile does
+    /// not matter.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`], of which [`CudaError::TooManyBlocks`] on all ranks alike; as [`Bootstrap::exchange`].
+    pub fn start(
+        bootstrap: &mut dyn Bootstrap,
+        setup: &Setup,
+        deadline: Instant,
+    ) -> Result<Gpu, Error> {
+        let driver = setup.context.device().driver();
+        let started = beside_captures(driver, || Gpu::try_start(bootstrap, setup, deadline));
+        started.inspect_err(|error| {
+            let cause = Cause::Aborted { rank: bootstrap.rank(), reason: error.to_string() };
+            bootstrap.liveness().abort(cause);
+        })
+    }
+
+    fn try_start(
+        bootstrap: &mut dyn Bootstrap,
+        setup: &Setup,
+        deadline: Instant,
+    ) -> Result<Gpu, Error> {
+        let (context, shape, rank) = (&setup.context, setup.shape, bootstrap.rank());
+        let kernels = Kernels::load(context, setup.image)?;
+        let stream = Stream::new(context)?;
+        let sharing = share_gpus(bootstrap, context, &kernels, shape.channels, deadline)?;
+        let own = [
+            Arc::new(DeviceRegion::create(context, shape.len_bytes())?),
+            Arc::new(DeviceRegion::create(context, setup.heap_bytes)?),
+        ];
+        let control = Arc::new(Region::create("oxccl-control", Tables::control_bytes(&shape))?);
+        let host = [control.clone()];
+        let offer = Offer { host: &host, device: &own, context: Some(context) };
+        let all = bootstrap.exchange(&offer, deadline)?;
+        let [staging, heaps] =
+            [0, 1].map(|k| all.iter().map(|shared| shared.device[k].clone()).collect::<Vec<_>>());
+        let bases = heaps.iter().map(|heap| heap.as_ptr()).collect();
+        let bases = setup.windows.clone().unwrap_or(bases);
+        let tables = Arc::new(Tables::new(&stream, shape, rank, staging, control, &bases)?);
+        let programs = Programs::new(&stream)?;
+        let stopped = Arc::downgrade(&tables);
+        bootstrap.liveness().on_stop(move || {
+            if let Some(tables) = stopped.upgrade() {
+                tables.abort();
+            }
+        });
+        Ok(Gpu { kernels, tables, programs, stream, heaps, rank, sharing })
+    }
+
+    /// Its context.
+    pub fn context(&self) -> &Context {
+        self.stream.context()
+    }
+
+    /// The memory of this rank that peers reach in place, all zeros at first.
+    pub fn heap(&self) -> &Arc<DeviceRegion> {
+        &self.heaps[self.rank]
+    }
+
+    /// Its tables.
+    pub fn tables(&self) -> &Tables {
+        &self.tables
+    }
+
+    /// Makes a program ready. Nothing of it is given back before the end: see [`Programs`].
+    ///
+    /// # Errors
+    /// [`CudaError::TooManyBlocks`] if the kernel fits fewer times than the one that the start was checked with; the driver's.
+    pub fn prepare(
+        &mut self,
+        program: &Program,
+        data_type: DataType,
+        fold: Fold,
+    ) -> Result<Prepared, CudaError> {
+        let kernel = self.kernels.pick(data_type, fold)?;
+        self.kernels.check_residency(kernel, self.sharing, program.channels())?;
+        let program = self.programs.upload(&self.stream, program)?;
+        Ok(Prepared { program, kernel })
+    }
+
+    /// Puts a call into a stream.
+    ///
+    /// # Errors
+    /// The driver's.
+    ///
+    /// # Safety
+    /// The program was prepared by this rank, for this shape; the buffers are device memory of the lengths it was lowered for,
+    /// found by peers by the tokens, until the stream has come that far. Calls of one rank do not overlap, whatever their streams.
+    #[inline]
+    pub unsafe fn launch(
+        &self,
+        stream: &Stream,
+        prepared: &Prepared,
+        arguments: &Arguments,
+    ) -> Result<(), CudaError> {
+        let launch = self.tables.launch(&prepared.program, arguments);
+        // SAFETY: the tables and the program are this rank's, and live as long as it; the rest is the caller's promise.
+        unsafe { prepared.kernel.launch(stream, &launch, prepared.program.channels()) }
+    }
+}
+
+/// Finds out how many ranks are on this rank's GPU. Fails on all ranks if any GPU cannot hold the blocks of all of its.
+fn share_gpus(
+    bootstrap: &mut dyn Bootstrap,
+    context: &Context,
+    kernels: &Kernels,
+    channels: usize,
+    deadline: Instant,
+) -> Result<usize, Error> {
+    // All kernels have the same bounds.
+    let resident = kernels.pick(DataType::F32, Fold::Sum)?.resident();
+    let own = context.device().uuid()?;
+    let told = [&own.0[..], &(resident as u64).to_le_bytes()].concat();
+    let all = bootstrap.all_gather(&told, deadline)?;
+    let mut gpus = Vec::with_capacity(all.len());
+    for (rank, told) in all.iter().enumerate() {
+        let (Ok(uuid), Ok(resident)) =
+            (told[..told.len().min(16)].try_into(), told[told.len().min(16)..].try_into())
+        else {
+            let detail = "it told something else than its GPU".to_owned();
+            return Err(Error::Stopped(Cause::Mismatch { rank, detail }));
+        };
+        gpus.push((Uuid(uuid), u64::from_le_bytes(resident) as usize));
+    }
+    let ranks_on = |gpu: Uuid| gpus.iter().filter(|(other, _)| *other == gpu).count();
+    for &(gpu, resident) in &gpus {
+        let ranks = ranks_on(gpu);
+        if ranks.saturating_mul(channels) > resident {
+            return Err(CudaError::TooManyBlocks { gpu, ranks, channels, resident }.into());
+        }
+    }
+    Ok(ranks_on(own))
+}

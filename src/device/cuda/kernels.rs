@@ -1,0 +1,190 @@
+//! Kernels: loaded from the image, picked by element type and fold, launched a block a channel.
+//!
+//! The blocks of all ranks wait for each other, so all must be on the GPU at once. A launch does not ask for that (a
+//! cooperative one would, and would not run beside another rank's); it follows from the bound on channels: each kernel
+//! fits once on a multiprocessor at least, and no communicator has more blocks on a GPU than that.
+
+use super::image::{missing, targets};
+use super::{Image, Stream, call};
+use oxccl_kernels::format::{DataType, Fold, Launch};
+use oxccl_kernels::image::{BLOCK_THREADS, kernel_name};
+use oxccl_transports::CudaError;
+use oxccl_transports::cuda::{Context, sys};
+use std::ffi::{CString, c_void};
+use std::sync::OnceLock;
+
+/// The kernels of a context.
+#[derive(Debug)]
+pub struct Kernels {
+    context: Context,
+    module: sys::CUmodule,
+    multiprocessors: usize,
+    /// By type and fold, looked up when first used.
+    kernels: Vec<OnceLock<Kernel>>,
+}
+
+/// One of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Kernel {
+    function: sys::CUfunction,
+    /// How many of its blocks a GPU holds at once.
+    resident: usize,
+}
+
+// SAFETY: handles, which the driver lets all threads use.
+unsafe impl Send for Kernels {}
+// SAFETY: as above.
+unsafe impl Sync for Kernels {}
+// SAFETY: as above.
+unsafe impl Send for Kernel {}
+// SAFETY: as above.
+unsafe impl Sync for Kernel {}
+
+impl Kernels {
+    /// Loads them.
+    ///
+    /// # Errors
+    /// [`CudaError::NoImage`] if the image has no code for this GPU that this driver can run; the driver's.
+    pub fn load(context: &Context, image: Image) -> Result<Kernels, CudaError> {
+        let mut module = std::ptr::null_mut();
+        context
+            // SAFETY: the driver is loaded, the context current, the pointer valid, and the image whole.
+            .scope(|| unsafe { call!(cuModuleLoadData(&raw mut module, image.as_ptr().cast())) })
+            .map_err(|error: CudaError| unusable(context, error))?;
+        let kernels = (0..DataType::ALL.len() * Fold::ALL.len()).map(|_| OnceLock::new()).collect();
+        let mut loaded = Kernels { context: context.clone(), module, multiprocessors: 0, kernels };
+        loaded.multiprocessors = context.device().multiprocessors()?;
+        Ok(loaded)
+    }
+
+    /// The kernel for a type and a fold.
+    ///
+    /// # Errors
+    /// The driver's; [`CudaError::NotSupported`] if the type does not have the fold.
+    #[inline]
+    pub fn pick(&self, data_type: DataType, fold: Fold) -> Result<Kernel, CudaError> {
+        let slot = &self.kernels[data_type as usize * Fold::ALL.len() + fold as usize];
+        match slot.get() {
+            Some(kernel) => Ok(*kernel),
+            None => {
+                let kernel = self.look_up(data_type, fold)?;
+                Ok(*slot.get_or_init(|| kernel))
+            }
+        }
+    }
+
+    /// Fails if a kernel cannot run for so many ranks with so many channels each, all at once.
+    ///
+    /// # Errors
+    /// [`CudaError::TooManyBlocks`], and the driver's.
+    pub fn check_residency(
+        &self,
+        kernel: Kernel,
+        ranks: usize,
+        channels: usize,
+    ) -> Result<(), CudaError> {
+        let resident = kernel.resident;
+        if ranks.saturating_mul(channels) <= resident {
+            return Ok(());
+        }
+        let gpu = self.context.device().uuid()?;
+        Err(CudaError::TooManyBlocks { gpu, ranks, channels, resident })
+    }
+
+    #[cold]
+    fn look_up(&self, data_type: DataType, fold: Fold) -> Result<Kernel, CudaError> {
+        let ordinal = self.context.device().ordinal();
+        if !data_type.has(fold) {
+            return Err(CudaError::NotSupported { ordinal, what: "this fold of this type" });
+        }
+        let name = CString::new(kernel_name(data_type, fold)).unwrap_or_default();
+        let (mut function, mut blocks) = (std::ptr::null_mut(), 0);
+        self.context.scope(|| {
+            // SAFETY: the module is loaded, the context current, the name ends with a zero.
+            unsafe { call!(cuModuleGetFunction(&raw mut function, self.module, name.as_ptr())) }?;
+            // SAFETY: a function of this module; the pointer is valid.
+            unsafe {
+                call!(cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                    &raw mut blocks,
+                    function,
+                    BLOCK_THREADS as i32,
+                    0,
+                ))
+            }
+        })?;
+        if blocks < 1 {
+            return Err(CudaError::NotSupported { ordinal, what: "blocks of 512 threads" });
+        }
+        Ok(Kernel { function, resident: blocks as usize * self.multiprocessors })
+    }
+}
+
+impl Drop for Kernels {
+    fn drop(&mut self) {
+        // SAFETY: loaded by this object, given back once. Whoever launched has waited.
+        self.context.give_back(|| unsafe { call!(cuModuleUnload(self.module)) });
+    }
+}
+
+impl Kernel {
+    /// How many of its blocks the GPU holds at once.
+    pub fn resident(&self) -> usize {
+        self.resident
+    }
+
+    /// Puts a call into a stream: one block for each of the program's channels.
+    ///
+    /// # Errors
+    /// The driver's.
+    ///
+    /// # Safety
+    /// The launch is complete and valid for so many channels, as `format` describes it, with addresses that the GPU
+    /// reaches, until the stream has come that far; its program is one of this kernel's type and fold. No other launch
+    /// uses its connections at the same time.
+    #[inline]
+    pub unsafe fn launch(
+        &self,
+        stream: &Stream,
+        launch: &Launch,
+        channels: usize,
+    ) -> Result<(), CudaError> {
+        // The driver copies the parameter before it returns, and does not write to it.
+        let mut parameters = [std::ptr::from_ref(launch).cast_mut().cast::<c_void>()];
+        let (channels, none) = (channels as u32, std::ptr::null_mut());
+        // SAFETY: the kernel has this one parameter; the rest is the caller's promise.
+        stream.context().scope(|| unsafe {
+            call!(cuLaunchKernel(
+                self.function,
+                channels,
+                1,
+                1,
+                BLOCK_THREADS,
+                1,
+                1,
+                0,
+                stream.raw(),
+                parameters.as_mut_ptr(),
+                none,
+            ))
+        })
+    }
+}
+
+/// Names an image that a GPU, or its driver, cannot run.
+fn unusable(context: &Context, error: CudaError) -> CudaError {
+    use sys::CUresult::*;
+    let device = context.device();
+    let version = device.driver().version();
+    let is = |codes: &[sys::CUresult]| codes.iter().any(|code| error.code() == Some(*code as u32));
+    if is(&[CUDA_ERROR_NO_BINARY_FOR_GPU]) {
+        missing(device, &targets())
+    } else if is(&[CUDA_ERROR_INVALID_IMAGE, CUDA_ERROR_UNSUPPORTED_PTX_VERSION]) {
+        let detail = format!(
+            "the driver, of version {version}, cannot read them: install a driver at least as new \
+             as the CUDA compiler that oxccl was built with"
+        );
+        missing(device, &detail)
+    } else {
+        error
+    }
+}

@@ -1,0 +1,26 @@
+//! A GPU as a device: streams, events, graphs, the kernels, and the tables that a launch points to.
+//!
+//! The driver's memory and contexts are [`oxccl_transports::cuda`]'s. A launch is one kernel for all channels of a call, a
+//! block each; it returns at once, and the stream's order is the call's.
+
+mod copy;
+mod event;
+mod gpu;
+mod graph;
+mod image;
+mod kernels;
+mod programs;
+mod stream;
+mod tables;
+
+pub use copy::{copy, fill};
+pub use event::Event;
+pub use gpu::{Gpu, Prepared, Setup};
+pub use graph::{CaptureMode, Graph};
+pub use image::Image;
+pub use kernels::{Kernel, Kernels};
+pub use programs::{DeviceProgram, Programs};
+pub use stream::{CaptureState, Stream};
+pub use tables::{Arguments, Tables};
+
+use oxccl_transports::cuda_call as call;

@@ -1,0 +1,86 @@
+//! Programs in device memory.
+//!
+//! They share a few long allocations, which stay until all of a rank's programs go. To free memory the driver waits for
+//! all kernels of the context; where another rank of the process is in a call that this rank has yet to make, that would
+//! be for ever. So nothing is freed between a communicator's first call and its end.
+
+use super::{Stream, copy};
+use crate::schedule::Program;
+use oxccl_kernels::format as f;
+use oxccl_transports::CudaError;
+use oxccl_transports::cuda::{DeviceMemory, beside_captures};
+use std::sync::Arc;
+
+/// What is allocated at a time, at least.
+const CHUNK_BYTES: usize = 1 << 20;
+/// Programs start at multiples of this.
+const ALIGN_BYTES: usize = 256;
+
+/// A rank's programs.
+#[derive(Debug)]
+pub struct Programs {
+    chunk: Arc<DeviceMemory>,
+    used_bytes: usize,
+}
+
+/// A program in device memory.
+#[derive(Clone, Debug)]
+pub struct DeviceProgram {
+    chunk: Arc<DeviceMemory>,
+    offset_bytes: usize,
+    channels: usize,
+}
+
+impl Programs {
+    /// Room for the first ones.
+    ///
+    /// # Errors
+    /// [`CudaError::OutOfMemory`], and the driver's.
+    pub fn new(stream: &Stream) -> Result<Programs, CudaError> {
+        let chunk = Arc::new(DeviceMemory::allocate(stream.context(), CHUNK_BYTES)?);
+        Ok(Programs { chunk, used_bytes: 0 })
+    }
+
+    /// Copies a program to the GPU, through a stream that is waited for, and that nobody captures. Whatever else is captured
+    /// meanwhile does not matter, so the first call of a shape may be one that is captured.
+    ///
+    /// # Errors
+    /// [`CudaError::OutOfMemory`], and the driver's.
+    pub fn upload(
+        &mut self,
+        stream: &Stream,
+        program: &Program,
+    ) -> Result<DeviceProgram, CudaError> {
+        let driver = stream.context().device().driver();
+        beside_captures(driver, || self.place(stream, program))
+    }
+
+    fn place(&mut self, stream: &Stream, program: &Program) -> Result<DeviceProgram, CudaError> {
+        let words = program.words();
+        let len_bytes = size_of_val(words);
+        if self.used_bytes + len_bytes > self.chunk.len_bytes() {
+            let chunk_bytes = len_bytes.max(CHUNK_BYTES);
+            self.chunk = Arc::new(DeviceMemory::allocate(stream.context(), chunk_bytes)?);
+            self.used_bytes = 0;
+        }
+        let (chunk, offset_bytes) = (self.chunk.clone(), self.used_bytes);
+        let to = chunk.as_ptr().wrapping_add(offset_bytes);
+        // SAFETY: this part of the chunk is nobody's yet; the program lives until the copy has been waited for.
+        unsafe { copy(stream, to, words.as_ptr().cast(), len_bytes) }?;
+        stream.synchronize()?;
+        self.used_bytes += len_bytes.next_multiple_of(ALIGN_BYTES);
+        Ok(DeviceProgram { chunk, offset_bytes, channels: program.channels() })
+    }
+}
+
+impl DeviceProgram {
+    /// Where the GPU finds it.
+    pub fn header(&self) -> *const f::Header {
+        self.chunk.as_ptr().wrapping_add(self.offset_bytes).cast()
+    }
+
+    /// Its channels: blocks of a launch.
+    pub fn channels(&self) -> usize {
+        self.channels
+    }
+}

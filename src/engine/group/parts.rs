@@ -1,0 +1,120 @@
+//! How a group's calls become parts. Pure: equal groups give equal parts on every rank.
+
+use crate::call::Key;
+use crate::collective::Kind;
+use crate::schedule::size_bytes;
+use oxccl_kernels::format::SEGMENT_ALIGN;
+
+/// About so many bytes of virtual buffer are one part. A part's buckets are done together, so parts should be small; each costs a
+/// synchronisation, so they should not be tiny.
+const PART_BYTES: usize = 1 << 20;
+
+/// Which calls share a part: what the key says, but for the count, and the factor.
+type Class = (Key, u64);
+
+/// Calls of one class that are carried out as one, in one virtual buffer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    /// The calls, by their place in the group.
+    pub(super) calls: Vec<usize>,
+    /// Where each begins in the virtual buffer, in bytes.
+    pub(super) starts: Vec<usize>,
+    /// Length of the virtual buffer: of one rank's part of it where ranks have parts.
+    pub(super) len_bytes: usize,
+}
+
+/// What tells calls apart: their keys, and the factors of premultiplied sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Bucket {
+    pub(crate) key: Key,
+    pub(crate) factor_bits: u64,
+}
+
+impl Bucket {
+    fn class(&self) -> Class {
+        (Key { count: 0, ..self.key }, self.factor_bits)
+    }
+
+    /// Bytes of one rank's part, or of the whole where ranks have no parts.
+    pub(super) fn len_bytes(&self) -> usize {
+        self.key.count as usize * size_bytes(self.key.data_type)
+    }
+
+    /// Whether it has parts of one length, so that it can lie in a virtual buffer with others.
+    pub(super) fn is_even(&self) -> bool {
+        self.key.counts_hash == 0
+    }
+}
+
+/// Divides a group. Calls of a class keep their order; parts are ordered by their first call.
+pub(super) fn parts(buckets: &[Bucket]) -> Vec<Part> {
+    let mut parts: Vec<Part> = Vec::new();
+    // The part of each class that still takes calls.
+    let mut open: Vec<(Class, usize)> = Vec::new();
+    for (call, bucket) in buckets.iter().enumerate() {
+        let class = bucket.class();
+        let joins = bucket.is_even() && bucket.key.kind != Kind::Barrier;
+        let known = open.iter().position(|(of, _)| joins && *of == class);
+        let at = match known.map(|known| open[known].1) {
+            Some(at) if parts[at].len_bytes < PART_BYTES => at,
+            _ => {
+                parts.push(Part { calls: Vec::new(), starts: Vec::new(), len_bytes: 0 });
+                let at = parts.len() - 1;
+                match known {
+                    Some(known) => open[known].1 = at,
+                    None => open.push((class, at)),
+                }
+                at
+            }
+        };
+        let part = &mut parts[at];
+        part.calls.push(call);
+        part.starts.push(part.len_bytes);
+        part.len_bytes += bucket.len_bytes().next_multiple_of(SEGMENT_ALIGN);
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::element::{DataType, OpKind};
+
+    fn bucket(kind: Kind, count: u64) -> Bucket {
+        let key = Key {
+            kind,
+            data_type: DataType::F32,
+            op: OpKind::Sum,
+            in_place: false,
+            windows: true,
+            root: 0,
+            receiver: 0,
+            count,
+            counts_hash: 0,
+        };
+        Bucket { key, factor_bits: 0 }
+    }
+
+    #[test]
+    fn calls_of_a_class_lie_behind_one_another() {
+        let group = [
+            bucket(Kind::AllReduce, 17),
+            bucket(Kind::AllGather, 3),
+            bucket(Kind::AllReduce, 0),
+            bucket(Kind::AllReduce, 16),
+        ];
+        let parts = parts(&group);
+        assert_eq!(parts.len(), 2);
+        assert_eq!(parts[0].calls, [0, 2, 3]);
+        assert_eq!(parts[0].starts, [0, 128, 128]);
+        assert_eq!(parts[0].len_bytes, 192);
+        assert_eq!(parts[1].calls, [1]);
+    }
+
+    #[test]
+    fn large_classes_are_divided() {
+        let group = [bucket(Kind::AllReduce, 150_000); 8];
+        let parts = parts(&group);
+        assert_eq!(parts.iter().map(|part| part.calls.len()).collect::<Vec<_>>(), [2, 2, 2, 2]);
+    }
+}

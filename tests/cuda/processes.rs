@@ -1,0 +1,123 @@
+//! Processes that run this test program again: with the stand-in in libcuda's place, or on the machine's GPUs.
+
+use oxccl::UniqueId;
+use oxccl_cuda_stand_in::control::{Control, Live, library_folder};
+use oxccl_transports::{Bootstrap, Environment, local, shm};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const CASE: &str = "OXCCL_TEST_CASE";
+const THREADS: &str = "OXCCL_TEST_THREADS";
+
+/// Set to 1, the cases run on the machine's GPUs, with the kernels that were built in, instead of on the stand-in.
+const HARDWARE: &str = "OXCCL_TEST_HARDWARE";
+
+/// Where a case can run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum On {
+    /// On any GPU.
+    Anything,
+    /// It needs failures, or GPUs that cannot do something, on demand.
+    StandIn,
+}
+
+pub(crate) fn on_hardware() -> bool {
+    std::env::var(HARDWARE).is_ok_and(|value| value == "1")
+}
+
+/// Asserts that nothing of the driver's is alive, where that can be asked.
+pub(crate) fn nothing_is_left() {
+    if !on_hardware() {
+        assert_eq!(Control::attach().unwrap().live(), Live::default(), "all is given back");
+    }
+}
+
+/// Only a hang reaches it.
+pub(crate) fn deadline() -> Instant {
+    Instant::now() + Duration::from_secs(60)
+}
+
+/// Makes one process hold several ranks, as threads.
+pub(crate) fn threads(count: &'static str) -> (&'static str, &'static str) {
+    (THREADS, count)
+}
+
+/// Runs a case in so many processes, all of which must succeed.
+pub(crate) fn run(case: &str, on: On, processes: usize, settings: &[(&str, &str)]) {
+    if on_hardware() && on == On::StandIn {
+        use std::io::Write;
+        let why = "hardware does not fail on demand";
+        // Past the harness, which would keep it to itself.
+        let _ = writeln!(std::io::stderr(), "skipped: {case}: {why}");
+        return;
+    }
+    let (id, _server) = UniqueId::create().unwrap();
+    let start = |rank: usize| {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["--exact", "rank_process", "--ignored", "--nocapture", "--test-threads=1"])
+            .env(CASE, case)
+            .env("OXCCL_RANK", rank.to_string())
+            .env("OXCCL_WORLD_SIZE", processes.to_string())
+            .env("OXCCL_UNIQUE_ID", id.to_string())
+            .envs(settings.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        if !on_hardware() {
+            command.env("LD_LIBRARY_PATH", library_folder().unwrap());
+        }
+        Ended(command.spawn().unwrap())
+    };
+    let mut children: Vec<_> = (0..processes).map(start).collect();
+    for (rank, child) in children.iter_mut().enumerate() {
+        let status = child.wait();
+        assert!(status.success(), "process {rank} of {case} with {settings:?}: {status}");
+    }
+}
+
+/// Killed if it is dropped while it runs.
+struct Ended(Child);
+
+impl Ended {
+    fn wait(&mut self) -> std::process::ExitStatus {
+        let deadline = deadline();
+        loop {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "a process hangs");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// This process' case.
+pub(crate) fn case() -> String {
+    std::env::var(CASE).expect("started by another test, not by hand")
+}
+
+/// Runs a case on this process' rank, or on its ranks.
+pub(crate) fn each_rank(case: fn(&mut dyn Bootstrap)) {
+    let Some(threads) = std::env::var(THREADS).ok().and_then(|count| count.parse().ok()) else {
+        let place = Environment::from_lookup(|name| std::env::var(name).ok(), 0).unwrap();
+        let connected = shm::connect(&place.unique_id, place.rank, place.world, deadline());
+        return case(&mut connected.unwrap());
+    };
+    let ranks = local(threads).into_iter();
+    let threads: Vec<_> =
+        ranks.map(|mut rank| std::thread::spawn(move || case(&mut rank))).collect();
+    let ends: Vec<_> = threads.into_iter().map(std::thread::JoinHandle::join).collect();
+    assert!(ends.iter().all(Result::is_ok), "a rank failed");
+}
+
+/// Waits for all ranks.
+pub(crate) fn meet(bootstrap: &mut dyn Bootstrap) {
+    bootstrap.all_gather(&[], deadline()).unwrap();
+}

@@ -1,0 +1,175 @@
+//! Contexts: one primary for each device, and others that some library may have made.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use cudarc::driver::sys::{CUcontext, CUdevice, CUresult};
+
+use crate::call::{Answer, driver_calls, put};
+use crate::registry::{Registry, lock};
+use crate::{capture, device, stream};
+
+pub(crate) struct Context {
+    pub(crate) device: CUdevice,
+    /// What ended it: an error that every later call gets.
+    error: AtomicU32,
+    /// Contexts whose memory it may access.
+    peers: Mutex<Vec<usize>>,
+}
+
+pub(crate) static CONTEXTS: Registry<Context> = Registry::new(1);
+/// For each device: how often its primary context is retained, and its handle.
+static PRIMARY: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
+
+thread_local! {
+    /// Contexts of the calling thread, the current one last.
+    static STACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Context {
+    fn new(device: CUdevice) -> Context {
+        Context { device, error: AtomicU32::new(0), peers: Mutex::new(Vec::new()) }
+    }
+
+    /// Ends the context.
+    pub(crate) fn fail(&self, code: CUresult) {
+        self.error.store(code as u32, Ordering::Release);
+    }
+
+    pub(crate) fn check(&self) -> Answer {
+        match self.error.load(Ordering::Acquire) {
+            0 => Ok(()),
+            code => Err(crate::call::codes()
+                .get(&code)
+                .map_or(CUresult::CUDA_ERROR_UNKNOWN, |(code, _)| *code)),
+        }
+    }
+}
+
+/// The calling thread's context and its handle.
+pub(crate) fn current() -> Answer<(usize, Arc<Context>)> {
+    let none = CUresult::CUDA_ERROR_INVALID_CONTEXT;
+    let handle = STACK.with_borrow(|stack| stack.last().copied()).ok_or(none)?;
+    let context = CONTEXTS.find(handle).map_err(|_| none)?;
+    context.check()?;
+    Ok((handle, context))
+}
+
+fn named(context: CUcontext) -> Answer<Arc<Context>> {
+    CONTEXTS.find(context as usize).map_err(|_| CUresult::CUDA_ERROR_INVALID_CONTEXT)
+}
+
+/// Times that primary contexts are retained.
+pub(crate) fn retained() -> usize {
+    lock(&PRIMARY).iter().map(|(count, _)| count).sum()
+}
+
+driver_calls! {
+    fn cuDevicePrimaryCtxRetain(out: *mut CUcontext, dev: CUdevice) {
+        device::check(dev)?;
+        let mut primary = lock(&PRIMARY);
+        let devices = primary.len().max(dev as usize + 1);
+        primary.resize(devices, (0, 0));
+        let (count, handle) = &mut primary[dev as usize];
+        if *count == 0 {
+            *handle = CONTEXTS.add(Arc::new(Context::new(dev)));
+        }
+        put(out, *handle as CUcontext)?;
+        *count += 1;
+        Ok(())
+    }
+
+    fn cuDevicePrimaryCtxRelease_v2(dev: CUdevice) {
+        device::check(dev)?;
+        let mut primary = lock(&PRIMARY);
+        let Some((count, handle)) = primary.get_mut(dev as usize).filter(|(count, _)| *count > 0)
+        else {
+            return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
+        };
+        *count -= 1;
+        if *count == 0 {
+            let handle = std::mem::take(handle);
+            drop(primary);
+            stream::end_all(handle);
+            CONTEXTS.remove(handle)?;
+        }
+        Ok(())
+    }
+
+    fn cuDevicePrimaryCtxGetState(dev: CUdevice, flags: *mut u32, active: *mut i32) {
+        device::check(dev)?;
+        let count = lock(&PRIMARY).get(dev as usize).map_or(0, |(count, _)| *count);
+        put(flags, 0)?;
+        put(active, i32::from(count > 0))
+    }
+
+    fn cuCtxCreate_v2(out: *mut CUcontext, _flags: u32, dev: CUdevice) {
+        device::check(dev)?;
+        let handle = CONTEXTS.add(Arc::new(Context::new(dev)));
+        STACK.with_borrow_mut(|stack| stack.push(handle));
+        put(out, handle as CUcontext)
+    }
+
+    fn cuCtxDestroy_v2(ctx: CUcontext) {
+        named(ctx)?;
+        stream::end_all(ctx as usize);
+        CONTEXTS.remove(ctx as usize)?;
+        STACK.with_borrow_mut(|stack| stack.retain(|one| *one != ctx as usize));
+        Ok(())
+    }
+
+    fn cuCtxGetCurrent(out: *mut CUcontext) {
+        put(out, STACK.with_borrow(|stack| stack.last().copied()).unwrap_or(0) as CUcontext)
+    }
+
+    fn cuCtxSetCurrent(ctx: CUcontext) {
+        if !ctx.is_null() {
+            named(ctx)?;
+        }
+        STACK.with_borrow_mut(|stack| {
+            stack.pop();
+            stack.extend((!ctx.is_null()).then_some(ctx as usize));
+        });
+        Ok(())
+    }
+
+    fn cuCtxPushCurrent_v2(ctx: CUcontext) {
+        named(ctx)?;
+        STACK.with_borrow_mut(|stack| stack.push(ctx as usize));
+        Ok(())
+    }
+
+    fn cuCtxPopCurrent_v2(out: *mut CUcontext) {
+        let popped = STACK.with_borrow_mut(Vec::pop).ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)?;
+        if out.is_null() { Ok(()) } else { put(out, popped as CUcontext) }
+    }
+
+    fn cuCtxGetDevice(out: *mut CUdevice) {
+        put(out, current()?.1.device)
+    }
+
+    fn cuCtxSynchronize() {
+        let (handle, context) = current()?;
+        capture::forbid()?;
+        stream::drain(handle);
+        context.check()
+    }
+
+    fn cuCtxEnablePeerAccess(peer: CUcontext, flags: u32) {
+        let (_, context) = current()?;
+        let other = named(peer)?;
+        if flags != 0 {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        if !device::reaches(context.device, other.device) {
+            return Err(CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+        }
+        let mut peers = lock(&context.peers);
+        if peers.contains(&(peer as usize)) {
+            return Err(CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+        }
+        peers.push(peer as usize);
+        Ok(())
+    }
+}

@@ -1,0 +1,181 @@
+//! The tests' side: where the stand-in is, what is alive in it, and failures to come.
+
+use std::ffi::{CString, c_char};
+use std::io;
+use std::path::PathBuf;
+
+use crate::memory::{self, Kind};
+use crate::{call, context, event, graph, module, stream, virtual_memory};
+
+/// What a text that the stand-in takes for an image begins with; compute capabilities times ten follow.
+pub const IMAGE_START: &str = "oxccl stand-in image for ";
+
+/// The text of an image for these compute capabilities, with the zero that ends it.
+pub fn image(capabilities: &[u32]) -> Vec<u8> {
+    let list: Vec<String> = capabilities.iter().map(u32::to_string).collect();
+    format!("{IMAGE_START}{}\0", list.join(" ")).into_bytes()
+}
+
+/// A folder to put first on `LD_LIBRARY_PATH` of a process, in which the stand-in then is libcuda.
+///
+/// # Errors
+/// If the folder cannot be made, or the stand-in was not built beside the running test.
+pub fn library_folder() -> io::Result<PathBuf> {
+    let test = std::env::current_exe()?;
+    let beside = test.parent().unwrap_or(&test);
+    let library = beside.join("liboxccl_cuda_stand_in.so");
+    std::fs::metadata(&library)?;
+    let folder = beside.join("cuda-stand-in");
+    std::fs::create_dir_all(&folder)?;
+    for name in ["libcuda.so", "libcuda.so.1"] {
+        match std::os::unix::fs::symlink(&library, folder.join(name)) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(folder)
+}
+
+/// How many objects of each kind are alive.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Live {
+    /// `cuMemAlloc`.
+    pub allocations: usize,
+    /// Handles of physical memory.
+    pub physical: usize,
+    /// Reserved address ranges.
+    pub reservations: usize,
+    /// Mappings of physical memory.
+    pub mappings: usize,
+    /// Blocks of other processes, opened by legacy IPC.
+    pub imported: usize,
+    /// Pinned host allocations.
+    pub pinned: usize,
+    /// Registered host ranges.
+    pub registered: usize,
+    /// Streams.
+    pub streams: usize,
+    /// Events.
+    pub events: usize,
+    /// Modules.
+    pub modules: usize,
+    /// Graphs.
+    pub graphs: usize,
+    /// Graphs made ready to launch.
+    pub executables: usize,
+    /// Contexts that were created.
+    pub contexts: usize,
+    /// Times that primary contexts are retained.
+    pub retained: usize,
+}
+
+/// The stand-in that this process has loaded as libcuda.
+#[derive(Clone, Copy, Debug)]
+pub struct Control {
+    live: extern "C" fn() -> Live,
+    calls: extern "C" fn() -> u64,
+    fail: unsafe extern "C" fn(*const c_char) -> i32,
+}
+
+impl Control {
+    /// Finds it.
+    ///
+    /// # Errors
+    /// If libcuda cannot be loaded, or is another one.
+    pub fn attach() -> Result<Control, String> {
+        // SAFETY: the name ends with a zero; a driver's initialisers do nothing before cuInit.
+        let library = unsafe { libc::dlopen(c"libcuda.so".as_ptr(), libc::RTLD_NOW) };
+        if library.is_null() {
+            return Err("there is no libcuda.so on the library path".to_owned());
+        }
+        let find = |name: &std::ffi::CStr| {
+            // SAFETY: a library that is loaded and stays so, since it is never closed.
+            let found = unsafe { libc::dlsym(library, name.as_ptr()) };
+            if found.is_null() {
+                Err("libcuda.so is not the stand-in".to_owned())
+            } else {
+                Ok(found)
+            }
+        };
+        // SAFETY: the functions below, of the same crate.
+        unsafe {
+            Ok(Control {
+                live: std::mem::transmute::<*mut _, extern "C" fn() -> Live>(find(
+                    c"oxccl_stand_in_live",
+                )?),
+                calls: std::mem::transmute::<*mut _, extern "C" fn() -> u64>(find(
+                    c"oxccl_stand_in_calls",
+                )?),
+                fail: std::mem::transmute::<*mut _, unsafe extern "C" fn(*const c_char) -> i32>(
+                    find(c"oxccl_stand_in_fail")?,
+                ),
+            })
+        }
+    }
+
+    /// What is alive.
+    pub fn live(&self) -> Live {
+        (self.live)()
+    }
+
+    /// Calls so far, but for those that give something back.
+    pub fn calls(&self) -> u64 {
+        (self.calls)()
+    }
+
+    /// Plans a failure, as `OXCCL_STAND_IN_FAIL` does; an empty text cancels it.
+    ///
+    /// # Panics
+    /// If the text cannot be understood.
+    pub fn fail(&self, text: &str) {
+        let text = CString::new(text).unwrap_or_default();
+        // SAFETY: the text ends with a zero.
+        let done = unsafe { (self.fail)(text.as_ptr()) };
+        assert_eq!(done, 0, "{text:?} cannot be understood");
+    }
+}
+
+/// See [`Control::live`].
+#[unsafe(no_mangle)]
+extern "C" fn oxccl_stand_in_live() -> Live {
+    Live {
+        allocations: memory::count(|kind| matches!(kind, Kind::Plain(_))),
+        physical: virtual_memory::PHYSICAL.len(),
+        reservations: virtual_memory::reservations(),
+        mappings: memory::count(|kind| matches!(kind, Kind::Mapped(..))),
+        imported: memory::count(|kind| matches!(kind, Kind::Imported)),
+        pinned: memory::count(|kind| matches!(kind, Kind::Pinned)),
+        registered: memory::count(|kind| matches!(kind, Kind::Registered(_))),
+        streams: stream::count(),
+        events: event::EVENTS.len(),
+        modules: module::MODULES.len(),
+        graphs: graph::GRAPHS.len(),
+        executables: graph::EXECUTABLES.len(),
+        contexts: context::CONTEXTS.len(),
+        retained: context::retained(),
+    }
+}
+
+/// See [`Control::calls`].
+#[unsafe(no_mangle)]
+extern "C" fn oxccl_stand_in_calls() -> u64 {
+    call::counted()
+}
+
+/// See [`Control::fail`].
+///
+/// # Safety
+/// The text ends with a zero.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn oxccl_stand_in_fail(text: *const c_char) -> i32 {
+    // SAFETY: by this function's contract.
+    let text = unsafe { std::ffi::CStr::from_ptr(text) }.to_string_lossy();
+    match call::plan(&text) {
+        Ok(()) => 0,
+        Err(error) => {
+            eprintln!("stand-in: {error}");
+            1
+        }
+    }
+}

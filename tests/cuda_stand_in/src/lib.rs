@@ -1,0 +1,53 @@
+//! A CUDA driver over host memory, in libcuda's place, so that everything above the driver API is exercised by
+//! processes on machines without a GPU.
+//!
+//! - Allocations are memory files: what one process exports (a descriptor, or a legacy IPC handle) another really maps.
+//!   A device address is an address of this process.
+//! - A stream is a queue with a thread, and shares a connection with others, as streams of a GPU do. Events, waits for values and writes of values are entries in it. Capture
+//!   records entries as a graph; a graph is replayed with its dependencies.
+//! - A launch of one of our kernels runs the host executor on the parameter block that the GPU would get, a thread a
+//!   block, and no more blocks at a time than the device would hold. Fields of the block that are the host's only
+//!   (`spins`, `yields`) are filled in.
+//! - What the driver refuses is refused: handles that are not (or no longer) valid, memory that was freed, a missing or
+//!   wrong context, what a capture forbids, sizes off the granularity, host memory that no device can reach in a launch
+//!   block or in a connection (which ends the context, as an illegal address does on a GPU).
+//! - Any call can be made to fail, and what is alive can be counted: see [`control`].
+//!
+//! It is no model of time, of caches or of the memory order of a GPU, and of no kernel but ours.
+//!
+//! # Environment
+//!
+//! | variable | meaning | default |
+//! | --- | --- | --- |
+//! | `OXCCL_STAND_IN_DEVICES` | devices | 1 |
+//! | `OXCCL_STAND_IN_MEMORY` | bytes of memory of each, per process | 1 GiB |
+//! | `OXCCL_STAND_IN_MULTIPROCESSORS` | multiprocessors of each | 132 |
+//! | `OXCCL_STAND_IN_CAPABILITY` | compute capability times ten | 90 |
+//! | `OXCCL_STAND_IN_DRIVER` | what `cuDriverGetVersion` says | 13000 |
+//! | `OXCCL_STAND_IN_PEERS` | 0: no device reaches another's memory | 1 |
+//! | `CUDA_DEVICE_MAX_CONNECTIONS` | connections that a device's streams share, as on a GPU | 8 |
+//! | `OXCCL_STAND_IN_VIRTUAL_MEMORY` | 0: no virtual-memory API | 1 |
+//! | `OXCCL_STAND_IN_FAIL` | `FUNCTION:N` or `FUNCTION:N:CODE`: the Nth call of it fails; `*` counts all calls but those that give something back | none |
+
+pub mod control;
+mod settings;
+
+mod call;
+mod capture;
+mod connection;
+mod context;
+mod copy;
+mod device;
+mod event;
+mod graph;
+mod host;
+mod ipc;
+mod kernel;
+mod memory;
+mod module;
+mod multicast;
+mod pages;
+mod pointer;
+mod registry;
+mod stream;
+mod virtual_memory;

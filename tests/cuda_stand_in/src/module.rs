@@ -1,0 +1,106 @@
+//! Modules: what images are accepted, and the functions in them.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::Arc;
+
+use cudarc::driver::sys::{CUfunction, CUfunction_attribute, CUmodule, CUresult};
+use oxccl_kernels::image::{self, BLOCK_THREADS};
+
+use crate::call::{Answer, driver_calls, put};
+use crate::registry::Registry;
+use crate::settings::settings;
+use crate::{context, control};
+
+pub(crate) struct Module {
+    context: usize,
+}
+
+/// A kernel of a module.
+pub(crate) struct Function {
+    pub(crate) context: usize,
+    module: usize,
+}
+
+pub(crate) static MODULES: Registry<Module> = Registry::new(7);
+pub(crate) static FUNCTIONS: Registry<Function> = Registry::new(8);
+
+/// What a fat binary begins with.
+const FATBIN_MAGIC: u32 = 0xba55_ed50;
+
+/// Whether this device can run an image. Of the stand-in's own images, the text says for which devices they are.
+///
+/// # Safety
+/// It is a fat binary, or a text that ends with a zero.
+unsafe fn check(image: *const c_void) -> Answer {
+    if image.is_null() {
+        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    // SAFETY: an image of either kind has this many bytes.
+    if unsafe { image.cast::<u32>().read_unaligned() } == FATBIN_MAGIC {
+        return Ok(());
+    }
+    // SAFETY: otherwise it is a text.
+    let text = unsafe { CStr::from_ptr(image.cast::<c_char>()) }.to_string_lossy();
+    let list = text.strip_prefix(control::IMAGE_START).ok_or(CUresult::CUDA_ERROR_INVALID_IMAGE)?;
+    let capability = settings().capability;
+    // Machine code runs on later devices of the same generation.
+    let fits = |target: u32| target / 10 == capability / 10 && target <= capability;
+    if list.split(' ').filter_map(|target| target.parse().ok()).any(fits) {
+        Ok(())
+    } else {
+        Err(CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU)
+    }
+}
+
+driver_calls! {
+    fn cuModuleLoadData(out: *mut CUmodule, image: *const c_void) {
+        let (context, _) = context::current()?;
+        check(image)?;
+        put(out, MODULES.add(Arc::new(Module { context })) as CUmodule)
+    }
+
+    fn cuModuleUnload(module: CUmodule) {
+        MODULES.remove(module as usize).map(drop)
+    }
+
+    fn cuModuleGetFunction(out: *mut CUfunction, module: CUmodule, name: *const c_char) {
+        let context = MODULES.find(module as usize)?.context;
+        let name = CStr::from_ptr(name).to_string_lossy();
+        let known = image::kernels().any(|(data_type, fold)| image::kernel_name(data_type, fold) == name);
+        if !known {
+            return Err(CUresult::CUDA_ERROR_NOT_FOUND);
+        }
+        let function = Function { context, module: module as usize };
+        put(out, FUNCTIONS.add(Arc::new(function)) as CUfunction)
+    }
+
+    fn cuFuncGetAttribute(out: *mut c_int, attribute: CUfunction_attribute, function: CUfunction) {
+        use CUfunction_attribute::*;
+        find(function)?;
+        let value = match attribute {
+            CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK => BLOCK_THREADS as c_int,
+            CU_FUNC_ATTRIBUTE_NUM_REGS => 128,
+            CU_FUNC_ATTRIBUTE_BINARY_VERSION => settings().capability as c_int,
+            _ => 0,
+        };
+        put(out, value)
+    }
+
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        out: *mut c_int,
+        function: CUfunction,
+        threads: c_int,
+        _shared_bytes: usize,
+    ) {
+        find(function)?;
+        // By registers: 128 for each of 512 threads fill a multiprocessor.
+        put(out, if threads <= BLOCK_THREADS as c_int { BLOCK_THREADS as c_int / threads.max(1) } else { 0 })
+    }
+}
+
+/// A function, as long as its module is loaded.
+pub(crate) fn find(function: CUfunction) -> Answer<Arc<Function>> {
+    let function = FUNCTIONS.find(function as usize)?;
+    MODULES.find(function.module)?;
+    Ok(function)
+}

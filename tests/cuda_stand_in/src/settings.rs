@@ -1,0 +1,36 @@
+//! The environment, read once.
+
+use std::sync::OnceLock;
+
+pub(crate) struct Settings {
+    pub(crate) devices: usize,
+    pub(crate) memory_bytes: usize,
+    pub(crate) multiprocessors: usize,
+    pub(crate) capability: u32,
+    pub(crate) driver: i32,
+    pub(crate) connections: usize,
+    pub(crate) peers: bool,
+    pub(crate) virtual_memory: bool,
+    pub(crate) fail: Option<String>,
+}
+
+pub(crate) fn settings() -> &'static Settings {
+    static SETTINGS: OnceLock<Settings> = OnceLock::new();
+    SETTINGS.get_or_init(|| Settings {
+        devices: number("OXCCL_STAND_IN_DEVICES", 1),
+        memory_bytes: number("OXCCL_STAND_IN_MEMORY", 1 << 30),
+        multiprocessors: number("OXCCL_STAND_IN_MULTIPROCESSORS", 132),
+        capability: number("OXCCL_STAND_IN_CAPABILITY", 90),
+        driver: number("OXCCL_STAND_IN_DRIVER", 13000),
+        connections: number::<usize>("CUDA_DEVICE_MAX_CONNECTIONS", 8).clamp(1, 32),
+        peers: number("OXCCL_STAND_IN_PEERS", 1) != 0,
+        virtual_memory: number("OXCCL_STAND_IN_VIRTUAL_MEMORY", 1) != 0,
+        fail: std::env::var("OXCCL_STAND_IN_FAIL").ok(),
+    })
+}
+
+fn number<N: std::str::FromStr>(name: &str, default: N) -> N {
+    let Ok(text) = std::env::var(name) else { return default };
+    // A test that set it wrongly must not run with something else.
+    text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number"))
+}

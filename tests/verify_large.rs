@@ -1,0 +1,68 @@
+//! Large worlds: 4,096 ranks for what has few steps a rank, some hundreds for what has a step for every other rank. In release all of them,
+//! each in under 10 seconds and 2 GiB; otherwise the quick ones.
+#![allow(clippy::unwrap_used)]
+
+use oxccl::algorithms::{Algorithm, Encoding, Inner, Outer, find};
+use oxccl::schedule::SLOTS;
+use oxccl::topology::Placement;
+use oxccl::verify::verify;
+use oxccl::{Collective, Kind, Order};
+use std::time::Instant;
+
+/// Ranks, and ranks of a node.
+type World = (usize, usize);
+
+const FLAT: World = (4096, 4096);
+const NODES: World = (4096, 8);
+
+fn prove(kind: Kind, algorithm: Algorithm, order: Order, (ranks, local): World) {
+    let collective = match kind {
+        Kind::Broadcast | Kind::Reduce => Collective::rooted(kind, ranks, ranks / 3),
+        _ => Collective::new(kind, ranks),
+    };
+    let encoding = if kind == Kind::Barrier { Encoding::Ll } else { Encoding::Slots };
+    let entry = find(kind, algorithm, encoding).unwrap();
+    let start = Instant::now();
+    let schedule = entry.schedule(collective, Placement::uniform(local), order, SLOTS).unwrap();
+    let steps: usize = schedule.ranks.iter().map(Vec::len).sum();
+    verify(schedule, order, entry.in_place)
+        .unwrap_or_else(|violation| panic!("{kind} {algorithm} {order}: {violation}"));
+    println!("{kind} {algorithm} {ranks} ranks: {steps} instructions, {:.1?}", start.elapsed());
+}
+
+#[test]
+fn few_steps_a_rank() {
+    prove(Kind::Barrier, Algorithm::Dissemination, Order::Any, FLAT);
+    prove(Kind::Broadcast, Algorithm::Binomial, Order::Any, FLAT);
+    prove(Kind::Reduce, Algorithm::Binomial, Order::Tree, FLAT);
+    prove(Kind::AllReduce, Algorithm::ReduceBroadcast, Order::Tree, FLAT);
+    prove(Kind::AllReduce, Algorithm::Chain, Order::Rank, FLAT);
+    if !cfg!(debug_assertions) {
+        prove(Kind::AllReduce, Algorithm::Tree, Order::Any, FLAT);
+        prove(Kind::AllReduce, Algorithm::RecursiveDoubling, Order::Tree, FLAT);
+        let doubling = Algorithm::Hierarchical(Inner::Direct, Outer::Doubling);
+        prove(Kind::AllReduce, doubling, Order::Tree, NODES);
+        let tree = Algorithm::Hierarchical(Inner::Direct, Outer::Tree);
+        prove(Kind::AllReduce, tree, Order::Any, NODES);
+    }
+}
+
+#[test]
+fn a_step_for_every_other_rank() {
+    if cfg!(debug_assertions) {
+        return prove(Kind::AllReduce, Algorithm::Ring, Order::Any, (128, 128));
+    }
+    let flat = (256, 256);
+    prove(Kind::AllReduce, Algorithm::Ring, Order::Any, (512, 512));
+    prove(Kind::AllReduce, Algorithm::MultiRing, Order::Any, flat);
+    prove(Kind::AllReduce, Algorithm::OneShot, Order::Tree, flat);
+    prove(Kind::AllReduce, Algorithm::HalvingDoubling, Order::Tree, (512, 512));
+    prove(Kind::AllGather, Algorithm::HalvingDoubling, Order::Any, (512, 512));
+    prove(Kind::ReduceScatter, Algorithm::HalvingDoubling, Order::Any, (128, 128));
+    prove(Kind::AllToAll, Algorithm::Pairwise, Order::Any, (512, 512));
+    prove(Kind::AllToAll, Algorithm::Bruck, Order::Any, (128, 128));
+    let direct = Algorithm::Hierarchical(Inner::Direct, Outer::Direct);
+    for kind in [Kind::AllReduce, Kind::ReduceScatter, Kind::AllGather, Kind::AllToAll] {
+        prove(kind, direct, Order::Any, (512, 8));
+    }
+}

@@ -1,0 +1,117 @@
+//! Host memory that GPUs reach.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use super::driver::call;
+use super::{Context, CudaError};
+use crate::Region;
+
+/// Reachable in all contexts, mapped for devices.
+const FLAGS: u32 = 1 | 2;
+
+/// Pinned host memory of this process.
+#[derive(Debug)]
+pub struct PinnedMemory {
+    context: Context,
+    at: *mut c_void,
+    device_at: u64,
+    len_bytes: usize,
+}
+
+// SAFETY: plain memory, reached through raw pointers; who uses it when is its users' business.
+unsafe impl Send for PinnedMemory {}
+// SAFETY: as above.
+unsafe impl Sync for PinnedMemory {}
+
+impl PinnedMemory {
+    /// Allocates zeros.
+    ///
+    /// # Errors
+    /// [`CudaError::OutOfMemory`], and the driver's.
+    pub fn allocate(context: &Context, len_bytes: usize) -> Result<PinnedMemory, CudaError> {
+        let len_bytes = len_bytes.max(1);
+        let mut at = std::ptr::null_mut();
+        context
+            // SAFETY: the driver is loaded, the context current, and the pointer valid.
+            .scope(|| unsafe { call!(cuMemHostAlloc(&raw mut at, len_bytes, FLAGS)) })
+            .map_err(|error: CudaError| error.allocating("pinned memory", len_bytes, None))?;
+        let mut memory = PinnedMemory { context: context.clone(), at, device_at: 0, len_bytes };
+        memory.device_at = device_address(context, at)?;
+        // SAFETY: just allocated, of this length, and nobody else knows it.
+        unsafe { at.cast::<u8>().write_bytes(0, len_bytes) };
+        Ok(memory)
+    }
+
+    /// Where the host finds it. Valid until this is dropped.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.at.cast()
+    }
+
+    /// Where GPUs find it.
+    pub fn device_ptr(&self) -> *mut u8 {
+        self.device_at as *mut u8
+    }
+
+    /// Its length in bytes.
+    pub fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+}
+
+impl Drop for PinnedMemory {
+    fn drop(&mut self) {
+        // SAFETY: allocated by this object, freed once.
+        self.context.give_back(|| unsafe { call!(cuMemFreeHost(self.at)) });
+    }
+}
+
+/// A host region that GPUs reach besides.
+#[derive(Debug)]
+pub struct RegisteredRegion {
+    context: Context,
+    region: Arc<Region>,
+    device_at: u64,
+}
+
+impl RegisteredRegion {
+    /// Registers the whole region, which reserves all of its pages.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn register(context: &Context, region: Arc<Region>) -> Result<RegisteredRegion, CudaError> {
+        let (at, len_bytes) = (region.as_ptr().cast(), region.len_bytes());
+        context
+            // SAFETY: the driver is loaded and the context current; the region is mapped, and kept so.
+            .scope(|| unsafe { call!(cuMemHostRegister_v2(at, len_bytes, FLAGS)) })
+            .map_err(|error: CudaError| error.allocating("pinned memory", len_bytes, None))?;
+        let mut registered = RegisteredRegion { context: context.clone(), region, device_at: 0 };
+        registered.device_at = device_address(context, at)?;
+        Ok(registered)
+    }
+
+    /// The region.
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// Where GPUs find its start.
+    pub fn device_ptr(&self) -> *mut u8 {
+        self.device_at as *mut u8
+    }
+}
+
+impl Drop for RegisteredRegion {
+    fn drop(&mut self) {
+        let at = self.region.as_ptr().cast();
+        // SAFETY: registered by this object, and given back once, before the region goes.
+        self.context.give_back(|| unsafe { call!(cuMemHostUnregister(at)) });
+    }
+}
+
+fn device_address(context: &Context, at: *mut c_void) -> Result<u64, CudaError> {
+    let mut device_at = 0;
+    // SAFETY: the driver is loaded, the context current, and the memory mapped for devices.
+    context.scope(|| unsafe { call!(cuMemHostGetDevicePointer_v2(&raw mut device_at, at, 0)) })?;
+    Ok(device_at)
+}

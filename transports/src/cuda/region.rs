@@ -1,0 +1,260 @@
+//! Device memory that other processes can map: made by the virtual-memory API, handed out as a file descriptor.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use super::driver::call;
+use super::sys::{self, CUdevice_attribute};
+use super::{Context, CudaError, Device};
+
+/// Memory of a GPU that other ranks can map.
+///
+/// As with a [`Region`](crate::Region), others write to it at any time, and there is only its address.
+#[derive(Debug)]
+pub struct DeviceRegion {
+    // In the order in which they have to go.
+    mapping: Mapping,
+    physical: Physical,
+    len_bytes: usize,
+    context: Context,
+    /// Made here, not received.
+    own: bool,
+}
+
+const POSIX: sys::CUmemAllocationHandleType =
+    sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+
+impl DeviceRegion {
+    /// Makes a region of zeros, of at least this length: the driver has a granularity of 2 MiB.
+    ///
+    /// # Errors
+    /// [`CudaError::OutOfMemory`], [`CudaError::NotSupported`], and the driver's.
+    pub fn create(context: &Context, len_bytes: usize) -> Result<DeviceRegion, CudaError> {
+        context.scope(|| {
+            let properties = properties(context.device())?;
+            let len_bytes = len_bytes.max(1).next_multiple_of(granularity(&properties)?);
+            let physical = Physical::create(context, len_bytes, &properties)?;
+            let region = DeviceRegion::map(context, physical, len_bytes, true)?;
+            fill_with_zeros(region.mapping.at, len_bytes)?;
+            Ok(region)
+        })
+    }
+
+    /// Maps what another process exported.
+    pub(crate) fn receive(
+        context: &Context,
+        file: OwnedFd,
+        len_bytes: usize,
+    ) -> Result<DeviceRegion, CudaError> {
+        context.scope(|| {
+            let physical = Physical::import(context, &file)?;
+            DeviceRegion::map(context, physical, len_bytes, false)
+        })
+    }
+
+    fn map(
+        context: &Context,
+        physical: Physical,
+        len_bytes: usize,
+        own: bool,
+    ) -> Result<DeviceRegion, CudaError> {
+        let reservation = Reservation::take(context, len_bytes)?;
+        let mapping = Mapping::make(reservation, &physical)?;
+        let region = DeviceRegion { mapping, physical, len_bytes, context: context.clone(), own };
+        region.grant(context.device())?;
+        Ok(region)
+    }
+
+    /// Lets another GPU of this process use it, under the same address.
+    ///
+    /// # Errors
+    /// [`CudaError::NoPeerAccess`], and the driver's.
+    pub fn allow(&self, device: Device) -> Result<(), CudaError> {
+        if device.raw == self.context.device().raw {
+            return Ok(());
+        }
+        device.check_reach(self.context.device().uuid()?)?;
+        self.context.scope(|| self.grant(device))
+    }
+
+    fn grant(&self, device: Device) -> Result<(), CudaError> {
+        let access = sys::CUmemAccessDesc {
+            location: location(device),
+            flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        };
+        // SAFETY: a mapping of this length, and one description.
+        unsafe { call!(cuMemSetAccess(self.mapping.at, self.len_bytes, &raw const access, 1)) }
+    }
+
+    /// A descriptor of the memory, for another process.
+    pub(crate) fn export(&self) -> Result<OwnedFd, CudaError> {
+        let mut file = -1;
+        // SAFETY: a handle of this object; for this type of handle the pointer is to an integer.
+        self.context.scope(|| unsafe {
+            let handle = self.physical.handle;
+            call!(cuMemExportToShareableHandle((&raw mut file).cast(), handle, POSIX, 0))
+        })?;
+        // SAFETY: the driver has just made it for this process, and nobody else has it.
+        Ok(unsafe { OwnedFd::from_raw_fd(file) })
+    }
+
+    /// Its address, for GPUs to follow and not for the host. Valid until this is dropped.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.mapping.at as *mut u8
+    }
+
+    /// Its length in bytes.
+    pub fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+
+    /// Whether this rank made it.
+    pub fn is_own(&self) -> bool {
+        self.own
+    }
+
+    /// The context that it is mapped for.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+}
+
+/// In a stream of its own: the default stream would be ordered with what others capture. The region's context is current.
+fn fill_with_zeros(at: u64, len_bytes: usize) -> Result<(), CudaError> {
+    const NON_BLOCKING: u32 = 1;
+    let mut stream = std::ptr::null_mut();
+    // SAFETY: the driver is loaded, the context current, and the pointer valid.
+    unsafe { call!(cuStreamCreate(&raw mut stream, NON_BLOCKING)) }?;
+    // SAFETY: memory of this length that is mapped for the context's device; the stream is the one just made.
+    let filled = unsafe { call!(cuMemsetD8Async(at, 0, len_bytes, stream)) }
+        // SAFETY: as above.
+        .and_then(|()| unsafe { call!(cuStreamSynchronize(stream)) });
+    // SAFETY: made above, given back once.
+    let ended = unsafe { call!(cuStreamDestroy_v2(stream)) };
+    filled.and(ended)
+}
+
+fn location(device: Device) -> sys::CUmemLocation {
+    let type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+    sys::CUmemLocation { type_, id: device.raw }
+}
+
+fn properties(device: Device) -> Result<sys::CUmemAllocationProp, CudaError> {
+    use CUdevice_attribute::*;
+    device.require(
+        CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED,
+        "virtual memory management",
+    )?;
+    device.require(
+        CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+        "sharing memory as file descriptors",
+    )?;
+    let rdma = device.attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)? != 0;
+    Ok(sys::CUmemAllocationProp {
+        type_: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+        requestedHandleTypes: POSIX,
+        location: location(device),
+        win32HandleMetaData: std::ptr::null_mut(),
+        allocFlags: sys::CUmemAllocationProp_st__bindgen_ty_1 {
+            compressionType: 0,
+            gpuDirectRDMACapable: rdma.into(),
+            usage: 0,
+            reserved: [0; 4],
+        },
+    })
+}
+
+fn granularity(properties: &sys::CUmemAllocationProp) -> Result<usize, CudaError> {
+    let recommended = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED;
+    let mut bytes = 0;
+    // SAFETY: the driver is loaded, and the pointers valid.
+    unsafe { call!(cuMemGetAllocationGranularity(&raw mut bytes, properties, recommended)) }?;
+    Ok(bytes.max(1))
+}
+
+/// A handle of physical memory.
+#[derive(Debug)]
+struct Physical {
+    handle: sys::CUmemGenericAllocationHandle,
+    context: Context,
+}
+
+impl Physical {
+    fn create(
+        context: &Context,
+        len_bytes: usize,
+        properties: &sys::CUmemAllocationProp,
+    ) -> Result<Physical, CudaError> {
+        let mut handle = 0;
+        // SAFETY: the driver is loaded, and the pointers valid.
+        unsafe { call!(cuMemCreate(&raw mut handle, len_bytes, properties, 0)) }.map_err(
+            |error| error.allocating("GPU memory", len_bytes, context.free_bytes().ok()),
+        )?;
+        Ok(Physical { handle, context: context.clone() })
+    }
+
+    fn import(context: &Context, file: &OwnedFd) -> Result<Physical, CudaError> {
+        let mut handle = 0;
+        // The driver takes the descriptor's number in the place of a pointer, and keeps a copy.
+        let number = file.as_raw_fd() as usize as *mut std::ffi::c_void;
+        // SAFETY: the driver is loaded, the pointer valid, and the descriptor open.
+        unsafe { call!(cuMemImportFromShareableHandle(&raw mut handle, number, POSIX)) }?;
+        Ok(Physical { handle, context: context.clone() })
+    }
+}
+
+impl Drop for Physical {
+    fn drop(&mut self) {
+        // SAFETY: a handle of this object's, released once.
+        self.context.give_back(|| unsafe { call!(cuMemRelease(self.handle)) });
+    }
+}
+
+/// A range of addresses.
+#[derive(Debug)]
+struct Reservation {
+    at: u64,
+    len_bytes: usize,
+    context: Context,
+}
+
+impl Reservation {
+    fn take(context: &Context, len_bytes: usize) -> Result<Reservation, CudaError> {
+        let mut at = 0;
+        // SAFETY: the driver is loaded, and the pointer valid.
+        unsafe { call!(cuMemAddressReserve(&raw mut at, len_bytes, 0, 0, 0)) }
+            .map_err(|error| error.allocating("GPU address space", len_bytes, None))?;
+        Ok(Reservation { at, len_bytes, context: context.clone() })
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        // SAFETY: taken by this object, with nothing mapped there any more, and given back once.
+        self.context.give_back(|| unsafe { call!(cuMemAddressFree(self.at, self.len_bytes)) });
+    }
+}
+
+/// Physical memory, mapped over a whole reservation.
+#[derive(Debug)]
+struct Mapping {
+    at: u64,
+    reservation: Reservation,
+}
+
+impl Mapping {
+    fn make(reservation: Reservation, physical: &Physical) -> Result<Mapping, CudaError> {
+        let (at, len_bytes) = (reservation.at, reservation.len_bytes);
+        // SAFETY: the reservation is this long and empty, and so is the memory.
+        unsafe { call!(cuMemMap(at, len_bytes, 0, physical.handle, 0)) }
+            .map_err(|error| error.allocating("GPU page tables", len_bytes, None))?;
+        Ok(Mapping { at, reservation })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        let Reservation { len_bytes, ref context, .. } = self.reservation;
+        // SAFETY: mapped by this object. Its users know that the address is good only as long as it is.
+        context.give_back(|| unsafe { call!(cuMemUnmap(self.at, len_bytes)) });
+    }
+}
