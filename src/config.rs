@@ -6,6 +6,8 @@ use crate::custom::CustomSchedule;
 use crate::device::last_level_cache_bytes;
 use crate::error::Error;
 use crate::topology::Placement;
+use crate::tune::{Table, TableError};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,6 +42,8 @@ pub struct Config {
     /// Bytes of the last-level cache: calls over more memory than this write their outputs around it. `OXCCL_CACHE_BYTES`; default: what
     /// the machine says.
     pub cache_bytes: Option<usize>,
+    /// What `oxccl tune` has measured: the tuner picks by it. `OXCCL_TUNING`, the file; default: none, the tuner picks by thresholds.
+    pub tuning: Option<Arc<Table>>,
 }
 
 /// A choice that the tuner must make; `None` leaves it free.
@@ -67,6 +71,7 @@ impl Default for Config {
             ll_slot_bytes: 4 << 10,
             spins: None,
             cache_bytes: None,
+            tuning: None,
         }
     }
 }
@@ -114,6 +119,7 @@ impl Config {
         number("OXCCL_LL_SLOT_BYTES", &mut config.ll_slot_bytes)?;
         config.cache_bytes = read(&lookup, "OXCCL_CACHE_BYTES", "a number", |t| t.parse().ok())?;
         config.spins = read(&lookup, "OXCCL_SPINS", "a number", |t| t.parse().ok())?;
+        config.tuning = lookup("OXCCL_TUNING").map(|file| read_table(&file)).transpose()?;
         config.check()?;
         Ok(config)
     }
@@ -157,6 +163,11 @@ impl Config {
     }
 }
 
+fn read_table(file: &str) -> Result<Arc<Table>, Error> {
+    let wrong = |e: TableError| Error::Config { variable: "OXCCL_TUNING", detail: e.to_string() };
+    Table::read(Path::new(file)).map(Arc::new).map_err(wrong)
+}
+
 /// A variable's value, or an error that says what it should be.
 fn read<T>(
     lookup: &impl Fn(&str) -> Option<String>,
@@ -181,6 +192,9 @@ mod tests {
         assert!(error.unwrap_err().to_string().starts_with("OXCCL_TIMEOUT: \"soon\""));
         let error = Config::from_lookup(|name| (name == "OXCCL_SLOT_BYTES").then(|| "100".into()));
         assert!(error.unwrap_err().to_string().contains("slot_bytes"));
+        let error =
+            Config::from_lookup(|name| (name == "OXCCL_TUNING").then(|| "none.toml".into()));
+        assert!(error.unwrap_err().to_string().starts_with("OXCCL_TUNING: none.toml: No such"));
     }
 
     #[test]

@@ -25,7 +25,7 @@ inline namespace OXCCL_ISA {
 // What the threads of a block share.
 struct Workspace {
   Fault fault;
-  View views[2 * MAX_OPERANDS];  // of an instruction, and behind them of a piece of it
+  View views[MAX_OPERANDS];
 };
 
 struct Tables {
@@ -117,13 +117,17 @@ OXCCL_NOINLINE bool run_reduce_copy(Machine& machine, const Reducer& reducer,
   const bool finish = instruction.flags & INSTRUCTION_FINISH;
   const Scaling scaling = {machine.launch.scale_bits, machine.launch.ranks,
                            scale == SCALE_PREMULTIPLY, scale == SCALE_AVERAGE && finish};
-  const Move move = {views, instruction.sources, instruction.destinations, len_bytes, scaling, tree};
+  Move move = {views, instruction.sources, instruction.destinations, len_bytes, scaling, tree};
   if (operands[0].space == SPACE_TOKENS && carries_tokens()) system_fence();
-  if (const Operand* memory = bucket_operand(machine.launch, operands, count)) {
-    if (!move_pieces(machine, reducer, operands, move, memory->offset_bytes + round_start, views + MAX_OPERANDS))
-      return false;
-  } else {
+  const Operand* memory = bucket_operand(machine.launch, operands, count);
+  Walk walk(machine.launch, memory ? memory->offset_bytes + round_start : 0, len_bytes);
+#pragma unroll 1
+  for (;;) {
+    if (OXCCL_UNLIKELY(memory != nullptr) && !next_piece(machine, operands, views, walk, move))
+      break;
     reduce_copy(machine, move, reducer);
+    if (OXCCL_LIKELY(memory == nullptr)) break;
+    if (!agreed(machine)) return false;
   }
   write_headers(machine, move);
   if (move.destinations > 0 && operands[move.sources].space == SPACE_PEER_TOKENS && carries_tokens())

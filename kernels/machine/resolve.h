@@ -64,7 +64,7 @@ OXCCL_INLINE Window& window_of(const Machine& machine, const Operand& operand) {
 OXCCL_INLINE bool resolve_memory(Machine& machine, const Operand& operand, uint64_t round_start,
                                  View* view) {
   const Launch& launch = machine.launch;
-  const uint64_t offset = operand.offset_bytes + round_start;  // (replaced piece by piece in a group)
+  const uint64_t offset = operand.offset_bytes + round_start;
   uint8_t* data;
   if (operand.space == SPACE_INPUT) {
     data = const_cast<uint8_t*>(launch.input) + offset;

@@ -40,73 +40,83 @@ OXCCL_INLINE uint8_t* bucket_of(const Machine& machine, const Operand& operand, 
   return window.base + (operand.space == SPACE_WINDOW_INPUT ? tokens.input : tokens.output);
 }
 
-// A part of a tile that lies in one bucket.
-struct Piece {
+// The walk through a tile, bucket by bucket. The tile begins at `start` of the virtual buffer.
+struct Walk {
+  uint64_t start, end, at;
+  uint64_t shift;  // views of messages point so far into the tile
   uint32_t segment;
-  uint64_t in_segment, in_tile, len_bytes;
+
+  OXCCL_INLINE Walk(const Launch& launch, uint64_t position, uint64_t len_bytes)
+      : start(position), end(position + len_bytes), at(position), shift(0),
+        segment(find_segment(launch, position)) {}
 };
 
-// The view of an operand's piece. `whole` is the message's, where the operand is one.
-OXCCL_INLINE View piece_view(const Machine& machine, const Operand& operand, const View& whole,
-                             const Piece& piece) {
-  View view = whole;
-  if (is_memory(operand)) {
-    const uint64_t len_bytes = machine.launch.segments[piece.segment].len_bytes;
-    view.data = bucket_of(machine, operand, piece.segment) + operand.message * len_bytes +
-                piece.in_segment;
-  } else {
-    view.data += whole.is_ll() ? piece.in_tile * 2 : piece.in_tile;
+// Points this thread's share of the views to the piece at `walk.at`.
+OXCCL_INLINE void point_views(const Machine& machine, const Operand* operands, View* views,
+                              uint32_t count, const Walk& walk) {
+  const Segment& segment = machine.launch.segments[walk.segment];
+  const uint64_t forward = walk.at - walk.start - walk.shift;
+#pragma unroll 1
+  for (uint32_t o = lane(); o < count; o += lanes()) {
+    View& view = views[o];
+    if (is_memory(operands[o])) {
+      view.data = bucket_of(machine, operands[o], walk.segment) +
+                  operands[o].message * segment.len_bytes + (walk.at - segment.start);
+    } else {
+      view.data += view.is_ll() ? forward * 2 : forward;
+    }
   }
-  return view;
 }
 
-// Sends zeros in place of `from` to `to`, which no bucket has.
-OXCCL_INLINE void send_hole(const Move& move, uint64_t from, uint64_t to) {
-  const uint64_t first = (from + LINE_DATA_BYTES - 1) / LINE_DATA_BYTES * LINE_DATA_BYTES;
+// Sends zeros over the LL lane from `walk.at` to `to`, which no bucket has.
+OXCCL_INLINE void send_hole(const Move& move, const Walk& walk, uint64_t to) {
+  const uint64_t first = walk.at - walk.start + LINE_DATA_BYTES - 1;
+  const uint64_t last = to - walk.start;
 #pragma unroll 1
   for (uint32_t d = 0; d < move.destinations; ++d) {
     const View& view = move.destination(d);
     if (!view.is_ll()) continue;
+    uint64_t at = first / LINE_DATA_BYTES * LINE_DATA_BYTES + lane() * LINE_DATA_BYTES;
 #pragma unroll 1
-    for (uint64_t at = first + lane() * LINE_DATA_BYTES; at < to; at += lanes() * LINE_DATA_BYTES)
-      store_line(view.data + at * 2, 0, view.epoch);
+    for (; at < last; at += lanes() * LINE_DATA_BYTES)
+      store_line(view.data + (at - walk.shift) * 2, 0, view.epoch);
   }
 }
 
-// Moves a tile that begins at `position` of the virtual buffer. `tile` has the views of messages.
-template <class Reducer>
-OXCCL_INLINE bool move_pieces(Machine& machine, const Reducer& reducer, const Operand* operands,
-                              const Move& tile, uint64_t position, View* pieces) {
+// Makes `move` the next piece of its tile. False: there is none left, and views of messages are where they were.
+OXCCL_NOINLINE inline bool next_piece(const Machine& machine, const Operand* operands, View* views,
+                                      Walk& walk, Move& move) {
   const Launch& launch = machine.launch;
-  const uint64_t end = position + tile.len_bytes;
-  const uint32_t count = tile.sources + tile.destinations;
-  uint64_t at = position;
+  const uint32_t count = move.sources + move.destinations;
 #pragma unroll 1
-  for (uint32_t s = find_segment(launch, position); at < end; ++s) {
-    const uint64_t start = launch.segments[s].start;
-    const uint64_t bucket_end = start + launch.segments[s].len_bytes;
-    const uint64_t piece_end = bucket_end < end ? bucket_end : end;
-    if (at < piece_end) {
-      const Piece piece = {s, at - start, at - position, piece_end - at};
-#pragma unroll 1
-      for (uint32_t o = lane(); o < count; o += lanes())
-        pieces[o] = piece_view(machine, operands[o], tile.views[o], piece);
+  while (walk.at < walk.end) {
+    const Segment& segment = launch.segments[walk.segment];
+    const uint64_t bucket_end = segment.start + segment.len_bytes;
+    const uint64_t piece_end = bucket_end < walk.end ? bucket_end : walk.end;
+    if (walk.at < piece_end) {
+      point_views(machine, operands, views, count, walk);
       barrier();
-      Move move = tile;
-      move.views = pieces;
-      move.len_bytes = piece.len_bytes;
-      reduce_copy(machine, move, reducer);
-      if (!agreed(machine)) return false;
-      at = piece_end;
+      walk.shift = walk.at - walk.start;
+      move.len_bytes = piece_end - walk.at;
+      walk.at = piece_end;
+      return true;
     }
-    const bool last = s + 1 == launch.segments_count;
-    const uint64_t next = last ? end : launch.segments[s + 1].start;
-    const uint64_t hole_end = next < end ? next : end;
-    if (at < hole_end) send_hole(tile, at - position, hole_end - position);
-    at = hole_end > at ? hole_end : at;
-    if (last) break;
+    const bool last = walk.segment + 1 == launch.segments_count;
+    const uint64_t next = last ? walk.end : launch.segments[walk.segment + 1].start;
+    const uint64_t hole_end = next < walk.end ? next : walk.end;
+    if (walk.at < hole_end) {
+      send_hole(move, walk, hole_end);
+      walk.at = hole_end;
+    }
+    if (!last) ++walk.segment;
   }
-  return true;
+  barrier();
+#pragma unroll 1
+  for (uint32_t o = lane(); o < count; o += lanes())
+    if (!is_memory(operands[o])) views[o].data -= views[o].is_ll() ? walk.shift * 2 : walk.shift;
+  move.len_bytes = walk.end - walk.start;
+  barrier();
+  return false;
 }
 
 }  // namespace OXCCL_ISA

@@ -9,7 +9,7 @@ use crate::element::accumulates_in_itself;
 use crate::error::Error;
 use crate::schedule::{Layout, Lowering, Program, SLOTS, lower};
 use crate::topology::Placement;
-use crate::tune::{Plan, Question, plan as tune};
+use crate::tune::{Plan, Question, plan_by};
 use crate::verify::{Verified, verify};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
@@ -173,7 +173,7 @@ pub(super) fn plan(config: &Config, call: &Call, windows: bool) -> Result<Plan, 
         cache_bytes: config.last_level_cache_bytes(),
     };
     let custom = config.schedule.as_ref().map(|custom| custom.plan(&question)).transpose()?;
-    custom.flatten().map_or_else(|| tune(&question), Ok)
+    custom.flatten().map_or_else(|| plan_by(config.tuning.as_deref(), &question), Ok)
 }
 
 fn layout(call: &Call, verified: &Verified, buffers: Buffers) -> Layout {

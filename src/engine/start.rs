@@ -118,7 +118,9 @@ impl Engine {
 fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> Result<(), Error> {
     let pin = config.pin;
     let schedule = config.schedule.as_ref().map(|custom| custom.fingerprint());
-    let fields: [(&'static str, String); 9] = [
+    let tuning =
+        config.tuning.as_deref().map(|table| format!("table {:016x}", table.fingerprint()));
+    let fields: [(&'static str, String); 10] = [
         ("order", config.order.to_string()),
         ("pin", format!("{:?}, {:?}, {:?}", pin.algorithm, pin.encoding, pin.channels)),
         ("ranks_per_node", format!("{:?}", config.ranks_per_node)),
@@ -127,6 +129,7 @@ fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> R
         ("heap_bytes", config.heap_bytes.to_string()),
         ("slot_bytes", config.slot_bytes.to_string()),
         ("ll_slot_bytes", config.ll_slot_bytes.to_string()),
+        ("tuning", tuning.unwrap_or_else(|| "none".to_string())),
         ("version", env!("CARGO_PKG_VERSION").to_string()),
     ];
     let own: Vec<&str> = fields.iter().map(|(_, value)| value.as_str()).collect();

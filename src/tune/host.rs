@@ -1,4 +1,4 @@
-//! Choices for host memory, out of measured thresholds.
+//! Choices for host memory without a tuning table, out of measured thresholds.
 //!
 //! A message that fits a cache line with its header wants to be that line (LL). Middle ones want one copy into a slot that stays in
 //! cache, and no second synchronisation. From a size on, buffers that peers reach are best used in place, in one step, though that takes two
@@ -7,7 +7,7 @@
 //!
 //! Measured with 2 and 4 ranks on 2 cores (AMD EPYC, family 26), float sum.
 
-use super::Question;
+use super::{Offered, Question};
 use crate::algorithms::{Algorithm, Encoding, Entry};
 use crate::collective::Kind;
 
@@ -30,10 +30,7 @@ fn windows_min(kind: Kind, ranks: usize) -> usize {
 }
 
 /// The entry, out of those that fit, and why.
-pub(super) fn choose<'a>(
-    question: &Question,
-    offered: &[&'a Entry],
-) -> Option<(&'a Entry, String)> {
+pub(super) fn choose(question: &Question, offered: &Offered) -> Option<(&'static Entry, String)> {
     for (algorithm, encoding, reason) in wishes(question) {
         let found = offered.iter().find(|e| e.algorithm == algorithm && e.encoding == encoding);
         if let Some(entry) = found {

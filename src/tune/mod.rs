@@ -1,6 +1,13 @@
 //! The tuner: which algorithm, encoding, channels and tile a call gets. Pure: equal questions get equal answers on every rank.
 
 mod host;
+mod model;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use model::Prediction;
+pub use table::{Curve, Links, MemoryKind, Point, Table, TableError};
 
 use crate::algorithms::{self, Algorithm, Encoding, Entry};
 use crate::collective::{Collective, Kind, Order};
@@ -62,14 +69,24 @@ impl Plan {
     }
 }
 
-/// Answers a question.
+/// The entries that fit a question, in the catalogue's order.
+type Offered = [&'static Entry];
+
+/// Answers a question by thresholds, without a tuning table.
 ///
 /// # Errors
 /// [`Error::NoAlgorithm`] if nothing fits the promised order, the memory and what is pinned.
 pub fn plan(question: &Question) -> Result<Plan, Error> {
-    let offered: Vec<&Entry> =
-        algorithms::catalogue().filter(|entry| fits(entry, question)).collect();
-    let Some((entry, reason)) = host::choose(question, &offered) else {
+    plan_by(None, question)
+}
+
+/// Answers a question by a tuning table; where it cannot tell, or there is none, by thresholds.
+///
+/// # Errors
+/// As [`plan`].
+pub fn plan_by(table: Option<&Table>, question: &Question) -> Result<Plan, Error> {
+    let offered = offered(question);
+    let Some((entry, reason)) = choose(table, question, &offered) else {
         return Err(no_algorithm(question));
     };
     let slot =
@@ -83,6 +100,53 @@ pub fn plan(question: &Question) -> Result<Plan, Error> {
         stream: host::stream(question),
         reason,
     })
+}
+
+/// The entries that fit a question, in the catalogue's order.
+pub fn offered(question: &Question) -> Vec<&'static Entry> {
+    algorithms::catalogue().filter(|entry| fits(entry, question)).collect()
+}
+
+/// What a tuning table predicts for each entry that fits, the fastest first.
+///
+/// # Errors
+/// Says why the table cannot tell.
+pub fn predictions(table: &Table, question: &Question) -> Result<Vec<Prediction>, String> {
+    model::predict(table, question, &offered(question))
+}
+
+/// The entry, out of those that fit, and why.
+fn choose(
+    table: Option<&Table>,
+    question: &Question,
+    offered: &Offered,
+) -> Option<(&'static Entry, String)> {
+    let by_thresholds = || host::choose(question, offered);
+    let Some(table) = table else { return by_thresholds() };
+    match model::predict(table, question, offered) {
+        Ok(predictions) => {
+            let fastest = predictions.first()?;
+            let entry = offered.iter().find(|entry| {
+                (entry.algorithm, entry.encoding) == (fastest.algorithm, fastest.encoding)
+            })?;
+            Some((entry, measured(table, &predictions)))
+        }
+        Err(lacking) => {
+            by_thresholds().map(|(entry, reason)| (entry, format!("{lacking}; {reason}")))
+        }
+    }
+}
+
+fn measured(table: &Table, predictions: &[Prediction]) -> String {
+    let mut text = format!("measured on {}", table.date);
+    for (place, prediction) in predictions.iter().take(2).enumerate() {
+        let Prediction { algorithm, encoding, time_us } = prediction;
+        text += &match place {
+            0 => format!(": {time_us:.3} us predicted"),
+            _ => format!(", next is {algorithm}/{encoding} {time_us:.3}"),
+        };
+    }
+    text
 }
 
 fn fits(entry: &Entry, question: &Question) -> bool {

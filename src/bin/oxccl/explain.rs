@@ -1,5 +1,7 @@
 //! `oxccl explain`: prints the schedule that a call would choose, and why.
 
+mod times;
+
 use clap::Args;
 use oxccl::algorithms::{Algorithm, Encoding, find};
 use oxccl::schedule::{Buffer, Instruction, Lane, Layout, Operand, SLOTS, Schedule};
@@ -8,9 +10,10 @@ use oxccl::tune::{self, Plan, Question};
 use oxccl::verify::Verified;
 use oxccl::{Collective, Config, DataType, Kind, OpKind, Order, data_type_name};
 
-use crate::bench::{Case, Shape};
+use crate::bench::{self, Case, Shape};
 use crate::failure::Failure;
 use crate::options::{self, Size};
+use times::Times;
 
 /// Prints the schedule that a call would choose, and why.
 ///
@@ -59,41 +62,65 @@ pub(crate) struct ExplainOptions {
     /// Only this rank's instructions.
     #[arg(long)]
     rank: Option<usize>,
+    /// Starts the ranks and measures every algorithm that fits.
+    #[arg(long, conflicts_with = "in_place")]
+    measure: bool,
 }
 
 pub(crate) fn main(options: &ExplainOptions) -> Result<(), Failure> {
     options.check()?;
+    let config = Config::from_env()?;
     let case = options.case();
     let shape = case.shape(options.ranks, options.bytes.0);
-    let collective = options.collective();
-    let plan = tune::plan(&options.question(collective, shape)?)?;
-    let Some(entry) = find(options.kind, plan.algorithm, plan.encoding) else {
-        unreachable!("the tuner chooses out of the catalogue")
-    };
-    let placement = Placement::uniform(options.per_node.unwrap_or(options.ranks));
-    let schedule = entry
-        .schedule(collective, placement, options.order, SLOTS)
-        .map_err(|unavailable| Failure::Usage(unavailable.to_string()))?;
-    let verified = oxccl::verify::verify(schedule, options.order, entry.in_place)
-        .map_err(|violation| Failure::Usage(violation.to_string()))?;
-    let schedule = verified.schedule();
-    let layout = options.layout(schedule, shape);
-    println!("{}", options.call(&case, shape));
-    println!("{}", choice(&plan));
-    println!("{}", pipeline(&plan, schedule, &layout, options.data_type));
-    for rank in 0..options.ranks {
-        if options.rank.is_none_or(|only| only == rank) {
-            let traffic = Traffic::of(&verified, &layout, rank, options.data_type.len_bytes());
-            println!("\nrank {rank}: {traffic}");
-            for (step, instruction) in schedule.ranks[rank].iter().enumerate() {
-                println!("  {step:>4}  {instruction}");
-            }
-        }
+    let question = options.question(&config, options.collective(), shape);
+    let plan = tune::plan_by(config.tuning.as_deref(), &question)?;
+    let mut times = Times::predicted(config.tuning.as_deref(), &question);
+    if !options.measure {
+        return options.print(&question, &plan, &times);
     }
-    Ok(())
+    let measured = Config {
+        ranks_per_node: Some(question.placement.ranks_per_node()),
+        pin: oxccl::Pin::default(),
+        ..config.clone()
+    };
+    bench::on_ranks(Some(options.ranks), &measured, |comms| {
+        times.measure(comms, &case, options.bytes.0, &question)?;
+        if comms.rank() == 0 { options.print(&question, &plan, &times) } else { Ok(()) }
+    })
 }
 
 impl ExplainOptions {
+    fn print(&self, question: &Question, plan: &Plan, times: &Times) -> Result<(), Failure> {
+        let case = self.case();
+        let shape = case.shape(self.ranks, self.bytes.0);
+        let Some(entry) = find(self.kind, plan.algorithm, plan.encoding) else {
+            unreachable!("the tuner chooses out of the catalogue")
+        };
+        let schedule = entry
+            .schedule(question.collective, question.placement, self.order, SLOTS)
+            .map_err(|unavailable| Failure::Usage(unavailable.to_string()))?;
+        let verified = oxccl::verify::verify(schedule, self.order, entry.in_place)
+            .map_err(|violation| Failure::Usage(violation.to_string()))?;
+        let schedule = verified.schedule();
+        let layout = self.layout(schedule, shape);
+        println!("{}", self.call(&case, shape));
+        println!("{}", choice(plan));
+        println!("{}", pipeline(plan, schedule, &layout, self.data_type));
+        for line in times.lines(plan) {
+            println!("{line}");
+        }
+        for rank in 0..self.ranks {
+            if self.rank.is_none_or(|only| only == rank) {
+                let traffic = Traffic::of(&verified, &layout, rank, self.data_type.len_bytes());
+                println!("\nrank {rank}: {traffic}");
+                for (step, instruction) in schedule.ranks[rank].iter().enumerate() {
+                    println!("  {step:>4}  {instruction}");
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn check(&self) -> Result<(), Failure> {
         let last = self.ranks - 1;
         for (name, rank) in [("--root", Some(self.root)), ("--rank", self.rank)] {
@@ -109,6 +136,10 @@ impl ExplainOptions {
         }
         if self.kind.reduces() && !self.op.applies_to(self.data_type) {
             return Err(oxccl::Error::Op { op: self.op, data_type: self.data_type }.into());
+        }
+        if self.measure && (self.data_type, self.op) != (bench::DATA_TYPE, bench::OP) {
+            let text = "--measure times float and sum: leave --type and --op away";
+            return Err(Failure::Usage(text.to_owned()));
         }
         Ok(())
     }
@@ -127,14 +158,13 @@ impl ExplainOptions {
         }
     }
 
-    fn question(&self, collective: Collective, shape: Shape) -> Result<Question, Failure> {
-        let config = Config::from_env()?;
+    fn question(&self, config: &Config, collective: Collective, shape: Shape) -> Question {
         let pin = oxccl::Pin {
             algorithm: self.algorithm.or(config.pin.algorithm),
             encoding: self.encoding.or(config.pin.encoding),
             channels: self.channels.or(config.pin.channels),
         };
-        Ok(Question {
+        Question {
             collective,
             placement: Placement::uniform(self.per_node.unwrap_or(self.ranks)),
             data_type: self.data_type,
@@ -146,7 +176,7 @@ impl ExplainOptions {
             slot_bytes: config.slot_bytes,
             ll_slot_bytes: config.ll_slot_bytes,
             cache_bytes: config.last_level_cache_bytes(),
-        })
+        }
     }
 
     fn layout(&self, schedule: &Schedule, shape: Shape) -> Layout {

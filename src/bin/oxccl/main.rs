@@ -10,6 +10,7 @@ mod options;
 mod run;
 mod sim;
 mod topo;
+mod tune;
 mod verify;
 
 use std::process::ExitCode;
@@ -37,6 +38,8 @@ enum Command {
     Sim(sim::SimOptions),
     /// Prints how the devices of a topology, or of this machine, reach each other.
     Topo(topo::TopoOptions),
+    /// Measures every algorithm on this machine and writes a table, by which communicators pick.
+    Tune(tune::TuneOptions),
     /// Says what this machine has, and lacks, for each transport and device.
     Doctor,
 }
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         Command::Verify(options) => verify::main(&options),
         Command::Sim(options) => sim::main(&options),
         Command::Topo(options) => topo::main(&options),
+        Command::Tune(options) => tune::main(&options),
         Command::Doctor => doctor::main(),
     };
     match done {

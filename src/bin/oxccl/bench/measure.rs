@@ -61,7 +61,7 @@ pub(super) fn measure(
 }
 
 /// Microseconds a call, of the slowest rank.
-fn repeat(
+pub(super) fn repeat(
     control: &Communicator,
     calls: usize,
     call: &mut impl FnMut() -> Result<(), Error>,
@@ -77,7 +77,7 @@ fn repeat(
 }
 
 /// The faster of two repeats counts, so that one hiccup does not end it.
-fn calibrate(
+pub(super) fn calibrate(
     control: &Communicator,
     wanted: Duration,
     call: &mut impl FnMut() -> Result<(), Error>,
@@ -94,7 +94,8 @@ fn calibrate(
     Ok(calls)
 }
 
-fn median(sorted: &[f64]) -> f64 {
+/// The middle of sorted times, or of the two around it.
+pub(super) fn median(sorted: &[f64]) -> f64 {
     let (low, high) = ((sorted.len() - 1) / 2, sorted.len() / 2);
     (sorted[low] + sorted[high]) / 2.0
 }

@@ -7,6 +7,7 @@ mod args;
 mod buffers;
 mod case;
 mod check;
+mod compare;
 mod group;
 mod measure;
 mod output;
@@ -26,8 +27,9 @@ use crate::launch::{Job, launch};
 use crate::machine::{self, Probe};
 pub(crate) use args::BenchOptions;
 pub(crate) use case::{Case, Shape};
+pub(crate) use compare::{Comparison, DATA_TYPE, OP, Taken, Turns};
 use output::Output;
-use rank::Comms;
+pub(crate) use rank::Comms;
 pub(crate) use report::{CSV_COLUMNS, Row, csv_line, digits, rounded};
 pub(crate) use sizes::{Step, progression};
 
@@ -37,22 +39,52 @@ const RANKS: usize = 2;
 const GRACE: Duration = Duration::from_secs(10);
 
 pub(crate) fn main(options: &BenchOptions) -> Result<(), Failure> {
-    let lookup = |name: &str| std::env::var(name).ok();
-    let environment = match Environment::from_lookup(lookup, std::os::unix::process::parent_id()) {
-        Err(EnvironmentError::NoLauncher) => None,
-        other => Some(other?),
-    };
-    match environment {
+    match environment()? {
         Some(environment) => as_rank(options, &environment),
         None if options.threads => as_threads(options),
         None => as_processes(options),
     }
 }
 
-/// Starts this program once per rank.
+/// Does `work` on every rank, each a process: this one starts itself once per rank, unless a launcher has made it one of them.
+///
+/// # Errors
+/// A launcher with another number of ranks; whatever `work` fails with.
+pub(crate) fn on_ranks(
+    ranks: Option<usize>,
+    config: &Config,
+    work: impl FnOnce(&mut Comms) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let Some(environment) = environment()? else {
+        return start_ranks(ranks.unwrap_or(RANKS));
+    };
+    let Environment { local_rank, local_world, world, launcher, .. } = environment;
+    if ranks.is_some_and(|ranks| ranks != world) {
+        return Err(Failure::Usage(format!(
+            "this is for another number of ranks than the {world} of {launcher}"
+        )));
+    }
+    bind(false, local_rank, local_world)?;
+    work(&mut meet(config)?)
+}
+
+/// This rank's place, if a launcher has started it.
+pub(crate) fn environment() -> Result<Option<Environment>, Failure> {
+    let lookup = |name: &str| std::env::var(name).ok();
+    match Environment::from_lookup(lookup, std::os::unix::process::parent_id()) {
+        Err(EnvironmentError::NoLauncher) => Ok(None),
+        other => Ok(Some(other?)),
+    }
+}
+
 fn as_processes(options: &BenchOptions) -> Result<(), Failure> {
     let ranks = options.ranks.unwrap_or(RANKS);
     options.cases(ranks)?;
+    start_ranks(ranks)
+}
+
+/// Starts this program once per rank.
+fn start_ranks(ranks: usize) -> Result<(), Failure> {
     let program = std::env::current_exe().map_err(Failure::system("finding this program"))?;
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     let program = program.as_os_str();
@@ -72,8 +104,8 @@ fn as_rank(options: &BenchOptions, environment: &Environment) -> Result<(), Fail
     }
     // Before the ranks meet: the others then wait without using a core.
     let output = if rank == 0 { Some(first_output(options, world)) } else { None };
-    bind(options, local_rank, local_world)?;
-    let mut comms = meet(options)?;
+    bind(options.no_bind, local_rank, local_world)?;
+    let mut comms = meet(&options.config()?)?;
     rank::run(options, &comms, &mut output.unwrap_or_else(Output::silent))?;
     trace::write(options, &mut comms)
 }
@@ -83,13 +115,13 @@ fn as_threads(options: &BenchOptions) -> Result<(), Failure> {
     let ranks = options.ranks.unwrap_or(RANKS);
     options.cases(ranks)?;
     let mut first = Some(first_output(options, ranks));
-    let control = Communicator::local_with(ranks, &control_config(options)?)?;
+    let control = Communicator::local_with(ranks, &control_config(&options.config()?))?;
     let measured = Communicator::local_with(ranks, &options.config()?)?;
     let results: Vec<Result<(), Failure>> = std::thread::scope(|scope| {
         let start = |(control, measured): (Communicator, Communicator)| {
             let output = first.take();
             scope.spawn(move || {
-                bind(options, control.rank(), ranks)?;
+                bind(options.no_bind, control.rank(), ranks)?;
                 let mut comms = Comms { control, measured, _server: None };
                 rank::run(options, &comms, &mut output.unwrap_or_else(Output::silent))?;
                 trace::write(options, &mut comms)
@@ -110,8 +142,8 @@ fn first_output(options: &BenchOptions, ranks: usize) -> Output {
 }
 
 /// Makes both communicators of a rank that a launcher has started.
-fn meet(options: &BenchOptions) -> Result<Comms, Failure> {
-    let control = Communicator::from_env_with(&control_config(options)?)?;
+fn meet(config: &Config) -> Result<Comms, Failure> {
+    let control = Communicator::from_env_with(&control_config(config))?;
     let mut text = [0u8; 256];
     let mut server = None;
     if control.rank() == 0 {
@@ -124,18 +156,18 @@ fn meet(options: &BenchOptions) -> Result<Comms, Failure> {
     let text = String::from_utf8_lossy(&text);
     let id: UniqueId =
         text.trim_end_matches('\0').parse().map_err(oxccl_transports::EnvironmentError::from)?;
-    let measured = Communicator::connect(&id, control.rank(), control.world(), &options.config()?)?;
+    let measured = Communicator::connect(&id, control.rank(), control.world(), config)?;
     Ok(Comms { control, measured, _server: server })
 }
 
-fn control_config(options: &BenchOptions) -> Result<Config, Failure> {
-    Ok(Config { order: Order::Any, pin: Pin::default(), schedule: None, ..options.config()? })
+fn control_config(config: &Config) -> Config {
+    Config { order: Order::Any, pin: Pin::default(), schedule: None, ..config.clone() }
 }
 
 /// Keeps this rank on a core of its own, if there are enough and nobody has done it already.
-fn bind(options: &BenchOptions, local_rank: usize, local_world: usize) -> Result<(), Failure> {
+fn bind(no_bind: bool, local_rank: usize, local_world: usize) -> Result<(), Failure> {
     let cores = machine::usable_cores();
-    if options.no_bind || cores.len() < local_world {
+    if no_bind || cores.len() < local_world {
         return Ok(());
     }
     machine::pin_to(cores[local_rank]).map_err(Failure::system("pinning a rank to a core"))

@@ -18,13 +18,25 @@ use crate::failure::Failure;
 use crate::options::Target;
 
 /// A rank's two communicators.
-pub(super) struct Comms {
+pub(crate) struct Comms {
     /// For what ranks tell each other; nothing is pinned on it.
     pub(super) control: Communicator,
     /// The one that is measured.
     pub(super) measured: Communicator,
     /// Serves the measured one's ranks; dropped after it.
     pub(super) _server: Option<Server>,
+}
+
+impl Comms {
+    /// This rank.
+    pub(crate) fn rank(&self) -> usize {
+        self.control.rank()
+    }
+
+    /// Number of ranks.
+    pub(crate) fn world(&self) -> usize {
+        self.control.world()
+    }
 }
 
 /// A rank at work.

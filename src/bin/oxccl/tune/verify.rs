@@ -1,0 +1,110 @@
+//! How good a table's picks are at sizes between its points.
+
+use oxccl::Kind;
+use oxccl::Order;
+use oxccl::algorithms::{Entry, find};
+use oxccl::tune::{Prediction, Table, predictions};
+
+use super::{Plan, memory_name, name};
+use crate::bench::{Comms, Comparison, Taken};
+use crate::failure::Failure;
+
+/// A pick is good if it takes at most so many times as long as the best entry.
+const GOOD: f64 = 1.1;
+/// Entries predicted to take more than so many times as long as the pick are not measured.
+const NEAR: f64 = 2.0;
+
+/// How many points there were, and at how many the pick was good.
+#[derive(Clone, Copy, Default)]
+struct Score {
+    points: usize,
+    good: usize,
+}
+
+/// Measures the entries near the pick at all sizes between the table's, and prints how often the pick was good.
+pub(super) fn verify(comms: &mut Comms, plan: &Plan, table: &Table) -> Result<(), Failure> {
+    let mut score = Score::default();
+    for kind in plan.kinds(table.ranks) {
+        for windows in [true, false] {
+            let one = verify_kind(comms, plan, table, kind, windows)?;
+            score.points += one.points;
+            score.good += one.good;
+        }
+    }
+    if comms.rank() == 0 {
+        let Score { points, good } = score;
+        let percent = 100.0 * good as f64 / points.max(1) as f64;
+        println!(
+            "\nthe pick was within 10 % of the best at {good} of {points} points: {percent:.1} %"
+        );
+    }
+    Ok(())
+}
+
+fn verify_kind(
+    comms: &mut Comms,
+    plan: &Plan,
+    table: &Table,
+    kind: Kind,
+    windows: bool,
+) -> Result<Score, Failure> {
+    let (ranks, prints) = (comms.world(), comms.rank() == 0);
+    let sizes = between(&plan.sizes);
+    let mut score = Score::default();
+    let Some(&largest) = sizes.last() else { return Ok(score) };
+    if prints {
+        println!("\n{kind} over {ranks} ranks, {}", memory_name(windows));
+        println!(
+            "{:>10}  {:<36}  {:>10}  {:>10}  {:>6}  best",
+            "bytes", "pick", "predicted", "measured", "ratio"
+        );
+    }
+    let mut comparison = Comparison::new(comms, (kind, 0), largest, !windows, Order::Any)?;
+    for size in sizes {
+        let question = plan.question(kind, ranks, size, windows);
+        let predicted = predictions(table, &question).map_err(Failure::Usage)?;
+        let near: Vec<&Prediction> =
+            predicted.iter().take_while(|one| one.time_us <= NEAR * predicted[0].time_us).collect();
+        let entries: Vec<&Entry> =
+            near.iter().filter_map(|one| find(kind, one.algorithm, one.encoding)).collect();
+        let times = comparison.times(size, &entries, &plan.turns)?;
+        let times_us: Vec<f64> = times.iter().map(Taken::median_us).collect();
+        let best =
+            (0..near.len()).min_by(|a, b| times_us[*a].total_cmp(&times_us[*b])).unwrap_or(0);
+        let ratio = times_us[0] / times_us[best];
+        score.points += 1;
+        score.good += usize::from(ratio <= GOOD);
+        if prints {
+            println!(
+                "{:>10}  {:<36}  {:>10.3}  {:>10.3}  {ratio:>6.3}  {}{}",
+                question.total_bytes,
+                name(near[0].algorithm, near[0].encoding),
+                near[0].time_us,
+                times_us[0],
+                name(near[best].algorithm, near[best].encoding),
+                if ratio <= GOOD { "" } else { "  <-" },
+            );
+        }
+    }
+    Ok(score)
+}
+
+/// The geometric mean of each size and the next, in whole 32-byte steps once they are larger than one.
+fn between(sizes: &[usize]) -> Vec<usize> {
+    let mean = |pair: &[usize]| {
+        let mean = (pair[0] as f64 * pair[1] as f64).sqrt() as usize;
+        if mean > 32 { mean / 32 * 32 } else { mean / 8 * 8 }
+    };
+    sizes.windows(2).map(mean).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::between;
+
+    #[test]
+    fn sizes_lie_between() {
+        assert_eq!(between(&[8, 32, 128, 512]), [16, 64, 256]);
+        assert_eq!(between(&[1 << 20, 4 << 20]), [2 << 20]);
+    }
+}

@@ -1,0 +1,167 @@
+//! Tables and the picks that come out of them.
+
+use super::*;
+use crate::config::Pin;
+use crate::tune::table::{Curve, Links, MemoryKind, Point};
+
+const TEXT: &str = r#"
+machine = "a machine"
+date = "2026-11-21"
+ranks = 2
+ranks_per_node = 2
+type = "float"
+op = "sum"
+
+[links]
+core_to_core_ns = 50.0
+copy_gbps = 12.5
+
+[[curve]]
+kind = "all_reduce"
+memory = "windows"
+algorithm = "one_shot"
+encoding = "slots"
+points = [[8, 1.0], [1000, 2.0], [100000, 900.0]] # a comment
+
+[[curve]]
+kind = "all_reduce"
+memory = "windows"
+algorithm = "two_shot_push"
+encoding = "windows"
+points = [[8, 2.0], [1000, 2.5], [100000, 10], [1000000, 100.0]]
+"#;
+
+fn question(bytes: usize) -> Question {
+    Question {
+        collective: Collective::new(Kind::AllReduce, 2),
+        total_bytes: bytes,
+        placement: Placement::one_node(2),
+        data_type: DataType::F32,
+        order: Order::Any,
+        in_place: false,
+        windows: true,
+        pin: Pin::default(),
+        slot_bytes: 64 << 10,
+        ll_slot_bytes: 4 << 10,
+        cache_bytes: 1 << 25,
+    }
+}
+
+fn pick(question: &Question) -> (Algorithm, Encoding, String) {
+    let table = Table::parse(TEXT).unwrap();
+    let plan = plan_by(Some(&table), question).unwrap();
+    (plan.algorithm, plan.encoding, plan.reason)
+}
+
+#[test]
+fn a_table_comes_back_from_its_text() {
+    let table = Table::parse(TEXT).unwrap();
+    let links = Links { core_to_core_ns: Some(50.0), copy_gbps: 12.5 };
+    assert_eq!(table.links, Some(links));
+    assert_eq!(table.curves[1].points[2], Point { bytes: 100_000, time_us: 10.0 });
+    let again = Table::parse(&table.to_text()).unwrap();
+    assert_eq!(again, table);
+    assert_eq!(again.fingerprint(), table.fingerprint());
+    let mut other = table.clone();
+    other.curves[0].points[0].time_us += 1e-9;
+    assert_ne!(other.fingerprint(), table.fingerprint());
+}
+
+#[test]
+fn the_whole_catalogue_can_be_written_down() {
+    let curve = |entry: &Entry| Curve {
+        kind: entry.kind,
+        memory: MemoryKind::Private,
+        algorithm: entry.algorithm,
+        encoding: entry.encoding,
+        points: vec![Point { bytes: 8, time_us: 0.125 }],
+    };
+    let curves = algorithms::catalogue().map(curve).collect();
+    let table = Table { curves, ..Table::parse(TEXT).unwrap() };
+    assert_eq!(Table::parse(&table.to_text()).unwrap(), table);
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    for (from, to, says) in [
+        ("ranks = 2\n", "ranks = 2\nrank = 2\n", "unknown field `rank`"),
+        ("ranks = 2\n", "", "missing field `ranks`"),
+        ("ranks = 2\n", "ranks = 0\n", "ranks and ranks_per_node must be above 0"),
+        ("copy_gbps = 12.5", "copy_gbps = \"fast\"", "copy_gbps"),
+        ("\"one_shot\"", "\"two_shots\"", "no algorithm; there are ring"),
+        ("\"one_shot\"", "\"bruck\"", "curve 1 (all_reduce bruck/slots): algorithm"),
+        ("\"all_reduce\"", "\"all_reduc\"", "no collective"),
+        ("memory = \"windows\"", "memory = \"shared\"", "unknown variant `shared`"),
+        ("[[8, 1.0], [1000,", "[[8, 1.0], [8,", "curve 1 (all_reduce one_shot/slots): points: b"),
+        ("[[8, 1.0]", "[[8, 0.0]", "0 us for 8 bytes"),
+        ("[[8, 1.0]", "[[8, nan]", "NaN us for 8 bytes"),
+        ("two_shot_push\"\nencoding = \"windows", "one_shot\"\nencoding = \"slots", "twice"),
+    ] {
+        assert!(TEXT.contains(from), "{from}");
+        let error = Table::parse(&TEXT.replacen(from, to, 1)).unwrap_err();
+        assert!(error.contains(says), "{says:?} is not in {error}");
+    }
+    let error = Table::read("no/such/table.toml".as_ref()).unwrap_err().to_string();
+    assert!(error.starts_with("no/such/table.toml: No such file"), "{error}");
+    assert!(error.contains("`oxccl tune`"), "{error}");
+}
+
+#[test]
+fn the_fastest_is_picked_and_the_next_one_named() {
+    let (algorithm, _, reason) = pick(&question(8));
+    assert_eq!(algorithm, Algorithm::OneShot);
+    assert!(reason.contains("1.000 us predicted"), "{reason}");
+    assert!(reason.contains("two_shot_push/windows 2.000"), "{reason}");
+    let (algorithm, encoding, _) = pick(&question(50_000));
+    assert_eq!((algorithm, encoding), (Algorithm::TwoShotPush, Encoding::Windows));
+}
+
+#[test]
+fn one_that_was_given_up_is_not_picked_beyond() {
+    let mut pinned = question(500_000);
+    assert_eq!(pick(&pinned).0, Algorithm::TwoShotPush);
+    pinned.pin.algorithm = Some(Algorithm::OneShot);
+    let (algorithm, _, reason) = pick(&pinned);
+    assert_eq!(algorithm, Algorithm::OneShot);
+    assert!(reason.starts_with("the tuning table has no such all_reduce"), "{reason}");
+}
+
+#[test]
+fn what_is_pinned_wins() {
+    let mut pinned = question(8);
+    pinned.pin.algorithm = Some(Algorithm::TwoShotPush);
+    assert_eq!(pick(&pinned).0, Algorithm::TwoShotPush);
+    pinned.pin = Pin { encoding: Some(Encoding::Ll), ..Pin::default() };
+    let (_, encoding, reason) = pick(&pinned);
+    assert_eq!(encoding, Encoding::Ll, "not in the table, yet pinned");
+    assert!(reason.contains("the tuning table has no such all_reduce"), "{reason}");
+}
+
+#[test]
+fn without_points_the_thresholds_decide() {
+    let table = Table::parse(TEXT).unwrap();
+    let private = Question { windows: false, ..question(50_000) };
+    let others = Question {
+        collective: Collective::new(Kind::AllReduce, 4),
+        placement: Placement::one_node(4),
+        ..question(50_000)
+    };
+    for (question, says) in [(private, "no such all_reduce"), (others, "is for 2 ranks")] {
+        let (with, without) = (plan_by(Some(&table), &question).unwrap(), plan(&question).unwrap());
+        assert_eq!((with.algorithm, with.encoding), (without.algorithm, without.encoding));
+        assert!(with.reason.contains(says), "{}", with.reason);
+        assert!(with.reason.ends_with(&without.reason), "{}", with.reason);
+        assert!(predictions(&table, &question).unwrap_err().contains(says));
+    }
+}
+
+#[test]
+fn equal_tables_give_equal_picks() {
+    let table = Table::parse(TEXT).unwrap();
+    let again = Table::parse(&table.to_text()).unwrap();
+    for bytes in (0..2_000_000).step_by(997) {
+        let question = question(bytes);
+        let (one, other) = (plan_by(Some(&table), &question), plan_by(Some(&again), &question));
+        assert_eq!(one.unwrap(), other.unwrap());
+    }
+}
