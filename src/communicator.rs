@@ -12,6 +12,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::gate::Gate;
 use crate::tune::Plan;
+use oxccl_kernels::TracedStep;
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::sync::Arc;
 use std::time::Duration;
@@ -130,6 +131,16 @@ impl Communicator {
     /// Changes how long a call may wait for other ranks.
     pub fn set_timeout(&mut self, timeout: Duration) -> Result<(), Error> {
         self.idle_mut().reconfigure(|config| config.timeout = timeout)
+    }
+
+    /// Keeps the time of every step of this rank's calls from here on, or no longer. Calls then run in a slower build of the executor.
+    pub fn set_trace(&mut self, on: bool) {
+        self.idle_mut().set_trace(on);
+    }
+
+    /// The steps of all calls since [`set_trace`](Communicator::set_trace) or the last time they were taken.
+    pub fn take_trace(&mut self) -> Vec<TracedStep> {
+        self.idle_mut().take_trace()
     }
 
     /// The algorithm that a call of this kind would use, and why. `count` is in elements of `T`: the whole buffer for all-reduce,

@@ -34,6 +34,7 @@ mod error;
 mod gate;
 mod group;
 pub mod schedule;
+pub mod simulate;
 mod stream;
 pub mod topology;
 pub mod tune;
@@ -55,6 +56,7 @@ pub use element::{
 };
 pub use error::Error;
 pub use group::Group;
+pub use oxccl_kernels::TracedStep;
 pub use oxccl_transports::{Cause, UniqueId};
 pub use stream::{OnStream, Stream};
 pub use work::Work;

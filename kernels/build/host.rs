@@ -10,7 +10,7 @@ const TYPES: [&str; 12] =
     ["I8", "U8", "I32", "U32", "I64", "U64", "F16", "BF16", "F32", "F64", "F8E4M3", "F8E5M2"];
 
 /// Sources that know no type.
-const COMMON: [&str; 3] = ["host.cpp", "copy_host.cpp", "ll_host.cpp"];
+const COMMON: [&str; 4] = ["host.cpp", "trace_host.cpp", "copy_host.cpp", "ll_host.cpp"];
 
 /// Instruction sets of an architecture with the flags that select them; src/host.rs detects the same.
 fn instruction_sets(arch: &str) -> Option<&'static [(&'static str, &'static [&'static str])]> {

@@ -18,6 +18,7 @@
 #include "segments_host.h"
 #include "short_host.h"
 #endif
+#include "trace_host.h"
 
 namespace oxccl {
 inline namespace OXCCL_ISA {
@@ -195,6 +196,7 @@ OXCCL_INLINE bool run_rounds(Machine& machine, const Reducer& reducer, View* vie
     for (uint32_t i = 0; i < entry.instructions; ++i) {
       const Instruction& instruction = tables.instructions[i];
       machine.step = instruction.step;
+      OXCCL_TRACED_STEP(round, instruction.step);
       if (instruction.opcode == OPCODE_WAIT) {
         if (!run_wait(machine, instruction)) return false;
       } else if (instruction.opcode == OPCODE_SIGNAL) {

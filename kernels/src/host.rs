@@ -1,6 +1,7 @@
 //! Runs programs on the calling thread.
 
 use crate::format::{DataType, Fold, Launch, MAX_OPERANDS, MAX_TREE_SOURCES, Outcome, Scale};
+use crate::trace::{self, Sink, Trace, TracedStep};
 
 /// An instruction set that the host executor was built for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -97,10 +98,16 @@ type Reduce = unsafe extern "C" fn(reduction: *const RawReduction) -> u32;
 type Convert = unsafe extern "C" fn(u32, u32, *const u8, *mut u8, usize) -> u32;
 
 macro_rules! entry_points {
-    ($($execute:ident $reduce:ident $convert:ident),+) => {
+    ($($execute:ident $reduce:ident $convert:ident $trace:ident),+) => {
         unsafe extern "C" {
             $(
                 fn $execute(launch: *const Launch, channel: u32) -> u32;
+                fn $trace(
+                    launch: *const Launch,
+                    channel: u32,
+                    sink: Sink,
+                    context: *mut core::ffi::c_void,
+                ) -> u32;
                 fn $reduce(reduction: *const RawReduction) -> u32;
                 fn $convert(
                     data_type: u32,
@@ -116,18 +123,19 @@ macro_rules! entry_points {
 
 #[cfg(target_arch = "x86_64")]
 entry_points!(
-    oxccl_execute_x86_64 oxccl_reduce_x86_64 oxccl_convert_x86_64,
-    oxccl_execute_avx2 oxccl_reduce_avx2 oxccl_convert_avx2,
-    oxccl_execute_avx512 oxccl_reduce_avx512 oxccl_convert_avx512
+    oxccl_execute_x86_64 oxccl_reduce_x86_64 oxccl_convert_x86_64 oxccl_trace_x86_64,
+    oxccl_execute_avx2 oxccl_reduce_avx2 oxccl_convert_avx2 oxccl_trace_avx2,
+    oxccl_execute_avx512 oxccl_reduce_avx512 oxccl_convert_avx512 oxccl_trace_avx512
 );
 #[cfg(target_arch = "aarch64")]
-entry_points!(oxccl_execute_aarch64 oxccl_reduce_aarch64 oxccl_convert_aarch64);
+entry_points!(oxccl_execute_aarch64 oxccl_reduce_aarch64 oxccl_convert_aarch64 oxccl_trace_aarch64);
 
 /// The machine for this processor. Small and freely copied.
 #[derive(Clone, Copy, Debug)]
 pub struct HostExecutor {
     isa: Isa,
     execute: Execute,
+    trace: Trace,
     reduce: Reduce,
     convert: Convert,
 }
@@ -145,18 +153,35 @@ impl HostExecutor {
         if !isa.is_here() {
             return None;
         }
-        let (execute, reduce, convert): (Execute, Reduce, Convert) = match isa {
+        let (execute, reduce, convert, trace): (Execute, Reduce, Convert, Trace) = match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::X86_64 => (oxccl_execute_x86_64, oxccl_reduce_x86_64, oxccl_convert_x86_64),
+            Isa::X86_64 => (
+                oxccl_execute_x86_64,
+                oxccl_reduce_x86_64,
+                oxccl_convert_x86_64,
+                oxccl_trace_x86_64,
+            ),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => (oxccl_execute_avx2, oxccl_reduce_avx2, oxccl_convert_avx2),
+            Isa::Avx2 => {
+                (oxccl_execute_avx2, oxccl_reduce_avx2, oxccl_convert_avx2, oxccl_trace_avx2)
+            }
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => (oxccl_execute_avx512, oxccl_reduce_avx512, oxccl_convert_avx512),
+            Isa::Avx512 => (
+                oxccl_execute_avx512,
+                oxccl_reduce_avx512,
+                oxccl_convert_avx512,
+                oxccl_trace_avx512,
+            ),
             #[cfg(target_arch = "aarch64")]
-            Isa::Aarch64 => (oxccl_execute_aarch64, oxccl_reduce_aarch64, oxccl_convert_aarch64),
+            Isa::Aarch64 => (
+                oxccl_execute_aarch64,
+                oxccl_reduce_aarch64,
+                oxccl_convert_aarch64,
+                oxccl_trace_aarch64,
+            ),
             _ => return None,
         };
-        Some(HostExecutor { isa, execute, reduce, convert })
+        Some(HostExecutor { isa, execute, trace, reduce, convert })
     }
 
     /// Which build this is.
@@ -175,12 +200,21 @@ impl HostExecutor {
     #[inline]
     pub unsafe fn execute(&self, launch: *const Launch, channel: u32) -> Outcome {
         // SAFETY: passed on to the caller; the function runs on this processor (`for_isa`).
-        match unsafe { (self.execute)(launch, channel) } {
-            0 => Outcome::Done,
-            1 => Outcome::Aborted,
-            2 => Outcome::Mismatch,
-            _ => Outcome::BadProgram,
-        }
+        outcome(unsafe { (self.execute)(launch, channel) })
+    }
+
+    /// As [`HostExecutor::execute`], by a build that tells when each step began and ended. Slower.
+    ///
+    /// # Safety
+    ///
+    /// As for [`HostExecutor::execute`].
+    pub unsafe fn execute_traced(
+        &self,
+        launch: *const Launch,
+        channel: u32,
+    ) -> (Outcome, Vec<TracedStep>) {
+        // SAFETY: passed on to the caller; the function runs on this processor (`for_isa`).
+        unsafe { trace::run(self.trace, launch, channel) }
     }
 
     /// Reduces `len_bytes` of each source, in the listed order, into every destination.
@@ -248,5 +282,16 @@ impl HostExecutor {
         };
         assert_eq!(done, Outcome::Done as u32, "{data_type:?} is not a small float");
         to
+    }
+}
+
+/// What an executor returns.
+#[inline]
+pub(crate) fn outcome(number: u32) -> Outcome {
+    match number {
+        0 => Outcome::Done,
+        1 => Outcome::Aborted,
+        2 => Outcome::Mismatch,
+        _ => Outcome::BadProgram,
     }
 }

@@ -8,6 +8,8 @@
 pub mod format;
 mod host;
 pub mod image;
+mod trace;
 
 pub use format::{DataType, Fold, Outcome, Scale};
 pub use host::{HostExecutor, Isa, Reduction};
+pub use trace::TracedStep;

@@ -14,7 +14,7 @@ pub(super) const ENTRIES: &[Entry] = &[
 
 /// Every rank sends its input to every other.
 fn direct(request: &Request) -> Schedule {
-    request.schedule(Chunking::Whole, Chunking::PerRank, |b| {
+    request.rotational(Chunking::Whole, Chunking::PerRank, |b| {
         let peers = request.peers(b.rank());
         for &peer in &peers {
             b.send(Operand::Input(0), request.link(peer));
@@ -28,7 +28,7 @@ fn direct(request: &Request) -> Schedule {
 
 /// Every rank fetches every other's input.
 fn direct_windows(request: &Request) -> Schedule {
-    request.schedule(Chunking::Whole, Chunking::PerRank, |b| {
+    request.rotational(Chunking::Whole, Chunking::PerRank, |b| {
         let peers = request.peers(b.rank());
         b.enter(&peers);
         b.copy(Operand::Input(0), &[Operand::Output(b.rank())]);
@@ -41,7 +41,7 @@ fn direct_windows(request: &Request) -> Schedule {
 
 /// Every rank hands on what it has got, n - 1 times.
 fn ring(request: &Request) -> Schedule {
-    request.schedule(Chunking::Whole, Chunking::PerRank, |b| {
+    request.rotational(Chunking::Whole, Chunking::PerRank, |b| {
         let (rank, n) = (b.rank(), request.ranks());
         let (next, previous) = (request.link((rank + 1) % n), request.link((rank + n - 1) % n));
         let mut writes = vec![Write::To(Operand::Output(rank))];

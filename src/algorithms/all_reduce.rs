@@ -86,7 +86,7 @@ fn two_shot_push(request: &Request) -> Schedule {
 
 /// The reduce-scatter ring, then the same ring once more to hand the results around.
 fn ring(request: &Request) -> Schedule {
-    request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
+    request.rotational(Chunking::PerRank, Chunking::PerRank, |b| {
         let (team, part) = (request.world(b.rank()), |place| place);
         let output = Write::To(Operand::Output(b.rank()));
         if team.len() == 1 {

@@ -10,7 +10,7 @@ pub(super) const ENTRIES: &[Entry] =
 /// In step k rank r tells rank r + 2^k and hears from rank r - 2^k: after ceil(log2 n) steps it has heard, directly or not, from all.
 fn dissemination(request: &Request) -> Schedule {
     let n = request.ranks();
-    request.schedule(Chunking::Whole, Chunking::Whole, |b| {
+    request.rotational(Chunking::Whole, Chunking::Whole, |b| {
         let rank = b.rank();
         let mut distance = 1;
         while distance < n {

@@ -1,5 +1,6 @@
 //! An entry of the catalogue: what it is, what it keeps, and for which ranks it exists.
 
+use super::request::Whose;
 use super::{Algorithm, Encoding, Request};
 use crate::collective::{Collective, Kind, Order};
 use crate::element::accumulates_in_itself;
@@ -105,10 +106,51 @@ impl Entry {
         order: Order,
         slots: Slots,
     ) -> Result<Schedule, Unavailable> {
+        self.built(collective, placement, order, slots, Whose::All)
+    }
+
+    /// The schedule with one rank's instructions alone: its one list is that rank's.
+    ///
+    /// # Errors
+    /// [`Unavailable`], as [`Entry::check`] says.
+    pub fn schedule_of_rank(
+        &self,
+        collective: Collective,
+        placement: Placement,
+        order: Order,
+        slots: Slots,
+        rank: usize,
+    ) -> Result<Schedule, Unavailable> {
+        self.built(collective, placement, order, slots, Whose::Rank(rank))
+    }
+
+    /// After how many ranks the instructions repeat, turned by as many ranks, where the algorithm is made so.
+    ///
+    /// # Errors
+    /// [`Unavailable`], as [`Entry::check`] says.
+    pub fn period(
+        &self,
+        collective: Collective,
+        placement: Placement,
+        order: Order,
+        slots: Slots,
+    ) -> Result<Option<usize>, Unavailable> {
+        let period = self.built(collective, placement, order, slots, Whose::Period)?.ranks.len();
+        Ok((period > 0).then_some(period))
+    }
+
+    fn built(
+        &self,
+        collective: Collective,
+        placement: Placement,
+        order: Order,
+        slots: Slots,
+        whose: Whose,
+    ) -> Result<Schedule, Unavailable> {
         debug_assert_eq!(collective.kind, self.kind);
         self.check(collective.ranks, placement, slots)?;
-        let request = Request { collective, placement, encoding: self.encoding, order, slots };
-        Ok((self.build)(&request))
+        let encoding = self.encoding;
+        Ok((self.build)(&Request { collective, placement, encoding, order, slots, whose }))
     }
 
     /// Whether it exists for so many ranks, placed so.

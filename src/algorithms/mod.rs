@@ -24,6 +24,7 @@ mod scatter;
 mod send_recv;
 mod team;
 mod tree;
+mod turn;
 
 pub use entry::{Entry, Orders, Reason, Unavailable};
 pub use name::{Algorithm, Encoding, Inner, Outer};

@@ -40,7 +40,7 @@ fn direct_windows(request: &Request) -> Schedule {
 
 /// Chunk c starts at rank c + 1 and goes around, every rank adding its own, until it ends at rank c.
 fn ring(request: &Request) -> Schedule {
-    request.schedule(Chunking::PerRank, Chunking::Whole, |b| {
+    request.rotational(Chunking::PerRank, Chunking::Whole, |b| {
         let output = [Write::To(Operand::Output(0))];
         request.world(b.rank()).reduce_scatter_ring(b, |place| place, Held::Raw, &output, true);
     })

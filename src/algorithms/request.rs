@@ -2,6 +2,7 @@
 
 use super::Encoding;
 use super::team::Team;
+use super::turn::Turn;
 use crate::collective::{Collective, Order};
 use crate::schedule::{
     Buffer, Chunking, Instruction, Link, Operand, RankBuilder, Read, Schedule, Slots, Tree,
@@ -21,6 +22,19 @@ pub struct Request {
     pub order: Order,
     /// Slots per connection.
     pub slots: Slots,
+    /// Whose instructions are wanted.
+    pub(super) whose: Whose,
+}
+
+/// Whose instructions are wanted: simulating many thousands of ranks never holds all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Whose {
+    /// Everybody's.
+    All,
+    /// This rank's alone.
+    Rank(usize),
+    /// Nobody's: only after how many ranks they repeat.
+    Period,
 }
 
 impl Request {
@@ -55,15 +69,43 @@ impl Request {
         output: Chunking,
         part: impl Fn(&mut RankBuilder),
     ) -> Schedule {
-        let tree = if self.order == Order::Tree { Tree::Aligned } else { Tree::Left };
-        let ranks: Vec<Vec<Instruction>> = (0..self.ranks())
-            .map(|rank| {
-                let mut builder = RankBuilder::new(rank, self.slots, tree);
-                part(&mut builder);
-                builder.finish()
-            })
-            .collect();
+        let ranks = match self.whose {
+            Whose::All => (0..self.ranks()).map(|rank| self.list(rank, &part)).collect(),
+            Whose::Rank(rank) => vec![self.list(rank, &part)],
+            Whose::Period => Vec::new(),
+        };
         Schedule { collective: self.collective, input, output, slots: self.slots, ranks }
+    }
+
+    /// As [`Request::schedule`], for algorithms in which all ranks do the same seen from where they stand: `part` is asked for rank 0 alone,
+    /// and rank r's instructions are those with r added to every rank and to every rank's chunk. That they are alike need not be
+    /// proven then: `part` cannot know another rank.
+    pub(super) fn rotational(
+        &self,
+        input: Chunking,
+        output: Chunking,
+        part: impl Fn(&mut RankBuilder),
+    ) -> Schedule {
+        let turned = |list: &[Instruction], rank: usize| {
+            let turn = Turn { by: rank, ranks: self.ranks(), input, output };
+            list.iter().map(|instruction| turn.instruction(instruction)).collect()
+        };
+        let ranks = match self.whose {
+            Whose::Period => vec![Vec::new()],
+            Whose::Rank(rank) => vec![turned(&self.list(0, &part), rank)],
+            Whose::All => {
+                let first = self.list(0, &part);
+                (0..self.ranks()).map(|rank| turned(&first, rank)).collect()
+            }
+        };
+        Schedule { collective: self.collective, input, output, slots: self.slots, ranks }
+    }
+
+    fn list(&self, rank: usize, part: &impl Fn(&mut RankBuilder)) -> Vec<Instruction> {
+        let tree = if self.order == Order::Tree { Tree::Aligned } else { Tree::Left };
+        let mut builder = RankBuilder::new(rank, self.slots, tree);
+        part(&mut builder);
+        builder.finish()
     }
 
     /// Every rank's contribution to a chunk, by rank: the own one from memory, the others by their next message.

@@ -1,7 +1,8 @@
 //! Runs a program's channels: the first in the calling thread, each other in a thread of its own.
 
-use oxccl_kernels::{HostExecutor, format as f};
+use oxccl_kernels::{HostExecutor, TracedStep, format as f};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 /// The threads behind channels 1 and up, started when first needed.
@@ -9,7 +10,12 @@ use std::thread::JoinHandle;
 pub(crate) struct Channels {
     executor: HostExecutor,
     helpers: Vec<Helper>,
+    /// Where steps are kept, while they are traced.
+    trace: Option<Steps>,
 }
+
+/// The steps of all channels so far.
+type Steps = Arc<Mutex<Vec<TracedStep>>>;
 
 #[derive(Debug)]
 struct Helper {
@@ -18,14 +24,27 @@ struct Helper {
     thread: Option<JoinHandle<()>>,
 }
 
-struct Job(*const f::Launch);
+struct Job(*const f::Launch, Option<Steps>);
 // SAFETY: the launch block and all it points to outlive the job: `run` waits for every helper before it returns.
 unsafe impl Send for Job {}
 
 impl Channels {
     /// No threads yet.
     pub(crate) fn new(executor: HostExecutor) -> Channels {
-        Channels { executor, helpers: Vec::new() }
+        Channels { executor, helpers: Vec::new(), trace: None }
+    }
+
+    /// Keeps the steps of calls from here on, or no longer.
+    pub(crate) fn set_trace(&mut self, on: bool) {
+        self.trace = on.then(Steps::default);
+    }
+
+    /// The steps that have been kept, of all channels.
+    pub(crate) fn take_trace(&mut self) -> Vec<TracedStep> {
+        let steps = self.trace.as_ref().map(|steps| {
+            std::mem::take(&mut *steps.lock().unwrap_or_else(PoisonError::into_inner))
+        });
+        steps.unwrap_or_default()
     }
 
     /// Runs all channels of a launch and returns the first outcome that is not [`f::Outcome::Done`].
@@ -37,17 +56,17 @@ impl Channels {
     pub(crate) unsafe fn run(&mut self, launch: &f::Launch, channels: usize) -> f::Outcome {
         if channels == 1 {
             // SAFETY: by this function's contract.
-            return unsafe { self.executor.execute(launch, 0) };
+            return unsafe { execute(&self.executor, launch, 0, self.trace.as_ref()) };
         }
         self.grow(channels - 1);
         for helper in &self.helpers[..channels - 1] {
             if let Some(jobs) = &helper.jobs {
                 // A helper ends only when its sender is dropped.
-                let _ = jobs.send(Job(launch));
+                let _ = jobs.send(Job(launch, self.trace.clone()));
             }
         }
         // SAFETY: by this function's contract.
-        let mut outcome = unsafe { self.executor.execute(launch, 0) };
+        let mut outcome = unsafe { execute(&self.executor, launch, 0, self.trace.as_ref()) };
         for helper in &self.helpers[..channels - 1] {
             let other = helper.done.recv().unwrap_or(f::Outcome::Aborted);
             if outcome == f::Outcome::Done {
@@ -67,7 +86,7 @@ impl Channels {
                 move || {
                     for job in inbox {
                         // SAFETY: `Channels::run`'s caller vouches for all channels of the launch.
-                        let outcome = unsafe { executor.execute(job.0, number) };
+                        let outcome = unsafe { execute(&executor, job.0, number, job.1.as_ref()) };
                         if outbox.send(outcome).is_err() {
                             break;
                         }
@@ -78,6 +97,28 @@ impl Channels {
             self.helpers.push(Helper { jobs: Some(jobs), done, thread: thread.ok() });
         }
     }
+}
+
+/// Runs a channel, and keeps its steps if that is wanted.
+///
+/// # Safety
+///
+/// As for `HostExecutor::execute`.
+#[inline]
+unsafe fn execute(
+    executor: &HostExecutor,
+    launch: *const f::Launch,
+    channel: u32,
+    trace: Option<&Steps>,
+) -> f::Outcome {
+    let Some(kept) = trace else {
+        // SAFETY: by this function's contract.
+        return unsafe { executor.execute(launch, channel) };
+    };
+    // SAFETY: by this function's contract.
+    let (outcome, steps) = unsafe { executor.execute_traced(launch, channel) };
+    kept.lock().unwrap_or_else(PoisonError::into_inner).extend(steps);
+    outcome
 }
 
 impl Drop for Channels {

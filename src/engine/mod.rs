@@ -93,6 +93,16 @@ impl Engine {
         Ok(())
     }
 
+    /// Keeps the steps of calls from here on, or no longer.
+    pub(crate) fn set_trace(&mut self, on: bool) {
+        self.channels.set_trace(on);
+    }
+
+    /// The steps that have been kept.
+    pub(crate) fn take_trace(&mut self) -> Vec<oxccl_kernels::TracedStep> {
+        self.channels.take_trace()
+    }
+
     /// What a call would choose.
     pub(crate) fn plan(&self, call: &Call, windows: bool) -> Result<Plan, Error> {
         prepare::plan(&self.config, call, windows)

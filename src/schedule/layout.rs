@@ -128,6 +128,15 @@ impl Layout {
         }
     }
 
+    /// The largest chunk of this buffer of any rank, in elements.
+    pub(crate) fn largest_of(&self, buffer: Buffer) -> usize {
+        let of = |rank: &RankLayout| match buffer {
+            Buffer::Input => rank.input.iter().map(|extent| extent.count).max(),
+            Buffer::Output => rank.output.iter().map(|extent| extent.count).max(),
+        };
+        self.ranks.iter().filter_map(of).max().unwrap_or(0)
+    }
+
     /// The largest chunk of any rank, in elements.
     pub fn largest(&self) -> usize {
         let extents = self.ranks.iter().flat_map(|rank| rank.input.iter().chain(&rank.output));

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use thiserror::Error;
 
 /// Cache-line granularity at which a chunk is dealt to channels.
-const PART_BYTES: usize = 64;
+pub(crate) const PART_BYTES: usize = 64;
 
 /// What lowering needs besides schedule and layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +90,7 @@ pub fn lower(
     let part = part_bytes(layout.largest() * size, lowering.channels);
     let tile = match schedule.uses_windows() {
         true => part.max(PART_BYTES),
-        false => tile_bytes(schedule, lowering.tile_bytes)?,
+        false => tile_bytes(schedule.most_segments(), lowering.tile_bytes)?,
     };
     let rounds = part.div_ceil(tile).max(1) as u64;
     let mut tables = Tables::default();
@@ -121,9 +121,12 @@ pub fn segment_bytes(lane: Lane, segments: usize, payload_bytes: usize) -> Optio
 }
 
 /// What each chunk's tile may have so that every message fits into a slot.
-fn tile_bytes(schedule: &Schedule, payload_bytes: usize) -> Result<usize, SlotTooSmall> {
+pub(crate) fn tile_bytes(
+    most_segments: [(Lane, usize); 2],
+    payload_bytes: usize,
+) -> Result<usize, SlotTooSmall> {
     let mut tile = payload_bytes;
-    for (lane, segments) in schedule.most_segments() {
+    for (lane, segments) in most_segments {
         tile = segment_bytes(lane, segments, payload_bytes)
             .ok_or(SlotTooSmall { segments, payload_bytes })?
             .min(tile);
@@ -143,7 +146,7 @@ pub(crate) fn size_bytes(data_type: f::DataType) -> usize {
 }
 
 /// Bytes of a chunk that one channel handles, but for the last, which may have fewer.
-fn part_bytes(chunk_bytes: usize, channels: usize) -> usize {
+pub(crate) fn part_bytes(chunk_bytes: usize, channels: usize) -> usize {
     if channels == 1 {
         chunk_bytes
     } else {

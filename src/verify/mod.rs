@@ -98,6 +98,11 @@ pub fn verify(schedule: Schedule, promise: Order, in_place: bool) -> Result<Veri
     Ok(Verified { schedule, promise, in_place, single_rounding, origins })
 }
 
+/// Checks what needs no execution: after this, a schedule may be indexed by its ranks and chunks without fear.
+pub(crate) fn check_structure(schedule: &Schedule) -> Result<(), Violation> {
+    structure::check(schedule, false).map(|_| ())
+}
+
 /// Whether, besides, results are rounded once; and what is moved from slot to slot.
 fn prove(
     schedule: &Schedule,

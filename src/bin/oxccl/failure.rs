@@ -12,6 +12,12 @@ pub(crate) enum Failure {
     /// The ranks could not meet.
     #[error(transparent)]
     Transport(#[from] oxccl_transports::Error),
+    /// A topology is wrong.
+    #[error(transparent)]
+    Topology(#[from] oxccl::topology::TopologyError),
+    /// A schedule cannot be simulated.
+    #[error(transparent)]
+    Simulation(#[from] oxccl::simulate::SimulationError),
     /// The launcher's variables are wrong.
     #[error(transparent)]
     Environment(#[from] oxccl_transports::EnvironmentError),
@@ -73,6 +79,7 @@ impl Failure {
         use oxccl::Error;
         match self {
             Failure::Usage(_)
+            | Failure::Topology(_)
             | Failure::File(_)
             | Failure::Custom(_)
             | Failure::Collective(

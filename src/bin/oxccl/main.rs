@@ -8,6 +8,8 @@ mod launch;
 mod machine;
 mod options;
 mod run;
+mod sim;
+mod topo;
 mod tune;
 mod verify;
 
@@ -32,6 +34,10 @@ enum Command {
     Explain(explain::ExplainOptions),
     /// Proves every schedule that there is for a collective.
     Verify(verify::VerifyOptions),
+    /// Predicts how long every algorithm takes on a topology.
+    Sim(sim::SimOptions),
+    /// Prints how the devices of a topology, or of this machine, reach each other.
+    Topo(topo::TopoOptions),
     /// Measures every algorithm on this machine and writes a table, by which communicators pick.
     Tune(tune::TuneOptions),
     /// Says what this machine has, and lacks, for each transport and device.
@@ -44,6 +50,8 @@ fn main() -> ExitCode {
         Command::Run(options) => run::main(&options),
         Command::Explain(options) => explain::main(&options),
         Command::Verify(options) => verify::main(&options),
+        Command::Sim(options) => sim::main(&options),
+        Command::Topo(options) => topo::main(&options),
         Command::Tune(options) => tune::main(&options),
         Command::Doctor => doctor::main(),
     };

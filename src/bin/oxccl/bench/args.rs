@@ -119,6 +119,9 @@ pub(crate) struct BenchOptions {
     /// Prints one JSON object a row.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Writes the steps of one more call of the largest size, for Perfetto or chrome://tracing.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<std::path::PathBuf>,
     /// Does not measure the machine before.
     #[arg(long)]
     pub(crate) no_probe: bool,
@@ -184,6 +187,10 @@ impl BenchOptions {
                     cases.extend(roots.iter().map(|&root| Case { kind, data_type, op, root }));
                 }
             }
+        }
+        if self.trace.is_some() && cases.len() > 1 {
+            let text = "--trace shows one call: name one collective, type, operation and root";
+            return Err(Failure::Usage(text.to_owned()));
         }
         match cases.is_empty() {
             true => Err(Failure::Usage("no collective fits what is pinned".to_owned())),

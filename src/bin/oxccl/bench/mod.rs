@@ -15,6 +15,7 @@ mod rank;
 mod report;
 mod sample;
 mod sizes;
+mod trace;
 
 use std::time::Duration;
 
@@ -29,6 +30,8 @@ pub(crate) use case::{Case, Shape};
 pub(crate) use compare::{Comparison, DATA_TYPE, OP, Taken, Turns};
 use output::Output;
 pub(crate) use rank::Comms;
+pub(crate) use report::{CSV_COLUMNS, Row, csv_line, digits, rounded};
+pub(crate) use sizes::{Step, progression};
 
 /// Ranks where nothing says how many.
 const RANKS: usize = 2;
@@ -102,8 +105,9 @@ fn as_rank(options: &BenchOptions, environment: &Environment) -> Result<(), Fail
     // Before the ranks meet: the others then wait without using a core.
     let output = if rank == 0 { Some(first_output(options, world)) } else { None };
     bind(options.no_bind, local_rank, local_world)?;
-    let comms = meet(&options.config()?)?;
-    rank::run(options, &comms, &mut output.unwrap_or_else(Output::silent))
+    let mut comms = meet(&options.config()?)?;
+    rank::run(options, &comms, &mut output.unwrap_or_else(Output::silent))?;
+    trace::write(options, &mut comms)
 }
 
 /// Runs all ranks as threads.
@@ -118,8 +122,9 @@ fn as_threads(options: &BenchOptions) -> Result<(), Failure> {
             let output = first.take();
             scope.spawn(move || {
                 bind(options.no_bind, control.rank(), ranks)?;
-                let comms = Comms { control, measured, _server: None };
-                rank::run(options, &comms, &mut output.unwrap_or_else(Output::silent))
+                let mut comms = Comms { control, measured, _server: None };
+                rank::run(options, &comms, &mut output.unwrap_or_else(Output::silent))?;
+                trace::write(options, &mut comms)
             })
         };
         let threads: Vec<_> = control.into_iter().zip(measured).map(start).collect();

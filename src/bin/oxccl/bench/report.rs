@@ -19,30 +19,30 @@ pub(super) enum Format {
 
 /// One measured (case, size, placement).
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Row {
-    pub(super) op: &'static str,
+pub(crate) struct Row {
+    pub(crate) op: &'static str,
     #[serde(rename = "type")]
-    pub(super) data_type: &'static str,
-    pub(super) redop: &'static str,
-    pub(super) root: i64,
-    pub(super) ranks: usize,
-    pub(super) nodes: usize,
-    pub(super) bytes: usize,
-    pub(super) count: usize,
-    pub(super) algorithm: Algorithm,
-    pub(super) encoding: Encoding,
-    pub(super) channels: usize,
-    pub(super) in_place: bool,
-    pub(super) time_us: f64,
-    pub(super) min_us: f64,
-    pub(super) algbw_gbps: f64,
-    pub(super) busbw_gbps: f64,
+    pub(crate) data_type: &'static str,
+    pub(crate) redop: &'static str,
+    pub(crate) root: i64,
+    pub(crate) ranks: usize,
+    pub(crate) nodes: usize,
+    pub(crate) bytes: usize,
+    pub(crate) count: usize,
+    pub(crate) algorithm: Algorithm,
+    pub(crate) encoding: Encoding,
+    pub(crate) channels: usize,
+    pub(crate) in_place: bool,
+    pub(crate) time_us: f64,
+    pub(crate) min_us: f64,
+    pub(crate) algbw_gbps: f64,
+    pub(crate) busbw_gbps: f64,
     /// Wrong elements on all ranks; none if results were not checked.
-    pub(super) wrong: Option<u64>,
+    pub(crate) wrong: Option<u64>,
     /// Launches a call.
-    pub(super) launches: u64,
+    pub(crate) launches: u64,
     /// Calls in a timed loop.
-    pub(super) calls: usize,
+    pub(crate) calls: usize,
 }
 
 impl Row {
@@ -60,7 +60,7 @@ impl Row {
 }
 
 /// Six decimals: more are noise.
-pub(super) fn rounded(value: f64) -> f64 {
+pub(crate) fn rounded(value: f64) -> f64 {
     (value * 1e6).round() / 1e6
 }
 
@@ -107,7 +107,7 @@ impl Format {
     }
 }
 
-const CSV_COLUMNS: [&str; 19] = [
+pub(crate) const CSV_COLUMNS: [&str; 19] = [
     "op",
     "type",
     "redop",
@@ -129,7 +129,8 @@ const CSV_COLUMNS: [&str; 19] = [
     "calls",
 ];
 
-fn csv_line(row: &Row) -> String {
+/// The values of [`CSV_COLUMNS`].
+pub(crate) fn csv_line(row: &Row) -> String {
     [
         row.op.to_string(),
         row.data_type.to_string(),
@@ -179,7 +180,7 @@ fn table_line(out_of_place: &Row, in_place: Option<&Row>) -> String {
 }
 
 /// As many decimals as the width allows, three at most.
-fn digits(value: f64, width: usize) -> String {
+pub(crate) fn digits(value: f64, width: usize) -> String {
     let texts = (0..=3).rev().map(|decimals| format!("{value:.decimals$}"));
     texts.into_iter().find(|text| text.len() < width).unwrap_or_else(|| format!("{value:.1e}"))
 }

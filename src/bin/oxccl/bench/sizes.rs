@@ -2,7 +2,7 @@
 
 /// How sizes grow.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Step {
+pub(crate) enum Step {
     /// By so many bytes.
     Bytes(usize),
     /// So many times.
@@ -13,7 +13,7 @@ pub(super) enum Step {
 ///
 /// # Errors
 /// Says what would make it endless or empty.
-pub(super) fn progression(min: usize, max: usize, step: Step) -> Result<Vec<usize>, String> {
+pub(crate) fn progression(min: usize, max: usize, step: Step) -> Result<Vec<usize>, String> {
     if min > max {
         return Err(format!("--minbytes is {min}, which is more than --maxbytes, {max}"));
     }

@@ -1,0 +1,244 @@
+//! Reduce-copies: loads, folds and stores, the links that they cross, and the messages that come of them.
+
+use super::bundle::{Bundle, Rounds};
+use super::compile::{Access, AccessKind, Step};
+use super::machine::{Machine, Signal, Went};
+use super::servers::{Time, from_ns, transfer};
+
+impl Machine<'_> {
+    /// A reduce-copy, if its turn has come and its messages are there.
+    pub(super) fn carry_out(
+        &mut self,
+        at: usize,
+        step: Step,
+        accesses: &[Access],
+        now: Time,
+    ) -> Went {
+        let Step::Move { first, sources, destinations, length } = step else { return Went::On };
+        let first = first as usize;
+        let split = first + sources as usize;
+        let (sources, destinations) =
+            (&accesses[first..split], &accesses[split..split + destinations as usize]);
+        let mut cause = self.processes[at].last_event;
+        for source in sources.iter().filter(|source| source.kind == AccessKind::LlSlot) {
+            let wanted = self.base(at, source.counter, false) + source.number();
+            let Some(signal) = self.raised(at, source.counter, wanted) else {
+                self.park(at, source.counter);
+                return Went::Parked;
+            };
+            if signal.arrival > self.processes[at].time {
+                self.processes[at].time = signal.arrival;
+                cause = signal.event;
+            }
+        }
+        if self.processes[at].time > now {
+            self.processes[at].last_event = cause;
+            return Went::Later(self.processes[at].time);
+        }
+        let bytes = self.len_bytes(at, length);
+        let (start, finish) = self.move_bytes(at, sources, destinations, bytes);
+        let process = &mut self.processes[at];
+        process.time = finish;
+        let event = self.record(at, start, cause, bytes.total);
+        self.announce(at, destinations, finish, event);
+        let ways = &self.compiled.ways;
+        self.processes[at].posts = destinations.iter().any(|to| {
+            matches!(to.kind, AccessKind::Send | AccessKind::SendLl) && ways[to.way as usize].posted
+        });
+        self.events += 1;
+        self.processes[at].step += 1;
+        // Asked for at `finish`, so that what it posts, or the next move, comes in its turn.
+        Went::Later(finish)
+    }
+
+    /// Loads, folds and stores; from when, until when.
+    fn move_bytes(
+        &mut self,
+        at: usize,
+        sources: &[Access],
+        destinations: &[Access],
+        bytes: Bytes,
+    ) -> (Time, Time) {
+        let compiled = self.compiled;
+        let device = self.device(at);
+        self.servers.in_second_round = self.processes[at].round == 1;
+        let start = self.processes[at].time;
+        let begun = start + from_ns(device.instruction_ns);
+        let is_ll =
+            |access: &&Access| matches!(access.kind, AccessKind::LlSlot | AccessKind::SendLl);
+        let ll = sources.iter().chain(destinations).filter(is_ll).count() as u64;
+        let touched = (sources.len() + destinations.len()) as u64 + ll;
+        let folded = sources.len().saturating_sub(1) as u64;
+        let engine = transfer(bytes.one * touched, device.channel_gbps)
+            .max(transfer(bytes.one * folded, device.reduce_gbps));
+        let mut finish = begun + engine;
+        let mut local = 0;
+        // Switches behind which, or before which, this instruction's data has been counted already.
+        let mut counted: Vec<usize> = Vec::new();
+        let mut answers = 0;
+        for source in sources {
+            if source.kind != AccessKind::Pull {
+                local += bytes.on(source.kind);
+                continue;
+            }
+            let way = &compiled.ways[source.way as usize];
+            let shared = source.merges(way.switch, self.merges(), &mut counted);
+            let end = shared.map_or(way.links.len(), |(split, _)| split);
+            finish = finish.max(self.cross(&way.links[..end], bytes.total, begun));
+            finish = finish.max(self.cross(&[way.from_memory], bytes.total, begun));
+            answers = answers.max(2 * way.latency);
+        }
+        counted.clear();
+        let mut stored = None;
+        for destination in destinations {
+            let way = match destination.kind {
+                AccessKind::Local => None,
+                _ => Some(&compiled.ways[destination.way as usize]),
+            };
+            let Some(way) = way.filter(|way| !way.posted) else {
+                local += bytes.on(destination.kind);
+                continue;
+            };
+            let shared = destination.merges(way.switch, self.merges(), &mut counted);
+            let first = shared.map_or(0, |(split, _)| split);
+            let last = match (destination.merged, way.switch) {
+                (true, Some((split, _))) => split,
+                _ => way.links.len(),
+            };
+            let wire = bytes.on(destination.kind);
+            finish = finish.max(self.cross(&way.links[first.min(last)..last], wire, begun));
+            finish = finish.max(self.cross(&[way.to_memory], wire, begun));
+            stored = stored.max(Some(way.latency));
+        }
+        let memory = self.memories[self.processes[at].rank as usize];
+        finish = finish.max(self.cross(&[memory], local, begun)) + answers;
+        if let Some(latency) = stored {
+            let process = &mut self.processes[at];
+            process.stored = process.stored.max(finish + latency);
+            process.acknowledgement = process.acknowledgement.max(latency);
+        }
+        (start, finish)
+    }
+
+    /// Asks links to carry bytes; when the slowest has done so.
+    fn cross(&mut self, links: &[u32], bytes: u64, ready: Time) -> Time {
+        let mut end = ready;
+        for &link in links.iter().filter(|_| bytes > 0) {
+            let service = self.servers.serve(link, bytes, ready);
+            end = end.max(service.end);
+            if let Some(recorder) = &mut self.recorder {
+                recorder.serve(link, service, self.servers.last[link as usize], ready);
+                self.servers.last[link as usize] = recorder.owner();
+            }
+        }
+        end
+    }
+
+    /// LL messages that have been stored announce themselves.
+    fn announce(&mut self, at: usize, destinations: &[Access], finish: Time, event: u32) {
+        for to in destinations.iter().filter(|to| to.kind == AccessKind::SendLl) {
+            let way = &self.compiled.ways[to.way as usize];
+            if !way.posted {
+                let value = self.base(at, to.counter, true) + to.number();
+                let arrival = finish + way.latency;
+                self.raise(at, to.counter, Signal { value, arrival, event });
+            }
+        }
+    }
+
+    /// Hands the messages of the step before to adapters.
+    pub(super) fn post(&mut self, at: usize, steps: &[Step], accesses: &[Access], now: Time) {
+        let compiled = self.compiled;
+        let step = (self.processes[at].step as usize).wrapping_sub(1);
+        let Some(Step::Move { first, sources, destinations, length }) = steps.get(step) else {
+            return;
+        };
+        let first = *first as usize + *sources as usize;
+        let bytes = self.len_bytes(at, *length);
+        self.servers.in_second_round = self.processes[at].round == 1;
+        let event = self.processes[at].last_event;
+        self.recorder.iter_mut().for_each(|recorder| recorder.continues(Some(event)));
+        let mut counted = Vec::new();
+        for to in &accesses[first..first + *destinations as usize] {
+            if !matches!(to.kind, AccessKind::Send | AccessKind::SendLl) {
+                continue;
+            }
+            let way = &compiled.ways[to.way as usize];
+            if !way.posted {
+                continue;
+            }
+            let shared = to.merges(way.switch, self.merges(), &mut counted);
+            let begin = shared.map_or(0, |(split, _)| split);
+            let end = match (to.merged, way.switch) {
+                (true, Some((split, _))) => split,
+                _ => way.links.len(),
+            };
+            let wire = bytes.on(to.kind);
+            let crossed = self.cross(&way.links[begin.min(end)..end], wire, now);
+            let arrival = crossed.max(self.cross(&[way.to_memory], wire, now)) + way.latency;
+            if to.kind == AccessKind::SendLl {
+                let value = self.base(at, to.counter, true) + to.number();
+                self.raise(at, to.counter, Signal { value, arrival, event });
+            } else {
+                let bundle = self.processes[at].bundle as usize;
+                let last =
+                    &mut self.arrivals[bundle * compiled.connections.len() + to.counter as usize];
+                *last = (*last).max(arrival);
+            }
+        }
+        self.recorder.iter_mut().for_each(|recorder| recorder.continues(None));
+    }
+
+    /// The bytes that a process moves in its round.
+    fn len_bytes(&self, at: usize, length: u32) -> Bytes {
+        let process = &self.processes[at];
+        let bundle: &Bundle = &self.compiled.bundles[process.bundle as usize];
+        // The last round that is run is the call's last.
+        let rounds: Rounds = self.compiled.rounds;
+        let round = if process.round + 1 == self.rounds { rounds.count - 1 } else { process.round };
+        let one = rounds.len_bytes(bundle.parts[length as usize], round) as u64;
+        Bytes { one, total: one * bundle.channels as u64, channels: bundle.channels as u64 }
+    }
+
+    fn merges(&self) -> bool {
+        self.compiled.merges
+    }
+}
+
+/// What one channel of a bundle moves, and all of them.
+#[derive(Clone, Copy, Debug)]
+struct Bytes {
+    one: u64,
+    total: u64,
+    channels: u64,
+}
+
+impl Bytes {
+    /// As they lie in this operand: LL messages carry flags, and a header in front.
+    fn on(self, kind: AccessKind) -> u64 {
+        match kind {
+            AccessKind::LlSlot | AccessKind::SendLl => {
+                self.channels * (self.one.div_ceil(8) * 16 + 16)
+            }
+            _ => self.total,
+        }
+    }
+}
+
+impl Access {
+    /// The switch that this operand shares with an earlier one of the same instruction, if switches reduce.
+    fn merges(
+        &self,
+        switch: Option<(usize, usize)>,
+        enabled: bool,
+        counted: &mut Vec<usize>,
+    ) -> Option<(usize, usize)> {
+        let is_ll = self.kind == AccessKind::SendLl;
+        let switch = switch.filter(|_| enabled && !is_ll)?;
+        if counted.contains(&switch.1) {
+            return Some(switch);
+        }
+        counted.push(switch.1);
+        None
+    }
+}

@@ -1,0 +1,276 @@
+//! Machines whose figures are published.
+//!
+//! Bandwidths are one direction's. What of them is left for data is stated once a kind of link:
+//!
+//! - **NVLink, 128 / 160.** A 128-byte write travels behind a 16-byte header, and each is acknowledged by 16 bytes on the way back, where
+//!   as much data flows: 128 of 160 bytes are data. (NCCL's authors say the same: 25 GB/s a link become about 20 with 128 bytes of payload,
+//!   nccl-tests #149.)
+//! - **PCIe, 256 / 282.** A packet has up to 256 bytes of data and 26 of header, sequence number and checksums (PCI Express Base
+//!   Specification; 128b/130b encoding is in the published 31.5 and 63 GB/s).
+//! - **InfiniBand, 4096 / 4162.** A packet of 4,096 bytes has headers and checksums of up to 66.
+//! - **Ethernet with TCP, 1448 / 1538.** A frame of 1,500 bytes carries 1,448, and takes 1,538 with preamble and gap.
+//! - **UPI, 8 / 9.** A cache line is eight flits of data behind one of header.
+//!
+//! Latencies, launch and instruction costs are estimates out of published microbenchmarks; no kernel of ours has been measured on these
+//! machines. They matter for small messages, not for large ones.
+
+use super::{
+    Connection, DeviceKind, Fabric, LinkKind, Part, Processor, Role, Topology, TopologyError,
+};
+use std::collections::BTreeMap;
+
+/// The presets' names and what they are.
+pub const PRESETS: [(&str, &str); 7] = [
+    ("dgx-a100", "8 A100 80GB, 12 NVLink 3 each to NVSwitch, 8 HDR adapters"),
+    ("dgx-h100", "8 H100, 18 NVLink 4 each to NVSwitch, 8 NDR adapters"),
+    ("dgx-h200", "8 H200, 18 NVLink 4 each to NVSwitch, 8 NDR adapters"),
+    ("gb200-nvl72", "72 Blackwell GPUs, 18 NVLink 5 each to NVSwitch, 72 NDR adapters"),
+    ("pcie-box", "2 sockets with 4 A100 PCIe each behind two PCIe 4 switches a socket"),
+    ("ethernet-pair", "2 hosts, one rank each, with 25 Gb/s Ethernet"),
+    ("host", "one socket with 64 cores, a rank each"),
+];
+
+/// The preset of this name, on one node (ethernet-pair: two). `NAME x N` has N nodes.
+///
+/// # Errors
+/// No such preset.
+pub fn preset(name: &str) -> Result<Topology, TopologyError> {
+    let unknown = || TopologyError::NoPreset {
+        name: name.to_string(),
+        known: PRESETS.map(|(name, _)| name).join(", "),
+    };
+    let (base, nodes) = match name.rsplit_once(" x ") {
+        Some((base, count)) => {
+            let count = count.trim().parse().ok().filter(|count: &usize| *count > 0);
+            (base.trim(), Some(count.ok_or_else(unknown)?))
+        }
+        None => (name.trim(), None),
+    };
+    let topology = match base {
+        "dgx-a100" => dgx("dgx-a100", a100(2039.0), nvlink(300.0), false, hdr(), pcie(31.5)),
+        "dgx-h100" => dgx("dgx-h100", h100(3350.0), nvlink(450.0), true, ndr(), pcie(63.0)),
+        "dgx-h200" => dgx("dgx-h200", h100(4800.0), nvlink(450.0), true, ndr(), pcie(63.0)),
+        "gb200-nvl72" => nvl72(),
+        "pcie-box" => pcie_box(),
+        "ethernet-pair" => ethernet_pair(),
+        "host" => host(),
+        _ => return Err(unknown()),
+    };
+    Ok(match nodes {
+        Some(nodes) => topology.with_nodes(nodes),
+        None => topology,
+    })
+}
+
+/// A100 SXM: the L2 cache gives 5,120 bytes a clock to 108 multiprocessors at 1.41 GHz, 66 GB/s each (NVIDIA A100 white paper), and 64
+/// float lanes of 4 bytes fold 361 GB/s.
+fn a100(memory_gbps: f64) -> DeviceKind {
+    DeviceKind {
+        processor: Processor::Gpu,
+        channels: 24,
+        slot_bytes: 256 << 10,
+        ll_slot_bytes: 16 << 10,
+        launch_ns: 3000.0,
+        instruction_ns: 120.0,
+        channel_gbps: 66.0,
+        reduce_gbps: 361.0,
+        memory_gbps,
+    }
+}
+
+/// H100 SXM: as A100 with 132 multiprocessors at 1.755 GHz (68 GB/s each) and 128 float lanes (NVIDIA H100 white paper).
+fn h100(memory_gbps: f64) -> DeviceKind {
+    DeviceKind {
+        instruction_ns: 100.0,
+        channel_gbps: 68.0,
+        reduce_gbps: 898.0,
+        ..a100(memory_gbps)
+    }
+}
+
+/// A core of a server: bandwidths of one thread beyond its caches, as measured for this project's host executor.
+fn core() -> DeviceKind {
+    DeviceKind {
+        processor: Processor::Cpu,
+        channels: 1,
+        slot_bytes: 64 << 10,
+        ll_slot_bytes: 4 << 10,
+        launch_ns: 50.0,
+        instruction_ns: 10.0,
+        channel_gbps: 40.0,
+        reduce_gbps: 40.0,
+        memory_gbps: 40.0,
+    }
+}
+
+/// NVLink of all lanes of a GPU together: 12 x 25 GB/s (A100), 18 x 25 (H100), 18 x 50 (Blackwell), by NVIDIA's data sheets. To the switch or
+/// from it takes about 250 ns.
+fn nvlink(gbps: f64) -> LinkKind {
+    LinkKind { gbps, efficiency: 128.0 / 160.0, latency_ns: 250.0 }
+}
+
+/// PCIe with 16 lanes.
+fn pcie(gbps: f64) -> LinkKind {
+    LinkKind { gbps, efficiency: 256.0 / 282.0, latency_ns: 150.0 }
+}
+
+/// InfiniBand HDR, 200 Gb/s.
+fn hdr() -> LinkKind {
+    LinkKind { gbps: 25.0, efficiency: 4096.0 / 4162.0, latency_ns: 500.0 }
+}
+
+/// InfiniBand NDR, 400 Gb/s.
+fn ndr() -> LinkKind {
+    LinkKind { gbps: 50.0, ..hdr() }
+}
+
+/// Between two sockets: three UPI links of 11.2 GT/s.
+fn upi() -> LinkKind {
+    LinkKind { gbps: 67.2, efficiency: 8.0 / 9.0, latency_ns: 200.0 }
+}
+
+/// Eight GPUs at one switch (really four or six, over which every GPU's lanes are dealt evenly), in two sockets, an adapter a GPU.
+fn dgx(
+    name: &str,
+    gpu: DeviceKind,
+    nvlink: LinkKind,
+    reduces: bool,
+    nic: LinkKind,
+    pcie: LinkKind,
+) -> Topology {
+    let mut build = Builder::new(name, [("gpu", gpu)]);
+    build.kind("nvlink", nvlink).kind("pcie", pcie).kind("ib", nic).kind("upi", upi());
+    build.part("nvswitch", Role::Switch).reduces = reduces;
+    for socket in 0..2 {
+        build.part(&format!("numa{socket}"), Role::Numa);
+    }
+    build.connect("numa0", "numa1", "upi");
+    for gpu in 0..8 {
+        let (device, bridge, nic) =
+            (format!("gpu{gpu}"), format!("plx{}", gpu / 2), format!("nic{gpu}"));
+        if gpu % 2 == 0 {
+            build.part(&bridge, Role::Bridge);
+            build.connect(&bridge, &format!("numa{}", gpu / 4), "pcie");
+        }
+        build.device(&device, "gpu");
+        build.part(&nic, Role::Nic);
+        build.connect(&device, "nvswitch", "nvlink");
+        build.connect(&device, &bridge, "pcie").connect(&nic, &bridge, "pcie");
+    }
+    build.fabric("ib", 1000.0)
+}
+
+/// One NVLink domain is one node here: 18 trays of 4 GPUs and 2 processors (NVIDIA GB200 NVL72 data sheet).
+fn nvl72() -> Topology {
+    let gpu = DeviceKind { channels: 48, ..h100(8000.0) };
+    let mut build = Builder::new("gb200-nvl72", [("gpu", gpu)]);
+    build.kind("nvlink", nvlink(900.0)).kind("pcie", pcie(63.0)).kind("ib", ndr());
+    build.part("nvswitch", Role::Switch).reduces = true;
+    for gpu in 0..72 {
+        let (device, bridge, nic) =
+            (format!("gpu{gpu}"), format!("numa{}", gpu / 2), format!("nic{gpu}"));
+        if gpu % 2 == 0 {
+            build.part(&bridge, Role::Numa);
+        }
+        build.device(&device, "gpu");
+        build.part(&nic, Role::Nic);
+        build.connect(&device, "nvswitch", "nvlink");
+        build.connect(&device, &bridge, "pcie").connect(&nic, &bridge, "pcie");
+    }
+    build.fabric("ib", 1000.0)
+}
+
+fn pcie_box() -> Topology {
+    let gpu = DeviceKind { channels: 8, ..a100(1935.0) };
+    let mut build = Builder::new("pcie-box", [("gpu", gpu)]);
+    build.kind("pcie", pcie(31.5)).kind("upi", upi()).kind("ib", hdr());
+    for socket in 0..2 {
+        build.part(&format!("numa{socket}"), Role::Numa);
+    }
+    build.connect("numa0", "numa1", "upi");
+    for gpu in 0..8 {
+        let (device, bridge) = (format!("gpu{gpu}"), format!("plx{}", gpu / 2));
+        if gpu % 2 == 0 {
+            build.part(&bridge, Role::Bridge);
+            build.connect(&bridge, &format!("numa{}", gpu / 4), "pcie");
+        }
+        build.device(&device, "gpu").connect(&device, &bridge, "pcie");
+        if gpu % 4 == 0 {
+            let nic = format!("nic{}", gpu / 4);
+            build.part(&nic, Role::Nic);
+            build.connect(&nic, &bridge, "pcie");
+        }
+    }
+    build.fabric("ib", 1000.0)
+}
+
+fn ethernet_pair() -> Topology {
+    let ethernet = LinkKind { gbps: 25.0 / 8.0, efficiency: 1448.0 / 1538.0, latency_ns: 5000.0 };
+    let mut build = Builder::new("ethernet-pair", [("core", core())]);
+    build.kind("ethernet", ethernet).kind("pcie", pcie(15.75));
+    build.device("core0", "core");
+    build.part("numa0", Role::Numa);
+    build.part("nic0", Role::Nic);
+    build.kind("mesh", LinkKind { gbps: 60.0, efficiency: 1.0, latency_ns: 50.0 });
+    build.connect("core0", "numa0", "mesh").connect("nic0", "numa0", "pcie");
+    build.fabric("ethernet", 10_000.0).with_nodes(2)
+}
+
+/// One way from core to core takes about 100 ns, and a core writes about 10 GB/s into lines that another holds.
+fn host() -> Topology {
+    let mut build = Builder::new("host", [("core", core())]);
+    build.kind("mesh", LinkKind { gbps: 20.0, efficiency: 1.0, latency_ns: 50.0 });
+    build.part("numa0", Role::Numa);
+    for at in 0..64 {
+        let name = format!("core{at}");
+        build.device(&name, "core").connect(&name, "numa0", "mesh");
+    }
+    build.topology
+}
+
+struct Builder {
+    topology: Topology,
+}
+
+impl Builder {
+    fn new<const N: usize>(name: &str, devices: [(&str, DeviceKind); N]) -> Builder {
+        let devices = devices.map(|(name, kind)| (name.to_string(), kind));
+        let topology = Topology {
+            name: name.to_string(),
+            nodes: 1,
+            devices: BTreeMap::from(devices),
+            links: BTreeMap::new(),
+            fabric: None,
+            parts: Vec::new(),
+            connections: Vec::new(),
+        };
+        Builder { topology }
+    }
+
+    fn kind(&mut self, name: &str, kind: LinkKind) -> &mut Builder {
+        self.topology.links.insert(name.to_string(), kind);
+        self
+    }
+
+    fn part(&mut self, name: &str, role: Role) -> &mut Part {
+        self.topology.parts.push(Part { name: name.to_string(), role, kind: None, reduces: false });
+        let last = self.topology.parts.len() - 1;
+        &mut self.topology.parts[last]
+    }
+
+    fn device(&mut self, name: &str, kind: &str) -> &mut Builder {
+        self.part(name, Role::Device).kind = Some(kind.to_string());
+        self
+    }
+
+    fn connect(&mut self, from: &str, to: &str, link: &str) -> &mut Builder {
+        let between = [from.to_string(), to.to_string()];
+        self.topology.connections.push(Connection { between, link: link.to_string(), count: 1 });
+        self
+    }
+
+    fn fabric(mut self, link: &str, message_ns: f64) -> Topology {
+        self.topology.fabric = Some(Fabric { link: link.to_string(), message_ns, reduces: false });
+        self.topology
+    }
+}

@@ -1,0 +1,149 @@
+//! Presets, files, routes.
+
+use super::*;
+use proptest::prelude::*;
+
+fn all() -> impl Iterator<Item = Topology> {
+    PRESETS.iter().map(|(name, _)| preset(name).unwrap())
+}
+
+#[test]
+fn every_preset_is_well_formed_and_survives_its_own_text() {
+    for topology in all() {
+        topology.check().unwrap();
+        let text = topology.to_text().unwrap();
+        assert_eq!(Topology::parse(&text, "x.toml").unwrap(), topology, "{text}");
+    }
+}
+
+#[test]
+fn presets_have_several_nodes_and_wrong_ones_name_the_right_ones() {
+    assert_eq!(preset("dgx-h100 x 3").unwrap().nodes, 3);
+    assert_eq!(preset("dgx-h100").unwrap().nodes, 1);
+    let error = preset("dgx-h1000").unwrap_err().to_string();
+    assert!(error.contains("dgx-h1000") && error.contains("dgx-a100, dgx-h100"), "{error}");
+}
+
+#[test]
+fn published_bandwidths_are_those_of_the_links() {
+    let bandwidth = |name: &str, to: usize| {
+        let network = Network::new(&preset(name).unwrap(), to + 1, None).unwrap();
+        let route = network.route(0, to);
+        let gbps = |link: &LinkId| network.link(*link).gbps;
+        route.links.iter().map(gbps).fold(f64::INFINITY, f64::min)
+    };
+    assert_eq!(bandwidth("dgx-a100", 7), 240.0);
+    assert_eq!(bandwidth("dgx-h100", 7), 360.0);
+    assert_eq!(bandwidth("gb200-nvl72", 71), 720.0);
+    assert!((bandwidth("dgx-h100 x 2", 8) - 49.2).abs() < 0.1);
+    assert!((bandwidth("pcie-box", 7) - 28.6).abs() < 0.1);
+}
+
+#[test]
+fn ways_between_nodes_use_the_nearest_adapter() {
+    let network = Network::new(&preset("dgx-h100 x 2").unwrap(), 16, None).unwrap();
+    let names = |from, to| {
+        let route = network.route(from, to);
+        route.links.iter().map(|link| network.link(*link).name.clone()).collect::<Vec<_>>()
+    };
+    let expected = [
+        "gpu3>plx1 pcie",
+        "plx1>nic3 pcie",
+        "nic3>fabric ib",
+        "fabric>nic4 ib",
+        "nic4>plx2 pcie",
+        "plx2>gpu4 pcie",
+    ];
+    let sorted = |mut names: Vec<String>| {
+        names.iter_mut().for_each(|name| *name = name.replace(" pcie", "").replace(" ib", ""));
+        names
+    };
+    let found = sorted(names(3, 12));
+    assert_eq!(found, sorted(expected.map(String::from).to_vec()));
+    assert!(network.route(3, 12).posted && !network.route(3, 4).posted);
+}
+
+#[test]
+fn ranks_that_do_not_fit_are_an_error() {
+    let error = Network::new(&preset("dgx-h100").unwrap(), 9, None).unwrap_err().to_string();
+    assert!(error.contains("9 ranks do not fit on dgx-h100"), "{error}");
+    Network::new(&preset("dgx-h100 x 2").unwrap(), 9, None).unwrap();
+    Network::new(&preset("dgx-h100 x 2").unwrap(), 9, Some(4)).unwrap_err();
+}
+
+#[test]
+fn what_is_wrong_in_a_file_is_named_with_key_and_remedy() {
+    let text = preset("dgx-h100").unwrap().to_text().unwrap();
+    let error = |from: &str, to: &str| {
+        let changed = text.replacen(from, to, 1);
+        assert_ne!(changed, text, "{from}");
+        Topology::parse(&changed, "my.toml").unwrap_err().to_string()
+    };
+    let unknown = error("link = \"upi\"", "link = \"upx\"");
+    assert!(
+        unknown.starts_with("my.toml: connections[0].link names the link \"upx\""),
+        "{unknown}"
+    );
+    assert!(unknown.contains("use one of: ib, nvlink, pcie, upi"), "{unknown}");
+    let key = error("latency_ns", "latency");
+    assert!(key.starts_with("my.toml") && key.contains("unknown field `latency`"), "{key}");
+    let part = error("between = [\"numa0\"", "between = [\"numa9\"");
+    assert!(part.contains("connections[0].between names the part \"numa9\""), "{part}");
+    let figure = error("gbps = 450.0", "gbps = -1.0");
+    assert!(figure.contains("links.nvlink.gbps is -1; choose a number above 0"), "{figure}");
+    assert!(error("nodes = 1", "nodes = 0").contains("nodes is 0"));
+}
+
+#[test]
+fn several_nodes_need_a_fabric() {
+    let mut topology = preset("host").unwrap();
+    topology.nodes = 2;
+    let error = topology.check().unwrap_err().to_string();
+    assert!(error.contains("fabric is missing, but there are 2 nodes"), "{error}");
+}
+
+#[test]
+fn devices_that_nothing_joins_are_an_error() {
+    let mut topology = preset("host").unwrap();
+    topology.connections.pop();
+    let error = Network::new(&topology, 64, None).unwrap_err().to_string();
+    assert!(error.contains("nothing joins core0 and core63 in host"), "{error}");
+}
+
+#[test]
+fn the_matrix_says_how_parts_are_joined() {
+    let matrix = preset("dgx-h100").unwrap().matrix();
+    let relation = |from: &str, to: &str| {
+        let at = |name: &str| matrix.names.iter().position(|other| other == name).unwrap();
+        matrix.relations[at(from)][at(to)].to_string()
+    };
+    assert_eq!(relation("gpu0", "gpu7"), "nvlink");
+    assert_eq!(relation("gpu0", "gpu0"), "X");
+    assert_eq!(relation("gpu0", "nic0"), "PIX");
+    assert_eq!(relation("gpu0", "nic2"), "NODE");
+    assert_eq!(relation("gpu0", "nic7"), "SYS");
+    assert_eq!(matrix.numa[7].as_deref(), Some("numa1"));
+}
+
+proptest! {
+    #[test]
+    fn links_of_a_route_are_distinct_and_turn_with_the_nodes(
+        nodes in 2usize..5, per_node in 1usize..9, from in 0usize..64, to in 0usize..64,
+    ) {
+        let topology = preset("dgx-a100").unwrap().with_nodes(nodes);
+        let ranks = nodes * per_node;
+        let network = Network::new(&topology, ranks, Some(per_node)).unwrap();
+        let (from, to) = (from % ranks, to % ranks);
+        let route = network.route(from, to);
+        let mut links = route.links.clone();
+        links.sort_unstable();
+        links.dedup();
+        prop_assert_eq!(links.len(), route.links.len());
+        let turned = network.route((from + per_node) % ranks, (to + per_node) % ranks);
+        let all = network.links_per_node() * nodes as u32;
+        let expected: Vec<LinkId> =
+            route.links.iter().map(|link| (link + network.links_per_node()) % all).collect();
+        prop_assert_eq!(turned.links, expected);
+        prop_assert_eq!(turned.latency_ns, route.latency_ns);
+    }
+}
