@@ -7,17 +7,21 @@ mod common;
 use common::Rng;
 use common::element::TestElement;
 use common::run::{Case, check};
-use oxccl::algorithms::catalogue;
+use oxccl::algorithms::{Encoding, catalogue};
 use oxccl::schedule::SLOTS;
-use oxccl::{Communicator, Config, OpKind, Order, bf16};
+use oxccl::{Communicator, Config, OpKind, Order, Pin, ReduceOp, bf16};
 use std::time::Duration;
 
 fn main() {
-    let cases = run::<f32>() + run::<bf16>() + run::<i8>();
+    // The protocol is the same for all types; others than f32 differ in how they are folded.
+    let cases = run::<f32>(&[(2, None), (3, None), (4, Some(2))])
+        + run::<bf16>(&[(2, None)])
+        + run::<i8>(&[(2, None)])
+        + groups();
     println!("{cases} passed, 0 failed");
 }
 
-fn run<T: TestElement>() -> usize {
+fn run<T: TestElement>(worlds: &[(usize, Option<usize>)]) -> usize {
     let config = Config {
         timeout: Duration::from_secs(120),
         max_channels: 2,
@@ -27,7 +31,7 @@ fn run<T: TestElement>() -> usize {
         ..Config::default()
     };
     let mut done = 0;
-    for (n, ranks_per_node) in [(2, None), (3, None), (4, Some(2))] {
+    for &(n, ranks_per_node) in worlds {
         let config = Config { ranks_per_node, ..config.clone() };
         let placement = config.placement(n);
         let ranks = Communicator::local_with(n, &config).unwrap();
@@ -62,4 +66,39 @@ fn run<T: TestElement>() -> usize {
         }
     }
     done
+}
+
+/// Groups of buckets that begin and end anywhere.
+fn groups() -> usize {
+    let encodings = [None, Some(Encoding::Ll), Some(Encoding::Slots)];
+    for encoding in encodings {
+        let pin = Pin { encoding, channels: Some(2), ..Pin::default() };
+        let config = Config { pin, heap_bytes: 4 << 20, ..Config::default() };
+        let ranks = Communicator::local_with(3, &config).unwrap();
+        let threads: Vec<_> =
+            ranks.into_iter().map(|comm| std::thread::spawn(move || group(&comm))).collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+    }
+    encodings.len()
+}
+
+fn group(comm: &Communicator) {
+    for round in 0..2 {
+        let mut buckets: Vec<Vec<f32>> = (0..40).map(|at| vec![at as f32; at * 13 % 700]).collect();
+        let mut gathered = vec![0i8; 3 * 17];
+        let input = vec![comm.rank() as i8 + round; 17];
+        comm.group(|group| {
+            for bucket in &mut buckets {
+                group.all_reduce_in_place(bucket, ReduceOp::Sum)?;
+            }
+            group.all_gather(&input, &mut gathered)
+        })
+        .unwrap();
+        for (at, bucket) in buckets.iter().enumerate() {
+            assert!(bucket.iter().all(|value| *value == 3.0 * at as f32));
+        }
+        assert_eq!(gathered[17], 1 + round);
+    }
 }
