@@ -152,7 +152,7 @@ fn commands_exist() {
 
 #[test]
 fn code_is_that_of_doc_tests() {
-    let sources = ["src/lib.rs", "src/stream.rs"].map(text).concat();
+    let sources = ["src/lib.rs", "src/stream.rs", "src/group.rs"].map(text).concat();
     let documented: BTreeSet<&str> = sources
         .lines()
         .filter_map(|line| {
@@ -162,7 +162,7 @@ fn code_is_that_of_doc_tests() {
         })
         .collect();
     let (_, blocks) = split(&text("README.md"), "rust");
-    assert_eq!(blocks.len(), 2);
+    assert_eq!(blocks.len(), 3);
     for line in blocks.iter().flat_map(|block| block.lines()) {
         assert!(documented.contains(line.trim()), "README.md has {line:?}, which no doc test runs");
     }
