@@ -6,7 +6,7 @@ mod machine;
 use machine::*;
 use oxccl_kernels::format::*;
 use oxccl_kernels::{HostExecutor, Isa, Outcome};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 fn executors() -> Vec<HostExecutor> {
@@ -431,4 +431,50 @@ fn channels_are_independent() {
     });
     assert_eq!(outputs[0], (100..124).collect::<Vec<u8>>());
     assert_eq!(outputs[1], (0..24).collect::<Vec<u8>>());
+}
+
+/// Two buckets of a group, which lie anywhere and are marked ready from elsewhere, in the wrong order.
+#[test]
+fn a_part_awaits_its_buckets_and_tells_when_they_are_done() {
+    const CALL: u64 = 7;
+    let executor = HostExecutor::detect();
+    let mut world = World::new(Shape { ranks: 1, ..Shape::default() });
+    let copy = reduce_copy(0, 128, &[operand(Space::Input, 0)], &[operand(Space::Output, 0)]);
+    let program = Program::once(DataType::F32, Fold::Sum, vec![copy], vec![]);
+    let inputs = [bytes(&[1.0, 2.0, 3.0, 4.0, 5.0]), bytes(&[9.0; 16])];
+    let mut outputs = [vec![0xee_u8; 24], vec![0xee_u8; 68]];
+    let segments: Vec<Segment> = (0..2)
+        .map(|bucket| Segment {
+            start: 64 * bucket as u64,
+            len_bytes: inputs[bucket].len() as u64,
+            input: inputs[bucket].as_ptr(),
+            output: outputs[bucket].as_mut_ptr(),
+        })
+        .collect();
+    let [ready, done] = [(); 2].map(|()| [const { AtomicU64::new(0) }; 2]);
+    let bell = Memory::new(64);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(20));
+            assert_eq!(done.each_ref().map(|word| word.load(Ordering::Acquire)), [0, 0]);
+            ready[1].store(CALL, Ordering::Release);
+            std::thread::sleep(Duration::from_millis(20));
+            assert_eq!(done[1].load(Ordering::Acquire), 0, "a part begins when all of it is ready");
+            ready[0].store(CALL, Ordering::Release);
+        });
+        let mut launch = world.ranks[0].launch(&program, std::ptr::null(), std::ptr::null_mut());
+        launch.call = CALL;
+        launch.segments = segments.as_ptr();
+        launch.segments_count = 2;
+        launch.ready = ready.as_ptr().cast();
+        launch.done = done.as_ptr().cast_mut().cast();
+        launch.done_bell = bell.at(0).cast();
+        // SAFETY: as in `Rank::execute`; the tables and words outlive the call.
+        assert_eq!(unsafe { executor.execute(&launch, 0) }, Outcome::Done);
+    });
+    assert_eq!(done.map(AtomicU64::into_inner), [CALL, CALL]);
+    for (input, output) in inputs.iter().zip(&outputs) {
+        assert_eq!(output[..input.len()], input[..]);
+        assert_eq!(output[input.len()..], [0xee; 4], "nothing behind a bucket is touched");
+    }
 }
