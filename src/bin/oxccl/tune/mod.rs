@@ -149,9 +149,15 @@ impl Plan {
 
 const SMALLEST_BYTES: usize = 8;
 
-/// Sizes from the smallest to the largest, so many octaves apart, and the largest itself.
+/// Up to here sizes are one octave apart: messages of a few cache lines take a step with each line.
+const LINES_BYTES: usize = 256;
+
+/// Sizes from the smallest to the largest, so many octaves apart where they are not small, and the largest itself.
 fn sizes(octaves: u32, largest: usize) -> Vec<usize> {
-    let next = |size: &usize| size.checked_mul(1 << octaves);
+    let next = |size: &usize| {
+        let octaves = if *size < LINES_BYTES { 1 } else { octaves };
+        size.checked_mul(1 << octaves)
+    };
     let mut sizes: Vec<usize> = std::iter::successors(Some(SMALLEST_BYTES), next)
         .take_while(|size| *size < largest)
         .collect();
@@ -226,9 +232,9 @@ mod tests {
 
     #[test]
     fn sizes_end_with_the_largest() {
-        assert_eq!(sizes(2, 600), [8, 32, 128, 512, 600]);
-        assert_eq!(sizes(4, 2048), [8, 128, 2048]);
+        assert_eq!(sizes(2, 2000), [8, 16, 32, 64, 128, 256, 1024, 2000]);
+        assert_eq!(sizes(4, 4096), [8, 16, 32, 64, 128, 256, 4096]);
         assert_eq!(sizes(2, 8), [8]);
-        assert_eq!(sizes(2, 64 << 20).len(), 13);
+        assert_eq!(sizes(2, 64 << 20).len(), 15);
     }
 }

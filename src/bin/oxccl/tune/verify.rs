@@ -89,13 +89,12 @@ fn verify_kind(
     Ok(score)
 }
 
-/// The geometric mean of each size and the next, in whole 32-byte steps once they are larger than one.
+/// The geometric mean of each size and the next, rounded to 8 bytes, where that lies between them.
 fn between(sizes: &[usize]) -> Vec<usize> {
-    let mean = |pair: &[usize]| {
-        let mean = (pair[0] as f64 * pair[1] as f64).sqrt() as usize;
-        if mean > 32 { mean / 32 * 32 } else { mean / 8 * 8 }
-    };
-    sizes.windows(2).map(mean).collect()
+    let mean =
+        |pair: &[usize]| (pair[0] as f64 * pair[1] as f64 / 64.0).sqrt().round() as usize * 8;
+    let is_new = |mean: &usize| !sizes.contains(mean);
+    sizes.windows(2).map(mean).filter(is_new).collect()
 }
 
 #[cfg(test)]
@@ -104,7 +103,7 @@ mod tests {
 
     #[test]
     fn sizes_lie_between() {
-        assert_eq!(between(&[8, 32, 128, 512]), [16, 64, 256]);
+        assert_eq!(between(&[8, 16, 32, 64, 256]), [24, 48, 128]);
         assert_eq!(between(&[1 << 20, 4 << 20]), [2 << 20]);
     }
 }
