@@ -1,9 +1,10 @@
-//! Streams: ordered queues of calls, each carried out by a thread of its own.
+//! Streams: ordered queues of calls. The host's are each carried out by a thread of its own; those of GPUs are the driver's.
 
 use crate::call::{Call, Memory};
 use crate::collective::{Collective, Kind};
 use crate::communicator::{Communicator, Hold, Shared};
-use crate::device::DeviceBuffer;
+use crate::config::Device;
+use crate::device::{DeviceBuffer, cuda};
 use crate::element::{Element, ReduceOp};
 use crate::error::Error;
 use crate::work::{Completion, Work};
@@ -57,10 +58,32 @@ impl Drop for Stream {
 fn work(inbox: &Receiver<Job>) {
     for job in inbox {
         // SAFETY: the ticket was issued for this call, and the hold keeps its buffers, which were borrowed as the call needs them
-        // when it was made: the input shared, the output exclusively. Host accesses wait until the hold is gone.
+        // when it was made: the input shared, the output exclusively. Host accesses wait until the hold is gone. Without a hold,
+        // whoever called `OnStream::run` vouches.
         let result = unsafe { job.shared.run_ticket(job.ticket, &job.call) };
         drop(job.hold);
         job.completion.end(result);
+    }
+}
+
+/// A stream of either kind; it must be of the communicator's.
+#[derive(Clone, Copy, Debug)]
+pub enum AnyStream<'a> {
+    /// The host's.
+    Host(&'a Stream),
+    /// A GPU's.
+    Cuda(&'a cuda::Stream),
+}
+
+impl<'a> From<&'a Stream> for AnyStream<'a> {
+    fn from(stream: &'a Stream) -> AnyStream<'a> {
+        AnyStream::Host(stream)
+    }
+}
+
+impl<'a> From<&'a cuda::Stream> for AnyStream<'a> {
+    fn from(stream: &'a cuda::Stream) -> AnyStream<'a> {
+        AnyStream::Cuda(stream)
     }
 }
 
@@ -68,7 +91,7 @@ fn work(inbox: &Receiver<Job>) {
 #[derive(Clone, Copy, Debug)]
 pub struct OnStream<'a> {
     comm: &'a Communicator,
-    stream: &'a Stream,
+    stream: AnyStream<'a>,
 }
 
 impl Communicator {
@@ -90,8 +113,12 @@ impl Communicator {
     /// # Ok::<(), oxccl::Error>(()) }); });
     /// # Ok::<(), oxccl::Error>(())
     /// ```
-    pub fn on<'a>(&'a self, stream: &'a Stream) -> OnStream<'a> {
-        OnStream { comm: self, stream }
+    ///
+    /// On a GPU, a stream may be captured: its calls are then recorded, their works are over at once, and what a replay does wrong
+    /// ends the communicator. Replays and calls must happen in the same order on all ranks, and one after the other on each: launch
+    /// them in one stream, or order their streams by events.
+    pub fn on<'a>(&'a self, stream: impl Into<AnyStream<'a>>) -> OnStream<'a> {
+        OnStream { comm: self, stream: stream.into() }
     }
 }
 
@@ -210,6 +237,20 @@ impl OnStream<'_> {
         self.enqueue::<u8>(self.collective(Kind::Barrier), None, None, ReduceOp::Sum)
     }
 
+    /// Queues a call made with [`Call::new`].
+    ///
+    /// # Safety
+    ///
+    /// The call's memory is valid for its counts, writable where it is output, and used by nobody else until the work has ended; of a
+    /// call that is captured, whenever it is replayed.
+    ///
+    /// # Errors
+    /// See above.
+    pub unsafe fn run(&self, call: &Call) -> Result<Work, Error> {
+        // SAFETY: by this function's contract.
+        unsafe { self.submit(call.clone(), [None, None]) }
+    }
+
     fn collective(&self, kind: Kind) -> Collective {
         Collective::new(kind, self.comm.world())
     }
@@ -228,7 +269,8 @@ impl OnStream<'_> {
         let (input, output) = (memory(from), memory(to.as_deref()));
         let hold = [from.map(DeviceBuffer::fly), to.map(|to| to.fly())];
         let call = Call::new(collective, self.comm.rank(), input, output, op)?;
-        self.submit(call, hold)
+        // SAFETY: the hold keeps the buffers.
+        unsafe { self.submit(call, hold) }
     }
 
     fn enqueue_in_place<T: Element>(
@@ -239,12 +281,27 @@ impl OnStream<'_> {
     ) -> Result<Work, Error> {
         let whole = memory(Some(buffer));
         let call = Call::new(collective, self.comm.rank(), whole, whole, op)?;
-        self.submit(call, [Some(buffer.fly()), None])
+        // SAFETY: the hold keeps the buffer.
+        unsafe { self.submit(call, [Some(buffer.fly()), None]) }
     }
 
-    fn submit(&self, call: Call, hold: Hold) -> Result<Work, Error> {
+    /// # Safety
+    ///
+    /// The call's buffers are valid, and unused by others, as long as `hold` or until the work has ended.
+    unsafe fn submit(&self, call: Call, hold: Hold) -> Result<Work, Error> {
+        match self.stream {
+            // SAFETY: by this function's contract.
+            AnyStream::Cuda(stream) => unsafe { self.comm.enqueue(&call, stream, hold) },
+            AnyStream::Host(stream) => self.hand_over(stream, call, hold),
+        }
+    }
+
+    fn hand_over(&self, stream: &Stream, call: Call, hold: Hold) -> Result<Work, Error> {
+        if let device @ Device::Cuda(_) = self.comm.device() {
+            return Err(Error::OtherDevice { device });
+        }
         let completion = Arc::new(Completion::default());
-        let Some(jobs) = &self.stream.jobs else {
+        let Some(jobs) = &stream.jobs else {
             unreachable!("a stream has its queue until it is dropped")
         };
         let (shared, ticket) = self.comm.issue();

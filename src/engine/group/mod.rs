@@ -7,7 +7,7 @@
 mod parts;
 
 use super::prepare::{self, Buffers, Cache, Mix};
-use super::{Engine, call_key};
+use super::{Backend, Engine, call_key, wrong_device};
 use crate::call::{Call, Described, Key};
 use crate::collective::{Kind, Order};
 use crate::config::Config;
@@ -67,9 +67,7 @@ impl Engine {
     ///
     /// As for [`Engine::run`], for all calls; no call's output overlaps another's buffers.
     pub(crate) unsafe fn run_group(&mut self, calls: &[Call]) -> Result<(), Error> {
-        if self.failed.is_some() {
-            return Err(self.broken());
-        }
+        self.ranks.check()?;
         self.ready = None;
         let at = self.look_up_group(calls)?;
         let base = (self.reach != Reach::SameProcess).then(|| self.heap.base());
@@ -83,19 +81,21 @@ impl Engine {
         let words = group.records.offset() as u64;
         let order = self.config.order;
         let described = Described::group(order, calls.len(), group.hash, self.collectives, words);
-        self.poll.set_collective(self.collectives);
-        let log = self.control.log(self.rank);
+        self.ranks.poll.set_collective(self.collectives);
+        let log = self.ranks.control.log(self.ranks.rank);
+        let Backend::Host(host) = &mut self.backend else { return Err(wrong_device(&self.config)) };
         log.enter(self.calls, &described.encode());
         let outcome = match group.launches.first() {
             None => f::Outcome::Done,
             // SAFETY: as in `Engine::launch`, for each part; the group keeps programs and tables.
-            Some(first) => unsafe { self.host.run_chain(first, group.channels) },
+            Some(first) => unsafe { host.run_chain(first, group.channels) },
         };
         if outcome == f::Outcome::Done {
             log.leave(self.calls);
             return Ok(());
         }
-        Err(self.fail(&described, outcome))
+        let odd = host.odd_peer();
+        Err(self.ranks.fail(&described, self.calls, outcome, odd))
     }
 
     /// Finds the group among the prepared ones, or prepares it.
@@ -122,6 +122,11 @@ impl Engine {
 
     #[cold]
     fn prepare_group(&mut self, calls: &[Call], hash: u64) -> Result<PreparedGroup, Error> {
+        let Backend::Host(host) = &self.backend else {
+            let device = self.config.device;
+            return Err(Error::Unsupported { what: "a group of calls", device });
+        };
+        let template = *host.launch;
         let buckets = self.groups.asked.clone();
         let parts = parts::parts(&buckets);
         let total: usize = buckets.iter().map(Bucket::len_bytes).sum();
@@ -133,12 +138,12 @@ impl Engine {
             let (program, signature) = part_program(
                 &mut self.cache,
                 &self.config,
-                self.rank,
+                self.ranks.rank,
                 &call,
                 &buckets[first].key,
                 total,
             )?;
-            let mut launch = *self.host.launch;
+            let mut launch = template;
             launch.program = program.header();
             launch.scale_bits = call.factor_bits;
             let mut mix = Mix::default();
@@ -157,7 +162,7 @@ impl Engine {
             segments: segments(&parts, &buckets),
             launches: launches.into_boxed_slice(),
             shared: self.heap.alloc(shared_bytes)?,
-            records: self.control.groups().alloc(records_bytes)?,
+            records: self.ranks.control.groups().alloc(records_bytes)?,
             order,
             buckets,
         };
