@@ -19,6 +19,7 @@ pub mod local;
 mod mailbox;
 mod memory;
 pub mod nodes;
+pub mod proxy;
 pub mod region;
 pub mod rendezvous;
 pub mod shm;
