@@ -3,7 +3,7 @@
 use crate::collective::{Kind, Order};
 use crate::config::Device;
 use crate::element::{DataType, OpKind, data_type_name};
-use oxccl_transports::Cause;
+use oxccl_transports::{Cause, CudaError};
 
 /// Why a call did not do what was asked.
 ///
@@ -220,6 +220,12 @@ pub enum Error {
         /// The system's answer.
         source: std::io::Error,
     },
+}
+
+impl From<CudaError> for Error {
+    fn from(error: CudaError) -> Error {
+        Error::Transport(error.into())
+    }
 }
 
 impl Error {

@@ -47,7 +47,7 @@ impl Work {
         let Some(event) = &self.event else {
             return Err(Error::OtherDevice { device: Device::Host });
         };
-        event.hold(stream).map_err(|error| oxccl_transports::Error::from(error).into())
+        Ok(event.hold(stream)?)
     }
 
     /// Waits for the end. It comes: every call ends after its communicator's time-out at the latest.

@@ -57,8 +57,7 @@ impl<T: Element> DeviceBuffer<T> {
         self.same_length(to.len())?;
         self.land();
         // SAFETY: both are as long, and no call works on the buffer (`land`; a new one that writes needs `&mut self`).
-        unsafe { self.storage.block.read(to.as_mut_ptr().cast(), size_of_val(to)) }
-            .map_err(|error| oxccl_transports::Error::from(error).into())
+        Ok(unsafe { self.storage.block.read(to.as_mut_ptr().cast(), size_of_val(to)) }?)
     }
 
     /// Copies from `from`, which is as long.
@@ -69,8 +68,7 @@ impl<T: Element> DeviceBuffer<T> {
         self.same_length(from.len())?;
         self.land();
         // SAFETY: as in `read`.
-        unsafe { self.storage.block.write(from.as_ptr().cast(), size_of_val(from)) }
-            .map_err(|error| oxccl_transports::Error::from(error).into())
+        Ok(unsafe { self.storage.block.write(from.as_ptr().cast(), size_of_val(from)) }?)
     }
 
     fn same_length(&self, found: usize) -> Result<(), Error> {

@@ -82,21 +82,24 @@ impl Heap {
             ),
         })?;
         let block = HeapBlock { heap: self.clone(), offset, len };
-        self.clear(&block).map_err(|detail| Error::OutOfMemory { bytes: len_bytes, detail })?;
+        self.clear(&block)?;
         Ok(block)
     }
 
     /// Makes a new block's pages exist, all zeros.
-    fn clear(&self, block: &HeapBlock) -> Result<(), String> {
+    fn clear(&self, block: &HeapBlock) -> Result<(), Error> {
         match &self.memory {
             Memory::Host(region) => {
                 region.advise_huge(block.offset, block.len);
-                region.reserve(block.offset, block.len).map_err(|error| error.to_string())
+                let no_room = |error: oxccl_transports::Error| Error::OutOfMemory {
+                    bytes: block.len,
+                    detail: error.to_string(),
+                };
+                region.reserve(block.offset, block.len).map_err(no_room)
             }
-            // SAFETY: the block is nobody's yet.
             Memory::Device(_, stream) => {
-                waited(stream, || unsafe { fill(stream, block.as_ptr(), 0, block.len) })
-                    .map_err(|error| error.to_string())
+                // SAFETY: the block is nobody's yet.
+                Ok(waited(stream, || unsafe { fill(stream, block.as_ptr(), 0, block.len) })?)
             }
         }
     }

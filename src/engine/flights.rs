@@ -152,7 +152,7 @@ impl Watch {
             })
         });
         if let Err(error) = ended {
-            self.ranks.end(&oxccl_transports::Error::from(error).into(), 0);
+            self.ranks.end(&error.into(), self.ranks.last_entered());
             self.fail_all();
         }
     }
@@ -248,7 +248,7 @@ impl Watch {
         self.tables.abort();
         self.ranks.check()?;
         let last = self.await_later(flight);
-        let error = oxccl_transports::Error::from(error).into();
+        let error = Error::from(error);
         self.ranks.end(&error, last);
         Err(error)
     }

@@ -60,10 +60,7 @@ impl Backend {
     fn load(&mut self, program: Program, data_type: DataType, fold: Fold) -> Result<Code, Error> {
         match self {
             Backend::Host(_) => Ok(Code::Host(program)),
-            Backend::Cuda(calls) => {
-                let prepared = calls.gpu.prepare(&program, data_type, fold);
-                prepared.map(Code::Cuda).map_err(on_gpu::cuda)
-            }
+            Backend::Cuda(calls) => Ok(Code::Cuda(calls.gpu.prepare(&program, data_type, fold)?)),
         }
     }
 }

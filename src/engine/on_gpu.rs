@@ -48,8 +48,8 @@ impl GpuCalls {
         connections: usize,
     ) -> Result<GpuCalls, Error> {
         if neighbours > connections {
-            let error = CudaError::TooManyStreams { streams: 1, ranks: neighbours, connections };
-            return Err(oxccl_transports::Error::from(error).into());
+            let (streams, ranks) = (1, neighbours);
+            return Err(CudaError::TooManyStreams { streams, ranks, connections }.into());
         }
         let (last, events, streams) = (None, Vec::new(), Vec::new());
         Ok(GpuCalls { flights, gpu, last, events, streams, neighbours, connections })
@@ -161,8 +161,8 @@ impl Engine {
         };
         let own = calls.gpu.stream().clone();
         let stream = stream.unwrap_or(&own);
-        let capture = calls.check_stream(stream).map_err(cuda)?;
-        calls.check_buffers(call, rank, &self.heap).map_err(cuda)?;
+        let capture = calls.check_stream(stream)?;
+        calls.check_buffers(call, rank, &self.heap)?;
         let key = call_key(call, windows);
         let prepared = self.cache.look_up(&self.config, rank, key, call, &mut self.backend)?;
         let (code, signature) = (prepared.code.on_gpu()?.clone(), prepared.signature);
@@ -170,8 +170,8 @@ impl Engine {
             return Err(Error::OtherDevice { device: self.config.device });
         };
         let slot = capture.map_or_else(|| calls.flights.next_slot(), |_| SLOTS);
-        let event = calls.event().map_err(cuda)?;
-        calls.chain(stream, capture).map_err(cuda)?;
+        let event = calls.event()?;
+        calls.chain(stream, capture)?;
         let mut described = Described::call(key, self.config.order, call.factor_bits);
         let number = self.calls + 1;
         if capture.is_none() {
@@ -196,7 +196,7 @@ impl Engine {
         let launched = unsafe { calls.gpu.launch(stream, &code, &arguments) }
             .and_then(|()| event.record(stream));
         if let Err(error) = launched {
-            let error = cuda(error);
+            let error = Error::from(error);
             self.ranks.end(&error, self.calls);
             return Err(error);
         }
@@ -213,8 +213,4 @@ impl Engine {
         }
         Ok(work)
     }
-}
-
-pub(super) fn cuda(error: CudaError) -> Error {
-    oxccl_transports::Error::from(error).into()
 }

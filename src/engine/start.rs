@@ -3,7 +3,7 @@
 use super::failure::Ranks;
 use super::flights::Flights;
 use super::group::Groups;
-use super::on_gpu::{self, GpuCalls};
+use super::on_gpu::GpuCalls;
 use super::prepare::Cache;
 use super::{Backend, Engine, poll};
 use crate::config::{Config, Device};
@@ -32,7 +32,10 @@ impl Engine {
         let (rank, reach) = (bootstrap.rank(), bootstrap.reach());
         let deadline = Instant::now() + config.timeout;
         agree(&mut *bootstrap, &config, deadline)?;
+        config.place(bootstrap.nodes())?;
         let spins = spins(&mut *bootstrap, deadline)?;
+        // Connections point into peers' memory: no other way between nodes is there yet.
+        bootstrap.nodes().require_one()?;
         let start = Start { bootstrap: &mut *bootstrap, config: &config, deadline };
         let started = match config.device {
             Device::Host => start.on_host(spins),
@@ -102,7 +105,8 @@ impl Start<'_> {
             Arc::new(Region::create("oxccl-staging", shape.len_bytes())?),
             Arc::new(Region::create("oxccl-heap", self.config.heap_bytes)?),
         ];
-        let all = self.bootstrap.share(&own, self.deadline)?;
+        let all: Vec<_> =
+            self.bootstrap.share(&own, self.deadline)?.into_iter().flatten().collect();
         let regions = |at: usize| all.iter().map(|regions| regions[at].clone()).collect::<Vec<_>>();
         let bases: Vec<*mut u8> = match self.bootstrap.reach() {
             Reach::SameProcess => vec![std::ptr::null_mut(); shape.ranks],
@@ -122,10 +126,11 @@ impl Start<'_> {
 
     fn on_gpu(self, ordinal: Option<usize>) -> Result<Started, Error> {
         let (shape, rank, reach) = (self.shape(), self.bootstrap.rank(), self.bootstrap.reach());
-        let context = context(ordinal, rank, self.config).map_err(on_gpu::cuda)?;
+        let nodes = self.bootstrap.nodes();
+        let place = nodes.beside(rank).filter(|beside| *beside < rank).count();
+        let context = context(ordinal, place)?;
         let device = context.device();
-        let image =
-            self.config.image.map_or_else(|| Image::embedded(device), Ok).map_err(on_gpu::cuda)?;
+        let image = self.config.image.map_or_else(|| Image::embedded(device), Ok)?;
         let windows =
             (reach == Reach::SameProcess).then(|| vec![std::ptr::null_mut(); shape.ranks]);
         let heap_bytes = self.config.heap_bytes;
@@ -142,10 +147,9 @@ impl Start<'_> {
     }
 }
 
-/// The GPU of this number, or this rank's, taking turns with the others of its node.
-fn context(ordinal: Option<usize>, rank: usize, config: &Config) -> Result<Context, CudaError> {
+/// The GPU of this number, or the one at this rank's place among the ranks of its node, which take turns.
+fn context(ordinal: Option<usize>, place: usize) -> Result<Context, CudaError> {
     let driver = Driver::load()?;
-    let place = config.ranks_per_node.map_or(rank, |ranks| rank % ranks);
     let ordinal = match ordinal {
         Some(ordinal) => ordinal,
         None => place % driver.count()?.max(1),
@@ -159,10 +163,11 @@ fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> R
     let schedule = config.schedule.as_ref().map(|custom| custom.fingerprint());
     let tuning =
         config.tuning.as_deref().map(|table| format!("table {:016x}", table.fingerprint()));
-    let fields: [(&'static str, String); 11] = [
+    let fields: [(&'static str, String); 12] = [
         ("device", config.device.kind().to_string()),
         ("order", config.order.to_string()),
         ("pin", format!("{:?}, {:?}, {:?}", pin.algorithm, pin.encoding, pin.channels)),
+        ("nodes", format!("{:?}", config.nodes)),
         ("ranks_per_node", format!("{:?}", config.ranks_per_node)),
         ("schedule", schedule.map_or("none".to_owned(), |print| format!("{print:016x}"))),
         ("max_channels", config.max_channels.to_string()),
