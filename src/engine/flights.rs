@@ -64,6 +64,8 @@ struct State {
 const EAGER: Duration = Duration::from_micros(200);
 /// Later ones are so far apart.
 const NAP: Duration = Duration::from_micros(100);
+/// How long calls in a stream may take to end after an abort: only what else is in the stream keeps them.
+const LATER: Duration = Duration::from_secs(60);
 /// Replays of captured calls are looked after so often.
 const REPLAY_NAP: Duration = Duration::from_millis(10);
 
@@ -257,8 +259,13 @@ impl Watch {
     fn await_later(&self, flight: &Flight) -> u64 {
         let events: Vec<_> =
             self.lock().queue.iter().map(|later| (later.number, later.event.clone())).collect();
-        for (_, event) in &events {
+        let begin = Instant::now();
+        for (number, event) in &events {
             while event.is_done().is_ok_and(|done| !done) {
+                if begin.elapsed() > LATER {
+                    tracing::error!(number, "a call has not ended a minute after the abort");
+                    break;
+                }
                 std::thread::sleep(NAP);
             }
         }

@@ -91,7 +91,9 @@ pub(crate) fn streams(comm: Communicator) {
     assert!(matches!(cuda(&error), CudaError::TooManyStreams { ranks: 2, .. }), "{error}");
     let group = comm.group(|group| group.barrier());
     assert!(matches!(group, Err(Error::Unsupported { .. })), "{group:?}");
-    comm.barrier().unwrap();
+    let error = comm.barrier().unwrap_err();
+    assert!(matches!(cuda(&error), CudaError::TooManyStreams { .. }), "it has its own stream");
+    comm.on(&many[0]).barrier().unwrap().wait().unwrap();
     let [on_host] = Communicator::local_with(1, &Config::default()).unwrap().try_into().unwrap();
     let error = on_host.on(&stream).barrier().unwrap_err();
     assert!(matches!(error, Error::OtherDevice { device: Device::Host }), "{error}");
@@ -177,16 +179,24 @@ fn start(outer: &mut dyn Bootstrap, control: &Control) -> Result<(), Error> {
     let id = made.as_ref().map(|(id, _)| id.to_string()).unwrap_or_default();
     let all = outer.all_gather(id.as_bytes(), deadline()).unwrap();
     let id = UniqueId::from_str(std::str::from_utf8(&all[0]).unwrap()).unwrap();
-    let done =
-        Communicator::connect(&id, outer.rank(), outer.world(), &config()).and_then(|comm| {
-            let mut buffer = comm.alloc::<f32>(10)?;
-            buffer.write(&[1.0; 10])?;
-            // A failure that only this rank has must not let the other one wait.
-            comm.barrier()
-        });
+    let connected = Communicator::connect(&id, outer.rank(), outer.world(), &config());
+    let done = connected.and_then(|comm| {
+        let called = first_calls(&comm);
+        // What fails to be given back is lost.
+        control.fail("");
+        called
+    });
     control.fail("");
     meet(outer);
     done
+}
+
+fn first_calls(comm: &Communicator) -> Result<(), Error> {
+    let mut buffer = comm.alloc::<f32>(10)?;
+    buffer.write(&[1.0; 10])?;
+    comm.on(&Stream::new(&comm.context().unwrap())?)
+        .all_reduce_in_place(&mut buffer, ReduceOp::Sum)?
+        .wait()
 }
 
 fn descriptors() -> usize {
