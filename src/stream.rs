@@ -114,7 +114,29 @@ impl Communicator {
     /// # Ok::<(), oxccl::Error>(())
     /// ```
     ///
-    /// On a GPU, a stream may be captured: its calls are then recorded, their works are over at once, and what a replay does wrong
+    /// On a GPU:
+    ///
+    /// ```no_run
+    /// use oxccl::cuda::Stream;
+    /// use oxccl::{Communicator, Config, ReduceOp};
+    ///
+    /// let ranks = Communicator::local_with(2, &Config::cuda())?;
+    /// std::thread::scope(|scope| {
+    ///     for comm in ranks {
+    ///         scope.spawn(move || {
+    ///             let stream = Stream::new(&comm.context().expect("it is on a GPU"))?;
+    ///             let mut gradient = comm.alloc::<f32>(1000)?;
+    ///             gradient.write(&[1.0; 1000])?;
+    ///             let work = comm.on(&stream).all_reduce_in_place(&mut gradient, ReduceOp::Sum)?;
+    ///             // … other kernels; `work.wait_on(&other)` orders another stream behind …
+    ///             work.wait()
+    ///         });
+    ///     }
+    /// });
+    /// # Ok::<(), oxccl::Error>(())
+    /// ```
+    ///
+    /// There a stream may be captured: its calls are then recorded, their works are over at once, and what a replay does wrong
     /// ends the communicator. Replays and calls must happen in the same order on all ranks, and one after the other on each: launch
     /// them in one stream, or order their streams by events.
     pub fn on<'a>(&'a self, stream: impl Into<AnyStream<'a>>) -> OnStream<'a> {

@@ -146,7 +146,8 @@ impl Heap {
 fn waited(stream: &Stream, put: impl FnOnce() -> Result<(), CudaError>) -> Result<(), CudaError> {
     beside_captures(stream.context().device().driver(), || {
         put()?;
-        stream.synchronize()
+        // Whatever went wrong: what was put in must not be under way when the memory goes.
+        stream.synchronize().inspect_err(|_| drop(stream.synchronize()))
     })
 }
 

@@ -57,6 +57,11 @@ impl CallLog {
         self.left.store(number, Ordering::Release);
     }
 
+    /// Leaves this call and those before it, whatever has been left already.
+    pub(crate) fn leave_at_least(&self, number: u64) {
+        self.left.fetch_max(number, Ordering::AcqRel);
+    }
+
     /// The number of the last call entered.
     pub(crate) fn entered(&self) -> u64 {
         self.entered.load(Ordering::Acquire)

@@ -90,7 +90,7 @@ impl Ranks {
             Error::TimedOut { .. } => Cause::TimedOut { rank, detail },
             _ => Cause::Aborted { rank, reason: detail },
         });
-        self.control.log(self.rank).leave(last);
+        self.control.log(self.rank).leave_at_least(last);
         self.wait_for_quiet();
     }
 

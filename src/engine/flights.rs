@@ -159,11 +159,15 @@ impl Watch {
         }
     }
 
-    /// Nothing can be asked of the driver: every call fails.
+    /// The driver refuses this thread: every call fails, once its kernel has ended.
     fn fail_all(&self) {
+        self.tables.abort();
         loop {
             match self.next() {
-                Next::Flight(flight) => self.finish(flight, self.ranks.check()),
+                Next::Flight(flight) => {
+                    settle(&flight.event);
+                    self.finish(flight, self.ranks.check());
+                }
                 Next::Replays(_) => {}
                 Next::End => return,
             }
@@ -196,10 +200,7 @@ impl Watch {
     fn see_through(&self, flight: Flight) {
         self.ranks.poll.set_collective(flight.described.collective);
         let result = match self.await_end(&flight) {
-            Ok(Ok(())) => {
-                self.ranks.control.log(self.ranks.rank).leave(flight.number);
-                Ok(())
-            }
+            Ok(Ok(())) => Ok(()),
             Ok(Err(status)) => self.fail(&flight, status),
             Err(error) => self.lose(&flight, error),
         };
@@ -207,7 +208,8 @@ impl Watch {
     }
 
     fn finish(&self, flight: Flight, result: Result<(), Error>) {
-        let Flight { completion, hold, .. } = flight;
+        let Flight { completion, hold, number, .. } = flight;
+        self.ranks.control.log(self.ranks.rank).leave_at_least(number);
         drop(hold);
         completion.end(result);
         self.lock().ended += 1;
@@ -248,6 +250,7 @@ impl Watch {
     #[cold]
     fn lose(&self, flight: &Flight, error: CudaError) -> Result<(), Error> {
         self.tables.abort();
+        settle(&flight.event);
         self.ranks.check()?;
         let last = self.await_later(flight);
         let error = Error::from(error);
@@ -259,15 +262,8 @@ impl Watch {
     fn await_later(&self, flight: &Flight) -> u64 {
         let events: Vec<_> =
             self.lock().queue.iter().map(|later| (later.number, later.event.clone())).collect();
-        let begin = Instant::now();
-        for (number, event) in &events {
-            while event.is_done().is_ok_and(|done| !done) {
-                if begin.elapsed() > LATER {
-                    tracing::error!(number, "a call has not ended a minute after the abort");
-                    break;
-                }
-                std::thread::sleep(NAP);
-            }
+        for (_, event) in &events {
+            settle(event);
         }
         events.last().map_or(flight.number, |(number, _)| *number)
     }
@@ -311,6 +307,29 @@ impl Watch {
 
     fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Waits until nothing before the event can run any more: it has come, or the driver keeps failing, as when its context is lost.
+fn settle(event: &Event) {
+    const LOST: u32 = 3;
+    let (begin, mut failures) = (Instant::now(), 0);
+    loop {
+        match event.is_done() {
+            Ok(true) => return,
+            Ok(false) => failures = 0,
+            Err(_) => failures += 1,
+        }
+        if failures == LOST {
+            return;
+        }
+        if begin.elapsed() > LATER {
+            tracing::error!(
+                "a call has not ended a minute after the abort; its memory may still be written"
+            );
+            return;
+        }
+        std::thread::sleep(NAP);
     }
 }
 

@@ -196,6 +196,11 @@ impl Engine {
         let launched = unsafe { calls.gpu.launch(stream, &code, &arguments) }
             .and_then(|()| event.record(stream));
         if let Err(error) = launched {
+            calls.abort();
+            if capture.is_none() {
+                // The kernel may be under way, and its buffers are about to be the caller's again.
+                let _ = stream.synchronize();
+            }
             let error = Error::from(error);
             self.ranks.end(&error, self.calls);
             return Err(error);
