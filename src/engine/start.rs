@@ -86,9 +86,10 @@ impl Engine {
             segments: std::ptr::null(),
             ready: std::ptr::null(),
             done: std::ptr::null_mut(),
-            done_bell: std::ptr::null_mut(),
             segments_count: 0,
-            first_bucket: 0,
+            bucket: 0,
+            done_stride: 0,
+            reserved: 0,
         });
         Ok(Engine {
             rank,
@@ -96,7 +97,7 @@ impl Engine {
             config,
             reach,
             cache: Cache::default(),
-            groups: Groups::default(),
+            groups: Groups::new(world),
             channels: Channels::new(HostExecutor::detect()),
             launch,
             tables: LaunchTables { _connections: connections, _windows: windows, statuses },

@@ -112,9 +112,10 @@ impl Tables {
             segments: std::ptr::null(),
             ready: std::ptr::null(),
             done: std::ptr::null_mut(),
-            done_bell: std::ptr::null_mut(),
             segments_count: 0,
-            first_bucket: 0,
+            bucket: 0,
+            done_stride: 0,
+            reserved: 0,
         }
     }
 
