@@ -171,7 +171,10 @@ mod tests {
     #[test]
     fn a_message_that_nobody_asked_for_is_refused() {
         let both = pattern(2, 0b0110, |_| Lane::Slots);
-        let found = verify_exchange(exchange(&both, SLOTS), |sender, _| sender == 0).unwrap_err();
+        let found = verify_exchange(exchange(&both, SLOTS), |sender, receiver| {
+            (sender, receiver) == (0, 1)
+        })
+        .unwrap_err();
         assert!(matches!(found, Violation::WrongValue { rank: 0, chunk: 1, .. }), "{found}");
         let missing =
             verify_exchange(exchange(&pattern(2, 0b0010, |_| Lane::Ll), SLOTS), |_, _| true);

@@ -2,12 +2,12 @@
 
 use super::group::differences;
 use crate::call::Described;
-use crate::device::Staging;
+use crate::device::Control;
 use crate::error::Error;
 
 /// A rank's last collectives, oldest first.
-pub(super) fn recent(staging: &Staging, rank: usize) -> Vec<Described> {
-    let log = staging.log(rank);
+pub(super) fn recent(control: &Control, rank: usize) -> Vec<Described> {
+    let log = control.log(rank);
     let records = (log.oldest()..=log.entered()).filter_map(|number| log.record(number));
     records
         .filter_map(|record| Described::decode(&record))
@@ -19,19 +19,19 @@ pub(super) fn recent(staging: &Staging, rank: usize) -> Vec<Described> {
 pub(super) type Difference = (&'static str, String, String);
 
 /// The first remembered collective in which this rank and another differ; otherwise the first message.
-pub(super) fn mismatch(staging: &Staging, own: usize) -> Option<Error> {
-    collective(staging, own).or_else(|| differences::messages(staging, own))
+pub(super) fn mismatch(control: &Control, own: usize) -> Option<Error> {
+    collective(control, own).or_else(|| differences::messages(control, own))
 }
 
-fn collective(staging: &Staging, own: usize) -> Option<Error> {
-    let ours = recent(staging, own);
+fn collective(control: &Control, own: usize) -> Option<Error> {
+    let ours = recent(control, own);
     let others =
-        (0..staging.ranks()).filter(|rank| *rank != own).map(|rank| (rank, recent(staging, rank)));
+        (0..control.ranks()).filter(|rank| *rank != own).map(|rank| (rank, recent(control, rank)));
     let differences = others.filter_map(|(rank, theirs)| {
         ours.iter().find_map(|mine| {
             let yours = theirs.iter().find(|yours| yours.collective == mine.collective)?;
             let difference = mine.difference(yours)?;
-            let bucket = differences::collectives(staging, (own, mine), (rank, yours));
+            let bucket = differences::collectives(control, (own, mine), (rank, yours));
             let (at, difference) = bucket.map_or((None, difference), |(at, of)| (Some(at), of));
             Some((mine, rank, at, difference))
         })

@@ -1,7 +1,7 @@
 //! One rank on a GPU: all that its calls need, set up together with the other ranks.
 
 use super::{Arguments, DeviceProgram, Image, Kernel, Kernels, Programs, Stream, Tables};
-use crate::device::StagingShape;
+use crate::device::{ControlShape, StagingShape};
 use crate::schedule::Program;
 use oxccl_kernels::format::{DataType, Fold};
 use oxccl_transports::cuda::{Context, DeviceRegion, Uuid, beside_captures};
@@ -78,7 +78,8 @@ impl Gpu {
             Arc::new(DeviceRegion::create(context, shape.len_bytes())?),
             Arc::new(DeviceRegion::create(context, setup.heap_bytes)?),
         ];
-        let control = Arc::new(Region::create("oxccl-control", Tables::control_bytes(&shape))?);
+        let control = ControlShape { channels: shape.channels };
+        let control = Arc::new(Region::create("oxccl-control", control.len_bytes())?);
         let host = [control.clone()];
         let offer = Offer { host: &host, device: &own, context: Some(context) };
         let all = bootstrap.exchange(&offer, deadline)?;

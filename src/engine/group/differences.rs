@@ -2,7 +2,7 @@
 
 use crate::call::Described;
 use crate::collective::Kind;
-use crate::device::{BUCKET_WORDS, CallRecord, Staging};
+use crate::device::{BUCKET_WORDS, CallRecord, Control};
 use crate::engine::logs::Difference;
 use crate::error::Error;
 use std::sync::atomic::{Ordering, fence};
@@ -53,7 +53,7 @@ fn difference(ours: Option<&Words>, theirs: Option<&Words>) -> Option<Difference
 
 /// The first collective in which two groups differ, by its place in this rank's group, and how.
 pub(in crate::engine) fn collectives(
-    staging: &Staging,
+    control: &Control,
     (own, mine): (usize, &Described),
     (other, yours): (usize, &Described),
 ) -> Option<(usize, Difference)> {
@@ -61,7 +61,7 @@ pub(in crate::engine) fn collectives(
         return None;
     }
     let words =
-        |rank, call: &Described| staging.bucket_words(rank, call.words_offset, call.key.count);
+        |rank, call: &Described| control.bucket_words(rank, call.words_offset, call.key.count);
     let (ours, theirs) = (words(own, mine), words(other, yours));
     (0..ours.len().max(theirs.len())).find_map(|at| {
         let (ours, theirs) = (ours.get(at), theirs.get(at));
@@ -78,8 +78,8 @@ struct Exchange {
 }
 
 /// The group that a rank is inside of, if it is. It stays as it was read: a rank rewrites its words only between calls.
-fn under_way(staging: &Staging, rank: usize) -> Option<Exchange> {
-    let log = staging.log(rank);
+fn under_way(control: &Control, rank: usize) -> Option<Exchange> {
+    let log = control.log(rank);
     let call = log.entered();
     let described = log.record(call).filter(|_| log.is_inside());
     let described = described.and_then(|record| Described::decode(&record))?;
@@ -87,7 +87,7 @@ fn under_way(staging: &Staging, rank: usize) -> Option<Exchange> {
         return None;
     }
     let first = described.words_offset + described.key.count * size_of::<Words>() as u64;
-    let messages = staging.bucket_words(rank, first, described.messages());
+    let messages = control.bucket_words(rank, first, described.messages());
     fence(Ordering::Acquire);
     let stayed = log.is_inside() && log.entered() == call;
     stayed.then_some(Exchange { call, described, messages })
@@ -100,8 +100,8 @@ fn ends([_, _, roots, _]: &Words) -> (usize, usize) {
 
 /// The first message of this rank's group that its other end does not have, or has otherwise. Which of the other's groups must have it is
 /// known by the number of the exchange of the two, or because the group is one of all ranks.
-pub(in crate::engine) fn messages(staging: &Staging, own: usize) -> Option<Error> {
-    let mine = under_way(staging, own)?;
+pub(in crate::engine) fn messages(control: &Control, own: usize) -> Option<Error> {
+    let mine = under_way(control, own)?;
     let peer_of = |words: &Words| {
         let (sender, receiver) = ends(words);
         if sender == own { receiver } else { sender }
@@ -109,7 +109,7 @@ pub(in crate::engine) fn messages(staging: &Staging, own: usize) -> Option<Error
     let mut peers: Vec<usize> = mine.messages.iter().map(peer_of).collect();
     peers.dedup();
     peers.into_iter().filter(|peer| *peer != own).find_map(|peer| {
-        let yours = under_way(staging, peer)?;
+        let yours = under_way(control, peer)?;
         let number = mine.messages.iter().find(|words| peer_of(words) == peer)?[3];
         let of_pair = |exchange: &Exchange, from: usize, to: usize| -> Vec<Words> {
             let fits = |words: &&Words| ends(words) == (from, to) && words[3] == number;
@@ -140,13 +140,13 @@ pub(in crate::engine) fn messages(staging: &Staging, own: usize) -> Option<Error
 
 /// This rank's first message to or from another, with its bucket, in words.
 pub(in crate::engine) fn first_message(
-    staging: &Staging,
+    control: &Control,
     own: usize,
     peer: usize,
     sends: bool,
 ) -> Option<(usize, String)> {
     let wanted = if sends { (own, peer) } else { (peer, own) };
-    let mine = under_way(staging, own)?;
+    let mine = under_way(control, own)?;
     let words = mine.messages.iter().find(|words| ends(words) == wanted)?;
     Some((place(words), text(described(words).as_ref())))
 }

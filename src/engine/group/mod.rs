@@ -17,6 +17,7 @@ use crate::call::{Call, Described};
 use crate::collective::Kind;
 use crate::error::Error;
 use crate::schedule::size_bytes;
+use differences::Words;
 use oxccl_kernels::format as f;
 use oxccl_transports::Reach;
 use parts::{Bucket, Part};
@@ -92,12 +93,12 @@ impl Engine {
             described.collective = self.collectives;
         }
         self.poll.set_collective(described.collective);
-        let log = self.staging.log(self.rank);
+        let log = self.control.log(self.rank);
         log.enter(self.calls, &described.encode());
         let outcome = match group.first() {
             None => f::Outcome::Done,
             // SAFETY: as in `Engine::launch`, for each part; the group keeps programs and tables.
-            Some(first) => unsafe { self.channels.run(first, group.channels) },
+            Some(first) => unsafe { self.host.run_chain(first, group.channels) },
         };
         if outcome == f::Outcome::Done {
             log.leave(self.calls);
@@ -145,8 +146,8 @@ impl Engine {
         }
         let messages = messages::messages(calls, self.rank);
         self.exchange_blocks(&messages, &mut tables)?;
-        let shared_bytes =
-            PreparedGroup::shared_bytes(tables.sources.len(), collectives.len() + messages.len());
+        let shared_bytes = tables.sources.len() * size_of::<f::SegmentTokens>();
+        let records_bytes = (collectives.len() + messages.len()) * size_of::<Words>();
         let order = self.config.order;
         let described = Described::group(order, collectives.len(), messages.len(), agreed);
         let counts = calls.iter().map(|call| call.counts.clone()).collect();
@@ -157,7 +158,7 @@ impl Engine {
             (tables.sources, tables.segments),
             tables.blocks,
             (collectives, messages),
-            self.heap.alloc(shared_bytes)?,
+            (self.heap.alloc(shared_bytes)?, self.control.groups().alloc(records_bytes)?),
         ))
     }
 
@@ -198,7 +199,7 @@ impl Engine {
 
     /// A launch block with nothing but this rank's own tables.
     fn blank_launch(&self) -> f::Launch {
-        f::Launch { done_stride: self.config.max_channels as u32, ..*self.launch }
+        f::Launch { done_stride: self.config.max_channels as u32, ..*self.host.launch }
     }
 }
 

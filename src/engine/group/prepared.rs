@@ -54,8 +54,10 @@ pub(super) struct PreparedGroup {
     messages: Vec<Message>,
     /// The ranks with which this one has messages.
     pub(super) peers: Vec<usize>,
-    /// A [`f::SegmentTokens`] for each table entry, then [`Words`] for each collective and each message.
+    /// A [`f::SegmentTokens`] for each table entry: in the heap, for peers' kernels.
     shared: HeapBlock,
+    /// [`Words`] for each collective and each message: in control memory, for whoever compares groups.
+    records: HeapBlock,
 }
 
 impl Identity {
@@ -67,11 +69,6 @@ impl Identity {
 }
 
 impl PreparedGroup {
-    /// Bytes that all ranks must reach, for so many table entries and buckets.
-    pub(super) fn shared_bytes(entries: usize, buckets: usize) -> usize {
-        entries * size_of::<f::SegmentTokens>() + buckets * size_of::<Words>()
-    }
-
     /// Chains the blocks. The tables do not move from here on.
     pub(super) fn new(
         rank: usize,
@@ -80,10 +77,9 @@ impl PreparedGroup {
         (sources, segments): (Vec<Source>, Vec<f::Segment>),
         blocks: Vec<Block>,
         (collectives, messages): (Vec<usize>, Vec<Message>),
-        shared: HeapBlock,
+        (shared, records): (HeapBlock, HeapBlock),
     ) -> PreparedGroup {
-        described.words_offset =
-            (shared.offset() + sources.len() * size_of::<f::SegmentTokens>()) as u64;
+        described.words_offset = records.offset() as u64;
         let mut group = PreparedGroup {
             identity,
             described,
@@ -96,6 +92,7 @@ impl PreparedGroup {
             peers: peers(&messages, rank),
             messages,
             shared,
+            records,
         };
         group.link();
         group.write_collectives();
@@ -165,8 +162,7 @@ impl PreparedGroup {
     }
 
     fn words(&self) -> *mut Words {
-        let tokens = self.shared.as_ptr().cast::<f::SegmentTokens>();
-        tokens.wrapping_add(self.sources.len()).cast()
+        self.records.as_ptr().cast()
     }
 
     fn write_collectives(&self) {
