@@ -28,6 +28,7 @@ impl Engine {
         let (rank, world, reach) = (bootstrap.rank(), bootstrap.world(), bootstrap.reach());
         let deadline = Instant::now() + config.timeout;
         agree(&mut *bootstrap, &config, deadline)?;
+        config.place(bootstrap.nodes())?;
         let spins = spins(&mut *bootstrap, deadline)?;
         let shape = StagingShape {
             ranks: world,
@@ -43,7 +44,9 @@ impl Engine {
             Arc::new(Region::create("oxccl-staging", shape.len_bytes())?),
             Arc::new(Region::create("oxccl-heap", config.heap_bytes)?),
         ];
-        let all = bootstrap.share(&own, deadline)?;
+        // Connections point into peers' memory: no other way between nodes is there yet.
+        bootstrap.nodes().require_one()?;
+        let all: Vec<_> = bootstrap.share(&own, deadline)?.into_iter().flatten().collect();
         let regions = |at: usize| all.iter().map(|regions| regions[at].clone()).collect::<Vec<_>>();
         let control = Arc::new(Control::new(control_shape, rank, regions(0)));
         let bases: Vec<*mut u8> = match reach {
@@ -89,9 +92,10 @@ fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> R
     let schedule = config.schedule.as_ref().map(|custom| custom.fingerprint());
     let tuning =
         config.tuning.as_deref().map(|table| format!("table {:016x}", table.fingerprint()));
-    let fields: [(&'static str, String); 10] = [
+    let fields: [(&'static str, String); 11] = [
         ("order", config.order.to_string()),
         ("pin", format!("{:?}, {:?}, {:?}", pin.algorithm, pin.encoding, pin.channels)),
+        ("nodes", format!("{:?}", config.nodes)),
         ("ranks_per_node", format!("{:?}", config.ranks_per_node)),
         ("schedule", schedule.map_or("none".to_owned(), |print| format!("{print:016x}"))),
         ("max_channels", config.max_channels.to_string()),

@@ -82,7 +82,8 @@ impl Gpu {
         let control = Arc::new(Region::create("oxccl-control", control.len_bytes())?);
         let host = [control.clone()];
         let offer = Offer { host: &host, device: &own, context: Some(context) };
-        let all = bootstrap.exchange(&offer, deadline)?;
+        bootstrap.nodes().require_one()?;
+        let all: Vec<_> = bootstrap.exchange(&offer, deadline)?.into_iter().flatten().collect();
         let [staging, heaps] =
             [0, 1].map(|k| all.iter().map(|shared| shared.device[k].clone()).collect::<Vec<_>>());
         let bases = heaps.iter().map(|heap| heap.as_ptr()).collect();
