@@ -61,10 +61,10 @@ pub struct Failure {
     pub vendor_code: u32,
 }
 
-impl Failure {
+impl Completion {
     /// Whether it was given up because of another one's failure.
-    pub fn is_flush(&self) -> bool {
-        self.status == sys::WC_WR_FLUSH_ERR
+    pub fn is_flushed(&self) -> bool {
+        matches!(self.outcome, Outcome::Failed(failure) if failure.status == sys::WC_WR_FLUSH_ERR)
     }
 }
 

@@ -198,13 +198,41 @@ impl QueuePair {
         self.ready_to_send(patience)
     }
 
-    /// Posts requests to send, in order. The first of them that does not fit ends it, and the error says nothing of those before.
+    /// Posts a request to send.
     ///
     /// # Errors
     /// [`RdmaError::OutOfRange`] for bytes that are not registered or too many for a request to carry; [`RdmaError::Verbs`] if the
     /// queue is full or the queue pair has failed.
-    pub fn post(&self, requests: &[Request<'_>]) -> Result<(), RdmaError> {
-        requests.iter().try_for_each(|request| self.post_one(request))
+    pub fn post(&self, request: Request<'_>) -> Result<(), RdmaError> {
+        let (mut piece, inline) = self.piece(request.local)?;
+        let mut raw = sys::SendRequest {
+            wr_id: request.id,
+            sg_list: piece.as_mut().map_or(ptr::null_mut(), ptr::from_mut),
+            num_sge: i32::from(piece.is_some()),
+            send_flags: inline | if request.signalled { sys::SEND_SIGNALED } else { 0 },
+            ..Default::default()
+        };
+        match request.operation {
+            Operation::Write { to, key } => {
+                (raw.opcode, raw.remote_addr, raw.rkey) = (sys::WR_RDMA_WRITE, to, key);
+            }
+            Operation::WriteWithImmediate { to, key, immediate } => {
+                (raw.opcode, raw.remote_addr, raw.rkey) = (sys::WR_RDMA_WRITE_WITH_IMM, to, key);
+                raw.imm_data = immediate.to_be();
+            }
+            Operation::Send { immediate } => {
+                (raw.opcode, raw.imm_data) = (sys::WR_SEND_WITH_IMM, immediate.to_be());
+            }
+            Operation::Read { from, key } => {
+                (raw.opcode, raw.remote_addr, raw.rkey) = (sys::WR_RDMA_READ, from, key);
+            }
+        }
+        let mut refused = ptr::null_mut();
+        let device = self.domain.device();
+        let post = device.operations().post_send;
+        // SAFETY: the queue pair is valid; the provider copies request and piece, and inline bytes with them.
+        let answer = unsafe { post(self.raw.as_ptr(), &raw mut raw, &raw mut refused) };
+        device.check("ibv_post_send", answer)
     }
 
     /// Posts a request to receive, numbered `id`. What is sent goes to `buffer`; what is written with immediate data does not.
@@ -250,38 +278,6 @@ impl QueuePair {
             status_code: failure.status,
             vendor_code: failure.vendor_code,
         }
-    }
-
-    fn post_one(&self, request: &Request<'_>) -> Result<(), RdmaError> {
-        let (mut piece, inline) = self.piece(request.local)?;
-        let mut raw = sys::SendRequest {
-            wr_id: request.id,
-            sg_list: piece.as_mut().map_or(ptr::null_mut(), ptr::from_mut),
-            num_sge: i32::from(piece.is_some()),
-            send_flags: inline | if request.signalled { sys::SEND_SIGNALED } else { 0 },
-            ..Default::default()
-        };
-        match request.operation {
-            Operation::Write { to, key } => {
-                (raw.opcode, raw.remote_addr, raw.rkey) = (sys::WR_RDMA_WRITE, to, key);
-            }
-            Operation::WriteWithImmediate { to, key, immediate } => {
-                (raw.opcode, raw.remote_addr, raw.rkey) = (sys::WR_RDMA_WRITE_WITH_IMM, to, key);
-                raw.imm_data = immediate.to_be();
-            }
-            Operation::Send { immediate } => {
-                (raw.opcode, raw.imm_data) = (sys::WR_SEND_WITH_IMM, immediate.to_be());
-            }
-            Operation::Read { from, key } => {
-                (raw.opcode, raw.remote_addr, raw.rkey) = (sys::WR_RDMA_READ, from, key);
-            }
-        }
-        let mut refused = ptr::null_mut();
-        let device = self.domain.device();
-        let post = device.operations().post_send;
-        // SAFETY: the queue pair is valid; the provider copies request and piece, and inline bytes with them.
-        let answer = unsafe { post(self.raw.as_ptr(), &raw mut raw, &raw mut refused) };
-        device.check("ibv_post_send", answer)
     }
 
     /// The local bytes as the provider wants them, and the flag that goes with them.
