@@ -91,7 +91,7 @@ pub(super) struct MemoryRegion {
 pub(super) struct Gid(pub [u8; 16]);
 
 /// `struct ibv_device_attr`.
-#[repr(C)]
+#[repr(C, align(8))]
 #[derive(Clone, Copy)]
 pub(super) struct DeviceAttributes {
     _identity: [u8; 64 + 4 * 8 + 3 * 4],
@@ -103,7 +103,7 @@ pub(super) struct DeviceAttributes {
     pub max_cqe: c_int,
     _max_mr_pd: [c_int; 2],
     pub max_qp_rd_atom: c_int,
-    _after: [c_int; 20],
+    _after: [c_int; 19],
     _max_pkeys: u16,
     _local_ca_ack_delay: u8,
     pub phys_port_cnt: u8,
