@@ -557,3 +557,34 @@ pub struct Launch {
     /// Number of the part's first bucket in the group.
     pub first_bucket: u32,
 }
+
+impl Launch {
+    /// Nothing: what a launch block is made from, by naming the fields that it has.
+    pub const EMPTY: Launch = Launch {
+        program: core::ptr::null(),
+        connections: core::ptr::null_mut(),
+        windows: core::ptr::null_mut(),
+        progress: core::ptr::null_mut(),
+        statuses: core::ptr::null_mut(),
+        doorbells: core::ptr::null_mut(),
+        abort: core::ptr::null(),
+        poll: None,
+        poll_context: core::ptr::null_mut(),
+        input: core::ptr::null(),
+        output: core::ptr::null_mut(),
+        tokens: Tokens { input: 0, output: 0 },
+        scale_bits: 0,
+        call: 0,
+        signature: 0,
+        ranks: 0,
+        spins: 0,
+        yields: 0,
+        next: core::ptr::null(),
+        segments: core::ptr::null(),
+        ready: core::ptr::null(),
+        done: core::ptr::null_mut(),
+        done_bell: core::ptr::null_mut(),
+        segments_count: 0,
+        first_bucket: 0,
+    };
+}

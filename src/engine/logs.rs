@@ -1,12 +1,12 @@
 //! Reads the ranks' call logs.
 
 use crate::call::Described;
-use crate::device::{BUCKET_WORDS, CallRecord, Staging};
+use crate::device::{BUCKET_WORDS, CallRecord, Control};
 use crate::error::Error;
 
 /// A rank's last collectives, oldest first.
-pub(super) fn recent(staging: &Staging, rank: usize) -> Vec<Described> {
-    let log = staging.log(rank);
+pub(super) fn recent(control: &Control, rank: usize) -> Vec<Described> {
+    let log = control.log(rank);
     let records = (log.oldest()..=log.entered()).filter_map(|number| log.record(number));
     records
         .filter_map(|record| Described::decode(&record))
@@ -19,7 +19,7 @@ type Difference = (&'static str, String, String);
 
 /// The first bucket in which two groups differ, and how.
 fn bucket(
-    staging: &Staging,
+    control: &Control,
     (own, mine): (usize, &Described),
     (other, yours): (usize, &Described),
 ) -> Option<(usize, Difference)> {
@@ -27,7 +27,7 @@ fn bucket(
         return None;
     }
     let words =
-        |rank, call: &Described| staging.bucket_words(rank, call.words_offset, call.key.count);
+        |rank, call: &Described| control.bucket_words(rank, call.words_offset, call.key.count);
     let (ours, theirs) = (words(own, mine), words(other, yours));
     let at = (0..ours.len().max(theirs.len())).find(|at| ours.get(*at) != theirs.get(*at))?;
     let described = |words: &Vec<[u64; BUCKET_WORDS]>| -> Option<Described> {
@@ -44,15 +44,15 @@ fn bucket(
 }
 
 /// The first remembered collective in which this rank and another differ.
-pub(super) fn mismatch(staging: &Staging, own: usize) -> Option<Error> {
-    let ours = recent(staging, own);
+pub(super) fn mismatch(control: &Control, own: usize) -> Option<Error> {
+    let ours = recent(control, own);
     let others =
-        (0..staging.ranks()).filter(|rank| *rank != own).map(|rank| (rank, recent(staging, rank)));
+        (0..control.ranks()).filter(|rank| *rank != own).map(|rank| (rank, recent(control, rank)));
     let differences = others.filter_map(|(rank, theirs)| {
         ours.iter().find_map(|mine| {
             let yours = theirs.iter().find(|yours| yours.collective == mine.collective)?;
             let difference = mine.difference(yours)?;
-            let bucket = bucket(staging, (own, mine), (rank, yours));
+            let bucket = bucket(control, (own, mine), (rank, yours));
             let (at, difference) = bucket.map_or((None, difference), |(at, of)| (Some(at), of));
             Some((mine, rank, at, difference))
         })

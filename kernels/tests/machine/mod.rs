@@ -108,7 +108,6 @@ impl Rank {
             doorbells: self.doorbells,
             abort: self.abort,
             poll: self.poll,
-            poll_context: std::ptr::null_mut(),
             input,
             output,
             tokens: self.tokens,
@@ -118,13 +117,7 @@ impl Rank {
             ranks: self.world,
             spins: self.spins,
             yields: self.yields,
-            next: std::ptr::null(),
-            segments: std::ptr::null(),
-            ready: std::ptr::null(),
-            done: std::ptr::null_mut(),
-            done_bell: std::ptr::null_mut(),
-            segments_count: 0,
-            first_bucket: 0,
+            ..Launch::EMPTY
         }
     }
 }

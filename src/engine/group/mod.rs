@@ -32,8 +32,10 @@ struct PreparedGroup {
     segments: Box<[f::Segment]>,
     launches: Box<[f::Launch]>,
     channels: usize,
-    /// A [`f::SegmentTokens`] for each bucket, in the order of the tables, then [`BUCKET_WORDS`] words for each, in the order of the calls.
+    /// A [`f::SegmentTokens`] for each bucket, in the order of the tables: in the heap, for peers' kernels.
     shared: HeapBlock,
+    /// [`BUCKET_WORDS`] words for each bucket, in the order of the calls: in control memory, for whoever compares groups.
+    records: HeapBlock,
 }
 
 /// All prepared groups.
@@ -78,16 +80,16 @@ impl Engine {
         for launch in &mut group.launches {
             launch.call = self.calls;
         }
-        let words = (group.shared.offset() + group.records_offset()) as u64;
+        let words = group.records.offset() as u64;
         let order = self.config.order;
         let described = Described::group(order, calls.len(), group.hash, self.collectives, words);
         self.poll.set_collective(self.collectives);
-        let log = self.staging.log(self.rank);
+        let log = self.control.log(self.rank);
         log.enter(self.calls, &described.encode());
         let outcome = match group.launches.first() {
             None => f::Outcome::Done,
             // SAFETY: as in `Engine::launch`, for each part; the group keeps programs and tables.
-            Some(first) => unsafe { self.channels.run(first, group.channels) },
+            Some(first) => unsafe { self.host.run_chain(first, group.channels) },
         };
         if outcome == f::Outcome::Done {
             log.leave(self.calls);
@@ -136,7 +138,7 @@ impl Engine {
                 &buckets[first].key,
                 total,
             )?;
-            let mut launch = *self.launch;
+            let mut launch = *self.host.launch;
             launch.program = program.header();
             launch.scale_bits = call.factor_bits;
             let mut mix = Mix::default();
@@ -146,8 +148,8 @@ impl Engine {
             launches.push(launch);
         }
         let order: Vec<usize> = parts.iter().flat_map(|part| part.calls.iter().copied()).collect();
-        let shared_bytes = order.len()
-            * (std::mem::size_of::<f::SegmentTokens>() + BUCKET_WORDS * std::mem::size_of::<u64>());
+        let shared_bytes = order.len() * std::mem::size_of::<f::SegmentTokens>();
+        let records_bytes = order.len() * BUCKET_WORDS * std::mem::size_of::<u64>();
         let mut group = PreparedGroup {
             hash,
             channels: programs.iter().map(Program::channels).max().unwrap_or(1),
@@ -155,6 +157,7 @@ impl Engine {
             segments: segments(&parts, &buckets),
             launches: launches.into_boxed_slice(),
             shared: self.heap.alloc(shared_bytes)?,
+            records: self.control.groups().alloc(records_bytes)?,
             order,
             buckets,
         };
@@ -228,13 +231,8 @@ impl PreparedGroup {
         }
     }
 
-    /// Where the words for comparison begin in the shared table.
-    fn records_offset(&self) -> usize {
-        self.order.len() * std::mem::size_of::<f::SegmentTokens>()
-    }
-
     fn write_records(&self) {
-        let base = self.shared.as_ptr().wrapping_add(self.records_offset()).cast::<u64>();
+        let base = self.records.as_ptr().cast::<u64>();
         for (at, bucket) in self.buckets.iter().enumerate() {
             for (word, value) in bucket.words().into_iter().enumerate() {
                 // SAFETY: the block was made for as many words, and nobody reads it before the log names it.
