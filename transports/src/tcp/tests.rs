@@ -70,7 +70,8 @@ fn only_what_the_ledger_expects_is_taken() {
 
 #[test]
 fn parts_that_overlap_are_refused() {
-    let of = |len_bytes| Frame::Part { port: 0, message: 0, offset: 0, len_bytes, content_bytes: 100 };
+    let of =
+        |len_bytes| Frame::Part { port: 0, message: 0, offset: 0, len_bytes, content_bytes: 100 };
     let bytes = [&of(60).encode()[..], &[0; 60], &of(60).encode(), &[0; 60]].concat();
     assert!(matches!(receive(&bytes), Err(WireError::Protocol(_))));
 }
