@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::frame::Frame;
 use super::wire::TcpWire;
 use crate::proxy::testing::{MemoryPorts, until};
-use crate::proxy::{Counter, Ledger, Ports, Wire, WireError};
+use crate::proxy::{Counter, Ledger, Wire, WireError};
 
 /// What comes of a stream of these bytes: the error, if there is one before their end.
 fn receive(bytes: &[u8]) -> Result<(), WireError> {
