@@ -5,11 +5,19 @@
 
 #[path = "../common/guest.rs"]
 mod guest;
+#[path = "../common/links.rs"]
+mod links;
 mod pair;
 mod process;
 mod verbs;
+mod wire;
 
 #[test]
-fn in_the_guest() {
+fn verbs_in_the_guest() {
     guest::run("verbs::", &[]);
+}
+
+#[test]
+fn wire_in_the_guest() {
+    guest::run("wire::", &[]);
 }
