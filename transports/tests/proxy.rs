@@ -14,7 +14,7 @@ use oxccl_transports::proxy::{Conditions, Fabric, Listening, ProxySetup};
 use oxccl_transports::tcp::Tcp;
 use oxccl_transports::{Bootstrap, Cause, Secret, local};
 
-use links::{LIMIT, PAYLOAD_BYTES, PORTS, SLOTS, exchange, pair, payload};
+use links::{LIMIT, PAYLOAD_BYTES, PORTS, SLOTS, exchange, exchange_until_broken, pair, payload};
 
 fn tcp(sockets: usize) -> impl Fn(usize) -> Arc<dyn Fabric> {
     move |_| Arc::new(Tcp::new(sockets))
@@ -77,21 +77,7 @@ fn what_was_written_last_arrives_though_its_sender_ends() {
 #[test]
 fn a_link_that_breaks_is_named_on_both_sides() {
     let ends = pair(tcp(1), "cut=20".parse().unwrap());
-    std::thread::scope(|scope| {
-        for end in &ends {
-            scope.spawn(move || {
-                let mut message = 0;
-                while end.ports.write(0, message, &[1; 100], Duration::from_millis(300)) {
-                    end.proxy.begin();
-                    message += 1;
-                    end.ports.read(0, message - 1, Duration::from_millis(300));
-                }
-                assert!(until(LIMIT, || end.liveness.cause().is_some()));
-            });
-        }
-    });
-    for end in &ends {
-        let cause = end.liveness.cause().unwrap();
+    for cause in exchange_until_broken(&ends) {
         assert!(matches!(cause, Cause::LinkLost { rank, peer, .. } if rank + peer == 1), "{cause}");
     }
 }

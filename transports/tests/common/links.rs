@@ -14,7 +14,7 @@ use oxccl_transports::proxy::testing::{MemoryPorts, until};
 use oxccl_transports::proxy::{
     Conditions, Egress, Fabric, Listening, PortNumber, Ports, Proxy, ProxySetup,
 };
-use oxccl_transports::{Bootstrap, Liveness, LocalBootstrap, Region, Secret, local};
+use oxccl_transports::{Bootstrap, Cause, Liveness, LocalBootstrap, Region, Secret, local};
 
 /// Against hanging.
 pub const LIMIT: Duration = Duration::from_secs(60);
@@ -113,4 +113,22 @@ impl End {
     pub fn liveness_text(&self) -> String {
         format!("nothing moves; {:?}", self.liveness)
     }
+}
+
+/// Each end sends and receives until its link has broken; then why it has.
+pub fn exchange_until_broken(ends: &[End; 2]) -> [Cause; 2] {
+    std::thread::scope(|scope| {
+        for end in ends {
+            scope.spawn(move || {
+                let mut message = 0;
+                while end.ports.write(0, message, &[1; 100], Duration::from_millis(300)) {
+                    end.proxy.begin();
+                    message += 1;
+                    end.ports.read(0, message - 1, Duration::from_millis(300));
+                }
+                assert!(until(LIMIT, || end.liveness.cause().is_some()));
+            });
+        }
+    });
+    ends.each_ref().map(|end| end.liveness.cause().unwrap())
 }

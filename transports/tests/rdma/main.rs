@@ -7,8 +7,10 @@
 mod guest;
 #[path = "../common/links.rs"]
 mod links;
+mod lossy;
 mod pair;
 mod process;
+mod rails;
 mod verbs;
 mod wire;
 
@@ -20,4 +22,14 @@ fn verbs_in_the_guest() {
 #[test]
 fn wire_in_the_guest() {
     guest::run("wire::", &[]);
+}
+
+#[test]
+fn rails_in_the_guest() {
+    guest::run("rails::", &["--rails", "2"]);
+}
+
+#[test]
+fn lossy_in_the_guest() {
+    guest::run("lossy::", &["--netem", "loss 1% delay 200us"]);
 }
