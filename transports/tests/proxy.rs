@@ -14,7 +14,7 @@ use oxccl_transports::proxy::{Conditions, Fabric, Listening, ProxySetup};
 use oxccl_transports::tcp::Tcp;
 use oxccl_transports::{Bootstrap, Cause, Secret, local};
 
-use links::{LIMIT, PAYLOAD_BYTES, PORTS, SLOTS, exchange, exchange_until_broken, pair, payload};
+use links::{LIMIT, PORTS, SLOTS, exchange, exchange_until_broken, pair, payload};
 
 fn tcp(sockets: usize) -> impl Fn(usize) -> Arc<dyn Fabric> {
     move |_| Arc::new(Tcp::new(sockets))
