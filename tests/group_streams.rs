@@ -85,7 +85,8 @@ fn another_stream_waits_for_a_bucket_alone() {
         let again = other.on(&streams[1]).all_reduce_in_place(first, ReduceOp::Sum).unwrap();
         work.wait().unwrap();
         assert!(waited.is_done());
-        (waited.wait().unwrap(), again.wait().unwrap());
+        waited.wait().unwrap();
+        again.wait().unwrap();
         assert_eq!((first[7], second[7]), (4, 10));
     });
 }
