@@ -6,7 +6,7 @@ mod start;
 use crate::call::{Asked, Call, Memory};
 use crate::collective::{Collective, Kind, Order};
 use crate::config::{Device, Pin};
-use crate::device::{DeviceBuffer, Heap, InFlight, cuda};
+use crate::device::{DeviceBuffer, Heap, InFlight, Signals, cuda};
 use crate::element::{Element, OpKind, ReduceOp};
 use crate::engine::Engine;
 use crate::error::Error;
@@ -32,6 +32,7 @@ pub struct Communicator {
     rank: usize,
     world: usize,
     device: Device,
+    max_channels: usize,
     shared: Arc<Shared>,
     heap: Arc<Heap>,
     /// Tickets issued to streams.
@@ -72,6 +73,24 @@ impl Shared {
         result
     }
 
+    /// Runs a stream's group in its turn.
+    ///
+    /// # Safety
+    ///
+    /// As for [`run_ticket`](Shared::run_ticket), for each call; no call's output overlaps another call's buffers.
+    pub(crate) unsafe fn run_group_ticket(
+        &self,
+        ticket: u64,
+        calls: &[Call],
+        signals: Option<&Signals>,
+    ) -> Result<(), Error> {
+        self.gate.wait(ticket - 1);
+        // SAFETY: as in `run_ticket`.
+        let result = unsafe { (*self.engine.get()).run_group(calls, signals) };
+        self.gate.pass(ticket);
+        result
+    }
+
     /// Passes a ticket whose call cannot run.
     pub(crate) fn skip_ticket(&self, ticket: u64) {
         self.gate.wait(ticket - 1);
@@ -82,11 +101,13 @@ impl Shared {
 impl Communicator {
     fn from_engine(rank: usize, world: usize, engine: Engine) -> Communicator {
         let (heap, device) = (engine.heap().clone(), engine.device());
+        let max_channels = engine.max_channels();
         let shared = Shared { engine: UnsafeCell::new(engine), gate: Gate::new() };
         Communicator {
             rank,
             world,
             device,
+            max_channels,
             shared: Arc::new(shared),
             heap,
             issued: Cell::new(0),
@@ -97,6 +118,11 @@ impl Communicator {
     /// This rank, from 0.
     pub fn rank(&self) -> usize {
         self.rank
+    }
+
+    /// Most channels of a call.
+    pub(crate) fn max_channels(&self) -> usize {
+        self.max_channels
     }
 
     /// Number of ranks.
@@ -131,6 +157,11 @@ impl Communicator {
     /// Programs launched so far: one a call.
     pub fn launches(&self) -> u64 {
         self.idle().launches()
+    }
+
+    /// Groups planned so far: one that comes again, with buffers wherever they are, is not planned again.
+    pub fn group_plans(&self) -> u64 {
+        self.idle().group_plans()
     }
 
     /// Changes the promised order of reduction. All ranks must do so between the same calls.
@@ -249,7 +280,7 @@ impl Communicator {
     /// As for [`Communicator::run`], for each call; no call's output overlaps another call's buffers.
     pub(crate) unsafe fn run_group(&self, calls: &[Call]) -> Result<(), Error> {
         // SAFETY: as in `run`.
-        unsafe { (*self.idle_engine()).run_group(calls) }
+        unsafe { (*self.idle_engine()).run_group(calls, None) }
     }
 
     /// Issues the next ticket to a stream.

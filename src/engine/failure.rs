@@ -1,9 +1,9 @@
 //! What went wrong: reads the other ranks' call logs and progress, names the culprit, and ends the communicator on all ranks.
 
+use super::group::differences;
 use super::logs;
 use super::poll::Poll;
 use crate::call::Described;
-use crate::collective::Kind;
 use crate::device::Control;
 use crate::error::Error;
 use oxccl_kernels::format as f;
@@ -67,7 +67,7 @@ impl Ranks {
             (None, Some(cause), _) => Error::from_cause(cause, self.named(call)),
             (None, None, f::Outcome::Aborted | f::Outcome::Done) => self.silent(call),
             (None, None, f::Outcome::Mismatch | f::Outcome::BadProgram) => {
-                self.odd_message(call, odd.unwrap_or(self.rank))
+                self.odd_message(call, odd.unwrap_or(self.rank), last)
             }
         };
         self.end(&error, last);
@@ -99,10 +99,11 @@ impl Ranks {
     }
 
     /// A message of another call came, and the logs don't say which: in send/recv, whose calls have no common number.
-    fn odd_message(&self, call: &Described, rank: usize) -> Error {
+    fn odd_message(&self, call: &Described, rank: usize, number: u64) -> Error {
+        let bucket = differences::first_message(&self.control, self.rank, rank, false);
         Error::Mismatch {
-            call: call.collective,
-            bucket: None,
+            call: number,
+            bucket: bucket.map(|(bucket, _)| bucket),
             argument: "the message that came",
             rank,
             ours: self.named(call),
@@ -130,13 +131,14 @@ impl Ranks {
         for rank in (0..self.control.ranks()).filter(|rank| *rank != self.rank) {
             let last = logs::recent(&self.control, rank).pop();
             let made = last.map_or(0, |last| last.collective);
-            if call.key.kind != Kind::SendRecv && made < call.collective {
+            if call.collective > made {
                 let last = last.map_or("it has called nothing".into(), |last| {
                     format!("its last was {}", self.named(&last))
                 });
                 parts.push(format!("rank {rank} has not called {} ({last})", self.named(call)));
             }
         }
+        parts.extend(self.lone_message());
         let stalled = self.stalled();
         parts.extend(stalled.iter().map(|rank| {
             let watched_ms = WATCHED.as_millis();
@@ -146,6 +148,17 @@ impl Ranks {
         let running = (0..self.control.ranks()).filter(|rank| !stalled.contains(rank));
         parts.extend(running.filter_map(|rank| self.wait_of(rank)));
         if parts.is_empty() { "no rank says what it waits for".into() } else { parts.join("; ") }
+    }
+
+    /// A message of this rank's group that its other end takes no part in.
+    fn lone_message(&self) -> Option<String> {
+        let mut waits =
+            (0..self.control.channels()).map(|channel| self.control.progress(self.rank, channel));
+        let wait = waits.find(|wait| wait.call != 0 && wait.lane != f::LANE_READY)?;
+        let (peer, sends) = (wait.peer as usize, wait.head != 0);
+        let (bucket, message) = differences::first_message(&self.control, self.rank, peer, sends)?;
+        let does = if sends { "receive" } else { "send" };
+        Some(format!("rank {peer} did not {does} bucket {bucket}, a {message}"))
     }
 
     /// Ranks that are inside a call and neither wait there nor leave it.
@@ -182,6 +195,12 @@ impl Ranks {
         let waits =
             (0..self.control.channels()).map(|channel| self.control.progress(rank, channel));
         let wait = waits.into_iter().find(|progress| progress.call != 0)?;
+        if wait.lane == f::LANE_READY {
+            return Some(format!(
+                "bucket {} has not been marked ready on rank {rank}",
+                wait.awaited
+            ));
+        }
         let what = if wait.head != 0 { "a free slot from" } else { "data from" };
         Some(format!("rank {rank} waits at step {} for {what} rank {}", wait.step, wait.peer))
     }

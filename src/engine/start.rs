@@ -29,7 +29,7 @@ impl Engine {
     ) -> Result<Engine, Error> {
         config.check()?;
         config.cache_bytes = Some(config.last_level_cache_bytes());
-        let (rank, reach) = (bootstrap.rank(), bootstrap.reach());
+        let (rank, world, reach) = (bootstrap.rank(), bootstrap.world(), bootstrap.reach());
         let deadline = Instant::now() + config.timeout;
         agree(&mut *bootstrap, &config, deadline)?;
         config.place(bootstrap.nodes())?;
@@ -50,7 +50,7 @@ impl Engine {
             config,
             reach,
             cache: Cache::default(),
-            groups: Groups::default(),
+            groups: Groups::new(world),
             backend,
             heap,
             ranks,

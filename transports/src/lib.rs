@@ -20,10 +20,12 @@ mod mailbox;
 mod memory;
 pub mod nodes;
 pub mod proxy;
+pub mod rdma;
 pub mod region;
 pub mod rendezvous;
 pub mod shm;
 mod sync;
+pub mod tcp;
 pub mod unique_id;
 
 pub use bootstrap::{Bootstrap, Offer, Reach, Shared};
