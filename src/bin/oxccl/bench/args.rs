@@ -10,7 +10,7 @@ use oxccl::schedule::SLOTS;
 use oxccl::{Config, CustomSchedule, DataType, Device, Kind, OpKind, Order, data_type_name};
 
 use super::case::Case;
-use super::gpu::CompareOptions;
+use super::gpu::{self, CompareOptions};
 use super::group::GroupOptions;
 use super::sizes;
 use crate::failure::Failure;
@@ -150,6 +150,7 @@ impl BenchOptions {
             // Memory of a GPU is taken at the start: room for input and output, each in pages of 2 MiB.
             let each = self.maxbytes.0.next_multiple_of(2 << 20) + (2 << 20);
             config.heap_bytes = config.heap_bytes.max(2 * each);
+            config.image = gpu::image(self)?;
         }
         config.timeout = self.timeout.unwrap_or(config.timeout);
         config.order = self.order.unwrap_or(config.order);
