@@ -18,6 +18,7 @@ pub mod liveness;
 pub mod local;
 mod mailbox;
 mod memory;
+pub mod proxy;
 pub mod region;
 pub mod rendezvous;
 pub mod shm;
