@@ -331,8 +331,8 @@ fn a_trace_has_every_step_of_every_rank() {
 fn the_documented_predictions_are_those_of_the_simulator() {
     let text =
         fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/simulator.md")).unwrap();
-    let predicted = |topology: &str, size: &str, more: &[&str]| {
-        let found = rows(&[&["all_reduce", "-t", topology, "--sizes", size], more].concat());
+    let predicted = |op: &str, topology: &str, size: &str, more: &[&str]| {
+        let found = rows(&[&[op, "-t", topology, "--sizes", size], more].concat());
         assert_eq!(found.len(), 1);
         found[0]["busbw_gbps"].as_f64().unwrap()
     };
@@ -343,14 +343,27 @@ fn the_documented_predictions_are_those_of_the_simulator() {
         ("8 A100", "dgx-a100", "1G", "1 GiB"),
         ("8 A100", "dgx-a100", "8G", "8 GiB"),
     ] {
-        let found = predicted(topology, size, &ring);
+        let found = predicted("all_reduce", topology, size, &ring);
         let row = format!("| {machine}, ring all-reduce, {text_size} | {found:.1} |");
         assert!(text.contains(&row), "{row}");
     }
-    let hierarchical = ["--algorithm", "hierarchical-ring-doubling", "--encoding", "slots"];
-    let found = predicted("dgx-h100 x 2", "4G", &hierarchical);
-    assert!(text.contains(&format!("(slots) is predicted at {found:.1} GB/s")), "{found}");
-    let switched = predicted("dgx-h100", "1G", &["--algorithm", "two_shot_push", "--in-network"]);
+    for (op, algorithm, name, published) in [
+        ("all_reduce", "hierarchical_ring_ring", "all-reduce", 378.0),
+        ("all_gather", "hierarchical_ring_ring", "all-gather", 404.0),
+        ("all_to_all", "hierarchical_direct_direct", "all-to-all", 91.0),
+    ] {
+        let pin = ["--algorithm", algorithm, "--encoding", "slots"];
+        let found = predicted(op, "dgx-h100 x 2", "4G", &pin);
+        let row = format!(", {name}, 4 GiB | {found:.1} | {published:.0} |");
+        assert!(text.contains(&row), "{row}");
+        assert!((found / published - 1.0).abs() < 0.1, "{found} {published}");
+    }
+    let switched = predicted(
+        "all_reduce",
+        "dgx-h100",
+        "1G",
+        &["--algorithm", "two_shot_push", "--in-network"],
+    );
     assert!(text.contains(&format!("would reach {switched:.0} GB/s at 1 GiB")), "{switched}");
 }
 

@@ -1,7 +1,7 @@
 //! Bounds, conservation, folding, rounds, deadlocks, and figures that others have published.
 
 use super::*;
-use crate::algorithms::{Algorithm, Encoding, Entry, catalogue, find};
+use crate::algorithms::{Algorithm, Encoding, Entry, Inner, Outer, catalogue, find};
 use crate::collective::{Collective, Kind, Order};
 use crate::schedule::{
     Flag, Instruction, Lane, Link, Lowering, Operand, SLOTS, Schedule, Source, lower,
@@ -10,8 +10,6 @@ use crate::topology::{Placement, Topology, preset};
 use crate::verify::{Violation, verify};
 use oxccl_kernels::format as f;
 use proptest::prelude::*;
-
-mod hierarchical;
 
 /// A call on a topology.
 struct Case {
@@ -119,22 +117,25 @@ fn published_bandwidths_of_rings_are_met_within_ten_percent() {
     }
 }
 
+/// Inside each GPU moves 2 * 7/8 of the size, of which the bus bandwidth counts 2 * 15/16; across, an adapter moves an eighth, which takes half
+/// as long. So only whoever lets adapters wait, or waits for them, stays below.
 #[test]
-fn a_hierarchical_all_reduce_over_two_nodes_comes_near_its_ceiling() {
-    let schedule = hierarchical::two_nodes();
-    verify(schedule.clone(), Order::Any, true).unwrap();
-    let case = Case::new("dgx-h100 x 2", Kind::AllReduce, 16, 4 << 30);
-    let subject = Subject::schedule(&schedule).unwrap();
-    let layout = case.layout(schedule.input, schedule.output);
-    let prediction = simulate(&subject, &layout, &case.network, &case.options).unwrap();
-    let busbw = case.busbw(&prediction);
-    // Inside each GPU moves 2 * 7/8 of the size, of which the bus bandwidth counts 2 * 15/16: 360 * 15/14.
+fn hierarchical_all_reduces_over_two_nodes_come_near_their_ceiling() {
     let ceiling = 360.0 * 15.0 / 14.0;
-    assert!(busbw <= ceiling && busbw > 0.9 * ceiling, "{busbw} {ceiling}");
-    // The figure of docs/simulator.md.
-    assert_eq!(format!("{busbw:.1}"), "384.2");
-    // MSCCL++ reports 378 GB/s for two nodes of 8 H100.
-    assert!((busbw / 378.0 - 1.0).abs() < 0.1, "{busbw}");
+    for (inner, outer, least) in [
+        (Inner::Ring, Outer::Ring, 0.98),
+        (Inner::Ring, Outer::Direct, 0.98),
+        (Inner::Ring, Outer::Doubling, 0.98),
+        (Inner::Direct, Outer::Ring, 0.89),
+        (Inner::Direct, Outer::Direct, 0.89),
+        (Inner::Direct, Outer::Doubling, 0.89),
+    ] {
+        let case = Case::new("dgx-h100 x 2", Kind::AllReduce, 16, 4 << 30);
+        let algorithm = Algorithm::Hierarchical(inner, outer);
+        let busbw = case.busbw(&case.run(algorithm, Encoding::Slots));
+        let part = busbw / ceiling;
+        assert!((least..=1.0).contains(&part), "{algorithm}: {busbw} of {ceiling}");
+    }
 }
 
 #[test]
@@ -235,7 +236,10 @@ fn programs_that_are_not_made_alike_are_compared() {
     let Statement::NotFolded { why } = &statement else { panic!("{statement:?}") };
     assert!(why.contains("rank 1 does not do what rank 0 does"), "{why}");
     let case = Case::new("dgx-h100 x 2", Kind::AllReduce, 16, 1 << 20);
-    let schedule = hierarchical::two_nodes();
+    let entry =
+        find(Kind::AllReduce, Algorithm::Hierarchical(Inner::Ring, Outer::Ring), Encoding::Slots);
+    let schedule = entry.unwrap().schedule(case.collective, case.placement(), Order::Any, SLOTS);
+    let schedule = schedule.unwrap();
     let options = Options { fold: Fold::Always, ..case.options.clone() };
     let layout = case.layout(schedule.input, schedule.output);
     let subject = Subject::schedule(&schedule).unwrap();
