@@ -6,7 +6,7 @@ use crate::collective::{Collective, Kind, Order};
 use crate::schedule::{
     Flag, Instruction, Lane, Link, Lowering, Operand, SLOTS, Schedule, Source, lower,
 };
-use crate::topology::{Placement, Topology, preset};
+use crate::topology::{Placement, Spine, Topology, preset};
 use crate::verify::{Violation, verify};
 use oxccl_kernels::format as f;
 use proptest::prelude::*;
@@ -224,6 +224,57 @@ fn one_node_stands_for_all_where_ranks_are_alike() {
             assert!((ratio - 1.0).abs() < 0.01, "{kind} {algorithm} {encoding} {nodes}: {ratio}");
             assert!(folded.events * nodes as u64 <= all.events + all.events / 8);
         }
+    }
+}
+
+/// Four nodes, two of them on a leaf switch, or on one for each adapter.
+fn with_spine(uplinks: usize, rails: bool) -> Topology {
+    let mut topology = preset("dgx-h100").unwrap().with_nodes(4);
+    let spine = Spine { link: "ib".into(), nodes_per_leaf: 2, uplinks, rails };
+    topology.fabric.as_mut().unwrap().spine = Some(spine);
+    topology
+}
+
+#[test]
+fn an_oversubscribed_spine_is_what_an_all_to_all_waits_for() {
+    let run = |topology: &Topology, algorithm| {
+        let case = Case::on(topology, Kind::AllToAll, 32, 64 << 20);
+        case.run(algorithm, Encoding::Slots)
+    };
+    let direct = |topology: &Topology| run(topology, Algorithm::Direct);
+    let plain = direct(&preset("dgx-h100 x 4").unwrap());
+    // As many links up as there are adapters: nothing but the spine's latency is added.
+    let full = direct(&with_spine(16, false));
+    assert!((full.time_ns / plain.time_ns - 1.0).abs() < 0.05, "{}", full.time_ns / plain.time_ns);
+    // A quarter of them: half of what 16 ranks send crosses four links.
+    let scarce = direct(&with_spine(4, false));
+    let crossing = 16 * (64 << 20) / 2;
+    assert_eq!(link_bytes(&scarce, "pod0/leaf0>spine ib"), crossing);
+    let least = crossing as f64 / (4.0 * 50.0 * 4096.0 / 4162.0);
+    assert!((1.0..1.25).contains(&(scarce.time_ns / least)), "{}", scarce.time_ns / least);
+    assert!(scarce.time_ns > 2.0 * full.time_ns);
+    // On rails the hierarchical one goes from pod to pod only, along its own rail.
+    let inner = Algorithm::Hierarchical(Inner::Direct, Outer::Direct);
+    let spine = |prediction: &Prediction| -> u64 {
+        (0..8).map(|leaf| link_bytes(prediction, &format!("pod0/leaf{leaf}>spine ib"))).sum()
+    };
+    let rails = with_spine(2, true);
+    let (flat, along) = (spine(&direct(&rails)), spine(&run(&rails, inner)));
+    // Of 16 ranks each sends half of its data to the other pod; flat, also 7 of 8 parts of a quarter to the other node of its own.
+    assert_eq!((flat, along), (crossing + 16 * (64 << 20) / 32 * 7, crossing));
+}
+
+#[test]
+fn one_pod_stands_for_all() {
+    for rails in [false, true] {
+        let topology = with_spine(3, rails);
+        let case = |fold| {
+            let case = Case::on(&topology, Kind::AllGather, 32, 32 << 20);
+            case.with(|o| o.fold = fold).run(Algorithm::Ring, Encoding::Slots)
+        };
+        let (folded, all) = (case(Fold::Always), case(Fold::Never));
+        assert!(matches!(folded.statement, Statement::Folded { ranks: 16, .. }), "{folded:?}");
+        assert!((folded.time_ns / all.time_ns - 1.0).abs() < 0.01, "{rails}");
     }
 }
 
