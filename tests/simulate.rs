@@ -70,7 +70,7 @@ fn the_table_and_comma_separated_values_say_predicted() {
     let said = oxccl(&["sim", "all_reduce", "-t", "dgx-a100", "-b", "1M", "-e", "64M"]).ok();
     assert!(said.out.contains("PREDICTED times of all_reduce, nothing was run"), "{}", said.out);
     assert!(said.out.contains("two_shot_push/windows"), "{}", said.out);
-    assert!(said.out.contains("# the best 3 of 22 at each size; --all"), "{}", said.out);
+    assert!(said.out.contains("# the best 3 of 23 at each size; --all"), "{}", said.out);
     let said = oxccl(&["sim", "broadcast", "--csv", "--sizes", "1M"]).ok();
     let mut lines = said.out.lines();
     let names: Vec<_> = lines.next().unwrap().split(',').collect();
@@ -398,7 +398,7 @@ fn the_page_renders_and_plays_without_network() {
     };
     let shown = dom(&chromium, &folder, &format!("file://{path}"));
     assert!(!shown.contains("data-error"), "{}", head(&shown));
-    assert!(shown.contains("data-ready=\"22 series, 22 plays\""), "{}", head(&shown));
+    assert!(shown.contains("data-ready=\"23 series, 23 plays\""), "{}", head(&shown));
     for expected in ["<polyline", "<circle", "one_shot/ll", "is fastest", "PREDICTED"] {
         assert!(shown.contains(expected), "{expected} is missing");
     }
