@@ -138,70 +138,74 @@ impl<'a> Reader<'a> {
         gpus.iter().map(|path| file_name(path).to_owned()).collect()
     }
 
-    /// Connections between GPUs, and between them and the switch that all switches are taken to be.
+    /// Connections between GPUs, and between them and the one switch that all switches are taken to be.
     fn nvlinks(&mut self, gpus: &[String], found: Result<Vec<NvLink>, NvmlError>) {
         const OVER_PCIE: &str = "connections between GPUs are those over PCIe";
         let links = match found {
             Ok(links) if links.is_empty() => {
-                return self.notes.push(format!("NVML knows no NVLink that is up: {OVER_PCIE}"));
+                return self.note(format!("NVML knows no NVLink that is up: {OVER_PCIE}"));
             }
             Ok(links) => links,
             Err(error) => {
-                let why = format!(
-                    "NVLink is not in sysfs, and NVML does not tell: {OVER_PCIE} ({error})"
-                );
-                return self.notes.push(why);
+                return self.note(format!("NVML does not tell of NVLink: {OVER_PCIE} ({error})"));
             }
         };
-        let mut counts: BTreeMap<(usize, Option<usize>, String), usize> = BTreeMap::new();
+        let mut counts = BTreeMap::new();
         for link in &links {
-            let number = |address: &str| gpus.iter().position(|gpu| gpu == address);
-            let Some(gpu) = number(&link.gpu) else { continue };
-            let end = match &link.end {
-                NvLinkEnd::Switch => None,
-                // Both ends tell of it.
-                NvLinkEnd::Gpu(peer) => match number(peer) {
-                    Some(peer) if peer > gpu => Some(peer),
-                    Some(_) => continue,
-                    None => return self.notes.push(format!("an NVLink of gpu{gpu} leads to {peer}, which sysfs does not have: {OVER_PCIE}")),
-                },
-                NvLinkEnd::Other => {
-                    self.notes.push(format!("an NVLink of gpu{gpu} leads to no GPU and to no switch: it is left out"));
-                    continue;
-                }
-            };
-            let Some(kind) = self.nvlink_kind(link) else {
-                let version = link.version;
-                self.notes.push(format!("NVLink of gpu{gpu} has the version number {version}, which is unknown here: it is left out"));
-                continue;
-            };
-            *counts.entry((gpu, end, kind)).or_default() += 1;
-        }
-        if counts.keys().any(|(_, end, _)| end.is_none()) {
-            self.part("nvswitch", Role::Switch, None);
-            let reduces = links
-                .iter()
-                .filter_map(NvLink::generation)
-                .any(|(generation, _)| generation >= REDUCING_GENERATION);
-            self.topology
-                .parts
-                .iter_mut()
-                .filter(|part| part.role == Role::Switch)
-                .for_each(|part| part.reduces = reduces);
+            match self.nvlink(gpus, link) {
+                Ok(Some(ends)) => *counts.entry(ends).or_insert(0) += 1,
+                Ok(None) => {}
+                Err(why) => self.note(format!("an NVLink of {} is left out: {why}", link.gpu)),
+            }
         }
         for ((gpu, end, kind), count) in counts {
-            let end = end.map_or("nvswitch".to_owned(), |peer| format!("gpu{peer}"));
-            self.connect(&format!("gpu{gpu}"), &end, &kind, count);
+            self.connect(&gpu, &end, &kind, count);
         }
     }
 
-    /// The kind of a link, by its generation.
-    fn nvlink_kind(&mut self, link: &NvLink) -> Option<String> {
-        let (generation, gbps) = link.generation()?;
+    /// A link's ends and its kind, by name; none where the other end tells of it.
+    fn nvlink(
+        &mut self,
+        gpus: &[String],
+        link: &NvLink,
+    ) -> Result<Option<(String, String, String)>, String> {
+        let number = |address: &str| {
+            let at = gpus.iter().position(|gpu| gpu == address);
+            at.ok_or_else(|| format!("sysfs has no GPU {address}"))
+        };
+        let gpu = number(&link.gpu)?;
+        let (generation, gbps) = link
+            .generation()
+            .ok_or_else(|| format!("its version number, {}, is not known", link.version))?;
+        let end = match &link.end {
+            NvLinkEnd::Switch => self.nvswitch(generation),
+            NvLinkEnd::Gpu(peer) => match number(peer)? {
+                peer if peer < gpu => return Ok(None),
+                peer => format!("gpu{peer}"),
+            },
+            NvLinkEnd::Other => return Err("it leads to no GPU and to no switch".to_owned()),
+        };
         let name = format!("nvlink{generation}");
         let kind = LinkKind { gbps, efficiency: NVLINK_EFFICIENCY, latency_ns: NVLINK_LATENCY_NS };
         self.topology.links.insert(name.clone(), kind);
-        Some(name)
+        Ok(Some((format!("gpu{gpu}"), end, name)))
+    }
+
+    fn nvswitch(&mut self, generation: u32) -> String {
+        const NAME: &str = "nvswitch";
+        if !self.topology.parts.iter().any(|part| part.name == NAME) {
+            self.part(NAME, Role::Switch, None);
+            let reduces = generation >= REDUCING_GENERATION;
+            self.topology.parts.last_mut().into_iter().for_each(|part| part.reduces = reduces);
+        }
+        NAME.to_owned()
+    }
+
+    /// Notes something, once.
+    fn note(&mut self, text: String) {
+        if !self.notes.contains(&text) {
+            self.notes.push(text);
+        }
     }
 
     fn gpu_kind(&mut self) -> String {
@@ -392,7 +396,8 @@ mod tests {
         let row: Vec<String> = matrix.relations[0].iter().map(ToString::to_string).collect();
         assert_eq!(row, ["X", "PIX", "SYS", "PIX"]);
         assert!((found.topology.links["pcie-16x16"].gbps - 31.5).abs() < 0.01);
-        let missing = "NVML does not tell: connections between GPUs are those over PCIe (/missing/";
+        let missing =
+            "NVML does not tell of NVLink: connections between GPUs are those over PCIe (/missing/";
         assert!(found.notes[0].contains(missing), "{:?}", found.notes);
     }
 
