@@ -160,7 +160,9 @@ pub enum Error {
         during: String,
     },
     /// The link between two ranks of different nodes broke.
-    #[error("rank {rank} lost its link to rank {peer}, which may have been cut off (noticed in {during}): {detail}")]
+    #[error(
+        "rank {rank} lost its link to rank {peer}, which may have been cut off (noticed in {during}): {detail}"
+    )]
     LinkLost {
         /// The rank that noticed.
         rank: usize,
@@ -216,7 +218,9 @@ impl Error {
     pub(crate) fn from_cause(cause: Cause, during: String) -> Error {
         match cause {
             Cause::Died { rank } => Error::Died { rank, during },
-            Cause::LinkLost { rank, peer, detail } => Error::LinkLost { rank, peer, detail, during },
+            Cause::LinkLost { rank, peer, detail } => {
+                Error::LinkLost { rank, peer, detail, during }
+            }
             Cause::Aborted { rank, reason } => Error::Stopped { rank, reason },
             Cause::Mismatch { rank, detail } => Error::Stopped { rank, reason: detail },
             Cause::TimedOut { rank, detail } => Error::Stopped { rank, reason: detail },

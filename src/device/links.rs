@@ -257,7 +257,8 @@ mod tests {
         let mut ranges = Vec::new();
         for set in 0..=2 {
             for side in [Side::Inbox, Side::Outbox] {
-                let slot = |m| (ports.slot(side, set, m) as usize - base, ports.shape.slot_stride());
+                let slot =
+                    |m| (ports.slot(side, set, m) as usize - base, ports.shape.slot_stride());
                 ranges.extend((0..4).map(slot));
             }
             let words = [Words::SyncIn, Words::SyncOut, Words::SendHead, Words::RecvHead];
@@ -279,7 +280,8 @@ mod tests {
         assert!(ports.outgoing(port, 0).is_none());
         let slot = ports.slot(Side::Outbox, 1, 0);
         for (at, len_bytes, last_segment) in [(0, 100, 0), (0, 100, 256), (256, 30, 0)] {
-            let header = f::SlotHeader { tail: 1, signature: 7, len_bytes, last_segment, reserved: 0 };
+            let header =
+                f::SlotHeader { tail: 1, signature: 7, len_bytes, last_segment, reserved: 0 };
             // SAFETY: within the slot; this thread alone uses it.
             unsafe { slot.add(at).cast::<f::SlotHeader>().write(header) };
         }

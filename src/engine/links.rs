@@ -99,6 +99,11 @@ impl Starting {
 }
 
 impl Links {
+    /// Whether two ranks reach each other's memory.
+    pub(super) fn share(&self, a: usize, b: usize) -> bool {
+        self.nodes.share(a, b)
+    }
+
     /// Whether a schedule does across nodes only what messages in slots can do.
     pub(super) fn check(&self, schedule: &Schedule) -> Result<(), String> {
         for (rank, list) in schedule.ranks.iter().enumerate() {

@@ -8,7 +8,9 @@ use crate::liveness::Peers;
 use crate::mailbox::Mailbox;
 use crate::rendezvous::Piece;
 use crate::sync::{Mutex, lock};
-use crate::{Bootstrap, Cause, Error, Liveness, Nodes, Offer, Reach, Secret, Shared, cuda_ipc, interface};
+use crate::{
+    Bootstrap, Cause, Error, Liveness, Nodes, Offer, Reach, Secret, Shared, cuda_ipc, interface,
+};
 
 /// Makes the bootstraps of `world` ranks in this process; each is moved to its rank's thread.
 ///
@@ -30,7 +32,12 @@ pub fn local_on(nodes: &Nodes) -> Vec<LocalBootstrap> {
     assert!(world > 0, "a world has at least one rank");
     let member = |_| Member { mailbox: Mailbox::new(world), liveness: OnceLock::new() };
     let members = (0..world).map(member).collect();
-    let hub = Arc::new(Hub { members, nodes: nodes.clone(), secret: Secret::of_process(), telling: Mutex::new(()) });
+    let hub = Arc::new(Hub {
+        members,
+        nodes: nodes.clone(),
+        secret: Secret::of_process(),
+        telling: Mutex::new(()),
+    });
     (0..world).map(|rank| LocalBootstrap::new(rank, hub.clone())).collect()
 }
 

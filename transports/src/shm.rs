@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 use crate::region::BadRegion;
 use crate::rendezvous::ControlChannel;
 use crate::{
-    Bootstrap, Error, Liveness, Nodes, Offer, Reach, Region, Seat, Secret, Shared, UniqueId, cuda_ipc,
-    interface,
+    Bootstrap, Error, Liveness, Nodes, Offer, Reach, Region, Seat, Secret, Shared, UniqueId,
+    cuda_ipc, interface,
 };
 
 mod exchange;

@@ -11,7 +11,9 @@ use crate::interface;
 /// Keeps the calling thread on the cores near the adapter that has this address, where the machine says which they are, and
 /// this process may use some of them.
 pub(super) fn settle_near(address: IpAddr) {
-    let Some(cores) = interface::name_of(address).and_then(|name| cores_near(&name)) else { return };
+    let Some(cores) = interface::name_of(address).and_then(|name| cores_near(&name)) else {
+        return;
+    };
     let this = Pid::from_raw(0);
     let Ok(allowed) = sched_getaffinity(this) else { return };
     let mut near = CpuSet::new();

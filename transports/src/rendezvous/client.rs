@@ -97,7 +97,17 @@ impl ControlChannel {
         });
         let reader = Some(thread.map_err(Error::io("starting a thread"))?);
         let secret = id.secret().clone();
-        Ok(ControlChannel { rank, nodes, round: 0, secret, address, outlet, liveness, reader, reading })
+        Ok(ControlChannel {
+            rank,
+            nodes,
+            round: 0,
+            secret,
+            address,
+            outlet,
+            liveness,
+            reader,
+            reading,
+        })
     }
 
     /// This rank.
