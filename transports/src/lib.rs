@@ -21,6 +21,7 @@ mod mailbox;
 mod memory;
 pub mod nodes;
 pub mod proxy;
+pub mod rdma;
 pub mod region;
 pub mod rendezvous;
 pub mod shm;

@@ -1,114 +1,23 @@
 //! Proxies and their wires: one suite for every fabric.
 #![allow(clippy::unwrap_used)]
 
+#[path = "common/links.rs"]
+mod links;
+
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use oxccl_transports::proxy::testing::{MemoryPorts, until};
-use oxccl_transports::proxy::{
-    Conditions, Egress, Fabric, Listening, PortNumber, Ports, Proxy, ProxySetup,
-};
+use oxccl_transports::proxy::{Conditions, Fabric, Listening, ProxySetup};
 use oxccl_transports::tcp::Tcp;
-use oxccl_transports::{Bootstrap, Cause, Liveness, LocalBootstrap, Region, Secret, local};
+use oxccl_transports::{Bootstrap, Cause, Secret, local};
 
-/// Against hanging.
-const LIMIT: Duration = Duration::from_secs(60);
-const PORTS: PortNumber = 3;
-const SLOTS: u32 = 4;
-const PAYLOAD_BYTES: usize = 200 << 10;
+use links::{LIMIT, PORTS, SLOTS, exchange, exchange_until_broken, pair, payload};
 
-/// One rank of two.
-struct End {
-    ports: Arc<MemoryPorts>,
-    proxy: Proxy,
-    liveness: Arc<Liveness>,
-    address: SocketAddr,
-    _bootstrap: LocalBootstrap,
-}
-
-fn pair(fabric: impl Fn() -> Arc<dyn Fabric>, conditions: Conditions) -> [End; 2] {
-    let listening: Vec<_> =
-        (0..2).map(|_| Listening::open(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap()).collect();
-    let addresses: Vec<_> = listening.iter().map(Listening::address).collect();
-    let secret = Secret::random().unwrap();
-    let egress = Egress::new(Arc::new(Region::create("test", 4096).unwrap()), 0);
-    let ends = local(2).into_iter().zip(listening).enumerate().map(|(rank, (bootstrap, place))| {
-        let ports = MemoryPorts::new(PORTS, SLOTS, PAYLOAD_BYTES).unwrap();
-        let mut by_rank: Vec<Option<Arc<dyn Ports>>> = vec![None, None];
-        by_rank[1 - rank] = Some(ports.clone());
-        let liveness = bootstrap.liveness();
-        let proxy = place.start(ProxySetup {
-            rank,
-            secret: secret.clone(),
-            fabric: fabric(),
-            ports: by_rank,
-            addresses: addresses.clone(),
-            timeout: Duration::from_secs(10),
-            liveness: liveness.clone(),
-            spins: false,
-            conditions,
-            egress: Some(egress.clone()),
-        });
-        let proxy = proxy.unwrap();
-        proxy.want(1 - rank, (0..=PORTS).collect());
-        End { ports, proxy, liveness, address: addresses[rank], _bootstrap: bootstrap }
-    });
-    let ends: Vec<End> = ends.collect();
-    ends.try_into().unwrap_or_else(|_| unreachable!())
-}
-
-fn payload(from: usize, port: PortNumber, message: u64) -> Vec<u8> {
-    let len = match message % 5 {
-        0 => 0,
-        1 => 8,
-        2 => 1000 + port as usize,
-        3 => PAYLOAD_BYTES,
-        _ => 70_000,
-    };
-    let first = from as u64 * 31 + u64::from(port) * 7 + message;
-    (0..len as u64).map(|at| (at.wrapping_mul(first | 1) >> 3) as u8).collect()
-}
-
-/// Each end sends so many messages on all ports and receives as many; every few messages they meet at the counter.
-fn exchange(ends: &[End; 2], messages: u64) {
-    std::thread::scope(|scope| {
-        for (me, end) in ends.iter().enumerate() {
-            scope.spawn(move || {
-                let limit = Duration::from_secs(20);
-                for message in 0..messages {
-                    end.proxy.begin();
-                    for port in 0..PORTS {
-                        let sent = payload(me, port, message);
-                        assert!(
-                            end.ports.write(port, message, &sent, limit),
-                            "{}",
-                            end.liveness_text()
-                        );
-                    }
-                    for port in 0..PORTS {
-                        let came = end.ports.read(port, message, limit);
-                        let came = came.unwrap_or_else(|| panic!("{}", end.liveness_text()));
-                        assert!(came == payload(1 - me, port, message), "{me} {port} {message}");
-                    }
-                    end.ports.raise_here(message + 1);
-                    assert!(until(limit, || end.ports.raised_there() > message));
-                    end.proxy.end();
-                }
-            });
-        }
-    });
-}
-
-impl End {
-    fn liveness_text(&self) -> String {
-        format!("nothing moves; {:?}", self.liveness)
-    }
-}
-
-fn tcp(sockets: usize) -> impl Fn() -> Arc<dyn Fabric> {
-    move || Arc::new(Tcp::new(sockets))
+fn tcp(sockets: usize) -> impl Fn(usize) -> Arc<dyn Fabric> {
+    move |_| Arc::new(Tcp::new(sockets))
 }
 
 #[test]
@@ -120,7 +29,7 @@ fn messages_and_counters_cross_over_one_socket_and_over_several() {
 
 #[test]
 fn writes_may_be_short() {
-    let fabric = || -> Arc<dyn Fabric> { Arc::new(Tcp::new(2).with_short_writes(700)) };
+    let fabric = |_| -> Arc<dyn Fabric> { Arc::new(Tcp::new(2).with_short_writes(700)) };
     exchange(&pair(fabric, Conditions::default()), 8);
 }
 
@@ -168,21 +77,7 @@ fn what_was_written_last_arrives_though_its_sender_ends() {
 #[test]
 fn a_link_that_breaks_is_named_on_both_sides() {
     let ends = pair(tcp(1), "cut=20".parse().unwrap());
-    std::thread::scope(|scope| {
-        for end in &ends {
-            scope.spawn(move || {
-                let mut message = 0;
-                while end.ports.write(0, message, &[1; 100], Duration::from_millis(300)) {
-                    end.proxy.begin();
-                    message += 1;
-                    end.ports.read(0, message - 1, Duration::from_millis(300));
-                }
-                assert!(until(LIMIT, || end.liveness.cause().is_some()));
-            });
-        }
-    });
-    for end in &ends {
-        let cause = end.liveness.cause().unwrap();
+    for cause in exchange_until_broken(&ends) {
         assert!(matches!(cause, Cause::LinkLost { rank, peer, .. } if rank + peer == 1), "{cause}");
     }
 }
