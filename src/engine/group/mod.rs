@@ -105,8 +105,8 @@ impl Engine {
         log.enter(self.calls, &described.encode());
         let outcome = match group.first() {
             None => f::Outcome::Done,
-            // SAFETY: as in `Engine::launch`, for each part; the group keeps programs and tables.
             Some(first) => {
+                // SAFETY: as in `Engine::launch`, for each part; the group keeps programs and tables.
                 linked(&self.links, || unsafe { self.host.run_chain(first, group.channels) })
             }
         };
