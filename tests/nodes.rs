@@ -42,16 +42,16 @@ fn cases<T: TestElement>(n: usize, config: &Config, seed: u64) -> Vec<Case> {
     });
     let mut cases = Vec::new();
     for entry in wanted {
-        let orders = [Order::Any, Order::Rank, Order::Tree].into_iter().filter(|order| {
+        let mut orders = [Order::Any, Order::Rank, Order::Tree].into_iter().filter(|order| {
             *order == Order::Any
                 || (entry.kind.reduces() && entry.keeps(*order, placement, T::DATA_TYPE))
         });
-        let order = orders.last().unwrap();
+        let order = orders.next_back().unwrap();
         let op =
             if entry.kind.reduces() { [OpKind::Sum, OpKind::Avg][n / 4 % 2] } else { OpKind::Sum };
         for count in [1, 17, 700 + (rng.next() % 800) as usize] {
             let (in_place, channels) =
-                (entry.in_place && rng.next() % 2 == 0, 1 + rng.next() as usize % 2);
+                (entry.in_place && rng.next().is_multiple_of(2), 1 + rng.next() as usize % 2);
             let (root, seed) = (rng.next() as usize % n, rng.next());
             cases.push(Case { entry, placement, order, op, in_place, root, count, channels, seed });
         }
