@@ -238,7 +238,7 @@ run_stage() {
     elif [ -e "$work/skipped" ]; then
         said=skipped reason=$(cat "$work/skipped")
     elif [ "$status" != 0 ]; then
-        said=failed reason="status $status: $(grep -v '^$' "$out/$stage.log" | tail -1 | cut -c1-300)"
+        said=failed reason="status $status: $({ grep '^oxccl: ' "$out/$stage.log" || grep -v '^$' "$out/$stage.log"; } | tail -1 | cut -c1-300)"
     fi
     printf '{"stage":"%s","status":"%s","seconds":%d,"limit":%d,"reason":%s}\n' \
         "$stage" "$said" $((SECONDS - started)) "$seconds" "$(json_text "$reason")" >>"$out/stages.jsonl"
