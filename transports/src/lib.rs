@@ -25,6 +25,7 @@ pub mod region;
 pub mod rendezvous;
 pub mod shm;
 mod sync;
+pub mod tcp;
 pub mod unique_id;
 
 pub use bootstrap::{Bootstrap, Offer, Reach, Shared};
