@@ -14,6 +14,7 @@ mod cuda_ipc;
 pub mod environment;
 pub mod error;
 mod identity;
+mod interface;
 pub mod liveness;
 pub mod local;
 mod mailbox;
@@ -25,6 +26,7 @@ pub mod region;
 pub mod rendezvous;
 pub mod shm;
 mod sync;
+pub mod tcp;
 pub mod unique_id;
 
 pub use bootstrap::{Bootstrap, Offer, Reach, Shared};

@@ -6,7 +6,7 @@ use super::{Engine, Mix, Tables};
 use crate::algorithms::{Pattern, exchange, receipts};
 use crate::collective::{Kind, Order};
 use crate::error::Error;
-use crate::schedule::{Extent, Layout, Lowering, Program, RankLayout, SLOTS, lower_signed};
+use crate::schedule::{Extent, Lane, Layout, Lowering, Program, RankLayout, SLOTS, lower_signed};
 use crate::verify::{Verified, Violation, verify_exchange};
 use oxccl_kernels::format as f;
 
@@ -28,13 +28,21 @@ impl Engine {
         let stretches = messages::stretches(messages, tiles);
         let hasher = || Box::new(Mix::default()) as Box<dyn std::hash::Hasher>;
         let signatures = messages::signatures(&stretches, messages, self.world, hasher);
-        let first = tables.sources.len();
+        let (first, first_block) = (tables.sources.len(), tables.blocks.len());
         self.push_messages(messages, &stretches, tables);
         let count = tables.sources.len() - first;
         let block = |program| {
             let mut launch = self.blank_launch();
             launch.signature = EXCHANGE;
-            Block { program, launch, first, count, is_virtual: true }
+            Block {
+                program,
+                launch,
+                first,
+                count,
+                is_virtual: true,
+                awaits: false,
+                completes: false,
+            }
         };
         let proven = |found: Result<Verified, Violation>| {
             found.map_err(|violation| Error::NoAlgorithm {
@@ -58,6 +66,11 @@ impl Engine {
         let nothing = Phase { first_round: 0, rounds: 0, active: Vec::new() };
         let layout = self.layout(&stretches, &nothing, slot_bytes);
         tables.blocks.push(block(self.exchange_program(&verified, layout, &signatures)?));
+        // All messages are awaited before the first round, and done when all have been received.
+        tables.blocks[first_block].awaits = true;
+        if let Some(last) = tables.blocks.last_mut() {
+            last.completes = true;
+        }
         Ok(())
     }
 
@@ -81,7 +94,10 @@ impl Engine {
     fn pattern(&self, stretches: &[Stretch], active: &[usize]) -> Pattern {
         let mut pattern = Pattern::new(self.world);
         for stretch in active.iter().map(|at| &stretches[*at]) {
-            pattern.add(stretch.sender, stretch.receiver, stretch.lane);
+            let (sender, receiver) = (stretch.sender, stretch.receiver);
+            let mapped = self.links.as_ref().is_none_or(|links| links.share(sender, receiver));
+            let lane = if mapped { stretch.lane } else { Lane::Slots };
+            pattern.add(sender, receiver, lane);
         }
         pattern
     }
@@ -122,6 +138,9 @@ impl Engine {
             stream: false,
             virtual_bytes: None,
         };
+        if let Some(links) = &self.links {
+            links.open(verified.schedule(), &lowering);
+        }
         lower_signed(verified, self.rank, &layout, &lowering, signatures).map_err(|small| {
             let (kind, order) = (Kind::SendRecv, Order::Any);
             Error::NoAlgorithm { kind, order, detail: small.to_string() }

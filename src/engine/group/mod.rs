@@ -11,10 +11,12 @@ mod messages;
 mod parts;
 mod prepared;
 
+use super::linked;
 use super::prepare::{self, Buffers, Mix};
 use super::{Engine, call_key};
 use crate::call::{Call, Described};
 use crate::collective::Kind;
+use crate::device::Signals;
 use crate::error::Error;
 use crate::schedule::size_bytes;
 use differences::Words;
@@ -74,8 +76,13 @@ impl Engine {
     ///
     /// # Safety
     ///
-    /// As for [`Engine::run`], for all calls; no call's output overlaps another's buffers.
-    pub(crate) unsafe fn run_group(&mut self, calls: &[Call]) -> Result<(), Error> {
+    /// As for [`Engine::run`], for all calls; no call's output overlaps another's buffers. An input may still be in use until its bucket is
+    /// marked ready in `signals`, and buffers may be used again from when their bucket is done there.
+    pub(crate) unsafe fn run_group(
+        &mut self,
+        calls: &[Call],
+        signals: Option<&Signals>,
+    ) -> Result<(), Error> {
         if self.failed.is_some() {
             return Err(self.broken());
         }
@@ -87,6 +94,7 @@ impl Engine {
         let group = &mut self.groups.prepared[at];
         group.set_buffers(calls, base);
         group.number(self.calls);
+        group.set_signals(signals);
         let mut described = group.described;
         if described.key.count > 0 {
             self.collectives += 1;
@@ -97,8 +105,10 @@ impl Engine {
         log.enter(self.calls, &described.encode());
         let outcome = match group.first() {
             None => f::Outcome::Done,
-            // SAFETY: as in `Engine::launch`, for each part; the group keeps programs and tables.
-            Some(first) => unsafe { self.host.run_chain(first, group.channels) },
+            Some(first) => {
+                // SAFETY: as in `Engine::launch`, for each part; the group keeps programs and tables.
+                linked(&self.links, || unsafe { self.host.run_chain(first, group.channels) })
+            }
         };
         if outcome == f::Outcome::Done {
             log.leave(self.calls);
@@ -174,7 +184,7 @@ impl Engine {
     ) -> Result<Block, Error> {
         let (first, key) = (&calls[part.calls[0]], &buckets[part.calls[0]].key);
         let call = virtual_call(first, part);
-        let mut plan = prepare::plan(&self.config, &call, key.windows)?;
+        let mut plan = self.cache.plan(&self.config, &call, key.windows)?;
         plan.stream |= total_bytes.saturating_mul(call.collective.ranks)
             >= self.config.last_level_cache_bytes();
         let is_virtual = call.counts.is_none() && key.kind != Kind::Barrier;
@@ -194,7 +204,15 @@ impl Engine {
             tables.push(source, start, buckets[call].len_bytes());
         }
         let count = part.calls.len();
-        Ok(Block { program, launch, first: place, count, is_virtual })
+        Ok(Block {
+            program,
+            launch,
+            first: place,
+            count,
+            is_virtual,
+            awaits: true,
+            completes: true,
+        })
     }
 
     /// A launch block with nothing but this rank's own tables.
