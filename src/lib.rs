@@ -1,8 +1,8 @@
 //! Collective communication whose collectives are data.
 //!
 //! A collective is a [`schedule`]: for each rank a short list of three instructions (wait, reduce-copy, signal). It is proven by
-//! [`verify`], lowered to a program, and interpreted by one machine whose source serves GPUs and CPUs alike. Today ranks are threads or
-//! processes of one machine and buffers lie in host memory.
+//! [`verify`], lowered to a program, and interpreted by one machine whose source serves GPUs and CPUs alike. Ranks are threads or
+//! processes of one machine or several; buffers lie in host memory or, on one machine, in that of GPUs ([`Device`]).
 //!
 //! ```
 //! use oxccl::{Communicator, ReduceOp};
