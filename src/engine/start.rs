@@ -134,7 +134,8 @@ impl Start<'_> {
             links.iter().for_each(|links| links.connect(connections))
         };
         let heaps = heaps.into_iter().flatten().collect();
-        let host = Host::new(shape, rank, staging, heaps, connect, &bases, &ranks.control, waiting);
+        let host =
+            Host::new(shape, rank, (staging, heaps), connect, &bases, &ranks.control, waiting);
         let links = match (links, egress) {
             (Some(links), Some(egress)) => {
                 let egress = Egress::new(egress, shape.egress());
