@@ -22,6 +22,7 @@ pub mod nodes;
 pub mod proxy;
 pub mod region;
 pub mod rendezvous;
+mod reports;
 pub mod shm;
 mod sync;
 pub mod unique_id;
