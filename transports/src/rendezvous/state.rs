@@ -190,7 +190,10 @@ impl Rendezvous {
     pub(crate) fn stop(&mut self) {
         match self.phase {
             Phase::Joining => self.fail(Refusal::Closed),
-            Phase::Running { .. } => self.send(self.here(), Message::Closing),
+            Phase::Running { .. } => {
+                self.tell_pieces();
+                self.send(self.here(), Message::Closing);
+            }
             Phase::Failed(_) => {}
         }
     }
@@ -242,6 +245,10 @@ impl Rendezvous {
 
     /// A rank that has joined said something.
     fn said(&mut self, conn: Conn, rank: usize, message: Message) {
+        // Who hears that a rank has left or failed has heard all that it gave before.
+        if matches!(message, Message::Goodbye { .. } | Message::Abort(_)) {
+            self.tell_pieces();
+        }
         match (&mut self.phase, message) {
             (Phase::Joining, Message::GaveUp) => {
                 let missing = self.missing();
@@ -297,6 +304,7 @@ impl Rendezvous {
         if !matches!(self.members[rank], Member::Here(_)) {
             return;
         }
+        self.tell_pieces();
         self.members[rank] = Member::Gone;
         match &mut self.phase {
             Phase::Joining => self.fail(Refusal::Stopped(cause)),

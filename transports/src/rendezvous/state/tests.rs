@@ -111,9 +111,15 @@ fn pieces_are_told_together_or_after_a_moment() {
     state.received(12, Message::Gather { round: 0, piece: piece() });
     state.received(10, Message::Gather { round: 0, piece: piece() });
     assert_eq!(state.take_actions(), gathered(&[2, 0]));
-    state.received(10, Message::Gather { round: 7, piece: piece() });
+    state.received(10, Message::Gather { round: 1, piece: piece() });
+    state.received(10, Message::Goodbye { calls: 0 });
+    let actions = state.take_actions();
+    let last = Message::Gathered { round: 1, pieces: vec![(0, piece())] };
+    assert_eq!(actions[0], Action::Send(vec![10, 11, 12], last), "before the goodbye");
+    assert_eq!(actions[1], Action::Send(vec![11, 12], Message::Left { rank: 0, calls: 0 }));
+    state.received(11, Message::Gather { round: 7, piece: piece() });
     let refusal = Refusal::Protocol("an exchange out of turn".to_owned());
-    assert_eq!(state.take_actions()[1..], refused(10, refusal));
+    assert_eq!(state.take_actions()[1..], refused(11, refusal));
 }
 
 #[test]
