@@ -1,8 +1,8 @@
 //! What went wrong: reads the other ranks' call logs and progress, names the culprit, and ends the communicator on all ranks.
 
+use super::group::differences;
 use super::{Engine, logs};
 use crate::call::Described;
-use crate::collective::Kind;
 use crate::error::Error;
 use oxccl_kernels::format as f;
 use oxccl_transports::Cause;
@@ -52,9 +52,10 @@ impl Engine {
     /// A message of another call came, and the logs don't say which: in send/recv, whose calls have no common number.
     fn odd_message(&self, call: &Described) -> Error {
         let rank = self.host.failed_status().map_or(self.rank, |status| status.peer as usize);
+        let bucket = differences::first_message(&self.control, self.rank, rank, false);
         Error::Mismatch {
             call: self.calls,
-            bucket: None,
+            bucket: bucket.map(|(bucket, _)| bucket),
             argument: "the message that came",
             rank,
             ours: self.named(call),
@@ -82,13 +83,14 @@ impl Engine {
         for rank in (0..self.world).filter(|rank| *rank != self.rank) {
             let last = logs::recent(&self.control, rank).pop();
             let made = last.map_or(0, |last| last.collective);
-            if call.key.kind != Kind::SendRecv && made < call.collective {
+            if call.collective > made {
                 let last = last.map_or("it has called nothing".into(), |last| {
                     format!("its last was {}", self.named(&last))
                 });
                 parts.push(format!("rank {rank} has not called {} ({last})", self.named(call)));
             }
         }
+        parts.extend(self.lone_message());
         let stalled = self.stalled();
         parts.extend(stalled.iter().map(|rank| {
             let watched_ms = WATCHED.as_millis();
@@ -98,6 +100,17 @@ impl Engine {
         let running = (0..self.world).filter(|rank| !stalled.contains(rank));
         parts.extend(running.filter_map(|rank| self.wait_of(rank)));
         if parts.is_empty() { "no rank says what it waits for".into() } else { parts.join("; ") }
+    }
+
+    /// A message of this rank's group that its other end takes no part in.
+    fn lone_message(&self) -> Option<String> {
+        let mut waits =
+            (0..self.config.max_channels).map(|channel| self.control.progress(self.rank, channel));
+        let wait = waits.find(|progress| progress.call != 0)?;
+        let (peer, sends) = (wait.peer as usize, wait.head != 0);
+        let (bucket, message) = differences::first_message(&self.control, self.rank, peer, sends)?;
+        let does = if sends { "receive" } else { "send" };
+        Some(format!("rank {peer} did not {does} bucket {bucket}, a {message}"))
     }
 
     /// Ranks that are inside a call and neither wait there nor leave it.

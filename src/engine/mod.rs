@@ -72,6 +72,11 @@ impl Engine {
         self.calls
     }
 
+    /// Groups planned so far.
+    pub(crate) fn group_plans(&self) -> u64 {
+        self.groups.plans()
+    }
+
     /// Changes what plans depend on, and forgets them.
     pub(crate) fn reconfigure(&mut self, change: impl FnOnce(&mut Config)) -> Result<(), Error> {
         let mut config = self.config.clone();

@@ -69,7 +69,7 @@ impl Engine {
             config,
             reach,
             cache: Cache::default(),
-            groups: Groups::default(),
+            groups: Groups::new(world),
             host,
             poll,
             control,

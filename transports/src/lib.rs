@@ -20,6 +20,7 @@ mod mailbox;
 mod memory;
 pub mod nodes;
 pub mod proxy;
+pub mod rdma;
 pub mod region;
 pub mod rendezvous;
 mod reports;

@@ -270,11 +270,12 @@ pub(crate) fn operand(space: Space, offset_bytes: usize) -> Operand {
         reserved: 0,
         index: 0,
         message: 0,
+        signature: 0,
         offset_bytes,
     }
 }
 
-pub(crate) fn slot(space: Space, connection: u32, lane: Lane, message: u64) -> Operand {
+pub(crate) fn slot(space: Space, connection: u32, lane: Lane, message: u32) -> Operand {
     let flags = 0;
     Operand { flags, lane: lane as u8, index: connection, message, ..operand(space, 0) }
 }
