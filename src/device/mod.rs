@@ -9,6 +9,7 @@ mod heap;
 mod host;
 mod log;
 mod processor;
+mod report;
 mod staging;
 
 pub use buffer::DeviceBuffer;

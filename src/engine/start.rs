@@ -48,12 +48,18 @@ impl Engine {
         bootstrap.nodes().require_one()?;
         let all: Vec<_> = bootstrap.share(&own, deadline)?.into_iter().flatten().collect();
         let regions = |at: usize| all.iter().map(|regions| regions[at].clone()).collect::<Vec<_>>();
-        let control = Arc::new(Control::new(control_shape, rank, regions(0)));
+        let controls = regions(0).into_iter().map(Some).collect();
+        let control = Arc::new(Control::new(control_shape, rank, controls)?);
         let bases: Vec<*mut u8> = match reach {
             Reach::SameProcess => vec![std::ptr::null_mut(); world],
             Reach::SharedMemory => regions(2).iter().map(|heap| heap.as_ptr()).collect(),
         };
         let liveness = bootstrap.liveness();
+        let (telling, hearing) = (control.clone(), control.clone());
+        liveness.on_ask(
+            move || telling.report(),
+            move |rank, report| hearing.take_report(rank, report),
+        );
         let (channels, timeout) = (config.max_channels, config.timeout);
         let poll = Box::new(Poll::new(liveness.clone(), control.clone(), rank, channels, timeout));
         let waiting = Waiting {
