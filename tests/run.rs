@@ -137,13 +137,13 @@ fn several_starters_make_one_world() {
 
 #[test]
 fn starters_that_do_not_fit_are_told() {
-    let place = |rest: &[&str]| [&["run", "-n", "1"], rest, &["--", "true"]].concat();
+    let told = |place: &[&str]| oxccl(&[&["run", "-n", "1"], place, &["--", "true"]].concat());
     let meeting = ["--nnodes", "2", "--rendezvous", "127.0.0.1:9"];
-    let said = oxccl(&place(&[&meeting[..], &["--node-rank", "2"]].concat())).failed(2);
+    let said = told(&[&meeting[..], &["--node-rank", "2"]].concat()).failed(2);
     assert!(said.err.contains("--node-rank 2 is not below --nnodes 2"), "{}", said.err);
-    let said = oxccl(&place(&meeting)).failed(2);
+    let said = told(&meeting).failed(2);
     assert!(said.err.contains("--node-rank"), "{}", said.err);
-    let said = oxccl(&place(&["--nodes", "2"])).failed(2);
+    let said = told(&["--nodes", "2"]).failed(2);
     assert!(said.err.contains("more than the 1 ranks"), "{}", said.err);
 }
 
@@ -176,8 +176,7 @@ fn daemons_of_mpirun_make_one_world() {
     if !version.is_ok_and(|text| text.contains("Open MPI")) {
         return skip(name, "there is no mpirun of Open MPI");
     }
-    let folder = tempfile::tempdir().expect("a folder");
-    let agent = folder.path().join("agent");
+    let agent = Path::new(env!("CARGO_TARGET_TMPDIR")).join("agent-of-mpirun");
     // Instead of ssh: forgets options and the host, and does the rest here.
     std::fs::write(
         &agent,

@@ -13,6 +13,8 @@ pub mod cuda;
 mod cuda_ipc;
 pub mod environment;
 pub mod error;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 mod identity;
 pub mod liveness;
 pub mod local;

@@ -86,14 +86,8 @@ impl ControlChannel {
         let several_nodes = nodes.count() > 1;
         let peers = Box::new(RemotePeers { outlet: outlet.clone(), several_nodes });
         let liveness = Arc::new(Liveness::new(rank, world, peers));
-        let reader = Reader {
-            source,
-            frames,
-            rank,
-            serving,
-            outlet: outlet.clone(),
-            liveness: liveness.clone(),
-        };
+        let hearing = Hearing { rank, outlet: outlet.clone(), liveness: liveness.clone() };
+        let reader = Reader { source, frames, serving, hearing };
         let (ended, reading) = channel();
         let thread = std::thread::Builder::new().name(format!("oxccl-control-{rank}"));
         let thread = thread.spawn(move || {
@@ -245,8 +239,13 @@ impl Peers for RemotePeers {
 struct Reader {
     source: TcpStream,
     frames: FrameReader,
-    rank: usize,
     serving: Option<usize>,
+    hearing: Hearing,
+}
+
+/// What a rank does with what the server says.
+struct Hearing {
+    rank: usize,
     outlet: Arc<Outlet>,
     liveness: Arc<Liveness>,
 }
@@ -257,25 +256,50 @@ impl Reader {
         loop {
             match self.frames.next(MESSAGE_LIMIT_BYTES) {
                 Ok(Some(Message::Closing)) => server_closed = true,
-                Ok(Some(message)) => self.heard(message),
+                Ok(Some(message)) => self.hearing.heard(message),
                 Ok(None) if self.read() => {}
                 _ => break,
             }
         }
+        let Hearing { rank, outlet, liveness } = &self.hearing;
         let expected = server_closed
-            || self.outlet.dropped.load(Ordering::Acquire)
-            || self.liveness.left(self.rank).is_some();
+            || outlet.dropped.load(Ordering::Acquire)
+            || liveness.left(*rank).is_some();
         if !expected {
-            let silent = self.outlet.silent.load(Ordering::Acquire);
-            self.liveness.raise(match self.serving {
+            let silent = outlet.silent.load(Ordering::Acquire);
+            liveness.raise(match self.serving {
                 None => Cause::ServerLost,
                 Some(rank) if silent => Cause::CutOff { rank },
                 Some(rank) => Cause::Died { rank },
             });
         }
-        self.outlet.mailbox.end(|| Error::ServerClosed);
+        outlet.mailbox.end(|| Error::ServerClosed);
     }
 
+    /// Waits for more. Returns false at the end.
+    fn read(&mut self) -> bool {
+        let mut bytes = [0; 64 << 10];
+        loop {
+            match self.source.read(&mut bytes) {
+                Ok(0) => return false,
+                Ok(len) => {
+                    self.frames.extend(&bytes[..len]);
+                    return true;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.hearing.outlet.send(&Message::Ping, Instant::now() + TELL_TIMEOUT);
+                }
+                Err(error) if is_transient(&error) => {}
+                Err(error) => {
+                    self.hearing.outlet.note(&error);
+                    return false;
+                }
+            }
+        }
+    }
+}
+
+impl Hearing {
     fn heard(&self, message: Message) {
         let mailbox = &self.outlet.mailbox;
         match message {
@@ -306,26 +330,19 @@ impl Reader {
             self.outlet.send(&Message::Report(report), Instant::now() + TELL_TIMEOUT);
         }
     }
+}
 
-    /// Waits for more. Returns false at the end.
-    fn read(&mut self) -> bool {
-        let mut bytes = [0; 64 << 10];
-        loop {
-            match self.source.read(&mut bytes) {
-                Ok(0) => return false,
-                Ok(len) => {
-                    self.frames.extend(&bytes[..len]);
-                    return true;
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.outlet.send(&Message::Ping, Instant::now() + TELL_TIMEOUT);
-                }
-                Err(error) if is_transient(&error) => {}
-                Err(error) => {
-                    self.outlet.note(&error);
-                    return false;
-                }
-            }
-        }
-    }
+/// Has a rank hear these messages, without a server.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn hear(rank: usize, world: usize, messages: impl IntoIterator<Item = Message>) {
+    let outlet = Arc::new(Outlet {
+        stream: Mutex::new(None),
+        mailbox: Arc::new(Mailbox::new(world)),
+        dropped: AtomicBool::new(false),
+        silent: AtomicBool::new(false),
+    });
+    let peers = Box::new(RemotePeers { outlet: outlet.clone(), several_nodes: true });
+    let liveness = Arc::new(Liveness::new(rank, world, peers));
+    let hearing = Hearing { rank, outlet, liveness };
+    messages.into_iter().for_each(|message| hearing.heard(message));
 }

@@ -19,7 +19,7 @@ const VERDICT_TIMEOUT: Duration = Duration::from_secs(2);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long what was sent may stay unacknowledged by the other side's machine before it counts as vanished.
-pub const SILENCE: Duration = Duration::from_millis(1_200);
+pub const SILENCE: Duration = Duration::from_millis(1_000);
 
 /// Sets what every connection of the rendezvous has: small messages at once, and a machine that
 /// vanished without closing noticed soon after something is sent to it.

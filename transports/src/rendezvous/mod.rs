@@ -38,6 +38,8 @@
 mod auth;
 mod client;
 mod connection;
+#[cfg(any(test, feature = "fuzzing"))]
+mod fuzz;
 mod gathering;
 mod joining;
 mod message;
@@ -47,6 +49,8 @@ mod state;
 pub use auth::Secret;
 pub(crate) use auth::random_bytes;
 pub use client::ControlChannel;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use fuzz::{from_ranks, from_server};
 pub use joining::SILENCE;
 pub(crate) use message::Piece;
 pub use message::{MESSAGE_LIMIT_BYTES, PIECE_LIMIT_BYTES, PROTOCOL_VERSION};
