@@ -115,6 +115,28 @@ fn all_collectives_that_both_know() {
 }
 
 #[test]
+fn groups_are_compared_in_every_form() {
+    let library = nccl();
+    let arguments = ["group", "--compare", "nccl", "--nccl-lib", &library, "-G", "2"];
+    let buckets = ["--buckets", "3", "--bucket-size", "1K", "--nccl-ctas", "4"];
+    let rows = rows(&bench(&[&arguments[..], &buckets].concat(), &[]).ok());
+    let measured = of(&rows, "group");
+    assert!(measured.iter().all(|row| row["wrong"] == 0 && row["buckets"] == 3), "{measured:?}");
+    assert!(measured.iter().all(|row| row["bytes"] == 3072 && row["source"].is_null()));
+    let forms = |contestant: &str, mode: &str| {
+        let best = |row: &&&Value| {
+            row["contestant"] == contestant && row["mode"] == mode && row["best"] == true
+        };
+        let names = measured.iter().filter(best).map(|row| row["form"].as_str().unwrap());
+        names.collect::<Vec<_>>()
+    };
+    for mode in ["eager", "graph"] {
+        assert_eq!(forms("nccl", mode), ["fused", "one_by_one", "flatten", "ideal"]);
+        assert_eq!(forms("oxccl", mode), ["one_by_one", "flatten", "ideal"]);
+    }
+}
+
+#[test]
 fn the_floor_needs_no_other_library() {
     let said = bench(&["all_reduce", "--compare", "floor", "-b", "4K", "-e", "4K"], &[]).ok();
     let rows = rows(&said);

@@ -28,6 +28,7 @@ pub mod rendezvous;
 mod reports;
 pub mod shm;
 mod sync;
+pub mod tcp;
 pub mod unique_id;
 
 pub use bootstrap::{Bootstrap, Offer, Reach, Shared};

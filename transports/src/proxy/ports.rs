@@ -25,7 +25,7 @@ pub const SLOTS_LIMIT: u32 = 64;
 pub struct Content {
     /// Where they begin.
     pub start: *const u8,
-    /// How many there are; at most the port's [`content_bytes`](PortShape::Slots::content_bytes).
+    /// How many there are: at least one, and at most the port's [`content_bytes`](PortShape::Slots::content_bytes).
     pub len_bytes: usize,
 }
 
@@ -52,9 +52,14 @@ unsafe impl Send for PortsMemory {}
 /// message in the inbox, or raises the count of what was consumed, and rings the executor's doorbell.
 ///
 /// The layout is a function of shapes that all ranks share: what lies at an offset of [`memory`](Ports::memory) here lies at
-/// the same offset of the peer's. Only the proxy's thread calls these, but for the layout's, and a memory that is not the
-/// host's has its announcements and counters where the host reaches them.
-pub trait Ports: Send + Sync {
+/// the same offset of the peer's.
+///
+/// # Safety
+///
+/// Wires read and write where this says. [`memory`](Ports::memory) is readable and writable as long as the object lives;
+/// inboxes lie within it, each at least as long as the port's content; a content is readable and does not change until it is
+/// credited; and nobody reads the content of an inbox slot before its message is delivered.
+pub unsafe trait Ports: Send + Sync {
     /// Ports have the numbers from 0 up to this, excluded.
     fn count(&self) -> usize;
 

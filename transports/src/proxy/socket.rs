@@ -54,14 +54,14 @@ impl Socket {
         &self.0
     }
 
-    fn write(&mut self, bytes: &[u8], deadline: Instant) -> Result<(), WireError> {
+    pub(super) fn write(&mut self, bytes: &[u8], deadline: Instant) -> Result<(), WireError> {
         let doing = "sending to it";
         self.0.set_write_timeout(Some(left(deadline))).map_err(WireError::io(doing))?;
         self.0.write_all(bytes).map_err(WireError::io(doing))
     }
 
     /// Fills `bytes`, however slowly they drip in, until the deadline and no longer.
-    fn read(&mut self, bytes: &mut [u8], deadline: Instant) -> Result<(), WireError> {
+    pub(super) fn read(&mut self, bytes: &mut [u8], deadline: Instant) -> Result<(), WireError> {
         let doing = "waiting for it";
         let mut filled = 0;
         while filled < bytes.len() {

@@ -98,6 +98,9 @@ pub trait Wire: Send {
     /// What the proxy sleeps on, after [`arm`](Wire::arm).
     fn descriptors(&self) -> Vec<(BorrowedFd<'_>, PollFlags)>;
 
+    /// Whether everything that was taken has left for good: ending the wire now loses nothing of it.
+    fn is_drained(&self) -> bool;
+
     /// When [`progress`](Wire::progress) has something to do without a descriptor's telling: only of links that are slowed
     /// down on purpose.
     fn due(&self) -> Option<Instant> {

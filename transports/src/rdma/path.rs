@@ -201,6 +201,11 @@ impl Path {
         Ok(())
     }
 
+    /// Whether every request whose completion is asked for has been carried out.
+    pub(super) fn is_drained(&self) -> bool {
+        self.posted == self.unsignalled
+    }
+
     /// Whether everything that was posted has been carried out. If not, its completion is asked for.
     pub(super) fn drain(&mut self) -> Result<bool, RdmaError> {
         if self.unsignalled > 0 && self.posted < DEPTH {

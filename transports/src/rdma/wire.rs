@@ -324,12 +324,18 @@ impl Wire for RdmaWire {
         let all = paths.chain([self.socket.stream().as_fd()]);
         all.map(|descriptor| (descriptor, PollFlags::POLLIN)).collect()
     }
+
+    fn is_drained(&self) -> bool {
+        // Requests whose completion nobody asked for are seen to when this is dropped.
+        self.paths.iter().all(Path::is_drained)
+    }
 }
 
 impl Drop for RdmaWire {
     fn drop(&mut self) {
-        if !self.failed {
-            // Otherwise the peer would wait for what queue pairs still hold. If it has gone, there is nothing to wait for.
+        let has_gone = || matches!(self.socket.stream().read(&mut [0]), Ok(0));
+        if !self.failed && !has_gone() {
+            // The peer may wait for what queue pairs still hold. A failure says that it does no more.
             let _ = self.drain();
         }
     }

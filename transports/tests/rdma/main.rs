@@ -5,11 +5,31 @@
 
 #[path = "../common/guest.rs"]
 mod guest;
+#[path = "../common/links.rs"]
+mod links;
+mod lossy;
 mod pair;
 mod process;
+mod rails;
 mod verbs;
+mod wire;
 
 #[test]
-fn in_the_guest() {
+fn verbs_in_the_guest() {
     guest::run("verbs::", &[]);
+}
+
+#[test]
+fn wire_in_the_guest() {
+    guest::run("wire::", &[]);
+}
+
+#[test]
+fn rails_in_the_guest() {
+    guest::run("rails::", &["--rails", "2"]);
+}
+
+#[test]
+fn lossy_in_the_guest() {
+    guest::run("lossy::", &["--netem", "loss 1% delay 200us"]);
 }

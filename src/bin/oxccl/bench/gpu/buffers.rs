@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use oxccl::Element;
+use oxccl::Order;
 use oxccl::cuda::{Stream, copy, fill};
 use oxccl_peer_nccl::{Memory, NcclLibrary};
 use oxccl_transports::CudaError;
 use oxccl_transports::cuda::{Context, DeviceMemory};
 
-use super::contestant::Placed;
-use crate::bench::check::Inputs;
+use super::contestant::Task;
+use crate::bench::check::{Expected, Inputs};
 use crate::bench::sample::Sample;
 use crate::failure::Failure;
 
@@ -54,46 +54,61 @@ impl Buffer {
     }
 }
 
-/// Writes this rank's input. The stream is waited for.
-pub(super) fn fill_input<T: Sample>(
-    stream: &Stream,
-    call: &Placed,
-    inputs: &Inputs,
-    rank: usize,
-) -> Result<(), CudaError> {
-    let values: Vec<T> = match call.case.has_input(rank) {
-        true => (0..call.shape.input).map(|index| inputs.value(rank, index)).collect(),
-        false => vec![T::POISON; call.shape.input],
-    };
-    // SAFETY: the buffer is as long, and no call is under way; the values live until the stream has been waited for.
-    unsafe {
-        copy(stream, call.input.cast_mut(), values.as_ptr().cast(), size_of_val(&values[..]))?;
+/// What a rank's buffers hold before a task and must hold behind it, call by call.
+pub(super) struct Contents<T: Sample>(Vec<(Vec<T>, Expected<T>)>);
+
+impl<T: Sample> Contents<T> {
+    /// Works them out, and writes the inputs. The stream is waited for.
+    pub(super) fn place(
+        stream: &Stream,
+        task: &Task,
+        (rank, ranks): (usize, usize),
+        seed: u64,
+    ) -> Result<Contents<T>, CudaError> {
+        let mut contents = Vec::with_capacity(task.checked.len());
+        for (number, call) in task.checked.iter().enumerate() {
+            let (case, shape, seed) = (call.case, call.shape, seed + number as u64);
+            let inputs = Inputs { case, shape, ranks, order: Order::Any, seed };
+            let input: Vec<T> = match case.has_input(rank) {
+                true => (0..shape.input).map(|index| inputs.value(rank, index)).collect(),
+                false => vec![T::POISON; shape.input],
+            };
+            let (to, from) = (call.input.cast_mut(), input.as_ptr().cast());
+            // SAFETY: the buffer is as long, and no call is under way; the values live until the stream has been waited for.
+            unsafe { copy(stream, to, from, size_of_val(&input[..])) }?;
+            stream.synchronize()?;
+            contents.push((input, inputs.expected(rank)));
+        }
+        Ok(Contents(contents))
     }
-    stream.synchronize()
+
+    /// Makes the outputs something that no call leaves there. The stream is waited for.
+    pub(super) fn poison(&self, stream: &Stream, task: &Task) -> Result<(), CudaError> {
+        for call in task.calls.iter().chain(&task.checked) {
+            // SAFETY: the buffer is as long, and no call is under way.
+            unsafe { fill(stream, call.output, POISON, call.shape.output * size_of::<T>()) }?;
+        }
+        stream.synchronize()
+    }
+
+    /// How many elements are wrong after the task, the inputs' included. The stream is waited for.
+    pub(super) fn wrong(&self, stream: &Stream, task: &Task) -> Result<u64, CudaError> {
+        let mut wrong = 0;
+        for (call, (was, expected)) in task.checked.iter().zip(&self.0) {
+            let output = read::<T>(stream, call.output.cast_const(), call.shape.output)?;
+            let input = read::<T>(stream, call.input, call.shape.input)?;
+            let changed = was.iter().zip(&input).filter(|(was, is)| !was.same(**is)).count();
+            wrong += expected.wrong(&output) + changed as u64;
+        }
+        Ok(wrong)
+    }
 }
 
-/// Makes the output something that no call leaves there.
-pub(super) fn poison<T: Element>(stream: &Stream, call: &Placed) -> Result<(), CudaError> {
-    // SAFETY: the buffer is as long, and no call is under way.
-    unsafe { fill(stream, call.output, POISON, call.shape.output * size_of::<T>()) }
-}
-
-/// How many elements of this rank are wrong after a call, its input included. The stream is waited for.
-pub(super) fn wrong<T: Sample>(
-    stream: &Stream,
-    call: &Placed,
-    inputs: &Inputs,
-    rank: usize,
-) -> Result<u64, CudaError> {
-    let read = |from: *const u8, count: usize| {
-        let mut values = vec![T::ZERO; count];
-        let len_bytes = size_of_val(&values[..]);
-        // SAFETY: the buffer is as long, and what wrote it is in front in the stream; any bits are an element.
-        unsafe { copy(stream, values.as_mut_ptr().cast(), from, len_bytes) }?;
-        stream.synchronize()?;
-        Ok::<_, CudaError>(values)
-    };
-    let output = read(call.output.cast_const(), call.shape.output)?;
-    let input = read(call.input, call.shape.input)?;
-    Ok(inputs.wrong(rank, &output) + inputs.changed(rank, &input))
+fn read<T: Sample>(stream: &Stream, from: *const u8, count: usize) -> Result<Vec<T>, CudaError> {
+    let mut values = vec![T::ZERO; count];
+    let len_bytes = size_of_val(&values[..]);
+    // SAFETY: the buffer is as long, and what wrote it is in front in the stream; any bits are an element.
+    unsafe { copy(stream, values.as_mut_ptr().cast(), from, len_bytes) }?;
+    stream.synchronize()?;
+    Ok(values)
 }

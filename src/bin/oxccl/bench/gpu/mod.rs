@@ -6,6 +6,7 @@
 mod buffers;
 mod contestant;
 mod floor;
+mod group;
 mod nccl;
 mod own;
 mod rank;
@@ -27,8 +28,9 @@ use super::args::BenchOptions;
 use super::case::Case;
 use super::{RANKS, control_config};
 use crate::failure::Failure;
-use crate::options;
-use rank::Start;
+use crate::options::{self, Target};
+use group::Group;
+use rank::{Start, Work};
 use watchdog::Watchdog;
 
 /// What calls on a GPU are compared with.
@@ -64,7 +66,7 @@ pub(crate) struct CompareOptions {
 /// Runs the comparison.
 pub(super) fn main(options: &BenchOptions, against: Against) -> Result<(), Failure> {
     let ranks = options.ranks.unwrap_or(RANKS);
-    let cases = cases(options, ranks)?;
+    let work = work(options, ranks)?;
     let nccl = match against {
         Against::Floor => None,
         Against::Nccl => {
@@ -77,7 +79,7 @@ pub(super) fn main(options: &BenchOptions, against: Against) -> Result<(), Failu
     let image = image(options, &context)?;
     let config = options.config()?;
     let watchdog = Watchdog::start(config.timeout);
-    let start = Start::new(options, cases, &context, image, nccl, &watchdog)?;
+    let start = Start::new(options, work, &context, image, nccl, &watchdog)?;
     let control = Communicator::local_with(ranks, &control_config(&config))?;
     let results: Vec<Result<(), Failure>> = std::thread::scope(|scope| {
         let run = |(control, bootstrap)| {
@@ -93,13 +95,16 @@ pub(super) fn main(options: &BenchOptions, against: Against) -> Result<(), Failu
     results.into_iter().collect()
 }
 
-/// What is compared: of all collectives, those that both know.
-fn cases(options: &BenchOptions, ranks: usize) -> Result<Vec<Case>, Failure> {
+/// What is compared: a group, or of all collectives those that both know.
+fn work(options: &BenchOptions, ranks: usize) -> Result<Work, Failure> {
+    if options.target == Target::Group {
+        return Ok(Work::Group(Group::of(&options.group, ranks)?));
+    }
     let is_known = |case: &Case| !matches!(case.kind, Kind::SendRecv | Kind::Barrier);
     let (known, unknown): (Vec<_>, Vec<_>) = options.cases(ranks)?.into_iter().partition(is_known);
     match unknown.first() {
         Some(case) if known.is_empty() => Err(not_compared(case.kind)),
-        _ => Ok(known),
+        _ => Ok(Work::Calls { cases: known, sizes: options.sizes()? }),
     }
 }
 

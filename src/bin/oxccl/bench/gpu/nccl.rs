@@ -7,8 +7,7 @@ use oxccl_peer_nccl::{
 };
 
 use super::buffers::Buffer;
-use super::contestant::{Contestant, Placed, Setting};
-use super::not_compared;
+use super::contestant::{Contestant, Form, Placed, Setting, Task};
 use crate::failure::Failure;
 
 /// Blocks that all ranks together may have on a GPU: no more are on it at once, and NCCL's wait for each other.
@@ -87,41 +86,54 @@ impl Contestant for Nccl {
         "nccl"
     }
 
-    fn settings(&mut self, call: &Placed) -> Result<Vec<Setting>, Failure> {
-        data_type(call.case.data_type);
-        op(call.case.op)?;
+    fn takes(&self, _task: &Task) -> bool {
+        true
+    }
+
+    fn settings(&mut self, task: &Task) -> Result<Vec<Setting>, Failure> {
+        op(task.case().op)?;
         Ok(self.ways.iter().map(Way::setting).collect())
     }
 
-    fn put(&mut self, setting: usize, call: &Placed, stream: &Stream) -> Result<(), Failure> {
-        let on = Buffers {
-            input: call.input.cast(),
-            output: call.output.cast(),
-            count: call.shape.count,
-            data_type: data_type(call.case.data_type),
-            stream: stream.raw().cast(),
-        };
-        let (comm, root, op) = (&self.comms[setting], call.case.root, op(call.case.op)?);
-        // SAFETY: the buffers are device memory of the call's shape; they and the stream outlive the measurement, which all
-        // ranks make alike.
-        let put = unsafe {
-            match call.case.kind {
-                Kind::AllReduce => comm.all_reduce(on, op),
-                Kind::ReduceScatter => comm.reduce_scatter(on, op),
-                Kind::AllGather => comm.all_gather(on),
-                Kind::AllToAll => comm.all_to_all(on),
-                Kind::Broadcast => comm.broadcast(on, root),
-                Kind::Reduce => comm.reduce(on, op, root),
-                Kind::Gather => comm.gather(on, root),
-                Kind::Scatter => comm.scatter(on, root),
-                Kind::SendRecv | Kind::Barrier => return Err(not_compared(call.case.kind)),
-            }
-        };
-        Ok(put?)
+    fn put(&mut self, setting: usize, task: &Task, stream: &Stream) -> Result<(), Failure> {
+        let (comm, op) = (&self.comms[setting], op(task.case().op)?);
+        let put = || task.calls.iter().try_for_each(|call| put(comm, call, op, stream));
+        Ok(if task.form == Some(Form::Fused) { comm.group(put) } else { put() }?)
     }
 
     fn ended(&self, _setting: usize) -> Result<(), Failure> {
         Ok(())
+    }
+}
+
+fn put(
+    comm: &NcclCommunicator,
+    call: &Placed,
+    op: RedOp,
+    stream: &Stream,
+) -> Result<(), NcclError> {
+    let on = Buffers {
+        input: call.input.cast(),
+        output: call.output.cast(),
+        count: call.shape.count,
+        data_type: data_type(call.case.data_type),
+        stream: stream.raw().cast(),
+    };
+    let root = call.case.root;
+    // SAFETY: the buffers are device memory of the call's shape; they and the stream outlive the measurement, which all ranks
+    // make alike.
+    unsafe {
+        match call.case.kind {
+            Kind::AllReduce => comm.all_reduce(on, op),
+            Kind::ReduceScatter => comm.reduce_scatter(on, op),
+            Kind::AllGather => comm.all_gather(on),
+            Kind::AllToAll => comm.all_to_all(on),
+            Kind::Broadcast => comm.broadcast(on, root),
+            Kind::Reduce => comm.reduce(on, op, root),
+            Kind::Gather => comm.gather(on, root),
+            Kind::Scatter => comm.scatter(on, root),
+            Kind::SendRecv | Kind::Barrier => unreachable!("refused before"),
+        }
     }
 }
 

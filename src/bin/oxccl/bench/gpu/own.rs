@@ -1,20 +1,23 @@
 //! oxccl as a contestant: its schedules on the GPU, with several algorithms, encodings and numbers of channels.
 
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use oxccl::algorithms::{Algorithm, Encoding, Entry, catalogue};
 use oxccl::cuda::{Arguments, Gpu, Image, Prepared, Setup, Stream};
 use oxccl::schedule::{Layout, Lowering, SLOTS, lower};
 use oxccl::topology::Placement;
-use oxccl::verify::verify;
-use oxccl::{Collective, Config, OpKind, Order, Pin, StagingShape};
+use oxccl::verify::{Verified, verify};
+use oxccl::{Collective, Config, Kind, OpKind, Order, Pin, StagingShape};
 use oxccl_kernels::format::Tokens;
 use oxccl_kernels::{Fold, Scale};
 use oxccl_transports::cuda::Context;
 use oxccl_transports::{Bootstrap, Cause, LocalBootstrap};
 
-use super::contestant::{Contestant, Placed, Setting};
+use super::contestant::{Contestant, Form, Placed, Setting, Task};
 use super::not_compared;
+use crate::bench::case::Case;
 use crate::failure::Failure;
 
 /// Blocks that all ranks together may have: an H100 or H200 has 132 multiprocessors.
@@ -34,9 +37,16 @@ pub(super) struct Own {
     gpu: Gpu,
     config: Config,
     pin: Pin,
-    ready: Vec<Prepared>,
-    channels: Vec<usize>,
+    proofs: HashMap<(Kind, usize, Algorithm, Encoding), Arc<Verified>>,
+    /// One a setting.
+    ready: Vec<Ready>,
     calls: u64,
+}
+
+/// A setting's programs, one a call.
+struct Ready {
+    programs: Vec<Prepared>,
+    channels: usize,
 }
 
 impl Own {
@@ -61,17 +71,18 @@ impl Own {
         let setup = Setup { context: context.clone(), image, shape, heap_bytes: 1, windows };
         let gpu = Gpu::start(&mut bootstrap, &setup, Instant::now() + config.timeout)?;
         let (config, pin) = (config.clone(), config.pin);
-        Ok(Own { bootstrap, gpu, config, pin, ready: Vec::new(), channels: Vec::new(), calls: 0 })
+        let (proofs, ready) = (HashMap::new(), Vec::new());
+        Ok(Own { bootstrap, gpu, config, pin, proofs, ready, calls: 0 })
     }
 
     /// How long it takes until a kernel that waits for nobody has been stopped. Nothing can be called afterwards.
     pub(super) fn abort_time(
         &mut self,
         setting: usize,
-        call: &Placed,
+        task: &Task,
         stream: &Stream,
     ) -> Result<Duration, Failure> {
-        self.put(setting, call, stream)?;
+        self.put(setting, task, stream)?;
         std::thread::sleep(Duration::from_millis(20));
         if stream.is_done()? {
             return Err(Failure::Usage("a call of one rank alone has ended".to_owned()));
@@ -84,9 +95,9 @@ impl Own {
         Ok(start.elapsed())
     }
 
-    fn entries(&self, call: &Placed) -> Vec<&'static Entry> {
-        let (ranks, kind) = (self.bootstrap.world(), call.case.kind);
-        let bytes = call.shape.bytes(call.case.data_type);
+    /// Those with a chance at calls of this size.
+    fn entries(&self, kind: Kind, bytes: usize) -> Vec<&'static Entry> {
+        let ranks = self.bootstrap.world();
         let there_is = |entry: &&Entry| {
             entry.kind == kind && entry.check(ranks, Placement::one_node(ranks), SLOTS).is_ok()
         };
@@ -126,18 +137,12 @@ impl Own {
         channels: usize,
     ) -> Result<Prepared, Failure> {
         let (case, ranks) = (call.case, self.bootstrap.world());
-        let collective = match crate::bench::case::Case::is_rooted(case.kind) {
+        let collective = match Case::is_rooted(case.kind) {
             true => Collective::rooted(case.kind, ranks, case.root),
             false => Collective::new(case.kind, ranks),
         };
-        let placement = Placement::one_node(ranks);
-        let wrong = |detail: String| Failure::Usage(format!("{}: {detail}", case.kind));
-        let schedule = entry
-            .schedule(collective, placement, Order::Any, SLOTS)
-            .map_err(|unavailable| wrong(unavailable.to_string()))?;
-        let (input, output) = (schedule.input, schedule.output);
-        let verified = verify(schedule, Order::Any, entry.in_place)
-            .map_err(|violation| wrong(violation.to_string()))?;
+        let verified = self.verified(entry, collective)?;
+        let (input, output) = (verified.schedule().input, verified.schedule().output);
         let align = 64 / case.data_type.len_bytes();
         let layout = Layout::even(&collective, input, output, call.shape.count, align);
         let (fold, scale) = fold(case.op)?;
@@ -156,8 +161,49 @@ impl Own {
             virtual_bytes: None,
         };
         let program = lower(&verified, self.bootstrap.rank(), &layout, &lowering)
-            .map_err(|small| wrong(small.to_string()))?;
+            .map_err(|small| Failure::Usage(format!("{}: {small}", case.kind)))?;
         Ok(self.gpu.prepare(&program, case.data_type, fold)?)
+    }
+
+    fn verified(
+        &mut self,
+        entry: &'static Entry,
+        collective: Collective,
+    ) -> Result<Arc<Verified>, Failure> {
+        let proof = (entry.kind, collective.root, entry.algorithm, entry.encoding);
+        if let Some(verified) = self.proofs.get(&proof) {
+            return Ok(verified.clone());
+        }
+        let wrong = |detail: String| Failure::Usage(format!("{}: {detail}", entry.kind));
+        let placement = Placement::one_node(collective.ranks);
+        let schedule = entry
+            .schedule(collective, placement, Order::Any, SLOTS)
+            .map_err(|unavailable| wrong(unavailable.to_string()))?;
+        let verified = verify(schedule, Order::Any, entry.in_place)
+            .map_err(|violation| wrong(violation.to_string()))?;
+        let verified = Arc::new(verified);
+        self.proofs.insert(proof, verified.clone());
+        Ok(verified)
+    }
+
+    /// A setting's programs; calls of equal length share one.
+    fn prepare_all(
+        &mut self,
+        entry: &'static Entry,
+        task: &Task,
+        channels: usize,
+    ) -> Result<Ready, Failure> {
+        let mut of_count: HashMap<usize, Prepared> = HashMap::new();
+        let mut programs = Vec::with_capacity(task.calls.len());
+        for call in &task.calls {
+            let prepared = match of_count.get(&call.shape.count) {
+                Some(prepared) => prepared.clone(),
+                None => self.prepare(entry, call, channels)?,
+            };
+            programs.push(prepared.clone());
+            of_count.insert(call.shape.count, prepared);
+        }
+        Ok(Ready { programs, channels })
     }
 }
 
@@ -166,15 +212,19 @@ impl Contestant for Own {
         "oxccl"
     }
 
-    fn settings(&mut self, call: &Placed) -> Result<Vec<Setting>, Failure> {
+    fn takes(&self, task: &Task) -> bool {
+        // Buckets in one launch need a communicator's tables, which this does without.
+        task.form != Some(Form::Fused)
+    }
+
+    fn settings(&mut self, task: &Task) -> Result<Vec<Setting>, Failure> {
         self.ready.clear();
-        self.channels.clear();
         let mut settings = Vec::new();
-        for entry in self.entries(call) {
+        let bytes = task.bytes() / task.calls.len();
+        for entry in self.entries(task.case().kind, bytes) {
             for channels in self.channel_counts(entry.encoding) {
-                let prepared = self.prepare(entry, call, channels)?;
-                self.ready.push(prepared);
-                self.channels.push(channels);
+                let ready = self.prepare_all(entry, task, channels)?;
+                self.ready.push(ready);
                 settings.push(Setting {
                     family: family(entry.encoding),
                     name: format!("{}/{} x{channels}", entry.algorithm, entry.encoding),
@@ -182,26 +232,29 @@ impl Contestant for Own {
                 });
             }
         }
-        if settings.is_empty() { Err(not_compared(call.case.kind)) } else { Ok(settings) }
+        if settings.is_empty() { Err(not_compared(task.case().kind)) } else { Ok(settings) }
     }
 
-    fn put(&mut self, setting: usize, call: &Placed, stream: &Stream) -> Result<(), Failure> {
-        self.calls += 1;
-        let arguments = Arguments {
-            input: call.input,
-            output: call.output,
-            tokens: Tokens { input: call.input as u64, output: call.output as u64 },
-            scale_bits: 0,
-            call: self.calls,
-            signature: SIGNATURE,
-        };
-        // SAFETY: prepared by this rank, for this call, whose buffers outlive the measurement; tokens are their addresses, which
-        // all ranks of the process share; a rank's calls are in one stream.
-        Ok(unsafe { self.gpu.launch(stream, &self.ready[setting], &arguments) }?)
+    fn put(&mut self, setting: usize, task: &Task, stream: &Stream) -> Result<(), Failure> {
+        for (call, program) in task.calls.iter().zip(&self.ready[setting].programs) {
+            self.calls += 1;
+            let arguments = Arguments {
+                input: call.input,
+                output: call.output,
+                tokens: Tokens { input: call.input as u64, output: call.output as u64 },
+                scale_bits: 0,
+                call: self.calls,
+                signature: SIGNATURE,
+            };
+            // SAFETY: prepared by this rank, for this call, whose buffers outlive the measurement; tokens are their addresses,
+            // which all ranks of the process share; a rank's calls are in one stream.
+            unsafe { self.gpu.launch(stream, program, &arguments) }?;
+        }
+        Ok(())
     }
 
     fn ended(&self, setting: usize) -> Result<(), Failure> {
-        self.gpu.tables().outcome(self.channels[setting]).map_err(|(channel, status)| {
+        self.gpu.tables().outcome(self.ready[setting].channels).map_err(|(channel, status)| {
             Failure::Usage(format!("channel {channel} ended with {status:?}"))
         })
     }

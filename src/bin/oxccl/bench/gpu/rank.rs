@@ -4,32 +4,40 @@ use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use oxccl::cuda::{Image, Stream};
-use oxccl::{Communicator, Config, DataType, Kind, Order, ReduceOp};
+use oxccl::{Communicator, Config, DataType, Kind, ReduceOp};
 use oxccl_peer_nccl::{NcclLibrary, UniqueId};
 use oxccl_transports::LocalBootstrap;
 use oxccl_transports::cuda::Context;
 
-use super::buffers::{self, Buffer};
-use super::contestant::{Contestant, Placed, Setting};
+use super::buffers::{Buffer, Contents};
+use super::contestant::{Contestant, Form, Placed, Setting, Task};
 use super::floor::Floor;
+use super::group::Group;
 use super::nccl::{self, Nccl, Way};
 use super::own::Own;
 use super::report::{Aborted, Machine, Printer, Row, Started, rank_rows};
 use super::turns::{Course, Entrant, Mode, slowest};
 use super::watchdog::Watchdog;
 use crate::bench::args::BenchOptions;
-use crate::bench::case::Case;
-use crate::bench::check::Inputs;
+use crate::bench::case::{Case, Shape};
 use crate::bench::sample::Sample;
 use crate::failure::Failure;
 
 /// A setting that takes so many times as long as the best of its family in a first turn is measured no more.
 const HOPELESS: f64 = 1.5;
 
+/// What is compared.
+pub(super) enum Work {
+    /// Each collective at each size.
+    Calls { cases: Vec<Case>, sizes: Vec<usize> },
+    /// Buckets, in every form.
+    Group(Group),
+}
+
 /// What all ranks start from.
 pub(super) struct Start<'a> {
     options: &'a BenchOptions,
-    cases: Vec<Case>,
+    work: Work,
     config: Config,
     context: &'a Context,
     image: Image,
@@ -45,7 +53,7 @@ impl<'a> Start<'a> {
     /// Before there are threads.
     pub(super) fn new(
         options: &'a BenchOptions,
-        cases: Vec<Case>,
+        work: Work,
         context: &'a Context,
         image: Image,
         nccl: Option<NcclLibrary>,
@@ -61,7 +69,7 @@ impl<'a> Start<'a> {
         let config = options.config()?;
         Ok(Start {
             options,
-            cases,
+            work,
             config,
             context,
             image,
@@ -95,7 +103,7 @@ impl<'a> Start<'a> {
         let floor = self.floor(rank, &stream)?;
         let version = self.nccl.as_ref().map(|library| library.version().to_string());
         printer.fact(&Machine::of(self.context, version, ranks, &floor)?);
-        let largest = self.largest(ranks)?;
+        let largest = self.largest(ranks);
         let allocate = || Buffer::allocate(self.context, self.nccl.as_ref(), largest);
         let (input, output) = (allocate()?, allocate()?);
         self.watchdog.step("oxccl starts");
@@ -156,13 +164,17 @@ impl<'a> Start<'a> {
         lock(&self.floor).ok_or_else(|| Failure::Usage("rank 0 has measured no floor".to_owned()))
     }
 
-    /// The longest buffer of all cases.
-    fn largest(&self, ranks: usize) -> Result<usize, Failure> {
-        let sizes = self.options.sizes()?;
-        let lens = self.cases.iter().flat_map(|case| {
-            sizes.iter().map(|bytes| case.shape(ranks, *bytes).bytes(case.data_type))
-        });
-        Ok(lens.max().unwrap_or(0))
+    /// The longest buffer that is needed.
+    fn largest(&self, ranks: usize) -> usize {
+        match &self.work {
+            Work::Group(group) => group.len_bytes(ranks),
+            Work::Calls { cases, sizes } => {
+                let lens = cases.iter().flat_map(|case| {
+                    sizes.iter().map(|bytes| case.shape(ranks, *bytes).bytes(case.data_type))
+                });
+                lens.max().unwrap_or(0)
+            }
+        }
     }
 
     /// Does something on all ranks, and says how long it took and what it took of the GPU's memory.
@@ -196,65 +208,79 @@ struct Rank<'a> {
 }
 
 impl Rank<'_> {
-    fn all(&mut self, (input, output): (*mut u8, *mut u8)) -> Result<(), Failure> {
-        let (ranks, options) = (self.control.world(), self.start.options);
+    fn all(&mut self, buffers: (*mut u8, *mut u8)) -> Result<(), Failure> {
+        let (ranks, start) = (self.control.world(), self.start);
         self.printer.heading();
-        let mut waiting = None;
-        for case in &self.start.cases {
-            for bytes in options.sizes()? {
-                let shape = case.shape(ranks, bytes);
-                if shape.count > 0 {
-                    let call = Placed { case: *case, shape, input: input.cast_const(), output };
-                    self.size_of_type(&call)?;
-                    waiting = Some(call).filter(|_| waits_for_all(case.kind)).or(waiting);
+        match &start.work {
+            Work::Group(group) => {
+                for form in Form::ALL {
+                    let task = group.task(form, ranks, buffers);
+                    self.task::<f32>(&task, group.whole(ranks), Some(group))?;
                 }
+                self.abort(&group.task(Form::Ideal, ranks, buffers))
+            }
+            Work::Calls { cases, sizes } => {
+                let mut waiting = None;
+                for (case, bytes) in
+                    cases.iter().flat_map(|case| sizes.iter().map(move |bytes| (case, *bytes)))
+                {
+                    let (input, output) = (buffers.0.cast_const(), buffers.1);
+                    let shape = case.shape(ranks, bytes);
+                    let task = Task::single(Placed { case: *case, shape, input, output });
+                    if shape.count > 0 {
+                        self.task_of_type(&task, shape)?;
+                        waiting = Some(task).filter(|_| waits_for_all(case.kind)).or(waiting);
+                    }
+                }
+                waiting.map_or(Ok(()), |task| self.abort(&task))
             }
         }
-        match waiting {
-            Some(call) if ranks > 1 => self.abort(&call),
-            _ => Ok(()),
+    }
+
+    fn task_of_type(&mut self, task: &Task, whole: Shape) -> Result<(), Failure> {
+        match task.case().data_type {
+            DataType::I8 => self.task::<i8>(task, whole, None),
+            DataType::U8 => self.task::<u8>(task, whole, None),
+            DataType::I32 => self.task::<i32>(task, whole, None),
+            DataType::U32 => self.task::<u32>(task, whole, None),
+            DataType::I64 => self.task::<i64>(task, whole, None),
+            DataType::U64 => self.task::<u64>(task, whole, None),
+            DataType::F16 => self.task::<oxccl::f16>(task, whole, None),
+            DataType::BF16 => self.task::<oxccl::bf16>(task, whole, None),
+            DataType::F32 => self.task::<f32>(task, whole, None),
+            DataType::F64 => self.task::<f64>(task, whole, None),
+            DataType::F8E4M3 => self.task::<oxccl::F8E4M3>(task, whole, None),
+            DataType::F8E5M2 => self.task::<oxccl::F8E5M2>(task, whole, None),
         }
     }
 
-    fn size_of_type(&mut self, call: &Placed) -> Result<(), Failure> {
-        match call.case.data_type {
-            DataType::I8 => self.size::<i8>(call),
-            DataType::U8 => self.size::<u8>(call),
-            DataType::I32 => self.size::<i32>(call),
-            DataType::U32 => self.size::<u32>(call),
-            DataType::I64 => self.size::<i64>(call),
-            DataType::U64 => self.size::<u64>(call),
-            DataType::F16 => self.size::<oxccl::f16>(call),
-            DataType::BF16 => self.size::<oxccl::bf16>(call),
-            DataType::F32 => self.size::<f32>(call),
-            DataType::F64 => self.size::<f64>(call),
-            DataType::F8E4M3 => self.size::<oxccl::F8E4M3>(call),
-            DataType::F8E5M2 => self.size::<oxccl::F8E5M2>(call),
-        }
-    }
-
-    /// All contestants on one size: each setting is checked, those with a chance are timed by turns, and checked again.
-    fn size<T: Sample>(&mut self, call: &Placed) -> Result<(), Failure> {
+    /// All contestants on one task: each setting is checked, those with a chance are timed by turns, and checked again.
+    fn task<T: Sample>(
+        &mut self,
+        task: &Task,
+        whole: Shape,
+        group: Option<&Group>,
+    ) -> Result<(), Failure> {
         let (rank, ranks) = (self.control.rank(), self.control.world());
-        self.seed += 1;
-        let (case, shape, seed) = (call.case, call.shape, self.seed);
-        let inputs = Inputs { case, shape, ranks, order: Order::Any, seed };
-        buffers::fill_input::<T>(self.stream, call, &inputs, rank)?;
+        self.seed += task.checked.len() as u64;
+        let contents = Contents::<T>::place(self.stream, task, (rank, ranks), self.seed)?;
         let mut settings = Vec::new();
         for contestant in 0..self.contestants() {
-            settings.push(self.contestant(contestant).settings(call)?);
+            let contestant = self.contestant(contestant);
+            let takes = contestant.takes(task);
+            settings.push(if takes { contestant.settings(task)? } else { Vec::new() });
         }
         let mut wrongs = Vec::new();
-        let mut entrants = self.chosen::<T>(call, &inputs, &settings, &mut wrongs)?;
-        self.race(call, &settings, &mut entrants)?;
+        let mut entrants = self.chosen(task, &contents, &settings, &mut wrongs)?;
+        self.race(task, &settings, &mut entrants)?;
         let mut rows = Vec::new();
         for (entrant, before) in entrants.iter().zip(wrongs) {
-            let wrong = before + self.check::<T>(call, &inputs, entrant)?;
+            let wrong = before + self.check(task, &contents, entrant)?;
             self.wrong += wrong;
             let setting = &settings[entrant.contestant][entrant.setting];
-            let name = self.contestant(entrant.contestant).name();
-            let what = (&case, shape, ranks);
-            rows.push((entrant.mode, Row::of(what, &self.floor, (name, setting), entrant, wrong)));
+            let who = (self.contestant(entrant.contestant).name(), setting);
+            let row = Row::of((task, whole, ranks), group, &self.floor, who, entrant, wrong);
+            rows.push((entrant.mode, row));
         }
         for mode in [Mode::Eager, Mode::Graph] {
             let of_mode = rows.iter().filter(|(its, _)| *its == mode).map(|(_, row)| row.clone());
@@ -268,8 +294,8 @@ impl Rank<'_> {
     /// Checks every setting, gives each a first turn, and enters those that are not hopeless, in each mode.
     fn chosen<T: Sample>(
         &mut self,
-        call: &Placed,
-        inputs: &Inputs,
+        task: &Task,
+        contents: &Contents<T>,
         settings: &[Vec<Setting>],
         wrongs: &mut Vec<u64>,
     ) -> Result<Vec<Entrant>, Failure> {
@@ -277,11 +303,10 @@ impl Rank<'_> {
         for (contestant, settings) in settings.iter().enumerate() {
             let mut first = Vec::new();
             for (setting, described) in settings.iter().enumerate() {
-                self.step(call, contestant, described);
-                let entrant = Entrant::eager(contestant, setting);
-                let wrong = self.check::<T>(call, inputs, &entrant)?;
-                let mut entrant = entrant;
-                let (course, on) = self.course(call, contestant);
+                self.step(task, contestant, described);
+                let mut entrant = Entrant::eager(contestant, setting);
+                let wrong = self.check(task, contents, &entrant)?;
+                let (course, on) = self.course(task, contestant);
                 let time_us = entrant.calibrate(on, &course)?;
                 first.push((entrant, time_us, wrong));
             }
@@ -299,7 +324,7 @@ impl Rank<'_> {
                 wrongs.push(wrong);
                 if self.start.options.graph > 0 {
                     let calls = self.start.options.graph;
-                    let (course, on) = self.course(call, contestant);
+                    let (course, on) = self.course(task, contestant);
                     let mut entrant = Entrant::graph(contestant, setting, calls, on, &course)?;
                     entrant.calibrate(on, &course)?;
                     entrants.push(entrant);
@@ -312,14 +337,14 @@ impl Rank<'_> {
 
     fn race(
         &mut self,
-        call: &Placed,
+        task: &Task,
         settings: &[Vec<Setting>],
         entrants: &mut [Entrant],
     ) -> Result<(), Failure> {
         for _ in 0..self.start.options.repeats {
             for entrant in &mut *entrants {
-                self.step(call, entrant.contestant, &settings[entrant.contestant][entrant.setting]);
-                let (course, on) = self.course(call, entrant.contestant);
+                self.step(task, entrant.contestant, &settings[entrant.contestant][entrant.setting]);
+                let (course, on) = self.course(task, entrant.contestant);
                 entrant.turn(on, &course)?;
             }
         }
@@ -329,33 +354,35 @@ impl Rank<'_> {
     /// Elements that are wrong, on all ranks, after a launch of an entrant.
     fn check<T: Sample>(
         &mut self,
-        call: &Placed,
-        inputs: &Inputs,
+        task: &Task,
+        contents: &Contents<T>,
         entrant: &Entrant,
     ) -> Result<u64, Failure> {
         if self.start.options.check == 0 {
             return Ok(0);
         }
-        buffers::poison::<T>(self.stream, call)?;
-        self.stream.synchronize()?;
+        contents.poison(self.stream, task)?;
         // Others may write into this output.
         self.control.barrier()?;
-        let (course, on) = self.course(call, entrant.contestant);
+        let (course, on) = self.course(task, entrant.contestant);
         entrant.launch(on, &course)?;
         self.stream.synchronize()?;
         self.contestant(entrant.contestant).ended(entrant.setting)?;
-        let mut wrong = [buffers::wrong::<T>(self.stream, call, inputs, self.control.rank())?];
+        let mut wrong = [contents.wrong(self.stream, task)?];
         self.control.all_reduce_in_place(&mut wrong, ReduceOp::Sum)?;
         Ok(wrong[0])
     }
 
     /// How long it takes to stop a kernel that waits for another rank's.
-    fn abort(&mut self, call: &Placed) -> Result<(), Failure> {
+    fn abort(&mut self, task: &Task) -> Result<(), Failure> {
+        if self.control.world() == 1 {
+            return Ok(());
+        }
         self.start.watchdog.step("a kernel is stopped");
-        self.own.settings(call)?;
+        self.own.settings(task)?;
         self.control.barrier()?;
         if self.control.rank() == 0 {
-            let time: Duration = self.own.abort_time(0, call, self.stream)?;
+            let time: Duration = self.own.abort_time(0, task, self.stream)?;
             let (ranks, time_ms) = (self.control.world(), time.as_secs_f64() * 1e3);
             self.printer.fact(&Aborted { op: "abort", contestant: "oxccl", ranks, time_ms });
         }
@@ -375,16 +402,16 @@ impl Rank<'_> {
 
     fn course<'a>(
         &'a mut self,
-        call: &'a Placed,
+        task: &'a Task,
         contestant: usize,
     ) -> (Course<'a>, &'a mut dyn Contestant) {
         let wanted = Duration::from_millis(self.start.options.repeat_ms as u64);
-        let course = Course { control: self.control, stream: self.stream, call, wanted };
+        let course = Course { control: self.control, stream: self.stream, task, wanted };
         (course, self.contestant(contestant))
     }
 
-    fn step(&mut self, call: &Placed, contestant: usize, setting: &Setting) {
-        let (bytes, kind) = (call.shape.bytes(call.case.data_type), call.case.kind);
+    fn step(&mut self, task: &Task, contestant: usize, setting: &Setting) {
+        let (bytes, kind) = (task.bytes(), task.case().kind);
         let name = self.contestant(contestant).name();
         let doing = format!("{name} ({}) does {kind} of {bytes} bytes", setting.name);
         self.start.watchdog.step(doing);

@@ -5,11 +5,12 @@ use std::io::Write;
 use oxccl_transports::cuda::Context;
 use serde::Serialize;
 
-use super::contestant::Setting;
+use super::contestant::{Form, Setting, Task};
 use super::floor::Floor;
+use super::group::Group;
 use super::turns::{Entrant, Mode};
 use crate::bench::args::BenchOptions;
-use crate::bench::case::{Case, Shape};
+use crate::bench::case::Shape;
 use crate::bench::report::rounded;
 use crate::failure::Failure;
 
@@ -61,6 +62,13 @@ pub(super) struct Row {
     ranks: usize,
     bytes: usize,
     count: usize,
+    /// Of a group: how many buckets, where they come from, and how they are carried out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    buckets: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    form: Option<Form>,
     mode: Mode,
     /// Calls of a graph.
     graph_calls: usize,
@@ -113,23 +121,28 @@ impl Machine {
 impl Row {
     /// What an entrant took.
     pub(super) fn of(
-        (case, shape, ranks): (&Case, Shape, usize),
+        (task, whole, ranks): (&Task, Shape, usize),
+        group: Option<&Group>,
         floor: &Floor,
         (contestant, setting): (&'static str, &Setting),
         entrant: &Entrant,
         wrong: u64,
     ) -> Row {
-        let (time_us, floor_us) = (entrant.median_us(), floor.us(case, shape, ranks));
-        let bytes = shape.bytes(case.data_type);
+        let case = task.case();
+        let (time_us, floor_us) = (entrant.median_us(), floor.us(&case, whole, ranks));
+        let bytes = whole.bytes(case.data_type);
         let algbw_gbps = bytes as f64 / time_us / 1e3;
         let busbw_gbps = algbw_gbps * case.bus_factor(ranks);
         Row {
-            op: case.kind.name(),
+            op: if group.is_some() { "group" } else { case.kind.name() },
             data_type: oxccl::data_type_name(case.data_type),
             redop: case.op_name(),
             ranks,
             bytes,
-            count: shape.count,
+            count: whole.count,
+            buckets: group.map(|group| group.shapes.len()),
+            source: group.and_then(|group| group.source.clone()),
+            form: task.form,
             mode: entrant.mode,
             graph_calls: entrant.calls_a_launch(),
             contestant,
@@ -192,7 +205,7 @@ impl Printer {
     pub(super) fn heading(&self) {
         if !self.json {
             self.line(format!(
-                "#{:>11} {:>6} {:>7} {:>32} {:>10} {:>10} {:>8} {:>9} {:>8} {:>7} {:>9} {:>7} {:>7}",
+                "#{:>11} {:>6} {:>7} {:>40} {:>10} {:>10} {:>8} {:>9} {:>8} {:>7} {:>9} {:>7} {:>7}",
                 "size", "mode", "who", "setting", "time (us)", "min (us)", "busbw", "floor (us)",
                 "x floor", "blocks", "host (us)", "#wrong", "x nccl"
             ));
@@ -228,7 +241,10 @@ fn line(row: &Row) -> String {
             Mode::Graph => "graph",
         },
         row.contestant,
-        row.setting,
+        match row.form {
+            Some(form) => format!("{} {}", form.name(), row.setting),
+            None => row.setting.clone(),
+        },
         row.time_us,
         row.min_us,
         row.busbw_gbps,

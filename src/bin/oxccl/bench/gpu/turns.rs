@@ -8,11 +8,11 @@
 
 use std::time::{Duration, Instant};
 
-use oxccl::cuda::{CaptureMode, Graph, Stream};
+use oxccl::cuda::{CaptureMode, Graph, Stream, copy};
 use oxccl::{Communicator, Error, ReduceOp};
 use serde::Serialize;
 
-use super::contestant::{Contestant, Placed};
+use super::contestant::{Contestant, Copies, Task};
 use crate::bench::measure::median;
 use crate::failure::Failure;
 
@@ -48,7 +48,7 @@ pub(super) struct Entrant {
 pub(super) struct Course<'a> {
     pub(super) control: &'a Communicator,
     pub(super) stream: &'a Stream,
-    pub(super) call: &'a Placed,
+    pub(super) task: &'a Task,
     /// About how long a turn takes.
     pub(super) wanted: Duration,
 }
@@ -69,7 +69,7 @@ impl Entrant {
         on: &mut dyn Contestant,
         course: &Course,
     ) -> Result<Entrant, Failure> {
-        let record = || (0..calls).try_for_each(|_| on.put(setting, course.call, course.stream));
+        let record = || (0..calls).try_for_each(|_| put(on, setting, course));
         // Other ranks are threads of this process, and do what they like meanwhile.
         let graph = Graph::capture(course.stream, CaptureMode::ThreadLocal, record)?;
         let entrant = Entrant::eager(contestant, setting);
@@ -130,7 +130,7 @@ impl Entrant {
         match &self.graph {
             // SAFETY: the buffers that it was captured with outlive it.
             Some((graph, _)) => Ok(unsafe { graph.launch(course.stream) }?),
-            None => on.put(self.setting, course.call, course.stream),
+            None => put(on, self.setting, course),
         }
     }
 
@@ -154,6 +154,21 @@ impl Entrant {
         times.sort_by(f64::total_cmp);
         times
     }
+}
+
+/// Puts a task into the stream, with the copies that belong to it.
+fn put(on: &mut dyn Contestant, setting: usize, course: &Course) -> Result<(), Failure> {
+    let Course { task, stream, .. } = course;
+    let Some(Copies { before, behind }) = &task.copies else {
+        return on.put(setting, task, stream);
+    };
+    let all = |copies: &[(*const u8, *mut u8, usize)]| {
+        // SAFETY: parts of the rank's buffers, which outlive the measurement.
+        copies.iter().try_for_each(|(from, to, len)| unsafe { copy(stream, *to, *from, *len) })
+    };
+    all(before)?;
+    on.put(setting, task, stream)?;
+    Ok(all(behind)?)
 }
 
 /// The largest of each number over all ranks, which all of them get.
