@@ -62,7 +62,7 @@ impl Job<'_> {
     /// Where the ranks meet, and the server, if it is here.
     fn meet(&self) -> Result<(UniqueId, Option<Server>), Failure> {
         let Some(share) = self.share else {
-            let (id, server) = job.meet()?;
+            let (id, server) = UniqueId::create()?;
             return Ok((id, Some(server)));
         };
         let secret = std::env::var("OXCCL_SECRET").ok().filter(|secret| !secret.is_empty());
