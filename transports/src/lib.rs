@@ -16,6 +16,7 @@ pub mod error;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 mod identity;
+mod interface;
 pub mod liveness;
 pub mod local;
 mod mailbox;
