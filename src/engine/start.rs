@@ -117,7 +117,7 @@ fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> R
     let schedule = config.schedule.as_ref().map(|custom| custom.fingerprint());
     let tuning =
         config.tuning.as_deref().map(|table| format!("table {:016x}", table.fingerprint()));
-    let fields: [(&'static str, String); 13] = [
+    let fields: [(&'static str, String); 15] = [
         ("order", config.order.to_string()),
         ("pin", format!("{:?}, {:?}, {:?}", pin.algorithm, pin.encoding, pin.channels)),
         ("nodes", format!("{:?}", config.nodes)),
@@ -130,6 +130,8 @@ fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> R
         ("tuning", tuning.unwrap_or_else(|| "none".to_string())),
         ("link", config.link.to_string()),
         ("link_sockets", config.link_sockets.to_string()),
+        ("fabric", format!("{:?}", config.fabric)),
+        ("rdma_queue_pairs", config.rdma_queue_pairs.to_string()),
         ("version", env!("CARGO_PKG_VERSION").to_string()),
     ];
     let own: Vec<&str> = fields.iter().map(|(_, value)| value.as_str()).collect();
