@@ -1,10 +1,12 @@
 # The commands a user needs. Each sets up what is missing first; doing so twice does no work again.
-.PHONY: help bench test bench-peers sanitize aarch64 loom lint doc
+.PHONY: help bench test bench-peers gpu-bundle gpu-report sanitize aarch64 loom lint doc
 
 help:
 	@echo "make bench        an AllReduce sweep over 2 local ranks, checked, as a table"
 	@echo "make test         every test"
 	@echo "make bench-peers  the same sweeps beside Open MPI, MPICH and Gloo, as one table"
+	@echo "make gpu-bundle   target/gpu-bundle: tests and benches for a bare machine with a GPU"
+	@echo "make gpu-report   README.md's table of the newest results of a GPU"
 	@echo "make sanitize     the executor under ThreadSanitizer and AddressSanitizer"
 	@echo "make aarch64      the host executor's tests under qemu-user, cross-compiled"
 	@echo "make loom         model-checks what threads share"
@@ -21,6 +23,9 @@ test:
 
 bench-peers:
 	@tools/bench-peers
+
+gpu-bundle gpu-report:
+	@tools/$@
 
 sanitize:
 	@tools/setup

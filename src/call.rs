@@ -52,6 +52,13 @@ pub(crate) enum Counts {
     PerRank(Vec<usize>),
     /// From rank s to rank r.
     Matrix(Vec<Vec<usize>>),
+    /// From and to this rank, of an all-to-all that is carried out as messages: in groups.
+    Own {
+        /// To each rank.
+        send: Vec<usize>,
+        /// From each rank.
+        recv: Vec<usize>,
+    },
 }
 
 /// One rank's part in one collective. Made by [`Call::new`], which checks the arguments.
@@ -122,6 +129,7 @@ impl Call {
             (Counts::Matrix(m), _) => {
                 (m.len(), m[rank].iter().sum(), m.iter().map(|row| row[rank]).sum())
             }
+            (Counts::Own { send, recv }, _) => (send.len(), send.iter().sum(), recv.iter().sum()),
         };
         length(kind, "input", input.count, need_input)?;
         length(kind, "output", output.count, need_output)?;
@@ -156,6 +164,9 @@ impl Call {
                     let received: usize = m.iter().map(|row| row[rank]).sum();
                     (m[rank].iter().sum::<usize>() * size, received * size)
                 }
+                (Counts::Own { send, recv }, _) => {
+                    (send.iter().sum::<usize>() * size, recv.iter().sum::<usize>() * size)
+                }
             };
         }
         let (one, all) = (self.count * size, self.count * size * n);
@@ -176,6 +187,10 @@ impl Call {
             }
             Some(Counts::PerRank(counts)) => {
                 counts.iter().sum::<usize>() * size_bytes(self.data_type)
+            }
+            Some(Counts::Own { send, recv }) => {
+                let (sent, received): (usize, usize) = (send.iter().sum(), recv.iter().sum());
+                sent.max(received) * size_bytes(self.data_type)
             }
             Some(Counts::Matrix(_)) => (0..self.collective.ranks)
                 .map(|rank| self.buffer_bytes(rank))
@@ -303,7 +318,8 @@ pub(crate) struct Described {
     pub(crate) factor_bits: u64,
     /// Number among the calls that all ranks make; 0 for send/recv.
     pub(crate) collective: u64,
-    /// A group of `key.count` calls; the rest of the key says nothing but `counts_hash`, which is the group's.
+    /// A group of `key.count` collectives; the rest of the key says nothing but `counts_hash`, which is theirs. `factor_bits` is the number
+    /// of its messages.
     pub(crate) group: bool,
     /// Where a group's words begin in the rank's heap.
     pub(crate) words_offset: u64,
@@ -314,7 +330,7 @@ const GROUP: u64 = 1 << 34;
 
 impl Described {
     /// A group.
-    pub(crate) fn group(order: Order, calls: usize, hash: u64, number: u64, at: u64) -> Described {
+    pub(crate) fn group(order: Order, calls: usize, messages: usize, hash: u64) -> Described {
         let key = Key {
             kind: Kind::Barrier,
             data_type: DataType::U8,
@@ -326,7 +342,13 @@ impl Described {
             count: calls as u64,
             counts_hash: hash,
         };
-        Described { key, order, factor_bits: 0, collective: number, group: true, words_offset: at }
+        let factor_bits = messages as u64;
+        Described { key, order, factor_bits, collective: 0, group: true, words_offset: 0 }
+    }
+
+    /// Messages of a group.
+    pub(crate) fn messages(&self) -> u64 {
+        if self.group { self.factor_bits } else { 0 }
     }
 
     /// One call.
@@ -388,7 +410,7 @@ impl Described {
         let (a, b) = (&self.key, &other.key);
         if self.group || other.group {
             let rows = [
-                ("the call", self.text(), other.text()),
+                ("the call", self.common_text(), other.common_text()),
                 ("order", self.order.to_string(), other.order.to_string()),
                 (
                     "a bucket",
@@ -414,11 +436,26 @@ impl Described {
         rows.into_iter().find(|(_, ours, theirs)| ours != theirs)
     }
 
+    /// What all ranks call, in a few words.
+    fn common_text(&self) -> String {
+        if self.group {
+            format!("group of {}", counted(self.key.count, "collective"))
+        } else {
+            self.text()
+        }
+    }
+
     /// The call in a few words.
     pub(crate) fn text(&self) -> String {
         let key = &self.key;
         match key.kind {
-            _ if self.group => format!("group of {} calls", key.count),
+            _ if self.group => match (key.count, self.messages()) {
+                (_, 0) => self.common_text(),
+                (0, messages) => format!("group of {}", counted(messages, "message")),
+                (_, messages) => {
+                    format!("{} and {}", self.common_text(), counted(messages, "message"))
+                }
+            },
             Kind::Barrier => "barrier".into(),
             Kind::SendRecv => {
                 format!(
@@ -432,6 +469,10 @@ impl Described {
             kind => format!("{kind} of {} {}", key.count, data_type_name(key.data_type)),
         }
     }
+}
+
+fn counted(number: u64, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

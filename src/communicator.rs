@@ -118,6 +118,11 @@ impl Communicator {
         self.idle().launches()
     }
 
+    /// Groups planned so far: one that comes again, with buffers wherever they are, is not planned again.
+    pub fn group_plans(&self) -> u64 {
+        self.idle().group_plans()
+    }
+
     /// Changes the promised order of reduction. All ranks must do so between the same calls.
     pub fn set_order(&mut self, order: Order) -> Result<(), Error> {
         self.idle_mut().reconfigure(|config| config.order = order)

@@ -7,6 +7,7 @@ use crate::device::last_level_cache_bytes;
 use crate::error::Error;
 use crate::topology::Placement;
 use crate::tune::{Table, TableError};
+use oxccl_transports::Nodes;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +24,11 @@ pub struct Config {
     pub order: Order,
     /// What the tuner must choose. `OXCCL_ALGORITHM`, `OXCCL_ENCODING`, `OXCCL_CHANNELS`; default: its own choice.
     pub pin: Pin,
-    /// So many consecutive ranks count as a node, for hierarchical algorithms. `OXCCL_RANKS_PER_NODE`; default: all ranks are on one.
+    /// So many parts of this machine stand for a node each, to which ranks are dealt in blocks; they share no memory. All ranks must be on
+    /// one machine. `OXCCL_NODES`; default: nodes are machines.
+    pub nodes: Option<usize>,
+    /// So many consecutive ranks count as a node, for hierarchical algorithms. `OXCCL_RANKS_PER_NODE`; default: as many as always share
+    /// one.
     pub ranks_per_node: Option<usize>,
     /// A schedule of one's own, which carries out the calls of its collective. No variable.
     pub schedule: Option<Arc<CustomSchedule>>,
@@ -63,6 +68,7 @@ impl Default for Config {
             timeout: Duration::from_secs(30),
             order: Order::Any,
             pin: Pin::default(),
+            nodes: None,
             ranks_per_node: None,
             schedule: None,
             max_channels: 4,
@@ -104,9 +110,9 @@ impl Config {
         config.pin.encoding =
             read(&lookup, "OXCCL_ENCODING", "ll, slots or windows", |t| t.parse().ok())?;
         config.pin.channels = read(&lookup, "OXCCL_CHANNELS", "a number", |t| t.parse().ok())?;
-        config.ranks_per_node = read(&lookup, "OXCCL_RANKS_PER_NODE", "a number above 0", |t| {
-            t.parse().ok().filter(|ranks| *ranks > 0)
-        })?;
+        let above_0 = |text: &str| text.parse().ok().filter(|number| *number > 0);
+        config.nodes = read(&lookup, "OXCCL_NODES", "a number above 0", above_0)?;
+        config.ranks_per_node = read(&lookup, "OXCCL_RANKS_PER_NODE", "a number above 0", above_0)?;
         let number = |name, field: &mut usize| -> Result<(), Error> {
             if let Some(value) = read(&lookup, name, "a number", |t| t.parse().ok())? {
                 *field = value;
@@ -132,6 +138,33 @@ impl Config {
     /// Which of so many ranks share a node.
     pub fn placement(&self, ranks: usize) -> Placement {
         Placement::uniform(self.ranks_per_node.unwrap_or(ranks))
+    }
+
+    /// Checks what is said of nodes against where the ranks are, and fills in what is not said.
+    pub(crate) fn place(&mut self, nodes: &Nodes) -> Result<(), Error> {
+        let fail = |variable, detail: String| Err(Error::Config { variable, detail });
+        if let Some(wanted) = self.nodes.filter(|wanted| *wanted != nodes.count()) {
+            let detail = format!(
+                "is {wanted}, but the ranks are on {}: set it only where all are on one machine",
+                nodes.count()
+            );
+            return fail("nodes", detail);
+        }
+        if nodes.count() == 1 {
+            return Ok(());
+        }
+        let most = nodes.ranks_per_block();
+        match self.ranks_per_node {
+            Some(ranks) if !most.is_multiple_of(ranks) => {
+                let detail =
+                    format!("is {ranks}, but only {most} consecutive ranks always share a node");
+                fail("ranks_per_node", detail)
+            }
+            _ => {
+                self.ranks_per_node.get_or_insert(most);
+                Ok(())
+            }
+        }
     }
 
     /// Checks what no type can.
@@ -195,6 +228,24 @@ mod tests {
         let error =
             Config::from_lookup(|name| (name == "OXCCL_TUNING").then(|| "none.toml".into()));
         assert!(error.unwrap_err().to_string().starts_with("OXCCL_TUNING: none.toml: No such"));
+    }
+
+    #[test]
+    fn nodes_are_found_or_checked() {
+        let place = |nodes, ranks_per_node, ranks| {
+            let mut config = Config { nodes, ranks_per_node, ..Config::default() };
+            config.place(&ranks).map(|()| config.ranks_per_node)
+        };
+        let two = || Nodes::blocks(8, 2);
+        assert_eq!(place(None, None, Nodes::one(8)).unwrap(), None);
+        assert_eq!(place(None, Some(3), Nodes::one(8)).unwrap(), Some(3));
+        assert_eq!(place(Some(2), None, two()).unwrap(), Some(4));
+        assert_eq!(place(None, Some(2), two()).unwrap(), Some(2));
+        assert_eq!(place(None, None, Nodes::blocks(5, 2)).unwrap(), Some(1));
+        let error = place(None, Some(8), two()).unwrap_err().to_string();
+        assert!(error.contains("only 4 consecutive ranks"), "{error}");
+        let error = place(Some(4), None, two()).unwrap_err().to_string();
+        assert!(error.contains("is 4, but the ranks are on 2"), "{error}");
     }
 
     #[test]

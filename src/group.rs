@@ -1,10 +1,15 @@
 //! Groups: any number of calls in one launch.
 
-use crate::call::{Call, Memory};
-use crate::collective::{Collective, Kind};
+mod calls;
+
+pub(crate) use calls::CallList;
+
+use crate::call::Memory;
+use crate::collective::Kind;
 use crate::communicator::{Communicator, input, output};
 use crate::element::{Element, ReduceOp};
 use crate::error::Error;
+use calls::group_calls;
 use std::marker::PhantomData;
 
 /// The calls of a group, while it is made: see [`Communicator::group`]. Buffers are borrowed for `'a`, which lasts until the group is done.
@@ -13,18 +18,18 @@ use std::marker::PhantomData;
 /// calls must not overlap.
 #[derive(Debug)]
 pub struct Group<'a> {
-    rank: usize,
-    world: usize,
-    calls: Vec<Call>,
+    list: CallList,
     buffers: PhantomData<&'a mut ()>,
 }
+
+group_calls!(Group, [T]);
 
 impl Communicator {
     /// Carries out any number of calls in one launch.
     ///
     /// Calls of one kind, type and op are handled as if their buffers lay behind one another, without copying anything: a hundred small
     /// buckets cost about what one call of their total size costs. Sizes and alignments are free; calls of different kinds may be mixed. All
-    /// ranks make the same calls in the same order. Nothing is called if `fill` returns an error.
+    /// ranks make the same collectives in the same order. Nothing is called if `fill` returns an error.
     ///
     /// ```
     /// # use oxccl::{Communicator, ReduceOp};
@@ -42,143 +47,53 @@ impl Communicator {
     /// # Ok::<(), oxccl::Error>(())
     /// ```
     ///
+    /// # Messages
+    ///
+    /// Sends and receives may be made in any order and number, to and from any ranks, without deadlock: all pairs advance together. What two
+    /// ranks have for each other in a group of one, they have in one group of the other, in the same order in each direction. A group of
+    /// messages alone concerns the ranks that have them; others need not call it. A group is done when its messages have been received.
+    ///
+    /// ```
+    /// # use oxccl::Communicator;
+    /// # let ranks = Communicator::local(3)?;
+    /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
+    /// let (rank, world) = (comm.rank(), comm.world());
+    /// let (own, mut other) = ([rank as u32; 100], [0; 100]);
+    /// comm.group(|group| {
+    ///     group.send(&own, (rank + 1) % world)?;
+    ///     group.recv(&mut other, (rank + world - 1) % world)
+    /// })?;
+    /// assert_eq!(other, [((rank + world - 1) % world) as u32; 100]);
+    /// # Ok::<(), oxccl::Error>(()) }); });
+    /// # Ok::<(), oxccl::Error>(())
+    /// ```
+    ///
     /// # Errors
-    /// What `fill` returns; then as the calls: [`Error::Mismatch`] names the first bucket in which ranks differ.
+    /// What `fill` returns; then as the calls: [`Error::Mismatch`] names the first bucket in which ranks differ. [`Error::TimedOut`] names a
+    /// message that its receiver does not receive.
     pub fn group<'a, R>(
         &self,
         fill: impl FnOnce(&mut Group<'a>) -> Result<R, Error>,
     ) -> Result<R, Error> {
-        let mut group = Group {
-            rank: self.rank(),
-            world: self.world(),
-            calls: self.take_calls(),
-            buffers: PhantomData,
-        };
+        let list = CallList { rank: self.rank(), world: self.world(), calls: self.take_calls() };
+        let mut group = Group { list, buffers: PhantomData };
         let result = fill(&mut group).and_then(|result| {
             // SAFETY: `Group`'s calls were made from buffers that are borrowed until this returns, outputs exclusively.
-            unsafe { self.run_group(&group.calls) }.map(|()| result)
+            unsafe { self.run_group(&group.list.calls) }.map(|()| result)
         });
-        self.give_calls(group.calls);
+        self.give_calls(group.list.calls);
         result
     }
 }
 
 impl<'a> Group<'a> {
-    /// [`Communicator::all_reduce`].
-    ///
-    /// # Errors
-    /// Those that this rank can see; the rest come when the group runs.
-    pub fn all_reduce<T: Element>(
-        &mut self,
-        from: &'a [T],
-        to: &'a mut [T],
-        op: ReduceOp<T>,
-    ) -> Result<usize, Error> {
-        self.push(self.collective(Kind::AllReduce), input(from), output(to), op)
+    #[expect(clippy::unused_self, reason = "groups of other buffers keep them alive here")]
+    fn read<T: Element>(&self, from: &'a [T]) -> Memory {
+        input(from)
     }
 
-    /// [`Communicator::all_reduce_in_place`].
-    ///
-    /// # Errors
-    /// See above.
-    pub fn all_reduce_in_place<T: Element>(
-        &mut self,
-        buffer: &'a mut [T],
-        op: ReduceOp<T>,
-    ) -> Result<usize, Error> {
-        let memory = output(buffer);
-        self.push(self.collective(Kind::AllReduce), memory, memory, op)
-    }
-
-    /// [`Communicator::reduce_scatter`].
-    ///
-    /// # Errors
-    /// See above.
-    pub fn reduce_scatter<T: Element>(
-        &mut self,
-        from: &'a [T],
-        to: &'a mut [T],
-        op: ReduceOp<T>,
-    ) -> Result<usize, Error> {
-        self.push(self.collective(Kind::ReduceScatter), input(from), output(to), op)
-    }
-
-    /// [`Communicator::all_gather`].
-    ///
-    /// # Errors
-    /// See above.
-    pub fn all_gather<T: Element>(
-        &mut self,
-        from: &'a [T],
-        to: &'a mut [T],
-    ) -> Result<usize, Error> {
-        self.push(self.collective(Kind::AllGather), input(from), output(to), ReduceOp::<T>::Sum)
-    }
-
-    /// [`Communicator::all_to_all`].
-    ///
-    /// # Errors
-    /// See above.
-    pub fn all_to_all<T: Element>(
-        &mut self,
-        from: &'a [T],
-        to: &'a mut [T],
-    ) -> Result<usize, Error> {
-        self.push(self.collective(Kind::AllToAll), input(from), output(to), ReduceOp::<T>::Sum)
-    }
-
-    /// [`Communicator::broadcast_in_place`].
-    ///
-    /// # Errors
-    /// See above.
-    pub fn broadcast_in_place<T: Element>(
-        &mut self,
-        buffer: &'a mut [T],
-        root: usize,
-    ) -> Result<usize, Error> {
-        let memory = output(buffer);
-        self.push(self.rooted(Kind::Broadcast, root), memory, memory, ReduceOp::<T>::Sum)
-    }
-
-    /// [`Communicator::reduce_in_place`].
-    ///
-    /// # Errors
-    /// See above.
-    pub fn reduce_in_place<T: Element>(
-        &mut self,
-        buffer: &'a mut [T],
-        op: ReduceOp<T>,
-        root: usize,
-    ) -> Result<usize, Error> {
-        let memory = output(buffer);
-        self.push(self.rooted(Kind::Reduce, root), memory, memory, op)
-    }
-
-    /// [`Communicator::barrier`].
-    ///
-    /// # Errors
-    /// See above.
-    pub fn barrier(&mut self) -> Result<usize, Error> {
-        let none = Memory::NONE;
-        self.push(self.collective(Kind::Barrier), none, none, ReduceOp::<u8>::Sum)
-    }
-
-    fn collective(&self, kind: Kind) -> Collective {
-        Collective::new(kind, self.world)
-    }
-
-    fn rooted(&self, kind: Kind, root: usize) -> Collective {
-        Collective::rooted(kind, self.world, root)
-    }
-
-    fn push<T: Element>(
-        &mut self,
-        collective: Collective,
-        input: Memory,
-        output: Memory,
-        op: ReduceOp<T>,
-    ) -> Result<usize, Error> {
-        self.calls.push(Call::new(collective, self.rank, input, output, op)?);
-        Ok(self.calls.len() - 1)
+    #[expect(clippy::unused_self, reason = "groups of other buffers keep them alive here")]
+    fn write<T: Element>(&self, to: &'a mut [T]) -> Memory {
+        output(to)
     }
 }

@@ -168,6 +168,35 @@ fn code_is_that_of_doc_tests() {
     }
 }
 
+/// The part of README.md that results of a GPU make.
+fn gpu_results(readme: &str) -> &str {
+    let (_, rest) = readme.split_once("<!-- gpu:begin -->").expect("its begin is marked");
+    rest.split_once("<!-- gpu:end -->").expect("its end is marked").0
+}
+
+#[test]
+fn numbers_of_gpus_have_a_file() {
+    let (readme, root) = (text("README.md"), Path::new(env!("CARGO_MANIFEST_DIR")));
+    let found = gpu_results(&readme);
+    let results: Vec<String> = fs::read_dir(root.join("benches/results"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .filter(|name| name.starts_with("gpu-") && name.ends_with(".json"))
+        .collect();
+    let named =
+        quoted(found).into_iter().find_map(|path| path.strip_prefix("benches/results/gpu-"));
+    match named {
+        Some(rest) => assert!(results.contains(&format!("gpu-{rest}")), "gpu-{rest} is not there"),
+        None => {
+            assert!(results.is_empty(), "README.md names none of {results:?}: run make gpu-report");
+            assert!(
+                !found.contains(|c: char| c.is_ascii_digit()),
+                "numbers without a file: {found}"
+            );
+        }
+    }
+}
+
 #[test]
 fn what_is_not_there_is_found() {
     let prose =

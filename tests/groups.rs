@@ -18,6 +18,11 @@ enum Wanted {
     AllToAll,
     Broadcast(usize),
     Reduce(usize),
+    Gather(usize),
+    Scatter(usize),
+    ReduceScatterV,
+    AllGatherV,
+    AllToAllV,
     Barrier,
 }
 
@@ -46,6 +51,11 @@ fn wanted(ranks: usize) -> impl Strategy<Value = Wanted> {
         2 => Just(Wanted::AllToAll),
         1 => (0..ranks).prop_map(Wanted::Broadcast),
         1 => (0..ranks).prop_map(Wanted::Reduce),
+        1 => (0..ranks).prop_map(Wanted::Gather),
+        1 => (0..ranks).prop_map(Wanted::Scatter),
+        1 => Just(Wanted::ReduceScatterV),
+        1 => Just(Wanted::AllGatherV),
+        1 => Just(Wanted::AllToAllV),
         1 => Just(Wanted::Barrier),
     ]
 }
@@ -72,10 +82,33 @@ fn case() -> impl Strategy<Value = Case> {
     })
 }
 
-fn lengths(wanted: Wanted, count: usize, ranks: usize) -> (usize, usize) {
+/// Uneven parts: of rank `at`, or from it to another.
+fn uneven(count: usize, at: usize) -> usize {
+    count * (at % 3) / 2 + at % 2
+}
+
+fn parts(count: usize, ranks: usize) -> Vec<usize> {
+    (0..ranks).map(|rank| uneven(count, rank)).collect()
+}
+
+/// From and to a rank, in an all-to-all.
+fn sent(count: usize, ranks: usize, rank: usize) -> [Vec<usize>; 2] {
+    let to = |peer: usize| uneven(count, rank * 5 + peer);
+    let from = |peer: usize| uneven(count, peer * 5 + rank);
+    [(0..ranks).map(to).collect(), (0..ranks).map(from).collect()]
+}
+
+fn lengths(wanted: Wanted, count: usize, ranks: usize, rank: usize) -> (usize, usize) {
+    let (own, all) = (uneven(count, rank), parts(count, ranks).iter().sum());
     match wanted {
-        Wanted::AllGather => (count, count * ranks),
-        Wanted::ReduceScatter => (count * ranks, count),
+        Wanted::AllGather | Wanted::Gather(_) => (count, count * ranks),
+        Wanted::ReduceScatter | Wanted::Scatter(_) => (count * ranks, count),
+        Wanted::ReduceScatterV => (all, own),
+        Wanted::AllGatherV => (own, all),
+        Wanted::AllToAllV => {
+            let [to, from] = sent(count, ranks, rank);
+            (to.iter().sum(), from.iter().sum())
+        }
         Wanted::AllToAll => (count * ranks, count * ranks),
         Wanted::Barrier => (0, 0),
         _ => (count, count),
@@ -84,7 +117,7 @@ fn lengths(wanted: Wanted, count: usize, ranks: usize) -> (usize, usize) {
 
 fn buffers(case: &Case, rank: usize) -> Vec<Buffers> {
     let make = |(at, (wanted, small, count)): (usize, &(Wanted, bool, usize))| {
-        let (input, output) = lengths(*wanted, *count, case.ranks);
+        let (input, output) = lengths(*wanted, *count, case.ranks, rank);
         let value = |i: usize| ((i * 37 + at * 11 + rank * 101) % 251) as f32 * 0.37 - 40.0;
         match small {
             true => {
@@ -100,10 +133,11 @@ fn buffers(case: &Case, rank: usize) -> Vec<Buffers> {
 /// Makes each call by itself.
 fn one_by_one<T: Element>(
     comm: &Communicator,
-    wanted: Wanted,
+    (wanted, count): (Wanted, usize),
     input: &mut [T],
     output: &mut [T],
 ) -> Result<(), Error> {
+    let (ranks, rank) = (comm.world(), comm.rank());
     match wanted {
         Wanted::AllReduce => comm.all_reduce(input, output, ReduceOp::Sum),
         Wanted::AllReduceMax => comm.all_reduce(input, output, ReduceOp::Max),
@@ -113,13 +147,24 @@ fn one_by_one<T: Element>(
         Wanted::AllToAll => comm.all_to_all(input, output),
         Wanted::Broadcast(root) => comm.broadcast_in_place(input, root),
         Wanted::Reduce(root) => comm.reduce_in_place(input, ReduceOp::Sum, root),
+        Wanted::Gather(root) => comm.gather(input, output, root),
+        Wanted::Scatter(root) => comm.scatter(input, output, root),
+        Wanted::ReduceScatterV => {
+            comm.reduce_scatter_v(input, output, &parts(count, ranks), ReduceOp::Sum)
+        }
+        Wanted::AllGatherV => comm.all_gather_v(input, output, &parts(count, ranks)),
+        Wanted::AllToAllV => {
+            let [to, from] = sent(count, ranks, rank);
+            comm.all_to_all_v(input, &to, output, &from)
+        }
         Wanted::Barrier => comm.barrier(),
     }
 }
 
 fn grouped<'a, T: Element>(
     group: &mut oxccl::Group<'a>,
-    wanted: Wanted,
+    (wanted, count): (Wanted, usize),
+    (ranks, rank): (usize, usize),
     input: &'a mut [T],
     output: &'a mut [T],
 ) -> Result<usize, Error> {
@@ -132,6 +177,16 @@ fn grouped<'a, T: Element>(
         Wanted::AllToAll => group.all_to_all(input, output),
         Wanted::Broadcast(root) => group.broadcast_in_place(input, root),
         Wanted::Reduce(root) => group.reduce_in_place(input, ReduceOp::Sum, root),
+        Wanted::Gather(root) => group.gather(input, output, root),
+        Wanted::Scatter(root) => group.scatter(input, output, root),
+        Wanted::ReduceScatterV => {
+            group.reduce_scatter_v(input, output, &parts(count, ranks), ReduceOp::Sum)
+        }
+        Wanted::AllGatherV => group.all_gather_v(input, output, &parts(count, ranks)),
+        Wanted::AllToAllV => {
+            let [to, from] = sent(count, ranks, rank);
+            group.all_to_all_v(input, &to, output, &from)
+        }
         Wanted::Barrier => group.barrier(),
     }
 }
@@ -149,10 +204,11 @@ fn bits(buffers: &[Buffers]) -> Vec<(Vec<u32>, Vec<u32>)> {
 
 fn compare(comm: &Communicator, case: &Case) {
     let mut expected = buffers(case, comm.rank());
-    for (one, (wanted, _, _)) in expected.iter_mut().zip(&case.calls) {
+    for (one, (wanted, _, count)) in expected.iter_mut().zip(&case.calls) {
+        let wanted = (*wanted, *count);
         match one {
-            Buffers::Float(input, output) => one_by_one(comm, *wanted, input, output),
-            Buffers::Small(input, output) => one_by_one(comm, *wanted, input, output),
+            Buffers::Float(input, output) => one_by_one(comm, wanted, input, output),
+            Buffers::Small(input, output) => one_by_one(comm, wanted, input, output),
         }
         .unwrap();
     }
@@ -162,16 +218,18 @@ fn compare(comm: &Communicator, case: &Case) {
         let mut found = buffers(case, comm.rank());
         let launches = comm.launches();
         comm.group(|group| {
-            for (one, (wanted, _, _)) in found.iter_mut().zip(&case.calls) {
+            for (one, (wanted, _, count)) in found.iter_mut().zip(&case.calls) {
+                let (wanted, who) = ((*wanted, *count), (comm.world(), comm.rank()));
                 match one {
-                    Buffers::Float(input, output) => grouped(group, *wanted, input, output),
-                    Buffers::Small(input, output) => grouped(group, *wanted, input, output),
+                    Buffers::Float(input, output) => grouped(group, wanted, who, input, output),
+                    Buffers::Small(input, output) => grouped(group, wanted, who, input, output),
                 }?;
             }
             Ok(())
         })
         .unwrap();
         assert_eq!(comm.launches(), launches + 1, "one launch, whatever the number of buckets");
+        assert_eq!(comm.group_plans(), 1, "planned once");
         let found = bits(&found);
         for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
             assert_eq!(found, expected, "bucket {at}: {:?}", case.calls[at]);

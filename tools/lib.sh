@@ -21,6 +21,11 @@ stage() {
     echo "== $name: $((SECONDS - start)) s"
 }
 
+# want_packages PACKAGE...: installs Debian packages as root, and otherwise does without: what needs them says so.
+want_packages() {
+    [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null || need_packages "$@"
+}
+
 # need_packages PACKAGE...: installs Debian packages as root, or says what to install.
 need_packages() {
     local missing=() package

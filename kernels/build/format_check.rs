@@ -78,10 +78,10 @@ fn structures(text: &mut String) {
             len_bytes,
         }
     );
-    layout!(out, Operand { space, flags, lane, reserved, index, message, offset_bytes });
+    layout!(out, Operand { space, flags, lane, reserved, index, message, signature, offset_bytes });
     layout!(out, Advance { connection, sent, received, reserved });
     layout!(out, SlotHeader { tail, signature, len_bytes });
-    layout!(out, Segment { start, len_bytes, input, output });
+    layout!(out, Segment { start, len_bytes, input, output, bucket, reserved });
     layout!(out, SegmentTokens { input, output });
     layout!(out, Doorbell { rings, sleeping });
     layout!(
@@ -131,9 +131,10 @@ fn structures(text: &mut String) {
             segments,
             ready,
             done,
-            done_bell,
             segments_count,
-            first_bucket,
+            bucket,
+            done_stride,
+            reserved,
         }
     );
     text.push_str(&out);

@@ -37,11 +37,14 @@ template <class N, Fold F>
 __device__ __forceinline__ bool run_part(uint32_t channel) {
   const Launch& launch = block().launch;
   const Header* program = launch.program;
-  if (!is_runnable(program, channel) || !is_for<N, F>(program)) {
+  if (is_without_share(launch, channel)) {
+    pass_over(launch, channel);
+  } else if (!is_runnable(program, channel) || !is_for<N, F>(program)) {
     if (leader()) launch.statuses[channel] = {OUTCOME_BAD_PROGRAM, 0, 0, 0};
     return false;
+  } else if (run_channel(launch, channel, CudaReducer<N, F>{}, block().workspace) != OUTCOME_DONE) {
+    return false;
   }
-  if (run_channel(launch, channel, CudaReducer<N, F>{}, block().workspace) != OUTCOME_DONE) return false;
   const Launch* next = launch.next;
   barrier();
   if (next == nullptr) return false;

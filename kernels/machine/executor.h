@@ -63,10 +63,10 @@ OXCCL_INLINE void run_signal(Machine& machine, const Instruction& instruction) {
   ring(connection.doorbell);
 }
 
-OXCCL_INLINE void write_headers(Machine& machine, const Move& move) {
+OXCCL_INLINE void write_headers(Machine& machine, const Operand* operands, const Move& move) {
 #pragma unroll 1
   for (uint32_t d = lane(); d < move.destinations; d += lanes())
-    write_header(machine, move.destination(d), move.len_bytes);
+    write_header(machine, operands[move.sources + d], move.destination(d), move.len_bytes);
 }
 
 // Tokens open windows: whoever has a peer's tokens may read and write its buffers. What happened to these before, in this
@@ -126,7 +126,7 @@ OXCCL_NOINLINE bool run_reduce_copy(Machine& machine, const Reducer& reducer,
   if (operands[0].space == SPACE_TOKENS && carries_tokens()) system_fence();
   if (!move_operands(machine, reducer, operands, round_start, workspace)) return false;
   const Move& move = workspace.move;
-  write_headers(machine, move);
+  write_headers(machine, operands, move);
   if (move.destinations > 0 && operands[move.sources].space == SPACE_PEER_TOKENS && carries_tokens())
     system_fence();
   return agreed(machine);
@@ -200,30 +200,36 @@ OXCCL_INLINE bool run_rounds(Machine& machine, const Reducer& reducer, Workspace
   return true;
 }
 
+// The number of a part's bucket in the group.
+OXCCL_INLINE uint32_t bucket_number(const Launch& launch, uint32_t segment) {
+  return launch.segments ? launch.segments[segment].bucket : launch.bucket;
+}
+
 // A group's part begins when this rank's buckets are ready. Peers learn of it by its first messages.
 OXCCL_INLINE bool await_ready(Machine& machine) {
   const Launch& launch = machine.launch;
   if (OXCCL_LIKELY(launch.ready == nullptr)) return true;
   if (leader()) {
     for (uint32_t s = 0; s < launch.segments_count; ++s) {
-      const Place place = {uint64_t(launch.first_bucket) + s, 0, 0, LANE_READY, 0};
-      const Awaited awaited = {launch.ready + s, launch.call, false};
+      const uint32_t bucket = bucket_number(launch, s);
+      const Place place = {bucket, 0, 0, LANE_READY, 0};
       uint64_t now = 0;
-      if (!machine.await_counter(awaited, place, &now)) break;
+      if (!machine.await_counter({launch.ready + bucket, 1, false}, place, &now)) break;
     }
   }
   return agreed(machine);
 }
 
 // All that the part's rounds have written on this channel is there, and no peer reads or writes the buckets any more.
-OXCCL_INLINE void mark_done(Machine& machine) {
+OXCCL_INLINE void mark_done(const Machine& machine) {
   const Launch& launch = machine.launch;
   if (OXCCL_LIKELY(launch.done == nullptr)) return;
   barrier();
 #pragma unroll 1
-  for (uint32_t s = lane(); s < launch.segments_count; s += lanes())
-    store_release(launch.done + s * launch.program->channels + machine.channel, launch.call);
-  if (leader()) ring(launch.done_bell);
+  for (uint32_t s = lane(); s < launch.segments_count; s += lanes()) {
+    const uint64_t first = uint64_t(bucket_number(launch, s)) * launch.done_stride;
+    store_release(launch.done + first + machine.channel, launch.call);
+  }
 }
 
 // One channel, to its end. The caller has checked that `reducer` is for the program's type and fold.
@@ -252,6 +258,18 @@ OXCCL_INLINE uint32_t run_channel(const Launch& launch, uint32_t channel, const 
 // Says whether this executor can run the program at all.
 OXCCL_INLINE bool is_runnable(const Header* program, uint32_t channel) {
   return program->magic == MAGIC && program->version == VERSION && channel < program->channels;
+}
+
+// Whether the channel has no share in a part of a group, of which other parts use more channels. It is done with the part's buckets then.
+OXCCL_INLINE bool is_without_share(const Launch& launch, uint32_t channel) {
+  return launch.done_stride != 0 && channel >= launch.program->channels;
+}
+
+OXCCL_INLINE void pass_over(const Launch& launch, uint32_t channel) {
+  Fault fault = {};
+  const Machine machine = {launch, fault, channel, 0, false};
+  if (leader()) launch.statuses[channel].outcome = OUTCOME_DONE;
+  mark_done(machine);
 }
 
 }  // namespace OXCCL_ISA

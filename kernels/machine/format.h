@@ -70,7 +70,8 @@ struct Instruction {
 struct Operand {
   uint8_t space, flags, lane, reserved;
   uint32_t index;
-  uint64_t message, offset_bytes;
+  uint32_t message, signature;
+  uint64_t offset_bytes;
 };
 
 struct Advance {
@@ -117,6 +118,7 @@ struct Segment {
   uint64_t start, len_bytes;
   const uint8_t* input;
   uint8_t* output;
+  uint32_t bucket, reserved;
 };
 
 struct SegmentTokens {
@@ -142,8 +144,7 @@ struct Launch {
   const Segment* segments;
   const uint64_t* ready;
   uint64_t* done;
-  Doorbell* done_bell;
-  uint32_t segments_count, first_bucket;
+  uint32_t segments_count, bucket, done_stride, reserved;
 };
 
 #include "format_check.h"

@@ -21,6 +21,10 @@ OXCCL_INLINE const HostReducer* reducer_of(uint32_t data_type, uint32_t fold) {
 
 OXCCL_INLINE uint32_t execute_part(const Launch& launch, uint32_t channel) {
   const Header& program = *launch.program;
+  if (OXCCL_UNLIKELY(is_without_share(launch, channel))) {
+    pass_over(launch, channel);
+    return OUTCOME_DONE;
+  }
   const HostReducer* reducer = reducer_of(program.data_type, program.fold);
   Workspace workspace;
   if (OXCCL_LIKELY(reducer && is_runnable(&program, channel)))

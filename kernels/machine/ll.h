@@ -65,19 +65,18 @@ OXCCL_INLINE bool receive_line(Machine& machine, const View& view, const uint8_t
 
 // Checks that the message is of this call. `header` is the slot, in front of the payload.
 template <class Machine>
-OXCCL_INLINE bool receive_header(Machine& machine, const View& view, uint64_t len_bytes) {
+OXCCL_INLINE bool receive_header(Machine& machine, const View& view, uint32_t signature,
+                                 uint64_t len_bytes) {
   uint64_t header = 0;
   if (!receive_line(machine, view, view.data - LL_HEADER_BYTES, &header)) return false;
-  const uint64_t expected = machine.launch.signature | (len_bytes << 32);
-  if (OXCCL_LIKELY(header == expected)) return true;
-  return machine.mismatch(uint32_t(header), view.connection->peer);
+  if (OXCCL_LIKELY(header == (signature | (len_bytes << 32)))) return true;
+  return machine.mismatch(signature, uint32_t(header), view.connection->peer);
 }
 
 // Sends the message: its other lines are stored. The header goes last, although the receiver reads it first: the receiver
 // polls it, and a line that was fetched half written has to be won back before the rest can be stored.
-template <class Machine>
-OXCCL_INLINE void announce(const Machine& machine, const View& view, uint64_t len_bytes) {
-  store_line(view.data - LL_HEADER_BYTES, machine.launch.signature | (len_bytes << 32), view.epoch);
+OXCCL_INLINE void announce(const View& view, uint32_t signature, uint64_t len_bytes) {
+  store_line(view.data - LL_HEADER_BYTES, signature | (len_bytes << 32), view.epoch);
   ring(view.connection->doorbell);
 }
 

@@ -76,9 +76,9 @@ struct Machine {
     return false;
   }
 
-  // A message of another call. With our signature but another length, the programs disagree.
-  OXCCL_INLINE bool mismatch(uint32_t found, uint32_t peer) {
-    return fail(found == launch.signature ? OUTCOME_BAD_PROGRAM : OUTCOME_MISMATCH, peer, found);
+  // A message of another call. With the signature that we expect but another length, the programs disagree.
+  OXCCL_INLINE bool mismatch(uint32_t expected, uint32_t found, uint32_t peer) {
+    return fail(found == expected ? OUTCOME_BAD_PROGRAM : OUTCOME_MISMATCH, peer, found);
   }
 
   // The slow part of a wait, as one thread: when true comes back, look again, and call `wait_over` once it is there.

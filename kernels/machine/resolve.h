@@ -15,6 +15,11 @@ OXCCL_INLINE uint64_t* tail(uint8_t* slots, const Connection& connection, uint64
   return &reinterpret_cast<SlotHeader*>(slot(slots, connection, value - 1))->tail;
 }
 
+// What the header of a message says.
+OXCCL_INLINE uint32_t signature_of(const Machine& machine, const Operand& operand) {
+  return machine.launch.signature ^ operand.signature;
+}
+
 // A receive slot; its header must be of this call.
 OXCCL_INLINE bool resolve_slot(Machine& machine, const Operand& operand, uint64_t len_bytes,
                                View* view) {
@@ -23,13 +28,13 @@ OXCCL_INLINE bool resolve_slot(Machine& machine, const Operand& operand, uint64_
   uint8_t* at = slot(connection.recv_slots, connection, message) + operand.offset_bytes;
   if (operand.lane == LANE_LL) {
     *view = {at + LL_HEADER_BYTES, &connection, epoch_of(message), operand.flags};
-    return receive_header(machine, *view, len_bytes);
+    return receive_header(machine, *view, signature_of(machine, operand), len_bytes);
   }
   *view = {at + SLOT_HEADER_BYTES, &connection, 0, operand.flags};
   const SlotHeader& header = *reinterpret_cast<const SlotHeader*>(at);
-  if (OXCCL_LIKELY(header.signature == machine.launch.signature && header.len_bytes == len_bytes))
-    return true;
-  return machine.mismatch(header.signature, connection.peer);
+  const uint32_t expected = signature_of(machine, operand);
+  if (OXCCL_LIKELY(header.signature == expected && header.len_bytes == len_bytes)) return true;
+  return machine.mismatch(expected, header.signature, connection.peer);
 }
 
 // The slot for the next message. Its header is written behind its payload: see `announce`.
@@ -45,12 +50,13 @@ OXCCL_INLINE void resolve_peer_slot(Machine& machine, const Operand& operand, Vi
 }
 
 // What a message's header says, behind its payload. It is sent by that on the LL lane, on others by the signal that follows.
-OXCCL_INLINE void write_header(Machine& machine, const View& view, uint64_t len_bytes) {
+OXCCL_INLINE void write_header(Machine& machine, const Operand& operand, const View& view,
+                               uint64_t len_bytes) {
   if (view.is_ll()) {
-    announce(machine, view, len_bytes);
+    announce(view, signature_of(machine, operand), len_bytes);
   } else if (view.connection) {
     SlotHeader& header = *reinterpret_cast<SlotHeader*>(view.data - SLOT_HEADER_BYTES);
-    header.signature = machine.launch.signature;
+    header.signature = signature_of(machine, operand);
     header.len_bytes = uint32_t(len_bytes);
   }
 }

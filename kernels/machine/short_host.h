@@ -62,7 +62,7 @@ OXCCL_NOINLINE inline bool run_short(Machine& machine, const HostReducer& reduce
   if (!resolve(machine, operands[1 + folds], round_start, len_bytes, &destination)) return false;
   const bool done = folds ? fold_short(machine, reducer, first, second, destination, len_bytes)
                           : copy_short(machine, first, destination, len_bytes);
-  write_header(machine, destination, len_bytes);
+  write_header(machine, operands[1 + folds], destination, len_bytes);
   return done;
 }
 

@@ -333,7 +333,9 @@ pub struct Operand {
     /// Connection (slots), as an index into [`Launch::connections`], or peer (windows, tokens).
     pub index: u32,
     /// Slots: message number within the round, from 0. Memory of a group: which rank's part of each bucket.
-    pub message: u64,
+    pub message: u32,
+    /// Slots: what [`Launch::signature`] is xored with in the message's header: 0, or what the two ranks alone must agree on.
+    pub signature: u32,
     /// Input, output, windows: where the operand's bytes of round 0 start, in a group in the virtual buffer. Slots: where the segment, with its header, starts in
     /// the slot: a multiple of 64.
     pub offset_bytes: u64,
@@ -472,7 +474,7 @@ pub struct Status {
     pub step: u32,
     /// Peer concerned.
     pub peer: u32,
-    /// Mismatch: the signature that came instead of [`Launch::signature`]. (The right signature with
+    /// Mismatch: the signature that came instead of ours. (The right signature with
     /// another length is [`Outcome::BadProgram`]: the two ranks run programs that do not fit.)
     pub found: u32,
 }
@@ -490,6 +492,10 @@ pub struct Segment {
     pub input: *const u8,
     /// The caller's output.
     pub output: *mut u8,
+    /// Number of the bucket in the group.
+    pub bucket: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// One bucket as peers find it, relative to [`Window::base`]. A rank's table of these is where [`Tokens::input`] says.
@@ -546,14 +552,49 @@ pub struct Launch {
     pub next: *const Launch,
     /// The part's buckets, in place of `input` and `output`; null where it has none.
     pub segments: *const Segment,
-    /// One word a bucket, which is at least `call` once the bucket is ready; null where all are.
+    /// One word for each of the group's buckets, which is not 0 once the bucket is ready; null where all are.
     pub ready: *const u64,
-    /// One word a bucket and channel (`bucket * channels + channel`) that becomes `call` when the channel is done with the bucket; may be null.
+    /// One word for each of the group's buckets and channels (`bucket * done_stride + channel`), in which a channel that is done with the bucket
+    /// writes `call`; may be null.
     pub done: *mut u64,
-    /// What is rung when `done` changes; may be null where that is.
-    pub done_bell: *mut Doorbell,
-    /// Number of `segments`.
+    /// Number of the part's buckets.
     pub segments_count: u32,
-    /// Number of the part's first bucket in the group.
-    pub first_bucket: u32,
+    /// Number of the part's bucket in the group, where it has one and no `segments`.
+    pub bucket: u32,
+    /// Words of a bucket in `done`.
+    pub done_stride: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+impl Launch {
+    /// Nothing: what a launch block is made from, by naming the fields that it has.
+    pub const EMPTY: Launch = Launch {
+        program: core::ptr::null(),
+        connections: core::ptr::null_mut(),
+        windows: core::ptr::null_mut(),
+        progress: core::ptr::null_mut(),
+        statuses: core::ptr::null_mut(),
+        doorbells: core::ptr::null_mut(),
+        abort: core::ptr::null(),
+        poll: None,
+        poll_context: core::ptr::null_mut(),
+        input: core::ptr::null(),
+        output: core::ptr::null_mut(),
+        tokens: Tokens { input: 0, output: 0 },
+        scale_bits: 0,
+        call: 0,
+        signature: 0,
+        ranks: 0,
+        spins: 0,
+        yields: 0,
+        next: core::ptr::null(),
+        segments: core::ptr::null(),
+        ready: core::ptr::null(),
+        done: core::ptr::null_mut(),
+        segments_count: 0,
+        bucket: 0,
+        done_stride: 0,
+        reserved: 0,
+    };
 }

@@ -71,11 +71,11 @@ fn slot_programs(world: &World, len: usize, tile: usize, per_round: i64) -> [Pro
     let (mut send, mut receive) = (vec![], vec![]);
     for message in 0..per_round {
         let offset = part * message as usize;
-        let peer_slot = slot(Space::PeerSlot, to, Lane::Slots, message as u64);
+        let peer_slot = slot(Space::PeerSlot, to, Lane::Slots, message as u32);
         send.push(wait_head(to, message + 1 - credits));
         send.push(reduce_copy(0, part, &[operand(Space::Input, offset)], &[peer_slot]));
         send.push(signal_tail(to, message + 1));
-        let own_slot = slot(Space::Slot, from, Lane::Slots, message as u64);
+        let own_slot = slot(Space::Slot, from, Lane::Slots, message as u32);
         let sources = [own_slot, operand(Space::Input, offset)];
         receive.push(wait_tail(from, message + 1));
         receive.push(reduce_copy(0, part, &sources, &[operand(Space::Output, offset)]));
@@ -449,10 +449,11 @@ fn a_part_awaits_its_buckets_and_tells_when_they_are_done() {
             len_bytes: inputs[bucket].len() as u64,
             input: inputs[bucket].as_ptr(),
             output: outputs[bucket].as_mut_ptr(),
+            bucket: bucket as u32,
+            reserved: 0,
         })
         .collect();
     let [ready, done] = [(); 2].map(|()| [const { AtomicU64::new(0) }; 2]);
-    let bell = Memory::new(64);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             std::thread::sleep(Duration::from_millis(20));
@@ -468,7 +469,7 @@ fn a_part_awaits_its_buckets_and_tells_when_they_are_done() {
         launch.segments_count = 2;
         launch.ready = ready.as_ptr().cast();
         launch.done = done.as_ptr().cast_mut().cast();
-        launch.done_bell = bell.at(0).cast();
+        launch.done_stride = 1;
         // SAFETY: as in `Rank::execute`; the tables and words outlive the call.
         assert_eq!(unsafe { executor.execute(&launch, 0) }, Outcome::Done);
     });

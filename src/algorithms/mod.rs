@@ -11,6 +11,7 @@ mod bruck;
 mod chain;
 mod doubling;
 mod entry;
+mod exchange;
 mod gather;
 mod halving_doubling;
 mod hierarchical;
@@ -25,6 +26,8 @@ mod send_recv;
 mod team;
 mod tree;
 mod turn;
+
+pub(crate) use exchange::{Pattern, exchange, receipts};
 
 pub use entry::{Entry, Orders, Reason, Unavailable};
 pub use name::{Algorithm, Encoding, Inner, Outer};

@@ -4,7 +4,7 @@ use super::Communicator;
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::error::Error;
-use oxccl_transports::{Bootstrap, Environment, Server, UniqueId, local, shm};
+use oxccl_transports::{Bootstrap, Environment, Nodes, Seat, Server, UniqueId, local_on, shm};
 use std::time::Instant;
 
 impl Communicator {
@@ -31,7 +31,7 @@ impl Communicator {
         }
         // Starting is collective, so every rank needs a thread of its own for it.
         std::thread::scope(|scope| {
-            let starting: Vec<_> = local(world)
+            let starting: Vec<_> = local_on(&Nodes::blocks(world, config.nodes.unwrap_or(1)))
                 .into_iter()
                 .map(|bootstrap| scope.spawn(move || start(Box::new(bootstrap), None, config)))
                 .collect();
@@ -65,7 +65,7 @@ impl Communicator {
         join(id, environment.rank, environment.world, server, config)
     }
 
-    /// One rank of a set whose ranks all have the same id, each in a process of this machine.
+    /// One rank of a set whose ranks all have the same id, each in a process of its own.
     ///
     /// # Errors
     /// [`Error::Transport`]: a wrong secret, a rank that joined already or does not exist, ranks that did not come before the
@@ -88,7 +88,11 @@ fn join(
     config: &Config,
 ) -> Result<Communicator, Error> {
     config.check()?;
-    let bootstrap = shm::connect(id, rank, world, Instant::now() + config.timeout)?;
+    let seat = match config.nodes {
+        None => Seat::here(rank, world),
+        Some(nodes) => Seat::on_part(rank, world, nodes),
+    };
+    let bootstrap = shm::connect_as(id, seat, Instant::now() + config.timeout)?;
     start(Box::new(bootstrap), server, config)
 }
 

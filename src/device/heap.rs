@@ -20,7 +20,12 @@ pub(crate) struct Heap {
 impl Heap {
     /// A heap over this rank's own region.
     pub(crate) fn new(region: Arc<Region>) -> Heap {
-        let whole = (0, region.len_bytes());
+        Heap::part(region, 0)
+    }
+
+    /// A heap over what follows the first bytes of a region.
+    pub(crate) fn part(region: Arc<Region>, start: usize) -> Heap {
+        let whole = (start, region.len_bytes() - start);
         Heap { region, free: Mutex::new(vec![whole]) }
     }
 

@@ -3,17 +3,19 @@
 
 mod buffer;
 mod channels;
+mod control;
 pub mod cuda;
 mod heap;
+mod host;
 mod log;
 mod processor;
 mod staging;
 
 pub use buffer::DeviceBuffer;
 pub(crate) use buffer::InFlight;
-pub(crate) use channels::Channels;
+pub(crate) use control::{BUCKET_WORDS, Control, ControlShape};
 pub(crate) use heap::{Heap, HeapBlock};
+pub(crate) use host::{Host, Waiting};
 pub(crate) use log::{CallRecord, RECORD_WORDS};
 pub(crate) use processor::{last_level_cache_bytes, usable_cores};
 pub use staging::StagingShape;
-pub(crate) use staging::{BUCKET_WORDS, Staging};

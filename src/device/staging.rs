@@ -1,15 +1,11 @@
-//! Staging memory: one region a rank that holds its call log, its doorbells, its counters, and the slots that others fill.
+//! Staging memory: one region a rank that holds its doorbells, its counters, and the slots that others fill. Of a GPU it is device
+//! memory.
 //!
 //! Everything a rank waits for lies in its own region and is written by one peer, so no two writers share a cache line. Heads have
 //! lines of their own; a tail lies in the header of the slot that it announces, so that a short message is one or two lines.
 
-use super::log::CallLog;
 use oxccl_kernels::format as f;
-use oxccl_transports::Region;
-use std::sync::Arc;
 
-/// Words by which ranks whose groups differ find the first bucket in which they do.
-pub(crate) const BUCKET_WORDS: usize = 4;
 /// A cache line.
 const LINE: usize = 64;
 
@@ -48,17 +44,8 @@ impl StagingShape {
         self.slot_stride() * self.slots as usize
     }
 
-    fn log_bytes(&self) -> usize {
-        std::mem::size_of::<CallLog>()
-    }
-
     fn heads_bytes(&self) -> usize {
         self.ranks * f::LANES * LINE
-    }
-
-    /// Doorbells and progress words of all channels, as the machine's tables want them.
-    fn tables_bytes(&self) -> usize {
-        self.channels * (std::mem::size_of::<f::Doorbell>() + std::mem::size_of::<f::Progress>())
     }
 
     fn pair_slots_bytes(&self) -> usize {
@@ -74,22 +61,14 @@ impl StagingShape {
         self.slots_start() + (self.channels + 1) * self.ranks * self.pair_slots_bytes()
     }
 
-    /// Length of what the host reads: the log, doorbells and progress words, which come first.
-    pub(crate) fn control_bytes(&self) -> usize {
-        self.log_bytes() + self.tables_bytes()
-    }
-
-    pub(crate) fn doorbell(&self, channel: usize) -> usize {
-        self.log_bytes() + channel * std::mem::size_of::<f::Doorbell>()
-    }
-
-    pub(crate) fn progress(&self, channel: usize) -> usize {
-        self.doorbell(self.channels) + channel * std::mem::size_of::<f::Progress>()
+    /// The doorbells of a rank, one a channel, are what its region begins with.
+    fn doorbell(&self, channel: usize) -> usize {
+        channel * std::mem::size_of::<f::Doorbell>()
     }
 
     fn head(&self, channel: usize, peer: usize, lane: f::Lane) -> usize {
         let line = peer * f::LANES + lane as usize;
-        self.log_bytes() + self.tables_bytes() + channel * self.heads_bytes() + line * LINE
+        self.doorbell(self.channels) + channel * self.heads_bytes() + line * LINE
     }
 
     /// Where messages from `sender` lie in the receiver's region.
@@ -114,6 +93,13 @@ impl StagingShape {
             .collect()
     }
 
+    /// A rank's windows on all peers, of all channels, in the machine's order. Tokens count from these addresses.
+    pub(crate) fn windows(&self, bases: &[*mut u8]) -> Vec<f::Window> {
+        let window = |base: &*mut u8| f::Window { base: *base, tokens: f::Tokens::default() };
+        (0..self.channels).flat_map(|_| bases.iter().map(window)).collect()
+    }
+
+    /// The connection to a peer, over regions that begin at these addresses.
     fn connection(
         &self,
         me: usize,
@@ -147,95 +133,6 @@ impl StagingShape {
     }
 }
 
-/// All ranks' staging regions, as this rank maps them.
-#[derive(Debug)]
-pub(crate) struct Staging {
-    shape: StagingShape,
-    rank: usize,
-    regions: Vec<Arc<Region>>,
-    /// Every rank's heap, which windows point into.
-    heaps: Vec<Arc<Region>>,
-}
-
-impl Staging {
-    /// Staging over every rank's region, in rank order. Each must have [`StagingShape::len_bytes`].
-    pub(crate) fn new(
-        shape: StagingShape,
-        rank: usize,
-        regions: Vec<Arc<Region>>,
-        heaps: Vec<Arc<Region>>,
-    ) -> Staging {
-        assert_eq!(regions.len(), shape.ranks);
-        assert!(regions.iter().all(|region| region.len_bytes() >= shape.len_bytes()));
-        Staging { shape, rank, regions, heaps }
-    }
-
-    /// Number of ranks.
-    pub(crate) fn ranks(&self) -> usize {
-        self.shape.ranks
-    }
-
-    /// The words of a rank's group, at an offset of its heap: one array a bucket. A snapshot, to explain a failure; empty where it cannot be.
-    pub(crate) fn bucket_words(
-        &self,
-        rank: usize,
-        offset: u64,
-        buckets: u64,
-    ) -> Vec<[u64; BUCKET_WORDS]> {
-        let heap = &self.heaps[rank];
-        let size = std::mem::size_of::<[u64; BUCKET_WORDS]>() as u64;
-        let len = heap.len_bytes() as u64;
-        let fits = offset.is_multiple_of(8)
-            && buckets.checked_mul(size).is_some_and(|bytes| bytes <= len && offset <= len - bytes);
-        if !fits {
-            return Vec::new();
-        }
-        let first = heap.as_ptr().wrapping_add(offset as usize).cast::<[u64; BUCKET_WORDS]>();
-        // SAFETY: within the mapping, as just checked, aligned, any bits are valid; another rank may write it, hence volatile.
-        (0..buckets as usize).map(|at| unsafe { first.add(at).read_volatile() }).collect()
-    }
-
-    /// A rank's call log.
-    pub(crate) fn log(&self, rank: usize) -> &CallLog {
-        // SAFETY: every region begins with a log (zeroed at first, which is a valid one) and is page-aligned and mapped as long as
-        // `self` lives; a log's fields are atomics, so that other ranks may write it.
-        unsafe { &*self.regions[rank].as_ptr().cast::<CallLog>() }
-    }
-
-    /// This rank's doorbells, one a channel.
-    pub(crate) fn doorbells(&self) -> *mut f::Doorbell {
-        self.doorbell(self.rank, 0)
-    }
-
-    /// This rank's progress words, one a channel.
-    pub(crate) fn progress_table(&self) -> *mut f::Progress {
-        self.at(self.rank, self.shape.progress(0)).cast()
-    }
-
-    /// What a rank's channel waits for; a snapshot that may be torn, for people to read.
-    pub(crate) fn progress(&self, rank: usize, channel: usize) -> f::Progress {
-        let progress = self.at(rank, self.shape.progress(channel)).cast::<f::Progress>();
-        // SAFETY: mapped, aligned to a line, any bits are valid; another rank may write it meanwhile, hence volatile.
-        unsafe { progress.read_volatile() }
-    }
-
-    fn doorbell(&self, rank: usize, channel: usize) -> *mut f::Doorbell {
-        self.at(rank, self.shape.doorbell(channel)).cast()
-    }
-
-    /// The connections of all channels, peers and lanes, in the machine's order.
-    pub(crate) fn connections(&self) -> Vec<f::Connection> {
-        let bases: Vec<*mut u8> = self.regions.iter().map(|region| region.as_ptr()).collect();
-        self.shape.connections(self.rank, &bases)
-    }
-
-    fn at(&self, rank: usize, offset: usize) -> *mut u8 {
-        assert!(offset < self.shape.len_bytes());
-        // SAFETY: the offset lies within the region, by the assertion and the one in `new`.
-        unsafe { self.regions[rank].as_ptr().add(offset) }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -250,11 +147,7 @@ mod tests {
             slots: 4,
             slot_bytes: 1024,
         };
-        let mut ranges = vec![(0, shape.log_bytes())];
-        for channel in 0..shape.channels {
-            ranges.push((shape.doorbell(channel), 64));
-            ranges.push((shape.progress(channel), 64));
-        }
+        let mut ranges: Vec<_> = (0..shape.channels).map(|c| (shape.doorbell(c), LINE)).collect();
         for channel in 0..=shape.channels {
             for peer in 0..shape.ranks {
                 for lane in [f::Lane::Ll, f::Lane::Slots, f::Lane::Sync] {

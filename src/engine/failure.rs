@@ -1,8 +1,8 @@
 //! What went wrong: reads the other ranks' call logs and progress, names the culprit, and ends the communicator on all ranks.
 
+use super::group::differences;
 use super::{Engine, logs};
 use crate::call::Described;
-use crate::collective::Kind;
 use crate::error::Error;
 use oxccl_kernels::format as f;
 use oxccl_transports::Cause;
@@ -21,7 +21,7 @@ impl Engine {
     #[cold]
     pub(super) fn fail(&mut self, call: &Described, outcome: f::Outcome) -> Error {
         let cause = self.liveness.cause();
-        let error = match (logs::mismatch(&self.staging, self.rank), cause, outcome) {
+        let error = match (logs::mismatch(&self.control, self.rank), cause, outcome) {
             (Some(error), _, _) => error,
             (None, Some(cause), _) => Error::from_cause(cause, self.named(call)),
             (None, None, f::Outcome::Aborted | f::Outcome::Done) => self.silent(call),
@@ -34,7 +34,7 @@ impl Engine {
             Error::TimedOut { .. } => Cause::TimedOut { rank, detail },
             _ => Cause::Aborted { rank, reason: detail },
         });
-        self.staging.log(self.rank).leave(self.calls);
+        self.control.log(self.rank).leave(self.calls);
         self.wait_for_quiet();
         error
     }
@@ -51,12 +51,11 @@ impl Engine {
 
     /// A message of another call came, and the logs don't say which: in send/recv, whose calls have no common number.
     fn odd_message(&self, call: &Described) -> Error {
-        let statuses = &self.tables.statuses;
-        let status = statuses.iter().find(|status| status.outcome != f::Outcome::Done as u32);
-        let rank = status.map_or(self.rank, |status| status.peer as usize);
+        let rank = self.host.failed_status().map_or(self.rank, |status| status.peer as usize);
+        let bucket = differences::first_message(&self.control, self.rank, rank, false);
         Error::Mismatch {
             call: self.calls,
-            bucket: None,
+            bucket: bucket.map(|(bucket, _)| bucket),
             argument: "the message that came",
             rank,
             ours: self.named(call),
@@ -82,15 +81,16 @@ impl Engine {
     fn whereabouts(&self, call: &Described) -> String {
         let mut parts = Vec::new();
         for rank in (0..self.world).filter(|rank| *rank != self.rank) {
-            let last = logs::recent(&self.staging, rank).pop();
+            let last = logs::recent(&self.control, rank).pop();
             let made = last.map_or(0, |last| last.collective);
-            if call.key.kind != Kind::SendRecv && made < call.collective {
+            if call.collective > made {
                 let last = last.map_or("it has called nothing".into(), |last| {
                     format!("its last was {}", self.named(&last))
                 });
                 parts.push(format!("rank {rank} has not called {} ({last})", self.named(call)));
             }
         }
+        parts.extend(self.lone_message());
         let stalled = self.stalled();
         parts.extend(stalled.iter().map(|rank| {
             let watched_ms = WATCHED.as_millis();
@@ -102,19 +102,30 @@ impl Engine {
         if parts.is_empty() { "no rank says what it waits for".into() } else { parts.join("; ") }
     }
 
+    /// A message of this rank's group that its other end takes no part in.
+    fn lone_message(&self) -> Option<String> {
+        let mut waits =
+            (0..self.config.max_channels).map(|channel| self.control.progress(self.rank, channel));
+        let wait = waits.find(|progress| progress.call != 0)?;
+        let (peer, sends) = (wait.peer as usize, wait.head != 0);
+        let (bucket, message) = differences::first_message(&self.control, self.rank, peer, sends)?;
+        let does = if sends { "receive" } else { "send" };
+        Some(format!("rank {peer} did not {does} bucket {bucket}, a {message}"))
+    }
+
     /// Ranks that are inside a call and neither wait there nor leave it.
     fn stalled(&self) -> Vec<usize> {
         let inside = |rank: &usize| {
             *rank != self.rank
                 && self.liveness.left(*rank).is_none()
-                && self.staging.log(*rank).is_inside()
+                && self.control.log(*rank).is_inside()
         };
         let watched: Vec<_> =
             (0..self.world).filter(inside).map(|rank| (rank, self.signs_of_life(rank))).collect();
         let start = Instant::now();
         while start.elapsed() < WATCHED {
             // Others may be watching this rank.
-            self.staging.log(self.rank).beat();
+            self.control.log(self.rank).beat();
             std::thread::sleep(Duration::from_millis(5));
         }
         watched
@@ -125,14 +136,14 @@ impl Engine {
     }
 
     fn signs_of_life(&self, rank: usize) -> (u64, u64) {
-        let log = self.staging.log(rank);
+        let log = self.control.log(rank);
         (log.entered(), log.beats())
     }
 
     /// What a rank waits for, if it does.
     fn wait_of(&self, rank: usize) -> Option<String> {
         let waits =
-            (0..self.config.max_channels).map(|channel| self.staging.progress(rank, channel));
+            (0..self.config.max_channels).map(|channel| self.control.progress(rank, channel));
         let wait = waits.into_iter().find(|progress| progress.call != 0)?;
         let what = if wait.head != 0 { "a free slot from" } else { "data from" };
         Some(format!("rank {rank} waits at step {} for {what} rank {}", wait.step, wait.peer))
@@ -149,7 +160,7 @@ impl Engine {
             *rank != self.rank
                 && Some(*rank) != dead
                 && self.liveness.left(*rank).is_none()
-                && self.staging.log(*rank).is_inside()
+                && self.control.log(*rank).is_inside()
         };
         while (0..self.world).any(|rank| busy(&rank)) {
             if start.elapsed() > QUIET_TIMEOUT {

@@ -10,13 +10,13 @@ mod start;
 use crate::call::{Asked, Call, Described, Key};
 use crate::collective::Kind;
 use crate::config::Config;
-use crate::device::{Channels, Heap, RECORD_WORDS, Staging};
+use crate::device::{Control, Heap, Host, RECORD_WORDS};
 use crate::error::Error;
 use crate::schedule::size_bytes;
 use crate::tune::Plan;
 use group::Groups;
 use oxccl_kernels::format as f;
-use oxccl_transports::{Bootstrap, Liveness, Reach, Server};
+use oxccl_transports::{Bootstrap, Liveness, Reach, Region, Server};
 use poll::Poll;
 use prepare::Cache;
 use std::sync::Arc;
@@ -29,13 +29,12 @@ pub(crate) struct Engine {
     reach: Reach,
     cache: Cache,
     groups: Groups,
-    channels: Channels,
-    launch: Box<f::Launch>,
-    /// What `launch` points to.
-    tables: LaunchTables,
+    host: Host,
     poll: Box<Poll>,
-    staging: Arc<Staging>,
+    control: Arc<Control>,
     heap: Arc<Heap>,
+    /// All ranks', which windows lead to.
+    _heaps: Vec<Arc<Region>>,
     liveness: Arc<Liveness>,
     /// What `launch` is set up for.
     ready: Option<Ready>,
@@ -52,13 +51,6 @@ pub(crate) struct Engine {
 
 // SAFETY: the raw pointers lead to memory that the engine owns or keeps mapped; nothing is tied to a thread.
 unsafe impl Send for Engine {}
-
-/// The machine's tables of this rank. They stay where they are: `Launch` points to them.
-struct LaunchTables {
-    _connections: Box<[f::Connection]>,
-    _windows: Box<[f::Window]>,
-    statuses: Box<[f::Status]>,
-}
 
 /// A call for which everything is in place.
 #[derive(Clone, Copy, Debug)]
@@ -80,6 +72,11 @@ impl Engine {
         self.calls
     }
 
+    /// Groups planned so far.
+    pub(crate) fn group_plans(&self) -> u64 {
+        self.groups.plans()
+    }
+
     /// Changes what plans depend on, and forgets them.
     pub(crate) fn reconfigure(&mut self, change: impl FnOnce(&mut Config)) -> Result<(), Error> {
         let mut config = self.config.clone();
@@ -95,12 +92,12 @@ impl Engine {
 
     /// Keeps the steps of calls from here on, or no longer.
     pub(crate) fn set_trace(&mut self, on: bool) {
-        self.channels.set_trace(on);
+        self.host.set_trace(on);
     }
 
     /// The steps that have been kept.
     pub(crate) fn take_trace(&mut self) -> Vec<oxccl_kernels::TracedStep> {
-        self.channels.take_trace()
+        self.host.take_trace()
     }
 
     /// What a call would choose.
@@ -159,7 +156,7 @@ impl Engine {
         let (tokens, windows) = self.tokens(call);
         let key = call_key(call, windows);
         let prepared = self.cache.look_up(&self.config, self.rank, key, call)?;
-        let launch = &mut *self.launch;
+        let launch = &mut *self.host.launch;
         launch.program = prepared.program.header();
         launch.input = call.input;
         launch.output = call.output;
@@ -187,12 +184,12 @@ impl Engine {
             ready.described.number(self.collectives, &mut ready.record);
         }
         self.poll.set_collective(ready.described.collective);
-        let log = self.staging.log(self.rank);
+        let log = self.control.log(self.rank);
         log.enter(self.calls, &ready.record);
-        self.launch.call = self.calls;
-        // SAFETY: the program was lowered for these connections and for buffers of the call's lengths; the tables are this
-        // engine's own, the cache keeps the program, and the caller vouches for the buffers.
-        let outcome = unsafe { self.channels.run(&self.launch, ready.channels) };
+        self.host.launch.call = self.calls;
+        // SAFETY: the program was lowered for these connections and for buffers of the call's lengths; the cache keeps
+        // the program, and the caller vouches for the buffers.
+        let outcome = unsafe { self.host.run(ready.channels) };
         if outcome == f::Outcome::Done {
             log.leave(self.calls);
             return Ok(());

@@ -1,7 +1,7 @@
 //! What a wait that lasts asks now and then: whether to go on.
 
 use super::logs;
-use crate::device::Staging;
+use crate::device::Control;
 use oxccl_transports::Liveness;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ const SUSPICIOUS: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) struct Poll {
     liveness: Arc<Liveness>,
-    staging: Arc<Staging>,
+    control: Arc<Control>,
     rank: usize,
     timeout_ns: AtomicU64,
     /// Number of the collective under way; 0 in send/recv.
@@ -32,14 +32,14 @@ type Wait = (u64, Instant);
 impl Poll {
     pub(super) fn new(
         liveness: Arc<Liveness>,
-        staging: Arc<Staging>,
+        control: Arc<Control>,
         rank: usize,
         channels: usize,
         timeout: Duration,
     ) -> Poll {
         let poll = Poll {
             liveness,
-            staging,
+            control,
             rank,
             timeout_ns: AtomicU64::new(0),
             collective: AtomicU64::new(0),
@@ -64,7 +64,7 @@ impl Poll {
 
     /// Whether the wait has lasted too long, or waits for somebody who will not come.
     fn stops(&self, channel: usize) -> bool {
-        self.staging.log(self.rank).beat();
+        self.control.log(self.rank).beat();
         if self.liveness.abort_word().load(Ordering::Acquire) != 0 || self.left_before().is_some() {
             return true;
         }
@@ -74,7 +74,7 @@ impl Poll {
             Some((of, since)) if of == call => {
                 let elapsed = since.elapsed();
                 elapsed.as_nanos() >= u128::from(self.timeout_ns.load(Ordering::Relaxed))
-                    || (elapsed >= SUSPICIOUS && logs::mismatch(&self.staging, self.rank).is_some())
+                    || (elapsed >= SUSPICIOUS && logs::mismatch(&self.control, self.rank).is_some())
             }
             _ => {
                 *wait = Some((call, Instant::now()));
@@ -89,7 +89,7 @@ impl Poll {
         let early = |rank| {
             self.liveness.left(rank).filter(|calls| *calls < number).map(|calls| (rank, calls))
         };
-        (0..self.staging.ranks()).find_map(early)
+        (0..self.control.ranks()).find_map(early)
     }
 }
 

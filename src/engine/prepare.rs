@@ -198,6 +198,7 @@ fn layout(call: &Call, verified: &Verified, buffers: Buffers) -> Layout {
         }
         Some(Counts::PerRank(counts)) => Layout::reduce_scatter_v(counts),
         Some(Counts::Matrix(counts)) => Layout::all_to_all_v(counts),
+        Some(Counts::Own { .. }) => unreachable!("messages have no schedule of all ranks"),
     }
 }
 
@@ -215,6 +216,7 @@ pub(super) fn counts_hash(counts: &Counts) -> u64 {
     match counts {
         Counts::PerRank(counts) => counts.hash(&mut mix),
         Counts::Matrix(counts) => counts.hash(&mut mix),
+        Counts::Own { send, recv } => (send, recv).hash(&mut mix),
     }
     mix.finish() | 1
 }

@@ -1,13 +1,13 @@
 //! How a rank starts: agree on the configuration, share memory, set up the tables.
 
+use super::Engine;
 use super::group::Groups;
+use super::poll::{self, Poll};
 use super::prepare::Cache;
-use super::{Engine, LaunchTables, poll};
 use crate::config::Config;
-use crate::device::{Channels, Heap, Staging, StagingShape, usable_cores};
+use crate::device::{Control, ControlShape, Heap, Host, StagingShape, Waiting, usable_cores};
 use crate::error::Error;
 use crate::schedule::SLOTS;
-use oxccl_kernels::{HostExecutor, format as f};
 use oxccl_transports::{Bootstrap, Reach, Region, Server};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,8 +15,6 @@ use std::time::Instant;
 
 /// Polls before a wait yields, where every rank has a core of its own.
 const SPINS: u32 = 20_000;
-/// Yields before it sleeps.
-const YIELDS: u32 = 2_000;
 
 impl Engine {
     /// Sets a rank up. All ranks do so together.
@@ -30,6 +28,7 @@ impl Engine {
         let (rank, world, reach) = (bootstrap.rank(), bootstrap.world(), bootstrap.reach());
         let deadline = Instant::now() + config.timeout;
         agree(&mut *bootstrap, &config, deadline)?;
+        config.place(bootstrap.nodes())?;
         let spins = spins(&mut *bootstrap, deadline)?;
         let shape = StagingShape {
             ranks: world,
@@ -39,70 +38,43 @@ impl Engine {
             slots: SLOTS.slots,
             slot_bytes: config.slot_bytes,
         };
+        let control_shape = ControlShape { channels: config.max_channels };
         let own = [
+            Arc::new(Region::create("oxccl-control", control_shape.len_bytes())?),
             Arc::new(Region::create("oxccl-staging", shape.len_bytes())?),
             Arc::new(Region::create("oxccl-heap", config.heap_bytes)?),
         ];
-        let all = bootstrap.share(&own, deadline)?;
-        let bases: Vec<*mut u8> = all.iter().map(|regions| regions[1].as_ptr()).collect();
-        let heaps: Vec<Arc<Region>> = all.iter().map(|regions| regions[1].clone()).collect();
-        let staging = all.into_iter().map(|mut regions| regions.swap_remove(0)).collect();
-        let staging = Arc::new(Staging::new(shape, rank, staging, heaps));
+        // Connections point into peers' memory: no other way between nodes is there yet.
+        bootstrap.nodes().require_one()?;
+        let all: Vec<_> = bootstrap.share(&own, deadline)?.into_iter().flatten().collect();
+        let regions = |at: usize| all.iter().map(|regions| regions[at].clone()).collect::<Vec<_>>();
+        let control = Arc::new(Control::new(control_shape, rank, regions(0)));
+        let bases: Vec<*mut u8> = match reach {
+            Reach::SameProcess => vec![std::ptr::null_mut(); world],
+            Reach::SharedMemory => regions(2).iter().map(|heap| heap.as_ptr()).collect(),
+        };
         let liveness = bootstrap.liveness();
-        let poll = Box::new(poll::Poll::new(
-            liveness.clone(),
-            staging.clone(),
-            rank,
-            config.max_channels,
-            config.timeout,
-        ));
-        let window = |base| f::Window { base, tokens: f::Tokens::default() };
-        let bases =
-            if reach == Reach::SameProcess { vec![std::ptr::null_mut(); world] } else { bases };
-        let mut connections = staging.connections().into_boxed_slice();
-        let mut windows: Box<[f::Window]> =
-            (0..config.max_channels).flat_map(|_| bases.iter().map(|base| window(*base))).collect();
-        let mut statuses = vec![f::Status::default(); config.max_channels].into_boxed_slice();
-        let launch = Box::new(f::Launch {
-            program: std::ptr::null(),
-            connections: connections.as_mut_ptr(),
-            windows: windows.as_mut_ptr(),
-            progress: staging.progress_table(),
-            statuses: statuses.as_mut_ptr(),
-            doorbells: staging.doorbells(),
-            abort: std::ptr::from_ref(liveness.abort_word()).cast(),
-            poll: Some(poll::poll),
-            poll_context: std::ptr::from_ref(&*poll).cast_mut().cast(),
-            input: std::ptr::null(),
-            output: std::ptr::null_mut(),
-            tokens: f::Tokens::default(),
-            scale_bits: 0,
-            call: 0,
-            signature: 0,
-            ranks: world as u32,
+        let (channels, timeout) = (config.max_channels, config.timeout);
+        let poll = Box::new(Poll::new(liveness.clone(), control.clone(), rank, channels, timeout));
+        let waiting = Waiting {
+            abort: liveness.abort_word(),
+            poll: poll::poll,
+            context: std::ptr::from_ref(&*poll).cast_mut().cast(),
             spins: config.spins.unwrap_or(spins),
-            yields: YIELDS,
-            next: std::ptr::null(),
-            segments: std::ptr::null(),
-            ready: std::ptr::null(),
-            done: std::ptr::null_mut(),
-            done_bell: std::ptr::null_mut(),
-            segments_count: 0,
-            first_bucket: 0,
-        });
+        };
+        let host = Host::new(shape, rank, regions(1), &bases, &control, waiting);
         Ok(Engine {
             rank,
             world,
             config,
             reach,
             cache: Cache::default(),
-            groups: Groups::default(),
-            channels: Channels::new(HostExecutor::detect()),
-            launch,
-            tables: LaunchTables { _connections: connections, _windows: windows, statuses },
+            groups: Groups::new(world),
+            host,
             poll,
-            staging,
-            heap: Arc::new(Heap::new(own[1].clone())),
+            control,
+            heap: Arc::new(Heap::new(own[2].clone())),
+            _heaps: regions(2),
             liveness,
             ready: None,
             failed: None,
@@ -120,9 +92,10 @@ fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> R
     let schedule = config.schedule.as_ref().map(|custom| custom.fingerprint());
     let tuning =
         config.tuning.as_deref().map(|table| format!("table {:016x}", table.fingerprint()));
-    let fields: [(&'static str, String); 10] = [
+    let fields: [(&'static str, String); 11] = [
         ("order", config.order.to_string()),
         ("pin", format!("{:?}, {:?}, {:?}", pin.algorithm, pin.encoding, pin.channels)),
+        ("nodes", format!("{:?}", config.nodes)),
         ("ranks_per_node", format!("{:?}", config.ranks_per_node)),
         ("schedule", schedule.map_or("none".to_owned(), |print| format!("{print:016x}"))),
         ("max_channels", config.max_channels.to_string()),

@@ -84,6 +84,11 @@ impl Layout {
         Layout { ranks: vec![rank] }
     }
 
+    /// Whatever one rank has: it holds for all, since none asks for another's.
+    pub(crate) fn of_rank(rank: RankLayout) -> Layout {
+        Layout { ranks: vec![rank] }
+    }
+
     /// All-gather of `counts[r]` elements from rank r, gathered without gaps.
     pub fn all_gather_v(counts: &[usize]) -> Layout {
         let ranks = counts

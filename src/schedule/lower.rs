@@ -85,6 +85,17 @@ pub fn lower(
     layout: &Layout,
     lowering: &Lowering,
 ) -> Result<Program, SlotTooSmall> {
+    lower_signed(verified, rank, layout, lowering, &[])
+}
+
+/// As [`lower`], with what the rank and each of its peers alone must agree on: a number for each peer, or none.
+pub(crate) fn lower_signed(
+    verified: &Verified,
+    rank: usize,
+    layout: &Layout,
+    lowering: &Lowering,
+    signatures: &[u32],
+) -> Result<Program, SlotTooSmall> {
     let schedule = verified.schedule();
     let size = size_bytes(lowering.data_type);
     let part = part_bytes(layout.largest() * size, lowering.channels);
@@ -95,7 +106,8 @@ pub fn lower(
     let rounds = part.div_ceil(tile).max(1) as u64;
     let mut tables = Tables::default();
     for channel in 0..lowering.channels {
-        let lists = Channel { verified, schedule, rank, layout, lowering, channel, size, tile };
+        let lists =
+            Channel { verified, schedule, rank, layout, lowering, signatures, channel, size, tile };
         tables.push(&lists, rounds, tile as u64);
     }
     Ok(Program { words: tables.encode(lowering), channels: lowering.channels, rounds })
@@ -161,6 +173,7 @@ struct Channel<'a> {
     rank: usize,
     layout: &'a Layout,
     lowering: &'a Lowering,
+    signatures: &'a [u32],
     channel: usize,
     size: usize,
     tile: usize,
@@ -200,7 +213,8 @@ impl Channel<'_> {
             lane: 0,
             reserved: 0,
             index,
-            message: u64::from(message),
+            message,
+            signature: 0,
             offset_bytes: offset as u64,
         };
         // In a group a rank's part is a number, since it lies elsewhere in each bucket.
@@ -214,6 +228,7 @@ impl Channel<'_> {
         };
         let slot = |space, link: Link, message, segment: u32| f::Operand {
             lane: link.lane as u8,
+            signature: self.signatures.get(link.peer).copied().unwrap_or(0),
             ..encode(space, self.connection(link), message, self.segment(link.lane, segment))
         };
         match operand {

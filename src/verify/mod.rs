@@ -98,6 +98,33 @@ pub fn verify(schedule: Schedule, promise: Order, in_place: bool) -> Result<Veri
     Ok(Verified { schedule, promise, in_place, single_rounding, origins })
 }
 
+/// Proves that a schedule over an all-to-all's buffers moves the chunks from `wanted` senders to receivers, and no others.
+///
+/// # Errors
+///
+/// The first [`Violation`] found, the same for equal arguments.
+pub(crate) fn verify_exchange(
+    schedule: Schedule,
+    wanted: impl Fn(usize, usize) -> bool,
+) -> Result<Verified, Violation> {
+    let sizes = structure::check(&schedule, false)?;
+    let mut machine = Machine::new(&schedule, &sizes, false);
+    machine.run()?;
+    let mut promises = Promises { promise: Order::Any, accepted: HashSet::new() };
+    let ranks = schedule.collective.ranks;
+    for (rank, sender) in (0..ranks).flat_map(|rank| (0..ranks).map(move |from| (rank, from))) {
+        if wanted(sender, rank) {
+            promises.check(&mut machine, rank, sender)?;
+        } else if let Some(found) = machine.value(rank, Buffer::Output, sender) {
+            let (expected, found) = ("nothing".to_string(), machine.values.text(found.id));
+            return Err(Violation::WrongValue { rank, chunk: sender, expected, found });
+        }
+    }
+    let origins = std::mem::take(&mut machine.origins);
+    let (promise, in_place, single_rounding) = (Order::Any, false, true);
+    Ok(Verified { schedule, promise, in_place, single_rounding, origins })
+}
+
 /// Checks what needs no execution: after this, a schedule may be indexed by its ranks and chunks without fear.
 pub(crate) fn check_structure(schedule: &Schedule) -> Result<(), Violation> {
     structure::check(schedule, false).map(|_| ())

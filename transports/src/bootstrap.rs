@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::cuda::{Context, DeviceRegion};
-use crate::{Error, Liveness, Region};
+use crate::{Error, Liveness, Nodes, Region};
 
-/// How ranks reach each other's memory.
+/// How ranks of one node reach each other's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// All ranks are threads of one process: a region has one address for all of them.
+    /// They are threads of one process: a region has one address for all of them.
     SameProcess,
-    /// Ranks are processes of one machine: a region has an address of its own in each.
+    /// They are processes of one machine: a region has an address of its own in each.
     SharedMemory,
 }
 
@@ -46,7 +46,10 @@ pub trait Bootstrap: Send {
     /// How many ranks there are.
     fn world(&self) -> usize;
 
-    /// How regions are reached.
+    /// Which ranks share memory with which. All ranks know the same.
+    fn nodes(&self) -> &Nodes;
+
+    /// How regions of ranks on this node are reached.
     fn reach(&self) -> Reach;
 
     /// Exchanges bytes with all ranks: `result[i]` is what rank `i` gave.
@@ -61,16 +64,21 @@ pub trait Bootstrap: Send {
     fn all_gather(&mut self, bytes: &[u8], deadline: Instant) -> Result<Vec<Vec<u8>>, Error>;
 
     /// Hands memory to every rank on this node and maps theirs, all in one handshake: `result[peer]` is what rank `peer`
-    /// offered, in its order. `result[self]` are the own regions, the same `Arc`s; with [`Reach::SameProcess`] all of
-    /// them are, and device memory is made accessible for this rank's GPU. Ranks may offer different numbers of regions.
+    /// offered, in its order, and `None` for a rank of another node, whose memory cannot be reached. `result[self]` are the own
+    /// regions, the same `Arc`s; with [`Reach::SameProcess`] all of them are, and device memory is made accessible for this
+    /// rank's GPU. Ranks may offer different numbers of regions. All ranks of all nodes call it.
     ///
     /// # Errors
     /// As [`all_gather`](Self::all_gather), and what can go wrong with memory:
-    /// [`Error::NotOneNode`], [`Error::BadRegion`], [`Error::TooManyRegions`], [`Error::NoGpu`],
+    /// [`Error::BadRegion`], [`Error::TooManyRegions`], [`Error::NoGpu`],
     /// [`Error::OutOfMemory`], [`Error::Cuda`]. Of the last two, only this rank knows.
-    fn exchange(&mut self, offer: &Offer<'_>, deadline: Instant) -> Result<Vec<Shared>, Error>;
+    fn exchange(
+        &mut self,
+        offer: &Offer<'_>,
+        deadline: Instant,
+    ) -> Result<Vec<Option<Shared>>, Error>;
 
-    /// [`exchange`](Self::exchange) of host memory alone: `result[peer][k]` is region `k` of rank `peer`.
+    /// [`exchange`](Self::exchange) of host memory alone: `result[peer]` has the regions of rank `peer`, or is `None`.
     ///
     /// # Errors
     /// As [`exchange`](Self::exchange).
@@ -78,9 +86,9 @@ pub trait Bootstrap: Send {
         &mut self,
         regions: &[Arc<Region>],
         deadline: Instant,
-    ) -> Result<Vec<Vec<Arc<Region>>>, Error> {
+    ) -> Result<Vec<Option<Vec<Arc<Region>>>>, Error> {
         let all = self.exchange(&Offer { host: regions, ..Offer::default() }, deadline)?;
-        Ok(all.into_iter().map(|shared| shared.host).collect())
+        Ok(all.into_iter().map(|shared| Some(shared?.host)).collect())
     }
 
     /// What is known of the other ranks' state.

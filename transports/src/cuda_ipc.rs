@@ -61,7 +61,10 @@ pub(crate) fn check_gpus(ranks: impl Iterator<Item = (usize, bool)> + Clone) -> 
 }
 
 /// Makes the device memory of this process' ranks accessible for one's GPU.
-pub(crate) fn allow(context: &Context, all: &[Shared]) -> Result<(), Error> {
-    let mut regions = all.iter().flat_map(|shared| &shared.device);
+pub(crate) fn allow<'a>(
+    context: &Context,
+    all: impl Iterator<Item = &'a Shared>,
+) -> Result<(), Error> {
+    let mut regions = all.flat_map(|shared| &shared.device);
     regions.try_for_each(|region| Ok(region.allow(context.device())?))
 }

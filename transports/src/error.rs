@@ -112,10 +112,10 @@ pub enum Error {
         /// How many calls it had issued.
         calls: u64,
     },
-    /// Memory of that rank cannot be mapped here.
+    /// What was asked for needs memory that all ranks reach.
     #[error(
-        "rank {rank} runs on another machine or in another network namespace: the shm transport \
-         joins processes of one machine only"
+        "rank {rank} does not share memory with rank 0: it runs on another machine, in another \
+         network namespace, or on another of the nodes that OXCCL_NODES asks for"
     )]
     NotOneNode {
         /// The rank.

@@ -11,6 +11,14 @@ pub(crate) fn node() -> [u8; 16] {
     digest(&["node", &boot(), &link("/proc/self/ns/net")])
 }
 
+/// A part of a node, by its number.
+pub(crate) fn part(node: &[u8; 16], number: usize) -> [u8; 16] {
+    let mut hash = Sha256::new();
+    hash.update(node);
+    hash.update((number as u64).to_le_bytes());
+    first_bytes(hash)
+}
+
 /// Equal for two ranks that are threads of one process.
 pub(crate) fn process() -> [u8; 16] {
     digest(&["process", &boot(), &link("/proc/self/ns/pid"), &std::process::id().to_string()])
@@ -30,6 +38,10 @@ fn digest(parts: &[&str]) -> [u8; 16] {
         hash.update((part.len() as u64).to_le_bytes());
         hash.update(part);
     }
+    first_bytes(hash)
+}
+
+fn first_bytes(hash: Sha256) -> [u8; 16] {
     let mut id = [0; 16];
     id.copy_from_slice(&hash.finalize()[..16]);
     id

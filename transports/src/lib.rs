@@ -1,9 +1,9 @@
 //! Memory that another rank can reach, and the rendezvous through which ranks find each other.
 //!
 //! A [`Bootstrap`] is what a communicator needs of its transport: exchange a few bytes with every
-//! rank, hand out [`Region`]s of memory and get everybody else's, and hear of failures through
-//! [`Liveness`]. There is one for threads of one process ([`local()`]) and one for processes of
-//! one machine ([`shm`]). Both hand out memory of GPUs, too ([`cuda`]). Ranks of a launcher find their place in its [`Environment`]; others are
+//! rank, hand out [`Region`]s of memory and get those of the ranks on the same node ([`Nodes`]), and hear of failures through
+//! [`Liveness`]. There is one for threads of one process ([`local()`]) and one for processes, of
+//! one machine or of several ([`shm`]). Both hand out memory of GPUs, too ([`cuda`]). Ranks of a launcher find their place in its [`Environment`]; others are
 //! given a [`UniqueId`].
 //!
 //! Nothing here knows of schedules, collectives or kernels. Linux only.
@@ -18,10 +18,14 @@ pub mod liveness;
 pub mod local;
 mod mailbox;
 mod memory;
+pub mod nodes;
+pub mod proxy;
+pub mod rdma;
 pub mod region;
 pub mod rendezvous;
 pub mod shm;
 mod sync;
+pub mod tcp;
 pub mod unique_id;
 
 pub use bootstrap::{Bootstrap, Offer, Reach, Shared};
@@ -29,7 +33,8 @@ pub use cuda::CudaError;
 pub use environment::{Environment, EnvironmentError, Launcher};
 pub use error::Error;
 pub use liveness::{Cause, Liveness};
-pub use local::{LocalBootstrap, local};
+pub use local::{LocalBootstrap, local, local_on};
+pub use nodes::{NodeId, Nodes, Seat};
 pub use region::Region;
 pub use rendezvous::{Secret, Server};
 pub use shm::ShmBootstrap;

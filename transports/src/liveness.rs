@@ -42,6 +42,16 @@ pub enum Cause {
         /// Who called what.
         detail: String,
     },
+    /// The link between ranks of different nodes broke, and neither of them is known to have died.
+    #[error("rank {rank} lost its link to rank {peer}: {detail}")]
+    LinkLost {
+        /// The rank that noticed.
+        rank: usize,
+        /// The rank at the other end.
+        peer: usize,
+        /// What happened to it.
+        detail: String,
+    },
     /// A rank waited longer than its time-out allows.
     #[error("rank {rank} timed out: {detail}")]
     TimedOut {
@@ -59,6 +69,7 @@ impl Cause {
     fn clipped(mut self) -> Cause {
         if let Cause::Aborted { reason: text, .. }
         | Cause::Mismatch { detail: text, .. }
+        | Cause::LinkLost { detail: text, .. }
         | Cause::TimedOut { detail: text, .. } = &mut self
         {
             let mut end = text.len().min(Self::TEXT_LIMIT_BYTES);

@@ -7,7 +7,7 @@ use crate::liveness::Peers;
 use crate::mailbox::Mailbox;
 use crate::rendezvous::Piece;
 use crate::sync::{Mutex, lock};
-use crate::{Bootstrap, Cause, Error, Liveness, Offer, Reach, Shared, cuda_ipc};
+use crate::{Bootstrap, Cause, Error, Liveness, Nodes, Offer, Reach, Shared, cuda_ipc};
 
 /// Makes the bootstraps of `world` ranks in this process; each is moved to its rank's thread.
 ///
@@ -17,10 +17,19 @@ use crate::{Bootstrap, Cause, Error, Liveness, Offer, Reach, Shared, cuda_ipc};
 /// # Panics
 /// If `world` is 0.
 pub fn local(world: usize) -> Vec<LocalBootstrap> {
+    local_on(&Nodes::one(world))
+}
+
+/// As [`local`], with ranks that act as if they were on these nodes: memory is handed to ranks of the same one alone.
+///
+/// # Panics
+/// If there are no ranks.
+pub fn local_on(nodes: &Nodes) -> Vec<LocalBootstrap> {
+    let world = nodes.world();
     assert!(world > 0, "a world has at least one rank");
     let member = |_| Member { mailbox: Mailbox::new(world), liveness: OnceLock::new() };
     let members = (0..world).map(member).collect();
-    let hub = Arc::new(Hub { members, telling: Mutex::new(()) });
+    let hub = Arc::new(Hub { members, nodes: nodes.clone(), telling: Mutex::new(()) });
     (0..world).map(|rank| LocalBootstrap::new(rank, hub.clone())).collect()
 }
 
@@ -36,6 +45,7 @@ pub struct LocalBootstrap {
 /// What the ranks share.
 struct Hub {
     members: Vec<Member>,
+    nodes: Nodes,
     /// Held while all ranks are told of a cause: the end of the first that hears of it does not
     /// overtake it on the way to the last.
     telling: Mutex<()>,
@@ -48,10 +58,9 @@ struct Member {
 }
 
 /// What one rank gives another in one exchange.
-#[derive(Clone)]
 enum Gift {
     Bytes(Piece),
-    Memory { shared: Shared, has_gpu: bool },
+    Memory { regions: Option<Shared>, device_regions: usize, has_gpu: bool },
 }
 
 impl LocalBootstrap {
@@ -63,17 +72,18 @@ impl LocalBootstrap {
         LocalBootstrap { rank, round: 0, hub, liveness }
     }
 
+    /// Gives every rank what is meant for it, and takes what they give.
     fn swap(
         &mut self,
-        gift: Gift,
+        gift: impl Fn(usize) -> Gift,
         doing: &'static str,
         deadline: Instant,
     ) -> Result<Vec<Gift>, Error> {
         self.liveness.check()?;
         let round = self.round;
         self.round += 1;
-        for member in &self.hub.members {
-            member.mailbox.deposit(round, self.rank, gift.clone());
+        for (rank, member) in self.hub.members.iter().enumerate() {
+            member.mailbox.deposit(round, self.rank, gift(rank));
         }
         self.hub.members[self.rank].mailbox.collect(round, doing, deadline, &self.liveness)
     }
@@ -88,13 +98,17 @@ impl Bootstrap for LocalBootstrap {
         self.hub.members.len()
     }
 
+    fn nodes(&self) -> &Nodes {
+        &self.hub.nodes
+    }
+
     fn reach(&self) -> Reach {
         Reach::SameProcess
     }
 
     fn all_gather(&mut self, bytes: &[u8], deadline: Instant) -> Result<Vec<Vec<u8>>, Error> {
-        let gift = Gift::Bytes(Piece::new(bytes));
-        let gifts = self.swap(gift, "exchanging bytes", deadline)?;
+        let piece = Piece::new(bytes);
+        let gifts = self.swap(|_| Gift::Bytes(piece.clone()), "exchanging bytes", deadline)?;
         let pieces = gifts.into_iter().enumerate().map(|(rank, gift)| match gift {
             Gift::Bytes(piece) => piece.into_bytes(rank),
             Gift::Memory { .. } => Err(out_of_step(rank, "exchange", "all_gather")),
@@ -102,19 +116,31 @@ impl Bootstrap for LocalBootstrap {
         pieces.collect()
     }
 
-    fn exchange(&mut self, offer: &Offer<'_>, deadline: Instant) -> Result<Vec<Shared>, Error> {
-        let shared = Shared { host: offer.host.to_vec(), device: offer.device.to_vec() };
-        let gift = Gift::Memory { shared, has_gpu: offer.context.is_some() };
-        let gifts = self.swap(gift, "sharing regions", deadline)?;
-        let memory = |(rank, gift): (usize, Gift)| match gift {
-            Gift::Memory { shared, has_gpu } => Ok((shared, has_gpu)),
-            Gift::Bytes(_) => Err(out_of_step(rank, "all_gather", "exchange")),
+    fn exchange(
+        &mut self,
+        offer: &Offer<'_>,
+        deadline: Instant,
+    ) -> Result<Vec<Option<Shared>>, Error> {
+        let (rank, nodes) = (self.rank, self.hub.nodes.clone());
+        let shared = || Shared { host: offer.host.to_vec(), device: offer.device.to_vec() };
+        let gift = |peer| Gift::Memory {
+            regions: nodes.share(rank, peer).then(shared),
+            device_regions: offer.device.len(),
+            has_gpu: offer.context.is_some(),
         };
-        let all: Vec<_> = gifts.into_iter().enumerate().map(memory).collect::<Result<_, _>>()?;
-        cuda_ipc::check_gpus(all.iter().map(|(shared, has)| (shared.device.len(), *has)))?;
-        let all: Vec<_> = all.into_iter().map(|(shared, _)| shared).collect();
+        let gifts = self.swap(gift, "sharing regions", deadline)?;
+        let mut gpus = Vec::with_capacity(gifts.len());
+        let mut all = Vec::with_capacity(gifts.len());
+        for (rank, gift) in gifts.into_iter().enumerate() {
+            let Gift::Memory { regions, device_regions, has_gpu } = gift else {
+                return Err(out_of_step(rank, "all_gather", "exchange"));
+            };
+            gpus.push((device_regions, has_gpu));
+            all.push(regions);
+        }
+        cuda_ipc::check_gpus(gpus.into_iter())?;
         if let Some(context) = offer.context {
-            cuda_ipc::allow(context, &all)?;
+            cuda_ipc::allow(context, all.iter().flatten())?;
         }
         Ok(all)
     }

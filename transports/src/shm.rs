@@ -1,6 +1,6 @@
-//! Ranks that are processes of one machine.
+//! Ranks that are processes, of one machine or of several.
 //!
-//! Regions are memory files without a name, handed from process to process as file descriptors over
+//! Those of one machine share memory; those of others are told of, and no more. Regions are memory files without a name, handed from process to process as file descriptors over
 //! a Unix socket. Nothing of this is in /dev/shm or in any other folder, so a full or tiny /dev/shm
 //! does not matter, and a process that is killed leaves nothing behind: its sockets and its part of
 //! the memory end with it. (Threads of one process can use this transport too, and the tests do.)
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::region::BadRegion;
 use crate::rendezvous::ControlChannel;
 use crate::{
-    Bootstrap, Error, Liveness, Offer, Reach, Region, Shared, UniqueId, cuda_ipc, identity,
+    Bootstrap, Error, Liveness, Nodes, Offer, Reach, Region, Seat, Shared, UniqueId, cuda_ipc,
 };
 
 mod exchange;
@@ -33,10 +33,18 @@ pub fn connect(
     world: usize,
     deadline: Instant,
 ) -> Result<ShmBootstrap, Error> {
-    Ok(ShmBootstrap { channel: ControlChannel::connect(id, rank, world, deadline)? })
+    connect_as(id, Seat::here(rank, world), deadline)
 }
 
-/// One rank's place among the processes of this machine.
+/// As [`connect`], for a rank that says where it runs.
+///
+/// # Errors
+/// As [`ControlChannel::connect`].
+pub fn connect_as(id: &UniqueId, seat: Seat, deadline: Instant) -> Result<ShmBootstrap, Error> {
+    Ok(ShmBootstrap { channel: ControlChannel::connect(id, seat, deadline)? })
+}
+
+/// One rank's place among the processes.
 #[derive(Debug)]
 pub struct ShmBootstrap {
     channel: ControlChannel,
@@ -45,7 +53,6 @@ pub struct ShmBootstrap {
 /// What a rank tells all others before regions change hands.
 #[derive(Serialize, Deserialize)]
 struct Invitation {
-    node: [u8; 16],
     /// The socket where it takes regions.
     name: Name,
     /// How long its regions are; `None` for one that it did not create.
@@ -73,7 +80,7 @@ impl ShmBootstrap {
         let len_bytes = |region: &Arc<Region>| region.file().map(|_| region.len_bytes() as u64);
         let lens_bytes = offer.host.iter().map(len_bytes).collect();
         let gpu = cuda_ipc::Announcement::new(offer)?;
-        let mine = Invitation { node: identity::node(), name, lens_bytes, gpu };
+        let mine = Invitation { name, lens_bytes, gpu };
         let Ok(mine) = postcard::to_stdvec(&mine) else { unreachable!("a vector can grow") };
         let all = self.channel.all_gather(&mine, deadline)?;
         let read = |(rank, bytes): (usize, Vec<u8>)| {
@@ -88,9 +95,6 @@ impl ShmBootstrap {
     /// Every rank looks at all invitations, so that all come to the same result.
     fn check(&self, invitations: &[Invitation]) -> Result<(), Error> {
         for (rank, invitation) in invitations.iter().enumerate() {
-            if invitation.node != invitations[0].node {
-                return Err(Error::NotOneNode { rank });
-            }
             let (count, limit) = (invitation.descriptors(), Self::REGIONS_LIMIT);
             if count > limit {
                 return Err(Error::TooManyRegions { rank, count, limit });
@@ -140,6 +144,10 @@ impl Bootstrap for ShmBootstrap {
         self.channel.world()
     }
 
+    fn nodes(&self) -> &Nodes {
+        self.channel.nodes()
+    }
+
     fn reach(&self) -> Reach {
         Reach::SharedMemory
     }
@@ -148,25 +156,30 @@ impl Bootstrap for ShmBootstrap {
         self.channel.all_gather(bytes, deadline)
     }
 
-    fn exchange(&mut self, offer: &Offer<'_>, deadline: Instant) -> Result<Vec<Shared>, Error> {
+    fn exchange(
+        &mut self,
+        offer: &Offer<'_>,
+        deadline: Instant,
+    ) -> Result<Vec<Option<Shared>>, Error> {
         let exported = cuda_ipc::export(offer)?;
         let (listener, name) = exchange::listen()?;
         let invitations = self.invite(name, offer, deadline)?;
         self.check(&invitations)?;
-        let names = invitations.iter().map(|invitation| invitation.name).collect();
+        let beside = self.nodes().beside(self.rank());
+        let names = beside.map(|rank| (rank, invitations[rank].name)).collect();
         let host = offer.host.iter().filter_map(|region| region.file());
         let files = host.chain(exported.iter().map(AsFd::as_fd)).collect();
         let exchange = Exchange::new(self.rank(), names, self.channel.secret(), files, listener);
         let received = exchange.run(deadline, &self.channel.liveness())?;
-        let mut shared = Vec::with_capacity(self.world());
-        for (rank, (files, invitation)) in received.into_iter().zip(&invitations).enumerate() {
-            shared.push(if rank == self.rank() {
+        let mut all: Vec<Option<Shared>> = (0..self.world()).map(|_| None).collect();
+        for (rank, files) in received {
+            all[rank] = Some(if rank == self.rank() {
                 Shared { host: offer.host.to_vec(), device: offer.device.to_vec() }
             } else {
-                ShmBootstrap::map(rank, files, invitation, offer)?
+                ShmBootstrap::map(rank, files, &invitations[rank], offer)?
             });
         }
-        Ok(shared)
+        Ok(all)
     }
 
     fn liveness(&self) -> Arc<Liveness> {

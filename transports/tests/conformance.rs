@@ -1,5 +1,5 @@
-//! What every transport promises, tested on each of them: local threads, shm between threads, and
-//! shm between processes. A new transport is one more line in `conformance!`. What is promised of memory of GPUs is tested
+//! What every transport promises, tested on each of them: local threads, shm between threads, both
+//! also with ranks on two nodes, and shm between processes. A new transport is one more line in `conformance!`. What is promised of memory of GPUs is tested
 //! against the stand-in driver, which only a process started for it can load.
 
 #![allow(clippy::unwrap_used)]
@@ -41,6 +41,20 @@ macro_rules! conformance {
             $(#[test] fn $case() {
                 for world in super::worlds(stringify!($case)) {
                     super::common::in_shm_threads(world, super::$case);
+                }
+            })*
+        }
+        mod local_nodes {
+            $(#[test] fn $case() {
+                for world in super::worlds(stringify!($case)) {
+                    super::common::in_local_threads_on(world, 2, super::$case);
+                }
+            })*
+        }
+        mod shm_nodes {
+            $(#[test] fn $case() {
+                for world in super::worlds(stringify!($case)) {
+                    super::common::in_shm_threads_on(world, 2, super::$case);
                 }
             })*
         }
@@ -182,22 +196,32 @@ fn regions(b: &mut dyn Bootstrap) {
         check_regions(b, &mine, &all, round);
         // What any rank writes, all see.
         let (me, world) = (b.rank(), b.world());
-        for region in all.iter().flatten() {
+        for region in all.iter().flatten().flatten() {
             write(region, 1 + me, 100 + me as u8);
         }
         barrier(b);
-        for region in all.iter().flatten() {
-            assert!((0..world).all(|rank| read(region, 1 + rank) == 100 + rank as u8));
+        let nodes = b.nodes();
+        for region in all.iter().flatten().flatten() {
+            let seen = |rank| read(region, 1 + rank) == 100 + rank as u8;
+            assert!((0..world).all(|rank| seen(rank) == nodes.share(me, rank)));
         }
         barrier(b);
     }
     finish(b);
 }
 
-fn check_regions(b: &dyn Bootstrap, mine: &[Arc<Region>], all: &[Vec<Arc<Region>>], round: u8) {
+fn check_regions(
+    b: &dyn Bootstrap,
+    mine: &[Arc<Region>],
+    all: &[Option<Vec<Arc<Region>>>],
+    round: u8,
+) {
     assert_eq!(all.len(), b.world());
-    assert!(mine.iter().zip(&all[b.rank()]).all(|(own, back)| Arc::ptr_eq(own, back)));
+    let back = all[b.rank()].as_ref().unwrap();
+    assert!(mine.iter().zip(back).all(|(own, back)| Arc::ptr_eq(own, back)));
     for (rank, regions) in all.iter().enumerate() {
+        assert_eq!(regions.is_some(), b.nodes().share(b.rank(), rank));
+        let Some(regions) = regions else { continue };
         assert_eq!(regions.len(), rank);
         for (k, region) in regions.iter().enumerate() {
             assert_eq!(region.len_bytes(), PAGE * (k + 1));
@@ -227,10 +251,18 @@ fn many_regions(b: &mut dyn Bootstrap) {
     let make = |k: usize| Arc::new(Region::create("test", PAGE + k).unwrap());
     let mut mine: Vec<_> = (0..count).map(make).collect();
     let all = b.share(&mine, deadline()).unwrap();
-    assert!((0..LIMIT).all(|k| all[0][k].len_bytes() == PAGE + k));
+    let of_rank_0 = |all: &[Option<Vec<Arc<Region>>>]| {
+        let regions = all[0].as_ref()?;
+        assert!(regions.iter().enumerate().all(|(k, region)| region.len_bytes() == PAGE + k));
+        Some(regions.len())
+    };
+    let shares = b.nodes().share(b.rank(), 0);
+    assert_eq!(of_rank_0(&all), shares.then_some(LIMIT));
     mine.extend((b.rank() == 0).then(|| make(LIMIT)));
     match (b.reach(), b.share(&mine, deadline())) {
-        (Reach::SameProcess, Ok(all)) => assert_eq!(all[0].len(), LIMIT + 1),
+        (Reach::SameProcess, Ok(all)) => {
+            assert_eq!(of_rank_0(&all), shares.then_some(LIMIT + 1));
+        }
         (Reach::SharedMemory, Err(Error::TooManyRegions { rank: 0, count, limit })) => {
             assert_eq!((count, limit), (LIMIT + 1, LIMIT));
         }
@@ -353,7 +385,8 @@ fn device_regions(b: &mut dyn Bootstrap) {
         write(&host[0], 0, b.rank() as u8);
         let offer = Offer { host: &host, device: &mine, context: Some(&context) };
         let all = b.exchange(&offer, deadline()).unwrap();
-        for (rank, shared) in all.iter().enumerate() {
+        assert_eq!(all.iter().flatten().count(), b.world());
+        for (rank, shared) in all.iter().flatten().enumerate() {
             assert_eq!(read(&shared.host[0], 0), rank as u8);
             assert_eq!(shared.device.len(), rank + 1);
             for (k, region) in shared.device.iter().enumerate() {

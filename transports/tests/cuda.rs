@@ -191,14 +191,16 @@ fn no_virtual_memory() {
 fn host_memory() {
     let context = context(0);
     let region = Arc::new(Region::create("test", 8192).unwrap());
-    let registered = RegisteredRegion::register(&context, region.clone()).unwrap();
+    let registered =
+        RegisteredRegion::register(&context, region.clone(), region.len_bytes()).unwrap();
     assert_eq!(live().registered, 1);
     let pointer = Pointer::of(&context, registered.device_ptr()).unwrap();
     assert_eq!(pointer.kind, PointerKind::Pinned);
-    let twice = RegisteredRegion::register(&context, region.clone()).unwrap_err();
+    let twice =
+        RegisteredRegion::register(&context, region.clone(), region.len_bytes()).unwrap_err();
     assert_eq!(twice.code(), Some(CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED as u32));
     drop(registered);
-    RegisteredRegion::register(&context, region).unwrap();
+    RegisteredRegion::register(&context, region.clone(), region.len_bytes()).unwrap();
     let pinned = PinnedMemory::allocate(&context, 100).unwrap();
     // SAFETY: it has 100 bytes.
     assert_eq!(unsafe { pinned.as_ptr().add(99).read() }, 0);
@@ -215,7 +217,7 @@ fn every_failure() {
         let region = DeviceRegion::create(&context, 1)?;
         let memory = DeviceMemory::allocate(&context, 1)?;
         let pinned = PinnedMemory::allocate(&context, 1)?;
-        let registered = RegisteredRegion::register(&context, host.clone())?;
+        let registered = RegisteredRegion::register(&context, host.clone(), host.len_bytes())?;
         let handle = IpcHandle::of(&context, memory.as_ptr(), 1)?;
         Ok((region, memory, pinned, registered, handle))
     };

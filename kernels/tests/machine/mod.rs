@@ -108,7 +108,6 @@ impl Rank {
             doorbells: self.doorbells,
             abort: self.abort,
             poll: self.poll,
-            poll_context: std::ptr::null_mut(),
             input,
             output,
             tokens: self.tokens,
@@ -118,13 +117,7 @@ impl Rank {
             ranks: self.world,
             spins: self.spins,
             yields: self.yields,
-            next: std::ptr::null(),
-            segments: std::ptr::null(),
-            ready: std::ptr::null(),
-            done: std::ptr::null_mut(),
-            done_bell: std::ptr::null_mut(),
-            segments_count: 0,
-            first_bucket: 0,
+            ..Launch::EMPTY
         }
     }
 }
@@ -277,11 +270,12 @@ pub(crate) fn operand(space: Space, offset_bytes: usize) -> Operand {
         reserved: 0,
         index: 0,
         message: 0,
+        signature: 0,
         offset_bytes,
     }
 }
 
-pub(crate) fn slot(space: Space, connection: u32, lane: Lane, message: u64) -> Operand {
+pub(crate) fn slot(space: Space, connection: u32, lane: Lane, message: u32) -> Operand {
     let flags = 0;
     Operand { flags, lane: lane as u8, index: connection, message, ..operand(space, 0) }
 }

@@ -12,6 +12,12 @@ pub(crate) enum Failure {
     /// The ranks could not meet.
     #[error(transparent)]
     Transport(#[from] oxccl_transports::Error),
+    /// A GPU failed, or cannot be used.
+    #[error(transparent)]
+    Cuda(#[from] oxccl_transports::CudaError),
+    /// NCCL failed, or cannot be used.
+    #[error(transparent)]
+    Nccl(#[from] oxccl_peer_nccl::NcclError),
     /// A topology is wrong.
     #[error(transparent)]
     Topology(#[from] oxccl::topology::TopologyError),

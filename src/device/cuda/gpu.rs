@@ -1,7 +1,7 @@
 //! One rank on a GPU: all that its calls need, set up together with the other ranks.
 
 use super::{Arguments, DeviceProgram, Image, Kernel, Kernels, Programs, Stream, Tables};
-use crate::device::StagingShape;
+use crate::device::{ControlShape, StagingShape};
 use crate::schedule::Program;
 use oxccl_kernels::format::{DataType, Fold};
 use oxccl_transports::cuda::{Context, DeviceRegion, Uuid, beside_captures};
@@ -78,10 +78,12 @@ impl Gpu {
             Arc::new(DeviceRegion::create(context, shape.len_bytes())?),
             Arc::new(DeviceRegion::create(context, setup.heap_bytes)?),
         ];
-        let control = Arc::new(Region::create("oxccl-control", Tables::control_bytes(&shape))?);
+        let control = ControlShape { channels: shape.channels };
+        let control = Arc::new(Region::create("oxccl-control", control.len_bytes())?);
         let host = [control.clone()];
         let offer = Offer { host: &host, device: &own, context: Some(context) };
-        let all = bootstrap.exchange(&offer, deadline)?;
+        bootstrap.nodes().require_one()?;
+        let all: Vec<_> = bootstrap.exchange(&offer, deadline)?.into_iter().flatten().collect();
         let [staging, heaps] =
             [0, 1].map(|k| all.iter().map(|shared| shared.device[k].clone()).collect::<Vec<_>>());
         let bases = heaps.iter().map(|heap| heap.as_ptr()).collect();

@@ -9,7 +9,7 @@
 //! | statuses | pinned memory | the host reads them after |
 
 use super::{DeviceProgram, Stream, copy};
-use crate::device::StagingShape;
+use crate::device::{ControlShape, StagingShape};
 use oxccl_kernels::format as f;
 use oxccl_transports::cuda::{DeviceMemory, DeviceRegion, PinnedMemory, RegisteredRegion};
 use oxccl_transports::{CudaError, Region};
@@ -40,6 +40,7 @@ pub struct Tables {
     windows: DeviceMemory,
     statuses: PinnedMemory,
     control: RegisteredRegion,
+    control_shape: ControlShape,
     shape: StagingShape,
     rank: usize,
     /// All ranks' staging, which connections lead to.
@@ -47,11 +48,6 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Length of a rank's control region.
-    pub fn control_bytes(shape: &StagingShape) -> usize {
-        shape.control_bytes() + size_of::<f::Doorbell>()
-    }
-
     /// Lays out a rank's tables over all ranks' staging regions, of [`StagingShape::len_bytes`] each and filled with zeros.
     /// `window_bases` is where each peer's shareable memory begins in this process. They are copied through the stream, which
     /// is waited for.
@@ -68,18 +64,18 @@ impl Tables {
     ) -> Result<Tables, CudaError> {
         assert_eq!(staging.len(), shape.ranks);
         assert!(staging.iter().all(|region| region.len_bytes() >= shape.len_bytes()));
-        assert!(control.len_bytes() >= Tables::control_bytes(&shape));
+        let control_shape = ControlShape { channels: shape.channels };
+        assert!(control.len_bytes() >= control_shape.len_bytes());
         let context = stream.context();
         let bases: Vec<*mut u8> = staging.iter().map(|region| region.as_ptr()).collect();
         let connections = shape.connections(rank, &bases);
-        let window = |base: &*mut u8| f::Window { base: *base, tokens: f::Tokens::default() };
-        let windows: Vec<_> =
-            (0..shape.channels).flat_map(|_| window_bases.iter().map(window)).collect();
+        let windows = shape.windows(window_bases);
         Ok(Tables {
             connections: upload(stream, &connections)?,
             windows: upload(stream, &windows)?,
             statuses: PinnedMemory::allocate(context, shape.channels * size_of::<f::Status>())?,
-            control: RegisteredRegion::register(context, control)?,
+            control: RegisteredRegion::register(context, control, control_shape.reached_bytes())?,
+            control_shape,
             shape,
             rank,
             staging,
@@ -93,12 +89,10 @@ impl Tables {
             program: program.header(),
             connections: self.connections.as_ptr().cast(),
             windows: self.windows.as_ptr().cast(),
-            progress: self.control.device_ptr().wrapping_add(self.shape.progress(0)).cast(),
+            progress: self.control.device_ptr().wrapping_add(self.control_shape.progress()).cast(),
             statuses: self.statuses.device_ptr().cast(),
-            doorbells: staging.wrapping_add(self.shape.doorbell(0)).cast(),
-            abort: self.control.device_ptr().wrapping_add(self.shape.control_bytes()).cast(),
-            poll: None,
-            poll_context: std::ptr::null_mut(),
+            doorbells: staging.cast(),
+            abort: self.control.device_ptr().wrapping_add(self.control_shape.abort_word()).cast(),
             input: arguments.input,
             output: arguments.output,
             tokens: arguments.tokens,
@@ -106,15 +100,7 @@ impl Tables {
             call: arguments.call,
             signature: arguments.signature,
             ranks: self.shape.ranks as u32,
-            spins: 0,
-            yields: 0,
-            next: std::ptr::null(),
-            segments: std::ptr::null(),
-            ready: std::ptr::null(),
-            done: std::ptr::null_mut(),
-            done_bell: std::ptr::null_mut(),
-            segments_count: 0,
-            first_bucket: 0,
+            ..f::Launch::EMPTY
         }
     }
 
@@ -133,14 +119,14 @@ impl Tables {
     /// What a channel waits for; a snapshot that may be torn, for people to read.
     pub fn progress(&self, channel: usize) -> f::Progress {
         assert!(channel < self.shape.channels);
-        let table = self.control.region().as_ptr().wrapping_add(self.shape.progress(0));
+        let table = self.control.region().as_ptr().wrapping_add(self.control_shape.progress());
         // SAFETY: within the control region; the kernel may be writing, hence volatile.
         unsafe { table.cast::<f::Progress>().add(channel).read_volatile() }
     }
 
     /// The word that stops this rank's kernels, once it is not 0.
     pub fn abort_word(&self) -> &AtomicU32 {
-        let at = self.control.region().as_ptr().wrapping_add(self.shape.control_bytes());
+        let at = self.control.region().as_ptr().wrapping_add(self.control_shape.abort_word());
         // SAFETY: in the control region, aligned to a line, written by atomic accesses alone.
         unsafe { AtomicU32::from_ptr(at.cast()) }
     }

@@ -23,12 +23,14 @@ pub fn image(capabilities: &[u32]) -> Vec<u8> {
 pub fn library_folder() -> io::Result<PathBuf> {
     let test = std::env::current_exe()?;
     let beside = test.parent().unwrap_or(&test);
-    let library = beside.join("liboxccl_cuda_stand_in.so");
-    std::fs::metadata(&library)?;
+    let library = "liboxccl_cuda_stand_in.so";
+    std::fs::metadata(beside.join(library))?;
     let folder = beside.join("cuda-stand-in");
     std::fs::create_dir_all(&folder)?;
     for name in ["libcuda.so", "libcuda.so.1"] {
-        match std::os::unix::fs::symlink(&library, folder.join(name)) {
+        // Relative, so that the build's folder may move.
+        let target = std::path::Path::new("..").join(library);
+        match std::os::unix::fs::symlink(target, folder.join(name)) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }

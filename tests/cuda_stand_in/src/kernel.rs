@@ -138,6 +138,9 @@ unsafe fn launch(
     if function.context != stream.context_handle {
         return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
     }
+    if function.is_empty {
+        return stream.push(Operation::Nothing);
+    }
     let shaped = grid[1..] == [1, 1] && grid[0] > 0 && block == [BLOCK_THREADS, 1, 1];
     if !shaped || parameters.is_null() {
         return Err(CUresult::CUDA_ERROR_INVALID_VALUE);

@@ -19,15 +19,21 @@ pub(crate) struct Module {
 pub(crate) struct Function {
     pub(crate) context: usize,
     module: usize,
+    /// It has no parameters and does nothing.
+    pub(crate) is_empty: bool,
 }
 
 pub(crate) static MODULES: Registry<Module> = Registry::new(7);
 pub(crate) static FUNCTIONS: Registry<Function> = Registry::new(8);
 
+/// The one kernel in a PTX text that is accepted.
+const EMPTY_KERNEL: &str = "oxccl_empty";
+
 /// What a fat binary begins with.
 const FATBIN_MAGIC: u32 = 0xba55_ed50;
 
-/// Whether this device can run an image. Of the stand-in's own images, the text says for which devices they are.
+/// Whether this device can run an image. Of the stand-in's own images, the text says for which devices they are; PTX of a kernel
+/// that does nothing runs on all.
 ///
 /// # Safety
 /// It is a fat binary, or a text that ends with a zero.
@@ -41,6 +47,9 @@ unsafe fn check(image: *const c_void) -> Answer {
     }
     // SAFETY: otherwise it is a text.
     let text = unsafe { CStr::from_ptr(image.cast::<c_char>()) }.to_string_lossy();
+    if text.starts_with(".version") && text.contains(EMPTY_KERNEL) {
+        return Ok(());
+    }
     let list = text.strip_prefix(control::IMAGE_START).ok_or(CUresult::CUDA_ERROR_INVALID_IMAGE)?;
     let capability = settings().capability;
     // Machine code runs on later devices of the same generation.
@@ -66,11 +75,12 @@ driver_calls! {
     fn cuModuleGetFunction(out: *mut CUfunction, module: CUmodule, name: *const c_char) {
         let context = MODULES.find(module as usize)?.context;
         let name = CStr::from_ptr(name).to_string_lossy();
-        let known = image::kernels().any(|(data_type, fold)| image::kernel_name(data_type, fold) == name);
+        let is_empty = name == EMPTY_KERNEL;
+        let known = is_empty || image::kernels().any(|(data_type, fold)| image::kernel_name(data_type, fold) == name);
         if !known {
             return Err(CUresult::CUDA_ERROR_NOT_FOUND);
         }
-        let function = Function { context, module: module as usize };
+        let function = Function { context, module: module as usize, is_empty };
         put(out, FUNCTIONS.add(Arc::new(function)) as CUfunction)
     }
 

@@ -75,12 +75,17 @@ pub struct RegisteredRegion {
 }
 
 impl RegisteredRegion {
-    /// Registers the whole region, which reserves all of its pages.
+    /// Registers the first bytes of a region, whole pages, which reserves them.
     ///
     /// # Errors
     /// The driver's.
-    pub fn register(context: &Context, region: Arc<Region>) -> Result<RegisteredRegion, CudaError> {
-        let (at, len_bytes) = (region.as_ptr().cast(), region.len_bytes());
+    pub fn register(
+        context: &Context,
+        region: Arc<Region>,
+        len_bytes: usize,
+    ) -> Result<RegisteredRegion, CudaError> {
+        assert!(len_bytes <= region.len_bytes());
+        let at = region.as_ptr().cast();
         context
             // SAFETY: the driver is loaded and the context current; the region is mapped, and kept so.
             .scope(|| unsafe { call!(cuMemHostRegister_v2(at, len_bytes, FLAGS)) })

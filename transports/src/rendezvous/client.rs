@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use crate::liveness::Peers;
 use crate::mailbox::Mailbox;
-use crate::rendezvous::joining::{Failure, Joining, is_transient};
+use crate::rendezvous::joining::{Failure, Joined, Joining, is_transient};
 use crate::rendezvous::message::{FrameReader, MESSAGE_LIMIT_BYTES, Message, Piece};
-use crate::{Cause, Error, Liveness, Secret, UniqueId};
+use crate::{Cause, Error, Liveness, Nodes, Seat, Secret, UniqueId};
 
 /// How long telling the others of an abort or a goodbye may take.
 const TELL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -28,7 +28,7 @@ const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::
 #[derive(Debug)]
 pub struct ControlChannel {
     rank: usize,
-    world: usize,
+    nodes: Nodes,
     round: u64,
     secret: Secret,
     outlet: Arc<Outlet>,
@@ -47,19 +47,15 @@ impl ControlChannel {
     /// the ranks that have not joined until then (on every rank that has, at the first one's
     /// deadline), and why this rank may not join: [`Error::WrongSecret`], [`Error::Version`],
     /// [`Error::RankTwice`], [`Error::RankOutOfRange`], [`Error::WorldMismatch`].
-    pub fn connect(
-        id: &UniqueId,
-        rank: usize,
-        world: usize,
-        deadline: Instant,
-    ) -> Result<ControlChannel, Error> {
+    pub fn connect(id: &UniqueId, seat: Seat, deadline: Instant) -> Result<ControlChannel, Error> {
+        let Seat { rank, world, .. } = seat;
         if rank >= world {
             return Err(Error::RankOutOfRange { rank, world });
         }
         let mut pause = RETRY_PAUSES.0;
         loop {
-            match Joining::attempt(id, rank, world, deadline) {
-                Ok((joining, serving_rank)) => return Self::start(joining, id, serving_rank),
+            match Joining::attempt(id, seat, deadline) {
+                Ok((joining, joined)) => return Self::start(joining, id, joined),
                 Err(Failure::Final(error)) => return Err(error),
                 Err(Failure::Again(source)) if Instant::now() + pause >= deadline => {
                     return Err(Error::Unreachable { address: id.address(), source });
@@ -73,8 +69,9 @@ impl ControlChannel {
         }
     }
 
-    fn start(joining: Joining, id: &UniqueId, serving: Option<usize>) -> Result<Self, Error> {
-        let Joining { stream, frames, rank, world, .. } = joining;
+    fn start(joining: Joining, id: &UniqueId, joined: Joined) -> Result<Self, Error> {
+        let Joining { stream, frames, seat: Seat { rank, world, .. }, .. } = joining;
+        let Joined { serving, nodes } = joined;
         let prepared = stream.set_read_timeout(None).and_then(|()| stream.try_clone());
         let source = prepared.map_err(Error::io("preparing the control channel"))?;
         let mailbox = Arc::new(Mailbox::new(world));
@@ -98,7 +95,7 @@ impl ControlChannel {
         });
         let reader = Some(thread.map_err(Error::io("starting a thread"))?);
         let secret = id.secret().clone();
-        Ok(ControlChannel { rank, world, round: 0, secret, outlet, liveness, reader, reading })
+        Ok(ControlChannel { rank, nodes, round: 0, secret, outlet, liveness, reader, reading })
     }
 
     /// This rank.
@@ -108,7 +105,12 @@ impl ControlChannel {
 
     /// How many ranks there are.
     pub fn world(&self) -> usize {
-        self.world
+        self.nodes.world()
+    }
+
+    /// Which ranks share a node.
+    pub fn nodes(&self) -> &Nodes {
+        &self.nodes
     }
 
     /// What is known of the other ranks' state.

@@ -10,7 +10,7 @@ use crate::rendezvous::auth::random_bytes;
 use crate::rendezvous::message::{
     FrameError, FrameReader, MESSAGE_LIMIT_BYTES, Message, PROTOCOL_VERSION, Refusal,
 };
-use crate::{Error, UniqueId, identity};
+use crate::{Error, Nodes, Seat, UniqueId, identity};
 
 /// How long to wait, after the deadline, for the server's word on who is missing.
 const VERDICT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -46,25 +46,29 @@ impl From<io::Error> for Failure {
 pub(super) struct Joining<'a> {
     pub(super) stream: TcpStream,
     pub(super) frames: FrameReader,
-    pub(super) rank: usize,
-    pub(super) world: usize,
+    pub(super) seat: Seat,
     id: &'a UniqueId,
 }
 
+/// What a rank learns once all have joined.
+pub(super) struct Joined {
+    /// The rank, if any, whose process serves the rendezvous.
+    pub(super) serving: Option<usize>,
+    pub(super) nodes: Nodes,
+}
+
 impl<'a> Joining<'a> {
-    /// Connects, proves the secret, joins, and waits until all ranks have. Returns the rank, if
-    /// any, whose process serves the rendezvous.
+    /// Connects, proves the secret, joins, and waits until all ranks have.
     pub(super) fn attempt(
         id: &'a UniqueId,
-        rank: usize,
-        world: usize,
+        seat: Seat,
         deadline: Instant,
-    ) -> Result<(Joining<'a>, Option<usize>), Failure> {
+    ) -> Result<(Joining<'a>, Joined), Failure> {
         let stream = connect(id, deadline)?;
-        let mut joining = Joining { stream, frames: FrameReader::default(), rank, world, id };
+        let mut joining = Joining { stream, frames: FrameReader::default(), seat, id };
         joining.prove(deadline)?;
-        let serving = joining.join(deadline)?;
-        Ok((joining, serving))
+        let joined = joining.join(deadline)?;
+        Ok((joining, joined))
     }
 
     fn prove(&mut self, deadline: Instant) -> Result<(), Failure> {
@@ -82,9 +86,9 @@ impl<'a> Joining<'a> {
         Ok(self.send(&Message::Proof { proof })?)
     }
 
-    fn join(&mut self, deadline: Instant) -> Result<Option<usize>, Failure> {
-        let process = identity::process();
-        self.send(&Message::Join { rank: self.rank, world: self.world, process })?;
+    fn join(&mut self, deadline: Instant) -> Result<Joined, Failure> {
+        let (Seat { rank, world, node }, process) = (self.seat, identity::process());
+        self.send(&Message::Join { rank, world, process, node })?;
         let answer = match self.receive(deadline) {
             // The server knows who is missing, and tells everybody.
             Err(Failure::Again(error)) if error.kind() == io::ErrorKind::TimedOut => {
@@ -94,7 +98,9 @@ impl<'a> Joining<'a> {
             answer => answer?,
         };
         match answer {
-            Message::Started { serving_rank } => Ok(serving_rank),
+            Message::Started { serving_rank, nodes } if nodes.len() == world => {
+                Ok(Joined { serving: serving_rank, nodes: Nodes::of(nodes) })
+            }
             other => Err(self.unexpected(other)),
         }
     }
@@ -105,7 +111,7 @@ impl<'a> Joining<'a> {
                 Failure::Again(io::Error::other("an earlier job with this rank is not over yet"))
             }
             Message::Refused(refusal) => {
-                Failure::Final(refusal.into_error(&self.id.address(), self.rank))
+                Failure::Final(refusal.into_error(&self.id.address(), self.seat.rank))
             }
             _ => Failure::Final(self.protocol("a message out of turn")),
         }

@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use crate::rendezvous::auth::{Nonce, Proof};
-use crate::{Cause, Error};
+use crate::{Cause, Error, NodeId};
 
 /// The version of the protocol. Ranks of different versions do not meet.
-pub const PROTOCOL_VERSION: u16 = 1;
+pub const PROTOCOL_VERSION: u16 = 2;
 
 /// The longest message after the secret is proven, without its frame's header.
 pub const MESSAGE_LIMIT_BYTES: usize = 1 << 20;
@@ -23,21 +23,49 @@ const HEADER_BYTES: usize = 8;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Message {
     // The handshake, in this order.
-    Hello { nonce: Nonce },
-    Challenge { nonce: Nonce, proof: Proof },
-    Proof { proof: Proof },
+    Hello {
+        nonce: Nonce,
+    },
+    Challenge {
+        nonce: Nonce,
+        proof: Proof,
+    },
+    Proof {
+        proof: Proof,
+    },
     // Joining.
-    Join { rank: usize, world: usize, process: [u8; 16] },
-    Started { serving_rank: Option<usize> },
+    Join {
+        rank: usize,
+        world: usize,
+        process: [u8; 16],
+        node: NodeId,
+    },
+    /// All are there; `nodes` has the number of each rank's node.
+    Started {
+        serving_rank: Option<usize>,
+        nodes: Vec<u32>,
+    },
     Refused(Refusal),
     GaveUp,
     // Exchanges.
-    Gather { round: u64, piece: Piece },
-    Gathered { round: u64, rank: usize, piece: Piece },
+    Gather {
+        round: u64,
+        piece: Piece,
+    },
+    Gathered {
+        round: u64,
+        rank: usize,
+        piece: Piece,
+    },
     // News.
     Abort(Cause),
-    Goodbye { calls: u64 },
-    Left { rank: usize, calls: u64 },
+    Goodbye {
+        calls: u64,
+    },
+    Left {
+        rank: usize,
+        calls: u64,
+    },
     Closing,
 }
 

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::Cause;
 use crate::rendezvous::auth::{Nonce, Secret};
 use crate::rendezvous::message::{
     FrameError, HANDSHAKE_LIMIT_BYTES, MESSAGE_LIMIT_BYTES, Message, Piece, Refusal,
 };
+use crate::{Cause, NodeId, Nodes};
 
 /// A connection, by a number that is never used again.
 pub(crate) type Conn = u64;
@@ -31,6 +31,8 @@ pub(crate) struct Rendezvous {
     phase: Phase,
     /// One for each rank, once the first one has told the size of the world.
     members: Vec<Member>,
+    /// Where the ranks that have joined are.
+    nodes: Vec<Option<NodeId>>,
     stages: BTreeMap<Conn, Stage>,
     actions: Vec<Action>,
 }
@@ -46,6 +48,14 @@ enum Member {
     Absent,
     Here(Conn),
     Gone,
+}
+
+/// What a rank says of itself when it joins.
+struct Joiner {
+    rank: usize,
+    world: usize,
+    process: [u8; 16],
+    node: NodeId,
 }
 
 /// How far a connection has come.
@@ -65,6 +75,7 @@ impl Rendezvous {
             serving_rank: None,
             phase: Phase::Joining,
             members: Vec::new(),
+            nodes: Vec::new(),
             stages: BTreeMap::new(),
             actions: Vec::new(),
         }
@@ -115,8 +126,8 @@ impl Rendezvous {
                     self.refuse(conn, Refusal::WrongSecret);
                 }
             }
-            (Stage::Joining, Message::Join { rank, world, process }) => {
-                self.join(conn, rank, world, process);
+            (Stage::Joining, Message::Join { rank, world, process, node }) => {
+                self.join(conn, &Joiner { rank, world, process, node });
             }
             (&Stage::Member(rank), message) => self.said(conn, rank, message),
             _ => self.refuse(conn, Refusal::Protocol("a message out of turn".to_owned())),
@@ -146,7 +157,8 @@ impl Rendezvous {
         }
     }
 
-    fn join(&mut self, conn: Conn, rank: usize, world: usize, process: [u8; 16]) {
+    fn join(&mut self, conn: Conn, joiner: &Joiner) {
+        let Joiner { rank, world, process, node } = *joiner;
         if let Phase::Failed(refusal) = &self.phase {
             return self.refuse(conn, refusal.clone());
         }
@@ -159,6 +171,7 @@ impl Rendezvous {
         }
         if self.members.is_empty() {
             self.members = vec![Member::Absent; world];
+            self.nodes = vec![None; world];
         }
         if self.members.len() != world {
             let ours = self.members.len();
@@ -175,13 +188,15 @@ impl Rendezvous {
             Member::Absent => {}
         }
         self.members[rank] = Member::Here(conn);
+        self.nodes[rank] = Some(node);
         self.stages.insert(conn, Stage::Member(rank));
         if process == self.process {
             self.serving_rank = Some(self.serving_rank.map_or(rank, |first| first.min(rank)));
         }
         if self.missing().is_empty() {
             self.phase = Phase::Running { stopped: false };
-            let started = Message::Started { serving_rank: self.serving_rank };
+            let nodes = Nodes::of(&self.nodes).numbers();
+            let started = Message::Started { serving_rank: self.serving_rank, nodes };
             self.send(self.here(), started);
         }
     }

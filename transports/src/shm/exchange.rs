@@ -1,4 +1,4 @@
-//! File descriptors change hands: every rank with every other, over abstract Unix sockets.
+//! File descriptors change hands: every rank with every other of its node, over abstract Unix sockets.
 //!
 //! Of a pair, the higher rank connects and sends, the lower one answers with its own. A packet
 //! proves its sender: an HMAC under the job's secret over both ranks and both sockets' names, which
@@ -59,7 +59,8 @@ fn address(name: &Name) -> Result<UnixAddr, Error> {
 /// One exchange, as one rank sees it.
 pub(super) struct Exchange<'a> {
     rank: usize,
-    names: Vec<Name>,
+    /// The sockets of the ranks that take part, by rank.
+    names: BTreeMap<usize, Name>,
     secret: &'a Secret,
     files: Vec<BorrowedFd<'a>>,
     listener: OwnedFd,
@@ -73,12 +74,13 @@ pub(super) struct Exchange<'a> {
 impl<'a> Exchange<'a> {
     pub(super) fn new(
         rank: usize,
-        names: Vec<Name>,
+        names: BTreeMap<usize, Name>,
         secret: &'a Secret,
         files: Vec<BorrowedFd<'a>>,
         listener: OwnedFd,
     ) -> Exchange<'a> {
-        let (to_call, received) = ((0..rank).collect(), BTreeMap::new());
+        let to_call = names.keys().copied().filter(|&peer| peer < rank).collect();
+        let received = BTreeMap::new();
         Exchange { rank, names, secret, files, listener, open: Vec::new(), to_call, received }
     }
 
@@ -87,12 +89,12 @@ impl<'a> Exchange<'a> {
         mut self,
         deadline: Instant,
         liveness: &Liveness,
-    ) -> Result<Vec<Vec<OwnedFd>>, Error> {
+    ) -> Result<BTreeMap<usize, Vec<OwnedFd>>, Error> {
         self.received.insert(self.rank, Vec::new());
         loop {
             self.call()?;
             if self.received.len() == self.names.len() {
-                return Ok(self.received.into_values().collect());
+                return Ok(self.received);
             }
             liveness.check()?;
             let left = deadline.saturating_duration_since(Instant::now());
@@ -104,14 +106,14 @@ impl<'a> Exchange<'a> {
     }
 
     fn missing(&self) -> Vec<usize> {
-        (0..self.names.len()).filter(|rank| !self.received.contains_key(rank)).collect()
+        self.names.keys().copied().filter(|rank| !self.received.contains_key(rank)).collect()
     }
 
     /// Connects to the lower ranks, as far as their queues have room.
     fn call(&mut self) -> Result<(), Error> {
         for peer in std::mem::take(&mut self.to_call) {
             let calling = new_socket()?;
-            match connect(calling.as_raw_fd(), &address(&self.names[peer])?) {
+            match connect(calling.as_raw_fd(), &address(&self.names[&peer])?) {
                 Ok(()) if same_user(&calling) => {
                     self.send(&calling, peer)?;
                     self.open.push(calling);
@@ -199,7 +201,7 @@ impl<'a> Exchange<'a> {
         let rank = rank.try_into().map(u64::from_le_bytes).unwrap_or(u64::MAX);
         let rank = usize::try_from(rank).unwrap_or(usize::MAX);
         let known = len == PACKET_BYTES
-            && rank < self.names.len()
+            && self.names.contains_key(&rank)
             && !self.received.contains_key(&rank)
             && proof.try_into().is_ok_and(|proof| {
                 self.secret.verify("regions", &self.signed(rank, self.rank), proof)
@@ -209,7 +211,7 @@ impl<'a> Exchange<'a> {
 
     /// What a packet from one rank to another proves.
     fn signed(&self, from: usize, to: usize) -> [&[u8]; 2] {
-        [&self.names[from], &self.names[to]]
+        [&self.names[&from], &self.names[&to]]
     }
 }
 

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use oxccl_transports::rendezvous::Server;
 use oxccl_transports::{
-    Bootstrap, Cause, Environment, LocalBootstrap, ShmBootstrap, UniqueId, local, shm,
+    Bootstrap, Cause, Environment, LocalBootstrap, Nodes, Seat, ShmBootstrap, UniqueId, local_on,
+    shm,
 };
 
 /// Long enough for a loaded machine; only a hang reaches it.
@@ -57,16 +58,32 @@ pub fn in_threads<B: Bootstrap + 'static>(
 }
 
 pub fn in_local_threads(world: usize, case: Case) {
+    in_local_threads_on(world, 1, case);
+}
+
+/// On so many nodes, or on fewer if there are not as many ranks.
+pub fn in_local_threads_on(world: usize, nodes: usize, case: Case) {
     let connect = |bootstrap: LocalBootstrap| move || bootstrap;
-    in_threads(local(world).into_iter().map(connect).collect(), case);
+    let nodes = Nodes::blocks(world, nodes);
+    in_threads(local_on(&nodes).into_iter().map(connect).collect(), case);
 }
 
 pub fn in_shm_threads(world: usize, case: Case) {
+    in_shm_threads_on(world, 1, case);
+}
+
+/// On so many nodes, or on fewer if there are not as many ranks.
+pub fn in_shm_threads_on(world: usize, nodes: usize, case: Case) {
     let (id, _server) = UniqueId::create().unwrap();
     let id = Arc::new(id);
     let connect = |rank: usize| {
         let id = id.clone();
-        move || shm::connect(&id, rank, world, deadline()).unwrap()
+        let seat = Seat::on_part(rank, world, nodes);
+        move || {
+            let bootstrap = shm::connect_as(&id, seat, deadline()).unwrap();
+            assert_eq!(bootstrap.nodes(), &Nodes::blocks(world, nodes));
+            bootstrap
+        }
     };
     in_threads((0..world).map(connect).collect(), case);
 }

@@ -10,6 +10,7 @@ use oxccl::schedule::SLOTS;
 use oxccl::{Config, CustomSchedule, DataType, Kind, OpKind, Order, data_type_name};
 
 use super::case::Case;
+use super::gpu::CompareOptions;
 use super::group::GroupOptions;
 use super::sizes;
 use crate::failure::Failure;
@@ -30,6 +31,9 @@ pub(crate) struct BenchOptions {
     /// What a group groups.
     #[command(flatten)]
     pub(crate) group: GroupOptions,
+    /// What it is compared with.
+    #[command(flatten)]
+    pub(crate) compare: CompareOptions,
 
     /// Smallest size; K, M and G are powers of 1,024.
     #[arg(short = 'b', long, default_value = "8")]
@@ -73,7 +77,8 @@ pub(crate) struct BenchOptions {
     /// The root, or -1 for every rank in turn.
     #[arg(short = 'r', long, default_value_t = 0, allow_negative_numbers = true)]
     pub(crate) root: i64,
-    /// CUDA graph launches. There are no CUDA graphs on the host: anything but 0 is an error.
+    /// Calls of a CUDA graph that is launched again and again, with --compare: besides calls one by one, unless it is 0. There
+    /// are no CUDA graphs on the host.
     #[arg(short = 'G', long, alias = "cudagraph", default_value_t = 0)]
     pub(crate) graph: usize,
 
@@ -200,7 +205,7 @@ impl BenchOptions {
 
     fn check_modes(&self, config: &Config) -> Result<(), Failure> {
         let usage = |text: &str| Err(Failure::Usage(text.to_owned()));
-        if self.graph > 0 {
+        if self.graph > 0 && self.compare.compare.is_none() {
             return usage("--graph: there are no CUDA graphs on the host; leave it at 0");
         }
         if self.private && config.pin.encoding == Some(Encoding::Windows) {

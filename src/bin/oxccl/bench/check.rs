@@ -32,7 +32,61 @@ enum Origin {
     Reduced { index: usize },
 }
 
+/// What a rank's output must be, worked out once for many calls with the same inputs.
+pub(super) enum Expected<T: Sample> {
+    /// It has none.
+    Nothing,
+    /// These bits.
+    Exactly(Vec<T>),
+    /// Values, and how far roundings may lead away from each.
+    Near(Vec<(f64, f64)>),
+}
+
+impl<T: Sample> Expected<T> {
+    /// How many elements of the output are wrong.
+    pub(super) fn wrong(&self, output: &[T]) -> u64 {
+        let count = match self {
+            Expected::Nothing => 0,
+            Expected::Exactly(all) => {
+                all.iter().zip(output).filter(|(expected, found)| !expected.same(**found)).count()
+            }
+            Expected::Near(all) => all
+                .iter()
+                .zip(output)
+                .filter(|(expected, found)| !is_near(**found, **expected))
+                .count(),
+        };
+        count as u64
+    }
+}
+
+fn is_near<T: Sample>(found: T, (expected, tolerance): (f64, f64)) -> bool {
+    (found.widen().approximate() - expected).abs() <= tolerance
+}
+
 impl Inputs {
+    /// What a rank's output must be.
+    pub(super) fn expected<T: Sample>(&self, rank: usize) -> Expected<T> {
+        let outputs = 0..self.shape.output;
+        if !self.case.has_output(rank) || outputs.is_empty() {
+            return Expected::Nothing;
+        }
+        let reduced = |place| match self.origin(rank, place) {
+            Origin::Reduced { index } => index,
+            Origin::Copy { .. } => unreachable!("all elements of an output are of one origin"),
+        };
+        let exact = |place| match self.origin(rank, place) {
+            Origin::Copy { rank, index } => self.value(rank, index),
+            Origin::Reduced { index } => self.reduction(index),
+        };
+        match self.origin(rank, 0) {
+            Origin::Reduced { .. } if !self.is_exact::<T>() => {
+                Expected::Near(outputs.map(|place| self.estimate::<T>(reduced(place))).collect())
+            }
+            _ => Expected::Exactly(outputs.map(exact).collect()),
+        }
+    }
+
     /// An element of a rank's input.
     pub(super) fn value<T: Sample>(&self, rank: usize, index: usize) -> T {
         let stream = self.seed.wrapping_add((rank as u64).wrapping_mul(0xd1b5_4a32_d192_ed03));
@@ -80,13 +134,16 @@ impl Inputs {
     }
 
     fn is_reduction<T: Sample>(&self, index: usize, found: T) -> bool {
-        let op = self.case.op;
-        let exact = T::ROUNDOFF == 0.0 || matches!(op, OpKind::Min | OpKind::Max);
-        if exact || self.order != Order::Any {
-            return self.reduction::<T>(index).same(found);
+        match self.is_exact::<T>() {
+            true => self.reduction::<T>(index).same(found),
+            false => is_near(found, self.estimate::<T>(index)),
         }
-        let (expected, tolerance) = self.estimate::<T>(index);
-        (found.widen().approximate() - expected).abs() <= tolerance
+    }
+
+    /// Whether a reduction has one right result, whatever is reduced first.
+    fn is_exact<T: Sample>(&self) -> bool {
+        let ordered = T::ROUNDOFF == 0.0 || matches!(self.case.op, OpKind::Min | OpKind::Max);
+        ordered || self.order != Order::Any
     }
 
     /// The reduction in the promised order (by rank, where none is), rounded once.
@@ -176,6 +233,27 @@ mod tests {
                 assert_eq!(inputs.wrong(0, &output), 2, "{op} {order}");
             }
         }
+    }
+
+    #[test]
+    fn what_is_worked_out_once_finds_the_same() {
+        for kind in [Kind::AllReduce, Kind::AllGather, Kind::AllToAll, Kind::Broadcast] {
+            for order in [Order::Any, Order::Rank] {
+                let inputs = inputs(kind, OpKind::Sum, order, 3);
+                let expected = inputs.expected::<f32>(2);
+                let mut output: Vec<f32> = (0..inputs.shape.output)
+                    .map(|place| match inputs.origin(2, place) {
+                        Origin::Copy { rank, index } => inputs.value(rank, index),
+                        Origin::Reduced { index } => inputs.reduction(index),
+                    })
+                    .collect();
+                assert_eq!(expected.wrong(&output), 0, "{kind} {order}");
+                output[7] = f32::POISON;
+                assert_eq!((expected.wrong(&output), inputs.wrong(2, &output)), (1, 1), "{kind}");
+            }
+        }
+        let rooted = inputs(Kind::Gather, OpKind::Sum, Order::Any, 3);
+        assert_eq!(rooted.expected::<f32>(0).wrong(&[f32::POISON; 60]), 0, "no root, no output");
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod buffers;
 mod case;
 mod check;
 mod compare;
+mod gpu;
 mod group;
 mod measure;
 mod output;
@@ -39,6 +40,9 @@ const RANKS: usize = 2;
 const GRACE: Duration = Duration::from_secs(10);
 
 pub(crate) fn main(options: &BenchOptions) -> Result<(), Failure> {
+    if let Some(against) = options.compare.compare {
+        return gpu::main(options, against);
+    }
     match environment()? {
         Some(environment) => as_rank(options, &environment),
         None if options.threads => as_threads(options),

@@ -30,7 +30,8 @@ fn prove(state: &mut Rendezvous, conn: Conn) {
 
 fn join(state: &mut Rendezvous, conn: Conn, rank: usize, world: usize) -> Vec<Action> {
     let process = if rank == 1 { SERVER } else { OTHER };
-    state.received(conn, Message::Join { rank, world, process });
+    let node = NodeId::of_bytes([rank as u8 / 2; 16]);
+    state.received(conn, Message::Join { rank, world, process, node });
     state.take_actions()
 }
 
@@ -39,7 +40,7 @@ fn running() -> Rendezvous {
     let mut state = rendezvous(&[10, 11, 12]);
     assert_eq!(join(&mut state, 12, 2, 3), []);
     assert_eq!(join(&mut state, 10, 0, 3), []);
-    let started = Message::Started { serving_rank: Some(1) };
+    let started = Message::Started { serving_rank: Some(1), nodes: vec![0, 0, 1] };
     assert_eq!(join(&mut state, 11, 1, 3), [Action::Send(vec![10, 11, 12], started)]);
     state
 }

@@ -15,11 +15,15 @@ fn soon() -> Instant {
     Instant::now() + Duration::from_millis(200)
 }
 
+fn by_rank(names: &[Name]) -> BTreeMap<usize, Name> {
+    names.iter().copied().enumerate().collect()
+}
+
 /// Sends a packet as rank `from` of these, with a descriptor, under the secret.
 fn pose(socket: &OwnedFd, from: usize, to: usize, names: &[Name], secret: &Secret, file: &OwnedFd) {
     let (unused, _) = listen().unwrap();
     let files = vec![file.as_fd()];
-    let exchange = Exchange::new(from, names.to_vec(), secret, files, unused);
+    let exchange = Exchange::new(from, by_rank(names), secret, files, unused);
     exchange.send(socket, to).unwrap();
 }
 
@@ -52,15 +56,16 @@ fn strangers_are_dropped_and_ranks_get_through() {
     let theirs = secret.clone();
     let their_names = names.clone();
     let other = thread::spawn(move || {
-        let exchange = Exchange::new(1, their_names, &theirs, vec![writer.as_fd()], second);
+        let exchange =
+            Exchange::new(1, by_rank(&their_names), &theirs, vec![writer.as_fd()], second);
         exchange.run(deadline(), &local(1)[0].liveness()).unwrap()
     });
-    let exchange = Exchange::new(0, names, &secret, Vec::new(), first);
+    let exchange = Exchange::new(0, by_rank(&names), &secret, Vec::new(), first);
     let got = exchange.run(deadline(), &local(1)[0].liveness()).unwrap();
-    assert_eq!(got.iter().map(Vec::len).collect::<Vec<_>>(), [0, 1]);
-    assert_eq!(other.join().unwrap().iter().map(Vec::len).sum::<usize>(), 0);
+    assert_eq!(got.values().map(Vec::len).collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(other.join().unwrap().values().map(Vec::len).sum::<usize>(), 0);
 
-    nix::unistd::write(&got[1][0], b"hello").unwrap();
+    nix::unistd::write(&got[&1][0], b"hello").unwrap();
     drop(got);
     let mut text = String::new();
     reader.read_to_string(&mut text).unwrap();
@@ -72,7 +77,7 @@ fn a_rank_that_does_not_come_is_named() {
     let secret = Secret::from_bytes([1; 32]);
     let (listener, name) = listen().unwrap();
     let names = vec![[8; 16], name, [9; 16]];
-    let exchange = Exchange::new(1, names, &secret, Vec::new(), listener);
+    let exchange = Exchange::new(1, by_rank(&names), &secret, Vec::new(), listener);
     match exchange.run(soon(), &local(1)[0].liveness()) {
         Err(Error::Timeout { missing, .. }) => assert_eq!(missing, [0, 2]),
         other => panic!("{other:?}"),
@@ -91,7 +96,7 @@ fn an_abort_ends_the_waiting() {
         thread::sleep(Duration::from_millis(100));
         bootstrap.liveness().abort(raised);
     });
-    let exchange = Exchange::new(0, vec![name, [9; 16]], &secret, Vec::new(), listener);
+    let exchange = Exchange::new(0, by_rank(&[name, [9; 16]]), &secret, Vec::new(), listener);
     match exchange.run(deadline(), &liveness) {
         Err(Error::Stopped(told)) => assert_eq!(told, cause),
         other => panic!("{other:?}"),

@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""Turns the newest results of a GPU into README.md's table.
+
+Usage: report.py             rewrites the part of README.md between its markers
+       report.py --check     fails unless that part is what the newest results give, and samples give what they should
+       report.py --add FILE  copies a results.json to benches/results/ under its GPU's name and date, then rewrites
+
+Results are benches/results/gpu-*.json, as benches/gpu/run.sh leaves them. Without any, README.md says so.
+"""
+import json
+import pathlib
+import re
+import sys
+
+import summarize
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benches/results"
+BEGIN, END = "<!-- gpu:begin -->\n", "<!-- gpu:end -->\n"
+NOTHING = "Nothing here was run on hardware yet: `benches/results/` has no file of a GPU, and so there are no numbers.\n"
+SHOWN = (8, 1 << 10, 16 << 10, 1 << 20, 16 << 20, 64 << 20, 256 << 20)
+
+
+def human_bytes(size):
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024 or unit == "MiB":
+            return f"{size:g} {unit}"
+        size /= 1024
+
+
+def machine_row(results):
+    return next((row for row in results["rows"] if row["op"] == "machine"), {})
+
+
+def number(value):
+    return format(value, ",.3g") if abs(value) < 1000 else format(value, ",.0f")
+
+
+def target_table(results):
+    text = ["| target | ranks | wanted | measured | |", "| --- | ---: | ---: | ---: | --- |"]
+    for one in results["targets"]:
+        if one["met"] is None:
+            measured, verdict = "", "not measured"
+        else:
+            measured, verdict = f'{number(one["measured"])} {one["unit"]}', "met" if one["met"] else "**missed**"
+        if one["at"] and one["met"] is not None:
+            measured += f' at {human_bytes(one["at"])}'
+        text.append(f'| {one["target"]} | {one["ranks"]} | {one["wanted"]} {one["unit"]} | {measured} | {verdict} |')
+    return "\n".join(text)
+
+
+def time_table(results, ranks):
+    rows = summarize.Rows(results["rows"])
+    text = []
+    for size in (size for size in rows.sizes("all_reduce", ranks) if size in SHOWN):
+        mode = "graph" if size <= 16 << 10 else "eager"
+        at_size = dict(mode=mode, bytes=size)
+        ours = min(rows.of("all_reduce", ranks, contestant="oxccl", **at_size), key=lambda row: row["time_us"], default=None)
+        if ours is None:
+            continue
+        cells = [human_bytes(size), mode, number(ours["floor_us"]), number(ours["time_us"]), ours["setting"], number(ours["busbw_gbps"])]
+        for family in ("default", "symmetric"):
+            best = rows.best("all_reduce", ranks, contestant="nccl", family=family, **at_size)
+            cells.append("" if best is None else number(best))
+        text.append("| " + " | ".join(cells) + " |")
+    heading = ["| size | mode | floor µs | oxccl µs | by | bus GB/s | NCCL µs | NCCL, windows µs |",
+               "| ---: | --- | ---: | ---: | --- | ---: | ---: | ---: |"]
+    return "\n".join(heading + text) if text else ""
+
+
+def section(path):
+    if path is None:
+        return NOTHING
+    results = json.loads(path.read_text())
+    gpu, where = machine_row(results), results["machine"]
+    stages = ", ".join(f'{stage["stage"]} {stage["status"]}' for stage in results["stages"])
+    text = [f'`benches/results/{path.name}`: {gpu.get("gpu", "unknown GPU")}, CUDA {gpu.get("cuda_driver", "unknown")}, '
+            f'NCCL {gpu.get("nccl") or "not there"}, {where["date"][:10]}, commit {results["bundle"]["commit"][:10]}; stages: {stages}; '
+            f'{results["wrong"]} wrong elements. All ranks share the one GPU, so these are numbers of its memory, not of links. '
+            f'A copy moves {number(gpu.get("copy_gbps", 0))} GB/s, read and written; an empty kernel takes {number(gpu.get("empty_node_us", 0))} µs '
+            f'as a node of a graph.', "", target_table(results)]
+    for ranks in summarize.RANKS:
+        table = time_table(results, ranks)
+        if table:
+            text += ["", f"AllReduce over {ranks} ranks, f32:", "", table]
+    return "\n".join(text) + "\n"
+
+
+def newest():
+    found = sorted(RESULTS.glob("gpu-*.json"), key=lambda path: json.loads(path.read_text())["machine"]["date"])
+    return found[-1] if found else None
+
+
+def rewritten(readme):
+    if readme.count(BEGIN) != 1 or readme.count(END) != 1:
+        raise SystemExit("README.md has lost its markers for the GPU's results")
+    before, rest = readme.split(BEGIN)
+    return before + BEGIN + section(newest()) + END + rest.split(END)[1]
+
+
+def add(path):
+    results = json.loads(pathlib.Path(path).read_text())
+    if results["machine"].get("quick"):
+        raise SystemExit(f"{path} is of a quick run: its numbers mean nothing")
+    name = re.sub(r"[^a-z0-9]+", "-", machine_row(results).get("gpu", "unknown").lower()).strip("-")
+    if "stand-in" in name:
+        raise SystemExit(f"{path} is of the stand-in, which is no hardware")
+    (RESULTS / f'gpu-{name}-{results["machine"]["date"][:10]}.json').write_text(pathlib.Path(path).read_text())
+
+
+def check_targets():
+    """Each target is found in rows that are made for it, and is met or missed as they say."""
+    rows = []
+    for ranks in summarize.RANKS:
+        rows.append(dict(op="machine", ranks=ranks, empty_node_us=2.0))
+        rows.append(dict(op="start", ranks=ranks, contestant="oxccl", time_ms=90.0, device_bytes=32 << 20))
+        rows.append(dict(op="abort", ranks=ranks, contestant="oxccl", time_ms=60.0))
+        for size, ours, default, symmetric in ((8, 4.0, 10.0, 9.0), (16 << 10, 5.0, 6.0, 11.0), (64 << 20, 100.0, 200.0, 104.0)):
+            for mode in ("eager", "graph"):
+                common = dict(op="all_reduce", ranks=ranks, bytes=size, mode=mode, floor_us=90.0, host_us=2.0)
+                rows += [dict(common, contestant="oxccl", family="windows", time_us=ours, blocks=128),
+                         dict(common, contestant="oxccl", family="windows", time_us=2 * ours, blocks=64),
+                         dict(common, contestant="nccl", family="default", time_us=default, blocks=None),
+                         dict(common, contestant="nccl", family="symmetric", time_us=symmetric, blocks=None)]
+    found = {(one["target"], one["ranks"]): one for one in summarize.targets(rows)}
+
+    def expect(name, measured, met):
+        one = found[name, 8]
+        assert (one["measured"], one["met"]) == (measured, met), one
+
+    expect("all_reduce of 8 B to 16 KiB in graphs, over an empty kernel", 3.0, True)
+    expect("all_reduce of 8 B to 16 KiB in graphs, over NCCL", round(5 / 6, 4), False)
+    expect("all_reduce from 64 MiB, of its bound", 0.9, True)
+    expect("all_reduce from 64 MiB with at most 64 blocks, of its bound", 0.45, False)
+    expect("all_reduce from 64 MiB, times as fast as NCCL default", 2.0, True)
+    expect("all_reduce from 64 MiB, times as fast as NCCL symmetric", 1.04, False)
+    expect("all_gather from 64 MiB, of its bound", None, None)
+    expect("host time of a call made before", 2.0, True)
+    expect("device memory of a rank's communicator", 32.0, True)
+    expect("abort of a stuck kernel", 60.0, False)
+    results = {"rows": rows, "targets": summarize.targets(rows)}
+    assert "**missed**" in target_table(results) and "not measured" in target_table(results)
+
+
+def main():
+    readme = ROOT / "README.md"
+    if sys.argv[1:2] == ["--check"]:
+        check_targets()
+        if rewritten(readme.read_text()) != readme.read_text():
+            raise SystemExit("README.md does not say what the newest results of a GPU give: run make gpu-report")
+        return
+    if sys.argv[1:2] == ["--add"]:
+        add(sys.argv[2])
+    readme.write_text(rewritten(readme.read_text()))
+
+
+if __name__ == "__main__":
+    main()

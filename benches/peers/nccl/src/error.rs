@@ -1,0 +1,44 @@
+//! What can go wrong with NCCL.
+
+use std::path::PathBuf;
+
+use super::Version;
+
+/// Why NCCL cannot be used, or what it answered.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum NcclError {
+    /// The library cannot be loaded.
+    #[error("{path} cannot be loaded as NCCL: {why}; name libnccl.so.2 by --nccl-lib")]
+    NotLoaded {
+        /// The file.
+        path: PathBuf,
+        /// What the loader says.
+        why: String,
+    },
+    /// The library has no such function.
+    #[error("the library has no {function}: it is not NCCL, or not of release 2.30 or newer")]
+    MissingFunction {
+        /// The function.
+        function: &'static str,
+    },
+    /// The library is older than what is needed.
+    #[error("NCCL is {found}, {needed} or newer is needed: several ranks on one GPU came with it")]
+    TooOld {
+        /// Its version.
+        found: Version,
+        /// The oldest that serves.
+        needed: Version,
+    },
+    /// A call failed.
+    #[error("{function} answered {name} ({code}): {detail}")]
+    Failed {
+        /// The function.
+        function: &'static str,
+        /// NCCL's number of the error.
+        code: i32,
+        /// NCCL's name for it.
+        name: String,
+        /// What `ncclGetLastError` says.
+        detail: String,
+    },
+}

@@ -1,0 +1,127 @@
+//! `oxccl bench OP --compare …`: calls among ranks that are threads of this process and share one GPU, timed beside what the
+//! hardware allows at best and, with `--compare nccl`, beside NCCL: same buffers, same streams, same loop, same checks, by turns.
+//!
+//! A number that several ranks on one GPU give is one of its memory, not of links between GPUs.
+
+mod buffers;
+mod contestant;
+mod floor;
+mod group;
+mod nccl;
+mod own;
+mod rank;
+mod report;
+mod restart;
+mod turns;
+mod watchdog;
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use oxccl::cuda::Image;
+use oxccl::{Communicator, Kind};
+use oxccl_peer_nccl::NcclLibrary;
+use oxccl_transports::cuda::{Context, Driver};
+use oxccl_transports::local;
+
+use super::args::BenchOptions;
+use super::case::Case;
+use super::{RANKS, control_config};
+use crate::failure::Failure;
+use crate::options::{self, Target};
+use group::Group;
+use rank::{Start, Work};
+use watchdog::Watchdog;
+
+/// What calls on a GPU are compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Against {
+    /// What copies and an empty kernel take.
+    Floor,
+    /// That, and NCCL.
+    Nccl,
+}
+
+/// What `oxccl bench OP --compare` compares.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CompareOptions {
+    /// Calls on a GPU that all ranks share as threads of this process, beside the floor that the hardware sets, and NCCL.
+    #[arg(long, value_enum, value_name = "WITH")]
+    pub(crate) compare: Option<Against>,
+    /// --compare nccl: libnccl.so.2, of release 2.30 or newer.
+    #[arg(long, value_name = "FILE", default_value = "libnccl.so.2")]
+    pub(crate) nccl_lib: PathBuf,
+    /// --compare nccl: thread blocks ("CTAs") of a rank that NCCL may use; each is a setting, and the best counts [default: as
+    /// many as the GPU holds for all ranks at once].
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = options::positive)]
+    pub(crate) nccl_ctas: Vec<usize>,
+    /// --compare: the GPU.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) gpu: usize,
+    /// --compare: kernels are those of this file instead of those built in, for tests.
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub(crate) image: Option<PathBuf>,
+}
+
+/// Runs the comparison.
+pub(super) fn main(options: &BenchOptions, against: Against) -> Result<(), Failure> {
+    let ranks = options.ranks.unwrap_or(RANKS);
+    let work = work(options, ranks)?;
+    let nccl = match against {
+        Against::Floor => None,
+        Against::Nccl => {
+            restart::with_environment()?;
+            Some(NcclLibrary::load(&options.compare.nccl_lib)?)
+        }
+    };
+    let driver = Driver::load()?;
+    let context = Context::primary(driver.device(options.compare.gpu)?)?;
+    let image = image(options, &context)?;
+    let config = options.config()?;
+    let watchdog = Watchdog::start(config.timeout);
+    let start = Start::new(options, work, &context, image, nccl, &watchdog)?;
+    let control = Communicator::local_with(ranks, &control_config(&config))?;
+    let results: Vec<Result<(), Failure>> = std::thread::scope(|scope| {
+        let run = |(control, bootstrap)| {
+            let start = &start;
+            scope.spawn(move || start.run(control, bootstrap))
+        };
+        let threads: Vec<_> = control.into_iter().zip(local(ranks)).map(run).collect();
+        let join = |(rank, thread): (usize, std::thread::ScopedJoinHandle<_>)| {
+            thread.join().unwrap_or(Err(Failure::Panicked(rank)))
+        };
+        threads.into_iter().enumerate().map(join).collect()
+    });
+    results.into_iter().collect()
+}
+
+/// What is compared: a group, or of all collectives those that both know.
+fn work(options: &BenchOptions, ranks: usize) -> Result<Work, Failure> {
+    if options.target == Target::Group {
+        return Ok(Work::Group(Group::of(&options.group, ranks)?));
+    }
+    let is_known = |case: &Case| !matches!(case.kind, Kind::SendRecv | Kind::Barrier);
+    let (known, unknown): (Vec<_>, Vec<_>) = options.cases(ranks)?.into_iter().partition(is_known);
+    match unknown.first() {
+        Some(case) if known.is_empty() => Err(not_compared(case.kind)),
+        _ => Ok(Work::Calls { cases: known, sizes: options.sizes()? }),
+    }
+}
+
+/// A kind that no comparison knows.
+fn not_compared(kind: Kind) -> Failure {
+    Failure::Usage(format!("--compare does not know {kind}: name another collective"))
+}
+
+/// The kernels: those that were built in, or those of a file.
+fn image(options: &BenchOptions, context: &Context) -> Result<Image, Failure> {
+    let Some(path) = &options.compare.image else {
+        return Ok(Image::embedded(context.device())?);
+    };
+    let reading = || format!("reading {}", path.display());
+    let mut bytes = std::fs::read(path).map_err(Failure::system(reading()))?;
+    // A text has to end with a zero.
+    bytes.push(0);
+    // SAFETY: whoever names the file vouches for it; it lives to the end of the process.
+    Ok(unsafe { Image::from_bytes(Box::leak(bytes.into_boxed_slice())) })
+}

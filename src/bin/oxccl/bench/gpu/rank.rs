@@ -1,0 +1,428 @@
+//! What each rank of a comparison does.
+
+use std::sync::{Barrier, Mutex};
+use std::time::{Duration, Instant};
+
+use oxccl::cuda::{Image, Stream};
+use oxccl::{Communicator, Config, DataType, Kind, ReduceOp};
+use oxccl_peer_nccl::{NcclLibrary, UniqueId};
+use oxccl_transports::LocalBootstrap;
+use oxccl_transports::cuda::Context;
+
+use super::buffers::{Buffer, Contents};
+use super::contestant::{Contestant, Form, Placed, Setting, Task};
+use super::floor::Floor;
+use super::group::Group;
+use super::nccl::{self, Nccl, Way};
+use super::own::Own;
+use super::report::{Aborted, Machine, Printer, Row, Started, rank_rows};
+use super::turns::{Course, Entrant, Mode, slowest};
+use super::watchdog::Watchdog;
+use crate::bench::args::BenchOptions;
+use crate::bench::case::{Case, Shape};
+use crate::bench::sample::Sample;
+use crate::failure::Failure;
+
+/// A setting that takes so many times as long as the best of its family in a first turn is measured no more.
+const HOPELESS: f64 = 1.5;
+
+/// What is compared.
+pub(super) enum Work {
+    /// Each collective at each size.
+    Calls { cases: Vec<Case>, sizes: Vec<usize> },
+    /// Buckets, in every form.
+    Group(Group),
+}
+
+/// What all ranks start from.
+pub(super) struct Start<'a> {
+    options: &'a BenchOptions,
+    work: Work,
+    config: Config,
+    context: &'a Context,
+    image: Image,
+    nccl: Option<NcclLibrary>,
+    ways: Vec<Way>,
+    ids: Vec<UniqueId>,
+    watchdog: &'a Watchdog,
+    meeting: Barrier,
+    floor: Mutex<Option<Floor>>,
+}
+
+impl<'a> Start<'a> {
+    /// Before there are threads.
+    pub(super) fn new(
+        options: &'a BenchOptions,
+        work: Work,
+        context: &'a Context,
+        image: Image,
+        nccl: Option<NcclLibrary>,
+        watchdog: &'a Watchdog,
+    ) -> Result<Start<'a>, Failure> {
+        let ranks = options.ranks.unwrap_or(crate::bench::RANKS);
+        let ways = nccl::ways(ranks, &options.compare.nccl_ctas);
+        let ids = match &nccl {
+            Some(library) => ways.iter().map(|_| library.unique_id()).collect::<Result<_, _>>()?,
+            None => Vec::new(),
+        };
+        let (meeting, floor) = (Barrier::new(ranks), Mutex::new(None));
+        let config = options.config()?;
+        Ok(Start {
+            options,
+            work,
+            config,
+            context,
+            image,
+            nccl,
+            ways,
+            ids,
+            watchdog,
+            meeting,
+            floor,
+        })
+    }
+
+    /// One rank's part. What fails is told at once: other ranks may wait where nobody can tell them to stop.
+    pub(super) fn run(
+        &self,
+        control: Communicator,
+        bootstrap: LocalBootstrap,
+    ) -> Result<(), Failure> {
+        let rank = control.rank();
+        let ran = self.context.scope(|| self.try_run(control, bootstrap));
+        if let Err(failure) = &ran {
+            self.watchdog.failed(&format!("rank {rank}: {failure}"));
+        }
+        ran
+    }
+
+    fn try_run(&self, control: Communicator, bootstrap: LocalBootstrap) -> Result<(), Failure> {
+        let (rank, ranks) = (control.rank(), control.world());
+        let stream = Stream::new(self.context)?;
+        let printer = Printer::of(self.options, rank);
+        let floor = self.floor(rank, &stream)?;
+        let version = self.nccl.as_ref().map(|library| library.version().to_string());
+        printer.fact(&Machine::of(self.context, version, ranks, &floor)?);
+        let largest = self.largest(ranks);
+        let allocate = || Buffer::allocate(self.context, self.nccl.as_ref(), largest);
+        let (input, output) = (allocate()?, allocate()?);
+        self.watchdog.step("oxccl starts");
+        let (own, started) = self
+            .started(&control, || Own::start(bootstrap, self.context, self.image, &self.config))?;
+        printer.fact(&Started { op: "start", contestant: "oxccl", ranks, ..started });
+        let mut racer = Rank {
+            start: self,
+            control: &control,
+            stream: &stream,
+            printer,
+            floor,
+            own,
+            nccl: None,
+            seed: 0,
+            wrong: 0,
+        };
+        if let Some(library) = &self.nccl {
+            self.watchdog.step("NCCL starts");
+            let connect = || {
+                let buffers = [&input, &output];
+                Ok(Nccl::connect(library, &self.ids, &self.ways, (rank, ranks), &buffers)?)
+            };
+            let (nccl, started) = self.started(&control, connect)?;
+            let comms = self.ways.len();
+            let device_bytes = started.device_bytes / comms;
+            let time_ms = started.time_ms / comms as f64;
+            let started = Started { contestant: "nccl", time_ms, device_bytes, ..started };
+            racer.printer.fact(&started);
+            racer.nccl = Some(nccl);
+        }
+        let raced = racer.all((input.as_ptr(), output.as_ptr()));
+        let wrong = racer.wrong;
+        if raced.is_err() {
+            // What waits in a stream for another rank would keep it from going; the process ends soon.
+            std::mem::forget(racer);
+            std::mem::forget((input, output));
+            return raced;
+        }
+        self.meeting.wait();
+        drop(racer);
+        self.meeting.wait();
+        if wrong > 0 { Err(Failure::Wrong { count: wrong }) } else { Ok(()) }
+    }
+
+    /// Measured by one rank while the others do nothing.
+    fn floor(&self, rank: usize, stream: &Stream) -> Result<Floor, Failure> {
+        self.watchdog.step("the floor is measured");
+        let mut measured = Ok(());
+        if rank == 0 {
+            match Floor::measure(self.context, stream) {
+                Ok(floor) => *lock(&self.floor) = Some(floor),
+                Err(error) => measured = Err(error),
+            }
+        }
+        self.meeting.wait();
+        measured?;
+        lock(&self.floor).ok_or_else(|| Failure::Usage("rank 0 has measured no floor".to_owned()))
+    }
+
+    /// The longest buffer that is needed.
+    fn largest(&self, ranks: usize) -> usize {
+        match &self.work {
+            Work::Group(group) => group.len_bytes(ranks),
+            Work::Calls { cases, sizes } => {
+                let lens = cases.iter().flat_map(|case| {
+                    sizes.iter().map(|bytes| case.shape(ranks, *bytes).bytes(case.data_type))
+                });
+                lens.max().unwrap_or(0)
+            }
+        }
+    }
+
+    /// Does something on all ranks, and says how long it took and what it took of the GPU's memory.
+    fn started<T>(
+        &self,
+        control: &Communicator,
+        make: impl FnOnce() -> Result<T, Failure>,
+    ) -> Result<(T, Started), Failure> {
+        let (ranks, before) = (control.world(), self.context.free_bytes()?);
+        self.meeting.wait();
+        let start = Instant::now();
+        let made = make()?;
+        let [time_ms] = slowest(control, [start.elapsed().as_secs_f64() * 1e3])?;
+        let device_bytes = before.saturating_sub(self.context.free_bytes()?) / ranks;
+        control.barrier()?;
+        Ok((made, Started { op: "start", contestant: "oxccl", ranks, time_ms, device_bytes }))
+    }
+}
+
+/// A rank at work.
+struct Rank<'a> {
+    start: &'a Start<'a>,
+    control: &'a Communicator,
+    stream: &'a Stream,
+    printer: Printer,
+    floor: Floor,
+    own: Own,
+    nccl: Option<Nccl>,
+    seed: u64,
+    wrong: u64,
+}
+
+impl Rank<'_> {
+    fn all(&mut self, buffers: (*mut u8, *mut u8)) -> Result<(), Failure> {
+        let (ranks, start) = (self.control.world(), self.start);
+        self.printer.heading();
+        match &start.work {
+            Work::Group(group) => {
+                for form in Form::ALL {
+                    let task = group.task(form, ranks, buffers);
+                    self.task::<f32>(&task, group.whole(ranks), Some(group))?;
+                }
+                self.abort(&group.task(Form::Ideal, ranks, buffers))
+            }
+            Work::Calls { cases, sizes } => {
+                let mut waiting = None;
+                for (case, bytes) in
+                    cases.iter().flat_map(|case| sizes.iter().map(move |bytes| (case, *bytes)))
+                {
+                    let (input, output) = (buffers.0.cast_const(), buffers.1);
+                    let shape = case.shape(ranks, bytes);
+                    let task = Task::single(Placed { case: *case, shape, input, output });
+                    if shape.count > 0 {
+                        self.task_of_type(&task, shape)?;
+                        waiting = Some(task).filter(|_| waits_for_all(case.kind)).or(waiting);
+                    }
+                }
+                waiting.map_or(Ok(()), |task| self.abort(&task))
+            }
+        }
+    }
+
+    fn task_of_type(&mut self, task: &Task, whole: Shape) -> Result<(), Failure> {
+        match task.case().data_type {
+            DataType::I8 => self.task::<i8>(task, whole, None),
+            DataType::U8 => self.task::<u8>(task, whole, None),
+            DataType::I32 => self.task::<i32>(task, whole, None),
+            DataType::U32 => self.task::<u32>(task, whole, None),
+            DataType::I64 => self.task::<i64>(task, whole, None),
+            DataType::U64 => self.task::<u64>(task, whole, None),
+            DataType::F16 => self.task::<oxccl::f16>(task, whole, None),
+            DataType::BF16 => self.task::<oxccl::bf16>(task, whole, None),
+            DataType::F32 => self.task::<f32>(task, whole, None),
+            DataType::F64 => self.task::<f64>(task, whole, None),
+            DataType::F8E4M3 => self.task::<oxccl::F8E4M3>(task, whole, None),
+            DataType::F8E5M2 => self.task::<oxccl::F8E5M2>(task, whole, None),
+        }
+    }
+
+    /// All contestants on one task: each setting is checked, those with a chance are timed by turns, and checked again.
+    fn task<T: Sample>(
+        &mut self,
+        task: &Task,
+        whole: Shape,
+        group: Option<&Group>,
+    ) -> Result<(), Failure> {
+        let (rank, ranks) = (self.control.rank(), self.control.world());
+        self.seed += task.checked.len() as u64;
+        let contents = Contents::<T>::place(self.stream, task, (rank, ranks), self.seed)?;
+        let mut settings = Vec::new();
+        for contestant in 0..self.contestants() {
+            let contestant = self.contestant(contestant);
+            let takes = contestant.takes(task);
+            settings.push(if takes { contestant.settings(task)? } else { Vec::new() });
+        }
+        let mut wrongs = Vec::new();
+        let mut entrants = self.chosen(task, &contents, &settings, &mut wrongs)?;
+        self.race(task, &settings, &mut entrants)?;
+        let mut rows = Vec::new();
+        for (entrant, before) in entrants.iter().zip(wrongs) {
+            let wrong = before + self.check(task, &contents, entrant)?;
+            self.wrong += wrong;
+            let setting = &settings[entrant.contestant][entrant.setting];
+            let who = (self.contestant(entrant.contestant).name(), setting);
+            let row = Row::of((task, whole, ranks), group, &self.floor, who, entrant, wrong);
+            rows.push((entrant.mode, row));
+        }
+        for mode in [Mode::Eager, Mode::Graph] {
+            let of_mode = rows.iter().filter(|(its, _)| *its == mode).map(|(_, row)| row.clone());
+            let mut of_mode: Vec<Row> = of_mode.collect();
+            rank_rows(&mut of_mode);
+            self.printer.rows(&of_mode);
+        }
+        Ok(())
+    }
+
+    /// Checks every setting, gives each a first turn, and enters those that are not hopeless, in each mode.
+    fn chosen<T: Sample>(
+        &mut self,
+        task: &Task,
+        contents: &Contents<T>,
+        settings: &[Vec<Setting>],
+        wrongs: &mut Vec<u64>,
+    ) -> Result<Vec<Entrant>, Failure> {
+        let mut entrants = Vec::new();
+        for (contestant, settings) in settings.iter().enumerate() {
+            let mut first = Vec::new();
+            for (setting, described) in settings.iter().enumerate() {
+                self.step(task, contestant, described);
+                let mut entrant = Entrant::eager(contestant, setting);
+                let wrong = self.check(task, contents, &entrant)?;
+                let (course, on) = self.course(task, contestant);
+                let time_us = entrant.calibrate(on, &course)?;
+                first.push((entrant, time_us, wrong));
+            }
+            let family = |entrant: &Entrant| settings[entrant.setting].family;
+            let best = |of: &Entrant| {
+                let alike = first.iter().filter(|(other, ..)| family(other) == family(of));
+                alike.map(|(_, time_us, _)| *time_us).fold(f64::INFINITY, f64::min)
+            };
+            let hopeful: Vec<bool> =
+                first.iter().map(|(entrant, us, _)| *us <= HOPELESS * best(entrant)).collect();
+            let hopeful = first.into_iter().zip(hopeful).filter(|(_, is)| *is).map(|(one, _)| one);
+            for (entrant, _, wrong) in hopeful {
+                let setting = entrant.setting;
+                entrants.push(entrant);
+                wrongs.push(wrong);
+                if self.start.options.graph > 0 {
+                    let calls = self.start.options.graph;
+                    let (course, on) = self.course(task, contestant);
+                    let mut entrant = Entrant::graph(contestant, setting, calls, on, &course)?;
+                    entrant.calibrate(on, &course)?;
+                    entrants.push(entrant);
+                    wrongs.push(0);
+                }
+            }
+        }
+        Ok(entrants)
+    }
+
+    fn race(
+        &mut self,
+        task: &Task,
+        settings: &[Vec<Setting>],
+        entrants: &mut [Entrant],
+    ) -> Result<(), Failure> {
+        for _ in 0..self.start.options.repeats {
+            for entrant in &mut *entrants {
+                self.step(task, entrant.contestant, &settings[entrant.contestant][entrant.setting]);
+                let (course, on) = self.course(task, entrant.contestant);
+                entrant.turn(on, &course)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Elements that are wrong, on all ranks, after a launch of an entrant.
+    fn check<T: Sample>(
+        &mut self,
+        task: &Task,
+        contents: &Contents<T>,
+        entrant: &Entrant,
+    ) -> Result<u64, Failure> {
+        if self.start.options.check == 0 {
+            return Ok(0);
+        }
+        contents.poison(self.stream, task)?;
+        // Others may write into this output.
+        self.control.barrier()?;
+        let (course, on) = self.course(task, entrant.contestant);
+        entrant.launch(on, &course)?;
+        self.stream.synchronize()?;
+        self.contestant(entrant.contestant).ended(entrant.setting)?;
+        let mut wrong = [contents.wrong(self.stream, task)?];
+        self.control.all_reduce_in_place(&mut wrong, ReduceOp::Sum)?;
+        Ok(wrong[0])
+    }
+
+    /// How long it takes to stop a kernel that waits for another rank's.
+    fn abort(&mut self, task: &Task) -> Result<(), Failure> {
+        if self.control.world() == 1 {
+            return Ok(());
+        }
+        self.start.watchdog.step("a kernel is stopped");
+        self.own.settings(task)?;
+        self.control.barrier()?;
+        if self.control.rank() == 0 {
+            let time: Duration = self.own.abort_time(0, task, self.stream)?;
+            let (ranks, time_ms) = (self.control.world(), time.as_secs_f64() * 1e3);
+            self.printer.fact(&Aborted { op: "abort", contestant: "oxccl", ranks, time_ms });
+        }
+        Ok(self.control.barrier()?)
+    }
+
+    fn contestants(&self) -> usize {
+        1 + usize::from(self.nccl.is_some())
+    }
+
+    fn contestant(&mut self, number: usize) -> &mut dyn Contestant {
+        match (number, &mut self.nccl) {
+            (1, Some(nccl)) => nccl,
+            _ => &mut self.own,
+        }
+    }
+
+    fn course<'a>(
+        &'a mut self,
+        task: &'a Task,
+        contestant: usize,
+    ) -> (Course<'a>, &'a mut dyn Contestant) {
+        let wanted = Duration::from_millis(self.start.options.repeat_ms as u64);
+        let course = Course { control: self.control, stream: self.stream, task, wanted };
+        (course, self.contestant(contestant))
+    }
+
+    fn step(&mut self, task: &Task, contestant: usize, setting: &Setting) {
+        let (bytes, kind) = (task.bytes(), task.case().kind);
+        let name = self.contestant(contestant).name();
+        let doing = format!("{name} ({}) does {kind} of {bytes} bytes", setting.name);
+        self.start.watchdog.step(doing);
+    }
+}
+
+/// Whether a rank that calls it alone has to wait.
+fn waits_for_all(kind: Kind) -> bool {
+    matches!(kind, Kind::AllReduce | Kind::ReduceScatter | Kind::AllGather | Kind::AllToAll)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|broken| broken.into_inner())
+}

@@ -1,0 +1,181 @@
+//! The timing loop on a GPU. Every contestant has its turns, one after the other, again and again, so that what the machine does
+//! meanwhile hits all alike.
+//!
+//! ```text
+//! calls one by one: barrier of the hosts; k calls into the stream; wait for the stream; elapsed / k, maximum over ranks
+//! graph:            the same, with k / m launches of a graph that holds m calls
+//! ```
+
+use std::time::{Duration, Instant};
+
+use oxccl::cuda::{CaptureMode, Graph, Stream, copy};
+use oxccl::{Communicator, Error, ReduceOp};
+use serde::Serialize;
+
+use super::contestant::{Contestant, Copies, Task};
+use crate::bench::measure::median;
+use crate::failure::Failure;
+
+/// More launches than that may not fit into the driver's queue, and then launching waits.
+const MOST_LAUNCHES: usize = 512;
+/// Calls, or graph launches, after another contestant's turn, before time is taken.
+const WARM: usize = 2;
+
+/// How calls come to the GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Mode {
+    /// One launch after the other.
+    Eager,
+    /// As nodes of a graph that is launched again and again.
+    Graph,
+}
+
+/// One contestant's way of making calls, and how long they took.
+pub(super) struct Entrant {
+    pub(super) contestant: usize,
+    pub(super) setting: usize,
+    pub(super) mode: Mode,
+    graph: Option<(Graph, usize)>,
+    launches: usize,
+    /// Microseconds a call, one number a turn.
+    times_us: Vec<f64>,
+    /// The least host time of a call, where calls are launched one by one.
+    host_us: f64,
+}
+
+/// What takes part in a turn besides the entrant.
+pub(super) struct Course<'a> {
+    pub(super) control: &'a Communicator,
+    pub(super) stream: &'a Stream,
+    pub(super) task: &'a Task,
+    /// About how long a turn takes.
+    pub(super) wanted: Duration,
+}
+
+impl Entrant {
+    /// Calls one by one.
+    pub(super) fn eager(contestant: usize, setting: usize) -> Entrant {
+        let (times_us, host_us) = (Vec::new(), f64::INFINITY);
+        let mode = Mode::Eager;
+        Entrant { contestant, setting, mode, graph: None, launches: 1, times_us, host_us }
+    }
+
+    /// So many calls as a graph, which is captured now. All ranks do so together.
+    pub(super) fn graph(
+        contestant: usize,
+        setting: usize,
+        calls: usize,
+        on: &mut dyn Contestant,
+        course: &Course,
+    ) -> Result<Entrant, Failure> {
+        let record = || (0..calls).try_for_each(|_| put(on, setting, course));
+        // Other ranks are threads of this process, and do what they like meanwhile.
+        let graph = Graph::capture(course.stream, CaptureMode::ThreadLocal, record)?;
+        let entrant = Entrant::eager(contestant, setting);
+        Ok(Entrant { mode: Mode::Graph, graph: Some((graph, calls)), ..entrant })
+    }
+
+    /// Calls of a launch.
+    pub(super) fn calls_a_launch(&self) -> usize {
+        self.graph.as_ref().map_or(1, |(_, calls)| *calls)
+    }
+
+    /// Finds out how many launches take about as long as wanted. All ranks find the same.
+    pub(super) fn calibrate(
+        &mut self,
+        on: &mut dyn Contestant,
+        course: &Course,
+    ) -> Result<f64, Failure> {
+        let enough_us = course.wanted.as_secs_f64() * 1e6 / 2.0;
+        self.launches = 1;
+        loop {
+            let call_us = self.turn(on, course)?;
+            let turn_us = call_us * (self.launches * self.calls_a_launch()) as f64;
+            if turn_us >= enough_us || 2 * self.launches > MOST_LAUNCHES {
+                self.times_us.clear();
+                return Ok(call_us);
+            }
+            self.launches *= 2;
+        }
+    }
+
+    /// Takes the time of one turn, that of the slowest rank, and keeps it.
+    pub(super) fn turn(
+        &mut self,
+        on: &mut dyn Contestant,
+        course: &Course,
+    ) -> Result<f64, Failure> {
+        (0..WARM).try_for_each(|_| self.launch(on, course))?;
+        course.stream.synchronize()?;
+        course.control.barrier()?;
+        let start = Instant::now();
+        (0..self.launches).try_for_each(|_| self.launch(on, course))?;
+        let launched = start.elapsed();
+        course.stream.synchronize()?;
+        let elapsed = start.elapsed();
+        on.ended(self.setting)?;
+        let calls = (self.launches * self.calls_a_launch()) as f64;
+        let [call_us, host_us] = slowest(
+            course.control,
+            [elapsed, launched].map(|time| time.as_secs_f64() * 1e6 / calls),
+        )?;
+        self.times_us.push(call_us);
+        self.host_us = self.host_us.min(host_us);
+        Ok(call_us)
+    }
+
+    /// Makes calls without taking time: as many as one launch has.
+    pub(super) fn launch(&self, on: &mut dyn Contestant, course: &Course) -> Result<(), Failure> {
+        match &self.graph {
+            // SAFETY: the buffers that it was captured with outlive it.
+            Some((graph, _)) => Ok(unsafe { graph.launch(course.stream) }?),
+            None => put(on, self.setting, course),
+        }
+    }
+
+    /// The median of its turns.
+    pub(super) fn median_us(&self) -> f64 {
+        median(&self.sorted())
+    }
+
+    /// The fastest of its turns.
+    pub(super) fn min_us(&self) -> f64 {
+        self.sorted()[0]
+    }
+
+    /// Host time of a call; none where the host launches graphs.
+    pub(super) fn host_us(&self) -> Option<f64> {
+        (self.mode == Mode::Eager).then_some(self.host_us)
+    }
+
+    fn sorted(&self) -> Vec<f64> {
+        let mut times = self.times_us.clone();
+        times.sort_by(f64::total_cmp);
+        times
+    }
+}
+
+/// Puts a task into the stream, with the copies that belong to it.
+fn put(on: &mut dyn Contestant, setting: usize, course: &Course) -> Result<(), Failure> {
+    let Course { task, stream, .. } = course;
+    let Some(Copies { before, behind }) = &task.copies else {
+        return on.put(setting, task, stream);
+    };
+    let all = |copies: &[(*const u8, *mut u8, usize)]| {
+        // SAFETY: parts of the rank's buffers, which outlive the measurement.
+        copies.iter().try_for_each(|(from, to, len)| unsafe { copy(stream, *to, *from, *len) })
+    };
+    all(before)?;
+    on.put(setting, task, stream)?;
+    Ok(all(behind)?)
+}
+
+/// The largest of each number over all ranks, which all of them get.
+pub(super) fn slowest<const N: usize>(
+    control: &Communicator,
+    mut numbers: [f64; N],
+) -> Result<[f64; N], Error> {
+    control.all_reduce_in_place(&mut numbers, ReduceOp::Max)?;
+    Ok(numbers)
+}

@@ -1,0 +1,84 @@
+//! Ends the process when nothing goes on any more: what waits inside another library, or in a kernel of its, cannot be told to stop.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Exit status of a comparison that hung; that of `timeout`.
+const HUNG: i32 = 124;
+
+/// How long the others may go on after one rank has failed.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Watches that steps follow each other. Stops watching when dropped.
+pub(super) struct Watchdog {
+    step: Arc<Step>,
+}
+
+struct Step {
+    started: Instant,
+    /// Milliseconds from the start to the last step; `u64::MAX` once nothing is watched any more.
+    last_ms: AtomicU64,
+    doing: Mutex<String>,
+    failed: AtomicBool,
+}
+
+impl Watchdog {
+    /// No step may take longer.
+    pub(super) fn start(patience: Duration) -> Watchdog {
+        let last_ms = AtomicU64::new(0);
+        let (started, failed) = (Instant::now(), AtomicBool::new(false));
+        let step = Arc::new(Step { started, last_ms, doing: Mutex::default(), failed });
+        let watched = step.clone();
+        std::thread::spawn(move || watched.watch(patience));
+        Watchdog { step }
+    }
+
+    /// The next step begins.
+    pub(super) fn step(&self, doing: impl Into<String>) {
+        *self.step.doing.lock().unwrap_or_else(|broken| broken.into_inner()) = doing.into();
+        self.step.last_ms.store(self.step.now_ms(), Ordering::Release);
+    }
+
+    /// A rank has failed: only the first is told, since others fail of it. The process ends soon, whatever the others wait for.
+    pub(super) fn failed(&self, why: &str) {
+        if !self.step.failed.swap(true, Ordering::AcqRel) {
+            eprintln!("oxccl: {why}");
+            self.step.last_ms.store(self.step.now_ms(), Ordering::Release);
+        }
+    }
+}
+
+impl Step {
+    fn now_ms(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+
+    fn watch(&self, patience: Duration) {
+        loop {
+            std::thread::sleep(Duration::from_millis(50));
+            let last_ms = self.last_ms.load(Ordering::Acquire);
+            if last_ms == u64::MAX {
+                return;
+            }
+            let waited = Duration::from_millis(self.now_ms().saturating_sub(last_ms));
+            if self.failed.load(Ordering::Acquire) && waited > GRACE {
+                std::process::exit(1);
+            }
+            if waited > patience {
+                let doing = self.doing.lock().unwrap_or_else(|broken| broken.into_inner());
+                eprintln!(
+                    "oxccl: nothing has happened for {:.1} s while {doing}: --timeout allows more, and fewer --nccl-ctas may help",
+                    waited.as_secs_f64()
+                );
+                std::process::exit(HUNG);
+            }
+        }
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.step.last_ms.store(u64::MAX, Ordering::Release);
+    }
+}

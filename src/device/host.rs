@@ -1,0 +1,118 @@
+//! The host as a device: the threads that run channels, and the tables that a launch points to.
+
+use super::channels::Channels;
+use super::control::Control;
+use super::staging::StagingShape;
+use oxccl_kernels::{HostExecutor, TracedStep, format as f};
+use oxccl_transports::Region;
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+/// Yields of a wait before it sleeps.
+const YIELDS: u32 = 2_000;
+
+/// One rank's part of the host.
+#[derive(Debug)]
+pub(crate) struct Host {
+    channels: Channels,
+    /// The next call's launch block; what all calls share is filled in.
+    pub(crate) launch: Box<f::Launch>,
+    // What it points to. They stay where they are.
+    _connections: Box<[f::Connection]>,
+    _windows: Box<[f::Window]>,
+    statuses: Box<[f::Status]>,
+    /// What the connections lead to.
+    _staging: Vec<Arc<Region>>,
+}
+
+/// How a wait asks whether to go on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiting {
+    /// Not 0 stops it.
+    pub(crate) abort: *const AtomicU32,
+    /// As in [`f::Launch`].
+    pub(crate) poll: unsafe extern "C" fn(*mut c_void, u32) -> u32,
+    /// Passed to `poll`.
+    pub(crate) context: *mut c_void,
+    /// Polls before it yields.
+    pub(crate) spins: u32,
+}
+
+impl Host {
+    /// Tables over every rank's staging, in rank order, each of [`StagingShape::len_bytes`]. `window_bases` is where peers' tokens
+    /// count from, in this process.
+    pub(crate) fn new(
+        shape: StagingShape,
+        rank: usize,
+        staging: Vec<Arc<Region>>,
+        window_bases: &[*mut u8],
+        control: &Control,
+        waiting: Waiting,
+    ) -> Host {
+        assert_eq!(staging.len(), shape.ranks);
+        assert!(staging.iter().all(|region| region.len_bytes() >= shape.len_bytes()));
+        let bases: Vec<*mut u8> = staging.iter().map(|region| region.as_ptr()).collect();
+        let mut connections = shape.connections(rank, &bases).into_boxed_slice();
+        let mut windows = shape.windows(window_bases).into_boxed_slice();
+        let mut statuses = vec![f::Status::default(); shape.channels].into_boxed_slice();
+        let launch = Box::new(f::Launch {
+            connections: connections.as_mut_ptr(),
+            windows: windows.as_mut_ptr(),
+            progress: control.progress_table(),
+            statuses: statuses.as_mut_ptr(),
+            doorbells: bases[rank].cast(),
+            abort: waiting.abort.cast(),
+            poll: Some(waiting.poll),
+            poll_context: waiting.context,
+            ranks: shape.ranks as u32,
+            spins: waiting.spins,
+            yields: YIELDS,
+            ..f::Launch::EMPTY
+        });
+        Host {
+            channels: Channels::new(HostExecutor::detect()),
+            launch,
+            _connections: connections,
+            _windows: windows,
+            statuses,
+            _staging: staging,
+        }
+    }
+
+    /// Keeps the steps of calls from here on, or no longer.
+    pub(crate) fn set_trace(&mut self, on: bool) {
+        self.channels.set_trace(on);
+    }
+
+    /// The steps that have been kept.
+    pub(crate) fn take_trace(&mut self) -> Vec<TracedStep> {
+        self.channels.take_trace()
+    }
+
+    /// Runs all channels of the call whose launch block is filled in.
+    ///
+    /// # Safety
+    ///
+    /// The block's program was lowered for this shape, and its buffers are valid for the call.
+    #[inline]
+    pub(crate) unsafe fn run(&mut self, channels: usize) -> f::Outcome {
+        // SAFETY: by this function's contract; the tables are this object's own.
+        unsafe { self.channels.run(&self.launch, channels) }
+    }
+
+    /// Runs all channels of a chain of launch blocks, made from [`launch`](Self::launch).
+    ///
+    /// # Safety
+    ///
+    /// As for [`run`](Self::run), for each block.
+    pub(crate) unsafe fn run_chain(&mut self, first: &f::Launch, channels: usize) -> f::Outcome {
+        // SAFETY: by this function's contract.
+        unsafe { self.channels.run(first, channels) }
+    }
+
+    /// How the first channel that did not end well ended.
+    pub(crate) fn failed_status(&self) -> Option<&f::Status> {
+        self.statuses.iter().find(|status| status.outcome != f::Outcome::Done as u32)
+    }
+}

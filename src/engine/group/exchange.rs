@@ -1,0 +1,130 @@
+//! A group's messages as launch blocks: one a phase, and one that awaits receipts.
+
+use super::messages::{self, Message, Phase, Stretch, Tiles};
+use super::prepared::{Block, Source};
+use super::{Engine, Mix, Tables};
+use crate::algorithms::{Pattern, exchange, receipts};
+use crate::collective::{Kind, Order};
+use crate::error::Error;
+use crate::schedule::{Extent, Layout, Lowering, Program, RankLayout, SLOTS, lower_signed};
+use crate::verify::{Verified, Violation, verify_exchange};
+use oxccl_kernels::format as f;
+
+/// The signature of an exchange; what its ranks must agree on is in each pair's own.
+const EXCHANGE: u32 = 0x6578_6368;
+
+impl Engine {
+    /// Appends the blocks of all messages.
+    pub(super) fn exchange_blocks(
+        &self,
+        messages: &[Message],
+        tables: &mut Tables,
+    ) -> Result<(), Error> {
+        if messages.is_empty() {
+            return Ok(());
+        }
+        let slot_bytes = self.config.slot_bytes;
+        let tiles = Tiles { slot_bytes, ll_bytes: self.config.ll_slot_bytes.min(slot_bytes) };
+        let stretches = messages::stretches(messages, tiles);
+        let hasher = || Box::new(Mix::default()) as Box<dyn std::hash::Hasher>;
+        let signatures = messages::signatures(&stretches, messages, self.world, hasher);
+        let first = tables.sources.len();
+        self.push_messages(messages, &stretches, tables);
+        let count = tables.sources.len() - first;
+        let block = |program| {
+            let mut launch = self.blank_launch();
+            launch.signature = EXCHANGE;
+            Block { program, launch, first, count, is_virtual: true }
+        };
+        let proven = |found: Result<Verified, Violation>| {
+            found.map_err(|violation| Error::NoAlgorithm {
+                kind: Kind::SendRecv,
+                order: Order::Any,
+                detail: violation.to_string(),
+            })
+        };
+        for phase in messages::phases(&stretches, tiles) {
+            let pattern = self.pattern(&stretches, &phase.active);
+            let wanted = |sender, receiver| pattern.lane(sender, receiver).is_some();
+            let verified = proven(verify_exchange(exchange(&pattern, SLOTS), wanted))?;
+            let layout = self.layout(&stretches, &phase, slot_bytes);
+            let program = self.exchange_program(&verified, layout, &signatures)?;
+            debug_assert_eq!(program.rounds(), phase.rounds as u64);
+            tables.blocks.push(block(program));
+        }
+        let all: Vec<usize> = (0..stretches.len()).collect();
+        let sent = receipts(&self.pattern(&stretches, &all), SLOTS);
+        let verified = proven(verify_exchange(sent, |_, _| false))?;
+        let nothing = Phase { first_round: 0, rounds: 0, active: Vec::new() };
+        let layout = self.layout(&stretches, &nothing, slot_bytes);
+        tables.blocks.push(block(self.exchange_program(&verified, layout, &signatures)?));
+        Ok(())
+    }
+
+    fn push_messages(&self, messages: &[Message], stretches: &[Stretch], tables: &mut Tables) {
+        for stretch in stretches {
+            let mut start = stretch.start;
+            for message in stretch.messages.iter().map(|at| &messages[*at]) {
+                let (sends, receives) =
+                    (message.sender == self.rank, message.receiver == self.rank);
+                let source = Source {
+                    call: message.call,
+                    input_at: sends.then_some(message.input_at),
+                    output_at: receives.then_some(message.output_at),
+                };
+                tables.push(source, start, message.len_bytes());
+                start += message.len_bytes().next_multiple_of(f::SEGMENT_ALIGN);
+            }
+        }
+    }
+
+    fn pattern(&self, stretches: &[Stretch], active: &[usize]) -> Pattern {
+        let mut pattern = Pattern::new(self.world);
+        for stretch in active.iter().map(|at| &stretches[*at]) {
+            pattern.add(stretch.sender, stretch.receiver, stretch.lane);
+        }
+        pattern
+    }
+
+    /// Where the phase's share of each stretch is.
+    fn layout(&self, stretches: &[Stretch], phase: &Phase, slot_bytes: usize) -> Layout {
+        let mut layout = RankLayout {
+            input: vec![Extent::default(); self.world],
+            output: vec![Extent::default(); self.world],
+        };
+        for stretch in phase.active.iter().map(|at| &stretches[*at]) {
+            let from = (phase.first_round * slot_bytes).min(stretch.len_bytes);
+            let count = (stretch.len_bytes - from).min(phase.rounds * slot_bytes);
+            let extent = Extent { offset: stretch.start + from, count };
+            if stretch.sender == self.rank {
+                layout.input[stretch.receiver] = extent;
+            }
+            if stretch.receiver == self.rank {
+                layout.output[stretch.sender] = extent;
+            }
+        }
+        Layout::of_rank(layout)
+    }
+
+    fn exchange_program(
+        &self,
+        verified: &Verified,
+        layout: Layout,
+        signatures: &[u32],
+    ) -> Result<Program, Error> {
+        let lowering = Lowering {
+            data_type: f::DataType::U8,
+            fold: f::Fold::Sum,
+            scale: f::Scale::None,
+            channels: 1,
+            first_connections: self.config.max_channels,
+            tile_bytes: self.config.slot_bytes,
+            stream: false,
+            virtual_bytes: None,
+        };
+        lower_signed(verified, self.rank, &layout, &lowering, signatures).map_err(|small| {
+            let (kind, order) = (Kind::SendRecv, Order::Any);
+            Error::NoAlgorithm { kind, order, detail: small.to_string() }
+        })
+    }
+}

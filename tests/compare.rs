@@ -1,0 +1,200 @@
+//! `oxccl bench --compare`: its loop, its checks, its turns and its errors, on the stand-in driver and beside the stand-in of NCCL.
+#![allow(clippy::unwrap_used)]
+
+mod command_line;
+
+use command_line::{Said, command, finish, start};
+use oxccl_cuda_stand_in::control::{image, library_folder};
+use serde_json::Value;
+use std::path::PathBuf;
+
+/// NCCL's stand-in, which the build leaves beside this test.
+fn nccl() -> String {
+    let beside = std::env::current_exe().unwrap();
+    let library = beside.parent().unwrap().join(oxccl_nccl_stand_in::FILE);
+    assert!(library.is_file(), "{} was not built", library.display());
+    library.to_str().unwrap().to_owned()
+}
+
+/// The stand-in driver's image, as a file.
+fn image_file() -> PathBuf {
+    let path = std::env::temp_dir().join(format!("oxccl-image-{}", std::process::id()));
+    let text = image(&[80, 90, 100, 120]);
+    // A rename, since tests run at the same time.
+    let own = path.with_extension(format!("{:?}", std::thread::current().id()));
+    std::fs::write(&own, &text[..text.len() - 1]).unwrap();
+    std::fs::rename(&own, &path).unwrap();
+    path
+}
+
+fn bench(arguments: &[&str], settings: &[(&str, &str)]) -> Said {
+    let image = image_file();
+    let mut command = command(&["bench"]);
+    command.args(arguments).args([
+        "--repeats",
+        "2",
+        "--repeat-ms",
+        "1",
+        "--json",
+        "--timeout",
+        "60",
+    ]);
+    command.arg("--image").arg(&image).env("LD_LIBRARY_PATH", library_folder().unwrap());
+    // Copies are as large as an eighth of it.
+    command.env("OXCCL_STAND_IN_MEMORY", (384 << 20).to_string());
+    command.envs(settings.iter().copied());
+    finish(start(&mut command))
+}
+
+fn rows(said: &Said) -> Vec<Value> {
+    said.out.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
+}
+
+fn of<'a>(rows: &'a [Value], op: &str) -> Vec<&'a Value> {
+    rows.iter().filter(|row| row["op"] == op).collect()
+}
+
+#[test]
+fn every_size_is_compared_in_every_mode() {
+    let arguments = ["all_reduce", "--compare", "nccl", "--nccl-lib", &nccl(), "-g", "2"];
+    let sizes = ["-b", "8", "-e", "8K", "-f", "1024", "-G", "3"];
+    let rows = rows(&bench(&[&arguments[..], &sizes].concat(), &[]).ok());
+    let machine = of(&rows, "machine")[0];
+    assert_eq!(machine["nccl"], "2.30.7");
+    assert!(
+        machine["copy_gbps"].as_f64() > Some(0.0) && machine["empty_node_us"].as_f64() > Some(0.0)
+    );
+    let started: Vec<_> = of(&rows, "start").iter().map(|row| row["contestant"].clone()).collect();
+    assert_eq!(started, ["oxccl", "nccl"]);
+    assert!(of(&rows, "abort")[0]["time_ms"].as_f64() > Some(0.0));
+    let measured = of(&rows, "all_reduce");
+    assert!(measured.iter().all(|row| row["wrong"] == 0 && row["time_us"].as_f64() > Some(0.0)));
+    for bytes in [8, 8192] {
+        for mode in ["eager", "graph"] {
+            let here = |row: &&&Value| row["bytes"] == bytes && row["mode"] == mode;
+            let here: Vec<_> = measured.iter().filter(here).collect();
+            for contestant in ["oxccl", "nccl"] {
+                let best = |row: &&&&Value| row["contestant"] == contestant && row["best"] == true;
+                assert_eq!(here.iter().filter(best).count(), 1, "{bytes} {mode} {contestant}");
+            }
+            for family in ["default", "symmetric"] {
+                assert!(here.iter().any(|row| row["family"] == family), "{bytes} {mode} {family}");
+            }
+            let ratio = here.iter().find(|row| row["contestant"] == "oxccl" && row["best"] == true);
+            assert!(ratio.unwrap()["nccl_over_this"].as_f64() > Some(0.0));
+            assert!(here.iter().all(|row| row["host_us"].is_null() == (mode == "graph")));
+        }
+    }
+}
+
+#[test]
+fn all_collectives_that_both_know() {
+    let library = nccl();
+    let arguments = ["all", "--compare", "nccl", "--nccl-lib", &library, "-g", "3"];
+    let sizes = ["-b", "1200", "-e", "1200", "--nccl-ctas", "4"];
+    let rows = rows(&bench(&[&arguments[..], &sizes].concat(), &[]).ok());
+    for op in [
+        "all_reduce",
+        "reduce_scatter",
+        "all_gather",
+        "all_to_all",
+        "broadcast",
+        "reduce",
+        "gather",
+        "scatter",
+    ] {
+        let measured = of(&rows, op);
+        for contestant in ["oxccl", "nccl"] {
+            assert!(
+                measured.iter().any(|row| row["contestant"] == contestant),
+                "{contestant} {op}"
+            );
+        }
+        assert!(measured.iter().all(|row| row["wrong"] == 0), "{measured:?}");
+    }
+}
+
+#[test]
+fn groups_are_compared_in_every_form() {
+    let library = nccl();
+    let arguments = ["group", "--compare", "nccl", "--nccl-lib", &library, "-G", "2"];
+    let buckets = ["--buckets", "3", "--bucket-size", "1K", "--nccl-ctas", "4"];
+    let rows = rows(&bench(&[&arguments[..], &buckets].concat(), &[]).ok());
+    let measured = of(&rows, "group");
+    assert!(measured.iter().all(|row| row["wrong"] == 0 && row["buckets"] == 3), "{measured:?}");
+    assert!(measured.iter().all(|row| row["bytes"] == 3072 && row["source"].is_null()));
+    let forms = |contestant: &str, mode: &str| {
+        let best = |row: &&&Value| {
+            row["contestant"] == contestant && row["mode"] == mode && row["best"] == true
+        };
+        let names = measured.iter().filter(best).map(|row| row["form"].as_str().unwrap());
+        names.collect::<Vec<_>>()
+    };
+    for mode in ["eager", "graph"] {
+        assert_eq!(forms("nccl", mode), ["fused", "one_by_one", "flatten", "ideal"]);
+        assert_eq!(forms("oxccl", mode), ["one_by_one", "flatten", "ideal"]);
+    }
+}
+
+#[test]
+fn the_floor_needs_no_other_library() {
+    let said = bench(&["all_reduce", "--compare", "floor", "-b", "4K", "-e", "4K"], &[]).ok();
+    let rows = rows(&said);
+    assert!(of(&rows, "machine")[0]["nccl"].is_null());
+    let measured = of(&rows, "all_reduce");
+    assert!(!measured.is_empty());
+    for row in measured {
+        assert!(row["contestant"] == "oxccl" && row["nccl_over_this"].is_null());
+        let floor = row["floor_us"].as_f64().unwrap();
+        let over = row["time_us"].as_f64().unwrap() / floor;
+        assert!((row["over_floor"].as_f64().unwrap() / over - 1.0).abs() < 0.01, "{row}");
+    }
+}
+
+#[test]
+fn wrong_results_of_either_are_found() {
+    let library = nccl();
+    let arguments =
+        ["all_reduce", "--compare", "nccl", "--nccl-lib", &library, "-b", "64", "-e", "64"];
+    let said = bench(&arguments, &[("OXCCL_NCCL_STAND_IN_WRONG", "1")]).failed(1);
+    assert!(said.err.contains("elements are wrong"), "{}", said.err);
+    let of_nccl = |row: &&Value| row["contestant"] == "nccl";
+    let rows = rows(&said);
+    let (nccl, own): (Vec<_>, Vec<_>) = of(&rows, "all_reduce").into_iter().partition(of_nccl);
+    assert!(nccl.iter().all(|row| row["wrong"].as_u64() > Some(0)));
+    assert!(own.iter().all(|row| row["wrong"] == 0));
+}
+
+#[test]
+fn what_cannot_be_compared_with_says_why() {
+    let library = nccl();
+    let with = |path: &str, settings: &[(&str, &str)], status: i32| {
+        let arguments =
+            ["all_reduce", "--compare", "nccl", "--nccl-lib", path, "-b", "8", "-e", "8"];
+        bench(&arguments, settings).failed(status).err
+    };
+    let missing = with("no-such-library.so", &[], 1);
+    assert!(missing.contains("no-such-library.so cannot be loaded"), "{missing}");
+    let other = with("libc.so.6", &[], 1);
+    assert!(other.contains("no ncclGetVersion"), "{other}");
+    let old = with(&library, &[("OXCCL_NCCL_STAND_IN_VERSION", "22907")], 1);
+    assert!(old.contains("NCCL is 2.29.7, 2.30.0 or newer"), "{old}");
+    let single = with(&library, &[("NCCL_MULTI_RANK_GPU_ENABLE", "0")], 1);
+    assert!(single.contains("invalid usage (5): Duplicate GPU"), "{single}");
+    for function in ["ncclMemAlloc", "ncclCommWindowRegister", "ncclAllReduce"] {
+        let failed = with(&library, &[("OXCCL_NCCL_STAND_IN_FAIL", &format!("{function}:2"))], 1);
+        let told = format!("{function} answered internal error (3): it failed on demand");
+        assert!(failed.contains(&told), "{failed}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_together_is_refused() {
+    let refused = bench(&["barrier", "--compare", "floor"], &[]).failed(2);
+    assert!(refused.err.contains("--compare does not know barrier"), "{}", refused.err);
+    let many = ["all_reduce", "--compare", "floor", "--channels", "64", "-g", "4", "-e", "8"];
+    let refused = bench(&many, &[]).failed(1);
+    assert!(refused.err.contains("64"), "{}", refused.err);
+    let none = bench(&["all_reduce", "--compare", "floor", "--gpu", "7"], &[]).failed(1);
+    assert!(none.err.contains("no GPU 7"), "{}", none.err);
+}

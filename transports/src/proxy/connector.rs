@@ -1,0 +1,262 @@
+//! Where wires come from: a listener, and a thread for each pair of ranks while its wire is made.
+//!
+//! Of two ranks the smaller one dials. It does so when a program of its own needs the other, which then needs it too, since what
+//! one sends the other receives. Nobody waits for a wire: messages stay in the outbox until there is one.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::bell::Wakeup;
+use super::fabric::{Fabric, Link};
+use super::handshake::{self, Claim};
+use super::ports::Ports;
+use super::socket::Socket;
+use super::thread;
+use super::wire::{Wire, WireError};
+use super::worker::News;
+use crate::{Error, Secret};
+
+/// How long a connection may take to say who it is. Meanwhile it holds one of the places.
+const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Connections that may be saying who they are at a time; more wait in the system's queue.
+const PLACES: usize = 64;
+
+/// A wire that has been made, or not.
+pub(super) struct Made {
+    pub(super) peer: usize,
+    pub(super) wire: Result<Box<dyn Wire>, WireError>,
+}
+
+/// What making a wire takes.
+pub(super) struct Setup {
+    pub(super) rank: usize,
+    pub(super) secret: Secret,
+    pub(super) fabric: Arc<dyn Fabric>,
+    /// This rank's end of the connections to each rank; none to ranks of this node.
+    pub(super) ports: Vec<Option<Arc<dyn Ports>>>,
+    /// Where each rank listens.
+    pub(super) addresses: Vec<SocketAddr>,
+    /// How long making one may take.
+    pub(super) timeout: Duration,
+}
+
+/// Makes wires until it is dropped.
+pub(super) struct Connector {
+    shared: Arc<Shared>,
+    accepting: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    setup: Setup,
+    made: Sender<News>,
+    /// The proxy's, woken for what is in `made`.
+    proxy: Arc<thread::Shared>,
+    /// The accepting thread's, which it is told to end by.
+    ending: Wakeup,
+    /// Accepted sockets of wires that lack some.
+    incomplete: Mutex<HashMap<u32, Vec<Option<Socket>>>>,
+    busy: Mutex<usize>,
+}
+
+/// Opens the socket on which wires are accepted.
+pub(super) fn listen(address: IpAddr) -> Result<TcpListener, Error> {
+    let listener = TcpListener::bind((address, 0));
+    let listener = listener.and_then(|l| l.set_nonblocking(true).map(|()| l));
+    listener.map_err(Error::io("listening for links"))
+}
+
+impl Connector {
+    pub(super) fn start(
+        listener: TcpListener,
+        setup: Setup,
+        made: Sender<News>,
+        proxy: Arc<thread::Shared>,
+    ) -> Result<Connector, Error> {
+        let name = format!("oxccl-links-{}", setup.rank);
+        let shared = Arc::new(Shared {
+            setup,
+            made,
+            proxy,
+            ending: Wakeup::new()?,
+            incomplete: Mutex::default(),
+            busy: Mutex::new(0),
+        });
+        let acceptor = shared.clone();
+        let thread = std::thread::Builder::new().name(name);
+        let accepting = thread.spawn(move || acceptor.accept_all(&listener));
+        let accepting = Some(accepting.map_err(Error::io("starting a thread"))?);
+        Ok(Connector { shared, accepting })
+    }
+
+    /// Begins to make a wire to a greater rank.
+    pub(super) fn dial(&self, peer: usize) {
+        let shared = self.shared.clone();
+        self.shared.in_thread(format!("oxccl-dial-{peer}"), move || {
+            let wire = shared.dialled(peer);
+            shared.report(peer, wire);
+        });
+    }
+}
+
+impl Drop for Connector {
+    fn drop(&mut self) {
+        self.shared.ending.wake();
+        if self.accepting.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread that accepts links panicked");
+        }
+    }
+}
+
+impl Shared {
+    fn dialled(&self, peer: usize) -> Result<Box<dyn Wire>, WireError> {
+        let Setup { rank, secret, fabric, addresses, timeout, .. } = &self.setup;
+        let deadline = Instant::now() + *timeout;
+        let count = fabric.sockets();
+        let mut sockets = Vec::with_capacity(count);
+        for index in 0..count {
+            let claim = Claim {
+                dialler: *rank as u32,
+                acceptor: peer as u32,
+                index: index as u16,
+                count: count as u16,
+                fabric: self.fabric_name(),
+            };
+            let left = deadline.saturating_duration_since(Instant::now());
+            let left = left.max(Duration::from_millis(1));
+            let stream = TcpStream::connect_timeout(&addresses[peer], left);
+            let stream = stream.map_err(|source| self.unreachable(peer, source))?;
+            sockets.push(handshake::dial(stream, secret, &claim, deadline)?);
+        }
+        self.open(peer, sockets, deadline)
+    }
+
+    fn unreachable(&self, peer: usize, source: io::Error) -> WireError {
+        let address = self.setup.addresses[peer];
+        WireError::Unfit(format!(
+            "connecting to it at {address} failed ({source}): if that is not its address on the network that joins the \
+             nodes, name the right one with OXCCL_INTERFACE"
+        ))
+    }
+
+    fn accept_all(self: &Arc<Shared>, listener: &TcpListener) {
+        loop {
+            let sockets = [self.ending.descriptor(), listener.as_fd()];
+            let mut fds = sockets.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+            match poll(&mut fds, PollTimeout::NONE) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(error) => return tracing::error!(%error, "no more links are accepted"),
+            }
+            if fds[0].any().unwrap_or(true) {
+                return;
+            }
+            match listener.accept() {
+                Ok((stream, from)) => self.accepted(stream, from),
+                // The connection has gone again, or there is no descriptor for it: the dialler says so.
+                Err(error) => {
+                    tracing::debug!(%error, "accepting a link");
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+        }
+    }
+
+    fn accepted(self: &Arc<Shared>, stream: TcpStream, from: SocketAddr) {
+        while *self.busy.lock().unwrap_or_else(PoisonError::into_inner) >= PLACES {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let shared = self.clone();
+        self.in_thread(format!("oxccl-accept-{}", self.setup.rank), move || {
+            let deadline = Instant::now() + GREETING_TIMEOUT;
+            let blocking = stream.set_nonblocking(false).map_err(WireError::io("accepting"));
+            let known = blocking.and_then(|()| {
+                let take = |claim: &Claim| shared.wants(claim);
+                handshake::accept(stream, &shared.setup.secret, take, deadline)
+            });
+            match known {
+                Ok((socket, claim)) => shared.collect(socket, &claim),
+                // Not a rank of this job, or one that says itself what is wrong.
+                Err(error) => tracing::debug!(%from, %error, "a connection was dropped"),
+            }
+        });
+    }
+
+    /// Whether this rank has what a dialler, which has proven the secret, wants.
+    fn wants(&self, claim: &Claim) -> bool {
+        let ports = self.setup.ports.get(claim.dialler as usize);
+        claim.acceptor as usize == self.setup.rank
+            && (claim.dialler as usize) < self.setup.rank
+            && ports.is_some_and(Option::is_some)
+            && claim.fabric == self.fabric_name()
+            && usize::from(claim.count) == self.setup.fabric.sockets()
+            && claim.index < claim.count
+    }
+
+    /// Keeps a socket, and makes the wire once all are there.
+    fn collect(&self, socket: Socket, claim: &Claim) {
+        let sockets = {
+            let mut incomplete = self.incomplete.lock().unwrap_or_else(PoisonError::into_inner);
+            let sockets = incomplete
+                .entry(claim.dialler)
+                .or_insert_with(|| (0..claim.count).map(|_| None).collect());
+            sockets[usize::from(claim.index)] = Some(socket);
+            if sockets.iter().any(Option::is_none) {
+                return;
+            }
+            incomplete.remove(&claim.dialler)
+        };
+        let peer = claim.dialler as usize;
+        let sockets = sockets.into_iter().flatten().flatten().collect();
+        let wire = self.open(peer, sockets, Instant::now() + self.setup.timeout);
+        self.report(peer, wire);
+    }
+
+    fn open(
+        &self,
+        peer: usize,
+        sockets: Vec<Socket>,
+        deadline: Instant,
+    ) -> Result<Box<dyn Wire>, WireError> {
+        let Some(ports) = self.setup.ports[peer].clone() else {
+            return Err(WireError::Unfit("it is on this node".into()));
+        };
+        self.setup.fabric.open(Link { rank: self.setup.rank, peer, sockets, ports, deadline })
+    }
+
+    fn report(&self, peer: usize, wire: Result<Box<dyn Wire>, WireError>) {
+        // Nobody wants it any more when the proxy has ended.
+        let _ = self.made.send(News::Made(Made { peer, wire }));
+        self.proxy.wakeup().wake();
+    }
+
+    fn fabric_name(&self) -> [u8; 8] {
+        let mut name = [0; 8];
+        for (to, from) in name.iter_mut().zip(self.setup.fabric.name().bytes()) {
+            *to = from;
+        }
+        name
+    }
+
+    /// Runs something in a thread of its own, which ends at its deadlines.
+    fn in_thread(self: &Arc<Shared>, name: String, work: impl FnOnce() + Send + 'static) {
+        *self.busy.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        let shared = self.clone();
+        let spawned = std::thread::Builder::new().name(name).spawn(move || {
+            work();
+            *shared.busy.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        });
+        if let Err(error) = spawned {
+            *self.busy.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+            tracing::error!(%error, "a link cannot be made for want of a thread");
+        }
+    }
+}

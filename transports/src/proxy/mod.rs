@@ -1,0 +1,42 @@
+//! Links to ranks of other nodes: a thread that carries messages out of this rank's memory and into it.
+//!
+//! To the executor, a connection to another node is as any other: it writes slots, announces them, and counts what it has
+//! consumed, all in its own rank's memory. The proxy watches those words and does at the other end what a peer that shares
+//! memory would have done itself.
+//!
+//! | part | what it is |
+//! | --- | --- |
+//! | [`Ports`] | this rank's end of the connections to one peer: outboxes, inboxes, counters. Implemented above this crate |
+//! | [`Wire`] | what carries messages and counters to one peer and back. One implementation a way of reaching others |
+//! | [`Fabric`] | what makes wires |
+//! | [`Ledger`] | what has gone and come, and the check on all that a peer says |
+//! | [`Proxy`] | the thread; [`Listening`] is where its peers find it |
+//! | [`Conditions`] | links that are slower, or less reliable, than the network |
+//! | [`Socket`] | a connection whose two ends have proven the job's secret |
+
+mod bell;
+mod conditions;
+mod connector;
+mod fabric;
+mod handshake;
+mod in_order;
+mod ledger;
+mod nic;
+mod ports;
+mod slowed;
+mod socket;
+#[doc(hidden)]
+pub mod testing;
+mod thread;
+mod wire;
+mod worker;
+
+pub use bell::Bell;
+pub use conditions::{BadConditions, Conditions};
+pub use fabric::{Fabric, Link};
+pub use ledger::Ledger;
+pub use ports::{Content, PortNumber, PortShape, Ports, PortsMemory, SLOTS_LIMIT};
+pub use slowed::Egress;
+pub use socket::{SWAP_LIMIT_BYTES, Socket};
+pub use thread::{Listening, Proxy, ProxySetup};
+pub use wire::{Counter, Wire, WireError};

@@ -1,0 +1,152 @@
+//! The adapters of a rank, and the wires that it makes over them.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use super::memory::Domain;
+use super::path::{Path, PathOffer};
+use super::port::Port;
+use super::queue_pair::Patience;
+use super::wire::RdmaWire;
+use super::{RdmaError, immediate};
+use crate::proxy::{Fabric, Link, Socket, Wire, WireError};
+
+/// A rank's adapters: a port of each **rail**, joined with the peer's on the same rail.
+#[derive(Debug)]
+pub struct RdmaFabric {
+    rails: Vec<Rail>,
+    settings: Settings,
+}
+
+/// How wires are made.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Queue pairs to a peer on each rail: more than one where a network spreads its load by them.
+    pub queue_pairs: usize,
+    /// How long a peer may take to acknowledge.
+    pub patience: Patience,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { queue_pairs: 1, patience: Patience::default() }
+    }
+}
+
+/// A port, and the domain in which its queue pairs and their memory are.
+#[derive(Debug)]
+pub(super) struct Rail {
+    pub(super) port: Port,
+    pub(super) domain: Arc<Domain>,
+}
+
+/// What the two ends tell each other, so that both know whether they go together.
+#[derive(Serialize, Deserialize)]
+struct Offer {
+    version: u16,
+    /// The length of the ports' memory, whose layout both share.
+    ports_bytes: u64,
+    paths: Vec<PathOffer>,
+}
+
+/// Of what wires send each other.
+const VERSION: u16 = 1;
+
+impl RdmaFabric {
+    /// Wires over these ports, a rail each.
+    ///
+    /// # Errors
+    /// [`RdmaError::NoDevice`] without any; [`RdmaError::Limit`] for more queue pairs to a peer than a message is cut into;
+    /// [`RdmaError::Verbs`].
+    pub fn new(ports: Vec<Port>, settings: Settings) -> Result<RdmaFabric, RdmaError> {
+        let Some(first) = ports.first() else { return Err(RdmaError::NoDevice) };
+        let paths = ports.len() * settings.queue_pairs;
+        if !(1..=immediate::PARTS_LIMIT).contains(&paths) {
+            let limit = format!(
+                "and other ports would have {paths} queue pairs to a peer, 1 to {} are possible",
+                immediate::PARTS_LIMIT
+            );
+            return Err(RdmaError::Limit { device: first.device().name().to_owned(), limit });
+        }
+        let rails = ports
+            .into_iter()
+            .map(|port| Ok(Rail { domain: Domain::new(port.device())?, port }))
+            .collect::<Result<_, _>>()?;
+        Ok(RdmaFabric { rails, settings })
+    }
+
+    /// The ports, in the order of the rails.
+    pub fn ports(&self) -> impl Iterator<Item = &Port> {
+        self.rails.iter().map(|rail| &rail.port)
+    }
+}
+
+impl Fabric for RdmaFabric {
+    fn name(&self) -> &'static str {
+        "rdma"
+    }
+
+    fn sockets(&self) -> usize {
+        1
+    }
+
+    fn open(&self, link: Link) -> Result<Box<dyn Wire>, WireError> {
+        let memory = link.ports.memory();
+        let rails = self.rails.iter();
+        // SAFETY: the ports keep their memory as long as they live, and the wire holds them; what others write in it is
+        // reached by the executor alone, by the machine's own means.
+        let paths = rails
+            .flat_map(|rail| std::iter::repeat_n(rail, self.settings.queue_pairs))
+            .map(|rail| unsafe { Path::new(rail, memory) });
+        let (mut paths, offers): (Vec<Path>, Vec<PathOffer>) =
+            paths.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+
+        let Link { peer, mut sockets, ports, deadline, .. } = link;
+        let mut socket = sockets.swap_remove(0);
+        let offer = Offer { version: VERSION, ports_bytes: memory.len_bytes as u64, paths: offers };
+        let theirs = swap(&mut socket, &offer, deadline)?;
+        for (path, offer) in paths.iter_mut().zip(theirs.paths) {
+            path.connect(offer, &format!("rank {peer}"), self.settings.patience)?;
+        }
+        // Nothing is sent before the peer can receive.
+        socket.swap(b"ready", deadline)?;
+        Ok(Box::new(RdmaWire::new(paths, ports, socket)?))
+    }
+}
+
+/// Swaps offers, and sees whether they go together.
+fn swap(socket: &mut Socket, offer: &Offer, deadline: Instant) -> Result<Offer, WireError> {
+    let bytes = postcard::to_stdvec(offer).expect("plain numbers and texts can be written");
+    let unreadable = |error| WireError::Protocol(format!("its RDMA addresses: {error}"));
+    let theirs: Offer =
+        postcard::from_bytes(&socket.swap(&bytes, deadline)?).map_err(unreadable)?;
+    let unfit = |what, ours: u64, theirs: u64| {
+        let same = "start all ranks with the same release and settings";
+        Err(WireError::Unfit(format!("{what}: {ours} here and {theirs} there; {same}")))
+    };
+    if theirs.version != offer.version {
+        return unfit("RDMA protocol", offer.version.into(), theirs.version.into());
+    }
+    if theirs.paths.len() != offer.paths.len() {
+        let (ours, theirs) = (offer.paths.len() as u64, theirs.paths.len() as u64);
+        return unfit("queue pairs (devices times queue pairs on each)", ours, theirs);
+    }
+    if theirs.ports_bytes != offer.ports_bytes {
+        return unfit("bytes of connections", offer.ports_bytes, theirs.ports_bytes);
+    }
+    Ok(theirs)
+}
+
+impl From<RdmaError> for WireError {
+    fn from(error: RdmaError) -> WireError {
+        match error {
+            RdmaError::KindDiffers { .. } | RdmaError::MtuDiffers { .. } => {
+                WireError::Unfit(error.to_string())
+            }
+            RdmaError::BadAddress { detail } => WireError::Protocol(detail),
+            error => WireError::Device(error.to_string()),
+        }
+    }
+}

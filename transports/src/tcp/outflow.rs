@@ -1,0 +1,128 @@
+//! What waits to be written to a socket.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::TcpStream;
+use std::os::fd::AsRawFd;
+
+use super::frame::{Frame, HEADER_BYTES};
+use crate::proxy::PortNumber;
+
+/// Parts that one system call takes.
+const BATCH: usize = 32;
+
+/// Frames in the order in which they are written, straight from the slots.
+pub(super) struct Outflow {
+    frames: VecDeque<Outgoing>,
+    /// Bytes of the first that are written.
+    written: usize,
+    /// What one system call is given at most; less than it could take only in tests.
+    write_limit_bytes: usize,
+}
+
+struct Outgoing {
+    header: [u8; HEADER_BYTES],
+    bytes: *const u8,
+    len_bytes: usize,
+    /// The message of which this is a part.
+    message: Option<(PortNumber, u64)>,
+}
+
+// SAFETY: the addresses are of outbox slots, which keep their content, in whatever thread, until the ledger is told
+// that they were sent.
+unsafe impl Send for Outgoing {}
+
+impl Outflow {
+    pub(super) fn new(write_limit_bytes: usize) -> Outflow {
+        Outflow { frames: VecDeque::new(), written: 0, write_limit_bytes }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    /// Appends a counter.
+    pub(super) fn tell(&mut self, frame: Frame) {
+        let header = frame.encode();
+        let bytes = std::ptr::null();
+        self.frames.push_back(Outgoing { header, bytes, len_bytes: 0, message: None });
+    }
+
+    /// Appends a part of a message.
+    ///
+    /// # Safety
+    ///
+    /// `bytes` is readable for the frame's length and keeps its content until `write` has named the message.
+    pub(super) unsafe fn send(&mut self, frame: Frame, bytes: *const u8) {
+        let Frame::Part { port, message, len_bytes, .. } = frame else { return };
+        let (header, len_bytes) = (frame.encode(), len_bytes as usize);
+        let message = Some((port, message));
+        self.frames.push_back(Outgoing { header, bytes, len_bytes, message });
+    }
+
+    /// Writes what the socket takes now; `done` is told the message of each part that is written whole. Returns whether
+    /// anything was written.
+    pub(super) fn write(
+        &mut self,
+        stream: &TcpStream,
+        mut done: impl FnMut(PortNumber, u64),
+    ) -> io::Result<bool> {
+        let mut any = false;
+        while !self.frames.is_empty() {
+            let (mut parts, wanted) = self.batch();
+            let Some(len) = send(stream, &mut parts)? else { break };
+            any = true;
+            self.advance(len, &mut done);
+            if len < wanted && len < self.write_limit_bytes {
+                break;
+            }
+        }
+        Ok(any)
+    }
+
+    fn batch(&self) -> (Vec<libc::iovec>, usize) {
+        let mut parts = Vec::with_capacity(2 * BATCH);
+        let (mut skip, mut wanted) = (self.written, 0);
+        for frame in self.frames.iter().take(BATCH) {
+            let pieces = [(frame.header.as_ptr(), HEADER_BYTES), (frame.bytes, frame.len_bytes)];
+            for (start, len) in pieces {
+                let skipped = skip.min(len);
+                skip -= skipped;
+                let len = (len - skipped).min(self.write_limit_bytes - wanted);
+                if len > 0 {
+                    let start = start.wrapping_add(skipped).cast_mut().cast();
+                    parts.push(libc::iovec { iov_base: start, iov_len: len });
+                    wanted += len;
+                }
+            }
+        }
+        (parts, wanted)
+    }
+
+    fn advance(&mut self, len: usize, done: &mut impl FnMut(PortNumber, u64)) {
+        self.written += len;
+        while let Some(frame) = self.frames.front() {
+            let whole = HEADER_BYTES + frame.len_bytes;
+            if self.written < whole {
+                return;
+            }
+            self.written -= whole;
+            if let Some((port, message)) = frame.message {
+                done(port, message);
+            }
+            self.frames.pop_front();
+        }
+    }
+}
+
+/// One write. `None`: the socket takes nothing now.
+fn send(stream: &TcpStream, parts: &mut [libc::iovec]) -> io::Result<Option<usize>> {
+    // SAFETY: all fields of a message header may be zero.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = parts.as_mut_ptr();
+    header.msg_iovlen = parts.len();
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    // SAFETY: the header's parts are readable: headers that `frames` owns, and outbox slots, by the contract of `send`.
+    let len = unsafe { libc::sendmsg(stream.as_raw_fd(), &raw const header, flags) };
+    super::not_now(len)
+}

@@ -1,0 +1,131 @@
+//! Proxies and their wires: one suite for every fabric.
+#![allow(clippy::unwrap_used)]
+
+#[path = "common/links.rs"]
+mod links;
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use oxccl_transports::proxy::testing::{MemoryPorts, until};
+use oxccl_transports::proxy::{Conditions, Fabric, Listening, ProxySetup};
+use oxccl_transports::tcp::Tcp;
+use oxccl_transports::{Bootstrap, Cause, Secret, local};
+
+use links::{LIMIT, PORTS, SLOTS, exchange, exchange_until_broken, pair, payload};
+
+fn tcp(sockets: usize) -> impl Fn(usize) -> Arc<dyn Fabric> {
+    move |_| Arc::new(Tcp::new(sockets))
+}
+
+#[test]
+fn messages_and_counters_cross_over_one_socket_and_over_several() {
+    for sockets in [1, 3] {
+        exchange(&pair(tcp(sockets), Conditions::default()), 40);
+    }
+}
+
+#[test]
+fn writes_may_be_short() {
+    let fabric = |_| -> Arc<dyn Fabric> { Arc::new(Tcp::new(2).with_short_writes(700)) };
+    exchange(&pair(fabric, Conditions::default()), 8);
+}
+
+#[test]
+fn messages_may_overtake_each_other() {
+    exchange(&pair(tcp(2), "jitter=2ms".parse().unwrap()), 40);
+}
+
+#[test]
+fn a_shaped_link_is_as_slow_as_it_is_asked_to_be() {
+    let ends = pair(tcp(1), "1Gbit,1ms".parse().unwrap());
+    let (start, messages) = (Instant::now(), 10);
+    exchange(&ends, messages);
+    let bytes: usize = (0..PORTS)
+        .flat_map(|port| (0..messages).map(move |message| payload(0, port, message).len()))
+        .sum();
+    // Both ends are of one node here, and each waits for the other's answer.
+    let least = Duration::from_secs_f64(2.0 * bytes as f64 / 1.25e8)
+        .max(2 * Duration::from_millis(1) * messages as u32);
+    assert!(start.elapsed() >= least, "{:?} for {bytes} bytes each way", start.elapsed());
+}
+
+#[test]
+fn what_was_written_last_arrives_though_its_sender_ends() {
+    let [one, other] = pair(tcp(2), Conditions::default());
+    let last = payload(0, 0, 3);
+    assert!(one.ports.write(0, 0, &last, LIMIT));
+    one.proxy.begin();
+    one.proxy.end();
+    assert!(until(LIMIT, || other.ports.raised_there() == 0));
+    // The wire is there once something has come over it.
+    assert!(other.ports.read(0, 0, LIMIT).is_some());
+    for message in 1..=u64::from(SLOTS) - 1 {
+        assert!(one.ports.write(0, message, &last, LIMIT));
+    }
+    one.liveness.close(1);
+    drop(one);
+    for message in 1..=u64::from(SLOTS) - 1 {
+        assert_eq!(other.ports.read(0, message, LIMIT), Some(last.clone()));
+    }
+    std::thread::sleep(Duration::from_millis(700));
+    assert_eq!(other.liveness.cause(), None, "it had said goodbye");
+}
+
+#[test]
+fn a_link_that_breaks_is_named_on_both_sides() {
+    let ends = pair(tcp(1), "cut=20".parse().unwrap());
+    for cause in exchange_until_broken(&ends) {
+        assert!(matches!(cause, Cause::LinkLost { rank, peer, .. } if rank + peer == 1), "{cause}");
+    }
+}
+
+#[test]
+fn a_peer_that_cannot_be_reached_is_named() {
+    let listening = Listening::open(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
+    let mut bootstraps = local(2);
+    let bootstrap = bootstraps.swap_remove(0);
+    // A port that nobody listens on: one that has been given back.
+    let free = Listening::open(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap().address();
+    let ports = MemoryPorts::new(1, SLOTS, 64).unwrap();
+    let proxy = listening.start(ProxySetup {
+        rank: 0,
+        secret: Secret::random().unwrap(),
+        fabric: Arc::new(Tcp::new(1)),
+        ports: vec![None, Some(ports)],
+        addresses: vec![free, free],
+        timeout: Duration::from_secs(10),
+        liveness: bootstrap.liveness(),
+        spins: false,
+        conditions: Conditions::default(),
+        egress: None,
+    });
+    proxy.as_ref().unwrap().want(1, vec![0]);
+    let liveness = bootstrap.liveness();
+    assert!(until(LIMIT, || liveness.cause().is_some()));
+    let text = liveness.cause().unwrap().to_string();
+    assert!(text.contains("rank 0 lost its link to rank 1"), "{text}");
+    assert!(text.contains(&free.to_string()) && text.contains("OXCCL_INTERFACE"), "{text}");
+}
+
+#[test]
+fn strangers_on_the_port_are_dropped_and_disturb_nobody() {
+    let ends = pair(tcp(2), Conditions::default());
+    let mut silent = Vec::new();
+    for bytes in [&b""[..], b"GET / HTTP/1.1\r\n\r\n", &[0; 500], b"OXLK\x09\x00"] {
+        let mut stranger = TcpStream::connect(ends[1].address).unwrap();
+        stranger.write_all(bytes).unwrap();
+        silent.push(stranger);
+    }
+    // It greets well, and cannot prove the secret.
+    let mut stranger = TcpStream::connect(ends[1].address).unwrap();
+    stranger.write_all(&[&b"OXLK\x01\x00"[..], &[7; 32], &[0; 52]].concat()).unwrap();
+    let mut answer = Vec::new();
+    stranger.set_read_timeout(Some(LIMIT)).unwrap();
+    let _ = stranger.read_to_end(&mut answer);
+    assert_eq!(answer.len(), 38 + 32, "a greeting and a proof, and nothing more");
+    exchange(&ends, 10);
+    assert_eq!(ends[0].liveness.cause(), None);
+}

@@ -1,0 +1,31 @@
+//! The wire over several devices of a node.
+
+use std::sync::Arc;
+
+use oxccl_transports::proxy::{Conditions, Fabric};
+use oxccl_transports::rdma::{Device, Port, RdmaFabric, Settings};
+
+use super::links::{exchange, pair};
+
+fn rails(node: usize) -> Vec<Port> {
+    let device = |rail| Device::open(&format!("rxe{node}_{rail}")).unwrap();
+    (0..2).map(|rail| Port::new(&device(rail), 1).unwrap()).collect()
+}
+
+#[test]
+#[ignore = "runs in the software RoCE guest"]
+fn messages_cross_in_parts_over_two_rails() {
+    let fabric = |rank| -> Arc<dyn Fabric> {
+        Arc::new(RdmaFabric::new(rails(rank), Settings::default()).unwrap())
+    };
+    let sent = |node, rail| {
+        let counters = format!("/sys/class/infiniband/rxe{node}_{rail}/ports/1/hw_counters");
+        let packets = std::fs::read_to_string(format!("{counters}/sent_pkts")).unwrap();
+        packets.trim().parse::<u64>().unwrap()
+    };
+    exchange(&pair(fabric, Conditions::default()), 20);
+    for node in 0..2 {
+        let packets = [0, 1].map(|rail| sent(node, rail));
+        assert!(packets.iter().all(|&packets| packets > 100), "node {node} sent {packets:?}");
+    }
+}
