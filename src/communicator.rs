@@ -6,7 +6,7 @@ mod start;
 use crate::call::{Asked, Call, Memory};
 use crate::collective::{Collective, Kind, Order};
 use crate::config::Pin;
-use crate::device::{DeviceBuffer, Heap, InFlight};
+use crate::device::{DeviceBuffer, Heap, InFlight, Signals};
 use crate::element::{Element, OpKind, ReduceOp};
 use crate::engine::Engine;
 use crate::error::Error;
@@ -28,6 +28,7 @@ use std::time::Duration;
 pub struct Communicator {
     rank: usize,
     world: usize,
+    max_channels: usize,
     shared: Arc<Shared>,
     heap: Arc<Heap>,
     /// Tickets issued to streams.
@@ -68,6 +69,24 @@ impl Shared {
         result
     }
 
+    /// Runs a stream's group in its turn.
+    ///
+    /// # Safety
+    ///
+    /// As for [`run_ticket`](Shared::run_ticket), for each call; no call's output overlaps another call's buffers.
+    pub(crate) unsafe fn run_group_ticket(
+        &self,
+        ticket: u64,
+        calls: &[Call],
+        signals: Option<&Signals>,
+    ) -> Result<(), Error> {
+        self.gate.wait(ticket - 1);
+        // SAFETY: as in `run_ticket`.
+        let result = unsafe { (*self.engine.get()).run_group(calls, signals) };
+        self.gate.pass(ticket);
+        result
+    }
+
     /// Passes a ticket whose call cannot run.
     pub(crate) fn skip_ticket(&self, ticket: u64) {
         self.gate.wait(ticket - 1);
@@ -78,10 +97,12 @@ impl Shared {
 impl Communicator {
     fn from_engine(rank: usize, world: usize, engine: Engine) -> Communicator {
         let heap = engine.heap().clone();
+        let max_channels = engine.max_channels();
         let shared = Shared { engine: UnsafeCell::new(engine), gate: Gate::new() };
         Communicator {
             rank,
             world,
+            max_channels,
             shared: Arc::new(shared),
             heap,
             issued: Cell::new(0),
@@ -92,6 +113,11 @@ impl Communicator {
     /// This rank, from 0.
     pub fn rank(&self) -> usize {
         self.rank
+    }
+
+    /// Most channels of a call.
+    pub(crate) fn max_channels(&self) -> usize {
+        self.max_channels
     }
 
     /// Number of ranks.
@@ -221,7 +247,7 @@ impl Communicator {
     /// As for [`Communicator::run`], for each call; no call's output overlaps another call's buffers.
     pub(crate) unsafe fn run_group(&self, calls: &[Call]) -> Result<(), Error> {
         // SAFETY: as in `run`.
-        unsafe { (*self.idle_engine()).run_group(calls) }
+        unsafe { (*self.idle_engine()).run_group(calls, None) }
     }
 
     /// Issues the next ticket to a stream.

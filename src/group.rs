@@ -1,15 +1,21 @@
-//! Groups: any number of calls in one launch.
+//! Groups: any number of calls in one launch, here blocking; on streams in `src/group/stream.rs`.
 
 mod calls;
+mod stream;
+mod unready;
+mod work;
 
-pub(crate) use calls::CallList;
+pub use stream::{StreamGroup, UnreadyCalls};
+pub use unready::Unready;
+pub(crate) use work::Flight;
+pub use work::{BucketWork, GroupWork};
 
 use crate::call::Memory;
 use crate::collective::Kind;
 use crate::communicator::{Communicator, input, output};
 use crate::element::{Element, ReduceOp};
 use crate::error::Error;
-use calls::group_calls;
+use calls::{CallList, group_calls};
 use std::marker::PhantomData;
 
 /// The calls of a group, while it is made: see [`Communicator::group`]. Buffers are borrowed for `'a`, which lasts until the group is done.

@@ -55,7 +55,7 @@ pub use element::{
     is_integer,
 };
 pub use error::Error;
-pub use group::Group;
+pub use group::{BucketWork, Group, GroupWork, StreamGroup, Unready, UnreadyCalls};
 pub use oxccl_kernels::TracedStep;
 pub use oxccl_transports::{Cause, UniqueId};
 pub use stream::{OnStream, Stream};

@@ -6,6 +6,7 @@ use crate::communicator::{Communicator, Hold, Shared};
 use crate::device::DeviceBuffer;
 use crate::element::{Element, ReduceOp};
 use crate::error::Error;
+use crate::group::{BucketWork, Flight};
 use crate::work::{Completion, Work};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -20,12 +21,35 @@ pub struct Stream {
     thread: Option<JoinHandle<()>>,
 }
 
-struct Job {
+/// What a stream does, in order.
+enum Job {
+    Call {
+        turn: Turn,
+        call: Call,
+        completion: Arc<Completion>,
+        hold: Hold,
+    },
+    Group {
+        turn: Turn,
+        calls: Vec<Call>,
+        flight: Arc<Flight>,
+    },
+    /// Marks a bucket of a group ready.
+    Mark {
+        flight: Arc<Flight>,
+        bucket: usize,
+    },
+    /// Waits for a bucket of a group.
+    Await {
+        bucket: BucketWork,
+        completion: Arc<Completion>,
+    },
+}
+
+/// A call's place among its communicator's.
+struct Turn {
     shared: Arc<Shared>,
     ticket: u64,
-    call: Call,
-    completion: Arc<Completion>,
-    hold: Hold,
 }
 
 impl Stream {
@@ -40,6 +64,35 @@ impl Stream {
             .spawn(move || work(&inbox))
             .map_err(|source| Error::System { doing: "starting a stream's thread", source })?;
         Ok(Stream { jobs: Some(jobs), thread: Some(thread) })
+    }
+
+    /// Makes what is put into this stream from here on wait until a bucket of a group on another stream is done. The work ends then.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the stream's thread has panicked. The work's, if the group ended before the bucket was done: what comes next on
+    /// this stream is done all the same.
+    pub fn wait(&self, bucket: &BucketWork) -> Result<Work, Error> {
+        let completion = Arc::new(Completion::default());
+        self.send(Job::Await { bucket: bucket.clone(), completion: completion.clone() })?;
+        Ok(Work::new(completion))
+    }
+
+    /// Marks a bucket ready when all before it is done.
+    pub(crate) fn mark(&self, flight: Arc<Flight>, bucket: usize) -> Result<(), Error> {
+        self.send(Job::Mark { flight, bucket })
+    }
+
+    fn send(&self, job: Job) -> Result<(), Error> {
+        let Some(jobs) = &self.jobs else {
+            unreachable!("a stream has its queue until it is dropped")
+        };
+        let Err(unsent) = jobs.send(job) else { return Ok(()) };
+        // The worker is gone: it panicked. The ticket must not block later calls.
+        if let Job::Call { turn, .. } | Job::Group { turn, .. } = unsent.0 {
+            turn.shared.skip_ticket(turn.ticket);
+        }
+        let source = std::io::Error::other("the stream's thread has panicked");
+        Err(Error::System { doing: "queueing a call", source })
     }
 }
 
@@ -56,11 +109,24 @@ impl Drop for Stream {
 
 fn work(inbox: &Receiver<Job>) {
     for job in inbox {
-        // SAFETY: the ticket was issued for this call, and the hold keeps its buffers, which were borrowed as the call needs them
-        // when it was made: the input shared, the output exclusively. Host accesses wait until the hold is gone.
-        let result = unsafe { job.shared.run_ticket(job.ticket, &job.call) };
-        drop(job.hold);
-        job.completion.end(result);
+        match job {
+            Job::Call { turn, call, completion, hold } => {
+                // SAFETY: the ticket was issued for this call, and the hold keeps its buffers, which were borrowed as the call needs
+                // them when it was made: the input shared, the output exclusively. Host accesses wait until the hold is gone.
+                let result = unsafe { turn.shared.run_ticket(turn.ticket, &call) };
+                drop(hold);
+                completion.end(result);
+            }
+            Job::Group { turn, calls, flight } => {
+                // SAFETY: as above, for each call; outputs were borrowed for all of the group. The flight has the holds, each until
+                // its bucket is done. What is lent of an input that is not ready is given back before its mark.
+                let result =
+                    unsafe { turn.shared.run_group_ticket(turn.ticket, &calls, flight.signals()) };
+                flight.end(result);
+            }
+            Job::Mark { flight, bucket } => flight.mark_ready(bucket),
+            Job::Await { bucket, completion } => completion.end(bucket.wait()),
+        }
     }
 }
 
@@ -244,19 +310,25 @@ impl OnStream<'_> {
 
     fn submit(&self, call: Call, hold: Hold) -> Result<Work, Error> {
         let completion = Arc::new(Completion::default());
-        let Some(jobs) = &self.stream.jobs else {
-            unreachable!("a stream has its queue until it is dropped")
-        };
-        let (shared, ticket) = self.comm.issue();
-        let job = Job { shared, ticket, call, completion: completion.clone(), hold };
-        if let Err(unsent) = jobs.send(job) {
-            // The worker is gone: it panicked. The ticket must not block later calls.
-            let Job { shared, ticket, .. } = unsent.0;
-            shared.skip_ticket(ticket);
-            let source = std::io::Error::other("the stream's thread has panicked");
-            return Err(Error::System { doing: "queueing a call", source });
-        }
+        let turn = self.turn();
+        self.stream.send(Job::Call { turn, call, completion: completion.clone(), hold })?;
         Ok(Work::new(completion))
+    }
+
+    /// The communicator.
+    pub(crate) fn comm(&self) -> &Communicator {
+        self.comm
+    }
+
+    /// Puts a group into the stream.
+    pub(crate) fn submit_group(&self, calls: Vec<Call>, flight: Arc<Flight>) -> Result<(), Error> {
+        let turn = self.turn();
+        self.stream.send(Job::Group { turn, calls, flight })
+    }
+
+    fn turn(&self) -> Turn {
+        let (shared, ticket) = self.comm.issue();
+        Turn { shared, ticket }
     }
 }
 

@@ -22,7 +22,8 @@ enum State {
     #[default]
     Running,
     Ended(Result<(), Error>),
-    Taken,
+    /// What was wrong, in words.
+    Taken(Option<String>),
 }
 
 impl Work {
@@ -35,11 +36,7 @@ impl Work {
     /// # Errors
     /// The call's.
     pub fn wait(self) -> Result<(), Error> {
-        let mut state = self.completion.lock();
-        while matches!(*state, State::Running) {
-            state = self.completion.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        take(&mut state)
+        self.completion.wait()
     }
 
     /// Waits for the end at most so long; the work comes back if it has not ended.
@@ -63,7 +60,7 @@ impl Work {
 
     /// Whether the call has ended, well or not.
     pub fn is_done(&self) -> bool {
-        !matches!(*self.completion.lock(), State::Running)
+        self.completion.peek().is_some()
     }
 }
 
@@ -73,15 +70,47 @@ impl Completion {
         self.ended.notify_all();
     }
 
+    /// Waits for the end, and takes the result.
+    pub(crate) fn wait(&self) -> Result<(), Error> {
+        let mut state = self.lock();
+        while matches!(*state, State::Running) {
+            state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        take(&mut state)
+    }
+
+    /// Waits for the end at most so long, or shorter.
+    pub(crate) fn await_for(&self, timeout: Duration) {
+        let state = self.lock();
+        if matches!(*state, State::Running) {
+            drop(self.ended.wait_timeout(state, timeout));
+        }
+    }
+
+    /// How it ended, if it has, as those hear who do not take the result.
+    pub(crate) fn peek(&self) -> Option<Result<(), Error>> {
+        let broken = |first: String| Err(Error::Broken { first });
+        match &*self.lock() {
+            State::Running => None,
+            State::Ended(Ok(())) | State::Taken(None) => Some(Ok(())),
+            State::Ended(Err(error)) => Some(broken(error.to_string())),
+            State::Taken(Some(first)) => Some(broken(first.clone())),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 fn take(state: &mut State) -> Result<(), Error> {
-    match std::mem::replace(state, State::Taken) {
+    let left = match state {
+        State::Ended(Err(error)) => Some(error.to_string()),
+        _ => None,
+    };
+    match std::mem::replace(state, State::Taken(left)) {
         State::Ended(result) => result,
         // `wait` takes the only handle, so the result is there.
-        State::Running | State::Taken => unreachable!("a work has one handle"),
+        State::Running | State::Taken(_) => unreachable!("a work has one handle"),
     }
 }

@@ -1,4 +1,4 @@
-//! After the first call of a shape, a blocking call allocates nothing.
+//! After the first call of a shape, a blocking call or group allocates nothing.
 #![allow(clippy::unwrap_used)]
 
 use oxccl::{Communicator, Config, ReduceOp};
@@ -53,6 +53,41 @@ fn cached_calls_allocate_nothing() {
                 }
                 assert_eq!(ALLOCATIONS.get() - before, 0);
                 assert!(before > 0, "the counter counts");
+            });
+        }
+    });
+}
+
+#[test]
+fn cached_groups_are_not_planned_again_and_allocate_nothing() {
+    let config = Config { heap_bytes: 64 << 20, ..Config::default() };
+    let ranks = Communicator::local_with(2, &config).unwrap();
+    std::thread::scope(|scope| {
+        for comm in ranks {
+            scope.spawn(move || {
+                let mut buffers = vec![vec![1.0f32; 300]; 20];
+                let (own, mut gathered, mut other) = ([1u8; 90], [0u8; 180], vec![0u8; 90]);
+                let mut group = || {
+                    comm.group(|group| {
+                        for buffer in &mut buffers {
+                            group.all_reduce_in_place(buffer, ReduceOp::Avg)?;
+                        }
+                        group.all_gather(&own, &mut gathered)?;
+                        group.send(&own, 1 - comm.rank())?;
+                        group.recv(&mut other, 1 - comm.rank())
+                    })
+                    .unwrap();
+                };
+                // The list of calls is as long as it gets after the first.
+                group();
+                let before = ALLOCATIONS.get();
+                for _ in 0..50 {
+                    group();
+                }
+                assert_eq!(ALLOCATIONS.get() - before, 0);
+                assert!(before > 0, "the counter counts");
+                assert_eq!(comm.group_plans(), 1);
+                assert_eq!(comm.launches(), 51);
             });
         }
     });

@@ -162,14 +162,16 @@ inline void write_progress(Progress* progress, const Place& place, uint64_t call
   __atomic_store_n(&progress->call, call, __ATOMIC_RELEASE);
 }
 
-inline bool wait_long(const Launch& launch, uint32_t channel, const Awaited& awaited) {
+constexpr long FIRST_NAP_NS = 200000, LONGEST_NAP_NS = 1000000;
+
+inline bool wait_long(const Launch& launch, uint32_t channel, const Awaited& awaited,
+                      long longest_nap_ns) {
   for (uint32_t yields = 0; yields < launch.yields; ++yields) {
     if (is_ready(awaited)) return true;
     if (is_stopped(launch, channel, (yields & 63) == 63)) return false;
     sched_yield();
   }
-  constexpr long LONGEST_NAP_NS = 1000000;
-  for (long nap_ns = 200000;; nap_ns = nap_ns * 2 < LONGEST_NAP_NS ? nap_ns * 2 : LONGEST_NAP_NS) {
+  for (long nap_ns = FIRST_NAP_NS;; nap_ns = nap_ns * 2 < longest_nap_ns ? nap_ns * 2 : longest_nap_ns) {
     if (is_ready(awaited)) return true;
     if (is_stopped(launch, channel, true)) return false;
     nap(&launch.doorbells[channel], awaited, nap_ns);
@@ -184,7 +186,10 @@ constexpr uint32_t EAGER_SPINS = 512;
 // what was awaited.
 OXCCL_COLD inline bool wait_slow(const Launch& launch, uint32_t channel, const Awaited& awaited,
                                  const Place& place, const Fault&, Patience&) {
-  for (uint32_t spins = 0; spins < launch.spins; ++spins) {
+  // Who computes a bucket needs the processor, and rings nobody's bell when it is ready.
+  const bool computes = place.lane == LANE_READY;
+  const uint32_t most_spins = computes ? 0 : launch.spins;
+  for (uint32_t spins = 0; spins < most_spins; ++spins) {
     if (is_ready(awaited)) return true;
     if (spins < EAGER_SPINS) continue;
     if ((spins & 4095) == 4095 && load_relaxed(launch.abort) != 0) break;
@@ -193,7 +198,7 @@ OXCCL_COLD inline bool wait_slow(const Launch& launch, uint32_t channel, const A
   if (is_ready(awaited)) return true;
   Progress* progress = &launch.progress[channel];
   write_progress(progress, place, launch.call);
-  if (!wait_long(launch, channel, awaited)) return false;
+  if (!wait_long(launch, channel, awaited, computes ? FIRST_NAP_NS : LONGEST_NAP_NS)) return false;
   store_relaxed(&progress->call, uint64_t(0));
   return true;
 }

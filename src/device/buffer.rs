@@ -49,14 +49,64 @@ impl<T: Element> DeviceBuffer<T> {
         InFlight { storage: self.storage.clone() }
     }
 
-    fn land(&self) {
-        if self.storage.in_flight.load(Ordering::Acquire) == 0 {
+    /// Lends the memory, once no more than `held` holds on the buffer are left: those of whoever will use it next.
+    ///
+    /// # Safety
+    ///
+    /// Whoever has these holds does not touch the memory while it is lent.
+    pub(crate) unsafe fn lend(&mut self, held: usize) -> Lent<'_, T> {
+        self.land(held);
+        Lent { buffer: self }
+    }
+
+    /// Waits until so many holds are left.
+    fn land(&self, held: usize) {
+        if self.storage.in_flight.load(Ordering::Acquire) <= held {
             return;
         }
         let mut guard = self.storage.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        while self.storage.in_flight.load(Ordering::Acquire) != 0 {
+        while self.storage.in_flight.load(Ordering::Acquire) > held {
             guard = self.storage.idle.wait(guard).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// # Safety
+    ///
+    /// No call works on the memory.
+    unsafe fn slice(&self) -> &[T] {
+        // SAFETY: the block holds `count` elements, any bits are a value of `T`, and it lives as long as `self`; the rest is the caller's
+        // promise. Peers touch it only during calls.
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.count) }
+    }
+
+    /// # Safety
+    ///
+    /// No call works on the memory.
+    unsafe fn slice_mut(&mut self) -> &mut [T] {
+        // SAFETY: as in `slice`; `&mut self` excludes other references and new calls.
+        unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.count) }
+    }
+}
+
+/// A buffer's memory, lent to the host though a call that does not touch it yet has the buffer.
+#[derive(Debug)]
+pub(crate) struct Lent<'a, T> {
+    buffer: &'a mut DeviceBuffer<T>,
+}
+
+impl<T: Element> Deref for Lent<'_, T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: by the contract of `lend`; new calls need the buffer, which is borrowed.
+        unsafe { self.buffer.slice() }
+    }
+}
+
+impl<T: Element> DerefMut for Lent<'_, T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as in `deref`.
+        unsafe { self.buffer.slice_mut() }
     }
 }
 
@@ -64,18 +114,17 @@ impl<T: Element> Deref for DeviceBuffer<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        self.land();
-        // SAFETY: the block holds `count` elements, any bits are a value of `T`, it lives as long as `self`, and no call of this
-        // rank works on it: `land` waited, and a new one that writes needs `&mut self`. Peers touch it only during such calls.
-        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.count) }
+        self.land(0);
+        // SAFETY: `land` waited, and a new call that writes needs `&mut self`.
+        unsafe { self.slice() }
     }
 }
 
 impl<T: Element> DerefMut for DeviceBuffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        self.land();
-        // SAFETY: as in `deref`; `&mut self` excludes other references and new calls.
-        unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.count) }
+        self.land(0);
+        // SAFETY: as in `deref`.
+        unsafe { self.slice_mut() }
     }
 }
 
@@ -87,7 +136,8 @@ pub(crate) struct InFlight {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        if self.storage.in_flight.fetch_sub(1, Ordering::AcqRel) == 1 {
+        // One hold may be left where memory is lent.
+        if self.storage.in_flight.fetch_sub(1, Ordering::AcqRel) <= 2 {
             let _guard = self.storage.lock.lock().unwrap_or_else(PoisonError::into_inner);
             self.storage.idle.notify_all();
         }

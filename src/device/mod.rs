@@ -9,13 +9,15 @@ mod heap;
 mod host;
 mod log;
 mod processor;
+mod signals;
 mod staging;
 
 pub use buffer::DeviceBuffer;
-pub(crate) use buffer::InFlight;
+pub(crate) use buffer::{InFlight, Lent};
 pub(crate) use control::{BUCKET_WORDS, Control, ControlShape};
 pub(crate) use heap::{Heap, HeapBlock};
 pub(crate) use host::{Host, Waiting};
 pub(crate) use log::{CallRecord, RECORD_WORDS};
 pub(crate) use processor::{last_level_cache_bytes, usable_cores};
+pub(crate) use signals::Signals;
 pub use staging::StagingShape;

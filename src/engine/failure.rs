@@ -106,7 +106,7 @@ impl Engine {
     fn lone_message(&self) -> Option<String> {
         let mut waits =
             (0..self.config.max_channels).map(|channel| self.control.progress(self.rank, channel));
-        let wait = waits.find(|progress| progress.call != 0)?;
+        let wait = waits.find(|wait| wait.call != 0 && wait.lane != f::LANE_READY)?;
         let (peer, sends) = (wait.peer as usize, wait.head != 0);
         let (bucket, message) = differences::first_message(&self.control, self.rank, peer, sends)?;
         let does = if sends { "receive" } else { "send" };
@@ -145,6 +145,12 @@ impl Engine {
         let waits =
             (0..self.config.max_channels).map(|channel| self.control.progress(rank, channel));
         let wait = waits.into_iter().find(|progress| progress.call != 0)?;
+        if wait.lane == f::LANE_READY {
+            return Some(format!(
+                "bucket {} has not been marked ready on rank {rank}",
+                wait.awaited
+            ));
+        }
         let what = if wait.head != 0 { "a free slot from" } else { "data from" };
         Some(format!("rank {rank} waits at step {} for {what} rank {}", wait.step, wait.peer))
     }

@@ -72,6 +72,11 @@ impl Engine {
         self.calls
     }
 
+    /// Most channels of a call.
+    pub(crate) fn max_channels(&self) -> usize {
+        self.config.max_channels
+    }
+
     /// Groups planned so far.
     pub(crate) fn group_plans(&self) -> u64 {
         self.groups.plans()

@@ -28,13 +28,21 @@ impl Engine {
         let stretches = messages::stretches(messages, tiles);
         let hasher = || Box::new(Mix::default()) as Box<dyn std::hash::Hasher>;
         let signatures = messages::signatures(&stretches, messages, self.world, hasher);
-        let first = tables.sources.len();
+        let (first, first_block) = (tables.sources.len(), tables.blocks.len());
         self.push_messages(messages, &stretches, tables);
         let count = tables.sources.len() - first;
         let block = |program| {
             let mut launch = self.blank_launch();
             launch.signature = EXCHANGE;
-            Block { program, launch, first, count, is_virtual: true }
+            Block {
+                program,
+                launch,
+                first,
+                count,
+                is_virtual: true,
+                awaits: false,
+                completes: false,
+            }
         };
         let proven = |found: Result<Verified, Violation>| {
             found.map_err(|violation| Error::NoAlgorithm {
@@ -58,6 +66,11 @@ impl Engine {
         let nothing = Phase { first_round: 0, rounds: 0, active: Vec::new() };
         let layout = self.layout(&stretches, &nothing, slot_bytes);
         tables.blocks.push(block(self.exchange_program(&verified, layout, &signatures)?));
+        // All messages are awaited before the first round, and done when all have been received.
+        tables.blocks[first_block].awaits = true;
+        if let Some(last) = tables.blocks.last_mut() {
+            last.completes = true;
+        }
         Ok(())
     }
 

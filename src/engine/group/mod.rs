@@ -15,6 +15,7 @@ use super::prepare::{self, Buffers, Mix};
 use super::{Engine, call_key};
 use crate::call::{Call, Described};
 use crate::collective::Kind;
+use crate::device::Signals;
 use crate::error::Error;
 use crate::schedule::size_bytes;
 use differences::Words;
@@ -74,8 +75,13 @@ impl Engine {
     ///
     /// # Safety
     ///
-    /// As for [`Engine::run`], for all calls; no call's output overlaps another's buffers.
-    pub(crate) unsafe fn run_group(&mut self, calls: &[Call]) -> Result<(), Error> {
+    /// As for [`Engine::run`], for all calls; no call's output overlaps another's buffers. An input may still be in use until its bucket is
+    /// marked ready in `signals`, and buffers may be used again from when their bucket is done there.
+    pub(crate) unsafe fn run_group(
+        &mut self,
+        calls: &[Call],
+        signals: Option<&Signals>,
+    ) -> Result<(), Error> {
         if self.failed.is_some() {
             return Err(self.broken());
         }
@@ -87,6 +93,7 @@ impl Engine {
         let group = &mut self.groups.prepared[at];
         group.set_buffers(calls, base);
         group.number(self.calls);
+        group.set_signals(signals);
         let mut described = group.described;
         if described.key.count > 0 {
             self.collectives += 1;
@@ -194,7 +201,15 @@ impl Engine {
             tables.push(source, start, buckets[call].len_bytes());
         }
         let count = part.calls.len();
-        Ok(Block { program, launch, first: place, count, is_virtual })
+        Ok(Block {
+            program,
+            launch,
+            first: place,
+            count,
+            is_virtual,
+            awaits: true,
+            completes: true,
+        })
     }
 
     /// A launch block with nothing but this rank's own tables.

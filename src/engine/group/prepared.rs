@@ -5,7 +5,7 @@ use super::messages::Message;
 use super::parts::Bucket;
 use crate::call::{Call, Counts, Described, Key};
 use crate::collective::{Kind, Order};
-use crate::device::HeapBlock;
+use crate::device::{HeapBlock, Signals};
 use crate::element::OpKind;
 use crate::schedule::Program;
 use oxccl_kernels::format as f;
@@ -37,6 +37,10 @@ pub(super) struct Block {
     pub(super) count: usize,
     /// Whether its buffers are the entries'; otherwise those of its one call.
     pub(super) is_virtual: bool,
+    /// Whether it begins when its buckets are ready.
+    pub(super) awaits: bool,
+    /// Whether its buckets are done when it is.
+    pub(super) completes: bool,
 }
 
 /// A group that is ready to be launched with other buffers.
@@ -123,6 +127,23 @@ impl PreparedGroup {
     pub(super) fn number(&mut self, call: u64) {
         for launch in &mut self.launches {
             launch.call = call;
+        }
+    }
+
+    /// Points the machine to the words of this launch.
+    pub(super) fn set_signals(&mut self, signals: Option<&Signals>) {
+        let ready = signals.map_or(std::ptr::null(), Signals::ready_words);
+        let done = signals.map_or(std::ptr::null_mut(), Signals::done_words);
+        if let Some(signals) = signals {
+            debug_assert_eq!(
+                signals.stride(),
+                self.blocks.first().map_or(signals.stride(), |b| b.launch.done_stride as usize)
+            );
+            signals.launch(self.channels);
+        }
+        for (block, launch) in self.blocks.iter().zip(&mut self.launches) {
+            launch.ready = if block.awaits { ready } else { std::ptr::null() };
+            launch.done = if block.completes { done } else { std::ptr::null_mut() };
         }
     }
 

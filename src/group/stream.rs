@@ -1,0 +1,211 @@
+//! Groups on streams: launched without waiting, done bucket by bucket, and ready bucket by bucket where that is wanted.
+
+use super::calls::{CallList, group_calls};
+use super::unready::Unready;
+use super::work::{Flight, GroupWork};
+use crate::call::Memory;
+use crate::collective::Kind;
+use crate::device::{DeviceBuffer, InFlight};
+use crate::element::{Element, ReduceOp};
+use crate::error::Error;
+use crate::stream::OnStream;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// The calls of a group on a stream, while it is made: see [`OnStream::group`]. As [`Group`](crate::Group), over communicator memory.
+#[derive(Debug)]
+pub struct StreamGroup<'a> {
+    list: CallList,
+    buffers: Vec<(usize, InFlight)>,
+    gated: Vec<bool>,
+    flight: Arc<Flight>,
+    borrow: PhantomData<&'a mut ()>,
+}
+
+group_calls!(StreamGroup, DeviceBuffer<T>);
+
+impl OnStream<'_> {
+    /// As [`Communicator::group`](crate::Communicator::group), but returns at once, with what `fill` has returned and with the work, in which
+    /// each bucket can be waited for by itself.
+    ///
+    /// Buckets need not be ready when the group is launched: [`StreamGroup::unready`] makes calls whose input may still be written, until
+    /// it is marked ready. The group begins with a bucket when it is its turn, which is the same on all ranks, and it is ready here. So no
+    /// order of marks can deadlock, as long as marking one does not wait for a later one or for a bucket that is done only behind it. Which buckets are unready
+    /// is each rank's own affair. The group's buffers stay borrowed as long as any of it is unready.
+    ///
+    /// ```
+    /// # use oxccl::{Communicator, ReduceOp, Stream};
+    /// # let ranks = Communicator::local(2)?;
+    /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
+    /// let stream = Stream::new()?;
+    /// let (mut first, mut second) = (comm.alloc::<f32>(1000)?, comm.alloc::<f32>(1000)?);
+    /// let (work, unready) = comm.on(&stream).group(|group| {
+    ///     let first = group.unready().all_reduce_in_place(&mut first, ReduceOp::Sum)?;
+    ///     let second = group.unready().all_reduce_in_place(&mut second, ReduceOp::Sum)?;
+    ///     Ok([first, second])
+    /// })?;
+    /// for mut bucket in unready {
+    ///     bucket.fill(1.0); // … or compute something …
+    ///     bucket.ready();
+    /// }
+    /// if let Some(bucket) = work.bucket(0) {
+    ///     bucket.wait()?;
+    /// }
+    /// assert_eq!(first[999], 2.0); // The second may still be under way.
+    /// work.wait()?;
+    /// # Ok::<(), oxccl::Error>(()) }); });
+    /// # Ok::<(), oxccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// What `fill` returns; the rest comes from the work. [`Error::TimedOut`] names a bucket that was not marked ready, and its rank.
+    pub fn group<'a, R>(
+        &self,
+        fill: impl FnOnce(&mut StreamGroup<'a>) -> Result<R, Error>,
+    ) -> Result<(GroupWork, R), Error> {
+        let comm = self.comm();
+        let mut group = StreamGroup {
+            list: CallList { rank: comm.rank(), world: comm.world(), calls: Vec::new() },
+            buffers: Vec::new(),
+            gated: Vec::new(),
+            flight: Arc::default(),
+            borrow: PhantomData,
+        };
+        let result = fill(&mut group)?;
+        let StreamGroup { list, buffers, mut gated, flight, .. } = group;
+        gated.resize(list.calls.len(), false);
+        flight.board(&gated, comm.max_channels(), buffers);
+        let work = GroupWork { flight: flight.clone(), buckets: list.calls.len() };
+        self.submit_group(list.calls, flight)?;
+        Ok((work, result))
+    }
+}
+
+impl<'a> StreamGroup<'a> {
+    /// Makes the next call with an input that is not ready.
+    pub fn unready(&mut self) -> UnreadyCalls<'_, 'a> {
+        UnreadyCalls { group: self }
+    }
+
+    fn read<T: Element>(&mut self, from: &'a DeviceBuffer<T>) -> Memory {
+        self.hold(from)
+    }
+
+    fn write<T: Element>(&mut self, to: &'a mut DeviceBuffer<T>) -> Memory {
+        self.hold(to)
+    }
+
+    /// Keeps the buffer until the next call's bucket is done.
+    fn hold<T: Element>(&mut self, buffer: &DeviceBuffer<T>) -> Memory {
+        self.buffers.push((self.list.calls.len(), buffer.fly()));
+        Memory { address: buffer.as_ptr().cast(), count: buffer.count() }
+    }
+}
+
+/// Calls whose input is not ready: see [`StreamGroup::unready`].
+#[derive(Debug)]
+pub struct UnreadyCalls<'g, 'a> {
+    group: &'g mut StreamGroup<'a>,
+}
+
+impl<'a> UnreadyCalls<'_, 'a> {
+    /// [`Communicator::all_reduce_in_place`](crate::Communicator::all_reduce_in_place).
+    ///
+    /// # Errors
+    /// Those that this rank can see; the rest come when the group runs.
+    pub fn all_reduce_in_place<T: Element>(
+        self,
+        buffer: &'a mut DeviceBuffer<T>,
+        op: ReduceOp<T>,
+    ) -> Result<Unready<'a, T>, Error> {
+        self.call(buffer, |list, all| list.push(list.collective(Kind::AllReduce), all, all, op))
+    }
+
+    /// [`Communicator::all_reduce`](crate::Communicator::all_reduce).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn all_reduce<T: Element>(
+        self,
+        from: &'a mut DeviceBuffer<T>,
+        to: &'a mut DeviceBuffer<T>,
+        op: ReduceOp<T>,
+    ) -> Result<Unready<'a, T>, Error> {
+        let output = self.group.write(to);
+        self.call(from, |list, input| {
+            list.push(list.collective(Kind::AllReduce), input, output, op)
+        })
+    }
+
+    /// [`Communicator::reduce_scatter`](crate::Communicator::reduce_scatter).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn reduce_scatter<T: Element>(
+        self,
+        from: &'a mut DeviceBuffer<T>,
+        to: &'a mut DeviceBuffer<T>,
+        op: ReduceOp<T>,
+    ) -> Result<Unready<'a, T>, Error> {
+        let output = self.group.write(to);
+        self.call(from, |list, input| {
+            list.push(list.collective(Kind::ReduceScatter), input, output, op)
+        })
+    }
+
+    /// [`Communicator::all_gather`](crate::Communicator::all_gather).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn all_gather<T: Element>(
+        self,
+        from: &'a mut DeviceBuffer<T>,
+        to: &'a mut DeviceBuffer<T>,
+    ) -> Result<Unready<'a, T>, Error> {
+        let (output, op) = (self.group.write(to), ReduceOp::<T>::Sum);
+        self.call(from, |list, input| {
+            list.push(list.collective(Kind::AllGather), input, output, op)
+        })
+    }
+
+    /// [`Communicator::all_to_all`](crate::Communicator::all_to_all).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn all_to_all<T: Element>(
+        self,
+        from: &'a mut DeviceBuffer<T>,
+        to: &'a mut DeviceBuffer<T>,
+    ) -> Result<Unready<'a, T>, Error> {
+        let (output, op) = (self.group.write(to), ReduceOp::<T>::Sum);
+        self.call(from, |list, input| list.push(list.collective(Kind::AllToAll), input, output, op))
+    }
+
+    /// A message: see [`StreamGroup::send`].
+    ///
+    /// # Errors
+    /// See above.
+    pub fn send<T: Element>(
+        self,
+        from: &'a mut DeviceBuffer<T>,
+        peer: usize,
+    ) -> Result<Unready<'a, T>, Error> {
+        let op = ReduceOp::<T>::Sum;
+        self.call(from, |list, input| list.push(list.send_to(peer), input, Memory::NONE, op))
+    }
+
+    fn call<T: Element>(
+        self,
+        input: &'a mut DeviceBuffer<T>,
+        push: impl FnOnce(&mut CallList, Memory) -> Result<usize, Error>,
+    ) -> Result<Unready<'a, T>, Error> {
+        let group = self.group;
+        let memory = group.hold(input);
+        let bucket = push(&mut group.list, memory)?;
+        group.gated.resize(bucket, false);
+        group.gated.push(true);
+        // SAFETY: the group awaits the bucket's mark before it touches its input, and the mark takes what is lent.
+        let lent = unsafe { input.lend(1) };
+        Ok(Unready { flight: group.flight.clone(), bucket, memory: lent })
+    }
+}

@@ -1,0 +1,53 @@
+//! Buckets of a group that has been launched before they are ready.
+
+use super::work::Flight;
+use crate::device::Lent;
+use crate::element::Element;
+use crate::error::Error;
+use crate::stream::Stream;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+/// The input of a bucket that is not ready: it can be written, though its group may have been launched. Dereferences to a slice.
+///
+/// A bucket that is never marked ready, because this is dropped, ends the group by its communicator's time-out.
+#[derive(Debug)]
+pub struct Unready<'a, T> {
+    pub(super) flight: Arc<Flight>,
+    pub(super) bucket: usize,
+    pub(super) memory: Lent<'a, T>,
+}
+
+impl<T: Element> Unready<'_, T> {
+    /// The bucket's place in the group.
+    pub fn bucket(&self) -> usize {
+        self.bucket
+    }
+
+    /// Marks the bucket ready. Buckets may be marked in any order, on each rank in another.
+    pub fn ready(self) {
+        self.flight.mark_ready(self.bucket);
+    }
+
+    /// Marks the bucket ready when the stream has done what has been put into it so far.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the stream's thread has panicked.
+    pub fn ready_on(self, stream: &Stream) -> Result<(), Error> {
+        stream.mark(self.flight, self.bucket)
+    }
+}
+
+impl<T: Element> Deref for Unready<'_, T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.memory
+    }
+}
+
+impl<T: Element> DerefMut for Unready<'_, T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        &mut self.memory
+    }
+}

@@ -1,0 +1,262 @@
+//! Groups on streams: done bucket by bucket, and ready bucket by bucket, in any order.
+#![allow(clippy::unwrap_used)]
+
+use oxccl::{Communicator, Config, DeviceBuffer, Error, Order, ReduceOp, Stream, Unready};
+use proptest::prelude::*;
+use proptest::test_runner::{Config as Cases, TestRunner};
+use std::time::Duration;
+
+/// More than a part of a group, so that two of these are done one after the other.
+const LARGE: usize = 300_000;
+
+fn config(timeout_ms: u64) -> Config {
+    Config {
+        timeout: Duration::from_millis(timeout_ms),
+        heap_bytes: 256 << 20,
+        order: Order::Rank,
+        ..Config::default()
+    }
+}
+
+/// Runs `rank` on a thread for every rank and returns what they return, in rank order.
+fn on_ranks<T: Send>(n: usize, config: &Config, rank: impl Fn(Communicator) -> T + Sync) -> Vec<T> {
+    let ranks = Communicator::local_with(n, config).unwrap();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = ranks.into_iter().map(|comm| scope.spawn(|| rank(comm))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn a_bucket_is_used_while_the_next_is_not_ready() {
+    on_ranks(2, &config(20_000), |comm| {
+        let stream = Stream::new().unwrap();
+        let mut buffers = [(); 2].map(|()| comm.alloc::<f32>(LARGE).unwrap());
+        for round in 1..=3 {
+            let [first, second] = &mut buffers;
+            let (work, [mut one, mut two]) = comm
+                .on(&stream)
+                .group(|group| {
+                    let one = group.unready().all_reduce_in_place(first, ReduceOp::Sum)?;
+                    Ok([one, group.unready().all_reduce_in_place(second, ReduceOp::Sum)?])
+                })
+                .unwrap();
+            let bucket = work.bucket(0).unwrap();
+            assert!(work.bucket(2).is_none());
+            assert!(bucket.wait_timeout(Duration::from_millis(20)).is_none());
+            one.fill(round as f32);
+            one.ready();
+            bucket.wait().unwrap();
+            assert!(!work.bucket(1).unwrap().is_done() && !work.is_done());
+            two.fill(1.0);
+            two.ready();
+            assert_eq!(first[LARGE - 1], 2.0 * round as f32);
+            work.wait().unwrap();
+            assert_eq!(second[0], 2.0);
+        }
+        assert_eq!(comm.group_plans(), 1);
+    });
+}
+
+#[test]
+fn another_stream_waits_for_a_bucket_alone() {
+    let others = std::sync::Mutex::new(Communicator::local_with(2, &config(20_000)).unwrap());
+    on_ranks(2, &config(20_000), |comm| {
+        let other = {
+            let mut others = others.lock().unwrap();
+            let at = others.iter().position(|other| other.rank() == comm.rank()).unwrap();
+            others.swap_remove(at)
+        };
+        let streams = [(); 2].map(|()| Stream::new().unwrap());
+        let mut buffers = [(); 2].map(|()| comm.alloc::<i32>(LARGE).unwrap());
+        buffers[0].fill(1);
+        let [first, second] = &mut buffers;
+        let (work, mut late) = comm
+            .on(&streams[0])
+            .group(|group| {
+                group.all_reduce_in_place(first, ReduceOp::Sum)?;
+                group.unready().all_reduce_in_place(second, ReduceOp::Sum)
+            })
+            .unwrap();
+        let waited = streams[1].wait(&work.bucket(0).unwrap()).unwrap();
+        late.fill(5);
+        // The second bucket is ready only when the other stream has seen the first done.
+        late.ready_on(&streams[1]).unwrap();
+        let again = other.on(&streams[1]).all_reduce_in_place(first, ReduceOp::Sum).unwrap();
+        work.wait().unwrap();
+        assert!(waited.is_done());
+        waited.wait().unwrap();
+        again.wait().unwrap();
+        assert_eq!((first[7], second[7]), (4, 10));
+    });
+}
+
+#[test]
+fn a_bucket_that_is_never_ready_is_named() {
+    let errors = on_ranks(2, &config(200), |comm| {
+        let stream = Stream::new().unwrap();
+        let mut buffers = [(); 3].map(|()| comm.alloc::<f32>(LARGE).unwrap());
+        let (work, unready) = comm
+            .on(&stream)
+            .group(|group| {
+                buffers
+                    .iter_mut()
+                    .map(|buffer| group.unready().all_reduce_in_place(buffer, ReduceOp::Sum))
+                    .collect::<Result<Vec<_>, _>>()
+            })
+            .unwrap();
+        let (first, second) = (work.bucket(0).unwrap(), work.bucket(1).unwrap());
+        for bucket in unready {
+            // Rank 1 forgets bucket 1.
+            if comm.rank() == 0 || bucket.bucket() != 1 {
+                bucket.ready();
+            }
+        }
+        let error = work.wait().unwrap_err();
+        first.wait().unwrap();
+        let broken = second.wait().unwrap_err();
+        assert!(matches!(broken, Error::Broken { .. }), "{broken}");
+        assert_eq!(buffers[2][0], 0.0);
+        error.to_string()
+    });
+    let named = "bucket 1 has not been marked ready on rank 1";
+    assert!(errors.iter().any(|error| error.contains(named)), "{errors:?}");
+    assert!(errors.iter().all(|error| error.contains("rank 1")), "{errors:?}");
+}
+
+/// A bucket: what it is, its count, and on which ranks it is ready at first.
+type Wanted = (usize, usize, u8);
+
+/// Buckets of one rank: input and output.
+type Buffers = Vec<(DeviceBuffer<f32>, DeviceBuffer<f32>)>;
+
+fn allocate(comm: &Communicator, wanted: &[Wanted]) -> Buffers {
+    let world = comm.world();
+    let one = |(kind, count, _): &Wanted| {
+        let (input, output) = match kind {
+            0 => (*count, *count),
+            1 => (count * world, *count),
+            _ => (*count, count * world),
+        };
+        (comm.alloc(input).unwrap(), comm.alloc(output).unwrap())
+    };
+    wanted.iter().map(one).collect()
+}
+
+fn fill(bucket: usize, rank: usize, input: &mut [f32]) {
+    for (at, value) in input.iter_mut().enumerate() {
+        *value = ((at * 37 + bucket * 11 + rank * 101) % 251) as f32 * 0.37 - 40.0;
+    }
+}
+
+/// Launches the group first and marks its buckets in an order of this rank's own.
+fn marked(
+    comm: &Communicator,
+    wanted: &[Wanted],
+    order: &[usize],
+    stream: &Stream,
+    marks: &Stream,
+) {
+    let mut expected = allocate(comm, wanted);
+    for (at, ((kind, _, _), (input, output))) in wanted.iter().zip(&mut expected).enumerate() {
+        fill(at, comm.rank(), input);
+        match kind {
+            0 => comm.all_reduce(input, output, ReduceOp::Sum),
+            1 => comm.reduce_scatter(input, output, ReduceOp::Sum),
+            _ => comm.all_gather(input, output),
+        }
+        .unwrap();
+    }
+    let mut buffers = allocate(comm, wanted);
+    for (at, (input, _)) in buffers.iter_mut().enumerate() {
+        if wanted[at].2 >> comm.rank() & 1 == 1 {
+            fill(at, comm.rank(), input);
+        }
+    }
+    let (work, mut unready) = comm
+        .on(stream)
+        .group(|group| {
+            let mut late: Vec<Option<Unready<'_, f32>>> = Vec::new();
+            for ((kind, _, ready), (input, output)) in wanted.iter().zip(&mut buffers) {
+                let op = ReduceOp::Sum;
+                late.push(match (kind, ready >> comm.rank() & 1 == 1) {
+                    (0, true) => group.all_reduce(input, output, op).map(|_| None),
+                    (1, true) => group.reduce_scatter(input, output, op).map(|_| None),
+                    (_, true) => group.all_gather(input, output).map(|_| None),
+                    (0, false) => group.unready().all_reduce(input, output, op).map(Some),
+                    (1, false) => group.unready().reduce_scatter(input, output, op).map(Some),
+                    (_, false) => group.unready().all_gather(input, output).map(Some),
+                }?);
+            }
+            Ok(late)
+        })
+        .unwrap();
+    for (turn, at) in order.iter().enumerate() {
+        let Some(mut bucket) = unready[*at].take() else { continue };
+        fill(*at, comm.rank(), &mut bucket);
+        match turn % 3 {
+            0 => bucket.ready_on(marks).unwrap(),
+            _ => bucket.ready(),
+        }
+        if turn % 4 == 1 {
+            std::thread::sleep(Duration::from_micros(300));
+        }
+    }
+    // Buckets are waited for from the last to the first, and used at once.
+    for at in (0..wanted.len()).rev() {
+        work.bucket(at).unwrap().wait().unwrap();
+        let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&buffers[at].1), bits(&expected[at].1), "bucket {at}: {:?}", wanted[at]);
+    }
+    work.wait().unwrap();
+}
+
+/// Ranks mark in orders of their own, from the host and from streams; the result is the same as one by one, and always comes.
+#[test]
+fn no_order_of_marks_deadlocks() {
+    let case = (1usize..=4).prop_flat_map(|ranks| {
+        let count = prop_oneof![Just(0usize), 1usize..100, 100usize..5000];
+        let wanted = prop::collection::vec((0usize..3, count, any::<u8>()), 1..10);
+        (Just(ranks), wanted, any::<u64>(), 1usize..3)
+    });
+    let mut runner = TestRunner::new(Cases { cases: 40, ..Cases::default() });
+    let run = |(ranks, wanted, seed, channels): (usize, Vec<Wanted>, u64, usize)| {
+        let pin = oxccl::Pin { channels: Some(channels), ..Default::default() };
+        on_ranks(ranks, &Config { pin, ..config(20_000) }, |comm| {
+            let [stream, marks] = [(); 2].map(|()| Stream::new().unwrap());
+            let mut order: Vec<usize> = (0..wanted.len()).collect();
+            let key = |at: &usize| {
+                (seed ^ comm.rank() as u64)
+                    .wrapping_mul(2 * *at as u64 + 0x9e37_79b9_7f4a_7c15)
+                    .rotate_left(29)
+            };
+            order.sort_by_key(key);
+            marked(&comm, &wanted, &order, &stream, &marks);
+        });
+        Ok(())
+    };
+    runner.run(&case, run).unwrap();
+}
+
+/// Messages that are not ready when their group is launched.
+#[test]
+fn messages_can_be_late() {
+    on_ranks(3, &config(20_000), |comm| {
+        let (rank, world) = (comm.rank(), comm.world());
+        let stream = Stream::new().unwrap();
+        let (mut own, mut other) =
+            (comm.alloc::<u8>(5000).unwrap(), comm.alloc::<u8>(5000).unwrap());
+        let (work, mut late) = comm
+            .on(&stream)
+            .group(|group| {
+                group.recv(&mut other, (rank + world - 1) % world)?;
+                group.unready().send(&mut own, (rank + 1) % world)
+            })
+            .unwrap();
+        late.fill(rank as u8 + 1);
+        late.ready();
+        work.bucket(0).unwrap().wait().unwrap();
+        assert_eq!(other[4999] as usize, (rank + world - 1) % world + 1);
+        work.wait().unwrap();
+    });
+}
