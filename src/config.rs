@@ -47,6 +47,9 @@ pub struct Config {
     /// Bytes of the last-level cache: calls over more memory than this write their outputs around it. `OXCCL_CACHE_BYTES`; default: what
     /// the machine says.
     pub cache_bytes: Option<usize>,
+    /// Kernels leave long copies to the GPU's engine for bulk asynchronous copies, which needs compute capability 9.0. `OXCCL_BULK_COPIES`: 0 or
+    /// 1; default 0. `oxccl bench --compare nccl` looks at it; communicators do not use GPUs yet.
+    pub bulk_copies: bool,
     /// What `oxccl tune` has measured: the tuner picks by it. `OXCCL_TUNING`, the file; default: none, the tuner picks by thresholds.
     pub tuning: Option<Arc<Table>>,
 }
@@ -77,6 +80,7 @@ impl Default for Config {
             ll_slot_bytes: 4 << 10,
             spins: None,
             cache_bytes: None,
+            bulk_copies: false,
             tuning: None,
         }
     }
@@ -124,6 +128,8 @@ impl Config {
         number("OXCCL_SLOT_BYTES", &mut config.slot_bytes)?;
         number("OXCCL_LL_SLOT_BYTES", &mut config.ll_slot_bytes)?;
         config.cache_bytes = read(&lookup, "OXCCL_CACHE_BYTES", "a number", |t| t.parse().ok())?;
+        let switch = |text: &str| ["0", "1"].iter().position(|choice| *choice == text);
+        config.bulk_copies = read(&lookup, "OXCCL_BULK_COPIES", "0 or 1", switch)? == Some(1);
         config.spins = read(&lookup, "OXCCL_SPINS", "a number", |t| t.parse().ok())?;
         config.tuning = lookup("OXCCL_TUNING").map(|file| read_table(&file)).transpose()?;
         config.check()?;

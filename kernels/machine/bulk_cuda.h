@@ -11,6 +11,7 @@
 // bytes wide, and eight loads are in flight per thread (four of the left fold with 8-bit types). What is irregular takes
 // the word path, which is kept small, since every type and fold has one.
 #pragma once
+#include "async_cuda.h"
 #include "tree_cuda.h"
 
 namespace oxccl {
@@ -72,15 +73,15 @@ OXCCL_INLINE void store_packs(const Raw (&raws)[UNROLL], const View& view, uint6
     if (u * lanes() < left) to[u * lanes()] = raws[u];
 }
 
-template <class N, Fold F, class P, uint32_t UNROLL>
-OXCCL_INLINE void fold_packs(P (&acc)[UNROLL], const typename P::Raw (&raws)[UNROLL], bool first,
-                             const View& view, const Scaling& scaling) {
+template <class N, Fold F, bool FIRST, class P, uint32_t UNROLL>
+OXCCL_INLINE void fold_packs(P (&acc)[UNROLL], const typename P::Raw (&raws)[UNROLL], const View& view,
+                             const Scaling& scaling) {
   const bool scaled = scaling.premultiply && view.is_raw();
 #pragma unroll
   for (uint32_t u = 0; u < UNROLL; ++u) {
     P next;
     next.unpack(raws[u], scaled, scaling.factor_bits);
-    acc[u] = first ? next : folded<N, F>(acc[u], next);
+    acc[u] = FIRST ? next : folded<N, F>(acc[u], next);
   }
 }
 
@@ -104,9 +105,10 @@ OXCCL_INLINE void reduce_packs(const Move& move, const Stretches& stretches) {
       load_packs(first, move.source(source), position, left);
       load_packs(second, move.source(source + pair), position, pair ? left : 0);
       compiler_fence();  // all loads are under way before the first is used
-      fold_packs<N, F>(acc, first, source == 0, move.source(source), move.scaling);
+      if (source == 0) fold_packs<N, F, true>(acc, first, move.source(source), move.scaling);
+      else fold_packs<N, F, false>(acc, first, move.source(source), move.scaling);
       compiler_fence();  // both sources widened at once would not fit into the registers
-      if (pair) fold_packs<N, F>(acc, second, false, move.source(source + 1), move.scaling);
+      if (pair) fold_packs<N, F, false>(acc, second, move.source(source + 1), move.scaling);
     }
     Raw raws[UNROLL];
 #pragma unroll
@@ -144,7 +146,8 @@ struct CudaReducer {
 OXCCL_INLINE bool copy_bulk(Machine& machine, const Move& move) {
   constexpr uint32_t UNROLL = 8;
   const Stretches stretches = stretches_of(move);
-  const uint32_t packs = stretches.packs;
+  const bool taken = copy_async(move, stretches.head, uint64_t(stretches.packs) * PACK_BYTES);
+  const uint32_t packs = taken ? 0 : stretches.packs;
 #pragma unroll 1
   for (uint32_t pack = lane(); pack < packs; pack += lanes() * UNROLL) {
     const uint64_t position = stretches.head + uint64_t(pack) * PACK_BYTES;

@@ -63,10 +63,11 @@ OXCCL_INLINE void run_signal(Machine& machine, const Instruction& instruction) {
   ring(connection.doorbell);
 }
 
-OXCCL_INLINE void write_headers(Machine& machine, const Operand* operands, const Move& move) {
+OXCCL_INLINE void write_headers(Machine& machine, const Workspace& workspace) {
+  const Move& move = workspace.move;
 #pragma unroll 1
   for (uint32_t d = lane(); d < move.destinations; d += lanes())
-    write_header(machine, operands[move.sources + d], move.destination(d), move.len_bytes);
+    write_header(machine, workspace.operands[move.sources + d], move.destination(d), move.len_bytes);
 }
 
 // Tokens open windows: whoever has a peer's tokens may read and write its buffers. What happened to these before, in this
@@ -74,26 +75,29 @@ OXCCL_INLINE void write_headers(Machine& machine, const Operand* operands, const
 // them; the barrier behind the move passes it on to the others. Other LL messages give access to nothing but themselves.
 OXCCL_INLINE bool carries_tokens() { return lane() < sizeof(Tokens) / LINE_DATA_BYTES; }
 
+OXCCL_INLINE bool opens_windows(const Workspace& workspace) {
+  const Move& move = workspace.move;
+  return move.destinations > 0 && workspace.operands[move.sources].space == SPACE_PEER_TOKENS;
+}
+
 // Moves the tile; a group's, bucket by bucket. False only on a host: where others of the block may still be waiting, a
 // thread whose wait was stopped goes on to where they agree.
 template <class Reducer>
-OXCCL_INLINE bool move_operands(Machine& machine, const Reducer& reducer, const Operand* operands,
-                                uint64_t round_start, Workspace& workspace) {
-  const Move& move = workspace.move;
-  const Operand* memory = memory_of(machine, operands, move);
-  if (OXCCL_UNLIKELY(memory != nullptr)) start_walk(machine, memory->offset_bytes + round_start, workspace);
+OXCCL_INLINE bool move_operands(Machine& machine, const Reducer& reducer, uint64_t round_start,
+                                Workspace& workspace) {
+  if (OXCCL_UNLIKELY(has_buckets(machine, workspace))) start_walk(machine, round_start, workspace);
   // One place that moves, in a loop: a second copy of that code would not fit into a kernel's registers.
 #pragma unroll 1
   do {
-    if (OXCCL_UNLIKELY(memory != nullptr)) {
-      if (!next_piece(machine, operands, workspace)) break;
+    if (OXCCL_UNLIKELY(has_buckets(machine, workspace))) {
+      if (!next_piece(machine, workspace)) break;
       if (workspace.walk.hole) {
-        send_hole(move, workspace.walk);
+        send_hole(workspace);
         continue;
       }
     }
-    reduce_copy(machine, move, reducer);
-  } while (memory != nullptr);
+    reduce_copy(machine, workspace.move, reducer);
+  } while (OXCCL_UNLIKELY(has_buckets(machine, workspace)));
   return machine.fault.outcome == OUTCOME_DONE || !ONE_THREAD;
 }
 
@@ -118,17 +122,18 @@ OXCCL_NOINLINE bool run_reduce_copy(Machine& machine, const Reducer& reducer,
     machine.fail(OUTCOME_BAD_PROGRAM, 0, count);
     return agreed(machine);
   }
-  if (leader()) workspace.move = move_of(machine.launch, instruction, len_bytes, workspace.views);
+  if (leader()) {
+    workspace.operands = operands;
+    workspace.move = move_of(machine.launch, instruction, len_bytes, workspace.views);
+  }
 #pragma unroll 1
   for (uint32_t o = lane(); o < count; o += lanes())
     if (!resolve(machine, operands[o], round_start, len_bytes, &workspace.views[o])) break;
   if (!agreed(machine)) return false;
   if (operands[0].space == SPACE_TOKENS && carries_tokens()) system_fence();
-  if (!move_operands(machine, reducer, operands, round_start, workspace)) return false;
-  const Move& move = workspace.move;
-  write_headers(machine, operands, move);
-  if (move.destinations > 0 && operands[move.sources].space == SPACE_PEER_TOKENS && carries_tokens())
-    system_fence();
+  if (!move_operands(machine, reducer, round_start, workspace)) return false;
+  write_headers(machine, workspace);
+  if (opens_windows(workspace) && carries_tokens()) system_fence();
   return agreed(machine);
 }
 

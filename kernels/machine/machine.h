@@ -56,6 +56,7 @@ struct Tables {
 struct Workspace {
   Fault fault;
   Tables tables;
+  const Operand* operands;
   Move move;
   Walk walk;
   BlockTable<View, MAX_OPERANDS> views;

@@ -21,13 +21,17 @@ OXCCL_INLINE bool is_memory(const Operand& operand) {
 }
 
 // An operand that says which part of the virtual buffer is moved; all that are memory say the same. Null where there is
-// none, or no bucket.
-OXCCL_INLINE const Operand* memory_of(const Machine& machine, const Operand* operands, const Move& move) {
-  if (OXCCL_LIKELY(machine.launch.segments == nullptr)) return nullptr;
+// none.
+OXCCL_INLINE const Operand* memory_of(const Workspace& workspace) {
 #pragma unroll 1
-  for (uint32_t o = 0; o < move.sources + move.destinations; ++o)
-    if (is_memory(operands[o])) return &operands[o];
+  for (uint32_t o = 0; o < workspace.move.sources + workspace.move.destinations; ++o)
+    if (is_memory(workspace.operands[o])) return &workspace.operands[o];
   return nullptr;
+}
+
+// Whether the move at hand is one of buckets.
+OXCCL_INLINE bool has_buckets(const Machine& machine, const Workspace& workspace) {
+  return machine.launch.segments != nullptr && memory_of(workspace) != nullptr;
 }
 
 // The last bucket that begins at or before the position.
@@ -42,9 +46,10 @@ OXCCL_INLINE uint32_t find_segment(const Launch& launch, uint64_t position) {
   return low;
 }
 
-// In front of the first piece of a tile that begins at `position` of the virtual buffer.
-OXCCL_INLINE void start_walk(const Machine& machine, uint64_t position, Workspace& workspace) {
+// In front of the first piece of the tile.
+OXCCL_INLINE void start_walk(const Machine& machine, uint64_t round_start, Workspace& workspace) {
   if (!leader()) return;
+  const uint64_t position = memory_of(workspace)->offset_bytes + round_start;
   const uint64_t end = position + workspace.move.len_bytes;
   workspace.walk = {position, end, position, position, 0, find_segment(machine.launch, position), false};
 }
@@ -78,7 +83,7 @@ OXCCL_INLINE uint8_t* bucket_of(const Machine& machine, const Operand& operand, 
 }
 
 // Points this thread's share of the views to the piece at hand.
-OXCCL_INLINE void point_views(const Machine& machine, const Operand* operands, Workspace& workspace) {
+OXCCL_INLINE void point_views(const Machine& machine, Workspace& workspace) {
   const Walk& walk = workspace.walk;
   const Segment& segment = machine.launch.segments[walk.segment];
   const uint32_t count = workspace.move.sources + workspace.move.destinations;
@@ -86,9 +91,10 @@ OXCCL_INLINE void point_views(const Machine& machine, const Operand* operands, W
 #pragma unroll 1
   for (uint32_t o = lane(); o < count; o += lanes()) {
     View& view = workspace.views[o];
-    if (is_memory(operands[o])) {
-      view.data = bucket_of(machine, operands[o], walk.segment) +
-                  operands[o].message * segment.len_bytes + (walk.at - segment.start);
+    const Operand& operand = workspace.operands[o];
+    if (is_memory(operand)) {
+      view.data = bucket_of(machine, operand, walk.segment) + operand.message * segment.len_bytes +
+                  (walk.at - segment.start);
     } else {
       view.data += view.is_ll() ? forward * 2 : forward;
     }
@@ -96,7 +102,9 @@ OXCCL_INLINE void point_views(const Machine& machine, const Operand* operands, W
 }
 
 // Sends zeros over the LL lane for a piece that no bucket has.
-OXCCL_INLINE void send_hole(const Move& move, const Walk& walk) {
+OXCCL_INLINE void send_hole(const Workspace& workspace) {
+  const Move& move = workspace.move;
+  const Walk& walk = workspace.walk;
   const uint64_t first = walk.at - walk.start + LINE_DATA_BYTES - 1;
   const uint64_t last = walk.to - walk.start;
 #pragma unroll 1
@@ -111,30 +119,30 @@ OXCCL_INLINE void send_hole(const Move& move, const Walk& walk) {
 }
 
 // Views of messages back to where they were.
-OXCCL_INLINE void end_walk(const Operand* operands, Workspace& workspace) {
+OXCCL_INLINE void end_walk(Workspace& workspace) {
   const Walk& walk = workspace.walk;
   const uint32_t count = workspace.move.sources + workspace.move.destinations;
 #pragma unroll 1
   for (uint32_t o = lane(); o < count; o += lanes()) {
     View& view = workspace.views[o];
-    if (!is_memory(operands[o])) view.data -= view.is_ll() ? walk.shift * 2 : walk.shift;
+    if (!is_memory(workspace.operands[o])) view.data -= view.is_ll() ? walk.shift * 2 : walk.shift;
   }
   if (leader()) workspace.move.len_bytes = walk.end - walk.start;
   barrier();
 }
 
 // Makes the workspace's move the next piece of its tile, or a hole. False: there is none left, and the move is the tile.
-OXCCL_INLINE bool next_piece(const Machine& machine, const Operand* operands, Workspace& workspace) {
+OXCCL_INLINE bool next_piece(const Machine& machine, Workspace& workspace) {
   Walk& walk = workspace.walk;
   barrier();
   if (leader()) step_walk(machine, walk);
   barrier();
   if (walk.at == walk.end) {
-    end_walk(operands, workspace);
+    end_walk(workspace);
     return false;
   }
   if (walk.hole) return true;
-  point_views(machine, operands, workspace);
+  point_views(machine, workspace);
   barrier();
   if (leader()) {
     walk.shift = walk.at - walk.start;

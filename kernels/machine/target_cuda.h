@@ -23,11 +23,16 @@ OXCCL_INLINE To bit_cast(const From& from) {
 }
 
 constexpr bool ONE_THREAD = false;
-OXCCL_INLINE uint32_t lane() { return threadIdx.x; }
+// Read anew each time: kept, and all that is computed from it, it would take registers through the loops of a move.
+OXCCL_INLINE uint32_t lane() {
+  uint32_t lane;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(lane));
+  return lane;
+}
 // A number that the compiler knows: what a thread touches next is then a constant away.
 constexpr uint32_t BLOCK_THREADS = 512;
 OXCCL_INLINE constexpr uint32_t lanes() { return BLOCK_THREADS; }
-OXCCL_INLINE bool leader() { return threadIdx.x == 0; }
+OXCCL_INLINE bool leader() { return lane() == 0; }
 OXCCL_INLINE void barrier() { __syncthreads(); }
 
 OXCCL_INLINE uint64_t load_acquire(const uint64_t* word) {

@@ -28,6 +28,13 @@ pub const TARGETS: [u32; 4] = [80, 90, 100, 120];
 /// Threads per block of every kernel. A block is a channel.
 pub const BLOCK_THREADS: u32 = 512;
 
+/// Dynamic shared memory of a block with which kernels leave long copies to the engine for bulk asynchronous copies, on GPUs
+/// from [`BULK_COPY_CAPABILITY`] on. With none their threads copy.
+pub const BULK_COPY_BYTES: u32 = 128 << 10;
+
+/// The lowest compute capability, major and minor, that has that engine.
+pub const BULK_COPY_CAPABILITY: (u32, u32) = (9, 0);
+
 /// What each kernel is called for: one of the element types and folds, of those that share it.
 pub fn kernels() -> impl Iterator<Item = (DataType, Fold)> {
     DataType::ALL.into_iter().flat_map(|data_type| {
