@@ -8,6 +8,7 @@ use crate::error::Error;
 use crate::topology::Placement;
 use crate::tune::{Table, TableError};
 use oxccl_transports::Nodes;
+use oxccl_transports::proxy::{BadConditions, Conditions};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,6 +51,14 @@ pub struct Config {
     /// Kernels leave long copies to the GPU's engine for bulk asynchronous copies, which needs compute capability 9.0. `OXCCL_BULK_COPIES`: 0 or
     /// 1; default 0. `oxccl bench --compare nccl` looks at it; communicators do not use GPUs yet.
     pub bulk_copies: bool,
+    /// The interface, by name or address, by which ranks of other nodes reach this one. It may differ from rank to rank.
+    /// `OXCCL_INTERFACE`; default: that by which the rendezvous was reached.
+    pub interface: Option<String>,
+    /// How links between nodes are to behave, for tests and trials: slower than the network, and less reliable. `OXCCL_LINK`, such as
+    /// `10Gbit,50us`; default: as the network does.
+    pub link: Conditions,
+    /// TCP connections of a link between two ranks; long messages go over all of them. `OXCCL_LINK_SOCKETS`; default 2, at most 16.
+    pub link_sockets: usize,
     /// What `oxccl tune` has measured: the tuner picks by it. `OXCCL_TUNING`, the file; default: none, the tuner picks by thresholds.
     pub tuning: Option<Arc<Table>>,
 }
@@ -81,6 +90,9 @@ impl Default for Config {
             spins: None,
             cache_bytes: None,
             bulk_copies: false,
+            interface: None,
+            link: Conditions::default(),
+            link_sockets: 2,
             tuning: None,
         }
     }
@@ -131,6 +143,15 @@ impl Config {
         let switch = |text: &str| ["0", "1"].iter().position(|choice| *choice == text);
         config.bulk_copies = read(&lookup, "OXCCL_BULK_COPIES", "0 or 1", switch)? == Some(1);
         config.spins = read(&lookup, "OXCCL_SPINS", "a number", |t| t.parse().ok())?;
+        config.interface = lookup("OXCCL_INTERFACE").filter(|name| !name.is_empty());
+        if let Some(text) = lookup("OXCCL_LINK") {
+            let bad = |error: BadConditions| Error::Config {
+                variable: "OXCCL_LINK",
+                detail: error.to_string(),
+            };
+            config.link = text.parse().map_err(bad)?;
+        }
+        number("OXCCL_LINK_SOCKETS", &mut config.link_sockets)?;
         config.tuning = lookup("OXCCL_TUNING").map(|file| read_table(&file)).transpose()?;
         config.check()?;
         Ok(config)
@@ -190,6 +211,9 @@ impl Config {
                 "channels",
                 format!("must be 1 to max_channels, which is {}", self.max_channels),
             );
+        }
+        if !(1..=16).contains(&self.link_sockets) {
+            return fail("link_sockets", format!("{} is not in 1 to 16", self.link_sockets));
         }
         for (name, bytes) in
             [("slot_bytes", self.slot_bytes), ("ll_slot_bytes", self.ll_slot_bytes)]

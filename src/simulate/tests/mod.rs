@@ -413,7 +413,9 @@ fn compare(program: &crate::schedule::Program, trace: &Trace, rank: usize) {
                 // SAFETY: within the channel's instructions.
                 let instruction =
                     unsafe { *instructions.add((entry.first_instruction + at) as usize) };
-                let left = instruction.len_bytes.saturating_sub(round * entry.tile_bytes);
+                let moves = instruction.opcode == f::Opcode::ReduceCopy as u8;
+                let len_bytes = if moves { instruction.len_bytes } else { 0 };
+                let left = len_bytes.saturating_sub(round * entry.tile_bytes);
                 expected.push((round, instruction.step as usize, left.min(entry.tile_bytes)));
             }
         }

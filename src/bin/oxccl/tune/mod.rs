@@ -134,6 +134,7 @@ impl Plan {
             order: Order::Any,
             in_place: false,
             windows,
+            several_nodes: false,
             pin: Pin::default(),
             slot_bytes: self.config.slot_bytes,
             ll_slot_bytes: self.config.ll_slot_bytes,
