@@ -3,7 +3,7 @@
 //     head and tail up to 16-byte boundaries, mixed alignments, LL:   word by word
 //     left fold: for each group of UNROLL 16-byte packs that is this thread's:
 //       for each two sources: load their packs, fold them into the accumulators
-//     tree fold: for each pack:
+//     tree fold, of floats' sums and products: for each pack:
 //       for each eight sources: load all eight, fold them as a tree      (tree_cuda.h)
 //     round, store to every destination
 //
@@ -133,9 +133,13 @@ template <class N, Fold F>
 struct CudaReducer {
   OXCCL_INLINE bool reduce(Machine& machine, const Move& move) const {
     const Stretches stretches = stretches_of(move);
-    if (move.tree && move.sources > 2) {
-      reduce_packs_tree<N, F>(move, stretches.head, stretches.tail());
-      return reduce_words_tree<N, F>(machine, move, stretches);
+    // All other folds give the same bits from the left (tests/numeric.rs), and the tree is a third of a kernel.
+    constexpr bool BRACKETS_MATTER = !N::INTEGER && (F == FOLD_SUM || F == FOLD_PROD);
+    if constexpr (BRACKETS_MATTER) {
+      if (move.tree && move.sources > 2) {
+        reduce_packs_tree<N, F>(move, stretches.head, stretches.tail());
+        return reduce_words_tree<N, F>(machine, move, stretches);
+      }
     }
     reduce_packs<N, F>(move, stretches);
     return reduce_words<N, F>(machine, move, stretches);

@@ -1,5 +1,6 @@
 // The kernels: one per element type and fold, named oxccl_<type>_<fold>, one block per channel. Where unsigned integers give
-// the bits that signed ones do, they have their kernel.
+// the bits that signed ones do, they have their kernel. Each runs any program that only copies, too: parts of a group that
+// reduce alike, with all that copy, are one launch.
 //
 // 512 threads a block: enough 16-byte loads in flight to fill a multiprocessor's share of the memory
 // bandwidth, and 128 registers for each. What all threads of a block know alike is in shared memory: registers are for data.
@@ -9,6 +10,7 @@ namespace oxccl {
 
 struct Block {
   Launch launch;  // the part of the group at hand
+  bool reduces;   // its program is of the kernel's type and fold
   Workspace workspace;
 };
 
@@ -32,6 +34,14 @@ __device__ __forceinline__ bool is_for(const Header* program) {
   return program->fold == F && (type == N::TYPE || (BOTH && type == N::TYPE + 1));
 }
 
+template <class N, Fold F>
+struct PartReducer {
+  __device__ __forceinline__ bool reduce(Machine& machine, const Move& move) const {
+    if (!block().reduces) return machine.fail(OUTCOME_BAD_PROGRAM, 0, N::TYPE);
+    return CudaReducer<N, F>{}.reduce(machine, move);
+  }
+};
+
 // True when there is a part behind it, which is the block's launch then.
 template <class N, Fold F>
 __device__ __forceinline__ bool run_part(uint32_t channel) {
@@ -39,11 +49,12 @@ __device__ __forceinline__ bool run_part(uint32_t channel) {
   const Header* program = launch.program;
   if (is_without_share(launch, channel)) {
     pass_over(launch, channel);
-  } else if (!is_runnable(program, channel) || !is_for<N, F>(program)) {
+  } else if (!is_runnable(program, channel)) {
     if (leader()) launch.statuses[channel] = {OUTCOME_BAD_PROGRAM, 0, 0, 0};
     return false;
-  } else if (run_channel(launch, channel, CudaReducer<N, F>{}, block().workspace) != OUTCOME_DONE) {
-    return false;
+  } else {
+    if (leader()) block().reduces = is_for<N, F>(program);
+    if (run_channel(launch, channel, PartReducer<N, F>{}, block().workspace) != OUTCOME_DONE) return false;
   }
   const Launch* next = launch.next;
   barrier();
