@@ -170,7 +170,7 @@ impl Kernel {
     ///
     /// # Safety
     /// The launch is complete and valid for so many channels, as `format` describes it, with addresses that the GPU
-    /// reaches, until the stream has come that far; its program is one of this kernel's type and fold. No other launch
+    /// reaches, until the stream has come that far; its program is one of this kernel's type and fold, or only copies. No other launch
     /// uses its connections at the same time.
     #[inline]
     pub unsafe fn launch(
