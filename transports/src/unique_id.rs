@@ -120,10 +120,10 @@ fn listen(host: &str, port: u16, secret: &Secret, anywhere: bool) -> Result<Serv
         Server::start(all, secret.clone())
     };
     let is_name = host != "localhost" && host.parse::<IpAddr>().is_err();
-    if let Some(first) = addresses.first().filter(|_| anywhere && is_name) {
-        if addresses.iter().all(|address| address.ip().is_loopback()) {
-            return everywhere(first);
-        }
+    if let Some(first) = addresses.first().filter(|_| anywhere && is_name)
+        && addresses.iter().all(|address| address.ip().is_loopback())
+    {
+        return everywhere(first);
     }
     let mut result = Err(refuse(io::Error::other("the host has no address")));
     for &address in &addresses {
