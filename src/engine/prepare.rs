@@ -95,7 +95,7 @@ impl Cache {
         buffers: Buffers,
     ) -> Result<Program, Error> {
         let kind = call.collective.kind;
-        let verified = self.schedule(config, call, plan)?;
+        let verified = self.verified(config, call, plan)?;
         let layout = layout(call, &verified, buffers);
         let (fold, scale) = call.op.lower();
         let lowering = Lowering {
@@ -117,7 +117,8 @@ impl Cache {
         })
     }
 
-    fn schedule(
+    /// The proven schedule of a call that is carried out as planned.
+    pub(super) fn verified(
         &mut self,
         config: &Config,
         call: &Call,

@@ -14,10 +14,11 @@ mod prepared;
 use super::prepare::{self, Buffers, Mix};
 use super::{Engine, call_key};
 use crate::call::{Call, Described};
-use crate::collective::Kind;
+use crate::collective::{Kind, Order};
 use crate::device::Signals;
 use crate::error::Error;
 use crate::schedule::size_bytes;
+use crate::verify::{GroupPart, GroupStep, Span, Verified, verify_group};
 use differences::Words;
 use oxccl_kernels::format as f;
 use oxccl_transports::Reach;
@@ -25,6 +26,7 @@ use parts::{Bucket, Part};
 use prepared::{Block, Identity, PreparedGroup, Source};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::sync::Arc;
 
 /// All prepared groups.
 #[derive(Debug, Default)]
@@ -145,12 +147,14 @@ impl Engine {
         let mut tables = Tables::default();
         let total: usize = common.iter().map(Bucket::len_bytes).sum();
         for (number, mut part) in parts::parts(&common).into_iter().enumerate() {
+            tables.spans.push(part.spans(&common));
             part.calls.iter_mut().for_each(|at| *at = collectives[*at]);
             let mut mix = Mix::default();
             (agreed, number).hash(&mut mix);
             let block = self.part_block(calls, &buckets, &part, total, mix, &mut tables)?;
             tables.blocks.push(block);
         }
+        tables.prove(common.len(), self.world)?;
         let messages = messages::messages(calls, self.rank);
         self.exchange_blocks(&messages, &mut tables)?;
         let shared_bytes = tables.sources.len() * size_of::<f::SegmentTokens>();
@@ -189,6 +193,7 @@ impl Engine {
             true => Buffers::Virtual { part_bytes: part.len_bytes },
             false => Buffers::Own,
         };
+        let verified = self.cache.verified(&self.config, &call, &plan)?;
         let program = self.cache.program(&self.config, self.rank, &call, &plan, buffers)?;
         prepare::signature(&self.config, key, &plan).hash(&mut mix);
         let mut launch = self.blank_launch();
@@ -200,6 +205,7 @@ impl Engine {
             let source = Source { call, input_at: Some(0), output_at: Some(0) };
             tables.push(source, start, buckets[call].len_bytes());
         }
+        tables.proofs.push((verified, program.rounds(), part.len_bytes));
         let count = part.calls.len();
         Ok(Block {
             program,
@@ -224,9 +230,42 @@ struct Tables {
     sources: Vec<Source>,
     segments: Vec<f::Segment>,
     blocks: Vec<Block>,
+    /// Of each part: where its buckets lie, and what is proven of it, with its rounds and length in bytes.
+    spans: Vec<Vec<Span>>,
+    proofs: Vec<(Arc<Verified>, u64, usize)>,
 }
 
 impl Tables {
+    /// Proves the parts in a row, each with its buckets ready before it and done behind it, as the machine runs them.
+    fn prove(&self, buckets: usize, ranks: usize) -> Result<(), Error> {
+        let parts: Vec<GroupPart<'_>> = self
+            .proofs
+            .iter()
+            .zip(&self.spans)
+            .map(|((verified, rounds, len_bytes), spans)| GroupPart {
+                verified,
+                rounds: *rounds,
+                spans: spans.clone(),
+                len_bytes: *len_bytes,
+            })
+            .collect();
+        let steps = |rank: usize| {
+            let of_part = |(number, part): (usize, &GroupPart<'_>)| {
+                let until = part.verified.schedule().ranks[rank].len();
+                let buckets = || part.spans.iter().map(|span| span.bucket);
+                let run = std::iter::once(GroupStep::Run { part: number, until });
+                let awaits = buckets().map(GroupStep::Await);
+                awaits.chain(run).chain(buckets().map(GroupStep::Done)).collect::<Vec<_>>()
+            };
+            parts.iter().enumerate().flat_map(of_part).collect()
+        };
+        let ranks: Vec<Vec<GroupStep>> = (0..ranks).map(steps).collect();
+        verify_group(buckets, &parts, &ranks).map_err(|violation| {
+            let (kind, order) = (Kind::Barrier, Order::Any);
+            Error::NoAlgorithm { kind, order, detail: violation.to_string() }
+        })
+    }
+
     /// A bucket's memory, from `start` of the virtual buffer on.
     fn push(&mut self, source: Source, start: usize, len_bytes: usize) {
         self.segments.push(f::Segment {
