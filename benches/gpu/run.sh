@@ -55,7 +55,7 @@ skip() {
     echo "$*" >"$work/skipped"
 }
 
-# unpacked FILE.xz: its content in the work folder; machines without xz have Python.
+# unpack FILE.xz: its content in the work folder; machines without xz have Python.
 unpack() {
     local to="$work/$(basename "$1" .xz)"
     [ -e "$to" ] || xz -dc "$1" >"$to" 2>/dev/null ||
@@ -91,8 +91,17 @@ gpu_state() {
         --format=csv,noheader 2>/dev/null | head -1
 }
 
-# bench ARGUMENT...: the command with what all benches have; rows go to rows.jsonl as well as into the log.
+# bench WITH ARGUMENT...: a comparison. If it fails with NCCL, which cannot be told to go on, oxccl's own numbers are taken without.
 bench() {
+    local with=$1
+    shift
+    one_bench $with "$@" && return
+    [[ $with == *floor ]] || one_bench --compare floor "$@"
+    return 1
+}
+
+# one_bench ARGUMENT...: the command with what all benches have; rows go to rows.jsonl as well as into the log.
+one_bench() {
     local more=()
     [ "$quick" = 0 ] || more=(--repeats 2 --repeat-ms 1 --channels 2 --nccl-ctas 2)
     [ -z "${OXCCL_BUNDLE_IMAGE:-}" ] || more+=(--image "$OXCCL_BUNDLE_IMAGE")
@@ -133,10 +142,10 @@ stage_bench() {
     [[ $with == *nccl* ]] || echo "no NCCL: compared with the floor alone"
     for n in $ranks; do
         if [ "$quick" = 1 ]; then
-            bench all_reduce $with --ranks "$n" -b 4K -e 4K -G 2 || failed=1
+            bench "$with" all_reduce --ranks "$n" -b 4K -e 4K -G 2 || failed=1
         else
-            bench all_reduce $with --ranks "$n" -b 8 -e 256M -f 2 -G 20 --repeat-ms 5 || failed=1
-            bench all $with --ranks "$n" -b 16K -e 64M -f 4096 -G 4 || failed=1
+            bench "$with" all_reduce --ranks "$n" -b 8 -e 256M -f 2 -G 20 --repeat-ms 5 || failed=1
+            bench "$with" all --ranks "$n" -b 16K -e 64M -f 4096 -G 4 || failed=1
         fi
     done
     return $failed
@@ -147,13 +156,13 @@ stage_group() {
     with=$(against)
     for n in $ranks; do
         if [ "$quick" = 1 ]; then
-            bench group $with --ranks "$n" --buckets 3 --bucket-size 2K -G 2 || failed=1
+            bench "$with" group --ranks "$n" --buckets 3 --bucket-size 2K -G 2 || failed=1
             continue
         fi
-        bench group $with --ranks "$n" --buckets 20 --bucket-size 64K -G 4 || failed=1
-        bench group $with --ranks "$n" --buckets 20 --bucket-size 2K -G 4 || failed=1
+        bench "$with" group --ranks "$n" --buckets 20 --bucket-size 64K -G 4 || failed=1
+        bench "$with" group --ranks "$n" --buckets 20 --bucket-size 2K -G 4 || failed=1
         for model in "$here"/data/*.toml; do
-            bench group $with --ranks "$n" --buckets-from "$model" -G 1 || failed=1
+            bench "$with" group --ranks "$n" --buckets-from "$model" -G 1 || failed=1
         done
     done
     return $failed
@@ -229,7 +238,7 @@ run_stage() {
     elif [ -e "$work/skipped" ]; then
         said=skipped reason=$(cat "$work/skipped")
     elif [ "$status" != 0 ]; then
-        said=failed reason="status $status: $(grep -v '^$' "$out/$stage.log" | tail -1 | cut -c1-300)"
+        said=failed reason="status $status: $({ grep '^oxccl: ' "$out/$stage.log" || grep -v '^$' "$out/$stage.log"; } | tail -1 | cut -c1-300)"
     fi
     printf '{"stage":"%s","status":"%s","seconds":%d,"limit":%d,"reason":%s}\n' \
         "$stage" "$said" $((SECONDS - started)) "$seconds" "$(json_text "$reason")" >>"$out/stages.jsonl"

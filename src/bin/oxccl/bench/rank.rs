@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oxccl::{Communicator, DataType, Error, Order, ReduceOp, data_type_name};
+use oxccl::{Communicator, Error, Order, ReduceOp, data_type_name};
 use oxccl_transports::Server;
 
 use super::args::BenchOptions;
@@ -13,7 +13,7 @@ use super::group;
 use super::measure::{Effort, Timing, measure};
 use super::output::Output;
 use super::report::{Row, rounded};
-use super::sample::Sample;
+use super::sample::{Sample, for_type};
 use crate::failure::Failure;
 use crate::options::Target;
 
@@ -89,20 +89,7 @@ fn sizes_of<'a>(case: &Case, sizes: &'a [usize]) -> &'a [usize] {
 
 impl Bench<'_> {
     fn case_of_type(&mut self, case: &Case, sizes: &[usize]) -> Result<(), Error> {
-        match case.data_type {
-            DataType::I8 => self.case::<i8>(case, sizes),
-            DataType::U8 => self.case::<u8>(case, sizes),
-            DataType::I32 => self.case::<i32>(case, sizes),
-            DataType::U32 => self.case::<u32>(case, sizes),
-            DataType::I64 => self.case::<i64>(case, sizes),
-            DataType::U64 => self.case::<u64>(case, sizes),
-            DataType::F16 => self.case::<oxccl::f16>(case, sizes),
-            DataType::BF16 => self.case::<oxccl::bf16>(case, sizes),
-            DataType::F32 => self.case::<f32>(case, sizes),
-            DataType::F64 => self.case::<f64>(case, sizes),
-            DataType::F8E4M3 => self.case::<oxccl::F8E4M3>(case, sizes),
-            DataType::F8E5M2 => self.case::<oxccl::F8E5M2>(case, sizes),
-        }
+        for_type!(case.data_type, T => self.case::<T>(case, sizes))
     }
 
     fn case<T: Sample>(&mut self, case: &Case, sizes: &[usize]) -> Result<(), Error> {

@@ -46,6 +46,34 @@ pub(super) trait Sample: Element {
     }
 }
 
+/// Evaluates an expression with the element type of a [`DataType`](oxccl::DataType) under a name: `for_type!(data_type, T => f::<T>())`.
+macro_rules! for_type {
+    ($data_type:expr, $T:ident => $body:expr) => {{
+        use oxccl::DataType as D;
+        macro_rules! with {
+            ($type:ty) => {{
+                type $T = $type;
+                $body
+            }};
+        }
+        match $data_type {
+            D::I8 => with!(i8),
+            D::U8 => with!(u8),
+            D::I32 => with!(i32),
+            D::U32 => with!(u32),
+            D::I64 => with!(i64),
+            D::U64 => with!(u64),
+            D::F16 => with!(oxccl::f16),
+            D::BF16 => with!(oxccl::bf16),
+            D::F32 => with!(f32),
+            D::F64 => with!(f64),
+            D::F8E4M3 => with!(oxccl::F8E4M3),
+            D::F8E5M2 => with!(oxccl::F8E5M2),
+        }
+    }};
+}
+pub(super) use for_type;
+
 /// What values are accumulated in.
 pub(super) trait Accumulator: Copy {
     /// Two values become one.

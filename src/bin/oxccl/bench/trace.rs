@@ -4,14 +4,14 @@ use std::path::Path;
 
 use oxccl::algorithms::find;
 use oxccl::schedule::SLOTS;
-use oxccl::{Collective, Config, DataType, Error, Kind, TracedStep, data_type_name};
+use oxccl::{Collective, Config, Error, Kind, TracedStep, data_type_name};
 use serde_json::{Value, json};
 
 use super::args::BenchOptions;
 use super::buffers::Buffers;
 use super::case::{Case, Placement, Shape};
 use super::rank::Comms;
-use super::sample::Sample;
+use super::sample::{Sample, for_type};
 use crate::failure::Failure;
 
 /// Words of a step between ranks.
@@ -28,7 +28,7 @@ pub(super) fn write(options: &BenchOptions, comms: &mut Comms) -> Result<(), Fai
     let (Some(case), Some(&bytes)) = (cases.first(), sizes.last()) else { return Ok(()) };
     let bytes = if case.kind == Kind::Barrier { 0 } else { bytes };
     let shape = case.shape(comms.control.world(), bytes);
-    let plan = of_type(options, comms, case, shape)?;
+    let plan = for_type!(case.data_type, T => call::<T>(options, comms, case, shape))?;
     let config = options.config()?;
     let steps = gathered(comms)?;
     if comms.control.rank() > 0 {
@@ -37,28 +37,6 @@ pub(super) fn write(options: &BenchOptions, comms: &mut Comms) -> Result<(), Fai
     let text = chrome(case, shape, &config, &plan, &steps);
     std::fs::write(path, text.to_string())
         .map_err(Failure::system(format!("writing the trace {}", Path::display(path))))
-}
-
-fn of_type(
-    options: &BenchOptions,
-    comms: &mut Comms,
-    case: &Case,
-    shape: Shape,
-) -> Result<oxccl::tune::Plan, Error> {
-    match case.data_type {
-        DataType::I8 => call::<i8>(options, comms, case, shape),
-        DataType::U8 => call::<u8>(options, comms, case, shape),
-        DataType::I32 => call::<i32>(options, comms, case, shape),
-        DataType::U32 => call::<u32>(options, comms, case, shape),
-        DataType::I64 => call::<i64>(options, comms, case, shape),
-        DataType::U64 => call::<u64>(options, comms, case, shape),
-        DataType::F16 => call::<oxccl::f16>(options, comms, case, shape),
-        DataType::BF16 => call::<oxccl::bf16>(options, comms, case, shape),
-        DataType::F32 => call::<f32>(options, comms, case, shape),
-        DataType::F64 => call::<f64>(options, comms, case, shape),
-        DataType::F8E4M3 => call::<oxccl::F8E4M3>(options, comms, case, shape),
-        DataType::F8E5M2 => call::<oxccl::F8E5M2>(options, comms, case, shape),
-    }
 }
 
 /// Traces the second of two calls: the first prepares it.

@@ -4,7 +4,7 @@ use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use oxccl::cuda::{Image, Stream};
-use oxccl::{Communicator, Config, DataType, Kind, ReduceOp};
+use oxccl::{Communicator, Config, Kind, ReduceOp};
 use oxccl_peer_nccl::{NcclLibrary, UniqueId};
 use oxccl_transports::LocalBootstrap;
 use oxccl_transports::cuda::Context;
@@ -20,7 +20,7 @@ use super::turns::{Course, Entrant, Mode, slowest};
 use super::watchdog::Watchdog;
 use crate::bench::args::BenchOptions;
 use crate::bench::case::{Case, Shape};
-use crate::bench::sample::Sample;
+use crate::bench::sample::{Sample, for_type};
 use crate::failure::Failure;
 
 /// A setting that takes so many times as long as the best of its family in a first turn is measured no more.
@@ -228,29 +228,12 @@ impl Rank<'_> {
                     let shape = case.shape(ranks, bytes);
                     let task = Task::single(Placed { case: *case, shape, input, output });
                     if shape.count > 0 {
-                        self.task_of_type(&task, shape)?;
+                        for_type!(case.data_type, T => self.task::<T>(&task, shape, None))?;
                         waiting = Some(task).filter(|_| waits_for_all(case.kind)).or(waiting);
                     }
                 }
                 waiting.map_or(Ok(()), |task| self.abort(&task))
             }
-        }
-    }
-
-    fn task_of_type(&mut self, task: &Task, whole: Shape) -> Result<(), Failure> {
-        match task.case().data_type {
-            DataType::I8 => self.task::<i8>(task, whole, None),
-            DataType::U8 => self.task::<u8>(task, whole, None),
-            DataType::I32 => self.task::<i32>(task, whole, None),
-            DataType::U32 => self.task::<u32>(task, whole, None),
-            DataType::I64 => self.task::<i64>(task, whole, None),
-            DataType::U64 => self.task::<u64>(task, whole, None),
-            DataType::F16 => self.task::<oxccl::f16>(task, whole, None),
-            DataType::BF16 => self.task::<oxccl::bf16>(task, whole, None),
-            DataType::F32 => self.task::<f32>(task, whole, None),
-            DataType::F64 => self.task::<f64>(task, whole, None),
-            DataType::F8E4M3 => self.task::<oxccl::F8E4M3>(task, whole, None),
-            DataType::F8E5M2 => self.task::<oxccl::F8E5M2>(task, whole, None),
         }
     }
 
