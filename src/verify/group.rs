@@ -400,8 +400,8 @@ mod tests {
             change(&mut ranks[1]);
             verify_group(2, &parts, &ranks).unwrap_err()
         };
-        for step in 0..whole[1].len() {
-            let missing = match whole[1][step] {
+        for (step, one) in whole[1].iter().enumerate() {
+            let missing = match *one {
                 // What is not awaited is ready.
                 GroupStep::Await(_) => continue,
                 GroupStep::Run { .. } => with(&|steps| {

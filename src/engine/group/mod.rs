@@ -35,6 +35,8 @@ pub(super) struct Groups {
     index: HashMap<u64, Vec<usize>, BuildHasherDefault<Mix>>,
     /// The buckets of the group at hand.
     asked: Vec<Bucket>,
+    /// The last group's calls, and its place: one that comes again, buffers and all, has everything in place.
+    last: (Vec<Call>, usize),
     /// For each rank, in how many groups it and this one have had messages for each other.
     exchanges: Vec<u64>,
     /// Groups prepared so far.
@@ -49,6 +51,7 @@ impl Groups {
     pub(super) fn clear(&mut self) {
         self.prepared.clear();
         self.index.clear();
+        self.last.0.clear();
     }
 
     /// Groups prepared so far.
@@ -88,12 +91,10 @@ impl Engine {
             return Err(self.broken());
         }
         self.ready = None;
-        let at = self.look_up_group(calls)?;
-        let base = (self.reach != Reach::SameProcess).then(|| self.heap.base());
+        let at = self.place_group(calls)?;
         self.groups.count_exchanges(at, self.rank);
         self.calls += 1;
         let group = &mut self.groups.prepared[at];
-        group.set_buffers(calls, base);
         group.number(self.calls);
         group.set_signals(signals);
         let mut described = group.described;
@@ -114,6 +115,21 @@ impl Engine {
             return Ok(());
         }
         Err(self.fail(&described, outcome))
+    }
+
+    /// The group's place among the prepared ones, with its tables pointing to the calls' buffers.
+    fn place_group(&mut self, calls: &[Call]) -> Result<usize, Error> {
+        let (last, at) = &self.groups.last;
+        if !calls.is_empty() && last == calls {
+            return Ok(*at);
+        }
+        let at = self.look_up_group(calls)?;
+        let base = (self.reach != Reach::SameProcess).then(|| self.heap.base());
+        self.groups.prepared[at].set_buffers(calls, base);
+        self.groups.last.0.clear();
+        self.groups.last.0.extend_from_slice(calls);
+        self.groups.last.1 = at;
+        Ok(at)
     }
 
     /// Finds the group among the prepared ones, or prepares it.
