@@ -2,6 +2,7 @@
 
 mod failure;
 mod group;
+mod links;
 mod logs;
 mod poll;
 mod prepare;
@@ -15,6 +16,7 @@ use crate::error::Error;
 use crate::schedule::size_bytes;
 use crate::tune::Plan;
 use group::Groups;
+use links::Links;
 use oxccl_kernels::format as f;
 use oxccl_transports::{Bootstrap, Liveness, Reach, Region, Server};
 use poll::Poll;
@@ -30,6 +32,8 @@ pub(crate) struct Engine {
     cache: Cache,
     groups: Groups,
     host: Host,
+    /// The way to other nodes, where there are any.
+    links: Option<Arc<Links>>,
     poll: Box<Poll>,
     control: Arc<Control>,
     heap: Arc<Heap>,
@@ -107,7 +111,7 @@ impl Engine {
 
     /// What a call would choose.
     pub(crate) fn plan(&self, call: &Call, windows: bool) -> Result<Plan, Error> {
-        prepare::plan(&self.config, call, windows)
+        self.cache.plan(&self.config, call, windows)
     }
 
     /// Whether the last call had these arguments, and [`Engine::run_again`] would repeat it.
@@ -194,7 +198,7 @@ impl Engine {
         self.host.launch.call = self.calls;
         // SAFETY: the program was lowered for these connections and for buffers of the call's lengths; the cache keeps
         // the program, and the caller vouches for the buffers.
-        let outcome = unsafe { self.host.run(ready.channels) };
+        let outcome = linked(&self.links, || unsafe { self.host.run(ready.channels) });
         if outcome == f::Outcome::Done {
             log.leave(self.calls);
             return Ok(());
@@ -230,6 +234,16 @@ impl Drop for Engine {
             self.liveness.close(self.collectives);
         }
     }
+}
+
+/// Runs a call with the links to other nodes awake.
+#[inline]
+fn linked(links: &Option<Arc<Links>>, run: impl FnOnce() -> f::Outcome) -> f::Outcome {
+    let Some(links) = links else { return run() };
+    links.begin();
+    let outcome = run();
+    links.end();
+    outcome
 }
 
 #[inline]

@@ -1,6 +1,7 @@
 //! Prepared calls: plan, schedule, proof and program, made once for each signature.
 
 use super::chunk_align;
+use super::links::Links;
 use crate::algorithms::{Algorithm, Encoding};
 use crate::call::{Call, Counts, Key};
 use crate::collective::{Collective, Kind, Order};
@@ -38,12 +39,18 @@ pub(super) struct Cache {
     prepared: Vec<Prepared>,
     index: HashMap<Key, usize, BuildHasherDefault<Mix>>,
     proofs: HashMap<Proof, Arc<Verified>>,
+    links: Option<Arc<Links>>,
 }
 
 /// What a proof holds for.
 type Proof = (Collective, Placement, Algorithm, Encoding, Order, bool);
 
 impl Cache {
+    /// Nothing yet. Programs use these links.
+    pub(super) fn new(links: Option<Arc<Links>>) -> Cache {
+        Cache { links, ..Cache::default() }
+    }
+
     pub(super) fn clear(&mut self) {
         self.prepared.clear();
         self.index.clear();
@@ -78,7 +85,7 @@ impl Cache {
         key: Key,
         call: &Call,
     ) -> Result<Prepared, Error> {
-        let plan = plan(config, call, key.windows)?;
+        let plan = self.plan(config, call, key.windows)?;
         tracing::debug!(kind = %key.kind, count = key.count, %plan.algorithm, %plan.encoding, plan.reason, "prepared");
         let program = self.program(config, rank, call, &plan, Buffers::Own)?;
         let signature = signature(config, &key, &plan);
@@ -111,10 +118,35 @@ impl Cache {
                 Buffers::Virtual { part_bytes } => Some(part_bytes),
             },
         };
-        lower(&verified, rank, &layout, &lowering).map_err(|small| {
-            let detail = format!("{}/{}: {small}", plan.algorithm, plan.encoding);
+        let cannot = |why: String| {
+            let detail = format!("{}/{}: {why}", plan.algorithm, plan.encoding);
             Error::NoAlgorithm { kind, order: config.order, detail }
-        })
+        };
+        if let Some(links) = &self.links {
+            links.check(verified.schedule()).map_err(cannot)?;
+            links.open(verified.schedule(), &lowering);
+        }
+        lower(&verified, rank, &layout, &lowering).map_err(|small| cannot(small.to_string()))
+    }
+
+    /// The tuner's answer for a call.
+    pub(super) fn plan(&self, config: &Config, call: &Call, windows: bool) -> Result<Plan, Error> {
+        let question = Question {
+            collective: call.collective,
+            placement: config.placement(call.collective.ranks),
+            data_type: call.data_type,
+            total_bytes: call.total_bytes(),
+            order: if call.collective.kind.reduces() { config.order } else { Order::Any },
+            in_place: call.in_place,
+            windows,
+            several_nodes: self.links.is_some(),
+            pin: config.pin,
+            slot_bytes: config.slot_bytes,
+            ll_slot_bytes: config.ll_slot_bytes,
+            cache_bytes: config.last_level_cache_bytes(),
+        };
+        let custom = config.schedule.as_ref().map(|custom| custom.plan(&question)).transpose()?;
+        custom.flatten().map_or_else(|| plan_by(config.tuning.as_deref(), &question), Ok)
     }
 
     /// The proven schedule of a call that is carried out as planned.
@@ -156,25 +188,6 @@ impl Cache {
         self.proofs.insert(proof, verified.clone());
         Ok(verified)
     }
-}
-
-/// The tuner's answer for a call.
-pub(super) fn plan(config: &Config, call: &Call, windows: bool) -> Result<Plan, Error> {
-    let question = Question {
-        collective: call.collective,
-        placement: config.placement(call.collective.ranks),
-        data_type: call.data_type,
-        total_bytes: call.total_bytes(),
-        order: if call.collective.kind.reduces() { config.order } else { Order::Any },
-        in_place: call.in_place,
-        windows,
-        pin: config.pin,
-        slot_bytes: config.slot_bytes,
-        ll_slot_bytes: config.ll_slot_bytes,
-        cache_bytes: config.last_level_cache_bytes(),
-    };
-    let custom = config.schedule.as_ref().map(|custom| custom.plan(&question)).transpose()?;
-    custom.flatten().map_or_else(|| plan_by(config.tuning.as_deref(), &question), Ok)
 }
 
 fn layout(call: &Call, verified: &Verified, buffers: Buffers) -> Layout {

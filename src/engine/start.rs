@@ -2,12 +2,15 @@
 
 use super::Engine;
 use super::group::Groups;
+use super::links::Starting;
 use super::poll::{self, Poll};
 use super::prepare::Cache;
 use crate::config::Config;
 use crate::device::{Control, ControlShape, Heap, Host, StagingShape, Waiting, usable_cores};
 use crate::error::Error;
 use crate::schedule::SLOTS;
+use oxccl_kernels::format as f;
+use oxccl_transports::proxy::Egress;
 use oxccl_transports::{Bootstrap, Reach, Region, Server};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -29,7 +32,7 @@ impl Engine {
         let deadline = Instant::now() + config.timeout;
         agree(&mut *bootstrap, &config, deadline)?;
         config.place(bootstrap.nodes())?;
-        let spins = spins(&mut *bootstrap, deadline)?;
+        let spins = Spins::gather(&mut *bootstrap, &config, deadline)?;
         let shape = StagingShape {
             ranks: world,
             channels: config.max_channels,
@@ -44,15 +47,19 @@ impl Engine {
             Arc::new(Region::create("oxccl-staging", shape.len_bytes())?),
             Arc::new(Region::create("oxccl-heap", config.heap_bytes)?),
         ];
-        // Connections point into peers' memory: no other way between nodes is there yet.
-        bootstrap.nodes().require_one()?;
-        let all: Vec<_> = bootstrap.share(&own, deadline)?.into_iter().flatten().collect();
-        let regions = |at: usize| all.iter().map(|regions| regions[at].clone()).collect::<Vec<_>>();
-        let control = Arc::new(Control::new(control_shape, rank, regions(0)));
+        let all = bootstrap.share(&own, deadline)?;
+        let region = |of: &Option<Vec<Arc<Region>>>, at: usize| of.as_ref().map(|r| r[at].clone());
+        let regions = |at: usize| all.iter().map(|of| region(of, at)).collect::<Vec<_>>();
+        let control = Arc::new(Control::new(control_shape, rank, mirrored(regions(0))?));
+        let heaps = regions(2);
         let bases: Vec<*mut u8> = match reach {
             Reach::SameProcess => vec![std::ptr::null_mut(); world],
-            Reach::SharedMemory => regions(2).iter().map(|heap| heap.as_ptr()).collect(),
+            Reach::SharedMemory => {
+                let base = |heap: &Option<Arc<Region>>| heap.as_ref().map(|heap| heap.as_ptr());
+                heaps.iter().map(|heap| base(heap).unwrap_or(std::ptr::null_mut())).collect()
+            }
         };
+        let links = Starting::gather(&mut *bootstrap, &config, shape, &own[1], deadline)?;
         let liveness = bootstrap.liveness();
         let (channels, timeout) = (config.max_channels, config.timeout);
         let poll = Box::new(Poll::new(liveness.clone(), control.clone(), rank, channels, timeout));
@@ -60,21 +67,34 @@ impl Engine {
             abort: liveness.abort_word(),
             poll: poll::poll,
             context: std::ptr::from_ref(&*poll).cast_mut().cast(),
-            spins: config.spins.unwrap_or(spins),
+            spins: config.spins.unwrap_or(spins.executors),
         };
-        let host = Host::new(shape, rank, regions(1), &bases, &control, waiting);
+        let staging = regions(1);
+        let egress = bootstrap.nodes().beside(rank).find_map(|first| staging[first].clone());
+        let connect = |connections: &mut [f::Connection]| {
+            links.iter().for_each(|links| links.connect(connections))
+        };
+        let host = Host::new(shape, rank, staging, connect, &bases, &control, waiting);
+        let links = match (links, egress) {
+            (Some(links), Some(egress)) => {
+                let egress = Egress::new(egress, shape.egress());
+                Some(Arc::new(links.start(&*bootstrap, &config, egress, spins.proxies)?))
+            }
+            _ => None,
+        };
         Ok(Engine {
             rank,
             world,
             config,
             reach,
-            cache: Cache::default(),
+            cache: Cache::new(links.clone()),
+            links,
             groups: Groups::new(world),
             host,
             poll,
             control,
             heap: Arc::new(Heap::new(own[2].clone())),
-            _heaps: regions(2),
+            _heaps: heaps.into_iter().flatten().collect(),
             liveness,
             ready: None,
             failed: None,
@@ -92,7 +112,7 @@ fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> R
     let schedule = config.schedule.as_ref().map(|custom| custom.fingerprint());
     let tuning =
         config.tuning.as_deref().map(|table| format!("table {:016x}", table.fingerprint()));
-    let fields: [(&'static str, String); 11] = [
+    let fields: [(&'static str, String); 13] = [
         ("order", config.order.to_string()),
         ("pin", format!("{:?}, {:?}, {:?}", pin.algorithm, pin.encoding, pin.channels)),
         ("nodes", format!("{:?}", config.nodes)),
@@ -103,6 +123,8 @@ fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> R
         ("slot_bytes", config.slot_bytes.to_string()),
         ("ll_slot_bytes", config.ll_slot_bytes.to_string()),
         ("tuning", tuning.unwrap_or_else(|| "none".to_string())),
+        ("link", config.link.to_string()),
+        ("link_sockets", config.link_sockets.to_string()),
         ("version", env!("CARGO_PKG_VERSION").to_string()),
     ];
     let own: Vec<&str> = fields.iter().map(|(_, value)| value.as_str()).collect();
@@ -123,11 +145,41 @@ fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> R
     Ok(())
 }
 
-/// Polls before a wait yields. Spinning pays only while the one waited for can run: where the ranks together may use as
-/// many cores as they are. (A launcher that binds each rank to a core leaves each of them one, and all of them enough.)
-fn spins(bootstrap: &mut dyn Bootstrap, deadline: Instant) -> Result<u32, Error> {
-    let own: Vec<u8> = usable_cores().iter().flat_map(|core| core.to_le_bytes()).collect();
-    let all = bootstrap.all_gather(&own, deadline)?;
-    let cores: HashSet<&[u8]> = all.iter().flat_map(|cores| cores.chunks_exact(4)).collect();
-    Ok(if bootstrap.world() <= cores.len() { SPINS } else { 0 })
+/// What a rank has to read of others' failures. Those of other nodes cannot be mapped: they have a region of their own here.
+fn mirrored(regions: Vec<Option<Arc<Region>>>) -> Result<Vec<Arc<Region>>, Error> {
+    let len_bytes = regions.iter().flatten().next().map_or(0, |region| region.len_bytes());
+    let mirror = |region: Option<Arc<Region>>| match region {
+        Some(region) => Ok(region),
+        None => Ok(Arc::new(Region::create("oxccl-mirror", len_bytes)?)),
+    };
+    regions.into_iter().map(mirror).collect()
+}
+
+/// Who may poll before it yields. That pays only while the one waited for can run: where the ranks of a machine together may use
+/// as many cores as they are. (A launcher that binds each rank to a core leaves each of them one, and all of them enough.)
+struct Spins {
+    executors: u32,
+    /// They need cores besides.
+    proxies: bool,
+}
+
+impl Spins {
+    fn gather(
+        bootstrap: &mut dyn Bootstrap,
+        config: &Config,
+        deadline: Instant,
+    ) -> Result<Spins, Error> {
+        let own: Vec<u8> = usable_cores().iter().flat_map(|core| core.to_le_bytes()).collect();
+        let all = bootstrap.all_gather(&own, deadline)?;
+        let (rank, nodes) = (bootstrap.rank(), bootstrap.nodes());
+        // Nodes that are parts of this machine share its cores.
+        let here = |other: &usize| config.nodes.is_some() || nodes.share(rank, *other);
+        let ranks: Vec<usize> = (0..all.len()).filter(here).collect();
+        let cores: HashSet<&[u8]> =
+            ranks.iter().flat_map(|rank| all[*rank].chunks_exact(4)).collect();
+        let proxies = nodes.count() > 1 && 2 * ranks.len() <= cores.len();
+        let threads = if nodes.count() > 1 { 2 * ranks.len() } else { ranks.len() };
+        let executors = if threads <= cores.len() { SPINS } else { 0 };
+        Ok(Spins { executors, proxies })
+    }
 }

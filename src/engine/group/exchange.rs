@@ -6,7 +6,7 @@ use super::{Engine, Mix, Tables};
 use crate::algorithms::{Pattern, exchange, receipts};
 use crate::collective::{Kind, Order};
 use crate::error::Error;
-use crate::schedule::{Extent, Layout, Lowering, Program, RankLayout, SLOTS, lower_signed};
+use crate::schedule::{Extent, Lane, Layout, Lowering, Program, RankLayout, SLOTS, lower_signed};
 use crate::verify::{Verified, Violation, verify_exchange};
 use oxccl_kernels::format as f;
 
@@ -25,7 +25,8 @@ impl Engine {
         }
         let slot_bytes = self.config.slot_bytes;
         let tiles = Tiles { slot_bytes, ll_bytes: self.config.ll_slot_bytes.min(slot_bytes) };
-        let stretches = messages::stretches(messages, tiles);
+        let share = |a, b| self.links.as_ref().is_none_or(|links| links.share(a, b));
+        let stretches = messages::stretches(messages, tiles, share);
         let hasher = || Box::new(Mix::default()) as Box<dyn std::hash::Hasher>;
         let signatures = messages::signatures(&stretches, messages, self.world, hasher);
         let (first, first_block) = (tables.sources.len(), tables.blocks.len());
@@ -94,7 +95,10 @@ impl Engine {
     fn pattern(&self, stretches: &[Stretch], active: &[usize]) -> Pattern {
         let mut pattern = Pattern::new(self.world);
         for stretch in active.iter().map(|at| &stretches[*at]) {
-            pattern.add(stretch.sender, stretch.receiver, stretch.lane);
+            let (sender, receiver) = (stretch.sender, stretch.receiver);
+            let mapped = self.links.as_ref().is_none_or(|links| links.share(sender, receiver));
+            let lane = if mapped { stretch.lane } else { Lane::Slots };
+            pattern.add(sender, receiver, lane);
         }
         pattern
     }
@@ -135,9 +139,18 @@ impl Engine {
             stream: false,
             virtual_bytes: None,
         };
-        lower_signed(verified, self.rank, &layout, &lowering, signatures).map_err(|small| {
+        if let Some(links) = &self.links {
+            links.open(verified.schedule(), &lowering);
+        }
+        let no_algorithm = |detail: String| {
             let (kind, order) = (Kind::SendRecv, Order::Any);
-            Error::NoAlgorithm { kind, order, detail: small.to_string() }
-        })
+            Error::NoAlgorithm { kind, order, detail }
+        };
+        if let Some(links) = &self.links {
+            links.check(verified.schedule()).map_err(no_algorithm)?;
+            links.open(verified.schedule(), &lowering);
+        }
+        lower_signed(verified, self.rank, &layout, &lowering, signatures)
+            .map_err(|small| no_algorithm(small.to_string()))
     }
 }
