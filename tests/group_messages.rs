@@ -101,15 +101,6 @@ fn more_messages_than_slots() {
     on_ranks(2, &Config::default(), |comm| exchange(&comm, &sent, false));
 }
 
-/// Short and long ones, within nodes and between them.
-#[test]
-fn messages_between_nodes() {
-    let sent: Vec<Sent> =
-        (0..24).map(|at| (at % 4, (at + 1 + at / 12) % 4, [3, 700, 150_000][at % 3])).collect();
-    let config = Config { nodes: Some(2), heap_bytes: 64 << 20, ..Config::default() };
-    on_ranks(4, &config, |comm| exchange(&comm, &sent, false));
-}
-
 #[test]
 fn ranks_without_messages_are_not_involved() {
     on_ranks(4, &Config::default(), |comm| {
