@@ -45,7 +45,7 @@ mod work;
 pub use call::{Call, Memory};
 pub use collective::{Collective, Kind, Order};
 pub use communicator::Communicator;
-pub use config::{Config, MAX_CHANNELS, Pin};
+pub use config::{Config, FabricKind, MAX_CHANNELS, Pin};
 pub use custom::{CustomError, CustomSchedule};
 pub use device::DeviceBuffer;
 /// The device layer, for the tests of it.

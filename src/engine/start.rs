@@ -50,7 +50,7 @@ impl Engine {
         let all = bootstrap.share(&own, deadline)?;
         let region = |of: &Option<Vec<Arc<Region>>>, at: usize| of.as_ref().map(|r| r[at].clone());
         let regions = |at: usize| all.iter().map(|of| region(of, at)).collect::<Vec<_>>();
-        let control = Arc::new(Control::new(control_shape, rank, mirrored(regions(0))?));
+        let control = Arc::new(Control::new(control_shape, rank, regions(0))?);
         let heaps = regions(2);
         let bases: Vec<*mut u8> = match reach {
             Reach::SameProcess => vec![std::ptr::null_mut(); world],
@@ -61,6 +61,11 @@ impl Engine {
         };
         let links = Starting::gather(&mut *bootstrap, &config, shape, &own[1], deadline)?;
         let liveness = bootstrap.liveness();
+        let (telling, hearing) = (control.clone(), control.clone());
+        liveness.on_ask(
+            move || telling.report(),
+            move |rank, report| hearing.take_report(rank, report),
+        );
         let (channels, timeout) = (config.max_channels, config.timeout);
         let poll = Box::new(Poll::new(liveness.clone(), control.clone(), rank, channels, timeout));
         let waiting = Waiting {
@@ -112,7 +117,7 @@ fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> R
     let schedule = config.schedule.as_ref().map(|custom| custom.fingerprint());
     let tuning =
         config.tuning.as_deref().map(|table| format!("table {:016x}", table.fingerprint()));
-    let fields: [(&'static str, String); 13] = [
+    let fields: [(&'static str, String); 15] = [
         ("order", config.order.to_string()),
         ("pin", format!("{:?}, {:?}, {:?}", pin.algorithm, pin.encoding, pin.channels)),
         ("nodes", format!("{:?}", config.nodes)),
@@ -125,6 +130,8 @@ fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> R
         ("tuning", tuning.unwrap_or_else(|| "none".to_string())),
         ("link", config.link.to_string()),
         ("link_sockets", config.link_sockets.to_string()),
+        ("fabric", format!("{:?}", config.fabric)),
+        ("rdma_queue_pairs", config.rdma_queue_pairs.to_string()),
         ("version", env!("CARGO_PKG_VERSION").to_string()),
     ];
     let own: Vec<&str> = fields.iter().map(|(_, value)| value.as_str()).collect();
@@ -143,16 +150,6 @@ fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> R
         }
     }
     Ok(())
-}
-
-/// What a rank has to read of others' failures. Those of other nodes cannot be mapped: they have a region of their own here.
-fn mirrored(regions: Vec<Option<Arc<Region>>>) -> Result<Vec<Arc<Region>>, Error> {
-    let len_bytes = regions.iter().flatten().next().map_or(0, |region| region.len_bytes());
-    let mirror = |region: Option<Arc<Region>>| match region {
-        Some(region) => Ok(region),
-        None => Ok(Arc::new(Region::create("oxccl-mirror", len_bytes)?)),
-    };
-    regions.into_iter().map(mirror).collect()
 }
 
 /// Who may poll before it yields. That pays only while the one waited for can run: where the ranks of a machine together may use
