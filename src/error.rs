@@ -78,6 +78,22 @@ pub enum Error {
         /// The type.
         data_type: DataType,
     },
+    /// A bucket of a training step that does not exist or has been updated before.
+    #[error("bucket {bucket} of {buckets} {}", if bucket < buckets { "has been updated in this step before" } else { "does not exist" })]
+    Bucket {
+        /// Its number.
+        bucket: usize,
+        /// How many there are.
+        buckets: usize,
+    },
+    /// A parameter that does not exist, or has been marked ready before.
+    #[error("parameter {parameter}: {detail}")]
+    Parameter {
+        /// Its number.
+        parameter: usize,
+        /// What is wrong.
+        detail: String,
+    },
     /// No algorithm does what was asked with what was pinned.
     #[error("no algorithm for {kind} (order {order}) fits what is pinned: {detail}")]
     NoAlgorithm {

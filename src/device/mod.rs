@@ -4,6 +4,7 @@
 mod buffer;
 mod channels;
 mod control;
+mod convert;
 pub mod cuda;
 mod heap;
 mod host;
@@ -17,6 +18,7 @@ mod staging;
 pub use buffer::DeviceBuffer;
 pub(crate) use buffer::{InFlight, Lent};
 pub(crate) use control::{BUCKET_WORDS, Control, ControlShape};
+pub(crate) use convert::{bytes, bytes_mut, narrow, widen};
 pub(crate) use heap::{Heap, HeapBlock};
 pub(crate) use host::{Host, Waiting};
 pub(crate) use links::LinkPorts;

@@ -25,10 +25,11 @@ impl Engine {
         }
         let slot_bytes = self.config.slot_bytes;
         let tiles = Tiles { slot_bytes, ll_bytes: self.config.ll_slot_bytes.min(slot_bytes) };
-        let stretches = messages::stretches(messages, tiles);
+        let share = |a, b| self.links.as_ref().is_none_or(|links| links.share(a, b));
+        let stretches = messages::stretches(messages, tiles, share);
         let hasher = || Box::new(Mix::default()) as Box<dyn std::hash::Hasher>;
         let signatures =
-            messages::signatures(&stretches, messages, self.ranks.control.ranks(), hasher);
+            messages::signatures(&stretches, messages, self.ranks.ranks.control.ranks(), hasher);
         let (first, first_block) = (tables.sources.len(), tables.blocks.len());
         self.push_messages(messages, &stretches, tables);
         let count = tables.sources.len() - first;
@@ -94,7 +95,7 @@ impl Engine {
     }
 
     fn pattern(&self, stretches: &[Stretch], active: &[usize]) -> Pattern {
-        let mut pattern = Pattern::new(self.ranks.control.ranks());
+        let mut pattern = Pattern::new(self.ranks.ranks.control.ranks());
         for stretch in active.iter().map(|at| &stretches[*at]) {
             let (sender, receiver) = (stretch.sender, stretch.receiver);
             let mapped = self.links.as_ref().is_none_or(|links| links.share(sender, receiver));
@@ -107,8 +108,8 @@ impl Engine {
     /// Where the phase's share of each stretch is.
     fn layout(&self, stretches: &[Stretch], phase: &Phase, slot_bytes: usize) -> Layout {
         let mut layout = RankLayout {
-            input: vec![Extent::default(); self.ranks.control.ranks()],
-            output: vec![Extent::default(); self.ranks.control.ranks()],
+            input: vec![Extent::default(); self.ranks.ranks.control.ranks()],
+            output: vec![Extent::default(); self.ranks.ranks.control.ranks()],
         };
         for stretch in phase.active.iter().map(|at| &stretches[*at]) {
             let from = (phase.first_round * slot_bytes).min(stretch.len_bytes);
@@ -140,12 +141,15 @@ impl Engine {
             stream: false,
             virtual_bytes: None,
         };
+        let no_algorithm = |detail: String| {
+            let (kind, order) = (Kind::SendRecv, Order::Any);
+            Error::NoAlgorithm { kind, order, detail }
+        };
         if let Some(links) = &self.links {
+            links.check(verified.schedule()).map_err(no_algorithm)?;
             links.open(verified.schedule(), &lowering);
         }
-        lower_signed(verified, self.ranks.rank, &layout, &lowering, signatures).map_err(|small| {
-            let (kind, order) = (Kind::SendRecv, Order::Any);
-            Error::NoAlgorithm { kind, order, detail: small.to_string() }
-        })
+        lower_signed(verified, self.ranks.rank, &layout, &lowering, signatures)
+            .map_err(|small| no_algorithm(small.to_string()))
     }
 }

@@ -25,7 +25,7 @@ use crate::options::{self, Choice, Size, Target};
 #[derive(Args, Clone, Debug)]
 pub(crate) struct BenchOptions {
     /// The collective, or all: all_reduce, reduce_scatter, all_gather, all_to_all, broadcast,
-    /// reduce, gather, scatter, send_recv, barrier; or group: buckets of all_reduce.
+    /// reduce, gather, scatter, send_recv, barrier; or group: buckets of --bucket-op.
     #[arg(value_name = "OP", value_parser = options::target)]
     pub(crate) target: Target,
     /// What a group groups.
