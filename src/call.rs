@@ -62,7 +62,7 @@ pub(crate) enum Counts {
 }
 
 /// One rank's part in one collective. Made by [`Call::new`], which checks the arguments.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Call {
     pub(crate) collective: Collective,
     pub(crate) data_type: DataType,

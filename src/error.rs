@@ -77,6 +77,22 @@ pub enum Error {
         /// The type.
         data_type: DataType,
     },
+    /// A bucket of a training step that does not exist or has been updated before.
+    #[error("bucket {bucket} of {buckets} {}", if bucket < buckets { "has been updated in this step before" } else { "does not exist" })]
+    Bucket {
+        /// Its number.
+        bucket: usize,
+        /// How many there are.
+        buckets: usize,
+    },
+    /// A parameter that does not exist, or has been marked ready before.
+    #[error("parameter {parameter}: {detail}")]
+    Parameter {
+        /// Its number.
+        parameter: usize,
+        /// What is wrong.
+        detail: String,
+    },
     /// No algorithm does what was asked with what was pinned.
     #[error("no algorithm for {kind} (order {order}) fits what is pinned: {detail}")]
     NoAlgorithm {
@@ -159,6 +175,20 @@ pub enum Error {
         /// What this rank was doing.
         during: String,
     },
+    /// The machine of a rank does not answer any more.
+    #[error("the machine of rank {rank} is down or cut off from the network (noticed in {during})")]
+    CutOff {
+        /// The rank.
+        rank: usize,
+        /// What this rank was doing.
+        during: String,
+    },
+    /// The process that served the rendezvous and held no rank, such as the launcher, ended.
+    #[error("the process that serves the rendezvous (the launcher) ended (noticed in {during})")]
+    ServerLost {
+        /// What this rank was doing.
+        during: String,
+    },
     /// The link between two ranks of different nodes broke.
     #[error(
         "rank {rank} lost its link to rank {peer}, which may have been cut off (noticed in {during}): {detail}"
@@ -218,6 +248,8 @@ impl Error {
     pub(crate) fn from_cause(cause: Cause, during: String) -> Error {
         match cause {
             Cause::Died { rank } => Error::Died { rank, during },
+            Cause::CutOff { rank } => Error::CutOff { rank, during },
+            Cause::ServerLost => Error::ServerLost { during },
             Cause::LinkLost { rank, peer, detail } => {
                 Error::LinkLost { rank, peer, detail, during }
             }

@@ -22,6 +22,7 @@
 //! ```
 
 pub mod algorithms;
+pub mod bucket;
 mod call;
 pub mod collective;
 mod communicator;

@@ -265,10 +265,9 @@ impl HostExecutor {
         let count = from.len() / data_type.len_bytes();
         let mut to = vec![0f32; count];
         // SAFETY: `to` has room for `count` values, and `from` holds as many.
-        let done = unsafe {
-            (self.convert)(data_type as u32, 1, from.as_ptr(), to.as_mut_ptr().cast(), count)
+        unsafe {
+            self.convert_elements(data_type, true, from.as_ptr(), to.as_mut_ptr().cast(), count)
         };
-        assert_eq!(done, Outcome::Done as u32, "{data_type:?} is not a small float");
         to
     }
 
@@ -277,11 +276,38 @@ impl HostExecutor {
     pub fn narrow(&self, data_type: DataType, from: &[f32]) -> Vec<u8> {
         let mut to = vec![0u8; from.len() * data_type.len_bytes()];
         // SAFETY: `to` has room for as many elements as `from` has.
-        let done = unsafe {
-            (self.convert)(data_type as u32, 0, from.as_ptr().cast(), to.as_mut_ptr(), from.len())
+        unsafe {
+            self.convert_elements(
+                data_type,
+                false,
+                from.as_ptr().cast(),
+                to.as_mut_ptr(),
+                from.len(),
+            )
         };
-        assert_eq!(done, Outcome::Done as u32, "{data_type:?} is not a small float");
         to
+    }
+
+    /// Converts elements of a 16- or 8-bit float type to f32 (`widen`), or f32 to them, as the machine does it.
+    ///
+    /// # Panics
+    ///
+    /// If the type is not a 16- or 8-bit float.
+    ///
+    /// # Safety
+    ///
+    /// `from` holds `count` elements and `to` has room for as many, each aligned.
+    pub unsafe fn convert_elements(
+        &self,
+        data_type: DataType,
+        widen: bool,
+        from: *const u8,
+        to: *mut u8,
+        count: usize,
+    ) {
+        // SAFETY: by this function's contract.
+        let done = unsafe { (self.convert)(data_type as u32, u32::from(widen), from, to, count) };
+        assert_eq!(done, Outcome::Done as u32, "{data_type:?} is not a small float");
     }
 }
 

@@ -4,18 +4,21 @@
 mod buffer;
 mod channels;
 mod control;
+mod convert;
 pub mod cuda;
 mod heap;
 mod host;
 mod links;
 mod log;
 mod processor;
+mod report;
 mod signals;
 mod staging;
 
 pub use buffer::DeviceBuffer;
 pub(crate) use buffer::{InFlight, Lent};
 pub(crate) use control::{BUCKET_WORDS, Control, ControlShape};
+pub(crate) use convert::{bytes, bytes_mut, narrow, widen};
 pub(crate) use heap::{Heap, HeapBlock};
 pub(crate) use host::{Host, Waiting};
 pub(crate) use links::LinkPorts;

@@ -102,7 +102,7 @@ impl Cache {
         buffers: Buffers,
     ) -> Result<Program, Error> {
         let kind = call.collective.kind;
-        let verified = self.schedule(config, call, plan)?;
+        let verified = self.verified(config, call, plan)?;
         let layout = layout(call, &verified, buffers);
         let (fold, scale) = call.op.lower();
         let lowering = Lowering {
@@ -149,7 +149,8 @@ impl Cache {
         custom.flatten().map_or_else(|| plan_by(config.tuning.as_deref(), &question), Ok)
     }
 
-    fn schedule(
+    /// The proven schedule of a call that is carried out as planned.
+    pub(super) fn verified(
         &mut self,
         config: &Config,
         call: &Call,
@@ -245,6 +246,22 @@ impl Hasher for Mix {
             word[..chunk.len()].copy_from_slice(chunk);
             self.write_u64(u64::from_le_bytes(word));
         }
+    }
+
+    fn write_u8(&mut self, byte: u8) {
+        self.write_u64(u64::from(byte));
+    }
+
+    fn write_u32(&mut self, word: u32) {
+        self.write_u64(u64::from(word));
+    }
+
+    fn write_usize(&mut self, word: usize) {
+        self.write_u64(word as u64);
+    }
+
+    fn write_isize(&mut self, word: isize) {
+        self.write_u64(word as u64);
     }
 
     fn write_u64(&mut self, word: u64) {

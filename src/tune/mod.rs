@@ -1,6 +1,7 @@
 //! The tuner: which algorithm, encoding, channels and tile a call gets. Pure: equal questions get equal answers on every rank.
 
 mod host;
+mod links;
 mod model;
 mod table;
 #[cfg(test)]

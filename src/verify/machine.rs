@@ -23,6 +23,14 @@ pub(super) struct Machine<'a> {
     /// Which chunk it is that an instruction moves from slot to slot.
     pub(super) origins: Origins,
     runnable: VecDeque<usize>,
+    moments: Vec<Moments>,
+}
+
+/// After how many of its instructions a rank's buffers are ready, and done: the beginning and the end of a call, but for groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Moments {
+    pub(super) ready: usize,
+    pub(super) done: usize,
 }
 
 #[derive(Debug)]
@@ -54,6 +62,19 @@ impl<'a> Machine<'a> {
             sizes,
             origins: Origins::default(),
             runnable: (0..n).collect(),
+            moments: schedule
+                .ranks
+                .iter()
+                .map(|list| Moments { ready: 0, done: list.len() })
+                .collect(),
+        }
+    }
+
+    /// Has a rank's buffers ready and done at other moments.
+    pub(super) fn set_moments(&mut self, rank: usize, moments: Moments) {
+        self.moments[rank] = moments;
+        if moments.ready > 0 {
+            self.memories[rank].close();
         }
     }
 
@@ -89,6 +110,7 @@ impl<'a> Machine<'a> {
     fn advance(&mut self, rank: usize) -> Result<(), Violation> {
         let list = &self.schedule.ranks[rank];
         while let Some(instruction) = list.get(self.ranks[rank].step) {
+            self.pass_moments(rank)?;
             let at = (rank, self.ranks[rank].step);
             let blocked = match instruction {
                 Instruction::Wait { flag, value } => self.wait(at, *flag, *value)?,
@@ -104,6 +126,20 @@ impl<'a> Machine<'a> {
                 return Ok(());
             }
             self.ranks[rank].step += 1;
+        }
+        self.pass_moments(rank)
+    }
+
+    /// Opens and leaves the rank's buffers when it is time.
+    fn pass_moments(&mut self, rank: usize) -> Result<(), Violation> {
+        let (step, Moments { ready, done }) = (self.ranks[rank].step, self.moments[rank]);
+        if step == ready && ready > 0 {
+            // What the rank has told before does not tell that its buffers are ready.
+            self.ranks[rank].clock.publish();
+            self.memories[rank].open_at(self.ranks[rank].clock.now());
+        }
+        if step != done {
+            return Ok(());
         }
         self.memories[rank]
             .leave(&self.ranks[rank].clock)

@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 pub(super) struct Memory {
     owner: usize,
     cells: BTreeMap<Place, Cell>,
+    /// When the owner's user was done with it: its entry into the call, if nothing else is said.
+    ready: Option<Event>,
     /// Whether the owner has left the call.
     left: bool,
 }
@@ -29,7 +31,17 @@ pub(super) type Conflict = usize;
 
 impl Memory {
     pub(super) fn new(owner: usize) -> Memory {
-        Memory { owner, cells: BTreeMap::new(), left: false }
+        Memory { owner, cells: BTreeMap::new(), ready: Some(Event::start(owner)), left: false }
+    }
+
+    /// The owner's user is not done with it yet.
+    pub(super) fn close(&mut self) {
+        self.ready = None;
+    }
+
+    /// The owner's user is done with it, if it was not before.
+    pub(super) fn open_at(&mut self, now: Event) {
+        self.ready.get_or_insert(now);
     }
 
     /// Reads a place, which held `initial` when the call began. `clock` is what the reader knows, `now` the time of the read.
@@ -89,10 +101,9 @@ impl Memory {
     ) -> Result<&mut Cell, Conflict> {
         let owner = self.owner;
         // Nobody can know that the owner has not yet left, once it has.
-        if self.left {
+        let (false, Some(start)) = (self.left, self.ready) else {
             return Err(owner);
-        }
-        let start = Event::start(owner);
+        };
         let cell = self.cells.entry(place).or_insert_with(|| Cell {
             value: initial(),
             written: start,

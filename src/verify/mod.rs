@@ -23,6 +23,7 @@
 
 mod clock;
 mod expect;
+mod group;
 mod hash;
 mod machine;
 mod memory;
@@ -35,6 +36,7 @@ mod tests;
 mod value;
 mod violation;
 
+pub use group::{GroupPart, GroupStep, GroupViolation, Span, verify_group};
 pub use violation::{Arithmetic, Awaited, Malformed, Misuse, Stuck, Violation};
 
 use crate::collective::{Kind, Order};

@@ -25,7 +25,8 @@ impl Engine {
         }
         let slot_bytes = self.config.slot_bytes;
         let tiles = Tiles { slot_bytes, ll_bytes: self.config.ll_slot_bytes.min(slot_bytes) };
-        let stretches = messages::stretches(messages, tiles);
+        let share = |a, b| self.links.as_ref().is_none_or(|links| links.share(a, b));
+        let stretches = messages::stretches(messages, tiles, share);
         let hasher = || Box::new(Mix::default()) as Box<dyn std::hash::Hasher>;
         let signatures = messages::signatures(&stretches, messages, self.world, hasher);
         let (first, first_block) = (tables.sources.len(), tables.blocks.len());
@@ -141,9 +142,15 @@ impl Engine {
         if let Some(links) = &self.links {
             links.open(verified.schedule(), &lowering);
         }
-        lower_signed(verified, self.rank, &layout, &lowering, signatures).map_err(|small| {
+        let no_algorithm = |detail: String| {
             let (kind, order) = (Kind::SendRecv, Order::Any);
-            Error::NoAlgorithm { kind, order, detail: small.to_string() }
-        })
+            Error::NoAlgorithm { kind, order, detail }
+        };
+        if let Some(links) = &self.links {
+            links.check(verified.schedule()).map_err(no_algorithm)?;
+            links.open(verified.schedule(), &lowering);
+        }
+        lower_signed(verified, self.rank, &layout, &lowering, signatures)
+            .map_err(|small| no_algorithm(small.to_string()))
     }
 }

@@ -105,8 +105,13 @@ pub(super) fn messages(calls: &[Call], rank: usize) -> Vec<Message> {
     messages
 }
 
-/// What goes from each rank to each other, one stretch behind the other in a virtual buffer.
-pub(super) fn stretches(messages: &[Message], tiles: Tiles) -> Vec<Stretch> {
+/// What goes from each rank to each other, one stretch behind the other in a virtual buffer. `share` says whether two ranks reach each other's
+/// memory: the LL lane is for those.
+pub(super) fn stretches(
+    messages: &[Message],
+    tiles: Tiles,
+    share: impl Fn(usize, usize) -> bool,
+) -> Vec<Stretch> {
     let mut pairs = BTreeMap::<(usize, usize), Vec<usize>>::new();
     for (at, message) in messages.iter().enumerate() {
         pairs.entry((message.sender, message.receiver)).or_default().push(at);
@@ -115,7 +120,8 @@ pub(super) fn stretches(messages: &[Message], tiles: Tiles) -> Vec<Stretch> {
     let stretch = |((sender, receiver), list): ((usize, usize), Vec<usize>)| {
         let room = |at: &usize| messages[*at].len_bytes().next_multiple_of(SEGMENT_ALIGN);
         let len_bytes = list.iter().map(room).sum();
-        let lane = if len_bytes <= tiles.ll_bytes { Lane::Ll } else { Lane::Slots };
+        let is_short = len_bytes <= tiles.ll_bytes && share(sender, receiver);
+        let lane = if is_short { Lane::Ll } else { Lane::Slots };
         let stretch = Stretch { sender, receiver, messages: list, start, len_bytes, lane };
         start += len_bytes;
         stretch
@@ -183,12 +189,15 @@ mod tests {
     #[test]
     fn pairs_end_when_they_are_done() {
         let messages = [message(0, 1, 600), message(2, 0, 1), message(0, 1, 3), message(0, 3, 256)];
-        let stretches = stretches(&messages, TILES);
+        let stretches = stretches(&messages, TILES, |_, other| other != 3);
         let found: Vec<_> =
             stretches.iter().map(|s| (s.sender, s.receiver, s.start, s.len_bytes)).collect();
         assert_eq!(found, [(0, 1, 0, 2496), (0, 3, 2496, 1024), (2, 0, 3520, 64)]);
         assert_eq!(stretches[0].messages, [0, 2]);
-        assert_eq!(stretches[2].lane, Lane::Ll);
+        assert_eq!(
+            stretches.iter().map(|s| s.lane).collect::<Vec<_>>(),
+            [Lane::Slots, Lane::Slots, Lane::Ll]
+        );
         let phases = phases(&stretches, TILES);
         let expected = [
             Phase { first_round: 0, rounds: 1, active: vec![0, 1, 2] },
@@ -199,7 +208,7 @@ mod tests {
 
     #[test]
     fn nothing_to_say_takes_a_round() {
-        let stretches = stretches(&[message(1, 0, 0)], TILES);
+        let stretches = stretches(&[message(1, 0, 0)], TILES, |_, _| true);
         assert_eq!(phases(&stretches, TILES).len(), 1);
         assert_eq!(phases(&[], TILES), []);
     }

@@ -15,10 +15,11 @@ use super::linked;
 use super::prepare::{self, Buffers, Mix};
 use super::{Engine, call_key};
 use crate::call::{Call, Described};
-use crate::collective::Kind;
+use crate::collective::{Kind, Order};
 use crate::device::Signals;
 use crate::error::Error;
 use crate::schedule::size_bytes;
+use crate::verify::{GroupPart, GroupStep, Span, Verified, verify_group};
 use differences::Words;
 use oxccl_kernels::format as f;
 use oxccl_transports::Reach;
@@ -26,6 +27,7 @@ use parts::{Bucket, Part};
 use prepared::{Block, Identity, PreparedGroup, Source};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::sync::Arc;
 
 /// All prepared groups.
 #[derive(Debug, Default)]
@@ -34,6 +36,8 @@ pub(super) struct Groups {
     index: HashMap<u64, Vec<usize>, BuildHasherDefault<Mix>>,
     /// The buckets of the group at hand.
     asked: Vec<Bucket>,
+    /// The last group's calls, and its place: one that comes again, buffers and all, has everything in place.
+    last: (Vec<Call>, usize),
     /// For each rank, in how many groups it and this one have had messages for each other.
     exchanges: Vec<u64>,
     /// Groups prepared so far.
@@ -48,6 +52,7 @@ impl Groups {
     pub(super) fn clear(&mut self) {
         self.prepared.clear();
         self.index.clear();
+        self.last.0.clear();
     }
 
     /// Groups prepared so far.
@@ -87,12 +92,10 @@ impl Engine {
             return Err(self.broken());
         }
         self.ready = None;
-        let at = self.look_up_group(calls)?;
-        let base = (self.reach != Reach::SameProcess).then(|| self.heap.base());
+        let at = self.place_group(calls)?;
         self.groups.count_exchanges(at, self.rank);
         self.calls += 1;
         let group = &mut self.groups.prepared[at];
-        group.set_buffers(calls, base);
         group.number(self.calls);
         group.set_signals(signals);
         let mut described = group.described;
@@ -115,6 +118,21 @@ impl Engine {
             return Ok(());
         }
         Err(self.fail(&described, outcome))
+    }
+
+    /// The group's place among the prepared ones, with its tables pointing to the calls' buffers.
+    fn place_group(&mut self, calls: &[Call]) -> Result<usize, Error> {
+        let (last, at) = &self.groups.last;
+        if !calls.is_empty() && last == calls {
+            return Ok(*at);
+        }
+        let at = self.look_up_group(calls)?;
+        let base = (self.reach != Reach::SameProcess).then(|| self.heap.base());
+        self.groups.prepared[at].set_buffers(calls, base);
+        self.groups.last.0.clear();
+        self.groups.last.0.extend_from_slice(calls);
+        self.groups.last.1 = at;
+        Ok(at)
     }
 
     /// Finds the group among the prepared ones, or prepares it.
@@ -148,12 +166,14 @@ impl Engine {
         let mut tables = Tables::default();
         let total: usize = common.iter().map(Bucket::len_bytes).sum();
         for (number, mut part) in parts::parts(&common).into_iter().enumerate() {
+            tables.spans.push(part.spans(&common));
             part.calls.iter_mut().for_each(|at| *at = collectives[*at]);
             let mut mix = Mix::default();
             (agreed, number).hash(&mut mix);
             let block = self.part_block(calls, &buckets, &part, total, mix, &mut tables)?;
             tables.blocks.push(block);
         }
+        tables.prove(common.len(), self.world)?;
         let messages = messages::messages(calls, self.rank);
         self.exchange_blocks(&messages, &mut tables)?;
         let shared_bytes = tables.sources.len() * size_of::<f::SegmentTokens>();
@@ -192,6 +212,7 @@ impl Engine {
             true => Buffers::Virtual { part_bytes: part.len_bytes },
             false => Buffers::Own,
         };
+        let verified = self.cache.verified(&self.config, &call, &plan)?;
         let program = self.cache.program(&self.config, self.rank, &call, &plan, buffers)?;
         prepare::signature(&self.config, key, &plan).hash(&mut mix);
         let mut launch = self.blank_launch();
@@ -203,6 +224,7 @@ impl Engine {
             let source = Source { call, input_at: Some(0), output_at: Some(0) };
             tables.push(source, start, buckets[call].len_bytes());
         }
+        tables.proofs.push((verified, program.rounds(), part.len_bytes));
         let count = part.calls.len();
         Ok(Block {
             program,
@@ -227,9 +249,42 @@ struct Tables {
     sources: Vec<Source>,
     segments: Vec<f::Segment>,
     blocks: Vec<Block>,
+    /// Of each part: where its buckets lie, and what is proven of it, with its rounds and length in bytes.
+    spans: Vec<Vec<Span>>,
+    proofs: Vec<(Arc<Verified>, u64, usize)>,
 }
 
 impl Tables {
+    /// Proves the parts in a row, each with its buckets ready before it and done behind it, as the machine runs them.
+    fn prove(&self, buckets: usize, ranks: usize) -> Result<(), Error> {
+        let parts: Vec<GroupPart<'_>> = self
+            .proofs
+            .iter()
+            .zip(&self.spans)
+            .map(|((verified, rounds, len_bytes), spans)| GroupPart {
+                verified,
+                rounds: *rounds,
+                spans: spans.clone(),
+                len_bytes: *len_bytes,
+            })
+            .collect();
+        let steps = |rank: usize| {
+            let of_part = |(number, part): (usize, &GroupPart<'_>)| {
+                let until = part.verified.schedule().ranks[rank].len();
+                let buckets = || part.spans.iter().map(|span| span.bucket);
+                let run = std::iter::once(GroupStep::Run { part: number, until });
+                let awaits = buckets().map(GroupStep::Await);
+                awaits.chain(run).chain(buckets().map(GroupStep::Done)).collect::<Vec<_>>()
+            };
+            parts.iter().enumerate().flat_map(of_part).collect()
+        };
+        let ranks: Vec<Vec<GroupStep>> = (0..ranks).map(steps).collect();
+        verify_group(buckets, &parts, &ranks).map_err(|violation| {
+            let (kind, order) = (Kind::Barrier, Order::Any);
+            Error::NoAlgorithm { kind, order, detail: violation.to_string() }
+        })
+    }
+
     /// A bucket's memory, from `start` of the virtual buffer on.
     fn push(&mut self, source: Source, start: usize, len_bytes: usize) {
         self.segments.push(f::Segment {

@@ -3,6 +3,7 @@
 use crate::call::Key;
 use crate::collective::Kind;
 use crate::schedule::size_bytes;
+use crate::verify::Span;
 use oxccl_kernels::format::SEGMENT_ALIGN;
 
 /// About so many bytes of virtual buffer are one part. A part's buckets are done together, so parts should be small; each costs a
@@ -21,6 +22,18 @@ pub(super) struct Part {
     pub(super) starts: Vec<usize>,
     /// Length of the virtual buffer: of one rank's part of it where ranks have parts.
     pub(super) len_bytes: usize,
+}
+
+impl Part {
+    /// Where the buckets lie, by their place among these.
+    pub(super) fn spans(&self, buckets: &[Bucket]) -> Vec<Span> {
+        let pairs = self.calls.iter().zip(&self.starts);
+        let span = |(&bucket, &start): (&usize, &usize)| {
+            let len_bytes = buckets[bucket].len_bytes();
+            Span { bucket, start, len_bytes }
+        };
+        pairs.map(span).collect()
+    }
 }
 
 /// What tells calls apart: their keys, and the factors of premultiplied sums.

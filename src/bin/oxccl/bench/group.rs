@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use oxccl::{Communicator, DeviceBuffer, Error, ReduceOp};
+use oxccl::{Communicator, DeviceBuffer, Error, Kind, ReduceOp};
 use serde::{Deserialize, Serialize};
 
 use super::args::BenchOptions;
@@ -27,6 +27,9 @@ pub(crate) struct GroupOptions {
     /// bench group: bytes of each.
     #[arg(long, default_value = "64K")]
     pub(crate) bucket_size: Size,
+    /// bench group: what is done with each: all_reduce, reduce_scatter, all_gather or all_to_all.
+    #[arg(long, default_value = "all_reduce", value_parser = bucket_op)]
+    pub(crate) bucket_op: Kind,
     /// bench group: takes the buckets from a file such as benches/data/gpt2-small.toml, in the reverse of its order.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["buckets", "bucket_size"])]
     pub(crate) buckets_from: Option<PathBuf>,
@@ -43,14 +46,27 @@ struct Gradient {
 }
 
 impl GroupOptions {
-    /// The buckets' lengths in elements.
+    /// The buckets' lengths in elements, of a rank's larger buffer, each a multiple of the number of ranks where it has parts.
     ///
     /// # Errors
     /// A file that holds none.
-    pub(crate) fn counts(&self) -> Result<Vec<usize>, Failure> {
-        match &self.buckets_from {
-            Some(path) => from_file(path),
-            None => Ok(vec![self.bucket_size.0.div_ceil(4); self.buckets]),
+    pub(crate) fn counts(&self, ranks: usize) -> Result<Vec<usize>, Failure> {
+        let counts = match &self.buckets_from {
+            Some(path) => from_file(path)?,
+            None => vec![self.bucket_size.0.div_ceil(4); self.buckets],
+        };
+        let unit = if self.bucket_op == Kind::AllReduce { 1 } else { ranks };
+        Ok(counts.into_iter().map(|count| count.next_multiple_of(unit)).collect())
+    }
+}
+
+fn bucket_op(text: &str) -> Result<Kind, String> {
+    let kind: Kind = text.parse()?;
+    match kind {
+        Kind::AllReduce | Kind::ReduceScatter | Kind::AllGather | Kind::AllToAll => Ok(kind),
+        _ => {
+            Err("groups of all_reduce, reduce_scatter, all_gather and all_to_all are measured"
+                .into())
         }
     }
 }
@@ -106,71 +122,115 @@ struct Row {
 
 /// A rank's buckets, and the same once more in one piece.
 struct Buckets {
+    kind: Kind,
+    rank: usize,
+    ranks: usize,
     inputs: Vec<DeviceBuffer<f32>>,
     outputs: Vec<DeviceBuffer<f32>>,
     flat_input: DeviceBuffer<f32>,
     flat_output: DeviceBuffer<f32>,
 }
 
+/// A small integer: every order has the same sum.
+fn value(rank: usize, bucket: usize, at: usize) -> f32 {
+    ((at * 7 + bucket * 3 + rank * 5) % 31) as f32
+}
+
 impl Buckets {
-    fn allocate(comm: &Communicator, counts: &[usize]) -> Result<Buckets, Error> {
-        let total = counts.iter().sum();
-        let many = || counts.iter().map(|count| comm.alloc(*count)).collect::<Result<Vec<_>, _>>();
+    fn allocate(comm: &Communicator, kind: Kind, counts: &[usize]) -> Result<Buckets, Error> {
+        let (rank, ranks) = (comm.rank(), comm.world());
+        let share = |divides: bool| if divides { ranks } else { 1 };
+        let input = |count: &usize| count / share(kind == Kind::AllGather);
+        let output = |count: &usize| count / share(kind == Kind::ReduceScatter);
         Ok(Buckets {
-            inputs: many()?,
-            outputs: many()?,
-            flat_input: comm.alloc(total)?,
-            flat_output: comm.alloc(total)?,
+            kind,
+            rank,
+            ranks,
+            inputs: counts.iter().map(|c| comm.alloc(input(c))).collect::<Result<_, _>>()?,
+            outputs: counts.iter().map(|c| comm.alloc(output(c))).collect::<Result<_, _>>()?,
+            flat_input: comm.alloc(counts.iter().map(input).sum())?,
+            flat_output: comm.alloc(counts.iter().map(output).sum())?,
         })
     }
 
-    /// Small integers, of which every order has the same sum.
-    fn fill(&mut self, rank: usize) {
+    fn fill(&mut self) {
         for (bucket, input) in self.inputs.iter_mut().enumerate() {
-            for (at, value) in input.iter_mut().enumerate() {
-                *value = ((at * 7 + bucket * 3 + rank * 5) % 31) as f32;
+            for (at, one) in input.iter_mut().enumerate() {
+                *one = value(self.rank, bucket, at);
             }
         }
-        let mut at = 0;
-        for input in &self.inputs {
-            self.flat_input[at..at + input.len()].copy_from_slice(input);
-            at += input.len();
+        self.flatten();
+    }
+
+    /// What an output must hold.
+    fn expected(&self, bucket: usize, at: usize) -> f32 {
+        let sum = |at: usize| (0..self.ranks).map(|rank| value(rank, bucket, at)).sum();
+        let len = self.outputs[bucket].count();
+        match self.kind {
+            Kind::ReduceScatter => sum(self.rank * len + at),
+            Kind::AllGather => value(at / (len / self.ranks), bucket, at % (len / self.ranks)),
+            Kind::AllToAll => {
+                let part = len / self.ranks;
+                value(at / part, bucket, self.rank * part + at % part)
+            }
+            _ => sum(at),
         }
     }
 
     fn call(&mut self, comm: &Communicator, mode: Mode) -> Result<(), Error> {
+        let kind = self.kind;
         match mode {
             Mode::Fused => comm.group(|group| {
                 for (from, to) in self.inputs.iter().zip(&mut self.outputs) {
-                    group.all_reduce(from, to, ReduceOp::Sum)?;
+                    match kind {
+                        Kind::ReduceScatter => group.reduce_scatter(from, to, ReduceOp::Sum),
+                        Kind::AllGather => group.all_gather(from, to),
+                        Kind::AllToAll => group.all_to_all(from, to),
+                        _ => group.all_reduce(from, to, ReduceOp::Sum),
+                    }?;
                 }
                 Ok(())
             }),
             Mode::OneByOne => {
-                for (from, to) in self.inputs.iter().zip(&mut self.outputs) {
-                    comm.all_reduce(from, to, ReduceOp::Sum)?;
-                }
+                let mut pairs = self.inputs.iter().zip(&mut self.outputs);
+                pairs.try_for_each(|(from, to)| one(comm, kind, from, to))
+            }
+            Mode::Flatten => {
+                self.flatten();
+                one(comm, kind, &self.flat_input, &mut self.flat_output)?;
+                self.unflatten();
                 Ok(())
             }
-            Mode::Flatten => self.flatten(comm),
-            Mode::Ideal => comm.all_reduce(&self.flat_input, &mut self.flat_output, ReduceOp::Sum),
+            Mode::Ideal => one(comm, kind, &self.flat_input, &mut self.flat_output),
         }
     }
 
-    fn flatten(&mut self, comm: &Communicator) -> Result<(), Error> {
+    /// Copies all inputs together: each rank's parts of them, where they have parts.
+    fn flatten(&mut self) {
+        let scatters = matches!(self.kind, Kind::ReduceScatter | Kind::AllToAll);
+        let parts = if scatters { self.ranks } else { 1 };
         let mut at = 0;
-        for input in &self.inputs {
-            self.flat_input[at..at + input.len()].copy_from_slice(input);
-            at += input.len();
+        for part in 0..parts {
+            for input in &self.inputs {
+                let len = input.len() / parts;
+                self.flat_input[at..at + len].copy_from_slice(&input[part * len..][..len]);
+                at += len;
+            }
         }
-        comm.all_reduce(&self.flat_input, &mut self.flat_output, ReduceOp::Sum)?;
-        at = 0;
-        for output in &mut self.outputs {
-            let len = output.len();
-            output.copy_from_slice(&self.flat_output[at..at + len]);
-            at += len;
+    }
+
+    /// Copies the result to all outputs.
+    fn unflatten(&mut self) {
+        let gathers = matches!(self.kind, Kind::AllGather | Kind::AllToAll);
+        let parts = if gathers { self.ranks } else { 1 };
+        let mut at = 0;
+        for part in 0..parts {
+            for output in &mut self.outputs {
+                let len = output.len() / parts;
+                output[part * len..][..len].copy_from_slice(&self.flat_output[at..at + len]);
+                at += len;
+            }
         }
-        Ok(())
     }
 
     /// Elements that are wrong after one call over poisoned outputs.
@@ -180,21 +240,23 @@ impl Buckets {
         }
         self.flat_output.fill(f32::NAN);
         self.call(comm, mode)?;
-        let ranks = comm.world();
-        let expected = |bucket: usize, at: usize| -> f32 {
-            (0..ranks).map(|rank| ((at * 7 + bucket * 3 + rank * 5) % 31) as f32).sum()
-        };
-        let (mut wrong, mut first) = (0, 0);
-        for (bucket, output) in self.outputs.iter().enumerate() {
-            let found: &[f32] = match mode {
-                Mode::Ideal => &self.flat_output[first..first + output.len()],
-                _ => output,
-            };
-            let differs = |(at, value): (usize, &f32)| *value != expected(bucket, at);
-            wrong += found.iter().enumerate().filter(|one| differs(*one)).count() as u64;
-            first += output.len();
+        if mode == Mode::Ideal {
+            self.unflatten();
         }
-        Ok(wrong)
+        let wrong = |(bucket, output): (usize, &DeviceBuffer<f32>)| {
+            let differs = |(at, one): (usize, &f32)| *one != self.expected(bucket, at);
+            output.iter().enumerate().filter(|one| differs(*one)).count() as u64
+        };
+        Ok(self.outputs.iter().enumerate().map(wrong).sum())
+    }
+}
+
+fn one(comm: &Communicator, kind: Kind, from: &[f32], to: &mut [f32]) -> Result<(), Error> {
+    match kind {
+        Kind::ReduceScatter => comm.reduce_scatter(from, to, ReduceOp::Sum),
+        Kind::AllGather => comm.all_gather(from, to),
+        Kind::AllToAll => comm.all_to_all(from, to),
+        _ => comm.all_reduce(from, to, ReduceOp::Sum),
     }
 }
 
@@ -205,10 +267,10 @@ pub(super) fn run(
     output: &mut Output,
     effort: &Effort,
 ) -> Result<(), Failure> {
-    let counts = options.group.counts()?;
-    let comm = &comms.measured;
-    let mut buckets = Buckets::allocate(comm, &counts)?;
-    buckets.fill(comm.rank());
+    let (comm, kind) = (&comms.measured, options.group.bucket_op);
+    let counts = options.group.counts(comm.world())?;
+    let mut buckets = Buckets::allocate(comm, kind, &counts)?;
+    buckets.fill();
     let mut wrong = [0; MODES.len()];
     let mut launches = [0; MODES.len()];
     for (at, mode) in MODES.into_iter().enumerate() {
@@ -232,7 +294,7 @@ pub(super) fn run(
         let minima = timings[at].iter().map(|timing| timing.min_us);
         let time_us = medians[ROUNDS / 2];
         Row {
-            op: "all_reduce",
+            op: kind.name(),
             mode: MODES[at],
             data_type: "float",
             redop: "sum",

@@ -25,7 +25,13 @@ impl Group {
         let (kind, data_type, op) = (Kind::AllReduce, DataType::F32, OpKind::Sum);
         let case = Case { kind, data_type, op, root: 0 };
         let len = data_type.len_bytes();
-        let shapes = options.counts()?.iter().map(|count| case.shape(ranks, count * len)).collect();
+        if options.bucket_op != kind {
+            let op = options.bucket_op;
+            let error = format!("--compare measures groups of {kind}, not of {op}");
+            return Err(Failure::Usage(error));
+        }
+        let shapes =
+            options.counts(ranks)?.iter().map(|count| case.shape(ranks, count * len)).collect();
         let name = |path: &std::path::PathBuf| {
             path.file_name().map(|name| name.to_string_lossy().into_owned())
         };

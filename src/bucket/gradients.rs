@@ -1,0 +1,159 @@
+//! Data-parallel training: gradients are reduced in buckets, while earlier ones are still being computed.
+
+use super::DEFAULT_CAPACITY_BYTES;
+use super::plan::{Pending, Place, Plan};
+use crate::communicator::Communicator;
+use crate::device::DeviceBuffer;
+use crate::element::{Element, ReduceOp};
+use crate::error::Error;
+use crate::group::{GroupWork, StreamGroup, Unready};
+use crate::stream::Stream;
+
+/// The gradients of a model's parameters, in buckets.
+#[derive(Debug)]
+pub struct GradientBuckets<T> {
+    pub(super) plan: Plan,
+    pub(super) buffers: Vec<DeviceBuffer<T>>,
+}
+
+impl<T: Element> GradientBuckets<T> {
+    /// Buckets of [`DEFAULT_CAPACITY_BYTES`] for parameters of these sizes, in elements, in the order of the model. All ranks give the same.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`]
+    pub fn new(comm: &Communicator, parameters: &[usize]) -> Result<GradientBuckets<T>, Error> {
+        GradientBuckets::with_capacity(comm, parameters, DEFAULT_CAPACITY_BYTES)
+    }
+
+    /// Buckets of so many bytes, or of one parameter if that is longer.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`]
+    pub fn with_capacity(
+        comm: &Communicator,
+        parameters: &[usize],
+        capacity_bytes: usize,
+    ) -> Result<GradientBuckets<T>, Error> {
+        GradientBuckets::padded(comm, parameters, capacity_bytes, 1)
+    }
+
+    /// Buckets whose lengths are multiples of `unit`.
+    pub(super) fn padded(
+        comm: &Communicator,
+        parameters: &[usize],
+        capacity_bytes: usize,
+        unit: usize,
+    ) -> Result<GradientBuckets<T>, Error> {
+        let plan = Plan::new(parameters, capacity_bytes / size_of::<T>());
+        let lengths = plan.counts.iter().map(|count| count.next_multiple_of(unit));
+        let buffers = lengths.map(|count| comm.alloc(count)).collect::<Result<_, _>>()?;
+        Ok(GradientBuckets { plan, buffers })
+    }
+
+    /// Number of buckets. The first has the last parameters.
+    pub fn buckets(&self) -> usize {
+        self.buffers.len()
+    }
+
+    /// Where a parameter's gradient lies.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`]
+    pub fn place(&self, parameter: usize) -> Result<Place, Error> {
+        self.plan.place(parameter)
+    }
+
+    /// A parameter's gradient. Waits until its bucket is done, if it is under way.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`]
+    pub fn gradient(&self, parameter: usize) -> Result<&[T], Error> {
+        let Place { bucket, offset, count } = self.plan.place(parameter)?;
+        Ok(&self.buffers[bucket][offset..][..count])
+    }
+
+    /// As [`gradient`](GradientBuckets::gradient).
+    ///
+    /// # Errors
+    /// [`Error::Parameter`]
+    pub fn gradient_mut(&mut self, parameter: usize) -> Result<&mut [T], Error> {
+        let Place { bucket, offset, count } = self.plan.place(parameter)?;
+        Ok(&mut self.buffers[bucket][offset..][..count])
+    }
+
+    /// A bucket as a whole, for calls of one's own. None if there are not so many.
+    pub fn bucket_mut(&mut self, bucket: usize) -> Option<&mut DeviceBuffer<T>> {
+        self.buffers.get_mut(bucket)
+    }
+
+    /// Launches the all-reduce of all buckets, of which none is ready. All ranks do so in their place among the communicator's calls.
+    ///
+    /// # Errors
+    /// Those that this rank can see; the rest come from the step's work.
+    pub fn launch(
+        &mut self,
+        comm: &Communicator,
+        stream: &Stream,
+        op: ReduceOp<T>,
+    ) -> Result<GradientStep<'_, T>, Error> {
+        let (plan, buffers) = (&self.plan, &mut self.buffers);
+        GradientStep::launch(plan, comm, stream, |group| {
+            buffers.iter_mut().map(|all| group.unready().all_reduce_in_place(all, op)).collect()
+        })
+    }
+}
+
+/// A launched reduction of gradients that are still to be computed.
+///
+/// If not all of them are marked ready, it ends by the communicator's time-out.
+#[derive(Debug)]
+pub struct GradientStep<'a, T> {
+    plan: &'a Plan,
+    pending: Pending,
+    unready: Vec<Option<Unready<'a, T>>>,
+    work: GroupWork,
+}
+
+impl<'a, T: Element> GradientStep<'a, T> {
+    pub(super) fn launch(
+        plan: &'a Plan,
+        comm: &Communicator,
+        stream: &Stream,
+        fill: impl FnOnce(&mut StreamGroup<'a>) -> Result<Vec<Unready<'a, T>>, Error>,
+    ) -> Result<GradientStep<'a, T>, Error> {
+        let (work, unready) = comm.on(stream).group(fill)?;
+        let unready = unready.into_iter().map(Some).collect();
+        Ok(GradientStep { plan, pending: Pending::new(plan), unready, work })
+    }
+
+    /// A parameter's gradient, to be computed.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`] if it has been marked ready before.
+    pub fn gradient(&mut self, parameter: usize) -> Result<&mut [T], Error> {
+        let Place { bucket, offset, count } = self.pending.place(self.plan, parameter)?;
+        // A bucket with a parameter that is not ready is not.
+        match &mut self.unready[bucket] {
+            Some(memory) => Ok(&mut memory[offset..][..count]),
+            None => unreachable!("bucket {bucket} has been marked ready too early"),
+        }
+    }
+
+    /// Says that a gradient has been computed. With its last one a bucket is ready.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`] if it has been marked ready before.
+    pub fn ready(&mut self, parameter: usize) -> Result<(), Error> {
+        if let Some(bucket) = self.pending.mark(self.plan, parameter)?
+            && let Some(memory) = self.unready[bucket].take()
+        {
+            memory.ready();
+        }
+        Ok(())
+    }
+
+    /// All gradients have been marked: gives the work, in which each bucket can be waited for by itself.
+    pub fn finish(self) -> GroupWork {
+        self.work
+    }
+}

@@ -1,0 +1,159 @@
+//! The distributed optimizer: each rank keeps the optimizer's state for its share of each bucket alone.
+//!
+//! A step reduces and scatters the gradients, updates each rank's share, and gathers the parameters. Gradients may be reduced in one type
+//! and parameters gathered in another, such as bf16 and an 8-bit float, while the optimizer works in f32: see [`narrow`](super::narrow).
+
+use super::gradients::{GradientBuckets, GradientStep};
+use super::plan::Place;
+use super::{DEFAULT_CAPACITY_BYTES, Float};
+use crate::communicator::Communicator;
+use crate::device::DeviceBuffer;
+use crate::element::ReduceOp;
+use crate::error::Error;
+use crate::group::{GroupWork, Unready};
+use crate::stream::Stream;
+use std::ops::Range;
+
+/// Gradients of type `G` and parameters of type `P`, in buckets of which each rank has an equal share.
+#[derive(Debug)]
+pub struct ShardedBuckets<G, P> {
+    rank: usize,
+    gradients: GradientBuckets<G>,
+    gradient_shards: Vec<DeviceBuffer<G>>,
+    parameter_shards: Vec<DeviceBuffer<P>>,
+    parameters: Vec<DeviceBuffer<P>>,
+}
+
+impl<G: Float, P: Float> ShardedBuckets<G, P> {
+    /// Buckets whose gradients have [`DEFAULT_CAPACITY_BYTES`], for parameters of these sizes, in elements, in the order of the model. All ranks
+    /// give the same.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`]
+    pub fn new(comm: &Communicator, parameters: &[usize]) -> Result<ShardedBuckets<G, P>, Error> {
+        ShardedBuckets::with_capacity(comm, parameters, DEFAULT_CAPACITY_BYTES)
+    }
+
+    /// Buckets whose gradients have so many bytes, or of one parameter if that is longer. Each is padded so that ranks' shares are equal.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`]
+    pub fn with_capacity(
+        comm: &Communicator,
+        parameters: &[usize],
+        capacity_bytes: usize,
+    ) -> Result<ShardedBuckets<G, P>, Error> {
+        let world = comm.world();
+        let gradients = GradientBuckets::padded(comm, parameters, capacity_bytes, world)?;
+        let counts = || gradients.buffers.iter().map(DeviceBuffer::count);
+        let gradient_shards =
+            counts().map(|count| comm.alloc(count / world)).collect::<Result<_, _>>()?;
+        let parameter_shards =
+            counts().map(|count| comm.alloc(count / world)).collect::<Result<_, _>>()?;
+        let parameters = counts().map(|count| comm.alloc(count)).collect::<Result<_, _>>()?;
+        let rank = comm.rank();
+        Ok(ShardedBuckets { rank, gradients, gradient_shards, parameter_shards, parameters })
+    }
+
+    /// Number of buckets. The first has the last parameters.
+    pub fn buckets(&self) -> usize {
+        self.parameters.len()
+    }
+
+    /// Where a parameter and its gradient lie.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`]
+    pub fn place(&self, parameter: usize) -> Result<Place, Error> {
+        self.gradients.place(parameter)
+    }
+
+    /// Which of a bucket's elements are this rank's share. None if there are not so many buckets.
+    pub fn shard(&self, bucket: usize) -> Option<Range<usize>> {
+        let count = self.parameter_shards.get(bucket)?.count();
+        Some(self.rank * count..(self.rank + 1) * count)
+    }
+
+    /// A parameter, as it was gathered last. Waits until its bucket is done, if it is under way.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`]
+    pub fn parameter(&self, parameter: usize) -> Result<&[P], Error> {
+        let Place { bucket, offset, count } = self.place(parameter)?;
+        Ok(&self.parameters[bucket][offset..][..count])
+    }
+
+    /// Launches the reduce-scatter of all buckets, of which none is ready.
+    ///
+    /// # Errors
+    /// Those that this rank can see; the rest come from the step's work.
+    pub fn launch_gradients(
+        &mut self,
+        comm: &Communicator,
+        stream: &Stream,
+        op: ReduceOp<G>,
+    ) -> Result<GradientStep<'_, G>, Error> {
+        let GradientBuckets { plan, buffers } = &mut self.gradients;
+        let shards = &mut self.gradient_shards;
+        GradientStep::launch(&*plan, comm, stream, |group| {
+            let pairs = buffers.iter_mut().zip(shards);
+            pairs.map(|(all, own)| group.unready().reduce_scatter(all, own, op)).collect()
+        })
+    }
+
+    /// Launches the all-gather of all buckets, of which none is ready: the optimizer has them to update. The gradients must be under way or
+    /// done.
+    ///
+    /// # Errors
+    /// Those that this rank can see; the rest come from the step's work.
+    pub fn launch_parameters(
+        &mut self,
+        comm: &Communicator,
+        stream: &Stream,
+    ) -> Result<ParameterStep<'_, G, P>, Error> {
+        let pairs = self.parameter_shards.iter_mut().zip(&mut self.parameters);
+        let (work, unready) = comm.on(stream).group(|group| {
+            pairs
+                .map(|(own, all)| group.unready().all_gather(own, all))
+                .collect::<Result<Vec<_>, _>>()
+        })?;
+        let unready = unready.into_iter().map(Some).collect();
+        Ok(ParameterStep { gradients: &self.gradient_shards, unready, work })
+    }
+}
+
+/// A launched gathering of parameters that are still to be updated.
+///
+/// If not all buckets are updated, it ends by the communicator's time-out.
+#[derive(Debug)]
+pub struct ParameterStep<'a, G, P> {
+    gradients: &'a [DeviceBuffer<G>],
+    unready: Vec<Option<Unready<'a, P>>>,
+    work: GroupWork,
+}
+
+impl<G: Float, P: Float> ParameterStep<'_, G, P> {
+    /// Lets `update` make this rank's share of a bucket's parameters from that of its gradients, and marks the bucket ready. Waits until the
+    /// gradients are there.
+    ///
+    /// # Errors
+    /// [`Error::Bucket`] if there are not so many buckets, or this one has been updated before.
+    pub fn update(
+        &mut self,
+        bucket: usize,
+        update: impl FnOnce(&[G], &mut [P]),
+    ) -> Result<(), Error> {
+        let Some(mut parameters) = self.unready.get_mut(bucket).and_then(Option::take) else {
+            let buckets = self.unready.len();
+            return Err(Error::Bucket { bucket, buckets });
+        };
+        update(&self.gradients[bucket], &mut parameters);
+        parameters.ready();
+        Ok(())
+    }
+
+    /// All buckets have been updated: gives the work, in which each bucket can be waited for by itself.
+    pub fn finish(self) -> GroupWork {
+        self.work
+    }
+}
