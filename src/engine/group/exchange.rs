@@ -29,7 +29,7 @@ impl Engine {
         let stretches = messages::stretches(messages, tiles, share);
         let hasher = || Box::new(Mix::default()) as Box<dyn std::hash::Hasher>;
         let signatures =
-            messages::signatures(&stretches, messages, self.ranks.ranks.control.ranks(), hasher);
+            messages::signatures(&stretches, messages, self.ranks.control.ranks(), hasher);
         let (first, first_block) = (tables.sources.len(), tables.blocks.len());
         self.push_messages(messages, &stretches, tables);
         let count = tables.sources.len() - first;
@@ -95,7 +95,7 @@ impl Engine {
     }
 
     fn pattern(&self, stretches: &[Stretch], active: &[usize]) -> Pattern {
-        let mut pattern = Pattern::new(self.ranks.ranks.control.ranks());
+        let mut pattern = Pattern::new(self.ranks.control.ranks());
         for stretch in active.iter().map(|at| &stretches[*at]) {
             let (sender, receiver) = (stretch.sender, stretch.receiver);
             let mapped = self.links.as_ref().is_none_or(|links| links.share(sender, receiver));
@@ -108,8 +108,8 @@ impl Engine {
     /// Where the phase's share of each stretch is.
     fn layout(&self, stretches: &[Stretch], phase: &Phase, slot_bytes: usize) -> Layout {
         let mut layout = RankLayout {
-            input: vec![Extent::default(); self.ranks.ranks.control.ranks()],
-            output: vec![Extent::default(); self.ranks.ranks.control.ranks()],
+            input: vec![Extent::default(); self.ranks.control.ranks()],
+            output: vec![Extent::default(); self.ranks.control.ranks()],
         };
         for stretch in phase.active.iter().map(|at| &stretches[*at]) {
             let from = (phase.first_round * slot_bytes).min(stretch.len_bytes);

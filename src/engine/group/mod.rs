@@ -88,7 +88,7 @@ impl Engine {
         calls: &[Call],
         signals: Option<&Signals>,
     ) -> Result<(), Error> {
-        self.ranks.ranks.check()?;
+        self.ranks.check()?;
         self.ready = None;
         let at = self.place_group(calls)?;
         self.groups.count_exchanges(at, self.ranks.rank);
@@ -101,8 +101,8 @@ impl Engine {
             self.collectives += 1;
             described.collective = self.collectives;
         }
-        self.ranks.ranks.poll.set_collective(described.collective);
-        let log = self.ranks.ranks.control.log(self.ranks.rank);
+        self.ranks.poll.set_collective(described.collective);
+        let log = self.ranks.control.log(self.ranks.rank);
         let Backend::Host(host) = &mut self.backend else { return Err(wrong_device(&self.config)) };
         log.enter(self.calls, &described.encode());
         let outcome = match group.first() {
@@ -117,7 +117,7 @@ impl Engine {
             return Ok(());
         }
         let odd = host.odd_peer();
-        Err(self.ranks.ranks.fail(&described, self.calls, outcome, odd))
+        Err(self.ranks.fail(&described, self.calls, outcome, odd))
     }
 
     /// The group's place among the prepared ones, with its tables pointing to the calls' buffers.
@@ -188,10 +188,7 @@ impl Engine {
             (tables.sources, tables.segments),
             tables.blocks,
             (collectives, messages),
-            (
-                self.heap.alloc(shared_bytes)?,
-                self.ranks.ranks.control.groups().alloc(records_bytes)?,
-            ),
+            (self.heap.alloc(shared_bytes)?, self.ranks.control.groups().alloc(records_bytes)?),
         ))
     }
 
