@@ -51,6 +51,9 @@ pub struct Config {
     /// Bytes of the last-level cache: calls over more memory than this write their outputs around it. `OXCCL_CACHE_BYTES`; default: what
     /// the machine says.
     pub cache_bytes: Option<usize>,
+    /// Kernels leave long copies to the GPU's engine for bulk asynchronous copies, which needs compute capability 9.0. `OXCCL_BULK_COPIES`: 0 or
+    /// 1; default 0. `oxccl bench --compare nccl` looks at it; communicators do not use GPUs yet.
+    pub bulk_copies: bool,
     /// The interface, by name or address, by which ranks of other nodes reach this one. It may differ from rank to rank.
     /// `OXCCL_INTERFACE`; default: that by which the rendezvous was reached.
     pub interface: Option<String>,
@@ -107,6 +110,7 @@ impl Default for Config {
             ll_slot_bytes: 4 << 10,
             spins: None,
             cache_bytes: None,
+            bulk_copies: false,
             interface: None,
             link: Conditions::default(),
             fabric: None,
@@ -161,6 +165,8 @@ impl Config {
         number("OXCCL_LINK_SLOT_BYTES", &mut config.link_slot_bytes)?;
         number("OXCCL_LL_SLOT_BYTES", &mut config.ll_slot_bytes)?;
         config.cache_bytes = read(&lookup, "OXCCL_CACHE_BYTES", "a number", |t| t.parse().ok())?;
+        let switch = |text: &str| ["0", "1"].iter().position(|choice| *choice == text);
+        config.bulk_copies = read(&lookup, "OXCCL_BULK_COPIES", "0 or 1", switch)? == Some(1);
         config.spins = read(&lookup, "OXCCL_SPINS", "a number", |t| t.parse().ok())?;
         config.interface = lookup("OXCCL_INTERFACE").filter(|name| !name.is_empty());
         if let Some(text) = lookup("OXCCL_LINK") {

@@ -50,7 +50,7 @@ impl Engine {
         let all = bootstrap.share(&own, deadline)?;
         let region = |of: &Option<Vec<Arc<Region>>>, at: usize| of.as_ref().map(|r| r[at].clone());
         let regions = |at: usize| all.iter().map(|of| region(of, at)).collect::<Vec<_>>();
-        let control = Arc::new(Control::new(control_shape, rank, mirrored(regions(0))?));
+        let control = Arc::new(Control::new(control_shape, rank, regions(0))?);
         let heaps = regions(2);
         let bases: Vec<*mut u8> = match reach {
             Reach::SameProcess => vec![std::ptr::null_mut(); world],
@@ -61,6 +61,11 @@ impl Engine {
         };
         let links = Starting::gather(&mut *bootstrap, &config, shape, &own[1], deadline)?;
         let liveness = bootstrap.liveness();
+        let (telling, hearing) = (control.clone(), control.clone());
+        liveness.on_ask(
+            move || telling.report(),
+            move |rank, report| hearing.take_report(rank, report),
+        );
         let (channels, timeout) = (config.max_channels, config.timeout);
         let poll = Box::new(Poll::new(liveness.clone(), control.clone(), rank, channels, timeout));
         let waiting = Waiting {
@@ -146,16 +151,6 @@ fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> R
         }
     }
     Ok(())
-}
-
-/// What a rank has to read of others' failures. Those of other nodes cannot be mapped: they have a region of their own here.
-fn mirrored(regions: Vec<Option<Arc<Region>>>) -> Result<Vec<Arc<Region>>, Error> {
-    let len_bytes = regions.iter().flatten().next().map_or(0, |region| region.len_bytes());
-    let mirror = |region: Option<Arc<Region>>| match region {
-        Some(region) => Ok(region),
-        None => Ok(Arc::new(Region::create("oxccl-mirror", len_bytes)?)),
-    };
-    regions.into_iter().map(mirror).collect()
 }
 
 /// Who may poll before it yields. That pays only while the one waited for can run: where the ranks of a machine together may use

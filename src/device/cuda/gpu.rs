@@ -37,6 +37,7 @@ pub struct Gpu {
     rank: usize,
     /// Ranks on this GPU.
     sharing: usize,
+    bulk_copies: bool,
 }
 
 /// A program that is ready to be launched.
@@ -96,7 +97,7 @@ impl Gpu {
                 tables.abort();
             }
         });
-        Ok(Gpu { kernels, tables, programs, stream, heaps, rank, sharing })
+        Ok(Gpu { kernels, tables, programs, stream, heaps, rank, sharing, bulk_copies: false })
     }
 
     /// Its context.
@@ -114,6 +115,12 @@ impl Gpu {
         &self.tables
     }
 
+    /// Programs that are made ready from now on leave long copies to the GPU's engine for bulk asynchronous copies, or do not: see
+    /// [`Kernels::with_bulk_copies`], whose errors they then have.
+    pub fn set_bulk_copies(&mut self, on: bool) {
+        self.bulk_copies = on;
+    }
+
     /// Makes a program ready. Nothing of it is given back before the end: see [`Programs`].
     ///
     /// # Errors
@@ -124,7 +131,10 @@ impl Gpu {
         data_type: DataType,
         fold: Fold,
     ) -> Result<Prepared, CudaError> {
-        let kernel = self.kernels.pick(data_type, fold)?;
+        let mut kernel = self.kernels.pick(data_type, fold)?;
+        if self.bulk_copies {
+            kernel = self.kernels.with_bulk_copies(kernel)?;
+        }
         self.kernels.check_residency(kernel, self.sharing, program.channels())?;
         let program = self.programs.upload(&self.stream, program)?;
         Ok(Prepared { program, kernel })

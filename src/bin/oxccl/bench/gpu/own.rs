@@ -69,7 +69,8 @@ impl Own {
         // All ranks are in one process, where tokens are addresses.
         let windows = Some(vec![std::ptr::null_mut(); ranks]);
         let setup = Setup { context: context.clone(), image, shape, heap_bytes: 1, windows };
-        let gpu = Gpu::start(&mut bootstrap, &setup, Instant::now() + config.timeout)?;
+        let mut gpu = Gpu::start(&mut bootstrap, &setup, Instant::now() + config.timeout)?;
+        gpu.set_bulk_copies(config.bulk_copies);
         let (config, pin) = (config.clone(), config.pin);
         let (proofs, ready) = (HashMap::new(), Vec::new());
         Ok(Own { bootstrap, gpu, config, pin, proofs, ready, calls: 0 })
