@@ -44,6 +44,9 @@ pub struct Config {
     pub heap_bytes: usize,
     /// Payload of a slot on the slots lane, in bytes. `OXCCL_SLOT_BYTES`, a multiple of 64; default 65,536.
     pub slot_bytes: usize,
+    /// The same where the ranks are on several nodes: what crosses between them is sent in larger pieces. `OXCCL_LINK_SLOT_BYTES`, a
+    /// multiple of 64; default 524,288.
+    pub link_slot_bytes: usize,
     /// Payload of a slot on the LL lane, in bytes. `OXCCL_LL_SLOT_BYTES`, a multiple of 64; default 4,096.
     pub ll_slot_bytes: usize,
     /// Polls of a wait before it yields the processor. `OXCCL_SPINS`; default: 20,000 where every rank of this machine has a core of its
@@ -165,6 +168,7 @@ impl Default for Config {
             max_channels: 4,
             heap_bytes: 64 << 30,
             slot_bytes: 64 << 10,
+            link_slot_bytes: 512 << 10,
             ll_slot_bytes: 4 << 10,
             spins: None,
             cache_bytes: None,
@@ -237,6 +241,7 @@ impl Config {
         number("OXCCL_MAX_CHANNELS", &mut config.max_channels)?;
         number("OXCCL_HEAP_BYTES", &mut config.heap_bytes)?;
         number("OXCCL_SLOT_BYTES", &mut config.slot_bytes)?;
+        number("OXCCL_LINK_SLOT_BYTES", &mut config.link_slot_bytes)?;
         number("OXCCL_LL_SLOT_BYTES", &mut config.ll_slot_bytes)?;
         number("CUDA_DEVICE_MAX_CONNECTIONS", &mut config.cuda_connections)?;
         config.cache_bytes = read(&lookup, "OXCCL_CACHE_BYTES", "a number", |t| t.parse().ok())?;
@@ -289,6 +294,7 @@ impl Config {
         if nodes.count() == 1 {
             return Ok(());
         }
+        self.slot_bytes = self.link_slot_bytes;
         let most = nodes.ranks_per_block();
         match self.ranks_per_node {
             Some(ranks) if !most.is_multiple_of(ranks) => {
@@ -330,9 +336,11 @@ impl Config {
         if !(1..=8).contains(&self.rdma_queue_pairs) {
             return fail("rdma_queue_pairs", format!("{} is not in 1 to 8", self.rdma_queue_pairs));
         }
-        for (name, bytes) in
-            [("slot_bytes", self.slot_bytes), ("ll_slot_bytes", self.ll_slot_bytes)]
-        {
+        for (name, bytes) in [
+            ("slot_bytes", self.slot_bytes),
+            ("link_slot_bytes", self.link_slot_bytes),
+            ("ll_slot_bytes", self.ll_slot_bytes),
+        ] {
             if bytes < 64 || bytes % 64 != 0 || bytes > 1 << 30 {
                 return fail(name, format!("{bytes} is no multiple of 64 in 64 bytes to 1 GiB"));
             }

@@ -22,7 +22,7 @@ fn config(nodes: usize, link: &str) -> Config {
         timeout: Duration::from_secs(60),
         max_channels: 2,
         heap_bytes: 1 << 20,
-        slot_bytes: 576,
+        link_slot_bytes: 576,
         nodes: Some(nodes),
         link: link.parse().unwrap(),
         ..Config::default()

@@ -195,7 +195,7 @@ fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> R
     let schedule = config.schedule.as_ref().map(|custom| custom.fingerprint());
     let tuning =
         config.tuning.as_deref().map(|table| format!("table {:016x}", table.fingerprint()));
-    let fields: [(&'static str, String); 16] = [
+    let fields: [(&'static str, String); 17] = [
         ("device", config.device.kind().to_string()),
         ("order", config.order.to_string()),
         ("pin", format!("{:?}, {:?}, {:?}", pin.algorithm, pin.encoding, pin.channels)),
@@ -205,6 +205,7 @@ fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> R
         ("max_channels", config.max_channels.to_string()),
         ("heap_bytes", config.heap_bytes.to_string()),
         ("slot_bytes", config.slot_bytes.to_string()),
+        ("link_slot_bytes", config.link_slot_bytes.to_string()),
         ("ll_slot_bytes", config.ll_slot_bytes.to_string()),
         ("tuning", tuning.unwrap_or_else(|| "none".to_string())),
         ("link", config.link.to_string()),
