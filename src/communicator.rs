@@ -5,14 +5,16 @@ mod start;
 
 use crate::call::{Asked, Call, Memory};
 use crate::collective::{Collective, Kind, Order};
-use crate::config::Pin;
-use crate::device::{DeviceBuffer, Heap, InFlight, Signals};
+use crate::config::{Device, Pin};
+use crate::device::{DeviceBuffer, Heap, InFlight, Signals, cuda};
 use crate::element::{Element, OpKind, ReduceOp};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::gate::Gate;
 use crate::tune::Plan;
+use crate::work::Work;
 use oxccl_kernels::TracedStep;
+use oxccl_transports::cuda::Context;
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +22,8 @@ use std::time::Duration;
 /// One rank of a set of ranks that carry out collectives together.
 ///
 /// All ranks make the same calls in the same order. A blocking call runs in the caller's thread and returns when this rank's part is
-/// done: its output is there and its input may be changed. Calls [`on`](Communicator::on) a stream return at once. Calls of one
+/// done: its output is there and its input may be changed. On a GPU it waits for a kernel in a stream of this rank's own. Calls
+/// [`on`](Communicator::on) a stream return at once. Calls of one
 /// communicator run one after the other, however they are made.
 ///
 /// It can move to another thread but not be shared: give each rank a thread or a process of its own.
@@ -28,6 +31,7 @@ use std::time::Duration;
 pub struct Communicator {
     rank: usize,
     world: usize,
+    device: Device,
     max_channels: usize,
     shared: Arc<Shared>,
     heap: Arc<Heap>,
@@ -96,12 +100,13 @@ impl Shared {
 
 impl Communicator {
     fn from_engine(rank: usize, world: usize, engine: Engine) -> Communicator {
-        let heap = engine.heap().clone();
+        let (heap, device) = (engine.heap().clone(), engine.device());
         let max_channels = engine.max_channels();
         let shared = Shared { engine: UnsafeCell::new(engine), gate: Gate::new() };
         Communicator {
             rank,
             world,
+            device,
             max_channels,
             shared: Arc::new(shared),
             heap,
@@ -123,6 +128,16 @@ impl Communicator {
     /// Number of ranks.
     pub fn world(&self) -> usize {
         self.world
+    }
+
+    /// What it computes on: with GPUs, this rank's.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// Its GPU's context, for streams, events and graphs ([`crate::cuda`]); none on the host.
+    pub fn context(&self) -> Option<Context> {
+        self.idle().context()
     }
 
     /// Takes `count` zeroed elements of memory that every rank reaches in place. Not collective: each rank allocates what it needs.
@@ -165,8 +180,11 @@ impl Communicator {
     }
 
     /// Keeps the time of every step of this rank's calls from here on, or no longer. Calls then run in a slower build of the executor.
-    pub fn set_trace(&mut self, on: bool) {
-        self.idle_mut().set_trace(on);
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] on a GPU.
+    pub fn set_trace(&mut self, on: bool) -> Result<(), Error> {
+        self.idle_mut().set_trace(on)
     }
 
     /// The steps of all calls since [`set_trace`](Communicator::set_trace) or the last time they were taken.
@@ -226,6 +244,21 @@ impl Communicator {
     pub unsafe fn run(&self, call: &Call) -> Result<(), Error> {
         // SAFETY: all issued tickets are done (`idle`), so nobody else uses the engine; the buffers are the caller's promise.
         unsafe { (*self.idle_engine()).run(call) }
+    }
+
+    /// Puts a call into a stream of the GPU.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Communicator::run`], until the work has ended.
+    pub(crate) unsafe fn enqueue(
+        &self,
+        call: &Call,
+        stream: &cuda::Stream,
+        hold: Hold,
+    ) -> Result<Work, Error> {
+        // SAFETY: as in `run`.
+        unsafe { (*self.idle_engine()).enqueue(call, Some(stream), hold) }
     }
 
     /// The list that groups are made in, emptied.

@@ -3,12 +3,14 @@
 use crate::algorithms::{Algorithm, Encoding};
 use crate::collective::Order;
 use crate::custom::CustomSchedule;
+use crate::device::cuda::Image;
 use crate::device::last_level_cache_bytes;
 use crate::error::Error;
 use crate::topology::Placement;
 use crate::tune::{Table, TableError};
 use oxccl_transports::Nodes;
 use std::path::Path;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +20,8 @@ pub const MAX_CHANNELS: usize = 64;
 /// How a communicator is set up. All ranks must use the same values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
+    /// What ranks compute on; all of them the same kind. `OXCCL_DEVICE`: host, cuda, or cuda:N; default host.
+    pub device: Device,
     /// How long a call, or the start, may wait for other ranks. `OXCCL_TIMEOUT`, in seconds; default 30.
     pub timeout: Duration,
     /// The promised order of reduction. `OXCCL_ORDER`: any, rank or tree; default any.
@@ -32,10 +36,10 @@ pub struct Config {
     pub ranks_per_node: Option<usize>,
     /// A schedule of one's own, which carries out the calls of its collective. No variable.
     pub schedule: Option<Arc<CustomSchedule>>,
-    /// Most channels a call can use; staging memory is set up for these. `OXCCL_MAX_CHANNELS`; default 4, at most 64.
+    /// Most channels a call can use; staging memory is set up for these. `OXCCL_MAX_CHANNELS`; default 4, on a GPU 8, at most 64.
     pub max_channels: usize,
     /// The size of this rank's heap, out of which `comm.alloc` takes memory. Address space only: pages exist once allocated.
-    /// `OXCCL_HEAP_BYTES`; default 64 GiB.
+    /// `OXCCL_HEAP_BYTES`; default 64 GiB. Of a GPU the memory is taken at the start; default 32 MiB.
     pub heap_bytes: usize,
     /// Payload of a slot on the slots lane, in bytes. `OXCCL_SLOT_BYTES`, a multiple of 64; default 65,536.
     pub slot_bytes: usize,
@@ -49,6 +53,63 @@ pub struct Config {
     pub cache_bytes: Option<usize>,
     /// What `oxccl tune` has measured: the tuner picks by it. `OXCCL_TUNING`, the file; default: none, the tuner picks by thresholds.
     pub tuning: Option<Arc<Table>>,
+    /// By how many connections this process' streams reach a GPU. `CUDA_DEVICE_MAX_CONNECTIONS`, which the driver reads, too; default 8.
+    pub cuda_connections: usize,
+    /// Kernels other than those built in.
+    #[doc(hidden)]
+    pub image: Option<Image>,
+}
+
+/// What ranks compute on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Device {
+    /// The host's processors, in host memory.
+    #[default]
+    Host,
+    /// A GPU, by its number in the process; without one, a rank takes its number modulo how many there are.
+    Cuda(Option<usize>),
+}
+
+impl Device {
+    /// What to do about a stream or a call of the other kind.
+    pub(crate) fn remedy(self) -> &'static str {
+        match self {
+            Device::Host => "its calls go on host streams (oxccl::Stream)",
+            Device::Cuda(_) => "its calls go on streams of that GPU (oxccl::cuda::Stream)",
+        }
+    }
+
+    /// The kind, which all ranks share.
+    pub(crate) fn kind(self) -> &'static str {
+        match self {
+            Device::Host => "host",
+            Device::Cuda(_) => "cuda",
+        }
+    }
+}
+
+impl std::fmt::Display for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Device::Cuda(Some(ordinal)) => write!(f, "cuda:{ordinal}"),
+            other => f.write_str(other.kind()),
+        }
+    }
+}
+
+impl FromStr for Device {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Device, ()> {
+        match text {
+            "host" => Ok(Device::Host),
+            "cuda" => Ok(Device::Cuda(None)),
+            _ => {
+                let ordinal = text.strip_prefix("cuda:").ok_or(())?;
+                ordinal.parse().map(|ordinal| Device::Cuda(Some(ordinal))).map_err(drop)
+            }
+        }
+    }
 }
 
 /// A choice that the tuner must make; `None` leaves it free.
@@ -65,6 +126,7 @@ pub struct Pin {
 impl Default for Config {
     fn default() -> Config {
         Config {
+            device: Device::Host,
             timeout: Duration::from_secs(30),
             order: Order::Any,
             pin: Pin::default(),
@@ -78,11 +140,24 @@ impl Default for Config {
             spins: None,
             cache_bytes: None,
             tuning: None,
+            cuda_connections: 8,
+            image: None,
         }
     }
 }
 
 impl Config {
+    /// The defaults for GPUs: more channels, since a thread block moves less than a core may; and a heap of 32 MiB, since memory of a
+    /// GPU is taken at once.
+    pub fn cuda() -> Config {
+        Config {
+            device: Device::Cuda(None),
+            max_channels: 8,
+            heap_bytes: 32 << 20,
+            ..Config::default()
+        }
+    }
+
     /// The defaults, changed by the process's environment variables.
     ///
     /// # Errors
@@ -96,7 +171,11 @@ impl Config {
     /// # Errors
     /// [`Error::Config`] names the variable whose value cannot be.
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Config, Error> {
-        let mut config = Config::default();
+        let device = read(&lookup, "OXCCL_DEVICE", "host, cuda or cuda:N", |t| t.parse().ok())?;
+        let mut config = match device.unwrap_or_default() {
+            Device::Host => Config::default(),
+            device => Config { device, ..Config::cuda() },
+        };
         let seconds = |text: &str| text.parse().ok().filter(|s: &f64| *s > 0.0 && *s < 1e9);
         if let Some(value) = read(&lookup, "OXCCL_TIMEOUT", "seconds above 0", seconds)? {
             config.timeout = Duration::from_secs_f64(value);
@@ -123,6 +202,7 @@ impl Config {
         number("OXCCL_HEAP_BYTES", &mut config.heap_bytes)?;
         number("OXCCL_SLOT_BYTES", &mut config.slot_bytes)?;
         number("OXCCL_LL_SLOT_BYTES", &mut config.ll_slot_bytes)?;
+        number("CUDA_DEVICE_MAX_CONNECTIONS", &mut config.cuda_connections)?;
         config.cache_bytes = read(&lookup, "OXCCL_CACHE_BYTES", "a number", |t| t.parse().ok())?;
         config.spins = read(&lookup, "OXCCL_SPINS", "a number", |t| t.parse().ok())?;
         config.tuning = lookup("OXCCL_TUNING").map(|file| read_table(&file)).transpose()?;
@@ -184,6 +264,9 @@ impl Config {
                 "channels",
                 format!("must be 1 to max_channels, which is {}", self.max_channels),
             );
+        }
+        if self.device != Device::Host && self.tuning.is_some() {
+            return fail("tuning", "there are no tables of GPUs yet".into());
         }
         for (name, bytes) in
             [("slot_bytes", self.slot_bytes), ("ll_slot_bytes", self.ll_slot_bytes)]

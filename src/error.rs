@@ -1,8 +1,9 @@
 //! The one error type: misuse, the other ranks' faults, and the system's.
 
 use crate::collective::{Kind, Order};
+use crate::config::Device;
 use crate::element::{DataType, OpKind, data_type_name};
-use oxccl_transports::Cause;
+use oxccl_transports::{Cause, CudaError};
 
 /// Why a call did not do what was asked.
 ///
@@ -94,6 +95,28 @@ pub enum Error {
         variable: &'static str,
         /// What is wrong and what would be right.
         detail: String,
+    },
+    /// A stream, or a call, of another kind of device than the communicator's.
+    #[error("this communicator's device is {device}: {}", device.remedy())]
+    OtherDevice {
+        /// The communicator's device.
+        device: Device,
+    },
+    /// What this release cannot do.
+    #[error("{what} is not there yet on {device}")]
+    Unsupported {
+        /// What was asked for.
+        what: &'static str,
+        /// The communicator's device.
+        device: Device,
+    },
+    /// A copy between buffers of different lengths.
+    #[error("a copy of {found} elements from or to a buffer of {expected}")]
+    CopyLength {
+        /// The other side's length.
+        found: usize,
+        /// The buffer's length.
+        expected: usize,
     },
     /// The communicator's own memory is used up.
     #[error("comm.alloc of {bytes} bytes: {detail}")]
@@ -197,6 +220,12 @@ pub enum Error {
         /// The system's answer.
         source: std::io::Error,
     },
+}
+
+impl From<CudaError> for Error {
+    fn from(error: CudaError) -> Error {
+        Error::Transport(error.into())
+    }
 }
 
 impl Error {

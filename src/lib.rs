@@ -44,12 +44,13 @@ mod work;
 pub use call::{Call, Memory};
 pub use collective::{Collective, Kind, Order};
 pub use communicator::Communicator;
-pub use config::{Config, MAX_CHANNELS, Pin};
+pub use config::{Config, Device, MAX_CHANNELS, Pin};
 pub use custom::{CustomError, CustomSchedule};
 pub use device::DeviceBuffer;
 /// The device layer, for the tests of it.
 #[doc(hidden)]
-pub use device::{StagingShape, cuda};
+pub use device::StagingShape;
+pub use device::cuda;
 pub use element::{
     DATA_TYPES, DataType, Element, F8E4M3, F8E5M2, OpKind, ReduceOp, bf16, data_type_name, f16,
     is_integer,
@@ -58,5 +59,5 @@ pub use error::Error;
 pub use group::{BucketWork, Group, GroupWork, StreamGroup, Unready, UnreadyCalls};
 pub use oxccl_kernels::TracedStep;
 pub use oxccl_transports::{Cause, UniqueId};
-pub use stream::{OnStream, Stream};
+pub use stream::{AnyStream, OnStream, Stream};
 pub use work::Work;

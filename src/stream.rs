@@ -1,9 +1,10 @@
-//! Streams: ordered queues of calls, each carried out by a thread of its own.
+//! Streams: ordered queues of calls. The host's are each carried out by a thread of its own; those of GPUs are the driver's.
 
 use crate::call::{Call, Memory};
 use crate::collective::{Collective, Kind};
 use crate::communicator::{Communicator, Hold, Shared};
-use crate::device::DeviceBuffer;
+use crate::config::Device;
+use crate::device::{DeviceBuffer, cuda};
 use crate::element::{Element, ReduceOp};
 use crate::error::Error;
 use crate::group::{BucketWork, Flight};
@@ -112,7 +113,8 @@ fn work(inbox: &Receiver<Job>) {
         match job {
             Job::Call { turn, call, completion, hold } => {
                 // SAFETY: the ticket was issued for this call, and the hold keeps its buffers, which were borrowed as the call needs
-                // them when it was made: the input shared, the output exclusively. Host accesses wait until the hold is gone.
+                // them when it was made: the input shared, the output exclusively. Host accesses wait until the hold is gone. Without one,
+                // whoever called `OnStream::run` vouches.
                 let result = unsafe { turn.shared.run_ticket(turn.ticket, &call) };
                 drop(hold);
                 completion.end(result);
@@ -130,11 +132,32 @@ fn work(inbox: &Receiver<Job>) {
     }
 }
 
+/// A stream of either kind; it must be of the communicator's.
+#[derive(Clone, Copy, Debug)]
+pub enum AnyStream<'a> {
+    /// The host's.
+    Host(&'a Stream),
+    /// A GPU's.
+    Cuda(&'a cuda::Stream),
+}
+
+impl<'a> From<&'a Stream> for AnyStream<'a> {
+    fn from(stream: &'a Stream) -> AnyStream<'a> {
+        AnyStream::Host(stream)
+    }
+}
+
+impl<'a> From<&'a cuda::Stream> for AnyStream<'a> {
+    fn from(stream: &'a cuda::Stream) -> AnyStream<'a> {
+        AnyStream::Cuda(stream)
+    }
+}
+
 /// A communicator's calls on a stream: see [`Communicator::on`].
 #[derive(Clone, Copy, Debug)]
 pub struct OnStream<'a> {
     comm: &'a Communicator,
-    stream: &'a Stream,
+    stream: AnyStream<'a>,
 }
 
 impl Communicator {
@@ -156,8 +179,34 @@ impl Communicator {
     /// # Ok::<(), oxccl::Error>(()) }); });
     /// # Ok::<(), oxccl::Error>(())
     /// ```
-    pub fn on<'a>(&'a self, stream: &'a Stream) -> OnStream<'a> {
-        OnStream { comm: self, stream }
+    ///
+    /// On a GPU:
+    ///
+    /// ```no_run
+    /// use oxccl::cuda::Stream;
+    /// use oxccl::{Communicator, Config, ReduceOp};
+    ///
+    /// let ranks = Communicator::local_with(2, &Config::cuda())?;
+    /// std::thread::scope(|scope| {
+    ///     for comm in ranks {
+    ///         scope.spawn(move || {
+    ///             let stream = Stream::new(&comm.context().expect("it is on a GPU"))?;
+    ///             let mut gradient = comm.alloc::<f32>(1000)?;
+    ///             gradient.write(&[1.0; 1000])?;
+    ///             let work = comm.on(&stream).all_reduce_in_place(&mut gradient, ReduceOp::Sum)?;
+    ///             // … other kernels; `work.wait_on(&other)` orders another stream behind …
+    ///             work.wait()
+    ///         });
+    ///     }
+    /// });
+    /// # Ok::<(), oxccl::Error>(())
+    /// ```
+    ///
+    /// There a stream may be captured: its calls are then recorded, their works are over at once, and what a replay does wrong
+    /// ends the communicator. Replays and calls must happen in the same order on all ranks, and one after the other on each: launch
+    /// them in one stream, or order their streams by events.
+    pub fn on<'a>(&'a self, stream: impl Into<AnyStream<'a>>) -> OnStream<'a> {
+        OnStream { comm: self, stream: stream.into() }
     }
 }
 
@@ -276,6 +325,20 @@ impl OnStream<'_> {
         self.enqueue::<u8>(self.collective(Kind::Barrier), None, None, ReduceOp::Sum)
     }
 
+    /// Queues a call made with [`Call::new`].
+    ///
+    /// # Safety
+    ///
+    /// The call's memory is valid for its counts, writable where it is output, and used by nobody else until the work has ended; of a
+    /// call that is captured, whenever it is replayed.
+    ///
+    /// # Errors
+    /// See above.
+    pub unsafe fn run(&self, call: &Call) -> Result<Work, Error> {
+        // SAFETY: by this function's contract.
+        unsafe { self.submit(call.clone(), [None, None]) }
+    }
+
     fn collective(&self, kind: Kind) -> Collective {
         Collective::new(kind, self.comm.world())
     }
@@ -294,7 +357,8 @@ impl OnStream<'_> {
         let (input, output) = (memory(from), memory(to.as_deref()));
         let hold = [from.map(DeviceBuffer::fly), to.map(|to| to.fly())];
         let call = Call::new(collective, self.comm.rank(), input, output, op)?;
-        self.submit(call, hold)
+        // SAFETY: the hold keeps the buffers.
+        unsafe { self.submit(call, hold) }
     }
 
     fn enqueue_in_place<T: Element>(
@@ -305,13 +369,26 @@ impl OnStream<'_> {
     ) -> Result<Work, Error> {
         let whole = memory(Some(buffer));
         let call = Call::new(collective, self.comm.rank(), whole, whole, op)?;
-        self.submit(call, [Some(buffer.fly()), None])
+        // SAFETY: the hold keeps the buffer.
+        unsafe { self.submit(call, [Some(buffer.fly()), None]) }
     }
 
-    fn submit(&self, call: Call, hold: Hold) -> Result<Work, Error> {
+    /// # Safety
+    ///
+    /// The call's buffers are valid, and unused by others, as long as `hold` or until the work has ended.
+    unsafe fn submit(&self, call: Call, hold: Hold) -> Result<Work, Error> {
+        match self.stream {
+            // SAFETY: by this function's contract.
+            AnyStream::Cuda(stream) => unsafe { self.comm.enqueue(&call, stream, hold) },
+            AnyStream::Host(_) => self.hand_over(call, hold),
+        }
+    }
+
+    fn hand_over(&self, call: Call, hold: Hold) -> Result<Work, Error> {
+        let stream = self.host_stream("a call on it")?;
         let completion = Arc::new(Completion::default());
         let turn = self.turn();
-        self.stream.send(Job::Call { turn, call, completion: completion.clone(), hold })?;
+        stream.send(Job::Call { turn, call, completion: completion.clone(), hold })?;
         Ok(Work::new(completion))
     }
 
@@ -322,8 +399,20 @@ impl OnStream<'_> {
 
     /// Puts a group into the stream.
     pub(crate) fn submit_group(&self, calls: Vec<Call>, flight: Arc<Flight>) -> Result<(), Error> {
+        let stream = self.host_stream("a group of calls")?;
         let turn = self.turn();
-        self.stream.send(Job::Group { turn, calls, flight })
+        stream.send(Job::Group { turn, calls, flight })
+    }
+
+    /// The stream, for what only the host's have.
+    pub(crate) fn host_stream(&self, what: &'static str) -> Result<&Stream, Error> {
+        match (self.stream, self.comm.device()) {
+            (AnyStream::Host(stream), Device::Host) => Ok(stream),
+            (AnyStream::Cuda(_), device @ Device::Cuda(_)) => {
+                Err(Error::Unsupported { what, device })
+            }
+            (_, device) => Err(Error::OtherDevice { device }),
+        }
     }
 
     fn turn(&self) -> Turn {

@@ -1,5 +1,7 @@
 //! A call under way on a stream.
 
+use crate::config::Device;
+use crate::device::cuda;
 use crate::error::Error;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,6 +10,8 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct Work {
     completion: Arc<Completion>,
+    /// The call's end, in a stream of a GPU.
+    event: Option<Arc<cuda::Event>>,
 }
 
 /// Set once, when the call has ended.
@@ -28,7 +32,23 @@ enum State {
 
 impl Work {
     pub(crate) fn new(completion: Arc<Completion>) -> Work {
-        Work { completion }
+        Work { completion, event: None }
+    }
+
+    /// Of a call in a stream of a GPU, behind which this event is.
+    pub(crate) fn in_stream(completion: Arc<Completion>, event: Arc<cuda::Event>) -> Work {
+        Work { completion, event: Some(event) }
+    }
+
+    /// Has a stream of the GPU wait for the call, without the host. Whether the call ends well, [`wait`](Self::wait) tells.
+    ///
+    /// # Errors
+    /// [`Error::OtherDevice`] for a call of the host's; [`Error::Transport`], the driver's.
+    pub fn wait_on(&self, stream: &cuda::Stream) -> Result<(), Error> {
+        let Some(event) = &self.event else {
+            return Err(Error::OtherDevice { device: Device::Host });
+        };
+        Ok(event.hold(stream)?)
     }
 
     /// Waits for the end. It comes: every call ends after its communicator's time-out at the latest.

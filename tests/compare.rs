@@ -55,6 +55,16 @@ fn of<'a>(rows: &'a [Value], op: &str) -> Vec<&'a Value> {
 }
 
 #[test]
+fn communicators_on_a_gpu_are_swept() {
+    let arguments = ["all", "--device", "cuda", "--threads", "-g", "2", "--no-probe"];
+    let sizes = ["-b", "8", "-e", "32K", "-f", "4096"];
+    let connections = [("CUDA_DEVICE_MAX_CONNECTIONS", "32")];
+    let rows = rows(&bench(&[&arguments[..], &sizes].concat(), &connections).ok());
+    assert!(rows.iter().filter(|row| row["wrong"] == 0).count() >= 20, "{rows:?}");
+    assert!(rows.iter().all(|row| row["wrong"].as_u64().is_none_or(|wrong| wrong == 0)));
+}
+
+#[test]
 fn every_size_is_compared_in_every_mode() {
     let arguments = ["all_reduce", "--compare", "nccl", "--nccl-lib", &nccl(), "-g", "2"];
     let sizes = ["-b", "8", "-e", "8K", "-f", "1024", "-G", "3"];

@@ -162,7 +162,7 @@ fn code_is_that_of_doc_tests() {
         })
         .collect();
     let (_, blocks) = split(&text("README.md"), "rust");
-    assert_eq!(blocks.len(), 3);
+    assert_eq!(blocks.len(), 4);
     for line in blocks.iter().flat_map(|block| block.lines()) {
         assert!(documented.contains(line.trim()), "README.md has {line:?}, which no doc test runs");
     }

@@ -173,12 +173,12 @@ impl Case {
                         let mut output = vec![0f32; self.count];
                         comm.all_reduce(&input, &mut output, ReduceOp::Sum).unwrap();
                         comm.barrier().unwrap();
-                        comm.set_trace(true);
+                        comm.set_trace(true).unwrap();
                         comm.all_reduce(&input, &mut output, ReduceOp::Sum).unwrap();
                         let expected = (0..comm.world()).sum::<usize>() as f32;
                         assert!(output.iter().all(|value| *value == expected));
                         let steps = comm.take_trace();
-                        comm.set_trace(false);
+                        comm.set_trace(false).unwrap();
                         comm.barrier().unwrap();
                         assert!(comm.take_trace().is_empty(), "tracing has ended");
                         (comm.rank(), steps)

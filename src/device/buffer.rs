@@ -2,6 +2,7 @@
 
 use super::heap::HeapBlock;
 use crate::element::Element;
+use crate::error::Error;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,8 +10,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// `count` elements of communicator memory: peers read and write it in place, without a copy. Zero at first.
 ///
-/// Dereferences to a slice. While a stream still works on the buffer, that waits until it is done: every call ends, with an error at
-/// the latest after its time-out.
+/// In host memory it dereferences to a slice; memory of a GPU is [read](Self::read) and [written](Self::write) by copies. While a stream
+/// still works on the buffer, all of these wait until it is done: every call ends, with an error at the latest after its time-out.
 #[derive(Debug)]
 pub struct DeviceBuffer<T> {
     storage: Arc<Storage>,
@@ -43,10 +44,53 @@ impl<T: Element> DeviceBuffer<T> {
         self.storage.block.as_ptr().cast()
     }
 
+    /// Whether it is host memory, which dereferences to a slice.
+    pub fn is_host(&self) -> bool {
+        self.storage.block.is_host()
+    }
+
+    /// Copies to `to`, which is as long.
+    ///
+    /// # Errors
+    /// [`Error::CopyLength`]; [`Error::Transport`], the driver's.
+    pub fn read(&self, to: &mut [T]) -> Result<(), Error> {
+        self.same_length(to.len())?;
+        self.land(0);
+        // SAFETY: both are as long, and no call works on the buffer (`land`; a new one that writes needs `&mut self`).
+        Ok(unsafe { self.storage.block.read(to.as_mut_ptr().cast(), size_of_val(to)) }?)
+    }
+
+    /// Copies from `from`, which is as long.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn write(&mut self, from: &[T]) -> Result<(), Error> {
+        self.same_length(from.len())?;
+        self.land(0);
+        // SAFETY: as in `read`.
+        Ok(unsafe { self.storage.block.write(from.as_ptr().cast(), size_of_val(from)) }?)
+    }
+
+    fn same_length(&self, found: usize) -> Result<(), Error> {
+        if found == self.count {
+            return Ok(());
+        }
+        Err(Error::CopyLength { found, expected: self.count })
+    }
+
     /// Keeps the memory alive, and host accesses waiting, until it is dropped.
     pub(crate) fn fly(&self) -> InFlight {
         self.storage.in_flight.fetch_add(1, Ordering::AcqRel);
         InFlight { storage: self.storage.clone() }
+    }
+
+    /// Waits for the calls under way, before the host looks at the elements.
+    fn host_access(&self) {
+        assert!(
+            self.is_host(),
+            "memory of a GPU cannot be looked at by the host: use DeviceBuffer::read and write"
+        );
+        self.land(0);
     }
 
     /// Lends the memory, once no more than `held` holds on the buffer are left: those of whoever will use it next.
@@ -113,16 +157,20 @@ impl<T: Element> DerefMut for Lent<'_, T> {
 impl<T: Element> Deref for DeviceBuffer<T> {
     type Target = [T];
 
+    /// # Panics
+    /// If it is memory of a GPU.
     fn deref(&self) -> &[T] {
-        self.land(0);
+        self.host_access();
         // SAFETY: `land` waited, and a new call that writes needs `&mut self`.
         unsafe { self.slice() }
     }
 }
 
 impl<T: Element> DerefMut for DeviceBuffer<T> {
+    /// # Panics
+    /// If it is memory of a GPU.
     fn deref_mut(&mut self) -> &mut [T] {
-        self.land(0);
+        self.host_access();
         // SAFETY: as in `deref`.
         unsafe { self.slice_mut() }
     }

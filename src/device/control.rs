@@ -66,6 +66,11 @@ impl Control {
         self.regions.len()
     }
 
+    /// Number of channels, which have progress words.
+    pub(crate) fn channels(&self) -> usize {
+        self.shape.channels
+    }
+
     /// A rank's call log.
     pub(crate) fn log(&self, rank: usize) -> &CallLog {
         // SAFETY: every region begins with a log (zeroed at first, which is a valid one) and is page-aligned and mapped as long as

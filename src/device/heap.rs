@@ -1,7 +1,9 @@
 //! The heap: memory of this rank that every rank can reach. First fit over a sorted list of free ranges.
 
+use super::cuda::{Stream, copy, fill};
 use crate::error::Error;
-use oxccl_transports::Region;
+use oxccl_transports::cuda::{DeviceRegion, beside_captures};
+use oxccl_transports::{CudaError, Region};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Allocations start at multiples of this: a page, so that a freed one's pages can be given back.
@@ -12,12 +14,27 @@ const HUGE: usize = 2 << 20;
 /// A rank's heap.
 #[derive(Debug)]
 pub(crate) struct Heap {
-    region: Arc<Region>,
+    memory: Memory,
     /// Free ranges (offset, length), sorted, never adjacent.
     free: Mutex<Vec<(usize, usize)>>,
 }
 
+/// What a heap is made of.
+#[derive(Debug)]
+enum Memory {
+    /// Pages exist once allocated.
+    Host(Arc<Region>),
+    /// A GPU's, and the stream that fills and copies it.
+    Device(Arc<DeviceRegion>, Arc<Stream>),
+}
+
 impl Heap {
+    /// A heap over this rank's own memory of a GPU, cleared and copied through this stream.
+    pub(crate) fn on_gpu(region: Arc<DeviceRegion>, stream: Arc<Stream>) -> Heap {
+        let whole = (0, region.len_bytes());
+        Heap { memory: Memory::Device(region, stream), free: Mutex::new(vec![whole]) }
+    }
+
     /// A heap over this rank's own region.
     pub(crate) fn new(region: Arc<Region>) -> Heap {
         Heap::part(region, 0)
@@ -26,20 +43,32 @@ impl Heap {
     /// A heap over what follows the first bytes of a region.
     pub(crate) fn part(region: Arc<Region>, start: usize) -> Heap {
         let whole = (start, region.len_bytes() - start);
-        Heap { region, free: Mutex::new(vec![whole]) }
+        Heap { memory: Memory::Host(region), free: Mutex::new(vec![whole]) }
     }
 
     /// The offset of an address in the heap, if all `len_bytes` from there lie in it.
     #[inline]
     pub(crate) fn offset(&self, address: usize, len_bytes: usize) -> Option<usize> {
-        let offset = address.wrapping_sub(self.region.as_ptr() as usize);
-        (offset < self.region.len_bytes() && len_bytes <= self.region.len_bytes() - offset)
-            .then_some(offset)
+        let offset = address.wrapping_sub(self.base());
+        let whole = self.len_bytes();
+        (offset < whole && len_bytes <= whole - offset).then_some(offset)
     }
 
     /// Where it begins in this process.
+    #[inline]
     pub(crate) fn base(&self) -> usize {
-        self.region.as_ptr() as usize
+        match &self.memory {
+            Memory::Host(region) => region.as_ptr() as usize,
+            Memory::Device(region, _) => region.as_ptr() as usize,
+        }
+    }
+
+    #[inline]
+    fn len_bytes(&self) -> usize {
+        match &self.memory {
+            Memory::Host(region) => region.len_bytes(),
+            Memory::Device(region, _) => region.len_bytes(),
+        }
     }
 
     /// Takes zeroed memory.
@@ -49,15 +78,30 @@ impl Heap {
             bytes: len_bytes,
             detail: format!(
                 "the heap has {} bytes and no free range of that size; raise heap_bytes (OXCCL_HEAP_BYTES)",
-                self.region.len_bytes()
+                self.len_bytes()
             ),
         })?;
         let block = HeapBlock { heap: self.clone(), offset, len };
-        self.region.advise_huge(offset, len);
-        self.region
-            .reserve(offset, len)
-            .map_err(|error| Error::OutOfMemory { bytes: len_bytes, detail: error.to_string() })?;
+        self.clear(&block)?;
         Ok(block)
+    }
+
+    /// Makes a new block's pages exist, all zeros.
+    fn clear(&self, block: &HeapBlock) -> Result<(), Error> {
+        match &self.memory {
+            Memory::Host(region) => {
+                region.advise_huge(block.offset, block.len);
+                let no_room = |error: oxccl_transports::Error| Error::OutOfMemory {
+                    bytes: block.len,
+                    detail: error.to_string(),
+                };
+                region.reserve(block.offset, block.len).map_err(no_room)
+            }
+            Memory::Device(_, stream) => {
+                // SAFETY: the block is nobody's yet.
+                Ok(waited(stream, || unsafe { fill(stream, block.as_ptr(), 0, block.len) })?)
+            }
+        }
     }
 
     fn take(&self, len: usize) -> Option<usize> {
@@ -79,7 +123,9 @@ impl Heap {
     }
 
     fn give_back(&self, offset: usize, len: usize) {
-        if let Err(error) = self.region.release(offset, len) {
+        if let Memory::Host(region) = &self.memory
+            && let Err(error) = region.release(offset, len)
+        {
             tracing::warn!(%error, "the pages of a freed buffer stay in use");
         }
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
@@ -94,6 +140,15 @@ impl Heap {
             free.remove(at);
         }
     }
+}
+
+/// Puts something into a stream that nobody captures, and waits for it, whatever is captured elsewhere.
+fn waited(stream: &Stream, put: impl FnOnce() -> Result<(), CudaError>) -> Result<(), CudaError> {
+    beside_captures(stream.context().device().driver(), || {
+        put()?;
+        // Whatever went wrong: what was put in must not be under way when the memory goes.
+        stream.synchronize().inspect_err(|_| drop(stream.synchronize()))
+    })
 }
 
 /// Memory taken from a heap, given back on drop.
@@ -112,8 +167,50 @@ impl HeapBlock {
 
     /// Its first byte, aligned to a page.
     pub(crate) fn as_ptr(&self) -> *mut u8 {
-        // SAFETY: the offset lies in the region, which the heap keeps mapped.
-        unsafe { self.heap.region.as_ptr().add(self.offset) }
+        (self.heap.base() + self.offset) as *mut u8
+    }
+
+    /// Whether the host reaches it.
+    pub(crate) fn is_host(&self) -> bool {
+        matches!(self.heap.memory, Memory::Host(_))
+    }
+
+    /// Copies from host memory to its beginning.
+    ///
+    /// # Errors
+    /// The driver's.
+    ///
+    /// # Safety
+    /// It has `len_bytes`, as many are to be read, and nobody uses them otherwise.
+    pub(crate) unsafe fn write(&self, from: *const u8, len_bytes: usize) -> Result<(), CudaError> {
+        match &self.heap.memory {
+            // SAFETY: by this function's contract.
+            Memory::Host(_) => unsafe { self.as_ptr().copy_from(from, len_bytes) },
+            // SAFETY: as above.
+            Memory::Device(_, stream) => {
+                waited(stream, || unsafe { copy(stream, self.as_ptr(), from, len_bytes) })?
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies its beginning to host memory.
+    ///
+    /// # Errors
+    /// The driver's.
+    ///
+    /// # Safety
+    /// As for [`write`](Self::write).
+    pub(crate) unsafe fn read(&self, to: *mut u8, len_bytes: usize) -> Result<(), CudaError> {
+        match &self.heap.memory {
+            // SAFETY: by this function's contract.
+            Memory::Host(_) => unsafe { to.copy_from(self.as_ptr(), len_bytes) },
+            // SAFETY: as above.
+            Memory::Device(_, stream) => {
+                waited(stream, || unsafe { copy(stream, to, self.as_ptr(), len_bytes) })?
+            }
+        }
+        Ok(())
     }
 }
 
@@ -155,8 +252,8 @@ mod tests {
         let heap = Arc::new(Heap::new(Arc::new(Region::create("test", 1 << 20).unwrap())));
         let block = heap.alloc(4096).unwrap();
         assert_eq!(heap.offset(block.as_ptr() as usize + 8, 8), Some(block.offset + 8));
-        let end = heap.region.as_ptr() as usize + (1 << 20);
+        let end = heap.base() + (1 << 20);
         assert_eq!(heap.offset(end - 8, 16), None);
-        assert_eq!(heap.offset(heap.region.as_ptr() as usize - 1, 1), None);
+        assert_eq!(heap.offset(heap.base() - 1, 1), None);
     }
 }

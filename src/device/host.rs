@@ -24,6 +24,8 @@ pub(crate) struct Host {
     statuses: Box<[f::Status]>,
     /// What the connections lead to.
     _staging: Vec<Arc<Region>>,
+    /// What the windows lead to.
+    _heaps: Vec<Arc<Region>>,
 }
 
 /// How a wait asks whether to go on.
@@ -46,6 +48,7 @@ impl Host {
         shape: StagingShape,
         rank: usize,
         staging: Vec<Arc<Region>>,
+        heaps: Vec<Arc<Region>>,
         window_bases: &[*mut u8],
         control: &Control,
         waiting: Waiting,
@@ -77,6 +80,7 @@ impl Host {
             _windows: windows,
             statuses,
             _staging: staging,
+            _heaps: heaps,
         }
     }
 
@@ -111,8 +115,10 @@ impl Host {
         unsafe { self.channels.run(first, channels) }
     }
 
-    /// How the first channel that did not end well ended.
-    pub(crate) fn failed_status(&self) -> Option<&f::Status> {
-        self.statuses.iter().find(|status| status.outcome != f::Outcome::Done as u32)
+    /// Whom the first channel that did not end well had to do with.
+    pub(crate) fn odd_peer(&self) -> Option<usize> {
+        let ended = &mut self.statuses.iter();
+        let status = ended.find(|status| status.outcome != f::Outcome::Done as u32)?;
+        Some(status.peer as usize)
     }
 }

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Calls that are remembered.
-const ENTRIES: usize = 16;
+/// Calls that are remembered: more than a stream may be ahead of its GPU.
+const ENTRIES: usize = 128;
 /// Words of a record.
 pub(crate) const RECORD_WORDS: usize = 6;
 
@@ -55,6 +55,11 @@ impl CallLog {
     #[inline]
     pub(crate) fn leave(&self, number: u64) {
         self.left.store(number, Ordering::Release);
+    }
+
+    /// Leaves this call and those before it, whatever has been left already.
+    pub(crate) fn leave_at_least(&self, number: u64) {
+        self.left.fetch_max(number, Ordering::AcqRel);
     }
 
     /// The number of the last call entered.
@@ -109,14 +114,15 @@ mod tests {
     #[test]
     fn the_last_calls_are_remembered() {
         let log = log();
-        for number in 1..=20 {
+        let last = ENTRIES as u64 + 4;
+        for number in 1..=last {
             log.enter(number, &[number; RECORD_WORDS]);
         }
         assert!(log.is_inside());
-        log.leave(20);
+        log.leave(last);
         assert!(!log.is_inside());
         assert_eq!(log.oldest(), 5);
-        assert_eq!(log.record(20).unwrap().words[3], 20);
+        assert_eq!(log.record(last).unwrap().words[3], last);
         assert_eq!(log.record(5).unwrap().words[0], 5);
         assert!(log.record(4).is_none());
         assert!(log.record(0).is_none());

@@ -1,11 +1,14 @@
 //! What went wrong: reads the other ranks' call logs and progress, names the culprit, and ends the communicator on all ranks.
 
 use super::group::differences;
-use super::{Engine, logs};
+use super::logs;
+use super::poll::Poll;
 use crate::call::Described;
+use crate::device::Control;
 use crate::error::Error;
 use oxccl_kernels::format as f;
-use oxccl_transports::Cause;
+use oxccl_transports::{Cause, Liveness};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// How long a failed rank waits for others to keep their hands off its buffers. They only finish what they copy, so this is never
@@ -16,33 +19,79 @@ const QUIET_TIMEOUT: Duration = Duration::from_secs(60);
 /// milliseconds; a busy machine may keep a thread from running for some more.
 const WATCHED: Duration = Duration::from_millis(300);
 
-impl Engine {
-    /// Ends the communicator after a call that did not end well, and says why.
+/// All ranks, as one of them sees them while its calls run.
+#[derive(Debug)]
+pub(super) struct Ranks {
+    pub(super) rank: usize,
+    pub(super) control: Arc<Control>,
+    pub(super) liveness: Arc<Liveness>,
+    /// What waits ask.
+    pub(super) poll: Poll,
+    /// Why this communicator ended.
+    failed: OnceLock<String>,
+}
+
+impl Ranks {
+    pub(super) fn new(
+        rank: usize,
+        control: Arc<Control>,
+        liveness: Arc<Liveness>,
+        timeout: Duration,
+    ) -> Ranks {
+        let poll = Poll::new(liveness.clone(), control.clone(), rank, timeout);
+        Ranks { rank, control, liveness, poll, failed: OnceLock::new() }
+    }
+
+    /// Fails once the communicator has ended in an earlier call.
+    #[inline]
+    pub(super) fn check(&self) -> Result<(), Error> {
+        match self.failed.get() {
+            None => Ok(()),
+            Some(first) => Err(Error::Broken { first: first.clone() }),
+        }
+    }
+
+    /// Ends the communicator after a call that did not end well, and says why. `last` is the number of this rank's last call, and `odd`
+    /// the rank whose message was of another call, if one was. No kernel of this rank runs any more.
     #[cold]
-    pub(super) fn fail(&mut self, call: &Described, outcome: f::Outcome) -> Error {
+    pub(super) fn fail(
+        &self,
+        call: &Described,
+        last: u64,
+        outcome: f::Outcome,
+        odd: Option<usize>,
+    ) -> Error {
         let cause = self.liveness.cause();
         let error = match (logs::mismatch(&self.control, self.rank), cause, outcome) {
             (Some(error), _, _) => error,
             (None, Some(cause), _) => Error::from_cause(cause, self.named(call)),
             (None, None, f::Outcome::Aborted | f::Outcome::Done) => self.silent(call),
-            (None, None, f::Outcome::Mismatch | f::Outcome::BadProgram) => self.odd_message(call),
+            (None, None, f::Outcome::Mismatch | f::Outcome::BadProgram) => {
+                self.odd_message(call, odd.unwrap_or(self.rank), last)
+            }
         };
+        self.end(&error, last);
+        error
+    }
+
+    /// The number of this rank's last call.
+    pub(super) fn last_entered(&self) -> u64 {
+        self.control.log(self.rank).entered()
+    }
+
+    /// Ends the communicator, for this reason, on all ranks.
+    #[cold]
+    pub(super) fn end(&self, error: &Error, last: u64) {
         let (rank, detail) = (self.rank, error.to_string());
-        self.failed = Some(detail.clone());
+        // The first reason stays.
+        let _ = self.failed.set(detail.clone());
         self.liveness.abort(match error {
             Error::Mismatch { .. } => Cause::Mismatch { rank, detail },
             Error::TimedOut { .. } => Cause::TimedOut { rank, detail },
             _ => Cause::Aborted { rank, reason: detail },
         });
-        self.control.log(self.rank).leave(self.calls);
+        self.control.log(self.rank).leave_at_least(last);
         self.wait_for_quiet();
-        error
-    }
-
-    /// The error of every call after the one that failed.
-    #[cold]
-    pub(super) fn broken(&self) -> Error {
-        Error::Broken { first: self.failed.clone().unwrap_or_default() }
     }
 
     fn named(&self, call: &Described) -> String {
@@ -50,11 +99,10 @@ impl Engine {
     }
 
     /// A message of another call came, and the logs don't say which: in send/recv, whose calls have no common number.
-    fn odd_message(&self, call: &Described) -> Error {
-        let rank = self.host.failed_status().map_or(self.rank, |status| status.peer as usize);
+    fn odd_message(&self, call: &Described, rank: usize, number: u64) -> Error {
         let bucket = differences::first_message(&self.control, self.rank, rank, false);
         Error::Mismatch {
-            call: self.calls,
+            call: number,
             bucket: bucket.map(|(bucket, _)| bucket),
             argument: "the message that came",
             rank,
@@ -72,7 +120,7 @@ impl Engine {
         Error::TimedOut {
             what: call.text(),
             call: call.collective,
-            seconds: self.config.timeout.as_secs_f64(),
+            seconds: self.poll.timeout().as_secs_f64(),
             detail: self.whereabouts(call),
         }
     }
@@ -80,7 +128,7 @@ impl Engine {
     /// Which ranks are behind, and where the others wait.
     fn whereabouts(&self, call: &Described) -> String {
         let mut parts = Vec::new();
-        for rank in (0..self.world).filter(|rank| *rank != self.rank) {
+        for rank in (0..self.control.ranks()).filter(|rank| *rank != self.rank) {
             let last = logs::recent(&self.control, rank).pop();
             let made = last.map_or(0, |last| last.collective);
             if call.collective > made {
@@ -97,7 +145,7 @@ impl Engine {
             format!("rank {rank} is inside a call, but has not run for {watched_ms} ms (stopped, or busy without waiting)")
         }));
         // What a stalled rank last waited for may have come since.
-        let running = (0..self.world).filter(|rank| !stalled.contains(rank));
+        let running = (0..self.control.ranks()).filter(|rank| !stalled.contains(rank));
         parts.extend(running.filter_map(|rank| self.wait_of(rank)));
         if parts.is_empty() { "no rank says what it waits for".into() } else { parts.join("; ") }
     }
@@ -105,7 +153,7 @@ impl Engine {
     /// A message of this rank's group that its other end takes no part in.
     fn lone_message(&self) -> Option<String> {
         let mut waits =
-            (0..self.config.max_channels).map(|channel| self.control.progress(self.rank, channel));
+            (0..self.control.channels()).map(|channel| self.control.progress(self.rank, channel));
         let wait = waits.find(|wait| wait.call != 0 && wait.lane != f::LANE_READY)?;
         let (peer, sends) = (wait.peer as usize, wait.head != 0);
         let (bucket, message) = differences::first_message(&self.control, self.rank, peer, sends)?;
@@ -120,8 +168,10 @@ impl Engine {
                 && self.liveness.left(*rank).is_none()
                 && self.control.log(*rank).is_inside()
         };
-        let watched: Vec<_> =
-            (0..self.world).filter(inside).map(|rank| (rank, self.signs_of_life(rank))).collect();
+        let watched: Vec<_> = (0..self.control.ranks())
+            .filter(inside)
+            .map(|rank| (rank, self.signs_of_life(rank)))
+            .collect();
         let start = Instant::now();
         while start.elapsed() < WATCHED {
             // Others may be watching this rank.
@@ -143,7 +193,7 @@ impl Engine {
     /// What a rank waits for, if it does.
     fn wait_of(&self, rank: usize) -> Option<String> {
         let waits =
-            (0..self.config.max_channels).map(|channel| self.control.progress(rank, channel));
+            (0..self.control.channels()).map(|channel| self.control.progress(rank, channel));
         let wait = waits.into_iter().find(|progress| progress.call != 0)?;
         if wait.lane == f::LANE_READY {
             return Some(format!(
@@ -168,9 +218,9 @@ impl Engine {
                 && self.liveness.left(*rank).is_none()
                 && self.control.log(*rank).is_inside()
         };
-        while (0..self.world).any(|rank| busy(&rank)) {
+        while (0..self.control.ranks()).any(|rank| busy(&rank)) {
             if start.elapsed() > QUIET_TIMEOUT {
-                let rank = (0..self.world).find(busy);
+                let rank = (0..self.control.ranks()).find(busy);
                 tracing::error!(
                     ?rank,
                     "a rank has not left its call a minute after the abort; its memory may still be written"

@@ -1,45 +1,41 @@
 //! Carries out one rank's calls: looks up or prepares the program, launches it, and explains what went wrong.
 
 mod failure;
+mod flights;
 mod group;
 mod logs;
+mod on_gpu;
 mod poll;
 mod prepare;
 mod start;
 
 use crate::call::{Asked, Call, Described, Key};
 use crate::collective::Kind;
-use crate::config::Config;
-use crate::device::{Control, Heap, Host, RECORD_WORDS};
+use crate::config::{Config, Device};
+use crate::device::{Heap, Host, RECORD_WORDS};
 use crate::error::Error;
-use crate::schedule::size_bytes;
+use crate::schedule::{Program, size_bytes};
 use crate::tune::Plan;
+use failure::Ranks;
 use group::Groups;
-use oxccl_kernels::format as f;
-use oxccl_transports::{Bootstrap, Liveness, Reach, Region, Server};
-use poll::Poll;
-use prepare::Cache;
+use on_gpu::GpuCalls;
+use oxccl_kernels::format::{self as f, DataType, Fold};
+use oxccl_transports::cuda::Context;
+use oxccl_transports::{Bootstrap, Reach, Server};
+use prepare::{Cache, Code};
 use std::sync::Arc;
 
 /// One rank of a communicator. Used by one thread at a time.
 pub(crate) struct Engine {
-    rank: usize,
-    world: usize,
     config: Config,
     reach: Reach,
     cache: Cache,
     groups: Groups,
-    host: Host,
-    poll: Box<Poll>,
-    control: Arc<Control>,
+    backend: Backend,
     heap: Arc<Heap>,
-    /// All ranks', which windows lead to.
-    _heaps: Vec<Arc<Region>>,
-    liveness: Arc<Liveness>,
-    /// What `launch` is set up for.
+    ranks: Arc<Ranks>,
+    /// What the host's launch block is set up for.
     ready: Option<Ready>,
-    /// Why this communicator ended.
-    failed: Option<String>,
     /// Calls of this rank.
     calls: u64,
     /// Calls that all ranks make.
@@ -51,6 +47,23 @@ pub(crate) struct Engine {
 
 // SAFETY: the raw pointers lead to memory that the engine owns or keeps mapped; nothing is tied to a thread.
 unsafe impl Send for Engine {}
+
+/// What carries calls out.
+#[derive(Debug)]
+enum Backend {
+    Host(Host),
+    Cuda(Box<GpuCalls>),
+}
+
+impl Backend {
+    /// Brings a program to where it will run.
+    fn load(&mut self, program: Program, data_type: DataType, fold: Fold) -> Result<Code, Error> {
+        match self {
+            Backend::Host(_) => Ok(Code::Host(program)),
+            Backend::Cuda(calls) => Ok(Code::Cuda(calls.gpu.prepare(&program, data_type, fold)?)),
+        }
+    }
+}
 
 /// A call for which everything is in place.
 #[derive(Clone, Copy, Debug)]
@@ -87,7 +100,7 @@ impl Engine {
         let mut config = self.config.clone();
         change(&mut config);
         config.check()?;
-        self.poll.set_timeout(config.timeout);
+        self.ranks.poll.set_timeout(config.timeout);
         self.config = config;
         self.ready = None;
         self.cache.clear();
@@ -95,14 +108,37 @@ impl Engine {
         Ok(())
     }
 
+    /// What it computes on.
+    pub(crate) fn device(&self) -> Device {
+        self.config.device
+    }
+
+    /// Its GPU's context.
+    pub(crate) fn context(&self) -> Option<Context> {
+        match &self.backend {
+            Backend::Host(_) => None,
+            Backend::Cuda(calls) => Some(calls.gpu.context().clone()),
+        }
+    }
+
     /// Keeps the steps of calls from here on, or no longer.
-    pub(crate) fn set_trace(&mut self, on: bool) {
-        self.host.set_trace(on);
+    pub(crate) fn set_trace(&mut self, on: bool) -> Result<(), Error> {
+        match &mut self.backend {
+            Backend::Host(host) => host.set_trace(on),
+            Backend::Cuda(_) => {
+                let device = self.config.device;
+                return Err(Error::Unsupported { what: "a trace of steps", device });
+            }
+        }
+        Ok(())
     }
 
     /// The steps that have been kept.
     pub(crate) fn take_trace(&mut self) -> Vec<oxccl_kernels::TracedStep> {
-        self.host.take_trace()
+        match &mut self.backend {
+            Backend::Host(host) => host.take_trace(),
+            Backend::Cuda(_) => Vec::new(),
+        }
     }
 
     /// What a call would choose.
@@ -133,6 +169,10 @@ impl Engine {
     ///
     /// As for [`Engine::run`].
     pub(crate) unsafe fn run_as(&mut self, call: &Call, asked: Asked) -> Result<(), Error> {
+        if let Backend::Cuda(_) = self.backend {
+            // SAFETY: by this function's contract.
+            return unsafe { self.run(call) };
+        }
         self.make_ready(call)?;
         if let Some(ready) = &mut self.ready {
             ready.asked = Some(asked);
@@ -147,22 +187,27 @@ impl Engine {
     ///
     /// The call's buffers are valid for its lengths, and nobody else uses them until this returns.
     pub(crate) unsafe fn run(&mut self, call: &Call) -> Result<(), Error> {
+        if let Backend::Cuda(_) = self.backend {
+            // SAFETY: by this function's contract: this waits.
+            return unsafe { self.enqueue(call, None, [None, None]) }?.wait();
+        }
         self.make_ready(call)?;
         // SAFETY: by this function's contract.
         unsafe { self.launch() }
     }
 
-    /// Looks the call up, or prepares it, and points `launch` to it.
+    /// Looks the call up, or prepares it, and points the host's launch block to it.
     fn make_ready(&mut self, call: &Call) -> Result<(), Error> {
-        if self.failed.is_some() {
-            return Err(self.broken());
-        }
+        self.ranks.check()?;
         self.ready = None;
         let (tokens, windows) = self.tokens(call);
         let key = call_key(call, windows);
-        let prepared = self.cache.look_up(&self.config, self.rank, key, call)?;
-        let launch = &mut *self.host.launch;
-        launch.program = prepared.program.header();
+        let rank = self.ranks.rank;
+        let prepared = self.cache.look_up(&self.config, rank, key, call, &mut self.backend)?;
+        let program = prepared.code.on_host()?;
+        let Backend::Host(host) = &mut self.backend else { return Err(wrong_device(&self.config)) };
+        let launch = &mut *host.launch;
+        launch.program = program.header();
         launch.input = call.input;
         launch.output = call.output;
         launch.tokens = tokens;
@@ -170,7 +215,7 @@ impl Engine {
         launch.signature = prepared.signature ^ fold(call.factor_bits);
         let (order, factor_bits) = (self.config.order, call.factor_bits);
         let described = Described::call(key, order, factor_bits);
-        let (channels, record) = (prepared.program.channels(), described.encode());
+        let (channels, record) = (program.channels(), described.encode());
         self.ready = Some(Ready { asked: None, described, channels, record });
         Ok(())
     }
@@ -182,26 +227,28 @@ impl Engine {
     /// The buffers of the call that is ready are valid for its lengths, and nobody else uses them until this returns.
     #[inline]
     unsafe fn launch(&mut self) -> Result<(), Error> {
-        let Some(ready) = &mut self.ready else { return Err(self.broken()) };
+        let (Backend::Host(host), Some(ready)) = (&mut self.backend, &mut self.ready) else {
+            return Err(wrong_device(&self.config));
+        };
         self.calls += 1;
         if ready.described.key.kind != Kind::SendRecv {
             self.collectives += 1;
             ready.described.number(self.collectives, &mut ready.record);
         }
-        self.poll.set_collective(ready.described.collective);
-        let log = self.control.log(self.rank);
+        self.ranks.poll.set_collective(ready.described.collective);
+        let log = self.ranks.control.log(self.ranks.rank);
         log.enter(self.calls, &ready.record);
-        self.host.launch.call = self.calls;
+        host.launch.call = self.calls;
         // SAFETY: the program was lowered for these connections and for buffers of the call's lengths; the cache keeps
         // the program, and the caller vouches for the buffers.
-        let outcome = unsafe { self.host.run(ready.channels) };
+        let outcome = unsafe { host.run(ready.channels) };
         if outcome == f::Outcome::Done {
             log.leave(self.calls);
             return Ok(());
         }
-        let described = ready.described;
+        let (described, odd) = (ready.described, host.odd_peer());
         self.ready = None;
-        Err(self.fail(&described, outcome))
+        Err(self.ranks.fail(&described, self.calls, outcome, odd))
     }
 
     /// How peers find the call's buffers, and whether they can.
@@ -210,7 +257,7 @@ impl Engine {
         if self.reach == Reach::SameProcess {
             return (f::Tokens { input: call.input as u64, output: call.output as u64 }, true);
         }
-        let (input_bytes, output_bytes) = call.buffer_bytes(self.rank);
+        let (input_bytes, output_bytes) = call.buffer_bytes(self.ranks.rank);
         let token = |address: *mut u8, len| {
             if address.is_null() { Some(0) } else { self.heap.offset(address as usize, len) }
         };
@@ -224,12 +271,26 @@ impl Engine {
 }
 
 impl Drop for Engine {
+    /// Tells the others, before anything of this rank goes.
     fn drop(&mut self) {
+        let panicking = std::thread::panicking();
+        if let Backend::Cuda(calls) = &self.backend {
+            if panicking {
+                calls.abort();
+            }
+            calls.wait();
+        }
         // A thread that panics has not closed in order: to the others it is dead.
-        if self.failed.is_none() && !std::thread::panicking() {
-            self.liveness.close(self.collectives);
+        if self.ranks.check().is_ok() && !panicking {
+            self.ranks.liveness.close(self.collectives);
         }
     }
+}
+
+/// What is asked for is another device's.
+#[cold]
+fn wrong_device(config: &Config) -> Error {
+    Error::OtherDevice { device: config.device }
 }
 
 #[inline]

@@ -34,9 +34,9 @@ impl Poll {
         liveness: Arc<Liveness>,
         control: Arc<Control>,
         rank: usize,
-        channels: usize,
         timeout: Duration,
     ) -> Poll {
+        let channels = control.channels();
         let poll = Poll {
             liveness,
             control,
@@ -55,6 +55,10 @@ impl Poll {
         self.timeout_ns.store(ns, Ordering::Relaxed);
     }
 
+    pub(super) fn timeout(&self) -> Duration {
+        Duration::from_nanos(self.timeout_ns.load(Ordering::Relaxed))
+    }
+
     /// Tells of a new call.
     #[inline]
     pub(super) fn set_collective(&self, number: u64) {
@@ -63,7 +67,7 @@ impl Poll {
     }
 
     /// Whether the wait has lasted too long, or waits for somebody who will not come.
-    fn stops(&self, channel: usize) -> bool {
+    pub(super) fn stops(&self, channel: usize) -> bool {
         self.control.log(self.rank).beat();
         if self.liveness.abort_word().load(Ordering::Acquire) != 0 || self.left_before().is_some() {
             return true;

@@ -1,15 +1,16 @@
 //! Prepared calls: plan, schedule, proof and program, made once for each signature.
 
-use super::chunk_align;
+use super::{Backend, chunk_align};
 use crate::algorithms::{Algorithm, Encoding};
 use crate::call::{Call, Counts, Key};
 use crate::collective::{Collective, Kind, Order};
-use crate::config::Config;
+use crate::config::{Config, Device};
+use crate::device::cuda;
 use crate::element::accumulates_in_itself;
 use crate::error::Error;
 use crate::schedule::{Layout, Lowering, Program, SLOTS, lower};
 use crate::topology::Placement;
-use crate::tune::{Plan, Question, plan_by};
+use crate::tune::{Plan, Question, plan_by, plan_on_gpu};
 use crate::verify::{Verified, verify};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
@@ -19,8 +20,35 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct Prepared {
     counts: Option<Arc<Counts>>,
-    pub(super) program: Program,
+    pub(super) code: Code,
     pub(super) signature: u32,
+}
+
+/// A program where it will run.
+#[derive(Debug)]
+pub(super) enum Code {
+    Host(Program),
+    Cuda(cuda::Prepared),
+}
+
+impl Code {
+    /// The program, if it runs on the host.
+    #[inline]
+    pub(super) fn on_host(&self) -> Result<&Program, Error> {
+        match self {
+            Code::Host(program) => Ok(program),
+            Code::Cuda(_) => Err(Error::OtherDevice { device: Device::Cuda(None) }),
+        }
+    }
+
+    /// The program, if it runs on a GPU.
+    #[inline]
+    pub(super) fn on_gpu(&self) -> Result<&cuda::Prepared, Error> {
+        match self {
+            Code::Cuda(prepared) => Ok(prepared),
+            Code::Host(_) => Err(Error::OtherDevice { device: Device::Host }),
+        }
+    }
 }
 
 /// Where a program's buffers are.
@@ -56,13 +84,14 @@ impl Cache {
         rank: usize,
         key: Key,
         call: &Call,
+        backend: &mut Backend,
     ) -> Result<&Prepared, Error> {
         let known =
             self.index.get(&key).copied().filter(|at| self.prepared[*at].counts == call.counts);
         let at = match known {
             Some(at) => at,
             None => {
-                let prepared = self.prepare(config, rank, key, call)?;
+                let prepared = self.prepare(config, rank, key, call, backend)?;
                 self.prepared.push(prepared);
                 self.index.insert(key, self.prepared.len() - 1);
                 self.prepared.len() - 1
@@ -77,12 +106,14 @@ impl Cache {
         rank: usize,
         key: Key,
         call: &Call,
+        backend: &mut Backend,
     ) -> Result<Prepared, Error> {
         let plan = plan(config, call, key.windows)?;
         tracing::debug!(kind = %key.kind, count = key.count, %plan.algorithm, %plan.encoding, plan.reason, "prepared");
         let program = self.program(config, rank, call, &plan, Buffers::Own)?;
         let signature = signature(config, &key, &plan);
-        Ok(Prepared { counts: call.counts.clone(), program, signature })
+        let code = backend.load(program, call.data_type, call.op.lower().0)?;
+        Ok(Prepared { counts: call.counts.clone(), code, signature })
     }
 
     /// The program of a call that is carried out as planned.
@@ -173,7 +204,11 @@ pub(super) fn plan(config: &Config, call: &Call, windows: bool) -> Result<Plan, 
         cache_bytes: config.last_level_cache_bytes(),
     };
     let custom = config.schedule.as_ref().map(|custom| custom.plan(&question)).transpose()?;
-    custom.flatten().map_or_else(|| plan_by(config.tuning.as_deref(), &question), Ok)
+    let usual = || match config.device {
+        Device::Host => plan_by(config.tuning.as_deref(), &question),
+        Device::Cuda(_) => plan_on_gpu(&question, config.max_channels),
+    };
+    custom.flatten().map_or_else(usual, Ok)
 }
 
 fn layout(call: &Call, verified: &Verified, buffers: Buffers) -> Layout {

@@ -1,14 +1,18 @@
 //! How a rank starts: agree on the configuration, share memory, set up the tables.
 
-use super::Engine;
+use super::failure::Ranks;
+use super::flights::Flights;
 use super::group::Groups;
-use super::poll::{self, Poll};
+use super::on_gpu::GpuCalls;
 use super::prepare::Cache;
-use crate::config::Config;
+use super::{Backend, Engine, poll};
+use crate::config::{Config, Device};
+use crate::device::cuda::{Gpu, Image, Setup};
 use crate::device::{Control, ControlShape, Heap, Host, StagingShape, Waiting, usable_cores};
 use crate::error::Error;
 use crate::schedule::SLOTS;
-use oxccl_transports::{Bootstrap, Reach, Region, Server};
+use oxccl_transports::cuda::{Context, Driver};
+use oxccl_transports::{Bootstrap, Cause, CudaError, Reach, Region, Server};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
@@ -30,54 +34,27 @@ impl Engine {
         agree(&mut *bootstrap, &config, deadline)?;
         config.place(bootstrap.nodes())?;
         let spins = spins(&mut *bootstrap, deadline)?;
-        let shape = StagingShape {
-            ranks: world,
-            channels: config.max_channels,
-            ll_slots: SLOTS.ll,
-            ll_slot_bytes: config.ll_slot_bytes,
-            slots: SLOTS.slots,
-            slot_bytes: config.slot_bytes,
-        };
-        let control_shape = ControlShape { channels: config.max_channels };
-        let own = [
-            Arc::new(Region::create("oxccl-control", control_shape.len_bytes())?),
-            Arc::new(Region::create("oxccl-staging", shape.len_bytes())?),
-            Arc::new(Region::create("oxccl-heap", config.heap_bytes)?),
-        ];
         // Connections point into peers' memory: no other way between nodes is there yet.
         bootstrap.nodes().require_one()?;
-        let all: Vec<_> = bootstrap.share(&own, deadline)?.into_iter().flatten().collect();
-        let regions = |at: usize| all.iter().map(|regions| regions[at].clone()).collect::<Vec<_>>();
-        let control = Arc::new(Control::new(control_shape, rank, regions(0)));
-        let bases: Vec<*mut u8> = match reach {
-            Reach::SameProcess => vec![std::ptr::null_mut(); world],
-            Reach::SharedMemory => regions(2).iter().map(|heap| heap.as_ptr()).collect(),
+        let start = Start { bootstrap: &mut *bootstrap, config: &config, deadline };
+        let started = match config.device {
+            Device::Host => start.on_host(spins),
+            Device::Cuda(ordinal) => start.on_gpu(ordinal),
         };
-        let liveness = bootstrap.liveness();
-        let (channels, timeout) = (config.max_channels, config.timeout);
-        let poll = Box::new(Poll::new(liveness.clone(), control.clone(), rank, channels, timeout));
-        let waiting = Waiting {
-            abort: liveness.abort_word(),
-            poll: poll::poll,
-            context: std::ptr::from_ref(&*poll).cast_mut().cast(),
-            spins: config.spins.unwrap_or(spins),
-        };
-        let host = Host::new(shape, rank, regions(1), &bases, &control, waiting);
+        let Started { backend, heap, ranks, device } = started.inspect_err(|error| {
+            let reason = error.to_string();
+            bootstrap.liveness().abort(Cause::Aborted { rank, reason });
+        })?;
+        config.device = device;
         Ok(Engine {
-            rank,
-            world,
             config,
             reach,
             cache: Cache::default(),
             groups: Groups::new(world),
-            host,
-            poll,
-            control,
-            heap: Arc::new(Heap::new(own[2].clone())),
-            _heaps: regions(2),
-            liveness,
+            backend,
+            heap,
+            ranks,
             ready: None,
-            failed: None,
             calls: 0,
             collectives: 0,
             _bootstrap: bootstrap,
@@ -86,13 +63,108 @@ impl Engine {
     }
 }
 
+/// What a start begins with.
+struct Start<'a> {
+    bootstrap: &'a mut dyn Bootstrap,
+    config: &'a Config,
+    deadline: Instant,
+}
+
+/// What comes of it.
+struct Started {
+    backend: Backend,
+    heap: Arc<Heap>,
+    ranks: Arc<Ranks>,
+    device: Device,
+}
+
+impl Start<'_> {
+    fn shape(&self) -> StagingShape {
+        StagingShape {
+            ranks: self.bootstrap.world(),
+            channels: self.config.max_channels,
+            ll_slots: SLOTS.ll,
+            ll_slot_bytes: self.config.ll_slot_bytes,
+            slots: SLOTS.slots,
+            slot_bytes: self.config.slot_bytes,
+        }
+    }
+
+    fn ranks(&self, control: Vec<Arc<Region>>) -> Arc<Ranks> {
+        let rank = self.bootstrap.rank();
+        let shape = ControlShape { channels: self.config.max_channels };
+        let control = Arc::new(Control::new(shape, rank, control));
+        Arc::new(Ranks::new(rank, control, self.bootstrap.liveness(), self.config.timeout))
+    }
+
+    fn on_host(self, spins: u32) -> Result<Started, Error> {
+        let (shape, rank) = (self.shape(), self.bootstrap.rank());
+        let control = ControlShape { channels: shape.channels };
+        let own = [
+            Arc::new(Region::create("oxccl-control", control.len_bytes())?),
+            Arc::new(Region::create("oxccl-staging", shape.len_bytes())?),
+            Arc::new(Region::create("oxccl-heap", self.config.heap_bytes)?),
+        ];
+        let all: Vec<_> =
+            self.bootstrap.share(&own, self.deadline)?.into_iter().flatten().collect();
+        let regions = |at: usize| all.iter().map(|regions| regions[at].clone()).collect::<Vec<_>>();
+        let bases: Vec<*mut u8> = match self.bootstrap.reach() {
+            Reach::SameProcess => vec![std::ptr::null_mut(); shape.ranks],
+            Reach::SharedMemory => regions(2).iter().map(|heap| heap.as_ptr()).collect(),
+        };
+        let ranks = self.ranks(regions(0));
+        let waiting = Waiting {
+            abort: ranks.liveness.abort_word(),
+            poll: poll::poll,
+            context: std::ptr::from_ref(&ranks.poll).cast_mut().cast(),
+            spins: self.config.spins.unwrap_or(spins),
+        };
+        let host = Host::new(shape, rank, regions(1), regions(2), &bases, &ranks.control, waiting);
+        let heap = Arc::new(Heap::new(own[2].clone()));
+        Ok(Started { backend: Backend::Host(host), heap, ranks, device: Device::Host })
+    }
+
+    fn on_gpu(self, ordinal: Option<usize>) -> Result<Started, Error> {
+        let (shape, rank, reach) = (self.shape(), self.bootstrap.rank(), self.bootstrap.reach());
+        let nodes = self.bootstrap.nodes();
+        let place = nodes.beside(rank).filter(|beside| *beside < rank).count();
+        let context = context(ordinal, place)?;
+        let device = context.device();
+        let image = self.config.image.map_or_else(|| Image::embedded(device), Ok)?;
+        let windows =
+            (reach == Reach::SameProcess).then(|| vec![std::ptr::null_mut(); shape.ranks]);
+        let heap_bytes = self.config.heap_bytes;
+        let setup = Setup { context: context.clone(), image, shape, heap_bytes, windows };
+        let gpu = Gpu::start(self.bootstrap, &setup, self.deadline)?;
+        let ranks = self.ranks(gpu.control().to_vec());
+        let heap = Arc::new(Heap::on_gpu(gpu.heap().clone(), gpu.stream().clone()));
+        let neighbours = if reach == Reach::SameProcess { gpu.sharing() } else { 1 };
+        let flights = Flights::new(&context, ranks.clone(), gpu.tables().clone())?;
+        let connections = self.config.cuda_connections;
+        let calls = GpuCalls::new(gpu, flights, neighbours, connections)?;
+        let device = Device::Cuda(Some(device.ordinal()));
+        Ok(Started { backend: Backend::Cuda(Box::new(calls)), heap, ranks, device })
+    }
+}
+
+/// The GPU of this number, or the one at this rank's place among the ranks of its node, which take turns.
+fn context(ordinal: Option<usize>, place: usize) -> Result<Context, CudaError> {
+    let driver = Driver::load()?;
+    let ordinal = match ordinal {
+        Some(ordinal) => ordinal,
+        None => place % driver.count()?.max(1),
+    };
+    Context::primary(driver.device(ordinal)?)
+}
+
 /// All ranks must lay out staging memory and choose plans alike.
 fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> Result<(), Error> {
     let pin = config.pin;
     let schedule = config.schedule.as_ref().map(|custom| custom.fingerprint());
     let tuning =
         config.tuning.as_deref().map(|table| format!("table {:016x}", table.fingerprint()));
-    let fields: [(&'static str, String); 11] = [
+    let fields: [(&'static str, String); 12] = [
+        ("device", config.device.kind().to_string()),
         ("order", config.order.to_string()),
         ("pin", format!("{:?}, {:?}, {:?}", pin.algorithm, pin.encoding, pin.channels)),
         ("nodes", format!("{:?}", config.nodes)),

@@ -63,6 +63,7 @@ impl OnStream<'_> {
         &self,
         fill: impl FnOnce(&mut StreamGroup<'a>) -> Result<R, Error>,
     ) -> Result<(GroupWork, R), Error> {
+        self.host_stream("a group of calls")?;
         let comm = self.comm();
         let mut group = StreamGroup {
             list: CallList { rank: comm.rank(), world: comm.world(), calls: Vec::new() },

@@ -1,5 +1,6 @@
 //! The tuner: which algorithm, encoding, channels and tile a call gets. Pure: equal questions get equal answers on every rank.
 
+mod gpu;
 mod host;
 mod model;
 mod table;
@@ -89,17 +90,40 @@ pub fn plan_by(table: Option<&Table>, question: &Question) -> Result<Plan, Error
     let Some((entry, reason)) = choose(table, question, &offered) else {
         return Err(no_algorithm(question));
     };
+    Ok(planned(question, entry, 1, reason))
+}
+
+/// The plan of an entry, with so many channels unless they are pinned.
+fn planned(question: &Question, entry: &Entry, channels: usize, reason: String) -> Plan {
     let slot =
         if entry.encoding == Encoding::Ll { question.ll_slot_bytes } else { question.slot_bytes };
-    Ok(Plan {
+    // Send/recv has one set of connections; a barrier has nothing to share.
+    let one = matches!(entry.kind, Kind::SendRecv | Kind::Barrier);
+    Plan {
         algorithm: entry.algorithm,
         encoding: entry.encoding,
-        // Send/recv has one set of connections.
-        channels: if entry.kind == Kind::SendRecv { 1 } else { question.pin.channels.unwrap_or(1) },
+        channels: if entry.kind == Kind::SendRecv {
+            1
+        } else {
+            question.pin.channels.unwrap_or(if one { 1 } else { channels })
+        },
         tile_bytes: host::tile_bytes(question, entry).min(slot),
         stream: host::stream(question),
         reason,
-    })
+    }
+}
+
+/// Answers a question for ranks on GPUs, with at most so many channels, by thresholds.
+///
+/// # Errors
+/// As [`plan`].
+pub fn plan_on_gpu(question: &Question, max_channels: usize) -> Result<Plan, Error> {
+    let Some((entry, reason)) = gpu::choose(question, &offered(question)) else {
+        return Err(no_algorithm(question));
+    };
+    let channels = gpu::channels(question, entry, max_channels);
+    // Kernels write past no cache.
+    Ok(Plan { stream: false, ..planned(question, entry, channels, reason) })
 }
 
 /// The entries that fit a question, in the catalogue's order.

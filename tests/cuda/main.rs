@@ -3,9 +3,12 @@
 //! that take the stand-in for libcuda; with `OXCCL_TEST_HARDWARE=1`, those that can run on the machine's GPUs.
 #![allow(clippy::unwrap_used)]
 
+mod calls;
 #[path = "../common/mod.rs"]
 mod common;
+mod ends;
 mod failures;
+mod misuse;
 mod order;
 mod processes;
 mod rank;
@@ -15,16 +18,16 @@ use processes::On::{Anything, StandIn};
 use processes::run;
 
 macro_rules! cases {
-    ($($case:ident = $function:path, $on:expr, $ranks:expr, $settings:expr;)*) => {
+    ($entry:ident by $each:path: $($case:ident = $function:path, $on:expr, $ranks:expr, $settings:expr;)*) => {
         $(#[test] fn $case() {
-            run(stringify!($case), $on, $ranks, &$settings);
+            run(stringify!($case), stringify!($entry), $on, $ranks, &$settings);
         })*
 
         #[test]
         #[ignore = "one process, started by the other tests"]
-        fn rank_process() {
+        fn $entry() {
             match processes::case().as_str() {
-                $(stringify!($case) => processes::each_rank($function),)*
+                $(stringify!($case) => $each($function),)*
                 other => panic!("no case {other}"),
             }
         }
@@ -32,6 +35,7 @@ macro_rules! cases {
 }
 
 cases! {
+    rank_process by processes::each_rank:
     processes_on_one_gpu = results::all_reduces, Anything, 3, [];
     processes_on_two_gpus = results::all_reduces, Anything, 2, [("OXCCL_STAND_IN_DEVICES", "2")];
     threads_on_one_gpu = results::all_reduces, Anything, 1, [processes::threads("4")];
@@ -53,4 +57,36 @@ cases! {
         failures::wrong_context, StandIn, 1, [("OXCCL_STAND_IN_DEVICES", "2")];
     no_image_for_a_gpu = failures::no_image, StandIn, 1, [("OXCCL_STAND_IN_CAPABILITY", "75")];
     a_host_pointer_ends_the_context = failures::host_pointer, StandIn, 1, [];
+}
+
+/// Enough for the streams of all threads of a case.
+const MANY: (&str, &str) = ("CUDA_DEVICE_MAX_CONNECTIONS", "32");
+
+cases! {
+    communicator_process by processes::each_communicator:
+    calls_of_processes = calls::all, Anything, 2, [];
+    calls_of_threads = calls::all, Anything, 1, [processes::threads("3"), MANY];
+    calls_of_one = calls::all, Anything, 1, [processes::threads("1")];
+    calls_on_two_gpus =
+        calls::all, StandIn, 1, [processes::threads("4"), MANY, ("OXCCL_STAND_IN_DEVICES", "2")];
+    calls_in_graphs = calls::captured, Anything, 1, [processes::threads("2"), MANY];
+    calls_in_graphs_of_processes = calls::captured, Anything, 2, [];
+    calls_in_several_streams = calls::streams, Anything, 1, [processes::threads("2"), MANY];
+    one_launch_a_call = calls::launches, StandIn, 1, [processes::threads("2"), MANY];
+    a_late_rank_is_named = ends::late, Anything, 1, [processes::threads("2"), MANY];
+    a_late_replay_is_named = ends::late_replay, Anything, 1, [processes::threads("2"), MANY];
+    other_calls_are_named = ends::mismatch, Anything, 1, [processes::threads("2"), MANY];
+    a_dead_process_is_named = ends::death, Anything, 2, [];
+    a_dead_thread_is_named = ends::panic, Anything, 1, [processes::threads("2"), MANY];
+    a_rank_that_left_is_named = ends::left, Anything, 1, [processes::threads("2"), MANY];
+    wrong_memory = misuse::memory, StandIn, 1, [("OXCCL_STAND_IN_DEVICES", "2"), processes::threads("1")];
+    wrong_streams = misuse::streams, StandIn, 1, [processes::threads("2"), MANY];
+    too_few_connections = misuse::connections, StandIn, 1, [processes::threads("1")];
+}
+
+cases! {
+    start_process by processes::each_rank:
+    starts_that_fail = misuse::starts, StandIn, 2, [];
+    starts_without_a_driver = misuse::no_driver, StandIn, 1, [("OXCCL_STAND_IN_DRIVER", "11040")];
+    starts_without_room = misuse::no_room, StandIn, 1, [("OXCCL_STAND_IN_MULTIPROCESSORS", "3")];
 }

@@ -1,6 +1,6 @@
 //! Processes that run this test program again: with the stand-in in libcuda's place, or on the machine's GPUs.
 
-use oxccl::UniqueId;
+use oxccl::{Communicator, UniqueId};
 use oxccl_cuda_stand_in::control::{Control, Live, library_folder};
 use oxccl_transports::{Bootstrap, Environment, local, shm};
 use std::process::{Child, Command, Stdio};
@@ -42,8 +42,8 @@ pub(crate) fn threads(count: &'static str) -> (&'static str, &'static str) {
     (THREADS, count)
 }
 
-/// Runs a case in so many processes, all of which must succeed.
-pub(crate) fn run(case: &str, on: On, processes: usize, settings: &[(&str, &str)]) {
+/// Runs a case in so many processes, all of which must succeed. Each runs `entry`, an ignored test of this program.
+pub(crate) fn run(case: &str, entry: &str, on: On, processes: usize, settings: &[(&str, &str)]) {
     if on_hardware() && on == On::StandIn {
         use std::io::Write;
         let why = "hardware does not fail on demand";
@@ -55,7 +55,7 @@ pub(crate) fn run(case: &str, on: On, processes: usize, settings: &[(&str, &str)
     let start = |rank: usize| {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
-            .args(["--exact", "rank_process", "--ignored", "--nocapture", "--test-threads=1"])
+            .args(["--exact", entry, "--ignored", "--nocapture", "--test-threads=1"])
             .env(CASE, case)
             .env("OXCCL_RANK", rank.to_string())
             .env("OXCCL_WORLD_SIZE", processes.to_string())
@@ -105,7 +105,7 @@ pub(crate) fn case() -> String {
 
 /// Runs a case on this process' rank, or on its ranks.
 pub(crate) fn each_rank(case: fn(&mut dyn Bootstrap)) {
-    let Some(threads) = std::env::var(THREADS).ok().and_then(|count| count.parse().ok()) else {
+    let Some(threads) = thread_count() else {
         let place = Environment::from_lookup(|name| std::env::var(name).ok(), 0).unwrap();
         let connected = shm::connect(&place.unique_id, place.rank, place.world, deadline());
         return case(&mut connected.unwrap());
@@ -115,6 +115,23 @@ pub(crate) fn each_rank(case: fn(&mut dyn Bootstrap)) {
         ranks.map(|mut rank| std::thread::spawn(move || case(&mut rank))).collect();
     let ends: Vec<_> = threads.into_iter().map(std::thread::JoinHandle::join).collect();
     assert!(ends.iter().all(Result::is_ok), "a rank failed");
+}
+
+/// Runs a case on this process' communicator, or on each of its threads'.
+pub(crate) fn each_communicator(case: fn(Communicator)) {
+    let config = crate::calls::config();
+    let Some(threads) = thread_count() else {
+        return case(Communicator::from_env_with(&config).unwrap());
+    };
+    let ranks = Communicator::local_with(threads, &config).unwrap().into_iter();
+    let threads: Vec<_> = ranks.map(|rank| std::thread::spawn(move || case(rank))).collect();
+    let ends: Vec<_> = threads.into_iter().map(std::thread::JoinHandle::join).collect();
+    assert!(ends.iter().all(Result::is_ok), "a rank failed");
+    nothing_is_left();
+}
+
+fn thread_count() -> Option<usize> {
+    std::env::var(THREADS).ok().and_then(|count| count.parse().ok())
 }
 
 /// Waits for all ranks.

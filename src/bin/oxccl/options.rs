@@ -136,6 +136,11 @@ pub(crate) fn op(text: &str) -> Result<OpKind, String> {
     })
 }
 
+/// A device.
+pub(crate) fn device(text: &str) -> Result<oxccl::Device, String> {
+    text.parse().map_err(|()| format!("{text:?} is not host, cuda or cuda:N"))
+}
+
 /// Reads a number that is at least 1.
 pub(crate) fn positive(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|number| *number > 0);

@@ -5,7 +5,7 @@ use crate::device::{ControlShape, StagingShape};
 use crate::schedule::Program;
 use oxccl_kernels::format::{DataType, Fold};
 use oxccl_transports::cuda::{Context, DeviceRegion, Uuid, beside_captures};
-use oxccl_transports::{Bootstrap, Cause, CudaError, Error, Offer, Region};
+use oxccl_transports::{Bootstrap, Cause, CudaError, Error, Offer, Reach, Region};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -27,13 +27,15 @@ pub struct Setup {
 /// A rank on its GPU.
 #[derive(Debug)]
 pub struct Gpu {
-    kernels: Kernels,
+    kernels: Arc<Kernels>,
     tables: Arc<Tables>,
     programs: Programs,
-    /// For set-up: nobody captures it.
-    stream: Stream,
+    /// Its own: for set-up, and for calls that wait. Nobody captures it.
+    stream: Arc<Stream>,
     /// All ranks', in rank order.
     heaps: Vec<Arc<DeviceRegion>>,
+    /// All ranks' control regions.
+    control: Vec<Arc<Region>>,
     rank: usize,
     /// Ranks on this GPU.
     sharing: usize,
@@ -44,6 +46,13 @@ pub struct Gpu {
 pub struct Prepared {
     program: DeviceProgram,
     kernel: Kernel,
+}
+
+impl Prepared {
+    /// Its channels: blocks of a launch.
+    pub fn channels(&self) -> usize {
+        self.program.channels()
+    }
 }
 
 impl Gpu {
@@ -71,8 +80,8 @@ impl Gpu {
         deadline: Instant,
     ) -> Result<Gpu, Error> {
         let (context, shape, rank) = (&setup.context, setup.shape, bootstrap.rank());
-        let kernels = Kernels::load(context, setup.image)?;
-        let stream = Stream::new(context)?;
+        let kernels = Arc::new(Kernels::load(context, setup.image)?);
+        let stream = Arc::new(Stream::new(context)?);
         let sharing = share_gpus(bootstrap, context, &kernels, shape.channels, deadline)?;
         let own = [
             Arc::new(DeviceRegion::create(context, shape.len_bytes())?),
@@ -86,6 +95,7 @@ impl Gpu {
         let all: Vec<_> = bootstrap.exchange(&offer, deadline)?.into_iter().flatten().collect();
         let [staging, heaps] =
             [0, 1].map(|k| all.iter().map(|shared| shared.device[k].clone()).collect::<Vec<_>>());
+        let control_regions = all.iter().map(|shared| shared.host[0].clone()).collect();
         let bases = heaps.iter().map(|heap| heap.as_ptr()).collect();
         let bases = setup.windows.clone().unwrap_or(bases);
         let tables = Arc::new(Tables::new(&stream, shape, rank, staging, control, &bases)?);
@@ -96,7 +106,8 @@ impl Gpu {
                 tables.abort();
             }
         });
-        Ok(Gpu { kernels, tables, programs, stream, heaps, rank, sharing })
+        let control = control_regions;
+        Ok(Gpu { kernels, tables, programs, stream, heaps, control, rank, sharing })
     }
 
     /// Its context.
@@ -109,8 +120,28 @@ impl Gpu {
         &self.heaps[self.rank]
     }
 
+    /// Its own stream.
+    pub fn stream(&self) -> &Arc<Stream> {
+        &self.stream
+    }
+
+    /// All ranks' control regions, in rank order.
+    pub(crate) fn control(&self) -> &[Arc<Region>] {
+        &self.control
+    }
+
+    /// Ranks on this GPU.
+    pub(crate) fn sharing(&self) -> usize {
+        self.sharing
+    }
+
+    /// Whether other ranks are on other GPUs.
+    pub(crate) fn has_peers(&self) -> bool {
+        self.sharing < self.heaps.len()
+    }
+
     /// Its tables.
-    pub fn tables(&self) -> &Tables {
+    pub fn tables(&self) -> &Arc<Tables> {
         &self.tables
     }
 
@@ -151,6 +182,15 @@ impl Gpu {
     }
 }
 
+impl Drop for Gpu {
+    /// Leaves what only this rank has with its staging, which goes with the last rank of the process: see [`DeviceRegion::keep`].
+    fn drop(&mut self) {
+        let (kernels, stream) = (self.kernels.clone(), self.stream.clone());
+        let memory = (self.tables.memory(), self.programs.memory());
+        self.tables.own_staging().keep(Box::new((memory, kernels, stream)));
+    }
+}
+
 /// Finds out how many ranks are on this rank's GPU. Fails on all ranks if any GPU cannot hold the blocks of all of its.
 fn share_gpus(
     bootstrap: &mut dyn Bootstrap,
@@ -180,6 +220,11 @@ fn share_gpus(
         if ranks.saturating_mul(channels) > resident {
             return Err(CudaError::TooManyBlocks { gpu, ranks, channels, resident }.into());
         }
+    }
+    if bootstrap.reach() == Reach::SameProcess {
+        // Memory that other libraries allocated is used under its own address.
+        let others = gpus.iter().filter(|(other, _)| *other != own);
+        others.map(|(other, _)| *other).try_for_each(|other| context.reach_plain_memory(other))?;
     }
     Ok(ranks_on(own))
 }

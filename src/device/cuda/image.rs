@@ -5,7 +5,7 @@ use oxccl_transports::CudaError;
 use oxccl_transports::cuda::Device;
 
 /// What kernels are loaded from.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Image {
     bytes: &'static [u8],
 }

@@ -23,6 +23,6 @@ pub use image::Image;
 pub use kernels::{Kernel, Kernels};
 pub use programs::{DeviceProgram, Programs};
 pub use stream::{CaptureState, Stream};
-pub use tables::{Arguments, Tables};
+pub use tables::{Arguments, SLOTS, Tables};
 
 use oxccl_transports::cuda_call as call;

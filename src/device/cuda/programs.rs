@@ -19,7 +19,8 @@ const ALIGN_BYTES: usize = 256;
 /// A rank's programs.
 #[derive(Debug)]
 pub struct Programs {
-    chunk: Arc<DeviceMemory>,
+    /// The last one has room.
+    chunks: Vec<Arc<DeviceMemory>>,
     used_bytes: usize,
 }
 
@@ -38,7 +39,12 @@ impl Programs {
     /// [`CudaError::OutOfMemory`], and the driver's.
     pub fn new(stream: &Stream) -> Result<Programs, CudaError> {
         let chunk = Arc::new(DeviceMemory::allocate(stream.context(), CHUNK_BYTES)?);
-        Ok(Programs { chunk, used_bytes: 0 })
+        Ok(Programs { chunks: vec![chunk], used_bytes: 0 })
+    }
+
+    /// What was allocated, for whoever keeps it longer.
+    pub(super) fn memory(&self) -> Vec<Arc<DeviceMemory>> {
+        self.chunks.clone()
     }
 
     /// Copies a program to the GPU, through a stream that is waited for, and that nobody captures. Whatever else is captured
@@ -58,17 +64,20 @@ impl Programs {
     fn place(&mut self, stream: &Stream, program: &Program) -> Result<DeviceProgram, CudaError> {
         let words = program.words();
         let len_bytes = size_of_val(words);
-        if self.used_bytes + len_bytes > self.chunk.len_bytes() {
+        let room = self.chunks.last().map_or(0, |chunk| chunk.len_bytes() - self.used_bytes);
+        if len_bytes > room {
             let chunk_bytes = len_bytes.max(CHUNK_BYTES);
-            self.chunk = Arc::new(DeviceMemory::allocate(stream.context(), chunk_bytes)?);
+            let chunk = DeviceMemory::allocate(stream.context(), chunk_bytes)?;
+            self.chunks.push(Arc::new(chunk));
             self.used_bytes = 0;
         }
-        let (chunk, offset_bytes) = (self.chunk.clone(), self.used_bytes);
+        let (chunk, offset_bytes) = (self.chunks[self.chunks.len() - 1].clone(), self.used_bytes);
         let to = chunk.as_ptr().wrapping_add(offset_bytes);
         // SAFETY: this part of the chunk is nobody's yet; the program lives until the copy has been waited for.
         unsafe { copy(stream, to, words.as_ptr().cast(), len_bytes) }?;
         stream.synchronize()?;
-        self.used_bytes += len_bytes.next_multiple_of(ALIGN_BYTES);
+        self.used_bytes =
+            (offset_bytes + len_bytes.next_multiple_of(ALIGN_BYTES)).min(chunk.len_bytes());
         Ok(DeviceProgram { chunk, offset_bytes, channels: program.channels() })
     }
 }

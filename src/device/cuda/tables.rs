@@ -6,7 +6,7 @@
 //! | connections, windows | device memory | only this rank's kernel uses them |
 //! | programs | device memory ([`Programs`](super::Programs)) | read by the kernel |
 //! | progress, the abort word | a host region, which all ranks map and the GPU reaches | the host reads and writes them while a kernel runs |
-//! | statuses | pinned memory | the host reads them after |
+//! | statuses | pinned memory, [`SLOTS`] places, so that calls under way do not share them | the host reads them after |
 
 use super::{DeviceProgram, Stream, copy};
 use crate::device::{ControlShape, StagingShape};
@@ -15,6 +15,9 @@ use oxccl_transports::cuda::{DeviceMemory, DeviceRegion, PinnedMemory, Registere
 use oxccl_transports::{CudaError, Region};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Calls that can be under way at once. Behind their statuses is one more place, which all captured calls share.
+pub const SLOTS: usize = 64;
 
 /// What differs from call to call.
 #[derive(Clone, Copy, Debug)]
@@ -31,20 +34,28 @@ pub struct Arguments {
     pub call: u64,
     /// As in [`f::Launch`].
     pub signature: u32,
+    /// Where it says how it ended: smaller than [`SLOTS`], or that, for a call that is captured.
+    pub slot: usize,
 }
 
 /// A rank's tables.
 #[derive(Debug)]
 pub struct Tables {
-    connections: DeviceMemory,
-    windows: DeviceMemory,
-    statuses: PinnedMemory,
-    control: RegisteredRegion,
+    memory: Arc<TableMemory>,
     control_shape: ControlShape,
     shape: StagingShape,
     rank: usize,
     /// All ranks' staging, which connections lead to.
     staging: Vec<Arc<DeviceRegion>>,
+}
+
+/// What was allocated for them.
+#[derive(Debug)]
+pub(super) struct TableMemory {
+    connections: DeviceMemory,
+    windows: DeviceMemory,
+    statuses: PinnedMemory,
+    control: RegisteredRegion,
 }
 
 impl Tables {
@@ -70,29 +81,40 @@ impl Tables {
         let bases: Vec<*mut u8> = staging.iter().map(|region| region.as_ptr()).collect();
         let connections = shape.connections(rank, &bases);
         let windows = shape.windows(window_bases);
-        Ok(Tables {
+        let statuses_bytes = (SLOTS + 1) * shape.channels * size_of::<f::Status>();
+        let memory = TableMemory {
             connections: upload(stream, &connections)?,
             windows: upload(stream, &windows)?,
-            statuses: PinnedMemory::allocate(context, shape.channels * size_of::<f::Status>())?,
+            statuses: PinnedMemory::allocate(context, statuses_bytes)?,
             control: RegisteredRegion::register(context, control, control_shape.reached_bytes())?,
-            control_shape,
-            shape,
-            rank,
-            staging,
-        })
+        };
+        Ok(Tables { memory: Arc::new(memory), control_shape, shape, rank, staging })
+    }
+
+    /// What was allocated, for whoever keeps it longer.
+    pub(super) fn memory(&self) -> Arc<TableMemory> {
+        self.memory.clone()
+    }
+
+    /// This rank's staging.
+    pub(super) fn own_staging(&self) -> &DeviceRegion {
+        &self.staging[self.rank]
     }
 
     /// The launch block of a call.
     pub fn launch(&self, program: &DeviceProgram, arguments: &Arguments) -> f::Launch {
         let staging = self.staging[self.rank].as_ptr();
+        let memory = &*self.memory;
+        let control = memory.control.device_ptr();
+        let statuses = memory.statuses.device_ptr().cast::<f::Status>();
         f::Launch {
             program: program.header(),
-            connections: self.connections.as_ptr().cast(),
-            windows: self.windows.as_ptr().cast(),
-            progress: self.control.device_ptr().wrapping_add(self.control_shape.progress()).cast(),
-            statuses: self.statuses.device_ptr().cast(),
+            connections: memory.connections.as_ptr().cast(),
+            windows: memory.windows.as_ptr().cast(),
+            progress: control.wrapping_add(self.control_shape.progress()).cast(),
+            statuses: statuses.wrapping_add(arguments.slot * self.shape.channels),
             doorbells: staging.cast(),
-            abort: self.control.device_ptr().wrapping_add(self.control_shape.abort_word()).cast(),
+            abort: control.wrapping_add(self.control_shape.abort_word()).cast(),
             input: arguments.input,
             output: arguments.output,
             tokens: arguments.tokens,
@@ -104,13 +126,16 @@ impl Tables {
         }
     }
 
-    /// How the channels of the last launch ended: the first that is not done, with its number. Once the stream is.
-    pub fn outcome(&self, channels: usize) -> Result<(), (usize, f::Status)> {
+    /// How the channels of a call ended that writes to this place: the first that is not done, with its number. Once the call's
+    /// stream is.
+    pub fn outcome(&self, slot: usize, channels: usize) -> Result<(), (usize, f::Status)> {
+        assert!(slot <= SLOTS && channels <= self.shape.channels);
+        let statuses = self.memory.statuses.as_ptr().cast::<f::Status>();
         let ended = (0..channels).map(|channel| {
-            // SAFETY: the table has an entry for each channel; a kernel may be writing, hence volatile.
-            (channel, unsafe {
-                self.statuses.as_ptr().cast::<f::Status>().add(channel).read_volatile()
-            })
+            // SAFETY: each place has an entry for each channel; a kernel may be writing, hence volatile.
+            let status =
+                unsafe { statuses.add(slot * self.shape.channels + channel).read_volatile() };
+            (channel, status)
         });
         let mut failed = ended.filter(|(_, status)| status.outcome != f::Outcome::Done as u32);
         failed.next().map_or(Ok(()), Err)
@@ -119,14 +144,16 @@ impl Tables {
     /// What a channel waits for; a snapshot that may be torn, for people to read.
     pub fn progress(&self, channel: usize) -> f::Progress {
         assert!(channel < self.shape.channels);
-        let table = self.control.region().as_ptr().wrapping_add(self.control_shape.progress());
+        let table =
+            self.memory.control.region().as_ptr().wrapping_add(self.control_shape.progress());
         // SAFETY: within the control region; the kernel may be writing, hence volatile.
         unsafe { table.cast::<f::Progress>().add(channel).read_volatile() }
     }
 
     /// The word that stops this rank's kernels, once it is not 0.
     pub fn abort_word(&self) -> &AtomicU32 {
-        let at = self.control.region().as_ptr().wrapping_add(self.control_shape.abort_word());
+        let at =
+            self.memory.control.region().as_ptr().wrapping_add(self.control_shape.abort_word());
         // SAFETY: in the control region, aligned to a line, written by atomic accesses alone.
         unsafe { AtomicU32::from_ptr(at.cast()) }
     }

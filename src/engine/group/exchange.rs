@@ -27,12 +27,14 @@ impl Engine {
         let tiles = Tiles { slot_bytes, ll_bytes: self.config.ll_slot_bytes.min(slot_bytes) };
         let stretches = messages::stretches(messages, tiles);
         let hasher = || Box::new(Mix::default()) as Box<dyn std::hash::Hasher>;
-        let signatures = messages::signatures(&stretches, messages, self.world, hasher);
+        let signatures =
+            messages::signatures(&stretches, messages, self.ranks.control.ranks(), hasher);
         let (first, first_block) = (tables.sources.len(), tables.blocks.len());
         self.push_messages(messages, &stretches, tables);
         let count = tables.sources.len() - first;
+        let blank = self.blank_launch()?;
         let block = |program| {
-            let mut launch = self.blank_launch();
+            let mut launch = blank;
             launch.signature = EXCHANGE;
             Block {
                 program,
@@ -79,7 +81,7 @@ impl Engine {
             let mut start = stretch.start;
             for message in stretch.messages.iter().map(|at| &messages[*at]) {
                 let (sends, receives) =
-                    (message.sender == self.rank, message.receiver == self.rank);
+                    (message.sender == self.ranks.rank, message.receiver == self.ranks.rank);
                 let source = Source {
                     call: message.call,
                     input_at: sends.then_some(message.input_at),
@@ -92,7 +94,7 @@ impl Engine {
     }
 
     fn pattern(&self, stretches: &[Stretch], active: &[usize]) -> Pattern {
-        let mut pattern = Pattern::new(self.world);
+        let mut pattern = Pattern::new(self.ranks.control.ranks());
         for stretch in active.iter().map(|at| &stretches[*at]) {
             pattern.add(stretch.sender, stretch.receiver, stretch.lane);
         }
@@ -102,17 +104,17 @@ impl Engine {
     /// Where the phase's share of each stretch is.
     fn layout(&self, stretches: &[Stretch], phase: &Phase, slot_bytes: usize) -> Layout {
         let mut layout = RankLayout {
-            input: vec![Extent::default(); self.world],
-            output: vec![Extent::default(); self.world],
+            input: vec![Extent::default(); self.ranks.control.ranks()],
+            output: vec![Extent::default(); self.ranks.control.ranks()],
         };
         for stretch in phase.active.iter().map(|at| &stretches[*at]) {
             let from = (phase.first_round * slot_bytes).min(stretch.len_bytes);
             let count = (stretch.len_bytes - from).min(phase.rounds * slot_bytes);
             let extent = Extent { offset: stretch.start + from, count };
-            if stretch.sender == self.rank {
+            if stretch.sender == self.ranks.rank {
                 layout.input[stretch.receiver] = extent;
             }
-            if stretch.receiver == self.rank {
+            if stretch.receiver == self.ranks.rank {
                 layout.output[stretch.sender] = extent;
             }
         }
@@ -135,7 +137,7 @@ impl Engine {
             stream: false,
             virtual_bytes: None,
         };
-        lower_signed(verified, self.rank, &layout, &lowering, signatures).map_err(|small| {
+        lower_signed(verified, self.ranks.rank, &layout, &lowering, signatures).map_err(|small| {
             let (kind, order) = (Kind::SendRecv, Order::Any);
             Error::NoAlgorithm { kind, order, detail: small.to_string() }
         })

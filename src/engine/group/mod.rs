@@ -12,7 +12,7 @@ mod parts;
 mod prepared;
 
 use super::prepare::{self, Buffers, Mix};
-use super::{Engine, call_key};
+use super::{Backend, Engine, call_key, wrong_device};
 use crate::call::{Call, Described};
 use crate::collective::Kind;
 use crate::device::Signals;
@@ -82,13 +82,11 @@ impl Engine {
         calls: &[Call],
         signals: Option<&Signals>,
     ) -> Result<(), Error> {
-        if self.failed.is_some() {
-            return Err(self.broken());
-        }
+        self.ranks.check()?;
         self.ready = None;
         let at = self.look_up_group(calls)?;
         let base = (self.reach != Reach::SameProcess).then(|| self.heap.base());
-        self.groups.count_exchanges(at, self.rank);
+        self.groups.count_exchanges(at, self.ranks.rank);
         self.calls += 1;
         let group = &mut self.groups.prepared[at];
         group.set_buffers(calls, base);
@@ -99,19 +97,21 @@ impl Engine {
             self.collectives += 1;
             described.collective = self.collectives;
         }
-        self.poll.set_collective(described.collective);
-        let log = self.control.log(self.rank);
+        self.ranks.poll.set_collective(described.collective);
+        let log = self.ranks.control.log(self.ranks.rank);
+        let Backend::Host(host) = &mut self.backend else { return Err(wrong_device(&self.config)) };
         log.enter(self.calls, &described.encode());
         let outcome = match group.first() {
             None => f::Outcome::Done,
             // SAFETY: as in `Engine::launch`, for each part; the group keeps programs and tables.
-            Some(first) => unsafe { self.host.run_chain(first, group.channels) },
+            Some(first) => unsafe { host.run_chain(first, group.channels) },
         };
         if outcome == f::Outcome::Done {
             log.leave(self.calls);
             return Ok(());
         }
-        Err(self.fail(&described, outcome))
+        let odd = host.odd_peer();
+        Err(self.ranks.fail(&described, self.calls, outcome, odd))
     }
 
     /// Finds the group among the prepared ones, or prepares it.
@@ -151,7 +151,7 @@ impl Engine {
             let block = self.part_block(calls, &buckets, &part, total, mix, &mut tables)?;
             tables.blocks.push(block);
         }
-        let messages = messages::messages(calls, self.rank);
+        let messages = messages::messages(calls, self.ranks.rank);
         self.exchange_blocks(&messages, &mut tables)?;
         let shared_bytes = tables.sources.len() * size_of::<f::SegmentTokens>();
         let records_bytes = (collectives.len() + messages.len()) * size_of::<Words>();
@@ -159,13 +159,13 @@ impl Engine {
         let described = Described::group(order, collectives.len(), messages.len(), agreed);
         let counts = calls.iter().map(|call| call.counts.clone()).collect();
         Ok(PreparedGroup::new(
-            self.rank,
+            self.ranks.rank,
             Identity { buckets, counts },
             described,
             (tables.sources, tables.segments),
             tables.blocks,
             (collectives, messages),
-            (self.heap.alloc(shared_bytes)?, self.control.groups().alloc(records_bytes)?),
+            (self.heap.alloc(shared_bytes)?, self.ranks.control.groups().alloc(records_bytes)?),
         ))
     }
 
@@ -189,9 +189,9 @@ impl Engine {
             true => Buffers::Virtual { part_bytes: part.len_bytes },
             false => Buffers::Own,
         };
-        let program = self.cache.program(&self.config, self.rank, &call, &plan, buffers)?;
+        let program = self.cache.program(&self.config, self.ranks.rank, &call, &plan, buffers)?;
         prepare::signature(&self.config, key, &plan).hash(&mut mix);
-        let mut launch = self.blank_launch();
+        let mut launch = self.blank_launch()?;
         launch.scale_bits = call.factor_bits;
         launch.signature = super::fold(mix.finish());
         let entries = part.calls.iter().zip(&part.starts);
@@ -213,8 +213,12 @@ impl Engine {
     }
 
     /// A launch block with nothing but this rank's own tables.
-    fn blank_launch(&self) -> f::Launch {
-        f::Launch { done_stride: self.config.max_channels as u32, ..*self.host.launch }
+    fn blank_launch(&self) -> Result<f::Launch, Error> {
+        let Backend::Host(host) = &self.backend else {
+            let device = self.config.device;
+            return Err(Error::Unsupported { what: "a group of calls", device });
+        };
+        Ok(f::Launch { done_stride: self.config.max_channels as u32, ..*host.launch })
     }
 }
 

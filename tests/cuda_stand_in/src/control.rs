@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::memory::{self, Kind};
-use crate::{call, context, event, graph, module, stream, virtual_memory};
+use crate::{call, context, event, graph, kernel, module, stream, virtual_memory};
 
 /// What a text that the stand-in takes for an image begins with; compute capabilities times ten follow.
 pub const IMAGE_START: &str = "oxccl stand-in image for ";
@@ -77,6 +77,7 @@ pub struct Live {
 pub struct Control {
     live: extern "C" fn() -> Live,
     calls: extern "C" fn() -> u64,
+    launches: extern "C" fn() -> u64,
     fail: unsafe extern "C" fn(*const c_char) -> i32,
 }
 
@@ -109,6 +110,9 @@ impl Control {
                 calls: std::mem::transmute::<*mut _, extern "C" fn() -> u64>(find(
                     c"oxccl_stand_in_calls",
                 )?),
+                launches: std::mem::transmute::<*mut _, extern "C" fn() -> u64>(find(
+                    c"oxccl_stand_in_launches",
+                )?),
                 fail: std::mem::transmute::<*mut _, unsafe extern "C" fn(*const c_char) -> i32>(
                     find(c"oxccl_stand_in_fail")?,
                 ),
@@ -124,6 +128,11 @@ impl Control {
     /// Calls so far, but for those that give something back.
     pub fn calls(&self) -> u64 {
         (self.calls)()
+    }
+
+    /// Launches of kernels so far, captured ones once.
+    pub fn launches(&self) -> u64 {
+        (self.launches)()
     }
 
     /// Plans a failure, as `OXCCL_STAND_IN_FAIL` does; an empty text cancels it.
@@ -163,6 +172,12 @@ extern "C" fn oxccl_stand_in_live() -> Live {
 #[unsafe(no_mangle)]
 extern "C" fn oxccl_stand_in_calls() -> u64 {
     call::counted()
+}
+
+/// See [`Control::launches`].
+#[unsafe(no_mangle)]
+extern "C" fn oxccl_stand_in_launches() -> u64 {
+    kernel::launches()
 }
 
 /// See [`Control::fail`].

@@ -1,6 +1,7 @@
 //! Launches: the host executor, a thread a block, on the block of parameters that a GPU would get.
 
 use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use cudarc::driver::sys::{CUdevice, CUfunction, CUlaunchConfig, CUresult, CUstream};
@@ -31,6 +32,13 @@ unsafe impl Sync for Run {}
 /// Blocks that are on each device.
 static RESIDENT: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 static LEFT: Condvar = Condvar::new();
+
+/// Launches of our kernels so far, captured ones once.
+static LAUNCHES: AtomicU64 = AtomicU64::new(0);
+
+pub(crate) fn launches() -> u64 {
+    LAUNCHES.load(Ordering::Relaxed)
+}
 
 /// What a GPU does not have: a thread that waits lets others run.
 const SPINS: u32 = 200;
@@ -151,6 +159,7 @@ unsafe fn launch(
     // SAFETY: by this function's contract.
     let launch = unsafe { (*parameters).cast::<Launch>().read() };
     let (blocks, device) = (grid[0], stream.context.device);
+    LAUNCHES.fetch_add(1, Ordering::Relaxed);
     stream.push(Operation::Kernel(Arc::new(Run { launch, blocks, cooperative, device })))
 }
 

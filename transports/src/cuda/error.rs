@@ -101,6 +101,43 @@ pub enum CudaError {
         /// Whose it should be.
         ordinal: usize,
     },
+    /// A stream of another GPU was given.
+    #[error("the stream is one of GPU {found}, where one of GPU {ordinal} is needed")]
+    OtherStream {
+        /// Whose it is.
+        found: usize,
+        /// Whose it should be.
+        ordinal: usize,
+    },
+    /// The legacy default stream, where several ranks of a process share a GPU.
+    #[error(
+        "{ranks} ranks of this process share the GPU and its legacy default stream, in which their kernels \
+         would wait for each other for ever: make a stream for each rank"
+    )]
+    DefaultStream {
+        /// How many ranks.
+        ranks: usize,
+    },
+    /// More streams whose kernels wait for each other than ways to the GPU.
+    #[error(
+        "{ranks} ranks of this process with {streams} streams each share {connections} connections to the \
+         GPU, so that one may keep back the kernel that another waits for: use fewer streams, or set \
+         CUDA_DEVICE_MAX_CONNECTIONS (at most 32) before the process starts"
+    )]
+    TooManyStreams {
+        /// Streams that a rank uses.
+        streams: usize,
+        /// Ranks.
+        ranks: usize,
+        /// Connections.
+        connections: usize,
+    },
+    /// The stream's capture has been spoiled.
+    #[error(
+        "the stream's capture has been spoiled by a call that it forbids: end it, and capture again, in \
+         thread-local or relaxed mode if other threads use the GPU"
+    )]
+    InvalidCapture,
     /// A buffer is shorter than what is to be done with it.
     #[error(
         "{len_bytes} bytes from {address:#x} on reach beyond the allocation, by {beyond_bytes}"

@@ -1,6 +1,8 @@
 //! Device memory that other processes can map: made by the virtual-memory API, handed out as a file descriptor.
 
+use std::any::Any;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
 
 use super::driver::call;
 use super::sys::{self, CUdevice_attribute};
@@ -12,6 +14,7 @@ use super::{Context, CudaError, Device};
 #[derive(Debug)]
 pub struct DeviceRegion {
     // In the order in which they have to go.
+    kept: Mutex<Vec<Box<dyn Any + Send>>>,
     mapping: Mapping,
     physical: Physical,
     len_bytes: usize,
@@ -59,9 +62,16 @@ impl DeviceRegion {
     ) -> Result<DeviceRegion, CudaError> {
         let reservation = Reservation::take(context, len_bytes)?;
         let mapping = Mapping::make(reservation, &physical)?;
-        let region = DeviceRegion { mapping, physical, len_bytes, context: context.clone(), own };
-        region.grant(context.device())?;
+        let (kept, context) = (Mutex::default(), context.clone());
+        let region = DeviceRegion { kept, mapping, physical, len_bytes, context, own };
+        region.grant(region.context.device())?;
         Ok(region)
+    }
+
+    /// Keeps something until the region itself goes: with ranks of one process, when the last of them lets go of it. Giving memory
+    /// back waits for all kernels of the process; so what one rank has must stay while another may be in a call.
+    pub fn keep(&self, what: Box<dyn Any + Send>) {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).push(what);
     }
 
     /// Lets another GPU of this process use it, under the same address.

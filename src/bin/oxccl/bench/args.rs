@@ -7,10 +7,10 @@ use std::time::Duration;
 use clap::Args;
 use oxccl::algorithms::{Algorithm, Encoding, Entry, catalogue};
 use oxccl::schedule::SLOTS;
-use oxccl::{Config, CustomSchedule, DataType, Kind, OpKind, Order, data_type_name};
+use oxccl::{Config, CustomSchedule, DataType, Device, Kind, OpKind, Order, data_type_name};
 
 use super::case::Case;
-use super::gpu::CompareOptions;
+use super::gpu::{self, CompareOptions};
 use super::group::GroupOptions;
 use super::sizes;
 use crate::failure::Failure;
@@ -94,6 +94,9 @@ pub(crate) struct BenchOptions {
     /// Ranks are threads of this process.
     #[arg(long)]
     pub(crate) threads: bool,
+    /// What ranks compute on: host, cuda or cuda:N. Calls block, on a GPU too; for streams and graphs see --compare.
+    #[arg(long, value_parser = options::device)]
+    pub(crate) device: Option<Device>,
     /// Buffers are ordinary memory of each rank, which the others cannot reach, instead of
     /// comm.alloc's.
     #[arg(long)]
@@ -138,7 +141,17 @@ impl BenchOptions {
     /// # Errors
     /// An environment variable that cannot be read.
     pub(crate) fn config(&self) -> Result<Config, Failure> {
-        let mut config = Config::from_env()?;
+        let device = self.device.map(|device| device.to_string());
+        let mut config = Config::from_lookup(|name| match (&device, name) {
+            (Some(device), "OXCCL_DEVICE") => Some(device.clone()),
+            _ => std::env::var(name).ok(),
+        })?;
+        if let Device::Cuda(_) = config.device {
+            // Memory of a GPU is taken at the start: room for input and output, each in pages of 2 MiB.
+            let each = self.maxbytes.0.next_multiple_of(2 << 20) + (2 << 20);
+            config.heap_bytes = config.heap_bytes.max(2 * each);
+            config.image = gpu::image(self)?;
+        }
         config.timeout = self.timeout.unwrap_or(config.timeout);
         config.order = self.order.unwrap_or(config.order);
         config.ranks_per_node = self.per_node.or(config.ranks_per_node);

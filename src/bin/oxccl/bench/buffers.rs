@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use oxccl::{Communicator, DeviceBuffer, Element, Error, Kind};
+use oxccl::{Call, Collective, Communicator, Device, DeviceBuffer, Element, Error, Kind};
 
 use super::case::{Case, Placement, Shape};
 use super::check::Inputs;
@@ -14,6 +14,40 @@ pub(super) enum Memory<T: Element> {
     Shared(DeviceBuffer<T>),
     /// The rank's own.
     Private(Vec<T>),
+    /// From comm.alloc on a GPU, and what the host looks at in its place.
+    Gpu {
+        /// Copied there and back around calls that are checked.
+        mirror: Vec<T>,
+        /// What calls use.
+        buffer: DeviceBuffer<T>,
+    },
+}
+
+impl<T: Element> Memory<T> {
+    /// Brings what the host has written to the GPU, if there is one.
+    fn to_device(&mut self) -> Result<(), Error> {
+        match self {
+            Memory::Gpu { mirror, buffer } => buffer.write(mirror),
+            _ => Ok(()),
+        }
+    }
+
+    /// Brings what calls have written to where the host looks.
+    fn to_host(&mut self) -> Result<(), Error> {
+        match self {
+            Memory::Gpu { mirror, buffer } => buffer.read(mirror),
+            _ => Ok(()),
+        }
+    }
+
+    /// Elements of it, as calls without types take them.
+    fn part(&self, start: usize, count: usize) -> oxccl::Memory {
+        let first = match self {
+            Memory::Gpu { buffer, .. } | Memory::Shared(buffer) => buffer.as_ptr(),
+            Memory::Private(buffer) => buffer.as_ptr().cast_mut(),
+        };
+        oxccl::Memory { address: first.wrapping_add(start).cast(), count }
+    }
 }
 
 impl<T: Element> Deref for Memory<T> {
@@ -23,6 +57,7 @@ impl<T: Element> Deref for Memory<T> {
         match self {
             Memory::Shared(buffer) => buffer,
             Memory::Private(buffer) => buffer,
+            Memory::Gpu { mirror, .. } => mirror,
         }
     }
 }
@@ -32,6 +67,7 @@ impl<T: Element> DerefMut for Memory<T> {
         match self {
             Memory::Shared(buffer) => buffer,
             Memory::Private(buffer) => buffer,
+            Memory::Gpu { mirror, .. } => mirror,
         }
     }
 }
@@ -49,18 +85,35 @@ impl<T: Sample> Buffers<T> {
         largest: Shape,
         private: bool,
     ) -> Result<Buffers<T>, Error> {
+        let on_host = comm.device() == Device::Host;
         let memory = |count: usize| {
             let count = count.max(1);
-            match private {
-                true => Ok(Memory::Private(vec![T::ZERO; count])),
-                false => comm.alloc::<T>(count).map(Memory::Shared),
+            match (private, on_host) {
+                (true, true) => Ok(Memory::Private(vec![T::ZERO; count])),
+                (false, true) => comm.alloc::<T>(count).map(Memory::Shared),
+                (false, false) => {
+                    let buffer = comm.alloc::<T>(count)?;
+                    Ok(Memory::Gpu { mirror: vec![T::ZERO; count], buffer })
+                }
+                (true, false) => {
+                    let (what, device) = ("a sweep over private memory", comm.device());
+                    Err(Error::Unsupported { what, device })
+                }
             }
         };
         Ok(Buffers { input: memory(largest.input)?, output: memory(largest.output)? })
     }
 
     /// Fills in this rank's input, and poison everywhere else.
-    pub(super) fn fill(&mut self, inputs: &Inputs, rank: usize, placement: Placement) {
+    ///
+    /// # Errors
+    /// A GPU's.
+    pub(super) fn fill(
+        &mut self,
+        inputs: &Inputs,
+        rank: usize,
+        placement: Placement,
+    ) -> Result<(), Error> {
         let (case, shape) = (&inputs.case, inputs.shape);
         let (offset, input) = match placement {
             Placement::OutOfPlace => {
@@ -78,17 +131,37 @@ impl<T: Sample> Buffers<T> {
                 *element = inputs.value(rank, index);
             }
         }
+        self.to_device()
+    }
+
+    fn to_device(&mut self) -> Result<(), Error> {
+        self.input.to_device()?;
+        self.output.to_device()
     }
 
     /// Makes the one buffer zeros, which repeated calls in place leave as they are.
-    pub(super) fn clear_in_place(&mut self, shape: Shape) {
+    ///
+    /// # Errors
+    /// A GPU's.
+    pub(super) fn clear_in_place(&mut self, shape: Shape) -> Result<(), Error> {
         self.in_place(shape).fill(T::ZERO);
+        self.to_device()
     }
 
     /// How many elements of this rank are wrong after a call.
-    pub(super) fn wrong(&mut self, inputs: &Inputs, rank: usize, placement: Placement) -> u64 {
+    ///
+    /// # Errors
+    /// A GPU's.
+    pub(super) fn wrong(
+        &mut self,
+        inputs: &Inputs,
+        rank: usize,
+        placement: Placement,
+    ) -> Result<u64, Error> {
+        self.input.to_host()?;
+        self.output.to_host()?;
         let shape = inputs.shape;
-        match placement {
+        Ok(match placement {
             Placement::OutOfPlace => {
                 inputs.wrong(rank, &self.output[..shape.output])
                     + inputs.changed(rank, &self.input[..shape.input])
@@ -98,7 +171,7 @@ impl<T: Sample> Buffers<T> {
                 let offset = if scattered { rank * shape.count } else { 0 };
                 inputs.wrong(rank, &self.in_place(shape)[offset..][..shape.output])
             }
-        }
+        })
     }
 
     /// Calls the collective once.
@@ -113,9 +186,48 @@ impl<T: Sample> Buffers<T> {
         placement: Placement,
     ) -> Result<(), Error> {
         match placement {
+            _ if comm.device() != Device::Host => self.call_on_gpu(comm, case, shape, placement),
             Placement::OutOfPlace => self.call_out_of_place(comm, case, shape),
             Placement::InPlace => self.call_in_place(comm, case, shape),
         }
+    }
+
+    fn call_on_gpu(
+        &mut self,
+        comm: &Communicator,
+        case: &Case,
+        shape: Shape,
+        placement: Placement,
+    ) -> Result<(), Error> {
+        let (rank, ranks) = (comm.rank(), comm.world());
+        let (input, output) = match placement {
+            Placement::OutOfPlace => {
+                (self.input.part(0, shape.input), self.output.part(0, shape.output))
+            }
+            Placement::InPlace => {
+                let whole = if shape.input > shape.output { &self.input } else { &self.output };
+                let own = rank * shape.count;
+                match case.kind {
+                    Kind::AllGather => (whole.part(own, shape.input), whole.part(0, shape.output)),
+                    Kind::ReduceScatter => {
+                        (whole.part(0, shape.input), whole.part(own, shape.output))
+                    }
+                    _ => (whole.part(0, shape.input), whole.part(0, shape.output)),
+                }
+            }
+        };
+        let run = |collective| {
+            let call = Call::new(collective, rank, input, output, T::reduce_op(case.op))?;
+            // SAFETY: the buffers are this object's, borrowed exclusively until the call is done, and hold the shape.
+            unsafe { comm.run(&call) }
+        };
+        if case.kind != Kind::SendRecv {
+            return run(Collective::rooted(case.kind, ranks, case.root));
+        }
+        let send = Collective::send_recv(ranks, rank, (rank + 1) % ranks);
+        let recv = Collective::send_recv(ranks, (rank + ranks - 1) % ranks, rank);
+        let [first, second] = if rank % 2 == 0 { [send, recv] } else { [recv, send] };
+        run(first).and_then(|()| run(second))
     }
 
     fn call_out_of_place(

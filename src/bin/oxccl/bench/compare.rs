@@ -93,7 +93,7 @@ impl<'a> Comparison<'a> {
         let shape = case.shape(ranks, largest_bytes);
         let mut buffers = Buffers::allocate(&comms.measured, shape, private)?;
         let inputs = Inputs { case, shape, ranks, order, seed: 1 };
-        buffers.fill(&inputs, rank, Placement::OutOfPlace);
+        buffers.fill(&inputs, rank, Placement::OutOfPlace)?;
         comms.measured.set_order(order)?;
         Ok(Comparison { comms, case, buffers, order })
     }
@@ -159,9 +159,9 @@ impl<'a> Comparison<'a> {
         let (rank, ranks) = (comms.measured.rank(), comms.measured.world());
         let shape = case.shape(ranks, bytes);
         let inputs = Inputs { case: *case, shape, ranks, order: *order, seed: bytes as u64 };
-        buffers.fill(&inputs, rank, Placement::OutOfPlace);
+        buffers.fill(&inputs, rank, Placement::OutOfPlace)?;
         buffers.call(&comms.measured, case, shape, Placement::OutOfPlace)?;
-        let mut wrong = [buffers.wrong(&inputs, rank, Placement::OutOfPlace)];
+        let mut wrong = [buffers.wrong(&inputs, rank, Placement::OutOfPlace)?];
         comms.control.all_reduce_in_place(&mut wrong, ReduceOp::Sum)?;
         if wrong[0] > 0 { Err(Failure::Wrong { count: wrong[0] }) } else { Ok(()) }
     }

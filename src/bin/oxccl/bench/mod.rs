@@ -20,7 +20,7 @@ mod trace;
 
 use std::time::Duration;
 
-use oxccl::{Communicator, Config, Order, Pin, UniqueId};
+use oxccl::{Communicator, Config, Device, Order, Pin, UniqueId};
 use oxccl_transports::{Environment, EnvironmentError};
 
 use crate::failure::Failure;
@@ -165,7 +165,8 @@ fn meet(config: &Config) -> Result<Comms, Failure> {
 }
 
 fn control_config(config: &Config) -> Config {
-    Config { order: Order::Any, pin: Pin::default(), schedule: None, ..config.clone() }
+    let device = Device::Host;
+    Config { device, order: Order::Any, pin: Pin::default(), schedule: None, ..config.clone() }
 }
 
 /// Keeps this rank on a core of its own, if there are enough and nobody has done it already.

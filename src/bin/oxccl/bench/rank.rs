@@ -131,7 +131,7 @@ impl Bench<'_> {
         };
         let before = self.check(case, shape, placement, buffers)?;
         if in_place {
-            buffers.clear_in_place(shape);
+            buffers.clear_in_place(shape)?;
         }
         let launches = measured.launches();
         let mut calls = 0u64;
@@ -198,9 +198,9 @@ impl Bench<'_> {
         let Comms { control, measured, .. } = self.comms;
         let (rank, ranks) = (measured.rank(), measured.world());
         let inputs = Inputs { case: *case, shape, ranks, order: self.order, seed: self.seed };
-        buffers.fill(&inputs, rank, placement);
+        buffers.fill(&inputs, rank, placement)?;
         buffers.call(measured, case, shape, placement)?;
-        let mut wrong = [buffers.wrong(&inputs, rank, placement)];
+        let mut wrong = [buffers.wrong(&inputs, rank, placement)?];
         control.all_reduce_in_place(&mut wrong, ReduceOp::Sum)?;
         Ok(Some(wrong[0]))
     }

@@ -49,7 +49,7 @@ fn call<T: Sample>(
     let mut buffers = Buffers::<T>::allocate(&comms.measured, shape, options.private)?;
     buffers.call(&comms.measured, case, shape, Placement::OutOfPlace)?;
     comms.control.barrier()?;
-    comms.measured.set_trace(true);
+    comms.measured.set_trace(true)?;
     buffers.call(&comms.measured, case, shape, Placement::OutOfPlace)?;
     let windows = !options.private;
     comms.measured.plan::<T>(case.kind, case.op, shape.count, case.root, false, windows)
@@ -58,7 +58,7 @@ fn call<T: Sample>(
 /// Every rank's steps.
 fn gathered(comms: &mut Comms) -> Result<Vec<Vec<TracedStep>>, Error> {
     let own = comms.measured.take_trace();
-    comms.measured.set_trace(false);
+    comms.measured.set_trace(false)?;
     let ranks = comms.control.world();
     let mut counts = vec![0u64; ranks];
     comms.control.all_gather(&[own.len() as u64], &mut counts)?;

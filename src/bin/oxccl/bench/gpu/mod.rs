@@ -58,7 +58,7 @@ pub(crate) struct CompareOptions {
     /// --compare: the GPU.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) gpu: usize,
-    /// --compare: kernels are those of this file instead of those built in, for tests.
+    /// On GPUs: kernels are those of this file instead of those built in, for tests.
     #[arg(long, value_name = "FILE", hide = true)]
     pub(crate) image: Option<PathBuf>,
 }
@@ -76,7 +76,10 @@ pub(super) fn main(options: &BenchOptions, against: Against) -> Result<(), Failu
     };
     let driver = Driver::load()?;
     let context = Context::primary(driver.device(options.compare.gpu)?)?;
-    let image = image(options, &context)?;
+    let image = match image(options)? {
+        Some(image) => image,
+        None => Image::embedded(context.device())?,
+    };
     let config = options.config()?;
     let watchdog = Watchdog::start(config.timeout);
     let start = Start::new(options, work, &context, image, nccl, &watchdog)?;
@@ -113,15 +116,13 @@ fn not_compared(kind: Kind) -> Failure {
     Failure::Usage(format!("--compare does not know {kind}: name another collective"))
 }
 
-/// The kernels: those that were built in, or those of a file.
-fn image(options: &BenchOptions, context: &Context) -> Result<Image, Failure> {
-    let Some(path) = &options.compare.image else {
-        return Ok(Image::embedded(context.device())?);
-    };
+/// The kernels of a file, if one is named, in place of those that were built in.
+pub(super) fn image(options: &BenchOptions) -> Result<Option<Image>, Failure> {
+    let Some(path) = &options.compare.image else { return Ok(None) };
     let reading = || format!("reading {}", path.display());
     let mut bytes = std::fs::read(path).map_err(Failure::system(reading()))?;
     // A text has to end with a zero.
     bytes.push(0);
     // SAFETY: whoever names the file vouches for it; it lives to the end of the process.
-    Ok(unsafe { Image::from_bytes(Box::leak(bytes.into_boxed_slice())) })
+    Ok(Some(unsafe { Image::from_bytes(Box::leak(bytes.into_boxed_slice())) }))
 }

@@ -245,6 +245,7 @@ impl Contestant for Own {
                 scale_bits: 0,
                 call: self.calls,
                 signature: SIGNATURE,
+                slot: 0,
             };
             // SAFETY: prepared by this rank, for this call, whose buffers outlive the measurement; tokens are their addresses,
             // which all ranks of the process share; a rank's calls are in one stream.
@@ -254,7 +255,7 @@ impl Contestant for Own {
     }
 
     fn ended(&self, setting: usize) -> Result<(), Failure> {
-        self.gpu.tables().outcome(self.ready[setting].channels).map_err(|(channel, status)| {
+        self.gpu.tables().outcome(0, self.ready[setting].channels).map_err(|(channel, status)| {
             Failure::Usage(format!("channel {channel} ended with {status:?}"))
         })
     }

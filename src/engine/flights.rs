@@ -1,0 +1,346 @@
+//! Calls that streams of a GPU carry out: a thread sees each to its end.
+//!
+//! It asks whether the call's event has come, reads how its channels ended, and, while a kernel waits, asks what a wait on the host
+//! asks: whether the time-out has passed, and whether the ranks called the same. It stops a kernel by the abort word.
+
+use super::failure::Ranks;
+use crate::call::Described;
+use crate::communicator::Hold;
+use crate::device::cuda::{Event, SLOTS, Tables};
+use crate::error::Error;
+use crate::work::Completion;
+use oxccl_kernels::format as f;
+use oxccl_transports::CudaError;
+use oxccl_transports::cuda::{Context, beside_captures};
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// A call in a stream.
+#[derive(Debug)]
+pub(super) struct Flight {
+    /// Its number among this rank's calls.
+    pub(super) number: u64,
+    pub(super) described: Described,
+    pub(super) channels: usize,
+    /// Where it says how it ended.
+    pub(super) slot: usize,
+    /// Comes when it is done.
+    pub(super) event: Arc<Event>,
+    pub(super) completion: Arc<Completion>,
+    /// Its buffers.
+    pub(super) hold: Hold,
+}
+
+/// The calls under way, and the thread that looks after them.
+#[derive(Debug)]
+pub(super) struct Flights {
+    watch: Arc<Watch>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Watch {
+    ranks: Arc<Ranks>,
+    tables: Arc<Tables>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queue: VecDeque<Flight>,
+    /// Calls so far, and those that have ended.
+    entered: u64,
+    ended: u64,
+    /// No more will come.
+    closed: bool,
+    /// The last call that was captured. Nobody tells when it is replayed.
+    captured: Option<Described>,
+}
+
+/// The first looks after a call are close together.
+const EAGER: Duration = Duration::from_micros(200);
+/// Later ones are so far apart.
+const NAP: Duration = Duration::from_micros(100);
+/// How long calls in a stream may take to end after an abort: only what else is in the stream keeps them.
+const LATER: Duration = Duration::from_secs(60);
+/// Replays of captured calls are looked after so often.
+const REPLAY_NAP: Duration = Duration::from_millis(10);
+
+impl Flights {
+    /// None yet.
+    pub(super) fn new(
+        context: &Context,
+        ranks: Arc<Ranks>,
+        tables: Arc<Tables>,
+    ) -> Result<Flights, Error> {
+        let state = Mutex::default();
+        let watch = Arc::new(Watch { ranks, tables, state, changed: Condvar::new() });
+        let (watcher, context) = (watch.clone(), context.clone());
+        let thread = std::thread::Builder::new()
+            .name("oxccl-watch".into())
+            .spawn(move || watcher.run(&context))
+            .map_err(|source| Error::System { doing: "starting a watching thread", source })?;
+        Ok(Flights { watch, thread: Some(thread) })
+    }
+
+    /// Where the next call says how it ended; waits while as many as there are places are under way.
+    pub(super) fn next_slot(&self) -> usize {
+        let mut state = self.watch.lock();
+        while state.entered - state.ended >= SLOTS as u64 {
+            state = self.watch.wait(state);
+        }
+        (state.entered % SLOTS as u64) as usize
+    }
+
+    /// Looks after a call that has been launched.
+    pub(super) fn push(&self, flight: Flight) {
+        let mut state = self.watch.lock();
+        state.entered += 1;
+        state.queue.push_back(flight);
+        self.watch.changed.notify_all();
+    }
+
+    /// From here on replays of this call may come at any time.
+    pub(super) fn captured(&self, described: Described) {
+        self.watch.lock().captured = Some(described);
+        self.watch.changed.notify_all();
+    }
+
+    /// Waits until all calls have ended.
+    pub(super) fn wait(&self) {
+        let mut state = self.watch.lock();
+        while state.entered > state.ended {
+            state = self.watch.wait(state);
+        }
+    }
+}
+
+impl Drop for Flights {
+    /// Waits for the calls under way: each ends, after its time-out at the latest.
+    fn drop(&mut self) {
+        self.watch.lock().closed = true;
+        self.watch.changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // A watcher that panicked has told so.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the thread does next.
+enum Next {
+    Flight(Flight),
+    Replays(Described),
+    End,
+}
+
+impl Watch {
+    fn run(&self, context: &Context) {
+        let driver = context.device().driver();
+        let mut stuck = None;
+        // What other threads capture must not mind the questions asked here.
+        let ended: Result<(), CudaError> = beside_captures(driver, || {
+            context.scope(|| {
+                loop {
+                    match self.next() {
+                        Next::Flight(flight) => self.see_through(flight),
+                        Next::Replays(described) => self.look_at_replays(&described, &mut stuck),
+                        Next::End => return Ok(()),
+                    }
+                }
+            })
+        });
+        if let Err(error) = ended {
+            self.ranks.end(&error.into(), self.ranks.last_entered());
+            self.fail_all();
+        }
+    }
+
+    /// The driver refuses this thread: every call fails, once its kernel has ended.
+    fn fail_all(&self) {
+        self.tables.abort();
+        loop {
+            match self.next() {
+                Next::Flight(flight) => {
+                    settle(&flight.event);
+                    self.finish(flight, self.ranks.check());
+                }
+                Next::Replays(_) => {}
+                Next::End => return,
+            }
+        }
+    }
+
+    fn next(&self) -> Next {
+        let mut state = self.lock();
+        loop {
+            if let Some(flight) = state.queue.pop_front() {
+                return Next::Flight(flight);
+            }
+            if state.closed {
+                return Next::End;
+            }
+            state = match state.captured {
+                None => self.wait(state),
+                Some(described) => {
+                    let waited = self.changed.wait_timeout(state, REPLAY_NAP);
+                    let (state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+                    if waited.timed_out() && state.queue.is_empty() && !state.closed {
+                        return Next::Replays(described);
+                    }
+                    state
+                }
+            };
+        }
+    }
+
+    fn see_through(&self, flight: Flight) {
+        self.ranks.poll.set_collective(flight.described.collective);
+        let result = match self.await_end(&flight) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(status)) => self.fail(&flight, status),
+            Err(error) => self.lose(&flight, error),
+        };
+        self.finish(flight, result);
+    }
+
+    fn finish(&self, flight: Flight, result: Result<(), Error>) {
+        let Flight { completion, hold, number, .. } = flight;
+        self.ranks.control.log(self.ranks.rank).leave_at_least(number);
+        drop(hold);
+        completion.end(result);
+        self.lock().ended += 1;
+        self.changed.notify_all();
+    }
+
+    /// Waits for a call's event, and stops its kernel where that waits for something that will not come.
+    fn await_end(&self, flight: &Flight) -> Result<Result<(), f::Status>, CudaError> {
+        let begin = Instant::now();
+        while !flight.event.is_done()? {
+            let waits = (0..flight.channels).any(|c| self.own_progress(c).call == flight.number);
+            if waits && self.ranks.poll.stops(0) {
+                self.tables.abort();
+            }
+            match begin.elapsed() < EAGER {
+                true => std::thread::yield_now(),
+                false => std::thread::sleep(NAP),
+            }
+        }
+        Ok(self.tables.outcome(flight.slot, flight.channels).map_err(|(_, status)| status))
+    }
+
+    fn own_progress(&self, channel: usize) -> f::Progress {
+        self.ranks.control.progress(self.ranks.rank, channel)
+    }
+
+    /// Names what went wrong, once the kernels of later calls, too, have ended.
+    #[cold]
+    fn fail(&self, flight: &Flight, status: f::Status) -> Result<(), Error> {
+        self.tables.abort();
+        self.ranks.check()?;
+        let last = self.await_later(flight);
+        let odd = (status.outcome != f::Outcome::Aborted as u32).then_some(status.peer as usize);
+        Err(self.ranks.fail(&flight.described, last, outcome(&status), odd))
+    }
+
+    /// The driver cannot tell how the call ended: its context may be lost.
+    #[cold]
+    fn lose(&self, flight: &Flight, error: CudaError) -> Result<(), Error> {
+        self.tables.abort();
+        settle(&flight.event);
+        self.ranks.check()?;
+        let last = self.await_later(flight);
+        let error = Error::from(error);
+        self.ranks.end(&error, last);
+        Err(error)
+    }
+
+    /// Waits for the kernels of later calls, which stop by the abort word. The number of the last.
+    fn await_later(&self, flight: &Flight) -> u64 {
+        let events: Vec<_> =
+            self.lock().queue.iter().map(|later| (later.number, later.event.clone())).collect();
+        for (_, event) in &events {
+            settle(event);
+        }
+        events.last().map_or(flight.number, |(number, _)| *number)
+    }
+
+    /// A replay that fails, or waits too long, ends the communicator as a call does. What it waits for stands in the progress words.
+    fn look_at_replays(&self, described: &Described, stuck: &mut Option<(f::Progress, Instant)>) {
+        if self.ranks.check().is_err() {
+            return;
+        }
+        if let Err((_, status)) = self.tables.outcome(SLOTS, self.ranks.control.channels()) {
+            self.fail_replay(described, outcome(&status), Some(status.peer as usize));
+            return;
+        }
+        let waits = (0..self.ranks.control.channels()).map(|channel| self.own_progress(channel));
+        let Some(wait) = waits.into_iter().find(|progress| progress.call != 0) else {
+            *stuck = None;
+            return;
+        };
+        self.ranks.control.log(self.ranks.rank).beat();
+        match stuck {
+            Some((before, since)) if same(before, &wait) => {
+                let gone = self.ranks.poll.left_before().is_some();
+                if gone || since.elapsed() >= self.ranks.poll.timeout() {
+                    self.fail_replay(described, f::Outcome::Aborted, None);
+                }
+            }
+            _ => *stuck = Some((wait, Instant::now())),
+        }
+    }
+
+    #[cold]
+    fn fail_replay(&self, described: &Described, outcome: f::Outcome, odd: Option<usize>) {
+        self.tables.abort();
+        let error = self.ranks.fail(described, self.ranks.last_entered(), outcome, odd);
+        tracing::error!(%error, "a replay of a captured call failed");
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Waits until nothing before the event can run any more: it has come, or the driver keeps failing, as when its context is lost.
+fn settle(event: &Event) {
+    const LOST: u32 = 3;
+    let (begin, mut failures) = (Instant::now(), 0);
+    loop {
+        match event.is_done() {
+            Ok(true) => return,
+            Ok(false) => failures = 0,
+            Err(_) => failures += 1,
+        }
+        if failures == LOST {
+            return;
+        }
+        if begin.elapsed() > LATER {
+            tracing::error!(
+                "a call has not ended a minute after the abort; its memory may still be written"
+            );
+            return;
+        }
+        std::thread::sleep(NAP);
+    }
+}
+
+fn same(a: &f::Progress, b: &f::Progress) -> bool {
+    (a.call, a.step, a.peer, a.lane, a.awaited) == (b.call, b.step, b.peer, b.lane, b.awaited)
+}
+
+fn outcome(status: &f::Status) -> f::Outcome {
+    use f::Outcome::*;
+    [Done, Aborted, Mismatch, BadProgram]
+        .into_iter()
+        .find(|outcome| *outcome as u32 == status.outcome)
+        .unwrap_or(BadProgram)
+}

@@ -1,0 +1,66 @@
+//! Choices for GPUs, by thresholds.
+//!
+//! Small messages are LL: data and flags travel together, and nobody waits twice. Larger ones use peers' buffers in place, which moves
+//! the least. What peers cannot reach goes through slots. Channels are thread blocks: few for what is over in a few microseconds, all
+//! of them for what memory's bandwidth limits.
+//!
+//! Not measured on hardware yet: the thresholds follow other people's measurements (two 16 KiB messages of a pair over NVLink are
+//! about as fast as the flags that a window needs).
+
+use super::{Offered, Question};
+use crate::algorithms::{Algorithm, Encoding, Entry};
+use crate::collective::Kind;
+
+/// Up to so many bytes LL is best.
+const LL_MAX_BYTES: usize = 32 << 10;
+/// From so many bytes a rank's LL message is better reduced once and then spread than sent to everybody.
+const TWO_SHOT_MIN_BYTES: usize = 16 << 10;
+/// What keeps a thread block busy for long enough.
+const BYTES_PER_CHANNEL: usize = 64 << 10;
+
+/// The entry, out of those that fit, and why.
+pub(super) fn choose(question: &Question, offered: &Offered) -> Option<(&'static Entry, String)> {
+    let wished = wishes(question).into_iter().find_map(|(algorithm, encoding, reason)| {
+        let entry = offered.iter().find(|e| e.algorithm == algorithm && e.encoding == encoding)?;
+        Some((*entry, reason.to_string()))
+    });
+    wished.or_else(|| Some((*offered.first()?, "the one that fits what is pinned".to_string())))
+}
+
+fn wishes(question: &Question) -> Vec<(Algorithm, Encoding, &'static str)> {
+    let (kind, bytes, ranks) =
+        (question.collective.kind, question.total_bytes, question.collective.ranks);
+    let (small, middle, in_place) = match kind {
+        Kind::AllReduce => (Algorithm::OneShot, Algorithm::TwoShot, Algorithm::TwoShotPush),
+        Kind::AllToAll => (Algorithm::Direct, Algorithm::Direct, Algorithm::Pairwise),
+        Kind::Barrier => {
+            (Algorithm::Dissemination, Algorithm::Dissemination, Algorithm::Dissemination)
+        }
+        _ => (Algorithm::Direct, Algorithm::Direct, Algorithm::Direct),
+    };
+    let mut wishes = Vec::new();
+    if bytes <= LL_MAX_BYTES {
+        let divided = ranks > 2 && bytes >= TWO_SHOT_MIN_BYTES;
+        let first = if divided { middle } else { small };
+        wishes.push((first, Encoding::Ll, "small: data and flags in one message"));
+    }
+    wishes.push((
+        in_place,
+        Encoding::Windows,
+        "reachable by all: buffers are used in place, in one step",
+    ));
+    if ranks > 2 {
+        wishes.push((Algorithm::Ring, Encoding::Slots, "private: through slots, around the ring"));
+    }
+    wishes.push((middle, Encoding::Slots, "private: through slots"));
+    wishes
+}
+
+/// How many thread blocks share the work, unless that is pinned.
+pub(super) fn channels(question: &Question, entry: &Entry, most: usize) -> usize {
+    let each = match entry.encoding {
+        Encoding::Ll => question.ll_slot_bytes,
+        _ => BYTES_PER_CHANNEL,
+    };
+    question.total_bytes.div_ceil(each).clamp(1, most)
+}

@@ -1,0 +1,310 @@
+//! Communicators on GPUs, through the public calls: every algorithm, bit for bit; streams, graphs, launches.
+
+use crate::common::element::{TestElement, reduce_op, same};
+use crate::common::run::Case;
+use crate::common::{Rng, reference};
+use crate::processes::on_hardware;
+use crate::rank::stand_in_image;
+use oxccl::algorithms::{Entry, catalogue};
+use oxccl::cuda::{CaptureMode, Graph, Stream};
+use oxccl::schedule::SLOTS;
+use oxccl::topology::Placement;
+use oxccl::{
+    Call, Collective, Communicator, Config, DeviceBuffer, Error, Kind, Memory, OpKind, Order, Pin,
+    ReduceOp, Work, bf16,
+};
+use oxccl_cuda_stand_in::control::Control;
+use std::time::Duration;
+
+const CHANNELS: usize = 2;
+
+/// Small slots, so that a few thousand elements are several rounds. On hardware the kernels that are built in.
+pub(crate) fn config() -> Config {
+    Config {
+        image: (!on_hardware()).then(stand_in_image),
+        timeout: Duration::from_secs(60),
+        max_channels: CHANNELS,
+        heap_bytes: 8 << 20,
+        slot_bytes: 576,
+        ll_slot_bytes: 256,
+        ..Config::from_lookup(environment).unwrap()
+    }
+}
+
+/// What the process is told of its connections, and that it is on GPUs.
+fn environment(name: &str) -> Option<String> {
+    match name {
+        "OXCCL_DEVICE" => Some("cuda".to_owned()),
+        "CUDA_DEVICE_MAX_CONNECTIONS" => std::env::var(name).ok(),
+        _ => None,
+    }
+}
+
+pub(crate) fn stream(comm: &Communicator) -> Stream {
+    Stream::new(&comm.context().unwrap()).unwrap()
+}
+
+/// Every algorithm of every kind; then what the tuner picks.
+pub(crate) fn all(mut comm: Communicator) {
+    let stream = stream(&comm);
+    let (n, placement) = (comm.world(), Placement::one_node(comm.world()));
+    let there_is =
+        |entry: &&Entry| entry.kind != Kind::SendRecv && entry.check(n, placement, SLOTS).is_ok();
+    let mut rng = Rng(1);
+    for entry in catalogue().filter(there_is) {
+        for in_place in [false, true].into_iter().take(1 + usize::from(entry.in_place)) {
+            for count in [0, 3, 700 + (rng.next() % 800) as usize] {
+                let (root, seed) = (rng.next() as usize % n, rng.next());
+                let op = if entry.kind.reduces() { OpKind::Avg } else { OpKind::Sum };
+                let channels = 1 + rng.next() as usize % CHANNELS;
+                let order = Order::Any;
+                let case =
+                    Case { entry, placement, order, op, in_place, root, count, channels, seed };
+                comm.set_pin(pin(&case)).unwrap();
+                check::<f32>(&comm, &stream, &case);
+                if count == 3 {
+                    check::<bf16>(&comm, &stream, &case);
+                    check::<i8>(&comm, &stream, &Case { op: OpKind::Sum, ..case });
+                }
+            }
+        }
+    }
+    comm.set_pin(Pin::default()).unwrap();
+    for count in [1, 5_000, 40_000] {
+        typed(&comm, &stream, count);
+    }
+    send_around(&comm, &stream);
+    comm.barrier().unwrap();
+}
+
+fn pin(case: &Case) -> Pin {
+    Pin {
+        algorithm: Some(case.entry.algorithm),
+        encoding: Some(case.entry.encoding),
+        channels: Some(case.channels),
+    }
+}
+
+fn lengths(kind: Kind, count: usize, n: usize) -> (usize, usize) {
+    match kind {
+        Kind::Barrier => (0, 0),
+        Kind::AllGather | Kind::Gather => (count, count * n),
+        Kind::ReduceScatter | Kind::Scatter => (count * n, count),
+        Kind::AllToAll => (count * n, count * n),
+        _ => (count, count),
+    }
+}
+
+/// Where an in-place input lies in the output, or the output in the input: the buffer's length, and both starts.
+fn in_place(kind: Kind, count: usize, rank: usize, n: usize) -> Option<(usize, usize, usize)> {
+    match kind {
+        Kind::AllReduce | Kind::Broadcast | Kind::Reduce => Some((count, 0, 0)),
+        Kind::AllToAll => Some((count * n, 0, 0)),
+        Kind::AllGather => Some((count * n, rank * count, 0)),
+        Kind::ReduceScatter => Some((count * n, 0, rank * count)),
+        _ => None,
+    }
+}
+
+fn check<T: TestElement>(comm: &Communicator, stream: &Stream, case: &Case) {
+    let (n, rank, kind) = (comm.world(), comm.rank(), case.entry.kind);
+    let (input_len, output_len) = lengths(kind, case.count, n);
+    let op = reduce_op::<T>(case.op, &mut Rng(case.seed));
+    let inputs: Vec<Vec<T>> = (0..n)
+        .map(|r| {
+            let mut rng = Rng(case.seed ^ (r as u64 + 1).wrapping_mul(0x1234_5678_9abc_def1));
+            (0..input_len).map(|_| T::from_random(rng.next())).collect()
+        })
+        .collect();
+    let poison = T::from_random(0xdead_beef_dead_beef);
+    let spots = case.in_place.then(|| in_place(kind, case.count, rank, n));
+    let (len, input_at, output_at) = match spots {
+        None => (input_len + output_len, 0, input_len),
+        Some(Some(spots)) => spots,
+        Some(None) => return,
+    };
+    let mut values = vec![poison; len];
+    values[input_at..][..input_len].copy_from_slice(&inputs[rank]);
+    let mut buffer = comm.alloc::<T>(len).unwrap();
+    buffer.write(&values).unwrap();
+    let memory = |at: usize, count: usize| Memory {
+        address: buffer.as_ptr().wrapping_add(at).cast(),
+        count,
+    };
+    let collective = Collective::rooted(kind, n, case.root);
+    let (from, to) = (memory(input_at, input_len), memory(output_at, output_len));
+    let call = Call::new(collective, rank, from, to, op).unwrap();
+    // SAFETY: the buffer lives until the call is done, and nobody else uses it.
+    unsafe { comm.on(stream).run(&call) }.and_then(Work::wait).unwrap();
+    buffer.read(&mut values).unwrap();
+    let found = &values[output_at..][..output_len];
+    match reference::expected(case, op, &inputs, rank) {
+        Some(expected) => {
+            for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                assert!(
+                    same(*found, *expected),
+                    "{case:?} on rank {rank} of {n}: element {at} is {found:?}, not {expected:?}"
+                );
+            }
+        }
+        None if !case.in_place => {
+            assert!(found.iter().all(|value| same(*value, poison)), "{case:?} wrote on rank {rank}")
+        }
+        None => {}
+    }
+}
+
+/// The typed calls on a stream, as the tuner likes them, and a blocking one.
+fn typed(comm: &Communicator, stream: &Stream, count: usize) {
+    let (n, rank) = (comm.world(), comm.rank());
+    let filled = |len: usize, value: f32| {
+        let mut buffer = comm.alloc::<f32>(len).unwrap();
+        buffer.write(&vec![value; len]).unwrap();
+        buffer
+    };
+    let expect = |buffer: &DeviceBuffer<f32>, value: &dyn Fn(usize) -> f32| {
+        let mut found = vec![0.0; buffer.count()];
+        buffer.read(&mut found).unwrap();
+        assert!(found.iter().enumerate().all(|(at, found)| *found == value(at)), "{count}");
+    };
+    let sum = (n * (n + 1) / 2) as f32;
+    let on = comm.on(stream);
+    let (one, many) = (filled(count, rank as f32 + 1.0), filled(count * n, rank as f32 + 1.0));
+    let (mut to_one, mut to_many) = (filled(count, 0.0), filled(count * n, 0.0));
+    let mut places = filled(count, rank as f32);
+    let works = [
+        on.all_reduce(&one, &mut to_one, ReduceOp::Sum).unwrap(),
+        on.all_gather(&one, &mut to_many).unwrap(),
+        on.broadcast_in_place(&mut places, n - 1).unwrap(),
+    ];
+    works.into_iter().for_each(|work| work.wait().unwrap());
+    expect(&to_one, &|_| sum);
+    expect(&to_many, &|at| (at / count) as f32 + 1.0);
+    expect(&places, &|_| (n - 1) as f32);
+    on.reduce_scatter(&many, &mut to_one, ReduceOp::Max).unwrap();
+    on.all_to_all(&many, &mut to_many).unwrap();
+    on.all_reduce_in_place(&mut places, ReduceOp::Avg).unwrap();
+    on.reduce_in_place(&mut places, ReduceOp::Sum, 0).unwrap();
+    on.barrier().unwrap().wait().unwrap();
+    expect(&to_one, &|_| n as f32);
+    expect(&to_many, &|at| (at / count) as f32 + 1.0);
+    if rank == 0 {
+        expect(&places, &|_| (n * (n - 1)) as f32);
+    }
+    let input = Memory { address: one.as_ptr().cast(), count };
+    let output = Memory { address: to_one.as_ptr().cast(), count };
+    let all_reduce = Collective::new(Kind::AllReduce, n);
+    let call = Call::new::<f32>(all_reduce, rank, input, output, ReduceOp::Sum).unwrap();
+    for _ in 0..3 {
+        // SAFETY: both buffers live, and nobody else uses them.
+        unsafe { comm.run(&call) }.unwrap();
+    }
+    expect(&to_one, &|_| sum);
+}
+
+fn send_around(comm: &Communicator, stream: &Stream) {
+    let (n, rank) = (comm.world(), comm.rank());
+    if n == 1 {
+        return;
+    }
+    let (mut from, mut to) = (comm.alloc::<u8>(1000).unwrap(), comm.alloc::<u8>(1000).unwrap());
+    from.write(&[rank as u8 + 1; 1000]).unwrap();
+    let (next, previous) = ((rank + 1) % n, (rank + n - 1) % n);
+    let on = comm.on(stream);
+    // Even ranks send first. The last of an odd number has an even neighbour, to which it sends later.
+    if rank.is_multiple_of(2) {
+        on.send(&from, next).unwrap();
+        on.recv(&mut to, previous).unwrap().wait().unwrap();
+    } else {
+        on.recv(&mut to, previous).unwrap();
+        on.send(&from, next).unwrap().wait().unwrap();
+    }
+    let mut found = [0; 1000];
+    to.read(&mut found).unwrap();
+    assert_eq!(found, [previous as u8 + 1; 1000]);
+}
+
+/// A graph of two calls, replayed; calls before, between and behind.
+pub(crate) fn captured(comm: Communicator) {
+    const COUNT: usize = 3000;
+    let (stream, n) = (stream(&comm), comm.world());
+    let mut buffer = comm.alloc::<f32>(COUNT).unwrap();
+    let mut all = comm.alloc::<f32>(COUNT * n).unwrap();
+    let eager = |buffer: &mut DeviceBuffer<f32>| {
+        comm.on(&stream).all_reduce_in_place(buffer, ReduceOp::Max).unwrap().wait().unwrap();
+    };
+    eager(&mut buffer);
+    let launches = comm.launches();
+    // Threads are ranks, and other ranks may do anything meanwhile.
+    let graph = Graph::capture(&stream, CaptureMode::ThreadLocal, || {
+        let on = comm.on(&stream);
+        let works = [
+            on.all_reduce_in_place(&mut buffer, ReduceOp::Sum)?,
+            on.all_gather(&buffer, &mut all)?,
+        ];
+        assert!(works.iter().all(Work::is_done), "nobody waits for what is only recorded");
+        Ok::<(), Error>(())
+    });
+    let graph = graph.unwrap();
+    assert_eq!(comm.launches(), launches, "nothing was called");
+    for round in 1..5 {
+        buffer.write(&[round as f32; COUNT]).unwrap();
+        // SAFETY: buffers and communicator live.
+        unsafe { graph.launch(&stream) }.unwrap();
+        stream.synchronize().unwrap();
+        let mut found = vec![0.0; COUNT * n];
+        all.read(&mut found).unwrap();
+        assert!(found.iter().all(|found| *found == (round * n) as f32));
+        eager(&mut buffer);
+    }
+    comm.barrier().unwrap();
+}
+
+/// Calls follow one another, whatever their streams; a stream of somebody else's waits for a call.
+pub(crate) fn streams(comm: Communicator) {
+    const COUNT: usize = 5000;
+    let streams = [stream(&comm), stream(&comm)];
+    let mut buffer = comm.alloc::<f64>(COUNT).unwrap();
+    buffer.write(&[1.0; COUNT]).unwrap();
+    let mut last = None;
+    for step in 0..40 {
+        let on = comm.on(&streams[step % 2]);
+        last = Some(on.all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap());
+    }
+    let work = last.unwrap();
+    let third = stream(&comm);
+    work.wait_on(&third).unwrap();
+    third.synchronize().unwrap();
+    // More are under way than have a place of their own.
+    for step in 0..100 {
+        comm.on(&streams[step % 2]).barrier().unwrap();
+    }
+    let mut found = vec![0.0; COUNT];
+    buffer.read(&mut found).unwrap();
+    let expected = (comm.world() as f64).powi(40);
+    assert!(found.iter().all(|found| *found == expected));
+    comm.barrier().unwrap();
+}
+
+/// Each call is one launch, large or small.
+pub(crate) fn launches(comm: Communicator) {
+    let control = Control::attach().unwrap();
+    let stream = stream(&comm);
+    let meet = || comm.on(&stream).barrier().unwrap().wait().unwrap();
+    meet();
+    meet();
+    for count in [1, 1000, 100_000] {
+        let mut buffer = comm.alloc::<f32>(count).unwrap();
+        let before = control.launches();
+        meet();
+        for _ in 0..5 {
+            comm.on(&stream).all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap();
+        }
+        meet();
+        meet();
+        let made = control.launches() - before;
+        // This rank's; the others' may be one barrier behind or ahead.
+        let (n, each) = (comm.world() as u64, 8);
+        assert!((n * each - 2 * n..=n * each + 2 * n).contains(&made), "{made} launches");
+    }
+}

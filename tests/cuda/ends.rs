@@ -1,0 +1,136 @@
+//! How calls on a GPU end that cannot be done: the rank that is to blame is named, and nobody hangs.
+
+use crate::calls::stream;
+use crate::processes::deadline;
+use oxccl::cuda::{CaptureMode, Graph};
+use oxccl::{Communicator, Error, ReduceOp};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const COUNT: usize = 2000;
+
+/// Rank 1 does not come in time.
+pub(crate) fn late(mut comm: Communicator) {
+    comm.barrier().unwrap();
+    comm.set_timeout(Duration::from_millis(300)).unwrap();
+    let stream = stream(&comm);
+    let mut buffer = comm.alloc::<f32>(COUNT).unwrap();
+    if comm.rank() == 0 {
+        let work = comm.on(&stream).all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap();
+        match work.wait() {
+            Err(Error::TimedOut { detail, .. }) => {
+                assert!(detail.contains("rank 1 has not called all_reduce"), "{detail}");
+                assert!(detail.contains("its last was barrier"), "{detail}");
+            }
+            other => panic!("{other:?}"),
+        }
+        let again = comm.on(&stream).all_reduce_in_place(&mut buffer, ReduceOp::Sum);
+        assert!(matches!(again, Err(Error::Broken { .. })), "{again:?}");
+        DONE.store(true, Ordering::Release);
+    } else {
+        stay_away();
+        let work = comm.on(&stream).all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap();
+        let error = work.wait();
+        assert!(matches!(error, Err(Error::Stopped { rank: 0, .. }) | Ok(())), "{error:?}");
+        let error = comm.barrier();
+        assert!(error.is_err(), "nobody comes");
+    }
+}
+
+/// Set when the rank that calls has seen what comes of it.
+static DONE: AtomicBool = AtomicBool::new(false);
+
+fn stay_away() {
+    let deadline = deadline();
+    while !DONE.load(Ordering::Acquire) {
+        assert!(Instant::now() < deadline, "the other rank hangs");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A replay waits for a rank that does not replay.
+pub(crate) fn late_replay(mut comm: Communicator) {
+    comm.set_timeout(Duration::from_millis(300)).unwrap();
+    let stream = stream(&comm);
+    let mut buffer = comm.alloc::<f32>(COUNT).unwrap();
+    let graph = Graph::capture(&stream, CaptureMode::ThreadLocal, || {
+        comm.on(&stream).all_reduce_in_place(&mut buffer, ReduceOp::Sum).map(drop)
+    });
+    let graph = graph.unwrap();
+    comm.barrier().unwrap();
+    if comm.rank() == 0 {
+        // SAFETY: buffer and communicator live.
+        unsafe { graph.launch(&stream) }.unwrap();
+        stream.synchronize().unwrap();
+        // The next call fails, whether the thread that looks after replays has already told why or not.
+        let error = comm.barrier().unwrap_err();
+        assert!(matches!(error, Error::TimedOut { .. } | Error::Broken { .. }), "{error:?}");
+        DONE.store(true, Ordering::Release);
+    } else {
+        stay_away();
+        // What rank 0 sent before it gave up may be enough for one.
+        let error = (0..2).find_map(|_| comm.barrier().err());
+        assert!(matches!(error, Some(Error::Stopped { rank: 0, .. })), "{error:?}");
+    }
+}
+
+/// The ranks call for different counts.
+pub(crate) fn mismatch(comm: Communicator) {
+    let stream = stream(&comm);
+    let mut buffer = comm.alloc::<f32>(COUNT + comm.rank()).unwrap();
+    let work = comm.on(&stream).all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap();
+    match work.wait() {
+        Err(Error::Mismatch { argument: "count", call: 1, rank, .. }) => {
+            assert_eq!(rank, 1 - comm.rank());
+        }
+        Err(Error::Stopped { .. }) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A process ends without a goodbye.
+pub(crate) fn death(comm: Communicator) {
+    comm.barrier().unwrap();
+    if comm.rank() == 1 {
+        std::process::exit(0);
+    }
+    let stream = stream(&comm);
+    let mut buffer = comm.alloc::<f32>(COUNT).unwrap();
+    let work = comm.on(&stream).all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap();
+    let error = work.wait();
+    assert!(matches!(error, Err(Error::Died { rank: 1, .. })), "{error:?}");
+}
+
+/// A thread panics.
+pub(crate) fn panic(comm: Communicator) {
+    comm.barrier().unwrap();
+    if comm.rank() == 1 {
+        let victim = std::thread::spawn(move || {
+            let _comm = comm;
+            // Without the message of a real panic.
+            std::panic::resume_unwind(Box::new("on purpose"));
+        });
+        assert!(victim.join().is_err());
+        return;
+    }
+    let mut buffer = comm.alloc::<f32>(COUNT).unwrap();
+    let stream = stream(&comm);
+    let works: Vec<_> = (0..3)
+        .filter_map(|_| comm.on(&stream).all_reduce_in_place(&mut buffer, ReduceOp::Sum).ok())
+        .collect();
+    let mut errors = works.into_iter().map(|work| work.wait().unwrap_err());
+    if let Some(first) = errors.next() {
+        assert!(matches!(first, Error::Died { rank: 1, .. }), "{first:?}");
+    }
+    assert!(errors.all(|error| matches!(error, Error::Broken { .. })));
+}
+
+/// A rank closes its communicator before a call that needs it.
+pub(crate) fn left(comm: Communicator) {
+    comm.barrier().unwrap();
+    if comm.rank() == 1 {
+        return;
+    }
+    let error = comm.barrier();
+    assert!(matches!(error, Err(Error::Left { rank: 1, calls: 1, .. })), "{error:?}");
+}

@@ -1,0 +1,212 @@
+//! What a rank alone can see is wrong: a typed error, and the communicator still works; and starts that cannot be.
+
+use crate::calls::{config, stream};
+use crate::processes::{deadline, meet};
+use crate::rank::gpu;
+use oxccl::cuda::{CaptureMode, Graph, Stream};
+use oxccl::{
+    Call, Collective, Communicator, Config, Device, Error, Kind, Memory, ReduceOp, UniqueId, Work,
+};
+use oxccl_cuda_stand_in::control::{Control, Live};
+use oxccl_transports::cuda::{DeviceMemory, PinnedMemory};
+use oxccl_transports::{Bootstrap, Cause, CudaError, Error as Transport};
+use std::str::FromStr;
+use std::time::Instant;
+
+fn cuda(error: &Error) -> &CudaError {
+    match error {
+        Error::Transport(Transport::Cuda(error)) => error,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Buffers that the GPU does not have.
+pub(crate) fn memory(comm: Communicator) {
+    const COUNT: usize = 1000;
+    let context = comm.context().unwrap();
+    let stream = stream(&comm);
+    let good = DeviceMemory::allocate(&context, 4 * COUNT).unwrap();
+    let refused = |address: *mut u8, count: usize| {
+        let collective = Collective::new(Kind::AllReduce, 1);
+        let memory = |address| Memory { address, count };
+        let (from, to) = (memory(address), memory(good.as_ptr()));
+        let call = Call::new::<f32>(collective, 0, from, to, ReduceOp::Sum).unwrap();
+        // SAFETY: what is wrong is refused; the rest lives.
+        let blocking = unsafe { comm.run(&call) };
+        // SAFETY: as above.
+        let queued = unsafe { comm.on(&stream).run(&call) }.and_then(Work::wait);
+        assert_eq!(blocking.is_ok(), queued.is_ok());
+        queued.err()
+    };
+    let mut host = vec![0f32; COUNT];
+    let error = refused(host.as_mut_ptr().cast(), COUNT).unwrap();
+    assert!(matches!(cuda(&error), CudaError::NotDeviceMemory { found: "host memory", .. }));
+    let error = comm.all_reduce_in_place(&mut host, ReduceOp::Sum).unwrap_err();
+    assert!(matches!(cuda(&error), CudaError::NotDeviceMemory { .. }), "slices are the host's");
+    let pinned = PinnedMemory::allocate(&context, 4 * COUNT).unwrap();
+    let error = refused(pinned.as_ptr(), COUNT).unwrap();
+    assert!(matches!(cuda(&error), CudaError::NotDeviceMemory { found: "pinned host memory", .. }));
+    let other = DeviceMemory::allocate(&gpu(1).unwrap(), 4 * COUNT).unwrap();
+    let error = refused(other.as_ptr(), COUNT).unwrap();
+    assert!(matches!(cuda(&error), CudaError::OtherDevice { found: 1, ordinal: 0, .. }));
+    let freed = DeviceMemory::allocate(&context, 4 * COUNT).unwrap();
+    let address = freed.as_ptr();
+    assert!(refused(address, COUNT).is_none());
+    drop(freed);
+    let error = refused(address, COUNT).unwrap();
+    assert!(matches!(cuda(&error), CudaError::NotDeviceMemory { .. }), "{error}");
+    let short = DeviceMemory::allocate(&context, 4 * COUNT - 4).unwrap();
+    let error = refused(short.as_ptr(), COUNT).unwrap();
+    assert!(matches!(cuda(&error), CudaError::TooShort { beyond_bytes: 4, .. }), "{error}");
+    assert!(refused(good.as_ptr(), COUNT).is_none(), "it still works");
+}
+
+/// Streams that calls cannot go into.
+pub(crate) fn streams(comm: Communicator) {
+    let context = comm.context().unwrap();
+    let mut buffer = comm.alloc::<f32>(100).unwrap();
+    // SAFETY: the default stream always lives.
+    let default = unsafe { Stream::foreign(&context, std::ptr::null_mut()) }.unwrap();
+    let error = comm.on(&default).barrier().unwrap_err();
+    assert!(matches!(cuda(&error), CudaError::DefaultStream { ranks: 2 }), "{error}");
+    let host = oxccl::Stream::new().unwrap();
+    let error = comm.on(&host).barrier().unwrap_err();
+    assert!(matches!(error, Error::OtherDevice { device: Device::Cuda(Some(0)) }), "{error}");
+    let stream = stream(&comm);
+    let spoiled = Graph::capture(&stream, CaptureMode::ThreadLocal, || {
+        assert!(stream.synchronize().is_err());
+        let error = comm.on(&stream).barrier().unwrap_err();
+        assert!(matches!(cuda(&error), CudaError::InvalidCapture), "{error}");
+        Ok::<(), Error>(())
+    });
+    assert!(spoiled.is_err());
+    let mut many: Vec<Stream> = Vec::new();
+    let error = loop {
+        many.push(Stream::new(&context).unwrap());
+        let on = comm.on(&many[many.len() - 1]);
+        if let Err(error) = on.all_reduce_in_place(&mut buffer, ReduceOp::Sum) {
+            break error;
+        }
+    };
+    assert!(matches!(cuda(&error), CudaError::TooManyStreams { ranks: 2, .. }), "{error}");
+    let group = comm.group(|group| group.barrier());
+    assert!(matches!(group, Err(Error::Unsupported { .. })), "{group:?}");
+    let error = comm.barrier().unwrap_err();
+    assert!(matches!(cuda(&error), CudaError::TooManyStreams { .. }), "it has its own stream");
+    comm.on(&many[0]).barrier().unwrap().wait().unwrap();
+    let [on_host] = Communicator::local_with(1, &Config::default()).unwrap().try_into().unwrap();
+    let error = on_host.on(&stream).barrier().unwrap_err();
+    assert!(matches!(error, Error::OtherDevice { device: Device::Host }), "{error}");
+}
+
+/// More ranks of a process than connections.
+pub(crate) fn connections(comm: Communicator) {
+    drop(comm);
+    let config = Config { cuda_connections: 1, ..config() };
+    let error = Communicator::local_with(2, &config).unwrap_err();
+    assert!(
+        matches!(error, Error::Transport(Transport::Stopped(_)))
+            || matches!(cuda(&error), CudaError::TooManyStreams { ranks: 2, connections: 1, .. }),
+        "{error:?}"
+    );
+}
+
+pub(crate) fn no_driver(outer: &mut dyn Bootstrap) {
+    let config = Config { device: Device::Cuda(None), ..Config::default() };
+    let error = Communicator::local_with(2, &config).unwrap_err();
+    assert!(matches!(cuda(&error), CudaError::DriverTooOld { .. }), "{error}");
+    outer.liveness().close(0);
+}
+
+pub(crate) fn no_room(outer: &mut dyn Bootstrap) {
+    let error = Communicator::local_with(2, &config()).unwrap_err();
+    match cuda(&error) {
+        CudaError::TooManyBlocks { ranks: 2, channels: 2, resident: 3, .. } => {}
+        other => panic!("{other:?}"),
+    }
+    // With one channel each there is.
+    let config = Config { max_channels: 1, ..config() };
+    assert_eq!(Communicator::local_with(2, &config).unwrap().len(), 2);
+    let missing = Config { device: Device::Cuda(Some(7)), ..config };
+    let error = Communicator::local_with(2, &missing).unwrap_err();
+    assert!(matches!(cuda(&error), CudaError::NoSuchDevice { ordinal: 7, count: 1 }), "{error}");
+    outer.liveness().close(0);
+}
+
+/// The start of two ranks and a first call, over and over: each driver call of it fails once, on one rank and then on the other.
+/// The rank that has the failure tells it, the other one hears of it, and nothing is left.
+pub(crate) fn starts(outer: &mut dyn Bootstrap) {
+    let control = Control::attach().unwrap();
+    let before = control.calls();
+    start(outer, &control).unwrap();
+    let most = control.calls() - before;
+    let descriptors = descriptors();
+    let mut failures = 0;
+    for number in 1..=most {
+        for victim in 0..2 {
+            if outer.rank() == victim {
+                control.fail(&format!("*:{number}:999"));
+            }
+            let started = start(outer, &control);
+            control.fail("");
+            match started {
+                Err(
+                    Error::Transport(Transport::Cuda(CudaError::Driver { code: 999, .. }))
+                    | Error::Broken { .. },
+                ) if outer.rank() == victim => {
+                    failures += 1;
+                }
+                Err(Error::Transport(Transport::Stopped(Cause::Aborted { rank, .. })))
+                | Err(Error::Stopped { rank, .. } | Error::Left { rank, .. })
+                    if outer.rank() != victim =>
+                {
+                    assert_eq!(rank, victim);
+                }
+                // How many driver calls there are depends on how long the other rank takes.
+                Ok(()) => {}
+                other => panic!("call {number} of rank {victim}, on {}: {other:?}", outer.rank()),
+            }
+            wait_until("all is given back", || control.live() == Live::default());
+            wait_until("descriptors are closed", || self::descriptors() == descriptors);
+        }
+    }
+    assert!(failures > 60, "{failures} failures");
+    outer.liveness().close(0);
+}
+
+fn start(outer: &mut dyn Bootstrap, control: &Control) -> Result<(), Error> {
+    let made = (outer.rank() == 0).then(|| UniqueId::create().unwrap());
+    let id = made.as_ref().map(|(id, _)| id.to_string()).unwrap_or_default();
+    let all = outer.all_gather(id.as_bytes(), deadline()).unwrap();
+    let id = UniqueId::from_str(std::str::from_utf8(&all[0]).unwrap()).unwrap();
+    let connected = Communicator::connect(&id, outer.rank(), outer.world(), &config());
+    let done = connected.and_then(|comm| {
+        let called = first_calls(&comm);
+        // What fails to be given back is lost.
+        control.fail("");
+        called
+    });
+    control.fail("");
+    meet(outer);
+    done
+}
+
+fn first_calls(comm: &Communicator) -> Result<(), Error> {
+    let mut buffer = comm.alloc::<f32>(10)?;
+    buffer.write(&[1.0; 10])?;
+    comm.on(&Stream::new(&comm.context().unwrap())?)
+        .all_reduce_in_place(&mut buffer, ReduceOp::Sum)?
+        .wait()
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn wait_until(what: &str, holds: impl Fn() -> bool) {
+    let deadline = deadline();
+    while !holds() {
+        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+}
