@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::topology::Placement;
 use crate::tune::{Table, TableError};
 use oxccl_transports::Nodes;
+use oxccl_transports::proxy::{BadConditions, Conditions};
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -51,6 +52,14 @@ pub struct Config {
     /// Bytes of the last-level cache: calls over more memory than this write their outputs around it. `OXCCL_CACHE_BYTES`; default: what
     /// the machine says.
     pub cache_bytes: Option<usize>,
+    /// The interface, by name or address, by which ranks of other nodes reach this one. It may differ from rank to rank.
+    /// `OXCCL_INTERFACE`; default: that by which the rendezvous was reached.
+    pub interface: Option<String>,
+    /// How links between nodes are to behave, for tests and trials: slower than the network, and less reliable. `OXCCL_LINK`, such as
+    /// `10Gbit,50us`; default: as the network does.
+    pub link: Conditions,
+    /// TCP connections of a link between two ranks; long messages go over all of them. `OXCCL_LINK_SOCKETS`; default 2, at most 16.
+    pub link_sockets: usize,
     /// What `oxccl tune` has measured: the tuner picks by it. `OXCCL_TUNING`, the file; default: none, the tuner picks by thresholds.
     pub tuning: Option<Arc<Table>>,
     /// By how many connections this process' streams reach a GPU. `CUDA_DEVICE_MAX_CONNECTIONS`, which the driver reads, too; default 8.
@@ -139,6 +148,9 @@ impl Default for Config {
             ll_slot_bytes: 4 << 10,
             spins: None,
             cache_bytes: None,
+            interface: None,
+            link: Conditions::default(),
+            link_sockets: 2,
             tuning: None,
             cuda_connections: 8,
             image: None,
@@ -205,6 +217,15 @@ impl Config {
         number("CUDA_DEVICE_MAX_CONNECTIONS", &mut config.cuda_connections)?;
         config.cache_bytes = read(&lookup, "OXCCL_CACHE_BYTES", "a number", |t| t.parse().ok())?;
         config.spins = read(&lookup, "OXCCL_SPINS", "a number", |t| t.parse().ok())?;
+        config.interface = lookup("OXCCL_INTERFACE").filter(|name| !name.is_empty());
+        if let Some(text) = lookup("OXCCL_LINK") {
+            let bad = |error: BadConditions| Error::Config {
+                variable: "OXCCL_LINK",
+                detail: error.to_string(),
+            };
+            config.link = text.parse().map_err(bad)?;
+        }
+        number("OXCCL_LINK_SOCKETS", &mut config.link_sockets)?;
         config.tuning = lookup("OXCCL_TUNING").map(|file| read_table(&file)).transpose()?;
         config.check()?;
         Ok(config)
@@ -267,6 +288,9 @@ impl Config {
         }
         if self.device != Device::Host && self.tuning.is_some() {
             return fail("tuning", "there are no tables of GPUs yet".into());
+        }
+        if !(1..=16).contains(&self.link_sockets) {
+            return fail("link_sockets", format!("{} is not in 1 to 16", self.link_sockets));
         }
         for (name, bytes) in
             [("slot_bytes", self.slot_bytes), ("ll_slot_bytes", self.ll_slot_bytes)]

@@ -71,6 +71,34 @@ impl CustomSchedule {
         })
     }
 
+    /// What it is called: its file's path.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The schedule.
+    pub fn schedule(&self) -> &Schedule {
+        self.verified.schedule()
+    }
+
+    /// The order of reduction that it has been proven to keep.
+    pub fn order(&self) -> Order {
+        self.verified.promise()
+    }
+
+    /// How its data crosses.
+    pub fn encoding(&self) -> Encoding {
+        self.encoding
+    }
+
+    /// What the slots that it uses hold, where those of the LL lane hold `ll_slot_bytes` and plain ones `slot_bytes`.
+    pub fn tile_bytes(&self, ll_slot_bytes: usize, slot_bytes: usize) -> usize {
+        let [ll, slots] = lanes(self.schedule());
+        let payloads = [(ll, ll_slot_bytes), (slots, slot_bytes)];
+        let used = payloads.into_iter().filter(|(used, _)| *used).map(|(_, bytes)| bytes);
+        used.min().unwrap_or(slot_bytes)
+    }
+
     pub(crate) fn verified(&self) -> &Arc<Verified> {
         &self.verified
     }
@@ -93,14 +121,11 @@ impl CustomSchedule {
             let detail = format!("the schedule {} {reason}", self.name);
             return Err(Error::NoAlgorithm { kind, order, detail });
         }
-        let [ll, slots] = lanes(schedule);
-        let payloads = [(ll, question.ll_slot_bytes), (slots, question.slot_bytes)];
-        let used = payloads.into_iter().filter(|(used, _)| *used).map(|(_, bytes)| bytes);
         Ok(Some(Plan {
             algorithm: Algorithm::Custom,
             encoding: self.encoding,
             channels: question.pin.channels.unwrap_or(1),
-            tile_bytes: used.min().unwrap_or(question.slot_bytes),
+            tile_bytes: self.tile_bytes(question.ll_slot_bytes, question.slot_bytes),
             stream: false,
             reason: format!("the schedule {}", self.name),
         }))

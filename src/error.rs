@@ -182,6 +182,20 @@ pub enum Error {
         /// What this rank was doing.
         during: String,
     },
+    /// The link between two ranks of different nodes broke.
+    #[error(
+        "rank {rank} lost its link to rank {peer}, which may have been cut off (noticed in {during}): {detail}"
+    )]
+    LinkLost {
+        /// The rank that noticed.
+        rank: usize,
+        /// The rank at the other end.
+        peer: usize,
+        /// What happened to it.
+        detail: String,
+        /// What this rank was doing.
+        during: String,
+    },
     /// A rank closed its communicator before it made this call.
     #[error("rank {rank} closed its communicator after {calls} calls; {during} needs it")]
     Left {
@@ -233,6 +247,9 @@ impl Error {
     pub(crate) fn from_cause(cause: Cause, during: String) -> Error {
         match cause {
             Cause::Died { rank } => Error::Died { rank, during },
+            Cause::LinkLost { rank, peer, detail } => {
+                Error::LinkLost { rank, peer, detail, during }
+            }
             Cause::Aborted { rank, reason } => Error::Stopped { rank, reason },
             Cause::Mismatch { rank, detail } => Error::Stopped { rank, reason: detail },
             Cause::TimedOut { rank, detail } => Error::Stopped { rank, reason: detail },

@@ -69,7 +69,8 @@ fn rows_have_all_fields_of_bench_and_say_that_they_are_predicted() {
 fn the_table_and_comma_separated_values_say_predicted() {
     let said = oxccl(&["sim", "all_reduce", "-t", "dgx-a100", "-b", "1M", "-e", "64M"]).ok();
     assert!(said.out.contains("PREDICTED times of all_reduce, nothing was run"), "{}", said.out);
-    assert!(said.out.contains("ring/slots") && said.out.contains("fastest"), "{}", said.out);
+    assert!(said.out.contains("two_shot_push/windows"), "{}", said.out);
+    assert!(said.out.contains("# the best 3 of 23 at each size; --all"), "{}", said.out);
     let said = oxccl(&["sim", "broadcast", "--csv", "--sizes", "1M"]).ok();
     let mut lines = said.out.lines();
     let names: Vec<_> = lines.next().unwrap().split(',').collect();
@@ -78,6 +79,75 @@ fn the_table_and_comma_separated_values_say_predicted() {
         let values: Vec<_> = line.split(',').collect();
         assert_eq!((values.len(), values[predicted]), (names.len(), "true"), "{line}");
     }
+}
+
+#[test]
+fn the_table_fits_a_terminal_and_has_the_fastest_first() {
+    let table = |arguments: &[&str]| {
+        let two = ["sim", "all_reduce", "-t", "dgx-h100 x 2", "--sizes", "64K"];
+        oxccl(&[&two[..], arguments].concat()).ok().out
+    };
+    let (few, one, all) = (table(&[]), table(&["--best", "1"]), table(&["--all"]));
+    let rows = |text: &str| {
+        let rows = text.lines().filter(|line| !line.starts_with('#'));
+        rows.map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
+    };
+    let [few_rows, one_row, all_rows]: [Vec<Vec<String>>; 3] = [&few, &one, &all].map(|t| rows(t));
+    assert_eq!((few_rows.len(), one_row.len()), (3, 1), "{few}\n{one}");
+    assert_eq!(one_row[0], few_rows[0]);
+    assert_eq!(all_rows[..3], few_rows[..]);
+    // Behind the first row's size come a name and a time.
+    let times = all_rows.iter().enumerate().map(|(at, row)| row[usize::from(at == 0) + 1].parse());
+    let times: Vec<f64> = times.map(|time| time.unwrap()).collect();
+    assert!(times.len() > 30 && times.is_sorted(), "{all}");
+    assert!(all.contains("# left out two_shot/windows, two_shot_push/windows: "), "{all}");
+    for line in all.lines() {
+        assert!(line.chars().count() <= 100, "{line}");
+    }
+}
+
+#[test]
+fn a_schedule_of_ones_own_is_simulated_beside_the_catalogue() {
+    const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/custom_schedule.json");
+    let folder = Folder::new("custom");
+    let found = rows(&["--schedule", FILE, "--sizes", "64K"]);
+    assert_eq!(found[0]["algorithm"], "custom");
+    assert_eq!((&found[0]["op"], &found[0]["ranks"]), (&"all_reduce".into(), &4.into()));
+    assert!(found.len() > 20 && found[1..].iter().all(|row| row["algorithm"] != "custom"));
+    let (trace, page) = (folder.path("trace.json"), folder.path("page.html"));
+    let said = oxccl(&[
+        "sim",
+        "--schedule",
+        FILE,
+        "--sizes",
+        "1K,64K",
+        "--channels",
+        "1",
+        "--links",
+        "--trace",
+        &trace,
+        "--html",
+        &page,
+    ])
+    .ok();
+    assert_eq!(said.out.matches("custom_schedule.json").count(), 2, "{}", said.out);
+    let trace: Value = serde_json::from_str(&fs::read_to_string(&trace).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let of_rank_1 = events.iter().filter(|event| event["ph"] == "X" && event["pid"] == 1);
+    let steps = oxccl::schedule::ScheduleFile::read(Path::new(FILE)).unwrap().schedule.ranks;
+    assert_eq!(of_rank_1.count(), steps[1].len());
+    assert!(fs::read_to_string(&page).unwrap().contains("\"name\":\"custom_schedule.json\""));
+    for (arguments, expected) in [
+        (&["broadcast"][..], "OP is broadcast, but the schedule"),
+        (&["-g", "8"], "is made for 4"),
+        (&["--order", "tree"], "promises order rank"),
+        (&["-t", "dgx-h100", "--nodes", "1", "--per-node", "2"], "4 ranks do not fit"),
+    ] {
+        let said = oxccl(&[&["sim", "--schedule", FILE][..], arguments].concat());
+        assert!(said.err.contains(expected) && !said.status.success(), "{}", said.err);
+    }
+    let said = oxccl(&["sim"]).failed(2);
+    assert!(said.err.contains("OP"), "{}", said.err);
 }
 
 #[test]
@@ -261,8 +331,8 @@ fn a_trace_has_every_step_of_every_rank() {
 fn the_documented_predictions_are_those_of_the_simulator() {
     let text =
         fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/simulator.md")).unwrap();
-    let predicted = |topology: &str, size: &str, more: &[&str]| {
-        let found = rows(&[&["all_reduce", "-t", topology, "--sizes", size], more].concat());
+    let predicted = |op: &str, topology: &str, size: &str, more: &[&str]| {
+        let found = rows(&[&[op, "-t", topology, "--sizes", size], more].concat());
         assert_eq!(found.len(), 1);
         found[0]["busbw_gbps"].as_f64().unwrap()
     };
@@ -273,14 +343,27 @@ fn the_documented_predictions_are_those_of_the_simulator() {
         ("8 A100", "dgx-a100", "1G", "1 GiB"),
         ("8 A100", "dgx-a100", "8G", "8 GiB"),
     ] {
-        let found = predicted(topology, size, &ring);
+        let found = predicted("all_reduce", topology, size, &ring);
         let row = format!("| {machine}, ring all-reduce, {text_size} | {found:.1} |");
         assert!(text.contains(&row), "{row}");
     }
-    let hierarchical = ["--algorithm", "hierarchical-ring-doubling", "--encoding", "slots"];
-    let found = predicted("dgx-h100 x 2", "4G", &hierarchical);
-    assert!(text.contains(&format!("(slots) is predicted at {found:.1} GB/s")), "{found}");
-    let switched = predicted("dgx-h100", "1G", &["--algorithm", "two_shot_push", "--in-network"]);
+    for (op, algorithm, name, published) in [
+        ("all_reduce", "hierarchical_ring_ring", "all-reduce", 378.0),
+        ("all_gather", "hierarchical_ring_ring", "all-gather", 404.0),
+        ("all_to_all", "hierarchical_direct_direct", "all-to-all", 91.0),
+    ] {
+        let pin = ["--algorithm", algorithm, "--encoding", "slots"];
+        let found = predicted(op, "dgx-h100 x 2", "4G", &pin);
+        let row = format!(", {name}, 4 GiB | {found:.1} | {published:.0} |");
+        assert!(text.contains(&row), "{row}");
+        assert!((found / published - 1.0).abs() < 0.1, "{found} {published}");
+    }
+    let switched = predicted(
+        "all_reduce",
+        "dgx-h100",
+        "1G",
+        &["--algorithm", "two_shot_push", "--in-network"],
+    );
     assert!(text.contains(&format!("would reach {switched:.0} GB/s at 1 GiB")), "{switched}");
 }
 
@@ -315,7 +398,7 @@ fn the_page_renders_and_plays_without_network() {
     };
     let shown = dom(&chromium, &folder, &format!("file://{path}"));
     assert!(!shown.contains("data-error"), "{}", head(&shown));
-    assert!(shown.contains("data-ready=\"22 series, 22 plays\""), "{}", head(&shown));
+    assert!(shown.contains("data-ready=\"23 series, 23 plays\""), "{}", head(&shown));
     for expected in ["<polyline", "<circle", "one_shot/ll", "is fastest", "PREDICTED"] {
         assert!(shown.contains(expected), "{expected} is missing");
     }

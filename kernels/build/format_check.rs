@@ -80,10 +80,10 @@ fn structures(text: &mut String) {
     );
     layout!(out, Operand { space, flags, lane, reserved, index, message, signature, offset_bytes });
     layout!(out, Advance { connection, sent, received, reserved });
-    layout!(out, SlotHeader { tail, signature, len_bytes });
+    layout!(out, SlotHeader { tail, signature, len_bytes, last_segment, reserved });
     layout!(out, Segment { start, len_bytes, input, output, bucket, reserved });
     layout!(out, SegmentTokens { input, output });
-    layout!(out, Doorbell { rings, sleeping });
+    layout!(out, Doorbell { rings, sleeping, event });
     layout!(
         out,
         Connection {

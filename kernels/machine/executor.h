@@ -75,7 +75,13 @@ OXCCL_INLINE void run_signal(Machine& machine, const Instruction& instruction) {
       (head ? connection.received : connection.sent) + uint64_t(instruction.value);
   if (OXCCL_UNLIKELY(machine.streamed)) stream_fence();
   machine.streamed = false;
-  store_release(head ? connection.recv_head : tail(connection.send_slots, connection, value), value);
+  if (head) {
+    store_release(connection.recv_head, value);
+  } else {
+    SlotHeader* header = header_of(connection.send_slots, connection, value - 1);
+    header->last_segment = uint32_t(instruction.len_bytes);
+    store_release(&header->tail, value);
+  }
   ring(connection.doorbell);
 }
 

@@ -79,11 +79,12 @@ struct Advance {
 
 struct SlotHeader {
   uint64_t tail;
-  uint32_t signature, len_bytes;
+  uint32_t signature, len_bytes, last_segment, reserved;
 };
 
 struct alignas(64) Doorbell {
   uint32_t rings, sleeping;
+  int32_t event;
 };
 
 struct alignas(64) Connection {

@@ -10,9 +10,15 @@ OXCCL_INLINE uint8_t* slot(uint8_t* slots, const Connection& connection, uint64_
   return slots + (message & (connection.slots - 1)) * connection.slot_stride_bytes;
 }
 
+// The header of a message's first segment.
+OXCCL_INLINE SlotHeader* header_of(uint8_t* slots, const Connection& connection,
+                                   uint64_t message) {
+  return reinterpret_cast<SlotHeader*>(slot(slots, connection, message));
+}
+
 // Where a tail of this value is stored: with the last message that it announces.
 OXCCL_INLINE uint64_t* tail(uint8_t* slots, const Connection& connection, uint64_t value) {
-  return &reinterpret_cast<SlotHeader*>(slot(slots, connection, value - 1))->tail;
+  return &header_of(slots, connection, value - 1)->tail;
 }
 
 // What the header of a message says.

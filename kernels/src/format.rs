@@ -313,7 +313,7 @@ pub struct Instruction {
     /// arrived. Wait head: `sent + value` messages have been consumed (so 1 - slots for the first message of a round).
     /// Signal tail: announce `sent + value` messages. Signal head: `received + value` have been consumed.
     pub value: i64,
-    /// `ReduceCopy`: bytes over all rounds; round r handles `[r * tile_bytes, min((r + 1) * tile_bytes, len_bytes))`,
+    /// `Signal` tail: where in its slot the last segment of the message starts. `ReduceCopy`: bytes over all rounds; round r handles `[r * tile_bytes, min((r + 1) * tile_bytes, len_bytes))`,
     /// which may be empty: slots then carry an empty message.
     pub len_bytes: u64,
 }
@@ -366,6 +366,11 @@ pub struct SlotHeader {
     pub signature: u32,
     /// Payload length of this message.
     pub len_bytes: u32,
+    /// Where in the slot the message's last segment starts: from the header there on, the message's end can be told. Written with the
+    /// tail, in the first segment's header.
+    pub last_segment: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// What waiting threads of a rank sleep on, one per channel, in memory that all ranks map. A cache line.
@@ -376,6 +381,8 @@ pub struct Doorbell {
     pub rings: u32,
     /// Nonzero while the owner sleeps or is about to.
     pub sleeping: u32,
+    /// The event descriptor, plus one, that an owner of this process sleeps on instead of the futex; 0 for none.
+    pub event: i32,
 }
 
 /// Both directions between this rank and one peer on one lane of one channel. Two cache lines; only this rank's channel

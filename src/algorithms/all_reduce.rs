@@ -1,6 +1,5 @@
 //! All-reduce.
 
-use super::team::Held;
 use super::{Algorithm, Encoding, Entry, Need, Orders, Request, entry, output_of};
 use crate::collective::Kind::AllReduce;
 use crate::schedule::{Chunking, Operand, Read, Schedule, Write};
@@ -93,7 +92,7 @@ fn ring(request: &Request) -> Schedule {
             return b.transfer(&[Read::Raw(Operand::Input(0))], &[output], true);
         }
         let writes = [output, Write::Send(team.next())];
-        team.reduce_scatter_ring(b, part, Held::Raw, &writes, true);
+        team.reduce_scatter_ring(b, part, None, &writes, true);
         for step in 1..team.len() {
             team.all_gather_step(b, step, part);
         }
@@ -105,7 +104,7 @@ fn direct_ring(request: &Request) -> Schedule {
     request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
         let (team, part) = (request.world(b.rank()), |place| place);
         let output = [Write::To(Operand::Output(b.rank()))];
-        team.reduce_scatter_direct(b, part, Held::Raw, &output, true);
+        team.reduce_scatter_direct(b, part, None, &output, true);
         team.all_gather_ring(b, part);
     })
 }

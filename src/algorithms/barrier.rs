@@ -4,8 +4,10 @@ use super::{Algorithm, Encoding, Entry, Orders, Request, entry};
 use crate::collective::Kind::Barrier;
 use crate::schedule::{Chunking, Operand, Schedule};
 
-pub(super) const ENTRIES: &[Entry] =
-    &[entry(Barrier, Algorithm::Dissemination, Encoding::Ll, true, Orders::All, dissemination)];
+pub(super) const ENTRIES: &[Entry] = &[
+    entry(Barrier, Algorithm::Dissemination, Encoding::Ll, true, Orders::All, dissemination),
+    entry(Barrier, Algorithm::Dissemination, Encoding::Slots, true, Orders::All, dissemination),
+];
 
 /// In step k rank r tells rank r + 2^k and hears from rank r - 2^k: after ceil(log2 n) steps it has heard, directly or not, from all.
 fn dissemination(request: &Request) -> Schedule {

@@ -5,15 +5,19 @@
 //! Neighbours exchange first, so that partial results are those of the aligned tree. The all-reduce keeps it: its output holds partial
 //! results, on the side where they belong. The reduce-scatter has no place for them but the slots; it adds up what has come when it is
 //! sent on, its own first, in no promised order.
+//!
+//! In windows the ranks of a pair read each other's chunks in place, after they have told each other that these are there; nobody hears of
+//! more than log2 n others, while the two-shot's barriers are between all. (The reduce-scatter's partial results would have no place.)
 
 use super::packing::{Inbox, Outbox, by_bits};
 use super::team::Held;
-use super::{Algorithm, Encoding, Entry, Need, Orders, Request, entry};
+use super::{Algorithm, Encoding, Entry, Need, Orders, Request, entry, input_of, output_of};
 use crate::collective::Kind::{AllGather, AllReduce, ReduceScatter};
 use crate::schedule::{Chunking, Operand, RankBuilder, Read, Schedule, Tree, Write};
 
 const ALGORITHM: Algorithm = Algorithm::HalvingDoubling;
 const ALL_REDUCE: &[Need] = &[Need::PowerOfTwo];
+const IN_PLACE: &[Need] = &[Need::PowerOfTwo, Need::AtLeast(2)];
 const REDUCE_SCATTER: &[Need] = &[Need::PowerOfTwo, Need::Held];
 
 pub(super) const ENTRIES: &[Entry] = &[
@@ -23,6 +27,10 @@ pub(super) const ENTRIES: &[Entry] = &[
         .needs(REDUCE_SCATTER),
     entry(ReduceScatter, ALGORITHM, Encoding::Slots, true, Orders::None, reduce_scatter)
         .needs(REDUCE_SCATTER),
+    entry(AllReduce, ALGORITHM, Encoding::Windows, true, Orders::Tree, all_reduce_windows)
+        .needs(IN_PLACE),
+    entry(AllGather, ALGORITHM, Encoding::Windows, true, Orders::All, all_gather_windows)
+        .needs(IN_PLACE),
     entry(AllGather, ALGORITHM, Encoding::Ll, true, Orders::All, all_gather).needs(ALL_REDUCE),
     entry(AllGather, ALGORITHM, Encoding::Slots, true, Orders::All, all_gather).needs(ALL_REDUCE),
 ];
@@ -97,6 +105,70 @@ fn all_gather(request: &Request) -> Schedule {
             hand_over(b, request, peer, block(rank), block(peer).collect());
         }
     })
+}
+
+/// As [`all_reduce`]. What a rank reads of a peer in a step of the first half, that peer overwrites in the same step of the second, with what
+/// it then reads of this rank: so each pair's barrier also says that the chunks have been read.
+fn all_reduce_windows(request: &Request) -> Schedule {
+    let n = request.ranks();
+    request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
+        let rank = b.rank();
+        let peers = partners(n, rank);
+        let low = |rank: usize, step: usize| {
+            (0..n).filter(move |chunk| (chunk ^ rank) & ((2 << step) - 1) == 0)
+        };
+        b.enter(&peers);
+        for (step, &peer) in peers.iter().enumerate() {
+            if step > 0 {
+                b.barrier(&[peer]);
+            }
+            for chunk in low(rank, step) {
+                let mut reads = match step {
+                    0 => [Held::Raw.read(chunk), Read::Raw(input_of(peer, chunk))],
+                    _ => [Held::Partial.read(chunk), Read::Plain(output_of(peer, chunk))],
+                };
+                if peer < rank {
+                    reads.reverse();
+                }
+                let last = step + 1 == peers.len();
+                b.transfer(&reads, &[Write::To(Operand::Output(chunk))], last);
+            }
+        }
+        for (step, &peer) in peers.iter().enumerate().rev() {
+            b.barrier(&[peer]);
+            for chunk in low(peer, step) {
+                b.copy(output_of(peer, chunk), &[Operand::Output(chunk)]);
+            }
+        }
+        b.barrier(&peers);
+    })
+}
+
+/// As [`all_gather`]; a peer's own part is read where it lies, in its input.
+fn all_gather_windows(request: &Request) -> Schedule {
+    request.schedule(Chunking::Whole, Chunking::PerRank, |b| {
+        let rank = b.rank();
+        let peers = partners(request.ranks(), rank);
+        b.enter(&peers);
+        b.copy(Operand::Input(0), &[Operand::Output(rank)]);
+        for (step, &peer) in peers.iter().enumerate() {
+            if step == 0 {
+                b.copy(input_of(peer, 0), &[Operand::Output(peer)]);
+                continue;
+            }
+            b.barrier(&[peer]);
+            let first = peer >> step << step;
+            for chunk in first..first + (1 << step) {
+                b.copy(output_of(peer, chunk), &[Operand::Output(chunk)]);
+            }
+        }
+        b.barrier(&peers);
+    })
+}
+
+/// With whom a rank exchanges, step by step.
+fn partners(n: usize, rank: usize) -> Vec<usize> {
+    (0..n.ilog2()).map(|step| rank ^ (1 << step)).collect()
 }
 
 /// As in the all-reduce, a rank keeps the chunks that share its lowest bits. What came for them waits in its slot.

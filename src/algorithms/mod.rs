@@ -23,6 +23,7 @@ mod reduce_scatter;
 mod request;
 mod scatter;
 mod send_recv;
+mod spread;
 mod team;
 mod tree;
 mod turn;

@@ -2,7 +2,7 @@
 //! and each in both directions (NCCL's rings; Jain and Sabharwal, "Optimal bucket algorithms for large MPI collectives on torus
 //! interconnects", 2010).
 
-use super::team::{Held, Team};
+use super::team::Team;
 use super::{Algorithm, Encoding, Entry, Need, Orders, Request, entry};
 use crate::collective::Kind::AllReduce;
 use crate::schedule::{Chunking, Operand, Schedule, Write};
@@ -29,7 +29,7 @@ fn rings(request: &Request) -> Schedule {
             for (ring, team) in &teams {
                 let part = |place| ring * n + place;
                 let writes = [Write::To(Operand::Output(part(team.me))), Write::Send(team.next())];
-                team.reduce_scatter_step(b, step, part, Held::Raw, &writes, true);
+                team.reduce_scatter_step(b, step, part, None, &writes, true);
             }
         }
         for step in 1..n {

@@ -1,6 +1,5 @@
 //! Reduce-scatter: input chunk r of every rank, reduced, is the output of rank r.
 
-use super::team::Held;
 use super::{Algorithm, Encoding, Entry, Need, Orders, Request, entry};
 use crate::collective::Kind::ReduceScatter;
 use crate::schedule::{Chunking, Operand, Schedule, Write};
@@ -42,6 +41,6 @@ fn direct_windows(request: &Request) -> Schedule {
 fn ring(request: &Request) -> Schedule {
     request.rotational(Chunking::PerRank, Chunking::Whole, |b| {
         let output = [Write::To(Operand::Output(0))];
-        request.world(b.rank()).reduce_scatter_ring(b, |place| place, Held::Raw, &output, true);
+        request.world(b.rank()).reduce_scatter_ring(b, |place| place, None, &output, true);
     })
 }

@@ -79,24 +79,24 @@ impl Team {
         (1..len).map(move |step| (me + step) % len)
     }
 
-    /// Reduces every member's chunk `part(place)` to that member; this rank's goes to `writes`.
+    /// Reduces every member's chunk `part(place)` to that member; this rank's goes to `writes`, with what `also` brings.
     pub(super) fn reduce_scatter_direct(
         &self,
         b: &mut RankBuilder,
         part: impl Fn(usize) -> usize,
-        held: Held,
+        also: Option<Read>,
         writes: &[Write],
         finish: bool,
     ) {
         for place in self.others() {
-            b.send(held.operand(part(place)), self.link(place));
+            b.send(Operand::Input(part(place)), self.link(place));
         }
         let own = part(self.me);
         let all = (0..self.len()).map(|place| match place == self.me {
-            true => held.read(own),
-            false => held.recv(self.link(place)),
+            true => Read::Raw(Operand::Input(own)),
+            false => Read::RecvRaw(self.link(place)),
         });
-        b.transfer(&all.collect::<Vec<Read>>(), writes, finish);
+        b.transfer(&all.chain(also).collect::<Vec<Read>>(), writes, finish);
     }
 
     /// The same around the ring: chunk c starts behind its member, every rank adding its own, until it ends there.
@@ -104,15 +104,15 @@ impl Team {
         &self,
         b: &mut RankBuilder,
         part: impl Fn(usize) -> usize,
-        held: Held,
+        also: Option<Read>,
         writes: &[Write],
         finish: bool,
     ) {
         if self.len() == 1 {
-            return b.transfer(&[held.read(part(0))], writes, finish);
+            return self.reduce_scatter_direct(b, part, also, writes, finish);
         }
         for step in 0..self.len() {
-            self.reduce_scatter_step(b, step, &part, held, writes, finish);
+            self.reduce_scatter_step(b, step, &part, also, writes, finish);
         }
     }
 
@@ -122,32 +122,23 @@ impl Team {
         b: &mut RankBuilder,
         step: usize,
         part: impl Fn(usize) -> usize,
-        held: Held,
+        also: Option<Read>,
         writes: &[Write],
         finish: bool,
     ) {
         let n = self.len();
-        let chunk = part((self.me + n - 1 - step + n) % n);
+        let own = Operand::Input(part((self.me + n - 1 - step + n) % n));
         if step == 0 {
-            return b.send(held.operand(chunk), self.next());
+            return b.send(own, self.next());
         }
         // The first message is the previous rank's own; later ones are partial results.
         let previous = self.previous();
-        let partial = if step == 1 { held.recv(previous) } else { Read::Recv(previous) };
-        let last = step + 1 == n;
-        let next = [Write::Send(self.next())];
-        let writes = if last { writes } else { &next[..] };
-        b.transfer(&[partial, held.read(chunk)], writes, last && finish);
-    }
-
-    /// Every member's chunk `part(place)` of its output becomes everybody's.
-    pub(super) fn all_gather_direct(&self, b: &mut RankBuilder, part: impl Fn(usize) -> usize) {
-        let sends: Vec<Write> = self.others().map(|place| Write::Send(self.link(place))).collect();
-        if !sends.is_empty() {
-            b.transfer(&[Read::Plain(Operand::Output(part(self.me)))], &sends, false);
-        }
-        for place in self.others() {
-            b.recv_copy(self.link(place), Operand::Output(part(place)));
+        let partial = if step == 1 { Read::RecvRaw(previous) } else { Read::Recv(previous) };
+        if step + 1 < n {
+            b.transfer(&[partial, Read::Raw(own)], &[Write::Send(self.next())], false);
+        } else {
+            let all = [partial, Read::Raw(own)].into_iter().chain(also);
+            b.transfer(&all.collect::<Vec<Read>>(), writes, finish);
         }
     }
 

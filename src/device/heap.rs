@@ -188,6 +188,7 @@ impl HeapBlock {
             Memory::Host(_) => unsafe { self.as_ptr().copy_from(from, len_bytes) },
             // SAFETY: as above.
             Memory::Device(_, stream) => {
+                // SAFETY: as above, and it is waited for.
                 waited(stream, || unsafe { copy(stream, self.as_ptr(), from, len_bytes) })?
             }
         }
@@ -207,6 +208,7 @@ impl HeapBlock {
             Memory::Host(_) => unsafe { to.copy_from(self.as_ptr(), len_bytes) },
             // SAFETY: as above.
             Memory::Device(_, stream) => {
+                // SAFETY: as above, and it is waited for.
                 waited(stream, || unsafe { copy(stream, to, self.as_ptr(), len_bytes) })?
             }
         }

@@ -42,21 +42,26 @@ pub(crate) struct Waiting {
 }
 
 impl Host {
-    /// Tables over every rank's staging, in rank order, each of [`StagingShape::len_bytes`]. `window_bases` is where peers' tokens
-    /// count from, in this process.
+    /// Tables over the staging of this node's ranks, in rank order, each of [`StagingShape::len_bytes`]; `connect` fills in the
+    /// connections to others. `window_bases` is where peers' tokens count from, in this process.
     pub(crate) fn new(
         shape: StagingShape,
         rank: usize,
-        staging: Vec<Arc<Region>>,
+        staging: Vec<Option<Arc<Region>>>,
         heaps: Vec<Arc<Region>>,
+        connect: impl FnOnce(&mut [f::Connection]),
         window_bases: &[*mut u8],
         control: &Control,
         waiting: Waiting,
     ) -> Host {
         assert_eq!(staging.len(), shape.ranks);
-        assert!(staging.iter().all(|region| region.len_bytes() >= shape.len_bytes()));
-        let bases: Vec<*mut u8> = staging.iter().map(|region| region.as_ptr()).collect();
+        let regions = || staging.iter().flatten();
+        assert!(regions().all(|region| region.len_bytes() >= shape.len_bytes()));
+        let base = |region: &Option<Arc<Region>>| region.as_ref().map(|region| region.as_ptr());
+        let bases: Vec<*mut u8> =
+            staging.iter().map(|region| base(region).unwrap_or(std::ptr::null_mut())).collect();
         let mut connections = shape.connections(rank, &bases).into_boxed_slice();
+        connect(&mut connections);
         let mut windows = shape.windows(window_bases).into_boxed_slice();
         let mut statuses = vec![f::Status::default(); shape.channels].into_boxed_slice();
         let launch = Box::new(f::Launch {
@@ -79,7 +84,7 @@ impl Host {
             _connections: connections,
             _windows: windows,
             statuses,
-            _staging: staging,
+            _staging: staging.into_iter().flatten().collect(),
             _heaps: heaps,
         }
     }

@@ -3,6 +3,7 @@
 mod failure;
 mod flights;
 mod group;
+mod links;
 mod logs;
 mod on_gpu;
 mod poll;
@@ -18,6 +19,7 @@ use crate::schedule::{Program, size_bytes};
 use crate::tune::Plan;
 use failure::Ranks;
 use group::Groups;
+use links::Links;
 use on_gpu::GpuCalls;
 use oxccl_kernels::format::{self as f, DataType, Fold};
 use oxccl_transports::cuda::Context;
@@ -32,6 +34,8 @@ pub(crate) struct Engine {
     cache: Cache,
     groups: Groups,
     backend: Backend,
+    /// The way to other nodes, where there are any.
+    links: Option<Arc<Links>>,
     heap: Arc<Heap>,
     ranks: Arc<Ranks>,
     /// What the host's launch block is set up for.
@@ -143,7 +147,7 @@ impl Engine {
 
     /// What a call would choose.
     pub(crate) fn plan(&self, call: &Call, windows: bool) -> Result<Plan, Error> {
-        prepare::plan(&self.config, call, windows)
+        self.cache.plan(&self.config, call, windows)
     }
 
     /// Whether the last call had these arguments, and [`Engine::run_again`] would repeat it.
@@ -241,7 +245,7 @@ impl Engine {
         host.launch.call = self.calls;
         // SAFETY: the program was lowered for these connections and for buffers of the call's lengths; the cache keeps
         // the program, and the caller vouches for the buffers.
-        let outcome = unsafe { host.run(ready.channels) };
+        let outcome = linked(&self.links, || unsafe { host.run(ready.channels) });
         if outcome == f::Outcome::Done {
             log.leave(self.calls);
             return Ok(());
@@ -291,6 +295,16 @@ impl Drop for Engine {
 #[cold]
 fn wrong_device(config: &Config) -> Error {
     Error::OtherDevice { device: config.device }
+}
+
+/// Runs a call with the links to other nodes awake.
+#[inline]
+fn linked(links: &Option<Arc<Links>>, run: impl FnOnce() -> f::Outcome) -> f::Outcome {
+    let Some(links) = links else { return run() };
+    links.begin();
+    let outcome = run();
+    links.end();
+    outcome
 }
 
 #[inline]

@@ -1,5 +1,6 @@
 //! Prepared calls: plan, schedule, proof and program, made once for each signature.
 
+use super::links::Links;
 use super::{Backend, chunk_align};
 use crate::algorithms::{Algorithm, Encoding};
 use crate::call::{Call, Counts, Key};
@@ -66,12 +67,18 @@ pub(super) struct Cache {
     prepared: Vec<Prepared>,
     index: HashMap<Key, usize, BuildHasherDefault<Mix>>,
     proofs: HashMap<Proof, Arc<Verified>>,
+    links: Option<Arc<Links>>,
 }
 
 /// What a proof holds for.
 type Proof = (Collective, Placement, Algorithm, Encoding, Order, bool);
 
 impl Cache {
+    /// Nothing yet. Programs use these links.
+    pub(super) fn new(links: Option<Arc<Links>>) -> Cache {
+        Cache { links, ..Cache::default() }
+    }
+
     pub(super) fn clear(&mut self) {
         self.prepared.clear();
         self.index.clear();
@@ -108,7 +115,7 @@ impl Cache {
         call: &Call,
         backend: &mut Backend,
     ) -> Result<Prepared, Error> {
-        let plan = plan(config, call, key.windows)?;
+        let plan = self.plan(config, call, key.windows)?;
         tracing::debug!(kind = %key.kind, count = key.count, %plan.algorithm, %plan.encoding, plan.reason, "prepared");
         let program = self.program(config, rank, call, &plan, Buffers::Own)?;
         let signature = signature(config, &key, &plan);
@@ -142,10 +149,39 @@ impl Cache {
                 Buffers::Virtual { part_bytes } => Some(part_bytes),
             },
         };
-        lower(&verified, rank, &layout, &lowering).map_err(|small| {
-            let detail = format!("{}/{}: {small}", plan.algorithm, plan.encoding);
+        let cannot = |why: String| {
+            let detail = format!("{}/{}: {why}", plan.algorithm, plan.encoding);
             Error::NoAlgorithm { kind, order: config.order, detail }
-        })
+        };
+        if let Some(links) = &self.links {
+            links.check(verified.schedule()).map_err(cannot)?;
+            links.open(verified.schedule(), &lowering);
+        }
+        lower(&verified, rank, &layout, &lowering).map_err(|small| cannot(small.to_string()))
+    }
+
+    /// The tuner's answer for a call.
+    pub(super) fn plan(&self, config: &Config, call: &Call, windows: bool) -> Result<Plan, Error> {
+        let question = Question {
+            collective: call.collective,
+            placement: config.placement(call.collective.ranks),
+            data_type: call.data_type,
+            total_bytes: call.total_bytes(),
+            order: if call.collective.kind.reduces() { config.order } else { Order::Any },
+            in_place: call.in_place,
+            windows,
+            several_nodes: self.links.is_some(),
+            pin: config.pin,
+            slot_bytes: config.slot_bytes,
+            ll_slot_bytes: config.ll_slot_bytes,
+            cache_bytes: config.last_level_cache_bytes(),
+        };
+        let custom = config.schedule.as_ref().map(|custom| custom.plan(&question)).transpose()?;
+        let usual = || match config.device {
+            Device::Host => plan_by(config.tuning.as_deref(), &question),
+            Device::Cuda(_) => plan_on_gpu(&question, config.max_channels),
+        };
+        custom.flatten().map_or_else(usual, Ok)
     }
 
     fn schedule(
@@ -186,29 +222,6 @@ impl Cache {
         self.proofs.insert(proof, verified.clone());
         Ok(verified)
     }
-}
-
-/// The tuner's answer for a call.
-pub(super) fn plan(config: &Config, call: &Call, windows: bool) -> Result<Plan, Error> {
-    let question = Question {
-        collective: call.collective,
-        placement: config.placement(call.collective.ranks),
-        data_type: call.data_type,
-        total_bytes: call.total_bytes(),
-        order: if call.collective.kind.reduces() { config.order } else { Order::Any },
-        in_place: call.in_place,
-        windows,
-        pin: config.pin,
-        slot_bytes: config.slot_bytes,
-        ll_slot_bytes: config.ll_slot_bytes,
-        cache_bytes: config.last_level_cache_bytes(),
-    };
-    let custom = config.schedule.as_ref().map(|custom| custom.plan(&question)).transpose()?;
-    let usual = || match config.device {
-        Device::Host => plan_by(config.tuning.as_deref(), &question),
-        Device::Cuda(_) => plan_on_gpu(&question, config.max_channels),
-    };
-    custom.flatten().map_or_else(usual, Ok)
 }
 
 fn layout(call: &Call, verified: &Verified, buffers: Buffers) -> Layout {

@@ -3,6 +3,7 @@
 use super::failure::Ranks;
 use super::flights::Flights;
 use super::group::Groups;
+use super::links::{Links, Starting};
 use super::on_gpu::GpuCalls;
 use super::prepare::Cache;
 use super::{Backend, Engine, poll};
@@ -11,7 +12,9 @@ use crate::device::cuda::{Gpu, Image, Setup};
 use crate::device::{Control, ControlShape, Heap, Host, StagingShape, Waiting, usable_cores};
 use crate::error::Error;
 use crate::schedule::SLOTS;
+use oxccl_kernels::format as f;
 use oxccl_transports::cuda::{Context, Driver};
+use oxccl_transports::proxy::Egress;
 use oxccl_transports::{Bootstrap, Cause, CudaError, Reach, Region, Server};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -33,15 +36,13 @@ impl Engine {
         let deadline = Instant::now() + config.timeout;
         agree(&mut *bootstrap, &config, deadline)?;
         config.place(bootstrap.nodes())?;
-        let spins = spins(&mut *bootstrap, deadline)?;
-        // Connections point into peers' memory: no other way between nodes is there yet.
-        bootstrap.nodes().require_one()?;
+        let spins = Spins::gather(&mut *bootstrap, &config, deadline)?;
         let start = Start { bootstrap: &mut *bootstrap, config: &config, deadline };
         let started = match config.device {
-            Device::Host => start.on_host(spins),
+            Device::Host => start.on_host(&spins),
             Device::Cuda(ordinal) => start.on_gpu(ordinal),
         };
-        let Started { backend, heap, ranks, device } = started.inspect_err(|error| {
+        let Started { backend, heap, ranks, links, device } = started.inspect_err(|error| {
             let reason = error.to_string();
             bootstrap.liveness().abort(Cause::Aborted { rank, reason });
         })?;
@@ -49,7 +50,8 @@ impl Engine {
         Ok(Engine {
             config,
             reach,
-            cache: Cache::default(),
+            cache: Cache::new(links.clone()),
+            links,
             groups: Groups::new(world),
             backend,
             heap,
@@ -75,6 +77,7 @@ struct Started {
     backend: Backend,
     heap: Arc<Heap>,
     ranks: Arc<Ranks>,
+    links: Option<Arc<Links>>,
     device: Device,
 }
 
@@ -97,7 +100,7 @@ impl Start<'_> {
         Arc::new(Ranks::new(rank, control, self.bootstrap.liveness(), self.config.timeout))
     }
 
-    fn on_host(self, spins: u32) -> Result<Started, Error> {
+    fn on_host(self, spins: &Spins) -> Result<Started, Error> {
         let (shape, rank) = (self.shape(), self.bootstrap.rank());
         let control = ControlShape { channels: shape.channels };
         let own = [
@@ -105,28 +108,50 @@ impl Start<'_> {
             Arc::new(Region::create("oxccl-staging", shape.len_bytes())?),
             Arc::new(Region::create("oxccl-heap", self.config.heap_bytes)?),
         ];
-        let all: Vec<_> =
-            self.bootstrap.share(&own, self.deadline)?.into_iter().flatten().collect();
-        let regions = |at: usize| all.iter().map(|regions| regions[at].clone()).collect::<Vec<_>>();
+        let all = self.bootstrap.share(&own, self.deadline)?;
+        let region = |of: &Option<Vec<Arc<Region>>>, at: usize| of.as_ref().map(|r| r[at].clone());
+        let regions = |at: usize| all.iter().map(|of| region(of, at)).collect::<Vec<_>>();
+        let heaps = regions(2);
         let bases: Vec<*mut u8> = match self.bootstrap.reach() {
             Reach::SameProcess => vec![std::ptr::null_mut(); shape.ranks],
-            Reach::SharedMemory => regions(2).iter().map(|heap| heap.as_ptr()).collect(),
+            Reach::SharedMemory => {
+                let base = |heap: &Option<Arc<Region>>| heap.as_ref().map(|heap| heap.as_ptr());
+                heaps.iter().map(|heap| base(heap).unwrap_or(std::ptr::null_mut())).collect()
+            }
         };
-        let ranks = self.ranks(regions(0));
+        let links =
+            Starting::gather(&mut *self.bootstrap, self.config, shape, &own[1], self.deadline)?;
+        let ranks = self.ranks(mirrored(regions(0))?);
         let waiting = Waiting {
             abort: ranks.liveness.abort_word(),
             poll: poll::poll,
             context: std::ptr::from_ref(&ranks.poll).cast_mut().cast(),
-            spins: self.config.spins.unwrap_or(spins),
+            spins: self.config.spins.unwrap_or(spins.executors),
         };
-        let host = Host::new(shape, rank, regions(1), regions(2), &bases, &ranks.control, waiting);
+        let staging = regions(1);
+        let egress = self.bootstrap.nodes().beside(rank).find_map(|first| staging[first].clone());
+        let connect = |connections: &mut [f::Connection]| {
+            links.iter().for_each(|links| links.connect(connections))
+        };
+        let heaps = heaps.into_iter().flatten().collect();
+        let host = Host::new(shape, rank, staging, heaps, connect, &bases, &ranks.control, waiting);
+        let links = match (links, egress) {
+            (Some(links), Some(egress)) => {
+                let egress = Egress::new(egress, shape.egress());
+                Some(Arc::new(links.start(&*self.bootstrap, self.config, egress, spins.proxies)?))
+            }
+            _ => None,
+        };
         let heap = Arc::new(Heap::new(own[2].clone()));
-        Ok(Started { backend: Backend::Host(host), heap, ranks, device: Device::Host })
+        let backend = Backend::Host(host);
+        Ok(Started { backend, heap, ranks, links, device: Device::Host })
     }
 
     fn on_gpu(self, ordinal: Option<usize>) -> Result<Started, Error> {
         let (shape, rank, reach) = (self.shape(), self.bootstrap.rank(), self.bootstrap.reach());
         let nodes = self.bootstrap.nodes();
+        // Proxies move host memory alone.
+        nodes.require_one()?;
         let place = nodes.beside(rank).filter(|beside| *beside < rank).count();
         let context = context(ordinal, place)?;
         let device = context.device();
@@ -143,7 +168,8 @@ impl Start<'_> {
         let connections = self.config.cuda_connections;
         let calls = GpuCalls::new(gpu, flights, neighbours, connections)?;
         let device = Device::Cuda(Some(device.ordinal()));
-        Ok(Started { backend: Backend::Cuda(Box::new(calls)), heap, ranks, device })
+        let backend = Backend::Cuda(Box::new(calls));
+        Ok(Started { backend, heap, ranks, links: None, device })
     }
 }
 
@@ -163,7 +189,7 @@ fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> R
     let schedule = config.schedule.as_ref().map(|custom| custom.fingerprint());
     let tuning =
         config.tuning.as_deref().map(|table| format!("table {:016x}", table.fingerprint()));
-    let fields: [(&'static str, String); 12] = [
+    let fields: [(&'static str, String); 14] = [
         ("device", config.device.kind().to_string()),
         ("order", config.order.to_string()),
         ("pin", format!("{:?}, {:?}, {:?}", pin.algorithm, pin.encoding, pin.channels)),
@@ -175,6 +201,8 @@ fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> R
         ("slot_bytes", config.slot_bytes.to_string()),
         ("ll_slot_bytes", config.ll_slot_bytes.to_string()),
         ("tuning", tuning.unwrap_or_else(|| "none".to_string())),
+        ("link", config.link.to_string()),
+        ("link_sockets", config.link_sockets.to_string()),
         ("version", env!("CARGO_PKG_VERSION").to_string()),
     ];
     let own: Vec<&str> = fields.iter().map(|(_, value)| value.as_str()).collect();
@@ -195,11 +223,41 @@ fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> R
     Ok(())
 }
 
-/// Polls before a wait yields. Spinning pays only while the one waited for can run: where the ranks together may use as
-/// many cores as they are. (A launcher that binds each rank to a core leaves each of them one, and all of them enough.)
-fn spins(bootstrap: &mut dyn Bootstrap, deadline: Instant) -> Result<u32, Error> {
-    let own: Vec<u8> = usable_cores().iter().flat_map(|core| core.to_le_bytes()).collect();
-    let all = bootstrap.all_gather(&own, deadline)?;
-    let cores: HashSet<&[u8]> = all.iter().flat_map(|cores| cores.chunks_exact(4)).collect();
-    Ok(if bootstrap.world() <= cores.len() { SPINS } else { 0 })
+/// What a rank has to read of others' failures. Those of other nodes cannot be mapped: they have a region of their own here.
+fn mirrored(regions: Vec<Option<Arc<Region>>>) -> Result<Vec<Arc<Region>>, Error> {
+    let len_bytes = regions.iter().flatten().next().map_or(0, |region| region.len_bytes());
+    let mirror = |region: Option<Arc<Region>>| match region {
+        Some(region) => Ok(region),
+        None => Ok(Arc::new(Region::create("oxccl-mirror", len_bytes)?)),
+    };
+    regions.into_iter().map(mirror).collect()
+}
+
+/// Who may poll before it yields. That pays only while the one waited for can run: where the ranks of a machine together may use
+/// as many cores as they are. (A launcher that binds each rank to a core leaves each of them one, and all of them enough.)
+struct Spins {
+    executors: u32,
+    /// They need cores besides.
+    proxies: bool,
+}
+
+impl Spins {
+    fn gather(
+        bootstrap: &mut dyn Bootstrap,
+        config: &Config,
+        deadline: Instant,
+    ) -> Result<Spins, Error> {
+        let own: Vec<u8> = usable_cores().iter().flat_map(|core| core.to_le_bytes()).collect();
+        let all = bootstrap.all_gather(&own, deadline)?;
+        let (rank, nodes) = (bootstrap.rank(), bootstrap.nodes());
+        // Nodes that are parts of this machine share its cores.
+        let here = |other: &usize| config.nodes.is_some() || nodes.share(rank, *other);
+        let ranks: Vec<usize> = (0..all.len()).filter(here).collect();
+        let cores: HashSet<&[u8]> =
+            ranks.iter().flat_map(|rank| all[*rank].chunks_exact(4)).collect();
+        let proxies = nodes.count() > 1 && 2 * ranks.len() <= cores.len();
+        let threads = if nodes.count() > 1 { 2 * ranks.len() } else { ranks.len() };
+        let executors = if threads <= cores.len() { SPINS } else { 0 };
+        Ok(Spins { executors, proxies })
+    }
 }

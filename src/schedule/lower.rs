@@ -3,7 +3,7 @@
 use super::{Buffer, Flag, Instruction, Layout, Link, Operand, Schedule, Tree};
 use crate::verify::Verified;
 use oxccl_kernels::format::{self as f, Lane};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use thiserror::Error;
 
 /// Cache-line granularity at which a chunk is dealt to channels.
@@ -101,7 +101,9 @@ pub(crate) fn lower_signed(
     let part = part_bytes(layout.largest() * size, lowering.channels);
     let tile = match schedule.uses_windows() {
         true => part.max(PART_BYTES),
-        false => tile_bytes(schedule.most_segments(), lowering.tile_bytes)?,
+        // No larger than the part, so that the segments of short messages lie close together.
+        false => tile_bytes(schedule.most_segments(), lowering.tile_bytes)?
+            .min(part.next_multiple_of(PART_BYTES).max(PART_BYTES)),
     };
     let rounds = part.div_ceil(tile).max(1) as u64;
     let mut tables = Tables::default();
@@ -286,9 +288,15 @@ impl Tables {
             tile_bytes,
         };
         let mut moves = BTreeMap::<u32, (u32, u32)>::new();
+        let mut last_segments = HashMap::new();
         for (step, instruction) in list.iter().enumerate() {
             count_messages(channel, instruction, &mut moves);
-            let encoded = self.instruction(channel, step, instruction);
+            let mut encoded = self.instruction(channel, step, instruction);
+            note_segments(instruction, &mut last_segments);
+            if let Instruction::Signal { flag: Flag::Tail(link), value } = instruction {
+                let last = last_segments.get(&(*link, value - 1)).copied().unwrap_or(0);
+                encoded.len_bytes = channel.segment(link.lane, last) as u64;
+            }
             self.instructions.push(encoded);
         }
         for (connection, (sent, received)) in moves {
@@ -382,6 +390,16 @@ impl Tables {
         append(&mut words, &self.operands);
         append(&mut words, &self.advances);
         words.into_boxed_slice()
+    }
+}
+
+/// Notes the last segment of each message that an instruction writes, by link and number.
+fn note_segments(instruction: &Instruction, last: &mut HashMap<(Link, i64), u32>) {
+    let Instruction::ReduceCopy { destinations, .. } = instruction else { return };
+    for operand in destinations {
+        if let Operand::PeerSlot { link, message, segment } = *operand {
+            last.insert((link, i64::from(message)), segment);
+        }
     }
 }
 

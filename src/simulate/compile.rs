@@ -3,154 +3,24 @@
 //! Everything that belongs to two ranks is numbered by (sender, distance to the receiver), with senders counted modulo the ranks that are simulated.
 //! Where one node stands for all, a message to a rank of another node is thereby found where the equal message arrives.
 
-use super::bundle::{Bundle, Length, Rounds, bundles};
-use super::servers::{Time, from_ns};
+use super::bundle::{Length, Rounds, bundles};
+use super::fold::folded;
+use super::messages::{follow_lengths, merge};
+use super::program::{
+    AS_IT_CAME, Access, AccessKind, Compiled, Connection, Counter, Counts, Programs, Step, Way,
+};
+use super::servers::from_ns;
 use super::subject::Subject;
-use super::{Fold, Options, RANK_BY_RANK, SimulationError, Statement};
+use super::{Options, SimulationError, Statement};
 use crate::schedule::{Buffer, Flag, Instruction, Lane, Layout, Link, Operand, SEGMENTS};
-use crate::topology::{LinkId, Network};
+use crate::topology::Network;
 use oxccl_kernels::format::{MAX_OPERANDS, Tokens};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 /// Instructions that are held at once.
 const LIMIT: u64 = 64 << 20;
 /// From so many simulated ranks on fewer bundles must do.
 const MANY: usize = 256;
-/// Instructions that are made to prove ranks alike.
-const COMPARED: u64 = 128 << 20;
-
-/// The length of what is moved from slot to slot, until it is known.
-const AS_IT_CAME: u32 = u32::MAX;
-
-/// One instruction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    Wait {
-        counter: u32,
-        value: i32,
-    },
-    Signal {
-        counter: u32,
-        value: i32,
-    },
-    /// `first` counts within the rank's accesses.
-    Move {
-        first: u32,
-        sources: u16,
-        destinations: u16,
-        length: u32,
-    },
-}
-
-/// An operand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Access {
-    pub(super) kind: AccessKind,
-    /// Its way is shared with another message to the same reduce-copy, by a switch that reduces.
-    pub(super) merged: bool,
-    /// The way, where it leads to a peer.
-    pub(super) way: u32,
-    /// LL: the counter of messages. Plain slots: the connection.
-    pub(super) counter: u32,
-    /// Which message of the round, and which segment of it: see [`Access::number`].
-    pub(super) message: u32,
-}
-
-impl Access {
-    /// The message of the round.
-    pub(super) fn message(&self) -> u32 {
-        self.message / SEGMENTS
-    }
-
-    /// The segment of the message.
-    pub(super) fn segment(&self) -> u32 {
-        self.message % SEGMENTS
-    }
-
-    /// What the counter of messages that announce themselves reaches with this one, from the start of the round. Every message counts as
-    /// [`SEGMENTS`]: those that it has not are passed over.
-    pub(super) fn number(&self) -> i64 {
-        i64::from(self.message) + 1
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum AccessKind {
-    /// This rank's memory.
-    Local,
-    /// A message that has been announced.
-    Slot,
-    /// A message that announces itself.
-    LlSlot,
-    /// A peer's buffer, read.
-    Pull,
-    /// A peer's buffer, written.
-    Push,
-    /// A message.
-    Send,
-    /// A message that announces itself.
-    SendLl,
-}
-
-/// From one rank to another.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Way {
-    pub(super) links: Vec<LinkId>,
-    pub(super) latency: Time,
-    pub(super) posted: bool,
-    pub(super) switch: Option<(usize, usize)>,
-    pub(super) from_memory: LinkId,
-    pub(super) to_memory: LinkId,
-}
-
-/// What a counter counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Counts {
-    Tail,
-    Head,
-    /// LL messages, which announce themselves.
-    Messages,
-}
-
-/// A counter, with one rank that raises it and one that waits for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Counter {
-    pub(super) connection: u32,
-    pub(super) counts: Counts,
-}
-
-/// One direction between two ranks on one lane.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Connection {
-    pub(super) from: u32,
-    pub(super) to: u32,
-    pub(super) lane: Lane,
-    /// Messages of a round, as the sender counts them, and as the receiver does.
-    pub(super) sent: u32,
-    pub(super) received: u32,
-    /// The way of its data, and of what comes back.
-    pub(super) way: u32,
-    pub(super) back: u32,
-    counters: [u32; 3],
-}
-
-/// All that the event loop needs.
-#[derive(Debug)]
-pub(super) struct Compiled {
-    /// Each simulated rank's steps, and where its accesses begin.
-    pub(super) programs: Vec<(Vec<Step>, Vec<Access>)>,
-    pub(super) connections: Vec<Connection>,
-    pub(super) counters: Vec<Counter>,
-    pub(super) ways: Vec<Way>,
-    pub(super) bundles: Vec<Bundle>,
-    pub(super) rounds: Rounds,
-    /// Nodes whose links are simulated.
-    pub(super) nodes: usize,
-    /// Whether switches that can reduce do.
-    pub(super) merges: bool,
-    pub(super) statement: Statement,
-}
-
 pub(super) fn compile(
     subject: &Subject<'_>,
     layout: &Layout,
@@ -197,10 +67,9 @@ pub(super) fn compile(
     let mut lengths = vec![Length::Fixed(0); compiler.lengths.len()];
     compiler.lengths.iter().for_each(|(length, at)| lengths[*at as usize] = *length);
     let largest = layout.largest() * options.element_bytes;
-    let per_node = network.per_node();
     let most = options.bundles.unwrap_or(if compiler.simulated > MANY { 2 } else { 4 });
     Ok(Compiled {
-        nodes: compiler.simulated.div_ceil(per_node),
+        pods: compiler.simulated.div_ceil(network.per_node() * network.nodes_per_pod()),
         programs,
         connections: compiler.connections,
         counters: compiler.counters,
@@ -212,80 +81,12 @@ pub(super) fn compile(
     })
 }
 
-type Programs = Vec<(Vec<Step>, Vec<Access>)>;
-
-/// Only as many ranks as stand for all; why not, if they do not; nothing if that is not wanted.
-fn folded<'a>(
-    subject: &'a Subject<'a>,
-    network: &'a Network,
-    options: &Options,
-    new: &impl Fn(usize) -> Compiler<'a>,
-) -> Option<Result<(Statement, Compiler<'a>, Programs), String>> {
-    let (ranks, per_node) = (subject.collective.ranks, network.per_node());
-    let wanted = match options.fold {
-        Fold::Never => false,
-        Fold::Always => true,
-        Fold::Auto => ranks > RANK_BY_RANK,
-    };
-    if !wanted {
-        return None;
-    }
-    if !ranks.is_multiple_of(per_node) || ranks == per_node {
-        return Some(Err(format!("{ranks} ranks are not several full nodes of {per_node}")));
-    }
-    if let Some(period) = subject.period {
-        let simulated = per_node * period / greatest_common_divisor(per_node, period);
-        if ranks.is_multiple_of(simulated) && simulated < ranks {
-            let mut compiler = new(simulated);
-            let programs = match compiler.ranks(0..simulated) {
-                Ok(programs) => programs,
-                Err(error) => return Some(Err(error.to_string())),
-            };
-            let why = format!(
-                "the algorithm is made to turn by {period} rank(s), and equal nodes turn by {per_node}"
-            );
-            let statement = Statement::Folded { ranks: simulated, why };
-            return Some(Ok((statement, compiler, programs)));
-        }
-    }
-    Some(compared(ranks, new(per_node)))
-}
-
-/// The first node's ranks stand for all if every other rank's program is the same, seen from where it stands.
-fn compared<'a>(
-    ranks: usize,
-    mut compiler: Compiler<'a>,
-) -> Result<(Statement, Compiler<'a>, Programs), String> {
-    let simulated = compiler.simulated;
-    let programs = compiler.ranks(0..simulated).map_err(|error| error.to_string())?;
-    let first: u64 = programs.iter().map(|(steps, _)| steps.len() as u64).sum();
-    let all = first.saturating_mul((ranks / simulated) as u64);
-    if all > COMPARED {
-        return Err(format!(
-            "about {all} instructions would have to be compared, more than {COMPARED}"
-        ));
-    }
-    for rank in simulated..ranks {
-        let program = compiler.rank(rank, false).map_err(|error| error.to_string())?;
-        if program != programs[rank % simulated] {
-            let first = rank % simulated;
-            return Err(format!("rank {rank} does not do what rank {first} does, turned"));
-        }
-    }
-    let why = format!("the programs of all {ranks} ranks were compared");
-    Ok((Statement::Folded { ranks: simulated, why }, compiler, programs))
-}
-
-fn greatest_common_divisor(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
-}
-
-struct Compiler<'a> {
+pub(super) struct Compiler<'a> {
     subject: &'a Subject<'a>,
     layout: &'a Layout,
     network: &'a Network,
     /// Ranks that are simulated; the others are found modulo this.
-    simulated: usize,
+    pub(super) simulated: usize,
     element_bytes: usize,
     /// The longest chunk of inputs, and of outputs.
     longest: [usize; 2],
@@ -294,14 +95,17 @@ struct Compiler<'a> {
     lengths: HashMap<Length, u32>,
     connections: Vec<Connection>,
     counters: Vec<Counter>,
-    ways: Vec<Way>,
+    pub(super) ways: Vec<Way>,
     windows: bool,
     /// Segments of the longest message of each lane.
     most_segments: [(Lane, usize); 2],
 }
 
 impl Compiler<'_> {
-    fn ranks(&mut self, ranks: std::ops::Range<usize>) -> Result<Programs, SimulationError> {
+    pub(super) fn ranks(
+        &mut self,
+        ranks: std::ops::Range<usize>,
+    ) -> Result<Programs, SimulationError> {
         let mut programs = Programs::with_capacity(ranks.len());
         let mut total = 0u64;
         for rank in ranks.clone() {
@@ -323,7 +127,7 @@ impl Compiler<'_> {
     }
 
     /// A rank's program; messages are counted unless it is only to be compared.
-    fn rank(
+    pub(super) fn rank(
         &mut self,
         rank: usize,
         count: bool,
@@ -450,7 +254,7 @@ impl Compiler<'_> {
         Some(Length::Chunk(elements * self.element_bytes))
     }
 
-    fn number_of(&mut self, length: Length) -> u32 {
+    pub(super) fn number_of(&mut self, length: Length) -> u32 {
         let next = self.lengths.len() as u32;
         *self.lengths.entry(length).or_insert(next)
     }
@@ -492,8 +296,8 @@ impl Compiler<'_> {
         if let Some(known) = self.ways_by_pair.get(&pair) {
             return *known;
         }
-        let nodes = self.simulated.div_ceil(self.network.per_node()) as u32;
-        let links = nodes * self.network.links_per_node();
+        let per_pod = self.network.per_node() * self.network.nodes_per_pod();
+        let links = self.simulated.div_ceil(per_pod) as u32 * self.network.links_per_pod();
         let route = self.network.route(from, to);
         let number = self.ways.len() as u32;
         self.ways.push(Way {
@@ -511,95 +315,5 @@ impl Compiler<'_> {
     fn pair(&self, from: usize, to: usize) -> (u32, u32) {
         let ranks = self.subject.collective.ranks;
         ((from % self.simulated) as u32, ((to + ranks - from) % ranks) as u32)
-    }
-}
-
-/// Gives what is moved from slot to slot the length with which it was sent.
-fn follow_lengths(compiler: &mut Compiler<'_>, programs: &mut Programs) {
-    let mut sent: HashMap<(AccessKind, u32, u32), u32> = HashMap::new();
-    let mut open: Vec<(usize, usize)> = Vec::new();
-    for (rank, (steps, accesses)) in programs.iter().enumerate() {
-        for (at, step) in steps.iter().enumerate() {
-            let &Step::Move { length, .. } = step else { continue };
-            if length == AS_IT_CAME {
-                open.push((rank, at));
-            } else {
-                sent.extend(sends(step, accesses).map(|key| (key, length)));
-            }
-        }
-    }
-    loop {
-        let before = open.len();
-        open.retain(|&(rank, at)| {
-            let (steps, accesses) = &mut programs[rank];
-            let Some(length) = received(&steps[at], accesses).and_then(|key| sent.get(&key)) else {
-                return true;
-            };
-            let found = *length;
-            if let Step::Move { length, .. } = &mut steps[at] {
-                *length = found;
-            }
-            sent.extend(sends(&steps[at], accesses).map(|key| (key, found)));
-            false
-        });
-        if open.len() == before {
-            break;
-        }
-    }
-    // What nobody sends never comes: the deadlock is found when it is simulated.
-    for (rank, at) in open {
-        let nothing = compiler.number_of(Length::Fixed(0));
-        if let Step::Move { length, .. } = &mut programs[rank].0[at] {
-            *length = nothing;
-        }
-    }
-}
-
-/// The messages that a step sends, as their receivers know them.
-fn sends<'a>(
-    step: &Step,
-    accesses: &'a [Access],
-) -> impl Iterator<Item = (AccessKind, u32, u32)> + use<'a> {
-    let (first, count) = match *step {
-        Step::Move { first, sources, destinations, .. } => {
-            (first as usize + sources as usize, destinations as usize)
-        }
-        _ => (0, 0),
-    };
-    accesses[first..first + count].iter().filter_map(|access| match access.kind {
-        AccessKind::Send => Some((AccessKind::Slot, access.counter, access.message)),
-        AccessKind::SendLl => Some((AccessKind::LlSlot, access.counter, access.message)),
-        _ => None,
-    })
-}
-
-/// The first message that a step receives.
-fn received(step: &Step, accesses: &[Access]) -> Option<(AccessKind, u32, u32)> {
-    let &Step::Move { first, sources, .. } = step else { return None };
-    let sources = &accesses[first as usize..first as usize + sources as usize];
-    let slot = |access: &&Access| matches!(access.kind, AccessKind::Slot | AccessKind::LlSlot);
-    sources.iter().find(slot).map(|access| (access.kind, access.counter, access.message))
-}
-
-/// Messages that one reduce-copy reads come through a switch that reduces as one: all but the first are marked.
-fn merge(compiler: &mut Compiler<'_>, programs: &mut Programs) {
-    let mut merged = HashSet::new();
-    for (steps, accesses) in programs.iter() {
-        for step in steps {
-            let &Step::Move { first, sources, .. } = step else { continue };
-            let mut switches = HashSet::new();
-            let sources = &accesses[first as usize..first as usize + sources as usize];
-            for access in sources.iter().filter(|access| access.kind == AccessKind::Slot) {
-                let Some((_, switch)) = compiler.ways[access.way as usize].switch else { continue };
-                if !switches.insert(switch) {
-                    merged.insert((access.counter, access.message));
-                }
-            }
-        }
-    }
-    for (_, accesses) in programs {
-        for access in accesses.iter_mut().filter(|access| access.kind == AccessKind::Send) {
-            access.merged = merged.contains(&(access.counter, access.message));
-        }
     }
 }

@@ -5,7 +5,7 @@
 //! nobody can run and somebody is parked, the schedule deadlocks.
 
 use super::SimulationError;
-use super::compile::{Access, AccessKind, Compiled, Counts, Step};
+use super::program::{Access, AccessKind, Compiled, Counts, Step};
 use super::servers::{Servers, Time, from_ns};
 use super::trace::{NO_EVENT, Recorder};
 use crate::schedule::{Flag, Link, Operand, SEGMENTS};
@@ -103,7 +103,7 @@ impl<'a> Machine<'a> {
         let none = Signal { value: 0, arrival: 0, event: NO_EVENT };
         let raised = Raised { first: none, later: VecDeque::new(), waiter: NOBODY };
         Machine {
-            servers: Servers::new(network, compiled.nodes),
+            servers: Servers::new(network, compiled.pods),
             memories: (0..ranks).map(|rank| network.memory(rank)).collect(),
             counters: vec![raised; compiled.counters.len() * bundles],
             arrivals: vec![0; compiled.connections.len() * bundles],

@@ -25,8 +25,11 @@
 mod bundle;
 mod compile;
 mod error;
+mod fold;
 mod machine;
+mod messages;
 mod path;
+mod program;
 mod servers;
 mod steady;
 mod subject;

@@ -36,9 +36,9 @@ pub(super) struct Service {
 }
 
 impl Servers {
-    /// The links of the first nodes.
-    pub(super) fn new(network: &Network, nodes: usize) -> Servers {
-        let count = network.links_per_node() as usize * nodes;
+    /// The links of the first pods.
+    pub(super) fn new(network: &Network, pods: usize) -> Servers {
+        let count = network.links_per_pod() as usize * pods;
         let ps_per_byte =
             (0..count as LinkId).map(|link| 1e3 / network.link(link).gbps).collect::<Vec<_>>();
         Servers {

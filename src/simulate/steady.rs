@@ -3,8 +3,8 @@
 //! A first run has eight rounds, the last of them as long as the call's last. If the two halves of its middle take equally long, all rounds
 //! between take as long as these; otherwise a run has twice as many, until it has them all.
 
-use super::compile::Compiled;
 use super::machine::Machine;
+use super::program::Compiled;
 use super::servers::Time;
 use super::trace::Recorder;
 use super::{LinkUse, Options, Prediction, SimulationError};
@@ -34,7 +34,7 @@ pub(super) fn run(
         };
         let time_ps = end as f64 + (all - rounds) as f64 * a_round;
         let events = machine.events;
-        let links = links(&machine, compiled, network, time_ps, all - rounds);
+        let links = links(&machine, network, time_ps, all - rounds);
         let trace = machine.recorder.take().map(|recorder| recorder.finish(compiled, network, end));
         return Ok(Prediction {
             time_ns: time_ps / 1e3,
@@ -67,22 +67,12 @@ fn steady_round(marks: &[Time]) -> Option<f64> {
 }
 
 /// What each link carries in the whole call: the rounds that were left out carry as much as the second.
-fn links(
-    machine: &Machine<'_>,
-    compiled: &Compiled,
-    network: &Network,
-    time_ps: f64,
-    left_out: u64,
-) -> Vec<LinkUse> {
-    let per_node = network.links_per_node() as usize;
+fn links(machine: &Machine<'_>, network: &Network, time_ps: f64, left_out: u64) -> Vec<LinkUse> {
     let mut links: Vec<LinkUse> = Vec::new();
     for (at, &carried) in machine.servers.bytes.iter().enumerate().filter(|(_, b)| **b > 0) {
         let view = network.link(at as u32);
         let bytes = carried + left_out * machine.servers.a_round[at];
-        let name = match compiled.nodes {
-            1 if network.nodes() == 1 => view.name.clone(),
-            _ => format!("node{}/{}", at / per_node, view.name),
-        };
+        let name = network.link_name(at as u32);
         let utilisation = (bytes as f64 * 1e3 / view.gbps / time_ps.max(1.0)).min(1.0);
         links.push(LinkUse { name, bytes, utilisation });
     }

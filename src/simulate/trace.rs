@@ -1,7 +1,7 @@
 //! Every step of a simulated call, and what each link did meanwhile.
 
-use super::compile::Compiled;
 use super::path::{CriticalPath, critical_path};
+use super::program::Compiled;
 use super::servers::{Service, Time};
 use crate::topology::{LinkId, Network};
 use serde_json::{Value, json};
@@ -188,11 +188,7 @@ impl Recorder {
             })
             .collect();
         occupations.sort_by(|a, b| a.start_ns.total_cmp(&b.start_ns));
-        let per_node = network.links_per_node();
-        let name = |id: &LinkId| match network.nodes() {
-            1 => network.link(*id).name.clone(),
-            _ => format!("node{}/{}", id / per_node, network.link(*id).name),
-        };
+        let name = |id: &LinkId| network.link_name(*id);
         let event = |recorded: &Recorded| {
             let (rank, bundle, round, step) = recorded.place;
             Event {

@@ -1,8 +1,8 @@
 //! Reduce-copies: loads, folds and stores, the links that they cross, and the messages that come of them.
 
 use super::bundle::{Bundle, Rounds};
-use super::compile::{Access, AccessKind, Step};
 use super::machine::{Machine, Signal, Went};
+use super::program::{Access, AccessKind, Step};
 use super::servers::{Time, from_ns, transfer};
 
 impl Machine<'_> {

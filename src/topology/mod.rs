@@ -8,6 +8,7 @@
 
 mod error;
 mod file;
+mod graph;
 mod matrix;
 mod network;
 mod placement;
@@ -24,7 +25,7 @@ pub use preset::{PRESETS, preset};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Equal nodes, joined by a fabric that blocks nobody.
+/// Equal nodes, joined by a fabric.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Topology {
@@ -94,7 +95,7 @@ pub struct LinkKind {
     pub latency_ns: f64,
 }
 
-/// What joins nodes: it adds latency and otherwise carries whatever the adapters send.
+/// What joins nodes: it adds latency and otherwise carries whatever the adapters send, unless it has a spine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fabric {
@@ -105,6 +106,26 @@ pub struct Fabric {
     /// Whether its switches can reduce and multicast.
     #[serde(default)]
     pub reduces: bool,
+    /// What joins its leaf switches; without it they block nobody.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spine: Option<Spine>,
+}
+
+/// The upper level of a fabric: what crosses between leaf switches shares their links to it. Messages are taken to be spread over these
+/// evenly.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spine {
+    /// The kind of link between a leaf switch and the spine.
+    pub link: String,
+    /// So many consecutive nodes share leaf switches.
+    pub nodes_per_leaf: usize,
+    /// Links of a leaf switch to the spine. There are fewer than its adapters where the spine is oversubscribed.
+    pub uplinks: usize,
+    /// Whether each adapter of a node has a leaf switch of its own, with those at its place in the other nodes: then what stays on a rail
+    /// stays off the spine.
+    #[serde(default)]
+    pub rails: bool,
 }
 
 /// A part of a node.
@@ -177,7 +198,8 @@ impl Topology {
         match &self.fabric {
             Some(fabric) => {
                 self.known_link(&fabric.link, || "fabric.link".to_string())?;
-                positive_or_zero("fabric.message_ns", fabric.message_ns)
+                positive_or_zero("fabric.message_ns", fabric.message_ns)?;
+                fabric.spine.as_ref().map_or(Ok(()), |spine| self.check_spine(spine))
             }
             None if self.nodes > 1 => Err(TopologyError::wrong(
                 "fabric",
@@ -274,6 +296,18 @@ impl Topology {
             return Err(TopologyError::wrong(key("count"), "is 0", "have at least 1"));
         }
         self.known_link(&connection.link, || key("link"))
+    }
+
+    fn check_spine(&self, spine: &Spine) -> Result<(), TopologyError> {
+        self.known_link(&spine.link, || "fabric.spine.link".to_string())?;
+        let counts = [("nodes_per_leaf", spine.nodes_per_leaf), ("uplinks", spine.uplinks)];
+        match counts.into_iter().find(|(_, count)| *count == 0) {
+            Some((field, _)) => {
+                let key = format!("fabric.spine.{field}");
+                Err(TopologyError::wrong(key, "is 0", "have at least 1"))
+            }
+            None => Ok(()),
+        }
     }
 
     fn known_link(&self, kind: &str, key: impl Fn() -> String) -> Result<(), TopologyError> {

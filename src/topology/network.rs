@@ -1,12 +1,12 @@
 //! A topology with ranks on its devices: the directed links between any two ranks.
 //!
-//! Links are numbered node by node, and within a node: both directions of each connection, then both directions between each adapter
-//! and the fabric, then each device's memory. All nodes are alike, so a link's number modulo [`Network::links_per_node`] says which it is,
-//! and a rotation of the nodes is a rotation of the numbers.
+//! Nodes that share leaf switches are a **pod**; where the fabric blocks nobody, each node is one. Links are numbered pod by pod, and within a
+//! pod node by node: both directions of each connection, then both directions between each adapter and the fabric, then each device's
+//! memory; behind the pod's nodes both directions between each of its leaf switches and the spine. All pods are alike, so a link's number
+//! modulo [`Network::links_per_pod`] says which it is, and a rotation of the pods is a rotation of the numbers.
 
-use super::{DeviceKind, Part, Role, Topology, TopologyError};
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use super::graph::{Graph, WayOut};
+use super::{DeviceKind, Fabric, Role, Topology, TopologyError};
 
 /// A directed link's number.
 pub type LinkId = u32;
@@ -48,20 +48,34 @@ pub struct Network {
     /// From device to device of a node: `from * devices + to`.
     inside: Vec<Path>,
     /// From each device to the fabric, and from it to each device.
-    outside: Vec<(Path, Path)>,
+    outside: Vec<WayOut>,
     message_ns: f64,
     fabric_reduces: bool,
+    pod: Pod,
 }
 
-#[derive(Clone, Debug, Default)]
-struct Path {
-    links: Vec<u32>,
+/// Nodes that share leaf switches, and what joins these to the spine.
+#[derive(Clone, Debug)]
+struct Pod {
+    nodes: usize,
+    /// Both directions for each leaf switch; none where the fabric blocks nobody.
+    uplinks: Vec<LinkView>,
+    /// Whether each adapter of a node has a leaf switch of its own.
+    rails: bool,
+    /// From leaf to leaf, over the spine.
     latency_ns: f64,
-    switch: Option<(usize, usize)>,
 }
 
-/// Number of the fabric, among switches that reduce.
-const FABRIC: usize = usize::MAX;
+/// A way inside of a node, or between a device and the fabric.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Path {
+    pub(super) links: Vec<u32>,
+    pub(super) latency_ns: f64,
+    pub(super) switch: Option<(usize, usize)>,
+}
+
+/// Number of the spine, among switches that reduce; below it those of the leaf switches.
+const SPINE: usize = usize::MAX;
 
 impl Network {
     /// Puts ranks on devices, `per_node` on each node (all devices, unless fewer are asked for), in order.
@@ -97,7 +111,7 @@ impl Network {
         let outside = if ranks > per_node {
             graph.ways_out(&used)?
         } else {
-            vec![Default::default(); per_node]
+            vec![WayOut::default(); per_node]
         };
         let fabric = topology.fabric.as_ref();
         let kind = |&part: &usize| {
@@ -117,6 +131,7 @@ impl Network {
             outside,
             message_ns: fabric.map_or(0.0, |fabric| fabric.message_ns),
             fabric_reduces: fabric.is_some_and(|fabric| fabric.reduces),
+            pod: Pod::new(topology, fabric),
         })
     }
 
@@ -135,14 +150,37 @@ impl Network {
         self.ranks.div_ceil(self.per_node)
     }
 
-    /// Links of a node.
-    pub fn links_per_node(&self) -> u32 {
-        self.links.len() as u32
+    /// Nodes that share leaf switches.
+    pub fn nodes_per_pod(&self) -> usize {
+        self.pod.nodes
     }
 
-    /// The link of this number, in whichever node.
+    /// Links of a pod: those of its nodes, and those to the spine.
+    pub fn links_per_pod(&self) -> u32 {
+        (self.pod.nodes * self.links.len() + self.pod.uplinks.len()) as u32
+    }
+
+    /// The link of this number, in whichever node or pod.
     pub fn link(&self, id: LinkId) -> &LinkView {
-        &self.links[(id % self.links_per_node()) as usize]
+        let at = (id % self.links_per_pod()) as usize;
+        match at.checked_sub(self.pod.nodes * self.links.len()) {
+            Some(uplink) => &self.pod.uplinks[uplink],
+            None => &self.links[at % self.links.len()],
+        }
+    }
+
+    /// A link's name, with its node's or its pod's where there are several.
+    pub fn link_name(&self, id: LinkId) -> String {
+        let name = &self.link(id).name;
+        let (pod, at) = (id / self.links_per_pod(), (id % self.links_per_pod()) as usize);
+        let node = at / self.links.len();
+        if self.nodes() == 1 {
+            name.clone()
+        } else if node < self.pod.nodes {
+            format!("node{}/{name}", pod as usize * self.pod.nodes + node)
+        } else {
+            format!("pod{pod}/{name}")
+        }
     }
 
     /// The device under a rank.
@@ -159,16 +197,15 @@ impl Network {
     /// A rank's memory.
     pub fn memory(&self, rank: usize) -> LinkId {
         let (node, device) = (rank / self.per_node, rank % self.per_node);
-        node as u32 * self.links_per_node() + self.first_memory + device as u32
+        self.first_link(node) + self.first_memory + device as u32
     }
 
     /// The way from one rank to another. The memories at its ends are no part of it.
     pub fn route(&self, from: usize, to: usize) -> Route {
         let (from_node, to_node) = (from / self.per_node, to / self.per_node);
         let (from, to) = (from % self.per_node, to % self.per_node);
-        let first = |node: usize| node as u32 * self.links_per_node();
         let shifted = |path: &Path, node: usize| -> Vec<LinkId> {
-            path.links.iter().map(|link| link + first(node)).collect()
+            path.links.iter().map(|link| link + self.first_link(node)).collect()
         };
         if from_node == to_node {
             let path = &self.inside[from * self.per_node + to];
@@ -179,172 +216,72 @@ impl Network {
                 switch: path.switch,
             };
         }
-        let (out, back) = (&self.outside[from].0, &self.outside[to].1);
-        let mut links = shifted(out, from_node);
-        let split = links.len();
-        links.extend(shifted(back, to_node));
-        Route {
-            links,
-            latency_ns: out.latency_ns + back.latency_ns + self.message_ns,
-            posted: true,
-            switch: self.fabric_reduces.then_some((split, FABRIC)),
+        let (from, to) = (&self.outside[from], &self.outside[to]);
+        let leaves = (self.leaf(from_node, from.nic), self.leaf(to_node, to.nic));
+        let mut links = shifted(&from.out, from_node);
+        let mut latency_ns = from.out.latency_ns + to.back.latency_ns + self.message_ns;
+        let mut switch = (links.len(), SPINE - 1 - leaves.0);
+        if let Some((up, down)) = self.over_spine(leaves) {
+            links.push(up);
+            switch = (links.len(), SPINE);
+            links.push(down);
+            latency_ns += self.pod.latency_ns;
         }
-    }
-}
-
-/// The parts of a node and what joins them.
-struct Graph<'a> {
-    topology: &'a Topology,
-    /// For each part: its neighbours and the links to them, as (neighbour, link, connection).
-    neighbours: Vec<Vec<(usize, u32, usize)>>,
-}
-
-impl<'a> Graph<'a> {
-    fn new(topology: &'a Topology) -> Graph<'a> {
-        let index: BTreeMap<&str, usize> =
-            topology.parts.iter().enumerate().map(|(at, part)| (part.name.as_str(), at)).collect();
-        let mut neighbours = vec![Vec::new(); topology.parts.len()];
-        for (at, connection) in topology.connections.iter().enumerate() {
-            let [a, b] = [0, 1].map(|end| index[connection.between[end].as_str()]);
-            neighbours[a].push((b, 2 * at as u32, at));
-            neighbours[b].push((a, 2 * at as u32 + 1, at));
-        }
-        Graph { topology, neighbours }
+        links.extend(shifted(&to.back, to_node));
+        let switch = self.fabric_reduces.then_some(switch);
+        Route { links, latency_ns, posted: true, switch }
     }
 
-    fn part(&self, at: usize) -> &Part {
-        &self.topology.parts[at]
+    fn first_link(&self, node: usize) -> LinkId {
+        let (pod, node) = (node / self.pod.nodes, node % self.pod.nodes);
+        pod as u32 * self.links_per_pod() + (node * self.links.len()) as u32
     }
 
-    fn of(&self, role: Role) -> Vec<usize> {
-        (0..self.topology.parts.len()).filter(|&at| self.part(at).role == role).collect()
+    /// The leaf switch of a node's adapter; all that is in between where the fabric blocks nobody.
+    fn leaf(&self, node: usize, nic: usize) -> usize {
+        let leaves = self.pod.uplinks.len() / 2;
+        if leaves == 0 { 0 } else { node / self.pod.nodes * leaves + self.pod.leaf(nic) }
     }
 
-    /// All links of a node.
-    fn links(&self) -> Vec<LinkView> {
-        let topology = self.topology;
-        let mut links = Vec::new();
-        let mut push = |from: &str, to: &str, kind: &str, gbps: f64| {
-            links.push(LinkView { name: format!("{from}>{to} {kind}").trim().to_string(), gbps });
+    /// The links from a leaf switch to the spine and from there to another.
+    fn over_spine(&self, (from, to): (usize, usize)) -> Option<(LinkId, LinkId)> {
+        let leaves = self.pod.uplinks.len() / 2;
+        let first = |leaf: usize| {
+            let pod = (leaf / leaves) as u32;
+            let nodes = (self.pod.nodes * self.links.len()) as u32;
+            pod * self.links_per_pod() + nodes + 2 * (leaf % leaves) as u32
         };
-        for connection in &topology.connections {
-            let [a, b] = &connection.between;
-            let gbps = topology.links[&connection.link].data_gbps() * connection.count as f64;
-            push(a, b, &connection.link, gbps);
-            push(b, a, &connection.link, gbps);
-        }
-        for nic in self.of(Role::Nic) {
-            let Some(fabric) = &topology.fabric else { break };
-            let gbps = topology.links[&fabric.link].data_gbps();
-            push(&self.part(nic).name, "fabric", &fabric.link, gbps);
-            push("fabric", &self.part(nic).name, &fabric.link, gbps);
-        }
-        for device in self.of(Role::Device) {
-            let part = self.part(device);
-            let kind = &topology.devices[part.kind.as_deref().unwrap_or_default()];
-            push(&part.name, "memory", "", kind.memory_gbps);
-        }
-        links
-    }
-
-    /// The way from a part to every other that is reached: most bandwidth, then least latency, then fewest links. Devices and adapters
-    /// lead nothing through.
-    fn paths(&self, from: usize) -> Vec<Option<Path>> {
-        let mut best: Vec<Option<Path>> = vec![None; self.topology.parts.len()];
-        let mut heap = BinaryHeap::from([Reverse((Cost::default(), from))]);
-        let mut done: BTreeMap<usize, Cost> = BTreeMap::from([(from, Cost::default())]);
-        best[from] = Some(Path::default());
-        while let Some(Reverse((cost, at))) = heap.pop() {
-            let leaf = matches!(self.part(at).role, Role::Device | Role::Nic);
-            if done[&at] < cost || (leaf && at != from) {
-                continue;
-            }
-            for &(next, link, connection) in &self.neighbours[at] {
-                let connection = &self.topology.connections[connection];
-                let kind = &self.topology.links[&connection.link];
-                let gbps = kind.data_gbps() * connection.count as f64;
-                let reached = cost.and(kind.latency_ns, gbps);
-                if done.get(&next).is_some_and(|known| *known <= reached) {
-                    continue;
-                }
-                let mut path = best[at].clone().unwrap_or_default();
-                path.links.push(link);
-                path.latency_ns += kind.latency_ns;
-                if self.part(next).reduces {
-                    path.switch = Some((path.links.len(), next));
-                }
-                best[next] = Some(path);
-                done.insert(next, reached);
-                heap.push(Reverse((reached, next)));
-            }
-        }
-        best
-    }
-
-    /// Each device's nearest adapter, the least used of equally near ones, and the ways to and from the fabric through it.
-    fn ways_out(&self, devices: &[usize]) -> Result<Vec<(Path, Path)>, TopologyError> {
-        let nics = self.of(Role::Nic);
-        let kind = self.topology.fabric.as_ref().map(|fabric| &self.topology.links[&fabric.link]);
-        let latency_ns = kind.map_or(0.0, |kind| kind.latency_ns);
-        let mut users = vec![0; nics.len()];
-        let mut ways = Vec::new();
-        for &device in devices {
-            let reached = self.paths(device);
-            let distance = |nic: usize| Some(picoseconds(reached[nics[nic]].as_ref()?.latency_ns));
-            let nearest = (0..nics.len())
-                .filter_map(|nic| Some((distance(nic)?, users[nic], nic)))
-                .min()
-                .map(|(_, _, nic)| nic)
-                .ok_or_else(|| TopologyError::NoRoute {
-                    name: self.topology.name.clone(),
-                    from: self.part(device).name.clone(),
-                    to: "a network adapter".into(),
-                })?;
-            users[nearest] += 1;
-            let first = 2 * (self.topology.connections.len() + nearest) as u32;
-            let mut out = reached[nics[nearest]].clone().unwrap_or_default();
-            // A connection's two directions have neighbouring numbers.
-            let mut back = Path {
-                links: out.links.iter().rev().map(|link| link ^ 1).collect(),
-                latency_ns: out.latency_ns + latency_ns,
-                switch: None,
-            };
-            out.switch = None;
-            out.latency_ns += latency_ns;
-            out.links.push(first);
-            back.links.insert(0, first + 1);
-            ways.push((out, back));
-        }
-        Ok(ways)
-    }
-
-    fn no_route(&self, from: usize, to: usize) -> TopologyError {
-        TopologyError::NoRoute {
-            name: self.topology.name.clone(),
-            from: self.part(from).name.clone(),
-            to: self.part(to).name.clone(),
-        }
+        (from != to).then(|| (first(from), first(to) + 1))
     }
 }
 
-/// How far a way is, to be compared: the inverse of its bandwidth, latency, number of links.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Cost {
-    ps_per_gigabyte: u64,
-    latency_ps: u64,
-    links: u32,
-}
-
-impl Cost {
-    fn and(self, latency_ns: f64, gbps: f64) -> Cost {
-        Cost {
-            ps_per_gigabyte: self.ps_per_gigabyte.max((1e12 / gbps) as u64),
-            latency_ps: self.latency_ps + picoseconds(latency_ns),
-            links: self.links + 1,
+impl Pod {
+    fn new(topology: &Topology, fabric: Option<&Fabric>) -> Pod {
+        let Some(spine) = fabric.and_then(|fabric| fabric.spine.as_ref()) else {
+            return Pod { nodes: 1, uplinks: Vec::new(), rails: false, latency_ns: 0.0 };
+        };
+        let adapters = topology.parts.iter().filter(|part| part.role == Role::Nic).count();
+        let kind = &topology.links[&spine.link];
+        let gbps = kind.data_gbps() * spine.uplinks as f64;
+        let uplink = |from: String, to: String| LinkView {
+            name: format!("{from}>{to} {}", spine.link),
+            gbps,
+        };
+        let leaves = if spine.rails { adapters } else { 1 };
+        let both = |leaf: usize| {
+            let (leaf, spine) = (format!("leaf{leaf}"), "spine".to_owned());
+            [uplink(leaf.clone(), spine.clone()), uplink(spine, leaf)]
+        };
+        Pod {
+            nodes: spine.nodes_per_leaf,
+            uplinks: (0..leaves).flat_map(both).collect(),
+            rails: spine.rails,
+            latency_ns: 2.0 * kind.latency_ns,
         }
     }
-}
 
-fn picoseconds(ns: f64) -> u64 {
-    (ns * 1e3).round() as u64
+    /// The leaf switch of an adapter, within the pod.
+    fn leaf(&self, nic: usize) -> usize {
+        if self.rails { nic } else { 0 }
+    }
 }

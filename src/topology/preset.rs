@@ -270,7 +270,8 @@ impl Builder {
     }
 
     fn fabric(mut self, link: &str, message_ns: f64) -> Topology {
-        self.topology.fabric = Some(Fabric { link: link.to_string(), message_ns, reduces: false });
+        self.topology.fabric =
+            Some(Fabric { link: link.to_string(), message_ns, reduces: false, spine: None });
         self.topology
     }
 }

@@ -125,24 +125,81 @@ fn the_matrix_says_how_parts_are_joined() {
     assert_eq!(matrix.numa[7].as_deref(), Some("numa1"));
 }
 
+fn with_spine(nodes: usize, nodes_per_leaf: usize, uplinks: usize, rails: bool) -> Topology {
+    let mut topology = preset("dgx-h100").unwrap().with_nodes(nodes);
+    let spine = Spine { link: "ib".into(), nodes_per_leaf, uplinks, rails };
+    topology.fabric.as_mut().unwrap().spine = Some(spine);
+    topology
+}
+
+#[test]
+fn what_leaves_a_leaf_crosses_its_links_to_the_spine() {
+    let over = |rails: bool, from, to| {
+        let network = Network::new(&with_spine(4, 2, 4, rails), 32, None).unwrap();
+        let route = network.route(from, to);
+        let names = route.links.iter().map(|link| network.link_name(*link));
+        let names: Vec<String> = names.filter(|name| name.contains("spine")).collect();
+        let gbps = route.links.iter().map(|link| network.link(*link).gbps);
+        (names, gbps.fold(0.0, f64::max), route.latency_ns)
+    };
+    let (near, _, near_ns) = over(false, 0, 9);
+    assert!(near.is_empty());
+    let (far, most, far_ns) = over(false, 0, 17);
+    assert_eq!(far, ["pod0/leaf0>spine ib", "pod1/spine>leaf0 ib"]);
+    assert!((most - 4.0 * 50.0 * 4096.0 / 4162.0).abs() < 1e-9, "{most}");
+    assert_eq!(far_ns - near_ns, 1000.0);
+    // By rails only what changes the rail does, though the nodes are neighbours.
+    assert!(over(true, 0, 8).0.is_empty());
+    assert_eq!(over(true, 0, 9).0, ["pod0/leaf0>spine ib", "pod0/spine>leaf1 ib"]);
+    assert_eq!(over(true, 3, 30).0, ["pod0/leaf3>spine ib", "pod1/spine>leaf6 ib"]);
+    assert_eq!(over(true, 3, 27).0.len(), 2, "there are no links from pod to pod but the spine's");
+}
+
+#[test]
+fn a_spine_is_read_from_a_file_and_checked() {
+    let topology = with_spine(4, 2, 4, true);
+    let text = topology.to_text().unwrap();
+    assert!(text.contains("[fabric.spine]"), "{text}");
+    assert_eq!(Topology::parse(&text, "x.toml").unwrap(), topology);
+    for (from, to, expected) in [
+        ("uplinks = 4", "uplinks = 0", "fabric.spine.uplinks is 0; have at least 1"),
+        ("nodes_per_leaf = 2", "nodes_per_leaf = 0", "fabric.spine.nodes_per_leaf is 0"),
+        ("uplinks = 4", "uplinks = 4\ncolour = 1", "unknown field `colour`"),
+    ] {
+        let error = Topology::parse(&text.replace(from, to), "x.toml").unwrap_err().to_string();
+        assert!(error.contains(expected) && error.starts_with("x.toml: "), "{error}");
+    }
+    let mut unknown = topology;
+    unknown.fabric.as_mut().unwrap().spine.as_mut().unwrap().link = "wire".into();
+    let error = unknown.check().unwrap_err().to_string();
+    assert!(error.contains("fabric.spine.link names the link \"wire\""), "{error}");
+}
+
 proptest! {
     #[test]
-    fn links_of_a_route_are_distinct_and_turn_with_the_nodes(
-        nodes in 2usize..5, per_node in 1usize..9, from in 0usize..64, to in 0usize..64,
+    fn links_of_a_route_are_distinct_and_turn_with_the_pods(
+        pods in 1usize..4, nodes_per_leaf in 1usize..4, uplinks in 0usize..3, rails: bool,
+        per_node in 1usize..9, from in 0usize..64, to in 0usize..64,
     ) {
-        let topology = preset("dgx-a100").unwrap().with_nodes(nodes);
-        let ranks = nodes * per_node;
+        let mut topology = preset("dgx-a100").unwrap().with_nodes(pods * nodes_per_leaf);
+        // Without uplinks: without a spine, so that every node is alone.
+        let per_pod = if uplinks == 0 { per_node } else { per_node * nodes_per_leaf };
+        if let (Some(fabric), 1..) = (&mut topology.fabric, uplinks) {
+            fabric.spine = Some(Spine { link: "ib".into(), nodes_per_leaf, uplinks, rails });
+        }
+        let ranks = topology.nodes * per_node;
         let network = Network::new(&topology, ranks, Some(per_node)).unwrap();
+        prop_assert_eq!(network.nodes_per_pod() * per_node, per_pod);
         let (from, to) = (from % ranks, to % ranks);
         let route = network.route(from, to);
         let mut links = route.links.clone();
         links.sort_unstable();
         links.dedup();
         prop_assert_eq!(links.len(), route.links.len());
-        let turned = network.route((from + per_node) % ranks, (to + per_node) % ranks);
-        let all = network.links_per_node() * nodes as u32;
-        let expected: Vec<LinkId> =
-            route.links.iter().map(|link| (link + network.links_per_node()) % all).collect();
+        let turned = network.route((from + per_pod) % ranks, (to + per_pod) % ranks);
+        let a_pod = network.links_per_pod();
+        let all = a_pod * (ranks / per_pod) as u32;
+        let expected: Vec<LinkId> = route.links.iter().map(|link| (link + a_pod) % all).collect();
         prop_assert_eq!(turned.links, expected);
         prop_assert_eq!(turned.latency_ns, route.latency_ns);
     }

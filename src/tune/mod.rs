@@ -36,6 +36,8 @@ pub struct Question {
     pub in_place: bool,
     /// All buffers can be reached by all ranks.
     pub windows: bool,
+    /// Some ranks reach each other by links between nodes alone, over which go messages in slots.
+    pub several_nodes: bool,
     /// What must be chosen.
     pub pin: Pin,
     /// Payload of a slot on the slots lane.
@@ -179,6 +181,7 @@ fn fits(entry: &Entry, question: &Question) -> bool {
         && entry.keeps(question.order, question.placement, question.data_type)
         && (entry.in_place || !question.in_place)
         && (entry.encoding != Encoding::Windows || question.windows)
+        && (entry.encoding == Encoding::Slots || !question.several_nodes)
         // A barrier has one algorithm and no data: there is nothing to pin.
         && (entry.kind == Kind::Barrier || is_pinned(entry, &question.pin))
 }

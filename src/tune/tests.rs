@@ -40,6 +40,7 @@ fn question(bytes: usize) -> Question {
         order: Order::Any,
         in_place: false,
         windows: true,
+        several_nodes: false,
         pin: Pin::default(),
         slot_bytes: 64 << 10,
         ll_slot_bytes: 4 << 10,

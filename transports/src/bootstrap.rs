@@ -1,10 +1,11 @@
 //! What a communicator needs of its transport, at its start and for failures.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
 use crate::cuda::{Context, DeviceRegion};
-use crate::{Error, Liveness, Nodes, Region};
+use crate::{Error, Liveness, Nodes, Region, Secret};
 
 /// How ranks of one node reach each other's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +91,16 @@ pub trait Bootstrap: Send {
         let all = self.exchange(&Offer { host: regions, ..Offer::default() }, deadline)?;
         Ok(all.into_iter().map(|shared| Some(shared?.host)).collect())
     }
+
+    /// The job's secret, which links prove.
+    fn secret(&self) -> &Secret;
+
+    /// An address of this machine at which ranks of other nodes find it: that of the interface named, or that address itself, or
+    /// else the one by which this rank has reached the rendezvous.
+    ///
+    /// # Errors
+    /// [`Error::NoInterface`]
+    fn address(&self, interface: Option<&str>) -> Result<IpAddr, Error>;
 
     /// What is known of the other ranks' state.
     fn liveness(&self) -> Arc<Liveness>;

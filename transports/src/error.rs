@@ -177,6 +177,14 @@ pub enum Error {
     /// Only the rank that created a region may reserve and release its pages.
     #[error("this region belongs to another rank: its pages are reserved and released there")]
     NotOwner,
+    /// No interface of this machine is meant.
+    #[error("this machine has no interface with the name or address {name}: it has {known}")]
+    NoInterface {
+        /// What was given.
+        name: String,
+        /// What there is.
+        known: String,
+    },
     /// A host name or address cannot be used.
     #[error("{address} cannot be used as the rendezvous' address: {detail}")]
     Address {

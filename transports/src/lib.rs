@@ -14,6 +14,7 @@ mod cuda_ipc;
 pub mod environment;
 pub mod error;
 mod identity;
+mod interface;
 pub mod liveness;
 pub mod local;
 mod mailbox;

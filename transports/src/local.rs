@@ -1,5 +1,6 @@
 //! Ranks that are threads of one process.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
@@ -7,7 +8,9 @@ use crate::liveness::Peers;
 use crate::mailbox::Mailbox;
 use crate::rendezvous::Piece;
 use crate::sync::{Mutex, lock};
-use crate::{Bootstrap, Cause, Error, Liveness, Nodes, Offer, Reach, Shared, cuda_ipc};
+use crate::{
+    Bootstrap, Cause, Error, Liveness, Nodes, Offer, Reach, Secret, Shared, cuda_ipc, interface,
+};
 
 /// Makes the bootstraps of `world` ranks in this process; each is moved to its rank's thread.
 ///
@@ -29,7 +32,12 @@ pub fn local_on(nodes: &Nodes) -> Vec<LocalBootstrap> {
     assert!(world > 0, "a world has at least one rank");
     let member = |_| Member { mailbox: Mailbox::new(world), liveness: OnceLock::new() };
     let members = (0..world).map(member).collect();
-    let hub = Arc::new(Hub { members, nodes: nodes.clone(), telling: Mutex::new(()) });
+    let hub = Arc::new(Hub {
+        members,
+        nodes: nodes.clone(),
+        secret: Secret::of_process(),
+        telling: Mutex::new(()),
+    });
     (0..world).map(|rank| LocalBootstrap::new(rank, hub.clone())).collect()
 }
 
@@ -46,6 +54,8 @@ pub struct LocalBootstrap {
 struct Hub {
     members: Vec<Member>,
     nodes: Nodes,
+    /// Ranks on nodes of their own reach each other by sockets, as processes do.
+    secret: Secret,
     /// Held while all ranks are told of a cause: the end of the first that hears of it does not
     /// overtake it on the way to the last.
     telling: Mutex<()>,
@@ -143,6 +153,14 @@ impl Bootstrap for LocalBootstrap {
             cuda_ipc::allow(context, all.iter().flatten())?;
         }
         Ok(all)
+    }
+
+    fn secret(&self) -> &Secret {
+        &self.hub.secret
+    }
+
+    fn address(&self, interface: Option<&str>) -> Result<IpAddr, Error> {
+        interface.map_or(Ok(Ipv4Addr::LOCALHOST.into()), interface::address)
     }
 
     fn liveness(&self) -> Arc<Liveness> {

@@ -7,6 +7,7 @@
 //!
 //! Memory of GPUs travels the same way, as descriptors beside those of regions, in the same packet.
 
+use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,7 +17,8 @@ use serde::{Deserialize, Serialize};
 use crate::region::BadRegion;
 use crate::rendezvous::ControlChannel;
 use crate::{
-    Bootstrap, Error, Liveness, Nodes, Offer, Reach, Region, Seat, Shared, UniqueId, cuda_ipc,
+    Bootstrap, Error, Liveness, Nodes, Offer, Reach, Region, Seat, Secret, Shared, UniqueId,
+    cuda_ipc, interface,
 };
 
 mod exchange;
@@ -180,6 +182,14 @@ impl Bootstrap for ShmBootstrap {
             });
         }
         Ok(all)
+    }
+
+    fn secret(&self) -> &Secret {
+        self.channel.secret()
+    }
+
+    fn address(&self, interface: Option<&str>) -> Result<IpAddr, Error> {
+        interface.map_or(Ok(self.channel.address()), interface::address)
     }
 
     fn liveness(&self) -> Arc<Liveness> {

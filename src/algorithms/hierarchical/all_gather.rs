@@ -1,5 +1,6 @@
 //! Hierarchical all-gather: a rank sends its input along its rail; what comes along a rail is handed on inside of the node as it comes.
 
+use super::super::spread::spread;
 use super::{Inner, Outer, Place, Request};
 use crate::schedule::{Chunking, Operand, RankBuilder, Read, Schedule, Write};
 
@@ -22,64 +23,37 @@ pub(super) fn ring_ring(request: &Request) -> Schedule {
 fn hierarchical(request: &Request, inner: Inner, outer: Outer) -> Schedule {
     request.schedule(Chunking::Whole, Chunking::PerRank, |b| {
         let place = Place::of(request, b.rank());
-        let nodes = place.nodes();
-        // Nodes in the order in which the ring brings their inputs.
-        for step in 0..nodes {
-            let from = (place.rail.me + nodes - step) % nodes;
-            across(b, &place, from, step, inner, outer);
-            inside(b, &place, from, inner);
-        }
+        let input = [Read::Plain(Operand::Input(0))];
+        let output = Operand::Output(b.rank());
+        spread(b, 1, output, &tell(&place, inner, outer), |b, writes| {
+            b.transfer(&input, writes, false);
+        });
+        gather(b, &place, inner, outer);
     })
 }
 
-/// One node's input on this rank's rail: from memory or from the rail, to the output, to the ranks of the node, and along the rail.
-fn across(
-    b: &mut RankBuilder,
-    place: &Place,
-    from: usize,
-    step: usize,
-    inner: Inner,
-    outer: Outer,
-) {
-    let (node, rail) = (&place.node, &place.rail);
-    let read = match (step, outer) {
-        (0, _) => Read::Plain(Operand::Input(0)),
-        (_, Outer::Ring) => Read::Recv(rail.previous()),
-        _ => Read::Recv(rail.link(from)),
-    };
-    let mut writes = vec![Write::To(Operand::Output(place.rank(from, node.me)))];
-    match outer {
-        Outer::Ring if step + 1 < place.nodes() => writes.push(Write::Send(rail.next())),
-        Outer::Ring => {}
-        _ if step == 0 => writes.extend(rail.others().map(|to| Write::Send(rail.link(to)))),
-        _ => {}
-    }
-    match inner {
-        Inner::Direct => writes.extend(node.others().map(|to| Write::Send(node.link(to)))),
-        Inner::Ring => writes.extend((node.len() > 1).then(|| Write::Send(node.next()))),
-    }
-    for (index, writes) in writes.chunks(FAN_OUT).enumerate() {
-        let again = Read::Plain(Operand::Output(place.rank(from, node.me)));
-        b.transfer(&[if index == 0 { read } else { again }], writes, false);
-    }
+/// To whom a rank tells its chunk so that [`gather`] can follow: along the rail first, since it is further.
+pub(super) fn tell(place: &Place, inner: Inner, outer: Outer) -> Vec<Write> {
+    [place.tell_across(outer), place.tell_inside(inner)].concat()
 }
 
-/// Destinations of one instruction.
-const FAN_OUT: usize = 128;
-
-/// One node's inputs on the other rails, from the ranks of this node.
-fn inside(b: &mut RankBuilder, place: &Place, from: usize, inner: Inner) {
-    let node = &place.node;
-    match inner {
-        Inner::Direct => {
-            for member in node.others() {
-                b.recv_copy(node.link(member), Operand::Output(place.rank(from, member)));
-            }
+/// Every rank's chunk of its output becomes everybody's; this rank's has been told.
+pub(super) fn gather(b: &mut RankBuilder, place: &Place, inner: Inner, outer: Outer) {
+    let (rail, nodes) = (&place.rail, place.nodes());
+    place.gather_inside(b, inner, |member| place.rank(rail.me, member));
+    // Nodes in the order in which the ring brings their chunks.
+    for step in 1..nodes {
+        let from = (rail.me + nodes - step) % nodes;
+        let mut sends = place.tell_inside(inner);
+        let read = match outer {
+            Outer::Ring => Read::Recv(rail.previous()),
+            _ => Read::Recv(rail.link(from)),
+        };
+        if outer == Outer::Ring && step + 1 < nodes {
+            sends.insert(0, Write::Send(rail.next()));
         }
-        Inner::Ring => {
-            for step in 1..node.len() {
-                node.all_gather_step(b, step, |member| place.rank(from, member));
-            }
-        }
+        let output = Operand::Output(place.rank(from, place.node.me));
+        spread(b, 1, output, &sends, |b, writes| b.transfer(&[read], writes, false));
+        place.gather_inside(b, inner, |member| place.rank(from, member));
     }
 }

@@ -1,123 +1,123 @@
-//! Hierarchical all-reduce: reduce-scatter inside of each node, all-reduce on every rail, all-gather inside. Slices of the buffer are
-//! handled one behind the other, so that a slice is on its way between nodes while the next is reduced inside.
+//! Hierarchical all-reduce, in two ways. What crosses between nodes is never waited for at once: something else is reduced or handed around
+//! inside meanwhile.
+//!
+//! Directly or around the ring of nodes it is the reduce-scatter and the all-gather of this folder, joined: one instruction finishes a chunk
+//! and sends it on, along the rail and inside. Each node finishes a part of the buffer, and the others' parts cross while it is reduced.
+//!
+//! By doubling or along trees of nodes a rank's chunk is reduced at all nodes of its rail: reduce-scatter inside, all-reduce on the rail,
+//! all-gather inside. The buffer has two slices, of which one crosses while the other is handled inside.
 
-use super::super::team::{Held, Team};
-use super::super::{doubling, tree};
-use super::{Inner, Outer, Place, Request};
-use crate::schedule::{Chunking, Operand, RankBuilder, Schedule, Write};
+use super::super::doubling::Doubling;
+use super::super::spread::{spread, tell};
+use super::super::team::Held;
+use super::super::tree;
+use super::{Inner, Outer, Place, Request, all_gather, reduce_scatter};
+use crate::schedule::{Chunking, Operand, Schedule, Write};
 
 /// Slices that are on their way at once.
 const SLICES: usize = 2;
 
 pub(super) fn direct_direct(request: &Request) -> Schedule {
-    hierarchical(request, Inner::Direct, Outer::Direct)
+    joined(request, Inner::Direct, Outer::Direct)
 }
 
 pub(super) fn direct_ring(request: &Request) -> Schedule {
-    hierarchical(request, Inner::Direct, Outer::Ring)
+    joined(request, Inner::Direct, Outer::Ring)
 }
 
 pub(super) fn direct_doubling(request: &Request) -> Schedule {
-    hierarchical(request, Inner::Direct, Outer::Doubling)
+    doubling(request, Inner::Direct)
 }
 
 pub(super) fn direct_tree(request: &Request) -> Schedule {
-    hierarchical(request, Inner::Direct, Outer::Tree)
+    trees(request, Inner::Direct)
 }
 
 pub(super) fn ring_direct(request: &Request) -> Schedule {
-    hierarchical(request, Inner::Ring, Outer::Direct)
+    joined(request, Inner::Ring, Outer::Direct)
 }
 
 pub(super) fn ring_ring(request: &Request) -> Schedule {
-    hierarchical(request, Inner::Ring, Outer::Ring)
+    joined(request, Inner::Ring, Outer::Ring)
 }
 
 pub(super) fn ring_doubling(request: &Request) -> Schedule {
-    hierarchical(request, Inner::Ring, Outer::Doubling)
+    doubling(request, Inner::Ring)
 }
 
 pub(super) fn ring_tree(request: &Request) -> Schedule {
-    hierarchical(request, Inner::Ring, Outer::Tree)
+    trees(request, Inner::Ring)
 }
 
-fn hierarchical(request: &Request, inner: Inner, outer: Outer) -> Schedule {
-    let local = request.placement.ranks_per_node();
-    let parts = match outer {
-        Outer::Direct | Outer::Ring => request.ranks() / local,
-        Outer::Doubling => 1,
-        Outer::Tree => 2,
-    };
-    let slices = request.pipelined(SLICES);
-    let chunking = Chunking::Parts(slices * local * parts);
+fn joined(request: &Request, inner: Inner, outer: Outer) -> Schedule {
+    request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
+        let place = Place::of(request, b.rank());
+        let sends = all_gather::tell(&place, inner, outer);
+        let output = Operand::Output(b.rank());
+        reduce_scatter::scatter(b, &place, inner, outer, output, &sends);
+        all_gather::gather(b, &place, inner, outer);
+    })
+}
+
+/// The slices take each step of the rail in turn.
+fn doubling(request: &Request, inner: Inner) -> Schedule {
+    let (local, slices) = (request.placement.ranks_per_node(), request.pipelined(SLICES));
+    let chunking = Chunking::Parts(slices * local);
     request.schedule(chunking, chunking, |b| {
         let place = Place::of(request, b.rank());
-        for time in 0..slices + 2 {
-            let slice = |stage: usize| {
-                let slice = time.checked_sub(stage).filter(|slice| *slice < slices)?;
-                Some(Slice { first: slice * local * parts, parts })
-            };
-            if let Some(slice) = slice(0) {
-                slice.reduce_inside(b, &place.node, inner);
-            }
-            if let Some(slice) = slice(1) {
-                slice.all_reduce_between(b, &place, outer);
-            }
-            if let Some(slice) = slice(2) {
-                slice.gather_inside(b, &place.node, inner);
+        let doubling = Doubling::of(&place.rail);
+        let chunk = |slice: usize| move |member: usize| slice * local + member;
+        for slice in 0..slices {
+            let chunk = chunk(slice);
+            let output = Operand::Output(chunk(place.node.me));
+            spread(b, local, output, &doubling.sends(0), |b, writes| {
+                place.reduce_inside(b, inner, chunk, None, writes, false);
+            });
+        }
+        for level in 0..doubling.levels() {
+            let last = level + 1 == doubling.levels();
+            let sends = if last { place.tell_inside(inner) } else { doubling.sends(level + 1) };
+            for slice in 0..slices {
+                let chunk = chunk(slice);
+                let own = chunk(place.node.me);
+                doubling.combine(b, level, own, Held::Partial, &sends);
+                if last {
+                    place.gather_inside(b, inner, chunk);
+                }
             }
         }
     })
 }
 
-/// Chunks from `first` on: `parts` for each rank of a node.
-#[derive(Clone, Copy)]
-struct Slice {
-    first: usize,
-    parts: usize,
+/// A slice is reduced inside while the one before is on the trees, and so on. Each tree has half of it.
+fn trees(request: &Request, inner: Inner) -> Schedule {
+    const TREES: usize = 2;
+    let (local, slices) = (request.placement.ranks_per_node(), request.pipelined(SLICES));
+    let chunking = Chunking::Parts(slices * local * TREES);
+    let chunk = |slice: usize, member: usize, tree| (slice * local + member) * TREES + tree;
+    request.schedule(chunking, chunking, |b| {
+        let place = Place::of(request, b.rank());
+        let me = place.node.me;
+        for time in 0..slices + 2 {
+            let slice = |stage: usize| time.checked_sub(stage).filter(|slice| *slice < slices);
+            for (slice, tree) in both(slice(0)) {
+                let output = [Write::To(Operand::Output(chunk(slice, me, tree)))];
+                let part = |member| chunk(slice, member, tree);
+                place.reduce_inside(b, inner, part, None, &output, false);
+            }
+            if let Some(slice) = slice(1) {
+                let chunks = [0, 1].map(|tree| chunk(slice, me, tree));
+                tree::double_tree(b, &place.rail, chunks, 1, Held::Partial);
+            }
+            for (slice, tree) in both(slice(2)) {
+                tell(b, Operand::Output(chunk(slice, me, tree)), &place.tell_inside(inner));
+                place.gather_inside(b, inner, |member| chunk(slice, member, tree));
+            }
+        }
+    })
 }
 
-impl Slice {
-    fn chunk(self, place: usize, part: usize) -> usize {
-        self.first + place * self.parts + part
-    }
-
-    fn reduce_inside(self, b: &mut RankBuilder, node: &Team, inner: Inner) {
-        for part in 0..self.parts {
-            let chunk = |place| self.chunk(place, part);
-            let writes = [Write::To(Operand::Output(chunk(node.me)))];
-            match inner {
-                Inner::Direct => node.reduce_scatter_direct(b, chunk, Held::Raw, &writes, false),
-                Inner::Ring => node.reduce_scatter_ring(b, chunk, Held::Raw, &writes, false),
-            }
-        }
-    }
-
-    fn all_reduce_between(self, b: &mut RankBuilder, place: &Place, outer: Outer) {
-        let chunk = |part| self.chunk(place.node.me, part);
-        let rail = &place.rail;
-        let writes = [Write::To(Operand::Output(chunk(rail.me % self.parts)))];
-        match outer {
-            Outer::Direct => {
-                rail.reduce_scatter_direct(b, chunk, Held::Partial, &writes, true);
-                rail.all_gather_direct(b, chunk);
-            }
-            Outer::Ring => {
-                rail.reduce_scatter_ring(b, chunk, Held::Partial, &writes, true);
-                rail.all_gather_ring(b, chunk);
-            }
-            Outer::Doubling => doubling::all_reduce(b, rail, chunk(0), Held::Partial),
-            Outer::Tree => tree::double_tree(b, rail, [chunk(0), chunk(1)], 1, Held::Partial),
-        }
-    }
-
-    fn gather_inside(self, b: &mut RankBuilder, node: &Team, inner: Inner) {
-        for part in 0..self.parts {
-            let chunk = |place| self.chunk(place, part);
-            match inner {
-                Inner::Direct => node.all_gather_direct(b, chunk),
-                Inner::Ring => node.all_gather_ring(b, chunk),
-            }
-        }
-    }
+/// A slice's halves.
+fn both(slice: Option<usize>) -> impl Iterator<Item = (usize, usize)> {
+    slice.into_iter().flat_map(|slice| [(slice, 0), (slice, 1)])
 }

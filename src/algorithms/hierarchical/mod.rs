@@ -6,13 +6,14 @@
 mod all_gather;
 mod all_reduce;
 mod all_to_all;
+mod place;
 mod reduce_scatter;
 
-use super::team::Team;
 use super::{Algorithm, Encoding, Entry, Inner, Need, Orders, Outer, Request, entry};
 use crate::collective::Kind;
 use crate::collective::Kind::{AllGather, AllReduce, AllToAll, ReduceScatter};
 use crate::schedule::Schedule;
+use place::Place;
 
 const DIRECT: Inner = Inner::Direct;
 const RING: Inner = Inner::Ring;
@@ -43,10 +44,28 @@ pub(super) const ENTRIES: &[Entry] = &[
     row(AllReduce, RING, Outer::Doubling, SLOTS, Orders::None, all_reduce::ring_doubling),
     row(AllReduce, RING, Outer::Tree, LL, Orders::None, all_reduce::ring_tree),
     row(AllReduce, RING, Outer::Tree, SLOTS, Orders::None, all_reduce::ring_tree),
-    row(ReduceScatter, DIRECT, Outer::Direct, LL, Orders::TreeOfNodes, reduce_scatter::direct),
-    row(ReduceScatter, DIRECT, Outer::Direct, SLOTS, Orders::TreeOfNodes, reduce_scatter::direct),
-    row(ReduceScatter, RING, Outer::Direct, LL, Orders::None, reduce_scatter::ring),
-    row(ReduceScatter, RING, Outer::Direct, SLOTS, Orders::None, reduce_scatter::ring),
+    row(
+        ReduceScatter,
+        DIRECT,
+        Outer::Direct,
+        LL,
+        Orders::TreeOfNodes,
+        reduce_scatter::direct_direct,
+    ),
+    row(
+        ReduceScatter,
+        DIRECT,
+        Outer::Direct,
+        SLOTS,
+        Orders::TreeOfNodes,
+        reduce_scatter::direct_direct,
+    ),
+    row(ReduceScatter, DIRECT, Outer::Ring, LL, Orders::None, reduce_scatter::direct_ring),
+    row(ReduceScatter, DIRECT, Outer::Ring, SLOTS, Orders::None, reduce_scatter::direct_ring),
+    row(ReduceScatter, RING, Outer::Direct, LL, Orders::None, reduce_scatter::ring_direct),
+    row(ReduceScatter, RING, Outer::Direct, SLOTS, Orders::None, reduce_scatter::ring_direct),
+    row(ReduceScatter, RING, Outer::Ring, LL, Orders::None, reduce_scatter::ring_ring),
+    row(ReduceScatter, RING, Outer::Ring, SLOTS, Orders::None, reduce_scatter::ring_ring),
     row(AllGather, DIRECT, Outer::Direct, LL, Orders::All, all_gather::direct_direct),
     row(AllGather, DIRECT, Outer::Direct, SLOTS, Orders::All, all_gather::direct_direct),
     row(AllGather, DIRECT, Outer::Ring, LL, Orders::All, all_gather::direct_ring),
@@ -69,40 +88,4 @@ const fn row(
 ) -> Entry {
     entry(kind, Algorithm::Hierarchical(inner, outer), encoding, true, orders, build)
         .needs(&[Need::Nodes])
-}
-
-/// A rank's two teams.
-struct Place {
-    /// The ranks of its node.
-    node: Team,
-    /// The ranks with its place in their nodes, by node.
-    rail: Team,
-}
-
-impl Place {
-    fn of(request: &Request, rank: usize) -> Place {
-        let local = request.placement.ranks_per_node();
-        let nodes = request.ranks() / local;
-        let (node, place) = (rank / local, rank % local);
-        let members = (0..local).map(|place| node * local + place).collect();
-        let rail = (0..nodes).map(|node| node * local + place).collect();
-        Place {
-            node: Team::new(members, place, request.encoding),
-            rail: Team::new(rail, node, request.encoding),
-        }
-    }
-
-    fn nodes(&self) -> usize {
-        self.rail.len()
-    }
-
-    /// Ranks of a node.
-    fn local(&self) -> usize {
-        self.node.len()
-    }
-
-    /// The rank at a place of a node.
-    fn rank(&self, node: usize, place: usize) -> usize {
-        node * self.local() + place
-    }
 }

@@ -187,9 +187,20 @@ fn of_transports() -> Vec<Finding> {
             try_shm(),
             "allow loopback TCP, Unix sockets and passing descriptors over them",
         ),
-        later("tcp (machines)", "not built in yet".to_owned()),
-        later("rdma (machines)", format!("not built in yet; {devices}")),
+        works(
+            "tcp (nodes)",
+            try_tcp(),
+            "allow TCP between this machine's own addresses; OXCCL_INTERFACE names the network that joins the nodes",
+        ),
+        later("rdma (nodes)", format!("not used by communicators yet; {devices}")),
     ]
+}
+
+/// Two parts of this machine stand for nodes.
+fn try_tcp() -> Result<(), String> {
+    let config = Config { nodes: Some(2), ..impatient() };
+    let comms = Communicator::local_with(2, &config).map_err(|error| error.to_string())?;
+    all_reduce(comms.into_iter().map(|comm| move || Ok(comm)))
 }
 
 fn try_local() -> Result<(), String> {

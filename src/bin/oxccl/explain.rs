@@ -172,6 +172,8 @@ impl ExplainOptions {
             order: self.order,
             in_place: self.in_place,
             windows: !self.private,
+            // Ranks of a node share memory, ranks of different nodes do not.
+            several_nodes: self.per_node.is_some_and(|local| local < self.ranks),
             pin,
             slot_bytes: config.slot_bytes,
             ll_slot_bytes: config.ll_slot_bytes,

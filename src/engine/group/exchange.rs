@@ -6,7 +6,7 @@ use super::{Engine, Mix, Tables};
 use crate::algorithms::{Pattern, exchange, receipts};
 use crate::collective::{Kind, Order};
 use crate::error::Error;
-use crate::schedule::{Extent, Layout, Lowering, Program, RankLayout, SLOTS, lower_signed};
+use crate::schedule::{Extent, Lane, Layout, Lowering, Program, RankLayout, SLOTS, lower_signed};
 use crate::verify::{Verified, Violation, verify_exchange};
 use oxccl_kernels::format as f;
 
@@ -96,7 +96,10 @@ impl Engine {
     fn pattern(&self, stretches: &[Stretch], active: &[usize]) -> Pattern {
         let mut pattern = Pattern::new(self.ranks.control.ranks());
         for stretch in active.iter().map(|at| &stretches[*at]) {
-            pattern.add(stretch.sender, stretch.receiver, stretch.lane);
+            let (sender, receiver) = (stretch.sender, stretch.receiver);
+            let mapped = self.links.as_ref().is_none_or(|links| links.share(sender, receiver));
+            let lane = if mapped { stretch.lane } else { Lane::Slots };
+            pattern.add(sender, receiver, lane);
         }
         pattern
     }
@@ -137,6 +140,9 @@ impl Engine {
             stream: false,
             virtual_bytes: None,
         };
+        if let Some(links) = &self.links {
+            links.open(verified.schedule(), &lowering);
+        }
         lower_signed(verified, self.ranks.rank, &layout, &lowering, signatures).map_err(|small| {
             let (kind, order) = (Kind::SendRecv, Order::Any);
             Error::NoAlgorithm { kind, order, detail: small.to_string() }

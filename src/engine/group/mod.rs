@@ -11,6 +11,7 @@ mod messages;
 mod parts;
 mod prepared;
 
+use super::linked;
 use super::prepare::{self, Buffers, Mix};
 use super::{Backend, Engine, call_key, wrong_device};
 use crate::call::{Call, Described};
@@ -103,8 +104,10 @@ impl Engine {
         log.enter(self.calls, &described.encode());
         let outcome = match group.first() {
             None => f::Outcome::Done,
-            // SAFETY: as in `Engine::launch`, for each part; the group keeps programs and tables.
-            Some(first) => unsafe { host.run_chain(first, group.channels) },
+            Some(first) => {
+                // SAFETY: as in `Engine::launch`, for each part; the group keeps programs and tables.
+                linked(&self.links, || unsafe { host.run_chain(first, group.channels) })
+            }
         };
         if outcome == f::Outcome::Done {
             log.leave(self.calls);
@@ -181,7 +184,7 @@ impl Engine {
     ) -> Result<Block, Error> {
         let (first, key) = (&calls[part.calls[0]], &buckets[part.calls[0]].key);
         let call = virtual_call(first, part);
-        let mut plan = prepare::plan(&self.config, &call, key.windows)?;
+        let mut plan = self.cache.plan(&self.config, &call, key.windows)?;
         plan.stream |= total_bytes.saturating_mul(call.collective.ranks)
             >= self.config.last_level_cache_bytes();
         let is_virtual = call.counts.is_none() && key.kind != Kind::Barrier;

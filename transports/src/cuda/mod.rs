@@ -3,6 +3,8 @@
 //! The driver is loaded when it is first asked for ([`Driver::load`]), so that one binary serves machines with and
 //! without a GPU; nothing here can be had without a [`Driver`]. Streams, modules and launches are the device layer's.
 //!
+//! What GPUs' NVLinks lead to, the management library knows ([`nvlinks`]), which is loaded likewise.
+//!
 //! | memory | who makes it | how others reach it |
 //! | --- | --- | --- |
 //! | [`DeviceRegion`] | this crate, by the virtual-memory API | as a file descriptor |
@@ -19,6 +21,7 @@ mod driver;
 mod error;
 mod ipc;
 mod memory;
+mod nvml;
 mod pinned;
 mod pointer;
 mod region;
@@ -31,6 +34,7 @@ pub use driver::{Driver, Version};
 pub use error::CudaError;
 pub use ipc::{Exports, Imports, IpcHandle, IpcMemory};
 pub use memory::DeviceMemory;
+pub use nvml::{NVML, NvLink, NvLinkEnd, NvmlError, nvlinks};
 pub use pinned::{PinnedMemory, RegisteredRegion};
 pub use pointer::{Pointer, PointerKind};
 pub use region::DeviceRegion;

@@ -3,14 +3,17 @@
 use std::fs;
 use std::net::IpAddr;
 
-use nix::ifaddrs::getifaddrs;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
+
+use crate::interface;
 
 /// Keeps the calling thread on the cores near the adapter that has this address, where the machine says which they are, and
 /// this process may use some of them.
 pub(super) fn settle_near(address: IpAddr) {
-    let Some(cores) = interface(address).and_then(|name| cores_near(&name)) else { return };
+    let Some(cores) = interface::name_of(address).and_then(|name| cores_near(&name)) else {
+        return;
+    };
     let this = Pid::from_raw(0);
     let Ok(allowed) = sched_getaffinity(this) else { return };
     let mut near = CpuSet::new();
@@ -21,17 +24,6 @@ pub(super) fn settle_near(address: IpAddr) {
     if any && let Err(error) = sched_setaffinity(this, &near) {
         tracing::debug!(%error, "the proxy stays where it is");
     }
-}
-
-/// The interface that has an address.
-fn interface(address: IpAddr) -> Option<String> {
-    let has = |found: &nix::sys::socket::SockaddrStorage| match address {
-        IpAddr::V4(address) => found.as_sockaddr_in().is_some_and(|found| found.ip() == address),
-        IpAddr::V6(address) => found.as_sockaddr_in6().is_some_and(|found| found.ip() == address),
-    };
-    let mut interfaces = getifaddrs().ok()?;
-    let found = interfaces.find(|interface| interface.address.as_ref().is_some_and(has))?;
-    Some(found.interface_name)
 }
 
 fn cores_near(interface: &str) -> Option<Vec<usize>> {
@@ -61,11 +53,5 @@ mod tests {
         assert_eq!(parse_cores("0-3,8"), Some(vec![0, 1, 2, 3, 8]));
         assert_eq!(parse_cores(""), Some(vec![]));
         assert_eq!(parse_cores("all"), None);
-    }
-
-    #[test]
-    fn the_loopback_address_has_an_interface() {
-        assert_eq!(interface("127.0.0.1".parse().unwrap()).as_deref(), Some("lo"));
-        assert_eq!(interface("192.0.2.1".parse().unwrap()), None);
     }
 }

@@ -43,6 +43,8 @@ pub struct PortsMemory {
 
 // SAFETY: an address and a length, as above.
 unsafe impl Send for PortsMemory {}
+// SAFETY: as above.
+unsafe impl Sync for PortsMemory {}
 
 /// This rank's end of all connections to one peer.
 ///

@@ -1,5 +1,6 @@
 //! Ports over plain memory, with an executor that tests play: for the tests of proxies and wires.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -14,7 +15,9 @@ const LEN_BYTES: usize = 8;
 
 /// Some ports with slots, and behind them one counter.
 pub struct MemoryPorts {
-    region: Region,
+    memory: PortsMemory,
+    /// Keeps it mapped.
+    _owner: Box<dyn Any + Send + Sync>,
     ports: PortNumber,
     slots: u32,
     stride: usize,
@@ -34,11 +37,33 @@ impl MemoryPorts {
         slots: u32,
         payload_bytes: usize,
     ) -> Result<Arc<MemoryPorts>, Error> {
-        let stride = (TAIL_BYTES + LEN_BYTES + payload_bytes).next_multiple_of(64);
-        let region = Region::create("test", 2 * usize::from(ports) * slots as usize * stride)?;
+        let region = Region::create("test", MemoryPorts::len_bytes(ports, slots, payload_bytes))?;
+        let memory = PortsMemory { start: region.as_ptr(), len_bytes: region.len_bytes() };
+        // SAFETY: the region is as long, holds zeros, and goes along.
+        Ok(unsafe { MemoryPorts::over(memory, Box::new(region), ports, slots, payload_bytes) })
+    }
+
+    /// How much memory they need.
+    pub fn len_bytes(ports: PortNumber, slots: u32, payload_bytes: usize) -> usize {
+        2 * usize::from(ports) * slots as usize * stride(payload_bytes)
+    }
+
+    /// The same over other memory.
+    ///
+    /// # Safety
+    /// The memory is of at least [`len_bytes`](Self::len_bytes), all zero, reached by this process, and mapped until the owner is dropped.
+    pub unsafe fn over(
+        memory: PortsMemory,
+        owner: Box<dyn Any + Send + Sync>,
+        ports: PortNumber,
+        slots: u32,
+        payload_bytes: usize,
+    ) -> Arc<MemoryPorts> {
+        let stride = stride(payload_bytes);
         let words = || (0..ports).map(|_| AtomicU64::new(0)).collect();
-        Ok(Arc::new(MemoryPorts {
-            region,
+        Arc::new(MemoryPorts {
+            memory,
+            _owner: owner,
             ports,
             slots,
             stride,
@@ -46,7 +71,7 @@ impl MemoryPorts {
             recv_heads: words(),
             raised_here: AtomicU64::new(0),
             raised_there: AtomicU64::new(0),
-        }))
+        })
     }
 
     /// The counter's number.
@@ -107,7 +132,7 @@ impl MemoryPorts {
 
     /// A slot of the inbox (0) or the outbox (1).
     fn slot(&self, side: usize, port: PortNumber, message: u64) -> *mut u8 {
-        self.region.as_ptr().wrapping_add(self.offset(side, port, message))
+        self.memory.start.wrapping_add(self.offset(side, port, message))
     }
 
     fn offset(&self, side: usize, port: PortNumber, message: u64) -> usize {
@@ -122,7 +147,7 @@ impl MemoryPorts {
     }
 }
 
-// SAFETY: slots lie in the region; a content is written before its announcement and again only after its credit; `read` looks
+// SAFETY: slots lie in the memory; a content is written before its announcement and again only after its credit; `read` looks
 // at no slot before its tail is stored.
 unsafe impl Ports for MemoryPorts {
     fn count(&self) -> usize {
@@ -137,7 +162,7 @@ unsafe impl Ports for MemoryPorts {
     }
 
     fn memory(&self) -> PortsMemory {
-        PortsMemory { start: self.region.as_ptr(), len_bytes: self.region.len_bytes() }
+        self.memory
     }
 
     fn inbox_offset(&self, port: PortNumber, message: u64) -> usize {
@@ -173,6 +198,11 @@ unsafe impl Ports for MemoryPorts {
     fn raise(&self, _port: PortNumber, value: u64) {
         self.raised_there.store(value, Ordering::Release);
     }
+}
+
+/// The distance of two slots.
+fn stride(payload_bytes: usize) -> usize {
+    (TAIL_BYTES + LEN_BYTES + payload_bytes).next_multiple_of(64)
 }
 
 /// Waits for something, and says whether it came.

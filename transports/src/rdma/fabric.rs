@@ -6,18 +6,21 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::memory::Domain;
-use super::path::{Path, PathOffer};
+use super::path::{Gpu, Path, PathOffer};
 use super::port::Port;
 use super::queue_pair::Patience;
 use super::wire::RdmaWire;
-use super::{RdmaError, immediate};
-use crate::proxy::{Fabric, Link, Socket, Wire, WireError};
+use super::{RdmaError, gpu_memory, immediate};
+use crate::cuda::{Context, CudaError};
+use crate::proxy::{Fabric, Link, PortsMemory, Socket, Wire, WireError};
 
 /// A rank's adapters: a port of each **rail**, joined with the peer's on the same rail.
 #[derive(Debug)]
 pub struct RdmaFabric {
     rails: Vec<Rail>,
     settings: Settings,
+    /// The rank's GPU, if ports may lie in its memory.
+    context: Option<Context>,
 }
 
 /// How wires are made.
@@ -74,7 +77,41 @@ impl RdmaFabric {
             .into_iter()
             .map(|port| Ok(Rail { domain: Domain::new(port.device())?, port }))
             .collect::<Result<_, _>>()?;
-        Ok(RdmaFabric { rails, settings })
+        Ok(RdmaFabric { rails, settings, context: None })
+    }
+
+    /// The same for a rank whose ports may lie in memory of this GPU.
+    pub fn with_gpu(self, context: Context) -> RdmaFabric {
+        RdmaFabric { context: Some(context), ..self }
+    }
+
+    /// Whether every adapter reaches a GPU's memory, tried on this part of it. If not, ports have to lie in pinned memory of the
+    /// host.
+    ///
+    /// # Errors
+    /// [`RdmaError::GpuMemory`] says why not.
+    ///
+    /// # Safety
+    /// The range is memory of the context's GPU, and mapped until this returns.
+    pub unsafe fn check_gpu_memory(
+        &self,
+        context: &Context,
+        start: *mut u8,
+        len_bytes: usize,
+    ) -> Result<(), RdmaError> {
+        // SAFETY: as the caller promises; registered and given back at once.
+        let register =
+            |rail: &Rail| unsafe { rail.domain.register_device(context, start, len_bytes) };
+        self.rails.iter().try_for_each(|rail| register(rail).map(drop))
+    }
+
+    /// The GPU, if the ports of a wire lie in its memory.
+    fn gpu_of(&self, memory: PortsMemory) -> Result<Option<Gpu<'_>>, CudaError> {
+        let Some(context) = &self.context else { return Ok(None) };
+        if !gpu_memory::is_device(context, memory.start)? {
+            return Ok(None);
+        }
+        Ok(Some(Gpu { context, needs_flush: gpu_memory::needs_flush(context)? }))
     }
 
     /// The ports, in the order of the rails.
@@ -94,12 +131,13 @@ impl Fabric for RdmaFabric {
 
     fn open(&self, link: Link) -> Result<Box<dyn Wire>, WireError> {
         let memory = link.ports.memory();
+        let gpu = self.gpu_of(memory).map_err(|error| WireError::Device(error.to_string()))?;
         let rails = self.rails.iter();
         // SAFETY: the ports keep their memory as long as they live, and the wire holds them; what others write in it is
         // reached by the executor alone, by the machine's own means.
         let paths = rails
             .flat_map(|rail| std::iter::repeat_n(rail, self.settings.queue_pairs))
-            .map(|rail| unsafe { Path::new(rail, memory) });
+            .map(|rail| unsafe { Path::new(rail, memory, gpu) });
         let (mut paths, offers): (Vec<Path>, Vec<PathOffer>) =
             paths.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
 

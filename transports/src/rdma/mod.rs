@@ -13,6 +13,8 @@ mod completion;
 mod device;
 mod error;
 mod fabric;
+mod flush;
+mod gpu_memory;
 mod immediate;
 mod library;
 mod memory;

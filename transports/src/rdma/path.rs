@@ -8,11 +8,13 @@ use serde::{Deserialize, Serialize};
 use super::address::QueuePairAddress;
 use super::completion::{Completion, CompletionQueue, Outcome};
 use super::fabric::Rail;
+use super::flush::{FLUSH, Flush, Part};
 use super::immediate::Brought;
 use super::memory::{MemoryRegion, RemoteMemory};
 use super::queue_pair::{Depth, Local, Operation, Patience, QueuePair, Request};
 use super::{Device, RdmaError};
-use crate::proxy::PortsMemory;
+use crate::cuda::Context;
+use crate::proxy::{Counter, PortNumber, PortsMemory};
 
 /// Requests to send, and requests to receive, of each path.
 const DEPTH: u32 = 256;
@@ -33,6 +35,14 @@ struct Buffer {
     returned: AtomicU64,
 }
 
+/// The GPU in whose memory ports are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Gpu<'a> {
+    pub(super) context: &'a Context,
+    /// Whether what an adapter has written must be waited for.
+    pub(super) needs_flush: bool,
+}
+
 /// What a peer must know of a path.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct PathOffer {
@@ -45,6 +55,10 @@ pub(super) struct PathOffer {
 #[derive(Debug)]
 pub(super) struct Path {
     queue_pair: QueuePair,
+    /// Where what comes has to be waited for.
+    flush: Option<Flush>,
+    /// The longest message that a request carries itself: none that the host cannot read.
+    inline_bytes: usize,
     completions: Arc<CompletionQueue>,
     device: Arc<Device>,
     /// The memory of the ports here, and the peer's.
@@ -69,8 +83,12 @@ pub(super) struct Path {
 pub(super) enum Progress {
     /// A request whose success frees the outbox has been carried out.
     Sent { tag: u32 },
-    /// The peer has sent something.
-    Brought { what: Brought, len_bytes: u32, value: u64 },
+    /// A part of a message is in its place.
+    Part(Part),
+    /// The peer has told a value.
+    Told { port: PortNumber, counter: Counter, value: u64 },
+    /// Parts that were held back are in their places: [`Path::flushed`].
+    Flushed,
     /// Nothing that concerns the wire.
     Nothing,
 }
@@ -86,11 +104,20 @@ impl Path {
     pub(super) unsafe fn new(
         rail: &Rail,
         memory: PortsMemory,
+        gpu: Option<Gpu<'_>>,
     ) -> Result<(Path, PathOffer), RdmaError> {
         let domain = &rail.domain;
         // SAFETY: as the caller promises.
-        let region = unsafe { domain.register(memory.start, memory.len_bytes) }?;
-        let completions = CompletionQueue::new(domain.device(), 2 * DEPTH)?;
+        let region = unsafe {
+            match gpu {
+                Some(gpu) => domain.register_device(gpu.context, memory.start, memory.len_bytes),
+                None => domain.register(memory.start, memory.len_bytes),
+            }
+        }?;
+        // One more for a flush.
+        let completions = CompletionQueue::new(domain.device(), 2 * DEPTH + 1)?;
+        let flush = gpu.filter(|gpu| gpu.needs_flush);
+        let flush = flush.map(|_| Flush::new(rail, &completions, &region)).transpose()?;
         let depth = Depth { send: DEPTH, receive: DEPTH, inline_bytes: INLINE_BYTES as u32 };
         let queue_pair = QueuePair::new(&rail.port, domain, &completions, depth)?;
         let buffers: Box<[Buffer]> = (0..DEPTH).map(|_| Buffer::default()).collect();
@@ -99,6 +126,8 @@ impl Path {
         let buffers_region = unsafe { domain.register(buffers.as_ptr().cast_mut().cast(), bytes) }?;
         let path = Path {
             queue_pair,
+            flush,
+            inline_bytes: if gpu.is_some() { 0 } else { INLINE_BYTES },
             completions,
             device: Arc::clone(domain.device()),
             remote: RemoteMemory { start: 0, len_bytes: 0, key: 0 },
@@ -162,7 +191,7 @@ impl Path {
         let to = self.remote.at(offset, len_bytes)?;
         let key = self.remote.key;
         let operation = Operation::WriteWithImmediate { to, key, immediate: what.encode() };
-        let inline = len_bytes <= INLINE_BYTES;
+        let inline = len_bytes <= self.inline_bytes;
         if inline {
             // SAFETY: the outbox stays as it is until the message has been reported as sent.
             let bytes = unsafe { std::slice::from_raw_parts(bytes, len_bytes) };
@@ -193,7 +222,7 @@ impl Path {
     /// Two ends cannot both be waiting for it: an end stops with one place left, which only this may use. It uses it after half a
     /// queue has come since the last time, and the other end cannot have sent more than half a queue and one beyond
     /// what it had been given back by then; so of two that cross at most one used the last place.
-    pub(super) fn return_credits(&mut self) -> Result<(), RdmaError> {
+    fn return_credits(&mut self) -> Result<(), RdmaError> {
         let due = self.received - self.received_told >= CREDIT_EVERY;
         if due && self.posted < DEPTH && self.sent - self.returned < u64::from(DEPTH) {
             self.tell(Brought::Credit, 0)?;
@@ -222,6 +251,7 @@ impl Path {
                 let operation = if completion.id & RECEIVE != 0 { "receiving" } else { "sending" };
                 Err(self.queue_pair.transfer_error(operation, failure))
             }
+            Outcome::Sent if completion.id == FLUSH => Ok(Progress::Flushed),
             Outcome::Sent => {
                 self.posted -= (completion.id >> FREED_SHIFT) as u32;
                 let tag = completion.id as u32;
@@ -230,16 +260,48 @@ impl Path {
             Outcome::Received { len_bytes, immediate } => {
                 let buffer = completion.id as u32;
                 let what = Brought::decode(immediate.unwrap_or(u32::MAX));
-                let value = match what {
-                    Brought::Part { .. } => 0,
-                    _ => self.read(buffer, len_bytes)?,
+                let progress = match what {
+                    Brought::Part { port, message, parts } => {
+                        let len_bytes = len_bytes as usize;
+                        self.hold_or_pass(Part { port, message, parts, len_bytes })
+                    }
+                    Brought::Value { port, counter } => {
+                        let value = self.read(buffer, len_bytes)?;
+                        Progress::Told { port, counter, value }
+                    }
+                    Brought::Credit => {
+                        self.read(buffer, len_bytes)?;
+                        Progress::Nothing
+                    }
                 };
                 self.post_receive(buffer)?;
                 self.received += 1;
-                Ok(match what {
-                    Brought::Credit => Progress::Nothing,
-                    _ => Progress::Brought { what, len_bytes, value },
-                })
+                Ok(progress)
+            }
+        }
+    }
+
+    /// After a poll: begins what makes held parts readable, and returns credits.
+    pub(super) fn follow_up(&mut self) -> Result<(), RdmaError> {
+        if let Some(flush) = &mut self.flush {
+            flush.start()?;
+        }
+        self.return_credits()
+    }
+
+    /// Appends the parts that a flush was for.
+    pub(super) fn flushed(&mut self, parts: &mut Vec<Part>) {
+        if let Some(flush) = &mut self.flush {
+            parts.extend(flush.done());
+        }
+    }
+
+    fn hold_or_pass(&mut self, part: Part) -> Progress {
+        match &mut self.flush {
+            None => Progress::Part(part),
+            Some(flush) => {
+                flush.hold(part);
+                Progress::Nothing
             }
         }
     }

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use nix::poll::PollFlags;
 
 use super::completion::{Completion, CompletionQueue};
+use super::flush::Part;
 use super::immediate::Brought;
 use super::path::{Path, Progress};
 use crate::proxy::{
@@ -42,6 +43,8 @@ pub(super) struct RdmaWire {
     incoming: Vec<Slot>,
     /// Slots whose messages were taken at once.
     taken: Vec<u32>,
+    /// Parts that one flush was for.
+    released: Vec<Part>,
     /// Completions of one poll.
     polled: Vec<Completion>,
     /// Whether all paths report the next completion, and none has been found since.
@@ -85,6 +88,7 @@ impl RdmaWire {
             incoming: slots.clone(),
             outgoing: slots,
             polled: Vec::with_capacity(CompletionQueue::POLLED_AT_ONCE),
+            released: Vec::new(),
             armed: false,
             slept: true,
             failed: false,
@@ -142,14 +146,14 @@ impl RdmaWire {
             match self.paths[path].complete(completion)? {
                 Progress::Nothing => {}
                 Progress::Sent { tag } => self.sent(tag, ledger)?,
-                Progress::Brought { what, len_bytes, value } => {
-                    self.brought(what, len_bytes as usize, value, ledger)?;
-                }
+                Progress::Part(part) => self.arrived(part, ledger)?,
+                Progress::Told { port, counter, value } => ledger.told(port, counter, value)?,
+                Progress::Flushed => self.flushed(path, ledger)?,
             }
         }
         self.polled = polled;
         if count > 0 {
-            self.paths[path].return_credits()?;
+            self.paths[path].follow_up()?;
         }
         Ok(count > 0)
     }
@@ -164,31 +168,18 @@ impl RdmaWire {
         Ok(())
     }
 
-    fn brought(
-        &mut self,
-        what: Brought,
-        len_bytes: usize,
-        value: u64,
-        ledger: &mut Ledger,
-    ) -> Result<(), WireError> {
-        match what {
-            Brought::Credit => Ok(()),
-            Brought::Value { port, counter } => ledger.told(port, counter, value),
-            Brought::Part { port, message, parts } => {
-                self.arrived(port, message, parts, len_bytes, ledger)
-            }
-        }
+    /// Parts that were held back have arrived.
+    fn flushed(&mut self, path: usize, ledger: &mut Ledger) -> Result<(), WireError> {
+        let mut parts = std::mem::take(&mut self.released);
+        self.paths[path].flushed(&mut parts);
+        let result = parts.drain(..).try_for_each(|part| self.arrived(part, ledger));
+        self.released = parts;
+        result
     }
 
     /// A part of a message is in its slot.
-    fn arrived(
-        &mut self,
-        port: PortNumber,
-        low: u8,
-        parts: usize,
-        len_bytes: usize,
-        ledger: &mut Ledger,
-    ) -> Result<(), WireError> {
+    fn arrived(&mut self, part: Part, ledger: &mut Ledger) -> Result<(), WireError> {
+        let Part { port, message: low, parts, len_bytes } = part;
         if usize::from(port) >= self.first_slot.len() {
             let detail = format!("port {port} of {}", self.first_slot.len());
             return Err(WireError::Protocol(detail));

@@ -29,6 +29,13 @@ impl Secret {
         Ok(Secret(random_bytes()?))
     }
 
+    /// A secret for ranks that are threads of one process. It is random unless the system has no random numbers; then it only
+    /// keeps this process's ranks from mixing with others'.
+    pub(crate) fn of_process() -> Secret {
+        let number = || Secret::derive(&format!("process {}", std::process::id()));
+        Secret::random().unwrap_or_else(|_| number())
+    }
+
     /// Takes these bytes for the secret.
     pub fn from_bytes(bytes: [u8; Secret::LEN_BYTES]) -> Secret {
         Secret(bytes)

@@ -1,7 +1,7 @@
 //! A rank's side of the rendezvous: the control channel.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,6 +31,7 @@ pub struct ControlChannel {
     nodes: Nodes,
     round: u64,
     secret: Secret,
+    address: IpAddr,
     outlet: Arc<Outlet>,
     liveness: Arc<Liveness>,
     reader: Option<JoinHandle<()>>,
@@ -74,6 +75,7 @@ impl ControlChannel {
         let Joined { serving, nodes } = joined;
         let prepared = stream.set_read_timeout(None).and_then(|()| stream.try_clone());
         let source = prepared.map_err(Error::io("preparing the control channel"))?;
+        let address = stream.local_addr().map_err(Error::io("preparing the control channel"))?.ip();
         let mailbox = Arc::new(Mailbox::new(world));
         let stream = Mutex::new(Some(stream));
         let outlet = Arc::new(Outlet { stream, mailbox, dropped: AtomicBool::new(false) });
@@ -95,7 +97,17 @@ impl ControlChannel {
         });
         let reader = Some(thread.map_err(Error::io("starting a thread"))?);
         let secret = id.secret().clone();
-        Ok(ControlChannel { rank, nodes, round: 0, secret, outlet, liveness, reader, reading })
+        Ok(ControlChannel {
+            rank,
+            nodes,
+            round: 0,
+            secret,
+            address,
+            outlet,
+            liveness,
+            reader,
+            reading,
+        })
     }
 
     /// This rank.
@@ -131,6 +143,11 @@ impl ControlChannel {
         let mailbox = &self.outlet.mailbox;
         let pieces = mailbox.collect(round, "exchanging bytes", deadline, &self.liveness)?;
         pieces.into_iter().enumerate().map(|(rank, piece)| piece.into_bytes(rank)).collect()
+    }
+
+    /// By which of its addresses this rank has reached the rendezvous.
+    pub(crate) fn address(&self) -> IpAddr {
+        self.address
     }
 
     pub(crate) fn secret(&self) -> &Secret {

@@ -36,13 +36,23 @@ pub struct End {
 
 /// Two ranks, joined by what makes each one's wires.
 pub fn pair(fabric: impl Fn(usize) -> Arc<dyn Fabric>, conditions: Conditions) -> [End; 2] {
+    let ports = || MemoryPorts::new(PORTS, SLOTS, PAYLOAD_BYTES).unwrap();
+    pair_with(fabric, ports, conditions)
+}
+
+/// The same with ports of one's own, of [`PORTS`], [`SLOTS`] and [`PAYLOAD_BYTES`].
+pub fn pair_with(
+    fabric: impl Fn(usize) -> Arc<dyn Fabric>,
+    ports: impl Fn() -> Arc<MemoryPorts>,
+    conditions: Conditions,
+) -> [End; 2] {
     let listening: Vec<_> =
         (0..2).map(|_| Listening::open(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap()).collect();
     let addresses: Vec<_> = listening.iter().map(Listening::address).collect();
     let secret = Secret::random().unwrap();
     let egress = Egress::new(Arc::new(Region::create("test", 4096).unwrap()), 0);
     let ends = local(2).into_iter().zip(listening).enumerate().map(|(rank, (bootstrap, place))| {
-        let ports = MemoryPorts::new(PORTS, SLOTS, PAYLOAD_BYTES).unwrap();
+        let ports = ports();
         let mut by_rank: Vec<Option<Arc<dyn Ports>>> = vec![None, None];
         by_rank[1 - rank] = Some(ports.clone());
         let liveness = bootstrap.liveness();

@@ -1,7 +1,13 @@
 //! What other tests run in processes of their own.
 
-use oxccl_transports::rdma::{Domain, usable_ports};
+use std::sync::Arc;
 
+use oxccl_transports::cuda::{Context, DeviceRegion, Driver};
+use oxccl_transports::proxy::testing::MemoryPorts;
+use oxccl_transports::proxy::{Conditions, Fabric, PortsMemory};
+use oxccl_transports::rdma::{Domain, RdmaFabric, Settings, usable_ports};
+
+use super::links::{PAYLOAD_BYTES, PORTS, SLOTS, exchange, pair_with};
 use super::pair::port;
 
 #[test]
@@ -27,4 +33,26 @@ fn locked_memory_is_short() {
         said.contains("(RLIMIT_MEMLOCK) is 65536 bytes") && said.contains("ulimit -l"),
         "{said}"
     );
+}
+
+#[test]
+#[ignore = "started by ports_may_lie_in_memory_of_a_gpu"]
+fn messages_cross_memory_of_gpus() {
+    let context = Context::primary(Driver::load().unwrap().device(0).unwrap()).unwrap();
+    let fabric = |rank| -> Arc<dyn Fabric> {
+        let fabric = RdmaFabric::new(vec![port(rank)], Settings::default()).unwrap();
+        Arc::new(fabric.with_gpu(context.clone()))
+    };
+    let ports = || {
+        let len_bytes = MemoryPorts::len_bytes(PORTS, SLOTS, PAYLOAD_BYTES);
+        let region = DeviceRegion::create(&context, len_bytes).unwrap();
+        let memory = PortsMemory { start: region.as_ptr(), len_bytes: region.len_bytes() };
+        let probe = RdmaFabric::new(vec![port(0)], Settings::default()).unwrap();
+        // SAFETY: the region is memory of the stand-in's GPU, as long, of zeros, and goes along.
+        unsafe {
+            probe.check_gpu_memory(&context, memory.start, memory.len_bytes).unwrap();
+            MemoryPorts::over(memory, Box::new(region), PORTS, SLOTS, PAYLOAD_BYTES)
+        }
+    };
+    exchange(&pair_with(fabric, ports, Conditions::default()), 10);
 }

@@ -99,3 +99,19 @@ fn ends_that_do_not_go_together_say_so() {
         ["4096 bytes, the peer's rxe1_0 one of 1024", "1024 bytes, the peer's rxe0_0 one of 4096"];
     assert!(either.iter().any(|expected| said.contains(expected)), "{said}");
 }
+
+#[test]
+#[ignore = "runs in the software RoCE guest"]
+fn ports_may_lie_in_memory_of_a_gpu() {
+    // The stand-in's driver knows no dmabuf; its memory is the host's, which adapters take by its address.
+    let folder = oxccl_cuda_stand_in::control::library_folder().unwrap();
+    for capability in ["80", "90"] {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "process::messages_cross_memory_of_gpus", "--ignored"])
+            .env("LD_LIBRARY_PATH", &folder)
+            .env("OXCCL_STAND_IN_CAPABILITY", capability)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    }
+}

@@ -25,7 +25,7 @@ pub(super) enum Memory<T: Element> {
 
 impl<T: Element> Memory<T> {
     /// Brings what the host has written to the GPU, if there is one.
-    fn to_device(&mut self) -> Result<(), Error> {
+    fn push_to_device(&mut self) -> Result<(), Error> {
         match self {
             Memory::Gpu { mirror, buffer } => buffer.write(mirror),
             _ => Ok(()),
@@ -33,7 +33,7 @@ impl<T: Element> Memory<T> {
     }
 
     /// Brings what calls have written to where the host looks.
-    fn to_host(&mut self) -> Result<(), Error> {
+    fn pull_to_host(&mut self) -> Result<(), Error> {
         match self {
             Memory::Gpu { mirror, buffer } => buffer.read(mirror),
             _ => Ok(()),
@@ -131,12 +131,12 @@ impl<T: Sample> Buffers<T> {
                 *element = inputs.value(rank, index);
             }
         }
-        self.to_device()
+        self.push_to_device()
     }
 
-    fn to_device(&mut self) -> Result<(), Error> {
-        self.input.to_device()?;
-        self.output.to_device()
+    fn push_to_device(&mut self) -> Result<(), Error> {
+        self.input.push_to_device()?;
+        self.output.push_to_device()
     }
 
     /// Makes the one buffer zeros, which repeated calls in place leave as they are.
@@ -145,7 +145,7 @@ impl<T: Sample> Buffers<T> {
     /// A GPU's.
     pub(super) fn clear_in_place(&mut self, shape: Shape) -> Result<(), Error> {
         self.in_place(shape).fill(T::ZERO);
-        self.to_device()
+        self.push_to_device()
     }
 
     /// How many elements of this rank are wrong after a call.
@@ -158,8 +158,8 @@ impl<T: Sample> Buffers<T> {
         rank: usize,
         placement: Placement,
     ) -> Result<u64, Error> {
-        self.input.to_host()?;
-        self.output.to_host()?;
+        self.input.pull_to_host()?;
+        self.output.pull_to_host()?;
         let shape = inputs.shape;
         Ok(match placement {
             Placement::OutOfPlace => {

@@ -1,14 +1,17 @@
 //! The flags of `oxccl sim`, and what they ask for.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use oxccl::algorithms::{Algorithm, Encoding, Entry, catalogue};
 use oxccl::schedule::SLOTS;
 use oxccl::simulate::{Fold, Options};
 use oxccl::topology::{Network, Placement, Topology};
-use oxccl::{Collective, DataType, Kind, OpKind, Order};
+use oxccl::{Collective, CustomSchedule, DataType, Kind, OpKind, Order};
 
+use super::candidate::Candidate;
+use super::report::Shown;
 use crate::bench::{Case, Shape, Step, progression};
 use crate::failure::Failure;
 use crate::options::{self, Size};
@@ -22,15 +25,18 @@ use crate::topo;
 #[derive(Args, Clone, Debug)]
 pub(crate) struct SimOptions {
     /// The collective.
-    #[arg(value_name = "OP")]
-    kind: Kind,
+    #[arg(value_name = "OP", required_unless_present = "schedule")]
+    kind: Option<Kind>,
+    /// A schedule of one's own in a JSON file, for its ranks, beside the algorithms that there are for its collective.
+    #[arg(long, value_name = "FILE")]
+    schedule: Option<PathBuf>,
     /// A preset (oxccl topo --list), a file that ends with .toml, or "this" machine.
     #[arg(long, short = 't', default_value = "dgx-h100")]
     topology: String,
     /// Nodes of the topology [default: as it says, or as many as the ranks need].
     #[arg(long, value_parser = options::positive)]
     nodes: Option<usize>,
-    /// How many ranks [default: one a device].
+    /// How many ranks [default: one a device; the schedule's].
     #[arg(long, short = 'g', value_parser = options::positive)]
     ranks: Option<usize>,
     /// Ranks of a node [default: one a device].
@@ -59,9 +65,9 @@ pub(crate) struct SimOptions {
     /// The operation. (It does not change a prediction.)
     #[arg(short = 'o', long, default_value = "sum", value_parser = options::op)]
     op: OpKind,
-    /// The root; the sender of send_recv, which sends to the next rank.
-    #[arg(short = 'r', long, default_value_t = 0)]
-    root: usize,
+    /// The root; the sender of send_recv, which sends to the next rank [default: 0; the schedule's].
+    #[arg(short = 'r', long)]
+    root: Option<usize>,
     /// The promised order of reduction: any, rank or tree.
     #[arg(long, default_value = "any")]
     order: Order,
@@ -84,6 +90,12 @@ pub(crate) struct SimOptions {
     #[arg(long, value_enum, default_value = "auto")]
     fold: FoldChoice,
 
+    /// Shows all algorithms at each size.
+    #[arg(long, conflicts_with = "best")]
+    all: bool,
+    /// Shows so many of the fastest at each size.
+    #[arg(long, value_name = "COUNT", default_value = "3", value_parser = options::positive)]
+    best: usize,
     /// Prints comma-separated values.
     #[arg(long, conflicts_with = "json")]
     pub(super) csv: bool,
@@ -93,10 +105,11 @@ pub(crate) struct SimOptions {
     /// Writes a page with plots, a schedule to be played, and the links' timeline.
     #[arg(long, value_name = "FILE")]
     pub(super) html: Option<PathBuf>,
-    /// Prints what each link carries at the largest size; needs --algorithm and --encoding.
+    /// Prints what each link carries at the largest size; needs --algorithm and --encoding, or --schedule.
     #[arg(long, conflicts_with_all = ["csv", "json"])]
     pub(super) links: bool,
-    /// Writes every step of the largest size, for Perfetto or chrome://tracing; needs --algorithm and --encoding.
+    /// Writes every step of the largest size, for Perfetto or chrome://tracing; needs --algorithm and --encoding, or
+    /// --schedule.
     #[arg(long, value_name = "FILE")]
     pub(super) trace: Option<PathBuf>,
 }
@@ -109,7 +122,7 @@ enum FoldChoice {
 }
 
 /// What is predicted.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Study {
     pub(super) case: Case,
     pub(super) collective: Collective,
@@ -117,7 +130,8 @@ pub(super) struct Study {
     pub(super) topology: Topology,
     pub(super) network: Network,
     pub(super) sizes: Vec<usize>,
-    pub(super) entries: Vec<&'static Entry>,
+    /// The schedule of one's own first, if there is one.
+    pub(super) candidates: Vec<Candidate>,
     channels: usize,
     tile: Option<usize>,
     pub(super) in_network: bool,
@@ -128,31 +142,33 @@ impl SimOptions {
     /// What these flags ask for.
     ///
     /// # Errors
-    /// Flags that do not fit together, or a topology that is wrong.
+    /// Flags that do not fit together, a topology that is wrong, or a schedule that is.
     pub(super) fn study(&self) -> Result<Study, Failure> {
-        let mut topology = topo::load(&self.topology)?;
-        let devices = topology.devices_per_node();
-        let per_node = self.per_node.unwrap_or(devices);
-        if per_node > devices {
+        let custom = self.schedule.as_deref().map(CustomSchedule::read).transpose()?.map(Arc::new);
+        let (topology, network) = self.topology(custom.as_deref())?;
+        let collective = match &custom {
+            Some(custom) => self.collective_of(custom)?,
+            None => self.collective(network.ranks())?,
+        };
+        let (kind, root) = (collective.kind, collective.root);
+        let case = Case { kind, data_type: self.datatype, op: self.op, root };
+        self.check(kind)?;
+        let entries = self.entries(&collective, placement(&network), custom.is_some())?;
+        let entries = entries.into_iter().map(Candidate::Entry);
+        if let (true, None) = (self.links || self.trace.is_some(), &custom)
+            && entries.len() != 1
+        {
+            let flag = if self.links { "--links" } else { "--trace" };
             return Err(Failure::Usage(format!(
-                "--per-node is {per_node}, but a node of {} has {devices} devices",
-                topology.name
+                "{flag} shows one algorithm: name it with --algorithm and --encoding"
             )));
         }
-        topology.nodes = match (self.nodes, self.ranks) {
-            (Some(nodes), _) => nodes,
-            (None, Some(ranks)) => topology.nodes.max(ranks.div_ceil(per_node)),
-            (None, None) => topology.nodes,
-        };
-        let ranks = self.ranks.unwrap_or(topology.nodes * per_node);
-        let network = Network::new(&topology, ranks, self.per_node)?;
-        self.check(ranks)?;
-        let case = Case { kind: self.kind, data_type: self.datatype, op: self.op, root: self.root };
-        let study = Study {
-            collective: self.collective(ranks),
+        Ok(Study {
+            case,
+            collective,
             order: self.order,
-            sizes: self.sizes()?,
-            entries: self.entries(ranks, placement(&network))?,
+            sizes: self.sizes(kind)?,
+            candidates: custom.map(Candidate::Custom).into_iter().chain(entries).collect(),
             channels: self.channels.unwrap_or(network.device(0).channels),
             tile: self.tile.map(|size| size.0),
             in_network: self.in_network,
@@ -163,44 +179,93 @@ impl SimOptions {
             },
             topology,
             network,
-            case,
-        };
-        let one = [("--trace", self.trace.is_some()), ("--links", self.links)];
-        match one.iter().find(|(_, asked)| *asked && study.entries.len() != 1) {
-            Some((flag, _)) => Err(Failure::Usage(format!(
-                "{flag} shows one algorithm: name it with --algorithm and --encoding"
-            ))),
-            None => Ok(study),
-        }
+        })
     }
 
-    fn check(&self, ranks: usize) -> Result<(), Failure> {
-        let usage = |text: String| Err(Failure::Usage(text));
-        if self.root >= ranks {
-            return usage(format!("--root is {}, there are ranks 0 to {}", self.root, ranks - 1));
+    /// What the table shows of it.
+    pub(super) fn shown(&self) -> Shown {
+        if self.all { Shown::All } else { Shown::Best(self.best) }
+    }
+
+    /// The topology with as many nodes as the ranks need, and the ranks on its devices.
+    fn topology(&self, custom: Option<&CustomSchedule>) -> Result<(Topology, Network), Failure> {
+        let mut topology = topo::load(&self.topology)?;
+        let devices = topology.devices_per_node();
+        let per_node = self.per_node.unwrap_or(devices);
+        if per_node > devices {
+            return Err(Failure::Usage(format!(
+                "--per-node is {per_node}, but a node of {} has {devices} devices",
+                topology.name
+            )));
         }
-        if self.kind == Kind::SendRecv && ranks == 1 {
-            return usage("send_recv needs at least 2 ranks".to_owned());
-        }
+        let ranks = self.ranks.or(custom.map(|custom| custom.schedule().collective.ranks));
+        topology.nodes = match (self.nodes, ranks) {
+            (Some(nodes), _) => nodes,
+            (None, Some(ranks)) => topology.nodes.max(ranks.div_ceil(per_node)),
+            (None, None) => topology.nodes,
+        };
+        let ranks = ranks.unwrap_or(topology.nodes * per_node);
+        let network = Network::new(&topology, ranks, self.per_node)?;
+        Ok((topology, network))
+    }
+
+    fn check(&self, kind: Kind) -> Result<(), Failure> {
         if self.tile.is_some_and(|size| size.0 < 64 || !size.0.is_multiple_of(64)) {
-            return usage("--tile must be a multiple of 64 bytes".to_owned());
+            return Err(Failure::Usage("--tile must be a multiple of 64 bytes".to_owned()));
         }
-        if self.kind.reduces() && !self.op.applies_to(self.datatype) {
+        if kind.reduces() && !self.op.applies_to(self.datatype) {
             return Err(oxccl::Error::Op { op: self.op, data_type: self.datatype }.into());
         }
         Ok(())
     }
 
-    fn collective(&self, ranks: usize) -> Collective {
+    /// What a schedule of one's own carries out, unless the flags ask for something else.
+    fn collective_of(&self, custom: &CustomSchedule) -> Result<Collective, Failure> {
+        let made = custom.schedule().collective;
+        let asked = [
+            ("OP", self.kind.map(|kind| kind.to_string()), made.kind.to_string()),
+            ("--ranks", self.ranks.map(|ranks| ranks.to_string()), made.ranks.to_string()),
+            ("--root", self.root.map(|root| root.to_string()), made.root.to_string()),
+        ];
+        for (flag, asked, made) in asked {
+            if let Some(asked) = asked.filter(|asked| *asked != made) {
+                return Err(Failure::Usage(format!(
+                    "{flag} is {asked}, but the schedule {} is made for {made}",
+                    custom.name()
+                )));
+            }
+        }
+        if self.order != Order::Any && made.kind.reduces() && self.order != custom.order() {
+            return Err(Failure::Usage(format!(
+                "--order is {}, but the schedule {} promises order {}",
+                self.order,
+                custom.name(),
+                custom.order()
+            )));
+        }
+        Ok(made)
+    }
+
+    fn collective(&self, ranks: usize) -> Result<Collective, Failure> {
+        let root = self.root.unwrap_or(0);
+        if root >= ranks {
+            let text = format!("--root is {root}, there are ranks 0 to {}", ranks - 1);
+            return Err(Failure::Usage(text));
+        }
         match self.kind {
-            Kind::SendRecv => Collective::send_recv(ranks, self.root, (self.root + 1) % ranks),
-            kind if Case::is_rooted(kind) => Collective::rooted(kind, ranks, self.root),
-            kind => Collective::new(kind, ranks),
+            Some(Kind::SendRecv) if ranks == 1 => {
+                Err(Failure::Usage("send_recv needs at least 2 ranks".to_owned()))
+            }
+            Some(Kind::SendRecv) => Ok(Collective::send_recv(ranks, root, (root + 1) % ranks)),
+            Some(kind) if Case::is_rooted(kind) => Ok(Collective::rooted(kind, ranks, root)),
+            Some(kind) => Ok(Collective::new(kind, ranks)),
+            // The parser asks for one of the two.
+            None => Err(Failure::Usage("name a collective, or a --schedule".to_owned())),
         }
     }
 
-    fn sizes(&self) -> Result<Vec<usize>, Failure> {
-        if self.kind == Kind::Barrier {
+    fn sizes(&self, kind: Kind) -> Result<Vec<usize>, Failure> {
+        if kind == Kind::Barrier {
             return Ok(vec![0]);
         }
         if !self.sizes.is_empty() {
@@ -216,9 +281,15 @@ impl SimOptions {
         progression(self.minbytes.0, self.maxbytes.0, step).map_err(Failure::Usage)
     }
 
-    /// Those that exist for these ranks and keep the order.
-    fn entries(&self, ranks: usize, placement: Placement) -> Result<Vec<&'static Entry>, Failure> {
-        let of_kind = || catalogue().filter(|entry| entry.kind == self.kind);
+    /// Those that exist for these ranks and keep the order: at least one, unless there is something else to be simulated.
+    fn entries(
+        &self,
+        collective: &Collective,
+        placement: Placement,
+        may_be_none: bool,
+    ) -> Result<Vec<&'static Entry>, Failure> {
+        let (kind, ranks) = (collective.kind, collective.ranks);
+        let of_kind = || catalogue().filter(|entry| entry.kind == kind);
         let fits = |entry: &&Entry| {
             self.algorithm.is_none_or(|algorithm| algorithm == entry.algorithm)
                 && self.encoding.is_none_or(|encoding| encoding == entry.encoding)
@@ -226,11 +297,10 @@ impl SimOptions {
         };
         let fitting: Vec<&'static Entry> = of_kind().filter(fits).collect();
         if fitting.is_empty() {
-            let names: Vec<String> = of_kind().map(name).collect();
+            let names: Vec<String> = of_kind().map(|e| Candidate::Entry(e).name()).collect();
             return Err(Failure::Usage(format!(
-                "no such algorithm keeps order {} for {}; there are {}",
+                "no such algorithm keeps order {} for {kind}; there are {}",
                 self.order,
-                self.kind,
                 names.join(", ")
             )));
         }
@@ -238,7 +308,7 @@ impl SimOptions {
         let entries: Vec<&'static Entry> = fitting.iter().copied().filter(exists).collect();
         let absent = fitting.iter().find_map(|entry| entry.check(ranks, placement, SLOTS).err());
         match absent {
-            Some(why) if entries.is_empty() => Err(Failure::Usage(why.to_string())),
+            Some(why) if entries.is_empty() && !may_be_none => Err(Failure::Usage(why.to_string())),
             _ => Ok(entries),
         }
     }
@@ -260,7 +330,7 @@ impl Study {
             network,
             order: self.order,
             sizes: self.sizes.clone(),
-            entries: self.entries.clone(),
+            candidates: self.candidates.clone(),
             channels: self.channels,
             tile: self.tile,
             in_network: self.in_network,
@@ -281,16 +351,12 @@ impl Study {
         self.case.shape(self.ranks(), bytes)
     }
 
-    /// How an entry is lowered and simulated.
-    pub(super) fn options(&self, entry: &Entry) -> Options {
-        let device = self.network.device(0);
-        let slot = match entry.encoding {
-            Encoding::Ll => device.ll_slot_bytes,
-            _ => device.slot_bytes,
-        };
+    /// How a candidate is lowered and simulated.
+    pub(super) fn options(&self, candidate: &Candidate) -> Options {
+        let slot = candidate.slot_bytes(self.network.device(0));
         Options {
             element_bytes: self.case.data_type.len_bytes(),
-            channels: self.channels(entry),
+            channels: self.channels(),
             tile_bytes: self.tile.unwrap_or(slot),
             in_network: self.in_network,
             fold: self.fold,
@@ -299,17 +365,12 @@ impl Study {
     }
 
     /// Send/recv has one set of connections.
-    pub(super) fn channels(&self, entry: &Entry) -> usize {
-        if entry.kind == Kind::SendRecv { 1 } else { self.channels }
+    pub(super) fn channels(&self) -> usize {
+        if self.case.kind == Kind::SendRecv { 1 } else { self.channels }
     }
 }
 
 /// Which of its ranks share a node.
 fn placement(network: &Network) -> Placement {
     Placement::uniform(network.per_node().min(network.ranks()))
-}
-
-/// An entry's name in tables.
-pub(super) fn name(entry: &Entry) -> String {
-    format!("{}/{}", entry.algorithm, entry.encoding)
 }

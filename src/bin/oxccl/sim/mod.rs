@@ -1,6 +1,7 @@
 //! `oxccl sim`: predicts how long every algorithm takes on a topology. Nothing is run; every figure is predicted.
 
 mod args;
+mod candidate;
 mod page;
 mod report;
 mod small;
@@ -32,7 +33,7 @@ pub(crate) fn main(options: &SimOptions) -> Result<(), Failure> {
     } else if options.csv {
         print(report::csv(&study, &sweep))?;
     } else {
-        print(report::table(&study, &sweep))?;
+        print(report::table(&study, &sweep, options.shown()))?;
     }
     if options.links {
         print(report::links(&study, &sweep))?;

@@ -1,12 +1,14 @@
 //! One self-contained page: plots, crossover points, a schedule to be played, and what links carry meanwhile.
 
-use oxccl::algorithms::Entry;
-use oxccl::schedule::{Instruction, Operand, SLOTS, Schedule};
+use std::collections::HashSet;
+
+use oxccl::schedule::{Instruction, Operand, Schedule};
 use oxccl::simulate::Trace;
 use oxccl::topology::Network;
 use serde_json::{Value, json};
 
-use super::args::{Study, name};
+use super::args::Study;
+use super::candidate::Candidate;
 use super::small;
 use super::sweep::Sweep;
 use crate::bench::Case;
@@ -16,6 +18,8 @@ use crate::failure::Failure;
 const RANKS: usize = 8;
 /// Their bytes: few rounds.
 const BYTES: usize = 256 << 10;
+/// At each size so many of the fastest are plotted at first.
+const BEST: usize = 2;
 /// Events of a call that is played, at most: more would not be read.
 const EVENTS: usize = 6000;
 
@@ -45,20 +49,29 @@ pub(super) fn page(study: &Study, sweep: &Sweep) -> Result<String, Failure> {
 }
 
 fn series(study: &Study, sweep: &Sweep) -> Vec<Value> {
-    let columns = study.entries.iter().zip(&sweep.columns);
+    let best: HashSet<usize> = (0..study.sizes.len())
+        .flat_map(|size| sweep.ranking(size).into_iter().take(BEST))
+        .collect();
+    let columns = study.candidates.iter().zip(&sweep.columns).enumerate();
     columns
-        .filter_map(|(entry, points)| {
+        .filter_map(|(at, (candidate, points))| {
+            let shown = candidate.is_custom() || best.contains(&at);
             let points: Vec<Value> = points
                 .as_ref()?
                 .iter()
                 .map(|point| json!([point.row.bytes, point.row.time_us, point.row.busbw_gbps]))
                 .collect();
-            Some(json!({"name": name(entry), "points": points}))
+            Some(json!({
+                "name": candidate.name(),
+                "encoding": candidate.encoding(),
+                "shown": shown,
+                "points": points,
+            }))
         })
         .collect()
 }
 
-/// Where another entry becomes the fastest: between which sizes.
+/// Where another candidate becomes the fastest: between which sizes.
 fn crossovers(study: &Study, sweep: &Sweep) -> Vec<Value> {
     let best: Vec<Option<usize>> = (0..study.sizes.len()).map(|size| sweep.best(size)).collect();
     let mut found = Vec::new();
@@ -69,7 +82,7 @@ fn crossovers(study: &Study, sweep: &Sweep) -> Vec<Value> {
         }
         let (low, high) = (study.sizes[size - 1], study.sizes[size]);
         let bytes = crossing(sweep, before, after, size).unwrap_or((low * high) as f64);
-        let names = [before, after].map(|at| name(study.entries[at]));
+        let names = [before, after].map(|at| study.candidates[at].name());
         found.push(
             json!({"from": names[0], "to": names[1], "bytes": bytes, "between": [low, high]}),
         );
@@ -89,28 +102,28 @@ fn crossing(sweep: &Sweep, before: usize, after: usize, size: usize) -> Option<f
     Some((bytes(size - 1) + part.clamp(0.0, 1.0) * (bytes(size) - bytes(size - 1))).exp())
 }
 
-/// Each entry on few ranks and one channel, step by step.
+/// Each candidate on few ranks and one channel, step by step.
 fn plays(study: &Study) -> Result<Vec<Value>, Failure> {
     let mut plays = Vec::new();
-    for entry in &study.entries {
-        let Some(small) = smaller(study, entry)? else { continue };
+    for candidate in &study.candidates {
+        let Some(small) = smaller(study, candidate)? else { continue };
         // The page shows what the table shows; what does not fit here was left out there.
         let bytes = if small.case.kind == oxccl::Kind::Barrier { 0 } else { BYTES };
-        let Ok(prediction) = small::recorded(&small, entry, bytes, Some(1)) else { continue };
+        let Ok(prediction) = small::recorded(&small, candidate, bytes, Some(1)) else { continue };
         let Some(trace) = prediction.trace.filter(|trace| trace.events.len() <= EVENTS) else {
             continue;
         };
-        let (placement, order) = (small.placement(), small.order);
-        let Ok(schedule) = entry.schedule(small.collective, placement, order, SLOTS) else {
-            continue;
-        };
-        plays.push(play(&small, entry, &schedule, &trace, prediction.time_ns, bytes));
+        let schedule = candidate.schedule(&small)?;
+        plays.push(play(&small, candidate, &schedule, &trace, prediction.time_ns, bytes));
     }
     Ok(plays)
 }
 
-/// The same study on few ranks: spread over the nodes, if there are several.
-fn smaller(study: &Study, entry: &Entry) -> Result<Option<Study>, Failure> {
+/// The same study on few ranks: spread over the nodes, if there are several. None where there cannot be one.
+fn smaller(study: &Study, candidate: &Candidate) -> Result<Option<Study>, Failure> {
+    if candidate.is_custom() {
+        return Ok((study.ranks() <= RANKS).then(|| study.clone()));
+    }
     let ranks = study.ranks().min(RANKS);
     let several = study.network.nodes() > 1;
     let per_node = if several { study.network.per_node().min(RANKS / 2) } else { ranks };
@@ -119,24 +132,25 @@ fn smaller(study: &Study, entry: &Entry) -> Result<Option<Study>, Failure> {
     topology.nodes = topology.nodes.max(nodes);
     let network = Network::new(&topology, ranks, Some(per_node))?;
     let root = study.case.root.min(ranks - 1);
-    if entry.kind == oxccl::Kind::SendRecv && ranks < 2 {
+    if study.case.kind == oxccl::Kind::SendRecv && ranks < 2 {
         return Ok(None);
     }
     let mut collective = oxccl::Collective { ranks, root, ..study.collective };
-    collective.receiver = if entry.kind == oxccl::Kind::SendRecv { (root + 1) % ranks } else { 0 };
+    collective.receiver =
+        if study.case.kind == oxccl::Kind::SendRecv { (root + 1) % ranks } else { 0 };
     let case = Case { root, ..study.case };
     Ok(Some(study.on(topology, network, collective, case)))
 }
 
 fn play(
     small: &Study,
-    entry: &Entry,
+    candidate: &Candidate,
     schedule: &Schedule,
     trace: &Trace,
     time_ns: f64,
     bytes: usize,
 ) -> Value {
-    let critical: std::collections::HashSet<usize> =
+    let critical: HashSet<usize> =
         trace.critical_path.segments.iter().map(|segment| segment.event).collect();
     let events: Vec<Value> = trace
         .events
@@ -166,7 +180,7 @@ fn play(
     };
     let path = &trace.critical_path;
     json!({
-        "name": name(entry),
+        "name": candidate.name(),
         "ranks": small.ranks(),
         "devices": (0..small.ranks()).map(|rank| small.network.device_name(rank)).collect::<Vec<_>>(),
         "bytes": bytes,

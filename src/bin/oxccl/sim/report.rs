@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::args::{Study, name};
+use super::args::Study;
 use super::sweep::{Point, Sweep};
 use crate::bench::{CSV_COLUMNS, Row, csv_line, digits};
 use crate::options::Size;
@@ -43,49 +43,120 @@ pub(super) fn csv(study: &Study, sweep: &Sweep) -> String {
     std::iter::once(heading).chain(points(sweep).map(line)).collect::<Vec<_>>().join("\n")
 }
 
-/// Size by size, entry by entry.
+/// Size by size, candidate by candidate.
 fn points(sweep: &Sweep) -> impl Iterator<Item = &Point> {
     let sizes = sweep.columns.iter().flatten().map(Vec::len).max().unwrap_or(0);
     (0..sizes).flat_map(|size| sweep.columns.iter().flatten().map(move |column| &column[size]))
 }
 
-pub(super) fn table(study: &Study, sweep: &Sweep) -> String {
+/// The best at each size, with what else there is to know of them.
+pub(super) fn table(study: &Study, sweep: &Sweep, shown: Shown) -> String {
+    let ranked: Vec<Vec<usize>> =
+        (0..study.sizes.len()).map(|size| ranking(study, sweep, size, shown)).collect();
+    let named = ranked.iter().flatten().map(|at| study.candidates[*at].name().chars().count());
+    let width = named.max().unwrap_or(0).max("algorithm".len());
     let mut text = header(study, sweep);
-    let shown: Vec<usize> =
-        (0..study.entries.len()).filter(|at| sweep.columns[*at].is_some()).collect();
-    let columns: Vec<(String, usize)> = shown
-        .iter()
-        .map(|at| {
-            let name = name(study.entries[*at]);
-            let width = name.len().max(10);
-            (name, width)
-        })
-        .collect();
-    text += &format!("#\n# {:>10}", "size");
-    for (name, width) in &columns {
-        text += &format!("  {name:>width$}");
-    }
-    text += &format!("  {:>22}  {:>7}  {:>7}  busiest link\n", "fastest", "algbw", "busbw");
-    text += &format!("# {:>10}", "(B)");
-    for (_, width) in &columns {
-        text += &format!("  {:>width$}", "(us)");
-    }
-    text += &format!("  {:>22}  {:>7}  {:>7}\n", "", "(GB/s)", "(GB/s)");
-    for (size, bytes) in study.sizes.iter().enumerate() {
-        text += &format!("  {:>10}", Size(*bytes).to_string());
-        for (at, (_, width)) in shown.iter().zip(&columns) {
-            let time = sweep.columns[*at].as_ref().map(|points| points[size].row.time_us);
-            text += &format!("  {:>width$}", time.map_or("-".into(), |time| digits(time, 10)));
+    text += &format!(
+        "#\n# {:>8}  {:<width$}  {:>10}  {:>7}  {:>7}  {:>7}  busiest link\n",
+        "size", "algorithm", "time", "algbw", "busbw", "slower"
+    );
+    text += &format!(
+        "# {:>8}  {:<width$}  {:>10}  {:>7}  {:>7}\n",
+        "(B)", "", "(us)", "(GB/s)", "(GB/s)"
+    );
+    for (size, ranked) in ranked.iter().enumerate() {
+        let best = sweep.best(size).and_then(|at| Some(sweep.point(at, size)?.row.time_us));
+        for (place, &at) in ranked.iter().enumerate() {
+            let Some(point) = sweep.point(at, size) else { continue };
+            let bytes = Size(study.sizes[size]).to_string();
+            let bytes = if place == 0 { bytes } else { String::new() };
+            let name = study.candidates[at].name();
+            text += &format!("  {bytes:>8}  {name:<width$}  {}\n", figures(point, best));
         }
-        text += &best(study, sweep, size);
     }
-    for (name, why) in &sweep.left_out {
-        text += &format!("# left out {name}: {why}\n");
+    let hidden = sweep.columns.iter().flatten().count();
+    if let Some(most) = ranked.iter().map(Vec::len).max().filter(|most| *most < hidden) {
+        text += &format!("# the best {most} of {hidden} at each size; --all shows the others\n");
     }
-    text
+    text + &left_out(sweep)
 }
 
-/// What each link carries at the largest size of the only entry.
+/// How many are shown at each size.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Shown {
+    /// All.
+    All,
+    /// So many of the fastest.
+    Best(usize),
+}
+
+/// Those that are shown at a size, the fastest first; a schedule of one's own always.
+fn ranking(study: &Study, sweep: &Sweep, size: usize, shown: Shown) -> Vec<usize> {
+    let mut ranking = sweep.ranking(size);
+    if let Shown::Best(most) = shown {
+        let own = ranking.iter().copied().skip(most).find(|at| study.candidates[*at].is_custom());
+        ranking.truncate(most);
+        ranking.extend(own);
+    }
+    ranking
+}
+
+fn figures(point: &Point, best: Option<f64>) -> String {
+    let time = point.row.time_us;
+    let slower = best.filter(|best| *best > 0.0 && time > *best).map_or(String::new(), |best| {
+        let percent = (time / best - 1.0) * 100.0;
+        if percent < 1000.0 { format!("{percent:.1} %") } else { format!("{:.0} x", time / best) }
+    });
+    let figures = format!(
+        "{:>10}  {:>7}  {:>7}  {slower:>7}  {}",
+        digits(time, 10),
+        digits(point.row.algbw_gbps, 7),
+        digits(point.row.busbw_gbps, 7),
+        point.links.first().map_or(String::new(), |link| {
+            format!("{} {:.0} %", kind_of(&link.name), link.utilisation * 100.0)
+        }),
+    );
+    figures.trim_end().to_owned()
+}
+
+/// A link's kind: where nodes are alike, which of its kind it is says little.
+fn kind_of(name: &str) -> &str {
+    match name.rsplit_once(' ') {
+        Some((_, kind)) => kind,
+        None => name.rsplit_once('>').map_or(name, |(_, to)| to),
+    }
+}
+
+/// Those that cannot be simulated here, together where the reason is the same.
+fn left_out(sweep: &Sweep) -> String {
+    let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (name, why) in &sweep.left_out {
+        match reasons.iter_mut().find(|(known, _)| known == why) {
+            Some((_, names)) => names.push(name),
+            None => reasons.push((why, vec![name])),
+        }
+    }
+    let line = |(why, names): &(&str, Vec<&str>)| {
+        wrapped(&format!("left out {}: {why}", names.join(", ")))
+    };
+    reasons.iter().map(line).collect()
+}
+
+/// A remark in lines that fit a terminal.
+fn wrapped(text: &str) -> String {
+    const WIDTH: usize = 98;
+    let (mut lines, mut line) = (String::new(), "#".to_owned());
+    for word in text.split_whitespace() {
+        if line.chars().count() + 1 + word.chars().count() > WIDTH && line.len() > 3 {
+            lines += &format!("{line}\n");
+            line = "#  ".to_owned();
+        }
+        line += &format!(" {word}");
+    }
+    format!("{lines}{line}\n")
+}
+
+/// What each link carries at the largest size of the first candidate.
 pub(super) fn links(study: &Study, sweep: &Sweep) -> String {
     let last = sweep.columns.iter().flatten().filter_map(|points| points.last()).next();
     let (Some(point), Some(bytes)) = (last, study.sizes.last()) else { return String::new() };
@@ -102,36 +173,21 @@ pub(super) fn links(study: &Study, sweep: &Sweep) -> String {
     text
 }
 
-fn best(study: &Study, sweep: &Sweep, size: usize) -> String {
-    let best = sweep.best(size).and_then(|at| Some((at, sweep.columns[at].as_ref()?)));
-    let Some((at, points)) = best else { return "\n".to_owned() };
-    let point = &points[size];
-    let busiest = point.links.first();
-    format!(
-        "  {:>22}  {:>7}  {:>7}  {}\n",
-        name(study.entries[at]),
-        digits(point.row.algbw_gbps, 7),
-        digits(point.row.busbw_gbps, 7),
-        busiest.map_or(String::new(), |link| {
-            format!("{} {:.0} %", link.name, link.utilisation * 100.0)
-        }),
-    )
-}
-
 fn header(study: &Study, sweep: &Sweep) -> String {
     let network = &study.network;
     let switches = if study.in_network { ", switches reduce" } else { "" };
-    format!(
-        "# oxccl {} sim: PREDICTED times of {}, nothing was run\n\
-         # topology {}, {} ranks on {} node(s), order {}{switches}\n\
-         # simulated {} in {:.1} s\n",
-        env!("CARGO_PKG_VERSION"),
-        study.case.kind,
+    let about = format!(
+        "topology {}, {} ranks on {} node(s), order {}{switches}",
         study.topology.name,
         study.ranks(),
         network.nodes(),
         study.order,
-        sweep.statement,
-        sweep.seconds,
+    );
+    format!(
+        "# oxccl {} sim: PREDICTED times of {}, nothing was run\n{}{}",
+        env!("CARGO_PKG_VERSION"),
+        study.case.kind,
+        wrapped(&about),
+        wrapped(&format!("simulated {} in {:.1} s", sweep.statement, sweep.seconds)),
     )
 }

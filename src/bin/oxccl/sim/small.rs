@@ -1,25 +1,23 @@
 //! Calls that are simulated with every step recorded.
 
-use oxccl::algorithms::Entry;
-use oxccl::schedule::{SLOTS, Schedule};
-use oxccl::simulate::{Prediction, SimulationError, Subject, simulate};
+use oxccl::schedule::Schedule;
+use oxccl::simulate::{Prediction, simulate};
 
 use super::args::Study;
+use super::candidate::Candidate;
 use super::sweep::layout;
 use crate::failure::Failure;
 
-/// The largest size of the only entry, for a trace viewer.
+/// The largest size of the first candidate, for a trace viewer.
 ///
 /// # Errors
 /// A call with too many steps.
 pub(super) fn trace(study: &Study) -> Result<String, Failure> {
-    let (Some(entry), Some(&bytes)) = (study.entries.first(), study.sizes.last()) else {
+    let (Some(candidate), Some(&bytes)) = (study.candidates.first(), study.sizes.last()) else {
         return Err(Failure::Usage("nothing to trace".to_owned()));
     };
-    let schedule = entry
-        .schedule(study.collective, study.placement(), study.order, SLOTS)
-        .map_err(SimulationError::from)?;
-    let prediction = recorded(study, entry, bytes, None)?;
+    let schedule = candidate.schedule(study)?;
+    let prediction = recorded(study, candidate, bytes, None)?;
     let Some(trace) = prediction.trace else {
         return Err(Failure::Usage("nothing was recorded".to_owned()));
     };
@@ -36,15 +34,15 @@ pub(super) fn trace(study: &Study) -> Result<String, Failure> {
     Ok(serde_json::to_string(&text).unwrap_or_default())
 }
 
-/// One call with every step recorded, on the entry's channels or on so many.
+/// One call with every step recorded, on the study's channels or on so many.
 pub(super) fn recorded(
     study: &Study,
-    entry: &Entry,
+    candidate: &Candidate,
     bytes: usize,
     channels: Option<usize>,
 ) -> Result<Prediction, Failure> {
-    let subject = Subject::entry(entry, study.collective, study.placement(), study.order, SLOTS)?;
-    let mut options = study.options(entry);
+    let subject = candidate.subject(study)?;
+    let mut options = study.options(candidate);
     options.trace = true;
     options.channels = channels.unwrap_or(options.channels);
     let layout = layout(study, &subject, bytes);

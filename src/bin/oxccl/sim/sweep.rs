@@ -2,28 +2,25 @@
 
 use std::time::Instant;
 
-use oxccl::algorithms::Entry;
-use oxccl::schedule::{Layout, SLOTS};
+use oxccl::schedule::Layout;
 use oxccl::simulate::{LinkUse, Prediction, SimulationError, Statement, Subject, simulate};
 
-use super::args::{Study, name};
+use super::args::Study;
+use super::candidate::Candidate;
 use crate::bench::{Row, rounded};
 use crate::failure::Failure;
 
-/// Up to so many ranks every schedule is proven before it is simulated.
-const PROVEN: usize = 32;
-
 /// What has been predicted.
 pub(super) struct Sweep {
-    /// Entry by entry, as in the study, and size by size; nothing where an entry cannot be simulated.
+    /// Candidate by candidate, as in the study, and size by size; nothing where one cannot be simulated.
     pub(super) columns: Vec<Option<Vec<Point>>>,
-    /// Entries that cannot be simulated, and why.
+    /// Those that cannot be simulated, and why.
     pub(super) left_out: Vec<(String, String)>,
     pub(super) statement: String,
     pub(super) seconds: f64,
 }
 
-/// One entry at one size.
+/// One candidate at one size.
 pub(super) struct Point {
     pub(super) row: Row,
     /// What links carry, the busiest first.
@@ -39,11 +36,11 @@ impl Sweep {
         let start = Instant::now();
         let (mut columns, mut left_out, mut statement) = (Vec::new(), Vec::new(), String::new());
         let mut last = None;
-        for entry in &study.entries {
-            match column(study, entry, &mut statement) {
+        for candidate in &study.candidates {
+            match column(study, candidate, &mut statement) {
                 Ok(points) => columns.push(Some(points)),
-                Err(Failure::Simulation(error)) if is_limit(&error) => {
-                    left_out.push((name(entry), error.to_string()));
+                Err(Failure::Simulation(error)) if is_limit(&error) && !candidate.is_custom() => {
+                    left_out.push((candidate.name(), error.to_string()));
                     columns.push(None);
                     last = Some(error);
                 }
@@ -56,15 +53,27 @@ impl Sweep {
         Ok(Sweep { columns, left_out, statement, seconds: start.elapsed().as_secs_f64() })
     }
 
-    /// The fastest entry at a size, as an index into the study's.
+    /// What was predicted of a candidate at a size.
+    pub(super) fn point(&self, candidate: usize, size: usize) -> Option<&Point> {
+        self.columns[candidate].as_ref().map(|points| &points[size])
+    }
+
+    /// The candidates at a size, the fastest first, as indices into the study's.
+    pub(super) fn ranking(&self, size: usize) -> Vec<usize> {
+        let timed =
+            (0..self.columns.len()).filter_map(|at| Some((self.point(at, size)?.row.time_us, at)));
+        let mut timed: Vec<(f64, usize)> = timed.collect();
+        timed.sort_by(|a, b| a.0.total_cmp(&b.0));
+        timed.into_iter().map(|(_, at)| at).collect()
+    }
+
+    /// The fastest at a size.
     pub(super) fn best(&self, size: usize) -> Option<usize> {
-        let time = |at: &usize| self.columns[*at].as_ref().map(|points| points[size].row.time_us);
-        let known = (0..self.columns.len()).filter(|at| time(at).is_some());
-        known.min_by(|a, b| time(a).partial_cmp(&time(b)).unwrap_or(std::cmp::Ordering::Equal))
+        self.ranking(size).first().copied()
     }
 }
 
-/// Whether an entry merely does not fit here, and another may.
+/// Whether an algorithm merely does not fit here, and another may.
 fn is_limit(error: &SimulationError) -> bool {
     matches!(
         error,
@@ -75,30 +84,22 @@ fn is_limit(error: &SimulationError) -> bool {
     )
 }
 
-fn column(study: &Study, entry: &Entry, statement: &mut String) -> Result<Vec<Point>, Failure> {
-    prove(study, entry)?;
-    let subject = Subject::entry(entry, study.collective, study.placement(), study.order, SLOTS)?;
-    let options = study.options(entry);
+fn column(
+    study: &Study,
+    candidate: &Candidate,
+    statement: &mut String,
+) -> Result<Vec<Point>, Failure> {
+    candidate.prove(study)?;
+    let subject = candidate.subject(study)?;
+    let options = study.options(candidate);
     let mut points = Vec::new();
     for &bytes in &study.sizes {
         let layout = layout(study, &subject, bytes);
         let prediction = simulate(&subject, &layout, &study.network, &options)?;
         *statement = describe(&prediction.statement, statement);
-        points.push(point(study, entry, bytes, &prediction));
+        points.push(point(study, candidate, bytes, &prediction));
     }
     Ok(points)
-}
-
-/// Proves the schedule that is simulated, where the proof takes no time to speak of.
-fn prove(study: &Study, entry: &Entry) -> Result<(), Failure> {
-    if study.ranks() > PROVEN {
-        return Ok(());
-    }
-    let schedule = entry
-        .schedule(study.collective, study.placement(), study.order, SLOTS)
-        .map_err(SimulationError::from)?;
-    oxccl::verify::verify(schedule, study.order, entry.in_place).map_err(SimulationError::from)?;
-    Ok(())
 }
 
 pub(super) fn layout(study: &Study, subject: &Subject<'_>, bytes: usize) -> Layout {
@@ -108,7 +109,7 @@ pub(super) fn layout(study: &Study, subject: &Subject<'_>, bytes: usize) -> Layo
     Layout::even(&study.collective, input, output, study.shape(bytes).count, align)
 }
 
-fn point(study: &Study, entry: &Entry, bytes: usize, prediction: &Prediction) -> Point {
+fn point(study: &Study, candidate: &Candidate, bytes: usize, prediction: &Prediction) -> Point {
     let (case, shape) = (&study.case, study.shape(bytes));
     let bytes = shape.bytes(case.data_type);
     let time_us = prediction.time_ns / 1e3;
@@ -122,9 +123,9 @@ fn point(study: &Study, entry: &Entry, bytes: usize, prediction: &Prediction) ->
         nodes: study.network.nodes(),
         bytes,
         count: shape.count,
-        algorithm: entry.algorithm,
-        encoding: entry.encoding,
-        channels: study.channels(entry),
+        algorithm: candidate.algorithm(),
+        encoding: candidate.encoding(),
+        channels: study.channels(),
         in_place: false,
         time_us: rounded(time_us),
         min_us: rounded(time_us),
@@ -137,7 +138,7 @@ fn point(study: &Study, entry: &Entry, bytes: usize, prediction: &Prediction) ->
     Point { row, links: prediction.links.clone() }
 }
 
-/// How ranks were simulated; entries may differ.
+/// How ranks were simulated; candidates may differ.
 fn describe(statement: &Statement, before: &str) -> String {
     let text = match statement {
         Statement::RankByRank => "all ranks one by one".to_owned(),

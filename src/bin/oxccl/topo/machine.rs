@@ -1,12 +1,13 @@
 //! This machine, as the kernel describes it in sysfs: NUMA nodes and their cores, GPUs, network adapters, and how they hang on PCI.
 //!
-//! What sysfs does not say is said to be missing: NVLink would need NVML, which is not read.
+//! NVLink is not in sysfs; NVML tells of it. What nobody tells is said to be missing.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use oxccl::topology::{Connection, DeviceKind, LinkKind, Part, Role, Topology, preset};
+use oxccl_transports::cuda::{NvLink, NvLinkEnd, NvmlError};
 
 use crate::machine;
 
@@ -20,19 +21,24 @@ pub(super) struct Found {
 const NVIDIA: &str = "0x10de";
 const DISPLAY: &str = "0x03";
 
-/// Reads the tree under this root, which is /sys but for tests.
-pub(super) fn read(root: &Path) -> Found {
+/// NVLink leaves this much for data: a 128-byte write has a header of 16 bytes, and 16 acknowledge it on the way back.
+const NVLINK_EFFICIENCY: f64 = 128.0 / 160.0;
+/// One way.
+const NVLINK_LATENCY_NS: f64 = 250.0;
+/// The first generation whose switches reduce.
+const REDUCING_GENERATION: u32 = 4;
+
+/// Reads the tree under this root, which is /sys but for tests, and what `nvlinks` says where there are GPUs.
+pub(super) fn read(root: &Path, nvlinks: impl FnOnce() -> Result<Vec<NvLink>, NvmlError>) -> Found {
     let mut reader = Reader::new(root);
     reader.numa_nodes();
     let gpus = reader.gpus();
-    if gpus == 0 {
+    if gpus.is_empty() {
         reader.cores();
     }
     reader.adapters();
-    if gpus > 0 {
-        reader.notes.push(
-            "NVLink is not in sysfs, and NVML is not read: connections between GPUs are those over PCIe".into(),
-        );
+    if !gpus.is_empty() {
+        reader.nvlinks(&gpus, nvlinks());
     }
     reader.notes.push(
         "bandwidths of cores and between NUMA nodes are those of the preset host: measure with --measure".into(),
@@ -91,7 +97,7 @@ impl<'a> Reader<'a> {
         }
         for (at, first) in numbers.iter().enumerate() {
             for second in &numbers[at + 1..] {
-                self.connect(&format!("numa{first}"), &format!("numa{second}"), "socket");
+                self.connect(&format!("numa{first}"), &format!("numa{second}"), "socket", 1);
             }
         }
     }
@@ -106,13 +112,13 @@ impl<'a> Reader<'a> {
             for core in cores.iter().filter(|core| usable.contains(core)) {
                 let name = format!("core{core}");
                 self.part(&name, Role::Device, Some("core"));
-                self.connect(&name, &format!("numa{node}"), "mesh");
+                self.connect(&name, &format!("numa{node}"), "mesh", 1);
             }
         }
     }
 
-    /// NVIDIA's GPUs on PCI; how many.
-    fn gpus(&mut self) -> usize {
+    /// NVIDIA's GPUs on PCI: their addresses, in the order of their numbers.
+    fn gpus(&mut self) -> Vec<String> {
         let is = |path: &Path, name: &str, what: &str| {
             self.text(path.join(name)).is_some_and(|text| text.starts_with(what))
         };
@@ -127,9 +133,79 @@ impl<'a> Reader<'a> {
             self.part(&name, Role::Device, Some(&kind));
             let link = self.pci_link(path);
             let upstream = self.upstream(path);
-            self.connect(&name, &upstream, &link);
+            self.connect(&name, &upstream, &link, 1);
         }
-        gpus.len()
+        gpus.iter().map(|path| file_name(path).to_owned()).collect()
+    }
+
+    /// Connections between GPUs, and between them and the one switch that all switches are taken to be.
+    fn nvlinks(&mut self, gpus: &[String], found: Result<Vec<NvLink>, NvmlError>) {
+        const OVER_PCIE: &str = "connections between GPUs are those over PCIe";
+        let links = match found {
+            Ok(links) if links.is_empty() => {
+                return self.note(format!("NVML knows no NVLink that is up: {OVER_PCIE}"));
+            }
+            Ok(links) => links,
+            Err(error) => {
+                return self.note(format!("NVML does not tell of NVLink: {OVER_PCIE} ({error})"));
+            }
+        };
+        let mut counts = BTreeMap::new();
+        for link in &links {
+            match self.nvlink(gpus, link) {
+                Ok(Some(ends)) => *counts.entry(ends).or_insert(0) += 1,
+                Ok(None) => {}
+                Err(why) => self.note(format!("an NVLink of {} is left out: {why}", link.gpu)),
+            }
+        }
+        for ((gpu, end, kind), count) in counts {
+            self.connect(&gpu, &end, &kind, count);
+        }
+    }
+
+    /// A link's ends and its kind, by name; none where the other end tells of it.
+    fn nvlink(
+        &mut self,
+        gpus: &[String],
+        link: &NvLink,
+    ) -> Result<Option<(String, String, String)>, String> {
+        let number = |address: &str| {
+            let at = gpus.iter().position(|gpu| gpu == address);
+            at.ok_or_else(|| format!("sysfs has no GPU {address}"))
+        };
+        let gpu = number(&link.gpu)?;
+        let (generation, gbps) = link
+            .generation()
+            .ok_or_else(|| format!("its version number, {}, is not known", link.version))?;
+        let end = match &link.end {
+            NvLinkEnd::Switch => self.nvswitch(generation),
+            NvLinkEnd::Gpu(peer) => match number(peer)? {
+                peer if peer < gpu => return Ok(None),
+                peer => format!("gpu{peer}"),
+            },
+            NvLinkEnd::Other => return Err("it leads to no GPU and to no switch".to_owned()),
+        };
+        let name = format!("nvlink{generation}");
+        let kind = LinkKind { gbps, efficiency: NVLINK_EFFICIENCY, latency_ns: NVLINK_LATENCY_NS };
+        self.topology.links.insert(name.clone(), kind);
+        Ok(Some((format!("gpu{gpu}"), end, name)))
+    }
+
+    fn nvswitch(&mut self, generation: u32) -> String {
+        const NAME: &str = "nvswitch";
+        if !self.topology.parts.iter().any(|part| part.name == NAME) {
+            self.part(NAME, Role::Switch, None);
+            let reduces = generation >= REDUCING_GENERATION;
+            self.topology.parts.last_mut().into_iter().for_each(|part| part.reduces = reduces);
+        }
+        NAME.to_owned()
+    }
+
+    /// Notes something, once.
+    fn note(&mut self, text: String) {
+        if !self.notes.contains(&text) {
+            self.notes.push(text);
+        }
     }
 
     fn gpu_kind(&mut self) -> String {
@@ -157,7 +233,7 @@ impl<'a> Reader<'a> {
                     false => (self.numa_of(&device), self.unknown_link()),
                 };
                 self.part(&name, Role::Nic, None);
-                self.connect(&name, &upstream, &link);
+                self.connect(&name, &upstream, &link, 1);
                 seen.push(device);
             }
         }
@@ -183,7 +259,7 @@ impl<'a> Reader<'a> {
         if !self.topology.parts.iter().any(|part| part.name == bridge) {
             self.part(&bridge, Role::Bridge, None);
             let link = self.pci_link(path);
-            self.connect(&bridge, &numa, &link);
+            self.connect(&bridge, &numa, &link, 1);
         }
         bridge
     }
@@ -221,9 +297,9 @@ impl<'a> Reader<'a> {
         self.topology.parts.push(Part { name: name.into(), role, kind, reduces: false });
     }
 
-    fn connect(&mut self, from: &str, to: &str, link: &str) {
+    fn connect(&mut self, from: &str, to: &str, link: &str, count: usize) {
         let between = [from.to_owned(), to.to_owned()];
-        self.topology.connections.push(Connection { between, link: link.into(), count: 1 });
+        self.topology.connections.push(Connection { between, link: link.into(), count });
     }
 }
 
@@ -249,6 +325,7 @@ fn numbers(list: &str) -> Vec<usize> {
 mod tests {
     use super::*;
     use oxccl::topology::Network;
+    use oxccl_transports::cuda::{NVML, nvlinks};
     use std::os::unix::fs::symlink;
 
     /// A tree of files, removed when it goes.
@@ -293,7 +370,7 @@ mod tests {
 
     #[test]
     fn this_machine_is_a_topology() {
-        let found = read(Path::new("/sys"));
+        let found = read(Path::new("/sys"), || nvlinks(Path::new(NVML)));
         found.topology.check().unwrap();
         let devices = found.topology.devices_per_node();
         Network::new(&found.topology, devices, None).unwrap();
@@ -312,14 +389,71 @@ mod tests {
         fs::create_dir_all(tree.0.join("class/infiniband/mlx5_0")).unwrap();
         let nic = tree.0.join("bus/pci/devices/0000:05:00.0");
         symlink(nic, tree.0.join("class/infiniband/mlx5_0/device")).unwrap();
-        let found = read(&tree.0);
+        let found = read(&tree.0, || nvlinks(Path::new("/missing/libnvidia-ml.so.1")));
         found.topology.check().unwrap();
         let matrix = found.topology.matrix();
         assert_eq!(matrix.names, ["gpu0", "gpu1", "gpu2", "mlx5_0"]);
         let row: Vec<String> = matrix.relations[0].iter().map(ToString::to_string).collect();
         assert_eq!(row, ["X", "PIX", "SYS", "PIX"]);
         assert!((found.topology.links["pcie-16x16"].gbps - 31.5).abs() < 0.01);
-        assert!(found.notes[0].contains("NVML is not read"), "{:?}", found.notes);
+        let missing =
+            "NVML does not tell of NVLink: connections between GPUs are those over PCIe (/missing/";
+        assert!(found.notes[0].contains(missing), "{:?}", found.notes);
+    }
+
+    /// Two GPUs at a switch with 18 links of the fourth generation each, and two more with 4 of the third between them, of which one is down.
+    #[test]
+    fn nvlinks_are_those_that_nvml_tells_of() {
+        let tree = Tree::new("nvlinks");
+        tree.file("devices/system/node/node0/cpulist", "0-1");
+        for bus in ["0a", "0b", "1c", "1d"] {
+            let path = format!("pci0000:00/0000:{bus}:00.0");
+            tree.function(&path, "0x030200", "0x10de", "0");
+        }
+        let Some(library) = stand_in(&tree) else { return };
+        let found = read(&tree.0, || nvlinks(&library));
+        let topology = &found.topology;
+        topology.check().unwrap();
+        let counts: Vec<_> = topology
+            .connections
+            .iter()
+            .filter(|connection| connection.link.starts_with("nvlink"))
+            .map(|one| format!("{} {} {} {}", one.between[0], one.between[1], one.link, one.count))
+            .collect();
+        assert_eq!(
+            counts,
+            ["gpu0 nvswitch nvlink4 18", "gpu1 nvswitch nvlink4 18", "gpu2 gpu3 nvlink3 3"]
+        );
+        assert!(topology.parts.iter().any(|part| part.name == "nvswitch" && part.reduces));
+        let network = Network::new(topology, 4, None).unwrap();
+        let gbps = |from, to| {
+            let links = network.route(from, to).links;
+            links.iter().map(|link| network.link(*link).gbps).fold(f64::INFINITY, f64::min)
+        };
+        assert_eq!((gbps(0, 1), gbps(2, 3)), (360.0, 60.0));
+        assert!(gbps(0, 2) < 31.5, "over PCIe: {}", gbps(0, 2));
+    }
+
+    /// A library that answers for those four GPUs, unless there is no C compiler.
+    fn stand_in(tree: &Tree) -> Option<PathBuf> {
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/nvml_stand_in.c");
+        let library = tree.0.join("libnvidia-ml.so.1");
+        let compiled = std::process::Command::new("cc")
+            .args(["-shared", "-fPIC", "-Wall", "-Werror", "-o"])
+            .args([library.as_os_str(), source.as_ref()])
+            .status();
+        match compiled {
+            Ok(status) => {
+                assert!(status.success(), "{source} does not compile");
+                Some(library)
+            }
+            Err(error) => {
+                use std::io::Write;
+                let text = format!("skipped: nvlinks_are_those_that_nvml_tells_of: no cc: {error}");
+                let _ = writeln!(std::io::stderr(), "{text}");
+                None
+            }
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use clap::Args;
 use oxccl::topology::{Network, PRESETS, Relation, Topology, TopologyError, preset};
+use oxccl_transports::cuda::{NVML, nvlinks};
 
 use crate::failure::Failure;
 use crate::options;
@@ -35,7 +36,7 @@ pub(crate) struct TopoOptions {
 pub(crate) fn main(options: &TopoOptions) -> Result<(), Failure> {
     if options.list {
         PRESETS.iter().for_each(|(name, what)| println!("{name:<14} {what}"));
-        println!("{:<14} this machine, as sysfs describes it", "this");
+        println!("{:<14} this machine, as sysfs and NVML describe it", "this");
         return Ok(());
     }
     if options.measure {
@@ -93,7 +94,7 @@ pub(crate) fn load(name: &str) -> Result<Topology, Failure> {
 
 fn load_with_notes(name: &str) -> Result<(Topology, Vec<String>), Failure> {
     if name == "this" {
-        let found = machine::read(Path::new("/sys"));
+        let found = machine::read(Path::new("/sys"), || nvlinks(Path::new(NVML)));
         found.topology.check()?;
         return Ok((found.topology, found.notes));
     }

@@ -1,6 +1,7 @@
 //! `oxccl tune`: measures what the catalogue's entries take on this machine, and writes the table that the tuner picks by.
 
 mod date;
+mod points;
 mod sweep;
 mod verify;
 
@@ -9,14 +10,14 @@ use std::time::Duration;
 
 use clap::Args;
 use oxccl::algorithms::{Algorithm, Encoding};
-use oxccl::topology::Placement;
-use oxccl::tune::{Links, Question, Table, TableError};
+use oxccl::tune::{Curve, Links, Question, Table, TableError};
 use oxccl::{Collective, Config, Kind, Order, Pin, data_type_name};
 
 use crate::bench::{self, Case, Comms, DATA_TYPE, OP, Turns};
 use crate::failure::Failure;
 use crate::machine::{self, Probe};
 use crate::options::{self, Size};
+use points::{SMALLEST_BYTES, sizes};
 
 /// Measures every algorithm on this machine and writes a table, by which communicators pick.
 ///
@@ -134,6 +135,7 @@ impl Plan {
             order: Order::Any,
             in_place: false,
             windows,
+            several_nodes: false,
             pin: Pin::default(),
             slot_bytes: self.config.slot_bytes,
             ll_slot_bytes: self.config.ll_slot_bytes,
@@ -141,28 +143,24 @@ impl Plan {
         }
     }
 
+    /// The table of these measurements.
+    fn table(&self, ranks: usize, curves: Vec<Curve>) -> Table {
+        Table {
+            machine: machine::cpu_model(),
+            date: date::today(),
+            ranks,
+            ranks_per_node: self.config.placement(ranks).ranks_per_node(),
+            data_type: data_type_name(DATA_TYPE).to_owned(),
+            op: OP.name().to_owned(),
+            links: None,
+            curves,
+        }
+    }
+
     /// The kinds that so many ranks have.
     fn kinds(&self, ranks: usize) -> impl Iterator<Item = Kind> {
         self.kinds.iter().copied().filter(move |kind| *kind != Kind::SendRecv || ranks > 1)
     }
-}
-
-const SMALLEST_BYTES: usize = 8;
-
-/// Up to here sizes are one octave apart: messages of a few cache lines take a step with each line.
-const LINES_BYTES: usize = 256;
-
-/// Sizes from the smallest to the largest, so many octaves apart where they are not small, and the largest itself.
-fn sizes(octaves: u32, largest: usize) -> Vec<usize> {
-    let next = |size: &usize| {
-        let octaves = if *size < LINES_BYTES { 1 } else { octaves };
-        size.checked_mul(1 << octaves)
-    };
-    let mut sizes: Vec<usize> = std::iter::successors(Some(SMALLEST_BYTES), next)
-        .take_while(|size| *size < largest)
-        .collect();
-    sizes.push(largest);
-    sizes
 }
 
 fn measure(comms: &mut Comms, plan: &Plan, probe: Option<Probe>) -> Result<Table, Failure> {
@@ -173,20 +171,11 @@ fn measure(comms: &mut Comms, plan: &Plan, probe: Option<Probe>) -> Result<Table
             curves.extend(sweep::sweep(comms, plan, kind, windows)?);
         }
     }
-    let placement: Placement = plan.config.placement(ranks);
-    Ok(Table {
-        machine: machine::cpu_model(),
-        date: date::today(),
-        ranks,
-        ranks_per_node: placement.ranks_per_node(),
-        data_type: data_type_name(DATA_TYPE).to_owned(),
-        op: OP.name().to_owned(),
-        links: probe.map(|probe| Links {
-            core_to_core_ns: probe.one_way_ns.map(hundredths),
-            copy_gbps: hundredths(probe.copy_gbps),
-        }),
-        curves,
-    })
+    let links = probe.map(|probe| Links {
+        core_to_core_ns: probe.one_way_ns.map(hundredths),
+        copy_gbps: hundredths(probe.copy_gbps),
+    });
+    Ok(Table { links, ..plan.table(ranks, curves) })
 }
 
 fn read(file: &Path) -> Result<Table, Failure> {
@@ -224,17 +213,4 @@ fn name(algorithm: Algorithm, encoding: Encoding) -> String {
 
 fn memory_name(windows: bool) -> &'static str {
     if windows { "memory of comm.alloc" } else { "private memory" }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_end_with_the_largest() {
-        assert_eq!(sizes(2, 2000), [8, 16, 32, 64, 128, 256, 1024, 2000]);
-        assert_eq!(sizes(4, 4096), [8, 16, 32, 64, 128, 256, 4096]);
-        assert_eq!(sizes(2, 8), [8]);
-        assert_eq!(sizes(2, 64 << 20).len(), 15);
-    }
 }

@@ -1,9 +1,10 @@
-//! The points of one collective over one kind of memory.
+//! The points of one collective over one kind of memory: coarse at first, then more of them where another entry becomes the best.
 
-use oxccl::algorithms::Entry;
-use oxccl::tune::{Curve, MemoryKind, Point, offered};
+use oxccl::algorithms::{Algorithm, Encoding, Entry};
+use oxccl::tune::{Curve, MemoryKind, Point, Table, offered};
 use oxccl::{Kind, Order};
 
+use super::points::{between, near, sizes_of};
 use super::{Plan, memory_name, name};
 use crate::bench::{Comms, Comparison, Taken};
 use crate::failure::Failure;
@@ -12,13 +13,9 @@ use crate::failure::Failure;
 const FAR: f64 = 4.0;
 /// … at so many sizes in a row is measured no further.
 const GIVEN_UP_AFTER: usize = 2;
-
-/// An entry with what has been measured of it.
-struct Candidate {
-    entry: &'static Entry,
-    points: Vec<Point>,
-    far_sizes: usize,
-}
+/// How often the ranges of sizes in which another entry becomes the best are halved: between two points times are taken from a line, and
+/// where two lines cross, little decides which of the entries is picked.
+const REFINEMENTS: usize = 2;
 
 /// Measures all entries of a kind. Rank 0 prints the best ones of each size.
 pub(super) fn sweep(
@@ -31,40 +28,106 @@ pub(super) fn sweep(
     let Some(&largest) = plan.sizes.last() else { return Ok(Vec::new()) };
     let entries = offered(&plan.question(kind, ranks, largest, windows));
     let candidate = |entry| Candidate { entry, points: Vec::new(), far_sizes: 0 };
-    let mut candidates: Vec<Candidate> = entries.into_iter().map(candidate).collect();
+    let candidates: Vec<Candidate> = entries.into_iter().map(candidate).collect();
     if prints {
-        println!(
-            "\n{kind} over {ranks} ranks, {}, {} entries",
-            memory_name(windows),
-            candidates.len()
-        );
+        let count = candidates.len();
+        println!("\n{kind} over {ranks} ranks, {}, {count} entries", memory_name(windows));
         println!("{:>10}  {:>10}  {:<36}  next", "bytes", "us", "best");
     }
-    let mut comparison = Comparison::new(comms, (kind, 0), largest, !windows, Order::Any)?;
+    let comparison = Comparison::new(comms, (kind, 0), largest, !windows, Order::Any)?;
+    let mut sweep = Sweep { plan, kind, ranks, windows, prints, comparison, candidates };
     let mut last_bytes = 0;
     for &size in &plan.sizes {
         let bytes = plan.question(kind, ranks, size, windows).total_bytes;
-        if bytes <= last_bytes {
-            continue;
+        if bytes > last_bytes {
+            sweep.measure(bytes, |candidate| candidate.far_sizes < GIVEN_UP_AFTER)?;
         }
-        last_bytes = bytes;
-        let mut alive: Vec<&mut Candidate> =
-            candidates.iter_mut().filter(|c| c.far_sizes < GIVEN_UP_AFTER).collect();
-        let entries: Vec<&Entry> = alive.iter().map(|candidate| candidate.entry).collect();
-        let times = comparison.times(size, &entries, &plan.turns)?;
-        note(&mut alive, bytes, &times);
-        if prints {
+        last_bytes = last_bytes.max(bytes);
+    }
+    for _ in 0..REFINEMENTS {
+        sweep.refine()?;
+    }
+    Ok(sweep.curves())
+}
+
+/// What has been measured so far.
+struct Sweep<'a> {
+    plan: &'a Plan,
+    kind: Kind,
+    ranks: usize,
+    windows: bool,
+    prints: bool,
+    comparison: Comparison<'a>,
+    candidates: Vec<Candidate>,
+}
+
+/// An entry with what has been measured of it.
+struct Candidate {
+    entry: &'static Entry,
+    /// In order of their sizes.
+    points: Vec<Point>,
+    /// Behind one another, by now, at which it was far slower than the best.
+    far_sizes: usize,
+}
+
+impl Sweep<'_> {
+    /// Measures those that are wanted, at a size.
+    fn measure(
+        &mut self,
+        bytes: usize,
+        wanted: impl Fn(&Candidate) -> bool,
+    ) -> Result<(), Failure> {
+        let mut wanted: Vec<&mut Candidate> =
+            self.candidates.iter_mut().filter(|candidate| wanted(candidate)).collect();
+        let entries: Vec<&Entry> = wanted.iter().map(|candidate| candidate.entry).collect();
+        let times = self.comparison.times(bytes, &entries, &self.plan.turns)?;
+        note(&mut wanted, bytes, &times);
+        if self.prints {
             println!("{}", row(bytes, &entries, &times));
         }
+        Ok(())
     }
-    let curve = |Candidate { entry, points, .. }: Candidate| Curve {
-        kind,
-        memory: MemoryKind::of(windows),
-        algorithm: entry.algorithm,
-        encoding: entry.encoding,
-        points,
-    };
-    Ok(candidates.into_iter().map(curve).filter(|curve| !curve.points.is_empty()).collect())
+
+    /// Measures between every two sizes of which each has another best entry, those that may be the best there.
+    fn refine(&mut self) -> Result<(), Failure> {
+        let table = self.plan.table(self.ranks, self.curves());
+        let sizes = sizes_of(&table, self.kind, self.windows);
+        for bytes in between(&sizes) {
+            let after = sizes.partition_point(|size| *size < bytes);
+            let first = |size: usize| Ok::<_, Failure>(self.near(&table, size)?.first().copied());
+            if first(sizes[after - 1])? == first(sizes[after])? {
+                continue;
+            }
+            let near = self.near(&table, bytes)?;
+            self.measure(bytes, |candidate| near.contains(&candidate.name()))?;
+        }
+        Ok(())
+    }
+
+    /// What may be the best at a size, by what has been measured, the likeliest first.
+    fn near(&self, table: &Table, bytes: usize) -> Result<Vec<(Algorithm, Encoding)>, Failure> {
+        let question = self.plan.question(self.kind, self.ranks, bytes, self.windows);
+        let near = near(table, &question)?;
+        Ok(near.iter().map(|one| (one.algorithm, one.encoding)).collect())
+    }
+
+    fn curves(&self) -> Vec<Curve> {
+        let measured = self.candidates.iter().filter(|candidate| !candidate.points.is_empty());
+        let curve = |candidate: &Candidate| Curve {
+            kind: self.kind,
+            memory: MemoryKind::of(self.windows),
+            algorithm: candidate.entry.algorithm,
+            encoding: candidate.entry.encoding,
+            points: candidate.points.clone(),
+        };
+        measured.map(curve).collect()
+    }
+}
+
+impl Candidate {
+    fn name(&self) -> (Algorithm, Encoding) {
+        (self.entry.algorithm, self.entry.encoding)
+    }
 }
 
 fn note(candidates: &mut [&mut Candidate], bytes: usize, times: &[Taken]) {
@@ -74,7 +137,8 @@ fn note(candidates: &mut [&mut Candidate], bytes: usize, times: &[Taken]) {
         candidate.far_sizes = if is_far { candidate.far_sizes + 1 } else { 0 };
         // A nanosecond is less than what is between two runs.
         let time_us = (taken.median_us() * 1e3).round().max(1.0) / 1e3;
-        candidate.points.push(Point { bytes, time_us });
+        let at = candidate.points.partition_point(|point| point.bytes < bytes);
+        candidate.points.insert(at, Point { bytes, time_us });
     }
 }
 

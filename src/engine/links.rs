@@ -1,0 +1,203 @@
+//! Ranks of other nodes: the proxy that carries what their connections hold, and what schedules may do across nodes.
+
+use crate::config::Config;
+use crate::device::{LinkPorts, StagingShape};
+use crate::error::Error;
+use crate::schedule::{Instruction, Lane, Lowering, Operand, Schedule};
+use oxccl_kernels::format as f;
+use oxccl_transports::proxy::{Bell, Egress, Fabric, Listening, Ports, Proxy, ProxySetup};
+use oxccl_transports::tcp::Tcp;
+use oxccl_transports::{Bootstrap, Nodes, Region};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// This rank's way to other nodes.
+#[derive(Debug)]
+pub(crate) struct Links {
+    rank: usize,
+    nodes: Nodes,
+    proxy: Proxy,
+}
+
+/// The same before the proxy runs: connections can be made.
+pub(super) struct Starting {
+    listening: Listening,
+    addresses: Vec<SocketAddr>,
+    /// By rank; none to those of this node.
+    ports: Vec<Option<Arc<LinkPorts>>>,
+}
+
+impl Starting {
+    /// Tells all ranks where this one's proxy is found. `None` where all are on one node.
+    pub(super) fn gather(
+        bootstrap: &mut dyn Bootstrap,
+        config: &Config,
+        shape: StagingShape,
+        staging: &Arc<Region>,
+        deadline: Instant,
+    ) -> Result<Option<Starting>, Error> {
+        let nodes = bootstrap.nodes().clone();
+        if nodes.count() == 1 {
+            return Ok(None);
+        }
+        let rank = bootstrap.rank();
+        let address = bootstrap.address(config.interface.as_deref())?;
+        let listening = Listening::open(address)?;
+        let all = bootstrap.all_gather(listening.address().to_string().as_bytes(), deadline)?;
+        let read = |(rank, text): (usize, &Vec<u8>)| {
+            let text = String::from_utf8_lossy(text);
+            text.parse().map_err(|_| Error::Config {
+                variable: "interface",
+                detail: format!("rank {rank} says that it listens at {text:?}"),
+            })
+        };
+        let addresses: Vec<SocketAddr> =
+            all.iter().enumerate().map(read).collect::<Result<_, _>>()?;
+        reachable(&nodes, config, &addresses)?;
+        let ports = |peer| match nodes.share(rank, peer) {
+            true => Ok(None),
+            false => LinkPorts::new(shape, peer, staging.clone()).map(|p| Some(Arc::new(p))),
+        };
+        let ports = (0..nodes.world()).map(ports).collect::<Result<_, _>>()?;
+        Ok(Some(Starting { listening, addresses, ports }))
+    }
+
+    /// Points connections to ranks of other nodes into this rank's memory.
+    pub(super) fn connect(&self, connections: &mut [f::Connection]) {
+        let bell: *const Bell = self.listening.bell();
+        for ports in self.ports.iter().flatten() {
+            ports.connect(connections, bell);
+        }
+    }
+
+    /// Starts the proxy. `egress` is the word that the node's ranks share.
+    pub(super) fn start(
+        self,
+        bootstrap: &dyn Bootstrap,
+        config: &Config,
+        egress: Egress,
+        spins: bool,
+    ) -> Result<Links, Error> {
+        let (rank, nodes) = (bootstrap.rank(), bootstrap.nodes().clone());
+        let ports = |ports: Option<Arc<LinkPorts>>| ports.map(|ports| ports as Arc<dyn Ports>);
+        let proxy = self.listening.start(ProxySetup {
+            rank,
+            secret: bootstrap.secret().clone(),
+            fabric: fabric(config),
+            ports: self.ports.into_iter().map(ports).collect(),
+            addresses: self.addresses,
+            timeout: config.timeout,
+            liveness: bootstrap.liveness(),
+            spins,
+            conditions: config.link,
+            egress: Some(egress),
+        })?;
+        Ok(Links { rank, nodes, proxy })
+    }
+}
+
+impl Links {
+    /// Whether two ranks reach each other's memory.
+    pub(super) fn share(&self, a: usize, b: usize) -> bool {
+        self.nodes.share(a, b)
+    }
+
+    /// Whether a schedule does across nodes only what messages in slots can do.
+    pub(super) fn check(&self, schedule: &Schedule) -> Result<(), String> {
+        for (rank, list) in schedule.ranks.iter().enumerate() {
+            let crossing = |(step, instruction): (usize, &Instruction)| {
+                let (what, peer) = unproxied(instruction, |peer| !self.nodes.share(rank, peer))?;
+                Some(format!(
+                    "step {step} of rank {rank} uses {what} of rank {peer}, which is on another node"
+                ))
+            };
+            if let Some(text) = list.iter().enumerate().find_map(crossing) {
+                return Err(text);
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens what this rank's part of a schedule uses.
+    pub(super) fn open(&self, schedule: &Schedule, lowering: &Lowering) {
+        let mut used = BTreeSet::new();
+        for instruction in &schedule.ranks[self.rank] {
+            match instruction {
+                Instruction::Wait { flag, .. } | Instruction::Signal { flag, .. } => {
+                    let (crate::schedule::Flag::Tail(link) | crate::schedule::Flag::Head(link)) =
+                        flag;
+                    used.insert((link.peer, link.lane));
+                }
+                Instruction::ReduceCopy { .. } => {}
+            }
+        }
+        used.retain(|(peer, _)| !self.nodes.share(self.rank, *peer));
+        let peers: BTreeSet<usize> = used.iter().map(|(peer, _)| *peer).collect();
+        let first = lowering.first_connections;
+        for peer in peers {
+            let lanes = used.iter().filter(|(to, _)| *to == peer).map(|(_, lane)| *lane);
+            let sets = first..first + lowering.channels;
+            let ports = lanes.flat_map(|lane| sets.clone().map(move |s| LinkPorts::port(s, lane)));
+            self.proxy.want(peer, ports.collect());
+        }
+    }
+
+    /// A call begins.
+    #[inline]
+    pub(super) fn begin(&self) {
+        self.proxy.begin();
+    }
+
+    /// It has ended.
+    #[inline]
+    pub(super) fn end(&self) {
+        self.proxy.end();
+    }
+}
+
+/// What an instruction needs of a rank on another node that only mapped memory gives.
+fn unproxied(
+    instruction: &Instruction,
+    is_remote: impl Fn(usize) -> bool,
+) -> Option<(&'static str, usize)> {
+    let Instruction::ReduceCopy { sources, destinations, .. } = instruction else { return None };
+    let operands = sources.iter().map(|source| source.operand).chain(destinations.iter().copied());
+    operands.into_iter().find_map(|operand| {
+        let (what, peer) = match operand {
+            Operand::Slot { link, .. } | Operand::PeerSlot { link, .. }
+                if link.lane == Lane::Ll =>
+            {
+                ("an LL slot", link.peer)
+            }
+            Operand::Window { peer, .. } => ("a window", peer),
+            _ => return None,
+        };
+        is_remote(peer).then_some((what, peer))
+    })
+}
+
+/// A loopback address leads nowhere from another machine.
+fn reachable(nodes: &Nodes, config: &Config, addresses: &[SocketAddr]) -> Result<(), Error> {
+    let lost = addresses.iter().position(|address| address.ip().is_loopback());
+    match lost {
+        Some(rank) if config.nodes.is_none() && nodes.count() > 1 => Err(Error::Config {
+            variable: "interface",
+            detail: format!(
+                "rank {rank} is found at {} by itself alone, and ranks of other machines need it: name the interface that joins \
+                 the nodes, or its address, with OXCCL_INTERFACE",
+                addresses[rank].ip()
+            ),
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn fabric(config: &Config) -> Arc<dyn Fabric> {
+    let tcp = Tcp::new(config.link_sockets);
+    Arc::new(match config.link.write_limit_bytes {
+        Some(limit) => tcp.with_short_writes(limit),
+        None => tcp,
+    })
+}

@@ -1,0 +1,219 @@
+//! Ranks on several nodes: no memory in common, links by TCP between them.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::element::TestElement;
+use common::run::{Case, check};
+use common::{Rng, seed};
+use oxccl::algorithms::{Algorithm, Encoding, catalogue};
+use oxccl::schedule::SLOTS;
+use oxccl::{Communicator, Config, Error, Kind, OpKind, Order, Pin, ReduceOp, UniqueId, bf16};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Small slots, so that a few thousand elements are several rounds: just large enough for the segments of 8 ranks.
+fn config(nodes: usize, link: &str) -> Config {
+    Config {
+        timeout: Duration::from_secs(60),
+        max_channels: 2,
+        heap_bytes: 1 << 20,
+        slot_bytes: 576,
+        nodes: Some(nodes),
+        link: link.parse().unwrap(),
+        ..Config::default()
+    }
+}
+
+fn on_ranks<T: Send>(n: usize, config: &Config, rank: impl Fn(Communicator) -> T + Sync) -> Vec<T> {
+    let ranks = Communicator::local_with(n, config).unwrap();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = ranks.into_iter().map(|comm| scope.spawn(|| rank(comm))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// Every operation by every algorithm that can, short and over several rounds; the random choices are the same on every rank.
+fn cases<T: TestElement>(n: usize, config: &Config, seed: u64) -> Vec<Case> {
+    let mut rng = Rng(seed);
+    let placement = oxccl::topology::Placement::uniform(n / config.nodes.unwrap());
+    let wanted = catalogue().filter(|entry| {
+        entry.encoding == Encoding::Slots && entry.check(n, placement, SLOTS).is_ok()
+    });
+    let mut cases = Vec::new();
+    for entry in wanted {
+        let mut orders = [Order::Any, Order::Rank, Order::Tree].into_iter().filter(|order| {
+            *order == Order::Any
+                || (entry.kind.reduces() && entry.keeps(*order, placement, T::DATA_TYPE))
+        });
+        let order = orders.next_back().unwrap();
+        let op =
+            if entry.kind.reduces() { [OpKind::Sum, OpKind::Avg][n / 4 % 2] } else { OpKind::Sum };
+        for count in [1, 17, 700 + (rng.next() % 800) as usize] {
+            let (in_place, channels) =
+                (entry.in_place && rng.next().is_multiple_of(2), 1 + rng.next() as usize % 2);
+            let (root, seed) = (rng.next() as usize % n, rng.next());
+            cases.push(Case { entry, placement, order, op, in_place, root, count, channels, seed });
+        }
+    }
+    cases
+}
+
+fn matrix<T: TestElement>(n: usize, nodes: usize, link: &str) {
+    let config = config(nodes, link);
+    let cases = cases::<T>(n, &config, seed());
+    assert!(cases.len() > 60, "{}", cases.len());
+    on_ranks(n, &config, |mut comm| {
+        for case in &cases {
+            check::<T>(&mut comm, case);
+            comm.barrier().unwrap();
+        }
+    });
+}
+
+#[test]
+fn every_operation_by_every_algorithm_on_2_nodes_with_2_ranks() {
+    matrix::<f32>(4, 2, "");
+}
+
+#[test]
+fn every_operation_by_every_algorithm_on_4_nodes_with_2_ranks() {
+    matrix::<bf16>(8, 4, "");
+}
+
+#[test]
+fn and_over_links_that_reorder_and_write_little() {
+    matrix::<i32>(4, 2, "jitter=100us,short=300");
+}
+
+#[test]
+fn the_tuner_finds_its_way_on_nodes_of_any_size() {
+    for (n, nodes) in [(2, 2), (3, 2), (5, 2), (4, 2), (6, 3)] {
+        let config = Config { heap_bytes: 64 << 20, nodes: Some(nodes), ..Config::default() };
+        on_ranks(n, &config, |comm| {
+            for count in [1, 1000, 100_000, 1_000_000] {
+                let mut data: Vec<i64> = (0..count).map(|i| i + comm.rank() as i64).collect();
+                comm.all_reduce_in_place(&mut data, ReduceOp::Sum).unwrap();
+                let ranks = n as i64;
+                let right =
+                    |(i, x): (usize, &i64)| *x == ranks * i as i64 + ranks * (ranks - 1) / 2;
+                assert!(data.iter().enumerate().all(right));
+            }
+            let mut blocks: Vec<i32> = (0..n).map(|to| (comm.rank() * n + to) as i32).collect();
+            comm.all_to_all_in_place(&mut blocks).unwrap();
+            let from = |from: usize| (from * n + comm.rank()) as i32;
+            assert_eq!(blocks, (0..n).map(from).collect::<Vec<_>>());
+        });
+    }
+}
+
+#[test]
+fn messages_and_groups_cross_nodes() {
+    on_ranks(4, &config(2, ""), |comm| {
+        let (rank, n) = (comm.rank(), comm.world());
+        for count in [1, 3000] {
+            let mine = vec![rank as u32; count];
+            let mut theirs = vec![0u32; count];
+            let (next, previous) = ((rank + 1) % n, (rank + n - 1) % n);
+            let mut sum = vec![1.5f32; count];
+            comm.group(|group| {
+                group.send(&mine, next)?;
+                group.recv(&mut theirs, previous)?;
+                group.all_reduce_in_place(&mut sum, ReduceOp::Sum)
+            })
+            .unwrap();
+            assert!(theirs.iter().all(|x| *x == previous as u32));
+            assert!(sum.iter().all(|x| *x == 6.0));
+        }
+    });
+}
+
+#[test]
+fn what_needs_mapped_memory_is_refused_and_named() {
+    let windows = Pin {
+        algorithm: Some(Algorithm::TwoShot),
+        encoding: Some(Encoding::Windows),
+        ..Pin::default()
+    };
+    let config = Config { pin: windows, ..config(2, "") };
+    for error in on_ranks(2, &config, |comm| {
+        comm.all_reduce_in_place(&mut [1.0f32; 8], ReduceOp::Sum).unwrap_err()
+    }) {
+        assert!(matches!(error, Error::NoAlgorithm { kind: Kind::AllReduce, .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_link_that_breaks_in_a_call_is_named_on_every_rank() {
+    let config = Config { heap_bytes: 1 << 30, ..config(2, "cut=400") };
+    let errors = on_ranks(4, &config, |comm| {
+        let mut data = vec![1.0f32; 1 << 20];
+        loop {
+            if let Err(error) = comm.all_reduce_in_place(&mut data, ReduceOp::Max) {
+                break error;
+            }
+        }
+    });
+    for error in &errors {
+        let text = error.to_string();
+        assert!(text.contains("lost its link to rank"), "{text}");
+    }
+}
+
+/// Under which name a rank, this program once more, is told where to meet.
+const MEETING: &str = "NODES_TEST_UNIQUE_ID";
+const RANK: &str = "NODES_TEST_RANK";
+
+fn of_four(id: &UniqueId, rank: usize) -> Communicator {
+    let config = Config { nodes: Some(2), timeout: Duration::from_secs(60), ..Config::default() };
+    Communicator::connect(id, rank, 4, &config).unwrap()
+}
+
+fn large(comm: &Communicator) -> Result<(), Error> {
+    comm.all_reduce_in_place(&mut vec![1.0f32; 8 << 20], ReduceOp::Sum)
+}
+
+#[test]
+#[ignore = "a rank of the other test"]
+fn one_of_four() {
+    let rank = std::env::var(RANK).unwrap().parse().unwrap();
+    let comm = of_four(&std::env::var(MEETING).unwrap().parse().unwrap(), rank);
+    while large(&comm).is_ok() {}
+}
+
+fn spawn(id: &UniqueId, rank: usize) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "one_of_four", "--ignored"])
+        .envs([(MEETING, id.to_string()), (RANK, rank.to_string())])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn a_node_that_dies_in_a_call_is_named_and_others_go_on() {
+    let (id, _server) = UniqueId::create().unwrap();
+    let mut others: Vec<Child> = (1..4).map(|rank| spawn(&id, rank)).collect();
+    let comm = of_four(&id, 0);
+    large(&comm).unwrap();
+    let dying = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        for child in &mut others[1..] {
+            child.kill().unwrap();
+        }
+        let since = Instant::now();
+        others.iter_mut().for_each(|child| drop(child.wait()));
+        since
+    });
+    let error = loop {
+        if let Err(error) = large(&comm) {
+            break error;
+        }
+    };
+    let since = dying.join().unwrap();
+    assert!(since.elapsed() < Duration::from_secs(20), "{error}");
+    assert!(matches!(error, Error::Died { rank: 2 | 3, .. }), "{error}");
+    drop(comm);
+    let again = Config { nodes: Some(2), ..Config::default() };
+    on_ranks(2, &again, |comm| large(&comm).unwrap());
+}
