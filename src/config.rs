@@ -52,12 +52,23 @@ pub struct Config {
     /// Bytes of the last-level cache: calls over more memory than this write their outputs around it. `OXCCL_CACHE_BYTES`; default: what
     /// the machine says.
     pub cache_bytes: Option<usize>,
+    /// Kernels leave long copies to the GPU's engine for bulk asynchronous copies, which needs compute capability 9.0. `OXCCL_BULK_COPIES`: 0 or
+    /// 1; default 0. `oxccl bench --compare nccl` looks at it; communicators do not use GPUs yet.
+    pub bulk_copies: bool,
     /// The interface, by name or address, by which ranks of other nodes reach this one. It may differ from rank to rank.
     /// `OXCCL_INTERFACE`; default: that by which the rendezvous was reached.
     pub interface: Option<String>,
     /// How links between nodes are to behave, for tests and trials: slower than the network, and less reliable. `OXCCL_LINK`, such as
     /// `10Gbit,50us`; default: as the network does.
     pub link: Conditions,
+    /// What carries links between nodes. `OXCCL_FABRIC`: tcp or rdma; default: RDMA where every rank has an adapter for it, otherwise TCP.
+    pub fabric: Option<FabricKind>,
+    /// The RDMA devices that this node's ranks share, by name; each gets as many as there are for it, at least one. They may differ from
+    /// node to node. `OXCCL_RDMA_DEVICES`, separated by commas; default: the fastest of this network namespace.
+    pub rdma_devices: Option<Vec<String>>,
+    /// Queue pairs of a link between two ranks on each of its devices. `OXCCL_RDMA_QUEUE_PAIRS`; default 1, devices times queue pairs at
+    /// most 8.
+    pub rdma_queue_pairs: usize,
     /// TCP connections of a link between two ranks; long messages go over all of them. `OXCCL_LINK_SOCKETS`; default 2, at most 16.
     pub link_sockets: usize,
     /// What `oxccl tune` has measured: the tuner picks by it. `OXCCL_TUNING`, the file; default: none, the tuner picks by thresholds.
@@ -121,6 +132,15 @@ impl FromStr for Device {
     }
 }
 
+/// What carries links between nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FabricKind {
+    /// TCP sockets.
+    Tcp,
+    /// Network adapters that write into the other node's memory.
+    Rdma,
+}
+
 /// A choice that the tuner must make; `None` leaves it free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Pin {
@@ -148,8 +168,12 @@ impl Default for Config {
             ll_slot_bytes: 4 << 10,
             spins: None,
             cache_bytes: None,
+            bulk_copies: false,
             interface: None,
             link: Conditions::default(),
+            fabric: None,
+            rdma_devices: None,
+            rdma_queue_pairs: 1,
             link_sockets: 2,
             tuning: None,
             cuda_connections: 8,
@@ -216,6 +240,8 @@ impl Config {
         number("OXCCL_LL_SLOT_BYTES", &mut config.ll_slot_bytes)?;
         number("CUDA_DEVICE_MAX_CONNECTIONS", &mut config.cuda_connections)?;
         config.cache_bytes = read(&lookup, "OXCCL_CACHE_BYTES", "a number", |t| t.parse().ok())?;
+        let switch = |text: &str| ["0", "1"].iter().position(|choice| *choice == text);
+        config.bulk_copies = read(&lookup, "OXCCL_BULK_COPIES", "0 or 1", switch)? == Some(1);
         config.spins = read(&lookup, "OXCCL_SPINS", "a number", |t| t.parse().ok())?;
         config.interface = lookup("OXCCL_INTERFACE").filter(|name| !name.is_empty());
         if let Some(text) = lookup("OXCCL_LINK") {
@@ -225,6 +251,15 @@ impl Config {
             };
             config.link = text.parse().map_err(bad)?;
         }
+        let fabric = |text: &str| match text {
+            "tcp" => Some(FabricKind::Tcp),
+            "rdma" => Some(FabricKind::Rdma),
+            _ => None,
+        };
+        config.fabric = read(&lookup, "OXCCL_FABRIC", "tcp or rdma", fabric)?;
+        config.rdma_devices = lookup("OXCCL_RDMA_DEVICES")
+            .map(|names| names.split(',').map(|name| name.trim().to_owned()).collect());
+        number("OXCCL_RDMA_QUEUE_PAIRS", &mut config.rdma_queue_pairs)?;
         number("OXCCL_LINK_SOCKETS", &mut config.link_sockets)?;
         config.tuning = lookup("OXCCL_TUNING").map(|file| read_table(&file)).transpose()?;
         config.check()?;
@@ -291,6 +326,9 @@ impl Config {
         }
         if !(1..=16).contains(&self.link_sockets) {
             return fail("link_sockets", format!("{} is not in 1 to 16", self.link_sockets));
+        }
+        if !(1..=8).contains(&self.rdma_queue_pairs) {
+            return fail("rdma_queue_pairs", format!("{} is not in 1 to 8", self.rdma_queue_pairs));
         }
         for (name, bytes) in
             [("slot_bytes", self.slot_bytes), ("ll_slot_bytes", self.ll_slot_bytes)]

@@ -182,6 +182,20 @@ pub enum Error {
         /// What this rank was doing.
         during: String,
     },
+    /// The machine of a rank does not answer any more.
+    #[error("the machine of rank {rank} is down or cut off from the network (noticed in {during})")]
+    CutOff {
+        /// The rank.
+        rank: usize,
+        /// What this rank was doing.
+        during: String,
+    },
+    /// The process that served the rendezvous and held no rank, such as the launcher, ended.
+    #[error("the process that serves the rendezvous (the launcher) ended (noticed in {during})")]
+    ServerLost {
+        /// What this rank was doing.
+        during: String,
+    },
     /// The link between two ranks of different nodes broke.
     #[error(
         "rank {rank} lost its link to rank {peer}, which may have been cut off (noticed in {during}): {detail}"
@@ -247,6 +261,8 @@ impl Error {
     pub(crate) fn from_cause(cause: Cause, during: String) -> Error {
         match cause {
             Cause::Died { rank } => Error::Died { rank, during },
+            Cause::CutOff { rank } => Error::CutOff { rank, during },
+            Cause::ServerLost => Error::ServerLost { during },
             Cause::LinkLost { rank, peer, detail } => {
                 Error::LinkLost { rank, peer, detail, during }
             }

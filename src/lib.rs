@@ -1,8 +1,8 @@
 //! Collective communication whose collectives are data.
 //!
 //! A collective is a [`schedule`]: for each rank a short list of three instructions (wait, reduce-copy, signal). It is proven by
-//! [`verify`], lowered to a program, and interpreted by one machine whose source serves GPUs and CPUs alike. Today ranks are threads or
-//! processes of one machine and buffers lie in host memory.
+//! [`verify`], lowered to a program, and interpreted by one machine whose source serves GPUs and CPUs alike. Ranks are threads or
+//! processes of one machine or several; buffers lie in host memory or, on one machine, in that of GPUs ([`Device`]).
 //!
 //! ```
 //! use oxccl::{Communicator, ReduceOp};
@@ -44,7 +44,7 @@ mod work;
 pub use call::{Call, Memory};
 pub use collective::{Collective, Kind, Order};
 pub use communicator::Communicator;
-pub use config::{Config, Device, MAX_CHANNELS, Pin};
+pub use config::{Config, Device, FabricKind, MAX_CHANNELS, Pin};
 pub use custom::{CustomError, CustomSchedule};
 pub use device::DeviceBuffer;
 /// The device layer, for the tests of it.

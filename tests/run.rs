@@ -112,6 +112,89 @@ fn ranks_of_torchrun_find_each_other() {
     assert!(said.out.lines().all(|row| row.contains("\"ranks\":3")), "{said:#?}");
 }
 
+const BENCH: [&str; 9] = ["bench", "all_reduce", "-b", "1K", "-e", "1K", "-n", "2", "--no-probe"];
+
+/// A port that is free now, below those that the system gives to connections.
+fn free_port() -> u16 {
+    let free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let first = 10_000 + (std::process::id() % 9_000) as u16;
+    (first..20_000).find(free).expect("some port is free")
+}
+
+#[test]
+fn several_starters_make_one_world() {
+    let meeting = format!("127.0.0.1:{}", free_port());
+    let shares = ["0", "1"].map(|machine| {
+        let place = ["--nnodes", "2", "--node-rank", machine, "--rendezvous", &meeting];
+        let program = ["--", env!("CARGO_BIN_EXE_oxccl")];
+        let run = [&["run", "-n", "2"][..], &place, &program, &BENCH, &["--json"]].concat();
+        start(command(&run).env("OXCCL_SECRET", "of this test"))
+    });
+    let [first, second] = shares.map(|share| finish(share).ok());
+    assert!(first.out.lines().all(|row| row.contains("\"ranks\":4")), "{first:#?}");
+    assert_eq!((first.out.lines().count(), second.out.as_str()), (2, ""), "rank 0 alone prints");
+}
+
+#[test]
+fn starters_that_do_not_fit_are_told() {
+    let told = |place: &[&str]| oxccl(&[&["run", "-n", "1"], place, &["--", "true"]].concat());
+    let meeting = ["--nnodes", "2", "--rendezvous", "127.0.0.1:9"];
+    let said = told(&[&meeting[..], &["--node-rank", "2"]].concat()).failed(2);
+    assert!(said.err.contains("--node-rank 2 is not below --nnodes 2"), "{}", said.err);
+    let said = told(&meeting).failed(2);
+    assert!(said.err.contains("--node-rank"), "{}", said.err);
+    let said = told(&["--nodes", "2"]).failed(2);
+    assert!(said.err.contains("more than the 1 ranks"), "{}", said.err);
+}
+
+#[test]
+fn agents_of_torchrun_make_one_world() {
+    if torchrun().is_none() {
+        return skip("agents_of_torchrun_make_one_world", "there is no torchrun");
+    }
+    let port = free_port().to_string();
+    let agents = ["0", "1"].map(|node| {
+        let mut torchrun = torchrun().expect("it was there");
+        torchrun.args(["--nnodes", "2", "--node-rank", node, "--nproc-per-node", "1"]);
+        torchrun.args(["--master-addr", "127.0.0.1", "--master-port", &port, "--no-python"]);
+        torchrun.args(["env", "-u", "LD_PRELOAD", "-u", "LD_LIBRARY_PATH"]);
+        torchrun.arg(env!("CARGO_BIN_EXE_oxccl")).args(BENCH).arg("--json");
+        start(&mut torchrun)
+    });
+    let [first, second] = agents.map(|agent| finish(agent).ok());
+    let (first, second) = (first.out, second.out);
+    assert_eq!(first.lines().chain(second.lines()).count(), 2, "{first} {second}");
+    assert!(first.contains("\"ranks\":2") || second.contains("\"ranks\":2"));
+}
+
+/// Two daemons of mpirun on this machine, the second started as over ssh.
+#[test]
+fn daemons_of_mpirun_make_one_world() {
+    let name = "daemons_of_mpirun_make_one_world";
+    let version = Command::new("mpirun").arg("--version").output();
+    let version = version.map(|said| String::from_utf8_lossy(&said.stdout).into_owned());
+    if !version.is_ok_and(|text| text.contains("Open MPI")) {
+        return skip(name, "there is no mpirun of Open MPI");
+    }
+    let agent = Path::new(env!("CARGO_TARGET_TMPDIR")).join("agent-of-mpirun");
+    // Instead of ssh: forgets options and the host, and does the rest here.
+    std::fs::write(
+        &agent,
+        "#!/bin/sh\nwhile [ \"${1#-}\" != \"$1\" ]; do shift; done; shift\nexec sh -c \"$*\"\n",
+    )
+    .expect("the folder can be written");
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&agent, executable).expect("it is ours");
+    let mut mpirun = Command::new("mpirun");
+    mpirun.args(["--allow-run-as-root", "--oversubscribe", "-H", "localhost:1,127.0.0.2:1"]);
+    mpirun.args(["-n", "2", "--map-by", "node", "--mca", "plm_rsh_agent"]).arg(&agent);
+    mpirun.args(["-x", &format!("OXCCL_ADDR=127.0.0.1:{}", free_port())]);
+    mpirun.arg(env!("CARGO_BIN_EXE_oxccl")).args(BENCH).arg("--json");
+    let said = finish(start(&mut mpirun)).ok();
+    assert_eq!(said.out.lines().count(), 2, "{said:#?}");
+    assert!(said.out.lines().all(|row| row.contains("\"ranks\":2")), "{said:#?}");
+}
+
 /// torchrun as it is installed, or of the PyTorch that the benchmarks use.
 fn torchrun() -> Option<Command> {
     let installed = Command::new("torchrun").arg("--help").output();

@@ -2,15 +2,16 @@
 //
 //     head and tail up to 16-byte boundaries, mixed alignments, LL:   word by word
 //     left fold: for each group of UNROLL 16-byte packs that is this thread's:
-//       for each source: load its packs, fold them into the accumulators
-//     tree fold: for each pack:
+//       for each two sources: load their packs, fold them into the accumulators
+//     tree fold, of floats' sums and products: for each pack:
 //       for each eight sources: load all eight, fold them as a tree      (tree_cuda.h)
 //     round, store to every destination
 //
 // Why it is fast: neighbouring threads touch neighbouring packs, every access of the left fold is 16
-// bytes wide, and four (left) or eight (tree) loads are in flight per thread. What is irregular takes
+// bytes wide, and eight loads are in flight per thread (four of the left fold with 8-bit types). What is irregular takes
 // the word path, which is kept small, since every type and fold has one.
 #pragma once
+#include "async_cuda.h"
 #include "tree_cuda.h"
 
 namespace oxccl {
@@ -19,73 +20,102 @@ inline namespace OXCCL_ISA {
 constexpr uint64_t SHORT_BYTES = 0;
 constexpr uint32_t PACK_BYTES = 16;
 
-// The bytes of a move: packs of 16 in the middle, words in front and behind.
+// The bytes of a move: packs of 16, words in front of them up to a boundary, and words behind.
 struct Stretches {
-  uint64_t head, packs, tail, len_bytes;
+  uint32_t head, packs;
+  uint64_t len_bytes;
 
+  OXCCL_INLINE uint64_t tail() const { return head + uint64_t(packs) * PACK_BYTES; }
   // The words are numbered through, and a word never reaches over an end of its stretch.
-  OXCCL_INLINE uint64_t head_words() const { return (head + 7) / 8; }
-  OXCCL_INLINE uint64_t words() const { return head_words() + (len_bytes - tail + 7) / 8; }
+  OXCCL_INLINE uint32_t head_words() const { return (head + 7) / 8; }
+  OXCCL_INLINE uint64_t words() const { return head_words() + (len_bytes - tail() + 7) / 8; }
   OXCCL_INLINE uint64_t position(uint64_t word) const {
-    return word < head_words() ? word * 8 : tail + (word - head_words()) * 8;
+    return word < head_words() ? word * 8 : tail() + (word - head_words()) * 8;
   }
   OXCCL_INLINE uint64_t left(uint64_t word) const {
     return (word < head_words() ? head : len_bytes) - position(word);
   }
 };
 
-// Packs need operands in plain global memory that are misaligned alike; else everything is head.
+// Packs need operands in plain global memory that are misaligned alike; else there are only words. (A move of 64 GiB would
+// have more packs than can be counted; tiles are far smaller.)
 OXCCL_INLINE Stretches stretches_of(const Move& move) {
-  const uint32_t misaligned = uint32_t(reinterpret_cast<uintptr_t>(move.views[0].data)) % PACK_BYTES;
-  bool alike = true;
+  const uint32_t misaligned = uint32_t(reinterpret_cast<uintptr_t>(move.source(0).data)) % PACK_BYTES;
+  bool alike = move.len_bytes < uint64_t(PACK_BYTES) << 32;
 #pragma unroll 1
   for (uint32_t o = 0; o < move.sources + move.destinations; ++o) {
-    const View& view = move.views[o];
+    const View& view = move.source(o);
     const uint32_t own = uint32_t(reinterpret_cast<uintptr_t>(view.data)) % PACK_BYTES;
     alike &= !view.is_ll() && own == misaligned && __isGlobal(view.data);
   }
-  const uint64_t to_boundary = (PACK_BYTES - misaligned) % PACK_BYTES;
-  const uint64_t head = alike && to_boundary < move.len_bytes ? to_boundary : move.len_bytes;
-  const uint64_t packs = (move.len_bytes - head) / PACK_BYTES;
-  return {head, packs, head + packs * PACK_BYTES, move.len_bytes};
+  const uint32_t head = (PACK_BYTES - misaligned) % PACK_BYTES;
+  if (!alike || move.len_bytes < head) return {0, 0, move.len_bytes};
+  return {head, uint32_t((move.len_bytes - head) / PACK_BYTES), move.len_bytes};
 }
 
-// Packs of 16 bytes, UNROLL at a time, folded from the left.
+// Packs of one source: this thread's next UNROLL, as far as there are any. The others become zeros: what a register holds
+// where a load is left out would else be kept, through all loops around.
+template <class Raw, uint32_t UNROLL>
+OXCCL_INLINE void load_packs(Raw (&raws)[UNROLL], const View& view, uint64_t position, uint32_t left) {
+  const Raw* from = global_memory<const Raw>(view.data + position);
+#pragma unroll
+  for (uint32_t u = 0; u < UNROLL; ++u) {
+    raws[u] = {};
+    if (u * lanes() < left) raws[u] = from[u * lanes()];
+  }
+}
+
+template <class Raw, uint32_t UNROLL>
+OXCCL_INLINE void store_packs(const Raw (&raws)[UNROLL], const View& view, uint64_t position, uint32_t left) {
+  Raw* to = global_memory<Raw>(view.data + position);
+#pragma unroll
+  for (uint32_t u = 0; u < UNROLL; ++u)
+    if (u * lanes() < left) to[u * lanes()] = raws[u];
+}
+
+template <class N, Fold F, bool FIRST, class P, uint32_t UNROLL>
+OXCCL_INLINE void fold_packs(P (&acc)[UNROLL], const typename P::Raw (&raws)[UNROLL], const View& view,
+                             const Scaling& scaling) {
+  const bool scaled = scaling.premultiply && view.is_raw();
+#pragma unroll
+  for (uint32_t u = 0; u < UNROLL; ++u) {
+    P next;
+    next.unpack(raws[u], scaled, scaling.factor_bits);
+    acc[u] = FIRST ? next : folded<N, F>(acc[u], next);
+  }
+}
+
+// Packs of 16 bytes, UNROLL at a time of two sources each, folded from the left.
 template <class N, Fold F>
 OXCCL_INLINE void reduce_packs(const Move& move, const Stretches& stretches) {
   using P = Pack<N, PACK_BYTES>;
+  using Raw = typename P::Raw;
   // 16 elements a pack widen to 16 registers, of which there are not enough for four.
   constexpr uint32_t UNROLL = P::COUNT > 8 ? 2 : 4;
-  const uint64_t stride = uint64_t(lanes()) * UNROLL;
+  const uint32_t packs = stretches.packs;
 #pragma unroll 1
-  for (uint64_t base = lane(); base < stretches.packs; base += stride) {
-    P acc[UNROLL];
+  for (uint32_t pack = lane(); pack < packs; pack += lanes() * UNROLL) {
+    const uint64_t position = stretches.head + uint64_t(pack) * PACK_BYTES;
+    const uint32_t left = packs - pack;
+    P acc[UNROLL] = {};
 #pragma unroll 1
-    for (uint32_t source = 0; source < move.sources; ++source) {
-      const View& view = move.source(source);
-      const auto* from = global_memory<const typename P::Raw>(view.data + stretches.head);
-      typename P::Raw raws[UNROLL];
-#pragma unroll
-      for (uint32_t u = 0; u < UNROLL; ++u) {
-        const uint64_t pack = base + uint64_t(u) * lanes();
-        raws[u] = from[pack < stretches.packs ? pack : base];
-      }
-#pragma unroll
-      for (uint32_t u = 0; u < UNROLL; ++u) {
-        P next;
-        next.unpack(raws[u], move.scaling.premultiply && view.is_raw(), move.scaling.factor_bits);
-        acc[u] = source == 0 ? next : folded<N, F>(acc[u], next);
-      }
+    for (uint32_t source = 0; source < move.sources; source += 2) {
+      const bool pair = source + 1 < move.sources;
+      Raw first[UNROLL], second[UNROLL];
+      load_packs(first, move.source(source), position, left);
+      load_packs(second, move.source(source + pair), position, pair ? left : 0);
+      compiler_fence();  // all loads are under way before the first is used
+      if (source == 0) fold_packs<N, F, true>(acc, first, move.source(source), move.scaling);
+      else fold_packs<N, F, false>(acc, first, move.source(source), move.scaling);
+      compiler_fence();  // both sources widened at once would not fit into the registers
+      if (pair) fold_packs<N, F, false>(acc, second, move.source(source + 1), move.scaling);
     }
+    Raw raws[UNROLL];
 #pragma unroll
-    for (uint32_t u = 0; u < UNROLL; ++u) {
-      const uint64_t pack = base + uint64_t(u) * lanes();
-      const typename P::Raw raw = acc[u].packed(move.scaling);
-      if (pack >= stretches.packs) continue;
+    for (uint32_t u = 0; u < UNROLL; ++u) raws[u] = acc[u].packed(move.scaling);
 #pragma unroll 1
-      for (uint32_t d = 0; d < move.destinations; ++d)
-        global_memory<typename P::Raw>(move.destination(d).data + stretches.head)[pack] = raw;
-    }
+    for (uint32_t d = 0; d < move.destinations; ++d)
+      store_packs(raws, move.destination(d), position, left);
   }
 }
 
@@ -103,9 +133,13 @@ template <class N, Fold F>
 struct CudaReducer {
   OXCCL_INLINE bool reduce(Machine& machine, const Move& move) const {
     const Stretches stretches = stretches_of(move);
-    if (move.tree && move.sources > 2) {
-      reduce_packs_tree<N, F>(move, stretches.head, stretches.tail);
-      return reduce_words_tree<N, F>(machine, move, stretches);
+    // All other folds give the same bits from the left (tests/numeric.rs), and the tree is a third of a kernel.
+    constexpr bool BRACKETS_MATTER = !N::INTEGER && (F == FOLD_SUM || F == FOLD_PROD);
+    if constexpr (BRACKETS_MATTER) {
+      if (move.tree && move.sources > 2) {
+        reduce_packs_tree<N, F>(move, stretches.head, stretches.tail());
+        return reduce_words_tree<N, F>(machine, move, stretches);
+      }
     }
     reduce_packs<N, F>(move, stretches);
     return reduce_words<N, F>(machine, move, stretches);
@@ -116,26 +150,16 @@ struct CudaReducer {
 OXCCL_INLINE bool copy_bulk(Machine& machine, const Move& move) {
   constexpr uint32_t UNROLL = 8;
   const Stretches stretches = stretches_of(move);
-  const uint64_t stride = uint64_t(lanes()) * UNROLL;
+  const bool taken = copy_async(move, stretches.head, uint64_t(stretches.packs) * PACK_BYTES);
+  const uint32_t packs = taken ? 0 : stretches.packs;
 #pragma unroll 1
-  for (uint64_t base = lane(); base < stretches.packs; base += stride) {
-    // Not before the loop: where there are no packs, the source need not be global memory (tokens are a parameter).
-    const uint4* from = global_memory<const uint4>(move.source(0).data + stretches.head);
+  for (uint32_t pack = lane(); pack < packs; pack += lanes() * UNROLL) {
+    const uint64_t position = stretches.head + uint64_t(pack) * PACK_BYTES;
     uint4 raws[UNROLL];
-#pragma unroll
-    for (uint32_t u = 0; u < UNROLL; ++u) {
-      const uint64_t pack = base + uint64_t(u) * lanes();
-      raws[u] = from[pack < stretches.packs ? pack : base];
-    }
+    load_packs(raws, move.source(0), position, packs - pack);
 #pragma unroll 1
-    for (uint32_t d = 0; d < move.destinations; ++d) {
-      uint4* to = global_memory<uint4>(move.destination(d).data + stretches.head);
-#pragma unroll
-      for (uint32_t u = 0; u < UNROLL; ++u) {
-        const uint64_t pack = base + uint64_t(u) * lanes();
-        if (pack < stretches.packs) to[pack] = raws[u];
-      }
-    }
+    for (uint32_t d = 0; d < move.destinations; ++d)
+      store_packs(raws, move.destination(d), position, packs - pack);
   }
 #pragma unroll 1
   for (uint64_t word = lane(); word < stretches.words(); word += lanes())

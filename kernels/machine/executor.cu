@@ -1,26 +1,73 @@
-// The kernels: one per element type and fold, named oxccl_<type>_<fold>, one block per channel.
+// The kernels: one per element type and fold, named oxccl_<type>_<fold>, one block per channel. Where unsigned integers give
+// the bits that signed ones do, they have their kernel. Each runs any program that only copies, too: parts of a group that
+// reduce alike, with all that copy, are one launch.
 //
 // 512 threads a block: enough 16-byte loads in flight to fill a multiprocessor's share of the memory
-// bandwidth, and 128 registers for each.
+// bandwidth, and 128 registers for each. What all threads of a block know alike is in shared memory: registers are for data.
 #include "executor.h"
 
 namespace oxccl {
 
-constexpr uint32_t BLOCK_THREADS = 512;
+struct Block {
+  Launch launch;  // the part of the group at hand
+  bool reduces;   // its program is of the kernel's type and fold
+  Workspace workspace;
+};
+
+__device__ __forceinline__ Block& block() {
+  __shared__ Block memory;
+  return memory;
+}
+
+__device__ __forceinline__ void take(const Launch& part) {
+  constexpr uint32_t WORDS = sizeof(Launch) / sizeof(uint64_t);
+  if (lane() < WORDS)
+    reinterpret_cast<uint64_t*>(&block().launch)[lane()] = reinterpret_cast<const uint64_t*>(&part)[lane()];
+  barrier();
+}
+
+// Products and bitwise folds wrap, whatever the sign. (Sums may be divided.)
+template <class N, Fold F>
+__device__ __forceinline__ bool is_for(const Header* program) {
+  constexpr bool BOTH = N::INTEGER && F != FOLD_SUM && F != FOLD_MIN && F != FOLD_MAX;
+  const uint32_t type = program->data_type;
+  return program->fold == F && (type == N::TYPE || (BOTH && type == N::TYPE + 1));
+}
 
 template <class N, Fold F>
-__device__ __forceinline__ void run_block(const Launch& launch) {
-  const uint32_t channel = blockIdx.x;
+struct PartReducer {
+  __device__ __forceinline__ bool reduce(Machine& machine, const Move& move) const {
+    if (!block().reduces) return machine.fail(OUTCOME_BAD_PROGRAM, 0, N::TYPE);
+    return CudaReducer<N, F>{}.reduce(machine, move);
+  }
+};
+
+// True when there is a part behind it, which is the block's launch then.
+template <class N, Fold F>
+__device__ __forceinline__ bool run_part(uint32_t channel) {
+  const Launch& launch = block().launch;
+  const Header* program = launch.program;
+  if (is_without_share(launch, channel)) {
+    pass_over(launch, channel);
+  } else if (!is_runnable(program, channel)) {
+    if (leader()) launch.statuses[channel] = {OUTCOME_BAD_PROGRAM, 0, 0, 0};
+    return false;
+  } else {
+    if (leader()) block().reduces = is_for<N, F>(program);
+    if (run_channel(launch, channel, PartReducer<N, F>{}, block().workspace) != OUTCOME_DONE) return false;
+  }
+  const Launch* next = launch.next;
+  barrier();
+  if (next == nullptr) return false;
+  take(*next);
+  return true;
+}
+
+template <class N, Fold F>
+__device__ __forceinline__ void run_block(const Launch& first) {
+  take(first);
 #pragma unroll 1
-  for (const Launch* part = &launch; part != nullptr; part = part->next) {
-    const Header* program = part->program;
-    if (!is_runnable(program, channel) || program->data_type != N::TYPE || program->fold != F ||
-        part->segments != nullptr) {
-      if (leader()) part->statuses[channel] = {OUTCOME_BAD_PROGRAM, 0, 0, 0};
-      return;
-    }
-    if (run_channel(*part, channel, CudaReducer<N, F>{}) != OUTCOME_DONE) return;
-    barrier();
+  while (run_part<N, F>(blockIdx.x)) {
   }
 }
 
@@ -32,24 +79,27 @@ __device__ __forceinline__ void run_block(const Launch& launch) {
     oxccl::run_block<oxccl::type, oxccl::fold>(launch);                      \
   }
 
-#define OXCCL_KERNELS(type, name)         \
-  OXCCL_KERNEL(type, name, sum, FOLD_SUM)   \
-  OXCCL_KERNEL(type, name, prod, FOLD_PROD) \
-  OXCCL_KERNEL(type, name, min, FOLD_MIN)   \
+#define OXCCL_ORDERED_KERNELS(type, name) \
+  OXCCL_KERNEL(type, name, sum, FOLD_SUM) \
+  OXCCL_KERNEL(type, name, min, FOLD_MIN) \
   OXCCL_KERNEL(type, name, max, FOLD_MAX)
 
-#define OXCCL_INTEGER_KERNELS(type, name)      \
+#define OXCCL_KERNELS(type, name)   \
+  OXCCL_ORDERED_KERNELS(type, name) \
+  OXCCL_KERNEL(type, name, prod, FOLD_PROD)
+
+#define OXCCL_SIGNED_KERNELS(type, name)       \
   OXCCL_KERNELS(type, name)                    \
   OXCCL_KERNEL(type, name, band, FOLD_BIT_AND) \
   OXCCL_KERNEL(type, name, bor, FOLD_BIT_OR)   \
   OXCCL_KERNEL(type, name, bxor, FOLD_BIT_XOR)
 
-OXCCL_INTEGER_KERNELS(I8, i8)
-OXCCL_INTEGER_KERNELS(U8, u8)
-OXCCL_INTEGER_KERNELS(I32, i32)
-OXCCL_INTEGER_KERNELS(U32, u32)
-OXCCL_INTEGER_KERNELS(I64, i64)
-OXCCL_INTEGER_KERNELS(U64, u64)
+OXCCL_SIGNED_KERNELS(I8, i8)
+OXCCL_ORDERED_KERNELS(U8, u8)
+OXCCL_SIGNED_KERNELS(I32, i32)
+OXCCL_ORDERED_KERNELS(U32, u32)
+OXCCL_SIGNED_KERNELS(I64, i64)
+OXCCL_ORDERED_KERNELS(U64, u64)
 OXCCL_KERNELS(F16, f16)
 OXCCL_KERNELS(BF16, bf16)
 OXCCL_KERNELS(F32, f32)

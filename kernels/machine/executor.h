@@ -13,9 +13,8 @@
 // moved in registers; and after a round the line that the next message will be written to is asked
 // for in advance. Everything slow (a wait that lasts, a wake, an epoch's end) is out of line.
 #pragma once
-#include "resolve.h"
+#include "segments.h"
 #ifndef __CUDACC__
-#include "segments_host.h"
 #include "short_host.h"
 #endif
 #include "trace_host.h"
@@ -23,28 +22,16 @@
 namespace oxccl {
 inline namespace OXCCL_ISA {
 
-// What the threads of a block share.
-struct Workspace {
-  Fault fault;
-  View views[MAX_OPERANDS];
-};
-
-struct Tables {
-  const ChannelEntry* entry;
-  const Instruction* instructions;
-  const Operand* operands;
-  const Advance* advances;
-
-  OXCCL_INLINE Tables(const Header* program, uint32_t channel) {
-    const uint8_t* base = reinterpret_cast<const uint8_t*>(program);
-    entry = reinterpret_cast<const ChannelEntry*>(base + program->channels_offset) + channel;
-    instructions = reinterpret_cast<const Instruction*>(base + program->instructions_offset) +
-                   entry->first_instruction;
-    operands = reinterpret_cast<const Operand*>(base + program->operands_offset);
-    advances = reinterpret_cast<const Advance*>(base + program->advances_offset) +
-               entry->first_advance;
-  }
-};
+OXCCL_INLINE Tables tables_of(const Header* program, uint32_t channel) {
+  const uint8_t* base = reinterpret_cast<const uint8_t*>(program);
+  const ChannelEntry* entry =
+      reinterpret_cast<const ChannelEntry*>(base + program->channels_offset) + channel;
+  return {entry,
+          reinterpret_cast<const Instruction*>(base + program->instructions_offset) +
+              entry->first_instruction,
+          reinterpret_cast<const Operand*>(base + program->operands_offset),
+          reinterpret_cast<const Advance*>(base + program->advances_offset) + entry->first_advance};
+}
 
 OXCCL_INLINE bool run_wait(Machine& machine, const Instruction& instruction) {
   if (leader()) {
@@ -55,12 +42,9 @@ OXCCL_INLINE bool run_wait(Machine& machine, const Instruction& instruction) {
     const uint64_t* word =
         head ? connection.send_head : tail(connection.recv_slots, connection, value);
     if (!head || int64_t(connection.head_seen) < int64_t(value)) {
-      uint64_t now = load_acquire(word);
-      while (OXCCL_UNLIKELY(int64_t(now) < int64_t(value))) {
-        const Place place = {value, instruction.step, connection.peer, connection.lane, head};
-        if (!machine.await({word, value, false}, place)) break;
-        now = load_acquire(word);
-      }
+      const Place place = {value, instruction.step, connection.peer, connection.lane, head};
+      uint64_t now = 0;
+      machine.await_counter({word, value, false}, place, &now);
       if (head) connection.head_seen = now;
     }
   }
@@ -85,10 +69,11 @@ OXCCL_INLINE void run_signal(Machine& machine, const Instruction& instruction) {
   ring(connection.doorbell);
 }
 
-OXCCL_INLINE void write_headers(Machine& machine, const Operand* operands, const Move& move) {
+OXCCL_INLINE void write_headers(Machine& machine, const Workspace& workspace) {
+  const Move& move = workspace.move;
 #pragma unroll 1
   for (uint32_t d = lane(); d < move.destinations; d += lanes())
-    write_header(machine, operands[move.sources + d], move.destination(d), move.len_bytes);
+    write_header(machine, workspace.operands[move.sources + d], move.destination(d), move.len_bytes);
 }
 
 // Tokens open windows: whoever has a peer's tokens may read and write its buffers. What happened to these before, in this
@@ -96,35 +81,46 @@ OXCCL_INLINE void write_headers(Machine& machine, const Operand* operands, const
 // them; the barrier behind the move passes it on to the others. Other LL messages give access to nothing but themselves.
 OXCCL_INLINE bool carries_tokens() { return lane() < sizeof(Tokens) / LINE_DATA_BYTES; }
 
-#ifdef __CUDACC__
-// Kernels refuse groups' buckets (executor.cu): the walk through them does not fit into their registers yet.
-template <class Reducer>
-OXCCL_INLINE bool move_operands(Machine& machine, const Reducer& reducer, const Operand*, uint64_t,
-                                View*, Move& move) {
-  reduce_copy(machine, move, reducer);
-  return true;  // a thread whose wait was stopped goes on to where the block agrees
+OXCCL_INLINE bool opens_windows(const Workspace& workspace) {
+  const Move& move = workspace.move;
+  return move.destinations > 0 && workspace.operands[move.sources].space == SPACE_PEER_TOKENS;
 }
-#else
-// A group's tile is moved bucket by bucket. Any operand that is memory says which part of the virtual buffer it is.
+
+// Moves the tile; a group's, bucket by bucket. False only on a host: where others of the block may still be waiting, a
+// thread whose wait was stopped goes on to where they agree.
 template <class Reducer>
-OXCCL_INLINE bool move_operands(Machine& machine, const Reducer& reducer, const Operand* operands,
-                                uint64_t round_start, View* views, Move& move) {
-  const uint32_t count = move.sources + move.destinations;
-  const Operand* memory = nullptr;
-  for (uint32_t o = 0; machine.launch.segments && !memory && o < count; ++o)
-    if (is_memory(operands[o])) memory = &operands[o];
-  if (OXCCL_LIKELY(memory == nullptr)) return reduce_copy(machine, move, reducer);
-  Walk walk(machine.launch, memory->offset_bytes + round_start, move.len_bytes);
-  while (next_piece(machine, operands, views, walk, move))
-    if (!reduce_copy(machine, move, reducer)) return false;
-  return true;
+OXCCL_INLINE bool move_operands(Machine& machine, const Reducer& reducer, uint64_t round_start,
+                                Workspace& workspace) {
+  if (OXCCL_UNLIKELY(has_buckets(machine, workspace))) start_walk(machine, round_start, workspace);
+  // One place that moves, in a loop: a second copy of that code would not fit into a kernel's registers.
+#pragma unroll 1
+  do {
+    if (OXCCL_UNLIKELY(has_buckets(machine, workspace))) {
+      if (!next_piece(machine, workspace)) break;
+      if (workspace.walk.hole) {
+        send_hole(workspace);
+        continue;
+      }
+    }
+    reduce_copy(machine, workspace.move, reducer);
+  } while (OXCCL_UNLIKELY(has_buckets(machine, workspace)));
+  return machine.fault.outcome == OUTCOME_DONE || !ONE_THREAD;
 }
-#endif
+
+OXCCL_INLINE Move move_of(const Launch& launch, const Instruction& instruction, uint64_t len_bytes,
+                          Views views) {
+  const uint8_t scale = launch.program->scale;
+  const bool finish = instruction.flags & INSTRUCTION_FINISH;
+  const Scaling scaling = {launch.scale_bits, launch.ranks, scale == SCALE_PREMULTIPLY,
+                           scale == SCALE_AVERAGE && finish};
+  const bool tree = instruction.flags & INSTRUCTION_TREE;
+  return {views, instruction.sources, instruction.destinations, len_bytes, scaling, tree};
+}
 
 template <class Reducer>
 OXCCL_NOINLINE bool run_reduce_copy(Machine& machine, const Reducer& reducer,
                                     const Instruction& instruction, const Operand* operands,
-                                    uint64_t round_start, uint64_t len_bytes, View* views) {
+                                    uint64_t round_start, uint64_t len_bytes, Workspace& workspace) {
   const uint32_t count = uint32_t(instruction.sources) + instruction.destinations;
   const bool tree = instruction.flags & INSTRUCTION_TREE;
   if (OXCCL_UNLIKELY(count > MAX_OPERANDS || instruction.sources == 0 ||
@@ -132,27 +128,25 @@ OXCCL_NOINLINE bool run_reduce_copy(Machine& machine, const Reducer& reducer,
     machine.fail(OUTCOME_BAD_PROGRAM, 0, count);
     return agreed(machine);
   }
+  if (leader()) {
+    workspace.operands = operands;
+    workspace.move = move_of(machine.launch, instruction, len_bytes, workspace.views);
+  }
 #pragma unroll 1
   for (uint32_t o = lane(); o < count; o += lanes())
-    if (!resolve(machine, operands[o], round_start, len_bytes, &views[o])) break;
+    if (!resolve(machine, operands[o], round_start, len_bytes, &workspace.views[o])) break;
   if (!agreed(machine)) return false;
-  const uint8_t scale = machine.launch.program->scale;
-  const bool finish = instruction.flags & INSTRUCTION_FINISH;
-  const Scaling scaling = {machine.launch.scale_bits, machine.launch.ranks,
-                           scale == SCALE_PREMULTIPLY, scale == SCALE_AVERAGE && finish};
-  Move move = {views, instruction.sources, instruction.destinations, len_bytes, scaling, tree};
   if (operands[0].space == SPACE_TOKENS && carries_tokens()) system_fence();
-  if (!move_operands(machine, reducer, operands, round_start, views, move)) return false;
-  write_headers(machine, operands, move);
-  if (move.destinations > 0 && operands[move.sources].space == SPACE_PEER_TOKENS && carries_tokens())
-    system_fence();
+  if (!move_operands(machine, reducer, round_start, workspace)) return false;
+  write_headers(machine, workspace);
+  if (opens_windows(workspace) && carries_tokens()) system_fence();
   return agreed(machine);
 }
 
 template <class Reducer>
 OXCCL_INLINE bool move_tile(Machine& machine, const Reducer& reducer,
                             const Instruction& instruction, const Operand* operands,
-                            uint64_t round_start, uint64_t tile_bytes, View* views) {
+                            uint64_t round_start, uint64_t tile_bytes, Workspace& workspace) {
   const uint64_t total = instruction.len_bytes;
   const uint64_t left = total > round_start ? total - round_start : 0;
   const uint64_t len_bytes = left < tile_bytes ? left : tile_bytes;
@@ -160,7 +154,7 @@ OXCCL_INLINE bool move_tile(Machine& machine, const Reducer& reducer,
   if (OXCCL_LIKELY(is_short(machine.launch, instruction, len_bytes)))
     return run_short(machine, reducer, instruction, operands, round_start, len_bytes);
 #endif
-  return run_reduce_copy(machine, reducer, instruction, operands, round_start, len_bytes, views);
+  return run_reduce_copy(machine, reducer, instruction, operands, round_start, len_bytes, workspace);
 }
 
 // Before the first send of a round; rounds advance past a multiple of LL_EPOCHS once in a long while.
@@ -192,8 +186,8 @@ OXCCL_INLINE void advance_cursors(const Launch& launch, const ChannelEntry& entr
 }
 
 template <class Reducer>
-OXCCL_INLINE bool run_rounds(Machine& machine, const Reducer& reducer, View* views) {
-  const Tables tables(machine.launch.program, machine.channel);
+OXCCL_INLINE bool run_rounds(Machine& machine, const Reducer& reducer, Workspace& workspace) {
+  const Tables& tables = workspace.tables;
   const ChannelEntry& entry = *tables.entry;
 #pragma unroll 1
   for (uint64_t round = 0; round < entry.rounds; ++round) {
@@ -208,7 +202,7 @@ OXCCL_INLINE bool run_rounds(Machine& machine, const Reducer& reducer, View* vie
       } else if (instruction.opcode == OPCODE_SIGNAL) {
         run_signal(machine, instruction);
       } else if (!move_tile(machine, reducer, instruction, tables.operands + instruction.index,
-                            round * entry.tile_bytes, entry.tile_bytes, views)) {
+                            round * entry.tile_bytes, entry.tile_bytes, workspace)) {
         return false;
       }
     }
@@ -230,10 +224,8 @@ OXCCL_INLINE bool await_ready(Machine& machine) {
     for (uint32_t s = 0; s < launch.segments_count; ++s) {
       const uint32_t bucket = bucket_number(launch, s);
       const Place place = {bucket, 0, 0, LANE_READY, 0};
-      const Awaited awaited = {launch.ready + bucket, 1, false};
-      while (OXCCL_UNLIKELY(load_acquire(awaited.word) == 0))
-        if (!machine.await(awaited, place)) break;
-      if (machine.fault.outcome != OUTCOME_DONE) break;
+      uint64_t now = 0;
+      if (!machine.await_counter({launch.ready + bucket, 1, false}, place, &now)) break;
     }
   }
   return agreed(machine);
@@ -244,8 +236,8 @@ OXCCL_INLINE void mark_done(const Machine& machine) {
   const Launch& launch = machine.launch;
   if (OXCCL_LIKELY(launch.done == nullptr)) return;
   barrier();
-  if (!leader()) return;
-  for (uint32_t s = 0; s < launch.segments_count; ++s) {
+#pragma unroll 1
+  for (uint32_t s = lane(); s < launch.segments_count; s += lanes()) {
     const uint64_t first = uint64_t(bucket_number(launch, s)) * launch.done_stride;
     store_release(launch.done + first + machine.channel, launch.call);
   }
@@ -253,12 +245,15 @@ OXCCL_INLINE void mark_done(const Machine& machine) {
 
 // One channel, to its end. The caller has checked that `reducer` is for the program's type and fold.
 template <class Reducer>
-OXCCL_INLINE uint32_t run_channel(const Launch& launch, uint32_t channel, const Reducer& reducer) {
-  OXCCL_BLOCK_SHARED Workspace workspace;
-  if (leader()) workspace.fault.outcome = OUTCOME_DONE;
+OXCCL_INLINE uint32_t run_channel(const Launch& launch, uint32_t channel, const Reducer& reducer,
+                                  Workspace& workspace) {
+  if (leader()) {
+    workspace.fault.outcome = OUTCOME_DONE;
+    workspace.tables = tables_of(launch.program, channel);
+  }
   barrier();
-  Machine machine = {launch, workspace.fault, channel, 0, false, {}};
-  const bool done = await_ready(machine) && run_rounds(machine, reducer, workspace.views);
+  Machine machine = {launch, workspace.fault, channel, 0, false};
+  const bool done = await_ready(machine) && run_rounds(machine, reducer, workspace);
   if (machine.streamed) stream_fence();
   Status* status = &launch.statuses[channel];
   if (OXCCL_LIKELY(done)) {
@@ -283,7 +278,7 @@ OXCCL_INLINE bool is_without_share(const Launch& launch, uint32_t channel) {
 
 OXCCL_INLINE void pass_over(const Launch& launch, uint32_t channel) {
   Fault fault = {};
-  const Machine machine = {launch, fault, channel, 0, false, {}};
+  const Machine machine = {launch, fault, channel, 0, false};
   if (leader()) launch.statuses[channel].outcome = OUTCOME_DONE;
   mark_done(machine);
 }

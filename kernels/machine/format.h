@@ -29,6 +29,7 @@ enum DataType : uint8_t {
   TYPE_F16, TYPE_BF16, TYPE_F32, TYPE_F64, TYPE_F8E4M3, TYPE_F8E5M2,
   DATA_TYPES
 };
+static_assert(TYPE_U8 == TYPE_I8 + 1 && TYPE_U32 == TYPE_I32 + 1 && TYPE_U64 == TYPE_I64 + 1, "signed, unsigned");
 enum Fold : uint8_t {
   FOLD_SUM, FOLD_PROD, FOLD_MIN, FOLD_MAX, FOLD_BIT_AND, FOLD_BIT_OR, FOLD_BIT_XOR, FOLDS
 };

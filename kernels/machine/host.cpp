@@ -26,8 +26,9 @@ OXCCL_INLINE uint32_t execute_part(const Launch& launch, uint32_t channel) {
     return OUTCOME_DONE;
   }
   const HostReducer* reducer = reducer_of(program.data_type, program.fold);
+  Workspace workspace;
   if (OXCCL_LIKELY(reducer && is_runnable(&program, channel)))
-    return run_channel(launch, channel, *reducer);
+    return run_channel(launch, channel, *reducer, workspace);
   launch.statuses[channel] = {OUTCOME_BAD_PROGRAM, 0, 0, 0};
   return OUTCOME_BAD_PROGRAM;
 }
@@ -61,7 +62,7 @@ OXCCL_INLINE uint32_t execute(const Launch& launch, uint32_t channel) {
                      reduction.len_bytes, scaling, reduction.tree != 0};
   const Launch no_launch = {};
   Fault fault = {};
-  Machine machine = {no_launch, fault, 0, 0, false, {}};
+  Machine machine = {no_launch, fault, 0, 0, false};
   reduce_copy(machine, move, *reducer);
   if (machine.streamed) stream_fence();
   return OUTCOME_DONE;

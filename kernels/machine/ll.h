@@ -31,22 +31,33 @@ OXCCL_INLINE uint64_t message_of(uint32_t epoch, uint64_t received) {
   return received + ((epoch - 1 - received) & (2 * LL_EPOCHS - 1));
 }
 
+OXCCL_INLINE bool carries(const Line& line, uint32_t epoch) {
+  return line.flag == epoch && line.flag_behind == epoch;
+}
+
 // Waits until the flags of the line at `at` are those of the view's message.
 template <class Machine>
-OXCCL_COLD bool await_line(Machine& machine, const View& view, const uint8_t* at) {
+OXCCL_COLD bool await_line(Machine& machine, const View& view, const uint8_t* at, Line* line) {
   const Connection& connection = *view.connection;
   const Place place = {message_of(view.epoch, connection.received), machine.step, connection.peer,
                        LANE_LL, 0};
-  return machine.await({reinterpret_cast<const uint64_t*>(at), view.epoch, true}, place);
+  Patience patience = {};
+  do {
+    if (!machine.await({reinterpret_cast<const uint64_t*>(at), view.epoch, true}, place, patience)) return false;
+    *line = load_line(at);
+  } while (!carries(*line, view.epoch));
+  wait_over(machine.launch, machine.channel, patience);
+  return true;
 }
 
 template <class Machine>
 OXCCL_INLINE bool receive_line(Machine& machine, const View& view, const uint8_t* at,
                                uint64_t* data) {
   Line line = load_line(at);
-  while (OXCCL_UNLIKELY(line.flag != view.epoch || line.flag_behind != view.epoch)) {
-    if (!await_line(machine, view, at)) return false;
-    line = load_line(at);
+  if (OXCCL_UNLIKELY(!carries(line, view.epoch))) {
+    Line late;
+    if (!await_line(machine, view, at, &late)) return false;
+    line = late;
   }
   *data = line.data;
   return true;
@@ -73,8 +84,8 @@ OXCCL_INLINE void announce(const View& view, uint32_t signature, uint64_t len_by
 template <class Machine>
 OXCCL_COLD bool clear_slots(Machine& machine, Connection& connection) {
   const Place place = {connection.sent, machine.step, connection.peer, LANE_LL, 1};
-  while (int64_t(load_acquire(connection.send_head)) < int64_t(connection.sent))
-    if (!machine.await({connection.send_head, connection.sent, false}, place)) return false;
+  uint64_t consumed = 0;
+  if (!machine.await_counter({connection.send_head, connection.sent, false}, place, &consumed)) return false;
   const uint64_t len_bytes = uint64_t(connection.slots) * connection.slot_stride_bytes;
 #pragma unroll 1
   for (uint64_t at = 0; at < len_bytes; at += LINE_BYTES)

@@ -21,16 +21,45 @@ struct View {
   OXCCL_INLINE bool is_stream() const { return flags & OPERAND_STREAM; }
 };
 
+using Views = BlockPointer<View, MAX_OPERANDS>;
+
 // A `ReduceCopy` with its operands resolved: sources first, destinations behind them.
 struct Move {
-  const View* views;
+  Views views;
   uint32_t sources, destinations;
   uint64_t len_bytes;
   Scaling scaling;
   bool tree;
 
   OXCCL_INLINE const View& source(uint32_t index) const { return views[index]; }
-  OXCCL_INLINE const View& destination(uint32_t index) const { return views[sources + index]; }
+  OXCCL_INLINE const View& destination(uint32_t index) const { return source(sources + index); }
+};
+
+// The walk of a `ReduceCopy` through the buckets of its tile: see segments.h.
+struct Walk {
+  uint64_t start, end;  // the tile
+  uint64_t at, to;      // the piece at hand
+  uint64_t shift;       // views of messages point so far into the tile
+  uint32_t segment;     // the piece's bucket, or the one in front of it
+  bool hole;            // the piece is of no bucket
+};
+
+// Where the channel's program is.
+struct Tables {
+  const ChannelEntry* entry;
+  const Instruction* instructions;
+  const Operand* operands;
+  const Advance* advances;
+};
+
+// What the threads of a block share. On a GPU their registers are for the data alone, so the instruction at hand is here.
+struct Workspace {
+  Fault fault;
+  Tables tables;
+  const Operand* operands;
+  Move move;
+  Walk walk;
+  BlockTable<View, MAX_OPERANDS> views;
 };
 
 struct Machine {
@@ -39,7 +68,6 @@ struct Machine {
   uint32_t channel;
   uint32_t step;
   bool streamed;  // non-temporal stores are under way
-  Patience patience;
 
   OXCCL_INLINE bool fail(Outcome outcome, uint32_t peer, uint32_t found) {
     fault.step = step;
@@ -54,17 +82,29 @@ struct Machine {
     return fail(found == expected ? OUTCOME_BAD_PROGRAM : OUTCOME_MISMATCH, peer, found);
   }
 
-  // The slow part of a wait, as one thread: when true comes back, look again.
-  OXCCL_INLINE bool await(const Awaited& awaited, const Place& place) {
+  // The slow part of a wait, as one thread: when true comes back, look again, and call `wait_over` once it is there.
+  OXCCL_INLINE bool await(const Awaited& awaited, const Place& place, Patience& patience) {
     if (wait_slow(launch, channel, awaited, place, fault, patience)) return true;
     if (fault.outcome != OUTCOME_DONE) return false;
     return fail(OUTCOME_ABORTED, place.peer, 0);
+  }
+
+  // Waits until a counter has come to what is awaited, and says where it is then.
+  OXCCL_INLINE bool await_counter(const Awaited& awaited, const Place& place, uint64_t* now) {
+    *now = load_acquire(awaited.word);
+    if (OXCCL_LIKELY(int64_t(*now) >= int64_t(awaited.value))) return true;
+    Patience patience = {};
+    do {
+      if (!await(awaited, place, patience)) return false;
+      *now = load_acquire(awaited.word);
+    } while (int64_t(*now) < int64_t(awaited.value));
+    wait_over(launch, channel, patience);
+    return true;
   }
 };
 
 // True when the whole block may go on.
 OXCCL_INLINE bool agreed(Machine& machine) {
-  wait_over(machine.launch, machine.channel, machine.patience);
   barrier();
   return OXCCL_LIKELY(machine.fault.outcome == OUTCOME_DONE);
 }

@@ -1,13 +1,13 @@
 // What the machine needs of a target, with one implementation per target under the same names.
 //
-//     lane(), lanes(), leader(), barrier()      the threads of a block; one on a host
+//     lane(), lanes(), leader(), barrier()      the threads of a block; on a host ONE_THREAD
+//     BlockTable, BlockPointer                  a table that the threads of a block share, and a place in it
 //     load_acquire, store_release, load_relaxed, store_relaxed    words shared with other ranks
 //     load_line, store_line                     16 bytes of an LL slot
 //     system_fence                              what makes such a store a release, such a load an acquire
 //     wait_slow, wait_over                      the part of a wait that has lasted: until what is
 //                                               awaited is there (host), or one turn (CUDA)
 //     ring                                      wake a peer that sleeps
-//     OXCCL_BLOCK_SHARED                        a variable of the whole block
 //
 // Everything above this header is the same source for GPUs and CPUs.
 #pragma once

@@ -6,7 +6,6 @@
 // every few thousand turns and then also tells the host, through Progress, what it waits for.
 #pragma once
 
-#define OXCCL_BLOCK_SHARED __shared__
 #define OXCCL_COLD __device__ __forceinline__
 #define OXCCL_NOINLINE __device__ __forceinline__
 #define OXCCL_LIKELY(condition) (condition)
@@ -23,9 +22,17 @@ OXCCL_INLINE To bit_cast(const From& from) {
   return to;
 }
 
-OXCCL_INLINE uint32_t lane() { return threadIdx.x; }
-OXCCL_INLINE uint32_t lanes() { return blockDim.x; }
-OXCCL_INLINE bool leader() { return threadIdx.x == 0; }
+constexpr bool ONE_THREAD = false;
+// Read anew each time: kept, and all that is computed from it, it would take registers through the loops of a move.
+OXCCL_INLINE uint32_t lane() {
+  uint32_t lane;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(lane));
+  return lane;
+}
+// A number that the compiler knows: what a thread touches next is then a constant away.
+constexpr uint32_t BLOCK_THREADS = 512;
+OXCCL_INLINE constexpr uint32_t lanes() { return BLOCK_THREADS; }
+OXCCL_INLINE bool leader() { return lane() == 0; }
 OXCCL_INLINE void barrier() { __syncthreads(); }
 
 OXCCL_INLINE uint64_t load_acquire(const uint64_t* word) {
@@ -48,6 +55,9 @@ OXCCL_INLINE void store_relaxed(uint32_t* word, uint32_t value) {
   asm volatile("st.relaxed.sys.u32 [%0], %1;" : : "l"(word), "r"(value) : "memory");
 }
 
+// What stands behind it in the source is not begun before what stands in front of it.
+OXCCL_INLINE void compiler_fence() { asm volatile("" : : : "memory"); }
+
 // Promises the compiler an address in global memory, so that it uses the global instructions.
 template <class T>
 OXCCL_INLINE T* global_memory(uint8_t* at) {
@@ -55,6 +65,25 @@ OXCCL_INLINE T* global_memory(uint8_t* at) {
   __builtin_assume(__isGlobal(typed));
   return typed;
 }
+
+// The one table of its type that a block has, in shared memory. What points into it is an index, so that the compiler
+// knows which memory that is: a pointer would take registers and slower loads.
+template <class T, uint32_t LEN>
+struct BlockTable {
+  struct Pointer {
+    uint32_t at;
+    OXCCL_INLINE T& operator[](uint32_t index) const { return entries()[at + index]; }
+    OXCCL_INLINE Pointer operator+(uint32_t distance) const { return {at + distance}; }
+  };
+  static OXCCL_INLINE T* entries() {
+    __shared__ uint64_t memory[LEN * sizeof(T) / sizeof(uint64_t)];
+    return reinterpret_cast<T*>(memory);
+  }
+  OXCCL_INLINE T& operator[](uint32_t index) const { return entries()[index]; }
+  OXCCL_INLINE operator Pointer() const { return {0}; }
+};
+template <class T, uint32_t LEN>
+using BlockPointer = typename BlockTable<T, LEN>::Pointer;
 
 typedef uint64_t unaligned_word;
 OXCCL_INLINE bool can_access_whole_words(const uint8_t* at) {
@@ -84,7 +113,7 @@ OXCCL_INLINE void prefetch_write(const void*) {}
 OXCCL_INLINE void stream_fence() {}
 OXCCL_INLINE void ring(Doorbell*) {}
 
-// How long this thread has spun, and whether it has told so.
+// How long a wait has spun, and whether it has told so.
 struct Patience {
   uint32_t spins;
   bool written;
@@ -107,15 +136,15 @@ OXCCL_INLINE bool wait_slow(const Launch& launch, uint32_t channel, const Awaite
   if (++patience.spins % SPINS != 0) return true;
   if (load_relaxed(launch.abort) != 0) return false;
   if (*const_cast<const volatile uint32_t*>(&fault.outcome) != OUTCOME_DONE) return false;
-  if (!patience.written) write_progress(&launch.progress[channel], place, launch.call);
+  // Again each time: another thread's wait may have ended meanwhile.
+  write_progress(&launch.progress[channel], place, launch.call);
   patience.written = true;
   return true;
 }
 
 // What was awaited has come.
-OXCCL_INLINE void wait_over(const Launch& launch, uint32_t channel, Patience& patience) {
+OXCCL_INLINE void wait_over(const Launch& launch, uint32_t channel, const Patience& patience) {
   if (patience.written) store_relaxed(&launch.progress[channel].call, uint64_t(0));
-  patience.written = false;
 }
 
 OXCCL_INLINE float cuda_half_to_float(uint16_t bits) {

@@ -25,7 +25,6 @@
 #define OXCCL_SANITIZED 0
 #endif
 
-#define OXCCL_BLOCK_SHARED
 #define OXCCL_COLD __attribute__((noinline, cold))
 #define OXCCL_NOINLINE __attribute__((noinline))
 #define OXCCL_LIKELY(condition) __builtin_expect(bool(condition), 1)
@@ -42,6 +41,7 @@ OXCCL_INLINE To bit_cast(const From& from) {
   return to;
 }
 
+constexpr bool ONE_THREAD = true;
 OXCCL_INLINE uint32_t lane() { return 0; }
 OXCCL_INLINE uint32_t lanes() { return 1; }
 OXCCL_INLINE bool leader() { return true; }
@@ -61,6 +61,11 @@ template <class T>
 OXCCL_INLINE void store_relaxed(T* word, T value) {
   __atomic_store_n(word, value, __ATOMIC_RELAXED);
 }
+
+template <class T, uint32_t LEN>
+using BlockTable = T[LEN];
+template <class T, uint32_t LEN>
+using BlockPointer = const T*;
 
 typedef uint64_t unaligned_word __attribute__((aligned(1), may_alias));
 OXCCL_INLINE bool can_access_whole_words(const uint8_t*) { return true; }
@@ -111,7 +116,7 @@ OXCCL_INLINE void stream_fence() {
 }
 
 struct Patience {};
-OXCCL_INLINE void wait_over(const Launch&, uint32_t, Patience&) {}
+OXCCL_INLINE void wait_over(const Launch&, uint32_t, const Patience&) {}
 
 OXCCL_INLINE bool is_ready(const Awaited& awaited) {
   if (!awaited.is_line) return int64_t(load_acquire(awaited.word)) >= int64_t(awaited.value);

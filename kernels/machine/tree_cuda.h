@@ -79,7 +79,7 @@ OXCCL_INLINE void reduce_packs_tree(const Move& move, uint64_t start, uint64_t e
 #pragma unroll 1
   for (uint64_t position = start + uint64_t(lane()) * BYTES; position < end;
        position += uint64_t(lanes()) * BYTES) {
-    P carry;
+    P carry = {};
 #pragma unroll 1
     for (uint32_t group = 0; group * GROUP_LEAVES < move.sources; ++group) {
       const uint32_t first = group * GROUP_LEAVES;
@@ -127,7 +127,7 @@ OXCCL_INLINE bool reduce_words_tree(Machine& machine, const Move& move,
     uint64_t result = 0;
 #pragma unroll 1
     for (uint32_t part = 0; part < PARTS; ++part) {
-      P carry;
+      P carry = {};
 #pragma unroll 1
       for (uint32_t source = 0; source < move.sources; ++source) {
         const View& view = move.source(source);

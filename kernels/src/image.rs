@@ -28,17 +28,35 @@ pub const TARGETS: [u32; 4] = [80, 90, 100, 120];
 /// Threads per block of every kernel. A block is a channel.
 pub const BLOCK_THREADS: u32 = 512;
 
-/// All kernels: one per element type and fold that the type has.
+/// Dynamic shared memory of a block with which kernels leave long copies to the engine for bulk asynchronous copies, on GPUs
+/// from [`BULK_COPY_CAPABILITY`] on. With none their threads copy.
+pub const BULK_COPY_BYTES: u32 = 128 << 10;
+
+/// The lowest compute capability, major and minor, that has that engine.
+pub const BULK_COPY_CAPABILITY: (u32, u32) = (9, 0);
+
+/// What each kernel is called for: one of the element types and folds, of those that share it.
 pub fn kernels() -> impl Iterator<Item = (DataType, Fold)> {
     DataType::ALL.into_iter().flat_map(|data_type| {
         Fold::ALL
             .into_iter()
-            .filter(move |fold| data_type.has(*fold))
+            .filter(move |fold| data_type.has(*fold) && kernel_type(data_type, *fold) == data_type)
             .map(move |fold| (data_type, fold))
     })
 }
 
-/// The name of a kernel in [`FATBIN`].
+/// The name of the kernel in [`FATBIN`] for a type and a fold.
 pub fn kernel_name(data_type: DataType, fold: Fold) -> String {
-    format!("oxccl_{}_{}", data_type.name(), fold.name())
+    format!("oxccl_{}_{}", kernel_type(data_type, fold).name(), fold.name())
+}
+
+/// Unsigned integers have the kernel of signed ones where that gives the same bits. (Sums may be averages.)
+fn kernel_type(data_type: DataType, fold: Fold) -> DataType {
+    match (data_type, fold) {
+        (_, Fold::Sum | Fold::Min | Fold::Max) => data_type,
+        (DataType::U8, _) => DataType::I8,
+        (DataType::U32, _) => DataType::I32,
+        (DataType::U64, _) => DataType::I64,
+        _ => data_type,
+    }
 }

@@ -235,6 +235,40 @@ fn many_sources() {
     }
 }
 
+/// What lets GPU kernels fold these from the left, whatever the order that is asked for (machine/bulk_cuda.h).
+#[test]
+fn only_sums_and_products_of_floats_depend_on_brackets() {
+    let executor = HostExecutor::detect();
+    let mut random = Random::new(4);
+    let folds = |t: DataType| Fold::ALL.into_iter().filter(move |&fold| t.has(fold));
+    for (data_type, fold) in DataType::ALL.into_iter().flat_map(|t| folds(t).map(move |f| (t, f))) {
+        if !data_type.has(Fold::BitXor) && matches!(fold, Fold::Sum | Fold::Prod) {
+            continue;
+        }
+        let len_bytes = 512;
+        // Few different bytes, so that equal values, zeros of both signs and NaNs meet.
+        let palette = [0x00u8, 0x80, 0x7f, 0xff, 0x01];
+        let mut word = || u64::from_ne_bytes([(); 8].map(|()| palette[random.next() as usize % 5]));
+        let sources: Vec<Vec<u64>> =
+            (0..7).map(|_| (0..len_bytes / 8).map(|_| word()).collect()).collect();
+        let pointers: Vec<*const u8> = sources.iter().map(|words| words.as_ptr().cast()).collect();
+        let reduced = |tree| {
+            let (scale, scale_bits, ranks) = (Scale::None, 0, 1);
+            let (finish, stream) = (true, false);
+            let reduction =
+                Reduction { data_type, fold, scale, scale_bits, ranks, tree, finish, stream };
+            let mut output = vec![0u64; len_bytes / 8];
+            // SAFETY: all are aligned and of this length.
+            unsafe {
+                let to = [output.as_mut_ptr().cast()];
+                executor.reduce(&reduction, &pointers, &to, len_bytes);
+            }
+            output
+        };
+        assert_eq!(reduced(true), reduced(false), "{data_type:?} {fold:?}");
+    }
+}
+
 #[test]
 fn average_divides_only_at_the_finish() {
     let reduction = |finish| Reduction {

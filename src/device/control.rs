@@ -1,11 +1,13 @@
-//! Control memory: one host region a rank, which all ranks map, with what they read to explain a failure: the call log, the
-//! progress words, and the words of groups. A GPU reaches the first part of it, too.
+//! Control memory: one host region a rank, which all ranks of its node map, with what they read to explain a failure: the call log, the
+//! progress words, and the words of groups. Of a rank of another node there is a mirror, which its reports fill in. A GPU reaches the first part of it, too.
 
 use super::heap::Heap;
 use super::log::CallLog;
+use super::report;
 use oxccl_kernels::format as f;
-use oxccl_transports::Region;
+use oxccl_transports::{Error, Region};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Words by which ranks whose groups differ find the first bucket in which they do.
 pub(crate) const BUCKET_WORDS: usize = 4;
@@ -49,16 +51,72 @@ pub(crate) struct Control {
     shape: ControlShape,
     rank: usize,
     regions: Vec<Arc<Region>>,
+    /// For each rank of another node, how many reports have come; `None` for those whose memory this is.
+    mirrors: Vec<Option<AtomicU64>>,
     /// This rank's room for groups' words.
     groups: Arc<Heap>,
 }
 
 impl Control {
-    /// Control memory over every rank's region, in rank order. Each must have [`ControlShape::len_bytes`].
-    pub(crate) fn new(shape: ControlShape, rank: usize, regions: Vec<Arc<Region>>) -> Control {
-        assert!(regions.iter().all(|region| region.len_bytes() >= shape.len_bytes()));
+    /// Control memory over the regions of this node's ranks, in rank order, each of [`ControlShape::len_bytes`]; `None` for ranks of
+    /// others, which get a mirror.
+    ///
+    /// # Errors
+    /// Without memory for the mirrors.
+    pub(crate) fn new(
+        shape: ControlShape,
+        rank: usize,
+        regions: Vec<Option<Arc<Region>>>,
+    ) -> Result<Control, Error> {
+        assert!(regions.iter().flatten().all(|region| region.len_bytes() >= shape.len_bytes()));
+        let mirrors = regions.iter().map(|region| match region {
+            Some(_) => None,
+            None => Some(AtomicU64::new(0)),
+        });
+        let mirrors = mirrors.collect();
+        let mirrored = |region| match region {
+            Some(region) => Ok(region),
+            None => Region::create("oxccl-mirror", shape.reached_bytes()).map(Arc::new),
+        };
+        let regions: Vec<_> = regions.into_iter().map(mirrored).collect::<Result<_, _>>()?;
         let groups = Heap::part(regions[rank].clone(), shape.reached_bytes());
-        Control { shape, rank, regions, groups: Arc::new(groups) }
+        Ok(Control { shape, rank, regions, mirrors, groups: Arc::new(groups) })
+    }
+
+    /// What this rank tells ranks of other nodes.
+    pub(crate) fn report(&self) -> Vec<u8> {
+        let channels = 0..self.shape.channels;
+        let progress: Vec<_> = channels.map(|at| self.progress(self.rank, at)).collect();
+        report::encode(self.log(self.rank), &progress)
+    }
+
+    /// Takes the report of a rank of another node. Reports are taken one after the other.
+    pub(crate) fn take_report(&self, rank: usize, report: &[u8]) {
+        let Some(Some(taken)) = self.mirrors.get(rank) else { return };
+        let Some(progress) = report::decode(report, self.log(rank), self.shape.channels) else {
+            tracing::warn!(rank, len_bytes = report.len(), "a rank's report cannot be read");
+            return;
+        };
+        for (channel, progress) in progress.into_iter().enumerate() {
+            // SAFETY: within the mirror, by its length, and aligned to a line; readers take it for a snapshot that may be torn.
+            unsafe { self.progress_of(rank, channel).write_volatile(progress) };
+        }
+        taken.fetch_add(1, Ordering::Release);
+    }
+
+    /// Whether what is known of a rank comes from its reports.
+    pub(crate) fn is_mirror(&self, rank: usize) -> bool {
+        self.mirrors[rank].is_some()
+    }
+
+    /// How many reports of a rank of another node have come.
+    pub(crate) fn reports(&self, rank: usize) -> u64 {
+        self.mirrors[rank].as_ref().map_or(0, |taken| taken.load(Ordering::Acquire))
+    }
+
+    /// The ranks of other nodes.
+    pub(crate) fn mirrored(&self) -> impl Iterator<Item = usize> + use<'_> {
+        (0..self.ranks()).filter(|rank| self.is_mirror(*rank))
     }
 
     /// Number of ranks.
@@ -85,10 +143,14 @@ impl Control {
 
     /// What a rank's channel waits for; a snapshot that may be torn, for people to read.
     pub(crate) fn progress(&self, rank: usize, channel: usize) -> f::Progress {
+        // SAFETY: within the region, aligned to a line, any bits are valid; another rank may write it meanwhile, hence volatile.
+        unsafe { self.progress_of(rank, channel).read_volatile() }
+    }
+
+    fn progress_of(&self, rank: usize, channel: usize) -> *mut f::Progress {
         assert!(channel < self.shape.channels);
         let table = self.regions[rank].as_ptr().wrapping_add(self.shape.progress());
-        // SAFETY: within the region, aligned to a line, any bits are valid; another rank may write it meanwhile, hence volatile.
-        unsafe { table.cast::<f::Progress>().add(channel).read_volatile() }
+        table.cast::<f::Progress>().wrapping_add(channel)
     }
 
     /// This rank's room for the words of its groups, which others find by offsets into the region.
@@ -97,7 +159,7 @@ impl Control {
     }
 
     /// The words of a rank's group, at an offset of its region: one array a bucket. A snapshot, to explain a failure; empty where it
-    /// cannot be.
+    /// cannot be, as of ranks of other nodes.
     pub(crate) fn bucket_words(
         &self,
         rank: usize,
@@ -107,7 +169,8 @@ impl Control {
         let region = &self.regions[rank];
         let size = std::mem::size_of::<[u64; BUCKET_WORDS]>() as u64;
         let len = region.len_bytes() as u64;
-        let fits = offset.is_multiple_of(8)
+        let fits = !self.is_mirror(rank)
+            && offset.is_multiple_of(8)
             && buckets.checked_mul(size).is_some_and(|bytes| bytes <= len && offset <= len - bytes);
         if !fits {
             return Vec::new();
@@ -133,10 +196,35 @@ mod tests {
     }
 
     #[test]
+    fn reports_fill_mirrors_in() {
+        let shape = ControlShape { channels: 2 };
+        let region = || Some(Arc::new(Region::create("test", shape.len_bytes()).unwrap()));
+        let own = Control::new(shape, 0, vec![region(), None]).unwrap();
+        let other = Control::new(shape, 1, vec![None, region()]).unwrap();
+        own.log(0).enter(1, &[7; 6]);
+        let waits = f::Progress { call: 1, awaited: 9, step: 3, peer: 1, lane: 2, head: 1 };
+        // SAFETY: nobody else uses it.
+        unsafe { own.progress_table().add(1).write_volatile(waits) };
+        assert_eq!((other.reports(0), other.mirrored().collect::<Vec<_>>()), (0, vec![0]));
+        other.take_report(0, &own.report());
+        assert_eq!((other.reports(0), other.log(0).entered()), (1, 1));
+        let seen = other.progress(0, 1);
+        assert_eq!((seen.call, seen.awaited, seen.step), (waits.call, waits.awaited, waits.step));
+        assert_eq!((seen.peer, seen.lane, seen.head), (waits.peer, waits.lane, waits.head));
+        assert_eq!(other.progress(0, 0).call, 0);
+        for bad in [vec![], own.report()[1..].to_vec(), vec![255; 8]] {
+            other.take_report(0, &bad);
+        }
+        own.take_report(0, &own.report());
+        own.take_report(2, &own.report());
+        assert_eq!((other.reports(0), own.reports(0)), (1, 0), "none of them counts");
+    }
+
+    #[test]
     fn words_are_read_within_the_region_alone() {
         let shape = ControlShape { channels: 1 };
         let region = Arc::new(Region::create("test", shape.len_bytes()).unwrap());
-        let control = Control::new(shape, 0, vec![region]);
+        let control = Control::new(shape, 0, vec![Some(region)]).unwrap();
         let block = control.groups().alloc(64).unwrap();
         let words = control.bucket_words(0, block.offset() as u64, 2);
         assert_eq!(words, [[0; BUCKET_WORDS]; 2]);

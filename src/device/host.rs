@@ -47,8 +47,7 @@ impl Host {
     pub(crate) fn new(
         shape: StagingShape,
         rank: usize,
-        staging: Vec<Option<Arc<Region>>>,
-        heaps: Vec<Arc<Region>>,
+        (staging, heaps): (Vec<Option<Arc<Region>>>, Vec<Arc<Region>>),
         connect: impl FnOnce(&mut [f::Connection]),
         window_bases: &[*mut u8],
         control: &Control,

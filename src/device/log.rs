@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 const ENTRIES: usize = 128;
 /// Words of a record.
 pub(crate) const RECORD_WORDS: usize = 6;
+/// Words of a whole log.
+pub(super) const LOG_WORDS: usize = 3 + ENTRIES * (1 + RECORD_WORDS);
 
 /// What a rank called, as words: see `call.rs` for their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +98,36 @@ impl CallLog {
         (entry.number.load(Ordering::Relaxed) == number).then_some(CallRecord { number, words })
     }
 
+    /// All of it, for a rank that cannot read it here.
+    pub(super) fn words(&self) -> Vec<u64> {
+        let entered = self.entered();
+        let (left, beats) = (self.left.load(Ordering::Acquire), self.beats());
+        let first = entered.saturating_sub(ENTRIES as u64 - 1);
+        let records = (first..first + ENTRIES as u64).flat_map(|number| {
+            let record = self.record(number);
+            let words = record.map_or([0; RECORD_WORDS], |record| record.words);
+            std::iter::once(record.map_or(0, |record| record.number)).chain(words)
+        });
+        [entered, left, beats].into_iter().chain(records).collect()
+    }
+
+    /// Makes this log what another was when it gave these [`LOG_WORDS`] words.
+    pub(super) fn mirror(&self, words: &[u64]) {
+        let (state, records) = words.split_at(3);
+        for record in records.chunks_exact(1 + RECORD_WORDS).filter(|record| record[0] != 0) {
+            let entry = &self.entries[record[0] as usize % ENTRIES];
+            entry.number.store(0, Ordering::Relaxed);
+            fence(Ordering::Release);
+            for (to, from) in entry.words.iter().zip(&record[1..]) {
+                to.store(*from, Ordering::Relaxed);
+            }
+            entry.number.store(record[0], Ordering::Release);
+        }
+        self.left.store(state[1], Ordering::Release);
+        self.beats.store(state[2], Ordering::Relaxed);
+        self.entered.store(state[0], Ordering::Release);
+    }
+
     /// The oldest call that may still be remembered.
     pub(crate) fn oldest(&self) -> u64 {
         self.entered().saturating_sub(ENTRIES as u64 - 1).max(1)
@@ -109,6 +141,24 @@ mod tests {
     fn log() -> Box<CallLog> {
         // SAFETY: all zeros is a valid log: plain integers and atomics.
         unsafe { Box::new(std::mem::zeroed()) }
+    }
+
+    #[test]
+    fn a_mirror_shows_the_same() {
+        let (own, mirror) = (log(), log());
+        for calls in [0, 1, 15, 40] {
+            for number in own.entered() + 1..=calls {
+                own.enter(number, &[number; RECORD_WORDS]);
+            }
+            own.beat();
+            mirror.mirror(&own.words());
+            assert_eq!((mirror.entered(), mirror.beats()), (calls, own.beats()));
+            assert_eq!(mirror.is_inside(), own.is_inside());
+            for number in 0..=calls {
+                assert_eq!(mirror.record(number), own.record(number), "{number} of {calls}");
+            }
+        }
+        assert_eq!(own.words().len(), LOG_WORDS);
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod host;
 mod links;
 mod log;
 mod processor;
+mod report;
 mod signals;
 mod staging;
 

@@ -19,6 +19,9 @@ const QUIET_TIMEOUT: Duration = Duration::from_secs(60);
 /// milliseconds; a busy machine may keep a thread from running for some more.
 const WATCHED: Duration = Duration::from_millis(300);
 
+/// How long to wait for the answers of ranks of other nodes, where nobody else has said what happened.
+const ANSWERS: Duration = Duration::from_millis(300);
+
 /// All ranks, as one of them sees them while its calls run.
 #[derive(Debug)]
 pub(super) struct Ranks {
@@ -62,6 +65,9 @@ impl Ranks {
         odd: Option<usize>,
     ) -> Error {
         let cause = self.liveness.cause();
+        if cause.is_none() {
+            self.ask_others();
+        }
         let error = match (logs::mismatch(&self.control, self.rank), cause, outcome) {
             (Some(error), _, _) => error,
             (None, Some(cause), _) => Error::from_cause(cause, self.named(call)),
@@ -92,6 +98,22 @@ impl Ranks {
         });
         self.control.log(self.rank).leave_at_least(last);
         self.wait_for_quiet();
+    }
+
+    /// Asks the ranks of other nodes how far they have come, and waits for their answers.
+    fn ask_others(&self) {
+        let mirrored =
+            || self.control.mirrored().filter(|rank| self.liveness.left(*rank).is_none());
+        let before: Vec<_> = mirrored().map(|rank| (rank, self.control.reports(rank))).collect();
+        let start = Instant::now();
+        self.liveness.ask();
+        while before.iter().any(|(rank, reports)| self.control.reports(*rank) == *reports)
+            && start.elapsed() < ANSWERS
+        {
+            // Others may be watching this rank.
+            self.control.log(self.rank).beat();
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     fn named(&self, call: &Described) -> String {
@@ -172,16 +194,23 @@ impl Ranks {
             .filter(inside)
             .map(|rank| (rank, self.signs_of_life(rank)))
             .collect();
-        let start = Instant::now();
+        let reports =
+            || self.control.mirrored().map(|rank| self.control.reports(rank)).sum::<u64>();
+        let (start, reports_before) = (Instant::now(), reports());
         while start.elapsed() < WATCHED {
             // Others may be watching this rank.
             self.control.log(self.rank).beat();
             std::thread::sleep(Duration::from_millis(5));
         }
+        self.ask_others();
+        // A rank of another node shows no life, either, where no answers come: that says nothing.
+        let answers = reports() > reports_before;
+        let seen = |rank: &usize| !self.control.is_mirror(*rank) || answers;
         watched
             .into_iter()
             .filter(|(rank, before)| inside(rank) && self.signs_of_life(*rank) == *before)
             .map(|(rank, _)| rank)
+            .filter(seen)
             .collect()
     }
 
@@ -205,7 +234,7 @@ impl Ranks {
         Some(format!("rank {rank} waits at step {} for {what} rank {}", wait.step, wait.peer))
     }
 
-    /// Waits until no living rank is inside a call, so that nobody touches this rank's buffers any more.
+    /// Waits until no living rank of this node is inside a call, so that nobody touches this rank's buffers any more.
     fn wait_for_quiet(&self) {
         let dead = match self.liveness.cause() {
             Some(Cause::Died { rank }) => Some(rank),
@@ -215,6 +244,7 @@ impl Ranks {
         let busy = |rank: &usize| {
             *rank != self.rank
                 && Some(*rank) != dead
+                && !self.control.is_mirror(*rank)
                 && self.liveness.left(*rank).is_none()
                 && self.control.log(*rank).is_inside()
         };

@@ -1,12 +1,12 @@
 //! Ranks of other nodes: the proxy that carries what their connections hold, and what schedules may do across nodes.
 
+use super::fabric::Candidates;
 use crate::config::Config;
 use crate::device::{LinkPorts, StagingShape};
 use crate::error::Error;
 use crate::schedule::{Instruction, Lane, Lowering, Operand, Schedule};
 use oxccl_kernels::format as f;
 use oxccl_transports::proxy::{Bell, Egress, Fabric, Listening, Ports, Proxy, ProxySetup};
-use oxccl_transports::tcp::Tcp;
 use oxccl_transports::{Bootstrap, Nodes, Region};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -24,6 +24,7 @@ pub(crate) struct Links {
 /// The same before the proxy runs: connections can be made.
 pub(super) struct Starting {
     listening: Listening,
+    fabric: Arc<dyn Fabric>,
     addresses: Vec<SocketAddr>,
     /// By rank; none to those of this node.
     ports: Vec<Option<Arc<LinkPorts>>>,
@@ -45,23 +46,28 @@ impl Starting {
         let rank = bootstrap.rank();
         let address = bootstrap.address(config.interface.as_deref())?;
         let listening = Listening::open(address)?;
-        let all = bootstrap.all_gather(listening.address().to_string().as_bytes(), deadline)?;
-        let read = |(rank, text): (usize, &Vec<u8>)| {
-            let text = String::from_utf8_lossy(text);
+        let candidates = Candidates::find(config, &nodes, rank);
+        let told = format!("{} {}", listening.address(), candidates.objection());
+        let all = bootstrap.all_gather(told.as_bytes(), deadline)?;
+        let all: Vec<_> = all.iter().map(|text| String::from_utf8_lossy(text)).collect();
+        let (texts, objections): (Vec<&str>, Vec<&str>) =
+            all.iter().map(|text| text.split_once(' ').unwrap_or((text, ""))).unzip();
+        let read = |(rank, text): (usize, &str)| {
             text.parse().map_err(|_| Error::Config {
                 variable: "interface",
                 detail: format!("rank {rank} says that it listens at {text:?}"),
             })
         };
         let addresses: Vec<SocketAddr> =
-            all.iter().enumerate().map(read).collect::<Result<_, _>>()?;
+            texts.into_iter().enumerate().map(read).collect::<Result<_, _>>()?;
+        let fabric = candidates.choose(&objections)?;
         reachable(&nodes, config, &addresses)?;
         let ports = |peer| match nodes.share(rank, peer) {
             true => Ok(None),
             false => LinkPorts::new(shape, peer, staging.clone()).map(|p| Some(Arc::new(p))),
         };
         let ports = (0..nodes.world()).map(ports).collect::<Result<_, _>>()?;
-        Ok(Some(Starting { listening, addresses, ports }))
+        Ok(Some(Starting { listening, fabric, addresses, ports }))
     }
 
     /// Points connections to ranks of other nodes into this rank's memory.
@@ -85,7 +91,7 @@ impl Starting {
         let proxy = self.listening.start(ProxySetup {
             rank,
             secret: bootstrap.secret().clone(),
-            fabric: fabric(config),
+            fabric: self.fabric,
             ports: self.ports.into_iter().map(ports).collect(),
             addresses: self.addresses,
             timeout: config.timeout,
@@ -192,12 +198,4 @@ fn reachable(nodes: &Nodes, config: &Config, addresses: &[SocketAddr]) -> Result
         }),
         _ => Ok(()),
     }
-}
-
-fn fabric(config: &Config) -> Arc<dyn Fabric> {
-    let tcp = Tcp::new(config.link_sockets);
-    Arc::new(match config.link.write_limit_bytes {
-        Some(limit) => tcp.with_short_writes(limit),
-        None => tcp,
-    })
 }

@@ -1,5 +1,6 @@
 //! Carries out one rank's calls: looks up or prepares the program, launches it, and explains what went wrong.
 
+mod fabric;
 mod failure;
 mod flights;
 mod group;

@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 /// A wait of this length looks whether the other ranks called the same.
 const SUSPICIOUS: Duration = Duration::from_millis(20);
 
+/// The longest pause before a wait asks the ranks of other nodes again how far they have come.
+const ASK_PAUSE: Duration = Duration::from_secs(1);
+
 /// Context of the machine's poll function. Not used on the fast path, but for one relaxed store a call.
 #[derive(Debug)]
 pub(super) struct Poll {
@@ -26,8 +29,14 @@ pub(super) struct Poll {
     call: AtomicU64,
 }
 
-/// A channel's wait: the call, and since when.
-type Wait = (u64, Instant);
+/// A channel's wait.
+#[derive(Debug)]
+struct Wait {
+    call: u64,
+    since: Instant,
+    /// How long it may last until ranks of other nodes are asked.
+    ask_after: Duration,
+}
 
 impl Poll {
     pub(super) fn new(
@@ -74,16 +83,26 @@ impl Poll {
         }
         let call = self.call.load(Ordering::Relaxed);
         let mut wait = self.waits[channel].lock().unwrap_or_else(PoisonError::into_inner);
-        match *wait {
-            Some((of, since)) if of == call => {
-                let elapsed = since.elapsed();
+        match &mut *wait {
+            Some(wait) if wait.call == call => {
+                let elapsed = wait.since.elapsed();
+                if elapsed >= wait.ask_after {
+                    wait.ask_after += wait.ask_after.min(ASK_PAUSE);
+                    self.ask();
+                }
                 elapsed.as_nanos() >= u128::from(self.timeout_ns.load(Ordering::Relaxed))
                     || (elapsed >= SUSPICIOUS && logs::mismatch(&self.control, self.rank).is_some())
             }
             _ => {
-                *wait = Some((call, Instant::now()));
+                *wait = Some(Wait { call, since: Instant::now(), ask_after: SUSPICIOUS });
                 false
             }
+        }
+    }
+
+    fn ask(&self) {
+        if self.control.mirrored().next().is_some() {
+            self.liveness.ask();
         }
     }
 

@@ -93,11 +93,16 @@ impl Start<'_> {
         }
     }
 
-    fn ranks(&self, control: Vec<Arc<Region>>) -> Arc<Ranks> {
-        let rank = self.bootstrap.rank();
+    fn ranks(&self, control: Vec<Option<Arc<Region>>>) -> Result<Arc<Ranks>, Error> {
+        let (rank, liveness) = (self.bootstrap.rank(), self.bootstrap.liveness());
         let shape = ControlShape { channels: self.config.max_channels };
-        let control = Arc::new(Control::new(shape, rank, control));
-        Arc::new(Ranks::new(rank, control, self.bootstrap.liveness(), self.config.timeout))
+        let control = Arc::new(Control::new(shape, rank, control)?);
+        let (telling, hearing) = (control.clone(), control.clone());
+        liveness.on_ask(
+            move || telling.report(),
+            move |rank, report| hearing.take_report(rank, report),
+        );
+        Ok(Arc::new(Ranks::new(rank, control, liveness, self.config.timeout)))
     }
 
     fn on_host(self, spins: &Spins) -> Result<Started, Error> {
@@ -121,7 +126,7 @@ impl Start<'_> {
         };
         let links =
             Starting::gather(&mut *self.bootstrap, self.config, shape, &own[1], self.deadline)?;
-        let ranks = self.ranks(mirrored(regions(0))?);
+        let ranks = self.ranks(regions(0))?;
         let waiting = Waiting {
             abort: ranks.liveness.abort_word(),
             poll: poll::poll,
@@ -134,7 +139,8 @@ impl Start<'_> {
             links.iter().for_each(|links| links.connect(connections))
         };
         let heaps = heaps.into_iter().flatten().collect();
-        let host = Host::new(shape, rank, staging, heaps, connect, &bases, &ranks.control, waiting);
+        let host =
+            Host::new(shape, rank, (staging, heaps), connect, &bases, &ranks.control, waiting);
         let links = match (links, egress) {
             (Some(links), Some(egress)) => {
                 let egress = Egress::new(egress, shape.egress());
@@ -161,7 +167,7 @@ impl Start<'_> {
         let heap_bytes = self.config.heap_bytes;
         let setup = Setup { context: context.clone(), image, shape, heap_bytes, windows };
         let gpu = Gpu::start(self.bootstrap, &setup, self.deadline)?;
-        let ranks = self.ranks(gpu.control().to_vec());
+        let ranks = self.ranks(gpu.control().iter().cloned().map(Some).collect())?;
         let heap = Arc::new(Heap::on_gpu(gpu.heap().clone(), gpu.stream().clone()));
         let neighbours = if reach == Reach::SameProcess { gpu.sharing() } else { 1 };
         let flights = Flights::new(&context, ranks.clone(), gpu.tables().clone())?;
@@ -189,7 +195,7 @@ fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> R
     let schedule = config.schedule.as_ref().map(|custom| custom.fingerprint());
     let tuning =
         config.tuning.as_deref().map(|table| format!("table {:016x}", table.fingerprint()));
-    let fields: [(&'static str, String); 14] = [
+    let fields: [(&'static str, String); 16] = [
         ("device", config.device.kind().to_string()),
         ("order", config.order.to_string()),
         ("pin", format!("{:?}, {:?}, {:?}", pin.algorithm, pin.encoding, pin.channels)),
@@ -203,6 +209,8 @@ fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> R
         ("tuning", tuning.unwrap_or_else(|| "none".to_string())),
         ("link", config.link.to_string()),
         ("link_sockets", config.link_sockets.to_string()),
+        ("fabric", format!("{:?}", config.fabric)),
+        ("rdma_queue_pairs", config.rdma_queue_pairs.to_string()),
         ("version", env!("CARGO_PKG_VERSION").to_string()),
     ];
     let own: Vec<&str> = fields.iter().map(|(_, value)| value.as_str()).collect();
@@ -221,16 +229,6 @@ fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> R
         }
     }
     Ok(())
-}
-
-/// What a rank has to read of others' failures. Those of other nodes cannot be mapped: they have a region of their own here.
-fn mirrored(regions: Vec<Option<Arc<Region>>>) -> Result<Vec<Arc<Region>>, Error> {
-    let len_bytes = regions.iter().flatten().next().map_or(0, |region| region.len_bytes());
-    let mirror = |region: Option<Arc<Region>>| match region {
-        Some(region) => Ok(region),
-        None => Ok(Arc::new(Region::create("oxccl-mirror", len_bytes)?)),
-    };
-    regions.into_iter().map(mirror).collect()
 }
 
 /// Who may poll before it yields. That pays only while the one waited for can run: where the ranks of a machine together may use

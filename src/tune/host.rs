@@ -7,7 +7,7 @@
 //!
 //! Measured with 2 and 4 ranks on 2 cores (AMD EPYC, family 26), float sum.
 
-use super::{Offered, Question};
+use super::{Offered, Question, links};
 use crate::algorithms::{Algorithm, Encoding, Entry};
 use crate::collective::Kind;
 
@@ -29,9 +29,13 @@ fn windows_min(kind: Kind, ranks: usize) -> usize {
     if ranks > 2 { many } else { two }
 }
 
+/// An entry that would be good, and why.
+pub(super) type Wish = (Algorithm, Encoding, &'static str);
+
 /// The entry, out of those that fit, and why.
 pub(super) fn choose(question: &Question, offered: &Offered) -> Option<(&'static Entry, String)> {
-    for (algorithm, encoding, reason) in wishes(question) {
+    let wishes = if question.several_nodes { links::wishes(question) } else { wishes(question) };
+    for (algorithm, encoding, reason) in wishes {
         let found = offered.iter().find(|e| e.algorithm == algorithm && e.encoding == encoding);
         if let Some(entry) = found {
             return Some((entry, reason.to_string()));
@@ -41,7 +45,7 @@ pub(super) fn choose(question: &Question, offered: &Offered) -> Option<(&'static
 }
 
 /// What would be best, in order of preference.
-fn wishes(question: &Question) -> Vec<(Algorithm, Encoding, &'static str)> {
+fn wishes(question: &Question) -> Vec<Wish> {
     let (kind, bytes, ranks) =
         (question.collective.kind, question.total_bytes, question.collective.ranks);
     let (small, private, in_place) = match kind {

@@ -2,6 +2,7 @@
 
 mod gpu;
 mod host;
+mod links;
 mod model;
 mod table;
 #[cfg(test)]

@@ -166,3 +166,29 @@ fn equal_tables_give_equal_picks() {
         assert_eq!(one.unwrap(), other.unwrap());
     }
 }
+
+#[test]
+fn between_nodes_go_slots_and_few_bytes() {
+    use crate::algorithms::{Inner, Outer};
+    let of = |kind, ranks, per_node, total_bytes| {
+        let question = Question {
+            collective: Collective::new(kind, ranks),
+            placement: Placement::uniform(per_node),
+            several_nodes: true,
+            ..question(total_bytes)
+        };
+        let plan = plan(&question).unwrap();
+        assert_eq!(plan.encoding, Encoding::Slots);
+        plan.algorithm
+    };
+    let direct = Algorithm::Hierarchical(Inner::Direct, Outer::Direct);
+    assert_eq!(of(Kind::AllReduce, 4, 2, 1 << 26), direct);
+    let ring = Algorithm::Hierarchical(Inner::Direct, Outer::Ring);
+    assert_eq!(of(Kind::AllReduce, 32, 4, 1 << 26), ring);
+    let doubling = Algorithm::Hierarchical(Inner::Direct, Outer::Doubling);
+    assert_eq!(of(Kind::AllReduce, 8, 2, 8), doubling);
+    assert_eq!(of(Kind::AllReduce, 5, 1, 1 << 26), Algorithm::Ring);
+    assert_eq!(of(Kind::AllToAll, 8, 2, 1 << 10), direct);
+    assert_eq!(of(Kind::AllToAll, 8, 2, 1 << 24), Algorithm::Direct);
+    assert_eq!(of(Kind::Barrier, 4, 2, 0), Algorithm::Dissemination);
+}

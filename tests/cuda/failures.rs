@@ -144,6 +144,8 @@ pub(crate) fn too_many_blocks(bootstrap: &mut dyn Bootstrap) {
         Err(CudaError::TooManyBlocks { ranks: 2, channels: 2, resident: 3, .. }) => {}
         other => panic!("{other:?}"),
     }
+    let bulk = kernels.with_bulk_copies(kernel).unwrap();
+    assert_eq!(bulk.resident(), kernel.resident(), "one block fits, stages and all");
     let refused = kernels.pick(DataType::F32, Fold::BitXor);
     assert!(matches!(refused, Err(CudaError::NotSupported { .. })), "{refused:?}");
     // Of a start, on every rank alike, whichever GPU it is on.

@@ -24,7 +24,7 @@ use std::ops::RangeInclusive;
 
 use sha2::{Digest, Sha256};
 
-use crate::unique_id::parse_address;
+use crate::unique_id::parse_meeting;
 use crate::{Secret, UniqueId, UniqueIdError};
 
 mod slurm;
@@ -241,16 +241,12 @@ impl Variables<'_> {
     fn unique_id(&self, place: (String, u16), job: &str) -> Result<UniqueId, Error> {
         let (host, port) = match self.optional("OXCCL_ADDR") {
             None => place,
-            Some(address) => parse_address(&address)
-                .and_then(|(host, port)| match port {
-                    0 => Err("port 0 is none that ranks can agree on".to_owned()),
-                    _ => Ok((host, port)),
-                })
+            Some(address) => parse_meeting(&address)
                 .map_err(|detail| self.invalid("OXCCL_ADDR", format!("host:port ({detail})")))?,
         };
         let secret = match self.optional("OXCCL_SECRET") {
-            Some(text) => Secret::derive(&format!("given {text}")),
-            None => Secret::derive(&format!("job {job}")),
+            Some(text) => Secret::given(&text),
+            None => Secret::of_job(job),
         };
         Ok(UniqueId::new(host, port, secret))
     }

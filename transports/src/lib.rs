@@ -13,6 +13,8 @@ pub mod cuda;
 mod cuda_ipc;
 pub mod environment;
 pub mod error;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 mod identity;
 mod interface;
 pub mod liveness;
@@ -24,6 +26,7 @@ pub mod proxy;
 pub mod rdma;
 pub mod region;
 pub mod rendezvous;
+mod reports;
 pub mod shm;
 mod sync;
 pub mod tcp;

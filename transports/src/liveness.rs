@@ -10,6 +10,7 @@ use crossbeam::utils::CachePadded;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
+use crate::reports::Reports;
 use crate::sync::atomic::{AtomicU32, AtomicU64};
 use crate::sync::{Mutex, lock};
 
@@ -20,6 +21,14 @@ pub enum Cause {
     /// A rank's process, or its communicator, ended without a goodbye.
     #[error("rank {rank} died or ended without closing its communicator")]
     Died {
+        /// The rank.
+        rank: usize,
+    },
+    /// Its machine does not answer any more.
+    #[error(
+        "the machine of rank {rank} does not answer any more: it is down or cut off from the network"
+    )]
+    CutOff {
         /// The rank.
         rank: usize,
     },
@@ -87,6 +96,8 @@ impl Cause {
 pub(crate) trait Peers: Send + Sync {
     fn tell_abort(&self, cause: &Cause);
     fn tell_goodbye(&self, calls: u64);
+    /// Asks the ranks of other nodes for reports, which come to [`Liveness::reports`].
+    fn ask(&self);
 }
 
 const STILL_HERE: u64 = u64::MAX;
@@ -98,6 +109,7 @@ pub struct Liveness {
     cause: Mutex<Option<Cause>>,
     left: Box<[AtomicU64]>,
     peers: Box<dyn Peers>,
+    reports: Reports,
     /// What else is told that this rank stops.
     listeners: Mutex<Vec<Listener>>,
 }
@@ -112,6 +124,7 @@ impl Liveness {
             cause: Mutex::new(None),
             left: (0..world).map(|_| AtomicU64::new(STILL_HERE)).collect(),
             peers,
+            reports: Reports::default(),
             listeners: Mutex::new(Vec::new()),
         }
     }
@@ -132,6 +145,27 @@ impl Liveness {
         } else {
             listeners.push(Box::new(act));
         }
+    }
+
+    /// Sets what this rank answers to ranks of other nodes that ask how far it has come ([`ask`](Liveness::ask)), and what it does with
+    /// their answers, each of which comes with its rank. Both are called in any thread, at any time until this object is dropped, and
+    /// must neither wait nor come back here. An answer over 64 KiB is not sent.
+    pub fn on_ask(
+        &self,
+        answer: impl Fn() -> Vec<u8> + Send + 'static,
+        listener: impl Fn(usize, &[u8]) + Send + 'static,
+    ) {
+        self.reports.set(Box::new(answer), Box::new(listener));
+    }
+
+    /// Asks all ranks of other nodes how far they have come. Answers come within a fraction of a second where there are some ten
+    /// ranks, within some ten seconds where there are a thousand, or not at all; asking more often is no faster.
+    pub fn ask(&self) {
+        self.peers.ask();
+    }
+
+    pub(crate) fn reports(&self) -> &Reports {
+        &self.reports
     }
 
     /// Why everything stopped, once it has.

@@ -215,6 +215,17 @@ impl Peers for LocalPeers {
         self.hub.members[self.rank].mailbox.wake();
     }
 
+    fn ask(&self) {
+        let living = |rank: usize| self.hub.members[rank].liveness.get().and_then(Weak::upgrade);
+        let Some(own) = living(self.rank) else { return };
+        let apart = |rank: &usize| !self.hub.nodes.share(self.rank, *rank);
+        for rank in (0..self.hub.members.len()).filter(apart) {
+            if let Some(report) = living(rank).and_then(|other| other.reports().answer()) {
+                own.reports().heard(rank, &report);
+            }
+        }
+    }
+
     fn tell_goodbye(&self, calls: u64) {
         for (mailbox, liveness) in self.hub.others(self.rank) {
             liveness.record_left(self.rank, calls);

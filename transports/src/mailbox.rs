@@ -33,12 +33,22 @@ impl<P> Mailbox<P> {
 
     /// Puts a rank's piece of a round in. Only the first one counts.
     pub(crate) fn deposit(&self, round: u64, rank: usize, piece: P) {
+        self.deposit_all(round, [(rank, piece)]);
+    }
+
+    /// Puts some ranks' pieces of a round in.
+    pub(crate) fn deposit_all(&self, round: u64, pieces: impl IntoIterator<Item = (usize, P)>) {
         let mut state = lock(&self.state);
-        if round < state.next || rank >= self.world {
+        if round < state.next {
             return;
         }
         let empty = || (0..self.world).map(|_| None).collect();
-        state.rounds.entry(round).or_insert_with(empty)[rank].get_or_insert(piece);
+        let kept = state.rounds.entry(round).or_insert_with(empty);
+        for (rank, piece) in pieces {
+            if let Some(place) = kept.get_mut(rank) {
+                place.get_or_insert(piece);
+            }
+        }
         self.changed.notify_all();
     }
 

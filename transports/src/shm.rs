@@ -137,6 +137,14 @@ impl ShmBootstrap {
     }
 }
 
+/// Reads what a rank may tell before regions change hands.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn read_invitation(data: &[u8]) {
+    if let Ok(invitation) = postcard::from_bytes::<Invitation>(data) {
+        assert!(invitation.descriptors() <= data.len(), "a length takes a byte at least");
+    }
+}
+
 impl Bootstrap for ShmBootstrap {
     fn rank(&self) -> usize {
         self.channel.rank()

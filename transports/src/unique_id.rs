@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 
 use crate::{Error, Secret, Server};
@@ -43,7 +43,7 @@ impl UniqueId {
             detail: detail.to_owned(),
         };
         let (host, port) = parse_address(address).map_err(|detail| refuse(&detail))?;
-        if host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_unspecified()) {
+        if host.parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified()) {
             return Err(refuse("ranks cannot connect to it: name one of this machine's addresses"));
         }
         let secret = Secret::random()?;
@@ -57,9 +57,22 @@ impl UniqueId {
         UniqueId { host: host.into(), port, secret }
     }
 
+    /// The id of ranks that were told where to meet, `host:port`, and perhaps a secret. Without one the secret follows from the
+    /// address, which keeps jobs apart, but not strangers who know it.
+    ///
+    /// # Errors
+    /// [`Error::Address`] if it is not one that ranks can agree on.
+    pub fn meeting(address: &str, secret: Option<&str>) -> Result<UniqueId, Error> {
+        let refuse = |detail| Error::Address { address: address.to_owned(), detail };
+        let (host, port) = parse_meeting(address).map_err(refuse)?;
+        let secret = secret.map_or_else(|| Secret::of_job(address), Secret::given);
+        Ok(UniqueId::new(host, port, secret))
+    }
+
     /// Starts the server that this id names, in this process: what rank 0 does when a launcher has
     /// told the ranks where to meet. If the host's address is not one of this machine's (a
-    /// Kubernetes service in front of it, say), it listens on all of them.
+    /// Kubernetes service in front of it, say), or its name stands for a loopback address here (as that of the machine itself often
+    /// does), it listens on all of them.
     ///
     /// # Errors
     /// As [`Server::start`].
@@ -98,6 +111,20 @@ fn listen(host: &str, port: u16, secret: &Secret, anywhere: bool) -> Result<Serv
         detail: error.to_string(),
     };
     let addresses: Vec<SocketAddr> = (host, port).to_socket_addrs().map_err(refuse)?.collect();
+    let everywhere = |first: &SocketAddr| {
+        let all = match first {
+            SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)),
+            SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)),
+        };
+        tracing::info!(host, "no address by which others reach this machine, listening on all");
+        Server::start(all, secret.clone())
+    };
+    let is_name = host != "localhost" && host.parse::<IpAddr>().is_err();
+    if let Some(first) = addresses.first().filter(|_| anywhere && is_name)
+        && addresses.iter().all(|address| address.ip().is_loopback())
+    {
+        return everywhere(first);
+    }
     let mut result = Err(refuse(io::Error::other("the host has no address")));
     for &address in &addresses {
         result = Server::start(address, secret.clone());
@@ -107,16 +134,16 @@ fn listen(host: &str, port: u16, secret: &Secret, anywhere: bool) -> Result<Serv
     }
     let local = |address: &SocketAddr| std::net::UdpSocket::bind((address.ip(), 0)).is_ok();
     match addresses.first() {
-        Some(first) if anywhere && !addresses.iter().any(local) => {
-            let all = if first.is_ipv4() {
-                SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))
-            } else {
-                SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))
-            };
-            tracing::info!(host, "not an address of this machine, listening on all of them");
-            Server::start(all, secret.clone())
-        }
+        Some(first) if anywhere && !addresses.iter().any(local) => everywhere(first),
         _ => result,
+    }
+}
+
+/// Takes apart the address of a meeting, whose port must be known beforehand.
+pub(crate) fn parse_meeting(text: &str) -> Result<(String, u16), String> {
+    match parse_address(text)? {
+        (_, 0) => Err("port 0 is none that ranks can agree on".to_owned()),
+        meeting => Ok(meeting),
     }
 }
 
@@ -249,6 +276,18 @@ mod tests {
         for address in ["0.0.0.0:0", "[::]:0", "nonsense"] {
             let error = UniqueId::create_on(address).unwrap_err();
             assert!(matches!(error, Error::Address { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn those_who_meet_at_an_address_have_one_id() {
+        let id = |secret| UniqueId::meeting("node1:777", secret).unwrap();
+        assert_eq!((id(None).host(), id(None).port()), ("node1", 777));
+        assert_eq!(id(None), id(None));
+        assert_ne!(id(None), id(Some("s")));
+        assert_ne!(id(Some("t")), id(Some("s")));
+        for address in ["node1", "node1:0", "::1:5"] {
+            assert!(matches!(UniqueId::meeting(address, None), Err(Error::Address { .. })));
         }
     }
 

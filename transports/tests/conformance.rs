@@ -6,8 +6,9 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{Case, assigned, connect_as, deadline, wait_for_cause, wait_until};
@@ -26,6 +27,7 @@ const CASES: &[(&str, Case)] = &[
     ("missing", missing),
     ("left", left),
     ("dropped", dropped),
+    ("reports", reports),
 ];
 
 macro_rules! conformance {
@@ -112,7 +114,7 @@ cuda_conformance!(
 /// Set for a process that runs a case in threads of its own: how many.
 const THREADS: &str = "OXCCL_TEST_THREADS";
 
-conformance!(bytes longest_bytes bytes_too_long regions many_regions abort goodbye missing left dropped);
+conformance!(bytes longest_bytes bytes_too_long regions many_regions abort goodbye missing left dropped reports);
 
 /// One rank alone cannot miss another.
 fn worlds(case: &str) -> Vec<usize> {
@@ -268,6 +270,25 @@ fn many_regions(b: &mut dyn Bootstrap) {
         }
         (_, other) => panic!("{other:?}"),
     }
+    finish(b);
+}
+
+/// Ranks of other nodes answer, and no others.
+fn reports(b: &mut dyn Bootstrap) {
+    let (me, nodes) = (b.rank(), b.nodes().clone());
+    let heard = Arc::new(Mutex::new(BTreeMap::new()));
+    let kept = heard.clone();
+    b.liveness().on_ask(
+        move || vec![me as u8; 3],
+        move |rank, report| {
+            kept.lock().unwrap().insert(rank, report.to_vec());
+        },
+    );
+    barrier(b);
+    let apart = (0..b.world()).filter(|&rank| !nodes.share(me, rank));
+    let expected: BTreeMap<_, _> = apart.map(|rank| (rank, vec![rank as u8; 3])).collect();
+    b.liveness().ask();
+    wait_until("all reports", || *heard.lock().unwrap() == expected);
     finish(b);
 }
 

@@ -1,4 +1,4 @@
-//! `oxccl run`: starts ranks on this machine.
+//! `oxccl run`: starts this machine's ranks.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::failure::Failure;
-use crate::launch::{Job, launch};
+use crate::launch::{Job, Share, launch};
 use crate::options;
 
 /// Starts a program once per rank and waits for all of them.
@@ -15,11 +15,26 @@ use crate::options;
 /// unless that is a terminal; all write to its output. If a rank fails, the others have the grace period to notice and end by
 /// themselves, are then told to (SIGTERM), and finally made to (SIGKILL); the exit status is that
 /// of the rank that failed first, 128 + N where signal N ended it.
+///
+/// On several machines it is started once on each, with the same --ranks, --nnodes and --rendezvous and the --node-rank of the machine;
+/// OXCCL_SECRET is the job's secret. Machine 0 serves the rendezvous.
 #[derive(Args)]
 pub(crate) struct RunOptions {
-    /// How many ranks to start.
+    /// How many ranks to start here.
     #[arg(long, short = 'n', visible_alias = "np", value_parser = options::positive)]
     ranks: usize,
+    /// How many machines there are, each with as many ranks.
+    #[arg(long, value_parser = options::positive, requires = "rendezvous", requires = "node_rank")]
+    nnodes: Option<usize>,
+    /// Which of them this is, from 0.
+    #[arg(long, requires = "nnodes")]
+    node_rank: Option<usize>,
+    /// Where the ranks of all machines meet: an address of machine 0, and a free port there.
+    #[arg(long, value_name = "HOST:PORT", requires = "nnodes")]
+    rendezvous: Option<String>,
+    /// Lets this machine stand for so many nodes, which share no memory.
+    #[arg(long, value_parser = options::positive, conflicts_with = "nnodes")]
+    nodes: Option<usize>,
     /// Gives rank r the r-th of this command's cores, starting over when there are more ranks.
     #[arg(long)]
     bind: bool,
@@ -31,14 +46,35 @@ pub(crate) struct RunOptions {
     program: Vec<OsString>,
 }
 
+impl RunOptions {
+    fn share(&self) -> Result<Option<Share<'_>>, Failure> {
+        let (Some(machines), Some(machine), Some(meeting)) =
+            (self.nnodes, self.node_rank, self.rendezvous.as_deref())
+        else {
+            return Ok(None);
+        };
+        if machine >= machines {
+            let detail = format!("--node-rank {machine} is not below --nnodes {machines}");
+            return Err(Failure::Usage(detail));
+        }
+        Ok(Some(Share { machines, machine, meeting }))
+    }
+}
+
 pub(crate) fn main(options: &RunOptions) -> Result<(), Failure> {
     let Some((program, arguments)) = options.program.split_first() else {
         return Err(Failure::Usage("no program was given".to_owned()));
     };
+    if let Some(nodes) = options.nodes.filter(|nodes| *nodes > options.ranks) {
+        let detail = format!("--nodes {nodes} are more than the {} ranks", options.ranks);
+        return Err(Failure::Usage(detail));
+    }
     launch(&Job {
         program,
         arguments,
         ranks: options.ranks,
+        share: options.share()?,
+        nodes: options.nodes,
         bind: options.bind,
         grace: options.grace,
     })

@@ -39,6 +39,7 @@ pub struct Gpu {
     rank: usize,
     /// Ranks on this GPU.
     sharing: usize,
+    bulk_copies: bool,
 }
 
 /// A program that is ready to be launched.
@@ -106,8 +107,8 @@ impl Gpu {
                 tables.abort();
             }
         });
-        let control = control_regions;
-        Ok(Gpu { kernels, tables, programs, stream, heaps, control, rank, sharing })
+        let (control, bulk_copies) = (control_regions, false);
+        Ok(Gpu { kernels, tables, programs, stream, heaps, control, rank, sharing, bulk_copies })
     }
 
     /// Its context.
@@ -145,6 +146,12 @@ impl Gpu {
         &self.tables
     }
 
+    /// Programs that are made ready from now on leave long copies to the GPU's engine for bulk asynchronous copies, or do not: see
+    /// [`Kernels::with_bulk_copies`], whose errors they then have.
+    pub fn set_bulk_copies(&mut self, on: bool) {
+        self.bulk_copies = on;
+    }
+
     /// Makes a program ready. Nothing of it is given back before the end: see [`Programs`].
     ///
     /// # Errors
@@ -155,7 +162,10 @@ impl Gpu {
         data_type: DataType,
         fold: Fold,
     ) -> Result<Prepared, CudaError> {
-        let kernel = self.kernels.pick(data_type, fold)?;
+        let mut kernel = self.kernels.pick(data_type, fold)?;
+        if self.bulk_copies {
+            kernel = self.kernels.with_bulk_copies(kernel)?;
+        }
         self.kernels.check_residency(kernel, self.sharing, program.channels())?;
         let program = self.programs.upload(&self.stream, program)?;
         Ok(Prepared { program, kernel })

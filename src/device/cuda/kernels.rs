@@ -7,7 +7,7 @@
 use super::image::{missing, targets};
 use super::{Image, Stream, call};
 use oxccl_kernels::format::{DataType, Fold, Launch};
-use oxccl_kernels::image::{BLOCK_THREADS, kernel_name};
+use oxccl_kernels::image::{BLOCK_THREADS, BULK_COPY_BYTES, BULK_COPY_CAPABILITY, kernel_name};
 use oxccl_transports::CudaError;
 use oxccl_transports::cuda::{Context, sys};
 use std::ffi::{CString, c_void};
@@ -29,6 +29,8 @@ pub struct Kernel {
     function: sys::CUfunction,
     /// How many of its blocks a GPU holds at once.
     resident: usize,
+    /// Dynamic shared memory that its launches ask for.
+    shared_bytes: u32,
 }
 
 // SAFETY: handles, which the driver lets all threads use.
@@ -91,6 +93,26 @@ impl Kernels {
         Err(CudaError::TooManyBlocks { gpu, ranks, channels, resident })
     }
 
+    /// The same kernel, which leaves long copies to the engine for bulk asynchronous copies. Results are the same; whether it is
+    /// faster depends on the GPU and the number of blocks.
+    ///
+    /// # Errors
+    /// [`CudaError::NotSupported`] if the GPU has no such engine; the driver's.
+    pub fn with_bulk_copies(&self, kernel: Kernel) -> Result<Kernel, CudaError> {
+        let device = self.context.device();
+        if device.capability()? < BULK_COPY_CAPABILITY {
+            let (ordinal, what) = (device.ordinal(), "bulk asynchronous copies: they need 9.0");
+            return Err(CudaError::NotSupported { ordinal, what });
+        }
+        let most = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        self.context.scope(|| {
+            // SAFETY: a function of this module, the context current.
+            unsafe { call!(cuFuncSetAttribute(kernel.function, most, BULK_COPY_BYTES as i32)) }
+        })?;
+        let resident = self.resident(kernel.function, BULK_COPY_BYTES)?;
+        Ok(Kernel { resident, shared_bytes: BULK_COPY_BYTES, ..kernel })
+    }
+
     #[cold]
     fn look_up(&self, data_type: DataType, fold: Fold) -> Result<Kernel, CudaError> {
         let ordinal = self.context.device().ordinal();
@@ -98,24 +120,33 @@ impl Kernels {
             return Err(CudaError::NotSupported { ordinal, what: "this fold of this type" });
         }
         let name = CString::new(kernel_name(data_type, fold)).unwrap_or_default();
-        let (mut function, mut blocks) = (std::ptr::null_mut(), 0);
+        let mut function = std::ptr::null_mut();
         self.context.scope(|| {
             // SAFETY: the module is loaded, the context current, the name ends with a zero.
-            unsafe { call!(cuModuleGetFunction(&raw mut function, self.module, name.as_ptr())) }?;
-            // SAFETY: a function of this module; the pointer is valid.
+            unsafe { call!(cuModuleGetFunction(&raw mut function, self.module, name.as_ptr())) }
+        })?;
+        Ok(Kernel { function, resident: self.resident(function, 0)?, shared_bytes: 0 })
+    }
+
+    /// How many blocks with so much dynamic shared memory the GPU holds at once.
+    fn resident(&self, function: sys::CUfunction, shared_bytes: u32) -> Result<usize, CudaError> {
+        let mut blocks = 0;
+        self.context.scope(|| {
+            // SAFETY: a function of this module, the context current; the pointer is valid.
             unsafe {
                 call!(cuOccupancyMaxActiveBlocksPerMultiprocessor(
                     &raw mut blocks,
                     function,
                     BLOCK_THREADS as i32,
-                    0,
+                    shared_bytes as usize,
                 ))
             }
         })?;
         if blocks < 1 {
+            let ordinal = self.context.device().ordinal();
             return Err(CudaError::NotSupported { ordinal, what: "blocks of 512 threads" });
         }
-        Ok(Kernel { function, resident: blocks as usize * self.multiprocessors })
+        Ok(blocks as usize * self.multiprocessors)
     }
 }
 
@@ -139,7 +170,7 @@ impl Kernel {
     ///
     /// # Safety
     /// The launch is complete and valid for so many channels, as `format` describes it, with addresses that the GPU
-    /// reaches, until the stream has come that far; its program is one of this kernel's type and fold. No other launch
+    /// reaches, until the stream has come that far; its program is one of this kernel's type and fold, or only copies. No other launch
     /// uses its connections at the same time.
     #[inline]
     pub unsafe fn launch(
@@ -161,7 +192,7 @@ impl Kernel {
                 BLOCK_THREADS,
                 1,
                 1,
-                0,
+                self.shared_bytes,
                 stream.raw(),
                 parameters.as_mut_ptr(),
                 none,

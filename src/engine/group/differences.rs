@@ -57,7 +57,7 @@ pub(in crate::engine) fn collectives(
     (own, mine): (usize, &Described),
     (other, yours): (usize, &Described),
 ) -> Option<(usize, Difference)> {
-    if !mine.group || !yours.group {
+    if !mine.group || !yours.group || control.is_mirror(other) {
         return None;
     }
     let words =
@@ -108,7 +108,8 @@ pub(in crate::engine) fn messages(control: &Control, own: usize) -> Option<Error
     };
     let mut peers: Vec<usize> = mine.messages.iter().map(peer_of).collect();
     peers.dedup();
-    peers.into_iter().filter(|peer| *peer != own).find_map(|peer| {
+    let readable = |peer: &usize| *peer != own && !control.is_mirror(*peer);
+    peers.into_iter().filter(readable).find_map(|peer| {
         let yours = under_way(control, peer)?;
         let number = mine.messages.iter().find(|words| peer_of(words) == peer)?[3];
         let of_pair = |exchange: &Exchange, from: usize, to: usize| -> Vec<Words> {

@@ -96,6 +96,18 @@ driver_calls! {
         put(out, value)
     }
 
+    fn cuFuncSetAttribute(function: CUfunction, attribute: CUfunction_attribute, value: c_int) {
+        find(function)?;
+        // What a block can have on GPUs from 9.0 on, less what the kernels have without asking.
+        let most = (227 << 10) - (48 << 10);
+        let is_shared = attribute == CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        if is_shared && settings().capability >= 90 && value <= most {
+            Ok(())
+        } else {
+            Err(CUresult::CUDA_ERROR_INVALID_VALUE)
+        }
+    }
+
     fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
         out: *mut c_int,
         function: CUfunction,

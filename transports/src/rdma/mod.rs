@@ -30,5 +30,5 @@ pub use device::{Device, DeviceEvent, device_names};
 pub use error::RdmaError;
 pub use fabric::{RdmaFabric, Settings};
 pub use memory::{Domain, MemoryRegion, RemoteMemory};
-pub use port::{Port, usable_ports};
+pub use port::{Port, share, usable_ports};
 pub use queue_pair::{Depth, Local, Operation, Patience, QueuePair, Request};

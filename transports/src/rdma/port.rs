@@ -22,7 +22,7 @@ pub struct Port {
 }
 
 /// Every port that this process can use, the fastest first, those of one speed in the order of their names; with `only`, those of these
-/// devices, in that order.
+/// devices, in that order, whatever their namespace.
 ///
 /// A port of whose net device this network namespace knows nothing is left out: the kernel shows adapters to every
 /// namespace, and packets would leave from another one's address.
@@ -32,7 +32,7 @@ pub struct Port {
 /// that cannot be used is an error, too, even if others can.
 pub fn usable_ports(only: Option<&[String]>) -> Result<Vec<Port>, RdmaError> {
     if let Some(names) = only {
-        let ports = names.iter().map(|name| ports_of(name)).collect::<Result<Vec<_>, _>>()?;
+        let ports = names.iter().map(|name| ports_of(name, Ok)).collect::<Result<Vec<_>, _>>()?;
         return Ok(ports.into_iter().flatten().collect());
     }
     let names = device_names()?;
@@ -41,7 +41,7 @@ pub fn usable_ports(only: Option<&[String]>) -> Result<Vec<Port>, RdmaError> {
     }
     let (mut ports, mut why) = (Vec::new(), Vec::new());
     for name in &names {
-        match ports_of(name) {
+        match ports_of(name, Port::in_this_namespace) {
             Ok(found) => ports.extend(found),
             Err(error) => why.push(error.to_string()),
         }
@@ -54,13 +54,30 @@ pub fn usable_ports(only: Option<&[String]>) -> Result<Vec<Port>, RdmaError> {
     Ok(ports)
 }
 
+/// Which ports one of so many ranks of a node uses: of the fastest as many as there are for it, or one that it shares.
+///
+/// # Panics
+/// If there are no ports, or no such rank.
+pub fn share(ports: Vec<Port>, place: usize, ranks: usize) -> Vec<Port> {
+    assert!(place < ranks, "place {place} of {ranks}");
+    let fastest = ports.iter().map(|port| port.speed).max().expect("there are ports");
+    let ports: Vec<Port> = ports.into_iter().filter(|port| port.speed == fastest).collect();
+    // Neighbouring ports are near neighbouring GPUs on the machines that have several of both.
+    let each = (ports.len() / ranks).max(1);
+    let first = if ports.len() >= ranks { place * each } else { place * ports.len() / ranks };
+    ports.into_iter().skip(first).take(each).collect()
+}
+
 /// The ports of a device that can be used; the reason if there is none.
-fn ports_of(name: &str) -> Result<Vec<Port>, RdmaError> {
+fn ports_of(
+    name: &str,
+    check: impl Fn(Port) -> Result<Port, RdmaError>,
+) -> Result<Vec<Port>, RdmaError> {
     let device = Device::open(name)?;
     let mut why = None;
     let mut ports = Vec::new();
     for number in 1..=device.port_count() {
-        match Port::new(&device, number).and_then(Port::in_this_namespace) {
+        match Port::new(&device, number).and_then(&check) {
             Ok(port) => ports.push(port),
             Err(error) => why = Some(error),
         }

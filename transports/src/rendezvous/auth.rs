@@ -50,6 +50,16 @@ impl Secret {
         Secret(hash.finalize().into())
     }
 
+    /// The secret of a job that was given one, any text.
+    pub(crate) fn given(text: &str) -> Secret {
+        Secret::derive(&format!("given {text}"))
+    }
+
+    /// The secret of a job that was given none: it follows from what identifies the job.
+    pub(crate) fn of_job(job: &str) -> Secret {
+        Secret::derive(&format!("job {job}"))
+    }
+
     /// The bytes, to hand them to another rank.
     pub fn as_bytes(&self) -> &[u8; Secret::LEN_BYTES] {
         &self.0

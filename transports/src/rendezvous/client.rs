@@ -10,8 +10,10 @@ use std::time::{Duration, Instant};
 
 use crate::liveness::Peers;
 use crate::mailbox::Mailbox;
-use crate::rendezvous::joining::{Failure, Joined, Joining, is_transient};
-use crate::rendezvous::message::{FrameReader, MESSAGE_LIMIT_BYTES, Message, Piece};
+use crate::rendezvous::joining::{Failure, Joined, Joining, is_silence, is_transient};
+use crate::rendezvous::message::{
+    FrameReader, MESSAGE_LIMIT_BYTES, Message, Piece, REPORT_LIMIT_BYTES,
+};
 use crate::{Cause, Error, Liveness, Nodes, Seat, Secret, UniqueId};
 
 /// How long telling the others of an abort or a goodbye may take.
@@ -19,6 +21,9 @@ const TELL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long dropping waits for the server to have read everything.
 const ENDING_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long the server may say nothing before this side does. Longer than the server's own pause, so that as a rule it need not.
+const PING_PAUSE: Duration = Duration::from_millis(500);
 
 /// The pause between attempts grows from the first to the second.
 const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
@@ -73,22 +78,18 @@ impl ControlChannel {
     fn start(joining: Joining, id: &UniqueId, joined: Joined) -> Result<Self, Error> {
         let Joining { stream, frames, seat: Seat { rank, world, .. }, .. } = joining;
         let Joined { serving, nodes } = joined;
-        let prepared = stream.set_read_timeout(None).and_then(|()| stream.try_clone());
+        let prepared = stream.set_read_timeout(Some(PING_PAUSE)).and_then(|()| stream.try_clone());
         let source = prepared.map_err(Error::io("preparing the control channel"))?;
         let address = stream.local_addr().map_err(Error::io("preparing the control channel"))?.ip();
         let mailbox = Arc::new(Mailbox::new(world));
         let stream = Mutex::new(Some(stream));
-        let outlet = Arc::new(Outlet { stream, mailbox, dropped: AtomicBool::new(false) });
-        let peers = Box::new(RemotePeers(outlet.clone()));
+        let (dropped, silent) = (AtomicBool::new(false), AtomicBool::new(false));
+        let outlet = Arc::new(Outlet { stream, mailbox, dropped, silent });
+        let several_nodes = nodes.count() > 1;
+        let peers = Box::new(RemotePeers { outlet: outlet.clone(), several_nodes });
         let liveness = Arc::new(Liveness::new(rank, world, peers));
-        let reader = Reader {
-            source,
-            frames,
-            rank,
-            serving,
-            outlet: outlet.clone(),
-            liveness: liveness.clone(),
-        };
+        let hearing = Hearing { rank, outlet: outlet.clone(), liveness: liveness.clone() };
+        let reader = Reader { source, frames, serving, hearing };
         let (ended, reading) = channel();
         let thread = std::thread::Builder::new().name(format!("oxccl-control-{rank}"));
         let thread = thread.spawn(move || {
@@ -177,6 +178,8 @@ struct Outlet {
     mailbox: Arc<Mailbox<Piece>>,
     /// This rank ends the connection; that it ends is then no news.
     dropped: AtomicBool,
+    /// The server's machine does not answer any more.
+    silent: AtomicBool,
 }
 
 impl Outlet {
@@ -186,9 +189,17 @@ impl Outlet {
         let Some(open) = stream.as_mut() else { return };
         if let Err(error) = write_all(open, &message.encode(), deadline) {
             tracing::debug!(%error, "the control channel broke");
+            self.note(&error);
             // The reader sees the end, and says what it means.
             let _ = open.shutdown(Shutdown::Both);
             *stream = None;
+        }
+    }
+
+    /// Remembers it if the connection broke because the server's machine does not answer.
+    fn note(&self, error: &io::Error) {
+        if is_silence(error) {
+            self.silent.store(true, Ordering::Release);
         }
     }
 
@@ -219,16 +230,25 @@ fn write_all(stream: &mut TcpStream, mut bytes: &[u8], deadline: Instant) -> io:
 }
 
 /// The other ranks, through the server.
-struct RemotePeers(Arc<Outlet>);
+struct RemotePeers {
+    outlet: Arc<Outlet>,
+    several_nodes: bool,
+}
 
 impl Peers for RemotePeers {
     fn tell_abort(&self, cause: &Cause) {
-        self.0.mailbox.wake();
-        self.0.send(&Message::Abort(cause.clone()), Instant::now() + TELL_TIMEOUT);
+        self.outlet.mailbox.wake();
+        self.outlet.send(&Message::Abort(cause.clone()), Instant::now() + TELL_TIMEOUT);
+    }
+
+    fn ask(&self) {
+        if self.several_nodes {
+            self.outlet.send(&Message::Ask, Instant::now() + TELL_TIMEOUT);
+        }
     }
 
     fn tell_goodbye(&self, calls: u64) {
-        self.0.send(&Message::Goodbye { calls }, Instant::now() + TELL_TIMEOUT);
+        self.outlet.send(&Message::Goodbye { calls }, Instant::now() + TELL_TIMEOUT);
     }
 }
 
@@ -236,8 +256,13 @@ impl Peers for RemotePeers {
 struct Reader {
     source: TcpStream,
     frames: FrameReader,
-    rank: usize,
     serving: Option<usize>,
+    hearing: Hearing,
+}
+
+/// What a rank does with what the server says.
+struct Hearing {
+    rank: usize,
     outlet: Arc<Outlet>,
     liveness: Arc<Liveness>,
 }
@@ -248,25 +273,57 @@ impl Reader {
         loop {
             match self.frames.next(MESSAGE_LIMIT_BYTES) {
                 Ok(Some(Message::Closing)) => server_closed = true,
-                Ok(Some(message)) => self.heard(message),
+                Ok(Some(message)) => self.hearing.heard(message),
                 Ok(None) if self.read() => {}
                 _ => break,
             }
         }
+        let Hearing { rank, outlet, liveness } = &self.hearing;
         let expected = server_closed
-            || self.outlet.dropped.load(Ordering::Acquire)
-            || self.liveness.left(self.rank).is_some();
+            || outlet.dropped.load(Ordering::Acquire)
+            || liveness.left(*rank).is_some();
         if !expected {
-            let died = self.serving.map(|rank| Cause::Died { rank });
-            self.liveness.raise(died.unwrap_or(Cause::ServerLost));
+            let silent = outlet.silent.load(Ordering::Acquire);
+            liveness.raise(match self.serving {
+                None => Cause::ServerLost,
+                Some(rank) if silent => Cause::CutOff { rank },
+                Some(rank) => Cause::Died { rank },
+            });
         }
-        self.outlet.mailbox.end(|| Error::ServerClosed);
+        outlet.mailbox.end(|| Error::ServerClosed);
     }
 
+    /// Waits for more. Returns false at the end.
+    fn read(&mut self) -> bool {
+        let mut bytes = [0; 64 << 10];
+        loop {
+            match self.source.read(&mut bytes) {
+                Ok(0) => return false,
+                Ok(len) => {
+                    self.frames.extend(&bytes[..len]);
+                    return true;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.hearing.outlet.send(&Message::Ping, Instant::now() + TELL_TIMEOUT);
+                }
+                Err(error) if is_transient(&error) => {}
+                Err(error) => {
+                    self.hearing.outlet.note(&error);
+                    return false;
+                }
+            }
+        }
+    }
+}
+
+impl Hearing {
     fn heard(&self, message: Message) {
         let mailbox = &self.outlet.mailbox;
         match message {
-            Message::Gathered { round, rank, piece } => mailbox.deposit(round, rank, piece),
+            Message::Gathered { round, pieces } => mailbox.deposit_all(round, pieces),
+            Message::Asked => self.answer(),
+            Message::Reported { rank, report } => self.liveness.reports().heard(rank, &report),
+            Message::Ping => {}
             Message::Abort(cause) => {
                 self.liveness.raise(cause);
                 mailbox.wake();
@@ -284,19 +341,25 @@ impl Reader {
         }
     }
 
-    /// Waits for more. Returns false at the end.
-    fn read(&mut self) -> bool {
-        let mut bytes = [0; 64 << 10];
-        loop {
-            match self.source.read(&mut bytes) {
-                Ok(0) => return false,
-                Ok(len) => {
-                    self.frames.extend(&bytes[..len]);
-                    return true;
-                }
-                Err(error) if is_transient(&error) => {}
-                Err(_) => return false,
-            }
+    fn answer(&self) {
+        let report = self.liveness.reports().answer();
+        if let Some(report) = report.filter(|report| report.len() <= REPORT_LIMIT_BYTES) {
+            self.outlet.send(&Message::Report(report), Instant::now() + TELL_TIMEOUT);
         }
     }
+}
+
+/// Has a rank hear these messages, without a server.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn hear(rank: usize, world: usize, messages: impl IntoIterator<Item = Message>) {
+    let outlet = Arc::new(Outlet {
+        stream: Mutex::new(None),
+        mailbox: Arc::new(Mailbox::new(world)),
+        dropped: AtomicBool::new(false),
+        silent: AtomicBool::new(false),
+    });
+    let peers = Box::new(RemotePeers { outlet: outlet.clone(), several_nodes: true });
+    let liveness = Arc::new(Liveness::new(rank, world, peers));
+    let hearing = Hearing { rank, outlet, liveness };
+    messages.into_iter().for_each(|message| hearing.heard(message));
 }

@@ -18,16 +18,21 @@ const VERDICT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long one attempt to connect may take; a lost packet then costs no more than this.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long what was sent may stay unacknowledged by the other side's machine before it counts as vanished.
+pub const SILENCE: Duration = Duration::from_millis(1_000);
+
 /// Sets what every connection of the rendezvous has: small messages at once, and a machine that
-/// vanished without closing noticed within half a minute.
+/// vanished without closing noticed soon after something is sent to it.
 pub(super) fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    setsockopt(stream, sockopt::KeepAlive, &true)?;
-    setsockopt(stream, sockopt::TcpKeepIdle, &10)?;
-    setsockopt(stream, sockopt::TcpKeepInterval, &5)?;
-    setsockopt(stream, sockopt::TcpKeepCount, &4)?;
-    setsockopt(stream, sockopt::TcpUserTimeout, &30_000)?;
+    setsockopt(stream, sockopt::TcpUserTimeout, &(SILENCE.as_millis() as u32))?;
     Ok(())
+}
+
+/// Whether a connection broke because the other side's machine did not answer.
+pub(super) fn is_silence(error: &io::Error) -> bool {
+    use io::ErrorKind::{HostUnreachable, NetworkDown, NetworkUnreachable, TimedOut};
+    matches!(error.kind(), TimedOut | HostUnreachable | NetworkUnreachable | NetworkDown)
 }
 
 /// Why an attempt to join ended.
@@ -128,6 +133,7 @@ impl<'a> Joining<'a> {
     fn receive(&mut self, deadline: Instant) -> Result<Message, Failure> {
         loop {
             match self.frames.next(MESSAGE_LIMIT_BYTES) {
+                Ok(Some(Message::Ping)) => continue,
                 Ok(Some(message)) => return Ok(message),
                 Ok(None) => {}
                 Err(FrameError::Version { theirs }) => {

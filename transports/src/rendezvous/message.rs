@@ -6,10 +6,13 @@ use crate::rendezvous::auth::{Nonce, Proof};
 use crate::{Cause, Error, NodeId};
 
 /// The version of the protocol. Ranks of different versions do not meet.
-pub const PROTOCOL_VERSION: u16 = 2;
+pub const PROTOCOL_VERSION: u16 = 3;
 
 /// The longest message after the secret is proven, without its frame's header.
 pub const MESSAGE_LIMIT_BYTES: usize = 1 << 20;
+
+/// The longest report.
+pub(crate) const REPORT_LIMIT_BYTES: usize = 64 << 10;
 
 /// The most bytes that one rank can give in one exchange.
 pub const PIECE_LIMIT_BYTES: usize = MESSAGE_LIMIT_BYTES - 64;
@@ -52,10 +55,18 @@ pub(crate) enum Message {
         round: u64,
         piece: Piece,
     },
+    /// Pieces of several ranks; others may follow.
     Gathered {
         round: u64,
+        pieces: Vec<(usize, Piece)>,
+    },
+    // What ranks of different nodes have come to: one asks, all answer, and whoever asked is told.
+    Ask,
+    Asked,
+    Report(Vec<u8>),
+    Reported {
         rank: usize,
-        piece: Piece,
+        report: Vec<u8>,
     },
     // News.
     Abort(Cause),
@@ -67,6 +78,8 @@ pub(crate) enum Message {
         calls: u64,
     },
     Closing,
+    /// Says nothing: if the other side's machine has vanished, it stays unacknowledged.
+    Ping,
 }
 
 /// One rank's part of an exchange.
@@ -84,6 +97,13 @@ impl Piece {
         match bytes.len() {
             0..=PIECE_LIMIT_BYTES => Piece::Bytes(bytes.to_vec()),
             len => Piece::TooLong { len_bytes: len as u64 },
+        }
+    }
+
+    pub(crate) fn len_bytes(&self) -> usize {
+        match self {
+            Piece::Bytes(bytes) => bytes.len(),
+            Piece::TooLong { .. } => 0,
         }
     }
 
@@ -252,7 +272,7 @@ mod tests {
     fn a_full_piece_fits_a_message() {
         let piece = Piece::new(&vec![1; PIECE_LIMIT_BYTES]);
         assert!(matches!(piece, Piece::Bytes(_)));
-        let message = Message::Gathered { round: u64::MAX, rank: usize::MAX, piece };
+        let message = Message::Gathered { round: u64::MAX, pieces: vec![(usize::MAX, piece)] };
         assert!(message.encode().len() - HEADER_BYTES <= MESSAGE_LIMIT_BYTES);
         let over = Piece::new(&vec![1; PIECE_LIMIT_BYTES + 1]);
         assert_eq!(over, Piece::TooLong { len_bytes: PIECE_LIMIT_BYTES as u64 + 1 });
@@ -301,7 +321,7 @@ mod tests {
             let messages = [
                 Message::Gather { round, piece: piece.clone() },
                 Message::Abort(Cause::Died { rank: 3 }),
-                Message::Gathered { round, rank: 7, piece },
+                Message::Gathered { round, pieces: vec![(7, piece)] },
             ];
             let stream: Vec<u8> = messages.iter().flat_map(Message::encode).collect();
             let mut reader = FrameReader::default();

@@ -18,6 +18,16 @@
 //! 4. client: `Join` with rank and world; the server answers `Refused` or, once all ranks are
 //!    there, `Started`
 //!
+//! From then on:
+//!
+//! - An exchange: each rank sends a `Gather`; the server puts the pieces together, and tells each rank all of them in `Gathered`
+//!   messages of up to the limit. What has come is told after a moment even if some are missing, so that a rank that waits in vain
+//!   knows for whom.
+//! - `Ask`: the server passes it on to all ranks as `Asked`, not too often; each answers with a `Report`, which whoever asked and is
+//!   on another node gets as `Reported`.
+//! - The server sends a `Ping` where it has said nothing for a moment, and a rank that hears none sends one. A machine that has
+//!   vanished acknowledges none, which TCP tells after [`SILENCE`]; a process that is only stopped is alive to its machine.
+//!
 //! Whoever cannot prove the secret is told so and dropped, and the ranks that can do not notice.
 //! The secret keeps strangers out; what follows is not encrypted, so a network on which others
 //! listen needs a tunnel.
@@ -27,6 +37,10 @@
 
 mod auth;
 mod client;
+mod connection;
+#[cfg(any(test, feature = "fuzzing"))]
+mod fuzz;
+mod gathering;
 mod joining;
 mod message;
 mod server;
@@ -35,6 +49,9 @@ mod state;
 pub use auth::Secret;
 pub(crate) use auth::random_bytes;
 pub use client::ControlChannel;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use fuzz::{from_ranks, from_server};
+pub use joining::SILENCE;
 pub(crate) use message::Piece;
 pub use message::{MESSAGE_LIMIT_BYTES, PIECE_LIMIT_BYTES, PROTOCOL_VERSION};
 pub use server::Server;

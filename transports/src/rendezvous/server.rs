@@ -1,8 +1,8 @@
 //! The server: one thread that polls all connections, so that none can hold up the others.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,10 +11,12 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::socket::{Backlog, listen};
 
 use crate::rendezvous::auth::random_bytes;
-use crate::rendezvous::joining::{is_transient, prepare};
-use crate::rendezvous::message::FrameReader;
+use crate::rendezvous::connection::Connection;
+use crate::rendezvous::joining::{is_silence, prepare};
+use crate::rendezvous::message::Message;
 use crate::rendezvous::state::{Action, Conn, Rendezvous};
 use crate::{Error, Secret, identity};
 
@@ -29,6 +31,15 @@ const HANDSHAKES_LIMIT: usize = 1024;
 
 /// How long to leave the listener alone when the process has no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How long the pieces of an exchange wait for others, to be told together.
+const GATHERING_PAUSE: Duration = Duration::from_millis(20);
+
+/// How often ranks get a ping.
+const PING_PAUSE: Duration = Duration::from_millis(300);
+
+/// Connections that may wait to be accepted: all ranks of a large world at once. The system has its own limit.
+const BACKLOG: i32 = 4096;
 
 /// The rendezvous server of one communicator, on a thread of its own.
 ///
@@ -65,6 +76,8 @@ impl Server {
             detail: error.to_string(),
         };
         let listener = TcpListener::bind(address).map_err(refused)?;
+        let backlog = Backlog::new(BACKLOG).unwrap_or(Backlog::MAXCONN);
+        listen(&listener, backlog).map_err(Error::os("preparing a listener"))?;
         listener.set_nonblocking(true).map_err(Error::io("preparing a listener"))?;
         let address = listener.local_addr().map_err(Error::io("preparing a listener"))?;
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
@@ -78,6 +91,9 @@ impl Server {
             connections: BTreeMap::new(),
             next: 0,
             accept_from: Instant::now(),
+            tell_at: None,
+            ask_from: Instant::now(),
+            ping_at: Instant::now() + PING_PAUSE,
         };
         let thread = std::thread::Builder::new().name("oxccl-rendezvous".to_owned());
         let thread = thread.spawn(move || service.run()).map_err(Error::io("starting a thread"))?;
@@ -116,18 +132,12 @@ struct Service {
     connections: BTreeMap<Conn, Connection>,
     next: Conn,
     accept_from: Instant,
-}
-
-struct Connection {
-    stream: TcpStream,
-    frames: FrameReader,
-    unsent: VecDeque<Arc<[u8]>>,
-    /// How much of the first unsent frame is gone.
-    sent_bytes: usize,
-    /// Nothing more is read; it ends when all is sent and the other side has seen it.
-    closing: bool,
-    /// When it is dropped, unless it has become a member's by then.
-    expires: Instant,
+    /// When pieces of exchanges are told though others are missing.
+    tell_at: Option<Instant>,
+    /// From when on all ranks may be asked again.
+    ask_from: Instant,
+    /// When idle connections get a ping.
+    ping_at: Instant,
 }
 
 impl Service {
@@ -166,6 +176,41 @@ impl Service {
         }
         self.expire();
         self.act();
+        self.keep_time();
+        self.act();
+    }
+
+    /// Does what is due.
+    fn keep_time(&mut self) {
+        let now = Instant::now();
+        self.tell_at = match self.tell_at {
+            _ if !self.rendezvous.has_untold_pieces() => None,
+            None => Some(now + GATHERING_PAUSE),
+            Some(at) if now >= at => {
+                self.rendezvous.tell_pieces();
+                None
+            }
+            waiting => waiting,
+        };
+        if self.rendezvous.is_asked() && now >= self.ask_from {
+            self.rendezvous.ask_all();
+            self.ask_from = now + ask_pause(self.rendezvous.world());
+        }
+        if now >= self.ping_at {
+            self.ping();
+            self.ping_at = now + PING_PAUSE;
+        }
+    }
+
+    /// Sends a ping to every rank that nothing else is being sent to.
+    fn ping(&mut self) {
+        let frame: Arc<[u8]> = Message::Ping.encode().into();
+        for (&conn, connection) in &mut self.connections {
+            if connection.unsent.is_empty() && self.rendezvous.is_member(conn) {
+                connection.unsent.push_back(frame.clone());
+                connection.write();
+            }
+        }
     }
 
     fn handshakes(&self) -> usize {
@@ -177,7 +222,10 @@ impl Service {
             self.connections.iter().filter(|&(&conn, _)| !self.rendezvous.is_member(conn));
         let expiries = expiring.map(|(_, connection)| connection.expires);
         let pause = (self.accept_from > now).then_some(self.accept_from);
-        expiries.chain(wake_at).chain(pause).min().map(|at| at.max(now))
+        let ask = self.rendezvous.is_asked().then_some(self.ask_from);
+        let ping = (self.rendezvous.world() > 0).then_some(self.ping_at);
+        let due = wake_at.into_iter().chain(pause).chain(self.tell_at).chain(ask).chain(ping);
+        expiries.chain(due).min().map(|at| at.max(now))
     }
 
     /// Polls: whether somebody connects, and which connections can be read or written.
@@ -243,14 +291,15 @@ impl Service {
             }
         }
         connection.write();
-        if alive.is_err() {
-            self.drop_connection(conn);
+        if let Err(error) = alive {
+            let silent = connection.silent || is_silence(&error);
+            self.drop_connection(conn, silent);
         }
     }
 
-    fn drop_connection(&mut self, conn: Conn) {
+    fn drop_connection(&mut self, conn: Conn, silent: bool) {
         self.connections.remove(&conn);
-        self.rendezvous.closed(conn);
+        self.rendezvous.closed(conn, silent);
     }
 
     /// Drops connections that took too long to join, or to leave.
@@ -260,7 +309,7 @@ impl Service {
             now >= connection.expires && !self.rendezvous.is_member(conn)
         });
         for conn in late.map(|(&conn, _)| conn).collect::<Vec<_>>() {
-            self.drop_connection(conn);
+            self.drop_connection(conn, false);
         }
     }
 
@@ -309,59 +358,14 @@ impl Service {
     }
 }
 
+/// How long after ranks were asked they are not asked again. Each answer goes to as many as have asked, so it grows with the square
+/// of their number: 20 ms for a few, a tenth of a second for 90, ten seconds for a thousand.
+fn ask_pause(world: usize) -> Duration {
+    let growing = (world as u64).saturating_pow(2).saturating_mul(10);
+    Duration::from_millis(20) + Duration::from_micros(growing)
+}
+
 /// Rounds up, so that what is waited for has come when poll returns.
 fn poll_timeout(wait: Duration) -> PollTimeout {
     PollTimeout::try_from(wait + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
-}
-
-impl Connection {
-    fn new(stream: TcpStream, expires: Instant) -> Connection {
-        let (frames, unsent) = (FrameReader::default(), VecDeque::new());
-        Connection { stream, frames, unsent, sent_bytes: 0, closing: false, expires }
-    }
-
-    /// Reads once. An error means that the connection has ended.
-    fn read(&mut self) -> io::Result<()> {
-        let mut bytes = [0; 64 << 10];
-        match self.stream.read(&mut bytes) {
-            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(_) if self.closing => Ok(()),
-            Ok(len) => {
-                self.frames.extend(&bytes[..len]);
-                Ok(())
-            }
-            Err(error) if is_transient(&error) => Ok(()),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Writes what it can without waiting. If the other side takes nothing any more, the rest is
-    /// dropped; what it said before is still read, and the end is found there.
-    fn write(&mut self) {
-        if let Err(error) = self.try_write() {
-            tracing::debug!(%error, "a connection of the rendezvous takes no more");
-            self.unsent.clear();
-            self.sent_bytes = 0;
-        }
-    }
-
-    fn try_write(&mut self) -> io::Result<()> {
-        while let Some(frame) = self.unsent.front() {
-            match self.stream.write(&frame[self.sent_bytes..]) {
-                Ok(len) => self.sent_bytes += len,
-                Err(error) if is_transient(&error) => return Ok(()),
-                Err(error) => return Err(error),
-            }
-            if self.sent_bytes == frame.len() {
-                self.unsent.pop_front();
-                self.sent_bytes = 0;
-            }
-        }
-        if self.closing {
-            // The other side reads to the end and closes; until then its bytes are read and
-            // dropped, since closing on unread bytes would take the refusal back.
-            self.stream.shutdown(Shutdown::Write)?;
-        }
-        Ok(())
-    }
 }

@@ -1,11 +1,13 @@
 //! The server's side of the rendezvous, without sockets and clocks: what has happened goes in,
 //! what is to be done comes out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::rendezvous::auth::{Nonce, Secret};
+use crate::rendezvous::gathering::{Gathering, OutOfTurn};
 use crate::rendezvous::message::{
-    FrameError, HANDSHAKE_LIMIT_BYTES, MESSAGE_LIMIT_BYTES, Message, Piece, Refusal,
+    FrameError, HANDSHAKE_LIMIT_BYTES, MESSAGE_LIMIT_BYTES, Message, Piece, REPORT_LIMIT_BYTES,
+    Refusal,
 };
 use crate::{Cause, NodeId, Nodes};
 
@@ -33,6 +35,11 @@ pub(crate) struct Rendezvous {
     members: Vec<Member>,
     /// Where the ranks that have joined are.
     nodes: Vec<Option<NodeId>>,
+    gathering: Gathering,
+    /// Ranks that want to know how far those of other nodes have come.
+    asking: BTreeSet<usize>,
+    /// Those for whom the ranks have been asked last.
+    told: BTreeSet<usize>,
     stages: BTreeMap<Conn, Stage>,
     actions: Vec<Action>,
 }
@@ -76,6 +83,9 @@ impl Rendezvous {
             phase: Phase::Joining,
             members: Vec::new(),
             nodes: Vec::new(),
+            gathering: Gathering::new(0),
+            asking: BTreeSet::new(),
+            told: BTreeSet::new(),
             stages: BTreeMap::new(),
             actions: Vec::new(),
         }
@@ -141,18 +151,49 @@ impl Rendezvous {
         }
     }
 
-    /// A connection has ended.
-    pub(crate) fn closed(&mut self, conn: Conn) {
+    /// A connection has ended; `silent`: because the machine at its other end does not answer.
+    pub(crate) fn closed(&mut self, conn: Conn, silent: bool) {
         if let Some(Stage::Member(rank)) = self.stages.remove(&conn) {
-            self.lost(rank, Cause::Died { rank });
+            self.lost(rank, if silent { Cause::CutOff { rank } } else { Cause::Died { rank } });
         }
+    }
+
+    /// Whether pieces of exchanges wait to be told: see [`tell_pieces`](Self::tell_pieces).
+    pub(crate) fn has_untold_pieces(&self) -> bool {
+        self.gathering.has_untold()
+    }
+
+    /// Tells the ranks the pieces that have come, though others are missing.
+    pub(crate) fn tell_pieces(&mut self) {
+        for message in self.gathering.tell() {
+            self.send(self.here(), message);
+        }
+    }
+
+    /// Whether a rank wants to know how far others have come: see [`ask_all`](Self::ask_all).
+    pub(crate) fn is_asked(&self) -> bool {
+        !self.asking.is_empty()
+    }
+
+    /// Asks all ranks how far they have come.
+    pub(crate) fn ask_all(&mut self) {
+        self.told = std::mem::take(&mut self.asking);
+        self.send(self.here(), Message::Asked);
+    }
+
+    /// How many ranks there are, once one has said so.
+    pub(crate) fn world(&self) -> usize {
+        self.members.len()
     }
 
     /// The server stops: tells everybody that its end is no death.
     pub(crate) fn stop(&mut self) {
         match self.phase {
             Phase::Joining => self.fail(Refusal::Closed),
-            Phase::Running { .. } => self.send(self.here(), Message::Closing),
+            Phase::Running { .. } => {
+                self.tell_pieces();
+                self.send(self.here(), Message::Closing);
+            }
             Phase::Failed(_) => {}
         }
     }
@@ -172,6 +213,7 @@ impl Rendezvous {
         if self.members.is_empty() {
             self.members = vec![Member::Absent; world];
             self.nodes = vec![None; world];
+            self.gathering = Gathering::new(world);
         }
         if self.members.len() != world {
             let ours = self.members.len();
@@ -203,6 +245,10 @@ impl Rendezvous {
 
     /// A rank that has joined said something.
     fn said(&mut self, conn: Conn, rank: usize, message: Message) {
+        // Who hears that a rank has left or failed has heard all that it gave before.
+        if matches!(message, Message::Goodbye { .. } | Message::Abort(_)) {
+            self.tell_pieces();
+        }
         match (&mut self.phase, message) {
             (Phase::Joining, Message::GaveUp) => {
                 let missing = self.missing();
@@ -210,9 +256,14 @@ impl Rendezvous {
             }
             // It was sent before the news that all are there arrived.
             (_, Message::GaveUp) => {}
+            (_, Message::Ping) => {}
             (Phase::Running { .. }, Message::Gather { round, piece }) => {
-                self.gathered(round, rank, piece);
+                self.gather(conn, rank, round, piece);
             }
+            (Phase::Running { .. }, Message::Ask) => {
+                self.asking.insert(rank);
+            }
+            (Phase::Running { .. }, Message::Report(report)) => self.report(rank, report),
             (Phase::Running { stopped }, Message::Abort(cause)) => {
                 *stopped = true;
                 self.send(self.others(rank), Message::Abort(cause));
@@ -226,8 +277,26 @@ impl Rendezvous {
         }
     }
 
-    fn gathered(&mut self, round: u64, rank: usize, piece: Piece) {
-        self.send(self.here(), Message::Gathered { round, rank, piece });
+    fn gather(&mut self, conn: Conn, rank: usize, round: u64, piece: Piece) {
+        match self.gathering.add(rank, round, piece) {
+            Ok(told) => told.into_iter().for_each(|message| self.send(self.here(), message)),
+            Err(OutOfTurn) => {
+                self.refuse(conn, Refusal::Protocol("an exchange out of turn".to_owned()));
+            }
+        }
+    }
+
+    /// Tells a rank's report to those that asked and are on other nodes.
+    fn report(&mut self, rank: usize, report: Vec<u8>) {
+        if report.len() > REPORT_LIMIT_BYTES {
+            return;
+        }
+        let apart = self.told.iter().filter(|&&other| self.nodes[other] != self.nodes[rank]);
+        let conns = apart.filter_map(|&other| match self.members[other] {
+            Member::Here(conn) => Some(conn),
+            Member::Absent | Member::Gone => None,
+        });
+        self.send(conns.collect(), Message::Reported { rank, report });
     }
 
     /// A rank is lost, if it has not left before.
@@ -235,6 +304,7 @@ impl Rendezvous {
         if !matches!(self.members[rank], Member::Here(_)) {
             return;
         }
+        self.tell_pieces();
         self.members[rank] = Member::Gone;
         match &mut self.phase {
             Phase::Joining => self.fail(Refusal::Stopped(cause)),

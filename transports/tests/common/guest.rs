@@ -2,6 +2,7 @@
 //!
 //! Tests that need RDMA devices are marked `#[ignore = "runs in the software RoCE guest"]`; one test on
 //! the host starts the guest and runs them there, all in one start, since it takes a second.
+#![allow(unreachable_pub, clippy::unwrap_used, reason = "shared by several test binaries")]
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use oxccl_transports::proxy::{Conditions, Fabric};
-use oxccl_transports::rdma::{Device, Port, RdmaFabric, Settings};
+use oxccl_transports::rdma::{Device, Port, RdmaFabric, Settings, share};
 
 use super::links::{exchange, pair};
 
@@ -28,4 +28,19 @@ fn messages_cross_in_parts_over_two_rails() {
         let packets = [0, 1].map(|rail| sent(node, rail));
         assert!(packets.iter().all(|&packets| packets > 100), "node {node} sent {packets:?}");
     }
+}
+
+#[test]
+#[ignore = "runs in the software RoCE guest"]
+fn ranks_of_a_node_share_its_devices() {
+    let names = |place, ranks| {
+        let ports = share(rails(0), place, ranks);
+        ports.iter().map(|port| port.device().name().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(0, 1), ["rxe0_0", "rxe0_1"]);
+    assert_eq!([names(0, 2), names(1, 2)], [["rxe0_0"], ["rxe0_1"]]);
+    assert_eq!(
+        [0, 1, 2, 3].map(|place| names(place, 4).concat()),
+        ["rxe0_0", "rxe0_0", "rxe0_1", "rxe0_1"]
+    );
 }

@@ -85,6 +85,9 @@ pub(crate) struct BenchOptions {
     /// How many ranks to start [default: 2].
     #[arg(short = 'g', long = "ranks", visible_alias = "ngpus", value_parser = options::positive)]
     pub(crate) ranks: Option<usize>,
+    /// Lets this machine stand for so many nodes, which share no memory [default: 1].
+    #[arg(long, value_parser = options::positive)]
+    pub(crate) nodes: Option<usize>,
     /// So many consecutive ranks count as a node, for hierarchical algorithms [default: all].
     #[arg(long, value_parser = options::positive)]
     pub(crate) per_node: Option<usize>,
@@ -154,6 +157,7 @@ impl BenchOptions {
         }
         config.timeout = self.timeout.unwrap_or(config.timeout);
         config.order = self.order.unwrap_or(config.order);
+        config.nodes = self.nodes.or(config.nodes);
         config.ranks_per_node = self.per_node.or(config.ranks_per_node);
         if let Some(path) = &self.schedule {
             config.schedule = Some(Arc::new(CustomSchedule::read(path)?));

@@ -62,14 +62,14 @@ pub(crate) fn on_ranks(
     let Some(environment) = environment()? else {
         return start_ranks(ranks.unwrap_or(RANKS));
     };
-    let Environment { local_rank, local_world, world, launcher, .. } = environment;
+    let &Environment { local_rank, local_world, world, launcher, .. } = &environment;
     if ranks.is_some_and(|ranks| ranks != world) {
         return Err(Failure::Usage(format!(
             "this is for another number of ranks than the {world} of {launcher}"
         )));
     }
     bind(false, local_rank, local_world)?;
-    work(&mut meet(config)?)
+    work(&mut meet(config, environment.unique_id.host())?)
 }
 
 /// This rank's place, if a launcher has started it.
@@ -92,7 +92,15 @@ fn start_ranks(ranks: usize) -> Result<(), Failure> {
     let program = std::env::current_exe().map_err(Failure::system("finding this program"))?;
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     let program = program.as_os_str();
-    launch(&Job { program, arguments: &arguments, ranks, bind: false, grace: GRACE })
+    launch(&Job {
+        program,
+        arguments: &arguments,
+        ranks,
+        share: None,
+        nodes: None,
+        bind: false,
+        grace: GRACE,
+    })
 }
 
 /// Is one rank of a launcher's.
@@ -109,7 +117,7 @@ fn as_rank(options: &BenchOptions, environment: &Environment) -> Result<(), Fail
     // Before the ranks meet: the others then wait without using a core.
     let output = if rank == 0 { Some(first_output(options, world)) } else { None };
     bind(options.no_bind, local_rank, local_world)?;
-    let mut comms = meet(&options.config()?)?;
+    let mut comms = meet(&options.config()?, environment.unique_id.host())?;
     rank::run(options, &comms, &mut output.unwrap_or_else(Output::silent))?;
     trace::write(options, &mut comms)
 }
@@ -145,13 +153,13 @@ fn first_output(options: &BenchOptions, ranks: usize) -> Output {
     Output::of(options, ranks, probe)
 }
 
-/// Makes both communicators of a rank that a launcher has started.
-fn meet(config: &Config) -> Result<Comms, Failure> {
+/// Makes both communicators of a rank that a launcher has started. Others reach rank 0's machine as this host.
+fn meet(config: &Config, host: &str) -> Result<Comms, Failure> {
     let control = Communicator::from_env_with(&control_config(config))?;
-    let mut text = [0u8; 256];
+    let mut text = [0u8; 512];
     let mut server = None;
     if control.rank() == 0 {
-        let (id, started) = UniqueId::create()?;
+        let (id, started) = UniqueId::create_on(&at_any_port(host))?;
         let id = id.to_string();
         text[..id.len()].copy_from_slice(id.as_bytes());
         server = Some(started);
@@ -162,6 +170,10 @@ fn meet(config: &Config) -> Result<Comms, Failure> {
         text.trim_end_matches('\0').parse().map_err(oxccl_transports::EnvironmentError::from)?;
     let measured = Communicator::connect(&id, control.rank(), control.world(), config)?;
     Ok(Comms { control, measured, _server: server })
+}
+
+fn at_any_port(host: &str) -> String {
+    if host.contains(':') { format!("[{host}]:0") } else { format!("{host}:0") }
 }
 
 fn control_config(config: &Config) -> Config {

@@ -7,7 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-use oxccl_transports::UniqueId;
+use oxccl_transports::{Server, UniqueId};
 
 use crate::failure::Failure;
 use crate::machine;
@@ -25,12 +25,51 @@ pub(crate) struct Job<'a> {
     pub(crate) program: &'a OsStr,
     /// Its arguments.
     pub(crate) arguments: &'a [OsString],
-    /// How many ranks.
+    /// How many ranks here.
     pub(crate) ranks: usize,
+    /// Where others are started, if not all are here.
+    pub(crate) share: Option<Share<'a>>,
+    /// How many nodes this machine is to stand for.
+    pub(crate) nodes: Option<usize>,
     /// Whether each gets a core.
     pub(crate) bind: bool,
     /// How long ranks may go on after one has failed.
     pub(crate) grace: Duration,
+}
+
+/// This machine's part of a job over several.
+#[derive(Clone, Copy)]
+pub(crate) struct Share<'a> {
+    /// How many machines there are, each with as many ranks.
+    pub(crate) machines: usize,
+    /// Which of them this is.
+    pub(crate) machine: usize,
+    /// Where the ranks of all meet, `host:port`: on machine 0.
+    pub(crate) meeting: &'a str,
+}
+
+impl Job<'_> {
+    /// How many ranks there are on all machines.
+    fn world(&self) -> usize {
+        self.ranks * self.share.map_or(1, |share| share.machines)
+    }
+
+    /// The first rank of this machine.
+    fn first_rank(&self) -> usize {
+        self.ranks * self.share.map_or(0, |share| share.machine)
+    }
+
+    /// Where the ranks meet, and the server, if it is here.
+    fn meet(&self) -> Result<(UniqueId, Option<Server>), Failure> {
+        let Some(share) = self.share else {
+            let (id, server) = UniqueId::create()?;
+            return Ok((id, Some(server)));
+        };
+        let secret = std::env::var("OXCCL_SECRET").ok().filter(|secret| !secret.is_empty());
+        let id = UniqueId::meeting(share.meeting, secret.as_deref())?;
+        let server = if share.machine == 0 { Some(id.serve()?) } else { None };
+        Ok((id, server))
+    }
 }
 
 /// Starts the ranks and waits for all of them.
@@ -40,12 +79,12 @@ pub(crate) struct Job<'a> {
 pub(crate) fn launch(job: &Job) -> Result<(), Failure> {
     // Before any thread starts, so that none of them takes the signals.
     let signals = Signals::take().map_err(Failure::system("taking signals"))?;
-    let (id, server) = UniqueId::create()?;
+    let (id, server) = job.meet()?;
     let cores = if job.bind { machine::usable_cores() } else { Vec::new() };
     let mut ranks = Ranks { running: Vec::new() };
-    for rank in 0..job.ranks {
-        let core = (!cores.is_empty()).then(|| cores[rank % cores.len()]);
-        ranks.running.push(Rank::start(job, rank, &id.to_string(), core)?);
+    for local_rank in 0..job.ranks {
+        let core = (!cores.is_empty()).then(|| cores[local_rank % cores.len()]);
+        ranks.running.push(Rank::start(job, local_rank, &id.to_string(), core)?);
     }
     let failed = ranks.wait(&signals, job.grace);
     drop(server);

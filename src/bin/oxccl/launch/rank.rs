@@ -18,18 +18,20 @@ impl Rank {
     /// Starts it. It dies with this process.
     pub(super) fn start(
         job: &Job,
-        rank: usize,
+        local_rank: usize,
         id: &str,
         core: Option<usize>,
     ) -> Result<Rank, Failure> {
+        let rank = job.first_rank() + local_rank;
         let mut command = Command::new(job.program);
         command
             .args(job.arguments)
             .env("OXCCL_RANK", rank.to_string())
-            .env("OXCCL_WORLD_SIZE", job.ranks.to_string())
-            .env("OXCCL_LOCAL_RANK", rank.to_string())
+            .env("OXCCL_WORLD_SIZE", job.world().to_string())
+            .env("OXCCL_LOCAL_RANK", local_rank.to_string())
             .env("OXCCL_LOCAL_WORLD_SIZE", job.ranks.to_string())
-            .env("OXCCL_UNIQUE_ID", id);
+            .env("OXCCL_UNIQUE_ID", id)
+            .envs(job.nodes.map(|nodes| ("OXCCL_NODES", nodes.to_string())));
         // A group of its own, so that a signal reaches what a rank has started, too. Such a group may
         // not read from the terminal.
         command.process_group(0);

@@ -84,14 +84,10 @@ fn a_proof_of_the_wrong_secret_or_the_servers_own_is_refused() {
 #[test]
 fn news_go_to_all_others() {
     let mut state = running();
-    let piece = Piece::new(b"x");
-    state.received(11, Message::Gather { round: 4, piece: piece.clone() });
-    let gathered = Message::Gathered { round: 4, rank: 1, piece };
-    assert_eq!(state.take_actions(), [Action::Send(vec![10, 11, 12], gathered)]);
     state.received(11, Message::Goodbye { calls: 9 });
     let left = Message::Left { rank: 1, calls: 9 };
     assert_eq!(state.take_actions(), [Action::Send(vec![10, 12], left)]);
-    state.closed(11);
+    state.closed(11, false);
     assert_eq!(state.take_actions(), [], "it had left");
     let cause = Cause::Mismatch { rank: 2, detail: String::new() };
     state.received(12, Message::Abort(cause.clone()));
@@ -99,10 +95,65 @@ fn news_go_to_all_others() {
 }
 
 #[test]
+fn pieces_are_told_together_or_after_a_moment() {
+    let mut state = running();
+    let piece = || Piece::new(b"x");
+    let gathered = |ranks: &[usize]| {
+        let pieces = ranks.iter().map(|&rank| (rank, piece())).collect();
+        [Action::Send(vec![10, 11, 12], Message::Gathered { round: 0, pieces })]
+    };
+    state.received(11, Message::Gather { round: 0, piece: piece() });
+    assert_eq!(state.take_actions(), []);
+    assert!(state.has_untold_pieces());
+    state.tell_pieces();
+    assert_eq!(state.take_actions(), gathered(&[1]));
+    assert!(!state.has_untold_pieces());
+    state.received(12, Message::Gather { round: 0, piece: piece() });
+    state.received(10, Message::Gather { round: 0, piece: piece() });
+    assert_eq!(state.take_actions(), gathered(&[2, 0]));
+    state.received(10, Message::Gather { round: 1, piece: piece() });
+    state.received(10, Message::Goodbye { calls: 0 });
+    let actions = state.take_actions();
+    let last = Message::Gathered { round: 1, pieces: vec![(0, piece())] };
+    assert_eq!(actions[0], Action::Send(vec![10, 11, 12], last), "before the goodbye");
+    assert_eq!(actions[1], Action::Send(vec![11, 12], Message::Left { rank: 0, calls: 0 }));
+    state.received(11, Message::Gather { round: 7, piece: piece() });
+    let refusal = Refusal::Protocol("an exchange out of turn".to_owned());
+    assert_eq!(state.take_actions()[1..], refused(11, refusal));
+}
+
+#[test]
+fn reports_go_to_those_of_other_nodes_that_asked() {
+    let mut state = running();
+    state.received(10, Message::Ask);
+    state.received(10, Message::Ask);
+    assert!(state.is_asked());
+    assert_eq!(state.take_actions(), [], "not before it is time");
+    state.ask_all();
+    assert!(!state.is_asked());
+    assert_eq!(state.take_actions(), [Action::Send(vec![10, 11, 12], Message::Asked)]);
+    state.received(12, Message::Report(vec![5]));
+    let report = Message::Reported { rank: 2, report: vec![5] };
+    assert_eq!(state.take_actions(), [Action::Send(vec![10], report)]);
+    state.received(11, Message::Report(vec![6]));
+    assert_eq!(state.take_actions(), [], "rank 0 is on the same node, and rank 2 has not asked");
+    state.received(12, Message::Report(vec![0; REPORT_LIMIT_BYTES + 1]));
+    assert_eq!(state.take_actions(), []);
+}
+
+#[test]
+fn a_silent_machine_is_cut_off() {
+    let mut state = running();
+    state.closed(11, true);
+    let cut_off = Message::Abort(Cause::CutOff { rank: 1 });
+    assert_eq!(state.take_actions(), [Action::Send(vec![10, 12], cut_off)]);
+}
+
+#[test]
 fn a_lost_connection_is_a_death() {
     let mut state = running();
     assert!(state.is_needed());
-    state.closed(11);
+    state.closed(11, false);
     let died = Message::Abort(Cause::Died { rank: 1 });
     assert_eq!(state.take_actions(), [Action::Send(vec![10, 12], died)]);
     assert!(!state.is_needed(), "nobody goes on");
@@ -155,7 +206,7 @@ fn giving_up_names_the_missing_to_all() {
     let timeout = || Refusal::Timeout { missing: vec![1, 3] };
     assert_eq!(state.take_actions(), [refused(1, timeout()), refused(2, timeout())].concat());
     assert_eq!(join(&mut state, 3, 1, 4), refused(3, timeout()));
-    state.closed(1);
+    state.closed(1, false);
     assert_eq!(state.take_actions(), []);
 }
 

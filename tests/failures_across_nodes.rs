@@ -1,0 +1,63 @@
+//! What is wrong with ranks of another node is found as on one's own: their logs come as reports through the rendezvous.
+#![allow(clippy::unwrap_used)]
+
+use oxccl::{Communicator, Config, Error, ReduceOp, UniqueId};
+use std::time::Duration;
+
+/// Four ranks on two nodes, each joining by the rendezvous; rank 3's errors are left out.
+fn errors(
+    timeout: Duration,
+    rank: impl Fn(&mut Communicator) -> Result<(), Error> + Sync,
+) -> Vec<Error> {
+    let (id, _server) = UniqueId::create().unwrap();
+    let config =
+        Config { nodes: Some(2), heap_bytes: 1 << 20, max_channels: 2, ..Config::default() };
+    let (id, config, rank) = (&id, &config, &rank);
+    std::thread::scope(|scope| {
+        let start = |number: usize| {
+            scope.spawn(move || {
+                let mut comm = Communicator::connect(id, number, 4, config).unwrap();
+                // A call that all make, so that there is a last one.
+                comm.barrier().unwrap();
+                comm.set_timeout(timeout).unwrap();
+                rank(&mut comm)
+            })
+        };
+        let ranks: Vec<_> = (0..4).map(start).collect();
+        let ends = ranks.into_iter().map(|rank| rank.join().unwrap());
+        ends.take(3).map(Result::unwrap_err).collect()
+    })
+}
+
+fn all_reduce(comm: &Communicator, count: usize) -> Result<(), Error> {
+    comm.all_reduce_in_place(&mut vec![1.0f32; count], ReduceOp::Sum)
+}
+
+#[test]
+fn another_call_is_named() {
+    let long = Duration::from_secs(60);
+    let errors = errors(long, |comm| all_reduce(comm, if comm.rank() == 3 { 200 } else { 100 }));
+    for (rank, error) in errors.iter().enumerate() {
+        // Whoever finds it out tells the others.
+        let text = error.to_string();
+        assert!(text.contains("100") && text.contains("200"), "rank {rank}: {text}");
+    }
+}
+
+#[test]
+fn a_rank_that_has_not_called_is_named() {
+    let errors = errors(Duration::from_millis(700), |comm| {
+        if comm.rank() < 3 {
+            return all_reduce(comm, 100);
+        }
+        // It comes when all is over.
+        std::thread::sleep(Duration::from_secs(3));
+        all_reduce(comm, 100)
+    });
+    for (rank, error) in errors.iter().enumerate() {
+        let text = error.to_string();
+        let last = "(its last was barrier";
+        assert!(text.contains("rank 3 has not called all_reduce"), "rank {rank}: {text}");
+        assert!(text.contains(last), "rank {rank}: {text}");
+    }
+}
