@@ -26,11 +26,11 @@ pub(super) trait Contestant {
     /// Whatever launching fails with.
     fn put(&mut self, setting: usize, task: &Task, stream: &Stream) -> Result<(), Failure>;
 
-    /// Looks how the calls of a setting have ended, once the stream is done.
+    /// Looks how the calls have ended, once the stream is done.
     ///
     /// # Errors
-    /// A call that did not.
-    fn ended(&self, setting: usize) -> Result<(), Failure>;
+    /// A call that did not end well.
+    fn ended(&mut self) -> Result<(), Failure>;
 }
 
 /// What is timed: one call, or the calls of a group.

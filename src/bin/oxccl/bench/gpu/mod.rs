@@ -19,10 +19,9 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use oxccl::cuda::Image;
-use oxccl::{Communicator, Kind};
+use oxccl::{Communicator, Config, Kind};
 use oxccl_peer_nccl::NcclLibrary;
 use oxccl_transports::cuda::{Context, Driver};
-use oxccl_transports::local;
 
 use super::args::BenchOptions;
 use super::case::Case;
@@ -58,7 +57,7 @@ pub(crate) struct CompareOptions {
     /// --compare: the GPU.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) gpu: usize,
-    /// On GPUs: kernels are those of this file instead of those built in, for tests.
+    /// --compare: kernels are those of this file instead of those built in, for tests.
     #[arg(long, value_name = "FILE", hide = true)]
     pub(crate) image: Option<PathBuf>,
 }
@@ -67,29 +66,28 @@ pub(crate) struct CompareOptions {
 pub(super) fn main(options: &BenchOptions, against: Against) -> Result<(), Failure> {
     let ranks = options.ranks.unwrap_or(RANKS);
     let work = work(options, ranks)?;
+    restart::with_environment()?;
     let nccl = match against {
         Against::Floor => None,
-        Against::Nccl => {
-            restart::with_environment()?;
-            Some(NcclLibrary::load(&options.compare.nccl_lib)?)
-        }
+        Against::Nccl => Some(NcclLibrary::load(&options.compare.nccl_lib)?),
     };
     let driver = Driver::load()?;
     let context = Context::primary(driver.device(options.compare.gpu)?)?;
-    let image = match image(options)? {
-        Some(image) => image,
-        None => Image::embedded(context.device())?,
-    };
     let config = options.config()?;
     let watchdog = Watchdog::start(config.timeout);
-    let start = Start::new(options, work, &context, image, nccl, &watchdog)?;
+    watchdog.step("oxccl starts");
+    let usual = Config { image: image(options)?, ..own::usual_config(options.compare.gpu)? };
+    let started = own::start_time(&context, ranks, &usual)?;
+    let wide = Config { order: config.order, ..own::wide_config(&usual, ranks, &config.pin) };
+    let own = Communicator::local_with(ranks, &wide)?;
     let control = Communicator::local_with(ranks, &control_config(&config))?;
+    let start = Start::new(options, work, &context, nccl, started, &watchdog)?;
     let results: Vec<Result<(), Failure>> = std::thread::scope(|scope| {
-        let run = |(control, bootstrap)| {
+        let run = |(control, own)| {
             let start = &start;
-            scope.spawn(move || start.run(control, bootstrap))
+            scope.spawn(move || start.run(control, own))
         };
-        let threads: Vec<_> = control.into_iter().zip(local(ranks)).map(run).collect();
+        let threads: Vec<_> = control.into_iter().zip(own).map(run).collect();
         let join = |(rank, thread): (usize, std::thread::ScopedJoinHandle<_>)| {
             thread.join().unwrap_or(Err(Failure::Panicked(rank)))
         };
@@ -116,7 +114,7 @@ fn not_compared(kind: Kind) -> Failure {
     Failure::Usage(format!("--compare does not know {kind}: name another collective"))
 }
 
-/// The kernels of a file, if one is named, in place of those that were built in.
+/// The kernels of a file, where one is named instead of those that were built in.
 pub(super) fn image(options: &BenchOptions) -> Result<Option<Image>, Failure> {
     let Some(path) = &options.compare.image else { return Ok(None) };
     let reading = || format!("reading {}", path.display());

@@ -101,7 +101,7 @@ impl Contestant for Nccl {
         Ok(if task.form == Some(Form::Fused) { comm.group(put) } else { put() }?)
     }
 
-    fn ended(&self, _setting: usize) -> Result<(), Failure> {
+    fn ended(&mut self) -> Result<(), Failure> {
         Ok(())
     }
 }

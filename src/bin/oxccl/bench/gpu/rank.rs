@@ -3,10 +3,9 @@
 use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 
-use oxccl::cuda::{Image, Stream};
-use oxccl::{Communicator, Config, Kind, ReduceOp};
+use oxccl::cuda::Stream;
+use oxccl::{Communicator, DataType, Kind, OpKind, ReduceOp};
 use oxccl_peer_nccl::{NcclLibrary, UniqueId};
-use oxccl_transports::LocalBootstrap;
 use oxccl_transports::cuda::Context;
 
 use super::buffers::{Buffer, Contents};
@@ -38,15 +37,16 @@ pub(super) enum Work {
 pub(super) struct Start<'a> {
     options: &'a BenchOptions,
     work: Work,
-    config: Config,
     context: &'a Context,
-    image: Image,
     nccl: Option<NcclLibrary>,
     ways: Vec<Way>,
     ids: Vec<UniqueId>,
     watchdog: &'a Watchdog,
+    own_start: Started,
     meeting: Barrier,
     floor: Mutex<Option<Floor>>,
+    /// When a rank went.
+    gone: Mutex<Option<Instant>>,
 }
 
 impl<'a> Start<'a> {
@@ -55,8 +55,8 @@ impl<'a> Start<'a> {
         options: &'a BenchOptions,
         work: Work,
         context: &'a Context,
-        image: Image,
         nccl: Option<NcclLibrary>,
+        own_start: Started,
         watchdog: &'a Watchdog,
     ) -> Result<Start<'a>, Failure> {
         let ranks = options.ranks.unwrap_or(crate::bench::RANKS);
@@ -65,38 +65,33 @@ impl<'a> Start<'a> {
             Some(library) => ways.iter().map(|_| library.unique_id()).collect::<Result<_, _>>()?,
             None => Vec::new(),
         };
-        let (meeting, floor) = (Barrier::new(ranks), Mutex::new(None));
-        let config = options.config()?;
+        let (meeting, floor, gone) = (Barrier::new(ranks), Mutex::default(), Mutex::default());
         Ok(Start {
             options,
             work,
-            config,
             context,
-            image,
             nccl,
             ways,
             ids,
             watchdog,
+            own_start,
             meeting,
             floor,
+            gone,
         })
     }
 
     /// One rank's part. What fails is told at once: other ranks may wait where nobody can tell them to stop.
-    pub(super) fn run(
-        &self,
-        control: Communicator,
-        bootstrap: LocalBootstrap,
-    ) -> Result<(), Failure> {
+    pub(super) fn run(&self, control: Communicator, own: Communicator) -> Result<(), Failure> {
         let rank = control.rank();
-        let ran = self.context.scope(|| self.try_run(control, bootstrap));
+        let ran = self.context.scope(|| self.try_run(control, own));
         if let Err(failure) = &ran {
             self.watchdog.failed(&format!("rank {rank}: {failure}"));
         }
         ran
     }
 
-    fn try_run(&self, control: Communicator, bootstrap: LocalBootstrap) -> Result<(), Failure> {
+    fn try_run(&self, control: Communicator, own: Communicator) -> Result<(), Failure> {
         let (rank, ranks) = (control.rank(), control.world());
         let stream = Stream::new(self.context)?;
         let printer = Printer::of(self.options, rank);
@@ -106,10 +101,8 @@ impl<'a> Start<'a> {
         let largest = self.largest(ranks);
         let allocate = || Buffer::allocate(self.context, self.nccl.as_ref(), largest);
         let (input, output) = (allocate()?, allocate()?);
-        self.watchdog.step("oxccl starts");
-        let (own, started) = self
-            .started(&control, || Own::start(bootstrap, self.context, self.image, &self.config))?;
-        printer.fact(&Started { op: "start", contestant: "oxccl", ranks, ..started });
+        printer.fact(&self.own_start);
+        let own = Own::new(own, self.options.config()?.pin);
         let mut racer = Rank {
             start: self,
             control: &control,
@@ -136,17 +129,66 @@ impl<'a> Start<'a> {
             racer.nccl = Some(nccl);
         }
         let raced = racer.all((input.as_ptr(), output.as_ptr()));
-        let wrong = racer.wrong;
-        if raced.is_err() {
+        if let Err(failure) = raced {
             // What waits in a stream for another rank would keep it from going; the process ends soon.
             std::mem::forget(racer);
             std::mem::forget((input, output));
-            return raced;
+            return Err(failure);
+        }
+        let wrong = racer.wrong;
+        let Rank { own, nccl, printer, .. } = racer;
+        self.meeting.wait();
+        drop(nccl);
+        if let Some(task) = self.last_task(ranks, (input.as_ptr(), output.as_ptr())) {
+            self.watchdog.step("a rank goes while another is in a call");
+            self.go(&control, own, &task, &stream, &printer)?;
         }
         self.meeting.wait();
-        drop(racer);
-        self.meeting.wait();
         if wrong > 0 { Err(Failure::Wrong { count: wrong }) } else { Ok(()) }
+    }
+
+    /// A call that a rank cannot carry out alone.
+    fn last_task(&self, ranks: usize, buffers: (*mut u8, *mut u8)) -> Option<Task> {
+        let (kind, data_type, op) = (Kind::AllReduce, DataType::U8, OpKind::Sum);
+        let case = Case { kind, data_type, op, root: 0 };
+        let (input, output) = (buffers.0.cast_const(), buffers.1);
+        let call = Placed { case, shape: case.shape(ranks, 1), input, output };
+        (ranks > 1).then(|| Task::single(call))
+    }
+
+    /// Ends the communicator in the middle of a call of rank 0's: how long that call takes to end.
+    fn go(
+        &self,
+        control: &Communicator,
+        mut own: Own,
+        task: &Task,
+        stream: &Stream,
+        printer: &Printer,
+    ) -> Result<(), Failure> {
+        let (rank, ranks) = (control.rank(), control.world());
+        own.settings(task)?;
+        control.barrier()?;
+        if rank == 0 {
+            own.put(0, task, stream)?;
+        }
+        // Long enough for its kernel to wait.
+        std::thread::sleep(Duration::from_millis(20));
+        self.meeting.wait();
+        if rank == ranks - 1 {
+            *lock(&self.gone) = Some(Instant::now());
+            drop(own);
+        } else if rank == 0 {
+            let ended = own.ended();
+            let now = Instant::now();
+            let time = lock(&self.gone).map(|gone| now.saturating_duration_since(gone));
+            if let (Err(Failure::Collective(_)), Some(time)) = (ended, time) {
+                let time_ms = time.as_secs_f64() * 1e3;
+                printer.fact(&Aborted { op: "abort", contestant: "oxccl", ranks, time_ms });
+            } else {
+                return Err(Failure::Usage("a call of one rank alone has ended well".to_owned()));
+            }
+        }
+        Ok(())
     }
 
     /// Measured by one rank while the others do nothing.
@@ -217,10 +259,9 @@ impl Rank<'_> {
                     let task = group.task(form, ranks, buffers);
                     self.task::<f32>(&task, group.whole(ranks), Some(group))?;
                 }
-                self.abort(&group.task(Form::Ideal, ranks, buffers))
+                Ok(())
             }
             Work::Calls { cases, sizes } => {
-                let mut waiting = None;
                 for (case, bytes) in
                     cases.iter().flat_map(|case| sizes.iter().map(move |bytes| (case, *bytes)))
                 {
@@ -229,10 +270,9 @@ impl Rank<'_> {
                     let task = Task::single(Placed { case: *case, shape, input, output });
                     if shape.count > 0 {
                         for_type!(case.data_type, T => self.task::<T>(&task, shape, None))?;
-                        waiting = Some(task).filter(|_| waits_for_all(case.kind)).or(waiting);
                     }
                 }
-                waiting.map_or(Ok(()), |task| self.abort(&task))
+                Ok(())
             }
         }
     }
@@ -350,26 +390,10 @@ impl Rank<'_> {
         let (course, on) = self.course(task, entrant.contestant);
         entrant.launch(on, &course)?;
         self.stream.synchronize()?;
-        self.contestant(entrant.contestant).ended(entrant.setting)?;
+        self.contestant(entrant.contestant).ended()?;
         let mut wrong = [contents.wrong(self.stream, task)?];
         self.control.all_reduce_in_place(&mut wrong, ReduceOp::Sum)?;
         Ok(wrong[0])
-    }
-
-    /// How long it takes to stop a kernel that waits for another rank's.
-    fn abort(&mut self, task: &Task) -> Result<(), Failure> {
-        if self.control.world() == 1 {
-            return Ok(());
-        }
-        self.start.watchdog.step("a kernel is stopped");
-        self.own.settings(task)?;
-        self.control.barrier()?;
-        if self.control.rank() == 0 {
-            let time: Duration = self.own.abort_time(0, task, self.stream)?;
-            let (ranks, time_ms) = (self.control.world(), time.as_secs_f64() * 1e3);
-            self.printer.fact(&Aborted { op: "abort", contestant: "oxccl", ranks, time_ms });
-        }
-        Ok(self.control.barrier()?)
     }
 
     fn contestants(&self) -> usize {
@@ -399,11 +423,6 @@ impl Rank<'_> {
         let doing = format!("{name} ({}) does {kind} of {bytes} bytes", setting.name);
         self.start.watchdog.step(doing);
     }
-}
-
-/// Whether a rank that calls it alone has to wait.
-fn waits_for_all(kind: Kind) -> bool {
-    matches!(kind, Kind::AllReduce | Kind::ReduceScatter | Kind::AllGather | Kind::AllToAll)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

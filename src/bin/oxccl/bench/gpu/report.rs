@@ -32,7 +32,7 @@ pub(super) struct Machine {
 }
 
 /// How a contestant starts, over all ranks.
-#[derive(Serialize)]
+#[derive(Clone, Copy, Serialize)]
 pub(super) struct Started {
     pub(super) op: &'static str,
     pub(super) contestant: &'static str,
@@ -43,7 +43,7 @@ pub(super) struct Started {
     pub(super) device_bytes: usize,
 }
 
-/// How long an abort takes.
+/// How long it takes until a call that waits in a kernel has ended because another rank has gone.
 #[derive(Serialize)]
 pub(super) struct Aborted {
     pub(super) op: &'static str,

@@ -114,7 +114,7 @@ impl Entrant {
         let launched = start.elapsed();
         course.stream.synchronize()?;
         let elapsed = start.elapsed();
-        on.ended(self.setting)?;
+        on.ended()?;
         let calls = (self.launches * self.calls_a_launch()) as f64;
         let [call_us, host_us] = slowest(
             course.control,
