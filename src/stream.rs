@@ -116,8 +116,9 @@ fn work(inbox: &Receiver<Job>) {
                 // them when it was made: the input shared, the output exclusively. Host accesses wait until the hold is gone. Without one,
                 // whoever called `OnStream::run` vouches.
                 let result = unsafe { turn.shared.run_ticket(turn.ticket, &call) };
-                drop(hold);
+                // In this order: whoever has seen the hold go finds the work done.
                 completion.end(result);
+                drop(hold);
             }
             Job::Group { turn, calls, flight } => {
                 // SAFETY: as above, for each call; outputs were borrowed for all of the group. The flight has the holds, each until

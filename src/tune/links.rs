@@ -20,6 +20,15 @@ pub(super) fn wishes(question: &Question) -> Vec<Wish> {
     let (kind, bytes, ranks) =
         (question.collective.kind, question.total_bytes, question.collective.ranks);
     let nodes = question.placement.nodes(ranks).unwrap_or(ranks);
+    let mut wishes = wishes_of(kind, bytes, ranks, nodes);
+    if nodes == ranks {
+        wishes.retain(|(algorithm, ..)| !matches!(algorithm, Algorithm::Hierarchical(..)));
+    }
+    wishes
+}
+
+/// As if each node had several ranks.
+fn wishes_of(kind: Kind, bytes: usize, ranks: usize, nodes: usize) -> Vec<Wish> {
     let outer = if nodes < RING_MIN_NODES { Outer::Direct } else { Outer::Ring };
     let between =
         |outer, reason| (Algorithm::Hierarchical(Inner::Direct, outer), Encoding::Slots, reason);

@@ -1,7 +1,7 @@
 //! In which order an algorithm reduces where it promises none: read off its schedule, rank by rank, with nothing but queues of messages.
 //! That this order has each contribution once is the verifier's business; here it says which bits must come out.
 
-use oxccl::schedule::{Instruction, Lane, Operand, Schedule, Tree};
+use oxccl::schedule::{Buffer, Flag, Instruction, Lane, Operand, Schedule, Tree};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ pub enum Expression {
 /// The expressions of output chunks, by rank and chunk.
 pub type Expressions = HashMap<(usize, usize), Arc<Expression>>;
 
-/// Runs a schedule that goes through slots.
+/// Runs a schedule.
 pub fn expressions(schedule: &Schedule) -> Expressions {
     let n = schedule.collective.ranks;
-    let mut run = Run { outputs: HashMap::new(), messages: HashMap::new() };
+    let mut run = Run::default();
     let mut steps = vec![0; n];
     loop {
         let before = steps.clone();
@@ -41,8 +41,13 @@ pub fn expressions(schedule: &Schedule) -> Expressions {
     run.outputs
 }
 
+#[derive(Default)]
 struct Run {
     outputs: Expressions,
+    /// Arrivals by sender, receiver and lane.
+    tails: HashMap<(usize, usize, Lane), i64>,
+    /// What has been consumed, by receiver, sender and lane.
+    heads: HashMap<(usize, usize, Lane), i64>,
     /// By sender, receiver, lane, message and segment.
     messages: HashMap<(usize, usize, Lane, u32, u32), Arc<Expression>>,
 }
@@ -50,8 +55,18 @@ struct Run {
 impl Run {
     /// Whether the instruction could be carried out.
     fn step(&mut self, rank: usize, instruction: &Instruction) -> bool {
-        let Instruction::ReduceCopy { sources, destinations, tree, .. } = instruction else {
-            return true;
+        let (sources, destinations, tree) = match instruction {
+            Instruction::Wait { flag, value } => return *value <= self.counter(rank, *flag),
+            Instruction::Signal { flag, value } => {
+                match flag {
+                    Flag::Tail(link) => self.tails.insert((rank, link.peer, link.lane), *value),
+                    Flag::Head(link) => self.heads.insert((rank, link.peer, link.lane), *value),
+                };
+                return true;
+            }
+            Instruction::ReduceCopy { sources, destinations, tree, .. } => {
+                (sources, destinations, tree)
+            }
         };
         let read = sources.iter().map(|source| self.read(rank, source.operand));
         let Some(terms) = read.collect::<Option<Vec<_>>>() else { return false };
@@ -69,20 +84,40 @@ impl Run {
                     let place = (rank, link.peer, link.lane, message, segment);
                     self.messages.insert(place, value.clone());
                 }
-                _ => panic!("{operand} is not for slots"),
+                Operand::Window { peer, buffer: Buffer::Output, chunk } => {
+                    self.outputs.insert((peer, chunk), value.clone());
+                }
+                Operand::PeerTokens(_) => (),
+                _ => panic!("{operand} is not written"),
             }
         }
         true
     }
 
+    /// What a rank sees of a counter that it waits for.
+    fn counter(&self, rank: usize, flag: Flag) -> i64 {
+        let seen = match flag {
+            Flag::Tail(link) => self.tails.get(&(link.peer, rank, link.lane)),
+            Flag::Head(link) => self.heads.get(&(link.peer, rank, link.lane)),
+        };
+        seen.copied().unwrap_or(0)
+    }
+
     fn read(&self, rank: usize, operand: Operand) -> Option<Arc<Expression>> {
         match operand {
-            Operand::Input(_) => Some(Arc::new(Expression::Leaf(rank))),
+            // Tokens go the way of contributions, and end nowhere.
+            Operand::Input(_) | Operand::Tokens => Some(Arc::new(Expression::Leaf(rank))),
+            Operand::Window { peer, buffer: Buffer::Input, .. } => {
+                Some(Arc::new(Expression::Leaf(peer)))
+            }
+            Operand::Window { peer, buffer: Buffer::Output, chunk } => {
+                self.outputs.get(&(peer, chunk)).cloned()
+            }
             Operand::Output(chunk) => self.outputs.get(&(rank, chunk)).cloned(),
             Operand::Slot { link, message, segment } => {
                 self.messages.get(&(link.peer, rank, link.lane, message, segment)).cloned()
             }
-            _ => panic!("{operand} is not for slots"),
+            _ => panic!("{operand} is not read"),
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::common::run::Case;
 use crate::common::{Rng, reference};
 use crate::processes::on_hardware;
 use crate::rank::stand_in_image;
-use oxccl::algorithms::{Encoding, Entry, Orders, catalogue};
+use oxccl::algorithms::{Entry, catalogue};
 use oxccl::cuda::{CaptureMode, Graph, Stream};
 use oxccl::schedule::SLOTS;
 use oxccl::topology::Placement;
@@ -48,11 +48,8 @@ pub(crate) fn stream(comm: &Communicator) -> Stream {
 pub(crate) fn all(mut comm: Communicator) {
     let stream = stream(&comm);
     let (n, placement) = (comm.world(), Placement::one_node(comm.world()));
-    let there_is = |entry: &&Entry| {
-        entry.kind != Kind::SendRecv
-            && has_reference(entry)
-            && entry.check(n, placement, SLOTS).is_ok()
-    };
+    let there_is =
+        |entry: &&Entry| entry.kind != Kind::SendRecv && entry.check(n, placement, SLOTS).is_ok();
     let mut rng = Rng(1);
     for entry in catalogue().filter(there_is) {
         for in_place in [false, true].into_iter().take(1 + usize::from(entry.in_place)) {
@@ -78,11 +75,6 @@ pub(crate) fn all(mut comm: Communicator) {
     }
     send_around(&comm, &stream);
     comm.barrier().unwrap();
-}
-
-/// The reference follows partial results through slots, not through windows.
-pub(crate) fn has_reference(entry: &Entry) -> bool {
-    entry.encoding != Encoding::Windows || entry.orders == Orders::All
 }
 
 fn pin(case: &Case) -> Pin {

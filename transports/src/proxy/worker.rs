@@ -1,7 +1,9 @@
 //! The proxy's thread.
 //!
-//!     for each wire: what the executor has written goes to it; what has come is delivered
-//!     nothing to do? while a call is in flight and there are cores for it: look again; otherwise sleep
+//! ```text
+//! for each wire: what the executor has written goes to it; what has come is delivered
+//! nothing to do? while a call is in flight and there are cores for it: look again; otherwise sleep
+//! ```
 //!
 //! It sleeps on the wires' descriptors and on one of its own, which executors write to when they find it sleeping. As between
 //! executors, no fence orders that look behind what they have written: a wake can be missed, so while a call is in flight a
