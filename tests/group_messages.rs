@@ -212,3 +212,12 @@ fn an_all_to_all_with_counts_that_differ_is_named() {
     };
     assert!(found.iter().any(named), "{found:?}");
 }
+
+/// Short and long ones, within nodes and between them.
+#[test]
+fn messages_between_nodes() {
+    let sent: Vec<Sent> =
+        (0..24).map(|at| (at % 4, (at + 1 + at / 12) % 4, [3, 700, 150_000][at % 3])).collect();
+    let config = Config { nodes: Some(2), heap_bytes: 64 << 20, ..Config::default() };
+    on_ranks(4, &config, |comm| exchange(&comm, &sent, false));
+}
