@@ -7,7 +7,6 @@ use oxccl_kernels::{HostExecutor, TracedStep, format as f};
 use oxccl_transports::Region;
 use std::ffi::c_void;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 
 /// Yields of a wait before it sleeps.
 const YIELDS: u32 = 2_000;
@@ -32,7 +31,7 @@ pub(crate) struct Host {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiting {
     /// Not 0 stops it.
-    pub(crate) abort: *const AtomicU32,
+    pub(crate) abort: *const u32,
     /// As in [`f::Launch`].
     pub(crate) poll: unsafe extern "C" fn(*mut c_void, u32) -> u32,
     /// Passed to `poll`.
@@ -69,7 +68,7 @@ impl Host {
             progress: control.progress_table(),
             statuses: statuses.as_mut_ptr(),
             doorbells: bases[rank].cast(),
-            abort: waiting.abort.cast(),
+            abort: waiting.abort,
             poll: Some(waiting.poll),
             poll_context: waiting.context,
             ranks: shape.ranks as u32,

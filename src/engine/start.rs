@@ -128,7 +128,7 @@ impl Start<'_> {
             Starting::gather(&mut *self.bootstrap, self.config, shape, &own[1], self.deadline)?;
         let ranks = self.ranks(regions(0))?;
         let waiting = Waiting {
-            abort: ranks.liveness.abort_word(),
+            abort: std::ptr::from_ref(ranks.liveness.abort_word()).cast(),
             poll: poll::poll,
             context: std::ptr::from_ref(&ranks.poll).cast_mut().cast(),
             spins: self.config.spins.unwrap_or(spins.executors),
