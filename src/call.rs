@@ -19,6 +19,29 @@ pub struct Memory {
 impl Memory {
     /// No elements: for the argument that this rank's part in a rooted call does not use.
     pub const NONE: Memory = Memory { address: std::ptr::null_mut(), count: 0 };
+
+    /// A rank's part of a buffer of `T` that holds one for every rank.
+    pub(crate) fn part<T>(self, kind: Kind, rank: usize, ranks: usize) -> Result<Memory, Error> {
+        let count = self.count;
+        if !count.is_multiple_of(ranks) {
+            return Err(Error::NotDivisible { kind, argument: "buffer", count, ranks });
+        }
+        let count = count / ranks;
+        Ok(Memory { address: self.address.wrapping_add(rank * count * size_of::<T>()), count })
+    }
+}
+
+/// Fails unless there is a count for each rank.
+pub(crate) fn one_count_each(
+    kind: Kind,
+    argument: &'static str,
+    counts: &[usize],
+    ranks: usize,
+) -> Result<(), Error> {
+    if counts.len() == ranks {
+        return Ok(());
+    }
+    Err(Error::Length { kind, argument, found: counts.len(), expected: ranks })
 }
 
 /// All that a call with equal parts is made from. A call with the arguments of the one before needs no second check.

@@ -10,7 +10,7 @@ usage() {
     cat <<TEXT
 run.sh [-o FOLDER] [-t SECONDS] [-r RANKS] [-q] [STAGE...]
 
-  -o FOLDER   where results go (default: \$OUT, or ./results): results.json and a log of each stage
+  -o FOLDER   where results go (default: ./results): results.json and a log of each stage
   -t SECONDS  for all stages together (default: 560)
   -r RANKS    ranks to measure with, in this order (default: "8 2 4")
   -q          quick: few sizes and turns, to see that everything runs
@@ -26,7 +26,7 @@ TEXT
 }
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-out=${OUT:-./results} total=560 ranks="8 2 4" quick=0
+out=./results total=560 ranks="8 2 4" quick=0
 while getopts "o:t:r:qh-:" option; do
     case $option in
     o) out=$OPTARG ;;

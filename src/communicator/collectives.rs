@@ -1,7 +1,7 @@
 //! The blocking calls.
 
 use super::{Communicator, input, output};
-use crate::call::{Call, Counts, Memory};
+use crate::call::{Call, Counts, Memory, one_count_each};
 use crate::collective::{Collective, Kind};
 use crate::element::{Element, ReduceOp};
 use crate::error::Error;
@@ -96,7 +96,7 @@ impl Communicator {
         self.blocking(
             self.collective(Kind::ReduceScatter),
             all,
-            self.own_part(Kind::ReduceScatter, buffer)?,
+            all.part::<T>(Kind::ReduceScatter, self.rank, self.world)?,
             op,
         )
     }
@@ -131,7 +131,7 @@ impl Communicator {
         let all = output(buffer);
         self.blocking(
             self.collective(Kind::AllGather),
-            self.own_part(Kind::AllGather, buffer)?,
+            all.part::<T>(Kind::AllGather, self.rank, self.world)?,
             all,
             ReduceOp::<T>::Sum,
         )
@@ -389,7 +389,7 @@ impl Communicator {
     ) -> Result<(), Error> {
         let own = [send_counts, recv_counts];
         for (argument, counts) in [("send_counts", send_counts), ("recv_counts", recv_counts)] {
-            self.one_count_each(Kind::AllToAll, argument, counts)?;
+            one_count_each(Kind::AllToAll, argument, counts, self.world)?;
         }
         for (argument, found, counts) in
             [("input", from.len(), send_counts), ("output", to.len(), recv_counts)]
@@ -437,23 +437,11 @@ impl Communicator {
         counts: &[usize],
         op: ReduceOp<T>,
     ) -> Result<(), Error> {
-        self.one_count_each(kind, "counts", counts)?;
+        one_count_each(kind, "counts", counts, self.world)?;
         let call =
             Call::with_counts(kind, self.rank, Counts::PerRank(counts.to_vec()), from, to, op)?;
         // SAFETY: every caller passes memory of slices that it has borrowed for as long as this takes.
         unsafe { self.run(&call) }
-    }
-
-    fn one_count_each(
-        &self,
-        kind: Kind,
-        argument: &'static str,
-        counts: &[usize],
-    ) -> Result<(), Error> {
-        if counts.len() == self.world {
-            return Ok(());
-        }
-        Err(Error::Length { kind, argument, found: counts.len(), expected: self.world })
     }
 
     /// Every rank sees all counts, so every rank finds the same first pair that does not agree.
@@ -467,19 +455,5 @@ impl Communicator {
             }
         }
         Ok(())
-    }
-
-    /// This rank's chunk of a buffer that holds one for every rank.
-    fn own_part<T: Element>(&self, kind: Kind, buffer: &mut [T]) -> Result<Memory, Error> {
-        if !buffer.len().is_multiple_of(self.world) {
-            return Err(Error::NotDivisible {
-                kind,
-                argument: "buffer",
-                count: buffer.len(),
-                ranks: self.world,
-            });
-        }
-        let count = buffer.len() / self.world;
-        Ok(output(&mut buffer[self.rank * count..][..count]))
     }
 }

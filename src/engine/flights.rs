@@ -210,8 +210,9 @@ impl Watch {
     fn finish(&self, flight: Flight, result: Result<(), Error>) {
         let Flight { completion, hold, number, .. } = flight;
         self.ranks.control.log(self.ranks.rank).leave_at_least(number);
-        drop(hold);
+        // In this order: whoever has seen the hold go finds the work done.
         completion.end(result);
+        drop(hold);
         self.lock().ended += 1;
         self.changed.notify_all();
     }

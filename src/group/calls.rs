@@ -1,6 +1,6 @@
 //! A group's list of calls, over bare memory, and the typed methods that fill it.
 
-use crate::call::{Call, Counts, Memory};
+use crate::call::{Call, Counts, Memory, one_count_each};
 use crate::collective::{Collective, Kind};
 use crate::element::{Element, ReduceOp};
 use crate::error::Error;
@@ -33,7 +33,7 @@ impl CallList {
         (input, output): (Memory, Memory),
         op: ReduceOp<T>,
     ) -> Result<usize, Error> {
-        self.one_count_each(kind, "counts", counts)?;
+        one_count_each(kind, "counts", counts, self.world)?;
         let counts = Counts::PerRank(counts.to_vec());
         self.keep(Call::with_counts(kind, self.rank, counts, input, output, op)?)
     }
@@ -46,7 +46,7 @@ impl CallList {
     ) -> Result<usize, Error> {
         let kind = Kind::AllToAll;
         for (argument, counts) in [("send_counts", send_counts), ("recv_counts", recv_counts)] {
-            self.one_count_each(kind, argument, counts)?;
+            one_count_each(kind, argument, counts, self.world)?;
         }
         let (sent, received) = (send_counts[self.rank], recv_counts[self.rank]);
         if sent != received {
@@ -74,32 +74,13 @@ impl CallList {
         Collective::send_recv(self.world, peer, self.rank)
     }
 
-    /// This rank's part of a buffer that has one for each.
     pub(super) fn own_part<T: Element>(&self, kind: Kind, all: Memory) -> Result<Memory, Error> {
-        let (count, ranks) = (all.count, self.world);
-        if !count.is_multiple_of(ranks) {
-            return Err(Error::NotDivisible { kind, argument: "buffer", count, ranks });
-        }
-        let count = count / ranks;
-        let address = all.address.wrapping_add(self.rank * count * size_of::<T>());
-        Ok(Memory { address, count })
+        all.part::<T>(kind, self.rank, self.world)
     }
 
     fn keep(&mut self, call: Call) -> Result<usize, Error> {
         self.calls.push(call);
         Ok(self.calls.len() - 1)
-    }
-
-    fn one_count_each(
-        &self,
-        kind: Kind,
-        argument: &'static str,
-        counts: &[usize],
-    ) -> Result<(), Error> {
-        if counts.len() == self.world {
-            return Ok(());
-        }
-        Err(Error::Length { kind, argument, found: counts.len(), expected: self.world })
     }
 }
 

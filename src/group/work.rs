@@ -60,8 +60,9 @@ impl Flight {
 
     /// The group has ended: nobody uses its buffers any more.
     pub(crate) fn end(&self, result: Result<(), Error>) {
-        self.held().buffers.clear();
+        // In this order: whoever has seen a buffer free finds the work done.
         self.completion.end(result);
+        self.held().buffers.clear();
     }
 
     /// Whether the bucket is done. Then its buffers are the host's again.

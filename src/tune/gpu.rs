@@ -7,9 +7,9 @@
 //! Not measured on hardware yet: the thresholds follow other people's measurements (two 16 KiB messages of a pair over NVLink are
 //! about as fast as the flags that a window needs).
 
+use super::wish::{self, Wish};
 use super::{Offered, Question};
 use crate::algorithms::{Algorithm, Encoding, Entry};
-use crate::collective::Kind;
 
 /// Up to so many bytes LL is best.
 const LL_MAX_BYTES: usize = 32 << 10;
@@ -20,24 +20,13 @@ const BYTES_PER_CHANNEL: usize = 64 << 10;
 
 /// The entry, out of those that fit, and why.
 pub(super) fn choose(question: &Question, offered: &Offered) -> Option<(&'static Entry, String)> {
-    let wished = wishes(question).into_iter().find_map(|(algorithm, encoding, reason)| {
-        let entry = offered.iter().find(|e| e.algorithm == algorithm && e.encoding == encoding)?;
-        Some((*entry, reason.to_string()))
-    });
-    wished.or_else(|| Some((*offered.first()?, "the one that fits what is pinned".to_string())))
+    wish::first(wishes(question), offered)
 }
 
-fn wishes(question: &Question) -> Vec<(Algorithm, Encoding, &'static str)> {
+fn wishes(question: &Question) -> Vec<Wish> {
     let (kind, bytes, ranks) =
         (question.collective.kind, question.total_bytes, question.collective.ranks);
-    let (small, middle, in_place) = match kind {
-        Kind::AllReduce => (Algorithm::OneShot, Algorithm::TwoShot, Algorithm::TwoShotPush),
-        Kind::AllToAll => (Algorithm::Direct, Algorithm::Direct, Algorithm::Pairwise),
-        Kind::Barrier => {
-            (Algorithm::Dissemination, Algorithm::Dissemination, Algorithm::Dissemination)
-        }
-        _ => (Algorithm::Direct, Algorithm::Direct, Algorithm::Direct),
-    };
+    let [small, middle, in_place] = wish::of_one_node(kind);
     let mut wishes = Vec::new();
     if bytes <= LL_MAX_BYTES {
         let divided = ranks > 2 && bytes >= TWO_SHOT_MIN_BYTES;

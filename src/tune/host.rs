@@ -7,6 +7,7 @@
 //!
 //! Measured with 2 and 4 ranks on 2 cores (AMD EPYC, family 26), float sum.
 
+use super::wish::{self, Wish};
 use super::{Offered, Question, links};
 use crate::algorithms::{Algorithm, Encoding, Entry};
 use crate::collective::Kind;
@@ -29,33 +30,17 @@ fn windows_min(kind: Kind, ranks: usize) -> usize {
     if ranks > 2 { many } else { two }
 }
 
-/// An entry that would be good, and why.
-pub(super) type Wish = (Algorithm, Encoding, &'static str);
-
 /// The entry, out of those that fit, and why.
 pub(super) fn choose(question: &Question, offered: &Offered) -> Option<(&'static Entry, String)> {
     let wishes = if question.several_nodes { links::wishes(question) } else { wishes(question) };
-    for (algorithm, encoding, reason) in wishes {
-        let found = offered.iter().find(|e| e.algorithm == algorithm && e.encoding == encoding);
-        if let Some(entry) = found {
-            return Some((entry, reason.to_string()));
-        }
-    }
-    offered.first().map(|entry| (*entry, "the one that fits what is pinned".to_string()))
+    wish::first(wishes, offered)
 }
 
 /// What would be best, in order of preference.
 fn wishes(question: &Question) -> Vec<Wish> {
     let (kind, bytes, ranks) =
         (question.collective.kind, question.total_bytes, question.collective.ranks);
-    let (small, private, in_place) = match kind {
-        Kind::AllReduce => (Algorithm::OneShot, Algorithm::TwoShot, Algorithm::TwoShotPush),
-        Kind::AllToAll => (Algorithm::Direct, Algorithm::Direct, Algorithm::Pairwise),
-        Kind::Barrier => {
-            (Algorithm::Dissemination, Algorithm::Dissemination, Algorithm::Dissemination)
-        }
-        _ => (Algorithm::Direct, Algorithm::Direct, Algorithm::Direct),
-    };
+    let [small, private, in_place] = wish::of_one_node(kind);
     let mut wishes = Vec::new();
     if bytes <= LL_MAX_BYTES {
         wishes.push((small, Encoding::Ll, "small: data and flags in one cache line, one exchange"));

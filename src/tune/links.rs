@@ -4,7 +4,7 @@
 //! message of a node's ranks instead of many. Where nodes have one rank that is used, or sizes that differ, ranks are treated alike.
 
 use super::Question;
-use super::host::Wish;
+use super::wish::Wish;
 use crate::algorithms::{Algorithm, Encoding, Inner, Outer};
 use crate::collective::Kind;
 

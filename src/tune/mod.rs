@@ -7,6 +7,7 @@ mod model;
 mod table;
 #[cfg(test)]
 mod tests;
+mod wish;
 
 pub use model::Prediction;
 pub use table::{Curve, Links, MemoryKind, Point, Table, TableError};

@@ -2,7 +2,6 @@
 
 use std::ffi::c_void;
 
-use crate::raw::Code;
 use crate::{NcclCommunicator, NcclError};
 
 /// NCCL's element types.
@@ -64,7 +63,7 @@ impl NcclCommunicator {
     /// As all of them.
     pub unsafe fn all_reduce(&self, on: Buffers, op: RedOp) -> Result<(), NcclError> {
         let Buffers { input, output, count, data_type, stream } = on;
-        let call = self.library().functions().all_reduce;
+        let call = self.functions().all_reduce;
         // SAFETY: by this function's contract; the communicator lives.
         self.check("ncclAllReduce", unsafe {
             call(input, output, count, data_type as i32, op as i32, self.raw(), stream)
@@ -80,7 +79,7 @@ impl NcclCommunicator {
     /// As all of them.
     pub unsafe fn reduce_scatter(&self, on: Buffers, op: RedOp) -> Result<(), NcclError> {
         let Buffers { input, output, count, data_type, stream } = on;
-        let call = self.library().functions().reduce_scatter;
+        let call = self.functions().reduce_scatter;
         // SAFETY: as above.
         self.check("ncclReduceScatter", unsafe {
             call(input, output, count, data_type as i32, op as i32, self.raw(), stream)
@@ -96,7 +95,7 @@ impl NcclCommunicator {
     /// As all of them.
     pub unsafe fn all_gather(&self, on: Buffers) -> Result<(), NcclError> {
         let Buffers { input, output, count, data_type, stream } = on;
-        let call = self.library().functions().all_gather;
+        let call = self.functions().all_gather;
         // SAFETY: as above.
         self.check("ncclAllGather", unsafe {
             call(input, output, count, data_type as i32, self.raw(), stream)
@@ -112,7 +111,7 @@ impl NcclCommunicator {
     /// As all of them.
     pub unsafe fn all_to_all(&self, on: Buffers) -> Result<(), NcclError> {
         let Buffers { input, output, count, data_type, stream } = on;
-        let call = self.library().functions().all_to_all;
+        let call = self.functions().all_to_all;
         // SAFETY: as above.
         self.check("ncclAlltoAll", unsafe {
             call(input, output, count, data_type as i32, self.raw(), stream)
@@ -128,7 +127,7 @@ impl NcclCommunicator {
     /// As all of them.
     pub unsafe fn broadcast(&self, on: Buffers, root: usize) -> Result<(), NcclError> {
         let Buffers { input, output, count, data_type, stream } = on;
-        let call = self.library().functions().broadcast;
+        let call = self.functions().broadcast;
         // SAFETY: as above.
         self.check("ncclBroadcast", unsafe {
             call(input, output, count, data_type as i32, root as i32, self.raw(), stream)
@@ -144,7 +143,7 @@ impl NcclCommunicator {
     /// As all of them.
     pub unsafe fn reduce(&self, on: Buffers, op: RedOp, root: usize) -> Result<(), NcclError> {
         let Buffers { input, output, count, data_type, stream } = on;
-        let call = self.library().functions().reduce;
+        let call = self.functions().reduce;
         let (data_type, op, root) = (data_type as i32, op as i32, root as i32);
         // SAFETY: as above.
         self.check("ncclReduce", unsafe {
@@ -161,7 +160,7 @@ impl NcclCommunicator {
     /// As all of them.
     pub unsafe fn gather(&self, on: Buffers, root: usize) -> Result<(), NcclError> {
         let Buffers { input, output, count, data_type, stream } = on;
-        let call = self.library().functions().gather;
+        let call = self.functions().gather;
         // SAFETY: as above.
         self.check("ncclGather", unsafe {
             call(input, output, count, data_type as i32, root as i32, self.raw(), stream)
@@ -177,7 +176,7 @@ impl NcclCommunicator {
     /// As all of them.
     pub unsafe fn scatter(&self, on: Buffers, root: usize) -> Result<(), NcclError> {
         let Buffers { input, output, count, data_type, stream } = on;
-        let call = self.library().functions().scatter;
+        let call = self.functions().scatter;
         // SAFETY: as above.
         self.check("ncclScatter", unsafe {
             call(input, output, count, data_type as i32, root as i32, self.raw(), stream)
@@ -193,7 +192,7 @@ impl NcclCommunicator {
     /// As all of them.
     pub unsafe fn send_recv(&self, on: Buffers, to: usize, from: usize) -> Result<(), NcclError> {
         let Buffers { input, output, count, data_type, stream } = on;
-        let (send, recv) = (self.library().functions().send, self.library().functions().recv);
+        let (send, recv) = (self.functions().send, self.functions().recv);
         let (data_type, to, from) = (data_type as i32, to as i32, from as i32);
         self.group(|| {
             // SAFETY: as above.
@@ -212,16 +211,12 @@ impl NcclCommunicator {
     /// # Errors
     /// What `calls` fails with; NCCL's.
     pub fn group(&self, calls: impl FnOnce() -> Result<(), NcclError>) -> Result<(), NcclError> {
-        let functions = self.library().functions();
+        let functions = self.functions();
         // SAFETY: it may be called at any time.
         self.check("ncclGroupStart", unsafe { (functions.group_start)() })?;
         let called = calls();
         // SAFETY: one has been started above, and ends whatever came of it.
         let ended = self.check("ncclGroupEnd", unsafe { (functions.group_end)() });
         called.and(ended)
-    }
-
-    fn check(&self, function: &'static str, code: Code) -> Result<(), NcclError> {
-        self.library().check(function, self.raw(), code)
     }
 }

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use crate::raw::{Comm, Config, Window};
+use crate::raw::{Code, Comm, Config, Functions, Window};
 use crate::{NcclError, NcclLibrary, UniqueId};
 
 /// How many thread blocks ("CTAs") a rank's calls may have; none: as NCCL likes.
@@ -68,8 +68,12 @@ impl NcclCommunicator {
         Ok(())
     }
 
-    pub(crate) fn library(&self) -> &NcclLibrary {
-        &self.library
+    pub(crate) fn functions(&self) -> &Functions {
+        self.library.functions()
+    }
+
+    pub(crate) fn check(&self, function: &'static str, code: Code) -> Result<(), NcclError> {
+        self.library.check(function, self.raw, code)
     }
 
     pub(crate) fn raw(&self) -> Comm {

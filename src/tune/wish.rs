@@ -1,0 +1,27 @@
+//! What thresholds ask for: entries in order of preference, of which the first that fits is taken.
+
+use super::Offered;
+use crate::algorithms::{Algorithm, Encoding, Entry};
+use crate::collective::Kind;
+
+/// An entry that would be good, and why.
+pub(super) type Wish = (Algorithm, Encoding, &'static str);
+
+/// The first wish that fits, and why.
+pub(super) fn first(wishes: Vec<Wish>, offered: &Offered) -> Option<(&'static Entry, String)> {
+    let granted = wishes.into_iter().find_map(|(algorithm, encoding, reason)| {
+        let entry = offered.iter().find(|e| e.algorithm == algorithm && e.encoding == encoding)?;
+        Some((*entry, reason.to_string()))
+    });
+    granted.or_else(|| Some((*offered.first()?, "the one that fits what is pinned".to_string())))
+}
+
+/// Inside of a node: for small messages, through slots, and in place.
+pub(super) fn of_one_node(kind: Kind) -> [Algorithm; 3] {
+    match kind {
+        Kind::AllReduce => [Algorithm::OneShot, Algorithm::TwoShot, Algorithm::TwoShotPush],
+        Kind::AllToAll => [Algorithm::Direct, Algorithm::Direct, Algorithm::Pairwise],
+        Kind::Barrier => [Algorithm::Dissemination; 3],
+        _ => [Algorithm::Direct; 3],
+    }
+}
