@@ -134,7 +134,7 @@ fn structures(text: &mut String) {
             segments_count,
             bucket,
             done_stride,
-            reserved,
+            flags,
         }
     );
     text.push_str(&out);
@@ -152,6 +152,8 @@ fn numbers(text: &mut String) {
         "SLOT_HEADER_BYTES" = SLOT_HEADER_BYTES,
         "SEGMENT_ALIGN" = SEGMENT_ALIGN,
         "LANE_READY" = LANE_READY,
+        "LAUNCH_AWAITS" = LAUNCH_AWAITS,
+        "LAUNCH_COMPLETES" = LAUNCH_COMPLETES,
         "LL_HEADER_BYTES" = LL_HEADER_BYTES,
         "LL_EPOCHS" = LL_EPOCHS,
         "TYPE_I8" = DataType::I8,

@@ -21,6 +21,7 @@ constexpr uint32_t LANES = 3;
 constexpr uint32_t SLOT_HEADER_BYTES = 64;
 constexpr uint32_t SEGMENT_ALIGN = 64;
 constexpr uint32_t LANE_READY = 3;
+constexpr uint32_t LAUNCH_AWAITS = 1, LAUNCH_COMPLETES = 2;
 constexpr uint32_t LL_HEADER_BYTES = 16;
 constexpr uint64_t LL_EPOCHS = 1u << 30;
 
@@ -145,7 +146,7 @@ struct Launch {
   const Segment* segments;
   const uint64_t* ready;
   uint64_t* done;
-  uint32_t segments_count, bucket, done_stride, reserved;
+  uint32_t segments_count, bucket, done_stride, flags;
 };
 
 #include "format_check.h"

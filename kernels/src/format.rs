@@ -25,6 +25,10 @@ pub const SLOT_HEADER_BYTES: usize = 64;
 pub const SEGMENT_ALIGN: usize = 64;
 /// [`Progress::lane`] of a wait for a bucket of this rank to be ready; [`Progress::awaited`] is the bucket.
 pub const LANE_READY: u32 = 3;
+/// [`Launch::flags`]: the part begins when its buckets are ready.
+pub const LAUNCH_AWAITS: u32 = 1;
+/// [`Launch::flags`]: the part's buckets are done when it is.
+pub const LAUNCH_COMPLETES: u32 = 2;
 /// Bytes in front of the payload of an [`Lane::Ll`] slot: one LL line `{signature, epoch, len, epoch}`.
 pub const LL_HEADER_BYTES: usize = 16;
 /// After this many messages a sender, at the start of a round, waits until all earlier messages are
@@ -555,11 +559,12 @@ pub struct Launch {
     pub spins: u32,
     /// Host only: yields before it sleeps on the doorbell.
     pub yields: u32,
-    /// The part of the group that follows; null at the end.
+    /// The part of the group that follows; null at the end. Of it `statuses`, `call`, `ready`, `done`, `spins` and `yields` do not count: those of
+    /// the first hold for all, so that a chain stays as it is while its launches differ.
     pub next: *const Launch,
     /// The part's buckets, in place of `input` and `output`; null where it has none.
     pub segments: *const Segment,
-    /// One word for each of the group's buckets, which is not 0 once the bucket is ready; null where all are.
+    /// One word for each of the group's buckets, which has come to `call` once the bucket is ready; null where all are.
     pub ready: *const u64,
     /// One word for each of the group's buckets and channels (`bucket * done_stride + channel`), in which a channel that is done with the bucket
     /// writes `call`; may be null.
@@ -570,8 +575,8 @@ pub struct Launch {
     pub bucket: u32,
     /// Words of a bucket in `done`.
     pub done_stride: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// [`LAUNCH_AWAITS`], [`LAUNCH_COMPLETES`].
+    pub flags: u32,
 }
 
 impl Launch {
@@ -602,6 +607,6 @@ impl Launch {
         segments_count: 0,
         bucket: 0,
         done_stride: 0,
-        reserved: 0,
+        flags: 0,
     };
 }

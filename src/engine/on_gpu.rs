@@ -1,12 +1,12 @@
 //! Calls on a GPU: put into a stream, chained where streams differ, and seen to their ends by [`Flights`].
 
-use super::flights::{Flight, Flights};
-use super::{Backend, Engine, call_key, fold};
+use super::flights::{Ends, Flight, Flights};
+use super::group::DeviceChain;
+use super::{Engine, call_key, fold};
 use crate::call::{Call, Described};
-use crate::collective::Kind;
 use crate::communicator::Hold;
-use crate::device::Heap;
 use crate::device::cuda::{Arguments, CaptureState, Event, Gpu, SLOTS, Stream};
+use crate::device::{Heap, Signals};
 use crate::error::Error;
 use crate::work::{Completion, Work};
 use oxccl_transports::CudaError;
@@ -28,6 +28,8 @@ pub(super) struct GpuCalls {
     neighbours: usize,
     /// Connections that this process' streams share.
     connections: usize,
+    /// What captured groups use: nobody tells when they are not replayed any more.
+    captured: Vec<(Arc<DeviceChain>, Arc<Signals>)>,
 }
 
 /// The call before.
@@ -51,8 +53,8 @@ impl GpuCalls {
             let (streams, ranks) = (1, neighbours);
             return Err(CudaError::TooManyStreams { streams, ranks, connections }.into());
         }
-        let (last, events, streams) = (None, Vec::new(), Vec::new());
-        Ok(GpuCalls { flights, gpu, last, events, streams, neighbours, connections })
+        let (last, events, streams, captured) = (None, Vec::new(), Vec::new(), Vec::new());
+        Ok(GpuCalls { flights, gpu, last, events, streams, neighbours, connections, captured })
     }
 
     /// Waits until all calls have ended.
@@ -66,7 +68,7 @@ impl GpuCalls {
     }
 
     /// Fails for a stream that the call cannot go into; the capture that it is in.
-    fn check_stream(&mut self, stream: &Stream) -> Result<Option<u64>, CudaError> {
+    pub(super) fn check_stream(&mut self, stream: &Stream) -> Result<Option<u64>, CudaError> {
         let device = self.gpu.context().device();
         if stream.context().raw() != self.gpu.context().raw() {
             let found = stream.context().device().ordinal();
@@ -93,7 +95,12 @@ impl GpuCalls {
     }
 
     /// Fails for a buffer that the GPU, or a peer's, would not find.
-    fn check_buffers(&self, call: &Call, rank: usize, heap: &Heap) -> Result<(), CudaError> {
+    pub(super) fn check_buffers(
+        &self,
+        call: &Call,
+        rank: usize,
+        heap: &Heap,
+    ) -> Result<(), CudaError> {
         let (input_bytes, output_bytes) = call.buffer_bytes(rank);
         for (address, len_bytes) in [(call.input, input_bytes), (call.output, output_bytes)] {
             if len_bytes == 0
@@ -129,6 +136,18 @@ impl GpuCalls {
         Ok(event)
     }
 
+    /// Keeps what a captured group uses.
+    pub(super) fn keep(&mut self, chain: Arc<DeviceChain>, signals: Arc<Signals>) {
+        self.captured.push((chain, signals));
+    }
+
+    /// An event at what is in the stream now.
+    pub(super) fn mark(&mut self, stream: &Stream) -> Result<Arc<Event>, CudaError> {
+        let event = self.event()?;
+        event.record(stream)?;
+        Ok(event)
+    }
+
     /// Has the stream wait for the call before, if that is in another one. A capture knows only what it has recorded.
     fn chain(&self, stream: &Stream, capture: Option<u64>) -> Result<(), CudaError> {
         match &self.last {
@@ -138,6 +157,22 @@ impl GpuCalls {
             _ => Ok(()),
         }
     }
+}
+
+/// A call's place among those under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// Its number.
+    pub(super) call: u64,
+    /// Where it says how it ended.
+    pub(super) slot: usize,
+}
+
+/// A stream that calls can go into, and the capture that it is in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Into<'a> {
+    pub(super) stream: &'a Stream,
+    pub(super) capture: Option<u64>,
 }
 
 impl Engine {
@@ -156,45 +191,57 @@ impl Engine {
         self.ranks.check()?;
         let (tokens, windows) = self.tokens(call);
         let rank = self.ranks.rank;
-        let Backend::Cuda(calls) = &mut self.backend else {
-            return Err(Error::OtherDevice { device: self.config.device });
-        };
+        let calls = self.backend.gpu_calls()?;
         let own = calls.gpu.stream().clone();
         let stream = stream.unwrap_or(&own);
-        let capture = calls.check_stream(stream)?;
+        let into = Into { stream, capture: calls.check_stream(stream)? };
         calls.check_buffers(call, rank, &self.heap)?;
         let key = call_key(call, windows);
         let prepared = self.cache.look_up(&self.config, rank, key, call, &mut self.backend)?;
         let (code, signature) = (prepared.code.on_gpu()?.clone(), prepared.signature);
-        let Backend::Cuda(calls) = &mut self.backend else {
-            return Err(Error::OtherDevice { device: self.config.device });
-        };
+        let described = Described::call(key, self.config.order, call.factor_bits);
+        let completion = Arc::new(Completion::default());
+        let ends = Ends::Call { completion: completion.clone(), hold };
+        let event = self.put(into, described, code.channels(), ends, |calls, place| {
+            let arguments = Arguments {
+                input: call.input,
+                output: call.output,
+                tokens,
+                scale_bits: call.factor_bits,
+                call: place.call,
+                signature: signature ^ fold(call.factor_bits),
+                slot: place.slot,
+            };
+            // SAFETY: the program was prepared by this rank; the buffers are the caller's promise; calls in different streams are chained.
+            unsafe { calls.gpu.launch(stream, &code, &arguments) }
+        })?;
+        Ok(Work::in_stream(completion, event))
+    }
+
+    /// Gives a call its place, launches it, and has it looked after. The event behind it.
+    pub(super) fn put(
+        &mut self,
+        Into { stream, capture }: Into<'_>,
+        mut described: Described,
+        channels: usize,
+        ends: Ends,
+        launch: impl FnOnce(&mut GpuCalls, Place) -> Result<(), CudaError>,
+    ) -> Result<Arc<Event>, Error> {
+        let calls = self.backend.gpu_calls()?;
         let slot = capture.map_or_else(|| calls.flights.next_slot(), |_| SLOTS);
         let event = calls.event()?;
         calls.chain(stream, capture)?;
-        let mut described = Described::call(key, self.config.order, call.factor_bits);
         let number = self.calls + 1;
         if capture.is_none() {
             self.calls = number;
-            let mut record = described.encode();
-            if key.kind != Kind::SendRecv {
+            if described.is_collective() {
                 self.collectives += 1;
-                described.number(self.collectives, &mut record);
+                described.collective = self.collectives;
             }
-            self.ranks.control.log(rank).enter(number, &record);
+            self.ranks.control.log(self.ranks.rank).enter(number, &described.encode());
         }
-        let arguments = Arguments {
-            input: call.input,
-            output: call.output,
-            tokens,
-            scale_bits: call.factor_bits,
-            call: number,
-            signature: signature ^ fold(call.factor_bits),
-            slot,
-        };
-        // SAFETY: the program was prepared by this rank; the buffers are the caller's promise; calls in different streams are chained.
-        let launched = unsafe { calls.gpu.launch(stream, &code, &arguments) }
-            .and_then(|()| event.record(stream));
+        let launched =
+            launch(calls, Place { call: number, slot }).and_then(|()| event.record(stream));
         if let Err(error) = launched {
             calls.abort();
             if capture.is_none() {
@@ -206,16 +253,19 @@ impl Engine {
             return Err(error);
         }
         calls.last = Some(Last { event: event.clone(), stream: stream.raw() as usize, capture });
-        let completion = Arc::new(Completion::default());
-        let work = Work::in_stream(completion.clone(), event.clone());
         if capture.is_some() {
             calls.flights.captured(described);
-            completion.end(Ok(()));
+            ends.end(Ok(()));
         } else {
-            let channels = code.channels();
-            let flight = Flight { number, described, channels, slot, event, completion, hold };
-            calls.flights.push(flight);
+            calls.flights.push(Flight {
+                number,
+                described,
+                channels,
+                slot,
+                event: event.clone(),
+                ends,
+            });
         }
-        Ok(work)
+        Ok(event)
     }
 }

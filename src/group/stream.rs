@@ -3,7 +3,7 @@
 use super::calls::{CallList, group_calls};
 use super::unready::Unready;
 use super::work::{Flight, GroupWork};
-use crate::call::Memory;
+use crate::call::{Call, Memory};
 use crate::collective::Kind;
 use crate::device::{DeviceBuffer, InFlight};
 use crate::element::{Element, ReduceOp};
@@ -64,7 +64,6 @@ impl OnStream<'_> {
         &self,
         fill: impl FnOnce(&mut StreamGroup<'a>) -> Result<R, Error>,
     ) -> Result<(GroupWork, R), Error> {
-        self.host_stream("a group of calls")?;
         let comm = self.comm();
         let mut group = StreamGroup {
             list: CallList { rank: comm.rank(), world: comm.world(), calls: Vec::new() },
@@ -76,10 +75,28 @@ impl OnStream<'_> {
         let result = fill(&mut group)?;
         let StreamGroup { list, buffers, mut gated, flight, .. } = group;
         gated.resize(list.calls.len(), false);
-        flight.board(&gated, comm.max_channels(), buffers);
+        flight.keep(buffers);
         let work = GroupWork { flight: flight.clone(), buckets: list.calls.len() };
-        self.submit_group(list.calls, flight)?;
+        // SAFETY: `StreamGroup`'s calls were made from buffers that are borrowed and that the flight holds, outputs exclusively; what is lent
+        // of an input that is not ready is given back before its mark.
+        unsafe { self.submit_group(&list.calls, &gated, flight) }?;
         Ok((work, result))
+    }
+
+    /// Carries out calls made with [`Call::new`] as one group.
+    ///
+    /// # Safety
+    ///
+    /// As for [`OnStream::run`], for each call, until its bucket is done; no call's output overlaps another call's buffers.
+    ///
+    /// # Errors
+    /// As [`group`](OnStream::group).
+    pub unsafe fn run_group(&self, calls: &[Call]) -> Result<GroupWork, Error> {
+        let flight = Arc::<Flight>::default();
+        let work = GroupWork { flight: flight.clone(), buckets: calls.len() };
+        // SAFETY: by this function's contract.
+        unsafe { self.submit_group(calls, &vec![false; calls.len()], flight) }?;
+        Ok(work)
     }
 }
 

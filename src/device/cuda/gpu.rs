@@ -1,9 +1,12 @@
 //! One rank on a GPU: all that its calls need, set up together with the other ranks.
 
-use super::{Arguments, DeviceProgram, Image, Kernel, Kernels, Programs, Stream, Tables};
+use super::{
+    Arguments, DeviceProgram, Image, Kernel, Kernels, PinnedPool, PinnedWords, Programs, Stream,
+    Tables,
+};
 use crate::device::{ControlShape, StagingShape};
 use crate::schedule::Program;
-use oxccl_kernels::format::{DataType, Fold};
+use oxccl_kernels::format::{DataType, Fold, Launch};
 use oxccl_transports::cuda::{Context, DeviceRegion, Uuid, beside_captures};
 use oxccl_transports::{Bootstrap, Cause, CudaError, Error, Offer, Reach, Region};
 use std::sync::Arc;
@@ -30,6 +33,7 @@ pub struct Gpu {
     kernels: Arc<Kernels>,
     tables: Arc<Tables>,
     programs: Programs,
+    pinned: PinnedPool,
     /// Its own: for set-up, and for calls that wait. Nobody captures it.
     stream: Arc<Stream>,
     /// All ranks', in rank order.
@@ -53,6 +57,16 @@ impl Prepared {
     /// Its channels: blocks of a launch.
     pub fn channels(&self) -> usize {
         self.program.channels()
+    }
+
+    /// Where the GPU finds the program.
+    pub(crate) fn program(&self) -> &DeviceProgram {
+        &self.program
+    }
+
+    /// The kernel that runs it.
+    pub(crate) fn kernel(&self) -> Kernel {
+        self.kernel
     }
 }
 
@@ -100,7 +114,7 @@ impl Gpu {
         let bases = heaps.iter().map(|heap| heap.as_ptr()).collect();
         let bases = setup.windows.clone().unwrap_or(bases);
         let tables = Arc::new(Tables::new(&stream, shape, rank, staging, control, &bases)?);
-        let programs = Programs::new(&stream)?;
+        let (programs, pinned) = (Programs::new(&stream)?, PinnedPool::new(context)?);
         let stopped = Arc::downgrade(&tables);
         bootstrap.liveness().on_stop(move || {
             if let Some(tables) = stopped.upgrade() {
@@ -108,7 +122,18 @@ impl Gpu {
             }
         });
         let (control, bulk_copies) = (control_regions, false);
-        Ok(Gpu { kernels, tables, programs, stream, heaps, control, rank, sharing, bulk_copies })
+        Ok(Gpu {
+            kernels,
+            tables,
+            programs,
+            pinned,
+            stream,
+            heaps,
+            control,
+            rank,
+            sharing,
+            bulk_copies,
+        })
     }
 
     /// Its context.
@@ -162,13 +187,50 @@ impl Gpu {
         data_type: DataType,
         fold: Fold,
     ) -> Result<Prepared, CudaError> {
-        let mut kernel = self.kernels.pick(data_type, fold)?;
-        if self.bulk_copies {
-            kernel = self.kernels.with_bulk_copies(kernel)?;
-        }
+        let kernel = self.as_set(self.kernels.pick(data_type, fold)?)?;
         self.kernels.check_residency(kernel, self.sharing, program.channels())?;
         let program = self.programs.upload(&self.stream, program)?;
         Ok(Prepared { program, kernel })
+    }
+
+    /// The kernel for groups that reduce in several ways.
+    ///
+    /// # Errors
+    /// As [`prepare`](Gpu::prepare).
+    pub(crate) fn any_kernel(&self, channels: usize) -> Result<Kernel, CudaError> {
+        let kernel = self.as_set(self.kernels.any()?)?;
+        self.kernels.check_residency(kernel, self.sharing, channels)?;
+        Ok(kernel)
+    }
+
+    fn as_set(&self, kernel: Kernel) -> Result<Kernel, CudaError> {
+        if self.bulk_copies { self.kernels.with_bulk_copies(kernel) } else { Ok(kernel) }
+    }
+
+    /// Takes so many words of pinned memory, which is not given back before the end.
+    ///
+    /// # Errors
+    /// [`CudaError::OutOfMemory`], and the driver's.
+    pub(crate) fn words(&mut self, len: usize) -> Result<PinnedWords, CudaError> {
+        self.pinned.take(len)
+    }
+
+    /// Puts a chain of launch blocks into a stream, made from [`Tables::blank`].
+    ///
+    /// # Errors
+    /// The driver's.
+    ///
+    /// # Safety
+    /// As for [`launch`](Gpu::launch), for each block; the kernel is one that runs all their programs.
+    pub(crate) unsafe fn launch_chain(
+        &self,
+        stream: &Stream,
+        kernel: Kernel,
+        first: &Launch,
+        channels: usize,
+    ) -> Result<(), CudaError> {
+        // SAFETY: by this function's contract.
+        unsafe { kernel.launch(stream, first, channels) }
     }
 
     /// Puts a call into a stream.
@@ -196,7 +258,7 @@ impl Drop for Gpu {
     /// Leaves what only this rank has with its staging, which goes with the last rank of the process: see [`DeviceRegion::keep`].
     fn drop(&mut self) {
         let (kernels, stream) = (self.kernels.clone(), self.stream.clone());
-        let memory = (self.tables.memory(), self.programs.memory());
+        let memory = (self.tables.memory(), self.programs.memory(), self.pinned.memory());
         self.tables.own_staging().keep(Box::new((memory, kernels, stream)));
     }
 }

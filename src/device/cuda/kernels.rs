@@ -7,7 +7,9 @@
 use super::image::{missing, targets};
 use super::{Image, Stream, call};
 use oxccl_kernels::format::{DataType, Fold, Launch};
-use oxccl_kernels::image::{BLOCK_THREADS, BULK_COPY_BYTES, BULK_COPY_CAPABILITY, kernel_name};
+use oxccl_kernels::image::{
+    ANY_KERNEL, BLOCK_THREADS, BULK_COPY_BYTES, BULK_COPY_CAPABILITY, kernel_name,
+};
 use oxccl_transports::CudaError;
 use oxccl_transports::cuda::{Context, sys};
 use std::ffi::{CString, c_void};
@@ -21,10 +23,12 @@ pub struct Kernels {
     multiprocessors: usize,
     /// By type and fold, looked up when first used.
     kernels: Vec<OnceLock<Kernel>>,
+    /// The one for all types and folds.
+    any: OnceLock<Kernel>,
 }
 
 /// One of them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kernel {
     function: sys::CUfunction,
     /// How many of its blocks a GPU holds at once.
@@ -54,7 +58,13 @@ impl Kernels {
             .scope(|| unsafe { call!(cuModuleLoadData(&raw mut module, image.as_ptr().cast())) })
             .map_err(|error: CudaError| unusable(context, error))?;
         let kernels = (0..DataType::ALL.len() * Fold::ALL.len()).map(|_| OnceLock::new()).collect();
-        let mut loaded = Kernels { context: context.clone(), module, multiprocessors: 0, kernels };
+        let mut loaded = Kernels {
+            context: context.clone(),
+            module,
+            multiprocessors: 0,
+            kernels,
+            any: OnceLock::new(),
+        };
         loaded.multiprocessors = context.device().multiprocessors()?;
         Ok(loaded)
     }
@@ -71,6 +81,20 @@ impl Kernels {
             None => {
                 let kernel = self.look_up(data_type, fold)?;
                 Ok(*slot.get_or_init(|| kernel))
+            }
+        }
+    }
+
+    /// The kernel for all types and folds, slower than those for one.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn any(&self) -> Result<Kernel, CudaError> {
+        match self.any.get() {
+            Some(kernel) => Ok(*kernel),
+            None => {
+                let kernel = self.find(ANY_KERNEL.to_owned())?;
+                Ok(*self.any.get_or_init(|| kernel))
             }
         }
     }
@@ -119,7 +143,11 @@ impl Kernels {
         if !data_type.has(fold) {
             return Err(CudaError::NotSupported { ordinal, what: "this fold of this type" });
         }
-        let name = CString::new(kernel_name(data_type, fold)).unwrap_or_default();
+        self.find(kernel_name(data_type, fold))
+    }
+
+    fn find(&self, name: String) -> Result<Kernel, CudaError> {
+        let name = CString::new(name).unwrap_or_default();
         let mut function = std::ptr::null_mut();
         self.context.scope(|| {
             // SAFETY: the module is loaded, the context current, the name ends with a zero.
