@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use oxccl::{Communicator, Config, ReduceOp, UniqueId};
+use oxccl::{Communicator, Config, FabricKind, ReduceOp, UniqueId};
 use oxccl_kernels::{HostExecutor, Isa};
 use oxccl_transports::Region;
 
@@ -187,7 +187,7 @@ fn of_transports() -> Vec<Finding> {
 
 /// Two parts of this machine stand for nodes.
 fn try_tcp() -> Result<(), String> {
-    let config = Config { nodes: Some(2), ..impatient() };
+    let config = Config { nodes: Some(2), fabric: Some(FabricKind::Tcp), ..impatient() };
     let comms = Communicator::local_with(2, &config).map_err(|error| error.to_string())?;
     all_reduce(comms.into_iter().map(|comm| move || Ok(comm)))
 }
