@@ -40,6 +40,8 @@ pub struct Config {
     pub schedule: Option<Arc<CustomSchedule>>,
     /// Most channels a call can use; staging memory is set up for these. `OXCCL_MAX_CHANNELS`; default 4, on a GPU 8, at most 64.
     pub max_channels: usize,
+    /// Most channels of a group, so that on a GPU other kernels have room beside it. `OXCCL_GROUP_CHANNELS`; default: `max_channels`.
+    pub group_channels: Option<usize>,
     /// The size of this rank's heap, out of which `comm.alloc` takes memory. Address space only: pages exist once allocated.
     /// `OXCCL_HEAP_BYTES`; default 64 GiB. Of a GPU the memory is taken at the start; default 32 MiB.
     pub heap_bytes: usize,
@@ -167,6 +169,7 @@ impl Default for Config {
             ranks_per_node: None,
             schedule: None,
             max_channels: 4,
+            group_channels: None,
             heap_bytes: 64 << 30,
             slot_bytes: 64 << 10,
             link_slot_bytes: 512 << 10,
@@ -240,6 +243,7 @@ impl Config {
             Ok(())
         };
         number("OXCCL_MAX_CHANNELS", &mut config.max_channels)?;
+        config.group_channels = read(&lookup, "OXCCL_GROUP_CHANNELS", "a number above 0", above_0)?;
         number("OXCCL_HEAP_BYTES", &mut config.heap_bytes)?;
         number("OXCCL_SLOT_BYTES", &mut config.slot_bytes)?;
         number("OXCCL_LINK_SLOT_BYTES", &mut config.link_slot_bytes)?;
@@ -338,6 +342,12 @@ impl Config {
             return fail(
                 "max_channels",
                 format!("{} is not in 1 to {MAX_CHANNELS}", self.max_channels),
+            );
+        }
+        if self.group_channels.is_some_and(|c| c == 0 || c > self.max_channels) {
+            return fail(
+                "group_channels",
+                format!("must be 1 to max_channels, which is {}", self.max_channels),
             );
         }
         if self.pin.channels.is_some_and(|c| c == 0 || c > self.max_channels) {

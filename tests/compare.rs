@@ -142,7 +142,7 @@ fn groups_are_compared_in_every_form() {
     };
     for mode in ["eager", "graph"] {
         assert_eq!(forms("nccl", mode), ["fused", "one_by_one", "flatten", "ideal"]);
-        assert_eq!(forms("oxccl", mode), ["one_by_one", "flatten", "ideal"]);
+        assert_eq!(forms("oxccl", mode), ["fused", "one_by_one", "flatten", "ideal"]);
     }
 }
 

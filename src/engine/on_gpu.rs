@@ -170,7 +170,7 @@ pub(super) struct Place {
 
 /// A stream that calls can go into, and the capture that it is in.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Into<'a> {
+pub(super) struct Target<'a> {
     pub(super) stream: &'a Stream,
     pub(super) capture: Option<u64>,
 }
@@ -194,7 +194,7 @@ impl Engine {
         let calls = self.backend.gpu_calls()?;
         let own = calls.gpu.stream().clone();
         let stream = stream.unwrap_or(&own);
-        let into = Into { stream, capture: calls.check_stream(stream)? };
+        let target = Target { stream, capture: calls.check_stream(stream)? };
         calls.check_buffers(call, rank, &self.heap)?;
         let key = call_key(call, windows);
         let prepared = self.cache.look_up(&self.config, rank, key, call, &mut self.backend)?;
@@ -202,7 +202,7 @@ impl Engine {
         let described = Described::call(key, self.config.order, call.factor_bits);
         let completion = Arc::new(Completion::default());
         let ends = Ends::Call { completion: completion.clone(), hold };
-        let event = self.put(into, described, code.channels(), ends, |calls, place| {
+        let event = self.put(target, described, code.channels(), ends, |calls, place| {
             let arguments = Arguments {
                 input: call.input,
                 output: call.output,
@@ -221,7 +221,7 @@ impl Engine {
     /// Gives a call its place, launches it, and has it looked after. The event behind it.
     pub(super) fn put(
         &mut self,
-        Into { stream, capture }: Into<'_>,
+        Target { stream, capture }: Target<'_>,
         mut described: Described,
         channels: usize,
         ends: Ends,

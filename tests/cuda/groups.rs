@@ -170,7 +170,7 @@ pub(crate) fn one_kernel(comm: Communicator) {
     for _ in 0..5 {
         run();
     }
-    assert_eq!(control.launches() - before, 5);
+    assert_eq!(control.launches() - before, 5, "one kernel each");
     assert_eq!(control.live(), live, "nothing is allocated");
     assert_eq!(comm.group_plans(), 1);
 }

@@ -227,6 +227,7 @@ impl Engine {
         let (first, key) = (&calls[part.calls[0]], &buckets[part.calls[0]].key);
         let call = virtual_call(first, part);
         let mut plan = self.cache.plan(&self.config, &call, key.windows)?;
+        plan.channels = plan.channels.min(self.config.group_channels.unwrap_or(usize::MAX));
         plan.stream |= total_bytes.saturating_mul(call.collective.ranks)
             >= self.config.last_level_cache_bytes();
         let is_virtual = call.counts.is_none() && key.kind != Kind::Barrier;

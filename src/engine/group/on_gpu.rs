@@ -12,7 +12,7 @@ use crate::device::cuda::{Gpu, Kernel, PinnedWords, Stream, copy};
 use crate::device::{Heap, HeapBlock, Signals};
 use crate::engine::Backend;
 use crate::engine::flights::Ends;
-use crate::engine::on_gpu::{GpuCalls, Into};
+use crate::engine::on_gpu::{GpuCalls, Target};
 use crate::error::Error;
 use crate::group::Flight;
 use oxccl_kernels::format as f;
@@ -73,14 +73,14 @@ impl Engine {
         let gpu_calls = self.backend.gpu_calls()?;
         let own = gpu_calls.gpu.stream().clone();
         let stream = stream.unwrap_or(&own);
-        let into = Into { stream, capture: gpu_calls.check_stream(stream)? };
+        let target = Target { stream, capture: gpu_calls.check_stream(stream)? };
         calls.iter().try_for_each(|call| gpu_calls.check_buffers(call, rank, &self.heap))?;
         if calls.is_empty() {
             flight.end(Ok(()));
             return Ok(());
         }
         let at = self.look_up_group(calls)?;
-        if into.capture.is_none() {
+        if target.capture.is_none() {
             self.groups.count_exchanges(at, rank);
         }
         let base = (self.reach != Reach::SameProcess).then(|| self.heap.base());
@@ -92,7 +92,7 @@ impl Engine {
             return Err(wrong_device(&self.config));
         };
         let kernel = chains.kernel;
-        let captured = into.capture.is_some();
+        let captured = target.capture.is_some();
         let signals =
             chains.signals(gpu_calls, (calls.len(), stride), gated.contains(&true), captured)?;
         let chain = chains.chain(gpu_calls, &heap, parts, calls, base, captured)?;
@@ -100,7 +100,7 @@ impl Engine {
             gpu_calls.keep(chain.clone(), signals.clone());
         }
         let ends = Ends::Group { flight: flight.clone(), _chain: chain.clone() };
-        let event = self.put(into, described, channels, ends, |gpu_calls, place| {
+        let event = self.put(target, described, channels, ends, |gpu_calls, place| {
             chain.upload(if captured { &own } else { stream }, captured)?;
             signals.begin(place.call);
             signals.launch(channels);
