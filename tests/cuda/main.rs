@@ -109,6 +109,7 @@ cases! {
     messages_in_groups_of_processes = groups::messages, Anything, 2, [];
     groups_in_graphs = groups::captured, Anything, 1, [processes::threads("2"), MANY];
     groups_in_graphs_of_processes = groups::captured, Anything, 2, [];
+    gradients_in_buckets = groups::gradients, Anything, 1, [processes::threads("2"), MANY];
 }
 
 cases! {
