@@ -11,7 +11,7 @@ use oxccl::{Config, CustomSchedule, DataType, Device, Kind, OpKind, Order, data_
 
 use super::case::Case;
 use super::gpu::{self, CompareOptions};
-use super::group::GroupOptions;
+use super::group::{self, GroupOptions};
 use super::sizes;
 use crate::failure::Failure;
 use crate::options::{self, Choice, Size, Target};
@@ -153,6 +153,10 @@ impl BenchOptions {
             // Memory of a GPU is taken at the start: room for input and output, each in pages of 2 MiB.
             let each = self.maxbytes.0.next_multiple_of(2 << 20) + (2 << 20);
             config.heap_bytes = config.heap_bytes.max(2 * each);
+            if self.target == Target::Group {
+                let counts = self.group.counts(self.ranks.unwrap_or(super::RANKS))?;
+                config.heap_bytes = config.heap_bytes.max(group::heap_bytes(&counts) + (8 << 20));
+            }
             config.image = gpu::image(self)?;
         }
         config.timeout = self.timeout.unwrap_or(config.timeout);
