@@ -58,6 +58,11 @@ impl OnStream<'_> {
     /// # Ok::<(), oxccl::Error>(())
     /// ```
     ///
+    /// On a stream of a GPU the group is one kernel, and other streams of the GPU wait for a bucket ([`BucketWork::wait_on`](crate::BucketWork::wait_on)) and mark
+    /// one ready ([`Unready::ready_on`]) without the host. A stream that waits keeps back what stands behind it in others that share its
+    /// connection to the GPU (`CUDA_DEVICE_MAX_CONNECTIONS`): use no more streams than there are connections. In a capture the group is
+    /// recorded; its buckets are then marked and waited for by streams that take part in the capture, whose branches must run side by side.
+    ///
     /// # Errors
     /// What `fill` returns; the rest comes from the work. [`Error::TimedOut`] names a bucket that was not marked ready, and its rank.
     pub fn group<'a, R>(
