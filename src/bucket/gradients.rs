@@ -131,6 +131,7 @@ impl<'a, T: Element> GradientStep<'a, T> {
         stream: impl Into<AnyStream<'s>>,
         fill: impl FnOnce(&mut StreamGroup<'a>) -> Result<Vec<Unready<'a, T>>, Error>,
     ) -> Result<GradientStep<'a, T>, Error> {
+        let stream: AnyStream<'s> = stream.into();
         let (work, unready) = comm.on(stream).group(fill)?;
         let unready = unready.into_iter().map(Some).collect();
         Ok(GradientStep { plan, pending: Pending::new(plan), unready, work })
