@@ -55,8 +55,8 @@ pub struct Config {
     /// Bytes of the last-level cache: calls over more memory than this write their outputs around it. `OXCCL_CACHE_BYTES`; default: what
     /// the machine says.
     pub cache_bytes: Option<usize>,
-    /// Kernels leave long copies to the GPU's engine for bulk asynchronous copies, which needs compute capability 9.0. `OXCCL_BULK_COPIES`: 0 or
-    /// 1; default 0. `oxccl bench --compare nccl` looks at it; communicators do not use GPUs yet.
+    /// Kernels leave long copies to the GPU's engine for bulk asynchronous copies, which needs compute capability 9.0: otherwise the start
+    /// fails. `OXCCL_BULK_COPIES`: 0 or 1; default 0.
     pub bulk_copies: bool,
     /// The interface, by name or address, by which ranks of other nodes reach this one. It may differ from rank to rank.
     /// `OXCCL_INTERFACE`; default: that by which the rendezvous was reached.

@@ -126,6 +126,16 @@ pub enum Error {
         /// The communicator's device.
         device: Device,
     },
+    /// Memory that one rank cannot register, or another cannot open. No rank has registered anything, and the communicator stays usable.
+    #[error(
+        "memory cannot be registered, on any rank, because of rank {rank}: {reason}; calls over it go through slots"
+    )]
+    NotRegistered {
+        /// The rank that cannot.
+        rank: usize,
+        /// What it says.
+        reason: String,
+    },
     /// A copy between buffers of different lengths.
     #[error("a copy of {found} elements from or to a buffer of {expected}")]
     CopyLength {

@@ -9,6 +9,7 @@ mod logs;
 mod on_gpu;
 mod poll;
 mod prepare;
+mod registrations;
 mod start;
 
 use crate::call::{Asked, Call, Described, Key};
@@ -45,7 +46,7 @@ pub(crate) struct Engine {
     calls: u64,
     /// Calls that all ranks make.
     collectives: u64,
-    _bootstrap: Box<dyn Bootstrap>,
+    bootstrap: Box<dyn Bootstrap>,
     /// Where this rank serves the rendezvous; goes last.
     _server: Option<Server>,
 }

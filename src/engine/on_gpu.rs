@@ -1,6 +1,7 @@
 //! Calls on a GPU: put into a stream, chained where streams differ, and seen to their ends by [`Flights`].
 
 use super::flights::{Flight, Flights};
+use super::registrations::Registrations;
 use super::{Backend, Engine, call_key, fold};
 use crate::call::{Call, Described};
 use crate::collective::Kind;
@@ -9,8 +10,9 @@ use crate::device::Heap;
 use crate::device::cuda::{Arguments, CaptureState, Event, Gpu, SLOTS, Stream};
 use crate::error::Error;
 use crate::work::{Completion, Work};
-use oxccl_transports::CudaError;
+use oxccl_kernels::format as f;
 use oxccl_transports::cuda::{Pointer, beside_captures};
+use oxccl_transports::{CudaError, Reach};
 use std::sync::Arc;
 
 /// A rank's calls on its GPU.
@@ -19,10 +21,12 @@ pub(super) struct GpuCalls {
     /// First, since its end waits for kernels.
     flights: Flights,
     pub(super) gpu: Gpu,
+    /// Memory of other libraries that the ranks reach; none where they are one process, which finds all memory by its address.
+    pub(super) registrations: Option<Registrations>,
     last: Option<Last>,
     /// Events of earlier calls; those that nobody else holds can be used again.
     events: Vec<Arc<Event>>,
-    /// Streams that calls have come on.
+    /// Streams that calls have come on, the rank's own first: that has a connection whether it is used or not.
     streams: Vec<usize>,
     /// Ranks of this process on this GPU.
     neighbours: usize,
@@ -40,19 +44,22 @@ struct Last {
 }
 
 impl GpuCalls {
-    /// No calls yet. `neighbours` ranks of this process are on this GPU.
+    /// No calls yet.
     pub(super) fn new(
         gpu: Gpu,
         flights: Flights,
-        neighbours: usize,
+        reach: Reach,
         connections: usize,
     ) -> Result<GpuCalls, Error> {
+        let neighbours = if reach == Reach::SameProcess { gpu.sharing() } else { 1 };
+        let registrations = (reach != Reach::SameProcess).then(Registrations::default);
         if neighbours > connections {
             let (streams, ranks) = (1, neighbours);
             return Err(CudaError::TooManyStreams { streams, ranks, connections }.into());
         }
-        let (last, events, streams) = (None, Vec::new(), Vec::new());
-        Ok(GpuCalls { flights, gpu, last, events, streams, neighbours, connections })
+        let (last, events) = (None, Vec::new());
+        let streams = vec![gpu.stream().raw() as usize];
+        Ok(GpuCalls { flights, gpu, registrations, last, events, streams, neighbours, connections })
     }
 
     /// Waits until all calls have ended.
@@ -92,26 +99,56 @@ impl GpuCalls {
         Ok(capture)
     }
 
-    /// Fails for a buffer that the GPU, or a peer's, would not find.
-    fn check_buffers(&self, call: &Call, rank: usize, heap: &Heap) -> Result<(), CudaError> {
+    /// How peers find a call's buffers, and whether they can. Fails for a buffer that the GPU would not find, or a peer's in place.
+    fn find_buffers(
+        &self,
+        call: &Call,
+        rank: usize,
+        heap: &Heap,
+    ) -> Result<(f::Tokens, bool), CudaError> {
         let (input_bytes, output_bytes) = call.buffer_bytes(rank);
-        for (address, len_bytes) in [(call.input, input_bytes), (call.output, output_bytes)] {
-            if len_bytes == 0
-                || address.is_null()
-                || heap.offset(address as usize, len_bytes).is_some()
-            {
-                continue;
+        let input = self.find(call.input, input_bytes, heap)?;
+        let output = self.find(call.output, output_bytes, heap)?;
+        Ok(match (input, output) {
+            (Some(input), Some(output)) => (f::Tokens { input, output }, true),
+            _ => (f::Tokens::default(), false),
+        })
+    }
+
+    /// How peers find a buffer; `None` if they do not.
+    pub(super) fn find(
+        &self,
+        address: *const u8,
+        len_bytes: usize,
+        heap: &Heap,
+    ) -> Result<Option<u64>, CudaError> {
+        let offset = heap.offset(address as usize, len_bytes);
+        let is_nothing = len_bytes == 0 || address.is_null();
+        let context = self.gpu.context();
+        let Some(registrations) = &self.registrations else {
+            if !is_nothing && offset.is_none() {
+                let pointer = Pointer::of(context, address)?;
+                pointer.check_device(context, len_bytes)?;
+                self.check_peers_reach(&pointer)?;
             }
-            let context = self.gpu.context();
-            let pointer = Pointer::of(context, address)?;
-            pointer.check_device(context, len_bytes)?;
-            if self.gpu.has_peers() && !pointer.is_legacy_shareable {
-                let why = "GPUs of other ranks cannot reach it: it comes from a memory pool or from the \
-                           virtual-memory API; allocate it with cudaMalloc, or from the communicator";
-                return Err(CudaError::NotShareable { address: address as u64, why });
-            }
+            return Ok(Some(address as u64));
+        };
+        if is_nothing || offset.is_some() {
+            return Ok(Some(offset.unwrap_or(0) as u64));
         }
-        Ok(())
+        let pointer = Pointer::of(context, address)?;
+        pointer.check_device(context, len_bytes)?;
+        Ok(registrations.token(&pointer))
+    }
+
+    /// Fails for memory that GPUs of other ranks of this process do not reach under its address.
+    fn check_peers_reach(&self, pointer: &Pointer) -> Result<(), CudaError> {
+        if !self.gpu.has_peers() || pointer.is_legacy_shareable {
+            return Ok(());
+        }
+        let why = "GPUs of other ranks cannot reach it: it comes from a memory pool or from the virtual-memory API; \
+                   allocate it with cudaMalloc, or from the communicator";
+        Err(CudaError::NotShareable { address: pointer.address, why })
     }
 
     /// An event that nobody waits for.
@@ -154,7 +191,6 @@ impl Engine {
         hold: Hold,
     ) -> Result<Work, Error> {
         self.ranks.check()?;
-        let (tokens, windows) = self.tokens(call);
         let rank = self.ranks.rank;
         let Backend::Cuda(calls) = &mut self.backend else {
             return Err(Error::OtherDevice { device: self.config.device });
@@ -162,7 +198,7 @@ impl Engine {
         let own = calls.gpu.stream().clone();
         let stream = stream.unwrap_or(&own);
         let capture = calls.check_stream(stream)?;
-        calls.check_buffers(call, rank, &self.heap)?;
+        let (tokens, windows) = calls.find_buffers(call, rank, &self.heap)?;
         let key = call_key(call, windows);
         let prepared = self.cache.look_up(&self.config, rank, key, call, &mut self.backend)?;
         let (code, signature) = (prepared.code.on_gpu()?.clone(), prepared.signature);

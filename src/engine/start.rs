@@ -59,7 +59,7 @@ impl Engine {
             ready: None,
             calls: 0,
             collectives: 0,
-            _bootstrap: bootstrap,
+            bootstrap,
             _server: server,
         })
     }
@@ -165,14 +165,15 @@ impl Start<'_> {
         let windows =
             (reach == Reach::SameProcess).then(|| vec![std::ptr::null_mut(); shape.ranks]);
         let heap_bytes = self.config.heap_bytes;
-        let setup = Setup { context: context.clone(), image, shape, heap_bytes, windows };
+        let bulk_copies = self.config.bulk_copies;
+        let setup =
+            Setup { context: context.clone(), image, shape, heap_bytes, windows, bulk_copies };
         let gpu = Gpu::start(self.bootstrap, &setup, self.deadline)?;
         let ranks = self.ranks(gpu.control().iter().cloned().map(Some).collect())?;
         let heap = Arc::new(Heap::on_gpu(gpu.heap().clone(), gpu.stream().clone()));
-        let neighbours = if reach == Reach::SameProcess { gpu.sharing() } else { 1 };
         let flights = Flights::new(&context, ranks.clone(), gpu.tables().clone())?;
         let connections = self.config.cuda_connections;
-        let calls = GpuCalls::new(gpu, flights, neighbours, connections)?;
+        let calls = GpuCalls::new(gpu, flights, reach, connections)?;
         let device = Device::Cuda(Some(device.ordinal()));
         let backend = Backend::Cuda(Box::new(calls));
         Ok(Started { backend, heap, ranks, links: None, device })
@@ -195,7 +196,7 @@ fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> R
     let schedule = config.schedule.as_ref().map(|custom| custom.fingerprint());
     let tuning =
         config.tuning.as_deref().map(|table| format!("table {:016x}", table.fingerprint()));
-    let fields: [(&'static str, String); 17] = [
+    let fields: [(&'static str, String); 18] = [
         ("device", config.device.kind().to_string()),
         ("order", config.order.to_string()),
         ("pin", format!("{:?}, {:?}, {:?}", pin.algorithm, pin.encoding, pin.channels)),
@@ -207,6 +208,7 @@ fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> R
         ("slot_bytes", config.slot_bytes.to_string()),
         ("link_slot_bytes", config.link_slot_bytes.to_string()),
         ("ll_slot_bytes", config.ll_slot_bytes.to_string()),
+        ("bulk_copies", config.bulk_copies.to_string()),
         ("tuning", tuning.unwrap_or_else(|| "none".to_string())),
         ("link", config.link.to_string()),
         ("link_sockets", config.link_sockets.to_string()),

@@ -12,6 +12,7 @@ mod misuse;
 mod order;
 mod processes;
 mod rank;
+mod registered;
 mod results;
 
 use processes::On::{Anything, StandIn};
@@ -79,6 +80,12 @@ cases! {
     a_dead_process_is_named = ends::death, Anything, 2, [];
     a_dead_thread_is_named = ends::panic, Anything, 1, [processes::threads("2"), MANY];
     a_rank_that_left_is_named = ends::left, Anything, 1, [processes::threads("2"), MANY];
+    registered_memory = registered::in_place, StandIn, 3, [];
+    registered_memory_on_two_gpus =
+        registered::in_place, StandIn, 2, [("OXCCL_STAND_IN_DEVICES", "2")];
+    registered_by_all_or_none = registered::by_all_or_none, StandIn, 3, [];
+    registered_by_one_alone = registered::by_one_alone, Anything, 2, [];
+    not_registered_by_one = registered::not_by_one, Anything, 2, [];
     wrong_memory = misuse::memory, StandIn, 1, [("OXCCL_STAND_IN_DEVICES", "2"), processes::threads("1")];
     wrong_streams = misuse::streams, StandIn, 1, [processes::threads("2"), MANY];
     too_few_connections = misuse::connections, StandIn, 1, [processes::threads("1")];

@@ -22,6 +22,8 @@ pub struct Setup {
     pub heap_bytes: usize,
     /// Where windows on peers begin in this process, if not at their heaps.
     pub windows: Option<Vec<*mut u8>>,
+    /// Kernels leave long copies to the GPU's engine for bulk asynchronous copies: see [`Kernels::with_bulk_copies`].
+    pub bulk_copies: bool,
 }
 
 /// A rank on its GPU.
@@ -83,7 +85,7 @@ impl Gpu {
         let (context, shape, rank) = (&setup.context, setup.shape, bootstrap.rank());
         let kernels = Arc::new(Kernels::load(context, setup.image)?);
         let stream = Arc::new(Stream::new(context)?);
-        let sharing = share_gpus(bootstrap, context, &kernels, shape.channels, deadline)?;
+        let sharing = share_gpus(bootstrap, setup, &kernels, deadline)?;
         let own = [
             Arc::new(DeviceRegion::create(context, shape.len_bytes())?),
             Arc::new(DeviceRegion::create(context, setup.heap_bytes)?),
@@ -107,7 +109,7 @@ impl Gpu {
                 tables.abort();
             }
         });
-        let (control, bulk_copies) = (control_regions, false);
+        let (control, bulk_copies) = (control_regions, setup.bulk_copies);
         Ok(Gpu { kernels, tables, programs, stream, heaps, control, rank, sharing, bulk_copies })
     }
 
@@ -146,12 +148,6 @@ impl Gpu {
         &self.tables
     }
 
-    /// Programs that are made ready from now on leave long copies to the GPU's engine for bulk asynchronous copies, or do not: see
-    /// [`Kernels::with_bulk_copies`], whose errors they then have.
-    pub fn set_bulk_copies(&mut self, on: bool) {
-        self.bulk_copies = on;
-    }
-
     /// Makes a program ready. Nothing of it is given back before the end: see [`Programs`].
     ///
     /// # Errors
@@ -162,10 +158,7 @@ impl Gpu {
         data_type: DataType,
         fold: Fold,
     ) -> Result<Prepared, CudaError> {
-        let mut kernel = self.kernels.pick(data_type, fold)?;
-        if self.bulk_copies {
-            kernel = self.kernels.with_bulk_copies(kernel)?;
-        }
+        let kernel = pick(&self.kernels, data_type, fold, self.bulk_copies)?;
         self.kernels.check_residency(kernel, self.sharing, program.channels())?;
         let program = self.programs.upload(&self.stream, program)?;
         Ok(Prepared { program, kernel })
@@ -201,16 +194,27 @@ impl Drop for Gpu {
     }
 }
 
+/// The kernel for a type and fold, as the rank is set up.
+fn pick(
+    kernels: &Kernels,
+    data_type: DataType,
+    fold: Fold,
+    bulk_copies: bool,
+) -> Result<Kernel, CudaError> {
+    let kernel = kernels.pick(data_type, fold)?;
+    if bulk_copies { kernels.with_bulk_copies(kernel) } else { Ok(kernel) }
+}
+
 /// Finds out how many ranks are on this rank's GPU. Fails on all ranks if any GPU cannot hold the blocks of all of its.
 fn share_gpus(
     bootstrap: &mut dyn Bootstrap,
-    context: &Context,
+    setup: &Setup,
     kernels: &Kernels,
-    channels: usize,
     deadline: Instant,
 ) -> Result<usize, Error> {
+    let (context, channels) = (&setup.context, setup.shape.channels);
     // All kernels have the same bounds.
-    let resident = kernels.pick(DataType::F32, Fold::Sum)?.resident();
+    let resident = pick(kernels, DataType::F32, Fold::Sum, setup.bulk_copies)?.resident();
     let own = context.device().uuid()?;
     let told = [&own.0[..], &(resident as u64).to_le_bytes()].concat();
     let all = bootstrap.all_gather(&told, deadline)?;
