@@ -136,6 +136,15 @@ pub enum Error {
         /// What it says.
         reason: String,
     },
+    /// Ranks that share a launch were not captured together.
+    #[error(
+        "{what} is captured on some ranks, and not, or into another graph, on others: ranks that share a launch \
+         (single_launch) capture their streams as one graph"
+    )]
+    CapturedApart {
+        /// The call.
+        what: String,
+    },
     /// A copy between buffers of different lengths.
     #[error("a copy of {found} elements from or to a buffer of {expected}")]
     CopyLength {

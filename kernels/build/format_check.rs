@@ -134,7 +134,7 @@ fn structures(text: &mut String) {
             segments_count,
             bucket,
             done_stride,
-            reserved,
+            joined_channels,
         }
     );
     text.push_str(&out);

@@ -147,7 +147,7 @@ struct Launch {
   const Segment* segments;
   const uint64_t* ready;
   uint64_t* done;
-  uint32_t segments_count, bucket, done_stride, reserved;
+  uint32_t segments_count, bucket, done_stride, joined_channels;
 };
 
 #include "format_check.h"

@@ -562,7 +562,7 @@ pub struct Launch {
     pub spins: u32,
     /// Host only: yields before it sleeps on the doorbell.
     pub yields: u32,
-    /// The part of the group that follows; null at the end.
+    /// The part of the group that follows; null at the end. With [`joined_channels`](Self::joined_channels), the ranks' own launch blocks.
     pub next: *const Launch,
     /// The part's buckets, in place of `input` and `output`; null where it has none.
     pub segments: *const Segment,
@@ -577,8 +577,9 @@ pub struct Launch {
     pub bucket: u32,
     /// Words of a bucket in `done`.
     pub done_stride: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Not 0: this is a launch for several ranks of a process at once, of so many channels each. Channel c of it is channel
+    /// `c % joined_channels` of rank `c / joined_channels` of the [`ranks`](Self::ranks) whose launch blocks lie at `next`; the other fields are not used.
+    pub joined_channels: u32,
 }
 
 impl Launch {
@@ -609,6 +610,6 @@ impl Launch {
         segments_count: 0,
         bucket: 0,
         done_stride: 0,
-        reserved: 0,
+        joined_channels: 0,
     };
 }

@@ -1,6 +1,8 @@
 //! Calls on a GPU: put into a stream, chained where streams differ, and seen to their ends by [`Flights`].
 
 use super::flights::{Flight, Flights};
+use super::joint::{Joint, NotJoined, Part};
+use super::logs;
 use super::registrations::Registrations;
 use super::{Backend, Engine, call_key, fold};
 use crate::call::{Call, Described};
@@ -14,6 +16,7 @@ use oxccl_kernels::format as f;
 use oxccl_transports::cuda::{Pointer, beside_captures};
 use oxccl_transports::{CudaError, Reach};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// A rank's calls on its GPU.
 #[derive(Debug)]
@@ -23,6 +26,8 @@ pub(super) struct GpuCalls {
     pub(super) gpu: Gpu,
     /// Memory of other libraries that the ranks reach; none where they are one process, which finds all memory by its address.
     pub(super) registrations: Option<Registrations>,
+    /// Where ranks of this process meet that share their launches.
+    joint: Option<Arc<Joint>>,
     last: Option<Last>,
     /// Events of earlier calls; those that nobody else holds can be used again.
     events: Vec<Arc<Event>>,
@@ -48,6 +53,7 @@ impl GpuCalls {
     pub(super) fn new(
         gpu: Gpu,
         flights: Flights,
+        joint: Option<Arc<Joint>>,
         reach: Reach,
         connections: usize,
     ) -> Result<GpuCalls, Error> {
@@ -59,7 +65,17 @@ impl GpuCalls {
         }
         let (last, events) = (None, Vec::new());
         let streams = vec![gpu.stream().raw() as usize];
-        Ok(GpuCalls { flights, gpu, registrations, last, events, streams, neighbours, connections })
+        Ok(GpuCalls {
+            flights,
+            gpu,
+            registrations,
+            joint,
+            last,
+            events,
+            streams,
+            neighbours,
+            connections,
+        })
     }
 
     /// Waits until all calls have ended.
@@ -228,19 +244,26 @@ impl Engine {
             signature: signature ^ fold(call.factor_bits),
             slot,
         };
-        // SAFETY: the program was prepared by this rank; the buffers are the caller's promise; calls in different streams are chained.
-        let launched = unsafe { calls.gpu.launch(stream, &code, &arguments) }
-            .and_then(|()| event.record(stream));
-        if let Err(error) = launched {
-            calls.abort();
-            if capture.is_none() {
-                // The kernel may be under way, and its buffers are about to be the caller's again.
-                let _ = stream.synchronize();
+        let joint = calls.joint.clone().filter(|_| key.kind != Kind::SendRecv);
+        let launched = match joint {
+            // SAFETY: the program was prepared by this rank; the buffers are the caller's promise; calls in different streams are chained.
+            None => unsafe { calls.gpu.launch(stream, &code, &arguments) }.map_err(Into::into),
+            Some(joint) => {
+                let (launch, kernel) = calls.gpu.part(&code, &arguments);
+                let (channels, before) = (code.channels(), calls.event()?);
+                let part = Part { launch, kernel, channels, before, capture };
+                let (ranks, since) = (self.ranks.clone(), Instant::now());
+                let stops = || ranks.poll.stops_before(described.collective, since);
+                // SAFETY: as above; `next_slot` keeps the number of calls under way.
+                unsafe { joint.launch(rank, part, stream, stops) }
             }
-            let error = Error::from(error);
-            self.ranks.end(&error, self.calls);
-            return Err(error);
+        };
+        if let Err(why) = launched.and_then(|()| Ok(event.record(stream)?)) {
+            return Err(self.not_launched(why, &described, stream, capture));
         }
+        let Backend::Cuda(calls) = &mut self.backend else {
+            return Err(Error::OtherDevice { device: self.config.device });
+        };
         calls.last = Some(Last { event: event.clone(), stream: stream.raw() as usize, capture });
         let completion = Arc::new(Completion::default());
         let work = Work::in_stream(completion.clone(), event.clone());
@@ -253,5 +276,44 @@ impl Engine {
             calls.flights.push(flight);
         }
         Ok(work)
+    }
+
+    /// Ends the communicator after a call that could not be launched.
+    #[cold]
+    fn not_launched(
+        &self,
+        why: NotJoined,
+        described: &Described,
+        stream: &Stream,
+        capture: Option<u64>,
+    ) -> Error {
+        let Backend::Cuda(calls) = &self.backend else {
+            return Error::OtherDevice { device: self.config.device };
+        };
+        let last = self.ranks.last_entered();
+        let error = match why {
+            NotJoined::Refused(error) => {
+                calls.abort();
+                if capture.is_none() {
+                    // The kernel may be under way, and its buffers are about to be the caller's again.
+                    let _ = stream.synchronize();
+                }
+                Error::from(error)
+            }
+            // Earlier calls end by themselves.
+            NotJoined::Alone => {
+                calls.wait();
+                let ended = self.ranks.check();
+                let failed = || self.ranks.fail(described, last, f::Outcome::Aborted, None);
+                return ended.err().unwrap_or_else(failed);
+            }
+            NotJoined::Differ => {
+                calls.wait();
+                let mismatch = logs::mismatch(&self.ranks.control, self.ranks.rank);
+                mismatch.unwrap_or_else(|| Error::CapturedApart { what: described.text() })
+            }
+        };
+        self.ranks.end(&error, last);
+        error
     }
 }

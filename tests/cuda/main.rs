@@ -8,6 +8,7 @@ mod calls;
 mod common;
 mod ends;
 mod failures;
+mod joined;
 mod misuse;
 mod order;
 mod processes;
@@ -93,6 +94,11 @@ cases! {
 
 cases! {
     start_process by processes::each_rank:
+    one_launch_for_all_ranks = joined::launches, StandIn, 1, [MANY];
+    one_launch_in_a_graph = joined::captured, StandIn, 1, [MANY];
+    ranks_that_do_not_join = joined::misuse, StandIn, 1, [MANY];
+    starts_that_cannot_join =
+        joined::starts, StandIn, 1, [MANY, ("OXCCL_STAND_IN_DEVICES", "2")];
     starts_that_fail = misuse::starts, StandIn, 2, [];
     starts_without_a_driver = misuse::no_driver, StandIn, 1, [("OXCCL_STAND_IN_DRIVER", "11040")];
     starts_without_room = misuse::no_room, StandIn, 1, [("OXCCL_STAND_IN_MULTIPROCESSORS", "3")];

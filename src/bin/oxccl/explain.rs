@@ -81,9 +81,10 @@ pub(crate) fn main(options: &ExplainOptions) -> Result<(), Failure> {
     let case = options.case();
     let shape = case.shape(options.ranks, options.bytes.0);
     let question = options.question(&config, options.collective(), shape);
+    let table = config.tuning.as_deref();
     let plan = match config.device {
-        Device::Host => tune::plan_by(config.tuning.as_deref(), &question)?,
-        Device::Cuda(_) => tune::plan_on_gpu(&question, config.max_channels)?,
+        Device::Host => tune::plan_by(table, &question)?,
+        Device::Cuda(_) => tune::plan_on_gpu(table, &question, config.max_channels)?,
     };
     let mut times = Times::predicted(config.tuning.as_deref(), &question);
     if !options.measure {

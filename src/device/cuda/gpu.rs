@@ -3,7 +3,7 @@
 use super::{Arguments, DeviceProgram, Image, Kernel, Kernels, Programs, Stream, Tables};
 use crate::device::{ControlShape, StagingShape};
 use crate::schedule::Program;
-use oxccl_kernels::format::{DataType, Fold};
+use oxccl_kernels::format::{self as f, DataType, Fold};
 use oxccl_transports::cuda::{Context, DeviceRegion, Uuid, beside_captures};
 use oxccl_transports::{Bootstrap, Cause, CudaError, Error, Offer, Reach, Region};
 use std::sync::Arc;
@@ -179,9 +179,15 @@ impl Gpu {
         prepared: &Prepared,
         arguments: &Arguments,
     ) -> Result<(), CudaError> {
-        let launch = self.tables.launch(&prepared.program, arguments);
+        let (launch, kernel) = self.part(prepared, arguments);
         // SAFETY: the tables and the program are this rank's, and live as long as it; the rest is the caller's promise.
-        unsafe { prepared.kernel.launch(stream, &launch, prepared.program.channels()) }
+        unsafe { kernel.launch(stream, &launch, prepared.channels()) }
+    }
+
+    /// What a call is launched with, and by.
+    #[inline]
+    pub(crate) fn part(&self, prepared: &Prepared, arguments: &Arguments) -> (f::Launch, Kernel) {
+        (self.tables.launch(&prepared.program, arguments), prepared.kernel)
     }
 }
 

@@ -149,12 +149,7 @@ impl BenchOptions {
             (Some(device), "OXCCL_DEVICE") => Some(device.clone()),
             _ => std::env::var(name).ok(),
         })?;
-        if let Device::Cuda(_) = config.device {
-            // Memory of a GPU is taken at the start: room for input and output, each in pages of 2 MiB.
-            let each = self.maxbytes.0.next_multiple_of(2 << 20) + (2 << 20);
-            config.heap_bytes = config.heap_bytes.max(2 * each);
-            config.image = gpu::image(self)?;
-        }
+        gpu::fit(&mut config, self.maxbytes.0, self.compare.image.as_deref())?;
         config.timeout = self.timeout.unwrap_or(config.timeout);
         config.order = self.order.unwrap_or(config.order);
         config.nodes = self.nodes.or(config.nodes);
