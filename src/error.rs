@@ -118,6 +118,14 @@ pub enum Error {
         /// The communicator's device.
         device: Device,
     },
+    /// A buffer of another kind of device than the communicator's.
+    #[error(
+        "this communicator's device is {device}, and the buffer is a GPU's memory: take it from this communicator's alloc"
+    )]
+    OtherMemory {
+        /// The communicator's device.
+        device: Device,
+    },
     /// What this release cannot do.
     #[error("{what} is not there yet on {device}")]
     Unsupported {

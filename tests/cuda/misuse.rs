@@ -104,6 +104,8 @@ pub(crate) fn streams(comm: Communicator) {
     let [on_host] = Communicator::local_with(1, &Config::default()).unwrap().try_into().unwrap();
     let error = on_host.on(&stream).barrier().unwrap_err();
     assert!(matches!(error, Error::OtherDevice { device: Device::Host }), "{error}");
+    let error = on_host.on(&host).all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap_err();
+    assert!(matches!(error, Error::OtherMemory { device: Device::Host }), "{error}");
 }
 
 /// More ranks of a process than connections.

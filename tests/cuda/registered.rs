@@ -71,8 +71,9 @@ pub(crate) fn in_place(mut comm: Communicator) {
     let (stream, context) = (stream(&comm), comm.context().unwrap());
     // So that an allocation is elsewhere in its block on every rank, and a buffer elsewhere in its allocation.
     let in_front = DeviceMemory::allocate(&context, 1000 * (comm.rank() + 1)).unwrap();
-    let at = |memory: &DeviceMemory| memory.as_ptr().wrapping_add(64 * comm.rank());
-    let behind = |memory: &DeviceMemory| at(memory).wrapping_add(4 * COUNT);
+    let start = 64 * comm.rank();
+    let at = |memory: &DeviceMemory| memory.as_ptr().wrapping_add(start);
+    let behind = |memory: &DeviceMemory| memory.as_ptr().wrapping_add(start + 4 * COUNT);
     let mut memory: Vec<DeviceMemory> = [SHARED_BYTES, SHARED_BYTES, OWN_BYTES]
         .map(|len_bytes| DeviceMemory::allocate(&context, len_bytes).unwrap())
         .into();

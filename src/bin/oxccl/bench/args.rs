@@ -100,6 +100,9 @@ pub(crate) struct BenchOptions {
     /// What ranks compute on: host, cuda or cuda:N. Calls block, on a GPU too; for streams and graphs see --compare.
     #[arg(long, value_parser = options::device)]
     pub(crate) device: Option<Device>,
+    /// Ranks share one launch for each call: with --threads, on one GPU.
+    #[arg(long, requires = "threads")]
+    pub(crate) single_launch: bool,
     /// Buffers are ordinary memory of each rank, which the others cannot reach, instead of
     /// comm.alloc's.
     #[arg(long)]
@@ -150,6 +153,7 @@ impl BenchOptions {
             _ => std::env::var(name).ok(),
         })?;
         gpu::fit(&mut config, self.maxbytes.0, self.compare.image.as_deref())?;
+        config.single_launch |= self.single_launch;
         config.timeout = self.timeout.unwrap_or(config.timeout);
         config.order = self.order.unwrap_or(config.order);
         config.nodes = self.nodes.or(config.nodes);
