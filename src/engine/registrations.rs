@@ -229,9 +229,11 @@ impl Session<'_> {
         let GpuCalls { gpu, registrations: Some(registrations), .. } = &mut *self.calls else {
             return Ok(());
         };
+        let nodes = self.bootstrap.nodes();
         for (peer, told) in offers.iter().enumerate() {
             let Some((number, handle)) = &told.added else { continue };
-            if peer == self.ranks.rank {
+            // Nothing is reached in place across nodes.
+            if peer == self.ranks.rank || !nodes.share(self.ranks.rank, peer) {
                 continue;
             }
             let memory = IpcMemory::open(gpu.context(), handle)?;
