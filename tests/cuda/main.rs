@@ -107,5 +107,8 @@ cases! {
         joined::starts, StandIn, 1, [MANY, ("OXCCL_STAND_IN_DEVICES", "2")];
     starts_that_fail = misuse::starts, StandIn, 2, [];
     starts_without_a_driver = misuse::no_driver, StandIn, 1, [("OXCCL_STAND_IN_DRIVER", "11040")];
+    bulk_copies_without_an_engine =
+        misuse::bulk_copies, StandIn, 1, [("OXCCL_STAND_IN_CAPABILITY", "80")];
+    bulk_copies = misuse::bulk_copies, StandIn, 1, [];
     starts_without_room = misuse::no_room, StandIn, 1, [("OXCCL_STAND_IN_MULTIPROCESSORS", "3")];
 }

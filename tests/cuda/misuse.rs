@@ -127,6 +127,30 @@ pub(crate) fn no_driver(outer: &mut dyn Bootstrap) {
     outer.liveness().close(0);
 }
 
+/// A GPU without an engine for bulk copies, and one with it.
+pub(crate) fn bulk_copies(outer: &mut dyn Bootstrap) {
+    let config = Config { bulk_copies: true, device: Device::Cuda(Some(0)), ..config() };
+    let started = Communicator::local_with(2, &config);
+    if std::env::var("OXCCL_STAND_IN_CAPABILITY").is_ok() {
+        match started.unwrap_err() {
+            Error::Transport(Transport::Cuda(CudaError::NotSupported { what, .. })) => {
+                assert!(what.contains("bulk asynchronous copies"), "{what}");
+            }
+            Error::Transport(Transport::Stopped(Cause::Aborted { reason, .. })) => {
+                assert!(reason.contains("bulk asynchronous copies"), "{reason}");
+            }
+            other => panic!("{other:?}"),
+        }
+    } else {
+        std::thread::scope(|scope| {
+            for comm in started.unwrap() {
+                scope.spawn(move || first_calls(&comm).unwrap());
+            }
+        });
+    }
+    outer.liveness().close(0);
+}
+
 pub(crate) fn no_room(outer: &mut dyn Bootstrap) {
     let error = Communicator::local_with(2, &config()).unwrap_err();
     match cuda(&error) {
@@ -184,7 +208,26 @@ pub(crate) fn starts(outer: &mut dyn Bootstrap) {
         }
     }
     assert!(failures > 60, "{failures} failures");
+    out_of_memory(outer, &control);
     outer.liveness().close(0);
+}
+
+/// There is no memory in the middle of a start: an error of its own, which the other rank hears of, and nothing is left.
+fn out_of_memory(outer: &mut dyn Bootstrap, control: &Control) {
+    if outer.rank() == 0 {
+        control.fail("cuMemCreate:2:2");
+    }
+    let error = start(outer, control).unwrap_err();
+    match &error {
+        Error::Transport(Transport::Cuda(CudaError::OutOfMemory { .. })) if outer.rank() == 0 => {}
+        Error::Transport(Transport::Stopped(Cause::Aborted { rank: 0, reason }))
+            if outer.rank() == 1 =>
+        {
+            assert!(reason.contains("memory"), "{reason}");
+        }
+        other => panic!("{other:?}"),
+    }
+    wait_until("all is given back", || control.live() == Live::default());
 }
 
 fn start(outer: &mut dyn Bootstrap, control: &Control) -> Result<(), Error> {
