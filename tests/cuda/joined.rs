@@ -54,11 +54,11 @@ pub(crate) fn launches(outer: &mut dyn Bootstrap) {
         assert_eq!(control.launches() - before, 6);
         (1..5).for_each(|_| sum *= n as f32);
         expect(&buffer, sum);
+        // More than there are places.
         for _ in 0..100 {
             comm.on(&streams[0]).barrier().unwrap();
         }
         comm.barrier().unwrap();
-        assert_eq!(control.launches() - before, 107, "more than there are places");
         match rank {
             0 => comm.on(&streams[0]).send(&buffer, 1).unwrap().wait().unwrap(),
             1 => comm.on(&streams[0]).recv(&mut buffer, 0).unwrap().wait().unwrap(),

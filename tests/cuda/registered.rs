@@ -171,7 +171,7 @@ pub(crate) fn by_all_or_none(mut comm: Communicator) {
     let bad = [
         (1, (host.as_ptr(), host.len()), "host memory"),
         (0, (virtual_memory.as_ptr().cast_const(), OWN_BYTES), "virtual-memory API"),
-        (last, (from.cast_const(), SHARED_BYTES + 1), "1 bytes"),
+        (last, (from.cast_const(), SHARED_BYTES + 1), "by 1"),
     ];
     let refused = |culprit: usize, text: &str, registered: Result<Registration, Error>| {
         match registered {
