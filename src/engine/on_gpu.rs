@@ -223,6 +223,8 @@ impl Engine {
         };
         let slot = capture.map_or_else(|| calls.flights.next_slot(), |_| SLOTS);
         let event = calls.event()?;
+        let joint = calls.joint.clone().filter(|_| key.kind != Kind::SendRecv);
+        let before = joint.is_some().then(|| calls.event()).transpose()?;
         calls.chain(stream, capture)?;
         let mut described = Described::call(key, self.config.order, call.factor_bits);
         let number = self.calls + 1;
@@ -244,16 +246,14 @@ impl Engine {
             signature: signature ^ fold(call.factor_bits),
             slot,
         };
-        let joint = calls.joint.clone().filter(|_| key.kind != Kind::SendRecv);
-        let launched = match joint {
+        let launched = match joint.zip(before) {
             // SAFETY: the program was prepared by this rank; the buffers are the caller's promise; calls in different streams are chained.
             None => unsafe { calls.gpu.launch(stream, &code, &arguments) }.map_err(Into::into),
-            Some(joint) => {
+            Some((joint, before)) => {
                 let (launch, kernel) = calls.gpu.part(&code, &arguments);
-                let (channels, before) = (code.channels(), calls.event()?);
-                let part = Part { launch, kernel, channels, before, capture };
-                let (ranks, since) = (self.ranks.clone(), Instant::now());
-                let stops = || ranks.poll.stops_before(described.collective, since);
+                let part = Part { launch, kernel, channels: code.channels(), before, capture };
+                let (poll, since) = (&self.ranks.poll, Instant::now());
+                let stops = || poll.stops_before(described.collective, since);
                 // SAFETY: as above; `next_slot` keeps the number of calls under way.
                 unsafe { joint.launch(rank, part, stream, stops) }
             }
