@@ -19,9 +19,17 @@ __device__ __forceinline__ Block& block() {
   return memory;
 }
 
-__device__ __forceinline__ void take(const Launch& part) {
+// Whether a part behind the first has this word of its launch block from the first: see `inherit`.
+__device__ __forceinline__ bool is_inherited(uint32_t word) {
+  const uint32_t at = word * sizeof(uint64_t);
+  return at == offsetof(Launch, statuses) || at == offsetof(Launch, call) || at == offsetof(Launch, ready) ||
+         at == offsetof(Launch, done);
+}
+
+// Makes a part the one at hand.
+__device__ __forceinline__ void take(const Launch& part, bool first) {
   constexpr uint32_t WORDS = sizeof(Launch) / sizeof(uint64_t);
-  if (lane() < WORDS)
+  if (lane() < WORDS && (first || !is_inherited(lane())))
     reinterpret_cast<uint64_t*>(&block().launch)[lane()] = reinterpret_cast<const uint64_t*>(&part)[lane()];
   barrier();
 }
@@ -56,7 +64,7 @@ struct Any {
 
 // True when there is a part behind it, which is the block's launch then.
 template <class Reducer>
-__device__ __forceinline__ bool run_part(const Launch& first, uint32_t channel) {
+__device__ __forceinline__ bool run_part(uint32_t channel) {
   const Launch& launch = block().launch;
   const Header* program = launch.program;
   if (is_without_share(launch, channel)) {
@@ -71,17 +79,16 @@ __device__ __forceinline__ bool run_part(const Launch& first, uint32_t channel) 
   const Launch* next = launch.next;
   barrier();
   if (next == nullptr) return false;
-  take(*next);
-  if (leader()) inherit(block().launch, first);
-  barrier();
+  take(*next, false);
   return true;
 }
 
 template <class Reducer>
 __device__ __forceinline__ void run_block(const Launch& first) {
-  take(first);
+  uint32_t channel = blockIdx.x;
+  take(own_launch(first, channel), true);
 #pragma unroll 1
-  while (run_part<Reducer>(first, blockIdx.x)) {
+  while (run_part<Reducer>(channel)) {
   }
 }
 
