@@ -7,6 +7,7 @@ use super::logs;
 use super::registrations::Registrations;
 use super::{Backend, Engine, call_key, fold};
 use crate::call::{Call, Described};
+use crate::collective::Kind;
 use crate::communicator::Hold;
 use crate::device::cuda::{Arguments, CaptureState, Event, Gpu, SLOTS, Stream};
 use crate::device::{Heap, Signals};
