@@ -85,9 +85,10 @@ __device__ __forceinline__ bool run_part(uint32_t channel) {
 
 template <class Reducer>
 __device__ __forceinline__ void run_block(const Launch& first) {
-  take(first, true);
+  uint32_t channel = blockIdx.x;
+  take(own_launch(first, channel), true);
 #pragma unroll 1
-  while (run_part<Reducer>(blockIdx.x)) {
+  while (run_part<Reducer>(channel)) {
   }
 }
 

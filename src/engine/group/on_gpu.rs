@@ -74,7 +74,9 @@ impl Engine {
         let own = gpu_calls.gpu.stream().clone();
         let stream = stream.unwrap_or(&own);
         let target = Target { stream, capture: gpu_calls.check_stream(stream)? };
-        calls.iter().try_for_each(|call| gpu_calls.check_buffers(call, rank, &self.heap))?;
+        for call in calls {
+            gpu_calls.find_buffers(call, rank, &self.heap)?;
+        }
         if calls.is_empty() {
             flight.end(Ok(()));
             return Ok(());
@@ -120,7 +122,10 @@ impl Engine {
             // SAFETY: the programs were prepared by this rank, the tables are there when the stream comes so far, and stay until the
             // flight has ended; buffers are the caller's promise, and calls in different streams are chained.
             unsafe { gpu_calls.gpu.launch_chain(stream, kernel, &first, channels) }?;
-            if captured { signals.clear_on(stream, false) } else { Ok(()) }
+            if captured {
+                signals.clear_on(stream, false)?;
+            }
+            Ok(())
         })?;
         flight.launched(event);
         Ok(())

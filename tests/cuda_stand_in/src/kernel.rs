@@ -51,7 +51,7 @@ const YIELDS: u32 = 50;
 
 /// Runs all blocks to their ends, and tells when all are on the device.
 pub(crate) fn run(run: &Run, mut started: impl FnMut()) -> Answer {
-    check(&run.launch, &run.function)?;
+    check_all(&run.launch, &run.function)?;
     let launch = Launch { spins: SPINS, yields: YIELDS, ..run.launch };
     let executor = HostExecutor::detect();
     let shared = Shared(&launch);
@@ -86,6 +86,17 @@ fn reach<T>(what: &str, at: *const T, len: usize) -> Answer {
     }
     eprintln!("stand-in: {what} of a launch at {at:p}, {len} bytes, is not the device's");
     Err(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS)
+}
+
+/// Every launch block that the first leads to.
+fn check_all(launch: &Launch, function: &Function) -> Answer {
+    if launch.joined_channels == 0 {
+        return check(launch, function);
+    }
+    let ranks = launch.ranks as usize;
+    reach("the ranks' launch blocks", launch.next, ranks * size_of::<Launch>())?;
+    // SAFETY: within the table just checked.
+    (0..ranks).try_for_each(|rank| check(unsafe { &*launch.next.add(rank) }, function))
 }
 
 /// The tables and buffers must be where a device reaches them; for an address that is not, a GPU stops. So must those of all parts behind

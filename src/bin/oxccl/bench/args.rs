@@ -100,6 +100,9 @@ pub(crate) struct BenchOptions {
     /// What ranks compute on: host, cuda or cuda:N. Calls block, on a GPU too; for streams and graphs see --compare.
     #[arg(long, value_parser = options::device)]
     pub(crate) device: Option<Device>,
+    /// Ranks share one launch for each call: with --threads, on one GPU.
+    #[arg(long, requires = "threads")]
+    pub(crate) single_launch: bool,
     /// Buffers are ordinary memory of each rank, which the others cannot reach, instead of
     /// comm.alloc's.
     #[arg(long)]
@@ -149,16 +152,8 @@ impl BenchOptions {
             (Some(device), "OXCCL_DEVICE") => Some(device.clone()),
             _ => std::env::var(name).ok(),
         })?;
-        if let Device::Cuda(_) = config.device {
-            // Memory of a GPU is taken at the start: room for input and output, each in pages of 2 MiB.
-            let each = self.maxbytes.0.next_multiple_of(2 << 20) + (2 << 20);
-            config.heap_bytes = config.heap_bytes.max(2 * each);
-            if self.target == Target::Group {
-                let counts = self.group.counts(self.ranks.unwrap_or(super::RANKS))?;
-                config.heap_bytes = config.heap_bytes.max(group::heap_bytes(&counts) + (8 << 20));
-            }
-            config.image = gpu::image(self)?;
-        }
+        gpu::fit(&mut config, self.heap_needed()?, self.compare.image.as_deref())?;
+        config.single_launch |= self.single_launch;
         config.timeout = self.timeout.unwrap_or(config.timeout);
         config.order = self.order.unwrap_or(config.order);
         config.nodes = self.nodes.or(config.nodes);
@@ -173,6 +168,16 @@ impl BenchOptions {
             config.max_channels = config.max_channels.max(channels);
         }
         Ok(config)
+    }
+
+    /// Of a GPU's heap, whose memory is taken at the start: the longest of two buffers that are needed.
+    fn heap_needed(&self) -> Result<usize, Failure> {
+        if self.target != Target::Group {
+            return Ok(self.maxbytes.0);
+        }
+        let counts = self.group.counts(self.ranks.unwrap_or(super::RANKS))?;
+        // And what groups' tables take.
+        Ok(group::heap_bytes(&counts) / 2 + (8 << 20))
     }
 
     /// The sizes to measure.
