@@ -1,27 +1,30 @@
 //! The abstract execution: every rank runs until it waits for something that no other rank will ever do.
 
-use super::clock::{Clock, Event};
+use super::clock::{Event, Knowledge};
 use super::expect::{Expectation, Place};
-use super::hash::Map;
 use super::memory::Memory;
-use super::route::{Route, Sizes, Traffic};
+use super::route::{End, Route, Routes, Traffic};
 use super::value::{Value, Values};
 use super::violation::{Awaited, Stuck, Violation};
 use crate::schedule::{Buffer, Flag, Instruction, Lane, Link, Operand, Schedule, Source, Tree};
 use std::collections::{BTreeSet, VecDeque};
 
-/// All ranks while they run.
+/// All ranks while they run. The more of what happens before what is known, the more is accepted; nothing else depends on it.
 #[derive(Debug)]
-pub(super) struct Machine<'a> {
+pub(super) struct Machine<'a, K: Knowledge> {
     pub(super) schedule: &'a Schedule,
     pub(super) expectation: Expectation,
-    pub(super) ranks: Vec<Rank>,
+    pub(super) ranks: Vec<Rank<K>>,
     pub(super) memories: Vec<Memory>,
-    pub(super) routes: Map<Route, Traffic>,
+    pub(super) routes: &'a Routes,
+    /// By the route's number.
+    pub(super) traffic: Vec<Traffic<K>>,
     pub(super) values: Values,
-    pub(super) sizes: &'a Sizes,
     /// Which chunk it is that an instruction moves from slot to slot.
     pub(super) origins: Origins,
+    /// Whether, with separate buffers, a rank has read a chunk of its input after it had written something else to the chunk of its output
+    /// that is in the same place when a call is in place. If not, every read would find the same there.
+    pub(super) differs_in_place: bool,
     runnable: VecDeque<usize>,
     moments: Vec<Moments>,
 }
@@ -34,9 +37,9 @@ pub(super) struct Moments {
 }
 
 #[derive(Debug)]
-pub(super) struct Rank {
+pub(super) struct Rank<K> {
     step: usize,
-    pub(super) clock: Clock,
+    pub(super) clock: K,
     /// Peers whose tokens have come.
     pub(super) tokens: BTreeSet<usize>,
     blocked: Option<(Route, Awaited)>,
@@ -45,22 +48,31 @@ pub(super) struct Rank {
 /// A rank and its step.
 pub(super) type At = (usize, usize);
 
-/// A rank's chunk, by instruction.
-pub(super) type Origins = Map<At, (usize, Buffer, usize)>;
+/// By rank and step, in the order of steps: a rank's chunk.
+pub(super) type Origins = Vec<Vec<(usize, Origin)>>;
 
-impl<'a> Machine<'a> {
-    pub(super) fn new(schedule: &'a Schedule, sizes: &'a Sizes, in_place: bool) -> Machine<'a> {
+/// A rank's chunk.
+pub(super) type Origin = (usize, Buffer, usize);
+
+impl<'a, K: Knowledge> Machine<'a, K> {
+    pub(super) fn new(
+        schedule: &'a Schedule,
+        routes: &'a Routes,
+        in_place: bool,
+    ) -> Machine<'a, K> {
         let n = schedule.collective.ranks;
         let rank = |clock| Rank { step: 0, clock, tokens: BTreeSet::new(), blocked: None };
+        let expectation = Expectation::new(schedule, in_place);
         Machine {
             schedule,
-            expectation: Expectation::new(schedule, in_place),
-            ranks: Clock::all(n).map(rank).collect(),
-            memories: (0..n).map(Memory::new).collect(),
-            routes: Map::default(),
-            values: Values::default(),
-            sizes,
-            origins: Origins::default(),
+            expectation,
+            ranks: K::all(n).map(rank).collect(),
+            memories: (0..n).map(|rank| Memory::new(rank, &expectation)).collect(),
+            routes,
+            traffic: (0..routes.len()).map(|_| Traffic::new()).collect(),
+            values: Values::new(expectation),
+            origins: vec![Vec::new(); n],
+            differs_in_place: false,
             runnable: (0..n).collect(),
             moments: schedule
                 .ranks
@@ -83,7 +95,7 @@ impl<'a> Machine<'a> {
         while let Some(rank) = self.runnable.pop_front() {
             self.advance(rank)?;
         }
-        let stuck = |(rank, state): (usize, &Rank)| {
+        let stuck = |(rank, state): (usize, &Rank<K>)| {
             let (route, awaited) = state.blocked?;
             let peer = if route.from == rank { route.to } else { route.from };
             Some(Stuck { rank, step: state.step, peer, awaited })
@@ -93,11 +105,11 @@ impl<'a> Machine<'a> {
     }
 
     /// What a rank's chunk holds at the end.
-    pub(super) fn value(&mut self, rank: usize, buffer: Buffer, chunk: usize) -> Option<Value> {
+    pub(super) fn value(&self, rank: usize, buffer: Buffer, chunk: usize) -> Option<Value> {
         let place = self.expectation.place(rank, buffer, chunk);
         match self.memories[rank].value(place) {
             Some(value) => value,
-            None => initial(&mut self.values, &self.expectation, rank, place),
+            None => initial(&self.values, &self.expectation, rank, place),
         }
     }
 
@@ -152,8 +164,8 @@ impl<'a> Machine<'a> {
         flag: Flag,
         value: i64,
     ) -> Result<Option<(Route, Awaited)>, Violation> {
-        let route = route_of(rank, flag, End::Waiter);
-        let traffic = self.routes.entry(route).or_insert_with(Traffic::new);
+        let route = Route::of(rank, flag, End::Waiter);
+        let traffic = &mut self.traffic[self.routes.number(route)];
         let counter = match flag {
             Flag::Tail(_) => &mut traffic.tail,
             Flag::Head(_) => &mut traffic.head,
@@ -176,8 +188,8 @@ impl<'a> Machine<'a> {
     }
 
     fn signal(&mut self, (rank, step): At, flag: Flag, value: i64) -> Result<(), Violation> {
-        let route = route_of(rank, flag, End::Signaller);
-        let traffic = self.routes.entry(route).or_insert_with(Traffic::new);
+        let route = Route::of(rank, flag, End::Signaller);
+        let traffic = &mut self.traffic[self.routes.number(route)];
         let (counter, done, waiter) = match flag {
             Flag::Tail(_) if route.lane == Lane::Sync => (&mut traffic.tail, None, route.to),
             Flag::Tail(_) => (&mut traffic.tail, Some(traffic.sent), route.to),
@@ -231,7 +243,7 @@ impl<'a> Machine<'a> {
         let all = sources.iter().map(|source| &source.operand).chain(destinations);
         if all.clone().all(Operand::is_slot) {
             let part = self.values.part(value);
-            self.origins.extend(part.map(|part| (at, self.expectation.origin_of(part))));
+            self.origins[rank].extend(part.map(|part| (step, self.expectation.origin_of(part))));
         }
         for &operand in destinations {
             self.write(at, operand, value, stamp.as_ref())?;
@@ -249,23 +261,22 @@ impl<'a> Machine<'a> {
             return None;
         };
         let route = Route { from: peer, to: rank, lane: Lane::Ll };
-        let sent = self.routes.get(&route).is_some_and(|traffic| traffic.has(message, segment));
+        let number = self.routes.number(route);
+        let (first, segments) = self.routes.segments(number, message);
+        let there = self.traffic[number].segments.len();
+        let sent = segment < segments && first + (segment as usize) < there;
         (!sent).then_some((route, Awaited::Message(operand)))
     }
 
     /// At the end of a round every message has been announced, received and given back: each round begins as the one before.
     fn check_drained(&self) -> Result<(), Violation> {
-        // The first in this order, whatever the order in the table.
-        let faults = self.routes.iter().filter_map(|(route, traffic)| {
-            Self::check_route(*route, traffic).err().map(|violation| (*route, violation))
-        });
-        match faults.min_by_key(|(route, _)| *route) {
-            Some((_, violation)) => Err(violation),
-            None => Ok(()),
-        }
+        let routes = self.routes.sorted();
+        routes
+            .into_iter()
+            .try_for_each(|(route, number)| Self::check_route(route, &self.traffic[number]))
     }
 
-    fn check_route(Route { from, to, lane }: Route, traffic: &Traffic) -> Result<(), Violation> {
+    fn check_route(Route { from, to, lane }: Route, traffic: &Traffic<K>) -> Result<(), Violation> {
         let (sent, received) = match lane {
             Lane::Sync => (traffic.tail.value, traffic.sync_waits),
             _ => (traffic.sent as i64, traffic.received as i64),
@@ -302,31 +313,12 @@ impl<'a> Machine<'a> {
     }
 }
 
-/// Who uses a flag.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
-    Waiter,
-    Signaller,
-}
-
-/// The direction to which a flag belongs.
-fn route_of(rank: usize, flag: Flag, end: End) -> Route {
-    // Tails are raised by senders and awaited by receivers; heads the other way round.
-    let (link, sends) = match flag {
-        Flag::Tail(link) => (link, end == End::Signaller),
-        Flag::Head(link) => (link, end == End::Waiter),
-    };
-    let (from, to) = if sends { (rank, link.peer) } else { (link.peer, rank) };
-    Route { from, to, lane: link.lane }
-}
-
 /// What a place holds when the call begins.
 pub(super) fn initial(
-    values: &mut Values,
+    values: &Values,
     expectation: &Expectation,
     rank: usize,
     place: Place,
 ) -> Option<Value> {
-    let chunk = expectation.input_at(rank, place)?;
-    Some(values.leaf(rank, expectation.part(rank, Buffer::Input, chunk)))
+    Some(values.leaf(rank, expectation.input_at(rank, place)?))
 }
