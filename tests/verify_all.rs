@@ -69,9 +69,8 @@ fn prove(entry: &Entry, ranks: usize, placement: Placement) -> usize {
             let Ok(schedule) = entry.schedule(collective, placement, order, SLOTS) else {
                 continue;
             };
-            let verified = verify(schedule.clone(), order, entry.in_place)
+            let verified = verify(schedule, order, entry.in_place)
                 .unwrap_or_else(|violation| panic!("{}: {violation}", what()));
-            assert_eq!(verified.schedule(), &schedule);
             if entry.orders == Orders::All {
                 assert!(verified.single_rounding(), "{}: partial results are rounded", what());
             }

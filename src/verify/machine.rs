@@ -27,6 +27,8 @@ pub(super) struct Machine<'a, K: Knowledge> {
     pub(super) differs_in_place: bool,
     runnable: VecDeque<usize>,
     moments: Vec<Moments>,
+    /// What the instruction at hand has read; here so that its memory is used again.
+    read: Vec<(Value, bool)>,
 }
 
 /// After how many of its instructions a rank's buffers are ready, and done: the beginning and the end of a call, but for groups.
@@ -42,6 +44,8 @@ pub(super) struct Rank<K> {
     pub(super) clock: K,
     /// Peers whose tokens have come.
     pub(super) tokens: BTreeSet<usize>,
+    /// How many sources of the step have been seen to be there: what has come stays.
+    there: usize,
     blocked: Option<(Route, Awaited)>,
 }
 
@@ -61,7 +65,8 @@ impl<'a, K: Knowledge> Machine<'a, K> {
         in_place: bool,
     ) -> Machine<'a, K> {
         let n = schedule.collective.ranks;
-        let rank = |clock| Rank { step: 0, clock, tokens: BTreeSet::new(), blocked: None };
+        let rank =
+            |clock| Rank { step: 0, clock, tokens: BTreeSet::new(), there: 0, blocked: None };
         let expectation = Expectation::new(schedule, in_place);
         Machine {
             schedule,
@@ -74,6 +79,7 @@ impl<'a, K: Knowledge> Machine<'a, K> {
             origins: vec![Vec::new(); n],
             differs_in_place: false,
             runnable: (0..n).collect(),
+            read: Vec::new(),
             moments: schedule
                 .ranks
                 .iter()
@@ -219,10 +225,14 @@ impl<'a, K: Knowledge> Machine<'a, K> {
         finish: bool,
     ) -> Result<Option<(Route, Awaited)>, Violation> {
         let (rank, step) = at;
-        if let Some(missing) = sources.iter().find_map(|source| self.missing(rank, source.operand))
-        {
-            return Ok(Some(missing));
+        let there = self.ranks[rank].there;
+        for (index, source) in sources.iter().enumerate().skip(there) {
+            if let Some(missing) = self.missing(rank, source.operand) {
+                self.ranks[rank].there = index;
+                return Ok(Some(missing));
+            }
         }
+        self.ranks[rank].there = 0;
         let destinations = self.without_itself(at, sources, destinations, finish);
         if destinations.is_empty() {
             return Ok(None);
@@ -232,7 +242,8 @@ impl<'a, K: Knowledge> Machine<'a, K> {
         );
         let stamp = sends_ll.then(|| self.ranks[rank].clock.publish());
         let mut brought = Vec::new();
-        let mut read = Vec::with_capacity(sources.len());
+        let mut read = std::mem::take(&mut self.read);
+        read.clear();
         for source in sources {
             read.push((self.read(at, source.operand, &mut brought)?, source.raw));
         }
@@ -240,6 +251,7 @@ impl<'a, K: Knowledge> Machine<'a, K> {
             .values
             .reduce(&read, tree, finish)
             .map_err(|fault| Violation::Arithmetic { rank, step, fault })?;
+        self.read = read;
         let all = sources.iter().map(|source| &source.operand).chain(destinations);
         if all.clone().all(Operand::is_slot) {
             let part = self.values.part(value);

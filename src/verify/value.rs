@@ -52,6 +52,8 @@ pub(super) struct Values {
     first: usize,
     nodes: Vec<(Node, Part)>,
     ids: Map<Node, Id>,
+    /// The terms of the reduction at hand; here so that their memory is used again.
+    terms: Vec<Id>,
 }
 
 impl Values {
@@ -59,8 +61,8 @@ impl Values {
     pub(super) fn new(expectation: Expectation) -> Values {
         let (ranks, inputs) = (expectation.collective.ranks, expectation.chunks(Buffer::Input));
         let leaves = ranks * inputs;
-        let (nodes, ids) = (Vec::new(), Map::default());
-        Values { expectation, inputs, leaves, first: 2 * leaves + ranks, nodes, ids }
+        let (nodes, ids, terms) = (Vec::new(), Map::default(), Vec::new());
+        Values { expectation, inputs, leaves, first: 2 * leaves + ranks, nodes, ids, terms }
     }
 
     /// A chunk of a rank's input.
@@ -89,13 +91,17 @@ impl Values {
             // A copy. Only a reduction has a result to finish.
             return if finish { Err(Arithmetic::FinishedCopy) } else { Ok(value) };
         }
-        let terms = sources.iter().map(|(value, raw)| self.term(*value, *raw));
-        let ids = terms.collect::<Result<Vec<Id>, Arithmetic>>()?;
+        let mut ids = std::mem::take(&mut self.terms);
+        ids.clear();
+        for (value, raw) in sources {
+            ids.push(self.term(*value, *raw)?);
+        }
         let part = self.part_of(ids[0]).ok_or(Arithmetic::Tokens)?;
         if ids.iter().any(|&id| self.part_of(id) != Some(part)) {
             return Err(Arithmetic::Parts);
         }
         let mut id = self.sum(&ids, part, tree);
+        self.terms = ids;
         if finish {
             id = self.intern(Node::Finished(id), part);
         }
