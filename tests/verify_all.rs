@@ -16,10 +16,11 @@ fn worlds() -> impl DoubleEndedIterator<Item = usize> {
     (1..=64).filter(picked)
 }
 
-/// Nodes and ranks of a node: all with a product of up to 256 with `OXCCL_TEST_ALL` set, otherwise up to 24, and some.
+/// Nodes and ranks of a node: all with a product of up to 256 with `OXCCL_TEST_ALL` set, otherwise up to 32, and some.
 fn shapes() -> Vec<(usize, usize)> {
     let picked = |nodes: usize, local: usize| {
-        nodes * local <= 24 || [(8, 8), (17, 3), (3, 17), (33, 2)].contains(&(nodes, local))
+        let some = [(8, 8), (16, 8), (17, 3), (3, 17), (33, 2)];
+        nodes * local <= 32 || some.contains(&(nodes, local))
     };
     (2..=256)
         .flat_map(|nodes| (1..=256 / nodes).map(move |local| (nodes, local)))
