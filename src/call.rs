@@ -104,6 +104,8 @@ pub struct Call {
 
 // SAFETY: a call is a description; whoever runs it vouches for the memory, which is not tied to a thread.
 unsafe impl Send for Call {}
+// SAFETY: as above.
+unsafe impl Send for Asked {}
 
 impl Call {
     /// A call of any kind with equal parts, from bare memory: for bindings to other languages. `rank` is the caller's. Elements
