@@ -5,9 +5,9 @@ mod stream;
 mod unready;
 mod work;
 
+pub(crate) use calls::CallList;
 pub use stream::{StreamGroup, UnreadyCalls};
 pub use unready::Unready;
-pub(crate) use calls::CallList;
 pub(crate) use work::Flight;
 pub use work::{BucketWork, GroupWork};
 
