@@ -71,7 +71,7 @@ impl OnStream<'_> {
     ) -> Result<(GroupWork, R), Error> {
         let comm = self.comm();
         let mut group = StreamGroup {
-            list: CallList { rank: comm.rank(), world: comm.world(), calls: Vec::new() },
+            list: CallList::default().begin(comm.rank(), comm.world()),
             buffers: Vec::new(),
             gated: Vec::new(),
             flight: Arc::default(),
@@ -79,12 +79,12 @@ impl OnStream<'_> {
         };
         let result = fill(&mut group)?;
         let StreamGroup { list, buffers, mut gated, flight, .. } = group;
-        gated.resize(list.calls.len(), false);
+        gated.resize(list.len(), false);
         flight.keep(buffers);
-        let work = GroupWork { flight: flight.clone(), buckets: list.calls.len() };
+        let work = GroupWork { flight: flight.clone(), buckets: list.len() };
         // SAFETY: `StreamGroup`'s calls were made from buffers that are borrowed and that the flight holds, outputs exclusively; what is lent
         // of an input that is not ready is given back before its mark.
-        unsafe { self.submit_group(&list.calls, &gated, flight) }?;
+        unsafe { self.submit_group(&list.into_calls(), &gated, flight) }?;
         Ok((work, result))
     }
 
@@ -121,7 +121,7 @@ impl<'a> StreamGroup<'a> {
 
     /// Keeps the buffer until the next call's bucket is done.
     fn hold<T: Element>(&mut self, buffer: &DeviceBuffer<T>) -> Memory {
-        self.buffers.push((self.list.calls.len(), buffer.fly()));
+        self.buffers.push((self.list.len(), buffer.fly()));
         Memory { address: buffer.as_ptr().cast(), count: buffer.count() }
     }
 }

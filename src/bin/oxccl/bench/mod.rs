@@ -41,6 +41,7 @@ const RANKS: usize = 2;
 const GRACE: Duration = Duration::from_secs(10);
 
 pub(crate) fn main(options: &BenchOptions) -> Result<(), Failure> {
+    let options = &options.completed()?;
     if let Some(against) = options.compare.compare {
         return gpu::main(options, against);
     }

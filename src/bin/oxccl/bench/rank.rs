@@ -74,7 +74,7 @@ pub(super) fn run(
         repeats: options.repeats,
         wanted: Duration::from_millis(options.repeat_ms as u64),
     };
-    if options.target == Target::Group {
+    if options.target() == Target::Group {
         return group::run(options, comms, output, &effort);
     }
     let order = options.config()?.order;

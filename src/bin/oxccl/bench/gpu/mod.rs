@@ -102,7 +102,7 @@ pub(super) fn main(options: &BenchOptions, against: Against) -> Result<(), Failu
 
 /// What is compared: a group, or of all collectives those that both know.
 fn work(options: &BenchOptions, ranks: usize) -> Result<Work, Failure> {
-    if options.target == Target::Group {
+    if options.target() == Target::Group {
         return Ok(Work::Group(Group::of(&options.group, ranks)?));
     }
     let is_known = |case: &Case| !matches!(case.kind, Kind::SendRecv | Kind::Barrier);
