@@ -131,21 +131,30 @@ impl Signals {
         }
     }
 
-    /// Has a stream clear the words in front of each replay of a captured call (`done`), or behind it (not).
+    /// Has a stream clear the words that say what is done, in front of each replay of a captured call.
     ///
     /// # Errors
     /// As [`mark_ready_on`](Signals::mark_ready_on).
-    pub(crate) fn clear_on(&self, stream: &Stream, done: bool) -> Result<(), CudaError> {
-        let (at, len) = match done {
-            true => (self.ready_len(), self.buckets * self.stride),
-            false => (0, self.ready_len()),
-        };
-        if len == 0 {
+    pub(crate) fn clear_done_on(&self, stream: &Stream) -> Result<(), CudaError> {
+        let len_bytes = self.buckets * self.stride * size_of::<u64>();
+        if len_bytes == 0 {
             return Ok(());
         }
-        let to = self.pinned_word(stream, at)?.cast();
+        let to = self.pinned_word(stream, self.done_at(0))?.cast();
         // SAFETY: these are this object's words, which a captured call has to itself, and which stay as long as its communicator.
-        unsafe { fill(stream, to, 0, len * size_of::<u64>()) }
+        unsafe { fill(stream, to, 0, len_bytes) }
+    }
+
+    /// Has a stream take back a bucket's mark, behind each replay of a captured call: the next one awaits another.
+    ///
+    /// # Errors
+    /// As [`mark_ready_on`](Signals::mark_ready_on).
+    pub(crate) fn clear_ready_on(&self, stream: &Stream, bucket: usize) -> Result<(), CudaError> {
+        if bucket >= self.ready_len() {
+            return Ok(());
+        }
+        // SAFETY: as above.
+        unsafe { stream.write_value(self.pinned_word(stream, bucket)?, 0) }
     }
 
     fn pinned_word(&self, stream: &Stream, at: usize) -> Result<*mut u64, CudaError> {

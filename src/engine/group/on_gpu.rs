@@ -109,7 +109,7 @@ impl Engine {
             flight.board(signals.clone(), gated);
             flight.hold(stream)?;
             if captured {
-                signals.clear_on(stream, true)?;
+                signals.clear_done_on(stream)?;
                 flight.cleared(gpu_calls.mark(stream)?);
             }
             let first = f::Launch {
@@ -123,7 +123,8 @@ impl Engine {
             // flight has ended; buffers are the caller's promise, and calls in different streams are chained.
             unsafe { gpu_calls.gpu.launch_chain(stream, kernel, &first, channels) }?;
             if captured {
-                signals.clear_on(stream, false)?;
+                let mut gated = gated.iter().enumerate().filter(|(_, gated)| **gated);
+                gated.try_for_each(|(bucket, _)| signals.clear_ready_on(stream, bucket))?;
             }
             Ok(())
         })?;
