@@ -200,7 +200,7 @@ impl BenchOptions {
 
     /// Of a GPU's heap, whose memory is taken at the start: the longest of two buffers that are needed.
     fn heap_needed(&self) -> Result<usize, Failure> {
-        if self.target != Target::Group {
+        if self.target != Some(Target::Group) {
             return Ok(self.maxbytes.0);
         }
         let counts = self.group.counts(self.ranks.unwrap_or(super::RANKS))?;
