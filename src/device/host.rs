@@ -73,7 +73,10 @@ impl Host {
             poll_context: waiting.context,
             ranks: shape.ranks as u32,
             spins: waiting.spins,
-            yields: YIELDS,
+            yields: std::env::var("OXCCL_YIELDS_TRIAL")
+                .ok()
+                .and_then(|t| t.parse().ok())
+                .unwrap_or(YIELDS),
             ..f::Launch::EMPTY
         });
         Host {

@@ -52,10 +52,12 @@ pub(super) fn ring_tree(request: &Request) -> Schedule {
 fn joined(request: &Request, inner: Inner, outer: Outer) -> Schedule {
     request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
         let place = Place::of(request, b.rank());
-        let sends = all_gather::tell(&place, inner, outer);
+        place.enter(b);
+        let sends = all_gather::tell(&place, inner, outer, b.rank());
         let output = Operand::Output(b.rank());
         reduce_scatter::scatter(b, &place, inner, outer, output, &sends);
         all_gather::gather(b, &place, inner, outer);
+        place.leave(b);
     })
 }
 
@@ -76,10 +78,13 @@ fn doubling(request: &Request, inner: Inner) -> Schedule {
         }
         for level in 0..doubling.levels() {
             let last = level + 1 == doubling.levels();
-            let sends = if last { place.tell_inside(inner) } else { doubling.sends(level + 1) };
             for slice in 0..slices {
                 let chunk = chunk(slice);
                 let own = chunk(place.node.me);
+                let sends = match last {
+                    true => place.tell_inside(inner, own),
+                    false => doubling.sends(level + 1),
+                };
                 doubling.combine(b, level, own, Held::Partial, &sends);
                 if last {
                     place.gather_inside(b, inner, chunk);
@@ -110,7 +115,8 @@ fn trees(request: &Request, inner: Inner) -> Schedule {
                 tree::double_tree(b, &place.rail, chunks, 1, Held::Partial);
             }
             for (slice, tree) in both(slice(2)) {
-                tell(b, Operand::Output(chunk(slice, me, tree)), &place.tell_inside(inner));
+                let own = chunk(slice, me, tree);
+                tell(b, Operand::Output(own), &place.tell_inside(inner, own));
                 place.gather_inside(b, inner, |member| chunk(slice, member, tree));
             }
         }

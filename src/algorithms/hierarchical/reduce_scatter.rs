@@ -1,5 +1,6 @@
 //! Hierarchical reduce-scatter: each node reduces all chunks, those of a rail at the rail's rank. Directly, that rank sends each to its
-//! node, where what has come from all nodes is reduced; the own node's part waits in the output. Around the ring of nodes, a chunk starts
+//! node, where what has come from all nodes is reduced; the own node's part waits in the output, or in the inputs where ranks of a node use
+//! each other's buffers in place. Around the ring of nodes, a chunk starts
 //! behind its node, and each adds its part to what comes. In both a chunk crosses while the next is reduced inside.
 
 use super::super::spread::spread;
@@ -25,7 +26,9 @@ pub(super) fn ring_ring(request: &Request) -> Schedule {
 fn hierarchical(request: &Request, inner: Inner, outer: Outer) -> Schedule {
     request.schedule(Chunking::PerRank, Chunking::Whole, |b| {
         let place = Place::of(request, b.rank());
+        place.enter(b);
         scatter(b, &place, inner, outer, Operand::Output(0), &[]);
+        place.leave(b);
     })
 }
 
@@ -63,16 +66,20 @@ fn around(b: &mut RankBuilder, place: &Place, inner: Inner, output: Operand, sen
 
 fn directly(b: &mut RankBuilder, place: &Place, inner: Inner, output: Operand, sends: &[Write]) {
     let rail = &place.rail;
+    let chunk = |to: usize| move |member| place.rank(to, member);
     // Other nodes' chunks first: they have further to go.
-    for to in rail.others().chain([rail.me]) {
-        let write = if to == rail.me { Write::To(output) } else { Write::Send(rail.link(to)) };
-        let chunk = |member| place.rank(to, member);
-        place.reduce_inside(b, inner, chunk, None, &[write], false);
+    for to in rail.others() {
+        place.reduce_inside(b, inner, chunk(to), None, &[Write::Send(rail.link(to))], false);
     }
-    let partials = (0..rail.len()).map(|from| match from == rail.me {
-        true => Read::Plain(output),
-        false => Read::Recv(rail.link(from)),
-    });
-    let partials: Vec<Read> = partials.collect();
+    let mut partials: Vec<Read> = rail.others().map(|from| Read::Recv(rail.link(from))).collect();
+    if place.uses_windows() {
+        // Nobody waits for this node's part, which need not be stored before it is added.
+        partials.splice(..0, place.inputs(place.rank(rail.me, place.node.me)));
+    } else {
+        place.reduce_inside(b, inner, chunk(rail.me), None, &[Write::To(output)], false);
+        // In the nodes' order.
+        partials.insert(0, Read::Plain(output));
+        partials.rotate_right(rail.me);
+    }
     spread(b, partials.len(), output, sends, |b, writes| b.transfer(&partials, writes, true));
 }
