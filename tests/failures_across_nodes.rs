@@ -69,7 +69,8 @@ fn the_bucket_of_a_group_is_named() {
         let third = if comm.rank() == 3 { 90 } else { 70 };
         let mut buckets = [10, 20, third, 40].map(|count| vec![1.0f32; count]);
         comm.group(|group| {
-            buckets.iter_mut().try_for_each(|b| group.all_reduce_in_place(b, ReduceOp::Sum))
+            let mut all = buckets.iter_mut();
+            all.try_for_each(|b| group.all_reduce_in_place(b, ReduceOp::Sum).map(drop))
         })
     });
     let texts: Vec<String> = errors.iter().map(Error::to_string).collect();
@@ -88,7 +89,7 @@ fn a_message_of_a_group_that_differs_is_named() {
         comm.group(|group| {
             group.all_reduce_in_place(&mut sum, ReduceOp::Sum)?;
             group.send(&sent, (rank + 1) % world)?;
-            group.recv(&mut received, (rank + world - 1) % world)
+            group.recv(&mut received, (rank + world - 1) % world).map(drop)
         })
     });
     // Rank 0, on the other node, is the one that 3 sends to.

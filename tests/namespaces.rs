@@ -6,7 +6,7 @@ mod common;
 
 use common::element::TestElement;
 use common::network::{self, FIRST_ADDRESS, Network};
-use common::nodes::{Count, Memory, cases, config, run};
+use common::nodes::{COUNTS, Memory, cases, config, run};
 use oxccl::{Communicator, Config, Error, ReduceOp, UniqueId, bf16};
 use oxccl_transports::Secret;
 use std::io::{BufRead, BufReader};
@@ -110,7 +110,7 @@ mod matrix {
 
     fn run_all<T: TestElement>(comm: &mut Communicator, nodes: usize, seed: u64) {
         let world = comm.world();
-        run::<T>(comm, &cases::<T>((world, nodes), Memory::Private, &[Count::Rounds], seed));
+        run::<T>(comm, &cases::<T>((world, nodes), Memory::Private, &COUNTS, seed));
     }
 }
 
@@ -137,13 +137,15 @@ mod cut_off {
         let (lines, said) = channel();
         let ranks = start(2, "cut_off::rank", &lines);
         let world = ranks.len();
-        let wait_for = |text: &str| -> Vec<(usize, Instant, String)> {
-            let mut found = Vec::new();
-            while found.len() < world {
-                let line = said.recv_timeout(Duration::from_secs(60)).unwrap();
-                found.extend(Some(line).filter(|(_, _, line)| line.contains(text)));
+        let mut all: Vec<(usize, Instant, String)> = Vec::new();
+        let mut wait_for = |text: &str| {
+            let found = |all: &[(usize, Instant, String)]| -> Vec<_> {
+                all.iter().filter(|(_, _, line)| line.contains(text)).cloned().collect()
+            };
+            while found(&all).len() < world {
+                all.push(said.recv_timeout(Duration::from_secs(60)).unwrap());
             }
-            found
+            found(&all)
         };
         wait_for(BEGINS);
         std::thread::sleep(Duration::from_millis(300));
