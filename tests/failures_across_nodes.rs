@@ -90,7 +90,9 @@ fn a_message_of_a_group_that_differs_is_named() {
             group.all_reduce_in_place(&mut sum, ReduceOp::Sum)?;
             group.send(&sent, (rank + 1) % world)?;
             group.recv(&mut received, (rank + world - 1) % world).map(drop)
-        })
+        })?;
+        // Those whose messages were right hear of it here.
+        comm.barrier()
     });
     // Rank 0, on the other node, is the one that 3 sends to.
     let texts: Vec<String> = errors.iter().map(Error::to_string).collect();
