@@ -52,13 +52,8 @@ impl StagingShape {
         (self.ll_bytes() + self.plain_bytes() + LINE).next_multiple_of(4096)
     }
 
-    /// The word by which the ranks of a node share a shaped link, where the first of them has it.
-    pub(crate) fn egress(&self) -> usize {
-        self.head(self.channels + 1, 0, f::Lane::Ll)
-    }
-
     fn slots_start(&self) -> usize {
-        (self.egress() + LINE).next_multiple_of(4096)
+        self.head(self.channels + 1, 0, f::Lane::Ll).next_multiple_of(4096)
     }
 
     /// Length of a rank's region.
@@ -153,7 +148,6 @@ mod tests {
             slot_bytes: 1024,
         };
         let mut ranges: Vec<_> = (0..shape.channels).map(|c| (shape.doorbell(c), LINE)).collect();
-        ranges.push((shape.egress(), LINE));
         for channel in 0..=shape.channels {
             for peer in 0..shape.ranks {
                 for lane in [f::Lane::Ll, f::Lane::Slots, f::Lane::Sync] {

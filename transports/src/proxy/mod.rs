@@ -23,7 +23,6 @@ mod fuzz;
 mod handshake;
 mod in_order;
 mod ledger;
-mod nic;
 mod ports;
 mod slowed;
 mod socket;
