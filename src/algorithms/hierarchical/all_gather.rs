@@ -26,7 +26,7 @@ fn hierarchical(request: &Request, inner: Inner, outer: Outer) -> Schedule {
         place.enter(b);
         let input = [Read::Plain(Operand::Input(0))];
         let output = Operand::Output(b.rank());
-        let sends = tell(&place, inner, outer, b.rank());
+        let sends = tell(&place, inner, outer);
         spread(b, 1, output, &sends, |b, writes| {
             b.transfer(&input, writes, false);
         });
@@ -36,18 +36,18 @@ fn hierarchical(request: &Request, inner: Inner, outer: Outer) -> Schedule {
 }
 
 /// To whom a rank tells its chunk so that [`gather`] can follow: along the rail first, since it is further.
-pub(super) fn tell(place: &Place, inner: Inner, outer: Outer, chunk: usize) -> Vec<Write> {
-    [place.tell_across(outer), place.tell_inside(inner, chunk)].concat()
+pub(super) fn tell(place: &Place, inner: Inner, outer: Outer) -> Vec<Write> {
+    [place.tell_across(outer), place.tell_inside(inner, place.own_chunk())].concat()
 }
 
 /// Every rank's chunk of its output becomes everybody's; this rank's has been told.
 pub(super) fn gather(b: &mut RankBuilder, place: &Place, inner: Inner, outer: Outer) {
     let (rail, nodes) = (&place.rail, place.nodes());
-    place.gather_inside(b, inner, |member| place.rank(rail.me, member));
+    place.gather_inside(b, inner, |member| place.chunk(rail.me, member));
     // Nodes in the order in which the ring brings their chunks.
     for step in 1..nodes {
         let from = (rail.me + nodes - step) % nodes;
-        let chunk = place.rank(from, place.node.me);
+        let chunk = place.chunk(from, place.node.me);
         let mut sends = place.tell_inside(inner, chunk);
         let read = match outer {
             Outer::Ring => Read::Recv(rail.previous()),
@@ -58,6 +58,6 @@ pub(super) fn gather(b: &mut RankBuilder, place: &Place, inner: Inner, outer: Ou
         }
         let output = Operand::Output(chunk);
         spread(b, 1, output, &sends, |b, writes| b.transfer(&[read], writes, false));
-        place.gather_inside(b, inner, |member| place.rank(from, member));
+        place.gather_inside(b, inner, |member| place.chunk(from, member));
     }
 }

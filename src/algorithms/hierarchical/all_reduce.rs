@@ -2,7 +2,8 @@
 //! inside meanwhile.
 //!
 //! Directly or around the ring of nodes it is the reduce-scatter and the all-gather of this folder, joined: one instruction finishes a chunk
-//! and sends it on, along the rail and inside. Each node finishes a part of the buffer, and the others' parts cross while it is reduced.
+//! and sends it on, along the rail and inside. Each node finishes a part of the buffer, and the others' parts cross while it is reduced. In
+//! windows the buffer has two slices, of which one crosses while the other is reduced.
 //!
 //! By doubling or along trees of nodes a rank's chunk is reduced at all nodes of its rail: reduce-scatter inside, all-reduce on the rail,
 //! all-gather inside. The buffer has two slices, of which one crosses while the other is handled inside.
@@ -11,7 +12,7 @@ use super::super::doubling::Doubling;
 use super::super::spread::{spread, tell};
 use super::super::team::Held;
 use super::super::tree;
-use super::{Inner, Outer, Place, Request, all_gather, reduce_scatter};
+use super::{Encoding, Inner, Outer, Place, Request, all_gather, reduce_scatter};
 use crate::schedule::{Chunking, Operand, Schedule, Write};
 
 /// Slices that are on their way at once.
@@ -50,13 +51,28 @@ pub(super) fn ring_tree(request: &Request) -> Schedule {
 }
 
 fn joined(request: &Request, inner: Inner, outer: Outer) -> Schedule {
-    request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
+    // In windows the ranks of a node wait for each other in every round: two slices make a round longer, and keep the links busy.
+    let in_place = request.encoding == Encoding::Windows && outer == Outer::Direct;
+    let slices = if in_place { SLICES } else { 1 };
+    let chunking = match slices {
+        1 => Chunking::PerRank,
+        _ => Chunking::Parts(slices * request.ranks()),
+    };
+    request.schedule(chunking, chunking, |b| {
         let place = Place::of(request, b.rank());
+        let slices: Vec<Place> = (0..slices).map(|slice| place.slice(slice)).collect();
         place.enter(b);
-        let sends = all_gather::tell(&place, inner, outer, b.rank());
-        let output = Operand::Output(b.rank());
-        reduce_scatter::scatter(b, &place, inner, outer, output, &sends);
-        all_gather::gather(b, &place, inner, outer);
+        for slice in &slices {
+            reduce_scatter::cross(b, slice, inner, outer);
+        }
+        for slice in &slices {
+            let sends = all_gather::tell(slice, inner, outer);
+            let output = Operand::Output(slice.own_chunk());
+            reduce_scatter::finish(b, slice, inner, outer, output, &sends);
+        }
+        for slice in &slices {
+            all_gather::gather(b, slice, inner, outer);
+        }
         place.leave(b);
     })
 }

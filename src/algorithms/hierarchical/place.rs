@@ -5,13 +5,16 @@ use super::super::team::Team;
 use super::{Encoding, Inner, Outer, Request};
 use crate::schedule::{Operand, RankBuilder, Read, Write};
 
-/// A rank's two teams.
+/// A rank's two teams, and the chunks that they handle.
+#[derive(Clone)]
 pub(super) struct Place {
     /// The ranks of its node.
     pub(super) node: Team,
     /// The ranks with its place in their nodes, by node.
     pub(super) rail: Team,
     windows: bool,
+    /// The first of as many chunks as there are ranks.
+    first_chunk: usize,
 }
 
 impl Place {
@@ -25,7 +28,14 @@ impl Place {
             node: Team::new(members, place, request.encoding),
             rail: Team::new(rail, node, request.encoding),
             windows: request.encoding == Encoding::Windows,
+            first_chunk: 0,
         }
+    }
+
+    /// The same for one slice of the buffer, which has as many chunks as there are ranks.
+    pub(super) fn slice(&self, slice: usize) -> Place {
+        let ranks = self.nodes() * self.local();
+        Place { first_chunk: slice * ranks, ..self.clone() }
     }
 
     /// Whether ranks of the node use each other's buffers in place.
@@ -59,6 +69,16 @@ impl Place {
     /// Ranks of a node.
     pub(super) fn local(&self) -> usize {
         self.node.len()
+    }
+
+    /// The chunk of the rank at a place of a node.
+    pub(super) fn chunk(&self, node: usize, place: usize) -> usize {
+        self.first_chunk + self.rank(node, place)
+    }
+
+    /// This rank's chunk.
+    pub(super) fn own_chunk(&self) -> usize {
+        self.chunk(self.rail.me, self.node.me)
     }
 
     /// The rank at a place of a node.
