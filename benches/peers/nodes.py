@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Two nodes on this machine, joined by a shaped link: oxccl's choice, its flat ring and Gloo by turns.
 
-Usage: nodes.py [--oxccl PROGRAM] [--gloo FOLDER] [--rate 10gbit] [--size 67108864] [--per-node 2] [--rounds 5]
+Usage: nodes.py [--oxccl PROGRAM] [--peers FOLDER] [--rate 10gbit] [--size 67108864] [--per-node 2] [--rounds 5]
 
 The nodes are network namespaces joined by a pair of virtual interfaces, whose rate tc's tbf limits
 each way; the kernel's own TCP runs over it for all three. Prints the median time of each, what the
@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import secrets
-import shutil
 import statistics
 import subprocess
 import sys
@@ -23,12 +22,14 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 NODES = 2
 ADDRESS = "10.78.0.{}"
 INSIDE = "OXCCL_NODES_INSIDE"
+# Against hanging.
+TIMEOUT_S = 120
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--oxccl", default=os.path.join(ROOT, "target/release/oxccl"))
-    parser.add_argument("--gloo", default=os.path.join(ROOT, ".peers/gloo"))
+    parser.add_argument("--peers", default=os.path.join(ROOT, ".peers"))
     parser.add_argument("--rate", default="10gbit")
     parser.add_argument("--size", type=int, default=64 << 20)
     parser.add_argument("--per-node", type=int, default=2)
@@ -45,7 +46,8 @@ class Node:
 
     def __init__(self, number):
         self.address = ADDRESS.format(number + 1)
-        self.holder = subprocess.Popen(["unshare", "-n", "sleep", "3600"])
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self.holder = subprocess.Popen(["unshare", "-n", "sleep", "3600"], **quiet)
         own = os.readlink("/proc/self/ns/net")
         while os.readlink(f"/proc/{self.holder.pid}/ns/net") == own:
             time.sleep(0.01)
@@ -74,7 +76,7 @@ def together(commands):
     """Runs commands at once, and returns what the first prints."""
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
                  for command, environment in commands]
-    said = [process.communicate()[0] for process in processes]
+    said = [process.communicate(timeout=TIMEOUT_S)[0] for process in processes]
     if any(process.returncode != 0 for process in processes):
         sys.exit("nodes.py: a rank failed")
     return said[0]
@@ -92,7 +94,8 @@ def result(said):
 def oxccl(nodes, options, extra):
     environment = {**os.environ, "OXCCL_SECRET": secrets.token_hex(16), "OXCCL_FABRIC": "tcp"}
     size, ranks = str(options.size), str(options.per_node)
-    bench = [options.oxccl, "bench", "all_reduce", "-b", size, "-e", size, "--json", "--no-probe", *extra]
+    bench = [options.oxccl, "bench", "all_reduce", "-b", size, "-e", size, "-n", "1", "-w", "1", "--json", "--no-probe",
+             *extra]
     start = lambda number: [options.oxccl, "run", "--ranks", ranks, "--nnodes", str(NODES), "--node-rank",
                             str(number), "--rendezvous", f"{nodes[0].address}:20000", "--", *bench]
     return result(together([(node.inside(*start(number)), environment)
@@ -102,10 +105,13 @@ def oxccl(nodes, options, extra):
 def gloo(nodes, options):
     world = NODES * options.per_node
     program = os.path.join(HERE, "gloo_bench.py")
-    command = [sys.executable, program, "all_reduce", str(options.size), "3", "200", str(world)]
+    command = [sys.executable, program, "all_reduce", str(options.size), "5", "100", str(world)]
 
     def rank(number):
-        environment = {**os.environ, "PYTHONPATH": options.gloo, "GLOO_SOCKET_IFNAME": "net",
+        stand_ins = os.path.join(options.peers, "stand-ins")
+        environment = {**os.environ, "PYTHONPATH": os.path.join(options.peers, "gloo"),
+                       "LD_PRELOAD": f"{stand_ins}/libcuda_stand_in.so", "LD_LIBRARY_PATH": stand_ins,
+                       "GLOO_SOCKET_IFNAME": "net",
                        "GLOO_BENCH_RANK": str(number), "GLOO_BENCH_MEETING": f"{nodes[0].address}:20100"}
         return nodes[number // options.per_node].inside(*command), environment
 
@@ -123,14 +129,22 @@ def main():
         os.environ[INSIDE] = "1"
         os.execvp("unshare", ["unshare", "-Urn", "--kill-child", "--fork", sys.executable, *sys.argv])
     nodes = network(options.rate)
+    try:
+        compare(nodes, options)
+    finally:
+        for node in nodes:
+            node.holder.kill()
+
+
+def compare(nodes, options):
     contestants = {
         "oxccl": lambda: oxccl(nodes, options, []),
         "oxccl, flat ring": lambda: oxccl(nodes, options, ["--algorithm", "ring", "--encoding", "slots"]),
     }
-    if os.path.isdir(options.gloo):
+    if os.path.isdir(os.path.join(options.peers, "gloo")):
         contestants["Gloo"] = lambda: gloo(nodes, options)
     else:
-        print(f"skipped: Gloo: there is no {options.gloo} (tools/setup-peers)", file=sys.stderr)
+        print(f"skipped: Gloo: it is not in {options.peers} (tools/setup-peers)", file=sys.stderr)
     times = {name: [] for name in contestants}
     chosen = {}
     for _ in range(options.rounds):
@@ -146,8 +160,6 @@ def main():
     for name, median in medians.items():
         print(f"{name:18} {median:8.1f} ms  {least / median:5.0%} of the link  "
               f"{median / medians['oxccl']:.2f} times oxccl's  {chosen[name]}")
-    for node in nodes:
-        node.holder.kill()
 
 
 if __name__ == "__main__":
