@@ -8,10 +8,14 @@ mod calls;
 mod common;
 mod ends;
 mod failures;
+#[path = "../../transports/tests/common/guest.rs"]
+mod guest;
+mod joined;
 mod misuse;
 mod order;
 mod processes;
 mod rank;
+mod registered;
 mod results;
 
 use processes::On::{Anything, StandIn};
@@ -62,6 +66,23 @@ cases! {
 /// Enough for the streams of all threads of a case.
 const MANY: (&str, &str) = ("CUDA_DEVICE_MAX_CONNECTIONS", "32");
 
+#[test]
+fn calls_between_nodes_over_rdma_in_the_guest() {
+    guest::run("rdma_carries_", &[]);
+}
+
+#[test]
+#[ignore = "runs in the software RoCE guest"]
+fn rdma_carries_calls_between_nodes() {
+    let devices = ("OXCCL_RDMA_DEVICES", "rxe0_0,rxe1_0");
+    let settings = [processes::threads("2"), MANY, TWO_NODES, ("OXCCL_FABRIC", "rdma"), devices];
+    run("replays_between_nodes", "communicator_process", StandIn, 1, &settings);
+    // A minute on the guest's one core.
+    if std::env::var_os("OXCCL_TEST_ALL").is_some() {
+        run("calls_between_nodes", "communicator_process", StandIn, 1, &settings);
+    }
+}
+
 /// Parts of the machine, between which messages go by links.
 const TWO_NODES: (&str, &str) = ("OXCCL_NODES", "2");
 
@@ -73,7 +94,7 @@ cases! {
     calls_on_two_gpus =
         calls::all, StandIn, 1, [processes::threads("4"), MANY, ("OXCCL_STAND_IN_DEVICES", "2")];
     calls_between_nodes = calls::all, Anything, 1, [processes::threads("4"), MANY, TWO_NODES];
-    calls_between_nodes_of_processes = calls::all, Anything, 4, [TWO_NODES];
+    calls_between_nodes_of_processes = calls::all, Anything, 2, [TWO_NODES];
     replays_between_nodes = calls::captured, Anything, 1, [processes::threads("2"), MANY, TWO_NODES];
     calls_in_graphs = calls::captured, Anything, 1, [processes::threads("2"), MANY];
     calls_in_graphs_of_processes = calls::captured, Anything, 2, [];
@@ -85,6 +106,19 @@ cases! {
     a_dead_process_is_named = ends::death, Anything, 2, [];
     a_dead_thread_is_named = ends::panic, Anything, 1, [processes::threads("2"), MANY];
     a_rank_that_left_is_named = ends::left, Anything, 1, [processes::threads("2"), MANY];
+    a_late_rank_of_another_node_is_named =
+        ends::late, Anything, 1, [processes::threads("2"), MANY, TWO_NODES];
+    a_late_replay_of_another_node_is_named =
+        ends::late_replay, Anything, 1, [processes::threads("2"), MANY, TWO_NODES];
+    other_calls_of_another_node_are_named =
+        ends::mismatch, Anything, 1, [processes::threads("2"), MANY, TWO_NODES];
+    a_dead_process_of_another_node_is_named = ends::death, Anything, 2, [TWO_NODES];
+    registered_memory = registered::in_place, StandIn, 3, [];
+    registered_memory_on_two_gpus =
+        registered::in_place, StandIn, 2, [("OXCCL_STAND_IN_DEVICES", "2")];
+    registered_by_all_or_none = registered::by_all_or_none, StandIn, 3, [];
+    registered_by_one_alone = registered::by_one_alone, Anything, 2, [];
+    not_registered_by_one = registered::not_by_one, Anything, 2, [];
     wrong_memory = misuse::memory, StandIn, 1, [("OXCCL_STAND_IN_DEVICES", "2"), processes::threads("1")];
     wrong_streams = misuse::streams, StandIn, 1, [processes::threads("2"), MANY];
     too_few_connections = misuse::connections, StandIn, 1, [processes::threads("1")];
@@ -92,7 +126,15 @@ cases! {
 
 cases! {
     start_process by processes::each_rank:
+    one_launch_for_all_ranks = joined::launches, StandIn, 1, [MANY];
+    one_launch_in_a_graph = joined::captured, StandIn, 1, [MANY];
+    ranks_that_do_not_join = joined::misuse, StandIn, 1, [MANY];
+    starts_that_cannot_join =
+        joined::starts, StandIn, 1, [MANY, ("OXCCL_STAND_IN_DEVICES", "2")];
     starts_that_fail = misuse::starts, StandIn, 2, [];
     starts_without_a_driver = misuse::no_driver, StandIn, 1, [("OXCCL_STAND_IN_DRIVER", "11040")];
+    bulk_copies_without_an_engine =
+        misuse::bulk_copies, StandIn, 1, [("OXCCL_STAND_IN_CAPABILITY", "80")];
+    bulk_copies = misuse::bulk_copies, StandIn, 1, [];
     starts_without_room = misuse::no_room, StandIn, 1, [("OXCCL_STAND_IN_MULTIPROCESSORS", "3")];
 }

@@ -53,7 +53,9 @@ pub(super) fn ring_tree(request: &Request) -> Schedule {
 fn joined(request: &Request, inner: Inner, outer: Outer) -> Schedule {
     // In windows the ranks of a node wait for each other in every round: two slices make a round longer, and keep the links busy.
     let in_place = request.encoding == Encoding::Windows && outer == Outer::Direct;
-    let slices = if in_place { SLICES } else { 1 };
+    // A slice has two messages a round on each link, and its second is sent before the peer has given back any of this round.
+    let room = request.slots.slots as usize >= 2 * SLICES;
+    let slices = if in_place && room { SLICES } else { 1 };
     let chunking = match slices {
         1 => Chunking::PerRank,
         _ => Chunking::Parts(slices * request.ranks()),
