@@ -100,6 +100,9 @@ pub(crate) struct BenchOptions {
     /// What ranks compute on: host, cuda or cuda:N. Calls block, on a GPU too; for streams and graphs see --compare.
     #[arg(long, value_parser = options::device)]
     pub(crate) device: Option<Device>,
+    /// Ranks share one launch for each call: with --threads, on one GPU.
+    #[arg(long, requires = "threads")]
+    pub(crate) single_launch: bool,
     /// Buffers are ordinary memory of each rank, which the others cannot reach, instead of
     /// comm.alloc's.
     #[arg(long)]
@@ -177,12 +180,8 @@ impl BenchOptions {
             (Some(device), "OXCCL_DEVICE") => Some(device.clone()),
             _ => std::env::var(name).ok(),
         })?;
-        if let Device::Cuda(_) = config.device {
-            // Memory of a GPU is taken at the start: room for input and output, each in pages of 2 MiB.
-            let each = self.maxbytes.0.next_multiple_of(2 << 20) + (2 << 20);
-            config.heap_bytes = config.heap_bytes.max(2 * each);
-            config.image = gpu::image(self)?;
-        }
+        gpu::fit(&mut config, self.maxbytes.0, self.compare.image.as_deref())?;
+        config.single_launch |= self.single_launch;
         config.timeout = self.timeout.unwrap_or(config.timeout);
         config.order = self.order.unwrap_or(config.order);
         config.nodes = self.nodes.or(config.nodes);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use oxccl::{Communicator, Error, Order, ReduceOp, data_type_name};
 use oxccl_transports::Server;
+use oxccl_transports::cuda::Context;
 
 use super::args::BenchOptions;
 use super::buffers::Buffers;
@@ -36,6 +37,11 @@ impl Comms {
     /// Number of ranks.
     pub(crate) fn world(&self) -> usize {
         self.control.world()
+    }
+
+    /// The GPU's context, where ranks compute on GPUs.
+    pub(crate) fn context(&self) -> Option<Context> {
+        self.measured.context()
     }
 }
 
