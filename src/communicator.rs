@@ -133,6 +133,11 @@ impl Communicator {
         self.world
     }
 
+    /// Number of nodes that the ranks are on.
+    pub fn nodes(&self) -> usize {
+        self.idle().nodes()
+    }
+
     /// What it computes on: with GPUs, this rank's.
     pub fn device(&self) -> Device {
         self.device

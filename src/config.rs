@@ -287,9 +287,11 @@ impl Config {
         self.cache_bytes.unwrap_or_else(last_level_cache_bytes)
     }
 
-    /// Which of so many ranks share a node.
+    /// Which of so many ranks share a node, as far as it is said here: by `ranks_per_node`, or by `nodes`.
     pub fn placement(&self, ranks: usize) -> Placement {
-        Placement::uniform(self.ranks_per_node.unwrap_or(ranks))
+        let per_part = |nodes| Nodes::blocks(ranks, nodes).ranks_per_block();
+        let per_node = self.ranks_per_node.or(self.nodes.map(per_part));
+        Placement::uniform(per_node.unwrap_or(ranks))
     }
 
     /// Memory that the connections to one rank of another node take; RDMA pins it.
@@ -440,6 +442,12 @@ mod tests {
         assert_eq!(place(Some(2), None, two()).unwrap(), Some(4));
         assert_eq!(place(None, Some(2), two()).unwrap(), Some(2));
         assert_eq!(place(None, None, Nodes::blocks(5, 2)).unwrap(), Some(1));
+        let placement = |nodes, ranks_per_node| {
+            Config { nodes, ranks_per_node, ..Config::default() }.placement(8).ranks_per_node()
+        };
+        assert_eq!(placement(None, None), 8);
+        assert_eq!((placement(Some(2), None), placement(Some(3), None)), (4, 1));
+        assert_eq!(placement(Some(2), Some(2)), 2);
         let error = place(None, Some(8), two()).unwrap_err().to_string();
         assert!(error.contains("only 4 consecutive ranks"), "{error}");
         let error = place(Some(4), None, two()).unwrap_err().to_string();

@@ -134,6 +134,11 @@ impl Engine {
         Ok(())
     }
 
+    /// Nodes that the ranks are on.
+    pub(crate) fn nodes(&self) -> usize {
+        self.links.as_ref().map_or(1, |links| links.nodes())
+    }
+
     /// What it computes on.
     pub(crate) fn device(&self) -> Device {
         self.config.device

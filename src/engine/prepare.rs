@@ -188,6 +188,7 @@ impl Cache {
             in_place: call.in_place,
             windows,
             several_nodes: self.links.is_some(),
+            max_channels: config.max_channels,
             pin: config.pin,
             slot_bytes: config.slot_bytes,
             ll_slot_bytes: config.ll_slot_bytes,
@@ -196,9 +197,7 @@ impl Cache {
         let custom = config.schedule.as_ref().map(|custom| custom.plan(&question)).transpose()?;
         let usual = || match config.device {
             Device::Host => plan_by(config.tuning.as_deref(), &question),
-            Device::Cuda(_) => {
-                plan_on_gpu(config.tuning.as_deref(), &question, config.max_channels)
-            }
+            Device::Cuda(_) => plan_on_gpu(config.tuning.as_deref(), &question),
         };
         custom.flatten().map_or_else(usual, Ok)
     }

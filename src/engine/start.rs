@@ -3,6 +3,7 @@
 use super::failure::Ranks;
 use super::flights::Flights;
 use super::group::Groups;
+use super::group::differences::words_of_last;
 use super::links::{Links, Starting};
 use super::on_gpu::GpuCalls;
 use super::prepare::Cache;
@@ -96,7 +97,7 @@ impl Start<'_> {
         let control = Arc::new(Control::new(shape, rank, control)?);
         let (telling, hearing) = (control.clone(), control.clone());
         liveness.on_ask(
-            move || telling.report(),
+            move || telling.report(words_of_last(&telling, rank).as_ref()),
             move |rank, report| hearing.take_report(rank, report),
         );
         Ok(Arc::new(Ranks::new(rank, control, liveness, self.config.timeout)))

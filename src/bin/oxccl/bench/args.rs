@@ -88,7 +88,7 @@ pub(crate) struct BenchOptions {
     /// Lets this machine stand for so many nodes, which share no memory [default: 1].
     #[arg(long, value_parser = options::positive)]
     pub(crate) nodes: Option<usize>,
-    /// So many consecutive ranks count as a node, for hierarchical algorithms [default: all].
+    /// So many consecutive ranks count as a node, for hierarchical algorithms [default: as many as share one].
     #[arg(long, value_parser = options::positive)]
     pub(crate) per_node: Option<usize>,
     /// Carries out its collective by the schedule of this JSON file.
