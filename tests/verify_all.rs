@@ -8,7 +8,7 @@ use oxccl::topology::Placement;
 use oxccl::verify::{Violation, verify};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-const SLOTS: Slots = Slots { ll: 2, slots: 2 };
+const SLOTS: Slots = Slots { ll: 2, ll128: 2, slots: 2 };
 /// Every world of up to 64 ranks with `OXCCL_TEST_ALL` set (in release it takes minutes less); otherwise all up to 18, and some.
 fn worlds() -> impl DoubleEndedIterator<Item = usize> {
     let picked =
@@ -177,7 +177,7 @@ fn a_ring_with_one_slot_is_a_deadlock() {
     for ranks in [3, 4, 8] {
         let collective = Collective::new(Kind::AllReduce, ranks);
         let placement = Placement::one_node(ranks);
-        let one = Slots { ll: 1, slots: 1 };
+        let one = Slots { ll: 1, ll128: 1, slots: 1 };
         let schedule = entry.schedule(collective, placement, Order::Any, one);
         match verify(schedule.expect("it exists"), Order::Any, true) {
             Err(Violation::Deadlock(stuck)) => {

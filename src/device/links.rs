@@ -6,7 +6,7 @@
 //! for each set of connections:  inbox slots | outbox slots | lines: sync in, sync out, send head, recv head
 //! ```
 //!
-//! A port's number is twice that of its set, and one more for the sync lane. There are none for LL slots and windows, which need
+//! A port's number is twice that of its set, and one more for the sync lane. There are none for slots with flags and windows, which need
 //! memory that both ends map.
 
 use super::staging::StagingShape;
@@ -73,7 +73,7 @@ impl LinkPorts {
     /// The connections to the peer, of all sets and lanes, in the machine's table.
     pub(crate) fn connect(&self, connections: &mut [f::Connection], bell: *const Bell) {
         for set in 0..=self.shape.channels {
-            for lane in [f::Lane::Ll, f::Lane::Slots, f::Lane::Sync] {
+            for lane in f::Lane::ALL {
                 let pair = set * self.shape.ranks + self.peer;
                 connections[pair * f::LANES + lane as usize] = self.connection(set, lane, bell);
             }
@@ -85,7 +85,7 @@ impl LinkPorts {
             f::Lane::Slots => (self.slot(Side::Inbox, set, 0), self.slot(Side::Outbox, set, 0)),
             f::Lane::Sync => (self.word(set, Words::SyncIn), self.word(set, Words::SyncOut)),
             // No schedule that runs uses it.
-            f::Lane::Ll => (std::ptr::null_mut(), std::ptr::null_mut()),
+            f::Lane::Ll | f::Lane::Ll128 => (std::ptr::null_mut(), std::ptr::null_mut()),
         };
         let (slots, stride) = match lane {
             f::Lane::Slots => (self.shape.slots, self.shape.slot_stride()),
@@ -242,6 +242,7 @@ mod tests {
             ranks: 2,
             channels: 2,
             ll_slots: 8,
+            ll128_slots: 0,
             ll_slot_bytes: 256,
             slots: 4,
             slot_bytes: 1024,

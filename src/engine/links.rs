@@ -173,9 +173,9 @@ fn unproxied(
     operands.into_iter().find_map(|operand| {
         let (what, peer) = match operand {
             Operand::Slot { link, .. } | Operand::PeerSlot { link, .. }
-                if link.lane == Lane::Ll =>
+                if link.lane.has_flags() =>
             {
-                ("an LL slot", link.peer)
+                ("a slot with flags", link.peer)
             }
             Operand::Window { peer, .. } => ("a window", peer),
             _ => return None,

@@ -42,7 +42,7 @@ impl Engine {
             Device::Host => start.on_host(&spins),
             Device::Cuda(ordinal) => start.on_gpu(ordinal),
         };
-        let Started { backend, heap, ranks, links, device } = started.inspect_err(|error| {
+        let Started { backend, heap, ranks, links, ll128, device } = started.inspect_err(|error| {
             let reason = error.to_string();
             bootstrap.liveness().abort(Cause::Aborted { rank, reason });
         })?;
@@ -50,7 +50,7 @@ impl Engine {
         Ok(Engine {
             config,
             reach,
-            cache: Cache::new(links.clone()),
+            cache: Cache::new(links.clone(), ll128),
             links,
             groups: Groups::new(world),
             backend,
@@ -78,6 +78,8 @@ struct Started {
     heap: Arc<Heap>,
     ranks: Arc<Ranks>,
     links: Option<Arc<Links>>,
+    /// Whether there is an LL128 lane.
+    ll128: bool,
     device: Device,
 }
 
@@ -87,6 +89,7 @@ impl Start<'_> {
             ranks: self.bootstrap.world(),
             channels: self.config.max_channels,
             ll_slots: SLOTS.ll,
+            ll128_slots: if self.bootstrap.nodes().count() == 1 { SLOTS.ll128 } else { 0 },
             ll_slot_bytes: self.config.ll_slot_bytes,
             slots: SLOTS.slots,
             slot_bytes: self.config.slot_bytes,
@@ -150,7 +153,8 @@ impl Start<'_> {
         };
         let heap = Arc::new(Heap::new(own[2].clone()));
         let backend = Backend::Host(host);
-        Ok(Started { backend, heap, ranks, links, device: Device::Host })
+        let ll128 = shape.ll128_slots > 0;
+        Ok(Started { backend, heap, ranks, links, ll128, device: Device::Host })
     }
 
     fn on_gpu(self, ordinal: Option<usize>) -> Result<Started, Error> {
@@ -172,10 +176,11 @@ impl Start<'_> {
         let neighbours = if reach == Reach::SameProcess { gpu.sharing() } else { 1 };
         let flights = Flights::new(&context, ranks.clone(), gpu.tables().clone())?;
         let connections = self.config.cuda_connections;
+        let ll128 = gpu.has_ll128();
         let calls = GpuCalls::new(gpu, flights, neighbours, connections)?;
         let device = Device::Cuda(Some(device.ordinal()));
         let backend = Backend::Cuda(Box::new(calls));
-        Ok(Started { backend, heap, ranks, links: None, device })
+        Ok(Started { backend, heap, ranks, links: None, ll128, device })
     }
 }
 

@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 pub struct Slots {
     /// On the LL lane.
     pub ll: u32,
+    /// On the LL128 lane.
+    pub ll128: u32,
     /// On the slots lane.
     pub slots: u32,
 }
@@ -18,6 +20,7 @@ impl Slots {
     pub fn on(self, lane: Lane) -> u32 {
         match lane {
             Lane::Ll => self.ll,
+            Lane::Ll128 => self.ll128,
             Lane::Slots => self.slots,
             Lane::Sync => 0,
         }
@@ -256,7 +259,7 @@ impl RankBuilder {
         operand
     }
 
-    /// LL messages announce themselves.
+    /// Messages with flags announce themselves.
     fn await_arrival(&mut self, link: Link) -> u32 {
         let message = bump(&mut self.received, link);
         if link.lane == Lane::Slots {

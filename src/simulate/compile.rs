@@ -7,12 +7,15 @@ use super::bundle::{Length, Rounds, bundles};
 use super::fold::folded;
 use super::messages::{follow_lengths, merge};
 use super::program::{
-    AS_IT_CAME, Access, AccessKind, Compiled, Connection, Counter, Counts, Programs, Step, Way,
+    AS_IT_CAME, Access, AccessKind, Compiled, Connection, Counter, Counts, Flags, Programs, Step,
+    Way,
 };
 use super::servers::from_ns;
 use super::subject::Subject;
 use super::{Options, SimulationError, Statement};
-use crate::schedule::{Buffer, Flag, Instruction, Lane, Layout, Link, Operand, SEGMENTS};
+use crate::schedule::{
+    Buffer, Flag, Instruction, Lane, Layout, Link, MostSegments, NO_SEGMENTS, Operand, SEGMENTS,
+};
 use crate::topology::Network;
 use oxccl_kernels::format::{MAX_OPERANDS, Tokens};
 use std::collections::HashMap;
@@ -46,7 +49,7 @@ pub(super) fn compile(
         counters: Vec::new(),
         ways: Vec::new(),
         windows: false,
-        most_segments: [(Lane::Ll, 0), (Lane::Slots, 0)],
+        most_segments: NO_SEGMENTS,
     };
     let (statement, mut compiler, mut programs) = match folded(subject, network, options, &new) {
         Some(Ok(done)) => done,
@@ -98,7 +101,7 @@ pub(super) struct Compiler<'a> {
     pub(super) ways: Vec<Way>,
     windows: bool,
     /// Segments of the longest message of each lane.
-    most_segments: [(Lane, usize); 2],
+    most_segments: MostSegments,
 }
 
 impl Compiler<'_> {
@@ -207,12 +210,12 @@ impl Compiler<'_> {
                 if count && segment == 0 {
                     if reads { connection.received += 1 } else { connection.sent += 1 }
                 }
-                let (kind, counter) = match (link.lane, reads) {
-                    (Lane::Ll, true) => (AccessKind::LlSlot, self.counter(at, Counts::Messages)),
-                    (Lane::Ll, false) => (AccessKind::SendLl, self.counter(at, Counts::Messages)),
-                    (_, true) => (AccessKind::Slot, at),
-                    (_, false) => (AccessKind::Send, at),
+                let counter = match link.lane.has_flags() {
+                    true => self.counter(at, Counts::Messages),
+                    false => at,
                 };
+                let flags = Flags::of(link.lane);
+                let kind = if reads { AccessKind::Slot(flags) } else { AccessKind::Send(flags) };
                 for (lane, most) in &mut self.most_segments {
                     if *lane == link.lane {
                         *most = (*most).max(segment as usize + 1);

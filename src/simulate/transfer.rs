@@ -20,7 +20,7 @@ impl Machine<'_> {
         let (sources, destinations) =
             (&accesses[first..split], &accesses[split..split + destinations as usize]);
         let mut cause = self.processes[at].last_event;
-        for source in sources.iter().filter(|source| source.kind == AccessKind::LlSlot) {
+        for source in sources.iter().filter(|source| source.kind.awaits_flags()) {
             let wanted = self.base(at, source.counter, false) + source.number();
             let Some(signal) = self.raised(at, source.counter, wanted) else {
                 self.park(at, source.counter);
@@ -43,7 +43,7 @@ impl Machine<'_> {
         self.announce(at, destinations, finish, event);
         let ways = &self.compiled.ways;
         self.processes[at].posts = destinations.iter().any(|to| {
-            matches!(to.kind, AccessKind::Send | AccessKind::SendLl) && ways[to.way as usize].posted
+            matches!(to.kind, AccessKind::Send(_)) && ways[to.way as usize].posted
         });
         self.events += 1;
         self.processes[at].step += 1;
@@ -64,12 +64,10 @@ impl Machine<'_> {
         self.servers.in_second_round = self.processes[at].round == 1;
         let start = self.processes[at].time;
         let begun = start + from_ns(device.instruction_ns);
-        let is_ll =
-            |access: &&Access| matches!(access.kind, AccessKind::LlSlot | AccessKind::SendLl);
-        let ll = sources.iter().chain(destinations).filter(is_ll).count() as u64;
-        let touched = (sources.len() + destinations.len()) as u64 + ll;
+        let all = sources.iter().chain(destinations);
+        let touched: u64 = all.map(|access| bytes.on_a_channel(access.kind)).sum();
         let folded = sources.len().saturating_sub(1) as u64;
-        let engine = transfer(bytes.one * touched, device.channel_gbps)
+        let engine = transfer(touched, device.channel_gbps)
             .max(transfer(bytes.one * folded, device.reduce_gbps));
         let mut finish = begun + engine;
         let mut local = 0;
@@ -134,9 +132,9 @@ impl Machine<'_> {
         end
     }
 
-    /// LL messages that have been stored announce themselves.
+    /// Messages with flags that have been stored announce themselves.
     fn announce(&mut self, at: usize, destinations: &[Access], finish: Time, event: u32) {
-        for to in destinations.iter().filter(|to| to.kind == AccessKind::SendLl) {
+        for to in destinations.iter().filter(|to| to.kind.sends_flags()) {
             let way = &self.compiled.ways[to.way as usize];
             if !way.posted {
                 let value = self.base(at, to.counter, true) + to.number();
@@ -160,7 +158,7 @@ impl Machine<'_> {
         self.recorder.iter_mut().for_each(|recorder| recorder.continues(Some(event)));
         let mut counted = Vec::new();
         for to in &accesses[first..first + *destinations as usize] {
-            if !matches!(to.kind, AccessKind::Send | AccessKind::SendLl) {
+            if !matches!(to.kind, AccessKind::Send(_)) {
                 continue;
             }
             let way = &compiled.ways[to.way as usize];
@@ -176,7 +174,7 @@ impl Machine<'_> {
             let wire = bytes.on(to.kind);
             let crossed = self.cross(&way.links[begin.min(end)..end], wire, now);
             let arrival = crossed.max(self.cross(&[way.to_memory], wire, now)) + way.latency;
-            if to.kind == AccessKind::SendLl {
+            if to.kind.sends_flags() {
                 let value = self.base(at, to.counter, true) + to.number();
                 self.raise(at, to.counter, Signal { value, arrival, event });
             } else {
@@ -214,13 +212,15 @@ struct Bytes {
 }
 
 impl Bytes {
-    /// As they lie in this operand: LL messages carry flags, and a header in front.
+    /// As they lie in this operand of all channels.
     fn on(self, kind: AccessKind) -> u64 {
+        self.channels * self.on_a_channel(kind)
+    }
+
+    fn on_a_channel(self, kind: AccessKind) -> u64 {
         match kind {
-            AccessKind::LlSlot | AccessKind::SendLl => {
-                self.channels * (self.one.div_ceil(8) * 16 + 16)
-            }
-            _ => self.total,
+            AccessKind::Slot(flags) | AccessKind::Send(flags) => flags.len_bytes(self.one),
+            _ => self.one,
         }
     }
 }
@@ -233,8 +233,7 @@ impl Access {
         enabled: bool,
         counted: &mut Vec<usize>,
     ) -> Option<(usize, usize)> {
-        let is_ll = self.kind == AccessKind::SendLl;
-        let switch = switch.filter(|_| enabled && !is_ll)?;
+        let switch = switch.filter(|_| enabled && !self.kind.sends_flags())?;
         if counted.contains(&switch.1) {
             return Some(switch);
         }

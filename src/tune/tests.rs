@@ -41,6 +41,7 @@ fn question(bytes: usize) -> Question {
         in_place: false,
         windows: true,
         several_nodes: false,
+        ll128: false,
         pin: Pin::default(),
         slot_bytes: 64 << 10,
         ll_slot_bytes: 4 << 10,

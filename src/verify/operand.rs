@@ -7,7 +7,7 @@ use super::memory::Conflict;
 use super::route::{Route, Segment, Sizes, Traffic};
 use super::value::Value;
 use super::violation::Violation;
-use crate::schedule::{Buffer, Lane, Operand, Source};
+use crate::schedule::{Buffer, Operand, Source};
 
 impl Machine<'_> {
     pub(super) fn read(
@@ -47,7 +47,7 @@ impl Machine<'_> {
         let clock = &self.ranks[rank].clock;
         let traffic = self.routes.entry(route).or_insert_with(Traffic::new);
         match traffic.segment(message, segment) {
-            Some(slot) if link.lane == Lane::Ll || clock.knows(slot.written) => {
+            Some(slot) if link.lane.has_flags() || clock.knows(slot.written) => {
                 brought.extend(slot.stamp.take());
                 slot.read = Some(clock.now());
                 let value = slot.value;
@@ -109,10 +109,10 @@ impl Machine<'_> {
         if segment == 0 && traffic.head.awaited < credit && !known {
             return Err(Violation::Credit { rank, step, operand, reader: link.peer, credit });
         }
-        let stamp = stamp.filter(|_| link.lane == Lane::Ll).cloned();
+        let stamp = stamp.filter(|_| link.lane.has_flags()).cloned();
         traffic.push(segment, Segment { value, written: clock.now(), stamp, read: None });
         traffic.sent += usize::from(is_last(self.sizes, route, message, segment));
-        if link.lane == Lane::Ll {
+        if link.lane.has_flags() {
             self.wake(link.peer, route);
         }
         Ok(())

@@ -6,7 +6,7 @@ use crate::schedule::{
     Chunking, Flag, Instruction, Lane, Link, Operand, RankBuilder, Read, Slots, Source, Write,
 };
 
-const SLOTS: Slots = Slots { ll: 2, slots: 2 };
+const SLOTS: Slots = Slots { ll: 2, ll128: 2, slots: 2 };
 
 fn link(peer: usize, lane: Lane) -> Link {
     Link { peer, lane }

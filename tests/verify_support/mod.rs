@@ -9,7 +9,7 @@ use oxccl::collective::{Collective, Kind, Order};
 use oxccl::schedule::{Schedule, Slots};
 use oxccl::topology::Placement;
 
-pub(crate) const SLOTS: Slots = Slots { ll: 2, slots: 2 };
+pub(crate) const SLOTS: Slots = Slots { ll: 2, ll128: 2, slots: 2 };
 
 /// A schedule and what it promises.
 #[derive(Clone, Debug)]

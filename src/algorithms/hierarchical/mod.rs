@@ -1,6 +1,8 @@
 //! Hierarchical algorithms: inside of nodes, where links are fast, and between them, on every rail, by turns, so that each byte crosses
 //! between nodes as seldom as can be. (BlueConnect, Cho et al. 2019; NCCL and MSCCL++ do likewise.)
 //!
+//! LL128 has none of them: between nodes no link carries its lines whole.
+//!
 //! A **rail** is the ranks with the same place in their nodes: each rank sends to other nodes only along its own.
 
 mod all_gather;

@@ -174,6 +174,7 @@ impl ExplainOptions {
             windows: !self.private,
             // Ranks of a node share memory, ranks of different nodes do not.
             several_nodes: self.per_node.is_some_and(|local| local < self.ranks),
+            ll128: pin.encoding == Some(Encoding::Ll128),
             pin,
             slot_bytes: config.slot_bytes,
             ll_slot_bytes: config.ll_slot_bytes,

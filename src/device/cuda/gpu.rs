@@ -37,8 +37,7 @@ pub struct Gpu {
     /// All ranks' control regions.
     control: Vec<Arc<Region>>,
     rank: usize,
-    /// Ranks on this GPU.
-    sharing: usize,
+    sharing: Sharing,
     bulk_copies: bool,
 }
 
@@ -80,10 +79,12 @@ impl Gpu {
         setup: &Setup,
         deadline: Instant,
     ) -> Result<Gpu, Error> {
-        let (context, shape, rank) = (&setup.context, setup.shape, bootstrap.rank());
+        let (context, rank) = (&setup.context, bootstrap.rank());
         let kernels = Arc::new(Kernels::load(context, setup.image)?);
         let stream = Arc::new(Stream::new(context)?);
-        let sharing = share_gpus(bootstrap, context, &kernels, shape.channels, deadline)?;
+        let sharing = share_gpus(bootstrap, context, &kernels, setup.shape.channels, deadline)?;
+        let ll128_slots = if sharing.ll128 { setup.shape.ll128_slots } else { 0 };
+        let shape = StagingShape { ll128_slots, ..setup.shape };
         let own = [
             Arc::new(DeviceRegion::create(context, shape.len_bytes())?),
             Arc::new(DeviceRegion::create(context, setup.heap_bytes)?),
@@ -133,12 +134,17 @@ impl Gpu {
 
     /// Ranks on this GPU.
     pub(crate) fn sharing(&self) -> usize {
-        self.sharing
+        self.sharing.ranks
+    }
+
+    /// Whether there is an LL128 lane: if it was asked for, and all GPUs of the ranks store its lines whole.
+    pub fn has_ll128(&self) -> bool {
+        self.tables.shape().ll128_slots > 0
     }
 
     /// Whether other ranks are on other GPUs.
     pub(crate) fn has_peers(&self) -> bool {
-        self.sharing < self.heaps.len()
+        self.sharing.ranks < self.heaps.len()
     }
 
     /// Its tables.
@@ -166,7 +172,7 @@ impl Gpu {
         if self.bulk_copies {
             kernel = self.kernels.with_bulk_copies(kernel)?;
         }
-        self.kernels.check_residency(kernel, self.sharing, program.channels())?;
+        self.kernels.check_residency(kernel, self.sharing.ranks, program.channels())?;
         let program = self.programs.upload(&self.stream, program)?;
         Ok(Prepared { program, kernel })
     }
@@ -201,14 +207,23 @@ impl Drop for Gpu {
     }
 }
 
-/// Finds out how many ranks are on this rank's GPU. Fails on all ranks if any GPU cannot hold the blocks of all of its.
+/// How ranks are spread over GPUs.
+#[derive(Clone, Copy, Debug)]
+struct Sharing {
+    /// Ranks on this rank's GPU.
+    ranks: usize,
+    /// All GPUs store lines of LL128 messages whole at all others.
+    ll128: bool,
+}
+
+/// Finds out how ranks are spread over GPUs. Fails on all ranks if any GPU cannot hold the blocks of all of its.
 fn share_gpus(
     bootstrap: &mut dyn Bootstrap,
     context: &Context,
     kernels: &Kernels,
     channels: usize,
     deadline: Instant,
-) -> Result<usize, Error> {
+) -> Result<Sharing, Error> {
     // All kernels have the same bounds.
     let resident = kernels.pick(DataType::F32, Fold::Sum)?.resident();
     let own = context.device().uuid()?;
@@ -236,5 +251,8 @@ fn share_gpus(
         let others = gpus.iter().filter(|(other, _)| *other != own);
         others.map(|(other, _)| *other).try_for_each(|other| context.reach_plain_memory(other))?;
     }
-    Ok(ranks_on(own))
+    let whole = gpus.iter().map(|(gpu, _)| context.device().stores_lines_at_peer(*gpu));
+    let whole = whole.collect::<Result<Vec<bool>, _>>()?.into_iter().all(|whole| whole);
+    let all = bootstrap.all_gather(&[u8::from(whole)], deadline)?;
+    Ok(Sharing { ranks: ranks_on(own), ll128: all.iter().all(|whole| whole == &[1]) })
 }

@@ -61,7 +61,7 @@ impl Case {
         let subject = Subject::entry(entry, self.collective, self.placement(), Order::Any, SLOTS)?;
         let (input, output) = subject.chunking();
         let mut options = self.options.clone();
-        if entry.encoding == Encoding::Ll {
+        if entry.encoding.has_flags() {
             options.tile_bytes = options.tile_bytes.min(self.network.device(0).ll_slot_bytes);
         }
         simulate(&subject, &self.layout(input, output), &self.network, &options)

@@ -136,6 +136,7 @@ impl Plan {
             in_place: false,
             windows,
             several_nodes: false,
+            ll128: false,
             pin: Pin::default(),
             slot_bytes: self.config.slot_bytes,
             ll_slot_bytes: self.config.ll_slot_bytes,

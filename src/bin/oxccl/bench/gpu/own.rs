@@ -23,6 +23,8 @@ const MOST_BLOCKS: usize = 128;
 const FEW_BLOCKS: usize = 64;
 /// Above, every byte with a flag beside it costs more than a barrier.
 const LL_MAX_BYTES: usize = 256 << 10;
+/// Above, reading in place is faster than slots, whatever their flags cost.
+const LL128_MAX_BYTES: usize = 4 << 20;
 /// Below, a barrier costs more than flags.
 const WINDOWS_MIN_BYTES: usize = 4 << 10;
 
@@ -88,6 +90,7 @@ impl Own {
         };
         let likely = |entry: &&Entry| match entry.encoding {
             Encoding::Ll => bytes <= LL_MAX_BYTES && is_short(entry.algorithm),
+            Encoding::Ll128 => bytes <= LL128_MAX_BYTES && is_short(entry.algorithm),
             Encoding::Windows => bytes >= WINDOWS_MIN_BYTES,
             _ => false,
         };
@@ -100,6 +103,7 @@ impl Own {
         let (few, most) = ((FEW_BLOCKS / ranks).max(1), most_channels(ranks));
         let mut counts = match encoding {
             Encoding::Windows => vec![few, most],
+            Encoding::Ll128 => vec![1, 4.min(most), few],
             _ => vec![1, 4.min(most)],
         };
         counts.dedup();
@@ -206,6 +210,7 @@ fn is_short(algorithm: Algorithm) -> bool {
 fn family(encoding: Encoding) -> &'static str {
     match encoding {
         Encoding::Ll => "ll",
+        Encoding::Ll128 => "ll128",
         Encoding::Windows => "windows",
         _ => "slots",
     }
