@@ -37,8 +37,7 @@ fn exchange_of_every_length(lane: Lane) {
     for executor in executors() {
         let mut world = World::new(Shape { ll_bytes: 20000, ..Shape::default() });
         for count in [0, 1, 2, 3, 5, 16, 29, 30, 31, 32, 34, 63, 65, 257, 1023, 1024, 1025, 5000] {
-            let make =
-                |rank| exchange(lane, &world, rank, DataType::F32, Fold::Sum, count * 4);
+            let make = |rank| exchange(lane, &world, rank, DataType::F32, Fold::Sum, count * 4);
             let programs = [make(0), make(1)];
             let outputs = run_ranks(&mut world.ranks, |index, rank| {
                 (0..9)
@@ -336,8 +335,9 @@ fn epochs_wrap(lane: Lane) {
     // The second period ends where epochs start again from 1.
     for period in 1..=2 {
         let mut world = World::new(Shape::default());
-        let programs: Vec<_> =
-            (0..2).map(|rank| exchange(lane, &world, rank, DataType::F32, Fold::Sum, 200)).collect();
+        let programs: Vec<_> = (0..2)
+            .map(|rank| exchange(lane, &world, rank, DataType::F32, Fold::Sum, 200))
+            .collect();
         let start = period * LL_EPOCHS - 3;
         for rank in 0..2 {
             let index = world.connection(0, 1 - rank, lane) as usize;

@@ -4,7 +4,7 @@ use super::fabric::Candidates;
 use crate::config::Config;
 use crate::device::{LinkPorts, StagingShape};
 use crate::error::Error;
-use crate::schedule::{Instruction, Lane, Lowering, Operand, Schedule};
+use crate::schedule::{Instruction, Lowering, Operand, Schedule};
 use oxccl_kernels::format as f;
 use oxccl_transports::proxy::{Bell, Egress, Fabric, Listening, Ports, Proxy, ProxySetup};
 use oxccl_transports::{Bootstrap, Nodes, Region};

@@ -42,10 +42,11 @@ impl Engine {
             Device::Host => start.on_host(&spins),
             Device::Cuda(ordinal) => start.on_gpu(ordinal),
         };
-        let Started { backend, heap, ranks, links, ll128, device } = started.inspect_err(|error| {
-            let reason = error.to_string();
-            bootstrap.liveness().abort(Cause::Aborted { rank, reason });
-        })?;
+        let Started { backend, heap, ranks, links, ll128, device } =
+            started.inspect_err(|error| {
+                let reason = error.to_string();
+                bootstrap.liveness().abort(Cause::Aborted { rank, reason });
+            })?;
         config.device = device;
         Ok(Engine {
             config,

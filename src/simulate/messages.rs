@@ -80,7 +80,9 @@ pub(super) fn merge(compiler: &mut Compiler<'_>, programs: &mut Programs) {
             let &Step::Move { first, sources, .. } = step else { continue };
             let mut switches = HashSet::new();
             let sources = &accesses[first as usize..first as usize + sources as usize];
-            for access in sources.iter().filter(|access| access.kind == AccessKind::Slot(Flags::None)) {
+            for access in
+                sources.iter().filter(|access| access.kind == AccessKind::Slot(Flags::None))
+            {
                 let Some((_, switch)) = compiler.ways[access.way as usize].switch else { continue };
                 if !switches.insert(switch) {
                     merged.insert((access.counter, access.message));
@@ -89,7 +91,9 @@ pub(super) fn merge(compiler: &mut Compiler<'_>, programs: &mut Programs) {
         }
     }
     for (_, accesses) in programs {
-        for access in accesses.iter_mut().filter(|access| access.kind == AccessKind::Send(Flags::None)) {
+        for access in
+            accesses.iter_mut().filter(|access| access.kind == AccessKind::Send(Flags::None))
+        {
             access.merged = merged.contains(&(access.counter, access.message));
         }
     }

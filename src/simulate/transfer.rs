@@ -42,9 +42,9 @@ impl Machine<'_> {
         let event = self.record(at, start, cause, bytes.total);
         self.announce(at, destinations, finish, event);
         let ways = &self.compiled.ways;
-        self.processes[at].posts = destinations.iter().any(|to| {
-            matches!(to.kind, AccessKind::Send(_)) && ways[to.way as usize].posted
-        });
+        self.processes[at].posts = destinations
+            .iter()
+            .any(|to| matches!(to.kind, AccessKind::Send(_)) && ways[to.way as usize].posted);
         self.events += 1;
         self.processes[at].step += 1;
         // Asked for at `finish`, so that what it posts, or the next move, comes in its turn.

@@ -31,7 +31,7 @@ fn wishes(question: &Question) -> Vec<Wish> {
         (question.collective.kind, question.total_bytes, question.collective.ranks);
     let [small, middle, in_place] = wish::of_one_node(kind);
     let mut wishes = Vec::new();
-    if LL128_BYTES.contains(&bytes) && kind != Kind::SendRecv {
+    if LL128_BYTES.contains(&bytes) {
         wishes.push((middle, Encoding::Ll128, "middle: lines of 120 bytes and a flag"));
     }
     if bytes <= LL_MAX_BYTES {

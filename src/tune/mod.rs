@@ -202,8 +202,8 @@ fn is_pinned(entry: &Entry, pin: &Pin) -> bool {
 }
 
 /// Where there is no LL128.
-const NO_LINES: &str = ", and without ll128, which needs ranks of one machine whose GPUs, if they are on several, all join by NVLink \
-                        and see each other, and calls that are in no group;";
+const NO_LINES: &str = ", without ll128, which needs ranks of one machine, of which those on several GPUs are joined by NVLink and \
+                        see each other's GPU, and a call that is in no group;";
 
 fn no_algorithm(question: &Question) -> Error {
     let free = Question { pin: Pin::default(), ..*question };

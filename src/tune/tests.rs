@@ -169,6 +169,27 @@ fn equal_tables_give_equal_picks() {
 }
 
 #[test]
+fn gpus_whose_links_carry_lines_whole_use_them() {
+    let of = |ll128, total_bytes| {
+        let collective = Collective::new(Kind::AllReduce, 8);
+        plan_on_gpu(&Question { collective, ll128, ..question(total_bytes) }, 8).unwrap().encoding
+    };
+    assert_eq!(
+        [8, 1 << 10, 64 << 10, 1 << 20].map(|bytes| of(true, bytes)),
+        [Encoding::Ll, Encoding::Ll, Encoding::Ll128, Encoding::Windows,]
+    );
+    assert_eq!(
+        [16 << 10, 64 << 10].map(|bytes| of(false, bytes)),
+        [Encoding::Ll, Encoding::Windows,]
+    );
+    let pin = Pin { encoding: Some(Encoding::Ll128), ..Pin::default() };
+    let pinned = |ll128| plan_on_gpu(&Question { pin, ll128, ..question(8) }, 8);
+    assert_eq!(pinned(true).unwrap().encoding, Encoding::Ll128);
+    let refused = pinned(false).unwrap_err().to_string();
+    assert!(refused.contains("without ll128, which needs"), "{refused}");
+}
+
+#[test]
 fn between_nodes_go_slots_and_few_bytes() {
     use crate::algorithms::{Inner, Outer};
     let of = |kind, ranks, per_node, total_bytes| {

@@ -80,6 +80,8 @@ cases! {
     a_dead_thread_is_named = ends::panic, Anything, 1, [processes::threads("2"), MANY];
     a_rank_that_left_is_named = ends::left, Anything, 1, [processes::threads("2"), MANY];
     wrong_memory = misuse::memory, StandIn, 1, [("OXCCL_STAND_IN_DEVICES", "2"), processes::threads("1")];
+    lines_over_pcie = misuse::no_nvlink, StandIn, 1,
+        [("OXCCL_STAND_IN_DEVICES", "2"), ("OXCCL_STAND_IN_NVLINK", "0"), processes::threads("2"), MANY];
     wrong_streams = misuse::streams, StandIn, 1, [processes::threads("2"), MANY];
     too_few_connections = misuse::connections, StandIn, 1, [processes::threads("1")];
 }

@@ -2,9 +2,7 @@
 
 use std::ffi::{CStr, c_char};
 
-use cudarc::driver::sys::{
-    CUdevice, CUdevice_P2PAttribute, CUdevice_attribute, CUresult, CUuuid,
-};
+use cudarc::driver::sys::{CUdevice, CUdevice_P2PAttribute, CUdevice_attribute, CUresult, CUuuid};
 
 use crate::call::{self, Answer, driver_calls, put};
 use crate::settings::settings;
