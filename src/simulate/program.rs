@@ -36,6 +36,8 @@ pub(super) struct Access {
     pub(super) kind: AccessKind,
     /// Its way is shared with another message to the same reduce-copy, by a switch that reduces.
     pub(super) merged: bool,
+    /// It is part of one access of a switch to the memory of several.
+    pub(super) switched: bool,
     /// The way, where it leads to a peer.
     pub(super) way: u32,
     /// Messages with flags: their counter. Others: the connection.
@@ -72,6 +74,8 @@ pub(super) enum AccessKind {
     Pull,
     /// A peer's buffer, written.
     Push,
+    /// This rank's memory, read or written by a switch with that of peers. Its way leads to one of them, or from there.
+    Own,
     /// A message, sent.
     Send(Flags),
 }
@@ -129,6 +133,7 @@ pub(super) struct Way {
     pub(super) latency: Time,
     pub(super) posted: bool,
     pub(super) switch: Option<(usize, usize)>,
+    pub(super) switch_efficiency: f64,
     pub(super) from_memory: LinkId,
     pub(super) to_memory: LinkId,
 }

@@ -2,7 +2,7 @@
 
 use super::bundle::{Bundle, Rounds};
 use super::machine::{Machine, Signal, Went};
-use super::program::{Access, AccessKind, Step};
+use super::program::{Access, AccessKind, Step, Way};
 use super::servers::{Time, from_ns, transfer};
 
 impl Machine<'_> {
@@ -77,20 +77,24 @@ impl Machine<'_> {
         for source in sources {
             if source.kind != AccessKind::Pull {
                 local += bytes.on(source.kind);
+                finish = finish.max(self.cross_own(source, true, bytes.total, begun));
                 continue;
             }
             let way = &compiled.ways[source.way as usize];
             let shared = source.merges(way.switch, self.merges(), &mut counted);
             let end = shared.map_or(way.links.len(), |(split, _)| split);
-            finish = finish.max(self.cross(&way.links[..end], bytes.total, begun));
+            let efficiency = source.efficiency(way);
+            let crossed = self.cross_at(&way.links[..end], bytes.total, efficiency, begun);
+            finish = finish.max(crossed);
             finish = finish.max(self.cross(&[way.from_memory], bytes.total, begun));
             answers = answers.max(2 * way.latency);
         }
         counted.clear();
         let mut stored = None;
         for destination in destinations {
+            finish = finish.max(self.cross_own(destination, false, bytes.total, begun));
             let way = match destination.kind {
-                AccessKind::Local => None,
+                AccessKind::Local | AccessKind::Own => None,
                 _ => Some(&compiled.ways[destination.way as usize]),
             };
             let Some(way) = way.filter(|way| !way.posted) else {
@@ -104,7 +108,8 @@ impl Machine<'_> {
                 _ => way.links.len(),
             };
             let wire = bytes.on(destination.kind);
-            finish = finish.max(self.cross(&way.links[first.min(last)..last], wire, begun));
+            let links = &way.links[first.min(last)..last];
+            finish = finish.max(self.cross_at(links, wire, destination.efficiency(way), begun));
             finish = finish.max(self.cross(&[way.to_memory], wire, begun));
             stored = stored.max(Some(way.latency));
         }
@@ -118,11 +123,28 @@ impl Machine<'_> {
         (start, finish)
     }
 
+    /// What a switch reads of this rank's own memory, or writes there, crosses the links between the two.
+    fn cross_own(&mut self, access: &Access, reads: bool, bytes: u64, ready: Time) -> Time {
+        if access.kind != AccessKind::Own {
+            return ready;
+        }
+        let way = &self.compiled.ways[access.way as usize];
+        let split = way.switch.map_or(way.links.len(), |(split, _)| split);
+        let (to_switch, from_switch) = way.links.split_at(split);
+        let links = if reads { to_switch } else { from_switch };
+        self.cross_at(links, bytes, access.efficiency(way), ready)
+    }
+
     /// Asks links to carry bytes; when the slowest has done so.
     fn cross(&mut self, links: &[u32], bytes: u64, ready: Time) -> Time {
+        self.cross_at(links, bytes, 1.0, ready)
+    }
+
+    /// The same at a part of their rate.
+    fn cross_at(&mut self, links: &[u32], bytes: u64, efficiency: f64, ready: Time) -> Time {
         let mut end = ready;
         for &link in links.iter().filter(|_| bytes > 0) {
-            let service = self.servers.serve(link, bytes, ready);
+            let service = self.servers.serve(link, bytes, efficiency, ready);
             end = end.max(service.end);
             if let Some(recorder) = &mut self.recorder {
                 recorder.serve(link, service, self.servers.last[link as usize], ready);
@@ -226,6 +248,11 @@ impl Bytes {
 }
 
 impl Access {
+    /// What is left of its links' rate.
+    fn efficiency(&self, way: &Way) -> f64 {
+        if self.switched { way.switch_efficiency } else { 1.0 }
+    }
+
     /// The switch that this operand shares with an earlier one of the same instruction, if switches reduce.
     fn merges(
         &self,

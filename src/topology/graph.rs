@@ -85,6 +85,7 @@ impl<'a> Graph<'a> {
                 path.latency_ns += kind.latency_ns;
                 if self.part(next).reduces {
                     path.switch = Some((path.links.len(), next));
+                    path.switch_efficiency = self.part(next).reduce_efficiency;
                 }
                 best[next] = Some(path);
                 done.insert(next, reached);
