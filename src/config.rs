@@ -4,8 +4,9 @@ use crate::algorithms::{Algorithm, Encoding};
 use crate::collective::Order;
 use crate::custom::CustomSchedule;
 use crate::device::cuda::Image;
-use crate::device::last_level_cache_bytes;
+use crate::device::{LinkPorts, StagingShape, last_level_cache_bytes};
 use crate::error::Error;
+use crate::schedule::SLOTS;
 use crate::topology::Placement;
 use crate::tune::{Table, TableError};
 use oxccl_transports::Nodes;
@@ -279,6 +280,25 @@ impl Config {
     /// Which of so many ranks share a node.
     pub fn placement(&self, ranks: usize) -> Placement {
         Placement::uniform(self.ranks_per_node.unwrap_or(ranks))
+    }
+
+    /// Memory that the connections to one rank of another node take; RDMA pins it.
+    pub fn link_memory_bytes(&self) -> usize {
+        let shape = self.staging(1);
+        LinkPorts::len_bytes(&StagingShape { slot_bytes: self.link_slot_bytes, ..shape })
+    }
+
+    /// How so many ranks lay out staging memory.
+    pub(crate) fn staging(&self, ranks: usize) -> StagingShape {
+        StagingShape {
+            ranks,
+            channels: self.max_channels,
+            ll_slots: SLOTS.ll,
+            ll128_slots: SLOTS.ll128,
+            ll_slot_bytes: self.ll_slot_bytes,
+            slots: SLOTS.slots,
+            slot_bytes: self.slot_bytes,
+        }
     }
 
     /// Checks what is said of nodes against where the ranks are, and fills in what is not said.

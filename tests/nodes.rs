@@ -4,15 +4,14 @@
 mod common;
 #[path = "../transports/tests/common/guest.rs"]
 mod guest;
+mod rdma;
 
 use common::element::TestElement;
 use common::run::{Case, check};
 use common::{Rng, seed};
 use oxccl::algorithms::{Algorithm, Encoding, catalogue};
 use oxccl::schedule::SLOTS;
-use oxccl::{
-    Communicator, Config, Error, FabricKind, Kind, OpKind, Order, Pin, ReduceOp, UniqueId, bf16,
-};
+use oxccl::{Communicator, Config, Error, Kind, OpKind, Order, Pin, ReduceOp, UniqueId, bf16};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -38,9 +37,9 @@ fn on_ranks<T: Send>(n: usize, config: &Config, rank: impl Fn(Communicator) -> T
 }
 
 /// Every operation by every algorithm that can, short and over several rounds; the random choices are the same on every rank.
-fn cases<T: TestElement>(n: usize, config: &Config, seed: u64) -> Vec<Case> {
+fn cases<T: TestElement>(n: usize, nodes: usize, seed: u64) -> Vec<Case> {
     let mut rng = Rng(seed);
-    let placement = oxccl::topology::Placement::uniform(n / config.nodes.unwrap());
+    let placement = oxccl::topology::Placement::uniform(n / nodes);
     let wanted = catalogue().filter(|entry| {
         entry.encoding == Encoding::Slots && entry.check(n, placement, SLOTS).is_ok()
     });
@@ -60,17 +59,13 @@ fn cases<T: TestElement>(n: usize, config: &Config, seed: u64) -> Vec<Case> {
             cases.push(Case { entry, placement, order, op, in_place, root, count, channels, seed });
         }
     }
+    assert!(cases.len() > 60, "{}", cases.len());
     cases
 }
 
 fn matrix<T: TestElement>(n: usize, nodes: usize, link: &str) {
-    matrix_with::<T>(n, &config(nodes, link));
-}
-
-fn matrix_with<T: TestElement>(n: usize, config: &Config) {
-    let cases = cases::<T>(n, config, seed());
-    assert!(cases.len() > 60, "{}", cases.len());
-    on_ranks(n, config, |mut comm| {
+    let cases = cases::<T>(n, nodes, seed());
+    on_ranks(n, &config(nodes, link), |mut comm| {
         for case in &cases {
             check::<T>(&mut comm, case);
             comm.barrier().unwrap();
@@ -91,53 +86,6 @@ fn every_operation_by_every_algorithm_on_4_nodes_with_2_ranks() {
 #[test]
 fn and_over_links_that_reorder_and_write_little() {
     matrix::<i32>(4, 2, "jitter=100us,short=300");
-}
-
-#[test]
-fn over_rdma_in_the_guest() {
-    guest::run("rdma::", &[]);
-}
-
-mod rdma {
-    use super::*;
-
-    /// Over the devices of the guest's two nodes: the first half of the ranks on one, the others on the other.
-    fn over_devices(config: Config) -> Config {
-        let devices = vec!["rxe0_0".to_owned(), "rxe1_0".to_owned()];
-        Config { fabric: Some(FabricKind::Rdma), rdma_devices: Some(devices), ..config }
-    }
-
-    #[test]
-    #[ignore = "runs in the software RoCE guest"]
-    fn every_operation_by_every_algorithm_on_2_nodes_with_2_ranks() {
-        matrix_with::<f32>(4, &over_devices(config(2, "")));
-    }
-
-    #[test]
-    #[ignore = "runs in the software RoCE guest"]
-    fn large_messages_over_several_queue_pairs() {
-        let config = Config {
-            heap_bytes: 64 << 20,
-            nodes: Some(2),
-            timeout: Duration::from_secs(60),
-            rdma_queue_pairs: 3,
-            ..Config::default()
-        };
-        on_ranks(2, &over_devices(config), |comm| {
-            let mut data: Vec<i32> = (0..2 << 20).map(|i| i * (1 + comm.rank() as i32)).collect();
-            comm.all_reduce_in_place(&mut data, ReduceOp::Sum).unwrap();
-            assert!(data.iter().zip(0..).all(|(x, i): (&i32, i32)| *x == i.wrapping_mul(3)));
-        });
-    }
-
-    #[test]
-    #[ignore = "runs in the software RoCE guest"]
-    fn a_device_that_is_not_there_is_named_on_every_rank() {
-        let missing = Some(vec!["mlx5_9".to_owned()]);
-        let config = Config { rdma_devices: missing, ..over_devices(config(2, "")) };
-        let error = Communicator::local_with(2, &config).unwrap_err().to_string();
-        assert!(error.contains("rank 0 cannot use: there is no RDMA device mlx5_9"), "{error}");
-    }
 }
 
 #[test]

@@ -15,6 +15,8 @@ pub(crate) const BUCKET_WORDS: usize = 4;
 const GROUPS_BYTES: usize = 1 << 30;
 /// A page.
 const PAGE: usize = 4096;
+/// A cache line.
+const LINE: usize = 64;
 
 /// How a control region is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,9 +36,14 @@ impl ControlShape {
         self.progress() + self.channels * std::mem::size_of::<f::Progress>()
     }
 
+    /// The word by which the ranks of a node share a shaped link, where the first of them has it, in a line of its own.
+    pub(crate) fn egress(&self) -> usize {
+        self.abort_word() + LINE
+    }
+
     /// Length of the part that kernels use, whole pages.
     pub(crate) fn reached_bytes(&self) -> usize {
-        (self.abort_word() + std::mem::size_of::<f::Doorbell>()).next_multiple_of(PAGE)
+        (self.egress() + LINE).next_multiple_of(PAGE)
     }
 
     /// Length of a rank's region.

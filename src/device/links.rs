@@ -11,8 +11,9 @@
 
 use super::staging::StagingShape;
 use oxccl_kernels::format as f;
-use oxccl_transports::Region;
+use oxccl_transports::cuda::{Context, RegisteredRegion};
 use oxccl_transports::proxy::{Bell, Content, PortNumber, PortShape, Ports, PortsMemory};
+use oxccl_transports::{Error, Region};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -29,12 +30,21 @@ const _: () = {
 };
 
 /// This rank's end of all connections to one rank of another node.
+#[derive(Debug)]
 pub(crate) struct LinkPorts {
     shape: StagingShape,
     peer: usize,
-    memory: Region,
-    /// This rank's staging, which begins with the doorbells of its channels.
-    staging: Arc<Region>,
+    memory: Arc<Region>,
+    executor: Executor,
+}
+
+/// What reads and writes the slots at this end.
+#[derive(Debug)]
+enum Executor {
+    /// Threads of this process, with this rank's staging, which begins with the doorbells of its channels.
+    Host(Arc<Region>),
+    /// A GPU's kernels, which reach the memory through the bus. They never sleep, and ring nobody.
+    Gpu(RegisteredRegion),
 }
 
 /// The lines behind a set's slots.
@@ -54,15 +64,30 @@ enum Side {
 }
 
 impl LinkPorts {
-    /// Fresh memory for the connections to a peer.
-    pub(crate) fn new(
+    /// Fresh memory for the connections to a peer, for threads whose doorbells this staging begins with.
+    pub(crate) fn on_host(
         shape: StagingShape,
         peer: usize,
         staging: Arc<Region>,
-    ) -> Result<LinkPorts, oxccl_transports::Error> {
-        let len_bytes = (shape.channels + 1) * set_bytes(&shape);
-        let memory = Region::create("oxccl-links", len_bytes.next_multiple_of(4096))?;
-        Ok(LinkPorts { shape, peer, memory, staging })
+    ) -> Result<LinkPorts, Error> {
+        let memory = Arc::new(Region::create("oxccl-links", LinkPorts::len_bytes(&shape))?);
+        Ok(LinkPorts { shape, peer, memory, executor: Executor::Host(staging) })
+    }
+
+    /// The same for a GPU's kernels: pinned memory of the host, which they reach.
+    pub(crate) fn on_gpu(
+        shape: StagingShape,
+        peer: usize,
+        context: &Context,
+    ) -> Result<LinkPorts, Error> {
+        let memory = Arc::new(Region::create("oxccl-links", LinkPorts::len_bytes(&shape))?);
+        let registered = RegisteredRegion::register(context, memory.clone(), memory.len_bytes())?;
+        Ok(LinkPorts { shape, peer, memory, executor: Executor::Gpu(registered) })
+    }
+
+    /// Length of that memory.
+    pub(crate) fn len_bytes(shape: &StagingShape) -> usize {
+        ((shape.channels + 1) * set_bytes(shape)).next_multiple_of(4096)
     }
 
     /// The port of a lane in a set of connections.
@@ -70,33 +95,35 @@ impl LinkPorts {
         (2 * set + usize::from(lane == f::Lane::Sync)) as PortNumber
     }
 
-    /// The connections to the peer, of all sets and lanes, in the machine's table.
-    pub(crate) fn connect(&self, connections: &mut [f::Connection], bell: *const Bell) {
+    /// The connections to the peer, of all sets and lanes, in the machine's table. Executors ring this doorbell, if they ring.
+    pub(crate) fn connect(&self, connections: &mut [f::Connection], doorbell: *mut f::Doorbell) {
         for set in 0..=self.shape.channels {
             for lane in f::Lane::ALL {
                 let pair = set * self.shape.ranks + self.peer;
-                connections[pair * f::LANES + lane as usize] = self.connection(set, lane, bell);
+                connections[pair * f::LANES + lane as usize] = self.connection(set, lane, doorbell);
             }
         }
     }
 
-    fn connection(&self, set: usize, lane: f::Lane, bell: *const Bell) -> f::Connection {
-        let (inbox, outbox) = match lane {
-            f::Lane::Slots => (self.slot(Side::Inbox, set, 0), self.slot(Side::Outbox, set, 0)),
-            f::Lane::Sync => (self.word(set, Words::SyncIn), self.word(set, Words::SyncOut)),
+    fn connection(&self, set: usize, lane: f::Lane, doorbell: *mut f::Doorbell) -> f::Connection {
+        let there = |at: *mut u8| self.seen_by_executor(at);
+        let word = |word| there(self.word(set, word));
+        let slot = |side| there(self.slot(side, set, 0));
+        let (recv_slots, send_slots, slots, stride) = match lane {
+            f::Lane::Slots => {
+                let stride = self.shape.slot_stride();
+                (slot(Side::Inbox), slot(Side::Outbox), self.shape.slots, stride)
+            }
+            f::Lane::Sync => (word(Words::SyncIn), word(Words::SyncOut), 1, LINE),
             // No schedule that runs uses it.
-            f::Lane::Ll | f::Lane::Ll128 => (std::ptr::null_mut(), std::ptr::null_mut()),
-        };
-        let (slots, stride) = match lane {
-            f::Lane::Slots => (self.shape.slots, self.shape.slot_stride()),
-            _ => (1, LINE),
+            f::Lane::Ll | f::Lane::Ll128 => (std::ptr::null_mut(), std::ptr::null_mut(), 0, 0),
         };
         f::Connection {
-            send_slots: outbox,
-            recv_slots: inbox,
-            send_head: self.word(set, Words::SendHead).cast(),
-            recv_head: self.word(set, Words::RecvHead).cast(),
-            doorbell: bell.cast_mut().cast(),
+            send_slots,
+            recv_slots,
+            send_head: word(Words::SendHead).cast(),
+            recv_head: word(Words::RecvHead).cast(),
+            doorbell,
             sent: 0,
             received: 0,
             head_seen: 0,
@@ -105,6 +132,17 @@ impl LinkPorts {
             slots,
             peer: self.peer as u32,
             lane: lane as u32,
+        }
+    }
+
+    /// The address by which the executor finds what lies here.
+    fn seen_by_executor(&self, at: *mut u8) -> *mut u8 {
+        match &self.executor {
+            Executor::Host(_) => at,
+            Executor::Gpu(registered) => {
+                let offset = at as usize - self.memory.as_ptr() as usize;
+                registered.device_ptr().wrapping_add(offset)
+            }
         }
     }
 
@@ -136,8 +174,9 @@ impl LinkPorts {
 
     /// Wakes the thread of a set's channel if it sleeps.
     fn ring(&self, set: usize) {
+        let Executor::Host(staging) = &self.executor else { return };
         let at = (set % self.shape.channels) * size_of::<f::Doorbell>();
-        let doorbell = self.staging.as_ptr().wrapping_add(at).cast::<f::Doorbell>();
+        let doorbell = staging.as_ptr().wrapping_add(at).cast::<f::Doorbell>();
         // The sleeper announces itself, then looks for what was stored; this looks for the sleeper behind the store.
         fence(Ordering::SeqCst);
         // SAFETY: staging begins with a doorbell for each channel, mapped as long as `self` lives; others use these words as
@@ -248,7 +287,7 @@ mod tests {
             slot_bytes: 1024,
         };
         let staging = Arc::new(Region::create("test", shape.len_bytes()).unwrap());
-        LinkPorts::new(shape, 1, staging).unwrap()
+        LinkPorts::on_host(shape, 1, staging).unwrap()
     }
 
     #[test]

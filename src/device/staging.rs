@@ -63,13 +63,8 @@ impl StagingShape {
         (self.slots_of_pair(f::Lane::Sync) + LINE).next_multiple_of(4096)
     }
 
-    /// The word by which the ranks of a node share a shaped link, where the first of them has it.
-    pub(crate) fn egress(&self) -> usize {
-        self.head(self.channels + 1, 0, f::Lane::Ll)
-    }
-
     fn slots_start(&self) -> usize {
-        (self.egress() + LINE).next_multiple_of(4096)
+        self.head(self.channels + 1, 0, f::Lane::Ll).next_multiple_of(4096)
     }
 
     /// Length of a rank's region.
@@ -136,7 +131,7 @@ impl StagingShape {
             f::Lane::Slots => (self.slots, self.slot_stride()),
             f::Lane::Sync => (1, LINE),
             // Without slots no schedule that runs uses it.
-            f::Lane::Ll128 => (self.ll128_slots.max(1), self.ll128_stride()),
+            f::Lane::Ll128 => (self.ll128_slots, self.ll128_stride()),
         };
         let at = |rank: usize, offset: usize| bases[rank].wrapping_add(offset);
         let head = |owner, writer| at(owner, self.head(channel, writer, lane));
@@ -179,7 +174,6 @@ mod tests {
 
     fn check(shape: StagingShape) {
         let mut ranges: Vec<_> = (0..shape.channels).map(|c| (shape.doorbell(c), LINE)).collect();
-        ranges.push((shape.egress(), LINE));
         for channel in 0..=shape.channels {
             for peer in 0..shape.ranks {
                 for lane in f::Lane::ALL {

@@ -4,6 +4,7 @@
 //! asks: whether the time-out has passed, and whether the ranks called the same. It stops a kernel by the abort word.
 
 use super::failure::Ranks;
+use super::links::Links;
 use crate::call::Described;
 use crate::communicator::Hold;
 use crate::device::cuda::{Event, SLOTS, Tables};
@@ -44,6 +45,8 @@ pub(super) struct Flights {
 struct Watch {
     ranks: Arc<Ranks>,
     tables: Arc<Tables>,
+    /// The way to other nodes, awake while calls are under way.
+    links: Option<Arc<Links>>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -69,15 +72,23 @@ const LATER: Duration = Duration::from_secs(60);
 /// Replays of captured calls are looked after so often.
 const REPLAY_NAP: Duration = Duration::from_millis(10);
 
+impl State {
+    /// No kernel is under way, and none comes that is not told of.
+    fn is_quiet(&self) -> bool {
+        self.entered == self.ended && self.captured.is_none()
+    }
+}
+
 impl Flights {
     /// None yet.
     pub(super) fn new(
         context: &Context,
         ranks: Arc<Ranks>,
         tables: Arc<Tables>,
+        links: Option<Arc<Links>>,
     ) -> Result<Flights, Error> {
         let state = Mutex::default();
-        let watch = Arc::new(Watch { ranks, tables, state, changed: Condvar::new() });
+        let watch = Arc::new(Watch { ranks, tables, links, state, changed: Condvar::new() });
         let (watcher, context) = (watch.clone(), context.clone());
         let thread = std::thread::Builder::new()
             .name("oxccl-watch".into())
@@ -100,12 +111,14 @@ impl Flights {
         let mut state = self.watch.lock();
         state.entered += 1;
         state.queue.push_back(flight);
+        self.watch.wake_links();
         self.watch.changed.notify_all();
     }
 
     /// From here on replays of this call may come at any time.
     pub(super) fn captured(&self, described: Described) {
         self.watch.lock().captured = Some(described);
+        self.watch.wake_links();
         self.watch.changed.notify_all();
     }
 
@@ -213,8 +226,18 @@ impl Watch {
         // In this order: whoever has seen the hold go finds the work done.
         completion.end(result);
         drop(hold);
-        self.lock().ended += 1;
+        let mut state = self.lock();
+        state.ended += 1;
+        // Replays of what was captured may come at any time.
+        if let Some(links) = self.links.as_ref().filter(|_| state.is_quiet()) {
+            links.end();
+        }
         self.changed.notify_all();
+    }
+
+    /// Whatever kernels write for other nodes from here on is carried.
+    fn wake_links(&self) {
+        self.links.iter().for_each(|links| links.begin());
     }
 
     /// Waits for a call's event, and stops its kernel where that waits for something that will not come.

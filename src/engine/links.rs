@@ -1,13 +1,13 @@
 //! Ranks of other nodes: the proxy that carries what their connections hold, and what schedules may do across nodes.
 
 use super::fabric::Candidates;
-use crate::config::Config;
-use crate::device::{LinkPorts, StagingShape};
+use crate::config::{Config, Device};
+use crate::device::LinkPorts;
 use crate::error::Error;
 use crate::schedule::{Instruction, Lowering, Operand, Schedule};
 use oxccl_kernels::format as f;
 use oxccl_transports::proxy::{Bell, Egress, Fabric, Listening, Ports, Proxy, ProxySetup};
-use oxccl_transports::{Bootstrap, Nodes, Region};
+use oxccl_transports::{Bootstrap, Nodes};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -31,12 +31,12 @@ pub(super) struct Starting {
 }
 
 impl Starting {
-    /// Tells all ranks where this one's proxy is found. `None` where all are on one node.
+    /// Tells all ranks where this one's proxy is found; makes the end of the connections to each rank of another node by `ports`.
+    /// `None` where all are on one node.
     pub(super) fn gather(
         bootstrap: &mut dyn Bootstrap,
         config: &Config,
-        shape: StagingShape,
-        staging: &Arc<Region>,
+        ports: impl Fn(usize) -> Result<LinkPorts, oxccl_transports::Error>,
         deadline: Instant,
     ) -> Result<Option<Starting>, Error> {
         let nodes = bootstrap.nodes().clone();
@@ -64,18 +64,21 @@ impl Starting {
         reachable(&nodes, config, &addresses)?;
         let ports = |peer| match nodes.share(rank, peer) {
             true => Ok(None),
-            false => LinkPorts::new(shape, peer, staging.clone()).map(|p| Some(Arc::new(p))),
+            false => ports(peer).map(|ports| Some(Arc::new(ports))),
         };
         let ports = (0..nodes.world()).map(ports).collect::<Result<_, _>>()?;
         Ok(Some(Starting { listening, fabric, addresses, ports }))
     }
 
-    /// Points connections to ranks of other nodes into this rank's memory.
+    /// Points connections to ranks of other nodes into this rank's memory; executors ring its proxy.
     pub(super) fn connect(&self, connections: &mut [f::Connection]) {
         let bell: *const Bell = self.listening.bell();
-        for ports in self.ports.iter().flatten() {
-            ports.connect(connections, bell);
-        }
+        self.ports().for_each(|ports| ports.connect(connections, bell.cast_mut().cast()));
+    }
+
+    /// This rank's end of the connections to ranks of other nodes.
+    pub(super) fn ports(&self) -> impl Iterator<Item = &Arc<LinkPorts>> {
+        self.ports.iter().flatten()
     }
 
     /// Starts the proxy. `egress` is the word that the node's ranks share.
@@ -86,6 +89,7 @@ impl Starting {
         egress: Egress,
         spins: bool,
     ) -> Result<Links, Error> {
+        let rings = config.device == Device::Host;
         let (rank, nodes) = (bootstrap.rank(), bootstrap.nodes().clone());
         let ports = |ports: Option<Arc<LinkPorts>>| ports.map(|ports| ports as Arc<dyn Ports>);
         let proxy = self.listening.start(ProxySetup {
@@ -97,6 +101,7 @@ impl Starting {
             timeout: config.timeout,
             liveness: bootstrap.liveness(),
             spins,
+            rings,
             conditions: config.link,
             egress: Some(egress),
         })?;

@@ -9,11 +9,12 @@ use super::prepare::Cache;
 use super::{Backend, Engine, poll};
 use crate::config::{Config, Device};
 use crate::device::cuda::{Gpu, Image, Setup};
-use crate::device::{Control, ControlShape, Heap, Host, StagingShape, Waiting, usable_cores};
+use crate::device::{
+    Control, ControlShape, Heap, Host, LinkPorts, StagingShape, Waiting, usable_cores,
+};
 use crate::error::Error;
-use crate::schedule::SLOTS;
 use oxccl_kernels::format as f;
-use oxccl_transports::cuda::{Context, Driver};
+use oxccl_transports::cuda::{Context, Driver, beside_captures};
 use oxccl_transports::proxy::Egress;
 use oxccl_transports::{Bootstrap, Cause, CudaError, Reach, Region, Server};
 use std::collections::HashSet;
@@ -40,7 +41,7 @@ impl Engine {
         let start = Start { bootstrap: &mut *bootstrap, config: &config, deadline };
         let started = match config.device {
             Device::Host => start.on_host(&spins),
-            Device::Cuda(ordinal) => start.on_gpu(ordinal),
+            Device::Cuda(ordinal) => start.on_gpu(ordinal, &spins),
         };
         let Started { backend, heap, ranks, links, ll128, device } =
             started.inspect_err(|error| {
@@ -86,15 +87,10 @@ struct Started {
 
 impl Start<'_> {
     fn shape(&self) -> StagingShape {
-        StagingShape {
-            ranks: self.bootstrap.world(),
-            channels: self.config.max_channels,
-            ll_slots: SLOTS.ll,
-            ll128_slots: if self.bootstrap.nodes().count() == 1 { SLOTS.ll128 } else { 0 },
-            ll_slot_bytes: self.config.ll_slot_bytes,
-            slots: SLOTS.slots,
-            slot_bytes: self.config.slot_bytes,
-        }
+        let shape = self.config.staging(self.bootstrap.world());
+        // No schedule over several nodes uses them.
+        let ll128_slots = if self.bootstrap.nodes().count() == 1 { shape.ll128_slots } else { 0 };
+        StagingShape { ll128_slots, ..shape }
     }
 
     fn ranks(&self, control: Vec<Option<Arc<Region>>>) -> Result<Arc<Ranks>, Error> {
@@ -128,8 +124,9 @@ impl Start<'_> {
                 heaps.iter().map(|heap| base(heap).unwrap_or(std::ptr::null_mut())).collect()
             }
         };
-        let links =
-            Starting::gather(&mut *self.bootstrap, self.config, shape, &own[1], self.deadline)?;
+        let ports = |peer| LinkPorts::on_host(shape, peer, own[1].clone());
+        let links = Starting::gather(&mut *self.bootstrap, self.config, ports, self.deadline)?;
+        let egress = self.egress(shape, &regions(0));
         let ranks = self.ranks(regions(0))?;
         let waiting = Waiting {
             abort: std::ptr::from_ref(ranks.liveness.abort_word()).cast(),
@@ -138,32 +135,46 @@ impl Start<'_> {
             spins: self.config.spins.unwrap_or(spins.executors),
         };
         let staging = regions(1);
-        let egress = self.bootstrap.nodes().beside(rank).find_map(|first| staging[first].clone());
         let connect = |connections: &mut [f::Connection]| {
             links.iter().for_each(|links| links.connect(connections))
         };
         let heaps = heaps.into_iter().flatten().collect();
         let host =
             Host::new(shape, rank, (staging, heaps), connect, &bases, &ranks.control, waiting);
-        let links = match (links, egress) {
-            (Some(links), Some(egress)) => {
-                let egress = Egress::new(egress, shape.egress());
-                Some(Arc::new(links.start(&*self.bootstrap, self.config, egress, spins.proxies)?))
-            }
-            _ => None,
-        };
+        let links = self.start_links(links, egress, spins)?;
         let heap = Arc::new(Heap::new(own[2].clone()));
         let backend = Backend::Host(host);
         let ll128 = shape.ll128_slots > 0;
         Ok(Started { backend, heap, ranks, links, ll128, device: Device::Host })
     }
 
-    fn on_gpu(self, ordinal: Option<usize>) -> Result<Started, Error> {
+    /// The word that this node's ranks share where links are shaped: in the control memory of the first of them.
+    fn egress(&self, shape: StagingShape, control: &[Option<Arc<Region>>]) -> Option<Egress> {
+        let mut beside = self.bootstrap.nodes().beside(self.bootstrap.rank());
+        let first = beside.find_map(|first| control[first].clone());
+        let at = ControlShape { channels: shape.channels }.egress();
+        first.map(|region| Egress::new(region, at))
+    }
+
+    fn start_links(
+        &self,
+        links: Option<Starting>,
+        egress: Option<Egress>,
+        spins: &Spins,
+    ) -> Result<Option<Arc<Links>>, Error> {
+        let (Some(links), Some(egress)) = (links, egress) else { return Ok(None) };
+        let links = links.start(&*self.bootstrap, self.config, egress, spins.proxies)?;
+        Ok(Some(Arc::new(links)))
+    }
+
+    fn on_gpu(self, ordinal: Option<usize>, spins: &Spins) -> Result<Started, Error> {
         let (shape, rank, reach) = (self.shape(), self.bootstrap.rank(), self.bootstrap.reach());
         let nodes = self.bootstrap.nodes();
-        // Proxies move host memory alone.
-        nodes.require_one()?;
-        let place = nodes.beside(rank).filter(|beside| *beside < rank).count();
+        let place = match self.config.nodes {
+            // Nodes that are parts of this machine share its GPUs.
+            Some(_) => rank,
+            None => nodes.beside(rank).filter(|beside| *beside < rank).count(),
+        };
         let context = context(ordinal, place)?;
         let device = context.device();
         let image = self.config.image.map_or_else(|| Image::embedded(device), Ok)?;
@@ -171,17 +182,25 @@ impl Start<'_> {
             (reach == Reach::SameProcess).then(|| vec![std::ptr::null_mut(); shape.ranks]);
         let heap_bytes = self.config.heap_bytes;
         let setup = Setup { context: context.clone(), image, shape, heap_bytes, windows };
-        let gpu = Gpu::start(self.bootstrap, &setup, self.deadline)?;
-        let ranks = self.ranks(gpu.control().iter().cloned().map(Some).collect())?;
+        let ports = |peer| {
+            let driver = context.device().driver();
+            beside_captures(driver, || LinkPorts::on_gpu(shape, peer, &context))
+        };
+        let links = Starting::gather(&mut *self.bootstrap, self.config, ports, self.deadline)?;
+        let ends = links.iter().flat_map(Starting::ports).cloned().collect();
+        let gpu = Gpu::start_linked(self.bootstrap, &setup, self.deadline, ends)?;
+        let egress = self.egress(shape, gpu.control());
+        let ranks = self.ranks(gpu.control().to_vec())?;
+        let links = self.start_links(links, egress, spins)?;
         let heap = Arc::new(Heap::on_gpu(gpu.heap().clone(), gpu.stream().clone()));
         let neighbours = if reach == Reach::SameProcess { gpu.sharing() } else { 1 };
-        let flights = Flights::new(&context, ranks.clone(), gpu.tables().clone())?;
+        let flights = Flights::new(&context, ranks.clone(), gpu.tables().clone(), links.clone())?;
         let connections = self.config.cuda_connections;
         let ll128 = gpu.has_ll128();
         let calls = GpuCalls::new(gpu, flights, neighbours, connections)?;
         let device = Device::Cuda(Some(device.ordinal()));
         let backend = Backend::Cuda(Box::new(calls));
-        Ok(Started { backend, heap, ranks, links: None, ll128, device })
+        Ok(Started { backend, heap, ranks, links, ll128, device })
     }
 }
 

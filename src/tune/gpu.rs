@@ -8,7 +8,7 @@
 //! about as fast as the flags that a window needs).
 
 use super::wish::{self, Wish};
-use super::{Offered, Question};
+use super::{Offered, Question, links};
 use crate::algorithms::{Algorithm, Encoding, Entry};
 use std::ops::RangeInclusive;
 
@@ -23,7 +23,8 @@ const BYTES_PER_CHANNEL: usize = 64 << 10;
 
 /// The entry, out of those that fit, and why.
 pub(super) fn choose(question: &Question, offered: &Offered) -> Option<(&'static Entry, String)> {
-    wish::first(wishes(question), offered)
+    let wishes = if question.several_nodes { links::wishes(question) } else { wishes(question) };
+    wish::first(wishes, offered)
 }
 
 fn wishes(question: &Question) -> Vec<Wish> {

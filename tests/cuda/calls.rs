@@ -5,7 +5,7 @@ use crate::common::run::Case;
 use crate::common::{Rng, reference};
 use crate::processes::on_hardware;
 use crate::rank::stand_in_image;
-use oxccl::algorithms::{Entry, catalogue};
+use oxccl::algorithms::{Encoding, Entry, catalogue};
 use oxccl::cuda::{CaptureMode, Graph, Stream};
 use oxccl::schedule::SLOTS;
 use oxccl::topology::Placement;
@@ -26,16 +26,19 @@ pub(crate) fn config() -> Config {
         max_channels: CHANNELS,
         heap_bytes: 8 << 20,
         slot_bytes: 576,
+        link_slot_bytes: 576,
         ll_slot_bytes: 256,
         ..Config::from_lookup(environment).unwrap()
     }
 }
 
-/// What the process is told of its connections, and that it is on GPUs.
+/// What the process is told of its connections, of nodes and what joins them, and that it is on GPUs.
 fn environment(name: &str) -> Option<String> {
     match name {
         "OXCCL_DEVICE" => Some("cuda".to_owned()),
-        "CUDA_DEVICE_MAX_CONNECTIONS" => std::env::var(name).ok(),
+        "CUDA_DEVICE_MAX_CONNECTIONS" | "OXCCL_NODES" | "OXCCL_FABRIC" | "OXCCL_RDMA_DEVICES" => {
+            std::env::var(name).ok()
+        }
         _ => None,
     }
 }
@@ -47,9 +50,13 @@ pub(crate) fn stream(comm: &Communicator) -> Stream {
 /// Every algorithm of every kind; then what the tuner picks.
 pub(crate) fn all(mut comm: Communicator) {
     let stream = stream(&comm);
-    let (n, placement) = (comm.world(), Placement::one_node(comm.world()));
-    let there_is =
-        |entry: &&Entry| entry.kind != Kind::SendRecv && entry.check(n, placement, SLOTS).is_ok();
+    let (n, nodes) = (comm.world(), config().nodes.unwrap_or(1));
+    let placement = Placement::uniform(n / nodes);
+    let there_is = |entry: &&Entry| {
+        entry.kind != Kind::SendRecv
+            && entry.check(n, placement, SLOTS).is_ok()
+            && (nodes == 1 || entry.encoding == Encoding::Slots)
+    };
     let mut rng = Rng(1);
     for entry in catalogue().filter(there_is) {
         for in_place in [false, true].into_iter().take(1 + usize::from(entry.in_place)) {

@@ -62,6 +62,9 @@ cases! {
 /// Enough for the streams of all threads of a case.
 const MANY: (&str, &str) = ("CUDA_DEVICE_MAX_CONNECTIONS", "32");
 
+/// Parts of the machine, between which messages go by links.
+const TWO_NODES: (&str, &str) = ("OXCCL_NODES", "2");
+
 cases! {
     communicator_process by processes::each_communicator:
     calls_of_processes = calls::all, Anything, 2, [];
@@ -69,6 +72,9 @@ cases! {
     calls_of_one = calls::all, Anything, 1, [processes::threads("1")];
     calls_on_two_gpus =
         calls::all, StandIn, 1, [processes::threads("4"), MANY, ("OXCCL_STAND_IN_DEVICES", "2")];
+    calls_between_nodes = calls::all, Anything, 1, [processes::threads("4"), MANY, TWO_NODES];
+    calls_between_nodes_of_processes = calls::all, Anything, 4, [TWO_NODES];
+    replays_between_nodes = calls::captured, Anything, 1, [processes::threads("2"), MANY, TWO_NODES];
     calls_in_graphs = calls::captured, Anything, 1, [processes::threads("2"), MANY];
     calls_in_graphs_of_processes = calls::captured, Anything, 2, [];
     calls_in_several_streams = calls::streams, Anything, 1, [processes::threads("2"), MANY];

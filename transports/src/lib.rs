@@ -8,6 +8,7 @@
 //!
 //! Nothing here knows of schedules, collectives or kernels. Linux only.
 
+mod adapter;
 pub mod bootstrap;
 pub mod cuda;
 mod cuda_ipc;
@@ -32,6 +33,7 @@ mod sync;
 pub mod tcp;
 pub mod unique_id;
 
+pub use adapter::{Adapter, SYSFS};
 pub use bootstrap::{Bootstrap, Offer, Reach, Shared};
 pub use cuda::CudaError;
 pub use environment::{Environment, EnvironmentError, Launcher};

@@ -99,6 +99,7 @@ fn a_peer_that_cannot_be_reached_is_named() {
         timeout: Duration::from_secs(10),
         liveness: bootstrap.liveness(),
         spins: false,
+        rings: true,
         conditions: Conditions::default(),
         egress: None,
     });

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use oxccl::{Communicator, Config, ReduceOp, UniqueId};
+use oxccl::{Communicator, Config, FabricKind, ReduceOp, UniqueId};
 use oxccl_kernels::{HostExecutor, Isa};
 use oxccl_transports::Region;
 
@@ -11,6 +11,7 @@ use crate::failure::Failure;
 use crate::machine::{self, Probe};
 
 mod gpu;
+mod rdma;
 
 /// How a thing stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,10 +67,11 @@ type Section = fn() -> Vec<Finding>;
 pub(crate) fn main() -> Result<(), Failure> {
     println!("oxccl {}", env!("CARGO_PKG_VERSION"));
     let mut broken = 0;
-    let sections: [(&str, Section); 4] = [
+    let sections: [(&str, Section); 5] = [
         ("machine", of_machine),
         ("memory", of_memory),
         ("transports", of_transports),
+        ("RDMA", rdma::findings),
         ("GPU", gpu::findings),
     ];
     for (name, section) in sections {
@@ -168,18 +170,6 @@ fn of_transports() -> Vec<Finding> {
         Ok(()) => Finding::new(what, State::Ok, "an all-reduce over 2 ranks is right"),
         Err(error) => Finding::new(what, State::Broken, error).remedy(remedy),
     };
-    let devices: Vec<_> = fs::read_dir("/sys/class/infiniband")
-        .map(|entries| entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned()))
-        .map(Iterator::collect)
-        .unwrap_or_default();
-    let devices = match devices.is_empty() {
-        true => "no device here".to_owned(),
-        false => format!("devices here: {}", devices.join(", ")),
-    };
-    let later = |what, detail: String| {
-        Finding::new(what, State::Missing, detail)
-            .remedy("this release joins ranks of one machine only")
-    };
     vec![
         works("local (threads)", try_local(), "report this as a bug"),
         works(
@@ -192,13 +182,12 @@ fn of_transports() -> Vec<Finding> {
             try_tcp(),
             "allow TCP between this machine's own addresses; OXCCL_INTERFACE names the network that joins the nodes",
         ),
-        later("rdma (nodes)", format!("not used by communicators yet; {devices}")),
     ]
 }
 
 /// Two parts of this machine stand for nodes.
 fn try_tcp() -> Result<(), String> {
-    let config = Config { nodes: Some(2), ..impatient() };
+    let config = Config { nodes: Some(2), fabric: Some(FabricKind::Tcp), ..impatient() };
     let comms = Communicator::local_with(2, &config).map_err(|error| error.to_string())?;
     all_reduce(comms.into_iter().map(|comm| move || Ok(comm)))
 }

@@ -1,11 +1,11 @@
 //! One rank on a GPU: all that its calls need, set up together with the other ranks.
 
 use super::{Arguments, DeviceProgram, Image, Kernel, Kernels, Programs, Stream, Tables};
-use crate::device::{ControlShape, StagingShape};
+use crate::device::{ControlShape, LinkPorts, StagingShape};
 use crate::schedule::Program;
 use oxccl_kernels::format::{DataType, Fold};
 use oxccl_transports::cuda::{Context, DeviceRegion, Uuid, beside_captures};
-use oxccl_transports::{Bootstrap, Cause, CudaError, Error, Offer, Reach, Region};
+use oxccl_transports::{Bootstrap, Cause, CudaError, Error, Offer, Reach, Region, Shared};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -32,13 +32,26 @@ pub struct Gpu {
     programs: Programs,
     /// Its own: for set-up, and for calls that wait. Nobody captures it.
     stream: Arc<Stream>,
-    /// All ranks', in rank order.
-    heaps: Vec<Arc<DeviceRegion>>,
-    /// All ranks' control regions.
-    control: Vec<Arc<Region>>,
-    rank: usize,
-    sharing: Sharing,
+    /// Those of this node's ranks, by rank, kept mapped: windows lead there.
+    _heaps: Vec<Option<Arc<DeviceRegion>>>,
+    heap: Arc<DeviceRegion>,
+    /// Control regions of this node's ranks, by rank.
+    control: Vec<Option<Arc<Region>>>,
+    /// Memory of the links to ranks of other nodes, which kernels use.
+    links: Vec<Arc<LinkPorts>>,
+    neighbours: Neighbours,
     bulk_copies: bool,
+}
+
+/// The other ranks, as far as they concern a GPU.
+#[derive(Clone, Copy, Debug)]
+struct Neighbours {
+    /// Ranks on this GPU, this one among them.
+    sharing: usize,
+    /// Whether ranks of this node are on others.
+    elsewhere: bool,
+    /// All ranks' GPUs store lines of LL128 messages whole at all others.
+    ll128: bool,
 }
 
 /// A program that is ready to be launched.
@@ -56,18 +69,30 @@ impl Prepared {
 }
 
 impl Gpu {
-    /// Sets a rank up. All ranks do so together; one that fails tells the others. What other threads capture meanwhile does
-    /// not matter.
+    /// Sets a rank up; all are on one node. All ranks do so together; one that fails tells the others. What other threads capture
+    /// meanwhile does not matter.
     ///
     /// # Errors
-    /// [`Error::Cuda`], of which [`CudaError::TooManyBlocks`] on all ranks alike; as [`Bootstrap::exchange`].
+    /// [`Error::Cuda`], of which [`CudaError::TooManyBlocks`] on all ranks alike; as [`Bootstrap::exchange`];
+    /// [`Error::NotOneNode`].
     pub fn start(
         bootstrap: &mut dyn Bootstrap,
         setup: &Setup,
         deadline: Instant,
     ) -> Result<Gpu, Error> {
+        bootstrap.nodes().require_one()?;
+        Gpu::start_linked(bootstrap, setup, deadline, Vec::new())
+    }
+
+    /// The same with ranks of other nodes, one of `links` for each.
+    pub(crate) fn start_linked(
+        bootstrap: &mut dyn Bootstrap,
+        setup: &Setup,
+        deadline: Instant,
+        links: Vec<Arc<LinkPorts>>,
+    ) -> Result<Gpu, Error> {
         let driver = setup.context.device().driver();
-        let started = beside_captures(driver, || Gpu::try_start(bootstrap, setup, deadline));
+        let started = beside_captures(driver, || Gpu::try_start(bootstrap, setup, deadline, links));
         started.inspect_err(|error| {
             let cause = Cause::Aborted { rank: bootstrap.rank(), reason: error.to_string() };
             bootstrap.liveness().abort(cause);
@@ -78,12 +103,13 @@ impl Gpu {
         bootstrap: &mut dyn Bootstrap,
         setup: &Setup,
         deadline: Instant,
+        links: Vec<Arc<LinkPorts>>,
     ) -> Result<Gpu, Error> {
         let (context, rank) = (&setup.context, bootstrap.rank());
         let kernels = Arc::new(Kernels::load(context, setup.image)?);
         let stream = Arc::new(Stream::new(context)?);
-        let sharing = share_gpus(bootstrap, context, &kernels, setup.shape.channels, deadline)?;
-        let ll128_slots = if sharing.ll128 { setup.shape.ll128_slots } else { 0 };
+        let neighbours = share_gpus(bootstrap, context, &kernels, setup.shape.channels, deadline)?;
+        let ll128_slots = if neighbours.ll128 { setup.shape.ll128_slots } else { 0 };
         let shape = StagingShape { ll128_slots, ..setup.shape };
         let own = [
             Arc::new(DeviceRegion::create(context, shape.len_bytes())?),
@@ -93,14 +119,23 @@ impl Gpu {
         let control = Arc::new(Region::create("oxccl-control", control.len_bytes())?);
         let host = [control.clone()];
         let offer = Offer { host: &host, device: &own, context: Some(context) };
-        bootstrap.nodes().require_one()?;
-        let all: Vec<_> = bootstrap.exchange(&offer, deadline)?.into_iter().flatten().collect();
-        let [staging, heaps] =
-            [0, 1].map(|k| all.iter().map(|shared| shared.device[k].clone()).collect::<Vec<_>>());
-        let control_regions = all.iter().map(|shared| shared.host[0].clone()).collect();
-        let bases = heaps.iter().map(|heap| heap.as_ptr()).collect();
+        let all = bootstrap.exchange(&offer, deadline)?;
+        let device = |k: usize| {
+            let region = |shared: &Option<Shared>| shared.as_ref().map(|of| of.device[k].clone());
+            all.iter().map(region).collect::<Vec<_>>()
+        };
+        let (staging, heaps) = (device(0), device(1));
+        let host = |shared: &Option<Shared>| shared.as_ref().map(|of| of.host[0].clone());
+        let control_regions = all.iter().map(host).collect();
+        let bases = bases(&heaps);
         let bases = setup.windows.clone().unwrap_or(bases);
-        let tables = Arc::new(Tables::new(&stream, shape, rank, staging, control, &bases)?);
+        let mut connections = shape.connections(rank, &self::bases(&staging));
+        // Kernels ring nobody: the doorbell only has to be one that they reach.
+        links.iter().for_each(|link| link.connect(&mut connections, own[0].as_ptr().cast()));
+        let [own_staging, heap] = own;
+        let tables =
+            Tables::new(&stream, shape, own_staging, staging, control, &connections, &bases)?;
+        let tables = Arc::new(tables);
         let programs = Programs::new(&stream)?;
         let stopped = Arc::downgrade(&tables);
         bootstrap.liveness().on_stop(move || {
@@ -108,8 +143,18 @@ impl Gpu {
                 tables.abort();
             }
         });
-        let (control, bulk_copies) = (control_regions, false);
-        Ok(Gpu { kernels, tables, programs, stream, heaps, control, rank, sharing, bulk_copies })
+        Ok(Gpu {
+            kernels,
+            tables,
+            programs,
+            stream,
+            _heaps: heaps,
+            heap,
+            control: control_regions,
+            links,
+            neighbours,
+            bulk_copies: false,
+        })
     }
 
     /// Its context.
@@ -119,7 +164,7 @@ impl Gpu {
 
     /// The memory of this rank that peers reach in place, all zeros at first.
     pub fn heap(&self) -> &Arc<DeviceRegion> {
-        &self.heaps[self.rank]
+        &self.heap
     }
 
     /// Its own stream.
@@ -127,14 +172,14 @@ impl Gpu {
         &self.stream
     }
 
-    /// All ranks' control regions, in rank order.
-    pub(crate) fn control(&self) -> &[Arc<Region>] {
+    /// Control regions of this node's ranks, by rank.
+    pub(crate) fn control(&self) -> &[Option<Arc<Region>>] {
         &self.control
     }
 
     /// Ranks on this GPU.
     pub(crate) fn sharing(&self) -> usize {
-        self.sharing.ranks
+        self.neighbours.sharing
     }
 
     /// Whether there is an LL128 lane: if it was asked for, and all GPUs of the ranks store its lines whole.
@@ -142,9 +187,9 @@ impl Gpu {
         self.tables.shape().ll128_slots > 0
     }
 
-    /// Whether other ranks are on other GPUs.
+    /// Whether other ranks of this node are on other GPUs.
     pub(crate) fn has_peers(&self) -> bool {
-        self.sharing.ranks < self.heaps.len()
+        self.neighbours.elsewhere
     }
 
     /// Its tables.
@@ -172,7 +217,7 @@ impl Gpu {
         if self.bulk_copies {
             kernel = self.kernels.with_bulk_copies(kernel)?;
         }
-        self.kernels.check_residency(kernel, self.sharing.ranks, program.channels())?;
+        self.kernels.check_residency(kernel, self.neighbours.sharing, program.channels())?;
         let program = self.programs.upload(&self.stream, program)?;
         Ok(Prepared { program, kernel })
     }
@@ -202,28 +247,28 @@ impl Drop for Gpu {
     /// Leaves what only this rank has with its staging, which goes with the last rank of the process: see [`DeviceRegion::keep`].
     fn drop(&mut self) {
         let (kernels, stream) = (self.kernels.clone(), self.stream.clone());
-        let memory = (self.tables.memory(), self.programs.memory());
+        let links = std::mem::take(&mut self.links);
+        let memory = (self.tables.memory(), self.programs.memory(), links);
         self.tables.own_staging().keep(Box::new((memory, kernels, stream)));
     }
 }
 
-/// How ranks are spread over GPUs.
-#[derive(Clone, Copy, Debug)]
-struct Sharing {
-    /// Ranks on this rank's GPU.
-    ranks: usize,
-    /// All GPUs store lines of LL128 messages whole at all others.
-    ll128: bool,
+/// Where regions begin; null of ranks of other nodes.
+fn bases(regions: &[Option<Arc<DeviceRegion>>]) -> Vec<*mut u8> {
+    let base = |region: &Option<Arc<DeviceRegion>>| {
+        region.as_ref().map_or(std::ptr::null_mut(), |region| region.as_ptr())
+    };
+    regions.iter().map(base).collect()
 }
 
-/// Finds out how ranks are spread over GPUs. Fails on all ranks if any GPU cannot hold the blocks of all of its.
+/// Finds out which ranks are on this rank's GPU. Fails on all ranks if any GPU cannot hold the blocks of all of its.
 fn share_gpus(
     bootstrap: &mut dyn Bootstrap,
     context: &Context,
     kernels: &Kernels,
     channels: usize,
     deadline: Instant,
-) -> Result<Sharing, Error> {
+) -> Result<Neighbours, Error> {
     // All kernels have the same bounds.
     let resident = kernels.pick(DataType::F32, Fold::Sum)?.resident();
     let own = context.device().uuid()?;
@@ -251,8 +296,11 @@ fn share_gpus(
         let others = gpus.iter().filter(|(other, _)| *other != own);
         others.map(|(other, _)| *other).try_for_each(|other| context.reach_plain_memory(other))?;
     }
+    let mut beside = bootstrap.nodes().beside(bootstrap.rank());
+    let elsewhere = beside.any(|rank| gpus[rank].0 != own);
     let whole = gpus.iter().map(|(gpu, _)| context.device().stores_lines_at_peer(*gpu));
     let whole = whole.collect::<Result<Vec<bool>, _>>()?.into_iter().all(|whole| whole);
     let all = bootstrap.all_gather(&[u8::from(whole)], deadline)?;
-    Ok(Sharing { ranks: ranks_on(own), ll128: all.iter().all(|whole| whole == &[1]) })
+    let ll128 = all.iter().all(|whole| whole == &[1]);
+    Ok(Neighbours { sharing: ranks_on(own), elsewhere, ll128 })
 }

@@ -44,9 +44,9 @@ pub struct Tables {
     memory: Arc<TableMemory>,
     control_shape: ControlShape,
     shape: StagingShape,
-    rank: usize,
-    /// All ranks' staging, which connections lead to.
-    staging: Vec<Arc<DeviceRegion>>,
+    staging: Arc<DeviceRegion>,
+    /// What else connections lead to: kept as long as the table.
+    _others: Vec<Option<Arc<DeviceRegion>>>,
 }
 
 /// What was allocated for them.
@@ -59,36 +59,34 @@ pub(super) struct TableMemory {
 }
 
 impl Tables {
-    /// Lays out a rank's tables over all ranks' staging regions, of [`StagingShape::len_bytes`] each and filled with zeros.
-    /// `window_bases` is where each peer's shareable memory begins in this process. They are copied through the stream, which
-    /// is waited for.
+    /// Lays out a rank's tables. Its connections lead to its own staging, and to that of this node's ranks, of
+    /// [`StagingShape::len_bytes`] each and filled with zeros. `window_bases` is where each peer's shareable memory begins in this
+    /// process. They are copied through the stream, which is waited for.
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`], and the driver's.
     pub fn new(
         stream: &Stream,
         shape: StagingShape,
-        rank: usize,
-        staging: Vec<Arc<DeviceRegion>>,
+        staging: Arc<DeviceRegion>,
+        others: Vec<Option<Arc<DeviceRegion>>>,
         control: Arc<Region>,
+        connections: &[f::Connection],
         window_bases: &[*mut u8],
     ) -> Result<Tables, CudaError> {
-        assert_eq!(staging.len(), shape.ranks);
-        assert!(staging.iter().all(|region| region.len_bytes() >= shape.len_bytes()));
+        assert!(staging.len_bytes() >= shape.len_bytes());
         let control_shape = ControlShape { channels: shape.channels };
         assert!(control.len_bytes() >= control_shape.len_bytes());
         let context = stream.context();
-        let bases: Vec<*mut u8> = staging.iter().map(|region| region.as_ptr()).collect();
-        let connections = shape.connections(rank, &bases);
         let windows = shape.windows(window_bases);
         let statuses_bytes = (SLOTS + 1) * shape.channels * size_of::<f::Status>();
         let memory = TableMemory {
-            connections: upload(stream, &connections)?,
+            connections: upload(stream, connections)?,
             windows: upload(stream, &windows)?,
             statuses: PinnedMemory::allocate(context, statuses_bytes)?,
             control: RegisteredRegion::register(context, control, control_shape.reached_bytes())?,
         };
-        Ok(Tables { memory: Arc::new(memory), control_shape, shape, rank, staging })
+        Ok(Tables { memory: Arc::new(memory), control_shape, shape, staging, _others: others })
     }
 
     /// What was allocated, for whoever keeps it longer.
@@ -103,12 +101,12 @@ impl Tables {
 
     /// This rank's staging.
     pub(super) fn own_staging(&self) -> &DeviceRegion {
-        &self.staging[self.rank]
+        &self.staging
     }
 
     /// The launch block of a call.
     pub fn launch(&self, program: &DeviceProgram, arguments: &Arguments) -> f::Launch {
-        let staging = self.staging[self.rank].as_ptr();
+        let staging = self.staging.as_ptr();
         let memory = &*self.memory;
         let control = memory.control.device_ptr();
         let statuses = memory.statuses.device_ptr().cast::<f::Status>();

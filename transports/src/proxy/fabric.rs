@@ -6,6 +6,7 @@ use std::time::Instant;
 use super::ports::Ports;
 use super::socket::Socket;
 use super::wire::{Wire, WireError};
+use crate::Adapter;
 
 /// Makes this rank's wires: one a process or device, shared by all of its connections.
 pub trait Fabric: Send + Sync {
@@ -14,6 +15,12 @@ pub trait Fabric: Send + Sync {
 
     /// How many sockets a wire is made of, at least one: they are connected and authenticated before [`open`](Fabric::open).
     fn sockets(&self) -> usize;
+
+    /// The adapter that its wires go over, where that is not the one with the address at which the proxy is found: the proxy's thread
+    /// stays near it.
+    fn adapter(&self) -> Option<Adapter> {
+        None
+    }
 
     /// Makes this end of a wire, while the peer makes the other, in a thread of its own: it may wait until the link's deadline.
     /// What the two have to tell each other (addresses, keys) goes over the first socket by [`Socket::swap`].

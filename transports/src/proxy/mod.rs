@@ -21,7 +21,6 @@ mod fabric;
 mod handshake;
 mod in_order;
 mod ledger;
-mod nic;
 mod ports;
 mod slowed;
 mod socket;

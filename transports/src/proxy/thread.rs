@@ -12,9 +12,9 @@ use super::connector::{self, Connector};
 use super::ledger::Ledger;
 use super::ports::PortNumber;
 use super::slowed::Egress;
-use super::worker::{News, Peer, Worker};
-use super::{Conditions, Fabric, Ports, nic};
-use crate::{Error, Liveness, Secret};
+use super::worker::{self, News, Peer, Worker};
+use super::{Conditions, Fabric, Ports};
+use crate::{Adapter, Error, Liveness, Secret};
 
 /// A place where other ranks will find this one's proxy, before it runs: its address has to be told to them first.
 #[derive(Debug)]
@@ -50,6 +50,9 @@ pub struct ProxySetup {
     pub liveness: Arc<Liveness>,
     /// Whether there is a core for this thread while calls are in flight.
     pub spins: bool,
+    /// Whether executors ring the [`Bell`] when they have written. Kernels of a GPU do not: then naps are short while a call is in
+    /// flight.
+    pub rings: bool,
     /// How links are to behave.
     pub conditions: Conditions,
     /// What the node's ranks share where [`Conditions::bytes_per_s`] is set.
@@ -95,7 +98,7 @@ impl Listening {
     /// [`Error::Io`] if the system has no threads or descriptors left.
     pub fn start(self, setup: ProxySetup) -> Result<Proxy, Error> {
         let (news, told) = channel();
-        let near = self.address.ip();
+        let adapter = setup.fabric.adapter().or_else(|| Adapter::of_address(self.address.ip()));
         let peer = |(rank, ports): (usize, &Option<Arc<dyn Ports>>)| {
             ports.clone().map(|ports| Peer::new(rank, Ledger::new(ports)))
         };
@@ -117,13 +120,16 @@ impl Listening {
             shared: self.shared.clone(),
             liveness: setup.liveness,
             spins: setup.spins,
+            nap: if setup.rings { worker::NAP } else { worker::NAP_UNRUNG },
             conditions: setup.conditions,
             egress: setup.egress,
             connector,
         };
         let thread = std::thread::Builder::new().name(format!("oxccl-proxy-{}", setup.rank));
         let thread = thread.spawn(move || {
-            nic::settle_near(near);
+            if let Some(adapter) = adapter {
+                adapter.settle_near();
+            }
             worker.run();
         });
         let thread = Some(thread.map_err(Error::io("starting a thread"))?);

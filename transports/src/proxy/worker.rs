@@ -28,8 +28,9 @@ use crate::{Cause, Liveness};
 /// Turns without work before it sleeps, where it has a core.
 const IDLE_TURNS: u32 = 4000;
 
-/// The longest nap while a call is in flight.
-const NAP: Duration = Duration::from_millis(1);
+/// The longest nap while a call is in flight, where executors ring; where they do not, it is all that a message waits for.
+pub(super) const NAP: Duration = Duration::from_millis(1);
+pub(super) const NAP_UNRUNG: Duration = Duration::from_micros(20);
 
 /// When a wire breaks, the control channel has so long to say that its peer died or left, which explains more.
 const GRACE: Duration = Duration::from_millis(500);
@@ -55,6 +56,7 @@ pub(super) struct Worker {
     pub(super) shared: Arc<Shared>,
     pub(super) liveness: Arc<Liveness>,
     pub(super) spins: bool,
+    pub(super) nap: Duration,
     pub(super) conditions: Conditions,
     pub(super) egress: Option<Egress>,
     /// Goes last, after wires.
@@ -238,7 +240,7 @@ impl Worker {
         let now = Instant::now();
         let due = wires.filter_map(|wire| wire.due()).map(|due| due.saturating_duration_since(now));
         let lost = self.peers.iter().any(|peer| matches!(peer.link, Link::Lost(..)));
-        let nap = (in_flight || lost).then_some(NAP);
+        let nap = (in_flight || lost).then_some(self.nap);
         if wait(&descriptors, due.chain(nap).min()) {
             self.shared.wakeup().clear();
         }

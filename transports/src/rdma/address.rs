@@ -70,7 +70,7 @@ impl PortAddress {
     /// Whether the two ends can be joined.
     ///
     /// # Errors
-    /// [`RdmaError::KindDiffers`], [`RdmaError::MtuDiffers`].
+    /// [`RdmaError::KindDiffers`], [`RdmaError::GidDiffers`], [`RdmaError::MtuDiffers`].
     pub fn fits(&self, peer: &PortAddress) -> Result<(), RdmaError> {
         if self.kind != peer.kind {
             return Err(RdmaError::KindDiffers {
@@ -78,6 +78,14 @@ impl PortAddress {
                 ours: self.kind,
                 peer_device: peer.device.clone(),
                 theirs: peer.kind,
+            });
+        }
+        if self.kind == LinkKind::RoceV2 && self.gid.is_ipv4() != peer.gid.is_ipv4() {
+            return Err(RdmaError::GidDiffers {
+                device: self.device.clone(),
+                ours: self.gid,
+                peer_device: peer.device.clone(),
+                theirs: peer.gid,
             });
         }
         if self.mtu_bytes != peer.mtu_bytes {
@@ -130,5 +138,9 @@ mod tests {
         assert!(large.contains("MTU of 4096") && large.contains("1024"), "{large}");
         let other = port(LinkKind::InfiniBand, 1024).fits(&small).unwrap_err().to_string();
         assert!(other.contains("one for RoCE v2"), "{other}");
+        let mut routed = small.clone();
+        routed.gid.0[10..].copy_from_slice(&[255, 255, 10, 0, 1, 2]);
+        let gids = routed.fits(&small).unwrap_err().to_string();
+        assert!(gids.contains("sends from 10.0.1.2") && gids.contains("from ::"), "{gids}");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::address::LinkKind;
+use super::address::{Gid, LinkKind};
 
 /// What went wrong with a network adapter.
 #[derive(Debug, thiserror::Error)]
@@ -90,6 +90,21 @@ pub enum RdmaError {
         peer_device: String,
         /// Its kind.
         theirs: LinkKind,
+    },
+    /// The two ends have addresses of different kinds.
+    #[error(
+        "{device} sends from {ours}, the peer's {peer_device} from {theirs}: RoCE v2 needs IPv4 addresses on both, or IPv6 ones on \
+         both; give the net devices of both an address of the same kind"
+    )]
+    GidDiffers {
+        /// The device on this side.
+        device: String,
+        /// Its address.
+        ours: Gid,
+        /// The device of the peer.
+        peer_device: String,
+        /// Its address.
+        theirs: Gid,
     },
     /// The two ends accept packets of different sizes.
     #[error(

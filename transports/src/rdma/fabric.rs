@@ -11,6 +11,7 @@ use super::port::Port;
 use super::queue_pair::Patience;
 use super::wire::RdmaWire;
 use super::{RdmaError, gpu_memory, immediate};
+use crate::Adapter;
 use crate::cuda::{Context, CudaError};
 use crate::proxy::{Fabric, Link, PortsMemory, Socket, Wire, WireError};
 
@@ -129,6 +130,11 @@ impl Fabric for RdmaFabric {
         1
     }
 
+    fn adapter(&self) -> Option<Adapter> {
+        let first = self.ports().next()?;
+        Some(Adapter::Rdma(first.device().name().to_owned()))
+    }
+
     fn open(&self, link: Link) -> Result<Box<dyn Wire>, WireError> {
         let memory = link.ports.memory();
         let gpu = self.gpu_of(memory).map_err(|error| WireError::Device(error.to_string()))?;
@@ -180,9 +186,9 @@ fn swap(socket: &mut Socket, offer: &Offer, deadline: Instant) -> Result<Offer, 
 impl From<RdmaError> for WireError {
     fn from(error: RdmaError) -> WireError {
         match error {
-            RdmaError::KindDiffers { .. } | RdmaError::MtuDiffers { .. } => {
-                WireError::Unfit(error.to_string())
-            }
+            RdmaError::KindDiffers { .. }
+            | RdmaError::GidDiffers { .. }
+            | RdmaError::MtuDiffers { .. } => WireError::Unfit(error.to_string()),
             RdmaError::BadAddress { detail } => WireError::Protocol(detail),
             error => WireError::Device(error.to_string()),
         }

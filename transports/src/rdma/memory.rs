@@ -2,6 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::fmt;
+use std::fs;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -50,6 +51,21 @@ pub struct RemoteMemory {
 }
 
 const ACCESS: c_int = sys::ACCESS_LOCAL_WRITE | sys::ACCESS_REMOTE_WRITE | sys::ACCESS_REMOTE_READ;
+
+/// How many bytes this process may pin; `None` where it may pin all.
+pub fn locked_memory_limit() -> Option<u64> {
+    let (limit_bytes, _) = getrlimit(Resource::RLIMIT_MEMLOCK).ok()?;
+    (limit_bytes != libc::RLIM_INFINITY && !may_lock_all()).then_some(limit_bytes)
+}
+
+/// Whether this process has the capability to pin beyond the limit.
+fn may_lock_all() -> bool {
+    const IPC_LOCK: u32 = 14;
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let bits = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    bits.is_some_and(|bits| bits >> IPC_LOCK & 1 != 0)
+}
 
 impl Domain {
     /// A domain of its own.
@@ -146,13 +162,13 @@ impl Domain {
         if !matches!(source.raw_os_error(), Some(libc::ENOMEM | libc::EAGAIN | libc::EPERM)) {
             return error;
         }
-        match getrlimit(Resource::RLIMIT_MEMLOCK) {
-            Ok((limit_bytes, _)) if limit_bytes != libc::RLIM_INFINITY => RdmaError::LockedMemory {
+        match locked_memory_limit() {
+            Some(limit_bytes) => RdmaError::LockedMemory {
                 device: self.device.name().to_owned(),
                 wanted_bytes,
                 limit_bytes,
             },
-            _ => error,
+            None => error,
         }
     }
 }

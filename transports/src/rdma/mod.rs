@@ -21,6 +21,7 @@ mod memory;
 mod path;
 mod port;
 mod queue_pair;
+mod survey;
 mod sys;
 mod wire;
 
@@ -29,6 +30,7 @@ pub use completion::{Completion, CompletionQueue, Failure, Outcome};
 pub use device::{Device, DeviceEvent, device_names};
 pub use error::RdmaError;
 pub use fabric::{RdmaFabric, Settings};
-pub use memory::{Domain, MemoryRegion, RemoteMemory};
+pub use memory::{Domain, MemoryRegion, RemoteMemory, locked_memory_limit};
 pub use port::{Port, share, usable_ports};
 pub use queue_pair::{Depth, Local, Operation, Patience, QueuePair, Request};
+pub use survey::{FoundDevice, FoundGid, FoundPort, survey};

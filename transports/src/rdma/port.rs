@@ -136,7 +136,10 @@ impl Port {
     }
 
     /// The port, unless its packets would leave from another network namespace.
-    fn in_this_namespace(self) -> Result<Port, RdmaError> {
+    ///
+    /// # Errors
+    /// [`RdmaError::OtherNamespace`].
+    pub fn in_this_namespace(self) -> Result<Port, RdmaError> {
         let elsewhere = |name: &String| if_nametoindex(name.as_str()).is_err();
         match self.net_device.as_ref().filter(|name| elsewhere(name)) {
             None => Ok(self),

@@ -185,7 +185,7 @@ impl QueuePair {
     /// Joins it with the peer's; `peer` names that in errors. What is sent before the peer has done the same is tried again.
     ///
     /// # Errors
-    /// [`RdmaError::KindDiffers`], [`RdmaError::MtuDiffers`], [`RdmaError::Verbs`].
+    /// [`RdmaError::KindDiffers`], [`RdmaError::GidDiffers`], [`RdmaError::MtuDiffers`], [`RdmaError::Verbs`].
     pub fn connect(
         &mut self,
         to: &QueuePairAddress,

@@ -65,6 +65,7 @@ pub fn pair_with(
             timeout: Duration::from_secs(10),
             liveness: liveness.clone(),
             spins: false,
+            rings: true,
             conditions,
             egress: Some(egress.clone()),
         });

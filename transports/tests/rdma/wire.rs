@@ -4,6 +4,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use oxccl_transports::Cause;
+use oxccl_transports::proxy::testing::until;
 use oxccl_transports::proxy::{Conditions, Fabric};
 use oxccl_transports::rdma::{Patience, Port, RdmaFabric, Settings};
 
@@ -97,6 +98,18 @@ fn ends_that_do_not_go_together_say_so() {
     set_link(1, &["mtu", "9000"]);
     let either =
         ["4096 bytes, the peer's rxe1_0 one of 1024", "1024 bytes, the peer's rxe0_0 one of 4096"];
+    assert!(either.iter().any(|expected| said.contains(expected)), "{said}");
+
+    let address = |what: &str| {
+        let ip = ["-n", "node1", "addr", what, "10.0.0.2/24", "dev", "roce1_0"];
+        assert!(Command::new("ip").args(ip).status().unwrap().success());
+        // The kernel keeps its table of GIDs a little later.
+        assert!(until(LIMIT, || port(1).address().gid.is_ipv4() == (what == "add")));
+    };
+    address("del");
+    let said = refusal(pair(fabric(1), Conditions::default()));
+    address("add");
+    let either = ["sends from 10.0.0.1, the peer's", "sends from fe80::"];
     assert!(either.iter().any(|expected| said.contains(expected)), "{said}");
 }
 

@@ -1,0 +1,168 @@
+//! Ranks of nodes that RDMA joins: in the software RoCE guest, whose nodes are network namespaces.
+
+use super::common::element::TestElement;
+use super::common::{run::check, seed};
+use super::{cases, config, guest, on_ranks};
+use oxccl::{Communicator, Config, FabricKind, ReduceOp, UniqueId, bf16};
+use oxccl_transports::rdma::survey;
+use oxccl_transports::{SYSFS, Secret};
+use std::io::{Write, stderr};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+#[test]
+fn two_nodes_in_the_guest() {
+    guest::run("rdma::on_two_nodes::", &[]);
+}
+
+#[test]
+fn four_nodes_in_the_guest() {
+    guest::run("rdma::on_four_nodes::", &["--nodes", "4"]);
+}
+
+#[test]
+fn a_machine_without_devices_says_so() {
+    if !survey(Path::new(SYSFS)).is_empty() {
+        let _ = writeln!(stderr(), "skipped: a_machine_without_devices_says_so: there are some");
+        return;
+    }
+    let config = Config { fabric: Some(FabricKind::Rdma), ..config(2, "") };
+    let error = Communicator::local_with(2, &config).unwrap_err().to_string();
+    let either = ["no RDMA device is to be seen: see that", "libibverbs could not be loaded"];
+    assert!(error.contains("is rdma, which rank 0 cannot use: "), "{error}");
+    assert!(either.iter().any(|why| error.contains(why)), "{error}");
+}
+
+mod on_two_nodes {
+    use super::*;
+
+    #[test]
+    #[ignore = "runs in the software RoCE guest"]
+    fn every_operation_by_every_algorithm_with_2_ranks_each() {
+        on_nodes(2, "float");
+    }
+
+    #[test]
+    #[ignore = "runs in the software RoCE guest"]
+    fn large_messages_over_several_queue_pairs() {
+        let config = Config {
+            heap_bytes: 64 << 20,
+            nodes: Some(2),
+            timeout: Duration::from_secs(60),
+            rdma_queue_pairs: 3,
+            ..Config::default()
+        };
+        on_ranks(2, &over_both_devices(config), |comm| {
+            let mut data: Vec<i32> = (0..2 << 20).map(|i| i * (1 + comm.rank() as i32)).collect();
+            comm.all_reduce_in_place(&mut data, ReduceOp::Sum).unwrap();
+            assert!(data.iter().zip(0..).all(|(x, i): (&i32, i32)| *x == i.wrapping_mul(3)));
+        });
+    }
+
+    #[test]
+    #[ignore = "runs in the software RoCE guest"]
+    fn a_device_that_is_not_there_is_named_on_every_rank() {
+        let missing = Some(vec!["mlx5_9".to_owned()]);
+        let config = Config { rdma_devices: missing, ..over_both_devices(config(2, "")) };
+        let error = Communicator::local_with(2, &config).unwrap_err().to_string();
+        assert!(error.contains("rank 0 cannot use: there is no RDMA device mlx5_9"), "{error}");
+    }
+
+    #[test]
+    #[ignore = "runs in the software RoCE guest"]
+    fn doctor_lists_the_devices_of_its_node_and_tries_them() {
+        let doctor = |arguments: &[&str]| {
+            let oxccl = env!("CARGO_BIN_EXE_oxccl");
+            let mut doctor = Command::new(arguments[0]);
+            let said = doctor.args(&arguments[1..]).args([oxccl, "doctor"]).output().unwrap();
+            assert!(said.status.success());
+            String::from_utf8_lossy(&said.stdout).into_owned()
+        };
+        let node0 = doctor(&["ip", "netns", "exec", "node0"]);
+        for line in [
+            "ok       rdma device        rxe0_0 port 1: active, RoCE v2, MTU 4096, ",
+            "1: 10.0.0.1 (RoCE v2 of roce0_0)",
+            "note     rdma device        rxe1_0 port 1: active, RoCE v2, ",
+            "-> port 1 of rxe1_0 belongs to the net device roce1_0, which is not in this process's",
+            "ok       locked memory      no limit; links to a rank of another node pin ",
+            "ok       rdma (nodes)       an all-reduce over 2 ranks is right",
+        ] {
+            assert!(node0.contains(line), "{line:?} is not in\n{node0}");
+        }
+        let limits = ["--memlock=65536", "setpriv", "--bounding-set=-ipc_lock"];
+        let limits = [&["prlimit"], &limits[..], &["--inh-caps=-ipc_lock"]].concat();
+        let short = doctor(&[&["ip", "netns", "exec", "node1"], &limits[..]].concat());
+        for line in [
+            "note     locked memory      65536 bytes (RLIMIT_MEMLOCK): room for 0 ranks",
+            "ulimit -l unlimited",
+        ] {
+            assert!(short.contains(line), "{line:?} is not in\n{short}");
+        }
+    }
+}
+
+mod on_four_nodes {
+    use super::*;
+
+    #[test]
+    #[ignore = "runs in the software RoCE guest"]
+    fn every_operation_by_every_algorithm_with_2_ranks_each() {
+        on_nodes(4, "bfloat");
+    }
+}
+
+/// Threads of one process: the first half of the ranks on one node's device, the others on the other's.
+fn over_both_devices(config: Config) -> Config {
+    let devices = vec!["rxe0_0".to_owned(), "rxe1_0".to_owned()];
+    Config { fabric: Some(FabricKind::Rdma), rdma_devices: Some(devices), ..config }
+}
+
+/// What a rank, this program once more, is told: where to meet, its rank, how many nodes, what to do, and the seed of its choices.
+const TOLD: &str = "RDMA_TEST_RANK";
+
+/// Two ranks on each of so many nodes: processes, each in its node's namespace, of which all must succeed.
+fn on_nodes(nodes: usize, case: &str) {
+    let id = UniqueId::new("10.0.0.1", 29_771, Secret::random().unwrap());
+    let seed = seed();
+    let spawn = |rank: usize| {
+        let told = format!("{id} {rank} {nodes} {case} {seed}");
+        Command::new("ip")
+            .args(["netns", "exec", &format!("node{}", rank / 2)])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", "rdma::one_rank", "--ignored"])
+            .env(TOLD, told)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap()
+    };
+    let ranks: Vec<Child> = (0..2 * nodes).map(spawn).collect();
+    let ends: Vec<_> = ranks.into_iter().map(|mut rank| rank.wait().unwrap()).collect();
+    assert!(ends.iter().all(|end| end.success()), "{case}: {ends:?}");
+}
+
+#[test]
+#[ignore = "a rank of the other tests"]
+fn one_rank() {
+    let told = std::env::var(TOLD).unwrap();
+    let told: Vec<&str> = told.split(' ').collect();
+    let number = |at: usize| told[at].parse::<u64>().unwrap();
+    let (id, rank, nodes): (UniqueId, _, _) =
+        (told[0].parse().unwrap(), number(1) as usize, number(2) as usize);
+    let _server = (rank == 0).then(|| id.serve().unwrap());
+    // Nodes are namespaces, whose devices are found.
+    let config = Config { fabric: Some(FabricKind::Rdma), nodes: None, ..config(nodes, "") };
+    let mut comm = Communicator::connect(&id, rank, 2 * nodes, &config).unwrap();
+    match told[3] {
+        "float" => matrix::<f32>(&mut comm, nodes, number(4)),
+        "bfloat" => matrix::<bf16>(&mut comm, nodes, number(4)),
+        other => panic!("no case {other}"),
+    }
+}
+
+fn matrix<T: TestElement>(comm: &mut Communicator, nodes: usize, seed: u64) {
+    for case in cases::<T>(comm.world(), nodes, seed) {
+        check::<T>(comm, &case);
+        comm.barrier().unwrap();
+    }
+}
