@@ -122,6 +122,7 @@ impl<'a> Graph<'a> {
                 links: out.links.iter().rev().map(|link| link ^ 1).collect(),
                 latency_ns: out.latency_ns + latency_ns,
                 switch: None,
+                switch_efficiency: 1.0,
             };
             out.switch = None;
             out.latency_ns += latency_ns;

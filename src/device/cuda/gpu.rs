@@ -296,11 +296,11 @@ fn share_gpus(
         let others = gpus.iter().filter(|(other, _)| *other != own);
         others.map(|(other, _)| *other).try_for_each(|other| context.reach_plain_memory(other))?;
     }
-    let mut beside = bootstrap.nodes().beside(bootstrap.rank());
-    let elsewhere = beside.any(|rank| gpus[rank].0 != own);
     let whole = gpus.iter().map(|(gpu, _)| context.device().stores_lines_at_peer(*gpu));
     let whole = whole.collect::<Result<Vec<bool>, _>>()?.into_iter().all(|whole| whole);
     let all = bootstrap.all_gather(&[u8::from(whole)], deadline)?;
     let ll128 = all.iter().all(|whole| whole == &[1]);
+    let mut beside = bootstrap.nodes().beside(bootstrap.rank());
+    let elsewhere = beside.any(|rank| gpus[rank].0 != own);
     Ok(Neighbours { sharing: ranks_on(own), elsewhere, ll128 })
 }
