@@ -242,9 +242,10 @@ fn groups_have_no_ll128() {
         comm.set_pin(Pin { encoding: Some(Encoding::Ll128), ..Pin::default() }).unwrap();
         let mut buckets = [vec![1.0f32; 3], vec![2.0; 50]];
         let error = comm.group(|group| {
-            buckets
-                .iter_mut()
-                .try_for_each(|bucket| group.all_reduce_in_place(bucket, ReduceOp::Sum))
+            for bucket in &mut buckets {
+                group.all_reduce_in_place(bucket, ReduceOp::Sum)?;
+            }
+            Ok(())
         });
         let error = error.unwrap_err();
         assert!(matches!(error, Error::NoAlgorithm { .. }), "{error}");

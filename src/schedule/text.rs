@@ -156,6 +156,8 @@ mod tests {
             assert!(error.contains("there are in[CHUNK]"), "{error}");
         }
         assert!("1.slots".parse::<Flag>().unwrap_err().contains("as 1.slots.tail"));
-        assert!("1.fast.tail".parse::<Flag>().unwrap_err().contains("one of ll, slots, sync, ll128"));
+        assert!(
+            "1.fast.tail".parse::<Flag>().unwrap_err().contains("one of ll, slots, sync, ll128")
+        );
     }
 }

@@ -197,7 +197,7 @@ impl<'a> Reader<'a> {
         const NAME: &str = "nvswitch";
         if !self.topology.parts.iter().any(|part| part.name == NAME) {
             self.part(NAME, Role::Switch, None);
-            for part in self.topology.parts.last_mut() {
+            if let Some(part) = self.topology.parts.last_mut() {
                 part.reduces = generation >= REDUCING_GENERATION;
                 part.reduce_efficiency = reduce_efficiency(generation);
             }
