@@ -66,7 +66,7 @@ impl Program {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
     "its messages have up to {segments} segments, which do not fit into slots of {payload_bytes} bytes: set \
-     OXCCL_SLOT_BYTES and OXCCL_LL_SLOT_BYTES to at least {} a segment", f::SLOT_HEADER_BYTES + PART_BYTES
+     OXCCL_SLOT_BYTES and OXCCL_LL_SLOT_BYTES to at least {} a segment", 2 * f::LL128_LINE_BYTES
 )]
 pub struct SlotTooSmall {
     /// Most segments of a message.
