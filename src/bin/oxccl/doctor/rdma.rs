@@ -75,9 +75,11 @@ fn locked_memory() -> Finding {
         None => Finding::new(what, State::Ok, format!("no limit; {each}")),
         Some(limit) => {
             let ranks = limit / pinned;
-            let state = if ranks == 0 { State::Note } else { State::Ok };
             let detail = format!("{limit} bytes (RLIMIT_MEMLOCK): room for {ranks} ranks; {each}");
-            Finding::new(what, state, detail).remedy(
+            if ranks > 0 {
+                return Finding::new(what, State::Ok, detail);
+            }
+            Finding::new(what, State::Note, detail).remedy(
                 "raise it: `ulimit -l unlimited` in the shell, LimitMEMLOCK=infinity in a systemd unit, --ulimit memlock=-1 \
                  for a container",
             )
