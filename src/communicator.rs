@@ -11,6 +11,7 @@ use crate::element::{Element, OpKind, ReduceOp};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::gate::Gate;
+use crate::group::CallList;
 use crate::tune::Plan;
 use crate::work::Work;
 use oxccl_kernels::TracedStep;
@@ -37,8 +38,8 @@ pub struct Communicator {
     heap: Arc<Heap>,
     /// Tickets issued to streams.
     issued: Cell<u64>,
-    /// Memory for the next group's calls.
-    calls: RefCell<Vec<Call>>,
+    /// The last group's calls, for the next one.
+    calls: RefCell<CallList>,
 }
 
 /// What a communicator and its streams' workers share.
@@ -86,7 +87,7 @@ impl Shared {
     ) -> Result<(), Error> {
         self.gate.wait(ticket - 1);
         // SAFETY: as in `run_ticket`.
-        let result = unsafe { (*self.engine.get()).run_group(calls, signals) };
+        let result = unsafe { (*self.engine.get()).run_group(calls, &mut None, signals) };
         self.gate.pass(ticket);
         result
     }
@@ -261,15 +262,13 @@ impl Communicator {
         unsafe { (*self.idle_engine()).enqueue(call, Some(stream), hold) }
     }
 
-    /// The list that groups are made in, emptied.
-    pub(crate) fn take_calls(&self) -> Vec<Call> {
-        let mut calls = self.calls.take();
-        calls.clear();
-        calls
+    /// The list that groups are made in.
+    pub(crate) fn take_calls(&self) -> CallList {
+        self.calls.take()
     }
 
     /// Keeps the list for the next group.
-    pub(crate) fn give_calls(&self, calls: Vec<Call>) {
+    pub(crate) fn give_calls(&self, calls: CallList) {
         self.calls.replace(calls);
     }
 
@@ -278,9 +277,12 @@ impl Communicator {
     /// # Safety
     ///
     /// As for [`Communicator::run`], for each call; no call's output overlaps another call's buffers.
-    pub(crate) unsafe fn run_group(&self, calls: &[Call]) -> Result<(), Error> {
+    pub(crate) unsafe fn run_group(&self, list: &mut CallList) -> Result<(), Error> {
+        let mut placed = list.placed.take();
         // SAFETY: as in `run`.
-        unsafe { (*self.idle_engine()).run_group(calls, None) }
+        let result = unsafe { (*self.idle_engine()).run_group(list.calls(), &mut placed, None) };
+        list.placed = placed;
+        result
     }
 
     /// Issues the next ticket to a stream.

@@ -5,6 +5,7 @@ mod stream;
 mod unready;
 mod work;
 
+pub(crate) use calls::CallList;
 pub use stream::{StreamGroup, UnreadyCalls};
 pub use unready::Unready;
 pub(crate) use work::Flight;
@@ -15,7 +16,7 @@ use crate::collective::Kind;
 use crate::communicator::{Communicator, input, output};
 use crate::element::{Element, ReduceOp};
 use crate::error::Error;
-use calls::{CallList, group_calls};
+use calls::group_calls;
 use std::marker::PhantomData;
 
 /// The calls of a group, while it is made: see [`Communicator::group`]. Buffers are borrowed for `'a`, which lasts until the group is done.
@@ -81,13 +82,14 @@ impl Communicator {
         &self,
         fill: impl FnOnce(&mut Group<'a>) -> Result<R, Error>,
     ) -> Result<R, Error> {
-        let list = CallList { rank: self.rank(), world: self.world(), calls: self.take_calls() };
+        let list = self.take_calls().begin(self.rank(), self.world());
         let mut group = Group { list, buffers: PhantomData };
         let result = fill(&mut group).and_then(|result| {
+            group.list.finish();
             // SAFETY: `Group`'s calls were made from buffers that are borrowed until this returns, outputs exclusively.
-            unsafe { self.run_group(&group.list.calls) }.map(|()| result)
+            unsafe { self.run_group(&mut group.list) }.map(|()| result)
         });
-        self.give_calls(group.list.calls);
+        self.give_calls(group.list);
         result
     }
 }

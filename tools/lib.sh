@@ -21,33 +21,55 @@ stage() {
     echo "== $name: $((SECONDS - start)) s"
 }
 
-# want_packages PACKAGE...: installs Debian packages as root, and otherwise does without: what needs them says so.
+# want_packages WHAT PACKAGE...: installs packages that not everything needs as root, and otherwise says what goes without them.
 want_packages() {
-    [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null || need_packages "$@"
+    local what="$1"
+    shift
+    if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
+        need_packages "$@"
+    else
+        find_missing "$@"
+        [ "${#missing[@]}" -eq 0 ] || echo "$(basename "$0"): $what go without; to have them, $(remedy)" >&2
+    fi
 }
 
-# need_packages PACKAGE...: installs Debian packages as root, or says what to install.
+# need_packages PACKAGE...: installs packages as root, or says what to install.
 need_packages() {
-    local missing=() package
+    find_missing "$@"
+    [ "${#missing[@]}" -eq 0 ] && return
+    [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null || die "please $(remedy)"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update
+    apt-get install -y --no-install-recommends "${missing[@]}"
+}
+
+# find_missing PACKAGE...: sets `missing` to those that are not installed. The names are Debian's and Ubuntu's.
+find_missing() {
+    local package
+    missing=()
     for package in "$@"; do
         dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' ||
             missing+=("$package")
     done
-    [ "${#missing[@]}" -eq 0 ] && return
-    local install=(apt-get install -y --no-install-recommends "${missing[@]}")
-    command -v apt-get >/dev/null || die "please install: ${missing[*]}"
-    [ "$(id -u)" -eq 0 ] || die "please run: sudo ${install[*]}"
-    export DEBIAN_FRONTEND=noninteractive
-    apt-get update
-    "${install[@]}"
 }
+
+# How somebody with the right to do so installs what is missing.
+remedy() {
+    if command -v apt-get >/dev/null; then
+        echo "run: sudo apt-get update && sudo apt-get install -y --no-install-recommends ${missing[*]}"
+    else
+        echo "install what Debian calls: ${missing[*]}"
+    fi
+}
+
+has_pip() { python3 -m pip --version >/dev/null 2>&1; }
 
 # pip_install FOLDER REQUIREMENT...: installs wheels, without their dependencies, into a folder.
 # All of them in one command: a second pip run does not merge into what is there.
 pip_install() {
     local folder="$1"
     shift
-    python3 -m pip --version >/dev/null 2>&1 || need_packages python3-pip
+    has_pip || need_packages python3-pip
     rm -rf "$folder"
     python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore \
         --no-deps --no-compile --target "$folder" "$@"

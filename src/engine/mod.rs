@@ -18,6 +18,8 @@ use crate::device::{Heap, Host, RECORD_WORDS};
 use crate::error::Error;
 use crate::schedule::{Program, size_bytes};
 use crate::tune::Plan;
+pub(crate) use group::Placed;
+
 use failure::Ranks;
 use group::Groups;
 use links::Links;

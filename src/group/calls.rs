@@ -1,19 +1,61 @@
 //! A group's list of calls, over bare memory, and the typed methods that fill it.
 
-use crate::call::{Call, Counts, Memory, one_count_each};
+use crate::call::{Asked, Call, Counts, Memory, one_count_each};
 use crate::collective::{Collective, Kind};
 use crate::element::{Element, ReduceOp};
+use crate::engine::Placed;
 use crate::error::Error;
 
-/// The calls so far.
-#[derive(Debug)]
+/// The calls of a group while it is made. A list can be used again: where the next group asks for the same, its calls are there already.
+#[derive(Debug, Default)]
 pub(crate) struct CallList {
-    pub(crate) rank: usize,
-    pub(crate) world: usize,
-    pub(crate) calls: Vec<Call>,
+    rank: usize,
+    world: usize,
+    /// The group's so far, and behind them those of the group before it.
+    calls: Vec<Call>,
+    /// What each was made from, where an equal call may come again.
+    asked: Vec<Option<Asked>>,
+    /// The group's calls so far.
+    len: usize,
+    /// Where the engine has these calls, as long as they are those that it was given last.
+    pub(crate) placed: Option<Placed>,
 }
 
 impl CallList {
+    /// Begins a group of this rank.
+    pub(crate) fn begin(self, rank: usize, world: usize) -> CallList {
+        CallList { rank, world, len: 0, ..self }
+    }
+
+    /// The group's calls so far.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Ends the list here.
+    pub(super) fn finish(&mut self) {
+        if self.len < self.calls.len() {
+            self.truncate();
+        }
+    }
+
+    /// The calls of a finished list.
+    pub(crate) fn calls(&self) -> &[Call] {
+        &self.calls
+    }
+
+    /// The calls of a finished list, for good.
+    pub(super) fn into_calls(self) -> Vec<Call> {
+        self.calls
+    }
+
+    /// Forgets what the group before it had from here on.
+    fn truncate(&mut self) {
+        self.calls.truncate(self.len);
+        self.asked.truncate(self.len);
+        self.placed = None;
+    }
+
     /// A call with equal parts. Returns its place in the group.
     pub(super) fn push<T: Element>(
         &mut self,
@@ -22,7 +64,12 @@ impl CallList {
         output: Memory,
         op: ReduceOp<T>,
     ) -> Result<usize, Error> {
-        self.keep(Call::new(collective, self.rank, input, output, op)?)
+        let asked = Some(Asked::new(collective, input, output, op));
+        if self.asked.get(self.len) == Some(&asked) {
+            self.len += 1;
+            return Ok(self.len - 1);
+        }
+        self.keep(Call::new(collective, self.rank, input, output, op)?, asked)
     }
 
     /// A call whose parts differ by rank, alike on all ranks.
@@ -35,7 +82,7 @@ impl CallList {
     ) -> Result<usize, Error> {
         one_count_each(kind, "counts", counts, self.world)?;
         let counts = Counts::PerRank(counts.to_vec());
-        self.keep(Call::with_counts(kind, self.rank, counts, input, output, op)?)
+        self.keep(Call::with_counts(kind, self.rank, counts, input, output, op)?, None)
     }
 
     /// An all-to-all whose parts differ, of which this rank knows its own.
@@ -55,7 +102,7 @@ impl CallList {
         }
         let counts = Counts::Own { send: send_counts.to_vec(), recv: recv_counts.to_vec() };
         let op = ReduceOp::<T>::Sum;
-        self.keep(Call::with_counts(kind, self.rank, counts, input, output, op)?)
+        self.keep(Call::with_counts(kind, self.rank, counts, input, output, op)?, None)
     }
 
     pub(super) fn collective(&self, kind: Kind) -> Collective {
@@ -78,9 +125,12 @@ impl CallList {
         all.part::<T>(kind, self.rank, self.world)
     }
 
-    fn keep(&mut self, call: Call) -> Result<usize, Error> {
+    fn keep(&mut self, call: Call, asked: Option<Asked>) -> Result<usize, Error> {
+        self.truncate();
         self.calls.push(call);
-        Ok(self.calls.len() - 1)
+        self.asked.push(asked);
+        self.len += 1;
+        Ok(self.len - 1)
     }
 }
 

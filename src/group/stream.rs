@@ -67,7 +67,7 @@ impl OnStream<'_> {
         self.host_stream("a group of calls")?;
         let comm = self.comm();
         let mut group = StreamGroup {
-            list: CallList { rank: comm.rank(), world: comm.world(), calls: Vec::new() },
+            list: CallList::default().begin(comm.rank(), comm.world()),
             buffers: Vec::new(),
             gated: Vec::new(),
             flight: Arc::default(),
@@ -75,10 +75,10 @@ impl OnStream<'_> {
         };
         let result = fill(&mut group)?;
         let StreamGroup { list, buffers, mut gated, flight, .. } = group;
-        gated.resize(list.calls.len(), false);
+        gated.resize(list.len(), false);
         flight.board(&gated, comm.max_channels(), buffers);
-        let work = GroupWork { flight: flight.clone(), buckets: list.calls.len() };
-        self.submit_group(list.calls, flight)?;
+        let work = GroupWork { flight: flight.clone(), buckets: list.len() };
+        self.submit_group(list.into_calls(), flight)?;
         Ok((work, result))
     }
 }
@@ -99,7 +99,7 @@ impl<'a> StreamGroup<'a> {
 
     /// Keeps the buffer until the next call's bucket is done.
     fn hold<T: Element>(&mut self, buffer: &DeviceBuffer<T>) -> Memory {
-        self.buffers.push((self.list.calls.len(), buffer.fly()));
+        self.buffers.push((self.list.len(), buffer.fly()));
         Memory { address: buffer.as_ptr().cast(), count: buffer.count() }
     }
 }
