@@ -1,6 +1,7 @@
 //! The communicator: one rank's handle to a set of ranks.
 
 mod collectives;
+mod registration;
 mod start;
 
 use crate::call::{Asked, Call, Memory};
@@ -16,6 +17,7 @@ use crate::tune::Plan;
 use crate::work::Work;
 use oxccl_kernels::TracedStep;
 use oxccl_transports::cuda::Context;
+pub use registration::Registration;
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::sync::Arc;
 use std::time::Duration;

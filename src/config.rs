@@ -8,7 +8,7 @@ use crate::device::{LinkPorts, StagingShape, last_level_cache_bytes};
 use crate::error::Error;
 use crate::schedule::SLOTS;
 use crate::topology::Placement;
-use crate::tune::{Table, TableError};
+use crate::tune::{DeviceKind, Table, TableError};
 use oxccl_transports::Nodes;
 use oxccl_transports::proxy::{BadConditions, Conditions};
 use std::path::Path;
@@ -56,9 +56,13 @@ pub struct Config {
     /// Bytes of the last-level cache: calls over more memory than this write their outputs around it. `OXCCL_CACHE_BYTES`; default: what
     /// the machine says.
     pub cache_bytes: Option<usize>,
-    /// Kernels leave long copies to the GPU's engine for bulk asynchronous copies, which needs compute capability 9.0. `OXCCL_BULK_COPIES`: 0 or
-    /// 1; default 0. `oxccl bench --compare nccl` looks at it; communicators do not use GPUs yet.
+    /// Kernels leave long copies to the GPU's engine for bulk asynchronous copies, which needs compute capability 9.0: otherwise the start
+    /// fails. `OXCCL_BULK_COPIES`: 0 or 1; default 0.
     pub bulk_copies: bool,
+    /// Ranks that are threads of one process on one GPU ([`Communicator::local`](crate::Communicator::local)) share one launch for each call
+    /// that all of them make; a call then returns once all ranks have made it. Groups, sends and receives are launched by each rank.
+    /// `OXCCL_SINGLE_LAUNCH`: 0 or 1; default 0.
+    pub single_launch: bool,
     /// The interface, by name or address, by which ranks of other nodes reach this one. It may differ from rank to rank.
     /// `OXCCL_INTERFACE`; default: that by which the rendezvous was reached.
     pub interface: Option<String>,
@@ -174,6 +178,7 @@ impl Default for Config {
             spins: None,
             cache_bytes: None,
             bulk_copies: false,
+            single_launch: false,
             interface: None,
             link: Conditions::default(),
             fabric: None,
@@ -248,6 +253,7 @@ impl Config {
         config.cache_bytes = read(&lookup, "OXCCL_CACHE_BYTES", "a number", |t| t.parse().ok())?;
         let switch = |text: &str| ["0", "1"].iter().position(|choice| *choice == text);
         config.bulk_copies = read(&lookup, "OXCCL_BULK_COPIES", "0 or 1", switch)? == Some(1);
+        config.single_launch = read(&lookup, "OXCCL_SINGLE_LAUNCH", "0 or 1", switch)? == Some(1);
         config.spins = read(&lookup, "OXCCL_SPINS", "a number", |t| t.parse().ok())?;
         config.interface = lookup("OXCCL_INTERFACE").filter(|name| !name.is_empty());
         if let Some(text) = lookup("OXCCL_LINK") {
@@ -347,8 +353,18 @@ impl Config {
                 format!("must be 1 to max_channels, which is {}", self.max_channels),
             );
         }
-        if self.device != Device::Host && self.tuning.is_some() {
-            return fail("tuning", "there are no tables of GPUs yet".into());
+        if self.device == Device::Host && self.single_launch {
+            return fail("single_launch", "is for ranks on a GPU: set OXCCL_DEVICE=cuda".into());
+        }
+        if let Some(table) = &self.tuning
+            && table.device != DeviceKind::of(self.device)
+        {
+            let detail = format!(
+                "is a table for {}, but the ranks compute on {}",
+                table.device.name(),
+                self.device
+            );
+            return fail("tuning", detail);
         }
         if !(1..=16).contains(&self.link_sockets) {
             return fail("link_sockets", format!("{} is not in 1 to 16", self.link_sockets));

@@ -118,6 +118,14 @@ pub enum Error {
         /// The communicator's device.
         device: Device,
     },
+    /// A buffer of another kind of device than the communicator's.
+    #[error(
+        "this communicator's device is {device}, and the buffer is a GPU's memory: take it from this communicator's alloc"
+    )]
+    OtherMemory {
+        /// The communicator's device.
+        device: Device,
+    },
     /// What this release cannot do.
     #[error("{what} is not there yet on {device}")]
     Unsupported {
@@ -125,6 +133,25 @@ pub enum Error {
         what: &'static str,
         /// The communicator's device.
         device: Device,
+    },
+    /// Memory that one rank cannot register, or another cannot open. No rank has registered anything, and the communicator stays usable.
+    #[error(
+        "memory cannot be registered, on any rank, because of rank {rank}: {reason}; calls over it go through slots"
+    )]
+    NotRegistered {
+        /// The rank that cannot.
+        rank: usize,
+        /// What it says.
+        reason: String,
+    },
+    /// Ranks that share a launch were not captured together.
+    #[error(
+        "{what} is captured on some ranks, and not, or into another graph, on others: ranks that share a launch \
+         (single_launch) capture their streams as one graph"
+    )]
+    CapturedApart {
+        /// The call.
+        what: String,
     },
     /// A copy between buffers of different lengths.
     #[error("a copy of {found} elements from or to a buffer of {expected}")]

@@ -387,6 +387,9 @@ impl OnStream<'_> {
 
     fn hand_over(&self, call: Call, hold: Hold) -> Result<Work, Error> {
         let stream = self.host_stream("a call on it")?;
+        if hold.iter().flatten().any(|buffer| !buffer.is_host()) {
+            return Err(Error::OtherMemory { device: self.comm.device() });
+        }
         let completion = Arc::new(Completion::default());
         let turn = self.turn();
         stream.send(Job::Call { turn, call, completion: completion.clone(), hold })?;

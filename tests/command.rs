@@ -215,6 +215,8 @@ fn wrong_usage_is_told_in_a_sentence() {
         ("bench all_reduce --channels 65", "64"),
         ("explain all_reduce --algorithm magic", "is no algorithm; there are ring"),
         ("explain scatter --root 3", "--root is 3, there are ranks 0 to 1"),
+        ("explain all_reduce --device gpu", "is not host, cuda or cuda:N"),
+        ("explain all_reduce --device cuda --measure", "bench --compare floor"),
         ("explain all_reduce -o band", "bitwise operations need an integer type"),
         ("verify broadcast --root 2", "there are ranks 0 to 1"),
         ("run -n 0 -- true", "is no number above 0"),
@@ -245,6 +247,20 @@ fn explain_prints_choice_reason_and_schedule() {
     let private = oxccl(&["explain", "all_reduce", "--bytes", "16M", "--private"]).ok();
     assert!(!private.out.contains("/ windows") && private.out.contains("private memory"));
     assert!(private.out.contains("\nrank 0:") && private.out.contains("\nrank 1:"));
+}
+
+#[test]
+fn explain_tells_what_gpus_would_do() {
+    for (flags, choice) in [
+        ("--ranks 4 --bytes 64", "choice   one_shot / ll, 1 channel"),
+        ("--ranks 4 --bytes 16M", "/ windows, 8 channels"),
+        ("--ranks 4 --bytes 16M --private", "choice   ring / slots, 8 channels"),
+    ] {
+        let flags = format!("explain all_reduce --device cuda --rank 0 {flags}");
+        let said = oxccl(&flags.split(' ').collect::<Vec<_>>()).ok();
+        assert!(said.out.contains("over 4 ranks on GPUs: "), "{}", said.out);
+        assert!(said.out.contains(choice), "{choice:?} is not in\n{}", said.out);
+    }
 }
 
 #[test]

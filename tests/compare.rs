@@ -65,6 +65,18 @@ fn communicators_on_a_gpu_are_swept() {
 }
 
 #[test]
+fn ranks_share_a_launch() {
+    let arguments = ["all_reduce", "--device", "cuda", "--threads", "--single-launch", "-g", "3"];
+    let sizes = ["-b", "8", "-e", "8K", "-f", "1024", "--no-probe"];
+    let connections = [("CUDA_DEVICE_MAX_CONNECTIONS", "32")];
+    let rows = rows(&bench(&[&arguments[..], &sizes].concat(), &connections).ok());
+    assert!(rows.iter().filter(|row| row["wrong"] == 0).count() >= 4, "{rows:?}");
+    let host = ["bench", "all_reduce", "--threads", "--single-launch"];
+    let said = finish(start(&mut command(&host))).failed(2);
+    assert!(said.err.contains("single_launch: is for ranks on a GPU"), "{}", said.err);
+}
+
+#[test]
 fn every_size_is_compared_in_every_mode() {
     let arguments = ["all_reduce", "--compare", "nccl", "--nccl-lib", &nccl(), "-g", "2"];
     let sizes = ["-b", "8", "-e", "8K", "-f", "1024", "-G", "3"];

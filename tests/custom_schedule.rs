@@ -47,9 +47,6 @@ fn the_example_is_proven_and_runs() {
 fn bench_runs_it_checked() {
     let said = oxccl(&[
         "bench",
-        "all_reduce",
-        "--ranks",
-        "4",
         "--threads",
         "--schedule",
         FILE,
@@ -70,6 +67,8 @@ fn bench_runs_it_checked() {
     let said =
         oxccl(&["bench", "all_reduce", "--ranks", "2", "--threads", "--schedule", FILE]).failed(2);
     assert!(said.err.contains("is for 4 ranks, not for 2"), "{said:?}");
+    let said = oxccl(&["bench", "broadcast", "--threads", "--schedule", FILE]).failed(2);
+    assert!(said.err.contains("carries out all_reduce and nothing else"), "{said:?}");
 }
 
 #[test]
@@ -83,8 +82,8 @@ fn a_deadlock_is_told_from_rank_to_rank() {
     let said = oxccl(&["verify", path.to_str().unwrap()]).failed(1);
     for text in [
         "deadlock.json: deadlock: rank 0, step 0 waits for rank 1",
-        "Rank 0 waits at step 0 for rank 1: 1 messages are to have come, and 0 have.",
-        "Rank 1 waits at step 0 for rank 0: 1 messages are to have come, and 0 have.",
+        "Rank 0 waits at step 0 for rank 1: one message is to have come, and none has.",
+        "Rank 1 waits at step 0 for rank 0: one message is to have come, and none has.",
         "wait    0.slots.tail >= +1",
         "So rank 0 waits for itself, and nobody goes on.",
     ] {

@@ -4,8 +4,9 @@
 mod command_line;
 
 use command_line::{command, finish, oxccl, start};
-use oxccl::tune::Table;
+use oxccl::tune::{DeviceKind, Table};
 use oxccl::{Communicator, Config, Error, UniqueId};
+use oxccl_cuda_stand_in::control::{image as image_of, library_folder};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -106,6 +107,51 @@ fn a_measured_table_is_what_bench_picks_by() {
     let points: Vec<usize> =
         points.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     assert!(points[1] >= 8 && points[0] <= points[1], "{}", said.out);
+}
+
+/// On the stand-in for libcuda: the table is one of GPUs, and communicators on GPUs pick by it.
+#[test]
+fn a_table_of_gpus() {
+    let file = TableFile::new("gpus");
+    let image = std::env::temp_dir().join(format!("oxccl-tune-image-{}", std::process::id()));
+    let text = image_of(&[90]);
+    std::fs::write(&image, &text[..text.len() - 1]).unwrap();
+    let on_gpus = |flags: &str| {
+        let flags: Vec<&str> = flags.split(' ').collect();
+        let mut command = command(&flags);
+        command.args(["--device", "cuda", "--image"]).arg(&image);
+        command.env("LD_LIBRARY_PATH", library_folder().unwrap());
+        command
+    };
+    let flags = "tune --quick --ranks 2 --ops broadcast -e 256 --output";
+    let said = finish(start(&mut on_gpus(&format!("{flags} {}", file.path())))).ok();
+    for text in ["broadcast over 2 ranks, memory of comm.alloc", "private memory", file.path()] {
+        assert!(said.out.contains(text), "{text:?} is not in {}", said.out);
+    }
+    let table = Table::read(&file.0).unwrap();
+    assert_eq!(table.device, DeviceKind::Cuda);
+    assert!(table.machine.contains("stand-in"), "{}", table.machine);
+    assert!(table.curves.len() > 4, "{}", table.to_text());
+
+    let written = text_of_gpus();
+    std::fs::write(&file.0, written).unwrap();
+    let flags = "bench all_reduce --json -n 1 -w 1 --repeats 1 --no-probe --ranks 2 -b 64 -e 64";
+    let said = finish(start(on_gpus(flags).env("OXCCL_TUNING", file.path()))).ok();
+    assert!(said.out.contains("reduce_scatter_all_gather"), "{}", said.out);
+    let explain = command(&["explain", "all_reduce", "--bytes", "64", "--device", "cuda"])
+        .env("OXCCL_TUNING", file.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8(explain.stdout).unwrap();
+    assert!(said.contains("reduce_scatter_all_gather / slots"), "{said}");
+    let flags = ["bench", "all_reduce", "--threads"];
+    let refused = finish(start(command(&flags).env("OXCCL_TUNING", file.path()))).failed(2);
+    assert!(refused.err.contains("is a table for cuda"), "{}", refused.err);
+    let _ = std::fs::remove_file(&image);
+}
+
+fn text_of_gpus() -> String {
+    text("today").replace("date", "device = \"cuda\"\ndate")
 }
 
 #[test]

@@ -16,10 +16,11 @@ fn worlds() -> impl DoubleEndedIterator<Item = usize> {
     (1..=64).filter(picked)
 }
 
-/// Nodes and ranks of a node: all with a product of up to 256 with `OXCCL_TEST_ALL` set, otherwise up to 24, and some.
+/// Nodes and ranks of a node: all with a product of up to 256 with `OXCCL_TEST_ALL` set, otherwise up to 32, and some.
 fn shapes() -> Vec<(usize, usize)> {
     let picked = |nodes: usize, local: usize| {
-        nodes * local <= 24 || [(8, 8), (17, 3), (3, 17), (33, 2)].contains(&(nodes, local))
+        let some = [(8, 8), (16, 8), (17, 3), (3, 17), (33, 2)];
+        nodes * local <= 32 || some.contains(&(nodes, local))
     };
     (2..=256)
         .flat_map(|nodes| (1..=256 / nodes).map(move |local| (nodes, local)))
@@ -69,9 +70,8 @@ fn prove(entry: &Entry, ranks: usize, placement: Placement) -> usize {
             let Ok(schedule) = entry.schedule(collective, placement, order, SLOTS) else {
                 continue;
             };
-            let verified = verify(schedule.clone(), order, entry.in_place)
+            let verified = verify(schedule, order, entry.in_place)
                 .unwrap_or_else(|violation| panic!("{}: {violation}", what()));
-            assert_eq!(verified.schedule(), &schedule);
             if entry.orders == Orders::All {
                 assert!(verified.single_rounding(), "{}: partial results are rounded", what());
             }

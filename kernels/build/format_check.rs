@@ -103,7 +103,7 @@ fn structures(text: &mut String) {
         }
     );
     layout!(out, Tokens { input, output });
-    layout!(out, Window { base, tokens });
+    layout!(out, Window { base, registered, tokens });
     layout!(out, Progress { call, awaited, step, peer, lane, head });
     layout!(out, Status { outcome, step, peer, found });
     layout!(
@@ -134,7 +134,7 @@ fn structures(text: &mut String) {
             segments_count,
             bucket,
             done_stride,
-            reserved,
+            joined_channels,
         }
     );
     text.push_str(&out);
@@ -156,6 +156,7 @@ fn numbers(text: &mut String) {
         "LL128_LINE_BYTES" = LL128_LINE_BYTES,
         "LL128_DATA_BYTES" = LL128_DATA_BYTES,
         "LL_EPOCHS" = LL_EPOCHS,
+        "TOKEN_NUMBER_SHIFT" = TOKEN_NUMBER_SHIFT,
         "TYPE_I8" = DataType::I8,
         "TYPE_U8" = DataType::U8,
         "TYPE_I32" = DataType::I32,

@@ -65,9 +65,10 @@ __device__ __forceinline__ bool run_part(uint32_t channel) {
 
 template <class N, Fold F>
 __device__ __forceinline__ void run_block(const Launch& first) {
-  take(first);
+  uint32_t channel = blockIdx.x;
+  take(own_launch(first, channel));
 #pragma unroll 1
-  while (run_part<N, F>(blockIdx.x)) {
+  while (run_part<N, F>(channel)) {
   }
 }
 

@@ -266,6 +266,15 @@ OXCCL_INLINE uint32_t run_channel(const Launch& launch, uint32_t channel, const 
   return fault.outcome;
 }
 
+// The launch block of one rank, whose channel is left in `channel`, where a launch is for several ranks at once.
+OXCCL_INLINE const Launch& own_launch(const Launch& launch, uint32_t& channel) {
+  const uint32_t channels = launch.joined_channels;
+  if (OXCCL_LIKELY(channels == 0)) return launch;
+  const Launch& own = launch.next[channel / channels];
+  channel %= channels;
+  return own;
+}
+
 // Says whether this executor can run the program at all.
 OXCCL_INLINE bool is_runnable(const Header* program, uint32_t channel) {
   return program->magic == MAGIC && program->version == VERSION && channel < program->channels;

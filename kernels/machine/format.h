@@ -25,6 +25,7 @@ constexpr uint32_t LL_HEADER_BYTES = 16;
 constexpr uint32_t LL128_LINE_BYTES = 128;
 constexpr uint32_t LL128_DATA_BYTES = 120;
 constexpr uint64_t LL_EPOCHS = 1u << 30;
+constexpr uint32_t TOKEN_NUMBER_SHIFT = 52;
 
 enum DataType : uint8_t {
   TYPE_I8, TYPE_U8, TYPE_I32, TYPE_U32, TYPE_I64, TYPE_U64,
@@ -105,6 +106,7 @@ struct Tokens {
 
 struct Window {
   uint8_t* base;
+  uint8_t* const* registered;
   Tokens tokens;
 };
 
@@ -147,7 +149,7 @@ struct Launch {
   const Segment* segments;
   const uint64_t* ready;
   uint64_t* done;
-  uint32_t segments_count, bucket, done_stride, reserved;
+  uint32_t segments_count, bucket, done_stride, joined_channels;
 };
 
 #include "format_check.h"

@@ -33,7 +33,8 @@ OXCCL_INLINE uint32_t execute_part(const Launch& launch, uint32_t channel) {
   return OUTCOME_BAD_PROGRAM;
 }
 
-OXCCL_INLINE uint32_t execute(const Launch& launch, uint32_t channel) {
+OXCCL_INLINE uint32_t execute(const Launch& first, uint32_t channel) {
+  const Launch& launch = own_launch(first, channel);
   uint32_t outcome = execute_part(launch, channel);
   for (const Launch* part = launch.next; OXCCL_UNLIKELY(part != nullptr); part = part->next) {
     if (outcome != OUTCOME_DONE) break;

@@ -76,6 +76,13 @@ OXCCL_INLINE Window& window_of(const Machine& machine, const Operand& operand) {
   return launch.windows[uint64_t(machine.channel) * launch.ranks + operand.index];
 }
 
+// Where a token leads: into the peer's heap, or into an allocation that the peer has registered.
+OXCCL_INLINE uint8_t* behind(const Window& window, uint64_t token) {
+  const uint64_t number = token >> TOKEN_NUMBER_SHIFT;
+  if (OXCCL_LIKELY(number == 0)) return window.base + token;
+  return window.registered[number] + (token & ((uint64_t(1) << TOKEN_NUMBER_SHIFT) - 1));
+}
+
 // Whole buffers: false when the space is none of these.
 OXCCL_INLINE bool resolve_memory(Machine& machine, const Operand& operand, uint64_t round_start,
                                  View* view) {
@@ -88,10 +95,10 @@ OXCCL_INLINE bool resolve_memory(Machine& machine, const Operand& operand, uint6
     data = launch.output + offset;
   } else if (operand.space == SPACE_WINDOW_INPUT) {
     const Window& window = window_of(machine, operand);
-    data = window.base + window.tokens.input + offset;
+    data = behind(window, window.tokens.input) + offset;
   } else if (operand.space == SPACE_WINDOW_OUTPUT) {
     const Window& window = window_of(machine, operand);
-    data = window.base + window.tokens.output + offset;
+    data = behind(window, window.tokens.output) + offset;
   } else if (operand.space == SPACE_TOKENS) {
     data = reinterpret_cast<uint8_t*>(const_cast<Tokens*>(&launch.tokens));
   } else if (operand.space == SPACE_PEER_TOKENS) {

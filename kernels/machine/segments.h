@@ -78,8 +78,8 @@ OXCCL_INLINE uint8_t* bucket_of(const Machine& machine, const Operand& operand, 
   if (operand.space == SPACE_OUTPUT) return own.output;
   const Window& window = window_of(machine, operand);
   const SegmentTokens& tokens =
-      reinterpret_cast<const SegmentTokens*>(window.base + window.tokens.input)[segment];
-  return window.base + (operand.space == SPACE_WINDOW_INPUT ? tokens.input : tokens.output);
+      reinterpret_cast<const SegmentTokens*>(behind(window, window.tokens.input))[segment];
+  return behind(window, operand.space == SPACE_WINDOW_INPUT ? tokens.input : tokens.output);
 }
 
 // Points this thread's share of the views to the piece at hand.

@@ -36,6 +36,9 @@ pub const LL128_DATA_BYTES: usize = 120;
 /// and a stale flag never matches, wherever in a round the multiple falls.
 pub const LL_EPOCHS: u64 = 1 << 30;
 
+/// From this bit on a token, as in [`Tokens`], has the number of the allocation that it counts from: 0 for [`Window::base`].
+pub const TOKEN_NUMBER_SHIFT: u32 = 52;
+
 /// Distance of two [`Lane::Ll`] slots for messages of up to `len_bytes`: the header and lines of 16
 /// bytes with 8 bytes of data each (the last one padded with zeros), in whole cache lines.
 pub const fn ll_slot_bytes(len_bytes: u64) -> u64 {
@@ -449,7 +452,8 @@ pub struct Connection {
     pub cleared: u64,
 }
 
-/// How this call's buffers are found by peers, relative to [`Window::base`].
+/// How this call's buffers are found by peers: an offset from [`Window::base`], or from an allocation that this rank has registered,
+/// whose number is from bit [`TOKEN_NUMBER_SHIFT`] on.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tokens {
@@ -465,7 +469,10 @@ pub struct Tokens {
 pub struct Window {
     /// Where the peer's shareable memory begins in this address space.
     pub base: *mut u8,
-    /// What the peer sent for this call; the buffers are at `base + token`.
+    /// Where the peer's registered allocations begin in this address space, by number; there is none of number 0. Null where nobody
+    /// registers any.
+    pub registered: *const *mut u8,
+    /// What the peer sent for this call.
     pub tokens: Tokens,
 }
 
@@ -536,7 +543,7 @@ pub struct Segment {
     pub reserved: u32,
 }
 
-/// One bucket as peers find it, relative to [`Window::base`]. A rank's table of these is where [`Tokens::input`] says.
+/// One bucket as peers find it, by numbers as in [`Tokens`]. A rank's table of these is where [`Tokens::input`] says.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SegmentTokens {
@@ -586,7 +593,7 @@ pub struct Launch {
     pub spins: u32,
     /// Host only: yields before it sleeps on the doorbell.
     pub yields: u32,
-    /// The part of the group that follows; null at the end.
+    /// The part of the group that follows; null at the end. With [`joined_channels`](Self::joined_channels), the ranks' own launch blocks.
     pub next: *const Launch,
     /// The part's buckets, in place of `input` and `output`; null where it has none.
     pub segments: *const Segment,
@@ -601,8 +608,9 @@ pub struct Launch {
     pub bucket: u32,
     /// Words of a bucket in `done`.
     pub done_stride: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Not 0: this is a launch for several ranks of a process at once, of so many channels each. Channel c of it is channel
+    /// `c % joined_channels` of rank `c / joined_channels` of the [`ranks`](Self::ranks) whose launch blocks lie at `next`; the other fields are not used.
+    pub joined_channels: u32,
 }
 
 impl Launch {
@@ -633,6 +641,6 @@ impl Launch {
         segments_count: 0,
         bucket: 0,
         done_stride: 0,
-        reserved: 0,
+        joined_channels: 0,
     };
 }

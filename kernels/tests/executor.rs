@@ -120,7 +120,8 @@ fn slots_with_credits_over_several_rounds() {
     }
 }
 
-/// A direct exchange: tokens over LL, then each reads the peer's input in place, then both say so.
+/// A direct exchange: tokens over LL, then each reads the peer's input in place, then both say so. Some inputs lie in an allocation
+/// with a number.
 #[test]
 fn windows_with_a_token_exchange() {
     let executor = HostExecutor::detect();
@@ -158,8 +159,13 @@ fn windows_with_a_token_exchange() {
         Program::once(DataType::F32, Fold::Sum, steps, vec![(tokens, 1, 1), (sync, 1, 1)])
     };
     let programs = [make(0), make(1)];
+    // Number n begins at 64 n. There is none of number 0.
+    let numbered = |rank: usize| [1000, 1, 2].map(|number: usize| arenas[rank].at(64 * number));
+    let registered = [numbered(0), numbered(1)];
     for rank in 0..2 {
-        world.ranks[rank].windows[1 - rank].base = arenas[1 - rank].at(0);
+        let window = &mut world.ranks[rank].windows[1 - rank];
+        window.base = arenas[1 - rank].at(0);
+        window.registered = registered[1 - rank].as_ptr();
     }
     let outputs = run_ranks(&mut world.ranks, |index, rank| {
         let mut last = vec![];
@@ -174,7 +180,9 @@ fn windows_with_a_token_exchange() {
                     values.len(),
                 );
             }
-            rank.tokens = Tokens { input: input as u64, output };
+            let number = (call % 3).min(call);
+            let token = (number << TOKEN_NUMBER_SHIFT) + input - 64 * number;
+            rank.tokens = Tokens { input: token as u64, output };
             rank.calls += 1;
             let launch =
                 rank.launch(&programs[index], arenas[index].at(input), arenas[index].at(1 << 15));

@@ -1,4 +1,5 @@
-//! All-gather: every rank's input, by rank, is every rank's output.
+//! All-gather: every rank's input, by rank, is every rank's output. Directly, or around the ring (Patarasuk and Yuan, "Bandwidth optimal
+//! all-reduce algorithms for clusters of workstations", 2009; NCCL's ring).
 
 use super::{Algorithm, Encoding, Entry, Orders, Request, entry, input_of};
 use crate::collective::Kind::AllGather;

@@ -1,4 +1,6 @@
-//! All-reduce.
+//! All-reduce: in one exchange and in two, directly (MSCCL++: Shah et al., arXiv 2504.09014, 2025; the second is Rabenseifner's,
+//! "Optimization of collective reduction operations", 2004, without its halving), around the ring (Patarasuk and Yuan, "Bandwidth optimal
+//! all-reduce algorithms for clusters of workstations", 2009), and as reduce-scatter and all-gather.
 
 use super::{Algorithm, Encoding, Entry, Need, Orders, Request, entry, output_of};
 use crate::collective::Kind::AllReduce;

@@ -1,4 +1,5 @@
-//! All-to-all: chunk r of rank s's input is chunk s of rank r's output.
+//! All-to-all: chunk r of rank s's input is chunk s of rank r's output. Directly, or by the pairwise exchange (Thakur, Rabenseifner and
+//! Gropp, "Optimization of collective communication operations in MPICH", 2005).
 
 use super::{Algorithm, Encoding, Entry, Orders, Request, entry, input_of};
 use crate::collective::Kind::AllToAll;

@@ -1,4 +1,5 @@
-//! Barrier: no rank leaves before every rank has entered.
+//! Barrier: no rank leaves before every rank has entered. By dissemination (Hensgen, Finkel and Manber, "Two algorithms for barrier
+//! synchronization", 1988).
 
 use super::{Algorithm, Encoding, Entry, Orders, Request, entry};
 use crate::collective::Kind::Barrier;

@@ -1,4 +1,6 @@
-//! Binomial trees: broadcast and reduce in ceil(log2 n) steps, and all-reduce as the one after the other.
+//! Binomial trees: broadcast and reduce in ceil(log2 n) steps, and all-reduce as the one after the other (Thakur, Rabenseifner and Gropp,
+//! "Optimization of collective communication operations in MPICH", 2005; Chan, Heimlich, Purkayastha and van de Geijn, "Collective
+//! communication: theory, practice, and experience", 2007).
 
 use super::team::blocks;
 use super::{Algorithm, Encoding, Entry, Orders, Request, entry};

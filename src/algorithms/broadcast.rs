@@ -1,4 +1,5 @@
-//! Broadcast: the root's input is every rank's output.
+//! Broadcast: the root's input is every rank's output. From the root to each, or from rank to rank (Patarasuk, Faraj and Yuan, "Pipelined
+//! broadcast on Ethernet switched clusters", 2006; NCCL's ring).
 
 use super::{Algorithm, Encoding, Entry, Need, Orders, Request, entry, input_of, output_of};
 use crate::collective::Kind::Broadcast;

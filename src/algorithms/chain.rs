@@ -1,5 +1,6 @@
 //! The pipelined chain: rank 0 sends to rank 1, which adds its own and sends on; the result comes back the same way. The left fold by
-//! rank, at the full bandwidth of every link in both directions, once enough chunks are on their way.
+//! rank, at the full bandwidth of every link in both directions, once enough chunks are on their way (for broadcasts: Patarasuk, Faraj and
+//! Yuan, "Pipelined broadcast on Ethernet switched clusters", 2006).
 
 use super::{Algorithm, Encoding, Entry, Orders, Request, entry};
 use crate::collective::Kind::AllReduce;

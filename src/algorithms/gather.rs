@@ -1,4 +1,5 @@
-//! Gather: every rank's input, by rank, is the root's output.
+//! Gather: every rank's input, by rank, is the root's output. All send to the root, as MPI libraries do where messages are long (Chan,
+//! Heimlich, Purkayastha and van de Geijn, "Collective communication: theory, practice, and experience", 2007, discuss when).
 
 use super::{Algorithm, Encoding, Entry, Orders, Request, entry, output_of};
 use crate::collective::Kind::Gather;

@@ -1,4 +1,5 @@
-//! Reduce: the reduction of all inputs is the root's output.
+//! Reduce: the reduction of all inputs is the root's output. By the root, by all for it in place (Rabenseifner, "Optimization of
+//! collective reduction operations", 2004, without its halving), or from rank to rank (NCCL's ring).
 
 use super::{Algorithm, Encoding, Entry, Need, Orders, Request, entry, output_of};
 use crate::collective::Kind::Reduce;

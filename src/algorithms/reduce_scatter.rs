@@ -1,4 +1,6 @@
-//! Reduce-scatter: input chunk r of every rank, reduced, is the output of rank r.
+//! Reduce-scatter: input chunk r of every rank, reduced, is the output of rank r. Directly (Thakur, Rabenseifner and Gropp, "Optimization of
+//! collective communication operations in MPICH", 2005, exchange so for long messages), or around the ring (Patarasuk and Yuan, "Bandwidth
+//! optimal all-reduce algorithms for clusters of workstations", 2009).
 
 use super::{Algorithm, Encoding, Entry, Need, Orders, Request, entry};
 use crate::collective::Kind::ReduceScatter;

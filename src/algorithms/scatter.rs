@@ -1,4 +1,5 @@
-//! Scatter: chunk r of the root's input is the output of rank r.
+//! Scatter: chunk r of the root's input is the output of rank r. The root sends to all (Chan, Heimlich, Purkayastha and van de Geijn,
+//! "Collective communication: theory, practice, and experience", 2007, discuss when that is best).
 
 use super::{Algorithm, Encoding, Entry, Orders, Request, entry, input_of};
 use crate::collective::Kind::Scatter;

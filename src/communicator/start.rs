@@ -2,9 +2,10 @@
 
 use super::Communicator;
 use crate::config::Config;
-use crate::engine::Engine;
+use crate::engine::{Engine, Joint};
 use crate::error::Error;
 use oxccl_transports::{Bootstrap, Environment, Nodes, Seat, Server, UniqueId, local_on, shm};
+use std::sync::Arc;
 use std::time::Instant;
 
 impl Communicator {
@@ -29,11 +30,15 @@ impl Communicator {
                 detail: "there must be at least one rank".into(),
             });
         }
+        let joint = config.single_launch.then(|| Arc::new(Joint::new(world)));
         // Starting is collective, so every rank needs a thread of its own for it.
         std::thread::scope(|scope| {
             let starting: Vec<_> = local_on(&Nodes::blocks(world, config.nodes.unwrap_or(1)))
                 .into_iter()
-                .map(|bootstrap| scope.spawn(move || start(Box::new(bootstrap), None, config)))
+                .map(|bootstrap| {
+                    let joint = joint.clone();
+                    scope.spawn(move || start(Box::new(bootstrap), None, config, joint))
+                })
                 .collect();
             starting
                 .into_iter()
@@ -88,19 +93,25 @@ fn join(
     config: &Config,
 ) -> Result<Communicator, Error> {
     config.check()?;
+    if config.single_launch {
+        let detail = "is for ranks that are threads of one process (Communicator::local)".into();
+        return Err(Error::Config { variable: "single_launch", detail });
+    }
     let seat = match config.nodes {
         None => Seat::here(rank, world),
         Some(nodes) => Seat::on_part(rank, world, nodes),
     };
     let bootstrap = shm::connect_as(id, seat, Instant::now() + config.timeout)?;
-    start(Box::new(bootstrap), server, config)
+    start(Box::new(bootstrap), server, config, None)
 }
 
 fn start(
     bootstrap: Box<dyn Bootstrap>,
     server: Option<Server>,
     config: &Config,
+    joint: Option<Arc<Joint>>,
 ) -> Result<Communicator, Error> {
     let (rank, world) = (bootstrap.rank(), bootstrap.world());
-    Ok(Communicator::from_engine(rank, world, Engine::start(bootstrap, server, config.clone())?))
+    let engine = Engine::start(bootstrap, server, config.clone(), joint)?;
+    Ok(Communicator::from_engine(rank, world, engine))
 }

@@ -182,6 +182,13 @@ pub(crate) struct InFlight {
     storage: Arc<Storage>,
 }
 
+impl InFlight {
+    /// Whether the host reaches the memory.
+    pub(crate) fn is_host(&self) -> bool {
+        self.storage.block.is_host()
+    }
+}
+
 impl Drop for InFlight {
     fn drop(&mut self) {
         // One hold may be left where memory is lent.

@@ -25,4 +25,5 @@ pub(crate) use links::LinkPorts;
 pub(crate) use log::{CallRecord, RECORD_WORDS};
 pub(crate) use processor::{last_level_cache_bytes, usable_cores};
 pub(crate) use signals::Signals;
+pub(crate) use staging::REGISTRATIONS;
 pub use staging::StagingShape;

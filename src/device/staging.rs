@@ -10,6 +10,9 @@ use oxccl_kernels::format as f;
 const LINE: usize = 64;
 const LL128_LINE: usize = f::LL128_LINE_BYTES;
 
+/// Numbers that a rank can give to allocations that it registers; none has number 0.
+pub(crate) const REGISTRATIONS: usize = 1024;
+
 /// Sizes on which all ranks agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StagingShape {
@@ -111,10 +114,20 @@ impl StagingShape {
             .collect()
     }
 
-    /// A rank's windows on all peers, of all channels, in the machine's order. Tokens count from these addresses.
-    pub(crate) fn windows(&self, bases: &[*mut u8]) -> Vec<f::Window> {
-        let window = |base: &*mut u8| f::Window { base: *base, tokens: f::Tokens::default() };
-        (0..self.channels).flat_map(|_| bases.iter().map(window)).collect()
+    /// A rank's windows on all peers, of all channels, in the machine's order. Tokens count from these addresses, or from where the
+    /// peer's registered allocations begin: a table for each peer, behind one another, or none.
+    pub(crate) fn windows(
+        &self,
+        bases: &[*mut u8],
+        registered: Option<*const *mut u8>,
+    ) -> Vec<f::Window> {
+        let window = |peer: usize| f::Window {
+            base: bases[peer],
+            registered: registered
+                .map_or(std::ptr::null(), |tables| tables.wrapping_add(peer * REGISTRATIONS)),
+            tokens: f::Tokens::default(),
+        };
+        (0..self.channels).flat_map(|_| (0..self.ranks).map(window)).collect()
     }
 
     /// The connection to a peer, over regions that begin at these addresses.

@@ -4,11 +4,13 @@ mod fabric;
 mod failure;
 mod flights;
 mod group;
+mod joint;
 mod links;
 mod logs;
 mod on_gpu;
 mod poll;
 mod prepare;
+mod registrations;
 mod start;
 
 use crate::call::{Asked, Call, Described, Key};
@@ -22,6 +24,7 @@ pub(crate) use group::Placed;
 
 use failure::Ranks;
 use group::Groups;
+pub(crate) use joint::Joint;
 use links::Links;
 use on_gpu::GpuCalls;
 use oxccl_kernels::format::{self as f, DataType, Fold};
@@ -47,7 +50,7 @@ pub(crate) struct Engine {
     calls: u64,
     /// Calls that all ranks make.
     collectives: u64,
-    _bootstrap: Box<dyn Bootstrap>,
+    bootstrap: Box<dyn Bootstrap>,
     /// Where this rank serves the rendezvous; goes last.
     _server: Option<Server>,
 }

@@ -1,6 +1,9 @@
 //! Calls on a GPU: put into a stream, chained where streams differ, and seen to their ends by [`Flights`].
 
 use super::flights::{Flight, Flights};
+use super::joint::{Joint, NotJoined, Part};
+use super::logs;
+use super::registrations::Registrations;
 use super::{Backend, Engine, call_key, fold};
 use crate::call::{Call, Described};
 use crate::collective::Kind;
@@ -9,9 +12,11 @@ use crate::device::Heap;
 use crate::device::cuda::{Arguments, CaptureState, Event, Gpu, SLOTS, Stream};
 use crate::error::Error;
 use crate::work::{Completion, Work};
-use oxccl_transports::CudaError;
+use oxccl_kernels::format as f;
 use oxccl_transports::cuda::{Pointer, beside_captures};
+use oxccl_transports::{CudaError, Reach};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// A rank's calls on its GPU.
 #[derive(Debug)]
@@ -19,10 +24,14 @@ pub(super) struct GpuCalls {
     /// First, since its end waits for kernels.
     flights: Flights,
     pub(super) gpu: Gpu,
+    /// Memory of other libraries that the ranks reach; none where they are one process, which finds all memory by its address.
+    pub(super) registrations: Option<Registrations>,
+    /// Where ranks of this process meet that share their launches.
+    joint: Option<Arc<Joint>>,
     last: Option<Last>,
     /// Events of earlier calls; those that nobody else holds can be used again.
     events: Vec<Arc<Event>>,
-    /// Streams that calls have come on.
+    /// Streams that calls have come on, the rank's own first: that has a connection whether it is used or not.
     streams: Vec<usize>,
     /// Ranks of this process on this GPU.
     neighbours: usize,
@@ -40,19 +49,33 @@ struct Last {
 }
 
 impl GpuCalls {
-    /// No calls yet. `neighbours` ranks of this process are on this GPU.
+    /// No calls yet.
     pub(super) fn new(
         gpu: Gpu,
         flights: Flights,
-        neighbours: usize,
+        joint: Option<Arc<Joint>>,
+        reach: Reach,
         connections: usize,
     ) -> Result<GpuCalls, Error> {
+        let neighbours = if reach == Reach::SameProcess { gpu.sharing() } else { 1 };
+        let registrations = (reach != Reach::SameProcess).then(Registrations::default);
         if neighbours > connections {
             let (streams, ranks) = (1, neighbours);
             return Err(CudaError::TooManyStreams { streams, ranks, connections }.into());
         }
-        let (last, events, streams) = (None, Vec::new(), Vec::new());
-        Ok(GpuCalls { flights, gpu, last, events, streams, neighbours, connections })
+        let (last, events) = (None, Vec::new());
+        let streams = vec![gpu.stream().raw() as usize];
+        Ok(GpuCalls {
+            flights,
+            gpu,
+            registrations,
+            joint,
+            last,
+            events,
+            streams,
+            neighbours,
+            connections,
+        })
     }
 
     /// Waits until all calls have ended.
@@ -92,26 +115,56 @@ impl GpuCalls {
         Ok(capture)
     }
 
-    /// Fails for a buffer that the GPU, or a peer's, would not find.
-    fn check_buffers(&self, call: &Call, rank: usize, heap: &Heap) -> Result<(), CudaError> {
+    /// How peers find a call's buffers, and whether they can. Fails for a buffer that the GPU would not find, or a peer's in place.
+    fn find_buffers(
+        &self,
+        call: &Call,
+        rank: usize,
+        heap: &Heap,
+    ) -> Result<(f::Tokens, bool), CudaError> {
         let (input_bytes, output_bytes) = call.buffer_bytes(rank);
-        for (address, len_bytes) in [(call.input, input_bytes), (call.output, output_bytes)] {
-            if len_bytes == 0
-                || address.is_null()
-                || heap.offset(address as usize, len_bytes).is_some()
-            {
-                continue;
+        let input = self.find(call.input, input_bytes, heap)?;
+        let output = self.find(call.output, output_bytes, heap)?;
+        Ok(match (input, output) {
+            (Some(input), Some(output)) => (f::Tokens { input, output }, true),
+            _ => (f::Tokens::default(), false),
+        })
+    }
+
+    /// How peers find a buffer; `None` if they do not.
+    pub(super) fn find(
+        &self,
+        address: *const u8,
+        len_bytes: usize,
+        heap: &Heap,
+    ) -> Result<Option<u64>, CudaError> {
+        let offset = heap.offset(address as usize, len_bytes);
+        let is_nothing = len_bytes == 0 || address.is_null();
+        let context = self.gpu.context();
+        let Some(registrations) = &self.registrations else {
+            if !is_nothing && offset.is_none() {
+                let pointer = Pointer::of(context, address)?;
+                pointer.check_device(context, len_bytes)?;
+                self.check_peers_reach(&pointer)?;
             }
-            let context = self.gpu.context();
-            let pointer = Pointer::of(context, address)?;
-            pointer.check_device(context, len_bytes)?;
-            if self.gpu.has_peers() && !pointer.is_legacy_shareable {
-                let why = "GPUs of other ranks cannot reach it: it comes from a memory pool or from the \
-                           virtual-memory API; allocate it with cudaMalloc, or from the communicator";
-                return Err(CudaError::NotShareable { address: address as u64, why });
-            }
+            return Ok(Some(address as u64));
+        };
+        if is_nothing || offset.is_some() {
+            return Ok(Some(offset.unwrap_or(0) as u64));
         }
-        Ok(())
+        let pointer = Pointer::of(context, address)?;
+        pointer.check_device(context, len_bytes)?;
+        Ok(registrations.token(&pointer))
+    }
+
+    /// Fails for memory that GPUs of other ranks of this process do not reach under its address.
+    fn check_peers_reach(&self, pointer: &Pointer) -> Result<(), CudaError> {
+        if !self.gpu.has_peers() || pointer.is_legacy_shareable {
+            return Ok(());
+        }
+        let why = "GPUs of other ranks cannot reach it: it comes from a memory pool or from the virtual-memory API; \
+                   allocate it with cudaMalloc, or from the communicator";
+        Err(CudaError::NotShareable { address: pointer.address, why })
     }
 
     /// An event that nobody waits for.
@@ -154,7 +207,6 @@ impl Engine {
         hold: Hold,
     ) -> Result<Work, Error> {
         self.ranks.check()?;
-        let (tokens, windows) = self.tokens(call);
         let rank = self.ranks.rank;
         let Backend::Cuda(calls) = &mut self.backend else {
             return Err(Error::OtherDevice { device: self.config.device });
@@ -162,7 +214,7 @@ impl Engine {
         let own = calls.gpu.stream().clone();
         let stream = stream.unwrap_or(&own);
         let capture = calls.check_stream(stream)?;
-        calls.check_buffers(call, rank, &self.heap)?;
+        let (tokens, windows) = calls.find_buffers(call, rank, &self.heap)?;
         let key = call_key(call, windows);
         let prepared = self.cache.look_up(&self.config, rank, key, call, &mut self.backend)?;
         let (code, signature) = (prepared.code.on_gpu()?.clone(), prepared.signature);
@@ -171,6 +223,8 @@ impl Engine {
         };
         let slot = capture.map_or_else(|| calls.flights.next_slot(), |_| SLOTS);
         let event = calls.event()?;
+        let joint = calls.joint.clone().filter(|_| key.kind != Kind::SendRecv);
+        let before = joint.is_some().then(|| calls.event()).transpose()?;
         calls.chain(stream, capture)?;
         let mut described = Described::call(key, self.config.order, call.factor_bits);
         let number = self.calls + 1;
@@ -192,19 +246,24 @@ impl Engine {
             signature: signature ^ fold(call.factor_bits),
             slot,
         };
-        // SAFETY: the program was prepared by this rank; the buffers are the caller's promise; calls in different streams are chained.
-        let launched = unsafe { calls.gpu.launch(stream, &code, &arguments) }
-            .and_then(|()| event.record(stream));
-        if let Err(error) = launched {
-            calls.abort();
-            if capture.is_none() {
-                // The kernel may be under way, and its buffers are about to be the caller's again.
-                let _ = stream.synchronize();
+        let launched = match joint.zip(before) {
+            // SAFETY: the program was prepared by this rank; the buffers are the caller's promise; calls in different streams are chained.
+            None => unsafe { calls.gpu.launch(stream, &code, &arguments) }.map_err(Into::into),
+            Some((joint, before)) => {
+                let (launch, kernel) = calls.gpu.part(&code, &arguments);
+                let part = Part { launch, kernel, channels: code.channels(), before, capture };
+                let (poll, since) = (&self.ranks.poll, Instant::now());
+                let stops = || poll.stops_before(described.collective, since);
+                // SAFETY: as above; `next_slot` keeps the number of calls under way.
+                unsafe { joint.launch(rank, part, stream, stops) }
             }
-            let error = Error::from(error);
-            self.ranks.end(&error, self.calls);
-            return Err(error);
+        };
+        if let Err(why) = launched.and_then(|()| Ok(event.record(stream)?)) {
+            return Err(self.not_launched(why, &described, stream, capture));
         }
+        let Backend::Cuda(calls) = &mut self.backend else {
+            return Err(Error::OtherDevice { device: self.config.device });
+        };
         calls.last = Some(Last { event: event.clone(), stream: stream.raw() as usize, capture });
         let completion = Arc::new(Completion::default());
         let work = Work::in_stream(completion.clone(), event.clone());
@@ -217,5 +276,44 @@ impl Engine {
             calls.flights.push(flight);
         }
         Ok(work)
+    }
+
+    /// Ends the communicator after a call that could not be launched.
+    #[cold]
+    fn not_launched(
+        &self,
+        why: NotJoined,
+        described: &Described,
+        stream: &Stream,
+        capture: Option<u64>,
+    ) -> Error {
+        let Backend::Cuda(calls) = &self.backend else {
+            return Error::OtherDevice { device: self.config.device };
+        };
+        let last = self.ranks.last_entered();
+        let error = match why {
+            NotJoined::Refused(error) => {
+                calls.abort();
+                if capture.is_none() {
+                    // The kernel may be under way, and its buffers are about to be the caller's again.
+                    let _ = stream.synchronize();
+                }
+                Error::from(error)
+            }
+            // Earlier calls end by themselves.
+            NotJoined::Alone => {
+                calls.wait();
+                let ended = self.ranks.check();
+                let failed = || self.ranks.fail(described, last, f::Outcome::Aborted, None);
+                return ended.err().unwrap_or_else(failed);
+            }
+            NotJoined::Differ => {
+                calls.wait();
+                let mismatch = logs::mismatch(&self.ranks.control, self.ranks.rank);
+                mismatch.unwrap_or_else(|| Error::CapturedApart { what: described.text() })
+            }
+        };
+        self.ranks.end(&error, last);
+        error
     }
 }

@@ -100,6 +100,16 @@ impl Poll {
         }
     }
 
+    /// Whether a rank that waits since then, before the launch of this collective, has waited too long or for somebody who will not come.
+    pub(super) fn stops_before(&self, collective: u64, since: Instant) -> bool {
+        self.control.log(self.rank).beat();
+        let elapsed = since.elapsed();
+        self.liveness.abort_word().load(Ordering::Acquire) != 0
+            || self.left_earlier(collective).is_some()
+            || elapsed >= self.timeout()
+            || (elapsed >= SUSPICIOUS && logs::mismatch(&self.control, self.rank).is_some())
+    }
+
     fn ask(&self) {
         if self.control.mirrored().next().is_some() {
             self.liveness.ask();
@@ -108,7 +118,10 @@ impl Poll {
 
     /// A rank that closed before it made the collective under way, and how many it made.
     pub(super) fn left_before(&self) -> Option<(usize, u64)> {
-        let number = self.collective.load(Ordering::Relaxed);
+        self.left_earlier(self.collective.load(Ordering::Relaxed))
+    }
+
+    fn left_earlier(&self, number: u64) -> Option<(usize, u64)> {
         let early = |rank| {
             self.liveness.left(rank).filter(|calls| *calls < number).map(|calls| (rank, calls))
         };

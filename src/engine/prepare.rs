@@ -193,7 +193,9 @@ impl Cache {
         let custom = config.schedule.as_ref().map(|custom| custom.plan(&question)).transpose()?;
         let usual = || match config.device {
             Device::Host => plan_by(config.tuning.as_deref(), &question),
-            Device::Cuda(_) => plan_on_gpu(&question, config.max_channels),
+            Device::Cuda(_) => {
+                plan_on_gpu(config.tuning.as_deref(), &question, config.max_channels)
+            }
         };
         custom.flatten().map_or_else(usual, Ok)
     }

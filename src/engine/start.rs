@@ -6,7 +6,7 @@ use super::group::Groups;
 use super::links::{Links, Starting};
 use super::on_gpu::GpuCalls;
 use super::prepare::Cache;
-use super::{Backend, Engine, poll};
+use super::{Backend, Engine, Joint, poll};
 use crate::config::{Config, Device};
 use crate::device::cuda::{Gpu, Image, Setup};
 use crate::device::{
@@ -30,6 +30,7 @@ impl Engine {
         mut bootstrap: Box<dyn Bootstrap>,
         server: Option<Server>,
         mut config: Config,
+        joint: Option<Arc<Joint>>,
     ) -> Result<Engine, Error> {
         config.check()?;
         config.cache_bytes = Some(config.last_level_cache_bytes());
@@ -38,7 +39,7 @@ impl Engine {
         agree(&mut *bootstrap, &config, deadline)?;
         config.place(bootstrap.nodes())?;
         let spins = Spins::gather(&mut *bootstrap, &config, deadline)?;
-        let start = Start { bootstrap: &mut *bootstrap, config: &config, deadline };
+        let start = Start { bootstrap: &mut *bootstrap, config: &config, deadline, joint };
         let started = match config.device {
             Device::Host => start.on_host(&spins),
             Device::Cuda(ordinal) => start.on_gpu(ordinal, &spins),
@@ -61,7 +62,7 @@ impl Engine {
             ready: None,
             calls: 0,
             collectives: 0,
-            _bootstrap: bootstrap,
+            bootstrap,
             _server: server,
         })
     }
@@ -72,6 +73,8 @@ struct Start<'a> {
     bootstrap: &'a mut dyn Bootstrap,
     config: &'a Config,
     deadline: Instant,
+    /// Where ranks meet that share their launches.
+    joint: Option<Arc<Joint>>,
 }
 
 /// What comes of it.
@@ -181,7 +184,9 @@ impl Start<'_> {
         let windows =
             (reach == Reach::SameProcess).then(|| vec![std::ptr::null_mut(); shape.ranks]);
         let heap_bytes = self.config.heap_bytes;
-        let setup = Setup { context: context.clone(), image, shape, heap_bytes, windows };
+        let bulk_copies = self.config.bulk_copies;
+        let setup =
+            Setup { context: context.clone(), image, shape, heap_bytes, windows, bulk_copies };
         let ports = |peer| {
             let driver = context.device().driver();
             beside_captures(driver, || LinkPorts::on_gpu(shape, peer, &context))
@@ -189,15 +194,18 @@ impl Start<'_> {
         let links = Starting::gather(&mut *self.bootstrap, self.config, ports, self.deadline)?;
         let ends = links.iter().flat_map(Starting::ports).cloned().collect();
         let gpu = Gpu::start_linked(self.bootstrap, &setup, self.deadline, ends)?;
+        if self.config.single_launch && gpu.sharing() < shape.ranks {
+            let detail = "needs all ranks on one GPU: name it (OXCCL_DEVICE=cuda:0)".into();
+            return Err(Error::Config { variable: "single_launch", detail });
+        }
         let egress = self.egress(shape, gpu.control());
         let ranks = self.ranks(gpu.control().to_vec())?;
         let links = self.start_links(links, egress, spins)?;
         let heap = Arc::new(Heap::on_gpu(gpu.heap().clone(), gpu.stream().clone()));
-        let neighbours = if reach == Reach::SameProcess { gpu.sharing() } else { 1 };
         let flights = Flights::new(&context, ranks.clone(), gpu.tables().clone(), links.clone())?;
         let connections = self.config.cuda_connections;
         let ll128 = gpu.has_ll128();
-        let calls = GpuCalls::new(gpu, flights, neighbours, connections)?;
+        let calls = GpuCalls::new(gpu, flights, self.joint, reach, connections)?;
         let device = Device::Cuda(Some(device.ordinal()));
         let backend = Backend::Cuda(Box::new(calls));
         Ok(Started { backend, heap, ranks, links, ll128, device })
@@ -220,7 +228,7 @@ fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> R
     let schedule = config.schedule.as_ref().map(|custom| custom.fingerprint());
     let tuning =
         config.tuning.as_deref().map(|table| format!("table {:016x}", table.fingerprint()));
-    let fields: [(&'static str, String); 17] = [
+    let fields: [(&'static str, String); 19] = [
         ("device", config.device.kind().to_string()),
         ("order", config.order.to_string()),
         ("pin", format!("{:?}, {:?}, {:?}", pin.algorithm, pin.encoding, pin.channels)),
@@ -232,6 +240,8 @@ fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> R
         ("slot_bytes", config.slot_bytes.to_string()),
         ("link_slot_bytes", config.link_slot_bytes.to_string()),
         ("ll_slot_bytes", config.ll_slot_bytes.to_string()),
+        ("single_launch", config.single_launch.to_string()),
+        ("bulk_copies", config.bulk_copies.to_string()),
         ("tuning", tuning.unwrap_or_else(|| "none".to_string())),
         ("link", config.link.to_string()),
         ("link_sockets", config.link_sockets.to_string()),

@@ -2,7 +2,6 @@
 
 use super::{Flag, Instruction, Link, Operand, SEGMENTS, Source, Tree};
 use oxccl_kernels::format::Lane;
-use std::collections::BTreeMap;
 
 /// Slots per connection, by lane. Powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,8 +36,10 @@ pub struct RankBuilder {
     rank: usize,
     slots: Slots,
     tree: Tree,
-    sent: BTreeMap<Link, u32>,
-    received: BTreeMap<Link, u32>,
+    sent: Counts,
+    received: Counts,
+    /// Messages that the transfer at hand opens.
+    opened: Vec<Operand>,
     instructions: Vec<Instruction>,
 }
 
@@ -103,8 +104,9 @@ impl RankBuilder {
             rank,
             slots,
             tree,
-            sent: BTreeMap::new(),
-            received: BTreeMap::new(),
+            sent: Counts::default(),
+            received: Counts::default(),
+            opened: Vec::new(),
             instructions: Vec::new(),
         }
     }
@@ -126,14 +128,15 @@ impl RankBuilder {
 
     /// As [`RankBuilder::transfer`], with sources combined as `tree` says.
     pub fn transfer_as(&mut self, tree: Tree, reads: &[Read], writes: &[Write], finish: bool) {
-        let mut opened = Vec::new();
+        let mut opened = std::mem::take(&mut self.opened);
         let sources = reads.iter().map(|read| self.open_read(*read, &mut opened)).collect();
         let destinations =
             writes.iter().map(|write| self.open_write(*write, &mut opened)).collect();
         self.instructions.push(Instruction::ReduceCopy { sources, destinations, tree, finish });
-        for operand in opened {
+        for operand in opened.drain(..) {
             self.close(operand);
         }
+        self.opened = opened;
     }
 
     /// Copies one thing to others.
@@ -215,13 +218,13 @@ impl RankBuilder {
     pub fn barrier(&mut self, peers: &[usize]) {
         for &peer in peers {
             let link = Link { peer, lane: Lane::Sync };
-            let sent = bump(&mut self.sent, link);
+            let sent = self.sent.bump(link);
             self.instructions
                 .push(Instruction::Signal { flag: Flag::Tail(link), value: i64::from(sent) + 1 });
         }
         for &peer in peers {
             let link = Link { peer, lane: Lane::Sync };
-            let received = bump(&mut self.received, link);
+            let received = self.received.bump(link);
             self.instructions
                 .push(Instruction::Wait { flag: Flag::Tail(link), value: i64::from(received) + 1 });
         }
@@ -261,7 +264,7 @@ impl RankBuilder {
 
     /// Messages with flags announce themselves.
     fn await_arrival(&mut self, link: Link) -> u32 {
-        let message = bump(&mut self.received, link);
+        let message = self.received.bump(link);
         if link.lane == Lane::Slots {
             self.instructions
                 .push(Instruction::Wait { flag: Flag::Tail(link), value: i64::from(message) + 1 });
@@ -270,7 +273,7 @@ impl RankBuilder {
     }
 
     fn await_credit(&mut self, link: Link) -> u32 {
-        let message = bump(&mut self.sent, link);
+        let message = self.sent.bump(link);
         let credit = i64::from(message) + 1 - i64::from(self.slots.on(link.lane));
         self.instructions.push(Instruction::Wait { flag: Flag::Head(link), value: credit });
         message
@@ -288,9 +291,18 @@ impl RankBuilder {
     }
 }
 
-/// The count so far, which then grows by one.
-fn bump(counts: &mut BTreeMap<Link, u32>, link: Link) -> u32 {
-    let count = counts.entry(link).or_default();
-    *count += 1;
-    *count - 1
+/// Messages by peer and lane.
+#[derive(Debug, Default)]
+struct Counts(Vec<[u32; 3]>);
+
+impl Counts {
+    /// The count so far, which then grows by one.
+    fn bump(&mut self, Link { peer, lane }: Link) -> u32 {
+        if self.0.len() <= peer {
+            self.0.resize(peer + 1, [0; 3]);
+        }
+        let count = &mut self.0[peer][lane as usize];
+        *count += 1;
+        *count - 1
+    }
 }

@@ -10,7 +10,7 @@ mod tests;
 mod wish;
 
 pub use model::Prediction;
-pub use table::{Curve, Links, MemoryKind, Point, Table, TableError};
+pub use table::{Curve, DeviceKind, Links, MemoryKind, Point, Table, TableError};
 
 use crate::algorithms::{self, Algorithm, Encoding, Entry};
 use crate::collective::{Collective, Kind, Order};
@@ -100,7 +100,8 @@ pub fn plan(question: &Question) -> Result<Plan, Error> {
 /// As [`plan`].
 pub fn plan_by(table: Option<&Table>, question: &Question) -> Result<Plan, Error> {
     let offered = offered(question);
-    let Some((entry, reason)) = choose(table, question, &offered) else {
+    let by_thresholds = || host::choose(question, &offered);
+    let Some((entry, reason)) = choose(table, question, &offered, by_thresholds) else {
         return Err(no_algorithm(question));
     };
     Ok(planned(question, entry, 1, reason))
@@ -124,12 +125,19 @@ fn planned(question: &Question, entry: &Entry, channels: usize, reason: String) 
     }
 }
 
-/// Answers a question for ranks on GPUs, with at most so many channels, by thresholds.
+/// Answers a question for ranks on GPUs, with at most so many channels, by a tuning table of GPUs; where it cannot tell, or there is none,
+/// by thresholds, which say how many channels in either case.
 ///
 /// # Errors
 /// As [`plan`].
-pub fn plan_on_gpu(question: &Question, max_channels: usize) -> Result<Plan, Error> {
-    let Some((entry, reason)) = gpu::choose(question, &offered(question)) else {
+pub fn plan_on_gpu(
+    table: Option<&Table>,
+    question: &Question,
+    max_channels: usize,
+) -> Result<Plan, Error> {
+    let offered = offered(question);
+    let by_thresholds = || gpu::choose(question, &offered);
+    let Some((entry, reason)) = choose(table, question, &offered, by_thresholds) else {
         return Err(no_algorithm(question));
     };
     let channels = gpu::channels(question, entry, max_channels);
@@ -155,8 +163,8 @@ fn choose(
     table: Option<&Table>,
     question: &Question,
     offered: &Offered,
+    by_thresholds: impl Fn() -> Option<(&'static Entry, String)>,
 ) -> Option<(&'static Entry, String)> {
-    let by_thresholds = || host::choose(question, offered);
     let Some(table) = table else { return by_thresholds() };
     match model::predict(table, question, offered) {
         Ok(predictions) => {

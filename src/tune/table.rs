@@ -2,6 +2,7 @@
 
 use crate::algorithms::{self, Algorithm, Encoding, Entry};
 use crate::collective::Kind;
+use crate::config::Device;
 use crate::topology::Placement;
 use serde::de::{Deserialize, Deserializer, Error as _};
 use serde::{Deserialize as DeriveDeserialize, Serialize};
@@ -17,6 +18,9 @@ pub struct Table {
     pub machine: String,
     /// The day of the measurement, for people.
     pub date: String,
+    /// What the ranks computed on. Communicators on another kind of device refuse the table.
+    #[serde(default)]
+    pub device: DeviceKind,
     /// Number of ranks. Calls of other numbers do not use the table.
     pub ranks: usize,
     /// So many consecutive ranks shared a node.
@@ -32,6 +36,17 @@ pub struct Table {
     /// One for each kind, memory, algorithm and encoding.
     #[serde(default, rename = "curve")]
     pub curves: Vec<Curve>,
+}
+
+/// A kind of device, for which a table is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, DeriveDeserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceKind {
+    /// The host's processors.
+    #[default]
+    Host,
+    /// GPUs.
+    Cuda,
 }
 
 /// What a machine's links can do at best.
@@ -182,6 +197,24 @@ impl Curve {
         match self.points.iter().find(|p| !(p.time_us > 0.0 && p.time_us.is_finite())) {
             Some(p) => Err(format!("{} us for {} bytes is no time above 0", p.time_us, p.bytes)),
             None => Ok(()),
+        }
+    }
+}
+
+impl DeviceKind {
+    /// The kind of a device.
+    pub fn of(device: Device) -> DeviceKind {
+        match device {
+            Device::Host => DeviceKind::Host,
+            Device::Cuda(_) => DeviceKind::Cuda,
+        }
+    }
+
+    /// As in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            DeviceKind::Host => "host",
+            DeviceKind::Cuda => "cuda",
         }
     }
 }

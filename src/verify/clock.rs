@@ -1,30 +1,58 @@
-//! Happens-before, by vector clocks.
+//! Happens-before: what a rank knows of what others have done, exactly, by vector clocks, or from below.
 //!
-//! What a rank knows of the others is kept in pages, which clocks and stamps share until they differ: most of what two ranks know they have
+//! What a clock knows of the others is kept in pages, which clocks and stamps share until they differ: most of what two ranks know they have
 //! learned from the same messages, so a message costs what is new in it, not the number of ranks.
 
+use std::fmt::Debug;
+use std::num::NonZeroU32;
 use std::rc::Rc;
+
+/// What a rank knows of what has happened.
+pub(super) trait Knowledge: Sized + Debug {
+    /// What a rank knew when it published something: all its own events until then, and those it had learned of.
+    type Stamp: Clone + Debug;
+
+    /// That of each rank at the beginning.
+    fn all(ranks: usize) -> impl Iterator<Item = Self>;
+
+    /// The present.
+    fn now(&self) -> Event;
+
+    /// Whether the event happened before now.
+    fn knows(&self, event: Event) -> bool;
+
+    /// Makes known what has happened so far; what comes next is later.
+    fn publish(&mut self) -> Self::Stamp;
+
+    /// Learns what was known when the stamp was made.
+    fn join(&mut self, stamp: &Self::Stamp);
+}
 
 /// Ranks of a page.
 const PAGE: usize = 64;
 
 type Page = [u32; PAGE];
 
-/// A point in a rank's own time. Times begin at [`Event::START`].
+/// A point in a rank's own time. Times begin at 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Event {
-    pub(super) rank: usize,
-    pub(super) time: u32,
+    rank: u32,
+    time: NonZeroU32,
 }
 
 impl Event {
     /// A rank's entry into the call: everything that it and its user did before.
     pub(super) fn start(rank: usize) -> Event {
-        Event { rank, time: 1 }
+        Event { rank: rank as u32, time: NonZeroU32::MIN }
+    }
+
+    /// Whose it is.
+    pub(super) fn rank(self) -> usize {
+        self.rank as usize
     }
 }
 
-/// What a rank knew when it published something: all its own events until then, and those it had learned of.
+/// A clock's stamp.
 #[derive(Clone, Debug)]
 pub(super) struct Stamp {
     event: Event,
@@ -39,34 +67,31 @@ pub(super) struct Clock {
     known: Rc<[Rc<Page>]>,
 }
 
-impl Clock {
-    /// The clocks of all ranks.
-    pub(super) fn all(ranks: usize) -> impl Iterator<Item = Clock> {
+impl Knowledge for Clock {
+    type Stamp = Stamp;
+
+    fn all(ranks: usize) -> impl Iterator<Item = Clock> {
         let page = Rc::new([0; PAGE]);
         let nothing: Rc<[Rc<Page>]> = (0..ranks.div_ceil(PAGE)).map(|_| Rc::clone(&page)).collect();
         (0..ranks).map(move |rank| Clock { now: Event::start(rank), known: Rc::clone(&nothing) })
     }
 
-    /// The present.
-    pub(super) fn now(&self) -> Event {
+    fn now(&self) -> Event {
         self.now
     }
 
-    /// Whether the event happened before now.
-    pub(super) fn knows(&self, event: Event) -> bool {
+    fn knows(&self, event: Event) -> bool {
         event.rank == self.now.rank
-            || self.known[event.rank / PAGE][event.rank % PAGE] >= event.time
+            || self.known[event.rank() / PAGE][event.rank() % PAGE] >= event.time.get()
     }
 
-    /// Makes known what has happened so far; what comes next is later.
-    pub(super) fn publish(&mut self) -> Stamp {
+    fn publish(&mut self) -> Stamp {
         let stamp = Stamp { event: self.now, known: Rc::clone(&self.known) };
-        self.now.time += 1;
+        self.now.time = self.now.time.saturating_add(1);
         stamp
     }
 
-    /// Learns what was known when the stamp was made.
-    pub(super) fn join(&mut self, stamp: &Stamp) {
+    fn join(&mut self, stamp: &Stamp) {
         if self.knows(stamp.event) {
             return;
         }
@@ -76,9 +101,37 @@ impl Clock {
                 join_page(mine, theirs);
             }
         }
-        let page = Rc::make_mut(&mut known[stamp.event.rank / PAGE]);
-        page[stamp.event.rank % PAGE] = stamp.event.time;
+        let page = Rc::make_mut(&mut known[stamp.event.rank() / PAGE]);
+        page[stamp.event.rank() % PAGE] = stamp.event.time.get();
     }
+}
+
+/// Knowledge from below: a rank knows its own events, and nothing of others but what their counters say. It costs nothing, and is enough
+/// wherever ranks only pass messages.
+#[derive(Debug)]
+pub(super) struct Own {
+    rank: usize,
+}
+
+impl Knowledge for Own {
+    type Stamp = ();
+
+    fn all(ranks: usize) -> impl Iterator<Item = Own> {
+        (0..ranks).map(|rank| Own { rank })
+    }
+
+    /// All its events are one: none is asked about by others.
+    fn now(&self) -> Event {
+        Event::start(self.rank)
+    }
+
+    fn knows(&self, event: Event) -> bool {
+        event.rank() == self.rank
+    }
+
+    fn publish(&mut self) {}
+
+    fn join(&mut self, (): &()) {}
 }
 
 /// The later of both, entry by entry; a page that has them all already is shared.
@@ -113,6 +166,22 @@ mod tests {
             assert!(!clocks[c].knows(second));
             assert!(!clocks[a].knows(Event::start(c)));
         }
+    }
+
+    #[test]
+    fn what_is_known_from_below_is_known() {
+        let mut clocks: Vec<Clock> = Clock::all(3).collect();
+        let mut below: Vec<Own> = Own::all(3).collect();
+        let stamp = clocks[0].publish();
+        below[0].publish();
+        clocks[1].join(&stamp);
+        below[1].join(&());
+        for (clock, own) in clocks.iter().zip(&below) {
+            for event in (0..3).map(Event::start) {
+                assert!(!own.knows(event) || clock.knows(event));
+            }
+        }
+        assert!(below[1].knows(below[1].now()) && !below[1].knows(below[0].now()));
     }
 
     #[test]

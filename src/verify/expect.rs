@@ -95,11 +95,16 @@ impl Expectation {
         }
     }
 
-    /// Whose contribution an output chunk must be, where nothing is reduced.
-    pub(super) fn origin(&self, chunk: usize) -> usize {
+    /// The output chunk that is in the same place as one of the input when a call is in place.
+    pub(super) fn twin(&self, rank: usize, chunk: usize) -> Option<usize> {
+        if !self.collective.has_input(rank) || !self.collective.has_output(rank) {
+            return None;
+        }
         match self.collective.kind {
-            Kind::AllGather | Kind::Gather | Kind::AllToAll => chunk,
-            _ => self.collective.root,
+            Kind::AllGather | Kind::Gather => Some(rank),
+            Kind::ReduceScatter | Kind::Scatter => (chunk == rank).then_some(0),
+            Kind::AllReduce | Kind::Broadcast | Kind::Reduce | Kind::AllToAll => Some(chunk),
+            _ => None,
         }
     }
 }

@@ -7,6 +7,7 @@
 //! is run between the two as a whole, that is what its own proof says of its caller's buffers. Where it is cut, it is run again with the two moments in
 //! the places of the call's beginning and end.
 
+use super::clock::Clock;
 use super::machine::{Machine, Moments};
 use super::{Verified, Violation, structure};
 use crate::schedule::Schedule;
@@ -235,8 +236,8 @@ fn prove_cut(
     in_place: bool,
     cut: &BTreeMap<usize, Moments>,
 ) -> Result<(), Violation> {
-    let sizes = structure::check(schedule, in_place)?;
-    let mut machine = Machine::new(schedule, &sizes, in_place);
+    let routes = structure::check(schedule, in_place)?;
+    let mut machine = Machine::<Clock>::new(schedule, &routes, in_place);
     for (rank, moments) in cut {
         machine.set_moments(*rank, *moments);
     }

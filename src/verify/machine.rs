@@ -1,29 +1,34 @@
 //! The abstract execution: every rank runs until it waits for something that no other rank will ever do.
 
-use super::clock::{Clock, Event};
+use super::clock::{Event, Knowledge};
 use super::expect::{Expectation, Place};
-use super::hash::Map;
 use super::memory::Memory;
-use super::route::{Route, Sizes, Traffic};
+use super::route::{End, Route, Routes, Traffic};
 use super::value::{Value, Values};
 use super::violation::{Awaited, Stuck, Violation};
 use crate::schedule::{Buffer, Flag, Instruction, Lane, Link, Operand, Schedule, Source, Tree};
 use std::collections::{BTreeSet, VecDeque};
 
-/// All ranks while they run.
+/// All ranks while they run. The more of what happens before what is known, the more is accepted; nothing else depends on it.
 #[derive(Debug)]
-pub(super) struct Machine<'a> {
+pub(super) struct Machine<'a, K: Knowledge> {
     pub(super) schedule: &'a Schedule,
     pub(super) expectation: Expectation,
-    pub(super) ranks: Vec<Rank>,
+    pub(super) ranks: Vec<Rank<K>>,
     pub(super) memories: Vec<Memory>,
-    pub(super) routes: Map<Route, Traffic>,
+    pub(super) routes: &'a Routes,
+    /// By the route's number.
+    pub(super) traffic: Vec<Traffic<K>>,
     pub(super) values: Values,
-    pub(super) sizes: &'a Sizes,
     /// Which chunk it is that an instruction moves from slot to slot.
     pub(super) origins: Origins,
+    /// Whether, with separate buffers, a rank has read a chunk of its input after it had written something else to the chunk of its output
+    /// that is in the same place when a call is in place. If not, every read would find the same there.
+    pub(super) differs_in_place: bool,
     runnable: VecDeque<usize>,
     moments: Vec<Moments>,
+    /// What the instruction at hand has read; here so that its memory is used again.
+    read: Vec<(Value, bool)>,
 }
 
 /// After how many of its instructions a rank's buffers are ready, and done: the beginning and the end of a call, but for groups.
@@ -34,34 +39,47 @@ pub(super) struct Moments {
 }
 
 #[derive(Debug)]
-pub(super) struct Rank {
+pub(super) struct Rank<K> {
     step: usize,
-    pub(super) clock: Clock,
+    pub(super) clock: K,
     /// Peers whose tokens have come.
     pub(super) tokens: BTreeSet<usize>,
+    /// How many sources of the step have been seen to be there: what has come stays.
+    there: usize,
     blocked: Option<(Route, Awaited)>,
 }
 
 /// A rank and its step.
 pub(super) type At = (usize, usize);
 
-/// A rank's chunk, by instruction.
-pub(super) type Origins = Map<At, (usize, Buffer, usize)>;
+/// By rank and step, in the order of steps: a rank's chunk.
+pub(super) type Origins = Vec<Vec<(usize, Origin)>>;
 
-impl<'a> Machine<'a> {
-    pub(super) fn new(schedule: &'a Schedule, sizes: &'a Sizes, in_place: bool) -> Machine<'a> {
+/// A rank's chunk.
+pub(super) type Origin = (usize, Buffer, usize);
+
+impl<'a, K: Knowledge> Machine<'a, K> {
+    pub(super) fn new(
+        schedule: &'a Schedule,
+        routes: &'a Routes,
+        in_place: bool,
+    ) -> Machine<'a, K> {
         let n = schedule.collective.ranks;
-        let rank = |clock| Rank { step: 0, clock, tokens: BTreeSet::new(), blocked: None };
+        let rank =
+            |clock| Rank { step: 0, clock, tokens: BTreeSet::new(), there: 0, blocked: None };
+        let expectation = Expectation::new(schedule, in_place);
         Machine {
             schedule,
-            expectation: Expectation::new(schedule, in_place),
-            ranks: Clock::all(n).map(rank).collect(),
-            memories: (0..n).map(Memory::new).collect(),
-            routes: Map::default(),
-            values: Values::default(),
-            sizes,
-            origins: Origins::default(),
+            expectation,
+            ranks: K::all(n).map(rank).collect(),
+            memories: (0..n).map(|rank| Memory::new(rank, &expectation)).collect(),
+            routes,
+            traffic: (0..routes.len()).map(|_| Traffic::new()).collect(),
+            values: Values::new(expectation),
+            origins: vec![Vec::new(); n],
+            differs_in_place: false,
             runnable: (0..n).collect(),
+            read: Vec::new(),
             moments: schedule
                 .ranks
                 .iter()
@@ -83,7 +101,7 @@ impl<'a> Machine<'a> {
         while let Some(rank) = self.runnable.pop_front() {
             self.advance(rank)?;
         }
-        let stuck = |(rank, state): (usize, &Rank)| {
+        let stuck = |(rank, state): (usize, &Rank<K>)| {
             let (route, awaited) = state.blocked?;
             let peer = if route.from == rank { route.to } else { route.from };
             Some(Stuck { rank, step: state.step, peer, awaited })
@@ -93,11 +111,11 @@ impl<'a> Machine<'a> {
     }
 
     /// What a rank's chunk holds at the end.
-    pub(super) fn value(&mut self, rank: usize, buffer: Buffer, chunk: usize) -> Option<Value> {
+    pub(super) fn value(&self, rank: usize, buffer: Buffer, chunk: usize) -> Option<Value> {
         let place = self.expectation.place(rank, buffer, chunk);
         match self.memories[rank].value(place) {
             Some(value) => value,
-            None => initial(&mut self.values, &self.expectation, rank, place),
+            None => initial(&self.values, &self.expectation, rank, place),
         }
     }
 
@@ -152,8 +170,8 @@ impl<'a> Machine<'a> {
         flag: Flag,
         value: i64,
     ) -> Result<Option<(Route, Awaited)>, Violation> {
-        let route = route_of(rank, flag, End::Waiter);
-        let traffic = self.routes.entry(route).or_insert_with(Traffic::new);
+        let route = Route::of(rank, flag, End::Waiter);
+        let traffic = &mut self.traffic[self.routes.number(route)];
         let counter = match flag {
             Flag::Tail(_) => &mut traffic.tail,
             Flag::Head(_) => &mut traffic.head,
@@ -176,8 +194,8 @@ impl<'a> Machine<'a> {
     }
 
     fn signal(&mut self, (rank, step): At, flag: Flag, value: i64) -> Result<(), Violation> {
-        let route = route_of(rank, flag, End::Signaller);
-        let traffic = self.routes.entry(route).or_insert_with(Traffic::new);
+        let route = Route::of(rank, flag, End::Signaller);
+        let traffic = &mut self.traffic[self.routes.number(route)];
         let (counter, done, waiter) = match flag {
             Flag::Tail(_) if route.lane == Lane::Sync => (&mut traffic.tail, None, route.to),
             Flag::Tail(_) => (&mut traffic.tail, Some(traffic.sent), route.to),
@@ -207,10 +225,14 @@ impl<'a> Machine<'a> {
         finish: bool,
     ) -> Result<Option<(Route, Awaited)>, Violation> {
         let (rank, step) = at;
-        if let Some(missing) = sources.iter().find_map(|source| self.missing(rank, source.operand))
-        {
-            return Ok(Some(missing));
+        let there = self.ranks[rank].there;
+        for (index, source) in sources.iter().enumerate().skip(there) {
+            if let Some(missing) = self.missing(rank, source.operand) {
+                self.ranks[rank].there = index;
+                return Ok(Some(missing));
+            }
         }
+        self.ranks[rank].there = 0;
         let destinations = self.without_itself(at, sources, destinations, finish);
         if destinations.is_empty() {
             return Ok(None);
@@ -220,7 +242,8 @@ impl<'a> Machine<'a> {
         );
         let stamp = sends_flags.then(|| self.ranks[rank].clock.publish());
         let mut brought = Vec::new();
-        let mut read = Vec::with_capacity(sources.len());
+        let mut read = std::mem::take(&mut self.read);
+        read.clear();
         for source in sources {
             read.push((self.read(at, source.operand, &mut brought)?, source.raw));
         }
@@ -228,10 +251,11 @@ impl<'a> Machine<'a> {
             .values
             .reduce(&read, tree, finish)
             .map_err(|fault| Violation::Arithmetic { rank, step, fault })?;
+        self.read = read;
         let all = sources.iter().map(|source| &source.operand).chain(destinations);
         if all.clone().all(Operand::is_slot) {
             let part = self.values.part(value);
-            self.origins.extend(part.map(|part| (at, self.expectation.origin_of(part))));
+            self.origins[rank].extend(part.map(|part| (step, self.expectation.origin_of(part))));
         }
         for &operand in destinations {
             self.write(at, operand, value, stamp.as_ref())?;
@@ -249,23 +273,22 @@ impl<'a> Machine<'a> {
             return None;
         }
         let route = Route { from: link.peer, to: rank, lane: link.lane };
-        let sent = self.routes.get(&route).is_some_and(|traffic| traffic.has(message, segment));
+        let number = self.routes.number(route);
+        let (first, segments) = self.routes.segments(number, message);
+        let there = self.traffic[number].segments.len();
+        let sent = segment < segments && first + (segment as usize) < there;
         (!sent).then_some((route, Awaited::Message(operand)))
     }
 
     /// At the end of a round every message has been announced, received and given back: each round begins as the one before.
     fn check_drained(&self) -> Result<(), Violation> {
-        // The first in this order, whatever the order in the table.
-        let faults = self.routes.iter().filter_map(|(route, traffic)| {
-            Self::check_route(*route, traffic).err().map(|violation| (*route, violation))
-        });
-        match faults.min_by_key(|(route, _)| *route) {
-            Some((_, violation)) => Err(violation),
-            None => Ok(()),
-        }
+        let routes = self.routes.sorted();
+        routes
+            .into_iter()
+            .try_for_each(|(route, number)| Self::check_route(route, &self.traffic[number]))
     }
 
-    fn check_route(Route { from, to, lane }: Route, traffic: &Traffic) -> Result<(), Violation> {
+    fn check_route(Route { from, to, lane }: Route, traffic: &Traffic<K>) -> Result<(), Violation> {
         let (sent, received) = match lane {
             Lane::Sync => (traffic.tail.value, traffic.sync_waits),
             _ => (traffic.sent as i64, traffic.received as i64),
@@ -302,31 +325,12 @@ impl<'a> Machine<'a> {
     }
 }
 
-/// Who uses a flag.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
-    Waiter,
-    Signaller,
-}
-
-/// The direction to which a flag belongs.
-fn route_of(rank: usize, flag: Flag, end: End) -> Route {
-    // Tails are raised by senders and awaited by receivers; heads the other way round.
-    let (link, sends) = match flag {
-        Flag::Tail(link) => (link, end == End::Signaller),
-        Flag::Head(link) => (link, end == End::Waiter),
-    };
-    let (from, to) = if sends { (rank, link.peer) } else { (link.peer, rank) };
-    Route { from, to, lane: link.lane }
-}
-
 /// What a place holds when the call begins.
 pub(super) fn initial(
-    values: &mut Values,
+    values: &Values,
     expectation: &Expectation,
     rank: usize,
     place: Place,
 ) -> Option<Value> {
-    let chunk = expectation.input_at(rank, place)?;
-    Some(values.leaf(rank, expectation.part(rank, Buffer::Input, chunk)))
+    Some(values.leaf(rank, expectation.input_at(rank, place)?))
 }

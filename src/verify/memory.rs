@@ -1,15 +1,20 @@
 //! The callers' buffers, and who may touch them when.
 
-use super::clock::{Clock, Event};
-use super::expect::Place;
+use super::clock::{Event, Knowledge};
+use super::expect::{Expectation, Place};
 use super::value::Value;
-use std::collections::BTreeMap;
+use crate::schedule::Buffer;
+
+/// Cells of a page. Pages are made when they are touched: a file may speak of many chunks and touch few.
+const PAGE: usize = 32;
 
 /// A rank's buffers during the call.
 #[derive(Debug)]
 pub(super) struct Memory {
     owner: usize,
-    cells: BTreeMap<Place, Cell>,
+    /// Chunks of the input; those of the output lie behind them.
+    inputs: usize,
+    pages: Vec<Option<Box<[Cell; PAGE]>>>,
     /// When the owner's user was done with it: its entry into the call, if nothing else is said.
     ready: Option<Event>,
     /// Whether the owner has left the call.
@@ -17,21 +22,33 @@ pub(super) struct Memory {
 }
 
 /// One chunk.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Cell {
     value: Option<Value>,
-    /// The last write. At first the user's, before the call.
-    written: Event,
+    /// The last write, at first the user's, before the call. None as long as nobody has touched it.
+    written: Option<Event>,
     /// Reads since.
-    read: Vec<Event>,
+    reads: Reads,
+}
+
+/// Reads of a chunk: the last of each rank. Mostly one rank reads.
+#[derive(Debug, Default)]
+enum Reads {
+    #[default]
+    None,
+    One(Event),
+    Several(Box<Vec<Event>>),
 }
 
 /// The rank whose access is not ordered with this one.
 pub(super) type Conflict = usize;
 
 impl Memory {
-    pub(super) fn new(owner: usize) -> Memory {
-        Memory { owner, cells: BTreeMap::new(), ready: Some(Event::start(owner)), left: false }
+    pub(super) fn new(owner: usize, expectation: &Expectation) -> Memory {
+        let [inputs, outputs] = [Buffer::Input, Buffer::Output].map(|of| expectation.chunks(of));
+        let mut pages = Vec::new();
+        pages.resize_with((inputs + outputs).div_ceil(PAGE), || None);
+        Memory { owner, inputs, pages, ready: Some(Event::start(owner)), left: false }
     }
 
     /// The owner's user is not done with it yet.
@@ -44,19 +61,15 @@ impl Memory {
         self.ready.get_or_insert(now);
     }
 
-    /// Reads a place, which held `initial` when the call began. `clock` is what the reader knows, `now` the time of the read.
+    /// Reads a place, which held `initial` when the call began.
     pub(super) fn read(
         &mut self,
         place: Place,
         initial: impl FnOnce() -> Option<Value>,
-        clock: &Clock,
-        now: Event,
+        reader: &impl Knowledge,
     ) -> Result<Option<Value>, Conflict> {
-        let cell = self.open(place, initial, clock)?;
-        match cell.read.iter_mut().find(|read| read.rank == now.rank) {
-            Some(read) => *read = now,
-            None => cell.read.push(now),
-        }
+        let cell = self.open(place, initial, reader)?;
+        cell.reads.add(reader.now());
         Ok(cell.value)
     }
 
@@ -65,29 +78,34 @@ impl Memory {
         &mut self,
         place: Place,
         value: Value,
-        clock: &Clock,
-        now: Event,
+        writer: &impl Knowledge,
     ) -> Result<(), Conflict> {
-        let cell = self.open(place, || None, clock)?;
-        if let Some(read) = cell.read.iter().find(|read| !clock.knows(**read)) {
-            return Err(read.rank);
+        let cell = self.open(place, || None, writer)?;
+        if let Some(read) = cell.reads.iter().find(|read| !writer.knows(**read)) {
+            return Err(read.rank());
         }
-        *cell = Cell { value: Some(value), written: now, read: Vec::new() };
+        *cell = Cell { value: Some(value), written: Some(writer.now()), reads: Reads::default() };
         Ok(())
     }
 
     /// What a place holds, if it has been touched.
     pub(super) fn value(&self, place: Place) -> Option<Option<Value>> {
-        self.cells.get(&place).map(|cell| cell.value)
+        let index = self.index(place);
+        let cell = &self.pages[index / PAGE].as_ref()?[index % PAGE];
+        cell.written.is_some().then_some(cell.value)
     }
 
     /// The owner leaves: its user may now do with the buffers what it likes. An access that it does not know of is a conflict.
-    pub(super) fn leave(&mut self, clock: &Clock) -> Result<(), (Place, Conflict)> {
+    pub(super) fn leave(&mut self, owner: &impl Knowledge) -> Result<(), (Place, Conflict)> {
         self.left = true;
-        for (place, cell) in &self.cells {
-            let accesses = std::iter::once(&cell.written).chain(&cell.read);
-            if let Some(access) = accesses.into_iter().find(|access| !clock.knows(**access)) {
-                return Err((*place, access.rank));
+        let pages = self.pages.iter().enumerate();
+        let pages = pages.filter_map(|(page, cells)| Some((page * PAGE, cells.as_ref()?)));
+        for (first, cells) in pages {
+            for (offset, cell) in cells.iter().enumerate() {
+                let mut accesses = cell.written.iter().chain(cell.reads.iter());
+                if let Some(access) = accesses.find(|access| !owner.knows(**access)) {
+                    return Err((self.place(first + offset), access.rank()));
+                }
             }
         }
         Ok(())
@@ -97,18 +115,56 @@ impl Memory {
         &mut self,
         place: Place,
         initial: impl FnOnce() -> Option<Value>,
-        clock: &Clock,
+        clock: &impl Knowledge,
     ) -> Result<&mut Cell, Conflict> {
         let owner = self.owner;
         // Nobody can know that the owner has not yet left, once it has.
         let (false, Some(start)) = (self.left, self.ready) else {
             return Err(owner);
         };
-        let cell = self.cells.entry(place).or_insert_with(|| Cell {
-            value: initial(),
-            written: start,
-            read: Vec::new(),
+        let index = self.index(place);
+        let page = self.pages[index / PAGE].get_or_insert_with(Box::default);
+        let cell = &mut page[index % PAGE];
+        let written = *cell.written.get_or_insert_with(|| {
+            cell.value = initial();
+            start
         });
-        if clock.knows(cell.written) { Ok(cell) } else { Err(cell.written.rank) }
+        if clock.knows(written) { Ok(cell) } else { Err(written.rank()) }
+    }
+
+    fn index(&self, (buffer, chunk): Place) -> usize {
+        if buffer == Buffer::Input { chunk } else { self.inputs + chunk }
+    }
+
+    fn place(&self, index: usize) -> Place {
+        match index.checked_sub(self.inputs) {
+            None => (Buffer::Input, index),
+            Some(chunk) => (Buffer::Output, chunk),
+        }
+    }
+}
+
+impl Reads {
+    fn iter(&self) -> impl Iterator<Item = &Event> {
+        match self {
+            Reads::None => [].iter(),
+            Reads::One(event) => std::slice::from_ref(event).iter(),
+            Reads::Several(events) => events.iter(),
+        }
+    }
+
+    /// Adds one, in the place of the same rank's last.
+    fn add(&mut self, now: Event) {
+        match self {
+            Reads::None => *self = Reads::One(now),
+            Reads::One(event) if event.rank() == now.rank() => *event = now,
+            Reads::One(event) => *self = Reads::Several(Box::new(vec![*event, now])),
+            Reads::Several(events) => {
+                match events.iter_mut().find(|event| event.rank() == now.rank()) {
+                    Some(event) => *event = now,
+                    None => events.push(now),
+                }
+            }
+        }
     }
 }

@@ -1,20 +1,20 @@
 //! How operands are read and written in the abstract execution.
 
-use super::clock::{Event, Stamp};
+use super::clock::{Event, Knowledge};
 use super::expect::Place;
 use super::machine::{At, Machine, initial};
 use super::memory::Conflict;
-use super::route::{Route, Segment, Sizes, Traffic};
+use super::route::{Route, Segment};
 use super::value::Value;
 use super::violation::Violation;
 use crate::schedule::{Buffer, Operand, Source};
 
-impl Machine<'_> {
+impl<K: Knowledge> Machine<'_, K> {
     pub(super) fn read(
         &mut self,
         (rank, step): At,
         operand: Operand,
-        brought: &mut Vec<Stamp>,
+        brought: &mut Vec<K::Stamp>,
     ) -> Result<Value, Violation> {
         let undefined = Violation::Undefined { rank, step, operand };
         let value = match operand {
@@ -24,11 +24,18 @@ impl Machine<'_> {
                 let (owner, buffer, chunk) = self.locate((rank, step), operand)?;
                 let place = self.expectation.place(owner, buffer, chunk);
                 let clock = &self.ranks[rank].clock;
-                let (values, expectation) = (&mut self.values, &self.expectation);
-                let value = self.memories[owner]
-                    .read(place, || initial(values, expectation, owner, place), clock, clock.now())
-                    .map_err(|other| race((rank, step), operand, other))?;
-                value.ok_or(undefined)?
+                let (values, expectation) = (&self.values, &self.expectation);
+                let memory = &mut self.memories[owner];
+                let value = memory
+                    .read(place, || initial(values, expectation, owner, place), clock)
+                    .map_err(|other| race((rank, step), operand, other))?
+                    .ok_or(undefined)?;
+                if buffer == Buffer::Input {
+                    let twin = expectation.twin(owner, chunk).map(|chunk| (Buffer::Output, chunk));
+                    let there = twin.and_then(|twin| memory.value(twin)?);
+                    self.differs_in_place |= there.is_some_and(|there| there != value);
+                }
+                value
             }
         };
         self.check_part((rank, step), operand, value)?;
@@ -39,20 +46,23 @@ impl Machine<'_> {
         &mut self,
         (rank, step): At,
         operand: Operand,
-        brought: &mut Vec<Stamp>,
+        brought: &mut Vec<K::Stamp>,
     ) -> Result<Value, Violation> {
         let arrival = Violation::Arrival { rank, step, operand };
         let Operand::Slot { link, message, segment } = operand else { return Err(arrival) };
         let route = Route { from: link.peer, to: rank, lane: link.lane };
         let clock = &self.ranks[rank].clock;
-        let traffic = self.routes.entry(route).or_insert_with(Traffic::new);
-        match traffic.segment(message, segment) {
-            Some(slot) if link.lane.has_flags() || clock.knows(slot.written) => {
+        let number = self.routes.number(route);
+        let (first, segments) = self.routes.segments(number, message);
+        let traffic = &mut self.traffic[number];
+        // A tail is raised when a message's last segment has been written.
+        let announced = link.lane.has_flags() || traffic.tail.awaited > i64::from(message);
+        match traffic.segments.get_mut(first + segment as usize) {
+            Some(slot) if segment < segments && (announced || clock.knows(slot.written)) => {
                 brought.extend(slot.stamp.take());
                 slot.read = Some(clock.now());
-                let value = slot.value;
-                traffic.received += usize::from(is_last(self.sizes, route, message, segment));
-                Ok(value)
+                traffic.received += usize::from(segment + 1 == segments);
+                Ok(slot.value)
             }
             _ => Err(arrival),
         }
@@ -63,7 +73,7 @@ impl Machine<'_> {
         at: At,
         operand: Operand,
         value: Value,
-        stamp: Option<&Stamp>,
+        stamp: Option<&K::Stamp>,
     ) -> Result<(), Violation> {
         let (rank, step) = at;
         match operand {
@@ -82,7 +92,7 @@ impl Machine<'_> {
                 let place = self.expectation.place(owner, buffer, chunk);
                 let clock = &self.ranks[rank].clock;
                 self.memories[owner]
-                    .write(place, value, clock, clock.now())
+                    .write(place, value, clock)
                     .map_err(|other| race(at, operand, other))
             }
         }
@@ -93,16 +103,22 @@ impl Machine<'_> {
         (rank, step): At,
         operand: Operand,
         value: Value,
-        stamp: Option<&Stamp>,
+        stamp: Option<&K::Stamp>,
     ) -> Result<(), Violation> {
         let Operand::PeerSlot { link, message, segment } = operand else { return Ok(()) };
         let route = Route { from: rank, to: link.peer, lane: link.lane };
         let clock = &self.ranks[rank].clock;
-        let traffic = self.routes.entry(route).or_insert_with(Traffic::new);
+        let number = self.routes.number(route);
+        let (_, segments) = self.routes.segments(number, message);
+        let traffic = &mut self.traffic[number];
         // What the slot held before has been consumed if the head said so, or if some later event of the receiver is known.
         let credit = i64::from(message) + 1 - i64::from(self.schedule.slots.on(link.lane));
         let consumed = match usize::try_from(credit - 1) {
-            Ok(previous) => traffic.last_segment(previous).and_then(|segment| segment.read),
+            Ok(previous) => {
+                let (first, segments) = self.routes.segments(number, previous as u32);
+                let last = traffic.segments.get(first + segments as usize - 1);
+                last.and_then(|segment| segment.read)
+            }
             Err(_) => Some(Event::start(link.peer)),
         };
         let known = consumed.is_some_and(|event| clock.knows(event));
@@ -110,8 +126,8 @@ impl Machine<'_> {
             return Err(Violation::Credit { rank, step, operand, reader: link.peer, credit });
         }
         let stamp = stamp.filter(|_| link.lane.has_flags()).cloned();
-        traffic.push(segment, Segment { value, written: clock.now(), stamp, read: None });
-        traffic.sent += usize::from(is_last(self.sizes, route, message, segment));
+        traffic.segments.push(Segment { value, written: clock.now(), stamp, read: None });
+        traffic.sent += usize::from(segment + 1 == segments);
         if link.lane.has_flags() {
             self.wake(link.peer, route);
         }
@@ -170,12 +186,6 @@ impl Machine<'_> {
         }
         Err(Violation::Misplaced { rank, step, operand, value: self.values.text(value.id) })
     }
-}
-
-/// Whether a segment is its message's last.
-fn is_last(sizes: &Sizes, route: Route, message: u32, segment: u32) -> bool {
-    let size = if sizes.is_empty() { None } else { sizes.get(&(route, message)) };
-    segment + 1 == size.copied().unwrap_or(1)
 }
 
 fn race((rank, step): At, operand: Operand, other: Conflict) -> Violation {

@@ -1,55 +1,135 @@
-//! What has gone over one direction of a connection.
+//! What goes over one direction of a connection.
 
-use super::clock::{Event, Stamp};
+use super::clock::{Event, Knowledge};
 use super::hash::Map;
 use super::value::Value;
-use crate::schedule::Lane;
+use crate::schedule::{Flag, Lane};
 use std::collections::VecDeque;
-
-/// How many segments messages have, by route and number, where it is more than one.
-pub(super) type Sizes = Map<(Route, u32), u32>;
+use std::hash::{Hash, Hasher};
 
 /// One direction of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Route {
     pub(super) from: usize,
     pub(super) to: usize,
     pub(super) lane: Lane,
 }
 
+/// Who uses a flag.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    Waiter,
+    Signaller,
+}
+
+impl Route {
+    /// The direction to which a rank's flag belongs.
+    pub(super) fn of(rank: usize, flag: Flag, end: End) -> Route {
+        // Tails are raised by senders and awaited by receivers; heads the other way round.
+        let (link, sends) = match flag {
+            Flag::Tail(link) => (link, end == End::Signaller),
+            Flag::Head(link) => (link, end == End::Waiter),
+        };
+        let (from, to) = if sends { (rank, link.peer) } else { (link.peer, rank) };
+        Route { from, to, lane: link.lane }
+    }
+}
+
+impl Hash for Route {
+    /// As one word: it is looked up for every instruction.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64((self.from as u64) << 33 ^ (self.to as u64) << 2 ^ self.lane as u64);
+    }
+}
+
+/// The directions that a schedule uses, numbered, and how many segments their messages have.
+#[derive(Debug, Default)]
+pub(super) struct Routes {
+    numbers: Map<Route, usize>,
+    /// By route, the number of segments before each message and behind the last; nothing where all messages have one.
+    firsts: Vec<Vec<u32>>,
+}
+
+impl Routes {
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.firsts.len()
+    }
+
+    /// All of them, in order, with their numbers.
+    pub(super) fn sorted(&self) -> Vec<(Route, usize)> {
+        let mut all: Vec<(Route, usize)> = self.numbers.iter().map(|(a, b)| (*a, *b)).collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// The number of a route that the schedule uses.
+    pub(super) fn number(&self, route: Route) -> usize {
+        self.numbers[&route]
+    }
+
+    /// The number of a route, which may be new.
+    pub(super) fn add(&mut self, route: Route) -> usize {
+        *self.numbers.entry(route).or_insert_with(|| {
+            self.firsts.push(Vec::new());
+            self.firsts.len() - 1
+        })
+    }
+
+    /// Notes the next segment that is sent over a route.
+    pub(super) fn add_segment(&mut self, number: usize, message: u32, segment: u32) {
+        let firsts = &mut self.firsts[number];
+        if segment > 0 && firsts.is_empty() {
+            firsts.extend(0..=message + 1);
+        }
+        match firsts.last().copied() {
+            Some(end) if segment == 0 => firsts.push(end + 1),
+            Some(end) => firsts[message as usize + 1] = end + 1,
+            None => {}
+        }
+    }
+
+    /// How many segments of a route precede a message, and how many it has. A message that is not sent has one behind all others.
+    pub(super) fn segments(&self, number: usize, message: u32) -> (usize, u32) {
+        let (firsts, message) = (&self.firsts[number], message as usize);
+        match (firsts.get(message), firsts.get(message + 1), firsts.last()) {
+            (Some(first), Some(next), _) => (*first as usize, next - first),
+            (_, _, Some(end)) => (*end as usize + message + 1 - firsts.len(), 1),
+            _ => (message, 1),
+        }
+    }
+}
+
 /// A segment of a message in its slot. Most messages have one.
 #[derive(Debug)]
-pub(super) struct Segment {
+pub(super) struct Segment<K: Knowledge> {
     pub(super) value: Value,
     pub(super) written: Event,
     /// What comes with it, where messages announce themselves.
-    pub(super) stamp: Option<Stamp>,
+    pub(super) stamp: Option<K::Stamp>,
     /// When it was consumed.
     pub(super) read: Option<Event>,
 }
 
-/// The traffic of one round.
+/// The traffic of one round on a route.
 #[derive(Debug)]
-pub(super) struct Traffic {
+pub(super) struct Traffic<K: Knowledge> {
     /// Of all messages, in order.
-    segments: Vec<Segment>,
-    /// Each message's first segment.
-    firsts: Vec<u32>,
+    pub(super) segments: Vec<Segment<K>>,
     /// Messages of which all segments are written.
     pub(super) sent: usize,
     /// Messages of which all segments are read.
     pub(super) received: usize,
     /// Counter-only links: waits for the tail.
     pub(super) sync_waits: i64,
-    pub(super) tail: Counter,
-    pub(super) head: Counter,
+    pub(super) tail: Counter<K>,
+    pub(super) head: Counter<K>,
 }
 
-impl Traffic {
-    pub(super) fn new() -> Traffic {
+impl<K: Knowledge> Traffic<K> {
+    pub(super) fn new() -> Traffic<K> {
         Traffic {
             segments: Vec::new(),
-            firsts: Vec::new(),
             sent: 0,
             received: 0,
             sync_waits: 0,
@@ -57,64 +137,33 @@ impl Traffic {
             head: Counter::new(),
         }
     }
-
-    /// A segment, if it has been written.
-    pub(super) fn segment(&mut self, message: u32, segment: u32) -> Option<&mut Segment> {
-        let index = self.index(message, segment)?;
-        self.segments.get_mut(index)
-    }
-
-    /// Whether a segment has been written.
-    pub(super) fn has(&self, message: u32, segment: u32) -> bool {
-        self.index(message, segment).is_some_and(|index| index < self.segments.len())
-    }
-
-    /// The last segment written of a message.
-    pub(super) fn last_segment(&self, message: usize) -> Option<&Segment> {
-        let next = self.firsts.get(message + 1).map_or(self.segments.len(), |next| *next as usize);
-        self.segments.get(next.checked_sub(1)?)
-    }
-
-    /// Writes the next segment.
-    pub(super) fn push(&mut self, segment: u32, written: Segment) {
-        if segment == 0 {
-            self.firsts.push(self.segments.len() as u32);
-        }
-        self.segments.push(written);
-    }
-
-    fn index(&self, message: u32, segment: u32) -> Option<usize> {
-        let index = *self.firsts.get(message as usize)? + segment;
-        let within = self.firsts.get(message as usize + 1).is_none_or(|next| index < *next);
-        within.then_some(index as usize)
-    }
 }
 
 /// A counter, relative to the start of the round: up to 0 it has been raised by earlier rounds and calls.
 #[derive(Debug)]
-pub(super) struct Counter {
+pub(super) struct Counter<K: Knowledge> {
     /// Its last value.
     pub(super) value: i64,
     /// The value that its one reader has awaited.
     pub(super) awaited: i64,
     /// Signals that the reader has not awaited.
-    signals: VecDeque<(i64, Stamp)>,
+    signals: VecDeque<(i64, K::Stamp)>,
 }
 
-impl Counter {
-    fn new() -> Counter {
+impl<K: Knowledge> Counter<K> {
+    fn new() -> Counter<K> {
         Counter { value: 0, awaited: i64::MIN, signals: VecDeque::new() }
     }
 
     /// Stores a higher value.
-    pub(super) fn raise(&mut self, value: i64, stamp: Stamp) {
+    pub(super) fn raise(&mut self, value: i64, stamp: K::Stamp) {
         self.value = value;
         self.signals.push_back((value, stamp));
     }
 
     /// The reader awaits a value that has been reached. It learns what came with the first signal that is high enough: which of the
     /// later ones it sees as well is left to chance.
-    pub(super) fn reach(&mut self, value: i64) -> Option<Stamp> {
+    pub(super) fn reach(&mut self, value: i64) -> Option<K::Stamp> {
         let mut seen = None;
         while self.awaited < value {
             match self.signals.front() {
@@ -127,5 +176,22 @@ impl Counter {
             }
         }
         seen
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_are_found_by_message_and_number() {
+        let mut routes = Routes::default();
+        let number = routes.add(Route { from: 1, to: 0, lane: Lane::Slots });
+        assert_eq!(routes.segments(number, 3), (3, 1));
+        for (message, segments) in [1, 1, 3, 1, 2].into_iter().enumerate() {
+            (0..segments).for_each(|s| routes.add_segment(number, message as u32, s));
+        }
+        let found: Vec<(usize, u32)> = (0..7).map(|m| routes.segments(number, m)).collect();
+        assert_eq!(found, [(0, 1), (1, 1), (2, 3), (5, 1), (6, 2), (8, 1), (9, 1)]);
     }
 }

@@ -5,7 +5,8 @@ use crate::schedule::{Flag, Schedule};
 use std::fmt::Write;
 
 impl Violation {
-    /// What went wrong in this schedule, step by step. A deadlock is told from the rank on that leads to its cause.
+    /// What went wrong in this schedule, step by step, behind what the violation itself says. A deadlock is told from the rank on that leads
+    /// to its cause.
     pub fn story(&self, schedule: &Schedule) -> String {
         match self {
             Violation::Deadlock(stuck) => deadlock(stuck, schedule),
@@ -13,7 +14,7 @@ impl Violation {
                 format!("With input and output in one buffer:\n{}", inner.story(schedule))
             }
             other => {
-                let mut text = format!("{other}\n");
+                let mut text = String::new();
                 if let Some((rank, step)) = other.place() {
                     neighbours(&mut text, schedule, rank, step);
                 }
@@ -80,11 +81,23 @@ fn wanted(stuck: &Stuck) -> String {
     match stuck.awaited {
         Awaited::Message(operand) => format!("for its message, {operand}"),
         Awaited::Counter { flag: Flag::Tail(_), value, reached } => {
-            format!("{value} messages are to have come, and {reached} have")
+            format!("{} to have come, and {}", messages(value), have(reached))
         }
         Awaited::Counter { flag: Flag::Head(_), value, reached } => {
-            format!("{value} messages are to have been consumed, and {reached} have")
+            format!("{} to have been consumed, and {}", messages(value), have(reached))
         }
+    }
+}
+
+fn messages(count: i64) -> String {
+    if count == 1 { "one message is".to_owned() } else { format!("{count} messages are") }
+}
+
+fn have(count: i64) -> String {
+    match count {
+        0 => "none has".to_owned(),
+        1 => "one has".to_owned(),
+        _ => format!("{count} have"),
     }
 }
 

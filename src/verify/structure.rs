@@ -1,34 +1,36 @@
 //! What can be seen without running anything: whether the schedule fits its collective, and operands their instruction.
 
 use super::expect::Expectation;
-use super::route::{Route, Sizes};
+use super::route::{End, Route, Routes};
 use super::violation::{Malformed, Misuse, Violation};
 use crate::collective::Kind;
 use crate::schedule::{
     Buffer, Chunking, Flag, Instruction, Lane, Link, Operand, SEGMENTS, Schedule, Source, Tree,
 };
 use oxccl_kernels::format::{MAX_OPERANDS, MAX_TREE_SOURCES};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
+
+/// Most chunks of all ranks together: each has a number.
+const CHUNKS_MAX: usize = 1 << 29;
 
 /// Checks all of it. What comes later may index by ranks and chunks without fear.
-/// How many segments messages have is found on the way.
-pub(super) fn check(schedule: &Schedule, in_place: bool) -> Result<Sizes, Violation> {
+/// Which routes there are is found on the way.
+pub(super) fn check(schedule: &Schedule, in_place: bool) -> Result<Routes, Violation> {
     check_schedule(schedule, in_place).map_err(Violation::Schedule)?;
     let checker = Checker { schedule, expectation: Expectation::new(schedule, false) };
-    let mut sizes = Sizes::default();
+    let (mut routes, mut turns) = (Routes::default(), Turns::default());
     for (rank, list) in schedule.ranks.iter().enumerate() {
-        let mut turns = Turns::default();
         for (step, instruction) in list.iter().enumerate() {
-            turns.check(rank, instruction, &mut sizes).map_err(|(operand, expected)| {
-                Violation::Message { rank, step, operand, expected }
-            })?;
             checker.check(rank, instruction).map_err(|(operand, misuse)| match operand {
                 Some(operand) => Violation::Operand { rank, step, operand, misuse },
                 None => Violation::Instruction { rank, step, misuse },
             })?;
+            turns.check(rank, instruction, &mut routes).map_err(|(operand, expected)| {
+                Violation::Message { rank, step, operand, expected }
+            })?;
         }
     }
-    Ok(sizes)
+    Ok(routes)
 }
 
 fn check_schedule(schedule: &Schedule, in_place: bool) -> Result<(), Malformed> {
@@ -62,17 +64,21 @@ fn check_schedule(schedule: &Schedule, in_place: bool) -> Result<(), Malformed> 
     if [schedule.input, schedule.output].contains(&Chunking::Parts(0)) {
         return Err(Malformed::Chunking(collective.kind));
     }
+    let chunks = schedule.input.chunks(ranks).max(schedule.output.chunks(ranks));
+    if chunks.saturating_mul(ranks) > CHUNKS_MAX {
+        return Err(Malformed::Chunks { ranks, chunks });
+    }
     match slots.into_iter().find(|slots| !slots.is_power_of_two()) {
         Some(slots) => Err(Malformed::Slots(slots)),
         None => Ok(()),
     }
 }
 
-/// The next message and segment of each link, in both directions: links are first in, first out.
+/// The next message and segment of each route, as its sender and its receiver count: links are first in, first out.
 #[derive(Default)]
 struct Turns {
-    sent: BTreeMap<Link, (u32, u32)>,
-    received: BTreeMap<Link, (u32, u32)>,
+    sent: Vec<(u32, u32)>,
+    received: Vec<(u32, u32)>,
 }
 
 impl Turns {
@@ -80,33 +86,49 @@ impl Turns {
         &mut self,
         rank: usize,
         instruction: &Instruction,
-        sizes: &mut Sizes,
+        routes: &mut Routes,
     ) -> Result<(), (Operand, u32)> {
-        let Instruction::ReduceCopy { sources, destinations, .. } = instruction else {
-            return Ok(());
+        let (sources, destinations) = match instruction {
+            Instruction::Wait { flag, .. } | Instruction::Signal { flag, .. } => {
+                let waits = matches!(instruction, Instruction::Wait { .. });
+                let end = if waits { End::Waiter } else { End::Signaller };
+                routes.add(Route::of(rank, *flag, end));
+                return Ok(());
+            }
+            Instruction::ReduceCopy { sources, destinations, .. } => (sources, destinations),
         };
         for operand in sources.iter().map(|source| &source.operand).chain(destinations) {
-            let (next, now) = match *operand {
-                Operand::Slot { link, message, segment } => {
-                    (self.received.entry(link).or_default(), (message, segment))
+            match *operand {
+                Operand::Slot { link: Link { peer, lane }, message, segment } => {
+                    let number = routes.add(Route { from: peer, to: rank, lane });
+                    take_turn(&mut self.received, number, (message, segment))
+                        .map_err(|expected| (*operand, expected))?;
                 }
-                Operand::PeerSlot { link, message, segment } => {
-                    if segment > 0 {
-                        let route = Route { from: rank, to: link.peer, lane: link.lane };
-                        sizes.insert((route, message), segment + 1);
-                    }
-                    (self.sent.entry(link).or_default(), (message, segment))
+                Operand::PeerSlot { link: Link { peer, lane }, message, segment } => {
+                    let number = routes.add(Route { from: rank, to: peer, lane });
+                    take_turn(&mut self.sent, number, (message, segment))
+                        .map_err(|expected| (*operand, expected))?;
+                    routes.add_segment(number, message, segment);
                 }
-                _ => continue,
-            };
-            let new = next.0 + u32::from(next.1 > 0);
-            if now != *next && now != (new, 0) {
-                return Err((*operand, new));
+                _ => {}
             }
-            *next = (now.0, now.1 + 1);
         }
         Ok(())
     }
+}
+
+/// The next segment of the same message, or the next message; otherwise the message that would be next.
+fn take_turn(turns: &mut Vec<(u32, u32)>, number: usize, now: (u32, u32)) -> Result<(), u32> {
+    if turns.len() <= number {
+        turns.resize(number + 1, (0, 0));
+    }
+    let next = &mut turns[number];
+    let new = next.0 + u32::from(next.1 > 0);
+    if now != *next && now != (new, 0) {
+        return Err(new);
+    }
+    *next = (now.0, now.1 + 1);
+    Ok(())
 }
 
 /// The operand at fault, or none where it is the instruction.
@@ -209,8 +231,11 @@ impl Checker<'_> {
 }
 
 fn repeated(destinations: &[Operand]) -> Option<Operand> {
-    if destinations.len() < 2 {
-        return None;
+    /// So few are compared one by one.
+    const FEW: usize = 16;
+    if destinations.len() <= FEW {
+        let before = |(index, operand)| destinations[..index].contains(operand);
+        return destinations.iter().enumerate().find(|one| before(*one)).map(|(_, one)| *one);
     }
     let mut seen = HashSet::with_capacity(destinations.len());
     destinations.iter().copied().find(|operand| !seen.insert(*operand))

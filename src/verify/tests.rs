@@ -443,3 +443,34 @@ fn what_goes_from_slot_to_slot_has_the_length_of_its_chunk() {
     assert_eq!(verified.origin(1, step), Some((0, Buffer::Input, 0)));
     assert_eq!(verified.origin(2, 1), None);
 }
+
+/// What accepts less must be enough where it is meant to be: otherwise all proofs would be slow ones.
+#[test]
+fn schedules_that_only_pass_messages_need_no_clocks() {
+    use crate::algorithms::{Encoding, catalogue};
+    use crate::topology::Placement;
+    let passes = |kind, encoding| kind != Kind::Barrier && encoding != Encoding::Windows;
+    for entry in catalogue().filter(|entry| passes(entry.kind, entry.encoding)) {
+        for ranks in [2, 3, 4, 6, 8] {
+            let collective = match entry.kind {
+                Kind::SendRecv => Collective::send_recv(ranks, 0, 1),
+                kind => Collective::new(kind, ranks),
+            };
+            let placement = Placement::uniform(if ranks == 3 { 1 } else { 2 });
+            let Ok(schedule) = entry.schedule(collective, placement, Order::Any, SLOTS) else {
+                continue;
+            };
+            let routes = structure::check(&schedule, entry.in_place).unwrap();
+            let proof = from_below(&schedule, &routes, Order::Any, entry.in_place);
+            assert!(proof.is_some(), "{entry:?} {ranks}");
+        }
+    }
+}
+
+#[test]
+fn more_chunks_than_can_be_numbered_are_refused() {
+    let chunking = Chunking::Parts(1 << 29);
+    let many = schedule(Collective::new(Kind::AllReduce, 2), (chunking, chunking), |_| {});
+    let expected = Malformed::Chunks { ranks: 2, chunks: 1 << 29 };
+    assert_eq!(refused(many), Violation::Schedule(expected));
+}

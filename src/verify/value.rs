@@ -1,8 +1,9 @@
 //! Symbolic values: expressions over the ranks' contributions, each stored once, so that equal expressions have equal ids.
 
+use super::expect::Expectation;
 use super::hash::Map;
 use super::violation::Arithmetic;
-use crate::schedule::Tree;
+use crate::schedule::{Buffer, Tree};
 use std::fmt::Write;
 
 /// Which elements a value has. Two values fit each other, and a value fits a chunk, only if their parts are equal: whatever the
@@ -13,16 +14,23 @@ pub(super) struct Part(pub(super) u32, pub(super) u32);
 /// An expression.
 pub(super) type Id = u32;
 
+/// What an expression is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    /// A chunk of a rank's input as the rank gave it (raw), or premultiplied.
+    Leaf { rank: usize, chunk: usize, raw: bool },
+    /// Where a rank's buffers are.
+    Tokens(usize),
+    /// What is made of others.
+    Made(Node),
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Node {
-    /// A rank's contribution as the rank gave it (raw), or premultiplied.
-    Leaf { rank: u32, part: Part, raw: bool },
     /// Two values, reduced in this order.
     Pair(Id, Id),
     /// A result.
     Finished(Id),
-    /// Where a rank's buffers are.
-    Tokens(u32),
 }
 
 /// What a slot or a chunk holds.
@@ -33,28 +41,43 @@ pub(super) struct Value {
     pub(super) roundings: u32,
 }
 
-/// All expressions of one execution.
-#[derive(Debug, Default)]
+/// All expressions of one execution. The ids of leaves and tokens follow from what they are; those of what is made of them are given.
+#[derive(Debug)]
 pub(super) struct Values {
-    nodes: Vec<(Node, Option<Part>)>,
+    expectation: Expectation,
+    /// Input chunks of a rank, and of all ranks.
+    inputs: usize,
+    leaves: usize,
+    /// What is made, from id `first` on, and its part.
+    first: usize,
+    nodes: Vec<(Node, Part)>,
     ids: Map<Node, Id>,
+    /// The terms of the reduction at hand; here so that their memory is used again.
+    terms: Vec<Id>,
 }
 
 impl Values {
-    /// A rank's contribution.
-    pub(super) fn leaf(&mut self, rank: usize, part: Part) -> Value {
-        let node = Node::Leaf { rank: rank as u32, part, raw: true };
-        Value { id: self.intern(node, Some(part)), roundings: 0 }
+    /// Those of a collective.
+    pub(super) fn new(expectation: Expectation) -> Values {
+        let (ranks, inputs) = (expectation.collective.ranks, expectation.chunks(Buffer::Input));
+        let leaves = ranks * inputs;
+        let (nodes, ids, terms) = (Vec::new(), Map::default(), Vec::new());
+        Values { expectation, inputs, leaves, first: 2 * leaves + ranks, nodes, ids, terms }
+    }
+
+    /// A chunk of a rank's input.
+    pub(super) fn leaf(&self, rank: usize, chunk: usize) -> Value {
+        Value { id: self.leaf_id(rank, chunk, true), roundings: 0 }
     }
 
     /// Where a rank's buffers are.
-    pub(super) fn tokens(&mut self, rank: usize) -> Value {
-        Value { id: self.intern(Node::Tokens(rank as u32), None), roundings: 0 }
+    pub(super) fn tokens(&self, rank: usize) -> Value {
+        Value { id: (2 * self.leaves + rank) as Id, roundings: 0 }
     }
 
     /// Which elements it has; none for tokens.
     pub(super) fn part(&self, value: Value) -> Option<Part> {
-        self.nodes[value.id as usize].1
+        self.part_of(value.id)
     }
 
     /// What a reduce-copy of these sources, some of them raw, makes.
@@ -68,18 +91,17 @@ impl Values {
             // A copy. Only a reduction has a result to finish.
             return if finish { Err(Arithmetic::FinishedCopy) } else { Ok(value) };
         }
-        let mut ids = Vec::with_capacity(sources.len());
-        for &(value, raw) in sources {
-            ids.push(self.term(value, raw)?);
+        let mut ids = std::mem::take(&mut self.terms);
+        ids.clear();
+        for (value, raw) in sources {
+            ids.push(self.term(*value, *raw)?);
         }
-        let part = self.nodes[ids[0] as usize].1;
-        if ids.iter().any(|&id| self.nodes[id as usize].1 != part) {
+        let part = self.part_of(ids[0]).ok_or(Arithmetic::Tokens)?;
+        if ids.iter().any(|&id| self.part_of(id) != Some(part)) {
             return Err(Arithmetic::Parts);
         }
-        let mut id = match tree {
-            Tree::Left => self.left(&ids),
-            Tree::Aligned => self.aligned(&ids),
-        };
+        let mut id = self.sum(&ids, part, tree);
+        self.terms = ids;
         if finish {
             id = self.intern(Node::Finished(id), part);
         }
@@ -89,32 +111,30 @@ impl Values {
 
     /// The result of reducing all ranks' contributions to a part, in the order of the tree.
     pub(super) fn result(&mut self, ranks: usize, part: Part, tree: Tree) -> Id {
-        let leaves: Vec<Id> = (0..ranks as u32)
-            .map(|rank| self.intern(Node::Leaf { rank, part, raw: false }, Some(part)))
-            .collect();
-        let id = match tree {
-            Tree::Left => self.left(&leaves),
-            Tree::Aligned => self.aligned(&leaves),
-        };
-        self.intern(Node::Finished(id), Some(part))
+        let (_, _, chunk) = self.expectation.origin_of(part);
+        let leaves: Vec<Id> = (0..ranks).map(|rank| self.leaf_id(rank, chunk, false)).collect();
+        let id = self.sum(&leaves, part, tree);
+        self.intern(Node::Finished(id), part)
     }
 
     /// Whether it is a result to which every rank contributed exactly once, in any order; else what is wrong.
     pub(super) fn is_result_of_all(&self, id: Id, ranks: usize) -> Result<(), String> {
-        let Node::Finished(sum) = self.nodes[id as usize].0 else {
+        let Shape::Made(Node::Finished(sum)) = self.shape(id) else {
             return Err("it is not finished".into());
         };
         let mut seen = vec![false; ranks];
         let mut open = vec![sum];
         // Each leaf is met once, or the walk ends: it takes no longer than the ranks are many.
         while let Some(id) = open.pop() {
-            match self.nodes[id as usize].0 {
-                Node::Pair(left, right) => open.extend([right, left]),
-                Node::Leaf { rank, .. } if std::mem::replace(&mut seen[rank as usize], true) => {
+            match self.shape(id) {
+                Shape::Made(Node::Pair(left, right)) => open.extend([right, left]),
+                Shape::Leaf { rank, .. } if std::mem::replace(&mut seen[rank], true) => {
                     return Err(format!("rank {rank} contributes more than once"));
                 }
-                Node::Leaf { .. } => {}
-                Node::Finished(_) | Node::Tokens(_) => return Err("a part of it is no sum".into()),
+                Shape::Leaf { .. } => {}
+                Shape::Made(Node::Finished(_)) | Shape::Tokens(_) => {
+                    return Err("a part of it is no sum".into());
+                }
             }
         }
         match seen.iter().position(|&seen| !seen) {
@@ -131,46 +151,69 @@ impl Values {
     }
 
     /// A source as the reduction takes it.
-    fn term(&mut self, value: Value, raw: bool) -> Result<Id, Arithmetic> {
-        match (self.nodes[value.id as usize].0, raw) {
-            (Node::Leaf { rank, part, raw: true }, true) => {
-                Ok(self.intern(Node::Leaf { rank, part, raw: false }, Some(part)))
+    fn term(&self, value: Value, raw: bool) -> Result<Id, Arithmetic> {
+        match (self.shape(value.id), raw) {
+            (Shape::Leaf { rank, chunk, raw: true }, true) => Ok(self.leaf_id(rank, chunk, false)),
+            (Shape::Leaf { raw: true, .. }, false) => Err(Arithmetic::NotPremultiplied),
+            (Shape::Leaf { .. } | Shape::Made(Node::Pair(..)), false) => Ok(value.id),
+            (Shape::Leaf { .. } | Shape::Made(Node::Pair(..)), true) => {
+                Err(Arithmetic::PremultipliedTwice)
             }
-            (Node::Leaf { raw: true, .. }, false) => Err(Arithmetic::NotPremultiplied),
-            (Node::Leaf { .. } | Node::Pair(..), false) => Ok(value.id),
-            (Node::Leaf { .. } | Node::Pair(..), true) => Err(Arithmetic::PremultipliedTwice),
-            (Node::Finished(_), _) => Err(Arithmetic::FinishedBefore),
-            (Node::Tokens(_), _) => Err(Arithmetic::Tokens),
+            (Shape::Made(Node::Finished(_)), _) => Err(Arithmetic::FinishedBefore),
+            (Shape::Tokens(_), _) => Err(Arithmetic::Tokens),
         }
     }
 
-    fn left(&mut self, ids: &[Id]) -> Id {
-        let mut sum = ids[0];
-        for &id in &ids[1..] {
-            sum = self.pair(sum, id);
+    fn sum(&mut self, ids: &[Id], part: Part, tree: Tree) -> Id {
+        match (tree, ids) {
+            (_, [id]) => *id,
+            (Tree::Left, ids) => {
+                let rest = ids[1..].iter();
+                rest.fold(ids[0], |sum, id| self.intern(Node::Pair(sum, *id), part))
+            }
+            (Tree::Aligned, ids) => {
+                let (left, right) = ids.split_at(ids.len().next_power_of_two() / 2);
+                let (left, right) = (self.sum(left, part, tree), self.sum(right, part, tree));
+                self.intern(Node::Pair(left, right), part)
+            }
         }
-        sum
     }
 
-    fn aligned(&mut self, ids: &[Id]) -> Id {
-        if let [id] = *ids {
-            return id;
-        }
-        let (left, right) = ids.split_at(ids.len().next_power_of_two() / 2);
-        let (left, right) = (self.aligned(left), self.aligned(right));
-        self.pair(left, right)
-    }
-
-    fn pair(&mut self, left: Id, right: Id) -> Id {
-        let part = self.nodes[left as usize].1;
-        self.intern(Node::Pair(left, right), part)
-    }
-
-    fn intern(&mut self, node: Node, part: Option<Part>) -> Id {
+    fn intern(&mut self, node: Node, part: Part) -> Id {
         *self.ids.entry(node).or_insert_with(|| {
             self.nodes.push((node, part));
-            (self.nodes.len() - 1) as Id
+            (self.first + self.nodes.len() - 1) as Id
         })
+    }
+
+    fn leaf_id(&self, rank: usize, chunk: usize, raw: bool) -> Id {
+        let number = rank * self.inputs + chunk;
+        (if raw { number } else { self.leaves + number }) as Id
+    }
+
+    fn shape(&self, id: Id) -> Shape {
+        let id = id as usize;
+        let leaf = |number: usize, raw| Shape::Leaf {
+            rank: number / self.inputs,
+            chunk: number % self.inputs,
+            raw,
+        };
+        match id {
+            _ if id < self.leaves => leaf(id, true),
+            _ if id < 2 * self.leaves => leaf(id - self.leaves, false),
+            _ if id < self.first => Shape::Tokens(id - 2 * self.leaves),
+            _ => Shape::Made(self.nodes[id - self.first].0),
+        }
+    }
+
+    fn part_of(&self, id: Id) -> Option<Part> {
+        match self.shape(id) {
+            Shape::Leaf { rank, chunk, .. } => {
+                Some(self.expectation.part(rank, Buffer::Input, chunk))
+            }
+            Shape::Tokens(_) => None,
+            Shape::Made(_) => Some(self.nodes[id as usize - self.first].1),
+        }
     }
 
     fn write(&self, text: &mut String, id: Id) {
@@ -182,11 +225,15 @@ impl Values {
             return;
         }
         // Writing to a string cannot fail.
-        let _ = match self.nodes[id as usize].0 {
-            Node::Leaf { rank, part: Part(0, chunk), .. } => write!(text, "x{rank}[{chunk}]"),
-            Node::Leaf { rank, part: Part(from, to), .. } => write!(text, "x{rank}[{from}->{to}]"),
-            Node::Tokens(rank) => write!(text, "tokens of {rank}"),
-            Node::Pair(left, right) => {
+        let _ = match self.shape(id) {
+            Shape::Leaf { rank, chunk, .. } => {
+                match self.expectation.part(rank, Buffer::Input, chunk) {
+                    Part(0, chunk) => write!(text, "x{rank}[{chunk}]"),
+                    Part(from, to) => write!(text, "x{rank}[{from}->{to}]"),
+                }
+            }
+            Shape::Tokens(rank) => write!(text, "tokens of {rank}"),
+            Shape::Made(Node::Pair(left, right)) => {
                 text.push('(');
                 self.write(text, left);
                 text.push_str(" + ");
@@ -194,7 +241,7 @@ impl Values {
                 text.push(')');
                 Ok(())
             }
-            Node::Finished(id) => {
+            Shape::Made(Node::Finished(id)) => {
                 text.push_str("final ");
                 self.write(text, id);
                 Ok(())
@@ -207,16 +254,28 @@ impl Values {
 mod tests {
     use super::*;
 
+    use crate::collective::{Collective, Kind};
+    use crate::schedule::{Chunking, SLOTS, Schedule};
+
     const PART: Part = Part(0, 0);
 
-    fn leaves(values: &mut Values, ranks: usize) -> Vec<(Value, bool)> {
-        (0..ranks).map(|rank| (values.leaf(rank, PART), true)).collect()
+    /// Those of an all-reduce with two chunks.
+    fn values() -> Values {
+        let (collective, chunking) = (Collective::new(Kind::AllReduce, 5), Chunking::Parts(2));
+        let ranks = vec![Vec::new(); 5];
+        let (input, output) = (chunking, chunking);
+        let schedule = Schedule { collective, input, output, slots: SLOTS, ranks };
+        Values::new(Expectation::new(&schedule, false))
+    }
+
+    fn leaves(values: &Values, ranks: usize) -> Vec<(Value, bool)> {
+        (0..ranks).map(|rank| (values.leaf(rank, 0), true)).collect()
     }
 
     #[test]
     fn equal_expressions_have_equal_ids_and_order_matters() {
-        let mut values = Values::default();
-        let sources = leaves(&mut values, 3);
+        let mut values = values();
+        let sources = leaves(&values, 3);
         let left = values.reduce(&sources, Tree::Left, true);
         assert_eq!(left.map(|value| value.id), Ok(values.result(3, PART, Tree::Left)));
         let swapped = [sources[1], sources[0], sources[2]];
@@ -228,7 +287,7 @@ mod tests {
 
     #[test]
     fn the_left_subtree_has_the_largest_power_of_two_below() {
-        let mut values = Values::default();
+        let mut values = values();
         for (ranks, text) in [
             (2, "final (x0[0] + x1[0])"),
             (3, "final ((x0[0] + x1[0]) + x2[0])"),
@@ -242,8 +301,8 @@ mod tests {
 
     #[test]
     fn every_rank_contributes_exactly_once() {
-        let mut values = Values::default();
-        let sources = leaves(&mut values, 3);
+        let mut values = values();
+        let sources = leaves(&values, 3);
         let check = |values: &mut Values, sources: &[(Value, bool)]| {
             let value = values.reduce(sources, Tree::Left, true).unwrap();
             values.is_result_of_all(value.id, 3)
@@ -256,8 +315,8 @@ mod tests {
 
     #[test]
     fn scaling_and_finishing_happen_once() {
-        let mut values = Values::default();
-        let (a, b) = (values.leaf(0, PART), values.leaf(1, PART));
+        let mut values = values();
+        let (a, b) = (values.leaf(0, 0), values.leaf(1, 0));
         let scaled = values.reduce(&[(a, true)], Tree::Left, false).unwrap();
         let mut pair =
             |sources: &[(Value, bool)], finish| values.reduce(sources, Tree::Left, finish);
@@ -271,8 +330,8 @@ mod tests {
 
     #[test]
     fn parts_do_not_mix() {
-        let mut values = Values::default();
-        let (a, b) = (values.leaf(0, PART), values.leaf(1, Part(0, 1)));
+        let mut values = values();
+        let (a, b) = (values.leaf(0, 0), values.leaf(1, 1));
         assert_eq!(
             values.reduce(&[(a, true), (b, true)], Tree::Left, false),
             Err(Arithmetic::Parts)

@@ -270,6 +270,14 @@ pub enum Malformed {
     /// A division of buffers that the kind does not have.
     #[error("{0} does not divide its buffers so")]
     Chunking(Kind),
+    /// More chunks than the verifier can tell apart.
+    #[error("{ranks} ranks with {chunks} chunks each are too many")]
+    Chunks {
+        /// The number of ranks.
+        ranks: usize,
+        /// Chunks of a buffer.
+        chunks: usize,
+    },
     /// The collective cannot be used in place.
     #[error("{0} is never in place")]
     InPlace(Kind),

@@ -10,10 +10,12 @@ mod ends;
 mod failures;
 #[path = "../../transports/tests/common/guest.rs"]
 mod guest;
+mod joined;
 mod misuse;
 mod order;
 mod processes;
 mod rank;
+mod registered;
 mod results;
 
 use processes::On::{Anything, StandIn};
@@ -111,6 +113,12 @@ cases! {
     other_calls_of_another_node_are_named =
         ends::mismatch, Anything, 1, [processes::threads("2"), MANY, TWO_NODES];
     a_dead_process_of_another_node_is_named = ends::death, Anything, 2, [TWO_NODES];
+    registered_memory = registered::in_place, StandIn, 3, [];
+    registered_memory_on_two_gpus =
+        registered::in_place, StandIn, 2, [("OXCCL_STAND_IN_DEVICES", "2")];
+    registered_by_all_or_none = registered::by_all_or_none, StandIn, 3, [];
+    registered_by_one_alone = registered::by_one_alone, Anything, 2, [];
+    not_registered_by_one = registered::not_by_one, Anything, 2, [];
     wrong_memory = misuse::memory, StandIn, 1, [("OXCCL_STAND_IN_DEVICES", "2"), processes::threads("1")];
     lines_over_pcie = misuse::no_nvlink, StandIn, 1,
         [("OXCCL_STAND_IN_DEVICES", "2"), ("OXCCL_STAND_IN_NVLINK", "0"), processes::threads("2"), MANY];
@@ -120,7 +128,15 @@ cases! {
 
 cases! {
     start_process by processes::each_rank:
+    one_launch_for_all_ranks = joined::launches, StandIn, 1, [MANY];
+    one_launch_in_a_graph = joined::captured, StandIn, 1, [MANY];
+    ranks_that_do_not_join = joined::misuse, StandIn, 1, [MANY];
+    starts_that_cannot_join =
+        joined::starts, StandIn, 1, [MANY, ("OXCCL_STAND_IN_DEVICES", "2")];
     starts_that_fail = misuse::starts, StandIn, 2, [];
     starts_without_a_driver = misuse::no_driver, StandIn, 1, [("OXCCL_STAND_IN_DRIVER", "11040")];
+    bulk_copies_without_an_engine =
+        misuse::bulk_copies, StandIn, 1, [("OXCCL_STAND_IN_CAPABILITY", "80")];
+    bulk_copies = misuse::bulk_copies, StandIn, 1, [];
     starts_without_room = misuse::no_room, StandIn, 1, [("OXCCL_STAND_IN_MULTIPROCESSORS", "3")];
 }

@@ -101,6 +101,8 @@ pub(crate) fn streams(comm: Communicator) {
         Ok::<(), Error>(())
     });
     assert!(spoiled.is_err());
+    // Its own counts.
+    comm.barrier().unwrap();
     let mut many: Vec<Stream> = Vec::new();
     let error = loop {
         many.push(Stream::new(&context).unwrap());
@@ -111,15 +113,20 @@ pub(crate) fn streams(comm: Communicator) {
             Err(error) => break error,
         }
     };
-    assert!(matches!(cuda(&error), CudaError::TooManyStreams { ranks: 2, .. }), "{error}");
+    match cuda(&error) {
+        CudaError::TooManyStreams { ranks: 2, streams: 17, connections: 32 } => {}
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(many.len(), 16);
     let group = comm.group(|group| group.barrier());
     assert!(matches!(group, Err(Error::Unsupported { .. })), "{group:?}");
-    let error = comm.barrier().unwrap_err();
-    assert!(matches!(cuda(&error), CudaError::TooManyStreams { .. }), "it has its own stream");
+    comm.barrier().unwrap();
     comm.on(&many[0]).barrier().unwrap().wait().unwrap();
     let [on_host] = Communicator::local_with(1, &Config::default()).unwrap().try_into().unwrap();
     let error = on_host.on(&stream).barrier().unwrap_err();
     assert!(matches!(error, Error::OtherDevice { device: Device::Host }), "{error}");
+    let error = on_host.on(&host).all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap_err();
+    assert!(matches!(error, Error::OtherMemory { device: Device::Host }), "{error}");
 }
 
 /// More ranks of a process than connections.
@@ -138,6 +145,30 @@ pub(crate) fn no_driver(outer: &mut dyn Bootstrap) {
     let config = Config { device: Device::Cuda(None), ..Config::default() };
     let error = Communicator::local_with(2, &config).unwrap_err();
     assert!(matches!(cuda(&error), CudaError::DriverTooOld { .. }), "{error}");
+    outer.liveness().close(0);
+}
+
+/// A GPU without an engine for bulk copies, and one with it.
+pub(crate) fn bulk_copies(outer: &mut dyn Bootstrap) {
+    let config = Config { bulk_copies: true, device: Device::Cuda(Some(0)), ..config() };
+    let started = Communicator::local_with(2, &config);
+    if std::env::var("OXCCL_STAND_IN_CAPABILITY").is_ok() {
+        match started.unwrap_err() {
+            Error::Transport(Transport::Cuda(CudaError::NotSupported { what, .. })) => {
+                assert!(what.contains("bulk asynchronous copies"), "{what}");
+            }
+            Error::Transport(Transport::Stopped(Cause::Aborted { reason, .. })) => {
+                assert!(reason.contains("bulk asynchronous copies"), "{reason}");
+            }
+            other => panic!("{other:?}"),
+        }
+    } else {
+        std::thread::scope(|scope| {
+            for comm in started.unwrap() {
+                scope.spawn(move || first_calls(&comm).unwrap());
+            }
+        });
+    }
     outer.liveness().close(0);
 }
 
@@ -198,7 +229,26 @@ pub(crate) fn starts(outer: &mut dyn Bootstrap) {
         }
     }
     assert!(failures > 60, "{failures} failures");
+    out_of_memory(outer, &control);
     outer.liveness().close(0);
+}
+
+/// There is no memory in the middle of a start: an error of its own, which the other rank hears of, and nothing is left.
+fn out_of_memory(outer: &mut dyn Bootstrap, control: &Control) {
+    if outer.rank() == 0 {
+        control.fail("cuMemCreate:2:2");
+    }
+    let error = start(outer, control).unwrap_err();
+    match &error {
+        Error::Transport(Transport::Cuda(CudaError::OutOfMemory { .. })) if outer.rank() == 0 => {}
+        Error::Transport(Transport::Stopped(Cause::Aborted { rank: 0, reason }))
+            if outer.rank() == 1 =>
+        {
+            assert!(reason.contains("memory"), "{reason}");
+        }
+        other => panic!("{other:?}"),
+    }
+    wait_until("all is given back", || control.live() == Live::default());
 }
 
 fn start(outer: &mut dyn Bootstrap, control: &Control) -> Result<(), Error> {

@@ -180,7 +180,11 @@ impl World {
                     .map(|(c, peer, lane)| connection(c, me, peer, lane))
                     .collect(),
                 windows: vec![
-                    Window { base: std::ptr::null_mut(), tokens: Tokens::default() };
+                    Window {
+                        base: std::ptr::null_mut(),
+                        registered: std::ptr::null(),
+                        tokens: Tokens::default(),
+                    };
                     channels * n
                 ],
                 progress: vec![Progress::default(); channels],

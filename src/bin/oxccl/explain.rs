@@ -8,7 +8,7 @@ use oxccl::schedule::{Buffer, Instruction, Lane, Layout, Operand, SLOTS, Schedul
 use oxccl::topology::Placement;
 use oxccl::tune::{self, Plan, Question};
 use oxccl::verify::Verified;
-use oxccl::{Collective, Config, DataType, Kind, OpKind, Order, data_type_name};
+use oxccl::{Collective, Config, DataType, Device, Kind, OpKind, Order, data_type_name};
 
 use crate::bench::{self, Case, Shape};
 use crate::failure::Failure;
@@ -47,6 +47,9 @@ pub(crate) struct ExplainOptions {
     /// Input and output are one buffer.
     #[arg(long)]
     in_place: bool,
+    /// What the ranks compute on: host or cuda [default: OXCCL_DEVICE]. It need not be there.
+    #[arg(long, value_parser = options::device)]
+    device: Option<Device>,
     /// Buffers are memory that other ranks cannot reach.
     #[arg(long)]
     private: bool,
@@ -69,14 +72,23 @@ pub(crate) struct ExplainOptions {
 
 pub(crate) fn main(options: &ExplainOptions) -> Result<(), Failure> {
     options.check()?;
-    let config = Config::from_env()?;
+    let config = options.config()?;
+    if options.measure && config.device != Device::Host {
+        let text =
+            "--measure runs ranks on the host: `oxccl bench --compare floor` measures on a GPU";
+        return Err(Failure::Usage(text.to_owned()));
+    }
     let case = options.case();
     let shape = case.shape(options.ranks, options.bytes.0);
     let question = options.question(&config, options.collective(), shape);
-    let plan = tune::plan_by(config.tuning.as_deref(), &question)?;
+    let table = config.tuning.as_deref();
+    let plan = match config.device {
+        Device::Host => tune::plan_by(table, &question)?,
+        Device::Cuda(_) => tune::plan_on_gpu(table, &question, config.max_channels)?,
+    };
     let mut times = Times::predicted(config.tuning.as_deref(), &question);
     if !options.measure {
-        return options.print(&question, &plan, &times);
+        return options.print(&config, &question, &plan, &times);
     }
     let measured = Config {
         ranks_per_node: Some(question.placement.ranks_per_node()),
@@ -85,12 +97,18 @@ pub(crate) fn main(options: &ExplainOptions) -> Result<(), Failure> {
     };
     bench::on_ranks(Some(options.ranks), &measured, |comms| {
         times.measure(comms, &case, options.bytes.0, &question)?;
-        if comms.rank() == 0 { options.print(&question, &plan, &times) } else { Ok(()) }
+        if comms.rank() == 0 { options.print(&config, &question, &plan, &times) } else { Ok(()) }
     })
 }
 
 impl ExplainOptions {
-    fn print(&self, question: &Question, plan: &Plan, times: &Times) -> Result<(), Failure> {
+    fn print(
+        &self,
+        config: &Config,
+        question: &Question,
+        plan: &Plan,
+        times: &Times,
+    ) -> Result<(), Failure> {
         let case = self.case();
         let shape = case.shape(self.ranks, self.bytes.0);
         let Some(entry) = find(self.kind, plan.algorithm, plan.encoding) else {
@@ -103,7 +121,7 @@ impl ExplainOptions {
             .map_err(|violation| Failure::Usage(violation.to_string()))?;
         let schedule = verified.schedule();
         let layout = self.layout(schedule, shape);
-        println!("{}", self.call(&case, shape));
+        println!("{}", self.call(&case, shape, config.device));
         println!("{}", choice(plan));
         println!("{}", pipeline(plan, schedule, &layout, self.data_type));
         for line in times.lines(plan) {
@@ -142,6 +160,16 @@ impl ExplainOptions {
             return Err(Failure::Usage(text.to_owned()));
         }
         Ok(())
+    }
+
+    /// The environment's, for the device asked for.
+    fn config(&self) -> Result<Config, Failure> {
+        let Some(device) = self.device else { return Ok(Config::from_env()?) };
+        let lookup = |name: &str| match name {
+            "OXCCL_DEVICE" => Some(device.to_string()),
+            _ => std::env::var(name).ok(),
+        };
+        Ok(Config::from_lookup(lookup)?)
     }
 
     fn case(&self) -> Case {
@@ -188,7 +216,7 @@ impl ExplainOptions {
         Layout::even(&schedule.collective, schedule.input, schedule.output, shape.count, align)
     }
 
-    fn call(&self, case: &Case, shape: Shape) -> String {
+    fn call(&self, case: &Case, shape: Shape, device: Device) -> String {
         let reduction = match self.kind.reduces() {
             true => format!(", op {}, order {}", self.op, self.order),
             false => String::new(),
@@ -199,9 +227,10 @@ impl ExplainOptions {
             String::new()
         };
         format!(
-            "{} over {} ranks: {} bytes ({} in, {} out, {}){reduction}{root}, {}, {}",
+            "{} over {} ranks{}: {} bytes ({} in, {} out, {}){reduction}{root}, {}, {}",
             self.kind,
             self.ranks,
+            if device == Device::Host { "" } else { " on GPUs" },
             shape.bytes(case.data_type),
             shape.input,
             shape.output,

@@ -58,7 +58,7 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Custom(#[from] oxccl::CustomError),
     /// Schedules were not accepted.
-    #[error("{count} of the schedules were not accepted")]
+    #[error("schedules that were refused: {count}")]
     Unproven {
         /// How many.
         count: usize,

@@ -79,8 +79,8 @@ fn prove_file(path: &Path) -> Result<(), Failure> {
             Ok(())
         }
         Err(violation) => {
-            println!("REFUSED  {}: {violation}\n", path.display());
-            println!("{}", violation.story(&schedule));
+            println!("REFUSED  {}: {violation}", path.display());
+            print!("{}", violation.story(&schedule));
             Err(Failure::Unproven { count: 1 })
         }
     }

@@ -3,7 +3,7 @@
 use super::{Arguments, DeviceProgram, Image, Kernel, Kernels, Programs, Stream, Tables};
 use crate::device::{ControlShape, LinkPorts, StagingShape};
 use crate::schedule::Program;
-use oxccl_kernels::format::{DataType, Fold};
+use oxccl_kernels::format::{self as f, DataType, Fold};
 use oxccl_transports::cuda::{Context, DeviceRegion, Uuid, beside_captures};
 use oxccl_transports::{Bootstrap, Cause, CudaError, Error, Offer, Reach, Region, Shared};
 use std::sync::Arc;
@@ -22,6 +22,8 @@ pub struct Setup {
     pub heap_bytes: usize,
     /// Where windows on peers begin in this process, if not at their heaps.
     pub windows: Option<Vec<*mut u8>>,
+    /// Kernels leave long copies to the GPU's engine for bulk asynchronous copies: see [`Kernels::with_bulk_copies`].
+    pub bulk_copies: bool,
 }
 
 /// A rank on its GPU.
@@ -108,7 +110,7 @@ impl Gpu {
         let (context, rank) = (&setup.context, bootstrap.rank());
         let kernels = Arc::new(Kernels::load(context, setup.image)?);
         let stream = Arc::new(Stream::new(context)?);
-        let neighbours = share_gpus(bootstrap, context, &kernels, setup.shape.channels, deadline)?;
+        let neighbours = share_gpus(bootstrap, setup, &kernels, deadline)?;
         let ll128_slots = if neighbours.ll128 { setup.shape.ll128_slots } else { 0 };
         let shape = StagingShape { ll128_slots, ..setup.shape };
         let own = [
@@ -153,7 +155,7 @@ impl Gpu {
             control: control_regions,
             links,
             neighbours,
-            bulk_copies: false,
+            bulk_copies: setup.bulk_copies,
         })
     }
 
@@ -197,12 +199,6 @@ impl Gpu {
         &self.tables
     }
 
-    /// Programs that are made ready from now on leave long copies to the GPU's engine for bulk asynchronous copies, or do not: see
-    /// [`Kernels::with_bulk_copies`], whose errors they then have.
-    pub fn set_bulk_copies(&mut self, on: bool) {
-        self.bulk_copies = on;
-    }
-
     /// Makes a program ready. Nothing of it is given back before the end: see [`Programs`].
     ///
     /// # Errors
@@ -213,10 +209,7 @@ impl Gpu {
         data_type: DataType,
         fold: Fold,
     ) -> Result<Prepared, CudaError> {
-        let mut kernel = self.kernels.pick(data_type, fold)?;
-        if self.bulk_copies {
-            kernel = self.kernels.with_bulk_copies(kernel)?;
-        }
+        let kernel = pick(&self.kernels, data_type, fold, self.bulk_copies)?;
         self.kernels.check_residency(kernel, self.neighbours.sharing, program.channels())?;
         let program = self.programs.upload(&self.stream, program)?;
         Ok(Prepared { program, kernel })
@@ -237,9 +230,15 @@ impl Gpu {
         prepared: &Prepared,
         arguments: &Arguments,
     ) -> Result<(), CudaError> {
-        let launch = self.tables.launch(&prepared.program, arguments);
+        let (launch, kernel) = self.part(prepared, arguments);
         // SAFETY: the tables and the program are this rank's, and live as long as it; the rest is the caller's promise.
-        unsafe { prepared.kernel.launch(stream, &launch, prepared.program.channels()) }
+        unsafe { kernel.launch(stream, &launch, prepared.channels()) }
+    }
+
+    /// What a call is launched with, and by.
+    #[inline]
+    pub(crate) fn part(&self, prepared: &Prepared, arguments: &Arguments) -> (f::Launch, Kernel) {
+        (self.tables.launch(&prepared.program, arguments), prepared.kernel)
     }
 }
 
@@ -253,6 +252,17 @@ impl Drop for Gpu {
     }
 }
 
+/// The kernel for a type and fold, as the rank is set up.
+fn pick(
+    kernels: &Kernels,
+    data_type: DataType,
+    fold: Fold,
+    bulk_copies: bool,
+) -> Result<Kernel, CudaError> {
+    let kernel = kernels.pick(data_type, fold)?;
+    if bulk_copies { kernels.with_bulk_copies(kernel) } else { Ok(kernel) }
+}
+
 /// Where regions begin; null of ranks of other nodes.
 fn bases(regions: &[Option<Arc<DeviceRegion>>]) -> Vec<*mut u8> {
     let base = |region: &Option<Arc<DeviceRegion>>| {
@@ -264,13 +274,13 @@ fn bases(regions: &[Option<Arc<DeviceRegion>>]) -> Vec<*mut u8> {
 /// Finds out which ranks are on this rank's GPU. Fails on all ranks if any GPU cannot hold the blocks of all of its.
 fn share_gpus(
     bootstrap: &mut dyn Bootstrap,
-    context: &Context,
+    setup: &Setup,
     kernels: &Kernels,
-    channels: usize,
     deadline: Instant,
 ) -> Result<Neighbours, Error> {
+    let (context, channels) = (&setup.context, setup.shape.channels);
     // All kernels have the same bounds.
-    let resident = kernels.pick(DataType::F32, Fold::Sum)?.resident();
+    let resident = pick(kernels, DataType::F32, Fold::Sum, setup.bulk_copies)?.resident();
     let own = context.device().uuid()?;
     let told = [&own.0[..], &(resident as u64).to_le_bytes()].concat();
     let all = bootstrap.all_gather(&told, deadline)?;

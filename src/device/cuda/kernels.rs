@@ -1,8 +1,9 @@
 //! Kernels: loaded from the image, picked by element type and fold, launched a block a channel.
 //!
-//! The blocks of all ranks wait for each other, so all must be on the GPU at once. A launch does not ask for that (a
+//! The blocks of all ranks wait for each other, so all must be on the GPU at once. A rank's launch does not ask for that (a
 //! cooperative one would, and would not run beside another rank's); it follows from the bound on channels: each kernel
-//! fits once on a multiprocessor at least, and no communicator has more blocks on a GPU than that.
+//! fits once on a multiprocessor at least, and no communicator has more blocks on a GPU than that. A launch for all ranks at once is
+//! a cooperative one.
 
 use super::image::{missing, targets};
 use super::{Image, Stream, call};
@@ -27,6 +28,9 @@ pub struct Kernels {
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel {
     function: sys::CUfunction,
+    /// What it is for.
+    data_type: DataType,
+    fold: Fold,
     /// How many of its blocks a GPU holds at once.
     resident: usize,
     /// Dynamic shared memory that its launches ask for.
@@ -125,7 +129,8 @@ impl Kernels {
             // SAFETY: the module is loaded, the context current, the name ends with a zero.
             unsafe { call!(cuModuleGetFunction(&raw mut function, self.module, name.as_ptr())) }
         })?;
-        Ok(Kernel { function, resident: self.resident(function, 0)?, shared_bytes: 0 })
+        let resident = self.resident(function, 0)?;
+        Ok(Kernel { function, data_type, fold, resident, shared_bytes: 0 })
     }
 
     /// How many blocks with so much dynamic shared memory the GPU holds at once.
@@ -161,6 +166,44 @@ impl Kernel {
     /// How many of its blocks the GPU holds at once.
     pub fn resident(&self) -> usize {
         self.resident
+    }
+
+    /// Whether it is another module's handle of the same kernel, launched alike.
+    pub(crate) fn is_same(&self, other: &Kernel) -> bool {
+        (self.data_type, self.fold, self.shared_bytes)
+            == (other.data_type, other.fold, other.shared_bytes)
+    }
+
+    /// Puts the calls of several ranks into a stream, of so many blocks together, all of which run at once.
+    ///
+    /// # Errors
+    /// The driver's.
+    ///
+    /// # Safety
+    /// As for [`launch`](Self::launch), for each of the launch blocks that this one leads to.
+    pub(crate) unsafe fn launch_joined(
+        &self,
+        stream: &Stream,
+        launch: &Launch,
+        blocks: usize,
+    ) -> Result<(), CudaError> {
+        // The driver copies the parameter before it returns, and does not write to it.
+        let mut parameters = [std::ptr::from_ref(launch).cast_mut().cast::<c_void>()];
+        // SAFETY: the kernel has this one parameter; the rest is the caller's promise.
+        stream.context().scope(|| unsafe {
+            call!(cuLaunchCooperativeKernel(
+                self.function,
+                blocks as u32,
+                1,
+                1,
+                BLOCK_THREADS,
+                1,
+                1,
+                self.shared_bytes,
+                stream.raw(),
+                parameters.as_mut_ptr(),
+            ))
+        })
     }
 
     /// Puts a call into a stream: one block for each of the program's channels.

@@ -3,13 +3,13 @@
 //! | what | where | why |
 //! | --- | --- | --- |
 //! | slots, counters, doorbells | each rank's staging, a [`DeviceRegion`] | peers' kernels write them |
-//! | connections, windows | device memory | only this rank's kernel uses them |
+//! | connections, windows, where peers' registered allocations are | device memory | only this rank's kernel uses them |
 //! | programs | device memory ([`Programs`](super::Programs)) | read by the kernel |
 //! | progress, the abort word | a host region, which all ranks map and the GPU reaches | the host reads and writes them while a kernel runs |
 //! | statuses | pinned memory, [`SLOTS`] places, so that calls under way do not share them | the host reads them after |
 
 use super::{DeviceProgram, Stream, copy};
-use crate::device::{ControlShape, StagingShape};
+use crate::device::{ControlShape, REGISTRATIONS, StagingShape};
 use oxccl_kernels::format as f;
 use oxccl_transports::cuda::{DeviceMemory, DeviceRegion, PinnedMemory, RegisteredRegion};
 use oxccl_transports::{CudaError, Region};
@@ -54,6 +54,8 @@ pub struct Tables {
 pub(super) struct TableMemory {
     connections: DeviceMemory,
     windows: DeviceMemory,
+    /// Where each peer's registered allocations begin, by number.
+    registered: DeviceMemory,
     statuses: PinnedMemory,
     control: RegisteredRegion,
 }
@@ -78,11 +80,14 @@ impl Tables {
         let control_shape = ControlShape { channels: shape.channels };
         assert!(control.len_bytes() >= control_shape.len_bytes());
         let context = stream.context();
-        let windows = shape.windows(window_bases);
+        let registered = vec![std::ptr::null_mut::<u8>(); shape.ranks * REGISTRATIONS];
+        let registered = upload(stream, &registered)?;
+        let windows = shape.windows(window_bases, Some(registered.as_ptr().cast_const().cast()));
         let statuses_bytes = (SLOTS + 1) * shape.channels * size_of::<f::Status>();
         let memory = TableMemory {
             connections: upload(stream, connections)?,
             windows: upload(stream, &windows)?,
+            registered,
             statuses: PinnedMemory::allocate(context, statuses_bytes)?,
             control: RegisteredRegion::register(context, control, control_shape.reached_bytes())?,
         };
@@ -127,6 +132,28 @@ impl Tables {
             ranks: self.shape.ranks as u32,
             ..f::Launch::EMPTY
         }
+    }
+
+    /// Says where an allocation that a peer has registered begins in this process, through a stream that is waited for.
+    ///
+    /// # Errors
+    /// The driver's.
+    ///
+    /// # Safety
+    /// No kernel of this rank runs.
+    pub(crate) unsafe fn enter_registered(
+        &self,
+        stream: &Stream,
+        (peer, number): (usize, usize),
+        address: *mut u8,
+    ) -> Result<(), CudaError> {
+        assert!(peer < self.shape.ranks && (1..REGISTRATIONS).contains(&number));
+        let table = self.memory.registered.as_ptr().cast::<*mut u8>();
+        let to = table.wrapping_add(peer * REGISTRATIONS + number).cast();
+        let from = std::ptr::from_ref(&address).cast();
+        // SAFETY: an entry of the table, which no kernel reads; the address lives until the copy has been waited for.
+        unsafe { copy(stream, to, from, size_of_val(&address)) }?;
+        stream.synchronize()
     }
 
     /// How the channels of a call ended that writes to this place: the first that is not done, with its number. Once the call's

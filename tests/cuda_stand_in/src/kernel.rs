@@ -46,7 +46,7 @@ const YIELDS: u32 = 50;
 
 /// Runs all blocks to their ends, and tells when all are on the device.
 pub(crate) fn run(run: &Run, mut started: impl FnMut()) -> Answer {
-    check(&run.launch)?;
+    check_all(&run.launch)?;
     let launch = Launch { spins: SPINS, yields: YIELDS, ..run.launch };
     let executor = HostExecutor::detect();
     let shared = Shared(&launch);
@@ -75,14 +75,26 @@ struct Shared<'a>(&'a Launch);
 unsafe impl Sync for Shared<'_> {}
 
 /// The tables and buffers must be where a device reaches them; for an address that is not, a GPU stops.
+fn reach(what: &str, at: *const c_void, len: usize) -> Answer {
+    if memory::is_reachable(at as usize, len.max(1)) {
+        return Ok(());
+    }
+    eprintln!("stand-in: {what} of a launch at {at:p}, {len} bytes, is not the device's");
+    Err(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS)
+}
+
+/// Every launch block that the first leads to.
+fn check_all(launch: &Launch) -> Answer {
+    if launch.joined_channels == 0 {
+        return check(launch);
+    }
+    let ranks = launch.ranks as usize;
+    reach("the ranks' launch blocks", launch.next.cast(), ranks * size_of::<Launch>())?;
+    // SAFETY: within the table just checked.
+    (0..ranks).try_for_each(|rank| check(unsafe { &*launch.next.add(rank) }))
+}
+
 fn check(launch: &Launch) -> Answer {
-    let reach = |what: &str, at: *const c_void, len: usize| {
-        if memory::is_reachable(at as usize, len.max(1)) {
-            return Ok(());
-        }
-        eprintln!("stand-in: {what} of a launch at {at:p}, {len} bytes, is not the device's");
-        Err(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS)
-    };
     let header = size_of::<oxccl_kernels::format::Header>();
     reach("the program", launch.program.cast(), header)?;
     // SAFETY: reachable memory is mapped.

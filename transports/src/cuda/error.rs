@@ -120,12 +120,12 @@ pub enum CudaError {
     },
     /// More streams whose kernels wait for each other than ways to the GPU.
     #[error(
-        "{ranks} ranks of this process with {streams} streams each share {connections} connections to the \
-         GPU, so that one may keep back the kernel that another waits for: use fewer streams, or set \
+        "{ranks} ranks of this process with {streams} streams each, one of them its own, share {connections} \
+         connections to the GPU, so that one may keep back the kernel that another waits for: use fewer streams, or set \
          CUDA_DEVICE_MAX_CONNECTIONS (at most 32) before the process starts"
     )]
     TooManyStreams {
-        /// Streams that a rank uses.
+        /// Streams that a rank uses, its own among them.
         streams: usize,
         /// Ranks.
         ranks: usize,

@@ -25,9 +25,9 @@ use crate::options::{self, Choice, Size, Target};
 #[derive(Args, Clone, Debug)]
 pub(crate) struct BenchOptions {
     /// The collective, or all: all_reduce, reduce_scatter, all_gather, all_to_all, broadcast,
-    /// reduce, gather, scatter, send_recv, barrier; or group: buckets of --bucket-op.
-    #[arg(value_name = "OP", value_parser = options::target)]
-    pub(crate) target: Target,
+    /// reduce, gather, scatter, send_recv, barrier; or group: buckets of --bucket-op [default: the schedule's].
+    #[arg(value_name = "OP", value_parser = options::target, required_unless_present = "schedule")]
+    target: Option<Target>,
     /// What a group groups.
     #[command(flatten)]
     pub(crate) group: GroupOptions,
@@ -82,7 +82,7 @@ pub(crate) struct BenchOptions {
     #[arg(short = 'G', long, alias = "cudagraph", default_value_t = 0)]
     pub(crate) graph: usize,
 
-    /// How many ranks to start [default: 2].
+    /// How many ranks to start [default: 2; the schedule's].
     #[arg(short = 'g', long = "ranks", visible_alias = "ngpus", value_parser = options::positive)]
     pub(crate) ranks: Option<usize>,
     /// Lets this machine stand for so many nodes, which share no memory [default: 1].
@@ -91,7 +91,7 @@ pub(crate) struct BenchOptions {
     /// So many consecutive ranks count as a node, for hierarchical algorithms [default: all].
     #[arg(long, value_parser = options::positive)]
     pub(crate) per_node: Option<usize>,
-    /// Carries out the calls of its collective by the schedule of this JSON file.
+    /// Carries out its collective by the schedule of this JSON file.
     #[arg(long, conflicts_with_all = ["algorithm", "encoding"])]
     pub(crate) schedule: Option<PathBuf>,
     /// Ranks are threads of this process.
@@ -100,6 +100,9 @@ pub(crate) struct BenchOptions {
     /// What ranks compute on: host, cuda or cuda:N. Calls block, on a GPU too; for streams and graphs see --compare.
     #[arg(long, value_parser = options::device)]
     pub(crate) device: Option<Device>,
+    /// Ranks share one launch for each call: with --threads, on one GPU.
+    #[arg(long, requires = "threads")]
+    pub(crate) single_launch: bool,
     /// Buffers are ordinary memory of each rank, which the others cannot reach, instead of
     /// comm.alloc's.
     #[arg(long)]
@@ -139,6 +142,34 @@ pub(crate) struct BenchOptions {
 }
 
 impl BenchOptions {
+    /// With what a schedule of one's own says and the options leave open.
+    ///
+    /// # Errors
+    /// A schedule that cannot be read or proven, or is of another collective than the one that is asked for.
+    pub(crate) fn completed(&self) -> Result<BenchOptions, Failure> {
+        let mut options = self.clone();
+        if let Some(path) = &self.schedule {
+            let schedule = CustomSchedule::read(path)?;
+            let collective = schedule.schedule().collective;
+            let target = Target::Kinds(Choice::One(collective.kind));
+            if self.target.is_some_and(|wanted| wanted != target) {
+                return Err(Failure::Usage(format!(
+                    "{} carries out {} and nothing else: leave OP away",
+                    path.display(),
+                    collective.kind
+                )));
+            }
+            options.target = Some(target);
+            options.ranks = self.ranks.or(Some(collective.ranks));
+        }
+        Ok(options)
+    }
+
+    /// What is measured. Completed options have it.
+    pub(crate) fn target(&self) -> Target {
+        self.target.unwrap_or(Target::Kinds(Choice::All))
+    }
+
     /// The configuration that calls are measured with.
     ///
     /// # Errors
@@ -149,12 +180,8 @@ impl BenchOptions {
             (Some(device), "OXCCL_DEVICE") => Some(device.clone()),
             _ => std::env::var(name).ok(),
         })?;
-        if let Device::Cuda(_) = config.device {
-            // Memory of a GPU is taken at the start: room for input and output, each in pages of 2 MiB.
-            let each = self.maxbytes.0.next_multiple_of(2 << 20) + (2 << 20);
-            config.heap_bytes = config.heap_bytes.max(2 * each);
-            config.image = gpu::image(self)?;
-        }
+        gpu::fit(&mut config, self.maxbytes.0, self.compare.image.as_deref())?;
+        config.single_launch |= self.single_launch;
         config.timeout = self.timeout.unwrap_or(config.timeout);
         config.order = self.order.unwrap_or(config.order);
         config.nodes = self.nodes.or(config.nodes);
@@ -193,7 +220,7 @@ impl BenchOptions {
         self.check_modes(&config)?;
         let roots = self.roots(ranks)?;
         let mut cases = Vec::new();
-        let kinds = match self.target {
+        let kinds = match self.target() {
             Target::Kinds(kinds) => kinds,
             Target::Group => Choice::One(Kind::AllReduce),
         };

@@ -7,6 +7,7 @@ use oxccl::{Call, Collective, Communicator, Device, DeviceBuffer, Element, Error
 use super::case::{Case, Placement, Shape};
 use super::check::Inputs;
 use super::sample::Sample;
+use oxccl_transports::cuda::{DeviceMemory, copy_in, copy_out};
 
 /// Memory of either kind.
 pub(super) enum Memory<T: Element> {
@@ -21,6 +22,13 @@ pub(super) enum Memory<T: Element> {
         /// What calls use.
         buffer: DeviceBuffer<T>,
     },
+    /// A GPU's memory that is not from comm.alloc, which other processes do not reach.
+    Foreign {
+        /// As above.
+        mirror: Vec<T>,
+        /// What calls use.
+        memory: DeviceMemory,
+    },
 }
 
 impl<T: Element> Memory<T> {
@@ -28,6 +36,13 @@ impl<T: Element> Memory<T> {
     fn push_to_device(&mut self) -> Result<(), Error> {
         match self {
             Memory::Gpu { mirror, buffer } => buffer.write(mirror),
+            // SAFETY: as long as the mirror, of plain data; no call is under way.
+            Memory::Foreign { mirror, memory } => Ok(unsafe {
+                let bytes =
+                    std::slice::from_raw_parts(mirror.as_ptr().cast(), size_of_val(&**mirror));
+                copy_in(memory.context(), memory.as_ptr(), bytes)
+            }
+            .map_err(oxccl_transports::Error::from)?),
             _ => Ok(()),
         }
     }
@@ -36,6 +51,16 @@ impl<T: Element> Memory<T> {
     fn pull_to_host(&mut self) -> Result<(), Error> {
         match self {
             Memory::Gpu { mirror, buffer } => buffer.read(mirror),
+            // SAFETY: as above; any bits are a value.
+            Memory::Foreign { mirror, memory } => Ok(unsafe {
+                let (at, len_bytes) = (mirror.as_mut_ptr().cast(), size_of_val(&**mirror));
+                copy_out(
+                    memory.context(),
+                    std::slice::from_raw_parts_mut(at, len_bytes),
+                    memory.as_ptr(),
+                )
+            }
+            .map_err(oxccl_transports::Error::from)?),
             _ => Ok(()),
         }
     }
@@ -45,6 +70,7 @@ impl<T: Element> Memory<T> {
         let first = match self {
             Memory::Gpu { buffer, .. } | Memory::Shared(buffer) => buffer.as_ptr(),
             Memory::Private(buffer) => buffer.as_ptr().cast_mut(),
+            Memory::Foreign { memory, .. } => memory.as_ptr().cast(),
         };
         oxccl::Memory { address: first.wrapping_add(start).cast(), count }
     }
@@ -57,7 +83,7 @@ impl<T: Element> Deref for Memory<T> {
         match self {
             Memory::Shared(buffer) => buffer,
             Memory::Private(buffer) => buffer,
-            Memory::Gpu { mirror, .. } => mirror,
+            Memory::Gpu { mirror, .. } | Memory::Foreign { mirror, .. } => mirror,
         }
     }
 }
@@ -67,7 +93,7 @@ impl<T: Element> DerefMut for Memory<T> {
         match self {
             Memory::Shared(buffer) => buffer,
             Memory::Private(buffer) => buffer,
-            Memory::Gpu { mirror, .. } => mirror,
+            Memory::Gpu { mirror, .. } | Memory::Foreign { mirror, .. } => mirror,
         }
     }
 }
@@ -85,21 +111,22 @@ impl<T: Sample> Buffers<T> {
         largest: Shape,
         private: bool,
     ) -> Result<Buffers<T>, Error> {
-        let on_host = comm.device() == Device::Host;
+        let context = comm.context();
         let memory = |count: usize| {
             let count = count.max(1);
-            match (private, on_host) {
-                (true, true) => Ok(Memory::Private(vec![T::ZERO; count])),
-                (false, true) => comm.alloc::<T>(count).map(Memory::Shared),
-                (false, false) => {
-                    let buffer = comm.alloc::<T>(count)?;
-                    Ok(Memory::Gpu { mirror: vec![T::ZERO; count], buffer })
+            let zeros = || vec![T::ZERO; count];
+            Ok::<_, Error>(match (private, &context) {
+                (true, None) => Memory::Private(zeros()),
+                (false, None) => Memory::Shared(comm.alloc::<T>(count)?),
+                (false, Some(_)) => {
+                    Memory::Gpu { mirror: zeros(), buffer: comm.alloc::<T>(count)? }
                 }
-                (true, false) => {
-                    let (what, device) = ("a sweep over private memory", comm.device());
-                    Err(Error::Unsupported { what, device })
+                (true, Some(context)) => {
+                    let memory = DeviceMemory::allocate(context, count * size_of::<T>());
+                    let memory = memory.map_err(oxccl_transports::Error::from)?;
+                    Memory::Foreign { mirror: zeros(), memory }
                 }
-            }
+            })
         };
         Ok(Buffers { input: memory(largest.input)?, output: memory(largest.output)? })
     }

@@ -29,6 +29,7 @@ use crate::machine::{self, Probe};
 pub(crate) use args::BenchOptions;
 pub(crate) use case::{Case, Shape};
 pub(crate) use compare::{Comparison, DATA_TYPE, OP, Taken, Turns};
+pub(crate) use gpu::fit as fit_gpu;
 use output::Output;
 pub(crate) use rank::Comms;
 pub(crate) use report::{CSV_COLUMNS, Row, csv_line, digits, rounded};
@@ -40,6 +41,7 @@ const RANKS: usize = 2;
 const GRACE: Duration = Duration::from_secs(10);
 
 pub(crate) fn main(options: &BenchOptions) -> Result<(), Failure> {
+    let options = &options.completed()?;
     if let Some(against) = options.compare.compare {
         return gpu::main(options, against);
     }
@@ -177,8 +179,15 @@ fn at_any_port(host: &str) -> String {
 }
 
 fn control_config(config: &Config) -> Config {
-    let device = Device::Host;
-    Config { device, order: Order::Any, pin: Pin::default(), schedule: None, ..config.clone() }
+    Config {
+        device: Device::Host,
+        single_launch: false,
+        tuning: None,
+        order: Order::Any,
+        pin: Pin::default(),
+        schedule: None,
+        ..config.clone()
+    }
 }
 
 /// Keeps this rank on a core of its own, if there are enough and nobody has done it already.

@@ -48,7 +48,7 @@ impl Output {
             // Standard output is data there.
             eprintln!("{text}");
         }
-        if let Some(heading) = format.heading().filter(|_| options.target != Target::Group) {
+        if let Some(heading) = format.heading().filter(|_| options.target() != Target::Group) {
             output.print(&heading);
         }
         output

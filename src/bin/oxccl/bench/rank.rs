@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use oxccl::{Communicator, Error, Order, ReduceOp, data_type_name};
 use oxccl_transports::Server;
+use oxccl_transports::cuda::Context;
 
 use super::args::BenchOptions;
 use super::buffers::Buffers;
@@ -37,6 +38,11 @@ impl Comms {
     pub(crate) fn world(&self) -> usize {
         self.control.world()
     }
+
+    /// The GPU's context, where ranks compute on GPUs.
+    pub(crate) fn context(&self) -> Option<Context> {
+        self.measured.context()
+    }
 }
 
 /// A rank at work.
@@ -68,7 +74,7 @@ pub(super) fn run(
         repeats: options.repeats,
         wanted: Duration::from_millis(options.repeat_ms as u64),
     };
-    if options.target == Target::Group {
+    if options.target() == Target::Group {
         return group::run(options, comms, output, &effort);
     }
     let order = options.config()?.order;

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use clap::Args;
 use oxccl::algorithms::{Algorithm, Encoding};
-use oxccl::tune::{Curve, Links, Question, Table, TableError};
-use oxccl::{Collective, Config, Kind, Order, Pin, data_type_name};
+use oxccl::tune::{Curve, DeviceKind, Links, Question, Table, TableError};
+use oxccl::{Collective, Config, Device, Kind, Order, Pin, data_type_name};
 
 use crate::bench::{self, Case, Comms, DATA_TYPE, OP, Turns};
 use crate::failure::Failure;
@@ -41,6 +41,12 @@ pub(crate) struct TuneOptions {
     /// Measures less, in a few seconds.
     #[arg(long)]
     quick: bool,
+    /// What the ranks compute on: host or cuda [default: OXCCL_DEVICE].
+    #[arg(long, value_parser = options::device)]
+    device: Option<Device>,
+    /// Kernels are those of this file instead of those built in, for tests.
+    #[arg(long, value_name = "FILE", hide = true)]
+    image: Option<PathBuf>,
     /// Where the table goes.
     #[arg(long, default_value = "oxccl-tuning.toml")]
     output: PathBuf,
@@ -93,12 +99,16 @@ impl TuneOptions {
                 "--ops: barrier has one algorithm, there is nothing to choose".to_owned(),
             ));
         }
-        let (step, largest) = if self.quick { (4, 1 << 20) } else { (2, 64 << 20) };
-        let largest = self.maxbytes.map_or(largest, |size| size.0);
+        let (step, largest) = (if self.quick { 4 } else { 2 }, self.largest());
         if largest < SMALLEST_BYTES {
             return Err(Failure::Usage(format!("--maxbytes must be at least {SMALLEST_BYTES}")));
         }
         Ok(Plan { kinds, sizes: sizes(step, largest), turns: self.turns(), config: self.config()? })
+    }
+
+    fn largest(&self) -> usize {
+        let usual = if self.quick { 1 << 20 } else { 64 << 20 };
+        self.maxbytes.map_or(usual, |size| size.0)
     }
 
     fn turns(&self) -> Turns {
@@ -110,8 +120,12 @@ impl TuneOptions {
 
     /// The environment's configuration, without a table and without pins: these are what the answer is for.
     fn config(&self) -> Result<Config, Failure> {
-        let lookup = |name: &str| std::env::var(name).ok().filter(|_| name != "OXCCL_TUNING");
-        let mut config = Config::from_lookup(lookup)?;
+        let mut config = Config::from_lookup(|name| match (self.device, name) {
+            (_, "OXCCL_TUNING") => None,
+            (Some(device), "OXCCL_DEVICE") => Some(device.to_string()),
+            _ => std::env::var(name).ok(),
+        })?;
+        bench::fit_gpu(&mut config, self.largest(), self.image.as_deref())?;
         config.pin = Pin::default();
         config.order = Order::Any;
         config.ranks_per_node = self.per_node.or(config.ranks_per_node);
@@ -148,6 +162,7 @@ impl Plan {
     fn table(&self, ranks: usize, curves: Vec<Curve>) -> Table {
         Table {
             machine: machine::cpu_model(),
+            device: DeviceKind::of(self.config.device),
             date: date::today(),
             ranks,
             ranks_per_node: self.config.placement(ranks).ranks_per_node(),
@@ -176,7 +191,11 @@ fn measure(comms: &mut Comms, plan: &Plan, probe: Option<Probe>) -> Result<Table
         core_to_core_ns: probe.one_way_ns.map(hundredths),
         copy_gbps: hundredths(probe.copy_gbps),
     });
-    Ok(Table { links, ..plan.table(ranks, curves) })
+    let table = Table { links, ..plan.table(ranks, curves) };
+    Ok(match comms.context() {
+        Some(context) => Table { machine: context.device().name()?, ..table },
+        None => table,
+    })
 }
 
 fn read(file: &Path) -> Result<Table, Failure> {

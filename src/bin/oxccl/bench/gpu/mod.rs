@@ -15,11 +15,11 @@ mod restart;
 mod turns;
 mod watchdog;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use oxccl::cuda::Image;
-use oxccl::{Communicator, Config, Kind};
+use oxccl::{Communicator, Config, Device, Kind};
 use oxccl_peer_nccl::NcclLibrary;
 use oxccl_transports::cuda::{Context, Driver};
 
@@ -76,7 +76,10 @@ pub(super) fn main(options: &BenchOptions, against: Against) -> Result<(), Failu
     let config = options.config()?;
     let watchdog = Watchdog::start(config.timeout);
     watchdog.step("oxccl starts");
-    let usual = Config { image: image(options)?, ..own::usual_config(options.compare.gpu)? };
+    let usual = Config {
+        image: image(options.compare.image.as_deref())?,
+        ..own::usual_config(options.compare.gpu)?
+    };
     let started = own::start_time(&context, ranks, &usual)?;
     let wide = Config { order: config.order, ..own::wide_config(&usual, ranks, &config.pin) };
     let own = Communicator::local_with(ranks, &wide)?;
@@ -98,7 +101,7 @@ pub(super) fn main(options: &BenchOptions, against: Against) -> Result<(), Failu
 
 /// What is compared: a group, or of all collectives those that both know.
 fn work(options: &BenchOptions, ranks: usize) -> Result<Work, Failure> {
-    if options.target == Target::Group {
+    if options.target() == Target::Group {
         return Ok(Work::Group(Group::of(&options.group, ranks)?));
     }
     let is_known = |case: &Case| !matches!(case.kind, Kind::SendRecv | Kind::Barrier);
@@ -114,9 +117,24 @@ fn not_compared(kind: Kind) -> Failure {
     Failure::Usage(format!("--compare does not know {kind}: name another collective"))
 }
 
+/// Fits a configuration to calls of up to so many bytes on a GPU, if it is one of a GPU's.
+pub(crate) fn fit(
+    config: &mut Config,
+    largest_bytes: usize,
+    image: Option<&Path>,
+) -> Result<(), Failure> {
+    if let Device::Cuda(_) = config.device {
+        // Memory of a GPU is taken at the start: room for input and output, each in pages of 2 MiB.
+        let each = largest_bytes.next_multiple_of(2 << 20) + (2 << 20);
+        config.heap_bytes = config.heap_bytes.max(2 * each);
+        config.image = self::image(image)?;
+    }
+    Ok(())
+}
+
 /// The kernels of a file, where one is named instead of those that were built in.
-pub(super) fn image(options: &BenchOptions) -> Result<Option<Image>, Failure> {
-    let Some(path) = &options.compare.image else { return Ok(None) };
+fn image(path: Option<&Path>) -> Result<Option<Image>, Failure> {
+    let Some(path) = path else { return Ok(None) };
     let reading = || format!("reading {}", path.display());
     let mut bytes = std::fs::read(path).map_err(Failure::system(reading()))?;
     // A text has to end with a zero.

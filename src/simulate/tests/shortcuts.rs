@@ -1,0 +1,130 @@
+//! What is not simulated one by one comes near to what it stands for: rounds, channels, ranks.
+
+use super::links::with_spine;
+use super::*;
+use crate::algorithms::{Inner, Outer};
+
+#[test]
+fn rounds_that_are_left_out_are_as_long_and_as_full_as_they_would_have_been() {
+    for (topology, ranks) in [("dgx-h100", 8), ("dgx-a100 x 2", 12), ("host", 4)] {
+        for kind in [Kind::AllReduce, Kind::AllGather, Kind::Broadcast, Kind::AllToAll] {
+            let case = Case::new(topology, kind, ranks, 192 << 20);
+            let full = Case::new(topology, kind, ranks, 192 << 20).with(|o| o.extrapolate = false);
+            for (entry, short) in every_entry(&case) {
+                let long = full.entry(entry).unwrap();
+                assert_eq!(long.simulated_rounds, long.rounds);
+                let ratio = short.time_ns / long.time_ns;
+                assert!((ratio - 1.0).abs() < 0.02, "{topology} {entry:?}: {ratio}");
+                for link in &long.links {
+                    let ratio = link_bytes(&short, &link.name) as f64 / link.bytes as f64;
+                    assert!((ratio - 1.0).abs() < 0.02, "{topology} {entry:?} {link:?}: {ratio}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn bundles_come_near_to_all_channels_one_by_one() {
+    for (algorithm, encoding) in [
+        (Algorithm::Ring, Encoding::Slots),
+        (Algorithm::TwoShot, Encoding::Slots),
+        (Algorithm::TwoShotPush, Encoding::Windows),
+    ] {
+        let case = || Case::new("dgx-h100", Kind::AllReduce, 8, 256 << 20);
+        let bundled = case().run(algorithm, encoding).time_ns;
+        let apart = case().with(|o| o.bundles = Some(usize::MAX)).run(algorithm, encoding).time_ns;
+        assert!((bundled / apart - 1.0).abs() < 0.03, "{algorithm}: {bundled} {apart}");
+    }
+}
+
+#[test]
+fn one_node_stands_for_all_where_ranks_are_alike() {
+    for nodes in [2, 3, 5] {
+        let topology = preset("dgx-h100").unwrap().with_nodes(nodes);
+        let ranks = 8 * nodes;
+        for (kind, algorithm, encoding) in [
+            (Kind::AllReduce, Algorithm::Ring, Encoding::Slots),
+            (Kind::AllReduce, Algorithm::Ring, Encoding::Ll),
+            (Kind::ReduceScatter, Algorithm::Ring, Encoding::Slots),
+            (Kind::AllGather, Algorithm::Ring, Encoding::Slots),
+            (Kind::AllGather, Algorithm::Direct, Encoding::Slots),
+            (Kind::Barrier, Algorithm::Dissemination, Encoding::Ll),
+        ] {
+            let case = |fold| {
+                let case = Case::on(&topology, kind, ranks, ranks << 20);
+                case.with(|options| options.fold = fold).run(algorithm, encoding)
+            };
+            let (folded, all) = (case(Fold::Always), case(Fold::Never));
+            assert!(
+                matches!(folded.statement, Statement::Folded { ranks: 8, .. }),
+                "{:?}",
+                folded.statement
+            );
+            let ratio = folded.time_ns / all.time_ns;
+            assert!((ratio - 1.0).abs() < 0.01, "{kind} {algorithm} {encoding} {nodes}: {ratio}");
+            assert!(folded.events * nodes as u64 <= all.events + all.events / 8);
+        }
+    }
+}
+
+#[test]
+fn one_pod_stands_for_all() {
+    for rails in [false, true] {
+        let topology = with_spine(3, rails);
+        let case = |fold| {
+            let case = Case::on(&topology, Kind::AllGather, 32, 32 << 20);
+            case.with(|o| o.fold = fold).run(Algorithm::Ring, Encoding::Slots)
+        };
+        let (folded, all) = (case(Fold::Always), case(Fold::Never));
+        assert!(matches!(folded.statement, Statement::Folded { ranks: 16, .. }), "{folded:?}");
+        assert!((folded.time_ns / all.time_ns - 1.0).abs() < 0.01, "{rails}");
+    }
+}
+
+#[test]
+fn programs_that_are_not_made_alike_are_compared() {
+    let case = Case::new("ethernet-pair", Kind::AllReduce, 2, 1 << 20);
+    let case = case.with(|options| options.fold = Fold::Always);
+    // Two ranks that exchange are alike, whatever the algorithm; a one-shot folds by rank, so the second sees another order.
+    let statement = case.run(Algorithm::OneShot, Encoding::Slots).statement;
+    let Statement::NotFolded { why } = &statement else { panic!("{statement:?}") };
+    assert!(why.contains("rank 1 does not do what rank 0 does"), "{why}");
+    let case = Case::new("dgx-h100 x 2", Kind::AllReduce, 16, 1 << 20);
+    let entry =
+        find(Kind::AllReduce, Algorithm::Hierarchical(Inner::Ring, Outer::Ring), Encoding::Slots);
+    let schedule = entry.unwrap().schedule(case.collective, case.placement(), Order::Any, SLOTS);
+    let schedule = schedule.unwrap();
+    let options = Options { fold: Fold::Always, ..case.options.clone() };
+    let layout = case.layout(schedule.input, schedule.output);
+    let subject = Subject::schedule(&schedule).unwrap();
+    let statement = simulate(&subject, &layout, &case.network, &options).unwrap().statement;
+    let Statement::Folded { why, .. } = &statement else { panic!("{statement:?}") };
+    assert!(why.contains("all 16 ranks were compared"), "{why}");
+}
+
+#[test]
+fn a_thousand_ranks_are_simulated_one_by_one() {
+    let topology = preset("dgx-h100").unwrap().with_nodes(128);
+    let case = Case::on(&topology, Kind::AllReduce, 1024, 64 << 20);
+    let case = case.with(|options| options.bundles = Some(1));
+    let prediction = case.run(Algorithm::Ring, Encoding::Slots);
+    assert_eq!(prediction.statement, Statement::RankByRank);
+    assert!(prediction.events >= 1024 * 2 * 1023, "{}", prediction.events);
+    let folded = case.with(|options| options.fold = Fold::Always);
+    let ratio = folded.run(Algorithm::Ring, Encoding::Slots).time_ns / prediction.time_ns;
+    assert!((ratio - 1.0).abs() < 0.01, "{ratio}");
+}
+
+#[test]
+fn sixty_five_thousand_ranks_are_simulated_where_they_are_alike() {
+    let topology = preset("dgx-h100").unwrap().with_nodes(8192);
+    let case = Case::on(&topology, Kind::AllReduce, 65_536, 1 << 30);
+    let prediction = case.run(Algorithm::Ring, Encoding::Slots);
+    assert!(matches!(prediction.statement, Statement::Folded { ranks: 8, .. }));
+    assert!(prediction.events >= 8 * 2 * 65_535, "{}", prediction.events);
+    let pairwise = Case::on(&topology, Kind::AllToAll, 65_536, 1 << 30);
+    let entry = find(Kind::AllToAll, Algorithm::Pairwise, Encoding::Slots).unwrap();
+    let error = pairwise.entry(entry).unwrap_err();
+    assert!(matches!(error, SimulationError::TooLarge { .. }), "{error}");
+}
