@@ -12,7 +12,7 @@ use crate::element::{Element, OpKind, ReduceOp};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::gate::Gate;
-use crate::group::CallList;
+use crate::group::{CallList, Flight};
 use crate::tune::Plan;
 use crate::work::Work;
 use oxccl_kernels::TracedStep;
@@ -131,6 +131,11 @@ impl Communicator {
     /// Number of ranks.
     pub fn world(&self) -> usize {
         self.world
+    }
+
+    /// Number of nodes that the ranks are on.
+    pub fn nodes(&self) -> usize {
+        self.idle().nodes()
     }
 
     /// What it computes on: with GPUs, this rank's.
@@ -262,6 +267,23 @@ impl Communicator {
     ) -> Result<Work, Error> {
         // SAFETY: as in `run`.
         unsafe { (*self.idle_engine()).enqueue(call, Some(stream), hold) }
+    }
+
+    /// Puts a group into a stream of the GPU. `gated` says which of its buckets are not ready.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Communicator::run`], for each call, until the flight has ended; no call's output overlaps another call's buffers, and inputs
+    /// of gated buckets are used by nobody else from their mark on.
+    pub(crate) unsafe fn enqueue_group(
+        &self,
+        calls: &[Call],
+        stream: &cuda::Stream,
+        gated: &[bool],
+        flight: &Arc<Flight>,
+    ) -> Result<(), Error> {
+        // SAFETY: as in `run`.
+        unsafe { (*self.idle_engine()).enqueue_group(calls, Some(stream), gated, flight) }
     }
 
     /// The list that groups are made in.

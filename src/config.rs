@@ -40,6 +40,8 @@ pub struct Config {
     pub schedule: Option<Arc<CustomSchedule>>,
     /// Most channels a call can use; staging memory is set up for these. `OXCCL_MAX_CHANNELS`; default 4, on a GPU 8, at most 64.
     pub max_channels: usize,
+    /// Most channels of a group, so that on a GPU other kernels have room beside it. `OXCCL_GROUP_CHANNELS`; default: `max_channels`.
+    pub group_channels: Option<usize>,
     /// The size of this rank's heap, out of which `comm.alloc` takes memory. Address space only: pages exist once allocated.
     /// `OXCCL_HEAP_BYTES`; default 64 GiB. Of a GPU the memory is taken at the start; default 32 MiB.
     pub heap_bytes: usize,
@@ -171,6 +173,7 @@ impl Default for Config {
             ranks_per_node: None,
             schedule: None,
             max_channels: 4,
+            group_channels: None,
             heap_bytes: 64 << 30,
             slot_bytes: 64 << 10,
             link_slot_bytes: 512 << 10,
@@ -245,6 +248,7 @@ impl Config {
             Ok(())
         };
         number("OXCCL_MAX_CHANNELS", &mut config.max_channels)?;
+        config.group_channels = read(&lookup, "OXCCL_GROUP_CHANNELS", "a number above 0", above_0)?;
         number("OXCCL_HEAP_BYTES", &mut config.heap_bytes)?;
         number("OXCCL_SLOT_BYTES", &mut config.slot_bytes)?;
         number("OXCCL_LINK_SLOT_BYTES", &mut config.link_slot_bytes)?;
@@ -283,9 +287,11 @@ impl Config {
         self.cache_bytes.unwrap_or_else(last_level_cache_bytes)
     }
 
-    /// Which of so many ranks share a node.
+    /// Which of so many ranks share a node, as far as it is said here: by `ranks_per_node`, or by `nodes`.
     pub fn placement(&self, ranks: usize) -> Placement {
-        Placement::uniform(self.ranks_per_node.unwrap_or(ranks))
+        let per_part = |nodes| Nodes::blocks(ranks, nodes).ranks_per_block();
+        let per_node = self.ranks_per_node.or(self.nodes.map(per_part));
+        Placement::uniform(per_node.unwrap_or(ranks))
     }
 
     /// Memory that the connections to one rank of another node take; RDMA pins it.
@@ -345,6 +351,12 @@ impl Config {
             return fail(
                 "max_channels",
                 format!("{} is not in 1 to {MAX_CHANNELS}", self.max_channels),
+            );
+        }
+        if self.group_channels.is_some_and(|c| c == 0 || c > self.max_channels) {
+            return fail(
+                "group_channels",
+                format!("must be 1 to max_channels, which is {}", self.max_channels),
             );
         }
         if self.pin.channels.is_some_and(|c| c == 0 || c > self.max_channels) {
@@ -431,6 +443,12 @@ mod tests {
         assert_eq!(place(Some(2), None, two()).unwrap(), Some(4));
         assert_eq!(place(None, Some(2), two()).unwrap(), Some(2));
         assert_eq!(place(None, None, Nodes::blocks(5, 2)).unwrap(), Some(1));
+        let placement = |nodes, ranks_per_node| {
+            Config { nodes, ranks_per_node, ..Config::default() }.placement(8).ranks_per_node()
+        };
+        assert_eq!(placement(None, None), 8);
+        assert_eq!((placement(Some(2), None), placement(Some(3), None)), (4, 1));
+        assert_eq!(placement(Some(2), Some(2)), 2);
         let error = place(None, Some(8), two()).unwrap_err().to_string();
         assert!(error.contains("only 4 consecutive ranks"), "{error}");
         let error = place(Some(4), None, two()).unwrap_err().to_string();

@@ -239,6 +239,14 @@ pub enum Error {
         /// What this rank was doing.
         during: String,
     },
+    /// The machine of that process does not answer any more.
+    #[error(
+        "the machine that serves the rendezvous is down, or this one is cut off from the network (noticed in {during})"
+    )]
+    ServerCutOff {
+        /// What this rank was doing.
+        during: String,
+    },
     /// The link between two ranks of different nodes broke.
     #[error(
         "rank {rank} lost its link to rank {peer}, which may have been cut off (noticed in {during}): {detail}"
@@ -306,6 +314,7 @@ impl Error {
             Cause::Died { rank } => Error::Died { rank, during },
             Cause::CutOff { rank } => Error::CutOff { rank, during },
             Cause::ServerLost => Error::ServerLost { during },
+            Cause::ServerCutOff => Error::ServerCutOff { during },
             Cause::LinkLost { rank, peer, detail } => {
                 Error::LinkLost { rank, peer, detail, during }
             }

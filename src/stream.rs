@@ -4,7 +4,7 @@ use crate::call::{Call, Memory};
 use crate::collective::{Collective, Kind};
 use crate::communicator::{Communicator, Hold, Shared};
 use crate::config::Device;
-use crate::device::{DeviceBuffer, cuda};
+use crate::device::{DeviceBuffer, Signals, cuda};
 use crate::element::{Element, ReduceOp};
 use crate::error::Error;
 use crate::group::{BucketWork, Flight};
@@ -386,7 +386,7 @@ impl OnStream<'_> {
     }
 
     fn hand_over(&self, call: Call, hold: Hold) -> Result<Work, Error> {
-        let stream = self.host_stream("a call on it")?;
+        let stream = self.host_stream()?;
         if hold.iter().flatten().any(|buffer| !buffer.is_host()) {
             return Err(Error::OtherMemory { device: self.comm.device() });
         }
@@ -401,20 +401,34 @@ impl OnStream<'_> {
         self.comm
     }
 
-    /// Puts a group into the stream.
-    pub(crate) fn submit_group(&self, calls: Vec<Call>, flight: Arc<Flight>) -> Result<(), Error> {
-        let stream = self.host_stream("a group of calls")?;
+    /// Puts a group into the stream. `gated` says which of its buckets are not ready.
+    ///
+    /// # Safety
+    ///
+    /// The buffers of all calls are valid, and unused by others, as long as the flight holds them or until it has ended; those of gated
+    /// buckets' inputs from their mark on. No call's output overlaps another call's buffers.
+    pub(crate) unsafe fn submit_group(
+        &self,
+        calls: &[Call],
+        gated: &[bool],
+        flight: Arc<Flight>,
+    ) -> Result<(), Error> {
+        if let AnyStream::Cuda(stream) = self.stream {
+            // SAFETY: by this function's contract.
+            return unsafe { self.comm.enqueue_group(calls, stream, gated, &flight) };
+        }
+        let stream = self.host_stream()?;
+        let is_gated = gated.contains(&true);
+        let signals = Signals::new(gated.len(), self.comm.max_channels(), is_gated);
+        flight.board(Arc::new(signals), gated);
         let turn = self.turn();
-        stream.send(Job::Group { turn, calls, flight })
+        stream.send(Job::Group { turn, calls: calls.to_vec(), flight })
     }
 
-    /// The stream, for what only the host's have.
-    pub(crate) fn host_stream(&self, what: &'static str) -> Result<&Stream, Error> {
+    /// The stream, if it is the host's.
+    fn host_stream(&self) -> Result<&Stream, Error> {
         match (self.stream, self.comm.device()) {
             (AnyStream::Host(stream), Device::Host) => Ok(stream),
-            (AnyStream::Cuda(_), device @ Device::Cuda(_)) => {
-                Err(Error::Unsupported { what, device })
-            }
             (_, device) => Err(Error::OtherDevice { device }),
         }
     }

@@ -65,6 +65,22 @@ fn communicators_on_a_gpu_are_swept() {
 }
 
 #[test]
+fn groups_on_a_gpu_are_measured_in_every_mode() {
+    for op in ["all_reduce", "all_to_all"] {
+        let arguments = ["group", "--device", "cuda", "--threads", "-g", "2", "--no-probe"];
+        let buckets = ["--buckets", "3", "--bucket-size", "2K", "--bucket-op", op];
+        let connections = [("CUDA_DEVICE_MAX_CONNECTIONS", "32")];
+        let rows = rows(&bench(&[&arguments[..], &buckets].concat(), &connections).ok());
+        let measured = of(&rows, op);
+        let modes: Vec<_> = measured.iter().map(|row| row["mode"].as_str().unwrap()).collect();
+        assert_eq!(modes, ["fused", "one_by_one", "flatten", "ideal"]);
+        assert!(measured.iter().all(|row| row["wrong"] == 0), "{measured:?}");
+        let launches: Vec<_> = measured.iter().map(|row| row["launches"].as_u64()).collect();
+        assert_eq!(launches, [1, 3, 1, 1].map(Some));
+    }
+}
+
+#[test]
 fn ranks_share_a_launch() {
     let arguments = ["all_reduce", "--device", "cuda", "--threads", "--single-launch", "-g", "3"];
     let sizes = ["-b", "8", "-e", "8K", "-f", "1024", "--no-probe"];
@@ -154,7 +170,7 @@ fn groups_are_compared_in_every_form() {
     };
     for mode in ["eager", "graph"] {
         assert_eq!(forms("nccl", mode), ["fused", "one_by_one", "flatten", "ideal"]);
-        assert_eq!(forms("oxccl", mode), ["one_by_one", "flatten", "ideal"]);
+        assert_eq!(forms("oxccl", mode), ["fused", "one_by_one", "flatten", "ideal"]);
     }
 }
 

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use oxccl::{Communicator, Config, Error, ReduceOp, UniqueId};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 fn config(timeout_ms: u64) -> Config {
@@ -235,4 +236,50 @@ fn a_receive_of_another_length_is_told() {
         errors[0].as_ref().unwrap_err().to_string().contains("send of 9 float from rank 0 to 1"),
         "{errors:?}"
     );
+}
+
+/// Under which names a rank, this program once more, is told where to meet and who it is.
+const MEETING: &str = "FAILURES_TEST_UNIQUE_ID";
+const RANK: &str = "FAILURES_TEST_RANK";
+
+fn of_four(id: &UniqueId, rank: usize) -> Communicator {
+    Communicator::connect(id, rank, 4, &config(30_000)).unwrap()
+}
+
+#[test]
+#[ignore = "a rank of the other test"]
+fn one_of_four() {
+    let rank = std::env::var(RANK).unwrap().parse().unwrap();
+    let id: UniqueId = std::env::var(MEETING).unwrap().parse().unwrap();
+    let _server = (rank == 0).then(|| id.serve().unwrap());
+    let comm = of_four(&id, rank);
+    while comm.all_reduce_in_place(&mut [1.0f32; 1000], ReduceOp::Sum).is_ok() {}
+}
+
+/// One of the two serves the rendezvous, so that nobody is told of the other.
+#[test]
+fn two_ranks_of_a_node_that_die_at_once_hold_nobody_up() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let id = UniqueId::meeting(&format!("127.0.0.1:{port}"), None).unwrap();
+    let start = |rank: usize| {
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "one_of_four", "--ignored"])
+            .envs([(MEETING, id.to_string()), (RANK, rank.to_string())])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap()
+    };
+    let mut others: Vec<_> = (0..3).map(start).collect();
+    let comm = of_four(&id, 3);
+    let all_reduce = || comm.all_reduce_in_place(&mut [1.0f32; 1000], ReduceOp::Sum);
+    (0..20).for_each(|_| all_reduce().unwrap());
+    others[..2].iter_mut().for_each(|child| child.kill().unwrap());
+    let killed = Instant::now();
+    let error = std::iter::repeat_with(all_reduce).find_map(Result::err).unwrap();
+    assert!(matches!(error, Error::Died { rank: 0, .. }), "{error}");
+    for mut child in others {
+        child.wait().unwrap();
+    }
+    // Half of what a rank grants to another that it cannot know to be dead.
+    assert!(killed.elapsed() < Duration::from_secs(30), "{:?}", killed.elapsed());
 }

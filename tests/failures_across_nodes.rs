@@ -61,3 +61,42 @@ fn a_rank_that_has_not_called_is_named() {
         assert!(text.contains(last), "rank {rank}: {text}");
     }
 }
+
+#[test]
+fn the_bucket_of_a_group_is_named() {
+    let long = Duration::from_secs(60);
+    let errors = errors(long, |comm| {
+        let third = if comm.rank() == 3 { 90 } else { 70 };
+        let mut buckets = [10, 20, third, 40].map(|count| vec![1.0f32; count]);
+        comm.group(|group| {
+            let mut all = buckets.iter_mut();
+            all.try_for_each(|b| group.all_reduce_in_place(b, ReduceOp::Sum).map(drop))
+        })
+    });
+    let texts: Vec<String> = errors.iter().map(Error::to_string).collect();
+    let named = |text: &String| text.contains("bucket 2") && text.contains("90");
+    assert!(texts.iter().all(named), "{texts:?}");
+}
+
+#[test]
+fn a_message_of_a_group_that_differs_is_named() {
+    let long = Duration::from_secs(60);
+    let errors = errors(long, |comm| {
+        let (rank, world) = (comm.rank(), comm.world());
+        let count = if rank == 3 { 90 } else { 70 };
+        let (sent, mut received) = (vec![1.0f32; count], vec![0.0f32; 70]);
+        let mut sum = [1.0f32; 8];
+        comm.group(|group| {
+            group.all_reduce_in_place(&mut sum, ReduceOp::Sum)?;
+            group.send(&sent, (rank + 1) % world)?;
+            group.recv(&mut received, (rank + world - 1) % world).map(drop)
+        })?;
+        // Those whose messages were right hear of it here.
+        comm.barrier()
+    });
+    // Rank 0, on the other node, is the one that 3 sends to.
+    let texts: Vec<String> = errors.iter().map(Error::to_string).collect();
+    let named =
+        |text: &String| text.contains("bucket") && text.contains("90") && text.contains("70");
+    assert!(texts.iter().all(named), "{texts:?}");
+}

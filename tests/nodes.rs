@@ -7,25 +7,15 @@ mod guest;
 mod rdma;
 
 use common::element::TestElement;
-use common::run::{Case, check};
-use common::{Rng, seed};
-use oxccl::algorithms::{Algorithm, Encoding, catalogue};
-use oxccl::schedule::SLOTS;
-use oxccl::{Communicator, Config, Error, Kind, OpKind, Order, Pin, ReduceOp, UniqueId, bf16};
+use common::nodes::{COUNTS, Memory, cases};
+use common::seed;
+use oxccl::algorithms::{Algorithm, Encoding};
+use oxccl::{Communicator, Config, Error, Kind, Pin, ReduceOp, UniqueId, bf16};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Small slots, so that a few thousand elements are several rounds: just large enough for the segments of 8 ranks.
 fn config(nodes: usize, link: &str) -> Config {
-    Config {
-        timeout: Duration::from_secs(60),
-        max_channels: 2,
-        heap_bytes: 1 << 20,
-        link_slot_bytes: 576,
-        nodes: Some(nodes),
-        link: link.parse().unwrap(),
-        ..Config::default()
-    }
+    Config { nodes: Some(nodes), link: link.parse().unwrap(), ..common::nodes::config() }
 }
 
 fn on_ranks<T: Send>(n: usize, config: &Config, rank: impl Fn(Communicator) -> T + Sync) -> Vec<T> {
@@ -36,41 +26,9 @@ fn on_ranks<T: Send>(n: usize, config: &Config, rank: impl Fn(Communicator) -> T
     })
 }
 
-/// Every operation by every algorithm that can, short and over several rounds; the random choices are the same on every rank.
-fn cases<T: TestElement>(n: usize, nodes: usize, seed: u64) -> Vec<Case> {
-    let mut rng = Rng(seed);
-    let placement = oxccl::topology::Placement::uniform(n / nodes);
-    let wanted = catalogue().filter(|entry| {
-        entry.encoding == Encoding::Slots && entry.check(n, placement, SLOTS).is_ok()
-    });
-    let mut cases = Vec::new();
-    for entry in wanted {
-        let mut orders = [Order::Any, Order::Rank, Order::Tree].into_iter().filter(|order| {
-            *order == Order::Any
-                || (entry.kind.reduces() && entry.keeps(*order, placement, T::DATA_TYPE))
-        });
-        let order = orders.next_back().unwrap();
-        let op =
-            if entry.kind.reduces() { [OpKind::Sum, OpKind::Avg][n / 4 % 2] } else { OpKind::Sum };
-        for count in [1, 17, 700 + (rng.next() % 800) as usize] {
-            let (in_place, channels) =
-                (entry.in_place && rng.next().is_multiple_of(2), 1 + rng.next() as usize % 2);
-            let (root, seed) = (rng.next() as usize % n, rng.next());
-            cases.push(Case { entry, placement, order, op, in_place, root, count, channels, seed });
-        }
-    }
-    assert!(cases.len() > 60, "{}", cases.len());
-    cases
-}
-
 fn matrix<T: TestElement>(n: usize, nodes: usize, link: &str) {
-    let cases = cases::<T>(n, nodes, seed());
-    on_ranks(n, &config(nodes, link), |mut comm| {
-        for case in &cases {
-            check::<T>(&mut comm, case);
-            comm.barrier().unwrap();
-        }
-    });
+    let cases = cases::<T>((n, nodes), Memory::Reachable, &COUNTS, seed());
+    on_ranks(n, &config(nodes, link), |mut comm| common::nodes::run::<T>(&mut comm, &cases));
 }
 
 #[test]

@@ -21,7 +21,7 @@ run.sh [-o FOLDER] [-t SECONDS] [-r RANKS] [-q] [STAGE...]
   bench       collectives beside copies, an empty kernel and NCCL
   group       buckets in one launch, beside NCCL's groups
   sanitizer   memcheck and racecheck of compute-sanitizer on small calls
-  profile     launches of a call, as Nsight Systems counts them
+  profile     launches of a call and of a group, as Nsight Systems counts them
 TEXT
 }
 
@@ -192,7 +192,10 @@ stage_profile() {
     nsys=$(command -v nsys) || { skip "there is no nsys"; return; }
     "$nsys" profile --trace=cuda --force-overwrite=true -o "$work/profile" \
         "$here/bin/oxccl" bench all_reduce --compare floor --ranks 2 -b 4K -e 4K --repeats 1 --repeat-ms 1 --json &&
-        "$nsys" stats --report cuda_gpu_kern_sum --format csv "$work/profile.nsys-rep"
+        "$nsys" stats --report cuda_gpu_kern_sum --format csv "$work/profile.nsys-rep" &&
+        "$nsys" profile --trace=cuda --force-overwrite=true -o "$work/group" \
+            "$here/bin/oxccl" bench group --device cuda --threads -g 2 --no-probe --buckets 20 --bucket-size 2K --repeats 1 --repeat-ms 1 --json &&
+        "$nsys" stats --report cuda_gpu_kern_sum --format csv "$work/group.nsys-rep"
 }
 
 # limit STAGE: its seconds.

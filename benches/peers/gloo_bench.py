@@ -3,7 +3,8 @@
 
 Usage: gloo_bench.py OP SIZE[,SIZE...] REPEATS REPEAT_MS RANKS
 
-Starts its own ranks. Gloo's all_reduce and broadcast work in place only; the others are out of
+Starts its own ranks, unless GLOO_BENCH_RANK says which rank this process is; then all meet at
+GLOO_BENCH_MEETING, an address and port of rank 0. Gloo's all_reduce and broadcast work in place only; the others are out of
 place. The call goes through torch.distributed, as users reach Gloo. Ranks are not bound to cores:
 Gloo has a thread of its own for sockets, and is faster where that thread may move.
 """
@@ -108,9 +109,9 @@ def measure(op, size_bytes, repeats, repeat_ms, rank, ranks):
     }
 
 
-def run_rank(rank, ranks, store, op, sizes, repeats, repeat_ms):
+def run_rank(rank, ranks, meeting, op, sizes, repeats, repeat_ms):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks,
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=ranks,
                             timeout=timedelta(seconds=60))
     for size in sizes:
         row = measure(op, size, repeats, repeat_ms, rank, ranks)
@@ -121,9 +122,13 @@ def run_rank(rank, ranks, store, op, sizes, repeats, repeat_ms):
 
 def main(op, sizes, repeats, repeat_ms, ranks):
     sizes, ranks = [int(size) for size in sizes.split(",")], int(ranks)
+    rest = (op, sizes, int(repeats), float(repeat_ms))
+    if "GLOO_BENCH_RANK" in os.environ:
+        meeting = f"tcp://{os.environ['GLOO_BENCH_MEETING']}"
+        return run_rank(int(os.environ["GLOO_BENCH_RANK"]), ranks, meeting, *rest)
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
-        arguments = (ranks, os.path.join(folder, "store"), op, sizes, int(repeats), float(repeat_ms))
+        arguments = (ranks, f"file://{os.path.join(folder, 'store')}", *rest)
         processes = [context.Process(target=run_rank, args=(rank, *arguments), daemon=True)
                      for rank in range(ranks)]
         for process in processes:

@@ -135,6 +135,8 @@ fn structures(text: &mut String) {
             bucket,
             done_stride,
             joined_channels,
+            flags,
+            reserved,
         }
     );
     text.push_str(&out);
@@ -152,6 +154,8 @@ fn numbers(text: &mut String) {
         "SLOT_HEADER_BYTES" = SLOT_HEADER_BYTES,
         "SEGMENT_ALIGN" = SEGMENT_ALIGN,
         "LANE_READY" = LANE_READY,
+        "LAUNCH_AWAITS" = LAUNCH_AWAITS,
+        "LAUNCH_COMPLETES" = LAUNCH_COMPLETES,
         "LL_HEADER_BYTES" = LL_HEADER_BYTES,
         "LL128_LINE_BYTES" = LL128_LINE_BYTES,
         "LL128_DATA_BYTES" = LL128_DATA_BYTES,

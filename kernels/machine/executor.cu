@@ -1,16 +1,16 @@
 // The kernels: one per element type and fold, named oxccl_<type>_<fold>, one block per channel. Where unsigned integers give
 // the bits that signed ones do, they have their kernel. Each runs any program that only copies, too: parts of a group that
-// reduce alike, with all that copy, are one launch.
+// reduce alike, with all that copy, are one launch. Groups that reduce in several ways are one launch of oxccl_any.
 //
 // 512 threads a block: enough 16-byte loads in flight to fill a multiprocessor's share of the memory
 // bandwidth, and 128 registers for each. What all threads of a block know alike is in shared memory: registers are for data.
-#include "executor.h"
+#include "any_cuda.h"
 
 namespace oxccl {
 
 struct Block {
   Launch launch;  // the part of the group at hand
-  bool reduces;   // its program is of the kernel's type and fold
+  uint32_t way;   // how its program reduces, as the kernel numbers that
   Workspace workspace;
 };
 
@@ -19,31 +19,51 @@ __device__ __forceinline__ Block& block() {
   return memory;
 }
 
-__device__ __forceinline__ void take(const Launch& part) {
+// Whether a part behind the first has this word of its launch block from the first: see `inherit`.
+__device__ __forceinline__ bool is_inherited(uint32_t word) {
+  const uint32_t at = word * sizeof(uint64_t);
+  return at == offsetof(Launch, statuses) || at == offsetof(Launch, call) || at == offsetof(Launch, ready) ||
+         at == offsetof(Launch, done);
+}
+
+// Makes a part the one at hand.
+__device__ __forceinline__ void take(const Launch& part, bool first) {
   constexpr uint32_t WORDS = sizeof(Launch) / sizeof(uint64_t);
-  if (lane() < WORDS)
+  if (lane() < WORDS && (first || !is_inherited(lane())))
     reinterpret_cast<uint64_t*>(&block().launch)[lane()] = reinterpret_cast<const uint64_t*>(&part)[lane()];
   barrier();
 }
 
-// Products and bitwise folds wrap, whatever the sign. (Sums may be divided.)
-template <class N, Fold F>
-__device__ __forceinline__ bool is_for(const Header* program) {
-  constexpr bool BOTH = N::INTEGER && F != FOLD_SUM && F != FOLD_MIN && F != FOLD_MAX;
-  const uint32_t type = program->data_type;
-  return program->fold == F && (type == N::TYPE || (BOTH && type == N::TYPE + 1));
-}
+constexpr uint32_t NO_WAY = DATA_TYPES * FOLDS;
 
+// Reduces one type and fold.
 template <class N, Fold F>
-struct PartReducer {
+struct One {
+  static __device__ __forceinline__ uint32_t way(const Header* program) {
+    const uint32_t type = program->data_type;
+    const bool is_it = program->fold == F && (type == N::TYPE || (N::INTEGER && is_signless(F) && type == N::TYPE + 1));
+    return is_it ? way_of(N::TYPE, F) : NO_WAY;
+  }
   __device__ __forceinline__ bool reduce(Machine& machine, const Move& move) const {
-    if (!block().reduces) return machine.fail(OUTCOME_BAD_PROGRAM, 0, N::TYPE);
+    if (block().way == NO_WAY) return machine.fail(OUTCOME_BAD_PROGRAM, 0, N::TYPE);
     return CudaReducer<N, F>{}.reduce(machine, move);
   }
 };
 
+// Reduces all of them.
+struct Any {
+  static __device__ __forceinline__ uint32_t way(const Header* program) {
+    const uint32_t type = program->data_type, fold = program->fold;
+    const bool is_unsigned = type == TYPE_U8 || type == TYPE_U32 || type == TYPE_U64;
+    return way_of(is_unsigned && is_signless(fold) ? type - 1 : type, fold);
+  }
+  __device__ __forceinline__ bool reduce(Machine& machine, const Move& move) const {
+    return reduce_words_any(machine, move, block().way);
+  }
+};
+
 // True when there is a part behind it, which is the block's launch then.
-template <class N, Fold F>
+template <class Reducer>
 __device__ __forceinline__ bool run_part(uint32_t channel) {
   const Launch& launch = block().launch;
   const Header* program = launch.program;
@@ -53,57 +73,37 @@ __device__ __forceinline__ bool run_part(uint32_t channel) {
     if (leader()) launch.statuses[channel] = {OUTCOME_BAD_PROGRAM, 0, 0, 0};
     return false;
   } else {
-    if (leader()) block().reduces = is_for<N, F>(program);
-    if (run_channel(launch, channel, PartReducer<N, F>{}, block().workspace) != OUTCOME_DONE) return false;
+    if (leader()) block().way = Reducer::way(program);
+    if (run_channel(launch, channel, Reducer{}, block().workspace) != OUTCOME_DONE) return false;
   }
   const Launch* next = launch.next;
   barrier();
   if (next == nullptr) return false;
-  take(*next);
+  take(*next, false);
   return true;
 }
 
-template <class N, Fold F>
+template <class Reducer>
 __device__ __forceinline__ void run_block(const Launch& first) {
   uint32_t channel = blockIdx.x;
-  take(own_launch(first, channel));
+  take(own_launch(first, channel), true);
 #pragma unroll 1
-  while (run_part<N, F>(channel)) {
+  while (run_part<Reducer>(channel)) {
   }
 }
 
 }  // namespace oxccl
 
-#define OXCCL_KERNEL(type, name, fold_name, fold)                            \
-  extern "C" __global__ void __launch_bounds__(oxccl::BLOCK_THREADS, 1)      \
-      oxccl_##name##_##fold_name(const __grid_constant__ oxccl::Launch launch) { \
-    oxccl::run_block<oxccl::type, oxccl::fold>(launch);                      \
+#define OXCCL_ENTRY(name, ...)                                             \
+  extern "C" __global__ void __launch_bounds__(oxccl::BLOCK_THREADS, 1)    \
+      oxccl_##name(const __grid_constant__ oxccl::Launch launch) {         \
+    oxccl::run_block<oxccl::__VA_ARGS__>(launch);                          \
   }
 
-#define OXCCL_ORDERED_KERNELS(type, name) \
-  OXCCL_KERNEL(type, name, sum, FOLD_SUM) \
-  OXCCL_KERNEL(type, name, min, FOLD_MIN) \
-  OXCCL_KERNEL(type, name, max, FOLD_MAX)
+#define OXCCL_KERNEL(type, name, fold_name, fold) \
+  OXCCL_ENTRY(name##_##fold_name, One<oxccl::type, oxccl::fold>)
 
-#define OXCCL_KERNELS(type, name)   \
-  OXCCL_ORDERED_KERNELS(type, name) \
-  OXCCL_KERNEL(type, name, prod, FOLD_PROD)
-
-#define OXCCL_SIGNED_KERNELS(type, name)       \
-  OXCCL_KERNELS(type, name)                    \
-  OXCCL_KERNEL(type, name, band, FOLD_BIT_AND) \
-  OXCCL_KERNEL(type, name, bor, FOLD_BIT_OR)   \
-  OXCCL_KERNEL(type, name, bxor, FOLD_BIT_XOR)
-
-OXCCL_SIGNED_KERNELS(I8, i8)
-OXCCL_ORDERED_KERNELS(U8, u8)
-OXCCL_SIGNED_KERNELS(I32, i32)
-OXCCL_ORDERED_KERNELS(U32, u32)
-OXCCL_SIGNED_KERNELS(I64, i64)
-OXCCL_ORDERED_KERNELS(U64, u64)
-OXCCL_KERNELS(F16, f16)
-OXCCL_KERNELS(BF16, bf16)
-OXCCL_KERNELS(F32, f32)
-OXCCL_KERNELS(F64, f64)
-OXCCL_KERNELS(F8E4M3, f8e4m3)
-OXCCL_KERNELS(F8E5M2, f8e5m2)
+#ifndef OXCCL_ONLY_ANY
+OXCCL_ALL(OXCCL_KERNEL)
+#endif
+OXCCL_ENTRY(any, Any)

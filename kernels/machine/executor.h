@@ -219,13 +219,13 @@ OXCCL_INLINE uint32_t bucket_number(const Launch& launch, uint32_t segment) {
 // A group's part begins when this rank's buckets are ready. Peers learn of it by its first messages.
 OXCCL_INLINE bool await_ready(Machine& machine) {
   const Launch& launch = machine.launch;
-  if (OXCCL_LIKELY(launch.ready == nullptr)) return true;
+  if (OXCCL_LIKELY(launch.ready == nullptr || !(launch.flags & LAUNCH_AWAITS))) return true;
   if (leader()) {
     for (uint32_t s = 0; s < launch.segments_count; ++s) {
       const uint32_t bucket = bucket_number(launch, s);
       const Place place = {bucket, 0, 0, LANE_READY, 0};
       uint64_t now = 0;
-      if (!machine.await_counter({launch.ready + bucket, 1}, place, &now)) break;
+      if (!machine.await_counter({launch.ready + bucket, launch.call}, place, &now)) break;
     }
   }
   return agreed(machine);
@@ -234,7 +234,7 @@ OXCCL_INLINE bool await_ready(Machine& machine) {
 // All that the part's rounds have written on this channel is there, and no peer reads or writes the buckets any more.
 OXCCL_INLINE void mark_done(const Machine& machine) {
   const Launch& launch = machine.launch;
-  if (OXCCL_LIKELY(launch.done == nullptr)) return;
+  if (OXCCL_LIKELY(launch.done == nullptr || !(launch.flags & LAUNCH_COMPLETES))) return;
   barrier();
 #pragma unroll 1
   for (uint32_t s = lane(); s < launch.segments_count; s += lanes()) {
@@ -278,6 +278,16 @@ OXCCL_INLINE const Launch& own_launch(const Launch& launch, uint32_t& channel) {
 // Says whether this executor can run the program at all.
 OXCCL_INLINE bool is_runnable(const Header* program, uint32_t channel) {
   return program->magic == MAGIC && program->version == VERSION && channel < program->channels;
+}
+
+// What a part of a chain has of the first: what differs from launch to launch.
+OXCCL_INLINE void inherit(Launch& part, const Launch& first) {
+  part.statuses = first.statuses;
+  part.call = first.call;
+  part.ready = first.ready;
+  part.done = first.done;
+  part.spins = first.spins;
+  part.yields = first.yields;
 }
 
 // Whether the channel has no share in a part of a group, of which other parts use more channels. It is done with the part's buckets then.

@@ -21,6 +21,7 @@ constexpr uint32_t LANES = 4;
 constexpr uint32_t SLOT_HEADER_BYTES = 64;
 constexpr uint32_t SEGMENT_ALIGN = 64;
 constexpr uint32_t LANE_READY = 4;
+constexpr uint32_t LAUNCH_AWAITS = 1, LAUNCH_COMPLETES = 2;
 constexpr uint32_t LL_HEADER_BYTES = 16;
 constexpr uint32_t LL128_LINE_BYTES = 128;
 constexpr uint32_t LL128_DATA_BYTES = 120;
@@ -149,7 +150,7 @@ struct Launch {
   const Segment* segments;
   const uint64_t* ready;
   uint64_t* done;
-  uint32_t segments_count, bucket, done_stride, joined_channels;
+  uint32_t segments_count, bucket, done_stride, joined_channels, flags, reserved;
 };
 
 #include "format_check.h"

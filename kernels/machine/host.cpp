@@ -33,13 +33,21 @@ OXCCL_INLINE uint32_t execute_part(const Launch& launch, uint32_t channel) {
   return OUTCOME_BAD_PROGRAM;
 }
 
+// The parts behind the first.
+OXCCL_NOINLINE static uint32_t execute_rest(const Launch& first, uint32_t channel) {
+  uint32_t outcome = OUTCOME_DONE;
+  for (const Launch* next = first.next; next != nullptr && outcome == OUTCOME_DONE; next = next->next) {
+    Launch part = *next;
+    inherit(part, first);
+    outcome = execute_part(part, channel);
+  }
+  return outcome;
+}
+
 OXCCL_INLINE uint32_t execute(const Launch& first, uint32_t channel) {
   const Launch& launch = own_launch(first, channel);
   uint32_t outcome = execute_part(launch, channel);
-  for (const Launch* part = launch.next; OXCCL_UNLIKELY(part != nullptr); part = part->next) {
-    if (outcome != OUTCOME_DONE) break;
-    outcome = execute_part(*part, channel);
-  }
+  if (OXCCL_UNLIKELY(launch.next != nullptr && outcome == OUTCOME_DONE)) return execute_rest(launch, channel);
   return outcome;
 }
 

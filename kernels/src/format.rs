@@ -25,6 +25,10 @@ pub const SLOT_HEADER_BYTES: usize = 64;
 pub const SEGMENT_ALIGN: usize = 64;
 /// [`Progress::lane`] of a wait for a bucket of this rank to be ready; [`Progress::awaited`] is the bucket.
 pub const LANE_READY: u32 = 4;
+/// [`Launch::flags`]: the part begins when its buckets are ready.
+pub const LAUNCH_AWAITS: u32 = 1;
+/// [`Launch::flags`]: the part's buckets are done when it is.
+pub const LAUNCH_COMPLETES: u32 = 2;
 /// Bytes in front of the payload of an [`Lane::Ll`] slot: one LL line `{signature, epoch, len, epoch}`.
 pub const LL_HEADER_BYTES: usize = 16;
 /// A line of an [`Lane::Ll128`] slot, of which the first is the message's header: its last two words are `{signature, len}` and the flag.
@@ -593,11 +597,12 @@ pub struct Launch {
     pub spins: u32,
     /// Host only: yields before it sleeps on the doorbell.
     pub yields: u32,
-    /// The part of the group that follows; null at the end. With [`joined_channels`](Self::joined_channels), the ranks' own launch blocks.
+    /// The part of the group that follows; null at the end. Of it `statuses`, `call`, `ready`, `done`, `spins` and `yields` do not count: those of
+    /// the first hold for all, so that a chain stays as it is while its launches differ. With [`joined_channels`](Self::joined_channels), the ranks' own launch blocks.
     pub next: *const Launch,
     /// The part's buckets, in place of `input` and `output`; null where it has none.
     pub segments: *const Segment,
-    /// One word for each of the group's buckets, which is not 0 once the bucket is ready; null where all are.
+    /// One word for each of the group's buckets, which has come to `call` once the bucket is ready; null where all are.
     pub ready: *const u64,
     /// One word for each of the group's buckets and channels (`bucket * done_stride + channel`), in which a channel that is done with the bucket
     /// writes `call`; may be null.
@@ -611,6 +616,10 @@ pub struct Launch {
     /// Not 0: this is a launch for several ranks of a process at once, of so many channels each. Channel c of it is channel
     /// `c % joined_channels` of rank `c / joined_channels` of the [`ranks`](Self::ranks) whose launch blocks lie at `next`; the other fields are not used.
     pub joined_channels: u32,
+    /// [`LAUNCH_AWAITS`], [`LAUNCH_COMPLETES`].
+    pub flags: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 impl Launch {
@@ -642,5 +651,7 @@ impl Launch {
         bucket: 0,
         done_stride: 0,
         joined_channels: 0,
+        flags: 0,
+        reserved: 0,
     };
 }

@@ -50,6 +50,9 @@ pub fn kernel_name(data_type: DataType, fold: Fold) -> String {
     format!("oxccl_{}_{}", kernel_type(data_type, fold).name(), fold.name())
 }
 
+/// The kernel in [`FATBIN`] for all types and folds: for groups that reduce in several ways.
+pub const ANY_KERNEL: &str = "oxccl_any";
+
 /// Unsigned integers have the kernel of signed ones where that gives the same bits. (Sums may be averages.)
 fn kernel_type(data_type: DataType, fold: Fold) -> DataType {
     match (data_type, fold) {

@@ -531,6 +531,7 @@ fn a_part_awaits_its_buckets_and_tells_when_they_are_done() {
         launch.ready = ready.as_ptr().cast();
         launch.done = done.as_ptr().cast_mut().cast();
         launch.done_stride = 1;
+        launch.flags = LAUNCH_AWAITS | LAUNCH_COMPLETES;
         // SAFETY: as in `Rank::execute`; the tables and words outlive the call.
         assert_eq!(unsafe { executor.execute(&launch, 0) }, Outcome::Done);
     });

@@ -4,10 +4,11 @@ use super::DEFAULT_CAPACITY_BYTES;
 use super::plan::{Pending, Place, Plan};
 use crate::communicator::Communicator;
 use crate::device::DeviceBuffer;
+use crate::device::cuda;
 use crate::element::{Element, ReduceOp};
 use crate::error::Error;
 use crate::group::{GroupWork, StreamGroup, Unready};
-use crate::stream::Stream;
+use crate::stream::AnyStream;
 
 /// The gradients of a model's parameters, in buckets.
 #[derive(Debug)]
@@ -63,7 +64,16 @@ impl<T: Element> GradientBuckets<T> {
         self.plan.place(parameter)
     }
 
-    /// A parameter's gradient. Waits until its bucket is done, if it is under way.
+    /// Where a parameter's gradient begins in memory: on a GPU for its kernels.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`]
+    pub fn address(&self, parameter: usize) -> Result<*mut T, Error> {
+        let Place { bucket, offset, .. } = self.plan.place(parameter)?;
+        Ok(self.buffers[bucket].as_ptr().wrapping_add(offset))
+    }
+
+    /// A parameter's gradient, in memory of the host. Waits until its bucket is done, if it is under way.
     ///
     /// # Errors
     /// [`Error::Parameter`]
@@ -90,10 +100,10 @@ impl<T: Element> GradientBuckets<T> {
     ///
     /// # Errors
     /// Those that this rank can see; the rest come from the step's work.
-    pub fn launch(
+    pub fn launch<'s>(
         &mut self,
         comm: &Communicator,
-        stream: &Stream,
+        stream: impl Into<AnyStream<'s>>,
         op: ReduceOp<T>,
     ) -> Result<GradientStep<'_, T>, Error> {
         let (plan, buffers) = (&self.plan, &mut self.buffers);
@@ -115,18 +125,19 @@ pub struct GradientStep<'a, T> {
 }
 
 impl<'a, T: Element> GradientStep<'a, T> {
-    pub(super) fn launch(
+    pub(super) fn launch<'s>(
         plan: &'a Plan,
         comm: &Communicator,
-        stream: &Stream,
+        stream: impl Into<AnyStream<'s>>,
         fill: impl FnOnce(&mut StreamGroup<'a>) -> Result<Vec<Unready<'a, T>>, Error>,
     ) -> Result<GradientStep<'a, T>, Error> {
+        let stream: AnyStream<'s> = stream.into();
         let (work, unready) = comm.on(stream).group(fill)?;
         let unready = unready.into_iter().map(Some).collect();
         Ok(GradientStep { plan, pending: Pending::new(plan), unready, work })
     }
 
-    /// A parameter's gradient, to be computed.
+    /// A parameter's gradient, to be computed, in memory of the host.
     ///
     /// # Errors
     /// [`Error::Parameter`] if it has been marked ready before.
@@ -150,6 +161,32 @@ impl<'a, T: Element> GradientStep<'a, T> {
             memory.ready();
         }
         Ok(())
+    }
+
+    /// As [`ready`](GradientStep::ready), when a stream of the GPU has come that far. The gradients of a bucket are computed in one stream,
+    /// or in streams that this one has waited for.
+    ///
+    /// # Errors
+    /// As [`ready`](GradientStep::ready); the driver's.
+    pub fn ready_on(&mut self, parameter: usize, stream: &cuda::Stream) -> Result<(), Error> {
+        if let Some(bucket) = self.pending.mark(self.plan, parameter)?
+            && let Some(memory) = self.unready[bucket].take()
+        {
+            memory.ready_on(stream)?;
+        }
+        Ok(())
+    }
+
+    /// Where the gradient of a parameter that is not ready begins in memory: on a GPU for its kernels.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`] if it has been marked ready before.
+    pub fn address(&self, parameter: usize) -> Result<*mut T, Error> {
+        let Place { bucket, offset, .. } = self.pending.place(self.plan, parameter)?;
+        match &self.unready[bucket] {
+            Some(memory) => Ok(memory.as_ptr().wrapping_add(offset)),
+            None => unreachable!("bucket {bucket} has been marked ready too early"),
+        }
     }
 
     /// All gradients have been marked: gives the work, in which each bucket can be waited for by itself.

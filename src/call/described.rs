@@ -60,6 +60,11 @@ impl Described {
         if self.group { self.factor_bits } else { 0 }
     }
 
+    /// Whether all ranks make it, so that it has a number among the collectives.
+    pub(crate) fn is_collective(&self) -> bool {
+        if self.group { self.key.count > 0 } else { self.key.kind != Kind::SendRecv }
+    }
+
     /// One call.
     pub(crate) fn call(key: Key, order: Order, factor_bits: u64) -> Described {
         Described { key, order, factor_bits, collective: 0, group: false, words_offset: 0 }

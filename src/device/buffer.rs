@@ -68,6 +68,14 @@ impl<T: Element> DeviceBuffer<T> {
         self.same_length(from.len())?;
         self.land(0);
         // SAFETY: as in `read`.
+        unsafe { self.overwrite(from) }
+    }
+
+    /// # Safety
+    ///
+    /// `from` is as long, and no call works on the memory.
+    unsafe fn overwrite(&mut self, from: &[T]) -> Result<(), Error> {
+        // SAFETY: by this function's contract.
         Ok(unsafe { self.storage.block.write(from.as_ptr().cast(), size_of_val(from)) }?)
     }
 
@@ -86,11 +94,15 @@ impl<T: Element> DeviceBuffer<T> {
 
     /// Waits for the calls under way, before the host looks at the elements.
     fn host_access(&self) {
+        self.assert_host();
+        self.land(0);
+    }
+
+    fn assert_host(&self) {
         assert!(
             self.is_host(),
             "memory of a GPU cannot be looked at by the host: use DeviceBuffer::read and write"
         );
-        self.land(0);
     }
 
     /// Lends the memory, once no more than `held` holds on the buffer are left: those of whoever will use it next.
@@ -138,17 +150,36 @@ pub(crate) struct Lent<'a, T> {
     buffer: &'a mut DeviceBuffer<T>,
 }
 
+impl<T: Element> Lent<'_, T> {
+    pub(crate) fn as_ptr(&self) -> *mut T {
+        self.buffer.as_ptr()
+    }
+
+    /// As [`DeviceBuffer::write`].
+    pub(crate) fn write(&mut self, from: &[T]) -> Result<(), Error> {
+        self.buffer.same_length(from.len())?;
+        // SAFETY: as in `deref`, and it is as long.
+        unsafe { self.buffer.overwrite(from) }
+    }
+}
+
 impl<T: Element> Deref for Lent<'_, T> {
     type Target = [T];
 
+    /// # Panics
+    /// If it is memory of a GPU.
     fn deref(&self) -> &[T] {
+        self.buffer.assert_host();
         // SAFETY: by the contract of `lend`; new calls need the buffer, which is borrowed.
         unsafe { self.buffer.slice() }
     }
 }
 
 impl<T: Element> DerefMut for Lent<'_, T> {
+    /// # Panics
+    /// If it is memory of a GPU.
     fn deref_mut(&mut self) -> &mut [T] {
+        self.buffer.assert_host();
         // SAFETY: as in `deref`.
         unsafe { self.buffer.slice_mut() }
     }

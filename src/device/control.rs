@@ -6,8 +6,8 @@ use super::log::CallLog;
 use super::report;
 use oxccl_kernels::format as f;
 use oxccl_transports::{Error, Region};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Words by which ranks whose groups differ find the first bucket in which they do.
 pub(crate) const BUCKET_WORDS: usize = 4;
@@ -52,14 +52,30 @@ impl ControlShape {
     }
 }
 
+/// The words of a rank's last call, which is a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct GroupWords {
+    /// Where they lie in the rank's region.
+    pub(crate) offset: u64,
+    /// One array a bucket.
+    pub(crate) words: Vec<[u64; BUCKET_WORDS]>,
+}
+
+/// What reports have told of a rank of another node, besides its log and its progress words.
+#[derive(Debug, Default)]
+struct Mirror {
+    reports: AtomicU64,
+    group: Mutex<Option<GroupWords>>,
+}
+
 /// All ranks' control regions, as this rank maps them.
 #[derive(Debug)]
 pub(crate) struct Control {
     shape: ControlShape,
     rank: usize,
     regions: Vec<Arc<Region>>,
-    /// For each rank of another node, how many reports have come; `None` for those whose memory this is.
-    mirrors: Vec<Option<AtomicU64>>,
+    /// For each rank of another node, what its region does not hold; `None` for those whose memory this is.
+    mirrors: Vec<Option<Mirror>>,
     /// This rank's room for groups' words.
     groups: Arc<Heap>,
 }
@@ -78,7 +94,7 @@ impl Control {
         assert!(regions.iter().flatten().all(|region| region.len_bytes() >= shape.len_bytes()));
         let mirrors = regions.iter().map(|region| match region {
             Some(_) => None,
-            None => Some(AtomicU64::new(0)),
+            None => Some(Mirror::default()),
         });
         let mirrors = mirrors.collect();
         let mirrored = |region| match region {
@@ -90,25 +106,26 @@ impl Control {
         Ok(Control { shape, rank, regions, mirrors, groups: Arc::new(groups) })
     }
 
-    /// What this rank tells ranks of other nodes.
-    pub(crate) fn report(&self) -> Vec<u8> {
+    /// What this rank, whose last call is this group or none, tells ranks of other nodes.
+    pub(crate) fn report(&self, group: Option<&GroupWords>) -> Vec<u8> {
         let channels = 0..self.shape.channels;
         let progress: Vec<_> = channels.map(|at| self.progress(self.rank, at)).collect();
-        report::encode(self.log(self.rank), &progress)
+        report::encode(self.log(self.rank), &progress, group)
     }
 
     /// Takes the report of a rank of another node. Reports are taken one after the other.
     pub(crate) fn take_report(&self, rank: usize, report: &[u8]) {
-        let Some(Some(taken)) = self.mirrors.get(rank) else { return };
-        let Some(progress) = report::decode(report, self.log(rank), self.shape.channels) else {
+        let Some(Some(mirror)) = self.mirrors.get(rank) else { return };
+        let Some(told) = report::decode(report, self.log(rank), self.shape.channels) else {
             tracing::warn!(rank, len_bytes = report.len(), "a rank's report cannot be read");
             return;
         };
-        for (channel, progress) in progress.into_iter().enumerate() {
+        for (channel, progress) in told.progress.into_iter().enumerate() {
             // SAFETY: within the mirror, by its length, and aligned to a line; readers take it for a snapshot that may be torn.
             unsafe { self.progress_of(rank, channel).write_volatile(progress) };
         }
-        taken.fetch_add(1, Ordering::Release);
+        *mirror.group.lock().unwrap_or_else(PoisonError::into_inner) = told.group;
+        mirror.reports.fetch_add(1, Ordering::Release);
     }
 
     /// Whether what is known of a rank comes from its reports.
@@ -118,7 +135,7 @@ impl Control {
 
     /// How many reports of a rank of another node have come.
     pub(crate) fn reports(&self, rank: usize) -> u64 {
-        self.mirrors[rank].as_ref().map_or(0, |taken| taken.load(Ordering::Acquire))
+        self.mirrors[rank].as_ref().map_or(0, |mirror| mirror.reports.load(Ordering::Acquire))
     }
 
     /// The ranks of other nodes.
@@ -165,26 +182,40 @@ impl Control {
         &self.groups
     }
 
-    /// The words of a rank's group, at an offset of its region: one array a bucket. A snapshot, to explain a failure; empty where it
-    /// cannot be, as of ranks of other nodes.
+    /// The words of a rank's group, at an offset of its region: one array a bucket. A snapshot, to explain a failure; `None` where it
+    /// cannot be had, as of a rank of another node that has not told of that group.
     pub(crate) fn bucket_words(
         &self,
         rank: usize,
         offset: u64,
         buckets: u64,
-    ) -> Vec<[u64; BUCKET_WORDS]> {
+    ) -> Option<Vec<[u64; BUCKET_WORDS]>> {
+        if let Some(mirror) = &self.mirrors[rank] {
+            let group = mirror.group.lock().unwrap_or_else(PoisonError::into_inner);
+            return group.as_ref()?.part(offset, buckets);
+        }
         let region = &self.regions[rank];
         let size = std::mem::size_of::<[u64; BUCKET_WORDS]>() as u64;
         let len = region.len_bytes() as u64;
-        let fits = !self.is_mirror(rank)
-            && offset.is_multiple_of(8)
+        let fits = offset.is_multiple_of(8)
             && buckets.checked_mul(size).is_some_and(|bytes| bytes <= len && offset <= len - bytes);
         if !fits {
-            return Vec::new();
+            return None;
         }
         let first = region.as_ptr().wrapping_add(offset as usize).cast::<[u64; BUCKET_WORDS]>();
         // SAFETY: within the mapping, as just checked, aligned, any bits are valid; another rank may write it, hence volatile.
-        (0..buckets as usize).map(|at| unsafe { first.add(at).read_volatile() }).collect()
+        Some((0..buckets as usize).map(|at| unsafe { first.add(at).read_volatile() }).collect())
+    }
+}
+
+impl GroupWords {
+    /// Those of some buckets, by where they lie in the rank's region.
+    fn part(&self, offset: u64, buckets: u64) -> Option<Vec<[u64; BUCKET_WORDS]>> {
+        let size = std::mem::size_of::<[u64; BUCKET_WORDS]>() as u64;
+        let first = offset.checked_sub(self.offset).filter(|bytes| bytes.is_multiple_of(size))?;
+        let first = usize::try_from(first / size).ok()?;
+        let end = first.checked_add(usize::try_from(buckets).ok()?)?;
+        self.words.get(first..end).map(<[_]>::to_vec)
     }
 }
 
@@ -213,18 +244,27 @@ mod tests {
         // SAFETY: nobody else uses it.
         unsafe { own.progress_table().add(1).write_volatile(waits) };
         assert_eq!((other.reports(0), other.mirrored().collect::<Vec<_>>()), (0, vec![0]));
-        other.take_report(0, &own.report());
+        other.take_report(0, &own.report(None));
         assert_eq!((other.reports(0), other.log(0).entered()), (1, 1));
         let seen = other.progress(0, 1);
         assert_eq!((seen.call, seen.awaited, seen.step), (waits.call, waits.awaited, waits.step));
         assert_eq!((seen.peer, seen.lane, seen.head), (waits.peer, waits.lane, waits.head));
         assert_eq!(other.progress(0, 0).call, 0);
-        for bad in [vec![], own.report()[1..].to_vec(), vec![255; 8]] {
-            other.take_report(0, &bad);
+        let group = GroupWords { offset: 640, words: vec![[1, 2, 3, 4], [5, 6, 7, 8]] };
+        let report = own.report(Some(&group));
+        for bad in [&[][..], &report[1..], &report[..report.len() - 8], &[255; 8]] {
+            other.take_report(0, bad);
         }
-        own.take_report(0, &own.report());
-        own.take_report(2, &own.report());
+        own.take_report(0, &report);
+        own.take_report(2, &report);
         assert_eq!((other.reports(0), own.reports(0)), (1, 0), "none of them counts");
+        assert_eq!(other.bucket_words(0, 640, 2), None, "there was no group");
+        other.take_report(0, &report);
+        assert_eq!(other.bucket_words(0, 672, 1), Some(vec![[5, 6, 7, 8]]));
+        for (offset, buckets) in [(639, 1), (648, 1), (640, 3), (704, 1), (640, u64::MAX)] {
+            assert_eq!(other.bucket_words(0, offset, buckets), None);
+        }
+        assert_eq!(other.bucket_words(0, 704, 0), Some(vec![]));
     }
 
     #[test]
@@ -234,9 +274,9 @@ mod tests {
         let control = Control::new(shape, 0, vec![Some(region)]).unwrap();
         let block = control.groups().alloc(64).unwrap();
         let words = control.bucket_words(0, block.offset() as u64, 2);
-        assert_eq!(words, [[0; BUCKET_WORDS]; 2]);
+        assert_eq!(words, Some(vec![[0; BUCKET_WORDS]; 2]));
         for (offset, buckets) in [(4, 1), (shape.len_bytes() as u64, 1), (0, u64::MAX)] {
-            assert!(control.bucket_words(0, offset, buckets).is_empty());
+            assert_eq!(control.bucket_words(0, offset, buckets), None);
         }
     }
 }

@@ -17,7 +17,7 @@ mod staging;
 
 pub use buffer::DeviceBuffer;
 pub(crate) use buffer::{InFlight, Lent};
-pub(crate) use control::{BUCKET_WORDS, Control, ControlShape};
+pub(crate) use control::{BUCKET_WORDS, Control, ControlShape, GroupWords};
 pub(crate) use convert::{bytes, bytes_mut, narrow, widen};
 pub(crate) use heap::{Heap, HeapBlock};
 pub(crate) use host::{Host, Waiting};

@@ -236,17 +236,12 @@ impl Ranks {
 
     /// Waits until no living rank of this node is inside a call, so that nobody touches this rank's buffers any more.
     fn wait_for_quiet(&self) {
-        let dead = match self.liveness.cause() {
-            Some(Cause::Died { rank }) => Some(rank),
-            _ => None,
-        };
         let start = Instant::now();
         let busy = |rank: &usize| {
             *rank != self.rank
-                && Some(*rank) != dead
                 && !self.control.is_mirror(*rank)
-                && self.liveness.left(*rank).is_none()
                 && self.control.log(*rank).is_inside()
+                && !self.liveness.is_over(*rank)
         };
         while (0..self.control.ranks()).any(|rank| busy(&rank)) {
             if start.elapsed() > QUIET_TIMEOUT {

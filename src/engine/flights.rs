@@ -4,6 +4,7 @@
 //! asks: whether the time-out has passed, and whether the ranks called the same. It stops a kernel by the abort word.
 
 use super::failure::Ranks;
+use super::group::DeviceChain;
 use super::links::Links;
 use crate::call::Described;
 use crate::communicator::Hold;
@@ -29,9 +30,30 @@ pub(super) struct Flight {
     pub(super) slot: usize,
     /// Comes when it is done.
     pub(super) event: Arc<Event>,
-    pub(super) completion: Arc<Completion>,
-    /// Its buffers.
-    pub(super) hold: Hold,
+    pub(super) ends: Ends,
+}
+
+/// Who is told of a call's end, and what is given back then.
+#[derive(Debug)]
+pub(super) enum Ends {
+    /// One call, and its buffers.
+    Call { completion: Arc<Completion>, hold: Hold },
+    /// A group, and the tables that its kernel reads.
+    Group { flight: Arc<crate::group::Flight>, _chain: Arc<DeviceChain> },
+}
+
+impl Ends {
+    /// Nobody uses the buffers any more.
+    pub(super) fn end(self, result: Result<(), Error>) {
+        match self {
+            Ends::Call { completion, hold } => {
+                // In this order: whoever has seen the hold go finds the work done.
+                completion.end(result);
+                drop(hold);
+            }
+            Ends::Group { flight, .. } => flight.end(result),
+        }
+    }
 }
 
 /// The calls under way, and the thread that looks after them.
@@ -221,11 +243,9 @@ impl Watch {
     }
 
     fn finish(&self, flight: Flight, result: Result<(), Error>) {
-        let Flight { completion, hold, number, .. } = flight;
+        let Flight { ends, number, .. } = flight;
         self.ranks.control.log(self.ranks.rank).leave_at_least(number);
-        // In this order: whoever has seen the hold go finds the work done.
-        completion.end(result);
-        drop(hold);
+        ends.end(result);
         let mut state = self.lock();
         state.ended += 1;
         // Replays of what was captured may come at any time.

@@ -110,6 +110,11 @@ impl Starting {
 }
 
 impl Links {
+    /// How many nodes there are.
+    pub(super) fn nodes(&self) -> usize {
+        self.nodes.count()
+    }
+
     /// Whether two ranks reach each other's memory.
     pub(super) fn share(&self, a: usize, b: usize) -> bool {
         self.nodes.share(a, b)

@@ -66,6 +66,22 @@ enum Backend {
 }
 
 impl Backend {
+    /// The calls of a GPU.
+    fn gpu_calls(&mut self) -> Result<&mut GpuCalls, Error> {
+        match self {
+            Backend::Cuda(calls) => Ok(calls),
+            Backend::Host(_) => Err(Error::OtherDevice { device: Device::Host }),
+        }
+    }
+
+    /// What all launch blocks of this rank share.
+    fn blank_launch(&self) -> f::Launch {
+        match self {
+            Backend::Host(host) => *host.launch,
+            Backend::Cuda(calls) => calls.gpu.tables().blank(),
+        }
+    }
+
     /// Brings a program to where it will run.
     fn load(&mut self, program: Program, data_type: DataType, fold: Fold) -> Result<Code, Error> {
         match self {
@@ -116,6 +132,11 @@ impl Engine {
         self.cache.clear();
         self.groups.clear();
         Ok(())
+    }
+
+    /// Nodes that the ranks are on.
+    pub(crate) fn nodes(&self) -> usize {
+        self.links.as_ref().map_or(1, |links| links.nodes())
     }
 
     /// What it computes on.

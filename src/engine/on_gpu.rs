@@ -1,6 +1,7 @@
 //! Calls on a GPU: put into a stream, chained where streams differ, and seen to their ends by [`Flights`].
 
-use super::flights::{Flight, Flights};
+use super::flights::{Ends, Flight, Flights};
+use super::group::DeviceChain;
 use super::joint::{Joint, NotJoined, Part};
 use super::logs;
 use super::registrations::Registrations;
@@ -8,8 +9,8 @@ use super::{Backend, Engine, call_key, fold};
 use crate::call::{Call, Described};
 use crate::collective::Kind;
 use crate::communicator::Hold;
-use crate::device::Heap;
 use crate::device::cuda::{Arguments, CaptureState, Event, Gpu, SLOTS, Stream};
+use crate::device::{Heap, Signals};
 use crate::error::Error;
 use crate::work::{Completion, Work};
 use oxccl_kernels::format as f;
@@ -37,6 +38,8 @@ pub(super) struct GpuCalls {
     neighbours: usize,
     /// Connections that this process' streams share.
     connections: usize,
+    /// What captured groups use: nobody tells when they are not replayed any more.
+    captured: Vec<(Arc<DeviceChain>, Arc<Signals>)>,
 }
 
 /// The call before.
@@ -63,7 +66,7 @@ impl GpuCalls {
             let (streams, ranks) = (1, neighbours);
             return Err(CudaError::TooManyStreams { streams, ranks, connections }.into());
         }
-        let (last, events) = (None, Vec::new());
+        let (last, events, captured) = (None, Vec::new(), Vec::new());
         let streams = vec![gpu.stream().raw() as usize];
         Ok(GpuCalls {
             flights,
@@ -75,6 +78,7 @@ impl GpuCalls {
             streams,
             neighbours,
             connections,
+            captured,
         })
     }
 
@@ -89,7 +93,7 @@ impl GpuCalls {
     }
 
     /// Fails for a stream that the call cannot go into; the capture that it is in.
-    fn check_stream(&mut self, stream: &Stream) -> Result<Option<u64>, CudaError> {
+    pub(super) fn check_stream(&mut self, stream: &Stream) -> Result<Option<u64>, CudaError> {
         let device = self.gpu.context().device();
         if stream.context().raw() != self.gpu.context().raw() {
             let found = stream.context().device().ordinal();
@@ -116,7 +120,7 @@ impl GpuCalls {
     }
 
     /// How peers find a call's buffers, and whether they can. Fails for a buffer that the GPU would not find, or a peer's in place.
-    fn find_buffers(
+    pub(super) fn find_buffers(
         &self,
         call: &Call,
         rank: usize,
@@ -182,6 +186,18 @@ impl GpuCalls {
         Ok(event)
     }
 
+    /// Keeps what a captured group uses.
+    pub(super) fn keep(&mut self, chain: Arc<DeviceChain>, signals: Arc<Signals>) {
+        self.captured.push((chain, signals));
+    }
+
+    /// An event at what is in the stream now.
+    pub(super) fn mark(&mut self, stream: &Stream) -> Result<Arc<Event>, CudaError> {
+        let event = self.event()?;
+        event.record(stream)?;
+        Ok(event)
+    }
+
     /// Has the stream wait for the call before, if that is in another one. A capture knows only what it has recorded.
     fn chain(&self, stream: &Stream, capture: Option<u64>) -> Result<(), CudaError> {
         match &self.last {
@@ -191,6 +207,24 @@ impl GpuCalls {
             _ => Ok(()),
         }
     }
+}
+
+/// A call's place among those under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// Its number.
+    pub(super) call: u64,
+    /// Where it says how it ended.
+    pub(super) slot: usize,
+    /// Its number among the collectives.
+    pub(super) collective: u64,
+}
+
+/// A stream that calls can go into, and the capture that it is in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target<'a> {
+    pub(super) stream: &'a Stream,
+    pub(super) capture: Option<u64>,
 }
 
 impl Engine {
@@ -208,56 +242,71 @@ impl Engine {
     ) -> Result<Work, Error> {
         self.ranks.check()?;
         let rank = self.ranks.rank;
-        let Backend::Cuda(calls) = &mut self.backend else {
-            return Err(Error::OtherDevice { device: self.config.device });
-        };
+        let calls = self.backend.gpu_calls()?;
         let own = calls.gpu.stream().clone();
         let stream = stream.unwrap_or(&own);
-        let capture = calls.check_stream(stream)?;
+        let target = Target { stream, capture: calls.check_stream(stream)? };
         let (tokens, windows) = calls.find_buffers(call, rank, &self.heap)?;
         let key = call_key(call, windows);
         let prepared = self.cache.look_up(&self.config, rank, key, call, &mut self.backend)?;
         let (code, signature) = (prepared.code.on_gpu()?.clone(), prepared.signature);
-        let Backend::Cuda(calls) = &mut self.backend else {
-            return Err(Error::OtherDevice { device: self.config.device });
-        };
-        let slot = capture.map_or_else(|| calls.flights.next_slot(), |_| SLOTS);
-        let event = calls.event()?;
+        let described = Described::call(key, self.config.order, call.factor_bits);
+        let completion = Arc::new(Completion::default());
+        let ends = Ends::Call { completion: completion.clone(), hold };
+        let calls = self.backend.gpu_calls()?;
         let joint = calls.joint.clone().filter(|_| key.kind != Kind::SendRecv);
         let before = joint.is_some().then(|| calls.event()).transpose()?;
+        let (ranks, capture) = (self.ranks.clone(), target.capture);
+        let event = self.put(target, described, code.channels(), ends, |calls, place| {
+            let arguments = Arguments {
+                input: call.input,
+                output: call.output,
+                tokens,
+                scale_bits: call.factor_bits,
+                call: place.call,
+                signature: signature ^ fold(call.factor_bits),
+                slot: place.slot,
+            };
+            match joint.zip(before) {
+                // SAFETY: the program was prepared by this rank; the buffers are the caller's promise; calls in different streams are chained.
+                None => Ok(unsafe { calls.gpu.launch(stream, &code, &arguments) }?),
+                Some((joint, before)) => {
+                    let (launch, kernel) = calls.gpu.part(&code, &arguments);
+                    let part = Part { launch, kernel, channels: code.channels(), before, capture };
+                    let since = Instant::now();
+                    let stops = || ranks.poll.stops_before(place.collective, since);
+                    // SAFETY: as above; `next_slot` keeps the number of calls under way.
+                    unsafe { joint.launch(rank, part, stream, stops) }
+                }
+            }
+        })?;
+        Ok(Work::in_stream(completion, event))
+    }
+
+    /// Gives a call its place, launches it, and has it looked after. The event behind it.
+    pub(super) fn put(
+        &mut self,
+        Target { stream, capture }: Target<'_>,
+        mut described: Described,
+        channels: usize,
+        ends: Ends,
+        launch: impl FnOnce(&mut GpuCalls, Place) -> Result<(), NotJoined>,
+    ) -> Result<Arc<Event>, Error> {
+        let calls = self.backend.gpu_calls()?;
+        let slot = capture.map_or_else(|| calls.flights.next_slot(), |_| SLOTS);
+        let event = calls.event()?;
         calls.chain(stream, capture)?;
-        let mut described = Described::call(key, self.config.order, call.factor_bits);
         let number = self.calls + 1;
         if capture.is_none() {
             self.calls = number;
-            let mut record = described.encode();
-            if key.kind != Kind::SendRecv {
+            if described.is_collective() {
                 self.collectives += 1;
-                described.number(self.collectives, &mut record);
+                described.collective = self.collectives;
             }
-            self.ranks.control.log(rank).enter(number, &record);
+            self.ranks.control.log(self.ranks.rank).enter(number, &described.encode());
         }
-        let arguments = Arguments {
-            input: call.input,
-            output: call.output,
-            tokens,
-            scale_bits: call.factor_bits,
-            call: number,
-            signature: signature ^ fold(call.factor_bits),
-            slot,
-        };
-        let launched = match joint.zip(before) {
-            // SAFETY: the program was prepared by this rank; the buffers are the caller's promise; calls in different streams are chained.
-            None => unsafe { calls.gpu.launch(stream, &code, &arguments) }.map_err(Into::into),
-            Some((joint, before)) => {
-                let (launch, kernel) = calls.gpu.part(&code, &arguments);
-                let part = Part { launch, kernel, channels: code.channels(), before, capture };
-                let (poll, since) = (&self.ranks.poll, Instant::now());
-                let stops = || poll.stops_before(described.collective, since);
-                // SAFETY: as above; `next_slot` keeps the number of calls under way.
-                unsafe { joint.launch(rank, part, stream, stops) }
-            }
-        };
+        let launched =
+            launch(calls, Place { call: number, slot, collective: described.collective });
         if let Err(why) = launched.and_then(|()| Ok(event.record(stream)?)) {
             return Err(self.not_launched(why, &described, stream, capture));
         }
@@ -265,17 +314,20 @@ impl Engine {
             return Err(Error::OtherDevice { device: self.config.device });
         };
         calls.last = Some(Last { event: event.clone(), stream: stream.raw() as usize, capture });
-        let completion = Arc::new(Completion::default());
-        let work = Work::in_stream(completion.clone(), event.clone());
         if capture.is_some() {
             calls.flights.captured(described);
-            completion.end(Ok(()));
+            ends.end(Ok(()));
         } else {
-            let channels = code.channels();
-            let flight = Flight { number, described, channels, slot, event, completion, hold };
-            calls.flights.push(flight);
+            calls.flights.push(Flight {
+                number,
+                described,
+                channels,
+                slot,
+                event: event.clone(),
+                ends,
+            });
         }
-        Ok(work)
+        Ok(event)
     }
 
     /// Ends the communicator after a call that could not be launched.

@@ -13,6 +13,7 @@ use crate::schedule::{Layout, Lowering, Program, SLOTS, lower};
 use crate::topology::Placement;
 use crate::tune::{Plan, Question, plan_by, plan_on_gpu};
 use crate::verify::{Verified, verify};
+use oxccl_kernels::format as f;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::Arc;
@@ -33,6 +34,22 @@ pub(super) enum Code {
 }
 
 impl Code {
+    /// Where the machine finds the program.
+    pub(super) fn header(&self) -> *const f::Header {
+        match self {
+            Code::Host(program) => program.header(),
+            Code::Cuda(prepared) => prepared.program().header(),
+        }
+    }
+
+    /// Its channels.
+    pub(super) fn channels(&self) -> usize {
+        match self {
+            Code::Host(program) => program.channels(),
+            Code::Cuda(prepared) => prepared.channels(),
+        }
+    }
+
     /// The program, if it runs on the host.
     #[inline]
     pub(super) fn on_host(&self) -> Result<&Program, Error> {
@@ -185,6 +202,7 @@ impl Cache {
             windows,
             several_nodes: self.links.is_some(),
             ll128: self.ll128 && ll128_serves,
+            max_channels: config.max_channels,
             pin: config.pin,
             slot_bytes: config.slot_bytes,
             ll_slot_bytes: config.ll_slot_bytes,
@@ -193,9 +211,7 @@ impl Cache {
         let custom = config.schedule.as_ref().map(|custom| custom.plan(&question)).transpose()?;
         let usual = || match config.device {
             Device::Host => plan_by(config.tuning.as_deref(), &question),
-            Device::Cuda(_) => {
-                plan_on_gpu(config.tuning.as_deref(), &question, config.max_channels)
-            }
+            Device::Cuda(_) => plan_on_gpu(config.tuning.as_deref(), &question),
         };
         custom.flatten().map_or_else(usual, Ok)
     }

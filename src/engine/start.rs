@@ -3,6 +3,7 @@
 use super::failure::Ranks;
 use super::flights::Flights;
 use super::group::Groups;
+use super::group::differences::words_of_last;
 use super::links::{Links, Starting};
 use super::on_gpu::GpuCalls;
 use super::prepare::Cache;
@@ -102,7 +103,7 @@ impl Start<'_> {
         let control = Arc::new(Control::new(shape, rank, control)?);
         let (telling, hearing) = (control.clone(), control.clone());
         liveness.on_ask(
-            move || telling.report(),
+            move || telling.report(words_of_last(&telling, rank).as_ref()),
             move |rank, report| hearing.take_report(rank, report),
         );
         Ok(Arc::new(Ranks::new(rank, control, liveness, self.config.timeout)))
@@ -228,7 +229,7 @@ fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> R
     let schedule = config.schedule.as_ref().map(|custom| custom.fingerprint());
     let tuning =
         config.tuning.as_deref().map(|table| format!("table {:016x}", table.fingerprint()));
-    let fields: [(&'static str, String); 19] = [
+    let fields: [(&'static str, String); 20] = [
         ("device", config.device.kind().to_string()),
         ("order", config.order.to_string()),
         ("pin", format!("{:?}, {:?}, {:?}", pin.algorithm, pin.encoding, pin.channels)),
@@ -236,6 +237,7 @@ fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> R
         ("ranks_per_node", format!("{:?}", config.ranks_per_node)),
         ("schedule", schedule.map_or("none".to_owned(), |print| format!("{print:016x}"))),
         ("max_channels", config.max_channels.to_string()),
+        ("group_channels", format!("{:?}", config.group_channels)),
         ("heap_bytes", config.heap_bytes.to_string()),
         ("slot_bytes", config.slot_bytes.to_string()),
         ("link_slot_bytes", config.link_slot_bytes.to_string()),

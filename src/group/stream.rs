@@ -3,7 +3,7 @@
 use super::calls::{CallList, group_calls};
 use super::unready::Unready;
 use super::work::{Flight, GroupWork};
-use crate::call::Memory;
+use crate::call::{Call, Memory};
 use crate::collective::Kind;
 use crate::device::{DeviceBuffer, InFlight};
 use crate::element::{Element, ReduceOp};
@@ -58,13 +58,17 @@ impl OnStream<'_> {
     /// # Ok::<(), oxccl::Error>(())
     /// ```
     ///
+    /// On a stream of a GPU the group is one kernel, and other streams of the GPU wait for a bucket ([`BucketWork::wait_on`](crate::BucketWork::wait_on)) and mark
+    /// one ready ([`Unready::ready_on`]) without the host. A stream that waits keeps back what stands behind it in others that share its
+    /// connection to the GPU (`CUDA_DEVICE_MAX_CONNECTIONS`): use no more streams than there are connections. In a capture the group is
+    /// recorded; its buckets are then marked and waited for by streams that take part in the capture, whose branches must run side by side.
+    ///
     /// # Errors
     /// What `fill` returns; the rest comes from the work. [`Error::TimedOut`] names a bucket that was not marked ready, and its rank.
     pub fn group<'a, R>(
         &self,
         fill: impl FnOnce(&mut StreamGroup<'a>) -> Result<R, Error>,
     ) -> Result<(GroupWork, R), Error> {
-        self.host_stream("a group of calls")?;
         let comm = self.comm();
         let mut group = StreamGroup {
             list: CallList::default().begin(comm.rank(), comm.world()),
@@ -76,10 +80,28 @@ impl OnStream<'_> {
         let result = fill(&mut group)?;
         let StreamGroup { list, buffers, mut gated, flight, .. } = group;
         gated.resize(list.len(), false);
-        flight.board(&gated, comm.max_channels(), buffers);
+        flight.keep(buffers);
         let work = GroupWork { flight: flight.clone(), buckets: list.len() };
-        self.submit_group(list.into_calls(), flight)?;
+        // SAFETY: `StreamGroup`'s calls were made from buffers that are borrowed and that the flight holds, outputs exclusively; what is lent
+        // of an input that is not ready is given back before its mark.
+        unsafe { self.submit_group(&list.into_calls(), &gated, flight) }?;
         Ok((work, result))
+    }
+
+    /// Carries out calls made with [`Call::new`] as one group.
+    ///
+    /// # Safety
+    ///
+    /// As for [`OnStream::run`], for each call, until its bucket is done; no call's output overlaps another call's buffers.
+    ///
+    /// # Errors
+    /// As [`group`](OnStream::group).
+    pub unsafe fn run_group(&self, calls: &[Call]) -> Result<GroupWork, Error> {
+        let flight = Arc::<Flight>::default();
+        let work = GroupWork { flight: flight.clone(), buckets: calls.len() };
+        // SAFETY: by this function's contract.
+        unsafe { self.submit_group(calls, &vec![false; calls.len()], flight) }?;
+        Ok(work)
     }
 }
 

@@ -4,11 +4,12 @@ use super::work::Flight;
 use crate::device::Lent;
 use crate::element::Element;
 use crate::error::Error;
-use crate::stream::Stream;
+use crate::stream::AnyStream;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// The input of a bucket that is not ready: it can be written, though its group may have been launched. Dereferences to a slice.
+/// The input of a bucket that is not ready: it can be written, though its group may have been launched. On a host
+/// it dereferences to a slice; on a GPU it is [written](Self::write) by copies, or by kernels through [its address](Self::as_ptr).
 ///
 /// A bucket that is never marked ready, because this is dropped, ends the group by its communicator's time-out.
 #[derive(Debug)]
@@ -32,9 +33,26 @@ impl<T: Element> Unready<'_, T> {
     /// Marks the bucket ready when the stream has done what has been put into it so far.
     ///
     /// # Errors
-    /// [`Error::System`] if the stream's thread has panicked.
-    pub fn ready_on(self, stream: &Stream) -> Result<(), Error> {
-        stream.mark(self.flight, self.bucket)
+    /// [`Error::System`] if the stream's thread has panicked; of a GPU's stream, the driver's.
+    pub fn ready_on<'s>(self, stream: impl Into<AnyStream<'s>>) -> Result<(), Error> {
+        match stream.into() {
+            AnyStream::Host(stream) => stream.mark(self.flight, self.bucket),
+            AnyStream::Cuda(stream) => self.flight.mark_ready_on(self.bucket, stream),
+        }
+    }
+
+    /// The first element, for whoever computes on a GPU. The memory is valid as long as its buffer, and this rank's until the bucket is
+    /// marked ready.
+    pub fn as_ptr(&self) -> *mut T {
+        self.memory.as_ptr()
+    }
+
+    /// Copies from `from`, which is as long: also to memory of a GPU.
+    ///
+    /// # Errors
+    /// [`Error::CopyLength`]; [`Error::Transport`], the driver's.
+    pub fn write(&mut self, from: &[T]) -> Result<(), Error> {
+        self.memory.write(from)
     }
 }
 

@@ -1,8 +1,10 @@
 //! A group under way on a stream, as a whole and bucket by bucket.
 
-use crate::device::{InFlight, Signals};
+use crate::config::Device;
+use crate::device::{InFlight, Signals, cuda};
 use crate::error::Error;
 use crate::work::Completion;
+use oxccl_transports::CudaError;
 use std::sync::Arc;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,39 +17,58 @@ const LOOKS: usize = 200;
 /// A group on a stream: what its maker, its streams and its buckets' waiters share.
 #[derive(Debug, Default)]
 pub(crate) struct Flight {
-    /// Made when all buckets are known.
-    signals: OnceLock<Signals>,
+    /// There when all buckets are known.
+    signals: OnceLock<Arc<Signals>>,
     pub(crate) completion: Completion,
     held: Mutex<Held>,
+    /// The group's end, in a stream of a GPU.
+    end: OnceLock<Arc<cuda::Event>>,
+    /// In a capture, from where on the words are this replay's.
+    cleared: OnceLock<Arc<cuda::Event>>,
 }
 
 #[derive(Debug, Default)]
 struct Held {
     /// Buffers, with their bucket, until that is done.
     buffers: Vec<(usize, InFlight)>,
-    /// Buckets that were marked ready before there were signals.
+    /// Buckets that were marked ready before there were signals, and what they wait for in streams of a GPU.
     early: Vec<usize>,
+    behind: Vec<cuda::Event>,
 }
 
 impl Flight {
-    /// All buckets are known: these are gated, the others ready.
-    pub(super) fn board(
-        &self,
-        gated: &[bool],
-        stride: usize,
-        buffers: Vec<(usize, InFlight)>,
-    ) -> &Signals {
+    /// Keeps the buffers, each until its bucket is done.
+    pub(super) fn keep(&self, buffers: Vec<(usize, InFlight)>) {
+        self.held().buffers = buffers;
+    }
+
+    /// All buckets are known: those that are not `gated` are ready.
+    pub(crate) fn board(&self, signals: Arc<Signals>, gated: &[bool]) {
         let mut held = self.held();
-        held.buffers = buffers;
-        let signals = Signals::new(gated.len(), stride, gated.contains(&true));
         let ready = (0..gated.len()).filter(|bucket| !gated[*bucket]);
         ready.chain(held.early.drain(..)).for_each(|bucket| signals.mark_ready(bucket));
-        self.signals.get_or_init(|| signals)
+        // Only one launch boards it.
+        let _ = self.signals.set(signals);
+    }
+
+    /// Has the stream wait for what buckets that were marked early wait for.
+    pub(crate) fn hold(&self, stream: &cuda::Stream) -> Result<(), CudaError> {
+        self.held().behind.drain(..).try_for_each(|event| event.hold(stream))
+    }
+
+    /// The event behind the group.
+    pub(crate) fn launched(&self, end: Arc<cuda::Event>) {
+        let _ = self.end.set(end);
+    }
+
+    /// In a capture: behind the event the words are those of the replay at hand.
+    pub(crate) fn cleared(&self, event: Arc<cuda::Event>) {
+        let _ = self.cleared.set(event);
     }
 
     /// The words; none before the group is launched.
     pub(crate) fn signals(&self) -> Option<&Signals> {
-        self.signals.get()
+        self.signals.get().map(|signals| &**signals)
     }
 
     pub(crate) fn mark_ready(&self, bucket: usize) {
@@ -58,8 +79,35 @@ impl Flight {
         }
     }
 
+    /// Marks a bucket ready when the stream has come that far.
+    pub(crate) fn mark_ready_on(&self, bucket: usize, stream: &cuda::Stream) -> Result<(), Error> {
+        let mut held = self.held();
+        if let Some(signals) = self.signals.get() {
+            return Ok(signals.mark_ready_on(stream, bucket)?);
+        }
+        let event = cuda::Event::new(stream.context())?;
+        event.record(stream)?;
+        held.behind.push(event);
+        held.early.push(bucket);
+        Ok(())
+    }
+
+    /// Has a stream wait until the bucket is done.
+    fn await_on(&self, bucket: usize, stream: &cuda::Stream) -> Result<(), Error> {
+        let Some(signals) = self.signals.get() else {
+            return Err(Error::OtherDevice { device: Device::Host });
+        };
+        if let Some(cleared) = self.cleared.get() {
+            cleared.hold(stream)?;
+        }
+        Ok(signals.await_done_on(stream, bucket)?)
+    }
+
     /// The group has ended: nobody uses its buffers any more.
     pub(crate) fn end(&self, result: Result<(), Error>) {
+        if let (Err(_), Some(signals)) = (&result, self.signals.get()) {
+            signals.release();
+        }
         // In this order: whoever has seen a buffer free finds the work done.
         self.completion.end(result);
         self.held().buffers.clear();
@@ -129,6 +177,17 @@ impl GroupWork {
         self.flight.completion.peek().is_some()
     }
 
+    /// Has a stream of the GPU wait for the group, without the host. Whether the group ends well, [`wait`](Self::wait) tells.
+    ///
+    /// # Errors
+    /// [`Error::OtherDevice`] for a group of the host's; [`Error::Transport`], the driver's.
+    pub fn wait_on(&self, stream: &cuda::Stream) -> Result<(), Error> {
+        let Some(end) = self.flight.end.get() else {
+            return Err(Error::OtherDevice { device: Device::Host });
+        };
+        Ok(end.hold(stream)?)
+    }
+
     /// One bucket, by its place in the group. None if there are not so many.
     pub fn bucket(&self, bucket: usize) -> Option<BucketWork> {
         (bucket < self.buckets).then(|| BucketWork { flight: self.flight.clone(), bucket })
@@ -162,5 +221,14 @@ impl BucketWork {
     /// Whether the bucket is done.
     pub fn is_done(&self) -> bool {
         self.flight.is_done(self.bucket)
+    }
+
+    /// Has a stream of the GPU wait until the bucket is done, without the host. If its group fails, the stream goes on then;
+    /// [`wait`](Self::wait) tells. In a capture of the group the stream joins it.
+    ///
+    /// # Errors
+    /// [`Error::OtherDevice`] for a group of the host's; [`Error::Transport`], the driver's.
+    pub fn wait_on(&self, stream: &cuda::Stream) -> Result<(), Error> {
+        self.flight.await_on(self.bucket, stream)
     }
 }

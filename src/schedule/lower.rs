@@ -24,7 +24,7 @@ pub struct Lowering {
     /// overtake, don't come between theirs.
     pub first_connections: usize,
     /// Bytes a channel handles per chunk and round; at most the slots' payload. Less where messages have several segments, which share
-    /// a slot. Ignored by schedules that use windows: they have one round.
+    /// a slot. Ignored by schedules that have one round ([`Schedule::has_one_round`]).
     pub tile_bytes: usize,
     /// Write outputs around the cache.
     pub stream: bool,
@@ -99,7 +99,7 @@ pub(crate) fn lower_signed(
     let schedule = verified.schedule();
     let size = size_bytes(lowering.data_type);
     let part = part_bytes(layout.largest() * size, lowering.channels);
-    let tile = match schedule.uses_windows() {
+    let tile = match schedule.has_one_round() {
         true => part.max(PART_BYTES),
         // No larger than the part, so that the segments of short messages lie close together.
         false => tile_bytes(schedule.most_segments(), lowering.tile_bytes)?

@@ -71,7 +71,13 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Whether any rank reaches into another's buffer. Such schedules have one round.
+    /// Whether all of a chunk is moved in one round: buffers are used in place, and no slot bounds what is moved at a time.
+    pub fn has_one_round(&self) -> bool {
+        let [_, (_, segments)] = self.most_segments();
+        self.uses_windows() && segments == 0
+    }
+
+    /// Whether any rank reaches into another's buffer.
     pub fn uses_windows(&self) -> bool {
         self.ranks.iter().any(|list| list.iter().any(Instruction::uses_window))
     }

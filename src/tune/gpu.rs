@@ -53,10 +53,10 @@ fn wishes(question: &Question) -> Vec<Wish> {
 }
 
 /// How many thread blocks share the work, unless that is pinned.
-pub(super) fn channels(question: &Question, entry: &Entry, most: usize) -> usize {
+pub(super) fn channels(question: &Question, entry: &Entry) -> usize {
     let each = match entry.encoding {
         Encoding::Ll | Encoding::Ll128 => question.ll_slot_bytes,
         _ => BYTES_PER_CHANNEL,
     };
-    question.total_bytes.div_ceil(each).clamp(1, most)
+    question.total_bytes.div_ceil(each).clamp(1, question.max_channels)
 }

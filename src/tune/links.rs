@@ -10,10 +10,19 @@ use crate::collective::Kind;
 
 /// Up to so many bytes an all-reduce between nodes sends whole buffers, in as few steps as can be.
 const DOUBLING_MAX_BYTES: usize = 32 << 10;
+/// As many channels as long messages have.
+const CHANNELS: usize = 2;
 /// From so many nodes on, long messages go around the ring of nodes instead of to all others at once.
 const RING_MIN_NODES: usize = 8;
 /// Up to so many bytes for each rank, an all-to-all gathers what a node's ranks send.
 const GATHERED_MAX_BYTES: usize = 16 << 10;
+
+/// How many channels share the work, unless that is pinned: what one waits for crosses while another computes.
+pub(super) fn channels(question: &Question) -> usize {
+    let chunk = question.total_bytes / question.collective.ranks;
+    let slots = chunk / question.slot_bytes.max(1);
+    if slots < CHANNELS { 1 } else { CHANNELS.min(question.max_channels) }
+}
 
 /// What would be best, in order of preference.
 pub(super) fn wishes(question: &Question) -> Vec<Wish> {
@@ -32,6 +41,10 @@ fn wishes_of(kind: Kind, bytes: usize, ranks: usize, nodes: usize) -> Vec<Wish> 
     let outer = if nodes < RING_MIN_NODES { Outer::Direct } else { Outer::Ring };
     let between =
         |outer, reason| (Algorithm::Hierarchical(Inner::Direct, outer), Encoding::Slots, reason);
+    let in_place = |outer| {
+        let reason = "nodes: what crosses between them crosses once, the rest is done in place";
+        (Algorithm::Hierarchical(Inner::Direct, outer), Encoding::Windows, reason)
+    };
     let flat = |algorithm, reason| (algorithm, Encoding::Slots, reason);
     let once = "nodes: what crosses between them crosses once";
     match kind {
@@ -41,12 +54,14 @@ fn wishes_of(kind: Kind, bytes: usize, ranks: usize, nodes: usize) -> Vec<Wish> 
             flat(Algorithm::OneShot, "one rank a node, short: one step"),
         ],
         Kind::AllReduce => vec![
+            in_place(outer),
             between(outer, once),
             flat(Algorithm::Ring, "one rank a node: every byte crosses as seldom as can be"),
             flat(Algorithm::TwoShot, "one rank a node: each reduces its part"),
         ],
         Kind::ReduceScatter | Kind::AllGather => {
             vec![
+                in_place(outer),
                 between(outer, once),
                 between(Outer::Direct, once),
                 flat(Algorithm::Direct, "one rank a node: one step"),

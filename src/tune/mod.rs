@@ -42,6 +42,8 @@ pub struct Question {
     pub several_nodes: bool,
     /// There are slots for LL128 messages, and links that carry their lines whole.
     pub ll128: bool,
+    /// Most channels of a call.
+    pub max_channels: usize,
     /// What must be chosen.
     pub pin: Pin,
     /// Payload of a slot on the slots lane.
@@ -104,7 +106,8 @@ pub fn plan_by(table: Option<&Table>, question: &Question) -> Result<Plan, Error
     let Some((entry, reason)) = choose(table, question, &offered, by_thresholds) else {
         return Err(no_algorithm(question));
     };
-    Ok(planned(question, entry, 1, reason))
+    let channels = if question.several_nodes { links::channels(question) } else { 1 };
+    Ok(planned(question, entry, channels, reason))
 }
 
 /// The plan of an entry, with so many channels unless they are pinned.
@@ -125,22 +128,18 @@ fn planned(question: &Question, entry: &Entry, channels: usize, reason: String) 
     }
 }
 
-/// Answers a question for ranks on GPUs, with at most so many channels, by a tuning table of GPUs; where it cannot tell, or there is none,
-/// by thresholds, which say how many channels in either case.
+/// Answers a question for ranks on GPUs by a tuning table of GPUs; where it cannot tell, or there is none, by thresholds, which say how many
+/// channels in either case.
 ///
 /// # Errors
 /// As [`plan`].
-pub fn plan_on_gpu(
-    table: Option<&Table>,
-    question: &Question,
-    max_channels: usize,
-) -> Result<Plan, Error> {
+pub fn plan_on_gpu(table: Option<&Table>, question: &Question) -> Result<Plan, Error> {
     let offered = offered(question);
     let by_thresholds = || gpu::choose(question, &offered);
     let Some((entry, reason)) = choose(table, question, &offered, by_thresholds) else {
         return Err(no_algorithm(question));
     };
-    let channels = gpu::channels(question, entry, max_channels);
+    let channels = gpu::channels(question, entry);
     // Kernels write past no cache.
     Ok(Plan { stream: false, ..planned(question, entry, channels, reason) })
 }
@@ -199,9 +198,18 @@ fn fits(entry: &Entry, question: &Question) -> bool {
         && (entry.in_place || !question.in_place)
         && (entry.encoding != Encoding::Windows || question.windows)
         && (entry.encoding != Encoding::Ll128 || question.ll128)
-        && (entry.encoding == Encoding::Slots || !question.several_nodes)
+        && (crosses_nodes(entry) || !question.several_nodes)
         // A barrier has one algorithm and no data: there is nothing to pin.
         && (entry.kind == Kind::Barrier || is_pinned(entry, &question.pin))
+}
+
+/// Whether what goes between nodes goes in slots.
+fn crosses_nodes(entry: &Entry) -> bool {
+    match entry.encoding {
+        Encoding::Slots => true,
+        Encoding::Windows => matches!(entry.algorithm, Algorithm::Hierarchical(..)),
+        Encoding::Ll => false,
+    }
 }
 
 fn is_pinned(entry: &Entry, pin: &Pin) -> bool {

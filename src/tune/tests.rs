@@ -42,6 +42,7 @@ fn question(bytes: usize) -> Question {
         windows: true,
         several_nodes: false,
         ll128: false,
+        max_channels: 4,
         pin: Pin::default(),
         slot_bytes: 64 << 10,
         ll_slot_bytes: 4 << 10,
@@ -192,14 +193,18 @@ fn gpus_whose_links_carry_lines_whole_use_them() {
 #[test]
 fn between_nodes_go_slots_and_few_bytes() {
     use crate::algorithms::{Inner, Outer};
-    let of = |kind, ranks, per_node, total_bytes| {
+    let asked = |kind, ranks, per_node, total_bytes, windows| {
         let question = Question {
             collective: Collective::new(kind, ranks),
             placement: Placement::uniform(per_node),
             several_nodes: true,
+            windows,
             ..question(total_bytes)
         };
-        let plan = plan(&question).unwrap();
+        plan(&question).unwrap()
+    };
+    let of = |kind, ranks, per_node, total_bytes| {
+        let plan = asked(kind, ranks, per_node, total_bytes, false);
         assert_eq!(plan.encoding, Encoding::Slots);
         plan.algorithm
     };
@@ -213,4 +218,8 @@ fn between_nodes_go_slots_and_few_bytes() {
     assert_eq!(of(Kind::AllToAll, 8, 2, 1 << 10), direct);
     assert_eq!(of(Kind::AllToAll, 8, 2, 1 << 24), Algorithm::Direct);
     assert_eq!(of(Kind::Barrier, 4, 2, 0), Algorithm::Dissemination);
+    let in_place = asked(Kind::AllReduce, 4, 2, 1 << 26, true);
+    assert_eq!((in_place.algorithm, in_place.encoding), (direct, Encoding::Windows));
+    let channels = |bytes| asked(Kind::AllReduce, 4, 2, bytes, true).channels;
+    assert_eq!((channels(8), channels(1 << 18), channels(1 << 26)), (1, 1, 2));
 }

@@ -37,7 +37,7 @@ enum Reads {
     #[default]
     None,
     One(Event),
-    Several(Box<Vec<Event>>),
+    Several(Vec<Event>),
 }
 
 /// The rank whose access is not ordered with this one.
@@ -158,7 +158,7 @@ impl Reads {
         match self {
             Reads::None => *self = Reads::One(now),
             Reads::One(event) if event.rank() == now.rank() => *event = now,
-            Reads::One(event) => *self = Reads::Several(Box::new(vec![*event, now])),
+            Reads::One(event) => *self = Reads::Several(vec![*event, now]),
             Reads::Several(events) => {
                 match events.iter_mut().find(|event| event.rank() == now.rank()) {
                     Some(event) => *event = now,

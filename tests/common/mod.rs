@@ -3,6 +3,8 @@
 
 pub mod element;
 pub mod expression;
+pub mod network;
+pub mod nodes;
 pub mod reference;
 pub mod run;
 

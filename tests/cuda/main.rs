@@ -8,6 +8,7 @@ mod calls;
 mod common;
 mod ends;
 mod failures;
+mod groups;
 #[path = "../../transports/tests/common/guest.rs"]
 mod guest;
 mod joined;
@@ -124,6 +125,27 @@ cases! {
         [("OXCCL_STAND_IN_DEVICES", "2"), ("OXCCL_STAND_IN_NVLINK", "0"), processes::threads("2"), MANY];
     wrong_streams = misuse::streams, StandIn, 1, [processes::threads("2"), MANY];
     too_few_connections = misuse::connections, StandIn, 1, [processes::threads("1")];
+}
+
+cases! {
+    group_process by processes::each_communicator:
+    groups_of_processes = groups::random_groups, Anything, 2, [];
+    groups_of_threads = groups::random_groups, Anything, 1, [processes::threads("3"), MANY];
+    groups_of_one = groups::random_groups, Anything, 1, [processes::threads("1"), MANY];
+    groups_on_two_gpus =
+        groups::random_groups, StandIn, 1, [processes::threads("4"), MANY, ("OXCCL_STAND_IN_DEVICES", "2")];
+    one_kernel_a_group = groups::one_kernel, StandIn, 1, [processes::threads("1"), MANY];
+    groups_bucket_by_bucket = groups::bucket_by_bucket, Anything, 1, [processes::threads("2"), MANY];
+    groups_of_processes_bucket_by_bucket = groups::bucket_by_bucket, Anything, 2, [];
+    a_done_bucket_is_done = groups::done_is_done, Anything, 1, [processes::threads("2"), MANY];
+    a_bucket_that_is_never_ready = groups::never_ready, Anything, 1, [processes::threads("2"), MANY];
+    other_groups_are_named = groups::mismatch, Anything, 1, [processes::threads("2"), MANY];
+    a_death_in_a_group = groups::death, Anything, 2, [];
+    messages_in_groups = groups::messages, Anything, 1, [processes::threads("3"), MANY];
+    messages_in_groups_of_processes = groups::messages, Anything, 2, [];
+    groups_in_graphs = groups::captured, Anything, 1, [processes::threads("2"), MANY];
+    groups_in_graphs_of_processes = groups::captured, Anything, 2, [];
+    gradients_in_buckets = groups::gradients, Anything, 1, [processes::threads("2"), MANY];
 }
 
 cases! {

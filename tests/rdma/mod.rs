@@ -1,8 +1,9 @@
 //! Ranks of nodes that RDMA joins: in the software RoCE guest, whose nodes are network namespaces.
 
 use super::common::element::TestElement;
-use super::common::{run::check, seed};
-use super::{cases, config, guest, on_ranks};
+use super::common::nodes::{COUNTS, Memory, cases, run};
+use super::common::seed;
+use super::{config, guest, on_ranks};
 use oxccl::{Communicator, Config, FabricKind, ReduceOp, UniqueId, bf16};
 use oxccl_transports::rdma::survey;
 use oxccl_transports::{SYSFS, Secret};
@@ -165,9 +166,7 @@ fn one_rank() {
 }
 
 fn matrix<T: TestElement>(comm: &mut Communicator, nodes: usize, shortest: usize, seed: u64) {
-    let cases = cases::<T>(comm.world(), nodes, seed).into_iter();
-    for case in cases.filter(|case| case.count >= shortest) {
-        check::<T>(comm, &case);
-        comm.barrier().unwrap();
-    }
+    let mut cases = cases::<T>((comm.world(), nodes), Memory::Private, &COUNTS, seed);
+    cases.retain(|case| case.count >= shortest);
+    run::<T>(comm, &cases);
 }

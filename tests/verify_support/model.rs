@@ -13,8 +13,7 @@ const POISON: u64 = 0xdead_beef_dead_beef;
 
 /// Runs a case with this seed.
 pub(crate) fn run(case: &Case, in_place: bool, seed: u64) -> Result<(), String> {
-    let windows = case.schedule.uses_windows();
-    let (launches, rounds) = if windows { (5, 1) } else { (2, 3) };
+    let (launches, rounds) = if case.schedule.has_one_round() { (5, 1) } else { (2, 3) };
     let mut model = Model::new(case, in_place, seed, launches, rounds);
     loop {
         let runnable: Vec<usize> =

@@ -2,7 +2,7 @@
 //! libFuzzer drives them where it can be had (`fuzz/`); the tests do on every machine, with bytes made at random and with messages in
 //! which some are changed.
 
-use crate::{rendezvous, shm};
+use crate::{proxy, rendezvous, shm, tcp};
 
 /// A function that takes bytes from a socket, and its name.
 pub type Target = (&'static str, fn(&[u8]));
@@ -12,6 +12,8 @@ pub const TARGETS: &[Target] = &[
     ("from_ranks", rendezvous::from_ranks),
     ("from_server", rendezvous::from_server),
     ("invitation", shm::read_invitation),
+    ("link_frames", tcp::link_frames),
+    ("link_greetings", proxy::link_greetings),
 ];
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ pub mod local;
 mod mailbox;
 mod memory;
 pub mod nodes;
+mod process;
 pub mod proxy;
 pub mod rdma;
 pub mod region;

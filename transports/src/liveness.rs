@@ -4,14 +4,16 @@
 //! whoever sees it can ask why. The first cause wins and stays.
 
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use crossbeam::utils::CachePadded;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
+use crate::process::has_ended;
 use crate::reports::Reports;
-use crate::sync::atomic::{AtomicU32, AtomicU64};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use crate::sync::{Mutex, lock};
 
 /// Why everything stopped.
@@ -69,9 +71,22 @@ pub enum Cause {
         /// What it waited for.
         detail: String,
     },
+    /// The machine of the process that serves the rendezvous, which holds no rank, does not answer any more.
+    #[error(
+        "the machine that serves the rendezvous does not answer any more: it is down, or this one is cut off from the network"
+    )]
+    ServerCutOff,
 }
 
 impl Cause {
+    /// The rank that is known to run no more.
+    fn dead(&self) -> Option<usize> {
+        match self {
+            Cause::Died { rank } => Some(*rank),
+            _ => None,
+        }
+    }
+
     /// The longest text that is told to other ranks; the rest is cut off.
     pub const TEXT_LIMIT_BYTES: usize = 16 << 10;
 
@@ -108,6 +123,10 @@ pub struct Liveness {
     abort: CachePadded<AtomicU32>,
     cause: Mutex<Option<Cause>>,
     left: Box<[AtomicU64]>,
+    /// Ranks that died, also after the first cause.
+    dead: Box<[AtomicBool]>,
+    /// The processes of other ranks of this node: that one has ended shows here, too, where nobody is left to tell it.
+    processes: Mutex<Vec<(usize, OwnedFd)>>,
     peers: Box<dyn Peers>,
     reports: Reports,
     /// What else is told that this rank stops.
@@ -123,6 +142,8 @@ impl Liveness {
             abort: CachePadded::new(AtomicU32::new(0)),
             cause: Mutex::new(None),
             left: (0..world).map(|_| AtomicU64::new(STILL_HERE)).collect(),
+            dead: (0..world).map(|_| AtomicBool::new(false)).collect(),
+            processes: Mutex::new(Vec::new()),
             peers,
             reports: Reports::default(),
             listeners: Mutex::new(Vec::new()),
@@ -192,6 +213,25 @@ impl Liveness {
         (calls != STILL_HERE).then_some(calls)
     }
 
+    /// Whether a rank touches no memory of others any more: it has closed in order, or it died, be that the first cause or a later
+    /// one.
+    ///
+    /// # Panics
+    /// If there is no such rank.
+    pub fn is_over(&self, rank: usize) -> bool {
+        let ended = |(other, process): &(usize, OwnedFd)| *other == rank && has_ended(process);
+        self.left(rank).is_some()
+            || self.dead[rank].load(Ordering::Acquire)
+            || lock(&self.processes).iter().any(ended)
+    }
+
+    /// Watches the process of a rank of this node.
+    pub(crate) fn watch(&self, rank: usize, process: OwnedFd) {
+        let mut processes = lock(&self.processes);
+        processes.retain(|(other, _)| *other != rank);
+        processes.push((rank, process));
+    }
+
     /// Says goodbye to the other ranks: `calls` is the number of calls that this rank has issued.
     /// What follows, the end of the process included, is no death to them. Only the first goodbye
     /// counts.
@@ -208,6 +248,9 @@ impl Liveness {
 
     /// Stops this rank only. Returns whether this cause is the first.
     pub(crate) fn raise(&self, cause: Cause) -> bool {
+        if let Some(dead) = cause.dead().and_then(|rank| self.dead.get(rank)) {
+            dead.store(true, Ordering::Release);
+        }
         let mut first = lock(&self.cause);
         if first.is_some() {
             return false;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use oxccl_transports::proxy::testing::{MemoryPorts, until};
-use oxccl_transports::proxy::{Conditions, Fabric, Listening, ProxySetup};
+use oxccl_transports::proxy::{Conditions, Fabric, Link, Listening, ProxySetup, Wire, WireError};
 use oxccl_transports::tcp::Tcp;
 use oxccl_transports::{Bootstrap, Cause, Secret, local};
 
@@ -109,6 +109,32 @@ fn a_peer_that_cannot_be_reached_is_named() {
     let text = liveness.cause().unwrap().to_string();
     assert!(text.contains("rank 0 lost its link to rank 1"), "{text}");
     assert!(text.contains(&free.to_string()) && text.contains("OXCCL_INTERFACE"), "{text}");
+}
+
+/// A fabric with a fault.
+struct Panics;
+
+impl Fabric for Panics {
+    fn name(&self) -> &'static str {
+        "panics"
+    }
+
+    fn sockets(&self) -> usize {
+        1
+    }
+
+    fn open(&self, _: Link) -> Result<Box<dyn Wire>, WireError> {
+        panic!("on purpose");
+    }
+}
+
+#[test]
+fn a_fabric_that_panics_is_a_lost_link() {
+    for end in pair(|_| Arc::new(Panics), Conditions::default()) {
+        assert!(until(LIMIT, || end.liveness.cause().is_some()));
+        let text = end.liveness.cause().unwrap().to_string();
+        assert!(text.contains("a fault of this program"), "{text}");
+    }
 }
 
 #[test]

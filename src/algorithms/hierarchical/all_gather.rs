@@ -23,28 +23,32 @@ pub(super) fn ring_ring(request: &Request) -> Schedule {
 fn hierarchical(request: &Request, inner: Inner, outer: Outer) -> Schedule {
     request.schedule(Chunking::Whole, Chunking::PerRank, |b| {
         let place = Place::of(request, b.rank());
+        place.enter(b);
         let input = [Read::Plain(Operand::Input(0))];
         let output = Operand::Output(b.rank());
-        spread(b, 1, output, &tell(&place, inner, outer), |b, writes| {
+        let sends = tell(&place, inner, outer);
+        spread(b, 1, output, &sends, |b, writes| {
             b.transfer(&input, writes, false);
         });
         gather(b, &place, inner, outer);
+        place.leave(b);
     })
 }
 
 /// To whom a rank tells its chunk so that [`gather`] can follow: along the rail first, since it is further.
 pub(super) fn tell(place: &Place, inner: Inner, outer: Outer) -> Vec<Write> {
-    [place.tell_across(outer), place.tell_inside(inner)].concat()
+    [place.tell_across(outer), place.tell_inside(inner, place.own_chunk())].concat()
 }
 
 /// Every rank's chunk of its output becomes everybody's; this rank's has been told.
 pub(super) fn gather(b: &mut RankBuilder, place: &Place, inner: Inner, outer: Outer) {
     let (rail, nodes) = (&place.rail, place.nodes());
-    place.gather_inside(b, inner, |member| place.rank(rail.me, member));
+    place.gather_inside(b, inner, |member| place.chunk(rail.me, member));
     // Nodes in the order in which the ring brings their chunks.
     for step in 1..nodes {
         let from = (rail.me + nodes - step) % nodes;
-        let mut sends = place.tell_inside(inner);
+        let chunk = place.chunk(from, place.node.me);
+        let mut sends = place.tell_inside(inner, chunk);
         let read = match outer {
             Outer::Ring => Read::Recv(rail.previous()),
             _ => Read::Recv(rail.link(from)),
@@ -52,8 +56,8 @@ pub(super) fn gather(b: &mut RankBuilder, place: &Place, inner: Inner, outer: Ou
         if outer == Outer::Ring && step + 1 < nodes {
             sends.insert(0, Write::Send(rail.next()));
         }
-        let output = Operand::Output(place.rank(from, place.node.me));
+        let output = Operand::Output(chunk);
         spread(b, 1, output, &sends, |b, writes| b.transfer(&[read], writes, false));
-        place.gather_inside(b, inner, |member| place.rank(from, member));
+        place.gather_inside(b, inner, |member| place.chunk(from, member));
     }
 }

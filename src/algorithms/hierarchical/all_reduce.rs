@@ -2,7 +2,8 @@
 //! inside meanwhile.
 //!
 //! Directly or around the ring of nodes it is the reduce-scatter and the all-gather of this folder, joined: one instruction finishes a chunk
-//! and sends it on, along the rail and inside. Each node finishes a part of the buffer, and the others' parts cross while it is reduced.
+//! and sends it on, along the rail and inside. Each node finishes a part of the buffer, and the others' parts cross while it is reduced. In
+//! windows the buffer has two slices, of which one crosses while the other is reduced.
 //!
 //! By doubling or along trees of nodes a rank's chunk is reduced at all nodes of its rail: reduce-scatter inside, all-reduce on the rail,
 //! all-gather inside. The buffer has two slices, of which one crosses while the other is handled inside.
@@ -11,7 +12,7 @@ use super::super::doubling::Doubling;
 use super::super::spread::{spread, tell};
 use super::super::team::Held;
 use super::super::tree;
-use super::{Inner, Outer, Place, Request, all_gather, reduce_scatter};
+use super::{Encoding, Inner, Outer, Place, Request, all_gather, reduce_scatter};
 use crate::schedule::{Chunking, Operand, Schedule, Write};
 
 /// Slices that are on their way at once.
@@ -50,12 +51,31 @@ pub(super) fn ring_tree(request: &Request) -> Schedule {
 }
 
 fn joined(request: &Request, inner: Inner, outer: Outer) -> Schedule {
-    request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
+    // In windows the ranks of a node wait for each other in every round: two slices make a round longer, and keep the links busy.
+    let in_place = request.encoding == Encoding::Windows && outer == Outer::Direct;
+    // A slice has two messages a round on each link, and its second is sent before the peer has given back any of this round.
+    let room = request.slots.slots as usize >= 2 * SLICES;
+    let slices = if in_place && room { SLICES } else { 1 };
+    let chunking = match slices {
+        1 => Chunking::PerRank,
+        _ => Chunking::Parts(slices * request.ranks()),
+    };
+    request.schedule(chunking, chunking, |b| {
         let place = Place::of(request, b.rank());
-        let sends = all_gather::tell(&place, inner, outer);
-        let output = Operand::Output(b.rank());
-        reduce_scatter::scatter(b, &place, inner, outer, output, &sends);
-        all_gather::gather(b, &place, inner, outer);
+        let slices: Vec<Place> = (0..slices).map(|slice| place.slice(slice)).collect();
+        place.enter(b);
+        for slice in &slices {
+            reduce_scatter::cross(b, slice, inner, outer);
+        }
+        for slice in &slices {
+            let sends = all_gather::tell(slice, inner, outer);
+            let output = Operand::Output(slice.own_chunk());
+            reduce_scatter::finish(b, slice, inner, outer, output, &sends);
+        }
+        for slice in &slices {
+            all_gather::gather(b, slice, inner, outer);
+        }
+        place.leave(b);
     })
 }
 
@@ -76,10 +96,13 @@ fn doubling(request: &Request, inner: Inner) -> Schedule {
         }
         for level in 0..doubling.levels() {
             let last = level + 1 == doubling.levels();
-            let sends = if last { place.tell_inside(inner) } else { doubling.sends(level + 1) };
             for slice in 0..slices {
                 let chunk = chunk(slice);
                 let own = chunk(place.node.me);
+                let sends = match last {
+                    true => place.tell_inside(inner, own),
+                    false => doubling.sends(level + 1),
+                };
                 doubling.combine(b, level, own, Held::Partial, &sends);
                 if last {
                     place.gather_inside(b, inner, chunk);
@@ -110,7 +133,8 @@ fn trees(request: &Request, inner: Inner) -> Schedule {
                 tree::double_tree(b, &place.rail, chunks, 1, Held::Partial);
             }
             for (slice, tree) in both(slice(2)) {
-                tell(b, Operand::Output(chunk(slice, me, tree)), &place.tell_inside(inner));
+                let own = chunk(slice, me, tree);
+                tell(b, Operand::Output(own), &place.tell_inside(inner, own));
                 place.gather_inside(b, inner, |member| chunk(slice, member, tree));
             }
         }

@@ -1,7 +1,9 @@
 //! Hierarchical algorithms: inside of nodes, where links are fast, and between them, on every rail, by turns, so that each byte crosses
 //! between nodes as seldom as can be. (BlueConnect, Cho et al. 2019; NCCL and MSCCL++ do likewise.)
 //!
-//! LL128 has none of them: between nodes no link carries its lines whole.
+//! In windows the ranks of a node use each other's buffers in place: an input is read once, where it is, and a result is stored once where
+//! it belongs, by the rank that has it. Between nodes there are slots all the same. LL128 has none of them: between nodes no link carries
+//! its lines whole.
 //!
 //! A **rail** is the ranks with the same place in their nodes: each rank sends to other nodes only along its own.
 
@@ -21,12 +23,15 @@ const DIRECT: Inner = Inner::Direct;
 const RING: Inner = Inner::Ring;
 const LL: Encoding = Encoding::Ll;
 const SLOTS: Encoding = Encoding::Slots;
+const WINDOWS: Encoding = Encoding::Windows;
 
 pub(super) const ENTRIES: &[Entry] = &[
     row(AllReduce, DIRECT, Outer::Direct, LL, Orders::TreeOfNodes, all_reduce::direct_direct),
     row(AllReduce, DIRECT, Outer::Direct, SLOTS, Orders::TreeOfNodes, all_reduce::direct_direct),
+    row(AllReduce, DIRECT, Outer::Direct, WINDOWS, Orders::None, all_reduce::direct_direct),
     row(AllReduce, DIRECT, Outer::Ring, LL, Orders::None, all_reduce::direct_ring),
     row(AllReduce, DIRECT, Outer::Ring, SLOTS, Orders::None, all_reduce::direct_ring),
+    row(AllReduce, DIRECT, Outer::Ring, WINDOWS, Orders::None, all_reduce::direct_ring),
     row(AllReduce, DIRECT, Outer::Doubling, LL, Orders::TreeOfNodes, all_reduce::direct_doubling),
     row(
         AllReduce,
@@ -62,16 +67,20 @@ pub(super) const ENTRIES: &[Entry] = &[
         Orders::TreeOfNodes,
         reduce_scatter::direct_direct,
     ),
+    row(ReduceScatter, DIRECT, Outer::Direct, WINDOWS, Orders::None, reduce_scatter::direct_direct),
     row(ReduceScatter, DIRECT, Outer::Ring, LL, Orders::None, reduce_scatter::direct_ring),
     row(ReduceScatter, DIRECT, Outer::Ring, SLOTS, Orders::None, reduce_scatter::direct_ring),
+    row(ReduceScatter, DIRECT, Outer::Ring, WINDOWS, Orders::None, reduce_scatter::direct_ring),
     row(ReduceScatter, RING, Outer::Direct, LL, Orders::None, reduce_scatter::ring_direct),
     row(ReduceScatter, RING, Outer::Direct, SLOTS, Orders::None, reduce_scatter::ring_direct),
     row(ReduceScatter, RING, Outer::Ring, LL, Orders::None, reduce_scatter::ring_ring),
     row(ReduceScatter, RING, Outer::Ring, SLOTS, Orders::None, reduce_scatter::ring_ring),
     row(AllGather, DIRECT, Outer::Direct, LL, Orders::All, all_gather::direct_direct),
     row(AllGather, DIRECT, Outer::Direct, SLOTS, Orders::All, all_gather::direct_direct),
+    row(AllGather, DIRECT, Outer::Direct, WINDOWS, Orders::All, all_gather::direct_direct),
     row(AllGather, DIRECT, Outer::Ring, LL, Orders::All, all_gather::direct_ring),
     row(AllGather, DIRECT, Outer::Ring, SLOTS, Orders::All, all_gather::direct_ring),
+    row(AllGather, DIRECT, Outer::Ring, WINDOWS, Orders::All, all_gather::direct_ring),
     row(AllGather, RING, Outer::Direct, LL, Orders::All, all_gather::ring_direct),
     row(AllGather, RING, Outer::Direct, SLOTS, Orders::All, all_gather::ring_direct),
     row(AllGather, RING, Outer::Ring, LL, Orders::All, all_gather::ring_ring),

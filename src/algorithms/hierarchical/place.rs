@@ -1,15 +1,20 @@
 //! A rank's two teams, and what it does with the ranks of its node.
 
+use super::super::request::{input_of, output_of};
 use super::super::team::Team;
-use super::{Inner, Outer, Request};
+use super::{Encoding, Inner, Outer, Request};
 use crate::schedule::{Operand, RankBuilder, Read, Write};
 
-/// A rank's two teams.
+/// A rank's two teams, and the chunks that they handle.
+#[derive(Clone)]
 pub(super) struct Place {
     /// The ranks of its node.
     pub(super) node: Team,
     /// The ranks with its place in their nodes, by node.
     pub(super) rail: Team,
+    windows: bool,
+    /// The first of as many chunks as there are ranks.
+    first_chunk: usize,
 }
 
 impl Place {
@@ -22,7 +27,39 @@ impl Place {
         Place {
             node: Team::new(members, place, request.encoding),
             rail: Team::new(rail, node, request.encoding),
+            windows: request.encoding == Encoding::Windows,
+            first_chunk: 0,
         }
+    }
+
+    /// The same for one slice of the buffer, which has as many chunks as there are ranks.
+    pub(super) fn slice(&self, slice: usize) -> Place {
+        let ranks = self.nodes() * self.local();
+        Place { first_chunk: slice * ranks, ..self.clone() }
+    }
+
+    /// Whether ranks of the node use each other's buffers in place.
+    pub(super) fn uses_windows(&self) -> bool {
+        self.windows
+    }
+
+    /// Comes before all else.
+    pub(super) fn enter(&self, b: &mut RankBuilder) {
+        if self.windows {
+            b.enter(&self.beside());
+        }
+    }
+
+    /// Comes behind all else.
+    pub(super) fn leave(&self, b: &mut RankBuilder) {
+        if self.windows {
+            b.barrier(&self.beside());
+        }
+    }
+
+    /// The other ranks of the node.
+    fn beside(&self) -> Vec<usize> {
+        self.node.others().map(|place| self.rank(self.rail.me, place)).collect()
     }
 
     pub(super) fn nodes(&self) -> usize {
@@ -32,6 +69,16 @@ impl Place {
     /// Ranks of a node.
     pub(super) fn local(&self) -> usize {
         self.node.len()
+    }
+
+    /// The chunk of the rank at a place of a node.
+    pub(super) fn chunk(&self, node: usize, place: usize) -> usize {
+        self.first_chunk + self.rank(node, place)
+    }
+
+    /// This rank's chunk.
+    pub(super) fn own_chunk(&self) -> usize {
+        self.chunk(self.rail.me, self.node.me)
     }
 
     /// The rank at a place of a node.
@@ -50,15 +97,32 @@ impl Place {
         finish: bool,
     ) {
         match inner {
+            _ if self.windows => {
+                let reads: Vec<Read> =
+                    self.inputs(part(self.node.me)).into_iter().chain(also).collect();
+                b.transfer(&reads, writes, finish);
+            }
             Inner::Direct => self.node.reduce_scatter_direct(b, part, also, writes, finish),
             Inner::Ring => self.node.reduce_scatter_ring(b, part, also, writes, finish),
         }
     }
 
-    /// To whom a rank tells its chunk so that [`Place::gather_inside`] can follow.
-    pub(super) fn tell_inside(&self, inner: Inner) -> Vec<Write> {
+    /// A chunk of the inputs of all ranks of the node, in place.
+    pub(super) fn inputs(&self, chunk: usize) -> Vec<Read> {
+        let input = |place| match place == self.node.me {
+            true => Operand::Input(chunk),
+            false => input_of(self.rank(self.rail.me, place), chunk),
+        };
+        (0..self.local()).map(|place| Read::Raw(input(place))).collect()
+    }
+
+    /// To whom a rank tells its chunk of its output so that [`Place::gather_inside`] can follow.
+    pub(super) fn tell_inside(&self, inner: Inner, chunk: usize) -> Vec<Write> {
         let node = &self.node;
         match inner {
+            _ if self.windows => {
+                self.beside().into_iter().map(|rank| Write::To(output_of(rank, chunk))).collect()
+            }
             Inner::Direct => node.others().map(|to| Write::Send(node.link(to))).collect(),
             Inner::Ring => (node.len() > 1).then(|| Write::Send(node.next())).into_iter().collect(),
         }
@@ -72,6 +136,8 @@ impl Place {
         part: impl Fn(usize) -> usize,
     ) {
         match inner {
+            // They have been told in place.
+            _ if self.windows => {}
             Inner::Direct => {
                 for member in self.node.others() {
                     b.recv_copy(self.node.link(member), Operand::Output(part(member)));

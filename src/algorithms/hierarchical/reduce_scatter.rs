@@ -1,6 +1,7 @@
 //! Hierarchical reduce-scatter: each node reduces all chunks, those of a rail at the rail's rank. Directly, that rank sends each to its
-//! node, where what has come from all nodes is reduced; the own node's part waits in the output. Around the ring of nodes, a chunk starts
-//! behind its node, and each adds its part to what comes. In both a chunk crosses while the next is reduced inside.
+//! node, where what has come from all nodes is reduced; the own node's part waits in the output, or in the inputs where ranks of a node use
+//! each other's buffers in place. Around the ring of nodes, a chunk starts behind its node, and each adds its part to what comes. In both a
+//! chunk crosses while the next is reduced inside.
 
 use super::super::spread::spread;
 use super::{Inner, Outer, Place, Request};
@@ -25,12 +26,33 @@ pub(super) fn ring_ring(request: &Request) -> Schedule {
 fn hierarchical(request: &Request, inner: Inner, outer: Outer) -> Schedule {
     request.schedule(Chunking::PerRank, Chunking::Whole, |b| {
         let place = Place::of(request, b.rank());
-        scatter(b, &place, inner, outer, Operand::Output(0), &[]);
+        place.enter(b);
+        cross(b, &place, inner, outer);
+        finish(b, &place, inner, outer, Operand::Output(0), &[]);
+        place.leave(b);
     })
 }
 
-/// Every rank's chunk, reduced, becomes that rank's: this one's goes to `output`, and to peers.
-pub(super) fn scatter(
+/// The first half: what is to be reduced at other nodes leaves for them.
+pub(super) fn cross(b: &mut RankBuilder, place: &Place, inner: Inner, outer: Outer) {
+    let rail = &place.rail;
+    if outer != Outer::Ring {
+        for to in rail.others() {
+            let send = [Write::Send(rail.link(to))];
+            place.reduce_inside(b, inner, |member| place.chunk(to, member), None, &send, false);
+        }
+        return;
+    }
+    for step in 0..place.nodes() - 1 {
+        let to = (rail.me + place.nodes() - 1 - step) % place.nodes();
+        let also = (step > 0).then(|| Read::Recv(rail.previous()));
+        let next = [Write::Send(rail.next())];
+        place.reduce_inside(b, inner, |member| place.chunk(to, member), also, &next, false);
+    }
+}
+
+/// The second: every rank's chunk, reduced, becomes that rank's: this one's goes to `output`, and to peers.
+pub(super) fn finish(
     b: &mut RankBuilder,
     place: &Place,
     inner: Inner,
@@ -38,41 +60,23 @@ pub(super) fn scatter(
     output: Operand,
     sends: &[Write],
 ) {
-    match outer {
-        Outer::Ring => around(b, place, inner, output, sends),
-        _ => directly(b, place, inner, output, sends),
-    }
-}
-
-fn around(b: &mut RankBuilder, place: &Place, inner: Inner, output: Operand, sends: &[Write]) {
-    let (rail, nodes) = (&place.rail, place.nodes());
-    for step in 0..nodes {
-        let to = (rail.me + nodes - 1 - step) % nodes;
-        let also = (step > 0).then(|| Read::Recv(rail.previous()));
-        let chunk = |member| place.rank(to, member);
-        if step + 1 < nodes {
-            let next = [Write::Send(rail.next())];
-            place.reduce_inside(b, inner, chunk, also, &next, false);
-        } else {
-            spread(b, place.local() + 1, output, sends, |b, writes| {
-                place.reduce_inside(b, inner, chunk, also, writes, true);
-            });
-        }
-    }
-}
-
-fn directly(b: &mut RankBuilder, place: &Place, inner: Inner, output: Operand, sends: &[Write]) {
     let rail = &place.rail;
-    // Other nodes' chunks first: they have further to go.
-    for to in rail.others().chain([rail.me]) {
-        let write = if to == rail.me { Write::To(output) } else { Write::Send(rail.link(to)) };
-        let chunk = |member| place.rank(to, member);
-        place.reduce_inside(b, inner, chunk, None, &[write], false);
+    let chunk = |member| place.chunk(rail.me, member);
+    if outer == Outer::Ring {
+        let also = (place.nodes() > 1).then(|| Read::Recv(rail.previous()));
+        return spread(b, place.local() + 1, output, sends, |b, writes| {
+            place.reduce_inside(b, inner, chunk, also, writes, true);
+        });
     }
-    let partials = (0..rail.len()).map(|from| match from == rail.me {
-        true => Read::Plain(output),
-        false => Read::Recv(rail.link(from)),
-    });
-    let partials: Vec<Read> = partials.collect();
+    let mut partials: Vec<Read> = rail.others().map(|from| Read::Recv(rail.link(from))).collect();
+    if place.uses_windows() {
+        // Nobody waits for this node's part, which need not be stored before it is added.
+        partials.splice(..0, place.inputs(place.own_chunk()));
+    } else {
+        place.reduce_inside(b, inner, chunk, None, &[Write::To(output)], false);
+        // In the nodes' order.
+        partials.insert(0, Read::Plain(output));
+        partials.rotate_right(rail.me);
+    }
     spread(b, partials.len(), output, sends, |b, writes| b.transfer(&partials, writes, true));
 }

@@ -84,7 +84,7 @@ pub(crate) fn main(options: &ExplainOptions) -> Result<(), Failure> {
     let table = config.tuning.as_deref();
     let plan = match config.device {
         Device::Host => tune::plan_by(table, &question)?,
-        Device::Cuda(_) => tune::plan_on_gpu(table, &question, config.max_channels)?,
+        Device::Cuda(_) => tune::plan_on_gpu(table, &question)?,
     };
     let mut times = Times::predicted(config.tuning.as_deref(), &question);
     if !options.measure {
@@ -192,6 +192,9 @@ impl ExplainOptions {
             encoding: self.encoding.or(config.pin.encoding),
             channels: self.channels.or(config.pin.channels),
         };
+        // Ranks of a node share memory, ranks of different nodes do not.
+        let several_nodes = self.per_node.is_some_and(|local| local < self.ranks);
+        let slot_bytes = if several_nodes { config.link_slot_bytes } else { config.slot_bytes };
         Question {
             collective,
             placement: Placement::uniform(self.per_node.unwrap_or(self.ranks)),
@@ -200,11 +203,11 @@ impl ExplainOptions {
             order: self.order,
             in_place: self.in_place,
             windows: !self.private,
-            // Ranks of a node share memory, ranks of different nodes do not.
-            several_nodes: self.per_node.is_some_and(|local| local < self.ranks),
+            several_nodes,
             ll128: pin.encoding == Some(Encoding::Ll128),
+            max_channels: config.max_channels,
             pin,
-            slot_bytes: config.slot_bytes,
+            slot_bytes,
             ll_slot_bytes: config.ll_slot_bytes,
             cache_bytes: config.last_level_cache_bytes(),
         }
@@ -258,7 +261,7 @@ fn pipeline(plan: &Plan, schedule: &Schedule, layout: &Layout, data_type: DataTy
     let chunk = layout.largest() * data_type.len_bytes();
     let part = if plan.channels == 1 { chunk } else { chunk.div_ceil(plan.channels) };
     let ranks = schedule.collective.ranks;
-    let (rounds, tile) = match schedule.uses_windows() {
+    let (rounds, tile) = match schedule.has_one_round() {
         true => (1, part),
         false => (part.div_ceil(plan.tile_bytes).max(1), plan.tile_bytes.min(part)),
     };

@@ -1,6 +1,9 @@
 //! One rank on a GPU: all that its calls need, set up together with the other ranks.
 
-use super::{Arguments, DeviceProgram, Image, Kernel, Kernels, Programs, Stream, Tables};
+use super::{
+    Arguments, DeviceProgram, Image, Kernel, Kernels, PinnedPool, PinnedWords, Programs, Stream,
+    Tables,
+};
 use crate::device::{ControlShape, LinkPorts, StagingShape};
 use crate::schedule::Program;
 use oxccl_kernels::format::{self as f, DataType, Fold};
@@ -32,6 +35,7 @@ pub struct Gpu {
     kernels: Arc<Kernels>,
     tables: Arc<Tables>,
     programs: Programs,
+    pinned: PinnedPool,
     /// Its own: for set-up, and for calls that wait. Nobody captures it.
     stream: Arc<Stream>,
     /// Those of this node's ranks, by rank, kept mapped: windows lead there.
@@ -67,6 +71,16 @@ impl Prepared {
     /// Its channels: blocks of a launch.
     pub fn channels(&self) -> usize {
         self.program.channels()
+    }
+
+    /// Where the GPU finds the program.
+    pub(crate) fn program(&self) -> &DeviceProgram {
+        &self.program
+    }
+
+    /// The kernel that runs it.
+    pub(crate) fn kernel(&self) -> Kernel {
+        self.kernel
     }
 }
 
@@ -138,7 +152,7 @@ impl Gpu {
         let tables =
             Tables::new(&stream, shape, own_staging, staging, control, &connections, &bases)?;
         let tables = Arc::new(tables);
-        let programs = Programs::new(&stream)?;
+        let (programs, pinned) = (Programs::new(&stream)?, PinnedPool::new(context)?);
         let stopped = Arc::downgrade(&tables);
         bootstrap.liveness().on_stop(move || {
             if let Some(tables) = stopped.upgrade() {
@@ -149,6 +163,7 @@ impl Gpu {
             kernels,
             tables,
             programs,
+            pinned,
             stream,
             _heaps: heaps,
             heap,
@@ -215,6 +230,45 @@ impl Gpu {
         Ok(Prepared { program, kernel })
     }
 
+    /// The kernel for groups that reduce in several ways.
+    ///
+    /// # Errors
+    /// As [`prepare`](Gpu::prepare).
+    pub(crate) fn any_kernel(&self, channels: usize) -> Result<Kernel, CudaError> {
+        let mut kernel = self.kernels.any()?;
+        if self.bulk_copies {
+            kernel = self.kernels.with_bulk_copies(kernel)?;
+        }
+        self.kernels.check_residency(kernel, self.neighbours.sharing, channels)?;
+        Ok(kernel)
+    }
+
+    /// Takes so many words of pinned memory, which is not given back before the end.
+    ///
+    /// # Errors
+    /// [`CudaError::OutOfMemory`], and the driver's.
+    pub(crate) fn words(&mut self, len: usize) -> Result<PinnedWords, CudaError> {
+        self.pinned.take(len)
+    }
+
+    /// Puts a chain of launch blocks into a stream, made from [`Tables::blank`].
+    ///
+    /// # Errors
+    /// The driver's.
+    ///
+    /// # Safety
+    /// As for [`launch`](Gpu::launch), for each block; the kernel is one that runs all their programs.
+    pub(crate) unsafe fn launch_chain(
+        &self,
+        stream: &Stream,
+        kernel: Kernel,
+        first: &f::Launch,
+        channels: usize,
+    ) -> Result<(), CudaError> {
+        // SAFETY: by this function's contract.
+        unsafe { kernel.launch(stream, first, channels) }
+    }
+
     /// Puts a call into a stream.
     ///
     /// # Errors
@@ -247,7 +301,7 @@ impl Drop for Gpu {
     fn drop(&mut self) {
         let (kernels, stream) = (self.kernels.clone(), self.stream.clone());
         let links = std::mem::take(&mut self.links);
-        let memory = (self.tables.memory(), self.programs.memory(), links);
+        let memory = (self.tables.memory(), self.programs.memory(), self.pinned.memory(), links);
         self.tables.own_staging().keep(Box::new((memory, kernels, stream)));
     }
 }

@@ -8,7 +8,9 @@
 use super::image::{missing, targets};
 use super::{Image, Stream, call};
 use oxccl_kernels::format::{DataType, Fold, Launch};
-use oxccl_kernels::image::{BLOCK_THREADS, BULK_COPY_BYTES, BULK_COPY_CAPABILITY, kernel_name};
+use oxccl_kernels::image::{
+    ANY_KERNEL, BLOCK_THREADS, BULK_COPY_BYTES, BULK_COPY_CAPABILITY, kernel_name,
+};
 use oxccl_transports::CudaError;
 use oxccl_transports::cuda::{Context, sys};
 use std::ffi::{CString, c_void};
@@ -22,15 +24,16 @@ pub struct Kernels {
     multiprocessors: usize,
     /// By type and fold, looked up when first used.
     kernels: Vec<OnceLock<Kernel>>,
+    /// The one for all types and folds.
+    any: OnceLock<Kernel>,
 }
 
 /// One of them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kernel {
     function: sys::CUfunction,
-    /// What it is for.
-    data_type: DataType,
-    fold: Fold,
+    /// The type and fold that it is for; none: all.
+    of: Option<(DataType, Fold)>,
     /// How many of its blocks a GPU holds at once.
     resident: usize,
     /// Dynamic shared memory that its launches ask for.
@@ -58,7 +61,13 @@ impl Kernels {
             .scope(|| unsafe { call!(cuModuleLoadData(&raw mut module, image.as_ptr().cast())) })
             .map_err(|error: CudaError| unusable(context, error))?;
         let kernels = (0..DataType::ALL.len() * Fold::ALL.len()).map(|_| OnceLock::new()).collect();
-        let mut loaded = Kernels { context: context.clone(), module, multiprocessors: 0, kernels };
+        let mut loaded = Kernels {
+            context: context.clone(),
+            module,
+            multiprocessors: 0,
+            kernels,
+            any: OnceLock::new(),
+        };
         loaded.multiprocessors = context.device().multiprocessors()?;
         Ok(loaded)
     }
@@ -75,6 +84,20 @@ impl Kernels {
             None => {
                 let kernel = self.look_up(data_type, fold)?;
                 Ok(*slot.get_or_init(|| kernel))
+            }
+        }
+    }
+
+    /// The kernel for all types and folds, slower than those for one.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn any(&self) -> Result<Kernel, CudaError> {
+        match self.any.get() {
+            Some(kernel) => Ok(*kernel),
+            None => {
+                let kernel = self.find(ANY_KERNEL.to_owned(), None)?;
+                Ok(*self.any.get_or_init(|| kernel))
             }
         }
     }
@@ -123,14 +146,18 @@ impl Kernels {
         if !data_type.has(fold) {
             return Err(CudaError::NotSupported { ordinal, what: "this fold of this type" });
         }
-        let name = CString::new(kernel_name(data_type, fold)).unwrap_or_default();
+        self.find(kernel_name(data_type, fold), Some((data_type, fold)))
+    }
+
+    fn find(&self, name: String, of: Option<(DataType, Fold)>) -> Result<Kernel, CudaError> {
+        let name = CString::new(name).unwrap_or_default();
         let mut function = std::ptr::null_mut();
         self.context.scope(|| {
             // SAFETY: the module is loaded, the context current, the name ends with a zero.
             unsafe { call!(cuModuleGetFunction(&raw mut function, self.module, name.as_ptr())) }
         })?;
         let resident = self.resident(function, 0)?;
-        Ok(Kernel { function, data_type, fold, resident, shared_bytes: 0 })
+        Ok(Kernel { function, of, resident, shared_bytes: 0 })
     }
 
     /// How many blocks with so much dynamic shared memory the GPU holds at once.
@@ -170,8 +197,7 @@ impl Kernel {
 
     /// Whether it is another module's handle of the same kernel, launched alike.
     pub(crate) fn is_same(&self, other: &Kernel) -> bool {
-        (self.data_type, self.fold, self.shared_bytes)
-            == (other.data_type, other.fold, other.shared_bytes)
+        (self.of, self.shared_bytes) == (other.of, other.shared_bytes)
     }
 
     /// Puts the calls of several ranks into a stream, of so many blocks together, all of which run at once.

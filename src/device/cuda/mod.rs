@@ -13,6 +13,7 @@ mod kernels;
 mod programs;
 mod stream;
 mod tables;
+mod words;
 
 pub use copy::{copy, fill};
 pub use empty::EmptyKernel;
@@ -24,5 +25,6 @@ pub use kernels::{Kernel, Kernels};
 pub use programs::{DeviceProgram, Programs};
 pub use stream::{CaptureState, Stream};
 pub use tables::{Arguments, SLOTS, Tables};
+pub use words::{PinnedPool, PinnedWords};
 
 use oxccl_transports::cuda_call as call;

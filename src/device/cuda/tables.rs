@@ -111,27 +111,38 @@ impl Tables {
 
     /// The launch block of a call.
     pub fn launch(&self, program: &DeviceProgram, arguments: &Arguments) -> f::Launch {
-        let staging = self.staging.as_ptr();
-        let memory = &*self.memory;
-        let control = memory.control.device_ptr();
-        let statuses = memory.statuses.device_ptr().cast::<f::Status>();
         f::Launch {
             program: program.header(),
-            connections: memory.connections.as_ptr().cast(),
-            windows: memory.windows.as_ptr().cast(),
-            progress: control.wrapping_add(self.control_shape.progress()).cast(),
-            statuses: statuses.wrapping_add(arguments.slot * self.shape.channels),
-            doorbells: staging.cast(),
-            abort: control.wrapping_add(self.control_shape.abort_word()).cast(),
+            statuses: self.statuses(arguments.slot),
             input: arguments.input,
             output: arguments.output,
             tokens: arguments.tokens,
             scale_bits: arguments.scale_bits,
             call: arguments.call,
             signature: arguments.signature,
+            ..self.blank()
+        }
+    }
+
+    /// What all launch blocks of this rank share.
+    pub(crate) fn blank(&self) -> f::Launch {
+        let memory = &*self.memory;
+        let control = memory.control.device_ptr();
+        f::Launch {
+            connections: memory.connections.as_ptr().cast(),
+            windows: memory.windows.as_ptr().cast(),
+            progress: control.wrapping_add(self.control_shape.progress()).cast(),
+            doorbells: self.staging.as_ptr().cast(),
+            abort: control.wrapping_add(self.control_shape.abort_word()).cast(),
             ranks: self.shape.ranks as u32,
             ..f::Launch::EMPTY
         }
+    }
+
+    /// Where the channels of the call at this place say how they ended.
+    pub(crate) fn statuses(&self, slot: usize) -> *mut f::Status {
+        let statuses = self.memory.statuses.device_ptr().cast::<f::Status>();
+        statuses.wrapping_add(slot * self.shape.channels)
     }
 
     /// Says where an allocation that a peer has registered begins in this process, through a stream that is waited for.

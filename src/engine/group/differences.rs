@@ -2,7 +2,7 @@
 
 use crate::call::Described;
 use crate::collective::Kind;
-use crate::device::{BUCKET_WORDS, CallRecord, Control};
+use crate::device::{BUCKET_WORDS, CallRecord, Control, GroupWords};
 use crate::engine::logs::Difference;
 use crate::error::Error;
 use std::sync::atomic::{Ordering, fence};
@@ -57,12 +57,12 @@ pub(in crate::engine) fn collectives(
     (own, mine): (usize, &Described),
     (other, yours): (usize, &Described),
 ) -> Option<(usize, Difference)> {
-    if !mine.group || !yours.group || control.is_mirror(other) {
+    if !mine.group || !yours.group {
         return None;
     }
     let words =
         |rank, call: &Described| control.bucket_words(rank, call.words_offset, call.key.count);
-    let (ours, theirs) = (words(own, mine), words(other, yours));
+    let (ours, theirs) = (words(own, mine)?, words(other, yours)?);
     (0..ours.len().max(theirs.len())).find_map(|at| {
         let (ours, theirs) = (ours.get(at), theirs.get(at));
         let found = difference(ours, theirs)?;
@@ -80,17 +80,30 @@ struct Exchange {
 /// The group that a rank is inside of, if it is. It stays as it was read: a rank rewrites its words only between calls.
 fn under_way(control: &Control, rank: usize) -> Option<Exchange> {
     let log = control.log(rank);
+    last(control, rank).filter(|_| log.is_inside())
+}
+
+/// The last call of a rank, if that is a group.
+fn last(control: &Control, rank: usize) -> Option<Exchange> {
+    let log = control.log(rank);
     let call = log.entered();
-    let described = log.record(call).filter(|_| log.is_inside());
-    let described = described.and_then(|record| Described::decode(&record))?;
+    let described = log.record(call).and_then(|record| Described::decode(&record))?;
     if !described.group {
         return None;
     }
     let first = described.words_offset + described.key.count * size_of::<Words>() as u64;
-    let messages = control.bucket_words(rank, first, described.messages());
+    let messages = control.bucket_words(rank, first, described.messages())?;
     fence(Ordering::Acquire);
-    let stayed = log.is_inside() && log.entered() == call;
-    stayed.then_some(Exchange { call, described, messages })
+    (log.entered() == call).then_some(Exchange { call, described, messages })
+}
+
+/// The words of a rank's last call, if that is a group, for those that cannot read them. It may have failed and been left.
+pub(in crate::engine) fn words_of_last(control: &Control, rank: usize) -> Option<GroupWords> {
+    let Exchange { described, messages, .. } = last(control, rank)?;
+    let offset = described.words_offset;
+    let mut words = control.bucket_words(rank, offset, described.key.count)?;
+    words.extend(messages);
+    Some(GroupWords { offset, words })
 }
 
 /// Sender and receiver.
@@ -108,8 +121,7 @@ pub(in crate::engine) fn messages(control: &Control, own: usize) -> Option<Error
     };
     let mut peers: Vec<usize> = mine.messages.iter().map(peer_of).collect();
     peers.dedup();
-    let readable = |peer: &usize| *peer != own && !control.is_mirror(*peer);
-    peers.into_iter().filter(readable).find_map(|peer| {
+    peers.into_iter().filter(|peer| *peer != own).find_map(|peer| {
         let yours = under_way(control, peer)?;
         let number = mine.messages.iter().find(|words| peer_of(words) == peer)?[3];
         let of_pair = |exchange: &Exchange, from: usize, to: usize| -> Vec<Words> {

@@ -1,10 +1,12 @@
 //! A group's messages as launch blocks: one a phase, and one that awaits receipts.
 
+use super::chain::Source;
 use super::messages::{self, Message, Phase, Stretch, Tiles};
-use super::prepared::{Block, Source};
+use super::prepared::Block;
 use super::{Engine, Mix, Tables};
 use crate::algorithms::{Pattern, exchange, receipts};
 use crate::collective::{Kind, Order};
+use crate::engine::prepare::Code;
 use crate::error::Error;
 use crate::schedule::{Extent, Lane, Layout, Lowering, Program, RankLayout, SLOTS, lower_signed};
 use crate::verify::{Verified, Violation, verify_exchange};
@@ -16,7 +18,7 @@ const EXCHANGE: u32 = 0x6578_6368;
 impl Engine {
     /// Appends the blocks of all messages.
     pub(super) fn exchange_blocks(
-        &self,
+        &mut self,
         messages: &[Message],
         tables: &mut Tables,
     ) -> Result<(), Error> {
@@ -25,7 +27,8 @@ impl Engine {
         }
         let slot_bytes = self.config.slot_bytes;
         let tiles = Tiles { slot_bytes, ll_bytes: self.config.ll_slot_bytes.min(slot_bytes) };
-        let share = |a, b| self.links.as_ref().is_none_or(|links| links.share(a, b));
+        let links = self.links.clone();
+        let share = |a, b| links.as_ref().is_none_or(|links| links.share(a, b));
         let stretches = messages::stretches(messages, tiles, share);
         let hasher = || Box::new(Mix::default()) as Box<dyn std::hash::Hasher>;
         let signatures =
@@ -33,19 +36,17 @@ impl Engine {
         let (first, first_block) = (tables.sources.len(), tables.blocks.len());
         self.push_messages(messages, &stretches, tables);
         let count = tables.sources.len() - first;
-        let blank = self.blank_launch()?;
-        let block = |program| {
-            let mut launch = blank;
-            launch.signature = EXCHANGE;
-            Block {
-                program,
-                launch,
-                first,
-                count,
-                is_virtual: true,
-                awaits: false,
-                completes: false,
-            }
+        let mut launch = self.blank_block();
+        launch.signature = EXCHANGE;
+        let block = |code| Block {
+            code,
+            reduces: false,
+            launch,
+            first,
+            count,
+            is_virtual: true,
+            awaits: false,
+            completes: false,
         };
         let proven = |found: Result<Verified, Violation>| {
             found.map_err(|violation| Error::NoAlgorithm {
@@ -61,20 +62,25 @@ impl Engine {
             let layout = self.layout(&stretches, &phase, slot_bytes);
             let program = self.exchange_program(&verified, layout, &signatures)?;
             debug_assert_eq!(program.rounds(), phase.rounds as u64);
-            tables.blocks.push(block(program));
+            tables.blocks.push(block(self.load_exchange(program)?));
         }
         let all: Vec<usize> = (0..stretches.len()).collect();
         let sent = receipts(&self.pattern(&stretches, &all), SLOTS);
         let verified = proven(verify_exchange(sent, |_, _| false))?;
         let nothing = Phase { first_round: 0, rounds: 0, active: Vec::new() };
         let layout = self.layout(&stretches, &nothing, slot_bytes);
-        tables.blocks.push(block(self.exchange_program(&verified, layout, &signatures)?));
+        let program = self.exchange_program(&verified, layout, &signatures)?;
+        tables.blocks.push(block(self.load_exchange(program)?));
         // All messages are awaited before the first round, and done when all have been received.
         tables.blocks[first_block].awaits = true;
         if let Some(last) = tables.blocks.last_mut() {
             last.completes = true;
         }
         Ok(())
+    }
+
+    fn load_exchange(&mut self, program: Program) -> Result<Code, Error> {
+        self.backend.load(program, f::DataType::U8, f::Fold::Sum)
     }
 
     fn push_messages(&self, messages: &[Message], stretches: &[Stretch], tables: &mut Tables) {

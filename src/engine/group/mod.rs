@@ -5,9 +5,11 @@
 //! and the machine runs the chain. Nothing is copied to make it contiguous: a table says where each bucket really is, and each rank shares
 //! its own with its peers, in its heap.
 
+mod chain;
 pub(super) mod differences;
 mod exchange;
 mod messages;
+mod on_gpu;
 mod parts;
 mod prepared;
 
@@ -18,13 +20,17 @@ use crate::call::{Call, Described};
 use crate::collective::{Kind, Order};
 use crate::device::Signals;
 use crate::error::Error;
+use crate::group::Flight;
 use crate::schedule::size_bytes;
 use crate::verify::{GroupPart, GroupStep, Span, Verified, verify_group};
+use chain::Source;
 use differences::Words;
+pub(super) use on_gpu::DeviceChain;
+use on_gpu::DeviceChains;
 use oxccl_kernels::format as f;
 use oxccl_transports::Reach;
 use parts::{Bucket, Part};
-use prepared::{Block, Identity, PreparedGroup, Source};
+use prepared::{Block, Chains, HostChain, Identity, PreparedGroup};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::Arc;
@@ -97,6 +103,12 @@ impl Engine {
         placed: &mut Option<Placed>,
         signals: Option<&Signals>,
     ) -> Result<(), Error> {
+        if let Backend::Cuda(_) = self.backend {
+            let flight = Arc::<Flight>::default();
+            // SAFETY: by this function's contract: this waits.
+            unsafe { self.enqueue_group(calls, None, &[], &flight) }?;
+            return flight.completion.wait();
+        }
         self.ranks.check()?;
         self.ready = None;
         let at = match placed {
@@ -107,18 +119,20 @@ impl Engine {
         self.groups.count_exchanges(at, self.ranks.rank);
         self.calls += 1;
         let group = &mut self.groups.prepared[at];
-        group.number(self.calls);
-        group.set_signals(signals);
         let mut described = group.described;
-        if described.key.count > 0 {
+        if described.is_collective() {
             self.collectives += 1;
             described.collective = self.collectives;
         }
         self.ranks.poll.set_collective(described.collective);
         let log = self.ranks.control.log(self.ranks.rank);
-        let Backend::Host(host) = &mut self.backend else { return Err(wrong_device(&self.config)) };
+        let (Backend::Host(host), Chains::Host(chain)) = (&mut self.backend, &mut group.chains)
+        else {
+            return Err(wrong_device(&self.config));
+        };
+        chain.begin(self.calls, signals, group.channels);
         log.enter(self.calls, &described.encode());
-        let outcome = match group.first() {
+        let outcome = match chain.first() {
             None => f::Outcome::Done,
             Some(first) => {
                 // SAFETY: as in `Engine::launch`, for each part; the group keeps programs and tables.
@@ -195,14 +209,22 @@ impl Engine {
         let order = self.config.order;
         let described = Described::group(order, collectives.len(), messages.len(), agreed);
         let counts = calls.iter().map(|call| call.counts.clone()).collect();
+        let Tables { sources, segments, blocks, .. } = tables;
+        let chains = match &self.backend {
+            Backend::Host(_) => {
+                let shared = self.heap.alloc(shared_bytes)?;
+                Chains::Host(HostChain::new(&blocks, &sources, &segments, shared))
+            }
+            Backend::Cuda(calls) => Chains::Cuda(DeviceChains::new(&calls.gpu, &blocks, segments)?),
+        };
         Ok(PreparedGroup::new(
             self.ranks.rank,
             Identity { buckets, counts },
             described,
-            (tables.sources, tables.segments),
-            tables.blocks,
+            (sources, blocks),
+            chains,
             (collectives, messages),
-            (self.heap.alloc(shared_bytes)?, self.ranks.control.groups().alloc(records_bytes)?),
+            self.ranks.control.groups().alloc(records_bytes)?,
         ))
     }
 
@@ -224,12 +246,13 @@ impl Engine {
             false => Buffers::Own,
         };
         let mut plan = self.cache.plan(&self.config, &call, key.windows, buffers)?;
+        plan.channels = plan.channels.min(self.config.group_channels.unwrap_or(usize::MAX));
         plan.stream |= total_bytes.saturating_mul(call.collective.ranks)
             >= self.config.last_level_cache_bytes();
         let verified = self.cache.verified(&self.config, &call, &plan)?;
         let program = self.cache.program(&self.config, self.ranks.rank, &call, &plan, buffers)?;
         prepare::signature(&self.config, key, &plan).hash(&mut mix);
-        let mut launch = self.blank_launch()?;
+        let mut launch = self.blank_block();
         launch.scale_bits = call.factor_bits;
         launch.signature = super::fold(mix.finish());
         let entries = part.calls.iter().zip(&part.starts);
@@ -240,8 +263,10 @@ impl Engine {
         }
         tables.proofs.push((verified, program.rounds(), part.len_bytes));
         let count = part.calls.len();
+        let code = self.backend.load(program, call.data_type, call.op.lower().0)?;
         Ok(Block {
-            program,
+            code,
+            reduces: key.kind.reduces(),
             launch,
             first: place,
             count,
@@ -252,12 +277,8 @@ impl Engine {
     }
 
     /// A launch block with nothing but this rank's own tables.
-    fn blank_launch(&self) -> Result<f::Launch, Error> {
-        let Backend::Host(host) = &self.backend else {
-            let device = self.config.device;
-            return Err(Error::Unsupported { what: "a group of calls", device });
-        };
-        Ok(f::Launch { done_stride: self.config.max_channels as u32, ..*host.launch })
+    fn blank_block(&self) -> f::Launch {
+        f::Launch { done_stride: self.config.max_channels as u32, ..self.backend.blank_launch() }
     }
 }
 

@@ -1,13 +1,15 @@
-//! A group that is ready to be launched: programs, tables, and launch blocks that are chained.
+//! A group that is ready to be launched: programs, and the chained launch blocks of each launch.
 
+use super::chain::{Chain, Places, Source};
 use super::differences::{Words, collective_words, message_words};
 use super::messages::Message;
+use super::on_gpu::DeviceChains;
 use super::parts::Bucket;
 use crate::call::{Call, Counts, Described, Key};
 use crate::collective::{Kind, Order};
 use crate::device::{HeapBlock, Signals};
 use crate::element::OpKind;
-use crate::schedule::Program;
+use crate::engine::prepare::Code;
 use oxccl_kernels::format as f;
 use std::sync::Arc;
 
@@ -19,18 +21,12 @@ pub(super) struct Identity {
     pub(super) counts: Vec<Option<Arc<Counts>>>,
 }
 
-/// Where a table entry's memory is: so far into the call's buffers, of which it may have one or both.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Source {
-    pub(super) call: usize,
-    pub(super) input_at: Option<usize>,
-    pub(super) output_at: Option<usize>,
-}
-
 /// One launch block, and what it points to.
 #[derive(Debug)]
 pub(super) struct Block {
-    pub(super) program: Program,
+    pub(super) code: Code,
+    /// Whether it does more than copy.
+    pub(super) reduces: bool,
     pub(super) launch: f::Launch,
     /// Its entries in the table.
     pub(super) first: usize,
@@ -50,18 +46,33 @@ pub(super) struct PreparedGroup {
     /// What all ranks must agree on.
     pub(super) described: Described,
     pub(super) channels: usize,
-    sources: Vec<Source>,
-    segments: Box<[f::Segment]>,
-    blocks: Vec<Block>,
-    launches: Box<[f::Launch]>,
+    pub(super) sources: Vec<Source>,
+    pub(super) blocks: Vec<Block>,
+    /// What runs it.
+    pub(super) chains: Chains,
     collectives: Vec<usize>,
     messages: Vec<Message>,
     /// The ranks with which this one has messages.
     pub(super) peers: Vec<usize>,
-    /// A [`f::SegmentTokens`] for each table entry: in the heap, for peers' kernels.
-    shared: HeapBlock,
     /// [`Words`] for each collective and each message: in control memory, for whoever compares groups.
     records: HeapBlock,
+}
+
+/// The tables of launches.
+#[derive(Debug)]
+pub(super) enum Chains {
+    /// Of one at a time.
+    Host(HostChain),
+    /// Of as many as are under way.
+    Cuda(DeviceChains),
+}
+
+/// On a host: a launch is over before the next one begins.
+#[derive(Debug)]
+pub(super) struct HostChain {
+    chain: Chain,
+    /// A [`f::SegmentTokens`] for each table entry: in the heap, for peers.
+    shared: HeapBlock,
 }
 
 impl Identity {
@@ -72,114 +83,78 @@ impl Identity {
     }
 }
 
-impl PreparedGroup {
-    /// Chains the blocks. The tables do not move from here on.
+impl HostChain {
+    /// The blocks, with room for tokens in `shared`.
     pub(super) fn new(
-        rank: usize,
-        identity: Identity,
-        mut described: Described,
-        (sources, segments): (Vec<Source>, Vec<f::Segment>),
-        blocks: Vec<Block>,
-        (collectives, messages): (Vec<usize>, Vec<Message>),
-        (shared, records): (HeapBlock, HeapBlock),
-    ) -> PreparedGroup {
-        described.words_offset = records.offset() as u64;
-        let mut group = PreparedGroup {
-            identity,
-            described,
-            channels: blocks.iter().map(|block| block.program.channels()).max().unwrap_or(1),
-            sources,
-            segments: segments.into_boxed_slice(),
-            launches: blocks.iter().map(|block| block.launch).collect(),
-            blocks,
-            collectives,
-            peers: peers(&messages, rank),
-            messages,
-            shared,
-            records,
-        };
-        group.link();
-        group.write_collectives();
-        group
-    }
-
-    fn link(&mut self) {
-        let last = self.launches.len().saturating_sub(1);
-        for (number, block) in self.blocks.iter().enumerate() {
-            let next = self.launches.as_ptr().wrapping_add(number + 1);
-            let launch = &mut self.launches[number];
-            launch.program = block.program.header();
-            launch.next = if number < last { next } else { std::ptr::null() };
-            launch.segments_count = block.count as u32;
-            launch.bucket = self.sources.get(block.first).map_or(0, |source| source.call as u32);
-            if block.is_virtual {
-                launch.segments = self.segments.as_ptr().wrapping_add(block.first);
-            }
-        }
+        blocks: &[Block],
+        sources: &[Source],
+        segments: &[f::Segment],
+        shared: HeapBlock,
+    ) -> HostChain {
+        let tokens = shared.as_ptr().cast_const().cast();
+        let chain = Chain::new(blocks, sources, segments, |launches, segments| Places {
+            launches: launches.as_ptr(),
+            segments: segments.as_ptr(),
+            tokens,
+        });
+        HostChain { chain, shared }
     }
 
     /// The first block; none of an empty group.
     pub(super) fn first(&self) -> Option<&f::Launch> {
-        self.launches.first()
+        self.chain.launches.first()
     }
 
-    /// Tells the machine the number of the call.
-    pub(super) fn number(&mut self, call: u64) {
-        for launch in &mut self.launches {
-            launch.call = call;
-        }
-    }
-
-    /// Points the machine to the words of this launch.
-    pub(super) fn set_signals(&mut self, signals: Option<&Signals>) {
-        let ready = signals.map_or(std::ptr::null(), Signals::ready_words);
-        let done = signals.map_or(std::ptr::null_mut(), Signals::done_words);
+    /// Tells the machine the number of the call, and where the words of this launch are. It has so many channels.
+    pub(super) fn begin(&mut self, call: u64, signals: Option<&Signals>, channels: usize) {
+        let Some(first) = self.chain.launches.first_mut() else { return };
+        first.call = call;
+        first.ready = signals.map_or(std::ptr::null(), Signals::ready_words);
+        first.done = signals.map_or(std::ptr::null_mut(), Signals::done_words);
         if let Some(signals) = signals {
-            debug_assert_eq!(
-                signals.stride(),
-                self.blocks.first().map_or(signals.stride(), |b| b.launch.done_stride as usize)
-            );
-            signals.launch(self.channels);
-        }
-        for (block, launch) in self.blocks.iter().zip(&mut self.launches) {
-            launch.ready = if block.awaits { ready } else { std::ptr::null() };
-            launch.done = if block.completes { done } else { std::ptr::null_mut() };
+            debug_assert_eq!(signals.stride(), first.done_stride as usize);
+            signals.launch(channels);
         }
     }
+}
 
-    /// Points the tables to this launch's buffers. `base` is what peers' addresses are relative to; none in one process.
-    pub(super) fn set_buffers(&mut self, calls: &[Call], base: Option<usize>) {
-        let tokens = self.shared.as_ptr().cast::<f::SegmentTokens>();
-        let token = |address: *const u8| match base {
-            Some(base) if !address.is_null() => (address as usize).wrapping_sub(base) as u64,
-            _ => address as u64,
+impl PreparedGroup {
+    /// A group of these blocks. The tables do not move from here on.
+    pub(super) fn new(
+        rank: usize,
+        identity: Identity,
+        mut described: Described,
+        (sources, blocks): (Vec<Source>, Vec<Block>),
+        chains: Chains,
+        (collectives, messages): (Vec<usize>, Vec<Message>),
+        records: HeapBlock,
+    ) -> PreparedGroup {
+        described.words_offset = records.offset() as u64;
+        let group = PreparedGroup {
+            identity,
+            described,
+            channels: blocks.iter().map(|block| block.code.channels()).max().unwrap_or(1),
+            sources,
+            blocks,
+            chains,
+            collectives,
+            peers: peers(&messages, rank),
+            messages,
+            records,
         };
-        for (at, source) in self.sources.iter().enumerate() {
-            let (call, segment) = (&calls[source.call], &mut self.segments[at]);
-            let place = |base: *mut u8, at: Option<usize>| {
-                at.map_or(std::ptr::null_mut(), |at| base.wrapping_add(at))
-            };
-            let input = place(call.input, source.input_at);
-            let output = place(call.output, source.output_at);
-            if segment.input == input.cast_const() && segment.output == output {
-                continue;
-            }
-            (segment.input, segment.output) = (input, output);
-            let shared = f::SegmentTokens { input: token(input), output: token(output) };
+        group.write_collectives();
+        group
+    }
+
+    /// Points a host's tables to these buffers. `base` is what peers' addresses are relative to; none in one process.
+    pub(super) fn set_buffers(&mut self, calls: &[Call], base: Option<usize>) {
+        let Chains::Host(host) = &mut self.chains else { return };
+        let tokens = host.shared.as_ptr().cast::<f::SegmentTokens>();
+        host.chain.set_buffers((&self.blocks, &self.sources), calls, base, |at, shared| {
             // SAFETY: the block has one for each entry. Peers read it only in a call, between this rank's first message and its
             // last, and no call is under way.
             unsafe { tokens.add(at).write_volatile(shared) };
-        }
-        for (block, launch) in self.blocks.iter().zip(&mut self.launches) {
-            if block.is_virtual {
-                let table = tokens.wrapping_add(block.first).cast::<u8>();
-                launch.tokens = f::Tokens { input: token(table), output: 0 };
-            } else {
-                let call = &calls[self.sources[block.first].call];
-                (launch.input, launch.output) = (call.input, call.output);
-                launch.tokens = f::Tokens { input: token(call.input), output: token(call.output) };
-            }
-        }
+        });
     }
 
     fn words(&self) -> *mut Words {

@@ -6,10 +6,14 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use cudarc::driver::sys::{CUdevice, CUfunction, CUlaunchConfig, CUresult, CUstream};
 use oxccl_kernels::HostExecutor;
-use oxccl_kernels::format::{Connection, Doorbell, LANES, Launch, Progress, Status, Window};
+use oxccl_kernels::format::{
+    ChannelEntry, Connection, DataType, Doorbell, Fold, Header, Instruction, LANES, Launch, Opcode,
+    Progress, Segment, Status, Window,
+};
 use oxccl_kernels::image::BLOCK_THREADS;
 
 use crate::call::{Answer, driver_calls};
+use crate::module::Function;
 use crate::registry::lock;
 use crate::settings::settings;
 use crate::stream::{Operation, Stream};
@@ -18,6 +22,7 @@ use crate::{memory, module};
 /// A launch, as the call gave it.
 pub(crate) struct Run {
     launch: Launch,
+    function: Arc<Function>,
     blocks: u32,
     /// All blocks start together or none.
     cooperative: bool,
@@ -46,7 +51,7 @@ const YIELDS: u32 = 50;
 
 /// Runs all blocks to their ends, and tells when all are on the device.
 pub(crate) fn run(run: &Run, mut started: impl FnMut()) -> Answer {
-    check_all(&run.launch)?;
+    check_all(&run.launch, &run.function)?;
     let launch = Launch { spins: SPINS, yields: YIELDS, ..run.launch };
     let executor = HostExecutor::detect();
     let shared = Shared(&launch);
@@ -74,8 +79,8 @@ struct Shared<'a>(&'a Launch);
 // SAFETY: the blocks only read it.
 unsafe impl Sync for Shared<'_> {}
 
-/// The tables and buffers must be where a device reaches them; for an address that is not, a GPU stops.
-fn reach(what: &str, at: *const c_void, len: usize) -> Answer {
+/// Fails unless a device reaches these bytes.
+fn reach<T>(what: &str, at: *const T, len: usize) -> Answer {
     if memory::is_reachable(at as usize, len.max(1)) {
         return Ok(());
     }
@@ -84,45 +89,126 @@ fn reach(what: &str, at: *const c_void, len: usize) -> Answer {
 }
 
 /// Every launch block that the first leads to.
-fn check_all(launch: &Launch) -> Answer {
+fn check_all(launch: &Launch, function: &Function) -> Answer {
     if launch.joined_channels == 0 {
-        return check(launch);
+        return check(launch, function);
     }
     let ranks = launch.ranks as usize;
-    reach("the ranks' launch blocks", launch.next.cast(), ranks * size_of::<Launch>())?;
+    reach("the ranks' launch blocks", launch.next, ranks * size_of::<Launch>())?;
     // SAFETY: within the table just checked.
-    (0..ranks).try_for_each(|rank| check(unsafe { &*launch.next.add(rank) }))
+    (0..ranks).try_for_each(|rank| check(unsafe { &*launch.next.add(rank) }, function))
 }
 
-fn check(launch: &Launch) -> Answer {
-    let header = size_of::<oxccl_kernels::format::Header>();
-    reach("the program", launch.program.cast(), header)?;
+/// The tables and buffers must be where a device reaches them; for an address that is not, a GPU stops. So must those of all parts behind
+/// the first, which this kernel must be able to run.
+fn check(first: &Launch, function: &Function) -> Answer {
+    let mut part = *first;
+    loop {
+        check_program(&part, function)?;
+        check_tables(&part)?;
+        check_buffers(&part)?;
+        if part.next.is_null() {
+            return Ok(());
+        }
+        reach("a part", part.next, size_of::<Launch>())?;
+        // SAFETY: reachable memory is mapped.
+        let next = unsafe { part.next.read() };
+        let Launch { statuses, call, ready, done, .. } = *first;
+        part = Launch { statuses, call, ready, done, ..next };
+    }
+}
+
+fn check_program(launch: &Launch, function: &Function) -> Answer {
+    reach("the program", launch.program, size_of::<Header>())?;
     // SAFETY: reachable memory is mapped.
     let program = unsafe { &*launch.program };
-    reach("the program", launch.program.cast(), program.len_bytes as usize)?;
-    let (channels, ranks) = (program.channels as usize, launch.ranks as usize);
-    let connections = channels * ranks * LANES;
-    reach("connections", launch.connections.cast(), connections * size_of::<Connection>())?;
-    reach("windows", launch.windows.cast(), channels * ranks * size_of::<Window>())?;
-    reach("progress", launch.progress.cast(), channels * size_of::<Progress>())?;
-    reach("statuses", launch.statuses.cast(), channels * size_of::<Status>())?;
-    reach("doorbells", launch.doorbells.cast(), channels * size_of::<Doorbell>())?;
-    reach("the abort word", launch.abort.cast(), 4)?;
-    for buffer in [launch.input, launch.output.cast_const()] {
-        if !buffer.is_null() {
-            reach("a buffer", buffer.cast(), 1)?;
-        }
+    reach("the program", launch.program, program.len_bytes as usize)?;
+    let found = |types: &[DataType], folds: &[Fold]| {
+        let data_type = types.iter().find(|data_type| **data_type as u8 == program.data_type)?;
+        Some((*data_type, *folds.iter().find(|fold| **fold as u8 == program.fold)?))
+    };
+    let runs = found(&DataType::ALL, &Fold::ALL)
+        .is_some_and(|(data_type, fold)| !reduces(program) || function.reduces(data_type, fold));
+    if runs {
+        return Ok(());
     }
+    let (data_type, fold) = (program.data_type, program.fold);
+    eprintln!("stand-in: {} does not reduce type {data_type} by {fold}", function.name);
+    Err(CUresult::CUDA_ERROR_LAUNCH_FAILED)
+}
+
+/// Whether a program does more than copy.
+fn reduces(program: &Header) -> bool {
+    let base = std::ptr::from_ref(program).cast::<u8>();
+    let table = |offset: u32| base.wrapping_add(offset as usize);
+    let of_channel = |channel: usize| {
+        // SAFETY: within the program, as its header says.
+        unsafe { table(program.channels_offset).cast::<ChannelEntry>().add(channel).read() }
+    };
+    let entries = (0..program.channels as usize).map(of_channel);
+    program.scale != 0
+        || entries
+            .flat_map(|entry| entry.first_instruction..entry.first_instruction + entry.instructions)
+            .any(|at| {
+                // SAFETY: as above.
+                let instruction = unsafe {
+                    table(program.instructions_offset).cast::<Instruction>().add(at as usize).read()
+                };
+                instruction.opcode == Opcode::ReduceCopy as u8 && instruction.sources > 1
+            })
+}
+
+fn check_tables(launch: &Launch) -> Answer {
+    // SAFETY: the program has been checked.
+    let channels = unsafe { (*launch.program).channels } as usize;
+    let ranks = launch.ranks as usize;
+    let connections = channels * ranks * LANES;
+    reach("connections", launch.connections, connections * size_of::<Connection>())?;
+    reach("windows", launch.windows, channels * ranks * size_of::<Window>())?;
+    reach("progress", launch.progress, channels * size_of::<Progress>())?;
+    reach("statuses", launch.statuses, channels * size_of::<Status>())?;
+    reach("doorbells", launch.doorbells, channels * size_of::<Doorbell>())?;
+    reach("the abort word", launch.abort, 4)?;
     for at in 0..connections {
         // SAFETY: within the table just checked.
         let connection = unsafe { launch.connections.add(at).read() };
         let slots = connection.slots as usize * connection.slot_stride_bytes as usize;
         if slots > 0 {
-            reach("slots", connection.send_slots.cast(), slots)?;
-            reach("slots", connection.recv_slots.cast(), slots)?;
+            reach("slots", connection.send_slots, slots)?;
+            reach("slots", connection.recv_slots, slots)?;
         }
         for counter in [connection.send_head, connection.recv_head, connection.doorbell.cast()] {
-            reach("a counter", counter.cast(), 8)?;
+            reach("a counter", counter, 8)?;
+        }
+    }
+    Ok(())
+}
+
+fn check_buffers(launch: &Launch) -> Answer {
+    let buffer = |at: *const u8, len: usize| {
+        if at.is_null() { Ok(()) } else { reach("a buffer", at, len) }
+    };
+    buffer(launch.input, 1)?;
+    buffer(launch.output, 1)?;
+    let count = launch.segments_count as usize;
+    let mut buckets = vec![launch.bucket];
+    if !launch.segments.is_null() {
+        reach("segments", launch.segments, count * size_of::<Segment>())?;
+        // SAFETY: reachable memory is mapped.
+        let segments = unsafe { std::slice::from_raw_parts(launch.segments, count) };
+        for segment in segments {
+            buffer(segment.input, segment.len_bytes as usize)?;
+            buffer(segment.output, segment.len_bytes as usize)?;
+        }
+        buckets = segments.iter().map(|segment| segment.bucket).collect();
+    }
+    for bucket in buckets.into_iter().map(|bucket| bucket as usize) {
+        if !launch.ready.is_null() {
+            reach("a ready word", launch.ready.wrapping_add(bucket), 8)?;
+        }
+        if !launch.done.is_null() {
+            let stride = launch.done_stride as usize;
+            reach("done words", launch.done.wrapping_add(bucket * stride), stride * 8)?;
         }
     }
     Ok(())
@@ -158,7 +244,7 @@ unsafe fn launch(
     if function.context != stream.context_handle {
         return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
     }
-    if function.is_empty {
+    if function.is_empty() {
         return stream.push(Operation::Nothing);
     }
     let shaped = grid[1..] == [1, 1] && grid[0] > 0 && block == [BLOCK_THREADS, 1, 1];
@@ -172,7 +258,7 @@ unsafe fn launch(
     let launch = unsafe { (*parameters).cast::<Launch>().read() };
     let (blocks, device) = (grid[0], stream.context.device);
     LAUNCHES.fetch_add(1, Ordering::Relaxed);
-    stream.push(Operation::Kernel(Arc::new(Run { launch, blocks, cooperative, device })))
+    stream.push(Operation::Kernel(Arc::new(Run { launch, function, blocks, cooperative, device })))
 }
 
 driver_calls! {

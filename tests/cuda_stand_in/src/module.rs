@@ -4,6 +4,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::Arc;
 
 use cudarc::driver::sys::{CUfunction, CUfunction_attribute, CUmodule, CUresult};
+use oxccl_kernels::format::{DataType, Fold};
 use oxccl_kernels::image::{self, BLOCK_THREADS};
 
 use crate::call::{Answer, driver_calls, put};
@@ -19,8 +20,19 @@ pub(crate) struct Module {
 pub(crate) struct Function {
     pub(crate) context: usize,
     module: usize,
-    /// It has no parameters and does nothing.
-    pub(crate) is_empty: bool,
+    pub(crate) name: String,
+}
+
+impl Function {
+    /// Whether it has no parameters and does nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.name == EMPTY_KERNEL
+    }
+
+    /// Whether it reduces elements of this type so.
+    pub(crate) fn reduces(&self, data_type: DataType, fold: Fold) -> bool {
+        self.name == image::ANY_KERNEL || self.name == image::kernel_name(data_type, fold)
+    }
 }
 
 pub(crate) static MODULES: Registry<Module> = Registry::new(7);
@@ -74,13 +86,14 @@ driver_calls! {
 
     fn cuModuleGetFunction(out: *mut CUfunction, module: CUmodule, name: *const c_char) {
         let context = MODULES.find(module as usize)?.context;
-        let name = CStr::from_ptr(name).to_string_lossy();
-        let is_empty = name == EMPTY_KERNEL;
-        let known = is_empty || image::kernels().any(|(data_type, fold)| image::kernel_name(data_type, fold) == name);
+        let name = CStr::from_ptr(name).to_string_lossy().into_owned();
+        let known = name == EMPTY_KERNEL
+            || name == image::ANY_KERNEL
+            || image::kernels().any(|(data_type, fold)| image::kernel_name(data_type, fold) == name);
         if !known {
             return Err(CUresult::CUDA_ERROR_NOT_FOUND);
         }
-        let function = Function { context, module: module as usize, is_empty };
+        let function = Function { context, module: module as usize, name };
         put(out, FUNCTIONS.add(Arc::new(function)) as CUfunction)
     }
 

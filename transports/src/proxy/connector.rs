@@ -7,6 +7,8 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -65,7 +67,24 @@ struct Shared {
     ending: Wakeup,
     /// Accepted sockets of wires that lack some.
     incomplete: Mutex<HashMap<u32, Vec<Option<Socket>>>>,
-    busy: Mutex<usize>,
+    /// Threads that make wires.
+    busy: AtomicUsize,
+}
+
+/// One of those threads, until it ends, however it does.
+struct Place(Arc<Shared>);
+
+impl Place {
+    fn take(shared: &Arc<Shared>) -> Place {
+        shared.busy.fetch_add(1, Ordering::AcqRel);
+        Place(shared.clone())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.busy.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// Opens the socket on which wires are accepted.
@@ -89,7 +108,7 @@ impl Connector {
             proxy,
             ending: Wakeup::new()?,
             incomplete: Mutex::default(),
-            busy: Mutex::new(0),
+            busy: AtomicUsize::new(0),
         });
         let acceptor = shared.clone();
         let thread = std::thread::Builder::new().name(name);
@@ -102,8 +121,7 @@ impl Connector {
     pub(super) fn dial(&self, peer: usize) {
         let shared = self.shared.clone();
         self.shared.in_thread(format!("oxccl-dial-{peer}"), move || {
-            let wire = shared.dialled(peer);
-            shared.report(peer, wire);
+            shared.report(peer, || shared.dialled(peer));
         });
     }
 }
@@ -171,7 +189,7 @@ impl Shared {
     }
 
     fn accepted(self: &Arc<Shared>, stream: TcpStream, from: SocketAddr) {
-        while *self.busy.lock().unwrap_or_else(PoisonError::into_inner) >= PLACES {
+        while self.busy.load(Ordering::Acquire) >= PLACES {
             std::thread::sleep(Duration::from_millis(1));
         }
         let shared = self.clone();
@@ -216,8 +234,7 @@ impl Shared {
         };
         let peer = claim.dialler as usize;
         let sockets = sockets.into_iter().flatten().flatten().collect();
-        let wire = self.open(peer, sockets, Instant::now() + self.setup.timeout);
-        self.report(peer, wire);
+        self.report(peer, || self.open(peer, sockets, Instant::now() + self.setup.timeout));
     }
 
     fn open(
@@ -232,7 +249,12 @@ impl Shared {
         self.setup.fabric.open(Link { rank: self.setup.rank, peer, sockets, ports, deadline })
     }
 
-    fn report(&self, peer: usize, wire: Result<Box<dyn Wire>, WireError>) {
+    /// Makes a wire and hands it to the proxy, or says why there is none: the fabric's panic included, since the proxy waits for one
+    /// or the other.
+    fn report(&self, peer: usize, make: impl FnOnce() -> Result<Box<dyn Wire>, WireError>) {
+        let wire = catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|_| {
+            Err(WireError::Unfit("making the link panicked: a fault of this program".into()))
+        });
         // Nobody wants it any more when the proxy has ended.
         let _ = self.made.send(News::Made(Made { peer, wire }));
         self.proxy.wakeup().wake();
@@ -248,14 +270,12 @@ impl Shared {
 
     /// Runs something in a thread of its own, which ends at its deadlines.
     fn in_thread(self: &Arc<Shared>, name: String, work: impl FnOnce() + Send + 'static) {
-        *self.busy.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-        let shared = self.clone();
+        let place = Place::take(self);
         let spawned = std::thread::Builder::new().name(name).spawn(move || {
+            let _place = place;
             work();
-            *shared.busy.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
         });
         if let Err(error) = spawned {
-            *self.busy.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
             tracing::error!(%error, "a link cannot be made for want of a thread");
         }
     }

@@ -40,7 +40,7 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    fn encode(&self) -> [u8; CLAIM_BYTES] {
+    pub(super) fn encode(&self) -> [u8; CLAIM_BYTES] {
         let mut bytes = [0; CLAIM_BYTES];
         bytes[..4].copy_from_slice(&self.dialler.to_le_bytes());
         bytes[4..8].copy_from_slice(&self.acceptor.to_le_bytes());
@@ -50,7 +50,7 @@ impl Claim {
         bytes
     }
 
-    fn decode(bytes: &[u8; CLAIM_BYTES]) -> Claim {
+    pub(super) fn decode(bytes: &[u8; CLAIM_BYTES]) -> Claim {
         let word = |at: usize| {
             u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
         };
@@ -117,7 +117,7 @@ pub(super) fn accept(
     Ok((socket, claim))
 }
 
-fn greeting() -> Result<[u8; GREETING_BYTES], WireError> {
+pub(super) fn greeting() -> Result<[u8; GREETING_BYTES], WireError> {
     let nonce: [u8; 32] = random_bytes().map_err(|error| {
         WireError::io("reading random numbers")(io::Error::other(error.to_string()))
     })?;

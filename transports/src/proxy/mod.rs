@@ -18,6 +18,8 @@ mod bell;
 mod conditions;
 mod connector;
 mod fabric;
+#[cfg(any(test, feature = "fuzzing"))]
+mod fuzz;
 mod handshake;
 mod in_order;
 mod ledger;
@@ -33,6 +35,8 @@ mod worker;
 pub use bell::Bell;
 pub use conditions::{BadConditions, Conditions};
 pub use fabric::{Fabric, Link};
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use fuzz::link_greetings;
 pub use ledger::Ledger;
 pub use ports::{Content, PortNumber, PortShape, Ports, PortsMemory, SLOTS_LIMIT};
 pub use slowed::Egress;

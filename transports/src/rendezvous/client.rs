@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use crate::liveness::Peers;
 use crate::mailbox::Mailbox;
-use crate::rendezvous::joining::{Failure, Joined, Joining, is_silence, is_transient};
+use crate::rendezvous::joining::{
+    Failure, Joined, Joining, NOTICE, SILENCE, is_silence, is_transient,
+};
 use crate::rendezvous::message::{
     FrameReader, MESSAGE_LIMIT_BYTES, Message, Piece, REPORT_LIMIT_BYTES,
 };
@@ -24,6 +26,8 @@ const ENDING_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long the server may say nothing before this side does. Longer than the server's own pause, so that as a rule it need not.
 const PING_PAUSE: Duration = Duration::from_millis(500);
+
+const _: () = assert!(PING_PAUSE.as_millis() + SILENCE.as_millis() < NOTICE.as_millis());
 
 /// The pause between attempts grows from the first to the second.
 const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
@@ -285,6 +289,7 @@ impl Reader {
         if !expected {
             let silent = outlet.silent.load(Ordering::Acquire);
             liveness.raise(match self.serving {
+                None if silent => Cause::ServerCutOff,
                 None => Cause::ServerLost,
                 Some(rank) if silent => Cause::CutOff { rank },
                 Some(rank) => Cause::Died { rank },

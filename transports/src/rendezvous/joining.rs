@@ -18,6 +18,9 @@ const VERDICT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long one attempt to connect may take; a lost packet then costs no more than this.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Within this time ranks know of a machine that has vanished.
+pub(super) const NOTICE: Duration = Duration::from_secs(2);
+
 /// How long what was sent may stay unacknowledged by the other side's machine before it counts as vanished.
 pub const SILENCE: Duration = Duration::from_millis(1_000);
 

@@ -15,7 +15,7 @@ use nix::sys::socket::{Backlog, listen};
 
 use crate::rendezvous::auth::random_bytes;
 use crate::rendezvous::connection::Connection;
-use crate::rendezvous::joining::{is_silence, prepare};
+use crate::rendezvous::joining::{NOTICE, SILENCE, is_silence, prepare};
 use crate::rendezvous::message::Message;
 use crate::rendezvous::state::{Action, Conn, Rendezvous};
 use crate::{Error, Secret, identity};
@@ -37,6 +37,8 @@ const GATHERING_PAUSE: Duration = Duration::from_millis(20);
 
 /// How often ranks get a ping.
 const PING_PAUSE: Duration = Duration::from_millis(300);
+
+const _: () = assert!(PING_PAUSE.as_millis() + SILENCE.as_millis() < NOTICE.as_millis());
 
 /// Connections that may wait to be accepted: all ranks of a large world at once. The system has its own limit.
 const BACKLOG: i32 = 4096;

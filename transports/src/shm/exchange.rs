@@ -18,10 +18,10 @@ use nix::sys::socket::{
     UnixAddr, accept4, bind, connect, getsockopt, listen as listen_on, recvmsg, sendmsg, socket,
     sockopt,
 };
-use nix::unistd::getuid;
+use nix::unistd::{Pid, getpid, getuid};
 
 use crate::rendezvous::random_bytes;
-use crate::{Error, Liveness, Secret};
+use crate::{Error, Liveness, Secret, process};
 
 /// The random part of a socket's name.
 pub(super) type Name = [u8; 16];
@@ -84,7 +84,7 @@ impl<'a> Exchange<'a> {
         Exchange { rank, names, secret, files, listener, open: Vec::new(), to_call, received }
     }
 
-    /// Returns what each rank sent; of this rank itself, nothing.
+    /// Returns what each rank sent; of this rank itself, nothing. From then on the others' processes are watched.
     pub(super) fn run(
         mut self,
         deadline: Instant,
@@ -101,7 +101,7 @@ impl<'a> Exchange<'a> {
             if left.is_zero() {
                 return Err(Error::Timeout { doing: "sharing regions", missing: self.missing() });
             }
-            self.turn(left.min(LOOK_PAUSE))?;
+            self.turn(left.min(LOOK_PAUSE), liveness)?;
         }
     }
 
@@ -129,7 +129,7 @@ impl<'a> Exchange<'a> {
     }
 
     /// Waits for connections and packets, and handles them.
-    fn turn(&mut self, wait: Duration) -> Result<(), Error> {
+    fn turn(&mut self, wait: Duration, liveness: &Liveness) -> Result<(), Error> {
         let sockets = std::iter::once(&self.listener).chain(&self.open);
         let mut fds: Vec<_> =
             sockets.map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN)).collect();
@@ -147,6 +147,9 @@ impl<'a> Exchange<'a> {
             } else if let Some((peer, files)) = self.receive(&socket)? {
                 if peer > self.rank {
                     self.send(&socket, peer)?;
+                }
+                if let Some(process) = process_behind(&socket) {
+                    liveness.watch(peer, process);
                 }
                 self.received.insert(peer, files);
             }
@@ -218,6 +221,13 @@ impl<'a> Exchange<'a> {
 fn same_user(socket: &OwnedFd) -> bool {
     let peer = getsockopt(socket, sockopt::PeerCredentials);
     peer.is_ok_and(|peer| peer.uid() == getuid().as_raw())
+}
+
+/// The process at the other end, if it is another than this.
+fn process_behind(socket: &OwnedFd) -> Option<OwnedFd> {
+    let peer = getsockopt(socket, sockopt::PeerCredentials).ok()?;
+    let peer = Pid::from_raw(peer.pid());
+    (peer != getpid()).then(|| process::watch(peer)).flatten()
 }
 
 /// Reads one packet; every descriptor that came with it is owned, whatever comes of it.

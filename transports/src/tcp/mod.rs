@@ -1,11 +1,15 @@
 //! Links over TCP, for machines with plain Ethernet.
 //!
 //! Slots are written to the socket from where they lie and read to where they belong; only headers, and messages of up to
-//! 4 KiB, pass through a buffer. MSG_ZEROCOPY is not used: over the loopback device and over veth the system copies
-//! nevertheless, and no machine with a network adapter has been measured.
+//! 4 KiB, pass through a buffer. MSG_ZEROCOPY is not used. Where it has been measured (2 GiB in writes of 512 KiB on 2 cores, beside other
+//! programs) the system copied all the same, later, and said so of 4,089 to 4,094 of 4,096 writes: over the loopback device the sender
+//! took 0.80 to 0.89 s of processor time instead of 0.38 to 0.49, the receiver 0.64 to 0.73 instead of 0.31 to 0.35; over veth 0.67 to 0.77
+//! instead of 0.51, and 0.76 to 0.83 instead of 0.55. No machine with a network adapter has been measured.
 
 mod assembly;
 mod frame;
+#[cfg(any(test, feature = "fuzzing"))]
+mod fuzz;
 mod inflow;
 mod outflow;
 mod wire;
@@ -19,6 +23,8 @@ use std::time::Duration;
 use nix::sys::socket::{setsockopt, sockopt};
 
 use crate::proxy::{Fabric, Link, Wire, WireError};
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use fuzz::link_frames;
 use wire::TcpWire;
 
 /// After so long without an answer to what was sent, a connection is given up. The control channel notices a peer that is

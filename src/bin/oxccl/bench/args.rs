@@ -11,7 +11,7 @@ use oxccl::{Config, CustomSchedule, DataType, Device, Kind, OpKind, Order, data_
 
 use super::case::Case;
 use super::gpu::{self, CompareOptions};
-use super::group::GroupOptions;
+use super::group::{self, GroupOptions};
 use super::sizes;
 use crate::failure::Failure;
 use crate::options::{self, Choice, Size, Target};
@@ -88,7 +88,7 @@ pub(crate) struct BenchOptions {
     /// Lets this machine stand for so many nodes, which share no memory [default: 1].
     #[arg(long, value_parser = options::positive)]
     pub(crate) nodes: Option<usize>,
-    /// So many consecutive ranks count as a node, for hierarchical algorithms [default: all].
+    /// So many consecutive ranks count as a node, for hierarchical algorithms [default: as many as share one].
     #[arg(long, value_parser = options::positive)]
     pub(crate) per_node: Option<usize>,
     /// Carries out its collective by the schedule of this JSON file.
@@ -180,7 +180,7 @@ impl BenchOptions {
             (Some(device), "OXCCL_DEVICE") => Some(device.clone()),
             _ => std::env::var(name).ok(),
         })?;
-        gpu::fit(&mut config, self.maxbytes.0, self.compare.image.as_deref())?;
+        gpu::fit(&mut config, self.heap_needed()?, self.compare.image.as_deref())?;
         config.single_launch |= self.single_launch;
         config.timeout = self.timeout.unwrap_or(config.timeout);
         config.order = self.order.unwrap_or(config.order);
@@ -196,6 +196,16 @@ impl BenchOptions {
             config.max_channels = config.max_channels.max(channels);
         }
         Ok(config)
+    }
+
+    /// Of a GPU's heap, whose memory is taken at the start: the longest of two buffers that are needed.
+    fn heap_needed(&self) -> Result<usize, Failure> {
+        if self.target != Some(Target::Group) {
+            return Ok(self.maxbytes.0);
+        }
+        let counts = self.group.counts(self.ranks.unwrap_or(super::RANKS))?;
+        // And what groups' tables take.
+        Ok(group::heap_bytes(&counts) / 2 + (8 << 20))
     }
 
     /// The sizes to measure.

@@ -4,10 +4,12 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use oxccl::{Communicator, DeviceBuffer, Error, Kind, ReduceOp};
+use oxccl::cuda::Stream;
+use oxccl::{Communicator, DeviceBuffer, Error, Kind, OnStream, ReduceOp, Work};
 use serde::{Deserialize, Serialize};
 
 use super::args::BenchOptions;
+use super::gpu;
 use super::measure::{Effort, Timing, measure};
 use super::output::Output;
 use super::rank::Comms;
@@ -58,6 +60,15 @@ impl GroupOptions {
         let unit = if self.bucket_op == Kind::AllReduce { 1 } else { ranks };
         Ok(counts.into_iter().map(|count| count.next_multiple_of(unit)).collect())
     }
+}
+
+/// What a rank's buckets, and the same once more in one piece, take of a heap.
+pub(crate) fn heap_bytes(counts: &[usize]) -> usize {
+    let room = |count: usize| {
+        let len = count * size_of::<f32>();
+        len.next_multiple_of(4096) + if len >= 2 << 20 { 4 << 20 } else { 4096 }
+    };
+    2 * (counts.iter().map(|count| room(*count)).sum::<usize>() + room(counts.iter().sum()))
 }
 
 fn bucket_op(text: &str) -> Result<Kind, String> {
@@ -125,6 +136,8 @@ struct Buckets {
     kind: Kind,
     rank: usize,
     ranks: usize,
+    /// On a GPU, where calls go.
+    stream: Option<Stream>,
     inputs: Vec<DeviceBuffer<f32>>,
     outputs: Vec<DeviceBuffer<f32>>,
     flat_input: DeviceBuffer<f32>,
@@ -146,6 +159,7 @@ impl Buckets {
             kind,
             rank,
             ranks,
+            stream: comm.context().as_ref().map(Stream::new).transpose()?,
             inputs: counts.iter().map(|c| comm.alloc(input(c))).collect::<Result<_, _>>()?,
             outputs: counts.iter().map(|c| comm.alloc(output(c))).collect::<Result<_, _>>()?,
             flat_input: comm.alloc(counts.iter().map(input).sum())?,
@@ -153,13 +167,12 @@ impl Buckets {
         })
     }
 
-    fn fill(&mut self) {
+    fn fill(&mut self) -> Result<(), Error> {
         for (bucket, input) in self.inputs.iter_mut().enumerate() {
-            for (at, one) in input.iter_mut().enumerate() {
-                *one = value(self.rank, bucket, at);
-            }
+            let values = (0..input.count()).map(|at| value(self.rank, bucket, at));
+            input.write(&values.collect::<Vec<f32>>())?;
         }
-        self.flatten();
+        self.flatten()
     }
 
     /// What an output must hold.
@@ -178,6 +191,55 @@ impl Buckets {
     }
 
     fn call(&mut self, comm: &Communicator, mode: Mode) -> Result<(), Error> {
+        match self.stream.take() {
+            None => self.call_on_host(comm, mode),
+            Some(stream) => {
+                let called = self.call_on_gpu(comm, &stream, mode);
+                self.stream = Some(stream);
+                called
+            }
+        }
+    }
+
+    fn call_on_gpu(
+        &mut self,
+        comm: &Communicator,
+        stream: &Stream,
+        mode: Mode,
+    ) -> Result<(), Error> {
+        let (on, kind) = (comm.on(stream), self.kind);
+        match mode {
+            Mode::Fused => {
+                let (work, ()) = on.group(|group| {
+                    for (from, to) in self.inputs.iter().zip(&mut self.outputs) {
+                        match kind {
+                            Kind::ReduceScatter => group.reduce_scatter(from, to, ReduceOp::Sum),
+                            Kind::AllGather => group.all_gather(from, to),
+                            Kind::AllToAll => group.all_to_all(from, to),
+                            _ => group.all_reduce(from, to, ReduceOp::Sum),
+                        }?;
+                    }
+                    Ok(())
+                })?;
+                work.wait()
+            }
+            Mode::OneByOne => {
+                let pairs = self.inputs.iter().zip(&mut self.outputs);
+                let works: Vec<Work> =
+                    pairs.map(|(from, to)| one_on(on, kind, from, to)).collect::<Result<_, _>>()?;
+                works.into_iter().try_for_each(Work::wait)
+            }
+            Mode::Flatten => {
+                self.copy_parts(Some(stream), true)?;
+                one_on(on, kind, &self.flat_input, &mut self.flat_output)?;
+                self.copy_parts(Some(stream), false)?;
+                Ok(stream.synchronize()?)
+            }
+            Mode::Ideal => one_on(on, kind, &self.flat_input, &mut self.flat_output)?.wait(),
+        }
+    }
+
+    fn call_on_host(&mut self, comm: &Communicator, mode: Mode) -> Result<(), Error> {
         let kind = self.kind;
         match mode {
             Mode::Fused => comm.group(|group| {
@@ -196,58 +258,95 @@ impl Buckets {
                 pairs.try_for_each(|(from, to)| one(comm, kind, from, to))
             }
             Mode::Flatten => {
-                self.flatten();
+                self.copy_parts(None, true)?;
                 one(comm, kind, &self.flat_input, &mut self.flat_output)?;
-                self.unflatten();
-                Ok(())
+                self.copy_parts(None, false)
             }
             Mode::Ideal => one(comm, kind, &self.flat_input, &mut self.flat_output),
         }
     }
 
-    /// Copies all inputs together: each rank's parts of them, where they have parts.
-    fn flatten(&mut self) {
-        let scatters = matches!(self.kind, Kind::ReduceScatter | Kind::AllToAll);
-        let parts = if scatters { self.ranks } else { 1 };
-        let mut at = 0;
-        for part in 0..parts {
-            for input in &self.inputs {
-                let len = input.len() / parts;
-                self.flat_input[at..at + len].copy_from_slice(&input[part * len..][..len]);
-                at += len;
-            }
-        }
+    /// Copies all inputs together.
+    fn flatten(&mut self) -> Result<(), Error> {
+        let stream = self.stream.take();
+        let copied = self.copy_parts(stream.as_ref(), true);
+        let copied = copied.and_then(|()| Ok(stream.iter().try_for_each(Stream::synchronize)?));
+        self.stream = stream;
+        copied
     }
 
-    /// Copies the result to all outputs.
-    fn unflatten(&mut self) {
-        let gathers = matches!(self.kind, Kind::AllGather | Kind::AllToAll);
-        let parts = if gathers { self.ranks } else { 1 };
+    /// Copies all inputs together, or the result to all outputs: each rank's parts of them, where they have parts.
+    fn copy_parts(&mut self, stream: Option<&Stream>, inputs: bool) -> Result<(), Error> {
+        let with_parts = match inputs {
+            true => matches!(self.kind, Kind::ReduceScatter | Kind::AllToAll),
+            false => matches!(self.kind, Kind::AllGather | Kind::AllToAll),
+        };
+        let parts = if with_parts { self.ranks } else { 1 };
         let mut at = 0;
         for part in 0..parts {
-            for output in &mut self.outputs {
-                let len = output.len() / parts;
-                output[part * len..][..len].copy_from_slice(&self.flat_output[at..at + len]);
+            for bucket in 0..self.inputs.len() {
+                let (input, output) = (&self.inputs[bucket], &mut self.outputs[bucket]);
+                let len = if inputs { input.count() } else { output.count() } / parts;
+                match inputs {
+                    true => copy_part(stream, (&mut self.flat_input, at), (input, part * len), len),
+                    false => copy_part(stream, (output, part * len), (&self.flat_output, at), len),
+                }?;
                 at += len;
             }
         }
+        Ok(())
     }
 
     /// Elements that are wrong after one call over poisoned outputs.
     fn wrong(&mut self, comm: &Communicator, mode: Mode) -> Result<u64, Error> {
-        for output in &mut self.outputs {
-            output.fill(f32::NAN);
+        for output in self.outputs.iter_mut().chain([&mut self.flat_output]) {
+            output.write(&vec![f32::NAN; output.count()])?;
         }
-        self.flat_output.fill(f32::NAN);
         self.call(comm, mode)?;
         if mode == Mode::Ideal {
-            self.unflatten();
+            let stream = self.stream.take();
+            self.copy_parts(stream.as_ref(), false)?;
+            stream.iter().try_for_each(Stream::synchronize)?;
+            self.stream = stream;
         }
-        let wrong = |(bucket, output): (usize, &DeviceBuffer<f32>)| {
+        let mut wrong = 0;
+        for (bucket, output) in self.outputs.iter().enumerate() {
+            let mut found = vec![0.0; output.count()];
+            output.read(&mut found)?;
             let differs = |(at, one): (usize, &f32)| *one != self.expected(bucket, at);
-            output.iter().enumerate().filter(|one| differs(*one)).count() as u64
-        };
-        Ok(self.outputs.iter().enumerate().map(wrong).sum())
+            wrong += found.iter().enumerate().filter(|one| differs(*one)).count() as u64;
+        }
+        Ok(wrong)
+    }
+}
+
+/// Copies a part of one buffer into another: on a GPU in a stream.
+fn copy_part(
+    stream: Option<&Stream>,
+    (to, to_at): (&mut DeviceBuffer<f32>, usize),
+    (from, from_at): (&DeviceBuffer<f32>, usize),
+    len: usize,
+) -> Result<(), Error> {
+    match stream {
+        Some(stream) => Ok(gpu::copy_elements(stream, (to, to_at), (from, from_at), len)?),
+        None => {
+            to[to_at..][..len].copy_from_slice(&from[from_at..][..len]);
+            Ok(())
+        }
+    }
+}
+
+fn one_on(
+    on: OnStream<'_>,
+    kind: Kind,
+    from: &DeviceBuffer<f32>,
+    to: &mut DeviceBuffer<f32>,
+) -> Result<Work, Error> {
+    match kind {
+        Kind::ReduceScatter => on.reduce_scatter(from, to, ReduceOp::Sum),
+        Kind::AllGather => on.all_gather(from, to),
+        Kind::AllToAll => on.all_to_all(from, to),
+        _ => on.all_reduce(from, to, ReduceOp::Sum),
     }
 }
 
@@ -270,7 +369,7 @@ pub(super) fn run(
     let (comm, kind) = (&comms.measured, options.group.bucket_op);
     let counts = options.group.counts(comm.world())?;
     let mut buckets = Buckets::allocate(comm, kind, &counts)?;
-    buckets.fill();
+    buckets.fill()?;
     let mut wrong = [0; MODES.len()];
     let mut launches = [0; MODES.len()];
     for (at, mode) in MODES.into_iter().enumerate() {

@@ -172,7 +172,7 @@ impl Bench<'_> {
             redop: case.op_name(),
             root: case.root_number(),
             ranks,
-            nodes: 1,
+            nodes: self.comms.measured.nodes(),
             bytes: shape.bytes(case.data_type),
             count: shape.count,
             algorithm: plan.algorithm,

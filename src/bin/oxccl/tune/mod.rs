@@ -151,6 +151,7 @@ impl Plan {
             windows,
             several_nodes: false,
             ll128: false,
+            max_channels: self.config.max_channels,
             pin: Pin::default(),
             slot_bytes: self.config.slot_bytes,
             ll_slot_bytes: self.config.ll_slot_bytes,

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use oxccl::Order;
 use oxccl::cuda::{Stream, copy, fill};
+use oxccl::{DeviceBuffer, Element, Order};
 use oxccl_peer_nccl::{Memory, NcclLibrary};
 use oxccl_transports::CudaError;
 use oxccl_transports::cuda::{Context, DeviceMemory};
@@ -102,6 +102,22 @@ impl<T: Sample> Contents<T> {
         }
         Ok(wrong)
     }
+}
+
+/// Copies elements between two buffers of a GPU.
+///
+/// # Errors
+/// The driver's.
+pub(in crate::bench) fn copy_elements<T: Element>(
+    stream: &Stream,
+    (to, to_at): (&mut DeviceBuffer<T>, usize),
+    (from, from_at): (&DeviceBuffer<T>, usize),
+    len: usize,
+) -> Result<(), CudaError> {
+    assert!(to_at + len <= to.count() && from_at + len <= from.count());
+    let (to, from) = (to.as_ptr().wrapping_add(to_at), from.as_ptr().wrapping_add(from_at));
+    // SAFETY: both are as long. Whoever measures waits for the stream before the buffers go, and calls are in that stream.
+    unsafe { copy(stream, to.cast(), from.cast_const().cast(), len * size_of::<T>()) }
 }
 
 fn read<T: Sample>(stream: &Stream, from: *const u8, count: usize) -> Result<Vec<T>, CudaError> {

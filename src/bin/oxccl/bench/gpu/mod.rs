@@ -28,6 +28,7 @@ use super::case::Case;
 use super::{RANKS, control_config};
 use crate::failure::Failure;
 use crate::options::{self, Target};
+pub(super) use buffers::copy_elements;
 use group::Group;
 use rank::{Start, Work};
 use watchdog::Watchdog;

@@ -7,7 +7,9 @@ use oxccl::cuda::Stream;
 use oxccl::schedule::SLOTS;
 use oxccl::topology::Placement;
 use oxccl::tune::Plan;
-use oxccl::{Call, Collective, Communicator, Config, Device, Element, Kind, Memory, Pin, Work};
+use oxccl::{
+    Call, Collective, Communicator, Config, Device, Element, GroupWork, Kind, Memory, Pin, Work,
+};
 
 use oxccl_transports::cuda::Context;
 
@@ -25,6 +27,10 @@ const FEW_BLOCKS: usize = 64;
 const LL_MAX_BYTES: usize = 256 << 10;
 /// Above, reading in place is faster than slots, whatever their flags cost.
 const LL128_MAX_BYTES: usize = 4 << 20;
+/// A group's buckets are carried out together, about so many bytes at a time.
+const PART_BYTES: usize = 1 << 20;
+/// What groups' tables take of a heap.
+const TABLES_BYTES: usize = 8 << 20;
 /// Below, a barrier costs more than flags.
 const WINDOWS_MIN_BYTES: usize = 4 << 10;
 
@@ -37,7 +43,13 @@ pub(super) struct Own {
     pins: Vec<Pin>,
     pinned: Option<usize>,
     calls: Vec<Call>,
-    last: Option<Work>,
+    last: Option<Last>,
+}
+
+/// What was put into a stream last.
+enum Last {
+    Call(Work),
+    Group(GroupWork),
 }
 
 /// What a user's communicator on this GPU is set up with.
@@ -50,10 +62,10 @@ pub(super) fn usual_config(gpu: usize) -> Result<Config, Failure> {
     Ok(Config::from_lookup(lookup)?)
 }
 
-/// The same with room for as many channels as are compared, and no heap, since buffers are the contestants' own.
+/// The same with room for as many channels as are compared, and a heap for groups' tables only, since buffers are the contestants' own.
 pub(super) fn wide_config(usual: &Config, ranks: usize, wish: &Pin) -> Config {
     let max_channels = most_channels(ranks).max(wish.channels.unwrap_or(1));
-    Config { max_channels, heap_bytes: 1, ..usual.clone() }
+    Config { max_channels, heap_bytes: TABLES_BYTES, ..usual.clone() }
 }
 
 /// What the start of a communicator takes, over all ranks; it is ended again.
@@ -120,9 +132,14 @@ impl Own {
     }
 
     /// What a setting comes to for a call.
-    fn describe(&mut self, setting: usize, call: &Placed) -> Result<Setting, Failure> {
+    fn describe(&mut self, setting: usize, task: &Task) -> Result<Setting, Failure> {
         self.pin(setting)?;
-        let plan = for_type!(call.case.data_type, T => plan::<T>(&self.comm, call))?;
+        let call = &task.calls[0];
+        let count = match task.form {
+            Some(Form::Fused) => planned_bytes(task) / task.case().data_type.len_bytes(),
+            _ => call.shape.count,
+        };
+        let plan = for_type!(call.case.data_type, T => plan::<T>(&self.comm, call, count))?;
         let name = format!("{}/{} x{}", plan.algorithm, plan.encoding, plan.channels);
         let tuned = setting == 0;
         Ok(Setting {
@@ -138,13 +155,12 @@ impl Contestant for Own {
         "oxccl"
     }
 
-    fn takes(&self, task: &Task) -> bool {
-        // Groups run on the host only.
-        task.form != Some(Form::Fused)
+    fn takes(&self, _task: &Task) -> bool {
+        true
     }
 
     fn settings(&mut self, task: &Task) -> Result<Vec<Setting>, Failure> {
-        let (kind, bytes) = (task.case().kind, task.bytes() / task.calls.len());
+        let (kind, bytes) = (task.case().kind, planned_bytes(task));
         let mut pins = vec![self.wish];
         for entry in self.entries(kind, bytes) {
             for channels in self.channel_counts(entry.encoding) {
@@ -159,28 +175,49 @@ impl Contestant for Own {
         self.pinned = None;
         let call = |call: &Placed| for_type!(call.case.data_type, T => bare::<T>(&self.comm, call));
         self.calls = task.calls.iter().map(call).collect::<Result<_, _>>()?;
-        (0..self.pins.len()).map(|setting| self.describe(setting, &task.calls[0])).collect()
+        (0..self.pins.len()).map(|setting| self.describe(setting, task)).collect()
     }
 
-    fn put(&mut self, setting: usize, _task: &Task, stream: &Stream) -> Result<(), Failure> {
+    fn put(&mut self, setting: usize, task: &Task, stream: &Stream) -> Result<(), Failure> {
         self.pin(setting)?;
+        if task.form == Some(Form::Fused) {
+            // SAFETY: as below, for each call; buckets do not overlap.
+            self.last = Some(Last::Group(unsafe { self.comm.on(stream).run_group(&self.calls) }?));
+            return Ok(());
+        }
         for call in &self.calls {
             // SAFETY: the buffers are device memory of the call's shape, and outlive the measurement; a rank's calls are in one
             // stream, and nothing else uses the buffers before it has been waited for.
-            self.last = Some(unsafe { self.comm.on(stream).run(call) }?);
+            self.last = Some(Last::Call(unsafe { self.comm.on(stream).run(call) }?));
         }
         Ok(())
     }
 
     fn ended(&mut self) -> Result<(), Failure> {
-        Ok(self.last.take().map_or(Ok(()), Work::wait)?)
+        match self.last.take() {
+            None => Ok(()),
+            Some(Last::Call(work)) => Ok(work.wait()?),
+            Some(Last::Group(work)) => Ok(work.wait()?),
+        }
     }
 }
 
-/// What the communicator would do, as it is pinned.
-fn plan<T: Element>(comm: &Communicator, call: &Placed) -> Result<Plan, oxccl::Error> {
-    let Placed { case, shape, .. } = call;
-    comm.plan::<T>(case.kind, case.op, shape.count, case.root, false, true)
+/// The bytes that one plan is made for.
+fn planned_bytes(task: &Task) -> usize {
+    match task.form {
+        Some(Form::Fused) => task.bytes().min(PART_BYTES),
+        _ => task.bytes() / task.calls.len(),
+    }
+}
+
+/// What the communicator would do with so many elements, as it is pinned.
+fn plan<T: Element>(
+    comm: &Communicator,
+    call: &Placed,
+    count: usize,
+) -> Result<Plan, oxccl::Error> {
+    let case = &call.case;
+    comm.plan::<T>(case.kind, case.op, count, case.root, false, true)
 }
 
 /// The call on bare memory.
