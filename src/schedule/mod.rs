@@ -73,8 +73,8 @@ pub struct Schedule {
 impl Schedule {
     /// Whether all of a chunk is moved in one round: buffers are used in place, and no slot bounds what is moved at a time.
     pub fn has_one_round(&self) -> bool {
-        let [_, (_, segments)] = self.most_segments();
-        self.uses_windows() && segments == 0
+        let [_, (_, segments), (_, in_lines)] = self.most_segments();
+        self.uses_windows() && segments == 0 && in_lines == 0
     }
 
     /// Whether any rank reaches into another's buffer.

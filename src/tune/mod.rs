@@ -208,7 +208,7 @@ fn crosses_nodes(entry: &Entry) -> bool {
     match entry.encoding {
         Encoding::Slots => true,
         Encoding::Windows => matches!(entry.algorithm, Algorithm::Hierarchical(..)),
-        Encoding::Ll => false,
+        Encoding::Ll | Encoding::Ll128 => false,
     }
 }
 

@@ -173,7 +173,9 @@ fn equal_tables_give_equal_picks() {
 fn gpus_whose_links_carry_lines_whole_use_them() {
     let of = |ll128, total_bytes| {
         let collective = Collective::new(Kind::AllReduce, 8);
-        plan_on_gpu(&Question { collective, ll128, ..question(total_bytes) }, 8).unwrap().encoding
+        plan_on_gpu(None, &Question { collective, ll128, ..question(total_bytes) })
+            .unwrap()
+            .encoding
     };
     assert_eq!(
         [8, 1 << 10, 64 << 10, 1 << 20].map(|bytes| of(true, bytes)),
@@ -184,7 +186,7 @@ fn gpus_whose_links_carry_lines_whole_use_them() {
         [Encoding::Ll, Encoding::Windows,]
     );
     let pin = Pin { encoding: Some(Encoding::Ll128), ..Pin::default() };
-    let pinned = |ll128| plan_on_gpu(&Question { pin, ll128, ..question(8) }, 8);
+    let pinned = |ll128| plan_on_gpu(None, &Question { pin, ll128, ..question(8) });
     assert_eq!(pinned(true).unwrap().encoding, Encoding::Ll128);
     let refused = pinned(false).unwrap_err().to_string();
     assert!(refused.contains("without ll128, which needs"), "{refused}");
