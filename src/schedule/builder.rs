@@ -1,7 +1,7 @@
 //! Builds one rank's list of instructions and keeps count of messages, so that algorithms say only what goes where.
 
 use super::{Flag, Instruction, Link, Operand, SEGMENTS, Source, Tree};
-use oxccl_kernels::format::Lane;
+use oxccl_kernels::format::{LANES, Lane};
 
 /// Slots per connection, by lane. Powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -293,13 +293,13 @@ impl RankBuilder {
 
 /// Messages by peer and lane.
 #[derive(Debug, Default)]
-struct Counts(Vec<[u32; 3]>);
+struct Counts(Vec<[u32; LANES]>);
 
 impl Counts {
     /// The count so far, which then grows by one.
     fn bump(&mut self, Link { peer, lane }: Link) -> u32 {
         if self.0.len() <= peer {
-            self.0.resize(peer + 1, [0; 3]);
+            self.0.resize(peer + 1, [0; LANES]);
         }
         let count = &mut self.0[peer][lane as usize];
         *count += 1;
