@@ -50,7 +50,7 @@ pub struct Config {
     /// The same where the ranks are on several nodes: what crosses between them is sent in larger pieces. `OXCCL_LINK_SLOT_BYTES`, a
     /// multiple of 64; default 524,288.
     pub link_slot_bytes: usize,
-    /// Payload of a slot on the LL lane, in bytes. `OXCCL_LL_SLOT_BYTES`, a multiple of 64; default 4,096.
+    /// Payload of a slot on the LL lane, and on the LL128 lane, in bytes. `OXCCL_LL_SLOT_BYTES`, a multiple of 64; default 4,096.
     pub ll_slot_bytes: usize,
     /// Polls of a wait before it yields the processor. `OXCCL_SPINS`; default: 20,000 where every rank of this machine has a core of its
     /// own, otherwise 0.
@@ -236,7 +236,7 @@ impl Config {
         config.pin.algorithm =
             read(&lookup, "OXCCL_ALGORITHM", "an algorithm", |t| t.parse().ok())?;
         config.pin.encoding =
-            read(&lookup, "OXCCL_ENCODING", "ll, slots or windows", |t| t.parse().ok())?;
+            read(&lookup, "OXCCL_ENCODING", "ll, ll128, slots or windows", |t| t.parse().ok())?;
         config.pin.channels = read(&lookup, "OXCCL_CHANNELS", "a number", |t| t.parse().ok())?;
         let above_0 = |text: &str| text.parse().ok().filter(|number| *number > 0);
         config.nodes = read(&lookup, "OXCCL_NODES", "a number above 0", above_0)?;
@@ -306,6 +306,7 @@ impl Config {
             ranks,
             channels: self.max_channels,
             ll_slots: SLOTS.ll,
+            ll128_slots: SLOTS.ll128,
             ll_slot_bytes: self.ll_slot_bytes,
             slots: SLOTS.slots,
             slot_bytes: self.slot_bytes,

@@ -4,7 +4,7 @@ use crate::algorithms::{Algorithm, Encoding};
 use crate::collective::{Kind, Order};
 use crate::element::accumulates_in_itself;
 use crate::error::Error;
-use crate::schedule::{FileError, Lane, SLOTS, Schedule, ScheduleFile};
+use crate::schedule::{FileError, SLOTS, Schedule, ScheduleFile, Slots};
 use crate::tune::{Plan, Question};
 use crate::verify::{Verified, Violation, verify};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -91,10 +91,10 @@ impl CustomSchedule {
         self.encoding
     }
 
-    /// What the slots that it uses hold, where those of the LL lane hold `ll_slot_bytes` and plain ones `slot_bytes`.
+    /// What the slots that it uses hold, where those for messages with flags hold `ll_slot_bytes` and plain ones `slot_bytes`.
     pub fn tile_bytes(&self, ll_slot_bytes: usize, slot_bytes: usize) -> usize {
-        let [ll, slots] = lanes(self.schedule());
-        let payloads = [(ll, ll_slot_bytes), (slots, slot_bytes)];
+        let [ll, slots, ll128] = lanes(self.schedule());
+        let payloads = [(ll || ll128, ll_slot_bytes), (slots, slot_bytes)];
         let used = payloads.into_iter().filter(|(used, _)| *used).map(|(_, bytes)| bytes);
         used.min().unwrap_or(slot_bytes)
     }
@@ -137,7 +137,7 @@ impl CustomSchedule {
         let made = schedule.collective;
         let promised = self.verified.promise() == question.order
             && (self.verified.single_rounding() || accumulates_in_itself(question.data_type));
-        let [ll, slots] = lanes(schedule);
+        let [ll, slots, ll128] = lanes(schedule);
         if made.ranks != asked.ranks {
             Some(format!("is for {} ranks, not for {}", made.ranks, asked.ranks))
         } else if made != asked {
@@ -149,11 +149,16 @@ impl CustomSchedule {
             Some(format!("does not promise to work in place, as calls of {} may", asked.kind))
         } else if schedule.uses_windows() && !question.windows {
             Some("uses peers' buffers in place, which peers do not reach here".to_owned())
+        } else if ll128 && !question.ll128 {
+            Some("uses the ll128 lane, which there is not between these ranks".to_owned())
         } else if (ll && schedule.slots.ll != SLOTS.ll)
             || (slots && schedule.slots.slots != SLOTS.slots)
+            || (ll128 && schedule.slots.ll128 != SLOTS.ll128)
         {
-            let (ll, slots) = (SLOTS.ll, SLOTS.slots);
-            Some(format!("is not made for {ll} slots on the ll lane and {slots} on the slots lane"))
+            let Slots { ll, ll128, slots } = SLOTS;
+            Some(format!(
+                "is not made for {ll} slots on the ll lane, {ll128} on the ll128 lane and {slots} on the slots lane"
+            ))
         } else {
             None
         }
@@ -182,16 +187,17 @@ fn fingerprint(file: &ScheduleFile) -> u64 {
     hasher.finish()
 }
 
-/// Whether data goes over the LL lane and over the slots lane.
-fn lanes(schedule: &Schedule) -> [bool; 2] {
+/// Whether data goes over the LL lane, over the slots lane, and over the LL128 lane.
+fn lanes(schedule: &Schedule) -> [bool; 3] {
     schedule.most_segments().map(|(_, segments)| segments > 0)
 }
 
 fn encoding(schedule: &Schedule) -> Encoding {
-    let ll = schedule.most_segments().into_iter().any(|(lane, most)| lane == Lane::Ll && most > 0);
-    match (schedule.uses_windows(), ll) {
-        (true, _) => Encoding::Windows,
-        (false, true) => Encoding::Ll,
-        (false, false) => Encoding::Slots,
+    let [ll, _, ll128] = lanes(schedule);
+    match (schedule.uses_windows(), ll, ll128) {
+        (true, ..) => Encoding::Windows,
+        (false, true, _) => Encoding::Ll,
+        (false, false, true) => Encoding::Ll128,
+        (false, false, false) => Encoding::Slots,
     }
 }

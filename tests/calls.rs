@@ -234,6 +234,26 @@ fn bits_are_the_same_for_any_algorithm_under_an_order() {
     }
 }
 
+/// Buckets begin in the middle of its lines.
+#[test]
+fn groups_have_no_ll128() {
+    on_ranks(2, |mut comm| {
+        use oxccl::{Pin, algorithms::Encoding};
+        comm.set_pin(Pin { encoding: Some(Encoding::Ll128), ..Pin::default() }).unwrap();
+        let mut buckets = [vec![1.0f32; 3], vec![2.0; 50]];
+        let error = comm.group(|group| {
+            for bucket in &mut buckets {
+                group.all_reduce_in_place(bucket, ReduceOp::Sum)?;
+            }
+            Ok(())
+        });
+        let error = error.unwrap_err();
+        assert!(matches!(error, Error::NoAlgorithm { .. }), "{error}");
+        assert!(error.to_string().contains("a call that is in no group"), "{error}");
+        comm.all_reduce_in_place(&mut [1.0f32], ReduceOp::Sum).unwrap();
+    });
+}
+
 #[test]
 fn an_order_excludes_algorithms() {
     on_ranks(2, |mut comm| {

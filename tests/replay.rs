@@ -206,7 +206,7 @@ impl Case {
         let schedule = self.schedule();
         let config = Config::default();
         let slot = match self.encoding {
-            Encoding::Ll => config.ll_slot_bytes,
+            Encoding::Ll | Encoding::Ll128 => config.ll_slot_bytes,
             _ => config.slot_bytes,
         };
         let options = Options {

@@ -8,7 +8,7 @@ use oxccl::topology::Placement;
 use oxccl::verify::{Violation, verify};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-const SLOTS: Slots = Slots { ll: 2, slots: 2 };
+const SLOTS: Slots = Slots { ll: 2, ll128: 2, slots: 2 };
 /// Every world of up to 64 ranks with `OXCCL_TEST_ALL` set (in release it takes minutes less); otherwise all up to 18, and some.
 fn worlds() -> impl DoubleEndedIterator<Item = usize> {
     let picked =
@@ -106,7 +106,8 @@ fn prove_all(tasks: &[(usize, Placement, &Entry)]) -> usize {
 /// Large worlds first, so that threads end together.
 #[test]
 fn every_schedule_of_the_catalogue_is_proven() {
-    let flat = || catalogue().filter(|entry| !is_hierarchical(entry));
+    let is_of_its_own = |entry: &&Entry| entry.encoding != Encoding::Ll128;
+    let flat = || catalogue().filter(is_of_its_own).filter(|entry| !is_hierarchical(entry));
     let tasks: Vec<_> = worlds()
         .rev()
         .flat_map(|ranks| flat().map(move |entry| (ranks, Placement::one_node(ranks), entry)))
@@ -114,6 +115,41 @@ fn every_schedule_of_the_catalogue_is_proven() {
     let proofs = prove_all(&tasks);
     println!("{proofs} schedules of {} algorithms are proven", flat().count());
     assert!(proofs > flat().count() * worlds().count() * 3 / 4);
+}
+
+/// Encodings do not matter to a schedule: what is proven of LL holds of LL128.
+#[test]
+fn schedules_in_ll128_are_those_in_ll_on_another_lane() {
+    let (mut compared, mut proven) = (0, 0);
+    for entry in catalogue().filter(|entry| entry.encoding == Encoding::Ll128) {
+        let ll = find(entry.kind, entry.algorithm, Encoding::Ll).expect("in the catalogue");
+        assert_eq!((ll.in_place, ll.orders), (entry.in_place, entry.orders));
+        for ranks in 1..=17 {
+            let placement = Placement::one_node(ranks);
+            let exists = entry.check(ranks, placement, SLOTS);
+            assert_eq!(exists.is_ok(), ll.check(ranks, placement, SLOTS).is_ok());
+            for collective in collectives(entry.kind, ranks).into_iter().filter(|_| exists.is_ok())
+            {
+                let steps = |entry: &Entry| {
+                    let schedule = entry.schedule(collective, placement, Order::Any, SLOTS);
+                    let text = |list: &Vec<_>| list.iter().map(ToString::to_string).collect();
+                    schedule
+                        .expect("it exists")
+                        .ranks
+                        .iter()
+                        .map(text)
+                        .collect::<Vec<Vec<String>>>()
+                };
+                let other = |step: &String| step.replace(".ll128", ".ll");
+                let renamed: Vec<Vec<String>> =
+                    steps(entry).iter().map(|list| list.iter().map(other).collect()).collect();
+                assert_eq!(renamed, steps(ll), "{} {}", entry.algorithm, collective.kind);
+                compared += 1;
+            }
+        }
+        proven += prove(entry, 4, Placement::one_node(4));
+    }
+    assert!(compared > 300 && proven > 20, "{compared} {proven}");
 }
 
 #[test]
@@ -177,7 +213,7 @@ fn a_ring_with_one_slot_is_a_deadlock() {
     for ranks in [3, 4, 8] {
         let collective = Collective::new(Kind::AllReduce, ranks);
         let placement = Placement::one_node(ranks);
-        let one = Slots { ll: 1, slots: 1 };
+        let one = Slots { ll: 1, ll128: 1, slots: 1 };
         let schedule = entry.schedule(collective, placement, Order::Any, one);
         match verify(schedule.expect("it exists"), Order::Any, true) {
             Err(Violation::Deadlock(stuck)) => {

@@ -1,6 +1,7 @@
 // Long stretches of a ReduceCopy on a GPU.
 //
 //     head and tail up to 16-byte boundaries, mixed alignments, LL:   word by word
+//     LL128, and whatever is moved with it:                           share by share     (lines_cuda.h)
 //     left fold: for each group of UNROLL 16-byte packs that is this thread's:
 //       for each two sources: load their packs, fold them into the accumulators
 //     tree fold, of floats' sums and products: for each pack:
@@ -12,6 +13,7 @@
 // the word path, which is kept small, since every type and fold has one.
 #pragma once
 #include "async_cuda.h"
+#include "lines_cuda.h"
 #include "tree_cuda.h"
 
 namespace oxccl {
@@ -22,18 +24,29 @@ constexpr uint32_t PACK_BYTES = 16;
 
 // The bytes of a move: packs of 16, words in front of them up to a boundary, and words behind.
 struct Stretches {
+  using Bits = uint64_t;
   uint32_t head, packs;
   uint64_t len_bytes;
+  bool in_lines;  // instead of all that: it has LL128 operands
 
   OXCCL_INLINE uint64_t tail() const { return head + uint64_t(packs) * PACK_BYTES; }
   // The words are numbered through, and a word never reaches over an end of its stretch.
   OXCCL_INLINE uint32_t head_words() const { return (head + 7) / 8; }
-  OXCCL_INLINE uint64_t words() const { return head_words() + (len_bytes - tail() + 7) / 8; }
+  OXCCL_INLINE uint64_t count() const { return head_words() + (len_bytes - tail() + 7) / 8; }
   OXCCL_INLINE uint64_t position(uint64_t word) const {
     return word < head_words() ? word * 8 : tail() + (word - head_words()) * 8;
   }
   OXCCL_INLINE uint64_t left(uint64_t word) const {
     return (word < head_words() ? head : len_bytes) - position(word);
+  }
+
+  template <class Unit>
+  OXCCL_INLINE bool load(Machine& machine, const View& view, uint64_t word, uint64_t* into) const {
+    return load_word<Unit>(machine, view, position(word), left(word), into);
+  }
+  template <class Unit>
+  OXCCL_INLINE void store(const View& view, uint64_t word, uint64_t from) const {
+    store_word<Unit>(view, position(word), left(word), from);
   }
 };
 
@@ -41,16 +54,17 @@ struct Stretches {
 // have more packs than can be counted; tiles are far smaller.)
 OXCCL_INLINE Stretches stretches_of(const Move& move) {
   const uint32_t misaligned = uint32_t(reinterpret_cast<uintptr_t>(move.source(0).data)) % PACK_BYTES;
-  bool alike = move.len_bytes < uint64_t(PACK_BYTES) << 32;
+  bool alike = move.len_bytes < uint64_t(PACK_BYTES) << 32, in_lines = false;
 #pragma unroll 1
   for (uint32_t o = 0; o < move.sources + move.destinations; ++o) {
     const View& view = move.source(o);
     const uint32_t own = uint32_t(reinterpret_cast<uintptr_t>(view.data)) % PACK_BYTES;
-    alike &= !view.is_ll() && own == misaligned && __isGlobal(view.data);
+    alike &= view.is_plain() && own == misaligned && __isGlobal(view.data);
+    in_lines |= view.is_ll128();
   }
   const uint32_t head = (PACK_BYTES - misaligned) % PACK_BYTES;
-  if (!alike || move.len_bytes < head) return {0, 0, move.len_bytes};
-  return {head, uint32_t((move.len_bytes - head) / PACK_BYTES), move.len_bytes};
+  if (!alike || move.len_bytes < head) return {0, 0, move.len_bytes, in_lines};
+  return {head, uint32_t((move.len_bytes - head) / PACK_BYTES), move.len_bytes, false};
 }
 
 // Packs of one source: this thread's next UNROLL, as far as there are any. The others become zeros: what a register holds
@@ -119,11 +133,41 @@ OXCCL_INLINE void reduce_packs(const Move& move, const Stretches& stretches) {
   }
 }
 
-template <class N, Fold F>
-OXCCL_INLINE bool reduce_words(Machine& machine, const Move& move, const Stretches& stretches) {
+// Words, or shares of lines: any operand.
+template <class N, class Units>
+struct UnitLoad {
+  using Element = typename N::Element;
+  using Bits = typename Units::Bits;
+  using P = Pack<N, sizeof(Bits)>;
+  Machine& machine;
+  const Move& move;
+  const Units& units;
+  uint64_t unit;
+
+  OXCCL_INLINE P pack() const { return {}; }
+
+  OXCCL_INLINE bool operator()(uint32_t source, P* into) const {
+    const View& view = move.source(source);
+    Bits bits = {};
+    if (!units.template load<Element>(machine, view, unit, &bits)) return false;
+    into->unpack(bit_cast<typename P::Raw>(bits), move.scaling.premultiply && view.is_raw(),
+                 move.scaling.factor_bits);
+    return true;
+  }
+
+  OXCCL_INLINE void store(P& result) const {
+    const Bits bits = bit_cast<Bits>(result.packed(move.scaling));
 #pragma unroll 1
-  for (uint64_t word = lane(); word < stretches.words(); word += lanes()) {
-    const WordLoad<N> load = {machine, move, stretches.position(word), stretches.left(word)};
+    for (uint32_t d = 0; d < move.destinations; ++d)
+      units.template store<Element>(move.destination(d), unit, bits);
+  }
+};
+
+template <class N, Fold F, class Units>
+OXCCL_INLINE bool reduce_units(Machine& machine, const Move& move, const Units& units) {
+#pragma unroll 1
+  for (uint64_t unit = lane(); unit < units.count(); unit += lanes()) {
+    const UnitLoad<N, Units> load = {machine, move, units, unit};
     if (!reduce_left<N, F>(move, load)) return false;
   }
   return true;
@@ -131,25 +175,50 @@ OXCCL_INLINE bool reduce_words(Machine& machine, const Move& move, const Stretch
 
 template <class N, Fold F>
 struct CudaReducer {
+  // All other folds give the same bits from the left (tests/numeric.rs), and the tree is a third of a kernel.
+  static constexpr bool BRACKETS_MATTER = !N::INTEGER && (F == FOLD_SUM || F == FOLD_PROD);
+
   OXCCL_INLINE bool reduce(Machine& machine, const Move& move) const {
     const Stretches stretches = stretches_of(move);
-    // All other folds give the same bits from the left (tests/numeric.rs), and the tree is a third of a kernel.
-    constexpr bool BRACKETS_MATTER = !N::INTEGER && (F == FOLD_SUM || F == FOLD_PROD);
+    if (stretches.in_lines) return reduce_irregular(machine, move, Lines{move.len_bytes});
     if constexpr (BRACKETS_MATTER) {
-      if (move.tree && move.sources > 2) {
-        reduce_packs_tree<N, F>(move, stretches.head, stretches.tail());
-        return reduce_words_tree<N, F>(machine, move, stretches);
-      }
+      if (is_tree(move)) reduce_packs_tree<N, F>(move, stretches.head, stretches.tail());
+      else reduce_packs<N, F>(move, stretches);
+    } else {
+      reduce_packs<N, F>(move, stretches);
     }
-    reduce_packs<N, F>(move, stretches);
-    return reduce_words<N, F>(machine, move, stretches);
+    return reduce_irregular(machine, move, stretches);
+  }
+
+ private:
+  OXCCL_INLINE static bool is_tree(const Move& move) { return move.tree && move.sources > 2; }
+
+  template <class Units>
+  OXCCL_INLINE bool reduce_irregular(Machine& machine, const Move& move, const Units& units) const {
+    if constexpr (BRACKETS_MATTER)
+      if (is_tree(move)) return reduce_units_tree<N, F>(machine, move, units);
+    return reduce_units<N, F>(machine, move, units);
   }
 };
+
+template <class Units>
+OXCCL_INLINE bool copy_units(Machine& machine, const Move& move, const Units& units) {
+#pragma unroll 1
+  for (uint64_t unit = lane(); unit < units.count(); unit += lanes()) {
+    typename Units::Bits bits = {};
+    if (!units.template load<uint8_t>(machine, move.source(0), unit, &bits)) return false;
+#pragma unroll 1
+    for (uint32_t d = 0; d < move.destinations; ++d)
+      units.template store<uint8_t>(move.destination(d), unit, bits);
+  }
+  return true;
+}
 
 // One source, unchanged.
 OXCCL_INLINE bool copy_bulk(Machine& machine, const Move& move) {
   constexpr uint32_t UNROLL = 8;
   const Stretches stretches = stretches_of(move);
+  if (stretches.in_lines) return copy_units(machine, move, Lines{move.len_bytes});
   const bool taken = copy_async(move, stretches.head, uint64_t(stretches.packs) * PACK_BYTES);
   const uint32_t packs = taken ? 0 : stretches.packs;
 #pragma unroll 1
@@ -161,10 +230,7 @@ OXCCL_INLINE bool copy_bulk(Machine& machine, const Move& move) {
     for (uint32_t d = 0; d < move.destinations; ++d)
       store_packs(raws, move.destination(d), position, packs - pack);
   }
-#pragma unroll 1
-  for (uint64_t word = lane(); word < stretches.words(); word += lanes())
-    if (!copy_word(machine, move, stretches.position(word), stretches.left(word))) return false;
-  return true;
+  return copy_units(machine, move, stretches);
 }
 
 }  // namespace OXCCL_ISA

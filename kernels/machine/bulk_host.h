@@ -5,9 +5,10 @@
 //       store result to every destination
 //
 // so that memory sees one read per source and one write per destination, whatever the number of
-// either, and LL operands are decoded into and encoded from the cache. Two plain sources and one plain
+// either, and messages with flags are decoded into and encoded from the cache. Two plain sources and one plain
 // destination need no block: one straight loop.
 #pragma once
+#include "ll128_host.h"
 #include "ll_host.h"
 #include "loops_host.h"
 
@@ -37,7 +38,7 @@ bool copy_bulk(Machine& machine, const Move& move);
 OXCCL_INLINE uint8_t* result_place(const Move& move, uint64_t position, Block& block) {
   if (move.destinations == 0) return block.bytes;
   const View& first = move.destination(0);
-  return first.is_ll() || first.is_stream() ? block.bytes : first.data + position;
+  return !first.is_plain() || first.is_stream() ? block.bytes : first.data + position;
 }
 
 // How one element type and fold reduces. Everything else is common to all folds of a type, or to all
@@ -163,8 +164,8 @@ bool reduce_bulk(Machine& machine, const Move& move, const HostReducer& reducer)
   const bool scaled = move.scaling.premultiply || move.scaling.divide;
   const bool pairs = move.sources == 2 && !scaled;
   const bool tree = move.tree && move.sources > 2;
-  const bool straight = pairs && move.destinations == 1 && !move.source(0).is_ll() &&
-                        !move.source(1).is_ll() && !move.destination(0).is_ll() &&
+  const bool straight = pairs && move.destinations == 1 && move.source(0).is_plain() &&
+                        move.source(1).is_plain() && move.destination(0).is_plain() &&
                         !move.destination(0).is_stream();
   const uint64_t total = move.len_bytes / B::SIZE;
   const uint64_t step = straight ? total : tree ? B::TREE_COUNT : B::COUNT;

@@ -31,15 +31,21 @@ static void copy_stream(uint8_t* to, const uint8_t* from, size_t len_bytes) {
 
 const uint8_t* plain_bytes(Machine& machine, const View& view, uint64_t position,
                            uint64_t len_bytes, Block& staging) {
-  if (!view.is_ll()) return view.data + position;
-  return receive_bytes(machine, view, position, staging.bytes, len_bytes) ? staging.bytes : nullptr;
+  if (view.is_plain()) return view.data + position;
+  const bool there = view.is_ll128()
+                         ? receive_ll128_bytes(machine, view, position, staging.bytes, len_bytes)
+                         : receive_bytes(machine, view, position, staging.bytes, len_bytes);
+  return there ? staging.bytes : nullptr;
 }
 
+// `ends`: these are the message's last bytes.
 static void put(Machine& machine, const View& view, uint64_t position, const uint8_t* from,
-                uint64_t len_bytes) {
+                uint64_t len_bytes, bool ends) {
   uint8_t* to = view.data + position;
   if (view.is_ll()) {
     send_bytes(view, position, from, len_bytes);
+  } else if (view.is_ll128()) {
+    send_ll128_bytes(view, position, from, len_bytes, ends);
   } else if (view.is_stream()) {
     copy_stream(to, from, len_bytes);
     machine.streamed = true;
@@ -50,14 +56,15 @@ static void put(Machine& machine, const View& view, uint64_t position, const uin
 
 void put_all(Machine& machine, const Move& move, uint64_t position, const uint8_t* from,
              uint64_t len_bytes) {
+  const bool ends = position + len_bytes == move.len_bytes;
   for (uint32_t d = 0; d < move.destinations; ++d)
-    put(machine, move.destination(d), position, from, len_bytes);
+    put(machine, move.destination(d), position, from, len_bytes, ends);
 }
 
 bool copy_bulk(Machine& machine, const Move& move) {
   Block staging;
   const View& source = move.source(0);
-  const bool straight = !source.is_ll() && move.destinations == 1;
+  const bool straight = source.is_plain() && move.destinations == 1;
   const uint64_t step = straight ? move.len_bytes : BLOCK_BYTES;
   for (uint64_t position = 0; position < move.len_bytes; position += step) {
     const uint64_t left = move.len_bytes - position;

@@ -44,7 +44,7 @@ OXCCL_INLINE bool run_wait(Machine& machine, const Instruction& instruction) {
     if (!head || int64_t(connection.head_seen) < int64_t(value)) {
       const Place place = {value, instruction.step, connection.peer, connection.lane, head};
       uint64_t now = 0;
-      machine.await_counter({word, value, false}, place, &now);
+      machine.await_counter({word, value}, place, &now);
       if (head) connection.head_seen = now;
     }
   }
@@ -165,7 +165,7 @@ OXCCL_INLINE bool keep_epochs(Machine& machine, const ChannelEntry& entry,
     if (advances[a].sent == 0) continue;
     Connection& connection = machine.launch.connections[advances[a].connection];
     if (OXCCL_UNLIKELY(connection.sent - connection.cleared >= LL_EPOCHS) &&
-        connection.lane == LANE_LL && !clear_slots(machine, connection))
+        has_flags(connection) && !clear_slots(machine, connection))
       break;
   }
   return agreed(machine);
@@ -179,7 +179,7 @@ OXCCL_INLINE void advance_cursors(const Launch& launch, const ChannelEntry& entr
     Connection& connection = launch.connections[advance.connection];
     connection.received += advance.received;
     connection.sent += advance.sent;
-    if (advance.sent != 0 && connection.lane == LANE_LL)
+    if (advance.sent != 0 && has_flags(connection))
       prefetch_write(slot(connection.send_slots, connection, connection.sent));
   }
   barrier();
@@ -225,7 +225,7 @@ OXCCL_INLINE bool await_ready(Machine& machine) {
       const uint32_t bucket = bucket_number(launch, s);
       const Place place = {bucket, 0, 0, LANE_READY, 0};
       uint64_t now = 0;
-      if (!machine.await_counter({launch.ready + bucket, launch.call, false}, place, &now)) break;
+      if (!machine.await_counter({launch.ready + bucket, launch.call}, place, &now)) break;
     }
   }
   return agreed(machine);

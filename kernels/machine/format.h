@@ -14,15 +14,17 @@ namespace oxccl {
 inline namespace OXCCL_ISA {
 
 constexpr uint32_t MAGIC = 0x6363786f;
-constexpr uint32_t VERSION = 1;
+constexpr uint32_t VERSION = 2;
 constexpr uint32_t MAX_OPERANDS = 260;
 constexpr uint32_t MAX_TREE_SOURCES = 256;
-constexpr uint32_t LANES = 3;
+constexpr uint32_t LANES = 4;
 constexpr uint32_t SLOT_HEADER_BYTES = 64;
 constexpr uint32_t SEGMENT_ALIGN = 64;
-constexpr uint32_t LANE_READY = 3;
+constexpr uint32_t LANE_READY = 4;
 constexpr uint32_t LAUNCH_AWAITS = 1, LAUNCH_COMPLETES = 2;
 constexpr uint32_t LL_HEADER_BYTES = 16;
+constexpr uint32_t LL128_LINE_BYTES = 128;
+constexpr uint32_t LL128_DATA_BYTES = 120;
 constexpr uint64_t LL_EPOCHS = 1u << 30;
 constexpr uint32_t TOKEN_NUMBER_SHIFT = 52;
 
@@ -45,7 +47,7 @@ enum Space : uint8_t {
   SPACE_INPUT, SPACE_OUTPUT, SPACE_SLOT, SPACE_PEER_SLOT,
   SPACE_WINDOW_INPUT, SPACE_WINDOW_OUTPUT, SPACE_TOKENS, SPACE_PEER_TOKENS
 };
-enum Lane : uint8_t { LANE_LL, LANE_SLOTS, LANE_SYNC };
+enum Lane : uint8_t { LANE_LL, LANE_SLOTS, LANE_SYNC, LANE_LL128 };
 enum Outcome : uint32_t { OUTCOME_DONE, OUTCOME_ABORTED, OUTCOME_MISMATCH, OUTCOME_BAD_PROGRAM };
 
 struct Header {

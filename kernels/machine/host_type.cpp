@@ -4,6 +4,33 @@
 namespace oxccl {
 inline namespace OXCCL_ISA {
 
+// Packs of 8 bytes: any operand.
+template <class N>
+struct WordLoad {
+  Machine& machine;
+  const Move& move;
+  uint64_t position, left;
+  using Element = typename N::Element;
+
+  OXCCL_INLINE Pack<N, 8> pack() const { return {}; }
+
+  OXCCL_INLINE bool operator()(uint32_t source, Pack<N, 8>* into) const {
+    const View& view = move.source(source);
+    uint64_t word = 0;
+    if (!load_word<Element>(machine, view, position, left, &word)) return false;
+    into->unpack(bit_cast<typename Pack<N, 8>::Raw>(word), move.scaling.premultiply && view.is_raw(),
+                 move.scaling.factor_bits);
+    return true;
+  }
+
+  OXCCL_INLINE void store(Pack<N, 8>& result) const {
+    const uint64_t word = bit_cast<uint64_t>(result.packed(move.scaling));
+#pragma unroll 1
+    for (uint32_t d = 0; d < move.destinations; ++d)
+      store_word<Element>(move.destination(d), position, left, word);
+  }
+};
+
 template <class N, Fold F>
 static bool reduce_words(Machine& machine, const Move& move) {
   for (uint64_t position = 0; position < move.len_bytes; position += 8)

@@ -7,10 +7,10 @@
 //
 // A pack is a vector of elements in registers. Packs of 8 bytes are one LL line each, take any
 // operand (LL or plain, aligned or not, the last few bytes) and serve short messages on the host and
-// everything irregular on a GPU. Long plain stretches go through bulk_host.h (cache-sized blocks) and
-// bulk_cuda.h (16-byte packs, several in flight), with the same folds in the same order.
+// everything irregular on a GPU, but for LL128 lines (lines_cuda.h). Long plain stretches go through bulk_host.h
+// (cache-sized blocks) and bulk_cuda.h (16-byte packs, several in flight), with the same folds in the same order.
 #pragma once
-#include "ll.h"
+#include "flagged.h"
 
 namespace oxccl {
 inline namespace OXCCL_ISA {
@@ -96,6 +96,8 @@ template <class Unit>
 OXCCL_INLINE bool load_word(Machine& machine, const View& view, uint64_t position, uint64_t left,
                             uint64_t* word) {
   if (view.is_ll()) return receive_line(machine, view, view.data + position * 2, word);
+  if constexpr (ONE_THREAD)
+    if (OXCCL_UNLIKELY(view.is_ll128())) return receive_ll128_word(machine, view, position, word);
   const uint8_t* at = view.data + position;
   *word = can_access_whole_words(at) && left >= 8 ? *reinterpret_cast<const unaligned_word*>(at)
                                                   : load_units<Unit>(at, left);
@@ -105,6 +107,8 @@ OXCCL_INLINE bool load_word(Machine& machine, const View& view, uint64_t positio
 template <class Unit>
 OXCCL_INLINE void store_word(const View& view, uint64_t position, uint64_t left, uint64_t word) {
   if (view.is_ll()) return store_line(view.data + position * 2, word, view.epoch);
+  if constexpr (ONE_THREAD)
+    if (OXCCL_UNLIKELY(view.is_ll128())) return send_ll128_word(view, position, left, word);
   uint8_t* at = view.data + position;
   if (can_access_whole_words(at) && left >= 8) *reinterpret_cast<unaligned_word*>(at) = word;
   else store_units<Unit>(at, word, left);
@@ -134,33 +138,6 @@ OXCCL_INLINE bool reduce_left(const Move& move, const Load& load) {
   return true;
 }
 
-// Packs of 8 bytes: any operand.
-template <class N>
-struct WordLoad {
-  Machine& machine;
-  const Move& move;
-  uint64_t position, left;
-  using Element = typename N::Element;
-
-  OXCCL_INLINE Pack<N, 8> pack() const { return {}; }
-
-  OXCCL_INLINE bool operator()(uint32_t source, Pack<N, 8>* into) const {
-    const View& view = move.source(source);
-    uint64_t word = 0;
-    if (!load_word<Element>(machine, view, position, left, &word)) return false;
-    into->unpack(bit_cast<typename Pack<N, 8>::Raw>(word), move.scaling.premultiply && view.is_raw(),
-                 move.scaling.factor_bits);
-    return true;
-  }
-
-  OXCCL_INLINE void store(Pack<N, 8>& result) const {
-    const uint64_t word = bit_cast<uint64_t>(result.packed(move.scaling));
-#pragma unroll 1
-    for (uint32_t d = 0; d < move.destinations; ++d)
-      store_word<Element>(move.destination(d), position, left, word);
-  }
-};
-
 }  // namespace OXCCL_ISA
 }  // namespace oxccl
 
@@ -176,7 +153,7 @@ inline namespace OXCCL_ISA {
 // A copy onto itself (buffers in place) writes nothing: peers may be reading there.
 OXCCL_INLINE bool copy(Machine& machine, const Move& move) {
   const View& source = move.source(0);
-  const uint32_t in_place = move.destinations > 0 && !source.is_ll() &&
+  const uint32_t in_place = move.destinations > 0 && source.is_plain() &&
                             move.destination(0).data == source.data;
   // What is read then is the destination, which is the same.
   const Move rest = {move.views + in_place, 1,           move.destinations - in_place,

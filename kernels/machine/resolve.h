@@ -26,17 +26,25 @@ OXCCL_INLINE uint32_t signature_of(const Machine& machine, const Operand& operan
   return machine.launch.signature ^ operand.signature;
 }
 
+// A message's segment, whose header is at `at`.
+OXCCL_INLINE View segment_view(uint8_t* at, Connection& connection, uint64_t message,
+                               const Operand& operand) {
+  if (operand.lane == LANE_LL)
+    return {at + LL_HEADER_BYTES, &connection, epoch_of(message), operand.flags};
+  if (operand.lane == LANE_LL128)
+    return {at + LL128_LINE_BYTES, &connection, epoch_of(message), operand.flags | VIEW_LL128};
+  return {at + SLOT_HEADER_BYTES, &connection, 0, operand.flags};
+}
+
 // A receive slot; its header must be of this call.
 OXCCL_INLINE bool resolve_slot(Machine& machine, const Operand& operand, uint64_t len_bytes,
                                View* view) {
   Connection& connection = machine.launch.connections[operand.index];
   const uint64_t message = connection.received + operand.message;
   uint8_t* at = slot(connection.recv_slots, connection, message) + operand.offset_bytes;
-  if (operand.lane == LANE_LL) {
-    *view = {at + LL_HEADER_BYTES, &connection, epoch_of(message), operand.flags};
+  *view = segment_view(at, connection, message, operand);
+  if (!view->is_plain())
     return receive_header(machine, *view, signature_of(machine, operand), len_bytes);
-  }
-  *view = {at + SLOT_HEADER_BYTES, &connection, 0, operand.flags};
   const SlotHeader& header = *reinterpret_cast<const SlotHeader*>(at);
   const uint32_t expected = signature_of(machine, operand);
   if (OXCCL_LIKELY(header.signature == expected && header.len_bytes == len_bytes)) return true;
@@ -48,17 +56,13 @@ OXCCL_INLINE void resolve_peer_slot(Machine& machine, const Operand& operand, Vi
   Connection& connection = machine.launch.connections[operand.index];
   const uint64_t message = connection.sent + operand.message;
   uint8_t* at = slot(connection.send_slots, connection, message) + operand.offset_bytes;
-  if (operand.lane == LANE_LL) {
-    *view = {at + LL_HEADER_BYTES, &connection, epoch_of(message), operand.flags};
-  } else {
-    *view = {at + SLOT_HEADER_BYTES, &connection, 0, operand.flags};
-  }
+  *view = segment_view(at, connection, message, operand);
 }
 
-// What a message's header says, behind its payload. It is sent by that on the LL lane, on others by the signal that follows.
+// What a message's header says, behind its payload. It is sent by that if it has flags, else by the signal that follows.
 OXCCL_INLINE void write_header(Machine& machine, const Operand& operand, const View& view,
                                uint64_t len_bytes) {
-  if (view.is_ll()) {
+  if (!view.is_plain()) {
     announce(view, signature_of(machine, operand), len_bytes);
   } else if (view.connection) {
     SlotHeader& header = *reinterpret_cast<SlotHeader*>(view.data - SLOT_HEADER_BYTES);
@@ -108,9 +112,13 @@ OXCCL_INLINE bool resolve_memory(Machine& machine, const Operand& operand, uint6
 
 OXCCL_INLINE bool resolve(Machine& machine, const Operand& operand, uint64_t round_start,
                           uint64_t len_bytes, View* view) {
-  if (operand.space == SPACE_SLOT) return resolve_slot(machine, operand, len_bytes, view);
-  if (operand.space != SPACE_PEER_SLOT)
+  const bool is_slot = operand.space == SPACE_SLOT;
+  if (!is_slot && operand.space != SPACE_PEER_SLOT)
     return resolve_memory(machine, operand, round_start, view);
+  // Buckets begin anywhere in an LL128 line.
+  if (OXCCL_UNLIKELY(operand.lane == LANE_LL128 && machine.launch.segments != nullptr))
+    return machine.fail(OUTCOME_BAD_PROGRAM, operand.index, operand.lane);
+  if (is_slot) return resolve_slot(machine, operand, len_bytes, view);
   resolve_peer_slot(machine, operand, view);
   return true;
 }

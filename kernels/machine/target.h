@@ -4,6 +4,7 @@
 //     BlockTable, BlockPointer                  a table that the threads of a block share, and a place in it
 //     load_acquire, store_release, load_relaxed, store_relaxed    words shared with other ranks
 //     load_line, store_line                     16 bytes of an LL slot
+//     load_line_end, store_line_end             the last 16 bytes of a line of an LL128 slot
 //     system_fence                              what makes such a store a release, such a load an acquire
 //     wait_slow, wait_over                      the part of a wait that has lasted: until what is
 //                                               awaited is there (host), or one turn (CUDA)
@@ -30,12 +31,14 @@ struct Line {
   uint32_t flag, flag_behind;
 };
 
+enum class Awaits { COUNTER, LINE, FLAG };
+
 // What somebody waits for: a counter that has to reach `value` (signed, so that the first credits,
-// which lie below zero, are there from the start), or an LL line that has to carry a flag.
+// which lie below zero, are there from the start), an LL line that has to carry a flag, or an LL128 line's flag.
 struct Awaited {
   const uint64_t* word;
   uint64_t value;
-  bool is_line;
+  Awaits what = Awaits::COUNTER;
 };
 
 // Where in the schedule a wait happens, for Progress.

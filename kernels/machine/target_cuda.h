@@ -104,6 +104,34 @@ OXCCL_INLINE void store_line(uint8_t* at, uint64_t data, uint32_t flag) {
   asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};" : : "l"(at), "l"(low), "l"(high) : "memory");
 }
 
+// 16 bytes of an LL128 line, as one thread has them. In the last 16 the second word is the line's flag.
+struct Share {
+  uint64_t low, high;
+};
+
+OXCCL_INLINE Share load_share(const uint8_t* at) {
+  Share share;
+  asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];"
+               : "=l"(share.low), "=l"(share.high) : "l"(at) : "memory");
+  return share;
+}
+OXCCL_INLINE void store_share(uint8_t* at, const Share& share) {
+  asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};"
+               : : "l"(at), "l"(share.low), "l"(share.high) : "memory");
+}
+
+OXCCL_INLINE bool load_line_end(const uint8_t* at, uint64_t flag, uint64_t* data) {
+  const Share end = load_share(at);
+  *data = end.low;
+  return end.high == flag;
+}
+OXCCL_INLINE void store_line_end(uint8_t* at, uint64_t data, uint64_t flag) { store_share(at, {data, flag}); }
+
+// Of all threads of a warp, which come here together.
+OXCCL_INLINE bool any_of_warp(bool condition) { return __any_sync(0xffffffff, condition); }
+// What threads of a warp do behind it at once, they do in one access.
+OXCCL_INLINE void align_warp() { __syncwarp(); }
+
 // In front of a relaxed store it makes that a release, behind a relaxed load it makes that an acquire, for all that the
 // thread knows of: its own accesses, those that a barrier or the kernel's start put before it, and after the next
 // barrier those of the whole block. A microsecond or so, so only where a line opens something: see run_reduce_copy.

@@ -86,7 +86,21 @@ OXCCL_INLINE void store_line(uint8_t* at, uint64_t data, uint32_t flag) {
   store_release(words + 1, (data >> 32) | (uint64_t(flag) << 32));
 }
 
-// The words of a line are released and acquired, so a line needs no fence, whatever it opens.
+// One thread has a whole line of an LL128 slot: whoever has acquired its flag may read all of it.
+OXCCL_INLINE bool load_line_end(const uint8_t* at, uint64_t flag, uint64_t* data) {
+  const uint64_t* words = reinterpret_cast<const uint64_t*>(at);
+  if (OXCCL_UNLIKELY(load_acquire(words + 1) != flag)) return false;
+  *data = words[0];
+  return true;
+}
+
+OXCCL_INLINE void store_line_end(uint8_t* at, uint64_t data, uint64_t flag) {
+  uint64_t* words = reinterpret_cast<uint64_t*>(at);
+  words[0] = data;
+  store_release(words + 1, flag);
+}
+
+// Flags are released and acquired, so a line needs no fence, whatever it opens.
 OXCCL_INLINE void system_fence() {}
 
 // Asks for the right to write a line before the time, so that the store need not wait for it.
@@ -119,7 +133,8 @@ struct Patience {};
 OXCCL_INLINE void wait_over(const Launch&, uint32_t, const Patience&) {}
 
 OXCCL_INLINE bool is_ready(const Awaited& awaited) {
-  if (!awaited.is_line) return int64_t(load_acquire(awaited.word)) >= int64_t(awaited.value);
+  if (awaited.what == Awaits::COUNTER) return int64_t(load_acquire(awaited.word)) >= int64_t(awaited.value);
+  if (awaited.what == Awaits::FLAG) return load_acquire(awaited.word) == awaited.value;
   const Line line = load_line(reinterpret_cast<const uint8_t*>(awaited.word));
   return line.flag == awaited.value && line.flag_behind == awaited.value;
 }

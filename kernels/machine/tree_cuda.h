@@ -110,31 +110,45 @@ OXCCL_INLINE void reduce_packs_tree(const Move& move, uint64_t start, uint64_t e
   }
 }
 
-// Half words (or whole ones, where an element is a word), so that a pack's accumulators fit.
-template <class N, Fold F, class Stretches>
-OXCCL_INLINE bool reduce_words_tree(Machine& machine, const Move& move,
-                                    const Stretches& stretches) {
+// The unsigned integer of so many bytes at `byte` of a unit.
+template <class Bits>
+OXCCL_INLINE Bits part_of(uint64_t word, uint32_t byte) {
+  return Bits(word >> byte * 8);
+}
+template <class Bits>
+OXCCL_INLINE Bits part_of(const Share& share, uint32_t byte) {
+  return Bits((byte < 8 ? share.low : share.high) >> byte % 8 * 8);
+}
+
+OXCCL_INLINE void put_part(uint64_t& word, uint32_t byte, uint64_t bits) { word |= bits << byte * 8; }
+OXCCL_INLINE void put_part(Share& share, uint32_t byte, uint64_t bits) {
+  const uint64_t shifted = bits << byte % 8 * 8;
+  if (byte < 8) share.low |= shifted;
+  else share.high |= shifted;
+}
+
+// Half words (or whole ones, where an element is a word), so that a pack's accumulators fit. Whole warps walk.
+template <class N, Fold F, class Units>
+OXCCL_INLINE bool reduce_units_tree(Machine& machine, const Move& move, const Units& units) {
   using Element = typename N::Element;
   constexpr uint32_t BYTES = sizeof(Element) == 8 ? 8 : 4;
-  constexpr uint32_t PARTS = 8 / BYTES;
   using P = Pack<N, BYTES>;
+  using Bits = typename Units::Bits;
   if (lane() >= WORD_TREE_THREADS) return true;
   const Counter<P> counter = {subtrees(), WORD_TREE_THREADS};
   const uint32_t threads = lanes() < WORD_TREE_THREADS ? lanes() : WORD_TREE_THREADS;
 #pragma unroll 1
-  for (uint64_t word = lane(); word < stretches.words(); word += threads) {
-    const uint64_t position = stretches.position(word), left = stretches.left(word);
-    uint64_t result = 0;
+  for (uint64_t unit = lane(); unit < units.count(); unit += threads) {
+    Bits result = {};
 #pragma unroll 1
-    for (uint32_t part = 0; part < PARTS; ++part) {
+    for (uint32_t byte = 0; byte < sizeof(Bits); byte += BYTES) {
       P carry = {};
 #pragma unroll 1
       for (uint32_t source = 0; source < move.sources; ++source) {
         const View& view = move.source(source);
-        uint64_t bits = 0;
-        if (!load_word<Element>(machine, view, position, left, &bits)) return false;
-        using Bits = typename P::Bits;
-        carry.unpack(bit_cast<typename P::Raw>(Bits(bits >> (part * 32))),
+        Bits bits = {};
+        if (!units.template load<Element>(machine, view, unit, &bits)) return false;
+        carry.unpack(bit_cast<typename P::Raw>(part_of<typename P::Bits>(bits, byte)),
                      move.scaling.premultiply && view.is_raw(), move.scaling.factor_bits);
         carry = counter.template push<N, F>(carry, source);
         if (const uint32_t level = __ffs(~source) - 1; level < TREE_LEVELS)
@@ -142,12 +156,11 @@ OXCCL_INLINE bool reduce_words_tree(Machine& machine, const Move& move,
       }
       if (move.sources < MAX_TREE_SOURCES)
         carry = counter.template gather<N, F>(carry, false, move.sources);
-      const uint64_t bits = bit_cast<typename P::Bits>(carry.packed(move.scaling));
-      result |= bits << (part * 32);
+      put_part(result, byte, bit_cast<typename P::Bits>(carry.packed(move.scaling)));
     }
 #pragma unroll 1
     for (uint32_t d = 0; d < move.destinations; ++d)
-      store_word<Element>(move.destination(d), position, left, result);
+      units.template store<Element>(move.destination(d), unit, result);
   }
   return true;
 }

@@ -12,25 +12,29 @@
 /// First word of a program.
 pub const MAGIC: u32 = 0x6363_786f; // "oxcc"
 /// Layout version; an executor refuses any other.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Operands that one `ReduceCopy` may have, sources and destinations together.
 pub const MAX_OPERANDS: usize = 260;
 /// Sources that one `ReduceCopy` with [`INSTRUCTION_TREE`] may have.
 pub const MAX_TREE_SOURCES: usize = 256;
 /// Lanes per (channel, peer): see [`Lane`].
-pub const LANES: usize = 3;
+pub const LANES: usize = 4;
 /// Bytes in front of the payload of an [`Lane::Slots`] slot: [`SlotHeader`], padded to a cache line.
 pub const SLOT_HEADER_BYTES: usize = 64;
 /// Buckets begin at multiples of this in a group's virtual buffer, so that a message's lines belong to one bucket each.
 pub const SEGMENT_ALIGN: usize = 64;
 /// [`Progress::lane`] of a wait for a bucket of this rank to be ready; [`Progress::awaited`] is the bucket.
-pub const LANE_READY: u32 = 3;
+pub const LANE_READY: u32 = 4;
 /// [`Launch::flags`]: the part begins when its buckets are ready.
 pub const LAUNCH_AWAITS: u32 = 1;
 /// [`Launch::flags`]: the part's buckets are done when it is.
 pub const LAUNCH_COMPLETES: u32 = 2;
 /// Bytes in front of the payload of an [`Lane::Ll`] slot: one LL line `{signature, epoch, len, epoch}`.
 pub const LL_HEADER_BYTES: usize = 16;
+/// A line of an [`Lane::Ll128`] slot, of which the first is the message's header: its last two words are `{signature, len}` and the flag.
+pub const LL128_LINE_BYTES: usize = 128;
+/// What a line carries; the word behind it is the line's flag.
+pub const LL128_DATA_BYTES: usize = 120;
 /// After this many messages a sender, at the start of a round, waits until all earlier messages are
 /// consumed and clears its slots. Epochs count modulo twice this, plus one, so that 0 never is one
 /// and a stale flag never matches, wherever in a round the multiple falls.
@@ -43,6 +47,11 @@ pub const TOKEN_NUMBER_SHIFT: u32 = 52;
 /// bytes with 8 bytes of data each (the last one padded with zeros), in whole cache lines.
 pub const fn ll_slot_bytes(len_bytes: u64) -> u64 {
     (LL_HEADER_BYTES as u64 + len_bytes.div_ceil(8) * 16).next_multiple_of(64)
+}
+
+/// Distance of two [`Lane::Ll128`] slots for messages of up to `len_bytes`: the header's line and the others.
+pub const fn ll128_slot_bytes(len_bytes: u64) -> u64 {
+    (1 + len_bytes.div_ceil(LL128_DATA_BYTES as u64)) * LL128_LINE_BYTES as u64
 }
 
 /// Distance of two [`Lane::Slots`] slots for messages of up to `len_bytes`.
@@ -247,6 +256,28 @@ pub enum Lane {
     Slots = 1,
     /// One slot that is only a header: a counter.
     Sync = 2,
+    /// Slots in LL128 encoding: each line of 128 bytes carries 120 bytes of data and an 8-byte epoch; a message needs no tail signal.
+    Ll128 = 3,
+}
+
+impl Lane {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Lane; LANES] = [Lane::Ll, Lane::Slots, Lane::Sync, Lane::Ll128];
+
+    /// Whether its messages announce themselves by the flags that they carry.
+    pub const fn has_flags(self) -> bool {
+        matches!(self, Lane::Ll | Lane::Ll128)
+    }
+
+    /// Short name, as in schedules.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Lane::Ll => "ll",
+            Lane::Slots => "slots",
+            Lane::Sync => "sync",
+            Lane::Ll128 => "ll128",
+        }
+    }
 }
 
 /// Start of a program.
@@ -344,7 +375,7 @@ pub struct Operand {
     /// Slots: what [`Launch::signature`] is xored with in the message's header: 0, or what the two ranks alone must agree on.
     pub signature: u32,
     /// Input, output, windows: where the operand's bytes of round 0 start, in a group in the virtual buffer. Slots: where the segment, with its header, starts in
-    /// the slot: a multiple of 64.
+    /// the slot: a multiple of 64, on the LL128 lane of 128.
     pub offset_bytes: u64,
 }
 
@@ -413,7 +444,7 @@ pub struct Connection {
     pub received: u64,
     /// Last value read from `send_head`, so that most head waits read no shared memory.
     pub head_seen: u64,
-    /// Distance of two slots: a multiple of 64, as the slots' start is.
+    /// Distance of two slots: a multiple of 64, on the LL128 lane of 128, as the slots' start is.
     pub slot_stride_bytes: u32,
     /// Number of slots: a power of two, at most 2^20.
     pub slots: u32,
@@ -421,7 +452,7 @@ pub struct Connection {
     pub peer: u32,
     /// [`Lane`].
     pub lane: u32,
-    /// `Ll`: value of `sent` when the slots were last cleared (0 for fresh slots, which are zero).
+    /// `Ll`, `Ll128`: value of `sent` when the slots were last cleared (0 for fresh slots, which are zero).
     pub cleared: u64,
 }
 
@@ -456,7 +487,7 @@ pub struct Window {
 pub struct Progress {
     /// [`Launch::call`]; 0 while nothing is waited for.
     pub call: u64,
-    /// The counter value (or message number on an LL lane) that is awaited.
+    /// The counter value (or message number, where messages have flags) that is awaited.
     pub awaited: u64,
     /// Step id.
     pub step: u32,

@@ -27,13 +27,18 @@ fn pattern(rank: usize, call: usize, count: usize) -> Vec<f32> {
 }
 
 #[test]
-fn ll_exchange_of_every_length() {
+fn exchanges_of_every_length() {
+    for lane in [Lane::Ll, Lane::Ll128] {
+        exchange_of_every_length(lane);
+    }
+}
+
+fn exchange_of_every_length(lane: Lane) {
     for executor in executors() {
         let mut world = World::new(Shape { ll_bytes: 20000, ..Shape::default() });
-        for count in [0, 1, 2, 3, 5, 16, 31, 32, 33, 34, 63, 65, 257, 1023, 1024, 1025, 5000] {
-            let programs: Vec<_> = (0..2)
-                .map(|rank| ll_exchange(&world, rank, DataType::F32, Fold::Sum, count * 4))
-                .collect();
+        for count in [0, 1, 2, 3, 5, 16, 29, 30, 31, 32, 34, 63, 65, 257, 1023, 1024, 1025, 5000] {
+            let make = |rank| exchange(lane, &world, rank, DataType::F32, Fold::Sum, count * 4);
+            let programs = [make(0), make(1)];
             let outputs = run_ranks(&mut world.ranks, |index, rank| {
                 (0..9)
                     .map(|call| {
@@ -52,7 +57,7 @@ fn ll_exchange_of_every_length() {
                 assert_eq!(
                     f32s(&output[..count * 4]),
                     expected,
-                    "{count} on {}",
+                    "{count} over {lane:?} on {}",
                     executor.isa().name()
                 );
                 assert_eq!(&output[count * 4..], [0xee; 4], "nothing behind the end is written");
@@ -197,12 +202,54 @@ fn windows_with_a_token_exchange() {
     }
 }
 
+/// What was data of a message is no flag and no header of the next in its slot, whatever it looks like.
+#[test]
+fn data_that_looks_like_flags_is_no_message() {
+    let executor = HostExecutor::detect();
+    let shape = Shape { ll_slots: 1, ll_bytes: 4096, ..Shape::default() };
+    for lane in [Lane::Ll, Lane::Ll128] {
+        let mut world = World::new(shape);
+        // Each message has the flag of the next in all its words; the lengths put other lines at each place.
+        let lens = [4096, 8, 2048, 120, 1000, 248, 4000];
+        let programs: Vec<Vec<Program>> = (0..2)
+            .map(|rank| {
+                let make =
+                    |len: usize| exchange(lane, &world, rank, DataType::U64, Fold::BitOr, len);
+                lens.map(make).into()
+            })
+            .collect();
+        let outputs = run_ranks(&mut world.ranks, |index, rank| {
+            (0..4 * lens.len())
+                .map(|call| {
+                    let len = lens[call % lens.len()];
+                    let input: Vec<u8> =
+                        (call as u64 + 2).to_ne_bytes().iter().copied().cycle().take(len).collect();
+                    let mut output = vec![0; len];
+                    let program = &programs[index][call % lens.len()];
+                    let outcome = rank.execute(&executor, program, 0, &input, &mut output);
+                    assert_eq!(outcome, Outcome::Done);
+                    (input, output)
+                })
+                .collect::<Vec<_>>()
+        });
+        for (input, output) in outputs.iter().flatten() {
+            assert_eq!(input, output, "{lane:?}");
+        }
+    }
+}
+
 #[test]
 fn a_message_of_another_call_is_found() {
+    for lane in [Lane::Ll, Lane::Ll128] {
+        mismatch_is_found(lane);
+    }
+}
+
+fn mismatch_is_found(lane: Lane) {
     let executor = HostExecutor::detect();
     let mut world = World::new(Shape::default());
     let programs: Vec<_> =
-        (0..2).map(|rank| ll_exchange(&world, rank, DataType::F32, Fold::Sum, 8)).collect();
+        (0..2).map(|rank| exchange(lane, &world, rank, DataType::F32, Fold::Sum, 8)).collect();
     world.ranks[1].signature = 0xbad;
     let ends = run_ranks(&mut world.ranks, |index, rank| {
         let outcome = rank.execute(&executor, &programs[index], 0, &[0; 8], &mut [0; 8]);
@@ -286,15 +333,22 @@ fn the_poll_function_ends_a_wait() {
 
 #[test]
 fn epochs_wrap_and_stale_flags_are_cleared() {
+    for lane in [Lane::Ll, Lane::Ll128] {
+        epochs_wrap(lane);
+    }
+}
+
+fn epochs_wrap(lane: Lane) {
     let executor = HostExecutor::detect();
     // The second period ends where epochs start again from 1.
     for period in 1..=2 {
         let mut world = World::new(Shape::default());
-        let programs: Vec<_> =
-            (0..2).map(|rank| ll_exchange(&world, rank, DataType::F32, Fold::Sum, 200)).collect();
+        let programs: Vec<_> = (0..2)
+            .map(|rank| exchange(lane, &world, rank, DataType::F32, Fold::Sum, 200))
+            .collect();
         let start = period * LL_EPOCHS - 3;
         for rank in 0..2 {
-            let index = world.connection(0, 1 - rank, Lane::Ll) as usize;
+            let index = world.connection(0, 1 - rank, lane) as usize;
             let connection = &mut world.ranks[rank].connections[index];
             (connection.sent, connection.received) = (start, start);
             connection.cleared = (period - 1) * LL_EPOCHS;
@@ -307,14 +361,13 @@ fn epochs_wrap_and_stale_flags_are_cleared() {
                 let epoch = (message % (2 * LL_EPOCHS)) as u32 + 1;
                 let at = (message % u64::from(connection.slots)) as usize
                     * connection.slot_stride_bytes as usize;
-                // SAFETY: within the slot.
-                unsafe {
-                    connection
-                        .send_slots
-                        .add(at + 416)
-                        .cast::<[u32; 4]>()
-                        .write([9, epoch, 9, epoch])
+                // The last line of the message.
+                let (line, stale) = match lane {
+                    Lane::Ll => (416, [9, epoch, 9, epoch]),
+                    _ => (2 * LL128_LINE_BYTES + 112, [9, 9, epoch, 0]),
                 };
+                // SAFETY: within the slot.
+                unsafe { connection.send_slots.add(at + line).cast::<[u32; 4]>().write(stale) };
             }
         }
         let outputs = run_ranks(&mut world.ranks, |index, rank| {
@@ -334,7 +387,7 @@ fn epochs_wrap_and_stale_flags_are_cleared() {
             assert_eq!(f32s(output), expected, "call {call}");
         }
         for rank in 0..2 {
-            let index = world.connection(0, 1 - rank, Lane::Ll) as usize;
+            let index = world.connection(0, 1 - rank, lane) as usize;
             assert_eq!(world.ranks[rank].connections[index].cleared, period * LL_EPOCHS);
         }
     }

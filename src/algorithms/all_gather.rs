@@ -7,9 +7,11 @@ use crate::schedule::{Chunking, Operand, Read, Schedule, Write};
 
 pub(super) const ENTRIES: &[Entry] = &[
     entry(AllGather, Algorithm::Direct, Encoding::Ll, true, Orders::All, direct),
+    entry(AllGather, Algorithm::Direct, Encoding::Ll128, true, Orders::All, direct),
     entry(AllGather, Algorithm::Direct, Encoding::Slots, true, Orders::All, direct),
     entry(AllGather, Algorithm::Direct, Encoding::Windows, true, Orders::All, direct_windows),
     entry(AllGather, Algorithm::Ring, Encoding::Ll, true, Orders::All, ring),
+    entry(AllGather, Algorithm::Ring, Encoding::Ll128, true, Orders::All, ring),
     entry(AllGather, Algorithm::Ring, Encoding::Slots, true, Orders::All, ring),
 ];
 

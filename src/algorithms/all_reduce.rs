@@ -9,9 +9,13 @@ use crate::schedule::{Chunking, Operand, Read, Schedule, Write};
 pub(super) const ENTRIES: &[Entry] = &[
     entry(AllReduce, Algorithm::OneShot, Encoding::Ll, true, Orders::All, one_shot)
         .needs(&[Need::AtMost(256)]),
+    entry(AllReduce, Algorithm::OneShot, Encoding::Ll128, true, Orders::All, one_shot)
+        .needs(&[Need::AtMost(256)]),
     entry(AllReduce, Algorithm::OneShot, Encoding::Slots, true, Orders::All, one_shot)
         .needs(&[Need::AtMost(256)]),
     entry(AllReduce, Algorithm::TwoShot, Encoding::Ll, true, Orders::All, two_shot)
+        .needs(&[Need::AtMost(130)]),
+    entry(AllReduce, Algorithm::TwoShot, Encoding::Ll128, true, Orders::All, two_shot)
         .needs(&[Need::AtMost(130)]),
     entry(AllReduce, Algorithm::TwoShot, Encoding::Slots, true, Orders::All, two_shot)
         .needs(&[Need::AtMost(130)]),
@@ -20,8 +24,11 @@ pub(super) const ENTRIES: &[Entry] = &[
     entry(AllReduce, Algorithm::TwoShotPush, Encoding::Windows, true, Orders::All, two_shot_push)
         .needs(&[Need::AtMost(130)]),
     entry(AllReduce, Algorithm::Ring, Encoding::Ll, true, Orders::None, ring),
+    entry(AllReduce, Algorithm::Ring, Encoding::Ll128, true, Orders::None, ring),
     entry(AllReduce, Algorithm::Ring, Encoding::Slots, true, Orders::None, ring),
     entry(AllReduce, ALGORITHM, Encoding::Ll, true, Orders::All, direct_ring)
+        .needs(&[Need::AtMost(256)]),
+    entry(AllReduce, ALGORITHM, Encoding::Ll128, true, Orders::All, direct_ring)
         .needs(&[Need::AtMost(256)]),
     entry(AllReduce, ALGORITHM, Encoding::Slots, true, Orders::All, direct_ring)
         .needs(&[Need::AtMost(256)]),

@@ -7,8 +7,10 @@ use crate::schedule::{Chunking, Operand, Schedule};
 
 pub(super) const ENTRIES: &[Entry] = &[
     entry(AllToAll, Algorithm::Direct, Encoding::Ll, true, Orders::All, direct),
+    entry(AllToAll, Algorithm::Direct, Encoding::Ll128, true, Orders::All, direct),
     entry(AllToAll, Algorithm::Direct, Encoding::Slots, true, Orders::All, direct),
     entry(AllToAll, Algorithm::Pairwise, Encoding::Ll, true, Orders::All, pairwise),
+    entry(AllToAll, Algorithm::Pairwise, Encoding::Ll128, true, Orders::All, pairwise),
     entry(AllToAll, Algorithm::Pairwise, Encoding::Slots, true, Orders::All, pairwise),
     entry(AllToAll, Algorithm::Pairwise, Encoding::Windows, false, Orders::All, pairwise_windows),
 ];

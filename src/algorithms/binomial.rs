@@ -9,13 +9,23 @@ use crate::schedule::{Chunking, Link, Operand, RankBuilder, Read, Schedule, Tree
 
 pub(super) const ENTRIES: &[Entry] = &[
     entry(Broadcast, Algorithm::Binomial, Encoding::Ll, true, Orders::All, broadcast),
+    entry(Broadcast, Algorithm::Binomial, Encoding::Ll128, true, Orders::All, broadcast),
     entry(Broadcast, Algorithm::Binomial, Encoding::Slots, true, Orders::All, broadcast),
     entry(Reduce, Algorithm::Binomial, Encoding::Ll, true, Orders::Tree, reduce),
+    entry(Reduce, Algorithm::Binomial, Encoding::Ll128, true, Orders::Tree, reduce),
     entry(Reduce, Algorithm::Binomial, Encoding::Slots, true, Orders::Tree, reduce),
     entry(
         AllReduce,
         Algorithm::ReduceBroadcast,
         Encoding::Ll,
+        true,
+        Orders::Tree,
+        reduce_broadcast,
+    ),
+    entry(
+        AllReduce,
+        Algorithm::ReduceBroadcast,
+        Encoding::Ll128,
         true,
         Orders::Tree,
         reduce_broadcast,

@@ -7,10 +7,12 @@ use crate::schedule::{Chunking, Operand, Read, Schedule, Write};
 
 pub(super) const ENTRIES: &[Entry] = &[
     entry(Broadcast, Algorithm::Direct, Encoding::Ll, true, Orders::All, direct),
+    entry(Broadcast, Algorithm::Direct, Encoding::Ll128, true, Orders::All, direct),
     entry(Broadcast, Algorithm::Direct, Encoding::Slots, true, Orders::All, direct),
     entry(Broadcast, Algorithm::Direct, Encoding::Windows, true, Orders::All, direct_windows)
         .needs(&[Need::AtMost(259)]),
     entry(Broadcast, Algorithm::Chain, Encoding::Ll, true, Orders::All, chain),
+    entry(Broadcast, Algorithm::Chain, Encoding::Ll128, true, Orders::All, chain),
     entry(Broadcast, Algorithm::Chain, Encoding::Slots, true, Orders::All, chain),
 ];
 

@@ -8,6 +8,8 @@ use crate::schedule::{Chunking, Operand, Schedule};
 
 pub(super) const ENTRIES: &[Entry] = &[
     entry(AllToAll, Algorithm::Bruck, Encoding::Ll, false, Orders::All, bruck).needs(&[Need::Held]),
+    entry(AllToAll, Algorithm::Bruck, Encoding::Ll128, false, Orders::All, bruck)
+        .needs(&[Need::Held]),
     entry(AllToAll, Algorithm::Bruck, Encoding::Slots, false, Orders::All, bruck)
         .needs(&[Need::Held]),
 ];

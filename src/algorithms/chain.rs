@@ -8,6 +8,7 @@ use crate::schedule::{Chunking, Operand, RankBuilder, Read, Schedule, Write};
 
 pub(super) const ENTRIES: &[Entry] = &[
     entry(AllReduce, Algorithm::Chain, Encoding::Ll, true, Orders::Rank, chain),
+    entry(AllReduce, Algorithm::Chain, Encoding::Ll128, true, Orders::Rank, chain),
     entry(AllReduce, Algorithm::Chain, Encoding::Slots, true, Orders::Rank, chain),
 ];
 

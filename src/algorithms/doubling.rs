@@ -12,6 +12,7 @@ const ALGORITHM: Algorithm = Algorithm::RecursiveDoubling;
 
 pub(super) const ENTRIES: &[Entry] = &[
     entry(AllReduce, ALGORITHM, Encoding::Ll, true, Orders::Tree, doubling),
+    entry(AllReduce, ALGORITHM, Encoding::Ll128, true, Orders::Tree, doubling),
     entry(AllReduce, ALGORITHM, Encoding::Slots, true, Orders::Tree, doubling),
 ];
 

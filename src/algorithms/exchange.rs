@@ -121,7 +121,7 @@ mod tests {
     }
 
     fn check(pattern: &Pattern) {
-        for slots in [SLOTS, Slots { ll: 1, slots: 1 }] {
+        for slots in [SLOTS, Slots { ll: 1, ll128: 1, slots: 1 }] {
             let schedule = exchange(pattern, slots);
             for rank in 0..pattern.ranks {
                 let alone = exchange(&own(pattern, rank), slots);

@@ -22,8 +22,11 @@ const REDUCE_SCATTER: &[Need] = &[Need::PowerOfTwo, Need::Held];
 
 pub(super) const ENTRIES: &[Entry] = &[
     entry(AllReduce, ALGORITHM, Encoding::Ll, true, Orders::Tree, all_reduce).needs(ALL_REDUCE),
+    entry(AllReduce, ALGORITHM, Encoding::Ll128, true, Orders::Tree, all_reduce).needs(ALL_REDUCE),
     entry(AllReduce, ALGORITHM, Encoding::Slots, true, Orders::Tree, all_reduce).needs(ALL_REDUCE),
     entry(ReduceScatter, ALGORITHM, Encoding::Ll, true, Orders::None, reduce_scatter)
+        .needs(REDUCE_SCATTER),
+    entry(ReduceScatter, ALGORITHM, Encoding::Ll128, true, Orders::None, reduce_scatter)
         .needs(REDUCE_SCATTER),
     entry(ReduceScatter, ALGORITHM, Encoding::Slots, true, Orders::None, reduce_scatter)
         .needs(REDUCE_SCATTER),
@@ -32,6 +35,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     entry(AllGather, ALGORITHM, Encoding::Windows, true, Orders::All, all_gather_windows)
         .needs(IN_PLACE),
     entry(AllGather, ALGORITHM, Encoding::Ll, true, Orders::All, all_gather).needs(ALL_REDUCE),
+    entry(AllGather, ALGORITHM, Encoding::Ll128, true, Orders::All, all_gather).needs(ALL_REDUCE),
     entry(AllGather, ALGORITHM, Encoding::Slots, true, Orders::All, all_gather).needs(ALL_REDUCE),
 ];
 

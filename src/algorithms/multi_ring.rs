@@ -10,6 +10,8 @@ use crate::schedule::{Chunking, Operand, Schedule, Write};
 pub(super) const ENTRIES: &[Entry] = &[
     entry(AllReduce, Algorithm::MultiRing, Encoding::Ll, true, Orders::None, rings)
         .needs(&[Need::AtLeast(3)]),
+    entry(AllReduce, Algorithm::MultiRing, Encoding::Ll128, true, Orders::None, rings)
+        .needs(&[Need::AtLeast(3)]),
     entry(AllReduce, Algorithm::MultiRing, Encoding::Slots, true, Orders::None, rings)
         .needs(&[Need::AtLeast(3)]),
 ];

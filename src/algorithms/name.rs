@@ -141,6 +141,9 @@ impl Serialize for Algorithm {
 pub enum Encoding {
     /// Through slots in LL encoding: data and flag in one 8-byte word.
     Ll,
+    /// Through slots in LL128 encoding: 120 bytes of data and a flag in one line of 128. Between GPUs only where all of a line crosses at
+    /// once: on one GPU, and over NVLink.
+    Ll128,
     /// Plain, through slots in staging memory.
     Slots,
     /// Plain, in the callers' buffers, which peers reach in place.
@@ -149,21 +152,29 @@ pub enum Encoding {
 
 impl Encoding {
     /// All of them.
-    pub const ALL: [Encoding; 3] = [Encoding::Ll, Encoding::Slots, Encoding::Windows];
+    pub const ALL: [Encoding; 4] =
+        [Encoding::Ll, Encoding::Ll128, Encoding::Slots, Encoding::Windows];
 
     /// The name in snake case, as on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Encoding::Ll => "ll",
+            Encoding::Ll128 => "ll128",
             Encoding::Slots => "slots",
             Encoding::Windows => "windows",
         }
+    }
+
+    /// Whether messages announce themselves by flags among their data.
+    pub fn has_flags(self) -> bool {
+        self.lane().has_flags()
     }
 
     /// The lane that carries data.
     pub(super) fn lane(self) -> Lane {
         match self {
             Encoding::Ll => Lane::Ll,
+            Encoding::Ll128 => Lane::Ll128,
             Encoding::Slots | Encoding::Windows => Lane::Slots,
         }
     }

@@ -8,11 +8,14 @@ use crate::schedule::{Chunking, Operand, Read, Schedule, Write};
 pub(super) const ENTRIES: &[Entry] = &[
     entry(Reduce, Algorithm::Direct, Encoding::Ll, true, Orders::All, direct)
         .needs(&[Need::AtMost(256)]),
+    entry(Reduce, Algorithm::Direct, Encoding::Ll128, true, Orders::All, direct)
+        .needs(&[Need::AtMost(256)]),
     entry(Reduce, Algorithm::Direct, Encoding::Slots, true, Orders::All, direct)
         .needs(&[Need::AtMost(256)]),
     entry(Reduce, Algorithm::Direct, Encoding::Windows, true, Orders::All, direct_windows)
         .needs(&[Need::AtMost(256)]),
     entry(Reduce, Algorithm::Chain, Encoding::Ll, true, Orders::None, chain),
+    entry(Reduce, Algorithm::Chain, Encoding::Ll128, true, Orders::None, chain),
     entry(Reduce, Algorithm::Chain, Encoding::Slots, true, Orders::None, chain),
 ];
 

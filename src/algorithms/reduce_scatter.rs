@@ -9,11 +9,14 @@ use crate::schedule::{Chunking, Operand, Schedule, Write};
 pub(super) const ENTRIES: &[Entry] = &[
     entry(ReduceScatter, Algorithm::Direct, Encoding::Ll, true, Orders::All, direct)
         .needs(&[Need::AtMost(256)]),
+    entry(ReduceScatter, Algorithm::Direct, Encoding::Ll128, true, Orders::All, direct)
+        .needs(&[Need::AtMost(256)]),
     entry(ReduceScatter, Algorithm::Direct, Encoding::Slots, true, Orders::All, direct)
         .needs(&[Need::AtMost(256)]),
     entry(ReduceScatter, Algorithm::Direct, Encoding::Windows, true, Orders::All, direct_windows)
         .needs(&[Need::AtMost(256)]),
     entry(ReduceScatter, Algorithm::Ring, Encoding::Ll, true, Orders::None, ring),
+    entry(ReduceScatter, Algorithm::Ring, Encoding::Ll128, true, Orders::None, ring),
     entry(ReduceScatter, Algorithm::Ring, Encoding::Slots, true, Orders::None, ring),
 ];
 

@@ -59,7 +59,7 @@ impl Request {
 
     /// Into how many chunks something that travels far is divided, so that its steps overlap. Small messages are better not divided.
     pub(super) fn pipelined(&self, parts: usize) -> usize {
-        if self.encoding == Encoding::Ll { 1 } else { parts }
+        if self.encoding.has_flags() { 1 } else { parts }
     }
 
     /// Makes the schedule from each rank's part.

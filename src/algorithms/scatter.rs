@@ -7,6 +7,7 @@ use crate::schedule::{Chunking, Operand, Schedule};
 
 pub(super) const ENTRIES: &[Entry] = &[
     entry(Scatter, Algorithm::Direct, Encoding::Ll, true, Orders::All, direct),
+    entry(Scatter, Algorithm::Direct, Encoding::Ll128, true, Orders::All, direct),
     entry(Scatter, Algorithm::Direct, Encoding::Slots, true, Orders::All, direct),
     entry(Scatter, Algorithm::Direct, Encoding::Windows, true, Orders::All, direct_windows),
 ];

@@ -6,6 +6,7 @@ use crate::schedule::{Chunking, Operand, Schedule};
 
 pub(super) const ENTRIES: &[Entry] = &[
     entry(SendRecv, Algorithm::Direct, Encoding::Ll, false, Orders::All, direct),
+    entry(SendRecv, Algorithm::Direct, Encoding::Ll128, false, Orders::All, direct),
     entry(SendRecv, Algorithm::Direct, Encoding::Slots, false, Orders::All, direct),
     entry(SendRecv, Algorithm::Direct, Encoding::Windows, false, Orders::All, direct_windows),
 ];

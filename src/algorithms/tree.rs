@@ -11,6 +11,7 @@ use crate::schedule::{Chunking, Operand, RankBuilder, Read, Schedule, Write};
 
 pub(super) const ENTRIES: &[Entry] = &[
     entry(AllReduce, Algorithm::Tree, Encoding::Ll, true, Orders::None, tree),
+    entry(AllReduce, Algorithm::Tree, Encoding::Ll128, true, Orders::None, tree),
     entry(AllReduce, Algorithm::Tree, Encoding::Slots, true, Orders::None, tree),
 ];
 

@@ -6,7 +6,7 @@
 //! for each set of connections:  inbox slots | outbox slots | lines: sync in, sync out, send head, recv head
 //! ```
 //!
-//! A port's number is twice that of its set, and one more for the sync lane. There are none for LL slots and windows, which need
+//! A port's number is twice that of its set, and one more for the sync lane. There are none for slots with flags and windows, which need
 //! memory that both ends map.
 
 use super::staging::StagingShape;
@@ -98,7 +98,7 @@ impl LinkPorts {
     /// The connections to the peer, of all sets and lanes, in the machine's table. Executors ring this doorbell, if they ring.
     pub(crate) fn connect(&self, connections: &mut [f::Connection], doorbell: *mut f::Doorbell) {
         for set in 0..=self.shape.channels {
-            for lane in [f::Lane::Ll, f::Lane::Slots, f::Lane::Sync] {
+            for lane in f::Lane::ALL {
                 let pair = set * self.shape.ranks + self.peer;
                 connections[pair * f::LANES + lane as usize] = self.connection(set, lane, doorbell);
             }
@@ -116,7 +116,7 @@ impl LinkPorts {
             }
             f::Lane::Sync => (word(Words::SyncIn), word(Words::SyncOut), 1, LINE),
             // No schedule that runs uses it.
-            f::Lane::Ll => (std::ptr::null_mut(), std::ptr::null_mut(), 0, 0),
+            f::Lane::Ll | f::Lane::Ll128 => (std::ptr::null_mut(), std::ptr::null_mut(), 0, 0),
         };
         f::Connection {
             send_slots,
@@ -281,6 +281,7 @@ mod tests {
             ranks: 2,
             channels: 2,
             ll_slots: 8,
+            ll128_slots: 0,
             ll_slot_bytes: 256,
             slots: 4,
             slot_bytes: 1024,

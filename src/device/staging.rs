@@ -8,6 +8,7 @@ use oxccl_kernels::format as f;
 
 /// A cache line.
 const LINE: usize = 64;
+const LL128_LINE: usize = f::LL128_LINE_BYTES;
 
 /// Numbers that a rank can give to allocations that it registers; none has number 0.
 pub(crate) const REGISTRATIONS: usize = 1024;
@@ -21,7 +22,9 @@ pub struct StagingShape {
     pub channels: usize,
     /// Slots on the LL lane.
     pub ll_slots: u32,
-    /// Payload of one, in bytes.
+    /// Slots on the LL128 lane; 0 where there is none.
+    pub ll128_slots: u32,
+    /// Payload of one of these, in bytes.
     pub ll_slot_bytes: usize,
     /// Slots on the slots lane.
     pub slots: u32,
@@ -35,12 +38,20 @@ impl StagingShape {
         ((f::LL_HEADER_BYTES + 2 * self.ll_slot_bytes).div_ceil(LINE) | 1) * LINE
     }
 
+    fn ll128_stride(&self) -> usize {
+        f::ll128_slot_bytes(self.ll_slot_bytes as u64) as usize
+    }
+
     pub(super) fn slot_stride(&self) -> usize {
         f::SLOT_HEADER_BYTES + self.slot_bytes
     }
 
     fn ll_bytes(&self) -> usize {
         self.ll_stride() * self.ll_slots as usize
+    }
+
+    fn ll128_bytes(&self) -> usize {
+        self.ll128_stride() * self.ll128_slots as usize
     }
 
     fn plain_bytes(&self) -> usize {
@@ -52,7 +63,7 @@ impl StagingShape {
     }
 
     fn pair_slots_bytes(&self) -> usize {
-        (self.ll_bytes() + self.plain_bytes() + LINE).next_multiple_of(4096)
+        (self.slots_of_pair(f::Lane::Sync) + LINE).next_multiple_of(4096)
     }
 
     fn slots_start(&self) -> usize {
@@ -77,21 +88,28 @@ impl StagingShape {
     /// Where messages from `sender` lie in the receiver's region.
     fn slots(&self, channel: usize, sender: usize, lane: f::Lane) -> usize {
         let pair = self.slots_start() + (channel * self.ranks + sender) * self.pair_slots_bytes();
+        pair + self.slots_of_pair(lane)
+    }
+
+    /// Where a lane's slots begin among those of a pair. The LL128 lane's come first, since only they need more than a cache line's
+    /// alignment.
+    fn slots_of_pair(&self, lane: f::Lane) -> usize {
+        let ll = self.ll128_bytes().next_multiple_of(LL128_LINE);
         match lane {
-            f::Lane::Ll => pair,
-            f::Lane::Slots => pair + self.ll_bytes(),
-            f::Lane::Sync => pair + self.ll_bytes() + self.plain_bytes(),
+            f::Lane::Ll128 => 0,
+            f::Lane::Ll => ll,
+            f::Lane::Slots => ll + self.ll_bytes(),
+            f::Lane::Sync => ll + self.ll_bytes() + self.plain_bytes(),
         }
     }
 
     /// A rank's connections of all channels, peers and lanes, in the machine's order, over regions that begin at these
     /// addresses.
     pub(crate) fn connections(&self, rank: usize, bases: &[*mut u8]) -> Vec<f::Connection> {
-        let lanes = [f::Lane::Ll, f::Lane::Slots, f::Lane::Sync];
         let pairs = (0..=self.channels).flat_map(|c| (0..self.ranks).map(move |p| (c, p)));
         pairs
             .flat_map(|(channel, peer)| {
-                lanes.map(|lane| self.connection(rank, bases, channel, peer, lane))
+                f::Lane::ALL.map(|lane| self.connection(rank, bases, channel, peer, lane))
             })
             .collect()
     }
@@ -125,6 +143,8 @@ impl StagingShape {
             f::Lane::Ll => (self.ll_slots, self.ll_stride()),
             f::Lane::Slots => (self.slots, self.slot_stride()),
             f::Lane::Sync => (1, LINE),
+            // Without slots no schedule that runs uses it.
+            f::Lane::Ll128 => (self.ll128_slots, self.ll128_stride()),
         };
         let at = |rank: usize, offset: usize| bases[rank].wrapping_add(offset);
         let head = |owner, writer| at(owner, self.head(channel, writer, lane));
@@ -152,23 +172,33 @@ mod tests {
 
     #[test]
     fn nothing_overlaps() {
-        let shape = StagingShape {
-            ranks: 3,
-            channels: 2,
-            ll_slots: 8,
-            ll_slot_bytes: 256,
-            slots: 4,
-            slot_bytes: 1024,
-        };
+        for ll128_slots in [0, 4] {
+            check(StagingShape {
+                ranks: 3,
+                channels: 2,
+                ll_slots: 8,
+                ll128_slots,
+                ll_slot_bytes: 256,
+                slots: 4,
+                slot_bytes: 1024,
+            });
+        }
+    }
+
+    fn check(shape: StagingShape) {
         let mut ranges: Vec<_> = (0..shape.channels).map(|c| (shape.doorbell(c), LINE)).collect();
         for channel in 0..=shape.channels {
             for peer in 0..shape.ranks {
-                for lane in [f::Lane::Ll, f::Lane::Slots, f::Lane::Sync] {
+                for lane in f::Lane::ALL {
                     ranges.push((shape.head(channel, peer, lane), LINE));
                 }
                 ranges.push((shape.slots(channel, peer, f::Lane::Ll), shape.ll_stride() * 8));
                 ranges.push((shape.slots(channel, peer, f::Lane::Slots), shape.slot_stride() * 4));
                 ranges.push((shape.slots(channel, peer, f::Lane::Sync), LINE));
+                let (first, len_bytes) =
+                    (shape.slots(channel, peer, f::Lane::Ll128), shape.ll128_bytes());
+                assert_eq!(first % LL128_LINE, 0);
+                ranges.extend((len_bytes > 0).then_some((first, len_bytes)));
             }
         }
         ranges.sort_unstable();

@@ -4,7 +4,7 @@ use super::fabric::Candidates;
 use crate::config::{Config, Device};
 use crate::device::LinkPorts;
 use crate::error::Error;
-use crate::schedule::{Instruction, Lane, Lowering, Operand, Schedule};
+use crate::schedule::{Instruction, Lowering, Operand, Schedule};
 use oxccl_kernels::format as f;
 use oxccl_transports::proxy::{Bell, Egress, Fabric, Listening, Ports, Proxy, ProxySetup};
 use oxccl_transports::{Bootstrap, Nodes};
@@ -183,9 +183,9 @@ fn unproxied(
     operands.into_iter().find_map(|operand| {
         let (what, peer) = match operand {
             Operand::Slot { link, .. } | Operand::PeerSlot { link, .. }
-                if link.lane == Lane::Ll =>
+                if link.lane.has_flags() =>
             {
-                ("an LL slot", link.peer)
+                ("a slot with flags", link.peer)
             }
             Operand::Window { peer, .. } => ("a window", peer),
             _ => return None,

@@ -174,7 +174,7 @@ impl Engine {
 
     /// What a call would choose.
     pub(crate) fn plan(&self, call: &Call, windows: bool) -> Result<Plan, Error> {
-        self.cache.plan(&self.config, call, windows)
+        self.cache.plan(&self.config, call, windows, prepare::Buffers::Own)
     }
 
     /// Whether the last call had these arguments, and [`Engine::run_again`] would repeat it.

@@ -85,15 +85,17 @@ pub(super) struct Cache {
     index: HashMap<Key, usize, BuildHasherDefault<Mix>>,
     proofs: HashMap<Proof, Arc<Verified>>,
     links: Option<Arc<Links>>,
+    /// Whether there is an LL128 lane.
+    ll128: bool,
 }
 
 /// What a proof holds for.
 type Proof = (Collective, Placement, Algorithm, Encoding, Order, bool);
 
 impl Cache {
-    /// Nothing yet. Programs use these links.
-    pub(super) fn new(links: Option<Arc<Links>>) -> Cache {
-        Cache { links, ..Cache::default() }
+    /// Nothing yet. Programs use these links, and the LL128 lane if there is one.
+    pub(super) fn new(links: Option<Arc<Links>>, ll128: bool) -> Cache {
+        Cache { links, ll128, ..Cache::default() }
     }
 
     pub(super) fn clear(&mut self) {
@@ -132,7 +134,7 @@ impl Cache {
         call: &Call,
         backend: &mut Backend,
     ) -> Result<Prepared, Error> {
-        let plan = self.plan(config, call, key.windows)?;
+        let plan = self.plan(config, call, key.windows, Buffers::Own)?;
         tracing::debug!(kind = %key.kind, count = key.count, %plan.algorithm, %plan.encoding, plan.reason, "prepared");
         let program = self.program(config, rank, call, &plan, Buffers::Own)?;
         let signature = signature(config, &key, &plan);
@@ -178,7 +180,18 @@ impl Cache {
     }
 
     /// The tuner's answer for a call.
-    pub(super) fn plan(&self, config: &Config, call: &Call, windows: bool) -> Result<Plan, Error> {
+    pub(super) fn plan(
+        &self,
+        config: &Config,
+        call: &Call,
+        windows: bool,
+        buffers: Buffers,
+    ) -> Result<Plan, Error> {
+        // Buckets begin in the middle of LL128 lines, and processors gain nothing by them.
+        let ll128_serves = buffers == Buffers::Own
+            && (config.device != Device::Host
+                || config.schedule.is_some()
+                || config.pin.encoding == Some(Encoding::Ll128));
         let question = Question {
             collective: call.collective,
             placement: config.placement(call.collective.ranks),
@@ -188,6 +201,7 @@ impl Cache {
             in_place: call.in_place,
             windows,
             several_nodes: self.links.is_some(),
+            ll128: self.ll128 && ll128_serves,
             max_channels: config.max_channels,
             pin: config.pin,
             slot_bytes: config.slot_bytes,

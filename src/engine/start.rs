@@ -45,15 +45,16 @@ impl Engine {
             Device::Host => start.on_host(&spins),
             Device::Cuda(ordinal) => start.on_gpu(ordinal, &spins),
         };
-        let Started { backend, heap, ranks, links, device } = started.inspect_err(|error| {
-            let reason = error.to_string();
-            bootstrap.liveness().abort(Cause::Aborted { rank, reason });
-        })?;
+        let Started { backend, heap, ranks, links, ll128, device } =
+            started.inspect_err(|error| {
+                let reason = error.to_string();
+                bootstrap.liveness().abort(Cause::Aborted { rank, reason });
+            })?;
         config.device = device;
         Ok(Engine {
             config,
             reach,
-            cache: Cache::new(links.clone()),
+            cache: Cache::new(links.clone(), ll128),
             links,
             groups: Groups::new(world),
             backend,
@@ -83,12 +84,17 @@ struct Started {
     heap: Arc<Heap>,
     ranks: Arc<Ranks>,
     links: Option<Arc<Links>>,
+    /// Whether there is an LL128 lane.
+    ll128: bool,
     device: Device,
 }
 
 impl Start<'_> {
     fn shape(&self) -> StagingShape {
-        self.config.staging(self.bootstrap.world())
+        let shape = self.config.staging(self.bootstrap.world());
+        // No schedule over several nodes uses them.
+        let ll128_slots = if self.bootstrap.nodes().count() == 1 { shape.ll128_slots } else { 0 };
+        StagingShape { ll128_slots, ..shape }
     }
 
     fn ranks(&self, control: Vec<Option<Arc<Region>>>) -> Result<Arc<Ranks>, Error> {
@@ -142,7 +148,8 @@ impl Start<'_> {
         let links = self.start_links(links, egress, spins)?;
         let heap = Arc::new(Heap::new(own[2].clone()));
         let backend = Backend::Host(host);
-        Ok(Started { backend, heap, ranks, links, device: Device::Host })
+        let ll128 = shape.ll128_slots > 0;
+        Ok(Started { backend, heap, ranks, links, ll128, device: Device::Host })
     }
 
     /// The word that this node's ranks share where links are shaped: in the control memory of the first of them.
@@ -198,10 +205,11 @@ impl Start<'_> {
         let heap = Arc::new(Heap::on_gpu(gpu.heap().clone(), gpu.stream().clone()));
         let flights = Flights::new(&context, ranks.clone(), gpu.tables().clone(), links.clone())?;
         let connections = self.config.cuda_connections;
+        let ll128 = gpu.has_ll128();
         let calls = GpuCalls::new(gpu, flights, self.joint, reach, connections)?;
         let device = Device::Cuda(Some(device.ordinal()));
         let backend = Backend::Cuda(Box::new(calls));
-        Ok(Started { backend, heap, ranks, links, device })
+        Ok(Started { backend, heap, ranks, links, ll128, device })
     }
 }
 

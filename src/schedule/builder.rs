@@ -1,13 +1,15 @@
 //! Builds one rank's list of instructions and keeps count of messages, so that algorithms say only what goes where.
 
 use super::{Flag, Instruction, Link, Operand, SEGMENTS, Source, Tree};
-use oxccl_kernels::format::Lane;
+use oxccl_kernels::format::{LANES, Lane};
 
 /// Slots per connection, by lane. Powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slots {
     /// On the LL lane.
     pub ll: u32,
+    /// On the LL128 lane.
+    pub ll128: u32,
     /// On the slots lane.
     pub slots: u32,
 }
@@ -17,6 +19,7 @@ impl Slots {
     pub fn on(self, lane: Lane) -> u32 {
         match lane {
             Lane::Ll => self.ll,
+            Lane::Ll128 => self.ll128,
             Lane::Slots => self.slots,
             Lane::Sync => 0,
         }
@@ -259,7 +262,7 @@ impl RankBuilder {
         operand
     }
 
-    /// LL messages announce themselves.
+    /// Messages with flags announce themselves.
     fn await_arrival(&mut self, link: Link) -> u32 {
         let message = self.received.bump(link);
         if link.lane == Lane::Slots {
@@ -290,13 +293,13 @@ impl RankBuilder {
 
 /// Messages by peer and lane.
 #[derive(Debug, Default)]
-struct Counts(Vec<[u32; 3]>);
+struct Counts(Vec<[u32; LANES]>);
 
 impl Counts {
     /// The count so far, which then grows by one.
     fn bump(&mut self, Link { peer, lane }: Link) -> u32 {
         if self.0.len() <= peer {
-            self.0.resize(peer + 1, [0; 3]);
+            self.0.resize(peer + 1, [0; LANES]);
         }
         let count = &mut self.0[peer][lane as usize];
         *count += 1;

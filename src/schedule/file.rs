@@ -109,12 +109,30 @@ enum Division {
 #[serde(deny_unknown_fields)]
 struct SlotFields {
     ll: u32,
+    #[serde(default = "ll128_slots")]
+    ll128: u32,
     slots: u32,
+}
+
+fn ll128_slots() -> u32 {
+    SLOTS.ll128
 }
 
 impl Default for SlotFields {
     fn default() -> SlotFields {
-        SlotFields { ll: SLOTS.ll, slots: SLOTS.slots }
+        SLOTS.into()
+    }
+}
+
+impl From<Slots> for SlotFields {
+    fn from(Slots { ll, ll128, slots }: Slots) -> SlotFields {
+        SlotFields { ll, ll128, slots }
+    }
+}
+
+impl From<SlotFields> for Slots {
+    fn from(SlotFields { ll, ll128, slots }: SlotFields) -> Slots {
+        Slots { ll, ll128, slots }
     }
 }
 
@@ -194,7 +212,7 @@ impl ScheduleFile {
             collective,
             input: fields.input.into(),
             output: fields.output.into(),
-            slots: Slots { ll: fields.slots.ll, slots: fields.slots.slots },
+            slots: fields.slots.into(),
             ranks: fields.steps.into_iter().enumerate().map(list).collect::<Result<_, _>>()?,
         };
         let order = fields.order.parse().map_err(FileFault::Json)?;
@@ -213,7 +231,7 @@ impl ScheduleFile {
             in_place: self.in_place,
             input: (*input).into(),
             output: (*output).into(),
-            slots: SlotFields { ll: slots.ll, slots: slots.slots },
+            slots: (*slots).into(),
         };
         let head = json(&head);
         let lists = ranks.iter().map(|list| {

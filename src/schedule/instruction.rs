@@ -37,7 +37,7 @@ pub enum Operand {
     Input(usize),
     /// A chunk of this rank's output.
     Output(usize),
-    /// A message that has come over a link. A source only. On [`Lane::Ll`] reading it waits for it.
+    /// A message that has come over a link. A source only. Reading one that has flags waits for it.
     Slot {
         /// The link.
         link: Link,
@@ -46,7 +46,7 @@ pub enum Operand {
         /// Which segment of the message.
         segment: u32,
     },
-    /// A message to be sent over a link. A destination only. On [`Lane::Ll`] writing it sends it.
+    /// A message to be sent over a link. A destination only. Writing one that has flags sends it.
     PeerSlot {
         /// The link.
         link: Link,
@@ -155,12 +155,7 @@ impl Instruction {
 
 impl std::fmt::Display for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let lane = match self.lane {
-            Lane::Ll => "ll",
-            Lane::Slots => "slots",
-            Lane::Sync => "sync",
-        };
-        write!(f, "{}.{lane}", self.peer)
+        write!(f, "{}.{}", self.peer, self.lane.name())
     }
 }
 

@@ -1,6 +1,6 @@
 //! Lowering: one rank's part of a verified schedule becomes the program that the machine runs.
 
-use super::{Buffer, Flag, Instruction, Layout, Link, Operand, Schedule, Tree};
+use super::{Buffer, Flag, Instruction, Layout, Link, MostSegments, Operand, Schedule, Tree};
 use crate::verify::Verified;
 use oxccl_kernels::format::{self as f, Lane};
 use std::collections::{BTreeMap, HashMap};
@@ -66,7 +66,7 @@ impl Program {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
     "its messages have up to {segments} segments, which do not fit into slots of {payload_bytes} bytes: set \
-     OXCCL_SLOT_BYTES and OXCCL_LL_SLOT_BYTES to at least {} a segment", f::SLOT_HEADER_BYTES + PART_BYTES
+     OXCCL_SLOT_BYTES and OXCCL_LL_SLOT_BYTES to at least {} a segment", 2 * f::LL128_LINE_BYTES
 )]
 pub struct SlotTooSmall {
     /// Most segments of a message.
@@ -122,21 +122,27 @@ pub fn segment_bytes(lane: Lane, segments: usize, payload_bytes: usize) -> Optio
     }
     let slot = match lane {
         Lane::Ll => f::ll_slot_bytes(payload_bytes as u64) as usize,
+        Lane::Ll128 => f::ll128_slot_bytes(payload_bytes as u64) as usize,
         _ => f::SLOT_HEADER_BYTES + payload_bytes,
     };
-    let stride = slot / segments / PART_BYTES * PART_BYTES;
+    let room = slot / segments;
     let bytes = match lane {
-        Lane::Ll => stride.saturating_sub(f::LL_HEADER_BYTES) / 2,
-        _ => stride.saturating_sub(f::SLOT_HEADER_BYTES),
+        Lane::Ll => rounded_down(room, PART_BYTES).saturating_sub(f::LL_HEADER_BYTES) / 2,
+        Lane::Ll128 => (room / f::LL128_LINE_BYTES).saturating_sub(1) * f::LL128_DATA_BYTES,
+        _ => rounded_down(room, PART_BYTES).saturating_sub(f::SLOT_HEADER_BYTES),
     };
     // Tiles begin at cache lines where they can.
     let unit = if bytes >= PART_BYTES { PART_BYTES } else { 8 };
-    Some(bytes / unit * unit).filter(|bytes| *bytes > 0)
+    Some(rounded_down(bytes, unit)).filter(|bytes| *bytes > 0)
+}
+
+fn rounded_down(bytes: usize, unit: usize) -> usize {
+    bytes / unit * unit
 }
 
 /// What each chunk's tile may have so that every message fits into a slot.
 pub(crate) fn tile_bytes(
-    most_segments: [(Lane, usize); 2],
+    most_segments: MostSegments,
     payload_bytes: usize,
 ) -> Result<usize, SlotTooSmall> {
     let mut tile = payload_bytes;
@@ -202,6 +208,7 @@ impl Channel<'_> {
         let tile = self.tile as u64;
         let stride = match lane {
             Lane::Ll => f::ll_slot_bytes(tile),
+            Lane::Ll128 => f::ll128_slot_bytes(tile),
             _ => f::plain_slot_bytes(tile),
         };
         segment as usize * stride as usize

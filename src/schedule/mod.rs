@@ -22,10 +22,16 @@ pub use oxccl_kernels::format::Lane;
 use crate::collective::Collective;
 
 /// Slots per connection, as communicators have them: more of the small ones, so that a sender can run ahead.
-pub const SLOTS: Slots = Slots { ll: 16, slots: 4 };
+pub const SLOTS: Slots = Slots { ll: 16, ll128: 8, slots: 4 };
 
 /// Most segments of a message.
 pub const SEGMENTS: u32 = 16;
+
+/// The most segments that a message has, on each lane that has messages.
+pub type MostSegments = [(Lane, usize); 3];
+
+/// No messages.
+pub const NO_SEGMENTS: MostSegments = [(Lane::Ll, 0), (Lane::Slots, 0), (Lane::Ll128, 0)];
 
 /// Into how many chunks a buffer is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,8 +73,8 @@ pub struct Schedule {
 impl Schedule {
     /// Whether all of a chunk is moved in one round: buffers are used in place, and no slot bounds what is moved at a time.
     pub fn has_one_round(&self) -> bool {
-        let [_, (_, segments)] = self.most_segments();
-        self.uses_windows() && segments == 0
+        let [_, (_, segments), (_, in_lines)] = self.most_segments();
+        self.uses_windows() && segments == 0 && in_lines == 0
     }
 
     /// Whether any rank reaches into another's buffer.
@@ -77,8 +83,8 @@ impl Schedule {
     }
 
     /// The most segments that a message on each lane has, on any rank.
-    pub fn most_segments(&self) -> [(Lane, usize); 2] {
-        let mut most = [(Lane::Ll, 0), (Lane::Slots, 0)];
+    pub fn most_segments(&self) -> MostSegments {
+        let mut most = NO_SEGMENTS;
         for instruction in self.ranks.iter().flatten() {
             let Instruction::ReduceCopy { destinations, .. } = instruction else { continue };
             for operand in destinations {

@@ -8,14 +8,10 @@ impl FromStr for Link {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Link, String> {
-        let wrong = || format!("{text:?} is no link: a rank and ll, slots or sync, as 1.slots");
-        let (peer, lane) = text.split_once('.').ok_or_else(wrong)?;
-        let lane = match lane {
-            "ll" => Lane::Ll,
-            "slots" => Lane::Slots,
-            "sync" => Lane::Sync,
-            _ => return Err(wrong()),
-        };
+        let lanes = Lane::ALL.map(Lane::name).join(", ");
+        let wrong = || format!("{text:?} is no link: a rank and one of {lanes}, as 1.slots");
+        let (peer, name) = text.split_once('.').ok_or_else(wrong)?;
+        let lane = Lane::ALL.into_iter().find(|lane| lane.name() == name).ok_or_else(wrong)?;
         Ok(Link { peer: peer.parse().map_err(|_| wrong())?, lane })
     }
 }
@@ -160,6 +156,8 @@ mod tests {
             assert!(error.contains("there are in[CHUNK]"), "{error}");
         }
         assert!("1.slots".parse::<Flag>().unwrap_err().contains("as 1.slots.tail"));
-        assert!("1.fast.tail".parse::<Flag>().unwrap_err().contains("ll, slots or sync"));
+        assert!(
+            "1.fast.tail".parse::<Flag>().unwrap_err().contains("one of ll, slots, sync, ll128")
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! Channels as the lowering deals chunks to them, put into bundles that act alike.
 
 use super::Options;
-use crate::schedule::{Lane, PART_BYTES, SlotTooSmall, part_bytes, tile_bytes};
+use crate::schedule::{MostSegments, PART_BYTES, SlotTooSmall, part_bytes, tile_bytes};
 
 /// Length of what a reduce-copy moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,7 +35,7 @@ impl Rounds {
     pub(super) fn new(
         largest_bytes: usize,
         windows: bool,
-        most_segments: [(Lane, usize); 2],
+        most_segments: MostSegments,
         options: &Options,
     ) -> Result<Rounds, SlotTooSmall> {
         let part = part_bytes(largest_bytes, options.channels);
@@ -107,6 +107,7 @@ fn split(bundle: &Bundle, most: usize) -> Vec<Bundle> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::schedule::Lane;
 
     #[test]
     fn bundles_hold_every_byte_of_a_chunk_once() {
@@ -125,7 +126,7 @@ mod tests {
     fn rounds_cover_a_part() {
         let options = Options { channels: 2, tile_bytes: 256, ..Options::default() };
         let cut = |windows| {
-            let most_segments = [(Lane::Ll, 1), (Lane::Slots, 1)];
+            let most_segments = [(Lane::Ll, 1), (Lane::Slots, 1), (Lane::Ll128, 1)];
             Rounds::new(2000, windows, most_segments, &options).unwrap()
         };
         let rounds = cut(false);

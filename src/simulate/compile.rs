@@ -7,12 +7,15 @@ use super::bundle::{Length, Rounds, bundles};
 use super::fold::folded;
 use super::messages::{follow_lengths, merge};
 use super::program::{
-    AS_IT_CAME, Access, AccessKind, Compiled, Connection, Counter, Counts, Programs, Step, Way,
+    AS_IT_CAME, Access, AccessKind, Compiled, Connection, Counter, Counts, Flags, Programs, Step,
+    Way,
 };
 use super::servers::from_ns;
 use super::subject::Subject;
 use super::{Options, SimulationError, Statement};
-use crate::schedule::{Buffer, Flag, Instruction, Lane, Layout, Link, Operand, SEGMENTS};
+use crate::schedule::{
+    Buffer, Flag, Instruction, Lane, Layout, Link, MostSegments, NO_SEGMENTS, Operand, SEGMENTS,
+};
 use crate::topology::Network;
 use oxccl_kernels::format::{MAX_OPERANDS, Tokens};
 use std::collections::HashMap;
@@ -38,6 +41,7 @@ pub(super) fn compile(
         network,
         simulated,
         element_bytes: options.element_bytes,
+        in_network: options.in_network,
         longest,
         numbers: HashMap::new(),
         ways_by_pair: HashMap::new(),
@@ -46,7 +50,7 @@ pub(super) fn compile(
         counters: Vec::new(),
         ways: Vec::new(),
         windows: false,
-        most_segments: [(Lane::Ll, 0), (Lane::Slots, 0)],
+        most_segments: NO_SEGMENTS,
     };
     let (statement, mut compiler, mut programs) = match folded(subject, network, options, &new) {
         Some(Ok(done)) => done,
@@ -88,6 +92,8 @@ pub(super) struct Compiler<'a> {
     /// Ranks that are simulated; the others are found modulo this.
     pub(super) simulated: usize,
     element_bytes: usize,
+    /// Whether switches that can reduce do.
+    in_network: bool,
     /// The longest chunk of inputs, and of outputs.
     longest: [usize; 2],
     numbers: HashMap<(u32, u32, Lane), u32>,
@@ -98,7 +104,7 @@ pub(super) struct Compiler<'a> {
     pub(super) ways: Vec<Way>,
     windows: bool,
     /// Segments of the longest message of each lane.
-    most_segments: [(Lane, usize); 2],
+    most_segments: MostSegments,
 }
 
 impl Compiler<'_> {
@@ -150,18 +156,22 @@ impl Compiler<'_> {
                         let limit = MAX_OPERANDS;
                         return Err(SimulationError::Operands { rank, step: at, operands, limit });
                     }
-                    let first = accesses.len() as u32;
+                    let first = accesses.len();
+                    let split = first + sources.len();
                     let mut length = None;
-                    let sources_then_destinations = sources
-                        .iter()
-                        .map(|source| (source.operand, true))
-                        .chain(destinations.iter().map(|operand| (*operand, false)));
-                    for (operand, reads) in sources_then_destinations {
+                    let sources: Vec<Operand> = sources.iter().map(|from| from.operand).collect();
+                    let reads = sources.iter().map(|operand| (*operand, true));
+                    let writes = destinations.iter().map(|operand| (*operand, false));
+                    for (operand, reads) in reads.chain(writes) {
                         length = length.or_else(|| self.length(rank, operand));
                         accesses.push(self.access((rank, at), operand, reads, count)?);
                     }
+                    if self.in_network {
+                        self.switch(rank, &sources, &mut accesses[first..split]);
+                        self.switch(rank, destinations, &mut accesses[split..]);
+                    }
                     Step::Move {
-                        first,
+                        first: first as u32,
                         sources: sources.len() as u16,
                         destinations: destinations.len() as u16,
                         length: length.map_or(AS_IT_CAME, |length| self.number_of(length)),
@@ -195,8 +205,14 @@ impl Compiler<'_> {
         reads: bool,
         count: bool,
     ) -> Result<Access, SimulationError> {
-        let local =
-            Access { kind: AccessKind::Local, merged: false, way: 0, counter: 0, message: 0 };
+        let local = Access {
+            kind: AccessKind::Local,
+            merged: false,
+            switched: false,
+            way: 0,
+            counter: 0,
+            message: 0,
+        };
         match operand {
             Operand::Slot { link, message, segment }
             | Operand::PeerSlot { link, message, segment } => {
@@ -207,12 +223,12 @@ impl Compiler<'_> {
                 if count && segment == 0 {
                     if reads { connection.received += 1 } else { connection.sent += 1 }
                 }
-                let (kind, counter) = match (link.lane, reads) {
-                    (Lane::Ll, true) => (AccessKind::LlSlot, self.counter(at, Counts::Messages)),
-                    (Lane::Ll, false) => (AccessKind::SendLl, self.counter(at, Counts::Messages)),
-                    (_, true) => (AccessKind::Slot, at),
-                    (_, false) => (AccessKind::Send, at),
+                let counter = match link.lane.has_flags() {
+                    true => self.counter(at, Counts::Messages),
+                    false => at,
                 };
+                let flags = Flags::of(link.lane);
+                let kind = if reads { AccessKind::Slot(flags) } else { AccessKind::Send(flags) };
                 for (lane, most) in &mut self.most_segments {
                     if *lane == link.lane {
                         *most = (*most).max(segment as usize + 1);
@@ -232,6 +248,36 @@ impl Compiler<'_> {
                 Ok(Access { kind, way, ..local })
             }
             _ => Ok(local),
+        }
+    }
+
+    /// What an instruction reads of several peers in place, or writes there, is one access of their switch to all of them, this rank among
+    /// them, if the switch can reduce.
+    fn switch(&mut self, rank: usize, operands: &[Operand], accesses: &mut [Access]) {
+        let is_window = |kind| matches!(kind, AccessKind::Pull | AccessKind::Push);
+        let switch_of = |access: &Access| {
+            let way = is_window(access.kind).then(|| &self.ways[access.way as usize]);
+            way.and_then(|way| way.switch).map(|(_, switch)| switch)
+        };
+        let Some(first) = accesses.iter().position(|access| switch_of(access).is_some()) else {
+            return;
+        };
+        let shared = switch_of(&accesses[first]);
+        let switched: Vec<bool> = accesses.iter().map(|one| switch_of(one) == shared).collect();
+        let Operand::Window { peer, .. } = operands[first] else { return };
+        if switched.iter().filter(|switched| **switched).count() < 2 {
+            return;
+        }
+        let own = match accesses[first].kind {
+            AccessKind::Pull => self.way(rank, peer),
+            _ => self.way(peer, rank),
+        };
+        for ((access, operand), switched) in accesses.iter_mut().zip(operands).zip(switched) {
+            let is_own = matches!(operand, Operand::Input(_) | Operand::Output(_));
+            access.switched = switched || is_own;
+            if is_own {
+                (access.kind, access.way) = (AccessKind::Own, own);
+            }
         }
     }
 
@@ -305,6 +351,7 @@ impl Compiler<'_> {
             latency: from_ns(route.latency_ns),
             posted: route.posted,
             switch: route.switch,
+            switch_efficiency: route.switch_efficiency,
             from_memory: self.network.memory(from) % links,
             to_memory: self.network.memory(to) % links,
         });

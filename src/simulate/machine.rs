@@ -5,7 +5,7 @@
 //! nobody can run and somebody is parked, the schedule deadlocks.
 
 use super::SimulationError;
-use super::program::{Access, AccessKind, Compiled, Counts, Step};
+use super::program::{Access, Compiled, Counts, Step};
 use super::servers::{Servers, Time, from_ns};
 use super::trace::{NO_EVENT, Recorder};
 use crate::schedule::{Flag, Link, Operand, SEGMENTS};
@@ -305,7 +305,7 @@ impl<'a> Machine<'a> {
             Step::Move { first, sources, .. } => {
                 let sources = &accesses[first as usize..first as usize + sources as usize];
                 let missing = |source: &&Access| {
-                    source.kind == AccessKind::LlSlot
+                    source.kind.awaits_flags()
                         && self.counters[self.counter_index(at, source.counter)].waiter == at as u32
                 };
                 let source = sources.iter().find(missing)?;

@@ -3,7 +3,7 @@
 
 use super::bundle::Length;
 use super::compile::Compiler;
-use super::program::{AS_IT_CAME, Access, AccessKind, Programs, Step};
+use super::program::{AS_IT_CAME, Access, AccessKind, Flags, Programs, Step};
 use std::collections::{HashMap, HashSet};
 
 /// Gives what is moved from slot to slot the length with which it was sent.
@@ -59,8 +59,7 @@ fn sends<'a>(
         _ => (0, 0),
     };
     accesses[first..first + count].iter().filter_map(|access| match access.kind {
-        AccessKind::Send => Some((AccessKind::Slot, access.counter, access.message)),
-        AccessKind::SendLl => Some((AccessKind::LlSlot, access.counter, access.message)),
+        AccessKind::Send(flags) => Some((AccessKind::Slot(flags), access.counter, access.message)),
         _ => None,
     })
 }
@@ -69,7 +68,7 @@ fn sends<'a>(
 fn received(step: &Step, accesses: &[Access]) -> Option<(AccessKind, u32, u32)> {
     let &Step::Move { first, sources, .. } = step else { return None };
     let sources = &accesses[first as usize..first as usize + sources as usize];
-    let slot = |access: &&Access| matches!(access.kind, AccessKind::Slot | AccessKind::LlSlot);
+    let slot = |access: &&Access| matches!(access.kind, AccessKind::Slot(_));
     sources.iter().find(slot).map(|access| (access.kind, access.counter, access.message))
 }
 
@@ -81,7 +80,9 @@ pub(super) fn merge(compiler: &mut Compiler<'_>, programs: &mut Programs) {
             let &Step::Move { first, sources, .. } = step else { continue };
             let mut switches = HashSet::new();
             let sources = &accesses[first as usize..first as usize + sources as usize];
-            for access in sources.iter().filter(|access| access.kind == AccessKind::Slot) {
+            for access in
+                sources.iter().filter(|access| access.kind == AccessKind::Slot(Flags::None))
+            {
                 let Some((_, switch)) = compiler.ways[access.way as usize].switch else { continue };
                 if !switches.insert(switch) {
                     merged.insert((access.counter, access.message));
@@ -90,7 +91,9 @@ pub(super) fn merge(compiler: &mut Compiler<'_>, programs: &mut Programs) {
         }
     }
     for (_, accesses) in programs {
-        for access in accesses.iter_mut().filter(|access| access.kind == AccessKind::Send) {
+        for access in
+            accesses.iter_mut().filter(|access| access.kind == AccessKind::Send(Flags::None))
+        {
             access.merged = merged.contains(&(access.counter, access.message));
         }
     }

@@ -5,6 +5,7 @@ use super::bundle::{Bundle, Rounds};
 use super::servers::Time;
 use crate::schedule::{Lane, SEGMENTS};
 use crate::topology::LinkId;
+use oxccl_kernels::format::{LL_HEADER_BYTES, LL128_DATA_BYTES, LL128_LINE_BYTES};
 
 /// The length of what is moved from slot to slot, until it is known.
 pub(super) const AS_IT_CAME: u32 = u32::MAX;
@@ -35,9 +36,11 @@ pub(super) struct Access {
     pub(super) kind: AccessKind,
     /// Its way is shared with another message to the same reduce-copy, by a switch that reduces.
     pub(super) merged: bool,
+    /// It is part of one access of a switch to the memory of several.
+    pub(super) switched: bool,
     /// The way, where it leads to a peer.
     pub(super) way: u32,
-    /// LL: the counter of messages. Plain slots: the connection.
+    /// Messages with flags: their counter. Others: the connection.
     pub(super) counter: u32,
     /// Which message of the round, and which segment of it: see [`Access::number`].
     pub(super) message: u32,
@@ -65,18 +68,62 @@ impl Access {
 pub(super) enum AccessKind {
     /// This rank's memory.
     Local,
-    /// A message that has been announced.
-    Slot,
-    /// A message that announces itself.
-    LlSlot,
+    /// A message, received.
+    Slot(Flags),
     /// A peer's buffer, read.
     Pull,
     /// A peer's buffer, written.
     Push,
-    /// A message.
-    Send,
-    /// A message that announces itself.
-    SendLl,
+    /// This rank's memory, read or written by a switch with that of peers. Its way leads to one of them, or from there.
+    Own,
+    /// A message, sent.
+    Send(Flags),
+}
+
+/// What of a message are flags, by which it announces itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Flags {
+    /// Nothing: it is announced.
+    None,
+    /// 8 of 16 bytes.
+    Ll,
+    /// 8 of 128 bytes.
+    Ll128,
+}
+
+impl Flags {
+    /// Of the messages on a lane.
+    pub(super) fn of(lane: Lane) -> Flags {
+        match lane {
+            Lane::Ll => Flags::Ll,
+            Lane::Ll128 => Flags::Ll128,
+            Lane::Slots | Lane::Sync => Flags::None,
+        }
+    }
+
+    /// Bytes of a message with its flags, and with the header in front of them.
+    pub(super) fn len_bytes(self, payload_bytes: u64) -> u64 {
+        match self {
+            Flags::None => payload_bytes,
+            Flags::Ll => payload_bytes.div_ceil(8) * 16 + LL_HEADER_BYTES as u64,
+            Flags::Ll128 => {
+                let lines = payload_bytes.div_ceil(LL128_DATA_BYTES as u64);
+                lines * LL128_LINE_BYTES as u64 + LL_HEADER_BYTES as u64
+            }
+        }
+    }
+}
+
+impl AccessKind {
+    /// Whether it is a message that announces itself, received.
+    pub(super) fn awaits_flags(self) -> bool {
+        matches!(self, AccessKind::Slot(flags) if flags != Flags::None)
+    }
+
+    /// Whether it is a message that announces itself, sent.
+    pub(super) fn sends_flags(self) -> bool {
+        matches!(self, AccessKind::Send(flags) if flags != Flags::None)
+    }
 }
 
 /// From one rank to another.
@@ -86,6 +133,7 @@ pub(super) struct Way {
     pub(super) latency: Time,
     pub(super) posted: bool,
     pub(super) switch: Option<(usize, usize)>,
+    pub(super) switch_efficiency: f64,
     pub(super) from_memory: LinkId,
     pub(super) to_memory: LinkId,
 }
@@ -95,7 +143,7 @@ pub(super) struct Way {
 pub(super) enum Counts {
     Tail,
     Head,
-    /// LL messages, which announce themselves.
+    /// Messages that announce themselves.
     Messages,
 }
 

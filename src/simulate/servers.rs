@@ -51,11 +51,17 @@ impl Servers {
         }
     }
 
-    /// Serves so many bytes, from `ready` on or as soon as what was asked before is done.
-    pub(super) fn serve(&mut self, link: LinkId, bytes: u64, ready: Time) -> Service {
+    /// Serves so many bytes at this part of its rate, from `ready` on or as soon as what was asked before is done.
+    pub(super) fn serve(
+        &mut self,
+        link: LinkId,
+        bytes: u64,
+        efficiency: f64,
+        ready: Time,
+    ) -> Service {
         let at = link as usize;
         let start = self.free[at].max(ready);
-        let end = start + (bytes as f64 * self.ps_per_byte[at]).ceil() as Time;
+        let end = start + (bytes as f64 * self.ps_per_byte[at] / efficiency).ceil() as Time;
         self.free[at] = end;
         self.bytes[at] += bytes;
         if self.in_second_round {

@@ -2,7 +2,7 @@
 
 use super::bundle::{Bundle, Rounds};
 use super::machine::{Machine, Signal, Went};
-use super::program::{Access, AccessKind, Step};
+use super::program::{Access, AccessKind, Step, Way};
 use super::servers::{Time, from_ns, transfer};
 
 impl Machine<'_> {
@@ -20,7 +20,7 @@ impl Machine<'_> {
         let (sources, destinations) =
             (&accesses[first..split], &accesses[split..split + destinations as usize]);
         let mut cause = self.processes[at].last_event;
-        for source in sources.iter().filter(|source| source.kind == AccessKind::LlSlot) {
+        for source in sources.iter().filter(|source| source.kind.awaits_flags()) {
             let wanted = self.base(at, source.counter, false) + source.number();
             let Some(signal) = self.raised(at, source.counter, wanted) else {
                 self.park(at, source.counter);
@@ -42,9 +42,9 @@ impl Machine<'_> {
         let event = self.record(at, start, cause, bytes.total);
         self.announce(at, destinations, finish, event);
         let ways = &self.compiled.ways;
-        self.processes[at].posts = destinations.iter().any(|to| {
-            matches!(to.kind, AccessKind::Send | AccessKind::SendLl) && ways[to.way as usize].posted
-        });
+        self.processes[at].posts = destinations
+            .iter()
+            .any(|to| matches!(to.kind, AccessKind::Send(_)) && ways[to.way as usize].posted);
         self.events += 1;
         self.processes[at].step += 1;
         // Asked for at `finish`, so that what it posts, or the next move, comes in its turn.
@@ -64,12 +64,10 @@ impl Machine<'_> {
         self.servers.in_second_round = self.processes[at].round == 1;
         let start = self.processes[at].time;
         let begun = start + from_ns(device.instruction_ns);
-        let is_ll =
-            |access: &&Access| matches!(access.kind, AccessKind::LlSlot | AccessKind::SendLl);
-        let ll = sources.iter().chain(destinations).filter(is_ll).count() as u64;
-        let touched = (sources.len() + destinations.len()) as u64 + ll;
+        let all = sources.iter().chain(destinations);
+        let touched: u64 = all.map(|access| bytes.on_a_channel(access.kind)).sum();
         let folded = sources.len().saturating_sub(1) as u64;
-        let engine = transfer(bytes.one * touched, device.channel_gbps)
+        let engine = transfer(touched, device.channel_gbps)
             .max(transfer(bytes.one * folded, device.reduce_gbps));
         let mut finish = begun + engine;
         let mut local = 0;
@@ -79,20 +77,24 @@ impl Machine<'_> {
         for source in sources {
             if source.kind != AccessKind::Pull {
                 local += bytes.on(source.kind);
+                finish = finish.max(self.cross_own(source, true, bytes.total, begun));
                 continue;
             }
             let way = &compiled.ways[source.way as usize];
             let shared = source.merges(way.switch, self.merges(), &mut counted);
             let end = shared.map_or(way.links.len(), |(split, _)| split);
-            finish = finish.max(self.cross(&way.links[..end], bytes.total, begun));
+            let efficiency = source.efficiency(way);
+            let crossed = self.cross_at(&way.links[..end], bytes.total, efficiency, begun);
+            finish = finish.max(crossed);
             finish = finish.max(self.cross(&[way.from_memory], bytes.total, begun));
             answers = answers.max(2 * way.latency);
         }
         counted.clear();
         let mut stored = None;
         for destination in destinations {
+            finish = finish.max(self.cross_own(destination, false, bytes.total, begun));
             let way = match destination.kind {
-                AccessKind::Local => None,
+                AccessKind::Local | AccessKind::Own => None,
                 _ => Some(&compiled.ways[destination.way as usize]),
             };
             let Some(way) = way.filter(|way| !way.posted) else {
@@ -106,7 +108,8 @@ impl Machine<'_> {
                 _ => way.links.len(),
             };
             let wire = bytes.on(destination.kind);
-            finish = finish.max(self.cross(&way.links[first.min(last)..last], wire, begun));
+            let links = &way.links[first.min(last)..last];
+            finish = finish.max(self.cross_at(links, wire, destination.efficiency(way), begun));
             finish = finish.max(self.cross(&[way.to_memory], wire, begun));
             stored = stored.max(Some(way.latency));
         }
@@ -120,11 +123,28 @@ impl Machine<'_> {
         (start, finish)
     }
 
+    /// What a switch reads of this rank's own memory, or writes there, crosses the links between the two.
+    fn cross_own(&mut self, access: &Access, reads: bool, bytes: u64, ready: Time) -> Time {
+        if access.kind != AccessKind::Own {
+            return ready;
+        }
+        let way = &self.compiled.ways[access.way as usize];
+        let split = way.switch.map_or(way.links.len(), |(split, _)| split);
+        let (to_switch, from_switch) = way.links.split_at(split);
+        let links = if reads { to_switch } else { from_switch };
+        self.cross_at(links, bytes, access.efficiency(way), ready)
+    }
+
     /// Asks links to carry bytes; when the slowest has done so.
     fn cross(&mut self, links: &[u32], bytes: u64, ready: Time) -> Time {
+        self.cross_at(links, bytes, 1.0, ready)
+    }
+
+    /// The same at a part of their rate.
+    fn cross_at(&mut self, links: &[u32], bytes: u64, efficiency: f64, ready: Time) -> Time {
         let mut end = ready;
         for &link in links.iter().filter(|_| bytes > 0) {
-            let service = self.servers.serve(link, bytes, ready);
+            let service = self.servers.serve(link, bytes, efficiency, ready);
             end = end.max(service.end);
             if let Some(recorder) = &mut self.recorder {
                 recorder.serve(link, service, self.servers.last[link as usize], ready);
@@ -134,9 +154,9 @@ impl Machine<'_> {
         end
     }
 
-    /// LL messages that have been stored announce themselves.
+    /// Messages with flags that have been stored announce themselves.
     fn announce(&mut self, at: usize, destinations: &[Access], finish: Time, event: u32) {
-        for to in destinations.iter().filter(|to| to.kind == AccessKind::SendLl) {
+        for to in destinations.iter().filter(|to| to.kind.sends_flags()) {
             let way = &self.compiled.ways[to.way as usize];
             if !way.posted {
                 let value = self.base(at, to.counter, true) + to.number();
@@ -160,7 +180,7 @@ impl Machine<'_> {
         self.recorder.iter_mut().for_each(|recorder| recorder.continues(Some(event)));
         let mut counted = Vec::new();
         for to in &accesses[first..first + *destinations as usize] {
-            if !matches!(to.kind, AccessKind::Send | AccessKind::SendLl) {
+            if !matches!(to.kind, AccessKind::Send(_)) {
                 continue;
             }
             let way = &compiled.ways[to.way as usize];
@@ -176,7 +196,7 @@ impl Machine<'_> {
             let wire = bytes.on(to.kind);
             let crossed = self.cross(&way.links[begin.min(end)..end], wire, now);
             let arrival = crossed.max(self.cross(&[way.to_memory], wire, now)) + way.latency;
-            if to.kind == AccessKind::SendLl {
+            if to.kind.sends_flags() {
                 let value = self.base(at, to.counter, true) + to.number();
                 self.raise(at, to.counter, Signal { value, arrival, event });
             } else {
@@ -214,18 +234,25 @@ struct Bytes {
 }
 
 impl Bytes {
-    /// As they lie in this operand: LL messages carry flags, and a header in front.
+    /// As they lie in this operand of all channels.
     fn on(self, kind: AccessKind) -> u64 {
+        self.channels * self.on_a_channel(kind)
+    }
+
+    fn on_a_channel(self, kind: AccessKind) -> u64 {
         match kind {
-            AccessKind::LlSlot | AccessKind::SendLl => {
-                self.channels * (self.one.div_ceil(8) * 16 + 16)
-            }
-            _ => self.total,
+            AccessKind::Slot(flags) | AccessKind::Send(flags) => flags.len_bytes(self.one),
+            _ => self.one,
         }
     }
 }
 
 impl Access {
+    /// What is left of its links' rate.
+    fn efficiency(&self, way: &Way) -> f64 {
+        if self.switched { way.switch_efficiency } else { 1.0 }
+    }
+
     /// The switch that this operand shares with an earlier one of the same instruction, if switches reduce.
     fn merges(
         &self,
@@ -233,8 +260,7 @@ impl Access {
         enabled: bool,
         counted: &mut Vec<usize>,
     ) -> Option<(usize, usize)> {
-        let is_ll = self.kind == AccessKind::SendLl;
-        let switch = switch.filter(|_| enabled && !is_ll)?;
+        let switch = switch.filter(|_| enabled && !self.kind.sends_flags())?;
         if counted.contains(&switch.1) {
             return Some(switch);
         }

@@ -85,6 +85,7 @@ impl<'a> Graph<'a> {
                 path.latency_ns += kind.latency_ns;
                 if self.part(next).reduces {
                     path.switch = Some((path.links.len(), next));
+                    path.switch_efficiency = self.part(next).reduce_efficiency;
                 }
                 best[next] = Some(path);
                 done.insert(next, reached);
@@ -121,6 +122,7 @@ impl<'a> Graph<'a> {
                 links: out.links.iter().rev().map(|link| link ^ 1).collect(),
                 latency_ns: out.latency_ns + latency_ns,
                 switch: None,
+                switch_efficiency: 1.0,
             };
             out.switch = None;
             out.latency_ns += latency_ns;

@@ -20,7 +20,7 @@ pub use error::TopologyError;
 pub use matrix::{Matrix, Relation};
 pub use network::{LinkId, LinkView, Network, Route};
 pub use placement::Placement;
-pub use preset::{PRESETS, preset};
+pub use preset::{PRESETS, preset, reduce_efficiency};
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -142,6 +142,9 @@ pub struct Part {
     /// Whether a switch can reduce and multicast.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reduces: bool,
+    /// The part of its links' data rate that is left for what it reduces and multicasts.
+    #[serde(default = "whole", skip_serializing_if = "is_whole")]
+    pub reduce_efficiency: f64,
 }
 
 /// What a part is.
@@ -260,6 +263,12 @@ impl Topology {
                 let problem = format!("{:?} is there twice", part.name);
                 return Err(TopologyError::wrong(key("name"), problem, "give it another name"));
             }
+            positive(&key("reduce_efficiency"), part.reduce_efficiency)?;
+            if part.reduce_efficiency > 1.0 {
+                let problem = format!("is {}", part.reduce_efficiency);
+                let key = key("reduce_efficiency");
+                return Err(TopologyError::wrong(key, problem, "choose a number up to 1"));
+            }
             match (&part.kind, part.role) {
                 (Some(kind), Role::Device) if self.devices.contains_key(kind) => {}
                 (Some(kind), Role::Device) => {
@@ -353,4 +362,8 @@ fn is_one(count: &usize) -> bool {
 
 fn whole() -> f64 {
     1.0
+}
+
+fn is_whole(efficiency: &f64) -> bool {
+    *efficiency == 1.0
 }

@@ -32,6 +32,8 @@ pub struct Route {
     pub posted: bool,
     /// Behind how many of the links there is a switch that reduces and multicasts, and which.
     pub switch: Option<(usize, usize)>,
+    /// The part of its links' data rate that is left for what that switch reduces and multicasts.
+    pub switch_efficiency: f64,
 }
 
 /// Ranks on a topology's devices.
@@ -72,6 +74,7 @@ pub(super) struct Path {
     pub(super) links: Vec<u32>,
     pub(super) latency_ns: f64,
     pub(super) switch: Option<(usize, usize)>,
+    pub(super) switch_efficiency: f64,
 }
 
 /// Number of the spine, among switches that reduce; below it those of the leaf switches.
@@ -214,6 +217,7 @@ impl Network {
                 latency_ns: path.latency_ns,
                 posted: false,
                 switch: path.switch,
+                switch_efficiency: path.switch_efficiency,
             };
         }
         let (from, to) = (&self.outside[from], &self.outside[to]);
@@ -229,7 +233,7 @@ impl Network {
         }
         links.extend(shifted(&to.back, to_node));
         let switch = self.fabric_reduces.then_some(switch);
-        Route { links, latency_ns, posted: true, switch }
+        Route { links, latency_ns, posted: true, switch, switch_efficiency: 1.0 }
     }
 
     fn first_link(&self, node: usize) -> LinkId {

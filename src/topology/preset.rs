@@ -103,6 +103,17 @@ fn core() -> DeviceKind {
     }
 }
 
+/// What is left of NVLink's rate for what its switches reduce and multicast: by what NCCL's tuning model multiplies the bandwidth of NVLink SHARP
+/// (`nvlsEfficiency` in its tuning source), for Hopper's generation and for Blackwell's.
+pub fn reduce_efficiency(nvlink_generation: u32) -> f64 {
+    match nvlink_generation {
+        4 => 0.85,
+        5.. => 0.74,
+        // They cannot.
+        _ => 1.0,
+    }
+}
+
 /// NVLink of all lanes of a GPU together: 12 x 25 GB/s (A100), 18 x 25 (H100), 18 x 50 (Blackwell), by NVIDIA's data sheets. To the switch or
 /// from it takes about 250 ns.
 fn nvlink(gbps: f64) -> LinkKind {
@@ -140,7 +151,9 @@ fn dgx(
 ) -> Topology {
     let mut build = Builder::new(name, [("gpu", gpu)]);
     build.kind("nvlink", nvlink).kind("pcie", pcie).kind("ib", nic).kind("upi", upi());
-    build.part("nvswitch", Role::Switch).reduces = reduces;
+    let switch = build.part("nvswitch", Role::Switch);
+    (switch.reduces, switch.reduce_efficiency) =
+        (reduces, reduce_efficiency(if reduces { 4 } else { 3 }));
     for socket in 0..2 {
         build.part(&format!("numa{socket}"), Role::Numa);
     }
@@ -165,7 +178,8 @@ fn nvl72() -> Topology {
     let gpu = DeviceKind { channels: 48, ..h100(8000.0) };
     let mut build = Builder::new("gb200-nvl72", [("gpu", gpu)]);
     build.kind("nvlink", nvlink(900.0)).kind("pcie", pcie(63.0)).kind("ib", ndr());
-    build.part("nvswitch", Role::Switch).reduces = true;
+    let switch = build.part("nvswitch", Role::Switch);
+    (switch.reduces, switch.reduce_efficiency) = (true, reduce_efficiency(5));
     for gpu in 0..72 {
         let (device, bridge, nic) =
             (format!("gpu{gpu}"), format!("numa{}", gpu / 2), format!("nic{gpu}"));
@@ -253,7 +267,13 @@ impl Builder {
     }
 
     fn part(&mut self, name: &str, role: Role) -> &mut Part {
-        self.topology.parts.push(Part { name: name.to_string(), role, kind: None, reduces: false });
+        self.topology.parts.push(Part {
+            name: name.to_string(),
+            role,
+            kind: None,
+            reduces: false,
+            reduce_efficiency: 1.0,
+        });
         let last = self.topology.parts.len() - 1;
         &mut self.topology.parts[last]
     }

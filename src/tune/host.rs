@@ -70,11 +70,6 @@ fn wishes(question: &Question) -> Vec<Wish> {
     wishes
 }
 
-/// Bytes per chunk and round.
-pub(super) fn tile_bytes(question: &Question, entry: &Entry) -> usize {
-    if entry.encoding == Encoding::Ll { question.ll_slot_bytes } else { question.slot_bytes }
-}
-
 /// Whether outputs are written around the cache: those of all ranks together fill it.
 pub(super) fn stream(question: &Question) -> bool {
     question.total_bytes.saturating_mul(question.collective.ranks) >= question.cache_bytes

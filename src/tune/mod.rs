@@ -40,16 +40,25 @@ pub struct Question {
     pub windows: bool,
     /// Some ranks reach each other by links between nodes alone, over which go messages in slots.
     pub several_nodes: bool,
+    /// There are slots for LL128 messages, and links that carry their lines whole.
+    pub ll128: bool,
     /// Most channels of a call.
     pub max_channels: usize,
     /// What must be chosen.
     pub pin: Pin,
     /// Payload of a slot on the slots lane.
     pub slot_bytes: usize,
-    /// Payload of a slot on the LL lane.
+    /// Payload of a slot on the LL lane, and on the LL128 lane.
     pub ll_slot_bytes: usize,
     /// Bytes of the last-level cache.
     pub cache_bytes: usize,
+}
+
+impl Question {
+    /// Payload of the slots that an encoding uses.
+    pub fn slot_payload(&self, encoding: Encoding) -> usize {
+        if encoding.has_flags() { self.ll_slot_bytes } else { self.slot_bytes }
+    }
 }
 
 /// The tuner's choice.
@@ -103,8 +112,6 @@ pub fn plan_by(table: Option<&Table>, question: &Question) -> Result<Plan, Error
 
 /// The plan of an entry, with so many channels unless they are pinned.
 fn planned(question: &Question, entry: &Entry, channels: usize, reason: String) -> Plan {
-    let slot =
-        if entry.encoding == Encoding::Ll { question.ll_slot_bytes } else { question.slot_bytes };
     // Send/recv has one set of connections; a barrier has nothing to share.
     let one = matches!(entry.kind, Kind::SendRecv | Kind::Barrier);
     Plan {
@@ -115,7 +122,7 @@ fn planned(question: &Question, entry: &Entry, channels: usize, reason: String) 
         } else {
             question.pin.channels.unwrap_or(if one { 1 } else { channels })
         },
-        tile_bytes: host::tile_bytes(question, entry).min(slot),
+        tile_bytes: question.slot_payload(entry.encoding),
         stream: host::stream(question),
         reason,
     }
@@ -190,6 +197,7 @@ fn fits(entry: &Entry, question: &Question) -> bool {
         && entry.keeps(question.order, question.placement, question.data_type)
         && (entry.in_place || !question.in_place)
         && (entry.encoding != Encoding::Windows || question.windows)
+        && (entry.encoding != Encoding::Ll128 || question.ll128)
         && (crosses_nodes(entry) || !question.several_nodes)
         // A barrier has one algorithm and no data: there is nothing to pin.
         && (entry.kind == Kind::Barrier || is_pinned(entry, &question.pin))
@@ -200,7 +208,7 @@ fn crosses_nodes(entry: &Entry) -> bool {
     match entry.encoding {
         Encoding::Slots => true,
         Encoding::Windows => matches!(entry.algorithm, Algorithm::Hierarchical(..)),
-        Encoding::Ll => false,
+        Encoding::Ll | Encoding::Ll128 => false,
     }
 }
 
@@ -208,6 +216,10 @@ fn is_pinned(entry: &Entry, pin: &Pin) -> bool {
     pin.algorithm.is_none_or(|algorithm| algorithm == entry.algorithm)
         && pin.encoding.is_none_or(|encoding| encoding == entry.encoding)
 }
+
+/// Where there is no LL128.
+const NO_LINES: &str = ", without ll128, which needs ranks of one machine, of which those on several GPUs are joined by NVLink and \
+                        see each other's GPU, and a call that is in no group;";
 
 fn no_algorithm(question: &Question) -> Error {
     let free = Question { pin: Pin::default(), ..*question };
@@ -226,8 +238,9 @@ fn no_algorithm(question: &Question) -> Error {
         return Error::NoAlgorithm { kind, order, detail };
     }
     let name = |name: Option<&'static str>| name.unwrap_or("any");
+    let no_lines = question.pin.encoding == Some(Encoding::Ll128) && !question.ll128;
     let detail = format!(
-        "algorithm {}, encoding {}; {}{} there are {}",
+        "algorithm {}, encoding {}; {}{}{} there are {}",
         name(question.pin.algorithm.map(Algorithm::name)),
         name(question.pin.encoding.map(Encoding::name)),
         if question.in_place { "in place, " } else { "" },
@@ -236,6 +249,7 @@ fn no_algorithm(question: &Question) -> Error {
         } else {
             "with memory that peers do not reach"
         },
+        if no_lines { NO_LINES } else { "" },
         names.join(", ")
     );
     Error::NoAlgorithm { kind: question.collective.kind, order: question.order, detail }

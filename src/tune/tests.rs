@@ -41,6 +41,7 @@ fn question(bytes: usize) -> Question {
         in_place: false,
         windows: true,
         several_nodes: false,
+        ll128: false,
         max_channels: 4,
         pin: Pin::default(),
         slot_bytes: 64 << 10,
@@ -166,6 +167,29 @@ fn equal_tables_give_equal_picks() {
         let (one, other) = (plan_by(Some(&table), &question), plan_by(Some(&again), &question));
         assert_eq!(one.unwrap(), other.unwrap());
     }
+}
+
+#[test]
+fn gpus_whose_links_carry_lines_whole_use_them() {
+    let of = |ll128, total_bytes| {
+        let collective = Collective::new(Kind::AllReduce, 8);
+        plan_on_gpu(None, &Question { collective, ll128, ..question(total_bytes) })
+            .unwrap()
+            .encoding
+    };
+    assert_eq!(
+        [8, 1 << 10, 64 << 10, 1 << 20].map(|bytes| of(true, bytes)),
+        [Encoding::Ll, Encoding::Ll, Encoding::Ll128, Encoding::Windows,]
+    );
+    assert_eq!(
+        [16 << 10, 64 << 10].map(|bytes| of(false, bytes)),
+        [Encoding::Ll, Encoding::Windows,]
+    );
+    let pin = Pin { encoding: Some(Encoding::Ll128), ..Pin::default() };
+    let pinned = |ll128| plan_on_gpu(None, &Question { pin, ll128, ..question(8) });
+    assert_eq!(pinned(true).unwrap().encoding, Encoding::Ll128);
+    let refused = pinned(false).unwrap_err().to_string();
+    assert!(refused.contains("without ll128, which needs"), "{refused}");
 }
 
 #[test]

@@ -115,7 +115,7 @@ mod tests {
     use crate::schedule::{Chunking, Slots};
 
     fn expectation(kind: Kind, input: Chunking, output: Chunking, in_place: bool) -> Expectation {
-        let (collective, slots) = (Collective::new(kind, 4), Slots { ll: 2, slots: 2 });
+        let (collective, slots) = (Collective::new(kind, 4), Slots { ll: 2, ll128: 2, slots: 2 });
         let schedule = Schedule { collective, input, output, slots, ranks: vec![Vec::new(); 4] };
         Expectation::new(&schedule, in_place)
     }

@@ -215,7 +215,7 @@ impl<'a, K: Knowledge> Machine<'a, K> {
     }
 
     /// An instruction is not atomic: it handles its operands block by block. So its accesses are ordered only by what was known before
-    /// it; what its LL messages bring is known afterwards, and what they send was known before.
+    /// it; what its messages with flags bring is known afterwards, and what they send was known before.
     fn reduce_copy(
         &mut self,
         at: At,
@@ -237,10 +237,10 @@ impl<'a, K: Knowledge> Machine<'a, K> {
         if destinations.is_empty() {
             return Ok(None);
         }
-        let sends_ll = destinations.iter().any(
-            |operand| matches!(operand, Operand::PeerSlot { link, .. } if link.lane == Lane::Ll),
+        let sends_flags = destinations.iter().any(
+            |operand| matches!(operand, Operand::PeerSlot { link, .. } if link.lane.has_flags()),
         );
-        let stamp = sends_ll.then(|| self.ranks[rank].clock.publish());
+        let stamp = sends_flags.then(|| self.ranks[rank].clock.publish());
         let mut brought = Vec::new();
         let mut read = std::mem::take(&mut self.read);
         read.clear();
@@ -266,13 +266,13 @@ impl<'a, K: Knowledge> Machine<'a, K> {
         Ok(None)
     }
 
-    /// The LL message that has not come, if the operand is one.
+    /// The message with flags that has not come, if the operand is one.
     fn missing(&self, rank: usize, operand: Operand) -> Option<(Route, Awaited)> {
-        let Operand::Slot { link: Link { peer, lane: Lane::Ll }, message, segment } = operand
-        else {
+        let Operand::Slot { link, message, segment } = operand else { return None };
+        if !link.lane.has_flags() {
             return None;
-        };
-        let route = Route { from: peer, to: rank, lane: Lane::Ll };
+        }
+        let route = Route { from: link.peer, to: rank, lane: link.lane };
         let number = self.routes.number(route);
         let (first, segments) = self.routes.segments(number, message);
         let there = self.traffic[number].segments.len();

@@ -7,7 +7,7 @@ use super::memory::Conflict;
 use super::route::{Route, Segment};
 use super::value::Value;
 use super::violation::Violation;
-use crate::schedule::{Buffer, Lane, Operand, Source};
+use crate::schedule::{Buffer, Operand, Source};
 
 impl<K: Knowledge> Machine<'_, K> {
     pub(super) fn read(
@@ -56,7 +56,7 @@ impl<K: Knowledge> Machine<'_, K> {
         let (first, segments) = self.routes.segments(number, message);
         let traffic = &mut self.traffic[number];
         // A tail is raised when a message's last segment has been written.
-        let announced = link.lane == Lane::Ll || traffic.tail.awaited > i64::from(message);
+        let announced = link.lane.has_flags() || traffic.tail.awaited > i64::from(message);
         match traffic.segments.get_mut(first + segment as usize) {
             Some(slot) if segment < segments && (announced || clock.knows(slot.written)) => {
                 brought.extend(slot.stamp.take());
@@ -125,10 +125,10 @@ impl<K: Knowledge> Machine<'_, K> {
         if segment == 0 && traffic.head.awaited < credit && !known {
             return Err(Violation::Credit { rank, step, operand, reader: link.peer, credit });
         }
-        let stamp = stamp.filter(|_| link.lane == Lane::Ll).cloned();
+        let stamp = stamp.filter(|_| link.lane.has_flags()).cloned();
         traffic.segments.push(Segment { value, written: clock.now(), stamp, read: None });
         traffic.sent += usize::from(segment + 1 == segments);
-        if link.lane == Lane::Ll {
+        if link.lane.has_flags() {
             self.wake(link.peer, route);
         }
         Ok(())

@@ -193,8 +193,9 @@ impl Checker<'_> {
         let (Flag::Tail(link) | Flag::Head(link)) = flag;
         self.peer(rank, link.peer)?;
         match (flag, link.lane) {
-            // LL messages announce themselves, and counters that go with no messages are not given back.
-            (Flag::Tail(_), Lane::Ll) | (Flag::Head(_), Lane::Sync) => Err(Misuse::NoCounter),
+            // Messages with flags announce themselves, and counters that go with no messages are not given back.
+            (Flag::Tail(_), lane) if lane.has_flags() => Err(Misuse::NoCounter),
+            (Flag::Head(_), Lane::Sync) => Err(Misuse::NoCounter),
             _ => Ok(()),
         }
     }

@@ -408,11 +408,7 @@ fn buffer_name(buffer: &Buffer) -> &'static str {
 }
 
 fn lane_name(lane: &Lane) -> &'static str {
-    match lane {
-        Lane::Ll => "ll",
-        Lane::Slots => "slots",
-        Lane::Sync => "sync",
-    }
+    lane.name()
 }
 
 /// The first few of a list.

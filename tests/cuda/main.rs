@@ -121,6 +121,8 @@ cases! {
     registered_by_one_alone = registered::by_one_alone, Anything, 2, [];
     not_registered_by_one = registered::not_by_one, Anything, 2, [];
     wrong_memory = misuse::memory, StandIn, 1, [("OXCCL_STAND_IN_DEVICES", "2"), processes::threads("1")];
+    lines_over_pcie = misuse::no_nvlink, StandIn, 1,
+        [("OXCCL_STAND_IN_DEVICES", "2"), ("OXCCL_STAND_IN_NVLINK", "0"), processes::threads("2"), MANY];
     wrong_streams = misuse::streams, StandIn, 1, [processes::threads("2"), MANY];
     too_few_connections = misuse::connections, StandIn, 1, [processes::threads("1")];
 }

@@ -3,9 +3,11 @@
 use crate::calls::{config, stream};
 use crate::processes::{deadline, meet};
 use crate::rank::gpu;
+use oxccl::algorithms::Encoding;
 use oxccl::cuda::{CaptureMode, Graph, Stream};
 use oxccl::{
-    Call, Collective, Communicator, Config, Device, Error, Kind, Memory, ReduceOp, UniqueId, Work,
+    Call, Collective, Communicator, Config, Device, DeviceBuffer, Error, Kind, Memory, OpKind, Pin,
+    ReduceOp, UniqueId, Work,
 };
 use oxccl_cuda_stand_in::control::{Control, Live};
 use oxccl_transports::cuda::{DeviceMemory, PinnedMemory};
@@ -59,6 +61,25 @@ pub(crate) fn memory(comm: Communicator) {
     let error = refused(short.as_ptr(), COUNT).unwrap();
     assert!(matches!(cuda(&error), CudaError::TooShort { beyond_bytes: 4, .. }), "{error}");
     assert!(refused(good.as_ptr(), COUNT).is_none(), "it still works");
+}
+
+/// LL128 over links that may split its lines.
+pub(crate) fn no_nvlink(mut comm: Communicator) {
+    let mut buffer = comm.alloc::<f32>(16 << 10).unwrap();
+    let stream = stream(&comm);
+    reduce(&comm, &stream, &mut buffer).unwrap();
+    let plan = comm.plan::<f32>(Kind::AllReduce, OpKind::Sum, 16 << 10, 0, true, true).unwrap();
+    assert_ne!(plan.encoding, Encoding::Ll128);
+    comm.set_pin(Pin { encoding: Some(Encoding::Ll128), ..Pin::default() }).unwrap();
+    let error = reduce(&comm, &stream, &mut buffer).unwrap_err();
+    assert!(matches!(error, Error::NoAlgorithm { .. }), "{error}");
+    assert!(error.to_string().contains("joined by NVLink"), "{error}");
+    comm.set_pin(Pin::default()).unwrap();
+    reduce(&comm, &stream, &mut buffer).unwrap();
+}
+
+fn reduce(comm: &Communicator, on: &Stream, buffer: &mut DeviceBuffer<f32>) -> Result<(), Error> {
+    comm.on(on).all_reduce_in_place(buffer, ReduceOp::Sum).and_then(Work::wait)
 }
 
 /// Streams that calls cannot go into.

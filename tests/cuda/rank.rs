@@ -49,8 +49,15 @@ pub(crate) fn gpu(rank: usize) -> Result<Context, Error> {
 }
 
 fn shape(ranks: usize, channels: usize) -> StagingShape {
-    let (ll_slots, slots) = (SLOTS.ll, SLOTS.slots);
-    StagingShape { ranks, channels, ll_slots, ll_slot_bytes: 512, slots, slot_bytes: 1024 }
+    StagingShape {
+        ranks,
+        channels,
+        ll_slots: SLOTS.ll,
+        ll128_slots: SLOTS.ll128,
+        ll_slot_bytes: 512,
+        slots: SLOTS.slots,
+        slot_bytes: 1024,
+    }
 }
 
 impl Rank {

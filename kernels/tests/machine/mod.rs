@@ -6,7 +6,7 @@ use oxccl_kernels::{HostExecutor, Outcome};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::time::Duration;
 
-/// Zeroed memory at a cache-line boundary that several threads may access through pointers.
+/// Zeroed memory at the boundary of an LL128 line that several threads may access through pointers.
 pub(crate) struct Memory {
     start: *mut u8,
     layout: Layout,
@@ -19,7 +19,7 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     pub(crate) fn new(len_bytes: usize) -> Memory {
-        let layout = Layout::from_size_align(len_bytes.max(64), 64).unwrap();
+        let layout = Layout::from_size_align(len_bytes.max(64), LL128_LINE_BYTES).unwrap();
         // SAFETY: the layout's size is not zero.
         let start = unsafe { alloc_zeroed(layout) };
         assert!(!start.is_null());
@@ -44,6 +44,7 @@ impl Drop for Memory {
 pub(crate) struct Shape {
     pub(crate) ranks: usize,
     pub(crate) channels: usize,
+    /// Of both lanes whose messages have flags.
     pub(crate) ll_slots: u32,
     pub(crate) ll_bytes: u64,
     pub(crate) slots: u32,
@@ -138,7 +139,10 @@ impl World {
         let connections = channels * n * n * LANES;
         let ll = ll_slot_bytes(shape.ll_bytes) as usize;
         let plain = plain_slot_bytes(shape.slot_bytes) as usize;
-        let pair = ll * shape.ll_slots as usize + plain * shape.slots as usize + 64;
+        let ll128 = ll128_slot_bytes(shape.ll_bytes) as usize;
+        let (ll_all, plain_all) = (ll * shape.ll_slots as usize, plain * shape.slots as usize);
+        let ll128_all = ll128 * shape.ll_slots as usize;
+        let pair = (ll128_all + ll_all + plain_all + 64).next_multiple_of(LL128_LINE_BYTES);
         let slots = Memory::new(channels * n * n * pair);
         let counters = Memory::new(connections * 64);
         let doorbells = Memory::new(channels * n * 64);
@@ -147,8 +151,8 @@ impl World {
         let pair_of = |c: usize, from: usize, to: usize| (c * n + from) * n + to;
         let slots_at = |c, from, to, lane: usize| {
             let start = pair_of(c, from, to) * pair;
-            let (ll, plain) = (ll * shape.ll_slots as usize, plain * shape.slots as usize);
-            slots.at(start + [0, ll, ll + plain][lane])
+            let plain_at = ll128_all + ll_all;
+            slots.at(start + [ll128_all, plain_at, plain_at + plain_all, 0][lane])
         };
         let head_at = |c, from, to, lane: usize| {
             counters.at((pair_of(c, from, to) * LANES + lane) * 64).cast::<u64>()
@@ -162,8 +166,8 @@ impl World {
             sent: 0,
             received: 0,
             head_seen: 0,
-            slot_stride_bytes: [ll, plain, 64][lane] as u32,
-            slots: [shape.ll_slots, shape.slots, 1][lane],
+            slot_stride_bytes: [ll, plain, 64, ll128][lane] as u32,
+            slots: [shape.ll_slots, shape.slots, 1, shape.ll_slots][lane],
             peer: peer as u32,
             lane: lane as u32,
             cleared: 0,
@@ -383,7 +387,7 @@ fn append<T>(words: &mut Vec<u64>, table: &[T]) -> u32 {
     (start * 8) as u32
 }
 
-/// The exchange of two ranks over LL: send the input, fold the peer's behind the own, in rank order.
+/// The exchange of two ranks over LL: see [`exchange`].
 pub(crate) fn ll_exchange(
     world: &World,
     rank: usize,
@@ -391,13 +395,25 @@ pub(crate) fn ll_exchange(
     fold: Fold,
     len: usize,
 ) -> Program {
-    let to = world.connection(0, 1 - rank, Lane::Ll);
+    exchange(Lane::Ll, world, rank, data_type, fold, len)
+}
+
+/// The exchange of two ranks in messages with flags: send the input, fold the peer's behind the own, in rank order.
+pub(crate) fn exchange(
+    lane: Lane,
+    world: &World,
+    rank: usize,
+    data_type: DataType,
+    fold: Fold,
+    len: usize,
+) -> Program {
+    let to = world.connection(0, 1 - rank, lane);
     let own = operand(Space::Input, 0);
-    let theirs = slot(Space::Slot, to, Lane::Ll, 0);
+    let theirs = slot(Space::Slot, to, lane, 0);
     let sources = if rank == 0 { [own, theirs] } else { [theirs, own] };
     let steps = vec![
         wait_head(to, 1 - i64::from(world.shape.ll_slots)),
-        reduce_copy(0, len, &[own], &[slot(Space::PeerSlot, to, Lane::Ll, 0)]),
+        reduce_copy(0, len, &[own], &[slot(Space::PeerSlot, to, lane, 0)]),
         reduce_copy(INSTRUCTION_FINISH, len, &sources, &[operand(Space::Output, 0)]),
         signal_head(to, 1),
     ];

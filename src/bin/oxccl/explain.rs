@@ -204,6 +204,7 @@ impl ExplainOptions {
             in_place: self.in_place,
             windows: !self.private,
             several_nodes,
+            ll128: pin.encoding == Some(Encoding::Ll128),
             max_channels: config.max_channels,
             pin,
             slot_bytes,

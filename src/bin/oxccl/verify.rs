@@ -223,15 +223,16 @@ fn explain(verified: &Verified) {
         (true, true) => ", rounded once",
         (true, false) => ", of partial results that are rounded",
     };
-    let [ll, slots] = schedule.most_segments().map(|(_, segments)| segments);
+    let segments = schedule.most_segments().into_iter().map(|(_, segments)| segments).max();
     println!("         values   {values}{rounding}");
     println!("         order    every rank ends, however they are interleaved: no deadlock");
     println!(
-        "         slots    none is overwritten before it is read, with {} on the ll lane and {} on the slots \
-         lane; up to {} segments a message",
+        "         slots    none is overwritten before it is read, with {} on the ll lane, {} on the ll128 lane and {} on \
+         the slots lane; up to {} segments a message",
         schedule.slots.ll,
+        schedule.slots.ll128,
         schedule.slots.slots,
-        ll.max(slots)
+        segments.unwrap_or(0)
     );
     println!("         links    all drained at the end, so that rounds and calls can follow");
     println!(

@@ -56,6 +56,8 @@ struct Neighbours {
     sharing: usize,
     /// Whether ranks of this node are on others.
     elsewhere: bool,
+    /// All ranks' GPUs store lines of LL128 messages whole at all others.
+    ll128: bool,
 }
 
 /// A program that is ready to be launched.
@@ -119,10 +121,12 @@ impl Gpu {
         deadline: Instant,
         links: Vec<Arc<LinkPorts>>,
     ) -> Result<Gpu, Error> {
-        let (context, shape, rank) = (&setup.context, setup.shape, bootstrap.rank());
+        let (context, rank) = (&setup.context, bootstrap.rank());
         let kernels = Arc::new(Kernels::load(context, setup.image)?);
         let stream = Arc::new(Stream::new(context)?);
         let neighbours = share_gpus(bootstrap, setup, &kernels, deadline)?;
+        let ll128_slots = if neighbours.ll128 { setup.shape.ll128_slots } else { 0 };
+        let shape = StagingShape { ll128_slots, ..setup.shape };
         let own = [
             Arc::new(DeviceRegion::create(context, shape.len_bytes())?),
             Arc::new(DeviceRegion::create(context, setup.heap_bytes)?),
@@ -193,6 +197,11 @@ impl Gpu {
     /// Ranks on this GPU.
     pub(crate) fn sharing(&self) -> usize {
         self.neighbours.sharing
+    }
+
+    /// Whether there is an LL128 lane: if it was asked for, and all GPUs of the ranks store its lines whole.
+    pub fn has_ll128(&self) -> bool {
+        self.tables.shape().ll128_slots > 0
     }
 
     /// Whether other ranks of this node are on other GPUs.
@@ -351,7 +360,11 @@ fn share_gpus(
         let others = gpus.iter().filter(|(other, _)| *other != own);
         others.map(|(other, _)| *other).try_for_each(|other| context.reach_plain_memory(other))?;
     }
+    let whole = gpus.iter().map(|(gpu, _)| context.device().stores_lines_at_peer(*gpu));
+    let whole = whole.collect::<Result<Vec<bool>, _>>()?.into_iter().all(|whole| whole);
+    let all = bootstrap.all_gather(&[u8::from(whole)], deadline)?;
+    let ll128 = all.iter().all(|whole| whole == &[1]);
     let mut beside = bootstrap.nodes().beside(bootstrap.rank());
     let elsewhere = beside.any(|rank| gpus[rank].0 != own);
-    Ok(Neighbours { sharing: ranks_on(own), elsewhere })
+    Ok(Neighbours { sharing: ranks_on(own), elsewhere, ll128 })
 }

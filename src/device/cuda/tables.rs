@@ -99,6 +99,11 @@ impl Tables {
         self.memory.clone()
     }
 
+    /// How staging is laid out.
+    pub(super) fn shape(&self) -> StagingShape {
+        self.shape
+    }
+
     /// This rank's staging.
     pub(super) fn own_staging(&self) -> &DeviceRegion {
         &self.staging

@@ -240,15 +240,15 @@ impl Engine {
     ) -> Result<Block, Error> {
         let (first, key) = (&calls[part.calls[0]], &buckets[part.calls[0]].key);
         let call = virtual_call(first, part);
-        let mut plan = self.cache.plan(&self.config, &call, key.windows)?;
-        plan.channels = plan.channels.min(self.config.group_channels.unwrap_or(usize::MAX));
-        plan.stream |= total_bytes.saturating_mul(call.collective.ranks)
-            >= self.config.last_level_cache_bytes();
         let is_virtual = call.counts.is_none() && key.kind != Kind::Barrier;
         let buffers = match is_virtual {
             true => Buffers::Virtual { part_bytes: part.len_bytes },
             false => Buffers::Own,
         };
+        let mut plan = self.cache.plan(&self.config, &call, key.windows, buffers)?;
+        plan.channels = plan.channels.min(self.config.group_channels.unwrap_or(usize::MAX));
+        plan.stream |= total_bytes.saturating_mul(call.collective.ranks)
+            >= self.config.last_level_cache_bytes();
         let verified = self.cache.verified(&self.config, &call, &plan)?;
         let program = self.cache.program(&self.config, self.ranks.rank, &call, &plan, buffers)?;
         prepare::signature(&self.config, key, &plan).hash(&mut mix);

@@ -24,6 +24,9 @@ fn links_carry_what_the_schedule_says() {
             // LL doubles, and has a header a message.
             let ll = carried(ring, Encoding::Ll, &name);
             assert!(ll > 2.0 * expected && ll < 2.02 * expected, "{name} {ll}");
+            // LL128 adds a flag to 120 bytes; the last line of a message may have fewer.
+            let ll128 = carried(ring, Encoding::Ll128, &name) / expected;
+            assert!(ll128 > 128.0 / 120.0 && ll128 < 1.02 * 128.0 / 120.0, "{name} {ll128}");
         }
     }
     assert_eq!(carried(ring, slots, "plx0>numa0 pcie"), 0.0);
@@ -75,11 +78,12 @@ fn a_switch_that_reduces_carries_each_byte_once() {
         (case().run(push, windows), case().with(|o| o.in_network = true).run(push, windows));
     let relative =
         |prediction: &Prediction, name| link_bytes(prediction, name) as f64 / bytes as f64;
-    // 7/8 are read by others and 7/8 written to others; with the switch all is read once (but for the own part) and an eighth written.
+    // 7/8 are read by others and 7/8 written to others. The switch reads all of it once, the own part among it, and an eighth is written
+    // to it.
     assert!((relative(&plain, "gpu0>nvswitch nvlink") - 14.0 / 8.0).abs() < 1e-3);
-    assert!((relative(&switched, "gpu0>nvswitch nvlink") - 1.0).abs() < 1e-3);
-    assert!((relative(&switched, "nvswitch>gpu0 nvlink") - 1.0).abs() < 1e-3);
-    assert!(switched.time_ns < 0.65 * plain.time_ns, "{} {}", switched.time_ns, plain.time_ns);
+    assert!((relative(&switched, "gpu0>nvswitch nvlink") - 9.0 / 8.0).abs() < 1e-3);
+    assert!((relative(&switched, "nvswitch>gpu0 nvlink") - 9.0 / 8.0).abs() < 1e-3);
+    assert!(switched.time_ns < 0.77 * plain.time_ns, "{} {}", switched.time_ns, plain.time_ns);
     // Through slots as well: what one instruction reads of several peers comes as one.
     let two_shot = |in_network| {
         case().with(|o| o.in_network = in_network).run(Algorithm::TwoShot, Encoding::Slots)

@@ -60,7 +60,7 @@ impl Case {
         let subject = Subject::entry(entry, self.collective, self.placement(), Order::Any, SLOTS)?;
         let (input, output) = subject.chunking();
         let mut options = self.options.clone();
-        if entry.encoding == Encoding::Ll {
+        if entry.encoding.has_flags() {
             options.tile_bytes = options.tile_bytes.min(self.network.device(0).ll_slot_bytes);
         }
         simulate(&subject, &self.layout(input, output), &self.network, &options)
@@ -93,7 +93,9 @@ fn link_bytes(prediction: &Prediction, name: &str) -> u64 {
 
 /// Every entry that can be simulated, with what it predicts.
 fn every_entry(case: &Case) -> Vec<(&'static Entry, Prediction)> {
-    let entries = catalogue().filter(|entry| entry.kind == case.collective.kind);
+    // LL128 differs from LL in bytes alone.
+    let entries = catalogue()
+        .filter(|entry| entry.kind == case.collective.kind && entry.encoding != Encoding::Ll128);
     entries
         .filter_map(|entry| match case.entry(entry) {
             Ok(prediction) => Some((entry, prediction)),

@@ -36,3 +36,16 @@ fn hierarchical_all_reduces_over_two_nodes_come_near_their_ceiling() {
         assert!((least..=1.0).contains(&part), "{algorithm}: {busbw} of {ceiling}");
     }
 }
+
+/// NVIDIA/nccl #1455, algorithm bandwidth of NVLink SHARP; nccl-tests #212 and #272 for 8.
+#[test]
+fn published_bandwidths_of_a_switch_that_reduces_are_met_within_three_percent() {
+    let bytes = 4u64 << 30;
+    for (ranks, published) in [(5, 258.0), (6, 265.0), (7, 270.0), (8, 273.0)] {
+        let case = Case::new("dgx-h100", Kind::AllReduce, ranks, bytes as usize);
+        let case = case.with(|options| options.in_network = true);
+        let time_ns = case.run(Algorithm::TwoShotPush, Encoding::Windows).time_ns;
+        let ratio = bytes as f64 / time_ns / published;
+        assert!((ratio - 1.0).abs() < 0.03, "{ranks} GPUs: {ratio}");
+    }
+}

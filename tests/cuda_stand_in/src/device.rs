@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char};
 
-use cudarc::driver::sys::{CUdevice, CUdevice_attribute, CUresult, CUuuid};
+use cudarc::driver::sys::{CUdevice, CUdevice_P2PAttribute, CUdevice_attribute, CUresult, CUuuid};
 
 use crate::call::{self, Answer, driver_calls, put};
 use crate::settings::settings;
@@ -110,6 +110,27 @@ driver_calls! {
     fn cuDeviceGetAttribute(out: *mut i32, which: CUdevice_attribute, dev: CUdevice) {
         check(dev)?;
         put(out, attribute(which, dev))
+    }
+
+    fn cuDeviceGetP2PAttribute(
+        out: *mut i32,
+        attribute: CUdevice_P2PAttribute,
+        dev: CUdevice,
+        peer: CUdevice,
+    ) {
+        check(dev)?;
+        check(peer)?;
+        if dev == peer {
+            return Err(CUresult::CUDA_ERROR_INVALID_DEVICE);
+        }
+        let value = match attribute {
+            CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED => reaches(dev, peer),
+            CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED => {
+                reaches(dev, peer) && settings().nvlink
+            }
+            _ => false,
+        };
+        put(out, i32::from(value))
     }
 
     fn cuDeviceCanAccessPeer(out: *mut i32, dev: CUdevice, peer: CUdevice) {

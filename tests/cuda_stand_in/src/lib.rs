@@ -25,6 +25,7 @@
 //! | `OXCCL_STAND_IN_CAPABILITY` | compute capability times ten | 90 |
 //! | `OXCCL_STAND_IN_DRIVER` | what `cuDriverGetVersion` says | 13000 |
 //! | `OXCCL_STAND_IN_PEERS` | 0: no device reaches another's memory | 1 |
+//! | `OXCCL_STAND_IN_NVLINK` | 0: devices reach each other over PCIe | 1 |
 //! | `CUDA_DEVICE_MAX_CONNECTIONS` | connections that a device's streams share, as on a GPU | 8 |
 //! | `OXCCL_STAND_IN_VIRTUAL_MEMORY` | 0: no virtual-memory API | 1 |
 //! | `OXCCL_STAND_IN_FAIL` | `FUNCTION:N` or `FUNCTION:N:CODE`: the Nth call of it fails; `*` counts all calls but those that give something back | none |

@@ -10,6 +10,7 @@ pub(crate) struct Settings {
     pub(crate) driver: i32,
     pub(crate) connections: usize,
     pub(crate) peers: bool,
+    pub(crate) nvlink: bool,
     pub(crate) virtual_memory: bool,
     pub(crate) fail: Option<String>,
 }
@@ -24,6 +25,7 @@ pub(crate) fn settings() -> &'static Settings {
         driver: number("OXCCL_STAND_IN_DRIVER", 13000),
         connections: number::<usize>("CUDA_DEVICE_MAX_CONNECTIONS", 8).clamp(1, 32),
         peers: number("OXCCL_STAND_IN_PEERS", 1) != 0,
+        nvlink: number("OXCCL_STAND_IN_NVLINK", 1) != 0,
         virtual_memory: number("OXCCL_STAND_IN_VIRTUAL_MEMORY", 1) != 0,
         fail: std::env::var("OXCCL_STAND_IN_FAIL").ok(),
     })

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::driver::call;
-use super::sys::{self, CUdevice_attribute};
+use super::sys::{self, CUdevice_P2PAttribute, CUdevice_attribute};
 use super::{CudaError, Driver};
 
 /// What tells a GPU from all others, in every process.
@@ -124,6 +124,35 @@ impl Device {
         // SAFETY: the driver is loaded, and the pointer valid.
         unsafe { call!(cuDeviceCanAccessPeer(&raw mut can, self.raw, other.raw)) }?;
         Ok(can != 0)
+    }
+
+    /// Whether stores of 128 bytes reach the other's memory whole: always on the same GPU, and over NVLink. The driver tells NVLink from PCIe
+    /// by whether atomic operations pass.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn stores_lines_at(&self, other: &Device) -> Result<bool, CudaError> {
+        if self.raw == other.raw {
+            return Ok(true);
+        }
+        let atomics = CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED;
+        let mut value = 0;
+        // SAFETY: the driver is loaded, and the pointer valid.
+        unsafe { call!(cuDeviceGetP2PAttribute(&raw mut value, atomics, self.raw, other.raw)) }?;
+        Ok(value != 0)
+    }
+
+    /// The same for a GPU by its number. False for one that this process does not see, about which the driver cannot be asked.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn stores_lines_at_peer(&self, peer: Uuid) -> Result<bool, CudaError> {
+        for other in self.driver.devices()? {
+            if other.uuid()? == peer {
+                return self.stores_lines_at(&other);
+            }
+        }
+        Ok(false)
     }
 
     /// Fails if it cannot reach the memory of a GPU that this process sees. One that it does not see cannot be asked about:

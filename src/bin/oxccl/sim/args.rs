@@ -153,7 +153,7 @@ impl SimOptions {
         let (kind, root) = (collective.kind, collective.root);
         let case = Case { kind, data_type: self.datatype, op: self.op, root };
         self.check(kind)?;
-        let entries = self.entries(&collective, placement(&network), custom.is_some())?;
+        let entries = self.entries(&collective, &topology, &network, custom.is_some())?;
         let entries = entries.into_iter().map(Candidate::Entry);
         if let (true, None) = (self.links || self.trace.is_some(), &custom)
             && entries.len() != 1
@@ -285,15 +285,20 @@ impl SimOptions {
     fn entries(
         &self,
         collective: &Collective,
-        placement: Placement,
+        topology: &Topology,
+        network: &Network,
         may_be_none: bool,
     ) -> Result<Vec<&'static Entry>, Failure> {
+        let placement = placement(network);
+        // As communicators have it: no link but this carries lines whole.
+        let lines = network.nodes() == 1 && topology.links.contains_key("nvlink");
         let (kind, ranks) = (collective.kind, collective.ranks);
         let of_kind = || catalogue().filter(|entry| entry.kind == kind);
         let fits = |entry: &&Entry| {
             self.algorithm.is_none_or(|algorithm| algorithm == entry.algorithm)
                 && self.encoding.is_none_or(|encoding| encoding == entry.encoding)
                 && entry.keeps(self.order, placement, self.datatype)
+                && (lines || entry.encoding != Encoding::Ll128)
         };
         let fitting: Vec<&'static Entry> = of_kind().filter(fits).collect();
         if fitting.is_empty() {

@@ -59,7 +59,7 @@ impl Candidate {
     /// What the slots that it uses hold.
     pub(super) fn slot_bytes(&self, device: &DeviceKind) -> usize {
         match self {
-            Candidate::Entry(entry) if entry.encoding == Encoding::Ll => device.ll_slot_bytes,
+            Candidate::Entry(entry) if entry.encoding.has_flags() => device.ll_slot_bytes,
             Candidate::Entry(_) => device.slot_bytes,
             Candidate::Custom(custom) => custom.tile_bytes(device.ll_slot_bytes, device.slot_bytes),
         }

@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use oxccl::topology::{Connection, DeviceKind, LinkKind, Part, Role, Topology, preset};
+use oxccl::topology::{
+    Connection, DeviceKind, LinkKind, Part, Role, Topology, preset, reduce_efficiency,
+};
 use oxccl_transports::cuda::{NvLink, NvLinkEnd, NvmlError};
 
 use crate::machine;
@@ -195,8 +197,10 @@ impl<'a> Reader<'a> {
         const NAME: &str = "nvswitch";
         if !self.topology.parts.iter().any(|part| part.name == NAME) {
             self.part(NAME, Role::Switch, None);
-            let reduces = generation >= REDUCING_GENERATION;
-            self.topology.parts.last_mut().into_iter().for_each(|part| part.reduces = reduces);
+            if let Some(part) = self.topology.parts.last_mut() {
+                part.reduces = generation >= REDUCING_GENERATION;
+                part.reduce_efficiency = reduce_efficiency(generation);
+            }
         }
         NAME.to_owned()
     }
@@ -294,7 +298,13 @@ impl<'a> Reader<'a> {
 
     fn part(&mut self, name: &str, role: Role, kind: Option<&str>) {
         let kind = kind.map(str::to_owned);
-        self.topology.parts.push(Part { name: name.into(), role, kind, reduces: false });
+        self.topology.parts.push(Part {
+            name: name.into(),
+            role,
+            kind,
+            reduces: false,
+            reduce_efficiency: 1.0,
+        });
     }
 
     fn connect(&mut self, from: &str, to: &str, link: &str, count: usize) {

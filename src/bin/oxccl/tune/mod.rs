@@ -150,6 +150,7 @@ impl Plan {
             in_place: false,
             windows,
             several_nodes: false,
+            ll128: false,
             max_channels: self.config.max_channels,
             pin: Pin::default(),
             slot_bytes: self.config.slot_bytes,

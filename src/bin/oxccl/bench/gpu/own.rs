@@ -25,6 +25,8 @@ const MOST_BLOCKS: usize = 128;
 const FEW_BLOCKS: usize = 64;
 /// Above, every byte with a flag beside it costs more than a barrier.
 const LL_MAX_BYTES: usize = 256 << 10;
+/// Above, reading in place is faster than slots, whatever their flags cost.
+const LL128_MAX_BYTES: usize = 4 << 20;
 /// A group's buckets are carried out together, about so many bytes at a time.
 const PART_BYTES: usize = 1 << 20;
 /// What groups' tables take of a heap.
@@ -100,6 +102,7 @@ impl Own {
         };
         let likely = |entry: &&Entry| match entry.encoding {
             Encoding::Ll => bytes <= LL_MAX_BYTES && is_short(entry.algorithm),
+            Encoding::Ll128 => bytes <= LL128_MAX_BYTES && is_short(entry.algorithm),
             Encoding::Windows => bytes >= WINDOWS_MIN_BYTES,
             _ => false,
         };
@@ -112,6 +115,7 @@ impl Own {
         let (few, most) = ((FEW_BLOCKS / ranks).max(1), most_channels(ranks));
         let mut counts = match encoding {
             Encoding::Windows => vec![few, most],
+            Encoding::Ll128 => vec![1, 4.min(most), few],
             _ => vec![1, 4.min(most)],
         };
         counts.dedup();
@@ -243,6 +247,7 @@ fn is_short(algorithm: Algorithm) -> bool {
 fn family(encoding: Encoding) -> &'static str {
     match encoding {
         Encoding::Ll => "ll",
+        Encoding::Ll128 => "ll128",
         Encoding::Windows => "windows",
         _ => "slots",
     }
