@@ -103,7 +103,5 @@ __device__ __forceinline__ void run_block(const Launch& first) {
 #define OXCCL_KERNEL(type, name, fold_name, fold) \
   OXCCL_ENTRY(name##_##fold_name, One<oxccl::type, oxccl::fold>)
 
-#ifndef OXCCL_ONLY_ANY
 OXCCL_ALL(OXCCL_KERNEL)
-#endif
 OXCCL_ENTRY(any, Any)

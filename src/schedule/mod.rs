@@ -55,6 +55,12 @@ impl Chunking {
     }
 }
 
+/// Whether windows are all that payloads cross by, of a schedule with these messages. LL's alone are tokens there.
+pub(crate) fn one_round(windows: bool, most_segments: &MostSegments) -> bool {
+    let [_, (_, on_slots), (_, in_lines)] = most_segments;
+    windows && *on_slots == 0 && *in_lines == 0
+}
+
 /// A collective's plan for all ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
@@ -73,8 +79,7 @@ pub struct Schedule {
 impl Schedule {
     /// Whether all of a chunk is moved in one round: buffers are used in place, and no slot bounds what is moved at a time.
     pub fn has_one_round(&self) -> bool {
-        let [_, (_, segments), (_, in_lines)] = self.most_segments();
-        self.uses_windows() && segments == 0 && in_lines == 0
+        one_round(self.uses_windows(), &self.most_segments())
     }
 
     /// Whether any rank reaches into another's buffer.

@@ -1,7 +1,7 @@
 //! Channels as the lowering deals chunks to them, put into bundles that act alike.
 
 use super::Options;
-use crate::schedule::{MostSegments, PART_BYTES, SlotTooSmall, part_bytes, tile_bytes};
+use crate::schedule::{MostSegments, PART_BYTES, SlotTooSmall, one_round, part_bytes, tile_bytes};
 
 /// Length of what a reduce-copy moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,7 +39,7 @@ impl Rounds {
         options: &Options,
     ) -> Result<Rounds, SlotTooSmall> {
         let part = part_bytes(largest_bytes, options.channels);
-        let tile_bytes = match windows {
+        let tile_bytes = match one_round(windows, &most_segments) {
             true => part.max(PART_BYTES),
             false => tile_bytes(most_segments, options.tile_bytes)?,
         };
@@ -125,14 +125,15 @@ mod tests {
     #[test]
     fn rounds_cover_a_part() {
         let options = Options { channels: 2, tile_bytes: 256, ..Options::default() };
-        let cut = |windows| {
-            let most_segments = [(Lane::Ll, 1), (Lane::Slots, 1), (Lane::Ll128, 1)];
+        let cut = |windows, on_slots| {
+            let most_segments = [(Lane::Ll, 1), (Lane::Slots, on_slots), (Lane::Ll128, 0)];
             Rounds::new(2000, windows, most_segments, &options).unwrap()
         };
-        let rounds = cut(false);
+        let rounds = cut(false, 1);
         assert_eq!((rounds.count, rounds.tile_bytes), (4, 256));
         let sum: usize = (0..4).map(|round| rounds.len_bytes(1000, round)).sum();
         assert_eq!(sum, 1000);
-        assert_eq!(cut(true), Rounds { count: 1, tile_bytes: 1024 });
+        assert_eq!(cut(true, 1), rounds);
+        assert_eq!(cut(true, 0), Rounds { count: 1, tile_bytes: 1024 });
     }
 }

@@ -118,8 +118,6 @@ pub(crate) fn streams(comm: Communicator) {
         other => panic!("{other:?}"),
     }
     assert_eq!(many.len(), 16);
-    let group = comm.group(|group| group.barrier());
-    assert!(matches!(group, Err(Error::Unsupported { .. })), "{group:?}");
     comm.barrier().unwrap();
     comm.on(&many[0]).barrier().unwrap().wait().unwrap();
     let [on_host] = Communicator::local_with(1, &Config::default()).unwrap().try_into().unwrap();
