@@ -185,9 +185,9 @@ OXCCL_INLINE bool reduce_words_any(Machine& machine, const Move& move, uint32_t 
   if (tree && lane() >= WORD_TREE_THREADS) return true;
   const uint32_t threads = tree ? WORD_TREE_THREADS : lanes();
   const Stretches stretches = stretches_of(move);
-  const Stretches words = {stretches.head, 0, move.len_bytes};
+  const Stretches words = {stretches.head, 0, move.len_bytes, false};
 #pragma unroll 1
-  for (uint64_t word = lane(); word < words.words(); word += threads) {
+  for (uint64_t word = lane(); word < words.count(); word += threads) {
     const uint64_t position = words.position(word), left = words.left(word);
     uint64_t result = 0;
 #pragma unroll 1
