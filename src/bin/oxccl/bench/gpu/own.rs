@@ -90,8 +90,10 @@ impl Own {
         Own { comm, wish, pins, pinned: None, calls, last: None }
     }
 
-    /// Those with a chance at calls of this size.
-    fn entries(&self, kind: Kind, bytes: usize) -> Vec<&'static Entry> {
+    /// Those with a chance at such a task. Groups have no LL128.
+    fn entries(&self, task: &Task) -> Vec<&'static Entry> {
+        let (kind, bytes) = (task.case().kind, planned_bytes(task));
+        let lines = task.form != Some(Form::Fused);
         let (ranks, wish) = (self.comm.world(), self.wish);
         let there_is = |entry: &&Entry| {
             entry.kind == kind && entry.check(ranks, Placement::one_node(ranks), SLOTS).is_ok()
@@ -102,7 +104,7 @@ impl Own {
         };
         let likely = |entry: &&Entry| match entry.encoding {
             Encoding::Ll => bytes <= LL_MAX_BYTES && is_short(entry.algorithm),
-            Encoding::Ll128 => bytes <= LL128_MAX_BYTES && is_short(entry.algorithm),
+            Encoding::Ll128 => lines && bytes <= LL128_MAX_BYTES && is_short(entry.algorithm),
             Encoding::Windows => bytes >= WINDOWS_MIN_BYTES,
             _ => false,
         };
@@ -160,9 +162,8 @@ impl Contestant for Own {
     }
 
     fn settings(&mut self, task: &Task) -> Result<Vec<Setting>, Failure> {
-        let (kind, bytes) = (task.case().kind, planned_bytes(task));
         let mut pins = vec![self.wish];
-        for entry in self.entries(kind, bytes) {
+        for entry in self.entries(task) {
             for channels in self.channel_counts(entry.encoding) {
                 let (algorithm, encoding) = (Some(entry.algorithm), Some(entry.encoding));
                 pins.push(Pin { algorithm, encoding, channels: Some(channels) });
