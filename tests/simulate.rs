@@ -395,12 +395,12 @@ fn the_page_renders_and_plays_without_network() {
     };
     let shown = dom(&chromium, &folder, &format!("file://{path}"));
     assert!(!shown.contains("data-error"), "{}", head(&shown));
-    assert!(shown.contains("data-ready=\"23 series, 23 plays\""), "{}", head(&shown));
+    assert!(shown.contains("data-ready=\"33 series, 33 plays\""), "{}", head(&shown));
     for expected in ["<polyline", "<circle", "one_shot/ll", "is fastest", "PREDICTED"] {
         assert!(shown.contains(expected), "{expected} is missing");
     }
     assert!(shown.contains("data-time=\"0.0\""), "it waits for a click: {}", head(&shown));
-    let played = dom(&chromium, &folder, &format!("file://{path}#which=7&play"));
+    let played = dom(&chromium, &folder, &format!("file://{path}#which=10&play"));
     assert!(!played.contains("data-error"), "{}", head(&played));
     assert!(played.contains("data-played=\"ring/slots\""), "{}", head(&played));
     assert!(played.contains("<td>done</td>"), "{}", head(&played));
