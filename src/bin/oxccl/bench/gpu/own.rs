@@ -8,7 +8,7 @@ use oxccl::schedule::SLOTS;
 use oxccl::topology::Placement;
 use oxccl::tune::Plan;
 use oxccl::{
-    Call, Collective, Communicator, Config, Device, Element, GroupWork, Kind, Memory, Pin, Work,
+    Call, Collective, Communicator, Config, Device, Element, GroupWork, Memory, Pin, Work,
 };
 
 use oxccl_transports::cuda::Context;
