@@ -9,6 +9,7 @@
 //! executors, no fence orders that look behind what they have written: a wake can be missed, so while a call is in flight a
 //! nap is short.
 
+use std::io::ErrorKind;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -34,6 +35,9 @@ pub(super) const NAP_UNRUNG: Duration = Duration::from_micros(20);
 
 /// When a wire breaks, the control channel has so long to say that its peer died or left, which explains more.
 const GRACE: Duration = Duration::from_millis(500);
+
+/// The same for a wire that the peer ended: it says why once its own [`GRACE`] is over.
+const GRACE_FOR_PEER: Duration = Duration::from_millis(1500);
 
 /// How long the end waits for messages to leave.
 const ENDING_TIMEOUT: Duration = Duration::from_secs(2);
@@ -201,8 +205,7 @@ impl Worker {
         for peer in &mut self.peers {
             let Link::Lost(since, error) = &peer.link else { continue };
             let known = self.liveness.cause().is_some() || self.liveness.left(peer.rank).is_some();
-            let foul = matches!(error, WireError::Protocol(_));
-            if !known && !foul && since.elapsed() < GRACE {
+            if !known && since.elapsed() < grace(error) {
                 continue;
             }
             if !known {
@@ -264,6 +267,21 @@ impl Worker {
             }
         }
     }
+}
+
+/// How long a wire's end may wait for an explanation better than its own.
+fn grace(error: &WireError) -> Duration {
+    match error {
+        WireError::Protocol(_) => Duration::ZERO,
+        WireError::Closed => GRACE_FOR_PEER,
+        WireError::Io { source, .. } if is_of_peer(source.kind()) => GRACE_FOR_PEER,
+        _ => GRACE,
+    }
+}
+
+/// Whether the peer has ended the connection.
+fn is_of_peer(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof)
 }
 
 /// Waits for a descriptor; returns whether the first is ready.
