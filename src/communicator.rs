@@ -12,7 +12,7 @@ use crate::element::{Element, OpKind, ReduceOp};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::gate::Gate;
-use crate::group::{CallList, Flight};
+use crate::group::{CallList, Flight, Flights};
 use crate::tune::Plan;
 use crate::work::Work;
 use oxccl_kernels::TracedStep;
@@ -42,6 +42,8 @@ pub struct Communicator {
     issued: Cell<u64>,
     /// The last group's calls, for the next one.
     calls: RefCell<CallList>,
+    /// What its groups on streams have been.
+    flights: RefCell<Flights>,
 }
 
 /// What a communicator and its streams' workers share.
@@ -115,6 +117,7 @@ impl Communicator {
             heap,
             issued: Cell::new(0),
             calls: RefCell::default(),
+            flights: RefCell::default(),
         }
     }
 
@@ -296,12 +299,23 @@ impl Communicator {
         self.calls.replace(calls);
     }
 
+    /// What a group on a stream will be.
+    pub(crate) fn take_flight(&self) -> Arc<Flight> {
+        self.flights.borrow_mut().take()
+    }
+
     /// Runs a group in the calling thread.
     ///
     /// # Safety
     ///
     /// As for [`Communicator::run`], for each call; no call's output overlaps another call's buffers.
     pub(crate) unsafe fn run_group(&self, list: &mut CallList) -> Result<(), Error> {
+        if self.device != Device::Host {
+            let flight = self.take_flight();
+            // SAFETY: as in `run`; this waits.
+            unsafe { (*self.idle_engine()).enqueue_group(list.calls(), None, &[], &flight) }?;
+            return flight.completion.wait();
+        }
         let mut placed = list.placed.take();
         // SAFETY: as in `run`.
         let result = unsafe { (*self.idle_engine()).run_group(list.calls(), &mut placed, None) };

@@ -1,14 +1,15 @@
 //! Groups: any number of calls in one launch, here blocking; on streams in `src/group/stream.rs`.
 
 mod calls;
+mod flight;
 mod stream;
 mod unready;
 mod work;
 
 pub(crate) use calls::CallList;
+pub(crate) use flight::{Flight, Flights};
 pub use stream::{StreamGroup, UnreadyCalls};
 pub use unready::Unready;
-pub(crate) use work::Flight;
 pub use work::{BucketWork, GroupWork};
 
 use crate::call::Memory;

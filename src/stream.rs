@@ -411,13 +411,26 @@ impl OnStream<'_> {
         &self,
         calls: &[Call],
         gated: &[bool],
+        flight: &Arc<Flight>,
+    ) -> Result<(), Error> {
+        let submitted = match self.stream {
+            // SAFETY: by this function's contract.
+            AnyStream::Cuda(stream) => unsafe {
+                self.comm.enqueue_group(calls, stream, gated, flight)
+            },
+            AnyStream::Host(_) => self.hand_group_over(calls, gated, flight.clone()),
+        };
+        submitted.inspect_err(|_| flight.cancel())
+    }
+
+    fn hand_group_over(
+        &self,
+        calls: &[Call],
+        gated: &[bool],
         flight: Arc<Flight>,
     ) -> Result<(), Error> {
-        if let AnyStream::Cuda(stream) = self.stream {
-            // SAFETY: by this function's contract.
-            return unsafe { self.comm.enqueue_group(calls, stream, gated, &flight) };
-        }
         let stream = self.host_stream()?;
+        flight.check_host()?;
         let is_gated = gated.contains(&true);
         let signals = Signals::new(gated.len(), self.comm.max_channels(), is_gated);
         flight.board(Arc::new(signals), gated);

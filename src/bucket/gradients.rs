@@ -76,18 +76,20 @@ impl<T: Element> GradientBuckets<T> {
     /// A parameter's gradient, in memory of the host. Waits until its bucket is done, if it is under way.
     ///
     /// # Errors
-    /// [`Error::Parameter`]
+    /// [`Error::Parameter`]; [`Error::MemoryOfGpu`].
     pub fn gradient(&self, parameter: usize) -> Result<&[T], Error> {
         let Place { bucket, offset, count } = self.plan.place(parameter)?;
+        self.buffers[bucket].check_host()?;
         Ok(&self.buffers[bucket][offset..][..count])
     }
 
     /// As [`gradient`](GradientBuckets::gradient).
     ///
     /// # Errors
-    /// [`Error::Parameter`]
+    /// As [`gradient`](GradientBuckets::gradient).
     pub fn gradient_mut(&mut self, parameter: usize) -> Result<&mut [T], Error> {
         let Place { bucket, offset, count } = self.plan.place(parameter)?;
+        self.buffers[bucket].check_host()?;
         Ok(&mut self.buffers[bucket][offset..][..count])
     }
 
@@ -140,12 +142,15 @@ impl<'a, T: Element> GradientStep<'a, T> {
     /// A parameter's gradient, to be computed, in memory of the host.
     ///
     /// # Errors
-    /// [`Error::Parameter`] if it has been marked ready before.
+    /// [`Error::Parameter`] if it has been marked ready before; [`Error::MemoryOfGpu`].
     pub fn gradient(&mut self, parameter: usize) -> Result<&mut [T], Error> {
         let Place { bucket, offset, count } = self.pending.place(self.plan, parameter)?;
         // A bucket with a parameter that is not ready is not.
         match &mut self.unready[bucket] {
-            Some(memory) => Ok(&mut memory[offset..][..count]),
+            Some(memory) => {
+                memory.memory.check_host()?;
+                Ok(&mut memory[offset..][..count])
+            }
             None => unreachable!("bucket {bucket} has been marked ready too early"),
         }
     }

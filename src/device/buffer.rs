@@ -49,6 +49,11 @@ impl<T: Element> DeviceBuffer<T> {
         self.storage.block.is_host()
     }
 
+    /// Fails where the host cannot look at the elements.
+    pub(crate) fn check_host(&self) -> Result<(), Error> {
+        if self.is_host() { Ok(()) } else { Err(Error::MemoryOfGpu) }
+    }
+
     /// Copies to `to`, which is as long.
     ///
     /// # Errors
@@ -153,6 +158,11 @@ pub(crate) struct Lent<'a, T> {
 impl<T: Element> Lent<'_, T> {
     pub(crate) fn as_ptr(&self) -> *mut T {
         self.buffer.as_ptr()
+    }
+
+    /// As [`DeviceBuffer::check_host`].
+    pub(crate) fn check_host(&self) -> Result<(), Error> {
+        self.buffer.check_host()
     }
 
     /// As [`DeviceBuffer::write`].

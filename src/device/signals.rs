@@ -89,6 +89,11 @@ impl Signals {
         self.gated
     }
 
+    /// Whether streams of a GPU reach the words.
+    pub(crate) fn is_pinned(&self) -> bool {
+        matches!(self.words, Words::Pinned(_))
+    }
+
     /// Marks a bucket ready: what this thread has written before may be read now (release).
     pub(crate) fn mark_ready(&self, bucket: usize) {
         if let Some(word) = self.all()[..self.ready_len()].get(bucket) {

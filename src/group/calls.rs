@@ -44,11 +44,6 @@ impl CallList {
         &self.calls
     }
 
-    /// The calls of a finished list, for good.
-    pub(super) fn into_calls(self) -> Vec<Call> {
-        self.calls
-    }
-
     /// Forgets what the group before it had from here on.
     fn truncate(&mut self) {
         self.calls.truncate(self.len);

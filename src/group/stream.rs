@@ -2,7 +2,8 @@
 
 use super::calls::{CallList, group_calls};
 use super::unready::Unready;
-use super::work::{Flight, GroupWork};
+use super::flight::Flight;
+use super::work::GroupWork;
 use crate::call::{Call, Memory};
 use crate::collective::Kind;
 use crate::device::{DeviceBuffer, InFlight};
@@ -64,28 +65,31 @@ impl OnStream<'_> {
     /// recorded; its buckets are then marked and waited for by streams that take part in the capture, whose branches must run side by side.
     ///
     /// # Errors
-    /// What `fill` returns; the rest comes from the work. [`Error::TimedOut`] names a bucket that was not marked ready, and its rank.
+    /// What `fill` returns; [`Error::OtherDevice`] and [`Error::OtherMemory`] for a stream or a buffer of another device than the
+    /// communicator's; the rest comes from the work. [`Error::TimedOut`] names a bucket that was not marked ready, and its rank.
     pub fn group<'a, R>(
         &self,
         fill: impl FnOnce(&mut StreamGroup<'a>) -> Result<R, Error>,
     ) -> Result<(GroupWork, R), Error> {
-        let comm = self.comm();
-        let mut group = StreamGroup {
-            list: CallList::default().begin(comm.rank(), comm.world()),
-            buffers: Vec::new(),
-            gated: Vec::new(),
-            flight: Arc::default(),
-            borrow: PhantomData,
-        };
-        let result = fill(&mut group)?;
-        let StreamGroup { list, buffers, mut gated, flight, .. } = group;
-        gated.resize(list.len(), false);
-        flight.keep(buffers);
-        let work = GroupWork { flight: flight.clone(), buckets: list.len() };
-        // SAFETY: `StreamGroup`'s calls were made from buffers that are borrowed and that the flight holds, outputs exclusively; what is lent
-        // of an input that is not ready is given back before its mark.
-        unsafe { self.submit_group(&list.into_calls(), &gated, flight) }?;
-        Ok((work, result))
+        let (comm, flight) = (self.comm(), self.comm().take_flight());
+        let list = comm.take_calls().begin(comm.rank(), comm.world());
+        let (buffers, gated) = flight.lists();
+        let mut group = StreamGroup { list, buffers, gated, flight, borrow: PhantomData };
+        let filled = fill(&mut group);
+        let StreamGroup { mut list, buffers, mut gated, flight, .. } = group;
+        let launched = filled.and_then(|result| {
+            list.finish();
+            gated.resize(list.len(), false);
+            flight.keep(buffers);
+            let work = GroupWork { flight: flight.clone(), buckets: list.len() };
+            // SAFETY: `StreamGroup`'s calls were made from buffers that are borrowed and that the flight holds, outputs exclusively; what is
+            // lent of an input that is not ready is given back before its mark.
+            unsafe { self.submit_group(list.calls(), &gated, &flight) }?;
+            Ok((work, result))
+        });
+        flight.keep_room(gated);
+        comm.give_calls(list);
+        launched
     }
 
     /// Carries out calls made with [`Call::new`] as one group.
@@ -97,11 +101,10 @@ impl OnStream<'_> {
     /// # Errors
     /// As [`group`](OnStream::group).
     pub unsafe fn run_group(&self, calls: &[Call]) -> Result<GroupWork, Error> {
-        let flight = Arc::<Flight>::default();
-        let work = GroupWork { flight: flight.clone(), buckets: calls.len() };
+        let flight = self.comm().take_flight();
         // SAFETY: by this function's contract.
-        unsafe { self.submit_group(calls, &vec![false; calls.len()], flight) }?;
-        Ok(work)
+        unsafe { self.submit_group(calls, &vec![false; calls.len()], &flight) }?;
+        Ok(GroupWork { flight, buckets: calls.len() })
     }
 }
 

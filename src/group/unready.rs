@@ -1,6 +1,6 @@
 //! Buckets of a group that has been launched before they are ready.
 
-use super::work::Flight;
+use super::flight::Flight;
 use crate::device::Lent;
 use crate::element::Element;
 use crate::error::Error;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub struct Unready<'a, T> {
     pub(super) flight: Arc<Flight>,
     pub(super) bucket: usize,
-    pub(super) memory: Lent<'a, T>,
+    pub(crate) memory: Lent<'a, T>,
 }
 
 impl<T: Element> Unready<'_, T> {
@@ -33,7 +33,8 @@ impl<T: Element> Unready<'_, T> {
     /// Marks the bucket ready when the stream has done what has been put into it so far.
     ///
     /// # Errors
-    /// [`Error::System`] if the stream's thread has panicked; of a GPU's stream, the driver's.
+    /// [`Error::System`] if the stream's thread has panicked; of a GPU's stream, the driver's, and [`Error::OtherDevice`] for a group of the
+    /// host's, which then has a bucket that nobody marks.
     pub fn ready_on<'s>(self, stream: impl Into<AnyStream<'s>>) -> Result<(), Error> {
         match stream.into() {
             AnyStream::Host(stream) => stream.mark(self.flight, self.bucket),
@@ -59,12 +60,16 @@ impl<T: Element> Unready<'_, T> {
 impl<T: Element> Deref for Unready<'_, T> {
     type Target = [T];
 
+    /// # Panics
+    /// If it is memory of a GPU.
     fn deref(&self) -> &[T] {
         &self.memory
     }
 }
 
 impl<T: Element> DerefMut for Unready<'_, T> {
+    /// # Panics
+    /// If it is memory of a GPU.
     fn deref_mut(&mut self) -> &mut [T] {
         &mut self.memory
     }

@@ -4,6 +4,7 @@ use crate::calls::{config, stream};
 use crate::processes::{deadline, meet};
 use crate::rank::gpu;
 use oxccl::algorithms::Encoding;
+use oxccl::bucket::GradientBuckets;
 use oxccl::cuda::{CaptureMode, Graph, Stream};
 use oxccl::{
     Call, Collective, Communicator, Config, Device, DeviceBuffer, Error, Kind, Memory, OpKind, Pin,
@@ -22,9 +23,10 @@ fn cuda(error: &Error) -> &CudaError {
     }
 }
 
+const COUNT: usize = 1000;
+
 /// Buffers that the GPU does not have.
 pub(crate) fn memory(comm: Communicator) {
-    const COUNT: usize = 1000;
     let context = comm.context().unwrap();
     let stream = stream(&comm);
     let good = DeviceMemory::allocate(&context, 4 * COUNT).unwrap();
@@ -61,6 +63,37 @@ pub(crate) fn memory(comm: Communicator) {
     let error = refused(short.as_ptr(), COUNT).unwrap();
     assert!(matches!(cuda(&error), CudaError::TooShort { beyond_bytes: 4, .. }), "{error}");
     assert!(refused(good.as_ptr(), COUNT).is_none(), "it still works");
+    of_the_host(&comm, &stream);
+    assert!(refused(good.as_ptr(), COUNT).is_none(), "it still works");
+}
+
+/// Memory of a communicator on the host, in every way that buffers are given to one on a GPU.
+fn of_the_host(comm: &Communicator, stream: &Stream) {
+    let [on_host] = Communicator::local_with(1, &Config::default()).unwrap().try_into().unwrap();
+    let mut buffer = on_host.alloc::<f32>(COUNT).unwrap();
+    let mut own = comm.alloc::<f32>(COUNT).unwrap();
+    let host_memory = |error: Error| match cuda(&error) {
+        CudaError::NotDeviceMemory { .. } => {}
+        other => panic!("{other:?}"),
+    };
+    host_memory(comm.on(stream).all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap_err());
+    host_memory(comm.on(stream).all_gather(&own, &mut buffer).unwrap_err());
+    let grouped = comm.on(stream).group(|group| {
+        group.all_reduce_in_place(&mut own, ReduceOp::Sum)?;
+        group.unready().all_reduce_in_place(&mut buffer, ReduceOp::Sum)
+    });
+    host_memory(grouped.map(drop).unwrap_err());
+    let slices = comm.group(|group| group.all_reduce_in_place(&mut buffer, ReduceOp::Sum));
+    host_memory(slices.unwrap_err());
+    let mut gradients = GradientBuckets::<f32>::new(&on_host, &[COUNT]).unwrap();
+    host_memory(gradients.launch(comm, stream, ReduceOp::Sum).map(drop).unwrap_err());
+    let mut gradients = GradientBuckets::<f32>::new(comm, &[COUNT]).unwrap();
+    assert!(matches!(gradients.gradient(0), Err(Error::MemoryOfGpu)));
+    assert!(matches!(gradients.gradient_mut(0), Err(Error::MemoryOfGpu)));
+    let mut step = gradients.launch(comm, stream, ReduceOp::Sum).unwrap();
+    assert!(matches!(step.gradient(0), Err(Error::MemoryOfGpu)));
+    step.ready(0).unwrap();
+    step.finish().wait().unwrap();
 }
 
 /// LL128 over links that may split its lines.
@@ -123,8 +156,50 @@ pub(crate) fn streams(comm: Communicator) {
     let [on_host] = Communicator::local_with(1, &Config::default()).unwrap().try_into().unwrap();
     let error = on_host.on(&stream).barrier().unwrap_err();
     assert!(matches!(error, Error::OtherDevice { device: Device::Host }), "{error}");
-    let error = on_host.on(&host).all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap_err();
-    assert!(matches!(error, Error::OtherMemory { device: Device::Host }), "{error}");
+    of_a_gpu(&on_host, &host, &stream, &mut buffer);
+}
+
+/// Memory and streams of a GPU, in every way that they are given to a communicator on the host.
+fn of_a_gpu(
+    comm: &Communicator,
+    stream: &oxccl::Stream,
+    of_gpu: &Stream,
+    buffer: &mut DeviceBuffer<f32>,
+) {
+    let other_memory = |error: Error| match error {
+        Error::OtherMemory { device: Device::Host } => {}
+        other => panic!("{other:?}"),
+    };
+    let other_device = |error: Error| match error {
+        Error::OtherDevice { device: Device::Host } => {}
+        other => panic!("{other:?}"),
+    };
+    let mut own = comm.alloc::<f32>(buffer.count()).unwrap();
+    other_memory(comm.on(stream).all_reduce_in_place(buffer, ReduceOp::Sum).unwrap_err());
+    other_memory(comm.on(stream).all_gather(&own, buffer).unwrap_err());
+    let grouped = comm.on(stream).group(|group| {
+        group.all_reduce_in_place(&mut own, ReduceOp::Sum)?;
+        group.all_reduce_in_place(buffer, ReduceOp::Sum)
+    });
+    other_memory(grouped.map(drop).unwrap_err());
+    let gated = comm.on(stream).group(|group| {
+        let late = group.unready().all_reduce_in_place(buffer, ReduceOp::Sum)?;
+        late.ready();
+        Ok(())
+    });
+    other_memory(gated.map(drop).unwrap_err());
+    other_device(comm.on(of_gpu).group(|group| group.barrier()).map(drop).unwrap_err());
+    // A mark that a stream of the GPU is to make: before the launch, and behind it.
+    let early = comm.on(stream).group(|group| {
+        group.unready().all_reduce_in_place(&mut own, ReduceOp::Sum)?.ready_on(of_gpu)
+    });
+    other_device(early.map(drop).unwrap_err());
+    let (work, _) =
+        comm.on(stream).group(|group| group.all_reduce_in_place(&mut own, ReduceOp::Sum)).unwrap();
+    other_device(work.bucket(0).unwrap().wait_on(of_gpu).unwrap_err());
+    other_device(work.wait_on(of_gpu).unwrap_err());
+    work.wait().unwrap();
+    comm.on(stream).barrier().unwrap().wait().unwrap();
 }
 
 /// More ranks of a process than connections.

@@ -20,7 +20,6 @@ use crate::call::{Call, Described};
 use crate::collective::{Kind, Order};
 use crate::device::Signals;
 use crate::error::Error;
-use crate::group::Flight;
 use crate::schedule::size_bytes;
 use crate::verify::{GroupPart, GroupStep, Span, Verified, verify_group};
 use chain::Source;
@@ -90,7 +89,7 @@ impl Groups {
 }
 
 impl Engine {
-    /// Runs a group to its end, in one launch. Who gives the same calls again may say so with what was left in `placed`; then they are not
+    /// Runs a group on the host to its end, in one launch. Who gives the same calls again may say so with what was left in `placed`; then they are not
     /// looked at.
     ///
     /// # Safety
@@ -104,10 +103,7 @@ impl Engine {
         signals: Option<&Signals>,
     ) -> Result<(), Error> {
         if let Backend::Cuda(_) = self.backend {
-            let flight = Arc::<Flight>::default();
-            // SAFETY: by this function's contract: this waits.
-            unsafe { self.enqueue_group(calls, None, &[], &flight) }?;
-            return flight.completion.wait();
+            return Err(wrong_device(&self.config));
         }
         self.ranks.check()?;
         self.ready = None;

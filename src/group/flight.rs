@@ -1,0 +1,230 @@
+//! A group under way on a stream: what its maker, its streams and its buckets' waiters share.
+
+use crate::config::Device;
+use crate::device::{InFlight, Signals, cuda};
+use crate::error::Error;
+use crate::work::Completion;
+use oxccl_transports::CudaError;
+use std::sync::Arc;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The shortest and the longest nap of a wait for a bucket.
+const NAPS: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(1)];
+/// Looks before the first nap.
+const LOOKS: usize = 200;
+
+/// Flights that a communicator keeps for the groups to come.
+const KEPT: usize = 64;
+
+/// Flights of a communicator's groups, each of which is used again once nobody holds it, so that a group that comes again allocates none.
+#[derive(Debug, Default)]
+pub(crate) struct Flights {
+    all: Vec<Arc<Flight>>,
+}
+
+impl Flights {
+    /// One for the next group.
+    pub(crate) fn take(&mut self) -> Arc<Flight> {
+        for flight in &mut self.all {
+            if let Some(unused) = Arc::get_mut(flight) {
+                unused.clear();
+                return flight.clone();
+            }
+        }
+        let flight = Arc::<Flight>::default();
+        if self.all.len() < KEPT {
+            self.all.push(flight.clone());
+        }
+        flight
+    }
+}
+
+/// A group on a stream.
+#[derive(Debug, Default)]
+pub(crate) struct Flight {
+    /// There when all buckets are known.
+    signals: OnceLock<Arc<Signals>>,
+    pub(crate) completion: Completion,
+    held: Mutex<Held>,
+    /// The group's end, in a stream of a GPU.
+    pub(super) end: OnceLock<Arc<cuda::Event>>,
+    /// In a capture, from where on the words are this replay's.
+    cleared: OnceLock<Arc<cuda::Event>>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    /// Buffers, with their bucket, until that is done.
+    buffers: Vec<(usize, InFlight)>,
+    /// Of each bucket, whether it is unready: only while the group is made, but its room stays.
+    gated: Vec<bool>,
+    /// Buckets that were marked ready before there were signals, and what they wait for in streams of a GPU.
+    early: Vec<usize>,
+    behind: Vec<cuda::Event>,
+}
+
+impl Flight {
+    fn clear(&mut self) {
+        let held = self.held.get_mut().unwrap_or_else(PoisonError::into_inner);
+        held.buffers.clear();
+        held.early.clear();
+        held.behind.clear();
+        self.completion = Completion::default();
+        self.signals.take();
+        self.end.take();
+        self.cleared.take();
+    }
+
+    /// Empty lists of buffers and of which buckets are unready, to be filled and given to [`keep`](Self::keep).
+    pub(super) fn lists(&self) -> (Vec<(usize, InFlight)>, Vec<bool>) {
+        let mut held = self.held();
+        (std::mem::take(&mut held.buffers), std::mem::take(&mut held.gated))
+    }
+
+    /// Keeps the buffers, each until its bucket is done.
+    pub(super) fn keep(&self, buffers: Vec<(usize, InFlight)>) {
+        self.held().buffers = buffers;
+    }
+
+    /// Keeps the room of a list.
+    pub(super) fn keep_room(&self, mut gated: Vec<bool>) {
+        gated.clear();
+        self.held().gated = gated;
+    }
+
+    /// The group does not come: its buffers are free.
+    pub(crate) fn cancel(&self) {
+        self.held().buffers.clear();
+    }
+
+    /// All buckets are known: those that are not `gated` are ready.
+    pub(crate) fn board(&self, signals: Arc<Signals>, gated: &[bool]) {
+        let mut held = self.held();
+        let ready = (0..gated.len()).filter(|bucket| !gated[*bucket]);
+        ready.chain(held.early.drain(..)).for_each(|bucket| signals.mark_ready(bucket));
+        // Only one launch boards it.
+        let _ = self.signals.set(signals);
+    }
+
+    /// Fails unless the host can carry the group out: it reaches the buffers, and no bucket was marked behind a stream of a GPU.
+    pub(crate) fn check_host(&self) -> Result<(), Error> {
+        let (held, device) = (self.held(), Device::Host);
+        if held.buffers.iter().any(|(_, buffer)| !buffer.is_host()) {
+            return Err(Error::OtherMemory { device });
+        }
+        if held.behind.is_empty() { Ok(()) } else { Err(Error::OtherDevice { device }) }
+    }
+
+    /// Has the stream wait for what buckets that were marked early wait for.
+    pub(crate) fn hold(&self, stream: &cuda::Stream) -> Result<(), CudaError> {
+        self.held().behind.drain(..).try_for_each(|event| event.hold(stream))
+    }
+
+    /// The event behind the group.
+    pub(crate) fn launched(&self, end: Arc<cuda::Event>) {
+        let _ = self.end.set(end);
+    }
+
+    /// In a capture: behind the event the words are those of the replay at hand.
+    pub(crate) fn cleared(&self, event: Arc<cuda::Event>) {
+        let _ = self.cleared.set(event);
+    }
+
+    /// The words; none before the group is launched.
+    pub(crate) fn signals(&self) -> Option<&Signals> {
+        self.signals.get().map(|signals| &**signals)
+    }
+
+    pub(crate) fn mark_ready(&self, bucket: usize) {
+        let mut held = self.held();
+        match self.signals.get() {
+            Some(signals) => signals.mark_ready(bucket),
+            None => held.early.push(bucket),
+        }
+    }
+
+    /// Marks a bucket ready when the stream has come that far.
+    pub(crate) fn mark_ready_on(&self, bucket: usize, stream: &cuda::Stream) -> Result<(), Error> {
+        let mut held = self.held();
+        if let Some(signals) = self.signals.get() {
+            return Ok(on_gpu(signals)?.mark_ready_on(stream, bucket)?);
+        }
+        let event = cuda::Event::new(stream.context())?;
+        event.record(stream)?;
+        held.behind.push(event);
+        held.early.push(bucket);
+        Ok(())
+    }
+
+    /// Has a stream wait until the bucket is done.
+    pub(super) fn await_on(&self, bucket: usize, stream: &cuda::Stream) -> Result<(), Error> {
+        let Some(signals) = self.signals.get() else {
+            return Err(Error::OtherDevice { device: Device::Host });
+        };
+        let signals = on_gpu(signals)?;
+        if let Some(cleared) = self.cleared.get() {
+            cleared.hold(stream)?;
+        }
+        Ok(signals.await_done_on(stream, bucket)?)
+    }
+
+    /// The group has ended: nobody uses its buffers any more.
+    pub(crate) fn end(&self, result: Result<(), Error>) {
+        if let (Err(_), Some(signals)) = (&result, self.signals.get()) {
+            signals.release();
+        }
+        // In this order: whoever has seen a buffer free finds the work done.
+        self.completion.end(result);
+        self.held().buffers.clear();
+    }
+
+    /// Whether the bucket is done. Then its buffers are the host's again.
+    pub(super) fn is_done(&self, bucket: usize) -> bool {
+        let done = self.signals.get().is_some_and(|signals| signals.is_done(bucket));
+        if done {
+            self.held().buffers.retain(|(of, _)| *of != bucket);
+        }
+        done
+    }
+
+    /// Waits for a bucket, or the group's end, until the deadline. None: neither has come.
+    pub(crate) fn wait(
+        &self,
+        bucket: usize,
+        deadline: Option<Instant>,
+    ) -> Option<Result<(), Error>> {
+        let mut nap = NAPS[0];
+        for look in 0.. {
+            // A group that has ended well has done all its buckets.
+            let ended = self.completion.peek();
+            if self.is_done(bucket) {
+                return Some(Ok(()));
+            }
+            if let Some(result) = ended {
+                return Some(result);
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return None;
+            }
+            if look < LOOKS {
+                std::thread::yield_now();
+            } else {
+                self.completion.await_for(nap);
+                nap = (nap * 2).min(NAPS[1]);
+            }
+        }
+        None
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The words, if streams of a GPU reach them.
+fn on_gpu(signals: &Signals) -> Result<&Signals, Error> {
+    let pinned = signals.is_pinned().then_some(signals);
+    pinned.ok_or(Error::OtherDevice { device: Device::Host })
+}
+
