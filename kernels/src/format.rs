@@ -459,7 +459,7 @@ pub struct Connection {
 /// How this call's buffers are found by peers: an offset from [`Window::base`], or from an allocation that this rank has registered,
 /// whose number is from bit [`TOKEN_NUMBER_SHIFT`] on.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tokens {
     /// The input buffer.
     pub input: u64,
@@ -549,7 +549,7 @@ pub struct Segment {
 
 /// One bucket as peers find it, by numbers as in [`Tokens`]. A rank's table of these is where [`Tokens::input`] says.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SegmentTokens {
     /// The input.
     pub input: u64,

@@ -282,7 +282,15 @@ impl Engine {
         Err(self.ranks.fail(&described, self.calls, outcome, odd))
     }
 
-    /// How peers find the call's buffers, and whether they can.
+    /// How peers find the call's buffers, and whether they can. Fails for a buffer that a GPU does not have.
+    fn find_buffers(&self, call: &Call) -> Result<(f::Tokens, bool), Error> {
+        match &self.backend {
+            Backend::Host(_) => Ok(self.tokens(call)),
+            Backend::Cuda(calls) => Ok(calls.find_buffers(call, self.ranks.rank, &self.heap)?),
+        }
+    }
+
+    /// The same on a host.
     #[inline]
     fn tokens(&self, call: &Call) -> (f::Tokens, bool) {
         if self.reach == Reach::SameProcess {

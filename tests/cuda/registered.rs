@@ -6,7 +6,8 @@ use crate::processes::nothing_is_left;
 use oxccl::algorithms::Encoding;
 use oxccl::cuda::{CaptureMode, Graph, Stream};
 use oxccl::{
-    Call, Collective, Communicator, Error, Kind, Memory, Pin, ReduceOp, Registration, Work,
+    Call, Collective, Communicator, Error, GroupWork, Kind, Memory, Pin, ReduceOp, Registration,
+    Work,
 };
 use oxccl_cuda_stand_in::control::Control;
 use oxccl_transports::cuda::{DeviceMemory, DeviceRegion, copy_in, copy_out};
@@ -58,6 +59,37 @@ fn all_reduce(
     true
 }
 
+/// A group of all-reduces, of each rank's `value`, in place in such memory: in three buckets that begin and end anywhere. False if peers do
+/// not reach it.
+fn grouped(comm: &Communicator, stream: &Stream, memory: *mut u8, value: f32) -> bool {
+    const BUCKETS: [(usize, usize); 3] = [(0, 700), (701, 1), (1000, COUNT - 1000)];
+    let (context, n) = (comm.context().unwrap(), comm.world() as f32);
+    let values = (value + comm.rank() as f32).to_ne_bytes().repeat(COUNT);
+    // SAFETY: it has room, and no call uses it.
+    unsafe { copy_in(&context, memory, &values) }.unwrap();
+    let call = |(at, count): (usize, usize)| {
+        let bucket = Memory { address: memory.wrapping_add(4 * at), count };
+        let all_reduce = Collective::new(Kind::AllReduce, comm.world());
+        Call::new(all_reduce, comm.rank(), bucket, bucket, ReduceOp::<f32>::Sum).unwrap()
+    };
+    // SAFETY: it lives until the work has ended.
+    match unsafe { comm.on(stream).run_group(&BUCKETS.map(call)) }.and_then(GroupWork::wait) {
+        Ok(()) => {}
+        Err(Error::NoAlgorithm { .. }) => return false,
+        Err(error) => panic!("{error}"),
+    }
+    let mut found = vec![0; 4 * COUNT];
+    // SAFETY: as above.
+    unsafe { copy_out(&context, &mut found, memory) }.unwrap();
+    for (at, found) in found.chunks(4).enumerate() {
+        let in_bucket = BUCKETS.iter().any(|(start, count)| (*start..start + count).contains(&at));
+        let sum = n * value + n * (n - 1.0) / 2.0;
+        let expected = if in_bucket { sum } else { value + comm.rank() as f32 };
+        assert_eq!(f32::from_ne_bytes(found.try_into().unwrap()), expected, "element {at}");
+    }
+    true
+}
+
 fn register(comm: &Communicator, memory: &DeviceMemory) -> Registration {
     // Anywhere in it: what is registered is the allocation.
     comm.register(memory.as_ptr().wrapping_add(100), 8).unwrap()
@@ -82,6 +114,7 @@ pub(crate) fn in_place(mut comm: Communicator) {
     assert!(run(&comm, at(&memory[0]), behind(&memory[0]), 1.0), "through slots");
     comm.set_pin(windows()).unwrap();
     assert!(!run(&comm, at(&memory[0]), behind(&memory[0]), 2.0), "not registered");
+    assert!(!grouped(&comm, &stream, at(&memory[0]), 2.0), "not registered");
     let mut registrations: Vec<_> = memory.iter().map(|memory| register(&comm, memory)).collect();
     let opened = imported();
     // Two allocations of each peer share a block.
@@ -89,6 +122,8 @@ pub(crate) fn in_place(mut comm: Communicator) {
     for memory in &memory {
         assert!(run(&comm, at(memory), behind(memory), 3.0));
         assert!(run(&comm, behind(memory), at(memory), 4.0));
+        assert!(grouped(&comm, &stream, at(memory), 3.0));
+        assert!(grouped(&comm, &stream, behind(memory), 4.0));
     }
     assert!(run(&comm, at(&memory[1]), behind(&memory[2]), 5.0), "two registrations");
     let (from, to) = match comm.rank() % 2 {
@@ -109,6 +144,7 @@ pub(crate) fn in_place(mut comm: Communicator) {
     assert!(!run(&comm, at(&memory[1]), behind(&memory[1]), 7.0), "not registered any more");
     comm.set_pin(Pin::default()).unwrap();
     assert!(run(&comm, at(&memory[1]), behind(&memory[1]), 8.0), "through slots");
+    assert!(grouped(&comm, &stream, at(&memory[1]), 8.0), "through slots");
     drop((heap, stream, comm, memory, in_front, context));
     nothing_is_left();
 }
@@ -147,6 +183,7 @@ fn addresses_come_again(comm: &Communicator, stream: &Stream, memory: &mut [Devi
             let (from, to) = (memory.as_ptr(), memory.as_ptr().wrapping_add(4 * COUNT));
             all_reduce(comm, stream, from, to, value)
         };
+        assert!(grouped(comm, stream, memory[at].as_ptr(), 8.0));
         let before = memory[at].as_ptr();
         // A free one takes its place while it is freed.
         memory[at] = DeviceMemory::allocate(&context, 1).unwrap();
@@ -154,8 +191,10 @@ fn addresses_come_again(comm: &Communicator, stream: &Stream, memory: &mut [Devi
         // A long one's address is the system's choice.
         assert!(memory[at].as_ptr() == before || len_bytes == OWN_BYTES, "the address came again");
         assert!(!run(&memory[at], 9.0), "not registered");
+        assert!(!grouped(comm, stream, memory[at].as_ptr(), 9.0), "not registered");
         drop(register(comm, &memory[at]));
         assert!(run(&memory[at], 10.0));
+        assert!(grouped(comm, stream, memory[at].as_ptr(), 10.0), "its new number");
     }
 }
 

@@ -21,6 +21,16 @@ pub(super) struct Places {
     pub(super) tokens: *const f::SegmentTokens,
 }
 
+/// The buffers of a group's calls.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Buffers<'a> {
+    pub(super) calls: &'a [Call],
+    /// By call: how peers find them.
+    pub(super) tokens: &'a [f::Tokens],
+    /// Where this rank's heap begins; none in one process, where peers find memory by its address.
+    pub(super) base: Option<usize>,
+}
+
 /// The tables.
 #[derive(Debug)]
 pub(super) struct Chain {
@@ -65,41 +75,41 @@ impl Chain {
         }
     }
 
-    /// Points the tables to these buffers, and tells `share` which tokens have changed. `base` is what peers' addresses are relative to;
-    /// none in one process.
+    /// Points the tables to these buffers, and tells `share` which tokens have changed. Peers find the buffers by `tokens`, and the table
+    /// of these by its address relative to `base`; none in one process.
     pub(super) fn set_buffers(
         &mut self,
         (blocks, sources): (&[Block], &[Source]),
-        calls: &[Call],
-        base: Option<usize>,
+        Buffers { calls, tokens, base }: Buffers<'_>,
         mut share: impl FnMut(usize, f::SegmentTokens),
     ) {
-        let token = |address: *const u8| match base {
-            Some(base) if !address.is_null() => (address as usize).wrapping_sub(base) as u64,
-            _ => address as u64,
-        };
         for (at, source) in sources.iter().enumerate() {
-            let (call, segment) = (&calls[source.call], &mut self.segments[at]);
+            let (call, tokens) = (&calls[source.call], &tokens[source.call]);
             let place = |base: *mut u8, at: Option<usize>| {
                 at.map_or(std::ptr::null_mut(), |at| base.wrapping_add(at))
             };
+            let token = |base: u64, at: Option<usize>| at.map_or(0, |at| base + at as u64);
             let input = place(call.input, source.input_at);
             let output = place(call.output, source.output_at);
-            if segment.input == input.cast_const() && segment.output == output {
-                continue;
-            }
+            let shared = f::SegmentTokens {
+                input: token(tokens.input, source.input_at),
+                output: token(tokens.output, source.output_at),
+            };
+            let segment = &mut self.segments[at];
             (segment.input, segment.output) = (input, output);
-            self.tokens[at] = f::SegmentTokens { input: token(input), output: token(output) };
-            share(at, self.tokens[at]);
+            if self.tokens[at] != shared {
+                self.tokens[at] = shared;
+                share(at, shared);
+            }
         }
         for (block, launch) in blocks.iter().zip(&mut self.launches) {
             if block.is_virtual {
-                let table = self.places.tokens.wrapping_add(block.first).cast::<u8>();
-                launch.tokens = f::Tokens { input: token(table), output: 0 };
+                let table = self.places.tokens.wrapping_add(block.first) as u64;
+                launch.tokens = f::Tokens { input: table - base.unwrap_or(0) as u64, output: 0 };
             } else {
-                let call = &calls[sources[block.first].call];
-                (launch.input, launch.output) = (call.input, call.output);
-                launch.tokens = f::Tokens { input: token(call.input), output: token(call.output) };
+                let at = sources[block.first].call;
+                (launch.input, launch.output) = (calls[at].input, calls[at].output);
+                launch.tokens = tokens[at];
             }
         }
     }

@@ -14,7 +14,7 @@ mod parts;
 mod prepared;
 
 use super::linked;
-use super::prepare::{self, Buffers, Mix};
+use super::prepare::{self, Mix};
 use super::{Backend, Engine, call_key, wrong_device};
 use crate::call::{Call, Described};
 use crate::collective::{Kind, Order};
@@ -22,7 +22,7 @@ use crate::device::Signals;
 use crate::error::Error;
 use crate::schedule::size_bytes;
 use crate::verify::{GroupPart, GroupStep, Span, Verified, verify_group};
-use chain::Source;
+use chain::{Buffers, Source};
 use differences::Words;
 pub(super) use on_gpu::DeviceChain;
 use on_gpu::DeviceChains;
@@ -39,8 +39,9 @@ use std::sync::Arc;
 pub(super) struct Groups {
     prepared: Vec<PreparedGroup>,
     index: HashMap<u64, Vec<usize>, BuildHasherDefault<Mix>>,
-    /// The buckets of the group at hand.
+    /// The buckets of the group at hand, and how peers find their buffers.
     asked: Vec<Bucket>,
+    tokens: Vec<f::Tokens>,
     /// The last group's calls, and its place: one that comes again, buffers and all, has everything in place.
     last: (Vec<Call>, usize),
     /// How often `last` has changed.
@@ -151,7 +152,8 @@ impl Engine {
         }
         let at = self.look_up_group(calls)?;
         let base = (self.reach != Reach::SameProcess).then(|| self.heap.base());
-        self.groups.prepared[at].set_buffers(calls, base);
+        let Groups { prepared, tokens, .. } = &mut self.groups;
+        prepared[at].set_buffers(Buffers { calls, tokens, base });
         self.groups.last.0.clear();
         self.groups.last.0.extend_from_slice(calls);
         self.groups.last.1 = at;
@@ -161,13 +163,14 @@ impl Engine {
 
     /// Finds the group among the prepared ones, or prepares it.
     fn look_up_group(&mut self, calls: &[Call]) -> Result<usize, Error> {
-        let mut asked = std::mem::take(&mut self.groups.asked);
-        asked.clear();
-        asked.extend(calls.iter().map(|call| {
-            let key = call_key(call, self.tokens(call).1);
-            Bucket { key, factor_bits: call.factor_bits }
-        }));
-        self.groups.asked = asked;
+        self.groups.asked.clear();
+        self.groups.tokens.clear();
+        for call in calls {
+            let (tokens, windows) = self.find_buffers(call)?;
+            let bucket = Bucket { key: call_key(call, windows), factor_bits: call.factor_bits };
+            self.groups.asked.push(bucket);
+            self.groups.tokens.push(tokens);
+        }
         let hash = hash(&self.groups.asked);
         if let Some(at) = self.groups.known(hash, calls) {
             return Ok(at);
@@ -238,8 +241,8 @@ impl Engine {
         let call = virtual_call(first, part);
         let is_virtual = call.counts.is_none() && key.kind != Kind::Barrier;
         let buffers = match is_virtual {
-            true => Buffers::Virtual { part_bytes: part.len_bytes },
-            false => Buffers::Own,
+            true => prepare::Buffers::Virtual { part_bytes: part.len_bytes },
+            false => prepare::Buffers::Own,
         };
         let mut plan = self.cache.plan(&self.config, &call, key.windows, buffers)?;
         plan.channels = plan.channels.min(self.config.group_channels.unwrap_or(usize::MAX));

@@ -4,9 +4,9 @@
 //! is the kernel's parameter. So a group that comes again with the same buffers is one launch and nothing else. With other
 //! buffers it gets other tables: those of a launch that has ended are written anew, by a copy in the call's stream.
 
-use super::chain::{Chain, Places, Source};
+use super::chain::{Buffers, Chain, Places, Source};
 use super::prepared::{Block, Chains, PreparedGroup};
-use super::{Engine, wrong_device};
+use super::{Engine, Groups, wrong_device};
 use crate::call::Call;
 use crate::device::cuda::{Gpu, Kernel, PinnedWords, Stream, copy};
 use crate::device::{Heap, HeapBlock, Signals};
@@ -34,12 +34,14 @@ pub(super) struct DeviceChains {
     signals: Vec<Arc<Signals>>,
 }
 
+/// A call's input and output, and how peers find them.
+type Reached = (*mut u8, *mut u8, f::Tokens);
+
 /// The tables for one set of buffers.
 #[derive(Debug)]
 pub(in crate::engine) struct DeviceChain {
     chain: Chain,
-    /// Inputs and outputs.
-    buffers: Vec<(*mut u8, *mut u8)>,
+    buffers: Vec<Reached>,
     /// All tables, one behind the other, as they are copied.
     mirror: PinnedWords,
     /// What they are copied to: in the heap, since peers read the tokens.
@@ -74,9 +76,6 @@ impl Engine {
         let own = gpu_calls.gpu.stream().clone();
         let stream = stream.unwrap_or(&own);
         let target = Target { stream, capture: gpu_calls.check_stream(stream)? };
-        for call in calls {
-            gpu_calls.find_buffers(call, rank, &self.heap)?;
-        }
         if calls.is_empty() {
             flight.end(Ok(()));
             return Ok(());
@@ -87,8 +86,8 @@ impl Engine {
         }
         let base = (self.reach != Reach::SameProcess).then(|| self.heap.base());
         let (heap, stride) = (self.heap.clone(), self.config.max_channels);
-        let PreparedGroup { described, channels, chains, blocks, sources, .. } =
-            &mut self.groups.prepared[at];
+        let Groups { prepared, tokens, .. } = &mut self.groups;
+        let PreparedGroup { described, channels, chains, blocks, sources, .. } = &mut prepared[at];
         let (described, channels, parts) = (*described, *channels, (&blocks[..], &sources[..]));
         let (Backend::Cuda(gpu_calls), Chains::Cuda(chains)) = (&mut self.backend, chains) else {
             return Err(wrong_device(&self.config));
@@ -97,7 +96,8 @@ impl Engine {
         let captured = target.capture.is_some();
         let signals =
             chains.signals(gpu_calls, (calls.len(), stride), gated.contains(&true), captured)?;
-        let chain = chains.chain(gpu_calls, &heap, parts, calls, base, captured)?;
+        let buffers = Buffers { calls, tokens, base };
+        let chain = chains.chain(gpu_calls, &heap, parts, buffers, captured)?;
         if captured {
             gpu_calls.keep(chain.clone(), signals.clone());
         }
@@ -172,11 +172,10 @@ impl DeviceChains {
         gpu_calls: &mut GpuCalls,
         heap: &Arc<Heap>,
         parts: (&[Block], &[Source]),
-        calls: &[Call],
-        base: Option<usize>,
+        buffers: Buffers<'_>,
         captured: bool,
     ) -> Result<Arc<DeviceChain>, Error> {
-        let known = self.chains.iter().position(|chain| chain.is_for(calls));
+        let known = self.chains.iter().position(|chain| chain.is_for(buffers));
         if let Some(at) = known {
             self.chains[..=at].rotate_right(1);
             return Ok(self.chains[0].clone());
@@ -187,7 +186,7 @@ impl DeviceChains {
             Some(chain) => chain,
             None => DeviceChain::new(gpu_calls, heap, parts, &self.segments)?,
         };
-        chain.set_buffers(parts, calls, base);
+        chain.set_buffers(parts, buffers);
         self.chains.insert(0, Arc::new(chain));
         Ok(self.chains[0].clone())
     }
@@ -228,17 +227,17 @@ impl DeviceChain {
         })
     }
 
-    fn is_for(&self, calls: &[Call]) -> bool {
-        let buffers = calls.iter().map(|call| (call.input, call.output));
-        self.buffers.iter().copied().eq(buffers)
+    /// Whether it leads to these buffers, and peers to the same memory: another's may have come to an address.
+    fn is_for(&self, buffers: Buffers<'_>) -> bool {
+        self.buffers.iter().copied().eq(reached(buffers))
     }
 
     /// Points the tables to these buffers, and makes them ready to be copied. Nobody copies them now.
-    fn set_buffers(&mut self, parts: (&[Block], &[Source]), calls: &[Call], base: Option<usize>) {
+    fn set_buffers(&mut self, parts: (&[Block], &[Source]), buffers: Buffers<'_>) {
         *self.uploaded.get_mut() = false;
-        self.chain.set_buffers(parts, calls, base, |_, _| {});
+        self.chain.set_buffers(parts, buffers, |_, _| {});
         self.buffers.clear();
-        self.buffers.extend(calls.iter().map(|call| (call.input, call.output)));
+        self.buffers.extend(reached(buffers));
         let Chain { launches, segments, tokens, .. } = &self.chain;
         let to = self.mirror.as_ptr().cast::<u8>();
         let segments_at = size_of_val(&launches[..]);
@@ -272,6 +271,12 @@ impl DeviceChain {
         self.uploaded.store(true, Ordering::Relaxed);
         Ok(())
     }
+}
+
+/// Where each call's buffers are, for this rank and for its peers.
+fn reached(buffers: Buffers<'_>) -> impl Iterator<Item = Reached> {
+    let calls = buffers.calls.iter().zip(buffers.tokens);
+    calls.map(|(call, tokens)| (call.input, call.output, *tokens))
 }
 
 /// The kernel that runs all blocks. Each copies for all; where all that reduce do it alike, theirs is the fastest.

@@ -1,6 +1,6 @@
 //! A group that is ready to be launched: programs, and the chained launch blocks of each launch.
 
-use super::chain::{Chain, Places, Source};
+use super::chain::{Buffers, Chain, Places, Source};
 use super::differences::{Words, collective_words, message_words};
 use super::messages::Message;
 use super::on_gpu::DeviceChains;
@@ -146,11 +146,11 @@ impl PreparedGroup {
         group
     }
 
-    /// Points a host's tables to these buffers. `base` is what peers' addresses are relative to; none in one process.
-    pub(super) fn set_buffers(&mut self, calls: &[Call], base: Option<usize>) {
+    /// Points a host's tables to these buffers.
+    pub(super) fn set_buffers(&mut self, buffers: Buffers<'_>) {
         let Chains::Host(host) = &mut self.chains else { return };
         let tokens = host.shared.as_ptr().cast::<f::SegmentTokens>();
-        host.chain.set_buffers((&self.blocks, &self.sources), calls, base, |at, shared| {
+        host.chain.set_buffers((&self.blocks, &self.sources), buffers, |at, shared| {
             // SAFETY: the block has one for each entry. Peers read it only in a call, between this rank's first message and its
             // last, and no call is under way.
             unsafe { tokens.add(at).write_volatile(shared) };
