@@ -1,11 +1,16 @@
 //! Groups against the same calls one by one, bit for bit; and what happens when ranks make different ones.
 #![allow(clippy::unwrap_used)]
 
+#[allow(unreachable_pub)]
+#[path = "common/turns.rs"]
+mod turns;
+
 use oxccl::algorithms::Encoding;
 use oxccl::{Communicator, Config, Element, Error, Order, Pin, ReduceOp};
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, TestRunner};
 use std::time::Duration;
+use turns::{LENGTHS, TURNS, expected, value};
 
 /// One call, of `count` elements as that kind counts them.
 #[derive(Clone, Copy, Debug)]
@@ -313,4 +318,45 @@ fn a_wrong_argument_calls_nothing() {
         .unwrap_err();
     assert!(matches!(error, Error::Length { .. }), "{error}");
     assert_eq!(comm.launches(), 0);
+}
+
+/// A list of calls of which some are as before, and others have other buffers, lengths or operations.
+#[test]
+fn a_list_that_changes_in_part() {
+    let config = Config { heap_bytes: 64 << 20, ..Config::default() };
+    let ranks = Communicator::local_with(3, &config).unwrap();
+    std::thread::scope(|scope| {
+        for comm in ranks {
+            scope.spawn(move || {
+                let (n, rank) = (comm.world(), comm.rank());
+                let mut buffers: Vec<_> = LENGTHS.map(|len| vec![0f32; len]).into();
+                for (turn, wanted) in TURNS.iter().enumerate().chain(TURNS.iter().enumerate()) {
+                    for (at, buffer) in buffers.iter_mut().enumerate() {
+                        let values = buffer.iter_mut().enumerate();
+                        values.for_each(|(place, here)| *here = value(turn, at, rank, place));
+                    }
+                    let plans = comm.group_plans();
+                    let mut free: Vec<_> = buffers.iter_mut().map(Some).collect();
+                    comm.group(|group| {
+                        for (bucket, at) in wanted.buffers.iter().enumerate() {
+                            let is_other = wanted.other == Some(bucket);
+                            let op = if is_other { ReduceOp::Max } else { ReduceOp::Sum };
+                            group.all_reduce_in_place(free[*at].take().unwrap(), op)?;
+                        }
+                        Ok(())
+                    })
+                    .unwrap();
+                    assert!(comm.group_plans() <= plans + u64::from(wanted.is_new), "turn {turn}");
+                    for (at, buffer) in buffers.iter().enumerate() {
+                        for (place, found) in buffer.iter().enumerate() {
+                            let expected = expected(turn, at, rank, n, place);
+                            assert_eq!(*found, expected, "turn {turn}, buffer {at}");
+                        }
+                    }
+                }
+                let shapes = TURNS.iter().filter(|turn| turn.is_new).count();
+                assert_eq!(comm.group_plans(), shapes as u64);
+            });
+        }
+    });
 }

@@ -7,6 +7,7 @@ pub mod network;
 pub mod nodes;
 pub mod reference;
 pub mod run;
+pub mod turns;
 
 /// SplitMix64: small, and the same everywhere.
 #[derive(Clone)]

@@ -3,6 +3,8 @@
 //! that take the stand-in for libcuda; with `OXCCL_TEST_HARDWARE=1`, those that can run on the machine's GPUs.
 #![allow(clippy::unwrap_used)]
 
+#[path = "../common/allocations.rs"]
+mod allocations;
 mod calls;
 #[path = "../common/mod.rs"]
 mod common;
@@ -17,6 +19,7 @@ mod order;
 mod processes;
 mod rank;
 mod registered;
+mod repeated;
 mod results;
 
 use processes::On::{Anything, StandIn};
@@ -145,6 +148,9 @@ cases! {
     messages_in_groups_of_processes = groups::messages, Anything, 2, [];
     groups_in_graphs = groups::captured, Anything, 1, [processes::threads("2"), MANY];
     groups_in_graphs_of_processes = groups::captured, Anything, 2, [];
+    groups_that_come_again = repeated::allocate_nothing, Anything, 1, [processes::threads("2"), MANY];
+    groups_that_change_in_part = repeated::change_in_part, Anything, 1, [processes::threads("3"), MANY];
+    groups_of_processes_that_change_in_part = repeated::change_in_part, Anything, 2, [];
     gradients_in_buckets = groups::gradients, Anything, 1, [processes::threads("2"), MANY];
 }
 

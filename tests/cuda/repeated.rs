@@ -1,0 +1,93 @@
+//! Groups that come again: as they were, without an allocation; and changed in part.
+
+use crate::allocations::ALLOCATIONS;
+use crate::common::turns::{LENGTHS, TURNS, expected, value};
+use oxccl::{Communicator, DeviceBuffer, GroupWork, ReduceOp};
+
+/// Groups, some of which have a bucket that is marked ready later, allocate nothing on the host once they have been there: as many as are
+/// under way at once, and one after the other.
+pub(crate) fn allocate_nothing(comm: Communicator) {
+    let (stream, n, rank) = (crate::calls::stream(&comm), comm.world(), comm.rank());
+    let mut sums: Vec<_> = (0..20).map(|_| comm.alloc::<f32>(300).unwrap()).collect();
+    let (own, mut all) = (comm.alloc::<u8>(90).unwrap(), comm.alloc::<u8>(90 * n).unwrap());
+    let mut came = comm.alloc::<u8>(90).unwrap();
+    let mut late = comm.alloc::<f32>(500).unwrap();
+    let mut launch = |is_gated: bool| {
+        let on = comm.on(&stream);
+        let launched = on.group(|group| {
+            for buffer in &mut sums {
+                group.all_reduce_in_place(buffer, ReduceOp::Avg)?;
+            }
+            group.all_gather(&own, &mut all)?;
+            group.send(&own, (rank + 1) % n)?;
+            group.recv(&mut came, (rank + n - 1) % n)?;
+            match is_gated {
+                true => group.unready().all_reduce_in_place(&mut late, ReduceOp::Max).map(Some),
+                false => group.all_reduce_in_place(&mut late, ReduceOp::Max).map(|_| None),
+            }
+        });
+        let (work, unready) = launched.unwrap();
+        if let Some(bucket) = unready {
+            bucket.ready();
+        }
+        work
+    };
+    let wait = |work: GroupWork| {
+        work.bucket(20).unwrap().wait().unwrap();
+        work.wait().unwrap();
+    };
+    for is_gated in [false, true] {
+        // More at once than there are later, whatever the thread that sees them through is kept from.
+        let works = [(); 4].map(|()| launch(is_gated));
+        works.map(wait);
+        (0..4).for_each(|_| wait(launch(is_gated)));
+    }
+    let before = ALLOCATIONS.get();
+    for turn in 0..50 {
+        wait(launch(turn % 2 == 1));
+    }
+    assert_eq!(ALLOCATIONS.get() - before, 0);
+    assert!(before > 0, "the counter counts");
+    // A call that is not ready is prepared like one that is.
+    assert_eq!(comm.group_plans(), 1);
+    comm.barrier().unwrap();
+}
+
+/// Other buffers, other lengths and other calls from one group to the next.
+pub(crate) fn change_in_part(comm: Communicator) {
+    let (stream, n, rank) = (crate::calls::stream(&comm), comm.world(), comm.rank());
+    let alloc = |len: usize| comm.alloc::<f32>(len).unwrap();
+    let mut buffers: Vec<DeviceBuffer<f32>> = LENGTHS.into_iter().map(alloc).collect();
+    // Each changes from the one before; then once more, from the beginning.
+    for (turn, wanted) in TURNS.iter().enumerate().chain(TURNS.iter().enumerate()) {
+        for (at, buffer) in buffers.iter_mut().enumerate() {
+            let values: Vec<f32> =
+                (0..buffer.count()).map(|place| value(turn, at, rank, place)).collect();
+            buffer.write(&values).unwrap();
+        }
+        let plans = comm.group_plans();
+        let mut free: Vec<_> = buffers.iter_mut().map(Some).collect();
+        let (work, ()) = comm
+            .on(&stream)
+            .group(|group| {
+                for (bucket, at) in wanted.buffers.iter().enumerate() {
+                    let is_other = wanted.other == Some(bucket);
+                    let op = if is_other { ReduceOp::Max } else { ReduceOp::Sum };
+                    group.all_reduce_in_place(free[*at].take().unwrap(), op)?;
+                }
+                Ok(())
+            })
+            .unwrap();
+        work.wait().unwrap();
+        assert!(comm.group_plans() <= plans + u64::from(wanted.is_new), "turn {turn}");
+        for (at, buffer) in buffers.iter().enumerate() {
+            let mut found = vec![0.0; buffer.count()];
+            buffer.read(&mut found).unwrap();
+            for (place, found) in found.into_iter().enumerate() {
+                assert_eq!(found, expected(turn, at, rank, n, place), "turn {turn}, buffer {at}");
+            }
+        }
+    }
+    assert_eq!(comm.group_plans(), TURNS.iter().filter(|turn| turn.is_new).count() as u64);
+    comm.barrier().unwrap();
+}
