@@ -32,7 +32,7 @@ mod sharded;
 pub use convert::{Float, narrow, widen};
 pub use gradients::{GradientBuckets, GradientStep};
 pub use plan::Place;
-pub use sharded::{ParameterStep, ShardedBuckets};
+pub use sharded::{DeviceShard, ParameterStep, ShardedBuckets};
 
 /// Bytes of a bucket, where nothing else is said: large enough for full bandwidth, small enough to begin early.
 pub const DEFAULT_CAPACITY_BYTES: usize = 25 << 20;

@@ -123,7 +123,7 @@ pub struct GradientStep<'a, T> {
     plan: &'a Plan,
     pending: Pending,
     unready: Vec<Option<Unready<'a, T>>>,
-    work: GroupWork,
+    pub(super) work: GroupWork,
 }
 
 impl<'a, T: Element> GradientStep<'a, T> {

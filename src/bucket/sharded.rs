@@ -7,11 +7,11 @@ use super::gradients::{GradientBuckets, GradientStep};
 use super::plan::Place;
 use super::{DEFAULT_CAPACITY_BYTES, Float};
 use crate::communicator::Communicator;
-use crate::device::DeviceBuffer;
+use crate::device::{DeviceBuffer, cuda};
 use crate::element::ReduceOp;
 use crate::error::Error;
-use crate::group::{GroupWork, Unready};
-use crate::stream::Stream;
+use crate::group::{BucketWork, GroupWork, Unready};
+use crate::stream::AnyStream;
 use std::ops::Range;
 
 /// Gradients of type `G` and parameters of type `P`, in buckets of which each rank has an equal share.
@@ -22,6 +22,8 @@ pub struct ShardedBuckets<G, P> {
     gradient_shards: Vec<DeviceBuffer<G>>,
     parameter_shards: Vec<DeviceBuffer<P>>,
     parameters: Vec<DeviceBuffer<P>>,
+    /// The gradients that were launched last, bucket by bucket.
+    reduced: Vec<BucketWork>,
 }
 
 impl<G: Float, P: Float> ShardedBuckets<G, P> {
@@ -51,8 +53,15 @@ impl<G: Float, P: Float> ShardedBuckets<G, P> {
         let parameter_shards =
             counts().map(|count| comm.alloc(count / world)).collect::<Result<_, _>>()?;
         let parameters = counts().map(|count| comm.alloc(count)).collect::<Result<_, _>>()?;
-        let rank = comm.rank();
-        Ok(ShardedBuckets { rank, gradients, gradient_shards, parameter_shards, parameters })
+        let (rank, reduced) = (comm.rank(), Vec::new());
+        Ok(ShardedBuckets {
+            rank,
+            gradients,
+            gradient_shards,
+            parameter_shards,
+            parameters,
+            reduced,
+        })
     }
 
     /// Number of buckets. The first has the last parameters.
@@ -74,31 +83,49 @@ impl<G: Float, P: Float> ShardedBuckets<G, P> {
         Some(self.rank * count..(self.rank + 1) * count)
     }
 
-    /// A parameter, as it was gathered last. Waits until its bucket is done, if it is under way.
+    /// A parameter, as it was gathered last, in memory of the host. Waits until its bucket is done, if it is under way.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`]; [`Error::MemoryOfGpu`].
+    pub fn parameter(&self, parameter: usize) -> Result<&[P], Error> {
+        let Place { bucket, offset, count } = self.place(parameter)?;
+        self.parameters[bucket].check_host()?;
+        Ok(&self.parameters[bucket][offset..][..count])
+    }
+
+    /// Where a parameter begins in memory: on a GPU for its kernels.
     ///
     /// # Errors
     /// [`Error::Parameter`]
-    pub fn parameter(&self, parameter: usize) -> Result<&[P], Error> {
-        let Place { bucket, offset, count } = self.place(parameter)?;
-        Ok(&self.parameters[bucket][offset..][..count])
+    pub fn address(&self, parameter: usize) -> Result<*const P, Error> {
+        let Place { bucket, offset, .. } = self.place(parameter)?;
+        Ok(self.parameters[bucket].as_ptr().wrapping_add(offset))
+    }
+
+    /// A bucket of parameters as a whole. None if there are not so many.
+    pub fn bucket(&self, bucket: usize) -> Option<&DeviceBuffer<P>> {
+        self.parameters.get(bucket)
     }
 
     /// Launches the reduce-scatter of all buckets, of which none is ready.
     ///
     /// # Errors
     /// Those that this rank can see; the rest come from the step's work.
-    pub fn launch_gradients(
+    pub fn launch_gradients<'s>(
         &mut self,
         comm: &Communicator,
-        stream: &Stream,
+        stream: impl Into<AnyStream<'s>>,
         op: ReduceOp<G>,
     ) -> Result<GradientStep<'_, G>, Error> {
         let GradientBuckets { plan, buffers } = &mut self.gradients;
         let shards = &mut self.gradient_shards;
-        GradientStep::launch(&*plan, comm, stream, |group| {
+        let step = GradientStep::launch(&*plan, comm, stream, |group| {
             let pairs = buffers.iter_mut().zip(shards);
             pairs.map(|(all, own)| group.unready().reduce_scatter(all, own, op)).collect()
-        })
+        })?;
+        self.reduced.clear();
+        self.reduced.extend((0..self.parameters.len()).filter_map(|at| step.work.bucket(at)));
+        Ok(step)
     }
 
     /// Launches the all-gather of all buckets, of which none is ready: the optimizer has them to update. The gradients must be under way or
@@ -106,10 +133,10 @@ impl<G: Float, P: Float> ShardedBuckets<G, P> {
     ///
     /// # Errors
     /// Those that this rank can see; the rest come from the step's work.
-    pub fn launch_parameters(
+    pub fn launch_parameters<'s>(
         &mut self,
         comm: &Communicator,
-        stream: &Stream,
+        stream: impl Into<AnyStream<'s>>,
     ) -> Result<ParameterStep<'_, G, P>, Error> {
         let pairs = self.parameter_shards.iter_mut().zip(&mut self.parameters);
         let (work, unready) = comm.on(stream).group(|group| {
@@ -118,7 +145,8 @@ impl<G: Float, P: Float> ShardedBuckets<G, P> {
                 .collect::<Result<Vec<_>, _>>()
         })?;
         let unready = unready.into_iter().map(Some).collect();
-        Ok(ParameterStep { gradients: &self.gradient_shards, unready, work })
+        let (gradients, reduced) = (&self.gradient_shards[..], &self.reduced[..]);
+        Ok(ParameterStep { gradients, reduced, unready, work })
     }
 }
 
@@ -128,28 +156,66 @@ impl<G: Float, P: Float> ShardedBuckets<G, P> {
 #[derive(Debug)]
 pub struct ParameterStep<'a, G, P> {
     gradients: &'a [DeviceBuffer<G>],
+    reduced: &'a [BucketWork],
     unready: Vec<Option<Unready<'a, P>>>,
     work: GroupWork,
 }
 
-impl<G: Float, P: Float> ParameterStep<'_, G, P> {
+/// A rank's share of a bucket, in memory of a GPU.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceShard<G, P> {
+    /// The reduced gradients.
+    pub gradients: *const G,
+    /// The parameters to be made of them.
+    pub parameters: *mut P,
+    /// How many there are of both.
+    pub count: usize,
+}
+
+impl<'a, G: Float, P: Float> ParameterStep<'a, G, P> {
     /// Lets `update` make this rank's share of a bucket's parameters from that of its gradients, and marks the bucket ready. Waits until the
-    /// gradients are there.
+    /// gradients are there. For memory of the host.
     ///
     /// # Errors
-    /// [`Error::Bucket`] if there are not so many buckets, or this one has been updated before.
+    /// [`Error::Bucket`] if there are not so many buckets, or this one has been updated before; [`Error::MemoryOfGpu`].
     pub fn update(
         &mut self,
         bucket: usize,
         update: impl FnOnce(&[G], &mut [P]),
     ) -> Result<(), Error> {
-        let Some(mut parameters) = self.unready.get_mut(bucket).and_then(Option::take) else {
-            let buckets = self.unready.len();
-            return Err(Error::Bucket { bucket, buckets });
-        };
+        self.gradients.get(bucket).map_or(Ok(()), DeviceBuffer::check_host)?;
+        let mut parameters = self.take(bucket)?;
         update(&self.gradients[bucket], &mut parameters);
         parameters.ready();
         Ok(())
+    }
+
+    /// The same on a GPU, without the host: has the stream wait for the gradients, lets `update` put kernels into it that make the parameters, and
+    /// marks the bucket ready behind them. If the gradients' group fails, the stream goes on; its work tells.
+    ///
+    /// # Errors
+    /// As [`update`](Self::update); those of `update`, whose bucket is then never ready; the driver's; [`Error::OtherDevice`] on a host.
+    pub fn update_on(
+        &mut self,
+        bucket: usize,
+        stream: &cuda::Stream,
+        update: impl FnOnce(DeviceShard<G, P>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let parameters = self.take(bucket)?;
+        if let Some(reduced) = self.reduced.get(bucket) {
+            reduced.wait_on(stream)?;
+        }
+        let gradients = &self.gradients[bucket];
+        let count = gradients.count();
+        let (from, to) = (gradients.as_ptr().cast_const(), parameters.as_ptr());
+        update(DeviceShard { gradients: from, parameters: to, count })?;
+        parameters.ready_on(stream)
+    }
+
+    fn take(&mut self, bucket: usize) -> Result<Unready<'a, P>, Error> {
+        let buckets = self.unready.len();
+        let unready = self.unready.get_mut(bucket).and_then(Option::take);
+        unready.ok_or(Error::Bucket { bucket, buckets })
     }
 
     /// All buckets have been updated: gives the work, in which each bucket can be waited for by itself.

@@ -3,7 +3,6 @@
 use crate::calls::stream;
 use crate::common::Rng;
 use crate::common::element::{TestElement, reduce_op};
-use oxccl::bucket::GradientBuckets;
 use oxccl::cuda::{CaptureMode, Graph};
 use oxccl::{
     Call, Collective, Communicator, DeviceBuffer, Error, F8E4M3, GroupWork, Kind, Memory, OpKind,
@@ -431,34 +430,5 @@ pub(crate) fn captured(comm: Communicator) {
             .unwrap();
         work.wait().unwrap();
     }
-    comm.barrier().unwrap();
-}
-
-/// Gradients in buckets, written and marked ready in a stream of the GPU, beside the group that reduces them.
-pub(crate) fn gradients(comm: Communicator) {
-    const PARAMETERS: [usize; 5] = [3000, 7, 129, 20_000, 64];
-    let [stream, compute] = [(); 2].map(|()| crate::calls::stream(&comm));
-    let mut buckets = GradientBuckets::<f32>::with_capacity(&comm, &PARAMETERS, 16_000).unwrap();
-    for turn in 0..3u8 {
-        let mut step = buckets.launch(&comm, &stream, ReduceOp::Sum).unwrap();
-        for parameter in (0..PARAMETERS.len()).rev() {
-            let (to, count) = (step.address(parameter).unwrap(), PARAMETERS[parameter]);
-            let value = 0x40 + turn + parameter as u8;
-            // SAFETY: the gradient is this rank's until it is marked ready, in the same stream.
-            unsafe { oxccl::cuda::fill(&compute, to.cast(), value, count * 4) }.unwrap();
-            step.ready_on(parameter, &compute).unwrap();
-        }
-        step.finish().wait().unwrap();
-        for (parameter, count) in PARAMETERS.into_iter().enumerate() {
-            let one = f32::from_ne_bytes([0x40 + turn + parameter as u8; 4]);
-            let place = buckets.place(parameter).unwrap();
-            let bucket = buckets.bucket_mut(place.bucket).unwrap();
-            let mut found = vec![0.0; bucket.count()];
-            bucket.read(&mut found).unwrap();
-            let sum = (0..comm.world()).fold(0.0, |sum, _| sum + one);
-            assert!(found[place.offset..][..count].iter().all(|found| *found == sum));
-        }
-    }
-    assert_eq!(comm.group_plans(), 1);
     comm.barrier().unwrap();
 }

@@ -5,6 +5,7 @@
 
 #[path = "../common/allocations.rs"]
 mod allocations;
+mod buckets;
 mod calls;
 #[path = "../common/mod.rs"]
 mod common;
@@ -151,7 +152,9 @@ cases! {
     groups_that_come_again = repeated::allocate_nothing, Anything, 1, [processes::threads("2"), MANY];
     groups_that_change_in_part = repeated::change_in_part, Anything, 1, [processes::threads("3"), MANY];
     groups_of_processes_that_change_in_part = repeated::change_in_part, Anything, 2, [];
-    gradients_in_buckets = groups::gradients, Anything, 1, [processes::threads("2"), MANY];
+    gradients_in_buckets = buckets::gradients, Anything, 1, [processes::threads("2"), MANY];
+    parameters_in_buckets = buckets::sharded, Anything, 1, [processes::threads("2"), MANY];
+    parameters_in_buckets_of_processes = buckets::sharded, Anything, 3, [];
 }
 
 cases! {
