@@ -32,6 +32,34 @@ impl Memory {
         let count = count / ranks;
         Ok(Memory { address: self.address.wrapping_add(rank * count * size_of::<T>()), count })
     }
+
+    /// A rank's part of a buffer of `T` that holds so many elements for each rank, without gaps.
+    pub(crate) fn uneven_part<T>(
+        self,
+        kind: Kind,
+        rank: usize,
+        counts: &[usize],
+    ) -> Result<Memory, Error> {
+        length(kind, "buffer", self.count, counts.iter().sum())?;
+        let before: usize = counts[..rank].iter().sum();
+        let address = self.address.wrapping_add(before * size_of::<T>());
+        Ok(Memory { address, count: counts[rank] })
+    }
+
+    /// Input and output of a gather or scatter in place: the whole buffer and its part on the root, that part alone elsewhere.
+    pub(crate) fn of_root<T>(
+        self,
+        collective: Collective,
+        rank: usize,
+    ) -> Result<[Memory; 2], Error> {
+        let (kind, ranks) = (collective.kind, collective.ranks);
+        Ok(match (kind, rank == collective.root) {
+            (Kind::Gather, true) => [self.part::<T>(kind, rank, ranks)?, self],
+            (Kind::Gather, false) => [self, Memory::NONE],
+            (_, true) => [self, self.part::<T>(kind, rank, ranks)?],
+            (_, false) => [Memory::NONE, self],
+        })
+    }
 }
 
 /// Fails unless there is a count for each rank.

@@ -2,12 +2,13 @@
 
 mod calls;
 mod flight;
+mod list;
 mod stream;
 mod unready;
 mod work;
 
-pub(crate) use calls::CallList;
 pub(crate) use flight::{Flight, Flights};
+pub(crate) use list::CallList;
 pub use stream::{StreamGroup, UnreadyCalls};
 pub use unready::Unready;
 pub use work::{BucketWork, GroupWork};

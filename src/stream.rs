@@ -1,11 +1,11 @@
 //! Streams: ordered queues of calls. The host's are each carried out by a thread of its own; those of GPUs are the driver's.
 
-use crate::call::{Call, Memory};
-use crate::collective::{Collective, Kind};
+mod calls;
+
+use crate::call::Call;
 use crate::communicator::{Communicator, Hold, Shared};
 use crate::config::Device;
-use crate::device::{DeviceBuffer, Signals, cuda};
-use crate::element::{Element, ReduceOp};
+use crate::device::{Signals, cuda};
 use crate::error::Error;
 use crate::group::{BucketWork, Flight};
 use crate::work::{Completion, Work};
@@ -211,121 +211,7 @@ impl Communicator {
     }
 }
 
-/// Each returns the errors that this rank can see at once; the rest come from the [`Work`].
 impl OnStream<'_> {
-    /// [`Communicator::all_reduce`].
-    ///
-    /// # Errors
-    /// See above.
-    pub fn all_reduce<T: Element>(
-        &self,
-        from: &DeviceBuffer<T>,
-        to: &mut DeviceBuffer<T>,
-        op: ReduceOp<T>,
-    ) -> Result<Work, Error> {
-        self.enqueue(self.collective(Kind::AllReduce), Some(from), Some(to), op)
-    }
-
-    /// [`Communicator::all_reduce_in_place`].
-    ///
-    /// # Errors
-    /// See above.
-    pub fn all_reduce_in_place<T: Element>(
-        &self,
-        buffer: &mut DeviceBuffer<T>,
-        op: ReduceOp<T>,
-    ) -> Result<Work, Error> {
-        self.enqueue_in_place(self.collective(Kind::AllReduce), buffer, op)
-    }
-
-    /// [`Communicator::reduce_scatter`].
-    ///
-    /// # Errors
-    /// See above.
-    pub fn reduce_scatter<T: Element>(
-        &self,
-        from: &DeviceBuffer<T>,
-        to: &mut DeviceBuffer<T>,
-        op: ReduceOp<T>,
-    ) -> Result<Work, Error> {
-        self.enqueue(self.collective(Kind::ReduceScatter), Some(from), Some(to), op)
-    }
-
-    /// [`Communicator::all_gather`].
-    ///
-    /// # Errors
-    /// See above.
-    pub fn all_gather<T: Element>(
-        &self,
-        from: &DeviceBuffer<T>,
-        to: &mut DeviceBuffer<T>,
-    ) -> Result<Work, Error> {
-        self.enqueue(self.collective(Kind::AllGather), Some(from), Some(to), ReduceOp::Sum)
-    }
-
-    /// [`Communicator::all_to_all`].
-    ///
-    /// # Errors
-    /// See above.
-    pub fn all_to_all<T: Element>(
-        &self,
-        from: &DeviceBuffer<T>,
-        to: &mut DeviceBuffer<T>,
-    ) -> Result<Work, Error> {
-        self.enqueue(self.collective(Kind::AllToAll), Some(from), Some(to), ReduceOp::Sum)
-    }
-
-    /// [`Communicator::broadcast_in_place`].
-    ///
-    /// # Errors
-    /// See above.
-    pub fn broadcast_in_place<T: Element>(
-        &self,
-        buffer: &mut DeviceBuffer<T>,
-        root: usize,
-    ) -> Result<Work, Error> {
-        self.enqueue_in_place(self.rooted(Kind::Broadcast, root), buffer, ReduceOp::Sum)
-    }
-
-    /// [`Communicator::reduce_in_place`].
-    ///
-    /// # Errors
-    /// See above.
-    pub fn reduce_in_place<T: Element>(
-        &self,
-        buffer: &mut DeviceBuffer<T>,
-        op: ReduceOp<T>,
-        root: usize,
-    ) -> Result<Work, Error> {
-        self.enqueue_in_place(self.rooted(Kind::Reduce, root), buffer, op)
-    }
-
-    /// [`Communicator::send`].
-    ///
-    /// # Errors
-    /// See above.
-    pub fn send<T: Element>(&self, from: &DeviceBuffer<T>, peer: usize) -> Result<Work, Error> {
-        let pair = Collective::send_recv(self.comm.world(), self.comm.rank(), peer);
-        self.enqueue(pair, Some(from), None, ReduceOp::Sum)
-    }
-
-    /// [`Communicator::recv`].
-    ///
-    /// # Errors
-    /// See above.
-    pub fn recv<T: Element>(&self, to: &mut DeviceBuffer<T>, peer: usize) -> Result<Work, Error> {
-        let pair = Collective::send_recv(self.comm.world(), peer, self.comm.rank());
-        self.enqueue(pair, None, Some(to), ReduceOp::Sum)
-    }
-
-    /// [`Communicator::barrier`].
-    ///
-    /// # Errors
-    /// See above.
-    pub fn barrier(&self) -> Result<Work, Error> {
-        self.enqueue::<u8>(self.collective(Kind::Barrier), None, None, ReduceOp::Sum)
-    }
-
     /// Queues a call made with [`Call::new`].
     ///
     /// # Safety
@@ -338,40 +224,6 @@ impl OnStream<'_> {
     pub unsafe fn run(&self, call: &Call) -> Result<Work, Error> {
         // SAFETY: by this function's contract.
         unsafe { self.submit(call.clone(), [None, None]) }
-    }
-
-    fn collective(&self, kind: Kind) -> Collective {
-        Collective::new(kind, self.comm.world())
-    }
-
-    fn rooted(&self, kind: Kind, root: usize) -> Collective {
-        Collective::rooted(kind, self.comm.world(), root)
-    }
-
-    fn enqueue<T: Element>(
-        &self,
-        collective: Collective,
-        from: Option<&DeviceBuffer<T>>,
-        to: Option<&mut DeviceBuffer<T>>,
-        op: ReduceOp<T>,
-    ) -> Result<Work, Error> {
-        let (input, output) = (memory(from), memory(to.as_deref()));
-        let hold = [from.map(DeviceBuffer::fly), to.map(|to| to.fly())];
-        let call = Call::new(collective, self.comm.rank(), input, output, op)?;
-        // SAFETY: the hold keeps the buffers.
-        unsafe { self.submit(call, hold) }
-    }
-
-    fn enqueue_in_place<T: Element>(
-        &self,
-        collective: Collective,
-        buffer: &mut DeviceBuffer<T>,
-        op: ReduceOp<T>,
-    ) -> Result<Work, Error> {
-        let whole = memory(Some(buffer));
-        let call = Call::new(collective, self.comm.rank(), whole, whole, op)?;
-        // SAFETY: the hold keeps the buffer.
-        unsafe { self.submit(call, [Some(buffer.fly()), None]) }
     }
 
     /// # Safety
@@ -450,12 +302,4 @@ impl OnStream<'_> {
         let (shared, ticket) = self.comm.issue();
         Turn { shared, ticket }
     }
-}
-
-/// A buffer's memory; none where there is no buffer.
-fn memory<T: Element>(buffer: Option<&DeviceBuffer<T>>) -> Memory {
-    buffer.map_or(Memory::NONE, |buffer| Memory {
-        address: buffer.as_ptr().cast(),
-        count: buffer.count(),
-    })
 }

@@ -3,15 +3,24 @@
 use crate::config::Device;
 use crate::device::cuda;
 use crate::error::Error;
+use crate::group::Flight;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A call that a stream carries out. Dropping it does not stop the call.
 #[derive(Debug)]
 pub struct Work {
-    completion: Arc<Completion>,
+    carried_out: CarriedOut,
     /// The call's end, in a stream of a GPU.
     event: Option<Arc<cuda::Event>>,
+}
+
+/// How a call is carried out.
+#[derive(Debug)]
+enum CarriedOut {
+    Alone(Arc<Completion>),
+    /// As a group of one.
+    InGroup(Arc<Flight>),
 }
 
 /// Set once, when the call has ended.
@@ -32,12 +41,25 @@ enum State {
 
 impl Work {
     pub(crate) fn new(completion: Arc<Completion>) -> Work {
-        Work { completion, event: None }
+        Work { carried_out: CarriedOut::Alone(completion), event: None }
     }
 
     /// Of a call in a stream of a GPU, behind which this event is.
     pub(crate) fn in_stream(completion: Arc<Completion>, event: Arc<cuda::Event>) -> Work {
-        Work { completion, event: Some(event) }
+        Work { carried_out: CarriedOut::Alone(completion), event: Some(event) }
+    }
+
+    /// Of a call that is a group.
+    pub(crate) fn of_group(flight: Arc<Flight>) -> Work {
+        let event = flight.end_event();
+        Work { carried_out: CarriedOut::InGroup(flight), event }
+    }
+
+    fn completion(&self) -> &Completion {
+        match &self.carried_out {
+            CarriedOut::Alone(completion) => completion,
+            CarriedOut::InGroup(flight) => &flight.completion,
+        }
     }
 
     /// Has a stream of the GPU wait for the call, without the host. Whether the call ends well, [`wait`](Self::wait) tells.
@@ -56,7 +78,7 @@ impl Work {
     /// # Errors
     /// The call's.
     pub fn wait(self) -> Result<(), Error> {
-        self.completion.wait()
+        self.completion().wait()
     }
 
     /// Waits for the end at most so long; the work comes back if it has not ended.
@@ -65,14 +87,14 @@ impl Work {
     /// The work itself, still under way.
     pub fn wait_timeout(self, timeout: Duration) -> Result<Result<(), Error>, Work> {
         let deadline = Instant::now() + timeout;
-        let mut state = self.completion.lock();
+        let mut state = self.completion().lock();
         while matches!(*state, State::Running) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 drop(state);
                 return Err(self);
             }
-            let waited = self.completion.ended.wait_timeout(state, left);
+            let waited = self.completion().ended.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         Ok(take(&mut state))
@@ -80,7 +102,7 @@ impl Work {
 
     /// Whether the call has ended, well or not.
     pub fn is_done(&self) -> bool {
-        self.completion.peek().is_some()
+        self.completion().peek().is_some()
     }
 }
 

@@ -1,6 +1,10 @@
 //! The calls that the matrix does not make: send/recv, barrier, uneven parts, streams, and what a call costs.
 #![allow(clippy::unwrap_used)]
 
+#[allow(unreachable_pub)]
+#[path = "common/on_streams.rs"]
+mod on_streams;
+
 use oxccl::{Communicator, Config, Error, Order, ReduceOp, Stream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -119,6 +123,37 @@ fn parts_may_be_uneven() {
             }
         });
     }
+}
+
+#[test]
+fn streams_have_uneven_and_rooted_calls() {
+    for n in [1, 2, 3] {
+        on_ranks(n, |comm| on_streams::check(&comm, &Stream::new().unwrap()));
+    }
+}
+
+#[test]
+fn gathers_scatters_and_uneven_parts_may_be_in_place() {
+    on_ranks(3, |comm| {
+        let (n, rank) = (comm.world(), comm.rank());
+        let counts = [5, 0, 300];
+        let before: usize = counts[..rank].iter().sum();
+        let mut parts = vec![0u32; 305];
+        parts[before..][..counts[rank]].fill(rank as u32 + 1);
+        comm.all_gather_v_in_place(&mut parts, &counts).unwrap();
+        let one = |at: usize| if at < 5 { 1 } else { 3 };
+        assert_eq!(parts, (0..305).map(one).collect::<Vec<_>>());
+        comm.reduce_scatter_v_in_place(&mut parts, &counts, ReduceOp::Sum).unwrap();
+        let is_own = |at: usize| (before..before + counts[rank]).contains(&at);
+        let sum = |at: usize| if is_own(at) { n as u32 * one(at) } else { one(at) };
+        assert_eq!(parts, (0..305).map(sum).collect::<Vec<_>>());
+        let mut gathered = vec![rank as u32; if rank == 1 { 6 } else { 2 }];
+        comm.gather_in_place(&mut gathered, 1).unwrap();
+        let expected = if rank == 1 { vec![0, 0, 1, 1, 2, 2] } else { vec![rank as u32; 2] };
+        assert_eq!(gathered, expected);
+        comm.scatter_in_place(&mut gathered, 1).unwrap();
+        assert_eq!(gathered, expected, "each has what it gave");
+    });
 }
 
 #[test]

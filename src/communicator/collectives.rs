@@ -277,6 +277,15 @@ impl Communicator {
         self.blocking(self.rooted(Kind::Gather, root), input(from), output(to), ReduceOp::<T>::Sum)
     }
 
+    /// [`gather`](Communicator::gather) with one buffer: on the root, of `n * count` elements, of which its own are in place already; elsewhere
+    /// the input.
+    ///
+    /// # Errors
+    /// As [`gather`](Communicator::gather); [`Error::NotDivisible`] for a root's buffer that ranks cannot share evenly.
+    pub fn gather_in_place<T: Element>(&self, buffer: &mut [T], root: usize) -> Result<(), Error> {
+        self.of_root(self.rooted(Kind::Gather, root), buffer)
+    }
+
     /// Rank r's output, of `count` elements, is chunk r of the root's input, of `n * count`; the other ranks' input is not looked at
     /// and may be empty. Direct.
     ///
@@ -295,6 +304,14 @@ impl Communicator {
     /// As [`broadcast`](Communicator::broadcast).
     pub fn scatter<T: Element>(&self, from: &[T], to: &mut [T], root: usize) -> Result<(), Error> {
         self.blocking(self.rooted(Kind::Scatter, root), input(from), output(to), ReduceOp::<T>::Sum)
+    }
+
+    /// [`scatter`](Communicator::scatter) with one buffer: on the root, of `n * count` elements, which does not change; elsewhere the output.
+    ///
+    /// # Errors
+    /// As [`scatter`](Communicator::scatter); [`Error::NotDivisible`] for a root's buffer that ranks cannot share evenly.
+    pub fn scatter_in_place<T: Element>(&self, buffer: &mut [T], root: usize) -> Result<(), Error> {
+        self.of_root(self.rooted(Kind::Scatter, root), buffer)
     }
 
     /// Sends to one other rank, which calls [`recv`](Communicator::recv). Small messages leave before the receiver has called; larger
@@ -357,6 +374,21 @@ impl Communicator {
         self.per_rank(Kind::AllGather, input(from), output(to), counts, ReduceOp::<T>::Sum)
     }
 
+    /// [`all_gather_v`](Communicator::all_gather_v) where the input is this rank's part of the buffer.
+    ///
+    /// # Errors
+    /// As [`all_gather_v`](Communicator::all_gather_v).
+    pub fn all_gather_v_in_place<T: Element>(
+        &self,
+        buffer: &mut [T],
+        counts: &[usize],
+    ) -> Result<(), Error> {
+        one_count_each(Kind::AllGather, "counts", counts, self.world)?;
+        let all = output(buffer);
+        let own = all.uneven_part::<T>(Kind::AllGather, self.rank, counts)?;
+        self.per_rank(Kind::AllGather, own, all, counts, ReduceOp::<T>::Sum)
+    }
+
     /// [`reduce_scatter`](Communicator::reduce_scatter) where rank r keeps `counts[r]` elements of an input without gaps. All ranks pass
     /// the same counts.
     ///
@@ -370,6 +402,22 @@ impl Communicator {
         op: ReduceOp<T>,
     ) -> Result<(), Error> {
         self.per_rank(Kind::ReduceScatter, input(from), output(to), counts, op)
+    }
+
+    /// [`reduce_scatter_v`](Communicator::reduce_scatter_v) where the output is this rank's part of the buffer; the others are unchanged.
+    ///
+    /// # Errors
+    /// As [`all_gather_v`](Communicator::all_gather_v).
+    pub fn reduce_scatter_v_in_place<T: Element>(
+        &self,
+        buffer: &mut [T],
+        counts: &[usize],
+        op: ReduceOp<T>,
+    ) -> Result<(), Error> {
+        one_count_each(Kind::ReduceScatter, "counts", counts, self.world)?;
+        let all = output(buffer);
+        let own = all.uneven_part::<T>(Kind::ReduceScatter, self.rank, counts)?;
+        self.per_rank(Kind::ReduceScatter, all, own, counts, op)
     }
 
     /// [`all_to_all`](Communicator::all_to_all) where this rank sends `send_counts[r]` elements to rank r and receives
@@ -427,6 +475,11 @@ impl Communicator {
 
     fn rooted(&self, kind: Kind, root: usize) -> Collective {
         Collective::rooted(kind, self.world, root)
+    }
+
+    fn of_root<T: Element>(&self, collective: Collective, buffer: &mut [T]) -> Result<(), Error> {
+        let [from, to] = output(buffer).of_root::<T>(collective, self.rank)?;
+        self.blocking(collective, from, to, ReduceOp::<T>::Sum)
     }
 
     fn per_rank<T: Element>(

@@ -48,7 +48,7 @@ pub(crate) struct Flight {
     pub(crate) completion: Completion,
     held: Mutex<Held>,
     /// The group's end, in a stream of a GPU.
-    pub(super) end: OnceLock<Arc<cuda::Event>>,
+    end: OnceLock<Arc<cuda::Event>>,
     /// In a capture, from where on the words are this replay's.
     cleared: OnceLock<Arc<cuda::Event>>,
 }
@@ -124,6 +124,11 @@ impl Flight {
     /// The event behind the group.
     pub(crate) fn launched(&self, end: Arc<cuda::Event>) {
         let _ = self.end.set(end);
+    }
+
+    /// That event; none of a group on the host.
+    pub(crate) fn end_event(&self) -> Option<Arc<cuda::Event>> {
+        self.end.get().cloned()
     }
 
     /// In a capture: behind the event the words are those of the replay at hand.
@@ -227,4 +232,3 @@ fn on_gpu(signals: &Signals) -> Result<&Signals, Error> {
     let pinned = signals.is_pinned().then_some(signals);
     pinned.ok_or(Error::OtherDevice { device: Device::Host })
 }
-

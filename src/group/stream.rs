@@ -1,8 +1,9 @@
 //! Groups on streams: launched without waiting, done bucket by bucket, and ready bucket by bucket where that is wanted.
 
-use super::calls::{CallList, group_calls};
-use super::unready::Unready;
+use super::calls::group_calls;
 use super::flight::Flight;
+use super::list::CallList;
+use super::unready::Unready;
 use super::work::GroupWork;
 use crate::call::{Call, Memory};
 use crate::collective::Kind;

@@ -4,6 +4,7 @@ use super::flight::Flight;
 use crate::config::Device;
 use crate::device::cuda;
 use crate::error::Error;
+use crate::work::Work;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,10 +34,15 @@ impl GroupWork {
     /// # Errors
     /// [`Error::OtherDevice`] for a group of the host's; [`Error::Transport`], the driver's.
     pub fn wait_on(&self, stream: &cuda::Stream) -> Result<(), Error> {
-        let Some(end) = self.flight.end.get() else {
+        let Some(end) = self.flight.end_event() else {
             return Err(Error::OtherDevice { device: Device::Host });
         };
         Ok(end.hold(stream)?)
+    }
+
+    /// The work of the one call that the group is.
+    pub(crate) fn into_work(self) -> Work {
+        Work::of_group(self.flight)
     }
 
     /// One bucket, by its place in the group. None if there are not so many.

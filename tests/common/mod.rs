@@ -5,6 +5,7 @@ pub mod element;
 pub mod expression;
 pub mod network;
 pub mod nodes;
+pub mod on_streams;
 pub mod reference;
 pub mod run;
 pub mod turns;

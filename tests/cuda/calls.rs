@@ -84,6 +84,12 @@ pub(crate) fn all(mut comm: Communicator) {
     comm.barrier().unwrap();
 }
 
+/// Uneven calls, those of a root, and calls in place, on a stream.
+pub(crate) fn with_parts(comm: Communicator) {
+    crate::common::on_streams::check(&comm, &stream(&comm));
+    comm.barrier().unwrap();
+}
+
 fn pin(case: &Case) -> Pin {
     Pin {
         algorithm: Some(case.entry.algorithm),

@@ -103,6 +103,8 @@ cases! {
     replays_between_nodes = calls::captured, Anything, 1, [processes::threads("2"), MANY, TWO_NODES];
     calls_in_graphs = calls::captured, Anything, 1, [processes::threads("2"), MANY];
     calls_in_graphs_of_processes = calls::captured, Anything, 2, [];
+    calls_with_parts_of_their_own = calls::with_parts, Anything, 1, [processes::threads("3"), MANY];
+    calls_with_parts_of_processes = calls::with_parts, Anything, 2, [];
     calls_in_several_streams = calls::streams, Anything, 1, [processes::threads("2"), MANY];
     one_launch_a_call = calls::launches, StandIn, 1, [processes::threads("2"), MANY];
     a_late_rank_is_named = ends::late, Anything, 1, [processes::threads("2"), MANY];

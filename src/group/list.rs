@@ -1,0 +1,155 @@
+//! A group's list of calls, over bare memory.
+
+use crate::call::{Asked, Call, Counts, Memory, one_count_each};
+use crate::collective::{Collective, Kind};
+use crate::element::{Element, ReduceOp};
+use crate::engine::Placed;
+use crate::error::Error;
+
+/// The calls of a group while it is made. A list can be used again: where the next group asks for the same, its calls are there already.
+#[derive(Debug, Default)]
+pub(crate) struct CallList {
+    rank: usize,
+    world: usize,
+    /// The group's so far, and behind them those of the group before it.
+    calls: Vec<Call>,
+    /// What each was made from, where an equal call may come again.
+    asked: Vec<Option<Asked>>,
+    /// The group's calls so far.
+    len: usize,
+    /// Where the engine has these calls, as long as they are those that it was given last.
+    pub(crate) placed: Option<Placed>,
+}
+
+impl CallList {
+    /// Begins a group of this rank.
+    pub(crate) fn begin(self, rank: usize, world: usize) -> CallList {
+        CallList { rank, world, len: 0, ..self }
+    }
+
+    /// The group's calls so far.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Ends the list here.
+    pub(super) fn finish(&mut self) {
+        if self.len < self.calls.len() {
+            self.truncate();
+        }
+    }
+
+    /// The calls of a finished list.
+    pub(crate) fn calls(&self) -> &[Call] {
+        &self.calls
+    }
+
+    /// Forgets what the group before it had from here on.
+    fn truncate(&mut self) {
+        self.calls.truncate(self.len);
+        self.asked.truncate(self.len);
+        self.placed = None;
+    }
+
+    /// A call with equal parts. Returns its place in the group.
+    pub(super) fn push<T: Element>(
+        &mut self,
+        collective: Collective,
+        input: Memory,
+        output: Memory,
+        op: ReduceOp<T>,
+    ) -> Result<usize, Error> {
+        let asked = Some(Asked::new(collective, input, output, op));
+        if self.asked.get(self.len) == Some(&asked) {
+            self.len += 1;
+            return Ok(self.len - 1);
+        }
+        self.keep(Call::new(collective, self.rank, input, output, op)?, asked)
+    }
+
+    /// A gather or scatter in place.
+    pub(super) fn push_of_root<T: Element>(
+        &mut self,
+        collective: Collective,
+        buffer: Memory,
+    ) -> Result<usize, Error> {
+        let [input, output] = buffer.of_root::<T>(collective, self.rank)?;
+        self.push(collective, input, output, ReduceOp::<T>::Sum)
+    }
+
+    /// A call whose parts differ by rank, alike on all ranks, with one buffer: this rank's part is the input of an all-gather, the output of
+    /// others.
+    pub(super) fn push_per_rank_in_place<T: Element>(
+        &mut self,
+        kind: Kind,
+        counts: &[usize],
+        all: Memory,
+        op: ReduceOp<T>,
+    ) -> Result<usize, Error> {
+        one_count_each(kind, "counts", counts, self.world)?;
+        let own = all.uneven_part::<T>(kind, self.rank, counts)?;
+        let buffers = if kind == Kind::AllGather { (own, all) } else { (all, own) };
+        self.push_per_rank(kind, counts, buffers, op)
+    }
+
+    /// A call whose parts differ by rank, alike on all ranks.
+    pub(super) fn push_per_rank<T: Element>(
+        &mut self,
+        kind: Kind,
+        counts: &[usize],
+        (input, output): (Memory, Memory),
+        op: ReduceOp<T>,
+    ) -> Result<usize, Error> {
+        one_count_each(kind, "counts", counts, self.world)?;
+        let counts = Counts::PerRank(counts.to_vec());
+        self.keep(Call::with_counts(kind, self.rank, counts, input, output, op)?, None)
+    }
+
+    /// An all-to-all whose parts differ, of which this rank knows its own.
+    pub(super) fn push_all_to_all_v<T: Element>(
+        &mut self,
+        (input, send_counts): (Memory, &[usize]),
+        (output, recv_counts): (Memory, &[usize]),
+    ) -> Result<usize, Error> {
+        let kind = Kind::AllToAll;
+        for (argument, counts) in [("send_counts", send_counts), ("recv_counts", recv_counts)] {
+            one_count_each(kind, argument, counts, self.world)?;
+        }
+        let (sent, received) = (send_counts[self.rank], recv_counts[self.rank]);
+        if sent != received {
+            let (sender, receiver) = (self.rank, self.rank);
+            return Err(Error::CountsDiffer { sender, receiver, sent, received });
+        }
+        let counts = Counts::Own { send: send_counts.to_vec(), recv: recv_counts.to_vec() };
+        let op = ReduceOp::<T>::Sum;
+        self.keep(Call::with_counts(kind, self.rank, counts, input, output, op)?, None)
+    }
+
+    pub(super) fn collective(&self, kind: Kind) -> Collective {
+        Collective::new(kind, self.world)
+    }
+
+    pub(super) fn rooted(&self, kind: Kind, root: usize) -> Collective {
+        Collective::rooted(kind, self.world, root)
+    }
+
+    pub(super) fn send_to(&self, peer: usize) -> Collective {
+        Collective::send_recv(self.world, self.rank, peer)
+    }
+
+    pub(super) fn recv_from(&self, peer: usize) -> Collective {
+        Collective::send_recv(self.world, peer, self.rank)
+    }
+
+    pub(super) fn own_part<T: Element>(&self, kind: Kind, all: Memory) -> Result<Memory, Error> {
+        all.part::<T>(kind, self.rank, self.world)
+    }
+
+    fn keep(&mut self, call: Call, asked: Option<Asked>) -> Result<usize, Error> {
+        self.truncate();
+        self.calls.push(call);
+        self.asked.push(asked);
+        self.len += 1;
+        Ok(self.len - 1)
+    }
+}

@@ -1,0 +1,409 @@
+//! The calls on a stream.
+
+use super::OnStream;
+use crate::call::{Call, Counts, Memory, one_count_each};
+use crate::collective::{Collective, Kind};
+use crate::communicator::Hold;
+use crate::device::DeviceBuffer;
+use crate::element::{Element, ReduceOp};
+use crate::error::Error;
+use crate::work::Work;
+
+/// Each returns the errors that this rank can see at once; the rest come from the [`Work`]. Shapes and rules are those of the blocking calls.
+impl OnStream<'_> {
+    /// [`Communicator::all_reduce`](crate::Communicator::all_reduce).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn all_reduce<T: Element>(
+        &self,
+        from: &DeviceBuffer<T>,
+        to: &mut DeviceBuffer<T>,
+        op: ReduceOp<T>,
+    ) -> Result<Work, Error> {
+        self.enqueue(self.collective(Kind::AllReduce), from, to, op)
+    }
+
+    /// [`Communicator::all_reduce_in_place`](crate::Communicator::all_reduce_in_place).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn all_reduce_in_place<T: Element>(
+        &self,
+        buffer: &mut DeviceBuffer<T>,
+        op: ReduceOp<T>,
+    ) -> Result<Work, Error> {
+        self.enqueue_in_place(self.collective(Kind::AllReduce), buffer, op)
+    }
+
+    /// [`Communicator::reduce_scatter`](crate::Communicator::reduce_scatter).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn reduce_scatter<T: Element>(
+        &self,
+        from: &DeviceBuffer<T>,
+        to: &mut DeviceBuffer<T>,
+        op: ReduceOp<T>,
+    ) -> Result<Work, Error> {
+        self.enqueue(self.collective(Kind::ReduceScatter), from, to, op)
+    }
+
+    /// [`Communicator::reduce_scatter_in_place`](crate::Communicator::reduce_scatter_in_place).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn reduce_scatter_in_place<T: Element>(
+        &self,
+        buffer: &mut DeviceBuffer<T>,
+        op: ReduceOp<T>,
+    ) -> Result<Work, Error> {
+        let all = memory(buffer);
+        let own = self.own_part::<T>(Kind::ReduceScatter, all)?;
+        self.enqueue_memory(self.collective(Kind::ReduceScatter), all, own, op, hold(buffer))
+    }
+
+    /// [`Communicator::reduce_scatter_v`](crate::Communicator::reduce_scatter_v).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn reduce_scatter_v<T: Element>(
+        &self,
+        from: &DeviceBuffer<T>,
+        to: &mut DeviceBuffer<T>,
+        counts: &[usize],
+        op: ReduceOp<T>,
+    ) -> Result<Work, Error> {
+        let (memory, hold) = ((memory(from), memory(to)), [Some(from.fly()), Some(to.fly())]);
+        self.enqueue_per_rank(Kind::ReduceScatter, counts, memory, op, hold)
+    }
+
+    /// [`Communicator::reduce_scatter_v_in_place`](crate::Communicator::reduce_scatter_v_in_place).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn reduce_scatter_v_in_place<T: Element>(
+        &self,
+        buffer: &mut DeviceBuffer<T>,
+        counts: &[usize],
+        op: ReduceOp<T>,
+    ) -> Result<Work, Error> {
+        let all = memory(buffer);
+        let own = self.uneven_part::<T>(Kind::ReduceScatter, counts, all)?;
+        self.enqueue_per_rank(Kind::ReduceScatter, counts, (all, own), op, hold(buffer))
+    }
+
+    /// [`Communicator::all_gather`](crate::Communicator::all_gather).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn all_gather<T: Element>(
+        &self,
+        from: &DeviceBuffer<T>,
+        to: &mut DeviceBuffer<T>,
+    ) -> Result<Work, Error> {
+        self.enqueue(self.collective(Kind::AllGather), from, to, ReduceOp::Sum)
+    }
+
+    /// [`Communicator::all_gather_in_place`](crate::Communicator::all_gather_in_place).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn all_gather_in_place<T: Element>(
+        &self,
+        buffer: &mut DeviceBuffer<T>,
+    ) -> Result<Work, Error> {
+        let all = memory(buffer);
+        let own = self.own_part::<T>(Kind::AllGather, all)?;
+        let op = ReduceOp::<T>::Sum;
+        self.enqueue_memory(self.collective(Kind::AllGather), own, all, op, hold(buffer))
+    }
+
+    /// [`Communicator::all_gather_v`](crate::Communicator::all_gather_v).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn all_gather_v<T: Element>(
+        &self,
+        from: &DeviceBuffer<T>,
+        to: &mut DeviceBuffer<T>,
+        counts: &[usize],
+    ) -> Result<Work, Error> {
+        let (memory, hold) = ((memory(from), memory(to)), [Some(from.fly()), Some(to.fly())]);
+        self.enqueue_per_rank(Kind::AllGather, counts, memory, ReduceOp::<T>::Sum, hold)
+    }
+
+    /// [`Communicator::all_gather_v_in_place`](crate::Communicator::all_gather_v_in_place).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn all_gather_v_in_place<T: Element>(
+        &self,
+        buffer: &mut DeviceBuffer<T>,
+        counts: &[usize],
+    ) -> Result<Work, Error> {
+        let all = memory(buffer);
+        let own = self.uneven_part::<T>(Kind::AllGather, counts, all)?;
+        let op = ReduceOp::<T>::Sum;
+        self.enqueue_per_rank(Kind::AllGather, counts, (own, all), op, hold(buffer))
+    }
+
+    /// [`Communicator::all_to_all`](crate::Communicator::all_to_all).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn all_to_all<T: Element>(
+        &self,
+        from: &DeviceBuffer<T>,
+        to: &mut DeviceBuffer<T>,
+    ) -> Result<Work, Error> {
+        self.enqueue(self.collective(Kind::AllToAll), from, to, ReduceOp::Sum)
+    }
+
+    /// [`Communicator::all_to_all_in_place`](crate::Communicator::all_to_all_in_place).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn all_to_all_in_place<T: Element>(
+        &self,
+        buffer: &mut DeviceBuffer<T>,
+    ) -> Result<Work, Error> {
+        self.enqueue_in_place(self.collective(Kind::AllToAll), buffer, ReduceOp::Sum)
+    }
+
+    /// [`Communicator::all_to_all_v`](crate::Communicator::all_to_all_v), carried out as a group of its own ([`StreamGroup::all_to_all_v`](crate::StreamGroup::all_to_all_v)), so that
+    /// counts need not be exchanged before, and the call is one launch.
+    ///
+    /// # Errors
+    /// See above. Counts that differ between two ranks are an [`Error::Mismatch`] of the work.
+    pub fn all_to_all_v<T: Element>(
+        &self,
+        from: &DeviceBuffer<T>,
+        send_counts: &[usize],
+        to: &mut DeviceBuffer<T>,
+        recv_counts: &[usize],
+    ) -> Result<Work, Error> {
+        let launched = self.group(|group| group.all_to_all_v(from, send_counts, to, recv_counts));
+        Ok(launched?.0.into_work())
+    }
+
+    /// [`Communicator::broadcast`](crate::Communicator::broadcast).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn broadcast<T: Element>(
+        &self,
+        from: &DeviceBuffer<T>,
+        to: &mut DeviceBuffer<T>,
+        root: usize,
+    ) -> Result<Work, Error> {
+        self.enqueue(self.rooted(Kind::Broadcast, root), from, to, ReduceOp::Sum)
+    }
+
+    /// [`Communicator::broadcast_in_place`](crate::Communicator::broadcast_in_place).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn broadcast_in_place<T: Element>(
+        &self,
+        buffer: &mut DeviceBuffer<T>,
+        root: usize,
+    ) -> Result<Work, Error> {
+        self.enqueue_in_place(self.rooted(Kind::Broadcast, root), buffer, ReduceOp::Sum)
+    }
+
+    /// [`Communicator::reduce`](crate::Communicator::reduce).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn reduce<T: Element>(
+        &self,
+        from: &DeviceBuffer<T>,
+        to: &mut DeviceBuffer<T>,
+        op: ReduceOp<T>,
+        root: usize,
+    ) -> Result<Work, Error> {
+        self.enqueue(self.rooted(Kind::Reduce, root), from, to, op)
+    }
+
+    /// [`Communicator::reduce_in_place`](crate::Communicator::reduce_in_place).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn reduce_in_place<T: Element>(
+        &self,
+        buffer: &mut DeviceBuffer<T>,
+        op: ReduceOp<T>,
+        root: usize,
+    ) -> Result<Work, Error> {
+        self.enqueue_in_place(self.rooted(Kind::Reduce, root), buffer, op)
+    }
+
+    /// [`Communicator::gather`](crate::Communicator::gather).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn gather<T: Element>(
+        &self,
+        from: &DeviceBuffer<T>,
+        to: &mut DeviceBuffer<T>,
+        root: usize,
+    ) -> Result<Work, Error> {
+        self.enqueue(self.rooted(Kind::Gather, root), from, to, ReduceOp::Sum)
+    }
+
+    /// [`Communicator::gather_in_place`](crate::Communicator::gather_in_place).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn gather_in_place<T: Element>(
+        &self,
+        buffer: &mut DeviceBuffer<T>,
+        root: usize,
+    ) -> Result<Work, Error> {
+        self.enqueue_of_root(self.rooted(Kind::Gather, root), buffer)
+    }
+
+    /// [`Communicator::scatter`](crate::Communicator::scatter).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn scatter<T: Element>(
+        &self,
+        from: &DeviceBuffer<T>,
+        to: &mut DeviceBuffer<T>,
+        root: usize,
+    ) -> Result<Work, Error> {
+        self.enqueue(self.rooted(Kind::Scatter, root), from, to, ReduceOp::Sum)
+    }
+
+    /// [`Communicator::scatter_in_place`](crate::Communicator::scatter_in_place).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn scatter_in_place<T: Element>(
+        &self,
+        buffer: &mut DeviceBuffer<T>,
+        root: usize,
+    ) -> Result<Work, Error> {
+        self.enqueue_of_root(self.rooted(Kind::Scatter, root), buffer)
+    }
+
+    /// [`Communicator::send`](crate::Communicator::send).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn send<T: Element>(&self, from: &DeviceBuffer<T>, peer: usize) -> Result<Work, Error> {
+        let pair = Collective::send_recv(self.comm.world(), self.comm.rank(), peer);
+        let hold = [Some(from.fly()), None];
+        self.enqueue_memory(pair, memory(from), Memory::NONE, ReduceOp::<T>::Sum, hold)
+    }
+
+    /// [`Communicator::recv`](crate::Communicator::recv).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn recv<T: Element>(&self, to: &mut DeviceBuffer<T>, peer: usize) -> Result<Work, Error> {
+        let pair = Collective::send_recv(self.comm.world(), peer, self.comm.rank());
+        self.enqueue_memory(pair, Memory::NONE, memory(to), ReduceOp::<T>::Sum, hold(to))
+    }
+
+    /// [`Communicator::barrier`](crate::Communicator::barrier).
+    ///
+    /// # Errors
+    /// See above.
+    pub fn barrier(&self) -> Result<Work, Error> {
+        let (none, op) = (Memory::NONE, ReduceOp::<u8>::Sum);
+        self.enqueue_memory(self.collective(Kind::Barrier), none, none, op, [None, None])
+    }
+
+    fn collective(&self, kind: Kind) -> Collective {
+        Collective::new(kind, self.comm.world())
+    }
+
+    fn rooted(&self, kind: Kind, root: usize) -> Collective {
+        Collective::rooted(kind, self.comm.world(), root)
+    }
+
+    fn own_part<T: Element>(&self, kind: Kind, all: Memory) -> Result<Memory, Error> {
+        all.part::<T>(kind, self.comm.rank(), self.comm.world())
+    }
+
+    fn uneven_part<T: Element>(
+        &self,
+        kind: Kind,
+        counts: &[usize],
+        all: Memory,
+    ) -> Result<Memory, Error> {
+        one_count_each(kind, "counts", counts, self.comm.world())?;
+        all.uneven_part::<T>(kind, self.comm.rank(), counts)
+    }
+
+    fn enqueue<T: Element>(
+        &self,
+        collective: Collective,
+        from: &DeviceBuffer<T>,
+        to: &mut DeviceBuffer<T>,
+        op: ReduceOp<T>,
+    ) -> Result<Work, Error> {
+        let hold = [Some(from.fly()), Some(to.fly())];
+        self.enqueue_memory(collective, memory(from), memory(to), op, hold)
+    }
+
+    fn enqueue_in_place<T: Element>(
+        &self,
+        collective: Collective,
+        buffer: &mut DeviceBuffer<T>,
+        op: ReduceOp<T>,
+    ) -> Result<Work, Error> {
+        let whole = memory(buffer);
+        self.enqueue_memory(collective, whole, whole, op, hold(buffer))
+    }
+
+    fn enqueue_of_root<T: Element>(
+        &self,
+        collective: Collective,
+        buffer: &mut DeviceBuffer<T>,
+    ) -> Result<Work, Error> {
+        let [from, to] = memory(buffer).of_root::<T>(collective, self.comm.rank())?;
+        self.enqueue_memory(collective, from, to, ReduceOp::<T>::Sum, hold(buffer))
+    }
+
+    fn enqueue_per_rank<T: Element>(
+        &self,
+        kind: Kind,
+        counts: &[usize],
+        (from, to): (Memory, Memory),
+        op: ReduceOp<T>,
+        hold: Hold,
+    ) -> Result<Work, Error> {
+        one_count_each(kind, "counts", counts, self.comm.world())?;
+        let counts = Counts::PerRank(counts.to_vec());
+        let call = Call::with_counts(kind, self.comm.rank(), counts, from, to, op)?;
+        // SAFETY: the hold keeps the buffers.
+        unsafe { self.submit(call, hold) }
+    }
+
+    /// `hold` is that of the buffers that the memory is of.
+    fn enqueue_memory<T: Element>(
+        &self,
+        collective: Collective,
+        from: Memory,
+        to: Memory,
+        op: ReduceOp<T>,
+        hold: Hold,
+    ) -> Result<Work, Error> {
+        let call = Call::new(collective, self.comm.rank(), from, to, op)?;
+        // SAFETY: the hold keeps the buffers, which were borrowed as the call needs them.
+        unsafe { self.submit(call, hold) }
+    }
+}
+
+fn memory<T: Element>(buffer: &DeviceBuffer<T>) -> Memory {
+    Memory { address: buffer.as_ptr().cast(), count: buffer.count() }
+}
+
+/// A hold on the one buffer of a call.
+fn hold<T: Element>(buffer: &DeviceBuffer<T>) -> Hold {
+    [Some(buffer.fly()), None]
+}
