@@ -127,7 +127,9 @@ pub enum Error {
         device: Device,
     },
     /// The host was to look at memory of a GPU.
-    #[error("this is memory of a GPU, which the host cannot look at: give its address to kernels, or copy it")]
+    #[error(
+        "this is memory of a GPU, which the host cannot look at: give its address to kernels, or copy it"
+    )]
     MemoryOfGpu,
     /// What this release cannot do.
     #[error("{what} is not there yet on {device}")]

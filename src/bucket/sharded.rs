@@ -138,6 +138,7 @@ impl<G: Float, P: Float> ShardedBuckets<G, P> {
         comm: &Communicator,
         stream: impl Into<AnyStream<'s>>,
     ) -> Result<ParameterStep<'_, G, P>, Error> {
+        let stream: AnyStream<'s> = stream.into();
         let pairs = self.parameter_shards.iter_mut().zip(&mut self.parameters);
         let (work, unready) = comm.on(stream).group(|group| {
             pairs

@@ -39,7 +39,7 @@ pub(crate) fn allocate_nothing(comm: Communicator) {
     for is_gated in [false, true] {
         // More at once than there are later, whatever the thread that sees them through is kept from.
         let works = [(); 4].map(|()| launch(is_gated));
-        works.map(wait);
+        works.into_iter().for_each(wait);
         (0..4).for_each(|_| wait(launch(is_gated)));
     }
     let before = ALLOCATIONS.get();
