@@ -26,7 +26,7 @@ fn bundle(name: &str) -> Folder {
     for part in ["bin", "data"] {
         fs::create_dir_all(folder.join(part)).unwrap();
     }
-    for script in ["run.sh", "summarize.py"] {
+    for script in ["run.sh", "summarize.py", "rows.py", "targets.py", "causes.py"] {
         fs::copy(Path::new(ROOT).join("benches/gpu").join(script), folder.join(script)).unwrap();
     }
     symlink(env!("CARGO_BIN_EXE_oxccl"), folder.join("bin/oxccl")).unwrap();
@@ -90,6 +90,73 @@ fn stages_run_and_targets_are_summed_up() {
     assert_eq!(results["machine"]["quick"], true);
     let rows = results["rows"].as_array().unwrap();
     assert!(rows.iter().any(|row| row["op"] == "group" && row["contestant"] == "nccl"));
+    for op in ["all_reduce", "group"] {
+        let joined = |row: &&Value| row["op"] == op && row["family"] == "joined";
+        let modes: Vec<_> = rows.iter().filter(joined).map(|row| &row["mode"]).collect();
+        assert!(modes.iter().all(|mode| **mode == "eager"), "{op}: {modes:?}");
+    }
+    assert!(rows.iter().any(|row| row["family"] == "joined"), "ranks that share a launch");
+    for missed in targets.iter().filter(|one| one["met"] == false) {
+        assert!(missed["cause"].is_string(), "{missed}");
+    }
+}
+
+/// A python script of `benches/gpu`, with these arguments; what it prints.
+fn script(name: &str, arguments: &[&Path]) -> String {
+    let mut command = Command::new("python3");
+    command.arg("-B").arg(Path::new(ROOT).join("benches/gpu").join(name)).args(arguments);
+    let ended = command.output().unwrap();
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    String::from_utf8(ended.stdout).unwrap()
+}
+
+/// Results that a machine never gave: long calls that are slow though they have all blocks, short ones that take three launches.
+#[test]
+fn the_report_says_what_was_missed_and_why() {
+    let folder = bundle("missed");
+    let row = |bytes: usize, mode: &str, blocks: usize, time_us: f64, floor_us: f64| {
+        let busbw = bytes as f64 / time_us / 1e3;
+        serde_json::json!({
+            "op": "all_reduce", "ranks": 8, "bytes": bytes, "mode": mode, "contestant": "oxccl", "family": "windows",
+            "setting": format!("two_shot/windows x{}", blocks / 8), "time_us": time_us, "floor_us": floor_us,
+            "over_floor": time_us / floor_us, "busbw_gbps": busbw, "blocks": blocks,
+            "busbw_per_block_gbps": busbw / blocks as f64, "host_us": 7.5, "wrong": 0,
+        })
+    };
+    let machine = serde_json::json!({
+        "op": "machine", "ranks": 8, "gpu": "a GPU that is not there", "cuda_driver": "13.0", "nccl": null,
+        "copy_gbps": 4000.0, "empty_node_us": 2.0, "empty_launch_us": 2.5,
+    });
+    let rows = [
+        machine,
+        row(8, "graph", 8, 6.5, 2.0),
+        row(16 << 10, "graph", 8, 7.0, 2.0),
+        row(8, "eager", 8, 8.0, 2.0),
+        row(64 << 20, "eager", 64, 580.0, 270.0),
+        row(64 << 20, "eager", 128, 570.0, 270.0),
+        serde_json::json!({"op": "abort", "ranks": 8, "contestant": "oxccl", "time_ms": 3.0}),
+        serde_json::json!({"op": "sanitizer", "ranks": 2, "check": "racecheck", "status": 9}),
+    ];
+    let text: String = rows.iter().map(|row| format!("{row}\n")).collect();
+    fs::write(folder.0.join("rows.jsonl"), text).unwrap();
+    fs::write(folder.0.join("stages.jsonl"), "").unwrap();
+    fs::write(folder.0.join("machine.json"), r#"{"date": "2000-01-01", "quick": false}"#).unwrap();
+    let summary = script("summarize.py", &[&folder.0]);
+    assert!(summary.contains("MISSED 8 ranks: all_reduce from 64 MiB, of its bound"), "{summary}");
+    assert!(summary.contains("met    8 ranks: abort of a stuck kernel"), "{summary}");
+    let report = script("report.py", &[Path::new("--show"), &folder.0.join("results.json")]);
+    for expected in [
+        "a GPU that is not there",
+        "**missed** | x floor 2.11, 118 GB/s bus, 0.92 GB/s a block of 128",
+        "of its bound, 8 ranks: 2.11 times its floor",
+        "the memory, not the blocks: 1.81 GB/s a block with 64, 0.92 with 128, which is not faster",
+        "mostly the launch of a block's machine and the way of its flags: over the empty kernel (2 us) 4.5 us are there at 8 B",
+        "an empty kernel launched by itself takes 2.5 us, 33% of it",
+        "racecheck of small calls, 2 ranks: see the log of the stage",
+        "| reduce_scatter from 64 MiB, of its bound | 8 | >= 0.85 of the bound |  | not measured |",
+    ] {
+        assert!(report.contains(expected), "{expected} is not in:\n{report}");
+    }
 }
 
 #[test]

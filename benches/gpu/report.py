@@ -3,6 +3,7 @@
 
 Usage: report.py             rewrites the part of README.md between its markers
        report.py --check     fails unless that part is what the newest results give, and samples give what they should
+       report.py --show FILE prints that part as a results.json gives it
        report.py --add FILE  copies a results.json to benches/results/ under its GPU's name and date, then rewrites
 
 Results are benches/results/gpu-*.json, as benches/gpu/run.sh leaves them. Without any, README.md says so.
@@ -12,7 +13,8 @@ import pathlib
 import re
 import sys
 
-import summarize
+from rows import RANKS, Rows
+from targets import targets
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benches/results"
@@ -36,8 +38,16 @@ def number(value):
     return format(value, ",.3g") if abs(value) < 1000 else format(value, ",.0f")
 
 
+def figures(one):
+    """Of the row that decides: time over floor, bus bandwidth, and that a block (each has a multiprocessor to itself)."""
+    row = one.get("figures") or {}
+    texts = [("x floor", row.get("over_floor"), ""), ("", row.get("busbw_gbps"), " GB/s bus"),
+             ("", row.get("busbw_per_block_gbps"), f' GB/s a block of {row.get("blocks")}')]
+    return ", ".join(f"{front} {number(value)}{unit}".strip() for front, value, unit in texts if value is not None)
+
+
 def target_table(results):
-    text = ["| target | ranks | wanted | measured | |", "| --- | ---: | ---: | ---: | --- |"]
+    text = ["| target | ranks | wanted | measured | | figures |", "| --- | ---: | ---: | ---: | --- | --- |"]
     for one in results["targets"]:
         if one["met"] is None:
             measured, verdict = "", "not measured"
@@ -45,12 +55,17 @@ def target_table(results):
             measured, verdict = f'{number(one["measured"])} {one["unit"]}', "met" if one["met"] else "**missed**"
         if one["at"] and one["met"] is not None:
             measured += f' at {human_bytes(one["at"])}'
-        text.append(f'| {one["target"]} | {one["ranks"]} | {one["wanted"]} {one["unit"]} | {measured} | {verdict} |')
+        text.append(f'| {one["target"]} | {one["ranks"]} | {one["wanted"]} {one["unit"]} | {measured} | {verdict} | {figures(one)} |')
     return "\n".join(text)
 
 
+def missed(results):
+    """The causes of what was missed."""
+    return "\n".join(f'- {one["target"]}, {one["ranks"]} ranks: {one["cause"]}' for one in results["targets"] if one["met"] is False)
+
+
 def time_table(results, ranks):
-    rows = summarize.Rows(results["rows"])
+    rows = Rows(results["rows"])
     text = []
     for size in (size for size in rows.sizes("all_reduce", ranks) if size in SHOWN):
         mode = "graph" if size <= 16 << 10 else "eager"
@@ -58,13 +73,14 @@ def time_table(results, ranks):
         ours = min(rows.of("all_reduce", ranks, contestant="oxccl", **at_size), key=lambda row: row["time_us"], default=None)
         if ours is None:
             continue
-        cells = [human_bytes(size), mode, number(ours["floor_us"]), number(ours["time_us"]), ours["setting"], number(ours["busbw_gbps"])]
+        cells = [human_bytes(size), mode, number(ours["floor_us"]), number(ours["time_us"]), number(ours["over_floor"]), ours["setting"],
+                 number(ours["busbw_gbps"]), number(ours["busbw_per_block_gbps"])]
         for family in ("default", "symmetric"):
             best = rows.best("all_reduce", ranks, contestant="nccl", family=family, **at_size)
             cells.append("" if best is None else number(best))
         text.append("| " + " | ".join(cells) + " |")
-    heading = ["| size | mode | floor µs | oxccl µs | by | bus GB/s | NCCL µs | NCCL, windows µs |",
-               "| ---: | --- | ---: | ---: | --- | ---: | ---: | ---: |"]
+    heading = ["| size | mode | floor µs | oxccl µs | × floor | by | bus GB/s | a block | NCCL µs | NCCL, windows µs |",
+               "| ---: | --- | ---: | ---: | ---: | --- | ---: | ---: | ---: | ---: |"]
     return "\n".join(heading + text) if text else ""
 
 
@@ -79,7 +95,10 @@ def section(path):
             f'{results["wrong"]} wrong elements. All ranks share the one GPU, so these are numbers of its memory, not of links. '
             f'A copy moves {number(gpu.get("copy_gbps", 0))} GB/s, read and written; an empty kernel takes {number(gpu.get("empty_node_us", 0))} µs '
             f'as a node of a graph.', "", target_table(results)]
-    for ranks in summarize.RANKS:
+    causes = missed(results)
+    if causes:
+        text += ["", "What was missed, and why, as far as the figures tell:", "", causes]
+    for ranks in RANKS:
         table = time_table(results, ranks)
         if table:
             text += ["", f"AllReduce over {ranks} ranks, f32:", "", table]
@@ -108,38 +127,50 @@ def add(path):
     (RESULTS / f'gpu-{name}-{results["machine"]["date"][:10]}.json').write_text(pathlib.Path(path).read_text())
 
 
-def check_targets():
-    """Each target is found in rows that are made for it, and is met or missed as they say."""
+def sample_rows():
+    """Rows of a run that meets some targets and misses others."""
     rows = []
-    for ranks in summarize.RANKS:
-        rows.append(dict(op="machine", ranks=ranks, empty_node_us=2.0))
+    for ranks in RANKS:
+        rows.append(dict(op="machine", ranks=ranks, empty_node_us=2.0, empty_launch_us=1.0))
         rows.append(dict(op="start", ranks=ranks, contestant="oxccl", time_ms=90.0, device_bytes=32 << 20))
         rows.append(dict(op="abort", ranks=ranks, contestant="oxccl", time_ms=60.0))
         for size, ours, default, symmetric in ((8, 4.0, 10.0, 9.0), (16 << 10, 5.0, 6.0, 11.0), (64 << 20, 100.0, 200.0, 104.0)):
             for mode in ("eager", "graph"):
-                common = dict(op="all_reduce", ranks=ranks, bytes=size, mode=mode, floor_us=90.0, host_us=2.0)
-                rows += [dict(common, contestant="oxccl", family="windows", time_us=ours, blocks=128),
-                         dict(common, contestant="oxccl", family="windows", time_us=2 * ours, blocks=64),
-                         dict(common, contestant="nccl", family="default", time_us=default, blocks=None),
-                         dict(common, contestant="nccl", family="symmetric", time_us=symmetric, blocks=None)]
-    found = {(one["target"], one["ranks"]): one for one in summarize.targets(rows)}
+                def row(contestant, family, setting, time_us, blocks):
+                    return dict(op="all_reduce", ranks=ranks, bytes=size, mode=mode, contestant=contestant, family=family, setting=setting,
+                                time_us=time_us, floor_us=90.0, over_floor=time_us / 90.0, busbw_gbps=size / time_us / 1e3, blocks=blocks,
+                                busbw_per_block_gbps=blocks and size / time_us / 1e3 / blocks, host_us=2.0 if mode == "eager" else None)
 
-    def expect(name, measured, met):
-        one = found[name, 8]
+                rows += [row("oxccl", "windows", "direct x16", ours, 128), row("oxccl", "windows", "direct x8", 2 * ours, 64),
+                         row("nccl", "default", "any ctas", default, None), row("nccl", "symmetric", "any ctas, windows", symmetric, None)]
+    rows.append(dict(op="sanitizer", ranks=2, check="memcheck", status=9))
+    return rows
+
+
+def check_targets():
+    """Each target is found in rows that are made for it, is met or missed as they say, and has its cause."""
+    found = {(one["target"], one["ranks"]): one for one in targets(sample_rows())}
+
+    def expect(name, measured, met, cause=None, ranks=8):
+        one = found[name, ranks]
         assert (one["measured"], one["met"]) == (measured, met), one
+        assert (one["cause"] is None) == (cause is None) and (cause or "") in (one["cause"] or ""), one
 
     expect("all_reduce of 8 B to 16 KiB in graphs, over an empty kernel", 3.0, True)
-    expect("all_reduce of 8 B to 16 KiB in graphs, over NCCL", round(5 / 6, 4), False)
+    expect("all_reduce of 8 B to 16 KiB in graphs, over NCCL", round(5 / 6, 4), False, "2 us are there at 8 B already, 1 us more at 16384 B")
     expect("all_reduce from 64 MiB, of its bound", 0.9, True)
-    expect("all_reduce from 64 MiB with at most 64 blocks, of its bound", 0.45, False)
+    expect("all_reduce from 64 MiB with at most 64 blocks, of its bound", 0.45, False, "too few blocks")
     expect("all_reduce from 64 MiB, times as fast as NCCL default", 2.0, True)
-    expect("all_reduce from 64 MiB, times as fast as NCCL symmetric", 1.04, False)
+    expect("all_reduce from 64 MiB, times as fast as NCCL symmetric", 1.04, False, "nothing was measured with more")
     expect("all_gather from 64 MiB, of its bound", None, None)
     expect("host time of a call made before", 2.0, True)
     expect("device memory of a rank's communicator", 32.0, True)
-    expect("abort of a stuck kernel", 60.0, False)
-    results = {"rows": rows, "targets": summarize.targets(rows)}
+    expect("abort of a stuck kernel", 60.0, False, "60 ms with 2 ranks")
+    expect("memcheck of small calls", 9, False, "see the log", 2)
+    expect("racecheck of small calls", None, None, ranks=2)
+    results = {"rows": sample_rows(), "targets": list(found.values())}
     assert "**missed**" in target_table(results) and "not measured" in target_table(results)
+    assert "too few blocks" in missed(results)
 
 
 def main():
@@ -148,6 +179,9 @@ def main():
         check_targets()
         if rewritten(readme.read_text()) != readme.read_text():
             raise SystemExit("README.md does not say what the newest results of a GPU give: run make gpu-report")
+        return
+    if sys.argv[1:2] == ["--show"]:
+        print(section(pathlib.Path(sys.argv[2])), end="")
         return
     if sys.argv[1:2] == ["--add"]:
         add(sys.argv[2])

@@ -169,7 +169,7 @@ stage_group() {
 }
 
 stage_sanitizer() {
-    local tool check n failed=0
+    local tool check n status failed=0
     tool=$(sanitizer) && [ -n "$tool" ] || { skip "there is no compute-sanitizer, in the bundle or here"; return; }
     "$tool" --version
     # One rank waits for nobody; with two, the sanitizer must let both ranks' kernels run at once, or the time limit ends it.
@@ -178,10 +178,10 @@ stage_sanitizer() {
             echo "== $check, $n ranks"
             timeout -k 5 60 "$tool" --tool "$check" --error-exitcode 9 \
                 "$here/bin/oxccl" bench all_reduce --compare floor --ranks "$n" -b 1K -e 64K -f 64 \
-                --repeats 1 --repeat-ms 1 --timeout 50 --json ${OXCCL_BUNDLE_IMAGE:+--image "$OXCCL_BUNDLE_IMAGE"} || {
-                echo "== $check, $n ranks: status $?"
-                failed=1
-            }
+                --repeats 1 --repeat-ms 1 --timeout 50 --json ${OXCCL_BUNDLE_IMAGE:+--image "$OXCCL_BUNDLE_IMAGE"}
+            status=$?
+            [ $status = 0 ] || { echo "== $check, $n ranks: status $status"; failed=1; }
+            printf '{"op":"sanitizer","check":"%s","ranks":%d,"status":%d}\n' "$check" "$n" "$status" >>"$out/rows.jsonl"
         done
     done
     return $failed

@@ -1,6 +1,6 @@
 //! One launch for a call of all ranks, where these are threads of one process on one GPU.
 //!
-//! Each rank brings its launch block and waits, on the host, until all have come. The last one makes its stream wait for what is in the
+//! Each rank brings its launch block (of a group, the first of its chain) and waits, on the host, until all have come. The last one makes its stream wait for what is in the
 //! others' streams, launches one kernel with the blocks of all, and the others make their streams wait for it. That launch is a
 //! cooperative one: all its blocks run at once, whatever else is on the GPU. A rank that does not come is noticed as in a call's waits.
 //!

@@ -5,6 +5,7 @@ mod failure;
 mod flights;
 mod group;
 mod joint;
+mod launcher;
 mod links;
 mod logs;
 mod on_gpu;

@@ -1,13 +1,14 @@
 //! Calls on a GPU: put into a stream, chained where streams differ, and seen to their ends by [`Flights`].
 
+use super::failure::Ranks;
 use super::flights::{Ends, Flight, Flights};
 use super::group::DeviceChain;
-use super::joint::{Joint, NotJoined, Part};
+use super::joint::{Joint, NotJoined};
+use super::launcher::Launcher;
 use super::logs;
 use super::registrations::Registrations;
 use super::{Backend, Engine, call_key, fold};
 use crate::call::{Call, Described};
-use crate::collective::Kind;
 use crate::communicator::Hold;
 use crate::device::cuda::{Arguments, CaptureState, Event, Gpu, SLOTS, Stream};
 use crate::device::{Heap, Signals};
@@ -17,7 +18,6 @@ use oxccl_kernels::format as f;
 use oxccl_transports::cuda::{Pointer, beside_captures};
 use oxccl_transports::{CudaError, Reach};
 use std::sync::Arc;
-use std::time::Instant;
 
 /// A rank's calls on its GPU.
 #[derive(Debug)]
@@ -186,6 +186,19 @@ impl GpuCalls {
         Ok(event)
     }
 
+    /// What launches a call: with the other ranks' where they share launches, and all make it.
+    pub(super) fn launcher(
+        &mut self,
+        ranks: &Arc<Ranks>,
+        described: &Described,
+    ) -> Result<Launcher, CudaError> {
+        let joint = match self.joint.clone().filter(|_| described.is_collective()) {
+            Some(joint) => Some((joint, self.event()?)),
+            None => None,
+        };
+        Ok(Launcher::new(ranks.clone(), joint))
+    }
+
     /// Keeps what a captured group uses.
     pub(super) fn keep(&mut self, chain: Arc<DeviceChain>, signals: Arc<Signals>) {
         self.captured.push((chain, signals));
@@ -254,9 +267,7 @@ impl Engine {
         let completion = Arc::new(Completion::default());
         let ends = Ends::Call { completion: completion.clone(), hold };
         let calls = self.backend.gpu_calls()?;
-        let joint = calls.joint.clone().filter(|_| key.kind != Kind::SendRecv);
-        let before = joint.is_some().then(|| calls.event()).transpose()?;
-        let (ranks, capture) = (self.ranks.clone(), target.capture);
+        let launcher = calls.launcher(&self.ranks, &described)?;
         let event = self.put(target, described, code.channels(), ends, |calls, place| {
             let arguments = Arguments {
                 input: call.input,
@@ -267,18 +278,10 @@ impl Engine {
                 signature: signature ^ fold(call.factor_bits),
                 slot: place.slot,
             };
-            match joint.zip(before) {
-                // SAFETY: the program was prepared by this rank; the buffers are the caller's promise; calls in different streams are chained.
-                None => Ok(unsafe { calls.gpu.launch(stream, &code, &arguments) }?),
-                Some((joint, before)) => {
-                    let (launch, kernel) = calls.gpu.part(&code, &arguments);
-                    let part = Part { launch, kernel, channels: code.channels(), before, capture };
-                    let since = Instant::now();
-                    let stops = || ranks.poll.stops_before(place.collective, since);
-                    // SAFETY: as above; `next_slot` keeps the number of calls under way.
-                    unsafe { joint.launch(rank, part, stream, stops) }
-                }
-            }
+            let (launch, kernel) = calls.gpu.part(&code, &arguments);
+            // SAFETY: the program was prepared by this rank; the buffers are the caller's promise; calls in different streams are chained, and
+            // `next_slot` keeps the number of those under way.
+            unsafe { launcher.launch(target, place, (kernel, code.channels()), launch) }
         })?;
         Ok(Work::in_stream(completion, event))
     }

@@ -71,6 +71,63 @@ pub(crate) fn launches(outer: &mut dyn Bootstrap) {
     outer.liveness().close(0);
 }
 
+/// Groups, too: of several kinds, with messages that only some ranks have, with a bucket that one rank has ready later, and of messages
+/// alone.
+pub(crate) fn groups(outer: &mut dyn Bootstrap) {
+    let control = Control::attach().unwrap();
+    on_threads(Communicator::local_with(RANKS, &joined()).unwrap(), |comm| {
+        let (stream, rank, n) = (stream(&comm), comm.rank(), comm.world());
+        let mut sums = [filled(&comm, 1.0), filled(&comm, 2.0)];
+        let mut late = filled(&comm, 0.0);
+        let mut whole = comm.alloc::<i8>(n * 70).unwrap();
+        let mut message = filled(&comm, rank as f32);
+        comm.barrier().unwrap();
+        let before = control.launches();
+        for step in 1..=5 {
+            let (work, unready) = comm
+                .on(&stream)
+                .group(|group| {
+                    for buffer in &mut sums {
+                        group.all_reduce_in_place(buffer, ReduceOp::Max)?;
+                    }
+                    group.all_gather_in_place(&mut whole)?;
+                    match rank {
+                        0 => drop(group.send(&message, 1)?),
+                        1 => drop(group.recv(&mut message, 0)?),
+                        _ => {}
+                    }
+                    group.unready().all_reduce_in_place(&mut late, ReduceOp::Sum)
+                })
+                .unwrap();
+            let mut unready = unready;
+            unready.write(&vec![step as f32; COUNT]).unwrap();
+            unready.ready();
+            work.wait().unwrap();
+            expect(&late, (step * n) as f32);
+        }
+        comm.barrier().unwrap();
+        assert_eq!(control.launches() - before, 6, "one for all ranks each");
+        // From here on ranks launch alone.
+        comm.barrier().unwrap();
+        sums.iter().zip([1.0, 2.0]).for_each(|(sum, value)| expect(sum, value));
+        expect(&message, if rank == 1 { 0.0 } else { rank as f32 });
+        let (next, previous) = ((rank + 1) % n, (rank + n - 1) % n);
+        let (work, ()) = comm
+            .on(&stream)
+            .group(|group| {
+                group.send(&sums[0], next)?;
+                group.recv(&mut message, previous).map(drop)
+            })
+            .unwrap();
+        work.wait().unwrap();
+        expect(&message, 1.0);
+        comm.barrier().unwrap();
+        assert_eq!(control.launches() - before, 8 + n as u64, "one of each rank");
+    });
+    nothing_is_left();
+    outer.liveness().close(0);
+}
+
 /// The streams of all ranks in one graph, which has one kernel.
 pub(crate) fn captured(outer: &mut dyn Bootstrap) {
     let control = Control::attach().unwrap();

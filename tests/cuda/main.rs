@@ -162,6 +162,7 @@ cases! {
 cases! {
     start_process by processes::each_rank:
     one_launch_for_all_ranks = joined::launches, StandIn, 1, [MANY];
+    one_launch_for_groups_of_all_ranks = joined::groups, StandIn, 1, [MANY];
     one_launch_in_a_graph = joined::captured, StandIn, 1, [MANY];
     ranks_that_do_not_join = joined::misuse, StandIn, 1, [MANY];
     starts_that_cannot_join =

@@ -251,24 +251,6 @@ impl Gpu {
         self.pinned.take(len)
     }
 
-    /// Puts a chain of launch blocks into a stream, made from [`Tables::blank`].
-    ///
-    /// # Errors
-    /// The driver's.
-    ///
-    /// # Safety
-    /// As for [`launch`](Gpu::launch), for each block; the kernel is one that runs all their programs.
-    pub(crate) unsafe fn launch_chain(
-        &self,
-        stream: &Stream,
-        kernel: Kernel,
-        first: &f::Launch,
-        channels: usize,
-    ) -> Result<(), CudaError> {
-        // SAFETY: by this function's contract.
-        unsafe { kernel.launch(stream, first, channels) }
-    }
-
     /// Puts a call into a stream.
     ///
     /// # Errors

@@ -101,6 +101,7 @@ impl Engine {
         if captured {
             gpu_calls.keep(chain.clone(), signals.clone());
         }
+        let launcher = gpu_calls.launcher(&self.ranks, &described)?;
         let ends = Ends::Group { flight: flight.clone(), _chain: chain.clone() };
         let event = self.put(target, described, channels, ends, |gpu_calls, place| {
             chain.upload(if captured { &own } else { stream }, captured)?;
@@ -121,7 +122,7 @@ impl Engine {
             };
             // SAFETY: the programs were prepared by this rank, the tables are there when the stream comes so far, and stay until the
             // flight has ended; buffers are the caller's promise, and calls in different streams are chained.
-            unsafe { gpu_calls.gpu.launch_chain(stream, kernel, &first, channels) }?;
+            unsafe { launcher.launch(target, place, (kernel, channels), first) }?;
             if captured {
                 let mut gated = gated.iter().enumerate().filter(|(_, gated)| **gated);
                 gated.try_for_each(|(bucket, _)| signals.clear_ready_on(stream, bucket))?;

@@ -117,4 +117,6 @@ pub(super) struct Setting {
     pub(super) name: String,
     /// Thread blocks of all ranks together, where they are known.
     pub(super) blocks: Option<usize>,
+    /// Whether each rank can capture its calls by itself.
+    pub(super) graphs: bool,
 }

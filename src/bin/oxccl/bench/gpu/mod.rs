@@ -30,7 +30,7 @@ use crate::failure::Failure;
 use crate::options::{self, Target};
 pub(super) use buffers::copy_elements;
 use group::Group;
-use rank::{Start, Work};
+use rank::{Pair, Start, Work};
 use watchdog::Watchdog;
 
 /// What calls on a GPU are compared with.
@@ -83,7 +83,7 @@ pub(super) fn main(options: &BenchOptions, against: Against) -> Result<(), Failu
     };
     let started = own::start_time(&context, ranks, &usual)?;
     let wide = Config { order: config.order, ..own::wide_config(&usual, ranks, &config.pin) };
-    let own = Communicator::local_with(ranks, &wide)?;
+    let own = pairs(ranks, &wide, &Config { order: config.order, ..own::joined_config(&usual) })?;
     let control = Communicator::local_with(ranks, &control_config(&config))?;
     let start = Start::new(options, work, &context, nccl, started, &watchdog)?;
     let results: Vec<Result<(), Failure>> = std::thread::scope(|scope| {
@@ -98,6 +98,16 @@ pub(super) fn main(options: &BenchOptions, against: Against) -> Result<(), Failu
         threads.into_iter().enumerate().map(join).collect()
     });
     results.into_iter().collect()
+}
+
+/// Each rank's communicators.
+fn pairs(ranks: usize, alone: &Config, joined: &Config) -> Result<Vec<Pair>, Failure> {
+    let alone = Communicator::local_with(ranks, alone)?.into_iter();
+    if ranks == 1 {
+        return Ok(alone.map(|comm| (comm, None)).collect());
+    }
+    let joined = Communicator::local_with(ranks, joined)?;
+    Ok(alone.zip(joined.into_iter().map(Some)).collect())
 }
 
 /// What is compared: a group, or of all collectives those that both know.

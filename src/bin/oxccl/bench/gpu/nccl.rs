@@ -48,7 +48,7 @@ impl Way {
             Ctas { max: Some(max), .. } => format!("up to {max} ctas"),
             _ => "any ctas".to_owned(),
         };
-        Setting { family, name: format!("{family}, {ctas}"), blocks: None }
+        Setting { family, name: format!("{family}, {ctas}"), blocks: None, graphs: true }
     }
 }
 

@@ -25,6 +25,9 @@ use crate::failure::Failure;
 /// A setting that takes so many times as long as the best of its family in a first turn is measured no more.
 const HOPELESS: f64 = 1.5;
 
+/// A rank's communicators: one that launches by itself, and one whose ranks share their launches, where there are several.
+pub(super) type Pair = (Communicator, Option<Communicator>);
+
 /// What is compared.
 pub(super) enum Work {
     /// Each collective at each size.
@@ -82,7 +85,7 @@ impl<'a> Start<'a> {
     }
 
     /// One rank's part. What fails is told at once: other ranks may wait where nobody can tell them to stop.
-    pub(super) fn run(&self, control: Communicator, own: Communicator) -> Result<(), Failure> {
+    pub(super) fn run(&self, control: Communicator, own: Pair) -> Result<(), Failure> {
         let rank = control.rank();
         let ran = self.context.scope(|| self.try_run(control, own));
         if let Err(failure) = &ran {
@@ -91,7 +94,7 @@ impl<'a> Start<'a> {
         ran
     }
 
-    fn try_run(&self, control: Communicator, own: Communicator) -> Result<(), Failure> {
+    fn try_run(&self, control: Communicator, own: Pair) -> Result<(), Failure> {
         let (rank, ranks) = (control.rank(), control.world());
         let stream = Stream::new(self.context)?;
         let printer = Printer::of(self.options, rank);
@@ -102,7 +105,8 @@ impl<'a> Start<'a> {
         let allocate = || Buffer::allocate(self.context, self.nccl.as_ref(), largest);
         let (input, output) = (allocate()?, allocate()?);
         printer.fact(&self.own_start);
-        let own = Own::new(own, self.options.config()?.pin);
+        let (comm, joined) = own;
+        let own = Own::new(comm, joined, self.options.config()?.pin);
         let mut racer = Rank {
             start: self,
             control: &control,
@@ -345,7 +349,7 @@ impl Rank<'_> {
                 let setting = entrant.setting;
                 entrants.push(entrant);
                 wrongs.push(wrong);
-                if self.start.options.graph > 0 {
+                if self.start.options.graph > 0 && settings[setting].graphs {
                     let calls = self.start.options.graph;
                     let (course, on) = self.course(task, contestant);
                     let mut entrant = Entrant::graph(contestant, setting, calls, on, &course)?;

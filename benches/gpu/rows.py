@@ -1,0 +1,57 @@
+"""The rows that benches/gpu/run.sh collects: one object a measurement, as `oxccl bench --json` prints them."""
+import json
+
+KIB, MIB = 1 << 10, 1 << 20
+RANKS = (2, 4, 8)
+
+
+def lines(path):
+    """The objects of a file with one a line; what a stage that was stopped has not written to its end is left out."""
+    found = []
+    for line in path.read_text().splitlines():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found
+
+
+def over(numerator, denominator):
+    return None if numerator is None or not denominator else numerator / denominator
+
+
+class Rows:
+    """The rows of all benches."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def of(self, op, ranks, **wanted):
+        """Rows with these values, with `at_least` or `at_most` so many bytes, and on at most so many `blocks`."""
+        at_least, at_most = wanted.pop("at_least", 0), wanted.pop("at_most", 1 << 60)
+        blocks = wanted.pop("blocks", None)
+        return [row for row in self.rows
+                if row.get("op") == op and row.get("ranks") == ranks
+                and all(row.get(key) == value for key, value in wanted.items())
+                and at_least <= row.get("bytes", 0) <= at_most
+                and (blocks is None or (row.get("blocks") or 1 << 30) <= blocks)]
+
+    def sizes(self, op, ranks, **wanted):
+        return sorted({row["bytes"] for row in self.of(op, ranks, **wanted)})
+
+    def fastest(self, op, ranks, **wanted):
+        """The row with the least time; None without rows."""
+        return min(self.of(op, ranks, **wanted), key=lambda row: row["time_us"], default=None)
+
+    def best(self, op, ranks, **wanted):
+        """The least time."""
+        row = self.fastest(op, ranks, **wanted)
+        return row and row["time_us"]
+
+    def one(self, op, ranks, key, **wanted):
+        """The least value of one key."""
+        return min((row[key] for row in self.of(op, ranks, **wanted) if row.get(key) is not None), default=None)
+
+    def machine(self, ranks):
+        """What the machine can do, as measured beside the rows of so many ranks."""
+        return next(iter(self.of("machine", ranks)), {})
