@@ -83,7 +83,8 @@ pub(super) fn main(options: &BenchOptions, against: Against) -> Result<(), Failu
     };
     let started = own::start_time(&context, ranks, &usual)?;
     let wide = Config { order: config.order, ..own::wide_config(&usual, ranks, &config.pin) };
-    let own = pairs(ranks, &wide, &Config { order: config.order, ..own::joined_config(&usual) })?;
+    let joined = Config { order: config.order, ..own::joined_config(&usual, &config.pin) };
+    let own = pairs(ranks, &wide, &joined)?;
     let control = Communicator::local_with(ranks, &control_config(&config))?;
     let start = Start::new(options, work, &context, nccl, started, &watchdog)?;
     let results: Vec<Result<(), Failure>> = std::thread::scope(|scope| {

@@ -75,8 +75,9 @@ pub(super) fn usual_config(gpu: usize) -> Result<Config, Failure> {
 }
 
 /// The same for ranks that share their launches.
-pub(super) fn joined_config(usual: &Config) -> Config {
-    Config { single_launch: true, heap_bytes: TABLES_BYTES, ..usual.clone() }
+pub(super) fn joined_config(usual: &Config, wish: &Pin) -> Config {
+    let max_channels = usual.max_channels.max(wish.channels.unwrap_or(1));
+    Config { single_launch: true, max_channels, heap_bytes: TABLES_BYTES, ..usual.clone() }
 }
 
 /// The same with room for as many channels as are compared, and a heap for groups' tables only, since buffers are the contestants' own.
