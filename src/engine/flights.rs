@@ -243,7 +243,9 @@ impl Watch {
     }
 
     fn finish(&self, flight: Flight, result: Result<(), Error>) {
-        let Flight { ends, number, .. } = flight;
+        let Flight { ends, number, event, .. } = flight;
+        // First: whoever has seen the work done finds its event free for the next call.
+        drop(event);
         self.ranks.control.log(self.ranks.rank).leave_at_least(number);
         ends.end(result);
         let mut state = self.lock();
