@@ -208,6 +208,7 @@ fn wrong_usage_is_told_in_a_sentence() {
         ("bench broadcast -r 2 -g 2", "there are ranks 0 to 1"),
         ("bench send_recv -g 1", "needs at least 2 ranks"),
         ("bench all_reduce --ranks 0", "is no number above 0"),
+        ("bench all_reduce --ranks 100000", "65536 ranks at most"),
         ("bench all_reduce --algorithm pairwise", "there are one_shot/ll"),
         ("bench all_reduce --order tree --algorithm ring", "order tree; there are"),
         ("bench all_reduce --private --encoding windows", "leave one of them away"),
