@@ -75,8 +75,8 @@ def ratio(times, ours, field):
 
 
 def copy_gbps(state):
-    """How fast two cores copied, before the table and after it."""
-    return [at["copy_64MiB_two_cores_gbps"] for at in (state, state.get("after", state))]
+    """How fast two cores copied, before the table and, if it is known, after it."""
+    return [at["copy_64MiB_two_cores_gbps"] for at in (state, state.get("after")) if at]
 
 
 def share_of_copy(op, ranks, size, times, state):
@@ -88,8 +88,9 @@ def share_of_copy(op, ranks, size, times, state):
 
 
 def describe_state(state):
-    before, after = (f"{gbps} GB/s" for gbps in copy_gbps(state))
-    return (f"Cache line {state['cache_line_one_way_ns']} ns, two cores copy {before} before and {after} after.")
+    copied = " before and ".join(f"{gbps} GB/s" for gbps in copy_gbps(state))
+    behind = " after" if "after" in state else ""
+    return f"Cache line {state['cache_line_one_way_ns']} ns, two cores copy {copied}{behind}."
 
 
 def render_case(op, ranks, sizes, state):
