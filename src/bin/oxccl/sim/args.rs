@@ -299,6 +299,7 @@ impl SimOptions {
                 && self.encoding.is_none_or(|encoding| encoding == entry.encoding)
                 && entry.keeps(self.order, placement, self.datatype)
                 && (lines || entry.encoding != Encoding::Ll128)
+                && (self.in_network || self.algorithm.is_some() || !entry.is_in_network())
         };
         let fitting: Vec<&'static Entry> = of_kind().filter(fits).collect();
         if fitting.is_empty() {
