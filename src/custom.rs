@@ -151,7 +151,10 @@ impl CustomSchedule {
         } else if schedule.uses_windows() && !question.windows {
             Some("uses peers' buffers in place, which peers do not reach here".to_owned())
         } else if schedule.uses_multicast() && !question.multicast {
-            Some("has a switch reduce or multicast, of which there is none between these ranks".to_owned())
+            Some(
+                "has a switch reduce or multicast, of which there is none between these ranks"
+                    .to_owned(),
+            )
         } else if schedule.uses_multicast() && !reduced_by_switch(question) {
             Some(format!("has a switch reduce, which does not know {} of this type", question.op))
         } else if ll128 && !question.ll128 {

@@ -37,9 +37,8 @@ fn cases<T: TestElement>(n: usize, placement: Placement, seed: u64) -> Vec<Case>
     };
     for entry in catalogue().filter(wanted) {
         let ops: Vec<OpKind> = if entry.kind.reduces() {
-            let exists = |op: &OpKind| {
-                op.applies_to(T::DATA_TYPE) && entry.reduces(T::DATA_TYPE, *op)
-            };
+            let exists =
+                |op: &OpKind| op.applies_to(T::DATA_TYPE) && entry.reduces(T::DATA_TYPE, *op);
             OpKind::ALL.into_iter().filter(exists).collect()
         } else {
             vec![OpKind::Sum]

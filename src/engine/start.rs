@@ -45,8 +45,8 @@ impl Engine {
             Device::Host => start.on_host(&spins),
             Device::Cuda(ordinal) => start.on_gpu(ordinal, &spins),
         };
-        let Started { backend, heap, ranks, links, ll128, multicast, device } =
-            started.inspect_err(|error| {
+        let Started { backend, heap, ranks, links, ll128, multicast, device } = started
+            .inspect_err(|error| {
                 let reason = error.to_string();
                 bootstrap.liveness().abort(Cause::Aborted { rank, reason });
             })?;

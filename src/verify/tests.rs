@@ -517,7 +517,9 @@ fn a_switch_reads_and_writes_the_memory_of_all() {
     });
     assert!(matches!(refused(twice), Violation::Race { .. }));
     // Others may leave while it is written.
-    let unguarded = of_1(&|list| list.retain(|one| !matches!(one, Instruction::Signal { flag: Flag::Tail(of), .. } if of.lane == Lane::Sync)));
+    let unguarded = of_1(&|list| {
+        list.retain(|one| !matches!(one, Instruction::Signal { flag: Flag::Tail(of), .. } if of.lane == Lane::Sync))
+    });
     assert!(verify(unguarded, Order::Any, false).is_err());
     // A contribution is premultiplied once, and nothing is reduced twice.
     let plain = of_1(&|list| {

@@ -165,9 +165,9 @@ const fn failing(call: &'static str) -> (&'static str, &'static str) {
 
 cases! {
     switch_process by processes::each_communicator:
-    a_switch_of_2_threads = multicast::all, StandIn, 1, [devices("2"), switched("2"), processes::threads("2"), MANY];
-    a_switch_of_4_threads = multicast::all, StandIn, 1, [devices("4"), switched("4"), processes::threads("4"), MANY];
-    a_switch_of_8_threads = multicast::all, StandIn, 1, [devices("8"), switched("8"), processes::threads("8"), MANY];
+    a_switch_of_2_threads = multicast::all, Anything, 1, [devices("2"), switched("2"), processes::threads("2"), MANY];
+    a_switch_of_4_threads = multicast::all, Anything, 1, [devices("4"), switched("4"), processes::threads("4"), MANY];
+    a_switch_of_8_threads = multicast::all, Anything, 1, [devices("8"), switched("8"), processes::threads("8"), MANY];
     a_switch_of_2_processes = multicast::all, StandIn, 2, [devices("2"), switched("2")];
     a_switch_of_4_processes = multicast::all, StandIn, 4, [devices("4"), switched("4")];
     a_switch_of_8_processes = multicast::all, StandIn, 8, [devices("8"), switched("8")];

@@ -397,8 +397,7 @@ fn share_gpus(
     let all_say = |at: usize| all.iter().all(|told| told.get(at) == Some(&1));
     let ll128 = all_say(0);
     let alone = gpus.iter().all(|(gpu, _)| ranks_on(*gpu) == 1);
-    let multicast =
-        all_say(1) && alone && bootstrap.nodes().count() == 1 && bootstrap.world() > 1;
+    let multicast = all_say(1) && alone && bootstrap.nodes().count() == 1 && bootstrap.world() > 1;
     let mut beside = bootstrap.nodes().beside(bootstrap.rank());
     let elsewhere = beside.any(|rank| gpus[rank].0 != own);
     Ok(Neighbours { sharing: ranks_on(own), elsewhere, ll128, multicast })

@@ -84,11 +84,8 @@ impl Tables {
         let context = stream.context();
         let registered = vec![std::ptr::null_mut::<u8>(); shape.ranks * REGISTRATIONS];
         let registered = upload(stream, &registered)?;
-        let windows = shape.windows(
-            windows.0,
-            windows.1,
-            Some(registered.as_ptr().cast_const().cast()),
-        );
+        let windows =
+            shape.windows(windows.0, windows.1, Some(registered.as_ptr().cast_const().cast()));
         let statuses_bytes = (SLOTS + 1) * shape.channels * size_of::<f::Status>();
         let memory = TableMemory {
             connections: upload(stream, connections)?,

@@ -7,8 +7,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use cudarc::driver::sys::{CUdevice, CUfunction, CUlaunchConfig, CUresult, CUstream};
 use oxccl_kernels::HostExecutor;
 use oxccl_kernels::format::{
-    ChannelEntry, Connection, DataType, Doorbell, Fold, Header, Instruction, LANES, Launch, Multicast,
-    Opcode, Progress, Segment, Status, Window,
+    ChannelEntry, Connection, DataType, Doorbell, Fold, Header, Instruction, LANES, Launch,
+    Multicast, Opcode, Progress, Segment, Status, Window,
 };
 use oxccl_kernels::image::BLOCK_THREADS;
 

@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex};
 use cudarc::driver::sys::{CUdevice, CUdeviceptr, CUresult};
 
 use crate::call::{Answer, driver_calls, put};
+use crate::multicast::Team;
 use crate::pages::{self, GRANULARITY, Span};
 use crate::registry::lock;
-use crate::multicast::Team;
 use crate::settings::settings;
 use crate::virtual_memory::Physical;
 use crate::{capture, context, stream};

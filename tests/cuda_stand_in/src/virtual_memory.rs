@@ -14,9 +14,9 @@ use cudarc::driver::sys::{
 
 use crate::call::{Answer, driver_calls, put};
 use crate::memory::{self, Kind};
+use crate::multicast::{TEAMS, Team};
 use crate::pages::{self, GRANULARITY, Span};
 use crate::registry::{Registry, lock};
-use crate::multicast::{TEAMS, Team};
 use crate::settings::settings;
 use crate::{context, device, multicast};
 

@@ -117,8 +117,7 @@ impl MulticastMemory {
         team: Arc<MulticastTeam>,
         region: Arc<DeviceRegion>,
     ) -> Result<MulticastMemory, CudaError> {
-        let (handle, len_bytes, device) =
-            (team.physical.handle, team.len_bytes, context.device());
+        let (handle, len_bytes, device) = (team.physical.handle, team.len_bytes, context.device());
         context.scope(|| {
             // SAFETY: both handles are of objects that the binding keeps.
             unsafe { call!(cuMulticastBindMem(handle, 0, region.handle(), 0, len_bytes, 0)) }?;

@@ -262,7 +262,10 @@ pub(super) struct Mapping {
 }
 
 impl Mapping {
-    pub(super) fn make(reservation: Reservation, physical: &Physical) -> Result<Mapping, CudaError> {
+    pub(super) fn make(
+        reservation: Reservation,
+        physical: &Physical,
+    ) -> Result<Mapping, CudaError> {
         let (at, len_bytes) = (reservation.at, reservation.len_bytes);
         // SAFETY: the reservation is this long and empty, and so is the memory.
         unsafe { call!(cuMemMap(at, len_bytes, 0, physical.handle, 0)) }

@@ -83,7 +83,7 @@ pub(crate) struct SimOptions {
     /// Bytes that a channel handles per chunk and round [default: the device's slot].
     #[arg(long)]
     tile: Option<Size>,
-    /// Lets switches that can reduce and multicast do so: NVLink SHARP, SHARP. (The executors cannot yet.)
+    /// Lets switches that can reduce and multicast do so: NVLink SHARP, SHARP. (Of the executors, GPUs can with nvls.)
     #[arg(long)]
     in_network: bool,
     /// Whether one node stands for all where ranks are alike: auto means from more than 1,024 ranks on.
