@@ -241,10 +241,13 @@ impl std::fmt::Display for Instruction {
                 write!(f, "signal  {} = {value:+}", flag(of))
             }
             Instruction::ReduceCopy { sources, destinations, tree, finish } => {
+                let combines =
+                    |source: &Source| matches!(source.operand, Operand::Multicast { .. });
+                let reduces = sources.len() > 1 || sources.iter().any(combines);
                 let sources: Vec<_> =
                     sources.iter().map(|source| source.operand.to_string()).collect();
                 let destinations: Vec<_> = destinations.iter().map(Operand::to_string).collect();
-                let verb = if sources.len() > 1 { "reduce " } else { "copy   " };
+                let verb = if reduces { "reduce " } else { "copy   " };
                 let glue = if *tree == Tree::Aligned { " ⊕ " } else { " + " };
                 write!(f, "{verb} {} -> {}", sources.join(glue), destinations.join(", "))?;
                 if *finish { write!(f, " (final)") } else { Ok(()) }
