@@ -18,9 +18,9 @@ const LL_MAX_BYTES: usize = 32 << 10;
 const LL128_BYTES: RangeInclusive<usize> = 16 << 10..=128 << 10;
 /// From so many bytes a rank's LL message is better reduced once and then spread than sent to everybody.
 const TWO_SHOT_MIN_BYTES: usize = 16 << 10;
-/// From so many ranks on, and from so many bytes, a switch that reduces is faster than windows: the simulator's figures for H100s (`docs/simulator.md`).
+/// From so many ranks on a switch that reduces is faster than windows, at all sizes that are for these: the simulator's figures for H100s
+/// (`docs/simulator.md`).
 const SWITCH_MIN_RANKS: usize = 4;
-const SWITCH_MIN_BYTES: usize = 128 << 10;
 /// What keeps a thread block busy for long enough.
 const BYTES_PER_CHANNEL: usize = 64 << 10;
 
@@ -43,7 +43,7 @@ fn wishes(question: &Question) -> Vec<Wish> {
         let first = if divided { middle } else { small };
         wishes.push((first, Encoding::Ll, "small: data and flags in one message"));
     }
-    if ranks >= SWITCH_MIN_RANKS && bytes >= SWITCH_MIN_BYTES {
+    if ranks >= SWITCH_MIN_RANKS {
         wishes.push((
             Algorithm::Nvls,
             Encoding::Windows,
