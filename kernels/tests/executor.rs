@@ -224,7 +224,9 @@ fn all_ranks_memory_by_a_switch_or_by_windows() {
                 // SAFETY: the heap is longer.
                 unsafe { heaps[heap].at(place).copy_from(values.as_ptr(), values.len()) };
             };
-            [(0, input), (1, peers_place), (2, input), (3, input)].map(|(h, at)| fill(h, at));
+            for (heap, place) in [(0, input), (1, peers_place), (2, input), (3, input)] {
+                fill(heap, place);
+            }
             let distance = |heap: usize| heaps[heap].at(0) as u64 - 1;
             let members = [distance(2), distance(3)];
             let window = &mut world.ranks[0].windows[1];
