@@ -74,6 +74,7 @@ struct Workspace {
   Move move;
   Walk walk;
   BlockTable<View, MAX_OPERANDS> views;
+  bool apart;  // a rank's buffers are at another place of its heap than this one's
 #ifndef __CUDACC__
   BucketTable buckets[MAX_OPERANDS];
 #endif
