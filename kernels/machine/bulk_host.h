@@ -19,7 +19,7 @@ inline namespace OXCCL_ISA {
 // Up to here a message is handled word by word, in registers.
 constexpr uint64_t SHORT_BYTES = 64;
 constexpr uint64_t BLOCK_BYTES = 4096;
-// An all-reduce of 32 MiB over 2 cores took two thirds of the time that it takes by 4 KiB.
+// By so many an all-reduce over 2 cores took 69 % (16 MiB) and 78 % (32 MiB) of the time that it takes by 4 KiB.
 constexpr uint64_t STREAM_BLOCK_BYTES = 256;
 constexpr uint64_t CACHE_LINE_BYTES = 64;
 // The tree keeps one block per level.
