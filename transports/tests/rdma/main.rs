@@ -7,6 +7,7 @@
 mod guest;
 #[path = "../common/links.rs"]
 mod links;
+mod link;
 mod lossy;
 mod pair;
 mod process;
