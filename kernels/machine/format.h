@@ -14,7 +14,7 @@ namespace oxccl {
 inline namespace OXCCL_ISA {
 
 constexpr uint32_t MAGIC = 0x6363786f;
-constexpr uint32_t VERSION = 2;
+constexpr uint32_t VERSION = 3;
 constexpr uint32_t MAX_OPERANDS = 260;
 constexpr uint32_t MAX_TREE_SOURCES = 256;
 constexpr uint32_t LANES = 4;
@@ -84,7 +84,12 @@ struct Advance {
 
 struct SlotHeader {
   uint64_t tail;
-  uint32_t signature, len_bytes, last_segment, reserved;
+  uint32_t signature, len_bytes;
+};
+
+struct alignas(64) SlotTail {
+  uint64_t tail;
+  uint32_t content_bytes, reserved;
 };
 
 struct alignas(64) Doorbell {
@@ -99,6 +104,7 @@ struct alignas(64) Connection {
   uint64_t sent, received, head_seen;
   uint32_t slot_stride_bytes, slots, peer, lane;
   uint64_t cleared;
+  SlotTail *send_tails, *recv_tails;
 };
 
 struct Tokens {

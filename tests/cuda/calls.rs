@@ -36,9 +36,11 @@ pub(crate) fn config() -> Config {
 fn environment(name: &str) -> Option<String> {
     match name {
         "OXCCL_DEVICE" => Some("cuda".to_owned()),
-        "CUDA_DEVICE_MAX_CONNECTIONS" | "OXCCL_NODES" | "OXCCL_FABRIC" | "OXCCL_RDMA_DEVICES" => {
-            std::env::var(name).ok()
-        }
+        "CUDA_DEVICE_MAX_CONNECTIONS"
+        | "OXCCL_NODES"
+        | "OXCCL_FABRIC"
+        | "OXCCL_RDMA_DEVICES"
+        | "OXCCL_GPU_DIRECT" => std::env::var(name).ok(),
         _ => None,
     }
 }

@@ -5,14 +5,15 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
+use super::gpu_memory::{self, GpuReach, GpuWay};
 use super::memory::Domain;
 use super::path::{Gpu, Path, PathOffer};
 use super::port::Port;
 use super::queue_pair::Patience;
 use super::wire::RdmaWire;
-use super::{RdmaError, gpu_memory, immediate};
+use super::{RdmaError, immediate};
 use crate::Adapter;
-use crate::cuda::{Context, CudaError};
+use crate::cuda::{Context, CudaError, DeviceRegion};
 use crate::proxy::{Fabric, Link, PortsMemory, Socket, Wire, WireError};
 
 /// A rank's adapters: a port of each **rail**, joined with the peer's on the same rail.
@@ -20,8 +21,8 @@ use crate::proxy::{Fabric, Link, PortsMemory, Socket, Wire, WireError};
 pub struct RdmaFabric {
     rails: Vec<Rail>,
     settings: Settings,
-    /// The rank's GPU, if ports may lie in its memory.
-    context: Option<Context>,
+    /// The rank's GPU, if ports may lie in its memory, and how adapters may reach that.
+    gpu: Option<(Context, Vec<GpuWay>)>,
 }
 
 /// How wires are made.
@@ -78,41 +79,62 @@ impl RdmaFabric {
             .into_iter()
             .map(|port| Ok(Rail { domain: Domain::new(port.device())?, port }))
             .collect::<Result<_, _>>()?;
-        Ok(RdmaFabric { rails, settings, context: None })
+        Ok(RdmaFabric { rails, settings, gpu: None })
     }
 
-    /// The same for a rank whose ports may lie in memory of this GPU.
-    pub fn with_gpu(self, context: Context) -> RdmaFabric {
-        RdmaFabric { context: Some(context), ..self }
+    /// The same for a rank whose ports may lie in memory of this GPU, which adapters are to reach by the first of these ways that works.
+    pub fn with_gpu(self, context: Context, ways: &[GpuWay]) -> RdmaFabric {
+        RdmaFabric { gpu: Some((context, ways.to_vec())), ..self }
     }
 
-    /// Whether every adapter reaches a GPU's memory, tried on this part of it. If not, ports have to lie in pinned memory of the
-    /// host.
+    /// Lets every adapter reach memory of the GPU, for ports that are to lie there, all of them by one way.
     ///
     /// # Errors
-    /// [`RdmaError::GpuMemory`] says why not.
+    /// [`RdmaError::GpuMemory`] says why that is not possible: then ports have to lie in pinned memory of the host.
+    ///
+    /// # Panics
+    /// Without a GPU.
     ///
     /// # Safety
-    /// The range is memory of the context's GPU, and mapped until this returns.
-    pub unsafe fn check_gpu_memory(
-        &self,
-        context: &Context,
-        start: *mut u8,
-        len_bytes: usize,
-    ) -> Result<(), RdmaError> {
-        // SAFETY: as the caller promises; registered and given back at once.
-        let register =
-            |rail: &Rail| unsafe { rail.domain.register_device(context, start, len_bytes) };
-        self.rails.iter().try_for_each(|rail| register(rail).map(drop))
+    /// The range is memory of the GPU, and mapped until the result is dropped. No reference to it exists meanwhile.
+    pub unsafe fn reach_gpu(&self, memory: PortsMemory) -> Result<GpuReach, RdmaError> {
+        let (context, ways) = self.gpu.as_ref().expect("the fabric is for a rank with a GPU");
+        let mut refused = Vec::new();
+        for &way in ways {
+            // SAFETY: as the caller promises.
+            let register =
+                |rail: &Rail| unsafe { rail.domain.register_device(context, memory, way) };
+            match self.rails.iter().map(register).collect::<Result<_, _>>() {
+                Ok(registrations) => return Ok(GpuReach { way, _registrations: registrations }),
+                Err(why) => refused.push(why.to_string()),
+            }
+        }
+        Err(RdmaError::NotDirect { why: refused.join("; ") })
+    }
+
+    /// By which way every adapter reaches memory of the GPU, tried on a little of it.
+    ///
+    /// # Errors
+    /// As [`reach_gpu`](Self::reach_gpu).
+    ///
+    /// # Panics
+    /// Without a GPU.
+    pub fn try_gpu(&self) -> Result<GpuWay, RdmaError> {
+        let (context, _) = self.gpu.as_ref().expect("the fabric is for a rank with a GPU");
+        let region = DeviceRegion::create(context, 1)
+            .map_err(|error| RdmaError::NotDirect { why: error.to_string() })?;
+        let memory = PortsMemory { start: region.as_ptr(), len_bytes: region.len_bytes() };
+        // SAFETY: memory of the GPU, which goes behind the registrations.
+        unsafe { self.reach_gpu(memory) }.map(|reach| reach.way())
     }
 
     /// The GPU, if the ports of a wire lie in its memory.
-    fn gpu_of(&self, memory: PortsMemory) -> Result<Option<Gpu<'_>>, CudaError> {
-        let Some(context) = &self.context else { return Ok(None) };
+    fn gpu_of(&self, memory: PortsMemory) -> Result<Option<Gpu>, CudaError> {
+        let Some((context, _)) = &self.gpu else { return Ok(None) };
         if !gpu_memory::is_device(context, memory.start)? {
             return Ok(None);
         }
-        Ok(Some(Gpu { context, needs_flush: gpu_memory::needs_flush(context)? }))
+        Ok(Some(Gpu { needs_flush: gpu_memory::needs_flush(context)? }))
     }
 
     /// The ports, in the order of the rails.

@@ -30,6 +30,7 @@ pub use completion::{Completion, CompletionQueue, Failure, Outcome};
 pub use device::{Device, DeviceEvent, device_names};
 pub use error::RdmaError;
 pub use fabric::{RdmaFabric, Settings};
+pub use gpu_memory::{GpuReach, GpuWay};
 pub use memory::{Domain, MemoryRegion, RemoteMemory, locked_memory_limit};
 pub use port::{Port, share, usable_ports};
 pub use queue_pair::{Depth, Local, Operation, Patience, QueuePair, Request};

@@ -17,7 +17,11 @@ pub fn run(prefix: &str, options: &[&str]) {
         return skip(prefix, String::from_utf8_lossy(&kernel.stderr).trim());
     }
     let mut guest = Command::new(tools.join("run"));
-    guest.args(["--timeout", LIMIT_S]).args(options).arg("--").arg(std::env::current_exe().unwrap());
+    guest
+        .args(["--timeout", LIMIT_S])
+        .args(options)
+        .arg("--")
+        .arg(std::env::current_exe().unwrap());
     guest.args([prefix, "--ignored", "--test-threads=1", "--nocapture"]);
     let output = guest.stdin(Stdio::null()).output().unwrap();
     let said =

@@ -36,14 +36,14 @@ pub struct End {
 
 /// Two ranks, joined by what makes each one's wires.
 pub fn pair(fabric: impl Fn(usize) -> Arc<dyn Fabric>, conditions: Conditions) -> [End; 2] {
-    let ports = || MemoryPorts::new(PORTS, SLOTS, PAYLOAD_BYTES).unwrap();
+    let ports = |_| MemoryPorts::new(PORTS, SLOTS, PAYLOAD_BYTES).unwrap();
     pair_with(fabric, ports, conditions)
 }
 
 /// The same with ports of one's own, of [`PORTS`], [`SLOTS`] and [`PAYLOAD_BYTES`].
 pub fn pair_with(
     fabric: impl Fn(usize) -> Arc<dyn Fabric>,
-    ports: impl Fn() -> Arc<MemoryPorts>,
+    ports: impl Fn(usize) -> Arc<MemoryPorts>,
     conditions: Conditions,
 ) -> [End; 2] {
     let listening: Vec<_> =
@@ -52,7 +52,7 @@ pub fn pair_with(
     let secret = Secret::random().unwrap();
     let egress = Egress::new(Arc::new(Region::create("test", 4096).unwrap()), 0);
     let ends = local(2).into_iter().zip(listening).enumerate().map(|(rank, (bootstrap, place))| {
-        let ports = ports();
+        let ports = ports(rank);
         let mut by_rank: Vec<Option<Arc<dyn Ports>>> = vec![None, None];
         by_rank[1 - rank] = Some(ports.clone());
         let liveness = bootstrap.liveness();

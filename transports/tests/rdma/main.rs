@@ -5,9 +5,9 @@
 
 #[path = "../common/guest.rs"]
 mod guest;
+mod link;
 #[path = "../common/links.rs"]
 mod links;
-mod link;
 mod lossy;
 mod pair;
 mod process;

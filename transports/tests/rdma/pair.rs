@@ -85,7 +85,8 @@ pub fn port(node: usize) -> Port {
 
 /// Two ends on the devices of two nodes, joined.
 pub fn pair() -> [End; 2] {
-    let patience = Patience::default();
+    // Software RoCE takes seven repetitions for any number of them.
+    let patience = Patience { retries: 6, ..Patience::default() };
     let [mut a, mut b] = [0, 1].map(|node| End::new(&port(node), DEPTH));
     a.pair.connect(&b.pair.address(), "rank 1", patience).unwrap();
     b.pair.connect(&a.pair.address(), "rank 0", patience).unwrap();

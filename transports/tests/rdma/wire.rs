@@ -7,8 +7,8 @@ use oxccl_transports::Cause;
 use oxccl_transports::proxy::{Conditions, Fabric};
 use oxccl_transports::rdma::{Patience, Port, RdmaFabric, Settings};
 
-use super::links::{LIMIT, SLOTS, exchange, exchange_until_broken, pair, payload};
 use super::link;
+use super::links::{LIMIT, SLOTS, exchange, exchange_until_broken, pair, payload};
 use super::pair::port;
 
 /// Over the node's first device, by so many queue pairs.
