@@ -22,7 +22,7 @@ const CHANNELS: usize = 2;
 pub(crate) fn config() -> Config {
     Config {
         image: (!on_hardware()).then(stand_in_image),
-        timeout: Duration::from_secs(60),
+        timeout: Duration::from_secs(300),
         max_channels: CHANNELS,
         heap_bytes: 8 << 20,
         slot_bytes: 576,

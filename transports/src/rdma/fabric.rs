@@ -1,20 +1,18 @@
 //! The adapters of a rank, and the wires that it makes over them.
 
 use std::sync::Arc;
-use std::time::Instant;
-
-use serde::{Deserialize, Serialize};
 
 use super::gpu_memory::{self, GpuReach, GpuWay};
 use super::memory::Domain;
-use super::path::{Gpu, Path, PathOffer};
+use super::offer::{Offer, PathOffer, VERSION};
+use super::path::{Gpu, Path};
 use super::port::Port;
 use super::queue_pair::Patience;
 use super::wire::RdmaWire;
 use super::{RdmaError, immediate};
 use crate::Adapter;
 use crate::cuda::{Context, CudaError, DeviceRegion};
-use crate::proxy::{Fabric, Link, PortsMemory, Socket, Wire, WireError};
+use crate::proxy::{Fabric, Link, PortsMemory, Wire, WireError};
 
 /// A rank's adapters: a port of each **rail**, joined with the peer's on the same rail.
 #[derive(Debug)]
@@ -46,18 +44,6 @@ pub(super) struct Rail {
     pub(super) port: Port,
     pub(super) domain: Arc<Domain>,
 }
-
-/// What the two ends tell each other, so that both know whether they go together.
-#[derive(Serialize, Deserialize)]
-struct Offer {
-    version: u16,
-    /// The length of the ports' memory, whose layout both share.
-    ports_bytes: u64,
-    paths: Vec<PathOffer>,
-}
-
-/// Of what wires send each other.
-const VERSION: u16 = 1;
 
 impl RdmaFabric {
     /// Wires over these ports, a rail each.
@@ -172,7 +158,7 @@ impl Fabric for RdmaFabric {
         let Link { peer, mut sockets, ports, deadline, .. } = link;
         let mut socket = sockets.swap_remove(0);
         let offer = Offer { version: VERSION, ports_bytes: memory.len_bytes as u64, paths: offers };
-        let theirs = swap(&mut socket, &offer, deadline)?;
+        let theirs = offer.read(&socket.swap(&offer.encode(), deadline)?)?;
         for (path, offer) in paths.iter_mut().zip(theirs.paths) {
             path.connect(offer, &format!("rank {peer}"), self.settings.patience)?;
         }
@@ -180,29 +166,6 @@ impl Fabric for RdmaFabric {
         socket.swap(b"ready", deadline)?;
         Ok(Box::new(RdmaWire::new(paths, ports, socket)?))
     }
-}
-
-/// Swaps offers, and sees whether they go together.
-fn swap(socket: &mut Socket, offer: &Offer, deadline: Instant) -> Result<Offer, WireError> {
-    let bytes = postcard::to_stdvec(offer).expect("plain numbers and texts can be written");
-    let unreadable = |error| WireError::Protocol(format!("its RDMA addresses: {error}"));
-    let theirs: Offer =
-        postcard::from_bytes(&socket.swap(&bytes, deadline)?).map_err(unreadable)?;
-    let unfit = |what, ours: u64, theirs: u64| {
-        let same = "start all ranks with the same release and settings";
-        Err(WireError::Unfit(format!("{what}: {ours} here and {theirs} there; {same}")))
-    };
-    if theirs.version != offer.version {
-        return unfit("RDMA protocol", offer.version.into(), theirs.version.into());
-    }
-    if theirs.paths.len() != offer.paths.len() {
-        let (ours, theirs) = (offer.paths.len() as u64, theirs.paths.len() as u64);
-        return unfit("queue pairs (devices times queue pairs on each)", ours, theirs);
-    }
-    if theirs.ports_bytes != offer.ports_bytes {
-        return unfit("bytes of connections", offer.ports_bytes, theirs.ports_bytes);
-    }
-    Ok(theirs)
 }
 
 impl From<RdmaError> for WireError {

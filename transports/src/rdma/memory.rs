@@ -252,6 +252,11 @@ impl Drop for MemoryRegion {
 }
 
 impl RemoteMemory {
+    /// Whether it has this length, and lies within what can be addressed.
+    pub(super) fn is_as_long_as(&self, len_bytes: u64) -> bool {
+        self.len_bytes as u64 == len_bytes && self.start.checked_add(len_bytes).is_some()
+    }
+
     /// The address of a part of it.
     ///
     /// # Errors

@@ -3,14 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use serde::{Deserialize, Serialize};
-
-use super::address::QueuePairAddress;
 use super::completion::{Completion, CompletionQueue, Outcome};
 use super::fabric::Rail;
 use super::flush::{FLUSH, Flush, Part};
 use super::immediate::Brought;
 use super::memory::{MemoryRegion, RemoteMemory};
+use super::offer::PathOffer;
 use super::queue_pair::{Depth, Local, Operation, Patience, QueuePair, Request};
 use super::{Device, RdmaError};
 use crate::proxy::{Counter, PortNumber, PortsMemory};
@@ -39,14 +37,6 @@ struct Buffer {
 pub(super) struct Gpu {
     /// Whether what an adapter has written must be waited for.
     pub(super) needs_flush: bool,
-}
-
-/// What a peer must know of a path.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct PathOffer {
-    queue_pair: QueuePairAddress,
-    memory: RemoteMemory,
-    depth: u32,
 }
 
 /// One queue pair of a wire.
