@@ -76,7 +76,7 @@ impl RdmaFabric {
     /// Lets every adapter reach memory of the GPU, for ports that are to lie there, all of them by one way.
     ///
     /// # Errors
-    /// [`RdmaError::GpuMemory`] says why that is not possible: then ports have to lie in pinned memory of the host.
+    /// [`RdmaError::NotDirect`] says why that is not possible: then ports have to lie in pinned memory of the host.
     ///
     /// # Panics
     /// Without a GPU.
