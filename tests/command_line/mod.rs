@@ -6,6 +6,7 @@
 #[path = "../common/port.rs"]
 mod port;
 
+#[allow(unused_imports)]
 pub(crate) use port::free_port;
 use std::io::{Read, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};

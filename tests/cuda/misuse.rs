@@ -192,7 +192,7 @@ pub(crate) fn not_direct(outer: &mut dyn Bootstrap) {
         Communicator::local_with(2, &config).unwrap_err().to_string()
     };
     let over_tcp = error(GpuDirect::Peer, Some(FabricKind::Tcp));
-    assert!(over_tcp.contains("gpu_direct is peer, which rank "), "{over_tcp}");
+    assert!(over_tcp.contains("gpu_direct: is peer, which rank "), "{over_tcp}");
     assert!(over_tcp.contains(" cannot do: links go over TCP"), "{over_tcp}");
     if config().fabric == Some(FabricKind::Rdma) {
         let dmabuf = error(GpuDirect::Dmabuf, Some(FabricKind::Rdma));
