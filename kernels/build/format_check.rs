@@ -106,7 +106,8 @@ fn structures(text: &mut String) {
         }
     );
     layout!(out, Tokens { input, output });
-    layout!(out, Window { base, registered, tokens });
+    layout!(out, Window { base, registered, heap, tokens });
+    layout!(out, Multicast { base, input, output, members });
     layout!(out, Progress { call, awaited, step, peer, lane, head });
     layout!(out, Status { outcome, step, peer, found });
     layout!(
@@ -124,6 +125,7 @@ fn structures(text: &mut String) {
             input,
             output,
             tokens,
+            multicast,
             scale_bits,
             call,
             signature,
@@ -192,6 +194,8 @@ fn numbers(text: &mut String) {
         "INSTRUCTION_HEAD" = INSTRUCTION_HEAD,
         "INSTRUCTION_TREE" = INSTRUCTION_TREE,
         "INSTRUCTION_FINISH" = INSTRUCTION_FINISH,
+        "INSTRUCTION_MULTICAST_READ" = INSTRUCTION_MULTICAST_READ,
+        "INSTRUCTION_MULTICAST_WRITE" = INSTRUCTION_MULTICAST_WRITE,
         "OPERAND_RAW" = OPERAND_RAW,
         "OPERAND_STREAM" = OPERAND_STREAM,
     );
