@@ -81,8 +81,8 @@ pub enum Error {
     },
     /// No rendezvous answered before the deadline.
     #[error(
-        "no rendezvous answered at {address} in time: see that rank 0 runs, that every rank has \
-         its address, and that no firewall is between"
+        "no rendezvous answered at {address} in time ({source}): see that rank 0 runs, that every \
+         rank has its address, and that no firewall is between"
     )]
     Unreachable {
         /// Where the server should be.
