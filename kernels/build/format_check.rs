@@ -80,7 +80,8 @@ fn structures(text: &mut String) {
     );
     layout!(out, Operand { space, flags, lane, reserved, index, message, signature, offset_bytes });
     layout!(out, Advance { connection, sent, received, reserved });
-    layout!(out, SlotHeader { tail, signature, len_bytes, last_segment, reserved });
+    layout!(out, SlotHeader { tail, signature, len_bytes });
+    layout!(out, SlotTail { tail, content_bytes, reserved });
     layout!(out, Segment { start, len_bytes, input, output, bucket, reserved });
     layout!(out, SegmentTokens { input, output });
     layout!(out, Doorbell { rings, sleeping, event });
@@ -100,10 +101,13 @@ fn structures(text: &mut String) {
             peer,
             lane,
             cleared,
+            send_tails,
+            recv_tails,
         }
     );
     layout!(out, Tokens { input, output });
-    layout!(out, Window { base, registered, tokens });
+    layout!(out, Window { base, registered, heap, tokens });
+    layout!(out, Multicast { base, input, output, members });
     layout!(out, Progress { call, awaited, step, peer, lane, head });
     layout!(out, Status { outcome, step, peer, found });
     layout!(
@@ -121,6 +125,7 @@ fn structures(text: &mut String) {
             input,
             output,
             tokens,
+            multicast,
             scale_bits,
             call,
             signature,
@@ -189,6 +194,8 @@ fn numbers(text: &mut String) {
         "INSTRUCTION_HEAD" = INSTRUCTION_HEAD,
         "INSTRUCTION_TREE" = INSTRUCTION_TREE,
         "INSTRUCTION_FINISH" = INSTRUCTION_FINISH,
+        "INSTRUCTION_MULTICAST_READ" = INSTRUCTION_MULTICAST_READ,
+        "INSTRUCTION_MULTICAST_WRITE" = INSTRUCTION_MULTICAST_WRITE,
         "OPERAND_RAW" = OPERAND_RAW,
         "OPERAND_STREAM" = OPERAND_STREAM,
     );

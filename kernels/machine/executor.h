@@ -13,6 +13,7 @@
 // moved in registers; and after a round the line that the next message will be written to is asked
 // for in advance. Everything slow (a wait that lasts, a wake, an epoch's end) is out of line.
 #pragma once
+#include "multicast.h"
 #include "segments.h"
 #ifndef __CUDACC__
 #include "short_host.h"
@@ -40,7 +41,8 @@ OXCCL_INLINE bool run_wait(Machine& machine, const Instruction& instruction) {
     const uint64_t value =
         (head ? connection.sent : connection.received) + uint64_t(instruction.value);
     const uint64_t* word =
-        head ? connection.send_head : tail(connection.recv_slots, connection, value);
+        head ? connection.send_head
+             : tail(connection.recv_slots, connection.recv_tails, connection, value);
     if (!head || int64_t(connection.head_seen) < int64_t(value)) {
       const Place place = {value, instruction.step, connection.peer, connection.lane, head};
       uint64_t now = 0;
@@ -62,9 +64,9 @@ OXCCL_INLINE void run_signal(Machine& machine, const Instruction& instruction) {
   if (head) {
     store_release(connection.recv_head, value);
   } else {
-    SlotHeader* header = header_of(connection.send_slots, connection, value - 1);
-    header->last_segment = uint32_t(instruction.len_bytes);
-    store_release(&header->tail, value);
+    if (OXCCL_UNLIKELY(connection.send_tails != nullptr))
+      note_content(connection, value - 1, uint32_t(instruction.len_bytes));
+    store_release(tail(connection.send_slots, connection.send_tails, connection, value), value);
   }
   ring(connection.doorbell);
 }
@@ -128,6 +130,12 @@ OXCCL_NOINLINE bool run_reduce_copy(Machine& machine, const Reducer& reducer,
     machine.fail(OUTCOME_BAD_PROGRAM, 0, count);
     return agreed(machine);
   }
+  const bool by_switch = OXCCL_UNLIKELY(reads_all(instruction) || writes_all(instruction)) &&
+                         lie_alike(machine, operands, count, workspace);
+#ifdef __CUDACC__
+  if (by_switch && reducer.move_by_switch(machine, switch_move(machine, instruction, operands, round_start, len_bytes)))
+    return agreed(machine);
+#endif
   if (leader()) {
     workspace.operands = operands;
     workspace.move = move_of(machine.launch, instruction, len_bytes, workspace.views);
@@ -136,6 +144,9 @@ OXCCL_NOINLINE bool run_reduce_copy(Machine& machine, const Reducer& reducer,
   for (uint32_t o = lane(); o < count; o += lanes())
     if (!resolve(machine, operands[o], round_start, len_bytes, &workspace.views[o])) break;
   if (!agreed(machine)) return false;
+#ifndef __CUDACC__
+  if (by_switch) point_to_members(machine, instruction, operands, round_start, workspace);
+#endif
   if (operands[0].space == SPACE_TOKENS && carries_tokens()) system_fence();
   if (!move_operands(machine, reducer, round_start, workspace)) return false;
   write_headers(machine, workspace);
@@ -249,6 +260,7 @@ OXCCL_INLINE uint32_t run_channel(const Launch& launch, uint32_t channel, const 
                                   Workspace& workspace) {
   if (leader()) {
     workspace.fault.outcome = OUTCOME_DONE;
+    workspace.apart = false;
     workspace.tables = tables_of(launch.program, channel);
   }
   barrier();

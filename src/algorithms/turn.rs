@@ -65,6 +65,9 @@ impl Turn {
             Operand::Window { peer, buffer, chunk } => {
                 Operand::Window { peer: self.rank(peer), buffer, chunk: self.chunk(buffer, chunk) }
             }
+            Operand::Multicast { buffer, chunk } => {
+                Operand::Multicast { buffer, chunk: self.chunk(buffer, chunk) }
+            }
             Operand::Tokens => Operand::Tokens,
             Operand::PeerTokens(peer) => Operand::PeerTokens(self.rank(peer)),
         }

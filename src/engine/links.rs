@@ -1,6 +1,6 @@
 //! Ranks of other nodes: the proxy that carries what their connections hold, and what schedules may do across nodes.
 
-use super::fabric::Candidates;
+use super::fabric::{Candidates, Choice};
 use crate::config::{Config, Device};
 use crate::device::LinkPorts;
 use crate::error::Error;
@@ -31,12 +31,13 @@ pub(super) struct Starting {
 }
 
 impl Starting {
-    /// Tells all ranks where this one's proxy is found; makes the end of the connections to each rank of another node by `ports`.
-    /// `None` where all are on one node.
+    /// Tells all ranks where this one's proxy is found, and agrees with them on what carries links, which `choose` makes fit for this rank's
+    /// device; makes the end of the connections to each rank of another node by `ports`. `None` where all are on one node.
     pub(super) fn gather(
         bootstrap: &mut dyn Bootstrap,
         config: &Config,
-        ports: impl Fn(usize) -> Result<LinkPorts, oxccl_transports::Error>,
+        choose: impl FnOnce(Choice) -> Choice,
+        ports: impl Fn(usize, &Choice) -> Result<LinkPorts, Error>,
         deadline: Instant,
     ) -> Result<Option<Starting>, Error> {
         let nodes = bootstrap.nodes().clone();
@@ -60,14 +61,14 @@ impl Starting {
         };
         let addresses: Vec<SocketAddr> =
             texts.into_iter().enumerate().map(read).collect::<Result<_, _>>()?;
-        let fabric = candidates.choose(&objections)?;
+        let choice = choose(candidates.choose(&objections)?);
         reachable(&nodes, config, &addresses)?;
         let ports = |peer| match nodes.share(rank, peer) {
             true => Ok(None),
-            false => ports(peer).map(|ports| Some(Arc::new(ports))),
+            false => ports(peer, &choice).map(|ports| Some(Arc::new(ports))),
         };
         let ports = (0..nodes.world()).map(ports).collect::<Result<_, _>>()?;
-        Ok(Some(Starting { listening, fabric, addresses, ports }))
+        Ok(Some(Starting { listening, fabric: choice.fabric(), addresses, ports }))
     }
 
     /// Points connections to ranks of other nodes into this rank's memory; executors ring its proxy.
@@ -124,7 +125,9 @@ impl Links {
     pub(super) fn check(&self, schedule: &Schedule) -> Result<(), String> {
         for (rank, list) in schedule.ranks.iter().enumerate() {
             let crossing = |(step, instruction): (usize, &Instruction)| {
-                let (what, peer) = unproxied(instruction, |peer| !self.nodes.share(rank, peer))?;
+                let place = (rank, schedule.collective.ranks);
+                let is_remote = |peer| !self.nodes.share(rank, peer);
+                let (what, peer) = unproxied(instruction, place, is_remote)?;
                 Some(format!(
                     "step {step} of rank {rank} uses {what} of rank {peer}, which is on another node"
                 ))
@@ -176,11 +179,12 @@ impl Links {
 /// What an instruction needs of a rank on another node that only mapped memory gives.
 fn unproxied(
     instruction: &Instruction,
+    (rank, ranks): (usize, usize),
     is_remote: impl Fn(usize) -> bool,
 ) -> Option<(&'static str, usize)> {
     let Instruction::ReduceCopy { sources, destinations, .. } = instruction else { return None };
     let operands = sources.iter().map(|source| source.operand).chain(destinations.iter().copied());
-    operands.into_iter().find_map(|operand| {
+    operands.flat_map(|operand| operand.members(rank, ranks)).find_map(|operand| {
         let (what, peer) = match operand {
             Operand::Slot { link, .. } | Operand::PeerSlot { link, .. }
                 if link.lane.has_flags() =>

@@ -1,5 +1,6 @@
 //! How a rank starts: agree on the configuration, share memory, set up the tables.
 
+use super::fabric::Choice;
 use super::failure::Ranks;
 use super::flights::Flights;
 use super::group::Groups;
@@ -45,8 +46,8 @@ impl Engine {
             Device::Host => start.on_host(&spins),
             Device::Cuda(ordinal) => start.on_gpu(ordinal, &spins),
         };
-        let Started { backend, heap, ranks, links, ll128, device } =
-            started.inspect_err(|error| {
+        let Started { backend, heap, ranks, links, ll128, multicast, device } = started
+            .inspect_err(|error| {
                 let reason = error.to_string();
                 bootstrap.liveness().abort(Cause::Aborted { rank, reason });
             })?;
@@ -54,7 +55,7 @@ impl Engine {
         Ok(Engine {
             config,
             reach,
-            cache: Cache::new(links.clone(), ll128),
+            cache: Cache::new(links.clone(), ll128, multicast),
             links,
             groups: Groups::new(world),
             backend,
@@ -86,6 +87,8 @@ struct Started {
     links: Option<Arc<Links>>,
     /// Whether there is an LL128 lane.
     ll128: bool,
+    /// Whether a switch reduces between the ranks.
+    multicast: bool,
     device: Device,
 }
 
@@ -128,8 +131,8 @@ impl Start<'_> {
                 heaps.iter().map(|heap| base(heap).unwrap_or(std::ptr::null_mut())).collect()
             }
         };
-        let ports = |peer| LinkPorts::on_host(shape, peer, own[1].clone());
-        let links = Starting::gather(&mut *self.bootstrap, self.config, ports, self.deadline)?;
+        let ports = |peer, _: &Choice| Ok(LinkPorts::on_host(shape, peer, own[1].clone())?);
+        let links = Starting::gather(self.bootstrap, self.config, |any| any, ports, self.deadline)?;
         let egress = self.egress(shape, &regions(0));
         let ranks = self.ranks(regions(0))?;
         let waiting = Waiting {
@@ -149,7 +152,8 @@ impl Start<'_> {
         let heap = Arc::new(Heap::new(own[2].clone()));
         let backend = Backend::Host(host);
         let ll128 = shape.ll128_slots > 0;
-        Ok(Started { backend, heap, ranks, links, ll128, device: Device::Host })
+        let (multicast, device) = (false, Device::Host);
+        Ok(Started { backend, heap, ranks, links, ll128, multicast, device })
     }
 
     /// The word that this node's ranks share where links are shaped: in the control memory of the first of them.
@@ -188,11 +192,13 @@ impl Start<'_> {
         let bulk_copies = self.config.bulk_copies;
         let setup =
             Setup { context: context.clone(), image, shape, heap_bytes, windows, bulk_copies };
-        let ports = |peer| {
-            let driver = context.device().driver();
-            beside_captures(driver, || LinkPorts::on_gpu(shape, peer, &context))
+        let (config, driver) = (self.config, device.driver());
+        let with_gpu = |choice: Choice| choice.with_gpu(&context, config);
+        let ports = |peer, choice: &Choice| {
+            let make = || choice.ports_of_gpu((rank, peer), shape, &context, config.gpu_direct);
+            beside_captures(driver, make)
         };
-        let links = Starting::gather(&mut *self.bootstrap, self.config, ports, self.deadline)?;
+        let links = Starting::gather(self.bootstrap, config, with_gpu, ports, self.deadline)?;
         let ends = links.iter().flat_map(Starting::ports).cloned().collect();
         let gpu = Gpu::start_linked(self.bootstrap, &setup, self.deadline, ends)?;
         if self.config.single_launch && gpu.sharing() < shape.ranks {
@@ -205,11 +211,11 @@ impl Start<'_> {
         let heap = Arc::new(Heap::on_gpu(gpu.heap().clone(), gpu.stream().clone()));
         let flights = Flights::new(&context, ranks.clone(), gpu.tables().clone(), links.clone())?;
         let connections = self.config.cuda_connections;
-        let ll128 = gpu.has_ll128();
+        let (ll128, multicast) = (gpu.has_ll128(), gpu.has_multicast());
         let calls = GpuCalls::new(gpu, flights, self.joint, reach, connections)?;
         let device = Device::Cuda(Some(device.ordinal()));
         let backend = Backend::Cuda(Box::new(calls));
-        Ok(Started { backend, heap, ranks, links, ll128, device })
+        Ok(Started { backend, heap, ranks, links, ll128, multicast, device })
     }
 }
 

@@ -16,6 +16,7 @@ mod groups;
 mod guest;
 mod joined;
 mod misuse;
+mod multicast;
 mod order;
 mod processes;
 mod rank;
@@ -24,7 +25,7 @@ mod repeated;
 mod results;
 
 use processes::On::{Anything, StandIn};
-use processes::run;
+use processes::{run, run_on_nodes};
 
 macro_rules! cases {
     ($entry:ident by $each:path: $($case:ident = $function:path, $on:expr, $ranks:expr, $settings:expr;)*) => {
@@ -79,9 +80,16 @@ fn calls_between_nodes_over_rdma_in_the_guest() {
 #[test]
 #[ignore = "runs in the software RoCE guest"]
 fn rdma_carries_calls_between_nodes() {
+    let rdma = ("OXCCL_FABRIC", "rdma");
+    // Messages in the GPU's memory, with the read behind them that older GPUs need and without; then in pinned memory of the host.
+    for (direct, capability) in [("peer", "80"), ("peer", "90"), ("off", "90")] {
+        let settings =
+            [rdma, ("OXCCL_GPU_DIRECT", direct), ("OXCCL_STAND_IN_CAPABILITY", capability)];
+        run_on_nodes("replays_between_nodes", "communicator_process", &settings);
+    }
     let devices = ("OXCCL_RDMA_DEVICES", "rxe0_0,rxe1_0");
-    let settings = [processes::threads("2"), MANY, TWO_NODES, ("OXCCL_FABRIC", "rdma"), devices];
-    run("replays_between_nodes", "communicator_process", StandIn, 1, &settings);
+    let settings = [processes::threads("2"), MANY, TWO_NODES, rdma, devices];
+    run("ways_that_adapters_have_not", "start_process", StandIn, 1, &settings[1..]);
     // A minute on the guest's one core.
     if std::env::var_os("OXCCL_TEST_ALL").is_some() {
         run("calls_between_nodes", "communicator_process", StandIn, 1, &settings);
@@ -159,6 +167,39 @@ cases! {
     parameters_in_buckets_of_processes = buckets::sharded, Anything, 3, [];
 }
 
+/// Devices that a switch joins, and those of them that say so.
+const fn devices(count: &'static str) -> (&'static str, &'static str) {
+    ("OXCCL_STAND_IN_DEVICES", count)
+}
+
+const fn switched(count: &'static str) -> (&'static str, &'static str) {
+    ("OXCCL_STAND_IN_MULTICAST", count)
+}
+
+/// Makes a call of the driver fail.
+const fn failing(call: &'static str) -> (&'static str, &'static str) {
+    ("OXCCL_STAND_IN_FAIL", call)
+}
+
+cases! {
+    switch_process by processes::each_communicator:
+    a_switch_of_2_threads = multicast::all, Anything, 1, [devices("2"), switched("2"), processes::threads("2"), MANY];
+    a_switch_of_4_threads = multicast::all, Anything, 1, [devices("4"), switched("4"), processes::threads("4"), MANY];
+    a_switch_of_8_threads = multicast::all, Anything, 1, [devices("8"), switched("8"), processes::threads("8"), MANY];
+    a_switch_of_2_processes = multicast::all, StandIn, 2, [devices("2"), switched("2")];
+    a_switch_of_4_processes = multicast::all, StandIn, 4, [devices("4"), switched("4")];
+    a_switch_of_8_processes = multicast::all, StandIn, 8, [devices("8"), switched("8")];
+    no_switch = multicast::none, StandIn, 2, [devices("2")];
+    no_switch_for_one = multicast::none, StandIn, 2, [devices("2"), switched("1")];
+    no_switch_on_one_gpu = multicast::none, StandIn, 1, [switched("1"), processes::threads("2"), MANY];
+    no_switch_on_older_gpus = multicast::none, StandIn, 2, [devices("2"), switched("2"), ("OXCCL_STAND_IN_CAPABILITY", "80")];
+    no_team = multicast::none, StandIn, 2, [devices("2"), switched("2"), failing("cuMulticastCreate:1")];
+    one_does_not_join = multicast::none, StandIn, 1,
+        [devices("2"), switched("2"), failing("cuMulticastAddDevice:2"), processes::threads("2"), MANY];
+    one_does_not_bind = multicast::none, StandIn, 1,
+        [devices("2"), switched("2"), failing("cuMulticastBindMem:1"), processes::threads("2"), MANY];
+}
+
 cases! {
     start_process by processes::each_rank:
     one_launch_for_all_ranks = joined::launches, StandIn, 1, [MANY];
@@ -172,5 +213,6 @@ cases! {
     bulk_copies_without_an_engine =
         misuse::bulk_copies, StandIn, 1, [("OXCCL_STAND_IN_CAPABILITY", "80")];
     bulk_copies = misuse::bulk_copies, StandIn, 1, [];
+    ways_that_adapters_have_not = misuse::not_direct, StandIn, 1, [MANY, TWO_NODES];
     starts_without_room = misuse::no_room, StandIn, 1, [("OXCCL_STAND_IN_MULTIPROCESSORS", "3")];
 }

@@ -171,6 +171,8 @@ impl World {
             peer: peer as u32,
             lane: lane as u32,
             cleared: 0,
+            send_tails: std::ptr::null_mut(),
+            recv_tails: std::ptr::null_mut(),
         };
         let ranks = (0..n)
             .map(|me| Rank {
@@ -183,6 +185,7 @@ impl World {
                     Window {
                         base: std::ptr::null_mut(),
                         registered: std::ptr::null(),
+                        heap: 0,
                         tokens: Tokens::default(),
                     };
                     channels * n

@@ -7,8 +7,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use cudarc::driver::sys::{CUdevice, CUfunction, CUlaunchConfig, CUresult, CUstream};
 use oxccl_kernels::HostExecutor;
 use oxccl_kernels::format::{
-    ChannelEntry, Connection, DataType, Doorbell, Fold, Header, Instruction, LANES, Launch, Opcode,
-    Progress, Segment, Status, Window,
+    ChannelEntry, Connection, DataType, Doorbell, Fold, Header, Instruction, LANES, Launch,
+    Multicast, Opcode, Progress, Segment, SlotTail, Status, Window,
 };
 use oxccl_kernels::image::BLOCK_THREADS;
 
@@ -17,7 +17,7 @@ use crate::module::Function;
 use crate::registry::lock;
 use crate::settings::settings;
 use crate::stream::{Operation, Stream};
-use crate::{memory, module};
+use crate::{memory, module, multicast};
 
 /// A launch, as the call gave it.
 pub(crate) struct Run {
@@ -52,7 +52,11 @@ const YIELDS: u32 = 50;
 /// Runs all blocks to their ends, and tells when all are on the device.
 pub(crate) fn run(run: &Run, mut started: impl FnMut()) -> Answer {
     check_all(&run.launch, &run.function)?;
-    let launch = Launch { spins: SPINS, yields: YIELDS, ..run.launch };
+    // What a switch would do.
+    let members = multicast::members(&run.launch)?;
+    let table = members.as_ref().map_or(std::ptr::null(), |members| members.as_ptr());
+    let multicast = Multicast { members: table, ..run.launch.multicast };
+    let launch = Launch { spins: SPINS, yields: YIELDS, multicast, ..run.launch };
     let executor = HostExecutor::detect();
     let shared = Shared(&launch);
     if run.cooperative {
@@ -176,6 +180,12 @@ fn check_tables(launch: &Launch) -> Answer {
         if slots > 0 {
             reach("slots", connection.send_slots, slots)?;
             reach("slots", connection.recv_slots, slots)?;
+        }
+        for tails in [connection.send_tails, connection.recv_tails] {
+            if !tails.is_null() {
+                let tails_bytes = connection.slots as usize * size_of::<SlotTail>();
+                reach("tails", tails, tails_bytes)?;
+            }
         }
         for counter in [connection.send_head, connection.recv_head, connection.doorbell.cast()] {
             reach("a counter", counter, 8)?;
