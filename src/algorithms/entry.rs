@@ -7,6 +7,7 @@ use crate::element::accumulates_in_itself;
 use crate::schedule::{SEGMENTS, Schedule, Slots};
 use crate::topology::Placement;
 use oxccl_kernels::format::DataType;
+use std::ops::Range;
 use thiserror::Error;
 
 /// One way of carrying out a kind of collective.
@@ -109,19 +110,19 @@ impl Entry {
         self.built(collective, placement, order, slots, Whose::All)
     }
 
-    /// The schedule with one rank's instructions alone: its one list is that rank's.
+    /// The schedule with some ranks' instructions alone: its lists are theirs.
     ///
     /// # Errors
     /// [`Unavailable`], as [`Entry::check`] says.
-    pub fn schedule_of_rank(
+    pub fn schedule_of_ranks(
         &self,
         collective: Collective,
         placement: Placement,
         order: Order,
         slots: Slots,
-        rank: usize,
+        ranks: Range<usize>,
     ) -> Result<Schedule, Unavailable> {
-        self.built(collective, placement, order, slots, Whose::Rank(rank))
+        self.built(collective, placement, order, slots, Whose::Ranks(ranks))
     }
 
     /// After how many ranks the instructions repeat, turned by as many ranks, where the algorithm is made so.
@@ -221,4 +222,36 @@ pub(super) const fn entry(
     build: fn(&Request) -> Schedule,
 ) -> Entry {
     Entry { kind, algorithm, encoding, in_place, orders, needs: &[], build }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::algorithms::catalogue;
+    use crate::collective::{Collective, Order};
+    use crate::schedule::SLOTS;
+    use crate::topology::Placement;
+
+    #[test]
+    fn some_ranks_alone_have_the_instructions_that_they_have_among_all() {
+        let mut rotational = 0;
+        for entry in catalogue() {
+            for ranks in 2..9 {
+                let collective = match entry.kind {
+                    crate::Kind::SendRecv => Collective::send_recv(ranks, 0, 1),
+                    kind => Collective::new(kind, ranks),
+                };
+                let (placement, order) = (Placement::uniform(2), Order::Any);
+                let Ok(all) = entry.schedule(collective, placement, order, SLOTS) else { continue };
+                for rank in 0..ranks {
+                    let some = rank..ranks.min(rank + 2);
+                    let made =
+                        entry.schedule_of_ranks(collective, placement, order, SLOTS, some.clone());
+                    assert_eq!(made.unwrap().ranks, all.ranks[some], "{entry:?} {ranks} {rank}");
+                }
+                let period = entry.period(collective, placement, order, SLOTS).unwrap();
+                rotational += usize::from(period.is_some());
+            }
+        }
+        assert!(rotational >= 7 * 7, "{rotational}");
+    }
 }
