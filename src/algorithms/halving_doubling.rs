@@ -3,8 +3,10 @@
 //! Rabenseifner and Gropp 2005). log2 n messages each way, of all chunks that go the same way. For powers of two.
 //!
 //! Neighbours exchange first, so that partial results are those of the aligned tree. The all-reduce keeps it: its output holds partial
-//! results, on the side where they belong. The reduce-scatter has no place for them but the slots; it adds up what has come when it is
-//! sent on, its own first, in no promised order.
+//! results, on the side where they belong. The reduce-scatter cannot: its output is one chunk, and a peer's slot cannot be read, so partial
+//! results have no place but the slots in which they come, and one instruction has to add up all that has come when it is sent on. Rank 2 of 4
+//! would need s1 + (own + s0), with what has come from the lower half first; an instruction folds its list from the left, or as the aligned
+//! tree over it, and neither is that. So it takes its own first, in no promised order.
 //!
 //! In windows the ranks of a pair read each other's chunks in place, after they have told each other that these are there; nobody hears of
 //! more than log2 n others, while the two-shot's barriers are between all. (The reduce-scatter's partial results would have no place.)

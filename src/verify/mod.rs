@@ -205,24 +205,30 @@ fn prove<K: Knowledge>(
         }
     }
     let mut promises = Promises::new(promise);
+    if routes.symmetry().is_proper() && promise == Order::Tree {
+        promises.blocks = Some(machine.values.blocks());
+    }
     let mut single_rounding = true;
     for rank in (0..firsts).filter(|&rank| schedule.collective.has_output(rank)) {
         for chunk in 0..machine.expectation.chunks(Buffer::Output) {
             single_rounding &= promises.check(&mut machine, rank, chunk)? <= 1;
         }
     }
-    let reductions = match promise {
-        Order::Tree => blocks_of(&machine.values, &machine.reductions),
-        _ => Vec::new(),
+    let reductions = match &promises.blocks {
+        Some(blocks) => blocks_of(&machine.values, blocks, &machine.reductions),
+        None => Vec::new(),
     };
     let Machine { origins, differs_in_place, .. } = machine;
     Ok(Proof { single_rounding, origins, differs_in_place, reductions })
 }
 
 /// By rank and step, of which blocks the values are that are reduced.
-fn blocks_of(values: &Values, reductions: &[Vec<(usize, Vec<Value>)>]) -> Reductions {
-    let blocks = values.blocks();
-    let block = |value: &Value| values.block(&blocks, value.id, value.by);
+fn blocks_of(
+    values: &Values,
+    blocks: &[Option<Block>],
+    reductions: &[Vec<(usize, Vec<Value>)>],
+) -> Reductions {
+    let block = |value: &Value| values.block(blocks, value.id, value.by);
     let of_step = |(step, sources): &(usize, Vec<Value>)| {
         (*step, sources.iter().map(block).collect::<Vec<Option<Block>>>())
     };
@@ -234,11 +240,14 @@ struct Promises {
     promise: Order,
     /// Values found right before: ranks that hold the same result hold the same value. A value knows which elements it has.
     accepted: Map<(value::Id, Distance), ()>,
+    /// Of everything that is made, where the order of the tree is promised by first ranks. These see it in an order that depends on where they
+    /// stand; that all ranks keep the right one is found when they are compared.
+    blocks: Option<Vec<Option<Block>>>,
 }
 
 impl Promises {
     fn new(promise: Order) -> Promises {
-        Promises { promise, accepted: Map::default() }
+        Promises { promise, accepted: Map::default(), blocks: None }
     }
 
     /// Checks an output chunk; how often it has been rounded.
@@ -291,7 +300,13 @@ impl Promises {
             };
             values.result(collective.ranks, part, tree)
         };
-        let is_expected = expected == (found.id, found.by);
+        let is_expected = match &self.blocks {
+            Some(blocks) if collective.kind.reduces() => {
+                let whole = Block { first: 0, len: collective.ranks };
+                values.is_finished(found.id) && values.block(blocks, found.id, 0) == Some(whole)
+            }
+            _ => expected == (found.id, found.by),
+        };
         if is_expected { Ok(()) } else { Err(values.text_of(expected)) }
     }
 }

@@ -140,6 +140,11 @@ impl Values {
         (self.intern(Node::Finished(id), id), by)
     }
 
+    /// Whether it is final.
+    pub(super) fn is_finished(&self, id: Id) -> bool {
+        matches!(self.shape(id), Shape::Made(Node::Finished(_)))
+    }
+
     /// Whether it is a result to which every rank contributed exactly once, in any order; else what is wrong.
     pub(super) fn is_result_of_all(&self, id: Id, ranks: usize) -> Result<(), String> {
         let Shape::Made(Node::Finished(sum)) = self.shape(id) else {

@@ -149,8 +149,13 @@ fn find(
     let Collective { kind, ranks, .. } = collective;
     let nature =
         Unlike { rank: 1, first: 0, difference: Difference::Nature { kind, order: promise } };
-    let by_rank = kind.reduces() && promise == Order::Rank;
-    if !matches!(kind, AllReduce | ReduceScatter | AllGather | AllToAll | Barrier) || by_rank {
+    // The aligned tree is the same from everywhere if it has a power of two of leaves, but for the order of halves.
+    let in_order = match promise {
+        Order::Any => false,
+        Order::Rank => kind.reduces(),
+        Order::Tree => kind.reduces() && !ranks.is_power_of_two(),
+    };
+    if !matches!(kind, AllReduce | ReduceScatter | AllGather | AllToAll | Barrier) || in_order {
         return Err(nature.into());
     }
     let local = placement.ranks_per_node();

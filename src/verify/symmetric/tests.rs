@@ -114,10 +114,8 @@ fn cases() -> Vec<Case> {
         }
         let (collective, placement) =
             (Collective::new(entry.kind, ranks), Placement::uniform(local));
-        let order = match entry.keeps_unrounded(Order::Tree, placement) && ranks == 4 {
-            true if entry.kind.reduces() => Order::Tree,
-            _ => Order::Any,
-        };
+        // Where an order is promised, ranks are not quite alike.
+        let order = Order::Any;
         let lists = |ranks| entry.schedule_of_ranks(collective, placement, order, slots, ranks);
         let Ok((schedule, symmetry)) = find(collective, placement, order, lists) else { continue };
         let name = format!("{} {} {} {ranks} {order}", entry.kind, entry.algorithm, entry.encoding);
@@ -274,7 +272,11 @@ fn sources_in_the_wrong_order_are_found_on_any_rank() {
             continue;
         }
         let proof = Symmetric::prove(entry, collective, placement, Order::Tree, SLOTS);
-        let Ok(proof) = proof else { continue };
+        let proof = match proof {
+            Ok(proof) => proof,
+            Err(Unproven::Unlike(_)) => continue,
+            Err(other) => panic!("{entry:?}: {other}"),
+        };
         let lists = entry.schedule(collective, placement, Order::Tree, SLOTS).unwrap().ranks;
         for (rank, list) in lists.iter().enumerate() {
             for (step, instruction) in list.iter().enumerate() {
