@@ -30,6 +30,16 @@ pub struct Unlike {
     pub difference: Difference,
 }
 
+impl Unlike {
+    /// How many steps they have in common.
+    pub(super) fn step(&self) -> usize {
+        match self.difference {
+            Difference::Instruction { step, .. } | Difference::Order { step } => step,
+            Difference::Steps { .. } | Difference::Nature { .. } => 0,
+        }
+    }
+}
+
 /// Where two ranks differ.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]

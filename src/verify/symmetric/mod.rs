@@ -171,7 +171,8 @@ fn find(
         let samples = samples.chain(lists(ranks - 1..ranks)?.ranks.into_iter().zip([ranks - 1]));
         let firsts = Firsts { schedule, symmetry, reductions: None };
         match samples.map(|(list, rank)| compare(&firsts, rank, &list)).find(Result::is_err) {
-            Some(Err(differs)) => why = differs,
+            Some(Err(differs)) if differs.step() >= why.step() => why = differs,
+            Some(Err(_)) => {}
             _ => return Ok((firsts.schedule, symmetry)),
         }
     }
