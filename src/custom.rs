@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::schedule::{FileError, SLOTS, Schedule, ScheduleFile, Slots};
 use crate::tune::{Plan, Question};
 use crate::verify::{Verified, Violation, verify};
+use oxccl_kernels::Scale;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -149,6 +150,13 @@ impl CustomSchedule {
             Some(format!("does not promise to work in place, as calls of {} may", asked.kind))
         } else if schedule.uses_windows() && !question.windows {
             Some("uses peers' buffers in place, which peers do not reach here".to_owned())
+        } else if schedule.uses_multicast() && !question.multicast {
+            Some(
+                "has a switch reduce or multicast, of which there is none between these ranks"
+                    .to_owned(),
+            )
+        } else if schedule.uses_multicast() && !reduced_by_switch(question) {
+            Some(format!("has a switch reduce, which does not know {} of this type", question.op))
         } else if ll128 && !question.ll128 {
             Some("uses the ll128 lane, which there is not between these ranks".to_owned())
         } else if (ll && schedule.slots.ll != SLOTS.ll)
@@ -163,6 +171,13 @@ impl CustomSchedule {
             None
         }
     }
+}
+
+/// Whether a switch can do what the call asks for.
+fn reduced_by_switch(question: &Question) -> bool {
+    let (fold, scale) = question.op.lower();
+    let known = scale == Scale::None && question.data_type.has_multicast(fold);
+    known || !question.collective.kind.reduces()
 }
 
 /// Whether any rank's call may be in place: only calls of all-to-all say so, and the others are taken to be.

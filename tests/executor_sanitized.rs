@@ -38,6 +38,7 @@ fn run<T: TestElement>(worlds: &[(usize, Option<usize>)]) -> usize {
         let mut rng = Rng(common::seed());
         let cases: Vec<Case> = catalogue()
             .filter(|entry| entry.check(n, placement, SLOTS).is_ok())
+            .filter(|entry| entry.reduces(T::DATA_TYPE, OpKind::Sum))
             .flat_map(|entry| [0, 5, 900].map(|count| (entry, count)))
             .map(|(entry, count)| Case {
                 entry,

@@ -37,10 +37,15 @@ fn cases<T: TestElement>(n: usize, placement: Placement, seed: u64) -> Vec<Case>
     };
     for entry in catalogue().filter(wanted) {
         let ops: Vec<OpKind> = if entry.kind.reduces() {
-            OpKind::ALL.into_iter().filter(|op| op.applies_to(T::DATA_TYPE)).collect()
+            let exists =
+                |op: &OpKind| op.applies_to(T::DATA_TYPE) && entry.reduces(T::DATA_TYPE, *op);
+            OpKind::ALL.into_iter().filter(exists).collect()
         } else {
             vec![OpKind::Sum]
         };
+        if ops.is_empty() {
+            continue;
+        }
         let orders = [Order::Any, Order::Rank, Order::Tree].into_iter().filter(|order| {
             *order == Order::Any
                 || (entry.kind.reduces() && entry.keeps(*order, placement, T::DATA_TYPE))

@@ -54,7 +54,9 @@ fn damage(case: &Case, rank: usize, step: usize, choice: usize) -> Case {
                 3 => sources.truncate(1),
                 4 => destinations.reverse(),
                 _ => {
-                    if let Operand::Input(chunk) | Operand::Output(chunk) = &mut sources[0].operand
+                    if let Operand::Input(chunk)
+                    | Operand::Output(chunk)
+                    | Operand::Multicast { chunk, .. } = &mut sources[0].operand
                     {
                         *chunk = (*chunk + 1) % ranks;
                     }
@@ -74,7 +76,7 @@ fn are_independent(one: &Instruction, other: &Instruction) -> bool {
                 sources.iter().map(|source| source.operand).chain(destinations.iter().copied());
             let all: Vec<Operand> = all.collect();
             let memory = |one: &Operand| {
-                matches!(one, Operand::Input(_) | Operand::Output(_) | Operand::Window { .. })
+                matches!(one, Operand::Input(_) | Operand::Output(_)) || one.is_window()
             };
             all.iter().all(memory).then_some((all, destinations.clone()))
         }
@@ -88,7 +90,8 @@ fn are_independent(one: &Instruction, other: &Instruction) -> bool {
                 let chunk = |operand: &Operand| match operand {
                     Operand::Input(chunk)
                     | Operand::Output(chunk)
-                    | Operand::Window { chunk, .. } => *chunk,
+                    | Operand::Window { chunk, .. }
+                    | Operand::Multicast { chunk, .. } => *chunk,
                     _ => usize::MAX,
                 };
                 // In place, input and output are one: compare chunks only.

@@ -287,7 +287,10 @@ fn another_chunk() {
     assert_all_refused(|case, rank, step, instruction| {
         let ranks = case.schedule.collective.ranks;
         operands(case, rank, step, instruction, |operand| match operand {
-            Operand::Input(chunk) | Operand::Output(chunk) | Operand::Window { chunk, .. } => {
+            Operand::Input(chunk)
+            | Operand::Output(chunk)
+            | Operand::Window { chunk, .. }
+            | Operand::Multicast { chunk, .. } => {
                 *chunk = (*chunk + 1) % ranks;
                 true
             }

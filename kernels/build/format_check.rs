@@ -103,7 +103,8 @@ fn structures(text: &mut String) {
         }
     );
     layout!(out, Tokens { input, output });
-    layout!(out, Window { base, registered, tokens });
+    layout!(out, Window { base, registered, heap, tokens });
+    layout!(out, Multicast { base, input, output, members });
     layout!(out, Progress { call, awaited, step, peer, lane, head });
     layout!(out, Status { outcome, step, peer, found });
     layout!(
@@ -121,6 +122,7 @@ fn structures(text: &mut String) {
             input,
             output,
             tokens,
+            multicast,
             scale_bits,
             call,
             signature,
@@ -189,6 +191,8 @@ fn numbers(text: &mut String) {
         "INSTRUCTION_HEAD" = INSTRUCTION_HEAD,
         "INSTRUCTION_TREE" = INSTRUCTION_TREE,
         "INSTRUCTION_FINISH" = INSTRUCTION_FINISH,
+        "INSTRUCTION_MULTICAST_READ" = INSTRUCTION_MULTICAST_READ,
+        "INSTRUCTION_MULTICAST_WRITE" = INSTRUCTION_MULTICAST_WRITE,
         "OPERAND_RAW" = OPERAND_RAW,
         "OPERAND_STREAM" = OPERAND_STREAM,
     );

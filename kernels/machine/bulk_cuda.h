@@ -14,13 +14,13 @@
 #pragma once
 #include "async_cuda.h"
 #include "lines_cuda.h"
+#include "multicast_cuda.h"
 #include "tree_cuda.h"
 
 namespace oxccl {
 inline namespace OXCCL_ISA {
 
 constexpr uint64_t SHORT_BYTES = 0;
-constexpr uint32_t PACK_BYTES = 16;
 
 // The bytes of a move: packs of 16, words in front of them up to a boundary, and words behind.
 struct Stretches {

@@ -48,6 +48,10 @@ struct One {
     if (block().way == NO_WAY) return machine.fail(OUTCOME_BAD_PROGRAM, 0, N::TYPE);
     return CudaReducer<N, F>{}.reduce(machine, move);
   }
+  __device__ __forceinline__ bool move_by_switch(const Machine& machine, const SwitchMove& move) const {
+    if (block().way == NO_WAY || machine.launch.program->scale != SCALE_NONE) return false;
+    return oxccl::move_by_switch<N, F>(move);
+  }
 };
 
 // Reduces all of them.
@@ -60,6 +64,8 @@ struct Any {
   __device__ __forceinline__ bool reduce(Machine& machine, const Move& move) const {
     return reduce_words_any(machine, move, block().way);
   }
+  // Groups are not reduced by switches.
+  __device__ __forceinline__ bool move_by_switch(const Machine&, const SwitchMove&) const { return false; }
 };
 
 // True when there is a part behind it, which is the block's launch then.

@@ -13,6 +13,7 @@
 // moved in registers; and after a round the line that the next message will be written to is asked
 // for in advance. Everything slow (a wait that lasts, a wake, an epoch's end) is out of line.
 #pragma once
+#include "multicast.h"
 #include "segments.h"
 #ifndef __CUDACC__
 #include "short_host.h"
@@ -128,6 +129,12 @@ OXCCL_NOINLINE bool run_reduce_copy(Machine& machine, const Reducer& reducer,
     machine.fail(OUTCOME_BAD_PROGRAM, 0, count);
     return agreed(machine);
   }
+  const bool by_switch = OXCCL_UNLIKELY(reads_all(instruction) || writes_all(instruction)) &&
+                         lie_alike(machine, operands, count, workspace);
+#ifdef __CUDACC__
+  if (by_switch && reducer.move_by_switch(machine, switch_move(machine, instruction, operands, round_start, len_bytes)))
+    return agreed(machine);
+#endif
   if (leader()) {
     workspace.operands = operands;
     workspace.move = move_of(machine.launch, instruction, len_bytes, workspace.views);
@@ -136,6 +143,9 @@ OXCCL_NOINLINE bool run_reduce_copy(Machine& machine, const Reducer& reducer,
   for (uint32_t o = lane(); o < count; o += lanes())
     if (!resolve(machine, operands[o], round_start, len_bytes, &workspace.views[o])) break;
   if (!agreed(machine)) return false;
+#ifndef __CUDACC__
+  if (by_switch) point_to_members(machine, instruction, operands, round_start, workspace);
+#endif
   if (operands[0].space == SPACE_TOKENS && carries_tokens()) system_fence();
   if (!move_operands(machine, reducer, round_start, workspace)) return false;
   write_headers(machine, workspace);
@@ -249,6 +259,7 @@ OXCCL_INLINE uint32_t run_channel(const Launch& launch, uint32_t channel, const 
                                   Workspace& workspace) {
   if (leader()) {
     workspace.fault.outcome = OUTCOME_DONE;
+    workspace.apart = false;
     workspace.tables = tables_of(launch.program, channel);
   }
   barrier();

@@ -14,7 +14,7 @@ namespace oxccl {
 inline namespace OXCCL_ISA {
 
 constexpr uint32_t MAGIC = 0x6363786f;
-constexpr uint32_t VERSION = 2;
+constexpr uint32_t VERSION = 3;
 constexpr uint32_t MAX_OPERANDS = 260;
 constexpr uint32_t MAX_TREE_SOURCES = 256;
 constexpr uint32_t LANES = 4;
@@ -40,7 +40,8 @@ enum Fold : uint8_t {
 enum Scale : uint8_t { SCALE_NONE, SCALE_PREMULTIPLY, SCALE_AVERAGE };
 enum Opcode : uint8_t { OPCODE_WAIT, OPCODE_REDUCE_COPY, OPCODE_SIGNAL };
 enum InstructionFlag : uint8_t {
-  INSTRUCTION_HEAD = 1, INSTRUCTION_TREE = 2, INSTRUCTION_FINISH = 4
+  INSTRUCTION_HEAD = 1, INSTRUCTION_TREE = 2, INSTRUCTION_FINISH = 4,
+  INSTRUCTION_MULTICAST_READ = 8, INSTRUCTION_MULTICAST_WRITE = 16
 };
 enum OperandFlag : uint8_t { OPERAND_RAW = 1, OPERAND_STREAM = 2 };
 enum Space : uint8_t {
@@ -108,7 +109,14 @@ struct Tokens {
 struct Window {
   uint8_t* base;
   uint8_t* const* registered;
+  uint64_t heap;
   Tokens tokens;
+};
+
+struct Multicast {
+  uint8_t* base;
+  uint64_t input, output;
+  const uint64_t* members;
 };
 
 struct alignas(64) Progress {
@@ -144,6 +152,7 @@ struct Launch {
   const uint8_t* input;
   uint8_t* output;
   Tokens tokens;
+  Multicast multicast;
   uint64_t scale_bits, call;
   uint32_t signature, ranks, spins, yields;
   const Launch* next;

@@ -65,6 +65,7 @@ struct Workspace {
   Move move;
   Walk walk;
   BlockTable<View, MAX_OPERANDS> views;
+  bool apart;  // a rank's buffers are at another place of its heap than this one's
 };
 
 struct Machine {

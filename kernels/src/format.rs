@@ -12,7 +12,7 @@
 /// First word of a program.
 pub const MAGIC: u32 = 0x6363_786f; // "oxcc"
 /// Layout version; an executor refuses any other.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Operands that one `ReduceCopy` may have, sources and destinations together.
 pub const MAX_OPERANDS: usize = 260;
 /// Sources that one `ReduceCopy` with [`INSTRUCTION_TREE`] may have.
@@ -147,6 +147,16 @@ impl DataType {
         self.is_integer() || (fold as u8) < Fold::BitAnd as u8
     }
 
+    /// Whether an NVSwitch folds elements so, on every GPU from sm_90 on (the table of `multimem.ld_reduce` in PTX's manual). It does so for halves' minima
+    /// and maxima, too, but does not say which of a number and a NaN wins, which [`Fold::Min`] does.
+    pub const fn has_multicast(self, fold: Fold) -> bool {
+        match fold {
+            Fold::Sum => !matches!(self.len_bytes(), 1),
+            Fold::Prod => false,
+            _ => self.is_integer() && self.len_bytes() >= 4,
+        }
+    }
+
     /// Short name, as in kernel names.
     pub const fn name(self) -> &'static str {
         match self {
@@ -218,6 +228,13 @@ pub const INSTRUCTION_HEAD: u8 = 1;
 pub const INSTRUCTION_TREE: u8 = 2;
 /// `ReduceCopy`: the result is final ([`Scale::Average`] divides here).
 pub const INSTRUCTION_FINISH: u8 = 4;
+
+/// `ReduceCopy`: the sources are one chunk of all ranks' buffers, which lies in [`Launch::multicast`] where there is one: a switch may reduce
+/// them, in any order. There is one destination then, or [`INSTRUCTION_MULTICAST_WRITE`].
+pub const INSTRUCTION_MULTICAST_READ: u8 = 8;
+/// `ReduceCopy`: the destinations are one chunk of all ranks' buffers, which a switch may write. There is one source then, or
+/// [`INSTRUCTION_MULTICAST_READ`].
+pub const INSTRUCTION_MULTICAST_WRITE: u8 = 16;
 
 /// Operand: an unscaled contribution ([`Scale::Premultiply`] multiplies it).
 pub const OPERAND_RAW: u8 = 1;
@@ -476,8 +493,24 @@ pub struct Window {
     /// Where the peer's registered allocations begin in this address space, by number; there is none of number 0. Null where nobody
     /// registers any.
     pub registered: *const *mut u8,
+    /// What a token of the first byte of the peer's heap would be.
+    pub heap: u64,
     /// What the peer sent for this call.
     pub tokens: Tokens,
+}
+
+/// Memory that is one address for as many GPUs as there are ranks: the same range of each rank's heap.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Multicast {
+    /// Where it begins; null where there is none, or where this call's buffers do not both lie in the heap.
+    pub base: *mut u8,
+    /// How far into the heap this rank's input is. A switch does the work where all ranks' are as far.
+    pub input: u64,
+    /// How far into the heap this rank's output is.
+    pub output: u64,
+    /// Host only, may be null: how far each rank's memory is from this, wrapping, where the addresses behind `base` cannot be used.
+    pub members: *const u64,
 }
 
 /// What a channel waits for, written only after a wait has spun for a while, so that a hang explains itself.
@@ -585,6 +618,8 @@ pub struct Launch {
     pub output: *mut u8,
     /// How peers find these two.
     pub tokens: Tokens,
+    /// Where a switch finds these two, and all ranks' with them.
+    pub multicast: Multicast,
     /// [`Scale::Premultiply`]: the factor in the accumulator type (f32, f64, i64 or u64 bits, zero-extended).
     pub scale_bits: u64,
     /// Number of this call on the communicator, from 1.
@@ -637,6 +672,12 @@ impl Launch {
         input: core::ptr::null(),
         output: core::ptr::null_mut(),
         tokens: Tokens { input: 0, output: 0 },
+        multicast: Multicast {
+            base: core::ptr::null_mut(),
+            input: 0,
+            output: 0,
+            members: core::ptr::null(),
+        },
         scale_bits: 0,
         call: 0,
         signature: 0,

@@ -202,6 +202,61 @@ fn windows_with_a_token_exchange() {
     }
 }
 
+/// Where all ranks' buffers are as far into their heaps, a reduce-copy of all ranks' memory goes by the multicast address; else by windows.
+#[test]
+fn all_ranks_memory_by_a_switch_or_by_windows() {
+    const HEAP: u64 = 0x1000;
+    let count = 3001;
+    let len = count * 4;
+    let (input, output) = (64, 1 << 15);
+    let flags = INSTRUCTION_FINISH | INSTRUCTION_MULTICAST_READ | INSTRUCTION_MULTICAST_WRITE;
+    let sources = [operand(Space::Input, 0), peer(Space::WindowInput, 1)];
+    let destinations = [operand(Space::Output, 0), peer(Space::WindowOutput, 1)];
+    let steps = vec![reduce_copy(flags, len, &sources, &destinations)];
+    let program = Program::once(DataType::F32, Fold::Sum, steps, vec![]);
+    for executor in executors() {
+        for (peers_place, by_switch) in [(input, true), (input + 64, false)] {
+            let mut world = World::new(Shape::default());
+            // Two heaps as windows lead there, and two as the multicast address does.
+            let heaps: Vec<Memory> = (0..4).map(|_| Memory::new(1 << 16)).collect();
+            let fill = |heap: usize, place: usize| {
+                let values = bytes(&pattern(heap, 0, count));
+                // SAFETY: the heap is longer.
+                unsafe { heaps[heap].at(place).copy_from(values.as_ptr(), values.len()) };
+            };
+            for (heap, place) in [(0, input), (1, peers_place), (2, input), (3, input)] {
+                fill(heap, place);
+            }
+            let distance = |heap: usize| heaps[heap].at(0) as u64 - 1;
+            let members = [distance(2), distance(3)];
+            let window = &mut world.ranks[0].windows[1];
+            window.base = heaps[1].at(0).wrapping_sub(HEAP as usize);
+            window.heap = HEAP;
+            window.tokens =
+                Tokens { input: HEAP + peers_place as u64, output: HEAP + output as u64 };
+            let multicast = Multicast {
+                base: std::ptr::without_provenance_mut(1),
+                input: input as u64,
+                output: output as u64,
+                members: members.as_ptr(),
+            };
+            let launch = world.ranks[0].launch(&program, heaps[0].at(input), heaps[0].at(output));
+            let launch = Launch { multicast, ..launch };
+            // SAFETY: all that the program touches lies in the heaps.
+            assert_eq!(unsafe { executor.execute(&launch, 0) }, Outcome::Done);
+            let (first, untouched) = if by_switch { (2, 0) } else { (0, 2) };
+            let (a, b) = (pattern(first, 0, count), pattern(first + 1, 0, count));
+            let expected: Vec<f32> = a.iter().zip(&b).map(|(a, b)| a + b).collect();
+            let at = |heap: usize| {
+                // SAFETY: within the heap, which nobody writes now.
+                f32s(unsafe { std::slice::from_raw_parts(heaps[heap].at(output), len) })
+            };
+            assert_eq!([at(first), at(first + 1)], [expected.clone(), expected]);
+            assert!(at(untouched).iter().chain(&at(untouched + 1)).all(|value| *value == 0.0));
+        }
+    }
+}
+
 /// What was data of a message is no flag and no header of the next in its slot, whatever it looks like.
 #[test]
 fn data_that_looks_like_flags_is_no_message() {

@@ -1,6 +1,7 @@
 //! What the CUDA compiler made of the kernels: registers, spills, accesses and size.
 #![allow(clippy::unwrap_used)]
 
+use oxccl_kernels::DataType;
 use oxccl_kernels::image::{self, FATBIN, NVCC, RESOURCES, TARGETS};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -107,23 +108,34 @@ fn run(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Counts of the wide global accesses in each kernel.
-fn wide_accesses(assembly: &str) -> BTreeMap<String, (u32, u32)> {
+/// Counts of accesses in a kernel.
+#[derive(Clone, Copy, Debug, Default)]
+struct Accesses {
+    wide_loads: u32,
+    wide_stores: u32,
+    /// What a switch reduces over all GPUs.
+    reduced_loads: u32,
+}
+
+/// Counts of the accesses in each kernel.
+fn accesses(assembly: &str) -> BTreeMap<String, Accesses> {
     let mut counts = BTreeMap::new();
     let mut kernel = String::new();
     for line in assembly.lines() {
         if let Some(name) = line.strip_prefix(".text.").and_then(|rest| rest.strip_suffix(':')) {
             kernel = name.to_owned();
         }
-        let entry: &mut (u32, u32) = counts.entry(kernel.clone()).or_default();
-        entry.0 += u32::from(line.contains("LDG.E.128 ") || line.contains("LDG.E.128.CONSTANT "));
-        entry.1 += u32::from(line.contains("STG.E.128 "));
+        let entry: &mut Accesses = counts.entry(kernel.clone()).or_default();
+        let is_wide = line.contains("LDG.E.128 ") || line.contains("LDG.E.128.CONSTANT ");
+        entry.wide_loads += u32::from(is_wide);
+        entry.wide_stores += u32::from(line.contains("STG.E.128 "));
+        entry.reduced_loads += u32::from(line.contains("LDGMC.E."));
     }
     counts
 }
 
 #[test]
-fn hot_loops_access_sixteen_bytes() {
+fn hot_loops_access_sixteen_bytes_and_switches_reduce() {
     if skipped() {
         return;
     }
@@ -149,12 +161,19 @@ fn hot_loops_access_sixteen_bytes() {
         };
         let cubin =
             files.iter().find(is_target).unwrap_or_else(|| panic!("no sm_{target}: {files:?}"));
-        let counts = wide_accesses(&run(Command::new(&nvdisasm).arg(cubin)));
-        for name in names() {
-            let (loads, stores) = counts.get(&name).copied().unwrap_or_default();
+        let counts = accesses(&run(Command::new(&nvdisasm).arg(cubin)));
+        for (data_type, fold) in image::kernels() {
+            let name = image::kernel_name(data_type, fold);
+            let found = counts.get(&name).copied().unwrap_or_default();
             // Eight of the copy, and two or four of each of two sources of the left fold.
-            assert!(loads >= 12, "{name} on sm_{target} has {loads} wide loads");
-            assert!(stores >= 10, "{name} on sm_{target} has {stores} wide stores");
+            assert!(found.wide_loads >= 12, "{name} on sm_{target}: {found:?}");
+            assert!(found.wide_stores >= 10, "{name} on sm_{target}: {found:?}");
+            // Four packs, of as many words as the switch takes at a time.
+            let by_switch = target >= 90 && data_type.has_multicast(fold);
+            let at_a_time = if data_type.is_integer() { data_type.len_bytes() } else { 16 };
+            let at_a_time = if data_type == DataType::F64 { 8 } else { at_a_time };
+            let reduced = if by_switch { 4 * 16 / at_a_time as u32 } else { 0 };
+            assert_eq!(found.reduced_loads, reduced, "{name} on sm_{target}");
         }
     }
     std::fs::remove_dir_all(&folder).unwrap();

@@ -1,10 +1,11 @@
 //! All-reduce: in one exchange and in two, directly (MSCCL++: Shah et al., arXiv 2504.09014, 2025; the second is Rabenseifner's,
 //! "Optimization of collective reduction operations", 2004, without its halving), around the ring (Patarasuk and Yuan, "Bandwidth optimal
-//! all-reduce algorithms for clusters of workstations", 2009), and as reduce-scatter and all-gather.
+//! all-reduce algorithms for clusters of workstations", 2009), and as reduce-scatter and all-gather. By a switch that reduces and multicasts: Klenk,
+//! Jiang, Thorson and Dennison, "An in-network architecture for accelerating shared-memory multiprocessor collectives", ISCA 2020.
 
 use super::{Algorithm, Encoding, Entry, Need, Orders, Request, entry, output_of};
 use crate::collective::Kind::AllReduce;
-use crate::schedule::{Chunking, Operand, Read, Schedule, Write};
+use crate::schedule::{Buffer, Chunking, Operand, Read, Schedule, Write};
 
 pub(super) const ENTRIES: &[Entry] = &[
     entry(AllReduce, Algorithm::OneShot, Encoding::Ll, true, Orders::All, one_shot)
@@ -32,6 +33,8 @@ pub(super) const ENTRIES: &[Entry] = &[
         .needs(&[Need::AtMost(256)]),
     entry(AllReduce, ALGORITHM, Encoding::Slots, true, Orders::All, direct_ring)
         .needs(&[Need::AtMost(256)]),
+    entry(AllReduce, Algorithm::Nvls, Encoding::Windows, true, Orders::None, nvls)
+        .needs(&[Need::AtLeast(2), Need::AtMost(130)]),
 ];
 
 const ALGORITHM: Algorithm = Algorithm::ReduceScatterAllGather;
@@ -88,6 +91,18 @@ fn two_shot_push(request: &Request) -> Schedule {
         let mut writes = vec![Write::To(Operand::Output(rank))];
         writes.extend(peers.iter().map(|&peer| Write::To(output_of(peer, rank))));
         b.transfer(&request.windows(rank, rank), &writes, true);
+        b.barrier(&peers);
+    })
+}
+
+/// As the push, but the switch between the ranks reads all inputs and writes all outputs: each byte crosses a rank's links once each way.
+fn nvls(request: &Request) -> Schedule {
+    request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
+        let (chunk, peers) = (b.rank(), request.peers(b.rank()));
+        b.enter(&peers);
+        let input = Read::Raw(Operand::Multicast { buffer: Buffer::Input, chunk });
+        let output = Write::To(Operand::Multicast { buffer: Buffer::Output, chunk });
+        b.transfer(&[input], &[output], true);
         b.barrier(&peers);
     })
 }

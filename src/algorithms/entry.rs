@@ -3,10 +3,10 @@
 use super::request::Whose;
 use super::{Algorithm, Encoding, Inner, Outer, Request};
 use crate::collective::{Collective, Kind, Order};
-use crate::element::accumulates_in_itself;
+use crate::element::{OpKind, accumulates_in_itself};
 use crate::schedule::{SEGMENTS, Schedule, Slots};
 use crate::topology::Placement;
-use oxccl_kernels::format::{DataType, MAX_TREE_SOURCES};
+use oxccl_kernels::format::{DataType, MAX_TREE_SOURCES, Scale};
 use std::ops::Range;
 use thiserror::Error;
 
@@ -229,6 +229,18 @@ impl Entry {
             _ => false,
         };
         kept && accumulates_in_itself(data_type)
+    }
+
+    /// Whether it reduces elements of a type so: a switch does not know all types and folds, and does not scale.
+    pub fn reduces(&self, data_type: DataType, op: OpKind) -> bool {
+        let (fold, scale) = op.lower();
+        let by_a_switch = scale == Scale::None && data_type.has_multicast(fold);
+        !self.is_in_network() || by_a_switch
+    }
+
+    /// Whether it has a switch reduce and multicast.
+    pub fn is_in_network(&self) -> bool {
+        self.algorithm == Algorithm::Nvls
     }
 
     /// As [`Entry::keeps`] for types whose partial results are not rounded.

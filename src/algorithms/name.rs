@@ -14,6 +14,9 @@ pub enum Algorithm {
     TwoShot,
     /// As two-shot, but rank r writes reduced chunk r into all outputs at once.
     TwoShotPush,
+    /// All-reduce in one exchange with a switch: it reduces chunk r out of all inputs for rank r, and writes the result into all outputs for
+    /// it (NVLink SHARP; NCCL's NVLS).
+    Nvls,
     /// Every rank exchanges with every other, or with the root, directly.
     Direct,
     /// One rank hands on to the next.
@@ -68,11 +71,12 @@ pub enum Outer {
 
 impl Algorithm {
     /// All of the catalogue.
-    pub const ALL: [Algorithm; 24] = [
+    pub const ALL: [Algorithm; 25] = [
         Algorithm::Ring,
         Algorithm::OneShot,
         Algorithm::TwoShot,
         Algorithm::TwoShotPush,
+        Algorithm::Nvls,
         Algorithm::Direct,
         Algorithm::Chain,
         Algorithm::Pairwise,
@@ -102,6 +106,7 @@ impl Algorithm {
             Algorithm::OneShot => "one_shot",
             Algorithm::TwoShot => "two_shot",
             Algorithm::TwoShotPush => "two_shot_push",
+            Algorithm::Nvls => "nvls",
             Algorithm::Direct => "direct",
             Algorithm::Chain => "chain",
             Algorithm::Pairwise => "pairwise",

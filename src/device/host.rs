@@ -60,7 +60,7 @@ impl Host {
             staging.iter().map(|region| base(region).unwrap_or(std::ptr::null_mut())).collect();
         let mut connections = shape.connections(rank, &bases).into_boxed_slice();
         connect(&mut connections);
-        let mut windows = shape.windows(window_bases, None).into_boxed_slice();
+        let mut windows = shape.windows(window_bases, window_bases, None).into_boxed_slice();
         let mut statuses = vec![f::Status::default(); shape.channels].into_boxed_slice();
         let launch = Box::new(f::Launch {
             connections: connections.as_mut_ptr(),

@@ -115,16 +115,18 @@ impl StagingShape {
     }
 
     /// A rank's windows on all peers, of all channels, in the machine's order. Tokens count from these addresses, or from where the
-    /// peer's registered allocations begin: a table for each peer, behind one another, or none.
+    /// peer's registered allocations begin: a table for each peer, behind one another, or none. Heaps begin at `heaps`.
     pub(crate) fn windows(
         &self,
         bases: &[*mut u8],
+        heaps: &[*mut u8],
         registered: Option<*const *mut u8>,
     ) -> Vec<f::Window> {
         let window = |peer: usize| f::Window {
             base: bases[peer],
             registered: registered
                 .map_or(std::ptr::null(), |tables| tables.wrapping_add(peer * REGISTRATIONS)),
+            heap: (heaps[peer] as u64).wrapping_sub(bases[peer] as u64),
             tokens: f::Tokens::default(),
         };
         (0..self.channels).flat_map(|_| (0..self.ranks).map(window)).collect()

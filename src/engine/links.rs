@@ -124,7 +124,9 @@ impl Links {
     pub(super) fn check(&self, schedule: &Schedule) -> Result<(), String> {
         for (rank, list) in schedule.ranks.iter().enumerate() {
             let crossing = |(step, instruction): (usize, &Instruction)| {
-                let (what, peer) = unproxied(instruction, |peer| !self.nodes.share(rank, peer))?;
+                let place = (rank, schedule.collective.ranks);
+                let is_remote = |peer| !self.nodes.share(rank, peer);
+                let (what, peer) = unproxied(instruction, place, is_remote)?;
                 Some(format!(
                     "step {step} of rank {rank} uses {what} of rank {peer}, which is on another node"
                 ))
@@ -176,11 +178,12 @@ impl Links {
 /// What an instruction needs of a rank on another node that only mapped memory gives.
 fn unproxied(
     instruction: &Instruction,
+    (rank, ranks): (usize, usize),
     is_remote: impl Fn(usize) -> bool,
 ) -> Option<(&'static str, usize)> {
     let Instruction::ReduceCopy { sources, destinations, .. } = instruction else { return None };
     let operands = sources.iter().map(|source| source.operand).chain(destinations.iter().copied());
-    operands.into_iter().find_map(|operand| {
+    operands.flat_map(|operand| operand.members(rank, ranks)).find_map(|operand| {
         let (what, peer) = match operand {
             Operand::Slot { link, .. } | Operand::PeerSlot { link, .. }
                 if link.lane.has_flags() =>

@@ -135,6 +135,13 @@ impl GpuCalls {
         })
     }
 
+    /// Where a switch finds a call's buffers, if both lie in the heap.
+    fn multicast(&self, call: &Call, rank: usize, heap: &Heap) -> f::Multicast {
+        let (input_bytes, output_bytes) = call.buffer_bytes(rank);
+        let offset = |at: *mut u8, len| heap.offset(at as usize, len).map(|offset| offset as u64);
+        self.gpu.multicast(offset(call.input, input_bytes), offset(call.output, output_bytes))
+    }
+
     /// How peers find a buffer; `None` if they do not.
     pub(super) fn find(
         &self,
@@ -247,6 +254,7 @@ impl Engine {
         let stream = stream.unwrap_or(&own);
         let target = Target { stream, capture: calls.check_stream(stream)? };
         let (tokens, windows) = calls.find_buffers(call, rank, &self.heap)?;
+        let multicast = calls.multicast(call, rank, &self.heap);
         let key = call_key(call, windows);
         let prepared = self.cache.look_up(&self.config, rank, key, call, &mut self.backend)?;
         let (code, signature) = (prepared.code.on_gpu()?.clone(), prepared.signature);
@@ -262,6 +270,7 @@ impl Engine {
                 input: call.input,
                 output: call.output,
                 tokens,
+                multicast,
                 scale_bits: call.factor_bits,
                 call: place.call,
                 signature: signature ^ fold(call.factor_bits),

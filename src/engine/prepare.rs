@@ -87,15 +87,17 @@ pub(super) struct Cache {
     links: Option<Arc<Links>>,
     /// Whether there is an LL128 lane.
     ll128: bool,
+    /// Whether a switch reduces between the ranks.
+    multicast: bool,
 }
 
 /// What a proof holds for.
 type Proof = (Collective, Placement, Algorithm, Encoding, Order, bool);
 
 impl Cache {
-    /// Nothing yet. Programs use these links, and the LL128 lane if there is one.
-    pub(super) fn new(links: Option<Arc<Links>>, ll128: bool) -> Cache {
-        Cache { links, ll128, ..Cache::default() }
+    /// Nothing yet. Programs use these links, the LL128 lane if there is one, and a switch that reduces if there is one.
+    pub(super) fn new(links: Option<Arc<Links>>, ll128: bool, multicast: bool) -> Cache {
+        Cache { links, ll128, multicast, ..Cache::default() }
     }
 
     pub(super) fn clear(&mut self) {
@@ -192,16 +194,22 @@ impl Cache {
             && (config.device != Device::Host
                 || config.schedule.is_some()
                 || config.pin.encoding == Some(Encoding::Ll128));
+        // On processors windows stand for the switch.
+        let pinned = config.device == Device::Host
+            && (config.schedule.is_some() || config.pin.algorithm == Some(Algorithm::Nvls));
+        let multicast = buffers == Buffers::Own && (self.multicast || pinned);
         let question = Question {
             collective: call.collective,
             placement: config.placement(call.collective.ranks),
             data_type: call.data_type,
+            op: call.op,
             total_bytes: call.total_bytes(),
             order: if call.collective.kind.reduces() { config.order } else { Order::Any },
             in_place: call.in_place,
             windows,
             several_nodes: self.links.is_some(),
             ll128: self.ll128 && ll128_serves,
+            multicast,
             max_channels: config.max_channels,
             pin: config.pin,
             slot_bytes: config.slot_bytes,

@@ -45,8 +45,8 @@ impl Engine {
             Device::Host => start.on_host(&spins),
             Device::Cuda(ordinal) => start.on_gpu(ordinal, &spins),
         };
-        let Started { backend, heap, ranks, links, ll128, device } =
-            started.inspect_err(|error| {
+        let Started { backend, heap, ranks, links, ll128, multicast, device } = started
+            .inspect_err(|error| {
                 let reason = error.to_string();
                 bootstrap.liveness().abort(Cause::Aborted { rank, reason });
             })?;
@@ -54,7 +54,7 @@ impl Engine {
         Ok(Engine {
             config,
             reach,
-            cache: Cache::new(links.clone(), ll128),
+            cache: Cache::new(links.clone(), ll128, multicast),
             links,
             groups: Groups::new(world),
             backend,
@@ -86,6 +86,8 @@ struct Started {
     links: Option<Arc<Links>>,
     /// Whether there is an LL128 lane.
     ll128: bool,
+    /// Whether a switch reduces between the ranks.
+    multicast: bool,
     device: Device,
 }
 
@@ -149,7 +151,8 @@ impl Start<'_> {
         let heap = Arc::new(Heap::new(own[2].clone()));
         let backend = Backend::Host(host);
         let ll128 = shape.ll128_slots > 0;
-        Ok(Started { backend, heap, ranks, links, ll128, device: Device::Host })
+        let (multicast, device) = (false, Device::Host);
+        Ok(Started { backend, heap, ranks, links, ll128, multicast, device })
     }
 
     /// The word that this node's ranks share where links are shaped: in the control memory of the first of them.
@@ -205,11 +208,11 @@ impl Start<'_> {
         let heap = Arc::new(Heap::on_gpu(gpu.heap().clone(), gpu.stream().clone()));
         let flights = Flights::new(&context, ranks.clone(), gpu.tables().clone(), links.clone())?;
         let connections = self.config.cuda_connections;
-        let ll128 = gpu.has_ll128();
+        let (ll128, multicast) = (gpu.has_ll128(), gpu.has_multicast());
         let calls = GpuCalls::new(gpu, flights, self.joint, reach, connections)?;
         let device = Device::Cuda(Some(device.ordinal()));
         let backend = Backend::Cuda(Box::new(calls));
-        Ok(Started { backend, heap, ranks, links, ll128, device })
+        Ok(Started { backend, heap, ranks, links, ll128, multicast, device })
     }
 }
 

@@ -64,6 +64,15 @@ pub enum Operand {
         /// Which chunk of it.
         chunk: usize,
     },
+    /// A chunk of all ranks' buffers, this rank's among them: what it holds on each, combined in any order, as a source; written to each, as
+    /// a destination. Only after all peers' tokens have come, and with nothing beside it but one operand that is memory of this rank's or
+    /// another of its kind. Where there is an NVSwitch between the ranks, it reduces and multicasts (NVLink SHARP).
+    Multicast {
+        /// Which of the buffers.
+        buffer: Buffer,
+        /// Which chunk of them.
+        chunk: usize,
+    },
     /// Where peers find this rank's buffers in this call. A source only.
     Tokens,
     /// Where this rank keeps what a peer's [`Operand::Tokens`] say. A destination only.
@@ -74,6 +83,24 @@ impl Operand {
     /// Whether it is a message, or a segment of one.
     pub fn is_slot(&self) -> bool {
         matches!(self, Operand::Slot { .. } | Operand::PeerSlot { .. })
+    }
+
+    /// Whether it reaches into a peer's buffer.
+    pub fn is_window(&self) -> bool {
+        matches!(self, Operand::Window { .. } | Operand::Multicast { .. })
+    }
+
+    /// What it is on each rank, by rank, seen from this one: several where it is a multicast, else itself.
+    pub fn members(self, rank: usize, ranks: usize) -> impl Iterator<Item = Operand> {
+        let count = if matches!(self, Operand::Multicast { .. }) { ranks } else { 1 };
+        (0..count).map(move |peer| match self {
+            Operand::Multicast { buffer, chunk } if peer != rank => {
+                Operand::Window { peer, buffer, chunk }
+            }
+            Operand::Multicast { buffer: Buffer::Input, chunk } => Operand::Input(chunk),
+            Operand::Multicast { buffer: Buffer::Output, chunk } => Operand::Output(chunk),
+            one => one,
+        })
     }
 }
 
@@ -142,12 +169,21 @@ pub enum Instruction {
 impl Instruction {
     /// Whether it reaches into a peer's buffer.
     pub fn uses_window(&self) -> bool {
+        self.has_operand(|operand| operand.is_window())
+    }
+
+    /// Whether it reads or writes all ranks' memory at once.
+    pub fn uses_multicast(&self) -> bool {
+        self.has_operand(|operand| matches!(operand, Operand::Multicast { .. }))
+    }
+
+    fn has_operand(&self, is_it: impl Fn(Operand) -> bool) -> bool {
         match self {
             Instruction::ReduceCopy { sources, destinations, .. } => sources
                 .iter()
                 .map(|source| source.operand)
                 .chain(destinations.iter().copied())
-                .any(|operand| matches!(operand, Operand::Window { .. })),
+                .any(is_it),
             _ => false,
         }
     }
@@ -185,6 +221,8 @@ impl std::fmt::Display for Operand {
             Operand::Window { peer, buffer: Buffer::Output, chunk } => {
                 write!(f, "{peer}:out[{chunk}]")
             }
+            Operand::Multicast { buffer: Buffer::Input, chunk } => write!(f, "all:in[{chunk}]"),
+            Operand::Multicast { buffer: Buffer::Output, chunk } => write!(f, "all:out[{chunk}]"),
             Operand::Tokens => write!(f, "tokens"),
             Operand::PeerTokens(peer) => write!(f, "tokens of {peer}"),
         }
@@ -203,10 +241,13 @@ impl std::fmt::Display for Instruction {
                 write!(f, "signal  {} = {value:+}", flag(of))
             }
             Instruction::ReduceCopy { sources, destinations, tree, finish } => {
+                let combines =
+                    |source: &Source| matches!(source.operand, Operand::Multicast { .. });
+                let reduces = sources.len() > 1 || sources.iter().any(combines);
                 let sources: Vec<_> =
                     sources.iter().map(|source| source.operand.to_string()).collect();
                 let destinations: Vec<_> = destinations.iter().map(Operand::to_string).collect();
-                let verb = if sources.len() > 1 { "reduce " } else { "copy   " };
+                let verb = if reduces { "reduce " } else { "copy   " };
                 let glue = if *tree == Tree::Aligned { " ⊕ " } else { " + " };
                 write!(f, "{verb} {} -> {}", sources.join(glue), destinations.join(", "))?;
                 if *finish { write!(f, " (final)") } else { Ok(()) }

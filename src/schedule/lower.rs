@@ -1,6 +1,8 @@
 //! Lowering: one rank's part of a verified schedule becomes the program that the machine runs.
 
-use super::{Buffer, Flag, Instruction, Layout, Link, MostSegments, Operand, Schedule, Tree};
+use super::{
+    Buffer, Flag, Instruction, Layout, Link, MostSegments, Operand, Schedule, Source, Tree,
+};
 use crate::verify::Verified;
 use oxccl_kernels::format::{self as f, Lane};
 use std::collections::{BTreeMap, HashMap};
@@ -215,6 +217,7 @@ impl Channel<'_> {
     }
 
     /// The encoded operand and its length, where it has one of its own.
+    /// A multicast has been divided into its members.
     fn operand(&self, operand: Operand, raw: bool) -> (f::Operand, Option<usize>) {
         let encode = |space: f::Space, index: u32, message: u32, offset: usize| f::Operand {
             space: space as u8,
@@ -263,6 +266,7 @@ impl Channel<'_> {
             Operand::PeerSlot { link, message, segment } => {
                 (slot(f::Space::PeerSlot, link, message, segment), None)
             }
+            Operand::Multicast { .. } => unreachable!("its members are operands, not itself"),
             Operand::Tokens => {
                 (encode(f::Space::Tokens, 0, 0, 0), Some(std::mem::size_of::<f::Tokens>()))
             }
@@ -341,24 +345,30 @@ impl Tables {
             Instruction::Signal { flag, value } => flag_word(f::Opcode::Signal, flag, *value),
             Instruction::ReduceCopy { sources, destinations, tree, finish } => {
                 let index = self.operands.len() as u32;
-                let reads =
-                    sources.iter().map(|source| channel.operand(source.operand, source.raw));
-                let writes = destinations.iter().map(|operand| channel.operand(*operand, false));
+                let ranks = channel.schedule.collective.ranks;
+                let members = |operand: Operand| operand.members(channel.rank, ranks);
+                let reads = sources.iter().flat_map(|source| {
+                    members(source.operand).map(|operand| channel.operand(operand, source.raw))
+                });
+                let writes = destinations.iter().flat_map(|operand| members(*operand));
+                let writes = writes.map(|operand| channel.operand(operand, false));
                 // What goes from slot to slot has the length of the chunk that it was once.
                 let origin = channel.verified.origin(channel.rank, step);
                 let mut len =
                     origin.map(|(rank, buffer, chunk)| channel.part(rank, buffer, chunk).1);
-                for (operand, own_len) in reads.chain(writes) {
+                let mut counts = [0u16; 2];
+                let sides = reads.map(|read| (0, read)).chain(writes.map(|write| (1, write)));
+                for (side, (operand, own_len)) in sides {
                     debug_assert!(len.is_none() || own_len.is_none() || len == own_len);
                     len = len.or(own_len);
                     self.operands.push(operand);
+                    counts[side] += 1;
                 }
-                let tree = if *tree == Tree::Aligned { f::INSTRUCTION_TREE } else { 0 };
                 f::Instruction {
                     opcode: f::Opcode::ReduceCopy as u8,
-                    flags: tree | if *finish { f::INSTRUCTION_FINISH } else { 0 },
-                    sources: sources.len() as u16,
-                    destinations: destinations.len() as u16,
+                    flags: flags(sources, destinations, *tree, *finish),
+                    sources: counts[0],
+                    destinations: counts[1],
                     reserved: 0,
                     index,
                     step: step as u32,
@@ -398,6 +408,18 @@ impl Tables {
         append(&mut words, &self.advances);
         words.into_boxed_slice()
     }
+}
+
+/// The flags of a reduce-copy.
+fn flags(sources: &[Source], destinations: &[Operand], tree: Tree, finish: bool) -> u8 {
+    let everywhere = |operand: &Operand| matches!(operand, Operand::Multicast { .. });
+    let all = [
+        (tree == Tree::Aligned, f::INSTRUCTION_TREE),
+        (finish, f::INSTRUCTION_FINISH),
+        (sources.iter().any(|one| everywhere(&one.operand)), f::INSTRUCTION_MULTICAST_READ),
+        (destinations.iter().any(everywhere), f::INSTRUCTION_MULTICAST_WRITE),
+    ];
+    all.iter().filter(|(is_set, _)| *is_set).fold(0, |flags, (_, flag)| flags | flag)
 }
 
 /// Notes the last segment of each message that an instruction writes, by link and number.

@@ -89,6 +89,11 @@ impl Schedule {
         self.ranks.iter().any(|list| list.iter().any(Instruction::uses_window))
     }
 
+    /// Whether any rank reads or writes all ranks' buffers at once.
+    pub fn uses_multicast(&self) -> bool {
+        self.ranks.iter().any(|list| list.iter().any(Instruction::uses_multicast))
+    }
+
     /// The most segments that a message on each lane has, on any rank.
     pub fn most_segments(&self) -> MostSegments {
         let mut most = NO_SEGMENTS;

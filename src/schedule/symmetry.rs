@@ -135,6 +135,9 @@ impl Symmetry {
                 let chunk = self.chunk(buffer, chunk, by);
                 Operand::Window { peer: self.rank(peer, by), buffer, chunk }
             }
+            Operand::Multicast { buffer, chunk } => {
+                Operand::Multicast { buffer, chunk: self.chunk(buffer, chunk, by) }
+            }
             Operand::Tokens => Operand::Tokens,
             Operand::PeerTokens(peer) => Operand::PeerTokens(self.rank(peer, by)),
         }

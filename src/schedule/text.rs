@@ -1,4 +1,4 @@
-//! Operands and counters read from text, as they are printed: `in[0]`, `out[2]`, `from 1.ll#0`, `to 1.slots#3.1`, `1:in[0]`, `tokens`,
+//! Operands and counters read from text, as they are printed: `in[0]`, `out[2]`, `from 1.ll#0`, `to 1.slots#3.1`, `1:in[0]`, `all:out[0]`, `tokens`,
 //! `tokens of 1`, `1.slots.tail`.
 
 use super::{Buffer, Flag, Lane, Link, Operand, Source};
@@ -44,7 +44,7 @@ impl FromStr for Operand {
         let wrong = || {
             format!(
                 "{text:?} is no operand; there are in[CHUNK], out[CHUNK], PEER:in[CHUNK], PEER:out[CHUNK], \
-                 from LINK#MESSAGE, to LINK#MESSAGE (with .SEGMENT behind from the second on), tokens, tokens of PEER"
+                 all:in[CHUNK], all:out[CHUNK], from LINK#MESSAGE, to LINK#MESSAGE (with .SEGMENT behind from the second on), tokens, tokens of PEER"
             )
         };
         if text == "tokens" {
@@ -61,13 +61,16 @@ impl FromStr for Operand {
             let (link, message, segment) = slot(rest).ok_or_else(wrong)?;
             return Ok(Operand::PeerSlot { link, message, segment });
         }
-        let (peer, place) = match text.split_once(':') {
-            Some((peer, place)) => (Some(peer.parse().map_err(|_| wrong())?), place),
+        let (whose, place) = match text.split_once(':') {
+            Some((whose, place)) => (Some(whose), place),
             None => (None, text),
         };
         let (buffer, chunk) = chunk(place).ok_or_else(wrong)?;
-        Ok(match (peer, buffer) {
-            (Some(peer), _) => Operand::Window { peer, buffer, chunk },
+        Ok(match (whose, buffer) {
+            (Some("all"), _) => Operand::Multicast { buffer, chunk },
+            (Some(peer), _) => {
+                Operand::Window { peer: peer.parse().map_err(|_| wrong())?, buffer, chunk }
+            }
             (None, Buffer::Input) => Operand::Input(chunk),
             (None, Buffer::Output) => Operand::Output(chunk),
         })
@@ -126,6 +129,7 @@ mod tests {
             Operand::Slot { link, message: 2, segment: 0 },
             Operand::PeerSlot { link, message: 0, segment: 15 },
             Operand::Window { peer: 1, buffer: Buffer::Output, chunk: 7 },
+            Operand::Multicast { buffer: Buffer::Input, chunk: 2 },
             Operand::Tokens,
             Operand::PeerTokens(4),
         ] {

@@ -151,6 +151,12 @@ impl Compiler<'_> {
                     Step::Signal { counter, value: *value as i32 }
                 }
                 Instruction::ReduceCopy { sources, destinations, .. } => {
+                    let ranks = self.subject.collective.ranks;
+                    let members = |operand: Operand| operand.members(rank, ranks);
+                    let sources: Vec<Operand> =
+                        sources.iter().flat_map(|from| members(from.operand)).collect();
+                    let destinations: Vec<Operand> =
+                        destinations.iter().flat_map(|to| members(*to)).collect();
                     let operands = sources.len() + destinations.len();
                     if operands > MAX_OPERANDS {
                         let limit = MAX_OPERANDS;
@@ -159,16 +165,15 @@ impl Compiler<'_> {
                     let first = accesses.len();
                     let split = first + sources.len();
                     let mut length = None;
-                    let sources: Vec<Operand> = sources.iter().map(|from| from.operand).collect();
                     let reads = sources.iter().map(|operand| (*operand, true));
                     let writes = destinations.iter().map(|operand| (*operand, false));
                     for (operand, reads) in reads.chain(writes) {
                         length = length.or_else(|| self.length(rank, operand));
                         accesses.push(self.access((rank, at), operand, reads, count)?);
                     }
-                    if self.in_network {
+                    if self.in_network || instruction.uses_multicast() {
                         self.switch(rank, &sources, &mut accesses[first..split]);
-                        self.switch(rank, destinations, &mut accesses[split..]);
+                        self.switch(rank, &destinations, &mut accesses[split..]);
                     }
                     Step::Move {
                         first: first as u32,
@@ -290,7 +295,10 @@ impl Compiler<'_> {
             Operand::Tokens | Operand::PeerTokens(_) => {
                 return Some(Length::Fixed(std::mem::size_of::<Tokens>()));
             }
-            Operand::Slot { .. } | Operand::PeerSlot { .. } => return None,
+            // Its members have been asked.
+            Operand::Slot { .. } | Operand::PeerSlot { .. } | Operand::Multicast { .. } => {
+                return None;
+            }
         };
         let elements = if self.simulated < self.subject.collective.ranks {
             self.longest[buffer as usize]

@@ -260,7 +260,8 @@ impl Access {
         enabled: bool,
         counted: &mut Vec<usize>,
     ) -> Option<(usize, usize)> {
-        let switch = switch.filter(|_| enabled && !self.kind.sends_flags())?;
+        let reduces = enabled || self.switched;
+        let switch = switch.filter(|_| reduces && !self.kind.sends_flags())?;
         if counted.contains(&switch.1) {
             return Some(switch);
         }

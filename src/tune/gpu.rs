@@ -18,6 +18,9 @@ const LL_MAX_BYTES: usize = 32 << 10;
 const LL128_BYTES: RangeInclusive<usize> = 16 << 10..=128 << 10;
 /// From so many bytes a rank's LL message is better reduced once and then spread than sent to everybody.
 const TWO_SHOT_MIN_BYTES: usize = 16 << 10;
+/// From so many ranks on a switch that reduces is faster than windows, at all sizes that are for these: the simulator's figures for H100s
+/// (`docs/simulator.md`).
+const SWITCH_MIN_RANKS: usize = 4;
 /// What keeps a thread block busy for long enough.
 const BYTES_PER_CHANNEL: usize = 64 << 10;
 
@@ -39,6 +42,13 @@ fn wishes(question: &Question) -> Vec<Wish> {
         let divided = ranks > 2 && bytes >= TWO_SHOT_MIN_BYTES;
         let first = if divided { middle } else { small };
         wishes.push((first, Encoding::Ll, "small: data and flags in one message"));
+    }
+    if ranks >= SWITCH_MIN_RANKS {
+        wishes.push((
+            Algorithm::Nvls,
+            Encoding::Windows,
+            "long: the switch between the GPUs reduces and multicasts",
+        ));
     }
     wishes.push((
         in_place,

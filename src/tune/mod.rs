@@ -15,7 +15,7 @@ pub use table::{Curve, DeviceKind, Links, MemoryKind, Point, Table, TableError};
 use crate::algorithms::{self, Algorithm, Encoding, Entry};
 use crate::collective::{Collective, Kind, Order};
 use crate::config::Pin;
-use crate::element::DataType;
+use crate::element::{DataType, OpKind};
 use crate::error::Error;
 use crate::schedule::SLOTS;
 use crate::topology::Placement;
@@ -32,6 +32,8 @@ pub struct Question {
     pub placement: Placement,
     /// The element type.
     pub data_type: DataType,
+    /// How elements are reduced, if they are.
+    pub op: OpKind,
     /// The promised order.
     pub order: Order,
     /// Input and output are the same memory.
@@ -42,6 +44,8 @@ pub struct Question {
     pub several_nodes: bool,
     /// There are slots for LL128 messages, and links that carry their lines whole.
     pub ll128: bool,
+    /// A switch between the ranks reduces and multicasts for them, in buffers that lie at the same places of all heaps.
+    pub multicast: bool,
     /// Most channels of a call.
     pub max_channels: usize,
     /// What must be chosen.
@@ -225,6 +229,8 @@ fn fits(entry: &Entry, question: &Question) -> bool {
         && (entry.in_place || !question.in_place)
         && (entry.encoding != Encoding::Windows || question.windows)
         && (entry.encoding != Encoding::Ll128 || question.ll128)
+        && (!entry.is_in_network() || question.multicast)
+        && entry.reduces(question.data_type, question.op)
         && (crosses_nodes(entry) || !question.several_nodes)
         // A barrier has one algorithm and no data: there is nothing to pin.
         && (entry.kind == Kind::Barrier || is_pinned(entry, &question.pin))
@@ -247,6 +253,17 @@ fn is_pinned(entry: &Entry, pin: &Pin) -> bool {
 /// Where there is no LL128.
 const NO_LINES: &str = ", without ll128, which needs ranks of one machine, of which those on several GPUs are joined by NVLink and \
                         see each other's GPU, and a call that is in no group;";
+/// Where no switch reduces.
+const NO_SWITCH: &str = ", without an NVSwitch that reduces, which needs a GPU of its own, from compute capability 9.0 on, for each of the \
+                         ranks of one machine, which the switch joins, and a call that is in no group;";
+/// What a switch does not reduce.
+const NOT_BY_SWITCH: &str = ", of which a switch knows sums of integers and floats from 32 bits on and of float16 and bfloat16, and all but \
+                             products of integers from 32 bits on, without a factor or a mean;";
+
+fn switch_reduces(question: &Question) -> bool {
+    let mut switched = algorithms::catalogue().filter(|entry| entry.is_in_network());
+    switched.any(|entry| entry.reduces(question.data_type, question.op))
+}
 
 fn no_algorithm(question: &Question) -> Error {
     let free = Question { pin: Pin::default(), ..*question };
@@ -266,6 +283,12 @@ fn no_algorithm(question: &Question) -> Error {
     }
     let name = |name: Option<&'static str>| name.unwrap_or("any");
     let no_lines = question.pin.encoding == Some(Encoding::Ll128) && !question.ll128;
+    let lacking = match question.pin.algorithm {
+        _ if no_lines => NO_LINES,
+        Some(Algorithm::Nvls) if !question.multicast => NO_SWITCH,
+        Some(Algorithm::Nvls) if !switch_reduces(question) => NOT_BY_SWITCH,
+        _ => "",
+    };
     let detail = format!(
         "algorithm {}, encoding {}; {}{}{} there are {}",
         name(question.pin.algorithm.map(Algorithm::name)),
@@ -276,7 +299,7 @@ fn no_algorithm(question: &Question) -> Error {
         } else {
             "with memory that peers do not reach"
         },
-        if no_lines { NO_LINES } else { "" },
+        lacking,
         names.join(", ")
     );
     Error::NoAlgorithm { kind: question.collective.kind, order: question.order, detail }

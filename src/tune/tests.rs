@@ -37,11 +37,13 @@ fn question(bytes: usize) -> Question {
         total_bytes: bytes,
         placement: Placement::one_node(2),
         data_type: DataType::F32,
+        op: OpKind::Sum,
         order: Order::Any,
         in_place: false,
         windows: true,
         several_nodes: false,
         ll128: false,
+        multicast: false,
         max_channels: 4,
         pin: Pin::default(),
         slot_bytes: 64 << 10,
@@ -54,6 +56,46 @@ fn pick(question: &Question) -> (Algorithm, Encoding, String) {
     let table = Table::parse(TEXT).unwrap();
     let plan = plan_by(Some(&table), question).unwrap();
     (plan.algorithm, plan.encoding, plan.reason)
+}
+
+#[test]
+fn a_switch_is_wanted_where_it_is_and_knows_the_reduction() {
+    let of = |ranks: usize, bytes: usize| Question {
+        collective: Collective::new(Kind::AllReduce, ranks),
+        placement: Placement::one_node(ranks),
+        multicast: true,
+        ..question(bytes)
+    };
+    let picks = |question: &Question| plan_on_gpu(None, question).unwrap().algorithm;
+    let long = of(8, 64 << 20);
+    assert_eq!(picks(&long), Algorithm::Nvls);
+    for other in [
+        of(2, 64 << 20),
+        of(8, 8 << 10),
+        Question { multicast: false, ..long },
+        Question { windows: false, ..long },
+        Question { several_nodes: true, ..long },
+        Question { order: Order::Rank, ..long },
+        Question { op: OpKind::Avg, ..long },
+        Question { op: OpKind::Max, ..long },
+        Question { data_type: DataType::I8, ..long },
+    ] {
+        assert_ne!(picks(&other), Algorithm::Nvls, "{other:?}");
+    }
+    assert_eq!(
+        picks(&Question { op: OpKind::Max, data_type: DataType::U64, ..long }),
+        Algorithm::Nvls
+    );
+    assert_ne!(plan(&long).unwrap().algorithm, Algorithm::Nvls, "hosts never want it");
+    let pin = Pin { algorithm: Some(Algorithm::Nvls), ..Pin::default() };
+    let text = |question: Question| {
+        plan_on_gpu(None, &Question { pin, ..question }).unwrap_err().to_string()
+    };
+    let without = text(Question { multicast: false, ..long });
+    assert!(without.contains("without an NVSwitch that reduces"), "{without}");
+    let averaged = text(Question { op: OpKind::Avg, ..long });
+    assert!(averaged.contains("of which a switch knows"), "{averaged}");
+    assert!(text(of(1, 8)).contains("it needs at least 2 ranks"));
 }
 
 #[test]

@@ -317,14 +317,16 @@ mod tests {
         };
         let all = sources.iter().map(|source| &source.operand).chain(destinations);
         all.into_iter().any(|operand| {
-            matches!(operand, Operand::Input(_) | Operand::Output(_) | Operand::Window { .. })
+            matches!(operand, Operand::Input(_) | Operand::Output(_)) || operand.is_window()
         })
     }
 
     /// Whether a rank's list reaches into another's buffers.
     fn reaches(list: &[Instruction], other: usize) -> bool {
-        let into =
-            |operand: &Operand| matches!(operand, Operand::Window { peer, .. } if *peer == other);
+        let into = |operand: &Operand| match operand {
+            Operand::Window { peer, .. } => *peer == other,
+            operand => matches!(operand, Operand::Multicast { .. }),
+        };
         list.iter().any(|one| match one {
             Instruction::ReduceCopy { sources, destinations, .. } => {
                 let sources = sources.iter().map(|source| &source.operand);

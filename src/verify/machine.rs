@@ -276,14 +276,20 @@ impl<'a, K: Knowledge> Machine<'a, K> {
         let mut brought = Vec::new();
         let mut read = std::mem::take(&mut self.read);
         read.clear();
+        let ranks = self.schedule.collective.ranks;
         for source in sources {
-            read.push((self.read(at, source.operand, &mut brought)?, source.raw));
+            for operand in source.operand.members(rank, ranks) {
+                read.push((self.read(at, operand, &mut brought)?, source.raw));
+            }
         }
-        let value = self
-            .values
-            .reduce(&read, tree, finish)
-            .map_err(|fault| Violation::Arithmetic { rank, step, fault })?;
-        if self.symmetry.is_proper() && read.len() > 1 {
+        let by_a_switch =
+            sources.iter().any(|source| matches!(source.operand, Operand::Multicast { .. }));
+        let value = match by_a_switch {
+            true => self.values.reduce_unordered(&read, finish),
+            false => self.values.reduce(&read, tree, finish),
+        };
+        let value = value.map_err(|fault| Violation::Arithmetic { rank, step, fault })?;
+        if self.symmetry.is_proper() && read.len() > 1 && !by_a_switch {
             let values = read.iter().map(|(value, _)| *value).collect();
             self.reductions[rank].push((step, values));
         }
@@ -293,7 +299,7 @@ impl<'a, K: Knowledge> Machine<'a, K> {
             let part = self.values.part(value);
             self.origins[rank].extend(part.map(|part| (step, self.expectation.origin_of(part))));
         }
-        for &operand in destinations {
+        for operand in destinations.iter().flat_map(|operand| operand.members(rank, ranks)) {
             self.write(at, operand, value, stamp.as_ref())?;
         }
         for stamp in &brought {

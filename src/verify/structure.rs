@@ -161,7 +161,11 @@ impl Checker<'_> {
                 self.flag(rank, *flag).map_err(|misuse| (None, misuse))
             }
             Instruction::ReduceCopy { sources, destinations, tree, finish } => {
-                shape(sources, destinations, *tree).map_err(|misuse| (None, misuse))?;
+                let ranks = self.schedule.collective.ranks;
+                shape(ranks, sources, destinations, *tree).map_err(|misuse| (None, misuse))?;
+                if instruction.uses_multicast() {
+                    multicast(sources, destinations)?;
+                }
                 for source in sources {
                     self.source(rank, source.operand)
                         .map_err(|misuse| (Some(source.operand), misuse))?;
@@ -172,8 +176,10 @@ impl Checker<'_> {
                 if let Some(twice) = repeated(destinations) {
                     return Err((Some(twice), Misuse::Twice));
                 }
-                let reduces =
-                    sources.len() > 1 || *finish || sources.iter().any(|source| source.raw);
+                let combines = |source: &Source| {
+                    source.raw || matches!(source.operand, Operand::Multicast { .. })
+                };
+                let reduces = sources.len() > 1 || *finish || sources.iter().any(combines);
                 if reduces && !self.schedule.collective.kind.reduces() {
                     return Err((None, Misuse::DoesNotReduce));
                 }
@@ -188,6 +194,7 @@ impl Checker<'_> {
             Operand::Output(chunk) => self.chunk(rank, Buffer::Output, chunk),
             Operand::Slot { link, segment, .. } => self.slot(rank, link, segment),
             Operand::Window { peer, buffer, chunk } => self.window(rank, peer, buffer, chunk),
+            Operand::Multicast { buffer, chunk } => self.everywhere(buffer, chunk),
             Operand::Tokens => Ok(()),
             Operand::PeerSlot { .. } | Operand::PeerTokens(_) => Err(Misuse::WriteOnly),
         }
@@ -197,7 +204,9 @@ impl Checker<'_> {
         match operand {
             Operand::Output(chunk) => self.chunk(rank, Buffer::Output, chunk),
             Operand::PeerSlot { link, segment, .. } => self.slot(rank, link, segment),
-            Operand::Window { buffer: Buffer::Input, .. } => Err(Misuse::ReadOnly),
+            Operand::Window { buffer: Buffer::Input, .. }
+            | Operand::Multicast { buffer: Buffer::Input, .. } => Err(Misuse::ReadOnly),
+            Operand::Multicast { buffer, chunk } => self.everywhere(buffer, chunk),
             Operand::Window { peer, buffer, chunk } => self.window(rank, peer, buffer, chunk),
             Operand::PeerTokens(peer) => self.peer(rank, peer),
             Operand::Input(_) | Operand::Slot { .. } | Operand::Tokens => Err(Misuse::ReadOnly),
@@ -230,6 +239,11 @@ impl Checker<'_> {
         self.chunk(peer, buffer, chunk)
     }
 
+    fn everywhere(&self, buffer: Buffer, chunk: usize) -> Result<(), Misuse> {
+        let mut ranks = 0..self.schedule.collective.ranks;
+        ranks.try_for_each(|owner| self.chunk(owner, buffer, chunk))
+    }
+
     fn chunk(&self, owner: usize, buffer: Buffer, chunk: usize) -> Result<(), Misuse> {
         if !self.expectation.has(owner, buffer) {
             return Err(Misuse::NoSuchBuffer);
@@ -256,12 +270,37 @@ fn repeated(destinations: &[Operand]) -> Option<Operand> {
     destinations.iter().copied().find(|operand| !seen.insert(*operand))
 }
 
-fn shape(sources: &[Source], destinations: &[Operand], tree: Tree) -> Result<(), Misuse> {
+/// One operand on each side, memory of this rank's or of all ranks.
+fn multicast(sources: &[Source], destinations: &[Operand]) -> Result<(), Fault> {
+    let mut all = sources.iter().map(|source| source.operand).chain(destinations.iter().copied());
+    let is_memory = |operand: &Operand| {
+        matches!(operand, Operand::Input(_) | Operand::Output(_) | Operand::Multicast { .. })
+    };
+    match all.find(|operand| !is_memory(operand)) {
+        Some(other) => Err((Some(other), Misuse::BesideMulticast)),
+        None if sources.len() + destinations.len() > 2 => Err((None, Misuse::BesideMulticast)),
+        None => Ok(()),
+    }
+}
+
+/// A multicast counts as what it is where no switch does it: an operand of each rank.
+fn shape(
+    ranks: usize,
+    sources: &[Source],
+    destinations: &[Operand],
+    tree: Tree,
+) -> Result<(), Misuse> {
+    let count = |operand: Operand| match operand {
+        Operand::Multicast { .. } => ranks,
+        _ => 1,
+    };
+    let read: usize = sources.iter().map(|source| count(source.operand)).sum();
+    let written: usize = destinations.iter().map(|operand| count(*operand)).sum();
     if sources.is_empty() || destinations.is_empty() {
         Err(Misuse::NoOperands)
-    } else if sources.len() + destinations.len() > MAX_OPERANDS {
+    } else if read.saturating_add(written) > MAX_OPERANDS {
         Err(Misuse::TooManyOperands)
-    } else if tree == Tree::Aligned && sources.len() > MAX_TREE_SOURCES {
+    } else if tree == Tree::Aligned && read > MAX_TREE_SOURCES {
         Err(Misuse::TooManyTreeSources)
     } else {
         Ok(())

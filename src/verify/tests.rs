@@ -474,3 +474,79 @@ fn more_chunks_than_can_be_numbered_are_refused() {
     let expected = Malformed::Chunks { ranks: 2, chunks: 1 << 29 };
     assert_eq!(refused(many), Violation::Schedule(expected));
 }
+
+/// A switch reduces the ranks' chunks, and spreads the results.
+fn switched() -> Schedule {
+    use crate::algorithms::{Algorithm, Encoding, find};
+    use crate::topology::Placement;
+    let entry = find(Kind::AllReduce, Algorithm::Nvls, Encoding::Windows).expect("it is there");
+    let collective = Collective::new(Kind::AllReduce, 3);
+    entry.schedule(collective, Placement::one_node(3), Order::Any, SLOTS).expect("for 3 ranks")
+}
+
+fn is_switched(instruction: &Instruction) -> bool {
+    instruction.uses_multicast()
+}
+
+#[test]
+fn a_switch_reduces_in_any_order_and_in_no_other() {
+    assert!(verify(switched(), Order::Any, true).is_ok());
+    for order in [Order::Rank, Order::Tree] {
+        let found = verify(switched(), order, false).expect_err("a switch promises no order");
+        assert!(matches!(found, Violation::WrongValue { .. }), "{found}");
+        assert!(found.to_string().contains("any order of"), "{found}");
+    }
+}
+
+#[test]
+fn a_switch_reads_and_writes_the_memory_of_all() {
+    let of_1 = |change: &dyn Fn(&mut Vec<Instruction>)| {
+        let mut schedule = switched();
+        change(&mut schedule.ranks[1]);
+        schedule
+    };
+    let at = position(&switched(), 1, is_switched);
+    // Before all have said where their buffers are.
+    let early = of_1(&|list| list.swap(at - 2, at));
+    assert!(matches!(refused(early), Violation::Closed { rank: 1, .. }));
+    // Another rank's chunk, which that rank handles at the same time.
+    let twice = of_1(&|list| {
+        let Instruction::ReduceCopy { sources, destinations, .. } = &mut list[at] else { return };
+        sources[0].operand = Operand::Multicast { buffer: Buffer::Input, chunk: 2 };
+        destinations[0] = Operand::Multicast { buffer: Buffer::Output, chunk: 2 };
+    });
+    assert!(matches!(refused(twice), Violation::Race { .. }));
+    // Others may leave while it is written.
+    let unguarded = of_1(&|list| {
+        list.retain(|one| !matches!(one, Instruction::Signal { flag: Flag::Tail(of), .. } if of.lane == Lane::Sync))
+    });
+    assert!(verify(unguarded, Order::Any, false).is_err());
+    // A contribution is premultiplied once, and nothing is reduced twice.
+    let plain = of_1(&|list| {
+        let Instruction::ReduceCopy { sources, .. } = &mut list[at] else { return };
+        sources[0].raw = false;
+    });
+    let fault = Arithmetic::NotPremultiplied;
+    assert_eq!(refused(plain), Violation::Arithmetic { rank: 1, step: at, fault });
+}
+
+#[test]
+fn a_switch_does_nothing_else_besides() {
+    let mut beside = switched();
+    let at = position(&beside, 0, is_switched);
+    let Instruction::ReduceCopy { destinations, .. } = &mut beside.ranks[0][at] else { return };
+    destinations.push(Operand::Output(0));
+    let misuse = Misuse::BesideMulticast;
+    assert_eq!(refused(beside), Violation::Instruction { rank: 0, step: at, misuse });
+    let mut to_peer = switched();
+    let Instruction::ReduceCopy { destinations, .. } = &mut to_peer.ranks[0][at] else { return };
+    let operand = Operand::Window { peer: 1, buffer: Buffer::Output, chunk: 0 };
+    destinations[0] = operand;
+    assert_eq!(refused(to_peer), Violation::Operand { rank: 0, step: at, operand, misuse });
+    let mut input = switched();
+    let Instruction::ReduceCopy { destinations, .. } = &mut input.ranks[0][at] else { return };
+    let operand = Operand::Multicast { buffer: Buffer::Input, chunk: 0 };
+    destinations[0] = operand;
+    let misuse = Misuse::ReadOnly;
+    assert_eq!(refused(input), Violation::Operand { rank: 0, step: at, operand, misuse });
+}

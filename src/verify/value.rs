@@ -32,6 +32,8 @@ enum Shape {
 enum Node {
     /// Two values, reduced in this order; the second is turned so far.
     Pair(Id, Id, Distance),
+    /// A reduction whose order and brackets nobody promises: a switch's.
+    Unordered(Id),
     /// A result.
     Finished(Id),
 }
@@ -132,6 +134,25 @@ impl Values {
         Ok(Value { id, by, roundings })
     }
 
+    /// What a switch makes of all ranks' values, some of them raw.
+    pub(super) fn reduce_unordered(
+        &mut self,
+        sources: &[(Value, bool)],
+        finish: bool,
+    ) -> Result<Value, Arithmetic> {
+        // One value alone would be a copy.
+        let sum = match sources {
+            [(value, false)] => *value,
+            _ => self.reduce(sources, Tree::Left, false)?,
+        };
+        self.part(sum).ok_or(Arithmetic::Tokens)?;
+        let mut id = self.intern(Node::Unordered(sum.id), sum.id);
+        if finish {
+            id = self.intern(Node::Finished(id), id);
+        }
+        Ok(Value { id, ..sum })
+    }
+
     /// The result of reducing all ranks' contributions to a part, in the order of the tree.
     pub(super) fn result(&mut self, ranks: usize, part: Part, tree: Tree) -> (Id, Distance) {
         let (_, _, chunk) = self.expectation.origin_of(part);
@@ -155,6 +176,7 @@ impl Values {
         // Each leaf is met once, or the walk ends: it takes no longer than the ranks are many.
         while let Some((id, by)) = open.pop() {
             match self.shape(id) {
+                Shape::Made(Node::Unordered(sum)) => open.push((sum, by)),
                 Shape::Made(Node::Pair(left, right, further)) => {
                     open.extend([(right, self.symmetry.sum(by, further)), (left, by)]);
                 }
@@ -190,6 +212,7 @@ impl Values {
                         _ => None,
                     }
                 }
+                Node::Unordered(_) => None,
                 Node::Finished(id) => self.block(&blocks, id, 0),
             });
         }
@@ -223,12 +246,10 @@ impl Values {
         match (self.shape(value.id), raw) {
             (Shape::Leaf { raw: true, .. }, true) => Ok((value.id + self.leaves as Id, value.by)),
             (Shape::Leaf { raw: true, .. }, false) => Err(Arithmetic::NotPremultiplied),
-            (Shape::Leaf { .. } | Shape::Made(Node::Pair(..)), false) => Ok((value.id, value.by)),
-            (Shape::Leaf { .. } | Shape::Made(Node::Pair(..)), true) => {
-                Err(Arithmetic::PremultipliedTwice)
-            }
             (Shape::Made(Node::Finished(_)), _) => Err(Arithmetic::FinishedBefore),
             (Shape::Tokens(_), _) => Err(Arithmetic::Tokens),
+            (Shape::Leaf { .. } | Shape::Made(_), false) => Ok((value.id, value.by)),
+            (Shape::Leaf { .. } | Shape::Made(_), true) => Err(Arithmetic::PremultipliedTwice),
         }
     }
 
@@ -343,6 +364,11 @@ impl Values {
                 text.push(')');
                 Ok(())
             }
+            Shape::Made(Node::Unordered(sum)) => {
+                text.push_str("any order of ");
+                self.write(text, (sum, by));
+                Ok(())
+            }
             Shape::Made(Node::Finished(id)) => {
                 text.push_str("final ");
                 self.write(text, (id, by));
@@ -415,6 +441,23 @@ mod tests {
             let result = values.result(ranks, PART, Tree::Aligned);
             assert_eq!(values.text_of(result), text);
         }
+    }
+
+    #[test]
+    fn what_a_switch_reduces_has_no_order() {
+        let mut values = values();
+        let sources = leaves(&values, 3);
+        let value = values.reduce_unordered(&sources, true).unwrap();
+        assert_eq!(values.text(value.id), "final any order of ((x0[0] + x1[0]) + x2[0])");
+        assert_eq!(values.is_result_of_all(value.id, 3), Ok(()));
+        assert_eq!(value.roundings, 1);
+        for tree in [Tree::Left, Tree::Aligned] {
+            assert_ne!(values.result(3, PART, tree), value.id);
+        }
+        let apart = [sources[0], (values.leaf(1, 1), true)];
+        assert_eq!(values.reduce_unordered(&apart, true), Err(Arithmetic::Parts));
+        let twice = values.reduce_unordered(&[(value, false), sources[0]], true);
+        assert_eq!(twice, Err(Arithmetic::FinishedBefore));
     }
 
     #[test]

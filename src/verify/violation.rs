@@ -329,6 +329,11 @@ pub enum Misuse {
     /// The same destination twice.
     #[error("it is written twice by one instruction")]
     Twice,
+    /// All ranks' memory is read or written by an instruction that does something else besides.
+    #[error(
+        "an instruction with all ranks' memory has one source and one destination: memory of this rank's, or of all"
+    )]
+    BesideMulticast,
     /// A collective that moves values must not change them.
     #[error("this collective does not reduce")]
     DoesNotReduce,

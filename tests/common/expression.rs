@@ -20,7 +20,7 @@ pub type Expressions = HashMap<(usize, usize), Arc<Expression>>;
 /// Runs a schedule.
 pub fn expressions(schedule: &Schedule) -> Expressions {
     let n = schedule.collective.ranks;
-    let mut run = Run::default();
+    let mut run = Run { ranks: n, ..Run::default() };
     let mut steps = vec![0; n];
     loop {
         let before = steps.clone();
@@ -43,6 +43,7 @@ pub fn expressions(schedule: &Schedule) -> Expressions {
 
 #[derive(Default)]
 struct Run {
+    ranks: usize,
     outputs: Expressions,
     /// Arrivals by sender, receiver and lane.
     tails: HashMap<(usize, usize, Lane), i64>,
@@ -68,15 +69,19 @@ impl Run {
                 (sources, destinations, tree)
             }
         };
-        let read = sources.iter().map(|source| self.read(rank, source.operand));
+        // What a switch does, executors without one do rank by rank.
+        let members = |operand: Operand| operand.members(rank, self.ranks);
+        let read = sources.iter().flat_map(|source| members(source.operand));
+        let read = read.map(|operand| self.read(rank, operand));
         let Some(terms) = read.collect::<Option<Vec<_>>>() else { return false };
+        let destinations: Vec<_> = destinations.iter().flat_map(|one| members(*one)).collect();
         let is_copy = sources.len() == 1 && !sources[0].raw;
         let value = match is_copy {
             true => terms[0].clone(),
             false => Arc::new(Expression::Fold { terms, aligned: *tree == Tree::Aligned }),
         };
         for operand in destinations {
-            match *operand {
+            match operand {
                 Operand::Output(chunk) => {
                     self.outputs.insert((rank, chunk), value.clone());
                 }

@@ -54,6 +54,7 @@ pub(crate) fn all(mut comm: Communicator) {
     let placement = Placement::uniform(n / nodes);
     let there_is = |entry: &&Entry| {
         entry.kind != Kind::SendRecv
+            && !entry.is_in_network()
             && entry.check(n, placement, SLOTS).is_ok()
             && (nodes == 1 || entry.encoding == Encoding::Slots)
     };
@@ -84,7 +85,7 @@ pub(crate) fn all(mut comm: Communicator) {
     comm.barrier().unwrap();
 }
 
-fn pin(case: &Case) -> Pin {
+pub(crate) fn pin(case: &Case) -> Pin {
     Pin {
         algorithm: Some(case.entry.algorithm),
         encoding: Some(case.entry.encoding),
@@ -113,7 +114,7 @@ fn in_place(kind: Kind, count: usize, rank: usize, n: usize) -> Option<(usize, u
     }
 }
 
-fn check<T: TestElement>(comm: &Communicator, stream: &Stream, case: &Case) {
+pub(crate) fn check<T: TestElement>(comm: &Communicator, stream: &Stream, case: &Case) {
     let (n, rank, kind) = (comm.world(), comm.rank(), case.entry.kind);
     let (input_len, output_len) = lengths(kind, case.count, n);
     let op = reduce_op::<T>(case.op, &mut Rng(case.seed));

@@ -13,6 +13,7 @@ mod groups;
 mod guest;
 mod joined;
 mod misuse;
+mod multicast;
 mod order;
 mod processes;
 mod rank;
@@ -146,6 +147,39 @@ cases! {
     groups_in_graphs = groups::captured, Anything, 1, [processes::threads("2"), MANY];
     groups_in_graphs_of_processes = groups::captured, Anything, 2, [];
     gradients_in_buckets = groups::gradients, Anything, 1, [processes::threads("2"), MANY];
+}
+
+/// Devices that a switch joins, and those of them that say so.
+const fn devices(count: &'static str) -> (&'static str, &'static str) {
+    ("OXCCL_STAND_IN_DEVICES", count)
+}
+
+const fn switched(count: &'static str) -> (&'static str, &'static str) {
+    ("OXCCL_STAND_IN_MULTICAST", count)
+}
+
+/// Makes a call of the driver fail.
+const fn failing(call: &'static str) -> (&'static str, &'static str) {
+    ("OXCCL_STAND_IN_FAIL", call)
+}
+
+cases! {
+    switch_process by processes::each_communicator:
+    a_switch_of_2_threads = multicast::all, Anything, 1, [devices("2"), switched("2"), processes::threads("2"), MANY];
+    a_switch_of_4_threads = multicast::all, Anything, 1, [devices("4"), switched("4"), processes::threads("4"), MANY];
+    a_switch_of_8_threads = multicast::all, Anything, 1, [devices("8"), switched("8"), processes::threads("8"), MANY];
+    a_switch_of_2_processes = multicast::all, StandIn, 2, [devices("2"), switched("2")];
+    a_switch_of_4_processes = multicast::all, StandIn, 4, [devices("4"), switched("4")];
+    a_switch_of_8_processes = multicast::all, StandIn, 8, [devices("8"), switched("8")];
+    no_switch = multicast::none, StandIn, 2, [devices("2")];
+    no_switch_for_one = multicast::none, StandIn, 2, [devices("2"), switched("1")];
+    no_switch_on_one_gpu = multicast::none, StandIn, 1, [switched("1"), processes::threads("2"), MANY];
+    no_switch_on_older_gpus = multicast::none, StandIn, 2, [devices("2"), switched("2"), ("OXCCL_STAND_IN_CAPABILITY", "80")];
+    no_team = multicast::none, StandIn, 2, [devices("2"), switched("2"), failing("cuMulticastCreate:1")];
+    one_does_not_join = multicast::none, StandIn, 1,
+        [devices("2"), switched("2"), failing("cuMulticastAddDevice:2"), processes::threads("2"), MANY];
+    one_does_not_bind = multicast::none, StandIn, 1,
+        [devices("2"), switched("2"), failing("cuMulticastBindMem:1"), processes::threads("2"), MANY];
 }
 
 cases! {

@@ -133,6 +133,7 @@ impl Rank {
             input: base.wrapping_add(input),
             output: base.wrapping_add(output),
             tokens: Tokens { input: input as u64, output: output as u64 },
+            multicast: self.gpu.borrow().multicast(Some(input as u64), Some(output as u64)),
             scale_bits: 0,
             call: self.calls.get(),
             signature: 0x5eed,

@@ -122,7 +122,8 @@ impl<'a> Model<'a> {
             Some(Instruction::ReduceCopy { sources, destinations, tree, finish }) => {
                 let element = self.ranks[rank].element;
                 let result = self.reduce(rank, sources, *tree, *finish, element)?;
-                for &operand in destinations {
+                let ranks = self.ranks.len();
+                for operand in destinations.iter().flat_map(|one| one.members(rank, ranks)) {
                     self.write(rank, operand, element, result)?;
                 }
                 self.ranks[rank].element += 1;
@@ -251,10 +252,12 @@ impl<'a> Model<'a> {
         finish: bool,
         element: usize,
     ) -> Result<u64, String> {
-        let mut values = Vec::new();
+        let (mut values, ranks) = (Vec::new(), self.ranks.len());
         for source in sources {
-            let value = self.read(rank, source.operand, element)?;
-            values.push(if source.raw { premultiplied(value) } else { value });
+            for operand in source.operand.members(rank, ranks) {
+                let value = self.read(rank, operand, element)?;
+                values.push(if source.raw { premultiplied(value) } else { value });
+            }
         }
         let value = self.fold(&values, tree);
         Ok(if finish { finished(value) } else { value })
@@ -318,6 +321,7 @@ impl<'a> Model<'a> {
                     .map_or(POISON, |(_, datum)| *datum)
             }
             Operand::PeerSlot { .. } | Operand::PeerTokens(_) => return Err("write-only".into()),
+            Operand::Multicast { .. } => return Err("read rank by rank".into()),
         })
     }
 

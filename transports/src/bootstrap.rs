@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::cuda::{Context, DeviceRegion};
+use crate::cuda::{Context, DeviceRegion, MulticastTeam};
 use crate::{Error, Liveness, Nodes, Region, Secret};
 
 /// How ranks of one node reach each other's memory.
@@ -23,6 +23,8 @@ pub struct Offer<'a> {
     pub host: &'a [Arc<Region>],
     /// Memory of GPUs.
     pub device: &'a [Arc<DeviceRegion>],
+    /// A team of GPUs, for all to join.
+    pub team: Option<&'a Arc<MulticastTeam>>,
     /// This rank's GPU, which others' device memory is mapped for. Needed as soon as any rank offers such.
     pub context: Option<&'a Context>,
 }
@@ -34,6 +36,16 @@ pub struct Shared {
     pub host: Vec<Arc<Region>>,
     /// Memory of GPUs.
     pub device: Vec<Arc<DeviceRegion>>,
+    /// A team of GPUs.
+    pub team: Option<Arc<MulticastTeam>>,
+}
+
+impl Shared {
+    /// What a rank's own offer is to itself, and to ranks of its process.
+    pub(crate) fn of(offer: &Offer<'_>) -> Shared {
+        let (host, device) = (offer.host.to_vec(), offer.device.to_vec());
+        Shared { host, device, team: offer.team.cloned() }
+    }
 }
 
 /// The way to the other ranks, before and beside the collectives.

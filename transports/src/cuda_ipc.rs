@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cuda::{Context, DeviceRegion, Uuid};
+use crate::cuda::{Context, DeviceRegion, MulticastTeam, Uuid};
 use crate::{Error, Offer, Shared};
 
 /// What a rank tells of its GPU and of the memory that it sends.
@@ -16,37 +16,61 @@ pub(crate) struct Announcement {
     pub(crate) uuid: Option<Uuid>,
     /// How long its device regions are.
     pub(crate) lens_bytes: Vec<u64>,
+    /// How much memory of each GPU the team is for that it sends, if it sends one.
+    team_bytes: Option<u64>,
 }
+
+/// Memory of a rank's GPU, and a team.
+type Received = (Vec<Arc<DeviceRegion>>, Option<Arc<MulticastTeam>>);
 
 impl Announcement {
     pub(crate) fn new(offer: &Offer<'_>) -> Result<Announcement, Error> {
         let uuid = offer.context.map(|context| context.device().uuid()).transpose()?;
         let lens_bytes = offer.device.iter().map(|region| region.len_bytes() as u64).collect();
-        Ok(Announcement { uuid, lens_bytes })
+        let team_bytes = offer.team.map(|team| team.len_bytes() as u64);
+        Ok(Announcement { uuid, lens_bytes, team_bytes })
     }
 
-    /// Maps what came for this announcement, as many descriptors as it announces.
+    /// Descriptors that come with it.
+    pub(crate) fn descriptors(&self) -> usize {
+        self.lens_bytes.len() + usize::from(self.team_bytes.is_some())
+    }
+
+    /// Takes what came for this announcement, as many descriptors as it announces: those of memory, which is mapped, and a team's.
     pub(crate) fn receive(
         &self,
         files: Vec<OwnedFd>,
         context: Option<&Context>,
-    ) -> Result<Vec<Arc<DeviceRegion>>, Error> {
-        let (Some(context), Some(uuid)) = (context, self.uuid) else { return Ok(Vec::new()) };
-        if !files.is_empty() {
+    ) -> Result<Received, Error> {
+        let (Some(context), Some(uuid)) = (context, self.uuid) else {
+            return Ok((Vec::new(), None));
+        };
+        if !self.lens_bytes.is_empty() {
             context.device().check_reach(uuid)?;
         }
-        let mut regions = Vec::with_capacity(files.len());
-        for (file, len_bytes) in files.into_iter().zip(&self.lens_bytes) {
+        let mut files = files.into_iter();
+        let mut regions = Vec::with_capacity(self.lens_bytes.len());
+        // The lengths first: the end of the first iterator takes nothing from the second.
+        for (len_bytes, file) in self.lens_bytes.iter().zip(files.by_ref()) {
             let len_bytes = usize::try_from(*len_bytes).unwrap_or(0);
             regions.push(Arc::new(DeviceRegion::receive(context, file, len_bytes)?));
         }
-        Ok(regions)
+        let team = match (self.team_bytes, files.next()) {
+            (Some(len_bytes), Some(file)) => {
+                let len_bytes = usize::try_from(len_bytes).unwrap_or(0);
+                Some(Arc::new(MulticastTeam::receive(context, &file, len_bytes)?))
+            }
+            _ => None,
+        };
+        Ok((regions, team))
     }
 }
 
-/// Descriptors of the device memory that a rank offers.
+/// Descriptors of the device memory that a rank offers, and of a team.
 pub(crate) fn export(offer: &Offer<'_>) -> Result<Vec<OwnedFd>, Error> {
-    offer.device.iter().map(|region| region.export().map_err(Error::from)).collect()
+    let regions = offer.device.iter().map(|region| region.export());
+    let team = offer.team.map(|team| team.export());
+    regions.chain(team).map(|file| file.map_err(Error::from)).collect()
 }
 
 /// Fails, alike on every rank, if one offers device memory and another could not take it. For each rank: how many

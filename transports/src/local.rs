@@ -132,10 +132,10 @@ impl Bootstrap for LocalBootstrap {
         deadline: Instant,
     ) -> Result<Vec<Option<Shared>>, Error> {
         let (rank, nodes) = (self.rank, self.hub.nodes.clone());
-        let shared = || Shared { host: offer.host.to_vec(), device: offer.device.to_vec() };
+        let shared = || Shared::of(offer);
         let gift = |peer| Gift::Memory {
             regions: nodes.share(rank, peer).then(shared),
-            device_regions: offer.device.len(),
+            device_regions: offer.device.len() + usize::from(offer.team.is_some()),
             has_gpu: offer.context.is_some(),
         };
         let gifts = self.swap(gift, "sharing regions", deadline)?;

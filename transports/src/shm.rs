@@ -65,7 +65,7 @@ struct Invitation {
 impl Invitation {
     /// Descriptors that come with it.
     fn descriptors(&self) -> usize {
-        self.lens_bytes.len() + self.gpu.lens_bytes.len()
+        self.lens_bytes.len() + self.gpu.descriptors()
     }
 }
 
@@ -107,7 +107,7 @@ impl ShmBootstrap {
             }
         }
         let gpus = invitations.iter().map(|invitation| &invitation.gpu);
-        cuda_ipc::check_gpus(gpus.map(|gpu| (gpu.lens_bytes.len(), gpu.uuid.is_some())))
+        cuda_ipc::check_gpus(gpus.map(|gpu| (gpu.descriptors(), gpu.uuid.is_some())))
     }
 
     /// Maps what a rank sent: host regions first, then device memory.
@@ -132,8 +132,8 @@ impl ShmBootstrap {
                 BadRegion::Failed(error) => error,
             })?));
         }
-        let device = invitation.gpu.receive(files.collect(), offer.context)?;
-        Ok(Shared { host, device })
+        let (device, team) = invitation.gpu.receive(files.collect(), offer.context)?;
+        Ok(Shared { host, device, team })
     }
 }
 
@@ -184,7 +184,7 @@ impl Bootstrap for ShmBootstrap {
         let mut all: Vec<Option<Shared>> = (0..self.world()).map(|_| None).collect();
         for (rank, files) in received {
             all[rank] = Some(if rank == self.rank() {
-                Shared { host: offer.host.to_vec(), device: offer.device.to_vec() }
+                Shared::of(offer)
             } else {
                 ShmBootstrap::map(rank, files, &invitations[rank], offer)?
             });

@@ -404,7 +404,7 @@ fn device_regions(b: &mut dyn Bootstrap) {
         }
         let host = [Arc::new(Region::create("test", PAGE).unwrap())];
         write(&host[0], 0, b.rank() as u8);
-        let offer = Offer { host: &host, device: &mine, context: Some(&context) };
+        let offer = Offer { host: &host, device: &mine, team: None, context: Some(&context) };
         let all = b.exchange(&offer, deadline()).unwrap();
         assert_eq!(all.iter().flatten().count(), b.world());
         for (rank, shared) in all.iter().flatten().enumerate() {

@@ -183,6 +183,7 @@ impl World {
                     Window {
                         base: std::ptr::null_mut(),
                         registered: std::ptr::null(),
+                        heap: 0,
                         tokens: Tokens::default(),
                     };
                     channels * n

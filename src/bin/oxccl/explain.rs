@@ -199,12 +199,14 @@ impl ExplainOptions {
             collective,
             placement: Placement::uniform(self.per_node.unwrap_or(self.ranks)),
             data_type: self.data_type,
+            op: self.op,
             total_bytes: shape.bytes(self.data_type),
             order: self.order,
             in_place: self.in_place,
             windows: !self.private,
             several_nodes,
             ll128: pin.encoding == Some(Encoding::Ll128),
+            multicast: pin.algorithm == Some(Algorithm::Nvls),
             max_channels: config.max_channels,
             pin,
             slot_bytes,
@@ -294,8 +296,13 @@ impl Traffic {
                 Instruction::Signal { .. } => traffic.signals += 1,
                 Instruction::ReduceCopy { sources, destinations, .. } => {
                     traffic.reduce_copies += 1;
-                    let sources: Vec<Operand> = sources.iter().map(|s| s.operand).collect();
-                    let all = sources.iter().chain(destinations);
+                    let ranks = verified.schedule().collective.ranks;
+                    let members = |operand: Operand| operand.members(rank, ranks);
+                    let sources: Vec<Operand> =
+                        sources.iter().flat_map(|s| members(s.operand)).collect();
+                    let destinations: Vec<Operand> =
+                        destinations.iter().flat_map(|to| members(*to)).collect();
+                    let all = sources.iter().chain(&destinations);
                     let origin = verified.origin(rank, step);
                     let moved =
                         origin.map(|(rank, buffer, c)| layout.extent(rank, buffer, c).count);
@@ -307,7 +314,7 @@ impl Traffic {
                         operands.iter().filter(is_window).count() * bytes
                     };
                     traffic.read_bytes += windows(&sources);
-                    traffic.written_bytes += windows(destinations);
+                    traffic.written_bytes += windows(&destinations);
                     let sent = destinations.iter().filter(|o| is_message(o)).count();
                     traffic.messages += destinations.iter().filter(|o| starts_message(o)).count();
                     traffic.message_bytes += sent * bytes;

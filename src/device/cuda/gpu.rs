@@ -1,5 +1,6 @@
 //! One rank on a GPU: all that its calls need, set up together with the other ranks.
 
+use super::multicast;
 use super::{
     Arguments, DeviceProgram, Image, Kernel, Kernels, PinnedPool, PinnedWords, Programs, Stream,
     Tables,
@@ -7,7 +8,7 @@ use super::{
 use crate::device::{ControlShape, LinkPorts, StagingShape};
 use crate::schedule::Program;
 use oxccl_kernels::format::{self as f, DataType, Fold};
-use oxccl_transports::cuda::{Context, DeviceRegion, Uuid, beside_captures};
+use oxccl_transports::cuda::{Context, DeviceRegion, MulticastMemory, Uuid, beside_captures};
 use oxccl_transports::{Bootstrap, Cause, CudaError, Error, Offer, Reach, Region, Shared};
 use std::sync::Arc;
 use std::time::Instant;
@@ -41,6 +42,8 @@ pub struct Gpu {
     /// Those of this node's ranks, by rank, kept mapped: windows lead there.
     _heaps: Vec<Option<Arc<DeviceRegion>>>,
     heap: Arc<DeviceRegion>,
+    /// All ranks' heaps behind one address, where a switch joins their GPUs.
+    multicast: Option<MulticastMemory>,
     /// Control regions of this node's ranks, by rank.
     control: Vec<Option<Arc<Region>>>,
     /// Memory of the links to ranks of other nodes, which kernels use.
@@ -58,6 +61,8 @@ struct Neighbours {
     elsewhere: bool,
     /// All ranks' GPUs store lines of LL128 messages whole at all others.
     ll128: bool,
+    /// Each rank has a GPU of its own, and all can be behind one address.
+    multicast: bool,
 }
 
 /// A program that is ready to be launched.
@@ -127,15 +132,23 @@ impl Gpu {
         let neighbours = share_gpus(bootstrap, setup, &kernels, deadline)?;
         let ll128_slots = if neighbours.ll128 { setup.shape.ll128_slots } else { 0 };
         let shape = StagingShape { ll128_slots, ..setup.shape };
+        let heap_bytes = match neighbours.multicast {
+            true => multicast::heap_bytes(context, shape.ranks, setup.heap_bytes),
+            false => setup.heap_bytes,
+        };
         let own = [
             Arc::new(DeviceRegion::create(context, shape.len_bytes())?),
-            Arc::new(DeviceRegion::create(context, setup.heap_bytes)?),
+            Arc::new(DeviceRegion::create(context, heap_bytes)?),
         ];
         let control = ControlShape { channels: shape.channels };
         let control = Arc::new(Region::create("oxccl-control", control.len_bytes())?);
         let host = [control.clone()];
-        let offer = Offer { host: &host, device: &own, context: Some(context) };
+        let offer = Offer { host: &host, device: &own, team: None, context: Some(context) };
         let all = bootstrap.exchange(&offer, deadline)?;
+        let multicast = match neighbours.multicast {
+            true => multicast::bind(bootstrap, context, &own[1], deadline)?,
+            false => None,
+        };
         let device = |k: usize| {
             let region = |shared: &Option<Shared>| shared.as_ref().map(|of| of.device[k].clone());
             all.iter().map(region).collect::<Vec<_>>()
@@ -143,14 +156,15 @@ impl Gpu {
         let (staging, heaps) = (device(0), device(1));
         let host = |shared: &Option<Shared>| shared.as_ref().map(|of| of.host[0].clone());
         let control_regions = all.iter().map(host).collect();
-        let bases = bases(&heaps);
-        let bases = setup.windows.clone().unwrap_or(bases);
+        let heap_bases = bases(&heaps);
+        let bases = setup.windows.clone().unwrap_or_else(|| heap_bases.clone());
         let mut connections = shape.connections(rank, &self::bases(&staging));
         // Kernels ring nobody: the doorbell only has to be one that they reach.
         links.iter().for_each(|link| link.connect(&mut connections, own[0].as_ptr().cast()));
         let [own_staging, heap] = own;
+        let windows = (&bases[..], &heap_bases[..]);
         let tables =
-            Tables::new(&stream, shape, own_staging, staging, control, &connections, &bases)?;
+            Tables::new(&stream, shape, own_staging, staging, control, &connections, windows)?;
         let tables = Arc::new(tables);
         let (programs, pinned) = (Programs::new(&stream)?, PinnedPool::new(context)?);
         let stopped = Arc::downgrade(&tables);
@@ -167,6 +181,7 @@ impl Gpu {
             stream,
             _heaps: heaps,
             heap,
+            multicast,
             control: control_regions,
             links,
             neighbours,
@@ -202,6 +217,21 @@ impl Gpu {
     /// Whether there is an LL128 lane: if it was asked for, and all GPUs of the ranks store its lines whole.
     pub fn has_ll128(&self) -> bool {
         self.tables.shape().ll128_slots > 0
+    }
+
+    /// Whether a switch can reduce what lies in the ranks' heaps.
+    pub fn has_multicast(&self) -> bool {
+        self.multicast.is_some()
+    }
+
+    /// Where a switch finds a call's buffers that begin so far into the heap; nowhere if one of them lies elsewhere.
+    pub fn multicast(&self, input: Option<u64>, output: Option<u64>) -> f::Multicast {
+        match (&self.multicast, input, output) {
+            (Some(memory), Some(input), Some(output)) => {
+                f::Multicast { base: memory.as_ptr(), input, output, members: std::ptr::null() }
+            }
+            _ => f::Launch::EMPTY.multicast,
+        }
     }
 
     /// Whether other ranks of this node are on other GPUs.
@@ -300,7 +330,7 @@ impl Drop for Gpu {
     /// Leaves what only this rank has with its staging, which goes with the last rank of the process: see [`DeviceRegion::keep`].
     fn drop(&mut self) {
         let (kernels, stream) = (self.kernels.clone(), self.stream.clone());
-        let links = std::mem::take(&mut self.links);
+        let links = (std::mem::take(&mut self.links), self.multicast.take());
         let memory = (self.tables.memory(), self.programs.memory(), self.pinned.memory(), links);
         self.tables.own_staging().keep(Box::new((memory, kernels, stream)));
     }
@@ -362,9 +392,13 @@ fn share_gpus(
     }
     let whole = gpus.iter().map(|(gpu, _)| context.device().stores_lines_at_peer(*gpu));
     let whole = whole.collect::<Result<Vec<bool>, _>>()?.into_iter().all(|whole| whole);
-    let all = bootstrap.all_gather(&[u8::from(whole)], deadline)?;
-    let ll128 = all.iter().all(|whole| whole == &[1]);
+    let told = [u8::from(whole), u8::from(multicast::is_supported(context.device()))];
+    let all = bootstrap.all_gather(&told, deadline)?;
+    let all_say = |at: usize| all.iter().all(|told| told.get(at) == Some(&1));
+    let ll128 = all_say(0);
+    let alone = gpus.iter().all(|(gpu, _)| ranks_on(*gpu) == 1);
+    let multicast = all_say(1) && alone && bootstrap.nodes().count() == 1 && bootstrap.world() > 1;
     let mut beside = bootstrap.nodes().beside(bootstrap.rank());
     let elsewhere = beside.any(|rank| gpus[rank].0 != own);
-    Ok(Neighbours { sharing: ranks_on(own), elsewhere, ll128 })
+    Ok(Neighbours { sharing: ranks_on(own), elsewhere, ll128, multicast })
 }

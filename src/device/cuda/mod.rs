@@ -10,6 +10,7 @@ mod gpu;
 mod graph;
 mod image;
 mod kernels;
+mod multicast;
 mod programs;
 mod stream;
 mod tables;

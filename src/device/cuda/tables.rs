@@ -28,6 +28,8 @@ pub struct Arguments {
     pub output: *mut u8,
     /// How peers find these two.
     pub tokens: f::Tokens,
+    /// Where a switch finds them, and all ranks': see [`Gpu::multicast`](super::Gpu::multicast).
+    pub multicast: f::Multicast,
     /// As in [`f::Launch`].
     pub scale_bits: u64,
     /// As in [`f::Launch`].
@@ -62,8 +64,8 @@ pub(super) struct TableMemory {
 
 impl Tables {
     /// Lays out a rank's tables. Its connections lead to its own staging, and to that of this node's ranks, of
-    /// [`StagingShape::len_bytes`] each and filled with zeros. `window_bases` is where each peer's shareable memory begins in this
-    /// process. They are copied through the stream, which is waited for.
+    /// [`StagingShape::len_bytes`] each and filled with zeros. `windows` is where peers' tokens count from, and where their heaps
+    /// begin, in this process. They are copied through the stream, which is waited for.
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`], and the driver's.
@@ -74,7 +76,7 @@ impl Tables {
         others: Vec<Option<Arc<DeviceRegion>>>,
         control: Arc<Region>,
         connections: &[f::Connection],
-        window_bases: &[*mut u8],
+        windows: (&[*mut u8], &[*mut u8]),
     ) -> Result<Tables, CudaError> {
         assert!(staging.len_bytes() >= shape.len_bytes());
         let control_shape = ControlShape { channels: shape.channels };
@@ -82,7 +84,8 @@ impl Tables {
         let context = stream.context();
         let registered = vec![std::ptr::null_mut::<u8>(); shape.ranks * REGISTRATIONS];
         let registered = upload(stream, &registered)?;
-        let windows = shape.windows(window_bases, Some(registered.as_ptr().cast_const().cast()));
+        let windows =
+            shape.windows(windows.0, windows.1, Some(registered.as_ptr().cast_const().cast()));
         let statuses_bytes = (SLOTS + 1) * shape.channels * size_of::<f::Status>();
         let memory = TableMemory {
             connections: upload(stream, connections)?,
@@ -117,6 +120,7 @@ impl Tables {
             input: arguments.input,
             output: arguments.output,
             tokens: arguments.tokens,
+            multicast: arguments.multicast,
             scale_bits: arguments.scale_bits,
             call: arguments.call,
             signature: arguments.signature,

@@ -84,6 +84,12 @@ fn a_switch_that_reduces_carries_each_byte_once() {
     assert!((relative(&switched, "gpu0>nvswitch nvlink") - 9.0 / 8.0).abs() < 1e-3);
     assert!((relative(&switched, "nvswitch>gpu0 nvlink") - 9.0 / 8.0).abs() < 1e-3);
     assert!(switched.time_ns < 0.77 * plain.time_ns, "{} {}", switched.time_ns, plain.time_ns);
+    // What a schedule asks of a switch it does in any case.
+    for in_network in [false, true] {
+        let asked =
+            case().with(|o| o.in_network = in_network).run(Algorithm::Nvls, Encoding::Windows);
+        assert_eq!(asked.time_ns, switched.time_ns);
+    }
     // Through slots as well: what one instruction reads of several peers comes as one.
     let two_shot = |in_network| {
         case().with(|o| o.in_network = in_network).run(Algorithm::TwoShot, Encoding::Slots)

@@ -43,11 +43,12 @@ struct Plan {
 }
 
 /// They undo; what fails to be given back is lost, so `*` leaves them out.
-const GIVING_BACK: [&str; 17] = [
+const GIVING_BACK: [&str; 18] = [
     "cuMemFree_v2",
     "cuMemFreeHost",
     "cuMemHostUnregister",
     "cuMemUnmap",
+    "cuMulticastUnbind",
     "cuMemRelease",
     "cuMemAddressFree",
     "cuIpcCloseMemHandle",

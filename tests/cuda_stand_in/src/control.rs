@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::memory::{self, Kind};
-use crate::{call, context, event, graph, kernel, module, stream, virtual_memory};
+use crate::{call, context, event, graph, kernel, module, multicast, stream, virtual_memory};
 
 /// What a text that the stand-in takes for an image begins with; compute capabilities times ten follow.
 pub const IMAGE_START: &str = "oxccl stand-in image for ";
@@ -44,7 +44,7 @@ pub fn library_folder() -> io::Result<PathBuf> {
 pub struct Live {
     /// `cuMemAlloc`.
     pub allocations: usize,
-    /// Handles of physical memory.
+    /// Handles of physical memory, and of multicast teams.
     pub physical: usize,
     /// Reserved address ranges.
     pub reservations: usize,
@@ -78,6 +78,7 @@ pub struct Control {
     live: extern "C" fn() -> Live,
     calls: extern "C" fn() -> u64,
     launches: extern "C" fn() -> u64,
+    switched: extern "C" fn() -> u64,
     fail: unsafe extern "C" fn(*const c_char) -> i32,
 }
 
@@ -113,6 +114,9 @@ impl Control {
                 launches: std::mem::transmute::<*mut _, extern "C" fn() -> u64>(find(
                     c"oxccl_stand_in_launches",
                 )?),
+                switched: std::mem::transmute::<*mut _, extern "C" fn() -> u64>(find(
+                    c"oxccl_stand_in_switched",
+                )?),
                 fail: std::mem::transmute::<*mut _, unsafe extern "C" fn(*const c_char) -> i32>(
                     find(c"oxccl_stand_in_fail")?,
                 ),
@@ -135,6 +139,11 @@ impl Control {
         (self.launches)()
     }
 
+    /// Launches so far that had a multicast address.
+    pub fn switched(&self) -> u64 {
+        (self.switched)()
+    }
+
     /// Plans a failure, as `OXCCL_STAND_IN_FAIL` does; an empty text cancels it.
     ///
     /// # Panics
@@ -152,9 +161,9 @@ impl Control {
 extern "C" fn oxccl_stand_in_live() -> Live {
     Live {
         allocations: memory::count(|kind| matches!(kind, Kind::Plain(_))),
-        physical: virtual_memory::PHYSICAL.len(),
+        physical: virtual_memory::PHYSICAL.len() + multicast::TEAMS.len(),
         reservations: virtual_memory::reservations(),
-        mappings: memory::count(|kind| matches!(kind, Kind::Mapped(..))),
+        mappings: memory::count(|kind| matches!(kind, Kind::Mapped(..) | Kind::Multicast(..))),
         imported: memory::count(|kind| matches!(kind, Kind::Imported)),
         pinned: memory::count(|kind| matches!(kind, Kind::Pinned)),
         registered: memory::count(|kind| matches!(kind, Kind::Registered(_))),
@@ -178,6 +187,12 @@ extern "C" fn oxccl_stand_in_calls() -> u64 {
 #[unsafe(no_mangle)]
 extern "C" fn oxccl_stand_in_launches() -> u64 {
     kernel::launches()
+}
+
+/// See [`Control::switched`].
+#[unsafe(no_mangle)]
+extern "C" fn oxccl_stand_in_switched() -> u64 {
+    multicast::launches()
 }
 
 /// See [`Control::fail`].

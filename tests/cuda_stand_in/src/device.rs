@@ -5,6 +5,7 @@ use std::ffi::{CStr, c_char};
 use cudarc::driver::sys::{CUdevice, CUdevice_P2PAttribute, CUdevice_attribute, CUresult, CUuuid};
 
 use crate::call::{self, Answer, driver_calls, put};
+use crate::multicast;
 use crate::settings::settings;
 
 /// Whether there is such a device.
@@ -44,6 +45,7 @@ fn attribute(attribute: CUdevice_attribute, device: CUdevice) -> i32 {
         | CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH => 1,
         CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED
         | CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED => virtual_memory,
+        CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED => i32::from(multicast::is_supported(device)),
         CU_DEVICE_ATTRIBUTE_PCI_BUS_ID => device + 1,
         _ => 0,
     }

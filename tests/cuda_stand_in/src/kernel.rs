@@ -7,8 +7,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use cudarc::driver::sys::{CUdevice, CUfunction, CUlaunchConfig, CUresult, CUstream};
 use oxccl_kernels::HostExecutor;
 use oxccl_kernels::format::{
-    ChannelEntry, Connection, DataType, Doorbell, Fold, Header, Instruction, LANES, Launch, Opcode,
-    Progress, Segment, Status, Window,
+    ChannelEntry, Connection, DataType, Doorbell, Fold, Header, Instruction, LANES, Launch,
+    Multicast, Opcode, Progress, Segment, Status, Window,
 };
 use oxccl_kernels::image::BLOCK_THREADS;
 
@@ -17,7 +17,7 @@ use crate::module::Function;
 use crate::registry::lock;
 use crate::settings::settings;
 use crate::stream::{Operation, Stream};
-use crate::{memory, module};
+use crate::{memory, module, multicast};
 
 /// A launch, as the call gave it.
 pub(crate) struct Run {
@@ -52,7 +52,11 @@ const YIELDS: u32 = 50;
 /// Runs all blocks to their ends, and tells when all are on the device.
 pub(crate) fn run(run: &Run, mut started: impl FnMut()) -> Answer {
     check_all(&run.launch, &run.function)?;
-    let launch = Launch { spins: SPINS, yields: YIELDS, ..run.launch };
+    // What a switch would do.
+    let members = multicast::members(&run.launch)?;
+    let table = members.as_ref().map_or(std::ptr::null(), |members| members.as_ptr());
+    let multicast = Multicast { members: table, ..run.launch.multicast };
+    let launch = Launch { spins: SPINS, yields: YIELDS, multicast, ..run.launch };
     let executor = HostExecutor::detect();
     let shared = Shared(&launch);
     if run.cooperative {

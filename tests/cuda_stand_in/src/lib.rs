@@ -8,6 +8,7 @@
 //! - A launch of one of our kernels runs the host executor on the parameter block that the GPU would get, a thread a
 //!   block, and no more blocks at a time than the device would hold. Fields of the block that are the host's only
 //!   (`spins`, `yields`) are filled in.
+//! - A multicast address stands for memory files of several devices, which a launch reads and writes one by one.
 //! - What the driver refuses is refused: handles that are not (or no longer) valid, memory that was freed, a missing or
 //!   wrong context, what a capture forbids, sizes off the granularity, host memory that no device can reach in a launch
 //!   block or in a connection (which ends the context, as an illegal address does on a GPU).
@@ -26,6 +27,7 @@
 //! | `OXCCL_STAND_IN_DRIVER` | what `cuDriverGetVersion` says | 13000 |
 //! | `OXCCL_STAND_IN_PEERS` | 0: no device reaches another's memory | 1 |
 //! | `OXCCL_STAND_IN_NVLINK` | 0: devices reach each other over PCIe | 1 |
+//! | `OXCCL_STAND_IN_MULTICAST` | how many devices, from the first on, an NVSwitch joins that reduces and multicasts | 0 |
 //! | `CUDA_DEVICE_MAX_CONNECTIONS` | connections that a device's streams share, as on a GPU | 8 |
 //! | `OXCCL_STAND_IN_VIRTUAL_MEMORY` | 0: no virtual-memory API | 1 |
 //! | `OXCCL_STAND_IN_FAIL` | `FUNCTION:N` or `FUNCTION:N:CODE`: the Nth call of it fails; `*` counts all calls but those that give something back | none |

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use cudarc::driver::sys::{CUdevice, CUdeviceptr, CUresult};
 
 use crate::call::{Answer, driver_calls, put};
+use crate::multicast::Team;
 use crate::pages::{self, GRANULARITY, Span};
 use crate::registry::lock;
 use crate::settings::settings;
@@ -35,6 +36,8 @@ pub(crate) enum Kind {
     Plain(Arc<Block>),
     /// `cuMemMap`; accessible or not.
     Mapped(Arc<Physical>, bool),
+    /// `cuMemMap` of a team's memory; accessible or not, but only as a multicast address.
+    Multicast(Arc<Team>, bool),
     /// `cuIpcOpenMemHandle`.
     Imported,
     /// `cuMemHostAlloc`.
@@ -108,6 +111,8 @@ pub(crate) fn is_reachable(start: usize, len: usize) -> bool {
     let accessible = match range.kind {
         Kind::Mapped(_, access) => access,
         Kind::Registered(mapped) => mapped,
+        // Other accesses than a switch's are undefined.
+        Kind::Multicast(..) => false,
         _ => true,
     };
     accessible && start + len <= range.start + range.len

@@ -11,6 +11,8 @@ pub(crate) struct Settings {
     pub(crate) connections: usize,
     pub(crate) peers: bool,
     pub(crate) nvlink: bool,
+    /// The first so many devices are joined by a switch that reduces.
+    pub(crate) multicast: usize,
     pub(crate) virtual_memory: bool,
     pub(crate) fail: Option<String>,
 }
@@ -26,6 +28,7 @@ pub(crate) fn settings() -> &'static Settings {
         connections: number::<usize>("CUDA_DEVICE_MAX_CONNECTIONS", 8).clamp(1, 32),
         peers: number("OXCCL_STAND_IN_PEERS", 1) != 0,
         nvlink: number("OXCCL_STAND_IN_NVLINK", 1) != 0,
+        multicast: number("OXCCL_STAND_IN_MULTICAST", 0),
         virtual_memory: number("OXCCL_STAND_IN_VIRTUAL_MEMORY", 1) != 0,
         fail: std::env::var("OXCCL_STAND_IN_FAIL").ok(),
     })

@@ -14,10 +14,11 @@ use cudarc::driver::sys::{
 
 use crate::call::{Answer, driver_calls, put};
 use crate::memory::{self, Kind};
+use crate::multicast::{TEAMS, Team};
 use crate::pages::{self, GRANULARITY, Span};
 use crate::registry::{Registry, lock};
 use crate::settings::settings;
-use crate::{context, device};
+use crate::{context, device, multicast};
 
 /// Physical memory, of this process or imported.
 pub(crate) struct Physical {
@@ -33,7 +34,7 @@ pub(crate) struct Physical {
 pub(crate) static PHYSICAL: Registry<Physical> = Registry::new(2);
 static SPANS: Mutex<BTreeMap<usize, Span>> = Mutex::new(BTreeMap::new());
 
-const POSIX: CUmemAllocationHandleType =
+pub(crate) const POSIX: CUmemAllocationHandleType =
     CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 /// The name of the memory files; the device's number is behind it.
 const NAME: &str = "oxccl-stand-in-device-";
@@ -41,6 +42,19 @@ const NAME: &str = "oxccl-stand-in-device-";
 impl Physical {
     pub(crate) fn is_exportable(&self) -> bool {
         self.exportable
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn device(&self) -> CUdevice {
+        self.device
+    }
+
+    /// Another descriptor of it.
+    pub(crate) fn copy(&self) -> Answer<OwnedFd> {
+        self.file.try_clone().map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)
     }
 }
 
@@ -62,7 +76,7 @@ fn supported() -> Answer {
 }
 
 /// Sizes and addresses count in the granularity.
-fn whole(number: usize) -> Answer<usize> {
+pub(crate) fn whole(number: usize) -> Answer<usize> {
     if number.is_multiple_of(GRANULARITY) {
         Ok(number)
     } else {
@@ -86,27 +100,29 @@ fn create(prop: &CUmemAllocationProp, len: usize) -> Answer<Physical> {
     Ok(Physical { file, len, device, exportable, imported: false, used: AtomicBool::new(false) })
 }
 
-/// Finds out about a descriptor that some process exported.
-fn import(fd: c_int) -> Answer<Physical> {
+/// Finds out about a descriptor that some process exported; the handle of what it is.
+fn import(fd: c_int) -> Answer<usize> {
     let link = std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_default();
-    let device = link
-        .to_str()
-        .and_then(|name| name.strip_prefix("/memfd:")?.strip_prefix(NAME)?.split(' ').next())
-        .and_then(|device| device.parse().ok())
-        .ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
-    device::check(device)?;
+    let name = link.to_str().and_then(|name| name.strip_prefix("/memfd:")?.split(' ').next());
+    let name = name.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
     // SAFETY: it is open, as its link shows, and the caller keeps it so during the call.
     let file = unsafe { BorrowedFd::borrow_raw(fd) };
     let file = file.try_clone_to_owned().map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?;
+    if name == multicast::NAME {
+        return Ok(TEAMS.add(Arc::new(Team::import(file)?)));
+    }
+    let device = name.strip_prefix(NAME).and_then(|device| device.parse().ok());
+    let device = device.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+    device::check(device)?;
     let (len, _) = pages::status(&file)?;
-    Ok(Physical {
+    Ok(PHYSICAL.add(Arc::new(Physical {
         file,
         len,
         device,
         exportable: true,
         imported: true,
         used: AtomicBool::new(true),
-    })
+    })))
 }
 
 /// Calls `act` with the reservation that holds all of these addresses, and the offset into it.
@@ -128,6 +144,37 @@ fn mapping(at: usize, len: usize) -> Answer<(Arc<Physical>, CUdevice)> {
         },
         _ => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
     }
+}
+
+/// The mapping of a team's memory that is exactly this range.
+fn team_mapping(at: usize, len: usize) -> Answer<Arc<Team>> {
+    match memory::find(at) {
+        Some(range) if range.start == at && range.len == len => match range.kind {
+            Kind::Multicast(team, _) => Ok(team),
+            _ => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+        },
+        _ => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+    }
+}
+
+/// Nothing is mapped there: no processor reaches a multicast address.
+fn map_team(at: usize, len: usize, zeros: [u64; 2], team: Arc<Team>) -> Answer {
+    team.check_joined()?;
+    if zeros != [0, 0] || whole(len)? != team.len() || memory::overlaps(at, len) {
+        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    with_span(at, len, |_, _| Ok(()))?;
+    let (handle, context) = context::current()?;
+    memory::enter(at, len, Kind::Multicast(team, false), context.device, handle);
+    Ok(())
+}
+
+fn grant_team(at: usize, team: &Arc<Team>, devices: impl Iterator<Item = CUdevice>) -> Answer {
+    for device in devices {
+        device::check(device)?;
+    }
+    memory::change(at, |range| range.kind = Kind::Multicast(team.clone(), true));
+    Ok(())
 }
 
 driver_calls! {
@@ -156,7 +203,8 @@ driver_calls! {
     }
 
     fn cuMemRelease(handle: CUmemGenericAllocationHandle) {
-        PHYSICAL.remove(handle as usize).map(drop)
+        let handle = handle as usize;
+        PHYSICAL.remove(handle).map(drop).or_else(|_| TEAMS.remove(handle).map(drop))
     }
 
     fn cuMemRetainAllocationHandle(out: *mut CUmemGenericAllocationHandle, at: *mut c_void) {
@@ -172,11 +220,17 @@ driver_calls! {
         kind: CUmemAllocationHandleType,
         flags: u64,
     ) {
-        let physical = PHYSICAL.find(handle as usize)?;
-        if kind != POSIX || flags != 0 || !physical.exportable {
+        if kind != POSIX || flags != 0 {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
-        let copy = physical.file.try_clone().map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?;
+        let copy = match TEAMS.find(handle as usize) {
+            Ok(team) => team.export()?,
+            Err(_) => {
+                let physical = PHYSICAL.find(handle as usize)?;
+                let exported = physical.exportable.then(|| physical.copy());
+                exported.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)??
+            }
+        };
         put(out.cast::<c_int>(), copy.into_raw_fd())
     }
 
@@ -189,8 +243,7 @@ driver_calls! {
         if kind != POSIX {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
-        let physical = import(handle as usize as c_int)?;
-        put(out, PHYSICAL.add(Arc::new(physical)) as u64)
+        put(out, import(handle as usize as c_int)? as u64)
     }
 
     fn cuMemAddressReserve(
@@ -227,6 +280,9 @@ driver_calls! {
         handle: CUmemGenericAllocationHandle,
         flags: u64,
     ) {
+        if let Ok(team) = TEAMS.find(handle as usize) {
+            return map_team(at as usize, len, [offset as u64, flags], team);
+        }
         let physical = PHYSICAL.find(handle as usize)?;
         let taken = memory::overlaps(at as usize, len);
         if flags != 0 || offset != 0 || whole(len)? != physical.len || taken {
@@ -239,6 +295,10 @@ driver_calls! {
     }
 
     fn cuMemSetAccess(at: CUdeviceptr, len: usize, list: *const CUmemAccessDesc, count: usize) {
+        if let Ok(team) = team_mapping(at as usize, len) {
+            let wanted = (0..count).map(|index| (*list.add(index)).location.id);
+            return grant_team(at as usize, &team, wanted);
+        }
         let (physical, _) = mapping(at as usize, len)?;
         for index in 0..count {
             let wanted = &*list.add(index);
@@ -259,6 +319,10 @@ driver_calls! {
     }
 
     fn cuMemUnmap(at: CUdeviceptr, len: usize) {
+        if team_mapping(at as usize, len).is_ok() {
+            memory::leave(at as usize);
+            return Ok(());
+        }
         mapping(at as usize, len)?;
         memory::leave(at as usize);
         with_span(at as usize, len, |span, offset| span.clear(offset, len))

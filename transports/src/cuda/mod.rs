@@ -10,6 +10,7 @@
 //! | [`DeviceRegion`] | this crate, by the virtual-memory API | as a file descriptor |
 //! | [`DeviceMemory`] | this crate | legacy IPC |
 //! | any device pointer | another library | legacy IPC ([`IpcHandle`]), where it came from `cudaMalloc` |
+//! | [`MulticastMemory`] | an NVSwitch's address for regions of several GPUs | each maps its own, over a team that is a file descriptor |
 //! | [`PinnedMemory`] | this crate | not |
 //! | [`RegisteredRegion`] | a host [`Region`](crate::Region) | as the region; devices reach it besides |
 
@@ -21,6 +22,7 @@ mod driver;
 mod error;
 mod ipc;
 mod memory;
+mod multicast;
 mod nvml;
 mod pinned;
 mod pointer;
@@ -34,6 +36,7 @@ pub use driver::{Driver, Version};
 pub use error::CudaError;
 pub use ipc::{Exports, Imports, IpcHandle, IpcMemory};
 pub use memory::DeviceMemory;
+pub use multicast::{MulticastMemory, MulticastTeam};
 pub use nvml::{NVML, NvLink, NvLinkEnd, NvmlError, nvlinks};
 pub use pinned::{PinnedMemory, RegisteredRegion};
 pub use pointer::{Pointer, PointerKind};

@@ -23,7 +23,7 @@ pub struct DeviceRegion {
     own: bool,
 }
 
-const POSIX: sys::CUmemAllocationHandleType =
+pub(super) const POSIX: sys::CUmemAllocationHandleType =
     sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
 impl DeviceRegion {
@@ -64,7 +64,7 @@ impl DeviceRegion {
         let mapping = Mapping::make(reservation, &physical)?;
         let (kept, context) = (Mutex::default(), context.clone());
         let region = DeviceRegion { kept, mapping, physical, len_bytes, context, own };
-        region.grant(region.context.device())?;
+        grant(region.mapping.at, len_bytes, region.context.device())?;
         Ok(region)
     }
 
@@ -83,28 +83,17 @@ impl DeviceRegion {
             return Ok(());
         }
         device.check_reach(self.context.device().uuid()?)?;
-        self.context.scope(|| self.grant(device))
-    }
-
-    fn grant(&self, device: Device) -> Result<(), CudaError> {
-        let access = sys::CUmemAccessDesc {
-            location: location(device),
-            flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-        };
-        // SAFETY: a mapping of this length, and one description.
-        unsafe { call!(cuMemSetAccess(self.mapping.at, self.len_bytes, &raw const access, 1)) }
+        self.context.scope(|| grant(self.mapping.at, self.len_bytes, device))
     }
 
     /// A descriptor of the memory, for another process.
     pub(crate) fn export(&self) -> Result<OwnedFd, CudaError> {
-        let mut file = -1;
-        // SAFETY: a handle of this object; for this type of handle the pointer is to an integer.
-        self.context.scope(|| unsafe {
-            let handle = self.physical.handle;
-            call!(cuMemExportToShareableHandle((&raw mut file).cast(), handle, POSIX, 0))
-        })?;
-        // SAFETY: the driver has just made it for this process, and nobody else has it.
-        Ok(unsafe { OwnedFd::from_raw_fd(file) })
+        self.physical.export()
+    }
+
+    /// The driver's handle of the memory.
+    pub(super) fn handle(&self) -> sys::CUmemGenericAllocationHandle {
+        self.physical.handle
     }
 
     /// Its address, for GPUs to follow and not for the host. Valid until this is dropped.
@@ -126,6 +115,16 @@ impl DeviceRegion {
     pub fn context(&self) -> &Context {
         &self.context
     }
+}
+
+/// Lets a GPU use what is mapped there.
+pub(super) fn grant(at: u64, len_bytes: usize, device: Device) -> Result<(), CudaError> {
+    let access = sys::CUmemAccessDesc {
+        location: location(device),
+        flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
+    // SAFETY: the caller's mapping of this length, and one description.
+    unsafe { call!(cuMemSetAccess(at, len_bytes, &raw const access, 1)) }
 }
 
 /// In a stream of its own: the default stream would be ordered with what others capture. The region's context is current.
@@ -181,11 +180,11 @@ fn granularity(properties: &sys::CUmemAllocationProp) -> Result<usize, CudaError
     Ok(bytes.max(1))
 }
 
-/// A handle of physical memory.
+/// A handle of physical memory, or of what stands for that of several GPUs.
 #[derive(Debug)]
-struct Physical {
-    handle: sys::CUmemGenericAllocationHandle,
-    context: Context,
+pub(super) struct Physical {
+    pub(super) handle: sys::CUmemGenericAllocationHandle,
+    pub(super) context: Context,
 }
 
 impl Physical {
@@ -202,13 +201,24 @@ impl Physical {
         Ok(Physical { handle, context: context.clone() })
     }
 
-    fn import(context: &Context, file: &OwnedFd) -> Result<Physical, CudaError> {
+    pub(super) fn import(context: &Context, file: &OwnedFd) -> Result<Physical, CudaError> {
         let mut handle = 0;
         // The driver takes the descriptor's number in the place of a pointer, and keeps a copy.
         let number = file.as_raw_fd() as usize as *mut std::ffi::c_void;
         // SAFETY: the driver is loaded, the pointer valid, and the descriptor open.
         unsafe { call!(cuMemImportFromShareableHandle(&raw mut handle, number, POSIX)) }?;
         Ok(Physical { handle, context: context.clone() })
+    }
+
+    pub(super) fn export(&self) -> Result<OwnedFd, CudaError> {
+        let mut file = -1;
+        // SAFETY: a handle of this object; for this type of handle the pointer is to an integer.
+        self.context.scope(|| unsafe {
+            let handle = self.handle;
+            call!(cuMemExportToShareableHandle((&raw mut file).cast(), handle, POSIX, 0))
+        })?;
+        // SAFETY: the driver has just made it for this process, and nobody else has it.
+        Ok(unsafe { OwnedFd::from_raw_fd(file) })
     }
 }
 
@@ -221,14 +231,14 @@ impl Drop for Physical {
 
 /// A range of addresses.
 #[derive(Debug)]
-struct Reservation {
+pub(super) struct Reservation {
     at: u64,
     len_bytes: usize,
     context: Context,
 }
 
 impl Reservation {
-    fn take(context: &Context, len_bytes: usize) -> Result<Reservation, CudaError> {
+    pub(super) fn take(context: &Context, len_bytes: usize) -> Result<Reservation, CudaError> {
         let mut at = 0;
         // SAFETY: the driver is loaded, and the pointer valid.
         unsafe { call!(cuMemAddressReserve(&raw mut at, len_bytes, 0, 0, 0)) }
@@ -246,13 +256,16 @@ impl Drop for Reservation {
 
 /// Physical memory, mapped over a whole reservation.
 #[derive(Debug)]
-struct Mapping {
-    at: u64,
+pub(super) struct Mapping {
+    pub(super) at: u64,
     reservation: Reservation,
 }
 
 impl Mapping {
-    fn make(reservation: Reservation, physical: &Physical) -> Result<Mapping, CudaError> {
+    pub(super) fn make(
+        reservation: Reservation,
+        physical: &Physical,
+    ) -> Result<Mapping, CudaError> {
         let (at, len_bytes) = (reservation.at, reservation.len_bytes);
         // SAFETY: the reservation is this long and empty, and so is the memory.
         unsafe { call!(cuMemMap(at, len_bytes, 0, physical.handle, 0)) }

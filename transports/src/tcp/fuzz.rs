@@ -1,7 +1,7 @@
 //! What is read from a wire's sockets, for fuzzing: see [`crate::fuzz`].
 
 use std::io::Write;
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -52,7 +52,10 @@ pub(crate) fn link_frames(data: &[u8]) {
             }
         }
     }
-    drop(peers);
+    // Not only dropped: a process that is being started may hold copies for a while.
+    for peer in &peers {
+        peer.shutdown(Shutdown::Both).expect("both ends are open");
+    }
     // The end is an error, in order or not.
     assert!((0..1000).any(|_| !progress(&mut ledger)), "it goes on behind its end");
 }

@@ -83,7 +83,7 @@ pub(crate) struct SimOptions {
     /// Bytes that a channel handles per chunk and round [default: the device's slot].
     #[arg(long)]
     tile: Option<Size>,
-    /// Lets switches that can reduce and multicast do so: NVLink SHARP, SHARP. (The executors cannot yet.)
+    /// Lets switches that can reduce and multicast do so: NVLink SHARP, SHARP. (Of the executors, GPUs can with nvls.)
     #[arg(long)]
     in_network: bool,
     /// Whether one node stands for all where ranks are alike: auto means from more than 1,024 ranks on.
@@ -299,6 +299,7 @@ impl SimOptions {
                 && self.encoding.is_none_or(|encoding| encoding == entry.encoding)
                 && entry.keeps(self.order, placement, self.datatype)
                 && (lines || entry.encoding != Encoding::Ll128)
+                && (self.in_network || self.algorithm.is_some() || !entry.is_in_network())
         };
         let fitting: Vec<&'static Entry> = of_kind().filter(fits).collect();
         if fitting.is_empty() {

@@ -158,7 +158,8 @@ fn play(
         .iter()
         .enumerate()
         .map(|(at, event)| {
-            let peers = peers(&schedule.ranks[event.rank][event.step]);
+            let place = (event.rank, schedule.ranks.len());
+            let peers = peers(&schedule.ranks[event.rank][event.step], place);
             json!([
                 event.rank,
                 event.step,
@@ -195,17 +196,20 @@ fn play(
 }
 
 /// Whom an instruction reads from (negative, less one) and writes to.
-fn peers(instruction: &Instruction) -> Vec<i64> {
+fn peers(instruction: &Instruction, (rank, ranks): (usize, usize)) -> Vec<i64> {
     let Instruction::ReduceCopy { sources, destinations, .. } = instruction else {
         return Vec::new();
     };
-    let from = sources.iter().filter_map(|source| match source.operand {
+    let members = |operand: Operand| operand.members(rank, ranks);
+    let from = sources.iter().flat_map(|source| members(source.operand));
+    let from = from.filter_map(|operand| match operand {
         Operand::Window { peer, .. } => Some(-(peer as i64) - 1),
         _ => None,
     });
-    let to = destinations.iter().filter_map(|operand| match operand {
+    let to = destinations.iter().flat_map(|operand| members(*operand));
+    let to = to.filter_map(|operand| match operand {
         Operand::PeerSlot { link, .. } => Some(link.peer as i64),
-        Operand::Window { peer, .. } => Some(*peer as i64),
+        Operand::Window { peer, .. } => Some(peer as i64),
         _ => None,
     });
     from.chain(to).collect()

@@ -96,7 +96,10 @@ impl Own {
         let lines = task.form != Some(Form::Fused);
         let (ranks, wish) = (self.comm.world(), self.wish);
         let there_is = |entry: &&Entry| {
-            entry.kind == kind && entry.check(ranks, Placement::one_node(ranks), SLOTS).is_ok()
+            // The ranks share a GPU, which no switch joins with itself.
+            entry.kind == kind
+                && !entry.is_in_network()
+                && entry.check(ranks, Placement::one_node(ranks), SLOTS).is_ok()
         };
         let pinned = |entry: &&Entry| {
             wish.algorithm.is_none_or(|algorithm| algorithm == entry.algorithm)

@@ -1,0 +1,62 @@
+//! The heaps of all ranks behind one address, where an NVSwitch joins their GPUs.
+//!
+//! Whatever a rank cannot do, all ranks are told of before the next step, and then none has that address: windows do what is asked for.
+
+use oxccl_transports::cuda::{Context, Device, DeviceRegion, MulticastMemory, MulticastTeam};
+use oxccl_transports::{Bootstrap, CudaError, Error, Offer};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Whether a GPU can have its memory in it, as the driver says. The kernels' accesses need compute capability 9.0.
+pub(super) fn is_supported(device: Device) -> bool {
+    // A driver that does not know the question has not what it asks for.
+    let by_driver = device.has_multicast().unwrap_or(false);
+    by_driver && device.capability().is_ok_and(|(major, _)| major >= 9)
+}
+
+/// The length of a heap that can be bound, from this length on.
+pub(super) fn heap_bytes(context: &Context, ranks: usize, len_bytes: usize) -> usize {
+    match MulticastTeam::granularity(context, ranks) {
+        Ok(granularity) => len_bytes.next_multiple_of(granularity),
+        // The team is not to be had either, which all ranks are told of then.
+        Err(_) => len_bytes,
+    }
+}
+
+/// Binds the heaps of all ranks, each of a GPU of its own. All ranks do so together; none if one of them cannot.
+pub(super) fn bind(
+    bootstrap: &mut dyn Bootstrap,
+    context: &Context,
+    heap: &Arc<DeviceRegion>,
+    deadline: Instant,
+) -> Result<Option<MulticastMemory>, Error> {
+    let made = (bootstrap.rank() == 0)
+        .then(|| MulticastTeam::create(context, bootstrap.world(), heap.len_bytes()));
+    let made = made.and_then(done).map(Arc::new);
+    let offer = Offer { team: made.as_ref(), context: Some(context), ..Offer::default() };
+    let all = bootstrap.exchange(&offer, deadline)?;
+    let Some(team) = all.into_iter().flatten().find_map(|shared| shared.team) else {
+        return Ok(None);
+    };
+    let joined = done(team.join(context));
+    if all_have(bootstrap, joined, deadline)?.is_none() {
+        return Ok(None);
+    }
+    let bound = done(MulticastMemory::bind(context, team, heap.clone()));
+    all_have(bootstrap, bound, deadline)
+}
+
+/// What came of a step; why nothing did goes to the log.
+fn done<T>(step: Result<T, CudaError>) -> Option<T> {
+    step.inspect_err(|error| tracing::warn!(%error, "no NVSwitch reduces for these ranks")).ok()
+}
+
+/// This rank's, if all ranks have theirs.
+fn all_have<T>(
+    bootstrap: &mut dyn Bootstrap,
+    own: Option<T>,
+    deadline: Instant,
+) -> Result<Option<T>, Error> {
+    let all = bootstrap.all_gather(&[u8::from(own.is_some())], deadline)?;
+    Ok(own.filter(|_| all.iter().all(|has| has == &[1])))
+}
