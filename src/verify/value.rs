@@ -448,11 +448,11 @@ mod tests {
         let mut values = values();
         let sources = leaves(&values, 3);
         let value = values.reduce_unordered(&sources, true).unwrap();
-        assert_eq!(values.text(value.id), "final any order of ((x0[0] + x1[0]) + x2[0])");
+        assert_eq!(values.text(value), "final any order of ((x0[0] + x1[0]) + x2[0])");
         assert_eq!(values.is_result_of_all(value.id, 3), Ok(()));
         assert_eq!(value.roundings, 1);
         for tree in [Tree::Left, Tree::Aligned] {
-            assert_ne!(values.result(3, PART, tree), value.id);
+            assert_ne!(values.result(3, PART, tree), (value.id, value.by));
         }
         let apart = [sources[0], (values.leaf(1, 1), true)];
         assert_eq!(values.reduce_unordered(&apart, true), Err(Arithmetic::Parts));
