@@ -11,6 +11,7 @@ use crate::topology::Placement;
 use crate::tune::{DeviceKind, Table, TableError};
 use oxccl_transports::Nodes;
 use oxccl_transports::proxy::{BadConditions, Conditions};
+use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -79,6 +80,10 @@ pub struct Config {
     /// Queue pairs of a link between two ranks on each of its devices. `OXCCL_RDMA_QUEUE_PAIRS`; default 1, devices times queue pairs at
     /// most 8.
     pub rdma_queue_pairs: usize,
+    /// Whether adapters read and write messages in a GPU's memory, and how. Ranks may differ. `OXCCL_GPU_DIRECT`: dmabuf, peer (by address,
+    /// for which the driver's peer-memory module is needed), each an error where that is not possible, or off; default: the first of
+    /// these that every adapter of the rank can do. Off, messages go through pinned memory of the host.
+    pub gpu_direct: Option<GpuDirect>,
     /// TCP connections of a link between two ranks; long messages go over all of them. `OXCCL_LINK_SOCKETS`; default 2, at most 16.
     pub link_sockets: usize,
     /// What `oxccl tune` has measured: the tuner picks by it. `OXCCL_TUNING`, the file; default: none, the tuner picks by thresholds.
@@ -151,6 +156,27 @@ pub enum FabricKind {
     Rdma,
 }
 
+/// How adapters reach messages of a GPU's links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GpuDirect {
+    /// In the GPU's memory, exported as a dmabuf.
+    Dmabuf,
+    /// In the GPU's memory, registered by its address.
+    Peer,
+    /// In pinned memory of the host, to which kernels write and from which they read.
+    Off,
+}
+
+impl fmt::Display for GpuDirect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            GpuDirect::Dmabuf => "dmabuf",
+            GpuDirect::Peer => "peer",
+            GpuDirect::Off => "off",
+        })
+    }
+}
+
 /// A choice that the tuner must make; `None` leaves it free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Pin {
@@ -187,6 +213,7 @@ impl Default for Config {
             fabric: None,
             rdma_devices: None,
             rdma_queue_pairs: 1,
+            gpu_direct: None,
             link_sockets: 2,
             tuning: None,
             cuda_connections: 8,
@@ -276,6 +303,13 @@ impl Config {
         config.rdma_devices = lookup("OXCCL_RDMA_DEVICES")
             .map(|names| names.split(',').map(|name| name.trim().to_owned()).collect());
         number("OXCCL_RDMA_QUEUE_PAIRS", &mut config.rdma_queue_pairs)?;
+        let direct = |text: &str| match text {
+            "dmabuf" => Some(GpuDirect::Dmabuf),
+            "peer" => Some(GpuDirect::Peer),
+            "off" => Some(GpuDirect::Off),
+            _ => None,
+        };
+        config.gpu_direct = read(&lookup, "OXCCL_GPU_DIRECT", "dmabuf, peer or off", direct)?;
         number("OXCCL_LINK_SOCKETS", &mut config.link_sockets)?;
         config.tuning = lookup("OXCCL_TUNING").map(|file| read_table(&file)).transpose()?;
         config.check()?;

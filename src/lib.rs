@@ -45,7 +45,7 @@ mod work;
 pub use call::{Call, Memory};
 pub use collective::{Collective, Kind, Order};
 pub use communicator::{Communicator, Registration};
-pub use config::{Config, Device, FabricKind, MAX_CHANNELS, Pin};
+pub use config::{Config, Device, FabricKind, GpuDirect, MAX_CHANNELS, Pin};
 pub use custom::{CustomError, CustomSchedule};
 pub use device::DeviceBuffer;
 /// The device layer, for the tests of it.

@@ -192,6 +192,18 @@ fn a_full_dev_shm_does_not_matter() {
 }
 
 #[test]
+fn too_few_descriptors_are_told_with_the_remedy() {
+    let bench =
+        command(&[&["bench", "all_reduce", "-b", "1K", "--ranks", "12"], &QUICK[..]].concat());
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -n 32; exec \"$@\"", "sh"]);
+    limited.arg(bench.get_program()).args(bench.get_args());
+    let said = finish(start(&mut limited)).failed(1);
+    assert!(said.err.contains("no file descriptor is left"), "{}", said.err);
+    assert!(said.err.contains("ulimit -n"), "{}", said.err);
+}
+
+#[test]
 fn wrong_usage_is_told_in_a_sentence() {
     for (arguments, says) in [
         ("bench", "<OP>"),
@@ -208,6 +220,7 @@ fn wrong_usage_is_told_in_a_sentence() {
         ("bench broadcast -r 2 -g 2", "there are ranks 0 to 1"),
         ("bench send_recv -g 1", "needs at least 2 ranks"),
         ("bench all_reduce --ranks 0", "is no number above 0"),
+        ("bench all_reduce --ranks 100000", "65536 ranks at most"),
         ("bench all_reduce --algorithm pairwise", "there are one_shot/ll"),
         ("bench all_reduce --order tree --algorithm ring", "order tree; there are"),
         ("bench all_reduce --private --encoding windows", "leave one of them away"),

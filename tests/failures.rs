@@ -1,8 +1,12 @@
 //! What goes wrong is an error with a name, on every rank that can know, and nothing hangs.
 #![allow(clippy::unwrap_used)]
 
+#[path = "common/port.rs"]
+mod port;
+
 use oxccl::{Communicator, Config, Error, ReduceOp, UniqueId};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 fn config(timeout_ms: u64) -> Config {
@@ -74,13 +78,20 @@ fn different_collectives_and_roots() {
 
 #[test]
 fn a_rank_that_does_not_call_is_named() {
-    let errors = on_ranks(3, 500, |comm| {
+    let ended = AtomicUsize::new(0);
+    let errors = on_ranks(3, 60_000, |mut comm| {
         comm.barrier().unwrap();
-        if comm.rank() == 2 {
-            std::thread::sleep(Duration::from_secs(2));
-            return comm.barrier().unwrap_err();
+        comm.set_timeout(Duration::from_millis(500)).unwrap();
+        if comm.rank() < 2 {
+            let error = comm.all_reduce_in_place(&mut [1.0f32; 100], ReduceOp::Sum).unwrap_err();
+            ended.fetch_add(1, Ordering::Relaxed);
+            return error;
         }
-        comm.all_reduce_in_place(&mut [1.0f32; 100], ReduceOp::Sum).unwrap_err()
+        // It comes when all is over.
+        while ended.load(Ordering::Relaxed) < 2 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        comm.barrier().unwrap_err()
     });
     let text = errors[..2].iter().map(Error::to_string).collect::<Vec<_>>().join("\n");
     assert!(
@@ -159,7 +170,7 @@ fn configurations_must_agree() {
         let id = &id;
         let ranks: Vec<_> = (0..2)
             .map(|rank| {
-                let config = Config { slot_bytes: 1024 << rank, ..config(5_000) };
+                let config = Config { slot_bytes: 1024 << rank, ..config(60_000) };
                 scope.spawn(move || Communicator::connect(id, rank, 2, &config).unwrap_err())
             })
             .collect();
@@ -259,8 +270,7 @@ fn one_of_four() {
 /// One of the two serves the rendezvous, so that nobody is told of the other.
 #[test]
 fn two_ranks_of_a_node_that_die_at_once_hold_nobody_up() {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let id = UniqueId::meeting(&format!("127.0.0.1:{port}"), None).unwrap();
+    let id = UniqueId::meeting(&format!("127.0.0.1:{}", port::free_port()), None).unwrap();
     let start = |rank: usize| {
         Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "one_of_four", "--ignored"])

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use oxccl::{Communicator, Config, Error, ReduceOp, UniqueId};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Four ranks on two nodes, each joining by the rendezvous; rank 3's errors are left out.
@@ -46,12 +47,17 @@ fn another_call_is_named() {
 
 #[test]
 fn a_rank_that_has_not_called_is_named() {
+    let ended = AtomicUsize::new(0);
     let errors = errors(Duration::from_millis(700), |comm| {
         if comm.rank() < 3 {
-            return all_reduce(comm, 100);
+            let error = all_reduce(comm, 100);
+            ended.fetch_add(1, Ordering::Relaxed);
+            return error;
         }
         // It comes when all is over.
-        std::thread::sleep(Duration::from_secs(3));
+        while ended.load(Ordering::Relaxed) < 3 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
         all_reduce(comm, 100)
     });
     for (rank, error) in errors.iter().enumerate() {

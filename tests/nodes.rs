@@ -125,7 +125,7 @@ const MEETING: &str = "NODES_TEST_UNIQUE_ID";
 const RANK: &str = "NODES_TEST_RANK";
 
 fn of_four(id: &UniqueId, rank: usize) -> Communicator {
-    let config = Config { nodes: Some(2), timeout: Duration::from_secs(60), ..Config::default() };
+    let config = Config { nodes: Some(2), timeout: Duration::from_secs(300), ..Config::default() };
     Communicator::connect(id, rank, 4, &config).unwrap()
 }
 
@@ -171,7 +171,7 @@ fn a_node_that_dies_in_a_call_is_named_and_others_go_on() {
         }
     };
     let since = dying.join().unwrap();
-    assert!(since.elapsed() < Duration::from_secs(20), "{error}");
+    assert!(since.elapsed() < Duration::from_secs(60), "{error}");
     assert!(matches!(error, Error::Died { rank: 2 | 3, .. }), "{error}");
     drop(comm);
     let again = Config { nodes: Some(2), ..Config::default() };

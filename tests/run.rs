@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use command_line::{command, finish, oxccl, skip, start};
+use command_line::{command, finish, free_port, oxccl, skip, start};
 
 fn run(ranks: &str, flags: &[&str], script: &str) -> command_line::Said {
     let arguments = [&["run", "-n", ranks], flags, &["--", "sh", "-c", script]].concat();
@@ -113,13 +113,6 @@ fn ranks_of_torchrun_find_each_other() {
 }
 
 const BENCH: [&str; 9] = ["bench", "all_reduce", "-b", "1K", "-e", "1K", "-n", "2", "--no-probe"];
-
-/// A port that is free now, below those that the system gives to connections.
-fn free_port() -> u16 {
-    let free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
-    let first = 10_000 + (std::process::id() % 9_000) as u16;
-    (first..20_000).find(free).expect("some port is free")
-}
 
 #[test]
 fn several_starters_make_one_world() {

@@ -3,13 +3,12 @@
 mod command_line;
 
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use command_line::{finish, skip, start};
+use command_line::{finish, free_port, skip, start};
 
 const NAME: &str = "ranks_of_two_slurm_nodes_find_each_other";
 
@@ -37,11 +36,6 @@ fn ranks_of_two_slurm_nodes_find_each_other() {
 fn program(name: &str) -> Option<PathBuf> {
     let folders = ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"];
     folders.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.exists())
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-    listener.local_addr().expect("it is bound").port()
 }
 
 /// The daemons of a cluster with the nodes n1 and n2. Dropping it kills them.

@@ -197,27 +197,45 @@ def parse_options():
     parser.add_argument("--repeats", type=int, default=7, help="timed repeats a size and round")
     parser.add_argument("--repeat-ms", type=int, default=10, help="wanted length of a repeat")
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "benches/results")
+    parser.add_argument("--add", action="store_true",
+                        help="keep what this machine's results of the day have of other tables")
     return parser.parse_args()
+
+
+def earlier(path, op_ranks):
+    """The states and rows of other tables in a file of results, if there is one."""
+    if not path.exists():
+        return [], []
+    results = json.loads(path.read_text())
+    others = lambda items: [item for item in items if (item["op"], item["ranks"]) not in op_ranks]
+    return others(results["states"]), others(results["rows"])
+
+
+def measure(op, ranks, options, results):
+    """One table: the machine's state before and after it, and everybody's sweeps in between."""
+    before = measure_machine()
+    for number in range(options.rounds):
+        turn = number % len(options.contestants)
+        for contestant in options.contestants[turn:] + options.contestants[:turn]:
+            print(f"{op}, {ranks} ranks, round {number + 1}: {contestant}", file=sys.stderr)
+            results["rows"] += sweep(contestant, op, ranks, options, number)
+    results["states"].append(dict(before, op=op, ranks=ranks, after=measure_machine()))
 
 
 def main():
     options = parse_options()
     machine = describe_machine()
     print(", ".join(f"{key} {value}" for key, value in machine.items()), file=sys.stderr)
-    results = {"machine": machine, "commit": describe_commit(), "rounds": options.rounds,
-               "repeats": options.repeats, "date": str(datetime.date.today()), "states": [],
-               "rows": []}
-    for op in options.ops:
-        for ranks in options.ranks:
-            results["states"].append(dict(measure_machine(), op=op, ranks=ranks))
-            for number in range(options.rounds):
-                turn = number % len(options.contestants)
-                for contestant in options.contestants[turn:] + options.contestants[:turn]:
-                    print(f"{op}, {ranks} ranks, round {number + 1}: {contestant}", file=sys.stderr)
-                    results["rows"] += sweep(contestant, op, ranks, options, number)
     slug = re.sub(r"[^a-z0-9]+", "-", machine["name"].lower()).strip("-")
     options.output.mkdir(parents=True, exist_ok=True)
-    stem = options.output / f"peers-{slug}-{results['date']}"
+    stem = options.output / f"peers-{slug}-{datetime.date.today()}"
+    tables = [(op, ranks) for op in options.ops for ranks in options.ranks]
+    states, rows = earlier(stem.with_name(stem.name + ".json"), tables) if options.add else ([], [])
+    results = {"machine": machine, "commit": describe_commit(), "rounds": options.rounds,
+               "repeats": options.repeats, "date": str(datetime.date.today()), "states": states,
+               "rows": rows}
+    for op, ranks in tables:
+        measure(op, ranks, options, results)
     head = {key: value for key, value in results.items() if key != "rows"}
     rows = ",\n".join(json.dumps(row) for row in results["rows"])
     stem.with_name(stem.name + ".json").write_text(

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Turns the rows of a comparison into markdown tables, one for each collective and rank count.
 
-Usage: table.py RESULTS.json     print the tables
-       table.py --check          fail unless sample.json still gives sample.md
+Usage: table.py RESULTS.json            print the tables
+       table.py --readme RESULTS.json   print README.md's: a column for each collective
+       table.py --check                 fail unless sample.json still gives sample.md
 
 A row is one line of `oxccl bench --json`, with `contestant`, `variant` and `round` added. A
 contestant's time at a size is the median over rounds of its best variant's `time_us`, the variant
@@ -23,6 +24,11 @@ COLLECTIVES = {
     "all_reduce": "AllReduce", "reduce_scatter": "ReduceScatter", "all_gather": "AllGather",
     "all_to_all": "All-to-All", "broadcast": "Broadcast",
 }
+
+# Of these a rank reads and writes as many bytes as a copy of the size does, whoever's buffers they are in, if nothing is moved twice.
+COPIES = ("all_reduce", "all_gather", "all_to_all")
+# From so many bytes the buffers of two ranks are larger than caches.
+COPIES_FROM = 16 << 20
 
 Time = collections.namedtuple("Time", "median_us min_us wrong")
 
@@ -68,23 +74,61 @@ def ratio(times, ours, field):
     return f"{min(peers) / getattr(times[ours], field):.2f}"
 
 
+def copy_gbps(state):
+    """How fast two cores copied, before the table and, if it is known, after it."""
+    return [at["copy_64MiB_two_cores_gbps"] for at in (state, state.get("after")) if at]
+
+
+def share_of_copy(op, ranks, size, times, state):
+    """Which part of the time is a copy of all ranks' bytes by two cores."""
+    if op not in COPIES or size < COPIES_FROM or "oxccl" not in times:
+        return ""
+    copied_us = ranks * size / statistics.mean(copy_gbps(state)) / 1e3
+    return f"{100 * copied_us / times['oxccl'].median_us:.0f} %"
+
+
+def describe_state(state):
+    copied = " before and ".join(f"{gbps} GB/s" for gbps in copy_gbps(state))
+    behind = " after" if "after" in state else ""
+    return f"Cache line {state['cache_line_one_way_ns']} ns, two cores copy {copied}{behind}."
+
+
 def render_case(op, ranks, sizes, state):
     contestants = [name for name in TITLES if any(name in times for times in sizes.values())]
     ours = [name for name in OURS if name in contestants]
     head = ["size"] + [TITLES[name] for name in contestants]
     for name in ours:
         head += [f"{TITLES[name]} ×", "× of minima"]
-    lines = [f"### {COLLECTIVES[op]}, {ranks} ranks", "",
-             f"Cache line {state['cache_line_one_way_ns']} ns, two cores copy "
-             f"{state['copy_64MiB_two_cores_gbps']} GB/s.", "", "| " + " | ".join(head) + " |",
-             "|" + " ---: |" * len(head)]
+    head.append("copy")
+    lines = [f"### {COLLECTIVES[op]}, {ranks} ranks", "", describe_state(state), "",
+             "| " + " | ".join(head) + " |", "|" + " ---: |" * len(head)]
     for size in sorted(sizes):
         times = sizes[size]
         cells = [human_bytes(size)] + [cell(times.get(name)) for name in contestants]
         for name in ours:
             cells += [ratio(times, name, "median_us"), ratio(times, name, "min_us")]
+        cells.append(share_of_copy(op, ranks, size, times, state))
         lines.append("| " + " | ".join(cells) + " |")
     return lines + [""]
+
+
+def render_readme(results):
+    """For each number of ranks a table: microseconds of oxccl with memory of comm.alloc, and × of the best peer."""
+    summary = summarise(results["rows"])
+    lines = []
+    for ranks in sorted({ranks for _, ranks in summary}):
+        ops = [op for op in COLLECTIVES if (op, ranks) in summary]
+        lines += [f"{ranks} ranks:", "",
+                  "| size | " + " | ".join(f"{COLLECTIVES[op]} µs | ×" for op in ops) + " |",
+                  "|" + " ---: |" * (1 + 2 * len(ops))]
+        for size in sorted({size for op in ops for size in summary[op, ranks]}):
+            cells = [human_bytes(size)]
+            for op in ops:
+                times = summary[op, ranks].get(size, {})
+                cells += [cell(times.get("oxccl")), ratio(times, "oxccl", "median_us")]
+            lines.append("| " + " | ".join(cells) + " |")
+        lines.append("")
+    return "\n".join(lines)
 
 
 def render(results):
@@ -100,7 +144,9 @@ def render(results):
         "is faster). Out of place, except that broadcast is in place, and Gloo's AllReduce too. "
         "oxccl's buffers come from `comm.alloc`, or are private memory of the caller. All results "
         "are checked. Virtual cores move: the state is measured again before each table, and tables "
-        "are comparable only where it is the same.", "",
+        "are comparable only where it is the same. In the last column, which part of oxccl's time it takes two "
+        "cores to copy as many bytes as the ranks' buffers have: of an AllReduce, an AllGather and an All-to-All "
+        "a rank has to read and to write as many as its buffer has.", "",
     ]
     summary = summarise(results["rows"])
     states = {(state["op"], state["ranks"]): state for state in results["states"]}
@@ -118,9 +164,11 @@ def check():
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) == 3 and sys.argv[1] == "--readme":
+        print(render_readme(json.loads(pathlib.Path(sys.argv[2]).read_text())))
+    elif len(sys.argv) != 2:
         sys.exit(__doc__)
-    if sys.argv[1] == "--check":
+    elif sys.argv[1] == "--check":
         check()
     else:
         print(render(json.loads(pathlib.Path(sys.argv[1]).read_text())))

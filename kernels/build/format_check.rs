@@ -80,7 +80,8 @@ fn structures(text: &mut String) {
     );
     layout!(out, Operand { space, flags, lane, reserved, index, message, signature, offset_bytes });
     layout!(out, Advance { connection, sent, received, reserved });
-    layout!(out, SlotHeader { tail, signature, len_bytes, last_segment, reserved });
+    layout!(out, SlotHeader { tail, signature, len_bytes });
+    layout!(out, SlotTail { tail, content_bytes, reserved });
     layout!(out, Segment { start, len_bytes, input, output, bucket, reserved });
     layout!(out, SegmentTokens { input, output });
     layout!(out, Doorbell { rings, sleeping, event });
@@ -100,6 +101,8 @@ fn structures(text: &mut String) {
             peer,
             lane,
             cleared,
+            send_tails,
+            recv_tails,
         }
     );
     layout!(out, Tokens { input, output });

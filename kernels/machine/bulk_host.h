@@ -6,7 +6,8 @@
 //
 // so that memory sees one read per source and one write per destination, whatever the number of
 // either, and messages with flags are decoded into and encoded from the cache. Two plain sources and one plain
-// destination need no block: one straight loop.
+// destination need no block: one straight loop. Of what is written around the cache a block is a few whole lines, so that memory is
+// read and written all the time and not by turns.
 #pragma once
 #include "ll128_host.h"
 #include "ll_host.h"
@@ -18,6 +19,9 @@ inline namespace OXCCL_ISA {
 // Up to here a message is handled word by word, in registers.
 constexpr uint64_t SHORT_BYTES = 64;
 constexpr uint64_t BLOCK_BYTES = 4096;
+// By so many an all-reduce over 2 cores took 69 % (16 MiB) and 78 % (32 MiB) of the time that it takes by 4 KiB.
+constexpr uint64_t STREAM_BLOCK_BYTES = 256;
+constexpr uint64_t CACHE_LINE_BYTES = 64;
 // The tree keeps one block per level.
 constexpr uint64_t TREE_BLOCK_BYTES = 1024;
 
@@ -40,6 +44,13 @@ OXCCL_INLINE uint8_t* result_place(const Move& move, uint64_t position, Block& b
   const View& first = move.destination(0);
   return !first.is_plain() || first.is_stream() ? block.bytes : first.data + position;
 }
+
+// How much is handled at a time: a first block of its own, so that those behind it are whole lines of what is written around the cache.
+struct Steps {
+  uint64_t first_bytes, bytes;
+};
+// `block_bytes`, or STREAM_BLOCK_BYTES if something is written around the cache.
+Steps steps_of(const Move& move, uint64_t block_bytes);
 
 // How one element type and fold reduces. Everything else is common to all folds of a type, or to all
 // types, and is compiled once: sixty-six copies of the whole machine would take minutes to build
@@ -65,6 +76,8 @@ struct Blocks {
   using Element = typename N::Element;
   using Accumulator = typename N::Accumulator;
   static constexpr uint64_t SIZE = sizeof(Element);
+  // A block of accumulators has so many times the bytes of its elements.
+  static constexpr uint64_t GROWTH = sizeof(Accumulator) / SIZE;
   static constexpr uint64_t COUNT = BLOCK_BYTES / sizeof(Accumulator);
   static constexpr uint64_t TREE_COUNT = TREE_BLOCK_BYTES / sizeof(Accumulator);
 
@@ -168,9 +181,12 @@ bool reduce_bulk(Machine& machine, const Move& move, const HostReducer& reducer)
                         move.source(1).is_plain() && move.destination(0).is_plain() &&
                         !move.destination(0).is_stream();
   const uint64_t total = move.len_bytes / B::SIZE;
-  const uint64_t step = straight ? total : tree ? B::TREE_COUNT : B::COUNT;
-  for (uint64_t at = 0; at < total; at += step) {
-    const uint64_t count = total - at < step ? total - at : step;
+  const uint64_t block_bytes = (tree ? TREE_BLOCK_BYTES : BLOCK_BYTES) / B::GROWTH;
+  const Steps steps = straight ? Steps{move.len_bytes, move.len_bytes}
+                               : steps_of(move, block_bytes);
+  uint64_t count = steps.first_bytes / B::SIZE;
+  for (uint64_t at = 0; at < total; at += count, count = steps.bytes / B::SIZE) {
+    if (count > total - at) count = total - at;
     const uint64_t position = at * B::SIZE;
     const bool done = pairs  ? blocks.pairs(position, count)
                       : tree ? blocks.tree(position, count)

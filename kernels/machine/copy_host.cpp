@@ -29,6 +29,20 @@ static void copy_stream(uint8_t* to, const uint8_t* from, size_t len_bytes) {
 #endif
 }
 
+Steps steps_of(const Move& move, uint64_t block_bytes) {
+  const View* around = nullptr;
+  bool plain = true;
+  for (uint32_t o = 0; o < move.sources + move.destinations; ++o) {
+    const View& view = move.source(o);
+    plain = plain && view.is_plain();
+    if (o >= move.sources && view.is_stream()) around = &view;
+  }
+  if (!around) return {block_bytes, block_bytes};
+  // Messages with flags are handled in units of their own.
+  const uint64_t before = -reinterpret_cast<uintptr_t>(around->data) & (CACHE_LINE_BYTES - 1);
+  return {plain && before ? before : STREAM_BLOCK_BYTES, STREAM_BLOCK_BYTES};
+}
+
 const uint8_t* plain_bytes(Machine& machine, const View& view, uint64_t position,
                            uint64_t len_bytes, Block& staging) {
   if (view.is_plain()) return view.data + position;
@@ -65,10 +79,11 @@ bool copy_bulk(Machine& machine, const Move& move) {
   Block staging;
   const View& source = move.source(0);
   const bool straight = source.is_plain() && move.destinations == 1;
-  const uint64_t step = straight ? move.len_bytes : BLOCK_BYTES;
-  for (uint64_t position = 0; position < move.len_bytes; position += step) {
-    const uint64_t left = move.len_bytes - position;
-    const uint64_t len_bytes = left < step ? left : step;
+  const Steps steps = straight ? Steps{move.len_bytes, move.len_bytes}
+                               : steps_of(move, BLOCK_BYTES);
+  uint64_t len_bytes = steps.first_bytes;
+  for (uint64_t position = 0; position < move.len_bytes; position += len_bytes, len_bytes = steps.bytes) {
+    if (len_bytes > move.len_bytes - position) len_bytes = move.len_bytes - position;
     const uint8_t* from = plain_bytes(machine, source, position, len_bytes, staging);
     if (!from) return false;
     put_all(machine, move, position, from, len_bytes);

@@ -41,7 +41,8 @@ OXCCL_INLINE bool run_wait(Machine& machine, const Instruction& instruction) {
     const uint64_t value =
         (head ? connection.sent : connection.received) + uint64_t(instruction.value);
     const uint64_t* word =
-        head ? connection.send_head : tail(connection.recv_slots, connection, value);
+        head ? connection.send_head
+             : tail(connection.recv_slots, connection.recv_tails, connection, value);
     if (!head || int64_t(connection.head_seen) < int64_t(value)) {
       const Place place = {value, instruction.step, connection.peer, connection.lane, head};
       uint64_t now = 0;
@@ -63,9 +64,9 @@ OXCCL_INLINE void run_signal(Machine& machine, const Instruction& instruction) {
   if (head) {
     store_release(connection.recv_head, value);
   } else {
-    SlotHeader* header = header_of(connection.send_slots, connection, value - 1);
-    header->last_segment = uint32_t(instruction.len_bytes);
-    store_release(&header->tail, value);
+    if (OXCCL_UNLIKELY(connection.send_tails != nullptr))
+      note_content(connection, value - 1, uint32_t(instruction.len_bytes));
+    store_release(tail(connection.send_slots, connection.send_tails, connection, value), value);
   }
   ring(connection.doorbell);
 }

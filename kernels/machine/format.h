@@ -85,7 +85,12 @@ struct Advance {
 
 struct SlotHeader {
   uint64_t tail;
-  uint32_t signature, len_bytes, last_segment, reserved;
+  uint32_t signature, len_bytes;
+};
+
+struct alignas(64) SlotTail {
+  uint64_t tail;
+  uint32_t content_bytes, reserved;
 };
 
 struct alignas(64) Doorbell {
@@ -100,6 +105,7 @@ struct alignas(64) Connection {
   uint64_t sent, received, head_seen;
   uint32_t slot_stride_bytes, slots, peer, lane;
   uint64_t cleared;
+  SlotTail *send_tails, *recv_tails;
 };
 
 struct Tokens {

@@ -16,9 +16,19 @@ OXCCL_INLINE SlotHeader* header_of(uint8_t* slots, const Connection& connection,
   return reinterpret_cast<SlotHeader*>(slot(slots, connection, message));
 }
 
-// Where a tail of this value is stored: with the last message that it announces.
-OXCCL_INLINE uint64_t* tail(uint8_t* slots, const Connection& connection, uint64_t value) {
-  return &header_of(slots, connection, value - 1)->tail;
+// Where a tail of this value is stored: with the last message that it announces, in its slot or apart from it.
+OXCCL_INLINE uint64_t* tail(uint8_t* slots, SlotTail* tails, const Connection& connection,
+                            uint64_t value) {
+  if (OXCCL_LIKELY(tails == nullptr)) return &header_of(slots, connection, value - 1)->tail;
+  return &tails[(value - 1) & (connection.slots - 1)].tail;
+}
+
+// How much of its slot a message to a proxy fills, by the header of its last segment.
+OXCCL_INLINE void note_content(const Connection& connection, uint64_t message,
+                               uint32_t last_segment) {
+  const uint8_t* last = slot(connection.send_slots, connection, message) + last_segment;
+  connection.send_tails[message & (connection.slots - 1)].content_bytes =
+      last_segment + SLOT_HEADER_BYTES + reinterpret_cast<const SlotHeader*>(last)->len_bytes;
 }
 
 // What the header of a message says.

@@ -46,12 +46,43 @@ OXCCL_INLINE uint32_t find_segment(const Launch& launch, uint64_t position) {
   return low;
 }
 
+#ifndef __CUDACC__
+// Where each operand's buckets are told, found once a tile: so that the walk costs little beside small buckets.
+OXCCL_INLINE void find_buckets(const Machine& machine, Workspace& workspace) {
+  const Segment* own = machine.launch.segments;
+  for (uint32_t o = 0; o < workspace.move.sources + workspace.move.destinations; ++o) {
+    const Operand& operand = workspace.operands[o];
+    const uint64_t* first = nullptr;
+    const Window* window = nullptr;
+    if (operand.space == SPACE_INPUT) {
+      first = reinterpret_cast<const uint64_t*>(&own->input);
+    } else if (operand.space == SPACE_OUTPUT) {
+      first = reinterpret_cast<const uint64_t*>(&own->output);
+    } else if (is_memory(operand)) {
+      window = &window_of(machine, operand);
+      const uint8_t* table = behind(*window, window->tokens.input);
+      const SegmentTokens* tokens = reinterpret_cast<const SegmentTokens*>(table);
+      first = operand.space == SPACE_WINDOW_INPUT ? &tokens->input : &tokens->output;
+    }
+    workspace.buckets[o] = {first, window ? sizeof(SegmentTokens) : sizeof(Segment), window};
+  }
+}
+
+OXCCL_INLINE uint8_t* bucket_of(const BucketTable& table, uint32_t segment) {
+  const uint64_t found = table.first[segment * table.stride_bytes / sizeof(uint64_t)];
+  return table.window ? behind(*table.window, found) : reinterpret_cast<uint8_t*>(found);
+}
+#endif
+
 // In front of the first piece of the tile.
 OXCCL_INLINE void start_walk(const Machine& machine, uint64_t round_start, Workspace& workspace) {
   if (!leader()) return;
   const uint64_t position = memory_of(workspace)->offset_bytes + round_start;
   const uint64_t end = position + workspace.move.len_bytes;
   workspace.walk = {position, end, position, position, 0, find_segment(machine.launch, position), false};
+#ifndef __CUDACC__
+  find_buckets(machine, workspace);
+#endif
 }
 
 // To the next piece, as one thread. Behind the last, and where the block has been stopped, it is empty.
@@ -72,6 +103,7 @@ OXCCL_INLINE void step_walk(const Machine& machine, Walk& walk) {
   }
 }
 
+#ifdef __CUDACC__
 OXCCL_INLINE uint8_t* bucket_of(const Machine& machine, const Operand& operand, uint32_t segment) {
   const Segment& own = machine.launch.segments[segment];
   if (operand.space == SPACE_INPUT) return const_cast<uint8_t*>(own.input);
@@ -81,6 +113,7 @@ OXCCL_INLINE uint8_t* bucket_of(const Machine& machine, const Operand& operand, 
       reinterpret_cast<const SegmentTokens*>(behind(window, window.tokens.input))[segment];
   return behind(window, operand.space == SPACE_WINDOW_INPUT ? tokens.input : tokens.output);
 }
+#endif
 
 // Points this thread's share of the views to the piece at hand.
 OXCCL_INLINE void point_views(const Machine& machine, Workspace& workspace) {
@@ -92,9 +125,16 @@ OXCCL_INLINE void point_views(const Machine& machine, Workspace& workspace) {
   for (uint32_t o = lane(); o < count; o += lanes()) {
     View& view = workspace.views[o];
     const Operand& operand = workspace.operands[o];
+#ifdef __CUDACC__
     if (is_memory(operand)) {
       view.data = bucket_of(machine, operand, walk.segment) + operand.message * segment.len_bytes +
                   (walk.at - segment.start);
+#else
+    const BucketTable& table = workspace.buckets[o];
+    if (table.first) {
+      view.data = bucket_of(table, walk.segment) + operand.message * segment.len_bytes +
+                  (walk.at - segment.start);
+#endif
     } else {
       view.data += view.is_ll() ? forward * 2 : forward;
     }

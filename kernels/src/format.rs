@@ -411,7 +411,7 @@ pub struct Advance {
 }
 
 /// Header of a [`Lane::Slots`] or [`Lane::Sync`] slot, written by the sender with each message and checked by the receiver. It holds
-/// the tail: message m is announced by the value m + 1 in the slot that m lies in.
+/// the tail, unless that lies [apart](SlotTail): message m is announced by the value m + 1 in the slot that m lies in.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct SlotHeader {
@@ -421,11 +421,6 @@ pub struct SlotHeader {
     pub signature: u32,
     /// Payload length of this message.
     pub len_bytes: u32,
-    /// Where in the slot the message's last segment starts: from the header there on, the message's end can be told. Written with the
-    /// tail, in the first segment's header.
-    pub last_segment: u32,
-    /// Zero.
-    pub reserved: u32,
 }
 
 /// What waiting threads of a rank sleep on, one per channel, in memory that all ranks map. A cache line.
@@ -471,6 +466,23 @@ pub struct Connection {
     pub lane: u32,
     /// `Ll`, `Ll128`: value of `sent` when the slots were last cleared (0 for fresh slots, which are zero).
     pub cleared: u64,
+    /// Where messages to the peer are announced, if not in their slots: one for each slot. Null otherwise.
+    pub send_tails: *mut SlotTail,
+    /// The same of messages from the peer.
+    pub recv_tails: *mut SlotTail,
+}
+
+/// A tail that lies apart from its slot, in memory that the host reaches fast: a proxy polls it, and moves the slot without having to look
+/// into it. A cache line.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug)]
+pub struct SlotTail {
+    /// As [`SlotHeader::tail`].
+    pub tail: u64,
+    /// How much of the slot the message fills, its headers included. Written with the tail by the sender.
+    pub content_bytes: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// How this call's buffers are found by peers: an offset from [`Window::base`], or from an allocation that this rank has registered,

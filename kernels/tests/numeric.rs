@@ -69,21 +69,23 @@ fn every_rounding_is_to_nearest_even() {
     }
 }
 
-/// Buffers that start at an odd element, so that no vector access is aligned.
+/// Buffers that start so many bytes behind a multiple of the alignment: at an odd element no vector access is aligned.
 struct Buffers {
     bytes: Vec<Vec<u8>>,
+    align: usize,
     offset: usize,
     len_bytes: usize,
 }
 
 impl Buffers {
-    fn new(number: usize, offset: usize, len_bytes: usize) -> Buffers {
-        Buffers { bytes: vec![vec![0xa5; 64 + len_bytes + 64]; number], offset, len_bytes }
+    fn new(number: usize, align: usize, offset: usize, len_bytes: usize) -> Buffers {
+        let bytes = vec![vec![0xa5; 128 + len_bytes + 64]; number];
+        Buffers { bytes, align, offset, len_bytes }
     }
 
-    /// Aligned to 8 plus `offset`, whatever the allocator gave.
+    /// Wherever the allocator put it.
     fn start(&self, index: usize) -> usize {
-        self.bytes[index].as_ptr().align_offset(8) + self.offset
+        self.bytes[index].as_ptr().align_offset(self.align) + self.offset
     }
 
     fn part(&self, index: usize) -> &[u8] {
@@ -109,18 +111,20 @@ struct Case {
     destinations: usize,
     in_place: bool,
     count: usize,
+    /// 64: all begin at the same place of a cache line.
+    align: usize,
     offset: usize,
 }
 
 fn check(executors: &[HostExecutor], case: &Case, random: &mut Random) {
-    let Case { reduction, sources, destinations, in_place, count, offset } = *case;
+    let Case { reduction, sources, destinations, in_place, count, align, offset } = *case;
     let size = reduction.data_type.len_bytes();
     let inputs: Vec<Vec<u8>> =
         (0..sources).map(|_| random.elements(reduction.data_type, reduction.fold, count)).collect();
     let expected = Reference::new(&reduction).reduce(&inputs);
     for executor in executors {
-        let mut from = Buffers::new(sources, offset * size, count * size);
-        let mut to = Buffers::new(destinations, offset * size, count * size);
+        let mut from = Buffers::new(sources, align, offset * size, count * size);
+        let mut to = Buffers::new(destinations, align, offset * size, count * size);
         inputs.iter().enumerate().for_each(|(index, input)| from.fill(index, input));
         let mut from_pointers: Vec<*const u8> = vec![];
         let mut to_pointers: Vec<*mut u8> = vec![];
@@ -174,6 +178,7 @@ fn check_all(data_type: DataType) {
                         destinations: 1 + turn / 7 % 3,
                         in_place: (turn / 11).is_multiple_of(2),
                         count,
+                        align: if (turn / 115).is_multiple_of(2) { 8 } else { 64 },
                         offset: turn / 23 % 5,
                     };
                     check(&executors, &case, &mut random);
@@ -228,6 +233,7 @@ fn many_sources() {
                 destinations: 2,
                 in_place: false,
                 count: 700,
+                align: 8,
                 offset: 1,
             };
             check(&executors(), &case, &mut random);

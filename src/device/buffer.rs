@@ -3,7 +3,6 @@
 use super::heap::HeapBlock;
 use crate::element::Element;
 use crate::error::Error;
-use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -15,9 +14,16 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 #[derive(Debug)]
 pub struct DeviceBuffer<T> {
     storage: Arc<Storage>,
+    /// The storage's, here because groups ask for the addresses of many buffers.
+    address: *mut T,
+    is_host: bool,
     count: usize,
-    element: PhantomData<T>,
 }
+
+// SAFETY: the address leads to the storage, which may be used by any thread; elements are used as those of a slice are.
+unsafe impl<T: Send> Send for DeviceBuffer<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for DeviceBuffer<T> {}
 
 #[derive(Debug)]
 struct Storage {
@@ -30,8 +36,9 @@ struct Storage {
 impl<T: Element> DeviceBuffer<T> {
     pub(crate) fn new(block: HeapBlock, count: usize) -> DeviceBuffer<T> {
         let in_flight = AtomicUsize::new(0);
+        let (address, is_host) = (block.as_ptr().cast(), block.is_host());
         let storage = Storage { block, in_flight, idle: Condvar::new(), lock: Mutex::new(()) };
-        DeviceBuffer { storage: Arc::new(storage), count, element: PhantomData }
+        DeviceBuffer { storage: Arc::new(storage), address, is_host, count }
     }
 
     /// Number of elements.
@@ -41,12 +48,12 @@ impl<T: Element> DeviceBuffer<T> {
 
     /// The first element. Valid as long as the buffer; what a stream does there is not awaited.
     pub fn as_ptr(&self) -> *mut T {
-        self.storage.block.as_ptr().cast()
+        self.address
     }
 
     /// Whether it is host memory, which dereferences to a slice.
     pub fn is_host(&self) -> bool {
-        self.storage.block.is_host()
+        self.is_host
     }
 
     /// Copies to `to`, which is as long.

@@ -1,28 +1,32 @@
-//! Connections to ranks of other nodes: their slots and counters lie in this rank's own memory, and its proxy carries them.
+//! Connections to ranks of other nodes: their slots and counters lie in memory of this rank's own, and its proxy carries them.
 //!
-//! The memory of one peer, a region:
+//! The memory of one peer, for each set of connections:
 //!
 //! ```text
-//! for each set of connections:  inbox slots | outbox slots | lines: sync in, sync out, send head, recv head
+//! slots:  inbox slots | outbox slots
+//! words:  sync in, sync out, send head, recv head | inbox tails | outbox tails      a line each
 //! ```
+//!
+//! Words are always the host's, since the proxy polls and stores them. Slots are moved without being looked into: those of a GPU may lie
+//! in its own memory, where adapters reach that.
 //!
 //! A port's number is twice that of its set, and one more for the sync lane. There are none for slots with flags and windows, which need
 //! memory that both ends map.
 
 use super::staging::StagingShape;
 use oxccl_kernels::format as f;
-use oxccl_transports::cuda::{Context, RegisteredRegion};
+use oxccl_transports::cuda::{Context, DeviceRegion, RegisteredRegion};
 use oxccl_transports::proxy::{Bell, Content, PortNumber, PortShape, Ports, PortsMemory};
+use oxccl_transports::rdma::{GpuReach, GpuWay, RdmaError, RdmaFabric};
 use oxccl_transports::{Error, Region};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// A cache line.
 const LINE: usize = 64;
-/// Bytes of a slot's header by which a message is announced: they don't travel.
-const TAIL_BYTES: usize = size_of::<u64>();
 
 const _: () = {
+    assert!(size_of::<f::SlotTail>() == LINE);
     assert!(size_of::<Bell>() == size_of::<f::Doorbell>());
     assert!(std::mem::offset_of!(Bell, rings) == std::mem::offset_of!(f::Doorbell, rings));
     assert!(std::mem::offset_of!(Bell, sleeping) == std::mem::offset_of!(f::Doorbell, sleeping));
@@ -34,27 +38,33 @@ const _: () = {
 pub(crate) struct LinkPorts {
     shape: StagingShape,
     peer: usize,
-    memory: Arc<Region>,
-    executor: Executor,
+    slots: Memory,
+    words: Memory,
+    /// Of threads of this process, this rank's staging, which begins with the doorbells of its channels. A GPU's kernels never sleep.
+    doorbells: Option<Arc<Region>>,
 }
 
-/// What reads and writes the slots at this end.
+/// What the executor and the proxy's side both reach.
 #[derive(Debug)]
-enum Executor {
-    /// Threads of this process, with this rank's staging, which begins with the doorbells of its channels.
+enum Memory {
     Host(Arc<Region>),
-    /// A GPU's kernels, which reach the memory through the bus. They never sleep, and ring nobody.
-    Gpu(RegisteredRegion),
+    /// The host's, which a GPU's kernels reach through the bus.
+    Pinned(RegisteredRegion),
+    /// A GPU's, and what lets adapters reach it, which goes first.
+    Gpu(GpuReach, DeviceRegion),
 }
 
-/// The lines behind a set's slots.
+/// Words of a set.
 #[derive(Clone, Copy)]
-enum Words {
+enum Word {
     SyncIn,
     SyncOut,
     SendHead,
     RecvHead,
 }
+
+/// How many words a set has besides tails.
+const WORDS: usize = 4;
 
 /// Which way a slot's message goes.
 #[derive(Clone, Copy)]
@@ -70,24 +80,57 @@ impl LinkPorts {
         peer: usize,
         staging: Arc<Region>,
     ) -> Result<LinkPorts, Error> {
-        let memory = Arc::new(Region::create("oxccl-links", LinkPorts::len_bytes(&shape))?);
-        Ok(LinkPorts { shape, peer, memory, executor: Executor::Host(staging) })
+        let slots = Memory::Host(Arc::new(Region::create("oxccl-links", slots_bytes(&shape))?));
+        let words = Region::create("oxccl-link-words", words_bytes(&shape))?;
+        let words = Memory::Host(Arc::new(words));
+        Ok(LinkPorts { shape, peer, slots, words, doorbells: Some(staging) })
     }
 
-    /// The same for a GPU's kernels: pinned memory of the host, which they reach.
-    pub(crate) fn on_gpu(
+    /// The same for a GPU's kernels: in pinned memory of the host, which they reach.
+    pub(crate) fn staged(
         shape: StagingShape,
         peer: usize,
         context: &Context,
     ) -> Result<LinkPorts, Error> {
-        let memory = Arc::new(Region::create("oxccl-links", LinkPorts::len_bytes(&shape))?);
-        let registered = RegisteredRegion::register(context, memory.clone(), memory.len_bytes())?;
-        Ok(LinkPorts { shape, peer, memory, executor: Executor::Gpu(registered) })
+        let slots = Memory::pinned(context, "oxccl-links", slots_bytes(&shape))?;
+        LinkPorts::of_gpu(shape, peer, context, slots)
     }
 
-    /// Length of that memory.
+    /// The same with slots in the GPU's memory, which the adapters reach.
+    pub(crate) fn direct(
+        shape: StagingShape,
+        peer: usize,
+        context: &Context,
+        rdma: &RdmaFabric,
+    ) -> Result<LinkPorts, NotDirect> {
+        let region = DeviceRegion::create(context, slots_bytes(&shape)).map_err(Error::from)?;
+        let memory = PortsMemory { start: region.as_ptr(), len_bytes: slots_bytes(&shape) };
+        // SAFETY: memory of the context's GPU, which goes behind what is made of it here.
+        let reach = unsafe { rdma.reach_gpu(memory) }?;
+        Ok(LinkPorts::of_gpu(shape, peer, context, Memory::Gpu(reach, region))?)
+    }
+
+    fn of_gpu(
+        shape: StagingShape,
+        peer: usize,
+        context: &Context,
+        slots: Memory,
+    ) -> Result<LinkPorts, Error> {
+        let words = Memory::pinned(context, "oxccl-link-words", words_bytes(&shape))?;
+        Ok(LinkPorts { shape, peer, slots, words, doorbells: None })
+    }
+
+    /// By which way adapters reach the slots, if these are in a GPU's memory.
+    pub(crate) fn way(&self) -> Option<GpuWay> {
+        match &self.slots {
+            Memory::Gpu(reach, _) => Some(reach.way()),
+            Memory::Host(_) | Memory::Pinned(_) => None,
+        }
+    }
+
+    /// Bytes that links to a peer pin.
     pub(crate) fn len_bytes(shape: &StagingShape) -> usize {
-        ((shape.channels + 1) * set_bytes(shape)).next_multiple_of(4096)
+        slots_bytes(shape) + words_bytes(shape)
     }
 
     /// The port of a lane in a set of connections.
@@ -106,75 +149,81 @@ impl LinkPorts {
     }
 
     fn connection(&self, set: usize, lane: f::Lane, doorbell: *mut f::Doorbell) -> f::Connection {
-        let there = |at: *mut u8| self.seen_by_executor(at);
-        let word = |word| there(self.word(set, word));
-        let slot = |side| there(self.slot(side, set, 0));
-        let (recv_slots, send_slots, slots, stride) = match lane {
-            f::Lane::Slots => {
-                let stride = self.shape.slot_stride();
-                (slot(Side::Inbox), slot(Side::Outbox), self.shape.slots, stride)
-            }
-            f::Lane::Sync => (word(Words::SyncIn), word(Words::SyncOut), 1, LINE),
-            // No schedule that runs uses it.
-            f::Lane::Ll | f::Lane::Ll128 => (std::ptr::null_mut(), std::ptr::null_mut(), 0, 0),
-        };
-        f::Connection {
-            send_slots,
-            recv_slots,
-            send_head: word(Words::SendHead).cast(),
-            recv_head: word(Words::RecvHead).cast(),
+        let words = self.words.seen_by_executor();
+        let word = |word| words.wrapping_add(self.word_offset(set, word));
+        let tails = |side| words.wrapping_add(self.tail_offset(side, set, 0)).cast();
+        let slots = self.slots.seen_by_executor();
+        let slot = |side| slots.wrapping_add(self.slot_offset(side, set, 0));
+        let nowhere = f::Connection {
+            send_slots: std::ptr::null_mut(),
+            recv_slots: std::ptr::null_mut(),
+            send_head: word(Word::SendHead).cast(),
+            recv_head: word(Word::RecvHead).cast(),
             doorbell,
             sent: 0,
             received: 0,
             head_seen: 0,
             cleared: 0,
-            slot_stride_bytes: stride as u32,
-            slots,
+            slot_stride_bytes: 0,
+            slots: 0,
             peer: self.peer as u32,
             lane: lane as u32,
-        }
-    }
-
-    /// The address by which the executor finds what lies here.
-    fn seen_by_executor(&self, at: *mut u8) -> *mut u8 {
-        match &self.executor {
-            Executor::Host(_) => at,
-            Executor::Gpu(registered) => {
-                let offset = at as usize - self.memory.as_ptr() as usize;
-                registered.device_ptr().wrapping_add(offset)
-            }
+            send_tails: std::ptr::null_mut(),
+            recv_tails: std::ptr::null_mut(),
+        };
+        match lane {
+            f::Lane::Slots => f::Connection {
+                send_slots: slot(Side::Outbox),
+                recv_slots: slot(Side::Inbox),
+                slot_stride_bytes: self.shape.slot_stride() as u32,
+                slots: self.shape.slots,
+                send_tails: tails(Side::Outbox),
+                recv_tails: tails(Side::Inbox),
+                ..nowhere
+            },
+            f::Lane::Sync => f::Connection {
+                send_slots: word(Word::SyncOut),
+                recv_slots: word(Word::SyncIn),
+                slot_stride_bytes: LINE as u32,
+                slots: 1,
+                ..nowhere
+            },
+            // No schedule that runs uses it.
+            f::Lane::Ll | f::Lane::Ll128 => nowhere,
         }
     }
 
     fn slot_offset(&self, side: Side, set: usize, message: u64) -> usize {
+        let slot = self.slot_number(side, message);
+        set * set_slots_bytes(&self.shape) + slot * self.shape.slot_stride()
+    }
+
+    fn tail_offset(&self, side: Side, set: usize, message: u64) -> usize {
+        let line = WORDS + self.slot_number(side, message);
+        set * set_words_bytes(&self.shape) + line * LINE
+    }
+
+    fn word_offset(&self, set: usize, word: Word) -> usize {
+        set * set_words_bytes(&self.shape) + word as usize * LINE
+    }
+
+    /// The number of a message's slot among those of its set.
+    fn slot_number(&self, side: Side, message: u64) -> usize {
         let slots = self.shape.slots as usize;
-        let slot = side as usize * slots + (message % slots as u64) as usize;
-        set * set_bytes(&self.shape) + slot * self.shape.slot_stride()
+        side as usize * slots + (message % slots as u64) as usize
     }
 
-    fn slot(&self, side: Side, set: usize, message: u64) -> *mut u8 {
-        self.memory.as_ptr().wrapping_add(self.slot_offset(side, set, message))
-    }
-
-    fn word(&self, set: usize, word: Words) -> *mut u8 {
-        let lines = (set + 1) * set_bytes(&self.shape) - LINES_BYTES;
-        self.memory.as_ptr().wrapping_add(lines + word as usize * LINE)
-    }
-
-    /// A counter, as proxy and executor share it.
-    fn atomic(&self, word: *mut u8) -> &AtomicU64 {
-        // SAFETY: callers give the first word of a slot or a line of `memory`, which is aligned, mapped as long as `self` lives,
-        // and used as an atomic by the executor, too.
+    /// A counter, as proxy and executor share it: a line of the words begins at the offset.
+    fn atomic(&self, offset: usize) -> &AtomicU64 {
+        let word = self.words.as_ptr().wrapping_add(offset);
+        // SAFETY: callers give the offset of a line of `words`, which are host memory, aligned, mapped as long as `self` lives, and used
+        // as atomics by the executor, too.
         unsafe { &*word.cast::<AtomicU64>() }
-    }
-
-    fn is_announced(&self, side: Side, set: usize, message: u64) -> bool {
-        self.atomic(self.slot(side, set, message)).load(Ordering::Acquire) == message + 1
     }
 
     /// Wakes the thread of a set's channel if it sleeps.
     fn ring(&self, set: usize) {
-        let Executor::Host(staging) = &self.executor else { return };
+        let Some(staging) = &self.doorbells else { return };
         let at = (set % self.shape.channels) * size_of::<f::Doorbell>();
         let doorbell = staging.as_ptr().wrapping_add(at).cast::<f::Doorbell>();
         // The sleeper announces itself, then looks for what was stored; this looks for the sleeper behind the store.
@@ -193,18 +242,65 @@ impl LinkPorts {
     }
 }
 
-const LINES_BYTES: usize = 4 * LINE;
+impl Memory {
+    fn pinned(context: &Context, name: &str, len_bytes: usize) -> Result<Memory, Error> {
+        let region = Arc::new(Region::create(name, len_bytes)?);
+        Ok(Memory::Pinned(RegisteredRegion::register(context, region, len_bytes)?))
+    }
 
-fn set_bytes(shape: &StagingShape) -> usize {
-    2 * shape.slots as usize * shape.slot_stride() + LINES_BYTES
+    /// Where the proxy, or an adapter, finds it.
+    fn as_ptr(&self) -> *mut u8 {
+        match self {
+            Memory::Host(region) => region.as_ptr(),
+            Memory::Pinned(registered) => registered.region().as_ptr(),
+            Memory::Gpu(_, region) => region.as_ptr(),
+        }
+    }
+
+    /// Where the executor finds it.
+    fn seen_by_executor(&self) -> *mut u8 {
+        match self {
+            Memory::Pinned(registered) => registered.device_ptr(),
+            Memory::Host(_) | Memory::Gpu(..) => self.as_ptr(),
+        }
+    }
+}
+
+/// Why slots are not in a GPU's memory.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotDirect {
+    /// Adapters do not reach it.
+    #[error(transparent)]
+    Unreached(#[from] RdmaError),
+    /// There is no memory for them, neither there nor on the host.
+    #[error(transparent)]
+    Failed(#[from] Error),
+}
+
+fn set_slots_bytes(shape: &StagingShape) -> usize {
+    2 * shape.slots as usize * shape.slot_stride()
+}
+
+fn set_words_bytes(shape: &StagingShape) -> usize {
+    (WORDS + 2 * shape.slots as usize) * LINE
+}
+
+/// Length of the memory of slots: whole pages.
+fn slots_bytes(shape: &StagingShape) -> usize {
+    ((shape.channels + 1) * set_slots_bytes(shape)).next_multiple_of(4096)
+}
+
+/// Length of the memory of words: whole pages.
+fn words_bytes(shape: &StagingShape) -> usize {
+    ((shape.channels + 1) * set_words_bytes(shape)).next_multiple_of(4096)
 }
 
 fn set_of(port: PortNumber) -> usize {
     usize::from(port) / 2
 }
 
-// SAFETY: all addresses are of `memory`, by the layout above; an executor writes a slot only with a credit for it, and reads one
-// only behind its tail.
+// SAFETY: all addresses are of `slots` and `words`, by the layout above; an executor writes a slot only with a credit for it, and reads
+// one only behind its tail.
 unsafe impl Ports for LinkPorts {
     fn count(&self) -> usize {
         2 * (self.shape.channels + 1)
@@ -214,60 +310,56 @@ unsafe impl Ports for LinkPorts {
         if port % 2 == 1 {
             return PortShape::Counter;
         }
-        let content_bytes = (self.shape.slot_stride() - TAIL_BYTES) as u32;
+        let content_bytes = self.shape.slot_stride() as u32;
         PortShape::Slots { slots: self.shape.slots, content_bytes }
     }
 
     fn memory(&self) -> PortsMemory {
-        PortsMemory { start: self.memory.as_ptr(), len_bytes: self.memory.len_bytes() }
+        PortsMemory { start: self.slots.as_ptr(), len_bytes: slots_bytes(&self.shape) }
     }
 
     fn inbox_offset(&self, port: PortNumber, message: u64) -> usize {
-        self.slot_offset(Side::Inbox, set_of(port), message) + TAIL_BYTES
+        self.slot_offset(Side::Inbox, set_of(port), message)
     }
 
     fn outgoing(&self, port: PortNumber, message: u64) -> Option<Content> {
-        if !self.is_announced(Side::Outbox, set_of(port), message) {
+        let tail = self.tail_offset(Side::Outbox, set_of(port), message);
+        if self.atomic(tail).load(Ordering::Acquire) != message + 1 {
             return None;
         }
-        let slot = self.slot(Side::Outbox, set_of(port), message);
-        let limit = self.shape.slot_stride();
-        // SAFETY: a slot begins with a header; the last segment's lies within the slot, too, by the bound. They were written
-        // before the announcement, and are not again before the credit.
-        let end = unsafe {
-            let last = (*slot.cast::<f::SlotHeader>()).last_segment as usize;
-            let last = last.min(limit - f::SLOT_HEADER_BYTES) / LINE * LINE;
-            let header = slot.add(last).cast::<f::SlotHeader>();
-            last + f::SLOT_HEADER_BYTES + (*header).len_bytes as usize
-        };
+        let tail = self.words.as_ptr().wrapping_add(tail).cast::<f::SlotTail>();
+        // SAFETY: within the words; written before the announcement, and not again before the credit.
+        let content_bytes = unsafe { (*tail).content_bytes } as usize;
+        let slot = self.slot_offset(Side::Outbox, set_of(port), message);
         Some(Content {
-            start: slot.wrapping_add(TAIL_BYTES),
-            len_bytes: end.min(limit) - TAIL_BYTES,
+            start: self.slots.as_ptr().wrapping_add(slot),
+            len_bytes: content_bytes.clamp(1, self.shape.slot_stride()),
         })
     }
 
     fn consumed(&self, port: PortNumber) -> u64 {
-        self.atomic(self.word(set_of(port), Words::RecvHead)).load(Ordering::Acquire)
+        self.atomic(self.word_offset(set_of(port), Word::RecvHead)).load(Ordering::Acquire)
     }
 
     fn deliver(&self, port: PortNumber, message: u64) {
-        let slot = self.slot(Side::Inbox, set_of(port), message);
-        self.atomic(slot).store(message + 1, Ordering::Release);
+        let tail = self.tail_offset(Side::Inbox, set_of(port), message);
+        self.atomic(tail).store(message + 1, Ordering::Release);
         self.ring(set_of(port));
     }
 
     fn credit(&self, port: PortNumber, consumed: u64) {
-        let head = self.word(set_of(port), Words::SendHead);
+        let head = self.word_offset(set_of(port), Word::SendHead);
         self.atomic(head).store(consumed, Ordering::Release);
         self.ring(set_of(port));
     }
 
     fn counter(&self, port: PortNumber) -> u64 {
-        self.atomic(self.word(set_of(port), Words::SyncOut)).load(Ordering::Acquire)
+        self.atomic(self.word_offset(set_of(port), Word::SyncOut)).load(Ordering::Acquire)
     }
 
     fn raise(&self, port: PortNumber, value: u64) {
-        self.atomic(self.word(set_of(port), Words::SyncIn)).store(value, Ordering::Release);
+        let word = self.word_offset(set_of(port), Word::SyncIn);
+        self.atomic(word).store(value, Ordering::Release);
         self.ring(set_of(port));
     }
 }
@@ -290,43 +382,46 @@ mod tests {
         LinkPorts::on_host(shape, 1, staging).unwrap()
     }
 
-    #[test]
-    fn nothing_overlaps() {
-        let ports = ports();
-        let base = ports.memory.as_ptr() as usize;
-        let mut ranges = Vec::new();
-        for set in 0..=2 {
-            for side in [Side::Inbox, Side::Outbox] {
-                let slot =
-                    |m| (ports.slot(side, set, m) as usize - base, ports.shape.slot_stride());
-                ranges.extend((0..4).map(slot));
-            }
-            let words = [Words::SyncIn, Words::SyncOut, Words::SendHead, Words::RecvHead];
-            ranges.extend(words.map(|word| (ports.word(set, word) as usize - base, LINE)));
-        }
+    fn is_apart(mut ranges: Vec<(usize, usize)>, len_bytes: usize) {
         ranges.sort_unstable();
         for pair in ranges.windows(2) {
             assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:?}");
         }
         let last = ranges[ranges.len() - 1];
-        assert!(last.0 + last.1 <= ports.memory.len_bytes());
+        assert!(last.0 + last.1 <= len_bytes);
         assert!(ranges.iter().all(|range| range.0 % LINE == 0));
     }
 
     #[test]
-    fn content_ends_with_the_last_segment() {
+    fn nothing_overlaps() {
+        let ports = ports();
+        let (mut slots, mut words) = (Vec::new(), Vec::new());
+        for set in 0..=2 {
+            for (side, m) in
+                [Side::Inbox, Side::Outbox].into_iter().flat_map(|s| (0..4).map(move |m| (s, m)))
+            {
+                slots.push((ports.slot_offset(side, set, m), ports.shape.slot_stride()));
+                words.push((ports.tail_offset(side, set, m), LINE));
+            }
+            let all = [Word::SyncIn, Word::SyncOut, Word::SendHead, Word::RecvHead];
+            words.extend(all.map(|word| (ports.word_offset(set, word), LINE)));
+        }
+        is_apart(slots, slots_bytes(&ports.shape));
+        is_apart(words, words_bytes(&ports.shape));
+    }
+
+    #[test]
+    fn a_tail_says_how_long_the_content_is() {
         let ports = ports();
         let port = LinkPorts::port(1, f::Lane::Slots);
         assert!(ports.outgoing(port, 0).is_none());
-        let slot = ports.slot(Side::Outbox, 1, 0);
-        for (at, len_bytes, last_segment) in [(0, 100, 0), (0, 100, 256), (256, 30, 0)] {
-            let header =
-                f::SlotHeader { tail: 1, signature: 7, len_bytes, last_segment, reserved: 0 };
-            // SAFETY: within the slot; this thread alone uses it.
-            unsafe { slot.add(at).cast::<f::SlotHeader>().write(header) };
+        let tail = ports.words.as_ptr().wrapping_add(ports.tail_offset(Side::Outbox, 1, 0));
+        for (said, is) in [(350, 350), (u32::MAX, ports.shape.slot_stride())] {
+            let written = f::SlotTail { tail: 1, content_bytes: said, reserved: 0 };
+            // SAFETY: within the words; this thread alone uses it.
+            unsafe { tail.cast::<f::SlotTail>().write(written) };
+            assert_eq!(ports.outgoing(port, 0).unwrap().len_bytes, is);
         }
-        let content = ports.outgoing(port, 0).unwrap();
-        assert_eq!(content.len_bytes, 256 + 64 + 30 - 8);
         assert!(ports.outgoing(port, 4).is_none(), "the slot's next message");
     }
 }

@@ -160,6 +160,8 @@ impl StagingShape {
             received: 0,
             head_seen: 0,
             cleared: 0,
+            send_tails: std::ptr::null_mut(),
+            recv_tails: std::ptr::null_mut(),
             slot_stride_bytes: stride as u32,
             slots,
             peer: peer as u32,

@@ -1,10 +1,14 @@
-//! Which way links between nodes are carried.
+//! Which way links between nodes are carried, and where their ends lie.
 
-use crate::config::{Config, FabricKind};
+use crate::config::{Config, FabricKind, GpuDirect};
+use crate::device::{LinkPorts, StagingShape};
 use crate::error::Error;
 use oxccl_transports::Nodes;
+use oxccl_transports::cuda::Context;
 use oxccl_transports::proxy::Fabric;
-use oxccl_transports::rdma::{Patience, RdmaError, RdmaFabric, Settings, share, usable_ports};
+use oxccl_transports::rdma::{
+    GpuWay, Patience, RdmaError, RdmaFabric, Settings, share, usable_ports,
+};
 use oxccl_transports::tcp::Tcp;
 use std::sync::Arc;
 
@@ -40,10 +44,10 @@ impl Candidates {
     ///
     /// # Errors
     /// [`Error::Config`] names the first rank that cannot use what is wanted.
-    pub(super) fn choose(self, objections: &[&str]) -> Result<Arc<dyn Fabric>, Error> {
+    pub(super) fn choose(self, objections: &[&str]) -> Result<Choice, Error> {
         let first = objections.iter().enumerate().find(|(_, objection)| !objection.is_empty());
         match (self.rdma, first, self.wanted) {
-            (Ok(rdma), None, _) => Ok(Arc::new(rdma)),
+            (Ok(rdma), None, _) => Ok(Choice::Rdma(rdma)),
             (_, Some((rank, why)), Some(FabricKind::Rdma)) => Err(Error::Config {
                 variable: "fabric",
                 detail: format!("is rdma, which rank {rank} cannot use: {why}"),
@@ -52,8 +56,67 @@ impl Candidates {
                 if let (None, Some((rank, why))) = (self.wanted, first) {
                     tracing::info!(rank, why, "links between nodes go over TCP");
                 }
-                Ok(Arc::new(self.tcp))
+                Ok(Choice::Tcp(self.tcp))
             }
+        }
+    }
+}
+
+/// What was chosen.
+pub(super) enum Choice {
+    Tcp(Tcp),
+    Rdma(RdmaFabric),
+}
+
+impl Choice {
+    /// The same for a rank on a GPU, whose memory adapters may be let into.
+    pub(super) fn with_gpu(self, context: &Context, config: &Config) -> Choice {
+        let ways = match config.gpu_direct {
+            None => &GpuWay::ALL[..],
+            Some(GpuDirect::Dmabuf) => &[GpuWay::Dmabuf],
+            Some(GpuDirect::Peer) => &[GpuWay::PeerMemory],
+            Some(GpuDirect::Off) => &[],
+        };
+        match self {
+            Choice::Tcp(tcp) => Choice::Tcp(tcp),
+            Choice::Rdma(rdma) => Choice::Rdma(rdma.with_gpu(context.clone(), ways)),
+        }
+    }
+
+    /// The ends of a GPU's connections to a rank of another node: in the GPU's memory where adapters reach that, otherwise, unless it
+    /// is insisted on, in pinned memory of the host.
+    pub(super) fn ports_of_gpu(
+        &self,
+        (rank, peer): (usize, usize),
+        shape: StagingShape,
+        context: &Context,
+        wanted: Option<GpuDirect>,
+    ) -> Result<LinkPorts, Error> {
+        let why = match (self, wanted) {
+            (_, Some(GpuDirect::Off)) => "gpu_direct is off".to_owned(),
+            (Choice::Tcp(_), _) => "links go over TCP".to_owned(),
+            (Choice::Rdma(rdma), _) => match LinkPorts::direct(shape, peer, context, rdma) {
+                Ok(ports) => {
+                    let way = ports.way().map(tracing::field::display);
+                    tracing::info!(rank, peer, way, "adapters reach messages in the GPU's memory");
+                    return Ok(ports);
+                }
+                Err(why) => why.to_string(),
+            },
+        };
+        if let Some(way @ (GpuDirect::Dmabuf | GpuDirect::Peer)) = wanted {
+            let detail = format!("is {way}, which rank {rank} cannot do: {why}");
+            return Err(Error::Config { variable: "gpu_direct", detail });
+        }
+        tracing::info!(rank, peer, why, "messages go through pinned memory of the host");
+        Ok(LinkPorts::staged(shape, peer, context)?)
+    }
+
+    /// What makes wires.
+    pub(super) fn fabric(self) -> Arc<dyn Fabric> {
+        match self {
+            Choice::Tcp(tcp) => Arc::new(tcp),
+            Choice::Rdma(rdma) => Arc::new(rdma),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Ranks of other nodes: the proxy that carries what their connections hold, and what schedules may do across nodes.
 
-use super::fabric::Candidates;
+use super::fabric::{Candidates, Choice};
 use crate::config::{Config, Device};
 use crate::device::LinkPorts;
 use crate::error::Error;
@@ -31,12 +31,13 @@ pub(super) struct Starting {
 }
 
 impl Starting {
-    /// Tells all ranks where this one's proxy is found; makes the end of the connections to each rank of another node by `ports`.
-    /// `None` where all are on one node.
+    /// Tells all ranks where this one's proxy is found, and agrees with them on what carries links, which `choose` makes fit for this rank's
+    /// device; makes the end of the connections to each rank of another node by `ports`. `None` where all are on one node.
     pub(super) fn gather(
         bootstrap: &mut dyn Bootstrap,
         config: &Config,
-        ports: impl Fn(usize) -> Result<LinkPorts, oxccl_transports::Error>,
+        choose: impl FnOnce(Choice) -> Choice,
+        ports: impl Fn(usize, &Choice) -> Result<LinkPorts, Error>,
         deadline: Instant,
     ) -> Result<Option<Starting>, Error> {
         let nodes = bootstrap.nodes().clone();
@@ -60,14 +61,14 @@ impl Starting {
         };
         let addresses: Vec<SocketAddr> =
             texts.into_iter().enumerate().map(read).collect::<Result<_, _>>()?;
-        let fabric = candidates.choose(&objections)?;
+        let choice = choose(candidates.choose(&objections)?);
         reachable(&nodes, config, &addresses)?;
         let ports = |peer| match nodes.share(rank, peer) {
             true => Ok(None),
-            false => ports(peer).map(|ports| Some(Arc::new(ports))),
+            false => ports(peer, &choice).map(|ports| Some(Arc::new(ports))),
         };
         let ports = (0..nodes.world()).map(ports).collect::<Result<_, _>>()?;
-        Ok(Some(Starting { listening, fabric, addresses, ports }))
+        Ok(Some(Starting { listening, fabric: choice.fabric(), addresses, ports }))
     }
 
     /// Points connections to ranks of other nodes into this rank's memory; executors ring its proxy.

@@ -1,5 +1,6 @@
 //! How a rank starts: agree on the configuration, share memory, set up the tables.
 
+use super::fabric::Choice;
 use super::failure::Ranks;
 use super::flights::Flights;
 use super::group::Groups;
@@ -130,8 +131,8 @@ impl Start<'_> {
                 heaps.iter().map(|heap| base(heap).unwrap_or(std::ptr::null_mut())).collect()
             }
         };
-        let ports = |peer| LinkPorts::on_host(shape, peer, own[1].clone());
-        let links = Starting::gather(&mut *self.bootstrap, self.config, ports, self.deadline)?;
+        let ports = |peer, _: &Choice| Ok(LinkPorts::on_host(shape, peer, own[1].clone())?);
+        let links = Starting::gather(self.bootstrap, self.config, |any| any, ports, self.deadline)?;
         let egress = self.egress(shape, &regions(0));
         let ranks = self.ranks(regions(0))?;
         let waiting = Waiting {
@@ -191,11 +192,13 @@ impl Start<'_> {
         let bulk_copies = self.config.bulk_copies;
         let setup =
             Setup { context: context.clone(), image, shape, heap_bytes, windows, bulk_copies };
-        let ports = |peer| {
-            let driver = context.device().driver();
-            beside_captures(driver, || LinkPorts::on_gpu(shape, peer, &context))
+        let (config, driver) = (self.config, device.driver());
+        let with_gpu = |choice: Choice| choice.with_gpu(&context, config);
+        let ports = |peer, choice: &Choice| {
+            let make = || choice.ports_of_gpu((rank, peer), shape, &context, config.gpu_direct);
+            beside_captures(driver, make)
         };
-        let links = Starting::gather(&mut *self.bootstrap, self.config, ports, self.deadline)?;
+        let links = Starting::gather(self.bootstrap, config, with_gpu, ports, self.deadline)?;
         let ends = links.iter().flat_map(Starting::ports).cloned().collect();
         let gpu = Gpu::start_linked(self.bootstrap, &setup, self.deadline, ends)?;
         if self.config.single_launch && gpu.sharing() < shape.ranks {

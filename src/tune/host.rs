@@ -10,7 +10,7 @@
 use super::wish::{self, Wish};
 use super::{Offered, Question, links};
 use crate::algorithms::{Algorithm, Encoding, Entry};
-use crate::collective::Kind;
+use crate::collective::{Collective, Kind};
 
 /// From so many bytes a private all-reduce sends every byte twice instead of to everybody.
 const TWO_SHOT_MIN_BYTES: usize = 16 << 10;
@@ -70,7 +70,10 @@ fn wishes(question: &Question) -> Vec<Wish> {
     wishes
 }
 
-/// Whether outputs are written around the cache: those of all ranks together fill it.
+/// Whether outputs are written around the cache: those of all ranks together fill it; of an all-to-all, inputs and outputs, which are as
+/// long and never the same memory where peers read them (an all-reduce is often in place, and finds in the cache what it wrote there).
 pub(super) fn stream(question: &Question) -> bool {
-    question.total_bytes.saturating_mul(question.collective.ranks) >= question.cache_bytes
+    let Question { collective: Collective { kind, ranks, .. }, .. } = *question;
+    let buffers = if kind == Kind::AllToAll && question.windows { 2 * ranks } else { ranks };
+    question.total_bytes.saturating_mul(buffers) >= question.cache_bytes
 }

@@ -3,6 +3,11 @@
 // Each test program uses a part of it.
 #![allow(dead_code)]
 
+#[path = "../common/port.rs"]
+mod port;
+
+#[allow(unused_imports)]
+pub(crate) use port::free_port;
 use std::io::{Read, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Small slots, so that a few thousand elements are several rounds: just large enough for the segments of 8 ranks.
 pub fn config() -> Config {
     Config {
-        timeout: Duration::from_secs(60),
+        timeout: Duration::from_secs(300),
         max_channels: 2,
         heap_bytes: 1 << 20,
         link_slot_bytes: 576,

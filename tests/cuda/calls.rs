@@ -22,7 +22,7 @@ const CHANNELS: usize = 2;
 pub(crate) fn config() -> Config {
     Config {
         image: (!on_hardware()).then(stand_in_image),
-        timeout: Duration::from_secs(60),
+        timeout: Duration::from_secs(300),
         max_channels: CHANNELS,
         heap_bytes: 8 << 20,
         slot_bytes: 576,
@@ -36,9 +36,11 @@ pub(crate) fn config() -> Config {
 fn environment(name: &str) -> Option<String> {
     match name {
         "OXCCL_DEVICE" => Some("cuda".to_owned()),
-        "CUDA_DEVICE_MAX_CONNECTIONS" | "OXCCL_NODES" | "OXCCL_FABRIC" | "OXCCL_RDMA_DEVICES" => {
-            std::env::var(name).ok()
-        }
+        "CUDA_DEVICE_MAX_CONNECTIONS"
+        | "OXCCL_NODES"
+        | "OXCCL_FABRIC"
+        | "OXCCL_RDMA_DEVICES"
+        | "OXCCL_GPU_DIRECT" => std::env::var(name).ok(),
         _ => None,
     }
 }

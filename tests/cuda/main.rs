@@ -21,7 +21,7 @@ mod registered;
 mod results;
 
 use processes::On::{Anything, StandIn};
-use processes::run;
+use processes::{run, run_on_nodes};
 
 macro_rules! cases {
     ($entry:ident by $each:path: $($case:ident = $function:path, $on:expr, $ranks:expr, $settings:expr;)*) => {
@@ -76,9 +76,16 @@ fn calls_between_nodes_over_rdma_in_the_guest() {
 #[test]
 #[ignore = "runs in the software RoCE guest"]
 fn rdma_carries_calls_between_nodes() {
+    let rdma = ("OXCCL_FABRIC", "rdma");
+    // Messages in the GPU's memory, with the read behind them that older GPUs need and without; then in pinned memory of the host.
+    for (direct, capability) in [("peer", "80"), ("peer", "90"), ("off", "90")] {
+        let settings =
+            [rdma, ("OXCCL_GPU_DIRECT", direct), ("OXCCL_STAND_IN_CAPABILITY", capability)];
+        run_on_nodes("replays_between_nodes", "communicator_process", &settings);
+    }
     let devices = ("OXCCL_RDMA_DEVICES", "rxe0_0,rxe1_0");
-    let settings = [processes::threads("2"), MANY, TWO_NODES, ("OXCCL_FABRIC", "rdma"), devices];
-    run("replays_between_nodes", "communicator_process", StandIn, 1, &settings);
+    let settings = [processes::threads("2"), MANY, TWO_NODES, rdma, devices];
+    run("ways_that_adapters_have_not", "start_process", StandIn, 1, &settings[1..]);
     // A minute on the guest's one core.
     if std::env::var_os("OXCCL_TEST_ALL").is_some() {
         run("calls_between_nodes", "communicator_process", StandIn, 1, &settings);
@@ -194,5 +201,6 @@ cases! {
     bulk_copies_without_an_engine =
         misuse::bulk_copies, StandIn, 1, [("OXCCL_STAND_IN_CAPABILITY", "80")];
     bulk_copies = misuse::bulk_copies, StandIn, 1, [];
+    ways_that_adapters_have_not = misuse::not_direct, StandIn, 1, [MANY, TWO_NODES];
     starts_without_room = misuse::no_room, StandIn, 1, [("OXCCL_STAND_IN_MULTIPROCESSORS", "3")];
 }

@@ -6,8 +6,8 @@ use crate::rank::gpu;
 use oxccl::algorithms::Encoding;
 use oxccl::cuda::{CaptureMode, Graph, Stream};
 use oxccl::{
-    Call, Collective, Communicator, Config, Device, DeviceBuffer, Error, Kind, Memory, OpKind, Pin,
-    ReduceOp, UniqueId, Work,
+    Call, Collective, Communicator, Config, Device, DeviceBuffer, Error, FabricKind, GpuDirect,
+    Kind, Memory, OpKind, Pin, ReduceOp, UniqueId, Work,
 };
 use oxccl_cuda_stand_in::control::{Control, Live};
 use oxccl_transports::cuda::{DeviceMemory, PinnedMemory};
@@ -182,6 +182,24 @@ pub(crate) fn no_room(outer: &mut dyn Bootstrap) {
     let missing = Config { device: Device::Cuda(Some(7)), ..config };
     let error = Communicator::local_with(2, &missing).unwrap_err();
     assert!(matches!(cuda(&error), CudaError::NoSuchDevice { ordinal: 7, count: 1 }), "{error}");
+    outer.liveness().close(0);
+}
+
+/// Links by a way that adapters do not have, or without adapters.
+pub(crate) fn not_direct(outer: &mut dyn Bootstrap) {
+    let error = |direct, fabric| {
+        let config = Config { gpu_direct: Some(direct), fabric, ..config() };
+        Communicator::local_with(2, &config).unwrap_err().to_string()
+    };
+    let over_tcp = error(GpuDirect::Peer, Some(FabricKind::Tcp));
+    assert!(over_tcp.contains("gpu_direct: is peer, which rank "), "{over_tcp}");
+    assert!(over_tcp.contains(" cannot do: links go over TCP"), "{over_tcp}");
+    if config().fabric == Some(FabricKind::Rdma) {
+        let dmabuf = error(GpuDirect::Dmabuf, Some(FabricKind::Rdma));
+        assert!(dmabuf.contains("_0 does not take memory of the GPU as a dmabuf: "), "{dmabuf}");
+    }
+    let control = Control::attach().unwrap();
+    wait_until("all is given back", || control.live() == Live::default());
     outer.liveness().close(0);
 }
 

@@ -52,14 +52,43 @@ pub(crate) fn run(case: &str, entry: &str, on: On, processes: usize, settings: &
         return;
     }
     let (id, _server) = UniqueId::create().unwrap();
-    let start = |rank: usize| {
+    all_succeed(case, entry, settings, processes, |rank| {
         let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .env("OXCCL_RANK", rank.to_string())
+            .env("OXCCL_WORLD_SIZE", processes.to_string())
+            .env("OXCCL_UNIQUE_ID", id.to_string());
+        command
+    });
+}
+
+/// Runs a case in two processes on the stand-in, one on each node of the software RoCE guest, as torchrun would start them.
+pub(crate) fn run_on_nodes(case: &str, entry: &str, settings: &[(&str, &str)]) {
+    all_succeed(case, entry, settings, 2, |rank| {
+        let mut command = Command::new("ip");
+        command
+            .args(["netns", "exec", &format!("node{rank}")])
+            .arg(std::env::current_exe().unwrap())
+            .envs([("MASTER_ADDR", "10.0.0.1"), ("MASTER_PORT", "29770"), ("WORLD_SIZE", "2")])
+            .envs([("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")])
+            .env("RANK", rank.to_string());
+        command
+    });
+}
+
+/// Starts processes by `program`, which is given the arguments of this one and what tells it the case.
+fn all_succeed(
+    case: &str,
+    entry: &str,
+    settings: &[(&str, &str)],
+    processes: usize,
+    program: impl Fn(usize) -> Command,
+) {
+    let start = |rank: usize| {
+        let mut command = program(rank);
         command
             .args(["--exact", entry, "--ignored", "--nocapture", "--test-threads=1"])
             .env(CASE, case)
-            .env("OXCCL_RANK", rank.to_string())
-            .env("OXCCL_WORLD_SIZE", processes.to_string())
-            .env("OXCCL_UNIQUE_ID", id.to_string())
             .envs(settings.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null());
@@ -80,7 +109,8 @@ struct Ended(Child);
 
 impl Ended {
     fn wait(&mut self) -> std::process::ExitStatus {
-        let deadline = deadline();
+        // Longer than what the process itself grants.
+        let deadline = Instant::now() + Duration::from_secs(600);
         loop {
             if let Some(status) = self.0.try_wait().unwrap() {
                 return status;

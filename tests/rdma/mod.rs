@@ -50,7 +50,7 @@ mod on_two_nodes {
         let config = Config {
             heap_bytes: 64 << 20,
             nodes: Some(2),
-            timeout: Duration::from_secs(60),
+            timeout: Duration::from_secs(300),
             rdma_queue_pairs: 3,
             ..Config::default()
         };

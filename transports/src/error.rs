@@ -81,8 +81,8 @@ pub enum Error {
     },
     /// No rendezvous answered before the deadline.
     #[error(
-        "no rendezvous answered at {address} in time: see that rank 0 runs, that every rank has \
-         its address, and that no firewall is between"
+        "no rendezvous answered at {address} in time ({source}): see that rank 0 runs, that every \
+         rank has its address, and that no firewall is between"
     )]
     Unreachable {
         /// Where the server should be.
@@ -193,6 +193,15 @@ pub enum Error {
         /// What is wrong with it.
         detail: String,
     },
+    /// This process has as many files open as it may.
+    #[error(
+        "{doing} failed: no file descriptor is left; a rank needs several for each rank of its machine: raise the limit of open files \
+         (ulimit -n), or start fewer ranks"
+    )]
+    NoDescriptor {
+        /// What was done.
+        doing: &'static str,
+    },
     /// The operating system refused something.
     #[error("{doing} failed: {source}")]
     Io {
@@ -205,11 +214,14 @@ pub enum Error {
 
 impl Error {
     pub(crate) fn io(doing: &'static str) -> impl FnOnce(io::Error) -> Error {
-        move |source| Error::Io { doing, source }
+        move |source| match source.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE) => Error::NoDescriptor { doing },
+            _ => Error::Io { doing, source },
+        }
     }
 
     pub(crate) fn os(doing: &'static str) -> impl FnOnce(nix::Error) -> Error {
-        move |errno| Error::Io { doing, source: errno.into() }
+        move |errno| Error::io(doing)(errno.into())
     }
 }
 

@@ -2,7 +2,7 @@
 //! libFuzzer drives them where it can be had (`fuzz/`); the tests do on every machine, with bytes made at random and with messages in
 //! which some are changed.
 
-use crate::{proxy, rendezvous, shm, tcp};
+use crate::{proxy, rdma, rendezvous, shm, tcp};
 
 /// A function that takes bytes from a socket, and its name.
 pub type Target = (&'static str, fn(&[u8]));
@@ -14,6 +14,7 @@ pub const TARGETS: &[Target] = &[
     ("invitation", shm::read_invitation),
     ("link_frames", tcp::link_frames),
     ("link_greetings", proxy::link_greetings),
+    ("link_offers", rdma::link_offers),
 ];
 
 #[cfg(test)]

@@ -171,6 +171,8 @@ impl World {
             peer: peer as u32,
             lane: lane as u32,
             cleared: 0,
+            send_tails: std::ptr::null_mut(),
+            recv_tails: std::ptr::null_mut(),
         };
         let ranks = (0..n)
             .map(|me| Rank {

@@ -207,7 +207,7 @@ fn try_shm() -> Result<(), String> {
 }
 
 fn impatient() -> Config {
-    Config { timeout: Duration::from_secs(10), ..Config::default() }
+    Config { timeout: Duration::from_secs(30), ..Config::default() }
 }
 
 fn all_reduce<F>(ranks: impl Iterator<Item = F>) -> Result<(), String>

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use oxccl::{DATA_TYPES, DataType, Kind, OpKind, data_type_name};
+use oxccl_transports::rendezvous::WORLD_LIMIT;
 
 /// A number of bytes, with K, M or G for powers of 1,024 (nccl-tests' sizes; `KiB`, `MB` and so on
 /// mean the same).
@@ -145,6 +146,14 @@ pub(crate) fn device(text: &str) -> Result<oxccl::Device, String> {
 pub(crate) fn positive(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|number| *number > 0);
     number.ok_or_else(|| format!("{text:?} is no number above 0"))
+}
+
+/// Reads a number of ranks.
+pub(crate) fn ranks(text: &str) -> Result<usize, String> {
+    match positive(text)? {
+        ranks if ranks > WORLD_LIMIT => Err(format!("there are {WORLD_LIMIT} ranks at most")),
+        ranks => Ok(ranks),
+    }
 }
 
 /// Reads a time in seconds, above 0.

@@ -21,7 +21,7 @@ use crate::options;
 #[derive(Args)]
 pub(crate) struct RunOptions {
     /// How many ranks to start here.
-    #[arg(long, short = 'n', visible_alias = "np", value_parser = options::positive)]
+    #[arg(long, short = 'n', visible_alias = "np", value_parser = options::ranks)]
     ranks: usize,
     /// How many machines there are, each with as many ranks.
     #[arg(long, value_parser = options::positive, requires = "rendezvous", requires = "node_rank")]

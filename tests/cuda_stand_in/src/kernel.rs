@@ -8,7 +8,7 @@ use cudarc::driver::sys::{CUdevice, CUfunction, CUlaunchConfig, CUresult, CUstre
 use oxccl_kernels::HostExecutor;
 use oxccl_kernels::format::{
     ChannelEntry, Connection, DataType, Doorbell, Fold, Header, Instruction, LANES, Launch,
-    Multicast, Opcode, Progress, Segment, Status, Window,
+    Multicast, Opcode, Progress, Segment, SlotTail, Status, Window,
 };
 use oxccl_kernels::image::BLOCK_THREADS;
 
@@ -180,6 +180,12 @@ fn check_tables(launch: &Launch) -> Answer {
         if slots > 0 {
             reach("slots", connection.send_slots, slots)?;
             reach("slots", connection.recv_slots, slots)?;
+        }
+        for tails in [connection.send_tails, connection.recv_tails] {
+            if !tails.is_null() {
+                let tails_bytes = connection.slots as usize * size_of::<SlotTail>();
+                reach("tails", tails, tails_bytes)?;
+            }
         }
         for counter in [connection.send_head, connection.recv_head, connection.doorbell.cast()] {
             reach("a counter", counter, 8)?;

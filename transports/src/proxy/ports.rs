@@ -20,7 +20,7 @@ pub enum PortShape {
 /// The most slots that a port has each way.
 pub const SLOTS_LIMIT: u32 = 64;
 
-/// What a message brings: bytes of an outbox slot, all but the word by which it is announced.
+/// What a message brings: bytes of an outbox slot.
 #[derive(Clone, Copy, Debug)]
 pub struct Content {
     /// Where they begin.
@@ -32,7 +32,8 @@ pub struct Content {
 // SAFETY: an address and a length. Whoever reads there does so by the contract of `Ports::outgoing`.
 unsafe impl Send for Content {}
 
-/// All memory of the connections to one peer, inboxes and outboxes: what a network adapter registers.
+/// All inboxes and outboxes of the connections to one peer: what a network adapter registers. It may be a GPU's memory, which the host does
+/// not reach, if the fabric can do that.
 #[derive(Clone, Copy, Debug)]
 pub struct PortsMemory {
     /// Where it begins: at a page.
@@ -68,7 +69,7 @@ pub unsafe trait Ports: Send + Sync {
     /// What goes through a port.
     fn shape(&self, port: PortNumber) -> PortShape;
 
-    /// Where inboxes and outboxes lie. It stays there as long as this object lives.
+    /// Where inboxes and outboxes lie. It stays there as long as this object lives. Counters and tails need not be there.
     fn memory(&self) -> PortsMemory;
 
     /// Where in [`memory`](Ports::memory) the content of a message from the peer goes.

@@ -158,8 +158,8 @@ impl Wire for Slowed {
             self.held.pop();
         }
         if self.conditions.cut_after.is_some_and(|after| self.taken >= after) {
-            let source = std::io::ErrorKind::ConnectionReset.into();
-            return Err(WireError::Io { doing: "carrying more messages than it was to", source });
+            let source = std::io::Error::other("the link was to break here");
+            return Err(WireError::Io { doing: "carrying more messages", source });
         }
         Ok(self.inner.progress(ledger)? || any)
     }

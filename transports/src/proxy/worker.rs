@@ -36,11 +36,12 @@ pub(super) const NAP_UNRUNG: Duration = Duration::from_micros(20);
 /// When a wire breaks, the control channel has so long to say that its peer died or left, which explains more.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// The same for a wire that the peer ended: it says why once its own [`GRACE`] is over.
-const GRACE_FOR_PEER: Duration = Duration::from_millis(1500);
+/// The same for a wire that the peer ended: it says why once its own [`GRACE`] is over, and on a busy machine that takes longer than its
+/// own clock says.
+const GRACE_FOR_PEER: Duration = Duration::from_secs(5);
 
 /// How long the end waits for messages to leave.
-const ENDING_TIMEOUT: Duration = Duration::from_secs(2);
+const ENDING_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What the thread is told.
 pub(super) enum News {

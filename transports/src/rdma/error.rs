@@ -195,11 +195,17 @@ pub enum RdmaError {
         /// What happened.
         what: String,
     },
-    /// GPU memory cannot be registered.
-    #[error("memory of the GPU cannot be registered with {device}: {why}")]
+    /// A device takes no memory of a GPU by a way.
+    #[error("{device} does not take memory of the GPU {why}")]
     GpuMemory {
         /// The device.
         device: String,
+        /// The way that was tried, and why it failed.
+        why: String,
+    },
+    /// Adapters do not reach memory of a GPU.
+    #[error("adapters do not reach the GPU's memory: {why}")]
+    NotDirect {
         /// Each way that was tried, and why it failed.
         why: String,
     },

@@ -1,27 +1,26 @@
 //! The adapters of a rank, and the wires that it makes over them.
 
 use std::sync::Arc;
-use std::time::Instant;
 
-use serde::{Deserialize, Serialize};
-
+use super::gpu_memory::{self, GpuReach, GpuWay};
 use super::memory::Domain;
-use super::path::{Gpu, Path, PathOffer};
+use super::offer::{Offer, PathOffer, VERSION};
+use super::path::{Gpu, Path};
 use super::port::Port;
 use super::queue_pair::Patience;
 use super::wire::RdmaWire;
-use super::{RdmaError, gpu_memory, immediate};
+use super::{RdmaError, immediate};
 use crate::Adapter;
-use crate::cuda::{Context, CudaError};
-use crate::proxy::{Fabric, Link, PortsMemory, Socket, Wire, WireError};
+use crate::cuda::{Context, CudaError, DeviceRegion};
+use crate::proxy::{Fabric, Link, PortsMemory, Wire, WireError};
 
 /// A rank's adapters: a port of each **rail**, joined with the peer's on the same rail.
 #[derive(Debug)]
 pub struct RdmaFabric {
     rails: Vec<Rail>,
     settings: Settings,
-    /// The rank's GPU, if ports may lie in its memory.
-    context: Option<Context>,
+    /// The rank's GPU, if ports may lie in its memory, and how adapters may reach that.
+    gpu: Option<(Context, Vec<GpuWay>)>,
 }
 
 /// How wires are made.
@@ -46,18 +45,6 @@ pub(super) struct Rail {
     pub(super) domain: Arc<Domain>,
 }
 
-/// What the two ends tell each other, so that both know whether they go together.
-#[derive(Serialize, Deserialize)]
-struct Offer {
-    version: u16,
-    /// The length of the ports' memory, whose layout both share.
-    ports_bytes: u64,
-    paths: Vec<PathOffer>,
-}
-
-/// Of what wires send each other.
-const VERSION: u16 = 1;
-
 impl RdmaFabric {
     /// Wires over these ports, a rail each.
     ///
@@ -78,41 +65,62 @@ impl RdmaFabric {
             .into_iter()
             .map(|port| Ok(Rail { domain: Domain::new(port.device())?, port }))
             .collect::<Result<_, _>>()?;
-        Ok(RdmaFabric { rails, settings, context: None })
+        Ok(RdmaFabric { rails, settings, gpu: None })
     }
 
-    /// The same for a rank whose ports may lie in memory of this GPU.
-    pub fn with_gpu(self, context: Context) -> RdmaFabric {
-        RdmaFabric { context: Some(context), ..self }
+    /// The same for a rank whose ports may lie in memory of this GPU, which adapters are to reach by the first of these ways that works.
+    pub fn with_gpu(self, context: Context, ways: &[GpuWay]) -> RdmaFabric {
+        RdmaFabric { gpu: Some((context, ways.to_vec())), ..self }
     }
 
-    /// Whether every adapter reaches a GPU's memory, tried on this part of it. If not, ports have to lie in pinned memory of the
-    /// host.
+    /// Lets every adapter reach memory of the GPU, for ports that are to lie there, all of them by one way.
     ///
     /// # Errors
-    /// [`RdmaError::GpuMemory`] says why not.
+    /// [`RdmaError::NotDirect`] says why that is not possible: then ports have to lie in pinned memory of the host.
+    ///
+    /// # Panics
+    /// Without a GPU.
     ///
     /// # Safety
-    /// The range is memory of the context's GPU, and mapped until this returns.
-    pub unsafe fn check_gpu_memory(
-        &self,
-        context: &Context,
-        start: *mut u8,
-        len_bytes: usize,
-    ) -> Result<(), RdmaError> {
-        // SAFETY: as the caller promises; registered and given back at once.
-        let register =
-            |rail: &Rail| unsafe { rail.domain.register_device(context, start, len_bytes) };
-        self.rails.iter().try_for_each(|rail| register(rail).map(drop))
+    /// The range is memory of the GPU, and mapped until the result is dropped. No reference to it exists meanwhile.
+    pub unsafe fn reach_gpu(&self, memory: PortsMemory) -> Result<GpuReach, RdmaError> {
+        let (context, ways) = self.gpu.as_ref().expect("the fabric is for a rank with a GPU");
+        let mut refused = Vec::new();
+        for &way in ways {
+            // SAFETY: as the caller promises.
+            let register =
+                |rail: &Rail| unsafe { rail.domain.register_device(context, memory, way) };
+            match self.rails.iter().map(register).collect::<Result<_, _>>() {
+                Ok(registrations) => return Ok(GpuReach { way, _registrations: registrations }),
+                Err(why) => refused.push(why.to_string()),
+            }
+        }
+        Err(RdmaError::NotDirect { why: refused.join("; ") })
+    }
+
+    /// By which way every adapter reaches memory of the GPU, tried on a little of it.
+    ///
+    /// # Errors
+    /// As [`reach_gpu`](Self::reach_gpu).
+    ///
+    /// # Panics
+    /// Without a GPU.
+    pub fn try_gpu(&self) -> Result<GpuWay, RdmaError> {
+        let (context, _) = self.gpu.as_ref().expect("the fabric is for a rank with a GPU");
+        let region = DeviceRegion::create(context, 1)
+            .map_err(|error| RdmaError::NotDirect { why: error.to_string() })?;
+        let memory = PortsMemory { start: region.as_ptr(), len_bytes: region.len_bytes() };
+        // SAFETY: memory of the GPU, which goes behind the registrations.
+        unsafe { self.reach_gpu(memory) }.map(|reach| reach.way())
     }
 
     /// The GPU, if the ports of a wire lie in its memory.
-    fn gpu_of(&self, memory: PortsMemory) -> Result<Option<Gpu<'_>>, CudaError> {
-        let Some(context) = &self.context else { return Ok(None) };
+    fn gpu_of(&self, memory: PortsMemory) -> Result<Option<Gpu>, CudaError> {
+        let Some((context, _)) = &self.gpu else { return Ok(None) };
         if !gpu_memory::is_device(context, memory.start)? {
             return Ok(None);
         }
-        Ok(Some(Gpu { context, needs_flush: gpu_memory::needs_flush(context)? }))
+        Ok(Some(Gpu { needs_flush: gpu_memory::needs_flush(context)? }))
     }
 
     /// The ports, in the order of the rails.
@@ -150,7 +158,7 @@ impl Fabric for RdmaFabric {
         let Link { peer, mut sockets, ports, deadline, .. } = link;
         let mut socket = sockets.swap_remove(0);
         let offer = Offer { version: VERSION, ports_bytes: memory.len_bytes as u64, paths: offers };
-        let theirs = swap(&mut socket, &offer, deadline)?;
+        let theirs = offer.read(&socket.swap(&offer.encode(), deadline)?)?;
         for (path, offer) in paths.iter_mut().zip(theirs.paths) {
             path.connect(offer, &format!("rank {peer}"), self.settings.patience)?;
         }
@@ -158,29 +166,6 @@ impl Fabric for RdmaFabric {
         socket.swap(b"ready", deadline)?;
         Ok(Box::new(RdmaWire::new(paths, ports, socket)?))
     }
-}
-
-/// Swaps offers, and sees whether they go together.
-fn swap(socket: &mut Socket, offer: &Offer, deadline: Instant) -> Result<Offer, WireError> {
-    let bytes = postcard::to_stdvec(offer).expect("plain numbers and texts can be written");
-    let unreadable = |error| WireError::Protocol(format!("its RDMA addresses: {error}"));
-    let theirs: Offer =
-        postcard::from_bytes(&socket.swap(&bytes, deadline)?).map_err(unreadable)?;
-    let unfit = |what, ours: u64, theirs: u64| {
-        let same = "start all ranks with the same release and settings";
-        Err(WireError::Unfit(format!("{what}: {ours} here and {theirs} there; {same}")))
-    };
-    if theirs.version != offer.version {
-        return unfit("RDMA protocol", offer.version.into(), theirs.version.into());
-    }
-    if theirs.paths.len() != offer.paths.len() {
-        let (ours, theirs) = (offer.paths.len() as u64, theirs.paths.len() as u64);
-        return unfit("queue pairs (devices times queue pairs on each)", ours, theirs);
-    }
-    if theirs.ports_bytes != offer.ports_bytes {
-        return unfit("bytes of connections", offer.ports_bytes, theirs.ports_bytes);
-    }
-    Ok(theirs)
 }
 
 impl From<RdmaError> for WireError {

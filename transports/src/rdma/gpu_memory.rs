@@ -1,6 +1,7 @@
 //! Memory of GPUs, which adapters reach without the host where kernel and drivers let them.
 
 use std::ffi::c_void;
+use std::fmt;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -8,9 +9,48 @@ use super::RdmaError;
 use super::memory::{Domain, MemoryRegion};
 use crate::cuda::sys::CUmemRangeHandleType;
 use crate::cuda::{Context, CudaError, Pointer, PointerKind};
+use crate::proxy::PortsMemory;
 
 /// The oldest GPUs whose reads never overtake an adapter's writes, by their compute capability's first number.
 const ORDERED_SINCE: u32 = 9;
+
+/// A way by which adapters reach memory of GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GpuWay {
+    /// It is exported as a dmabuf, which kernels since 5.12 take.
+    Dmabuf,
+    /// It is registered by its address, for which the GPU driver's peer-memory module is needed.
+    PeerMemory,
+}
+
+impl GpuWay {
+    /// All of them, the better one first.
+    pub const ALL: [GpuWay; 2] = [GpuWay::Dmabuf, GpuWay::PeerMemory];
+}
+
+impl fmt::Display for GpuWay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            GpuWay::Dmabuf => "as a dmabuf",
+            GpuWay::PeerMemory => "by its address",
+        })
+    }
+}
+
+/// Memory of a GPU, as adapters reach it until this is dropped.
+#[derive(Debug)]
+pub struct GpuReach {
+    pub(super) way: GpuWay,
+    /// One an adapter. What registers the range again gets these.
+    pub(super) _registrations: Vec<Arc<MemoryRegion>>,
+}
+
+impl GpuReach {
+    /// How.
+    pub fn way(&self) -> GpuWay {
+        self.way
+    }
+}
 
 /// Whether an address is in a GPU's memory.
 pub(super) fn is_device(context: &Context, start: *mut u8) -> Result<bool, CudaError> {
@@ -23,39 +63,36 @@ pub(super) fn needs_flush(context: &Context) -> Result<bool, CudaError> {
 }
 
 impl Domain {
-    /// Registers memory of a GPU: as a dmabuf, which kernels since 5.12 take, or else by its address, for which the driver's
-    /// peer-memory module is needed.
+    /// Registers memory of a GPU.
     ///
     /// # Errors
-    /// [`RdmaError::GpuMemory`] says why both failed: then messages have to go through pinned memory of the host.
+    /// [`RdmaError::GpuMemory`].
     ///
     /// # Safety
     /// As [`register`](Domain::register).
-    pub unsafe fn register_device(
+    pub(super) unsafe fn register_device(
         self: &Arc<Domain>,
         context: &Context,
-        start: *mut u8,
-        len_bytes: usize,
+        PortsMemory { start, len_bytes }: PortsMemory,
+        way: GpuWay,
     ) -> Result<Arc<MemoryRegion>, RdmaError> {
-        let as_dmabuf =
-            export(context, start as u64, len_bytes).map_err(|e| e.to_string()).and_then(
-                // SAFETY: as the caller promises.
-                |buffer| unsafe {
-                    self.register_dmabuf(buffer.as_fd(), 0, start as u64, len_bytes)
+        let registered = match way {
+            GpuWay::Dmabuf => {
+                let exported = export(context, start as u64, len_bytes);
+                exported.map_err(|error| error.to_string()).and_then(|buffer| {
+                    let buffer = buffer.as_fd();
+                    // SAFETY: as the caller promises.
+                    unsafe { self.register_dmabuf(buffer, 0, start as u64, len_bytes) }
                         .map_err(|error| error.to_string())
-                },
-            );
-        let dmabuf = match as_dmabuf {
-            Ok(region) => return Ok(region),
-            Err(why) => why,
+                })
+            }
+            // SAFETY: as the caller promises.
+            GpuWay::PeerMemory => unsafe { self.register(start, len_bytes) }
+                .map_err(|error| format!("{error} (is nvidia-peermem loaded?)")),
         };
-        tracing::debug!(why = dmabuf, "no dmabuf, trying peer memory");
-        // SAFETY: as the caller promises.
-        unsafe { self.register(start, len_bytes) }.map_err(|peer| RdmaError::GpuMemory {
+        registered.map_err(|why| RdmaError::GpuMemory {
             device: self.device().name().to_owned(),
-            why: format!(
-                "as a dmabuf: {dmabuf}; by its address: {peer} (is nvidia-peermem loaded?)"
-            ),
+            why: format!("{way}: {why}"),
         })
     }
 }

@@ -133,6 +133,21 @@ impl Domain {
         })
     }
 
+    /// The living registration of a range of a GPU's memory.
+    ///
+    /// # Errors
+    /// [`RdmaError::NotDirect`] if there is none.
+    pub(super) fn registered(
+        &self,
+        start: u64,
+        len_bytes: usize,
+    ) -> Result<Arc<MemoryRegion>, RdmaError> {
+        let registered = self.registered.lock().unwrap_or_else(PoisonError::into_inner);
+        living(&registered, start, len_bytes).ok_or_else(|| RdmaError::NotDirect {
+            why: format!("{} was not made to reach it", self.device.name()),
+        })
+    }
+
     pub(super) fn raw(&self) -> *mut sys::Domain {
         self.raw.as_ptr()
     }
@@ -145,8 +160,7 @@ impl Domain {
     ) -> Result<Arc<MemoryRegion>, RdmaError> {
         let mut registered = self.registered.lock().unwrap_or_else(PoisonError::into_inner);
         registered.retain(|region| region.strong_count() > 0);
-        let covers = |region: &Arc<MemoryRegion>| region.covers(start, len_bytes);
-        if let Some(found) = registered.iter().filter_map(Weak::upgrade).find(covers) {
+        if let Some(found) = living(&registered, start, len_bytes) {
             return Ok(found);
         }
         let raw = NonNull::new(register()).ok_or_else(|| self.refused(len_bytes))?;
@@ -171,6 +185,16 @@ impl Domain {
             None => error,
         }
     }
+}
+
+/// One of these registrations that has not been given back, and covers a range.
+fn living(
+    registered: &[Weak<MemoryRegion>],
+    start: u64,
+    len_bytes: usize,
+) -> Option<Arc<MemoryRegion>> {
+    let mut living = registered.iter().filter_map(Weak::upgrade);
+    living.find(|region| region.covers(start, len_bytes))
 }
 
 impl Drop for Domain {
@@ -228,6 +252,11 @@ impl Drop for MemoryRegion {
 }
 
 impl RemoteMemory {
+    /// Whether it has this length, and lies within what can be addressed.
+    pub(super) fn is_as_long_as(&self, len_bytes: u64) -> bool {
+        self.len_bytes as u64 == len_bytes && self.start.checked_add(len_bytes).is_some()
+    }
+
     /// The address of a part of it.
     ///
     /// # Errors

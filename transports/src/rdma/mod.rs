@@ -18,6 +18,7 @@ mod gpu_memory;
 mod immediate;
 mod library;
 mod memory;
+mod offer;
 mod path;
 mod port;
 mod queue_pair;
@@ -30,7 +31,10 @@ pub use completion::{Completion, CompletionQueue, Failure, Outcome};
 pub use device::{Device, DeviceEvent, device_names};
 pub use error::RdmaError;
 pub use fabric::{RdmaFabric, Settings};
+pub use gpu_memory::{GpuReach, GpuWay};
 pub use memory::{Domain, MemoryRegion, RemoteMemory, locked_memory_limit};
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use offer::link_offers;
 pub use port::{Port, share, usable_ports};
 pub use queue_pair::{Depth, Local, Operation, Patience, QueuePair, Request};
 pub use survey::{FoundDevice, FoundGid, FoundPort, survey};

@@ -3,17 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use serde::{Deserialize, Serialize};
-
-use super::address::QueuePairAddress;
 use super::completion::{Completion, CompletionQueue, Outcome};
 use super::fabric::Rail;
 use super::flush::{FLUSH, Flush, Part};
 use super::immediate::Brought;
 use super::memory::{MemoryRegion, RemoteMemory};
+use super::offer::PathOffer;
 use super::queue_pair::{Depth, Local, Operation, Patience, QueuePair, Request};
 use super::{Device, RdmaError};
-use crate::cuda::Context;
 use crate::proxy::{Counter, PortNumber, PortsMemory};
 
 /// Requests to send, and requests to receive, of each path.
@@ -37,18 +34,9 @@ struct Buffer {
 
 /// The GPU in whose memory ports are.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Gpu<'a> {
-    pub(super) context: &'a Context,
+pub(super) struct Gpu {
     /// Whether what an adapter has written must be waited for.
     pub(super) needs_flush: bool,
-}
-
-/// What a peer must know of a path.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct PathOffer {
-    queue_pair: QueuePairAddress,
-    memory: RemoteMemory,
-    depth: u32,
 }
 
 /// One queue pair of a wire.
@@ -104,13 +92,13 @@ impl Path {
     pub(super) unsafe fn new(
         rail: &Rail,
         memory: PortsMemory,
-        gpu: Option<Gpu<'_>>,
+        gpu: Option<Gpu>,
     ) -> Result<(Path, PathOffer), RdmaError> {
         let domain = &rail.domain;
         // SAFETY: as the caller promises.
         let region = unsafe {
             match gpu {
-                Some(gpu) => domain.register_device(gpu.context, memory.start, memory.len_bytes),
+                Some(_) => domain.registered(memory.start as u64, memory.len_bytes),
                 None => domain.register(memory.start, memory.len_bytes),
             }
         }?;

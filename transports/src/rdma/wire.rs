@@ -24,8 +24,8 @@ use crate::proxy::{
 /// A message is cut into parts of at least this length.
 const PART_BYTES: usize = 32 << 10;
 
-/// The longest that an end waits, when it is dropped, for what it has sent to arrive.
-const DRAIN: Duration = Duration::from_millis(500);
+/// The longest that an end waits, when it is dropped, for what it has sent to arrive. A peer that has stopped answering ends that before.
+const DRAIN: Duration = Duration::from_secs(5);
 
 /// A wire over RDMA.
 pub(super) struct RdmaWire {

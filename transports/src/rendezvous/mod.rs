@@ -55,3 +55,4 @@ pub use joining::SILENCE;
 pub(crate) use message::Piece;
 pub use message::{MESSAGE_LIMIT_BYTES, PIECE_LIMIT_BYTES, PROTOCOL_VERSION};
 pub use server::Server;
+pub use state::WORLD_LIMIT;

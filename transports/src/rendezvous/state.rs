@@ -22,8 +22,8 @@ pub(crate) enum Action {
     Close(Conn),
 }
 
-/// No world is larger than this.
-const WORLD_LIMIT: usize = 1 << 16;
+/// No world has more ranks.
+pub const WORLD_LIMIT: usize = 1 << 16;
 
 pub(crate) struct Rendezvous {
     secret: Secret,

@@ -245,7 +245,8 @@ fn receive_packet(
         }
     };
     let mut files = Vec::new();
-    for control in message.cmsgs()? {
+    // Control data that are cut off are descriptors that this process may not have.
+    for control in message.cmsgs().map_err(|_| Errno::EMFILE)? {
         if let ControlMessageOwned::ScmRights(received) = control {
             // SAFETY: the system has just made these for this process, and nobody else has them.
             files.extend(received.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));

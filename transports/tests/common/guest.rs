@@ -17,7 +17,11 @@ pub fn run(prefix: &str, options: &[&str]) {
         return skip(prefix, String::from_utf8_lossy(&kernel.stderr).trim());
     }
     let mut guest = Command::new(tools.join("run"));
-    guest.args(options).arg("--").arg(std::env::current_exe().unwrap());
+    guest
+        .args(["--timeout", LIMIT_S])
+        .args(options)
+        .arg("--")
+        .arg(std::env::current_exe().unwrap());
     guest.args([prefix, "--ignored", "--test-threads=1", "--nocapture"]);
     let output = guest.stdin(Stdio::null()).output().unwrap();
     let said =
@@ -30,6 +34,9 @@ pub fn run(prefix: &str, options: &[&str]) {
     assert!(output.status.success(), "in the guest: {}", output.status);
     assert!(!said.contains("running 0 tests"), "no test begins with {prefix}");
 }
+
+/// Against hanging: all of a program's tests run one after the other, on the guest's one core.
+const LIMIT_S: &str = "900";
 
 /// The exit status of `run` when there was no guest.
 const NO_GUEST: i32 = 125;

@@ -8,7 +8,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use oxccl_transports::proxy::testing::{MemoryPorts, until};
 use oxccl_transports::proxy::{
@@ -36,14 +36,14 @@ pub struct End {
 
 /// Two ranks, joined by what makes each one's wires.
 pub fn pair(fabric: impl Fn(usize) -> Arc<dyn Fabric>, conditions: Conditions) -> [End; 2] {
-    let ports = || MemoryPorts::new(PORTS, SLOTS, PAYLOAD_BYTES).unwrap();
+    let ports = |_| MemoryPorts::new(PORTS, SLOTS, PAYLOAD_BYTES).unwrap();
     pair_with(fabric, ports, conditions)
 }
 
 /// The same with ports of one's own, of [`PORTS`], [`SLOTS`] and [`PAYLOAD_BYTES`].
 pub fn pair_with(
     fabric: impl Fn(usize) -> Arc<dyn Fabric>,
-    ports: impl Fn() -> Arc<MemoryPorts>,
+    ports: impl Fn(usize) -> Arc<MemoryPorts>,
     conditions: Conditions,
 ) -> [End; 2] {
     let listening: Vec<_> =
@@ -52,7 +52,7 @@ pub fn pair_with(
     let secret = Secret::random().unwrap();
     let egress = Egress::new(Arc::new(Region::create("test", 4096).unwrap()), 0);
     let ends = local(2).into_iter().zip(listening).enumerate().map(|(rank, (bootstrap, place))| {
-        let ports = ports();
+        let ports = ports(rank);
         let mut by_rank: Vec<Option<Arc<dyn Ports>>> = vec![None, None];
         by_rank[1 - rank] = Some(ports.clone());
         let liveness = bootstrap.liveness();
@@ -62,7 +62,7 @@ pub fn pair_with(
             fabric: fabric(rank),
             ports: by_rank,
             addresses: addresses.clone(),
-            timeout: Duration::from_secs(10),
+            timeout: LIMIT,
             liveness: liveness.clone(),
             spins: false,
             rings: true,
@@ -95,24 +95,23 @@ pub fn exchange(ends: &[End; 2], messages: u64) {
     std::thread::scope(|scope| {
         for (me, end) in ends.iter().enumerate() {
             scope.spawn(move || {
-                let limit = Duration::from_secs(20);
                 for message in 0..messages {
                     end.proxy.begin();
                     for port in 0..PORTS {
                         let sent = payload(me, port, message);
                         assert!(
-                            end.ports.write(port, message, &sent, limit),
+                            end.ports.write(port, message, &sent, LIMIT),
                             "{}",
                             end.liveness_text()
                         );
                     }
                     for port in 0..PORTS {
-                        let came = end.ports.read(port, message, limit);
+                        let came = end.ports.read(port, message, LIMIT);
                         let came = came.unwrap_or_else(|| panic!("{}", end.liveness_text()));
                         assert!(came == payload(1 - me, port, message), "{me} {port} {message}");
                     }
                     end.ports.raise_here(message + 1);
-                    assert!(until(limit, || end.ports.raised_there() > message));
+                    assert!(until(LIMIT, || end.ports.raised_there() > message));
                     end.proxy.end();
                 }
             });
@@ -126,18 +125,19 @@ impl End {
     }
 }
 
-/// Each end sends and receives until its link has broken; then why it has.
+/// Each end sends and receives on the first port until its link has broken; then why it has.
 pub fn exchange_until_broken(ends: &[End; 2]) -> [Cause; 2] {
     std::thread::scope(|scope| {
         for end in ends {
             scope.spawn(move || {
-                let mut message = 0;
-                while end.ports.write(0, message, &[1; 100], Duration::from_millis(300)) {
+                let (mut sent, mut received) = (0, 0);
+                let (turn, start) = (Duration::from_millis(10), Instant::now());
+                while end.liveness.cause().is_none() {
+                    assert!(start.elapsed() < LIMIT, "the link does not break");
                     end.proxy.begin();
-                    message += 1;
-                    end.ports.read(0, message - 1, Duration::from_millis(300));
+                    sent += u64::from(end.ports.write(0, sent, &[1; 100], turn));
+                    received += u64::from(end.ports.read(0, received, turn).is_some());
                 }
-                assert!(until(LIMIT, || end.liveness.cause().is_some()));
             });
         }
     });

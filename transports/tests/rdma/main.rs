@@ -5,6 +5,7 @@
 
 #[path = "../common/guest.rs"]
 mod guest;
+mod link;
 #[path = "../common/links.rs"]
 mod links;
 mod lossy;

@@ -3,17 +3,16 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use oxccl_transports::rdma::{
     Completion, CompletionQueue, Depth, Device, Domain, MemoryRegion, Outcome, Patience, Port,
     QueuePair, RemoteMemory,
 };
 
+use super::links::LIMIT;
+
 pub const DEPTH: Depth = Depth { send: 16, receive: 16, inline_bytes: 64 };
-/// Gives up within a fraction of a second.
-pub const IMPATIENT: Patience =
-    Patience { timeout_exponent: 10, retries: 1, receiver_not_ready_retries: 1 };
 
 /// One end: everything that a queue pair needs, and 64 KiB of registered memory.
 pub struct End {
@@ -61,7 +60,7 @@ impl End {
 
     /// The next completion.
     pub fn wait(&self) -> Completion {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + LIMIT;
         let mut polled = self.polled.borrow_mut();
         while polled.is_empty() {
             assert!(Instant::now() < deadline, "no completion comes");
@@ -86,11 +85,9 @@ pub fn port(node: usize) -> Port {
 
 /// Two ends on the devices of two nodes, joined.
 pub fn pair() -> [End; 2] {
-    pair_with(DEPTH, IMPATIENT)
-}
-
-pub fn pair_with(depth: Depth, patience: Patience) -> [End; 2] {
-    let [mut a, mut b] = [0, 1].map(|node| End::new(&port(node), depth));
+    // Software RoCE takes seven repetitions for any number of them.
+    let patience = Patience { retries: 6, ..Patience::default() };
+    let [mut a, mut b] = [0, 1].map(|node| End::new(&port(node), DEPTH));
     a.pair.connect(&b.pair.address(), "rank 1", patience).unwrap();
     b.pair.connect(&a.pair.address(), "rank 0", patience).unwrap();
     [a, b]

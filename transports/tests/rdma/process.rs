@@ -5,7 +5,7 @@ use std::sync::Arc;
 use oxccl_transports::cuda::{Context, DeviceRegion, Driver};
 use oxccl_transports::proxy::testing::MemoryPorts;
 use oxccl_transports::proxy::{Conditions, Fabric, PortsMemory};
-use oxccl_transports::rdma::{Domain, RdmaFabric, Settings, usable_ports};
+use oxccl_transports::rdma::{Domain, GpuWay, RdmaFabric, Settings, usable_ports};
 
 use super::links::{PAYLOAD_BYTES, PORTS, SLOTS, exchange, pair_with};
 use super::pair::port;
@@ -40,20 +40,27 @@ fn locked_memory_is_short() {
 #[ignore = "started by ports_may_lie_in_memory_of_a_gpu"]
 fn messages_cross_memory_of_gpus() {
     let context = Context::primary(Driver::load().unwrap().device(0).unwrap()).unwrap();
-    let fabric = |rank| -> Arc<dyn Fabric> {
+    let fabric = |rank| {
         let fabric = RdmaFabric::new(vec![port(rank)], Settings::default()).unwrap();
-        Arc::new(fabric.with_gpu(context.clone()))
+        Arc::new(fabric.with_gpu(context.clone(), &GpuWay::ALL))
     };
-    let ports = || {
+    let fabrics = [0, 1].map(fabric);
+    let ports = |rank: usize| {
         let len_bytes = MemoryPorts::len_bytes(PORTS, SLOTS, PAYLOAD_BYTES);
         let region = DeviceRegion::create(&context, len_bytes).unwrap();
         let memory = PortsMemory { start: region.as_ptr(), len_bytes: region.len_bytes() };
-        let probe = RdmaFabric::new(vec![port(0)], Settings::default()).unwrap();
-        // SAFETY: the region is memory of the stand-in's GPU, as long, of zeros, and goes along.
+        // SAFETY: the region is memory of the stand-in's GPU, as long, of zeros, and goes along, behind what registers it.
         unsafe {
-            probe.check_gpu_memory(&context, memory.start, memory.len_bytes).unwrap();
-            MemoryPorts::over(memory, Box::new(region), PORTS, SLOTS, PAYLOAD_BYTES)
+            let reach = fabrics[rank].reach_gpu(memory).unwrap();
+            assert_eq!(reach.way(), GpuWay::PeerMemory);
+            let owner = Box::new((reach, region));
+            MemoryPorts::over(memory, owner, PORTS, SLOTS, PAYLOAD_BYTES)
         }
     };
+    let fabric = |rank: usize| -> Arc<dyn Fabric> { fabrics[rank].clone() };
     exchange(&pair_with(fabric, ports, Conditions::default()), 10);
+    let dmabuf = RdmaFabric::new(vec![port(0)], Settings::default()).unwrap();
+    let dmabuf = dmabuf.with_gpu(context.clone(), &[GpuWay::Dmabuf]).try_gpu();
+    let dmabuf = dmabuf.unwrap_err().to_string();
+    assert!(dmabuf.contains("rxe0_0 does not take memory of the GPU as a dmabuf: "), "{dmabuf}");
 }

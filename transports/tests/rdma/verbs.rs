@@ -5,12 +5,15 @@ use std::process::Command;
 use std::sync::Arc;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use oxccl_transports::proxy::testing::until;
 use oxccl_transports::rdma::{
-    CompletionQueue, Depth, Device, LinkKind, Local, Operation, Outcome, Port, Request,
+    CompletionQueue, Depth, Device, LinkKind, Local, Operation, Outcome, Patience, Port, Request,
     device_names, usable_ports,
 };
 
-use super::pair::{DEPTH, End, IMPATIENT, MEMORY_BYTES, pair, pair_with, port};
+use super::link;
+use super::links::LIMIT;
+use super::pair::{DEPTH, End, MEMORY_BYTES, pair, port};
 
 #[test]
 #[ignore = "runs in the software RoCE guest"]
@@ -119,7 +122,7 @@ fn an_armed_queue_wakes_a_sleeper() {
             immediate: 0,
         };
         a.pair.post(Request { id: 0, operation, local: Local::Nothing, signalled: false }).unwrap();
-        assert!(readable(20_000));
+        assert!(readable(60_000));
         b.wait();
     }
 }
@@ -256,14 +259,14 @@ fn ends_that_do_not_fit_are_named() {
     let [mut a, b] = [0, 1].map(|node| End::new(&port(node), DEPTH));
     let mut other = b.pair.address();
     other.port.mtu_bytes = 1024;
-    let refused = a.pair.connect(&other, "rank 1", IMPATIENT).unwrap_err().to_string();
+    let refused = a.pair.connect(&other, "rank 1", Patience::default()).unwrap_err().to_string();
     assert!(
         refused.contains("rxe0_0 has an MTU of 4096 bytes, the peer's rxe1_0 one of 1024"),
         "{refused}"
     );
     other = b.pair.address();
     other.port.kind = LinkKind::InfiniBand;
-    let refused = a.pair.connect(&other, "rank 1", IMPATIENT).unwrap_err().to_string();
+    let refused = a.pair.connect(&other, "rank 1", Patience::default()).unwrap_err().to_string();
     assert!(
         refused.contains("rxe0_0 is a port for RoCE v2, the peer's rxe1_0 one for InfiniBand"),
         "{refused}"
@@ -273,24 +276,19 @@ fn ends_that_do_not_fit_are_named() {
 #[test]
 #[ignore = "runs in the software RoCE guest"]
 fn a_port_that_is_down_is_named() {
-    let link = |state| {
-        let arguments = ["-n", "node0", "link", "set", "roce0_0", state];
-        assert!(Command::new("ip").args(arguments).status().unwrap().success());
-    };
     let device = Device::open("rxe0_0").unwrap();
-    link("down");
+    link::down(0);
     let down = Port::new(&device, 1).unwrap_err().to_string();
-    let event = device.event();
-    link("up");
     assert!(down.contains("port 1 of rxe0_0 is down"), "{down}");
-    assert!(event.is_some_and(|event| event.fatal));
+    let fatal = || device.event().is_some_and(|event| event.fatal);
+    assert!(until(LIMIT, fatal), "no event says so");
+    link::up(0);
 }
 
 #[test]
 #[ignore = "runs in the software RoCE guest"]
 fn several_queue_pairs_carry_at_the_same_time() {
-    let mut pairs: Vec<_> =
-        (0..4).map(|_| pair_with(DEPTH, oxccl_transports::rdma::Patience::default())).collect();
+    let mut pairs: Vec<_> = (0..4).map(|_| pair()).collect();
     for (index, [a, b]) in pairs.iter_mut().enumerate() {
         a.fill(|_| index as u8 + 1);
         b.pair.post_receive(0, None).unwrap();

@@ -4,10 +4,10 @@ use std::process::Command;
 use std::sync::Arc;
 
 use oxccl_transports::Cause;
-use oxccl_transports::proxy::testing::until;
 use oxccl_transports::proxy::{Conditions, Fabric};
 use oxccl_transports::rdma::{Patience, Port, RdmaFabric, Settings};
 
+use super::link;
 use super::links::{LIMIT, SLOTS, exchange, exchange_until_broken, pair, payload};
 use super::pair::port;
 
@@ -19,13 +19,6 @@ pub fn fabric(queue_pairs: usize) -> impl Fn(usize) -> Arc<dyn Fabric> {
 fn over(ports: Vec<Port>, queue_pairs: usize) -> Arc<dyn Fabric> {
     let settings = Settings { queue_pairs, patience: Patience::default() };
     Arc::new(RdmaFabric::new(ports, settings).unwrap())
-}
-
-fn set_link(node: usize, what: &[&str]) {
-    let (namespace, net_device) = (format!("node{node}"), format!("roce{node}_0"));
-    let mut ip = Command::new("ip");
-    ip.args(["-n", &namespace, "link", "set", &net_device]).args(what);
-    assert!(ip.status().unwrap().success());
 }
 
 #[test]
@@ -75,9 +68,9 @@ fn a_port_that_goes_down_is_named() {
     assert!(ends[0].ports.write(1, 0, &[7; 100], LIMIT));
     ends[0].proxy.begin();
     assert!(ends[1].ports.read(1, 0, LIMIT).is_some());
-    set_link(0, &["down"]);
+    link::down(0);
     let causes = exchange_until_broken(&ends);
-    set_link(0, &["up"]);
+    link::up(0);
     let said = causes.map(|cause| cause.to_string()).join(" / ");
     assert!(
         said.contains("rxe0_0: port error") || said.contains("retry counter exceeded"),
@@ -93,22 +86,16 @@ fn ends_that_do_not_go_together_say_so() {
     let either = ["1 here and 2 there", "2 here and 1 there"];
     assert!(either.iter().any(|expected| said.contains(expected)), "{said}");
 
-    set_link(1, &["mtu", "1500"]);
+    link::set_mtu(1, 1500);
     let said = refusal(pair(fabric(1), Conditions::default()));
-    set_link(1, &["mtu", "9000"]);
+    link::set_mtu(1, 9000);
     let either =
         ["4096 bytes, the peer's rxe1_0 one of 1024", "1024 bytes, the peer's rxe0_0 one of 4096"];
     assert!(either.iter().any(|expected| said.contains(expected)), "{said}");
 
-    let address = |what: &str| {
-        let ip = ["-n", "node1", "addr", what, "10.0.0.2/24", "dev", "roce1_0"];
-        assert!(Command::new("ip").args(ip).status().unwrap().success());
-        // The kernel keeps its table of GIDs a little later.
-        assert!(until(LIMIT, || port(1).address().gid.is_ipv4() == (what == "add")));
-    };
-    address("del");
+    link::take_address(1);
     let said = refusal(pair(fabric(1), Conditions::default()));
-    address("add");
+    link::give_address(1);
     let either = ["sends from 10.0.0.1, the peer's", "sends from fe80::"];
     assert!(either.iter().any(|expected| said.contains(expected)), "{said}");
 }

@@ -83,7 +83,7 @@ pub(crate) struct BenchOptions {
     pub(crate) graph: usize,
 
     /// How many ranks to start [default: 2; the schedule's].
-    #[arg(short = 'g', long = "ranks", visible_alias = "ngpus", value_parser = options::positive)]
+    #[arg(short = 'g', long = "ranks", visible_alias = "ngpus", value_parser = options::ranks)]
     pub(crate) ranks: Option<usize>,
     /// Lets this machine stand for so many nodes, which share no memory [default: 1].
     #[arg(long, value_parser = options::positive)]

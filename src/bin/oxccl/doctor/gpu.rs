@@ -6,6 +6,7 @@ use oxccl::cuda::{Image, Kernels};
 use oxccl_kernels::image;
 use oxccl_transports::CudaError;
 use oxccl_transports::cuda::{Context, Device, DeviceRegion, Driver};
+use oxccl_transports::rdma::{GpuWay, Port, RdmaFabric, Settings, usable_ports};
 
 pub(super) fn findings() -> Vec<Finding> {
     let mut findings = vec![kernels()];
@@ -53,8 +54,12 @@ fn devices(driver: Driver) -> Vec<Finding> {
         Err(error) => return vec![failed("device", State::Missing, &error)],
     };
     all.iter()
-        .flat_map(|device| [facts(device, &all), usable(*device)])
-        .map(|found| found.unwrap_or_else(|error| failed("device", State::Note, &error)))
+        .flat_map(|device| {
+            let facts = [facts(device, &all), usable(*device)];
+            let facts = facts
+                .map(|found| found.unwrap_or_else(|error| failed("device", State::Note, &error)));
+            facts.into_iter().chain(adapters(*device))
+        })
         .collect()
 }
 
@@ -96,4 +101,25 @@ fn usable(device: Device) -> Result<Finding, CudaError> {
         State::Ok,
         "the kernels can be loaded, and its memory be shared with other processes",
     ))
+}
+
+/// Which adapters reach its memory.
+fn adapters(device: Device) -> Vec<Finding> {
+    let (Ok(ports), Ok(context)) = (usable_ports(None), Context::primary(device)) else {
+        return Vec::new();
+    };
+    ports.into_iter().map(|port| adapter(port, &context)).collect()
+}
+
+fn adapter(port: Port, context: &Context) -> Finding {
+    let name = port.device().name().to_owned();
+    let tried = RdmaFabric::new(vec![port], Settings::default())
+        .and_then(|fabric| fabric.with_gpu(context.clone(), &GpuWay::ALL).try_gpu());
+    match tried {
+        Ok(way) => Finding::new("", State::Ok, format!("{name} reaches its memory {way}")),
+        Err(error) => Finding::new("", State::Note, error.to_string()).remedy(
+            "messages to other nodes go through memory of the host; for less, load nvidia-peermem, or use a kernel and drivers \
+             that pass dmabufs",
+        ),
+    }
 }
