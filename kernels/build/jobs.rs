@@ -48,7 +48,12 @@ pub(crate) fn run_all(
 
 /// Runs a command to its end and gives its standard error.
 pub(crate) fn run(mut command: Command) -> Result<String, String> {
-    let output = command.output().map_err(|error| format!("cannot run {command:?}: {error}"))?;
+    let output = command.output().map_err(|error| {
+        let program = command.get_program();
+        format!(
+            "cannot run {program:?} ({error}): install a C++17 compiler (Debian: g++), or name one by CXX"
+        )
+    })?;
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     if output.status.success() {
         return Ok(text);

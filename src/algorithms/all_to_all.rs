@@ -17,7 +17,7 @@ pub(super) const ENTRIES: &[Entry] = &[
 
 /// Every rank sends to all others, then takes what they sent: nobody waits for one peer before the next has its part.
 fn direct(request: &Request) -> Schedule {
-    request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
+    request.rotational(Chunking::PerRank, Chunking::PerRank, |b| {
         let rank = b.rank();
         let peers = request.peers(rank);
         for &peer in &peers {
@@ -30,26 +30,35 @@ fn direct(request: &Request) -> Schedule {
     })
 }
 
-/// In step s ranks whose sum is s (modulo n) exchange. What is sent to a peer leaves before what it sends arrives, so one buffer is
-/// enough.
+/// In step s a rank exchanges with those that are s further and s back. What is sent to a peer leaves before what it sends arrives, so one
+/// buffer is enough.
 fn pairwise(request: &Request) -> Schedule {
-    request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
+    request.rotational(Chunking::PerRank, Chunking::PerRank, |b| {
         let (rank, n) = (b.rank(), request.ranks());
-        for step in 0..n {
-            let peer = (step + n - rank) % n;
-            if peer == rank {
-                b.copy(Operand::Input(rank), &[Operand::Output(rank)]);
-            } else {
+        b.copy(Operand::Input(rank), &[Operand::Output(rank)]);
+        for step in 1..=n / 2 {
+            let peers = both_sides(n, rank, step);
+            for &peer in &peers {
                 b.send(Operand::Input(peer), request.link(peer));
+            }
+            // What comes from behind has been sent first.
+            for &peer in peers.iter().rev() {
                 b.recv_copy(request.link(peer), Operand::Output(peer));
             }
         }
     })
 }
 
+/// Who is so far ahead, and who so far behind, in a ring of n; one, if it is the same.
+pub(super) fn both_sides(n: usize, place: usize, step: usize) -> Vec<usize> {
+    let mut sides = vec![(place + step) % n, (place + n - step) % n];
+    sides.dedup();
+    sides
+}
+
 /// In step s rank r fetches its chunk from rank r + s.
 fn pairwise_windows(request: &Request) -> Schedule {
-    request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
+    request.rotational(Chunking::PerRank, Chunking::PerRank, |b| {
         let rank = b.rank();
         let peers = request.peers(rank);
         b.enter(&peers);

@@ -1,12 +1,13 @@
 //! An entry of the catalogue: what it is, what it keeps, and for which ranks it exists.
 
 use super::request::Whose;
-use super::{Algorithm, Encoding, Request};
+use super::{Algorithm, Encoding, Inner, Outer, Request};
 use crate::collective::{Collective, Kind, Order};
 use crate::element::{OpKind, accumulates_in_itself};
 use crate::schedule::{SEGMENTS, Schedule, Slots};
 use crate::topology::Placement;
-use oxccl_kernels::format::{DataType, Scale};
+use oxccl_kernels::format::{DataType, MAX_TREE_SOURCES, Scale};
+use std::ops::Range;
 use thiserror::Error;
 
 /// One way of carrying out a kind of collective.
@@ -54,6 +55,8 @@ pub(super) enum Need {
     Held,
     /// At least two nodes, all of them full.
     Nodes,
+    /// Of a hierarchical algorithm: so few nodes, and ranks on each, that one instruction can reduce what comes from all of them.
+    Terms,
 }
 
 /// An algorithm does not exist for so many ranks, placed so.
@@ -92,6 +95,14 @@ pub enum Reason {
     /// Several full nodes.
     #[error("it needs at least two nodes, with the same number of ranks each")]
     Nodes,
+    /// Fewer nodes, or fewer ranks on each.
+    #[error("one instruction would have to reduce {terms} values, and can reduce {most}")]
+    Terms {
+        /// Values from all nodes, or from all ranks of one.
+        terms: usize,
+        /// So many can be.
+        most: usize,
+    },
 }
 
 impl Entry {
@@ -109,19 +120,19 @@ impl Entry {
         self.built(collective, placement, order, slots, Whose::All)
     }
 
-    /// The schedule with one rank's instructions alone: its one list is that rank's.
+    /// The schedule with some ranks' instructions alone: its lists are theirs.
     ///
     /// # Errors
     /// [`Unavailable`], as [`Entry::check`] says.
-    pub fn schedule_of_rank(
+    pub fn schedule_of_ranks(
         &self,
         collective: Collective,
         placement: Placement,
         order: Order,
         slots: Slots,
-        rank: usize,
+        ranks: Range<usize>,
     ) -> Result<Schedule, Unavailable> {
-        self.built(collective, placement, order, slots, Whose::Rank(rank))
+        self.built(collective, placement, order, slots, Whose::Ranks(ranks))
     }
 
     /// After how many ranks the instructions repeat, turned by as many ranks, where the algorithm is made so.
@@ -175,6 +186,10 @@ impl Entry {
                 let several = placement.nodes(ranks).is_some_and(|nodes| nodes > 1);
                 (!several).then_some(Reason::Nodes)
             }
+            Need::Terms => {
+                let (terms, most) = (self.terms(ranks, placement), MAX_TREE_SOURCES);
+                (terms > most).then_some(Reason::Terms { terms, most })
+            }
         });
         match lacking {
             None => Ok(()),
@@ -186,6 +201,22 @@ impl Entry {
                 ranks_per_node: placement.ranks_per_node(),
                 reason,
             }),
+        }
+    }
+
+    /// The most values that one instruction of a hierarchical reduction has to reduce.
+    fn terms(&self, ranks: usize, placement: Placement) -> usize {
+        let Algorithm::Hierarchical(inner, outer) = self.algorithm else { return 0 };
+        let local = placement.ranks_per_node();
+        let nodes = placement.nodes(ranks).unwrap_or(1);
+        let in_place = self.encoding == Encoding::Windows;
+        let inside = if inner == Inner::Direct { local } else { 2 };
+        match outer {
+            // In windows the node's own part is reduced together with those of the others.
+            Outer::Direct if in_place => local + nodes - 1,
+            Outer::Direct => inside.max(nodes),
+            Outer::Ring => inside + 1,
+            Outer::Doubling | Outer::Tree => inside.max(3),
         }
     }
 
@@ -233,4 +264,60 @@ pub(super) const fn entry(
     build: fn(&Request) -> Schedule,
 ) -> Entry {
     Entry { kind, algorithm, encoding, in_place, orders, needs: &[], build }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::algorithms::catalogue;
+    use crate::collective::{Collective, Order};
+    use crate::schedule::SLOTS;
+    use crate::topology::Placement;
+
+    /// What would be too much for an instruction is said to be absent, not refused when it is proven.
+    #[test]
+    fn nodes_may_be_too_many_for_one_instruction() {
+        use super::Reason;
+        use crate::algorithms::{Algorithm, Encoding, Inner, Outer, find};
+        use crate::collective::Kind;
+        use crate::verify::verify;
+        let direct = Algorithm::Hierarchical(Inner::Direct, Outer::Direct);
+        for (encoding, nodes, local) in
+            [(Encoding::Slots, 256, 1), (Encoding::Windows, 255, 2), (Encoding::Slots, 2, 256)]
+        {
+            let entry = find(Kind::ReduceScatter, direct, encoding).unwrap();
+            let placement = Placement::uniform(local);
+            assert_eq!(entry.check(nodes * local, placement, SLOTS), Ok(()));
+            let more = entry.check((nodes + 256) * local, placement, SLOTS).unwrap_err();
+            assert!(matches!(more.reason, Reason::Terms { most: 256, .. }), "{more}");
+        }
+        // As many as there can be are not refused.
+        let entry = find(Kind::ReduceScatter, direct, Encoding::Slots).unwrap();
+        let collective = Collective::new(Kind::ReduceScatter, 256);
+        let schedule = entry.schedule(collective, Placement::uniform(1), Order::Tree, SLOTS);
+        verify(schedule.unwrap(), Order::Tree, true).unwrap_or_else(|why| panic!("{why}"));
+    }
+
+    #[test]
+    fn some_ranks_alone_have_the_instructions_that_they_have_among_all() {
+        let mut rotational = 0;
+        for entry in catalogue() {
+            for ranks in 2..9 {
+                let collective = match entry.kind {
+                    crate::Kind::SendRecv => Collective::send_recv(ranks, 0, 1),
+                    kind => Collective::new(kind, ranks),
+                };
+                let (placement, order) = (Placement::uniform(2), Order::Any);
+                let Ok(all) = entry.schedule(collective, placement, order, SLOTS) else { continue };
+                for rank in 0..ranks {
+                    let some = rank..ranks.min(rank + 2);
+                    let made =
+                        entry.schedule_of_ranks(collective, placement, order, SLOTS, some.clone());
+                    assert_eq!(made.unwrap().ranks, all.ranks[some], "{entry:?} {ranks} {rank}");
+                }
+                let period = entry.period(collective, placement, order, SLOTS).unwrap();
+                rotational += usize::from(period.is_some());
+            }
+        }
+        assert!(rotational >= 7 * 7, "{rotational}");
+    }
 }

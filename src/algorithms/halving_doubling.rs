@@ -3,8 +3,10 @@
 //! Rabenseifner and Gropp 2005). log2 n messages each way, of all chunks that go the same way. For powers of two.
 //!
 //! Neighbours exchange first, so that partial results are those of the aligned tree. The all-reduce keeps it: its output holds partial
-//! results, on the side where they belong. The reduce-scatter has no place for them but the slots; it adds up what has come when it is
-//! sent on, its own first, in no promised order.
+//! results, on the side where they belong. The reduce-scatter cannot: its output is one chunk, and a peer's slot cannot be read, so partial
+//! results have no place but the slots in which they come, and one instruction has to add up all that has come when it is sent on. Rank 2 of 4
+//! would need s1 + (own + s0), with what has come from the lower half first; an instruction folds its list from the left, or as the aligned
+//! tree over it, and neither is that. So it takes its own first, in no promised order.
 //!
 //! In windows the ranks of a pair read each other's chunks in place, after they have told each other that these are there; nobody hears of
 //! more than log2 n others, while the two-shot's barriers are between all. (The reduce-scatter's partial results would have no place.)
@@ -54,8 +56,7 @@ fn all_reduce(request: &Request) -> Schedule {
         }
         for step in (0..steps).rev() {
             let peer = rank ^ (1 << step);
-            let low = |rank: usize| (0..n).filter(move |c| (c ^ rank) & ((2 << step) - 1) == 0);
-            hand_over(b, request, peer, low(rank), low(peer).collect());
+            hand_over(b, request, peer, low(n, rank, step), low(n, peer, step).collect());
         }
     })
 }
@@ -64,12 +65,9 @@ fn all_reduce(request: &Request) -> Schedule {
 fn reduce_step(b: &mut RankBuilder, request: &Request, step: u32, held: Held, finish: bool) {
     let rank = b.rank();
     let peer = rank ^ (1 << step);
-    let low = |rank: usize| {
-        let all = 0..request.ranks();
-        all.filter(move |chunk| (chunk ^ rank) & ((2 << step) - 1) == 0).collect::<Vec<usize>>()
-    };
-    let sent: Vec<Read> = low(peer).into_iter().map(|c| Read::Plain(held.operand(c))).collect();
-    let kept = low(rank);
+    let n = request.ranks();
+    let sent: Vec<Read> = low(n, peer, step).map(|c| Read::Plain(held.operand(c))).collect();
+    let kept: Vec<usize> = low(n, rank, step).collect();
     b.exchange(request.link(peer), &sent, request.link(peer), kept.len(), |b, index, segment| {
         let theirs = if held == Held::Raw { Read::Raw(segment) } else { Read::Plain(segment) };
         let mut reads = [held.read(kept[index]), theirs];
@@ -102,11 +100,7 @@ fn all_gather(request: &Request) -> Schedule {
         b.copy(Operand::Input(0), &[Operand::Output(rank)]);
         for step in 0..request.ranks().ilog2() {
             let peer = rank ^ (1 << step);
-            let block = |rank: usize| {
-                let first = rank >> step << step;
-                first..first + (1 << step)
-            };
-            hand_over(b, request, peer, block(rank), block(peer).collect());
+            hand_over(b, request, peer, block(rank, step), block(peer, step).collect());
         }
     })
 }
@@ -118,15 +112,12 @@ fn all_reduce_windows(request: &Request) -> Schedule {
     request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
         let rank = b.rank();
         let peers = partners(n, rank);
-        let low = |rank: usize, step: usize| {
-            (0..n).filter(move |chunk| (chunk ^ rank) & ((2 << step) - 1) == 0)
-        };
         b.enter(&peers);
-        for (step, &peer) in peers.iter().enumerate() {
+        for (step, &peer) in (0..).zip(&peers) {
             if step > 0 {
                 b.barrier(&[peer]);
             }
-            for chunk in low(rank, step) {
+            for chunk in low(n, rank, step) {
                 let mut reads = match step {
                     0 => [Held::Raw.read(chunk), Read::Raw(input_of(peer, chunk))],
                     _ => [Held::Partial.read(chunk), Read::Plain(output_of(peer, chunk))],
@@ -134,13 +125,13 @@ fn all_reduce_windows(request: &Request) -> Schedule {
                 if peer < rank {
                     reads.reverse();
                 }
-                let last = step + 1 == peers.len();
+                let last = step + 1 == n.ilog2();
                 b.transfer(&reads, &[Write::To(Operand::Output(chunk))], last);
             }
         }
-        for (step, &peer) in peers.iter().enumerate().rev() {
+        for (step, &peer) in (0..n.ilog2()).zip(&peers).rev() {
             b.barrier(&[peer]);
-            for chunk in low(peer, step) {
+            for chunk in low(n, peer, step) {
                 b.copy(output_of(peer, chunk), &[Operand::Output(chunk)]);
             }
         }
@@ -155,19 +146,28 @@ fn all_gather_windows(request: &Request) -> Schedule {
         let peers = partners(request.ranks(), rank);
         b.enter(&peers);
         b.copy(Operand::Input(0), &[Operand::Output(rank)]);
-        for (step, &peer) in peers.iter().enumerate() {
+        for (step, &peer) in (0..).zip(&peers) {
             if step == 0 {
                 b.copy(input_of(peer, 0), &[Operand::Output(peer)]);
                 continue;
             }
             b.barrier(&[peer]);
-            let first = peer >> step << step;
-            for chunk in first..first + (1 << step) {
+            for chunk in block(peer, step) {
                 b.copy(output_of(peer, chunk), &[Operand::Output(chunk)]);
             }
         }
         b.barrier(&peers);
     })
+}
+
+/// The chunks whose lowest step + 1 bits are the rank's, from its own on: in the same order for all, seen from where they stand.
+fn low(n: usize, rank: usize, step: u32) -> impl Iterator<Item = usize> {
+    (0..n >> (step + 1)).map(move |high| rank ^ (high << (step + 1)))
+}
+
+/// The chunks of the aligned block of 2^step ranks, from the rank's own on.
+fn block(rank: usize, step: u32) -> impl Iterator<Item = usize> {
+    (0..1 << step).map(move |low| rank ^ low)
 }
 
 /// With whom a rank exchanges, step by step.

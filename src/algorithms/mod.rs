@@ -26,7 +26,6 @@ mod send_recv;
 mod spread;
 mod team;
 mod tree;
-mod turn;
 
 pub(crate) use exchange::{Pattern, exchange, receipts};
 

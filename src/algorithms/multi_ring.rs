@@ -19,24 +19,24 @@ pub(super) const ENTRIES: &[Entry] = &[
 /// Most rings.
 const RINGS: usize = 4;
 
-/// All rings take each step together.
+/// All rings take each step together. A ring has a chunk for each rank.
 fn rings(request: &Request) -> Schedule {
     let n = request.ranks();
     let strides = strides(n);
     let chunking = Chunking::Parts(strides.len() * n);
-    request.schedule(chunking, chunking, |b| {
+    request.rotational(chunking, chunking, |b| {
         let teams = strides.iter().map(|stride| team(request, b.rank(), *stride));
         let teams: Vec<(usize, Team)> = teams.enumerate().collect();
         for step in 0..n {
             for (ring, team) in &teams {
-                let part = |place| ring * n + place;
+                let part = |place| ring * n + team.member(place);
                 let writes = [Write::To(Operand::Output(part(team.me))), Write::Send(team.next())];
                 team.reduce_scatter_step(b, step, part, None, &writes, true);
             }
         }
         for step in 1..n {
             for (ring, team) in &teams {
-                team.all_gather_step(b, step, |place| ring * n + place);
+                team.all_gather_step(b, step, |place| ring * n + team.member(place));
             }
         }
     })

@@ -2,15 +2,16 @@
 
 use super::Encoding;
 use super::team::Team;
-use super::turn::Turn;
 use crate::collective::{Collective, Order};
 use crate::schedule::{
-    Buffer, Chunking, Instruction, Link, Operand, RankBuilder, Read, Schedule, Slots, Tree,
+    Buffer, Chunking, Distance, Instruction, Link, Operand, RankBuilder, Read, Schedule, Slots,
+    Symmetry, Tree, Turning,
 };
 use crate::topology::Placement;
+use std::ops::Range;
 
 /// What a schedule is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
     /// The collective.
     pub collective: Collective,
@@ -27,12 +28,12 @@ pub struct Request {
 }
 
 /// Whose instructions are wanted: simulating many thousands of ranks never holds all of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Whose {
     /// Everybody's.
     All,
-    /// This rank's alone.
-    Rank(usize),
+    /// These ranks' alone.
+    Ranks(Range<usize>),
     /// Nobody's: only after how many ranks they repeat.
     Period,
 }
@@ -69,9 +70,9 @@ impl Request {
         output: Chunking,
         part: impl Fn(&mut RankBuilder),
     ) -> Schedule {
-        let ranks = match self.whose {
+        let ranks = match &self.whose {
             Whose::All => (0..self.ranks()).map(|rank| self.list(rank, &part)).collect(),
-            Whose::Rank(rank) => vec![self.list(rank, &part)],
+            Whose::Ranks(ranks) => ranks.clone().map(|rank| self.list(rank, &part)).collect(),
             Whose::Period => Vec::new(),
         };
         Schedule { collective: self.collective, input, output, slots: self.slots, ranks }
@@ -86,17 +87,22 @@ impl Request {
         output: Chunking,
         part: impl Fn(&mut RankBuilder),
     ) -> Schedule {
-        let turned = |list: &[Instruction], rank: usize| {
-            let turn = Turn { by: rank, ranks: self.ranks(), input, output };
-            list.iter().map(|instruction| turn.instruction(instruction)).collect()
+        let alike = |ranks: Range<usize>| -> Vec<Vec<Instruction>> {
+            let first = self.list(0, &part);
+            let symmetry = Symmetry::new(self.ranks(), 1, Turning::Add, (input, output));
+            let turned = |rank: usize| match symmetry {
+                Some(symmetry) if rank > 0 => {
+                    let turned = |one| symmetry.instruction(one, rank as Distance);
+                    first.iter().map(turned).collect()
+                }
+                _ => first.clone(),
+            };
+            ranks.map(turned).collect()
         };
-        let ranks = match self.whose {
+        let ranks = match &self.whose {
             Whose::Period => vec![Vec::new()],
-            Whose::Rank(rank) => vec![turned(&self.list(0, &part), rank)],
-            Whose::All => {
-                let first = self.list(0, &part);
-                (0..self.ranks()).map(|rank| turned(&first, rank)).collect()
-            }
+            Whose::Ranks(ranks) => alike(ranks.clone()),
+            Whose::All => alike(0..self.ranks()),
         };
         Schedule { collective: self.collective, input, output, slots: self.slots, ranks }
     }

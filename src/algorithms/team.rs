@@ -58,9 +58,14 @@ impl Team {
         self.members.len()
     }
 
+    /// The member at a place.
+    pub(super) fn member(&self, place: usize) -> usize {
+        self.members[place % self.len()]
+    }
+
     /// The data connection to the member at a place.
     pub(super) fn link(&self, place: usize) -> Link {
-        Link { peer: self.members[place % self.len()], lane: self.lane }
+        Link { peer: self.member(place), lane: self.lane }
     }
 
     /// The connection to the member behind this rank.

@@ -9,6 +9,7 @@ mod file;
 mod instruction;
 mod layout;
 mod lower;
+mod symmetry;
 mod text;
 
 pub use builder::{Incoming, Outgoing, RankBuilder, Read, Slots, Write};
@@ -18,6 +19,7 @@ pub use layout::{Extent, Layout, RankLayout};
 pub use lower::{Lowering, Program, SlotTooSmall, lower, segment_bytes};
 pub(crate) use lower::{PART_BYTES, lower_signed, part_bytes, size_bytes, tile_bytes};
 pub use oxccl_kernels::format::Lane;
+pub use symmetry::{Distance, Symmetry, Turning};
 
 use crate::collective::Collective;
 

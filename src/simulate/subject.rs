@@ -52,7 +52,7 @@ impl<'a> Subject<'a> {
         order: Order,
         slots: Slots,
     ) -> Result<Subject<'a>, SimulationError> {
-        let first = entry.schedule_of_rank(collective, placement, order, slots, 0)?;
+        let first = entry.schedule_of_ranks(collective, placement, order, slots, 0..1)?;
         let period = entry.period(collective, placement, order, slots)?;
         let source = Source::Entry { entry, placement, order, slots };
         Ok(Subject { source, collective, input: first.input, output: first.output, period })
@@ -68,7 +68,9 @@ impl<'a> Subject<'a> {
         match self.source {
             Source::Schedule(schedule) => Ok(Cow::Borrowed(&schedule.ranks[rank])),
             Source::Entry { entry, placement, order, slots } => {
-                let one = entry.schedule_of_rank(self.collective, placement, order, slots, rank)?;
+                let ranks = rank..rank + 1;
+                let one =
+                    entry.schedule_of_ranks(self.collective, placement, order, slots, ranks)?;
                 Ok(Cow::Owned(one.ranks.into_iter().flatten().collect()))
             }
         }

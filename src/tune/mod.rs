@@ -153,6 +153,33 @@ pub fn offered(question: &Question) -> Vec<&'static Entry> {
     algorithms::catalogue().filter(|entry| fits(entry, question)).collect()
 }
 
+/// The entries that fit a question, but for those that are another name of one before them: with few ranks algorithms come to do the same. To
+/// measure one program twice would be to choose by noise.
+pub fn distinct(question: &Question) -> Vec<&'static Entry> {
+    let mut distinct: Vec<&'static Entry> = Vec::new();
+    for entry in offered(question) {
+        if !distinct.iter().any(|before| is_another_name(entry, before, question)) {
+            distinct.push(entry);
+        }
+    }
+    distinct
+}
+
+/// Whether the one before can take the entry's place: it works wherever the entry does, by the same instructions.
+fn is_another_name(entry: &Entry, before: &Entry, question: &Question) -> bool {
+    let Question { collective, placement, data_type, .. } = *question;
+    let schedule = |of: &Entry, order| of.schedule(collective, placement, order, SLOTS).ok();
+    let mut kept = [Order::Any, Order::Rank, Order::Tree]
+        .into_iter()
+        .filter(|order| entry.keeps(*order, placement, data_type));
+    entry.encoding == before.encoding
+        && (before.in_place || !entry.in_place)
+        && kept.all(|order| {
+            before.keeps(order, placement, data_type)
+                && schedule(entry, order) == schedule(before, order)
+        })
+}
+
 /// What a tuning table predicts for each entry that fits, the fastest first.
 ///
 /// # Errors

@@ -267,3 +267,23 @@ fn between_nodes_go_slots_and_few_bytes() {
     let channels = |bytes| asked(Kind::AllReduce, 4, 2, bytes, true).channels;
     assert_eq!((channels(8), channels(1 << 18), channels(1 << 26)), (1, 1, 2));
 }
+
+#[test]
+fn two_names_of_one_program_are_measured_once() {
+    let names = |ranks| {
+        let collective = Collective::new(Kind::AllReduce, ranks);
+        let placement = Placement::one_node(ranks);
+        let question = Question { collective, placement, ..question(64) };
+        let of_slots = |entry: &&&Entry| entry.encoding == Encoding::Slots;
+        let name = |entry: &&Entry| entry.algorithm.name();
+        let all: Vec<&str> = offered(&question).iter().filter(of_slots).map(name).collect();
+        let once: Vec<&str> = distinct(&question).iter().filter(of_slots).map(name).collect();
+        (all, once)
+    };
+    let (all, once) = names(2);
+    assert!(all.contains(&"recursive_doubling") && !once.contains(&"recursive_doubling"));
+    assert!(once.contains(&"one_shot") && once.len() < all.len(), "{once:?}");
+    // With more ranks they differ.
+    let (all, once) = names(5);
+    assert_eq!(all, once);
+}

@@ -3,29 +3,53 @@
 //! What a clock knows of the others is kept in pages, which clocks and stamps share until they differ: most of what two ranks know they have
 //! learned from the same messages, so a message costs what is new in it, not the number of ranks.
 
+use crate::schedule::{Distance, Symmetry};
 use std::fmt::Debug;
 use std::num::NonZeroU32;
 use std::rc::Rc;
 
+/// Whoever has a present, and knows of some of what happened before.
+pub(super) trait View {
+    /// The present.
+    fn now(&self) -> Event;
+
+    /// Whether the event happened before now.
+    fn knows(&self, event: Event) -> bool;
+}
+
 /// What a rank knows of what has happened.
-pub(super) trait Knowledge: Sized + Debug {
+pub(super) trait Knowledge: View + Sized + Debug {
     /// What a rank knew when it published something: all its own events until then, and those it had learned of.
     type Stamp: Clone + Debug;
 
     /// That of each rank at the beginning.
     fn all(ranks: usize) -> impl Iterator<Item = Self>;
 
-    /// The present.
-    fn now(&self) -> Event;
-
-    /// Whether the event happened before now.
-    fn knows(&self, event: Event) -> bool;
-
     /// Makes known what has happened so far; what comes next is later.
     fn publish(&mut self) -> Self::Stamp;
 
     /// Learns what was known when the stamp was made.
     fn join(&mut self, stamp: &Self::Stamp);
+
+    /// The stamp that another rank has made, who stands so far from the one that made this.
+    fn turned(stamp: &Self::Stamp, symmetry: &Symmetry, by: Distance) -> Self::Stamp;
+}
+
+/// What a first rank knows, as one sees it who stands for all ranks `by` from there: ranks in what is asked and answered are turned.
+pub(super) struct Seen<'a, V> {
+    pub(super) of: &'a V,
+    pub(super) symmetry: &'a Symmetry,
+    pub(super) by: Distance,
+}
+
+impl<V: View> View for Seen<'_, V> {
+    fn now(&self) -> Event {
+        self.of.now().turned(self.symmetry, self.symmetry.back(self.by))
+    }
+
+    fn knows(&self, event: Event) -> bool {
+        self.of.knows(event.turned(self.symmetry, self.by))
+    }
 }
 
 /// Ranks of a page.
@@ -50,6 +74,11 @@ impl Event {
     pub(super) fn rank(self) -> usize {
         self.rank as usize
     }
+
+    /// The same event of a rank so far away.
+    pub(super) fn turned(self, symmetry: &Symmetry, by: Distance) -> Event {
+        Event { rank: symmetry.rank(self.rank(), by) as u32, ..self }
+    }
 }
 
 /// A clock's stamp.
@@ -67,15 +96,7 @@ pub(super) struct Clock {
     known: Rc<[Rc<Page>]>,
 }
 
-impl Knowledge for Clock {
-    type Stamp = Stamp;
-
-    fn all(ranks: usize) -> impl Iterator<Item = Clock> {
-        let page = Rc::new([0; PAGE]);
-        let nothing: Rc<[Rc<Page>]> = (0..ranks.div_ceil(PAGE)).map(|_| Rc::clone(&page)).collect();
-        (0..ranks).map(move |rank| Clock { now: Event::start(rank), known: Rc::clone(&nothing) })
-    }
-
+impl View for Clock {
     fn now(&self) -> Event {
         self.now
     }
@@ -83,6 +104,16 @@ impl Knowledge for Clock {
     fn knows(&self, event: Event) -> bool {
         event.rank == self.now.rank
             || self.known[event.rank() / PAGE][event.rank() % PAGE] >= event.time.get()
+    }
+}
+
+impl Knowledge for Clock {
+    type Stamp = Stamp;
+
+    fn all(ranks: usize) -> impl Iterator<Item = Clock> {
+        let page = Rc::new([0; PAGE]);
+        let nothing: Rc<[Rc<Page>]> = (0..ranks.div_ceil(PAGE)).map(|_| Rc::clone(&page)).collect();
+        (0..ranks).map(move |rank| Clock { now: Event::start(rank), known: Rc::clone(&nothing) })
     }
 
     fn publish(&mut self) -> Stamp {
@@ -104,6 +135,21 @@ impl Knowledge for Clock {
         let page = Rc::make_mut(&mut known[stamp.event.rank() / PAGE]);
         page[stamp.event.rank() % PAGE] = stamp.event.time.get();
     }
+
+    fn turned(stamp: &Stamp, symmetry: &Symmetry, by: Distance) -> Stamp {
+        if by == 0 {
+            return stamp.clone();
+        }
+        let nothing = Rc::new([0; PAGE]);
+        let mut known: Vec<Rc<Page>> = stamp.known.iter().map(|_| Rc::clone(&nothing)).collect();
+        for (first, page) in (0..).step_by(PAGE).zip(stamp.known.iter()) {
+            for (offset, time) in page.iter().enumerate().filter(|(_, time)| **time > 0) {
+                let rank = symmetry.rank(first + offset, by);
+                Rc::make_mut(&mut known[rank / PAGE])[rank % PAGE] = *time;
+            }
+        }
+        Stamp { event: stamp.event.turned(symmetry, by), known: known.into() }
+    }
 }
 
 /// Knowledge from below: a rank knows its own events, and nothing of others but what their counters say. It costs nothing, and is enough
@@ -113,13 +159,7 @@ pub(super) struct Own {
     rank: usize,
 }
 
-impl Knowledge for Own {
-    type Stamp = ();
-
-    fn all(ranks: usize) -> impl Iterator<Item = Own> {
-        (0..ranks).map(|rank| Own { rank })
-    }
-
+impl View for Own {
     /// All its events are one: none is asked about by others.
     fn now(&self) -> Event {
         Event::start(self.rank)
@@ -128,10 +168,20 @@ impl Knowledge for Own {
     fn knows(&self, event: Event) -> bool {
         event.rank() == self.rank
     }
+}
+
+impl Knowledge for Own {
+    type Stamp = ();
+
+    fn all(ranks: usize) -> impl Iterator<Item = Own> {
+        (0..ranks).map(|rank| Own { rank })
+    }
 
     fn publish(&mut self) {}
 
     fn join(&mut self, (): &()) {}
+
+    fn turned((): &(), _: &Symmetry, _: Distance) {}
 }
 
 /// The later of both, entry by entry; a page that has them all already is shared.

@@ -1,4 +1,8 @@
 //! The abstract execution: every rank runs until it waits for something that no other rank will ever do.
+//!
+//! Where first ranks stand for all ([`Symmetry`]), they alone run, each for all that are turned from it: an instruction is carried out by all of
+//! these at once. State is kept as the first rank sees it: that of a rank with it, that of a route with its first sender. What comes from there
+//! or goes there is turned on the way.
 
 use super::clock::{Event, Knowledge};
 use super::expect::{Expectation, Place};
@@ -6,7 +10,9 @@ use super::memory::Memory;
 use super::route::{End, Route, Routes, Traffic};
 use super::value::{Value, Values};
 use super::violation::{Awaited, Stuck, Violation};
-use crate::schedule::{Buffer, Flag, Instruction, Lane, Link, Operand, Schedule, Source, Tree};
+use crate::schedule::{
+    Buffer, Distance, Flag, Instruction, Lane, Link, Operand, Schedule, Source, Symmetry, Tree,
+};
 use std::collections::{BTreeSet, VecDeque};
 
 /// All ranks while they run. The more of what happens before what is known, the more is accepted; nothing else depends on it.
@@ -14,6 +20,7 @@ use std::collections::{BTreeSet, VecDeque};
 pub(super) struct Machine<'a, K: Knowledge> {
     pub(super) schedule: &'a Schedule,
     pub(super) expectation: Expectation,
+    pub(super) symmetry: Symmetry,
     pub(super) ranks: Vec<Rank<K>>,
     pub(super) memories: Vec<Memory>,
     pub(super) routes: &'a Routes,
@@ -25,6 +32,8 @@ pub(super) struct Machine<'a, K: Knowledge> {
     /// Whether, with separate buffers, a rank has read a chunk of its input after it had written something else to the chunk of its output
     /// that is in the same place when a call is in place. If not, every read would find the same there.
     pub(super) differs_in_place: bool,
+    /// By rank, steps that reduce several values, with these; noted where ranks stand for others.
+    pub(super) reductions: Vec<Vec<(usize, Vec<Value>)>>,
     runnable: VecDeque<usize>,
     moments: Vec<Moments>,
     /// What the instruction at hand has read; here so that its memory is used again.
@@ -64,21 +73,24 @@ impl<'a, K: Knowledge> Machine<'a, K> {
         routes: &'a Routes,
         in_place: bool,
     ) -> Machine<'a, K> {
-        let n = schedule.collective.ranks;
+        let symmetry = routes.symmetry();
+        let firsts = symmetry.firsts();
         let rank =
             |clock| Rank { step: 0, clock, tokens: BTreeSet::new(), there: 0, blocked: None };
         let expectation = Expectation::new(schedule, in_place);
         Machine {
             schedule,
             expectation,
-            ranks: K::all(n).map(rank).collect(),
-            memories: (0..n).map(|rank| Memory::new(rank, &expectation)).collect(),
+            symmetry,
+            ranks: K::all(schedule.collective.ranks).take(firsts).map(rank).collect(),
+            memories: (0..firsts).map(|rank| Memory::new(rank, &expectation)).collect(),
             routes,
             traffic: (0..routes.len()).map(|_| Traffic::new()).collect(),
-            values: Values::new(expectation),
-            origins: vec![Vec::new(); n],
+            values: Values::new(expectation, symmetry),
+            origins: vec![Vec::new(); firsts],
             differs_in_place: false,
-            runnable: (0..n).collect(),
+            reductions: vec![Vec::new(); firsts],
+            runnable: (0..firsts).collect(),
             read: Vec::new(),
             moments: schedule
                 .ranks
@@ -107,7 +119,24 @@ impl<'a, K: Knowledge> Machine<'a, K> {
             Some(Stuck { rank, step: state.step, peer, awaited })
         };
         let stuck: Vec<Stuck> = self.ranks.iter().enumerate().filter_map(stuck).collect();
-        if stuck.is_empty() { self.check_drained() } else { Err(Violation::Deadlock(stuck)) }
+        if stuck.is_empty() {
+            return self.check_drained();
+        }
+        let all = self.symmetry.distances().flat_map(|by| stuck.iter().map(move |one| (one, by)));
+        Err(Violation::Deadlock(all.map(|(one, by)| self.turned_stuck(one, by)).collect()))
+    }
+
+    /// The same of a rank so far away.
+    fn turned_stuck(&self, stuck: &Stuck, by: Distance) -> Stuck {
+        let symmetry = &self.symmetry;
+        let [rank, peer] = [stuck.rank, stuck.peer].map(|rank| symmetry.rank(rank, by));
+        let awaited = match stuck.awaited {
+            Awaited::Counter { flag, value, reached } => {
+                Awaited::Counter { flag: symmetry.flag(flag, by), value, reached }
+            }
+            Awaited::Message(operand) => Awaited::Message(symmetry.operand(operand, by)),
+        };
+        Stuck { rank, step: stuck.step, peer, awaited }
     }
 
     /// What a rank's chunk holds at the end.
@@ -121,7 +150,7 @@ impl<'a, K: Knowledge> Machine<'a, K> {
 
     /// The first rank of which this one has not heard when it leaves.
     pub(super) fn unheard(&self, rank: usize) -> Option<usize> {
-        (0..self.ranks.len()).find(|&peer| !self.ranks[rank].clock.knows(Event::start(peer)))
+        (0..self.symmetry.ranks()).find(|&peer| !self.ranks[rank].clock.knows(Event::start(peer)))
     }
 
     /// Runs one rank until it ends or blocks.
@@ -171,7 +200,8 @@ impl<'a, K: Knowledge> Machine<'a, K> {
         value: i64,
     ) -> Result<Option<(Route, Awaited)>, Violation> {
         let route = Route::of(rank, flag, End::Waiter);
-        let traffic = &mut self.traffic[self.routes.number(route)];
+        let (number, by) = self.routes.number(route);
+        let traffic = &mut self.traffic[number];
         let counter = match flag {
             Flag::Tail(_) => &mut traffic.tail,
             Flag::Head(_) => &mut traffic.head,
@@ -180,7 +210,7 @@ impl<'a, K: Knowledge> Machine<'a, K> {
             return Ok(Some((route, Awaited::Counter { flag, value, reached: counter.value })));
         }
         if let Some(stamp) = counter.reach(value) {
-            self.ranks[rank].clock.join(&stamp);
+            self.ranks[rank].clock.join(&K::turned(&stamp, &self.symmetry, by));
         }
         if route.lane == Lane::Sync {
             // A counter-only link moves on by one for each of its waits.
@@ -195,7 +225,8 @@ impl<'a, K: Knowledge> Machine<'a, K> {
 
     fn signal(&mut self, (rank, step): At, flag: Flag, value: i64) -> Result<(), Violation> {
         let route = Route::of(rank, flag, End::Signaller);
-        let traffic = &mut self.traffic[self.routes.number(route)];
+        let (number, by) = self.routes.number(route);
+        let traffic = &mut self.traffic[number];
         let (counter, done, waiter) = match flag {
             Flag::Tail(_) if route.lane == Lane::Sync => (&mut traffic.tail, None, route.to),
             Flag::Tail(_) => (&mut traffic.tail, Some(traffic.sent), route.to),
@@ -209,7 +240,8 @@ impl<'a, K: Knowledge> Machine<'a, K> {
         if value <= announced || value > done {
             return Err(Violation::Signal { rank, step, flag, value, done, announced });
         }
-        counter.raise(value, self.ranks[rank].clock.publish());
+        let stamp = self.ranks[rank].clock.publish();
+        counter.raise(value, K::turned(&stamp, &self.symmetry, self.symmetry.back(by)));
         self.wake(waiter, route);
         Ok(())
     }
@@ -257,6 +289,10 @@ impl<'a, K: Knowledge> Machine<'a, K> {
             false => self.values.reduce(&read, tree, finish),
         };
         let value = value.map_err(|fault| Violation::Arithmetic { rank, step, fault })?;
+        if self.symmetry.is_proper() && read.len() > 1 && !by_a_switch {
+            let values = read.iter().map(|(value, _)| *value).collect();
+            self.reductions[rank].push((step, values));
+        }
         self.read = read;
         let all = sources.iter().map(|source| &source.operand).chain(destinations);
         if all.clone().all(Operand::is_slot) {
@@ -279,7 +315,7 @@ impl<'a, K: Knowledge> Machine<'a, K> {
             return None;
         }
         let route = Route { from: link.peer, to: rank, lane: link.lane };
-        let number = self.routes.number(route);
+        let (number, _) = self.routes.number(route);
         let (first, segments) = self.routes.segments(number, message);
         let there = self.traffic[number].segments.len();
         let sent = segment < segments && first + (segment as usize) < there;
@@ -324,6 +360,8 @@ impl<'a, K: Knowledge> Machine<'a, K> {
     }
 
     pub(super) fn wake(&mut self, rank: usize, route: Route) {
+        let (rank, by) = self.symmetry.home(rank);
+        let route = route.turned(&self.symmetry, self.symmetry.back(by));
         if self.ranks[rank].blocked.is_some_and(|(on, _)| on == route) {
             self.ranks[rank].blocked = None;
             self.runnable.push_back(rank);

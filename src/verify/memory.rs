@@ -1,6 +1,6 @@
 //! The callers' buffers, and who may touch them when.
 
-use super::clock::{Event, Knowledge};
+use super::clock::{Event, View};
 use super::expect::{Expectation, Place};
 use super::value::Value;
 use crate::schedule::Buffer;
@@ -66,7 +66,7 @@ impl Memory {
         &mut self,
         place: Place,
         initial: impl FnOnce() -> Option<Value>,
-        reader: &impl Knowledge,
+        reader: &impl View,
     ) -> Result<Option<Value>, Conflict> {
         let cell = self.open(place, initial, reader)?;
         cell.reads.add(reader.now());
@@ -78,7 +78,7 @@ impl Memory {
         &mut self,
         place: Place,
         value: Value,
-        writer: &impl Knowledge,
+        writer: &impl View,
     ) -> Result<(), Conflict> {
         let cell = self.open(place, || None, writer)?;
         if let Some(read) = cell.reads.iter().find(|read| !writer.knows(**read)) {
@@ -96,7 +96,7 @@ impl Memory {
     }
 
     /// The owner leaves: its user may now do with the buffers what it likes. An access that it does not know of is a conflict.
-    pub(super) fn leave(&mut self, owner: &impl Knowledge) -> Result<(), (Place, Conflict)> {
+    pub(super) fn leave(&mut self, owner: &impl View) -> Result<(), (Place, Conflict)> {
         self.left = true;
         let pages = self.pages.iter().enumerate();
         let pages = pages.filter_map(|(page, cells)| Some((page * PAGE, cells.as_ref()?)));
@@ -115,7 +115,7 @@ impl Memory {
         &mut self,
         place: Place,
         initial: impl FnOnce() -> Option<Value>,
-        clock: &impl Knowledge,
+        clock: &impl View,
     ) -> Result<&mut Cell, Conflict> {
         let owner = self.owner;
         // Nobody can know that the owner has not yet left, once it has.

@@ -20,6 +20,10 @@
 //! ends by induction; one above zero is for this round. Buffers are divided by round, so rounds share no memory but the slots. A
 //! schedule that reaches into peers' buffers has one round a call, and the user's accesses before and after it take part in the
 //! search for races.
+//!
+//! # Large worlds
+//!
+//! Where all ranks do the same, seen from where they stand, the first ranks' proof is everybody's: see [`Symmetric`].
 
 mod clock;
 mod expect;
@@ -31,21 +35,24 @@ mod operand;
 mod route;
 mod story;
 mod structure;
+mod symmetric;
 #[cfg(test)]
 mod tests;
 mod value;
 mod violation;
 
 pub use group::{GroupPart, GroupStep, GroupViolation, Span, verify_group};
+pub use symmetric::{Difference, Symmetric, Unlike, Unproven};
 pub use violation::{Arithmetic, Awaited, Malformed, Misuse, Stuck, Violation};
 
 use crate::collective::{Kind, Order};
-use crate::schedule::{Buffer, Schedule, Tree};
+use crate::schedule::{Buffer, Distance, Schedule, Tree};
 use clock::{Clock, Knowledge, Own};
 use hash::Map;
 use machine::{Machine, Origins};
 use route::Routes;
-use value::Part;
+use symmetric::Reductions;
+use value::{Block, Part, Value, Values};
 
 /// A schedule that has been proven. Only [`verify`] makes one.
 #[derive(Clone, Debug)]
@@ -95,19 +102,30 @@ impl Verified {
 /// The first [`Violation`] found, the same for equal arguments.
 pub fn verify(schedule: Schedule, promise: Order, in_place: bool) -> Result<Verified, Violation> {
     let routes = structure::check(&schedule, in_place)?;
-    let (single_rounding, origins) = match from_below(&schedule, &routes, promise, in_place) {
-        Some(proof) => (proof.single_rounding, proof.origins),
-        None => {
-            let mut proof = prove::<Clock>(&schedule, &routes, promise, false)?;
-            if in_place {
-                let shared = prove::<Clock>(&schedule, &routes, promise, true)
-                    .map_err(|found| Violation::InPlace(Box::new(found)))?;
-                proof.single_rounding &= shared.single_rounding;
-            }
-            (proof.single_rounding, proof.origins)
-        }
-    };
+    let Proof { single_rounding, origins, .. } =
+        prove_apart_and_in_place(&schedule, &routes, promise, in_place)?;
     Ok(Verified { schedule, promise, in_place, single_rounding, origins })
+}
+
+fn prove_apart_and_in_place(
+    schedule: &Schedule,
+    routes: &Routes,
+    promise: Order,
+    in_place: bool,
+) -> Result<Proof, Violation> {
+    if let Some(proof) = from_below(schedule, routes, promise, in_place) {
+        return Ok(proof);
+    }
+    let mut proof = prove::<Clock>(schedule, routes, promise, false)?;
+    if in_place {
+        let shared = prove::<Clock>(schedule, routes, promise, true)
+            .map_err(|found| Violation::InPlace(Box::new(found)))?;
+        proof.single_rounding &= shared.single_rounding;
+        for (apart, shared) in proof.reductions.iter_mut().zip(shared.reductions) {
+            apart.extend(shared);
+        }
+    }
+    Ok(proof)
 }
 
 /// The proof without clocks, by one execution for buffers apart and in place, where that is enough: knowing more refuses nothing. In place,
@@ -144,7 +162,7 @@ pub(crate) fn verify_exchange(
         if wanted(sender, rank) {
             promises.check(&mut machine, rank, sender)?;
         } else if let Some(found) = machine.value(rank, Buffer::Output, sender) {
-            let (expected, found) = ("nothing".to_string(), machine.values.text(found.id));
+            let (expected, found) = ("nothing".to_string(), machine.values.text(found));
             return Err(Violation::WrongValue { rank, chunk: sender, expected, found });
         }
     }
@@ -166,6 +184,9 @@ struct Proof {
     origins: Origins,
     /// As the machine has it.
     differs_in_place: bool,
+    /// By first rank, where first ranks stand for all and the order of the tree is promised: steps that reduce several values, and of which
+    /// blocks these are.
+    reductions: Reductions,
 }
 
 fn prove<K: Knowledge>(
@@ -176,34 +197,57 @@ fn prove<K: Knowledge>(
 ) -> Result<Proof, Violation> {
     let mut machine = Machine::<K>::new(schedule, routes, in_place);
     machine.run()?;
-    let ranks = schedule.collective.ranks;
+    let firsts = routes.symmetry().firsts();
     if schedule.collective.kind == Kind::Barrier {
-        let early = (0..ranks).find_map(|rank| Some((rank, machine.unheard(rank)?)));
+        let early = (0..firsts).find_map(|rank| Some((rank, machine.unheard(rank)?)));
         if let Some((rank, peer)) = early {
             return Err(Violation::LeavesBarrier { rank, peer });
         }
     }
     let mut promises = Promises::new(promise);
+    if routes.symmetry().is_proper() && promise == Order::Tree {
+        promises.blocks = Some(machine.values.blocks());
+    }
     let mut single_rounding = true;
-    for rank in (0..ranks).filter(|&rank| schedule.collective.has_output(rank)) {
+    for rank in (0..firsts).filter(|&rank| schedule.collective.has_output(rank)) {
         for chunk in 0..machine.expectation.chunks(Buffer::Output) {
             single_rounding &= promises.check(&mut machine, rank, chunk)? <= 1;
         }
     }
+    let reductions = match &promises.blocks {
+        Some(blocks) => blocks_of(&machine.values, blocks, &machine.reductions),
+        None => Vec::new(),
+    };
     let Machine { origins, differs_in_place, .. } = machine;
-    Ok(Proof { single_rounding, origins, differs_in_place })
+    Ok(Proof { single_rounding, origins, differs_in_place, reductions })
+}
+
+/// By rank and step, of which blocks the values are that are reduced.
+fn blocks_of(
+    values: &Values,
+    blocks: &[Option<Block>],
+    reductions: &[Vec<(usize, Vec<Value>)>],
+) -> Reductions {
+    let block = |value: &Value| values.block(blocks, value.id, value.by);
+    let of_step = |(step, sources): &(usize, Vec<Value>)| {
+        (*step, sources.iter().map(block).collect::<Vec<Option<Block>>>())
+    };
+    reductions.iter().map(|of_rank| of_rank.iter().map(of_step).collect()).collect()
 }
 
 /// What has been promised of outputs.
 struct Promises {
     promise: Order,
     /// Values found right before: ranks that hold the same result hold the same value. A value knows which elements it has.
-    accepted: Map<value::Id, ()>,
+    accepted: Map<(value::Id, Distance), ()>,
+    /// Of everything that is made, where the order of the tree is promised by first ranks. These see it in an order that depends on where they
+    /// stand; that all ranks keep the right one is found when they are compared.
+    blocks: Option<Vec<Option<Block>>>,
 }
 
 impl Promises {
     fn new(promise: Order) -> Promises {
-        Promises { promise, accepted: Map::default() }
+        Promises { promise, accepted: Map::default(), blocks: None }
     }
 
     /// Checks an output chunk; how often it has been rounded.
@@ -216,14 +260,17 @@ impl Promises {
         let found =
             machine.value(rank, Buffer::Output, chunk).ok_or(Violation::Missing { rank, chunk })?;
         let part = machine.expectation.part(rank, Buffer::Output, chunk);
-        if machine.values.part(found) != Some(part) || !self.accepted.contains_key(&found.id) {
-            self.compare(machine, found.id, part).map_err(|expected| Violation::WrongValue {
+        // Whoever has every rank's contribution once has it seen from anywhere.
+        let by = if self.promise == Order::Any { 0 } else { found.by };
+        let key = (found.id, by);
+        if machine.values.part(found) != Some(part) || !self.accepted.contains_key(&key) {
+            self.compare(machine, found, part).map_err(|expected| Violation::WrongValue {
                 rank,
                 chunk,
                 expected,
-                found: machine.values.text(found.id),
+                found: machine.values.text(found),
             })?;
-            self.accepted.insert(found.id, ());
+            self.accepted.insert(key, ());
         }
         Ok(found.roundings)
     }
@@ -232,19 +279,20 @@ impl Promises {
     fn compare<K: Knowledge>(
         &self,
         machine: &mut Machine<'_, K>,
-        found: value::Id,
+        found: Value,
         part: Part,
     ) -> Result<(), String> {
         let collective = machine.expectation.collective;
         let values = &mut machine.values;
         let expected = if !collective.kind.reduces() {
             let (rank, _, chunk) = machine.expectation.origin_of(part);
-            values.leaf(rank, chunk).id
+            let leaf = values.leaf(rank, chunk);
+            (leaf.id, leaf.by)
         } else {
             let tree = match self.promise {
                 Order::Any => {
                     return values
-                        .is_result_of_all(found, collective.ranks)
+                        .is_result_of_all(found.id, collective.ranks)
                         .map_err(|why| format!("every rank's contribution once ({why})"));
                 }
                 Order::Rank => Tree::Left,
@@ -252,6 +300,13 @@ impl Promises {
             };
             values.result(collective.ranks, part, tree)
         };
-        if expected == found { Ok(()) } else { Err(values.text(expected)) }
+        let is_expected = match &self.blocks {
+            Some(blocks) if collective.kind.reduces() => {
+                let whole = Block { first: 0, len: collective.ranks };
+                values.is_finished(found.id) && values.block(blocks, found.id, 0) == Some(whole)
+            }
+            _ => expected == (found.id, found.by),
+        };
+        if is_expected { Ok(()) } else { Err(values.text_of(expected)) }
     }
 }

@@ -1,13 +1,13 @@
 //! How operands are read and written in the abstract execution.
 
-use super::clock::{Event, Knowledge};
+use super::clock::{Event, Knowledge, Seen};
 use super::expect::Place;
 use super::machine::{At, Machine, initial};
 use super::memory::Conflict;
 use super::route::{Route, Segment};
 use super::value::Value;
 use super::violation::Violation;
-use crate::schedule::{Buffer, Operand, Source};
+use crate::schedule::{Buffer, Distance, Operand, Source};
 
 impl<K: Knowledge> Machine<'_, K> {
     pub(super) fn read(
@@ -21,21 +21,24 @@ impl<K: Knowledge> Machine<'_, K> {
             Operand::Tokens => return Ok(self.values.tokens(rank)),
             Operand::Slot { .. } => return self.receive((rank, step), operand, brought),
             _ => {
-                let (owner, buffer, chunk) = self.locate((rank, step), operand)?;
+                let location = self.locate((rank, step), operand)?;
+                let (owner, by) = self.symmetry.home(location.0);
+                let (_, buffer, chunk) = self.turned(location, self.symmetry.back(by));
                 let place = self.expectation.place(owner, buffer, chunk);
-                let clock = &self.ranks[rank].clock;
-                let (values, expectation) = (&self.values, &self.expectation);
+                let (values, expectation, symmetry) =
+                    (&self.values, &self.expectation, &self.symmetry);
+                let seen = Seen { of: &self.ranks[rank].clock, symmetry, by };
                 let memory = &mut self.memories[owner];
                 let value = memory
-                    .read(place, || initial(values, expectation, owner, place), clock)
-                    .map_err(|other| race((rank, step), operand, other))?
+                    .read(place, || initial(values, expectation, owner, place), &seen)
+                    .map_err(|other| race((rank, step), operand, symmetry.rank(other, by)))?
                     .ok_or(undefined)?;
                 if buffer == Buffer::Input {
                     let twin = expectation.twin(owner, chunk).map(|chunk| (Buffer::Output, chunk));
                     let there = twin.and_then(|twin| memory.value(twin)?);
                     self.differs_in_place |= there.is_some_and(|there| there != value);
                 }
-                value
+                value.turned(symmetry, by)
             }
         };
         self.check_part((rank, step), operand, value)?;
@@ -52,17 +55,21 @@ impl<K: Knowledge> Machine<'_, K> {
         let Operand::Slot { link, message, segment } = operand else { return Err(arrival) };
         let route = Route { from: link.peer, to: rank, lane: link.lane };
         let clock = &self.ranks[rank].clock;
-        let number = self.routes.number(route);
+        let (number, by) = self.routes.number(route);
         let (first, segments) = self.routes.segments(number, message);
+        let symmetry = &self.symmetry;
         let traffic = &mut self.traffic[number];
         // A tail is raised when a message's last segment has been written.
         let announced = link.lane.has_flags() || traffic.tail.awaited > i64::from(message);
         match traffic.segments.get_mut(first + segment as usize) {
-            Some(slot) if segment < segments && (announced || clock.knows(slot.written)) => {
-                brought.extend(slot.stamp.take());
-                slot.read = Some(clock.now());
+            Some(slot)
+                if segment < segments
+                    && (announced || clock.knows(slot.written.turned(symmetry, by))) =>
+            {
+                brought.extend(slot.stamp.take().map(|stamp| K::turned(&stamp, symmetry, by)));
+                slot.read = Some(clock.now().turned(symmetry, symmetry.back(by)));
                 traffic.received += usize::from(segment + 1 == segments);
-                Ok(slot.value)
+                Ok(slot.value.turned(symmetry, by))
             }
             _ => Err(arrival),
         }
@@ -80,7 +87,7 @@ impl<K: Knowledge> Machine<'_, K> {
             Operand::PeerSlot { .. } => self.send(at, operand, value, stamp),
             Operand::PeerTokens(peer) => {
                 if value != self.values.tokens(peer) {
-                    let value = self.values.text(value.id);
+                    let value = self.values.text(value);
                     return Err(Violation::Misplaced { rank, step, operand, value });
                 }
                 self.ranks[rank].tokens.insert(peer);
@@ -88,12 +95,15 @@ impl<K: Knowledge> Machine<'_, K> {
             }
             _ => {
                 self.check_part(at, operand, value)?;
-                let (owner, buffer, chunk) = self.locate(at, operand)?;
+                let location = self.locate(at, operand)?;
+                let symmetry = &self.symmetry;
+                let (owner, by) = symmetry.home(location.0);
+                let (_, buffer, chunk) = self.turned(location, symmetry.back(by));
                 let place = self.expectation.place(owner, buffer, chunk);
-                let clock = &self.ranks[rank].clock;
+                let seen = Seen { of: &self.ranks[rank].clock, symmetry, by };
                 self.memories[owner]
-                    .write(place, value, clock)
-                    .map_err(|other| race(at, operand, other))
+                    .write(place, value.turned(symmetry, symmetry.back(by)), &seen)
+                    .map_err(|other| race(at, operand, symmetry.rank(other, by)))
             }
         }
     }
@@ -108,7 +118,8 @@ impl<K: Knowledge> Machine<'_, K> {
         let Operand::PeerSlot { link, message, segment } = operand else { return Ok(()) };
         let route = Route { from: rank, to: link.peer, lane: link.lane };
         let clock = &self.ranks[rank].clock;
-        let number = self.routes.number(route);
+        // What is noted of a route is what its sender sees, and this rank is it.
+        let (number, _) = self.routes.number(route);
         let (_, segments) = self.routes.segments(number, message);
         let traffic = &mut self.traffic[number];
         // What the slot held before has been consumed if the head said so, or if some later event of the receiver is known.
@@ -152,6 +163,15 @@ impl<K: Knowledge> Machine<'_, K> {
         }
     }
 
+    /// Where a chunk comes to lie when ranks are turned.
+    fn turned(
+        &self,
+        (owner, buffer, chunk): (usize, Buffer, usize),
+        by: Distance,
+    ) -> (usize, Buffer, usize) {
+        (self.symmetry.rank(owner, by), buffer, self.symmetry.chunk(buffer, chunk, by))
+    }
+
     /// The destinations but for a first one that is the source of a copy: the machine leaves that out, so peers may read there.
     pub(super) fn without_itself<'b>(
         &self,
@@ -184,7 +204,7 @@ impl<K: Knowledge> Machine<'_, K> {
         if self.values.part(value) == Some(self.expectation.part(owner, buffer, chunk)) {
             return Ok(());
         }
-        Err(Violation::Misplaced { rank, step, operand, value: self.values.text(value.id) })
+        Err(Violation::Misplaced { rank, step, operand, value: self.values.text(value) })
     }
 }
 

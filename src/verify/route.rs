@@ -3,7 +3,7 @@
 use super::clock::{Event, Knowledge};
 use super::hash::Map;
 use super::value::Value;
-use crate::schedule::{Flag, Lane};
+use crate::schedule::{Distance, Flag, Lane, Symmetry};
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 
@@ -33,6 +33,12 @@ impl Route {
         let (from, to) = if sends { (rank, link.peer) } else { (link.peer, rank) };
         Route { from, to, lane: link.lane }
     }
+
+    /// The route that it becomes when ranks are turned.
+    pub(super) fn turned(self, symmetry: &Symmetry, by: Distance) -> Route {
+        let [from, to] = [self.from, self.to].map(|rank| symmetry.rank(rank, by));
+        Route { from, to, ..self }
+    }
 }
 
 impl Hash for Route {
@@ -42,15 +48,27 @@ impl Hash for Route {
     }
 }
 
-/// The directions that a schedule uses, numbered, and how many segments their messages have.
-#[derive(Debug, Default)]
+/// The directions that a schedule uses, numbered, and how many segments their messages have. Those that are turned into each other are one:
+/// that of a first rank that sends.
+#[derive(Debug)]
 pub(super) struct Routes {
+    symmetry: Symmetry,
     numbers: Map<Route, usize>,
     /// By route, the number of segments before each message and behind the last; nothing where all messages have one.
     firsts: Vec<Vec<u32>>,
 }
 
 impl Routes {
+    /// None yet, of ranks that are alike so.
+    pub(super) fn new(symmetry: Symmetry) -> Routes {
+        Routes { symmetry, numbers: Map::default(), firsts: Vec::new() }
+    }
+
+    /// How ranks are alike.
+    pub(super) fn symmetry(&self) -> Symmetry {
+        self.symmetry
+    }
+
     /// How many there are.
     pub(super) fn len(&self) -> usize {
         self.firsts.len()
@@ -63,13 +81,22 @@ impl Routes {
         all
     }
 
-    /// The number of a route that the schedule uses.
-    pub(super) fn number(&self, route: Route) -> usize {
-        self.numbers[&route]
+    /// The number of a route that the schedule uses, and how far what is noted of it is turned to be seen from the route's sender.
+    pub(super) fn number(&self, route: Route) -> (usize, Distance) {
+        let (first, by) = self.of_first(route);
+        (self.numbers[&first], by)
+    }
+
+    fn of_first(&self, route: Route) -> (Route, Distance) {
+        match self.symmetry.home(route.from) {
+            (_, 0) => (route, 0),
+            (_, by) => (route.turned(&self.symmetry, self.symmetry.back(by)), by),
+        }
     }
 
     /// The number of a route, which may be new.
     pub(super) fn add(&mut self, route: Route) -> usize {
+        let (route, _) = self.of_first(route);
         *self.numbers.entry(route).or_insert_with(|| {
             self.firsts.push(Vec::new());
             self.firsts.len() - 1
@@ -185,7 +212,8 @@ mod tests {
 
     #[test]
     fn segments_are_found_by_message_and_number() {
-        let mut routes = Routes::default();
+        let whole = crate::schedule::Chunking::Whole;
+        let mut routes = Routes::new(Symmetry::none(2, whole, whole));
         let number = routes.add(Route { from: 1, to: 0, lane: Lane::Slots });
         assert_eq!(routes.segments(number, 3), (3, 1));
         for (message, segments) in [1, 1, 3, 1, 2].into_iter().enumerate() {

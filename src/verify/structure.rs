@@ -5,7 +5,8 @@ use super::route::{End, Route, Routes};
 use super::violation::{Malformed, Misuse, Violation};
 use crate::collective::Kind;
 use crate::schedule::{
-    Buffer, Chunking, Flag, Instruction, Lane, Link, Operand, SEGMENTS, Schedule, Source, Tree,
+    Buffer, Chunking, Flag, Instruction, Lane, Link, Operand, SEGMENTS, Schedule, Source, Symmetry,
+    Tree,
 };
 use oxccl_kernels::format::{MAX_OPERANDS, MAX_TREE_SOURCES};
 use std::collections::HashSet;
@@ -16,9 +17,23 @@ const CHUNKS_MAX: usize = 1 << 29;
 /// Checks all of it. What comes later may index by ranks and chunks without fear.
 /// Which routes there are is found on the way.
 pub(super) fn check(schedule: &Schedule, in_place: bool) -> Result<Routes, Violation> {
-    check_schedule(schedule, in_place).map_err(Violation::Schedule)?;
+    check_firsts(schedule, every_rank(schedule), in_place)
+}
+
+/// The symmetry of a schedule of which nothing is known.
+pub(super) fn every_rank(schedule: &Schedule) -> Symmetry {
+    Symmetry::none(schedule.collective.ranks, schedule.input, schedule.output)
+}
+
+/// As [`check`], of a schedule that has the lists of those ranks alone that stand for all.
+pub(super) fn check_firsts(
+    schedule: &Schedule,
+    symmetry: Symmetry,
+    in_place: bool,
+) -> Result<Routes, Violation> {
+    check_schedule(schedule, symmetry.firsts(), in_place).map_err(Violation::Schedule)?;
     let checker = Checker { schedule, expectation: Expectation::new(schedule, false) };
-    let (mut routes, mut turns) = (Routes::default(), Turns::default());
+    let (mut routes, mut turns) = (Routes::new(symmetry), Turns::default());
     for (rank, list) in schedule.ranks.iter().enumerate() {
         for (step, instruction) in list.iter().enumerate() {
             checker.check(rank, instruction).map_err(|(operand, misuse)| match operand {
@@ -33,10 +48,10 @@ pub(super) fn check(schedule: &Schedule, in_place: bool) -> Result<Routes, Viola
     Ok(routes)
 }
 
-fn check_schedule(schedule: &Schedule, in_place: bool) -> Result<(), Malformed> {
+fn check_schedule(schedule: &Schedule, firsts: usize, in_place: bool) -> Result<(), Malformed> {
     let collective = &schedule.collective;
     let (ranks, lists) = (collective.ranks, schedule.ranks.len());
-    if ranks == 0 || ranks != lists {
+    if ranks == 0 || firsts != lists {
         return Err(Malformed::Ranks { ranks, lists });
     }
     let (root, receiver) = (collective.root, collective.receiver);

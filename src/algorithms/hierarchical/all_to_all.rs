@@ -2,28 +2,26 @@
 //! remote node, with the blocks of all ranks of the node. (PXN in NCCL 2.12, 2022, and the hierarchical all-to-all of DeepSpeed-MoE,
 //! Rajbhandari et al. 2022, do likewise.)
 //!
-//! Blocks wait in the slots in which they have come until they are sent on, so nothing is stored in between. In step s nodes whose sum is
-//! s exchange, so that what comes replaces what has gone.
+//! Blocks wait in the slots in which they have come until they are sent on, so nothing is stored in between. In step s a node exchanges
+//! with those that are s further and s back, so that what comes replaces what has gone.
 
+use super::super::all_to_all::both_sides;
 use super::super::packing::{Inbox, Outbox};
 use super::{Place, Request};
-use crate::schedule::{Chunking, Operand, RankBuilder, Read, SEGMENTS, Schedule};
+use crate::schedule::{Chunking, Operand, RankBuilder, SEGMENTS, Schedule};
 
 pub(super) fn direct(request: &Request) -> Schedule {
     request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
         let place = Place::of(request, b.rank());
-        let nodes = place.nodes();
-        let partners: Vec<usize> =
-            (0..nodes).map(|step| (step + nodes - place.rail.me) % nodes).collect();
+        let (nodes, me) = (place.nodes(), place.rail.me);
+        keep(b, &place);
+        let steps: Vec<Vec<usize>> =
+            (1..=nodes / 2).map(|step| both_sides(nodes, me, step)).collect();
         // As many nodes at a time as one message has segments.
-        for partners in partners.chunks(SEGMENTS as usize) {
-            let mut inboxes = give(b, &place, partners);
-            for &partner in partners {
-                if partner == place.rail.me {
-                    keep(b, &place, &mut inboxes);
-                } else {
-                    exchange(b, &place, partner, &mut inboxes);
-                }
+        for steps in steps.chunks(SEGMENTS as usize / 2) {
+            let mut inboxes = give(b, &place, &steps.concat());
+            for partners in steps {
+                exchange(b, &place, partners, &mut inboxes);
             }
         }
     })
@@ -45,31 +43,44 @@ fn give(b: &mut RankBuilder, place: &Place, partners: &[usize]) -> Vec<Option<In
 }
 
 /// The blocks of this node's ranks for this rank.
-fn keep(b: &mut RankBuilder, place: &Place, inboxes: &mut [Option<Inbox>]) {
+fn keep(b: &mut RankBuilder, place: &Place) {
+    let mut inboxes = give(b, place, &[place.rail.me]);
     for (member, inbox) in inboxes.iter_mut().enumerate() {
         let rank = place.rank(place.rail.me, member);
-        let Some(inbox) = inbox else {
-            b.copy(Operand::Input(rank), &[Operand::Output(rank)]);
-            continue;
+        let block = match inbox {
+            Some(inbox) => inbox.segment(b),
+            None => Operand::Input(rank),
         };
-        let segment = inbox.segment(b);
-        b.copy(segment, &[Operand::Output(rank)]);
-        inbox.settle(b);
+        b.copy(block, &[Operand::Output(rank)]);
+        inbox.iter_mut().for_each(|inbox| inbox.settle(b));
     }
 }
 
-/// The blocks of this node's ranks for a rank of another node, and back.
-fn exchange(b: &mut RankBuilder, place: &Place, partner: usize, inboxes: &mut [Option<Inbox>]) {
-    let own = Operand::Input(place.rank(partner, place.node.me));
-    let mut blocks = Vec::new();
-    for inbox in inboxes.iter_mut() {
-        blocks.push(Read::Plain(inbox.as_mut().map_or(own, |inbox| inbox.segment(b))));
-    }
-    let link = place.rail.link(partner);
-    b.exchange(link, &blocks, link, place.local(), |b, member, segment| {
-        b.copy(segment, &[Operand::Output(place.rank(partner, member))]);
-    });
-    for inbox in inboxes.iter_mut().flatten() {
-        inbox.settle(b);
+/// The blocks of this node's ranks for a rank of another node, and back: with one partner, or with two at once, a message at a time, so
+/// that nobody waits for slots that another holds.
+fn exchange(b: &mut RankBuilder, place: &Place, partners: &[usize], inboxes: &mut [Option<Inbox>]) {
+    let members: Vec<usize> = (0..place.local()).collect();
+    for members in members.chunks(SEGMENTS as usize) {
+        for &partner in partners {
+            let mut outbox = Outbox::new(place.rail.link(partner), members.len());
+            for &member in members {
+                let block = match &mut inboxes[member] {
+                    Some(inbox) => inbox.segment(b),
+                    None => Operand::Input(place.rank(partner, member)),
+                };
+                let segment = outbox.segment(b);
+                b.copy(block, &[segment]);
+                outbox.settle(b);
+                inboxes[member].iter_mut().for_each(|inbox| inbox.settle(b));
+            }
+        }
+        for &partner in partners.iter().rev() {
+            let mut inbox = Inbox::new(place.rail.link(partner), members.len());
+            for &member in members {
+                let segment = inbox.segment(b);
+                b.copy(segment, &[Operand::Output(place.rank(partner, member))]);
+                inbox.settle(b);
+            }
+        }
     }
 }

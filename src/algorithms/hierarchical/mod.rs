@@ -97,6 +97,9 @@ const fn row(
     orders: Orders,
     build: fn(&Request) -> Schedule,
 ) -> Entry {
-    entry(kind, Algorithm::Hierarchical(inner, outer), encoding, true, orders, build)
-        .needs(&[Need::Nodes])
+    let needs: &[Need] = match kind {
+        AllReduce | ReduceScatter => &[Need::Nodes, Need::Terms],
+        _ => &[Need::Nodes],
+    };
+    entry(kind, Algorithm::Hierarchical(inner, outer), encoding, true, orders, build).needs(needs)
 }

@@ -5,7 +5,7 @@
 
 use super::super::spread::spread;
 use super::{Inner, Outer, Place, Request};
-use crate::schedule::{Chunking, Operand, RankBuilder, Read, Schedule, Write};
+use crate::schedule::{Chunking, Incoming, Operand, RankBuilder, Read, Schedule, Write};
 
 pub(super) fn direct_direct(request: &Request) -> Schedule {
     hierarchical(request, Inner::Direct, Outer::Direct)
@@ -68,15 +68,24 @@ pub(super) fn finish(
             place.reduce_inside(b, inner, chunk, also, writes, true);
         });
     }
-    let mut partials: Vec<Read> = rail.others().map(|from| Read::Recv(rail.link(from))).collect();
+    if !place.uses_windows() {
+        place.reduce_inside(b, inner, chunk, None, &[Write::To(output)], false);
+    }
+    // Awaited and given back in the same order by all, seen from where they stand.
+    let mut messages: Vec<Incoming> =
+        rail.others().map(|from| b.open_incoming(rail.link(from))).collect();
+    let segments = messages.iter_mut().map(Incoming::segment);
+    let mut partials: Vec<Read> = segments.map(Read::Plain).collect();
     if place.uses_windows() {
         // Nobody waits for this node's part, which need not be stored before it is added.
         partials.splice(..0, place.inputs(place.own_chunk()));
     } else {
-        place.reduce_inside(b, inner, chunk, None, &[Write::To(output)], false);
         // In the nodes' order.
         partials.insert(0, Read::Plain(output));
         partials.rotate_right(rail.me);
     }
-    spread(b, partials.len(), output, sends, |b, writes| b.transfer(&partials, writes, true));
+    spread(b, partials.len(), output, sends, |b, writes| {
+        b.transfer(&partials, writes, true);
+        messages.into_iter().for_each(|message| b.close_incoming(message));
+    });
 }

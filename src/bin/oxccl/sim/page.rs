@@ -81,7 +81,8 @@ fn crossovers(study: &Study, sweep: &Sweep) -> Vec<Value> {
             continue;
         }
         let (low, high) = (study.sizes[size - 1], study.sizes[size]);
-        let bytes = crossing(sweep, before, after, size).unwrap_or((low * high) as f64);
+        let bytes =
+            crossing(sweep, before, after, size).unwrap_or((low as f64 * high as f64).sqrt());
         let names = [before, after].map(|at| study.candidates[at].name());
         found.push(
             json!({"from": names[0], "to": names[1], "bytes": bytes, "between": [low, high]}),

@@ -1,7 +1,7 @@
 //! The points of one collective over one kind of memory: coarse at first, then more of them where another entry becomes the best.
 
 use oxccl::algorithms::{Algorithm, Encoding, Entry};
-use oxccl::tune::{Curve, MemoryKind, Point, Table, offered};
+use oxccl::tune::{Curve, MemoryKind, Point, Table, distinct};
 use oxccl::{Kind, Order};
 
 use super::points::{between, near, sizes_of};
@@ -17,7 +17,7 @@ const GIVEN_UP_AFTER: usize = 2;
 /// where two lines cross, little decides which of the entries is picked.
 const REFINEMENTS: usize = 2;
 
-/// Measures all entries of a kind. Rank 0 prints the best ones of each size.
+/// Measures all entries of a kind that differ with so many ranks. Rank 0 prints the best ones of each size.
 pub(super) fn sweep(
     comms: &mut Comms,
     plan: &Plan,
@@ -26,7 +26,7 @@ pub(super) fn sweep(
 ) -> Result<Vec<Curve>, Failure> {
     let (ranks, prints) = (comms.world(), comms.rank() == 0);
     let Some(&largest) = plan.sizes.last() else { return Ok(Vec::new()) };
-    let entries = offered(&plan.question(kind, ranks, largest, windows));
+    let entries = distinct(&plan.question(kind, ranks, largest, windows));
     let candidate = |entry| Candidate { entry, points: Vec::new(), far_sizes: 0 };
     let candidates: Vec<Candidate> = entries.into_iter().map(candidate).collect();
     if prints {

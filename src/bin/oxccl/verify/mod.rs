@@ -1,13 +1,15 @@
 //! `oxccl verify`: proves schedules of the catalogue, and says what that means.
 
+mod large;
+
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
 use oxccl::algorithms::{Algorithm, Encoding, Entry, catalogue};
-use oxccl::schedule::{SLOTS, Schedule, ScheduleFile};
+use oxccl::schedule::{SLOTS, Schedule, ScheduleFile, Slots};
 use oxccl::topology::Placement;
-use oxccl::verify::Verified;
+use oxccl::verify::{Symmetric, Verified};
 use oxccl::{Collective, Kind, Order};
 
 use crate::failure::Failure;
@@ -15,7 +17,8 @@ use crate::options::{self, Choice};
 
 /// Proves the schedules that there are for a collective, for every order that they keep, or the schedule of a file.
 ///
-/// A proof covers values and their order, deadlocks, slots, and races: see the verify module.
+/// A proof covers values and their order, deadlocks, slots, and races: see the verify module. In worlds of more than 512 ranks, where all do the
+/// same seen from where they stand, the first ranks are proven and every other is compared with them.
 #[derive(Args)]
 pub(crate) struct VerifyOptions {
     /// The collective, or all; or a JSON file with a schedule of one's own (examples/schedule.schema.json describes it).
@@ -39,6 +42,20 @@ pub(crate) struct VerifyOptions {
     /// Only this order.
     #[arg(long)]
     order: Option<Order>,
+    /// Whether a few ranks may stand for all.
+    #[arg(long, value_enum, default_value = "auto")]
+    symmetry: UseSymmetry,
+}
+
+/// Whether a few ranks may stand for all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum UseSymmetry {
+    /// In worlds of more than 512 ranks, where they are alike.
+    Auto,
+    /// Never: all ranks are executed.
+    Never,
+    /// In any world: what has ranks that are not alike is not proven.
+    Always,
 }
 
 /// What is to be proven.
@@ -75,7 +92,7 @@ fn prove_file(path: &Path) -> Result<(), Failure> {
                 instructions(&schedule),
                 start.elapsed()
             );
-            explain(&verified);
+            Proven::from(&verified).explain();
             Ok(())
         }
         Err(violation) => {
@@ -150,14 +167,16 @@ impl VerifyOptions {
 struct Tally {
     proven: usize,
     refused: usize,
+    /// Nothing is known of these.
+    unproven: usize,
     /// Why algorithms don't exist for these ranks.
     absent: Vec<String>,
 }
 
 impl Tally {
     fn report(self, options: &VerifyOptions) -> Result<(), Failure> {
-        let Tally { proven, refused, absent } = self;
-        if proven + refused == 0 {
+        let Tally { proven, refused, unproven, absent } = self;
+        if proven + refused + unproven == 0 {
             let why = match absent.first() {
                 Some(why) => why.clone(),
                 None => "no algorithm has this name, encoding and order".to_owned(),
@@ -168,75 +187,134 @@ impl Tally {
             println!("not there for these ranks:");
             absent.iter().for_each(|why| println!("  {why}"));
         }
-        println!("{proven} schedules proven, {refused} refused, {} ranks", options.ranks);
-        if refused > 0 { Err(Failure::Unproven { count: refused }) } else { Ok(()) }
+        print!("{proven} schedules proven, {refused} refused, ");
+        if unproven > 0 {
+            print!("{unproven} not proven, ");
+        }
+        println!("{} ranks", options.ranks);
+        match refused + unproven {
+            0 => Ok(()),
+            count => Err(Failure::Unproven { count }),
+        }
     }
 }
 
+/// Proves an algorithm for the orders that it keeps, in the way that fits the size of the world.
 fn prove_entry(options: &VerifyOptions, entry: &Entry, tally: &mut Tally) {
     for order in options.orders(entry) {
-        let start = Instant::now();
-        let collective = options.collective(entry.kind);
-        let schedule = match entry.schedule(collective, options.placement(), order, SLOTS) {
-            Ok(schedule) => schedule,
-            Err(unavailable) => return tally.absent.push(unavailable.to_string()),
+        let proven = match options.symmetry {
+            UseSymmetry::Never => prove_whole(options, entry, order, tally),
+            UseSymmetry::Auto if options.ranks <= large::RANK_BY_RANK => {
+                prove_whole(options, entry, order, tally)
+            }
+            _ => large::prove(options, entry, order, tally),
         };
-        let built = start.elapsed();
-        let name = format!("{} {} {} order {order}", entry.kind, entry.algorithm, entry.encoding);
-        let start = Instant::now();
-        match oxccl::verify::verify(schedule, order, entry.in_place) {
-            Ok(verified) => {
-                tally.proven += 1;
-                println!(
-                    "proven   {name:<60} {:>9} instructions, built in {built:.0?}, proven in {:.0?}",
-                    instructions(verified.schedule()),
-                    start.elapsed()
-                );
-                if options.algorithm.is_some() {
-                    explain(&verified);
-                }
-            }
-            Err(violation) => {
-                tally.refused += 1;
-                println!("REFUSED  {name:<60} {violation}");
-            }
+        if !proven {
+            return;
         }
     }
+}
+
+/// Proves it rank by rank; whether it exists.
+fn prove_whole(options: &VerifyOptions, entry: &Entry, order: Order, tally: &mut Tally) -> bool {
+    let start = Instant::now();
+    let collective = options.collective(entry.kind);
+    let schedule = match entry.schedule(collective, options.placement(), order, SLOTS) {
+        Ok(schedule) => schedule,
+        Err(unavailable) => {
+            tally.absent.push(unavailable.to_string());
+            return false;
+        }
+    };
+    let built = start.elapsed();
+    let name = name(entry, order);
+    let start = Instant::now();
+    match oxccl::verify::verify(schedule, order, entry.in_place) {
+        Ok(verified) => {
+            tally.proven += 1;
+            println!(
+                "proven   {name:<60} {:>9} instructions, built in {built:.0?}, proven in {:.0?}",
+                instructions(verified.schedule()),
+                start.elapsed()
+            );
+            if options.algorithm.is_some() {
+                Proven::from(&verified).explain();
+            }
+        }
+        Err(violation) => {
+            tally.refused += 1;
+            println!("REFUSED  {name:<60} {violation}");
+        }
+    }
+    true
+}
+
+fn name(entry: &Entry, order: Order) -> String {
+    format!("{} {} {} order {order}", entry.kind, entry.algorithm, entry.encoding)
 }
 
 fn instructions(schedule: &Schedule) -> usize {
     schedule.ranks.iter().map(Vec::len).sum()
 }
 
-/// What a proof says.
-fn explain(verified: &Verified) {
-    let schedule = verified.schedule();
-    let collective = schedule.collective;
-    let values = match (collective.kind.reduces(), verified.promise()) {
-        (false, _) => "every output chunk is the input chunk that it should be",
-        (true, Order::Any) => "every output chunk has each rank's contribution once",
-        (true, Order::Rank) => "every output chunk is the left fold by rank",
-        (true, Order::Tree) => "every output chunk is the aligned tree over ranks",
-    };
-    let rounding = match (collective.kind.reduces(), verified.single_rounding()) {
-        (false, _) => "",
-        (true, true) => ", rounded once",
-        (true, false) => ", of partial results that are rounded",
-    };
-    let segments = schedule.most_segments().into_iter().map(|(_, segments)| segments).max();
-    println!("         values   {values}{rounding}");
-    println!("         order    every rank ends, however they are interleaved: no deadlock");
-    println!(
-        "         slots    none is overwritten before it is read, with {} on the ll lane, {} on the ll128 lane and {} on \
-         the slots lane; up to {} segments a message",
-        schedule.slots.ll,
-        schedule.slots.ll128,
-        schedule.slots.slots,
-        segments.unwrap_or(0)
-    );
-    println!("         links    all drained at the end, so that rounds and calls can follow");
-    println!(
-        "         memory   no race between ranks, or with a user before or after the call; {}",
-        if verified.in_place() { "apart and in place" } else { "with separate buffers" }
-    );
+/// What has been proven, of all ranks or of those that stand for all.
+struct Proven<'a> {
+    schedule: &'a Schedule,
+    promise: Order,
+    single_rounding: bool,
+    in_place: bool,
+}
+
+impl<'a> From<&'a Verified> for Proven<'a> {
+    fn from(verified: &'a Verified) -> Proven<'a> {
+        Proven {
+            schedule: verified.schedule(),
+            promise: verified.promise(),
+            single_rounding: verified.single_rounding(),
+            in_place: verified.in_place(),
+        }
+    }
+}
+
+impl<'a> From<&'a Symmetric<'_>> for Proven<'a> {
+    fn from(proof: &'a Symmetric<'_>) -> Proven<'a> {
+        Proven {
+            schedule: proof.first(),
+            promise: proof.promise(),
+            single_rounding: proof.single_rounding(),
+            in_place: proof.in_place(),
+        }
+    }
+}
+
+impl Proven<'_> {
+    /// What a proof says.
+    fn explain(&self) {
+        let collective = self.schedule.collective;
+        let values = match (collective.kind.reduces(), self.promise) {
+            (false, _) => "every output chunk is the input chunk that it should be",
+            (true, Order::Any) => "every output chunk has each rank's contribution once",
+            (true, Order::Rank) => "every output chunk is the left fold by rank",
+            (true, Order::Tree) => "every output chunk is the aligned tree over ranks",
+        };
+        let rounding = match (collective.kind.reduces(), self.single_rounding) {
+            (false, _) => "",
+            (true, true) => ", rounded once",
+            (true, false) => ", of partial results that are rounded",
+        };
+        let segments = self.schedule.most_segments().into_iter().map(|(_, most)| most).max();
+        let Slots { ll, ll128, slots } = self.schedule.slots;
+        println!("         values   {values}{rounding}");
+        println!("         order    every rank ends, however they are interleaved: no deadlock");
+        println!(
+            "         slots    none is overwritten before it is read, with {ll} on the ll lane, {ll128} on the ll128 lane \
+             and {slots} on the slots lane; up to {} segments a message",
+            segments.unwrap_or(0)
+        );
+        println!("         links    all drained at the end, so that rounds and calls can follow");
+        println!(
+            "         memory   no race between ranks, or with a user before or after the call; {}",
+            if self.in_place { "apart and in place" } else { "with separate buffers" }
+        );
+    }
 }
