@@ -374,7 +374,7 @@ fn share_gpus(
     }
     let whole = gpus.iter().map(|(gpu, _)| context.device().stores_lines_at_peer(*gpu));
     let whole = whole.collect::<Result<Vec<bool>, _>>()?.into_iter().all(|whole| whole);
-    let told = [u8::from(whole), u8::from(multicast::is_supported(context.device()))];
+    let told = [u8::from(whole), u8::from(multicast::is_supported(context.device())?)];
     let all = bootstrap.all_gather(&told, deadline)?;
     let all_say = |at: usize| all.iter().all(|told| told.get(at) == Some(&1));
     let ll128 = all_say(0);

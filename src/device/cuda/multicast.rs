@@ -8,10 +8,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// Whether a GPU can have its memory in it, as the driver says. The kernels' accesses need compute capability 9.0.
-pub(super) fn is_supported(device: Device) -> bool {
-    // A driver that does not know the question has not what it asks for.
-    let by_driver = device.has_multicast().unwrap_or(false);
-    by_driver && device.capability().is_ok_and(|(major, _)| major >= 9)
+pub(super) fn is_supported(device: Device) -> Result<bool, CudaError> {
+    Ok(device.has_multicast()? && device.capability()?.0 >= 9)
 }
 
 /// The length of a heap that can be bound, from this length on.

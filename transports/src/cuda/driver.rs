@@ -44,7 +44,7 @@ pub(super) use cuda_call as call;
 
 impl Driver {
     /// The oldest driver that has all that is used, whatever the kernels need besides.
-    pub const OLDEST: Version = Version(12000);
+    pub const OLDEST: Version = Version(12010);
 
     /// Loads the driver. Doing so again costs little.
     ///
