@@ -354,7 +354,7 @@ fn doctor_looks_at_gpus() {
         assert!(two.contains(device), "{two}");
     }
     let old = doctor(&[("OXCCL_STAND_IN_DRIVER", "11080")]);
-    assert!(old.contains("version 11.8, 12.0 is needed"), "{old}");
+    assert!(old.contains("version 11.8, 12.1 is needed"), "{old}");
     let none = doctor(&[("OXCCL_STAND_IN_DEVICES", "0")]);
     assert!(none.contains("CUDA_VISIBLE_DEVICES"), "{none}");
 }
