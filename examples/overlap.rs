@@ -6,7 +6,7 @@
 //! oxccl run --ranks 2 -- target/release/examples/overlap --launched
 //! ```
 //!
-//! The parameters are GPT-2 small's (benches/data/gpt2-small.toml). The gradient of each matrix is a matrix product, of the layer's inputs
+//! The parameters are GPT-2 small's (benches/data/gpt2_small.toml). The gradient of each matrix is a matrix product, of the layer's inputs
 //! and the gradients of its outputs, as in back-propagation; the optimizer is plain gradient descent. The three give the same parameters,
 //! bit for bit, which is checked. Times are medians, of rank 0.
 
@@ -19,7 +19,7 @@ use oxccl::bucket::{DEFAULT_CAPACITY_BYTES, GradientBuckets};
 use oxccl::{Communicator, ReduceOp, Stream};
 use serde::Deserialize;
 
-const MODEL: &str = include_str!("../benches/data/gpt2-small.toml");
+const MODEL: &str = include_str!("../benches/data/gpt2_small.toml");
 const LEARNING_RATE: f32 = 0.01;
 
 #[derive(Parser)]

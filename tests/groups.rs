@@ -264,6 +264,94 @@ fn any_group_is_what_its_calls_are() {
         .unwrap();
 }
 
+/// Buckets that are pieces of one buffer: where no rank leaves a gap, one behind the other in all memory.
+#[derive(Clone, Debug)]
+struct Neighbours {
+    ranks: usize,
+    shared: bool,
+    /// For each bucket: lines of 16 elements, elements more, and which rank, if any, leaves a gap behind it.
+    buckets: Vec<(usize, usize, usize)>,
+}
+
+fn neighbours() -> impl Strategy<Value = Neighbours> {
+    let bucket = (0usize..200, prop_oneof![4 => Just(0), 1 => 0usize..16], 0usize..8);
+    let buckets = prop::collection::vec(bucket, 1..30);
+    (1usize..=4, any::<bool>(), buckets).prop_map(|(ranks, shared, buckets)| Neighbours {
+        ranks,
+        shared,
+        buckets,
+    })
+}
+
+impl Neighbours {
+    const GAP: usize = 16;
+
+    fn count(&self, bucket: usize) -> usize {
+        16 * self.buckets[bucket].0 + self.buckets[bucket].1
+    }
+
+    fn gap(&self, bucket: usize, rank: usize) -> usize {
+        if self.buckets[bucket].2 == rank { Self::GAP } else { 0 }
+    }
+
+    fn reduce(&self, comm: &Communicator) {
+        let (rank, all) = (comm.rank(), 0..self.buckets.len());
+        let total: usize = all.clone().map(|at| self.count(at) + self.gap(at, rank)).sum();
+        let value = |rank: usize, at: usize| ((at * 7 + rank * 13) % 101) as f32;
+        let place = |rank: usize, bucket: usize| -> usize {
+            (0..bucket).map(|at| self.count(at) + self.gap(at, rank)).sum()
+        };
+        let values: Vec<f32> = (0..total).map(|at| value(rank, at)).collect();
+        let (mut input, mut output) = (comm.alloc(total).unwrap(), comm.alloc(total).unwrap());
+        input.write(&values).unwrap();
+        output.write(&vec![f32::NAN; total]).unwrap();
+        let mut private = vec![f32::NAN; total];
+        let (input, output): (&[f32], &mut [f32]) = match self.shared {
+            true => (&input, &mut output),
+            false => (&values, &mut private),
+        };
+        comm.group(|group| {
+            let mut left = &mut *output;
+            for bucket in all.clone() {
+                let count = self.count(bucket);
+                let (piece, rest) = left.split_at_mut(count);
+                left = &mut rest[self.gap(bucket, rank)..];
+                let from = place(rank, bucket);
+                group.all_reduce(&input[from..from + count], piece, ReduceOp::Sum)?;
+            }
+            Ok(())
+        })
+        .unwrap();
+        for bucket in all {
+            let from = place(rank, bucket);
+            for at in 0..self.count(bucket) {
+                let of = |rank| value(rank, place(rank, bucket) + at);
+                let sum: f32 = (0..self.ranks).map(of).sum();
+                assert_eq!(output[from + at], sum, "bucket {bucket}, element {at}");
+            }
+            let behind = from + self.count(bucket);
+            let gap = &output[behind..behind + self.gap(bucket, rank)];
+            assert!(gap.iter().all(|one| one.is_nan()), "behind bucket {bucket}");
+        }
+    }
+}
+
+#[test]
+fn buckets_may_lie_behind_one_another() {
+    let mut runner = TestRunner::new(Cases { cases: 60, ..Cases::default() });
+    let run = |case: Neighbours| {
+        let ranks = Communicator::local_with(case.ranks, &Config::default()).unwrap();
+        std::thread::scope(|scope| {
+            for comm in ranks {
+                let case = &case;
+                scope.spawn(move || case.reduce(&comm));
+            }
+        });
+        Ok(())
+    };
+    runner.run(&neighbours(), run).unwrap();
+}
+
 #[test]
 fn thousands_of_buckets() {
     let calls = (0..4096).map(|at| (Wanted::AllReduce, at % 3 == 0, at % 29)).collect();

@@ -56,7 +56,7 @@ def resnet50():
 
 
 # The published numbers of trainable parameters.
-MODELS = {"gpt2-small": (gpt2_small, 124_439_808), "resnet-50": (resnet50, 25_557_032)}
+MODELS = {"gpt2_small": (gpt2_small, 124_439_808), "resnet_50": (resnet50, 25_557_032)}
 
 
 def render(model, parameters, total):

@@ -89,7 +89,7 @@ def groups(rows, ranks):
     kinds = [("20 x 64 KiB", dict(buckets=20, bytes=20 * 64 * KIB), 0.5, "ideal", 1.15),
              ("20 x 2 KiB", dict(buckets=20, bytes=20 * 2 * KIB), 0.4, None, None)]
     lists = sorted({row["source"] for row in rows.rows if row.get("op") == "group" and row.get("source")})
-    kinds += [(source, dict(source=source), 0.6, "flatten", 0.7) for source in lists or ["gpt2-small.toml", "resnet-50.toml"]]
+    kinds += [(source, dict(source=source), 0.6, "flatten", 0.7) for source in lists or ["gpt2_small.toml", "resnet_50.toml"]]
     for name, wanted, nccl, other, bound in kinds:
         fused = rows.fastest("group", ranks, form="fused", **OURS, **wanted)
         theirs = rows.fastest("group", ranks, form="fused", **NCCL, **wanted)

@@ -5,9 +5,9 @@
 //                       base of s  +  p * length of s  +  v - start of s
 //
 // A tile of the virtual buffer is moved bucket by bucket, in pieces: one thread steps from piece to piece, then all
-// point the views there and move it. What lies between two buckets, a hole, is
-// in no memory. In a plain message it stays what it was; in an LL message it is sent as zeros, so that
-// whoever hands a message on without looking into it finds all its lines. Since buckets begin at cache
+// point the views there and move it. On the host, buckets that lie one behind the other are one piece. What lies
+// between two buckets, a hole, is in no memory. In a plain message it stays what it was; in an LL message it is sent as
+// zeros, so that whoever hands a message on without looking into it finds all its lines. Since buckets begin at cache
 // lines, a piece begins at a line of every message, and no word belongs to two buckets.
 #pragma once
 #include "resolve.h"
@@ -141,6 +141,30 @@ OXCCL_INLINE void point_views(const Machine& machine, Workspace& workspace) {
   }
 }
 
+#ifndef __CUDACC__
+// Adds the buckets that follow the piece's without a hole, in every operand's memory as in the virtual buffer: one loop
+// moves them all.
+OXCCL_INLINE void join_buckets(const Machine& machine, Workspace& workspace) {
+  const Launch& launch = machine.launch;
+  Walk& walk = workspace.walk;
+  const uint32_t count = workspace.move.sources + workspace.move.destinations;
+  for (; walk.to < walk.end && walk.segment + 1 < launch.segments_count; ++walk.segment) {
+    const Segment& next = launch.segments[walk.segment + 1];
+    bool follows = next.start == walk.to;
+    for (uint32_t o = 0; follows && o < count; ++o) {
+      const BucketTable& table = workspace.buckets[o];
+      if (!table.first) continue;
+      const uint8_t* found = bucket_of(table, walk.segment + 1) +
+                             workspace.operands[o].message * next.len_bytes;
+      follows = found == workspace.views[o].data + (walk.to - walk.at);
+    }
+    if (!follows) return;
+    const uint64_t to = next.start + next.len_bytes;
+    walk.to = to < walk.end ? to : walk.end;
+  }
+}
+#endif
+
 // Sends zeros over the LL lane for a piece that no bucket has.
 OXCCL_INLINE void send_hole(const Workspace& workspace) {
   const Move& move = workspace.move;
@@ -183,6 +207,9 @@ OXCCL_INLINE bool next_piece(const Machine& machine, Workspace& workspace) {
   }
   if (walk.hole) return true;
   point_views(machine, workspace);
+#ifndef __CUDACC__
+  join_buckets(machine, workspace);
+#endif
   barrier();
   if (leader()) {
     walk.shift = walk.at - walk.start;

@@ -72,8 +72,6 @@ impl Choice {
     /// The same for a rank on a GPU, whose memory adapters may be let into.
     pub(super) fn with_gpu(self, context: &Context, config: &Config) -> Choice {
         let ways = match config.gpu_direct {
-            // Older GPUs need a read behind each message; that is only done where it is asked for.
-            None if context.device().capability().is_ok_and(|(major, _)| major < 9) => &[],
             None => &GpuWay::ALL[..],
             Some(GpuDirect::Dmabuf) => &[GpuWay::Dmabuf],
             Some(GpuDirect::Peer) => &[GpuWay::PeerMemory],

@@ -76,6 +76,11 @@ impl Flush {
         self.queue_pair.post(Request { id: FLUSH, operation, local, signalled: true })
     }
 
+    /// Whether parts wait.
+    pub(super) fn is_under_way(&self) -> bool {
+        !self.waiting.is_empty() || !self.covered.is_empty()
+    }
+
     /// The read has come back: the parts that it was for are there.
     pub(super) fn done(&mut self) -> impl Iterator<Item = Part> + '_ {
         self.covered.drain(..)

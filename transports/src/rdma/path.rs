@@ -284,6 +284,11 @@ impl Path {
         }
     }
 
+    /// Whether parts have come that are not in their places yet.
+    pub(super) fn is_flushing(&self) -> bool {
+        self.flush.as_ref().is_some_and(Flush::is_under_way)
+    }
+
     fn hold_or_pass(&mut self, part: Part) -> Progress {
         match &mut self.flush {
             None => Progress::Part(part),

@@ -51,6 +51,8 @@ pub(super) struct RdmaWire {
     armed: bool,
     /// Whether the proxy may have slept, so that what descriptors tell must be seen to.
     slept: bool,
+    /// Whether the peer has been seen to have ended.
+    ended: bool,
     failed: bool,
 }
 
@@ -91,6 +93,7 @@ impl RdmaWire {
             released: Vec::new(),
             armed: false,
             slept: true,
+            ended: false,
             failed: false,
         })
     }
@@ -218,9 +221,10 @@ impl RdmaWire {
             }
         }
         match self.socket.stream().read(&mut [0]) {
-            // What the peer sent before it ended has been acknowledged to it, so it is here; but it may not have been polled yet.
-            Ok(0) if moved => {
-                self.slept = true;
+            // What the peer sent before it ended has been acknowledged to it, so it is here; but it may have come since the poll, or
+            // be behind a flush.
+            Ok(0) if !self.ended || moved || self.paths.iter().any(Path::is_flushing) => {
+                (self.ended, self.slept) = (true, true);
                 Ok(())
             }
             Ok(0) => Err(WireError::Closed),

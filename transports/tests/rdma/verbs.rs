@@ -7,13 +7,17 @@ use std::sync::Arc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use oxccl_transports::proxy::testing::until;
 use oxccl_transports::rdma::{
-    CompletionQueue, Depth, Device, LinkKind, Local, Operation, Outcome, Patience, Port, Request,
-    device_names, usable_ports,
+    CompletionQueue, Depth, Device, LinkKind, Local, Operation, Outcome, Patience, Port, QueuePair,
+    Request, device_names, usable_ports,
 };
 
 use super::link;
 use super::links::LIMIT;
 use super::pair::{DEPTH, End, MEMORY_BYTES, pair, port};
+
+/// How often a queue pair reads behind what comes, and the mark of those requests.
+const READS: u64 = 2000;
+const READ: u64 = 1 << 40;
 
 #[test]
 #[ignore = "runs in the software RoCE guest"]
@@ -102,6 +106,32 @@ fn reads_fetch_the_peers_bytes() {
     a.pair.post(Request { id: 1, operation, local, signalled: true }).unwrap();
     assert_eq!(a.wait().outcome, Outcome::Sent);
     assert_eq!(a.byte(0), 35);
+}
+
+#[test]
+#[ignore = "runs in the software RoCE guest"]
+fn a_pair_joined_with_itself_reads_behind_what_comes() {
+    let [a, b] = pair();
+    let reader = QueuePair::new(&port(1), &b.domain, &b.completions, DEPTH);
+    let mut reader = reader.unwrap();
+    reader
+        .connect(&reader.address(), "itself", Patience { retries: 6, ..Patience::default() })
+        .unwrap();
+    for round in 0..READS {
+        b.pair.post_receive(round, None).unwrap();
+        let to = b.remote().at(64, 8).unwrap();
+        let operation = Operation::WriteWithImmediate { to, key: b.remote().key, immediate: 1 };
+        let local = Local::Registered { region: &a.region, start: a.region.start(), len_bytes: 8 };
+        a.pair.post(Request { id: round, operation, local, signalled: true }).unwrap();
+        assert!(matches!(b.wait().outcome, Outcome::Received { .. }), "{round}");
+        let operation = Operation::Read { from: b.remote().start, key: b.remote().key };
+        let local =
+            Local::Registered { region: &b.region, start: b.region.start() + 8, len_bytes: 1 };
+        reader.post(Request { id: READ + round, operation, local, signalled: true }).unwrap();
+        let read = b.wait();
+        assert_eq!((read.id, read.outcome), (READ + round, Outcome::Sent));
+        assert_eq!(a.wait().outcome, Outcome::Sent);
+    }
 }
 
 #[test]

@@ -47,6 +47,22 @@ impl Taken {
     }
 }
 
+/// What each entry has taken in each round: a row a round.
+#[derive(Debug, Default)]
+pub(crate) struct Rounds(Vec<Vec<f64>>);
+
+impl Rounds {
+    /// Adds rounds of the same entries.
+    pub(crate) fn append(&mut self, mut more: Rounds) {
+        self.0.append(&mut more.0);
+    }
+
+    /// What each entry has taken, all rounds together.
+    pub(crate) fn taken(&self) -> Vec<Taken> {
+        paired(&self.0)
+    }
+}
+
 /// What each entry has taken, out of one row a round, with what the rounds differ by taken out of it: on virtual machines all
 /// entries are several times slower while the cores lie far apart, and that changes within a second. So in each round a time is taken as a
 /// multiple of the round's median, and that of a good round gives the unit.
@@ -108,6 +124,19 @@ impl<'a> Comparison<'a> {
         entries: &[&Entry],
         turns: &Turns,
     ) -> Result<Vec<Taken>, Failure> {
+        Ok(self.rounds(bytes, entries, turns)?.taken())
+    }
+
+    /// The same, round by round, so that rounds of another time can be added.
+    ///
+    /// # Errors
+    /// As [`times`](Comparison::times).
+    pub(crate) fn rounds(
+        &mut self,
+        bytes: usize,
+        entries: &[&Entry],
+        turns: &Turns,
+    ) -> Result<Rounds, Failure> {
         let mut calls = Vec::with_capacity(entries.len());
         for entry in entries {
             self.pin(entry)?;
@@ -127,7 +156,7 @@ impl<'a> Comparison<'a> {
                 })?);
             }
         }
-        Ok(paired(&rounds))
+        Ok(Rounds(rounds))
     }
 
     fn pin(&mut self, entry: &Entry) -> Result<(), oxccl::Error> {

@@ -32,7 +32,7 @@ pub(crate) struct GroupOptions {
     /// bench group: what is done with each: all_reduce, reduce_scatter, all_gather or all_to_all.
     #[arg(long, default_value = "all_reduce", value_parser = bucket_op)]
     pub(crate) bucket_op: Kind,
-    /// bench group: takes the buckets from a file such as benches/data/gpt2-small.toml, in the reverse of its order.
+    /// bench group: takes the buckets from a file such as benches/data/gpt2_small.toml, in the reverse of its order.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["buckets", "bucket_size"])]
     pub(crate) buckets_from: Option<PathBuf>,
 }

@@ -28,7 +28,7 @@ use crate::launch::{Job, launch};
 use crate::machine::{self, Probe};
 pub(crate) use args::BenchOptions;
 pub(crate) use case::{Case, Shape};
-pub(crate) use compare::{Comparison, DATA_TYPE, OP, Taken, Turns};
+pub(crate) use compare::{Comparison, DATA_TYPE, OP, Rounds, Taken, Turns};
 pub(crate) use gpu::fit as fit_gpu;
 use output::Output;
 pub(crate) use rank::Comms;

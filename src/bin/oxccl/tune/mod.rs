@@ -113,8 +113,8 @@ impl TuneOptions {
 
     fn turns(&self) -> Turns {
         match self.quick {
-            true => Turns { rounds: 3, wanted: Duration::from_millis(1) },
-            false => Turns { rounds: 15, wanted: Duration::from_millis(2) },
+            true => Turns { rounds: 2, wanted: Duration::from_millis(1) },
+            false => Turns { rounds: 9, wanted: Duration::from_millis(2) },
         }
     }
 

@@ -1,4 +1,8 @@
-//! The points of one collective over one kind of memory: coarse at first, then more of them where another entry becomes the best.
+//! The points of one collective over one kind of memory: coarse at first, then more of them where another entry becomes the best. Then all
+//! of them once more: on virtual machines cores lie near to one another for a while and then far apart, and which entry is the best depends
+//! on it.
+
+use std::collections::BTreeMap;
 
 use oxccl::algorithms::{Algorithm, Encoding, Entry};
 use oxccl::tune::{Curve, MemoryKind, Point, Table, distinct};
@@ -6,7 +10,7 @@ use oxccl::{Kind, Order};
 
 use super::points::{between, near, sizes_of};
 use super::{Plan, memory_name, name};
-use crate::bench::{Comms, Comparison, Taken};
+use crate::bench::{Comms, Comparison, Rounds, Taken};
 use crate::failure::Failure;
 
 /// An entry whose fastest turn takes more than so many times as long as the best one's …
@@ -35,7 +39,8 @@ pub(super) fn sweep(
         println!("{:>10}  {:>10}  {:<36}  next", "bytes", "us", "best");
     }
     let comparison = Comparison::new(comms, (kind, 0), largest, !windows, Order::Any)?;
-    let mut sweep = Sweep { plan, kind, ranks, windows, prints, comparison, candidates };
+    let measured = BTreeMap::new();
+    let mut sweep = Sweep { plan, kind, ranks, windows, prints, comparison, candidates, measured };
     let mut last_bytes = 0;
     for &size in &plan.sizes {
         let bytes = plan.question(kind, ranks, size, windows).total_bytes;
@@ -47,6 +52,7 @@ pub(super) fn sweep(
     for _ in 0..REFINEMENTS {
         sweep.refine()?;
     }
+    sweep.repeat()?;
     Ok(sweep.curves())
 }
 
@@ -59,6 +65,15 @@ struct Sweep<'a> {
     prints: bool,
     comparison: Comparison<'a>,
     candidates: Vec<Candidate>,
+    /// By size.
+    measured: BTreeMap<usize, Measured>,
+}
+
+/// What was measured at a size.
+struct Measured {
+    /// Of these candidates.
+    candidates: Vec<usize>,
+    rounds: Rounds,
 }
 
 /// An entry with what has been measured of it.
@@ -77,15 +92,38 @@ impl Sweep<'_> {
         bytes: usize,
         wanted: impl Fn(&Candidate) -> bool,
     ) -> Result<(), Failure> {
-        let mut wanted: Vec<&mut Candidate> =
-            self.candidates.iter_mut().filter(|candidate| wanted(candidate)).collect();
-        let entries: Vec<&Entry> = wanted.iter().map(|candidate| candidate.entry).collect();
-        let times = self.comparison.times(bytes, &entries, &self.plan.turns)?;
-        note(&mut wanted, bytes, &times);
+        let all = 0..self.candidates.len();
+        let candidates: Vec<usize> = all.filter(|at| wanted(&self.candidates[*at])).collect();
+        let rounds = self.comparison.rounds(bytes, &self.entries(&candidates), &self.plan.turns)?;
+        let times = rounds.taken();
+        let best_us = times.iter().map(Taken::fastest_us).fold(f64::INFINITY, f64::min);
+        for (&at, taken) in candidates.iter().zip(&times) {
+            let candidate = &mut self.candidates[at];
+            let is_far = taken.fastest_us() > FAR * best_us;
+            candidate.far_sizes = if is_far { candidate.far_sizes + 1 } else { 0 };
+            candidate.note(bytes, taken);
+        }
         if self.prints {
-            println!("{}", row(bytes, &entries, &times));
+            println!("{}", row(bytes, &self.entries(&candidates), &times));
+        }
+        self.measured.insert(bytes, Measured { candidates, rounds });
+        Ok(())
+    }
+
+    /// Measures everything once more.
+    fn repeat(&mut self) -> Result<(), Failure> {
+        for (bytes, mut measured) in std::mem::take(&mut self.measured) {
+            let entries = self.entries(&measured.candidates);
+            measured.rounds.append(self.comparison.rounds(bytes, &entries, &self.plan.turns)?);
+            for (&at, taken) in measured.candidates.iter().zip(&measured.rounds.taken()) {
+                self.candidates[at].note(bytes, taken);
+            }
         }
         Ok(())
+    }
+
+    fn entries(&self, candidates: &[usize]) -> Vec<&'static Entry> {
+        candidates.iter().map(|at| self.candidates[*at].entry).collect()
     }
 
     /// Measures between every two sizes of which each has another best entry. All that have not been given up there: cores lie nearer to
@@ -127,17 +165,16 @@ impl Candidate {
     fn reaches(&self, bytes: usize) -> bool {
         self.points.last().is_some_and(|last| last.bytes > bytes)
     }
-}
 
-fn note(candidates: &mut [&mut Candidate], bytes: usize, times: &[Taken]) {
-    let best_us = times.iter().map(Taken::fastest_us).fold(f64::INFINITY, f64::min);
-    for (candidate, taken) in candidates.iter_mut().zip(times) {
-        let is_far = taken.fastest_us() > FAR * best_us;
-        candidate.far_sizes = if is_far { candidate.far_sizes + 1 } else { 0 };
+    /// Notes what it has taken at a size, instead of what it had before.
+    fn note(&mut self, bytes: usize, taken: &Taken) {
         // A nanosecond is less than what is between two runs.
         let time_us = (taken.median_us() * 1e3).round().max(1.0) / 1e3;
-        let at = candidate.points.partition_point(|point| point.bytes < bytes);
-        candidate.points.insert(at, Point { bytes, time_us });
+        let point = Point { bytes, time_us };
+        match self.points.binary_search_by_key(&bytes, |point| point.bytes) {
+            Ok(at) => self.points[at] = point,
+            Err(at) => self.points.insert(at, point),
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 /// A pick is good if it takes at most so many times as long as the best entry.
 const GOOD: f64 = 1.1;
 /// What seems worse is measured again, with so many times the rounds: of several noisy figures the smallest is too small.
-const AGAIN: usize = 3;
+const AGAIN: usize = 5;
 
 /// How many points there were, and at how many the pick was good.
 #[derive(Clone, Copy, Default)]
