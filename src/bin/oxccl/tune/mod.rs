@@ -18,6 +18,7 @@ use crate::failure::Failure;
 use crate::machine::{self, Probe};
 use crate::options::{self, Size};
 use points::{SMALLEST_BYTES, sizes};
+use sweep::Sweep;
 
 /// Measures every algorithm on this machine and writes a table, by which communicators pick.
 ///
@@ -161,6 +162,11 @@ impl Plan {
         }
     }
 
+    /// The largest size.
+    fn largest(&self) -> usize {
+        self.sizes.last().copied().unwrap_or(SMALLEST_BYTES)
+    }
+
     /// The table of these measurements.
     fn table(&self, ranks: usize, curves: Vec<Curve>) -> Table {
         Table {
@@ -184,12 +190,17 @@ impl Plan {
 
 fn measure(comms: &mut Comms, plan: &Plan, probe: Option<Probe>) -> Result<Table, Failure> {
     let ranks = comms.world();
-    let mut curves = Vec::new();
+    let mut sweeps = Vec::new();
     for kind in plan.kinds(ranks) {
         for windows in [true, false] {
-            curves.extend(sweep::sweep(comms, plan, kind, windows)?);
+            sweeps.push(Sweep::run(comms, plan, kind, windows)?);
         }
     }
+    if comms.rank() == 0 {
+        println!("\nonce more");
+    }
+    sweeps.iter_mut().try_for_each(|sweep| sweep.repeat(comms))?;
+    let curves = sweeps.iter().flat_map(Sweep::curves).collect();
     let links = probe.map(|probe| Links {
         core_to_core_ns: probe.one_way_ns.map(hundredths),
         copy_gbps: hundredths(probe.copy_gbps),

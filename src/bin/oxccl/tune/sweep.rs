@@ -1,4 +1,4 @@
-//! The points of one collective over one kind of memory: coarse at first, then more of them where another entry becomes the best. Then all
+//! The points of one collective over one kind of memory: coarse at first, then more of them where another entry becomes the best. Later all
 //! of them once more: on virtual machines cores lie near to one another for a while and then far apart, and which entry is the best depends
 //! on it.
 
@@ -21,49 +21,13 @@ const GIVEN_UP_AFTER: usize = 2;
 /// where two lines cross, little decides which of the entries is picked.
 const REFINEMENTS: usize = 2;
 
-/// Measures all entries of a kind that differ with so many ranks. Rank 0 prints the best ones of each size.
-pub(super) fn sweep(
-    comms: &mut Comms,
-    plan: &Plan,
-    kind: Kind,
-    windows: bool,
-) -> Result<Vec<Curve>, Failure> {
-    let (ranks, prints) = (comms.world(), comms.rank() == 0);
-    let Some(&largest) = plan.sizes.last() else { return Ok(Vec::new()) };
-    let entries = distinct(&plan.question(kind, ranks, largest, windows));
-    let candidate = |entry| Candidate { entry, points: Vec::new(), far_sizes: 0 };
-    let candidates: Vec<Candidate> = entries.into_iter().map(candidate).collect();
-    if prints {
-        let count = candidates.len();
-        println!("\n{kind} over {ranks} ranks, {}, {count} entries", memory_name(windows));
-        println!("{:>10}  {:>10}  {:<36}  next", "bytes", "us", "best");
-    }
-    let comparison = Comparison::new(comms, (kind, 0), largest, !windows, Order::Any)?;
-    let measured = BTreeMap::new();
-    let mut sweep = Sweep { plan, kind, ranks, windows, prints, comparison, candidates, measured };
-    let mut last_bytes = 0;
-    for &size in &plan.sizes {
-        let bytes = plan.question(kind, ranks, size, windows).total_bytes;
-        if bytes > last_bytes {
-            sweep.measure(bytes, |candidate| candidate.far_sizes < GIVEN_UP_AFTER)?;
-        }
-        last_bytes = last_bytes.max(bytes);
-    }
-    for _ in 0..REFINEMENTS {
-        sweep.refine()?;
-    }
-    sweep.repeat()?;
-    Ok(sweep.curves())
-}
-
-/// What has been measured so far.
-struct Sweep<'a> {
+/// One collective over one kind of memory, and what has been measured of it so far.
+pub(super) struct Sweep<'a> {
     plan: &'a Plan,
     kind: Kind,
     ranks: usize,
     windows: bool,
     prints: bool,
-    comparison: Comparison<'a>,
     candidates: Vec<Candidate>,
     /// By size.
     measured: BTreeMap<usize, Measured>,
@@ -85,16 +49,68 @@ struct Candidate {
     far_sizes: usize,
 }
 
-impl Sweep<'_> {
+impl<'a> Sweep<'a> {
+    /// Measures all entries of a kind that differ with so many ranks. Rank 0 prints the best ones of each size.
+    pub(super) fn run(
+        comms: &mut Comms,
+        plan: &'a Plan,
+        kind: Kind,
+        windows: bool,
+    ) -> Result<Sweep<'a>, Failure> {
+        let (ranks, prints) = (comms.world(), comms.rank() == 0);
+        let entries = distinct(&plan.question(kind, ranks, plan.largest(), windows));
+        let candidate = |entry| Candidate { entry, points: Vec::new(), far_sizes: 0 };
+        let candidates: Vec<Candidate> = entries.into_iter().map(candidate).collect();
+        if prints {
+            let count = candidates.len();
+            println!("\n{kind} over {ranks} ranks, {}, {count} entries", memory_name(windows));
+            println!("{:>10}  {:>10}  {:<36}  next", "bytes", "us", "best");
+        }
+        let measured = BTreeMap::new();
+        let mut sweep = Sweep { plan, kind, ranks, windows, prints, candidates, measured };
+        let mut comparison = sweep.comparison(comms)?;
+        let mut last_bytes = 0;
+        for &size in &plan.sizes {
+            let bytes = plan.question(kind, ranks, size, windows).total_bytes;
+            if bytes > last_bytes {
+                let goes_on = |candidate: &Candidate| candidate.far_sizes < GIVEN_UP_AFTER;
+                sweep.measure(&mut comparison, bytes, goes_on)?;
+            }
+            last_bytes = last_bytes.max(bytes);
+        }
+        for _ in 0..REFINEMENTS {
+            sweep.refine(&mut comparison)?;
+        }
+        Ok(sweep)
+    }
+
+    /// Measures everything once more.
+    pub(super) fn repeat(&mut self, comms: &mut Comms) -> Result<(), Failure> {
+        let mut comparison = self.comparison(comms)?;
+        for (bytes, mut measured) in std::mem::take(&mut self.measured) {
+            let entries = self.entries(&measured.candidates);
+            measured.rounds.append(comparison.rounds(bytes, &entries, &self.plan.turns)?);
+            for (&at, taken) in measured.candidates.iter().zip(&measured.rounds.taken()) {
+                self.candidates[at].note(bytes, taken);
+            }
+        }
+        Ok(())
+    }
+
+    fn comparison<'c>(&self, comms: &'c mut Comms) -> Result<Comparison<'c>, Failure> {
+        Comparison::new(comms, (self.kind, 0), self.plan.largest(), !self.windows, Order::Any)
+    }
+
     /// Measures those that are wanted, at a size.
     fn measure(
         &mut self,
+        comparison: &mut Comparison<'_>,
         bytes: usize,
         wanted: impl Fn(&Candidate) -> bool,
     ) -> Result<(), Failure> {
         let all = 0..self.candidates.len();
         let candidates: Vec<usize> = all.filter(|at| wanted(&self.candidates[*at])).collect();
-        let rounds = self.comparison.rounds(bytes, &self.entries(&candidates), &self.plan.turns)?;
+        let rounds = comparison.rounds(bytes, &self.entries(&candidates), &self.plan.turns)?;
         let times = rounds.taken();
         let best_us = times.iter().map(Taken::fastest_us).fold(f64::INFINITY, f64::min);
         for (&at, taken) in candidates.iter().zip(&times) {
@@ -110,31 +126,19 @@ impl Sweep<'_> {
         Ok(())
     }
 
-    /// Measures everything once more.
-    fn repeat(&mut self) -> Result<(), Failure> {
-        for (bytes, mut measured) in std::mem::take(&mut self.measured) {
-            let entries = self.entries(&measured.candidates);
-            measured.rounds.append(self.comparison.rounds(bytes, &entries, &self.plan.turns)?);
-            for (&at, taken) in measured.candidates.iter().zip(&measured.rounds.taken()) {
-                self.candidates[at].note(bytes, taken);
-            }
-        }
-        Ok(())
-    }
-
     fn entries(&self, candidates: &[usize]) -> Vec<&'static Entry> {
         candidates.iter().map(|at| self.candidates[*at].entry).collect()
     }
 
     /// Measures between every two sizes of which each has another best entry. All that have not been given up there: cores lie nearer to
     /// one another at one time than at another, so that a time compares with those of its own size alone.
-    fn refine(&mut self) -> Result<(), Failure> {
+    fn refine(&mut self, comparison: &mut Comparison<'_>) -> Result<(), Failure> {
         let table = self.plan.table(self.ranks, self.curves());
         let sizes = sizes_of(&table, self.kind, self.windows);
         for bytes in between(&sizes) {
             let after = sizes.partition_point(|size| *size < bytes);
             if self.best(&table, sizes[after - 1])? != self.best(&table, sizes[after])? {
-                self.measure(bytes, |candidate| candidate.reaches(bytes))?;
+                self.measure(comparison, bytes, |candidate| candidate.reaches(bytes))?;
             }
         }
         Ok(())
@@ -147,7 +151,8 @@ impl Sweep<'_> {
         Ok(best.map(|best| (best.algorithm, best.encoding)))
     }
 
-    fn curves(&self) -> Vec<Curve> {
+    /// What has been measured.
+    pub(super) fn curves(&self) -> Vec<Curve> {
         let measured = self.candidates.iter().filter(|candidate| !candidate.points.is_empty());
         let curve = |candidate: &Candidate| Curve {
             kind: self.kind,
