@@ -52,6 +52,13 @@ struct Steps {
 // `block_bytes`, or STREAM_BLOCK_BYTES if something is written around the cache.
 Steps steps_of(const Move& move, uint64_t block_bytes);
 
+struct HostReducer;
+// Whether plain memory is reduced into destinations that are all written around the cache, and begin alike in a line.
+bool goes_around(const Move& move, uint64_t element_bytes);
+// Two sources of such a move: the loop of large all-reduces.
+void fold_around(Machine& machine, const Move& move, const HostReducer& reducer,
+                 uint64_t element_bytes);
+
 // How one element type and fold reduces. Everything else is common to all folds of a type, or to all
 // types, and is compiled once: sixty-six copies of the whole machine would take minutes to build
 // and push each other out of the instruction cache, for a call through a pointer saved.
@@ -177,6 +184,10 @@ bool reduce_bulk(Machine& machine, const Move& move, const HostReducer& reducer)
   const bool scaled = move.scaling.premultiply || move.scaling.divide;
   const bool pairs = move.sources == 2 && !scaled;
   const bool tree = move.tree && move.sources > 2;
+  if (pairs && goes_around(move, B::SIZE)) {
+    fold_around(machine, move, reducer, B::SIZE);
+    return true;
+  }
   const bool straight = pairs && move.destinations == 1 && move.source(0).is_plain() &&
                         move.source(1).is_plain() && move.destination(0).is_plain() &&
                         !move.destination(0).is_stream();

@@ -4,29 +4,40 @@
 namespace oxccl {
 inline namespace OXCCL_ISA {
 
-// Around the caches; stream_fence() orders it.
-static void copy_stream(uint8_t* to, const uint8_t* from, size_t len_bytes) {
+// How far it is to the next line.
+static OXCCL_INLINE uint64_t line_head(const uint8_t* at) {
+  return -reinterpret_cast<uintptr_t>(at) & (CACHE_LINE_BYTES - 1);
+}
+
+// Whole lines around the caches; stream_fence() orders it.
+static OXCCL_INLINE void stream_lines(uint8_t* to, const uint8_t* from, size_t len_bytes) {
 #if defined(__x86_64__) && !OXCCL_SANITIZED
-  const size_t head = -reinterpret_cast<uintptr_t>(to) & 63;
-  if (len_bytes < head + 64) {
-    memcpy(to, from, len_bytes);
-    return;
-  }
-  memcpy(to, from, head);
-  size_t i = head;
-  for (; i + 64 <= len_bytes; i += 64) {
+  for (size_t i = 0; i < len_bytes; i += CACHE_LINE_BYTES) {
 #if defined(__AVX512F__)
     _mm512_stream_si512(reinterpret_cast<__m512i*>(to + i), _mm512_loadu_si512(from + i));
 #else
-    for (size_t part = i; part < i + 64; part += 16)
+    for (size_t part = i; part < i + CACHE_LINE_BYTES; part += 16)
       _mm_stream_si128(reinterpret_cast<__m128i*>(to + part),
                        _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + part)));
 #endif
   }
-  memcpy(to + i, from + i, len_bytes - i);
 #else
   memcpy(to, from, len_bytes);
 #endif
+}
+
+// What is not whole lines goes through the caches.
+static void copy_stream(uint8_t* to, const uint8_t* from, size_t len_bytes) {
+  const size_t head = line_head(to);
+  if (len_bytes < head + CACHE_LINE_BYTES) {
+    memcpy(to, from, len_bytes);
+    return;
+  }
+  const size_t lines = (len_bytes - head) / CACHE_LINE_BYTES * CACHE_LINE_BYTES;
+  const size_t tail = head + lines;
+  memcpy(to, from, head);
+  stream_lines(to + head, from + head, lines);
+  memcpy(to + tail, from + tail, len_bytes - tail);
 }
 
 Steps steps_of(const Move& move, uint64_t block_bytes) {
@@ -39,7 +50,7 @@ Steps steps_of(const Move& move, uint64_t block_bytes) {
   }
   if (!around) return {block_bytes, block_bytes};
   // Messages with flags are handled in units of their own.
-  const uint64_t before = -reinterpret_cast<uintptr_t>(around->data) & (CACHE_LINE_BYTES - 1);
+  const uint64_t before = line_head(around->data);
   return {plain && before ? before : STREAM_BLOCK_BYTES, STREAM_BLOCK_BYTES};
 }
 
@@ -73,6 +84,37 @@ void put_all(Machine& machine, const Move& move, uint64_t position, const uint8_
   const bool ends = position + len_bytes == move.len_bytes;
   for (uint32_t d = 0; d < move.destinations; ++d)
     put(machine, move.destination(d), position, from, len_bytes, ends);
+}
+
+bool goes_around(const Move& move, uint64_t element_bytes) {
+  if (move.destinations == 0) return false;
+  const uint64_t head = line_head(move.destination(0).data);
+  for (uint32_t o = 0; o < move.sources + move.destinations; ++o) {
+    const View& view = move.source(o);
+    if (!view.is_plain()) return false;
+    if (o >= move.sources && (!view.is_stream() || line_head(view.data) != head)) return false;
+  }
+  return head % element_bytes == 0;
+}
+
+void fold_around(Machine& machine, const Move& move, const HostReducer& reducer,
+                 uint64_t element_bytes) {
+  alignas(CACHE_LINE_BYTES) uint8_t block[STREAM_BLOCK_BYTES];
+  const uint8_t *a = move.source(0).data, *b = move.source(1).data;
+  const uint64_t head = line_head(move.destination(0).data);
+  uint64_t at = 0;
+  while (at < move.len_bytes) {
+    const uint64_t most = at == 0 && head != 0 ? head : STREAM_BLOCK_BYTES;
+    const uint64_t len_bytes = most < move.len_bytes - at ? most : move.len_bytes - at;
+    reducer.fold_two(block, a + at, b + at, len_bytes / element_bytes);
+    for (uint32_t d = 0; d < move.destinations; ++d) {
+      uint8_t* to = move.destination(d).data + at;
+      if (OXCCL_LIKELY(len_bytes == STREAM_BLOCK_BYTES)) stream_lines(to, block, STREAM_BLOCK_BYTES);
+      else copy_stream(to, block, len_bytes);
+    }
+    at += len_bytes;
+  }
+  machine.streamed = true;
 }
 
 bool copy_bulk(Machine& machine, const Move& move) {

@@ -4,7 +4,7 @@ use super::heap::HeapBlock;
 use crate::element::Element;
 use crate::error::Error;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// `count` elements of communicator memory: peers read and write it in place, without a copy. Zero at first.
@@ -18,6 +18,8 @@ pub struct DeviceBuffer<T> {
     address: *mut T,
     is_host: bool,
     count: usize,
+    /// Whether a stream has ever used it. If not, the storage, which lies elsewhere, need not be asked.
+    has_flown: AtomicBool,
 }
 
 // SAFETY: the address leads to the storage, which may be used by any thread; elements are used as those of a slice are.
@@ -33,12 +35,25 @@ struct Storage {
     lock: Mutex<()>,
 }
 
+impl Storage {
+    fn await_holds(&self, held: usize) {
+        if self.in_flight.load(Ordering::Acquire) <= held {
+            return;
+        }
+        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        while self.in_flight.load(Ordering::Acquire) > held {
+            guard = self.idle.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
 impl<T: Element> DeviceBuffer<T> {
     pub(crate) fn new(block: HeapBlock, count: usize) -> DeviceBuffer<T> {
         let in_flight = AtomicUsize::new(0);
         let (address, is_host) = (block.as_ptr().cast(), block.is_host());
         let storage = Storage { block, in_flight, idle: Condvar::new(), lock: Mutex::new(()) };
-        DeviceBuffer { storage: Arc::new(storage), address, is_host, count }
+        let has_flown = AtomicBool::new(false);
+        DeviceBuffer { storage: Arc::new(storage), address, is_host, count, has_flown }
     }
 
     /// Number of elements.
@@ -100,16 +115,19 @@ impl<T: Element> DeviceBuffer<T> {
 
     /// Keeps the memory alive, and host accesses waiting, until it is dropped.
     pub(crate) fn fly(&self) -> InFlight {
+        self.has_flown.store(true, Ordering::Relaxed);
         self.storage.in_flight.fetch_add(1, Ordering::AcqRel);
         InFlight { storage: self.storage.clone() }
     }
 
     /// Waits for the calls under way, before the host looks at the elements.
+    #[inline]
     fn host_access(&self) {
         self.assert_host();
         self.land(0);
     }
 
+    #[inline]
     fn assert_host(&self) {
         assert!(
             self.is_host(),
@@ -128,13 +146,11 @@ impl<T: Element> DeviceBuffer<T> {
     }
 
     /// Waits until so many holds are left.
+    #[inline]
     fn land(&self, held: usize) {
-        if self.storage.in_flight.load(Ordering::Acquire) <= held {
-            return;
-        }
-        let mut guard = self.storage.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        while self.storage.in_flight.load(Ordering::Acquire) > held {
-            guard = self.storage.idle.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        // Whoever may look at the elements while another thread lends them has been told of that by it, and sees this, too.
+        if self.has_flown.load(Ordering::Relaxed) {
+            self.storage.await_holds(held);
         }
     }
 

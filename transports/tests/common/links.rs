@@ -119,6 +119,22 @@ pub fn exchange(ends: &[End; 2], messages: u64) {
     });
 }
 
+/// One end sends messages and ends; the other receives them all.
+pub fn end_behind_messages([one, other]: [End; 2]) {
+    for message in 0..u64::from(SLOTS) {
+        assert!(one.ports.write(0, message, &payload(0, 0, message), LIMIT));
+    }
+    one.proxy.begin();
+    // The wire is there once something has come over it.
+    assert!(other.ports.read(0, 0, LIMIT).is_some());
+    one.liveness.close(1);
+    drop(one);
+    for message in 1..u64::from(SLOTS) {
+        let came = other.ports.read(0, message, LIMIT);
+        assert!(came.is_some_and(|came| came == payload(0, 0, message)), "message {message}");
+    }
+}
+
 impl End {
     pub fn liveness_text(&self) -> String {
         format!("nothing moves; {:?}", self.liveness)

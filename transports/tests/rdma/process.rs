@@ -7,7 +7,7 @@ use oxccl_transports::proxy::testing::MemoryPorts;
 use oxccl_transports::proxy::{Conditions, Fabric, PortsMemory};
 use oxccl_transports::rdma::{Domain, GpuWay, RdmaFabric, Settings, usable_ports};
 
-use super::links::{PAYLOAD_BYTES, PORTS, SLOTS, exchange, pair_with};
+use super::links::{PAYLOAD_BYTES, PORTS, SLOTS, end_behind_messages, exchange, pair_with};
 use super::pair::port;
 
 #[test]
@@ -59,6 +59,9 @@ fn messages_cross_memory_of_gpus() {
     };
     let fabric = |rank: usize| -> Arc<dyn Fabric> { fabrics[rank].clone() };
     exchange(&pair_with(fabric, ports, Conditions::default()), 10);
+    for _ in 0..10 {
+        end_behind_messages(pair_with(fabric, ports, Conditions::default()));
+    }
     let dmabuf = RdmaFabric::new(vec![port(0)], Settings::default()).unwrap();
     let dmabuf = dmabuf.with_gpu(context.clone(), &[GpuWay::Dmabuf]).try_gpu();
     let dmabuf = dmabuf.unwrap_err().to_string();
