@@ -270,6 +270,56 @@ fn bits_are_the_same_for_any_algorithm_under_an_order() {
 }
 
 /// Buckets begin in the middle of its lines.
+/// Buffers larger than the caches, which these say are tiny: outputs are written around them.
+#[test]
+fn outputs_may_be_written_around_the_cache() {
+    const MOST: usize = 40_000;
+    for n in [2, 3] {
+        let config = Config { cache_bytes: Some(1), order: Order::Rank, ..config() };
+        let ranks = Communicator::local_with(n, &config).unwrap();
+        std::thread::scope(|scope| {
+            for comm in ranks {
+                scope.spawn(move || around(&comm, MOST));
+            }
+        });
+    }
+}
+
+fn around(comm: &Communicator, most: usize) {
+    let (rank, n) = (comm.rank(), comm.world());
+    let value = |rank: usize, at: usize| ((rank * 31 + at * 7) % 113) as f32;
+    let mut input = comm.alloc::<f32>(most).unwrap();
+    let mut output = comm.alloc::<f32>(most).unwrap();
+    let values: Vec<f32> = (0..most).map(|at| value(rank, at)).collect();
+    input.write(&values).unwrap();
+    // Somewhere in a line, alike on all ranks and not.
+    for (from, to) in [(0, 0), (3, 3), (5, 2 + rank)] {
+        for part in [1, 15, 64, 129, 4000, 10_003] {
+            let poisoned = vec![f32::NAN; most];
+            let sum = |at: usize| (0..n).map(|of| value(of, from + at)).sum::<f32>();
+            output.write(&poisoned).unwrap();
+            let (sent, got) = (&input[from..from + part * n], &mut output[to..to + part * n]);
+            comm.all_reduce(sent, got, ReduceOp::Sum).unwrap();
+            assert!((0..part * n).all(|at| got[at] == sum(at)), "all_reduce {from} {to} {part}");
+            comm.reduce_scatter(sent, &mut got[..part], ReduceOp::Sum).unwrap();
+            assert!((0..part).all(|at| got[at] == sum(rank * part + at)), "{from} {to} {part}");
+            comm.all_gather(&sent[..part], got).unwrap();
+            let gathered = |at: usize| value(at / part, from + at % part);
+            assert!((0..part * n).all(|at| got[at] == gathered(at)), "{from} {to} {part}");
+            comm.all_to_all(sent, got).unwrap();
+            let exchanged = |at: usize| value(at / part, from + rank * part + at % part);
+            assert!((0..part * n).all(|at| got[at] == exchanged(at)), "{from} {to} {part}");
+            let is_poison = |at: usize| output[at].is_nan();
+            assert!((0..to).all(is_poison) && (to + part * n..most).all(is_poison), "beside");
+        }
+    }
+    let mut both: Vec<f32> = input[7..most - 1].to_vec();
+    comm.all_reduce(&input[7..most - 1], &mut both, ReduceOp::Max).unwrap();
+    comm.all_reduce_in_place(&mut input[7..most - 1], ReduceOp::Max).unwrap();
+    assert_eq!(both, input[7..most - 1], "in place");
+    comm.barrier().unwrap();
+}
+
 #[test]
 fn groups_have_no_ll128() {
     on_ranks(2, |mut comm| {
