@@ -2,9 +2,11 @@
 """Two nodes on this machine, joined by a shaped link: oxccl's choice, its flat ring and Gloo by turns.
 
 Usage: nodes.py [--oxccl PROGRAM] [--peers FOLDER] [--rate 10gbit] [--size 67108864] [--per-node 2] [--rounds 5]
+                [--congestion reno]
 
 The nodes are network namespaces joined by a pair of virtual interfaces, whose rate tc's tbf limits
-each way; the kernel's own TCP runs over it for all three. Prints the median time of each, what the
+each way; the kernel's own TCP runs over it for all three, with the same congestion control: nothing is
+lost on this link, so that any that does not pace fills it, and pacing (bbr) costs processor time. Prints the median time of each, what the
 link's rate alone would take, and the ratios. Needs unshare, ip, tc, and a system that gives users
 namespaces (or root). FOLDER is where tools/setup-peers has put PyTorch.
 """
@@ -22,6 +24,8 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 NODES = 2
 ADDRESS = "10.78.0.{}"
 INSIDE = "OXCCL_NODES_INSIDE"
+# One behind the other, about as many as Gloo makes in its half second: a connection that has rested starts slowly.
+CALLS = 5
 # Against hanging.
 TIMEOUT_S = 120
 
@@ -34,6 +38,8 @@ def arguments():
     parser.add_argument("--size", type=int, default=64 << 20)
     parser.add_argument("--per-node", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--congestion", default="reno",
+                        help="one that net.ipv4.tcp_allowed_congestion_control has")
     return parser.parse_args()
 
 
@@ -55,20 +61,21 @@ class Node:
     def inside(self, *command):
         return ["nsenter", "-t", str(self.holder.pid), "-n", *command]
 
-    def up(self, rate):
+    def up(self, rate, congestion):
         run(*self.inside("ip", "addr", "add", f"{self.address}/24", "dev", "net"))
         run(*self.inside("ip", "link", "set", "net", "up"))
         run(*self.inside("ip", "link", "set", "lo", "up"))
         run(*self.inside("tc", "qdisc", "add", "dev", "net", "root", "tbf", "rate", rate,
                          "burst", "1mb", "latency", "20ms"))
+        run(*self.inside("sh", "-c", 'echo "$0" > /proc/sys/net/ipv4/tcp_congestion_control', congestion))
 
 
-def network(rate):
+def network(rate, congestion):
     nodes = [Node(number) for number in range(NODES)]
     first, second = (str(node.holder.pid) for node in nodes)
     run("ip", "link", "add", "net", "netns", first, "type", "veth", "peer", "name", "net", "netns", second)
     for node in nodes:
-        node.up(rate)
+        node.up(rate, congestion)
     return nodes
 
 
@@ -94,8 +101,8 @@ def result(said):
 def oxccl(nodes, options, extra):
     environment = {**os.environ, "OXCCL_SECRET": secrets.token_hex(16), "OXCCL_FABRIC": "tcp"}
     size, ranks = str(options.size), str(options.per_node)
-    bench = [options.oxccl, "bench", "all_reduce", "-b", size, "-e", size, "-n", "1", "-w", "1", "--json", "--no-probe",
-             *extra]
+    bench = [options.oxccl, "bench", "all_reduce", "-b", size, "-e", size, "-n", str(CALLS), "-w", "1", "--json",
+             "--no-probe", *extra]
     start = lambda number: [options.oxccl, "run", "--ranks", ranks, "--nnodes", str(NODES), "--node-rank",
                             str(number), "--rendezvous", f"{nodes[0].address}:20000", "--", *bench]
     return result(together([(node.inside(*start(number)), environment)
@@ -105,7 +112,7 @@ def oxccl(nodes, options, extra):
 def gloo(nodes, options):
     world = NODES * options.per_node
     program = os.path.join(HERE, "gloo_bench.py")
-    command = [sys.executable, program, "all_reduce", str(options.size), "5", "100", str(world)]
+    command = [sys.executable, program, "all_reduce", str(options.size), "5", "500", str(world)]
 
     def rank(number):
         stand_ins = os.path.join(options.peers, "stand-ins")
@@ -128,7 +135,7 @@ def main():
     if INSIDE not in os.environ:
         os.environ[INSIDE] = "1"
         os.execvp("unshare", ["unshare", "-Urn", "--kill-child", "--fork", sys.executable, *sys.argv])
-    nodes = network(options.rate)
+    nodes = network(options.rate, options.congestion)
     try:
         compare(nodes, options)
     finally:
@@ -155,8 +162,8 @@ def compare(nodes, options):
     # Each node sends a buffer and takes one in, however many ranks it has.
     least = 2 * (NODES - 1) / NODES * options.size / bytes_per_s(options.rate) * 1e3
     medians = {name: statistics.median(measured) for name, measured in times.items()}
-    print(f"all_reduce of {options.size} bytes, {NODES} nodes of {options.per_node} ranks, {options.rate}: "
-          f"the link alone {least:.1f} ms")
+    print(f"all_reduce of {options.size} bytes, {NODES} nodes of {options.per_node} ranks, {options.rate}, "
+          f"{options.congestion}: the link alone {least:.1f} ms")
     for name, median in medians.items():
         print(f"{name:18} {median:8.1f} ms  {least / median:5.0%} of the link  "
               f"{median / medians['oxccl']:.2f} times oxccl's  {chosen[name]}")
