@@ -7,8 +7,9 @@
 //! memory are not ordered by anything, so they are found whichever comes first. So the first ranks alone are executed
 //! ([`Symmetric::prove`]).
 //!
-//! That ranks are alike is proven too, of every single one, whose instructions are made and dropped ([`Symmetric::compare`]). Two ranks may
-//! list the sources of a reduction in different orders, if none of these are messages of the same link: then their values differ in that order.
+//! That ranks are alike is proven too. Some algorithms say what rank 0 does and no more, and all lists are made by turning that one: they are alike
+//! by construction ([`Symmetric::is_by_construction`]). Of the others every single rank's instructions are made, compared and dropped
+//! ([`Symmetric::compare`]). Two ranks may then list the sources of a reduction in different orders, if none of these are messages of the same link: then their values differ in that order.
 //! Where no order is promised, that is all the same. Where the order of the tree is, every reduction on every rank must have as its sources, from
 //! left to right, the aligned trees of neighbouring blocks that make up a larger one. Then each value is its block's aligned tree, by induction.
 
@@ -39,6 +40,7 @@ pub struct Symmetric<'a> {
     slots: Slots,
     firsts: Firsts,
     single_rounding: bool,
+    by_construction: bool,
 }
 
 /// Why an algorithm is not proven so.
@@ -74,7 +76,20 @@ impl<'a> Symmetric<'a> {
         let lists = |ranks| entry.schedule_of_ranks(collective, placement, promise, slots, ranks);
         let (schedule, symmetry) = find(collective, placement, promise, lists)?;
         let (firsts, single_rounding) = prove_firsts(schedule, symmetry, promise, entry.in_place)?;
-        Ok(Symmetric { entry, collective, placement, promise, slots, firsts, single_rounding })
+        // By so many ranks lists are turned where they are made.
+        let period = entry.period(collective, placement, promise, slots)?;
+        let by_construction = symmetry.turning() == Turning::Add
+            && period.is_some_and(|period| symmetry.firsts().is_multiple_of(period));
+        Ok(Symmetric {
+            entry,
+            collective,
+            placement,
+            promise,
+            slots,
+            firsts,
+            single_rounding,
+            by_construction,
+        })
     }
 
     /// How the ranks are alike.
@@ -102,8 +117,14 @@ impl<'a> Symmetric<'a> {
         self.single_rounding
     }
 
-    /// Makes these ranks' instructions, a few at a time, and compares them with those of the first ranks. The proof is complete once all ranks have
-    /// been compared; they can be divided over threads.
+    /// Whether all lists are made by turning the first ones, by the function that is used here too: then the proof is complete. The next rank's and the
+    /// last one's have been compared all the same.
+    pub fn is_by_construction(&self) -> bool {
+        self.by_construction
+    }
+
+    /// Makes these ranks' instructions, a few at a time, and compares them with those of the first ranks. If they are not alike by construction, the
+    /// proof is complete once all ranks have been compared; they can be divided over threads.
     ///
     /// # Errors
     /// The first rank that is not alike.
