@@ -75,18 +75,14 @@ pub(crate) fn one_count_each(
     Err(Error::Length { kind, argument, found: counts.len(), expected: ranks })
 }
 
-/// All that a call with equal parts is made from. A call with the arguments of the one before needs no second check.
+/// All that a call with equal parts is made from, in a few words. A call with the arguments of the one before needs no second check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Asked {
-    pub(crate) collective: Collective,
-    pub(crate) data_type: DataType,
-    pub(crate) op: OpKind,
-    pub(crate) factor_bits: u64,
-    pub(crate) input: Memory,
-    pub(crate) output: Memory,
-}
+pub(crate) struct Asked([u64; 8]);
 
 impl Asked {
+    /// What no call is made from.
+    pub(crate) const NOTHING: Asked = Asked([u64::MAX; 8]);
+
     #[inline]
     pub(crate) fn new<T: Element>(
         collective: Collective,
@@ -94,8 +90,18 @@ impl Asked {
         output: Memory,
         op: ReduceOp<T>,
     ) -> Asked {
-        let (data_type, factor_bits) = (T::DATA_TYPE, op.factor_bits());
-        Asked { collective, data_type, op: op.kind(), factor_bits, input, output }
+        let Collective { kind, ranks, root, receiver } = collective;
+        let what = kind as u64 | (T::DATA_TYPE as u64) << 8 | (op.kind() as u64) << 16;
+        Asked([
+            what | (ranks as u64) << 32,
+            root as u64,
+            receiver as u64,
+            op.factor_bits(),
+            input.address as u64,
+            input.count as u64,
+            output.address as u64,
+            output.count as u64,
+        ])
     }
 }
 
@@ -132,8 +138,6 @@ pub struct Call {
 
 // SAFETY: a call is a description; whoever runs it vouches for the memory, which is not tied to a thread.
 unsafe impl Send for Call {}
-// SAFETY: as above.
-unsafe impl Send for Asked {}
 
 impl Call {
     /// A call of any kind with equal parts, from bare memory: for bindings to other languages. `rank` is the caller's. Elements

@@ -269,12 +269,25 @@ fn any_group_is_what_its_calls_are() {
 struct Neighbours {
     ranks: usize,
     shared: bool,
-    /// For each bucket: lines of 16 elements, elements more, and which rank, if any, leaves a gap behind it.
-    buckets: Vec<(usize, usize, usize)>,
+    buckets: Vec<Neighbour>,
 }
 
+#[derive(Clone, Debug)]
+struct Neighbour {
+    count: usize,
+    /// Which rank, if there is one of this number, leaves a gap behind it, and in which of the inputs and the outputs.
+    rank: usize,
+    gaps: [bool; 2],
+}
+
+const INPUT: usize = 0;
+const OUTPUT: usize = 1;
+
 fn neighbours() -> impl Strategy<Value = Neighbours> {
-    let bucket = (0usize..200, prop_oneof![4 => Just(0), 1 => 0usize..16], 0usize..8);
+    let more = prop_oneof![4 => Just(0), 1 => 0usize..16];
+    let gaps = prop_oneof![Just([true, false]), Just([false, true]), Just([true, true])];
+    let bucket = (0usize..200, more, 0usize..8, gaps)
+        .prop_map(|(lines, more, rank, gaps)| Neighbour { count: 16 * lines + more, rank, gaps });
     let buckets = prop::collection::vec(bucket, 1..30);
     (1usize..=4, any::<bool>(), buckets).prop_map(|(ranks, shared, buckets)| Neighbours {
         ranks,
@@ -286,26 +299,27 @@ fn neighbours() -> impl Strategy<Value = Neighbours> {
 impl Neighbours {
     const GAP: usize = 16;
 
-    fn count(&self, bucket: usize) -> usize {
-        16 * self.buckets[bucket].0 + self.buckets[bucket].1
+    fn gap(&self, buffer: usize, bucket: usize, rank: usize) -> usize {
+        let Neighbour { rank: leaves, gaps, .. } = &self.buckets[bucket];
+        if *leaves == rank && gaps[buffer] { Self::GAP } else { 0 }
     }
 
-    fn gap(&self, bucket: usize, rank: usize) -> usize {
-        if self.buckets[bucket].2 == rank { Self::GAP } else { 0 }
+    /// Where a bucket begins; the buffer's length if there is none of this number.
+    fn place(&self, buffer: usize, bucket: usize, rank: usize) -> usize {
+        (0..bucket).map(|at| self.buckets[at].count + self.gap(buffer, at, rank)).sum()
     }
 
     fn reduce(&self, comm: &Communicator) {
         let (rank, all) = (comm.rank(), 0..self.buckets.len());
-        let total: usize = all.clone().map(|at| self.count(at) + self.gap(at, rank)).sum();
+        let [input_len, output_len] =
+            [INPUT, OUTPUT].map(|buffer| self.place(buffer, all.end, rank));
         let value = |rank: usize, at: usize| ((at * 7 + rank * 13) % 101) as f32;
-        let place = |rank: usize, bucket: usize| -> usize {
-            (0..bucket).map(|at| self.count(at) + self.gap(at, rank)).sum()
-        };
-        let values: Vec<f32> = (0..total).map(|at| value(rank, at)).collect();
-        let (mut input, mut output) = (comm.alloc(total).unwrap(), comm.alloc(total).unwrap());
+        let values: Vec<f32> = (0..input_len).map(|at| value(rank, at)).collect();
+        let mut input = comm.alloc(input_len).unwrap();
+        let mut output = comm.alloc(output_len).unwrap();
         input.write(&values).unwrap();
-        output.write(&vec![f32::NAN; total]).unwrap();
-        let mut private = vec![f32::NAN; total];
+        output.write(&vec![f32::NAN; output_len]).unwrap();
+        let mut private = vec![f32::NAN; output_len];
         let (input, output): (&[f32], &mut [f32]) = match self.shared {
             true => (&input, &mut output),
             false => (&values, &mut private),
@@ -313,24 +327,24 @@ impl Neighbours {
         comm.group(|group| {
             let mut left = &mut *output;
             for bucket in all.clone() {
-                let count = self.count(bucket);
+                let count = self.buckets[bucket].count;
                 let (piece, rest) = left.split_at_mut(count);
-                left = &mut rest[self.gap(bucket, rank)..];
-                let from = place(rank, bucket);
+                left = &mut rest[self.gap(OUTPUT, bucket, rank)..];
+                let from = self.place(INPUT, bucket, rank);
                 group.all_reduce(&input[from..from + count], piece, ReduceOp::Sum)?;
             }
             Ok(())
         })
         .unwrap();
         for bucket in all {
-            let from = place(rank, bucket);
-            for at in 0..self.count(bucket) {
-                let of = |rank| value(rank, place(rank, bucket) + at);
+            let (from, count) = (self.place(OUTPUT, bucket, rank), self.buckets[bucket].count);
+            for at in 0..count {
+                let of = |rank| value(rank, self.place(INPUT, bucket, rank) + at);
                 let sum: f32 = (0..self.ranks).map(of).sum();
                 assert_eq!(output[from + at], sum, "bucket {bucket}, element {at}");
             }
-            let behind = from + self.count(bucket);
-            let gap = &output[behind..behind + self.gap(bucket, rank)];
+            let behind = from + count;
+            let gap = &output[behind..behind + self.gap(OUTPUT, bucket, rank)];
             assert!(gap.iter().all(|one| one.is_nan()), "behind bucket {bucket}");
         }
     }

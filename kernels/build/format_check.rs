@@ -82,8 +82,8 @@ fn structures(text: &mut String) {
     layout!(out, Advance { connection, sent, received, reserved });
     layout!(out, SlotHeader { tail, signature, len_bytes });
     layout!(out, SlotTail { tail, content_bytes, reserved });
-    layout!(out, Segment { start, len_bytes, input, output, bucket, reserved });
-    layout!(out, SegmentTokens { input, output });
+    layout!(out, Segment { start, len_bytes, input, output, followers, bucket, reserved });
+    layout!(out, SegmentTokens { input, output, followers });
     layout!(out, Doorbell { rings, sleeping, event });
     layout!(
         out,

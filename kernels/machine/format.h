@@ -138,11 +138,12 @@ struct Segment {
   uint64_t start, len_bytes;
   const uint8_t* input;
   uint8_t* output;
+  uint64_t followers;
   uint32_t bucket, reserved;
 };
 
 struct SegmentTokens {
-  uint64_t input, output;
+  uint64_t input, output, followers;
 };
 
 struct Launch {

@@ -60,7 +60,7 @@ struct Tables {
 #ifndef __CUDACC__
 // Where an operand's buckets are told: addresses, or tokens of a window.
 struct BucketTable {
-  const uint64_t* first;
+  const uint64_t *first, *followers;
   uint64_t stride_bytes;
   const Window* window;
 };

@@ -52,7 +52,7 @@ OXCCL_INLINE void find_buckets(const Machine& machine, Workspace& workspace) {
   const Segment* own = machine.launch.segments;
   for (uint32_t o = 0; o < workspace.move.sources + workspace.move.destinations; ++o) {
     const Operand& operand = workspace.operands[o];
-    const uint64_t* first = nullptr;
+    const uint64_t *first = nullptr, *followers = &own->followers;
     const Window* window = nullptr;
     if (operand.space == SPACE_INPUT) {
       first = reinterpret_cast<const uint64_t*>(&own->input);
@@ -63,9 +63,15 @@ OXCCL_INLINE void find_buckets(const Machine& machine, Workspace& workspace) {
       const uint8_t* table = behind(*window, window->tokens.input);
       const SegmentTokens* tokens = reinterpret_cast<const SegmentTokens*>(table);
       first = operand.space == SPACE_WINDOW_INPUT ? &tokens->input : &tokens->output;
+      followers = &tokens->followers;
     }
-    workspace.buckets[o] = {first, window ? sizeof(SegmentTokens) : sizeof(Segment), window};
+    workspace.buckets[o] = {first, followers, window ? sizeof(SegmentTokens) : sizeof(Segment), window};
   }
+}
+
+// How many buckets continue this one in the operand's memory.
+OXCCL_INLINE uint64_t followers_of(const BucketTable& table, uint32_t segment) {
+  return table.followers[segment * table.stride_bytes / sizeof(uint64_t)];
 }
 
 OXCCL_INLINE uint8_t* bucket_of(const BucketTable& table, uint32_t segment) {
@@ -143,25 +149,22 @@ OXCCL_INLINE void point_views(const Machine& machine, Workspace& workspace) {
 
 #ifndef __CUDACC__
 // Adds the buckets that follow the piece's without a hole, in every operand's memory as in the virtual buffer: one loop
-// moves them all.
+// moves them all. A buffer of several parts is longer than one, so that no other follows it.
 OXCCL_INLINE void join_buckets(const Machine& machine, Workspace& workspace) {
   const Launch& launch = machine.launch;
   Walk& walk = workspace.walk;
   const uint32_t count = workspace.move.sources + workspace.move.destinations;
-  for (; walk.to < walk.end && walk.segment + 1 < launch.segments_count; ++walk.segment) {
-    const Segment& next = launch.segments[walk.segment + 1];
-    bool follows = next.start == walk.to;
-    for (uint32_t o = 0; follows && o < count; ++o) {
-      const BucketTable& table = workspace.buckets[o];
-      if (!table.first) continue;
-      const uint8_t* found = bucket_of(table, walk.segment + 1) +
-                             workspace.operands[o].message * next.len_bytes;
-      follows = found == workspace.views[o].data + (walk.to - walk.at);
-    }
-    if (!follows) return;
-    const uint64_t to = next.start + next.len_bytes;
-    walk.to = to < walk.end ? to : walk.end;
+  uint64_t followers = launch.segments_count - 1 - walk.segment;
+  for (uint32_t o = 0; followers != 0 && o < count; ++o) {
+    const BucketTable& table = workspace.buckets[o];
+    if (!table.first) continue;
+    const uint64_t of_operand = followers_of(table, walk.segment);
+    if (of_operand < followers) followers = of_operand;
   }
+  walk.segment += uint32_t(followers);
+  const Segment& last = launch.segments[walk.segment];
+  const uint64_t to = last.start + last.len_bytes;
+  walk.to = to < walk.end ? to : walk.end;
 }
 #endif
 

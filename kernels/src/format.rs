@@ -586,6 +586,9 @@ pub struct Segment {
     pub input: *const u8,
     /// The caller's output.
     pub output: *mut u8,
+    /// How many of the buckets behind it lie in this rank's memory as in the virtual buffer, each without a gap behind the one before it: a host
+    /// moves them together. Both buffers do, or this rank has none. 0 is always right.
+    pub followers: u64,
     /// Number of the bucket in the group.
     pub bucket: u32,
     /// Zero.
@@ -600,6 +603,8 @@ pub struct SegmentTokens {
     pub input: u64,
     /// The output.
     pub output: u64,
+    /// As [`Segment::followers`], by these numbers.
+    pub followers: u64,
 }
 
 /// The one parameter of an executor: a call, or the first part of a group.

@@ -565,6 +565,7 @@ fn a_part_awaits_its_buckets_and_tells_when_they_are_done() {
             len_bytes: inputs[bucket].len() as u64,
             input: inputs[bucket].as_ptr(),
             output: outputs[bucket].as_mut_ptr(),
+            followers: 0,
             bucket: bucket as u32,
             reserved: 0,
         })

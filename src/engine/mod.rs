@@ -95,8 +95,8 @@ impl Backend {
 /// A call for which everything is in place.
 #[derive(Clone, Copy, Debug)]
 struct Ready {
-    /// What was asked, where an equal call may come again.
-    asked: Option<Asked>,
+    /// What was asked; nothing where it cannot be repeated.
+    asked: Asked,
     described: Described,
     channels: usize,
     record: [u64; RECORD_WORDS],
@@ -181,7 +181,7 @@ impl Engine {
     /// Whether the last call had these arguments, and [`Engine::run_again`] would repeat it.
     #[inline]
     pub(crate) fn has_just_run(&self, asked: &Asked) -> bool {
-        self.ready.as_ref().is_some_and(|ready| ready.asked.as_ref() == Some(asked))
+        self.ready.as_ref().is_some_and(|ready| ready.asked == *asked)
     }
 
     /// Runs the last call once more, over the same buffers.
@@ -207,7 +207,7 @@ impl Engine {
         }
         self.make_ready(call)?;
         if let Some(ready) = &mut self.ready {
-            ready.asked = Some(asked);
+            ready.asked = asked;
         }
         // SAFETY: by this function's contract.
         unsafe { self.launch() }
@@ -248,7 +248,7 @@ impl Engine {
         let (order, factor_bits) = (self.config.order, call.factor_bits);
         let described = Described::call(key, order, factor_bits);
         let (channels, record) = (program.channels(), described.encode());
-        self.ready = Some(Ready { asked: None, described, channels, record });
+        self.ready = Some(Ready { asked: Asked::NOTHING, described, channels, record });
         Ok(())
     }
 

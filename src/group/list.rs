@@ -13,8 +13,8 @@ pub(crate) struct CallList {
     world: usize,
     /// The group's so far, and behind them those of the group before it.
     calls: Vec<Call>,
-    /// What each was made from, where an equal call may come again.
-    asked: Vec<Option<Asked>>,
+    /// What each was made from; nothing where it cannot be repeated.
+    asked: Vec<Asked>,
     /// The group's calls so far.
     len: usize,
     /// Where the engine has these calls, as long as they are those that it was given last.
@@ -52,6 +52,7 @@ impl CallList {
     }
 
     /// A call with equal parts. Returns its place in the group.
+    #[inline]
     pub(super) fn push<T: Element>(
         &mut self,
         collective: Collective,
@@ -59,11 +60,23 @@ impl CallList {
         output: Memory,
         op: ReduceOp<T>,
     ) -> Result<usize, Error> {
-        let asked = Some(Asked::new(collective, input, output, op));
+        let asked = Asked::new(collective, input, output, op);
         if self.asked.get(self.len) == Some(&asked) {
             self.len += 1;
             return Ok(self.len - 1);
         }
+        self.push_new(collective, input, output, op)
+    }
+
+    #[cold]
+    fn push_new<T: Element>(
+        &mut self,
+        collective: Collective,
+        input: Memory,
+        output: Memory,
+        op: ReduceOp<T>,
+    ) -> Result<usize, Error> {
+        let asked = Asked::new(collective, input, output, op);
         self.keep(Call::new(collective, self.rank, input, output, op)?, asked)
     }
 
@@ -102,7 +115,7 @@ impl CallList {
     ) -> Result<usize, Error> {
         one_count_each(kind, "counts", counts, self.world)?;
         let counts = Counts::PerRank(counts.to_vec());
-        self.keep(Call::with_counts(kind, self.rank, counts, input, output, op)?, None)
+        self.keep(Call::with_counts(kind, self.rank, counts, input, output, op)?, Asked::NOTHING)
     }
 
     /// An all-to-all whose parts differ, of which this rank knows its own.
@@ -122,7 +135,7 @@ impl CallList {
         }
         let counts = Counts::Own { send: send_counts.to_vec(), recv: recv_counts.to_vec() };
         let op = ReduceOp::<T>::Sum;
-        self.keep(Call::with_counts(kind, self.rank, counts, input, output, op)?, None)
+        self.keep(Call::with_counts(kind, self.rank, counts, input, output, op)?, Asked::NOTHING)
     }
 
     pub(super) fn collective(&self, kind: Kind) -> Collective {
@@ -145,7 +158,7 @@ impl CallList {
         all.part::<T>(kind, self.rank, self.world)
     }
 
-    fn keep(&mut self, call: Call, asked: Option<Asked>) -> Result<usize, Error> {
+    fn keep(&mut self, call: Call, asked: Asked) -> Result<usize, Error> {
         self.truncate();
         self.calls.push(call);
         self.asked.push(asked);

@@ -83,23 +83,15 @@ impl Chain {
         Buffers { calls, tokens, base }: Buffers<'_>,
         mut share: impl FnMut(usize, f::SegmentTokens),
     ) {
-        for (at, source) in sources.iter().enumerate() {
-            let (call, tokens) = (&calls[source.call], &tokens[source.call]);
-            let place = |base: *mut u8, at: Option<usize>| {
-                at.map_or(std::ptr::null_mut(), |at| base.wrapping_add(at))
-            };
-            let token = |base: u64, at: Option<usize>| at.map_or(0, |at| base + at as u64);
-            let input = place(call.input, source.input_at);
-            let output = place(call.output, source.output_at);
-            let shared = f::SegmentTokens {
-                input: token(tokens.input, source.input_at),
-                output: token(tokens.output, source.output_at),
-            };
-            let segment = &mut self.segments[at];
-            (segment.input, segment.output) = (input, output);
-            if self.tokens[at] != shared {
-                self.tokens[at] = shared;
-                share(at, shared);
+        for block in blocks {
+            // From the last on: whether a bucket is continued is told by the one behind it.
+            let end = block.first + block.count;
+            for at in (block.first..end).rev() {
+                let (call, tokens) = (&calls[sources[at].call], &tokens[sources[at].call]);
+                self.set_segment(at, call, sources[at], at + 1 < end);
+                if let Some(shared) = self.set_tokens(at, tokens, sources[at], at + 1 < end) {
+                    share(at, shared);
+                }
             }
         }
         for (block, launch) in blocks.iter().zip(&mut self.launches) {
@@ -113,4 +105,54 @@ impl Chain {
             }
         }
     }
+    /// Points an entry to the call's buffers. The next one, if there is one, has been.
+    fn set_segment(&mut self, at: usize, call: &Call, source: Source, has_next: bool) {
+        let place = |base: *mut u8, at: Option<usize>| {
+            at.map_or(std::ptr::null_mut(), |at| base.wrapping_add(at))
+        };
+        let one = f::Segment {
+            input: place(call.input, source.input_at),
+            output: place(call.output, source.output_at),
+            ..self.segments[at]
+        };
+        let follows = |next: &f::Segment| {
+            let places = [one.input as u64, one.output as u64];
+            lies_behind(&one, places, next, [next.input as u64, next.output as u64])
+        };
+        let next = self.segments.get(at + 1).filter(|next| has_next && follows(next));
+        let followers = next.map_or(0, |next| next.followers + 1);
+        self.segments[at] = f::Segment { followers, ..one };
+    }
+
+    /// Sets how peers find an entry's buffers, behind [`set_segment`](Self::set_segment). Returns it if it has changed.
+    fn set_tokens(
+        &mut self,
+        at: usize,
+        tokens: &f::Tokens,
+        source: Source,
+        has_next: bool,
+    ) -> Option<f::SegmentTokens> {
+        let token = |base: u64, at: Option<usize>| at.map_or(0, |at| base + at as u64);
+        let (input, output) =
+            (token(tokens.input, source.input_at), token(tokens.output, source.output_at));
+        let next = self.tokens.get(at + 1).filter(|next| {
+            has_next
+                && lies_behind(
+                    &self.segments[at],
+                    [input, output],
+                    &self.segments[at + 1],
+                    [next.input, next.output],
+                )
+        });
+        let followers = next.map_or(0, |next| next.followers + 1);
+        let shared = f::SegmentTokens { input, output, followers };
+        let old = std::mem::replace(&mut self.tokens[at], shared);
+        (old != shared).then_some(shared)
+    }
+}
+
+/// Whether a bucket begins where the one before it ends, in the virtual buffer and in each of its two places; both may lack one.
+fn lies_behind(one: &f::Segment, places: [u64; 2], next: &f::Segment, others: [u64; 2]) -> bool {
+    let follows = |(from, to): (u64, u64)| to == from.wrapping_add(one.len_bytes) || from | to == 0;
+    next.start == one.start + one.len_bytes && places.into_iter().zip(others).all(follows)
 }

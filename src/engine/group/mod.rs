@@ -330,6 +330,7 @@ impl Tables {
             len_bytes: len_bytes as u64,
             input: std::ptr::null(),
             output: std::ptr::null_mut(),
+            followers: 0,
             bucket: source.call as u32,
             reserved: 0,
         });

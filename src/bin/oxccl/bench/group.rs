@@ -10,15 +10,17 @@ use serde::{Deserialize, Serialize};
 
 use super::args::BenchOptions;
 use super::gpu;
-use super::measure::{Effort, Timing, measure};
+use super::measure::{Effort, median, repeat, warm_up};
 use super::output::Output;
 use super::rank::Comms;
 use super::report::rounded;
 use crate::failure::Failure;
 use crate::options::{self, Size};
 
-/// How often all contestants take their turn.
-const ROUNDS: usize = 3;
+/// How often all contestants take their turn, for each repeat that is asked for: what the machine does meanwhile hits all of them alike.
+const TURNS: usize = 3;
+/// Calls behind another contestant's turn, before time is taken.
+const WARM_CALLS: usize = 1;
 
 /// What `oxccl bench group` groups.
 #[derive(Args, Clone, Debug)]
@@ -379,19 +381,22 @@ pub(super) fn run(
         comms.control.all_reduce_in_place(&mut found, ReduceOp::Sum)?;
         wrong[at] = found[0];
     }
-    let mut timings: Vec<Vec<Timing>> = vec![Vec::new(); MODES.len()];
-    for _ in 0..ROUNDS {
+    let mut times: [Vec<f64>; MODES.len()] = Default::default();
+    let mut calls = [0; MODES.len()];
+    for (at, mode) in MODES.into_iter().enumerate() {
+        calls[at] = warm_up(&comms.control, effort, &mut || buckets.call(comm, mode))?;
+    }
+    for _ in 0..TURNS * effort.repeats {
         for (at, mode) in MODES.into_iter().enumerate() {
-            let call = || buckets.call(comm, mode);
-            timings[at].push(measure(&comms.control, effort, call)?);
+            (0..WARM_CALLS).try_for_each(|_| buckets.call(comm, mode))?;
+            let time = repeat(&comms.control, calls[at], &mut || buckets.call(comm, mode))?;
+            times[at].push(time);
         }
     }
+    times.iter_mut().for_each(|times| times.sort_by(f64::total_cmp));
     let bytes = counts.iter().sum::<usize>() * 4;
     let row = |at: usize| {
-        let mut medians: Vec<f64> = timings[at].iter().map(|timing| timing.median_us).collect();
-        medians.sort_by(f64::total_cmp);
-        let minima = timings[at].iter().map(|timing| timing.min_us);
-        let time_us = medians[ROUNDS / 2];
+        let time_us = median(&times[at]);
         Row {
             op: kind.name(),
             mode: MODES[at],
@@ -401,7 +406,7 @@ pub(super) fn run(
             buckets: counts.len(),
             bytes,
             time_us: rounded(time_us),
-            min_us: rounded(minima.fold(f64::INFINITY, f64::min)),
+            min_us: rounded(times[at][0]),
             algbw_gbps: rounded(bytes as f64 / time_us / 1e3),
             wrong: Some(wrong[at]),
             launches: launches[at],

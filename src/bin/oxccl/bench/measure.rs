@@ -45,19 +45,28 @@ pub(super) fn measure(
     effort: &Effort,
     mut call: impl FnMut() -> Result<(), Error>,
 ) -> Result<Timing, Error> {
-    for _ in 0..effort.warmup {
-        call()?;
-    }
-    let calls = match effort.iterations {
-        Some(iterations) => iterations * effort.aggregated,
-        None => calibrate(control, effort.wanted, &mut call)?.max(effort.aggregated),
-    };
+    let calls = warm_up(control, effort, &mut call)?;
     let mut times = Vec::with_capacity(effort.repeats);
     for _ in 0..effort.repeats {
         times.push(repeat(control, calls, &mut call)?);
     }
     times.sort_by(f64::total_cmp);
     Ok(Timing { median_us: median(&times), min_us: times[0], calls })
+}
+
+/// Warms up, and says how many calls make a loop.
+pub(super) fn warm_up(
+    control: &Communicator,
+    effort: &Effort,
+    call: &mut impl FnMut() -> Result<(), Error>,
+) -> Result<usize, Error> {
+    for _ in 0..effort.warmup {
+        call()?;
+    }
+    Ok(match effort.iterations {
+        Some(iterations) => iterations * effort.aggregated,
+        None => calibrate(control, effort.wanted, call)?.max(effort.aggregated),
+    })
 }
 
 /// Microseconds a call, of the slowest rank.
