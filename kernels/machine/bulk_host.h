@@ -143,6 +143,25 @@ struct Blocks {
     return true;
   }
 
+  // More of them, of a type that is its own accumulator: what the last one is folded into goes where it belongs, which may be that source's
+  // or an earlier one's place.
+  bool chain(uint64_t position, uint64_t count) {
+    Block first, next, acc;
+    const Element* a = elements(0, position, count, first);
+    const Element* b = a ? elements(1, position, count, next) : nullptr;
+    if (!b) return false;
+    reducer.fold_two(acc.bytes, a, b, count);
+    for (uint32_t source = 2; source + 1 < move.sources; ++source) {
+      if (!(b = elements(source, position, count, next))) return false;
+      reducer.fold_two(acc.bytes, acc.bytes, b, count);
+    }
+    if (!(b = elements(move.sources - 1, position, count, next))) return false;
+    uint8_t* result = result_place(move, position, first);
+    reducer.fold_two(result, acc.bytes, b, count);
+    put_all(machine, move, position, result, count * SIZE);
+    return true;
+  }
+
   bool left(uint64_t position, uint64_t count) {
     alignas(64) Accumulator acc[COUNT];
     Block staging;
@@ -184,6 +203,7 @@ bool reduce_bulk(Machine& machine, const Move& move, const HostReducer& reducer)
   const bool scaled = move.scaling.premultiply || move.scaling.divide;
   const bool pairs = move.sources == 2 && !scaled;
   const bool tree = move.tree && move.sources > 2;
+  const bool chain = B::GROWTH == 1 && !scaled && !tree && move.sources > 2;
   if (pairs && goes_around(move, B::SIZE)) {
     fold_around(machine, move, reducer, B::SIZE);
     return true;
@@ -199,9 +219,10 @@ bool reduce_bulk(Machine& machine, const Move& move, const HostReducer& reducer)
   for (uint64_t at = 0; at < total; at += count, count = steps.bytes / B::SIZE) {
     if (count > total - at) count = total - at;
     const uint64_t position = at * B::SIZE;
-    const bool done = pairs  ? blocks.pairs(position, count)
-                      : tree ? blocks.tree(position, count)
-                             : blocks.left(position, count);
+    const bool done = pairs   ? blocks.pairs(position, count)
+                      : chain ? blocks.chain(position, count)
+                      : tree  ? blocks.tree(position, count)
+                              : blocks.left(position, count);
     if (!done) return false;
   }
   return true;
