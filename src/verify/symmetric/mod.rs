@@ -76,9 +76,10 @@ impl<'a> Symmetric<'a> {
         let lists = |ranks| entry.schedule_of_ranks(collective, placement, promise, slots, ranks);
         let (schedule, symmetry) = find(collective, placement, promise, lists)?;
         let (firsts, single_rounding) = prove_firsts(schedule, symmetry, promise, entry.in_place)?;
-        // By so many ranks lists are turned where they are made.
+        // By so many ranks lists are turned where they are made. The order of the tree is not turned with them: it begins at rank 0.
         let period = entry.period(collective, placement, promise, slots)?;
-        let by_construction = symmetry.turning() == Turning::Add
+        let by_construction = firsts.reductions.is_none()
+            && symmetry.turning() == Turning::Add
             && period.is_some_and(|period| symmetry.firsts().is_multiple_of(period));
         Ok(Symmetric {
             entry,
