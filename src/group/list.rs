@@ -52,7 +52,7 @@ impl CallList {
     }
 
     /// A call with equal parts. Returns its place in the group.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push<T: Element>(
         &mut self,
         collective: Collective,
@@ -60,24 +60,12 @@ impl CallList {
         output: Memory,
         op: ReduceOp<T>,
     ) -> Result<usize, Error> {
-        let asked = Asked::new(collective, input, output, op);
-        if self.asked.get(self.len) == Some(&asked) {
+        let asked = || Asked::new(collective, input, output, op);
+        if self.asked.get(self.len) == Some(&asked()) {
             self.len += 1;
             return Ok(self.len - 1);
         }
-        self.push_new(collective, input, output, op)
-    }
-
-    #[cold]
-    fn push_new<T: Element>(
-        &mut self,
-        collective: Collective,
-        input: Memory,
-        output: Memory,
-        op: ReduceOp<T>,
-    ) -> Result<usize, Error> {
-        let asked = Asked::new(collective, input, output, op);
-        self.keep(Call::new(collective, self.rank, input, output, op)?, asked)
+        self.keep(Call::new(collective, self.rank, input, output, op)?, asked())
     }
 
     /// A gather or scatter in place.
@@ -158,6 +146,7 @@ impl CallList {
         all.part::<T>(kind, self.rank, self.world)
     }
 
+    #[cold]
     fn keep(&mut self, call: Call, asked: Asked) -> Result<usize, Error> {
         self.truncate();
         self.calls.push(call);
