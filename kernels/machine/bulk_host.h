@@ -54,15 +54,15 @@ Steps steps_of(const Move& move, uint64_t block_bytes);
 
 struct HostReducer;
 // Whether plain memory is reduced into destinations that are all written around the cache, and begin alike in a line.
-bool goes_around(const Move& move, uint64_t element_bytes);
+bool goes_around(const Move& move, const HostReducer& reducer);
 // Two sources of such a move: the loop of large all-reduces.
-void fold_around(Machine& machine, const Move& move, const HostReducer& reducer,
-                 uint64_t element_bytes);
+void fold_around(Machine& machine, const Move& move, const HostReducer& reducer);
 
 // How one element type and fold reduces. Everything else is common to all folds of a type, or to all
 // types, and is compiled once: sixty-six copies of the whole machine would take minutes to build
 // and push each other out of the instruction cache, for a call through a pointer saved.
 struct HostReducer {
+  uint64_t element_bytes;
   uint64_t (*fold_word)(uint64_t a, uint64_t b);
   bool (*words)(Machine& machine, const Move& move);
   bool (*bulk)(Machine& machine, const Move& move, const HostReducer& reducer);
@@ -204,8 +204,8 @@ bool reduce_bulk(Machine& machine, const Move& move, const HostReducer& reducer)
   const bool pairs = move.sources == 2 && !scaled;
   const bool tree = move.tree && move.sources > 2;
   const bool chain = B::GROWTH == 1 && !scaled && !tree && move.sources > 2;
-  if (pairs && goes_around(move, B::SIZE)) {
-    fold_around(machine, move, reducer, B::SIZE);
+  if (pairs && goes_around(move, reducer)) {
+    fold_around(machine, move, reducer);
     return true;
   }
   const bool straight = pairs && move.destinations == 1 && move.source(0).is_plain() &&

@@ -86,7 +86,7 @@ void put_all(Machine& machine, const Move& move, uint64_t position, const uint8_
     put(machine, move.destination(d), position, from, len_bytes, ends);
 }
 
-bool goes_around(const Move& move, uint64_t element_bytes) {
+bool goes_around(const Move& move, const HostReducer& reducer) {
   if (move.destinations == 0) return false;
   const uint64_t head = line_head(move.destination(0).data);
   for (uint32_t o = 0; o < move.sources + move.destinations; ++o) {
@@ -94,11 +94,10 @@ bool goes_around(const Move& move, uint64_t element_bytes) {
     if (!view.is_plain()) return false;
     if (o >= move.sources && (!view.is_stream() || line_head(view.data) != head)) return false;
   }
-  return head % element_bytes == 0;
+  return head % reducer.element_bytes == 0;
 }
 
-void fold_around(Machine& machine, const Move& move, const HostReducer& reducer,
-                 uint64_t element_bytes) {
+void fold_around(Machine& machine, const Move& move, const HostReducer& reducer) {
   alignas(CACHE_LINE_BYTES) uint8_t block[STREAM_BLOCK_BYTES];
   const uint8_t *a = move.source(0).data, *b = move.source(1).data;
   const uint64_t head = line_head(move.destination(0).data);
@@ -106,7 +105,7 @@ void fold_around(Machine& machine, const Move& move, const HostReducer& reducer,
   while (at < move.len_bytes) {
     const uint64_t most = at == 0 && head != 0 ? head : STREAM_BLOCK_BYTES;
     const uint64_t len_bytes = most < move.len_bytes - at ? most : move.len_bytes - at;
-    reducer.fold_two(block, a + at, b + at, len_bytes / element_bytes);
+    reducer.fold_two(block, a + at, b + at, len_bytes / reducer.element_bytes);
     for (uint32_t d = 0; d < move.destinations; ++d) {
       uint8_t* to = move.destination(d).data + at;
       if (OXCCL_LIKELY(len_bytes == STREAM_BLOCK_BYTES)) stream_lines(to, block, STREAM_BLOCK_BYTES);

@@ -16,6 +16,7 @@
 #include "multicast.h"
 #include "segments.h"
 #ifndef __CUDACC__
+#include "buckets_host.h"
 #include "short_host.h"
 #endif
 #include "trace_host.h"
@@ -93,6 +94,10 @@ OXCCL_INLINE bool opens_windows(const Workspace& workspace) {
 template <class Reducer>
 OXCCL_INLINE bool move_operands(Machine& machine, const Reducer& reducer, uint64_t round_start,
                                 Workspace& workspace) {
+#ifndef __CUDACC__
+  if (is_memory_walk(machine, workspace))
+    return walk_memory(machine, reducer, workspace.operands[0].offset_bytes + round_start, workspace);
+#endif
   if (OXCCL_UNLIKELY(has_buckets(machine, workspace))) start_walk(machine, round_start, workspace);
   // One place that moves, in a loop: a second copy of that code would not fit into a kernel's registers.
 #pragma unroll 1

@@ -56,14 +56,15 @@ static void fold_own(void* acc, const void* from, size_t count) {
 
 template <class N, Fold F>
 static constexpr HostReducer reducer_of() {
-  constexpr bool OWN = sizeof(typename N::Element) == sizeof(typename N::Accumulator);
+  constexpr uint64_t SIZE = sizeof(typename N::Element);
+  constexpr bool OWN = SIZE == sizeof(typename N::Accumulator);
   if constexpr (!N::INTEGER && F >= FOLD_BIT_AND) {
     return {};
   } else if constexpr (OWN) {
-    return {fold_word<N, F>, reduce_words<N, F>, reduce_bulk<N>,
+    return {SIZE, fold_word<N, F>, reduce_words<N, F>, reduce_bulk<N>,
             fold_two<N, F>,  fold_own<N, F>,     fold_two<N, F>};
   } else {
-    return {fold_word<N, F>, reduce_words<N, F>,  reduce_bulk<N>,
+    return {SIZE, fold_word<N, F>, reduce_words<N, F>,  reduce_bulk<N>,
             fold_two<N, F>,  fold_elements<N, F>, fold_accumulators<N, F>};
   }
 }

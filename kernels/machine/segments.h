@@ -148,21 +148,25 @@ OXCCL_INLINE void point_views(const Machine& machine, Workspace& workspace) {
 }
 
 #ifndef __CUDACC__
-// Adds the buckets that follow the piece's without a hole, in every operand's memory as in the virtual buffer: one loop
+// The last of the buckets that follow this one without a hole, in every operand's memory as in the virtual buffer: one loop
 // moves them all. A buffer of several parts is longer than one, so that no other follows it.
-OXCCL_INLINE void join_buckets(const Machine& machine, Workspace& workspace) {
-  const Launch& launch = machine.launch;
-  Walk& walk = workspace.walk;
+OXCCL_INLINE uint32_t last_joined(const Machine& machine, const Workspace& workspace, uint32_t segment) {
   const uint32_t count = workspace.move.sources + workspace.move.destinations;
-  uint64_t followers = launch.segments_count - 1 - walk.segment;
+  uint64_t followers = machine.launch.segments_count - 1 - segment;
   for (uint32_t o = 0; followers != 0 && o < count; ++o) {
     const BucketTable& table = workspace.buckets[o];
     if (!table.first) continue;
-    const uint64_t of_operand = followers_of(table, walk.segment);
+    const uint64_t of_operand = followers_of(table, segment);
     if (of_operand < followers) followers = of_operand;
   }
-  walk.segment += uint32_t(followers);
-  const Segment& last = launch.segments[walk.segment];
+  return segment + uint32_t(followers);
+}
+
+// Adds these buckets to the piece at hand.
+OXCCL_INLINE void join_buckets(const Machine& machine, Workspace& workspace) {
+  Walk& walk = workspace.walk;
+  walk.segment = last_joined(machine, workspace, walk.segment);
+  const Segment& last = machine.launch.segments[walk.segment];
   const uint64_t to = last.start + last.len_bytes;
   walk.to = to < walk.end ? to : walk.end;
 }
