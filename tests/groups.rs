@@ -6,7 +6,7 @@
 mod turns;
 
 use oxccl::algorithms::Encoding;
-use oxccl::{Communicator, Config, Element, Error, Order, Pin, ReduceOp};
+use oxccl::{Communicator, Config, Element, Error, OpKind, Order, Pin, ReduceOp};
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, TestRunner};
 use std::time::Duration;
@@ -15,8 +15,7 @@ use turns::{LENGTHS, TURNS, expected, value};
 /// One call, of `count` elements as that kind counts them.
 #[derive(Clone, Copy, Debug)]
 enum Wanted {
-    AllReduce,
-    AllReduceMax,
+    AllReduce(OpKind),
     AllReduceInPlace,
     ReduceScatter,
     AllGather,
@@ -46,10 +45,24 @@ enum Buffers {
     Small(Vec<i8>, Vec<i8>),
 }
 
+/// Operations of both types, also those that scale what is read or written.
+fn operation() -> impl Strategy<Value = OpKind> {
+    prop_oneof![Just(OpKind::Sum), Just(OpKind::Max), Just(OpKind::Avg), Just(OpKind::PreMulSum)]
+}
+
+fn reduce_op<T: Element>(kind: OpKind, factor: T) -> ReduceOp<T> {
+    match kind {
+        OpKind::Max => ReduceOp::Max,
+        OpKind::Avg => ReduceOp::Avg,
+        OpKind::PreMulSum => ReduceOp::PreMulSum(factor),
+        _ => ReduceOp::Sum,
+    }
+}
+
 fn wanted(ranks: usize) -> impl Strategy<Value = Wanted> {
     prop_oneof![
-        4 => Just(Wanted::AllReduce),
-        1 => Just(Wanted::AllReduceMax),
+        4 => Just(Wanted::AllReduce(OpKind::Sum)),
+        2 => operation().prop_map(Wanted::AllReduce),
         2 => Just(Wanted::AllReduceInPlace),
         2 => Just(Wanted::ReduceScatter),
         2 => Just(Wanted::AllGather),
@@ -139,13 +152,13 @@ fn buffers(case: &Case, rank: usize) -> Vec<Buffers> {
 fn one_by_one<T: Element>(
     comm: &Communicator,
     (wanted, count): (Wanted, usize),
+    factor: T,
     input: &mut [T],
     output: &mut [T],
 ) -> Result<(), Error> {
     let (ranks, rank) = (comm.world(), comm.rank());
     match wanted {
-        Wanted::AllReduce => comm.all_reduce(input, output, ReduceOp::Sum),
-        Wanted::AllReduceMax => comm.all_reduce(input, output, ReduceOp::Max),
+        Wanted::AllReduce(kind) => comm.all_reduce(input, output, reduce_op(kind, factor)),
         Wanted::AllReduceInPlace => comm.all_reduce_in_place(input, ReduceOp::Sum),
         Wanted::ReduceScatter => comm.reduce_scatter(input, output, ReduceOp::Sum),
         Wanted::AllGather => comm.all_gather(input, output),
@@ -169,13 +182,12 @@ fn one_by_one<T: Element>(
 fn grouped<'a, T: Element>(
     group: &mut oxccl::Group<'a>,
     (wanted, count): (Wanted, usize),
-    (ranks, rank): (usize, usize),
+    (ranks, rank, factor): (usize, usize, T),
     input: &'a mut [T],
     output: &'a mut [T],
 ) -> Result<usize, Error> {
     match wanted {
-        Wanted::AllReduce => group.all_reduce(input, output, ReduceOp::Sum),
-        Wanted::AllReduceMax => group.all_reduce(input, output, ReduceOp::Max),
+        Wanted::AllReduce(kind) => group.all_reduce(input, output, reduce_op(kind, factor)),
         Wanted::AllReduceInPlace => group.all_reduce_in_place(input, ReduceOp::Sum),
         Wanted::ReduceScatter => group.reduce_scatter(input, output, ReduceOp::Sum),
         Wanted::AllGather => group.all_gather(input, output),
@@ -212,8 +224,8 @@ fn compare(comm: &Communicator, case: &Case) {
     for (one, (wanted, _, count)) in expected.iter_mut().zip(&case.calls) {
         let wanted = (*wanted, *count);
         match one {
-            Buffers::Float(input, output) => one_by_one(comm, wanted, input, output),
-            Buffers::Small(input, output) => one_by_one(comm, wanted, input, output),
+            Buffers::Float(input, output) => one_by_one(comm, wanted, 0.3, input, output),
+            Buffers::Small(input, output) => one_by_one(comm, wanted, 3, input, output),
         }
         .unwrap();
     }
@@ -224,10 +236,10 @@ fn compare(comm: &Communicator, case: &Case) {
         let launches = comm.launches();
         comm.group(|group| {
             for (one, (wanted, _, count)) in found.iter_mut().zip(&case.calls) {
-                let (wanted, who) = ((*wanted, *count), (comm.world(), comm.rank()));
+                let (wanted, n, rank) = ((*wanted, *count), comm.world(), comm.rank());
                 match one {
-                    Buffers::Float(input, output) => grouped(group, wanted, who, input, output),
-                    Buffers::Small(input, output) => grouped(group, wanted, who, input, output),
+                    Buffers::Float(i, o) => grouped(group, wanted, (n, rank, 0.3), i, o),
+                    Buffers::Small(i, o) => grouped(group, wanted, (n, rank, 3), i, o),
                 }?;
             }
             Ok(())
@@ -268,6 +280,7 @@ fn any_group_is_what_its_calls_are() {
 #[derive(Clone, Debug)]
 struct Neighbours {
     ranks: usize,
+    op: OpKind,
     shared: bool,
     buckets: Vec<Neighbour>,
 }
@@ -289,15 +302,13 @@ fn neighbours() -> impl Strategy<Value = Neighbours> {
     let bucket = (0usize..200, more, 0usize..8, gaps)
         .prop_map(|(lines, more, rank, gaps)| Neighbour { count: 16 * lines + more, rank, gaps });
     let buckets = prop::collection::vec(bucket, 1..30);
-    (1usize..=4, any::<bool>(), buckets).prop_map(|(ranks, shared, buckets)| Neighbours {
-        ranks,
-        shared,
-        buckets,
-    })
+    (1usize..=4, operation(), any::<bool>(), buckets)
+        .prop_map(|(ranks, op, shared, buckets)| Neighbours { ranks, op, shared, buckets })
 }
 
 impl Neighbours {
     const GAP: usize = 16;
+    const FACTOR: f32 = 0.5;
 
     fn gap(&self, buffer: usize, bucket: usize, rank: usize) -> usize {
         let Neighbour { rank: leaves, gaps, .. } = &self.buckets[bucket];
@@ -331,7 +342,8 @@ impl Neighbours {
                 let (piece, rest) = left.split_at_mut(count);
                 left = &mut rest[self.gap(OUTPUT, bucket, rank)..];
                 let from = self.place(INPUT, bucket, rank);
-                group.all_reduce(&input[from..from + count], piece, ReduceOp::Sum)?;
+                let op = reduce_op(self.op, Self::FACTOR);
+                group.all_reduce(&input[from..from + count], piece, op)?;
             }
             Ok(())
         })
@@ -340,8 +352,16 @@ impl Neighbours {
             let (from, count) = (self.place(OUTPUT, bucket, rank), self.buckets[bucket].count);
             for at in 0..count {
                 let of = |rank| value(rank, self.place(INPUT, bucket, rank) + at);
-                let sum: f32 = (0..self.ranks).map(of).sum();
-                assert_eq!(output[from + at], sum, "bucket {bucket}, element {at}");
+                let (sum, largest) = (0..self.ranks)
+                    .map(of)
+                    .fold((0.0, 0.0), |(sum, most): (f32, f32), one| (sum + one, most.max(one)));
+                let expected = match self.op {
+                    OpKind::Max => largest,
+                    OpKind::Avg => sum / self.ranks as f32,
+                    OpKind::PreMulSum => sum * Self::FACTOR,
+                    _ => sum,
+                };
+                assert_eq!(output[from + at], expected, "bucket {bucket}, element {at}");
             }
             let behind = from + count;
             let gap = &output[behind..behind + self.gap(OUTPUT, bucket, rank)];
@@ -368,7 +388,8 @@ fn buckets_may_lie_behind_one_another() {
 
 #[test]
 fn thousands_of_buckets() {
-    let calls = (0..4096).map(|at| (Wanted::AllReduce, at % 3 == 0, at % 29)).collect();
+    let calls =
+        (0..4096).map(|at| (Wanted::AllReduce(OpKind::Sum), at % 3 == 0, at % 29)).collect();
     for encoding in [None, Some(Encoding::Ll), Some(Encoding::Slots)] {
         let calls: Vec<_> = Vec::clone(&calls);
         run(&Case { ranks: 3, order: Order::Rank, encoding, channels: 2, calls });
