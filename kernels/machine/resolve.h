@@ -23,12 +23,19 @@ OXCCL_INLINE uint64_t* tail(uint8_t* slots, SlotTail* tails, const Connection& c
   return &tails[(value - 1) & (connection.slots - 1)].tail;
 }
 
+// How far behind a plain segment's header its payload is: in the header's line if it fits there, so that a small message is one line.
+OXCCL_INLINE uint32_t payload_at(uint64_t len_bytes) {
+  const bool fits = len_bytes <= SLOT_HEADER_BYTES - sizeof(SlotHeader);
+  return fits ? uint32_t(sizeof(SlotHeader)) : SLOT_HEADER_BYTES;
+}
+
 // How much of its slot a message to a proxy fills, by the header of its last segment.
 OXCCL_INLINE void note_content(const Connection& connection, uint64_t message,
                                uint32_t last_segment) {
   const uint8_t* last = slot(connection.send_slots, connection, message) + last_segment;
+  const uint32_t len_bytes = reinterpret_cast<const SlotHeader*>(last)->len_bytes;
   connection.send_tails[message & (connection.slots - 1)].content_bytes =
-      last_segment + SLOT_HEADER_BYTES + reinterpret_cast<const SlotHeader*>(last)->len_bytes;
+      last_segment + payload_at(len_bytes) + len_bytes;
 }
 
 // What the header of a message says.
@@ -36,14 +43,14 @@ OXCCL_INLINE uint32_t signature_of(const Machine& machine, const Operand& operan
   return machine.launch.signature ^ operand.signature;
 }
 
-// A message's segment, whose header is at `at`.
+// A message's segment, whose header is at `at`, with a payload of this length.
 OXCCL_INLINE View segment_view(uint8_t* at, Connection& connection, uint64_t message,
-                               const Operand& operand) {
+                               const Operand& operand, uint64_t len_bytes) {
   if (operand.lane == LANE_LL)
     return {at + LL_HEADER_BYTES, &connection, epoch_of(message), operand.flags};
   if (operand.lane == LANE_LL128)
     return {at + LL128_LINE_BYTES, &connection, epoch_of(message), operand.flags | VIEW_LL128};
-  return {at + SLOT_HEADER_BYTES, &connection, 0, operand.flags};
+  return {at + payload_at(len_bytes), &connection, 0, operand.flags};
 }
 
 // A receive slot; its header must be of this call.
@@ -52,7 +59,7 @@ OXCCL_INLINE bool resolve_slot(Machine& machine, const Operand& operand, uint64_
   Connection& connection = machine.launch.connections[operand.index];
   const uint64_t message = connection.received + operand.message;
   uint8_t* at = slot(connection.recv_slots, connection, message) + operand.offset_bytes;
-  *view = segment_view(at, connection, message, operand);
+  *view = segment_view(at, connection, message, operand, len_bytes);
   if (!view->is_plain())
     return receive_header(machine, *view, signature_of(machine, operand), len_bytes);
   const SlotHeader& header = *reinterpret_cast<const SlotHeader*>(at);
@@ -62,11 +69,12 @@ OXCCL_INLINE bool resolve_slot(Machine& machine, const Operand& operand, uint64_
 }
 
 // The slot for the next message. Its header is written behind its payload: see `announce`.
-OXCCL_INLINE void resolve_peer_slot(Machine& machine, const Operand& operand, View* view) {
+OXCCL_INLINE void resolve_peer_slot(Machine& machine, const Operand& operand, uint64_t len_bytes,
+                                    View* view) {
   Connection& connection = machine.launch.connections[operand.index];
   const uint64_t message = connection.sent + operand.message;
   uint8_t* at = slot(connection.send_slots, connection, message) + operand.offset_bytes;
-  *view = segment_view(at, connection, message, operand);
+  *view = segment_view(at, connection, message, operand, len_bytes);
 }
 
 // What a message's header says, behind its payload. It is sent by that if it has flags, else by the signal that follows.
@@ -75,7 +83,7 @@ OXCCL_INLINE void write_header(Machine& machine, const Operand& operand, const V
   if (!view.is_plain()) {
     announce(view, signature_of(machine, operand), len_bytes);
   } else if (view.connection) {
-    SlotHeader& header = *reinterpret_cast<SlotHeader*>(view.data - SLOT_HEADER_BYTES);
+    SlotHeader& header = *reinterpret_cast<SlotHeader*>(view.data - payload_at(len_bytes));
     header.signature = signature_of(machine, operand);
     header.len_bytes = uint32_t(len_bytes);
   }
@@ -129,7 +137,7 @@ OXCCL_INLINE bool resolve(Machine& machine, const Operand& operand, uint64_t rou
   if (OXCCL_UNLIKELY(operand.lane == LANE_LL128 && machine.launch.segments != nullptr))
     return machine.fail(OUTCOME_BAD_PROGRAM, operand.index, operand.lane);
   if (is_slot) return resolve_slot(machine, operand, len_bytes, view);
-  resolve_peer_slot(machine, operand, view);
+  resolve_peer_slot(machine, operand, len_bytes, view);
   return true;
 }
 

@@ -26,7 +26,7 @@ OXCCL_INLINE bool is_short(const Launch& launch, const Instruction& instruction,
 OXCCL_INLINE bool copy_short(Machine& machine, const View& source, const View& destination,
                              uint64_t len_bytes) {
   if (source.is_plain() && source.data == destination.data) return true;
-  if (len_bytes > SHORT_BYTES && source.is_plain() && destination.is_plain()) {
+  if (len_bytes > 8 && source.is_plain() && destination.is_plain()) {
     __builtin_memcpy(destination.data, source.data, len_bytes);
     return true;
   }

@@ -19,7 +19,8 @@ pub const MAX_OPERANDS: usize = 260;
 pub const MAX_TREE_SOURCES: usize = 256;
 /// Lanes per (channel, peer): see [`Lane`].
 pub const LANES: usize = 4;
-/// Bytes in front of the payload of an [`Lane::Slots`] slot: [`SlotHeader`], padded to a cache line.
+/// Bytes in front of the payload of an [`Lane::Slots`] slot: [`SlotHeader`], padded to a cache line. A payload that fits into the rest of
+/// that line lies there.
 pub const SLOT_HEADER_BYTES: usize = 64;
 /// Buckets begin at multiples of this in a group's virtual buffer, so that a message's lines belong to one bucket each.
 pub const SEGMENT_ALIGN: usize = 64;
