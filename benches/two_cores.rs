@@ -69,6 +69,22 @@ fn all_to_all(executor: &HostExecutor, core: usize, at: Addresses, around: bool)
     }
 }
 
+/// Half of both inputs into the core's output.
+fn all_gather(executor: &HostExecutor, core: usize, at: Addresses, around: bool) {
+    let half = at.len_bytes / 2;
+    for from in [core, 1 - core] {
+        let output = at.outputs[core].wrapping_add(from * half);
+        reduce(executor, &[at.inputs[from]], &[output], half, around);
+    }
+}
+
+/// The same, of which each core writes what its own input is for.
+fn all_gather_by_writing(executor: &HostExecutor, core: usize, at: Addresses, around: bool) {
+    let half = at.len_bytes / 2;
+    let outputs = at.outputs.map(|output| output.wrapping_add(core * half));
+    reduce(executor, &[at.inputs[core]], &outputs, half, around);
+}
+
 fn reduce(
     executor: &HostExecutor,
     sources: &[*const u8],
@@ -128,8 +144,13 @@ fn two_cores(criterion: &mut Criterion) {
         let at = buffers.addresses();
         let mut group = criterion.benchmark_group(format!("{} MiB", len_bytes >> 20));
         group.throughput(Throughput::Bytes(len_bytes as u64)).sample_size(20);
-        let shares: [(&str, Share); 3] =
-            [("copy", copy), ("all-reduce", all_reduce), ("all-to-all", all_to_all)];
+        let shares: [(&str, Share); 5] = [
+            ("copy", copy),
+            ("all-reduce", all_reduce),
+            ("all-to-all", all_to_all),
+            ("all-gather by reading", all_gather),
+            ("all-gather by writing", all_gather_by_writing),
+        ];
         for (name, share) in shares {
             for (way, around) in [("cached", false), ("around", true)] {
                 group.bench_function(BenchmarkId::new(name, way), |bencher| {

@@ -3,7 +3,9 @@
 mod command_line;
 
 use command_line::{command, finish, oxccl, skip, start};
+use nix::sys::signal::Signal;
 use serde_json::Value;
+use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
 const KEYS: [&str; 17] = [
@@ -260,6 +262,17 @@ fn explain_prints_choice_reason_and_schedule() {
     let private = oxccl(&["explain", "all_reduce", "--bytes", "16M", "--private"]).ok();
     assert!(!private.out.contains("/ windows") && private.out.contains("private memory"));
     assert!(private.out.contains("\nrank 0:") && private.out.contains("\nrank 1:"));
+}
+
+#[test]
+fn explain_ends_with_its_reader() {
+    let mut child =
+        start(&mut command(&["explain", "all_reduce", "--ranks", "64", "--bytes", "1M"]));
+    // Far more than a pipe takes, which nobody reads.
+    drop(child.stdout.take());
+    let said = child.wait_with_output().unwrap();
+    assert_eq!(said.status.signal(), Some(Signal::SIGPIPE as i32), "{said:?}");
+    assert!(said.stderr.is_empty(), "{said:?}");
 }
 
 #[test]

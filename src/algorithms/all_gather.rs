@@ -1,7 +1,8 @@
 //! All-gather: every rank's input, by rank, is every rank's output. Directly, or around the ring (Patarasuk and Yuan, "Bandwidth optimal
 //! all-reduce algorithms for clusters of workstations", 2009; NCCL's ring).
 
-use super::{Algorithm, Encoding, Entry, Orders, Request, entry, input_of};
+use super::spread::spread;
+use super::{Algorithm, Encoding, Entry, Orders, Request, entry, input_of, output_of};
 use crate::collective::Kind::AllGather;
 use crate::schedule::{Chunking, Operand, Read, Schedule, Write};
 
@@ -10,6 +11,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     entry(AllGather, Algorithm::Direct, Encoding::Ll128, true, Orders::All, direct),
     entry(AllGather, Algorithm::Direct, Encoding::Slots, true, Orders::All, direct),
     entry(AllGather, Algorithm::Direct, Encoding::Windows, true, Orders::All, direct_windows),
+    entry(AllGather, Algorithm::DirectPush, Encoding::Windows, true, Orders::All, direct_push),
     entry(AllGather, Algorithm::Ring, Encoding::Ll, true, Orders::All, ring),
     entry(AllGather, Algorithm::Ring, Encoding::Ll128, true, Orders::All, ring),
     entry(AllGather, Algorithm::Ring, Encoding::Slots, true, Orders::All, ring),
@@ -38,6 +40,21 @@ fn direct_windows(request: &Request) -> Schedule {
         for &peer in &peers {
             b.copy(input_of(peer, 0), &[Operand::Output(peer)]);
         }
+        b.barrier(&peers);
+    })
+}
+
+/// Every rank writes its input into all outputs: memory is read once, and not n times.
+fn direct_push(request: &Request) -> Schedule {
+    request.rotational(Chunking::Whole, Chunking::PerRank, |b| {
+        let rank = b.rank();
+        let peers = request.peers(rank);
+        let outputs: Vec<Write> =
+            peers.iter().map(|&peer| Write::To(output_of(peer, rank))).collect();
+        b.enter(&peers);
+        spread(b, 1, Operand::Output(rank), &outputs, |b, writes| {
+            b.transfer(&[Read::Plain(Operand::Input(0))], writes, false);
+        });
         b.barrier(&peers);
     })
 }

@@ -19,6 +19,8 @@ pub enum Algorithm {
     Nvls,
     /// Every rank exchanges with every other, or with the root, directly.
     Direct,
+    /// As direct, but every rank writes its input into all outputs at once.
+    DirectPush,
     /// One rank hands on to the next.
     Chain,
     /// Ranks exchange two by two (the pairwise exchange of all-to-all).
@@ -71,13 +73,14 @@ pub enum Outer {
 
 impl Algorithm {
     /// All of the catalogue.
-    pub const ALL: [Algorithm; 25] = [
+    pub const ALL: [Algorithm; 26] = [
         Algorithm::Ring,
         Algorithm::OneShot,
         Algorithm::TwoShot,
         Algorithm::TwoShotPush,
         Algorithm::Nvls,
         Algorithm::Direct,
+        Algorithm::DirectPush,
         Algorithm::Chain,
         Algorithm::Pairwise,
         Algorithm::Dissemination,
@@ -108,6 +111,7 @@ impl Algorithm {
             Algorithm::TwoShotPush => "two_shot_push",
             Algorithm::Nvls => "nvls",
             Algorithm::Direct => "direct",
+            Algorithm::DirectPush => "direct_push",
             Algorithm::Chain => "chain",
             Algorithm::Pairwise => "pairwise",
             Algorithm::Dissemination => "dissemination",

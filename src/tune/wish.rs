@@ -20,6 +20,7 @@ pub(super) fn first(wishes: Vec<Wish>, offered: &Offered) -> Option<(&'static En
 pub(super) fn of_one_node(kind: Kind) -> [Algorithm; 3] {
     match kind {
         Kind::AllReduce => [Algorithm::OneShot, Algorithm::TwoShot, Algorithm::TwoShotPush],
+        Kind::AllGather => [Algorithm::Direct, Algorithm::Direct, Algorithm::DirectPush],
         Kind::AllToAll => [Algorithm::Direct, Algorithm::Direct, Algorithm::Pairwise],
         Kind::Barrier => [Algorithm::Dissemination; 3],
         _ => [Algorithm::Direct; 3],

@@ -16,6 +16,7 @@ mod verify;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use nix::sys::signal::{SigHandler, Signal, signal};
 
 #[derive(Parser)]
 #[command(name = "oxccl", version, about = "Collective communication whose collectives are data")]
@@ -44,8 +45,25 @@ enum Command {
     Doctor,
 }
 
+impl Command {
+    /// Whether it starts ranks, which talk over sockets.
+    fn has_ranks(&self) -> bool {
+        matches!(self, Command::Bench(_) | Command::Run(_) | Command::Tune(_))
+    }
+}
+
+/// Ends as other commands do when nobody reads what is printed (`oxccl explain … | head`).
+fn end_with_the_reader() {
+    // SAFETY: the default action calls no code of this process. It cannot fail for this signal.
+    let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) };
+}
+
 fn main() -> ExitCode {
-    let done = match Options::parse().command {
+    let command = Options::parse().command;
+    if !command.has_ranks() {
+        end_with_the_reader();
+    }
+    let done = match command {
         Command::Bench(options) => bench::main(&options),
         Command::Run(options) => run::main(&options),
         Command::Explain(options) => explain::main(&options),
