@@ -60,6 +60,11 @@ impl Kind {
         }
     }
 
+    /// Whether all goes to one rank or from it.
+    pub fn is_rooted(self) -> bool {
+        matches!(self, Kind::Broadcast | Kind::Reduce | Kind::Gather | Kind::Scatter)
+    }
+
     /// Whether values are reduced.
     pub fn reduces(self) -> bool {
         matches!(self, Kind::AllReduce | Kind::ReduceScatter | Kind::Reduce)

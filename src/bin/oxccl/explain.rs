@@ -181,7 +181,7 @@ impl ExplainOptions {
             Kind::SendRecv => {
                 Collective::send_recv(self.ranks, self.root, (self.root + 1) % self.ranks)
             }
-            kind if Case::is_rooted(kind) => Collective::rooted(kind, self.ranks, self.root),
+            kind if kind.is_rooted() => Collective::rooted(kind, self.ranks, self.root),
             kind => Collective::new(kind, self.ranks),
         }
     }
@@ -226,7 +226,7 @@ impl ExplainOptions {
             true => format!(", op {}, order {}", self.op, self.order),
             false => String::new(),
         };
-        let root = if Case::is_rooted(self.kind) {
+        let root = if self.kind.is_rooted() {
             format!(", root {}", self.root)
         } else {
             String::new()

@@ -242,7 +242,7 @@ impl BenchOptions {
             for data_type in self.datatype.of(&oxccl::DATA_TYPES) {
                 for op in self.ops(kind, data_type)? {
                     let own_root = [0];
-                    let roots = if Case::is_rooted(kind) { &roots[..] } else { &own_root };
+                    let roots = if kind.is_rooted() { &roots[..] } else { &own_root };
                     cases.extend(roots.iter().map(|&root| Case { kind, data_type, op, root }));
                 }
             }

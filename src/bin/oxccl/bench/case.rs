@@ -40,11 +40,6 @@ pub(crate) struct Shape {
 }
 
 impl Case {
-    /// Whether the collective has a root.
-    pub(crate) fn is_rooted(kind: Kind) -> bool {
-        matches!(kind, Kind::Broadcast | Kind::Reduce | Kind::Gather | Kind::Scatter)
-    }
-
     /// Whether the collective is offered in place.
     pub(crate) fn has_in_place(&self) -> bool {
         !matches!(self.kind, Kind::Gather | Kind::Scatter | Kind::SendRecv | Kind::Barrier)
@@ -73,7 +68,7 @@ impl Case {
 
     /// The root, as in the table: -1 where there is none.
     pub(crate) fn root_number(&self) -> i64 {
-        if Case::is_rooted(self.kind) { self.root as i64 } else { -1 }
+        if self.kind.is_rooted() { self.root as i64 } else { -1 }
     }
 
     /// What a size means.

@@ -95,7 +95,7 @@ fn chrome(
     let world = ranks.len();
     let collective = match case.kind {
         Kind::SendRecv => Collective::send_recv(world, 0, 1 % world),
-        kind if Case::is_rooted(kind) => Collective::rooted(kind, world, case.root),
+        kind if kind.is_rooted() => Collective::rooted(kind, world, case.root),
         kind => Collective::new(kind, world),
     };
     let (placement, order) = (config.placement(world), config.order);

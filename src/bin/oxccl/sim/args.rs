@@ -257,7 +257,7 @@ impl SimOptions {
                 Err(Failure::Usage("send_recv needs at least 2 ranks".to_owned()))
             }
             Some(Kind::SendRecv) => Ok(Collective::send_recv(ranks, root, (root + 1) % ranks)),
-            Some(kind) if Case::is_rooted(kind) => Ok(Collective::rooted(kind, ranks, root)),
+            Some(kind) if kind.is_rooted() => Ok(Collective::rooted(kind, ranks, root)),
             Some(kind) => Ok(Collective::new(kind, ranks)),
             // The parser asks for one of the two.
             None => Err(Failure::Usage("name a collective, or a --schedule".to_owned())),

@@ -264,7 +264,7 @@ fn plan<T: Element>(
 /// The call on bare memory.
 fn bare<T: Sample>(comm: &Communicator, call: &Placed) -> Result<Call, oxccl::Error> {
     let Placed { case, shape, .. } = call;
-    let collective = match Case::is_rooted(case.kind) {
+    let collective = match case.kind.is_rooted() {
         true => Collective::rooted(case.kind, comm.world(), case.root),
         false => Collective::new(case.kind, comm.world()),
     };
