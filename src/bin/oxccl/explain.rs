@@ -226,11 +226,8 @@ impl ExplainOptions {
             true => format!(", op {}, order {}", self.op, self.order),
             false => String::new(),
         };
-        let root = if self.kind.is_rooted() {
-            format!(", root {}", self.root)
-        } else {
-            String::new()
-        };
+        let root =
+            if self.kind.is_rooted() { format!(", root {}", self.root) } else { String::new() };
         format!(
             "{} over {} ranks{}: {} bytes ({} in, {} out, {}){reduction}{root}, {}, {}",
             self.kind,
