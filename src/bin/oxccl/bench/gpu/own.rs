@@ -16,7 +16,6 @@ use oxccl_transports::cuda::Context;
 
 use super::contestant::{Contestant, Form, Placed, Setting, Task};
 use super::report::Started;
-use crate::bench::case::Case;
 use crate::bench::sample::{Sample, for_type};
 use crate::failure::Failure;
 
