@@ -41,7 +41,7 @@ pub struct Communicator {
     /// Tickets issued to streams.
     issued: Cell<u64>,
     /// The last group's calls, for the next one.
-    calls: RefCell<CallList>,
+    calls: RefCell<Option<Box<CallList>>>,
     /// What its groups on streams have been.
     flights: RefCell<Flights>,
 }
@@ -290,13 +290,15 @@ impl Communicator {
     }
 
     /// The list that groups are made in.
-    pub(crate) fn take_calls(&self) -> CallList {
-        self.calls.take()
+    pub(crate) fn take_calls(&self) -> Box<CallList> {
+        let mut calls = self.calls.take().unwrap_or_default();
+        calls.begin(self.rank, self.world);
+        calls
     }
 
     /// Keeps the list for the next group.
-    pub(crate) fn give_calls(&self, calls: CallList) {
-        self.calls.replace(calls);
+    pub(crate) fn give_calls(&self, calls: Box<CallList>) {
+        self.calls.replace(Some(calls));
     }
 
     /// What a group on a stream will be.

@@ -27,7 +27,7 @@ use std::marker::PhantomData;
 /// calls must not overlap.
 #[derive(Debug)]
 pub struct Group<'a> {
-    list: CallList,
+    list: Box<CallList>,
     buffers: PhantomData<&'a mut ()>,
 }
 
@@ -84,8 +84,7 @@ impl Communicator {
         &self,
         fill: impl FnOnce(&mut Group<'a>) -> Result<R, Error>,
     ) -> Result<R, Error> {
-        let list = self.take_calls().begin(self.rank(), self.world());
-        let mut group = Group { list, buffers: PhantomData };
+        let mut group = Group { list: self.take_calls(), buffers: PhantomData };
         let result = fill(&mut group).and_then(|result| {
             group.list.finish();
             // SAFETY: `Group`'s calls were made from buffers that are borrowed until this returns, outputs exclusively.

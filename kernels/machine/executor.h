@@ -95,8 +95,7 @@ template <class Reducer>
 OXCCL_INLINE bool move_operands(Machine& machine, const Reducer& reducer, uint64_t round_start,
                                 Workspace& workspace) {
 #ifndef __CUDACC__
-  if (is_memory_walk(machine, workspace))
-    return walk_memory(machine, reducer, workspace.operands[0].offset_bytes + round_start, workspace);
+  if (is_plain_walk(machine, workspace)) return walk_plain(machine, reducer, round_start, workspace);
 #endif
   if (OXCCL_UNLIKELY(has_buckets(machine, workspace))) start_walk(machine, round_start, workspace);
   // One place that moves, in a loop: a second copy of that code would not fit into a kernel's registers.
@@ -167,8 +166,12 @@ OXCCL_INLINE bool move_tile(Machine& machine, const Reducer& reducer,
   const uint64_t left = total > round_start ? total - round_start : 0;
   const uint64_t len_bytes = left < tile_bytes ? left : tile_bytes;
 #ifndef __CUDACC__
-  if (OXCCL_LIKELY(is_short(machine.launch, instruction, len_bytes)))
-    return run_short(machine, reducer, instruction, operands, round_start, len_bytes);
+  if (OXCCL_LIKELY(is_short(machine.launch, instruction, len_bytes))) {
+    if (OXCCL_LIKELY(machine.launch.segments == nullptr))
+      return run_short(machine, reducer, instruction, operands, round_start, len_bytes);
+    if (is_short_walk(instruction, operands))
+      return run_short_walk(machine, reducer, instruction, operands, round_start, len_bytes);
+  }
 #endif
   return run_reduce_copy(machine, reducer, instruction, operands, round_start, len_bytes, workspace);
 }

@@ -47,26 +47,29 @@ OXCCL_INLINE uint32_t find_segment(const Launch& launch, uint64_t position) {
 }
 
 #ifndef __CUDACC__
-// Where each operand's buckets are told, found once a tile: so that the walk costs little beside small buckets.
-OXCCL_INLINE void find_buckets(const Machine& machine, Workspace& workspace) {
+// Where an operand's buckets are told; nowhere if it is no memory.
+OXCCL_INLINE BucketTable table_of(const Machine& machine, const Operand& operand) {
   const Segment* own = machine.launch.segments;
-  for (uint32_t o = 0; o < workspace.move.sources + workspace.move.destinations; ++o) {
-    const Operand& operand = workspace.operands[o];
-    const uint64_t *first = nullptr, *followers = &own->followers;
-    const Window* window = nullptr;
-    if (operand.space == SPACE_INPUT) {
-      first = reinterpret_cast<const uint64_t*>(&own->input);
-    } else if (operand.space == SPACE_OUTPUT) {
-      first = reinterpret_cast<const uint64_t*>(&own->output);
-    } else if (is_memory(operand)) {
-      window = &window_of(machine, operand);
-      const uint8_t* table = behind(*window, window->tokens.input);
-      const SegmentTokens* tokens = reinterpret_cast<const SegmentTokens*>(table);
-      first = operand.space == SPACE_WINDOW_INPUT ? &tokens->input : &tokens->output;
-      followers = &tokens->followers;
-    }
-    workspace.buckets[o] = {first, followers, window ? sizeof(SegmentTokens) : sizeof(Segment), window};
+  const uint64_t *first = nullptr, *followers = &own->followers;
+  const Window* window = nullptr;
+  if (operand.space == SPACE_INPUT) {
+    first = reinterpret_cast<const uint64_t*>(&own->input);
+  } else if (operand.space == SPACE_OUTPUT) {
+    first = reinterpret_cast<const uint64_t*>(&own->output);
+  } else if (is_memory(operand)) {
+    window = &window_of(machine, operand);
+    const uint8_t* table = behind(*window, window->tokens.input);
+    const SegmentTokens* tokens = reinterpret_cast<const SegmentTokens*>(table);
+    first = operand.space == SPACE_WINDOW_INPUT ? &tokens->input : &tokens->output;
+    followers = &tokens->followers;
   }
+  return {first, followers, window ? sizeof(SegmentTokens) : sizeof(Segment), window};
+}
+
+// All operands' tables, found once a tile: so that the walk costs little beside small buckets.
+OXCCL_INLINE void find_buckets(const Machine& machine, Workspace& workspace) {
+  for (uint32_t o = 0; o < workspace.move.sources + workspace.move.destinations; ++o)
+    workspace.buckets[o] = table_of(machine, workspace.operands[o]);
 }
 
 // How many buckets continue this one in the operand's memory.

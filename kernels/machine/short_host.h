@@ -17,10 +17,9 @@ constexpr uint64_t SHORT_COPY_BYTES = 4096;
 
 OXCCL_INLINE bool is_short(const Launch& launch, const Instruction& instruction,
                            uint64_t len_bytes) {
-  const uint64_t limit = instruction.sources == 1 ? SHORT_COPY_BYTES : SHORT_BYTES;
+  const uint64_t limit = instruction.sources == 1 || launch.segments != nullptr ? SHORT_COPY_BYTES : SHORT_BYTES;
   return len_bytes <= limit && instruction.destinations == 1 &&
-         uint32_t(instruction.sources) - 1 < 2 && launch.program->scale == SCALE_NONE &&
-         launch.segments == nullptr;
+         uint32_t(instruction.sources) - 1 < 2 && launch.program->scale == SCALE_NONE;
 }
 
 OXCCL_INLINE bool copy_short(Machine& machine, const View& source, const View& destination,

@@ -74,8 +74,16 @@ impl Code {
 pub(super) enum Buffers {
     /// They are the call's.
     Own,
+    /// They are the call's, and the call is one of a group.
+    OwnInGroup,
     /// They are a group's virtual ones, with so many bytes for a rank's part, or in all where ranks have no parts.
     Virtual { part_bytes: usize },
+}
+
+impl Buffers {
+    fn are_virtual(self) -> bool {
+        matches!(self, Buffers::Virtual { .. })
+    }
 }
 
 /// All prepared calls.
@@ -166,7 +174,7 @@ impl Cache {
             tile_bytes: plan.tile_bytes,
             stream: plan.stream,
             virtual_bytes: match buffers {
-                Buffers::Own => None,
+                Buffers::Own | Buffers::OwnInGroup => None,
                 Buffers::Virtual { part_bytes } => Some(part_bytes),
             },
         };
@@ -190,13 +198,14 @@ impl Cache {
         buffers: Buffers,
     ) -> Result<Plan, Error> {
         // Buckets begin in the middle of LL128 lines, and processors gain nothing by them.
-        let ll128_serves = buffers == Buffers::Own
+        let ll128_serves = !buffers.are_virtual()
             && (config.device != Device::Host
                 || config.schedule.is_some()
                 || config.pin.encoding == Some(Encoding::Ll128));
         // On processors windows stand for the switch.
         let pinned = config.device == Device::Host
             && (config.schedule.is_some() || config.pin.algorithm == Some(Algorithm::Nvls));
+        // Groups are not reduced by switches.
         let multicast = buffers == Buffers::Own && (self.multicast || pinned);
         let question = Question {
             collective: call.collective,
@@ -268,7 +277,7 @@ impl Cache {
 fn layout(call: &Call, verified: &Verified, buffers: Buffers) -> Layout {
     let schedule = verified.schedule();
     match call.counts.as_deref() {
-        None if buffers != Buffers::Own => Layout::of_virtual(
+        None if buffers.are_virtual() => Layout::of_virtual(
             &call.collective,
             schedule.input,
             schedule.output,

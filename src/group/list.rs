@@ -23,8 +23,8 @@ pub(crate) struct CallList {
 
 impl CallList {
     /// Begins a group of this rank.
-    pub(crate) fn begin(self, rank: usize, world: usize) -> CallList {
-        CallList { rank, world, len: 0, ..self }
+    pub(crate) fn begin(&mut self, rank: usize, world: usize) {
+        (self.rank, self.world, self.len) = (rank, world, 0);
     }
 
     /// The group's calls so far.

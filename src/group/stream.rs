@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// The calls of a group on a stream, while it is made: see [`OnStream::group`]. As [`Group`](crate::Group), over communicator memory.
 #[derive(Debug)]
 pub struct StreamGroup<'a> {
-    list: CallList,
+    list: Box<CallList>,
     buffers: Vec<(usize, InFlight)>,
     gated: Vec<bool>,
     flight: Arc<Flight>,
@@ -73,8 +73,8 @@ impl OnStream<'_> {
         fill: impl FnOnce(&mut StreamGroup<'a>) -> Result<R, Error>,
     ) -> Result<(GroupWork, R), Error> {
         let (comm, flight) = (self.comm(), self.comm().take_flight());
-        let list = comm.take_calls().begin(comm.rank(), comm.world());
         let (buffers, gated) = flight.lists();
+        let list = comm.take_calls();
         let mut group = StreamGroup { list, buffers, gated, flight, borrow: PhantomData };
         let filled = fill(&mut group);
         let StreamGroup { mut list, buffers, mut gated, flight, .. } = group;

@@ -115,25 +115,24 @@ impl Engine {
         *placed = Some(Placed(self.groups.changes));
         self.groups.count_exchanges(at, self.ranks.rank);
         self.calls += 1;
-        let group = &mut self.groups.prepared[at];
-        let mut described = group.described;
+        let PreparedGroup { described, record, chains, channels, .. } =
+            &mut self.groups.prepared[at];
         if described.is_collective() {
             self.collectives += 1;
-            described.collective = self.collectives;
+            described.number(self.collectives, record);
         }
         self.ranks.poll.set_collective(described.collective);
         let log = self.ranks.control.log(self.ranks.rank);
-        let (Backend::Host(host), Chains::Host(chain)) = (&mut self.backend, &mut group.chains)
-        else {
+        let (Backend::Host(host), Chains::Host(chain)) = (&mut self.backend, chains) else {
             return Err(wrong_device(&self.config));
         };
-        chain.begin(self.calls, signals, group.channels);
-        log.enter(self.calls, &described.encode());
+        chain.begin(self.calls, signals, *channels);
+        log.enter(self.calls, record);
         let outcome = match chain.first() {
             None => f::Outcome::Done,
             Some(first) => {
                 // SAFETY: as in `Engine::launch`, for each part; the group keeps programs and tables.
-                linked(&self.links, || unsafe { host.run_chain(first, group.channels) })
+                linked(&self.links, || unsafe { host.run_chain(first, *channels) })
             }
         };
         if outcome == f::Outcome::Done {
@@ -141,7 +140,7 @@ impl Engine {
             return Ok(());
         }
         let odd = host.odd_peer();
-        Err(self.ranks.fail(&described, self.calls, outcome, odd))
+        Err(self.ranks.fail(described, self.calls, outcome, odd))
     }
 
     /// The group's place among the prepared ones, with its tables pointing to the calls' buffers.
@@ -239,10 +238,10 @@ impl Engine {
     ) -> Result<Block, Error> {
         let (first, key) = (&calls[part.calls[0]], &buckets[part.calls[0]].key);
         let call = virtual_call(first, part);
-        let is_virtual = call.counts.is_none() && key.kind != Kind::Barrier;
+        let is_virtual = part.is_virtual();
         let buffers = match is_virtual {
             true => prepare::Buffers::Virtual { part_bytes: part.len_bytes },
-            false => prepare::Buffers::Own,
+            false => prepare::Buffers::OwnInGroup,
         };
         let mut plan = self.cache.plan(&self.config, &call, key.windows, buffers)?;
         plan.channels = plan.channels.min(self.config.group_channels.unwrap_or(usize::MAX));
@@ -341,7 +340,7 @@ impl Tables {
 /// The call that a part is.
 fn virtual_call(first: &Call, part: &Part) -> Call {
     let mut call = first.clone();
-    if call.counts.is_none() {
+    if part.is_virtual() {
         call.count = part.len_bytes / size_bytes(call.data_type);
     }
     call

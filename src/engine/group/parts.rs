@@ -25,6 +25,11 @@ pub(super) struct Part {
 }
 
 impl Part {
+    /// Whether its buffer is a virtual one. A call alone in its part has its own.
+    pub(super) fn is_virtual(&self) -> bool {
+        self.calls.len() > 1
+    }
+
     /// Where the buckets lie, by their place among these.
     pub(super) fn spans(&self, buckets: &[Bucket]) -> Vec<Span> {
         let pairs = self.calls.iter().zip(&self.starts);
@@ -81,9 +86,13 @@ pub(super) fn parts(buckets: &[Bucket]) -> Vec<Part> {
             }
         };
         let part = &mut parts[at];
+        let start = part.len_bytes.next_multiple_of(SEGMENT_ALIGN);
         part.calls.push(call);
-        part.starts.push(part.len_bytes);
-        part.len_bytes += bucket.len_bytes().next_multiple_of(SEGMENT_ALIGN);
+        part.starts.push(start);
+        part.len_bytes = start + bucket.len_bytes();
+    }
+    for part in parts.iter_mut().filter(|part| part.is_virtual()) {
+        part.len_bytes = part.len_bytes.next_multiple_of(SEGMENT_ALIGN);
     }
     parts
 }
@@ -121,7 +130,10 @@ mod tests {
         assert_eq!(parts[0].calls, [0, 2, 3]);
         assert_eq!(parts[0].starts, [0, 128, 128]);
         assert_eq!(parts[0].len_bytes, 192);
+        assert!(parts[0].is_virtual());
         assert_eq!(parts[1].calls, [1]);
+        assert_eq!(parts[1].len_bytes, 12);
+        assert!(!parts[1].is_virtual());
     }
 
     #[test]

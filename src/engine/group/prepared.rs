@@ -7,7 +7,7 @@ use super::on_gpu::DeviceChains;
 use super::parts::Bucket;
 use crate::call::{Call, Counts, Described, Key};
 use crate::collective::{Kind, Order};
-use crate::device::{HeapBlock, Signals};
+use crate::device::{HeapBlock, RECORD_WORDS, Signals};
 use crate::element::OpKind;
 use crate::engine::prepare::Code;
 use oxccl_kernels::format as f;
@@ -45,6 +45,8 @@ pub(super) struct PreparedGroup {
     pub(super) identity: Identity,
     /// What all ranks must agree on.
     pub(super) described: Described,
+    /// That in words, for the log.
+    pub(super) record: [u64; RECORD_WORDS],
     pub(super) channels: usize,
     pub(super) sources: Vec<Source>,
     pub(super) blocks: Vec<Block>,
@@ -133,6 +135,7 @@ impl PreparedGroup {
         let group = PreparedGroup {
             identity,
             described,
+            record: described.encode(),
             channels: blocks.iter().map(|block| block.code.channels()).max().unwrap_or(1),
             sources,
             blocks,
