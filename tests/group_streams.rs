@@ -7,7 +7,7 @@ use proptest::test_runner::{Config as Cases, TestRunner};
 use std::time::Duration;
 
 /// More than a part of a group, so that two of these are done one after the other.
-const LARGE: usize = 300_000;
+const LARGE: usize = 1_100_000;
 
 fn config(timeout_ms: u64) -> Config {
     Config {

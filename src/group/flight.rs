@@ -26,11 +26,16 @@ pub(crate) struct Flights {
 impl Flights {
     /// One for the next group.
     pub(crate) fn take(&mut self) -> Arc<Flight> {
-        for flight in &mut self.all {
-            if let Some(unused) = Arc::get_mut(flight) {
-                unused.clear();
-                return flight.clone();
+        let mut unused = None;
+        // All: what a flight keeps, such as its event, the next group may need.
+        for (at, flight) in self.all.iter_mut().enumerate() {
+            if let Some(flight) = Arc::get_mut(flight) {
+                flight.clear();
+                unused = Some(at);
             }
+        }
+        if let Some(at) = unused {
+            return self.all[at].clone();
         }
         let flight = Arc::<Flight>::default();
         if self.all.len() < KEPT {

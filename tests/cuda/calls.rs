@@ -24,7 +24,7 @@ pub(crate) fn config() -> Config {
         image: (!on_hardware()).then(stand_in_image),
         timeout: Duration::from_secs(300),
         max_channels: CHANNELS,
-        heap_bytes: 8 << 20,
+        heap_bytes: 32 << 20,
         slot_bytes: 576,
         link_slot_bytes: 576,
         ll_slot_bytes: 256,

@@ -190,7 +190,7 @@ impl Engine {
         let common: Vec<Bucket> = collectives.iter().map(|at| buckets[*at]).collect();
         let agreed = hash(&common);
         let mut tables = Tables::default();
-        let total: usize = common.iter().map(Bucket::len_bytes).sum();
+        let total = collectives.iter().map(|at| calls[*at].total_bytes()).sum();
         for (number, mut part) in parts::parts(&common).into_iter().enumerate() {
             tables.spans.push(part.spans(&common));
             part.calls.iter_mut().for_each(|at| *at = collectives[*at]);
@@ -237,13 +237,15 @@ impl Engine {
         tables: &mut Tables,
     ) -> Result<Block, Error> {
         let (first, key) = (&calls[part.calls[0]], &buckets[part.calls[0]].key);
-        let call = virtual_call(first, part);
+        let call = with_bytes(first, part.len_bytes);
         let is_virtual = part.is_virtual();
         let buffers = match is_virtual {
             true => prepare::Buffers::Virtual { part_bytes: part.len_bytes },
             false => prepare::Buffers::OwnInGroup,
         };
-        let mut plan = self.cache.plan(&self.config, &call, key.windows, buffers)?;
+        // A part is one of many, and what is in the cache is a matter of all.
+        let whole = with_bytes(&call, part.class_bytes);
+        let mut plan = self.cache.plan(&self.config, &whole, key.windows, buffers)?;
         plan.channels = plan.channels.min(self.config.group_channels.unwrap_or(usize::MAX));
         plan.stream |= total_bytes.saturating_mul(call.collective.ranks)
             >= self.config.last_level_cache_bytes();
@@ -337,11 +339,11 @@ impl Tables {
     }
 }
 
-/// The call that a part is.
-fn virtual_call(first: &Call, part: &Part) -> Call {
-    let mut call = first.clone();
-    if part.is_virtual() {
-        call.count = part.len_bytes / size_bytes(call.data_type);
+/// A call with so many bytes for each rank's part, or in all where ranks have no parts; as it is where parts differ.
+fn with_bytes(call: &Call, bytes: usize) -> Call {
+    let mut call = call.clone();
+    if call.counts.is_none() {
+        call.count = bytes / size_bytes(call.data_type);
     }
     call
 }

@@ -6,15 +6,15 @@ use crate::schedule::size_bytes;
 use crate::verify::Span;
 use oxccl_kernels::format::SEGMENT_ALIGN;
 
-/// About so many bytes of virtual buffer are one part. A part's buckets are done together, so parts should be small; each costs a
-/// synchronisation, so they should not be tiny.
-const PART_BYTES: usize = 1 << 20;
+/// About so many bytes of virtual buffer are one part. A part's buckets are begun and done together, so parts should be small; each costs a
+/// synchronisation (on a GPU, of all its blocks), so they should not be tiny.
+const PART_BYTES: usize = 4 << 20;
 
 /// Which calls share a part: what the key says, but for the count, and the factor.
 type Class = (Key, u64);
 
 /// Calls of one class that are carried out as one, in one virtual buffer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Part {
     /// The calls, by their place in the group.
     pub(super) calls: Vec<usize>,
@@ -22,6 +22,8 @@ pub(super) struct Part {
     pub(super) starts: Vec<usize>,
     /// Length of the virtual buffer: of one rank's part of it where ranks have parts.
     pub(super) len_bytes: usize,
+    /// That of all parts of its class together.
+    pub(super) class_bytes: usize,
 }
 
 impl Part {
@@ -67,25 +69,23 @@ impl Bucket {
 /// Divides a group. Calls of a class keep their order; parts are ordered by their first call.
 pub(super) fn parts(buckets: &[Bucket]) -> Vec<Part> {
     let mut parts: Vec<Part> = Vec::new();
-    // The part of each class that still takes calls.
-    let mut open: Vec<(Class, usize)> = Vec::new();
+    // Each class with its parts, of which the last still takes calls.
+    let mut classes: Vec<(Class, Vec<usize>)> = Vec::new();
     for (call, bucket) in buckets.iter().enumerate() {
         let class = bucket.class();
         let joins = bucket.is_even() && bucket.key.kind != Kind::Barrier;
-        let known = open.iter().position(|(of, _)| joins && *of == class);
-        let at = match known.map(|known| open[known].1) {
-            Some(at) if parts[at].len_bytes < PART_BYTES => at,
-            _ => {
-                parts.push(Part { calls: Vec::new(), starts: Vec::new(), len_bytes: 0 });
-                let at = parts.len() - 1;
-                match known {
-                    Some(known) => open[known].1 = at,
-                    None => open.push((class, at)),
-                }
-                at
-            }
-        };
-        let part = &mut parts[at];
+        let known = classes.iter().position(|(of, _)| joins && *of == class);
+        let known = known.unwrap_or_else(|| {
+            classes.push((class, Vec::new()));
+            classes.len() - 1
+        });
+        let of_class = &mut classes[known].1;
+        if of_class.last().is_none_or(|last| parts[*last].len_bytes >= PART_BYTES) {
+            of_class.push(parts.len());
+            parts.push(Part::default());
+        }
+        let last = of_class.last().map_or(0, |last| *last);
+        let part = &mut parts[last];
         let start = part.len_bytes.next_multiple_of(SEGMENT_ALIGN);
         part.calls.push(call);
         part.starts.push(start);
@@ -93,6 +93,10 @@ pub(super) fn parts(buckets: &[Bucket]) -> Vec<Part> {
     }
     for part in parts.iter_mut().filter(|part| part.is_virtual()) {
         part.len_bytes = part.len_bytes.next_multiple_of(SEGMENT_ALIGN);
+    }
+    for (_, of_class) in classes {
+        let class_bytes = of_class.iter().map(|at| parts[*at].len_bytes).sum();
+        of_class.iter().for_each(|at| parts[*at].class_bytes = class_bytes);
     }
     parts
 }
@@ -138,8 +142,9 @@ mod tests {
 
     #[test]
     fn large_classes_are_divided() {
-        let group = [bucket(Kind::AllReduce, 150_000); 8];
+        let group = [bucket(Kind::AllReduce, 600_000); 8];
         let parts = parts(&group);
         assert_eq!(parts.iter().map(|part| part.calls.len()).collect::<Vec<_>>(), [2, 2, 2, 2]);
+        assert!(parts.iter().all(|part| part.class_bytes == 8 * 2_400_000));
     }
 }

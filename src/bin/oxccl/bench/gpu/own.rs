@@ -27,8 +27,6 @@ const FEW_BLOCKS: usize = 64;
 const LL_MAX_BYTES: usize = 256 << 10;
 /// Above, reading in place is faster than slots, whatever their flags cost.
 const LL128_MAX_BYTES: usize = 4 << 20;
-/// A group's buckets are carried out together, about so many bytes at a time.
-const PART_BYTES: usize = 1 << 20;
 /// What groups' tables take of a heap.
 const TABLES_BYTES: usize = 8 << 20;
 /// Below, a barrier costs more than flags.
@@ -245,7 +243,7 @@ impl Contestant for Own {
 /// The bytes that one plan is made for.
 fn planned_bytes(task: &Task) -> usize {
     match task.form {
-        Some(Form::Fused) => task.bytes().min(PART_BYTES),
+        Some(Form::Fused) => task.bytes(),
         _ => task.bytes() / task.calls.len(),
     }
 }
