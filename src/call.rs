@@ -2,7 +2,7 @@
 
 mod described;
 
-pub(crate) use described::{Described, Key};
+pub(crate) use described::{Described, FREE_SHIFT, Key};
 
 use crate::collective::{Collective, Kind};
 use crate::element::{DataType, Element, OpKind, ReduceOp};
@@ -142,6 +142,8 @@ pub struct Call {
     pub(crate) input: *mut u8,
     pub(crate) output: *mut u8,
     pub(crate) in_place: bool,
+    /// At most so many channels; 0: as many as the communicator would take.
+    pub(crate) channels: u16,
 }
 
 // SAFETY: a call is a description; whoever runs it vouches for the memory, which is not tied to a thread.
@@ -177,6 +179,7 @@ impl Call {
             in_place: collective.kind == Kind::AllToAll
                 && input.address == output.address
                 && count > 0,
+            channels: 0,
         };
         call.check_memory(rank, input.count, output.count)?;
         Ok(call)
@@ -214,6 +217,7 @@ impl Call {
             input: input.address,
             output: output.address,
             in_place: false,
+            channels: 0,
         };
         Ok(call)
     }

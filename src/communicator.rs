@@ -239,6 +239,7 @@ impl Communicator {
             input: std::ptr::null_mut(),
             output: std::ptr::null_mut(),
             in_place: in_place && kind == Kind::AllToAll,
+            channels: 0,
         };
         self.idle().plan(&call, windows)
     }
@@ -290,9 +291,9 @@ impl Communicator {
     }
 
     /// The list that groups are made in.
-    pub(crate) fn take_calls(&self) -> Box<CallList> {
+    pub(crate) fn take_calls(&self, channels: u16) -> Box<CallList> {
         let mut calls = self.calls.take().unwrap_or_default();
-        calls.begin(self.rank, self.world);
+        calls.begin(self.rank, self.world, channels);
         calls
     }
 

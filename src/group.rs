@@ -84,7 +84,7 @@ impl Communicator {
         &self,
         fill: impl FnOnce(&mut Group<'a>) -> Result<R, Error>,
     ) -> Result<R, Error> {
-        let mut group = Group { list: self.take_calls(), buffers: PhantomData };
+        let mut group = Group { list: self.take_calls(0), buffers: PhantomData };
         let result = fill(&mut group).and_then(|result| {
             group.list.finish();
             // SAFETY: `Group`'s calls were made from buffers that are borrowed until this returns, outputs exclusively.

@@ -159,6 +159,8 @@ impl<'a> From<&'a cuda::Stream> for AnyStream<'a> {
 pub struct OnStream<'a> {
     comm: &'a Communicator,
     stream: AnyStream<'a>,
+    /// What its calls' `channels` are.
+    channels: u16,
 }
 
 impl Communicator {
@@ -207,11 +209,44 @@ impl Communicator {
     /// ends the communicator. Replays and calls must happen in the same order on all ranks, and one after the other on each: launch
     /// them in one stream, or order their streams by events.
     pub fn on<'a>(&'a self, stream: impl Into<AnyStream<'a>>) -> OnStream<'a> {
-        OnStream { comm: self, stream: stream.into() }
+        OnStream { comm: self, stream: stream.into(), channels: 0 }
     }
 }
 
-impl OnStream<'_> {
+impl<'a> OnStream<'a> {
+    /// The same, for calls and groups that use at most so many channels: on a GPU thread blocks, so that other kernels have room beside them. All
+    /// ranks say the same.
+    ///
+    /// ```
+    /// # use oxccl::{Communicator, ReduceOp, Stream};
+    /// # let ranks = Communicator::local(2)?;
+    /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
+    /// # let stream = Stream::new()?;
+    /// # let mut gradient = comm.alloc::<f32>(1000)?;
+    /// comm.on(&stream).with_channels(1)?.all_reduce_in_place(&mut gradient, ReduceOp::Avg)?.wait()?;
+    /// # Ok::<(), oxccl::Error>(()) }); });
+    /// # Ok::<(), oxccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Config`] for none, or for more than [`Config::max_channels`](crate::Config::max_channels). Ranks that say other numbers get
+    /// [`Error::Mismatch`] from the work.
+    pub fn with_channels(self, most: usize) -> Result<OnStream<'a>, Error> {
+        let configured = self.comm.max_channels();
+        match u16::try_from(most) {
+            Ok(channels) if (1..=configured).contains(&most) => Ok(OnStream { channels, ..self }),
+            _ => {
+                let detail = format!("{most} is not in 1 to max_channels, which is {configured}");
+                Err(Error::Config { variable: "channels", detail })
+            }
+        }
+    }
+
+    /// Most channels of its calls; 0: as many as the communicator takes.
+    pub(crate) fn channels(&self) -> u16 {
+        self.channels
+    }
+
     /// Queues a call made with [`Call::new`].
     ///
     /// # Safety
@@ -229,7 +264,8 @@ impl OnStream<'_> {
     /// # Safety
     ///
     /// The call's buffers are valid, and unused by others, as long as `hold` or until the work has ended.
-    unsafe fn submit(&self, call: Call, hold: Hold) -> Result<Work, Error> {
+    unsafe fn submit(&self, mut call: Call, hold: Hold) -> Result<Work, Error> {
+        call.channels = self.channels;
         match self.stream {
             // SAFETY: by this function's contract.
             AnyStream::Cuda(stream) => unsafe { self.comm.enqueue(&call, stream, hold) },

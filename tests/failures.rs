@@ -4,7 +4,7 @@
 #[path = "common/port.rs"]
 mod port;
 
-use oxccl::{Communicator, Config, Error, ReduceOp, UniqueId};
+use oxccl::{Communicator, Config, Error, ReduceOp, Stream, UniqueId};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -73,6 +73,18 @@ fn different_collectives_and_roots() {
     });
     mismatch("root differs", |comm, rank| {
         comm.broadcast_in_place(&mut [1.0f32; 64], usize::from(rank == 0))
+    });
+}
+
+#[test]
+fn different_limits_of_channels() {
+    mismatch("most channels differs", |comm, rank| {
+        let stream = Stream::new()?;
+        let mut buffer = comm.alloc::<f32>(50_000)?;
+        comm.on(&stream)
+            .with_channels(1 + usize::from(rank == 0))?
+            .all_reduce_in_place(&mut buffer, ReduceOp::Sum)?
+            .wait()
     });
 }
 

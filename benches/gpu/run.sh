@@ -79,8 +79,8 @@ sanitizer() {
     if [ -e "$here/lib/compute-sanitizer.tar.xz" ]; then
         local archive
         archive=$(unpack "$here/lib/compute-sanitizer.tar.xz") || return 1
-        [ -d "$work/compute-sanitizer" ] || { mkdir "$work/compute-sanitizer" && tar xf "$archive" -C "$work/compute-sanitizer"; }
-        echo "$work/compute-sanitizer/bin/compute-sanitizer"
+        [ -d "$work/compute-sanitizer" ] || tar xf "$archive" -C "$work" || return 1
+        echo "$work/compute-sanitizer/compute-sanitizer"
         return
     fi
     command -v compute-sanitizer || { [ -x /usr/local/cuda/bin/compute-sanitizer ] && echo /usr/local/cuda/bin/compute-sanitizer; }

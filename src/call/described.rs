@@ -14,6 +14,8 @@ pub(crate) struct Key {
     pub(crate) windows: bool,
     pub(crate) root: u32,
     pub(crate) receiver: u32,
+    /// At most so many channels; 0: as many as the communicator would take.
+    pub(crate) channels: u16,
     pub(crate) count: u64,
     /// 0 where counts are equal.
     pub(crate) counts_hash: u64,
@@ -36,6 +38,10 @@ pub(crate) struct Described {
 
 /// The bit of a record's first word that says it is a group.
 const GROUP: u64 = 1 << 34;
+/// Where the bits begin there that say how many channels at most, and where those that are free for others.
+const CHANNELS_SHIFT: u32 = 35;
+pub(crate) const FREE_SHIFT: u32 = 48;
+const CHANNELS_MASK: u64 = (1 << (FREE_SHIFT - CHANNELS_SHIFT)) - 1;
 
 impl Described {
     /// A group.
@@ -48,6 +54,7 @@ impl Described {
             windows: false,
             root: 0,
             receiver: 0,
+            channels: 0,
             count: calls as u64,
             counts_hash: hash,
         };
@@ -78,6 +85,7 @@ impl Described {
             | u64::from(self.order as u8) << 24
             | u64::from(key.in_place) << 32
             | u64::from(key.windows) << 33
+            | u64::from(key.channels) << CHANNELS_SHIFT
             | if self.group { GROUP } else { 0 };
         let roots = match self.group {
             true => self.words_offset,
@@ -105,6 +113,7 @@ impl Described {
             windows: what >> 33 & 1 == 1,
             root: roots as u32,
             receiver: (roots >> 32) as u32,
+            channels: (what >> CHANNELS_SHIFT & CHANNELS_MASK) as u16,
             count,
             counts_hash,
         };
@@ -121,6 +130,7 @@ impl Described {
             if windows { "memory that peers reach" } else { "private memory" }.to_string()
         };
         let place = |in_place: bool| if in_place { "in place" } else { "out of place" }.to_string();
+        let limit = |most: u16| if most == 0 { "as configured".into() } else { most.to_string() };
         let (a, b) = (&self.key, &other.key);
         if self.group || other.group {
             let rows = [
@@ -142,6 +152,7 @@ impl Described {
             ("root", a.root.to_string(), b.root.to_string()),
             ("peer", a.receiver.to_string(), b.receiver.to_string()),
             ("order", self.order.to_string(), other.order.to_string()),
+            ("most channels", limit(a.channels), limit(b.channels)),
             ("counts", format!("hash {:x}", a.counts_hash), format!("hash {:x}", b.counts_hash)),
             ("the factor", format!("{:#x}", self.factor_bits), format!("{:#x}", other.factor_bits)),
             ("in place", place(a.in_place), place(b.in_place)),
@@ -203,6 +214,7 @@ mod tests {
             windows: true,
             root: 3,
             receiver: 0,
+            channels: 64,
             count: 99,
             counts_hash: 7,
         };
@@ -211,6 +223,9 @@ mod tests {
         assert_eq!(Described::decode(&record), Some(described));
         let other = Described { key: Key { count: 100, ..key }, ..described };
         assert_eq!(described.difference(&other).unwrap().0, "count");
+        let other = Described { key: Key { channels: 0, ..key }, ..described };
+        let (what, ours, theirs) = described.difference(&other).unwrap();
+        assert_eq!((what, &ours[..], &theirs[..]), ("most channels", "64", "as configured"));
         assert_eq!(described.difference(&described), None);
     }
 }

@@ -353,6 +353,7 @@ fn call_key(call: &Call, windows: bool) -> Key {
         windows,
         root: call.collective.root as u32,
         receiver: call.collective.receiver as u32,
+        channels: call.channels,
         count: call.count as u64,
         counts_hash: call.counts.as_ref().map_or(0, |counts| prepare::counts_hash(counts)),
     }

@@ -5,7 +5,7 @@ use super::{Backend, chunk_align};
 use crate::algorithms::{Algorithm, Encoding};
 use crate::call::{Call, Counts, Key};
 use crate::collective::{Collective, Kind, Order};
-use crate::config::{Config, Device};
+use crate::config::{Config, Device, Pin};
 use crate::device::cuda;
 use crate::element::accumulates_in_itself;
 use crate::error::Error;
@@ -198,7 +198,7 @@ impl Cache {
         buffers: Buffers,
     ) -> Result<Plan, Error> {
         // Buckets begin in the middle of LL128 lines, and processors gain nothing by them.
-        let ll128_serves = !buffers.are_virtual()
+        let ll128_serves = buffers == Buffers::Own
             && (config.device != Device::Host
                 || config.schedule.is_some()
                 || config.pin.encoding == Some(Encoding::Ll128));
@@ -207,6 +207,11 @@ impl Cache {
             && (config.schedule.is_some() || config.pin.algorithm == Some(Algorithm::Nvls));
         // Groups are not reduced by switches.
         let multicast = buffers == Buffers::Own && (self.multicast || pinned);
+        let most = |channels: usize| match call.channels {
+            0 => channels,
+            limit => channels.min(usize::from(limit)),
+        };
+        let pin = Pin { channels: config.pin.channels.map(most), ..config.pin };
         let question = Question {
             collective: call.collective,
             placement: config.placement(call.collective.ranks),
@@ -219,8 +224,8 @@ impl Cache {
             several_nodes: self.links.is_some(),
             ll128: self.ll128 && ll128_serves,
             multicast,
-            max_channels: config.max_channels,
-            pin: config.pin,
+            max_channels: most(config.max_channels),
+            pin,
             slot_bytes: config.slot_bytes,
             ll_slot_bytes: config.ll_slot_bytes,
             cache_bytes: config.last_level_cache_bytes(),
@@ -230,7 +235,9 @@ impl Cache {
             Device::Host => plan_by(config.tuning.as_deref(), &question),
             Device::Cuda(_) => plan_on_gpu(config.tuning.as_deref(), &question),
         };
-        custom.flatten().map_or_else(usual, Ok)
+        let mut plan = custom.flatten().map_or_else(usual, Ok)?;
+        plan.channels = most(plan.channels);
+        Ok(plan)
     }
 
     /// The proven schedule of a call that is carried out as planned.

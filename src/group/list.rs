@@ -17,14 +17,20 @@ pub(crate) struct CallList {
     asked: Vec<Asked>,
     /// The group's calls so far.
     len: usize,
+    /// Most channels of these; 0: as many as the communicator takes.
+    channels: u16,
     /// Where the engine has these calls, as long as they are those that it was given last.
     pub(crate) placed: Option<Placed>,
 }
 
 impl CallList {
-    /// Begins a group of this rank.
-    pub(crate) fn begin(&mut self, rank: usize, world: usize) {
+    /// Begins a group of this rank, whose calls have at most so many channels; 0: as many as the communicator takes.
+    pub(crate) fn begin(&mut self, rank: usize, world: usize, channels: u16) {
         (self.rank, self.world, self.len) = (rank, world, 0);
+        if channels != self.channels {
+            self.truncate();
+            self.channels = channels;
+        }
     }
 
     /// The group's calls so far.
@@ -149,7 +155,7 @@ impl CallList {
     #[cold]
     fn keep(&mut self, call: Call, asked: Asked) -> Result<usize, Error> {
         self.truncate();
-        self.calls.push(call);
+        self.calls.push(Call { channels: self.channels, ..call });
         self.asked.push(asked);
         self.len += 1;
         Ok(self.len - 1)

@@ -74,7 +74,7 @@ impl OnStream<'_> {
     ) -> Result<(GroupWork, R), Error> {
         let (comm, flight) = (self.comm(), self.comm().take_flight());
         let (buffers, gated) = flight.lists();
-        let list = comm.take_calls();
+        let list = comm.take_calls(self.channels());
         let mut group = StreamGroup { list, buffers, gated, flight, borrow: PhantomData };
         let filled = fill(&mut group);
         let StreamGroup { mut list, buffers, mut gated, flight, .. } = group;
@@ -103,8 +103,10 @@ impl OnStream<'_> {
     /// As [`group`](OnStream::group).
     pub unsafe fn run_group(&self, calls: &[Call]) -> Result<GroupWork, Error> {
         let flight = self.comm().take_flight();
+        let limited = |call: &Call| Call { channels: self.channels(), ..call.clone() };
+        let limited: Vec<Call> = calls.iter().map(limited).collect();
         // SAFETY: by this function's contract.
-        unsafe { self.submit_group(calls, &vec![false; calls.len()], &flight) }?;
+        unsafe { self.submit_group(&limited, &vec![false; calls.len()], &flight) }?;
         Ok(GroupWork { flight, buckets: calls.len() })
     }
 }

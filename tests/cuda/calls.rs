@@ -302,6 +302,43 @@ pub(crate) fn streams(comm: Communicator) {
     comm.barrier().unwrap();
 }
 
+/// Calls and groups that are to use few blocks do.
+pub(crate) fn few_blocks(comm: Communicator) {
+    let control = Control::attach().unwrap();
+    let (stream, n) = (stream(&comm), comm.world() as u64);
+    let on = comm.on(&stream);
+    let mut buffer = comm.alloc::<f32>(100_000).unwrap();
+    let mut blocks = |limit: Option<usize>, grouped: bool| {
+        let on = limit.map_or(on, |most| on.with_channels(most).unwrap());
+        comm.barrier().unwrap();
+        let before = control.blocks();
+        comm.barrier().unwrap();
+        for _ in 0..10 {
+            let all = &mut buffer;
+            if grouped {
+                let made = on.group(|group| group.all_reduce_in_place(all, ReduceOp::Max));
+                made.and_then(|(work, _)| work.wait()).unwrap();
+            } else {
+                on.all_reduce_in_place(all, ReduceOp::Max).and_then(Work::wait).unwrap();
+            }
+        }
+        comm.barrier().unwrap();
+        control.blocks() - before
+    };
+    for (limit, channels) in [(None, CHANNELS), (Some(1), 1), (Some(CHANNELS), CHANNELS)] {
+        for grouped in [false, true] {
+            let blocks = blocks(limit, grouped);
+            // Two barriers have a block each; others may be one barrier ahead or behind.
+            let expected = n * (2 + 10 * channels as u64);
+            assert!(blocks.abs_diff(expected) < n, "{blocks} blocks, {limit:?}, {grouped}");
+        }
+    }
+    for wrong in [0, CHANNELS + 1] {
+        let error = on.with_channels(wrong).unwrap_err();
+        assert!(matches!(error, Error::Config { variable: "channels", .. }), "{error}");
+    }
+}
+
 /// Each call is one launch, large or small.
 pub(crate) fn launches(comm: Communicator) {
     let control = Control::attach().unwrap();

@@ -114,6 +114,7 @@ cases! {
     calls_with_parts_of_their_own = calls::with_parts, Anything, 1, [processes::threads("3"), MANY];
     calls_with_parts_of_processes = calls::with_parts, Anything, 2, [];
     calls_in_several_streams = calls::streams, Anything, 1, [processes::threads("2"), MANY];
+    few_blocks = calls::few_blocks, StandIn, 1, [processes::threads("2"), MANY];
     one_launch_a_call = calls::launches, StandIn, 1, [processes::threads("2"), MANY];
     a_late_rank_is_named = ends::late, Anything, 1, [processes::threads("2"), MANY];
     a_late_replay_is_named = ends::late_replay, Anything, 1, [processes::threads("2"), MANY];

@@ -1,6 +1,6 @@
 //! What ranks' groups differ in, found in the words that each keeps of its buckets where all can read them.
 
-use crate::call::Described;
+use crate::call::{Described, FREE_SHIFT};
 use crate::collective::Kind;
 use crate::device::{BUCKET_WORDS, CallRecord, Control, GroupWords};
 use crate::engine::logs::Difference;
@@ -8,7 +8,7 @@ use crate::error::Error;
 use std::sync::atomic::{Ordering, fence};
 
 /// Where the bucket's place in its rank's group begins in its first word: ranks need not agree on that.
-const PLACE_SHIFT: u32 = 40;
+const PLACE_SHIFT: u32 = FREE_SHIFT;
 
 /// The words of a bucket.
 pub(super) type Words = [u64; BUCKET_WORDS];

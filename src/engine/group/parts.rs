@@ -115,6 +115,7 @@ mod tests {
             windows: true,
             root: 0,
             receiver: 0,
+            channels: 0,
             count,
             counts_hash: 0,
         };

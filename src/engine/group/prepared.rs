@@ -204,6 +204,7 @@ impl Message {
             windows: false,
             root: self.sender as u32,
             receiver: self.receiver as u32,
+            channels: 0,
             count: self.count as u64,
             counts_hash: 0,
         };

@@ -78,6 +78,7 @@ pub struct Control {
     live: extern "C" fn() -> Live,
     calls: extern "C" fn() -> u64,
     launches: extern "C" fn() -> u64,
+    blocks: extern "C" fn() -> u64,
     switched: extern "C" fn() -> u64,
     fail: unsafe extern "C" fn(*const c_char) -> i32,
 }
@@ -114,6 +115,9 @@ impl Control {
                 launches: std::mem::transmute::<*mut _, extern "C" fn() -> u64>(find(
                     c"oxccl_stand_in_launches",
                 )?),
+                blocks: std::mem::transmute::<*mut _, extern "C" fn() -> u64>(find(
+                    c"oxccl_stand_in_blocks",
+                )?),
                 switched: std::mem::transmute::<*mut _, extern "C" fn() -> u64>(find(
                     c"oxccl_stand_in_switched",
                 )?),
@@ -137,6 +141,11 @@ impl Control {
     /// Launches of kernels so far, captured ones once.
     pub fn launches(&self) -> u64 {
         (self.launches)()
+    }
+
+    /// Blocks of these.
+    pub fn blocks(&self) -> u64 {
+        (self.blocks)()
     }
 
     /// Launches so far that had a multicast address.
@@ -187,6 +196,12 @@ extern "C" fn oxccl_stand_in_calls() -> u64 {
 #[unsafe(no_mangle)]
 extern "C" fn oxccl_stand_in_launches() -> u64 {
     kernel::launches()
+}
+
+/// See [`Control::blocks`].
+#[unsafe(no_mangle)]
+extern "C" fn oxccl_stand_in_blocks() -> u64 {
+    kernel::blocks()
 }
 
 /// See [`Control::switched`].

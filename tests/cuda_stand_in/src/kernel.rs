@@ -41,8 +41,15 @@ static LEFT: Condvar = Condvar::new();
 /// Launches of our kernels so far, captured ones once.
 static LAUNCHES: AtomicU64 = AtomicU64::new(0);
 
+/// Their blocks.
+static BLOCKS: AtomicU64 = AtomicU64::new(0);
+
 pub(crate) fn launches() -> u64 {
     LAUNCHES.load(Ordering::Relaxed)
+}
+
+pub(crate) fn blocks() -> u64 {
+    BLOCKS.load(Ordering::Relaxed)
 }
 
 /// What a GPU does not have: a thread that waits lets others run.
@@ -268,6 +275,7 @@ unsafe fn launch(
     let launch = unsafe { (*parameters).cast::<Launch>().read() };
     let (blocks, device) = (grid[0], stream.context.device);
     LAUNCHES.fetch_add(1, Ordering::Relaxed);
+    BLOCKS.fetch_add(u64::from(blocks), Ordering::Relaxed);
     stream.push(Operation::Kernel(Arc::new(Run { launch, function, blocks, cooperative, device })))
 }
 
