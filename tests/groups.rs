@@ -396,6 +396,29 @@ fn thousands_of_buckets() {
     }
 }
 
+/// Classes of several parts: large calls, small ones that share a part behind them, and a last part of next to nothing.
+#[test]
+fn parts_of_any_size() {
+    let kinds = [
+        Wanted::AllReduce(OpKind::Avg),
+        Wanted::AllReduceInPlace,
+        Wanted::ReduceScatter,
+        Wanted::AllGather,
+        Wanted::AllToAll,
+        Wanted::Broadcast(1),
+        Wanted::Reduce(0),
+        Wanted::Gather(1),
+        Wanted::Scatter(0),
+    ];
+    let counts = [1_100_001, 3, 600_000, 0, 600_007, 1_048_576, 1];
+    for kind in kinds {
+        for (ranks, encoding, channels) in [(2, None, 2), (3, Some(Encoding::Slots), 1)] {
+            let calls = counts.iter().map(|count| (kind, false, *count)).collect();
+            run(&Case { ranks, order: Order::Rank, encoding, channels, calls });
+        }
+    }
+}
+
 #[test]
 fn different_groups_name_the_first_bucket() {
     let config = Config { timeout: Duration::from_secs(5), ..Config::default() };
