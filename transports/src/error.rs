@@ -193,7 +193,7 @@ pub enum Error {
         /// What is wrong with it.
         detail: String,
     },
-    /// This process has as many files open as it may.
+    /// This process has as many files open as it may, or its user as many on their way from process to process.
     #[error(
         "{doing} failed: no file descriptor is left; a rank needs several for each rank of its machine: raise the limit of open files \
          (ulimit -n), or start fewer ranks"
@@ -215,7 +215,7 @@ pub enum Error {
 impl Error {
     pub(crate) fn io(doing: &'static str) -> impl FnOnce(io::Error) -> Error {
         move |source| match source.raw_os_error() {
-            Some(libc::EMFILE | libc::ENFILE) => Error::NoDescriptor { doing },
+            Some(libc::EMFILE | libc::ENFILE | libc::ETOOMANYREFS) => Error::NoDescriptor { doing },
             _ => Error::Io { doing, source },
         }
     }

@@ -6,6 +6,7 @@
     reason = "each test binary uses its part"
 )]
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::thread;
@@ -74,6 +75,7 @@ pub fn in_shm_threads(world: usize, case: Case) {
 
 /// On so many nodes, or on fewer if there are not as many ranks.
 pub fn in_shm_threads_on(world: usize, nodes: usize, case: Case) {
+    raise_descriptors();
     let (id, _server) = UniqueId::create().unwrap();
     let id = Arc::new(id);
     let connect = |rank: usize| {
@@ -86,6 +88,12 @@ pub fn in_shm_threads_on(world: usize, nodes: usize, case: Case) {
         }
     };
     in_threads((0..world).map(connect).collect(), case);
+}
+
+/// All ranks' descriptors are this process's: more than users have by default, less than they may ask for.
+fn raise_descriptors() {
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
 }
 
 /// Runs a case in processes, which must succeed.
