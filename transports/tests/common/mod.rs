@@ -90,7 +90,7 @@ pub fn in_shm_threads_on(world: usize, nodes: usize, case: Case) {
     in_threads((0..world).map(connect).collect(), case);
 }
 
-/// All ranks' descriptors are this process's: more than users have by default, less than they may ask for.
+/// Threads' descriptors are one process's, and processes' on their way one user's: more than users have by default, fewer than they may ask for.
 fn raise_descriptors() {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
@@ -98,6 +98,7 @@ fn raise_descriptors() {
 
 /// Runs a case in processes, which must succeed.
 pub fn in_processes(world: usize, case: &str) {
+    raise_descriptors();
     let (id, _server) = UniqueId::create().unwrap();
     let children: Vec<_> = (0..world).map(|rank| Rank::start(&id, rank, world, case)).collect();
     for (rank, child) in children.into_iter().enumerate() {
