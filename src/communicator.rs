@@ -41,7 +41,7 @@ pub struct Communicator {
     /// Tickets issued to streams.
     issued: Cell<u64>,
     /// The last group's calls, for the next one.
-    calls: RefCell<Option<Box<CallList>>>,
+    calls: RefCell<CallList>,
     /// What its groups on streams have been.
     flights: RefCell<Flights>,
 }
@@ -291,15 +291,13 @@ impl Communicator {
     }
 
     /// The list that groups are made in.
-    pub(crate) fn take_calls(&self, channels: u16) -> Box<CallList> {
-        let mut calls = self.calls.take().unwrap_or_default();
-        calls.begin(self.rank, self.world, channels);
-        calls
+    pub(crate) fn take_calls(&self, channels: u16) -> CallList {
+        self.calls.take().begin(self.rank, self.world, channels)
     }
 
     /// Keeps the list for the next group.
-    pub(crate) fn give_calls(&self, calls: Box<CallList>) {
-        self.calls.replace(Some(calls));
+    pub(crate) fn give_calls(&self, calls: CallList) {
+        self.calls.replace(calls);
     }
 
     /// What a group on a stream will be.

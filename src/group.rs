@@ -27,7 +27,7 @@ use std::marker::PhantomData;
 /// calls must not overlap.
 #[derive(Debug)]
 pub struct Group<'a> {
-    list: Box<CallList>,
+    list: CallList,
     buffers: PhantomData<&'a mut ()>,
 }
 

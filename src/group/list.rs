@@ -25,12 +25,13 @@ pub(crate) struct CallList {
 
 impl CallList {
     /// Begins a group of this rank, whose calls have at most so many channels; 0: as many as the communicator takes.
-    pub(crate) fn begin(&mut self, rank: usize, world: usize, channels: u16) {
-        (self.rank, self.world, self.len) = (rank, world, 0);
-        if channels != self.channels {
-            self.truncate();
-            self.channels = channels;
+    pub(crate) fn begin(self, rank: usize, world: usize, channels: u16) -> CallList {
+        let mut list = CallList { rank, world, len: 0, ..self };
+        if channels != list.channels {
+            list.truncate();
+            list.channels = channels;
         }
+        list
     }
 
     /// The group's calls so far.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// The calls of a group on a stream, while it is made: see [`OnStream::group`]. As [`Group`](crate::Group), over communicator memory.
 #[derive(Debug)]
 pub struct StreamGroup<'a> {
-    list: Box<CallList>,
+    list: CallList,
     buffers: Vec<(usize, InFlight)>,
     gated: Vec<bool>,
     flight: Arc<Flight>,
