@@ -65,6 +65,15 @@ fn communicators_on_a_gpu_are_swept() {
 }
 
 #[test]
+fn a_rank_of_eight_takes_little_of_a_gpu() {
+    let arguments = ["all_reduce", "--compare", "floor", "-g", "8", "-b", "8", "-e", "8"];
+    let rows = rows(&bench(&arguments, &[("OXCCL_STAND_IN_MEMORY", "3221225472")]).ok());
+    let bytes = of(&rows, "start")[0]["device_bytes"].as_u64().unwrap();
+    // What it has at the least, and what it may have.
+    assert!((32 << 20..=64 << 20).contains(&bytes), "{bytes}");
+}
+
+#[test]
 fn groups_on_a_gpu_are_measured_in_every_mode() {
     for op in ["all_reduce", "all_to_all"] {
         let arguments = ["group", "--device", "cuda", "--threads", "-g", "2", "--no-probe"];
@@ -104,7 +113,8 @@ fn every_size_is_compared_in_every_mode() {
     );
     let started: Vec<_> = of(&rows, "start").iter().map(|row| row["contestant"].clone()).collect();
     assert_eq!(started, ["oxccl", "nccl"]);
-    assert!(of(&rows, "abort")[0]["time_ms"].as_f64() > Some(0.0));
+    assert!(of(&rows, "left")[0]["time_ms"].as_f64() > Some(0.0));
+    assert_eq!(of(&rows, "machine").len(), 2, "before and after");
     let measured = of(&rows, "all_reduce");
     assert!(measured.iter().all(|row| row["wrong"] == 0 && row["time_us"].as_f64() > Some(0.0)));
     for bytes in [8, 8192] {
@@ -201,6 +211,46 @@ fn wrong_results_of_either_are_found() {
     let (nccl, own): (Vec<_>, Vec<_>) = of(&rows, "all_reduce").into_iter().partition(of_nccl);
     assert!(nccl.iter().all(|row| row["wrong"].as_u64() > Some(0)));
     assert!(own.iter().all(|row| row["wrong"] == 0));
+}
+
+#[test]
+fn ways_that_nccl_has_not_are_left_out() {
+    let library = nccl();
+    let arguments = ["all_reduce", "--compare", "nccl", "--nccl-lib", &library, "--nccl-ctas", "4"];
+    let size = ["-b", "64", "-e", "64"];
+    let families = |said: &Said| {
+        let rows = rows(said);
+        let left_out: Vec<Value> = of(&rows, "left_out").into_iter().cloned().collect();
+        let measured =
+            of(&rows, "all_reduce").into_iter().filter(|row| row["contestant"] == "nccl");
+        let families: Vec<_> =
+            measured.map(|row| row["family"].as_str().unwrap().to_owned()).collect();
+        (families, left_out)
+    };
+    let without = [("OXCCL_NCCL_STAND_IN_NO_WINDOWS", "1")];
+    let said = bench(&[&arguments[..], &size].concat(), &without).ok();
+    assert!(
+        said.err.contains("NCCL (symmetric, 4 ctas): ncclCommWindowRegister has made no window")
+    );
+    let (measured, left_out) = families(&said);
+    assert_eq!(measured, ["default"]);
+    assert_eq!(left_out.len(), 1);
+    assert_eq!(left_out[0]["setting"], "symmetric, 4 ctas");
+    let wished = ["--nccl-ways", "symmetric"];
+    let said = bench(&[&arguments[..], &size, &wished].concat(), &[]).ok();
+    assert_eq!(families(&said).0, ["symmetric"]);
+    let none = bench(&[&arguments[..], &size, &wished].concat(), &without).failed(1);
+    assert!(none.err.contains("NCCL cannot be set up in any way"), "{}", none.err);
+}
+
+#[test]
+fn long_calls_are_checked_before_and_the_fastest_once_more() {
+    let arguments =
+        ["broadcast", "--compare", "floor", "-b", "17M", "-e", "17M", "--channels", "1"];
+    let rows = rows(&bench(&arguments, &[]).ok());
+    let measured = of(&rows, "broadcast");
+    assert!(!measured.is_empty() && measured.iter().all(|row| row["wrong"] == 0), "{measured:?}");
+    assert!(measured.iter().all(|row| row["host_us"].as_f64() > Some(0.0)), "{measured:?}");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use oxccl_cuda_stand_in::control::{image, library_folder};
 use serde_json::Value;
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -26,7 +26,7 @@ fn bundle(name: &str) -> Folder {
     for part in ["bin", "data"] {
         fs::create_dir_all(folder.join(part)).unwrap();
     }
-    for script in ["run.sh", "summarize.py", "rows.py", "targets.py", "causes.py"] {
+    for script in ["run.sh", "summarize.py", "rows.py", "targets.py", "causes.py", "kernels.py"] {
         fs::copy(Path::new(ROOT).join("benches/gpu").join(script), folder.join(script)).unwrap();
     }
     symlink(env!("CARGO_BIN_EXE_oxccl"), folder.join("bin/oxccl")).unwrap();
@@ -37,7 +37,7 @@ fn bundle(name: &str) -> Folder {
 }
 
 /// Runs stages of it; what they leave, and whether none failed.
-fn run(bundle: &Folder, arguments: &[&str]) -> (Value, bool) {
+fn run(bundle: &Folder, arguments: &[&str], settings: &[(&str, &str)]) -> (Value, bool) {
     let beside = std::env::current_exe().unwrap();
     let nccl = beside.parent().unwrap().join(oxccl_nccl_stand_in::FILE);
     let results = bundle.0.join("results");
@@ -51,6 +51,9 @@ fn run(bundle: &Folder, arguments: &[&str]) -> (Value, bool) {
         .env("OXCCL_STAND_IN_MEMORY", (384 << 20).to_string())
         .env("OXCCL_BUNDLE_IMAGE", bundle.0.join("image"))
         .env("OXCCL_BUNDLE_NCCL", nccl)
+        // The stand-in itself lists kernels.
+        .env("OXCCL_BUNDLE_PROFILER", "/dev/null")
+        .envs(settings.iter().copied())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .status()
@@ -69,12 +72,14 @@ fn status<'a>(results: &'a Value, stage: &str) -> &'a Value {
 #[test]
 fn stages_run_and_targets_are_summed_up() {
     let bundle = bundle("stages");
-    let (results, ok) = run(&bundle, &["doctor", "bench", "group", "profile"]);
-    assert!(ok, "{:#}", results["stages"]);
-    for stage in ["doctor", "bench", "group"] {
-        assert_eq!(status(&results, stage)["status"], "ok", "{:#}", results["stages"]);
+    let sanitizer = executable(&bundle, "sanitizer", SANITIZER);
+    let stages = ["doctor", "bench", "group", "sanitizer", "profile"];
+    let (results, ok) = run(&bundle, &stages, &[("OXCCL_BUNDLE_SANITIZER", &sanitizer)]);
+    assert!(!ok, "the sanitizer finds something");
+    for stage in stages {
+        let expected = if stage == "sanitizer" { "failed" } else { "ok" };
+        assert_eq!(status(&results, stage)["status"], expected, "{:#}", results["stages"]);
     }
-    assert!(["ok", "skipped"].contains(&status(&results, "profile")["status"].as_str().unwrap()));
     assert_eq!(results["wrong"], 0);
     let targets = results["targets"].as_array().unwrap();
     let of = |name: &str| {
@@ -83,10 +88,18 @@ fn stages_run_and_targets_are_summed_up() {
             .find(|one| one["ranks"] == 2 && one["target"].as_str().unwrap().starts_with(name));
         found.unwrap_or_else(|| panic!("no target {name}"))
     };
-    for measured in ["all_reduce of 8 B to 16 KiB", "host time of a call", "abort"] {
+    for measured in ["host time of a call", "a rank leaves"] {
         assert!(of(measured)["met"].is_boolean(), "{}", of(measured));
     }
+    assert_eq!(of("memcheck")["met"], true);
+    assert_eq!(of("racecheck")["measured"], 9.0, "the worse of two");
+    let small = of("all_reduce of 8 B to 16 KiB");
+    assert!(small["measured"].as_f64().is_some() && small["met"] != true, "{small}");
+    assert_eq!(small["missing"].as_array().unwrap().len(), 11, "one size of twelve was measured");
     assert!(of("reduce_scatter from 64 MiB")["met"].is_null(), "no such size was measured");
+    for one in ["kernels of a call in a profile", "kernels of a group of 20 in a profile"] {
+        assert_eq!(of(one)["measured"], 1.0, "{}", of(one));
+    }
     assert_eq!(results["machine"]["quick"], true);
     let rows = results["rows"].as_array().unwrap();
     assert!(rows.iter().any(|row| row["op"] == "group" && row["contestant"] == "nccl"));
@@ -96,6 +109,9 @@ fn stages_run_and_targets_are_summed_up() {
         assert!(modes.iter().all(|mode| **mode == "eager"), "{op}: {modes:?}");
     }
     assert!(rows.iter().any(|row| row["family"] == "joined"), "ranks that share a launch");
+    let one_by_one = |row: &&Value| row["op"] == "profile" && row["what"] == "one_by_one";
+    let profiled = rows.iter().find(one_by_one).unwrap();
+    assert_eq!(profiled["kernels_per_call"], 20.0, "{profiled}");
     for missed in targets.iter().filter(|one| one["met"] == false) {
         assert!(missed["cause"].is_string(), "{missed}");
     }
@@ -134,51 +150,111 @@ fn the_report_says_what_was_missed_and_why() {
         row(8, "eager", 8, 8.0, 2.0),
         row(64 << 20, "eager", 64, 580.0, 270.0),
         row(64 << 20, "eager", 128, 570.0, 270.0),
-        serde_json::json!({"op": "abort", "ranks": 8, "contestant": "oxccl", "time_ms": 3.0}),
+        serde_json::json!({"op": "left", "ranks": 8, "contestant": "oxccl", "time_ms": 3.0}),
         serde_json::json!({"op": "sanitizer", "ranks": 2, "check": "racecheck", "status": 9}),
     ];
-    let text: String = rows.iter().map(|row| format!("{row}\n")).collect();
-    fs::write(folder.0.join("rows.jsonl"), text).unwrap();
-    fs::write(folder.0.join("stages.jsonl"), "").unwrap();
-    fs::write(folder.0.join("machine.json"), r#"{"date": "2000-01-01", "quick": false}"#).unwrap();
-    let summary = script("summarize.py", &[&folder.0]);
+    let summary = summed_up(&folder.0, "bench", &rows);
     assert!(summary.contains("MISSED 8 ranks: all_reduce from 64 MiB, of its bound"), "{summary}");
-    assert!(summary.contains("met    8 ranks: abort of a stuck kernel"), "{summary}");
-    let report = script("report.py", &[Path::new("--show"), &folder.0.join("results.json")]);
+    assert!(summary.contains("met    8 ranks: a rank leaves a stuck kernel"), "{summary}");
+    assert!(summary.contains("; not measured: sizes 128 MiB, 256 MiB"), "{summary}");
+    let other = bundle("missed-besides");
+    let test = |name: &str, status: &str| serde_json::json!({"op": "test", "name": name, "status": status});
+    let better = serde_json::json!({"op": "machine", "ranks": 8, "copy_gbps": 4100.0, "empty_node_us": 2.5, "empty_launch_us": 2.5});
+    let tests = [better, test("one", "ok"), test("two", "ok"), test("three", "timed out")];
+    summed_up(&other.0, "tests", &tests);
+    let results = [&folder, &other].map(|folder| folder.0.join("results.json"));
+    let report = script("report.py", &[Path::new("--show"), &results[0], &results[1]]);
     for expected in [
         "a GPU that is not there",
-        "**missed** | x floor 2.11, 118 GB/s bus, 0.92 GB/s a block of 128",
+        "stages: bench ok, tests ok",
+        "Of the tests of the CUDA path: 2 ok; 1 timed out (three).",
+        "A copy moves 4,100 GB/s, read and written; an empty kernel takes 2 µs",
+        "**missed**; not measured: sizes 128 MiB, 256 MiB | x floor 2.11, 118 GB/s bus, 0.92 GB/s a block of 128",
         "of its bound, 8 ranks: 2.11 times its floor",
         "the memory, not the blocks: 1.81 GB/s a block with 64, 0.92 with 128, which is not faster",
         "mostly the launch of a block's machine and the way of its flags: over the empty kernel (2 us) 4.5 us are there at 8 B",
         "an empty kernel launched by itself takes 2.5 us, 33% of it",
         "racecheck of small calls, 2 ranks: see the log of the stage",
         "| reduce_scatter from 64 MiB, of its bound | 8 | >= 0.85 of the bound |  | not measured |",
+        "| group gpt2_small.toml, over flatten | 8 |",
     ] {
         assert!(report.contains(expected), "{expected} is not in:\n{report}");
     }
 }
 
+/// Leaves results in a folder, of one stage that gave these rows; what the summary says.
+fn summed_up(folder: &Path, stage: &str, rows: &[Value]) -> String {
+    let text: String = rows.iter().map(|row| format!("{row}\n")).collect();
+    fs::write(folder.join("rows.jsonl"), text).unwrap();
+    let stage = format!(r#"{{"stage": "{stage}", "status": "ok"}}"#);
+    fs::write(folder.join("stages.jsonl"), stage).unwrap();
+    fs::write(folder.join("machine.json"), r#"{"date": "2000-01-01", "quick": false}"#).unwrap();
+    script("summarize.py", &[folder])
+}
+
+/// Writes a program into the bundle.
+fn executable(bundle: &Folder, name: &str, text: &str) -> String {
+    let path = bundle.0.join(name);
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// A sanitizer that finds something in groups, of races.
+const SANITIZER: &str = r#"#!/bin/sh
+[ "$1" != --version ] || exit 0
+test "$1 $3" = "--tool --error-exitcode" || exit 1
+tool=$2 status=$4
+shift 4
+"$@" || exit 2
+case "$tool $3" in
+"racecheck group") exit "$status" ;;
+esac
+"#;
+
+/// Tests as a test program lists and runs them.
+const TESTS: &str = r#"#!/bin/sh
+case "$*" in
+*--ignored*) echo "a_process: test" ;;
+*--list*) printf '%s: test\n' a_process calls_of_processes fails hangs is_skipped passes rdma_in_the_guest ;;
+*fails) echo "why it fails"; exit 101 ;;
+*hangs) echo "on the way"; sleep 1000 ;;
+*is_skipped) echo "skipped: is_skipped: no reason" >&2 ;;
+"--exact passes" | "--exact calls_of_processes") test "$OXCCL_TEST_HARDWARE$CUDA_MODULE_LOADING" = 1EAGER ;;
+*) exit 1 ;;
+esac
+"#;
+
 #[test]
 fn a_stage_that_fails_or_hangs_is_told_and_the_next_runs() {
     let bundle = bundle("failures");
-    fs::write(bundle.0.join("bin/cuda"), "#!/bin/sh\necho on the way\nsleep 1000\n").unwrap();
-    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    fs::set_permissions(bundle.0.join("bin/cuda"), executable).unwrap();
+    executable(&bundle, "bin/cuda", TESTS);
     fs::remove_file(bundle.0.join("image")).unwrap();
-    let (results, ok) = run(&bundle, &["-t", "6", "tests", "bench", "doctor"]);
+    let seconds = [("OXCCL_BUNDLE_SECONDS", "1")];
+    let (results, ok) = run(&bundle, &["-t", "60", "tests", "processes"], &seconds);
     assert!(!ok);
-    let tests = status(&results, "tests");
-    assert_eq!(tests["status"], "timed out", "{:#}", results["stages"]);
-    let log = fs::read_to_string(bundle.0.join("results/tests.log")).unwrap();
-    assert!(log.contains("on the way"), "{log}");
-    let others = [status(&results, "bench"), status(&results, "doctor")];
+    assert_eq!(status(&results, "tests")["reason"], "status 1: 2 of 4 tests failed");
+    assert_eq!(status(&results, "processes")["status"], "ok", "{:#}", results["stages"]);
+    let ended: Vec<_> = results["rows"].as_array().unwrap().iter().collect();
+    let ended: Vec<_> = ended.iter().map(|row| (&row["name"], &row["status"])).collect();
+    let expected = [
+        ("fails", "failed"),
+        ("hangs", "timed out"),
+        ("is_skipped", "skipped"),
+        ("passes", "ok"),
+        ("calls_of_processes", "ok"),
+    ];
     assert!(
-        others.iter().all(|one| one["reason"] == "no time was left"),
-        "{:#}",
-        results["stages"]
+        ended.iter().zip(expected).all(|(is, (name, how))| *is.0 == name && *is.1 == how),
+        "{ended:?}"
     );
-    let (results, ok) = run(&bundle, &["bench", "doctor"]);
+    let log = fs::read_to_string(bundle.0.join("results/tests.log")).unwrap();
+    assert!(log.contains("on the way") && log.contains("why it fails"), "{log}");
+    let (results, ok) = run(&bundle, &["-t", "5", "tests", "bench", "doctor"], &[]);
+    assert!(!ok);
+    let stages = results["stages"].as_array().unwrap();
+    assert!(stages.iter().all(|one| one["reason"] == "no time was left"), "{stages:#?}");
+    let (results, ok) = run(&bundle, &["bench", "doctor"], &[]);
     assert!(!ok);
     assert_eq!(status(&results, "bench")["status"], "failed");
     assert!(
@@ -187,4 +263,46 @@ fn a_stage_that_fails_or_hangs_is_told_and_the_next_runs() {
         results["stages"]
     );
     assert_eq!(status(&results, "doctor")["status"], "ok");
+}
+
+#[test]
+fn without_nccl_the_floor_is_left() {
+    let bundle = bundle("no-nccl");
+    let failing = [("OXCCL_NCCL_STAND_IN_FAIL", "ncclAllReduce:1")];
+    let (results, ok) = run(&bundle, &["bench"], &failing);
+    assert!(!ok);
+    assert_eq!(status(&results, "bench")["status"], "failed");
+    let log = fs::read_to_string(bundle.0.join("results/bench.log")).unwrap();
+    let asked = |with: &str| {
+        log.lines().filter(|line| line.starts_with("$") && line.contains(with)).count()
+    };
+    assert_eq!(
+        (
+            asked("--compare nccl"),
+            asked("--nccl-ways default --nccl-ctas 8"),
+            asked("--compare floor")
+        ),
+        (2, 1, 1),
+        "{log}"
+    );
+    let rows = results["rows"].as_array().unwrap();
+    let measured: Vec<_> = rows.iter().filter(|row| row["op"] == "all_reduce").collect();
+    assert!(!measured.is_empty() && measured.iter().all(|row| row["contestant"] == "oxccl"));
+}
+
+/// `run.sh` tells tests of several processes by their names.
+#[test]
+fn tests_of_several_processes_come_last() {
+    let script = fs::read_to_string(Path::new(ROOT).join("benches/gpu/run.sh")).unwrap();
+    let several = script.lines().find_map(|line| line.strip_prefix("several='")?.strip_suffix("'"));
+    let several: Vec<_> = several.unwrap().split('|').collect();
+    let cases = fs::read_to_string(Path::new(ROOT).join("tests/cuda/main.rs")).unwrap();
+    let cases: Vec<_> =
+        cases.split(';').filter_map(|case| case.split_once(", Anything, ")).collect();
+    assert!(cases.len() > 30);
+    for (front, settings) in cases {
+        let name = front.rsplit_once('=').unwrap().0.split_whitespace().last().unwrap();
+        let told = several.iter().any(|part| name.contains(part));
+        assert_eq!(told, !settings.starts_with("1,"), "{name}, {settings}");
+    }
 }

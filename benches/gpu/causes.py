@@ -91,7 +91,7 @@ def memory(rows, ranks):
     return nccl and f"NCCL took {nccl / (KIB * KIB):.3g} MiB; slots, heap and tables are sized by OXCCL_MAX_CHANNELS, OXCCL_SLOT_BYTES and OXCCL_HEAP_BYTES"
 
 
-def abort(rows, ranks):
-    other = [(n, rows.one("abort", n, "time_ms", **OURS)) for n in (2, 4, 8) if n != ranks]
+def left(rows, ranks):
+    other = [(n, rows.one("left", n, "time_ms", **OURS)) for n in (2, 4, 8) if n != ranks]
     beside = ", ".join(f"{time:.3g} ms with {n} ranks" for n, time in other if time is not None)
     return beside and f"{beside}: time that grows with ranks is the others' hearing of it, what does not is the polling of the abort word"

@@ -16,8 +16,35 @@ def lines(path):
     return found
 
 
+def human_bytes(size):
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024 or unit == "MiB":
+            return f"{size:g} {unit}"
+        size /= 1024
+
+
+def sizes(found):
+    return "sizes " + ", ".join(map(human_bytes, found))
+
+
+def ended(rows):
+    """How the tests have ended: a text for each way."""
+    tests = [row for row in rows if row.get("op") == "test"]
+    for status in sorted({row["status"] for row in tests}):
+        names = [row["name"] for row in tests if row["status"] == status]
+        yield f"{len(names)} {status}" + ("" if status == "ok" else f' ({", ".join(names)})')
+
+
 def over(numerator, denominator):
     return None if numerator is None or not denominator else numerator / denominator
+
+
+def bounded(row, machine):
+    """A measurement with its floor by what the machine can do at best, which was perhaps found later."""
+    if row.get("floor_bytes") is None or not machine.get("copy_gbps"):
+        return row
+    floor_us = max(row["floor_bytes"] / machine["copy_gbps"] / 1e3, machine["empty_node_us"])
+    return dict(row, floor_us=floor_us, over_floor=row["time_us"] / floor_us)
 
 
 class Rows:
@@ -25,6 +52,8 @@ class Rows:
 
     def __init__(self, rows):
         self.rows = rows
+        machines = {ranks: self.machine(ranks) for ranks in {row.get("ranks") for row in rows}}
+        self.rows = [bounded(row, machines[row.get("ranks")]) for row in rows]
 
     def of(self, op, ranks, **wanted):
         """Rows with these values, with `at_least` or `at_most` so many bytes, and on at most so many `blocks`."""
@@ -53,5 +82,11 @@ class Rows:
         return min((row[key] for row in self.of(op, ranks, **wanted) if row.get(key) is not None), default=None)
 
     def machine(self, ranks):
-        """What the machine can do, as measured beside the rows of so many ranks."""
-        return next(iter(self.of("machine", ranks)), {})
+        """What the machine can do at best, as measured before and after the benches of so many ranks."""
+        rows = self.of("machine", ranks)
+        best = dict(rows[0]) if rows else {}
+        for key, of in (("copy_gbps", max), ("empty_node_us", min), ("empty_launch_us", min)):
+            values = [row[key] for row in rows if row.get(key) is not None]
+            if values:
+                best[key] = of(values)
+        return best

@@ -7,8 +7,10 @@ import json
 import pathlib
 import sys
 
-from rows import lines
+from rows import ended, lines, sizes
 from targets import targets
+
+VERDICTS = {True: "met   ", False: "MISSED", None: "part  "}
 
 
 def main():
@@ -27,13 +29,16 @@ def main():
     for name in ("rows.jsonl", "stages.jsonl", "machine.json", "bundle.json"):
         (folder / name).unlink()
     for one in summary["targets"]:
-        if one["met"] is not None:
-            print(f'{"met   " if one["met"] else "MISSED"} {one["ranks"]} ranks: {one["target"]}: {one["measured"]:g} {one["unit"]}'
-                  f' ({one["wanted"]} wanted)' + (f', at {one["at"]} B' if one["at"] else ""))
+        if one["measured"] is not None:
+            print(f'{VERDICTS[one["met"]]} {one["ranks"]} ranks: {one["target"]}: {one["measured"]:g} {one["unit"]}'
+                  f' ({one["wanted"]} wanted)' + (f', at {one["at"]} B' if one["at"] else "")
+                  + (f'; not measured: {sizes(one["missing"])}' if one["missing"] else ""))
         if one["cause"]:
             print(f'       {one["cause"]}')
     unmeasured = sum(one["met"] is None for one in summary["targets"])
     print(f"{unmeasured} of {len(summary['targets'])} targets not measured; {wrong} elements wrong; {folder / 'results.json'}")
+    for one in ended(rows):
+        print("tests:", one)
 
 
 if __name__ == "__main__":

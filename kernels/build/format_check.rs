@@ -66,17 +66,7 @@ fn structures(text: &mut String) {
     );
     layout!(
         out,
-        Instruction {
-            opcode,
-            flags,
-            sources,
-            destinations,
-            reserved,
-            index,
-            step,
-            value,
-            len_bytes,
-        }
+        Instruction { opcode, flags, sources, destinations, run, index, step, value, len_bytes }
     );
     layout!(out, Operand { space, flags, lane, reserved, index, message, signature, offset_bytes });
     layout!(out, Advance { connection, sent, received, reserved });

@@ -35,27 +35,34 @@ OXCCL_INLINE Tables tables_of(const Header* program, uint32_t channel) {
           reinterpret_cast<const Advance*>(base + program->advances_offset) + entry->first_advance};
 }
 
-OXCCL_INLINE bool run_wait(Machine& machine, const Instruction& instruction) {
-  if (leader()) {
-    Connection& connection = machine.launch.connections[instruction.index];
-    const bool head = instruction.flags & INSTRUCTION_HEAD;
-    const uint64_t value =
-        (head ? connection.sent : connection.received) + uint64_t(instruction.value);
-    const uint64_t* word =
-        head ? connection.send_head
-             : tail(connection.recv_slots, connection.recv_tails, connection, value);
-    if (!head || int64_t(connection.head_seen) < int64_t(value)) {
-      const Place place = {value, instruction.step, connection.peer, connection.lane, head};
-      uint64_t now = 0;
-      machine.await_counter({word, value}, place, &now);
-      if (head) connection.head_seen = now;
-    }
-  }
+// Waits that follow one another are one to a block, as signals are: each has a thread. One thread takes them one by one.
+OXCCL_INLINE uint32_t run_of(const Instruction& instruction) {
+  return ONE_THREAD ? 1 : instruction.run;
+}
+
+OXCCL_INLINE bool wait(Machine& machine, const Instruction& instruction) {
+  Connection& connection = machine.launch.connections[instruction.index];
+  const bool head = instruction.flags & INSTRUCTION_HEAD;
+  const uint64_t value = (head ? connection.sent : connection.received) + uint64_t(instruction.value);
+  const uint64_t* word = head ? connection.send_head
+                              : tail(connection.recv_slots, connection.recv_tails, connection, value);
+  if (head && int64_t(connection.head_seen) >= int64_t(value)) return true;
+  const Place place = {value, instruction.step, connection.peer, connection.lane, head};
+  uint64_t now = 0;
+  const bool there = machine.await_counter({word, value}, place, &now);
+  if (head) connection.head_seen = now;
+  return there;
+}
+
+OXCCL_INLINE bool run_waits(Machine& machine, const Instruction* instructions) {
+  const uint32_t run = run_of(instructions[0]);
+#pragma unroll 1
+  for (uint32_t w = lane(); w < run; w += lanes())
+    if (machine.step = instructions[w].step; !wait(machine, instructions[w])) break;
   return agreed(machine);
 }
 
-OXCCL_INLINE void run_signal(Machine& machine, const Instruction& instruction) {
-  if (!leader()) return;
+OXCCL_INLINE void signal(Machine& machine, const Instruction& instruction) {
   Connection& connection = machine.launch.connections[instruction.index];
   const bool head = instruction.flags & INSTRUCTION_HEAD;
   const uint64_t value =
@@ -72,6 +79,13 @@ OXCCL_INLINE void run_signal(Machine& machine, const Instruction& instruction) {
   ring(connection.doorbell);
 }
 
+// The barrier behind what they tell of lets each thread release it.
+OXCCL_INLINE void run_signals(Machine& machine, const Instruction* instructions) {
+  const uint32_t run = run_of(instructions[0]);
+#pragma unroll 1
+  for (uint32_t s = lane(); s < run; s += lanes()) signal(machine, instructions[s]);
+}
+
 OXCCL_INLINE void write_headers(Machine& machine, const Workspace& workspace) {
   const Move& move = workspace.move;
 #pragma unroll 1
@@ -82,11 +96,9 @@ OXCCL_INLINE void write_headers(Machine& machine, const Workspace& workspace) {
 // Tokens open windows: whoever has a peer's tokens may read and write its buffers. What happened to these before, in this
 // call and in those before it, is released with the tokens and acquired with them, by the threads that carry a word of
 // them; the barrier behind the move passes it on to the others. Other LL messages give access to nothing but themselves.
-OXCCL_INLINE bool carries_tokens() { return lane() < sizeof(Tokens) / LINE_DATA_BYTES; }
-
-OXCCL_INLINE bool opens_windows(const Workspace& workspace) {
-  const Move& move = workspace.move;
-  return move.destinations > 0 && workspace.operands[move.sources].space == SPACE_PEER_TOKENS;
+// Where tokens follow tokens, one fence does for all.
+OXCCL_INLINE void fence_tokens(const Instruction& instruction, uint32_t flag) {
+  if ((instruction.flags & flag) && lane() < sizeof(Tokens) / LINE_DATA_BYTES) system_fence();
 }
 
 // Moves the tile; a group's, bucket by bucket. False only on a host: where others of the block may still be waiting, a
@@ -151,10 +163,10 @@ OXCCL_NOINLINE bool run_reduce_copy(Machine& machine, const Reducer& reducer,
 #ifndef __CUDACC__
   if (by_switch) point_to_members(machine, instruction, operands, round_start, workspace);
 #endif
-  if (operands[0].space == SPACE_TOKENS && carries_tokens()) system_fence();
+  fence_tokens(instruction, INSTRUCTION_RELEASE);
   if (!move_operands(machine, reducer, round_start, workspace)) return false;
   write_headers(machine, workspace);
-  if (opens_windows(workspace) && carries_tokens()) system_fence();
+  fence_tokens(instruction, INSTRUCTION_ACQUIRE);
   return agreed(machine);
 }
 
@@ -192,6 +204,7 @@ OXCCL_INLINE bool keep_epochs(Machine& machine, const ChannelEntry& entry,
 
 OXCCL_INLINE void advance_cursors(const Launch& launch, const ChannelEntry& entry,
                                   const Advance* advances) {
+  barrier();  // other threads may still signal by the cursors
 #pragma unroll 1
   for (uint32_t a = lane(); a < entry.advances; a += lanes()) {
     const Advance& advance = advances[a];
@@ -212,14 +225,15 @@ OXCCL_INLINE bool run_rounds(Machine& machine, const Reducer& reducer, Workspace
   for (uint64_t round = 0; round < entry.rounds; ++round) {
     if (!keep_epochs(machine, entry, tables.advances)) return false;
 #pragma unroll 1
-    for (uint32_t i = 0; i < entry.instructions; ++i) {
+    for (uint32_t i = 0; i < entry.instructions;) {
       const Instruction& instruction = tables.instructions[i];
       machine.step = instruction.step;
       OXCCL_TRACED_STEP(round, instruction.step);
+      i += run_of(instruction);
       if (instruction.opcode == OPCODE_WAIT) {
-        if (!run_wait(machine, instruction)) return false;
+        if (!run_waits(machine, &instruction)) return false;
       } else if (instruction.opcode == OPCODE_SIGNAL) {
-        run_signal(machine, instruction);
+        run_signals(machine, &instruction);
       } else if (!move_tile(machine, reducer, instruction, tables.operands + instruction.index,
                             round * entry.tile_bytes, entry.tile_bytes, workspace)) {
         return false;
@@ -268,6 +282,7 @@ OXCCL_INLINE uint32_t run_channel(const Launch& launch, uint32_t channel, const 
                                   Workspace& workspace) {
   if (leader()) {
     workspace.fault.outcome = OUTCOME_DONE;
+    workspace.fault.claimed = 0;
     workspace.apart = false;
     workspace.tables = tables_of(launch.program, channel);
   }
@@ -275,14 +290,12 @@ OXCCL_INLINE uint32_t run_channel(const Launch& launch, uint32_t channel, const 
   Machine machine = {launch, workspace.fault, channel, 0, false};
   const bool done = await_ready(machine) && run_rounds(machine, reducer, workspace);
   if (machine.streamed) stream_fence();
-  Status* status = &launch.statuses[channel];
   if (OXCCL_LIKELY(done)) {
-    if (leader()) status->outcome = OUTCOME_DONE;
     mark_done(machine);
     return OUTCOME_DONE;
   }
   const Fault& fault = workspace.fault;
-  if (leader()) *status = {fault.outcome, fault.step, fault.peer, fault.found};
+  if (leader()) launch.statuses[channel] = {fault.outcome, fault.step, fault.peer, fault.found};
   return fault.outcome;
 }
 
@@ -318,7 +331,6 @@ OXCCL_INLINE bool is_without_share(const Launch& launch, uint32_t channel) {
 OXCCL_INLINE void pass_over(const Launch& launch, uint32_t channel) {
   Fault fault = {};
   const Machine machine = {launch, fault, channel, 0, false};
-  if (leader()) launch.statuses[channel].outcome = OUTCOME_DONE;
   mark_done(machine);
 }
 

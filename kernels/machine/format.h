@@ -14,7 +14,7 @@ namespace oxccl {
 inline namespace OXCCL_ISA {
 
 constexpr uint32_t MAGIC = 0x6363786f;
-constexpr uint32_t VERSION = 3;
+constexpr uint32_t VERSION = 4;
 constexpr uint32_t MAX_OPERANDS = 260;
 constexpr uint32_t MAX_TREE_SOURCES = 256;
 constexpr uint32_t LANES = 4;
@@ -41,7 +41,8 @@ enum Scale : uint8_t { SCALE_NONE, SCALE_PREMULTIPLY, SCALE_AVERAGE };
 enum Opcode : uint8_t { OPCODE_WAIT, OPCODE_REDUCE_COPY, OPCODE_SIGNAL };
 enum InstructionFlag : uint8_t {
   INSTRUCTION_HEAD = 1, INSTRUCTION_TREE = 2, INSTRUCTION_FINISH = 4,
-  INSTRUCTION_MULTICAST_READ = 8, INSTRUCTION_MULTICAST_WRITE = 16
+  INSTRUCTION_MULTICAST_READ = 8, INSTRUCTION_MULTICAST_WRITE = 16,
+  INSTRUCTION_RELEASE = 32, INSTRUCTION_ACQUIRE = 64
 };
 enum OperandFlag : uint8_t { OPERAND_RAW = 1, OPERAND_STREAM = 2 };
 enum Space : uint8_t {
@@ -66,7 +67,7 @@ struct ChannelEntry {
 
 struct Instruction {
   uint8_t opcode, flags;
-  uint16_t sources, destinations, reserved;
+  uint16_t sources, destinations, run;
   uint32_t index, step;
   int64_t value;
   uint64_t len_bytes;

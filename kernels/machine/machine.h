@@ -88,10 +88,12 @@ struct Machine {
   bool streamed;  // non-temporal stores are under way
 
   OXCCL_INLINE bool fail(Outcome outcome, uint32_t peer, uint32_t found) {
-    fault.step = step;
-    fault.peer = peer;
-    fault.found = found;
-    *const_cast<volatile uint32_t*>(&fault.outcome) = outcome;
+    if (claim(&fault.claimed)) {
+      fault.step = step;
+      fault.peer = peer;
+      fault.found = found;
+      publish(&fault.outcome, outcome);
+    }
     return false;
   }
 

@@ -18,7 +18,8 @@ constexpr uint64_t SHORT_COPY_BYTES = 4096;
 OXCCL_INLINE bool is_short(const Launch& launch, const Instruction& instruction,
                            uint64_t len_bytes) {
   const uint64_t limit = instruction.sources == 1 || launch.segments != nullptr ? SHORT_COPY_BYTES : SHORT_BYTES;
-  return len_bytes <= limit && instruction.destinations == 1 &&
+  const uint32_t most = instruction.sources == 1 && launch.segments == nullptr ? MAX_OPERANDS : 1;
+  return len_bytes <= limit && uint32_t(instruction.destinations) - 1 < most &&
          uint32_t(instruction.sources) - 1 < 2 && launch.program->scale == SCALE_NONE;
 }
 
@@ -58,11 +59,15 @@ OXCCL_NOINLINE inline bool run_short(Machine& machine, const HostReducer& reduce
   View first, second, destination;
   if (!resolve(machine, operands[0], round_start, len_bytes, &first)) return false;
   if (folds && !resolve(machine, operands[1], round_start, len_bytes, &second)) return false;
-  if (!resolve(machine, operands[1 + folds], round_start, len_bytes, &destination)) return false;
-  const bool done = folds ? fold_short(machine, reducer, first, second, destination, len_bytes)
-                          : copy_short(machine, first, destination, len_bytes);
-  write_header(machine, operands[1 + folds], destination, len_bytes);
-  return done;
+  const Operand *to = operands + 1 + folds, *end = to + instruction.destinations;
+  do {
+    if (!resolve(machine, *to, round_start, len_bytes, &destination)) return false;
+    const bool done = folds ? fold_short(machine, reducer, first, second, destination, len_bytes)
+                            : copy_short(machine, first, destination, len_bytes);
+    write_header(machine, *to, destination, len_bytes);
+    if (!done) return false;
+  } while (OXCCL_UNLIKELY(++to != end));
+  return true;
 }
 
 }  // namespace OXCCL_ISA

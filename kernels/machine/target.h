@@ -1,6 +1,7 @@
 // What the machine needs of a target, with one implementation per target under the same names.
 //
 //     lane(), lanes(), leader(), barrier()      the threads of a block; on a host ONE_THREAD
+//     claim, publish                            a word for the first of them, a word for the others
 //     BlockTable, BlockPointer                  a table that the threads of a block share, and a place in it
 //     load_acquire, store_release, load_relaxed, store_relaxed    words shared with other ranks
 //     load_line, store_line                     16 bytes of an LL slot
@@ -49,7 +50,7 @@ struct Place {
 
 // A block that ended early; the first to write it wins.
 struct Fault {
-  uint32_t outcome, step, peer, found;
+  uint32_t outcome, step, peer, found, claimed;
 };
 
 }  // namespace OXCCL_ISA

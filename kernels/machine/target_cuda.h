@@ -34,6 +34,13 @@ constexpr uint32_t BLOCK_THREADS = 512;
 OXCCL_INLINE constexpr uint32_t lanes() { return BLOCK_THREADS; }
 OXCCL_INLINE bool leader() { return lane() == 0; }
 OXCCL_INLINE void barrier() { __syncthreads(); }
+// The first of a block's threads to claim a word has it.
+OXCCL_INLINE bool claim(uint32_t* word) { return atomicCAS(word, 0u, 1u) == 0; }
+// The block's other threads see it, and then what this thread wrote before.
+OXCCL_INLINE void publish(uint32_t* word, uint32_t value) {
+  __threadfence_block();
+  *const_cast<volatile uint32_t*>(word) = value;
+}
 
 OXCCL_INLINE uint64_t load_acquire(const uint64_t* word) {
   uint64_t value;

@@ -12,7 +12,7 @@
 /// First word of a program.
 pub const MAGIC: u32 = 0x6363_786f; // "oxcc"
 /// Layout version; an executor refuses any other.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Operands that one `ReduceCopy` may have, sources and destinations together.
 pub const MAX_OPERANDS: usize = 260;
 /// Sources that one `ReduceCopy` with [`INSTRUCTION_TREE`] may have.
@@ -236,6 +236,10 @@ pub const INSTRUCTION_MULTICAST_READ: u8 = 8;
 /// `ReduceCopy`: the destinations are one chunk of all ranks' buffers, which a switch may write. There is one source then, or
 /// [`INSTRUCTION_MULTICAST_READ`].
 pub const INSTRUCTION_MULTICAST_WRITE: u8 = 16;
+/// `ReduceCopy` of [`Space::Tokens`]: it gives access to what happened before. Without, one before it has done so.
+pub const INSTRUCTION_RELEASE: u8 = 32;
+/// `ReduceCopy` to [`Space::PeerTokens`]: the accesses that it and those before it give may follow.
+pub const INSTRUCTION_ACQUIRE: u8 = 64;
 
 /// Operand: an unscaled contribution ([`Scale::Premultiply`] multiplies it).
 pub const OPERAND_RAW: u8 = 1;
@@ -358,8 +362,8 @@ pub struct Instruction {
     pub sources: u16,
     /// `ReduceCopy`: number of destinations, behind the sources.
     pub destinations: u16,
-    /// Zero.
-    pub reserved: u16,
+    /// `Wait`, `Signal`: this one and so many more, less one, are alike but for their counters, and may be carried out at once.
+    pub run: u16,
     /// `ReduceCopy`: first operand. `Wait`, `Signal`: connection, as an index into
     /// [`Launch::connections`].
     pub index: u32,
@@ -559,7 +563,7 @@ pub enum Outcome {
     BadProgram = 3,
 }
 
-/// Written by each channel at its end.
+/// Written by each channel that does not end well. Whoever launches has it say [`Outcome::Done`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Status {

@@ -6,7 +6,13 @@ use crate::format::{DataType, Fold};
 /// without nvcc. Loading a module of it takes the piece that fits the device.
 #[cfg(oxccl_nvcc)]
 pub const FATBIN: Option<&'static [u8]> =
-    Some(include_bytes!(concat!(env!("OUT_DIR"), "/oxccl.fatbin")));
+    Some(&Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/oxccl.fatbin"))).0);
+
+/// The driver reads the image as words.
+#[cfg(oxccl_nvcc)]
+#[repr(align(64))]
+struct Aligned<const BYTES: usize>([u8; BYTES]);
+
 /// The fat binary for all [`TARGETS`] and PTX for newer devices, or `None` if this crate was built
 /// without nvcc. Loading a module of it takes the piece that fits the device.
 #[cfg(not(oxccl_nvcc))]

@@ -21,9 +21,7 @@ pub(super) const ENTRIES: &[Entry] = &[
 fn direct(request: &Request) -> Schedule {
     request.rotational(Chunking::Whole, Chunking::PerRank, |b| {
         let peers = request.peers(b.rank());
-        for &peer in &peers {
-            b.send(Operand::Input(0), request.link(peer));
-        }
+        b.send_all(Operand::Input(0), &request.links(&peers));
         b.copy(Operand::Input(0), &[Operand::Output(b.rank())]);
         for &peer in &peers {
             b.recv_copy(request.link(peer), Operand::Output(peer));

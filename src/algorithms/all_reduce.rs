@@ -42,9 +42,7 @@ const ALGORITHM: Algorithm = Algorithm::ReduceScatterAllGather;
 /// Every rank sends its whole input to every other and reduces all of them: one exchange, n - 1 times the bytes.
 fn one_shot(request: &Request) -> Schedule {
     request.schedule(Chunking::Whole, Chunking::Whole, |b| {
-        for peer in request.peers(b.rank()) {
-            b.send(Operand::Input(0), request.link(peer));
-        }
+        b.send_all(Operand::Input(0), &request.links(&request.peers(b.rank())));
         let inputs = request.contributions(b.rank(), 0);
         b.transfer(&inputs, &[Write::To(Operand::Output(0))], true);
     })

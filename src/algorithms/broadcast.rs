@@ -23,9 +23,7 @@ fn direct(request: &Request) -> Schedule {
         if b.rank() != root {
             return b.recv_copy(request.link(root), Operand::Output(0));
         }
-        for peer in request.peers(root) {
-            b.send(Operand::Input(0), request.link(peer));
-        }
+        b.send_all(Operand::Input(0), &request.links(&request.peers(root)));
         b.copy(Operand::Input(0), &[Operand::Output(0)]);
     })
 }

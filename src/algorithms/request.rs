@@ -48,6 +48,11 @@ impl Request {
         Link { peer, lane: self.encoding.lane() }
     }
 
+    /// The links to several peers.
+    pub(super) fn links(&self, peers: &[usize]) -> Vec<Link> {
+        peers.iter().map(|&peer| self.link(peer)).collect()
+    }
+
     /// All other ranks, starting behind `rank`, so that ranks don't all turn to the same peer first.
     pub(super) fn peers(&self, rank: usize) -> Vec<usize> {
         (1..self.ranks()).map(|step| (rank + step) % self.ranks()).collect()

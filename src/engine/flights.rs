@@ -1,7 +1,9 @@
-//! Calls that streams of a GPU carry out: a thread sees each to its end.
+//! Calls that streams of a GPU carry out: a thread, the watcher, sees each to its end. It asks whether the call's event has come, and
+//! reads how its channels ended.
 //!
-//! It asks whether the call's event has come, reads how its channels ended, and, while a kernel waits, asks what a wait on the host
-//! asks: whether the time-out has passed, and whether the ranks called the same. It stops a kernel by the abort word.
+//! While a kernel waits, another thread, the guard, asks what a wait on the host asks: whether the time-out has passed, and whether the
+//! ranks called the same. It stops a kernel by the abort word, and never calls the driver: whoever frees memory waits inside the
+//! driver for this kernel, and keeps all others out, the watcher too.
 
 use super::failure::Ranks;
 use super::group::DeviceChain;
@@ -60,7 +62,7 @@ impl Ends {
 #[derive(Debug)]
 pub(super) struct Flights {
     watch: Arc<Watch>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
@@ -71,6 +73,7 @@ struct Watch {
     links: Option<Arc<Links>>,
     state: Mutex<State>,
     changed: Condvar,
+    guarded: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -81,6 +84,12 @@ struct State {
     ended: u64,
     /// No more will come.
     closed: bool,
+    /// The watcher is gone.
+    over: bool,
+    /// The call that the watcher sees through, and its channels.
+    under_way: Option<(u64, usize)>,
+    /// The guard has seen no call for a while, and waits to be told of one.
+    unguarded: bool,
     /// The last call that was captured. Nobody tells when it is replayed.
     captured: Option<Described>,
 }
@@ -89,6 +98,9 @@ struct State {
 const EAGER: Duration = Duration::from_micros(200);
 /// Later ones are so far apart.
 const NAP: Duration = Duration::from_micros(100);
+/// The guard looks at a call so often, and goes to sleep after so many looks without one.
+const GUARD_NAP: Duration = Duration::from_millis(5);
+const IDLE_LOOKS: u32 = 200;
 /// How long calls in a stream may take to end after an abort: only what else is in the stream keeps them.
 const LATER: Duration = Duration::from_secs(60);
 /// Replays of captured calls are looked after so often.
@@ -109,14 +121,23 @@ impl Flights {
         tables: Arc<Tables>,
         links: Option<Arc<Links>>,
     ) -> Result<Flights, Error> {
-        let state = Mutex::default();
-        let watch = Arc::new(Watch { ranks, tables, links, state, changed: Condvar::new() });
+        let (state, changed, guarded) = Default::default();
+        let watch = Arc::new(Watch { ranks, tables, links, state, changed, guarded });
+        let mut flights = Flights { watch: watch.clone(), threads: Vec::new() };
         let (watcher, context) = (watch.clone(), context.clone());
-        let thread = std::thread::Builder::new()
-            .name("oxccl-watch".into())
-            .spawn(move || watcher.run(&context))
-            .map_err(|source| Error::System { doing: "starting a watching thread", source })?;
-        Ok(Flights { watch, thread: Some(thread) })
+        flights.spawn("oxccl-watch", move || {
+            let over = Over(&watcher);
+            over.0.run(&context);
+        })?;
+        flights.spawn("oxccl-guard", move || watch.guard())?;
+        Ok(flights)
+    }
+
+    fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+        let thread = std::thread::Builder::new().name(name.into()).spawn(run);
+        let failed = |source| Error::System { doing: "starting a watching thread", source };
+        self.threads.push(thread.map_err(failed)?);
+        Ok(())
     }
 
     /// Where the next call says how it ended; waits while as many as there are places are under way.
@@ -158,14 +179,24 @@ impl Drop for Flights {
     fn drop(&mut self) {
         self.watch.lock().closed = true;
         self.watch.changed.notify_all();
-        if let Some(thread) = self.thread.take() {
-            // A watcher that panicked has told so.
+        for thread in self.threads.drain(..) {
+            // One that panicked has told so.
             let _ = thread.join();
         }
     }
 }
 
-/// What the thread does next.
+/// Tells the guard that there is nothing more to guard, if by a panic.
+struct Over<'a>(&'a Watch);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.lock().over = true;
+        self.0.guarded.notify_all();
+    }
+}
+
+/// What the watcher does next.
 enum Next {
     Flight(Flight),
     Replays(Described),
@@ -213,6 +244,11 @@ impl Watch {
         let mut state = self.lock();
         loop {
             if let Some(flight) = state.queue.pop_front() {
+                self.ranks.poll.set_collective(flight.described.collective);
+                state.under_way = Some((flight.number, flight.channels));
+                if state.unguarded {
+                    self.guarded.notify_all();
+                }
                 return Next::Flight(flight);
             }
             if state.closed {
@@ -232,8 +268,39 @@ impl Watch {
         }
     }
 
+    /// Stops kernels that wait for what will not come, until the watcher is gone.
+    fn guard(&self) {
+        let (mut state, mut idle) = (self.lock(), 0);
+        loop {
+            let Some((number, channels)) = state.under_way else {
+                if state.over {
+                    return;
+                }
+                idle += 1;
+                state = if idle > IDLE_LOOKS {
+                    state.unguarded = true;
+                    self.guarded.wait(state).unwrap_or_else(PoisonError::into_inner)
+                } else {
+                    self.nap(state)
+                };
+                continue;
+            };
+            (state.unguarded, idle) = (false, 0);
+            drop(state);
+            let waits = (0..channels).any(|channel| self.own_progress(channel).call == number);
+            if waits && self.ranks.poll.stops(0) {
+                self.tables.abort();
+            }
+            state = self.nap(self.lock());
+        }
+    }
+
+    fn nap<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let waited = self.guarded.wait_timeout(state, GUARD_NAP);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
     fn see_through(&self, flight: Flight) {
-        self.ranks.poll.set_collective(flight.described.collective);
         let result = match self.await_end(&flight) {
             Ok(Ok(())) => Ok(()),
             Ok(Err(status)) => self.fail(&flight, status),
@@ -249,6 +316,7 @@ impl Watch {
         self.ranks.control.log(self.ranks.rank).leave_at_least(number);
         ends.end(result);
         let mut state = self.lock();
+        state.under_way = None;
         state.ended += 1;
         // Replays of what was captured may come at any time.
         if let Some(links) = self.links.as_ref().filter(|_| state.is_quiet()) {
@@ -262,14 +330,10 @@ impl Watch {
         self.links.iter().for_each(|links| links.begin());
     }
 
-    /// Waits for a call's event, and stops its kernel where that waits for something that will not come.
+    /// Waits for a call's event.
     fn await_end(&self, flight: &Flight) -> Result<Result<(), f::Status>, CudaError> {
         let begin = Instant::now();
         while !flight.event.is_done()? {
-            let waits = (0..flight.channels).any(|c| self.own_progress(c).call == flight.number);
-            if waits && self.ranks.poll.stops(0) {
-                self.tables.abort();
-            }
             match begin.elapsed() < EAGER {
                 true => std::thread::yield_now(),
                 false => std::thread::sleep(NAP),

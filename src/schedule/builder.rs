@@ -150,6 +150,16 @@ impl RankBuilder {
         self.transfer(&[Read::Plain(source)], &[Write::Send(link)], false);
     }
 
+    /// Sends memory over several links: at once, if their messages announce themselves.
+    pub fn send_all(&mut self, source: Operand, links: &[Link]) {
+        // Of others the first could go before the last is written.
+        let at_once = links.iter().all(|link| matches!(link.lane, Lane::Ll | Lane::Ll128));
+        for links in links.chunks(if at_once { links.len().max(1) } else { 1 }) {
+            let writes: Vec<Write> = links.iter().copied().map(Write::Send).collect();
+            self.transfer(&[Read::Plain(source)], &writes, false);
+        }
+    }
+
     /// Receives into memory.
     pub fn recv_copy(&mut self, link: Link, destination: Operand) {
         self.transfer(&[Read::Recv(link)], &[Write::To(destination)], false);
@@ -232,9 +242,8 @@ impl RankBuilder {
 
     /// Exchanges tokens with every peer: windows may be used from here on, and every peer has entered the call.
     pub fn enter(&mut self, peers: &[usize]) {
-        for &peer in peers {
-            self.send(Operand::Tokens, Link { peer, lane: Lane::Ll });
-        }
+        let links: Vec<Link> = peers.iter().map(|&peer| Link { peer, lane: Lane::Ll }).collect();
+        self.send_all(Operand::Tokens, &links);
         for &peer in peers {
             self.recv_copy(Link { peer, lane: Lane::Ll }, Operand::PeerTokens(peer));
         }

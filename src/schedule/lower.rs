@@ -1,7 +1,7 @@
 //! Lowering: one rank's part of a verified schedule becomes the program that the machine runs.
 
 use super::{
-    Buffer, Flag, Instruction, Layout, Link, MostSegments, Operand, Schedule, Source, Tree,
+    Buffer, Flag, Instruction, Layout, Link, MostSegments, Operand, Schedule, Source, Tree, at_once,
 };
 use crate::verify::Verified;
 use oxccl_kernels::format::{self as f, Lane};
@@ -310,6 +310,9 @@ impl Tables {
             }
             self.instructions.push(encoded);
         }
+        let encoded = &mut self.instructions[entry.first_instruction as usize..];
+        at_once::note_runs(encoded);
+        at_once::note_fences(list, encoded);
         for (connection, (sent, received)) in moves {
             self.advances.push(f::Advance { connection, sent, received, reserved: 0 });
             entry.advances += 1;
@@ -333,7 +336,7 @@ impl Tables {
                 flags,
                 sources: 0,
                 destinations: 0,
-                reserved: 0,
+                run: 1,
                 index: channel.connection(link),
                 step: step as u32,
                 value,
@@ -369,7 +372,7 @@ impl Tables {
                     flags: flags(sources, destinations, *tree, *finish),
                     sources: counts[0],
                     destinations: counts[1],
-                    reserved: 0,
+                    run: 1,
                     index,
                     step: step as u32,
                     value: 0,

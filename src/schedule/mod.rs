@@ -4,6 +4,7 @@
 //! [`Layout`] gives chunks their extents, and [`lower`] turns one rank's part into the program that the machine runs, once
 //! per round, on every channel.
 
+mod at_once;
 mod builder;
 mod file;
 mod instruction;

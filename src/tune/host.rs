@@ -32,6 +32,7 @@ fn windows_min(kind: Kind, ranks: usize) -> usize {
     let (two, many) = match kind {
         Kind::AllReduce | Kind::ReduceScatter => (2 << 10, 16 << 10),
         Kind::AllGather | Kind::AllToAll => (4 << 10, 32 << 10),
+        Kind::Broadcast => (8 << 10, 16 << 10),
         _ => (16 << 10, 16 << 10),
     };
     if ranks > 2 { many } else { two }

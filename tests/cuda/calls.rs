@@ -3,7 +3,7 @@
 use crate::common::element::{TestElement, reduce_op, same};
 use crate::common::run::Case;
 use crate::common::{Rng, reference};
-use crate::processes::on_hardware;
+use crate::processes::{line_up, on_hardware};
 use crate::rank::stand_in_image;
 use oxccl::algorithms::{Encoding, Entry, catalogue};
 use oxccl::cuda::{CaptureMode, Graph, Stream};
@@ -263,6 +263,7 @@ pub(crate) fn captured(comm: Communicator) {
     });
     let graph = graph.unwrap();
     assert_eq!(comm.launches(), launches, "nothing was called");
+    line_up();
     for round in 1..5 {
         buffer.write(&[round as f32; COUNT]).unwrap();
         // SAFETY: buffers and communicator live.

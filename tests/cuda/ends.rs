@@ -1,22 +1,34 @@
 //! How calls on a GPU end that cannot be done: the rank that is to blame is named, and nobody hangs.
 
 use crate::calls::stream;
-use crate::processes::deadline;
+use crate::processes::{deadline, line_up};
 use oxccl::cuda::{CaptureMode, Graph};
 use oxccl::{Communicator, Error, ReduceOp};
+use oxccl_transports::cuda::DeviceMemory;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const COUNT: usize = 2000;
 
 /// Rank 1 does not come in time.
-pub(crate) fn late(mut comm: Communicator) {
+pub(crate) fn late(comm: Communicator) {
+    late_while(comm, || ());
+}
+
+/// Meanwhile the rank that waits gives back memory: the driver waits for its kernel, and lets nobody in who would ask about events.
+pub(crate) fn late_beside_a_free(comm: Communicator) {
+    let other = DeviceMemory::allocate(comm.context().as_ref().unwrap(), 4096).unwrap();
+    late_while(comm, || drop(other));
+}
+
+fn late_while(mut comm: Communicator, act: impl FnOnce()) {
     comm.barrier().unwrap();
     comm.set_timeout(Duration::from_millis(300)).unwrap();
     let stream = stream(&comm);
     let mut buffer = comm.alloc::<f32>(COUNT).unwrap();
     if comm.rank() == 0 {
         let work = comm.on(&stream).all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap();
+        act();
         match work.wait() {
             Err(Error::TimedOut { detail, .. }) => {
                 assert!(detail.contains("rank 1 has not called all_reduce"), "{detail}");
@@ -57,6 +69,7 @@ pub(crate) fn late_replay(mut comm: Communicator) {
         comm.on(&stream).all_reduce_in_place(&mut buffer, ReduceOp::Sum).map(drop)
     });
     let graph = graph.unwrap();
+    line_up();
     comm.barrier().unwrap();
     if comm.rank() == 0 {
         // SAFETY: buffer and communicator live.
@@ -90,9 +103,15 @@ pub(crate) fn mismatch(comm: Communicator) {
 
 /// A process ends without a goodbye.
 pub(crate) fn death(comm: Communicator) {
-    comm.barrier().unwrap();
+    let met = comm.barrier();
     if comm.rank() == 1 {
+        met.unwrap();
         std::process::exit(0);
+    }
+    if let Err(error) = met {
+        // The other was faster.
+        assert!(matches!(error, Error::Died { rank: 1, .. }), "{error:?}");
+        return;
     }
     let stream = stream(&comm);
     let mut buffer = comm.alloc::<f32>(COUNT).unwrap();

@@ -11,16 +11,20 @@ use oxccl_transports::{Bootstrap, Cause, CudaError, Error, local, shm};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-/// The start of two ranks, over and over: each driver call of it fails once, on one rank and then on the other.
+/// The start of two ranks, over and over: each driver call of it fails once, on one rank and then on the other. Where a switch
+/// joins their GPUs, both may also start without it.
 pub(crate) fn every_call(outer: &mut dyn Bootstrap) {
     let control = Control::attach().unwrap();
     let rank = outer.rank();
     let before = control.calls();
-    let most = start(outer, &control).unwrap() - before;
+    let Started { calls, switch } = start(outer, &control).unwrap();
+    let all = outer.all_gather(&(calls - before).to_le_bytes(), deadline()).unwrap();
     let descriptors = descriptors();
-    let mut failures = 0;
-    for number in 1..=most {
-        for victim in 0..2 {
+    for (victim, most) in all.iter().enumerate() {
+        let most = u64::from_le_bytes(most[..].try_into().unwrap());
+        assert!(most > 60, "{most} calls of rank {victim}");
+        let (mut failures, mut without) = (0, 0);
+        for number in 1..=most {
             if rank == victim {
                 control.fail(&format!("*:{number}:999"));
             }
@@ -32,20 +36,29 @@ pub(crate) fn every_call(outer: &mut dyn Bootstrap) {
                 }
                 Err(Error::Stopped(Cause::Aborted { rank: told, .. })) if rank != victim => {
                     assert_eq!(told, victim);
+                    failures += 1;
                 }
+                Ok(Started { switch: false, .. }) if switch => without += 1,
                 other => panic!("call {number} of rank {victim}, on rank {rank}: {other:?}"),
             }
             assert_eq!(control.live(), Live::default(), "call {number}");
             wait_until("descriptors are closed", || self::descriptors() == descriptors);
         }
+        assert_eq!(failures + without, most);
+        assert_eq!(without > 0, switch, "{without} starts without the switch");
     }
-    assert_eq!(failures, most);
-    assert!(most > 60, "{most} calls");
     outer.liveness().close(0);
 }
 
-/// Starts both ranks over a rendezvous of their own, and ends them. The number of driver calls until they were complete.
-fn start(outer: &mut dyn Bootstrap, control: &Control) -> Result<u64, Error> {
+#[derive(Debug)]
+struct Started {
+    /// Driver calls until all ranks were complete.
+    calls: u64,
+    switch: bool,
+}
+
+/// Starts both ranks over a rendezvous of their own, and ends them.
+fn start(outer: &mut dyn Bootstrap, control: &Control) -> Result<Started, Error> {
     let made = (outer.rank() == 0).then(|| UniqueId::create().unwrap());
     let id = made.as_ref().map(|(id, _)| id.to_string()).unwrap_or_default();
     let all = outer.all_gather(id.as_bytes(), deadline()).unwrap();
@@ -57,12 +70,12 @@ fn start(outer: &mut dyn Bootstrap, control: &Control) -> Result<u64, Error> {
             let cause = Cause::Aborted { rank: inner.rank(), reason: error.to_string() };
             inner.liveness().abort(cause);
         });
-        let calls = control.calls();
+        let started = Started { calls: control.calls(), switch: rank.gpu.borrow().has_multicast() };
         control.fail("");
-        prepared.map(|_| calls)
+        prepared.map(|_| started)
     });
     // A rank that was complete may hear of the other's failure only now.
-    let met = started.and_then(|calls| inner.all_gather(&[], deadline()).map(|_| calls));
+    let met = started.and_then(|started| inner.all_gather(&[], deadline()).map(|_| started));
     meet(outer);
     inner.liveness().close(0);
     met

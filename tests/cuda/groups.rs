@@ -412,6 +412,7 @@ pub(crate) fn captured(comm: Communicator) {
     });
     let graph = graph.unwrap();
     assert_eq!(comm.launches(), launches, "nothing was called");
+    crate::processes::line_up();
     for round in 1..4 {
         first.write(&[round as f32; COUNT]).unwrap();
         second.write(&[1.0; COUNT]).unwrap();

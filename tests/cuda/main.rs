@@ -48,19 +48,20 @@ cases! {
     rank_process by processes::each_rank:
     processes_on_one_gpu = results::all_reduces, Anything, 3, [];
     processes_on_two_gpus = results::all_reduces, Anything, 2, [("OXCCL_STAND_IN_DEVICES", "2")];
-    threads_on_one_gpu = results::all_reduces, Anything, 1, [processes::threads("4")];
+    threads_on_one_gpu = results::all_reduces, Anything, 1, [processes::threads("4"), MANY];
     threads_on_two_gpus =
-        results::all_reduces, Anything, 1, [processes::threads("3"), ("OXCCL_STAND_IN_DEVICES", "2")];
+        results::all_reduces, Anything, 1, [processes::threads("3"), MANY, ("OXCCL_STAND_IN_DEVICES", "2")];
     buffers_of_another_library = results::foreign_buffers, Anything, 3, [];
-    one_graph_of_all_ranks = results::one_graph, Anything, 1, [];
+    one_graph_of_all_ranks = results::one_graph, Anything, 1, [MANY];
     streams_keep_order = order::streams, Anything, 1, [];
     streams_share_connections =
         order::one_connection, StandIn, 1, [("CUDA_DEVICE_MAX_CONNECTIONS", "1")];
     captures_are_known = order::captures, Anything, 1, [];
     foreign_streams = order::foreign, StandIn, 1, [("OXCCL_STAND_IN_DEVICES", "2")];
     every_failure_of_a_start = failures::every_call, StandIn, 2, [];
+    every_failure_of_a_start_with_a_switch = failures::every_call, StandIn, 2, [devices("2"), switched("2")];
     an_abort_ends_kernels = failures::abort, Anything, 2, [];
-    a_death_ends_kernels = failures::death, Anything, 1, [];
+    a_death_ends_kernels = failures::death, Anything, 1, [MANY];
     too_many_blocks =
         failures::too_many_blocks, StandIn, 3, [("OXCCL_STAND_IN_MULTIPROCESSORS", "3"), ("OXCCL_STAND_IN_DEVICES", "2")];
     a_stream_of_another_gpu =
@@ -117,6 +118,7 @@ cases! {
     few_blocks = calls::few_blocks, StandIn, 1, [processes::threads("2"), MANY];
     one_launch_a_call = calls::launches, StandIn, 1, [processes::threads("2"), MANY];
     a_late_rank_is_named = ends::late, Anything, 1, [processes::threads("2"), MANY];
+    a_late_rank_is_named_beside_a_free = ends::late_beside_a_free, Anything, 1, [processes::threads("2"), MANY];
     a_late_replay_is_named = ends::late_replay, Anything, 1, [processes::threads("2"), MANY];
     other_calls_are_named = ends::mismatch, Anything, 1, [processes::threads("2"), MANY];
     a_dead_process_is_named = ends::death, Anything, 2, [];

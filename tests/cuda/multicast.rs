@@ -4,7 +4,7 @@ use crate::calls::{check, pin, stream};
 use crate::common::Rng;
 use crate::common::element::TestElement;
 use crate::common::run::Case;
-use crate::processes::on_hardware;
+use crate::processes::{line_up, on_hardware};
 use oxccl::algorithms::{Algorithm, Encoding, Entry, find};
 use oxccl::cuda::{CaptureMode, Graph, Stream};
 use oxccl::topology::Placement;
@@ -103,6 +103,7 @@ fn replayed(comm: &Communicator, stream: &Stream) {
         comm.on(stream).all_reduce_in_place(&mut buffer, ReduceOp::Sum).map(drop)
     });
     let graph = graph.unwrap();
+    line_up();
     for round in 1..4 {
         buffer.write(&[round as f32; COUNT]).unwrap();
         // SAFETY: buffer and communicator live.

@@ -4,6 +4,7 @@ use oxccl::{Communicator, UniqueId};
 use oxccl_cuda_stand_in::control::{Control, Live, library_folder};
 use oxccl_transports::{Bootstrap, Environment, local, shm};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Barrier, OnceLock};
 use std::time::{Duration, Instant};
 
 const CASE: &str = "OXCCL_TEST_CASE";
@@ -162,6 +163,12 @@ pub(crate) fn each_communicator(case: fn(Communicator)) {
 
 fn thread_count() -> Option<usize> {
     std::env::var(THREADS).ok().and_then(|count| count.parse().ok())
+}
+
+/// Waits for the other ranks of this process, not by a kernel: what makes a graph ready may wait for the kernels of all.
+pub(crate) fn line_up() {
+    static LINE: OnceLock<Barrier> = OnceLock::new();
+    LINE.get_or_init(|| Barrier::new(thread_count().unwrap_or(1))).wait();
 }
 
 /// Waits for all ranks.

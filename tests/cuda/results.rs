@@ -3,7 +3,7 @@
 use crate::common::element::{TestElement, same};
 use crate::common::run::Case;
 use crate::common::{Rng, reference};
-use crate::processes::{deadline, meet, nothing_is_left};
+use crate::processes::{deadline, line_up, meet, nothing_is_left};
 use crate::rank::{CHANNELS, Rank, gpu};
 use oxccl::algorithms::{Algorithm, Encoding, Entry, catalogue, find};
 use oxccl::cuda::{CaptureMode, Event, Graph, copy, fill};
@@ -89,9 +89,11 @@ fn replay<T: TestElement>(
         }
     };
     let put = || rank.put(&rank.stream, &prepared, base, [0, OUTPUT]);
+    line_up();
     check(1, &|| put().unwrap());
     // Other ranks may be threads of this process, and wait for their streams meanwhile.
     let graph = Graph::capture(&rank.stream, CaptureMode::ThreadLocal, put).unwrap();
+    line_up();
     for seed in 2..5 {
         // SAFETY: as above.
         check(seed, &|| unsafe { graph.launch(&rank.stream) }.unwrap());

@@ -228,17 +228,7 @@ pub(crate) struct Step {
 fn instruction(opcode: Opcode, flags: u8, index: u32, value: i64) -> Instruction {
     let (sources, destinations, len_bytes) = (0, 0, 0);
     let opcode = opcode as u8;
-    Instruction {
-        opcode,
-        flags,
-        sources,
-        destinations,
-        reserved: 0,
-        index,
-        step: 0,
-        value,
-        len_bytes,
-    }
+    Instruction { opcode, flags, sources, destinations, run: 1, index, step: 0, value, len_bytes }
 }
 
 pub(crate) fn wait_tail(connection: u32, value: i64) -> Step {

@@ -127,18 +127,18 @@ impl Gpu {
         links: Vec<Arc<LinkPorts>>,
     ) -> Result<Gpu, Error> {
         let (context, rank) = (&setup.context, bootstrap.rank());
-        let kernels = Arc::new(Kernels::load(context, setup.image)?);
+        let kernels = Kernels::load(context, setup.image)?;
         let stream = Arc::new(Stream::new(context)?);
         let neighbours = share_gpus(bootstrap, setup, &kernels, deadline)?;
         let ll128_slots = if neighbours.ll128 { setup.shape.ll128_slots } else { 0 };
         let shape = StagingShape { ll128_slots, ..setup.shape };
         let heap_bytes = match neighbours.multicast {
             true => multicast::heap_bytes(context, shape.ranks, setup.heap_bytes),
-            false => setup.heap_bytes,
+            false => None,
         };
         let own = [
             Arc::new(DeviceRegion::create(context, shape.len_bytes())?),
-            Arc::new(DeviceRegion::create(context, heap_bytes)?),
+            Arc::new(DeviceRegion::create(context, heap_bytes.unwrap_or(setup.heap_bytes))?),
         ];
         let control = ControlShape { channels: shape.channels };
         let control = Arc::new(Region::create("oxccl-control", control.len_bytes())?);
@@ -146,7 +146,7 @@ impl Gpu {
         let offer = Offer { host: &host, device: &own, team: None, context: Some(context) };
         let all = bootstrap.exchange(&offer, deadline)?;
         let multicast = match neighbours.multicast {
-            true => multicast::bind(bootstrap, context, &own[1], deadline)?,
+            true => multicast::bind(bootstrap, context, heap_bytes.map(|_| &own[1]), deadline)?,
             false => None,
         };
         let device = |k: usize| {
@@ -173,6 +173,8 @@ impl Gpu {
                 tables.abort();
             }
         });
+        // Until all have allocated, none launches: the driver may let an allocation wait for the context's kernels.
+        bootstrap.all_gather(&[], deadline)?;
         Ok(Gpu {
             kernels,
             tables,
@@ -265,7 +267,7 @@ impl Gpu {
     /// # Errors
     /// As [`prepare`](Gpu::prepare).
     pub(crate) fn any_kernel(&self, channels: usize) -> Result<Kernel, CudaError> {
-        let mut kernel = self.kernels.any()?;
+        let mut kernel = self.kernels.any();
         if self.bulk_copies {
             kernel = self.kernels.with_bulk_copies(kernel)?;
         }

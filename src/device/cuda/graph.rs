@@ -52,7 +52,11 @@ impl Graph {
         let captured = Captured { context, raw };
         recorded?;
         ended?;
-        Ok(captured.instantiate()?)
+        let graph = captured.instantiate()?;
+        // So that a launch allocates nothing, for which the driver may wait for kernels.
+        // SAFETY: both live.
+        context.scope(|| unsafe { call!(cuGraphUpload(graph.executable, stream.raw())) })?;
+        Ok(graph)
     }
 
     /// Puts all of it into a stream.

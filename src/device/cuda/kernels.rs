@@ -1,5 +1,8 @@
 //! Kernels: loaded from the image, picked by element type and fold, launched a block a channel.
 //!
+//! All of them are loaded at once, and once in a process for all ranks of a GPU. The driver otherwise loads a kernel when it is first
+//! asked for, waits for the whole context to do so, and so for another rank's kernel that waits for this one's.
+//!
 //! The blocks of all ranks wait for each other, so all must be on the GPU at once. A rank's launch does not ask for that (a
 //! cooperative one would, and would not run beside another rank's); it follows from the bound on channels: each kernel
 //! fits once on a multiprocessor at least, and no communicator has more blocks on a GPU than that. A launch for all ranks at once is
@@ -9,23 +12,34 @@ use super::image::{missing, targets};
 use super::{Image, Stream, call};
 use oxccl_kernels::format::{DataType, Fold, Launch};
 use oxccl_kernels::image::{
-    ANY_KERNEL, BLOCK_THREADS, BULK_COPY_BYTES, BULK_COPY_CAPABILITY, kernel_name,
+    self, ANY_KERNEL, BLOCK_THREADS, BULK_COPY_BYTES, BULK_COPY_CAPABILITY, kernel_name,
 };
 use oxccl_transports::CudaError;
-use oxccl_transports::cuda::{Context, sys};
+use oxccl_transports::cuda::{Context, has, sys};
+use std::collections::HashMap;
 use std::ffi::{CString, c_void};
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// The kernels of a context.
 #[derive(Debug)]
 pub struct Kernels {
-    context: Context,
-    module: sys::CUmodule,
-    multiprocessors: usize,
-    /// By type and fold, looked up when first used.
-    kernels: Vec<OnceLock<Kernel>>,
+    module: Module,
+    image: Image,
+    /// By type and fold; none where the type does not have the fold.
+    kernels: Vec<Option<Kernel>>,
     /// The one for all types and folds.
-    any: OnceLock<Kernel>,
+    any: Kernel,
+}
+
+/// Those of this process.
+static LOADED: Mutex<Vec<Weak<Kernels>>> = Mutex::new(Vec::new());
+
+/// What they are in.
+#[derive(Debug)]
+struct Module {
+    context: Context,
+    raw: sys::CUmodule,
+    multiprocessors: usize,
 }
 
 /// One of them.
@@ -41,65 +55,68 @@ pub struct Kernel {
 }
 
 // SAFETY: handles, which the driver lets all threads use.
-unsafe impl Send for Kernels {}
+unsafe impl Send for Module {}
 // SAFETY: as above.
-unsafe impl Sync for Kernels {}
+unsafe impl Sync for Module {}
 // SAFETY: as above.
 unsafe impl Send for Kernel {}
 // SAFETY: as above.
 unsafe impl Sync for Kernel {}
 
 impl Kernels {
-    /// Loads them.
+    /// The kernels of an image, loaded unless another rank has them already.
     ///
     /// # Errors
     /// [`CudaError::NoImage`] if the image has no code for this GPU that this driver can run; the driver's.
-    pub fn load(context: &Context, image: Image) -> Result<Kernels, CudaError> {
-        let mut module = std::ptr::null_mut();
-        context
-            // SAFETY: the driver is loaded, the context current, the pointer valid, and the image whole.
-            .scope(|| unsafe { call!(cuModuleLoadData(&raw mut module, image.as_ptr().cast())) })
-            .map_err(|error: CudaError| unusable(context, error))?;
-        let kernels = (0..DataType::ALL.len() * Fold::ALL.len()).map(|_| OnceLock::new()).collect();
-        let mut loaded = Kernels {
-            context: context.clone(),
-            module,
-            multiprocessors: 0,
-            kernels,
-            any: OnceLock::new(),
+    pub fn load(context: &Context, image: Image) -> Result<Arc<Kernels>, CudaError> {
+        // Others wait for the first, as they would for the driver.
+        let mut all = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|one| one.strong_count() > 0);
+        let same = |one: &Arc<Kernels>| {
+            one.module.context.raw() == context.raw() && one.image.as_ptr() == image.as_ptr()
         };
-        loaded.multiprocessors = context.device().multiprocessors()?;
-        Ok(loaded)
+        if let Some(one) = all.iter().filter_map(Weak::upgrade).find(same) {
+            return Ok(one);
+        }
+        let one = Arc::new(context.scope(|| Kernels::load_all(context, image))?);
+        all.push(Arc::downgrade(&one));
+        Ok(one)
+    }
+
+    /// In the context.
+    fn load_all(context: &Context, image: Image) -> Result<Kernels, CudaError> {
+        let module = Module::load(context, image)?;
+        let mut by_name = HashMap::new();
+        for (data_type, fold) in image::kernels() {
+            let name = kernel_name(data_type, fold);
+            by_name.insert(name.clone(), module.find(&name)?);
+        }
+        let of = |data_type, fold| {
+            let kernel = by_name.get(&kernel_name(data_type, fold))?;
+            DataType::has(data_type, fold)
+                .then_some(Kernel { of: Some((data_type, fold)), ..*kernel })
+        };
+        let folds = |data_type| Fold::ALL.map(|fold| of(data_type, fold));
+        let kernels = DataType::ALL.into_iter().flat_map(folds).collect();
+        let any = module.find(ANY_KERNEL)?;
+        Ok(Kernels { module, image, kernels, any })
     }
 
     /// The kernel for a type and a fold.
     ///
     /// # Errors
-    /// The driver's; [`CudaError::NotSupported`] if the type does not have the fold.
+    /// [`CudaError::NotSupported`] if the type does not have the fold.
     #[inline]
     pub fn pick(&self, data_type: DataType, fold: Fold) -> Result<Kernel, CudaError> {
-        let slot = &self.kernels[data_type as usize * Fold::ALL.len() + fold as usize];
-        match slot.get() {
-            Some(kernel) => Ok(*kernel),
-            None => {
-                let kernel = self.look_up(data_type, fold)?;
-                Ok(*slot.get_or_init(|| kernel))
-            }
-        }
+        self.kernels[data_type as usize * Fold::ALL.len() + fold as usize].ok_or_else(|| {
+            let ordinal = self.module.context.device().ordinal();
+            CudaError::NotSupported { ordinal, what: "this fold of this type" }
+        })
     }
 
     /// The kernel for all types and folds, slower than those for one.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub fn any(&self) -> Result<Kernel, CudaError> {
-        match self.any.get() {
-            Some(kernel) => Ok(*kernel),
-            None => {
-                let kernel = self.find(ANY_KERNEL.to_owned(), None)?;
-                Ok(*self.any.get_or_init(|| kernel))
-            }
-        }
+    pub fn any(&self) -> Kernel {
+        self.any
     }
 
     /// Fails if a kernel cannot run for so many ranks with so many channels each, all at once.
@@ -116,7 +133,7 @@ impl Kernels {
         if ranks.saturating_mul(channels) <= resident {
             return Ok(());
         }
-        let gpu = self.context.device().uuid()?;
+        let gpu = self.module.context.device().uuid()?;
         Err(CudaError::TooManyBlocks { gpu, ranks, channels, resident })
     }
 
@@ -126,54 +143,59 @@ impl Kernels {
     /// # Errors
     /// [`CudaError::NotSupported`] if the GPU has no such engine; the driver's.
     pub fn with_bulk_copies(&self, kernel: Kernel) -> Result<Kernel, CudaError> {
-        let device = self.context.device();
+        let device = self.module.context.device();
         if device.capability()? < BULK_COPY_CAPABILITY {
             let (ordinal, what) = (device.ordinal(), "bulk asynchronous copies: they need 9.0");
             return Err(CudaError::NotSupported { ordinal, what });
         }
         let most = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        self.context.scope(|| {
+        let resident = self.module.context.scope(|| {
             // SAFETY: a function of this module, the context current.
-            unsafe { call!(cuFuncSetAttribute(kernel.function, most, BULK_COPY_BYTES as i32)) }
+            unsafe { call!(cuFuncSetAttribute(kernel.function, most, BULK_COPY_BYTES as i32)) }?;
+            self.module.resident(kernel.function, BULK_COPY_BYTES)
         })?;
-        let resident = self.resident(kernel.function, BULK_COPY_BYTES)?;
         Ok(Kernel { resident, shared_bytes: BULK_COPY_BYTES, ..kernel })
     }
+}
 
-    #[cold]
-    fn look_up(&self, data_type: DataType, fold: Fold) -> Result<Kernel, CudaError> {
-        let ordinal = self.context.device().ordinal();
-        if !data_type.has(fold) {
-            return Err(CudaError::NotSupported { ordinal, what: "this fold of this type" });
-        }
-        self.find(kernel_name(data_type, fold), Some((data_type, fold)))
+impl Module {
+    fn load(context: &Context, image: Image) -> Result<Module, CudaError> {
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the driver is loaded, the context current, the pointer valid, and the image whole.
+        unsafe { call!(cuModuleLoadData(&raw mut raw, image.as_ptr().cast())) }
+            .map_err(|error| unusable(context, error))?;
+        let mut loaded = Module { context: context.clone(), raw, multiprocessors: 0 };
+        loaded.multiprocessors = context.device().multiprocessors()?;
+        Ok(loaded)
     }
 
-    fn find(&self, name: String, of: Option<(DataType, Fold)>) -> Result<Kernel, CudaError> {
+    /// In the context.
+    fn find(&self, name: &str) -> Result<Kernel, CudaError> {
         let name = CString::new(name).unwrap_or_default();
         let mut function = std::ptr::null_mut();
-        self.context.scope(|| {
-            // SAFETY: the module is loaded, the context current, the name ends with a zero.
-            unsafe { call!(cuModuleGetFunction(&raw mut function, self.module, name.as_ptr())) }
-        })?;
+        // SAFETY: the module is loaded, the context current, the name ends with a zero.
+        unsafe { call!(cuModuleGetFunction(&raw mut function, self.raw, name.as_ptr())) }?;
+        // Drivers before 12.4 load with the look-up.
+        if has("cuFuncLoad") {
+            // SAFETY: a function of this module.
+            unsafe { call!(cuFuncLoad(function)) }?;
+        }
         let resident = self.resident(function, 0)?;
-        Ok(Kernel { function, of, resident, shared_bytes: 0 })
+        Ok(Kernel { function, of: None, resident, shared_bytes: 0 })
     }
 
-    /// How many blocks with so much dynamic shared memory the GPU holds at once.
+    /// How many blocks with so much dynamic shared memory the GPU holds at once. In the context.
     fn resident(&self, function: sys::CUfunction, shared_bytes: u32) -> Result<usize, CudaError> {
-        let mut blocks = 0;
-        self.context.scope(|| {
-            // SAFETY: a function of this module, the context current; the pointer is valid.
-            unsafe {
-                call!(cuOccupancyMaxActiveBlocksPerMultiprocessor(
-                    &raw mut blocks,
-                    function,
-                    BLOCK_THREADS as i32,
-                    shared_bytes as usize,
-                ))
-            }
-        })?;
+        let (mut blocks, shared_bytes) = (0, shared_bytes as usize);
+        // SAFETY: a function of this module, the context current; the pointer is valid.
+        unsafe {
+            call!(cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                &raw mut blocks,
+                function,
+                BLOCK_THREADS as i32,
+                shared_bytes,
+            ))
+        }?;
         if blocks < 1 {
             let ordinal = self.context.device().ordinal();
             return Err(CudaError::NotSupported { ordinal, what: "blocks of 512 threads" });
@@ -182,10 +204,10 @@ impl Kernels {
     }
 }
 
-impl Drop for Kernels {
+impl Drop for Module {
     fn drop(&mut self) {
         // SAFETY: loaded by this object, given back once. Whoever launched has waited.
-        self.context.give_back(|| unsafe { call!(cuModuleUnload(self.module)) });
+        self.context.give_back(|| unsafe { call!(cuModuleUnload(self.raw)) });
     }
 }
 

@@ -13,33 +13,31 @@ pub(super) fn is_supported(device: Device) -> Result<bool, CudaError> {
 }
 
 /// The length of a heap that can be bound, from this length on.
-pub(super) fn heap_bytes(context: &Context, ranks: usize, len_bytes: usize) -> usize {
-    match MulticastTeam::granularity(context, ranks) {
-        Ok(granularity) => len_bytes.next_multiple_of(granularity),
-        // The team is not to be had either, which all ranks are told of then.
-        Err(_) => len_bytes,
-    }
+pub(super) fn heap_bytes(context: &Context, ranks: usize, len_bytes: usize) -> Option<usize> {
+    done(MulticastTeam::granularity(context, ranks)).map(|of| len_bytes.next_multiple_of(of))
 }
 
-/// Binds the heaps of all ranks, each of a GPU of its own. All ranks do so together; none if one of them cannot.
+/// Binds the heaps of all ranks, each of a GPU of its own. All ranks do so together; none if one of them cannot, or has no heap
+/// that can be bound.
 pub(super) fn bind(
     bootstrap: &mut dyn Bootstrap,
     context: &Context,
-    heap: &Arc<DeviceRegion>,
+    heap: Option<&Arc<DeviceRegion>>,
     deadline: Instant,
 ) -> Result<Option<MulticastMemory>, Error> {
-    let made = (bootstrap.rank() == 0)
-        .then(|| MulticastTeam::create(context, bootstrap.world(), heap.len_bytes()));
-    let made = made.and_then(done).map(Arc::new);
+    let ranks = bootstrap.world();
+    let make =
+        |heap: &Arc<DeviceRegion>| done(MulticastTeam::create(context, ranks, heap.len_bytes()));
+    let made = heap.filter(|_| bootstrap.rank() == 0).and_then(make).map(Arc::new);
     let offer = Offer { team: made.as_ref(), context: Some(context), ..Offer::default() };
     let all = bootstrap.exchange(&offer, deadline)?;
     let Some(team) = all.into_iter().flatten().find_map(|shared| shared.team) else {
         return Ok(None);
     };
-    let joined = done(team.join(context));
-    if all_have(bootstrap, joined, deadline)?.is_none() {
+    let joined = heap.filter(|_| done(team.join(context)).is_some());
+    let Some(heap) = all_have(bootstrap, joined, deadline)? else {
         return Ok(None);
-    }
+    };
     let bound = done(MulticastMemory::bind(context, team, heap.clone()));
     all_have(bootstrap, bound, deadline)
 }

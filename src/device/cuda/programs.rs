@@ -2,7 +2,7 @@
 //!
 //! They share a few long allocations, which stay until all of a rank's programs go. To free memory the driver waits for
 //! all kernels of the context; where another rank of the process is in a call that this rank has yet to make, that would
-//! be for ever. So nothing is freed between a communicator's first call and its end.
+//! be for ever. So nothing is freed between a communicator's first call and its end, and little allocated.
 
 use super::{Stream, copy};
 use crate::schedule::Program;
@@ -11,8 +11,10 @@ use oxccl_transports::CudaError;
 use oxccl_transports::cuda::{DeviceMemory, beside_captures};
 use std::sync::Arc;
 
-/// What is allocated at a time, at least.
-const CHUNK_BYTES: usize = 1 << 20;
+/// What is allocated at the start: all that most ranks need.
+const FIRST_BYTES: usize = 512 << 10;
+/// What is allocated at a time behind it, at least.
+const CHUNK_BYTES: usize = 4 << 20;
 /// Programs start at multiples of this.
 const ALIGN_BYTES: usize = 256;
 
@@ -38,7 +40,7 @@ impl Programs {
     /// # Errors
     /// [`CudaError::OutOfMemory`], and the driver's.
     pub fn new(stream: &Stream) -> Result<Programs, CudaError> {
-        let chunk = Arc::new(DeviceMemory::allocate(stream.context(), CHUNK_BYTES)?);
+        let chunk = Arc::new(DeviceMemory::allocate(stream.context(), FIRST_BYTES)?);
         Ok(Programs { chunks: vec![chunk], used_bytes: 0 })
     }
 

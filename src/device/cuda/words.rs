@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What is allocated at a time, at least.
-const CHUNK_BYTES: usize = 256 << 10;
+const CHUNK_BYTES: usize = 1 << 20;
 /// Parts begin at multiples of this.
 const ALIGN_BYTES: usize = 64;
 /// How long streams that still look at words are waited for when these go.
@@ -105,11 +105,13 @@ impl PinnedWords {
             return Ok(());
         }
         let mut lookers = self.chunk.lookers.lock().unwrap_or_else(PoisonError::into_inner);
-        let free = lookers.iter().position(|event| event.is_done().unwrap_or(false));
-        let event = match free {
-            Some(at) => lookers.swap_remove(at),
-            None => Event::new(stream.context())?,
-        };
+        let event = beside_captures(stream.context().device().driver(), || {
+            let free = lookers.iter().position(|event| event.is_done().unwrap_or(false));
+            match free {
+                Some(at) => Ok(lookers.swap_remove(at)),
+                None => Event::new(stream.context()),
+            }
+        })?;
         let recorded = event.record(stream);
         lookers.push(event);
         recorded

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use cudarc::driver::sys::{CUcontext, CUdevice, CUresult};
 
@@ -16,6 +16,8 @@ pub(crate) struct Context {
     error: AtomicU32,
     /// Contexts whose memory it may access.
     peers: Mutex<Vec<usize>>,
+    /// Taken by calls that wait for all kernels, as they take the driver's lock: whoever asks about events waits for them.
+    draining: RwLock<()>,
 }
 
 pub(crate) static CONTEXTS: Registry<Context> = Registry::new(1);
@@ -29,12 +31,24 @@ thread_local! {
 
 impl Context {
     fn new(device: CUdevice) -> Context {
-        Context { device, error: AtomicU32::new(0), peers: Mutex::new(Vec::new()) }
+        let (error, peers, draining) = Default::default();
+        Context { device, error, peers, draining }
     }
 
     /// Ends the context.
     pub(crate) fn fail(&self, code: CUresult) {
         self.error.store(code as u32, Ordering::Release);
+    }
+
+    /// Waits for what is in the context's streams, with the driver's lock.
+    pub(crate) fn drain(&self, handle: usize) {
+        let _alone = self.draining.write().unwrap_or_else(PoisonError::into_inner);
+        stream::drain(handle);
+    }
+
+    /// Waits for the driver's lock.
+    pub(crate) fn enter(&self) {
+        drop(self.draining.read().unwrap_or_else(PoisonError::into_inner));
     }
 
     pub(crate) fn check(&self) -> Answer {

@@ -83,6 +83,9 @@ driver_calls! {
     fn cuEventQuery(handle: CUevent) {
         let event = EVENTS.find(handle as usize)?;
         capture::forbid()?;
+        if let Ok((_, context)) = context::current() {
+            context.enter();
+        }
         match event.ticket()? {
             Some((ticket, _)) if !ticket.is_done() => Err(CUresult::CUDA_ERROR_NOT_READY),
             _ => Ok(()),

@@ -65,6 +65,11 @@ driver_calls! {
         put(out, EXECUTABLES.add(Arc::new(Executable { nodes, turn: Mutex::new(()) })) as CUgraphExec)
     }
 
+    fn cuGraphUpload(executable: CUgraphExec, stream: CUstream) {
+        EXECUTABLES.find(executable as usize)?;
+        Stream::find(stream).map(drop)
+    }
+
     fn cuGraphLaunch(executable: CUgraphExec, stream: CUstream) {
         let executable = EXECUTABLES.find(executable as usize)?;
         Stream::find(stream)?.push(Operation::Graph(executable))

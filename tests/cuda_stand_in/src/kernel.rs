@@ -17,7 +17,7 @@ use crate::module::Function;
 use crate::registry::lock;
 use crate::settings::settings;
 use crate::stream::{Operation, Stream};
-use crate::{memory, module, multicast};
+use crate::{memory, module, multicast, profile};
 
 /// A launch, as the call gave it.
 pub(crate) struct Run {
@@ -59,6 +59,7 @@ const YIELDS: u32 = 50;
 /// Runs all blocks to their ends, and tells when all are on the device.
 pub(crate) fn run(run: &Run, mut started: impl FnMut()) -> Answer {
     check_all(&run.launch, &run.function)?;
+    let _listed = profile::list(&run.function.name, run.blocks);
     // What a switch would do.
     let members = multicast::members(&run.launch)?;
     let table = members.as_ref().map_or(std::ptr::null(), |members| members.as_ptr());

@@ -9,6 +9,7 @@
 //!   block, and no more blocks at a time than the device would hold. Fields of the block that are the host's only
 //!   (`spins`, `yields`) are filled in.
 //! - A multicast address stands for memory files of several devices, which a launch reads and writes one by one.
+//! - What may wait for all kernels of a context waits: giving memory back, and looking up a kernel. Questions about events wait with it.
 //! - What the driver refuses is refused: handles that are not (or no longer) valid, memory that was freed, a missing or
 //!   wrong context, what a capture forbids, sizes off the granularity, host memory that no device can reach in a launch
 //!   block or in a connection (which ends the context, as an illegal address does on a GPU).
@@ -30,6 +31,7 @@
 //! | `OXCCL_STAND_IN_MULTICAST` | how many devices, from the first on, an NVSwitch joins that reduces and multicasts | 0 |
 //! | `CUDA_DEVICE_MAX_CONNECTIONS` | connections that a device's streams share, as on a GPU | 8 |
 //! | `OXCCL_STAND_IN_VIRTUAL_MEMORY` | 0: no virtual-memory API | 1 |
+//! | `OXCCL_PROFILE` | lists the kernels of process N in this file with `.N` behind it, as `benches/gpu/profile.c` does on a GPU | none |
 //! | `OXCCL_STAND_IN_FAIL` | `FUNCTION:N` or `FUNCTION:N:CODE`: the Nth call of it fails; `*` counts all calls but those that give something back | none |
 
 pub mod control;
@@ -51,6 +53,7 @@ mod module;
 mod multicast;
 mod pages;
 mod pointer;
+mod profile;
 mod registry;
 mod stream;
 mod virtual_memory;

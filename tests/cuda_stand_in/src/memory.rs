@@ -16,7 +16,7 @@ use crate::pages::{self, GRANULARITY, Span};
 use crate::registry::lock;
 use crate::settings::settings;
 use crate::virtual_memory::Physical;
-use crate::{capture, context, stream};
+use crate::{capture, context};
 
 /// A range of addresses that devices can use.
 #[derive(Clone)]
@@ -213,14 +213,14 @@ driver_calls! {
     }
 
     fn cuMemFree_v2(at: CUdeviceptr) {
-        context::current()?;
+        let (_, context) = context::current()?;
         capture::forbid()?;
         let range = find(at as usize).filter(|range| range.start == at as usize);
         let Some(range) = range.filter(|range| matches!(range.kind, Kind::Plain(_))) else {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         };
         // The driver waits for what may still use it.
-        stream::drain(range.context);
+        context.drain(range.context);
         leave(range.start);
         free(range);
         Ok(())

@@ -86,6 +86,8 @@ driver_calls! {
 
     fn cuModuleGetFunction(out: *mut CUfunction, module: CUmodule, name: *const c_char) {
         let context = MODULES.find(module as usize)?.context;
+        // A kernel is loaded when it is first asked for, which may have to wait for all others.
+        context::current()?.1.drain(context);
         let name = CStr::from_ptr(name).to_string_lossy().into_owned();
         let known = name == EMPTY_KERNEL
             || name == image::ANY_KERNEL
@@ -95,6 +97,10 @@ driver_calls! {
         }
         let function = Function { context, module: module as usize, name };
         put(out, FUNCTIONS.add(Arc::new(function)) as CUfunction)
+    }
+
+    fn cuFuncLoad(function: CUfunction) {
+        find(function).map(drop)
     }
 
     fn cuFuncGetAttribute(out: *mut c_int, attribute: CUfunction_attribute, function: CUfunction) {

@@ -9,6 +9,7 @@
 //! | --- | --- | --- |
 //! | `OXCCL_NCCL_STAND_IN_VERSION` | what `ncclGetVersion` says | 23007 |
 //! | `OXCCL_NCCL_STAND_IN_FAIL` | `FUNCTION:N`: the Nth call of it fails | none |
+//! | `OXCCL_NCCL_STAND_IN_NO_WINDOWS` | 1: `ncclCommWindowRegister` succeeds without a window | 0 |
 //! | `OXCCL_NCCL_STAND_IN_WRONG` | 1: one element of each reduction is wrong | 0 |
 
 mod answer;

@@ -55,7 +55,7 @@ impl NcclCommunicator {
     /// the same length.
     ///
     /// # Errors
-    /// NCCL's.
+    /// NCCL's; [`NcclError::NoWindow`].
     pub fn register(&mut self, memory: &Arc<Memory>) -> Result<(), NcclError> {
         const SYMMETRIC: i32 = 1;
         let mut raw = std::ptr::null_mut();
@@ -64,6 +64,10 @@ impl NcclCommunicator {
         self.library.check("ncclCommWindowRegister", self.raw, unsafe {
             register(self.raw, memory.at, memory.len_bytes, &raw mut raw, SYMMETRIC)
         })?;
+        // Where NCCL cannot use memory so, it succeeds without.
+        if raw.is_null() {
+            return Err(NcclError::NoWindow);
+        }
         self.windows.push((raw, memory.clone()));
         Ok(())
     }

@@ -29,6 +29,12 @@ pub enum NcclError {
         /// The oldest that serves.
         needed: Version,
     },
+    /// It makes no windows here.
+    #[error("ncclCommWindowRegister has made no window: there is no symmetric memory here")]
+    NoWindow,
+    /// Each way to set it up has failed on some rank.
+    #[error("NCCL cannot be set up in any way that is compared")]
+    NoWay,
     /// A call failed.
     #[error("{function} answered {name} ({code}): {detail}")]
     Failed {

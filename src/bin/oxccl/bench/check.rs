@@ -1,6 +1,7 @@
 //! Results, computed again from all ranks' inputs.
 //!
-//! Inputs are functions of (seed, rank, index), so every rank knows all of them. Integers, minima
+//! Inputs are functions of (seed, rank, index), so every rank knows all of them; they repeat after
+//! [`PERIOD`] elements, so that knowing them takes little time and memory. Integers, minima
 //! and maxima, copies, and everything under a promised order are compared bit by bit; under
 //! `Order::Any` a float may differ from the exact result by what roundings in any order allow.
 
@@ -8,6 +9,10 @@ use oxccl::{Kind, OpKind, Order};
 
 use super::case::{Case, Shape};
 use super::sample::{Accumulator, Sample};
+
+/// Elements after which an input repeats: a prime, so that what was put somewhere else, by parts of a length
+/// that programs come to, is found.
+pub(super) const PERIOD: usize = 65_521;
 
 /// What a call was made with.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +37,7 @@ enum Origin {
     Reduced { index: usize },
 }
 
-/// What a rank's output must be, worked out once for many calls with the same inputs.
+/// What a rank's output must be, worked out once for many calls with the same inputs: as far as it does not repeat.
 pub(super) enum Expected<T: Sample> {
     /// It has none.
     Nothing,
@@ -43,21 +48,26 @@ pub(super) enum Expected<T: Sample> {
 }
 
 impl<T: Sample> Expected<T> {
-    /// How many elements of the output are wrong.
-    pub(super) fn wrong(&self, output: &[T]) -> u64 {
-        let count = match self {
+    /// How many elements are wrong of a part of the output, which begins with element `first`, a multiple of [`PERIOD`].
+    pub(super) fn wrong(&self, first: usize, part: &[T]) -> u64 {
+        match self {
             Expected::Nothing => 0,
-            Expected::Exactly(all) => {
-                all.iter().zip(output).filter(|(expected, found)| !expected.same(**found)).count()
-            }
-            Expected::Near(all) => all
-                .iter()
-                .zip(output)
-                .filter(|(expected, found)| !is_near(**found, **expected))
-                .count(),
-        };
-        count as u64
+            Expected::Exactly(all) => unlike(all, first, part, |is, found| is.same(found)),
+            Expected::Near(all) => unlike(all, first, part, |is, found| is_near(found, is)),
+        }
     }
+}
+
+/// How many elements of a part are not as they are to be; what is not longer than the period repeats.
+fn unlike<E: Copy, T: Copy>(
+    all: &[E],
+    first: usize,
+    part: &[T],
+    alike: impl Fn(E, T) -> bool,
+) -> u64 {
+    let from = if all.len() > PERIOD { &all[first..] } else { all };
+    let pairs = from.iter().cycle().zip(part);
+    pairs.filter(|(expected, found)| !alike(**expected, **found)).count() as u64
 }
 
 fn is_near<T: Sample>(found: T, (expected, tolerance): (f64, f64)) -> bool {
@@ -67,10 +77,14 @@ fn is_near<T: Sample>(found: T, (expected, tolerance): (f64, f64)) -> bool {
 impl Inputs {
     /// What a rank's output must be.
     pub(super) fn expected<T: Sample>(&self, rank: usize) -> Expected<T> {
-        let outputs = 0..self.shape.output;
-        if !self.case.has_output(rank) || outputs.is_empty() {
+        if !self.case.has_output(rank) || self.shape.output == 0 {
             return Expected::Nothing;
         }
+        let outputs = 0..match self.case.kind {
+            // They change at the end of each rank's part.
+            Kind::AllGather | Kind::Gather | Kind::AllToAll => self.shape.output,
+            _ => self.shape.output.min(PERIOD),
+        };
         let reduced = |place| match self.origin(rank, place) {
             Origin::Reduced { index } => index,
             Origin::Copy { .. } => unreachable!("all elements of an output are of one origin"),
@@ -90,7 +104,7 @@ impl Inputs {
     /// An element of a rank's input.
     pub(super) fn value<T: Sample>(&self, rank: usize, index: usize) -> T {
         let stream = self.seed.wrapping_add((rank as u64).wrapping_mul(0xd1b5_4a32_d192_ed03));
-        let place = (index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let place = ((index % PERIOD) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         T::draw(mix(stream.wrapping_add(place)), self.case.op)
     }
 
@@ -247,13 +261,40 @@ mod tests {
                         Origin::Reduced { index } => inputs.reduction(index),
                     })
                     .collect();
-                assert_eq!(expected.wrong(&output), 0, "{kind} {order}");
+                assert_eq!(expected.wrong(0, &output), 0, "{kind} {order}");
                 output[7] = f32::POISON;
-                assert_eq!((expected.wrong(&output), inputs.wrong(2, &output)), (1, 1), "{kind}");
+                let wrong = (expected.wrong(0, &output), inputs.wrong(2, &output));
+                assert_eq!(wrong, (1, 1), "{kind}");
             }
         }
         let rooted = inputs(Kind::Gather, OpKind::Sum, Order::Any, 3);
-        assert_eq!(rooted.expected::<f32>(0).wrong(&[f32::POISON; 60]), 0, "no root, no output");
+        let wrong = rooted.expected::<f32>(0).wrong(0, &[f32::POISON; 60]);
+        assert_eq!(wrong, 0, "no root, no output");
+    }
+
+    #[test]
+    fn long_outputs_are_looked_at_in_parts() {
+        for kind in [Kind::AllReduce, Kind::ReduceScatter, Kind::AllGather, Kind::Broadcast] {
+            let case = Case { kind, data_type: DataType::I32, op: OpKind::Sum, root: 0 };
+            let shape = case.shape(2, 4 * 5 * PERIOD);
+            let inputs = Inputs { case, shape, ranks: 2, order: Order::Any, seed: 3 };
+            let expected = inputs.expected::<i32>(1);
+            let mut output: Vec<i32> = (0..shape.output)
+                .map(|place| match inputs.origin(1, place) {
+                    Origin::Copy { rank, index } => inputs.value(rank, index),
+                    Origin::Reduced { index } => inputs.reduction(index),
+                })
+                .collect();
+            let wrong = |output: &[i32]| -> u64 {
+                let parts = output.chunks(PERIOD).enumerate();
+                parts.map(|(number, part)| expected.wrong(number * PERIOD, part)).sum()
+            };
+            assert_eq!(wrong(&output), 0, "{kind}");
+            // A part too far, as long as parts are.
+            let last = shape.output - 1024;
+            output.copy_within(last - 4096..last - 4096 + 1024, last);
+            assert!(wrong(&output) > 1000, "{kind}");
+        }
     }
 
     #[test]

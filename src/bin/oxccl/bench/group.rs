@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use oxccl::cuda::Stream;
 use oxccl::{Communicator, DeviceBuffer, Error, Kind, OnStream, ReduceOp, Work};
 use serde::{Deserialize, Serialize};
@@ -37,6 +37,9 @@ pub(crate) struct GroupOptions {
     /// bench group: takes the buckets from a file such as benches/data/gpt2_small.toml, in the reverse of its order.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["buckets", "bucket_size"])]
     pub(crate) buckets_from: Option<PathBuf>,
+    /// bench group: which ways are measured, separated by commas; --compare measures all [default: all].
+    #[arg(long, value_delimiter = ',', conflicts_with = "compare")]
+    modes: Vec<Mode>,
 }
 
 #[derive(Deserialize)]
@@ -93,16 +96,19 @@ fn from_file(path: &Path) -> Result<Vec<usize>, Failure> {
 }
 
 /// A way of reducing all buckets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
+#[value(rename_all = "snake_case")]
 enum Mode {
+    /// One launch of a group.
     Fused,
+    /// A call for each bucket.
     OneByOne,
+    /// One call, with all buckets copied together before and apart behind it.
     Flatten,
+    /// One call of buffers that lie in one piece.
     Ideal,
 }
-
-const MODES: [Mode; 4] = [Mode::Fused, Mode::OneByOne, Mode::Flatten, Mode::Ideal];
 
 impl Mode {
     fn name(self) -> &'static str {
@@ -113,6 +119,16 @@ impl Mode {
             Mode::Ideal => "ideal",
         }
     }
+}
+
+/// What one of them has come to.
+struct Measured {
+    mode: Mode,
+    wrong: u64,
+    launches: u64,
+    /// Calls in a timed loop.
+    calls: usize,
+    times: Vec<f64>,
 }
 
 #[derive(Serialize)]
@@ -361,7 +377,7 @@ fn one(comm: &Communicator, kind: Kind, from: &[f32], to: &mut [f32]) -> Result<
     }
 }
 
-/// Measures all modes in turn; rank 0 prints.
+/// Measures the modes in turn; rank 0 prints.
 pub(super) fn run(
     options: &BenchOptions,
     comms: &Comms,
@@ -372,49 +388,50 @@ pub(super) fn run(
     let counts = options.group.counts(comm.world())?;
     let mut buckets = Buckets::allocate(comm, kind, &counts)?;
     buckets.fill()?;
-    let mut wrong = [0; MODES.len()];
-    let mut launches = [0; MODES.len()];
-    for (at, mode) in MODES.into_iter().enumerate() {
+    let modes = match &options.group.modes[..] {
+        [] => Mode::value_variants(),
+        some => some,
+    };
+    let mut measured = Vec::with_capacity(modes.len());
+    for &mode in modes {
         let before = comm.launches();
-        let mut found = [buckets.wrong(comm, mode)?];
-        launches[at] = comm.launches() - before;
-        comms.control.all_reduce_in_place(&mut found, ReduceOp::Sum)?;
-        wrong[at] = found[0];
+        let mut wrong = [buckets.wrong(comm, mode)?];
+        let launches = comm.launches() - before;
+        comms.control.all_reduce_in_place(&mut wrong, ReduceOp::Sum)?;
+        measured.push(Measured { mode, wrong: wrong[0], launches, calls: 0, times: Vec::new() });
     }
-    let mut times: [Vec<f64>; MODES.len()] = Default::default();
-    let mut calls = [0; MODES.len()];
-    for (at, mode) in MODES.into_iter().enumerate() {
-        calls[at] = warm_up(&comms.control, effort, &mut || buckets.call(comm, mode))?;
+    for one in &mut measured {
+        one.calls = warm_up(&comms.control, effort, &mut || buckets.call(comm, one.mode))?;
     }
     for _ in 0..TURNS * effort.repeats {
-        for (at, mode) in MODES.into_iter().enumerate() {
-            (0..WARM_CALLS).try_for_each(|_| buckets.call(comm, mode))?;
-            let time = repeat(&comms.control, calls[at], &mut || buckets.call(comm, mode))?;
-            times[at].push(time);
+        for one in &mut measured {
+            (0..WARM_CALLS).try_for_each(|_| buckets.call(comm, one.mode))?;
+            let mut call = || buckets.call(comm, one.mode);
+            one.times.push(repeat(&comms.control, one.calls, &mut call)?);
         }
     }
-    times.iter_mut().for_each(|times| times.sort_by(f64::total_cmp));
+    measured.iter_mut().for_each(|one| one.times.sort_by(f64::total_cmp));
     let bytes = counts.iter().sum::<usize>() * 4;
-    let row = |at: usize| {
-        let time_us = median(&times[at]);
+    let row = |one: &Measured| {
+        let time_us = median(&one.times);
         Row {
             op: kind.name(),
-            mode: MODES[at],
+            mode: one.mode,
             data_type: "float",
             redop: "sum",
             ranks: comm.world(),
             buckets: counts.len(),
             bytes,
             time_us: rounded(time_us),
-            min_us: rounded(times[at][0]),
+            min_us: rounded(one.times[0]),
             algbw_gbps: rounded(bytes as f64 / time_us / 1e3),
-            wrong: Some(wrong[at]),
-            launches: launches[at],
+            wrong: Some(one.wrong),
+            launches: one.launches,
         }
     };
-    let rows: Vec<Row> = (0..MODES.len()).map(row).collect();
+    let rows: Vec<Row> = measured.iter().map(row).collect();
     output.group(&rows.iter().map(line).collect::<Vec<_>>(), &rows);
-    let count = wrong.iter().sum();
+    let count = measured.iter().map(|one| one.wrong).sum();
     if count > 0 { Err(Failure::Wrong { count }) } else { Ok(()) }
 }
 

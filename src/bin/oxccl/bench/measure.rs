@@ -1,7 +1,7 @@
 //! The timing loop, the same that the peers' programs under benches/peers run.
 //!
 //! ```text
-//! warm up; calibrate: double k until k calls take at least half of the wanted time;
+//! once: call for a while; for each: warm up; calibrate: double k until k calls take at least half of the wanted time;
 //! repeats x { barrier; k calls; elapsed / k, maximum over ranks };
 //! report the median and the minimum of the repeats
 //! ```
@@ -38,6 +38,20 @@ pub(super) struct Timing {
 
 /// The most calls that calibration comes to.
 const MOST_CALLS: usize = 1 << 20;
+
+/// How long ranks call before anything is timed.
+const SETTLED: Duration = Duration::from_millis(150);
+
+/// Lets ranks that have just begun run for a while: where they share cores, a scheduler that does not know them yet lets one wait for
+/// another as long as a tick.
+pub(super) fn settle(control: &Communicator) -> Result<(), Error> {
+    let (begin, mut settled) = (Instant::now(), [0u32]);
+    while settled == [0] {
+        settled = [u32::from(begin.elapsed() >= SETTLED)];
+        control.all_reduce_in_place(&mut settled, ReduceOp::Max)?;
+    }
+    Ok(())
+}
 
 /// Times `call`; all ranks do it together, and get the same answer.
 pub(super) fn measure(

@@ -11,7 +11,7 @@ use super::buffers::Buffers;
 use super::case::{Case, Placement, Shape};
 use super::check::Inputs;
 use super::group;
-use super::measure::{Effort, Timing, measure};
+use super::measure::{Effort, Timing, measure, settle};
 use super::output::Output;
 use super::report::{Row, rounded};
 use super::sample::{Sample, for_type};
@@ -74,6 +74,7 @@ pub(super) fn run(
         repeats: options.repeats,
         wanted: Duration::from_millis(options.repeat_ms as u64),
     };
+    settle(&comms.control)?;
     if options.target() == Target::Group {
         return group::run(options, comms, output, &effort);
     }

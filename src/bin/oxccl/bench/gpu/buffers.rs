@@ -9,7 +9,7 @@ use oxccl_transports::CudaError;
 use oxccl_transports::cuda::{Context, DeviceMemory};
 
 use super::contestant::Task;
-use crate::bench::check::{Expected, Inputs};
+use crate::bench::check::{Expected, Inputs, PERIOD};
 use crate::bench::sample::Sample;
 use crate::failure::Failure;
 
@@ -54,7 +54,7 @@ impl Buffer {
     }
 }
 
-/// What a rank's buffers hold before a task and must hold behind it, call by call.
+/// What a rank's buffers hold before a task and must hold behind it, call by call. Inputs repeat after [`PERIOD`] elements.
 pub(super) struct Contents<T: Sample>(Vec<(Vec<T>, Expected<T>)>);
 
 impl<T: Sample> Contents<T> {
@@ -69,13 +69,16 @@ impl<T: Sample> Contents<T> {
         for (number, call) in task.checked.iter().enumerate() {
             let (case, shape, seed) = (call.case, call.shape, seed + number as u64);
             let inputs = Inputs { case, shape, ranks, order: Order::Any, seed };
+            let distinct = shape.input.min(PERIOD);
             let input: Vec<T> = match case.has_input(rank) {
-                true => (0..shape.input).map(|index| inputs.value(rank, index)).collect(),
-                false => vec![T::POISON; shape.input],
+                true => (0..distinct).map(|index| inputs.value(rank, index)).collect(),
+                false => vec![T::POISON; distinct],
             };
-            let (to, from) = (call.input.cast_mut(), input.as_ptr().cast());
-            // SAFETY: the buffer is as long, and no call is under way; the values live until the stream has been waited for.
-            unsafe { copy(stream, to, from, size_of_val(&input[..])) }?;
+            for (first, len) in parts(shape.input) {
+                let to = call.input.cast_mut().wrapping_add(first * size_of::<T>());
+                // SAFETY: the buffer is as long, and no call is under way; the values live until the stream has been waited for.
+                unsafe { copy(stream, to, input.as_ptr().cast(), len * size_of::<T>()) }?;
+            }
             stream.synchronize()?;
             contents.push((input, inputs.expected(rank)));
         }
@@ -95,10 +98,14 @@ impl<T: Sample> Contents<T> {
     pub(super) fn wrong(&self, stream: &Stream, task: &Task) -> Result<u64, CudaError> {
         let mut wrong = 0;
         for (call, (was, expected)) in task.checked.iter().zip(&self.0) {
-            let output = read::<T>(stream, call.output.cast_const(), call.shape.output)?;
-            let input = read::<T>(stream, call.input, call.shape.input)?;
-            let changed = was.iter().zip(&input).filter(|(was, is)| !was.same(**is)).count();
-            wrong += expected.wrong(&output) + changed as u64;
+            let output = call.output.cast_const();
+            read::<T>(stream, output, call.shape.output, |first, part| {
+                wrong += expected.wrong(first, part);
+            })?;
+            read::<T>(stream, call.input, call.shape.input, |_, part| {
+                let changed = was.iter().zip(part).filter(|(was, is)| !was.same(**is)).count();
+                wrong += changed as u64;
+            })?;
         }
         Ok(wrong)
     }
@@ -120,11 +127,25 @@ pub(in crate::bench) fn copy_elements<T: Element>(
     unsafe { copy(stream, to.cast(), from.cast_const().cast(), len * size_of::<T>()) }
 }
 
-fn read<T: Sample>(stream: &Stream, from: *const u8, count: usize) -> Result<Vec<T>, CudaError> {
-    let mut values = vec![T::ZERO; count];
-    let len_bytes = size_of_val(&values[..]);
-    // SAFETY: the buffer is as long, and what wrote it is in front in the stream; any bits are an element.
-    unsafe { copy(stream, values.as_mut_ptr().cast(), from, len_bytes) }?;
-    stream.synchronize()?;
-    Ok(values)
+/// Parts of so many elements, each but the last as long as the period: where they begin, and how long they are.
+fn parts(count: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..count).step_by(PERIOD).map(move |first| (first, PERIOD.min(count - first)))
+}
+
+/// Shows elements part by part: memory of the host for all of them would take longer to get than they to come.
+fn read<T: Sample>(
+    stream: &Stream,
+    from: *const u8,
+    count: usize,
+    mut look: impl FnMut(usize, &[T]),
+) -> Result<(), CudaError> {
+    let mut values = vec![T::ZERO; count.min(PERIOD)];
+    for (first, len) in parts(count) {
+        let from = from.wrapping_add(first * size_of::<T>());
+        // SAFETY: the buffer is as long, and what wrote it is in front in the stream; any bits are an element.
+        unsafe { copy(stream, values.as_mut_ptr().cast(), from, len * size_of::<T>()) }?;
+        stream.synchronize()?;
+        look(first, &values[..len]);
+    }
+    Ok(())
 }

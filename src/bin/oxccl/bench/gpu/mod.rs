@@ -42,6 +42,15 @@ pub(crate) enum Against {
     Nccl,
 }
 
+/// How NCCL reaches other ranks' buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum NcclWay {
+    /// By copies and pointers, as it likes.
+    Default,
+    /// In place, by symmetric windows.
+    Symmetric,
+}
+
 /// What `oxccl bench OP --compare` compares.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CompareOptions {
@@ -55,6 +64,15 @@ pub(crate) struct CompareOptions {
     /// many as the GPU holds for all ranks at once].
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = options::positive)]
     pub(crate) nccl_ctas: Vec<usize>,
+    /// --compare nccl: with which kinds of buffers it is measured. One that it cannot be set up with is left out, and a row says so.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WAY",
+        value_delimiter = ',',
+        default_value = "default,symmetric"
+    )]
+    pub(crate) nccl_ways: Vec<NcclWay>,
     /// --compare: the GPU.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) gpu: usize,
@@ -98,6 +116,8 @@ pub(super) fn main(options: &BenchOptions, against: Against) -> Result<(), Failu
         };
         threads.into_iter().enumerate().map(join).collect()
     });
+    // Exit handlers wait for kernels, too.
+    watchdog.step("the process ends");
     results.into_iter().collect()
 }
 

@@ -1,11 +1,14 @@
 //! NCCL as a contestant: communicators of several settings, over the buffers that all contestants use.
 
+use std::mem::ManuallyDrop;
+
 use oxccl::cuda::Stream;
 use oxccl::{DataType, Kind, OpKind};
 use oxccl_peer_nccl::{
     Buffers, Ctas, DataType as NcclType, NcclCommunicator, NcclError, NcclLibrary, RedOp, UniqueId,
 };
 
+use super::NcclWay;
 use super::buffers::Buffer;
 use super::contestant::{Contestant, Form, Placed, Setting, Task};
 use crate::failure::Failure;
@@ -19,11 +22,11 @@ const MOST_CTAS: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Way {
     ctas: Ctas,
-    symmetric: bool,
+    way: NcclWay,
 }
 
-/// The ways to compare with: each with and without symmetric windows.
-pub(super) fn ways(ranks: usize, wished_ctas: &[usize]) -> Vec<Way> {
+/// The ways to compare with: each with each number of CTAs.
+pub(super) fn ways(ranks: usize, wished: &[NcclWay], wished_ctas: &[usize]) -> Vec<Way> {
     let fitting = (MOST_BLOCKS / ranks).clamp(1, MOST_CTAS);
     let mut ctas: Vec<Ctas> =
         wished_ctas.iter().map(|count| Ctas { min: Some(*count), max: Some(*count) }).collect();
@@ -34,15 +37,17 @@ pub(super) fn ways(ranks: usize, wished_ctas: &[usize]) -> Vec<Way> {
             Ctas { min: Some(fitting), max: Some(fitting) },
         ];
     }
-    [false, true]
-        .into_iter()
-        .flat_map(|symmetric| ctas.iter().map(move |ctas| Way { ctas: *ctas, symmetric }))
-        .collect()
+    let with = |way: &NcclWay| ctas.iter().map(|ctas| Way { ctas: *ctas, way: *way }).collect();
+    wished.iter().flat_map(|way| -> Vec<Way> { with(way) }).collect()
 }
 
 impl Way {
-    fn setting(&self) -> Setting {
-        let family = if self.symmetric { "symmetric" } else { "default" };
+    /// What it is called.
+    pub(super) fn setting(&self) -> Setting {
+        let family = match self.way {
+            NcclWay::Default => "default",
+            NcclWay::Symmetric => "symmetric",
+        };
         let ctas = match self.ctas {
             Ctas { min: Some(min), max: Some(max) } if min == max => format!("{max} ctas"),
             Ctas { max: Some(max), .. } => format!("up to {max} ctas"),
@@ -53,31 +58,40 @@ impl Way {
 }
 
 /// One rank's communicators, one a way.
+#[derive(Default)]
 pub(super) struct Nccl {
-    comms: Vec<NcclCommunicator>,
-    ways: Vec<Way>,
+    ways: Vec<(Way, Joined)>,
+}
+
+/// One rank of a communicator. It is never destroyed: that may wait for what never ends, and the process ends anyway.
+pub(super) type Joined = ManuallyDrop<NcclCommunicator>;
+
+impl Way {
+    /// Connects all ranks; with windows on these buffers, if it uses some. All ranks do so together.
+    pub(super) fn connect(
+        &self,
+        library: &NcclLibrary,
+        id: &UniqueId,
+        (rank, ranks): (usize, usize),
+        buffers: [&Buffer; 2],
+    ) -> Result<Joined, NcclError> {
+        let mut comm = ManuallyDrop::new(library.connect(id, rank, ranks, self.ctas)?);
+        if self.way == NcclWay::Symmetric {
+            buffers.into_iter().filter_map(Buffer::nccl).try_for_each(|it| comm.register(it))?;
+        }
+        Ok(comm)
+    }
 }
 
 impl Nccl {
-    /// Connects all ranks, once a way; with windows on these buffers, where a way uses some. All ranks do so together.
-    pub(super) fn connect(
-        library: &NcclLibrary,
-        ids: &[UniqueId],
-        ways: &[Way],
-        (rank, ranks): (usize, usize),
-        buffers: &[&Buffer],
-    ) -> Result<Nccl, NcclError> {
-        let connect = |(way, id): (&Way, &UniqueId)| {
-            let mut comm = library.connect(id, rank, ranks, way.ctas)?;
-            for memory in buffers.iter().filter_map(|buffer| buffer.nccl()) {
-                if way.symmetric {
-                    comm.register(memory)?;
-                }
-            }
-            Ok(comm)
-        };
-        let comms = ways.iter().zip(ids).map(connect).collect::<Result<_, NcclError>>()?;
-        Ok(Nccl { comms, ways: ways.to_vec() })
+    /// Adds a way.
+    pub(super) fn add(&mut self, way: Way, comm: Joined) {
+        self.ways.push((way, comm));
+    }
+
+    /// How many ways there are.
+    pub(super) fn len(&self) -> usize {
+        self.ways.len()
     }
 }
 
@@ -92,11 +106,11 @@ impl Contestant for Nccl {
 
     fn settings(&mut self, task: &Task) -> Result<Vec<Setting>, Failure> {
         op(task.case().op)?;
-        Ok(self.ways.iter().map(Way::setting).collect())
+        Ok(self.ways.iter().map(|(way, _)| way.setting()).collect())
     }
 
     fn put(&mut self, setting: usize, task: &Task, stream: &Stream) -> Result<(), Failure> {
-        let (comm, op) = (&self.comms[setting], op(task.case().op)?);
+        let (comm, op) = (&self.ways[setting].1, op(task.case().op)?);
         let put = || task.calls.iter().try_for_each(|call| put(comm, call, op, stream));
         Ok(if task.form == Some(Form::Fused) { comm.group(put) } else { put() }?)
     }
@@ -168,20 +182,20 @@ fn op(op: OpKind) -> Result<RedOp, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use NcclWay::{Default, Symmetric};
 
     #[test]
     fn blocks_of_all_ranks_fit_on_a_gpu() {
         for ranks in [1, 2, 3, 4, 8, 16, 128, 500] {
-            for way in ways(ranks, &[]) {
+            for way in ways(ranks, &[Default, Symmetric], &[]) {
                 let most = way.ctas.max.unwrap();
                 assert!((1..=64).contains(&most) && (most * ranks <= 128 || most == 1), "{ranks}");
             }
         }
-        assert_eq!(ways(8, &[]).len(), 4);
-        assert_eq!(
-            ways(8, &[4]).iter().map(|w| w.setting().name).collect::<Vec<_>>(),
-            ["default, 4 ctas", "symmetric, 4 ctas"]
-        );
-        assert_eq!(ways(8, &[])[0].setting().name, "default, up to 16 ctas");
+        let names = |wished: &[NcclWay], ctas: &[usize]| -> Vec<String> {
+            ways(8, wished, ctas).iter().map(|way| way.setting().name).collect()
+        };
+        assert_eq!(names(&[Default, Symmetric], &[4]), ["default, 4 ctas", "symmetric, 4 ctas"]);
+        assert_eq!(names(&[Default], &[]), ["default, up to 16 ctas", "default, 16 ctas"]);
     }
 }

@@ -21,8 +21,8 @@ use crate::failure::Failure;
 
 /// Blocks that all ranks together may have: an H100 or H200 has 132 multiprocessors.
 const MOST_BLOCKS: usize = 128;
-/// At most 80 % of a large call's bound is to be reached with so many.
-const FEW_BLOCKS: usize = 64;
+/// 80 % of a large call's bound is to be reached with so many.
+pub(super) const FEW_BLOCKS: usize = 64;
 /// Above, every byte with a flag beside it costs more than a barrier.
 const LL_MAX_BYTES: usize = 256 << 10;
 /// Above, reading in place is faster than slots, whatever their flags cost.

@@ -1,11 +1,12 @@
 //! What each rank of a comparison does.
 
+use std::mem::ManuallyDrop;
 use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use oxccl::cuda::Stream;
 use oxccl::{Communicator, DataType, Kind, OpKind, ReduceOp};
-use oxccl_peer_nccl::{NcclLibrary, UniqueId};
+use oxccl_peer_nccl::{NcclError, NcclLibrary, UniqueId};
 use oxccl_transports::cuda::Context;
 
 use super::buffers::{Buffer, Contents};
@@ -13,8 +14,8 @@ use super::contestant::{Contestant, Form, Placed, Setting, Task};
 use super::floor::Floor;
 use super::group::Group;
 use super::nccl::{self, Nccl, Way};
-use super::own::Own;
-use super::report::{Aborted, Machine, Printer, Row, Started, rank_rows};
+use super::own::{FEW_BLOCKS, Own};
+use super::report::{Left, LeftOut, Machine, Printer, Row, Started, rank_rows};
 use super::turns::{Course, Entrant, Mode, slowest};
 use super::watchdog::Watchdog;
 use crate::bench::args::BenchOptions;
@@ -24,6 +25,8 @@ use crate::failure::Failure;
 
 /// A setting that takes so many times as long as the best of its family in a first turn is measured no more.
 const HOPELESS: f64 = 1.5;
+/// Above, looking at a rank's results takes much longer than the call.
+const LARGE_BYTES: usize = 16 << 20;
 
 /// A rank's communicators: one that launches by itself, and one whose ranks share their launches, where there are several.
 pub(super) type Pair = (Communicator, Option<Communicator>);
@@ -63,7 +66,7 @@ impl<'a> Start<'a> {
         watchdog: &'a Watchdog,
     ) -> Result<Start<'a>, Failure> {
         let ranks = options.ranks.unwrap_or(crate::bench::RANKS);
-        let ways = nccl::ways(ranks, &options.compare.nccl_ctas);
+        let ways = nccl::ways(ranks, &options.compare.nccl_ways, &options.compare.nccl_ctas);
         let ids = match &nccl {
             Some(library) => ways.iter().map(|_| library.unique_id()).collect::<Result<_, _>>()?,
             None => Vec::new(),
@@ -98,12 +101,13 @@ impl<'a> Start<'a> {
         let (rank, ranks) = (control.rank(), control.world());
         let stream = Stream::new(self.context)?;
         let printer = Printer::of(self.options, rank);
-        let floor = self.floor(rank, &stream)?;
-        let version = self.nccl.as_ref().map(|library| library.version().to_string());
-        printer.fact(&Machine::of(self.context, version, ranks, &floor)?);
+        let floor = self.floor(&printer, (rank, ranks), &stream)?;
         let largest = self.largest(ranks);
         let allocate = || Buffer::allocate(self.context, self.nccl.as_ref(), largest);
-        let (input, output) = (allocate()?, allocate()?);
+        // Given back by the end of the process: NCCL's communicators, which last as long, may know them.
+        let buffers = ManuallyDrop::new([allocate()?, allocate()?]);
+        let [input, output] = &*buffers;
+        let at = (input.as_ptr(), output.as_ptr());
         printer.fact(&self.own_start);
         let (comm, joined) = own;
         let own = Own::new(comm, joined, self.options.config()?.pin);
@@ -119,31 +123,18 @@ impl<'a> Start<'a> {
             wrong: 0,
         };
         if let Some(library) = &self.nccl {
-            self.watchdog.step("NCCL starts");
-            let connect = || {
-                let buffers = [&input, &output];
-                Ok(Nccl::connect(library, &self.ids, &self.ways, (rank, ranks), &buffers)?)
-            };
-            let (nccl, started) = self.started(&control, connect)?;
-            let comms = self.ways.len();
-            let device_bytes = started.device_bytes / comms;
-            let time_ms = started.time_ms / comms as f64;
-            let started = Started { contestant: "nccl", time_ms, device_bytes, ..started };
-            racer.printer.fact(&started);
-            racer.nccl = Some(nccl);
+            racer.nccl = Some(self.nccl(library, &control, &racer.printer, [input, output])?);
         }
-        let raced = racer.all((input.as_ptr(), output.as_ptr()));
-        if let Err(failure) = raced {
+        if let Err(failure) = racer.all(at) {
             // What waits in a stream for another rank would keep it from going; the process ends soon.
             std::mem::forget(racer);
-            std::mem::forget((input, output));
             return Err(failure);
         }
         let wrong = racer.wrong;
-        let Rank { own, nccl, printer, .. } = racer;
-        self.meeting.wait();
-        drop(nccl);
-        if let Some(task) = self.last_task(ranks, (input.as_ptr(), output.as_ptr())) {
+        let Rank { own, printer, .. } = racer;
+        // Once more, by now warm: whoever reads the rows takes the best.
+        self.floor(&printer, (rank, ranks), &stream)?;
+        if let Some(task) = self.last_task(ranks, at) {
             self.watchdog.step("a rank goes while another is in a call");
             self.go(&control, own, &task, &stream, &printer)?;
         }
@@ -187,7 +178,7 @@ impl<'a> Start<'a> {
             let time = lock(&self.gone).map(|gone| now.saturating_duration_since(gone));
             if let (Err(Failure::Collective(_)), Some(time)) = (ended, time) {
                 let time_ms = time.as_secs_f64() * 1e3;
-                printer.fact(&Aborted { op: "abort", contestant: "oxccl", ranks, time_ms });
+                printer.fact(&Left { op: "left", contestant: "oxccl", ranks, time_ms });
             } else {
                 return Err(Failure::Usage("a call of one rank alone has ended well".to_owned()));
             }
@@ -196,8 +187,14 @@ impl<'a> Start<'a> {
     }
 
     /// Measured by one rank while the others do nothing.
-    fn floor(&self, rank: usize, stream: &Stream) -> Result<Floor, Failure> {
+    fn floor(
+        &self,
+        printer: &Printer,
+        (rank, ranks): (usize, usize),
+        stream: &Stream,
+    ) -> Result<Floor, Failure> {
         self.watchdog.step("the floor is measured");
+        self.meeting.wait();
         let mut measured = Ok(());
         if rank == 0 {
             match Floor::measure(self.context, stream) {
@@ -207,7 +204,12 @@ impl<'a> Start<'a> {
         }
         self.meeting.wait();
         measured?;
-        lock(&self.floor).ok_or_else(|| Failure::Usage("rank 0 has measured no floor".to_owned()))
+        let floor = *lock(&self.floor);
+        let floor =
+            floor.ok_or_else(|| Failure::Usage("rank 0 has measured no floor".to_owned()))?;
+        let version = self.nccl.as_ref().map(|library| library.version().to_string());
+        printer.fact(&Machine::of(self.context, version, ranks, &floor)?);
+        Ok(floor)
     }
 
     /// The longest buffer that is needed.
@@ -223,20 +225,53 @@ impl<'a> Start<'a> {
         }
     }
 
-    /// Does something on all ranks, and says how long it took and what it took of the GPU's memory.
-    fn started<T>(
+    /// Sets NCCL up, way by way. One that a rank cannot be set up with is left out on all; as long as others wait for that
+    /// rank, where nobody can tell them to stop, the process is about to end.
+    fn nccl(
         &self,
+        library: &NcclLibrary,
         control: &Communicator,
-        make: impl FnOnce() -> Result<T, Failure>,
-    ) -> Result<(T, Started), Failure> {
-        let (ranks, before) = (control.world(), self.context.free_bytes()?);
-        self.meeting.wait();
-        let start = Instant::now();
-        let made = make()?;
-        let [time_ms] = slowest(control, [start.elapsed().as_secs_f64() * 1e3])?;
-        let device_bytes = before.saturating_sub(self.context.free_bytes()?) / ranks;
-        control.barrier()?;
-        Ok((made, Started { op: "start", contestant: "oxccl", ranks, time_ms, device_bytes }))
+        printer: &Printer,
+        buffers: [&Buffer; 2],
+    ) -> Result<Nccl, Failure> {
+        let (rank, ranks) = (control.rank(), control.world());
+        let (mut nccl, mut all_ms, mut all_bytes) = (Nccl::default(), 0.0, 0);
+        for (way, id) in self.ways.iter().zip(&self.ids) {
+            let setting = way.setting().name;
+            self.watchdog.step(format!("NCCL starts ({setting})"));
+            let before = self.context.free_bytes()?;
+            self.meeting.wait();
+            let start = Instant::now();
+            let made = way.connect(library, id, (rank, ranks), buffers);
+            let time_ms = start.elapsed().as_secs_f64() * 1e3;
+            if let Err(error) = &made {
+                self.watchdog.failed(&format!("rank {rank}: NCCL ({setting}): {error}"));
+            }
+            let [failed, time_ms] =
+                slowest(control, [f64::from(u8::from(made.is_err())), time_ms])?;
+            let device_bytes = before.saturating_sub(self.context.free_bytes()?) / ranks;
+            self.watchdog.recovered();
+            control.barrier()?;
+            match made {
+                Ok(comm) if failed == 0.0 => {
+                    nccl.add(*way, comm);
+                    (all_ms, all_bytes) = (all_ms + time_ms, all_bytes + device_bytes);
+                }
+                made => {
+                    let why =
+                        made.err().map_or("another rank failed".to_owned(), |e| e.to_string());
+                    let (op, contestant) = ("left_out", "nccl");
+                    printer.fact(&LeftOut { op, contestant, ranks, setting, why });
+                }
+            }
+        }
+        let count = nccl.len();
+        if count == 0 {
+            return Err(NcclError::NoWay.into());
+        }
+        let (time_ms, device_bytes) = (all_ms / count as f64, all_bytes / count);
+        printer.fact(&Started { op: "start", contestant: "nccl", ranks, time_ms, device_bytes });
+        Ok(nccl)
     }
 }
 
@@ -289,6 +324,8 @@ impl Rank<'_> {
         group: Option<&Group>,
     ) -> Result<(), Failure> {
         let (rank, ranks) = (self.control.rank(), self.control.world());
+        let (bytes, kind) = (task.bytes(), task.case().kind);
+        self.start.watchdog.step(format!("buffers are filled for {kind} of {bytes} bytes"));
         self.seed += task.checked.len() as u64;
         let contents = Contents::<T>::place(self.stream, task, (rank, ranks), self.seed)?;
         let mut settings = Vec::new();
@@ -301,10 +338,12 @@ impl Rank<'_> {
         let mut entrants = self.chosen(task, &contents, &settings, &mut wrongs)?;
         self.race(task, &settings, &mut entrants)?;
         let mut rows = Vec::new();
-        for (entrant, before) in entrants.iter().zip(wrongs) {
-            let wrong = before + self.check(task, &contents, entrant)?;
-            self.wrong += wrong;
+        for (entrant, mut wrong) in entrants.iter().zip(wrongs) {
             let setting = &settings[entrant.contestant][entrant.setting];
+            if bytes <= LARGE_BYTES || is_fastest(entrant, &entrants) {
+                wrong += self.check(task, &contents, entrant, setting)?;
+            }
+            self.wrong += wrong;
             let who = (self.contestant(entrant.contestant).name(), setting);
             let row = Row::of((task, whole, ranks), group, &self.floor, who, entrant, wrong);
             rows.push((entrant.mode, row));
@@ -318,7 +357,7 @@ impl Rank<'_> {
         Ok(())
     }
 
-    /// Checks every setting, gives each a first turn, and enters those that are not hopeless, in each mode.
+    /// Checks every setting, gives each a first turn, and enters those that are to be timed, in each mode.
     fn chosen<T: Sample>(
         &mut self,
         task: &Task,
@@ -328,29 +367,23 @@ impl Rank<'_> {
     ) -> Result<Vec<Entrant>, Failure> {
         let mut entrants = Vec::new();
         for (contestant, settings) in settings.iter().enumerate() {
-            let mut first = Vec::new();
+            let (mut first, mut came_to) = (Vec::new(), Vec::new());
             for (setting, described) in settings.iter().enumerate() {
-                self.step(task, contestant, described);
                 let mut entrant = Entrant::eager(contestant, setting);
-                let wrong = self.check(task, contents, &entrant)?;
+                let wrong = self.check(task, contents, &entrant, described)?;
                 let (course, on) = self.course(task, contestant);
-                let time_us = entrant.calibrate(on, &course)?;
-                first.push((entrant, time_us, wrong));
+                came_to.push((entrant.calibrate(on, &course)?, wrong));
+                first.push((entrant, wrong));
             }
-            let family = |entrant: &Entrant| settings[entrant.setting].family;
-            let best = |of: &Entrant| {
-                let alike = first.iter().filter(|(other, ..)| family(other) == family(of));
-                alike.map(|(_, time_us, _)| *time_us).fold(f64::INFINITY, f64::min)
-            };
-            let hopeful: Vec<bool> =
-                first.iter().map(|(entrant, us, _)| *us <= HOPELESS * best(entrant)).collect();
-            let hopeful = first.into_iter().zip(hopeful).filter(|(_, is)| *is).map(|(one, _)| one);
-            for (entrant, _, wrong) in hopeful {
+            let timed = are_timed(settings, &came_to);
+            let timed = first.into_iter().zip(timed).filter(|(_, is_timed)| *is_timed);
+            for ((entrant, wrong), _) in timed {
                 let setting = entrant.setting;
                 entrants.push(entrant);
                 wrongs.push(wrong);
                 if self.start.options.graph > 0 && settings[setting].graphs {
                     let calls = self.start.options.graph;
+                    self.step(task, contestant, &settings[setting]);
                     let (course, on) = self.course(task, contestant);
                     let mut entrant = Entrant::graph(contestant, setting, calls, on, &course)?;
                     entrant.calibrate(on, &course)?;
@@ -375,6 +408,11 @@ impl Rank<'_> {
                 entrant.turn(on, &course)?;
             }
         }
+        for entrant in entrants {
+            self.step(task, entrant.contestant, &settings[entrant.contestant][entrant.setting]);
+            let (course, on) = self.course(task, entrant.contestant);
+            entrant.time_host(on, &course)?;
+        }
         Ok(())
     }
 
@@ -384,7 +422,9 @@ impl Rank<'_> {
         task: &Task,
         contents: &Contents<T>,
         entrant: &Entrant,
+        setting: &Setting,
     ) -> Result<u64, Failure> {
+        self.step(task, entrant.contestant, setting);
         if self.start.options.check == 0 {
             return Ok(0);
         }
@@ -429,6 +469,50 @@ impl Rank<'_> {
     }
 }
 
+/// Which settings of a contestant are timed, by the time and the wrong elements of their first turns: those with a chance in their
+/// family; the best of few blocks, which have a target of their own, however slow these are beside all; and wrong ones, to be seen.
+fn are_timed(settings: &[Setting], first: &[(f64, u64)]) -> Vec<bool> {
+    let best = |is_alike: &dyn Fn(&Setting) -> bool| {
+        let alike = settings.iter().zip(first).filter(|(setting, _)| is_alike(setting));
+        alike.map(|(_, (time_us, _))| *time_us).fold(f64::INFINITY, f64::min)
+    };
+    let is_few = |setting: &Setting| setting.blocks.is_some_and(|blocks| blocks <= FEW_BLOCKS);
+    let is_timed = |(setting, (time_us, wrong)): (&Setting, &(f64, u64))| {
+        *time_us <= HOPELESS * best(&|other| other.family == setting.family)
+            || is_few(setting) && *time_us <= best(&is_few)
+            || *wrong > 0
+    };
+    settings.iter().zip(first).map(is_timed).collect()
+}
+
+/// Whether it is the fastest of its contestant's.
+fn is_fastest(entrant: &Entrant, all: &[Entrant]) -> bool {
+    let mut alike = all.iter().filter(|other| other.contestant == entrant.contestant);
+    alike.all(|other| entrant.median_us() <= other.median_us())
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|broken| broken.into_inner())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_blocks_and_wrong_results_stay_in_the_race() {
+        let setting = |family: &'static str, blocks: usize| {
+            let name = format!("{family} x{blocks}");
+            Setting { family, name, blocks: Some(blocks), graphs: true }
+        };
+        let settings = [
+            setting("windows", 128),
+            setting("windows", 64),
+            setting("windows", 32),
+            setting("slots", 128),
+            setting("slots", 128),
+        ];
+        let first = [(100.0, 0), (160.0, 0), (300.0, 0), (400.0, 0), (900.0, 7)];
+        assert_eq!(are_timed(&settings, &first), [true, true, false, true, true]);
+    }
 }

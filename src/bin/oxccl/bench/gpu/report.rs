@@ -6,7 +6,7 @@ use oxccl_transports::cuda::Context;
 use serde::Serialize;
 
 use super::contestant::{Form, Setting, Task};
-use super::floor::Floor;
+use super::floor::{Floor, least_bytes};
 use super::group::Group;
 use super::turns::{Entrant, Mode};
 use crate::bench::args::BenchOptions;
@@ -43,9 +43,19 @@ pub(super) struct Started {
     pub(super) device_bytes: usize,
 }
 
-/// How long it takes until a call that waits in a kernel has ended because another rank has gone.
+/// A way of a contestant that some rank could not be set up with, and so none is.
 #[derive(Serialize)]
-pub(super) struct Aborted {
+pub(super) struct LeftOut {
+    pub(super) op: &'static str,
+    pub(super) contestant: &'static str,
+    pub(super) ranks: usize,
+    pub(super) setting: String,
+    pub(super) why: String,
+}
+
+/// How long it takes until a call that waits in a kernel has ended because another rank has left.
+#[derive(Serialize)]
+pub(super) struct Left {
     pub(super) op: &'static str,
     pub(super) contestant: &'static str,
     pub(super) ranks: usize,
@@ -80,6 +90,8 @@ pub(super) struct Row {
     host_us: Option<f64>,
     algbw_gbps: f64,
     busbw_gbps: f64,
+    /// What all ranks have to read and write together.
+    floor_bytes: usize,
     floor_us: f64,
     over_floor: f64,
     blocks: Option<usize>,
@@ -153,6 +165,7 @@ impl Row {
             host_us: entrant.host_us().map(rounded),
             algbw_gbps: rounded(algbw_gbps),
             busbw_gbps: rounded(busbw_gbps),
+            floor_bytes: least_bytes(&case, whole, ranks),
             floor_us: rounded(floor_us),
             over_floor: rounded(time_us / floor_us),
             blocks: setting.blocks,

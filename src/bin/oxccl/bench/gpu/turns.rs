@@ -4,6 +4,7 @@
 //! ```text
 //! calls one by one: barrier of the hosts; k calls into the stream; wait for the stream; elapsed / k, maximum over ranks
 //! graph:            the same, with k / m launches of a graph that holds m calls
+//! host time:        fewer calls than may be under way, so that none waits for another's end; elapsed before the stream is waited for
 //! ```
 
 use std::time::{Duration, Instant};
@@ -18,6 +19,10 @@ use crate::failure::Failure;
 
 /// More launches than that may not fit into the driver's queue, and then launching waits.
 const MOST_LAUNCHES: usize = 512;
+/// Launches whose host time is taken: oxccl lets 64 calls be under way.
+const UNDER_WAY: usize = 48;
+/// How often host time is taken; the least counts.
+const HOST_TURNS: usize = 5;
 /// Calls, or graph launches, after another contestant's turn, before time is taken.
 const WARM: usize = 2;
 
@@ -40,8 +45,8 @@ pub(super) struct Entrant {
     launches: usize,
     /// Microseconds a call, one number a turn.
     times_us: Vec<f64>,
-    /// The least host time of a call, where calls are launched one by one.
-    host_us: f64,
+    /// The least host time of a call, where calls are launched one by one and it was taken.
+    host_us: Option<f64>,
 }
 
 /// What takes part in a turn besides the entrant.
@@ -56,7 +61,7 @@ pub(super) struct Course<'a> {
 impl Entrant {
     /// Calls one by one.
     pub(super) fn eager(contestant: usize, setting: usize) -> Entrant {
-        let (times_us, host_us) = (Vec::new(), f64::INFINITY);
+        let (times_us, host_us) = (Vec::new(), None);
         let mode = Mode::Eager;
         Entrant { contestant, setting, mode, graph: None, launches: 1, times_us, host_us }
     }
@@ -106,23 +111,48 @@ impl Entrant {
         on: &mut dyn Contestant,
         course: &Course,
     ) -> Result<f64, Failure> {
+        let [_, elapsed_us] = self.timed(self.launches, on, course)?;
+        let call_us = elapsed_us / (self.launches * self.calls_a_launch()) as f64;
+        self.times_us.push(call_us);
+        Ok(call_us)
+    }
+
+    /// Takes the host's time, where calls are launched one by one.
+    pub(super) fn time_host(
+        &mut self,
+        on: &mut dyn Contestant,
+        course: &Course,
+    ) -> Result<(), Failure> {
+        if self.mode == Mode::Graph {
+            return Ok(());
+        }
+        // Of long calls no more than a turn has.
+        let launches = (UNDER_WAY / course.task.calls.len()).clamp(1, self.launches);
+        for _ in 0..HOST_TURNS {
+            let [launched_us, _] = self.timed(launches, on, course)?;
+            let call_us = launched_us / launches as f64;
+            self.host_us = Some(self.host_us.map_or(call_us, |least| least.min(call_us)));
+        }
+        Ok(())
+    }
+
+    /// Launches so often, on a warm way: microseconds until all were launched, and until all have ended, of the slowest rank.
+    fn timed(
+        &self,
+        count: usize,
+        on: &mut dyn Contestant,
+        course: &Course,
+    ) -> Result<[f64; 2], Failure> {
         (0..WARM).try_for_each(|_| self.launch(on, course))?;
         course.stream.synchronize()?;
         course.control.barrier()?;
         let start = Instant::now();
-        (0..self.launches).try_for_each(|_| self.launch(on, course))?;
+        (0..count).try_for_each(|_| self.launch(on, course))?;
         let launched = start.elapsed();
         course.stream.synchronize()?;
         let elapsed = start.elapsed();
         on.ended()?;
-        let calls = (self.launches * self.calls_a_launch()) as f64;
-        let [call_us, host_us] = slowest(
-            course.control,
-            [elapsed, launched].map(|time| time.as_secs_f64() * 1e6 / calls),
-        )?;
-        self.times_us.push(call_us);
-        self.host_us = self.host_us.min(host_us);
-        Ok(call_us)
+        Ok(slowest(course.control, [launched, elapsed].map(|time| time.as_secs_f64() * 1e6))?)
     }
 
     /// Makes calls without taking time: as many as one launch has.
@@ -146,7 +176,7 @@ impl Entrant {
 
     /// Host time of a call; none where the host launches graphs.
     pub(super) fn host_us(&self) -> Option<f64> {
-        (self.mode == Mode::Eager).then_some(self.host_us)
+        self.host_us
     }
 
     fn sorted(&self) -> Vec<f64> {
