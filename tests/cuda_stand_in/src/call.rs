@@ -64,19 +64,24 @@ const GIVING_BACK: [&str; 18] = [
     "cuGetErrorString",
 ];
 
+/// A planned failure of these comes behind the wait: what a wait on a GPU fails with has also ended what was waited for.
+const WAITING: [&str; 3] = ["cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize"];
+
 /// They work before `cuInit`.
 const EARLY: [&str; 4] = ["cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString"];
 
 pub(crate) fn answer(name: &'static str, body: impl FnOnce() -> Answer) -> CUresult {
     let counted = !GIVING_BACK.contains(&name);
     COUNTED.fetch_add(u64::from(counted), Ordering::Relaxed);
-    if let Some(code) = planned(name, counted) {
+    let planned = planned(name, counted);
+    if let Some(code) = planned.filter(|_| !WAITING.contains(&name)) {
         return code;
     }
     if !INITIALISED.load(Ordering::Acquire) && !EARLY.contains(&name) {
         return CUresult::CUDA_ERROR_NOT_INITIALIZED;
     }
-    body().err().unwrap_or(CUresult::CUDA_SUCCESS)
+    let code = body().err().unwrap_or(CUresult::CUDA_SUCCESS);
+    planned.unwrap_or(code)
 }
 
 pub(crate) fn set_initialised() {
