@@ -123,10 +123,10 @@ struct Machine {
   }
 };
 
-// True when the whole block may go on.
+// True when the whole block may go on. What each thread knew in front of the barrier counts: behind it, one that is ahead may
+// have failed in the next step before the others look.
 OXCCL_INLINE bool agreed(Machine& machine) {
-  barrier();
-  return OXCCL_LIKELY(machine.fault.outcome == OUTCOME_DONE);
+  return OXCCL_LIKELY(!barrier_any(machine.fault.outcome != OUTCOME_DONE));
 }
 
 }  // namespace OXCCL_ISA

@@ -1,6 +1,7 @@
 // What the machine needs of a target, with one implementation per target under the same names.
 //
 //     lane(), lanes(), leader(), barrier()      the threads of a block; on a host ONE_THREAD
+//     barrier_any                               a barrier that tells all whether any of them says so
 //     claim, publish                            a word for the first of them, a word for the others
 //     BlockTable, BlockPointer                  a table that the threads of a block share, and a place in it
 //     load_acquire, store_release, load_relaxed, store_relaxed    words shared with other ranks

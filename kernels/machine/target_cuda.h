@@ -14,6 +14,22 @@
 namespace oxccl {
 inline namespace OXCCL_ISA {
 
+// 16 bytes of an LL128 line, as one thread has them. In the last 16 the second word is the line's flag.
+struct Share {
+  uint64_t low, high;
+};
+
+}  // namespace OXCCL_ISA
+}  // namespace oxccl
+
+#ifndef OXCCL_INSTRUCTIONS
+#define OXCCL_INSTRUCTIONS "ptx_cuda.h"
+#endif
+#include OXCCL_INSTRUCTIONS
+
+namespace oxccl {
+inline namespace OXCCL_ISA {
+
 template <class To, class From>
 OXCCL_INLINE To bit_cast(const From& from) {
   static_assert(sizeof(To) == sizeof(From), "bit_cast keeps the size");
@@ -23,43 +39,18 @@ OXCCL_INLINE To bit_cast(const From& from) {
 }
 
 constexpr bool ONE_THREAD = false;
-// Read anew each time: kept, and all that is computed from it, it would take registers through the loops of a move.
-OXCCL_INLINE uint32_t lane() {
-  uint32_t lane;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(lane));
-  return lane;
-}
 // A number that the compiler knows: what a thread touches next is then a constant away.
 constexpr uint32_t BLOCK_THREADS = 512;
 OXCCL_INLINE constexpr uint32_t lanes() { return BLOCK_THREADS; }
 OXCCL_INLINE bool leader() { return lane() == 0; }
 OXCCL_INLINE void barrier() { __syncthreads(); }
+OXCCL_INLINE bool barrier_any(bool condition) { return __syncthreads_or(condition); }
 // The first of a block's threads to claim a word has it.
 OXCCL_INLINE bool claim(uint32_t* word) { return atomicCAS(word, 0u, 1u) == 0; }
 // The block's other threads see it, and then what this thread wrote before.
 OXCCL_INLINE void publish(uint32_t* word, uint32_t value) {
   __threadfence_block();
   *const_cast<volatile uint32_t*>(word) = value;
-}
-
-OXCCL_INLINE uint64_t load_acquire(const uint64_t* word) {
-  uint64_t value;
-  asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
-  return value;
-}
-OXCCL_INLINE void store_release(uint64_t* word, uint64_t value) {
-  asm volatile("st.release.sys.u64 [%0], %1;" : : "l"(word), "l"(value) : "memory");
-}
-OXCCL_INLINE uint32_t load_relaxed(const uint32_t* word) {
-  uint32_t value;
-  asm volatile("ld.relaxed.sys.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
-  return value;
-}
-OXCCL_INLINE void store_relaxed(uint64_t* word, uint64_t value) {
-  asm volatile("st.relaxed.sys.u64 [%0], %1;" : : "l"(word), "l"(value) : "memory");
-}
-OXCCL_INLINE void store_relaxed(uint32_t* word, uint32_t value) {
-  asm volatile("st.relaxed.sys.u32 [%0], %1;" : : "l"(word), "r"(value) : "memory");
 }
 
 // What stands behind it in the source is not begun before what stands in front of it.
@@ -97,52 +88,12 @@ OXCCL_INLINE bool can_access_whole_words(const uint8_t* at) {
   return reinterpret_cast<uintptr_t>(at) % 8 == 0;
 }
 
-// Volatile accesses are relaxed at system scope, and each element of a vector is whole: a word with the right flag has
-// the right data. A line orders nothing but itself, which is what keeps it fast; for the lines that do more there is
-// system_fence.
-OXCCL_INLINE Line load_line(const uint8_t* at) {
-  uint64_t low, high;
-  asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];" : "=l"(low), "=l"(high) : "l"(at) : "memory");
-  return {(low & 0xffffffffu) | (high << 32), uint32_t(low >> 32), uint32_t(high >> 32)};
-}
-OXCCL_INLINE void store_line(uint8_t* at, uint64_t data, uint32_t flag) {
-  const uint64_t low = (data & 0xffffffffu) | (uint64_t(flag) << 32);
-  const uint64_t high = (data >> 32) | (uint64_t(flag) << 32);
-  asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};" : : "l"(at), "l"(low), "l"(high) : "memory");
-}
-
-// 16 bytes of an LL128 line, as one thread has them. In the last 16 the second word is the line's flag.
-struct Share {
-  uint64_t low, high;
-};
-
-OXCCL_INLINE Share load_share(const uint8_t* at) {
-  Share share;
-  asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];"
-               : "=l"(share.low), "=l"(share.high) : "l"(at) : "memory");
-  return share;
-}
-OXCCL_INLINE void store_share(uint8_t* at, const Share& share) {
-  asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};"
-               : : "l"(at), "l"(share.low), "l"(share.high) : "memory");
-}
-
 OXCCL_INLINE bool load_line_end(const uint8_t* at, uint64_t flag, uint64_t* data) {
   const Share end = load_share(at);
   *data = end.low;
   return end.high == flag;
 }
 OXCCL_INLINE void store_line_end(uint8_t* at, uint64_t data, uint64_t flag) { store_share(at, {data, flag}); }
-
-// Of all threads of a warp, which come here together.
-OXCCL_INLINE bool any_of_warp(bool condition) { return __any_sync(0xffffffff, condition); }
-// What threads of a warp do behind it at once, they do in one access.
-OXCCL_INLINE void align_warp() { __syncwarp(); }
-
-// In front of a relaxed store it makes that a release, behind a relaxed load it makes that an acquire, for all that the
-// thread knows of: its own accesses, those that a barrier or the kernel's start put before it, and after the next
-// barrier those of the whole block. A microsecond or so, so only where a line opens something: see run_reduce_copy.
-OXCCL_INLINE void system_fence() { asm volatile("fence.acq_rel.sys;" : : : "memory"); }
 
 OXCCL_INLINE void prefetch_write(const void*) {}
 OXCCL_INLINE void stream_fence() {}
@@ -167,8 +118,7 @@ OXCCL_INLINE void write_progress(Progress* progress, const Place& place, uint64_
 // block's: when one thread gives up, the others that spin must follow.
 OXCCL_INLINE bool wait_slow(const Launch& launch, uint32_t channel, const Awaited&,
                             const Place& place, const Fault& fault, Patience& patience) {
-  constexpr uint32_t SPINS = 4096;
-  if (++patience.spins % SPINS != 0) return true;
+  if (++patience.spins % SPINS_A_LOOK != 0) return true;
   if (load_relaxed(launch.abort) != 0) return false;
   if (*const_cast<const volatile uint32_t*>(&fault.outcome) != OUTCOME_DONE) return false;
   // Again each time: another thread's wait may have ended meanwhile.
@@ -181,46 +131,6 @@ OXCCL_INLINE bool wait_slow(const Launch& launch, uint32_t channel, const Awaite
 OXCCL_INLINE void wait_over(const Launch& launch, uint32_t channel, const Patience& patience) {
   if (patience.written) store_relaxed(&launch.progress[channel].call, uint64_t(0));
 }
-
-OXCCL_INLINE float cuda_half_to_float(uint16_t bits) {
-  float value;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
-  return value;
-}
-OXCCL_INLINE uint16_t cuda_float_to_half(float value) {
-  uint16_t bits;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-  return bits;
-}
-OXCCL_INLINE uint16_t cuda_float_to_bfloat16(float value) {
-  uint16_t bits;
-  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-  return bits;
-}
-
-#if __CUDA_ARCH__ >= 890
-// The instructions convert pairs; the upper half is unused.
-OXCCL_INLINE float cuda_e4m3_to_float(uint8_t bits) {
-  uint32_t halves;
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(uint16_t(bits)));
-  return cuda_half_to_float(uint16_t(halves));
-}
-OXCCL_INLINE float cuda_e5m2_to_float(uint8_t bits) {
-  uint32_t halves;
-  asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"(uint16_t(bits)));
-  return cuda_half_to_float(uint16_t(halves));
-}
-OXCCL_INLINE uint8_t cuda_float_to_e4m3(float value) {
-  uint16_t pair;
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
-  return uint8_t(pair);
-}
-OXCCL_INLINE uint8_t cuda_float_to_e5m2(float value) {
-  uint16_t pair;
-  asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
-  return uint8_t(pair);
-}
-#endif
 
 }  // namespace OXCCL_ISA
 }  // namespace oxccl

@@ -46,6 +46,7 @@ OXCCL_INLINE uint32_t lane() { return 0; }
 OXCCL_INLINE uint32_t lanes() { return 1; }
 OXCCL_INLINE bool leader() { return true; }
 OXCCL_INLINE void barrier() {}
+OXCCL_INLINE bool barrier_any(bool condition) { return condition; }
 OXCCL_INLINE bool claim(uint32_t* word) { return *word == 0 && (*word = 1); }
 OXCCL_INLINE void publish(uint32_t* word, uint32_t value) { *word = value; }
 

@@ -1,4 +1,4 @@
-//! Launches: the host executor, a thread a block, on the block of parameters that a GPU would get.
+//! Launches: the host executor, or the kernels' own source, a thread a block, on the block of parameters that a GPU would get.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use crate::module::Function;
 use crate::registry::lock;
 use crate::settings::settings;
 use crate::stream::{Operation, Stream};
-use crate::{memory, module, multicast, profile};
+use crate::{emulator, memory, module, multicast, profile};
 
 /// A launch, as the call gave it.
 pub(crate) struct Run {
@@ -66,7 +66,7 @@ pub(crate) fn run(run: &Run, mut started: impl FnMut()) -> Answer {
     let multicast = Multicast { members: table, ..run.launch.multicast };
     let launch = Launch { spins: SPINS, yields: YIELDS, multicast, ..run.launch };
     let executor = HostExecutor::detect();
-    let shared = Shared(&launch);
+    let (shared, name) = (Shared(&launch), &run.function.name);
     if run.cooperative {
         occupy(run.device, run.blocks);
     }
@@ -78,7 +78,11 @@ pub(crate) fn run(run: &Run, mut started: impl FnMut()) -> Answer {
             let shared = &shared;
             scope.spawn(move || {
                 // SAFETY: whoever launches vouches for the block; its tables are where a device reaches them.
-                unsafe { executor.execute(shared.0, channel) };
+                if settings().emulate {
+                    unsafe { emulator::run(name, shared.0, channel) };
+                } else {
+                    unsafe { executor.execute(shared.0, channel) };
+                }
                 vacate(run.device);
             });
         }

@@ -29,6 +29,7 @@
 //! | `OXCCL_STAND_IN_PEERS` | 0: no device reaches another's memory | 1 |
 //! | `OXCCL_STAND_IN_NVLINK` | 0: devices reach each other over PCIe | 1 |
 //! | `OXCCL_STAND_IN_MULTICAST` | how many devices, from the first on, an NVSwitch joins that reduces and multicasts | 0 |
+//! | `OXCCL_STAND_IN_EMULATE` | 1: blocks run from the kernels' own source, thread by thread | 0 |
 //! | `CUDA_DEVICE_MAX_CONNECTIONS` | connections that a device's streams share, as on a GPU | 8 |
 //! | `OXCCL_STAND_IN_VIRTUAL_MEMORY` | 0: no virtual-memory API | 1 |
 //! | `OXCCL_PROFILE` | lists the kernels of process N in this file with `.N` behind it, as `benches/gpu/profile.c` does on a GPU | none |
@@ -43,6 +44,7 @@ mod connection;
 mod context;
 mod copy;
 mod device;
+mod emulator;
 mod event;
 mod graph;
 mod host;

@@ -14,6 +14,8 @@ pub(crate) struct Settings {
     /// The first so many devices are joined by a switch that reduces.
     pub(crate) multicast: usize,
     pub(crate) virtual_memory: bool,
+    /// Blocks run from the kernels' own source.
+    pub(crate) emulate: bool,
     pub(crate) fail: Option<String>,
 }
 
@@ -30,6 +32,7 @@ pub(crate) fn settings() -> &'static Settings {
         nvlink: number("OXCCL_STAND_IN_NVLINK", 1) != 0,
         multicast: number("OXCCL_STAND_IN_MULTICAST", 0),
         virtual_memory: number("OXCCL_STAND_IN_VIRTUAL_MEMORY", 1) != 0,
+        emulate: number("OXCCL_STAND_IN_EMULATE", 0) != 0,
         fail: std::env::var("OXCCL_STAND_IN_FAIL").ok(),
     })
 }

@@ -1,0 +1,113 @@
+// The instructions that the CUDA target is made of. What runs the kernels without a GPU (tests/cuda_stand_in) has others of these names.
+#pragma once
+
+namespace oxccl {
+inline namespace OXCCL_ISA {
+
+// A wait that lasts looks at the abort word once in so many turns.
+constexpr uint32_t SPINS_A_LOOK = 4096;
+
+// Read anew each time: kept, and all that is computed from it, it would take registers through the loops of a move.
+OXCCL_INLINE uint32_t lane() {
+  uint32_t lane;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(lane));
+  return lane;
+}
+
+OXCCL_INLINE uint64_t load_acquire(const uint64_t* word) {
+  uint64_t value;
+  asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+  return value;
+}
+OXCCL_INLINE void store_release(uint64_t* word, uint64_t value) {
+  asm volatile("st.release.sys.u64 [%0], %1;" : : "l"(word), "l"(value) : "memory");
+}
+OXCCL_INLINE uint32_t load_relaxed(const uint32_t* word) {
+  uint32_t value;
+  asm volatile("ld.relaxed.sys.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+  return value;
+}
+OXCCL_INLINE void store_relaxed(uint64_t* word, uint64_t value) {
+  asm volatile("st.relaxed.sys.u64 [%0], %1;" : : "l"(word), "l"(value) : "memory");
+}
+OXCCL_INLINE void store_relaxed(uint32_t* word, uint32_t value) {
+  asm volatile("st.relaxed.sys.u32 [%0], %1;" : : "l"(word), "r"(value) : "memory");
+}
+
+// Volatile accesses are relaxed at system scope, and each element of a vector is whole: a word with the right flag has
+// the right data. A line orders nothing but itself, which is what keeps it fast; for the lines that do more there is
+// system_fence.
+OXCCL_INLINE Line load_line(const uint8_t* at) {
+  uint64_t low, high;
+  asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];" : "=l"(low), "=l"(high) : "l"(at) : "memory");
+  return {(low & 0xffffffffu) | (high << 32), uint32_t(low >> 32), uint32_t(high >> 32)};
+}
+OXCCL_INLINE void store_line(uint8_t* at, uint64_t data, uint32_t flag) {
+  const uint64_t low = (data & 0xffffffffu) | (uint64_t(flag) << 32);
+  const uint64_t high = (data >> 32) | (uint64_t(flag) << 32);
+  asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};" : : "l"(at), "l"(low), "l"(high) : "memory");
+}
+
+OXCCL_INLINE Share load_share(const uint8_t* at) {
+  Share share;
+  asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];"
+               : "=l"(share.low), "=l"(share.high) : "l"(at) : "memory");
+  return share;
+}
+OXCCL_INLINE void store_share(uint8_t* at, const Share& share) {
+  asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};"
+               : : "l"(at), "l"(share.low), "l"(share.high) : "memory");
+}
+
+// Of all threads of a warp, which come here together.
+OXCCL_INLINE bool any_of_warp(bool condition) { return __any_sync(0xffffffff, condition); }
+// What threads of a warp do behind it at once, they do in one access.
+OXCCL_INLINE void align_warp() { __syncwarp(); }
+
+// In front of a relaxed store it makes that a release, behind a relaxed load it makes that an acquire, for all that the
+// thread knows of: its own accesses, those that a barrier or the kernel's start put before it, and after the next
+// barrier those of the whole block. A microsecond or so, so only where a line opens something: see run_reduce_copy.
+OXCCL_INLINE void system_fence() { asm volatile("fence.acq_rel.sys;" : : : "memory"); }
+
+OXCCL_INLINE float cuda_half_to_float(uint16_t bits) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+}
+OXCCL_INLINE uint16_t cuda_float_to_half(float value) {
+  uint16_t bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+OXCCL_INLINE uint16_t cuda_float_to_bfloat16(float value) {
+  uint16_t bits;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+
+#if __CUDA_ARCH__ >= 890
+// The instructions convert pairs; the upper half is unused.
+OXCCL_INLINE float cuda_e4m3_to_float(uint8_t bits) {
+  uint32_t halves;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(uint16_t(bits)));
+  return cuda_half_to_float(uint16_t(halves));
+}
+OXCCL_INLINE float cuda_e5m2_to_float(uint8_t bits) {
+  uint32_t halves;
+  asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"(uint16_t(bits)));
+  return cuda_half_to_float(uint16_t(halves));
+}
+OXCCL_INLINE uint8_t cuda_float_to_e4m3(float value) {
+  uint16_t pair;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
+  return uint8_t(pair);
+}
+OXCCL_INLINE uint8_t cuda_float_to_e5m2(float value) {
+  uint16_t pair;
+  asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
+  return uint8_t(pair);
+}
+#endif
+
+}  // namespace OXCCL_ISA
+}  // namespace oxccl

@@ -1,0 +1,61 @@
+//! Compiles the CUDA kernels' own source for this processor: see emulator/block.cpp.
+//!
+//! Environment: `CXX`.
+
+use std::path::Path;
+use std::process::Command;
+
+const FLAGS: [&str; 14] = [
+    "-x",
+    "c++",
+    "-std=c++17",
+    "-O1",
+    "-g1",
+    "-fPIC",
+    "-ffp-contract=off",
+    "-fno-strict-aliasing",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wextra",
+    "-Wno-unknown-pragmas",
+];
+
+fn main() {
+    let machine = "../../kernels/machine";
+    println!("cargo::rustc-check-cfg=cfg(emulator)");
+    println!("cargo::rerun-if-env-changed=CXX");
+    for path in ["build.rs", "emulator", machine] {
+        println!("cargo::rerun-if-changed={path}");
+    }
+    // Threads of a block change their stacks by instructions of this one.
+    if variable("CARGO_CFG_TARGET_ARCH") != "x86_64" {
+        return;
+    }
+    let out = variable("OUT_DIR");
+    let out = Path::new(&out);
+    // The layout is checked where the kernels are built.
+    std::fs::write(out.join("format_check.h"), "").expect("the build folder can be written");
+    let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
+    let object = out.join("emulator.o");
+    let mut compile = Command::new(&compiler);
+    compile.args(FLAGS).arg("-I").arg(out).args(["-I", "emulator", "-I", machine]);
+    run(compile.args(["-c", "emulator/block.cpp", "-o"]).arg(&object));
+    let library = out.join("liboxccl_emulator.a");
+    let _ = std::fs::remove_file(&library);
+    run(Command::new("ar").arg("crs").arg(&library).arg(&object));
+    println!("cargo::rustc-link-search=native={}", out.display());
+    println!("cargo::rustc-link-lib=static=oxccl_emulator");
+    println!("cargo::rustc-link-lib=dylib=stdc++");
+    println!("cargo::rustc-cfg=emulator");
+}
+
+fn run(command: &mut Command) {
+    let status = command.status().unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"));
+    assert!(status.success(), "{command:?}: {status}");
+}
+
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set; this build script is cargo's"))
+}

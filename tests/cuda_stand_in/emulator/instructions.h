@@ -1,0 +1,53 @@
+// The instructions of ptx_cuda.h, for threads that take turns. Whoever looks at what others write lets these have their turn.
+#pragma once
+
+namespace oxccl {
+inline namespace OXCCL_ISA {
+
+constexpr uint32_t SPINS_A_LOOK = 16;
+
+inline uint32_t lane() { return emulator::lane(); }
+
+inline uint64_t load_acquire(const uint64_t* word) {
+  emulator::yield();
+  return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+}
+inline void store_release(uint64_t* word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
+inline uint32_t load_relaxed(const uint32_t* word) {
+  emulator::yield();
+  return __atomic_load_n(word, __ATOMIC_RELAXED);
+}
+template <class T>
+inline void store_relaxed(T* word, T value) {
+  __atomic_store_n(word, value, __ATOMIC_RELAXED);
+}
+
+// Each word of a line has its own flag.
+inline Line load_line(const uint8_t* at) {
+  emulator::yield();
+  const uint64_t* words = reinterpret_cast<const uint64_t*>(at);
+  const uint64_t low = __atomic_load_n(words, __ATOMIC_RELAXED);
+  emulator::yield();
+  const uint64_t high = __atomic_load_n(words + 1, __ATOMIC_RELAXED);
+  return {(low & 0xffffffffu) | (high << 32), uint32_t(low >> 32), uint32_t(high >> 32)};
+}
+inline void store_line(uint8_t* at, uint64_t data, uint32_t flag) {
+  uint64_t* words = reinterpret_cast<uint64_t*>(at);
+  __atomic_store_n(words, (data & 0xffffffffu) | (uint64_t(flag) << 32), __ATOMIC_RELAXED);
+  emulator::yield();
+  __atomic_store_n(words + 1, (data >> 32) | (uint64_t(flag) << 32), __ATOMIC_RELAXED);
+}
+
+inline Share load_share(const uint8_t* at) {
+  uint64_t words[2];
+  emulator::load_together(at, words);
+  return {words[0], words[1]};
+}
+inline void store_share(uint8_t* at, const Share& share) { emulator::store_together(at, share.low, share.high); }
+
+inline bool any_of_warp(bool condition) { return emulator::any_of_warp(condition); }
+inline void align_warp() { emulator::any_of_warp(false); }
+inline void system_fence() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
+
+}  // namespace OXCCL_ISA
+}  // namespace oxccl
