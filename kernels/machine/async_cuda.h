@@ -18,14 +18,11 @@ constexpr uint32_t MAX_STAGES = 16;
 // Up to here starting and draining the stages costs more than it saves.
 constexpr uint64_t ASYNC_BYTES = 8 * STAGE_BYTES;
 
-#if __CUDA_ARCH__ >= 900
-
-OXCCL_INLINE uint32_t shared_address(const void* at) { return uint32_t(__cvta_generic_to_shared(at)); }
+#if OXCCL_HAS_ENGINE
 
 // None where one could not be filled while another is emptied.
 OXCCL_INLINE uint32_t stages() {
-  uint32_t len_bytes;
-  asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(len_bytes));
+  const uint32_t len_bytes = stage_memory_bytes();
   const uint32_t count = len_bytes / STAGE_BYTES < MAX_STAGES ? len_bytes / STAGE_BYTES : MAX_STAGES;
   return count > 1 ? count : 0;
 }
@@ -46,51 +43,35 @@ struct Stages {
   }
 
   OXCCL_INLINE void load(uint32_t chunk) const {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-                 : : "r"(barrier(chunk)), "r"(chunk_bytes(chunk)) : "memory");
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                 : : "r"(stage(chunk)), "l"(__cvta_generic_to_global(from + position(chunk))),
-                   "r"(chunk_bytes(chunk)), "r"(barrier(chunk)) : "memory");
+    stage_expect(barrier(chunk), chunk_bytes(chunk));
+    stage_load(stage(chunk), from + position(chunk), chunk_bytes(chunk), barrier(chunk));
   }
 
   // A stage's barrier turns once for each chunk that it has held.
   OXCCL_INLINE void await(uint32_t chunk) const {
-    uint32_t there = 0;
-    while (there == 0)
-      asm volatile(
-          "{ .reg .pred there;\n"
-          "  mbarrier.try_wait.parity.shared::cta.b64 there, [%1], %2;\n"
-          "  selp.u32 %0, 1, 0, there; }"
-          : "=r"(there) : "r"(barrier(chunk)), "r"(chunk / count & 1) : "memory");
+    while (!stage_is_there(barrier(chunk), chunk / count & 1)) {
+    }
   }
 
   OXCCL_INLINE void store(uint32_t chunk, uint8_t* to) const {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
-                 : : "l"(__cvta_generic_to_global(to + position(chunk))), "r"(stage(chunk)),
-                   "r"(chunk_bytes(chunk)) : "memory");
+    stage_store(to + position(chunk), stage(chunk), chunk_bytes(chunk));
   }
 };
 
-// The engine sees memory in a way of its own: in front of it and behind it, this orders its accesses with all others.
-OXCCL_INLINE void engine_fence() { asm volatile("fence.proxy.async;" : : : "memory"); }
-
 OXCCL_INLINE Stages open_stages(const uint8_t* from, uint64_t len_bytes) {
-  extern __shared__ __align__(128) uint8_t stage_memory[];
   __shared__ uint64_t stage_barriers[MAX_STAGES];
-  const Stages s = {from, len_bytes, stages(), shared_address(stage_memory), shared_address(stage_barriers)};
+  const Stages s = {from, len_bytes, stages(), stage_memory(), shared_address(stage_barriers)};
 #pragma unroll 1
-  for (uint32_t i = 0; i < s.count; ++i)
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" : : "r"(s.barrier(i)) : "memory");
+  for (uint32_t i = 0; i < s.count; ++i) stage_barrier_init(s.barrier(i));
   engine_fence();
   return s;
 }
 
 OXCCL_INLINE void close_stages(const Stages& s) {
-  asm volatile("cp.async.bulk.wait_group 0;" : : : "memory");
+  stage_stores_done();
   engine_fence();
 #pragma unroll 1
-  for (uint32_t i = 0; i < s.count; ++i)
-    asm volatile("mbarrier.inval.shared::cta.b64 [%0];" : : "r"(s.barrier(i)) : "memory");
+  for (uint32_t i = 0; i < s.count; ++i) stage_barrier_inval(s.barrier(i));
 }
 
 // Bytes [position, position + len_bytes) of a copy, at 16-byte boundaries of global memory. False: the block's threads have to.
@@ -106,10 +87,10 @@ OXCCL_INLINE bool copy_async(const Move& move, uint64_t position, uint64_t len_b
     s.await(chunk);
 #pragma unroll 1
     for (uint32_t d = 0; d < move.destinations; ++d) s.store(chunk, move.destination(d).data + position);
-    asm volatile("cp.async.bulk.commit_group;" : : : "memory");
+    stage_stores_commit();
     const uint32_t again = chunk + s.count - 1;
     if (chunk == 0 || again >= chunks) continue;
-    asm volatile("cp.async.bulk.wait_group.read 1;" : : : "memory");  // all but the last group have been read
+    stage_stores_read_but_last();
     s.load(again);
   }
   close_stages(s);

@@ -21,6 +21,7 @@ static_assert(WARP_THREADS % LINE_SHARES == 0 && BLOCK_THREADS % WARP_THREADS ==
 // The shares of a move that has LL128 operands, numbered through; its other operands are divided alike.
 struct Lines {
   using Bits = Share;
+  static constexpr bool IN_LINES = true;
   uint64_t len_bytes;
 
   OXCCL_INLINE uint32_t lines() const {

@@ -69,6 +69,60 @@ OXCCL_INLINE void align_warp() { __syncwarp(); }
 // barrier those of the whole block. A microsecond or so, so only where a line opens something: see run_reduce_copy.
 OXCCL_INLINE void system_fence() { asm volatile("fence.acq_rel.sys;" : : : "memory"); }
 
+#if __CUDA_ARCH__ >= 900
+#define OXCCL_HAS_ENGINE 1
+// Of a block: shared memory by its own addresses.
+OXCCL_INLINE uint32_t shared_address(const void* at) { return uint32_t(__cvta_generic_to_shared(at)); }
+OXCCL_INLINE uint32_t stage_memory() {
+  extern __shared__ __align__(128) uint8_t memory[];
+  return shared_address(memory);
+}
+OXCCL_INLINE uint32_t stage_memory_bytes() {
+  uint32_t len_bytes;
+  asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(len_bytes));
+  return len_bytes;
+}
+
+// A barrier turns when the bytes have come that it was told to expect.
+OXCCL_INLINE void stage_barrier_init(uint32_t barrier) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" : : "r"(barrier) : "memory");
+}
+OXCCL_INLINE void stage_barrier_inval(uint32_t barrier) {
+  asm volatile("mbarrier.inval.shared::cta.b64 [%0];" : : "r"(barrier) : "memory");
+}
+OXCCL_INLINE void stage_expect(uint32_t barrier, uint32_t len_bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" : : "r"(barrier), "r"(len_bytes) : "memory");
+}
+OXCCL_INLINE bool stage_is_there(uint32_t barrier, uint32_t parity) {
+  uint32_t there;
+  asm volatile(
+      "{ .reg .pred there;\n"
+      "  mbarrier.try_wait.parity.shared::cta.b64 there, [%1], %2;\n"
+      "  selp.u32 %0, 1, 0, there; }"
+      : "=r"(there) : "r"(barrier), "r"(parity) : "memory");
+  return there;
+}
+
+// Copies by the engine, at 16-byte boundaries.
+OXCCL_INLINE void stage_load(uint32_t stage, const uint8_t* from, uint32_t len_bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+               : : "r"(stage), "l"(__cvta_generic_to_global(from)), "r"(len_bytes), "r"(barrier) : "memory");
+}
+OXCCL_INLINE void stage_store(uint8_t* to, uint32_t stage, uint32_t len_bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
+               : : "l"(__cvta_generic_to_global(to)), "r"(stage), "r"(len_bytes) : "memory");
+}
+// The stores since the last one are a group.
+OXCCL_INLINE void stage_stores_commit() { asm volatile("cp.async.bulk.commit_group;" : : : "memory"); }
+// All groups but the last have read their stages.
+OXCCL_INLINE void stage_stores_read_but_last() { asm volatile("cp.async.bulk.wait_group.read 1;" : : : "memory"); }
+OXCCL_INLINE void stage_stores_done() { asm volatile("cp.async.bulk.wait_group 0;" : : : "memory"); }
+// The engine sees memory in a way of its own: in front of it and behind it, this orders its accesses with all others.
+OXCCL_INLINE void engine_fence() { asm volatile("fence.proxy.async;" : : : "memory"); }
+#else
+#define OXCCL_HAS_ENGINE 0
+#endif
+
 OXCCL_INLINE float cuda_half_to_float(uint16_t bits) {
   float value;
   asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));

@@ -64,11 +64,12 @@ fn evaluate<T: TestElement>(expression: &Expression, op: ReduceOp<T>, values: &[
     }
 }
 
-fn reduce_one<T: TestElement>(path: &Path, op: ReduceOp<T>, values: &[T]) -> T {
-    let terms: Vec<Acc> = path.ranks.iter().map(|rank| scale(op, values[*rank])).collect();
+fn reduce_one<T: TestElement>(path: &Path, op: ReduceOp<T>, inputs: &[Vec<T>], index: usize) -> T {
+    let terms = path.ranks.iter().map(|rank| scale(op, inputs[*rank][index]));
+    let terms: Vec<Acc> = terms.collect();
     let result =
         if path.tree { tree::<T>(op, &terms) } else { left::<T>(op, &terms, path.rounds_each) };
-    let n = values.len();
+    let n = inputs.len();
     T::round(if matches!(op, ReduceOp::Avg) { T::divide(result, n) } else { result })
 }
 
@@ -115,8 +116,9 @@ pub fn expected<T: TestElement>(
     };
     let align = 64 / std::mem::size_of::<T>();
     let column = |index: usize| inputs.iter().map(|input| input[index]).collect::<Vec<T>>();
+    let paths: Vec<Path> = (0..n).map(|chunk| path(case, n, chunk)).collect();
     let reduce = |index: usize, chunk: usize| match &undeclared {
-        None => reduce_one(&path(case, n, chunk), op, &column(index)),
+        None => reduce_one(&paths[chunk], op, inputs, index),
         Some(expressions) => {
             let chunk = if entry.kind == Kind::AllReduce { chunk } else { 0 };
             let result = evaluate(&expressions(rank, chunk), op, &column(index));

@@ -5,13 +5,13 @@ use crate::common::run::Case;
 use crate::common::{Rng, reference};
 use crate::processes::{line_up, on_hardware};
 use crate::rank::stand_in_image;
-use oxccl::algorithms::{Encoding, Entry, catalogue};
+use oxccl::algorithms::{Algorithm, Encoding, Entry, catalogue, find};
 use oxccl::cuda::{CaptureMode, Graph, Stream};
 use oxccl::schedule::SLOTS;
 use oxccl::topology::Placement;
 use oxccl::{
-    Call, Collective, Communicator, Config, DeviceBuffer, Error, Kind, Memory, OpKind, Order, Pin,
-    ReduceOp, Work, bf16,
+    Call, Collective, Communicator, Config, DeviceBuffer, Error, F8E4M3, F8E5M2, Kind, Memory,
+    OpKind, Order, Pin, ReduceOp, Work, bf16, f16,
 };
 use oxccl_cuda_stand_in::control::Control;
 use std::time::Duration;
@@ -38,6 +38,7 @@ fn environment(name: &str) -> Option<String> {
         "OXCCL_DEVICE" => Some("cuda".to_owned()),
         "CUDA_DEVICE_MAX_CONNECTIONS"
         | "OXCCL_NODES"
+        | "OXCCL_BULK_COPIES"
         | "OXCCL_FABRIC"
         | "OXCCL_RDMA_DEVICES"
         | "OXCCL_GPU_DIRECT" => std::env::var(name).ok(),
@@ -90,6 +91,78 @@ pub(crate) fn all(mut comm: Communicator) {
 /// Uneven calls, those of a root, and calls in place, on a stream.
 pub(crate) fn with_parts(comm: Communicator) {
     crate::common::on_streams::check(&comm, &stream(&comm));
+    comm.barrier().unwrap();
+}
+
+/// Every kernel: all types and operations, folded from the left and as a tree; packs, words, lines of both kinds. Of many ranks the
+/// folds whose trees have more levels than registers.
+pub(crate) fn every_kernel(mut comm: Communicator) {
+    let stream = stream(&comm);
+    fn each<T: TestElement>(comm: &mut Communicator, stream: &Stream) {
+        let n = comm.world();
+        let placement = Placement::one_node(n);
+        let mut rng = Rng(n as u64);
+        let ways = [
+            (Algorithm::TwoShot, Encoding::Windows),
+            (Algorithm::OneShot, Encoding::Ll),
+            (Algorithm::OneShot, Encoding::Ll128),
+        ];
+        for op in OpKind::ALL.into_iter().filter(|op| op.applies_to(T::DATA_TYPE)) {
+            let orders = |way| [Order::Rank, Order::Tree].map(|order| (order, way));
+            for (order, (algorithm, encoding)) in ways.into_iter().flat_map(orders) {
+                let entry = find(Kind::AllReduce, algorithm, encoding).unwrap();
+                if !entry.keeps(order, placement, T::DATA_TYPE) {
+                    continue;
+                }
+                comm.set_order(order).unwrap();
+                let count = 1 + rng.next() as usize % 300;
+                let (root, seed, in_place) = (0, rng.next(), rng.next().is_multiple_of(2));
+                let channels = CHANNELS;
+                let case =
+                    Case { entry, placement, order, op, in_place, root, count, channels, seed };
+                comm.set_pin(pin(&case)).unwrap();
+                check::<T>(comm, stream, &case);
+            }
+        }
+    }
+    each::<f32>(&mut comm, &stream);
+    each::<bf16>(&mut comm, &stream);
+    if comm.world() < 8 {
+        each::<f64>(&mut comm, &stream);
+        each::<i8>(&mut comm, &stream);
+        each::<u8>(&mut comm, &stream);
+        each::<i32>(&mut comm, &stream);
+        each::<u32>(&mut comm, &stream);
+        each::<i64>(&mut comm, &stream);
+        each::<u64>(&mut comm, &stream);
+        each::<f16>(&mut comm, &stream);
+        each::<F8E4M3>(&mut comm, &stream);
+        each::<F8E5M2>(&mut comm, &stream);
+    }
+    comm.barrier().unwrap();
+}
+
+/// Copies so long that the engine for them is asked, where there is one, at odd places.
+pub(crate) fn long_copies(mut comm: Communicator) {
+    let (stream, n) = (stream(&comm), comm.world());
+    let placement = Placement::one_node(n);
+    let by_windows = |entry: &&Entry| {
+        entry.kind != Kind::SendRecv
+            && entry.encoding == Encoding::Windows
+            && !entry.is_in_network()
+            && entry.check(n, placement, SLOTS).is_ok()
+    };
+    let mut rng = Rng(3);
+    for entry in catalogue().filter(by_windows) {
+        for in_place in [false, true].into_iter().take(1 + usize::from(entry.in_place)) {
+            let (op, order, channels) = (OpKind::Sum, Order::Any, CHANNELS);
+            let (root, seed) = (rng.next() as usize % n, rng.next());
+            let count = 300_000 + rng.next() as usize % 300_000;
+            let case = Case { entry, placement, order, op, in_place, root, count, channels, seed };
+            comm.set_pin(pin(&case)).unwrap();
+            check::<u8>(&comm, &stream, &case);
+        }
+    }
     comm.barrier().unwrap();
 }
 

@@ -70,6 +70,9 @@ cases! {
     a_host_pointer_ends_the_context = failures::host_pointer, StandIn, 1, [];
 }
 
+/// Launches run the kernels' own source, thread by thread, and not the host executor.
+const EMULATED: (&str, &str) = ("OXCCL_STAND_IN_EMULATE", "1");
+
 /// Enough for the streams of all threads of a case.
 const MANY: (&str, &str) = ("CUDA_DEVICE_MAX_CONNECTIONS", "32");
 
@@ -137,6 +140,16 @@ cases! {
     registered_by_all_or_none = registered::by_all_or_none, StandIn, 3, [];
     registered_by_one_alone = registered::by_one_alone, Anything, 2, [];
     not_registered_by_one = registered::not_by_one, Anything, 2, [];
+    every_kernel_thread_by_thread =
+        calls::every_kernel, StandIn, 1, [processes::threads("3"), MANY, EMULATED];
+    trees_thread_by_thread =
+        calls::every_kernel, StandIn, 1, [processes::threads("9"), MANY, EMULATED];
+    long_copies = calls::long_copies, Anything, 1, [processes::threads("3"), MANY];
+    bulk_copies_thread_by_thread =
+        calls::long_copies, StandIn, 1, [processes::threads("3"), MANY, EMULATED, ("OXCCL_BULK_COPIES", "1")];
+    calls_thread_by_thread = calls::all, StandIn, 1, [processes::threads("3"), MANY, EMULATED];
+    other_calls_thread_by_thread =
+        ends::mismatch, StandIn, 1, [processes::threads("2"), MANY, TWO_NODES, EMULATED];
     wrong_memory = misuse::memory, StandIn, 1, [("OXCCL_STAND_IN_DEVICES", "2"), processes::threads("1")];
     lines_over_pcie = misuse::no_nvlink, StandIn, 1,
         [("OXCCL_STAND_IN_DEVICES", "2"), ("OXCCL_STAND_IN_NVLINK", "0"), processes::threads("2"), MANY];
@@ -160,6 +173,8 @@ cases! {
     a_death_in_a_group = groups::death, Anything, 2, [];
     messages_in_groups = groups::messages, Anything, 1, [processes::threads("3"), MANY];
     messages_in_groups_of_processes = groups::messages, Anything, 2, [];
+    groups_thread_by_thread =
+        groups::random_groups, StandIn, 1, [processes::threads("3"), MANY, EMULATED];
     groups_in_graphs = groups::captured, Anything, 1, [processes::threads("2"), MANY];
     groups_in_graphs_of_processes = groups::captured, Anything, 2, [];
     groups_that_come_again = repeated::allocate_nothing, Anything, 1, [processes::threads("2"), MANY];
@@ -207,6 +222,7 @@ cases! {
     start_process by processes::each_rank:
     one_launch_for_all_ranks = joined::launches, StandIn, 1, [MANY];
     one_launch_for_groups_of_all_ranks = joined::groups, StandIn, 1, [MANY];
+    one_launch_thread_by_thread = joined::launches, StandIn, 1, [MANY, EMULATED];
     one_launch_in_a_graph = joined::captured, StandIn, 1, [MANY];
     ranks_that_do_not_join = joined::misuse, StandIn, 1, [MANY];
     starts_that_cannot_join =

@@ -291,8 +291,10 @@ pub(crate) fn starts(outer: &mut dyn Bootstrap) {
     let most = most.unwrap();
     let descriptors = descriptors();
     let mut failures = 0;
+    // Either rank by turns: most calls are the look-ups of kernels, which are alike.
+    let of_all = std::env::var_os("OXCCL_TEST_ALL").is_some();
     for number in 1..=most {
-        for victim in 0..2 {
+        for victim in (0..2).filter(|victim| of_all || number as usize % 2 == *victim) {
             if outer.rank() == victim {
                 control.fail(&format!("*:{number}:999"));
             }

@@ -136,10 +136,11 @@ impl Gpu {
             true => multicast::heap_bytes(context, shape.ranks, setup.heap_bytes),
             false => None,
         };
-        let own = [
-            Arc::new(DeviceRegion::create(context, shape.len_bytes())?),
-            Arc::new(DeviceRegion::create(context, heap_bytes.unwrap_or(setup.heap_bytes))?),
-        ];
+        let create = |len_bytes| {
+            // SAFETY: the stream is this context's, and lives as long as this rank.
+            unsafe { DeviceRegion::create_by(context, len_bytes, stream.raw()) }.map(Arc::new)
+        };
+        let own = [create(shape.len_bytes())?, create(heap_bytes.unwrap_or(setup.heap_bytes))?];
         let control = ControlShape { channels: shape.channels };
         let control = Arc::new(Region::create("oxccl-control", control.len_bytes())?);
         let host = [control.clone()];

@@ -20,6 +20,7 @@
 
 #include "cuda.h"
 #define OXCCL_INSTRUCTIONS "instructions.h"
+#include "engine.h"
 #include "executor.cu"
 
 namespace emulator {
@@ -78,9 +79,10 @@ struct Block {
   // In the order of their turns.
   uint16_t order[THREADS];
   uint32_t over = 0;
+  Engine engine;
 
-  Block(Kernel kernel, const oxccl::Launch* launch, uint32_t number, uint64_t seed)
-      : kernel(kernel), launch(launch), number(number), random(seed | 1) {}
+  Block(Kernel kernel, const oxccl::Launch* launch, uint32_t number, uint32_t shared_bytes, uint64_t seed)
+      : kernel(kernel), launch(launch), number(number), random(seed | 1), engine(shared_bytes, random) {}
   ~Block() { keep_stacks(stacks); }
 
   void run();
@@ -141,16 +143,9 @@ void* new_stack(uint8_t* end) {
   return top;
 }
 
-uint64_t next(uint64_t& random) {
-  random ^= random << 13;
-  random ^= random >> 7;
-  random ^= random << 17;
-  return random;
-}
-
 void Block::shuffle() {
   for (uint32_t i = THREADS - 1; i > 0; --i) {
-    const uint32_t other = next(random) % (i + 1);
+    const uint32_t other = next_random(random) % (i + 1);
     const uint16_t swapped = order[i];
     order[i] = order[other];
     order[other] = swapped;
@@ -268,10 +263,11 @@ void Block::run() {
     for (const Thread& thread : threads) waits |= thread.state == State::READY;
     if (over < THREADS && !waits) stuck();
     // All wait for other blocks, or for the host.
-    const timespec nap = {0, 50000};
-    if (++idle < 64) sched_yield();
+    const timespec nap = {0, 100000};
+    if (++idle < 4) sched_yield();
     else nanosleep(&nap, nullptr);
   }
+  if (!engine.is_idle()) fail("a block ends with bulk copies under way");
   current = nullptr;
 }
 
@@ -313,6 +309,24 @@ void store_together(uint8_t* at, uint64_t low, uint64_t high) {
   current->pause(State::STORES);
 }
 
+uint32_t shared_address(const void* at) { return current->engine.address_of(at); }
+uint32_t stage_memory() { return Engine::STAGES; }
+uint32_t stage_memory_bytes() { return current->engine.len_bytes(); }
+void stage_barrier_init(uint32_t barrier) { current->engine.init(barrier); }
+void stage_barrier_inval(uint32_t barrier) { current->engine.inval(barrier); }
+void stage_expect(uint32_t barrier, uint32_t len_bytes) { current->engine.expect(barrier, len_bytes); }
+bool stage_is_there(uint32_t barrier, uint32_t parity) {
+  yield();
+  return current->engine.is_there(barrier, parity);
+}
+void stage_load(uint32_t stage, const uint8_t* from, uint32_t len_bytes, uint32_t barrier) {
+  current->engine.load(stage, from, len_bytes, barrier);
+}
+void stage_store(uint8_t* to, uint32_t stage, uint32_t len_bytes) { current->engine.store(to, stage, len_bytes); }
+void stage_stores_commit() { current->engine.commit(); }
+void stage_stores_read_but_last() { current->engine.read_but_last(); }
+void stage_stores_done() { current->engine.finish(); }
+
 bool is_global(const void* at) {
   const auto within = [&](const void* start, size_t len_bytes) {
     return uintptr_t(at) - uintptr_t(start) < len_bytes;
@@ -329,11 +343,12 @@ void fail(const char* what) {
 
 // Runs a block of a kernel to its end. False: there is no kernel of this name.
 extern "C" __attribute__((visibility("hidden"))) bool oxccl_emulate(const char* name, const oxccl::Launch* launch,
-                                                                    uint32_t number, uint64_t seed) {
+                                                                    uint32_t number, uint32_t shared_bytes,
+                                                                    uint64_t seed) {
   for (const auto& named : emulator::KERNELS) {
     if (strcmp(named.name, name) != 0) continue;
     emulator::spoil();
-    emulator::Block(named.kernel, launch, number, seed).run();
+    emulator::Block(named.kernel, launch, number, shared_bytes, seed).run();
     return true;
   }
   return false;

@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 
-// No `__CUDA_ARCH__`: what is for certain GPUs only (bulk copies, multimem, conversion instructions) is left out.
+// No `__CUDA_ARCH__`: multimem and conversion instructions, which are for certain GPUs only, are left out.
 #define __CUDACC__ 1
 #define __device__
 #define __global__
@@ -29,9 +29,30 @@ bool any_of_warp(bool condition);
 // Accesses of 16 bytes, which threads of a warp do at once if they come to them at once.
 void load_together(const uint8_t* at, uint64_t* into);
 void store_together(uint8_t* at, uint64_t low, uint64_t high);
+// The engine for bulk copies, and the dynamic shared memory that it works on. It does what it is told as late as it may, or
+// earlier. Shared memory has addresses of its own.
+uint32_t shared_address(const void* at);
+uint32_t stage_memory();
+uint32_t stage_memory_bytes();
+void stage_barrier_init(uint32_t barrier);
+void stage_barrier_inval(uint32_t barrier);
+void stage_expect(uint32_t barrier, uint32_t len_bytes);
+bool stage_is_there(uint32_t barrier, uint32_t parity);
+void stage_load(uint32_t stage, const uint8_t* from, uint32_t len_bytes, uint32_t barrier);
+void stage_store(uint8_t* to, uint32_t stage, uint32_t len_bytes);
+void stage_stores_commit();
+void stage_stores_read_but_last();
+void stage_stores_done();
 // Whether it is no memory of the block's own.
 bool is_global(const void* at);
 [[noreturn]] void fail(const char* what);
+
+inline uint64_t next_random(uint64_t& random) {
+  random ^= random << 13;
+  random ^= random >> 7;
+  random ^= random << 17;
+  return random;
+}
 
 }  // namespace emulator
 

@@ -47,6 +47,21 @@ inline void store_share(uint8_t* at, const Share& share) { emulator::store_toget
 
 inline bool any_of_warp(bool condition) { return emulator::any_of_warp(condition); }
 inline void align_warp() { emulator::any_of_warp(false); }
+#define OXCCL_HAS_ENGINE 1
+using emulator::shared_address;
+using emulator::stage_barrier_init;
+using emulator::stage_barrier_inval;
+using emulator::stage_expect;
+using emulator::stage_is_there;
+using emulator::stage_load;
+using emulator::stage_memory;
+using emulator::stage_memory_bytes;
+using emulator::stage_store;
+using emulator::stage_stores_commit;
+using emulator::stage_stores_done;
+using emulator::stage_stores_read_but_last;
+inline void engine_fence() {}
+
 inline void system_fence() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
 
 }  // namespace OXCCL_ISA

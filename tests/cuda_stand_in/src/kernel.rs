@@ -24,6 +24,8 @@ pub(crate) struct Run {
     launch: Launch,
     function: Arc<Function>,
     blocks: u32,
+    /// Dynamic shared memory of each.
+    shared_bytes: u32,
     /// All blocks start together or none.
     cooperative: bool,
     device: CUdevice,
@@ -77,10 +79,11 @@ pub(crate) fn run(run: &Run, mut started: impl FnMut()) -> Answer {
             }
             let shared = &shared;
             scope.spawn(move || {
-                // SAFETY: whoever launches vouches for the block; its tables are where a device reaches them.
                 if settings().emulate {
-                    unsafe { emulator::run(name, shared.0, channel) };
+                    // SAFETY: whoever launches vouches for the block; its tables are where a device reaches them.
+                    unsafe { emulator::run(name, shared.0, channel, run.shared_bytes) };
                 } else {
+                    // SAFETY: as above.
                     unsafe { executor.execute(shared.0, channel) };
                 }
                 vacate(run.device);
@@ -255,8 +258,8 @@ fn vacate(device: CUdevice) {
 /// As for `cuLaunchKernel`: one parameter, a launch block.
 unsafe fn launch(
     function: CUfunction,
-    grid: [u32; 3],
-    block: [u32; 3],
+    [grid, block]: [[u32; 3]; 2],
+    shared_bytes: u32,
     stream: CUstream,
     parameters: *mut *mut c_void,
     cooperative: bool,
@@ -281,7 +284,14 @@ unsafe fn launch(
     let (blocks, device) = (grid[0], stream.context.device);
     LAUNCHES.fetch_add(1, Ordering::Relaxed);
     BLOCKS.fetch_add(u64::from(blocks), Ordering::Relaxed);
-    stream.push(Operation::Kernel(Arc::new(Run { launch, function, blocks, cooperative, device })))
+    stream.push(Operation::Kernel(Arc::new(Run {
+        launch,
+        function,
+        blocks,
+        shared_bytes,
+        cooperative,
+        device,
+    })))
 }
 
 driver_calls! {
@@ -293,13 +303,13 @@ driver_calls! {
         block_x: u32,
         block_y: u32,
         block_z: u32,
-        _shared_bytes: u32,
+        shared_bytes: u32,
         stream: CUstream,
         parameters: *mut *mut c_void,
         _extra: *mut *mut c_void,
     ) {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-        launch(function, grid, block, stream, parameters, false)
+        launch(function, [grid, block], shared_bytes, stream, parameters, false)
     }
 
     fn cuLaunchCooperativeKernel(
@@ -310,12 +320,12 @@ driver_calls! {
         block_x: u32,
         block_y: u32,
         block_z: u32,
-        _shared_bytes: u32,
+        shared_bytes: u32,
         stream: CUstream,
         parameters: *mut *mut c_void,
     ) {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-        launch(function, grid, block, stream, parameters, true)
+        launch(function, [grid, block], shared_bytes, stream, parameters, true)
     }
 
     fn cuLaunchKernelEx(
@@ -332,6 +342,6 @@ driver_calls! {
             attribute.id == cudarc::driver::sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE
                 && attribute.value.cooperative != 0
         });
-        launch(function, grid, block, config.hStream, parameters, cooperative)
+        launch(function, [grid, block], config.sharedMemBytes, config.hStream, parameters, cooperative)
     }
 }

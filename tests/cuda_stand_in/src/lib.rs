@@ -6,7 +6,7 @@
 //! - A stream is a queue with a thread, and shares a connection with others, as streams of a GPU do. Events, waits for values and writes of values are entries in it. Capture
 //!   records entries as a graph; a graph is replayed with its dependencies.
 //! - A launch of one of our kernels runs the host executor on the parameter block that the GPU would get, a thread a
-//!   block, and no more blocks at a time than the device would hold. Fields of the block that are the host's only
+//!   block, and no more blocks at a time than the device would hold; on request the kernel's own source, thread by thread. Fields of the block that are the host's only
 //!   (`spins`, `yields`) are filled in.
 //! - A multicast address stands for memory files of several devices, which a launch reads and writes one by one.
 //! - What may wait for all kernels of a context waits: giving memory back, and looking up a kernel. Questions about events wait with it.

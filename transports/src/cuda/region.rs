@@ -33,13 +33,51 @@ impl DeviceRegion {
     /// [`CudaError::OutOfMemory`], [`CudaError::NotSupported`], and the driver's.
     pub fn create(context: &Context, len_bytes: usize) -> Result<DeviceRegion, CudaError> {
         context.scope(|| {
-            let properties = properties(context.device())?;
-            let len_bytes = len_bytes.max(1).next_multiple_of(granularity(&properties)?);
-            let physical = Physical::create(context, len_bytes, &properties)?;
-            let region = DeviceRegion::map(context, physical, len_bytes, true)?;
-            fill_with_zeros(region.mapping.at, len_bytes)?;
-            Ok(region)
+            let region = DeviceRegion::allocate(context, len_bytes)?;
+            // The default stream would be ordered with what others capture.
+            const NON_BLOCKING: u32 = 1;
+            let mut stream = std::ptr::null_mut();
+            // SAFETY: the driver is loaded, the context current, and the pointer valid.
+            unsafe { call!(cuStreamCreate(&raw mut stream, NON_BLOCKING)) }?;
+            let filled = region.fill_with_zeros(stream);
+            // SAFETY: made above, given back once.
+            let ended = unsafe { call!(cuStreamDestroy_v2(stream)) };
+            filled.and(ended).map(|()| region)
         })
+    }
+
+    /// The same by a stream that the caller has: streams take turns with a GPU's connections, also those that are soon gone.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    ///
+    /// # Safety
+    /// The stream is one of the context's, and lives.
+    pub unsafe fn create_by(
+        context: &Context,
+        len_bytes: usize,
+        stream: sys::CUstream,
+    ) -> Result<DeviceRegion, CudaError> {
+        context.scope(|| {
+            let region = DeviceRegion::allocate(context, len_bytes)?;
+            region.fill_with_zeros(stream).map(|()| region)
+        })
+    }
+
+    /// What it holds is undefined. In the context.
+    fn allocate(context: &Context, len_bytes: usize) -> Result<DeviceRegion, CudaError> {
+        let properties = properties(context.device())?;
+        let len_bytes = len_bytes.max(1).next_multiple_of(granularity(&properties)?);
+        let physical = Physical::create(context, len_bytes, &properties)?;
+        DeviceRegion::map(context, physical, len_bytes, true)
+    }
+
+    /// In the context.
+    fn fill_with_zeros(&self, stream: sys::CUstream) -> Result<(), CudaError> {
+        // SAFETY: memory of this length that is mapped for the context's device; the stream is one of the context's.
+        unsafe { call!(cuMemsetD8Async(self.mapping.at, 0, self.len_bytes, stream)) }
+            // SAFETY: as above.
+            .and_then(|()| unsafe { call!(cuStreamSynchronize(stream)) })
     }
 
     /// Maps what another process exported.
@@ -125,21 +163,6 @@ pub(super) fn grant(at: u64, len_bytes: usize, device: Device) -> Result<(), Cud
     };
     // SAFETY: the caller's mapping of this length, and one description.
     unsafe { call!(cuMemSetAccess(at, len_bytes, &raw const access, 1)) }
-}
-
-/// In a stream of its own: the default stream would be ordered with what others capture. The region's context is current.
-fn fill_with_zeros(at: u64, len_bytes: usize) -> Result<(), CudaError> {
-    const NON_BLOCKING: u32 = 1;
-    let mut stream = std::ptr::null_mut();
-    // SAFETY: the driver is loaded, the context current, and the pointer valid.
-    unsafe { call!(cuStreamCreate(&raw mut stream, NON_BLOCKING)) }?;
-    // SAFETY: memory of this length that is mapped for the context's device; the stream is the one just made.
-    let filled = unsafe { call!(cuMemsetD8Async(at, 0, len_bytes, stream)) }
-        // SAFETY: as above.
-        .and_then(|()| unsafe { call!(cuStreamSynchronize(stream)) });
-    // SAFETY: made above, given back once.
-    let ended = unsafe { call!(cuStreamDestroy_v2(stream)) };
-    filled.and(ended)
 }
 
 fn location(device: Device) -> sys::CUmemLocation {
