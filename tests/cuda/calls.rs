@@ -111,9 +111,7 @@ pub(crate) fn every_kernel(mut comm: Communicator) {
             let orders = |way| [Order::Rank, Order::Tree].map(|order| (order, way));
             for (order, (algorithm, encoding)) in ways.into_iter().flat_map(orders) {
                 let entry = find(Kind::AllReduce, algorithm, encoding).unwrap();
-                if !entry.keeps(order, placement, T::DATA_TYPE) {
-                    continue;
-                }
+                assert!(entry.keeps(order, placement, T::DATA_TYPE), "{entry:?}");
                 comm.set_order(order).unwrap();
                 let count = 1 + rng.next() as usize % 300;
                 let (root, seed, in_place) = (0, rng.next(), rng.next().is_multiple_of(2));
