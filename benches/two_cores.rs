@@ -2,9 +2,10 @@
 //! all-reduce and an all-to-all over 2 ranks, whose parts each core has here. Of a copy, and of both, a core reads and writes as many
 //! bytes as the buffer has; throughput counts these, once, of one core.
 //!
-//! "around" writes around the cache.
+//! "around" writes around the cache. Buffers are in huge pages where the machine has any, as `comm.alloc`'s are.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use memmap2::{Advice, MmapMut};
 use oxccl_kernels::{DataType, Fold, HostExecutor, Reduction, Scale};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -13,8 +14,8 @@ const SIZES: [usize; 4] = [4 << 20, 8 << 20, 16 << 20, 32 << 20];
 
 /// Two cores' inputs and outputs, of equal length.
 struct Buffers {
-    inputs: [Vec<u64>; 2],
-    outputs: [Vec<u64>; 2],
+    inputs: [MmapMut; 2],
+    outputs: [MmapMut; 2],
 }
 
 /// The same as addresses: each core writes a part of its own.
@@ -30,15 +31,21 @@ unsafe impl Sync for Addresses {}
 
 impl Buffers {
     fn new(len_bytes: usize) -> Buffers {
-        // Ordinary numbers, so that every page exists.
-        let pages = |()| vec![0x3838_3838_3838_3838; len_bytes / 8];
+        let pages = |()| {
+            let mut memory = MmapMut::map_anon(len_bytes).expect("memory");
+            // Whether there are huge pages is up to the machine.
+            drop(memory.advise(Advice::HugePage));
+            // Ordinary numbers, so that every page exists.
+            memory.fill(0x38);
+            memory
+        };
         Buffers { inputs: [(); 2].map(pages), outputs: [(); 2].map(pages) }
     }
 
     fn addresses(&mut self) -> Addresses {
-        let len_bytes = self.inputs[0].len() * 8;
-        let inputs = self.inputs.each_ref().map(|words| words.as_ptr().cast());
-        let outputs = self.outputs.each_mut().map(|words| words.as_mut_ptr().cast());
+        let len_bytes = self.inputs[0].len();
+        let inputs = self.inputs.each_ref().map(|memory| memory.as_ptr());
+        let outputs = self.outputs.each_mut().map(|memory| memory.as_mut_ptr());
         Addresses { inputs, outputs, len_bytes }
     }
 }

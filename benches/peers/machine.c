@@ -1,6 +1,7 @@
 // What the machine itself can do, printed before a comparison, because virtual cores move:
 // the one-way latency of a cache line between two cores, and how fast memory is copied.
-// One JSON object on stdout. Each number is the best of several tries.
+// One JSON object on stdout. Each number is the best of several tries. Large copies are in huge pages,
+// where there are any, and by the better of memcpy and stores around the cache.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
@@ -8,9 +9,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
-enum { ROUND_TRIPS = 20000, TRIES = 5, SMALL = 256 << 10, LARGE = 64 << 20 };
+enum { ROUND_TRIPS = 20000, TRIES = 5, SMALL = 256 << 10, LARGE = 64 << 20, HUGE_PAGE = 2 << 20 };
 
 static _Alignas(128) atomic_int ping;
 static _Alignas(128) atomic_int pong;
@@ -55,25 +60,41 @@ static double one_way_latency_ns(void) {
 }
 
 static char *allocate(size_t len) {
-    char *memory = aligned_alloc(4096, len);
+    char *memory = aligned_alloc(HUGE_PAGE, len < HUGE_PAGE ? HUGE_PAGE : len);
     if (!memory) exit(1);
+    madvise(memory, len, MADV_HUGEPAGE);
     memset(memory, 1, len);
     return memory;
+}
+
+static void copy_around(char *to, const char *from, size_t len) {
+#if defined(__x86_64__)
+    for (size_t at = 0; at < len; at += 16)
+        _mm_stream_si128((__m128i *)(to + at), _mm_load_si128((const __m128i *)(from + at)));
+    _mm_sfence();
+#else
+    memcpy(to, from, len);
+#endif
 }
 
 // Bytes copied per nanosecond (GB/s of payload: each byte is read once and written once).
 static double copy_gbps(size_t len) {
     char *from = allocate(len), *to = allocate(len);
     int copies = len < LARGE ? 2000 : 2;
-    double start = now_ns();
-    for (int i = 0; i < copies; i++) {
-        memcpy(to, from, len);
-        __asm__ volatile("" : : "r"(to) : "memory");
+    double best = 0;
+    for (int around = 0; around < 2; around++) {
+        double start = now_ns();
+        for (int i = 0; i < copies; i++) {
+            if (around) copy_around(to, from, len);
+            else memcpy(to, from, len);
+            __asm__ volatile("" : : "r"(to) : "memory");
+        }
+        double gbps = (double)len * copies / (now_ns() - start);
+        if (gbps > best) best = gbps;
     }
-    double gbps = (double)len * copies / (now_ns() - start);
     free(from);
     free(to);
-    return gbps;
+    return best;
 }
 
 typedef struct {

@@ -10,8 +10,9 @@
 // Why a short call is fast: nothing is set up or torn down. The tables are read where the lowering put
 // them; slots are powers of two, so a slot is found by a mask; credits are remembered in the
 // connection, so the peer's counter is read once per ring of slots; a message of up to SHORT_BYTES is
-// moved in registers; and after a round the line that the next message will be written to is asked
-// for in advance. Everything slow (a wait that lasts, a wake, an epoch's end) is out of line.
+// moved in registers; after a round the line that the next message will be written to is asked
+// for in advance, and with each message the lines of a later one are. Everything slow (a wait that
+// lasts, a wake, an epoch's end) is out of line.
 #pragma once
 #include "multicast.h"
 #include "segments.h"

@@ -53,6 +53,18 @@ OXCCL_INLINE View segment_view(uint8_t* at, Connection& connection, uint64_t mes
   return {at + payload_at(len_bytes), &connection, 0, operand.flags};
 }
 
+// How many messages ahead a receiver asks for lines, and for how many bytes of one.
+constexpr uint32_t LATER_MESSAGES = 2;
+constexpr uint64_t LATER_BYTES = 1024;
+
+// Where a sender runs ahead, its later messages come while the next is awaited. Where it does not, this asks for nothing: the
+// lines are still here from the time before, since a sender asks for its next message's and no more.
+OXCCL_INLINE void expect_later(const Connection& connection, uint64_t message, const Operand& operand,
+                               uint64_t len_bytes) {
+  const uint8_t* at = slot(connection.recv_slots, connection, message + LATER_MESSAGES) + operand.offset_bytes;
+  prefetch_read(at, len_bytes < LATER_BYTES ? len_bytes : LATER_BYTES);
+}
+
 // A receive slot; its header must be of this call.
 OXCCL_INLINE bool resolve_slot(Machine& machine, const Operand& operand, uint64_t len_bytes,
                                View* view) {
@@ -60,6 +72,7 @@ OXCCL_INLINE bool resolve_slot(Machine& machine, const Operand& operand, uint64_
   const uint64_t message = connection.received + operand.message;
   uint8_t* at = slot(connection.recv_slots, connection, message) + operand.offset_bytes;
   *view = segment_view(at, connection, message, operand, len_bytes);
+  expect_later(connection, message, operand, uint64_t(view->data - at) + len_bytes);
   if (!view->is_plain())
     return receive_header(machine, *view, signature_of(machine, operand), len_bytes);
   const SlotHeader& header = *reinterpret_cast<const SlotHeader*>(at);

@@ -96,6 +96,7 @@ OXCCL_INLINE bool load_line_end(const uint8_t* at, uint64_t flag, uint64_t* data
 OXCCL_INLINE void store_line_end(uint8_t* at, uint64_t data, uint64_t flag) { store_share(at, {data, flag}); }
 
 OXCCL_INLINE void prefetch_write(const void*) {}
+OXCCL_INLINE void prefetch_read(const uint8_t*, uint64_t) {}
 OXCCL_INLINE void stream_fence() {}
 OXCCL_INLINE void ring(Doorbell*) {}
 

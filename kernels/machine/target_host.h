@@ -115,6 +115,11 @@ OXCCL_INLINE void prefetch_write(const void* at) {
 #endif
 }
 
+// Asks for the first lines of what will be read.
+OXCCL_INLINE void prefetch_read(const uint8_t* at, uint64_t len_bytes) {
+  for (uint64_t line = 0; line < len_bytes; line += 64) __builtin_prefetch(at + line, 0);
+}
+
 OXCCL_INLINE void pause() {
 #if defined(__x86_64__)
   _mm_pause();

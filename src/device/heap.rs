@@ -3,13 +3,11 @@
 use super::cuda::{Stream, copy, fill};
 use crate::error::Error;
 use oxccl_transports::cuda::{DeviceRegion, beside_captures};
-use oxccl_transports::{CudaError, Region};
+use oxccl_transports::{CudaError, HUGE_PAGE, Region};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Allocations start at multiples of this: a page, so that a freed one's pages can be given back.
 const GRAIN: usize = 4096;
-/// Allocations of at least this size start at multiples of it, so that huge pages can hold them.
-const HUGE: usize = 2 << 20;
 
 /// A rank's heap.
 #[derive(Debug)]
@@ -90,7 +88,6 @@ impl Heap {
     fn clear(&self, block: &HeapBlock) -> Result<(), Error> {
         match &self.memory {
             Memory::Host(region) => {
-                region.advise_huge(block.offset, block.len);
                 let no_room = |error: oxccl_transports::Error| Error::OutOfMemory {
                     bytes: block.len,
                     detail: error.to_string(),
@@ -105,7 +102,8 @@ impl Heap {
     }
 
     fn take(&self, len: usize) -> Option<usize> {
-        let align = if len >= HUGE { HUGE } else { GRAIN };
+        // What has room for huge pages begins with one.
+        let align = if len >= HUGE_PAGE { HUGE_PAGE } else { GRAIN };
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, start) = free.iter().enumerate().find_map(|(at, &(offset, size))| {
             let start = offset.next_multiple_of(align);
@@ -237,7 +235,7 @@ mod tests {
                 assert!(a.offset + a.len <= b.offset || b.offset + b.len <= a.offset);
             }
         }
-        assert_eq!(blocks[2].offset % HUGE, 0);
+        assert_eq!(blocks[2].offset % HUGE_PAGE, 0);
         drop(blocks);
         assert_eq!(*heap.free.lock().unwrap(), whole);
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use oxccl::{Communicator, Config, FabricKind, ReduceOp, UniqueId};
 use oxccl_kernels::{HostExecutor, Isa};
-use oxccl_transports::Region;
+use oxccl_transports::{HUGE_PAGE, Region};
 
 use crate::failure::Failure;
 use crate::machine::{self, Probe};
@@ -148,20 +148,16 @@ fn available_memory() -> Finding {
 }
 
 fn huge_pages() -> Finding {
-    const PATH: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
-    let text = fs::read_to_string(PATH).unwrap_or_default();
-    let chosen = text.split_once('[').and_then(|(_, rest)| Some(rest.split_once(']')?.0));
-    match chosen {
-        Some(setting @ ("always" | "advise" | "within_size" | "force")) => {
-            Finding::new("huge pages", State::Ok, format!("shared memory may have them: {setting}"))
+    let taken = Region::create("oxccl-doctor", HUGE_PAGE)
+        .and_then(|region| region.reserve(0, HUGE_PAGE).and(region.take_huge(0, HUGE_PAGE)));
+    match taken {
+        Ok(()) => Finding::new("huge pages", State::Ok, "comm.alloc has them from 2 MiB on"),
+        Err(error) => {
+            let detail = format!("{error}: large copies and first touches are slower");
+            Finding::new("huge pages", State::Note, detail).remedy(
+                "Linux 6.1 or newer, where /sys/kernel/mm/transparent_hugepage/shmem_enabled is not deny",
+            )
         }
-        Some(setting) => Finding::new(
-            "huge pages",
-            State::Note,
-            format!("shared memory has none ({setting}): first touch and large copies are slower"),
-        )
-        .remedy(format!("as root: echo advise > {PATH}")),
-        None => Finding::new("huge pages", State::Note, "this kernel does not offer them"),
     }
 }
 
