@@ -80,8 +80,14 @@ fn wishes(question: &Question) -> Vec<Wish> {
 
 /// Whether outputs are written around the cache: those of all ranks together fill it; of an all-to-all, inputs and outputs, which are as
 /// long and never the same memory where peers read them (an all-reduce is often in place, and finds in the cache what it wrote there).
+/// Inputs of an all-gather are together as long as one output and leave more of the cache to the outputs: both have to fill it twice.
 pub(super) fn stream(question: &Question) -> bool {
     let Question { collective: Collective { kind, ranks, .. }, .. } = *question;
-    let buffers = if kind == Kind::AllToAll && question.windows { 2 * ranks } else { ranks };
-    question.total_bytes.saturating_mul(buffers) >= question.cache_bytes
+    // In halves of a buffer.
+    let buffers = match kind {
+        Kind::AllToAll if question.windows => 4 * ranks,
+        Kind::AllGather => ranks + 1,
+        _ => 2 * ranks,
+    };
+    question.total_bytes.saturating_mul(buffers) / 2 >= question.cache_bytes
 }

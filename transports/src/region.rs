@@ -326,8 +326,8 @@ mod tests {
     fn huge_bytes(region: &Region) -> usize {
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let head = format!("{:x}-", region.as_ptr() as usize);
-        let map = maps.lines().skip_while(|line| !line.starts_with(&head));
-        let line = map.skip_while(|line| !line.starts_with("ShmemPmdMapped:")).next().unwrap();
+        let mut map = maps.lines().skip_while(|line| !line.starts_with(&head));
+        let line = map.find(|line| line.starts_with("ShmemPmdMapped:")).unwrap();
         let kibibytes: usize = line.split_whitespace().nth(1).unwrap().parse().unwrap();
         kibibytes << 10
     }
