@@ -59,6 +59,27 @@ fn pick(question: &Question) -> (Algorithm, Encoding, String) {
 }
 
 #[test]
+fn what_fills_the_cache_is_written_around_it() {
+    // With a cache of 32 MiB.
+    let stream = |kind, ranks, mebibytes: usize| {
+        let collective = Collective::new(kind, ranks);
+        let placement = Placement::one_node(ranks);
+        let question = Question { collective, placement, ..question(mebibytes << 20) };
+        plan_by(None, &question).unwrap().stream
+    };
+    for (kind, ranks, most_cached) in [
+        (Kind::AllReduce, 2, 15),
+        (Kind::AllReduce, 4, 7),
+        (Kind::AllToAll, 2, 7),
+        (Kind::AllGather, 2, 21),
+        (Kind::AllGather, 4, 12),
+    ] {
+        assert!(!stream(kind, ranks, most_cached), "{kind} over {ranks}");
+        assert!(stream(kind, ranks, most_cached + 1), "{kind} over {ranks}");
+    }
+}
+
+#[test]
 fn a_switch_is_wanted_where_it_is_and_knows_the_reduction() {
     let of = |ranks: usize, bytes: usize| Question {
         collective: Collective::new(Kind::AllReduce, ranks),
