@@ -223,10 +223,12 @@ pub enum Error {
         detail: String,
     },
     /// A rank's process or thread ended without closing its communicator.
-    #[error("rank {rank} died (noticed in {during})")]
+    #[error("rank {rank} {how} (noticed in {during})")]
     Died {
         /// The rank.
         rank: usize,
+        /// What is known of its end, to be read behind its name.
+        how: String,
         /// What this rank was doing.
         during: String,
     },
@@ -316,7 +318,8 @@ impl Error {
     /// What another rank, or the transport, has told.
     pub(crate) fn from_cause(cause: Cause, during: String) -> Error {
         match cause {
-            Cause::Died { rank } => Error::Died { rank, during },
+            Cause::Died { rank } => Error::Died { rank, how: "died".to_owned(), during },
+            Cause::Ended { rank, how, .. } => Error::Died { rank, how, during },
             Cause::CutOff { rank } => Error::CutOff { rank, during },
             Cause::ServerLost => Error::ServerLost { during },
             Cause::ServerCutOff => Error::ServerCutOff { during },

@@ -43,6 +43,6 @@ pub use liveness::{Cause, Liveness};
 pub use local::{LocalBootstrap, local, local_on};
 pub use nodes::{NodeId, Nodes, Seat};
 pub use region::{HUGE_PAGE, Region};
-pub use rendezvous::{Secret, Server};
+pub use rendezvous::{LauncherChannel, Secret, Server};
 pub use shm::ShmBootstrap;
 pub use unique_id::{UniqueId, UniqueIdError};

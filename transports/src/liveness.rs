@@ -76,13 +76,23 @@ pub enum Cause {
         "the machine that serves the rendezvous does not answer any more: it is down, or this one is cut off from the network"
     )]
     ServerCutOff,
+    /// A rank's process failed, as the launcher that started it tells.
+    #[error("rank {rank} {how}")]
+    Ended {
+        /// The rank.
+        rank: usize,
+        /// Its exit status, 128 + N where signal N ended it.
+        status: u8,
+        /// What became of it, to be read behind the rank's name.
+        how: String,
+    },
 }
 
 impl Cause {
     /// The rank that is known to run no more.
     fn dead(&self) -> Option<usize> {
         match self {
-            Cause::Died { rank } => Some(*rank),
+            Cause::Died { rank } | Cause::Ended { rank, .. } => Some(*rank),
             _ => None,
         }
     }
@@ -90,11 +100,12 @@ impl Cause {
     /// The longest text that is told to other ranks; the rest is cut off.
     pub const TEXT_LIMIT_BYTES: usize = 16 << 10;
 
-    fn clipped(mut self) -> Cause {
+    pub(crate) fn clipped(mut self) -> Cause {
         if let Cause::Aborted { reason: text, .. }
         | Cause::Mismatch { detail: text, .. }
         | Cause::LinkLost { detail: text, .. }
-        | Cause::TimedOut { detail: text, .. } = &mut self
+        | Cause::TimedOut { detail: text, .. }
+        | Cause::Ended { how: text, .. } = &mut self
         {
             let mut end = text.len().min(Self::TEXT_LIMIT_BYTES);
             while !text.is_char_boundary(end) {

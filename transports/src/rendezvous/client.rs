@@ -19,18 +19,19 @@ use crate::rendezvous::message::{
 use crate::{Cause, Error, Liveness, Nodes, Seat, Secret, UniqueId};
 
 /// How long telling the others of an abort or a goodbye may take.
-const TELL_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const TELL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long dropping waits for the server to have read everything.
 const ENDING_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long the server may say nothing before this side does. Longer than the server's own pause, so that as a rule it need not.
-const PING_PAUSE: Duration = Duration::from_millis(500);
+pub(super) const PING_PAUSE: Duration = Duration::from_millis(500);
 
 const _: () = assert!(PING_PAUSE.as_millis() + SILENCE.as_millis() < NOTICE.as_millis());
 
 /// The pause between attempts grows from the first to the second.
-const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
+pub(super) const RETRY_PAUSES: (Duration, Duration) =
+    (Duration::from_millis(5), Duration::from_millis(200));
 
 /// A rank's connection to the rendezvous, through which it exchanges bytes with the others and
 /// hears of them.

@@ -116,6 +116,13 @@ mod tests {
             Just(Message::Ask),
             Just(Message::Ping),
             Just(Message::GaveUp),
+            Just(Message::Done),
+            (0usize..9, 0usize..9).prop_map(|(first, end)| Message::Watch { ranks: first..end }),
+            (0usize..9, any::<u8>(), text).prop_map(|(rank, status, how)| Message::Ended {
+                rank,
+                status,
+                how
+            }),
             any::<u64>().prop_map(|calls| Message::Goodbye { calls }),
             text.prop_map(|reason| Message::Abort(Cause::Aborted { rank: 1, reason })),
             (0usize..9, any::<u64>()).prop_map(|(rank, calls)| Message::Left { rank, calls }),

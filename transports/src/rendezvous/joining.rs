@@ -72,11 +72,21 @@ impl<'a> Joining<'a> {
         seat: Seat,
         deadline: Instant,
     ) -> Result<(Joining<'a>, Joined), Failure> {
+        let mut joining = Joining::open(id, seat, deadline)?;
+        let joined = joining.join(deadline)?;
+        Ok((joining, joined))
+    }
+
+    /// Connects and proves the secret.
+    pub(super) fn open(
+        id: &'a UniqueId,
+        seat: Seat,
+        deadline: Instant,
+    ) -> Result<Joining<'a>, Failure> {
         let stream = connect(id, deadline)?;
         let mut joining = Joining { stream, frames: FrameReader::default(), seat, id };
         joining.prove(deadline)?;
-        let joined = joining.join(deadline)?;
-        Ok((joining, joined))
+        Ok(joining)
     }
 
     fn prove(&mut self, deadline: Instant) -> Result<(), Failure> {

@@ -1,12 +1,14 @@
 //! What is said between a rank and the rendezvous, and how it is framed.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use crate::rendezvous::auth::{Nonce, Proof};
 use crate::{Cause, Error, NodeId};
 
 /// The version of the protocol. Ranks of different versions do not meet.
-pub const PROTOCOL_VERSION: u16 = 3;
+pub const PROTOCOL_VERSION: u16 = 4;
 
 /// The longest message after the secret is proven, without its frame's header.
 pub const MESSAGE_LIMIT_BYTES: usize = 1 << 20;
@@ -80,6 +82,19 @@ pub(crate) enum Message {
     Closing,
     /// Says nothing: if the other side's machine has vanished, it stays unacknowledged.
     Ping,
+    // Launchers, which hold no rank.
+    /// Instead of `Join`: a launcher that has started these ranks.
+    Watch {
+        ranks: Range<usize>,
+    },
+    /// How one of its ranks failed.
+    Ended {
+        rank: usize,
+        status: u8,
+        how: String,
+    },
+    /// Its ranks have ended, and it has told how; that the connection ends is then no news.
+    Done,
 }
 
 /// One rank's part of an exchange.

@@ -28,12 +28,16 @@
 //! - The server sends a `Ping` where it has said nothing for a moment, and a rank that hears none sends one. A machine that has
 //!   vanished acknowledges none, which TCP tells after [`SILENCE`]; a process that is only stopped is alive to its machine.
 //!
+//! A launcher holds no rank. It sends `Watch` instead of `Join`, and `Ended` for a rank of its that has failed: ranks that wait for that
+//! one get the cause at once, also if it had not joined. Launchers get the first `Abort` and the first `Ended`s, also of what
+//! happened before they came. `Done` is a launcher's goodbye; if it ends without, its ranks have ended with it.
+//!
 //! Whoever cannot prove the secret is told so and dropped, and the ranks that can do not notice.
 //! The secret keeps strangers out; what follows is not encrypted, so a network on which others
 //! listen needs a tunnel.
 //!
-//! `state` is the server's side of it without sockets or clocks; `server`, `joining` and
-//! `client` do the reading and writing.
+//! `state` is the server's side of it without sockets or clocks; `server`, `joining`, `client` and
+//! `launcher_channel` do the reading and writing.
 
 mod auth;
 mod client;
@@ -42,6 +46,8 @@ mod connection;
 mod fuzz;
 mod gathering;
 mod joining;
+mod launcher_channel;
+mod launchers;
 mod message;
 mod server;
 mod state;
@@ -52,6 +58,7 @@ pub use client::ControlChannel;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use fuzz::{from_ranks, from_server};
 pub use joining::SILENCE;
+pub use launcher_channel::LauncherChannel;
 pub(crate) use message::Piece;
 pub use message::{MESSAGE_LIMIT_BYTES, PIECE_LIMIT_BYTES, PROTOCOL_VERSION};
 pub use server::Server;

@@ -2,9 +2,11 @@
 //! what is to be done comes out.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use crate::rendezvous::auth::{Nonce, Secret};
 use crate::rendezvous::gathering::{Gathering, OutOfTurn};
+use crate::rendezvous::launchers::Launchers;
 use crate::rendezvous::message::{
     FrameError, HANDSHAKE_LIMIT_BYTES, MESSAGE_LIMIT_BYTES, Message, Piece, REPORT_LIMIT_BYTES,
     Refusal,
@@ -40,6 +42,7 @@ pub(crate) struct Rendezvous {
     asking: BTreeSet<usize>,
     /// Those for whom the ranks have been asked last.
     told: BTreeSet<usize>,
+    launchers: Launchers,
     stages: BTreeMap<Conn, Stage>,
     actions: Vec<Action>,
 }
@@ -71,6 +74,7 @@ enum Stage {
     Proving { client: Nonce, server: Nonce },
     Joining,
     Member(usize),
+    Launcher,
     Refused,
 }
 
@@ -86,6 +90,7 @@ impl Rendezvous {
             gathering: Gathering::new(0),
             asking: BTreeSet::new(),
             told: BTreeSet::new(),
+            launchers: Launchers::default(),
             stages: BTreeMap::new(),
             actions: Vec::new(),
         }
@@ -99,14 +104,14 @@ impl Rendezvous {
     /// How long a message of this connection may be.
     pub(crate) fn limit_bytes(&self, conn: Conn) -> usize {
         match self.stages.get(&conn) {
-            Some(Stage::Joining | Stage::Member(_)) => MESSAGE_LIMIT_BYTES,
+            Some(Stage::Joining | Stage::Member(_) | Stage::Launcher) => MESSAGE_LIMIT_BYTES,
             _ => HANDSHAKE_LIMIT_BYTES,
         }
     }
 
-    /// Whether this connection belongs to a rank that has joined.
+    /// Whether this connection belongs to a rank that has joined, or to a launcher.
     pub(crate) fn is_member(&self, conn: Conn) -> bool {
-        matches!(self.stages.get(&conn), Some(Stage::Member(_)))
+        matches!(self.stages.get(&conn), Some(Stage::Member(_) | Stage::Launcher))
     }
 
     /// Whether a rank still runs that has not said goodbye, with nothing having stopped it.
@@ -139,7 +144,9 @@ impl Rendezvous {
             (Stage::Joining, Message::Join { rank, world, process, node }) => {
                 self.join(conn, &Joiner { rank, world, process, node });
             }
+            (Stage::Joining, Message::Watch { ranks }) => self.watch(conn, ranks),
             (&Stage::Member(rank), message) => self.said(conn, rank, message),
+            (Stage::Launcher, message) => self.launcher_said(conn, message),
             _ => self.refuse(conn, Refusal::Protocol("a message out of turn".to_owned())),
         }
     }
@@ -153,8 +160,12 @@ impl Rendezvous {
 
     /// A connection has ended; `silent`: because the machine at its other end does not answer.
     pub(crate) fn closed(&mut self, conn: Conn, silent: bool) {
-        if let Some(Stage::Member(rank)) = self.stages.remove(&conn) {
-            self.lost(rank, if silent { Cause::CutOff { rank } } else { Cause::Died { rank } });
+        match self.stages.remove(&conn) {
+            Some(Stage::Member(rank)) => {
+                self.lost(rank, if silent { Cause::CutOff { rank } } else { Cause::Died { rank } });
+            }
+            Some(Stage::Launcher) => self.launcher_lost(conn, silent),
+            _ => {}
         }
     }
 
@@ -196,6 +207,7 @@ impl Rendezvous {
             }
             Phase::Failed(_) => {}
         }
+        self.send(self.launchers.conns(), Message::Closing);
     }
 
     fn join(&mut self, conn: Conn, joiner: &Joiner) {
@@ -266,7 +278,8 @@ impl Rendezvous {
             (Phase::Running { .. }, Message::Report(report)) => self.report(rank, report),
             (Phase::Running { stopped }, Message::Abort(cause)) => {
                 *stopped = true;
-                self.send(self.others(rank), Message::Abort(cause));
+                self.send(self.others(rank), Message::Abort(cause.clone()));
+                self.tell_launchers(cause);
             }
             (Phase::Running { .. }, Message::Goodbye { calls }) => {
                 self.members[rank] = Member::Gone;
@@ -310,10 +323,57 @@ impl Rendezvous {
             Phase::Joining => self.fail(Refusal::Stopped(cause)),
             Phase::Running { stopped } => {
                 *stopped = true;
-                self.send(self.here(), Message::Abort(cause));
+                self.send(self.here(), Message::Abort(cause.clone()));
+                self.tell_launchers(cause);
             }
             Phase::Failed(_) => {}
         }
+    }
+
+    /// A launcher listens from here on. What it has missed, it is told.
+    fn watch(&mut self, conn: Conn, ranks: Range<usize>) {
+        self.stages.insert(conn, Stage::Launcher);
+        for cause in self.launchers.add(conn, ranks) {
+            self.send(vec![conn], Message::Abort(cause));
+        }
+    }
+
+    fn launcher_said(&mut self, conn: Conn, message: Message) {
+        match message {
+            Message::Ended { rank, status, how } => self.ended(rank, status, how),
+            Message::Done => drop(self.launchers.remove(conn)),
+            Message::Ping => {}
+            _ => self.refuse(conn, Refusal::Protocol("a message out of turn".to_owned())),
+        }
+    }
+
+    /// A launcher is lost, and with it its ranks: they do not outlive it.
+    fn launcher_lost(&mut self, conn: Conn, silent: bool) {
+        let Some(mut ranks) = self.launchers.remove(conn) else { return };
+        let first = ranks.start;
+        let runs = |rank: &usize| self.members.get(*rank) != Some(&Member::Gone);
+        let how = match silent {
+            true => "is on a machine that does not answer any more",
+            false => "ended with its launcher",
+        };
+        self.ended(ranks.find(runs).unwrap_or(first), 1, how.to_owned());
+    }
+
+    /// A rank's process has failed, also one that has not joined and will not any more.
+    fn ended(&mut self, rank: usize, status: u8, how: String) {
+        let cause = Cause::Ended { rank, status, how }.clipped();
+        match (self.members.get(rank), &self.phase) {
+            (Some(Member::Here(_)), _) => self.lost(rank, cause.clone()),
+            (Some(Member::Gone), _) => {}
+            (_, Phase::Joining) => self.fail(Refusal::Stopped(cause.clone())),
+            _ => {}
+        }
+        self.tell_launchers(cause);
+    }
+
+    fn tell_launchers(&mut self, cause: Cause) {
+        let to = self.launchers.hear(&cause);
+        self.send(to, Message::Abort(cause));
     }
 
     /// Nobody starts, and everybody hears why, also who comes later.
@@ -322,13 +382,20 @@ impl Rendezvous {
         for conn in self.here() {
             self.refuse(conn, refusal.clone());
         }
+        if let Refusal::Stopped(cause) = refusal {
+            self.tell_launchers(cause);
+        }
     }
 
     fn refuse(&mut self, conn: Conn, refusal: Refusal) {
         let before = self.stages.insert(conn, Stage::Refused);
-        if let Some(Stage::Member(rank)) = before {
-            let reason = format!("the rendezvous dropped it: {refusal:?}");
-            self.lost(rank, Cause::Aborted { rank, reason });
+        match before {
+            Some(Stage::Member(rank)) => {
+                let reason = format!("the rendezvous dropped it: {refusal:?}");
+                self.lost(rank, Cause::Aborted { rank, reason });
+            }
+            Some(Stage::Launcher) => drop(self.launchers.remove(conn)),
+            _ => {}
         }
         self.send(vec![conn], Message::Refused(refusal));
         self.actions.push(Action::Close(conn));

@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod joining;
+mod launchers;
 mod leaving;
 mod many;
 mod processes;
@@ -33,6 +34,7 @@ fn rank_process() {
             let _server = place.unique_id.serve().unwrap();
             thread::sleep(Duration::from_secs(300));
         }
+        "launches" => launchers::launches(&place),
         "holds_nothing" => processes::holds_nothing(),
         other => panic!("no case {other}"),
     }

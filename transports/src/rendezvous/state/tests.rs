@@ -228,3 +228,65 @@ fn absurd_worlds_are_refused() {
     assert!(matches!(&actions[0], Action::Send(_, Message::Refused(Refusal::Protocol(_)))));
     assert!(state.members.is_empty(), "they do not fix the size of the world");
 }
+
+/// A running world of three, started by a launcher on connection 20.
+fn launched() -> Rendezvous {
+    let mut state = running();
+    prove(&mut state, 20);
+    state.received(20, Message::Watch { ranks: 0..3 });
+    assert!(state.is_member(20));
+    assert_eq!(state.take_actions(), []);
+    state
+}
+
+fn ended(rank: usize, how: &str) -> Cause {
+    Cause::Ended { rank, status: 1, how: how.to_owned() }
+}
+
+#[test]
+fn a_lost_launcher_is_the_end_of_a_rank_that_has_not_left() {
+    let mut state = launched();
+    state.received(10, Message::Goodbye { calls: 0 });
+    state.take_actions();
+    prove(&mut state, 21);
+    state.received(21, Message::Watch { ranks: 3..3 });
+    state.closed(20, false);
+    let cause = ended(1, "ended with its launcher");
+    let told = |to: &[Conn]| Action::Send(to.to_vec(), Message::Abort(cause.clone()));
+    assert_eq!(state.take_actions(), [told(&[12]), told(&[21])]);
+    state.received(21, Message::Done);
+    state.closed(21, false);
+    assert_eq!(state.take_actions(), [], "it was done");
+}
+
+#[test]
+fn launchers_are_told_the_first_ends_and_why() {
+    let mut state = launched();
+    state.closed(11, false);
+    let died = Message::Abort(Cause::Died { rank: 1 });
+    let told = |to: &[Conn]| Action::Send(to.to_vec(), died.clone());
+    assert_eq!(state.take_actions(), [told(&[10, 12]), told(&[20])]);
+    state.closed(12, false);
+    assert_eq!(state.take_actions().len(), 1, "the ranks alone hear of further deaths");
+    for rank in 100..120 {
+        state.received(20, Message::Ended { rank, status: 1, how: String::new() });
+    }
+    assert_eq!(state.take_actions().len(), 8);
+    prove(&mut state, 21);
+    state.received(21, Message::Watch { ranks: 100..101 });
+    assert_eq!(state.take_actions().len(), 8, "who comes late hears all but of its own ranks");
+}
+
+#[test]
+fn a_rank_that_left_may_fail_and_the_others_go_on() {
+    let mut state = launched();
+    state.received(10, Message::Goodbye { calls: 0 });
+    state.take_actions();
+    state.received(20, Message::Ended { rank: 0, status: 1, how: "failed".to_owned() });
+    assert_eq!(state.take_actions(), []);
+    prove(&mut state, 21);
+    state.received(21, Message::Watch { ranks: 3..3 });
+    let told = Message::Abort(ended(0, "failed"));
+    assert_eq!(state.take_actions(), [Action::Send(vec![21], told)], "launchers hear of it");
+    assert!(state.is_needed());
+}
