@@ -25,7 +25,8 @@ pub const MAX_CHANNELS: usize = 64;
 pub struct Config {
     /// What ranks compute on; all of them the same kind. `OXCCL_DEVICE`: host, cuda, or cuda:N; default host.
     pub device: Device,
-    /// How long a call, or the start, may wait for other ranks. `OXCCL_TIMEOUT`, in seconds; default 30.
+    /// How long a call may wait for other ranks without progress, or the start. After a failure, it may take as long again, or at
+    /// least a second, until ranks of this node have left their calls. `OXCCL_TIMEOUT`, in seconds; default 30.
     pub timeout: Duration,
     /// The promised order of reduction. `OXCCL_ORDER`: any, rank or tree; default any.
     pub order: Order,

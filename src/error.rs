@@ -210,7 +210,7 @@ pub enum Error {
         /// The receiver's count.
         received: usize,
     },
-    /// The time-out passed.
+    /// The time-out passed without progress.
     #[error("{what} #{call} timed out after {seconds:.1} s: {detail}")]
     TimedOut {
         /// The call.
@@ -315,6 +315,23 @@ impl From<CudaError> for Error {
 }
 
 impl Error {
+    /// Adds to what an error says that has come from a call.
+    pub(crate) fn add(&mut self, more: &str) {
+        match self {
+            Error::TimedOut { detail: text, .. }
+            | Error::LinkLost { detail: text, .. }
+            | Error::Stopped { reason: text, .. }
+            | Error::Mismatch { what: text, .. }
+            | Error::Died { during: text, .. }
+            | Error::CutOff { during: text, .. }
+            | Error::ServerLost { during: text }
+            | Error::ServerCutOff { during: text }
+            | Error::Left { during: text, .. }
+            | Error::Broken { first: text } => text.push_str(more),
+            _ => {}
+        }
+    }
+
     /// What another rank, or the transport, has told.
     pub(crate) fn from_cause(cause: Cause, during: String) -> Error {
         match cause {

@@ -98,7 +98,7 @@ impl Stream {
 }
 
 impl Drop for Stream {
-    /// Waits for the calls that are queued; each ends after its communicator's time-out at the latest.
+    /// Waits for the calls that are queued; each ends, if it does not move by its communicator's time-out.
     fn drop(&mut self) {
         self.jobs = None;
         if let Some(thread) = self.thread.take() {

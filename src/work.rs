@@ -4,6 +4,7 @@ use crate::config::Device;
 use crate::device::cuda;
 use crate::error::Error;
 use crate::group::Flight;
+use oxccl_transports::deadline_in;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -73,7 +74,7 @@ impl Work {
         Ok(event.hold(stream)?)
     }
 
-    /// Waits for the end. It comes: every call ends after its communicator's time-out at the latest.
+    /// Waits for the end. It comes: a call that does not move ends by its communicator's time-out.
     ///
     /// # Errors
     /// The call's.
@@ -86,7 +87,7 @@ impl Work {
     /// # Errors
     /// The work itself, still under way.
     pub fn wait_timeout(self, timeout: Duration) -> Result<Result<(), Error>, Work> {
-        let deadline = Instant::now() + timeout;
+        let deadline = deadline_in(timeout);
         let mut state = self.completion().lock();
         while matches!(*state, State::Running) {
             let left = deadline.saturating_duration_since(Instant::now());

@@ -4,9 +4,10 @@ use super::Communicator;
 use crate::config::Config;
 use crate::engine::{Engine, Joint};
 use crate::error::Error;
-use oxccl_transports::{Bootstrap, Environment, Nodes, Seat, Server, UniqueId, local_on, shm};
+use oxccl_transports::{
+    Bootstrap, Environment, Nodes, Seat, Server, UniqueId, deadline_in, local_on, shm,
+};
 use std::sync::Arc;
-use std::time::Instant;
 
 impl Communicator {
     /// All ranks in this process, in rank order, configured by the environment's `OXCCL_` variables. Give each to a thread.
@@ -101,7 +102,7 @@ fn join(
         None => Seat::here(rank, world),
         Some(nodes) => Seat::on_part(rank, world, nodes),
     };
-    let bootstrap = shm::connect_as(id, seat, Instant::now() + config.timeout)?;
+    let bootstrap = shm::connect_as(id, seat, deadline_in(config.timeout))?;
     start(Box::new(bootstrap), server, config, None)
 }
 

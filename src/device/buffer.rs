@@ -10,7 +10,9 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 /// `count` elements of communicator memory: peers read and write it in place, without a copy. Zero at first.
 ///
 /// In host memory it dereferences to a slice; memory of a GPU is [read](Self::read) and [written](Self::write) by copies. While a stream
-/// still works on the buffer, all of these wait until it is done: every call ends, with an error at the latest after its time-out.
+/// still works on the buffer, all of these wait until it is done: a call that does not move ends by its
+/// time-out. Where a call has failed because of a rank that was stopped inside it, other processes may still write to the buffer; the error
+/// says so.
 #[derive(Debug)]
 pub struct DeviceBuffer<T> {
     storage: Arc<Storage>,

@@ -8,6 +8,7 @@ use oxccl_kernels::format as f;
 use oxccl_transports::{Error, Region};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Words by which ranks whose groups differ find the first bucket in which they do.
 pub(crate) const BUCKET_WORDS: usize = 4;
@@ -65,6 +66,8 @@ pub(crate) struct GroupWords {
 #[derive(Debug, Default)]
 struct Mirror {
     reports: AtomicU64,
+    /// When it was asked for the first report that has not come.
+    asked: Mutex<Option<Instant>>,
     group: Mutex<Option<GroupWords>>,
 }
 
@@ -125,7 +128,23 @@ impl Control {
             unsafe { self.progress_of(rank, channel).write_volatile(progress) };
         }
         *mirror.group.lock().unwrap_or_else(PoisonError::into_inner) = told.group;
+        *mirror.asked.lock().unwrap_or_else(PoisonError::into_inner) = None;
         mirror.reports.fetch_add(1, Ordering::Release);
+    }
+
+    /// The ranks of other nodes are being asked for reports.
+    pub(crate) fn asked(&self) {
+        for mirror in self.mirrors.iter().flatten() {
+            let mut asked = mirror.asked.lock().unwrap_or_else(PoisonError::into_inner);
+            asked.get_or_insert_with(Instant::now);
+        }
+    }
+
+    /// For how long a rank of another node has owed an answer, if it does.
+    pub(crate) fn unanswered(&self, rank: usize) -> Option<Duration> {
+        let mirror = self.mirrors[rank].as_ref()?;
+        let asked = mirror.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.map(|asked| asked.elapsed())
     }
 
     /// Whether what is known of a rank comes from its reports.

@@ -4,6 +4,7 @@ use super::cuda::{Stream, copy, fill};
 use crate::error::Error;
 use oxccl_transports::cuda::{DeviceRegion, beside_captures};
 use oxccl_transports::{CudaError, HUGE_PAGE, Region};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Allocations start at multiples of this: a page, so that a freed one's pages can be given back.
@@ -15,6 +16,8 @@ pub(crate) struct Heap {
     memory: Memory,
     /// Free ranges (offset, length), sorted, never adjacent.
     free: Mutex<Vec<(usize, usize)>>,
+    /// What comes back is not given out again: another rank may still write to it.
+    retired: AtomicBool,
 }
 
 /// What a heap is made of.
@@ -30,7 +33,7 @@ impl Heap {
     /// A heap over this rank's own memory of a GPU, cleared and copied through this stream.
     pub(crate) fn on_gpu(region: Arc<DeviceRegion>, stream: Arc<Stream>) -> Heap {
         let whole = (0, region.len_bytes());
-        Heap { memory: Memory::Device(region, stream), free: Mutex::new(vec![whole]) }
+        Heap::of(Memory::Device(region, stream), whole)
     }
 
     /// A heap over this rank's own region.
@@ -41,7 +44,16 @@ impl Heap {
     /// A heap over what follows the first bytes of a region.
     pub(crate) fn part(region: Arc<Region>, start: usize) -> Heap {
         let whole = (start, region.len_bytes() - start);
-        Heap { memory: Memory::Host(region), free: Mutex::new(vec![whole]) }
+        Heap::of(Memory::Host(region), whole)
+    }
+
+    fn of(memory: Memory, whole: (usize, usize)) -> Heap {
+        Heap { memory, free: Mutex::new(vec![whole]), retired: AtomicBool::new(false) }
+    }
+
+    /// Keeps from here on what is given back: a rank that could not be awaited may still write to it.
+    pub(crate) fn retire(&self) {
+        self.retired.store(true, Ordering::Release);
     }
 
     /// The offset of an address in the heap, if all `len_bytes` from there lie in it.
@@ -121,6 +133,9 @@ impl Heap {
     }
 
     fn give_back(&self, offset: usize, len: usize) {
+        if self.retired.load(Ordering::Acquire) {
+            return;
+        }
         if let Memory::Host(region) = &self.memory
             && let Err(error) = region.release(offset, len)
         {
@@ -238,6 +253,20 @@ mod tests {
         assert_eq!(blocks[2].offset % HUGE_PAGE, 0);
         drop(blocks);
         assert_eq!(*heap.free.lock().unwrap(), whole);
+    }
+
+    #[test]
+    fn a_retired_heap_gives_nothing_out_again() {
+        let heap = Arc::new(Heap::new(Arc::new(Region::create("test", 1 << 20).unwrap())));
+        let first = heap.alloc(4096).unwrap();
+        // SAFETY: the block is this test's.
+        unsafe { first.as_ptr().write(7) };
+        let (at, offset) = (first.as_ptr(), first.offset);
+        heap.retire();
+        drop(first);
+        assert_ne!(heap.alloc(4096).unwrap().offset, offset);
+        // SAFETY: the heap's memory is mapped as long as the heap, and nobody else uses it.
+        assert_eq!(unsafe { at.read() }, 7, "its pages stay, too");
     }
 
     #[test]

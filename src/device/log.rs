@@ -28,7 +28,9 @@ pub(crate) struct CallLog {
     left: AtomicU64,
     /// Grows while the rank runs, but only where it waits long: who is inside a call, and lets this stand, is stopped.
     beats: AtomicU64,
-    padding: [u64; 5],
+    /// 1 once the rank has closed its communicator in order: what its process does then is its own affair.
+    closed: AtomicU64,
+    padding: [u64; 4],
     entries: [Entry; ENTRIES],
 }
 
@@ -82,6 +84,16 @@ impl CallLog {
     /// How often the rank has shown that it runs.
     pub(crate) fn beats(&self) -> u64 {
         self.beats.load(Ordering::Relaxed)
+    }
+
+    /// Closes it: the rank makes no more calls.
+    pub(crate) fn close(&self) {
+        self.closed.store(1, Ordering::Release);
+    }
+
+    /// Whether the rank has closed its communicator in order.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire) != 0
     }
 
     /// The call of this number, if it is remembered.

@@ -1,19 +1,35 @@
 //! What went wrong: reads the other ranks' call logs and progress, names the culprit, and ends the communicator on all ranks.
+//!
+//! # Buffers of a call that has failed
+//!
+//! Before a failed call returns, this rank waits until no living rank of its node is inside a call: then nobody touches its buffers. All
+//! have been told the cause before, so they only finish what they copy. What if one does not, since its process is stopped?
+//!
+//! - Ranks of other processes reach no memory of the caller's own, but what is in slots, and what `comm.alloc` gave. The wait ends with the
+//!   time-out; the error says which rank was not awaited, and that part of the heap is not given out again ([`Heap::retire`]). Buffers of
+//!   `comm.alloc` may change until that rank has ended.
+//! - Ranks that are threads of one process write straight to the caller's memory. There the wait has no end: a thread is not stopped by
+//!   itself, so it comes out, and the caller's memory must not be given up before.
+//! - On GPUs the wait ends with the time-out, too: what may still run there is a kernel that has been told to stop.
 
 use super::group::differences;
 use super::logs;
 use super::poll::Poll;
 use crate::call::Described;
-use crate::device::Control;
+use crate::config::{Config, Device};
+use crate::device::{Control, Heap};
 use crate::error::Error;
 use oxccl_kernels::format as f;
-use oxccl_transports::{Cause, Liveness};
+use oxccl_transports::{Cause, Liveness, Reach};
+use std::io::Write;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// How long a failed rank waits for others to keep their hands off its buffers. They only finish what they copy, so this is never
-/// reached unless a thread is stopped.
-const QUIET_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long at least a failed rank waits for others to leave their calls, where it has waited for the whole time-out before.
+const QUIET_LEAST: Duration = Duration::from_secs(1);
+
+/// Whoever waits longer than this for others to leave their calls says so.
+const QUIET_SOON: Duration = Duration::from_millis(200);
 
 /// How long the others are watched when the time-out has passed. A wait asks the poll function at least every few
 /// milliseconds; a busy machine may keep a thread from running for some more.
@@ -30,6 +46,10 @@ pub(super) struct Ranks {
     pub(super) liveness: Arc<Liveness>,
     /// What waits ask.
     pub(super) poll: Poll,
+    /// What `comm.alloc` gives, where other ranks may write.
+    heap: Arc<Heap>,
+    /// Whether others write to memory that the caller alone gives up.
+    are_threads: bool,
     /// Why this communicator ended.
     failed: OnceLock<String>,
 }
@@ -39,10 +59,20 @@ impl Ranks {
         rank: usize,
         control: Arc<Control>,
         liveness: Arc<Liveness>,
-        timeout: Duration,
+        heap: Arc<Heap>,
+        (reach, config): (Reach, &Config),
     ) -> Ranks {
-        let poll = Poll::new(liveness.clone(), control.clone(), rank, timeout);
-        Ranks { rank, control, liveness, poll, failed: OnceLock::new() }
+        let poll = Poll::new(liveness.clone(), control.clone(), rank, config.timeout);
+        let are_threads = reach == Reach::SameProcess && config.device == Device::Host;
+        let failed = OnceLock::new();
+        Ranks { rank, control, liveness, poll, heap, are_threads, failed }
+    }
+
+    /// Tells the others that this rank makes no more calls than so many.
+    pub(super) fn close(&self, calls: u64) {
+        // First where those of this node look that see the process end.
+        self.control.log(self.rank).close();
+        self.liveness.close(calls);
     }
 
     /// Fails once the communicator has ended in an earlier call.
@@ -68,7 +98,7 @@ impl Ranks {
         if cause.is_none() {
             self.ask_others();
         }
-        let error = match (logs::mismatch(&self.control, self.rank), cause, outcome) {
+        let mut error = match (logs::mismatch(&self.control, self.rank), cause, outcome) {
             (Some(error), _, _) => error,
             (None, Some(cause), _) => Error::from_cause(cause, self.named(call)),
             (None, None, f::Outcome::Aborted | f::Outcome::Done) => self.silent(call),
@@ -76,7 +106,11 @@ impl Ranks {
                 self.odd_message(call, odd.unwrap_or(self.rank), last)
             }
         };
-        self.end(&error, last);
+        if let Some(busy) = self.end(&error, last) {
+            error.add(&format!(
+                "; rank {busy} has not left its call since: until it has ended, memory of comm.alloc may change"
+            ));
+        }
         error
     }
 
@@ -85,9 +119,9 @@ impl Ranks {
         self.control.log(self.rank).entered()
     }
 
-    /// Ends the communicator, for this reason, on all ranks.
+    /// Ends the communicator, for this reason, on all ranks, and waits until they have left their calls. A rank that has not.
     #[cold]
-    pub(super) fn end(&self, error: &Error, last: u64) {
+    pub(super) fn end(&self, error: &Error, last: u64) -> Option<usize> {
         let (rank, detail) = (self.rank, error.to_string());
         // The first reason stays.
         let _ = self.failed.set(detail.clone());
@@ -97,7 +131,8 @@ impl Ranks {
             _ => Cause::Aborted { rank, reason: detail },
         });
         self.control.log(self.rank).leave_at_least(last);
-        self.wait_for_quiet();
+        tracing::error!(rank, %error, "the communicator has ended");
+        self.wait_for_quiet(error)
     }
 
     /// Asks the ranks of other nodes how far they have come, and waits for their answers.
@@ -106,7 +141,7 @@ impl Ranks {
             || self.control.mirrored().filter(|rank| self.liveness.left(*rank).is_none());
         let before: Vec<_> = mirrored().map(|rank| (rank, self.control.reports(rank))).collect();
         let start = Instant::now();
-        self.liveness.ask();
+        self.poll.ask();
         while before.iter().any(|(rank, reports)| self.control.reports(*rank) == *reports)
             && start.elapsed() < ANSWERS
         {
@@ -151,6 +186,15 @@ impl Ranks {
     fn whereabouts(&self, call: &Described) -> String {
         let mut parts = Vec::new();
         for rank in (0..self.control.ranks()).filter(|rank| *rank != self.rank) {
+            if let Some(calls) = self.liveness.left(rank) {
+                parts.push(format!("rank {rank} has closed its communicator after {calls} calls"));
+                continue;
+            }
+            let unanswered = self.control.unanswered(rank);
+            if let Some(owed) = unanswered {
+                parts.push(self.unknown(rank, owed));
+                continue;
+            }
             let last = logs::recent(&self.control, rank).pop();
             let made = last.map_or(0, |last| last.collective);
             if call.collective > made {
@@ -167,9 +211,22 @@ impl Ranks {
             format!("rank {rank} is inside a call, but has not run for {watched_ms} ms (stopped, or busy without waiting)")
         }));
         // What a stalled rank last waited for may have come since.
-        let running = (0..self.control.ranks()).filter(|rank| !stalled.contains(rank));
+        let known = |rank: &usize| self.control.unanswered(*rank).is_none();
+        let running =
+            (0..self.control.ranks()).filter(|rank| !stalled.contains(rank) && known(rank));
         parts.extend(running.filter_map(|rank| self.wait_of(rank)));
         if parts.is_empty() { "no rank says what it waits for".into() } else { parts.join("; ") }
+    }
+
+    /// What can be said of a rank of another node that has owed an answer for so long.
+    fn unknown(&self, rank: usize, owed: Duration) -> String {
+        let known = logs::recent(&self.control, rank).pop().map_or(String::new(), |last| {
+            format!("; the last call known of it is {}", self.named(&last))
+        });
+        format!(
+            "rank {rank} has not answered for {} ms, so it may be stopped or cut off{known}",
+            owed.as_millis()
+        )
     }
 
     /// A message of this rank's group that its other end takes no part in.
@@ -234,25 +291,54 @@ impl Ranks {
         Some(format!("rank {rank} waits at step {} for {what} rank {}", wait.step, wait.peer))
     }
 
-    /// Waits until no living rank of this node is inside a call, so that nobody touches this rank's buffers any more.
-    fn wait_for_quiet(&self) {
+    /// Waits until no living rank of this node is inside a call, so that nobody touches this rank's buffers any more: see above. One that
+    /// still is.
+    fn wait_for_quiet(&self, error: &Error) -> Option<usize> {
         let start = Instant::now();
+        let most = self.poll.time_left().max(QUIET_LEAST.min(self.poll.timeout()));
+        let (mut said, mut pause) = (false, Duration::from_micros(50));
+        while let Some(busy) = self.busy() {
+            let waited = start.elapsed();
+            if waited >= most && !self.are_threads {
+                tracing::error!(
+                    busy,
+                    "a rank has not left its call; its memory may still be written"
+                );
+                self.heap.retire();
+                return Some(busy);
+            }
+            if waited >= QUIET_SOON && !said {
+                said = true;
+                self.say(error, busy, most);
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(5));
+        }
+        None
+    }
+
+    /// A living rank of this node that is inside a call.
+    fn busy(&self) -> Option<usize> {
         let busy = |rank: &usize| {
             *rank != self.rank
                 && !self.control.is_mirror(*rank)
                 && self.control.log(*rank).is_inside()
                 && !self.liveness.is_over(*rank)
         };
-        while (0..self.control.ranks()).any(|rank| busy(&rank)) {
-            if start.elapsed() > QUIET_TIMEOUT {
-                let rank = (0..self.control.ranks()).find(busy);
-                tracing::error!(
-                    ?rank,
-                    "a rank has not left its call a minute after the abort; its memory may still be written"
-                );
-                return;
-            }
-            std::thread::sleep(Duration::from_micros(50));
-        }
+        (0..self.control.ranks()).find(busy)
+    }
+
+    /// Tells people what went wrong while the call has not returned: whoever started the ranks may end this one before.
+    fn say(&self, error: &Error, busy: usize, most: Duration) {
+        let limit = match self.are_threads {
+            true => "until".to_owned(),
+            false => format!("at most {:.1} s until", most.as_secs_f64()),
+        };
+        let text = format!(
+            "oxccl: rank {}: {error}; waiting {limit} rank {busy} leaves its call\n",
+            self.rank
+        );
+        // In one piece, so that it is not written into another rank's line. Where it cannot be written nobody reads it.
+        let _ = std::io::stderr().write_all(text.as_bytes());
     }
 }

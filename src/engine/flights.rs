@@ -175,7 +175,7 @@ impl Flights {
 }
 
 impl Drop for Flights {
-    /// Waits for the calls under way: each ends, after its time-out at the latest.
+    /// Waits for the calls under way: each ends, if it does not move by its time-out.
     fn drop(&mut self) {
         self.watch.lock().closed = true;
         self.watch.changed.notify_all();

@@ -322,7 +322,7 @@ impl Drop for Engine {
         }
         // A thread that panics has not closed in order: to the others it is dead.
         if self.ranks.check().is_ok() && !panicking {
-            self.ranks.liveness.close(self.collectives);
+            self.ranks.close(self.collectives);
         }
     }
 }

@@ -1,18 +1,26 @@
 //! What a wait that lasts asks now and then: whether to go on.
+//!
+//! The time-out counts waiting without progress. A call that moves, however slowly, does not time out: the clock begins anew whenever
+//! this rank, or another in the same call, waits for something else than before.
 
 use super::logs;
+use crate::call::Described;
 use crate::device::Control;
-use oxccl_transports::Liveness;
+use oxccl_transports::{Cause, Liveness};
 use std::ffi::c_void;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A wait of this length looks whether the other ranks called the same.
+/// A wait of this length looks whether the other ranks called the same, live, and move.
 const SUSPICIOUS: Duration = Duration::from_millis(20);
 
-/// The longest pause before a wait asks the ranks of other nodes again how far they have come.
-const ASK_PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause between two such looks. A process that has ended is named by the second, so within twice as long.
+const LOOK_PAUSE: Duration = Duration::from_millis(500);
+
+/// Looks within a time-out, at least.
+const LOOKS: u32 = 8;
 
 /// Context of the machine's poll function. Not used on the fast path, but for one relaxed store a call.
 #[derive(Debug)]
@@ -34,8 +42,22 @@ pub(super) struct Poll {
 struct Wait {
     call: u64,
     since: Instant,
-    /// How long it may last until ranks of other nodes are asked.
-    ask_after: Duration,
+    /// When the call has last been seen to move, at first its beginning.
+    moved: Instant,
+    /// What it waited for then.
+    place: Option<u64>,
+    /// The next look, and the pause before it.
+    look_at: Instant,
+    pause: Duration,
+    /// A rank whose process has ended; its last words may be under way.
+    ended: Option<usize>,
+}
+
+impl Wait {
+    fn begin(call: u64) -> Wait {
+        let (since, pause) = (Instant::now(), SUSPICIOUS);
+        Wait { call, since, moved: since, place: None, look_at: since + pause, pause, ended: None }
+    }
 }
 
 impl Poll {
@@ -83,21 +105,86 @@ impl Poll {
         }
         let call = self.call.load(Ordering::Relaxed);
         let mut wait = self.waits[channel].lock().unwrap_or_else(PoisonError::into_inner);
-        match &mut *wait {
-            Some(wait) if wait.call == call => {
-                let elapsed = wait.since.elapsed();
-                if elapsed >= wait.ask_after {
-                    wait.ask_after += wait.ask_after.min(ASK_PAUSE);
-                    self.ask();
-                }
-                elapsed.as_nanos() >= u128::from(self.timeout_ns.load(Ordering::Relaxed))
-                    || (elapsed >= SUSPICIOUS && logs::mismatch(&self.control, self.rank).is_some())
+        let wait = match &mut *wait {
+            Some(wait) if wait.call == call => wait,
+            other => {
+                *other = Some(Wait::begin(call));
+                return false;
             }
-            _ => {
-                *wait = Some(Wait { call, since: Instant::now(), ask_after: SUSPICIOUS });
-                false
+        };
+        let now = Instant::now();
+        if now >= wait.look_at {
+            self.look(wait, now);
+        }
+        now.saturating_duration_since(wait.moved) >= self.timeout()
+            || (now.saturating_duration_since(wait.since) >= SUSPICIOUS
+                && logs::mismatch(&self.control, self.rank).is_some())
+    }
+
+    /// Looks whether the call moves and its ranks live, and asks those of other nodes.
+    fn look(&self, wait: &mut Wait, now: Instant) {
+        let place = Some(self.place());
+        if wait.place != place {
+            // The first look knows of no other place.
+            if wait.place.is_some() {
+                wait.moved = now;
+            }
+            wait.place = place;
+        }
+        self.find_dead(&mut wait.ended);
+        self.ask();
+        let longest = LOOK_PAUSE.min(self.timeout() / LOOKS);
+        wait.pause = (wait.pause * 2).min(longest);
+        wait.look_at = now + wait.pause;
+    }
+
+    /// Where this rank and others in the same collective wait: another number once one of them has moved.
+    fn place(&self) -> u64 {
+        let collective = self.collective.load(Ordering::Relaxed);
+        let mut hasher = DefaultHasher::new();
+        for rank in 0..self.control.ranks() {
+            let beside = collective != 0 && self.collective_of(rank) == Some(collective);
+            if rank != self.rank && !beside {
+                continue;
+            }
+            for channel in 0..self.control.channels() {
+                let at = self.control.progress(rank, channel);
+                (rank, at.call, at.awaited, at.step, at.peer, at.lane, at.head).hash(&mut hasher);
             }
         }
+        hasher.finish()
+    }
+
+    /// The number of the collective that a rank has entered last.
+    fn collective_of(&self, rank: usize) -> Option<u64> {
+        let log = self.control.log(rank);
+        log.record(log.entered())
+            .and_then(|record| Described::decode(&record))
+            .map(|call| call.collective)
+    }
+
+    /// Tells all ranks of one of this node whose process has ended without a goodbye, at the second look: until then its own words, if there
+    /// are any, arrive. Its sockets do not say it where a process that it has forked keeps them open.
+    fn find_dead(&self, before: &mut Option<usize>) {
+        let silent = |rank: &usize| {
+            self.liveness.left(*rank).is_none() && !self.control.log(*rank).is_closed()
+        };
+        let ended = self.liveness.ended().into_iter().find(silent);
+        if let Some(rank) = ended.filter(|_| ended == *before) {
+            self.liveness.abort(Cause::Died { rank });
+        }
+        *before = ended;
+    }
+
+    /// How much longer than now this rank's call may take: what its waits have left of the time-out.
+    pub(super) fn time_left(&self) -> Duration {
+        let call = self.call.load(Ordering::Relaxed);
+        let waited = |wait: &Mutex<Option<Wait>>| {
+            let wait = wait.lock().unwrap_or_else(PoisonError::into_inner);
+            wait.as_ref().filter(|wait| wait.call == call).map(|wait| wait.moved.elapsed())
+        };
+        let longest = self.waits.iter().filter_map(waited).max();
+        self.timeout().saturating_sub(longest.unwrap_or(Duration::ZERO))
     }
 
     /// Whether a rank that waits since then, before the launch of this collective, has waited too long or for somebody who will not come.
@@ -110,8 +197,10 @@ impl Poll {
             || (elapsed >= SUSPICIOUS && logs::mismatch(&self.control, self.rank).is_some())
     }
 
-    fn ask(&self) {
+    /// Asks the ranks of other nodes how far they have come.
+    pub(super) fn ask(&self) {
         if self.control.mirrored().next().is_some() {
+            self.control.asked();
             self.liveness.ask();
         }
     }

@@ -14,10 +14,10 @@ use crate::device::{Heap, REGISTRATIONS};
 use crate::error::Error;
 use oxccl_kernels::format::TOKEN_NUMBER_SHIFT;
 use oxccl_transports::cuda::{Context, IpcHandle, IpcMemory, Pointer, beside_captures};
-use oxccl_transports::{Bootstrap, Cause, CudaError, Error as Transport};
+use oxccl_transports::{Bootstrap, Cause, CudaError, Error as Transport, deadline_in};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What a rank has registered, and what it has opened of others.
 #[derive(Debug, Default)]
@@ -271,13 +271,15 @@ impl Session<'_> {
     /// Tells all ranks, and hears from all. An error ends the communicator.
     fn tell(&mut self, told: &Told) -> Result<Vec<Told>, Error> {
         let heard = self.try_tell(told);
-        heard.inspect_err(|error| self.ranks.end(error, self.ranks.last_entered()))
+        heard.inspect_err(|error| {
+            self.ranks.end(error, self.ranks.last_entered());
+        })
     }
 
     fn try_tell(&mut self, told: &Told) -> Result<Vec<Told>, Error> {
         let bytes =
             serde_json::to_vec(told).map_err(|error| unreadable(self.ranks.rank, &error))?;
-        let deadline = Instant::now() + self.timeout;
+        let deadline = deadline_in(self.timeout);
         let all = self.bootstrap.all_gather(&bytes, deadline).map_err(|error| match error {
             Transport::Stopped(cause) => Error::from_cause(cause, "registering memory".to_owned()),
             other => other.into(),

@@ -18,7 +18,7 @@ use crate::error::Error;
 use oxccl_kernels::format as f;
 use oxccl_transports::cuda::{Context, Driver, beside_captures};
 use oxccl_transports::proxy::Egress;
-use oxccl_transports::{Bootstrap, Cause, CudaError, Reach, Region, Server};
+use oxccl_transports::{Bootstrap, Cause, CudaError, Reach, Region, Server, deadline_in};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
@@ -37,7 +37,7 @@ impl Engine {
         config.check()?;
         config.cache_bytes = Some(config.last_level_cache_bytes());
         let (rank, world, reach) = (bootstrap.rank(), bootstrap.world(), bootstrap.reach());
-        let deadline = Instant::now() + config.timeout;
+        let deadline = deadline_in(config.timeout);
         agree(&mut *bootstrap, &config, deadline)?;
         config.place(bootstrap.nodes())?;
         let spins = Spins::gather(&mut *bootstrap, &config, deadline)?;
@@ -100,7 +100,11 @@ impl Start<'_> {
         StagingShape { ll128_slots, ..shape }
     }
 
-    fn ranks(&self, control: Vec<Option<Arc<Region>>>) -> Result<Arc<Ranks>, Error> {
+    fn ranks(
+        &self,
+        control: Vec<Option<Arc<Region>>>,
+        heap: &Arc<Heap>,
+    ) -> Result<Arc<Ranks>, Error> {
         let (rank, liveness) = (self.bootstrap.rank(), self.bootstrap.liveness());
         let shape = ControlShape { channels: self.config.max_channels };
         let control = Arc::new(Control::new(shape, rank, control)?);
@@ -109,7 +113,8 @@ impl Start<'_> {
             move || telling.report(words_of_last(&telling, rank).as_ref()),
             move |rank, report| hearing.take_report(rank, report),
         );
-        Ok(Arc::new(Ranks::new(rank, control, liveness, self.config.timeout)))
+        let setting = (self.bootstrap.reach(), self.config);
+        Ok(Arc::new(Ranks::new(rank, control, liveness, heap.clone(), setting)))
     }
 
     fn on_host(self, spins: &Spins) -> Result<Started, Error> {
@@ -134,7 +139,8 @@ impl Start<'_> {
         let ports = |peer, _: &Choice| Ok(LinkPorts::on_host(shape, peer, own[1].clone())?);
         let links = Starting::gather(self.bootstrap, self.config, |any| any, ports, self.deadline)?;
         let egress = self.egress(shape, &regions(0));
-        let ranks = self.ranks(regions(0))?;
+        let heap = Arc::new(Heap::new(own[2].clone()));
+        let ranks = self.ranks(regions(0), &heap)?;
         let waiting = Waiting {
             abort: std::ptr::from_ref(ranks.liveness.abort_word()).cast(),
             poll: poll::poll,
@@ -149,7 +155,6 @@ impl Start<'_> {
         let host =
             Host::new(shape, rank, (staging, heaps), connect, &bases, &ranks.control, waiting);
         let links = self.start_links(links, egress, spins)?;
-        let heap = Arc::new(Heap::new(own[2].clone()));
         let backend = Backend::Host(host);
         let ll128 = shape.ll128_slots > 0;
         let (multicast, device) = (false, Device::Host);
@@ -206,9 +211,9 @@ impl Start<'_> {
             return Err(Error::Config { variable: "single_launch", detail });
         }
         let egress = self.egress(shape, gpu.control());
-        let ranks = self.ranks(gpu.control().to_vec())?;
-        let links = self.start_links(links, egress, spins)?;
         let heap = Arc::new(Heap::on_gpu(gpu.heap().clone(), gpu.stream().clone()));
+        let ranks = self.ranks(gpu.control().to_vec(), &heap)?;
+        let links = self.start_links(links, egress, spins)?;
         let flights = Flights::new(&context, ranks.clone(), gpu.tables().clone(), links.clone())?;
         let connections = self.config.cuda_connections;
         let (ll128, multicast) = (gpu.has_ll128(), gpu.has_multicast());

@@ -5,8 +5,9 @@ use crate::config::Device;
 use crate::device::cuda;
 use crate::error::Error;
 use crate::work::Work;
+use oxccl_transports::deadline_in;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A group that a stream carries out. Dropping it does not stop the group.
 #[derive(Debug)]
@@ -16,7 +17,7 @@ pub struct GroupWork {
 }
 
 impl GroupWork {
-    /// Waits for the end of the group. It comes: every call ends after its communicator's time-out at the latest.
+    /// Waits for the end of the group. It comes: a call that does not move ends by its communicator's time-out.
     ///
     /// # Errors
     /// The group's.
@@ -72,7 +73,7 @@ impl BucketWork {
 
     /// As [`wait`](BucketWork::wait), at most so long. None: the bucket is not done yet.
     pub fn wait_timeout(&self, timeout: Duration) -> Option<Result<(), Error>> {
-        self.flight.wait(self.bucket, Some(Instant::now() + timeout))
+        self.flight.wait(self.bucket, Some(deadline_in(timeout)))
     }
 
     /// Whether the bucket is done.

@@ -12,6 +12,7 @@ mod adapter;
 pub mod bootstrap;
 pub mod cuda;
 mod cuda_ipc;
+mod deadline;
 pub mod environment;
 pub mod error;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -37,6 +38,7 @@ pub mod unique_id;
 pub use adapter::{Adapter, SYSFS};
 pub use bootstrap::{Bootstrap, Offer, Reach, Shared};
 pub use cuda::CudaError;
+pub use deadline::deadline_in;
 pub use environment::{Environment, EnvironmentError, Launcher};
 pub use error::Error;
 pub use liveness::{Cause, Liveness};

@@ -236,6 +236,13 @@ impl Liveness {
             || lock(&self.processes).iter().any(ended)
     }
 
+    /// The ranks of this node whose processes have ended, as the system says, whatever they have said before. It knows of none that joined
+    /// where processes have no descriptors (before Linux 5.3).
+    pub fn ended(&self) -> Vec<usize> {
+        let processes = lock(&self.processes);
+        processes.iter().filter(|(_, process)| has_ended(process)).map(|(rank, _)| *rank).collect()
+    }
+
     /// Watches the process of a rank of this node.
     pub(crate) fn watch(&self, rank: usize, process: OwnedFd) {
         let mut processes = lock(&self.processes);

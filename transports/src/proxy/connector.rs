@@ -25,7 +25,7 @@ use super::socket::Socket;
 use super::thread;
 use super::wire::{Wire, WireError};
 use super::worker::News;
-use crate::{Error, Secret};
+use crate::{Error, Secret, deadline_in};
 
 /// How long a connection may take to say who it is. Meanwhile it holds one of the places.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
@@ -138,7 +138,7 @@ impl Drop for Connector {
 impl Shared {
     fn dialled(&self, peer: usize) -> Result<Box<dyn Wire>, WireError> {
         let Setup { rank, secret, fabric, addresses, timeout, .. } = &self.setup;
-        let deadline = Instant::now() + *timeout;
+        let deadline = deadline_in(*timeout);
         let count = fabric.sockets();
         let mut sockets = Vec::with_capacity(count);
         for index in 0..count {
@@ -234,7 +234,7 @@ impl Shared {
         };
         let peer = claim.dialler as usize;
         let sockets = sockets.into_iter().flatten().flatten().collect();
-        self.report(peer, || self.open(peer, sockets, Instant::now() + self.setup.timeout));
+        self.report(peer, || self.open(peer, sockets, deadline_in(self.setup.timeout)));
     }
 
     fn open(

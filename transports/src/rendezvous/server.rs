@@ -18,7 +18,7 @@ use crate::rendezvous::connection::Connection;
 use crate::rendezvous::joining::{NOTICE, SILENCE, is_silence, prepare};
 use crate::rendezvous::message::Message;
 use crate::rendezvous::state::{Action, Conn, Rendezvous};
-use crate::{Error, Secret, identity};
+use crate::{Error, Secret, deadline_in, identity};
 
 /// How long a connection may take to prove the secret and join.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -148,11 +148,8 @@ impl Service {
         loop {
             if self.stop.asked.load(Ordering::Acquire) {
                 let linger = Duration::from_millis(self.stop.linger_ms.load(Ordering::Relaxed));
-                let now = Instant::now();
-                // A linger without end stands for a very long one.
-                let end = now.checked_add(linger).unwrap_or(now + Duration::from_secs(1 << 30));
-                let until = *lingers_until.get_or_insert(end);
-                if !self.rendezvous.is_needed() || now >= until {
+                let until = *lingers_until.get_or_insert_with(|| deadline_in(linger));
+                if !self.rendezvous.is_needed() || Instant::now() >= until {
                     break;
                 }
             }
