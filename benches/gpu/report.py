@@ -1,19 +1,21 @@
 #!/usr/bin/env python3
 """Turns the newest results of a GPU into README.md's table.
 
-Usage: report.py                rewrites the part of README.md between its markers
-       report.py --check        fails unless that part is what the newest results give, and samples give what they should
-       report.py --show FILE... prints that part as these results.json give it together
-       report.py --add FILE...  puts these results.json, of one bundle, into one file of benches/results/ with the first's GPU and date, then rewrites
+Usage: report.py                   rewrites the part of README.md between its markers
+       report.py --check           fails unless that part is what the newest results give, and samples give what they should
+       report.py --show ARCHIVE... prints that part as these archives of benches/gpu/run.sh give it together
+       report.py --add ARCHIVE...  keeps what they have, of one bundle, as one file of benches/results/ with the GPU and date, then rewrites
 
-Results are benches/results/gpu-*.json, as benches/gpu/run.sh leaves them. Without any, README.md says so.
+Results are benches/results/gpu-*.json. Without any, README.md says so.
 """
 import json
 import pathlib
 import re
 import sys
 
-from rows import RANKS, Rows, ended, human_bytes, sizes
+from results import merged
+from rows import RANKS, Rows, ended, human_bytes, number, sizes
+from sections import sections
 from targets import SMALL_SIZES, targets
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -26,10 +28,6 @@ SHOWN = (8, 1 << 10, 16 << 10, 1 << 20, 16 << 20, 64 << 20, 256 << 20)
 def machine_row(results):
     first = next((row for row in results["rows"] if row["op"] == "machine"), {})
     return Rows(results["rows"]).machine(first.get("ranks"))
-
-
-def number(value):
-    return format(value, ",.3g") if abs(value) < 1000 else format(value, ",.0f")
 
 
 def figures(one):
@@ -92,6 +90,8 @@ def section(name, results):
     causes = missed(results)
     if causes:
         text += ["", "What was missed, and why, as far as the figures tell:", "", causes]
+    for part in sections(results["rows"]):
+        text += ["", part]
     for ranks in RANKS:
         table = time_table(results, ranks)
         if table:
@@ -113,20 +113,12 @@ def rewritten(readme):
     return before + BEGIN + shown + END + rest.split(END)[1]
 
 
-def merged(paths):
-    """What calls of one bundle's run.sh have left, as if one had run all of their stages."""
-    parts = [json.loads(pathlib.Path(path).read_text()) for path in paths]
-    for path, part in zip(paths, parts):
-        if part["bundle"]["commit"] != parts[0]["bundle"]["commit"]:
-            raise SystemExit(f"{path} is of another bundle than {paths[0]}")
-    rows = [row for part in parts for row in part["rows"]]
-    machine = dict(parts[0]["machine"], quick=any(part["machine"].get("quick") for part in parts))
-    return dict(parts[0], machine=machine, stages=[stage for part in parts for stage in part["stages"]], wrong=sum(part["wrong"] for part in parts),
-                targets=targets(rows), rows=rows)
+def archives(names):
+    return [pathlib.Path(name) for name in names]
 
 
-def add(paths):
-    results = merged(paths)
+def add(names):
+    results = merged(archives(names))
     if results["machine"]["quick"]:
         raise SystemExit("these results are of a quick run: their numbers mean nothing")
     name = re.sub(r"[^a-z0-9]+", "-", machine_row(results).get("gpu", "unknown").lower()).strip("-")
@@ -148,7 +140,7 @@ def sample_rows():
         for size, ours, default, symmetric in times:
             for mode in ("eager", "graph"):
                 def row(contestant, family, setting, time_us, blocks):
-                    return dict(op="all_reduce", ranks=ranks, bytes=size, mode=mode, contestant=contestant, family=family, setting=setting,
+                    return dict(op="all_reduce", type="float", ranks=ranks, bytes=size, mode=mode, contestant=contestant, family=family, setting=setting,
                                 time_us=time_us, floor_us=90.0, over_floor=time_us / 90.0, busbw_gbps=size / time_us / 1e3, blocks=blocks,
                                 busbw_per_block_gbps=blocks and size / time_us / 1e3 / blocks, host_us=2.0 if mode == "eager" else None)
 
@@ -157,7 +149,20 @@ def sample_rows():
                 if symmetric:
                     rows.append(row("nccl", "symmetric", "any ctas, windows", symmetric, None))
     rows.append(dict(op="sanitizer", ranks=2, check="memcheck", status=9))
+    # Rows of another type decide no target.
+    rows += [dict(row, type="bfloat16", time_us=0.1) for row in rows if row["op"] == "all_reduce" and row["contestant"] == "oxccl"]
+    rows.append(dict(op="probe", probe="lines", what="torn lines", value=3, unit="", hazard=True, says="lines tear"))
+    rows.append(dict(op="first", ranks=8, bytes="64K", joined=0, status="timed out", says="rank 3 waits in step 5"))
+    rows.append(dict(op="counters", ranks=8, bytes=8, type="float", counters={"cycles": [30.0, 10.0, 20.0]}))
     return rows
+
+
+def check_sections():
+    """What is no target is shown, too."""
+    text = "\n".join(sections(sample_rows()))
+    for expected in ("- lines tear", "8 ranks, launches of their own, 64K: timed out: rank 3 waits in step 5", "| bfloat16 | 64 MiB | 0.1 |",
+                     "| 8 B | float | cycles | 20 |", "| 8 | 2 |", "| direct x8 | 64 MiB |"):
+        assert expected in text, f"{expected} is not in:\n{text}"
 
 
 def check_targets():
@@ -195,11 +200,12 @@ def main():
     readme = ROOT / "README.md"
     if sys.argv[1:2] == ["--check"]:
         check_targets()
+        check_sections()
         if rewritten(readme.read_text()) != readme.read_text():
             raise SystemExit("README.md does not say what the newest results of a GPU give: run make gpu-report")
         return
     if sys.argv[1:2] == ["--show"]:
-        print(section(pathlib.Path(sys.argv[2]).name, merged(sys.argv[2:])), end="")
+        print(section(pathlib.Path(sys.argv[2]).name, merged(archives(sys.argv[2:]))), end="")
         return
     if sys.argv[1:2] == ["--add"]:
         add(sys.argv[2:])

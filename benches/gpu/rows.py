@@ -1,19 +1,6 @@
 """The rows that benches/gpu/run.sh collects: one object a measurement, as `oxccl bench --json` prints them."""
-import json
-
 KIB, MIB = 1 << 10, 1 << 20
 RANKS = (2, 4, 8)
-
-
-def lines(path):
-    """The objects of a file with one a line; what a stage that was stopped has not written to its end is left out."""
-    found = []
-    for line in path.read_text().splitlines():
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue
-    return found
 
 
 def human_bytes(size):
@@ -21,6 +8,10 @@ def human_bytes(size):
         if size < 1024 or unit == "MiB":
             return f"{size:g} {unit}"
         size /= 1024
+
+
+def number(value):
+    return format(value, ",.3g") if abs(value) < 1000 else format(value, ",.0f")
 
 
 def sizes(found):
@@ -33,6 +24,11 @@ def ended(rows):
     for status in sorted({row["status"] for row in tests}):
         names = [row["name"] for row in tests if row["status"] == status]
         yield f"{len(names)} {status}" + ("" if status == "ok" else f' ({", ".join(names)})')
+
+
+def hazards(rows):
+    """What the probes have found that breaks an assumption, in words."""
+    return [row["says"] for row in rows if row.get("op") == "probe" and row["hazard"]]
 
 
 def over(numerator, denominator):
@@ -56,11 +52,12 @@ class Rows:
         self.rows = [bounded(row, machines[row.get("ranks")]) for row in rows]
 
     def of(self, op, ranks, **wanted):
-        """Rows with these values, with `at_least` or `at_most` so many bytes, and on at most so many `blocks`."""
+        """Rows with these values, with `at_least` or `at_most` so many bytes, and on at most so many `blocks`; of floats, unless a
+        `type` is named."""
         at_least, at_most = wanted.pop("at_least", 0), wanted.pop("at_most", 1 << 60)
-        blocks = wanted.pop("blocks", None)
+        blocks, data_type = wanted.pop("blocks", None), wanted.pop("type", "float")
         return [row for row in self.rows
-                if row.get("op") == op and row.get("ranks") == ranks
+                if row.get("op") == op and row.get("ranks") == ranks and row.get("type", data_type) == data_type
                 and all(row.get(key) == value for key, value in wanted.items())
                 and at_least <= row.get("bytes", 0) <= at_most
                 and (blocks is None or (row.get("blocks") or 1 << 30) <= blocks)]

@@ -16,6 +16,7 @@ mod turns;
 mod watchdog;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use oxccl::cuda::Image;
@@ -73,6 +74,9 @@ pub(crate) struct CompareOptions {
         default_value = "default,symmetric"
     )]
     pub(crate) nccl_ways: Vec<NcclWay>,
+    /// --compare: seconds after which a step that does not end, of whatever library, ends the comparison [default: --timeout].
+    #[arg(long, value_name = "SECONDS", value_parser = options::seconds)]
+    pub(crate) patience: Option<Duration>,
     /// --compare: the GPU.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) gpu: usize,
@@ -93,7 +97,7 @@ pub(super) fn main(options: &BenchOptions, against: Against) -> Result<(), Failu
     let driver = Driver::load()?;
     let context = Context::primary(driver.device(options.compare.gpu)?)?;
     let config = options.config()?;
-    let watchdog = Watchdog::start(config.timeout);
+    let watchdog = Watchdog::start(options.compare.patience.unwrap_or(config.timeout));
     watchdog.step("oxccl starts");
     let usual = Config {
         image: image(options.compare.image.as_deref())?,

@@ -70,7 +70,7 @@ impl Step {
             if waited > patience {
                 let doing = self.doing.lock().unwrap_or_else(|broken| broken.into_inner());
                 eprintln!(
-                    "oxccl: nothing has happened for {:.1} s while {doing}: --timeout allows more, and fewer --nccl-ctas may help",
+                    "oxccl: nothing has happened for {:.1} s while {doing}: --patience allows more, and fewer --nccl-ctas may help",
                     waited.as_secs_f64()
                 );
                 end(HUNG);
