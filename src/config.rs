@@ -11,6 +11,7 @@ use crate::topology::Placement;
 use crate::tune::{DeviceKind, Table, TableError};
 use oxccl_transports::Nodes;
 use oxccl_transports::proxy::{BadConditions, Conditions};
+use std::ffi::OsString;
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
@@ -240,14 +241,14 @@ impl Config {
     /// # Errors
     /// [`Error::Config`] names the variable whose value cannot be.
     pub fn from_env() -> Result<Config, Error> {
-        Config::from_lookup(|name| std::env::var(name).ok())
+        Config::from_lookup(|name| std::env::var_os(name))
     }
 
     /// The defaults, changed by what `lookup` gives for a variable's name.
     ///
     /// # Errors
     /// [`Error::Config`] names the variable whose value cannot be.
-    pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Config, Error> {
+    pub fn from_lookup(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Config, Error> {
         let device = read(&lookup, "OXCCL_DEVICE", "host, cuda or cuda:N", |t| t.parse().ok())?;
         let mut config = match device.unwrap_or_default() {
             Device::Host => Config::default(),
@@ -287,8 +288,8 @@ impl Config {
         config.bulk_copies = read(&lookup, "OXCCL_BULK_COPIES", "0 or 1", switch)? == Some(1);
         config.single_launch = read(&lookup, "OXCCL_SINGLE_LAUNCH", "0 or 1", switch)? == Some(1);
         config.spins = read(&lookup, "OXCCL_SPINS", "a number", |t| t.parse().ok())?;
-        config.interface = lookup("OXCCL_INTERFACE").filter(|name| !name.is_empty());
-        if let Some(text) = lookup("OXCCL_LINK") {
+        config.interface = text(&lookup, "OXCCL_INTERFACE")?.filter(|name| !name.is_empty());
+        if let Some(text) = text(&lookup, "OXCCL_LINK")? {
             let bad = |error: BadConditions| Error::Config {
                 variable: "OXCCL_LINK",
                 detail: error.to_string(),
@@ -301,7 +302,7 @@ impl Config {
             _ => None,
         };
         config.fabric = read(&lookup, "OXCCL_FABRIC", "tcp or rdma", fabric)?;
-        config.rdma_devices = lookup("OXCCL_RDMA_DEVICES")
+        config.rdma_devices = text(&lookup, "OXCCL_RDMA_DEVICES")?
             .map(|names| names.split(',').map(|name| name.trim().to_owned()).collect());
         number("OXCCL_RDMA_QUEUE_PAIRS", &mut config.rdma_queue_pairs)?;
         let direct = |text: &str| match text {
@@ -312,7 +313,8 @@ impl Config {
         };
         config.gpu_direct = read(&lookup, "OXCCL_GPU_DIRECT", "dmabuf, peer or off", direct)?;
         number("OXCCL_LINK_SOCKETS", &mut config.link_sockets)?;
-        config.tuning = lookup("OXCCL_TUNING").map(|file| read_table(&file)).transpose()?;
+        let table = text(&lookup, "OXCCL_TUNING")?;
+        config.tuning = table.map(|file| read_table(&file)).transpose()?;
         config.check()?;
         Ok(config)
     }
@@ -439,21 +441,32 @@ fn read_table(file: &str) -> Result<Arc<Table>, Error> {
 
 /// A variable's value, or an error that says what it should be.
 fn read<T>(
-    lookup: &impl Fn(&str) -> Option<String>,
+    lookup: &impl Fn(&str) -> Option<OsString>,
     variable: &'static str,
     wanted: &str,
     parse: impl Fn(&str) -> Option<T>,
 ) -> Result<Option<T>, Error> {
-    let Some(text) = lookup(variable) else { return Ok(None) };
+    let Some(text) = text(lookup, variable)? else { return Ok(None) };
     match parse(text.trim()) {
         Some(value) => Ok(Some(value)),
         None => Err(Error::Config { variable, detail: format!("{text:?} is not {wanted}") }),
     }
 }
 
+/// A variable's value, which must be UTF-8.
+fn text(
+    lookup: &impl Fn(&str) -> Option<OsString>,
+    variable: &'static str,
+) -> Result<Option<String>, Error> {
+    let text = lookup(variable).map(OsString::into_string).transpose();
+    text.map_err(|value| Error::Config { variable, detail: format!("{value:?} is not UTF-8") })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::RefCell;
+    use std::os::unix::ffi::OsStringExt;
 
     #[test]
     fn a_wrong_value_names_its_variable() {
@@ -464,6 +477,24 @@ mod tests {
         let error =
             Config::from_lookup(|name| (name == "OXCCL_TUNING").then(|| "none.toml".into()));
         assert!(error.unwrap_err().to_string().starts_with("OXCCL_TUNING: none.toml: No such"));
+    }
+
+    #[test]
+    fn a_value_that_is_no_text_names_its_variable() {
+        let asked = RefCell::new(Vec::new());
+        Config::from_lookup(|name| {
+            asked.borrow_mut().push(name.to_owned());
+            None
+        })
+        .unwrap();
+        let asked = asked.into_inner();
+        assert!(asked.len() >= 25, "{asked:?}");
+        for variable in asked {
+            let bytes = || OsString::from_vec(b"1\xff".to_vec());
+            let error = Config::from_lookup(|name| (name == variable).then(bytes)).unwrap_err();
+            let text = error.to_string();
+            assert!(text.starts_with(&variable) && text.contains("not UTF-8"), "{text}");
+        }
     }
 
     #[test]

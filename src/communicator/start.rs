@@ -63,7 +63,7 @@ impl Communicator {
     /// As [`from_env`](Communicator::from_env).
     pub fn from_env_with(config: &Config) -> Result<Communicator, Error> {
         let environment = Environment::from_lookup(
-            |name| std::env::var(name).ok(),
+            |name| std::env::var_os(name),
             std::os::unix::process::parent_id(),
         )?;
         let id = &environment.unique_id;

@@ -14,6 +14,7 @@ use oxccl::{
     OpKind, Order, Pin, ReduceOp, Work, bf16, f16,
 };
 use oxccl_cuda_stand_in::control::Control;
+use std::ffi::OsString;
 use std::time::Duration;
 
 const CHANNELS: usize = 2;
@@ -33,15 +34,15 @@ pub(crate) fn config() -> Config {
 }
 
 /// What the process is told of its connections, of nodes and what joins them, and that it is on GPUs.
-fn environment(name: &str) -> Option<String> {
+fn environment(name: &str) -> Option<OsString> {
     match name {
-        "OXCCL_DEVICE" => Some("cuda".to_owned()),
+        "OXCCL_DEVICE" => Some("cuda".into()),
         "CUDA_DEVICE_MAX_CONNECTIONS"
         | "OXCCL_NODES"
         | "OXCCL_BULK_COPIES"
         | "OXCCL_FABRIC"
         | "OXCCL_RDMA_DEVICES"
-        | "OXCCL_GPU_DIRECT" => std::env::var(name).ok(),
+        | "OXCCL_GPU_DIRECT" => std::env::var_os(name),
         _ => None,
     }
 }

@@ -137,7 +137,7 @@ pub(crate) fn case() -> String {
 /// Runs a case on this process' rank, or on its ranks.
 pub(crate) fn each_rank(case: fn(&mut dyn Bootstrap)) {
     let Some(threads) = thread_count() else {
-        let place = Environment::from_lookup(|name| std::env::var(name).ok(), 0).unwrap();
+        let place = Environment::from_lookup(|name| std::env::var_os(name), 0).unwrap();
         let connected = shm::connect(&place.unique_id, place.rank, place.world, deadline());
         return case(&mut connected.unwrap());
     };

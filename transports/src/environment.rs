@@ -14,13 +14,15 @@
 //!   ranks are on several machines, since those do not tell where rank 0 is. torchrun's own store
 //!   has `MASTER_PORT` itself.
 //! - A port that the launcher does not give is one of [`PORTS`], from a hash of the job's id.
-//! - `OXCCL_SECRET` is the job's secret, any text. Without it the secret is derived from the job's
+//! - `OXCCL_SECRET` is the job's secret, any bytes. Without it the secret is derived from the job's
 //!   id: that keeps jobs from mixing, but whoever knows the id can join. On a network with
 //!   strangers, set it.
 //! - Rank 0 starts the server: [`Environment::serves`].
 
+use std::ffi::OsString;
 use std::fmt;
 use std::ops::RangeInclusive;
+use std::os::unix::ffi::OsStrExt;
 
 use sha2::{Digest, Sha256};
 
@@ -110,6 +112,14 @@ pub enum EnvironmentError {
         /// What it should be.
         expected: String,
     },
+    /// A variable's value is no text. Of all variables only `OXCCL_SECRET` may be such.
+    #[error("{variable} is {value:?}, which is not UTF-8")]
+    NotUnicode {
+        /// The variable.
+        variable: &'static str,
+        /// Its value.
+        value: OsString,
+    },
     /// `OXCCL_UNIQUE_ID` cannot be read.
     #[error("OXCCL_UNIQUE_ID cannot be read: {0}")]
     UniqueId(#[from] UniqueIdError),
@@ -126,7 +136,7 @@ impl Environment {
     /// # Errors
     /// They name the variable.
     pub fn from_lookup(
-        lookup: impl Fn(&str) -> Option<String>,
+        lookup: impl Fn(&str) -> Option<OsString>,
         parent: u32,
     ) -> Result<Environment, EnvironmentError> {
         let has = |variable: &str| lookup(variable).is_some();
@@ -179,8 +189,8 @@ fn torchrun(variables: &Variables) -> Result<Environment, Error> {
     let port = port.and_then(|port| port.checked_add(1)).ok_or_else(|| {
         variables.invalid("MASTER_PORT", "a port number that has another one after it")
     })?;
-    let [run, restart] = ["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"]
-        .map(|variable| variables.optional(variable).unwrap_or_default());
+    let run = variables.optional("TORCHELASTIC_RUN_ID")?.unwrap_or_default();
+    let restart = variables.optional("TORCHELASTIC_RESTART_COUNT")?.unwrap_or_default();
     let job = format!("torchrun {run} {restart} {host} {master}");
     let unique_id = variables.unique_id((host, port), &job)?;
     Ok(place.with(variables.launcher, unique_id))
@@ -190,8 +200,10 @@ fn open_mpi(variables: &Variables) -> Result<Environment, Error> {
     let place = Place::read(variables, ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"])?;
     let local = ["OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"];
     let place = place.local(variables, local)?;
-    let job = variables.optional("PMIX_NAMESPACE");
-    let job = job.or_else(|| variables.optional("OMPI_MCA_ess_base_jobid"));
+    let job = match variables.optional("PMIX_NAMESPACE")? {
+        None => variables.optional("OMPI_MCA_ess_base_jobid")?,
+        job => job,
+    };
     let job = job.ok_or_else(|| variables.missing("PMIX_NAMESPACE", ""))?;
     place.meeting_here(variables, &format!("mpirun {job}"))
 }
@@ -201,7 +213,7 @@ fn mpich(variables: &Variables, parent: u32) -> Result<Environment, Error> {
     let place = place.local(variables, ["MPI_LOCALRANKID", "MPI_LOCALNRANKS"])?;
     // On several machines the parents differ; those ranks meet at OXCCL_ADDR, which then stands
     // for the job.
-    let job = match variables.optional("OXCCL_ADDR") {
+    let job = match variables.optional("OXCCL_ADDR")? {
         Some(address) => format!("mpiexec {address}"),
         None => format!("mpiexec {parent}"),
     };
@@ -210,17 +222,27 @@ fn mpich(variables: &Variables, parent: u32) -> Result<Environment, Error> {
 
 /// The variables of one launcher.
 struct Variables<'a> {
-    lookup: &'a dyn Fn(&str) -> Option<String>,
+    lookup: &'a dyn Fn(&str) -> Option<OsString>,
     launcher: Launcher,
 }
 
 impl Variables<'_> {
-    fn optional(&self, variable: &str) -> Option<String> {
+    /// A variable's value. One that is empty counts as not set.
+    fn bytes(&self, variable: &str) -> Option<OsString> {
         (self.lookup)(variable).filter(|value| !value.is_empty())
     }
 
+    fn is_set(&self, variable: &str) -> bool {
+        self.bytes(variable).is_some()
+    }
+
+    fn optional(&self, variable: &'static str) -> Result<Option<String>, Error> {
+        let text = self.bytes(variable).map(OsString::into_string).transpose();
+        text.map_err(|value| Error::NotUnicode { variable, value })
+    }
+
     fn require(&self, variable: &'static str) -> Result<String, Error> {
-        self.optional(variable).ok_or_else(|| self.missing(variable, ""))
+        self.optional(variable)?.ok_or_else(|| self.missing(variable, ""))
     }
 
     fn number(&self, variable: &'static str) -> Result<usize, Error> {
@@ -234,18 +256,19 @@ impl Variables<'_> {
 
     fn invalid(&self, variable: &'static str, expected: impl Into<String>) -> Error {
         let value = (self.lookup)(variable).unwrap_or_default();
+        let value = value.to_string_lossy().into_owned();
         Error::Invalid { variable, value, expected: expected.into() }
     }
 
     /// Where to meet: at `OXCCL_ADDR`, or at this place.
     fn unique_id(&self, place: (String, u16), job: &str) -> Result<UniqueId, Error> {
-        let (host, port) = match self.optional("OXCCL_ADDR") {
+        let (host, port) = match self.optional("OXCCL_ADDR")? {
             None => place,
             Some(address) => parse_meeting(&address)
                 .map_err(|detail| self.invalid("OXCCL_ADDR", format!("host:port ({detail})")))?,
         };
-        let secret = match self.optional("OXCCL_SECRET") {
-            Some(text) => Secret::given(&text),
+        let secret = match self.bytes("OXCCL_SECRET") {
+            Some(given) => Secret::given(given.as_bytes()),
             None => Secret::of_job(job),
         };
         Ok(UniqueId::new(host, port, secret))
@@ -279,6 +302,9 @@ impl Place {
     /// A rank and the number of ranks, which must be more.
     fn pair(variables: &Variables, names: [&'static str; 2]) -> Result<(usize, usize), Error> {
         let (rank, world) = (variables.number(names[0])?, variables.number(names[1])?);
+        if world == 0 {
+            return Err(variables.invalid(names[1], "a number above 0"));
+        }
         if rank >= world {
             let expected = format!("a rank below {}={world}", names[1]);
             return Err(variables.invalid(names[0], expected));
@@ -302,7 +328,7 @@ impl Place {
         names: [&'static str; 2],
         (local_rank, local_world): (usize, usize),
     ) -> Result<Place, Error> {
-        if names.iter().all(|name| variables.optional(name).is_none()) {
+        if !names.iter().any(|name| variables.is_set(name)) {
             return Ok(Place { local_rank, local_world, ..self });
         }
         self.local(variables, names)
@@ -310,7 +336,7 @@ impl Place {
 
     /// Meets on this machine, if all ranks are here, or at `OXCCL_ADDR`.
     fn meeting_here(self, variables: &Variables, job: &str) -> Result<Environment, Error> {
-        if self.local_world < self.world && variables.optional("OXCCL_ADDR").is_none() {
+        if self.local_world < self.world && !variables.is_set("OXCCL_ADDR") {
             let remedy = " on several machines: set OXCCL_ADDR=host:port, the address of rank 0's \
                           machine and a free port there, on every rank";
             return Err(variables.missing("OXCCL_ADDR", remedy));

@@ -61,12 +61,23 @@ pub enum Error {
         ours: usize,
     },
     /// A rank must be smaller than the world, and a world has at least one rank.
-    #[error("rank {rank} does not exist in a world of {world}: ranks go from 0 to {world} - 1")]
+    #[error("rank {rank} does not exist in a world of {world}: {}", match world.checked_sub(1) {
+        None => "a world has at least one rank".to_owned(),
+        Some(last) => format!("ranks go from 0 to {last}"),
+    })]
     RankOutOfRange {
         /// The rank.
         rank: usize,
         /// The number of ranks.
         world: usize,
+    },
+    /// A world of more ranks than are possible.
+    #[error("a world of {world} ranks is too large: {limit} are the most")]
+    WorldTooLarge {
+        /// The number of ranks.
+        world: usize,
+        /// The most that there can be.
+        limit: usize,
     },
     /// Some ranks did not come, or did not give their part, before the deadline.
     #[error(
@@ -239,9 +250,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_timeout_names_the_ranks() {
+    fn errors_name_the_ranks() {
         let one = Error::Timeout { doing: "joining", missing: vec![3] };
         assert!(one.to_string().starts_with("timed out joining: nothing came from rank 3;"));
+        let absurd = Error::RankOutOfRange { rank: 0, world: 0 }.to_string();
+        assert_eq!(absurd, "rank 0 does not exist in a world of 0: a world has at least one rank");
+        let beyond = Error::RankOutOfRange { rank: 3, world: 3 }.to_string();
+        assert!(beyond.ends_with("ranks go from 0 to 2"), "{beyond}");
         let many = Error::Timeout { doing: "joining", missing: (0..20).collect() };
         assert!(many.to_string().contains("ranks 0, 1, 2"));
         assert!(many.to_string().contains("and 4 more"));

@@ -57,12 +57,12 @@ impl UniqueId {
         UniqueId { host: host.into(), port, secret }
     }
 
-    /// The id of ranks that were told where to meet, `host:port`, and perhaps a secret. Without one the secret follows from the
-    /// address, which keeps jobs apart, but not strangers who know it.
+    /// The id of ranks that were told where to meet, `host:port`, and perhaps a secret, any bytes. Without one the secret follows
+    /// from the address, which keeps jobs apart, but not strangers who know it.
     ///
     /// # Errors
     /// [`Error::Address`] if it is not one that ranks can agree on.
-    pub fn meeting(address: &str, secret: Option<&str>) -> Result<UniqueId, Error> {
+    pub fn meeting(address: &str, secret: Option<&[u8]>) -> Result<UniqueId, Error> {
         let refuse = |detail| Error::Address { address: address.to_owned(), detail };
         let (host, port) = parse_meeting(address).map_err(refuse)?;
         let secret = secret.map_or_else(|| Secret::of_job(address), Secret::given);
@@ -281,11 +281,11 @@ mod tests {
 
     #[test]
     fn those_who_meet_at_an_address_have_one_id() {
-        let id = |secret| UniqueId::meeting("node1:777", secret).unwrap();
+        let id = |secret: Option<&[u8]>| UniqueId::meeting("node1:777", secret).unwrap();
         assert_eq!((id(None).host(), id(None).port()), ("node1", 777));
         assert_eq!(id(None), id(None));
-        assert_ne!(id(None), id(Some("s")));
-        assert_ne!(id(Some("t")), id(Some("s")));
+        assert_ne!(id(None), id(Some(b"s")));
+        assert_ne!(id(Some(b"\xff")), id(Some(b"\xfe")));
         for address in ["node1", "node1:0", "::1:5"] {
             assert!(matches!(UniqueId::meeting(address, None), Err(Error::Address { .. })));
         }

@@ -4,11 +4,14 @@
 #[path = "common/links.rs"]
 mod links;
 
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nix::sys::resource::{Resource, setrlimit};
 use oxccl_transports::proxy::testing::{MemoryPorts, until};
 use oxccl_transports::proxy::{Conditions, Fabric, Link, Listening, ProxySetup, Wire, WireError};
 use oxccl_transports::tcp::Tcp;
@@ -110,6 +113,44 @@ fn a_peer_that_cannot_be_reached_is_named() {
     let text = liveness.cause().unwrap().to_string();
     assert!(text.contains("rank 0 lost its link to rank 1"), "{text}");
     assert!(text.contains(&free.to_string()) && text.contains("OXCCL_INTERFACE"), "{text}");
+}
+
+#[test]
+fn a_rank_without_descriptors_says_so() {
+    // In a process of its own, which has none left.
+    let case = ["--exact", "dials_without_descriptors", "--ignored", "--nocapture"];
+    let ended = Command::new(std::env::current_exe().unwrap()).args(case).output().unwrap();
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+}
+
+#[test]
+#[ignore = "started by the other test"]
+fn dials_without_descriptors() {
+    let [one, other] = [(); 2].map(|()| Listening::open(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap());
+    let addresses = vec![one.address(), other.address()];
+    let bootstraps = local(2);
+    let liveness = bootstraps[0].liveness();
+    let proxy = one.start(ProxySetup {
+        rank: 0,
+        secret: Secret::random().unwrap(),
+        fabric: Arc::new(Tcp::new(1)),
+        ports: vec![None, Some(MemoryPorts::new(1, SLOTS, 64).unwrap())],
+        addresses,
+        timeout: LIMIT,
+        liveness: liveness.clone(),
+        spins: false,
+        rings: true,
+        conditions: Conditions::default(),
+        egress: None,
+    });
+    let proxy = proxy.unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, 64, 64).unwrap();
+    let taken: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+    proxy.want(1, vec![0]);
+    assert!(until(LIMIT, || liveness.cause().is_some()));
+    drop(taken);
+    let text = liveness.cause().unwrap().to_string();
+    assert!(text.contains("ulimit -n") && !text.contains("OXCCL_INTERFACE"), "{text}");
 }
 
 /// A fabric with a fault.

@@ -166,8 +166,8 @@ impl ExplainOptions {
     fn config(&self) -> Result<Config, Failure> {
         let Some(device) = self.device else { return Ok(Config::from_env()?) };
         let lookup = |name: &str| match name {
-            "OXCCL_DEVICE" => Some(device.to_string()),
-            _ => std::env::var(name).ok(),
+            "OXCCL_DEVICE" => Some(device.to_string().into()),
+            _ => std::env::var_os(name),
         };
         Ok(Config::from_lookup(lookup)?)
     }

@@ -4,7 +4,7 @@ use super::{Environment, EnvironmentError as Error, LOOPBACK, Place, Variables, 
 
 pub(super) fn slurm(variables: &Variables) -> Result<Environment, Error> {
     // A batch script has a rank too (0), but no step.
-    let Some(step) = variables.optional("SLURM_STEP_ID") else {
+    let Some(step) = variables.optional("SLURM_STEP_ID")? else {
         return Err(variables.missing("SLURM_STEP_ID", ": start the ranks with srun"));
     };
     let job = format!("srun {} {step}", variables.require("SLURM_JOB_ID")?);
@@ -24,15 +24,15 @@ pub(super) fn slurm(variables: &Variables) -> Result<Environment, Error> {
 }
 
 fn first_set(variables: &Variables, first: &'static str, second: &'static str) -> &'static str {
-    if variables.optional(first).is_some() { first } else { second }
+    if variables.is_set(first) { first } else { second }
 }
 
 fn local(variables: &Variables, place: Place) -> Result<Place, Error> {
     let counts = first_set(variables, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE");
     let text = variables.require(counts)?;
-    let node = match variables.optional("SLURM_NODEID") {
-        Some(_) => variables.number("SLURM_NODEID")?,
-        None => 0,
+    let node = match variables.is_set("SLURM_NODEID") {
+        true => variables.number("SLURM_NODEID")?,
+        false => 0,
     };
     let local_world = count_at(&text, node)
         .filter(|&count| count <= place.world)

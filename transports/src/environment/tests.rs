@@ -1,4 +1,5 @@
 use std::collections::HashMap;
+use std::os::unix::ffi::OsStringExt;
 
 use super::*;
 
@@ -13,7 +14,7 @@ fn read(text: &str) -> Result<Environment, EnvironmentError> {
 fn read_with_parent(text: &str, parent: u32) -> Result<Environment, EnvironmentError> {
     let pairs = text.split_whitespace().map(|word| word.split_once('=').unwrap());
     let variables: HashMap<_, _> = pairs.collect();
-    Environment::from_lookup(|name| variables.get(name).map(|value| value.to_string()), parent)
+    Environment::from_lookup(|name| variables.get(name).map(OsString::from), parent)
 }
 
 fn place(environment: &Environment) -> (usize, usize, usize, usize, Launcher) {
@@ -144,6 +145,42 @@ fn address_and_secret_can_be_given() {
     let secret = |text: &str| read(text).unwrap().unique_id.secret().clone();
     let [a, b] = [OPEN_MPI, MPICH].map(|launched| secret(&format!("{launched} OXCCL_SECRET=s3")));
     assert_eq!(a, b, "the text alone makes it");
+}
+
+/// `text`, and one variable whose value is these bytes.
+fn read_bytes(text: &str, name: &str, bytes: &[u8]) -> Result<Environment, EnvironmentError> {
+    let lookup = |asked: &str| {
+        let mut words = text.split_whitespace().filter_map(|word| word.split_once('='));
+        let found = words.find(|(name, _)| *name == asked).map(|(_, value)| OsString::from(value));
+        if asked == name { Some(OsString::from_vec(bytes.to_vec())) } else { found }
+    };
+    Environment::from_lookup(lookup, 77)
+}
+
+#[test]
+fn a_secret_may_be_any_bytes() {
+    let secret = |bytes: &[u8]| {
+        let read = read_bytes(TORCHRUN, "OXCCL_SECRET", bytes).unwrap();
+        read.unique_id.secret().clone()
+    };
+    let derived = read(TORCHRUN).unwrap().unique_id.secret().clone();
+    assert_ne!(secret(b"\xff\x80"), derived, "it is not left out");
+    assert_ne!(secret(b"\xff\x80"), secret(b"\xff\x81"), "nor replaced by something shorter");
+    assert_eq!(secret(b"\xff\x80"), secret(b"\xff\x80"));
+    assert_eq!(secret(b""), derived, "an empty one is none");
+}
+
+#[test]
+fn other_variables_that_are_no_text_are_named() {
+    for launched in [TORCHRUN, OPEN_MPI, MPICH, SLURM] {
+        for word in launched.split_whitespace().chain(["OXCCL_ADDR=x:1"]) {
+            let (name, _) = word.split_once('=').unwrap();
+            match read_bytes(launched, name, b"\xff") {
+                Err(EnvironmentError::NotUnicode { variable, .. }) => assert_eq!(variable, name),
+                other => assert_eq!(name, "PMI_FD", "which nobody reads: {other:?}"),
+            }
+        }
+    }
 }
 
 #[test]

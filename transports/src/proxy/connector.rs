@@ -160,6 +160,12 @@ impl Shared {
 
     fn unreachable(&self, peer: usize, source: io::Error) -> WireError {
         let address = self.setup.addresses[peer];
+        if let Some(libc::EMFILE | libc::ENFILE) = source.raw_os_error() {
+            return WireError::Unfit(format!(
+                "connecting to it at {address} failed: no file descriptor is left ({source}); a rank needs several for each rank \
+                 of another node: raise the limit of open files (ulimit -n), or start fewer ranks"
+            ));
+        }
         WireError::Unfit(format!(
             "connecting to it at {address} failed ({source}): if that is not its address on the network that joins the \
              nodes, name the right one with OXCCL_INTERFACE"

@@ -32,7 +32,7 @@ impl Secret {
     /// A secret for ranks that are threads of one process. It is random unless the system has no random numbers; then it only
     /// keeps this process's ranks from mixing with others'.
     pub(crate) fn of_process() -> Secret {
-        let number = || Secret::derive(&format!("process {}", std::process::id()));
+        let number = || Secret::derive("process", &std::process::id().to_le_bytes());
         Secret::random().unwrap_or_else(|_| number())
     }
 
@@ -41,23 +41,25 @@ impl Secret {
         Secret(bytes)
     }
 
-    /// Derives a secret from a text. It is as hard to guess as the text: derived from a launcher's
-    /// job id, it keeps jobs from mixing, not an attacker out.
-    pub fn derive(text: &str) -> Secret {
-        let mut hash = Sha256::new();
-        hash.update(b"oxccl secret");
-        hash.update(text);
-        Secret(hash.finalize().into())
+    /// The secret of a job whose user gave one, any bytes.
+    pub(crate) fn given(bytes: &[u8]) -> Secret {
+        Secret::derive("given", bytes)
     }
 
-    /// The secret of a job that was given one, any text.
-    pub(crate) fn given(text: &str) -> Secret {
-        Secret::derive(&format!("given {text}"))
-    }
-
-    /// The secret of a job that was given none: it follows from what identifies the job.
+    /// The secret of a job that was given none: it follows from what identifies the job, which keeps jobs from mixing, but
+    /// nobody out who knows that.
     pub(crate) fn of_job(job: &str) -> Secret {
-        Secret::derive(&format!("job {job}"))
+        Secret::derive("job", job.as_bytes())
+    }
+
+    /// As hard to guess as the bytes. What they are goes in, too.
+    fn derive(what: &str, bytes: &[u8]) -> Secret {
+        let mut hash = Sha256::new();
+        hash.update(b"oxccl secret ");
+        hash.update(what);
+        hash.update(b" ");
+        hash.update(bytes);
+        Secret(hash.finalize().into())
     }
 
     /// The bytes, to hand them to another rank.
@@ -147,7 +149,8 @@ mod tests {
         let (a, b) = (Secret::random().unwrap(), Secret::random().unwrap());
         assert_ne!(a, b);
         assert_eq!(format!("{a:?}"), "Secret(hidden)");
-        assert_eq!(Secret::derive("job 1"), Secret::derive("job 1"));
-        assert_ne!(Secret::derive("job 1"), Secret::derive("job 2"));
+        assert_eq!(Secret::of_job("1"), Secret::of_job("1"));
+        assert_ne!(Secret::of_job("1"), Secret::of_job("2"));
+        assert_ne!(Secret::of_job("1"), Secret::given(b"1"));
     }
 }

@@ -16,6 +16,7 @@ use crate::rendezvous::joining::{
 use crate::rendezvous::message::{
     FrameReader, MESSAGE_LIMIT_BYTES, Message, Piece, REPORT_LIMIT_BYTES,
 };
+use crate::rendezvous::state::WORLD_LIMIT;
 use crate::{Cause, Error, Liveness, Nodes, Seat, Secret, UniqueId};
 
 /// How long telling the others of an abort or a goodbye may take.
@@ -57,11 +58,14 @@ impl ControlChannel {
     /// [`Error::Unreachable`] if no server answers until the deadline, [`Error::Timeout`] naming
     /// the ranks that have not joined until then (on every rank that has, at the first one's
     /// deadline), and why this rank may not join: [`Error::WrongSecret`], [`Error::Version`],
-    /// [`Error::RankTwice`], [`Error::RankOutOfRange`], [`Error::WorldMismatch`].
+    /// [`Error::RankTwice`], [`Error::RankOutOfRange`], [`Error::WorldMismatch`], [`Error::WorldTooLarge`].
     pub fn connect(id: &UniqueId, seat: Seat, deadline: Instant) -> Result<ControlChannel, Error> {
         let Seat { rank, world, .. } = seat;
         if rank >= world {
             return Err(Error::RankOutOfRange { rank, world });
+        }
+        if world > WORLD_LIMIT {
+            return Err(Error::WorldTooLarge { world, limit: WORLD_LIMIT });
         }
         let mut pause = RETRY_PAUSES.0;
         loop {

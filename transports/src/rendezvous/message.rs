@@ -5,6 +5,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use crate::rendezvous::auth::{Nonce, Proof};
+use crate::rendezvous::state::WORLD_LIMIT;
 use crate::{Cause, Error, NodeId};
 
 /// The version of the protocol. Ranks of different versions do not meet.
@@ -157,6 +158,9 @@ pub(crate) enum Refusal {
         theirs: usize,
         ours: usize,
     },
+    WorldTooLarge {
+        world: usize,
+    },
     Timeout {
         missing: Vec<usize>,
     },
@@ -185,6 +189,7 @@ impl Refusal {
             Refusal::WorldMismatch { rank, theirs, ours } => {
                 Error::WorldMismatch { rank, theirs, ours }
             }
+            Refusal::WorldTooLarge { world } => Error::WorldTooLarge { world, limit: WORLD_LIMIT },
             Refusal::Timeout { missing } => Error::Timeout { doing: "joining", missing },
             Refusal::Stopped(cause) => Error::Stopped(cause),
             Refusal::Closed | Refusal::Busy => Error::ServerClosed,

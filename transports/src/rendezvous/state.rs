@@ -216,8 +216,7 @@ impl Rendezvous {
             return self.refuse(conn, refusal.clone());
         }
         if world > WORLD_LIMIT {
-            let detail = format!("a world of {world} ranks, the limit is {WORLD_LIMIT}");
-            return self.refuse(conn, Refusal::Protocol(detail));
+            return self.refuse(conn, Refusal::WorldTooLarge { world });
         }
         if rank >= world {
             return self.refuse(conn, Refusal::RankOutOfRange { rank, world });

@@ -184,7 +184,7 @@ impl Drop for Rank {
 /// The name of this process' case, and its place.
 pub fn assigned() -> (String, Environment) {
     let case = std::env::var(CASE).expect("started by another test, not by hand");
-    let place = Environment::from_lookup(|name| std::env::var(name).ok(), 0).unwrap();
+    let place = Environment::from_lookup(|name| std::env::var_os(name), 0).unwrap();
     (case, place)
 }
 

@@ -3,6 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use oxccl_transports::rendezvous::WORLD_LIMIT;
 use oxccl_transports::{Bootstrap, Error};
 
 use crate::common::{server, wait_until};
@@ -47,6 +48,13 @@ fn a_rank_is_smaller_than_its_world() {
         let refused = error(join(&id, rank, world));
         assert!(matches!(refused, Error::RankOutOfRange { .. }), "{refused}");
     }
+}
+
+#[test]
+fn a_world_has_a_limit() {
+    let (id, _server) = server();
+    let refused = error(join(&id, 0, WORLD_LIMIT + 1));
+    assert!(matches!(refused, Error::WorldTooLarge { world: 65_537, limit: 65_536 }), "{refused}");
 }
 
 #[test]

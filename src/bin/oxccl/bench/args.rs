@@ -177,8 +177,8 @@ impl BenchOptions {
     pub(crate) fn config(&self) -> Result<Config, Failure> {
         let device = self.device.map(|device| device.to_string());
         let mut config = Config::from_lookup(|name| match (&device, name) {
-            (Some(device), "OXCCL_DEVICE") => Some(device.clone()),
-            _ => std::env::var(name).ok(),
+            (Some(device), "OXCCL_DEVICE") => Some(device.into()),
+            _ => std::env::var_os(name),
         })?;
         gpu::fit(&mut config, self.heap_needed()?, self.compare.image.as_deref())?;
         config.single_launch |= self.single_launch;

@@ -76,7 +76,7 @@ pub(crate) fn on_ranks(
 
 /// This rank's place, if a launcher has started it.
 pub(crate) fn environment() -> Result<Option<Environment>, Failure> {
-    let lookup = |name: &str| std::env::var(name).ok();
+    let lookup = |name: &str| std::env::var_os(name);
     match Environment::from_lookup(lookup, std::os::unix::process::parent_id()) {
         Err(EnvironmentError::NoLauncher) => Ok(None),
         other => Ok(Some(other?)),

@@ -4,6 +4,7 @@ mod rank;
 mod signals;
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
@@ -65,8 +66,9 @@ impl Job<'_> {
             let (id, server) = UniqueId::create()?;
             return Ok((id, Some(server)));
         };
-        let secret = std::env::var("OXCCL_SECRET").ok().filter(|secret| !secret.is_empty());
-        let id = UniqueId::meeting(share.meeting, secret.as_deref())?;
+        let secret = std::env::var_os("OXCCL_SECRET").filter(|secret| !secret.is_empty());
+        let secret = secret.as_deref().map(OsStr::as_bytes);
+        let id = UniqueId::meeting(share.meeting, secret)?;
         let server = if share.machine == 0 { Some(id.serve()?) } else { None };
         Ok((id, server))
     }

@@ -123,8 +123,8 @@ impl TuneOptions {
     fn config(&self) -> Result<Config, Failure> {
         let mut config = Config::from_lookup(|name| match (self.device, name) {
             (_, "OXCCL_TUNING") => None,
-            (Some(device), "OXCCL_DEVICE") => Some(device.to_string()),
-            _ => std::env::var(name).ok(),
+            (Some(device), "OXCCL_DEVICE") => Some(device.to_string().into()),
+            _ => std::env::var_os(name),
         })?;
         bench::fit_gpu(&mut config, self.largest(), self.image.as_deref())?;
         config.pin = Pin::default();

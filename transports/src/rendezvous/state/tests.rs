@@ -224,8 +224,8 @@ fn absurd_worlds_are_refused() {
         join(&mut state, 1, 0, 0),
         refused(1, Refusal::RankOutOfRange { rank: 0, world: 0 })
     );
-    let actions = join(&mut state, 2, 0, usize::MAX);
-    assert!(matches!(&actions[0], Action::Send(_, Message::Refused(Refusal::Protocol(_)))));
+    let world = WORLD_LIMIT + 1;
+    assert_eq!(join(&mut state, 2, 0, world), refused(2, Refusal::WorldTooLarge { world }));
     assert!(state.members.is_empty(), "they do not fix the size of the world");
 }
 

@@ -64,8 +64,8 @@ enum Last {
 pub(super) fn usual_config(gpu: usize) -> Result<Config, Failure> {
     let device = Device::Cuda(Some(gpu)).to_string();
     let lookup = |name: &str| match name {
-        "OXCCL_DEVICE" => Some(device.clone()),
-        _ => std::env::var(name).ok(),
+        "OXCCL_DEVICE" => Some(device.clone().into()),
+        _ => std::env::var_os(name),
     };
     // A setting of its own.
     Ok(Config { single_launch: false, ..Config::from_lookup(lookup)? })
