@@ -225,15 +225,21 @@ pub enum Error {
 
 impl Error {
     pub(crate) fn io(doing: &'static str) -> impl FnOnce(io::Error) -> Error {
-        move |source| match source.raw_os_error() {
-            Some(libc::EMFILE | libc::ENFILE | libc::ETOOMANYREFS) => Error::NoDescriptor { doing },
-            _ => Error::Io { doing, source },
+        move |source| match lacks_descriptor(&source) {
+            true => Error::NoDescriptor { doing },
+            false => Error::Io { doing, source },
         }
     }
 
     pub(crate) fn os(doing: &'static str) -> impl FnOnce(nix::Error) -> Error {
         move |errno| Error::io(doing)(errno.into())
     }
+}
+
+/// Whether this process, or its user, has as many files open as it may.
+pub(crate) fn lacks_descriptor(error: &io::Error) -> bool {
+    let number = error.raw_os_error();
+    matches!(number, Some(libc::EMFILE | libc::ENFILE | libc::ETOOMANYREFS))
 }
 
 fn list(ranks: &[usize]) -> String {

@@ -13,6 +13,7 @@ pub mod bootstrap;
 pub mod cuda;
 mod cuda_ipc;
 mod deadline;
+mod door;
 pub mod environment;
 pub mod error;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -30,6 +31,7 @@ pub mod rdma;
 pub mod region;
 pub mod rendezvous;
 mod reports;
+mod seal;
 pub mod shm;
 mod sync;
 pub mod tcp;

@@ -6,12 +6,12 @@ mod links;
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use oxccl_transports::proxy::testing::{MemoryPorts, until};
 use oxccl_transports::proxy::{Conditions, Fabric, Link, Listening, ProxySetup, Wire, WireError};
 use oxccl_transports::tcp::Tcp;
@@ -153,6 +153,34 @@ fn dials_without_descriptors() {
     assert!(text.contains("ulimit -n") && !text.contains("OXCCL_INTERFACE"), "{text}");
 }
 
+/// They hold their connections before the ranks dial: some silent, some having greeted well.
+#[test]
+fn half_open_connections_keep_no_link_from_being_made() {
+    const STRANGERS: usize = 1000;
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    let needed = 4 * STRANGERS as u64;
+    if hard < needed {
+        let name = "half_open_connections_keep_no_link_from_being_made";
+        let _ = writeln!(std::io::stderr(), "skipped: {name}: {hard} open files are the limit");
+        return;
+    }
+    setrlimit(Resource::RLIMIT_NOFILE, soft.max(needed), hard).unwrap();
+    let strangers = Mutex::new(Vec::new());
+    let besiege = |addresses: &[SocketAddr]| {
+        for number in 0..STRANGERS {
+            let mut stranger = TcpStream::connect(addresses[1]).unwrap();
+            if number % 4 == 0 {
+                stranger.write_all(&[&b"OXLK\x02\x00"[..], &[7; 32]].concat()).unwrap();
+            }
+            strangers.lock().unwrap().push(stranger);
+        }
+    };
+    let ports = |_| MemoryPorts::new(PORTS, SLOTS, links::PAYLOAD_BYTES).unwrap();
+    let ends = links::pair_after(besiege, tcp(2), ports, Conditions::default());
+    exchange(&ends, 3);
+    assert_eq!(ends[0].liveness.cause(), None);
+}
+
 /// A fabric with a fault.
 struct Panics;
 
@@ -190,11 +218,12 @@ fn strangers_on_the_port_are_dropped_and_disturb_nobody() {
     }
     // It greets well, and cannot prove the secret.
     let mut stranger = TcpStream::connect(ends[1].address).unwrap();
-    stranger.write_all(&[&b"OXLK\x01\x00"[..], &[7; 32], &[0; 52]].concat()).unwrap();
+    stranger.write_all(&[&b"OXLK\x02\x00"[..], &[7; 32], &[0; 52]].concat()).unwrap();
     let mut answer = Vec::new();
     stranger.set_read_timeout(Some(LIMIT)).unwrap();
     let _ = stranger.read_to_end(&mut answer);
-    assert_eq!(answer.len(), 38 + 32, "a greeting and a proof, and nothing more");
+    assert_eq!(answer.len(), 38 + 33, "a greeting and a refusal");
+    assert_eq!(answer[39..], [0; 32], "nothing that follows from the secret");
     exchange(&ends, 10);
     assert_eq!(ends[0].liveness.cause(), None);
 }

@@ -1,4 +1,4 @@
-//! Where wires come from: a listener, and a thread for each pair of ranks while its wire is made.
+//! Where wires come from: a listener, whose thread hears who connects, and a thread for each pair of ranks while its wire is made.
 //!
 //! Of two ranks the smaller one dials. It does so when a program of its own needs the other, which then needs it too, since what
 //! one sends the other receives. Nobody waits for a wire: messages stay in the outbox until there is one.
@@ -6,32 +6,32 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{Backlog, listen as listen_on};
 
+use super::acceptor::Acceptor;
 use super::bell::Wakeup;
 use super::fabric::{Fabric, Link};
-use super::handshake::{self, Claim};
+use super::handshake::{self, Claim, Proven};
 use super::ports::Ports;
 use super::socket::Socket;
 use super::thread;
 use super::wire::{Wire, WireError};
 use super::worker::News;
+use crate::error::lacks_descriptor;
+use crate::rendezvous::BACKLOG;
 use crate::{Error, Secret, deadline_in};
 
-/// How long a connection may take to say who it is. Meanwhile it holds one of the places.
-const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long telling a dialler that it is wanted, or not, may take; it fits the system's buffers.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Connections that may be saying who they are at a time; more wait in the system's queue.
-const PLACES: usize = 64;
+/// How long a dialler waits until it tries again.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// A wire that has been made, or not.
 pub(super) struct Made {
@@ -67,31 +67,16 @@ struct Shared {
     ending: Wakeup,
     /// Accepted sockets of wires that lack some.
     incomplete: Mutex<HashMap<u32, Vec<Option<Socket>>>>,
-    /// Threads that make wires.
-    busy: AtomicUsize,
-}
-
-/// One of those threads, until it ends, however it does.
-struct Place(Arc<Shared>);
-
-impl Place {
-    fn take(shared: &Arc<Shared>) -> Place {
-        shared.busy.fetch_add(1, Ordering::AcqRel);
-        Place(shared.clone())
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.busy.fetch_sub(1, Ordering::AcqRel);
-    }
 }
 
 /// Opens the socket on which wires are accepted.
 pub(super) fn listen(address: IpAddr) -> Result<TcpListener, Error> {
     let listener = TcpListener::bind((address, 0));
     let listener = listener.and_then(|l| l.set_nonblocking(true).map(|()| l));
-    listener.map_err(Error::io("listening for links"))
+    let listener = listener.map_err(Error::io("listening for links"))?;
+    let backlog = Backlog::new(BACKLOG).unwrap_or(Backlog::MAXCONN);
+    listen_on(&listener, backlog).map_err(Error::os("listening for links"))?;
+    Ok(listener)
 }
 
 impl Connector {
@@ -108,11 +93,13 @@ impl Connector {
             proxy,
             ending: Wakeup::new()?,
             incomplete: Mutex::default(),
-            busy: AtomicUsize::new(0),
         });
-        let acceptor = shared.clone();
+        let (acceptor, known) =
+            (Acceptor::new(listener, shared.setup.secret.clone()), shared.clone());
         let thread = std::thread::Builder::new().name(name);
-        let accepting = thread.spawn(move || acceptor.accept_all(&listener));
+        let accepting = thread.spawn(move || {
+            acceptor.run(&known.ending, |socket, claim| known.accepted(socket, &claim));
+        });
         let accepting = Some(accepting.map_err(Error::io("starting a thread"))?);
         Ok(Connector { shared, accepting })
     }
@@ -137,7 +124,7 @@ impl Drop for Connector {
 
 impl Shared {
     fn dialled(&self, peer: usize) -> Result<Box<dyn Wire>, WireError> {
-        let Setup { rank, secret, fabric, addresses, timeout, .. } = &self.setup;
+        let Setup { rank, fabric, timeout, .. } = &self.setup;
         let deadline = deadline_in(*timeout);
         let count = fabric.sockets();
         let mut sockets = Vec::with_capacity(count);
@@ -149,18 +136,36 @@ impl Shared {
                 count: count as u16,
                 fabric: self.fabric_name(),
             };
-            let left = deadline.saturating_duration_since(Instant::now());
-            let left = left.max(Duration::from_millis(1));
-            let stream = TcpStream::connect_timeout(&addresses[peer], left);
-            let stream = stream.map_err(|source| self.unreachable(peer, source))?;
-            sockets.push(handshake::dial(stream, secret, &claim, deadline)?);
+            sockets.push(self.dialled_once(peer, &claim, deadline)?);
         }
         self.open(peer, sockets, deadline)
     }
 
+    /// Makes a socket. Where strangers are many, a rank has to make room for others before it has proven itself, and tries again.
+    fn dialled_once(
+        &self,
+        peer: usize,
+        claim: &Claim,
+        deadline: Instant,
+    ) -> Result<Socket, WireError> {
+        let Setup { secret, addresses, .. } = &self.setup;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let left = left.max(Duration::from_millis(1));
+            let stream = TcpStream::connect_timeout(&addresses[peer], left);
+            let stream = stream.map_err(|source| self.unreachable(peer, source))?;
+            match handshake::dial(stream, secret, claim, deadline) {
+                Err(error) if error.is_end() && Instant::now() + RETRY_PAUSE < deadline => {
+                    std::thread::sleep(RETRY_PAUSE);
+                }
+                dialled => return dialled,
+            }
+        }
+    }
+
     fn unreachable(&self, peer: usize, source: io::Error) -> WireError {
         let address = self.setup.addresses[peer];
-        if let Some(libc::EMFILE | libc::ENFILE) = source.raw_os_error() {
+        if lacks_descriptor(&source) {
             return WireError::Unfit(format!(
                 "connecting to it at {address} failed: no file descriptor is left ({source}); a rank needs several for each rank \
                  of another node: raise the limit of open files (ulimit -n), or start fewer ranks"
@@ -172,46 +177,14 @@ impl Shared {
         ))
     }
 
-    fn accept_all(self: &Arc<Shared>, listener: &TcpListener) {
-        loop {
-            let sockets = [self.ending.descriptor(), listener.as_fd()];
-            let mut fds = sockets.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
-            match poll(&mut fds, PollTimeout::NONE) {
-                Ok(_) | Err(Errno::EINTR) => {}
-                Err(error) => return tracing::error!(%error, "no more links are accepted"),
-            }
-            if fds[0].any().unwrap_or(true) {
-                return;
-            }
-            match listener.accept() {
-                Ok((stream, from)) => self.accepted(stream, from),
-                // The connection has gone again, or there is no descriptor for it: the dialler says so.
-                Err(error) => {
-                    tracing::debug!(%error, "accepting a link");
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-            }
+    /// A dialler has proven the secret: if it is wanted, its socket is kept.
+    fn accepted(self: &Arc<Shared>, socket: Proven, claim: &Claim) {
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
+        match socket.answer(&self.setup.secret, self.wants(claim), deadline) {
+            Ok(Some(socket)) => self.collect(socket, claim),
+            Ok(None) => tracing::debug!(?claim, "a dialler wants what this rank has not"),
+            Err(error) => tracing::debug!(?claim, %error, "a dialler has gone"),
         }
-    }
-
-    fn accepted(self: &Arc<Shared>, stream: TcpStream, from: SocketAddr) {
-        while self.busy.load(Ordering::Acquire) >= PLACES {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        let shared = self.clone();
-        self.in_thread(format!("oxccl-accept-{}", self.setup.rank), move || {
-            let deadline = Instant::now() + GREETING_TIMEOUT;
-            let blocking = stream.set_nonblocking(false).map_err(WireError::io("accepting"));
-            let known = blocking.and_then(|()| {
-                let take = |claim: &Claim| shared.wants(claim);
-                handshake::accept(stream, &shared.setup.secret, take, deadline)
-            });
-            match known {
-                Ok((socket, claim)) => shared.collect(socket, &claim),
-                // Not a rank of this job, or one that says itself what is wrong.
-                Err(error) => tracing::debug!(%from, %error, "a connection was dropped"),
-            }
-        });
     }
 
     /// Whether this rank has what a dialler, which has proven the secret, wants.
@@ -225,8 +198,8 @@ impl Shared {
             && claim.index < claim.count
     }
 
-    /// Keeps a socket, and makes the wire once all are there.
-    fn collect(&self, socket: Socket, claim: &Claim) {
+    /// Keeps a socket, and begins to make the wire once all are there.
+    fn collect(self: &Arc<Shared>, socket: Socket, claim: &Claim) {
         let sockets = {
             let mut incomplete = self.incomplete.lock().unwrap_or_else(PoisonError::into_inner);
             let sockets = incomplete
@@ -240,7 +213,11 @@ impl Shared {
         };
         let peer = claim.dialler as usize;
         let sockets = sockets.into_iter().flatten().flatten().collect();
-        self.report(peer, || self.open(peer, sockets, deadline_in(self.setup.timeout)));
+        let shared = self.clone();
+        self.in_thread(format!("oxccl-accept-{peer}"), move || {
+            let deadline = deadline_in(shared.setup.timeout);
+            shared.report(peer, || shared.open(peer, sockets, deadline));
+        });
     }
 
     fn open(
@@ -275,12 +252,8 @@ impl Shared {
     }
 
     /// Runs something in a thread of its own, which ends at its deadlines.
-    fn in_thread(self: &Arc<Shared>, name: String, work: impl FnOnce() + Send + 'static) {
-        let place = Place::take(self);
-        let spawned = std::thread::Builder::new().name(name).spawn(move || {
-            let _place = place;
-            work();
-        });
+    fn in_thread(&self, name: String, work: impl FnOnce() + Send + 'static) {
+        let spawned = std::thread::Builder::new().name(name).spawn(work);
         if let Err(error) = spawned {
             tracing::error!(%error, "a link cannot be made for want of a thread");
         }

@@ -14,6 +14,7 @@
 //! | [`Conditions`] | links that are slower, or less reliable, than the network |
 //! | [`Socket`] | a connection whose two ends have proven the job's secret |
 
+mod acceptor;
 mod bell;
 mod conditions;
 mod connector;

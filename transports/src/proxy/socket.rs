@@ -5,18 +5,27 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use super::wire::WireError;
+use crate::seal::Seals;
 
 /// The longest message of a [`Socket::swap`].
 pub const SWAP_LIMIT_BYTES: usize = 16 << 10;
 
 /// A socket to a peer that has proven the job's secret. Blocking; no bytes are under way.
 #[derive(Debug)]
-pub struct Socket(TcpStream);
+pub struct Socket {
+    stream: TcpStream,
+    seals: Option<Seals>,
+}
 
 impl Socket {
     /// Takes a stream both ends of which have proven the secret.
     pub fn new(stream: TcpStream) -> Socket {
-        Socket(stream)
+        Socket { stream, seals: None }
+    }
+
+    /// The same with what seals messages, which follows from how both ends have proven it.
+    pub(super) fn with_seals(self, seals: Seals) -> Socket {
+        Socket { seals: Some(seals), ..self }
     }
 
     /// Gives the peer some bytes and takes what it gives in the same swap. Both ends call it.
@@ -44,20 +53,20 @@ impl Socket {
         Ok(theirs)
     }
 
-    /// The socket itself.
-    pub fn into_stream(self) -> TcpStream {
-        self.0
+    /// The socket itself, and what seals messages, if its ends have proven the secret.
+    pub(crate) fn into_parts(self) -> (TcpStream, Option<Seals>) {
+        (self.stream, self.seals)
     }
 
     /// The socket itself.
     pub fn stream(&self) -> &TcpStream {
-        &self.0
+        &self.stream
     }
 
     pub(super) fn write(&mut self, bytes: &[u8], deadline: Instant) -> Result<(), WireError> {
         let doing = "sending to it";
-        self.0.set_write_timeout(Some(left(deadline))).map_err(WireError::io(doing))?;
-        self.0.write_all(bytes).map_err(WireError::io(doing))
+        self.stream.set_write_timeout(Some(left(deadline))).map_err(WireError::io(doing))?;
+        self.stream.write_all(bytes).map_err(WireError::io(doing))
     }
 
     /// Fills `bytes`, however slowly they drip in, until the deadline and no longer.
@@ -65,8 +74,8 @@ impl Socket {
         let doing = "waiting for it";
         let mut filled = 0;
         while filled < bytes.len() {
-            self.0.set_read_timeout(Some(left(deadline))).map_err(WireError::io(doing))?;
-            match self.0.read(&mut bytes[filled..]) {
+            self.stream.set_read_timeout(Some(left(deadline))).map_err(WireError::io(doing))?;
+            match self.stream.read(&mut bytes[filled..]) {
                 Ok(0) => return Err(WireError::Closed),
                 Ok(len) => filled += len,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}

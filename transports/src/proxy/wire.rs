@@ -51,6 +51,20 @@ impl WireError {
     }
 }
 
+impl WireError {
+    /// Whether the connection has ended, in order or not.
+    pub(crate) fn is_end(&self) -> bool {
+        use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+        match self {
+            WireError::Closed => true,
+            WireError::Io { source, .. } => {
+                matches!(source.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+            }
+            _ => false,
+        }
+    }
+}
+
 /// The way to one peer. It belongs to the proxy's thread and never waits.
 ///
 /// What the proxy does with one:

@@ -9,7 +9,6 @@
 //! executors, no fence orders that look behind what they have written: a wake can be missed, so while a call is in flight a
 //! nap is short.
 
-use std::io::ErrorKind;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -274,15 +273,9 @@ impl Worker {
 fn grace(error: &WireError) -> Duration {
     match error {
         WireError::Protocol(_) => Duration::ZERO,
-        WireError::Closed => GRACE_FOR_PEER,
-        WireError::Io { source, .. } if is_of_peer(source.kind()) => GRACE_FOR_PEER,
+        error if error.is_end() => GRACE_FOR_PEER,
         _ => GRACE,
     }
-}
-
-/// Whether the peer has ended the connection.
-fn is_of_peer(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof)
 }
 
 /// Waits for a descriptor; returns whether the first is ready.

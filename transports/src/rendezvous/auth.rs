@@ -6,6 +6,10 @@ use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};
 
 use crate::Error;
+use crate::seal::{Seal, Seals};
+
+/// What deriving a secret from what somebody has thought of costs: 2^14 blocks of 8 x 128 bytes, once (scrypt's N, r and p).
+const SCRYPT_COST: (u8, u32, u32) = (14, 8, 1);
 
 /// The secret that the ranks of a job share. It is never shown: not by `Debug`, not in errors.
 #[derive(Clone)]
@@ -41,9 +45,16 @@ impl Secret {
         Secret(bytes)
     }
 
-    /// The secret of a job whose user gave one, any bytes.
+    /// The secret of a job whose user gave one, any bytes. What people choose can be guessed, so that each guess is made to cost
+    /// what this does: 16 MiB of memory and some 50 ms of a core. It is derived once, not for each connection.
     pub(crate) fn given(bytes: &[u8]) -> Secret {
-        Secret::derive("given", bytes)
+        let (log_n, r, p) = SCRYPT_COST;
+        let mut key = [0; Secret::LEN_BYTES];
+        let params = scrypt::Params::new(log_n, r, p, key.len());
+        let derived = params.map(|params| scrypt::scrypt(bytes, b"oxccl", &params, &mut key));
+        // Only parameters and lengths can be wrong, and these are not.
+        let Ok(Ok(())) = derived else { unreachable!() };
+        Secret(key)
     }
 
     /// The secret of a job that was given none: it follows from what identifies the job, which keeps jobs from mixing, but
@@ -52,7 +63,7 @@ impl Secret {
         Secret::derive("job", job.as_bytes())
     }
 
-    /// As hard to guess as the bytes. What they are goes in, too.
+    /// As hard to guess as the bytes, so not for what somebody has thought of. What they are goes in, too.
     fn derive(what: &str, bytes: &[u8]) -> Secret {
         let mut hash = Sha256::new();
         hash.update(b"oxccl secret ");
@@ -101,6 +112,18 @@ impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(hidden)")
     }
+}
+
+/// What seals a control connection of these nonces, the client's and the server's, at the server's end.
+pub(super) fn seals_of_server(secret: &Secret, [client, server]: &[Nonce; 2]) -> Seals {
+    let seal = |label| Seal::new(secret, label, &[client, server]);
+    Seals { sending: seal("to client"), receiving: seal("to server") }
+}
+
+/// The same at the client's end.
+pub(super) fn seals_of_client(secret: &Secret, nonces: &[Nonce; 2]) -> Seals {
+    let Seals { sending, receiving } = seals_of_server(secret, nonces);
+    Seals { sending: receiving, receiving: sending }
 }
 
 pub(crate) fn random_bytes<const N: usize>() -> Result<[u8; N], Error> {

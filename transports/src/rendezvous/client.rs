@@ -14,9 +14,11 @@ use crate::rendezvous::joining::{
     Failure, Joined, Joining, NOTICE, SILENCE, is_silence, is_transient,
 };
 use crate::rendezvous::message::{
-    FrameReader, MESSAGE_LIMIT_BYTES, Message, Piece, REPORT_LIMIT_BYTES,
+    CHANGED, Frame, FrameError, FrameReader, MESSAGE_LIMIT_BYTES, Message, Piece,
+    REPORT_LIMIT_BYTES,
 };
 use crate::rendezvous::state::WORLD_LIMIT;
+use crate::seal::Seal;
 use crate::{Cause, Error, Liveness, Nodes, Seat, Secret, UniqueId};
 
 /// How long telling the others of an abort or a goodbye may take.
@@ -85,13 +87,13 @@ impl ControlChannel {
     }
 
     fn start(joining: Joining, id: &UniqueId, joined: Joined) -> Result<Self, Error> {
-        let Joining { stream, frames, seat: Seat { rank, world, .. }, .. } = joining;
+        let Joining { stream, frames, seat: Seat { rank, world, .. }, seal, .. } = joining;
         let Joined { serving, nodes } = joined;
         let prepared = stream.set_read_timeout(Some(PING_PAUSE)).and_then(|()| stream.try_clone());
         let source = prepared.map_err(Error::io("preparing the control channel"))?;
         let address = stream.local_addr().map_err(Error::io("preparing the control channel"))?.ip();
         let mailbox = Arc::new(Mailbox::new(world));
-        let stream = Mutex::new(Some(stream));
+        let stream = Mutex::new(Some((stream, seal)));
         let (dropped, silent) = (AtomicBool::new(false), AtomicBool::new(false));
         let outlet = Arc::new(Outlet { stream, mailbox, dropped, silent });
         let several_nodes = nodes.count() > 1;
@@ -183,7 +185,8 @@ impl Drop for ControlChannel {
 /// The way out, shared by whoever has something to tell.
 #[derive(Debug)]
 struct Outlet {
-    stream: Mutex<Option<TcpStream>>,
+    /// With what seals all that is sent.
+    stream: Mutex<Option<(TcpStream, Option<Seal>)>>,
     mailbox: Arc<Mailbox<Piece>>,
     /// This rank ends the connection; that it ends is then no news.
     dropped: AtomicBool,
@@ -194,9 +197,10 @@ struct Outlet {
 impl Outlet {
     /// Sends, or ends the connection: a message cut short would spoil what follows.
     fn send(&self, message: &Message, deadline: Instant) {
+        let frame = Frame::new(message);
         let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(open) = stream.as_mut() else { return };
-        if let Err(error) = write_all(open, &message.encode(), deadline) {
+        let Some((open, seal)) = stream.as_mut() else { return };
+        if let Err(error) = write_all(open, &frame.sealed(seal.as_mut()), deadline) {
             tracing::debug!(%error, "the control channel broke");
             self.note(&error);
             // The reader sees the end, and says what it means.
@@ -214,7 +218,7 @@ impl Outlet {
 
     fn shutdown(&self, how: Shutdown) {
         let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(stream) = stream.as_ref() {
+        if let Some((stream, _)) = stream.as_ref() {
             // It may have ended by itself.
             let _ = stream.shutdown(how);
         }
@@ -284,6 +288,11 @@ impl Reader {
                 Ok(Some(Message::Closing)) => server_closed = true,
                 Ok(Some(message)) => self.hearing.heard(message),
                 Ok(None) if self.read() => {}
+                Err(FrameError::Changed) => {
+                    let (rank, reason) = (self.hearing.rank, CHANGED.to_owned());
+                    self.hearing.liveness.abort(Cause::Aborted { rank, reason });
+                    break;
+                }
                 _ => break,
             }
         }

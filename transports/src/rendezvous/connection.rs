@@ -2,12 +2,14 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpStream};
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::door::PROOF_TIMEOUT;
 use crate::rendezvous::joining::{is_silence, is_transient};
-use crate::rendezvous::message::FrameReader;
+use crate::rendezvous::message::{Frame, FrameReader};
+use crate::seal::{Seal, Seals};
 
 pub(super) struct Connection {
     pub(super) stream: TcpStream,
@@ -21,18 +23,41 @@ pub(super) struct Connection {
     pub(super) expires: Instant,
     /// The machine at the other end does not answer.
     pub(super) silent: bool,
+    /// Where it comes from, and since when.
+    pub(super) from: IpAddr,
+    pub(super) since: Instant,
+    /// What is sent is sealed.
+    seal: Option<Seal>,
 }
 
 impl Connection {
-    pub(super) fn new(stream: TcpStream, expires: Instant) -> Connection {
+    pub(super) fn new(stream: TcpStream, from: IpAddr) -> Connection {
+        let since = Instant::now();
         Connection {
             stream,
+            from,
+            since,
+            seal: None,
             frames: FrameReader::default(),
             unsent: VecDeque::new(),
             sent_bytes: 0,
             closing: false,
-            expires,
+            expires: since + PROOF_TIMEOUT,
             silent: false,
+        }
+    }
+
+    /// From the next message on both ends seal what they send.
+    pub(super) fn seal(&mut self, Seals { sending, receiving }: Seals) {
+        self.seal = Some(sending);
+        self.frames.expect_seals(receiving);
+    }
+
+    /// Appends a message to what is to be sent.
+    pub(super) fn push(&mut self, frame: &Frame) {
+        self.unsent.push_back(frame.bytes.clone());
+        if let Some(seal) = &mut self.seal {
+            self.unsent.push_back(Arc::new(frame.tag(seal)));
         }
     }
 

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use nix::sys::socket::{setsockopt, sockopt};
 
-use crate::rendezvous::auth::random_bytes;
+use crate::rendezvous::auth::{random_bytes, seals_of_client};
 use crate::rendezvous::message::{
-    FrameError, FrameReader, MESSAGE_LIMIT_BYTES, Message, PROTOCOL_VERSION, Refusal,
+    Frame, FrameError, FrameReader, MESSAGE_LIMIT_BYTES, Message, PROTOCOL_VERSION, Refusal,
 };
+use crate::seal::{Seal, Seals};
 use crate::{Error, Nodes, Seat, UniqueId, identity};
 
 /// How long to wait, after the deadline, for the server's word on who is missing.
@@ -55,6 +56,8 @@ pub(super) struct Joining<'a> {
     pub(super) stream: TcpStream,
     pub(super) frames: FrameReader,
     pub(super) seat: Seat,
+    /// What is sent is sealed, once both sides have proven the secret.
+    pub(super) seal: Option<Seal>,
     id: &'a UniqueId,
 }
 
@@ -84,7 +87,8 @@ impl<'a> Joining<'a> {
         deadline: Instant,
     ) -> Result<Joining<'a>, Failure> {
         let stream = connect(id, deadline)?;
-        let mut joining = Joining { stream, frames: FrameReader::default(), seat, id };
+        let frames = FrameReader::default();
+        let mut joining = Joining { stream, frames, seat, seal: None, id };
         joining.prove(deadline)?;
         Ok(joining)
     }
@@ -93,15 +97,23 @@ impl<'a> Joining<'a> {
         let secret = self.id.secret();
         let client = random_bytes().map_err(Failure::Final)?;
         self.send(&Message::Hello { nonce: client })?;
-        let (server, proof) = match self.receive(deadline)? {
-            Message::Challenge { nonce, proof } => (nonce, proof),
+        let server = match self.receive(deadline)? {
+            Message::Challenge { nonce } => nonce,
+            other => return Err(self.unexpected(other)),
+        };
+        let proof = secret.prove("client", &[&client, &server]);
+        self.send(&Message::Proof { proof })?;
+        let proof = match self.receive(deadline)? {
+            Message::Proven { proof } => proof,
             other => return Err(self.unexpected(other)),
         };
         if !secret.verify("server", &[&client, &server], &proof) {
             return Err(Failure::Final(Error::WrongSecret { address: self.id.address() }));
         }
-        let proof = secret.prove("client", &[&client, &server]);
-        Ok(self.send(&Message::Proof { proof })?)
+        let Seals { sending, receiving } = seals_of_client(secret, &[client, server]);
+        self.seal = Some(sending);
+        self.frames.expect_seals(receiving);
+        Ok(())
     }
 
     fn join(&mut self, deadline: Instant) -> Result<Joined, Failure> {
@@ -139,8 +151,8 @@ impl<'a> Joining<'a> {
         Error::Protocol { address: self.id.address(), detail: detail.to_owned() }
     }
 
-    fn send(&mut self, message: &Message) -> io::Result<()> {
-        self.stream.write_all(&message.encode())
+    pub(super) fn send(&mut self, message: &Message) -> io::Result<()> {
+        self.stream.write_all(&Frame::new(message).sealed(self.seal.as_mut()))
     }
 
     fn receive(&mut self, deadline: Instant) -> Result<Message, Failure> {

@@ -10,7 +10,10 @@ use std::time::{Duration, Instant};
 
 use crate::rendezvous::client::{PING_PAUSE, RETRY_PAUSES, TELL_TIMEOUT};
 use crate::rendezvous::joining::{Failure, Joining, is_silence, is_transient};
-use crate::rendezvous::message::{FrameReader, MESSAGE_LIMIT_BYTES, Message};
+use crate::rendezvous::message::{
+    CHANGED, Frame, FrameError, FrameReader, MESSAGE_LIMIT_BYTES, Message,
+};
+use crate::seal::Seal;
 use crate::{Cause, Error, Seat, UniqueId};
 
 /// How long one attempt to reach the rendezvous may take.
@@ -90,7 +93,8 @@ struct Way {
 
 #[derive(Default)]
 struct State {
-    stream: Option<TcpStream>,
+    /// With what seals all that is sent.
+    stream: Option<(TcpStream, Option<Seal>)>,
     untold: Vec<Message>,
     /// The launcher is done, and wants everything told until then.
     closes: Option<Instant>,
@@ -118,10 +122,10 @@ impl Way {
 impl State {
     /// Sends what is untold, if there is a connection, and ends it in order if the launcher is done.
     fn tell(&mut self) {
-        let Some(stream) = &mut self.stream else { return };
+        let Some((stream, seal)) = &mut self.stream else { return };
         let done = self.closes.map(|_| Message::Done);
-        let told =
-            self.untold.drain(..).chain(done).try_for_each(|m| stream.write_all(&m.encode()));
+        let mut send = |m| stream.write_all(&Frame::new(&m).sealed(seal.as_mut()));
+        let told = self.untold.drain(..).chain(done).try_for_each(&mut send);
         let ended = told.and_then(|()| match self.closes {
             Some(_) => stream.shutdown(Shutdown::Write),
             None => Ok(()),
@@ -133,7 +137,7 @@ impl State {
     }
 
     fn shutdown(&self, how: Shutdown) {
-        if let Some(stream) = &self.stream {
+        if let Some((stream, _)) = &self.stream {
             // It may have ended by itself.
             let _ = stream.shutdown(how);
         }
@@ -159,6 +163,12 @@ impl<F: Fn(Cause)> Listener<F> {
                 Ok(Some(Message::Closing | Message::Refused(_))) => server_closed = true,
                 Ok(Some(_)) => {}
                 Ok(None) if self.read(&mut stream, &mut frames) => {}
+                Err(FrameError::Changed) => {
+                    let (rank, reason) = (self.ranks.start, CHANGED.to_owned());
+                    (self.hear)(Cause::Aborted { rank, reason });
+                    server_closed = true;
+                    break;
+                }
                 _ => break,
             }
         }
@@ -195,13 +205,13 @@ impl<F: Fn(Cause)> Listener<F> {
 
     fn attempt(&self) -> Result<(TcpStream, FrameReader), Failure> {
         let seat = Seat::here(self.ranks.start, self.world);
-        let joining = Joining::open(&self.id, seat, Instant::now() + ATTEMPT_TIMEOUT)?;
-        let Joining { mut stream, frames, .. } = joining;
-        stream.write_all(&Message::Watch { ranks: self.ranks.clone() }.encode())?;
+        let mut joining = Joining::open(&self.id, seat, Instant::now() + ATTEMPT_TIMEOUT)?;
+        joining.send(&Message::Watch { ranks: self.ranks.clone() })?;
+        let Joining { stream, frames, seal, .. } = joining;
         stream.set_read_timeout(Some(PING_PAUSE))?;
         stream.set_write_timeout(Some(TELL_TIMEOUT))?;
         let mut state = self.way.lock();
-        state.stream = Some(stream.try_clone()?);
+        state.stream = Some((stream.try_clone()?, seal));
         state.tell();
         Ok((stream, frames))
     }

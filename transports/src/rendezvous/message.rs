@@ -1,15 +1,17 @@
 //! What is said between a rank and the rendezvous, and how it is framed.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::rendezvous::auth::{Nonce, Proof};
 use crate::rendezvous::state::WORLD_LIMIT;
+use crate::seal::{Seal, TAG_BYTES, Tag};
 use crate::{Cause, Error, NodeId};
 
 /// The version of the protocol. Ranks of different versions do not meet.
-pub const PROTOCOL_VERSION: u16 = 4;
+pub const PROTOCOL_VERSION: u16 = 5;
 
 /// The longest message after the secret is proven, without its frame's header.
 pub const MESSAGE_LIMIT_BYTES: usize = 1 << 20;
@@ -34,9 +36,12 @@ pub(crate) enum Message {
     },
     Challenge {
         nonce: Nonce,
-        proof: Proof,
     },
     Proof {
+        proof: Proof,
+    },
+    /// The server's own proof. From here on both sides seal what they send.
+    Proven {
         proof: Proof,
     },
     // Joining.
@@ -224,6 +229,8 @@ pub(crate) enum FrameError {
         limit_bytes: u64,
     },
     Malformed,
+    /// Its seal is broken.
+    Changed,
 }
 
 impl FrameError {
@@ -236,7 +243,38 @@ impl FrameError {
                 Refusal::MessageTooLong { len_bytes, limit_bytes }
             }
             FrameError::Malformed => Refusal::Protocol("a message is malformed".to_owned()),
+            FrameError::Changed => Refusal::Protocol(CHANGED.to_owned()),
         }
+    }
+}
+
+/// What is said of a message whose seal is broken.
+pub(crate) const CHANGED: &str =
+    "what came over the control connection was changed on its way (integrity)";
+
+/// A message as it is sent, and its hash, which each connection seals.
+#[derive(Clone)]
+pub(crate) struct Frame {
+    pub(crate) bytes: Arc<[u8]>,
+    hash: [u8; 32],
+}
+
+impl Frame {
+    pub(crate) fn new(message: &Message) -> Frame {
+        let bytes: Arc<[u8]> = message.encode().into();
+        Frame { hash: blake3::hash(&bytes).into(), bytes }
+    }
+
+    /// Its bytes, with what goes behind them on a connection that is sealed.
+    pub(crate) fn sealed(&self, seal: Option<&mut Seal>) -> Vec<u8> {
+        let mut bytes = self.bytes.to_vec();
+        bytes.extend(seal.into_iter().flat_map(|seal| self.tag(seal)));
+        bytes
+    }
+
+    /// What goes behind it on a connection that is sealed.
+    pub(crate) fn tag(&self, seal: &mut Seal) -> Tag {
+        seal.tag(&self.hash)
     }
 }
 
@@ -245,9 +283,15 @@ impl FrameError {
 pub(crate) struct FrameReader {
     buffer: Vec<u8>,
     start: usize,
+    seal: Option<Seal>,
 }
 
 impl FrameReader {
+    /// From the next message on each has its tag behind it.
+    pub(crate) fn expect_seals(&mut self, seal: Seal) {
+        self.seal = Some(seal);
+    }
+
     pub(crate) fn extend(&mut self, bytes: &[u8]) {
         self.buffer.drain(..self.start);
         self.start = 0;
@@ -271,10 +315,18 @@ impl FrameReader {
             let (len_bytes, limit_bytes) = (len as u64, limit_bytes as u64);
             return Err(FrameError::TooLong { len_bytes, limit_bytes });
         }
-        let Some(payload) = rest.get(..len) else { return Ok(None) };
+        let Some((payload, behind)) = rest.split_at_checked(len) else { return Ok(None) };
+        let mut whole = HEADER_BYTES + len;
+        if let Some(seal) = &mut self.seal {
+            let Some(tag) = behind.first_chunk::<TAG_BYTES>() else { return Ok(None) };
+            if !seal.check(blake3::hash(&bytes[..whole]).as_bytes(), tag) {
+                return Err(FrameError::Changed);
+            }
+            whole += TAG_BYTES;
+        }
         match postcard::take_from_bytes(payload) {
             Ok((message, [])) => {
-                self.start += HEADER_BYTES + len;
+                self.start += whole;
                 Ok(Some(message))
             }
             _ => Err(FrameError::Malformed),
@@ -300,7 +352,7 @@ mod tests {
 
     #[test]
     fn handshakes_fit_their_limit() {
-        let longest = Message::Challenge { nonce: [255; 32], proof: [255; 32] };
+        let longest = Message::Proven { proof: [255; 32] };
         assert!(longest.encode().len() - HEADER_BYTES <= HANDSHAKE_LIMIT_BYTES);
     }
 
@@ -353,6 +405,45 @@ mod tests {
                 }
             }
             prop_assert_eq!(read, messages);
+        }
+
+        /// Whatever is changed, nothing that was not sent is taken.
+        #[test]
+        fn sealed_messages_are_taken_as_they_were_sent(
+            rounds in prop::collection::vec(any::<u64>(), 1..5),
+            at in any::<prop::sample::Index>(),
+            change in 1u8..,
+            cut in 1usize..64,
+        ) {
+            let seal = || Seal::new(&crate::Secret::from_bytes([1; 32]), "there", &[]);
+            let mut sending = seal();
+            let piece = Piece::new(b"some bytes");
+            let message = |&round| Message::Gather { round, piece: piece.clone() };
+            let messages: Vec<Message> = rounds.iter().map(message).collect();
+            let sent = messages.iter().flat_map(|m| Frame::new(m).sealed(Some(&mut sending)));
+            let mut stream: Vec<u8> = sent.collect();
+            let read = |stream: &[u8]| {
+                let mut reader = FrameReader::default();
+                reader.expect_seals(seal());
+                let mut read = Vec::new();
+                for part in stream.chunks(cut) {
+                    reader.extend(part);
+                    loop {
+                        match reader.next(MESSAGE_LIMIT_BYTES) {
+                            Ok(Some(message)) => read.push(message),
+                            Ok(None) => break,
+                            Err(_) => return read,
+                        }
+                    }
+                }
+                read
+            };
+            prop_assert_eq!(&read(&stream), &messages);
+            let at = at.index(stream.len());
+            stream[at] ^= change;
+            let taken = read(&stream);
+            prop_assert!(taken.len() < messages.len());
+            prop_assert_eq!(&taken[..], &messages[..taken.len()]);
         }
 
         #[test]

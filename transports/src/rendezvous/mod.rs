@@ -13,12 +13,14 @@
 //! anything is allocated for it.
 //!
 //! 1. client: `Hello` with a nonce
-//! 2. server: `Challenge` with its nonce and the HMAC-SHA256 of both under the secret
-//! 3. client: `Proof`, the same with another label, once the server's is found right
-//! 4. client: `Join` with rank and world; the server answers `Refused` or, once all ranks are
+//! 2. server: `Challenge` with its nonce
+//! 3. client: `Proof`, the HMAC-SHA256 of both nonces under the secret
+//! 4. server: `Proven`, the same with another label, once the client's is found right
+//! 5. client: `Join` with rank and world; the server answers `Refused` or, once all ranks are
 //!    there, `Started`
 //!
-//! From then on:
+//! From `Proven` on every frame has its seal behind it: 32 bytes, a keyed BLAKE3 hash of the frame's number in its direction and of
+//! the frame. The keys follow from the secret and both nonces. From `Started` on:
 //!
 //! - An exchange: each rank sends a `Gather`; the server puts the pieces together, and tells each rank all of them in `Gathered`
 //!   messages of up to the limit. What has come is told after a moment even if some are missing, so that a rank that waits in vain
@@ -32,9 +34,19 @@
 //! one get the cause at once, also if it had not joined. Launchers get the first `Abort` and the first `Ended`s, also of what
 //! happened before they came. `Done` is a launcher's goodbye; if it ends without, its ranks have ended with it.
 //!
-//! Whoever cannot prove the secret is told so and dropped, and the ranks that can do not notice.
-//! The secret keeps strangers out; what follows is not encrypted, so a network on which others
-//! listen needs a tunnel.
+//! # Strangers
+//!
+//! Whoever cannot prove the secret is told so and dropped, and the ranks that can do not notice. The seals let nobody on the way change,
+//! repeat or leave out a message; nothing is encrypted, so a network on which others listen needs a tunnel.
+//!
+//! A secret that somebody has thought of can be guessed by who has anything that follows from it. The client proves itself first, so
+//! whoever only connects gets a random nonce, and can try one guess a connection. One of the two has to go first: who listens at the
+//! server's address in its place, or reads what passes, has a proof, and can try guesses without asking anybody. Each then costs what
+//! deriving a secret from bytes that somebody gave does, 16 MiB and some 50 ms; against a random secret of 128 bits that is hopeless.
+//! The secrets of unique ids are 256 random bits, and are taken as they are.
+//!
+//! Connections that have not proven the secret have two seconds, and room for so many only, by the rules of `door`: thousands of them
+//! keep no job from starting.
 //!
 //! `state` is the server's side of it without sockets or clocks; `server`, `joining`, `client` and
 //! `launcher_channel` do the reading and writing.
@@ -61,5 +73,6 @@ pub use joining::SILENCE;
 pub use launcher_channel::LauncherChannel;
 pub(crate) use message::Piece;
 pub use message::{MESSAGE_LIMIT_BYTES, PIECE_LIMIT_BYTES, PROTOCOL_VERSION};
+pub(crate) use server::BACKLOG;
 pub use server::Server;
 pub use state::WORLD_LIMIT;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,21 +13,20 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::socket::{Backlog, listen};
 
-use crate::rendezvous::auth::random_bytes;
+use crate::door::{self, Guest};
+use crate::error::lacks_descriptor;
+use crate::rendezvous::auth::{random_bytes, seals_of_server};
 use crate::rendezvous::connection::Connection;
 use crate::rendezvous::joining::{NOTICE, SILENCE, is_silence, prepare};
-use crate::rendezvous::message::Message;
+use crate::rendezvous::message::{Frame, Message};
 use crate::rendezvous::state::{Action, Conn, Rendezvous};
 use crate::{Error, Secret, deadline_in, identity};
-
-/// How long a connection may take to prove the secret and join.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a refused connection may take to read why.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How many connections may be in their handshake; more wait in the system's queue.
-const HANDSHAKES_LIMIT: usize = 1024;
+/// How many connections are accepted before others have their turn.
+const ACCEPTED_AT_ONCE: usize = 64;
 
 /// How long to leave the listener alone when the process has no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -41,7 +40,7 @@ const PING_PAUSE: Duration = Duration::from_millis(300);
 const _: () = assert!(PING_PAUSE.as_millis() + SILENCE.as_millis() < NOTICE.as_millis());
 
 /// Connections that may wait to be accepted: all ranks of a large world at once. The system has its own limit.
-const BACKLOG: i32 = 4096;
+pub(crate) const BACKLOG: i32 = 4096;
 
 /// The rendezvous server of one communicator, on a thread of its own.
 ///
@@ -92,6 +91,7 @@ impl Server {
             rendezvous: Rendezvous::new(secret, identity::process()),
             connections: BTreeMap::new(),
             next: 0,
+            places: door::places(),
             accept_from: Instant::now(),
             tell_at: None,
             ask_from: Instant::now(),
@@ -133,6 +133,8 @@ struct Service {
     rendezvous: Rendezvous,
     connections: BTreeMap<Conn, Connection>,
     next: Conn,
+    /// How many connections may have not proven the secret.
+    places: usize,
     accept_from: Instant,
     /// When pieces of exchanges are told though others are missing.
     tell_at: Option<Instant>,
@@ -163,7 +165,7 @@ impl Service {
     /// Waits for something to happen, and handles it.
     fn turn(&mut self, wake_at: Option<Instant>) {
         let now = Instant::now();
-        let accepts = self.handshakes() < HANDSHAKES_LIMIT && now >= self.accept_from;
+        let accepts = now >= self.accept_from;
         let wake_at = self.next_wake(wake_at, now);
         let timeout = wake_at.map_or(PollTimeout::NONE, |at| poll_timeout(at - now));
         let Some((accept, ready)) = self.wait(accepts, timeout) else { return };
@@ -203,17 +205,26 @@ impl Service {
 
     /// Sends a ping to every rank that nothing else is being sent to.
     fn ping(&mut self) {
-        let frame: Arc<[u8]> = Message::Ping.encode().into();
+        let frame = Frame::new(&Message::Ping);
         for (&conn, connection) in &mut self.connections {
             if connection.unsent.is_empty() && self.rendezvous.is_member(conn) {
-                connection.unsent.push_back(frame.clone());
+                connection.push(&frame);
                 connection.write();
             }
         }
     }
 
-    fn handshakes(&self) -> usize {
-        self.connections.keys().filter(|&&conn| !self.rendezvous.is_member(conn)).count()
+    /// Connections that have not proven the secret, or are told why they are refused.
+    fn guests(&self) -> Vec<Guest<Conn>> {
+        let guests =
+            self.connections.iter().filter(|&(&conn, _)| !self.rendezvous.has_proven(conn));
+        let guest = |(&conn, connection): (&Conn, &Connection)| Guest {
+            key: conn,
+            from: connection.from,
+            since: connection.since,
+            has_spoken: !self.rendezvous.is_silent(conn),
+        };
+        guests.map(guest).collect()
     }
 
     fn next_wake(&self, wake_at: Option<Instant>, now: Instant) -> Option<Instant> {
@@ -252,48 +263,74 @@ impl Service {
         Some((happened[1], ready.map(|(&conn, _)| conn).collect()))
     }
 
+    /// Takes those that wait to be accepted, and hears what they have said. Where there are too many, each takes another's place.
     fn accept(&mut self) {
-        match self.listener.accept() {
-            Ok((stream, from)) => {
-                let prepared = prepare(&stream).and_then(|()| stream.set_nonblocking(true));
-                let nonce = random_bytes();
-                let (Ok(()), Ok(nonce)) = (prepared, nonce) else { return };
-                let conn = self.next;
-                self.next += 1;
-                self.rendezvous.opened(conn, nonce);
-                let expires = Instant::now() + HANDSHAKE_TIMEOUT;
-                self.connections.insert(conn, Connection::new(stream, expires));
-                tracing::debug!(conn, %from, "a connection to the rendezvous");
+        for _ in 0..ACCEPTED_AT_ONCE {
+            let (guests, now) = (self.guests(), Instant::now());
+            let leaves = door::makes_room(&guests, now);
+            let full = guests.len() >= self.places;
+            if full && leaves.is_none() {
+                self.accept_from = door::room_from(&guests).unwrap_or(now);
+                return;
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection to the rendezvous");
-                self.accept_from = Instant::now() + ACCEPT_PAUSE;
+            match self.listener.accept() {
+                Ok((stream, from)) => {
+                    if let Some(conn) = leaves.filter(|_| full) {
+                        self.drop_connection(conn, false);
+                    }
+                    self.welcome(stream, from);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if lacks_descriptor(&error) && leaves.is_some() => {
+                    leaves.into_iter().for_each(|conn| self.drop_connection(conn, false));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection to the rendezvous");
+                    self.accept_from = Instant::now() + ACCEPT_PAUSE;
+                    return;
+                }
             }
         }
+    }
+
+    fn welcome(&mut self, stream: TcpStream, from: SocketAddr) {
+        let prepared = prepare(&stream).and_then(|()| stream.set_nonblocking(true));
+        let (Ok(()), Ok(nonce)) = (prepared, random_bytes()) else { return };
+        let conn = self.next;
+        self.next += 1;
+        self.rendezvous.opened(conn, nonce);
+        self.connections.insert(conn, Connection::new(stream, from.ip().to_canonical()));
+        tracing::debug!(conn, %from, "a connection to the rendezvous");
+        // Ranks speak at once, and are then not taken for one that never will.
+        self.serve(conn);
     }
 
     /// Reads and writes one connection as far as it goes without waiting.
     fn serve(&mut self, conn: Conn) {
         let Some(connection) = self.connections.get_mut(&conn) else { return };
         let alive = connection.read();
-        if !connection.closing {
-            loop {
-                match connection.frames.next(self.rendezvous.limit_bytes(conn)) {
-                    Ok(Some(message)) => self.rendezvous.received(conn, message),
-                    Ok(None) => break,
-                    Err(error) => {
-                        self.rendezvous.broken(conn, &error);
-                        break;
-                    }
-                }
-            }
-        }
+        while self.hear(conn) {}
+        let Some(connection) = self.connections.get_mut(&conn) else { return };
         connection.write();
         if let Err(error) = alive {
             let silent = connection.silent || is_silence(&error);
             self.drop_connection(conn, silent);
         }
+    }
+
+    /// Takes one message of a connection. Returns whether there may be another.
+    fn hear(&mut self, conn: Conn) -> bool {
+        let limit_bytes = self.rendezvous.limit_bytes(conn);
+        let open = self.connections.get_mut(&conn).filter(|connection| !connection.closing);
+        let Some(connection) = open else { return false };
+        match connection.frames.next(limit_bytes) {
+            Ok(Some(message)) => self.rendezvous.received(conn, message),
+            Ok(None) => return false,
+            Err(error) => self.rendezvous.broken(conn, &error),
+        }
+        // How the next one is read may follow from this.
+        self.act();
+        true
     }
 
     fn drop_connection(&mut self, conn: Conn, silent: bool) {
@@ -317,9 +354,13 @@ impl Service {
         for action in self.rendezvous.take_actions() {
             match action {
                 Action::Send(to, message) => {
-                    let frame: Arc<[u8]> = message.encode().into();
-                    for conn in to {
-                        self.send(conn, frame.clone());
+                    let frame = Frame::new(&message);
+                    to.into_iter().for_each(|conn| self.send(conn, &frame));
+                }
+                Action::Seal(conn, nonces) => {
+                    let seals = seals_of_server(self.rendezvous.secret(), &nonces);
+                    if let Some(connection) = self.connections.get_mut(&conn) {
+                        connection.seal(seals);
                     }
                 }
                 Action::Close(conn) => {
@@ -332,9 +373,9 @@ impl Service {
         }
     }
 
-    fn send(&mut self, conn: Conn, frame: Arc<[u8]>) {
+    fn send(&mut self, conn: Conn, frame: &Frame) {
         let Some(connection) = self.connections.get_mut(&conn) else { return };
-        connection.unsent.push_back(frame);
+        connection.push(frame);
         connection.write();
     }
 

@@ -20,6 +20,8 @@ pub(crate) type Conn = u64;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Action {
     Send(Vec<Conn>, Message),
+    /// From here on what this connection sends and receives is sealed, for these nonces.
+    Seal(Conn, [Nonce; 2]),
     /// Close it when everything is sent.
     Close(Conn),
 }
@@ -109,6 +111,21 @@ impl Rendezvous {
         }
     }
 
+    /// Whether this connection has proven the secret, and is heard.
+    pub(crate) fn has_proven(&self, conn: Conn) -> bool {
+        matches!(self.stages.get(&conn), Some(Stage::Joining | Stage::Member(_) | Stage::Launcher))
+    }
+
+    /// Whether this connection has said nothing yet.
+    pub(crate) fn is_silent(&self, conn: Conn) -> bool {
+        matches!(self.stages.get(&conn), Some(Stage::Greeting { .. }))
+    }
+
+    /// The job's secret.
+    pub(crate) fn secret(&self) -> &Secret {
+        &self.secret
+    }
+
     /// Whether this connection belongs to a rank that has joined, or to a launcher.
     pub(crate) fn is_member(&self, conn: Conn) -> bool {
         matches!(self.stages.get(&conn), Some(Stage::Member(_) | Stage::Launcher))
@@ -130,16 +147,17 @@ impl Rendezvous {
         match (stage, message) {
             (Stage::Refused, _) => {}
             (&Stage::Greeting { nonce: server }, Message::Hello { nonce: client }) => {
-                let proof = self.secret.prove("server", &[&client, &server]);
                 self.stages.insert(conn, Stage::Proving { client, server });
-                self.send(vec![conn], Message::Challenge { nonce: server, proof });
+                self.send(vec![conn], Message::Challenge { nonce: server });
             }
-            (Stage::Proving { client, server }, Message::Proof { proof }) => {
-                if self.secret.verify("client", &[client, server], &proof) {
-                    self.stages.insert(conn, Stage::Joining);
-                } else {
-                    self.refuse(conn, Refusal::WrongSecret);
+            (&Stage::Proving { client, server }, Message::Proof { proof }) => {
+                if !self.secret.verify("client", &[&client, &server], &proof) {
+                    return self.refuse(conn, Refusal::WrongSecret);
                 }
+                self.stages.insert(conn, Stage::Joining);
+                let proof = self.secret.prove("server", &[&client, &server]);
+                self.send(vec![conn], Message::Proven { proof });
+                self.actions.push(Action::Seal(conn, [client, server]));
             }
             (Stage::Joining, Message::Join { rank, world, process, node }) => {
                 self.join(conn, &Joiner { rank, world, process, node });

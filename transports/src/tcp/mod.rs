@@ -62,7 +62,7 @@ impl Fabric for Tcp {
     fn open(&self, link: Link) -> Result<Box<dyn Wire>, WireError> {
         let mut streams = Vec::with_capacity(link.sockets.len());
         for socket in link.sockets {
-            let stream = socket.into_stream();
+            let (stream, _) = socket.into_parts();
             let prepared = stream.set_nodelay(true).and_then(|()| stream.set_nonblocking(true));
             prepared.map_err(WireError::io("preparing a socket"))?;
             let timeout_ms = UNANSWERED_TIMEOUT.as_millis() as u32;

@@ -42,7 +42,7 @@ fn a_thousand_ranks_meet() {
 }
 
 /// Lets this process open so many files.
-fn allow_descriptors(needed: u64) -> Result<(), String> {
+pub fn allow_descriptors(needed: u64) -> Result<(), String> {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(|error| error.to_string())?;
     if hard < needed {
@@ -53,6 +53,6 @@ fn allow_descriptors(needed: u64) -> Result<(), String> {
 }
 
 /// Past the harness, which keeps what tests print.
-fn skip(name: &str, why: &str) {
+pub fn skip(name: &str, why: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {name}: {why}");
 }
