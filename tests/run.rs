@@ -2,6 +2,8 @@
 
 mod command_line;
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -126,6 +128,44 @@ fn several_starters_make_one_world() {
     let [first, second] = shares.map(|share| finish(share).ok());
     assert!(first.out.lines().all(|row| row.contains("\"ranks\":4")), "{first:#?}");
     assert_eq!((first.out.lines().count(), second.out.as_str()), (2, ""), "rank 0 alone prints");
+}
+
+#[test]
+fn starters_of_several_machines_need_a_secret() {
+    let told = |meeting: &str, secret: &[u8]| {
+        let place = ["--nnodes", "2", "--node-rank", "1", "--rendezvous", meeting];
+        let mut run = command(&[&["run", "-n", "1"][..], &place, &["--", "true"]].concat());
+        finish(start(run.env("OXCCL_SECRET", OsStr::from_bytes(secret))))
+    };
+    let said = told("192.0.2.7:20000", b"").failed(2);
+    let (_, line) = said.err.split_once("export OXCCL_SECRET=").expect("a line that helps");
+    let secret = line.trim();
+    assert!(secret.len() == 64 && secret.chars().all(|c| c.is_ascii_hexdigit()), "{}", said.err);
+    assert!(said.err.contains("192.0.2.7:20000 could take a rank"), "{}", said.err);
+    let again = told("192.0.2.7:20000", b"").failed(2);
+    assert!(!again.err.contains(secret), "another one each time");
+    told("192.0.2.7:20000", b"of this test").ok();
+    told("192.0.2.7:20000", b"\xff\xfe\x80").ok();
+    told("127.0.0.1:9", b"").ok();
+}
+
+#[test]
+fn secrets_of_any_bytes_join_and_differ() {
+    let meeting = format!("127.0.0.1:{}", free_port());
+    let share = |machine: &str, secret: &[u8], meeting: &str| {
+        let place = ["--nnodes", "2", "--node-rank", machine, "--rendezvous", meeting];
+        let program = ["--", env!("CARGO_BIN_EXE_oxccl")];
+        let run = [&["run", "-n", "1"][..], &place, &program, &BENCH, &["--json"]].concat();
+        start(command(&run).env("OXCCL_SECRET", OsStr::from_bytes(secret)))
+    };
+    let same = ["0", "1"].map(|machine| share(machine, b"\xff\x80", &meeting));
+    same.into_iter().for_each(|share| drop(finish(share).ok()));
+    let meeting = format!("127.0.0.1:{}", free_port());
+    let first = share("0", b"\xff\x80", &meeting);
+    let said = finish(share("1", b"\xff\x81", &meeting)).failed(1);
+    assert!(said.err.contains("holds another secret"), "{}", said.err);
+    signal(first.id(), "TERM");
+    finish(first);
 }
 
 #[test]

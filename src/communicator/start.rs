@@ -49,7 +49,7 @@ impl Communicator {
     }
 
     /// This process's rank, as torchrun, mpirun, mpiexec, srun or `oxccl run` tells it in the environment, configured by the
-    /// `OXCCL_` variables.
+    /// `OXCCL_` variables. Where strangers could take a rank ([`Environment::warning`]), rank 0 says so on standard error.
     ///
     /// # Errors
     /// [`Error::Environment`] names the variable that is missing; otherwise as [`connect`](Communicator::connect).
@@ -66,6 +66,9 @@ impl Communicator {
             |name| std::env::var_os(name),
             std::os::unix::process::parent_id(),
         )?;
+        if let Some(warning) = environment.warning().filter(|_| environment.serves()) {
+            eprintln!("oxccl: warning: {warning}");
+        }
         let id = &environment.unique_id;
         let server = if environment.serves() { Some(id.serve()?) } else { None };
         join(id, environment.rank, environment.world, server, config)

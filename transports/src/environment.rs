@@ -80,6 +80,8 @@ pub struct Environment {
     pub launcher: Launcher,
     /// Where the ranks meet, and their secret.
     pub unique_id: UniqueId,
+    /// Whether the secret was given, not derived from the job's id.
+    pub has_secret: bool,
 }
 
 /// What is wrong with the launcher's variables.
@@ -168,6 +170,19 @@ impl Environment {
     pub fn serves(&self) -> bool {
         self.rank == 0 && self.launcher != Launcher::Oxccl
     }
+
+    /// What to tell the user if strangers could take a rank: the ranks meet elsewhere than at a loopback address, and have no secret but
+    /// what follows from the job's id.
+    pub fn warning(&self) -> Option<String> {
+        let warns = !self.has_secret && !self.unique_id.is_on_loopback();
+        warns.then(|| {
+            format!(
+                "who reaches {} and guesses the job's id can take a rank: set OXCCL_SECRET to the same random bytes on every rank \
+                 (openssl rand -hex 32)",
+                self.unique_id.address()
+            )
+        })
+    }
 }
 
 fn oxccl(variables: &Variables) -> Result<Environment, Error> {
@@ -176,7 +191,7 @@ fn oxccl(variables: &Variables) -> Result<Environment, Error> {
     // Set by hand, the ranks are on one machine unless these say otherwise.
     let place = place.or_local(variables, local, (place.rank, place.world))?;
     let unique_id = variables.require("OXCCL_UNIQUE_ID")?.parse()?;
-    Ok(place.with(variables.launcher, unique_id))
+    Ok(Environment { has_secret: true, ..place.with(variables, unique_id) })
 }
 
 fn torchrun(variables: &Variables) -> Result<Environment, Error> {
@@ -193,7 +208,7 @@ fn torchrun(variables: &Variables) -> Result<Environment, Error> {
     let restart = variables.optional("TORCHELASTIC_RESTART_COUNT")?.unwrap_or_default();
     let job = format!("torchrun {run} {restart} {host} {master}");
     let unique_id = variables.unique_id((host, port), &job)?;
-    Ok(place.with(variables.launcher, unique_id))
+    Ok(place.with(variables, unique_id))
 }
 
 fn open_mpi(variables: &Variables) -> Result<Environment, Error> {
@@ -342,12 +357,13 @@ impl Place {
             return Err(variables.missing("OXCCL_ADDR", remedy));
         }
         let unique_id = variables.unique_id((LOOPBACK.to_owned(), port(job)), job)?;
-        Ok(self.with(variables.launcher, unique_id))
+        Ok(self.with(variables, unique_id))
     }
 
-    fn with(self, launcher: Launcher, unique_id: UniqueId) -> Environment {
+    fn with(self, variables: &Variables, unique_id: UniqueId) -> Environment {
         let Place { rank, world, local_rank, local_world } = self;
-        Environment { rank, world, local_rank, local_world, launcher, unique_id }
+        let (launcher, has_secret) = (variables.launcher, variables.is_set("OXCCL_SECRET"));
+        Environment { rank, world, local_rank, local_world, launcher, unique_id, has_secret }
     }
 }
 

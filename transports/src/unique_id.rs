@@ -90,6 +90,12 @@ impl UniqueId {
         self.port
     }
 
+    /// Whether only this machine can reach the server.
+    pub fn is_on_loopback(&self) -> bool {
+        let is_loopback = |ip: IpAddr| ip.to_canonical().is_loopback();
+        self.host == "localhost" || self.host.parse().is_ok_and(is_loopback)
+    }
+
     /// The secret of this job.
     pub fn secret(&self) -> &Secret {
         &self.secret
@@ -289,6 +295,15 @@ mod tests {
         for address in ["node1", "node1:0", "::1:5"] {
             assert!(matches!(UniqueId::meeting(address, None), Err(Error::Address { .. })));
         }
+    }
+
+    #[test]
+    fn a_name_may_be_reached_from_anywhere() {
+        let is_on_loopback =
+            |host| UniqueId::new(host, 1, Secret::from_bytes([1; 32])).is_on_loopback();
+        let here = ["localhost", "127.0.0.1", "127.3.2.1", "::1", "::ffff:127.0.0.1"];
+        assert!(here.into_iter().all(is_on_loopback));
+        assert!(!["node0", "10.0.0.1", "::", "0.0.0.0"].into_iter().any(is_on_loopback));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::options;
 /// of the rank that failed first, 128 + N where signal N ended it.
 ///
 /// On several machines it is started once on each, with the same --ranks, --nnodes and --rendezvous and the --node-rank of the machine;
-/// OXCCL_SECRET is the job's secret. Machine 0 serves the rendezvous.
+/// OXCCL_SECRET is the job's secret, any bytes; only at a loopback address ranks may meet without. Machine 0 serves the rendezvous.
 #[derive(Args)]
 pub(crate) struct RunOptions {
     /// How many ranks to start here.

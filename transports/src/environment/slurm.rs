@@ -20,7 +20,7 @@ pub(super) fn slurm(variables: &Variables) -> Result<Environment, Error> {
             .ok_or_else(|| variables.invalid(list, "a list of hosts such as node[003-010,12]"))?
     };
     let unique_id = variables.unique_id((host, port(&job)), &job)?;
-    Ok(place.with(variables.launcher, unique_id))
+    Ok(place.with(variables, unique_id))
 }
 
 fn first_set(variables: &Variables, first: &'static str, second: &'static str) -> &'static str {

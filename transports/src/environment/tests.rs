@@ -171,6 +171,27 @@ fn a_secret_may_be_any_bytes() {
 }
 
 #[test]
+fn a_job_without_a_secret_that_strangers_reach_is_warned_of() {
+    let warning = |text: &str| read(text).unwrap().warning();
+    let told = warning(TORCHRUN).unwrap();
+    assert!(told.contains("head:29501") && told.contains("OXCCL_SECRET"), "{told}");
+    assert!(warning(SLURM).is_some());
+    for safe in [
+        OPEN_MPI,
+        MPICH,
+        &format!("{SLURM} OXCCL_SECRET=s"),
+        &format!("{TORCHRUN} OXCCL_ADDR=[::1]:9"),
+    ] {
+        assert_eq!(warning(safe), None, "{safe}");
+    }
+    let ours = format!(
+        "OXCCL_RANK=0 OXCCL_WORLD_SIZE=1 OXCCL_UNIQUE_ID={}",
+        ID.replace("127.0.0.1", "node0")
+    );
+    assert_eq!(warning(&ours), None, "a unique id has a random secret");
+}
+
+#[test]
 fn other_variables_that_are_no_text_are_named() {
     for launched in [TORCHRUN, OPEN_MPI, MPICH, SLURM] {
         for word in launched.split_whitespace().chain(["OXCCL_ADDR=x:1"]) {

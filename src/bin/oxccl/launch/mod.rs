@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-use oxccl_transports::{Server, UniqueId};
+use oxccl_transports::{Secret, Server, UniqueId};
 
 use crate::failure::Failure;
 use crate::machine;
@@ -67,11 +67,27 @@ impl Job<'_> {
             return Ok((id, Some(server)));
         };
         let secret = std::env::var_os("OXCCL_SECRET").filter(|secret| !secret.is_empty());
-        let secret = secret.as_deref().map(OsStr::as_bytes);
-        let id = UniqueId::meeting(share.meeting, secret)?;
+        let id = UniqueId::meeting(share.meeting, secret.as_deref().map(OsStr::as_bytes))?;
+        if secret.is_none() && !id.is_on_loopback() {
+            return Err(no_secret(share.meeting)?);
+        }
         let server = if share.machine == 0 { Some(id.serve()?) } else { None };
         Ok((id, server))
     }
+}
+
+/// Without a secret whoever reaches the port could take a rank. Launchers do not know of each other before they meet, so none can make one
+/// for all: the user does, with a line that has a new one.
+fn no_secret(meeting: &str) -> Result<Failure, Failure> {
+    let random = Secret::random()?;
+    let line = random
+        .as_bytes()
+        .iter()
+        .fold("export OXCCL_SECRET=".to_owned(), |line, byte| line + &format!("{byte:02x}"));
+    Ok(Failure::Usage(format!(
+        "OXCCL_SECRET is not set, and whoever reaches {meeting} could take a rank: set it to the same random bytes for this command on \
+         every machine, such as these new ones\n{line}"
+    )))
 }
 
 /// Starts the ranks and waits for all of them.
