@@ -70,10 +70,13 @@ pub(crate) fn skip(name: &str, why: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {name}: {why}");
 }
 
-/// Waits for a command's end, and kills it if there is none.
+/// Waits for a command's end, and kills it if there is none. What it says is taken where that is piped.
 pub(crate) fn finish(mut child: Child) -> Said {
-    let out = collect(child.stdout.take().expect("piped"));
-    let err = collect(child.stderr.take().expect("piped"));
+    let out = child.stdout.take().map(collect);
+    let err = child.stderr.take().map(collect);
+    let text = |reader: Option<JoinHandle<String>>| {
+        reader.map_or_else(String::new, |reader| reader.join().expect("reading does not panic"))
+    };
     let deadline = Instant::now() + DEADLINE;
     let status = loop {
         if let Some(status) = child.try_wait().expect("it is our child") {
@@ -82,11 +85,10 @@ pub(crate) fn finish(mut child: Child) -> Said {
         if Instant::now() > deadline {
             child.kill().expect("it still runs");
             child.wait().expect("it was killed");
-            panic!("the command hangs; it said {:?} {:?}", out.join(), err.join());
+            panic!("the command hangs; it said {:?} {:?}", text(out), text(err));
         }
         std::thread::sleep(Duration::from_millis(5));
     };
-    let text = |thread: JoinHandle<String>| thread.join().expect("reading does not panic");
     Said { status, out: text(out), err: text(err) }
 }
 

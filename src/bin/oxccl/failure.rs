@@ -1,5 +1,7 @@
 //! Why a command failed, and with which exit status.
 
+use crate::launch::{JobEnd, signal_name};
+
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
@@ -33,20 +35,11 @@ pub(crate) enum Failure {
         /// How many, on all ranks.
         count: u64,
     },
-    /// A started rank failed.
-    #[error("rank {rank} (process {pid}) {how}")]
-    Rank {
-        /// The rank.
-        rank: usize,
-        /// Its process.
-        pid: u32,
-        /// What became of it.
-        how: String,
-        /// The exit status to hand on.
-        status: u8,
-    },
+    /// Started ranks failed.
+    #[error("{0}")]
+    Job(JobEnd),
     /// The command itself was told to stop.
-    #[error("stopped by signal {signal}")]
+    #[error("stopped by signal {}", signal_name(*signal))]
     Signal {
         /// The signal.
         signal: i32,
@@ -91,7 +84,7 @@ impl Failure {
             | Failure::Collective(
                 Error::NoAlgorithm { .. } | Error::Op { .. } | Error::Config { .. },
             ) => 2,
-            Failure::Rank { status, .. } => *status,
+            Failure::Job(end) => end.status(),
             Failure::Signal { signal } => 128 + (*signal & 0x7f) as u8,
             _ => 1,
         }

@@ -9,6 +9,7 @@ mod machine;
 mod options;
 mod run;
 mod sim;
+mod speak;
 mod topo;
 mod tune;
 mod verify;
@@ -76,7 +77,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("oxccl: {failure}");
+            speak::complain(&failure);
             ExitCode::from(failure.exit_status())
         }
     }

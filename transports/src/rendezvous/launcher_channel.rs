@@ -31,8 +31,9 @@ pub struct LauncherChannel {
 }
 
 impl LauncherChannel {
-    /// Connects for the launcher of these ranks of a world. `hear` is called in another thread, with the first cause that stopped the
-    /// ranks, with each [`Cause::Ended`] that a launcher tells, and with [`Cause::ServerLost`] or [`Cause::ServerCutOff`].
+    /// Connects for the launcher of these ranks of a world. `hear` is called in another thread: first with the first that happened to
+    /// any rank, this launcher's included, then with each [`Cause::Ended`] that other launchers tell, and with [`Cause::ServerLost`] or
+    /// [`Cause::ServerCutOff`].
     ///
     /// # Errors
     /// [`Error::Io`] if no thread can be started.

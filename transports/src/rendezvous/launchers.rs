@@ -16,13 +16,18 @@ pub(super) struct Launchers {
     listening: BTreeMap<Conn, Range<usize>>,
     /// Why the ranks were stopped, and which failed.
     told: Vec<Cause>,
+    /// How many have come, be they here or not.
+    come: usize,
 }
 
 impl Launchers {
     /// One more. What it has missed.
     pub(super) fn add(&mut self, conn: Conn, ranks: Range<usize>) -> Vec<Cause> {
-        let missed = self.told.iter().filter(|cause| is_news(cause, &ranks)).cloned().collect();
+        let told = self.told.iter().enumerate();
+        let missed = told.filter(|(place, cause)| *place == 0 || is_news(cause, &ranks));
+        let missed = missed.map(|(_, cause)| cause.clone()).collect();
         self.listening.insert(conn, ranks);
+        self.come += 1;
         missed
     }
 
@@ -31,23 +36,32 @@ impl Launchers {
         self.listening.remove(&conn)
     }
 
+    /// Whether a rank has failed, and not all of so many have come and gone: they and their ranks need to hear of it.
+    pub(super) fn are_awaited(&self, launchers: usize) -> bool {
+        let remain = self.come < launchers || !self.listening.is_empty();
+        launchers > 0 && remain && self.told.iter().any(is_end)
+    }
+
     /// All that listen.
     pub(super) fn conns(&self) -> Vec<Conn> {
         self.listening.keys().copied().collect()
     }
 
-    /// Something has happened: who is to be told. Told are the first cause and the first ends of ranks.
+    /// Something has happened: who is to be told. All are told what happened first; what follows from it are the ends of ranks.
     pub(super) fn hear(&mut self, cause: &Cause) -> Vec<Conn> {
-        let is_end = |cause: &Cause| matches!(cause, Cause::Ended { .. });
-        let limit = if is_end(cause) { ENDS_LIMIT } else { 1 };
-        let alike = self.told.iter().filter(|told| is_end(told) == is_end(cause)).count();
-        if alike >= limit || self.told.contains(cause) {
+        let ends = self.told.iter().filter(|told| is_end(told)).count();
+        let is_first = self.told.is_empty();
+        if !is_first && (!is_end(cause) || ends >= ENDS_LIMIT || self.told.contains(cause)) {
             return Vec::new();
         }
         self.told.push(cause.clone());
-        let hears = self.listening.iter().filter(|(_, ranks)| is_news(cause, ranks));
+        let hears = self.listening.iter().filter(|(_, ranks)| is_first || is_news(cause, ranks));
         hears.map(|(&conn, _)| conn).collect()
     }
+}
+
+fn is_end(cause: &Cause) -> bool {
+    matches!(cause, Cause::Ended { .. })
 }
 
 /// Whether the launcher of these ranks does not know it first.

@@ -31,8 +31,8 @@
 //!   vanished acknowledges none, which TCP tells after [`SILENCE`]; a process that is only stopped is alive to its machine.
 //!
 //! A launcher holds no rank. It sends `Watch` instead of `Join`, and `Ended` for a rank of its that has failed: ranks that wait for that
-//! one get the cause at once, also if it had not joined. Launchers get the first `Abort` and the first `Ended`s, also of what
-//! happened before they came. `Done` is a launcher's goodbye; if it ends without, its ranks have ended with it.
+//! one get the cause at once, also if it had not joined. All launchers get, as `Abort`s, what happened first
+//! and how ranks of others ended then, also what was before they came. `Done` is a launcher's goodbye; if it ends without, its ranks have ended with it.
 //!
 //! # Strangers
 //!

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -60,6 +60,8 @@ pub struct Server {
 struct Stop {
     asked: AtomicBool,
     linger_ms: AtomicU64,
+    /// How many launchers there are.
+    launchers: AtomicUsize,
     wake: EventFd,
 }
 
@@ -84,7 +86,8 @@ impl Server {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let wake = EventFd::from_flags(flags).map_err(Error::os("creating an event"))?;
         let linger_ms = AtomicU64::new(Self::LINGER.as_millis() as u64);
-        let stop = Arc::new(Stop { asked: AtomicBool::new(false), linger_ms, wake });
+        let (asked, launchers) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let stop = Arc::new(Stop { asked, linger_ms, launchers, wake });
         let service = Service {
             listener,
             stop: stop.clone(),
@@ -111,6 +114,12 @@ impl Server {
     pub fn set_linger(&self, linger: Duration) {
         let linger_ms = u64::try_from(linger.as_millis()).unwrap_or(u64::MAX);
         self.stop.linger_ms.store(linger_ms, Ordering::Relaxed);
+    }
+
+    /// Says how many launchers there are. Once one of them has told that a rank failed, dropping waits until all have come and are done,
+    /// so that they and their ranks hear of it; no longer than for goodbyes.
+    pub fn expect_launchers(&self, launchers: usize) {
+        self.stop.launchers.store(launchers, Ordering::Relaxed);
     }
 }
 
@@ -151,7 +160,9 @@ impl Service {
             if self.stop.asked.load(Ordering::Acquire) {
                 let linger = Duration::from_millis(self.stop.linger_ms.load(Ordering::Relaxed));
                 let until = *lingers_until.get_or_insert_with(|| deadline_in(linger));
-                if !self.rendezvous.is_needed() || Instant::now() >= until {
+                let launchers = self.stop.launchers.load(Ordering::Relaxed);
+                let needed = self.rendezvous.is_needed() || self.rendezvous.awaits(launchers);
+                if !needed || Instant::now() >= until {
                     break;
                 }
             }

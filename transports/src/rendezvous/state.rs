@@ -136,6 +136,11 @@ impl Rendezvous {
         matches!(self.phase, Phase::Running { stopped: false }) && !self.here().is_empty()
     }
 
+    /// Whether some of so many launchers, or their ranks, have yet to hear of a rank that has failed.
+    pub(crate) fn awaits(&self, launchers: usize) -> bool {
+        self.launchers.are_awaited(launchers)
+    }
+
     /// A connection was made; the nonce is for its challenge.
     pub(crate) fn opened(&mut self, conn: Conn, nonce: Nonce) {
         self.stages.insert(conn, Stage::Greeting { nonce });
@@ -364,16 +369,21 @@ impl Rendezvous {
         }
     }
 
-    /// A launcher is lost, and with it its ranks: they do not outlive it.
+    /// A launcher is lost, and with it its ranks: they do not outlive it. Those that have joined are missed by themselves.
     fn launcher_lost(&mut self, conn: Conn, silent: bool) {
         let Some(mut ranks) = self.launchers.remove(conn) else { return };
         let first = ranks.start;
         let runs = |rank: &usize| self.members.get(*rank) != Some(&Member::Gone);
+        let rank = ranks.find(runs).unwrap_or(first);
         let how = match silent {
             true => "is on a machine that does not answer any more",
             false => "ended with its launcher",
         };
-        self.ended(ranks.find(runs).unwrap_or(first), 1, how.to_owned());
+        let cause = Cause::Ended { rank, status: 1, how: how.to_owned() };
+        if matches!(self.phase, Phase::Joining) {
+            self.fail(Refusal::Stopped(cause.clone()));
+        }
+        self.tell_launchers(cause);
     }
 
     /// A rank's process has failed, also one that has not joined and will not any more.

@@ -114,6 +114,25 @@ fn a_launcher_that_is_done_is_no_news() {
 }
 
 #[test]
+fn a_server_waits_for_launchers_that_must_hear_of_a_failure() {
+    let (id, server) = server();
+    server.set_linger(PATIENCE);
+    server.expect_launchers(2);
+    let (first, _) = launcher(&id, 0, 2);
+    tell(&first, 0);
+    drop(first);
+    let stopped = thread::spawn(move || drop(server));
+    thread::sleep(Duration::from_millis(300));
+    let (second, heard) = launcher(&id, 1, 2);
+    assert_eq!(heard.recv_timeout(PATIENCE), Ok(failed(0)));
+    let late = error(join(&id, 1, 2));
+    assert!(matches!(&late, Error::Stopped(cause) if *cause == failed(0)), "{late}");
+    assert!(!stopped.is_finished(), "the second launcher may have ranks that come yet");
+    drop(second);
+    stopped.join().unwrap();
+}
+
+#[test]
 fn what_is_told_before_the_server_starts_reaches_it() {
     let id = unserved();
     let (first, _) = launcher(&id, 0, 2);
@@ -132,6 +151,7 @@ fn a_launcher_hears_that_the_server_is_lost() {
     // So there is a connection.
     let (_other, connected) = launcher(&id, 0, 2);
     assert_eq!(connected.recv_timeout(PATIENCE), Ok(failed(1)));
+    assert_eq!(heard.recv_timeout(PATIENCE), Ok(failed(1)), "it was the first");
     serving.kill();
     assert_eq!(heard.recv_timeout(PATIENCE).unwrap(), Cause::ServerLost);
     serving.wait();

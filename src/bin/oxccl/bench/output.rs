@@ -1,7 +1,7 @@
 //! Where rows go: to standard output, with a progress bar on the terminal beside it. Only rank 0
 //! has one.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use oxccl_kernels::HostExecutor;
@@ -11,10 +11,12 @@ use super::case::Case;
 use super::report::{Format, Row};
 use crate::machine::{self, Probe};
 use crate::options::Target;
+use crate::speak;
 
 /// Prints what rank 0 finds, and nothing on other ranks.
 pub(super) struct Output {
     format: Option<Format>,
+    header: String,
     bar: ProgressBar,
     bandwidth_sum: f64,
     bandwidths: usize,
@@ -26,6 +28,7 @@ impl Output {
     pub(super) fn silent() -> Output {
         Output {
             format: None,
+            header: String::new(),
             bar: ProgressBar::hidden(),
             bandwidth_sum: 0.0,
             bandwidths: 0,
@@ -33,25 +36,28 @@ impl Output {
         }
     }
 
-    /// The output of rank 0, with the lines that name the machine and the run.
+    /// The output of rank 0, which knows the lines that name the machine and the run.
     pub(super) fn of(options: &BenchOptions, ranks: usize, probe: Option<Probe>) -> Output {
         let format = match (options.csv, options.json) {
             (true, _) => Format::Csv,
             (_, true) => Format::Json,
             _ => Format::Table,
         };
-        let output = Output { format: Some(format), ..Output::silent() };
-        let text = header(options, ranks, probe);
+        Output { format: Some(format), header: header(options, ranks, probe), ..Output::silent() }
+    }
+
+    /// Prints what comes before the rows. The ranks have met: if this fails, they hear of it.
+    pub(super) fn start(&self, target: Target) {
+        let Some(format) = self.format else { return };
         if format == Format::Table {
-            output.print(&text);
+            self.print(&self.header);
         } else {
             // Standard output is data there.
-            eprintln!("{text}");
+            speak::note(&self.header);
         }
-        if let Some(heading) = format.heading().filter(|_| options.target() != Target::Group) {
-            output.print(&heading);
+        if let Some(heading) = format.heading().filter(|_| target != Target::Group) {
+            self.print(&heading);
         }
-        output
     }
 
     /// From here on so many sizes are measured.
@@ -120,10 +126,7 @@ impl Output {
     }
 
     fn print(&self, text: &str) {
-        // If nobody reads any more (as behind `head`), measuring on is of no use either.
-        if self.bar.suspend(|| writeln!(std::io::stdout(), "{text}")).is_err() {
-            std::process::exit(1);
-        }
+        self.bar.suspend(|| speak::result(text));
     }
 }
 

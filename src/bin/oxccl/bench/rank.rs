@@ -74,6 +74,7 @@ pub(super) fn run(
         repeats: options.repeats,
         wanted: Duration::from_millis(options.repeat_ms as u64),
     };
+    output.start(options.target());
     settle(&comms.control)?;
     if options.target() == Target::Group {
         return group::run(options, comms, output, &effort);

@@ -1,24 +1,26 @@
 //! Starts ranks as processes of this machine and sees them through.
 
+mod ending;
+mod ends;
 mod rank;
 mod signals;
+mod watch;
 
 use std::ffi::{OsStr, OsString};
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
-use std::process::ExitStatus;
-use std::time::{Duration, Instant};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
-use oxccl_transports::{Secret, Server, UniqueId};
+use oxccl_transports::{LauncherChannel, Secret, Server, UniqueId};
 
 use crate::failure::Failure;
 use crate::machine;
+pub(crate) use ends::JobEnd;
 use rank::Rank;
-use signals::{Event, Signals};
-
-/// How long ranks may take to end after SIGTERM.
-const TERM_GRACE: Duration = Duration::from_secs(2);
-/// How long to sleep at most before looking at the children again.
-const LOOK: Duration = Duration::from_millis(200);
+use signals::Signals;
+pub(crate) use signals::name as signal_name;
+use watch::Watch;
 
 /// What to start.
 pub(crate) struct Job<'a> {
@@ -34,7 +36,7 @@ pub(crate) struct Job<'a> {
     pub(crate) nodes: Option<usize>,
     /// Whether each gets a core.
     pub(crate) bind: bool,
-    /// How long ranks may go on after one has failed.
+    /// How long ranks may go on after one has failed, or after they were asked to stop.
     pub(crate) grace: Duration,
 }
 
@@ -60,6 +62,11 @@ impl Job<'_> {
         self.ranks * self.share.map_or(0, |share| share.machine)
     }
 
+    /// The ranks of this machine.
+    fn ranks_here(&self) -> Range<usize> {
+        self.first_rank()..self.first_rank() + self.ranks
+    }
+
     /// Where the ranks meet, and the server, if it is here.
     fn meet(&self) -> Result<(UniqueId, Option<Server>), Failure> {
         let Some(share) = self.share else {
@@ -72,6 +79,7 @@ impl Job<'_> {
             return Err(no_secret(share.meeting)?);
         }
         let server = if share.machine == 0 { Some(id.serve()?) } else { None };
+        server.iter().for_each(|server| server.expect_launchers(share.machines));
         Ok((id, server))
     }
 }
@@ -93,134 +101,50 @@ fn no_secret(meeting: &str) -> Result<Failure, Failure> {
 /// Starts the ranks and waits for all of them.
 ///
 /// # Errors
-/// The first rank that failed; none of the others runs any more.
+/// How ranks failed, here or on another machine, and which the others failed of; none of those started here runs any more.
 pub(crate) fn launch(job: &Job) -> Result<(), Failure> {
     // Before any thread starts, so that none of them takes the signals.
     let signals = Signals::take().map_err(Failure::system("taking signals"))?;
     let (id, server) = job.meet()?;
+    let (tell, news) = channel();
+    // Nobody listens any more once the ranks have ended.
+    let hear = move |cause| drop(tell.send(cause));
+    let channel = LauncherChannel::open(&id, job.ranks_here(), job.world(), hear)?;
+    let result = match start(job, &id, &channel) {
+        Ok(running) => Watch::new(job, running, &signals, &channel, &news).run(),
+        Err(failure) => Err(failure),
+    };
+    // What it has told reaches the server before that ends.
+    drop(channel);
+    drop(server);
+    result
+}
+
+/// Starts all ranks, or none.
+fn start(job: &Job, id: &UniqueId, channel: &LauncherChannel) -> Result<Running, Failure> {
     let cores = if job.bind { machine::usable_cores() } else { Vec::new() };
-    let mut ranks = Ranks { running: Vec::new() };
+    let mut running = Running(Vec::new());
     for local_rank in 0..job.ranks {
         let core = (!cores.is_empty()).then(|| cores[local_rank % cores.len()]);
-        ranks.running.push(Rank::start(job, local_rank, &id.to_string(), core)?);
+        match Rank::start(job, local_rank, &id.to_string(), core) {
+            Ok(rank) => running.0.push(rank),
+            Err(failure) => {
+                let how = format!("could not be started: {failure}");
+                channel.tell_end(job.first_rank() + local_rank, failure.exit_status(), &how);
+                return Err(failure);
+            }
+        }
     }
-    let failed = ranks.wait(&signals, job.grace);
-    drop(server);
-    failed
+    Ok(running)
 }
 
 /// The processes that still run. Dropping kills them.
-struct Ranks {
-    running: Vec<Rank>,
-}
+struct Running(Vec<Rank>);
 
-impl Ranks {
-    /// Waits until no rank runs, and hurries them once something has failed.
-    fn wait(&mut self, signals: &Signals, grace: Duration) -> Result<(), Failure> {
-        let mut outcome = Ok(());
-        let mut end = End::None;
-        loop {
-            for (rank, status) in self.reap()? {
-                if outcome.is_ok() && !status.success() {
-                    outcome = Err(rank.failure(status));
-                    end.begin(grace);
-                }
-            }
-            if self.running.is_empty() {
-                return outcome;
-            }
-            if let Some(signal) = end.due() {
-                self.running.iter().for_each(|rank| rank.signal(signal));
-            }
-            let pause = end.remaining().map_or(LOOK, |left| left.min(LOOK));
-            if let Event::Stop { signal } = signals.wait(pause) {
-                self.running.iter().for_each(|rank| rank.signal(signal));
-                if outcome.is_ok() {
-                    outcome = Err(Failure::Signal { signal });
-                }
-                end.begin(grace);
-            }
-        }
-    }
-
-    /// Takes out those that have ended.
-    fn reap(&mut self) -> Result<Vec<(Rank, ExitStatus)>, Failure> {
-        let mut ended = Vec::new();
-        for mut rank in std::mem::take(&mut self.running) {
-            match rank.ended()? {
-                Some(status) => ended.push((rank, status)),
-                None => self.running.push(rank),
-            }
-        }
-        Ok(ended)
-    }
-}
-
-impl Drop for Ranks {
+impl Drop for Running {
     fn drop(&mut self) {
-        for rank in &mut self.running {
+        for rank in &mut self.0 {
             rank.kill();
         }
-    }
-}
-
-/// How far the ending of the ranks has come.
-enum End {
-    None,
-    /// They may end by themselves until then.
-    Grace(Instant),
-    /// They were told to, and have until then.
-    Told(Instant),
-    Forced,
-}
-
-impl End {
-    fn begin(&mut self, grace: Duration) {
-        if matches!(self, End::None) {
-            *self = End::Grace(Instant::now() + grace);
-        }
-    }
-
-    /// The signal that is due now, once.
-    fn due(&mut self) -> Option<i32> {
-        let now = Instant::now();
-        match *self {
-            End::Grace(until) if now >= until => {
-                *self = End::Told(now + TERM_GRACE);
-                Some(libc::SIGTERM)
-            }
-            End::Told(until) if now >= until => {
-                *self = End::Forced;
-                Some(libc::SIGKILL)
-            }
-            _ => None,
-        }
-    }
-
-    fn remaining(&self) -> Option<Duration> {
-        match self {
-            End::Grace(until) | End::Told(until) => {
-                Some(until.saturating_duration_since(Instant::now()))
-            }
-            End::None | End::Forced => None,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ends_are_told_first_and_forced_then() {
-        let mut end = End::None;
-        assert_eq!(end.due(), None);
-        end.begin(Duration::ZERO);
-        assert_eq!(end.due(), Some(libc::SIGTERM));
-        end.begin(Duration::ZERO);
-        assert_eq!(end.due(), None, "told once, and not yet forced");
-        end = End::Told(Instant::now());
-        assert_eq!(end.due(), Some(libc::SIGKILL));
-        assert_eq!(end.due(), None);
     }
 }

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use super::Job;
+use super::{Job, signals};
 use crate::failure::Failure;
 use crate::machine;
 
@@ -40,6 +40,7 @@ impl Rank {
         }
         let parent = std::process::id();
         let prepare = move || {
+            signals::fresh()?;
             die_with(parent)?;
             core.map_or(Ok(()), machine::pin_to)
         };
@@ -58,14 +59,22 @@ impl Rank {
         self.child.try_wait().map_err(Failure::system(format!("waiting for rank {}", self.rank)))
     }
 
-    /// What to report of a rank that failed.
-    pub(super) fn failure(&self, status: ExitStatus) -> Failure {
-        let (how, code) = match (status.code(), status.signal()) {
+    /// Which rank it is.
+    pub(super) fn number(&self) -> usize {
+        self.rank
+    }
+
+    /// The exit status to hand on, and what to say of its end behind the rank's name.
+    pub(super) fn end(&self, status: ExitStatus) -> (u8, String) {
+        let (how, status) = match (status.code(), status.signal()) {
+            (Some(0), _) => ("ended".to_owned(), 0),
             (Some(code), _) => (format!("failed with exit status {code}"), code),
-            (None, Some(signal)) => (format!("was ended by signal {}", name(signal)), 128 + signal),
+            (None, Some(signal)) => {
+                (format!("was ended by signal {}", signals::name(signal)), 128 + signal)
+            }
             (None, None) => (format!("failed: {status}"), 1),
         };
-        Failure::Rank { rank: self.rank, pid: self.child.id(), how, status: code as u8 }
+        (status as u8, format!("(process {}) {how}", self.child.id()))
     }
 
     /// Sends a signal to it and to what it has started.
@@ -94,21 +103,4 @@ fn die_with(parent: u32) -> io::Result<()> {
         return Err(io::Error::from_raw_os_error(libc::ESRCH));
     }
     Ok(())
-}
-
-fn name(signal: i32) -> String {
-    let name = match signal {
-        libc::SIGABRT => "SIGABRT",
-        libc::SIGBUS => "SIGBUS",
-        libc::SIGFPE => "SIGFPE",
-        libc::SIGHUP => "SIGHUP",
-        libc::SIGILL => "SIGILL",
-        libc::SIGINT => "SIGINT",
-        libc::SIGKILL => "SIGKILL",
-        libc::SIGPIPE => "SIGPIPE",
-        libc::SIGSEGV => "SIGSEGV",
-        libc::SIGTERM => "SIGTERM",
-        _ => return signal.to_string(),
-    };
-    format!("{signal} ({name})")
 }

@@ -17,6 +17,7 @@ use crate::bench::{self, Case, Comms, DATA_TYPE, OP, Turns};
 use crate::failure::Failure;
 use crate::machine::{self, Probe};
 use crate::options::{self, Size};
+use crate::speak::say;
 use points::{SMALLEST_BYTES, sizes};
 use sweep::Sweep;
 
@@ -197,7 +198,7 @@ fn measure(comms: &mut Comms, plan: &Plan, probe: Option<Probe>) -> Result<Table
         }
     }
     if comms.rank() == 0 {
-        println!("\nonce more");
+        say!("\nonce more");
     }
     sweeps.iter_mut().try_for_each(|sweep| sweep.repeat(comms))?;
     let curves = sweeps.iter().flat_map(Sweep::curves).collect();
@@ -224,7 +225,7 @@ fn writable(file: &Path) -> Result<(), Failure> {
 fn write(file: &Path, table: &Table) -> Result<(), Failure> {
     let text = format!("{HEADING}{}", table.to_text());
     std::fs::write(file, text).map_err(Failure::system(format!("writing {}", file.display())))?;
-    println!("\nwrote {}; to use it: export OXCCL_TUNING={0}", file.display());
+    say!("\nwrote {}; to use it: export OXCCL_TUNING={0}", file.display());
     Ok(())
 }
 

@@ -12,6 +12,7 @@ use super::points::{between, near, sizes_of};
 use super::{Plan, memory_name, name};
 use crate::bench::{Comms, Comparison, Rounds, Taken};
 use crate::failure::Failure;
+use crate::speak::say;
 
 /// An entry whose fastest turn takes more than so many times as long as the best one's …
 const FAR: f64 = 4.0;
@@ -63,8 +64,8 @@ impl<'a> Sweep<'a> {
         let candidates: Vec<Candidate> = entries.into_iter().map(candidate).collect();
         if prints {
             let count = candidates.len();
-            println!("\n{kind} over {ranks} ranks, {}, {count} entries", memory_name(windows));
-            println!("{:>10}  {:>10}  {:<36}  next", "bytes", "us", "best");
+            say!("\n{kind} over {ranks} ranks, {}, {count} entries", memory_name(windows));
+            say!("{:>10}  {:>10}  {:<36}  next", "bytes", "us", "best");
         }
         let measured = BTreeMap::new();
         let mut sweep = Sweep { plan, kind, ranks, windows, prints, candidates, measured };
@@ -120,7 +121,7 @@ impl<'a> Sweep<'a> {
             candidate.note(bytes, taken);
         }
         if self.prints {
-            println!("{}", row(bytes, &self.entries(&candidates), &times));
+            say!("{}", row(bytes, &self.entries(&candidates), &times));
         }
         self.measured.insert(bytes, Measured { candidates, rounds });
         Ok(())

@@ -9,6 +9,7 @@ use super::points::{between, near, sizes_of};
 use super::{Plan, memory_name, name};
 use crate::bench::{Comms, Comparison, Taken, Turns};
 use crate::failure::Failure;
+use crate::speak::say;
 
 /// A pick is good if it takes at most so many times as long as the best entry.
 const GOOD: f64 = 1.1;
@@ -35,9 +36,7 @@ pub(super) fn verify(comms: &mut Comms, plan: &Plan, table: &Table) -> Result<()
     if comms.rank() == 0 {
         let Score { points, good } = score;
         let percent = 100.0 * good as f64 / points.max(1) as f64;
-        println!(
-            "\nthe pick was within 10 % of the best at {good} of {points} points: {percent:.1} %"
-        );
+        say!("\nthe pick was within 10 % of the best at {good} of {points} points: {percent:.1} %");
     }
     Ok(())
 }
@@ -56,10 +55,14 @@ fn verify_kind(
     let mut score = Score::default();
     let Some(&largest) = sizes.last() else { return Ok(score) };
     if prints {
-        println!("\n{kind} over {ranks} ranks, {}", memory_name(windows));
-        println!(
+        say!("\n{kind} over {ranks} ranks, {}", memory_name(windows));
+        say!(
             "{:>10}  {:<36}  {:>10}  {:>10}  {:>6}  best",
-            "bytes", "pick", "predicted", "measured", "ratio"
+            "bytes",
+            "pick",
+            "predicted",
+            "measured",
+            "ratio"
         );
     }
     let mut comparison = Comparison::new(comms, (kind, 0), largest, !windows, Order::Any)?;
@@ -82,7 +85,7 @@ fn verify_kind(
         score.points += 1;
         score.good += usize::from(ratio <= GOOD);
         if prints {
-            println!(
+            say!(
                 "{:>10}  {:<36}  {:>10.3}  {:>10.3}  {ratio:>6.3}  {}{}",
                 question.total_bytes,
                 name(near[0].algorithm, near[0].encoding),

@@ -254,8 +254,8 @@ fn a_lost_launcher_is_the_end_of_a_rank_that_has_not_left() {
     state.received(21, Message::Watch { ranks: 3..3 });
     state.closed(20, false);
     let cause = ended(1, "ended with its launcher");
-    let told = |to: &[Conn]| Action::Send(to.to_vec(), Message::Abort(cause.clone()));
-    assert_eq!(state.take_actions(), [told(&[12]), told(&[21])]);
+    let told = Action::Send(vec![21], Message::Abort(cause));
+    assert_eq!(state.take_actions(), [told], "ranks hear when the rank's own connection ends");
     state.received(21, Message::Done);
     state.closed(21, false);
     assert_eq!(state.take_actions(), [], "it was done");
@@ -280,15 +280,17 @@ fn launchers_are_told_the_first_ends_and_why() {
 }
 
 #[test]
-fn a_rank_that_left_may_fail_and_the_others_go_on() {
+fn ranks_hear_how_one_ended_unless_it_had_left() {
     let mut state = launched();
     state.received(10, Message::Goodbye { calls: 0 });
     state.take_actions();
     state.received(20, Message::Ended { rank: 0, status: 1, how: "failed".to_owned() });
-    assert_eq!(state.take_actions(), []);
+    let told = Message::Abort(ended(0, "failed"));
+    assert_eq!(state.take_actions(), [Action::Send(vec![20], told)], "that nothing was before");
+    state.received(20, Message::Ended { rank: 1, status: 1, how: "failed".to_owned() });
+    let abort = Message::Abort(ended(1, "failed"));
+    assert_eq!(state.take_actions(), [Action::Send(vec![12], abort)], "what it knows");
     prove(&mut state, 21);
     state.received(21, Message::Watch { ranks: 3..3 });
-    let told = Message::Abort(ended(0, "failed"));
-    assert_eq!(state.take_actions(), [Action::Send(vec![21], told)], "launchers hear of it");
-    assert!(state.is_needed());
+    assert_eq!(state.take_actions().len(), 2, "other launchers hear of both");
 }

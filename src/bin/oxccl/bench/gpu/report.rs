@@ -1,7 +1,5 @@
 //! What a comparison prints: a table, or one JSON object a row.
 
-use std::io::Write;
-
 use oxccl_transports::cuda::Context;
 use serde::Serialize;
 
@@ -13,6 +11,7 @@ use crate::bench::args::BenchOptions;
 use crate::bench::case::Shape;
 use crate::bench::report::rounded;
 use crate::failure::Failure;
+use crate::speak;
 
 /// The GPU and what it can do.
 #[derive(Serialize)]
@@ -237,9 +236,8 @@ impl Printer {
     }
 
     fn line(&self, text: String) {
-        // If nobody reads any more, measuring on is of no use.
-        if self.speaks && writeln!(std::io::stdout(), "{text}").is_err() {
-            std::process::exit(1);
+        if self.speaks {
+            speak::result(text);
         }
     }
 }

@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::speak;
+
 /// Exit status of a comparison that hung; that of `timeout`.
 const HUNG: i32 = 124;
 
@@ -43,7 +45,7 @@ impl Watchdog {
     /// A rank has failed: only the first is told, since others fail of it. The process ends soon, whatever the others wait for.
     pub(super) fn failed(&self, why: &str) {
         if !self.step.failed.swap(true, Ordering::AcqRel) {
-            eprintln!("oxccl: {why}");
+            speak::complain(why);
             self.step.last_ms.store(self.step.now_ms(), Ordering::Release);
         }
     }
@@ -69,10 +71,10 @@ impl Step {
             }
             if waited > patience {
                 let doing = self.doing.lock().unwrap_or_else(|broken| broken.into_inner());
-                eprintln!(
-                    "oxccl: nothing has happened for {:.1} s while {doing}: --patience allows more, and fewer --nccl-ctas may help",
+                speak::complain(format_args!(
+                    "nothing has happened for {:.1} s while {doing}: --patience allows more, and fewer --nccl-ctas may help",
                     waited.as_secs_f64()
-                );
+                ));
                 end(HUNG);
             }
         }
