@@ -165,6 +165,19 @@ impl Communicator {
         Ok(DeviceBuffer::new(self.heap.alloc(bytes)?, count))
     }
 
+    /// Ends the communicator on all ranks. They compare what they have called, in all its arguments, and how many messages they have
+    /// sent and received: what went wrong where nobody waited, such as a message that nobody received or a broadcast with two roots, is
+    /// an error on all ranks here. Dropping a communicator ends it, too, but neither waits for the others nor compares messages.
+    ///
+    /// It waits for its streams' calls and for all ranks, which must all close, each at most for the time-out.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] and [`Error::Unreceived`], on all ranks, name the ranks that differ; [`Error::TimedOut`] and [`Error::Left`] a
+    /// rank that does not close; [`Error::Broken`] an earlier failure.
+    pub fn close(mut self) -> Result<(), Error> {
+        self.idle_mut().close()
+    }
+
     /// Programs launched so far: one a call.
     pub fn launches(&self) -> u64 {
         self.idle().launches()

@@ -176,7 +176,7 @@ pub enum Error {
     },
     /// Another rank made a different call.
     #[error(
-        "call #{call}{}: {argument} differs: rank {rank} has {theirs}, this rank {ours} ({what})",
+        "call #{call}{}: {argument} differs: rank {rank} has {theirs}, rank {compared_with} {ours} ({what})",
         bucket.map_or(String::new(), |bucket| format!(", bucket {bucket}"))
     )]
     Mismatch {
@@ -186,14 +186,30 @@ pub enum Error {
         bucket: Option<usize>,
         /// What differs.
         argument: &'static str,
-        /// The rank that differs from this one.
+        /// The rank that differs: from most ranks, where more than two made the call; otherwise from this one.
         rank: usize,
-        /// What this rank has.
-        ours: String,
-        /// What that rank has.
+        /// What it has.
         theirs: String,
-        /// This rank's call.
-        what: String,
+        /// A rank that it differs from: this one, unless this one is the odd one.
+        compared_with: usize,
+        /// What that one has.
+        ours: String,
+        /// The call.
+        what: Box<str>,
+    },
+    /// When the communicator was closed, messages were still on their way.
+    #[error(
+        "rank {sender} has sent {sent} messages to rank {receiver}, which has received {received}, and the communicator is being closed"
+    )]
+    Unreceived {
+        /// The sender.
+        sender: usize,
+        /// The receiver.
+        receiver: usize,
+        /// Messages that were sent.
+        sent: u64,
+        /// Messages that were received.
+        received: u64,
     },
     /// What one rank sends another in an all-to-all of uneven parts is not what that rank expects. All ranks get this error, and the
     /// communicator stays usable.
@@ -321,13 +337,13 @@ impl Error {
             Error::TimedOut { detail: text, .. }
             | Error::LinkLost { detail: text, .. }
             | Error::Stopped { reason: text, .. }
-            | Error::Mismatch { what: text, .. }
             | Error::Died { during: text, .. }
             | Error::CutOff { during: text, .. }
             | Error::ServerLost { during: text }
             | Error::ServerCutOff { during: text }
             | Error::Left { during: text, .. }
             | Error::Broken { first: text } => text.push_str(more),
+            Error::Mismatch { what, .. } => *what = format!("{what}{more}").into(),
             _ => {}
         }
     }

@@ -118,6 +118,7 @@ fn structures(text: &mut String) {
             multicast,
             scale_bits,
             call,
+            history,
             signature,
             ranks,
             spins,

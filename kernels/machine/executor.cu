@@ -22,8 +22,8 @@ __device__ __forceinline__ Block& block() {
 // Whether a part behind the first has this word of its launch block from the first: see `inherit`.
 __device__ __forceinline__ bool is_inherited(uint32_t word) {
   const uint32_t at = word * sizeof(uint64_t);
-  return at == offsetof(Launch, statuses) || at == offsetof(Launch, call) || at == offsetof(Launch, ready) ||
-         at == offsetof(Launch, done);
+  return at == offsetof(Launch, statuses) || at == offsetof(Launch, call) || at == offsetof(Launch, history) ||
+         at == offsetof(Launch, ready) || at == offsetof(Launch, done);
 }
 
 // Makes a part the one at hand.

@@ -318,6 +318,7 @@ OXCCL_INLINE bool is_runnable(const Header* program, uint32_t channel) {
 OXCCL_INLINE void inherit(Launch& part, const Launch& first) {
   part.statuses = first.statuses;
   part.call = first.call;
+  part.history = first.history;
   part.ready = first.ready;
   part.done = first.done;
   part.spins = first.spins;

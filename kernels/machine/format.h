@@ -161,7 +161,7 @@ struct Launch {
   uint8_t* output;
   Tokens tokens;
   Multicast multicast;
-  uint64_t scale_bits, call;
+  uint64_t scale_bits, call, history;
   uint32_t signature, ranks, spins, yields;
   const Launch* next;
   const Segment* segments;

@@ -38,9 +38,9 @@ OXCCL_INLINE void note_content(const Connection& connection, uint64_t message,
       last_segment + payload_at(len_bytes) + len_bytes;
 }
 
-// What the header of a message says.
+// What the header of a message says: the call, what was called before it, and what the two ranks alone must agree on.
 OXCCL_INLINE uint32_t signature_of(const Machine& machine, const Operand& operand) {
-  return machine.launch.signature ^ operand.signature;
+  return machine.launch.signature ^ uint32_t(machine.launch.history) ^ operand.signature;
 }
 
 // A message's segment, whose header is at `at`, with a payload of this length.

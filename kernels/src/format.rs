@@ -646,6 +646,9 @@ pub struct Launch {
     pub scale_bits: u64,
     /// Number of this call on the communicator, from 1.
     pub call: u64,
+    /// What all ranks called before this, hashed: its lower half goes into the header of every message, with the signature.
+    /// 0 of calls that some ranks alone make.
+    pub history: u64,
     /// What all ranks must agree on, hashed.
     pub signature: u32,
     /// Number of ranks.
@@ -654,7 +657,7 @@ pub struct Launch {
     pub spins: u32,
     /// Host only: yields before it sleeps on the doorbell.
     pub yields: u32,
-    /// The part of the group that follows; null at the end. Of it `statuses`, `call`, `ready`, `done`, `spins` and `yields` do not count: those of
+    /// The part of the group that follows; null at the end. Of it `statuses`, `call`, `history`, `ready`, `done`, `spins` and `yields` do not count: those of
     /// the first hold for all, so that a chain stays as it is while its launches differ. With [`joined_channels`](Self::joined_channels), the ranks' own launch blocks.
     pub next: *const Launch,
     /// The part's buckets, in place of `input` and `output`; null where it has none.
@@ -702,6 +705,7 @@ impl Launch {
         },
         scale_bits: 0,
         call: 0,
+        history: 0,
         signature: 0,
         ranks: 0,
         spins: 0,

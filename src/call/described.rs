@@ -21,6 +21,22 @@ pub(crate) struct Key {
     pub(crate) counts_hash: u64,
 }
 
+impl Key {
+    /// Of what is no call.
+    const NOTHING: Key = Key {
+        kind: Kind::Barrier,
+        data_type: DataType::U8,
+        op: OpKind::Sum,
+        in_place: false,
+        windows: false,
+        root: 0,
+        receiver: 0,
+        channels: 0,
+        count: 0,
+        counts_hash: 0,
+    };
+}
+
 /// The words of a [`CallRecord`], and back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Described {
@@ -29,52 +45,65 @@ pub(crate) struct Described {
     pub(crate) factor_bits: u64,
     /// Number among the calls that all ranks make; 0 for send/recv.
     pub(crate) collective: u64,
-    /// A group of `key.count` collectives; the rest of the key says nothing but `counts_hash`, which is theirs. `factor_bits` is the number
-    /// of its messages.
-    pub(crate) group: bool,
+    pub(crate) form: Form,
     /// Where a group's words begin in the rank's heap.
     pub(crate) words_offset: u64,
 }
 
-/// The bit of a record's first word that says it is a group.
+/// What a record is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// One call.
+    Call,
+    /// A group of `key.count` collectives; the rest of the key says nothing but `counts_hash`, which is theirs. `factor_bits` is the number
+    /// of its messages.
+    Group,
+    /// The communicator's end; the key says nothing.
+    Close,
+}
+
+/// The bits of a record's first word that say so.
 const GROUP: u64 = 1 << 34;
+const CLOSE: u64 = 1 << 35;
 /// Where the bits begin there that say how many channels at most, and where those that are free for others.
-const CHANNELS_SHIFT: u32 = 35;
+const CHANNELS_SHIFT: u32 = 36;
 pub(crate) const FREE_SHIFT: u32 = 48;
 const CHANNELS_MASK: u64 = (1 << (FREE_SHIFT - CHANNELS_SHIFT)) - 1;
 
 impl Described {
     /// A group.
     pub(crate) fn group(order: Order, calls: usize, messages: usize, hash: u64) -> Described {
-        let key = Key {
-            kind: Kind::Barrier,
-            data_type: DataType::U8,
-            op: OpKind::Sum,
-            in_place: false,
-            windows: false,
-            root: 0,
-            receiver: 0,
-            channels: 0,
-            count: calls as u64,
-            counts_hash: hash,
-        };
+        let key = Key { count: calls as u64, counts_hash: hash, ..Key::NOTHING };
         let factor_bits = messages as u64;
-        Described { key, order, factor_bits, collective: 0, group: true, words_offset: 0 }
+        let form = Form::Group;
+        Described { key, order, factor_bits, collective: 0, form, words_offset: 0 }
+    }
+
+    /// The communicator's end.
+    pub(crate) fn close() -> Described {
+        let (key, order) = (Key::NOTHING, Order::Any);
+        Described { key, order, factor_bits: 0, collective: 0, form: Form::Close, words_offset: 0 }
+    }
+
+    /// Whether it is a group.
+    pub(crate) fn is_group(&self) -> bool {
+        self.form == Form::Group
     }
 
     /// Messages of a group.
     pub(crate) fn messages(&self) -> u64 {
-        if self.group { self.factor_bits } else { 0 }
+        if self.is_group() { self.factor_bits } else { 0 }
     }
 
     /// Whether all ranks make it, so that it has a number among the collectives.
     pub(crate) fn is_collective(&self) -> bool {
-        if self.group { self.key.count > 0 } else { self.key.kind != Kind::SendRecv }
+        if self.is_group() { self.key.count > 0 } else { self.key.kind != Kind::SendRecv }
     }
 
     /// One call.
     pub(crate) fn call(key: Key, order: Order, factor_bits: u64) -> Described {
-        Described { key, order, factor_bits, collective: 0, group: false, words_offset: 0 }
+        let form = Form::Call;
+        Described { key, order, factor_bits, collective: 0, form, words_offset: 0 }
     }
 
     pub(crate) fn encode(&self) -> [u64; 6] {
@@ -86,8 +115,12 @@ impl Described {
             | u64::from(key.in_place) << 32
             | u64::from(key.windows) << 33
             | u64::from(key.channels) << CHANNELS_SHIFT
-            | if self.group { GROUP } else { 0 };
-        let roots = match self.group {
+            | match self.form {
+                Form::Call => 0,
+                Form::Group => GROUP,
+                Form::Close => CLOSE,
+            };
+        let roots = match self.is_group() {
             true => self.words_offset,
             false => u64::from(key.root) | u64::from(key.receiver) << 32,
         };
@@ -119,9 +152,13 @@ impl Described {
         };
         let order =
             [Order::Any, Order::Rank, Order::Tree].into_iter().find(|o| *o as u8 == byte(24))?;
-        let group = what & GROUP != 0;
-        let words_offset = if group { roots } else { 0 };
-        Some(Described { key, order, factor_bits, collective, group, words_offset })
+        let form = match (what & GROUP != 0, what & CLOSE != 0) {
+            (true, _) => Form::Group,
+            (false, true) => Form::Close,
+            (false, false) => Form::Call,
+        };
+        let words_offset = if form == Form::Group { roots } else { 0 };
+        Some(Described { key, order, factor_bits, collective, form, words_offset })
     }
 
     /// The first thing in which two ranks' calls differ: its name, ours, theirs.
@@ -132,7 +169,7 @@ impl Described {
         let place = |in_place: bool| if in_place { "in place" } else { "out of place" }.to_string();
         let limit = |most: u16| if most == 0 { "as configured".into() } else { most.to_string() };
         let (a, b) = (&self.key, &other.key);
-        if self.group || other.group {
+        if self.form != Form::Call || other.form != Form::Call {
             let rows = [
                 ("the call", self.common_text(), other.common_text()),
                 ("order", self.order.to_string(), other.order.to_string()),
@@ -154,7 +191,7 @@ impl Described {
             ("order", self.order.to_string(), other.order.to_string()),
             ("most channels", limit(a.channels), limit(b.channels)),
             ("counts", format!("hash {:x}", a.counts_hash), format!("hash {:x}", b.counts_hash)),
-            ("the factor", format!("{:#x}", self.factor_bits), format!("{:#x}", other.factor_bits)),
+            ("the factor", self.factor_text(), other.factor_text()),
             ("in place", place(a.in_place), place(b.in_place)),
             ("memory", memory(a.windows), memory(b.windows)),
         ];
@@ -163,10 +200,21 @@ impl Described {
 
     /// What all ranks call, in a few words.
     fn common_text(&self) -> String {
-        if self.group {
+        if self.is_group() {
             format!("group of {}", counted(self.key.count, "collective"))
         } else {
             self.text()
+        }
+    }
+
+    /// The factor as a number: it is kept in the type in which values accumulate.
+    fn factor_text(&self) -> String {
+        let bits = self.factor_bits;
+        match self.key.data_type {
+            DataType::F64 => f64::from_bits(bits).to_string(),
+            DataType::U8 | DataType::U32 | DataType::U64 => bits.to_string(),
+            DataType::I8 | DataType::I32 | DataType::I64 => (bits as i64).to_string(),
+            _ => f32::from_bits(bits as u32).to_string(),
         }
     }
 
@@ -174,7 +222,8 @@ impl Described {
     pub(crate) fn text(&self) -> String {
         let key = &self.key;
         match key.kind {
-            _ if self.group => match (key.count, self.messages()) {
+            _ if self.form == Form::Close => "close".into(),
+            _ if self.is_group() => match (key.count, self.messages()) {
                 (_, 0) => self.common_text(),
                 (0, messages) => format!("group of {}", counted(messages, "message")),
                 (_, messages) => {

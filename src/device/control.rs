@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Words by which ranks whose groups differ find the first bucket in which they do.
-pub(crate) const BUCKET_WORDS: usize = 4;
+pub(crate) const BUCKET_WORDS: usize = 5;
 /// Room for groups' words: address space, of which pages exist once written.
 const GROUPS_BYTES: usize = 1 << 30;
 /// A page.
@@ -53,7 +53,7 @@ impl ControlShape {
     }
 }
 
-/// The words of a rank's last call, which is a group.
+/// The words of a rank's group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GroupWords {
     /// Where they lie in the rank's region.
@@ -68,7 +68,7 @@ struct Mirror {
     reports: AtomicU64,
     /// When it was asked for the first report that has not come.
     asked: Mutex<Option<Instant>>,
-    group: Mutex<Option<GroupWords>>,
+    groups: Mutex<Vec<GroupWords>>,
 }
 
 /// All ranks' control regions, as this rank maps them.
@@ -109,11 +109,11 @@ impl Control {
         Ok(Control { shape, rank, regions, mirrors, groups: Arc::new(groups) })
     }
 
-    /// What this rank, whose last call is this group or none, tells ranks of other nodes.
-    pub(crate) fn report(&self, group: Option<&GroupWords>) -> Vec<u8> {
+    /// What this rank tells ranks of other nodes; these are the words of its groups, those of the last one first.
+    pub(crate) fn report(&self, groups: &[GroupWords]) -> Vec<u8> {
         let channels = 0..self.shape.channels;
         let progress: Vec<_> = channels.map(|at| self.progress(self.rank, at)).collect();
-        report::encode(self.log(self.rank), &progress, group)
+        report::encode(self.log(self.rank), &progress, groups)
     }
 
     /// Takes the report of a rank of another node. Reports are taken one after the other.
@@ -127,7 +127,7 @@ impl Control {
             // SAFETY: within the mirror, by its length, and aligned to a line; readers take it for a snapshot that may be torn.
             unsafe { self.progress_of(rank, channel).write_volatile(progress) };
         }
-        *mirror.group.lock().unwrap_or_else(PoisonError::into_inner) = told.group;
+        *mirror.groups.lock().unwrap_or_else(PoisonError::into_inner) = told.groups;
         *mirror.asked.lock().unwrap_or_else(PoisonError::into_inner) = None;
         mirror.reports.fetch_add(1, Ordering::Release);
     }
@@ -210,8 +210,8 @@ impl Control {
         buckets: u64,
     ) -> Option<Vec<[u64; BUCKET_WORDS]>> {
         if let Some(mirror) = &self.mirrors[rank] {
-            let group = mirror.group.lock().unwrap_or_else(PoisonError::into_inner);
-            return group.as_ref()?.part(offset, buckets);
+            let groups = mirror.groups.lock().unwrap_or_else(PoisonError::into_inner);
+            return groups.iter().find_map(|group| group.part(offset, buckets));
         }
         let region = &self.regions[rank];
         let size = std::mem::size_of::<[u64; BUCKET_WORDS]>() as u64;
@@ -263,14 +263,16 @@ mod tests {
         // SAFETY: nobody else uses it.
         unsafe { own.progress_table().add(1).write_volatile(waits) };
         assert_eq!((other.reports(0), other.mirrored().collect::<Vec<_>>()), (0, vec![0]));
-        other.take_report(0, &own.report(None));
+        other.take_report(0, &own.report(&[]));
         assert_eq!((other.reports(0), other.log(0).entered()), (1, 1));
         let seen = other.progress(0, 1);
         assert_eq!((seen.call, seen.awaited, seen.step), (waits.call, waits.awaited, waits.step));
         assert_eq!((seen.peer, seen.lane, seen.head), (waits.peer, waits.lane, waits.head));
         assert_eq!(other.progress(0, 0).call, 0);
-        let group = GroupWords { offset: 640, words: vec![[1, 2, 3, 4], [5, 6, 7, 8]] };
-        let report = own.report(Some(&group));
+        let group = GroupWords { offset: 640, words: vec![[1, 2, 3, 4, 0], [5, 6, 7, 8, 9]] };
+        let earlier = GroupWords { offset: 1024, words: vec![[7; BUCKET_WORDS]] };
+        let long = GroupWords { offset: 8192, words: vec![[8; BUCKET_WORDS]; 1 << 20] };
+        let report = own.report(&[group, long, earlier]);
         for bad in [&[][..], &report[1..], &report[..report.len() - 8], &[255; 8]] {
             other.take_report(0, bad);
         }
@@ -279,11 +281,13 @@ mod tests {
         assert_eq!((other.reports(0), own.reports(0)), (1, 0), "none of them counts");
         assert_eq!(other.bucket_words(0, 640, 2), None, "there was no group");
         other.take_report(0, &report);
-        assert_eq!(other.bucket_words(0, 672, 1), Some(vec![[5, 6, 7, 8]]));
-        for (offset, buckets) in [(639, 1), (648, 1), (640, 3), (704, 1), (640, u64::MAX)] {
+        assert_eq!(other.bucket_words(0, 680, 1), Some(vec![[5, 6, 7, 8, 9]]));
+        assert_eq!(other.bucket_words(0, 1024, 1), Some(vec![[7; BUCKET_WORDS]]));
+        assert_eq!(other.bucket_words(0, 8192, 1), None, "too long to be told");
+        for (offset, buckets) in [(639, 1), (648, 1), (640, 3), (720, 1), (640, u64::MAX)] {
             assert_eq!(other.bucket_words(0, offset, buckets), None);
         }
-        assert_eq!(other.bucket_words(0, 704, 0), Some(vec![]));
+        assert_eq!(other.bucket_words(0, 720, 0), Some(vec![]));
     }
 
     #[test]
@@ -291,7 +295,7 @@ mod tests {
         let shape = ControlShape { channels: 1 };
         let region = Arc::new(Region::create("test", shape.len_bytes()).unwrap());
         let control = Control::new(shape, 0, vec![Some(region)]).unwrap();
-        let block = control.groups().alloc(64).unwrap();
+        let block = control.groups().alloc(80).unwrap();
         let words = control.bucket_words(0, block.offset() as u64, 2);
         assert_eq!(words, Some(vec![[0; BUCKET_WORDS]; 2]));
         for (offset, buckets) in [(4, 1), (shape.len_bytes() as u64, 1), (0, u64::MAX)] {

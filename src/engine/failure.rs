@@ -35,6 +35,9 @@ const QUIET_SOON: Duration = Duration::from_millis(200);
 /// milliseconds; a busy machine may keep a thread from running for some more.
 const WATCHED: Duration = Duration::from_millis(300);
 
+/// How long the logs may need to show a mismatch of which a message has told.
+const LOGS: Duration = Duration::from_secs(2);
+
 /// How long to wait for the answers of ranks of other nodes, where nobody else has said what happened.
 const ANSWERS: Duration = Duration::from_millis(300);
 
@@ -94,11 +97,12 @@ impl Ranks {
         outcome: f::Outcome,
         odd: Option<usize>,
     ) -> Error {
-        let cause = self.liveness.cause();
-        if cause.is_none() {
-            self.ask_others();
-        }
-        let mut error = match (logs::mismatch(&self.control, self.rank), cause, outcome) {
+        let mismatch = self.find_mismatch(call, outcome);
+        let mut error = match (mismatch, self.liveness.cause(), outcome) {
+            // Others gave up before this rank called anything.
+            (_, Some(cause @ Cause::TimedOut { .. }), _) => {
+                Error::from_cause(cause, self.named(call))
+            }
             (Some(error), _, _) => error,
             (None, Some(cause), _) => Error::from_cause(cause, self.named(call)),
             (None, None, f::Outcome::Aborted | f::Outcome::Done) => self.silent(call),
@@ -112,6 +116,37 @@ impl Ranks {
             ));
         }
         error
+    }
+
+    /// In what ranks differ, as far as the logs tell: they may need some time to tell it, and who of more than two ranks is the odd one.
+    fn find_mismatch(&self, call: &Described, outcome: f::Outcome) -> Option<Error> {
+        let start = Instant::now();
+        let patience = match outcome {
+            // A message of another collective has come: whoever sent it has that in its log.
+            f::Outcome::Mismatch if call.collective != 0 => LOGS,
+            _ if self.control.mirrored().next().is_some() => ANSWERS,
+            _ => Duration::ZERO,
+        };
+        let is_told = || matches!(self.liveness.cause(), Some(Cause::Mismatch { .. }));
+        let undecided = if self.control.mirrored().next().is_some() { LOGS } else { ANSWERS };
+        let mut found = None;
+        let is_over = |found: &Option<logs::Found>| match found {
+            Some(found) => found.is_decided || is_told() || start.elapsed() >= undecided,
+            None => self.liveness.cause().is_some() || start.elapsed() >= patience,
+        };
+        loop {
+            found = logs::find(&self.control, self.rank).or(found);
+            if is_over(&found) {
+                // Whoever has told of it may know who is the odd one.
+                return found
+                    .filter(|found| found.is_decided || !is_told())
+                    .map(|found| found.error);
+            }
+            self.ask_others();
+            // Others may be watching this rank.
+            self.control.log(self.rank).beat();
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// The number of this rank's last call.
@@ -163,10 +198,17 @@ impl Ranks {
             bucket: bucket.map(|(bucket, _)| bucket),
             argument: "the message that came",
             rank,
-            ours: self.named(call),
             theirs: "another call, type or count".into(),
-            what: call.text(),
+            compared_with: self.rank,
+            ours: self.named(call),
+            what: call.text().into(),
         }
+    }
+
+    /// The time-out has passed in a call that waits beside the machine.
+    pub(super) fn late(&self, call: &Described) -> Error {
+        self.ask_others();
+        logs::mismatch(&self.control, self.rank).unwrap_or_else(|| self.silent(call))
     }
 
     /// Nobody told anything: a rank has left, or the time-out has passed.

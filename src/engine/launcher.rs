@@ -39,7 +39,7 @@ impl Launcher {
         };
         let part = Part { launch, kernel, channels, before, capture };
         let since = Instant::now();
-        let stops = || self.ranks.poll.stops_before(place.collective, since);
+        let stops = || self.ranks.poll.stops_before(place.numbered.collective, since);
         // SAFETY: by this function's contract.
         unsafe { joint.launch(self.ranks.rank, part, stream, stops) }
     }

@@ -1,5 +1,6 @@
 //! Carries out one rank's calls: looks up or prepares the program, launches it, and explains what went wrong.
 
+mod close;
 mod fabric;
 mod failure;
 mod flights;
@@ -13,6 +14,7 @@ mod poll;
 mod prepare;
 mod registrations;
 mod start;
+mod tally;
 
 use crate::call::{Asked, Call, Described, Key};
 use crate::collective::Kind;
@@ -33,6 +35,7 @@ use oxccl_transports::cuda::Context;
 use oxccl_transports::{Bootstrap, Reach, Server};
 use prepare::{Cache, Code};
 use std::sync::Arc;
+use tally::{Signature, Tally};
 
 /// One rank of a communicator. Used by one thread at a time.
 pub(crate) struct Engine {
@@ -49,8 +52,8 @@ pub(crate) struct Engine {
     ready: Option<Ready>,
     /// Calls of this rank.
     calls: u64,
-    /// Calls that all ranks make.
-    collectives: u64,
+    /// What they were, for the other ranks.
+    tally: Tally,
     bootstrap: Box<dyn Bootstrap>,
     /// Where this rank serves the rendezvous; goes last.
     _server: Option<Server>,
@@ -98,6 +101,7 @@ struct Ready {
     /// What was asked; nothing where it cannot be repeated.
     asked: Asked,
     described: Described,
+    signature: Signature,
     channels: usize,
     record: [u64; RECORD_WORDS],
 }
@@ -244,11 +248,12 @@ impl Engine {
         launch.output = call.output;
         launch.tokens = tokens;
         launch.scale_bits = call.factor_bits;
-        launch.signature = prepared.signature ^ fold(call.factor_bits);
+        let signature = prepared.signature.with_factor(call.factor_bits);
+        launch.signature = signature.word();
         let (order, factor_bits) = (self.config.order, call.factor_bits);
         let described = Described::call(key, order, factor_bits);
         let (channels, record) = (program.channels(), described.encode());
-        self.ready = Some(Ready { asked: Asked::NOTHING, described, channels, record });
+        self.ready = Some(Ready { asked: Asked::NOTHING, described, signature, channels, record });
         Ok(())
     }
 
@@ -263,10 +268,15 @@ impl Engine {
             return Err(wrong_device(&self.config));
         };
         self.calls += 1;
-        if ready.described.key.kind != Kind::SendRecv {
-            self.collectives += 1;
-            ready.described.number(self.collectives, &mut ready.record);
-        }
+        let key = &ready.described.key;
+        host.launch.history = if key.kind == Kind::SendRecv {
+            self.tally.message(key.root as usize, key.receiver as usize);
+            0
+        } else {
+            let numbered = self.tally.collective(ready.signature);
+            ready.described.number(numbered.collective, &mut ready.record);
+            numbered.history
+        };
         self.ranks.poll.set_collective(ready.described.collective);
         let log = self.ranks.control.log(self.ranks.rank);
         log.enter(self.calls, &ready.record);
@@ -321,8 +331,16 @@ impl Drop for Engine {
             calls.wait();
         }
         // A thread that panics has not closed in order: to the others it is dead.
-        if self.ranks.check().is_ok() && !panicking {
-            self.ranks.close(self.collectives);
+        if self.ranks.check().is_err() || panicking {
+            return;
+        }
+        match logs::mismatch(&self.ranks.control, self.ranks.rank) {
+            Some(error) => {
+                // Nobody is there to return it to.
+                eprintln!("oxccl: a communicator was dropped, not closed: {error}");
+                self.ranks.end(&error, self.ranks.last_entered());
+            }
+            None => self.ranks.close(self.tally.collectives()),
         }
     }
 }
@@ -357,12 +375,6 @@ fn call_key(call: &Call, windows: bool) -> Key {
         count: call.count as u64,
         counts_hash: call.counts.as_ref().map_or(0, |counts| prepare::counts_hash(counts)),
     }
-}
-
-/// 64 bits as 32; 0 stays 0.
-#[inline]
-fn fold(bits: u64) -> u32 {
-    (bits ^ (bits >> 32)) as u32
 }
 
 /// Elements that a chunk of a whole buffer is aligned to: a cache line.

@@ -7,8 +7,10 @@ use super::joint::{Joint, NotJoined};
 use super::launcher::Launcher;
 use super::logs;
 use super::registrations::Registrations;
-use super::{Backend, Engine, call_key, fold};
+use super::tally::{Numbered, Signature};
+use super::{Backend, Engine, call_key};
 use crate::call::{Call, Described};
+use crate::collective::Kind;
 use crate::communicator::Hold;
 use crate::device::cuda::{Arguments, CaptureState, Event, Gpu, SLOTS, Stream};
 use crate::device::{Heap, Signals};
@@ -236,8 +238,8 @@ pub(super) struct Place {
     pub(super) call: u64,
     /// Where it says how it ended.
     pub(super) slot: usize,
-    /// Its number among the collectives.
-    pub(super) collective: u64,
+    /// Its place among the collectives.
+    pub(super) numbered: Numbered,
 }
 
 /// A stream that calls can go into, and the capture that it is in.
@@ -270,13 +272,21 @@ impl Engine {
         let multicast = calls.multicast(call, rank, &self.heap);
         let key = call_key(call, windows);
         let prepared = self.cache.look_up(&self.config, rank, key, call, &mut self.backend)?;
-        let (code, signature) = (prepared.code.on_gpu()?.clone(), prepared.signature);
+        let signature = prepared.signature.with_factor(call.factor_bits);
+        let code = prepared.code.on_gpu()?.clone();
         let described = Described::call(key, self.config.order, call.factor_bits);
         let completion = Arc::new(Completion::default());
         let ends = Ends::Call { completion: completion.clone(), hold };
         let calls = self.backend.gpu_calls()?;
         let launcher = calls.launcher(&self.ranks, &described)?;
-        let event = self.put(target, described, code.channels(), ends, |calls, place| {
+        if call.collective.kind == Kind::SendRecv {
+            match target.capture {
+                None => self.tally.message(call.collective.root, call.collective.receiver),
+                Some(_) => self.tally.lose_count(),
+            }
+        }
+        let called = (described, signature);
+        let event = self.put(target, called, code.channels(), ends, |calls, place| {
             let arguments = Arguments {
                 input: call.input,
                 output: call.output,
@@ -284,7 +294,8 @@ impl Engine {
                 multicast,
                 scale_bits: call.factor_bits,
                 call: place.call,
-                signature: signature ^ fold(call.factor_bits),
+                history: place.numbered.history,
+                signature: signature.word(),
                 slot: place.slot,
             };
             let (launch, kernel) = calls.gpu.part(&code, &arguments);
@@ -299,7 +310,7 @@ impl Engine {
     pub(super) fn put(
         &mut self,
         Target { stream, capture }: Target<'_>,
-        mut described: Described,
+        (mut described, signature): (Described, Signature),
         channels: usize,
         ends: Ends,
         launch: impl FnOnce(&mut GpuCalls, Place) -> Result<(), NotJoined>,
@@ -309,16 +320,16 @@ impl Engine {
         let event = calls.event()?;
         calls.chain(stream, capture)?;
         let number = self.calls + 1;
+        let mut numbered = Numbered::default();
         if capture.is_none() {
             self.calls = number;
             if described.is_collective() {
-                self.collectives += 1;
-                described.collective = self.collectives;
+                numbered = self.tally.collective(signature);
+                described.collective = numbered.collective;
             }
             self.ranks.control.log(self.ranks.rank).enter(number, &described.encode());
         }
-        let launched =
-            launch(calls, Place { call: number, slot, collective: described.collective });
+        let launched = launch(calls, Place { call: number, slot, numbered });
         if let Err(why) = launched.and_then(|()| Ok(event.record(stream)?)) {
             return Err(self.not_launched(why, &described, stream, capture));
         }

@@ -1,6 +1,7 @@
 //! Prepared calls: plan, schedule, proof and program, made once for each signature.
 
 use super::links::Links;
+use super::tally::Signature;
 use super::{Backend, chunk_align};
 use crate::algorithms::{Algorithm, Encoding};
 use crate::call::{Call, Counts, Key};
@@ -23,7 +24,7 @@ use std::sync::Arc;
 pub(super) struct Prepared {
     counts: Option<Arc<Counts>>,
     pub(super) code: Code,
-    pub(super) signature: u32,
+    pub(super) signature: Signature,
 }
 
 /// A program where it will run.
@@ -307,12 +308,10 @@ fn layout(call: &Call, verified: &Verified, buffers: Buffers) -> Layout {
     }
 }
 
-/// What all ranks must agree on, in 32 bits. In place does not count unless it changes the plan.
-pub(super) fn signature(config: &Config, key: &Key, plan: &Plan) -> u32 {
-    let mut mix = Mix::default();
-    key.hash(&mut mix);
-    (config.order, plan.algorithm, plan.encoding, plan.channels, plan.tile_bytes).hash(&mut mix);
-    super::fold(mix.finish())
+/// What all ranks must agree on. In place does not count unless it changes the plan.
+pub(super) fn signature(config: &Config, key: &Key, plan: &Plan) -> Signature {
+    let planned = (plan.algorithm, plan.encoding, plan.channels, plan.tile_bytes);
+    Signature::of(&(key, config.order, planned))
 }
 
 /// Counts as one word that is not 0.

@@ -4,10 +4,11 @@ use super::fabric::Choice;
 use super::failure::Ranks;
 use super::flights::Flights;
 use super::group::Groups;
-use super::group::differences::words_of_last;
+use super::group::differences::words_of_groups;
 use super::links::{Links, Starting};
 use super::on_gpu::GpuCalls;
 use super::prepare::Cache;
+use super::tally::Tally;
 use super::{Backend, Engine, Joint, poll};
 use crate::config::{Config, Device};
 use crate::device::cuda::{Gpu, Image, Setup};
@@ -63,7 +64,7 @@ impl Engine {
             ranks,
             ready: None,
             calls: 0,
-            collectives: 0,
+            tally: Tally::new(rank, world),
             bootstrap,
             _server: server,
         })
@@ -110,7 +111,7 @@ impl Start<'_> {
         let control = Arc::new(Control::new(shape, rank, control)?);
         let (telling, hearing) = (control.clone(), control.clone());
         liveness.on_ask(
-            move || telling.report(words_of_last(&telling, rank).as_ref()),
+            move || telling.report(&words_of_groups(&telling, rank)),
             move |rank, report| hearing.take_report(rank, report),
         );
         let setting = (self.bootstrap.reach(), self.config);

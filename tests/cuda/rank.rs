@@ -136,6 +136,7 @@ impl Rank {
             multicast: self.gpu.borrow().multicast(Some(input as u64), Some(output as u64)),
             scale_bits: 0,
             call: self.calls.get(),
+            history: 0,
             signature: 0x5eed,
             slot: 0,
         };

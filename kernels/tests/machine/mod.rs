@@ -114,6 +114,7 @@ impl Rank {
             tokens: self.tokens,
             scale_bits: self.scale_bits,
             call: self.calls,
+            history: 0,
             signature: self.signature,
             ranks: self.world,
             spins: self.spins,

@@ -35,6 +35,8 @@ pub struct Arguments {
     /// As in [`f::Launch`].
     pub call: u64,
     /// As in [`f::Launch`].
+    pub history: u64,
+    /// As in [`f::Launch`].
     pub signature: u32,
     /// Where it says how it ended: smaller than [`SLOTS`], or that, for a call that is captured.
     pub slot: usize,
@@ -123,6 +125,7 @@ impl Tables {
             multicast: arguments.multicast,
             scale_bits: arguments.scale_bits,
             call: arguments.call,
+            history: arguments.history,
             signature: arguments.signature,
             ..self.blank()
         }

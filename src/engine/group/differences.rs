@@ -16,13 +16,13 @@ pub(super) type Words = [u64; BUCKET_WORDS];
 /// The words of a bucket that is a collective.
 pub(super) fn collective_words(place: usize, call: &Described) -> Words {
     let [what, count, roots, counts_hash, factor_bits, _] = call.encode();
-    [what | (place as u64) << PLACE_SHIFT, count, roots, counts_hash ^ factor_bits]
+    [what | (place as u64) << PLACE_SHIFT, count, roots, counts_hash, factor_bits]
 }
 
 /// The words of a message, the `number`th exchange of its two ranks.
 pub(super) fn message_words(place: usize, call: &Described, number: u64) -> Words {
     let [what, count, roots, ..] = call.encode();
-    [what | (place as u64) << PLACE_SHIFT, count, roots, number]
+    [what | (place as u64) << PLACE_SHIFT, count, roots, number, 0]
 }
 
 fn place([what, ..]: &Words) -> usize {
@@ -30,11 +30,14 @@ fn place([what, ..]: &Words) -> usize {
 }
 
 /// What a bucket is, without its place.
-fn described([what, count, roots, last]: &Words) -> Option<Described> {
+fn described([what, count, roots, last, factor_bits]: &Words) -> Option<Described> {
     let what = what & ((1 << PLACE_SHIFT) - 1);
     let is_message = what as u8 == Kind::SendRecv as u8;
     let hash = if is_message { 0 } else { *last };
-    Described::decode(&CallRecord { number: 0, words: [what, *count, *roots, hash, 0, 0] })
+    Described::decode(&CallRecord {
+        number: 0,
+        words: [what, *count, *roots, hash, *factor_bits, 0],
+    })
 }
 
 fn text(call: Option<&Described>) -> String {
@@ -57,7 +60,7 @@ pub(in crate::engine) fn collectives(
     (own, mine): (usize, &Described),
     (other, yours): (usize, &Described),
 ) -> Option<(usize, Difference)> {
-    if !mine.group || !yours.group {
+    if !mine.is_group() || !yours.is_group() {
         return None;
     }
     let words =
@@ -88,7 +91,7 @@ fn last(control: &Control, rank: usize) -> Option<Exchange> {
     let log = control.log(rank);
     let call = log.entered();
     let described = log.record(call).and_then(|record| Described::decode(&record))?;
-    if !described.group {
+    if !described.is_group() {
         return None;
     }
     let first = described.words_offset + described.key.count * size_of::<Words>() as u64;
@@ -97,17 +100,29 @@ fn last(control: &Control, rank: usize) -> Option<Exchange> {
     (log.entered() == call).then_some(Exchange { call, described, messages })
 }
 
-/// The words of a rank's last call, if that is a group, for those that cannot read them. It may have failed and been left.
-pub(in crate::engine) fn words_of_last(control: &Control, rank: usize) -> Option<GroupWords> {
-    let Exchange { described, messages, .. } = last(control, rank)?;
-    let offset = described.words_offset;
-    let mut words = control.bucket_words(rank, offset, described.key.count)?;
-    words.extend(messages);
-    Some(GroupWords { offset, words })
+/// The words of the groups that a rank's log remembers, from the last one on, for those that cannot read them.
+pub(in crate::engine) fn words_of_groups(control: &Control, rank: usize) -> Vec<GroupWords> {
+    let log = control.log(rank);
+    let mut groups: Vec<GroupWords> = Vec::new();
+    for number in (log.oldest()..=log.entered()).rev() {
+        let Some(described) = log.record(number).and_then(|record| Described::decode(&record))
+        else {
+            continue;
+        };
+        let offset = described.words_offset;
+        if !described.is_group() || groups.iter().any(|group| group.offset == offset) {
+            continue;
+        }
+        let count = described.key.count + described.messages();
+        if let Some(words) = control.bucket_words(rank, offset, count) {
+            groups.push(GroupWords { offset, words });
+        }
+    }
+    groups
 }
 
 /// Sender and receiver.
-fn ends([_, _, roots, _]: &Words) -> (usize, usize) {
+fn ends([_, _, roots, ..]: &Words) -> (usize, usize) {
     (*roots as u32 as usize, (*roots >> 32) as usize)
 }
 
@@ -146,8 +161,17 @@ pub(in crate::engine) fn messages(control: &Control, own: usize) -> Option<Error
             0 => mine.call,
             number => number,
         };
-        let what = mine.described.text();
-        Some(Error::Mismatch { call, bucket: at, argument, rank: peer, ours, theirs, what })
+        let what = mine.described.text().into();
+        Some(Error::Mismatch {
+            call,
+            bucket: at,
+            argument,
+            rank: peer,
+            theirs,
+            compared_with: own,
+            ours,
+            what,
+        })
     })
 }
 

@@ -169,10 +169,7 @@ pub(super) fn signatures(
             }
         }
     }
-    mixes
-        .iter()
-        .map(|mix| mix.as_ref().map_or(0, |mix| crate::engine::fold(mix.finish())))
-        .collect()
+    mixes.iter().map(|mix| mix.as_ref().map_or(0, |mix| (mix.finish() >> 32) as u32)).collect()
 }
 
 #[cfg(test)]

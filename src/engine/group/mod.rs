@@ -15,6 +15,7 @@ mod prepared;
 
 use super::linked;
 use super::prepare::{self, Mix};
+use super::tally::Signature;
 use super::{Backend, Engine, call_key, wrong_device};
 use crate::call::{Call, Described};
 use crate::collective::{Kind, Order};
@@ -115,18 +116,21 @@ impl Engine {
         *placed = Some(Placed(self.groups.changes));
         self.groups.count_exchanges(at, self.ranks.rank);
         self.calls += 1;
-        let PreparedGroup { described, record, chains, channels, .. } =
-            &mut self.groups.prepared[at];
+        let group = &mut self.groups.prepared[at];
+        group.count_messages(&mut self.tally);
+        let PreparedGroup { described, signature, record, chains, channels, .. } = group;
+        let mut history = 0;
         if described.is_collective() {
-            self.collectives += 1;
-            described.number(self.collectives, record);
+            let numbered = self.tally.collective(*signature);
+            described.number(numbered.collective, record);
+            history = numbered.history;
         }
         self.ranks.poll.set_collective(described.collective);
         let log = self.ranks.control.log(self.ranks.rank);
         let (Backend::Host(host), Chains::Host(chain)) = (&mut self.backend, chains) else {
             return Err(wrong_device(&self.config));
         };
-        chain.begin(self.calls, signals, *channels);
+        chain.begin(self.calls, history, signals, *channels);
         log.enter(self.calls, record);
         let outcome = match chain.first() {
             None => f::Outcome::Done,
@@ -194,9 +198,8 @@ impl Engine {
         for (number, mut part) in parts::parts(&common).into_iter().enumerate() {
             tables.spans.push(part.spans(&common));
             part.calls.iter_mut().for_each(|at| *at = collectives[*at]);
-            let mut mix = Mix::default();
-            (agreed, number).hash(&mut mix);
-            let block = self.part_block(calls, &buckets, &part, total, mix, &mut tables)?;
+            let place = (agreed, number);
+            let block = self.part_block(calls, &buckets, &part, total, place, &mut tables)?;
             tables.blocks.push(block);
         }
         tables.prove(common.len(), self.ranks.control.ranks())?;
@@ -218,7 +221,7 @@ impl Engine {
         Ok(PreparedGroup::new(
             self.ranks.rank,
             Identity { buckets, counts },
-            described,
+            (described, Signature::of(&(agreed, order))),
             (sources, blocks),
             chains,
             (collectives, messages),
@@ -226,14 +229,14 @@ impl Engine {
         ))
     }
 
-    /// The launch block of a part. `mix` has what tells it from other parts.
+    /// The launch block of a part. `place` tells it from other parts: what all ranks must agree on in the group, and its number there.
     fn part_block(
         &mut self,
         calls: &[Call],
         buckets: &[Bucket],
         part: &Part,
         total_bytes: usize,
-        mut mix: Mix,
+        place: (u64, usize),
         tables: &mut Tables,
     ) -> Result<Block, Error> {
         let (first, key) = (&calls[part.calls[0]], &buckets[part.calls[0]].key);
@@ -251,10 +254,10 @@ impl Engine {
             >= self.config.last_level_cache_bytes();
         let verified = self.cache.verified(&self.config, &call, &plan)?;
         let program = self.cache.program(&self.config, self.ranks.rank, &call, &plan, buffers)?;
-        prepare::signature(&self.config, key, &plan).hash(&mut mix);
+        let signature = Signature::of(&(place, prepare::signature(&self.config, key, &plan)));
         let mut launch = self.blank_block();
         launch.scale_bits = call.factor_bits;
-        launch.signature = super::fold(mix.finish());
+        launch.signature = signature.word();
         let entries = part.calls.iter().zip(&part.starts);
         let place = tables.sources.len();
         for (&call, &start) in entries {

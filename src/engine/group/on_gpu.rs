@@ -81,14 +81,22 @@ impl Engine {
             return Ok(());
         }
         let at = self.look_up_group(calls)?;
+        let group = &self.groups.prepared[at];
+        match target.capture {
+            None => group.count_messages(&mut self.tally),
+            Some(_) if group.has_messages() => self.tally.lose_count(),
+            Some(_) => {}
+        }
         if target.capture.is_none() {
             self.groups.count_exchanges(at, rank);
         }
         let base = (self.reach != Reach::SameProcess).then(|| self.heap.base());
         let (heap, stride) = (self.heap.clone(), self.config.max_channels);
         let Groups { prepared, tokens, .. } = &mut self.groups;
-        let PreparedGroup { described, channels, chains, blocks, sources, .. } = &mut prepared[at];
-        let (described, channels, parts) = (*described, *channels, (&blocks[..], &sources[..]));
+        let PreparedGroup { described, signature, channels, chains, blocks, sources, .. } =
+            &mut prepared[at];
+        let (called, channels, parts) =
+            ((*described, *signature), *channels, (&blocks[..], &sources[..]));
         let (Backend::Cuda(gpu_calls), Chains::Cuda(chains)) = (&mut self.backend, chains) else {
             return Err(wrong_device(&self.config));
         };
@@ -101,9 +109,9 @@ impl Engine {
         if captured {
             gpu_calls.keep(chain.clone(), signals.clone());
         }
-        let launcher = gpu_calls.launcher(&self.ranks, &described)?;
+        let launcher = gpu_calls.launcher(&self.ranks, &called.0)?;
         let ends = Ends::Group { flight: flight.clone(), _chain: chain.clone() };
-        let event = self.put(target, described, channels, ends, |gpu_calls, place| {
+        let event = self.put(target, called, channels, ends, |gpu_calls, place| {
             chain.upload(if captured { &own } else { stream }, captured)?;
             signals.begin(place.call);
             signals.launch(channels);
@@ -115,6 +123,7 @@ impl Engine {
             }
             let first = f::Launch {
                 call: place.call,
+                history: place.numbered.history,
                 statuses: gpu_calls.gpu.tables().statuses(place.slot),
                 ready: signals.ready_words(),
                 done: signals.done_words(),

@@ -10,6 +10,7 @@ use crate::collective::{Kind, Order};
 use crate::device::{HeapBlock, RECORD_WORDS, Signals};
 use crate::element::OpKind;
 use crate::engine::prepare::Code;
+use crate::engine::tally::{Signature, Tally};
 use oxccl_kernels::format as f;
 use std::sync::Arc;
 
@@ -45,6 +46,7 @@ pub(super) struct PreparedGroup {
     pub(super) identity: Identity,
     /// What all ranks must agree on.
     pub(super) described: Described,
+    pub(super) signature: Signature,
     /// That in words, for the log.
     pub(super) record: [u64; RECORD_WORDS],
     pub(super) channels: usize,
@@ -107,10 +109,17 @@ impl HostChain {
         self.chain.launches.first()
     }
 
-    /// Tells the machine the number of the call, and where the words of this launch are. It has so many channels.
-    pub(super) fn begin(&mut self, call: u64, signals: Option<&Signals>, channels: usize) {
+    /// Tells the machine the number of the call and what was called before it, and where the words of this launch are. It has so many
+    /// channels.
+    pub(super) fn begin(
+        &mut self,
+        call: u64,
+        history: u64,
+        signals: Option<&Signals>,
+        channels: usize,
+    ) {
         let Some(first) = self.chain.launches.first_mut() else { return };
-        first.call = call;
+        (first.call, first.history) = (call, history);
         first.ready = signals.map_or(std::ptr::null(), Signals::ready_words);
         first.done = signals.map_or(std::ptr::null_mut(), Signals::done_words);
         if let Some(signals) = signals {
@@ -125,7 +134,7 @@ impl PreparedGroup {
     pub(super) fn new(
         rank: usize,
         identity: Identity,
-        mut described: Described,
+        (mut described, signature): (Described, Signature),
         (sources, blocks): (Vec<Source>, Vec<Block>),
         chains: Chains,
         (collectives, messages): (Vec<usize>, Vec<Message>),
@@ -135,6 +144,7 @@ impl PreparedGroup {
         let group = PreparedGroup {
             identity,
             described,
+            signature,
             record: described.encode(),
             channels: blocks.iter().map(|block| block.code.channels()).max().unwrap_or(1),
             sources,
@@ -171,6 +181,18 @@ impl PreparedGroup {
             // SAFETY: the block was made for as many words, and nobody reads them before the log names them.
             unsafe { self.words().add(at).write_volatile(collective_words(place, &call)) };
         }
+    }
+
+    /// Counts its messages to and from other ranks.
+    pub(super) fn count_messages(&self, tally: &mut Tally) {
+        for message in self.messages.iter().filter(|message| message.sender != message.receiver) {
+            tally.message(message.sender, message.receiver);
+        }
+    }
+
+    /// Whether it has messages.
+    pub(super) fn has_messages(&self) -> bool {
+        !self.messages.is_empty()
     }
 
     /// Writes down which exchange of its two ranks each message belongs to.

@@ -164,6 +164,19 @@ impl Ledger {
         }
     }
 
+    /// Whether this rank's executor has announced a message on a port that no wire has taken.
+    pub(super) fn has_untaken(&self, port: PortNumber) -> bool {
+        match self.ports.shape(port) {
+            PortShape::Counter => {
+                let told = self.books[usize::from(port)].told[Counter::Raised as usize];
+                self.ports.counter(port) > told
+            }
+            PortShape::Slots { .. } => {
+                self.ports.outgoing(port, self.books[usize::from(port)].taken).is_some()
+            }
+        }
+    }
+
     /// The executor writes a message only when it has a credit for it, so the bound on those under way is its own.
     fn post(
         &mut self,

@@ -120,6 +120,7 @@ impl Listening {
             shared: self.shared.clone(),
             liveness: setup.liveness,
             spins: setup.spins,
+            timeout: setup.timeout,
             nap: if setup.rings { worker::NAP } else { worker::NAP_UNRUNG },
             conditions: setup.conditions,
             egress: setup.egress,

@@ -39,7 +39,7 @@ const GRACE: Duration = Duration::from_millis(500);
 /// own clock says.
 const GRACE_FOR_PEER: Duration = Duration::from_secs(5);
 
-/// How long the end waits for messages to leave.
+/// How long the end waits for messages to leave by a wire that is there.
 const ENDING_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What the thread is told.
@@ -61,6 +61,8 @@ pub(super) struct Worker {
     pub(super) liveness: Arc<Liveness>,
     pub(super) spins: bool,
     pub(super) nap: Duration,
+    /// How long making a wire may take.
+    pub(super) timeout: Duration,
     pub(super) conditions: Conditions,
     pub(super) egress: Option<Egress>,
     /// Goes last, after wires.
@@ -110,6 +112,12 @@ impl Peer {
         Ok(any)
     }
 
+    /// Whether messages wait for the wire to be made.
+    fn awaits_its_wire(&self) -> bool {
+        let untaken = || self.used.iter().any(|port| self.ledger.has_untaken(*port));
+        matches!(self.link, Link::Awaited) && untaken()
+    }
+
     /// Notes how a step ended.
     fn settle(&mut self, result: Result<bool, WireError>) -> bool {
         match result {
@@ -146,14 +154,15 @@ impl Worker {
 
     /// Returns false at the end.
     fn take_news(&mut self) -> bool {
+        let mut goes_on = true;
         while let Ok(news) = self.news.try_recv() {
             match news {
                 News::Wanted { peer, ports } => self.want(peer, ports),
                 News::Made(Made { peer, wire }) => self.made(peer, wire),
-                News::End => return false,
+                News::End => goes_on = false,
             }
         }
-        true
+        goes_on
     }
 
     fn want(&mut self, rank: usize, ports: Vec<PortNumber>) {
@@ -249,21 +258,34 @@ impl Worker {
         }
     }
 
-    /// Lets everything leave that this rank's last calls have written: others may wait for it.
+    /// Lets everything leave that this rank's last calls have written: others may wait for it, also those that have yet to make the call
+    /// in which they make their end of the wire.
     fn finish(&mut self) {
-        let deadline = Instant::now() + ENDING_TIMEOUT;
-        loop {
+        let start = Instant::now();
+        while self.liveness.cause().is_none() {
+            self.take_news();
             let busy = self.turn();
-            let waits = self.peers.iter().any(|peer| match &peer.link {
-                Link::Open(wire) => !wire.is_drained(),
-                _ => false,
-            });
-            let over = self.liveness.cause().is_some() || Instant::now() >= deadline;
-            if over || (!busy && !waits) {
-                return;
+            let elapsed = start.elapsed();
+            if !busy && !self.peers.iter().any(|peer| self.may_still_send(peer, elapsed)) {
+                break;
             }
             if !busy {
                 self.nap(true);
+            }
+        }
+        for peer in self.peers.iter().filter(|peer| peer.awaits_its_wire()) {
+            tracing::warn!(rank = self.rank, peer = peer.rank, "messages were never taken");
+        }
+    }
+
+    /// Whether the end, which has lasted so long, waits for what goes to a peer.
+    fn may_still_send(&self, peer: &Peer, elapsed: Duration) -> bool {
+        match &peer.link {
+            Link::Open(wire) => !wire.is_drained() && elapsed < ENDING_TIMEOUT,
+            _ => {
+                peer.awaits_its_wire()
+                    && self.liveness.left(peer.rank).is_none()
+                    && elapsed < self.timeout
             }
         }
     }
