@@ -17,6 +17,7 @@ use crate::tune::Plan;
 use crate::work::Work;
 use oxccl_kernels::TracedStep;
 use oxccl_transports::cuda::Context;
+use oxccl_transports::fork::Origin;
 pub use registration::Registration;
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::sync::Arc;
@@ -29,7 +30,8 @@ use std::time::Duration;
 /// [`on`](Communicator::on) a stream return at once. Calls of one
 /// communicator run one after the other, however they are made.
 ///
-/// It can move to another thread but not be shared: give each rank a thread or a process of its own.
+/// It can move to another thread but not be shared: give each rank a thread or a process of its own. It belongs to the process that made
+/// it: one that is forked from that can neither use nor close it, and gets [`Error::Forked`].
 #[derive(Debug)]
 pub struct Communicator {
     rank: usize,
@@ -44,6 +46,7 @@ pub struct Communicator {
     calls: RefCell<CallList>,
     /// What its groups on streams have been.
     flights: RefCell<Flights>,
+    origin: Origin,
 }
 
 /// What a communicator and its streams' workers share.
@@ -118,6 +121,7 @@ impl Communicator {
             issued: Cell::new(0),
             calls: RefCell::default(),
             flights: RefCell::default(),
+            origin: Origin::here(),
         }
     }
 
@@ -155,8 +159,9 @@ impl Communicator {
     /// It outlives the communicator.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] if the heap or the machine does not have that much.
+    /// [`Error::OutOfMemory`] if the heap or the machine does not have that much; [`Error::Forked`].
     pub fn alloc<T: Element>(&self, count: usize) -> Result<DeviceBuffer<T>, Error> {
+        self.check_process()?;
         let bytes =
             count.checked_mul(std::mem::size_of::<T>()).ok_or_else(|| Error::OutOfMemory {
                 bytes: usize::MAX,
@@ -175,7 +180,7 @@ impl Communicator {
     /// [`Error::Mismatch`] and [`Error::Unreceived`], on all ranks, name the ranks that differ; [`Error::TimedOut`] and [`Error::Left`] a
     /// rank that does not close; [`Error::Broken`] an earlier failure.
     pub fn close(mut self) -> Result<(), Error> {
-        self.idle_mut().close()
+        self.idle_mut()?.close()
     }
 
     /// Programs launched so far: one a call.
@@ -190,17 +195,17 @@ impl Communicator {
 
     /// Changes the promised order of reduction. All ranks must do so between the same calls.
     pub fn set_order(&mut self, order: Order) -> Result<(), Error> {
-        self.idle_mut().reconfigure(|config| config.order = order)
+        self.idle_mut()?.reconfigure(|config| config.order = order)
     }
 
     /// Changes what the tuner must choose. All ranks must do so between the same calls.
     pub fn set_pin(&mut self, pin: Pin) -> Result<(), Error> {
-        self.idle_mut().reconfigure(|config| config.pin = pin)
+        self.idle_mut()?.reconfigure(|config| config.pin = pin)
     }
 
     /// Changes how long a call may wait for other ranks.
     pub fn set_timeout(&mut self, timeout: Duration) -> Result<(), Error> {
-        self.idle_mut().reconfigure(|config| config.timeout = timeout)
+        self.idle_mut()?.reconfigure(|config| config.timeout = timeout)
     }
 
     /// Keeps the time of every step of this rank's calls from here on, or no longer. Calls then run in a slower build of the executor.
@@ -208,12 +213,12 @@ impl Communicator {
     /// # Errors
     /// [`Error::Unsupported`] on a GPU.
     pub fn set_trace(&mut self, on: bool) -> Result<(), Error> {
-        self.idle_mut().set_trace(on)
+        self.idle_mut()?.set_trace(on)
     }
 
     /// The steps of all calls since [`set_trace`](Communicator::set_trace) or the last time they were taken.
     pub fn take_trace(&mut self) -> Vec<TracedStep> {
-        self.idle_mut().take_trace()
+        self.idle_mut().map_or_else(|_| Vec::new(), Engine::take_trace)
     }
 
     /// The algorithm that a call of this kind would use, and why. `count` is in elements of `T`: the whole buffer for all-reduce,
@@ -254,6 +259,7 @@ impl Communicator {
             in_place: in_place && kind == Kind::AllToAll,
             channels: 0,
         };
+        self.check_process()?;
         self.idle().plan(&call, windows)
     }
 
@@ -268,7 +274,7 @@ impl Communicator {
     #[inline]
     pub unsafe fn run(&self, call: &Call) -> Result<(), Error> {
         // SAFETY: all issued tickets are done (`idle`), so nobody else uses the engine; the buffers are the caller's promise.
-        unsafe { (*self.idle_engine()).run(call) }
+        unsafe { (*self.idle_engine()?).run(call) }
     }
 
     /// Puts a call into a stream of the GPU.
@@ -283,7 +289,7 @@ impl Communicator {
         hold: Hold,
     ) -> Result<Work, Error> {
         // SAFETY: as in `run`.
-        unsafe { (*self.idle_engine()).enqueue(call, Some(stream), hold) }
+        unsafe { (*self.idle_engine()?).enqueue(call, Some(stream), hold) }
     }
 
     /// Puts a group into a stream of the GPU. `gated` says which of its buckets are not ready.
@@ -300,7 +306,7 @@ impl Communicator {
         flight: &Arc<Flight>,
     ) -> Result<(), Error> {
         // SAFETY: as in `run`.
-        unsafe { (*self.idle_engine()).enqueue_group(calls, Some(stream), gated, flight) }
+        unsafe { (*self.idle_engine()?).enqueue_group(calls, Some(stream), gated, flight) }
     }
 
     /// The list that groups are made in.
@@ -327,12 +333,12 @@ impl Communicator {
         if self.device != Device::Host {
             let flight = self.take_flight();
             // SAFETY: as in `run`; this waits.
-            unsafe { (*self.idle_engine()).enqueue_group(list.calls(), None, &[], &flight) }?;
+            unsafe { (*self.idle_engine()?).enqueue_group(list.calls(), None, &[], &flight) }?;
             return flight.completion.wait();
         }
         let mut placed = list.placed.take();
         // SAFETY: as in `run`.
-        let result = unsafe { (*self.idle_engine()).run_group(list.calls(), &mut placed, None) };
+        let result = unsafe { (*self.idle_engine()?).run_group(list.calls(), &mut placed, None) };
         list.placed = placed;
         result
     }
@@ -343,24 +349,34 @@ impl Communicator {
         (self.shared.clone(), self.issued.get())
     }
 
+    /// Fails in a process that was forked from this communicator's.
+    #[inline]
+    pub(crate) fn check_process(&self) -> Result<(), Error> {
+        if self.origin.is_here() { Ok(()) } else { Err(Error::Forked) }
+    }
+
     /// The engine, once no stream uses it.
     #[inline]
-    fn idle_engine(&self) -> *mut Engine {
+    fn idle_engine(&self) -> Result<*mut Engine, Error> {
+        self.check_process()?;
         if !self.shared.gate.is_done(self.issued.get()) {
             self.shared.gate.wait(self.issued.get());
         }
-        self.shared.engine.get()
+        Ok(self.shared.engine.get())
     }
 
+    /// To be looked at. A forked process looks at its copy, in which no stream goes on.
     fn idle(&self) -> &Engine {
+        let engine = self.idle_engine().unwrap_or(self.shared.engine.get());
         // SAFETY: no ticket is out, and new ones, like blocking calls, come from this thread, not while the reference lives: every
         // caller ends it before it returns.
-        unsafe { &*self.idle_engine() }
+        unsafe { &*engine }
     }
 
-    fn idle_mut(&mut self) -> &mut Engine {
+    fn idle_mut(&mut self) -> Result<&mut Engine, Error> {
+        let engine = self.idle_engine()?;
         // SAFETY: as in `idle`; `&mut self` excludes blocking calls.
-        unsafe { &mut *self.idle_engine() }
+        Ok(unsafe { &mut *engine })
     }
 
     /// Builds a call of any kind and runs it over borrowed memory.
@@ -372,7 +388,7 @@ impl Communicator {
         output: Memory,
         op: ReduceOp<T>,
     ) -> Result<(), Error> {
-        let engine = self.idle_engine();
+        let engine = self.idle_engine()?;
         let asked = Asked::new(collective, input, output, op);
         // SAFETY: nobody else uses the engine (`idle_engine`), and every caller passes memory of slices that it has borrowed for as
         // long as this takes.
@@ -388,7 +404,13 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        // Calls on streams end first; each ends, after its time-out at the latest.
+        if !self.origin.is_here() {
+            // In a forked process: the threads, the sockets and the memory are the parent's, so nothing of it may end here.
+            let (calls, flights) = (self.calls.take(), self.flights.take());
+            std::mem::forget((self.shared.clone(), self.heap.clone(), calls, flights));
+            return;
+        }
+        // Calls on streams end first; each ends, if it does not move by its time-out.
         self.shared.gate.wait(self.issued.get());
     }
 }

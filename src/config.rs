@@ -11,6 +11,7 @@ use crate::topology::Placement;
 use crate::tune::{DeviceKind, Table, TableError};
 use oxccl_transports::Nodes;
 use oxccl_transports::proxy::{BadConditions, Conditions};
+use oxccl_transports::silence::LEAST_SILENCE;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::Path;
@@ -29,6 +30,10 @@ pub struct Config {
     /// How long a call may wait for other ranks without progress, or the start. After a failure, it may take as long again, or at
     /// least a second, until ranks of this node have left their calls. `OXCCL_TIMEOUT`, in seconds; default 30.
     pub timeout: Duration,
+    /// How long the machine of a rank may be silent, that is acknowledge nothing that it is sent, before it counts as cut off: a break of the
+    /// network that is shorter ends nothing. At least 1 s, at most the time-out at the start. Before Linux 6.15 going on takes as long again as the break, so
+    /// half of it is sure. `OXCCL_SILENCE`, in seconds; default: the time-out.
+    pub silence: Option<Duration>,
     /// The promised order of reduction. `OXCCL_ORDER`: any, rank or tree; default any.
     pub order: Order,
     /// What the tuner must choose. `OXCCL_ALGORITHM`, `OXCCL_ENCODING`, `OXCCL_CHANNELS`; default: its own choice.
@@ -195,6 +200,7 @@ impl Default for Config {
         Config {
             device: Device::Host,
             timeout: Duration::from_secs(30),
+            silence: None,
             order: Order::Any,
             pin: Pin::default(),
             nodes: None,
@@ -258,6 +264,8 @@ impl Config {
         if let Some(value) = read(&lookup, "OXCCL_TIMEOUT", "seconds above 0", seconds)? {
             config.timeout = Duration::from_secs_f64(value);
         }
+        let silence = read(&lookup, "OXCCL_SILENCE", "seconds, at least 1", seconds)?;
+        config.silence = silence.map(Duration::from_secs_f64);
         if let Some(order) = read(&lookup, "OXCCL_ORDER", "any, rank or tree", |t| t.parse().ok())?
         {
             config.order = order;
@@ -324,6 +332,11 @@ impl Config {
         self.cache_bytes.unwrap_or_else(last_level_cache_bytes)
     }
 
+    /// [`Config::silence`] within its bounds.
+    pub(crate) fn granted_silence(&self) -> Duration {
+        self.silence.unwrap_or(self.timeout).min(self.timeout).max(LEAST_SILENCE)
+    }
+
     /// Which of so many ranks share a node, as far as it is said here: by `ranks_per_node`, or by `nodes`.
     pub fn placement(&self, ranks: usize) -> Placement {
         let per_part = |nodes| Nodes::blocks(ranks, nodes).ranks_per_block();
@@ -383,6 +396,9 @@ impl Config {
         let fail = |variable, detail: String| Err(Error::Config { variable, detail });
         if self.timeout.is_zero() {
             return fail("timeout", "must be above 0".into());
+        }
+        if let Some(silence) = self.silence.filter(|silence| *silence < LEAST_SILENCE) {
+            return fail("silence", format!("{silence:?} is less than {LEAST_SILENCE:?}"));
         }
         if self.max_channels == 0 || self.max_channels > MAX_CHANNELS {
             return fail(
@@ -498,6 +514,23 @@ mod tests {
     }
 
     #[test]
+    fn the_silence_is_as_long_as_the_timeout_at_most() {
+        let granted = |silence: Option<f64>, timeout| {
+            let silence = silence.map(Duration::from_secs_f64);
+            let config = Config { silence, timeout, ..Config::default() };
+            config.check().map(|()| config.granted_silence().as_secs_f64())
+        };
+        let s = Duration::from_secs;
+        assert_eq!(granted(None, s(30)).unwrap(), 30.0);
+        assert_eq!(granted(Some(5.0), s(30)).unwrap(), 5.0);
+        assert_eq!(granted(Some(90.0), s(30)).unwrap(), 30.0);
+        assert_eq!(granted(None, Duration::from_millis(10)).unwrap(), 1.0);
+        assert!(granted(None, Duration::MAX).is_ok());
+        let refused = granted(Some(0.5), s(30)).unwrap_err().to_string();
+        assert!(refused.contains("silence"), "{refused}");
+    }
+
+    #[test]
     fn nodes_are_found_or_checked() {
         let place = |nodes, ranks_per_node, ranks| {
             let mut config = Config { nodes, ranks_per_node, ..Config::default() };
@@ -527,9 +560,11 @@ mod tests {
             "OXCCL_ORDER" => Some("tree".into()),
             "OXCCL_ALGORITHM" => Some("two_shot".into()),
             "OXCCL_TIMEOUT" => Some("0.5".into()),
+            "OXCCL_SILENCE" => Some("7".into()),
             _ => None,
         })
         .unwrap();
+        assert_eq!(config.silence, Some(Duration::from_secs(7)));
         assert_eq!(config.order, Order::Tree);
         assert_eq!(config.pin.algorithm, Some(Algorithm::TwoShot));
         assert_eq!(config.timeout, Duration::from_millis(500));

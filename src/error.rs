@@ -302,6 +302,13 @@ pub enum Error {
         /// Its reason.
         reason: String,
     },
+    /// A process that was forked from the one that made the communicator uses it, or what belongs to it. Nothing has been done, and the
+    /// communicator stays as it is in the process that made it.
+    #[error(
+        "a communicator belongs to the process that made it, and this process was forked from that one: start ranks of their \
+         own in new processes (exec, or the start method \"spawn\"), and make calls in the process that made the communicator"
+    )]
+    Forked,
     /// The communicator ended earlier.
     #[error("this communicator ended in an earlier call: {first}")]
     Broken {

@@ -9,6 +9,7 @@ use crate::device::{Signals, cuda};
 use crate::error::Error;
 use crate::group::{BucketWork, Flight};
 use crate::work::{Completion, Work};
+use oxccl_transports::fork::Origin;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
@@ -20,6 +21,7 @@ use std::thread::JoinHandle;
 pub struct Stream {
     jobs: Option<Sender<Job>>,
     thread: Option<JoinHandle<()>>,
+    origin: Origin,
 }
 
 /// What a stream does, in order.
@@ -64,7 +66,7 @@ impl Stream {
             .name("oxccl-stream".into())
             .spawn(move || work(&inbox))
             .map_err(|source| Error::System { doing: "starting a stream's thread", source })?;
-        Ok(Stream { jobs: Some(jobs), thread: Some(thread) })
+        Ok(Stream { jobs: Some(jobs), thread: Some(thread), origin: Origin::here() })
     }
 
     /// Makes what is put into this stream from here on wait until a bucket of a group on another stream is done. The work ends then.
@@ -78,12 +80,18 @@ impl Stream {
         Ok(Work::new(completion))
     }
 
+    /// Fails in a process that was forked from this stream's.
+    fn check_process(&self) -> Result<(), Error> {
+        if self.origin.is_here() { Ok(()) } else { Err(Error::Forked) }
+    }
+
     /// Marks a bucket ready when all before it is done.
     pub(crate) fn mark(&self, flight: Arc<Flight>, bucket: usize) -> Result<(), Error> {
         self.send(Job::Mark { flight, bucket })
     }
 
     fn send(&self, job: Job) -> Result<(), Error> {
+        self.check_process()?;
         let Some(jobs) = &self.jobs else {
             unreachable!("a stream has its queue until it is dropped")
         };
@@ -100,6 +108,11 @@ impl Stream {
 impl Drop for Stream {
     /// Waits for the calls that are queued; each ends, if it does not move by its communicator's time-out.
     fn drop(&mut self) {
+        if self.check_process().is_err() {
+            // The thread is the parent's, and so are the calls that are queued.
+            std::mem::forget((self.jobs.take(), self.thread.take()));
+            return;
+        }
         self.jobs = None;
         if let Some(thread) = self.thread.take() {
             // A worker that panicked has told so; its calls' works stay unended only then.
@@ -329,7 +342,11 @@ impl<'a> OnStream<'a> {
     /// The stream, if it is the host's.
     fn host_stream(&self) -> Result<&Stream, Error> {
         match (self.stream, self.comm.device()) {
-            (AnyStream::Host(stream), Device::Host) => Ok(stream),
+            (AnyStream::Host(stream), Device::Host) => {
+                self.comm.check_process()?;
+                stream.check_process()?;
+                Ok(stream)
+            }
             (_, device) => Err(Error::OtherDevice { device }),
         }
     }

@@ -5,6 +5,7 @@ use crate::device::cuda;
 use crate::error::Error;
 use crate::group::Flight;
 use oxccl_transports::deadline_in;
+use oxccl_transports::fork::Origin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,7 @@ enum CarriedOut {
 /// Set once, when the call has ended.
 #[derive(Debug, Default)]
 pub(crate) struct Completion {
+    origin: Origin,
     state: Mutex<State>,
     ended: Condvar,
 }
@@ -87,6 +89,9 @@ impl Work {
     /// # Errors
     /// The work itself, still under way.
     pub fn wait_timeout(self, timeout: Duration) -> Result<Result<(), Error>, Work> {
+        if self.completion().check_process().is_err() {
+            return Ok(Err(Error::Forked));
+        }
         let deadline = deadline_in(timeout);
         let mut state = self.completion().lock();
         while matches!(*state, State::Running) {
@@ -115,6 +120,7 @@ impl Completion {
 
     /// Waits for the end, and takes the result.
     pub(crate) fn wait(&self) -> Result<(), Error> {
+        self.check_process()?;
         let mut state = self.lock();
         while matches!(*state, State::Running) {
             state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -132,6 +138,9 @@ impl Completion {
 
     /// How it ended, if it has, as those hear who do not take the result.
     pub(crate) fn peek(&self) -> Option<Result<(), Error>> {
+        if let Err(forked) = self.check_process() {
+            return Some(Err(forked));
+        }
         let broken = |first: String| Err(Error::Broken { first });
         match &*self.lock() {
             State::Running => None,
@@ -139,6 +148,11 @@ impl Completion {
             State::Ended(Err(error)) => Some(broken(error.to_string())),
             State::Taken(Some(first)) => Some(broken(first.clone())),
         }
+    }
+
+    /// Fails in a process that was forked from the one that made the call: there it never ends.
+    pub(crate) fn check_process(&self) -> Result<(), Error> {
+        if self.origin.is_here() { Ok(()) } else { Err(Error::Forked) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

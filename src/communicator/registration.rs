@@ -29,7 +29,7 @@ impl Communicator {
     /// virtual-memory API, more than 1,023 allocations) or open another's. [`Error::Unsupported`] on the host.
     pub fn register(&self, address: *const u8, len_bytes: usize) -> Result<Registration, Error> {
         // SAFETY: all issued tickets are done (`idle_engine`), and no other comes from this thread meanwhile.
-        let buffer = unsafe { (*self.idle_engine()).register(address, len_bytes) }?;
+        let buffer = unsafe { (*self.idle_engine()?).register(address, len_bytes) }?;
         Ok(Registration { buffer })
     }
 
@@ -41,6 +41,6 @@ impl Communicator {
     /// As other calls of all ranks: one that does not come, or that has ended.
     pub fn deregister(&self, registration: Registration) -> Result<(), Error> {
         // SAFETY: as in `register`.
-        unsafe { (*self.idle_engine()).deregister(registration.buffer) }
+        unsafe { (*self.idle_engine()?).deregister(registration.buffer) }
     }
 }

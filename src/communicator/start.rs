@@ -106,6 +106,7 @@ fn join(
         Some(nodes) => Seat::on_part(rank, world, nodes),
     };
     let bootstrap = shm::connect_as(id, seat, deadline_in(config.timeout))?;
+    bootstrap.set_silence(config.granted_silence())?;
     start(Box::new(bootstrap), server, config, None)
 }
 

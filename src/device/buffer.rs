@@ -42,6 +42,10 @@ impl Storage {
         if self.in_flight.load(Ordering::Acquire) <= held {
             return;
         }
+        assert!(
+            !self.block.is_of_parent(),
+            "the process that this one was forked from has a call under way over this buffer, which never ends here"
+        );
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         while self.in_flight.load(Ordering::Acquire) > held {
             guard = self.idle.wait(guard).unwrap_or_else(PoisonError::into_inner);
@@ -258,7 +262,8 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         // One hold may be left where memory is lent.
-        if self.storage.in_flight.fetch_sub(1, Ordering::AcqRel) <= 2 {
+        let left = self.storage.in_flight.fetch_sub(1, Ordering::AcqRel);
+        if left <= 2 && !self.storage.block.is_of_parent() {
             let _guard = self.storage.lock.lock().unwrap_or_else(PoisonError::into_inner);
             self.storage.idle.notify_all();
         }

@@ -3,6 +3,7 @@
 use super::cuda::{Stream, copy, fill};
 use crate::error::Error;
 use oxccl_transports::cuda::{DeviceRegion, beside_captures};
+use oxccl_transports::fork::Origin;
 use oxccl_transports::{CudaError, HUGE_PAGE, Region};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,6 +19,7 @@ pub(crate) struct Heap {
     free: Mutex<Vec<(usize, usize)>>,
     /// What comes back is not given out again: another rank may still write to it.
     retired: AtomicBool,
+    origin: Origin,
 }
 
 /// What a heap is made of.
@@ -48,7 +50,12 @@ impl Heap {
     }
 
     fn of(memory: Memory, whole: (usize, usize)) -> Heap {
-        Heap { memory, free: Mutex::new(vec![whole]), retired: AtomicBool::new(false) }
+        Heap {
+            memory,
+            free: Mutex::new(vec![whole]),
+            retired: AtomicBool::new(false),
+            origin: Origin::here(),
+        }
     }
 
     /// Keeps from here on what is given back: a rank that could not be awaited may still write to it.
@@ -133,7 +140,8 @@ impl Heap {
     }
 
     fn give_back(&self, offset: usize, len: usize) {
-        if self.retired.load(Ordering::Acquire) {
+        // In a forked process it is the parent's.
+        if self.retired.load(Ordering::Acquire) || !self.origin.is_here() {
             return;
         }
         if let Memory::Host(region) = &self.memory
@@ -181,6 +189,11 @@ impl HeapBlock {
     /// Its first byte, aligned to a page.
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         (self.heap.base() + self.offset) as *mut u8
+    }
+
+    /// Whether this process was forked from the one that took it.
+    pub(crate) fn is_of_parent(&self) -> bool {
+        !self.heap.origin.is_here()
     }
 
     /// Whether the host reaches it.

@@ -23,7 +23,7 @@ pub(super) struct Candidates {
 impl Candidates {
     /// Looks for adapters, unless TCP is wanted.
     pub(super) fn find(config: &Config, nodes: &Nodes, rank: usize) -> Candidates {
-        let tcp = Tcp::new(config.link_sockets);
+        let tcp = Tcp::new(config.link_sockets).with_silence(config.granted_silence());
         let tcp = match config.link.write_limit_bytes {
             Some(limit) => tcp.with_short_writes(limit),
             None => tcp,
@@ -129,6 +129,7 @@ fn rdma(config: &Config, nodes: &Nodes, rank: usize) -> Result<RdmaFabric, RdmaE
         None => (beside.clone().filter(|other| *other < rank).count(), beside.count()),
     };
     let ports = usable_ports(config.rdma_devices.as_deref())?;
-    let settings = Settings { queue_pairs: config.rdma_queue_pairs, patience: Patience::default() };
+    let patience = Patience::lasting(config.granted_silence());
+    let settings = Settings { queue_pairs: config.rdma_queue_pairs, patience };
     RdmaFabric::new(share(ports, place, ranks), settings)
 }

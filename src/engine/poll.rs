@@ -112,12 +112,13 @@ impl Poll {
                 return false;
             }
         };
-        let now = Instant::now();
-        if now >= wait.look_at {
+        let (now, timeout) = (Instant::now(), self.timeout());
+        // What has moved since the last look counts, too.
+        if now >= wait.look_at || now - wait.moved >= timeout {
             self.look(wait, now);
         }
-        now.saturating_duration_since(wait.moved) >= self.timeout()
-            || (now.saturating_duration_since(wait.since) >= SUSPICIOUS
+        now - wait.moved >= timeout
+            || (now - wait.since >= SUSPICIOUS
                 && logs::mismatch(&self.control, self.rank).is_some())
     }
 

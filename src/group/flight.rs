@@ -191,6 +191,9 @@ impl Flight {
 
     /// Whether the bucket is done. Then its buffers are the host's again.
     pub(super) fn is_done(&self, bucket: usize) -> bool {
+        if self.completion.check_process().is_err() {
+            return false;
+        }
         let done = self.signals.get().is_some_and(|signals| signals.is_done(bucket));
         if done {
             self.held().buffers.retain(|(of, _)| *of != bucket);

@@ -79,6 +79,13 @@ pub fn cut_off(node: usize) {
     );
 }
 
+/// Puts it back.
+pub fn restore(node: usize) {
+    let port = format!("port{node}");
+    let set = Command::new("ip").args(["link", "set", &port, "master", "switch"]).status();
+    assert!(set.unwrap().success());
+}
+
 /// This program, run on a node: an ignored test of it.
 pub fn on_node(node: usize, test: &str) -> Command {
     let nodes = std::env::var("NETWORK_NODES").unwrap();

@@ -8,6 +8,11 @@ use crate::liveness::Cause;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// A process that was forked from the one that this belongs to uses it.
+    #[error(
+        "this belongs to the process that made it, and this process was forked from that one: join with a rank of its own"
+    )]
+    Forked,
     /// The two sides do not hold the same secret.
     #[error(
         "the rendezvous at {address} holds another secret: give every rank the same unique id \

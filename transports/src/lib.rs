@@ -16,6 +16,7 @@ mod deadline;
 mod door;
 pub mod environment;
 pub mod error;
+pub mod fork;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 mod identity;
@@ -33,6 +34,7 @@ pub mod rendezvous;
 mod reports;
 mod seal;
 pub mod shm;
+pub mod silence;
 mod sync;
 pub mod tcp;
 pub mod unique_id;

@@ -10,7 +10,7 @@
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -72,6 +72,14 @@ impl Invitation {
 impl ShmBootstrap {
     /// The most regions that one rank can share in one call: what one message can carry.
     pub const REGIONS_LIMIT: usize = exchange::DESCRIPTORS_LIMIT;
+
+    /// As [`ControlChannel::set_silence`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set_silence(&self, silence: Duration) -> Result<(), Error> {
+        self.channel.set_silence(silence)
+    }
 
     fn invite(
         &mut self,

@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use common::{assigned, connect_as, deadline, wait_for_cause};
+use oxccl_transports::silence::LEAST_SILENCE;
 use oxccl_transports::{Bootstrap, Cause, Error, Nodes, Secret, UniqueId};
 
 /// Ranks 0 and 3 are in one namespace, where rank 0 serves; 1 and 2 in the other, which rank 1 cuts off.
@@ -59,6 +60,7 @@ fn rank_process() {
     let (_, place) = assigned();
     let _server = (place.rank == 0).then(|| place.unique_id.serve().unwrap());
     let mut rank = connect_as(&place);
+    rank.set_silence(LEAST_SILENCE).unwrap();
     assert_eq!(rank.nodes(), &Nodes::of([0, 1, 1, 0]));
     let met = rank.all_gather(&[], deadline());
     let start = Instant::now();

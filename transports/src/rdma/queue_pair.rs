@@ -4,6 +4,7 @@ use std::fmt;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use super::address::{LinkKind, QueuePairAddress};
 use super::completion::{CompletionQueue, Failure};
@@ -31,6 +32,22 @@ pub struct Patience {
     pub retries: u8,
     /// How often it is tried again when the peer has posted nothing to receive; 7 is for ever.
     pub receiver_not_ready_retries: u8,
+}
+
+impl Patience {
+    /// The longest wait for an answer, of 4.3 s: a last packet that gets lost costs as much.
+    const LONGEST_EXPONENT: u8 = 20;
+
+    /// Tries for as long as the peer's machine may be silent, at most 34 s, at least as long as [`Patience::default`].
+    pub fn lasting(silence: Duration) -> Patience {
+        let least = Patience::default();
+        let tries = u128::from(least.retries) + 1;
+        let lasts = |exponent: &u8| tries * (4096u128 << exponent) >= silence.as_nanos();
+        let exponents = least.timeout_exponent..Patience::LONGEST_EXPONENT;
+        let timeout_exponent =
+            exponents.into_iter().find(lasts).unwrap_or(Patience::LONGEST_EXPONENT);
+        Patience { timeout_exponent, ..least }
+    }
 }
 
 impl Default for Patience {

@@ -8,17 +8,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::fork::{Origin, Unshared};
 use crate::liveness::Peers;
 use crate::mailbox::Mailbox;
-use crate::rendezvous::joining::{
-    Failure, Joined, Joining, NOTICE, SILENCE, is_silence, is_transient,
-};
+use crate::rendezvous::joining::{Failure, Joined, Joining, is_transient};
 use crate::rendezvous::message::{
     CHANGED, Frame, FrameError, FrameReader, MESSAGE_LIMIT_BYTES, Message, Piece,
     REPORT_LIMIT_BYTES,
 };
 use crate::rendezvous::state::WORLD_LIMIT;
 use crate::seal::Seal;
+use crate::silence::{self, is_of_silence};
 use crate::{Cause, Error, Liveness, Nodes, Seat, Secret, UniqueId};
 
 /// How long telling the others of an abort or a goodbye may take.
@@ -29,8 +29,6 @@ const ENDING_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long the server may say nothing before this side does. Longer than the server's own pause, so that as a rule it need not.
 pub(super) const PING_PAUSE: Duration = Duration::from_millis(500);
-
-const _: () = assert!(PING_PAUSE.as_millis() + SILENCE.as_millis() < NOTICE.as_millis());
 
 /// The pause between attempts grows from the first to the second.
 pub(super) const RETRY_PAUSES: (Duration, Duration) =
@@ -50,6 +48,7 @@ pub struct ControlChannel {
     reader: Option<JoinHandle<()>>,
     /// Ends when the reader does.
     reading: Receiver<()>,
+    origin: Origin,
 }
 
 impl ControlChannel {
@@ -93,7 +92,8 @@ impl ControlChannel {
         let source = prepared.map_err(Error::io("preparing the control channel"))?;
         let address = stream.local_addr().map_err(Error::io("preparing the control channel"))?.ip();
         let mailbox = Arc::new(Mailbox::new(world));
-        let stream = Mutex::new(Some((stream, seal)));
+        let source = Unshared::new(source);
+        let stream = Mutex::new(Some((Unshared::new(stream), seal)));
         let (dropped, silent) = (AtomicBool::new(false), AtomicBool::new(false));
         let outlet = Arc::new(Outlet { stream, mailbox, dropped, silent });
         let several_nodes = nodes.count() > 1;
@@ -119,6 +119,7 @@ impl ControlChannel {
             liveness,
             reader,
             reading,
+            origin: Origin::here(),
         })
     }
 
@@ -147,6 +148,9 @@ impl ControlChannel {
     /// # Errors
     /// As there.
     pub fn all_gather(&mut self, bytes: &[u8], deadline: Instant) -> Result<Vec<Vec<u8>>, Error> {
+        if !self.origin.is_here() {
+            return Err(Error::Forked);
+        }
         self.liveness.check()?;
         let round = self.round;
         self.round += 1;
@@ -155,6 +159,19 @@ impl ControlChannel {
         let mailbox = &self.outlet.mailbox;
         let pieces = mailbox.collect(round, "exchanging bytes", deadline, &self.liveness)?;
         pieces.into_iter().enumerate().map(|(rank, piece)| piece.into_bytes(rank)).collect()
+    }
+
+    /// For how long this machine and the server's may be silent to each other, instead of [`SILENCE`](crate::silence::SILENCE): then this
+    /// rank counts as cut off. No shorter than [`LEAST_SILENCE`](crate::silence::LEAST_SILENCE).
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the system refuses it.
+    pub fn set_silence(&self, silence: Duration) -> Result<(), Error> {
+        let granted = self.outlet.grant(silence);
+        granted.map_err(Error::io("setting a time-out of the control channel"))?;
+        let ms = u64::try_from(silence.as_millis()).unwrap_or(u64::MAX);
+        self.outlet.send(&Message::Silence { ms }, Instant::now() + TELL_TIMEOUT);
+        Ok(())
     }
 
     /// By which of its addresses this rank has reached the rendezvous.
@@ -169,6 +186,11 @@ impl ControlChannel {
 
 impl Drop for ControlChannel {
     fn drop(&mut self) {
+        if !self.origin.is_here() {
+            // The threads, and what they hold, are the parent's.
+            std::mem::forget((self.reader.take(), self.outlet.clone()));
+            return;
+        }
         self.outlet.dropped.store(true, Ordering::Release);
         // The server answers the end of a connection with its own; then nothing that was said
         // before can be lost any more.
@@ -186,7 +208,7 @@ impl Drop for ControlChannel {
 #[derive(Debug)]
 struct Outlet {
     /// With what seals all that is sent.
-    stream: Mutex<Option<(TcpStream, Option<Seal>)>>,
+    stream: Mutex<Option<(Unshared<TcpStream>, Option<Seal>)>>,
     mailbox: Arc<Mailbox<Piece>>,
     /// This rank ends the connection; that it ends is then no news.
     dropped: AtomicBool,
@@ -211,9 +233,14 @@ impl Outlet {
 
     /// Remembers it if the connection broke because the server's machine does not answer.
     fn note(&self, error: &io::Error) {
-        if is_silence(error) {
+        if is_of_silence(error) {
             self.silent.store(true, Ordering::Release);
         }
+    }
+
+    fn grant(&self, silence: Duration) -> io::Result<()> {
+        let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        stream.as_ref().map_or(Ok(()), |(stream, _)| silence::grant(stream, silence))
     }
 
     fn shutdown(&self, how: Shutdown) {
@@ -267,7 +294,7 @@ impl Peers for RemotePeers {
 
 /// What the thread that listens to the server owns.
 struct Reader {
-    source: TcpStream,
+    source: Unshared<TcpStream>,
     frames: FrameReader,
     serving: Option<usize>,
     hearing: Hearing,
@@ -315,6 +342,7 @@ impl Reader {
     /// Waits for more. Returns false at the end.
     fn read(&mut self) -> bool {
         let mut bytes = [0; 64 << 10];
+        let mut silent = false;
         loop {
             match self.source.read(&mut bytes) {
                 Ok(0) => return false,
@@ -323,11 +351,16 @@ impl Reader {
                     return true;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    silent = silence::is_silent(&self.source);
                     self.hearing.outlet.send(&Message::Ping, Instant::now() + TELL_TIMEOUT);
                 }
                 Err(error) if is_transient(&error) => {}
                 Err(error) => {
                     self.hearing.outlet.note(&error);
+                    if silent {
+                        // The network is back, and the server has given this machine up meanwhile: it has not died.
+                        self.hearing.outlet.silent.store(true, Ordering::Release);
+                    }
                     return false;
                 }
             }

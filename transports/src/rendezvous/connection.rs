@@ -7,12 +7,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::door::PROOF_TIMEOUT;
-use crate::rendezvous::joining::{is_silence, is_transient};
+use crate::fork::Unshared;
+use crate::rendezvous::joining::is_transient;
 use crate::rendezvous::message::{Frame, FrameReader};
 use crate::seal::{Seal, Seals};
+use crate::silence::is_of_silence;
 
 pub(super) struct Connection {
-    pub(super) stream: TcpStream,
+    pub(super) stream: Unshared<TcpStream>,
     pub(super) frames: FrameReader,
     pub(super) unsent: VecDeque<Arc<[u8]>>,
     /// How much of the first unsent frame is gone.
@@ -34,7 +36,7 @@ impl Connection {
     pub(super) fn new(stream: TcpStream, from: IpAddr) -> Connection {
         let since = Instant::now();
         Connection {
-            stream,
+            stream: Unshared::new(stream),
             from,
             since,
             seal: None,
@@ -81,7 +83,7 @@ impl Connection {
     pub(super) fn write(&mut self) {
         if let Err(error) = self.try_write() {
             tracing::debug!(%error, "a connection of the rendezvous takes no more");
-            self.silent |= is_silence(&error);
+            self.silent |= is_of_silence(&error);
             self.unsent.clear();
             self.sent_bytes = 0;
         }

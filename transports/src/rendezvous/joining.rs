@@ -4,13 +4,12 @@ use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-use nix::sys::socket::{setsockopt, sockopt};
-
 use crate::rendezvous::auth::{random_bytes, seals_of_client};
 use crate::rendezvous::message::{
     Frame, FrameError, FrameReader, MESSAGE_LIMIT_BYTES, Message, PROTOCOL_VERSION, Refusal,
 };
 use crate::seal::{Seal, Seals};
+use crate::silence::{self, SILENCE};
 use crate::{Error, Nodes, Seat, UniqueId, identity};
 
 /// How long to wait, after the deadline, for the server's word on who is missing.
@@ -19,24 +18,11 @@ const VERDICT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long one attempt to connect may take; a lost packet then costs no more than this.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Within this time ranks know of a machine that has vanished.
-pub(super) const NOTICE: Duration = Duration::from_secs(2);
-
-/// How long what was sent may stay unacknowledged by the other side's machine before it counts as vanished.
-pub const SILENCE: Duration = Duration::from_millis(1_000);
-
-/// Sets what every connection of the rendezvous has: small messages at once, and a machine that
-/// vanished without closing noticed soon after something is sent to it.
+/// Sets what every connection of the rendezvous has: small messages at once, and a machine that has vanished without closing noticed once it
+/// has been silent for long.
 pub(super) fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    setsockopt(stream, sockopt::TcpUserTimeout, &(SILENCE.as_millis() as u32))?;
-    Ok(())
-}
-
-/// Whether a connection broke because the other side's machine did not answer.
-pub(super) fn is_silence(error: &io::Error) -> bool {
-    use io::ErrorKind::{HostUnreachable, NetworkDown, NetworkUnreachable, TimedOut};
-    matches!(error.kind(), TimedOut | HostUnreachable | NetworkUnreachable | NetworkDown)
+    silence::grant(stream, SILENCE)
 }
 
 /// Why an attempt to join ended.

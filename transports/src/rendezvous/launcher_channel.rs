@@ -9,15 +9,19 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::rendezvous::client::{PING_PAUSE, RETRY_PAUSES, TELL_TIMEOUT};
-use crate::rendezvous::joining::{Failure, Joining, is_silence, is_transient};
+use crate::rendezvous::joining::{Failure, Joining, is_transient};
 use crate::rendezvous::message::{
     CHANGED, Frame, FrameError, FrameReader, MESSAGE_LIMIT_BYTES, Message,
 };
 use crate::seal::Seal;
+use crate::silence::{self, is_of_silence};
 use crate::{Cause, Error, Seat, UniqueId};
 
 /// How long one attempt to reach the rendezvous may take.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long the server's machine may be silent: the ranks, which have a say in that, notice before.
+const SILENCE: Duration = Duration::from_secs(24 * 3600);
 
 /// The connection of a launcher to the rendezvous. It holds no rank: it tells how the ranks end that it has started, also before they
 /// join, and hears why ranks that others have started were stopped, and how they ended.
@@ -132,7 +136,7 @@ impl State {
             None => Ok(()),
         });
         if let Err(error) = ended {
-            self.silent |= is_silence(&error);
+            self.silent |= is_of_silence(&error);
             self.shutdown(Shutdown::Both);
         }
     }
@@ -207,6 +211,7 @@ impl<F: Fn(Cause)> Listener<F> {
     fn attempt(&self) -> Result<(TcpStream, FrameReader), Failure> {
         let seat = Seat::here(self.ranks.start, self.world);
         let mut joining = Joining::open(&self.id, seat, Instant::now() + ATTEMPT_TIMEOUT)?;
+        silence::grant(&joining.stream, SILENCE)?;
         joining.send(&Message::Watch { ranks: self.ranks.clone() })?;
         let Joining { stream, frames, seal, .. } = joining;
         stream.set_read_timeout(Some(PING_PAUSE))?;
@@ -230,7 +235,7 @@ impl<F: Fn(Cause)> Listener<F> {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.ping(),
                 Err(error) if is_transient(&error) => {}
                 Err(error) => {
-                    self.way.lock().silent |= is_silence(&error);
+                    self.way.lock().silent |= is_of_silence(&error);
                     return false;
                 }
             }

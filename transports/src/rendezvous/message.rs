@@ -101,6 +101,10 @@ pub(crate) enum Message {
     },
     /// Its ranks have ended, and it has told how; that the connection ends is then no news.
     Done,
+    /// For how long a rank's machine may be silent.
+    Silence {
+        ms: u64,
+    },
 }
 
 /// One rank's part of an exchange.

@@ -28,7 +28,8 @@
 //! - `Ask`: the server passes it on to all ranks as `Asked`, not too often; each answers with a `Report`, which whoever asked and is
 //!   on another node gets as `Reported`.
 //! - The server sends a `Ping` where it has said nothing for a moment, and a rank that hears none sends one. A machine that has
-//!   vanished acknowledges none, which TCP tells after [`SILENCE`]; a process that is only stopped is alive to its machine.
+//!   vanished acknowledges none, which TCP tells after a time that ranks set by `Silence`; a process that is only stopped is alive to its
+//!   machine.
 //!
 //! A launcher holds no rank. It sends `Watch` instead of `Join`, and `Ended` for a rank of its that has failed: ranks that wait for that
 //! one get the cause at once, also if it had not joined. All launchers get, as `Abort`s, what happened first
@@ -69,7 +70,6 @@ pub(crate) use auth::random_bytes;
 pub use client::ControlChannel;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use fuzz::{from_ranks, from_server};
-pub use joining::SILENCE;
 pub use launcher_channel::LauncherChannel;
 pub(crate) use message::Piece;
 pub use message::{MESSAGE_LIMIT_BYTES, PIECE_LIMIT_BYTES, PROTOCOL_VERSION};

@@ -15,11 +15,13 @@ use nix::sys::socket::{Backlog, listen};
 
 use crate::door::{self, Guest};
 use crate::error::lacks_descriptor;
+use crate::fork::{Origin, Unshared};
 use crate::rendezvous::auth::{random_bytes, seals_of_server};
 use crate::rendezvous::connection::Connection;
-use crate::rendezvous::joining::{NOTICE, SILENCE, is_silence, prepare};
+use crate::rendezvous::joining::prepare;
 use crate::rendezvous::message::{Frame, Message};
 use crate::rendezvous::state::{Action, Conn, Rendezvous};
+use crate::silence::{self, is_of_silence};
 use crate::{Error, Secret, deadline_in, identity};
 
 /// How long a refused connection may take to read why.
@@ -37,8 +39,6 @@ const GATHERING_PAUSE: Duration = Duration::from_millis(20);
 /// How often ranks get a ping.
 const PING_PAUSE: Duration = Duration::from_millis(300);
 
-const _: () = assert!(PING_PAUSE.as_millis() + SILENCE.as_millis() < NOTICE.as_millis());
-
 /// Connections that may wait to be accepted: all ranks of a large world at once. The system has its own limit.
 pub(crate) const BACKLOG: i32 = 4096;
 
@@ -54,6 +54,7 @@ pub struct Server {
     address: SocketAddr,
     stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,
+    origin: Origin,
 }
 
 #[derive(Debug)]
@@ -89,7 +90,7 @@ impl Server {
         let (asked, launchers) = (AtomicBool::new(false), AtomicUsize::new(0));
         let stop = Arc::new(Stop { asked, linger_ms, launchers, wake });
         let service = Service {
-            listener,
+            listener: Unshared::new(listener),
             stop: stop.clone(),
             rendezvous: Rendezvous::new(secret, identity::process()),
             connections: BTreeMap::new(),
@@ -102,7 +103,7 @@ impl Server {
         };
         let thread = std::thread::Builder::new().name("oxccl-rendezvous".to_owned());
         let thread = thread.spawn(move || service.run()).map_err(Error::io("starting a thread"))?;
-        Ok(Server { address, stop, thread: Some(thread) })
+        Ok(Server { address, stop, thread: Some(thread), origin: Origin::here() })
     }
 
     /// Where it listens.
@@ -125,6 +126,11 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        if !self.origin.is_here() {
+            // The thread is the parent's.
+            std::mem::forget(self.thread.take());
+            return;
+        }
         self.stop.asked.store(true, Ordering::Release);
         if let Err(error) = self.stop.wake.write(1) {
             tracing::warn!(%error, "cannot wake the rendezvous server");
@@ -137,7 +143,7 @@ impl Drop for Server {
 
 /// What the server's thread owns.
 struct Service {
-    listener: TcpListener,
+    listener: Unshared<TcpListener>,
     stop: Arc<Stop>,
     rendezvous: Rendezvous,
     connections: BTreeMap<Conn, Connection>,
@@ -324,7 +330,7 @@ impl Service {
         let Some(connection) = self.connections.get_mut(&conn) else { return };
         connection.write();
         if let Err(error) = alive {
-            let silent = connection.silent || is_silence(&error);
+            let silent = connection.silent || is_of_silence(&error);
             self.drop_connection(conn, silent);
         }
     }
@@ -372,6 +378,12 @@ impl Service {
                     let seals = seals_of_server(self.rendezvous.secret(), &nonces);
                     if let Some(connection) = self.connections.get_mut(&conn) {
                         connection.seal(seals);
+                    }
+                }
+                Action::Grant(to, silence) => {
+                    for connection in to.iter().filter_map(|conn| self.connections.get(conn)) {
+                        // One that has ended is found to have.
+                        let _ = silence::grant(&connection.stream, silence);
                     }
                 }
                 Action::Close(conn) => {

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::time::Duration;
 
 use crate::rendezvous::auth::{Nonce, Secret};
 use crate::rendezvous::gathering::{Gathering, OutOfTurn};
@@ -11,6 +12,7 @@ use crate::rendezvous::message::{
     FrameError, HANDSHAKE_LIMIT_BYTES, MESSAGE_LIMIT_BYTES, Message, Piece, REPORT_LIMIT_BYTES,
     Refusal,
 };
+use crate::silence::SILENCE;
 use crate::{Cause, NodeId, Nodes};
 
 /// A connection, by a number that is never used again.
@@ -24,6 +26,8 @@ pub(crate) enum Action {
     Seal(Conn, [Nonce; 2]),
     /// Close it when everything is sent.
     Close(Conn),
+    /// The machines at the other ends may be silent for so long.
+    Grant(Vec<Conn>, Duration),
 }
 
 /// No world has more ranks.
@@ -45,6 +49,8 @@ pub(crate) struct Rendezvous {
     /// Those for whom the ranks have been asked last.
     told: BTreeSet<usize>,
     launchers: Launchers,
+    /// The longest silence that a rank grants, and so what launchers are granted.
+    silence: Duration,
     stages: BTreeMap<Conn, Stage>,
     actions: Vec<Action>,
 }
@@ -93,6 +99,7 @@ impl Rendezvous {
             asking: BTreeSet::new(),
             told: BTreeSet::new(),
             launchers: Launchers::default(),
+            silence: SILENCE,
             stages: BTreeMap::new(),
             actions: Vec::new(),
         }
@@ -291,6 +298,7 @@ impl Rendezvous {
             // It was sent before the news that all are there arrived.
             (_, Message::GaveUp) => {}
             (_, Message::Ping) => {}
+            (_, Message::Silence { ms }) => self.grant(conn, Duration::from_millis(ms)),
             (Phase::Running { .. }, Message::Gather { round, piece }) => {
                 self.gather(conn, rank, round, piece);
             }
@@ -352,9 +360,23 @@ impl Rendezvous {
         }
     }
 
+    /// What a rank grants holds for its machine too, and for the launchers', which must not be given up before their ranks.
+    fn grant(&mut self, conn: Conn, silence: Duration) {
+        self.silence = self.silence.max(silence);
+        self.actions.push(Action::Grant(vec![conn], silence));
+        self.grant_launchers(self.launchers.conns());
+    }
+
+    fn grant_launchers(&mut self, conns: Vec<Conn>) {
+        if self.silence > SILENCE && !conns.is_empty() {
+            self.actions.push(Action::Grant(conns, self.silence));
+        }
+    }
+
     /// A launcher listens from here on. What it has missed, it is told.
     fn watch(&mut self, conn: Conn, ranks: Range<usize>) {
         self.stages.insert(conn, Stage::Launcher);
+        self.grant_launchers(vec![conn]);
         for cause in self.launchers.add(conn, ranks) {
             self.send(vec![conn], Message::Abort(cause));
         }

@@ -20,28 +20,32 @@ mod tests;
 use std::io;
 use std::time::Duration;
 
-use nix::sys::socket::{setsockopt, sockopt};
-
 use crate::proxy::{Fabric, Link, Wire, WireError};
+use crate::silence::{self, SILENCE};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use fuzz::link_frames;
 use wire::TcpWire;
 
-/// After so long without an answer to what was sent, a connection is given up. The control channel notices a peer that is
-/// gone long before.
-const UNANSWERED_TIMEOUT: Duration = Duration::from_secs(10);
+/// How much longer than the control channel a link bears silence: that says more of a machine that is gone.
+const LONGER: Duration = Duration::from_secs(5);
 
 /// Makes wires of TCP sockets.
 #[derive(Clone, Debug)]
 pub struct Tcp {
     sockets: usize,
     write_limit_bytes: usize,
+    silence: Duration,
 }
 
 impl Tcp {
     /// With so many sockets a wire, at least one.
     pub fn new(sockets: usize) -> Tcp {
-        Tcp { sockets: sockets.max(1), write_limit_bytes: usize::MAX }
+        Tcp { sockets: sockets.max(1), write_limit_bytes: usize::MAX, silence: SILENCE }
+    }
+
+    /// A peer's machine may be silent for so long, instead of [`SILENCE`], and some more: the control channel tells of one that is gone.
+    pub fn with_silence(self, silence: Duration) -> Tcp {
+        Tcp { silence, ..self }
     }
 
     /// For tests: no write is given more bytes than this, at least one.
@@ -65,9 +69,8 @@ impl Fabric for Tcp {
             let (stream, _) = socket.into_parts();
             let prepared = stream.set_nodelay(true).and_then(|()| stream.set_nonblocking(true));
             prepared.map_err(WireError::io("preparing a socket"))?;
-            let timeout_ms = UNANSWERED_TIMEOUT.as_millis() as u32;
-            let limited = setsockopt(&stream, sockopt::TcpUserTimeout, &timeout_ms);
-            limited.map_err(|errno| WireError::io("preparing a socket")(errno.into()))?;
+            let granted = silence::grant(&stream, self.silence.saturating_add(LONGER));
+            granted.map_err(WireError::io("preparing a socket"))?;
             streams.push(stream);
         }
         Ok(Box::new(TcpWire::new(streams, link.ports, self.write_limit_bytes)))

@@ -294,3 +294,16 @@ fn ranks_hear_how_one_ended_unless_it_had_left() {
     state.received(21, Message::Watch { ranks: 3..3 });
     assert_eq!(state.take_actions().len(), 2, "other launchers hear of both");
 }
+
+#[test]
+fn launchers_may_be_silent_for_as_long_as_ranks() {
+    let mut state = launched();
+    let granted = |to: Conn, s: u64| Action::Grant(vec![to], Duration::from_secs(s));
+    state.received(10, Message::Silence { ms: 5_000 });
+    assert_eq!(state.take_actions(), [granted(10, 5)], "launchers have more by themselves");
+    state.received(11, Message::Silence { ms: 300_000 });
+    assert_eq!(state.take_actions(), [granted(11, 300), granted(20, 300)]);
+    prove(&mut state, 21);
+    state.received(21, Message::Watch { ranks: 3..3 });
+    assert_eq!(state.take_actions(), [granted(21, 300)]);
+}
