@@ -93,6 +93,9 @@ pub struct Config {
     pub gpu_direct: Option<GpuDirect>,
     /// TCP connections of a link between two ranks; long messages go over all of them. `OXCCL_LINK_SOCKETS`; default 2, at most 16.
     pub link_sockets: usize,
+    /// Messages between nodes are sealed by keys that follow from the job's secret: what is changed on its way ends the communicator with
+    /// [`Error::Corrupted`], and is never delivered. Links go over TCP then. `OXCCL_INTEGRITY`: 0 or 1; default 0.
+    pub integrity: bool,
     /// What `oxccl tune` has measured: the tuner picks by it. `OXCCL_TUNING`, the file; default: none, the tuner picks by thresholds.
     pub tuning: Option<Arc<Table>>,
     /// By how many connections this process' streams reach a GPU. `CUDA_DEVICE_MAX_CONNECTIONS`, which the driver reads, too; default 8.
@@ -223,6 +226,7 @@ impl Default for Config {
             rdma_queue_pairs: 1,
             gpu_direct: None,
             link_sockets: 2,
+            integrity: false,
             tuning: None,
             cuda_connections: 8,
             image: None,
@@ -321,6 +325,7 @@ impl Config {
         };
         config.gpu_direct = read(&lookup, "OXCCL_GPU_DIRECT", "dmabuf, peer or off", direct)?;
         number("OXCCL_LINK_SOCKETS", &mut config.link_sockets)?;
+        config.integrity = read(&lookup, "OXCCL_INTEGRITY", "0 or 1", switch)? == Some(1);
         let table = text(&lookup, "OXCCL_TUNING")?;
         config.tuning = table.map(|file| read_table(&file)).transpose()?;
         config.check()?;
@@ -430,6 +435,11 @@ impl Config {
                 self.device
             );
             return fail("tuning", detail);
+        }
+        if self.integrity && self.fabric == Some(FabricKind::Rdma) {
+            let detail =
+                "is for links over TCP, and OXCCL_FABRIC asks for rdma: leave one of them out";
+            return fail("integrity", detail.into());
         }
         if !(1..=16).contains(&self.link_sockets) {
             return fail("link_sockets", format!("{} is not in 1 to 16", self.link_sockets));
@@ -552,6 +562,15 @@ mod tests {
         assert!(error.contains("only 4 consecutive ranks"), "{error}");
         let error = place(Some(4), None, two()).unwrap_err().to_string();
         assert!(error.contains("is 4, but the ranks are on 2"), "{error}");
+    }
+
+    #[test]
+    fn integrity_is_not_for_rdma() {
+        let config =
+            Config { integrity: true, fabric: Some(FabricKind::Rdma), ..Config::default() };
+        let error = config.check().unwrap_err().to_string();
+        assert!(error.starts_with("integrity: ") && error.contains("OXCCL_FABRIC"), "{error}");
+        Config { fabric: Some(FabricKind::Tcp), ..config }.check().unwrap();
     }
 
     #[test]

@@ -284,6 +284,19 @@ pub enum Error {
         /// What this rank was doing.
         during: String,
     },
+    /// A message between ranks of different nodes did not come as it was sent. Nothing of it was delivered.
+    #[error(
+        "what rank {peer} sent to rank {rank} was changed on its way (integrity; noticed in {during}): something between them is \
+         faulty, or somebody is there"
+    )]
+    Corrupted {
+        /// The rank that noticed.
+        rank: usize,
+        /// The rank that had sent it.
+        peer: usize,
+        /// What this rank was doing.
+        during: String,
+    },
     /// A rank closed its communicator before it made this call.
     #[error("rank {rank} closed its communicator after {calls} calls; {during} needs it")]
     Left {
@@ -363,6 +376,7 @@ impl Error {
             Cause::CutOff { rank } => Error::CutOff { rank, during },
             Cause::ServerLost => Error::ServerLost { during },
             Cause::ServerCutOff => Error::ServerCutOff { during },
+            Cause::Corrupted { rank, peer } => Error::Corrupted { rank, peer, during },
             Cause::LinkLost { rank, peer, detail } => {
                 Error::LinkLost { rank, peer, detail, during }
             }

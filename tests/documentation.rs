@@ -88,6 +88,7 @@ fn paths_and_links_lead_somewhere() {
         ("ARCHITECTURE.md", 40),
         ("CONTRIBUTING.md", 3),
         ("docs/simulator.md", 4),
+        ("docs/security.md", 1),
     ] {
         let (prose, _) = split(&text(document), "");
         let named = paths(&prose);

@@ -120,6 +120,31 @@ fn a_link_that_breaks_in_a_call_is_named_on_every_rank() {
     }
 }
 
+#[test]
+fn sealed_links_carry_all_messages() {
+    let config = Config { integrity: true, link_sockets: 3, ..config(2, "") };
+    on_ranks(4, &config, |comm| {
+        for count in [1, 1000, 300_000] {
+            let mut data = vec![comm.rank() as u32 + 1; count];
+            comm.all_reduce_in_place(&mut data, ReduceOp::Sum).unwrap();
+            assert!(data.iter().all(|x| *x == 10));
+        }
+    });
+}
+
+#[test]
+fn ranks_that_differ_in_integrity_are_told() {
+    let (id, _server) = UniqueId::create().unwrap();
+    let ranks = [(0, true), (1, false)].map(|(rank, integrity)| {
+        let (id, config) = (id.clone(), Config { integrity, ..config(2, "") });
+        std::thread::spawn(move || Communicator::connect(&id, rank, 2, &config).map(drop))
+    });
+    for rank in ranks {
+        let error = rank.join().unwrap().unwrap_err().to_string();
+        assert!(error.starts_with("integrity: ") && error.contains("all ranks need the same"));
+    }
+}
+
 /// Under which name a rank, this program once more, is told where to meet.
 const MEETING: &str = "NODES_TEST_UNIQUE_ID";
 const RANK: &str = "NODES_TEST_RANK";

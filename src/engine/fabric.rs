@@ -28,8 +28,10 @@ impl Candidates {
             Some(limit) => tcp.with_short_writes(limit),
             None => tcp,
         };
+        let tcp = if config.integrity { tcp.with_integrity() } else { tcp };
         let rdma = match config.fabric {
             Some(FabricKind::Tcp) => Err("TCP is wanted".to_owned()),
+            _ if config.integrity => Err("integrity is for TCP".to_owned()),
             _ => rdma(config, nodes, rank).map_err(|error| error.to_string()),
         };
         Candidates { wanted: config.fabric, tcp, rdma }

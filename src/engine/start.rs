@@ -241,7 +241,7 @@ fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> R
     let schedule = config.schedule.as_ref().map(|custom| custom.fingerprint());
     let tuning =
         config.tuning.as_deref().map(|table| format!("table {:016x}", table.fingerprint()));
-    let fields: [(&'static str, String); 20] = [
+    let fields: [(&'static str, String); 21] = [
         ("device", config.device.kind().to_string()),
         ("order", config.order.to_string()),
         ("pin", format!("{:?}, {:?}, {:?}", pin.algorithm, pin.encoding, pin.channels)),
@@ -259,6 +259,7 @@ fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> R
         ("tuning", tuning.unwrap_or_else(|| "none".to_string())),
         ("link", config.link.to_string()),
         ("link_sockets", config.link_sockets.to_string()),
+        ("integrity", config.integrity.to_string()),
         ("fabric", format!("{:?}", config.fabric)),
         ("rdma_queue_pairs", config.rdma_queue_pairs.to_string()),
         ("version", env!("CARGO_PKG_VERSION").to_string()),

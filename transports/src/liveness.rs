@@ -86,6 +86,14 @@ pub enum Cause {
         /// What became of it, to be read behind the rank's name.
         how: String,
     },
+    /// A message between ranks of different nodes did not come as it was sent.
+    #[error("what rank {peer} sent to rank {rank} was changed on its way (integrity)")]
+    Corrupted {
+        /// The rank that noticed.
+        rank: usize,
+        /// The rank that had sent it.
+        peer: usize,
+    },
 }
 
 impl Cause {

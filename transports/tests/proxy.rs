@@ -6,7 +6,7 @@ mod links;
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -18,6 +18,10 @@ use oxccl_transports::tcp::Tcp;
 use oxccl_transports::{Bootstrap, Cause, Secret, local};
 
 use links::{LIMIT, PORTS, SLOTS, exchange, exchange_until_broken, pair, payload};
+
+fn sealed(sockets: usize) -> impl Fn(usize) -> Arc<dyn Fabric> {
+    move |_| Arc::new(Tcp::new(sockets).with_integrity())
+}
 
 fn tcp(sockets: usize) -> impl Fn(usize) -> Arc<dyn Fabric> {
     move |_| Arc::new(Tcp::new(sockets))
@@ -34,6 +38,88 @@ fn messages_and_counters_cross_over_one_socket_and_over_several() {
 fn writes_may_be_short() {
     let fabric = |_| -> Arc<dyn Fabric> { Arc::new(Tcp::new(2).with_short_writes(700)) };
     exchange(&pair(fabric, Conditions::default()), 8);
+}
+
+#[test]
+fn sealed_messages_cross_whole_and_in_short_writes() {
+    exchange(&pair(sealed(3), Conditions::default()), 20);
+    let fabric =
+        |_| -> Arc<dyn Fabric> { Arc::new(Tcp::new(2).with_integrity().with_short_writes(7)) };
+    let ends = pair(fabric, Conditions::default());
+    assert!(ends[0].ports.write(0, 0, &payload(0, 0, 2), LIMIT));
+    ends[0].proxy.begin();
+    assert!(ends[1].ports.read(0, 0, LIMIT).is_some_and(|came| came == payload(0, 0, 2)));
+}
+
+/// What a dialler says before its first frame.
+const HANDSHAKE_BYTES: usize = 38 + 52;
+
+/// Two ranks with somebody between them who turns a bit of this byte of what rank 0 sends.
+fn pair_with_a_bit_turned(at: usize, fabric: impl Fn(usize) -> Arc<dyn Fabric>) -> [links::End; 2] {
+    let between = |addresses: &mut Vec<SocketAddr>| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = std::mem::replace(&mut addresses[1], listener.local_addr().unwrap());
+        std::thread::spawn(move || {
+            let (dialler, _) = listener.accept().unwrap();
+            let acceptor = TcpStream::connect(to).unwrap();
+            let back = (acceptor.try_clone().unwrap(), dialler.try_clone().unwrap());
+            std::thread::spawn(move || pass_on(back.0, back.1, usize::MAX));
+            pass_on(dialler, acceptor, at);
+        });
+    };
+    let ports = |_| MemoryPorts::new(PORTS, SLOTS, links::PAYLOAD_BYTES).unwrap();
+    links::pair_after(between, fabric, ports, Conditions::default())
+}
+
+fn pass_on(mut from: TcpStream, mut to: TcpStream, change_at: usize) {
+    let (mut bytes, mut passed) = ([0; 4096], 0);
+    while let Ok(len @ 1..) = from.read(&mut bytes) {
+        if (passed..passed + len).contains(&change_at) {
+            bytes[change_at - passed] ^= 4;
+        }
+        passed += len;
+        if to.write_all(&bytes[..len]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+#[test]
+fn a_changed_message_is_an_error_that_names_its_sender_and_never_delivered() {
+    let header = HANDSHAKE_BYTES;
+    let content = header + 24 + 32;
+    // The kind, port, length and number, their tag, the content, and what is behind it.
+    let places = [0, 2, 5, 16, 24, 55].map(|at| header + at);
+    for at in places.into_iter().chain([0, 500, 999, 1040, 5000].map(|at| content + at)) {
+        let ends = pair_with_a_bit_turned(at, sealed(1));
+        ends[0].proxy.begin();
+        let (mut sent, mut received) = (0, 0);
+        let (turn, start) = (Duration::from_millis(10), Instant::now());
+        while ends[1].liveness.cause().is_none() {
+            assert!(start.elapsed() < LIMIT, "nobody notices the change at {at}");
+            sent += u64::from(ends[0].ports.write(0, sent, &[sent as u8; 1000], turn));
+            if let Some(came) = ends[1].ports.read(0, received, turn) {
+                assert!(came == [received as u8; 1000], "message {received}, a change at {at}");
+                received += 1;
+            }
+        }
+        let cause = ends[1].liveness.cause().unwrap();
+        assert_eq!(cause, Cause::Corrupted { rank: 1, peer: 0 }, "a change at {at}");
+        assert!(cause.to_string().contains("integrity"), "{cause}");
+        assert!(until(LIMIT, || ends[0].liveness.cause() == Some(cause.clone())), "both know");
+    }
+}
+
+/// What the other test shows would not be noticed otherwise.
+#[test]
+fn a_changed_message_is_delivered_without_integrity() {
+    let ends = pair_with_a_bit_turned(HANDSHAKE_BYTES + 24 + 500, tcp(1));
+    ends[0].proxy.begin();
+    assert!(ends[0].ports.write(0, 0, &[7; 1000], LIMIT));
+    let came = ends[1].ports.read(0, 0, LIMIT).unwrap();
+    assert_eq!(came.iter().filter(|byte| **byte != 7).count(), 1);
+    assert_eq!(ends[1].liveness.cause(), None);
 }
 
 #[test]
@@ -166,7 +252,7 @@ fn half_open_connections_keep_no_link_from_being_made() {
     }
     setrlimit(Resource::RLIMIT_NOFILE, soft.max(needed), hard).unwrap();
     let strangers = Mutex::new(Vec::new());
-    let besiege = |addresses: &[SocketAddr]| {
+    let besiege = |addresses: &mut Vec<SocketAddr>| {
         for number in 0..STRANGERS {
             let mut stranger = TcpStream::connect(addresses[1]).unwrap();
             if number % 4 == 0 {

@@ -36,6 +36,9 @@ pub enum WireError {
     /// The peer sent what the protocol does not allow.
     #[error("it sent what oxccl never sends: {0}")]
     Protocol(String),
+    /// What the peer sent came changed, incomplete or out of its turn: its seal is broken.
+    #[error("what it sent was changed on its way (integrity)")]
+    Changed,
     /// The two ends cannot work together, as they are set up.
     #[error("{0}")]
     Unfit(String),

@@ -217,10 +217,13 @@ impl Worker {
             if !known && since.elapsed() < grace(error) {
                 continue;
             }
-            if !known {
+            let (rank, peer_rank) = (self.rank, peer.rank);
+            if matches!(error, WireError::Changed) {
+                // Also if the peer has left: its last messages are lost.
+                self.liveness.abort(Cause::Corrupted { rank, peer: peer_rank });
+            } else if !known {
                 let detail = error.to_string();
-                let (rank, peer) = (self.rank, peer.rank);
-                self.liveness.abort(Cause::LinkLost { rank, peer, detail });
+                self.liveness.abort(Cause::LinkLost { rank, peer: peer_rank, detail });
             }
             peer.link = Link::Over;
         }
@@ -294,7 +297,7 @@ impl Worker {
 /// How long a wire's end may wait for an explanation better than its own.
 fn grace(error: &WireError) -> Duration {
     match error {
-        WireError::Protocol(_) => Duration::ZERO,
+        WireError::Protocol(_) | WireError::Changed => Duration::ZERO,
         error if error.is_end() => GRACE_FOR_PEER,
         _ => GRACE,
     }

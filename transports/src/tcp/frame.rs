@@ -10,7 +10,8 @@
 //! 16 value    64 bits: the message's number, or the counter's value
 //! ```
 //!
-//! All are little-endian. The version was compared when the sockets were made.
+//! All are little-endian. The version was compared when the sockets were made. Where frames are sealed, a tag of 32 bytes follows the
+//! header, and another one the bytes behind it.
 
 use crate::proxy::{Counter, PortNumber, WireError};
 

@@ -7,14 +7,17 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use super::wire::TcpWire;
+use crate::Secret;
 use crate::proxy::testing::MemoryPorts;
 use crate::proxy::{Ledger, Wire};
+use crate::seal::{Seal, Seals};
 
 const PORTS: u16 = 2;
 const SLOTS: u32 = 4;
 const PAYLOAD_BYTES: usize = 300;
 
-/// What a peer that has proven the secret sends over the two sockets of a wire. The data are pieces, each behind its length and a bit
+/// What a peer that has proven the secret sends over the two sockets of a wire, and what somebody on the way, who has not, makes of it
+/// where it is sealed. The first byte says which. The data behind it are pieces, each behind its length and a bit
 /// that says which socket it comes by; whatever is delivered is read, and its slot given back, now and then, as another bit says.
 pub(crate) fn link_frames(data: &[u8]) {
     // Without memory or descriptors there is nothing to try.
@@ -28,6 +31,9 @@ pub(crate) fn link_frames(data: &[u8]) {
         return;
     }
     let mut ledger = Ledger::new(ports.clone());
+    let Some((first, data)) = data.split_first() else { return };
+    let seals = |stream| (stream, (first & 1 != 0).then(seals));
+    let streams = streams.into_iter().map(seals).collect();
     let mut wire = TcpWire::new(streams, ports.clone(), usize::MAX);
     // Some messages of this rank are on their way, so that some credits are possible.
     for message in 0..u64::from(SLOTS) / 2 {
@@ -58,6 +64,11 @@ pub(crate) fn link_frames(data: &[u8]) {
     }
     // The end is an error, in order or not.
     assert!((0..1000).any(|_| !progress(&mut ledger)), "it goes on behind its end");
+}
+
+fn seals() -> Seals {
+    let seal = |label| Seal::new(&Secret::from_bytes([1; 32]), label, &[]);
+    Seals { sending: seal("there"), receiving: seal("back") }
 }
 
 /// Each piece has a byte and its length before it; a length of 255 is 320, since frames are that long.
@@ -100,8 +111,9 @@ mod tests {
         #[test]
         fn frames_out_of_turn_are_survived(
             frames in prop::collection::vec((any_frame(), 0u8..4, any::<Option<(u8, u8)>>()), 0..30),
+            sealed in prop::bool::weighted(0.1),
         ) {
-            let mut data = Vec::new();
+            let mut data = vec![u8::from(sealed)];
             for (mut frame, how, change) in frames {
                 if let Some((at, byte)) = change {
                     let at = usize::from(at) % frame.len();

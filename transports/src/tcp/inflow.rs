@@ -7,6 +7,7 @@ use std::os::fd::AsRawFd;
 use super::assembly::Assembly;
 use super::frame::{Frame, HEADER_BYTES};
 use crate::proxy::{Ledger, PortNumber, WireError};
+use crate::seal::{Seal, TAG_BYTES};
 
 /// Headers and short messages are read into a buffer of this length; what is behind them of a long one goes to its slot.
 const BUFFER_BYTES: usize = 4096;
@@ -22,6 +23,8 @@ pub(super) struct Inflow {
     part: Option<Part>,
     /// The last turn ended before the socket was empty.
     more: bool,
+    /// What checks the tags, if there are any.
+    seal: Option<Seal>,
 }
 
 /// The rest of a part that is being read.
@@ -30,15 +33,16 @@ struct Part {
     message: u64,
     at: *mut u8,
     left: usize,
+    len_bytes: usize,
 }
 
 // SAFETY: the address is of an inbox slot, which is this wire's until it reports the message, in whatever thread.
 unsafe impl Send for Part {}
 
 impl Inflow {
-    pub(super) fn new() -> Inflow {
+    pub(super) fn new(seal: Option<Seal>) -> Inflow {
         let buffer = Box::new([0; BUFFER_BYTES]);
-        Inflow { buffer, start: 0, end: 0, part: None, more: false }
+        Inflow { buffer, start: 0, end: 0, part: None, more: false, seal }
     }
 
     pub(super) fn has_more(&self) -> bool {
@@ -91,6 +95,15 @@ impl Inflow {
                     return Ok(());
                 }
                 let (port, message) = (part.port, part.message);
+                if let Some(seal) = &mut self.seal {
+                    let Some(tag) = self.buffer[self.start..self.end].first_chunk() else {
+                        return Ok(());
+                    };
+                    if !seal.check(part.content(), tag) {
+                        return Err(WireError::Changed);
+                    }
+                    self.start += TAG_BYTES;
+                }
                 self.part = None;
                 assembly.came(ledger, port, message)?;
             }
@@ -98,15 +111,25 @@ impl Inflow {
             else {
                 return Ok(());
             };
+            let mut head_bytes = HEADER_BYTES;
+            if let Some(seal) = &mut self.seal {
+                let behind = &self.buffer[self.start + HEADER_BYTES..self.end];
+                let Some(tag) = behind.first_chunk() else { return Ok(()) };
+                if !seal.check(header, tag) {
+                    return Err(WireError::Changed);
+                }
+                head_bytes += TAG_BYTES;
+            }
             let frame = Frame::decode(header)?;
-            self.start += HEADER_BYTES;
+            self.start += head_bytes;
             match frame {
                 Frame::Told { port, counter, value } => ledger.told(port, counter, value)?,
                 Frame::Part { port, message, offset, len_bytes, content_bytes } => {
                     let slot = ledger.place(port, message, content_bytes as usize)?;
                     assembly.begin(port, message, len_bytes, content_bytes)?;
                     let at = slot.wrapping_add(offset as usize);
-                    self.part = Some(Part { port, message, at, left: len_bytes as usize });
+                    let len_bytes = len_bytes as usize;
+                    self.part = Some(Part { port, message, at, left: len_bytes, len_bytes });
                 }
             }
         }
@@ -145,6 +168,15 @@ impl Inflow {
 }
 
 impl Part {
+    /// All of it, once nothing is left to be read.
+    fn content(&self) -> &[u8] {
+        debug_assert_eq!(self.left, 0);
+        let start = self.at.wrapping_sub(self.len_bytes);
+        // SAFETY: the part's bytes are within its slot, and have all been read into it. Nobody else touches it before the message is
+        // reported.
+        unsafe { std::slice::from_raw_parts(start, self.len_bytes) }
+    }
+
     fn advance(&mut self, len: usize) {
         self.at = self.at.wrapping_add(len);
         self.left -= len;

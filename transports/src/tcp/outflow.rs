@@ -7,6 +7,7 @@ use std::os::fd::AsRawFd;
 
 use super::frame::{Frame, HEADER_BYTES};
 use crate::proxy::PortNumber;
+use crate::seal::{Seal, TAG_BYTES, Tag};
 
 /// Parts that one system call takes.
 const BATCH: usize = 32;
@@ -18,12 +19,19 @@ pub(super) struct Outflow {
     written: usize,
     /// What one system call is given at most; less than it could take only in tests.
     write_limit_bytes: usize,
+    /// What makes the tags, if there are any.
+    seal: Option<Seal>,
 }
 
 struct Outgoing {
-    header: [u8; HEADER_BYTES],
+    /// The header, and its tag.
+    head: [u8; HEADER_BYTES + TAG_BYTES],
+    head_bytes: usize,
     bytes: *const u8,
     len_bytes: usize,
+    /// The tag of the bytes.
+    tail: Tag,
+    tail_bytes: usize,
     /// The message of which this is a part.
     message: Option<(PortNumber, u64)>,
 }
@@ -33,8 +41,8 @@ struct Outgoing {
 unsafe impl Send for Outgoing {}
 
 impl Outflow {
-    pub(super) fn new(write_limit_bytes: usize) -> Outflow {
-        Outflow { frames: VecDeque::new(), written: 0, write_limit_bytes }
+    pub(super) fn new(write_limit_bytes: usize, seal: Option<Seal>) -> Outflow {
+        Outflow { frames: VecDeque::new(), written: 0, write_limit_bytes, seal }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -43,9 +51,7 @@ impl Outflow {
 
     /// Appends a counter.
     pub(super) fn tell(&mut self, frame: Frame) {
-        let header = frame.encode();
-        let bytes = std::ptr::null();
-        self.frames.push_back(Outgoing { header, bytes, len_bytes: 0, message: None });
+        self.push(frame, &[], None);
     }
 
     /// Appends a part of a message.
@@ -55,9 +61,31 @@ impl Outflow {
     /// `bytes` is readable for the frame's length and keeps its content until `write` has named the message.
     pub(super) unsafe fn send(&mut self, frame: Frame, bytes: *const u8) {
         let Frame::Part { port, message, len_bytes, .. } = frame else { return };
-        let (header, len_bytes) = (frame.encode(), len_bytes as usize);
-        let message = Some((port, message));
-        self.frames.push_back(Outgoing { header, bytes, len_bytes, message });
+        // SAFETY: as the caller promises.
+        let bytes = unsafe { std::slice::from_raw_parts(bytes, len_bytes as usize) };
+        self.push(frame, bytes, Some((port, message)));
+    }
+
+    fn push(&mut self, frame: Frame, content: &[u8], message: Option<(PortNumber, u64)>) {
+        let mut outgoing = Outgoing {
+            head: [0; HEADER_BYTES + TAG_BYTES],
+            head_bytes: HEADER_BYTES,
+            bytes: content.as_ptr(),
+            len_bytes: content.len(),
+            tail: [0; TAG_BYTES],
+            tail_bytes: 0,
+            message,
+        };
+        let (header, tag) = outgoing.head.split_at_mut(HEADER_BYTES);
+        header.copy_from_slice(&frame.encode());
+        if let Some(seal) = &mut self.seal {
+            tag.copy_from_slice(&seal.tag(header));
+            outgoing.head_bytes += TAG_BYTES;
+            if !content.is_empty() {
+                (outgoing.tail, outgoing.tail_bytes) = (seal.tag(content), TAG_BYTES);
+            }
+        }
+        self.frames.push_back(outgoing);
     }
 
     /// Writes what the socket takes now; `done` is told the message of each part that is written whole. Returns whether
@@ -81,11 +109,10 @@ impl Outflow {
     }
 
     fn batch(&self) -> (Vec<libc::iovec>, usize) {
-        let mut parts = Vec::with_capacity(2 * BATCH);
+        let mut parts = Vec::with_capacity(3 * BATCH);
         let (mut skip, mut wanted) = (self.written, 0);
         for frame in self.frames.iter().take(BATCH) {
-            let pieces = [(frame.header.as_ptr(), HEADER_BYTES), (frame.bytes, frame.len_bytes)];
-            for (start, len) in pieces {
+            for (start, len) in frame.pieces() {
                 let skipped = skip.min(len);
                 skip -= skipped;
                 let len = (len - skipped).min(self.write_limit_bytes - wanted);
@@ -102,7 +129,7 @@ impl Outflow {
     fn advance(&mut self, len: usize, done: &mut impl FnMut(PortNumber, u64)) {
         self.written += len;
         while let Some(frame) = self.frames.front() {
-            let whole = HEADER_BYTES + frame.len_bytes;
+            let whole = frame.pieces().iter().map(|(_, len)| len).sum();
             if self.written < whole {
                 return;
             }
@@ -115,6 +142,14 @@ impl Outflow {
     }
 }
 
+impl Outgoing {
+    /// What of it is written, in this order.
+    fn pieces(&self) -> [(*const u8, usize); 3] {
+        let head = (self.head.as_ptr(), self.head_bytes);
+        [head, (self.bytes, self.len_bytes), (self.tail.as_ptr(), self.tail_bytes)]
+    }
+}
+
 /// One write. `None`: the socket takes nothing now.
 fn send(stream: &TcpStream, parts: &mut [libc::iovec]) -> io::Result<Option<usize>> {
     // SAFETY: all fields of a message header may be zero.
@@ -122,7 +157,7 @@ fn send(stream: &TcpStream, parts: &mut [libc::iovec]) -> io::Result<Option<usiz
     header.msg_iov = parts.as_mut_ptr();
     header.msg_iovlen = parts.len();
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-    // SAFETY: the header's parts are readable: headers that `frames` owns, and outbox slots, by the contract of `send`.
+    // SAFETY: the header's parts are readable: heads and tails that `frames` owns, and outbox slots, by the contract of `send`.
     let len = unsafe { libc::sendmsg(stream.as_raw_fd(), &raw const header, flags) };
     super::not_now(len)
 }

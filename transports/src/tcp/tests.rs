@@ -21,7 +21,7 @@ fn receive(bytes: &[u8]) -> Result<(), WireError> {
     drop(sender);
     let ports = MemoryPorts::new(2, 4, 1000).unwrap();
     let mut ledger = Ledger::new(ports.clone());
-    let mut wire = TcpWire::new(vec![receiver], ports, usize::MAX);
+    let mut wire = TcpWire::new(vec![(receiver, None)], ports, usize::MAX);
     let mut result = Ok(());
     let ended = until(Duration::from_secs(20), || {
         wire.progress(&mut ledger).map_or_else(

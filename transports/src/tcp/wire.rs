@@ -12,6 +12,7 @@ use super::frame::Frame;
 use super::inflow::Inflow;
 use super::outflow::Outflow;
 use crate::proxy::{Content, Counter, Ledger, PortNumber, Ports, Wire, WireError};
+use crate::seal::Seals;
 
 /// Messages of at least twice this are dealt to several sockets, in parts of at least so many bytes.
 const PART_BYTES: usize = 64 << 10;
@@ -36,16 +37,16 @@ struct Stripe {
 }
 
 impl TcpWire {
-    /// Over these sockets, which do not block.
+    /// Over these sockets, which do not block, and with what seals what they carry, if something does.
     pub(super) fn new(
-        streams: Vec<TcpStream>,
+        streams: Vec<(TcpStream, Option<Seals>)>,
         ports: Arc<dyn Ports>,
         write_limit_bytes: usize,
     ) -> TcpWire {
-        let stripe = |stream| Stripe {
-            stream,
-            outflow: Outflow::new(write_limit_bytes),
-            inflow: Inflow::new(),
+        let stripe = |(stream, seals): (TcpStream, Option<Seals>)| {
+            let (sending, receiving) = seals.map(|seals| (seals.sending, seals.receiving)).unzip();
+            let outflow = Outflow::new(write_limit_bytes, sending);
+            Stripe { stream, outflow, inflow: Inflow::new(receiving) }
         };
         let stripes = streams.into_iter().map(stripe).collect();
         TcpWire {

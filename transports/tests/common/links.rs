@@ -49,17 +49,17 @@ pub fn pair_with(
     pair_after(|_| {}, fabric, ports, conditions)
 }
 
-/// The same with something to be done first, where the ranks will be found.
+/// The same with something to be done first, where the ranks will be found; others may be found in their place.
 pub fn pair_after(
-    first: impl FnOnce(&[SocketAddr]),
+    first: impl FnOnce(&mut Vec<SocketAddr>),
     fabric: impl Fn(usize) -> Arc<dyn Fabric>,
     ports: impl Fn(usize) -> Arc<MemoryPorts>,
     conditions: Conditions,
 ) -> [End; 2] {
     let listening: Vec<_> =
         (0..2).map(|_| Listening::open(IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap()).collect();
-    let addresses: Vec<_> = listening.iter().map(Listening::address).collect();
-    first(&addresses);
+    let mut addresses: Vec<_> = listening.iter().map(Listening::address).collect();
+    first(&mut addresses);
     let secret = Secret::random().unwrap();
     let egress = Egress::new(Arc::new(Region::create("test", 4096).unwrap()), 0);
     let ends = local(2).into_iter().zip(listening).enumerate().map(|(rank, (bootstrap, place))| {
