@@ -1,12 +1,15 @@
 //! A call: what one rank asks for, checked once, and what all ranks must agree on.
 
 mod described;
+mod lengths;
 
 pub(crate) use described::{Described, FREE_SHIFT, Key};
+pub(crate) use lengths::{Counts, Lengths};
 
 use crate::collective::{Collective, Kind};
 use crate::element::{DataType, Element, OpKind, ReduceOp};
 use crate::error::Error;
+use crate::length::Length;
 use crate::schedule::size_bytes;
 use std::sync::Arc;
 
@@ -40,9 +43,11 @@ impl Memory {
         rank: usize,
         counts: &[usize],
     ) -> Result<Memory, Error> {
-        length(kind, "buffer", self.count, counts.iter().sum())?;
-        let before: usize = counts[..rank].iter().sum();
-        let address = self.address.wrapping_add(before * size_of::<T>());
+        let sum = |counts: &[usize]| Length::sum(counts.iter().copied(), size_of::<T>());
+        let all = sum(counts).map_err(Error::too_long(kind.name(), "counts"))?;
+        length(kind, "buffer", self.count, all)?;
+        let before = sum(&counts[..rank]).map_err(Error::too_long(kind.name(), "counts"))?;
+        let address = self.address.wrapping_add(before.bytes());
         Ok(Memory { address, count: counts[rank] })
     }
 
@@ -113,22 +118,6 @@ impl Asked {
     }
 }
 
-/// Counts that differ between ranks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Counts {
-    /// Rank r's part.
-    PerRank(Vec<usize>),
-    /// From rank s to rank r.
-    Matrix(Vec<Vec<usize>>),
-    /// From and to this rank, of an all-to-all that is carried out as messages: in groups.
-    Own {
-        /// To each rank.
-        send: Vec<usize>,
-        /// From each rank.
-        recv: Vec<usize>,
-    },
-}
-
 /// One rank's part in one collective. Made by [`Call::new`], which checks the arguments.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
@@ -139,6 +128,7 @@ pub struct Call {
     /// As in `Layout::even`: the whole buffer or one rank's part, by kind.
     pub(crate) count: usize,
     pub(crate) counts: Option<Arc<Counts>>,
+    pub(crate) lengths: Lengths,
     pub(crate) input: *mut u8,
     pub(crate) output: *mut u8,
     pub(crate) in_place: bool,
@@ -154,7 +144,8 @@ impl Call {
     /// have the type `T`; `op` is not looked at by kinds that reduce nothing.
     ///
     /// # Errors
-    /// [`Error::Length`], [`Error::NotDivisible`], [`Error::Unaligned`], [`Error::Overlap`], [`Error::Rank`], [`Error::Op`].
+    /// [`Error::Length`], [`Error::Overflow`], [`Error::NotDivisible`], [`Error::Unaligned`], [`Error::Overlap`], [`Error::Rank`],
+    /// [`Error::Op`].
     pub fn new<T: Element>(
         collective: Collective,
         rank: usize,
@@ -162,27 +153,63 @@ impl Call {
         output: Memory,
         op: ReduceOp<T>,
     ) -> Result<Call, Error> {
-        check_roots(&collective, rank)?;
-        if collective.kind.reduces() && !op.kind().applies_to(T::DATA_TYPE) {
-            return Err(Error::Op { op: op.kind(), data_type: T::DATA_TYPE });
-        }
+        check_ranks(&collective, rank)?;
         let count = even_count(&collective, rank, input.count, output.count)?;
         let call = Call {
-            collective,
-            data_type: T::DATA_TYPE,
-            op: if collective.kind.reduces() { op.kind() } else { OpKind::Sum },
-            factor_bits: if collective.kind.reduces() { op.factor_bits() } else { 0 },
-            count,
-            counts: None,
             input: if collective.has_input(rank) { input.address } else { std::ptr::null_mut() },
             output: if collective.has_output(rank) { output.address } else { std::ptr::null_mut() },
             in_place: collective.kind == Kind::AllToAll
                 && input.address == output.address
                 && count > 0,
-            channels: 0,
+            factor_bits: if collective.kind.reduces() { op.factor_bits() } else { 0 },
+            ..Call::without_memory(collective, T::DATA_TYPE, op.kind(), count)?
         };
+        if collective.has_input(rank) {
+            length(collective.kind, "input", input.count, call.lengths.input)?;
+        }
+        if collective.has_output(rank) {
+            length(collective.kind, "output", output.count, call.lengths.output)?;
+        }
         call.check_memory(rank, input.count, output.count)?;
         Ok(call)
+    }
+
+    /// A call with equal parts, of which nobody knows yet where they are.
+    pub(crate) fn without_memory(
+        collective: Collective,
+        data_type: DataType,
+        op: OpKind,
+        count: usize,
+    ) -> Result<Call, Error> {
+        let kind = collective.kind;
+        if kind.reduces() && !op.applies_to(data_type) {
+            return Err(Error::Op { op, data_type });
+        }
+        let lengths = Lengths::even(&collective, count, size_bytes(data_type))
+            .map_err(Error::too_long(kind.name(), "count"))?;
+        Ok(Call {
+            collective,
+            data_type,
+            op: if kind.reduces() { op } else { OpKind::Sum },
+            factor_bits: 0,
+            count,
+            counts: None,
+            lengths,
+            input: std::ptr::null_mut(),
+            output: std::ptr::null_mut(),
+            in_place: false,
+            channels: 0,
+        })
+    }
+
+    /// The same call over another number of elements; as it is where parts differ.
+    pub(crate) fn with_count(&self, count: usize) -> Result<Call, Error> {
+        if self.counts.is_some() {
+            return Ok(self.clone());
+        }
+        let lengths = Lengths::even(&self.collective, count, size_bytes(self.data_type))
+            .map_err(Error::too_long(self.collective.kind.name(), "buffers"))?;
+        Ok(Call { count, lengths, ..self.clone() })
     }
 
     /// A call whose parts differ by rank; `input` and `output` are this rank's.
@@ -194,16 +221,14 @@ impl Call {
         output: Memory,
         op: ReduceOp<T>,
     ) -> Result<Call, Error> {
-        let (ranks, need_input, need_output) = match (&counts, kind) {
-            (Counts::PerRank(c), Kind::AllGather) => (c.len(), c[rank], c.iter().sum()),
-            (Counts::PerRank(c), _) => (c.len(), c.iter().sum(), c[rank]),
-            (Counts::Matrix(m), _) => {
-                (m.len(), m[rank].iter().sum(), m.iter().map(|row| row[rank]).sum())
-            }
-            (Counts::Own { send, recv }, _) => (send.len(), send.iter().sum(), recv.iter().sum()),
+        let ranks = match &counts {
+            Counts::PerRank(counts) => counts.len(),
+            Counts::Matrix(matrix) => matrix.len(),
+            Counts::Own { send, .. } => send.len(),
         };
-        length(kind, "input", input.count, need_input)?;
-        length(kind, "output", output.count, need_output)?;
+        let lengths = Lengths::uneven(kind, &counts, rank, size_of::<T>())?;
+        length(kind, "input", input.count, lengths.input)?;
+        length(kind, "output", output.count, lengths.output)?;
         if kind.reduces() && !op.kind().applies_to(T::DATA_TYPE) {
             return Err(Error::Op { op: op.kind(), data_type: T::DATA_TYPE });
         }
@@ -214,6 +239,7 @@ impl Call {
             factor_bits: if kind.reduces() { op.factor_bits() } else { 0 },
             count: 0,
             counts: Some(Arc::new(counts)),
+            lengths,
             input: input.address,
             output: output.address,
             in_place: false,
@@ -222,54 +248,27 @@ impl Call {
         Ok(call)
     }
 
+    /// What all ranks have as its count: as in `Layout::even`, or of all parts together where counts differ.
+    pub(crate) fn common_count(&self) -> u64 {
+        match self.counts.as_deref() {
+            None => self.count as u64,
+            Some(Counts::PerRank(_)) => self.lengths.longest.count() as u64,
+            Some(Counts::Matrix(rows)) => {
+                rows.iter().flatten().fold(0, |sum, count| sum.saturating_add(*count as u64))
+            }
+            // Each of its messages has a count of its own.
+            Some(Counts::Own { .. }) => 0,
+        }
+    }
+
     /// Bytes of this rank's input and output.
-    pub(crate) fn buffer_bytes(&self, rank: usize) -> (usize, usize) {
-        let size = size_bytes(self.data_type);
-        let n = self.collective.ranks;
-        if let Some(counts) = &self.counts {
-            return match (&**counts, self.collective.kind) {
-                (Counts::PerRank(c), Kind::AllGather) => {
-                    (c[rank] * size, c.iter().sum::<usize>() * size)
-                }
-                (Counts::PerRank(c), _) => (c.iter().sum::<usize>() * size, c[rank] * size),
-                (Counts::Matrix(m), _) => {
-                    let received: usize = m.iter().map(|row| row[rank]).sum();
-                    (m[rank].iter().sum::<usize>() * size, received * size)
-                }
-                (Counts::Own { send, recv }, _) => {
-                    (send.iter().sum::<usize>() * size, recv.iter().sum::<usize>() * size)
-                }
-            };
-        }
-        let (one, all) = (self.count * size, self.count * size * n);
-        match self.collective.kind {
-            Kind::AllGather | Kind::Gather => (one, all),
-            Kind::ReduceScatter | Kind::Scatter => (all, one),
-            Kind::AllToAll => (all, all),
-            _ => (one, one),
-        }
+    pub(crate) fn buffer_bytes(&self) -> (usize, usize) {
+        (self.lengths.input.bytes(), self.lengths.output.bytes())
     }
 
     /// Bytes of the largest buffer on any rank: what the tuner looks at.
     pub(crate) fn total_bytes(&self) -> usize {
-        match self.counts.as_deref() {
-            None => {
-                let (input, output) = self.buffer_bytes(0);
-                input.max(output)
-            }
-            Some(Counts::PerRank(counts)) => {
-                counts.iter().sum::<usize>() * size_bytes(self.data_type)
-            }
-            Some(Counts::Own { send, recv }) => {
-                let (sent, received): (usize, usize) = (send.iter().sum(), recv.iter().sum());
-                sent.max(received) * size_bytes(self.data_type)
-            }
-            Some(Counts::Matrix(_)) => (0..self.collective.ranks)
-                .map(|rank| self.buffer_bytes(rank))
-                .map(|(input, output)| input.max(output))
-                .max()
-                .unwrap_or(0),
-        }
+        self.lengths.longest.bytes()
     }
 
     fn check_memory(
@@ -287,7 +286,14 @@ impl Call {
                 return Err(Error::Unaligned { argument, address: address as usize, align });
             }
         }
-        let (input_bytes, output_bytes) = self.buffer_bytes(rank);
+        let (input_bytes, output_bytes) = self.buffer_bytes();
+        for (argument, address, bytes) in
+            [("input", self.input, input_bytes), ("output", self.output, output_bytes)]
+        {
+            if (address as usize).checked_add(bytes).is_none() {
+                return Err(Error::Overflow { call: self.collective.kind.name(), argument });
+            }
+        }
         if self.input.is_null() || self.output.is_null() || input_bytes == 0 || output_bytes == 0 {
             return Ok(());
         }
@@ -303,14 +309,21 @@ impl Call {
     }
 }
 
-fn length(kind: Kind, argument: &'static str, found: usize, expected: usize) -> Result<(), Error> {
+fn length(kind: Kind, argument: &'static str, found: usize, needed: Length) -> Result<(), Error> {
+    let expected = needed.count();
     if found == expected { Ok(()) } else { Err(Error::Length { kind, argument, found, expected }) }
 }
 
-fn check_roots(collective: &Collective, rank: usize) -> Result<(), Error> {
-    let last = collective.ranks - 1;
+/// Fails for ranks that the collective does not have.
+fn check_ranks(collective: &Collective, rank: usize) -> Result<(), Error> {
+    let last = collective.ranks.saturating_sub(1);
+    if rank >= collective.ranks {
+        return Err(Error::Rank { argument: "rank", rank, last, own: false });
+    }
     if collective.kind == Kind::SendRecv {
         let peer = if collective.root == rank { collective.receiver } else { collective.root };
+        let other = [collective.root, collective.receiver].into_iter().find(|end| *end > last);
+        let peer = other.unwrap_or(peer);
         if peer > last || peer == rank {
             return Err(Error::Rank { argument: "peer", rank: peer, last, own: true });
         }
@@ -320,7 +333,7 @@ fn check_roots(collective: &Collective, rank: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// The count of a call with equal parts, out of the lengths of the buffers that this rank's part uses.
+/// The count of a call with equal parts, out of the lengths of the buffers that this rank's part uses. What their lengths must be follows.
 fn even_count(
     collective: &Collective,
     rank: usize,
@@ -352,18 +365,6 @@ fn even_count(
         Kind::ReduceScatter => divided("input", input)?,
         _ => 0,
     };
-    let (need_input, need_output) = match kind {
-        Kind::AllGather | Kind::Gather => (count, count * n),
-        Kind::ReduceScatter | Kind::Scatter => (count * n, count),
-        Kind::AllToAll => (count * n, count * n),
-        _ => (count, count),
-    };
-    if collective.has_input(rank) {
-        length(kind, "input", input, need_input)?;
-    }
-    if collective.has_output(rank) {
-        length(kind, "output", output, need_output)?;
-    }
     Ok(count)
 }
 

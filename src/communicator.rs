@@ -13,6 +13,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::gate::Gate;
 use crate::group::{CallList, Flight, Flights};
+use crate::length::Length;
 use crate::tune::Plan;
 use crate::work::Work;
 use oxccl_kernels::TracedStep;
@@ -159,15 +160,13 @@ impl Communicator {
     /// It outlives the communicator.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] if the heap or the machine does not have that much; [`Error::Forked`].
+    /// [`Error::OutOfMemory`] if the heap or the machine does not have that much; [`Error::Overflow`] if no machine has;
+    /// [`Error::Forked`].
     pub fn alloc<T: Element>(&self, count: usize) -> Result<DeviceBuffer<T>, Error> {
         self.check_process()?;
-        let bytes =
-            count.checked_mul(std::mem::size_of::<T>()).ok_or_else(|| Error::OutOfMemory {
-                bytes: usize::MAX,
-                detail: format!("{count} elements are more than there are addresses"),
-            })?;
-        Ok(DeviceBuffer::new(self.heap.alloc(bytes)?, count))
+        let length =
+            Length::new(count, size_of::<T>()).map_err(Error::too_long("alloc", "count"))?;
+        Ok(DeviceBuffer::new(self.heap.alloc(length.bytes())?, count))
     }
 
     /// Ends the communicator on all ranks. They compare what they have called, in all its arguments, and how many messages they have
@@ -226,7 +225,7 @@ impl Communicator {
     /// by all.
     ///
     /// # Errors
-    /// [`Error::NoAlgorithm`] if nothing fits; [`Error::Op`]; [`Error::Rank`].
+    /// [`Error::NoAlgorithm`] if nothing fits; [`Error::Op`]; [`Error::Rank`]; [`Error::Overflow`].
     pub fn plan<T: Element>(
         &self,
         kind: Kind,
@@ -236,9 +235,6 @@ impl Communicator {
         in_place: bool,
         windows: bool,
     ) -> Result<Plan, Error> {
-        if kind.reduces() && !op.applies_to(T::DATA_TYPE) {
-            return Err(Error::Op { op, data_type: T::DATA_TYPE });
-        }
         if root >= self.world {
             return Err(Error::Rank {
                 argument: "root",
@@ -247,17 +243,10 @@ impl Communicator {
                 own: false,
             });
         }
+        let collective = Collective::rooted(kind, self.world, root);
         let call = Call {
-            collective: Collective::rooted(kind, self.world, root),
-            data_type: T::DATA_TYPE,
-            op,
-            factor_bits: 0,
-            count,
-            counts: None,
-            input: std::ptr::null_mut(),
-            output: std::ptr::null_mut(),
             in_place: in_place && kind == Kind::AllToAll,
-            channels: 0,
+            ..Call::without_memory(collective, T::DATA_TYPE, op, count)?
         };
         self.check_process()?;
         self.idle().plan(&call, windows)

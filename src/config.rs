@@ -423,6 +423,15 @@ impl Config {
                 format!("must be 1 to max_channels, which is {}", self.max_channels),
             );
         }
+        if self.heap_bytes == 0 || self.heap_bytes > isize::MAX as usize {
+            let detail = format!(
+                "{} is not in 1 to {} (OXCCL_HEAP_BYTES; by default 64 GiB on a host, of which memory is taken only as it is allocated, \
+                 and 32 MiB on a GPU)",
+                self.heap_bytes,
+                isize::MAX
+            );
+            return fail("heap_bytes", detail);
+        }
         if self.device == Device::Host && self.single_launch {
             return fail("single_launch", "is for ranks on a GPU: set OXCCL_DEVICE=cuda".into());
         }

@@ -125,7 +125,7 @@ impl CustomSchedule {
         Ok(Some(Plan {
             algorithm: Algorithm::Custom,
             encoding: self.encoding,
-            channels: question.pin.channels.unwrap_or(1),
+            channels: question.channels_or(1),
             tile_bytes: self.tile_bytes(question.ll_slot_bytes, question.slot_bytes),
             stream: false,
             reason: format!("the schedule {}", self.name),

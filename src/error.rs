@@ -3,6 +3,7 @@
 use crate::collective::{Kind, Order};
 use crate::config::Device;
 use crate::element::{DataType, OpKind, data_type_name};
+use crate::length::TooLong;
 use oxccl_transports::{Cause, CudaError};
 
 /// Why a call did not do what was asked.
@@ -23,6 +24,14 @@ pub enum Error {
         found: usize,
         /// What is needed.
         expected: usize,
+    },
+    /// Counts or a length that come to more bytes than memory can have, alone or together. Nothing has been called.
+    #[error("{argument} of {call} come to {}", TooLong)]
+    Overflow {
+        /// The call.
+        call: &'static str,
+        /// The argument.
+        argument: &'static str,
     },
     /// A buffer's length is no multiple of the number of ranks.
     #[error(
@@ -366,6 +375,14 @@ impl Error {
             Error::Mismatch { what, .. } => *what = format!("{what}{more}").into(),
             _ => {}
         }
+    }
+
+    /// Says of which call's argument a length cannot be.
+    pub(crate) fn too_long(
+        call: &'static str,
+        argument: &'static str,
+    ) -> impl Fn(TooLong) -> Error + Copy {
+        move |TooLong| Error::Overflow { call, argument }
     }
 
     /// What another rank, or the transport, has told.

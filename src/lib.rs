@@ -34,6 +34,7 @@ mod engine;
 mod error;
 mod gate;
 mod group;
+mod length;
 pub mod schedule;
 pub mod simulate;
 mod stream;
@@ -58,6 +59,7 @@ pub use element::{
 };
 pub use error::Error;
 pub use group::{BucketWork, Group, GroupWork, StreamGroup, Unready, UnreadyCalls};
+pub use length::TooLong;
 pub use oxccl_kernels::TracedStep;
 pub use oxccl_transports::{Cause, UniqueId};
 pub use stream::{AnyStream, OnStream, Stream};

@@ -9,7 +9,7 @@ mod command_line;
 mod example;
 
 use command_line::oxccl;
-use oxccl::schedule::{Buffer, Flag, Instruction, Lane, Link, Operand, ScheduleFile};
+use oxccl::schedule::{Buffer, Flag, Instruction, Lane, Link, LowerError, Operand, ScheduleFile};
 use oxccl::{Communicator, Config, CustomSchedule, Error, Order, ReduceOp, bf16};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -186,6 +186,48 @@ fn it_keeps_its_promises_and_no_others() {
     });
 }
 
+/// The catalogue's message from rank 0 to rank 1 of three.
+fn message(encoding: oxccl::algorithms::Encoding) -> ScheduleFile {
+    use oxccl::algorithms::{Algorithm, find};
+    let collective = oxccl::Collective::send_recv(3, 0, 1);
+    let found = |algorithm| find(oxccl::Kind::SendRecv, algorithm, encoding);
+    let entry = Algorithm::ALL.into_iter().find_map(found).unwrap();
+    let placement = oxccl::topology::Placement::one_node(3);
+    let schedule =
+        entry.schedule(collective, placement, Order::Any, oxccl::schedule::SLOTS).unwrap();
+    ScheduleFile { schedule, order: Order::Any, in_place: false }
+}
+
+/// Messages have connections on one channel, whatever is pinned for other calls.
+#[test]
+fn a_message_runs_whatever_channels_are_pinned() {
+    use oxccl::algorithms::Encoding;
+    for encoding in [Encoding::Ll, Encoding::Ll128, Encoding::Slots] {
+        let custom = CustomSchedule::prove("message", message(encoding)).unwrap();
+        let pin = oxccl::Pin { channels: Some(2), ..Default::default() };
+        let config = Config { schedule: Some(Arc::new(custom)), pin, ..Config::default() };
+        let ranks = Communicator::local_with(3, &config).unwrap();
+        std::thread::scope(|scope| {
+            for comm in ranks {
+                scope.spawn(move || {
+                    let sent: Vec<u32> = (0..5000).collect();
+                    let mut received = vec![0; 5000];
+                    match comm.rank() {
+                        0 => comm.send(&sent, 1).unwrap(),
+                        1 => comm.recv(&mut received, 0).unwrap(),
+                        _ => received.copy_from_slice(&sent),
+                    }
+                    assert!(comm.rank() == 0 || received == sent, "{encoding}");
+                    comm.barrier().unwrap();
+                });
+            }
+        });
+    }
+    let path = written("message.json", &message(Encoding::Slots).to_json());
+    let said = oxccl(&["bench", "--threads", "--schedule", path.to_str().unwrap()]).failed(2);
+    assert!(said.err.contains("is a message from rank 0 to rank 1 alone"), "{said:?}");
+}
+
 #[test]
 fn what_slots_do_not_hold_is_an_error() {
     // Sixteen segments a message, and slots of two cache lines.
@@ -206,23 +248,31 @@ fn what_slots_do_not_hold_is_an_error() {
         verified.schedule().output,
         100,
         16,
-    );
+    )
+    .unwrap();
     assert_eq!(layout.extent(0, Buffer::Output, 63).count, 100);
-    let lowering = |tile_bytes| oxccl::schedule::Lowering {
+    let lowering = |channels, tile_bytes| oxccl::schedule::Lowering {
         data_type: oxccl::DataType::F32,
         fold: oxccl_kernels::format::Fold::Sum,
         scale: oxccl_kernels::format::Scale::None,
-        channels: 1,
+        channels,
         first_connections: 0,
+        most_channels: 1,
         tile_bytes,
         stream: false,
         virtual_bytes: None,
     };
-    let program = oxccl::schedule::lower(&verified, 5, &layout, &lowering(16 * 128 - 64)).unwrap();
+    let program =
+        oxccl::schedule::lower(&verified, 5, &layout, &lowering(1, 16 * 128 - 64)).unwrap();
     // 400 bytes in tiles of a cache line.
     assert_eq!(program.rounds(), 7);
-    let error = oxccl::schedule::lower(&verified, 5, &layout, &lowering(512)).unwrap_err();
+    let error = oxccl::schedule::lower(&verified, 5, &layout, &lowering(1, 512)).unwrap_err();
     assert!(error.to_string().contains("up to 16 segments"), "{error}");
+    for channels in [0, 2, usize::MAX] {
+        let refused = oxccl::schedule::lower(&verified, 5, &layout, &lowering(channels, 2048));
+        let expected = LowerError::NoConnections { channels, most: 1 };
+        assert_eq!(refused.unwrap_err(), expected);
+    }
     assert!(
         matches!(verified.schedule().ranks[0][0], Instruction::ReduceCopy { ref destinations, .. } if destinations == &[Operand::Output(0)])
     );

@@ -218,7 +218,8 @@ impl Case {
         };
         let network = Network::new(&preset("host").unwrap(), self.ranks, None).unwrap();
         let layout =
-            Layout::even(&schedule.collective, schedule.input, schedule.output, self.count, 16);
+            Layout::even(&schedule.collective, schedule.input, schedule.output, self.count, 16)
+                .unwrap();
         let subject = Subject::schedule(&schedule).unwrap();
         let prediction = simulate(&subject, &layout, &network, &options).unwrap();
         let events = prediction.trace.unwrap().events;

@@ -8,6 +8,7 @@ use crate::device::cuda;
 use crate::element::{Element, ReduceOp};
 use crate::error::Error;
 use crate::group::{GroupWork, StreamGroup, Unready};
+use crate::length::Length;
 use crate::stream::AnyStream;
 
 /// The gradients of a model's parameters, in buckets.
@@ -21,7 +22,7 @@ impl<T: Element> GradientBuckets<T> {
     /// Buckets of [`DEFAULT_CAPACITY_BYTES`] for parameters of these sizes, in elements, in the order of the model. All ranks give the same.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`]
+    /// [`Error::OutOfMemory`]; [`Error::Overflow`].
     pub fn new(comm: &Communicator, parameters: &[usize]) -> Result<GradientBuckets<T>, Error> {
         GradientBuckets::with_capacity(comm, parameters, DEFAULT_CAPACITY_BYTES)
     }
@@ -29,7 +30,7 @@ impl<T: Element> GradientBuckets<T> {
     /// Buckets of so many bytes, or of one parameter if that is longer.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`]
+    /// [`Error::OutOfMemory`]; [`Error::Overflow`].
     pub fn with_capacity(
         comm: &Communicator,
         parameters: &[usize],
@@ -45,9 +46,13 @@ impl<T: Element> GradientBuckets<T> {
         capacity_bytes: usize,
         unit: usize,
     ) -> Result<GradientBuckets<T>, Error> {
-        let plan = Plan::new(parameters, capacity_bytes / size_of::<T>());
-        let lengths = plan.counts.iter().map(|count| count.next_multiple_of(unit));
-        let buffers = lengths.map(|count| comm.alloc(count)).collect::<Result<_, _>>()?;
+        let size_bytes = size_of::<T>();
+        let too_long = Error::too_long("buckets", "parameters");
+        let plan =
+            Plan::new(parameters, capacity_bytes / size_bytes, size_bytes).map_err(too_long)?;
+        let padded = |count: &usize| Length::new(*count, size_bytes)?.padded(unit);
+        let alloc = |count| comm.alloc(padded(count).map_err(too_long)?.count());
+        let buffers = plan.counts.iter().map(alloc).collect::<Result<_, _>>()?;
         Ok(GradientBuckets { plan, buffers })
     }
 

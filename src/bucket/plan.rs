@@ -1,6 +1,7 @@
 //! Which parameter lies in which bucket. Pure: equal sizes give equal buckets on every rank.
 
 use crate::error::Error;
+use crate::length::{Length, TooLong};
 
 /// Where a parameter's gradient lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,26 +24,32 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Fills buckets with the parameters in reverse order, each up to the capacity, which only a single parameter may exceed.
-    pub(super) fn new(parameters: &[usize], capacity: usize) -> Plan {
-        let mut counts: Vec<usize> = Vec::new();
-        let mut places: Vec<Place> = parameters
-            .iter()
-            .rev()
-            .map(|&count| {
-                let open =
-                    counts.last().is_some_and(|filled| filled.saturating_add(count) <= capacity);
-                if !open {
-                    counts.push(0);
+    /// Fills buckets with the parameters in reverse order, each up to the capacity, which only a single parameter may exceed. Elements have
+    /// so many bytes.
+    ///
+    /// # Errors
+    /// [`TooLong`], of one parameter or of a bucket.
+    pub(super) fn new(
+        parameters: &[usize],
+        capacity: usize,
+        size_bytes: usize,
+    ) -> Result<Plan, TooLong> {
+        let mut filled: Vec<Length> = Vec::new();
+        let mut places = Vec::with_capacity(parameters.len());
+        for &count in parameters.iter().rev() {
+            let longer = filled.last().and_then(|open| open.plus(count).ok());
+            let offset = match (longer.filter(|open| open.count() <= capacity), filled.last_mut()) {
+                (Some(longer), Some(open)) => std::mem::replace(open, longer).count(),
+                _ => {
+                    filled.push(Length::new(count, size_bytes)?);
+                    0
                 }
-                let bucket = counts.len() - 1;
-                let offset = counts[bucket];
-                counts[bucket] += count;
-                Place { bucket, offset, count }
-            })
-            .collect();
+            };
+            places.push(Place { bucket: filled.len() - 1, offset, count });
+        }
         places.reverse();
-        Plan { places, counts }
+        let counts = filled.into_iter().map(Length::count).collect();
+        Ok(Plan { places, counts })
     }
 
     /// A parameter's place.
@@ -94,18 +101,28 @@ mod tests {
 
     #[test]
     fn the_last_parameters_come_first() {
-        let plan = Plan::new(&[5, 3, 200, 0, 60, 40], 100);
+        let plan = Plan::new(&[5, 3, 200, 0, 60, 40], 100, 4).unwrap();
         assert_eq!(plan.counts, [100, 200, 8]);
         assert_eq!(plan.places[5], Place { bucket: 0, offset: 0, count: 40 });
         assert_eq!(plan.places[4], Place { bucket: 0, offset: 40, count: 60 });
         assert_eq!(plan.places[3], Place { bucket: 0, offset: 100, count: 0 });
         assert_eq!(plan.places[0], Place { bucket: 2, offset: 3, count: 5 });
-        assert_eq!(Plan::new(&[], 100), Plan::default());
+        assert_eq!(Plan::new(&[], 100, 4), Ok(Plan::default()));
+    }
+
+    #[test]
+    fn a_bucket_is_never_longer_than_memory() {
+        let most = isize::MAX as usize;
+        let plan = Plan::new(&[most, 5, 1], usize::MAX, 1).unwrap();
+        assert_eq!(plan.counts, [6, most]);
+        for too_long in [usize::MAX, most + 1] {
+            assert_eq!(Plan::new(&[3, too_long], usize::MAX, 1), Err(TooLong));
+        }
     }
 
     #[test]
     fn a_bucket_is_ready_with_its_last_parameter() {
-        let plan = Plan::new(&[10, 20, 30], 50);
+        let plan = Plan::new(&[10, 20, 30], 50, 4).unwrap();
         let mut pending = Pending::new(&plan);
         assert_eq!(pending.mark(&plan, 1).unwrap(), None);
         assert!(matches!(pending.mark(&plan, 1), Err(Error::Parameter { parameter: 1, .. })));

@@ -31,7 +31,7 @@ impl<G: Float, P: Float> ShardedBuckets<G, P> {
     /// give the same.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`]
+    /// [`Error::OutOfMemory`]; [`Error::Overflow`].
     pub fn new(comm: &Communicator, parameters: &[usize]) -> Result<ShardedBuckets<G, P>, Error> {
         ShardedBuckets::with_capacity(comm, parameters, DEFAULT_CAPACITY_BYTES)
     }
@@ -39,7 +39,7 @@ impl<G: Float, P: Float> ShardedBuckets<G, P> {
     /// Buckets whose gradients have so many bytes, or of one parameter if that is longer. Each is padded so that ranks' shares are equal.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`]
+    /// [`Error::OutOfMemory`]; [`Error::Overflow`].
     pub fn with_capacity(
         comm: &Communicator,
         parameters: &[usize],

@@ -16,6 +16,7 @@ pub(crate) struct Key {
     pub(crate) receiver: u32,
     /// At most so many channels; 0: as many as the communicator would take.
     pub(crate) channels: u16,
+    /// As in `Layout::even`; of all parts together where counts differ.
     pub(crate) count: u64,
     /// 0 where counts are equal.
     pub(crate) counts_hash: u64,
@@ -240,7 +241,10 @@ impl Described {
                     key.receiver
                 )
             }
-            kind => format!("{kind} of {} {}", key.count, data_type_name(key.data_type)),
+            kind => {
+                let parts = if key.counts_hash == 0 { "" } else { " in uneven parts" };
+                format!("{kind} of {} {}{parts}", key.count, data_type_name(key.data_type))
+            }
         }
     }
 }

@@ -439,14 +439,10 @@ impl Communicator {
         for (argument, counts) in [("send_counts", send_counts), ("recv_counts", recv_counts)] {
             one_count_each(Kind::AllToAll, argument, counts, self.world)?;
         }
-        for (argument, found, counts) in
-            [("input", from.len(), send_counts), ("output", to.len(), recv_counts)]
-        {
-            let expected = counts.iter().sum();
-            if found != expected {
-                return Err(Error::Length { kind: Kind::AllToAll, argument, found, expected });
-            }
-        }
+        // Before anything is sent: what only this rank can see is an error on this rank alone.
+        let counts = Counts::Own { send: send_counts.to_vec(), recv: recv_counts.to_vec() };
+        let (rank, op) = (self.rank, ReduceOp::<T>::Sum);
+        Call::with_counts(Kind::AllToAll, rank, counts, input(from), output(to), op)?;
         let row: Vec<u64> = own.concat().into_iter().map(|count| count as u64).collect();
         let mut rows = vec![0u64; row.len() * self.world];
         self.all_gather(&row, &mut rows)?;

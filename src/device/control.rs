@@ -42,9 +42,14 @@ impl ControlShape {
         self.abort_word() + LINE
     }
 
+    /// The word that sums up what ranks of a node are about to reserve, where the first of them has it, in a line of its own.
+    pub(crate) fn claims(&self) -> usize {
+        self.egress() + LINE
+    }
+
     /// Length of the part that kernels use, whole pages.
     pub(crate) fn reached_bytes(&self) -> usize {
-        (self.egress() + LINE).next_multiple_of(PAGE)
+        (self.claims() + LINE).next_multiple_of(PAGE)
     }
 
     /// Length of a rank's region.

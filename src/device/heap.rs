@@ -2,9 +2,10 @@
 
 use super::cuda::{Stream, copy, fill};
 use crate::error::Error;
+use crate::length::Length;
 use oxccl_transports::cuda::{DeviceRegion, beside_captures};
 use oxccl_transports::fork::Origin;
-use oxccl_transports::{CudaError, HUGE_PAGE, Region};
+use oxccl_transports::{Claims, CudaError, HUGE_PAGE, Region};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -26,7 +27,7 @@ pub(crate) struct Heap {
 #[derive(Debug)]
 enum Memory {
     /// Pages exist once allocated.
-    Host(Arc<Region>),
+    Host(Arc<Region>, Option<Claims>),
     /// A GPU's, and the stream that fills and copies it.
     Device(Arc<DeviceRegion>, Arc<Stream>),
 }
@@ -38,15 +39,19 @@ impl Heap {
         Heap::of(Memory::Device(region, stream), whole)
     }
 
-    /// A heap over this rank's own region.
-    pub(crate) fn new(region: Arc<Region>) -> Heap {
-        Heap::part(region, 0)
+    /// A heap over this rank's own region, whose pages are reserved with an eye to what other ranks of the node are about to.
+    pub(crate) fn new(region: Arc<Region>, claims: Option<Claims>) -> Heap {
+        Heap::over(region, 0, claims)
     }
 
-    /// A heap over what follows the first bytes of a region.
+    /// A heap over what follows the first bytes of a region, for little that takes no large part of the machine's memory.
     pub(crate) fn part(region: Arc<Region>, start: usize) -> Heap {
+        Heap::over(region, start, None)
+    }
+
+    fn over(region: Arc<Region>, start: usize, claims: Option<Claims>) -> Heap {
         let whole = (start, region.len_bytes() - start);
-        Heap::of(Memory::Host(region), whole)
+        Heap::of(Memory::Host(region, claims), whole)
     }
 
     fn of(memory: Memory, whole: (usize, usize)) -> Heap {
@@ -75,7 +80,7 @@ impl Heap {
     #[inline]
     pub(crate) fn base(&self) -> usize {
         match &self.memory {
-            Memory::Host(region) => region.as_ptr() as usize,
+            Memory::Host(region, _) => region.as_ptr() as usize,
             Memory::Device(region, _) => region.as_ptr() as usize,
         }
     }
@@ -83,14 +88,15 @@ impl Heap {
     #[inline]
     fn len_bytes(&self) -> usize {
         match &self.memory {
-            Memory::Host(region) => region.len_bytes(),
+            Memory::Host(region, _) => region.len_bytes(),
             Memory::Device(region, _) => region.len_bytes(),
         }
     }
 
     /// Takes zeroed memory.
     pub(crate) fn alloc(self: &Arc<Heap>, len_bytes: usize) -> Result<HeapBlock, Error> {
-        let len = len_bytes.max(1).next_multiple_of(GRAIN);
+        let padded = Length::of_bytes(len_bytes.max(1)).and_then(|length| length.padded(GRAIN));
+        let len = padded.map_err(Error::too_long("alloc", "count"))?.bytes();
         let offset = self.take(len).ok_or_else(|| Error::OutOfMemory {
             bytes: len_bytes,
             detail: format!(
@@ -106,12 +112,12 @@ impl Heap {
     /// Makes a new block's pages exist, all zeros.
     fn clear(&self, block: &HeapBlock) -> Result<(), Error> {
         match &self.memory {
-            Memory::Host(region) => {
+            Memory::Host(region, claims) => {
                 let no_room = |error: oxccl_transports::Error| Error::OutOfMemory {
                     bytes: block.len,
                     detail: error.to_string(),
                 };
-                region.reserve(block.offset, block.len).map_err(no_room)
+                region.reserve(block.offset, block.len, claims.as_ref()).map_err(no_room)
             }
             Memory::Device(_, stream) => {
                 // SAFETY: the block is nobody's yet.
@@ -125,8 +131,9 @@ impl Heap {
         let align = if len >= HUGE_PAGE { HUGE_PAGE } else { GRAIN };
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, start) = free.iter().enumerate().find_map(|(at, &(offset, size))| {
-            let start = offset.next_multiple_of(align);
-            (start + len <= offset + size).then_some((at, start))
+            let start = offset.checked_next_multiple_of(align)?;
+            let room = size.checked_sub(start - offset)?;
+            (len <= room).then_some((at, start))
         })?;
         let (offset, size) = free.remove(at);
         let behind = (start + len, offset + size - start - len);
@@ -144,7 +151,7 @@ impl Heap {
         if self.retired.load(Ordering::Acquire) || !self.origin.is_here() {
             return;
         }
-        if let Memory::Host(region) = &self.memory
+        if let Memory::Host(region, _) = &self.memory
             && let Err(error) = region.release(offset, len)
         {
             tracing::warn!(%error, "the pages of a freed buffer stay in use");
@@ -198,7 +205,7 @@ impl HeapBlock {
 
     /// Whether the host reaches it.
     pub(crate) fn is_host(&self) -> bool {
-        matches!(self.heap.memory, Memory::Host(_))
+        matches!(self.heap.memory, Memory::Host(..))
     }
 
     /// Copies from host memory to its beginning.
@@ -211,7 +218,7 @@ impl HeapBlock {
     pub(crate) unsafe fn write(&self, from: *const u8, len_bytes: usize) -> Result<(), CudaError> {
         match &self.heap.memory {
             // SAFETY: by this function's contract.
-            Memory::Host(_) => unsafe { self.as_ptr().copy_from(from, len_bytes) },
+            Memory::Host(..) => unsafe { self.as_ptr().copy_from(from, len_bytes) },
             // SAFETY: as above.
             Memory::Device(_, stream) => {
                 // SAFETY: as above, and it is waited for.
@@ -231,7 +238,7 @@ impl HeapBlock {
     pub(crate) unsafe fn read(&self, to: *mut u8, len_bytes: usize) -> Result<(), CudaError> {
         match &self.heap.memory {
             // SAFETY: by this function's contract.
-            Memory::Host(_) => unsafe { to.copy_from(self.as_ptr(), len_bytes) },
+            Memory::Host(..) => unsafe { to.copy_from(self.as_ptr(), len_bytes) },
             // SAFETY: as above.
             Memory::Device(_, stream) => {
                 // SAFETY: as above, and it is waited for.
@@ -254,7 +261,7 @@ mod tests {
 
     #[test]
     fn blocks_are_distinct_and_come_back() {
-        let heap = Arc::new(Heap::new(Arc::new(Region::create("test", 16 << 20).unwrap())));
+        let heap = Arc::new(Heap::new(Arc::new(Region::create("test", 16 << 20).unwrap()), None));
         let whole = heap.free.lock().unwrap().clone();
         let blocks: Vec<_> =
             [1, 5000, 3 << 20, 4096, 2 << 20].map(|len| heap.alloc(len).unwrap()).into();
@@ -270,7 +277,7 @@ mod tests {
 
     #[test]
     fn a_retired_heap_gives_nothing_out_again() {
-        let heap = Arc::new(Heap::new(Arc::new(Region::create("test", 1 << 20).unwrap())));
+        let heap = Arc::new(Heap::new(Arc::new(Region::create("test", 1 << 20).unwrap()), None));
         let first = heap.alloc(4096).unwrap();
         // SAFETY: the block is this test's.
         unsafe { first.as_ptr().write(7) };
@@ -284,14 +291,14 @@ mod tests {
 
     #[test]
     fn a_full_heap_says_so() {
-        let heap = Arc::new(Heap::new(Arc::new(Region::create("test", 1 << 20).unwrap())));
+        let heap = Arc::new(Heap::new(Arc::new(Region::create("test", 1 << 20).unwrap()), None));
         let error = heap.alloc(2 << 20).unwrap_err();
         assert!(error.to_string().contains("OXCCL_HEAP_BYTES"), "{error}");
     }
 
     #[test]
     fn only_addresses_inside_have_an_offset() {
-        let heap = Arc::new(Heap::new(Arc::new(Region::create("test", 1 << 20).unwrap())));
+        let heap = Arc::new(Heap::new(Arc::new(Region::create("test", 1 << 20).unwrap()), None));
         let block = heap.alloc(4096).unwrap();
         assert_eq!(heap.offset(block.as_ptr() as usize + 8, 8), Some(block.offset + 8));
         let end = heap.base() + (1 << 20);

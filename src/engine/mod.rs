@@ -297,7 +297,7 @@ impl Engine {
     fn find_buffers(&self, call: &Call) -> Result<(f::Tokens, bool), Error> {
         match &self.backend {
             Backend::Host(_) => Ok(self.tokens(call)),
-            Backend::Cuda(calls) => Ok(calls.find_buffers(call, self.ranks.rank, &self.heap)?),
+            Backend::Cuda(calls) => Ok(calls.find_buffers(call, &self.heap)?),
         }
     }
 
@@ -307,7 +307,7 @@ impl Engine {
         if self.reach == Reach::SameProcess {
             return (f::Tokens { input: call.input as u64, output: call.output as u64 }, true);
         }
-        let (input_bytes, output_bytes) = call.buffer_bytes(self.ranks.rank);
+        let (input_bytes, output_bytes) = call.buffer_bytes();
         let token = |address: *mut u8, len| {
             if address.is_null() { Some(0) } else { self.heap.offset(address as usize, len) }
         };
@@ -372,7 +372,7 @@ fn call_key(call: &Call, windows: bool) -> Key {
         root: call.collective.root as u32,
         receiver: call.collective.receiver as u32,
         channels: call.channels,
-        count: call.count as u64,
+        count: call.common_count(),
         counts_hash: call.counts.as_ref().map_or(0, |counts| prepare::counts_hash(counts)),
     }
 }

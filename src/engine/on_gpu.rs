@@ -125,10 +125,9 @@ impl GpuCalls {
     pub(super) fn find_buffers(
         &self,
         call: &Call,
-        rank: usize,
         heap: &Heap,
     ) -> Result<(f::Tokens, bool), CudaError> {
-        let (input_bytes, output_bytes) = call.buffer_bytes(rank);
+        let (input_bytes, output_bytes) = call.buffer_bytes();
         let input = self.find(call.input, input_bytes, heap)?;
         let output = self.find(call.output, output_bytes, heap)?;
         Ok(match (input, output) {
@@ -138,8 +137,8 @@ impl GpuCalls {
     }
 
     /// Where a switch finds a call's buffers, if both lie in the heap.
-    fn multicast(&self, call: &Call, rank: usize, heap: &Heap) -> f::Multicast {
-        let (input_bytes, output_bytes) = call.buffer_bytes(rank);
+    fn multicast(&self, call: &Call, heap: &Heap) -> f::Multicast {
+        let (input_bytes, output_bytes) = call.buffer_bytes();
         let offset = |at: *mut u8, len| heap.offset(at as usize, len).map(|offset| offset as u64);
         self.gpu.multicast(offset(call.input, input_bytes), offset(call.output, output_bytes))
     }
@@ -268,8 +267,8 @@ impl Engine {
         let own = calls.gpu.stream().clone();
         let stream = stream.unwrap_or(&own);
         let target = Target { stream, capture: calls.check_stream(stream)? };
-        let (tokens, windows) = calls.find_buffers(call, rank, &self.heap)?;
-        let multicast = calls.multicast(call, rank, &self.heap);
+        let (tokens, windows) = calls.find_buffers(call, &self.heap)?;
+        let multicast = calls.multicast(call, &self.heap);
         let key = call_key(call, windows);
         let prepared = self.cache.look_up(&self.config, rank, key, call, &mut self.backend)?;
         let signature = prepared.signature.with_factor(call.factor_bits);

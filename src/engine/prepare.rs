@@ -10,6 +10,7 @@ use crate::config::{Config, Device, Pin};
 use crate::device::cuda;
 use crate::element::accumulates_in_itself;
 use crate::error::Error;
+use crate::length::TooLong;
 use crate::schedule::{Layout, Lowering, Program, SLOTS, lower};
 use crate::topology::Placement;
 use crate::tune::{Plan, Question, plan_by, plan_on_gpu};
@@ -164,14 +165,18 @@ impl Cache {
     ) -> Result<Program, Error> {
         let kind = call.collective.kind;
         let verified = self.verified(config, call, plan)?;
-        let layout = layout(call, &verified, buffers);
         let (fold, scale) = call.op.lower();
+        let (first_connections, most_channels) = match kind {
+            Kind::SendRecv => (config.max_channels, 1),
+            _ => (0, config.max_channels),
+        };
         let lowering = Lowering {
             data_type: call.data_type,
             fold,
             scale,
             channels: plan.channels,
-            first_connections: if kind == Kind::SendRecv { config.max_channels } else { 0 },
+            first_connections,
+            most_channels,
             tile_bytes: plan.tile_bytes,
             stream: plan.stream,
             virtual_bytes: match buffers {
@@ -183,11 +188,13 @@ impl Cache {
             let detail = format!("{}/{}: {why}", plan.algorithm, plan.encoding);
             Error::NoAlgorithm { kind, order: config.order, detail }
         };
+        let layout =
+            layout(call, &verified, buffers).map_err(Error::too_long(kind.name(), "buffers"))?;
         if let Some(links) = &self.links {
             links.check(verified.schedule()).map_err(cannot)?;
             links.open(verified.schedule(), &lowering);
         }
-        lower(&verified, rank, &layout, &lowering).map_err(|small| cannot(small.to_string()))
+        lower(&verified, rank, &layout, &lowering).map_err(|refused| cannot(refused.to_string()))
     }
 
     /// The tuner's answer for a call.
@@ -282,7 +289,7 @@ impl Cache {
     }
 }
 
-fn layout(call: &Call, verified: &Verified, buffers: Buffers) -> Layout {
+fn layout(call: &Call, verified: &Verified, buffers: Buffers) -> Result<Layout, TooLong> {
     let schedule = verified.schedule();
     match call.counts.as_deref() {
         None if buffers.are_virtual() => Layout::of_virtual(

@@ -19,7 +19,7 @@ use crate::error::Error;
 use oxccl_kernels::format as f;
 use oxccl_transports::cuda::{Context, Driver, beside_captures};
 use oxccl_transports::proxy::Egress;
-use oxccl_transports::{Bootstrap, Cause, CudaError, Reach, Region, Server, deadline_in};
+use oxccl_transports::{Bootstrap, Cause, Claims, CudaError, Reach, Region, Server, deadline_in};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
@@ -124,9 +124,13 @@ impl Start<'_> {
         let own = [
             Arc::new(Region::create("oxccl-control", control.len_bytes())?),
             Arc::new(Region::create("oxccl-staging", shape.len_bytes())?),
-            Arc::new(Region::create("oxccl-heap", self.config.heap_bytes)?),
+            Arc::new(
+                Region::create("oxccl-heap", self.config.heap_bytes)
+                    .map_err(|e| self.no_heap(e))?,
+            ),
         ];
-        let all = self.bootstrap.share(&own, self.deadline)?;
+        let all = self.bootstrap.share(&own, self.deadline);
+        let all = all.map_err(|error| self.no_heap(error))?;
         let region = |of: &Option<Vec<Arc<Region>>>, at: usize| of.as_ref().map(|r| r[at].clone());
         let regions = |at: usize| all.iter().map(|of| region(of, at)).collect::<Vec<_>>();
         let heaps = regions(2);
@@ -140,7 +144,10 @@ impl Start<'_> {
         let ports = |peer, _: &Choice| Ok(LinkPorts::on_host(shape, peer, own[1].clone())?);
         let links = Starting::gather(self.bootstrap, self.config, |any| any, ports, self.deadline)?;
         let egress = self.egress(shape, &regions(0));
-        let heap = Arc::new(Heap::new(own[2].clone()));
+        let claims = self.first_of_node(&regions(0));
+        let at = ControlShape { channels: shape.channels }.claims();
+        let claims = claims.map(|region| Claims::new(region, at));
+        let heap = Arc::new(Heap::new(own[2].clone(), claims));
         let ranks = self.ranks(regions(0), &heap)?;
         let waiting = Waiting {
             abort: std::ptr::from_ref(ranks.liveness.abort_word()).cast(),
@@ -164,10 +171,28 @@ impl Start<'_> {
 
     /// The word that this node's ranks share where links are shaped: in the control memory of the first of them.
     fn egress(&self, shape: StagingShape, control: &[Option<Arc<Region>>]) -> Option<Egress> {
-        let mut beside = self.bootstrap.nodes().beside(self.bootstrap.rank());
-        let first = beside.find_map(|first| control[first].clone());
+        let first = self.first_of_node(control);
         let at = ControlShape { channels: shape.channels }.egress();
         first.map(|region| Egress::new(region, at))
+    }
+
+    /// The control memory of this node's first rank.
+    fn first_of_node(&self, control: &[Option<Arc<Region>>]) -> Option<Arc<Region>> {
+        let mut beside = self.bootstrap.nodes().beside(self.bootstrap.rank());
+        beside.find_map(|first| control[first].clone())
+    }
+
+    /// What there are no addresses for is a heap, of which every rank of the node maps each.
+    fn no_heap(&self, error: oxccl_transports::Error) -> Error {
+        if !matches!(error, oxccl_transports::Error::OutOfMemory { .. }) {
+            return error.into();
+        }
+        let detail = format!(
+            "there are no addresses for a heap of {} bytes for each of this node's ranks: set OXCCL_HEAP_BYTES to less (its default \
+             is 64 GiB, of which memory is taken only as it is allocated) or raise the limit (`ulimit -v`)",
+            self.config.heap_bytes
+        );
+        Error::Config { variable: "heap_bytes", detail }
     }
 
     fn start_links(

@@ -2,6 +2,7 @@
 
 use super::{Buffer, Chunking};
 use crate::collective::{Collective, Kind};
+use crate::length::{Length, TooLong};
 
 /// A range of elements of a buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -31,26 +32,34 @@ pub struct Layout {
 impl Layout {
     /// Equal parts. `count` is, in elements: the whole buffer for all-reduce, broadcast, reduce and send/recv; one rank's part for
     /// the others. Where an algorithm divides a whole buffer, parts start at multiples of `align` elements.
+    ///
+    /// # Errors
+    /// [`TooLong`]: all parts together are more than memory has.
     pub fn even(
         collective: &Collective,
         input: Chunking,
         output: Chunking,
         count: usize,
         align: usize,
-    ) -> Layout {
+    ) -> Result<Layout, TooLong> {
         Layout::equal(collective, input, output, count, &|parts| divide(count, parts, align))
     }
 
     /// As [`Layout::even`] over a virtual buffer, in which every part starts at a multiple of `align` however short it is.
+    ///
+    /// # Errors
+    /// As [`Layout::even`].
     pub fn of_virtual(
         collective: &Collective,
         input: Chunking,
         output: Chunking,
         count: usize,
         align: usize,
-    ) -> Layout {
-        let divided =
-            |parts: usize| divide_by(count, parts, count.div_ceil(parts).next_multiple_of(align));
+    ) -> Result<Layout, TooLong> {
+        let divided = |parts: usize| {
+            let size = elements(count.div_ceil(parts))?.padded(align)?;
+            divide_by(count, parts, size)
+        };
         Layout::equal(collective, input, output, count, &divided)
     }
 
@@ -59,16 +68,17 @@ impl Layout {
         input: Chunking,
         output: Chunking,
         count: usize,
-        divide: &dyn Fn(usize) -> Vec<Extent>,
-    ) -> Layout {
+        divide: &dyn Fn(usize) -> Result<Vec<Extent>, TooLong>,
+    ) -> Result<Layout, TooLong> {
         let n = collective.ranks;
+        elements(count)?;
         let parts = |chunking| match chunking {
-            Chunking::Whole => vec![Extent { offset: 0, count }],
-            Chunking::PerRank => (0..n).map(|r| Extent { offset: r * count, count }).collect(),
+            Chunking::Whole => Ok(vec![Extent { offset: 0, count }]),
+            Chunking::PerRank => packed((0..n).map(|_| count)),
             Chunking::Parts(parts) => divide(parts),
         };
         let divided = |chunking| match chunking {
-            Chunking::Whole => vec![Extent { offset: 0, count }],
+            Chunking::Whole => Ok(vec![Extent { offset: 0, count }]),
             Chunking::PerRank => divide(n),
             Chunking::Parts(parts) => divide(parts),
         };
@@ -77,11 +87,11 @@ impl Layout {
             Kind::AllReduce | Kind::Broadcast | Kind::Reduce | Kind::SendRecv | Kind::Barrier
         );
         let rank = if whole {
-            RankLayout { input: divided(input), output: divided(output) }
+            RankLayout { input: divided(input)?, output: divided(output)? }
         } else {
-            RankLayout { input: parts(input), output: parts(output) }
+            RankLayout { input: parts(input)?, output: parts(output)? }
         };
-        Layout { ranks: vec![rank] }
+        Ok(Layout { ranks: vec![rank] })
     }
 
     /// Whatever one rank has: it holds for all, since none asks for another's.
@@ -90,38 +100,38 @@ impl Layout {
     }
 
     /// All-gather of `counts[r]` elements from rank r, gathered without gaps.
-    pub fn all_gather_v(counts: &[usize]) -> Layout {
-        let ranks = counts
-            .iter()
-            .map(|&count| RankLayout {
-                input: vec![Extent { offset: 0, count }],
-                output: packed(counts),
-            })
-            .collect();
-        Layout { ranks }
+    ///
+    /// # Errors
+    /// As [`Layout::even`].
+    pub fn all_gather_v(counts: &[usize]) -> Result<Layout, TooLong> {
+        let all = packed(counts.iter().copied())?;
+        let rank =
+            |&count| RankLayout { input: vec![Extent { offset: 0, count }], output: all.clone() };
+        Ok(Layout { ranks: counts.iter().map(rank).collect() })
     }
 
     /// Reduce-scatter where rank r keeps `counts[r]` elements of an input without gaps.
-    pub fn reduce_scatter_v(counts: &[usize]) -> Layout {
-        let ranks = counts
-            .iter()
-            .map(|&count| RankLayout {
-                input: packed(counts),
-                output: vec![Extent { offset: 0, count }],
-            })
-            .collect();
-        Layout { ranks }
+    ///
+    /// # Errors
+    /// As [`Layout::even`].
+    pub fn reduce_scatter_v(counts: &[usize]) -> Result<Layout, TooLong> {
+        let all = packed(counts.iter().copied())?;
+        let rank =
+            |&count| RankLayout { input: all.clone(), output: vec![Extent { offset: 0, count }] };
+        Ok(Layout { ranks: counts.iter().map(rank).collect() })
     }
 
     /// All-to-all where `counts[s][r]` elements go from rank s to rank r, all buffers without gaps.
-    pub fn all_to_all_v(counts: &[Vec<usize>]) -> Layout {
-        let ranks = (0..counts.len())
-            .map(|rank| {
-                let received: Vec<usize> = counts.iter().map(|row| row[rank]).collect();
-                RankLayout { input: packed(&counts[rank]), output: packed(&received) }
-            })
-            .collect();
-        Layout { ranks }
+    ///
+    /// # Errors
+    /// As [`Layout::even`].
+    pub fn all_to_all_v(counts: &[Vec<usize>]) -> Result<Layout, TooLong> {
+        let rank = |rank: usize| {
+            let (input, output) =
+                (counts[rank].iter().copied(), counts.iter().map(|row| row[rank]));
+            Ok(RankLayout { input: packed(input)?, output: packed(output)? })
+        };
+        Ok(Layout { ranks: (0..counts.len()).map(rank).collect::<Result<_, _>>()? })
     }
 
     /// The extent of a rank's chunk.
@@ -142,6 +152,12 @@ impl Layout {
         self.ranks.iter().filter_map(of).max().unwrap_or(0)
     }
 
+    /// Where the longest buffer of any rank ends, in elements.
+    pub(crate) fn end(&self) -> usize {
+        let extents = self.ranks.iter().flat_map(|rank| rank.input.iter().chain(&rank.output));
+        extents.map(|extent| extent.offset + extent.count).max().unwrap_or(0)
+    }
+
     /// The largest chunk of any rank, in elements.
     pub fn largest(&self) -> usize {
         let extents = self.ranks.iter().flat_map(|rank| rank.input.iter().chain(&rank.output));
@@ -149,27 +165,37 @@ impl Layout {
     }
 }
 
+/// So many elements, of whatever size: no less than a byte.
+fn elements(count: usize) -> Result<Length, TooLong> {
+    Length::new(count, 1)
+}
+
 /// Ranges of these lengths, one behind the other.
-fn packed(counts: &[usize]) -> Vec<Extent> {
-    let starts = counts.iter().scan(0, |next, &count| {
-        let offset = *next;
-        *next += count;
-        Some(Extent { offset, count })
-    });
-    starts.collect()
+fn packed(counts: impl Iterator<Item = usize>) -> Result<Vec<Extent>, TooLong> {
+    let mut next = elements(0)?;
+    counts
+        .map(|count| {
+            let offset = next.count();
+            next = next.plus(count)?;
+            Ok(Extent { offset, count })
+        })
+        .collect()
 }
 
 /// `count` elements in `parts` nearly equal ranges that start at multiples of `align`; the last ones may be short or empty.
-fn divide(count: usize, parts: usize, align: usize) -> Vec<Extent> {
-    let even = count.div_ceil(parts);
-    divide_by(count, parts, if even >= align { even.next_multiple_of(align) } else { even })
+fn divide(count: usize, parts: usize, align: usize) -> Result<Vec<Extent>, TooLong> {
+    let even = elements(count.div_ceil(parts))?;
+    divide_by(count, parts, if even.count() >= align { even.padded(align)? } else { even })
 }
 
-fn divide_by(count: usize, parts: usize, size: usize) -> Vec<Extent> {
+fn divide_by(count: usize, parts: usize, size: Length) -> Result<Vec<Extent>, TooLong> {
+    let mut offset = elements(0)?;
     (0..parts)
-        .map(|part| {
-            let offset = (part * size).min(count);
-            Extent { offset, count: size.min(count - offset) }
+        .map(|_| {
+            let start = offset.count();
+            let end = offset.plus(size.count())?.count().min(count);
+            offset = elements(end)?;
+            Ok(Extent { offset: start, count: end - start })
         })
         .collect()
 }
@@ -183,7 +209,7 @@ mod tests {
         for (count, parts, align) in
             [(0, 3, 16), (5, 4, 16), (1000, 7, 16), (1024, 8, 16), (17, 2, 4)]
         {
-            let extents = divide(count, parts, align);
+            let extents = divide(count, parts, align).unwrap();
             let mut next = 0;
             for extent in &extents {
                 assert_eq!(extent.offset, next, "{count} in {parts}");
@@ -195,8 +221,21 @@ mod tests {
 
     #[test]
     fn all_to_all_v_transposes() {
-        let layout = Layout::all_to_all_v(&[vec![1, 2], vec![3, 4]]);
+        let layout = Layout::all_to_all_v(&[vec![1, 2], vec![3, 4]]).unwrap();
         assert_eq!(layout.extent(0, Buffer::Output, 1), Extent { offset: 1, count: 3 });
         assert_eq!(layout.extent(1, Buffer::Input, 1), Extent { offset: 3, count: 4 });
+    }
+    #[test]
+    fn what_no_memory_has_is_refused() {
+        assert_eq!(Layout::all_gather_v(&[8, usize::MAX - 3]), Err(TooLong));
+        assert_eq!(Layout::reduce_scatter_v(&[usize::MAX / 2, 1, 1]), Err(TooLong));
+        assert_eq!(Layout::all_to_all_v(&[vec![0, usize::MAX], vec![1, 0]]), Err(TooLong));
+        let even = |kind, chunking, count| {
+            Layout::even(&Collective::new(kind, 3), chunking, chunking, count, 16)
+        };
+        let most = isize::MAX as usize;
+        assert_eq!(even(Kind::AllGather, Chunking::PerRank, most / 3 + 1), Err(TooLong));
+        assert_eq!(even(Kind::AllReduce, Chunking::Parts(7), usize::MAX), Err(TooLong));
+        assert!(even(Kind::AllGather, Chunking::PerRank, most / 3).is_ok());
     }
 }

@@ -3,6 +3,7 @@
 use super::{
     Buffer, Flag, Instruction, Layout, Link, MostSegments, Operand, Schedule, Source, Tree, at_once,
 };
+use crate::length::{Length, TooLong};
 use crate::verify::Verified;
 use oxccl_kernels::format::{self as f, Lane};
 use std::collections::{BTreeMap, HashMap};
@@ -25,6 +26,8 @@ pub struct Lowering {
     /// Channel whose connections the first of these uses: send/recv has a set of its own, so that its messages, which other calls may
     /// overtake, don't come between theirs.
     pub first_connections: usize,
+    /// So many channels have connections, from that one on.
+    pub most_channels: usize,
     /// Bytes a channel handles per chunk and round; at most the slots' payload. Less where messages have several segments, which share
     /// a slot. Ignored by schedules that have one round ([`Schedule::has_one_round`]).
     pub tile_bytes: usize,
@@ -77,16 +80,36 @@ pub struct SlotTooSmall {
     pub payload_bytes: usize,
 }
 
+/// Why a schedule cannot be lowered for a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum LowerError {
+    /// A slot does not hold all segments of a message.
+    #[error(transparent)]
+    SlotTooSmall(#[from] SlotTooSmall),
+    /// Channels that have no connections, or none at all.
+    #[error("{channels} channels are asked for, and there are connections for 1 to {most}")]
+    NoConnections {
+        /// What is asked for.
+        channels: usize,
+        /// What there is.
+        most: usize,
+    },
+    /// The buffers are longer than memory.
+    #[error("its buffers come to {0}")]
+    TooLong(#[from] TooLong),
+}
+
 /// Lowers one rank's instructions. Equal arguments give equal programs.
 ///
 /// # Errors
-/// [`SlotTooSmall`]
+/// [`LowerError`]
 pub fn lower(
     verified: &Verified,
     rank: usize,
     layout: &Layout,
     lowering: &Lowering,
-) -> Result<Program, SlotTooSmall> {
+) -> Result<Program, LowerError> {
     lower_signed(verified, rank, layout, lowering, &[])
 }
 
@@ -97,9 +120,15 @@ pub(crate) fn lower_signed(
     layout: &Layout,
     lowering: &Lowering,
     signatures: &[u32],
-) -> Result<Program, SlotTooSmall> {
+) -> Result<Program, LowerError> {
+    let &Lowering { channels, most_channels: most, .. } = lowering;
+    if channels == 0 || channels > most {
+        return Err(LowerError::NoConnections { channels, most });
+    }
     let schedule = verified.schedule();
     let size = size_bytes(lowering.data_type);
+    // From here on no offset can wrap: all of them lie in buffers of this length, but for the padding of a part.
+    Length::new(layout.end(), size)?;
     let part = part_bytes(layout.largest() * size, lowering.channels);
     let tile = match schedule.has_one_round() {
         true => part.max(PART_BYTES),

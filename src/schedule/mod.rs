@@ -17,7 +17,7 @@ pub use builder::{Incoming, Outgoing, RankBuilder, Read, Slots, Write};
 pub use file::{FileError, FileFault, ScheduleFile};
 pub use instruction::{Buffer, Flag, Instruction, Link, Operand, Source, Tree};
 pub use layout::{Extent, Layout, RankLayout};
-pub use lower::{Lowering, Program, SlotTooSmall, lower, segment_bytes};
+pub use lower::{LowerError, Lowering, Program, SlotTooSmall, lower, segment_bytes};
 pub(crate) use lower::{PART_BYTES, lower_signed, part_bytes, size_bytes, tile_bytes};
 pub use oxccl_kernels::format::Lane;
 pub use symmetry::{Distance, Symmetry, Turning};

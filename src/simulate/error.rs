@@ -1,6 +1,7 @@
 //! Why a schedule cannot be simulated.
 
 use crate::algorithms::Unavailable;
+use crate::length::TooLong;
 use crate::schedule::SlotTooSmall;
 use crate::topology::TopologyError;
 use crate::verify::Violation;
@@ -22,6 +23,17 @@ pub enum SimulationError {
     /// The tile does not hold a message's segments.
     #[error(transparent)]
     SlotTooSmall(#[from] SlotTooSmall),
+    /// The buffers are longer than memory.
+    #[error("the buffers come to {0}")]
+    TooLong(#[from] TooLong),
+    /// No call uses so many channels.
+    #[error("{channels} channels are asked for, and a call uses 1 to {most}")]
+    Channels {
+        /// What is asked for.
+        channels: usize,
+        /// The most that there can be.
+        most: usize,
+    },
     /// Schedule and network have different numbers of ranks.
     #[error("the schedule is for {schedule} ranks, the network has {network}")]
     Ranks {

@@ -43,6 +43,8 @@ pub use path::{CriticalPath, Segment};
 pub use subject::Subject;
 pub use trace::{Event, Occupation, Trace};
 
+use crate::config::MAX_CHANNELS;
+use crate::length::Length;
 use crate::schedule::Layout;
 use crate::topology::Network;
 use serde::Serialize;
@@ -157,6 +159,11 @@ pub fn simulate(
     network: &Network,
     options: &Options,
 ) -> Result<Prediction, SimulationError> {
+    let (channels, most) = (options.channels, MAX_CHANNELS);
+    if channels == 0 || channels > most {
+        return Err(SimulationError::Channels { channels, most });
+    }
+    Length::new(layout.end(), options.element_bytes)?;
     let compiled = compile::compile(subject, layout, network, options)?;
     steady::run(&compiled, network, options)
 }

@@ -22,6 +22,7 @@ pub use network::{LinkId, LinkView, Network, Route};
 pub use placement::Placement;
 pub use preset::{PRESETS, preset, reduce_efficiency};
 
+use crate::config::MAX_CHANNELS;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -234,8 +235,10 @@ impl Topology {
                     return Err(TopologyError::wrong(key(field), format!("is {value}"), remedy));
                 }
             }
-            if kind.channels == 0 {
-                return Err(TopologyError::wrong(key("channels"), "is 0", "have at least 1"));
+            if kind.channels == 0 || kind.channels > MAX_CHANNELS {
+                let remedy = format!("choose 1 to {MAX_CHANNELS}");
+                let problem = format!("is {}", kind.channels);
+                return Err(TopologyError::wrong(key("channels"), problem, remedy));
             }
             positive_or_zero(&key("launch_ns"), kind.launch_ns)?;
             positive_or_zero(&key("instruction_ns"), kind.instruction_ns)?;

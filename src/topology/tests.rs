@@ -92,6 +92,8 @@ fn what_is_wrong_in_a_file_is_named_with_key_and_remedy() {
     let figure = error("gbps = 450.0", "gbps = -1.0");
     assert!(figure.contains("links.nvlink.gbps is -1; choose a number above 0"), "{figure}");
     assert!(error("nodes = 1", "nodes = 0").contains("nodes is 0"));
+    let channels = error("channels = 24", "channels = 9223372036854775807");
+    assert!(channels.contains(".channels is 9223372036854775807; choose 1 to 64"), "{channels}");
 }
 
 #[test]

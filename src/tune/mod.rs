@@ -63,6 +63,14 @@ impl Question {
     pub fn slot_payload(&self, encoding: Encoding) -> usize {
         if encoding.has_flags() { self.ll_slot_bytes } else { self.slot_bytes }
     }
+
+    /// The channels that are pinned, or these. Send/recv has connections for one.
+    pub(crate) fn channels_or(&self, channels: usize) -> usize {
+        match self.collective.kind {
+            Kind::SendRecv => 1,
+            _ => self.pin.channels.unwrap_or(channels),
+        }
+    }
 }
 
 /// The tuner's choice.
@@ -116,16 +124,12 @@ pub fn plan_by(table: Option<&Table>, question: &Question) -> Result<Plan, Error
 
 /// The plan of an entry, with so many channels unless they are pinned.
 fn planned(question: &Question, entry: &Entry, channels: usize, reason: String) -> Plan {
-    // Send/recv has one set of connections; a barrier has nothing to share.
-    let one = matches!(entry.kind, Kind::SendRecv | Kind::Barrier);
+    // A barrier has nothing to share.
+    let channels = if entry.kind == Kind::Barrier { 1 } else { channels };
     Plan {
         algorithm: entry.algorithm,
         encoding: entry.encoding,
-        channels: if entry.kind == Kind::SendRecv {
-            1
-        } else {
-            question.pin.channels.unwrap_or(if one { 1 } else { channels })
-        },
+        channels: question.channels_or(channels),
         tile_bytes: question.slot_payload(entry.encoding),
         stream: host::stream(question),
         reason,

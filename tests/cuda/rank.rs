@@ -105,13 +105,14 @@ impl Rank {
         let (input, output) = (schedule.input, schedule.output);
         let verified = verify(schedule, Order::Any, entry.in_place).unwrap();
         let align = 64 / data_type.len_bytes();
-        let layout = Layout::even(&collective, input, output, count, align);
+        let layout = Layout::even(&collective, input, output, count, align).unwrap();
         let lowering = Lowering {
             data_type,
             fold: Fold::Sum,
             scale: Scale::None,
             channels: CHANNELS,
             first_connections: 0,
+            most_channels: CHANNELS,
             tile_bytes: 512,
             stream: false,
             virtual_bytes: None,

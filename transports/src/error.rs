@@ -229,6 +229,16 @@ pub enum Error {
 }
 
 impl Error {
+    /// The same of a whole of which this was a part.
+    pub(crate) fn of_bytes(self, bytes: u64) -> Error {
+        match self {
+            Error::OutOfMemory { available_bytes, .. } => {
+                Error::OutOfMemory { bytes, available_bytes }
+            }
+            other => other,
+        }
+    }
+
     pub(crate) fn io(doing: &'static str) -> impl FnOnce(io::Error) -> Error {
         move |source| match lacks_descriptor(&source) {
             true => Error::NoDescriptor { doing },

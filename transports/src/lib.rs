@@ -10,6 +10,7 @@
 
 mod adapter;
 pub mod bootstrap;
+mod claims;
 pub mod cuda;
 mod cuda_ipc;
 mod deadline;
@@ -41,6 +42,7 @@ pub mod unique_id;
 
 pub use adapter::{Adapter, SYSFS};
 pub use bootstrap::{Bootstrap, Offer, Reach, Shared};
+pub use claims::Claims;
 pub use cuda::CudaError;
 pub use deadline::deadline_in;
 pub use environment::{Environment, EnvironmentError, Launcher};

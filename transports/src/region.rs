@@ -16,6 +16,7 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use memmap2::{MmapOptions, MmapRaw};
 use nix::errno::Errno;
@@ -25,11 +26,16 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 use nix::sys::stat::fstat;
 use nix::unistd::ftruncate;
 
+use crate::claims::{Claim, Claims};
 use crate::{Error, memory};
 
 /// The size of a huge page. A file of at least one is mapped at a multiple of it.
 pub const HUGE_PAGE: usize = 2 << 20;
 const HUGE: &str = "asking for huge pages";
+/// So much is reserved before memory is looked at again: whole huge pages.
+const STEP_BYTES: usize = 64 << 20;
+/// How long a reservation waits for those of others on its node.
+const CLAIM_WAIT: Duration = Duration::from_secs(1);
 
 /// Memory that other ranks can map.
 ///
@@ -96,26 +102,51 @@ impl Region {
     /// has room for them and the machine gives them ([`take_huge`](Self::take_huge)). Content stays.
     ///
     /// The whole range is held against what the machine has left, as if none of it were reserved
-    /// yet: the system fills memory until it kills a process, and does not tell beforehand.
+    /// yet, with what other ranks of the node claim: the system fills memory until it kills a
+    /// process, and does not tell beforehand. It is looked at again after every step.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] if the machine or a control group does not leave that much,
-    /// [`Error::OutOfRange`], and [`Error::NotOwner`] for another rank's region.
-    pub fn reserve(&self, offset: usize, len_bytes: usize) -> Result<(), Error> {
+    /// [`Error::OutOfMemory`] if the machine or a control group does not leave that much; some pages
+    /// may have been reserved. [`Error::OutOfRange`], and [`Error::NotOwner`] for another rank's
+    /// region.
+    pub fn reserve(
+        &self,
+        offset: usize,
+        len_bytes: usize,
+        claims: Option<&Claims>,
+    ) -> Result<(), Error> {
+        self.owned(offset, len_bytes)?;
+        let mut claim = claims.map(|claims| claims.claim(len_bytes as u64));
+        let end = offset + len_bytes;
+        let mut at = offset;
+        while at < end {
+            // Steps end where huge pages do.
+            let step = (end - at).min(STEP_BYTES - at % STEP_BYTES);
+            await_room((end - at) as u64, claim.as_ref())
+                .and_then(|available_bytes| self.reserve_step(at, step, available_bytes))
+                .map_err(|error| error.of_bytes(len_bytes as u64))?;
+            if let Some(claim) = &mut claim {
+                claim.settle(step as u64);
+            }
+            at += step;
+        }
+        Ok(())
+    }
+
+    fn reserve_step(
+        &self,
+        offset: usize,
+        len_bytes: usize,
+        available_bytes: Option<u64>,
+    ) -> Result<(), Error> {
         let file = self.owned(offset, len_bytes)?;
-        if len_bytes == 0 {
-            return Ok(());
-        }
-        let (bytes, available_bytes) = (len_bytes as u64, memory::available_bytes());
-        let out_of_memory = Error::OutOfMemory { bytes, available_bytes };
-        if available_bytes.is_some_and(|available| bytes > available) {
-            return Err(out_of_memory);
-        }
         if let Err(error) = self.take_huge(offset, len_bytes) {
             tracing::debug!(%error, "small pages");
         }
         match allocate(file, FallocateFlags::empty(), offset, len_bytes) {
-            Err(Errno::ENOSPC | Errno::ENOMEM | Errno::EFBIG) => Err(out_of_memory),
+            Err(Errno::ENOSPC | Errno::ENOMEM | Errno::EFBIG) => {
+                Err(Error::OutOfMemory { bytes: len_bytes as u64, available_bytes })
+            }
             other => other.map_err(Error::os("reserving memory")),
         }
     }
@@ -172,6 +203,23 @@ impl Region {
             Some(end) if end <= region_bytes => Ok(()),
             _ => Err(Error::OutOfRange { offset, len_bytes, region_bytes }),
         }
+    }
+}
+
+/// Waits until what is left of a reservation fits into what the machine leaves, with what others claim: those take it soon, or give it up.
+/// Returns what there is.
+fn await_room(left: u64, claim: Option<&Claim<'_>>) -> Result<Option<u64>, Error> {
+    let deadline = Instant::now() + CLAIM_WAIT;
+    loop {
+        let available_bytes = memory::available_bytes();
+        let fits = |bytes: u64| available_bytes.is_none_or(|available| bytes <= available);
+        if fits(claim.map_or(left, Claim::of_all)) {
+            return Ok(available_bytes);
+        }
+        if !fits(left) || Instant::now() >= deadline {
+            return Err(Error::OutOfMemory { bytes: left, available_bytes });
+        }
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 
@@ -265,11 +313,11 @@ mod tests {
     fn pages_exist_once_reserved_and_until_released() {
         let region = Region::create("test", 64 * PAGE).unwrap();
         assert_eq!(resident_bytes(&region), 0);
-        region.reserve(PAGE, 3 * PAGE).unwrap();
+        region.reserve(PAGE, 3 * PAGE, None).unwrap();
         assert_eq!(resident_bytes(&region), 3 * PAGE);
         // SAFETY: inside the region, and nobody else knows it.
         unsafe { region.as_ptr().add(PAGE).write(7) };
-        region.reserve(0, 8 * PAGE).unwrap();
+        region.reserve(0, 8 * PAGE, None).unwrap();
         // SAFETY: as above.
         assert_eq!(unsafe { region.as_ptr().add(PAGE).read() }, 7, "reserving keeps content");
         region.release(0, 64 * PAGE).unwrap();
@@ -281,9 +329,9 @@ mod tests {
     #[test]
     fn more_than_there_is_cannot_be_reserved() {
         let region = Region::create("test", 1 << 46).unwrap();
-        let error = region.reserve(0, 1 << 46).unwrap_err();
+        let error = region.reserve(0, 1 << 46, None).unwrap_err();
         assert!(matches!(error, Error::OutOfMemory { bytes, .. } if bytes == 1 << 46), "{error}");
-        region.reserve(0, PAGE).unwrap();
+        region.reserve(0, PAGE, None).unwrap();
     }
 
     #[test]
@@ -299,10 +347,13 @@ mod tests {
     fn ranges_are_checked() {
         let region = Region::create("test", PAGE).unwrap();
         for (offset, len_bytes) in [(0, PAGE + 1), (PAGE, 1), (usize::MAX, 2)] {
-            assert!(matches!(region.reserve(offset, len_bytes), Err(Error::OutOfRange { .. })));
+            assert!(matches!(
+                region.reserve(offset, len_bytes, None),
+                Err(Error::OutOfRange { .. })
+            ));
             assert!(matches!(region.release(offset, len_bytes), Err(Error::OutOfRange { .. })));
         }
-        region.reserve(PAGE, 0).unwrap();
+        region.reserve(PAGE, 0, None).unwrap();
         region.take_huge(0, PAGE).unwrap();
         assert!(matches!(region.take_huge(0, 2 * PAGE), Err(Error::OutOfRange { .. })));
     }
@@ -345,7 +396,7 @@ mod tests {
         let (start, len_bytes) = (HUGE_PAGE - PAGE, 3 * HUGE_PAGE + 2 * PAGE);
         // SAFETY: inside the region, and nobody else knows it.
         unsafe { received.as_ptr().add(HUGE_PAGE + 5).write(7) };
-        region.reserve(start, len_bytes).unwrap();
+        region.reserve(start, len_bytes, None).unwrap();
         assert_eq!(resident_bytes(&region), len_bytes, "no more than what is reserved");
         // SAFETY: as above; the kernel may write a page's zeros meanwhile, and nothing else.
         let content = unsafe { std::slice::from_raw_parts(received.as_ptr(), region.len_bytes()) };
@@ -381,7 +432,7 @@ mod tests {
         unsafe { region.as_ptr().add(PAGE + 1).write(9) };
         // SAFETY: as above.
         assert_eq!(unsafe { received.as_ptr().add(PAGE + 1).read() }, 9);
-        assert!(matches!(received.reserve(0, PAGE), Err(Error::NotOwner)));
+        assert!(matches!(received.reserve(0, PAGE, None), Err(Error::NotOwner)));
 
         let unsealed = memfd_create("test", MFdFlags::MFD_CLOEXEC).unwrap();
         ftruncate(&unsealed, PAGE as i64).unwrap();

@@ -189,7 +189,7 @@ fn regions(b: &mut dyn Bootstrap) {
         // Rank r shares r regions, so rank 0 none.
         let make = |k: usize| {
             let region = Region::create("test", PAGE * (k + 1)).unwrap();
-            region.reserve(0, PAGE).unwrap();
+            region.reserve(0, PAGE, None).unwrap();
             write(&region, 0, b.rank() as u8 * 16 + k as u8 + round);
             Arc::new(region)
         };
@@ -229,7 +229,7 @@ fn check_regions(
             assert_eq!(region.len_bytes(), PAGE * (k + 1));
             assert_eq!(read(region, 0), rank as u8 * 16 + k as u8 + round);
             let foreign = rank != b.rank() && b.reach() == Reach::SharedMemory;
-            assert_eq!(matches!(region.reserve(0, 1), Err(Error::NotOwner)), foreign);
+            assert_eq!(matches!(region.reserve(0, 1, None), Err(Error::NotOwner)), foreign);
         }
     }
 }

@@ -111,7 +111,7 @@ fn of_memory() -> Vec<Finding> {
 
 fn memory_file() -> Finding {
     let made =
-        Region::create("oxccl-doctor", 1 << 20).and_then(|region| region.reserve(0, 1 << 20));
+        Region::create("oxccl-doctor", 1 << 20).and_then(|region| region.reserve(0, 1 << 20, None));
     match made {
         Ok(()) => {
             let detail = "memory files work (memfd; /dev/shm is not used, however full it is)";
@@ -149,7 +149,7 @@ fn available_memory() -> Finding {
 
 fn huge_pages() -> Finding {
     let taken = Region::create("oxccl-doctor", HUGE_PAGE)
-        .and_then(|region| region.reserve(0, HUGE_PAGE).and(region.take_huge(0, HUGE_PAGE)));
+        .and_then(|region| region.reserve(0, HUGE_PAGE, None).and(region.take_huge(0, HUGE_PAGE)));
     match taken {
         Ok(()) => Finding::new("huge pages", State::Ok, "comm.alloc has them from 2 MiB on"),
         Err(error) => {

@@ -8,7 +8,9 @@ use oxccl::schedule::{Buffer, Instruction, Lane, Layout, Operand, SLOTS, Schedul
 use oxccl::topology::Placement;
 use oxccl::tune::{self, Plan, Question};
 use oxccl::verify::Verified;
-use oxccl::{Collective, Config, DataType, Device, Kind, OpKind, Order, data_type_name};
+use oxccl::{
+    Collective, Config, DataType, Device, Error, Kind, OpKind, Order, TooLong, data_type_name,
+};
 
 use crate::bench::{self, Case, Shape};
 use crate::failure::Failure;
@@ -120,7 +122,7 @@ impl ExplainOptions {
         let verified = oxccl::verify::verify(schedule, self.order, entry.in_place)
             .map_err(|violation| Failure::Usage(violation.to_string()))?;
         let schedule = verified.schedule();
-        let layout = self.layout(schedule, shape);
+        let layout = self.layout(schedule, shape)?;
         println!("{}", self.call(&case, shape, config.device));
         println!("{}", choice(plan));
         println!("{}", pipeline(plan, schedule, &layout, self.data_type));
@@ -215,10 +217,12 @@ impl ExplainOptions {
         }
     }
 
-    fn layout(&self, schedule: &Schedule, shape: Shape) -> Layout {
+    fn layout(&self, schedule: &Schedule, shape: Shape) -> Result<Layout, Error> {
         // Parts start at cache lines, as in a call.
         let align = (64 / self.data_type.len_bytes()).max(1);
+        let too_long = |TooLong| Error::Overflow { call: self.kind.name(), argument: "size" };
         Layout::even(&schedule.collective, schedule.input, schedule.output, shape.count, align)
+            .map_err(too_long)
     }
 
     fn call(&self, case: &Case, shape: Shape, device: Device) -> String {
@@ -375,7 +379,8 @@ mod tests {
         let entry = find(Kind::AllReduce, algorithm, encoding).expect("in the catalogue");
         let verified = verified(entry, collective);
         let schedule = verified.schedule();
-        let layout = Layout::even(&collective, schedule.input, schedule.output, 1024, 16);
+        let layout = Layout::even(&collective, schedule.input, schedule.output, 1024, 16)
+            .expect("it is short");
         Traffic::of(&verified, &layout, 1, 4)
     }
 
@@ -399,7 +404,8 @@ mod tests {
             };
             let verified = verified(entry, collective);
             let schedule = verified.schedule();
-            let layout = Layout::even(&collective, schedule.input, schedule.output, 96, 16);
+            let layout = Layout::even(&collective, schedule.input, schedule.output, 96, 16)
+                .expect("it is short");
             let reached: usize = (0..4)
                 .map(|rank| Traffic::of(&verified, &layout, rank, 1))
                 .map(|t| t.message_bytes + t.read_bytes + t.written_bytes)

@@ -26,8 +26,15 @@ impl FromStr for Size {
             _ => return Err(wrong()),
         };
         let scale = 1usize << shift;
-        if let Ok(whole) = number.parse::<usize>() {
-            return whole.checked_mul(scale).map(Size).ok_or_else(wrong);
+        if number.bytes().all(|digit| digit.is_ascii_digit()) && !number.is_empty() {
+            let bytes = number.parse().ok().and_then(|whole: usize| whole.checked_mul(scale));
+            let addressable = bytes.filter(|bytes| *bytes <= isize::MAX as usize);
+            return addressable.map(Size).ok_or_else(|| {
+                format!(
+                    "{text:?} is more than {} bytes, the most that a buffer can have",
+                    isize::MAX
+                )
+            });
         }
         let part: f64 = number.parse().map_err(|_| wrong())?;
         let bytes = part * scale as f64;

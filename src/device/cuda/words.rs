@@ -2,6 +2,7 @@
 //! few long allocations, which stay until the rank goes, as programs do: see [`Programs`](super::Programs).
 
 use super::{Event, Stream};
+use crate::length::Length;
 use oxccl_transports::CudaError;
 use oxccl_transports::cuda::{Context, PinnedMemory, beside_captures};
 use std::sync::atomic::AtomicU64;
@@ -60,7 +61,13 @@ impl PinnedPool {
     /// # Errors
     /// [`CudaError::OutOfMemory`], and the driver's.
     pub fn take(&mut self, len: usize) -> Result<PinnedWords, CudaError> {
-        let len_bytes = (len * size_of::<u64>()).next_multiple_of(ALIGN_BYTES);
+        let padded = Length::new(len, size_of::<u64>())
+            .and_then(|length| length.padded(ALIGN_BYTES / size_of::<u64>()));
+        let Ok(padded) = padded else {
+            let what = "pinned memory";
+            return Err(CudaError::OutOfMemory { what, bytes: usize::MAX, free_bytes: None });
+        };
+        let len_bytes = padded.bytes();
         let room = self.chunks.last().map_or(0, |chunk| chunk.len_bytes() - self.used_bytes);
         if len_bytes > room {
             let chunk_bytes = len_bytes.max(CHUNK_BYTES);

@@ -29,7 +29,8 @@ impl Engine {
         let tiles = Tiles { slot_bytes, ll_bytes: self.config.ll_slot_bytes.min(slot_bytes) };
         let links = self.links.clone();
         let share = |a, b| links.as_ref().is_none_or(|links| links.share(a, b));
-        let stretches = messages::stretches(messages, tiles, share);
+        let stretches = messages::stretches(messages, tiles, share)
+            .map_err(Error::too_long("group", "messages"))?;
         let hasher = || Box::new(Mix::default()) as Box<dyn std::hash::Hasher>;
         let signatures =
             messages::signatures(&stretches, messages, self.ranks.control.ranks(), hasher);
@@ -143,6 +144,7 @@ impl Engine {
             scale: f::Scale::None,
             channels: 1,
             first_connections: self.config.max_channels,
+            most_channels: 1,
             tile_bytes: self.config.slot_bytes,
             stream: false,
             virtual_bytes: None,
@@ -156,6 +158,6 @@ impl Engine {
             links.open(verified.schedule(), &lowering);
         }
         lower_signed(verified, self.ranks.rank, &layout, &lowering, signatures)
-            .map_err(|small| no_algorithm(small.to_string()))
+            .map_err(|refused| no_algorithm(refused.to_string()))
     }
 }

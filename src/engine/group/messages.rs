@@ -7,6 +7,7 @@
 use crate::call::{Call, Counts};
 use crate::collective::Kind;
 use crate::element::DataType;
+use crate::length::{Length, TooLong};
 use crate::schedule::{Lane, size_bytes};
 use oxccl_kernels::format::SEGMENT_ALIGN;
 use std::collections::BTreeMap;
@@ -107,24 +108,28 @@ pub(super) fn messages(calls: &[Call], rank: usize) -> Vec<Message> {
 
 /// What goes from each rank to each other, one stretch behind the other in a virtual buffer. `share` says whether two ranks reach each other's
 /// memory: the LL lane is for those.
+///
+/// # Errors
+/// [`TooLong`]: all of it together is, which it can be where messages are sent from the same memory.
 pub(super) fn stretches(
     messages: &[Message],
     tiles: Tiles,
     share: impl Fn(usize, usize) -> bool,
-) -> Vec<Stretch> {
+) -> Result<Vec<Stretch>, TooLong> {
     let mut pairs = BTreeMap::<(usize, usize), Vec<usize>>::new();
     for (at, message) in messages.iter().enumerate() {
         pairs.entry((message.sender, message.receiver)).or_default().push(at);
     }
-    let mut start = 0;
+    let mut end = Length::of_bytes(0)?;
     let stretch = |((sender, receiver), list): ((usize, usize), Vec<usize>)| {
-        let room = |at: &usize| messages[*at].len_bytes().next_multiple_of(SEGMENT_ALIGN);
-        let len_bytes = list.iter().map(room).sum();
+        let start = end.bytes();
+        for at in &list {
+            end = end.plus(messages[*at].len_bytes())?.padded(SEGMENT_ALIGN)?;
+        }
+        let len_bytes = end.bytes() - start;
         let is_short = len_bytes <= tiles.ll_bytes && share(sender, receiver);
         let lane = if is_short { Lane::Ll } else { Lane::Slots };
-        let stretch = Stretch { sender, receiver, messages: list, start, len_bytes, lane };
-        start += len_bytes;
-        stretch
+        Ok(Stretch { sender, receiver, messages: list, start, len_bytes, lane })
     };
     pairs.into_iter().map(stretch).collect()
 }
@@ -186,7 +191,7 @@ mod tests {
     #[test]
     fn pairs_end_when_they_are_done() {
         let messages = [message(0, 1, 600), message(2, 0, 1), message(0, 1, 3), message(0, 3, 256)];
-        let stretches = stretches(&messages, TILES, |_, other| other != 3);
+        let stretches = stretches(&messages, TILES, |_, other| other != 3).unwrap();
         let found: Vec<_> =
             stretches.iter().map(|s| (s.sender, s.receiver, s.start, s.len_bytes)).collect();
         assert_eq!(found, [(0, 1, 0, 2496), (0, 3, 2496, 1024), (2, 0, 3520, 64)]);
@@ -205,7 +210,7 @@ mod tests {
 
     #[test]
     fn nothing_to_say_takes_a_round() {
-        let stretches = stretches(&[message(1, 0, 0)], TILES, |_, _| true);
+        let stretches = stretches(&[message(1, 0, 0)], TILES, |_, _| true).unwrap();
         assert_eq!(phases(&stretches, TILES).len(), 1);
         assert_eq!(phases(&[], TILES), []);
     }

@@ -194,8 +194,11 @@ impl Engine {
         let common: Vec<Bucket> = collectives.iter().map(|at| buckets[*at]).collect();
         let agreed = hash(&common);
         let mut tables = Tables::default();
-        let total = collectives.iter().map(|at| calls[*at].total_bytes()).sum();
-        for (number, mut part) in parts::parts(&common).into_iter().enumerate() {
+        let total =
+            collectives.iter().map(|at| calls[*at].total_bytes()).fold(0, usize::saturating_add);
+        let too_long = Error::too_long("group", "buffers");
+        let parts = parts::parts(&common).map_err(too_long)?;
+        for (number, mut part) in parts.into_iter().enumerate() {
             tables.spans.push(part.spans(&common));
             part.calls.iter_mut().for_each(|at| *at = collectives[*at]);
             let place = (agreed, number);
@@ -240,14 +243,14 @@ impl Engine {
         tables: &mut Tables,
     ) -> Result<Block, Error> {
         let (first, key) = (&calls[part.calls[0]], &buckets[part.calls[0]].key);
-        let call = with_bytes(first, part.len_bytes);
+        let call = with_bytes(first, part.len_bytes)?;
         let is_virtual = part.is_virtual();
         let buffers = match is_virtual {
             true => prepare::Buffers::Virtual { part_bytes: part.len_bytes },
             false => prepare::Buffers::OwnInGroup,
         };
         // A part is one of many, and what is in the cache is a matter of all.
-        let whole = with_bytes(&call, part.class_bytes);
+        let whole = with_bytes(&call, part.class_bytes)?;
         let mut plan = self.cache.plan(&self.config, &whole, key.windows, buffers)?;
         plan.channels = plan.channels.min(self.config.group_channels.unwrap_or(usize::MAX));
         plan.stream |= total_bytes.saturating_mul(call.collective.ranks)
@@ -343,12 +346,8 @@ impl Tables {
 }
 
 /// A call with so many bytes for each rank's part, or in all where ranks have no parts; as it is where parts differ.
-fn with_bytes(call: &Call, bytes: usize) -> Call {
-    let mut call = call.clone();
-    if call.counts.is_none() {
-        call.count = bytes / size_bytes(call.data_type);
-    }
-    call
+fn with_bytes(call: &Call, bytes: usize) -> Result<Call, Error> {
+    call.with_count(bytes / size_bytes(call.data_type))
 }
 
 fn hash(buckets: &[Bucket]) -> u64 {

@@ -2,6 +2,7 @@
 
 use crate::call::Key;
 use crate::collective::Kind;
+use crate::length::{Length, TooLong};
 use crate::schedule::size_bytes;
 use crate::verify::Span;
 use oxccl_kernels::format::SEGMENT_ALIGN;
@@ -55,9 +56,9 @@ impl Bucket {
         (Key { count: 0, ..self.key }, self.factor_bits)
     }
 
-    /// Bytes of one rank's part, or of the whole where ranks have no parts.
+    /// Bytes of one rank's part, or of the whole where ranks have no parts; 0 where parts differ.
     pub(super) fn len_bytes(&self) -> usize {
-        self.key.count as usize * size_bytes(self.key.data_type)
+        if self.is_even() { self.key.count as usize * size_bytes(self.key.data_type) } else { 0 }
     }
 
     /// Whether it has parts of one length, so that it can lie in a virtual buffer with others.
@@ -67,7 +68,10 @@ impl Bucket {
 }
 
 /// Divides a group. Calls of a class keep their order; parts are ordered by their first call.
-pub(super) fn parts(buckets: &[Bucket]) -> Vec<Part> {
+///
+/// # Errors
+/// [`TooLong`]: the buckets of one class are together, which they can be where calls read the same memory.
+pub(super) fn parts(buckets: &[Bucket]) -> Result<Vec<Part>, TooLong> {
     let mut parts: Vec<Part> = Vec::new();
     // Each class with its parts, of which the last still takes calls.
     let mut classes: Vec<(Class, Vec<usize>)> = Vec::new();
@@ -86,19 +90,19 @@ pub(super) fn parts(buckets: &[Bucket]) -> Vec<Part> {
         }
         let last = of_class.last().map_or(0, |last| *last);
         let part = &mut parts[last];
-        let start = part.len_bytes.next_multiple_of(SEGMENT_ALIGN);
+        let start = Length::of_bytes(part.len_bytes)?.padded(SEGMENT_ALIGN)?;
         part.calls.push(call);
-        part.starts.push(start);
-        part.len_bytes = start + bucket.len_bytes();
+        part.starts.push(start.bytes());
+        part.len_bytes = start.plus(bucket.len_bytes())?.bytes();
     }
     for part in parts.iter_mut().filter(|part| part.is_virtual()) {
-        part.len_bytes = part.len_bytes.next_multiple_of(SEGMENT_ALIGN);
+        part.len_bytes = Length::of_bytes(part.len_bytes)?.padded(SEGMENT_ALIGN)?.bytes();
     }
     for (_, of_class) in classes {
-        let class_bytes = of_class.iter().map(|at| parts[*at].len_bytes).sum();
+        let class_bytes = Length::sum(of_class.iter().map(|at| parts[*at].len_bytes), 1)?.bytes();
         of_class.iter().for_each(|at| parts[*at].class_bytes = class_bytes);
     }
-    parts
+    Ok(parts)
 }
 
 #[cfg(test)]
@@ -130,7 +134,7 @@ mod tests {
             bucket(Kind::AllReduce, 0),
             bucket(Kind::AllReduce, 16),
         ];
-        let parts = parts(&group);
+        let parts = parts(&group).unwrap();
         assert_eq!(parts.len(), 2);
         assert_eq!(parts[0].calls, [0, 2, 3]);
         assert_eq!(parts[0].starts, [0, 128, 128]);
@@ -144,7 +148,7 @@ mod tests {
     #[test]
     fn large_classes_are_divided() {
         let group = [bucket(Kind::AllReduce, 600_000); 8];
-        let parts = parts(&group);
+        let parts = parts(&group).unwrap();
         assert_eq!(parts.iter().map(|part| part.calls.len()).collect::<Vec<_>>(), [2, 2, 2, 2]);
         assert!(parts.iter().all(|part| part.class_bytes == 8 * 2_400_000));
     }

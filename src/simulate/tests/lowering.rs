@@ -1,7 +1,7 @@
 //! The steps are those of the lowered program.
 
 use super::*;
-use crate::schedule::{Lowering, Program, lower};
+use crate::schedule::{LowerError, Lowering, Program, lower};
 use crate::verify::verify;
 use oxccl_kernels::format as f;
 
@@ -17,7 +17,8 @@ fn lengths_channels_and_rounds_are_those_of_the_lowered_program() {
             let Ok(schedule) = entry.schedule(collective, placement, Order::Any, SLOTS) else {
                 continue;
             };
-            let layout = Layout::even(&collective, schedule.input, schedule.output, count, 16);
+            let layout =
+                Layout::even(&collective, schedule.input, schedule.output, count, 16).unwrap();
             let verified = verify(schedule.clone(), Order::Any, entry.in_place).unwrap();
             let lowering = Lowering {
                 data_type: f::DataType::F32,
@@ -25,6 +26,7 @@ fn lengths_channels_and_rounds_are_those_of_the_lowered_program() {
                 scale: f::Scale::None,
                 channels,
                 first_connections: 0,
+                most_channels: channels,
                 tile_bytes: tile,
                 stream: false,
                 virtual_bytes: None,
@@ -42,7 +44,7 @@ fn lengths_channels_and_rounds_are_those_of_the_lowered_program() {
                 Ok(prediction) => prediction,
                 Err(SimulationError::SlotTooSmall(too_small)) => {
                     let refused = lower(&verified, 0, &layout, &lowering).unwrap_err();
-                    assert_eq!(refused, too_small, "{entry:?}");
+                    assert_eq!(refused, LowerError::SlotTooSmall(too_small), "{entry:?}");
                     continue;
                 }
                 Err(other) => panic!("{entry:?}: {other}"),

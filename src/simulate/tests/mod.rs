@@ -53,7 +53,7 @@ impl Case {
             Kind::AllReduce | Kind::Broadcast | Kind::Reduce | Kind::SendRecv
         );
         let count = self.bytes / 4 / if whole { 1 } else { self.collective.ranks };
-        Layout::even(&self.collective, input, output, count, 16)
+        Layout::even(&self.collective, input, output, count, 16).unwrap()
     }
 
     fn entry(&self, entry: &Entry) -> Result<Prediction, SimulationError> {

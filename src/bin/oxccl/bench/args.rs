@@ -159,6 +159,15 @@ impl BenchOptions {
                     collective.kind
                 )));
             }
+            if collective.kind == Kind::SendRecv {
+                return Err(Failure::Usage(format!(
+                    "{} is a message from rank {} to rank {} alone, and bench sends one from every rank to the next: \
+                     `oxccl verify` proves it, and a program runs it by Config::schedule",
+                    path.display(),
+                    collective.root,
+                    collective.receiver
+                )));
+            }
             options.target = Some(target);
             options.ranks = self.ranks.or(Some(collective.ranks));
         }

@@ -45,7 +45,7 @@ pub(super) fn recorded(
     let mut options = study.options(candidate);
     options.trace = true;
     options.channels = channels.unwrap_or(options.channels);
-    let layout = layout(study, &subject, bytes);
+    let layout = layout(study, &subject, bytes)?;
     Ok(simulate(&subject, &layout, &study.network, &options)?)
 }
 

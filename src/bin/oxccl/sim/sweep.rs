@@ -94,7 +94,7 @@ fn column(
     let options = study.options(candidate);
     let mut points = Vec::new();
     for &bytes in &study.sizes {
-        let layout = layout(study, &subject, bytes);
+        let layout = layout(study, &subject, bytes)?;
         let prediction = simulate(&subject, &layout, &study.network, &options)?;
         *statement = describe(&prediction.statement, statement);
         points.push(point(study, candidate, bytes, &prediction));
@@ -102,11 +102,15 @@ fn column(
     Ok(points)
 }
 
-pub(super) fn layout(study: &Study, subject: &Subject<'_>, bytes: usize) -> Layout {
+pub(super) fn layout(
+    study: &Study,
+    subject: &Subject<'_>,
+    bytes: usize,
+) -> Result<Layout, SimulationError> {
     let (input, output) = subject.chunking();
     // Parts start at cache lines, as in a call.
     let align = (64 / study.case.data_type.len_bytes()).max(1);
-    Layout::even(&study.collective, input, output, study.shape(bytes).count, align)
+    Ok(Layout::even(&study.collective, input, output, study.shape(bytes).count, align)?)
 }
 
 fn point(study: &Study, candidate: &Candidate, bytes: usize, prediction: &Prediction) -> Point {
