@@ -37,7 +37,7 @@ pub(crate) enum Failure {
     },
     /// Started ranks failed.
     #[error("{0}")]
-    Job(JobEnd),
+    Job(Box<JobEnd>),
     /// The command itself was told to stop.
     #[error("stopped by signal {}", signal_name(*signal))]
     Signal {

@@ -74,7 +74,7 @@ fn thousands_of_half_open_connections_keep_nobody_out() {
     let hello = frame(&[&[0][..], &[1; 32]].concat());
     let stranger = |number: usize| {
         let mut stranger = TcpStream::connect(id.address()).unwrap();
-        if number % 4 == 0 {
+        if number.is_multiple_of(4) {
             stranger.write_all(&hello).unwrap();
         }
         stranger

@@ -131,7 +131,7 @@ impl<'a> Watch<'a> {
             self.hear(cause);
         }
         match (self.ends.report(), self.request) {
-            (Some(end), _) => Err(Failure::Job(end)),
+            (Some(end), _) => Err(Failure::Job(Box::new(end))),
             (None, Some(Request { signal, .. })) => Err(Failure::Signal { signal }),
             (None, None) => Ok(()),
         }
