@@ -69,11 +69,11 @@ fn sums_that_wrap_are_refused() {
         let from = Guarded::<f32>::new(8);
         overflows(comm.all_gather_v(&from, &mut to, &counts), "all_gather", "counts");
         overflows(comm.all_gather_v_in_place(&mut to, &counts), "all_gather", "counts");
-        let result = comm.reduce_scatter_v(&to.to_vec(), &mut [0.0; 8], &counts, ReduceOp::Sum);
+        let result = comm.reduce_scatter_v(&to, &mut [0.0; 8], &counts, ReduceOp::Sum);
         overflows(result, "reduce_scatter", "counts");
         let result = comm.all_to_all_v(&from, &[4, 4], &mut to, &counts);
         overflows(result, "all_to_all", "recv_counts");
-        let result = comm.all_to_all_v(&to.to_vec(), &counts, &mut [0.0; 8], &[4, 4]);
+        let result = comm.all_to_all_v(&to, &counts, &mut [0.0; 8], &[4, 4]);
         overflows(result, "all_to_all", "send_counts");
         let result = comm.group(|group| group.all_gather_v(&from, &mut to, &counts));
         overflows(result, "all_gather", "counts");

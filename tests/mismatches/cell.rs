@@ -179,7 +179,7 @@ pub(crate) const CELLS: &[Cell] = &[
 ];
 
 /// The time-out of ranks that are to run into it.
-const SHORT: Duration = Duration::from_secs(1);
+const SHORT: Duration = Duration::from_millis(700);
 
 impl Cell {
     /// How it must end; `None` where ranks cannot do so.
@@ -209,7 +209,7 @@ impl Cell {
         match (self.name, rank == ODD) {
             ("order", true) => comm.set_order(Order::Tree)?,
             ("late", true) => std::thread::sleep(Duration::from_millis(200)),
-            ("never", true) => std::thread::sleep(2 * SHORT),
+            ("never", true) => std::thread::sleep(5 * SHORT),
             ("never", false) => comm.set_timeout(SHORT)?,
             ("unreceived", _) if rank == 0 && way == Way::Group => comm.set_timeout(SHORT)?,
             _ => {}

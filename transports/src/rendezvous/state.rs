@@ -46,8 +46,8 @@ pub(crate) struct Rendezvous {
     gathering: Gathering,
     /// Ranks that want to know how far those of other nodes have come.
     asking: BTreeSet<usize>,
-    /// Those for whom the ranks have been asked last.
-    told: BTreeSet<usize>,
+    /// Those for whom the ranks have been asked last, and those of the time before: an answer to that may be under way.
+    told: [BTreeSet<usize>; 2],
     launchers: Launchers,
     /// The longest silence that a rank grants, and so what launchers are granted.
     silence: Duration,
@@ -97,7 +97,7 @@ impl Rendezvous {
             nodes: Vec::new(),
             gathering: Gathering::new(0),
             asking: BTreeSet::new(),
-            told: BTreeSet::new(),
+            told: Default::default(),
             launchers: Launchers::default(),
             silence: SILENCE,
             stages: BTreeMap::new(),
@@ -218,7 +218,8 @@ impl Rendezvous {
 
     /// Asks all ranks how far they have come.
     pub(crate) fn ask_all(&mut self) {
-        self.told = std::mem::take(&mut self.asking);
+        self.told.rotate_right(1);
+        self.told[0] = std::mem::take(&mut self.asking);
         self.send(self.here(), Message::Asked);
     }
 
@@ -334,7 +335,8 @@ impl Rendezvous {
         if report.len() > REPORT_LIMIT_BYTES {
             return;
         }
-        let apart = self.told.iter().filter(|&&other| self.nodes[other] != self.nodes[rank]);
+        let [last, before] = &self.told;
+        let apart = last.union(before).filter(|&&other| self.nodes[other] != self.nodes[rank]);
         let conns = apart.filter_map(|&other| match self.members[other] {
             Member::Here(conn) => Some(conn),
             Member::Absent | Member::Gone => None,

@@ -141,6 +141,13 @@ fn reports_go_to_those_of_other_nodes_that_asked() {
     assert_eq!(state.take_actions(), [], "rank 0 is on the same node, and rank 2 has not asked");
     state.received(12, Message::Report(vec![0; REPORT_LIMIT_BYTES + 1]));
     assert_eq!(state.take_actions(), []);
+    // Rank 2 asks while its own answer to rank 0 is under way.
+    state.received(12, Message::Ask);
+    state.ask_all();
+    state.take_actions();
+    state.received(12, Message::Report(vec![7]));
+    let report = Message::Reported { rank: 2, report: vec![7] };
+    assert_eq!(state.take_actions(), [Action::Send(vec![10], report)]);
 }
 
 #[test]
