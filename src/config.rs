@@ -69,10 +69,12 @@ pub struct Config {
     /// Kernels leave long copies to the GPU's engine for bulk asynchronous copies, which needs compute capability 9.0: otherwise the start
     /// fails. `OXCCL_BULK_COPIES`: 0 or 1; default 0.
     pub bulk_copies: bool,
-    /// Ranks that are threads of one process on one GPU ([`Communicator::local`](crate::Communicator::local)) share one launch for each call
-    /// that all of them make; a call then returns once all ranks have made it. Groups, sends and receives are launched by each rank.
-    /// `OXCCL_SINGLE_LAUNCH`: 0 or 1; default 0.
-    pub single_launch: bool,
+    /// Ranks that are threads of one process on one GPU ([`Communicator::local`](crate::Communicator::local)) share one launch for each call or
+    /// group that all of them make. So none of their kernels can be kept back by what another rank has put into a stream, whatever
+    /// connections the streams share; but the call returns once all ranks have made it, so each needs a thread of its own.
+    /// `OXCCL_SINGLE_LAUNCH`: 1, where that cannot be, or a rank captures such a call by itself, it is an error; 0, each rank launches by
+    /// itself; default: they share what they can.
+    pub single_launch: Option<bool>,
     /// The interface, by name or address, by which ranks of other nodes reach this one. It may differ from rank to rank.
     /// `OXCCL_INTERFACE`; default: that by which the rendezvous was reached.
     pub interface: Option<String>,
@@ -218,7 +220,7 @@ impl Default for Config {
             spins: None,
             cache_bytes: None,
             bulk_copies: false,
-            single_launch: false,
+            single_launch: None,
             interface: None,
             link: Conditions::default(),
             fabric: None,
@@ -298,7 +300,8 @@ impl Config {
         config.cache_bytes = read(&lookup, "OXCCL_CACHE_BYTES", "a number", |t| t.parse().ok())?;
         let switch = |text: &str| ["0", "1"].iter().position(|choice| *choice == text);
         config.bulk_copies = read(&lookup, "OXCCL_BULK_COPIES", "0 or 1", switch)? == Some(1);
-        config.single_launch = read(&lookup, "OXCCL_SINGLE_LAUNCH", "0 or 1", switch)? == Some(1);
+        config.single_launch =
+            read(&lookup, "OXCCL_SINGLE_LAUNCH", "0 or 1", switch)?.map(|choice| choice == 1);
         config.spins = read(&lookup, "OXCCL_SPINS", "a number", |t| t.parse().ok())?;
         config.interface = text(&lookup, "OXCCL_INTERFACE")?.filter(|name| !name.is_empty());
         if let Some(text) = text(&lookup, "OXCCL_LINK")? {
@@ -432,7 +435,7 @@ impl Config {
             );
             return fail("heap_bytes", detail);
         }
-        if self.device == Device::Host && self.single_launch {
+        if self.device == Device::Host && self.single_launch == Some(true) {
             return fail("single_launch", "is for ranks on a GPU: set OXCCL_DEVICE=cuda".into());
         }
         if let Some(table) = &self.tuning

@@ -7,7 +7,7 @@ mod stream;
 mod unready;
 mod work;
 
-pub(crate) use flight::{Flight, Flights};
+pub(crate) use flight::{Flight, Flights, Marks};
 pub(crate) use list::CallList;
 pub use stream::{StreamGroup, UnreadyCalls};
 pub use unready::Unready;

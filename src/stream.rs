@@ -334,7 +334,7 @@ impl<'a> OnStream<'a> {
         flight.check_host()?;
         let is_gated = gated.contains(&true);
         let signals = Signals::new(gated.len(), self.comm.max_channels(), is_gated);
-        flight.board(Arc::new(signals), gated);
+        flight.board(Arc::new(signals), gated, None);
         let turn = self.turn();
         stream.send(Job::Group { turn, calls: calls.to_vec(), flight })
     }

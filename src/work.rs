@@ -1,7 +1,7 @@
 //! A call under way on a stream.
 
 use crate::config::Device;
-use crate::device::cuda;
+use crate::device::cuda::{self, CallEnd};
 use crate::error::Error;
 use crate::group::Flight;
 use oxccl_transports::deadline_in;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 pub struct Work {
     carried_out: CarriedOut,
     /// The call's end, in a stream of a GPU.
-    event: Option<Arc<cuda::Event>>,
+    end: Option<CallEnd>,
 }
 
 /// How a call is carried out.
@@ -44,18 +44,17 @@ enum State {
 
 impl Work {
     pub(crate) fn new(completion: Arc<Completion>) -> Work {
-        Work { carried_out: CarriedOut::Alone(completion), event: None }
+        Work { carried_out: CarriedOut::Alone(completion), end: None }
     }
 
-    /// Of a call in a stream of a GPU, behind which this event is.
-    pub(crate) fn in_stream(completion: Arc<Completion>, event: Arc<cuda::Event>) -> Work {
-        Work { carried_out: CarriedOut::Alone(completion), event: Some(event) }
+    /// Of a call in a stream of a GPU, which ends there.
+    pub(crate) fn in_stream(completion: Arc<Completion>, end: CallEnd) -> Work {
+        Work { carried_out: CarriedOut::Alone(completion), end: Some(end) }
     }
 
     /// Of a call that is a group.
     pub(crate) fn of_group(flight: Arc<Flight>) -> Work {
-        let event = flight.end_event();
-        Work { carried_out: CarriedOut::InGroup(flight), event }
+        Work { carried_out: CarriedOut::InGroup(flight), end: None }
     }
 
     fn completion(&self) -> &Completion {
@@ -70,10 +69,11 @@ impl Work {
     /// # Errors
     /// [`Error::OtherDevice`] for a call of the host's; [`Error::Transport`], the driver's.
     pub fn wait_on(&self, stream: &cuda::Stream) -> Result<(), Error> {
-        let Some(event) = &self.event else {
-            return Err(Error::OtherDevice { device: Device::Host });
-        };
-        Ok(event.hold(stream)?)
+        match (&self.carried_out, &self.end) {
+            (CarriedOut::InGroup(flight), _) => flight.await_end_on(stream),
+            (CarriedOut::Alone(_), Some(end)) => Ok(end.hold(stream, None)?),
+            (CarriedOut::Alone(_), None) => Err(Error::OtherDevice { device: Device::Host }),
+        }
     }
 
     /// Waits for the end. It comes: a call that does not move ends by its communicator's time-out.

@@ -154,12 +154,10 @@ fn stages_run_and_targets_are_summed_up() {
     assert_eq!(counted["counters"]["sm__cycles_elapsed.max (cycle)"][1], 1234.0, "{counted}");
     assert!(rows.iter().any(|row| row["type"] == "bfloat16" && row["contestant"] == "oxccl"));
     assert!(rows.iter().any(|row| row["ranks"] == 1 && row["host_us"].is_number()));
-    for op in ["all_reduce", "group"] {
-        let joined = |row: &&Value| row["op"] == op && row["family"] == "joined";
-        let modes: Vec<_> = rows.iter().filter(joined).map(|row| &row["mode"]).collect();
-        assert!(modes.iter().all(|mode| **mode == "eager"), "{op}: {modes:?}");
+    for mode in ["eager", "graph"] {
+        let tuned = |row: &Value| row["family"] == "tuned" && row["mode"] == mode;
+        assert!(rows.iter().any(tuned), "ranks that share a launch, {mode}");
     }
-    assert!(rows.iter().any(|row| row["family"] == "joined"), "ranks that share a launch");
     let one_by_one = |row: &&Value| row["op"] == "profile" && row["what"] == "one_by_one";
     let profiled = rows.iter().find(one_by_one).unwrap();
     assert_eq!(profiled["kernels_per_call"], 20.0, "{profiled}");

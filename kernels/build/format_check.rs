@@ -133,6 +133,9 @@ fn structures(text: &mut String) {
             joined_channels,
             flags,
             reserved,
+            ended,
+            arrived,
+            launched,
         }
     );
     text.push_str(&out);

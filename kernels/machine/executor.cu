@@ -23,7 +23,8 @@ __device__ __forceinline__ Block& block() {
 __device__ __forceinline__ bool is_inherited(uint32_t word) {
   const uint32_t at = word * sizeof(uint64_t);
   return at == offsetof(Launch, statuses) || at == offsetof(Launch, call) || at == offsetof(Launch, history) ||
-         at == offsetof(Launch, ready) || at == offsetof(Launch, done);
+         at == offsetof(Launch, ready) || at == offsetof(Launch, done) || at == offsetof(Launch, ended) ||
+         at == offsetof(Launch, arrived) || at == offsetof(Launch, launched);
 }
 
 // Makes a part the one at hand.
@@ -96,6 +97,7 @@ __device__ __forceinline__ void run_block(const Launch& first) {
 #pragma unroll 1
   while (run_part<Reducer>(channel)) {
   }
+  end_launch(block().launch);
 }
 
 }  // namespace oxccl

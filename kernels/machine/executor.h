@@ -300,6 +300,14 @@ OXCCL_INLINE uint32_t run_channel(const Launch& launch, uint32_t channel, const 
   return fault.outcome;
 }
 
+// The last channel to end says so, however it has ended, to the host and to streams. All that the channels have done is there then, since
+// each releases it by its arrival, and the last one acquires and releases it again; and none touches anything of the launch any more.
+OXCCL_INLINE void end_launch(const Launch& launch) {
+  if (OXCCL_LIKELY(launch.ended == nullptr)) return;
+  barrier();
+  if (leader() && arrives_last(launch.arrived, uint32_t(launch.launched))) store_release(launch.ended, launch.call);
+}
+
 // The launch block of one rank, whose channel is left in `channel`, where a launch is for several ranks at once.
 OXCCL_INLINE const Launch& own_launch(const Launch& launch, uint32_t& channel) {
   const uint32_t channels = launch.joined_channels;
@@ -321,6 +329,9 @@ OXCCL_INLINE void inherit(Launch& part, const Launch& first) {
   part.history = first.history;
   part.ready = first.ready;
   part.done = first.done;
+  part.ended = first.ended;
+  part.arrived = first.arrived;
+  part.launched = first.launched;
   part.spins = first.spins;
   part.yields = first.yields;
 }

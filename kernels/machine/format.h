@@ -14,7 +14,7 @@ namespace oxccl {
 inline namespace OXCCL_ISA {
 
 constexpr uint32_t MAGIC = 0x6363786f;
-constexpr uint32_t VERSION = 4;
+constexpr uint32_t VERSION = 5;
 constexpr uint32_t MAX_OPERANDS = 260;
 constexpr uint32_t MAX_TREE_SOURCES = 256;
 constexpr uint32_t LANES = 4;
@@ -168,6 +168,9 @@ struct Launch {
   const uint64_t* ready;
   uint64_t* done;
   uint32_t segments_count, bucket, done_stride, joined_channels, flags, reserved;
+  uint64_t* ended;
+  uint32_t* arrived;
+  uint64_t launched;
 };
 
 #include "format_check.h"

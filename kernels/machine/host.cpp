@@ -47,7 +47,8 @@ OXCCL_NOINLINE static uint32_t execute_rest(const Launch& first, uint32_t channe
 OXCCL_INLINE uint32_t execute(const Launch& first, uint32_t channel) {
   const Launch& launch = own_launch(first, channel);
   uint32_t outcome = execute_part(launch, channel);
-  if (OXCCL_UNLIKELY(launch.next != nullptr && outcome == OUTCOME_DONE)) return execute_rest(launch, channel);
+  if (OXCCL_UNLIKELY(launch.next != nullptr && outcome == OUTCOME_DONE)) outcome = execute_rest(launch, channel);
+  end_launch(launch);
   return outcome;
 }
 

@@ -69,6 +69,13 @@ OXCCL_INLINE void align_warp() { __syncwarp(); }
 // barrier those of the whole block. A microsecond or so, so only where a line opens something: see run_reduce_copy.
 OXCCL_INLINE void system_fence() { asm volatile("fence.acq_rel.sys;" : : : "memory"); }
 
+// Of one GPU's blocks. It counts up to the number of channels, and then from 0 again.
+OXCCL_INLINE bool arrives_last(uint32_t* arrived, uint32_t channels) {
+  uint32_t before;
+  asm volatile("atom.acq_rel.gpu.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(arrived), "r"(channels - 1) : "memory");
+  return before == channels - 1;
+}
+
 #if __CUDA_ARCH__ >= 900
 #define OXCCL_HAS_ENGINE 1
 // Of a block: shared memory by its own addresses.

@@ -2,6 +2,7 @@
 //
 //     lane(), lanes(), leader(), barrier()      the threads of a block; on a host ONE_THREAD
 //     barrier_any                               a barrier that tells all whether any of them says so
+//     arrives_last                              counts channels, and says which one is the last
 //     claim, publish                            a word for the first of them, a word for the others
 //     BlockTable, BlockPointer                  a table that the threads of a block share, and a place in it
 //     load_acquire, store_release, load_relaxed, store_relaxed    words shared with other ranks

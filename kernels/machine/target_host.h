@@ -49,6 +49,11 @@ OXCCL_INLINE void barrier() {}
 OXCCL_INLINE bool barrier_any(bool condition) { return condition; }
 OXCCL_INLINE bool claim(uint32_t* word) { return *word == 0 && (*word = 1); }
 OXCCL_INLINE void publish(uint32_t* word, uint32_t value) { *word = value; }
+OXCCL_INLINE bool arrives_last(uint32_t* arrived, uint32_t channels) {
+  if (__atomic_add_fetch(arrived, 1, __ATOMIC_ACQ_REL) != channels) return false;
+  __atomic_store_n(arrived, 0, __ATOMIC_RELAXED);
+  return true;
+}
 
 OXCCL_INLINE uint64_t load_acquire(const uint64_t* word) {
   return __atomic_load_n(word, __ATOMIC_ACQUIRE);

@@ -12,7 +12,7 @@
 /// First word of a program.
 pub const MAGIC: u32 = 0x6363_786f; // "oxcc"
 /// Layout version; an executor refuses any other.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Operands that one `ReduceCopy` may have, sources and destinations together.
 pub const MAX_OPERANDS: usize = 260;
 /// Sources that one `ReduceCopy` with [`INSTRUCTION_TREE`] may have.
@@ -657,8 +657,9 @@ pub struct Launch {
     pub spins: u32,
     /// Host only: yields before it sleeps on the doorbell.
     pub yields: u32,
-    /// The part of the group that follows; null at the end. Of it `statuses`, `call`, `history`, `ready`, `done`, `spins` and `yields` do not count: those of
-    /// the first hold for all, so that a chain stays as it is while its launches differ. With [`joined_channels`](Self::joined_channels), the ranks' own launch blocks.
+    /// The part of the group that follows; null at the end. Of it `statuses`, `call`, `history`, `ready`, `done`, `ended`, `arrived`, `launched`, `spins` and
+    /// `yields` do not count: those of the first hold for all, so that a chain stays as it is while its launches differ. With
+    /// [`joined_channels`](Self::joined_channels), the ranks' own launch blocks.
     pub next: *const Launch,
     /// The part's buckets, in place of `input` and `output`; null where it has none.
     pub segments: *const Segment,
@@ -680,6 +681,13 @@ pub struct Launch {
     pub flags: u32,
     /// Zero.
     pub reserved: u32,
+    /// Where the last channel to end writes `call`, however it has ended; null where nobody looks. Nothing that the launch leads to is
+    /// read or written behind that.
+    pub ended: *mut u64,
+    /// With `ended`: counts the channels that have ended, from 0 back to 0.
+    pub arrived: *mut u32,
+    /// With `ended`: the channels of the launch, of one rank.
+    pub launched: u64,
 }
 
 impl Launch {
@@ -720,5 +728,8 @@ impl Launch {
         joined_channels: 0,
         flags: 0,
         reserved: 0,
+        ended: core::ptr::null_mut(),
+        arrived: core::ptr::null_mut(),
+        launched: 0,
     };
 }

@@ -1,7 +1,7 @@
 //! The ways to start a communicator.
 
 use super::Communicator;
-use crate::config::Config;
+use crate::config::{Config, Device};
 use crate::engine::{Engine, Joint};
 use crate::error::Error;
 use oxccl_transports::{
@@ -31,7 +31,9 @@ impl Communicator {
                 detail: "there must be at least one rank".into(),
             });
         }
-        let joint = config.single_launch.then(|| Arc::new(Joint::new(world)));
+        let is_strict = config.single_launch == Some(true);
+        let may_join = config.single_launch.unwrap_or(config.device != Device::Host && world > 1);
+        let joint = may_join.then(|| Arc::new(Joint::new(world, is_strict)));
         // Starting is collective, so every rank needs a thread of its own for it.
         std::thread::scope(|scope| {
             let starting: Vec<_> = local_on(&Nodes::blocks(world, config.nodes.unwrap_or(1)))
@@ -97,7 +99,7 @@ fn join(
     config: &Config,
 ) -> Result<Communicator, Error> {
     config.check()?;
-    if config.single_launch {
+    if config.single_launch == Some(true) {
         let detail = "is for ranks that are threads of one process (Communicator::local)".into();
         return Err(Error::Config { variable: "single_launch", detail });
     }

@@ -1,5 +1,5 @@
-//! Calls that streams of a GPU carry out: a thread, the watcher, sees each to its end. It asks whether the call's event has come, and
-//! reads how its channels ended.
+//! Calls that streams of a GPU carry out: a thread, the watcher, sees each to its end. It reads the word in which kernels say that they have
+//! ended ([`Ended`]), and how the call's channels did. Now and then it asks the driver whether the context is still there.
 //!
 //! While a kernel waits, another thread, the guard, asks what a wait on the host asks: whether the time-out has passed, and whether the
 //! ranks called the same. It stops a kernel by the abort word, and never calls the driver: whoever frees memory waits inside the
@@ -10,7 +10,7 @@ use super::group::DeviceChain;
 use super::links::Links;
 use crate::call::Described;
 use crate::communicator::Hold;
-use crate::device::cuda::{Event, SLOTS, Tables};
+use crate::device::cuda::{Ended, Gpu, SLOTS, Stream, Tables};
 use crate::error::Error;
 use crate::work::Completion;
 use oxccl_kernels::format as f;
@@ -30,8 +30,6 @@ pub(super) struct Flight {
     pub(super) channels: usize,
     /// Where it says how it ended.
     pub(super) slot: usize,
-    /// Comes when it is done.
-    pub(super) event: Arc<Event>,
     pub(super) ends: Ends,
 }
 
@@ -69,6 +67,9 @@ pub(super) struct Flights {
 struct Watch {
     ranks: Arc<Ranks>,
     tables: Arc<Tables>,
+    ended: Arc<Ended>,
+    /// The rank's own, by which the driver tells what went wrong on the GPU.
+    stream: Arc<Stream>,
     /// The way to other nodes, awake while calls are under way.
     links: Option<Arc<Links>>,
     state: Mutex<State>,
@@ -98,6 +99,8 @@ struct State {
 const EAGER: Duration = Duration::from_micros(200);
 /// Later ones are so far apart.
 const NAP: Duration = Duration::from_micros(100);
+/// The driver is asked so often whether a call that has not ended still can.
+const ASK: Duration = Duration::from_millis(10);
 /// The guard looks at a call so often, and goes to sleep after so many looks without one.
 const GUARD_NAP: Duration = Duration::from_millis(5);
 const IDLE_LOOKS: u32 = 200;
@@ -116,15 +119,17 @@ impl State {
 impl Flights {
     /// None yet.
     pub(super) fn new(
-        context: &Context,
+        gpu: &Gpu,
         ranks: Arc<Ranks>,
-        tables: Arc<Tables>,
         links: Option<Arc<Links>>,
     ) -> Result<Flights, Error> {
         let (state, changed, guarded) = Default::default();
-        let watch = Arc::new(Watch { ranks, tables, links, state, changed, guarded });
+        let (tables, ended, stream) =
+            (gpu.tables().clone(), gpu.ended().clone(), gpu.stream().clone());
+        let watch = Watch { ranks, tables, ended, stream, links, state, changed, guarded };
+        let watch = Arc::new(watch);
         let mut flights = Flights { watch: watch.clone(), threads: Vec::new() };
-        let (watcher, context) = (watch.clone(), context.clone());
+        let (watcher, context) = (watch.clone(), gpu.context().clone());
         flights.spawn("oxccl-watch", move || {
             let over = Over(&watcher);
             over.0.run(&context);
@@ -231,7 +236,7 @@ impl Watch {
         loop {
             match self.next() {
                 Next::Flight(flight) => {
-                    settle(&flight.event);
+                    self.settle(flight.number);
                     self.finish(flight, self.ranks.check());
                 }
                 Next::Replays(_) => {}
@@ -310,9 +315,7 @@ impl Watch {
     }
 
     fn finish(&self, flight: Flight, result: Result<(), Error>) {
-        let Flight { ends, number, event, .. } = flight;
-        // First: whoever has seen the work done finds its event free for the next call.
-        drop(event);
+        let Flight { ends, number, .. } = flight;
         self.ranks.control.log(self.ranks.rank).leave_at_least(number);
         ends.end(result);
         let mut state = self.lock();
@@ -330,11 +333,16 @@ impl Watch {
         self.links.iter().for_each(|links| links.begin());
     }
 
-    /// Waits for a call's event.
+    /// Waits until a call's kernel says that it has ended. One that cannot, since its context is lost, the driver tells of.
     fn await_end(&self, flight: &Flight) -> Result<Result<(), f::Status>, CudaError> {
-        let begin = Instant::now();
-        while !flight.event.is_done()? {
-            match begin.elapsed() < EAGER {
+        let (begin, mut asked) = (Instant::now(), Duration::ZERO);
+        while !self.ended.has(flight.number) {
+            let waited = begin.elapsed();
+            if waited >= asked + ASK {
+                self.stream.is_done()?;
+                asked = waited;
+            }
+            match waited < EAGER {
                 true => std::thread::yield_now(),
                 false => std::thread::sleep(NAP),
             }
@@ -360,7 +368,7 @@ impl Watch {
     #[cold]
     fn lose(&self, flight: &Flight, error: CudaError) -> Result<(), Error> {
         self.tables.abort();
-        settle(&flight.event);
+        self.settle(flight.number);
         self.ranks.check()?;
         let last = self.await_later(flight);
         let error = Error::from(error);
@@ -370,12 +378,29 @@ impl Watch {
 
     /// Waits for the kernels of later calls, which stop by the abort word. The number of the last.
     fn await_later(&self, flight: &Flight) -> u64 {
-        let events: Vec<_> =
-            self.lock().queue.iter().map(|later| (later.number, later.event.clone())).collect();
-        for (_, event) in &events {
-            settle(event);
+        let last = self.lock().queue.back().map_or(flight.number, |later| later.number);
+        self.settle(last);
+        last
+    }
+
+    /// Waits until nothing of a call and of those before it can run any more: it has ended, or the driver keeps failing, as when its
+    /// context is lost.
+    fn settle(&self, number: u64) {
+        const LOST: u32 = 3;
+        let (begin, mut failures) = (Instant::now(), 0);
+        while !self.ended.has(number) {
+            failures = if self.stream.is_done().is_err() { failures + 1 } else { 0 };
+            if failures == LOST {
+                return;
+            }
+            if begin.elapsed() > LATER {
+                tracing::error!(
+                    "a call has not ended a minute after the abort; its memory may still be written"
+                );
+                return;
+            }
+            std::thread::sleep(NAP);
         }
-        events.last().map_or(flight.number, |(number, _)| *number)
     }
 
     /// A replay that fails, or waits too long, ends the communicator as a call does. What it waits for stands in the progress words.
@@ -417,29 +442,6 @@ impl Watch {
 
     fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Waits until nothing before the event can run any more: it has come, or the driver keeps failing, as when its context is lost.
-fn settle(event: &Event) {
-    const LOST: u32 = 3;
-    let (begin, mut failures) = (Instant::now(), 0);
-    loop {
-        match event.is_done() {
-            Ok(true) => return,
-            Ok(false) => failures = 0,
-            Err(_) => failures += 1,
-        }
-        if failures == LOST {
-            return;
-        }
-        if begin.elapsed() > LATER {
-            tracing::error!(
-                "a call has not ended a minute after the abort; its memory may still be written"
-            );
-            return;
-        }
-        std::thread::sleep(NAP);
     }
 }
 

@@ -1,27 +1,37 @@
 //! How this rank's calls are launched: each by itself, or with those of the other ranks of its process ([`Joint`]).
 
 use super::failure::Ranks;
-use super::joint::{Joint, NotJoined, Part};
+use super::joint::{Behind, Joined, Joint, NotJoined, Part};
 use super::on_gpu::{Place, Target};
-use crate::device::cuda::{Event, Kernel};
+use crate::device::cuda::{Ended, Event, Kernel};
 use oxccl_kernels::format::Launch;
+use oxccl_transports::CudaError;
 use std::sync::Arc;
 use std::time::Instant;
 
 /// Launches one call.
 pub(super) struct Launcher {
-    ranks: Arc<Ranks>,
-    /// Where ranks meet, and an event for what is in the stream before the call.
-    joint: Option<(Arc<Joint>, Arc<Event>)>,
+    pub(super) ranks: Arc<Ranks>,
+    pub(super) ended: Arc<Ended>,
+    /// Where ranks meet, and an event for the order of their streams; where all ranks make the call, and share its launch.
+    pub(super) joint: Option<(Arc<Joint>, Arc<Event>)>,
+    /// What the call is to follow in another stream.
+    pub(super) behind: Option<Behind>,
+    /// Whether it has a bucket that is not ready.
+    pub(super) gated: bool,
+    /// Why it cannot be launched by itself.
+    pub(super) alone: Result<(), CudaError>,
 }
 
 impl Launcher {
-    /// `joint` where all ranks make the call, and share its launch.
-    pub(super) fn new(ranks: Arc<Ranks>, joint: Option<(Arc<Joint>, Arc<Event>)>) -> Launcher {
-        Launcher { ranks, joint }
+    /// Returns once anything may be put into the stream for this call; whether all ranks have marked what they had before it.
+    pub(super) fn meet(&self, place: Place) -> Result<bool, NotJoined> {
+        let Some((joint, _)) = &self.joint else { return Ok(false) };
+        let since = Instant::now();
+        joint.meet(|| self.ranks.poll.stops_before(place.numbered.collective, since))
     }
 
-    /// Puts the kernel into the stream: at once, or when all ranks have come.
+    /// Puts the kernel into the stream: at once, or when all ranks have come. Whether it may wait for marks of other ranks of the process.
     ///
     /// # Safety
     ///
@@ -32,15 +42,28 @@ impl Launcher {
         place: Place,
         (kernel, channels): (Kernel, usize),
         launch: Launch,
-    ) -> Result<(), NotJoined> {
-        let Some((joint, before)) = self.joint else {
-            // SAFETY: by this function's contract.
-            return Ok(unsafe { kernel.launch(stream, &launch, channels) }?);
+    ) -> Result<Joined, NotJoined> {
+        let Launcher { ranks, ended, joint, behind, gated, alone } = self;
+        // Nobody waits for the end of a call that is captured but its graph, and each replay of it has the same number.
+        let launch = match capture {
+            None => ended.told_by(launch, channels),
+            Some(_) => launch,
         };
-        let part = Part { launch, kernel, channels, before, capture };
-        let since = Instant::now();
-        let stops = || self.ranks.poll.stops_before(place.numbered.collective, since);
+        if let Some((joint, event)) = joint {
+            let (stream, behind) = (stream.alias(), behind.clone());
+            let part = Part { launch, kernel, channels, stream, behind, event, capture, gated };
+            let since = Instant::now();
+            let stops = || ranks.poll.stops_before(place.numbered.collective, since);
+            // SAFETY: by this function's contract; the caller's stream lives until this returns.
+            let joined = unsafe { joint.launch(ranks.rank, part, stops) }?;
+            if joined != Joined::ByOneself {
+                return Ok(joined);
+            }
+        }
+        alone?;
+        behind.iter().try_for_each(|behind| behind.hold(stream))?;
         // SAFETY: by this function's contract.
-        unsafe { joint.launch(self.ranks.rank, part, stream, stops) }
+        unsafe { kernel.launch(stream, &launch, channels) }?;
+        Ok(Joined::ByOneself)
     }
 }

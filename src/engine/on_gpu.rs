@@ -3,7 +3,7 @@
 use super::failure::Ranks;
 use super::flights::{Ends, Flight, Flights};
 use super::group::DeviceChain;
-use super::joint::{Joint, NotJoined};
+use super::joint::{Behind, Joined, Joint, NotJoined};
 use super::launcher::Launcher;
 use super::logs;
 use super::registrations::Registrations;
@@ -12,14 +12,16 @@ use super::{Backend, Engine, call_key};
 use crate::call::{Call, Described};
 use crate::collective::Kind;
 use crate::communicator::Hold;
-use crate::device::cuda::{Arguments, CaptureState, Event, Gpu, SLOTS, Stream};
+use crate::device::cuda::{Arguments, CallEnd, CaptureState, Event, Gpu, SLOTS, Stream};
 use crate::device::{Heap, Signals};
 use crate::error::Error;
+use crate::group::Marks;
 use crate::work::{Completion, Work};
 use oxccl_kernels::format as f;
 use oxccl_transports::cuda::{Pointer, beside_captures};
 use oxccl_transports::{CudaError, Reach};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// A rank's calls on its GPU.
 #[derive(Debug)]
@@ -40,6 +42,10 @@ pub(super) struct GpuCalls {
     neighbours: usize,
     /// Connections that this process' streams share.
     connections: usize,
+    /// Buckets of this rank's groups under way that are not marked ready.
+    unready: Arc<AtomicUsize>,
+    /// The last call before which all ranks of this process had marked all of theirs.
+    marked: Arc<AtomicU64>,
     /// What captured groups use: nobody tells when they are not replayed any more.
     captured: Vec<(Arc<DeviceChain>, Arc<Signals>)>,
 }
@@ -47,7 +53,7 @@ pub(super) struct GpuCalls {
 /// The call before.
 #[derive(Debug)]
 struct Last {
-    event: Arc<Event>,
+    end: Behind,
     stream: usize,
     /// The capture that recorded it.
     capture: Option<u64>,
@@ -64,12 +70,13 @@ impl GpuCalls {
     ) -> Result<GpuCalls, Error> {
         let neighbours = if reach == Reach::SameProcess { gpu.sharing() } else { 1 };
         let registrations = (reach != Reach::SameProcess).then(Registrations::default);
-        if neighbours > connections {
+        if neighbours > connections && joint.is_none() {
             let (streams, ranks) = (1, neighbours);
             return Err(CudaError::TooManyStreams { streams, ranks, connections }.into());
         }
         let (last, events, captured) = (None, Vec::new(), Vec::new());
         let streams = vec![gpu.stream().raw() as usize];
+        let (unready, marked) = Default::default();
         Ok(GpuCalls {
             flights,
             gpu,
@@ -80,6 +87,8 @@ impl GpuCalls {
             streams,
             neighbours,
             connections,
+            unready,
+            marked,
             captured,
         })
     }
@@ -110,6 +119,19 @@ impl GpuCalls {
             CaptureState::Active(number) => Some(number),
             CaptureState::Invalid => return Err(CudaError::InvalidCapture),
         };
+        if self.joint.is_none() {
+            self.check_alone(stream)?;
+        }
+        // What comes behind a group would keep back its marks.
+        if capture.is_none() && self.unready.load(Ordering::Relaxed) > 0 {
+            stream.check_connections(self.connections)?;
+        }
+        Ok(capture)
+    }
+
+    /// Fails if a kernel of this rank alone may keep back one of another rank's that it waits for.
+    fn check_alone(&mut self, stream: &Stream) -> Result<(), CudaError> {
+        let raw = stream.raw() as usize;
         if self.neighbours > 1 && !self.streams.contains(&raw) {
             let (streams, ranks) = (self.streams.len() + 1, self.neighbours);
             if streams * ranks > self.connections {
@@ -118,7 +140,7 @@ impl GpuCalls {
             }
             self.streams.push(raw);
         }
-        Ok(capture)
+        Ok(())
     }
 
     /// How peers find a call's buffers, and whether they can. Fails for a buffer that the GPU would not find, or a peer's in place.
@@ -194,17 +216,52 @@ impl GpuCalls {
         Ok(event)
     }
 
-    /// What launches a call: with the other ranks' where they share launches, and all make it.
+    /// What launches a call: with the other ranks' where they share launches, and all make it. `gated`: it has a bucket that is not ready.
     pub(super) fn launcher(
         &mut self,
         ranks: &Arc<Ranks>,
         described: &Described,
+        target: Target<'_>,
+        gated: bool,
     ) -> Result<Launcher, CudaError> {
         let joint = match self.joint.clone().filter(|_| described.is_collective()) {
             Some(joint) => Some((joint, self.event()?)),
             None => None,
         };
-        Ok(Launcher::new(ranks.clone(), joint))
+        let alone = match (&joint, target.capture) {
+            (None, _) => self.check_alone(target.stream).map(Ok)?,
+            (Some(_), None) => Ok(()),
+            // Whether the ranks' streams are in one capture, they see only when all have come.
+            (Some(_), Some(_)) => self.check_alone(target.stream),
+        };
+        let (ranks, ended, behind) = (ranks.clone(), self.gpu.ended().clone(), self.behind(target));
+        Ok(Launcher { ranks, ended, joint, behind, gated, alone })
+    }
+
+    /// Where a call that has been launched ends.
+    fn end(
+        &mut self,
+        call: u64,
+        stream: &Stream,
+        capture: Option<u64>,
+    ) -> Result<CallEnd, CudaError> {
+        if capture.is_some() {
+            return Ok(CallEnd::Captured(self.mark(stream)?));
+        }
+        let (ended, connections) = (self.gpu.ended().clone(), self.keeps_back());
+        Ok(CallEnd::Told { ended, call, connections })
+    }
+
+    /// What streams that wait for a group have to know. Not captured, it counts among those under way.
+    pub(super) fn marks(&self, turns: Arc<[usize]>, call: u64, captured: bool) -> Marks {
+        let unready = (!captured).then(|| self.unready.clone());
+        let (connections, marked) = (self.connections, self.marked.clone());
+        Marks { turns, connections, unready, call, marked }
+    }
+
+    /// Connections, where a stream that waits for a call may keep back what other ranks of the process need to end it.
+    pub(super) fn keeps_back(&self) -> Option<usize> {
+        (self.neighbours > 1 && self.joint.is_none()).then_some(self.connections)
     }
 
     /// Keeps what a captured group uses.
@@ -219,14 +276,11 @@ impl GpuCalls {
         Ok(event)
     }
 
-    /// Has the stream wait for the call before, if that is in another one. A capture knows only what it has recorded.
-    fn chain(&self, stream: &Stream, capture: Option<u64>) -> Result<(), CudaError> {
-        match &self.last {
-            Some(last) if last.stream != stream.raw() as usize && last.capture == capture => {
-                last.event.hold(stream)
-            }
-            _ => Ok(()),
-        }
+    /// The call before, if it is in another stream. A capture knows only what it has recorded.
+    fn behind(&self, Target { stream, capture }: Target<'_>) -> Option<Behind> {
+        let last = self.last.as_ref()?;
+        let is_elsewhere = last.stream != stream.raw() as usize && last.capture == capture;
+        is_elsewhere.then(|| last.end.clone())
     }
 }
 
@@ -277,7 +331,7 @@ impl Engine {
         let completion = Arc::new(Completion::default());
         let ends = Ends::Call { completion: completion.clone(), hold };
         let calls = self.backend.gpu_calls()?;
-        let launcher = calls.launcher(&self.ranks, &described)?;
+        let launcher = calls.launcher(&self.ranks, &described, target, false)?;
         if call.collective.kind == Kind::SendRecv {
             match target.capture {
                 None => self.tally.message(call.collective.root, call.collective.receiver),
@@ -285,7 +339,7 @@ impl Engine {
             }
         }
         let called = (described, signature);
-        let event = self.put(target, called, code.channels(), ends, |calls, place| {
+        let put = |calls: &mut GpuCalls, place: Place, launcher: Launcher| {
             let arguments = Arguments {
                 input: call.input,
                 output: call.output,
@@ -301,23 +355,23 @@ impl Engine {
             // SAFETY: the program was prepared by this rank; the buffers are the caller's promise; calls in different streams are chained, and
             // `next_slot` keeps the number of those under way.
             unsafe { launcher.launch(target, place, (kernel, code.channels()), launch) }
-        })?;
-        Ok(Work::in_stream(completion, event))
+        };
+        let (end, _) = self.put(target, called, code.channels(), ends, launcher, put)?;
+        Ok(Work::in_stream(completion, end))
     }
 
-    /// Gives a call its place, launches it, and has it looked after. The event behind it.
+    /// Gives a call its place, launches it, and has it looked after. Its end, and how it was launched.
     pub(super) fn put(
         &mut self,
         Target { stream, capture }: Target<'_>,
         (mut described, signature): (Described, Signature),
         channels: usize,
         ends: Ends,
-        launch: impl FnOnce(&mut GpuCalls, Place) -> Result<(), NotJoined>,
-    ) -> Result<Arc<Event>, Error> {
+        launcher: Launcher,
+        launch: impl FnOnce(&mut GpuCalls, Place, Launcher) -> Result<Joined, NotJoined>,
+    ) -> Result<(CallEnd, Joined), Error> {
         let calls = self.backend.gpu_calls()?;
         let slot = capture.map_or_else(|| calls.flights.next_slot(), |_| SLOTS);
-        let event = calls.event()?;
-        calls.chain(stream, capture)?;
         let number = self.calls + 1;
         let mut numbered = Numbered::default();
         if capture.is_none() {
@@ -328,28 +382,34 @@ impl Engine {
             }
             self.ranks.control.log(self.ranks.rank).enter(number, &described.encode());
         }
-        let launched = launch(calls, Place { call: number, slot, numbered });
-        if let Err(why) = launched.and_then(|()| Ok(event.record(stream)?)) {
-            return Err(self.not_launched(why, &described, stream, capture));
-        }
+        let place = Place { call: number, slot, numbered };
+        let met = launcher.meet(place).map(|met| {
+            if met {
+                calls.marked.store(number, Ordering::Relaxed);
+            }
+        });
+        let launched = met.and_then(|()| launch(calls, place, launcher));
+        let launched =
+            launched.and_then(|joined| Ok((calls.end(number, stream, capture)?, joined)));
+        let (end, joined) = match launched {
+            Ok(launched) => launched,
+            Err(why) => return Err(self.not_launched(why, &described, stream, capture)),
+        };
         let Backend::Cuda(calls) = &mut self.backend else {
             return Err(Error::OtherDevice { device: self.config.device });
         };
-        calls.last = Some(Last { event: event.clone(), stream: stream.raw() as usize, capture });
+        let behind = match &end {
+            CallEnd::Told { ended, call, .. } => Behind::Call(ended.clone(), *call),
+            CallEnd::Captured(event) => Behind::Captured(event.clone()),
+        };
+        calls.last = Some(Last { end: behind, stream: stream.raw() as usize, capture });
         if capture.is_some() {
             calls.flights.captured(described);
             ends.end(Ok(()));
         } else {
-            calls.flights.push(Flight {
-                number,
-                described,
-                channels,
-                slot,
-                event: event.clone(),
-                ends,
-            });
+            calls.flights.push(Flight { number, described, channels, slot, ends });
         }
-        Ok(event)
+        Ok((end, joined))
     }
 
     /// Ends the communicator after a call that could not be launched.

@@ -221,8 +221,10 @@ impl Start<'_> {
             (reach == Reach::SameProcess).then(|| vec![std::ptr::null_mut(); shape.ranks]);
         let heap_bytes = self.config.heap_bytes;
         let bulk_copies = self.config.bulk_copies;
+        let separate = self.joint.is_none() && reach == Reach::SameProcess;
+        let context_of = context.clone();
         let setup =
-            Setup { context: context.clone(), image, shape, heap_bytes, windows, bulk_copies };
+            Setup { context: context_of, image, shape, heap_bytes, windows, bulk_copies, separate };
         let (config, driver) = (self.config, device.driver());
         let with_gpu = |choice: Choice| choice.with_gpu(&context, config);
         let ports = |peer, choice: &Choice| {
@@ -232,18 +234,20 @@ impl Start<'_> {
         let links = Starting::gather(self.bootstrap, config, with_gpu, ports, self.deadline)?;
         let ends = links.iter().flat_map(Starting::ports).cloned().collect();
         let gpu = Gpu::start_linked(self.bootstrap, &setup, self.deadline, ends)?;
-        if self.config.single_launch && gpu.sharing() < shape.ranks {
+        if self.config.single_launch == Some(true) && gpu.sharing() < shape.ranks {
             let detail = "needs all ranks on one GPU: name it (OXCCL_DEVICE=cuda:0)".into();
             return Err(Error::Config { variable: "single_launch", detail });
         }
+        // All ranks see alike whether they share a GPU.
+        let joint = self.joint.clone().filter(|_| gpu.sharing() == shape.ranks);
         let egress = self.egress(shape, gpu.control());
         let heap = Arc::new(Heap::on_gpu(gpu.heap().clone(), gpu.stream().clone()));
         let ranks = self.ranks(gpu.control().to_vec(), &heap)?;
         let links = self.start_links(links, egress, spins)?;
-        let flights = Flights::new(&context, ranks.clone(), gpu.tables().clone(), links.clone())?;
+        let flights = Flights::new(&gpu, ranks.clone(), links.clone())?;
         let connections = self.config.cuda_connections;
         let (ll128, multicast) = (gpu.has_ll128(), gpu.has_multicast());
-        let calls = GpuCalls::new(gpu, flights, self.joint, reach, connections)?;
+        let calls = GpuCalls::new(gpu, flights, joint, reach, connections)?;
         let device = Device::Cuda(Some(device.ordinal()));
         let backend = Backend::Cuda(Box::new(calls));
         Ok(Started { backend, heap, ranks, links, ll128, multicast, device })
@@ -279,7 +283,7 @@ fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> R
         ("slot_bytes", config.slot_bytes.to_string()),
         ("link_slot_bytes", config.link_slot_bytes.to_string()),
         ("ll_slot_bytes", config.ll_slot_bytes.to_string()),
-        ("single_launch", config.single_launch.to_string()),
+        ("single_launch", format!("{:?}", config.single_launch)),
         ("bulk_copies", config.bulk_copies.to_string()),
         ("tuning", tuning.unwrap_or_else(|| "none".to_string())),
         ("link", config.link.to_string()),

@@ -1,11 +1,13 @@
 //! A group under way on a stream: what its maker, its streams and its buckets' waiters share.
 
 use crate::config::Device;
+use crate::device::cuda::CallEnd;
 use crate::device::{InFlight, Signals, cuda};
 use crate::error::Error;
 use crate::work::Completion;
 use oxccl_transports::CudaError;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -52,10 +54,24 @@ pub(crate) struct Flight {
     signals: OnceLock<Arc<Signals>>,
     pub(crate) completion: Completion,
     held: Mutex<Held>,
-    /// The group's end, in a stream of a GPU.
-    end: OnceLock<Arc<cuda::Event>>,
+    /// The group's end, in a stream of a GPU; and whether other ranks of the process may have to mark buckets first, too.
+    end: OnceLock<(CallEnd, bool)>,
     /// In a capture, from where on the words are this replay's.
     cleared: OnceLock<Arc<cuda::Event>>,
+}
+
+/// What streams of a GPU that wait for a group have to know.
+#[derive(Debug)]
+pub(crate) struct Marks {
+    /// By bucket: buckets are done in this order.
+    pub(crate) turns: Arc<[usize]>,
+    /// By how many connections streams reach the GPU.
+    pub(crate) connections: usize,
+    /// Counts the rank's buckets that are not marked ready; none of a group that is captured.
+    pub(crate) unready: Option<Arc<AtomicUsize>>,
+    /// The group's number among the rank's calls, and that of the last call before which all ranks of the process had marked all of theirs.
+    pub(crate) call: u64,
+    pub(crate) marked: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Default)]
@@ -67,6 +83,24 @@ struct Held {
     /// Buckets that were marked ready before there were signals, and what they wait for in streams of a GPU.
     early: Vec<usize>,
     behind: Vec<cuda::Event>,
+    /// Buckets that are not marked ready, from the launch on.
+    unready: Vec<usize>,
+    marks: Option<Marks>,
+}
+
+impl Held {
+    fn mark(&mut self, bucket: usize) {
+        if let Some(at) = self.unready.iter().position(|unready| *unready == bucket) {
+            self.unready.swap_remove(at);
+            self.count_marks(1);
+        }
+    }
+
+    fn count_marks(&self, count: usize) {
+        if let Some(all) = self.marks.as_ref().and_then(|marks| marks.unready.as_ref()) {
+            all.fetch_sub(count, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Flight {
@@ -75,6 +109,8 @@ impl Flight {
         held.buffers.clear();
         held.early.clear();
         held.behind.clear();
+        held.unready.clear();
+        held.marks = None;
         self.completion = Completion::default();
         self.signals.take();
         self.end.take();
@@ -104,8 +140,15 @@ impl Flight {
     }
 
     /// All buckets are known: those that are not `gated` are ready.
-    pub(crate) fn board(&self, signals: Arc<Signals>, gated: &[bool]) {
+    pub(crate) fn board(&self, signals: Arc<Signals>, gated: &[bool], marks: Option<Marks>) {
         let mut held = self.held();
+        let Held { early, unready, .. } = &mut *held;
+        let is_unready = |bucket: &usize| gated[*bucket] && !early.contains(bucket);
+        unready.extend((0..gated.len()).filter(is_unready));
+        if let Some(all) = marks.as_ref().and_then(|marks| marks.unready.as_ref()) {
+            all.fetch_add(unready.len(), Ordering::Relaxed);
+        }
+        held.marks = marks;
         let ready = (0..gated.len()).filter(|bucket| !gated[*bucket]);
         ready.chain(held.early.drain(..)).for_each(|bucket| signals.mark_ready(bucket));
         // Only one launch boards it.
@@ -126,14 +169,28 @@ impl Flight {
         self.held().behind.drain(..).try_for_each(|event| event.hold(stream))
     }
 
-    /// The event behind the group.
-    pub(crate) fn launched(&self, end: Arc<cuda::Event>) {
-        let _ = self.end.set(end);
+    /// Where the group ends. `gated`: so that it may have to wait for marks of other ranks of the process.
+    pub(crate) fn launched(&self, end: CallEnd, gated: bool) {
+        let _ = self.end.set((end, gated));
     }
 
-    /// That event; none of a group on the host.
-    pub(crate) fn end_event(&self) -> Option<Arc<cuda::Event>> {
-        self.end.get().cloned()
+    /// Has the stream wait for the group's end.
+    pub(crate) fn await_end_on(&self, stream: &cuda::Stream) -> Result<(), Error> {
+        let Some((end, _)) = self.end.get() else {
+            return Err(Error::OtherDevice { device: Device::Host });
+        };
+        Ok(end.hold(stream, self.keeps_back(None))?)
+    }
+
+    /// Connections, if a stream that waits for this bucket, or for the group's end, may keep back the marks that these need.
+    fn keeps_back(&self, bucket: Option<usize>) -> Option<usize> {
+        let held = self.held();
+        let marks = held.marks.as_ref().filter(|marks| marks.unready.is_some())?;
+        let turn = |bucket: usize| marks.turns.get(bucket).copied();
+        let is_awaited = |unready: &usize| bucket.is_none_or(|last| turn(*unready) <= turn(last));
+        let gated = self.end.get().is_some_and(|(_, gated)| *gated)
+            && marks.marked.load(Ordering::Relaxed) <= marks.call;
+        (gated || held.unready.iter().any(is_awaited)).then_some(marks.connections)
     }
 
     /// In a capture: behind the event the words are those of the replay at hand.
@@ -149,7 +206,10 @@ impl Flight {
     pub(crate) fn mark_ready(&self, bucket: usize) {
         let mut held = self.held();
         match self.signals.get() {
-            Some(signals) => signals.mark_ready(bucket),
+            Some(signals) => {
+                signals.mark_ready(bucket);
+                held.mark(bucket);
+            }
             None => held.early.push(bucket),
         }
     }
@@ -158,7 +218,9 @@ impl Flight {
     pub(crate) fn mark_ready_on(&self, bucket: usize, stream: &cuda::Stream) -> Result<(), Error> {
         let mut held = self.held();
         if let Some(signals) = self.signals.get() {
-            return Ok(on_gpu(signals)?.mark_ready_on(stream, bucket)?);
+            on_gpu(signals)?.mark_ready_on(stream, bucket)?;
+            held.mark(bucket);
+            return Ok(());
         }
         let event = cuda::Event::new(stream.context())?;
         event.record(stream)?;
@@ -173,6 +235,12 @@ impl Flight {
             return Err(Error::OtherDevice { device: Device::Host });
         };
         let signals = on_gpu(signals)?;
+        if signals.is_done(bucket) && self.cleared.get().is_none() {
+            return Ok(());
+        }
+        if let Some(connections) = self.keeps_back(Some(bucket)) {
+            stream.check_connections(connections)?;
+        }
         if let Some(cleared) = self.cleared.get() {
             cleared.hold(stream)?;
         }
@@ -186,7 +254,10 @@ impl Flight {
         }
         // In this order: whoever has seen a buffer free finds the work done.
         self.completion.end(result);
-        self.held().buffers.clear();
+        let mut held = self.held();
+        held.count_marks(held.unready.len());
+        held.unready.clear();
+        held.buffers.clear();
     }
 
     /// Whether the bucket is done. Then its buffers are the host's again.

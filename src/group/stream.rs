@@ -62,7 +62,9 @@ impl OnStream<'_> {
     ///
     /// On a stream of a GPU the group is one kernel, and other streams of the GPU wait for a bucket ([`BucketWork::wait_on`](crate::BucketWork::wait_on)) and mark
     /// one ready ([`Unready::ready_on`]) without the host. A stream that waits keeps back what stands behind it in others that share its
-    /// connection to the GPU (`CUDA_DEVICE_MAX_CONNECTIONS`): use no more streams than there are connections. In a capture the group is
+    /// connection to the GPU (`CUDA_DEVICE_MAX_CONNECTIONS`). So where streams share connections, later calls, and waits of streams, are refused
+    /// ([`CudaError::TooFewConnections`](oxccl_transports::CudaError)) until the marks that they need are made; put nothing of your own behind the group
+    /// in its stream before that. In a capture the group is
     /// recorded; its buckets are then marked and waited for by streams that take part in the capture, whose branches must run side by side.
     ///
     /// # Errors

@@ -1,7 +1,6 @@
 //! A group under way on a stream, as a whole and bucket by bucket.
 
 use super::flight::Flight;
-use crate::config::Device;
 use crate::device::cuda;
 use crate::error::Error;
 use crate::work::Work;
@@ -33,12 +32,10 @@ impl GroupWork {
     /// Has a stream of the GPU wait for the group, without the host. Whether the group ends well, [`wait`](Self::wait) tells.
     ///
     /// # Errors
-    /// [`Error::OtherDevice`] for a group of the host's; [`Error::Transport`], the driver's.
+    /// [`Error::OtherDevice`] for a group of the host's; [`Error::Transport`], the driver's, and
+    /// [`CudaError::TooFewConnections`](oxccl_transports::CudaError) where the stream might keep back marks that the group needs.
     pub fn wait_on(&self, stream: &cuda::Stream) -> Result<(), Error> {
-        let Some(end) = self.flight.end_event() else {
-            return Err(Error::OtherDevice { device: Device::Host });
-        };
-        Ok(end.hold(stream)?)
+        self.flight.await_end_on(stream)
     }
 
     /// The work of the one call that the group is.
@@ -85,7 +82,7 @@ impl BucketWork {
     /// [`wait`](Self::wait) tells. In a capture of the group the stream joins it.
     ///
     /// # Errors
-    /// [`Error::OtherDevice`] for a group of the host's; [`Error::Transport`], the driver's.
+    /// As [`GroupWork::wait_on`], of the marks that this bucket needs.
     pub fn wait_on(&self, stream: &cuda::Stream) -> Result<(), Error> {
         self.flight.await_on(self.bucket, stream)
     }

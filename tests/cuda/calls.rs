@@ -39,6 +39,7 @@ fn environment(name: &str) -> Option<OsString> {
         "OXCCL_DEVICE" => Some("cuda".into()),
         "CUDA_DEVICE_MAX_CONNECTIONS"
         | "OXCCL_NODES"
+        | "OXCCL_SINGLE_LAUNCH"
         | "OXCCL_BULK_COPIES"
         | "OXCCL_FABRIC"
         | "OXCCL_RDMA_DEVICES"
@@ -86,6 +87,29 @@ pub(crate) fn all(mut comm: Communicator) {
         typed(&comm, &stream, count);
     }
     send_around(&comm, &stream);
+    comm.barrier().unwrap();
+}
+
+/// A rank prepares its calls while another one's kernel waits for them already: nothing of that may wait for kernels.
+pub(crate) fn prepared_late(mut comm: Communicator) {
+    comm.set_timeout(Duration::from_secs(20)).unwrap();
+    let stream = stream(&comm);
+    line_up();
+    for count in [3, 5_000, 70_000] {
+        if comm.rank() > 0 {
+            std::thread::sleep(Duration::from_millis(30));
+        }
+        let mut all = comm.alloc::<f32>(count).unwrap();
+        let mut buckets = [comm.alloc::<i8>(count).unwrap(), comm.alloc(count + 1).unwrap()];
+        comm.on(&stream).all_reduce_in_place(&mut all, ReduceOp::Sum).unwrap();
+        let grouped = comm.on(&stream).group(|group| {
+            for bucket in &mut buckets {
+                group.all_reduce_in_place(bucket, ReduceOp::Max)?;
+            }
+            Ok(())
+        });
+        grouped.unwrap().0.wait().unwrap();
+    }
     comm.barrier().unwrap();
 }
 

@@ -3,12 +3,14 @@
 use crate::calls::stream;
 use crate::common::Rng;
 use crate::common::element::{TestElement, reduce_op};
-use oxccl::cuda::{CaptureMode, Graph};
+use crate::processes::is_local;
+use oxccl::cuda::{CaptureMode, Graph, Stream};
 use oxccl::{
-    Call, Collective, Communicator, DeviceBuffer, Error, F8E4M3, GroupWork, Kind, Memory, OpKind,
-    Order, ReduceOp, Work, bf16,
+    BucketWork, Call, Collective, Communicator, DeviceBuffer, Error, F8E4M3, GroupWork, Kind,
+    Memory, OpKind, Order, ReduceOp, Work, bf16,
 };
 use oxccl_cuda_stand_in::control::Control;
+use oxccl_transports::{CudaError, Error as Transport};
 use std::time::Duration;
 
 /// More than a part of a group, so that two of these are done one after the other.
@@ -191,6 +193,33 @@ fn expect<T: oxccl::Element + PartialEq + std::fmt::Debug>(buffer: &DeviceBuffer
     assert!(found.iter().all(|found| *found == value), "{:?}, not {value:?}", found.first());
 }
 
+/// Whether a stream was not let wait, since it might have kept back marks.
+fn few_connections(waits: Result<(), Error>) -> bool {
+    match waits {
+        Ok(()) => false,
+        Err(Error::Transport(Transport::Cuda(CudaError::TooFewConnections {
+            streams,
+            connections,
+        }))) => {
+            assert!(
+                streams > connections && connections == crate::calls::config().cuda_connections
+            );
+            true
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Has a stream wait for a bucket whose mark this rank has made, and waits for that; by the host where other ranks of the process
+/// might have to get their marks past that stream.
+fn await_on(comm: &Communicator, bucket: &BucketWork, stream: &Stream) {
+    if few_connections(bucket.wait_on(stream)) {
+        assert!(is_local(), "rank {}'s marks are on their way", comm.rank());
+        bucket.wait().unwrap();
+    }
+    stream.synchronize().unwrap();
+}
+
 /// Buckets that become ready one after the other, marked by the host and by a stream, and are used while others are not ready.
 pub(crate) fn bucket_by_bucket(comm: Communicator) {
     let [stream, marks, other] = [(); 3].map(|()| crate::calls::stream(&comm));
@@ -217,12 +246,13 @@ pub(crate) fn bucket_by_bucket(comm: Communicator) {
         two.write(&vec![1.0; LARGE]).unwrap();
         two.ready_on(&marks).unwrap();
         // Another stream waits for the second bucket alone.
-        second.wait_on(&other).unwrap();
-        other.synchronize().unwrap();
+        await_on(&comm, &second, &other);
         assert!(second.is_done() && !third.is_done());
         three.write(&vec![round as f32 + 5.0; LARGE]).unwrap();
         three.ready_on(&marks).unwrap();
-        work.wait_on(&other).unwrap();
+        if few_connections(work.wait_on(&other)) {
+            assert!(is_local(), "all is marked here");
+        }
         other.synchronize().unwrap();
         third.wait().unwrap();
         work.wait().unwrap();
@@ -254,6 +284,29 @@ pub(crate) fn done_is_done(comm: Communicator) {
     comm.barrier().unwrap();
 }
 
+/// One connection for all streams: what would keep back a mark is refused, and possible once the mark is made.
+pub(crate) fn kept_back(comm: Communicator) {
+    let [stream, other] = [(); 2].map(|()| crate::calls::stream(&comm));
+    let mut buffer = filled(&comm, LARGE, 1f32);
+    for _ in 0..3 {
+        let (work, late) = comm
+            .on(&stream)
+            .group(|group| group.unready().all_reduce_in_place(&mut buffer, ReduceOp::Sum))
+            .unwrap();
+        let bucket = work.bucket(0).unwrap();
+        assert!(few_connections(bucket.wait_on(&other)) && few_connections(work.wait_on(&other)));
+        assert!(few_connections(comm.barrier()));
+        assert!(few_connections(comm.on(&stream).barrier().map(drop)));
+        late.ready_on(&other).unwrap();
+        bucket.wait_on(&other).unwrap();
+        work.wait_on(&other).unwrap();
+        comm.on(&other).barrier().unwrap();
+        other.synchronize().unwrap();
+        work.wait().unwrap();
+    }
+    comm.barrier().unwrap();
+}
+
 /// A bucket is never marked ready on rank 1: the time-out names it, and streams that wait for it go on.
 pub(crate) fn never_ready(mut comm: Communicator) {
     comm.set_timeout(Duration::from_millis(500)).unwrap();
@@ -267,7 +320,8 @@ pub(crate) fn never_ready(mut comm: Communicator) {
         })
         .unwrap();
     let [first, second] = [0, 1].map(|at| work.bucket(at).unwrap());
-    second.wait_on(&other).unwrap();
+    // It stands in front of the mark.
+    few_connections(second.wait_on(&other));
     first.wait().unwrap();
     if comm.rank() != 1 {
         late.ready();

@@ -12,7 +12,7 @@ const RANKS: usize = 3;
 const COUNT: usize = 5000;
 
 fn joined() -> Config {
-    Config { single_launch: true, ..config() }
+    Config { single_launch: Some(true), ..config() }
 }
 
 fn on_threads(ranks: Vec<Communicator>, run: impl Fn(Communicator) + Sync) {
@@ -106,7 +106,20 @@ pub(crate) fn groups(outer: &mut dyn Bootstrap) {
             expect(&late, (step * n) as f32);
         }
         comm.barrier().unwrap();
-        assert_eq!(control.launches() - before, 6, "one for all ranks each");
+        assert_eq!(control.launches() - before, 5 * n as u64 + 1, "with marks, one of each rank");
+        let (work, ()) = comm
+            .on(&stream)
+            .group(|group| {
+                for buffer in &mut sums {
+                    group.all_reduce_in_place(buffer, ReduceOp::Max)?;
+                }
+                group.all_gather_in_place(&mut whole)
+            })
+            .map(|(work, _)| (work, ()))
+            .unwrap();
+        work.wait().unwrap();
+        comm.barrier().unwrap();
+        assert_eq!(control.launches() - before, 5 * n as u64 + 3, "one for all ranks each");
         // From here on ranks launch alone.
         comm.barrier().unwrap();
         sums.iter().zip([1.0, 2.0]).for_each(|(sum, value)| expect(sum, value));
@@ -122,7 +135,7 @@ pub(crate) fn groups(outer: &mut dyn Bootstrap) {
         work.wait().unwrap();
         expect(&message, 1.0);
         comm.barrier().unwrap();
-        assert_eq!(control.launches() - before, 8 + n as u64, "one of each rank");
+        assert_eq!(control.launches() - before, 6 * n as u64 + 5, "one of each rank");
     });
     nothing_is_left();
     outer.liveness().close(0);
@@ -233,7 +246,7 @@ pub(crate) fn starts(outer: &mut dyn Bootstrap) {
         Error::Transport(Transport::Stopped(_)) => {}
         other => panic!("{other:?}"),
     };
-    wrong(&Config { single_launch: true, ..Config::default() });
+    wrong(&Config { single_launch: Some(true), ..Config::default() });
     // They take turns with two GPUs.
     wrong(&joined());
     let one = Config { device: oxccl::Device::Cuda(Some(0)), ..joined() };

@@ -25,7 +25,7 @@ mod repeated;
 mod results;
 
 use processes::On::{Anything, StandIn};
-use processes::{run, run_on_nodes};
+use processes::{needs, run, run_on_nodes};
 
 macro_rules! cases {
     ($entry:ident by $each:path: $($case:ident = $function:path, $on:expr, $ranks:expr, $settings:expr;)*) => {
@@ -53,7 +53,7 @@ cases! {
         results::all_reduces, Anything, 1, [processes::threads("3"), MANY, ("OXCCL_STAND_IN_DEVICES", "2")];
     buffers_of_another_library = results::foreign_buffers, Anything, 3, [];
     one_graph_of_all_ranks = results::one_graph, Anything, 1, [MANY];
-    streams_keep_order = order::streams, Anything, 1, [];
+    streams_keep_order = order::streams, Anything, 1, [THREE];
     streams_share_connections =
         order::one_connection, StandIn, 1, [("CUDA_DEVICE_MAX_CONNECTIONS", "1")];
     captures_are_known = order::captures, Anything, 1, [];
@@ -72,6 +72,9 @@ cases! {
 
 /// Launches run the kernels' own source, thread by thread, and not the host executor.
 const EMULATED: (&str, &str) = ("OXCCL_STAND_IN_EMULATE", "1");
+
+/// One for each stream of a case that puts waits into them by itself.
+const THREE: (&str, &str) = ("CUDA_DEVICE_MAX_CONNECTIONS", "3");
 
 /// Enough for the streams of all threads of a case.
 const MANY: (&str, &str) = ("CUDA_DEVICE_MAX_CONNECTIONS", "32");
@@ -100,39 +103,48 @@ fn rdma_carries_calls_between_nodes() {
     }
 }
 
+/// Ranks that are threads launch by themselves.
+const SEPARATE: (&str, &str) = ("OXCCL_SINGLE_LAUNCH", "0");
+
 /// Parts of the machine, between which messages go by links.
 const TWO_NODES: (&str, &str) = ("OXCCL_NODES", "2");
 
 cases! {
     communicator_process by processes::each_communicator:
     calls_of_processes = calls::all, Anything, 2, [];
-    calls_of_threads = calls::all, Anything, 1, [processes::threads("3"), MANY];
+    calls_of_threads = calls::all, Anything, 1, [processes::threads("3"), MANY, needs("6")];
     calls_of_one = calls::all, Anything, 1, [processes::threads("1")];
     calls_on_two_gpus =
-        calls::all, StandIn, 1, [processes::threads("4"), MANY, ("OXCCL_STAND_IN_DEVICES", "2")];
-    calls_between_nodes = calls::all, Anything, 1, [processes::threads("4"), MANY, TWO_NODES];
+        calls::all, StandIn, 1, [processes::threads("4"), MANY, ("OXCCL_STAND_IN_DEVICES", "2"), needs("4")];
+    calls_between_nodes = calls::all, Anything, 1, [processes::threads("4"), MANY, TWO_NODES, needs("8")];
     calls_between_nodes_of_processes = calls::all, Anything, 2, [TWO_NODES];
-    replays_between_nodes = calls::captured, Anything, 1, [processes::threads("2"), MANY, TWO_NODES];
-    calls_in_graphs = calls::captured, Anything, 1, [processes::threads("2"), MANY];
+    replays_between_nodes = calls::captured, Anything, 1, [processes::threads("2"), MANY, TWO_NODES, needs("4")];
+    calls_in_graphs = calls::captured, Anything, 1, [processes::threads("2"), MANY, needs("4")];
     calls_in_graphs_of_processes = calls::captured, Anything, 2, [];
-    calls_with_parts_of_their_own = calls::with_parts, Anything, 1, [processes::threads("3"), MANY];
+    calls_with_parts_of_their_own = calls::with_parts, Anything, 1, [processes::threads("3"), MANY, needs("6")];
     calls_with_parts_of_processes = calls::with_parts, Anything, 2, [];
     calls_in_several_streams = calls::streams, Anything, 1, [processes::threads("2"), MANY];
+    calls_prepared_while_others_wait =
+        calls::prepared_late, StandIn, 1, [processes::threads("2"), MANY, SEPARATE, ("OXCCL_STAND_IN_DRAINS", "1"), needs("4")];
+    calls_prepared_while_others_meet =
+        calls::prepared_late, StandIn, 1, [processes::threads("2"), MANY, ("OXCCL_STAND_IN_DRAINS", "1")];
+    calls_of_threads_by_themselves = calls::streams, Anything, 1, [processes::threads("2"), MANY, SEPARATE, needs("6")];
+    calls_in_graphs_by_themselves = calls::captured, Anything, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
     few_blocks = calls::few_blocks, StandIn, 1, [processes::threads("2"), MANY];
-    one_launch_a_call = calls::launches, StandIn, 1, [processes::threads("2"), MANY];
-    a_late_rank_is_named = ends::late, Anything, 1, [processes::threads("2"), MANY];
-    a_late_rank_is_named_beside_a_free = ends::late_beside_a_free, Anything, 1, [processes::threads("2"), MANY];
-    a_late_replay_is_named = ends::late_replay, Anything, 1, [processes::threads("2"), MANY];
-    other_calls_are_named = ends::mismatch, Anything, 1, [processes::threads("2"), MANY];
+    one_launch_a_call = calls::launches, StandIn, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
+    a_late_rank_is_named = ends::late, Anything, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
+    a_late_rank_is_named_beside_a_free = ends::late_beside_a_free, Anything, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
+    a_late_replay_is_named = ends::late_replay, Anything, 1, [processes::threads("2"), MANY, needs("4")];
+    other_calls_are_named = ends::mismatch, Anything, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
     a_dead_process_is_named = ends::death, Anything, 2, [];
-    a_dead_thread_is_named = ends::panic, Anything, 1, [processes::threads("2"), MANY];
-    a_rank_that_left_is_named = ends::left, Anything, 1, [processes::threads("2"), MANY];
+    a_dead_thread_is_named = ends::panic, Anything, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
+    a_rank_that_left_is_named = ends::left, Anything, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
     a_late_rank_of_another_node_is_named =
-        ends::late, Anything, 1, [processes::threads("2"), MANY, TWO_NODES];
+        ends::late, Anything, 1, [processes::threads("2"), MANY, TWO_NODES, SEPARATE, needs("4")];
     a_late_replay_of_another_node_is_named =
-        ends::late_replay, Anything, 1, [processes::threads("2"), MANY, TWO_NODES];
+        ends::late_replay, Anything, 1, [processes::threads("2"), MANY, TWO_NODES, needs("4")];
     other_calls_of_another_node_are_named =
-        ends::mismatch, Anything, 1, [processes::threads("2"), MANY, TWO_NODES];
+        ends::mismatch, Anything, 1, [processes::threads("2"), MANY, TWO_NODES, SEPARATE, needs("4")];
     a_dead_process_of_another_node_is_named = ends::death, Anything, 2, [TWO_NODES];
     registered_memory = registered::in_place, StandIn, 3, [];
     registered_memory_on_two_gpus =
@@ -147,13 +159,13 @@ cases! {
     long_copies = calls::long_copies, Anything, 1, [processes::threads("3"), MANY];
     bulk_copies_thread_by_thread =
         calls::long_copies, StandIn, 1, [processes::threads("3"), MANY, EMULATED, ("OXCCL_BULK_COPIES", "1")];
-    calls_thread_by_thread = calls::all, StandIn, 1, [processes::threads("3"), MANY, EMULATED];
+    calls_thread_by_thread = calls::all, StandIn, 1, [processes::threads("3"), MANY, EMULATED, needs("6")];
     other_calls_thread_by_thread =
-        ends::mismatch, StandIn, 1, [processes::threads("2"), MANY, TWO_NODES, EMULATED];
+        ends::mismatch, StandIn, 1, [processes::threads("2"), MANY, TWO_NODES, EMULATED, SEPARATE, needs("4")];
     wrong_memory = misuse::memory, StandIn, 1, [("OXCCL_STAND_IN_DEVICES", "2"), processes::threads("1")];
     lines_over_pcie = misuse::no_nvlink, StandIn, 1,
         [("OXCCL_STAND_IN_DEVICES", "2"), ("OXCCL_STAND_IN_NVLINK", "0"), processes::threads("2"), MANY];
-    wrong_streams = misuse::streams, StandIn, 1, [processes::threads("2"), MANY];
+    wrong_streams = misuse::streams, StandIn, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
     too_few_connections = misuse::connections, StandIn, 1, [processes::threads("1")];
 }
 
@@ -163,19 +175,23 @@ cases! {
     groups_of_threads = groups::random_groups, Anything, 1, [processes::threads("3"), MANY];
     groups_of_one = groups::random_groups, Anything, 1, [processes::threads("1"), MANY];
     groups_on_two_gpus =
-        groups::random_groups, StandIn, 1, [processes::threads("4"), MANY, ("OXCCL_STAND_IN_DEVICES", "2")];
+        groups::random_groups, StandIn, 1, [processes::threads("4"), MANY, ("OXCCL_STAND_IN_DEVICES", "2"), needs("6")];
     one_kernel_a_group = groups::one_kernel, StandIn, 1, [processes::threads("1"), MANY];
     groups_bucket_by_bucket = groups::bucket_by_bucket, Anything, 1, [processes::threads("2"), MANY];
     groups_of_processes_bucket_by_bucket = groups::bucket_by_bucket, Anything, 2, [];
+    groups_bucket_by_bucket_by_themselves =
+        groups::bucket_by_bucket, Anything, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
+    marks_that_would_be_kept_back = groups::kept_back, StandIn, 1,
+        [processes::threads("1"), ("CUDA_DEVICE_MAX_CONNECTIONS", "1")];
     a_done_bucket_is_done = groups::done_is_done, Anything, 1, [processes::threads("2"), MANY];
     a_bucket_that_is_never_ready = groups::never_ready, Anything, 1, [processes::threads("2"), MANY];
-    other_groups_are_named = groups::mismatch, Anything, 1, [processes::threads("2"), MANY];
+    other_groups_are_named = groups::mismatch, Anything, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
     a_death_in_a_group = groups::death, Anything, 2, [];
     messages_in_groups = groups::messages, Anything, 1, [processes::threads("3"), MANY];
     messages_in_groups_of_processes = groups::messages, Anything, 2, [];
     groups_thread_by_thread =
         groups::random_groups, StandIn, 1, [processes::threads("3"), MANY, EMULATED];
-    groups_in_graphs = groups::captured, Anything, 1, [processes::threads("2"), MANY];
+    groups_in_graphs = groups::captured, Anything, 1, [processes::threads("2"), MANY, needs("4")];
     groups_in_graphs_of_processes = groups::captured, Anything, 2, [];
     groups_that_come_again = repeated::allocate_nothing, Anything, 1, [processes::threads("2"), MANY];
     groups_that_change_in_part = repeated::change_in_part, Anything, 1, [processes::threads("3"), MANY];
@@ -183,6 +199,35 @@ cases! {
     gradients_in_buckets = buckets::gradients, Anything, 1, [processes::threads("2"), MANY];
     parameters_in_buckets = buckets::sharded, Anything, 1, [processes::threads("2"), MANY];
     parameters_in_buckets_of_processes = buckets::sharded, Anything, 3, [];
+}
+
+/// Gated groups, and ranks that are threads of one GPU, over few connections and many.
+#[test]
+fn streams_of_any_number_of_connections() {
+    for count in ["1", "2", "3", "8", "32"] {
+        let connections = ("CUDA_DEVICE_MAX_CONNECTIONS", count);
+        let group = |case: &str, processes: usize, threads: Option<&'static str>| {
+            let ranks = threads.map(processes::threads);
+            let settings: Vec<_> = ranks.into_iter().chain([connections]).collect();
+            run(case, "group_process", Anything, processes, &settings);
+        };
+        group("groups_of_processes_bucket_by_bucket", 2, None);
+        for ranks in ["1", "2"] {
+            group("groups_bucket_by_bucket", 1, Some(ranks));
+            group("gradients_in_buckets", 1, Some(ranks));
+            group("parameters_in_buckets", 1, Some(ranks));
+        }
+        group("a_done_bucket_is_done", 1, Some("3"));
+        let threads = [processes::threads("3"), connections];
+        run("calls_in_several_streams", "communicator_process", Anything, 1, &threads);
+        run(
+            "one_launch_for_groups_of_all_ranks",
+            "start_process",
+            StandIn,
+            1,
+            &[connections, needs("6")],
+        );
+    }
 }
 
 /// Devices that a switch joins, and those of them that say so.
@@ -220,11 +265,11 @@ cases! {
 
 cases! {
     start_process by processes::each_rank:
-    one_launch_for_all_ranks = joined::launches, StandIn, 1, [MANY];
-    one_launch_for_groups_of_all_ranks = joined::groups, StandIn, 1, [MANY];
-    one_launch_thread_by_thread = joined::launches, StandIn, 1, [MANY, EMULATED];
+    one_launch_for_all_ranks = joined::launches, StandIn, 1, [MANY, needs("6")];
+    one_launch_for_groups_of_all_ranks = joined::groups, StandIn, 1, [MANY, needs("6")];
+    one_launch_thread_by_thread = joined::launches, StandIn, 1, [MANY, EMULATED, needs("6")];
     one_launch_in_a_graph = joined::captured, StandIn, 1, [MANY];
-    ranks_that_do_not_join = joined::misuse, StandIn, 1, [MANY];
+    ranks_that_do_not_join = joined::misuse, StandIn, 1, [MANY, needs("4")];
     starts_that_cannot_join =
         joined::starts, StandIn, 1, [MANY, ("OXCCL_STAND_IN_DEVICES", "2")];
     starts_that_fail = misuse::starts, StandIn, 2, [];

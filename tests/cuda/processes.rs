@@ -13,6 +13,17 @@ const THREADS: &str = "OXCCL_TEST_THREADS";
 /// Set to 1, the cases run on the machine's GPUs, with the kernels that were built in, instead of on the stand-in.
 const HARDWARE: &str = "OXCCL_TEST_HARDWARE";
 
+/// Set to a number, processes have so many connections to a GPU, but where a case is about another number.
+const CONNECTIONS: [&str; 2] = ["OXCCL_TEST_CONNECTIONS", "CUDA_DEVICE_MAX_CONNECTIONS"];
+
+/// Connections that a case needs, whose ranks are threads that launch by themselves: with fewer it must end by the error that says so.
+const NEEDED: &str = "OXCCL_TEST_CONNECTIONS_NEEDED";
+
+/// So many.
+pub(crate) const fn needs(connections: &'static str) -> (&'static str, &'static str) {
+    (NEEDED, connections)
+}
+
 /// Where a case can run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum On {
@@ -85,6 +96,14 @@ fn all_succeed(
     processes: usize,
     program: impl Fn(usize) -> Command,
 ) {
+    let setting = |name| settings.iter().find(|(its, _)| *its == name).map(|(_, value)| *value);
+    let own = setting(CONNECTIONS[1]).map(str::to_owned);
+    let wished = std::env::var(CONNECTIONS[0]).ok();
+    // What a case says, but for those that only want enough of them.
+    let connections = own.filter(|own| own != crate::MANY.1 || wished.is_none()).or(wished);
+    let number = |text: &str| text.parse::<usize>().unwrap();
+    let available = connections.as_deref().map_or(8, number);
+    let refused = setting(NEEDED).is_some_and(|needed| available < number(needed));
     let start = |rank: usize| {
         let mut command = program(rank);
         command
@@ -93,6 +112,12 @@ fn all_succeed(
             .envs(settings.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null());
+        if let Some(connections) = &connections {
+            command.env(CONNECTIONS[1], connections);
+        }
+        if refused {
+            command.stderr(Stdio::piped());
+        }
         if !on_hardware() {
             command.env("LD_LIBRARY_PATH", library_folder().unwrap());
         }
@@ -101,7 +126,13 @@ fn all_succeed(
     let mut children: Vec<_> = (0..processes).map(start).collect();
     for (rank, child) in children.iter_mut().enumerate() {
         let status = child.wait();
-        assert!(status.success(), "process {rank} of {case} with {settings:?}: {status}");
+        let said = child.said();
+        let told = ["TooManyStreams", "CUDA_DEVICE_MAX_CONNECTIONS (at most 32)"];
+        let as_expected = match refused {
+            true => told.iter().any(|told| said.contains(told)),
+            false => status.success(),
+        };
+        assert!(as_expected, "process {rank} of {case} with {settings:?}: {status} {said}");
     }
 }
 
@@ -109,6 +140,12 @@ fn all_succeed(
 struct Ended(Child);
 
 impl Ended {
+    /// What it has written, if that is looked at.
+    fn said(&mut self) -> String {
+        let errors = self.0.stderr.take();
+        errors.map_or(String::new(), |errors| std::io::read_to_string(errors).unwrap())
+    }
+
     fn wait(&mut self) -> std::process::ExitStatus {
         // Longer than what the process itself grants.
         let deadline = Instant::now() + Duration::from_secs(600);
@@ -159,6 +196,11 @@ pub(crate) fn each_communicator(case: fn(Communicator)) {
     let ends: Vec<_> = threads.into_iter().map(std::thread::JoinHandle::join).collect();
     assert!(ends.iter().all(Result::is_ok), "a rank failed");
     nothing_is_left();
+}
+
+/// Whether this process has all ranks.
+pub(crate) fn is_local() -> bool {
+    thread_count().is_some()
 }
 
 fn thread_count() -> Option<usize> {

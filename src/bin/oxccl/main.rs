@@ -59,8 +59,21 @@ fn end_with_the_reader() {
     let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) };
 }
 
+/// The driver loads kernels when it is initialised, its own among them, and not when they are first used: then it may wait for all that
+/// run, which may wait for this rank. What the user has set stays. Programs that `oxccl run` starts are the user's.
+fn load_kernels_at_once() {
+    const LOADING: &str = "CUDA_MODULE_LOADING";
+    if std::env::var_os(LOADING).is_none() {
+        // SAFETY: this process has no other thread yet, and the driver has not been loaded.
+        unsafe { std::env::set_var(LOADING, "EAGER") };
+    }
+}
+
 fn main() -> ExitCode {
     let command = Options::parse().command;
+    if !matches!(command, Command::Run(_)) {
+        load_kernels_at_once();
+    }
     if !command.has_ranks() {
         end_with_the_reader();
     }

@@ -1,9 +1,10 @@
 //! One rank on a GPU: all that its calls need, set up together with the other ranks.
 
 use super::multicast;
+use super::warm::warm;
 use super::{
-    Arguments, DeviceProgram, Image, Kernel, Kernels, PinnedPool, PinnedWords, Programs, Stream,
-    Tables,
+    Arguments, DeviceProgram, Ended, Image, Kernel, Kernels, PinnedPool, PinnedWords, Programs,
+    Stream, Tables,
 };
 use crate::device::{ControlShape, LinkPorts, StagingShape};
 use crate::schedule::Program;
@@ -12,6 +13,9 @@ use oxccl_transports::cuda::{Context, DeviceRegion, MulticastMemory, Uuid, besid
 use oxccl_transports::{Bootstrap, Cause, CudaError, Error, Offer, Reach, Region, Shared};
 use std::sync::Arc;
 use std::time::Instant;
+
+/// Words that the driver is tried with.
+const WARM_WORDS: usize = 512;
 
 /// What a rank is set up with. All ranks use the same shape and length.
 #[derive(Clone, Debug)]
@@ -28,6 +32,9 @@ pub struct Setup {
     pub windows: Option<Vec<*mut u8>>,
     /// Kernels leave long copies to the GPU's engine for bulk asynchronous copies: see [`Kernels::with_bulk_copies`].
     pub bulk_copies: bool,
+    /// Ranks of this process on one GPU launch by themselves: one may prepare a call while another's kernel waits for that. So what
+    /// most need is allocated at the start.
+    pub separate: bool,
 }
 
 /// A rank on its GPU.
@@ -37,6 +44,7 @@ pub struct Gpu {
     tables: Arc<Tables>,
     programs: Programs,
     pinned: PinnedPool,
+    ended: Arc<Ended>,
     /// Its own: for set-up, and for calls that wait. Nobody captures it.
     stream: Arc<Stream>,
     /// Those of this node's ranks, by rank, kept mapped: windows lead there.
@@ -127,8 +135,10 @@ impl Gpu {
         links: Vec<Arc<LinkPorts>>,
     ) -> Result<Gpu, Error> {
         let (context, rank) = (&setup.context, bootstrap.rank());
-        let kernels = Kernels::load(context, setup.image)?;
+        // First, and before any rank of the process goes on: streams that are made together have connections of their own where there are
+        // enough, whatever other libraries make later.
         let stream = Arc::new(Stream::new(context)?);
+        let kernels = Kernels::load(context, setup.image)?;
         let neighbours = share_gpus(bootstrap, setup, &kernels, deadline)?;
         let ll128_slots = if neighbours.ll128 { setup.shape.ll128_slots } else { 0 };
         let shape = StagingShape { ll128_slots, ..setup.shape };
@@ -167,7 +177,12 @@ impl Gpu {
         let tables =
             Tables::new(&stream, shape, own_staging, staging, control, &connections, windows)?;
         let tables = Arc::new(tables);
-        let (programs, pinned) = (Programs::new(&stream)?, PinnedPool::new(context)?);
+        let separate = setup.separate && neighbours.sharing > 1;
+        let programs = Programs::new(&stream, separate)?;
+        let mut pinned = PinnedPool::new(context, separate)?;
+        // SAFETY: no program has been placed.
+        unsafe { warm(&stream, programs.room(), &pinned.take(WARM_WORDS)?) }?;
+        let ended = Arc::new(Ended::new(pinned.take(1)?, tables.arrived()));
         let stopped = Arc::downgrade(&tables);
         bootstrap.liveness().on_stop(move || {
             if let Some(tables) = stopped.upgrade() {
@@ -181,6 +196,7 @@ impl Gpu {
             tables,
             programs,
             pinned,
+            ended,
             stream,
             _heaps: heaps,
             heap,
@@ -240,6 +256,11 @@ impl Gpu {
     /// Whether other ranks of this node are on other GPUs.
     pub(crate) fn has_peers(&self) -> bool {
         self.neighbours.elsewhere
+    }
+
+    /// How its kernels say that they have ended.
+    pub(crate) fn ended(&self) -> &Arc<Ended> {
+        &self.ended
     }
 
     /// Its tables.

@@ -5,6 +5,7 @@
 
 mod copy;
 mod empty;
+mod ended;
 mod event;
 mod gpu;
 mod graph;
@@ -14,10 +15,13 @@ mod multicast;
 mod programs;
 mod stream;
 mod tables;
+mod warm;
 mod words;
 
 pub use copy::{copy, fill};
 pub use empty::EmptyKernel;
+pub(crate) use ended::CallEnd;
+pub use ended::Ended;
 pub use event::Event;
 pub use gpu::{Gpu, Prepared, Setup};
 pub use graph::{CaptureMode, Graph};

@@ -13,6 +13,8 @@ use std::sync::Arc;
 
 /// What is allocated at the start: all that most ranks need.
 const FIRST_BYTES: usize = 512 << 10;
+/// The same where allocating more may have to wait for another rank.
+const FIRST_BYTES_SEPARATE: usize = 8 << 20;
 /// What is allocated at a time behind it, at least.
 const CHUNK_BYTES: usize = 4 << 20;
 /// Programs start at multiples of this.
@@ -35,13 +37,19 @@ pub struct DeviceProgram {
 }
 
 impl Programs {
-    /// Room for the first ones.
+    /// Room for the first ones; for many where ranks of the process launch by themselves (`separate`).
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`], and the driver's.
-    pub fn new(stream: &Stream) -> Result<Programs, CudaError> {
-        let chunk = Arc::new(DeviceMemory::allocate(stream.context(), FIRST_BYTES)?);
+    pub fn new(stream: &Stream, separate: bool) -> Result<Programs, CudaError> {
+        let first_bytes = if separate { FIRST_BYTES_SEPARATE } else { FIRST_BYTES };
+        let chunk = Arc::new(DeviceMemory::allocate(stream.context(), first_bytes)?);
         Ok(Programs { chunks: vec![chunk], used_bytes: 0 })
+    }
+
+    /// Where the next one comes, at least [`FIRST_BYTES`] long as long as there is none.
+    pub(super) fn room(&self) -> *mut u8 {
+        self.chunks[self.chunks.len() - 1].as_ptr().wrapping_add(self.used_bytes)
     }
 
     /// What was allocated, for whoever keeps it longer.

@@ -4,6 +4,7 @@ use super::call;
 use oxccl_transports::CudaError;
 use oxccl_transports::cuda::{Context, sys};
 use std::ffi::c_void;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A stream of a GPU: what is put into it happens in order.
 #[derive(Debug)]
@@ -33,6 +34,13 @@ pub enum CaptureState {
 /// No order between it and the legacy default stream.
 const NON_BLOCKING: u32 = 1;
 
+/// The streams that this process knows of: context, handle, and how many objects stand for it.
+static KNOWN: Mutex<Vec<(usize, usize, usize)>> = Mutex::new(Vec::new());
+
+fn known() -> MutexGuard<'static, Vec<(usize, usize, usize)>> {
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Stream {
     /// A new stream.
     ///
@@ -42,7 +50,35 @@ impl Stream {
         let mut raw = std::ptr::null_mut();
         // SAFETY: the driver is loaded, the context current, and the pointer valid.
         context.scope(|| unsafe { call!(cuStreamCreate(&raw mut raw, NON_BLOCKING)) })?;
-        Ok(Stream { context: context.clone(), raw, own: true })
+        Ok(Stream::enter(context, raw, true))
+    }
+
+    fn enter(context: &Context, raw: sys::CUstream, own: bool) -> Stream {
+        let (of, handle) = (context.raw() as usize, raw as usize);
+        let mut all = known();
+        match all.iter_mut().find(|(its, other, _)| (*its, *other) == (of, handle)) {
+            Some((_, _, count)) => *count += 1,
+            None => all.push((of, handle, 1)),
+        }
+        Stream { context: context.clone(), raw, own }
+    }
+
+    /// The same stream, which must not be used any more once this one has gone.
+    pub(crate) fn alias(&self) -> Stream {
+        Stream::enter(&self.context, self.raw, false)
+    }
+
+    /// Fails unless each stream of this GPU that is known has a connection to itself, of so many: then none keeps back another.
+    ///
+    /// # Errors
+    /// [`CudaError::TooFewConnections`].
+    pub(crate) fn check_connections(&self, connections: usize) -> Result<(), CudaError> {
+        let of = self.context.raw() as usize;
+        let streams = known().iter().filter(|(context, ..)| *context == of).count();
+        if streams <= connections {
+            return Ok(());
+        }
+        Err(CudaError::TooFewConnections { streams, connections })
     }
 
     /// Another library's stream, by its handle (`CUstream` and `cudaStream_t` are the same); null is the legacy default stream.
@@ -60,7 +96,7 @@ impl Stream {
         if theirs != context.raw() {
             return Err(CudaError::NotPrimary { ordinal: context.device().ordinal() });
         }
-        Ok(Stream { context: context.clone(), raw, own: false })
+        Ok(Stream::enter(context, raw, false))
     }
 
     /// Its context.
@@ -154,6 +190,15 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        let (of, handle) = (self.context.raw() as usize, self.raw as usize);
+        let mut all = known();
+        if let Some(at) = all.iter().position(|(its, other, _)| (*its, *other) == (of, handle)) {
+            all[at].2 -= 1;
+            if all[at].2 == 0 {
+                all.swap_remove(at);
+            }
+        }
+        drop(all);
         if self.own {
             // SAFETY: made by this object, given back once; the driver lets what is in it happen.
             self.context.give_back(|| unsafe { call!(cuStreamDestroy_v2(self.raw)) });

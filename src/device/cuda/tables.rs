@@ -4,6 +4,8 @@
 //! | --- | --- | --- |
 //! | slots, counters, doorbells | each rank's staging, a [`DeviceRegion`] | peers' kernels write them |
 //! | connections, windows, where peers' registered allocations are | device memory | only this rank's kernel uses them |
+//! | how many channels of a launch have ended | device memory | counted by its blocks |
+//! | the last call that has ended ([`Ended`](super::Ended)) | pinned memory | the host reads it, and streams wait for it |
 //! | programs | device memory ([`Programs`](super::Programs)) | read by the kernel |
 //! | progress, the abort word | a host region, which all ranks map and the GPU reaches | the host reads and writes them while a kernel runs |
 //! | statuses | pinned memory, [`SLOTS`] places, so that calls under way do not share them | the host reads them after |
@@ -61,6 +63,8 @@ pub(super) struct TableMemory {
     /// Where each peer's registered allocations begin, by number.
     registered: DeviceMemory,
     statuses: PinnedMemory,
+    /// Where the channels of a launch that have ended are counted.
+    arrived: DeviceMemory,
     control: RegisteredRegion,
 }
 
@@ -94,6 +98,7 @@ impl Tables {
             windows: upload(stream, &windows)?,
             registered,
             statuses: PinnedMemory::allocate(context, statuses_bytes)?,
+            arrived: upload(stream, &[0u32])?,
             control: RegisteredRegion::register(context, control, control_shape.reached_bytes())?,
         };
         Ok(Tables { memory: Arc::new(memory), control_shape, shape, staging, _others: others })
@@ -102,6 +107,11 @@ impl Tables {
     /// What was allocated, for whoever keeps it longer.
     pub(super) fn memory(&self) -> Arc<TableMemory> {
         self.memory.clone()
+    }
+
+    /// Where the channels of a launch that have ended are counted.
+    pub(super) fn arrived(&self) -> *mut u32 {
+        self.memory.arrived.as_ptr().cast()
     }
 
     /// How staging is laid out.

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 /// What is allocated at a time, at least.
 const CHUNK_BYTES: usize = 1 << 20;
+/// What is allocated at the start where allocating more may have to wait for another rank.
+const FIRST_BYTES_SEPARATE: usize = 4 << 20;
 /// Parts begin at multiples of this.
 const ALIGN_BYTES: usize = 64;
 /// How long streams that still look at words are waited for when these go.
@@ -42,12 +44,13 @@ pub struct PinnedWords {
 }
 
 impl PinnedPool {
-    /// Room for the first ones.
+    /// Room for the first ones; for many where ranks of the process launch by themselves (`separate`).
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`], and the driver's.
-    pub fn new(context: &Context) -> Result<PinnedPool, CudaError> {
-        let first = Arc::new(Chunk::allocate(context, CHUNK_BYTES)?);
+    pub fn new(context: &Context, separate: bool) -> Result<PinnedPool, CudaError> {
+        let first_bytes = if separate { FIRST_BYTES_SEPARATE } else { CHUNK_BYTES };
+        let first = Arc::new(Chunk::allocate(context, first_bytes)?);
         Ok(PinnedPool { context: context.clone(), chunks: vec![first], used_bytes: 0 })
     }
 

@@ -12,7 +12,9 @@ use crate::device::cuda::{Gpu, Kernel, PinnedWords, Stream, copy};
 use crate::device::{Heap, HeapBlock, Signals};
 use crate::engine::Backend;
 use crate::engine::flights::Ends;
-use crate::engine::on_gpu::{GpuCalls, Target};
+use crate::engine::joint::Joined;
+use crate::engine::launcher::Launcher;
+use crate::engine::on_gpu::{GpuCalls, Place, Target};
 use crate::error::Error;
 use crate::group::Flight;
 use oxccl_kernels::format as f;
@@ -93,10 +95,12 @@ impl Engine {
         let base = (self.reach != Reach::SameProcess).then(|| self.heap.base());
         let (heap, stride) = (self.heap.clone(), self.config.max_channels);
         let Groups { prepared, tokens, .. } = &mut self.groups;
-        let PreparedGroup { described, signature, channels, chains, blocks, sources, .. } =
-            &mut prepared[at];
+        let PreparedGroup {
+            described, signature, channels, chains, blocks, sources, turns, ..
+        } = &mut prepared[at];
         let (called, channels, parts) =
             ((*described, *signature), *channels, (&blocks[..], &sources[..]));
+        let turns = turns.clone();
         let (Backend::Cuda(gpu_calls), Chains::Cuda(chains)) = (&mut self.backend, chains) else {
             return Err(wrong_device(&self.config));
         };
@@ -109,13 +113,15 @@ impl Engine {
         if captured {
             gpu_calls.keep(chain.clone(), signals.clone());
         }
-        let launcher = gpu_calls.launcher(&self.ranks, &called.0)?;
+        let launcher = gpu_calls.launcher(&self.ranks, &called.0, target, gated.contains(&true))?;
+        let alone = gpu_calls.keeps_back().is_some();
         let ends = Ends::Group { flight: flight.clone(), _chain: chain.clone() };
-        let event = self.put(target, called, channels, ends, |gpu_calls, place| {
+        let put = |gpu_calls: &mut GpuCalls, place: Place, launcher: Launcher| {
             chain.upload(if captured { &own } else { stream }, captured)?;
             signals.begin(place.call);
             signals.launch(channels);
-            flight.board(signals.clone(), gated);
+            let marks = gpu_calls.marks(turns, place.call, captured);
+            flight.board(signals.clone(), gated, Some(marks));
             flight.hold(stream)?;
             if captured {
                 signals.clear_done_on(stream)?;
@@ -131,14 +137,15 @@ impl Engine {
             };
             // SAFETY: the programs were prepared by this rank, the tables are there when the stream comes so far, and stay until the
             // flight has ended; buffers are the caller's promise, and calls in different streams are chained.
-            unsafe { launcher.launch(target, place, (kernel, channels), first) }?;
+            let joined = unsafe { launcher.launch(target, place, (kernel, channels), first) }?;
             if captured {
                 let mut gated = gated.iter().enumerate().filter(|(_, gated)| **gated);
                 gated.try_for_each(|(bucket, _)| signals.clear_ready_on(stream, bucket))?;
             }
-            Ok(())
-        })?;
-        flight.launched(event);
+            Ok(joined)
+        };
+        let (end, joined) = self.put(target, called, channels, ends, launcher, put)?;
+        flight.launched(end, alone || joined == Joined::Gated);
         Ok(())
     }
 }

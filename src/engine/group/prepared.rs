@@ -52,6 +52,8 @@ pub(super) struct PreparedGroup {
     pub(super) channels: usize,
     pub(super) sources: Vec<Source>,
     pub(super) blocks: Vec<Block>,
+    /// By bucket: the place of its block. Blocks follow one another.
+    pub(super) turns: Arc<[usize]>,
     /// What runs it.
     pub(super) chains: Chains,
     collectives: Vec<usize>,
@@ -146,6 +148,7 @@ impl PreparedGroup {
             described,
             signature,
             record: described.encode(),
+            turns: turns(&blocks, &sources),
             channels: blocks.iter().map(|block| block.code.channels()).max().unwrap_or(1),
             sources,
             blocks,
@@ -205,6 +208,17 @@ impl PreparedGroup {
             unsafe { self.words().add(at).write_volatile(words) };
         }
     }
+}
+
+/// The place of each bucket's last block.
+fn turns(blocks: &[Block], sources: &[Source]) -> Arc<[usize]> {
+    let calls = sources.iter().map(|source| source.call + 1).max().unwrap_or(0);
+    let mut turns = vec![0; calls];
+    for (turn, block) in blocks.iter().enumerate() {
+        let of_block = &sources[block.first..block.first + block.count];
+        of_block.iter().for_each(|source| turns[source.call] = turn);
+    }
+    turns.into()
 }
 
 /// The other ends of the messages, each once.

@@ -62,6 +62,12 @@ using emulator::stage_stores_done;
 using emulator::stage_stores_read_but_last;
 inline void engine_fence() {}
 
+inline bool arrives_last(uint32_t* arrived, uint32_t channels) {
+  if (__atomic_add_fetch(arrived, 1, __ATOMIC_ACQ_REL) != channels) return false;
+  __atomic_store_n(arrived, 0, __ATOMIC_RELAXED);
+  return true;
+}
+
 inline void system_fence() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
 
 }  // namespace OXCCL_ISA

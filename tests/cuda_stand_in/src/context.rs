@@ -8,6 +8,7 @@ use cudarc::driver::sys::{CUcontext, CUdevice, CUresult};
 
 use crate::call::{Answer, driver_calls, put};
 use crate::registry::{Registry, lock};
+use crate::settings::settings;
 use crate::{capture, device, stream};
 
 pub(crate) struct Context {
@@ -68,6 +69,15 @@ pub(crate) fn current() -> Answer<(usize, Arc<Context>)> {
     let context = CONTEXTS.find(handle).map_err(|_| none)?;
     context.check()?;
     Ok((handle, context))
+}
+
+/// Of calls that need not wait for kernels, and on some drivers do.
+pub(crate) fn may_wait() -> Answer {
+    if settings().drains {
+        let (handle, context) = current()?;
+        context.drain(handle);
+    }
+    Ok(())
 }
 
 fn named(context: CUcontext) -> Answer<Arc<Context>> {

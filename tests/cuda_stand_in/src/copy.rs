@@ -1,14 +1,15 @@
 //! Copies, fills, and waits for and writes of values.
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use cudarc::driver::sys::{CUdeviceptr, CUresult, CUstream};
 
 use crate::call::{Answer, driver_calls};
+use crate::settings::settings;
 use crate::stream::{Operation, Stream};
-use crate::{capture, memory};
+use crate::{capture, context, memory};
 
 const ILLEGAL: CUresult = CUresult::CUDA_ERROR_ILLEGAL_ADDRESS;
 
@@ -48,7 +49,7 @@ pub(crate) fn fill(dst: usize, value: u32, width: usize, count: usize) -> Answer
     Ok(())
 }
 
-fn load(at: usize, wide: bool) -> Answer<u64> {
+fn word_at(at: usize, wide: bool) -> Answer<u64> {
     device(at as CUdeviceptr, if wide { 8 } else { 4 }).map_err(|_| ILLEGAL)?;
     // SAFETY: mapped, as just checked, and aligned, as the call checked.
     Ok(unsafe {
@@ -62,7 +63,7 @@ fn load(at: usize, wide: bool) -> Answer<u64> {
 
 pub(crate) fn await_value(at: usize, value: u64, wide: bool, flags: u32) -> Answer {
     loop {
-        let found = load(at, wide)?;
+        let found = word_at(at, wide)?;
         let met = match flags & 3 {
             // Cyclic comparison, in the width of the word.
             0 if wide => found.wrapping_sub(value) as i64 >= 0,
@@ -79,8 +80,8 @@ pub(crate) fn await_value(at: usize, value: u64, wide: bool, flags: u32) -> Answ
 }
 
 pub(crate) fn write_value(at: usize, value: u64, wide: bool) -> Answer {
-    load(at, wide)?;
-    // SAFETY: as in `load`, which has just been there.
+    word_at(at, wide)?;
+    // SAFETY: as in `word_at`, which has just been there.
     unsafe {
         if wide {
             AtomicU64::from_ptr(at as *mut u64).store(value, Ordering::Release);
@@ -100,7 +101,22 @@ fn at_once(operation: Operation) -> Answer {
     stream.context.check()
 }
 
+/// The driver's own kernels are loaded when they are first needed.
+fn load_kernel(operation: &Operation) -> Answer {
+    static LOADED: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
+    let which = match operation {
+        Operation::Fill { .. } => 0,
+        Operation::Copy { .. } => 1,
+        _ => return Ok(()),
+    };
+    if settings().eager || LOADED[which].swap(true, Ordering::AcqRel) {
+        return Ok(());
+    }
+    context::may_wait()
+}
+
 fn in_stream(stream: CUstream, operation: Operation) -> Answer {
+    load_kernel(&operation)?;
     Stream::find(stream)?.push(operation)
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use cudarc::driver::sys::{CUgraph, CUgraphExec, CUgraphNode, CUresult, CUstream};
 
 use crate::call::{driver_calls, put};
-use crate::context::Context;
+use crate::context::{self, Context};
 use crate::registry::{Registry, lock};
 use crate::stream::{self, Operation, Stream};
 
@@ -62,6 +62,7 @@ driver_calls! {
 
     fn cuGraphInstantiateWithFlags(out: *mut CUgraphExec, graph: CUgraph, _flags: u64) {
         let nodes = GRAPHS.find(graph as usize)?.nodes.clone();
+        context::may_wait()?;
         put(out, EXECUTABLES.add(Arc::new(Executable { nodes, turn: Mutex::new(()) })) as CUgraphExec)
     }
 

@@ -14,6 +14,7 @@ const KNOWN_FLAGS: u32 = 0xf;
 fn allocate(out: *mut *mut c_void, len: usize) -> Answer {
     let (handle, context) = context::current()?;
     capture::forbid()?;
+    context::may_wait()?;
     if len == 0 || out.is_null() {
         return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
     }
@@ -70,6 +71,7 @@ driver_calls! {
         if len == 0 || flags & !KNOWN_FLAGS != 0 || !is_mapped(at, len) {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
+        context::may_wait()?;
         if memory::overlaps(at as usize, len) {
             return Err(CUresult::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
         }

@@ -132,8 +132,8 @@ fn check(first: &Launch, function: &Function) -> Answer {
         reach("a part", part.next, size_of::<Launch>())?;
         // SAFETY: reachable memory is mapped.
         let next = unsafe { part.next.read() };
-        let Launch { statuses, call, ready, done, .. } = *first;
-        part = Launch { statuses, call, ready, done, ..next };
+        let Launch { statuses, call, ready, done, ended, arrived, launched, .. } = *first;
+        part = Launch { statuses, call, ready, done, ended, arrived, launched, ..next };
     }
 }
 
@@ -188,6 +188,10 @@ fn check_tables(launch: &Launch) -> Answer {
     reach("statuses", launch.statuses, channels * size_of::<Status>())?;
     reach("doorbells", launch.doorbells, channels * size_of::<Doorbell>())?;
     reach("the abort word", launch.abort, 4)?;
+    if !launch.ended.is_null() {
+        reach("the word of calls that have ended", launch.ended, 8)?;
+        reach("the count of channels", launch.arrived, 4)?;
+    }
     for at in 0..connections {
         // SAFETY: within the table just checked.
         let connection = unsafe { launch.connections.add(at).read() };

@@ -31,6 +31,7 @@
 //! | `OXCCL_STAND_IN_MULTICAST` | how many devices, from the first on, an NVSwitch joins that reduces and multicasts | 0 |
 //! | `OXCCL_STAND_IN_EMULATE` | 1: blocks run from the kernels' own source, thread by thread | 0 |
 //! | `CUDA_DEVICE_MAX_CONNECTIONS` | connections that a device's streams share, as on a GPU | 8 |
+//! | `OXCCL_STAND_IN_DRAINS` | 1: what some driver may let wait for all kernels of the context does: allocations, graphs made ready, and the first fill and copy unless `CUDA_MODULE_LOADING` is EAGER | 0 |
 //! | `OXCCL_STAND_IN_VIRTUAL_MEMORY` | 0: no virtual-memory API | 1 |
 //! | `OXCCL_PROFILE` | lists the kernels of process N in this file with `.N` behind it, as `benches/gpu/profile.c` does on a GPU | none |
 //! | `OXCCL_STAND_IN_FAIL` | `FUNCTION:N` or `FUNCTION:N:CODE`: the Nth call of it fails; `*` counts all calls but those that give something back | none |

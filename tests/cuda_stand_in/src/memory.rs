@@ -206,6 +206,7 @@ driver_calls! {
         if len == 0 {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
+        context::may_wait()?;
         let (start, block) = allocate(context.device, len)?;
         spoil(start, len);
         enter(start, len, Kind::Plain(block), context.device, handle);

@@ -14,6 +14,10 @@ pub(crate) struct Settings {
     /// The first so many devices are joined by a switch that reduces.
     pub(crate) multicast: usize,
     pub(crate) virtual_memory: bool,
+    /// What some driver lets wait for all kernels of the context waits.
+    pub(crate) drains: bool,
+    /// The driver's own kernels are there from the start.
+    pub(crate) eager: bool,
     /// Blocks run from the kernels' own source.
     pub(crate) emulate: bool,
     pub(crate) fail: Option<String>,
@@ -32,6 +36,8 @@ pub(crate) fn settings() -> &'static Settings {
         nvlink: number("OXCCL_STAND_IN_NVLINK", 1) != 0,
         multicast: number("OXCCL_STAND_IN_MULTICAST", 0),
         virtual_memory: number("OXCCL_STAND_IN_VIRTUAL_MEMORY", 1) != 0,
+        drains: number("OXCCL_STAND_IN_DRAINS", 0) != 0,
+        eager: std::env::var("CUDA_MODULE_LOADING").is_ok_and(|mode| mode == "EAGER"),
         emulate: number("OXCCL_STAND_IN_EMULATE", 0) != 0,
         fail: std::env::var("OXCCL_STAND_IN_FAIL").ok(),
     })

@@ -132,6 +132,18 @@ pub enum CudaError {
         /// Connections.
         connections: usize,
     },
+    /// A stream would wait for what may stand behind it.
+    #[error(
+        "{streams} streams share {connections} connections to the GPU, so that one that waits for a group whose buckets are not all marked ready may \
+         keep back the mark: mark them first, wait on the host, use fewer streams, or set CUDA_DEVICE_MAX_CONNECTIONS (at most 32) to the number of \
+         streams before the process starts"
+    )]
+    TooFewConnections {
+        /// Streams of the GPU that this process knows of.
+        streams: usize,
+        /// Connections.
+        connections: usize,
+    },
     /// The stream's capture has been spoiled.
     #[error(
         "the stream's capture has been spoiled by a call that it forbids: end it, and capture again, in \

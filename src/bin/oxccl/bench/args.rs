@@ -100,9 +100,10 @@ pub(crate) struct BenchOptions {
     /// What ranks compute on: host, cuda or cuda:N. Calls block, on a GPU too; for streams and graphs see --compare.
     #[arg(long, value_parser = options::device)]
     pub(crate) device: Option<Device>,
-    /// Ranks share one launch for each call: with --threads, on one GPU.
-    #[arg(long, requires = "threads")]
-    pub(crate) single_launch: bool,
+    /// Whether ranks share one launch for each call, as threads on one GPU do if they can. true: it is an error if they cannot. false: each
+    /// launches by itself, for which their streams need connections of their own.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) single_launch: Option<bool>,
     /// Buffers are ordinary memory of each rank, which the others cannot reach, instead of
     /// comm.alloc's.
     #[arg(long)]
@@ -190,7 +191,7 @@ impl BenchOptions {
             _ => std::env::var_os(name),
         })?;
         gpu::fit(&mut config, self.heap_needed()?, self.compare.image.as_deref())?;
-        config.single_launch |= self.single_launch;
+        config.single_launch = self.single_launch.or(config.single_launch);
         config.timeout = self.timeout.unwrap_or(config.timeout);
         config.order = self.order.unwrap_or(config.order);
         config.nodes = self.nodes.or(config.nodes);

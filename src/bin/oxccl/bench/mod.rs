@@ -181,7 +181,7 @@ fn at_any_port(host: &str) -> String {
 fn control_config(config: &Config) -> Config {
     Config {
         device: Device::Host,
-        single_launch: false,
+        single_launch: None,
         tuning: None,
         order: Order::Any,
         pin: Pin::default(),

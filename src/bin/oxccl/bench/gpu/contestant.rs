@@ -14,6 +14,9 @@ pub(super) trait Contestant {
     /// Whether it carries out this task at all.
     fn takes(&self, task: &Task) -> bool;
 
+    /// Whether the ranks' streams are captured as one graph, which one rank launches for all; otherwise each captures its own.
+    fn captures_together(&self) -> bool;
+
     /// The ways in which it can carry out this task, made ready. The same on all ranks, which do so together.
     ///
     /// # Errors
@@ -117,6 +120,4 @@ pub(super) struct Setting {
     pub(super) name: String,
     /// Thread blocks of all ranks together, where they are known.
     pub(super) blocks: Option<usize>,
-    /// Whether each rank can capture its calls by itself.
-    pub(super) graphs: bool,
 }

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use oxccl::cuda::Image;
+use oxccl::cuda::{Image, Stream};
 use oxccl::{Communicator, Config, Device, Kind};
 use oxccl_peer_nccl::NcclLibrary;
 use oxccl_transports::cuda::{Context, Driver};
@@ -31,7 +31,7 @@ use crate::failure::Failure;
 use crate::options::{self, Target};
 pub(super) use buffers::copy_elements;
 use group::Group;
-use rank::{Pair, Start, Work};
+use rank::{Start, Work};
 use watchdog::Watchdog;
 
 /// What calls on a GPU are compared with.
@@ -96,25 +96,29 @@ pub(super) fn main(options: &BenchOptions, against: Against) -> Result<(), Failu
     };
     let driver = Driver::load()?;
     let context = Context::primary(driver.device(options.compare.gpu)?)?;
+    // Before anything else makes some: NCCL's communicators have several each.
+    let streams: Vec<Stream> =
+        (0..ranks).map(|_| Stream::new(&context)).collect::<Result<_, _>>()?;
     let config = options.config()?;
     let watchdog = Watchdog::start(options.compare.patience.unwrap_or(config.timeout));
     watchdog.step("oxccl starts");
     let usual = Config {
         image: image(options.compare.image.as_deref())?,
+        single_launch: config.single_launch,
         ..own::usual_config(options.compare.gpu)?
     };
     let started = own::start_time(&context, ranks, &usual)?;
     let wide = Config { order: config.order, ..own::wide_config(&usual, ranks, &config.pin) };
-    let joined = Config { order: config.order, ..own::joined_config(&usual, &config.pin) };
-    let own = pairs(ranks, &wide, &joined)?;
+    let own = Communicator::local_with(ranks, &wide)?;
     let control = Communicator::local_with(ranks, &control_config(&config))?;
     let start = Start::new(options, work, &context, nccl, started, &watchdog)?;
     let results: Vec<Result<(), Failure>> = std::thread::scope(|scope| {
-        let run = |(control, own)| {
+        let run = |((control, own), stream)| {
             let start = &start;
-            scope.spawn(move || start.run(control, own))
+            scope.spawn(move || start.run(control, own, stream))
         };
-        let threads: Vec<_> = control.into_iter().zip(own).map(run).collect();
+        let ranks = control.into_iter().zip(own).zip(streams);
+        let threads: Vec<_> = ranks.map(run).collect();
         let join = |(rank, thread): (usize, std::thread::ScopedJoinHandle<_>)| {
             thread.join().unwrap_or(Err(Failure::Panicked(rank)))
         };
@@ -123,16 +127,6 @@ pub(super) fn main(options: &BenchOptions, against: Against) -> Result<(), Failu
     // Exit handlers wait for kernels, too.
     watchdog.step("the process ends");
     results.into_iter().collect()
-}
-
-/// Each rank's communicators.
-fn pairs(ranks: usize, alone: &Config, joined: &Config) -> Result<Vec<Pair>, Failure> {
-    let alone = Communicator::local_with(ranks, alone)?.into_iter();
-    if ranks == 1 {
-        return Ok(alone.map(|comm| (comm, None)).collect());
-    }
-    let joined = Communicator::local_with(ranks, joined)?;
-    Ok(alone.zip(joined.into_iter().map(Some)).collect())
 }
 
 /// What is compared: a group, or of all collectives those that both know.

@@ -53,7 +53,7 @@ impl Way {
             Ctas { max: Some(max), .. } => format!("up to {max} ctas"),
             _ => "any ctas".to_owned(),
         };
-        Setting { family, name: format!("{family}, {ctas}"), blocks: None, graphs: true }
+        Setting { family, name: format!("{family}, {ctas}"), blocks: None }
     }
 }
 
@@ -102,6 +102,10 @@ impl Contestant for Nccl {
 
     fn takes(&self, _task: &Task) -> bool {
         true
+    }
+
+    fn captures_together(&self) -> bool {
+        false
     }
 
     fn settings(&mut self, task: &Task) -> Result<Vec<Setting>, Failure> {

@@ -1,5 +1,5 @@
-//! oxccl as a contestant: a communicator whose calls are planned by the tuner, and pinned to others that may be faster; and one whose ranks
-//! share their launches.
+//! oxccl as a contestant: a communicator whose calls are planned by the tuner, and pinned to others that may be faster. Its ranks share their
+//! launches, unless the user wants each to launch by itself.
 
 use std::time::Instant;
 
@@ -35,23 +35,16 @@ const WINDOWS_MIN_BYTES: usize = 4 << 10;
 /// One rank's part.
 pub(super) struct Own {
     comm: Communicator,
-    /// Ranks share its launches; none of one rank.
-    joined: Option<Communicator>,
+    /// Whether ranks share its launches.
+    joined: bool,
     /// What the user has pinned.
     wish: Pin,
-    settings: Vec<Choice>,
-    /// The setting that each communicator is pinned to.
-    pinned: [Option<usize>; 2],
+    /// What each setting is.
+    settings: Vec<Pin>,
+    /// The setting that the communicator is pinned to.
+    pinned: Option<usize>,
     calls: Vec<Call>,
     last: Option<Last>,
-}
-
-/// What a setting is.
-#[derive(Clone, Copy)]
-struct Choice {
-    pin: Pin,
-    /// By the communicator whose ranks share launches.
-    joined: bool,
 }
 
 /// What was put into a stream last.
@@ -67,14 +60,7 @@ pub(super) fn usual_config(gpu: usize) -> Result<Config, Failure> {
         "OXCCL_DEVICE" => Some(device.clone().into()),
         _ => std::env::var_os(name),
     };
-    // A setting of its own.
-    Ok(Config { single_launch: false, ..Config::from_lookup(lookup)? })
-}
-
-/// The same for ranks that share their launches.
-pub(super) fn joined_config(usual: &Config, wish: &Pin) -> Config {
-    let max_channels = usual.max_channels.max(wish.channels.unwrap_or(1));
-    Config { single_launch: true, max_channels, heap_bytes: TABLES_BYTES, ..usual.clone() }
+    Ok(Config::from_lookup(lookup)?)
 }
 
 /// The same with room for as many channels as are compared, and a heap for groups' tables only, since buffers are the contestants' own.
@@ -99,18 +85,10 @@ pub(super) fn start_time(
 }
 
 impl Own {
-    /// One rank of both communicators, and what is pinned.
-    pub(super) fn new(comm: Communicator, joined: Option<Communicator>, wish: Pin) -> Own {
+    /// One rank of it, whether ranks share its launches, and what is pinned.
+    pub(super) fn new(comm: Communicator, joined: bool, wish: Pin) -> Own {
         let (settings, calls) = (Vec::new(), Vec::new());
-        Own { comm, joined, wish, settings, pinned: [None; 2], calls, last: None }
-    }
-
-    /// The communicator of a setting.
-    fn of(&self, setting: usize) -> &Communicator {
-        match &self.joined {
-            Some(joined) if self.settings[setting].joined => joined,
-            _ => &self.comm,
-        }
+        Own { comm, joined, wish, settings, pinned: None, calls, last: None }
     }
 
     /// Those with a chance at such a task. Groups have no LL128.
@@ -152,14 +130,9 @@ impl Own {
 
     /// Pins what a setting is made of, where another was pinned before.
     fn pin(&mut self, setting: usize) -> Result<(), Failure> {
-        let Choice { pin, joined } = self.settings[setting];
-        let pinned = &mut self.pinned[usize::from(joined)];
-        if *pinned != Some(setting) {
-            match &mut self.joined {
-                Some(comm) if joined => comm.set_pin(pin)?,
-                _ => self.comm.set_pin(pin)?,
-            }
-            *pinned = Some(setting);
+        if self.pinned != Some(setting) {
+            self.comm.set_pin(self.settings[setting])?;
+            self.pinned = Some(setting);
         }
         Ok(())
     }
@@ -172,17 +145,14 @@ impl Own {
             Some(Form::Fused) => planned_bytes(task) / task.case().data_type.len_bytes(),
             _ => call.shape.count,
         };
-        let plan = for_type!(call.case.data_type, T => plan::<T>(self.of(setting), call, count))?;
+        let plan = for_type!(call.case.data_type, T => plan::<T>(&self.comm, call, count))?;
         let name = format!("{}/{} x{}", plan.algorithm, plan.encoding, plan.channels);
-        let joined = self.settings[setting].joined;
-        let (family, name) = match (joined, setting) {
-            (true, _) => ("joined", format!("joined: {name}")),
-            (false, 0) => ("tuned", format!("tuned: {name}")),
-            (false, _) => (family(plan.encoding), name),
+        let (family, name) = match setting {
+            0 => ("tuned", format!("tuned: {name}")),
+            _ => (family(plan.encoding), name),
         };
         let blocks = Some(plan.channels * self.comm.world());
-        // Ranks that share a launch would have to capture their streams as one graph.
-        Ok(Setting { family, name, blocks, graphs: !joined })
+        Ok(Setting { family, name, blocks })
     }
 }
 
@@ -193,6 +163,10 @@ impl Contestant for Own {
 
     fn takes(&self, _task: &Task) -> bool {
         true
+    }
+
+    fn captures_together(&self) -> bool {
+        self.joined
     }
 
     fn settings(&mut self, task: &Task) -> Result<Vec<Setting>, Failure> {
@@ -206,10 +180,8 @@ impl Contestant for Own {
         if self.wish.channels.is_some() {
             pins.truncate(1);
         }
-        let alone = pins.into_iter().map(|pin| Choice { pin, joined: false });
-        let joined = self.joined.iter().map(|_| Choice { pin: self.wish, joined: true });
-        self.settings = alone.chain(joined).collect();
-        self.pinned = [None; 2];
+        self.settings = pins;
+        self.pinned = None;
         let call = |call: &Placed| for_type!(call.case.data_type, T => bare::<T>(&self.comm, call));
         self.calls = task.calls.iter().map(call).collect::<Result<_, _>>()?;
         (0..self.settings.len()).map(|setting| self.describe(setting, task)).collect()
@@ -219,14 +191,14 @@ impl Contestant for Own {
         self.pin(setting)?;
         if task.form == Some(Form::Fused) {
             // SAFETY: as below, for each call; buckets do not overlap.
-            let work = unsafe { self.of(setting).on(stream).run_group(&self.calls) }?;
+            let work = unsafe { self.comm.on(stream).run_group(&self.calls) }?;
             self.last = Some(Last::Group(work));
             return Ok(());
         }
         for call in &self.calls {
             // SAFETY: the buffers are device memory of the call's shape, and outlive the measurement; a rank's calls are in one
             // stream, and nothing else uses the buffers before it has been waited for.
-            self.last = Some(Last::Call(unsafe { self.of(setting).on(stream).run(call) }?));
+            self.last = Some(Last::Call(unsafe { self.comm.on(stream).run(call) }?));
         }
         Ok(())
     }

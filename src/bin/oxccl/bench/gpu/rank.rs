@@ -16,7 +16,7 @@ use super::group::Group;
 use super::nccl::{self, Nccl, Way};
 use super::own::{FEW_BLOCKS, Own};
 use super::report::{Left, LeftOut, Machine, Printer, Row, Started, rank_rows};
-use super::turns::{Course, Entrant, Mode, slowest};
+use super::turns::{Course, Entrant, Meeting, Mode, slowest};
 use super::watchdog::Watchdog;
 use crate::bench::args::BenchOptions;
 use crate::bench::case::{Case, Shape};
@@ -27,9 +27,6 @@ use crate::failure::Failure;
 const HOPELESS: f64 = 1.5;
 /// Above, looking at a rank's results takes much longer than the call.
 const LARGE_BYTES: usize = 16 << 20;
-
-/// A rank's communicators: one that launches by itself, and one whose ranks share their launches, where there are several.
-pub(super) type Pair = (Communicator, Option<Communicator>);
 
 /// What is compared.
 pub(super) enum Work {
@@ -50,6 +47,7 @@ pub(super) struct Start<'a> {
     watchdog: &'a Watchdog,
     own_start: Started,
     meeting: Barrier,
+    captures: Meeting,
     floor: Mutex<Option<Floor>>,
     /// When a rank went.
     gone: Mutex<Option<Instant>>,
@@ -72,6 +70,7 @@ impl<'a> Start<'a> {
             None => Vec::new(),
         };
         let (meeting, floor, gone) = (Barrier::new(ranks), Mutex::default(), Mutex::default());
+        let captures = Meeting::new(context, ranks)?;
         Ok(Start {
             options,
             work,
@@ -82,24 +81,34 @@ impl<'a> Start<'a> {
             watchdog,
             own_start,
             meeting,
+            captures,
             floor,
             gone,
         })
     }
 
     /// One rank's part. What fails is told at once: other ranks may wait where nobody can tell them to stop.
-    pub(super) fn run(&self, control: Communicator, own: Pair) -> Result<(), Failure> {
+    pub(super) fn run(
+        &self,
+        control: Communicator,
+        own: Communicator,
+        stream: Stream,
+    ) -> Result<(), Failure> {
         let rank = control.rank();
-        let ran = self.context.scope(|| self.try_run(control, own));
+        let ran = self.context.scope(|| self.try_run(control, own, stream));
         if let Err(failure) = &ran {
             self.watchdog.failed(&format!("rank {rank}: {failure}"));
         }
         ran
     }
 
-    fn try_run(&self, control: Communicator, own: Pair) -> Result<(), Failure> {
+    fn try_run(
+        &self,
+        control: Communicator,
+        own: Communicator,
+        stream: Stream,
+    ) -> Result<(), Failure> {
         let (rank, ranks) = (control.rank(), control.world());
-        let stream = Stream::new(self.context)?;
         let printer = Printer::of(self.options, rank);
         let floor = self.floor(&printer, (rank, ranks), &stream)?;
         let largest = self.largest(ranks);
@@ -109,8 +118,9 @@ impl<'a> Start<'a> {
         let [input, output] = &*buffers;
         let at = (input.as_ptr(), output.as_ptr());
         printer.fact(&self.own_start);
-        let (comm, joined) = own;
-        let own = Own::new(comm, joined, self.options.config()?.pin);
+        let config = self.options.config()?;
+        let joined = ranks > 1 && config.single_launch != Some(false);
+        let own = Own::new(own, joined, config.pin);
         let mut racer = Rank {
             start: self,
             control: &control,
@@ -163,17 +173,14 @@ impl<'a> Start<'a> {
         let (rank, ranks) = (control.rank(), control.world());
         own.settings(task)?;
         control.barrier()?;
-        if rank == 0 {
-            own.put(0, task, stream)?;
-        }
-        // Long enough for its kernel to wait.
-        std::thread::sleep(Duration::from_millis(20));
         self.meeting.wait();
-        if rank == ranks - 1 {
-            *lock(&self.gone) = Some(Instant::now());
+        if rank > 0 {
+            // Long enough for the call to wait.
+            std::thread::sleep(Duration::from_millis(20));
+            lock(&self.gone).get_or_insert_with(Instant::now);
             drop(own);
-        } else if rank == 0 {
-            let ended = own.ended();
+        } else {
+            let ended = own.put(0, task, stream).and_then(|()| own.ended());
             let now = Instant::now();
             let time = lock(&self.gone).map(|gone| now.saturating_duration_since(gone));
             if let (Err(Failure::Collective(_)), Some(time)) = (ended, time) {
@@ -381,7 +388,7 @@ impl Rank<'_> {
                 let setting = entrant.setting;
                 entrants.push(entrant);
                 wrongs.push(wrong);
-                if self.start.options.graph > 0 && settings[setting].graphs {
+                if self.start.options.graph > 0 {
                     let calls = self.start.options.graph;
                     self.step(task, contestant, &settings[setting]);
                     let (course, on) = self.course(task, contestant);
@@ -457,7 +464,8 @@ impl Rank<'_> {
         contestant: usize,
     ) -> (Course<'a>, &'a mut dyn Contestant) {
         let wanted = Duration::from_millis(self.start.options.repeat_ms as u64);
-        let course = Course { control: self.control, stream: self.stream, task, wanted };
+        let (control, stream, meeting) = (self.control, self.stream, &self.start.captures);
+        let course = Course { control, stream, task, meeting, wanted };
         (course, self.contestant(contestant))
     }
 
@@ -503,7 +511,7 @@ mod tests {
     fn few_blocks_and_wrong_results_stay_in_the_race() {
         let setting = |family: &'static str, blocks: usize| {
             let name = format!("{family} x{blocks}");
-            Setting { family, name, blocks: Some(blocks), graphs: true }
+            Setting { family, name, blocks: Some(blocks) }
         };
         let settings = [
             setting("windows", 128),

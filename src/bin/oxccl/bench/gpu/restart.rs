@@ -6,11 +6,13 @@ use std::process::Command;
 use crate::failure::Failure;
 
 /// What several ranks on one GPU need. What the user has set stays.
-const NEEDED: [(&str, &str); 3] = [
+const NEEDED: [(&str, &str); 4] = [
     // Ranks of a communicator may share a GPU.
     ("NCCL_MULTI_RANK_GPU_ENABLE", "1"),
     // No rank's stream waits for another's to get to the GPU.
     ("CUDA_DEVICE_MAX_CONNECTIONS", "32"),
+    // No rank waits for kernels to be loaded while another's, which waits for that rank, runs.
+    ("CUDA_MODULE_LOADING", "EAGER"),
     // Nothing goes through a network card.
     ("NCCL_NET_GDR_LEVEL", "LOC"),
 ];

@@ -3,14 +3,17 @@
 //!
 //! ```text
 //! calls one by one: barrier of the hosts; k calls into the stream; wait for the stream; elapsed / k, maximum over ranks
-//! graph:            the same, with k / m launches of a graph that holds m calls
+//! graph:            the same, with k / m launches of a graph that holds m calls; of one graph for all ranks, by one of them
 //! host time:        fewer calls than may be under way, so that none waits for another's end; elapsed before the stream is waited for
 //! ```
 
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use oxccl::cuda::{CaptureMode, Graph, Stream, copy};
+use oxccl::cuda::{CaptureMode, Event, Graph, Stream, copy};
 use oxccl::{Communicator, Error, ReduceOp};
+use oxccl_transports::CudaError;
+use oxccl_transports::cuda::Context;
 use serde::Serialize;
 
 use super::contestant::{Contestant, Copies, Task};
@@ -41,7 +44,8 @@ pub(super) struct Entrant {
     pub(super) contestant: usize,
     pub(super) setting: usize,
     pub(super) mode: Mode,
-    graph: Option<(Graph, usize)>,
+    /// Calls of a graph; and that, on a rank that launches it.
+    graph: Option<(Option<Graph>, usize)>,
     launches: usize,
     /// Microseconds a call, one number a turn.
     times_us: Vec<f64>,
@@ -54,8 +58,57 @@ pub(super) struct Course<'a> {
     pub(super) control: &'a Communicator,
     pub(super) stream: &'a Stream,
     pub(super) task: &'a Task,
+    pub(super) meeting: &'a Meeting,
     /// About how long a turn takes.
     pub(super) wanted: Duration,
+}
+
+/// Where ranks meet that capture their streams as one graph.
+pub(super) struct Meeting {
+    ranks: Barrier,
+    /// Where the others' streams begin in rank 0's capture, and where each of them ends.
+    fork: Event,
+    joins: Vec<Event>,
+}
+
+impl Meeting {
+    /// Of so many ranks.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(super) fn new(context: &Context, ranks: usize) -> Result<Meeting, CudaError> {
+        let joins = (1..ranks).map(|_| Event::new(context)).collect::<Result<_, _>>()?;
+        Ok(Meeting { ranks: Barrier::new(ranks), fork: Event::new(context)?, joins })
+    }
+
+    /// Captures what all ranks record into their streams: rank 0 gets it. Where one fails, the process is about to end.
+    fn capture(
+        &self,
+        Course { control, stream, .. }: &Course,
+        record: impl FnOnce() -> Result<(), Failure>,
+    ) -> Result<Option<Graph>, Failure> {
+        let captured = match control.rank() {
+            0 => Graph::capture(stream, CaptureMode::Relaxed, || {
+                self.fork.record(stream)?;
+                self.ranks.wait();
+                record()?;
+                self.ranks.wait();
+                Ok::<(), Failure>(self.joins.iter().try_for_each(|join| join.hold(stream))?)
+            })
+            .map(Some),
+            rank => {
+                self.ranks.wait();
+                self.fork.hold(stream)?;
+                record()?;
+                self.joins[rank - 1].record(stream)?;
+                self.ranks.wait();
+                Ok(None)
+            }
+        }?;
+        // Until here the streams are part of the capture.
+        self.ranks.wait();
+        Ok(captured)
+    }
 }
 
 impl Entrant {
@@ -74,9 +127,13 @@ impl Entrant {
         on: &mut dyn Contestant,
         course: &Course,
     ) -> Result<Entrant, Failure> {
+        let together = on.captures_together();
         let record = || (0..calls).try_for_each(|_| put(on, setting, course));
-        // Other ranks are threads of this process, and do what they like meanwhile.
-        let graph = Graph::capture(course.stream, CaptureMode::ThreadLocal, record)?;
+        let graph = match together {
+            true => course.meeting.capture(course, record)?,
+            // Other ranks are threads of this process, and do what they like meanwhile.
+            false => Some(Graph::capture(course.stream, CaptureMode::ThreadLocal, record)?),
+        };
         let entrant = Entrant::eager(contestant, setting);
         Ok(Entrant { mode: Mode::Graph, graph: Some((graph, calls)), ..entrant })
     }
@@ -159,7 +216,9 @@ impl Entrant {
     pub(super) fn launch(&self, on: &mut dyn Contestant, course: &Course) -> Result<(), Failure> {
         match &self.graph {
             // SAFETY: the buffers that it was captured with outlive it.
-            Some((graph, _)) => Ok(unsafe { graph.launch(course.stream) }?),
+            Some((Some(graph), _)) => Ok(unsafe { graph.launch(course.stream) }?),
+            // Rank 0 launches it for all, between two meetings of the hosts.
+            Some((None, _)) => Ok(()),
             None => put(on, self.setting, course),
         }
     }
