@@ -317,6 +317,15 @@ fn verify_says_what_was_proven() {
 }
 
 #[test]
+fn a_bench_in_which_nothing_goes_on_says_what_it_was_doing() {
+    let arguments = ["bench", "all_reduce", "--threads", "-g", "2", "-b", "1M", "-e", "1M", "-c"];
+    // Hours of calls are one step.
+    let long = ["0", "-n", "100000000", "--no-probe", "--patience", "1"];
+    let said = oxccl(&[&arguments[..], &long].concat()).failed(124);
+    assert!(said.err.contains("while all_reduce of 1048576 bytes is timed"), "{said:?}");
+}
+
+#[test]
 fn bench_runs_a_hierarchy() {
     let hierarchy = ["bench", "all_to_all", "--ranks", "4", "--threads", "--minbytes", "4K"];
     let pin = ["--algorithm", "hierarchical_direct_direct", "--encoding", "slots"];

@@ -158,6 +158,10 @@ fn stages_run_and_targets_are_summed_up() {
         let tuned = |row: &Value| row["family"] == "tuned" && row["mode"] == mode;
         assert!(rows.iter().any(tuned), "ranks that share a launch, {mode}");
     }
+    for launches in [0, 1] {
+        let of = |row: &&Value| row["single_launch"] == launches && row["contestant"] == "oxccl";
+        assert!(rows.iter().any(|row| of(&row)), "{launches}");
+    }
     let one_by_one = |row: &&Value| row["op"] == "profile" && row["what"] == "one_by_one";
     let profiled = rows.iter().find(one_by_one).unwrap();
     assert_eq!(profiled["kernels_per_call"], 20.0, "{profiled}");

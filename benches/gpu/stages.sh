@@ -55,7 +55,7 @@ stage_probe() {
 first() {
     local what="$1 ranks, $([ "$3" = 1 ] && echo "one launch" || echo "launches of their own"), $2 B" said took_ms status=0
     OXCCL_SINGLE_LAUNCH=$3 timed ${OXCCL_BUNDLE_SECONDS:-20} "$what" "$oxccl" bench all_reduce --device cuda --threads --ranks "$1" -b "$2" -e "$2" \
-        --no-probe --warmup-iters 1 --iters 2 --repeats 1 --json "${image[@]}" || status=1
+        --patience $((2 * OXCCL_TIMEOUT)) --no-probe --warmup-iters 1 --iters 2 --repeats 1 --json "${image[@]}" || status=1
     row '{"op":"first","ranks":%d,"bytes":"%s","joined":%d,"status":"%s","seconds":%d.%03d,"says":%s}' "$1" "$2" "$3" "$said" \
         $((took_ms / 1000)) $((took_ms % 1000)) "$(json_text "$(grep '^oxccl: ' "$work/step" | head -1 | cut -c1-300)")"
     return $status
@@ -136,6 +136,7 @@ stage_sweep() {
     local n op type channels most=${ranks%% *} failed=0
     if [ "$quick" = 1 ]; then
         one_bench 60 all_reduce --ranks 2 -b 4K -e 4K -d bfloat16 --compare floor --channels 1 || failed=1
+        OXCCL_SINGLE_LAUNCH=0 one_bench 60 all_reduce --ranks 2 -b 4K -e 4K --compare floor --channels 1 || failed=1
         one_bench 60 all_reduce --ranks 1 -b 8 -e 8 --compare floor --channels 1 || failed=1
         return $failed
     fi
@@ -148,6 +149,9 @@ stage_sweep() {
     for type in bfloat16 f8e4m3; do
         bench 60 all_reduce --ranks "$most" -b 64K -e 64M -f 32 -d $type || failed=1
     done
+    # Ranks that launch by themselves.
+    OXCCL_SINGLE_LAUNCH=0 one_bench 40 all_reduce --ranks "$most" -b 8 -e 64K -f 8 -G 10 --compare floor || failed=1
+    OXCCL_SINGLE_LAUNCH=0 one_bench 40 all_reduce --ranks "$most" -b 1M -e 64M -f 8 --compare floor || failed=1
     for channels in 4 8 12 16; do
         one_bench 30 all_reduce --ranks "$most" -b 1M -e 64M -f 8 --compare floor --channels $channels || failed=1
     done

@@ -139,14 +139,15 @@ bench() {
     one_bench "$@" --compare floor
 }
 
-# one_bench SECONDS ARGUMENT...: the command with what all benches have. NCCL's start, and filling long buffers, may take longer than
-# a call may.
+# one_bench SECONDS ARGUMENT...: the command with what all benches have, whose ranks share launches unless OXCCL_SINGLE_LAUNCH is 0; its
+# rows say so. NCCL's start, and filling long buffers, may take longer than a call may.
 one_bench() {
-    local seconds=$1
+    local seconds=$1 joined=${OXCCL_SINGLE_LAUNCH:-1}
     shift
     [ "$quick" = 0 ] || set -- "$@" --repeats 2 --repeat-ms 1 --nccl-ctas 2
     echo "\$ oxccl bench $*"
-    within "$seconds" "$oxccl" bench "$@" --patience $((4 * OXCCL_TIMEOUT)) "${image[@]}" --json | rows
+    OXCCL_DEVICE=cuda OXCCL_SINGLE_LAUNCH=$joined within "$seconds" "$oxccl" bench "$@" --patience $((4 * OXCCL_TIMEOUT)) "${image[@]}" --json |
+        sed -u "s/^{/{\"single_launch\":$joined,/" | rows
     return "${PIPESTATUS[0]}"
 }
 

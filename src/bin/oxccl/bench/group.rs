@@ -394,6 +394,7 @@ pub(super) fn run(
     };
     let mut measured = Vec::with_capacity(modes.len());
     for &mode in modes {
+        comms.step(|| format!("buckets are checked, {}", mode.name()));
         let before = comm.launches();
         let mut wrong = [buckets.wrong(comm, mode)?];
         let launches = comm.launches() - before;
@@ -401,10 +402,12 @@ pub(super) fn run(
         measured.push(Measured { mode, wrong: wrong[0], launches, calls: 0, times: Vec::new() });
     }
     for one in &mut measured {
+        comms.step(|| format!("buckets are timed first, {}", one.mode.name()));
         one.calls = warm_up(&comms.control, effort, &mut || buckets.call(comm, one.mode))?;
     }
     for _ in 0..TURNS * effort.repeats {
         for one in &mut measured {
+            comms.step(|| format!("buckets are timed, {}", one.mode.name()));
             (0..WARM_CALLS).try_for_each(|_| buckets.call(comm, one.mode))?;
             let mut call = || buckets.call(comm, one.mode);
             one.times.push(repeat(&comms.control, one.calls, &mut call)?);

@@ -18,6 +18,7 @@ mod sample;
 mod sizes;
 mod trace;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use oxccl::{Communicator, Config, Device, Order, Pin, UniqueId};
@@ -29,6 +30,7 @@ use crate::machine::{self, Probe};
 pub(crate) use args::BenchOptions;
 pub(crate) use case::{Case, Shape};
 pub(crate) use compare::{Comparison, DATA_TYPE, OP, Rounds, Taken, Turns};
+use gpu::Watchdog;
 pub(crate) use gpu::fit as fit_gpu;
 use output::Output;
 pub(crate) use rank::Comms;
@@ -129,14 +131,18 @@ fn as_threads(options: &BenchOptions) -> Result<(), Failure> {
     let ranks = options.ranks.unwrap_or(RANKS);
     options.cases(ranks)?;
     let mut first = Some(first_output(options, ranks));
+    let watchdog = options.compare.patience.map(|patience| Arc::new(Watchdog::start(patience)));
+    if let Some(watchdog) = &watchdog {
+        watchdog.step("ranks start");
+    }
     let control = Communicator::local_with(ranks, &control_config(&options.config()?))?;
     let measured = Communicator::local_with(ranks, &options.config()?)?;
     let results: Vec<Result<(), Failure>> = std::thread::scope(|scope| {
         let start = |(control, measured): (Communicator, Communicator)| {
-            let output = first.take();
+            let (output, watchdog) = (first.take(), watchdog.clone());
             scope.spawn(move || {
                 bind(options.no_bind, control.rank(), ranks)?;
-                let mut comms = Comms { control, measured, _server: None };
+                let mut comms = Comms { control, measured, watchdog, _server: None };
                 rank::run(options, &comms, &mut output.unwrap_or_else(Output::silent))?;
                 trace::write(options, &mut comms)
             })
@@ -171,7 +177,7 @@ fn meet(config: &Config, host: &str) -> Result<Comms, Failure> {
     let id: UniqueId =
         text.trim_end_matches('\0').parse().map_err(oxccl_transports::EnvironmentError::from)?;
     let measured = Communicator::connect(&id, control.rank(), control.world(), config)?;
-    Ok(Comms { control, measured, _server: server })
+    Ok(Comms { control, measured, watchdog: None, _server: server })
 }
 
 fn at_any_port(host: &str) -> String {

@@ -1,5 +1,6 @@
 //! What each rank does.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use oxccl::{Communicator, Error, Order, ReduceOp, data_type_name};
@@ -10,6 +11,7 @@ use super::args::BenchOptions;
 use super::buffers::Buffers;
 use super::case::{Case, Placement, Shape};
 use super::check::Inputs;
+use super::gpu::Watchdog;
 use super::group;
 use super::measure::{Effort, Timing, measure, settle};
 use super::output::Output;
@@ -24,6 +26,8 @@ pub(crate) struct Comms {
     pub(super) control: Communicator,
     /// The one that is measured.
     pub(super) measured: Communicator,
+    /// Ends the process when nothing goes on any more.
+    pub(super) watchdog: Option<Arc<Watchdog>>,
     /// Serves the measured one's ranks; dropped after it.
     pub(super) _server: Option<Server>,
 }
@@ -37,6 +41,13 @@ impl Comms {
     /// Number of ranks.
     pub(crate) fn world(&self) -> usize {
         self.control.world()
+    }
+
+    /// The next step begins.
+    pub(super) fn step(&self, doing: impl FnOnce() -> String) {
+        if let Some(watchdog) = &self.watchdog {
+            watchdog.step(doing());
+        }
     }
 
     /// The GPU's context, where ranks compute on GPUs.
@@ -137,10 +148,16 @@ impl Bench<'_> {
             Err(Error::NoAlgorithm { .. }) if in_place => return Ok(None),
             other => other?,
         };
+        let step = |what: &str| {
+            let bytes = shape.bytes(case.data_type);
+            self.comms.step(|| format!("{} of {bytes} bytes is {what}", case.kind));
+        };
+        step("checked");
         let before = self.check(case, shape, placement, buffers)?;
         if in_place {
             buffers.clear_in_place(shape)?;
         }
+        step("timed");
         let launches = measured.launches();
         let mut calls = 0u64;
         let timing = measure(&self.comms.control, &self.effort, || {
@@ -148,6 +165,7 @@ impl Bench<'_> {
             buffers.call(measured, case, shape, placement)
         })?;
         let launches = measured.launches() - launches;
+        step("checked again");
         let after = self.check(case, shape, placement, buffers)?;
         let wrong = before.zip(after).map(|(before, after)| before + after);
         self.wrong += wrong.unwrap_or(0);

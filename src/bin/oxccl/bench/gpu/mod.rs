@@ -32,7 +32,7 @@ use crate::options::{self, Target};
 pub(super) use buffers::copy_elements;
 use group::Group;
 use rank::{Start, Work};
-use watchdog::Watchdog;
+pub(super) use watchdog::Watchdog;
 
 /// What calls on a GPU are compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -74,7 +74,8 @@ pub(crate) struct CompareOptions {
         default_value = "default,symmetric"
     )]
     pub(crate) nccl_ways: Vec<NcclWay>,
-    /// --compare: seconds after which a step that does not end, of whatever library, ends the comparison [default: --timeout].
+    /// --compare, --threads: seconds after which a step that does not end, of whatever library, ends the command, which says what it was
+    /// doing [default: with --compare --timeout, otherwise none].
     #[arg(long, value_name = "SECONDS", value_parser = options::seconds)]
     pub(crate) patience: Option<Duration>,
     /// --compare: the GPU.

@@ -13,7 +13,7 @@ const HUNG: i32 = 124;
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Watches that steps follow each other, to the end of the process.
-pub(super) struct Watchdog {
+pub(in crate::bench) struct Watchdog {
     step: Arc<Step>,
 }
 
@@ -27,7 +27,7 @@ struct Step {
 
 impl Watchdog {
     /// No step may take longer.
-    pub(super) fn start(patience: Duration) -> Watchdog {
+    pub(in crate::bench) fn start(patience: Duration) -> Watchdog {
         let last_ms = AtomicU64::new(0);
         let (started, failed) = (Instant::now(), AtomicBool::new(false));
         let step = Arc::new(Step { started, last_ms, doing: Mutex::default(), failed });
@@ -37,13 +37,13 @@ impl Watchdog {
     }
 
     /// The next step begins.
-    pub(super) fn step(&self, doing: impl Into<String>) {
+    pub(in crate::bench) fn step(&self, doing: impl Into<String>) {
         *self.step.doing.lock().unwrap_or_else(|broken| broken.into_inner()) = doing.into();
         self.step.last_ms.store(self.step.now_ms(), Ordering::Release);
     }
 
     /// A rank has failed: only the first is told, since others fail of it. The process ends soon, whatever the others wait for.
-    pub(super) fn failed(&self, why: &str) {
+    pub(in crate::bench) fn failed(&self, why: &str) {
         if !self.step.failed.swap(true, Ordering::AcqRel) {
             speak::complain(why);
             self.step.last_ms.store(self.step.now_ms(), Ordering::Release);
@@ -51,7 +51,7 @@ impl Watchdog {
     }
 
     /// All ranks have agreed to go on without what has failed.
-    pub(super) fn recovered(&self) {
+    pub(in crate::bench) fn recovered(&self) {
         self.step.failed.store(false, Ordering::Release);
     }
 }
