@@ -176,9 +176,9 @@ run_tests() {
 by_difficulty() {
     awk '{
         class = 5
-        if ($0 ~ /late|named|death|dead|abort|never|fails|failure/) class = 9
+        if ($0 ~ /^(streams_keep_order|captures_are_known)$/) class = 1
+        else if ($0 ~ /late|named|death|dead|abort|never|fails|failure/) class = 9
         else if ($0 ~ /graph|captur|replay/) class = 7
-        else if ($0 ~ /^(streams_keep_order|captures_are_known)$/) class = 1
         else if ($0 ~ /^threads_on_one_gpu$/) class = 2
         else if ($0 ~ /of_one$/) class = 3
         else if ($0 ~ /group|bucket/) class = 6
