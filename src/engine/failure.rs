@@ -232,8 +232,7 @@ impl Ranks {
                 parts.push(format!("rank {rank} has closed its communicator after {calls} calls"));
                 continue;
             }
-            let unanswered = self.control.unanswered(rank);
-            if let Some(owed) = unanswered {
+            if let Some(owed) = self.owed(rank) {
                 parts.push(self.unknown(rank, owed));
                 continue;
             }
@@ -253,11 +252,16 @@ impl Ranks {
             format!("rank {rank} is inside a call, but has not run for {watched_ms} ms (stopped, or busy without waiting)")
         }));
         // What a stalled rank last waited for may have come since.
-        let known = |rank: &usize| self.control.unanswered(*rank).is_none();
+        let known = |rank: &usize| self.owed(*rank).is_none();
         let running =
             (0..self.control.ranks()).filter(|rank| !stalled.contains(rank) && known(rank));
         parts.extend(running.filter_map(|rank| self.wait_of(rank)));
         if parts.is_empty() { "no rank says what it waits for".into() } else { parts.join("; ") }
+    }
+
+    /// For how long a rank of another node has owed an answer, if that is longer than answers take.
+    fn owed(&self, rank: usize) -> Option<Duration> {
+        self.control.unanswered(rank).filter(|owed| *owed >= ANSWERS)
     }
 
     /// What can be said of a rank of another node that has owed an answer for so long.

@@ -437,6 +437,8 @@ impl Engine {
             // Earlier calls end by themselves.
             NotJoined::Alone => {
                 calls.wait();
+                // Who has gone is told by the call at hand.
+                self.ranks.poll.set_collective(described.collective);
                 let ended = self.ranks.check();
                 let failed = || self.ranks.fail(described, last, f::Outcome::Aborted, None);
                 return ended.err().unwrap_or_else(failed);

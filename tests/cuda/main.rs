@@ -137,8 +137,8 @@ cases! {
     a_late_replay_is_named = ends::late_replay, Anything, 1, [processes::threads("2"), MANY, needs("4")];
     other_calls_are_named = ends::mismatch, Anything, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
     a_dead_process_is_named = ends::death, Anything, 2, [];
-    a_dead_thread_is_named = ends::panic, Anything, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
-    a_rank_that_left_is_named = ends::left, Anything, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
+    a_dead_thread_is_named = ends::panic, Anything, 1, [processes::threads("2"), MANY, SEPARATE, needs("2")];
+    a_rank_that_left_is_named = ends::left, Anything, 1, [processes::threads("2"), MANY, SEPARATE, needs("2")];
     a_late_rank_of_another_node_is_named =
         ends::late, Anything, 1, [processes::threads("2"), MANY, TWO_NODES, SEPARATE, needs("4")];
     a_late_replay_of_another_node_is_named =
@@ -269,7 +269,8 @@ cases! {
     one_launch_for_groups_of_all_ranks = joined::groups, StandIn, 1, [MANY, needs("6")];
     one_launch_thread_by_thread = joined::launches, StandIn, 1, [MANY, EMULATED, needs("6")];
     one_launch_in_a_graph = joined::captured, StandIn, 1, [MANY];
-    ranks_that_do_not_join = joined::misuse, StandIn, 1, [MANY, needs("4")];
+    ranks_that_do_not_join =
+        joined::misuse, StandIn, 1, [("CUDA_DEVICE_MAX_CONNECTIONS", "8")];
     starts_that_cannot_join =
         joined::starts, StandIn, 1, [MANY, ("OXCCL_STAND_IN_DEVICES", "2")];
     starts_that_fail = misuse::starts, StandIn, 2, [];

@@ -441,6 +441,8 @@ impl Rank<'_> {
         let (course, on) = self.course(task, entrant.contestant);
         entrant.launch(on, &course)?;
         self.stream.synchronize()?;
+        // Rank 0 may have launched for all.
+        self.control.barrier()?;
         self.contestant(entrant.contestant).ended()?;
         let mut wrong = [contents.wrong(self.stream, task)?];
         self.control.all_reduce_in_place(&mut wrong, ReduceOp::Sum)?;
