@@ -186,10 +186,12 @@ mod tests {
         ] {
             assert_eq!(text.parse(), Ok(Size(bytes)), "{text}");
         }
-        for text in ["", "K", "-1", "1.5", "8Q", "99999999999G", "1e3"] {
+        for text in ["", "K", "-1", "1.5", "8Q", "1e3"] {
             let error = text.parse::<Size>().unwrap_err();
             assert!(error.contains("is no size"), "{error}");
         }
+        let error = "99999999999G".parse::<Size>().unwrap_err();
+        assert!(error.contains("the most that a buffer can have"), "{error}");
         assert_eq!(Size(64 << 20).to_string(), "64M");
         assert_eq!(Size(1025).to_string(), "1025");
         assert_eq!(Size(0).to_string(), "0");
