@@ -93,7 +93,7 @@ fn another_stream_waits_for_a_bucket_alone() {
 
 #[test]
 fn a_bucket_that_is_never_ready_is_named() {
-    let errors = on_ranks(2, &config(200), |comm| {
+    let errors = on_ranks(2, &config(1000), |comm| {
         let stream = Stream::new().unwrap();
         let mut buffers = [(); 3].map(|()| comm.alloc::<f32>(LARGE).unwrap());
         let (work, unready) = comm

@@ -303,9 +303,10 @@ OXCCL_INLINE uint32_t run_channel(const Launch& launch, uint32_t channel, const 
 // The last channel to end says so, however it has ended, to the host and to streams. All that the channels have done is there then, since
 // each releases it by its arrival, and the last one acquires and releases it again; and none touches anything of the launch any more.
 OXCCL_INLINE void end_launch(const Launch& launch) {
-  if (OXCCL_LIKELY(launch.ended == nullptr)) return;
+  // One thread looks, behind a barrier for all: with a branch of the whole block some kernels for sm_120 do not fit into their registers.
   barrier();
-  if (leader() && arrives_last(launch.arrived, uint32_t(launch.launched))) store_release(launch.ended, launch.call);
+  if (!leader() || OXCCL_LIKELY(launch.ended == nullptr)) return;
+  if (arrives_last(launch.arrived, uint32_t(launch.launched))) store_release(launch.ended, launch.call);
 }
 
 // The launch block of one rank, whose channel is left in `channel`, where a launch is for several ranks at once.
