@@ -1,7 +1,7 @@
 //! What a fork makes of a rank: its child has copies of handles that are its parent's, and holds its parent's sockets open.
 //!
 //! So what belongs to one process has an [`Origin`], which tells a child from its parent at the price of one relaxed load. And sockets whose
-//! end others take for this process' end are [`Unshared`]: in a child something that leads nowhere takes their places.
+//! end others take for this process' end are `Unshared`: in a child something that leads nowhere takes their places.
 //!
 //! Both hang on a handler of `pthread_atfork`. A child that was made past the C library, by the system call itself, is not noticed here; that
 //! its parent has ended, ranks of its node still see (`src/process.rs`).
