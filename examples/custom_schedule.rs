@@ -13,7 +13,7 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use oxccl::schedule::{
+use oxccl::plans::schedule::{
     Chunking, Lane, Link, Operand, RankBuilder, Read, SLOTS, Schedule, ScheduleFile, Tree, Write,
 };
 use oxccl::{Collective, Communicator, Config, CustomSchedule, Kind, Order, ReduceOp};

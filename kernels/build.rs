@@ -6,9 +6,6 @@
 
 #[path = "build/cuda.rs"]
 mod cuda;
-#[allow(dead_code, unreachable_pub)]
-#[path = "src/format.rs"]
-mod format;
 #[path = "build/format_check.rs"]
 mod format_check;
 #[path = "build/host.rs"]
@@ -30,7 +27,7 @@ fn main() -> ExitCode {
 }
 
 fn build() -> Result<(), String> {
-    for path in ["machine", "build", "build.rs", "src/format.rs"] {
+    for path in ["machine", "build", "build.rs"] {
         println!("cargo::rerun-if-changed={path}");
     }
     let out = PathBuf::from(variable("OUT_DIR")?);

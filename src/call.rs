@@ -6,11 +6,11 @@ mod lengths;
 pub(crate) use described::{Described, FREE_SHIFT, Key};
 pub(crate) use lengths::{Counts, Lengths};
 
-use crate::collective::{Collective, Kind};
-use crate::element::{DataType, Element, OpKind, ReduceOp};
 use crate::error::Error;
-use crate::length::Length;
-use crate::schedule::size_bytes;
+use oxccl_plans::collective::{Collective, Kind};
+use oxccl_plans::element::{DataType, Element, OpKind, ReduceOp};
+use oxccl_plans::length::Length;
+
 use std::sync::Arc;
 
 /// Elements in memory, without a type or a borrow.
@@ -185,7 +185,7 @@ impl Call {
         if kind.reduces() && !op.applies_to(data_type) {
             return Err(Error::Op { op, data_type });
         }
-        let lengths = Lengths::even(&collective, count, size_bytes(data_type))
+        let lengths = Lengths::even(&collective, count, data_type.len_bytes())
             .map_err(Error::too_long(kind.name(), "count"))?;
         Ok(Call {
             collective,
@@ -207,7 +207,7 @@ impl Call {
         if self.counts.is_some() {
             return Ok(self.clone());
         }
-        let lengths = Lengths::even(&self.collective, count, size_bytes(self.data_type))
+        let lengths = Lengths::even(&self.collective, count, self.data_type.len_bytes())
             .map_err(Error::too_long(self.collective.kind.name(), "buffers"))?;
         Ok(Call { count, lengths, ..self.clone() })
     }
@@ -277,7 +277,7 @@ impl Call {
         input_count: usize,
         output_count: usize,
     ) -> Result<(), Error> {
-        let align = size_bytes(self.data_type);
+        let align = self.data_type.len_bytes();
         for (argument, address, count) in
             [("input", self.input, input_count), ("output", self.output, output_count)]
         {

@@ -1,14 +1,13 @@
 //! All that can be configured, and the only place that reads the environment.
 
-use crate::algorithms::{Algorithm, Encoding};
-use crate::collective::Order;
-use crate::custom::CustomSchedule;
 use crate::device::cuda::Image;
 use crate::device::{LinkPorts, StagingShape, last_level_cache_bytes};
 use crate::error::Error;
-use crate::schedule::SLOTS;
-use crate::topology::Placement;
-use crate::tune::{DeviceKind, Table, TableError};
+use oxccl_plans::collective::Order;
+use oxccl_plans::custom::CustomSchedule;
+use oxccl_plans::schedule::{MAX_CHANNELS, SLOTS};
+use oxccl_plans::topology::Placement;
+use oxccl_plans::tune::{DeviceKind, Pin, Table, TableError};
 use oxccl_transports::Nodes;
 use oxccl_transports::proxy::{BadConditions, Conditions};
 use oxccl_transports::silence::LEAST_SILENCE;
@@ -18,9 +17,6 @@ use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Most channels that a communicator can be configured for.
-pub const MAX_CHANNELS: usize = 64;
 
 /// How a communicator is set up. All ranks must use the same values.
 #[derive(Clone, Debug, PartialEq)]
@@ -126,6 +122,14 @@ impl Device {
         }
     }
 
+    /// The kind, as tuning tables have it.
+    pub fn table_kind(self) -> DeviceKind {
+        match self {
+            Device::Host => DeviceKind::Host,
+            Device::Cuda(_) => DeviceKind::Cuda,
+        }
+    }
+
     /// The kind, which all ranks share.
     pub(crate) fn kind(self) -> &'static str {
         match self {
@@ -187,17 +191,6 @@ impl fmt::Display for GpuDirect {
             GpuDirect::Off => "off",
         })
     }
-}
-
-/// A choice that the tuner must make; `None` leaves it free.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Pin {
-    /// The algorithm.
-    pub algorithm: Option<Algorithm>,
-    /// The encoding.
-    pub encoding: Option<Encoding>,
-    /// The number of channels.
-    pub channels: Option<usize>,
 }
 
 impl Default for Config {
@@ -439,7 +432,7 @@ impl Config {
             return fail("single_launch", "is for ranks on a GPU: set OXCCL_DEVICE=cuda".into());
         }
         if let Some(table) = &self.tuning
-            && table.device != DeviceKind::of(self.device)
+            && table.device != self.device.table_kind()
         {
             let detail = format!(
                 "is a table for {}, but the ranks compute on {}",
@@ -597,7 +590,7 @@ mod tests {
         .unwrap();
         assert_eq!(config.silence, Some(Duration::from_secs(7)));
         assert_eq!(config.order, Order::Tree);
-        assert_eq!(config.pin.algorithm, Some(Algorithm::TwoShot));
+        assert_eq!(config.pin.algorithm, Some(oxccl_plans::algorithms::Algorithm::TwoShot));
         assert_eq!(config.timeout, Duration::from_millis(500));
     }
 }

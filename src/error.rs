@@ -1,9 +1,10 @@
 //! The one error type: misuse, the other ranks' faults, and the system's.
 
-use crate::collective::{Kind, Order};
 use crate::config::Device;
-use crate::element::{DataType, OpKind, data_type_name};
-use crate::length::TooLong;
+use oxccl_plans::collective::{Kind, Order};
+use oxccl_plans::element::{DataType, OpKind};
+use oxccl_plans::length::TooLong;
+use oxccl_plans::tune::NoAlgorithm;
 use oxccl_transports::{Cause, CudaError};
 
 /// Why a call did not do what was asked.
@@ -80,7 +81,7 @@ pub enum Error {
         own: bool,
     },
     /// The type has no such operation.
-    #[error("op {op} does not exist for {}: bitwise operations need an integer type", data_type_name(*data_type))]
+    #[error("op {op} does not exist for {}: bitwise operations need an integer type", data_type.name())]
     Op {
         /// The operation.
         op: OpKind,
@@ -351,6 +352,12 @@ pub enum Error {
         /// The system's answer.
         source: std::io::Error,
     },
+}
+
+impl From<NoAlgorithm> for Error {
+    fn from(NoAlgorithm { kind, order, detail }: NoAlgorithm) -> Error {
+        Error::NoAlgorithm { kind, order, detail }
+    }
 }
 
 impl From<CudaError> for Error {

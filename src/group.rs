@@ -14,11 +14,11 @@ pub use unready::Unready;
 pub use work::{BucketWork, GroupWork};
 
 use crate::call::Memory;
-use crate::collective::Kind;
 use crate::communicator::{Communicator, input, output};
-use crate::element::{Element, ReduceOp};
 use crate::error::Error;
 use calls::group_calls;
+use oxccl_plans::collective::Kind;
+use oxccl_plans::element::{Element, ReduceOp};
 use std::marker::PhantomData;
 
 /// The calls of a group, while it is made: see [`Communicator::group`]. Buffers are borrowed for `'a`, which lasts until the group is done.

@@ -244,7 +244,7 @@ fn memory_comes_zeroed_and_goes_back() {
 
 #[test]
 fn bits_are_the_same_for_any_algorithm_under_an_order() {
-    use oxccl::algorithms::{Entry, Orders, catalogue};
+    use oxccl::plans::algorithms::{Entry, Orders, catalogue};
     use oxccl::{Kind, Pin, bf16};
     for order in [Order::Rank, Order::Tree] {
         on_ranks(4, |mut comm| {
@@ -323,7 +323,7 @@ fn around(comm: &Communicator, most: usize) {
 #[test]
 fn groups_have_no_ll128() {
     on_ranks(2, |mut comm| {
-        use oxccl::{Pin, algorithms::Encoding};
+        use oxccl::{Pin, plans::algorithms::Encoding};
         comm.set_pin(Pin { encoding: Some(Encoding::Ll128), ..Pin::default() }).unwrap();
         let mut buckets = [vec![1.0f32; 3], vec![2.0; 50]];
         let error = comm.group(|group| {
@@ -342,7 +342,7 @@ fn groups_have_no_ll128() {
 #[test]
 fn an_order_excludes_algorithms() {
     on_ranks(2, |mut comm| {
-        use oxccl::{Pin, algorithms::Algorithm};
+        use oxccl::{Pin, plans::algorithms::Algorithm};
         comm.set_order(Order::Rank).unwrap();
         comm.set_pin(Pin { algorithm: Some(Algorithm::Ring), ..Pin::default() }).unwrap();
         let error = comm.all_reduce_in_place(&mut [1.0f32], ReduceOp::Sum).unwrap_err();
@@ -356,7 +356,7 @@ fn an_order_excludes_algorithms() {
 #[test]
 fn partial_results_keep_an_order_where_they_are_not_rounded() {
     on_ranks(4, |mut comm| {
-        use oxccl::{Pin, algorithms::Algorithm, bf16};
+        use oxccl::{Pin, bf16, plans::algorithms::Algorithm};
         let input: Vec<f32> =
             (0..1000).map(|i| (i * 37 + comm.rank() * 91) as f32 * 0.37).collect();
         comm.set_order(Order::Tree).unwrap();
@@ -380,7 +380,7 @@ fn partial_results_keep_an_order_where_they_are_not_rounded() {
 
 #[test]
 fn what_does_not_exist_for_these_ranks_says_what_it_needs() {
-    use oxccl::algorithms::{Algorithm, Inner, Outer};
+    use oxccl::plans::algorithms::{Algorithm, Inner, Outer};
     let pinned = |ranks: usize, algorithm: Algorithm, needed: &'static str| {
         on_ranks(ranks, |mut comm| {
             comm.set_pin(oxccl::Pin { algorithm: Some(algorithm), ..Default::default() }).unwrap();

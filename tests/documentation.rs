@@ -6,9 +6,11 @@ use std::fs;
 use std::path::Path;
 
 /// What a path in the repository starts with.
-const FOLDERS: [&str; 9] = [
+const FOLDERS: [&str; 11] = [
     "docs/",
     "src/",
+    "plans/",
+    "command/",
     "kernels/",
     "transports/",
     "tests/",

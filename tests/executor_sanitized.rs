@@ -7,8 +7,8 @@ mod common;
 use common::Rng;
 use common::element::TestElement;
 use common::run::{Case, check};
-use oxccl::algorithms::{Encoding, catalogue};
-use oxccl::schedule::SLOTS;
+use oxccl::plans::algorithms::{Encoding, catalogue};
+use oxccl::plans::schedule::SLOTS;
 use oxccl::{Communicator, Config, OpKind, Order, Pin, ReduceOp, bf16};
 use std::time::Duration;
 

@@ -5,7 +5,7 @@
 #[path = "common/turns.rs"]
 mod turns;
 
-use oxccl::algorithms::Encoding;
+use oxccl::plans::algorithms::Encoding;
 use oxccl::{Communicator, Config, Element, Error, OpKind, Order, Pin, ReduceOp};
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, TestRunner};

@@ -9,7 +9,7 @@ mod rdma;
 use common::element::TestElement;
 use common::nodes::{COUNTS, Memory, cases};
 use common::seed;
-use oxccl::algorithms::{Algorithm, Encoding};
+use oxccl::plans::algorithms::{Algorithm, Encoding};
 use oxccl::{Communicator, Config, Error, Kind, Pin, ReduceOp, UniqueId, bf16};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

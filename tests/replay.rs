@@ -6,10 +6,10 @@
 
 use std::collections::HashMap;
 
-use oxccl::algorithms::{Algorithm, Encoding, find};
-use oxccl::schedule::{Flag, Instruction, Lane, Layout, Operand, SLOTS, Schedule};
-use oxccl::simulate::{Options, Subject, simulate};
-use oxccl::topology::{Network, Placement, preset};
+use oxccl::plans::algorithms::{Algorithm, Encoding, find};
+use oxccl::plans::schedule::{Flag, Instruction, Lane, Layout, Operand, SLOTS, Schedule};
+use oxccl::plans::simulate::{Options, Subject, simulate};
+use oxccl::plans::topology::{Network, Placement, preset};
 use oxccl::{Collective, Communicator, Config, Kind, Order, Pin, ReduceOp};
 
 /// A step of either trace.

@@ -1,6 +1,6 @@
 //! Writes what Rust knows of the layout as C++ assertions.
 
-use crate::format::*;
+use oxccl_format::*;
 use std::mem::{align_of, offset_of, size_of};
 
 macro_rules! layout {
@@ -23,12 +23,12 @@ macro_rules! constants {
 }
 
 fn assertion(what: &str, value: usize) -> String {
-    format!("static_assert({what} == {value}, \"{what} differs from src/format.rs\");\n")
+    format!("static_assert({what} == {value}, \"{what} differs from oxccl_format\");\n")
 }
 
 /// The header's text.
 pub(crate) fn header() -> String {
-    let mut text = String::from("// Written by build.rs from src/format.rs.\n#pragma once\n");
+    let mut text = String::from("// Written by build.rs from oxccl_format.\n#pragma once\n");
     structures(&mut text);
     numbers(&mut text);
     text

@@ -53,7 +53,7 @@ pub fn kernels() -> impl Iterator<Item = (DataType, Fold)> {
 
 /// The name of the kernel in [`FATBIN`] for a type and a fold.
 pub fn kernel_name(data_type: DataType, fold: Fold) -> String {
-    format!("oxccl_{}_{}", kernel_type(data_type, fold).name(), fold.name())
+    format!("oxccl_{}_{}", kernel_type(data_type, fold).symbol(), fold.name())
 }
 
 /// The kernel in [`FATBIN`] for all types and folds: for groups that reduce in several ways.

@@ -5,11 +5,11 @@
 //! [`mod@format`] is the layout, [`HostExecutor`] runs programs on the calling thread, and [`image`] holds
 //! the GPU kernels. The crate knows nothing of ranks, sockets or algorithms.
 
-pub mod format;
+pub use oxccl_format as format;
 mod host;
 pub mod image;
 mod trace;
 
-pub use format::{DataType, Fold, Outcome, Scale};
 pub use host::{HostExecutor, Isa, Reduction};
+pub use oxccl_format::{DataType, Fold, Outcome, Scale};
 pub use trace::TracedStep;

@@ -2,7 +2,7 @@
 //! bits that a collective would give it.
 
 use crate::device;
-use crate::element::{DataType, Element, F8E4M3, F8E5M2, bf16, f16};
+use oxccl_plans::element::{DataType, Element, F8E4M3, F8E5M2, bf16, f16};
 
 /// A float of at most 32 bits.
 pub trait Float: Element {}

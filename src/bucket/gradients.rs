@@ -5,11 +5,11 @@ use super::plan::{Pending, Place, Plan};
 use crate::communicator::Communicator;
 use crate::device::DeviceBuffer;
 use crate::device::cuda;
-use crate::element::{Element, ReduceOp};
 use crate::error::Error;
 use crate::group::{GroupWork, StreamGroup, Unready};
-use crate::length::Length;
 use crate::stream::AnyStream;
+use oxccl_plans::element::{Element, ReduceOp};
+use oxccl_plans::length::Length;
 
 /// The gradients of a model's parameters, in buckets.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! Which parameter lies in which bucket. Pure: equal sizes give equal buckets on every rank.
 
 use crate::error::Error;
-use crate::length::{Length, TooLong};
+use oxccl_plans::length::{Length, TooLong};
 
 /// Where a parameter's gradient lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

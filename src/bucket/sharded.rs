@@ -8,10 +8,10 @@ use super::plan::Place;
 use super::{DEFAULT_CAPACITY_BYTES, Float};
 use crate::communicator::Communicator;
 use crate::device::{DeviceBuffer, cuda};
-use crate::element::ReduceOp;
 use crate::error::Error;
 use crate::group::{BucketWork, GroupWork, Unready};
 use crate::stream::AnyStream;
+use oxccl_plans::element::ReduceOp;
 use std::ops::Range;
 
 /// Gradients of type `G` and parameters of type `P`, in buckets of which each rank has an equal share.

@@ -1,8 +1,8 @@
 //! What a call is found by and compared by: its key, and the words that stand for it in a rank's log.
 
-use crate::collective::{Kind, Order};
 use crate::device::CallRecord;
-use crate::element::{DataType, OpKind, data_type_name};
+use oxccl_plans::collective::{Kind, Order};
+use oxccl_plans::element::{DataType, OpKind};
 
 /// What identifies a prepared call on this rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -141,7 +141,9 @@ impl Described {
         let byte = |shift: u32| (what >> shift) as u8;
         let key = Key {
             kind: Kind::ALL.into_iter().find(|kind| *kind as u8 == byte(0))?,
-            data_type: crate::element::DATA_TYPES.into_iter().find(|t| *t as u8 == byte(8))?,
+            data_type: oxccl_plans::element::DataType::ALL
+                .into_iter()
+                .find(|t| *t as u8 == byte(8))?,
             op: OpKind::ALL.into_iter().find(|op| *op as u8 == byte(16))?,
             in_place: what >> 32 & 1 == 1,
             windows: what >> 33 & 1 == 1,
@@ -184,7 +186,7 @@ impl Described {
         }
         let rows = [
             ("the collective", a.kind.to_string(), b.kind.to_string()),
-            ("the type", data_type_name(a.data_type).into(), data_type_name(b.data_type).into()),
+            ("the type", a.data_type.name().into(), b.data_type.name().into()),
             ("count", a.count.to_string(), b.count.to_string()),
             ("op", a.op.to_string(), b.op.to_string()),
             ("root", a.root.to_string(), b.root.to_string()),
@@ -236,14 +238,14 @@ impl Described {
                 format!(
                     "send of {} {} from rank {} to {}",
                     key.count,
-                    data_type_name(key.data_type),
+                    key.data_type.name(),
                     key.root,
                     key.receiver
                 )
             }
             kind => {
                 let parts = if key.counts_hash == 0 { "" } else { " in uneven parts" };
-                format!("{kind} of {} {}{parts}", key.count, data_type_name(key.data_type))
+                format!("{kind} of {} {}{parts}", key.count, key.data_type.name())
             }
         }
     }

@@ -1,8 +1,8 @@
 //! How long a call's buffers are, found once, when it is made.
 
-use crate::collective::{Collective, Kind};
 use crate::error::Error;
-use crate::length::{Length, TooLong};
+use oxccl_plans::collective::{Collective, Kind};
+use oxccl_plans::length::{Length, TooLong};
 
 /// Counts that differ between ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]

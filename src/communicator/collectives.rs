@@ -2,9 +2,9 @@
 
 use super::{Communicator, input, output};
 use crate::call::{Call, Counts, Memory, one_count_each};
-use crate::collective::{Collective, Kind};
-use crate::element::{Element, ReduceOp};
 use crate::error::Error;
+use oxccl_plans::collective::{Collective, Kind};
+use oxccl_plans::element::{Element, ReduceOp};
 
 /// Calls that block until this rank's part is done. `n` is the number of ranks, all lengths are in elements, all ranks must agree on
 /// type, count, op and root. Among processes, either all ranks' buffers are from `comm.alloc` or none's are.

@@ -1,8 +1,8 @@
 //! Typed memory that every rank can reach.
 
 use super::heap::HeapBlock;
-use crate::element::Element;
 use crate::error::Error;
+use oxccl_plans::element::Element;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};

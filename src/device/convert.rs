@@ -1,13 +1,13 @@
 //! The machine's conversions of elements, and elements as bytes.
 
-use crate::element::{DataType, Element};
-use crate::schedule::size_bytes;
+use oxccl_plans::element::{DataType, Element};
+
 use oxccl_kernels::HostExecutor;
 
 /// Rounds f32s, as bytes, to as many elements of a small float type.
 pub(crate) fn narrow(data_type: DataType, from: &[u8], to: &mut [u8]) {
     let count = from.len() / 4;
-    assert_eq!(to.len(), count * size_bytes(data_type));
+    assert_eq!(to.len(), count * data_type.len_bytes());
     // SAFETY: both hold so many elements, and are bytes of elements, so they are aligned.
     unsafe {
         HostExecutor::detect().convert_elements(
@@ -23,7 +23,7 @@ pub(crate) fn narrow(data_type: DataType, from: &[u8], to: &mut [u8]) {
 /// The f32s, as bytes, of as many elements of a small float type.
 pub(crate) fn widen(data_type: DataType, from: &[u8], to: &mut [u8]) {
     let count = to.len() / 4;
-    assert_eq!(from.len(), count * size_bytes(data_type));
+    assert_eq!(from.len(), count * data_type.len_bytes());
     // SAFETY: as in `narrow`.
     unsafe {
         HostExecutor::detect().convert_elements(

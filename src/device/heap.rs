@@ -2,7 +2,7 @@
 
 use super::cuda::{Stream, copy, fill};
 use crate::error::Error;
-use crate::length::Length;
+use oxccl_plans::length::Length;
 use oxccl_transports::cuda::{DeviceRegion, beside_captures};
 use oxccl_transports::fork::Origin;
 use oxccl_transports::{Claims, CudaError, HUGE_PAGE, Region};

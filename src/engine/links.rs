@@ -4,8 +4,9 @@ use super::fabric::{Candidates, Choice};
 use crate::config::{Config, Device};
 use crate::device::LinkPorts;
 use crate::error::Error;
-use crate::schedule::{Instruction, Lowering, Operand, Schedule};
 use oxccl_kernels::format as f;
+use oxccl_plans::lower::Lowering;
+use oxccl_plans::schedule::{Instruction, Operand, Schedule};
 use oxccl_transports::proxy::{Bell, Egress, Fabric, Listening, Ports, Proxy, ProxySetup};
 use oxccl_transports::{Bootstrap, Nodes};
 use std::collections::BTreeSet;
@@ -145,8 +146,8 @@ impl Links {
         for instruction in &schedule.ranks[self.rank] {
             match instruction {
                 Instruction::Wait { flag, .. } | Instruction::Signal { flag, .. } => {
-                    let (crate::schedule::Flag::Tail(link) | crate::schedule::Flag::Head(link)) =
-                        flag;
+                    let (oxccl_plans::schedule::Flag::Tail(link)
+                    | oxccl_plans::schedule::Flag::Head(link)) = flag;
                     used.insert((link.peer, link.lane));
                 }
                 Instruction::ReduceCopy { .. } => {}

@@ -17,13 +17,13 @@ mod start;
 mod tally;
 
 use crate::call::{Asked, Call, Described, Key};
-use crate::collective::Kind;
 use crate::config::{Config, Device};
 use crate::device::{Heap, Host, RECORD_WORDS};
 use crate::error::Error;
-use crate::schedule::{Program, size_bytes};
-use crate::tune::Plan;
 pub(crate) use group::Placed;
+use oxccl_plans::collective::Kind;
+use oxccl_plans::lower::Program;
+use oxccl_plans::tune::Plan;
 
 use failure::Ranks;
 use group::Groups;
@@ -379,5 +379,5 @@ fn call_key(call: &Call, windows: bool) -> Key {
 
 /// Elements that a chunk of a whole buffer is aligned to: a cache line.
 fn chunk_align(call: &Call) -> usize {
-    64 / size_bytes(call.data_type)
+    64 / call.data_type.len_bytes()
 }

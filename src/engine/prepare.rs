@@ -3,19 +3,20 @@
 use super::links::Links;
 use super::tally::Signature;
 use super::{Backend, chunk_align};
-use crate::algorithms::{Algorithm, Encoding};
 use crate::call::{Call, Counts, Key};
-use crate::collective::{Collective, Kind, Order};
-use crate::config::{Config, Device, Pin};
+use crate::config::{Config, Device};
 use crate::device::cuda;
-use crate::element::accumulates_in_itself;
 use crate::error::Error;
-use crate::length::TooLong;
-use crate::schedule::{Layout, Lowering, Program, SLOTS, lower};
-use crate::topology::Placement;
-use crate::tune::{Plan, Question, plan_by, plan_on_gpu};
-use crate::verify::{Verified, verify};
 use oxccl_kernels::format as f;
+use oxccl_plans::algorithms::{Algorithm, Encoding};
+use oxccl_plans::collective::{Collective, Kind, Order};
+use oxccl_plans::length::TooLong;
+use oxccl_plans::lower::{Lowering, Program, lower};
+use oxccl_plans::schedule::{Layout, SLOTS};
+use oxccl_plans::topology::Placement;
+use oxccl_plans::tune::Pin;
+use oxccl_plans::tune::{Plan, Question, plan_by, plan_on_gpu};
+use oxccl_plans::verify::{Verified, verify};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::Arc;
@@ -279,7 +280,7 @@ impl Cache {
             .map_err(|unavailable| no_algorithm(unavailable.to_string()))?;
         let verified = verify(schedule, config.order, entry.in_place)
             .map_err(|violation| no_algorithm(violation.to_string()))?;
-        let rounds = !verified.single_rounding() && !accumulates_in_itself(call.data_type);
+        let rounds = !verified.single_rounding() && !call.data_type.accumulates_in_itself();
         if config.order != Order::Any && kind.reduces() && rounds {
             return Err(no_algorithm("partial results would be rounded".into()));
         }

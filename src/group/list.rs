@@ -1,10 +1,10 @@
 //! A group's list of calls, over bare memory.
 
 use crate::call::{Asked, Call, Counts, Memory, one_count_each};
-use crate::collective::{Collective, Kind};
-use crate::element::{Element, ReduceOp};
 use crate::engine::Placed;
 use crate::error::Error;
+use oxccl_plans::collective::{Collective, Kind};
+use oxccl_plans::element::{Element, ReduceOp};
 
 /// The calls of a group while it is made. A list can be used again: where the next group asks for the same, its calls are there already.
 #[derive(Debug, Default)]

@@ -6,11 +6,11 @@ use super::list::CallList;
 use super::unready::Unready;
 use super::work::GroupWork;
 use crate::call::{Call, Memory};
-use crate::collective::Kind;
 use crate::device::{DeviceBuffer, InFlight};
-use crate::element::{Element, ReduceOp};
 use crate::error::Error;
 use crate::stream::OnStream;
+use oxccl_plans::collective::Kind;
+use oxccl_plans::element::{Element, ReduceOp};
 use std::marker::PhantomData;
 use std::sync::Arc;
 

@@ -2,9 +2,9 @@
 
 use super::flight::Flight;
 use crate::device::Lent;
-use crate::element::Element;
 use crate::error::Error;
 use crate::stream::AnyStream;
+use oxccl_plans::element::Element;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 

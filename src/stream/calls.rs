@@ -2,12 +2,12 @@
 
 use super::OnStream;
 use crate::call::{Call, Counts, Memory, one_count_each};
-use crate::collective::{Collective, Kind};
 use crate::communicator::Hold;
 use crate::device::DeviceBuffer;
-use crate::element::{Element, ReduceOp};
 use crate::error::Error;
 use crate::work::Work;
+use oxccl_plans::collective::{Collective, Kind};
+use oxccl_plans::element::{Element, ReduceOp};
 
 /// Each returns the errors that this rank can see at once; the rest come from the [`Work`]. Shapes and rules are those of the blocking calls.
 impl OnStream<'_> {

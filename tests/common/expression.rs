@@ -1,7 +1,7 @@
 //! In which order an algorithm reduces where it promises none: read off its schedule, rank by rank, with nothing but queues of messages.
 //! That this order has each contribution once is the verifier's business; here it says which bits must come out.
 
-use oxccl::schedule::{Buffer, Flag, Instruction, Lane, Operand, Schedule, Tree};
+use oxccl::plans::schedule::{Buffer, Flag, Instruction, Lane, Operand, Schedule, Tree};
 use std::collections::HashMap;
 use std::sync::Arc;
 

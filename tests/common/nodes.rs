@@ -3,9 +3,9 @@
 use super::Rng;
 use super::element::TestElement;
 use super::run::{Case, check};
-use oxccl::algorithms::{Algorithm, Encoding, Entry, catalogue};
-use oxccl::schedule::SLOTS;
-use oxccl::topology::Placement;
+use oxccl::plans::algorithms::{Algorithm, Encoding, Entry, catalogue};
+use oxccl::plans::schedule::SLOTS;
+use oxccl::plans::topology::Placement;
 use oxccl::{Communicator, Config, OpKind, Order};
 use std::time::Duration;
 

@@ -3,8 +3,8 @@
 use super::element::{Acc, TestElement, fold, scale};
 use super::expression::{Expression, expressions};
 use super::run::Case;
-use oxccl::algorithms::{Algorithm, Orders};
-use oxccl::schedule::{SLOTS, Schedule};
+use oxccl::plans::algorithms::{Algorithm, Orders};
+use oxccl::plans::schedule::{SLOTS, Schedule};
 use oxccl::{Collective, Kind, Order, ReduceOp};
 use std::sync::Arc;
 

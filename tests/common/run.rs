@@ -2,8 +2,8 @@
 
 use super::element::{TestElement, reduce_op, same};
 use super::{Rng, reference};
-use oxccl::algorithms::Entry;
-use oxccl::topology::Placement;
+use oxccl::plans::algorithms::Entry;
+use oxccl::plans::topology::Placement;
 use oxccl::{Communicator, Kind, OpKind, Order, Pin};
 
 /// One point of the matrix.

@@ -5,10 +5,10 @@ use crate::common::run::Case;
 use crate::common::{Rng, reference};
 use crate::processes::{line_up, on_hardware};
 use crate::rank::stand_in_image;
-use oxccl::algorithms::{Algorithm, Encoding, Entry, catalogue, find};
 use oxccl::cuda::{CaptureMode, Graph, Stream};
-use oxccl::schedule::SLOTS;
-use oxccl::topology::Placement;
+use oxccl::plans::algorithms::{Algorithm, Encoding, Entry, catalogue, find};
+use oxccl::plans::schedule::SLOTS;
+use oxccl::plans::topology::Placement;
 use oxccl::{
     Call, Collective, Communicator, Config, DeviceBuffer, Error, F8E4M3, F8E5M2, Kind, Memory,
     OpKind, Order, Pin, ReduceOp, Work, bf16, f16,

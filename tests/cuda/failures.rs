@@ -2,8 +2,8 @@
 
 use crate::processes::{deadline, meet, nothing_is_left};
 use crate::rank::{Rank, gpu, image};
-use oxccl::algorithms::{Algorithm, Encoding, find};
 use oxccl::cuda::{Image, Kernels, Stream};
+use oxccl::plans::algorithms::{Algorithm, Encoding, find};
 use oxccl::{DataType, Kind, UniqueId};
 use oxccl_cuda_stand_in::control::{Control, Live};
 use oxccl_kernels::{Fold, Outcome};

@@ -3,9 +3,9 @@
 use crate::calls::{config, stream};
 use crate::processes::{deadline, meet};
 use crate::rank::gpu;
-use oxccl::algorithms::Encoding;
 use oxccl::bucket::GradientBuckets;
 use oxccl::cuda::{CaptureMode, Graph, Stream};
+use oxccl::plans::algorithms::Encoding;
 use oxccl::{
     Call, Collective, Communicator, Config, Device, DeviceBuffer, Error, FabricKind, GpuDirect,
     Kind, Memory, OpKind, Pin, ReduceOp, UniqueId, Work,

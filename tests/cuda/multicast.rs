@@ -5,9 +5,9 @@ use crate::common::Rng;
 use crate::common::element::TestElement;
 use crate::common::run::Case;
 use crate::processes::{line_up, on_hardware};
-use oxccl::algorithms::{Algorithm, Encoding, Entry, find};
 use oxccl::cuda::{CaptureMode, Graph, Stream};
-use oxccl::topology::Placement;
+use oxccl::plans::algorithms::{Algorithm, Encoding, Entry, find};
+use oxccl::plans::topology::Placement;
 use oxccl::{
     Communicator, DeviceBuffer, Error, Kind, OpKind, Order, Pin, ReduceOp, Work, bf16, f16,
 };

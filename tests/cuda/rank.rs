@@ -1,11 +1,12 @@
 //! One rank on a GPU, and all-reduces of it.
 
 use crate::processes::{deadline, on_hardware};
-use oxccl::algorithms::Entry;
 use oxccl::cuda::{Arguments, Gpu, Image, Prepared, Setup, Stream};
-use oxccl::schedule::{Layout, Lowering, SLOTS, lower};
-use oxccl::topology::Placement;
-use oxccl::verify::verify;
+use oxccl::plans::algorithms::Entry;
+use oxccl::plans::lower::{Lowering, lower};
+use oxccl::plans::schedule::{Layout, SLOTS};
+use oxccl::plans::topology::Placement;
+use oxccl::plans::verify::verify;
 use oxccl::{Collective, DataType, Kind, Order, StagingShape};
 use oxccl_cuda_stand_in::control;
 use oxccl_kernels::format::{Status, Tokens};

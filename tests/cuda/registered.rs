@@ -3,8 +3,8 @@
 
 use crate::calls::stream;
 use crate::processes::{line_up, nothing_is_left};
-use oxccl::algorithms::Encoding;
 use oxccl::cuda::{CaptureMode, Graph, Stream};
+use oxccl::plans::algorithms::Encoding;
 use oxccl::{
     Call, Collective, Communicator, Error, GroupWork, Kind, Memory, Pin, ReduceOp, Registration,
     Work,

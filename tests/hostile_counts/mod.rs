@@ -10,9 +10,9 @@ mod guarded;
 mod step;
 
 pub use guarded::Guarded;
-use oxccl::algorithms::{Algorithm, Encoding, find};
-use oxccl::schedule::{SLOTS, ScheduleFile};
-use oxccl::topology::Placement;
+use oxccl::plans::algorithms::{Algorithm, Encoding, find};
+use oxccl::plans::schedule::{SLOTS, ScheduleFile};
+use oxccl::plans::topology::Placement;
 use oxccl::{Collective, Communicator, Config, CustomSchedule, Error, Kind, Order, Pin, UniqueId};
 use oxccl_transports::Server;
 use std::sync::Arc;

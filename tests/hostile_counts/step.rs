@@ -3,7 +3,7 @@
 use super::Bytes;
 use super::guarded::{Fenced, Guarded};
 use oxccl::bucket::{GradientBuckets, ShardedBuckets};
-use oxccl::schedule::Layout;
+use oxccl::plans::schedule::Layout;
 use oxccl::{
     Call, Collective, Communicator, Element, Error, GroupWork, Kind, Memory, OpKind, Pin, ReduceOp,
     Stream, Work,

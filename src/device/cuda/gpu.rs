@@ -7,8 +7,8 @@ use super::{
     Stream, Tables,
 };
 use crate::device::{ControlShape, LinkPorts, StagingShape};
-use crate::schedule::Program;
 use oxccl_kernels::format::{self as f, DataType, Fold};
+use oxccl_plans::lower::Program;
 use oxccl_transports::cuda::{Context, DeviceRegion, MulticastMemory, Uuid, beside_captures};
 use oxccl_transports::{Bootstrap, Cause, CudaError, Error, Offer, Reach, Region, Shared};
 use std::sync::Arc;

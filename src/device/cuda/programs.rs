@@ -5,8 +5,8 @@
 //! be for ever. So nothing is freed between a communicator's first call and its end, and little allocated.
 
 use super::{Stream, copy};
-use crate::schedule::Program;
 use oxccl_kernels::format as f;
+use oxccl_plans::lower::Program;
 use oxccl_transports::CudaError;
 use oxccl_transports::cuda::{DeviceMemory, beside_captures};
 use std::sync::Arc;

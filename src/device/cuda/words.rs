@@ -2,7 +2,7 @@
 //! few long allocations, which stay until the rank goes, as programs do: see [`Programs`](super::Programs).
 
 use super::{Event, Stream};
-use crate::length::Length;
+use oxccl_plans::length::Length;
 use oxccl_transports::CudaError;
 use oxccl_transports::cuda::{Context, PinnedMemory, beside_captures};
 use std::sync::atomic::AtomicU64;

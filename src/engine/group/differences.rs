@@ -1,10 +1,10 @@
 //! What ranks' groups differ in, found in the words that each keeps of its buckets where all can read them.
 
 use crate::call::{Described, FREE_SHIFT};
-use crate::collective::Kind;
 use crate::device::{BUCKET_WORDS, CallRecord, Control, GroupWords};
 use crate::engine::logs::Difference;
 use crate::error::Error;
+use oxccl_plans::collective::Kind;
 use std::sync::atomic::{Ordering, fence};
 
 /// Where the bucket's place in its rank's group begins in its first word: ranks need not agree on that.

@@ -4,13 +4,14 @@ use super::chain::Source;
 use super::messages::{self, Message, Phase, Stretch, Tiles};
 use super::prepared::Block;
 use super::{Engine, Mix, Tables};
-use crate::algorithms::{Pattern, exchange, receipts};
-use crate::collective::{Kind, Order};
 use crate::engine::prepare::Code;
 use crate::error::Error;
-use crate::schedule::{Extent, Lane, Layout, Lowering, Program, RankLayout, SLOTS, lower_signed};
-use crate::verify::{Verified, Violation, verify_exchange};
 use oxccl_kernels::format as f;
+use oxccl_plans::algorithms::{Pattern, exchange, receipts};
+use oxccl_plans::collective::{Kind, Order};
+use oxccl_plans::lower::{Lowering, Program, lower_signed};
+use oxccl_plans::schedule::{Extent, Lane, Layout, RankLayout, SLOTS};
+use oxccl_plans::verify::{Verified, Violation, verify_exchange};
 
 /// The signature of an exchange; what its ranks must agree on is in each pair's own.
 const EXCHANGE: u32 = 0x6578_6368;

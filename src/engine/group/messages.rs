@@ -5,11 +5,11 @@
 //! own.
 
 use crate::call::{Call, Counts};
-use crate::collective::Kind;
-use crate::element::DataType;
-use crate::length::{Length, TooLong};
-use crate::schedule::{Lane, size_bytes};
 use oxccl_kernels::format::SEGMENT_ALIGN;
+use oxccl_plans::collective::Kind;
+use oxccl_plans::element::DataType;
+use oxccl_plans::length::{Length, TooLong};
+use oxccl_plans::schedule::Lane;
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 
@@ -60,7 +60,7 @@ pub(super) struct Tiles {
 
 impl Message {
     pub(super) fn len_bytes(&self) -> usize {
-        self.count * size_bytes(self.data_type)
+        self.count * self.data_type.len_bytes()
     }
 
     /// The other end.
@@ -92,7 +92,7 @@ pub(super) fn messages(calls: &[Call], rank: usize) -> Vec<Message> {
             messages.push(message);
             continue;
         };
-        let size = size_bytes(call.data_type);
+        let size = call.data_type.len_bytes();
         let (mut input_at, mut output_at) = (0, 0);
         for (peer, (&sent, &received)) in send.iter().zip(recv).enumerate() {
             let places = Message { input_at, output_at, ..message };

@@ -18,16 +18,16 @@ use super::prepare::{self, Mix};
 use super::tally::Signature;
 use super::{Backend, Engine, call_key, wrong_device};
 use crate::call::{Call, Described};
-use crate::collective::{Kind, Order};
 use crate::device::Signals;
 use crate::error::Error;
-use crate::schedule::size_bytes;
-use crate::verify::{GroupPart, GroupStep, Span, Verified, verify_group};
+use oxccl_plans::collective::{Kind, Order};
+
 use chain::{Buffers, Source};
 use differences::Words;
 pub(super) use on_gpu::DeviceChain;
 use on_gpu::DeviceChains;
 use oxccl_kernels::format as f;
+use oxccl_plans::verify::{GroupPart, GroupStep, Span, Verified, verify_group};
 use oxccl_transports::Reach;
 use parts::{Bucket, Part};
 use prepared::{Block, Chains, HostChain, Identity, PreparedGroup};
@@ -347,7 +347,7 @@ impl Tables {
 
 /// A call with so many bytes for each rank's part, or in all where ranks have no parts; as it is where parts differ.
 fn with_bytes(call: &Call, bytes: usize) -> Result<Call, Error> {
-    call.with_count(bytes / size_bytes(call.data_type))
+    call.with_count(bytes / call.data_type.len_bytes())
 }
 
 fn hash(buckets: &[Bucket]) -> u64 {

@@ -1,11 +1,11 @@
 //! How a group's calls become parts. Pure: equal groups give equal parts on every rank.
 
 use crate::call::Key;
-use crate::collective::Kind;
-use crate::length::{Length, TooLong};
-use crate::schedule::size_bytes;
-use crate::verify::Span;
+use oxccl_plans::collective::Kind;
+use oxccl_plans::length::{Length, TooLong};
+
 use oxccl_kernels::format::SEGMENT_ALIGN;
+use oxccl_plans::verify::Span;
 
 /// About so many bytes of virtual buffer are one part. A part's buckets are begun and done together, so parts should be small; each costs a
 /// synchronisation (on a GPU, of all its blocks), so they should not be tiny.
@@ -58,7 +58,7 @@ impl Bucket {
 
     /// Bytes of one rank's part, or of the whole where ranks have no parts; 0 where parts differ.
     pub(super) fn len_bytes(&self) -> usize {
-        if self.is_even() { self.key.count as usize * size_bytes(self.key.data_type) } else { 0 }
+        if self.is_even() { self.key.count as usize * self.key.data_type.len_bytes() } else { 0 }
     }
 
     /// Whether it has parts of one length, so that it can lie in a virtual buffer with others.
@@ -108,7 +108,7 @@ pub(super) fn parts(buckets: &[Bucket]) -> Result<Vec<Part>, TooLong> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::element::{DataType, OpKind};
+    use oxccl_plans::element::{DataType, OpKind};
 
     fn bucket(kind: Kind, count: u64) -> Bucket {
         let key = Key {

@@ -6,12 +6,12 @@ use super::messages::Message;
 use super::on_gpu::DeviceChains;
 use super::parts::Bucket;
 use crate::call::{Call, Counts, Described, Key};
-use crate::collective::{Kind, Order};
 use crate::device::{HeapBlock, RECORD_WORDS, Signals};
-use crate::element::OpKind;
 use crate::engine::prepare::Code;
 use crate::engine::tally::{Signature, Tally};
 use oxccl_kernels::format as f;
+use oxccl_plans::collective::{Kind, Order};
+use oxccl_plans::element::OpKind;
 use std::sync::Arc;
 
 /// Calls that make the same group.

@@ -1,0 +1,144 @@
+//! One call with the time of every step on every rank, for a trace viewer. Its step numbers are those of `oxccl sim --trace`.
+
+use std::path::Path;
+
+use oxccl::plans::algorithms::find;
+use oxccl::plans::schedule::SLOTS;
+use oxccl::{Collective, Config, Error, Kind, TracedStep};
+use serde_json::{Value, json};
+
+use super::args::BenchOptions;
+use super::buffers::Buffers;
+use super::case::{Case, Placement, Shape};
+use super::rank::Comms;
+use super::sample::{Sample, for_type};
+use crate::failure::Failure;
+
+/// Words of a step between ranks.
+const WORDS: usize = 5;
+
+/// Traces the last size of the only case; rank 0 writes the file.
+///
+/// # Errors
+/// A call that fails, or a file that cannot be written.
+pub(super) fn write(options: &BenchOptions, comms: &mut Comms) -> Result<(), Failure> {
+    let Some(path) = &options.trace else { return Ok(()) };
+    let cases = options.cases(comms.control.world())?;
+    let sizes = options.sizes()?;
+    let (Some(case), Some(&bytes)) = (cases.first(), sizes.last()) else { return Ok(()) };
+    let bytes = if case.kind == Kind::Barrier { 0 } else { bytes };
+    let shape = case.shape(comms.control.world(), bytes);
+    let plan = for_type!(case.data_type, T => call::<T>(options, comms, case, shape))?;
+    let config = options.config()?;
+    let steps = gathered(comms)?;
+    if comms.control.rank() > 0 {
+        return Ok(());
+    }
+    let text = chrome(case, shape, &config, &plan, &steps);
+    std::fs::write(path, text.to_string())
+        .map_err(Failure::system(format!("writing the trace {}", Path::display(path))))
+}
+
+/// Traces the second of two calls: the first prepares it.
+fn call<T: Sample>(
+    options: &BenchOptions,
+    comms: &mut Comms,
+    case: &Case,
+    shape: Shape,
+) -> Result<oxccl::plans::tune::Plan, Error> {
+    let mut buffers = Buffers::<T>::allocate(&comms.measured, shape, options.private)?;
+    buffers.call(&comms.measured, case, shape, Placement::OutOfPlace)?;
+    comms.control.barrier()?;
+    comms.measured.set_trace(true)?;
+    buffers.call(&comms.measured, case, shape, Placement::OutOfPlace)?;
+    let windows = !options.private;
+    comms.measured.plan::<T>(case.kind, case.op, shape.count, case.root, false, windows)
+}
+
+/// Every rank's steps.
+fn gathered(comms: &mut Comms) -> Result<Vec<Vec<TracedStep>>, Error> {
+    let own = comms.measured.take_trace();
+    comms.measured.set_trace(false)?;
+    let ranks = comms.control.world();
+    let mut counts = vec![0u64; ranks];
+    comms.control.all_gather(&[own.len() as u64], &mut counts)?;
+    let most = counts.iter().copied().max().unwrap_or(0) as usize * WORDS;
+    let mut words: Vec<u64> = own
+        .iter()
+        .flat_map(|step| {
+            [u64::from(step.channel), step.round, u64::from(step.step), step.start_ns, step.end_ns]
+        })
+        .collect();
+    words.resize(most.max(1), 0);
+    let mut all = vec![0u64; words.len() * ranks];
+    comms.control.all_gather(&words, &mut all)?;
+    let step = |words: &[u64]| TracedStep {
+        channel: words[0] as u32,
+        round: words[1],
+        step: words[2] as u32,
+        start_ns: words[3],
+        end_ns: words[4],
+    };
+    let of_rank = |(rank, part): (usize, &[u64])| {
+        part.chunks_exact(WORDS).take(counts[rank] as usize).map(step).collect()
+    };
+    Ok(all.chunks_exact(words.len()).enumerate().map(of_rank).collect())
+}
+
+fn chrome(
+    case: &Case,
+    shape: Shape,
+    config: &Config,
+    plan: &oxccl::plans::tune::Plan,
+    ranks: &[Vec<TracedStep>],
+) -> Value {
+    let world = ranks.len();
+    let collective = match case.kind {
+        Kind::SendRecv => Collective::send_recv(world, 0, 1 % world),
+        kind if kind.is_rooted() => Collective::rooted(kind, world, case.root),
+        kind => Collective::new(kind, world),
+    };
+    let (placement, order) = (config.placement(world), config.order);
+    let schedule = find(case.kind, plan.algorithm, plan.encoding)
+        .and_then(|entry| entry.schedule(collective, placement, order, SLOTS).ok());
+    let name = |rank: usize, step: u32| {
+        let lists = schedule.as_ref().map(|schedule| &schedule.ranks);
+        let text = lists.and_then(|lists| lists[rank].get(step as usize)).map(ToString::to_string);
+        let text = text.unwrap_or_else(|| format!("step {step}"));
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let start = ranks.iter().flatten().map(|step| step.start_ns).min().unwrap_or(0);
+    let mut events: Vec<Value> = (0..world)
+        .map(|rank| {
+            let args = json!({"name": format!("rank {rank}")});
+            json!({"name": "process_name", "ph": "M", "pid": rank, "args": args})
+        })
+        .collect();
+    for (rank, steps) in ranks.iter().enumerate() {
+        events.extend(steps.iter().map(|step| {
+            let args = json!({"step": step.step, "round": step.round, "predicted": false});
+            json!({
+                "name": name(rank, step.step),
+                "ph": "X",
+                "pid": rank,
+                "tid": step.channel,
+                "ts": (step.start_ns - start) as f64 / 1e3,
+                "dur": (step.end_ns - step.start_ns) as f64 / 1e3,
+                "args": args,
+            })
+        }));
+    }
+    json!({
+        "traceEvents": events,
+        "displayTimeUnit": "ns",
+        "otherData": {
+            "predicted": false,
+            "op": case.kind.name(),
+            "type": case.data_type.name(),
+            "bytes": shape.bytes(case.data_type),
+            "algorithm": plan.algorithm,
+            "encoding": plan.encoding,
+            "channels": plan.channels,
+        },
+    })
+}

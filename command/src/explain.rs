@@ -1,0 +1,414 @@
+//! `oxccl explain`: prints the schedule that a call would choose, and why.
+
+mod times;
+
+use clap::Args;
+use oxccl::plans::algorithms::{Algorithm, Encoding, find};
+use oxccl::plans::schedule::{Buffer, Instruction, Lane, Layout, Operand, SLOTS, Schedule};
+use oxccl::plans::topology::Placement;
+use oxccl::plans::tune::{self, Plan, Question};
+use oxccl::plans::verify::Verified;
+use oxccl::{Collective, Config, DataType, Device, Error, Kind, OpKind, Order, TooLong};
+
+use crate::bench::{self, Case, Shape};
+use crate::failure::Failure;
+use crate::options::{self, Size};
+use times::Times;
+
+/// Prints the schedule that a call would choose, and why.
+///
+/// Sizes mean what they mean for bench: the larger of one rank's input and output.
+#[derive(Args)]
+pub(crate) struct ExplainOptions {
+    /// The collective.
+    #[arg(value_name = "OP")]
+    kind: Kind,
+    /// How many ranks.
+    #[arg(long, short = 'g', default_value = "2", value_parser = options::positive)]
+    ranks: usize,
+    /// So many consecutive ranks share a node [default: all].
+    #[arg(long, value_parser = options::positive)]
+    per_node: Option<usize>,
+    /// The size of a call, with K, M or G.
+    #[arg(long, short = 'b', default_value = "1M")]
+    bytes: Size,
+    /// The element type.
+    #[arg(long = "type", short = 'd', default_value = "float", value_parser = options::data_type)]
+    data_type: DataType,
+    /// The operation.
+    #[arg(long, short = 'o', default_value = "sum", value_parser = options::op)]
+    op: OpKind,
+    /// The promised order of reduction: any, rank or tree.
+    #[arg(long, default_value = "any")]
+    order: Order,
+    /// The root; the sender of send_recv, which sends to the next rank.
+    #[arg(long, short = 'r', default_value_t = 0)]
+    root: usize,
+    /// Input and output are one buffer.
+    #[arg(long)]
+    in_place: bool,
+    /// What the ranks compute on: host or cuda [default: OXCCL_DEVICE]. It need not be there.
+    #[arg(long, value_parser = options::device)]
+    device: Option<Device>,
+    /// Buffers are memory that other ranks cannot reach.
+    #[arg(long)]
+    private: bool,
+    /// Explains this algorithm instead of the tuner's choice.
+    #[arg(long)]
+    algorithm: Option<Algorithm>,
+    /// Explains this encoding instead of the tuner's choice.
+    #[arg(long)]
+    encoding: Option<Encoding>,
+    /// With this many channels.
+    #[arg(long, value_parser = options::positive)]
+    channels: Option<usize>,
+    /// Only this rank's instructions.
+    #[arg(long)]
+    rank: Option<usize>,
+    /// Starts the ranks and measures every algorithm that fits.
+    #[arg(long, conflicts_with = "in_place")]
+    measure: bool,
+}
+
+pub(crate) fn main(options: &ExplainOptions) -> Result<(), Failure> {
+    options.check()?;
+    let config = options.config()?;
+    if options.measure && config.device != Device::Host {
+        let text =
+            "--measure runs ranks on the host: `oxccl bench --compare floor` measures on a GPU";
+        return Err(Failure::Usage(text.to_owned()));
+    }
+    let case = options.case();
+    let shape = case.shape(options.ranks, options.bytes.0);
+    let question = options.question(&config, options.collective(), shape);
+    let table = config.tuning.as_deref();
+    let plan = match config.device {
+        Device::Host => tune::plan_by(table, &question).map_err(Error::from)?,
+        Device::Cuda(_) => tune::plan_on_gpu(table, &question).map_err(Error::from)?,
+    };
+    let mut times = Times::predicted(config.tuning.as_deref(), &question);
+    if !options.measure {
+        return options.print(&config, &question, &plan, &times);
+    }
+    let measured = Config {
+        ranks_per_node: Some(question.placement.ranks_per_node()),
+        pin: oxccl::Pin::default(),
+        ..config.clone()
+    };
+    bench::on_ranks(Some(options.ranks), &measured, |comms| {
+        times.measure(comms, &case, options.bytes.0, &question)?;
+        if comms.rank() == 0 { options.print(&config, &question, &plan, &times) } else { Ok(()) }
+    })
+}
+
+impl ExplainOptions {
+    fn print(
+        &self,
+        config: &Config,
+        question: &Question,
+        plan: &Plan,
+        times: &Times,
+    ) -> Result<(), Failure> {
+        let case = self.case();
+        let shape = case.shape(self.ranks, self.bytes.0);
+        let Some(entry) = find(self.kind, plan.algorithm, plan.encoding) else {
+            unreachable!("the tuner chooses out of the catalogue")
+        };
+        let schedule = entry
+            .schedule(question.collective, question.placement, self.order, SLOTS)
+            .map_err(|unavailable| Failure::Usage(unavailable.to_string()))?;
+        let verified = oxccl::plans::verify::verify(schedule, self.order, entry.in_place)
+            .map_err(|violation| Failure::Usage(violation.to_string()))?;
+        let schedule = verified.schedule();
+        let layout = self.layout(schedule, shape)?;
+        println!("{}", self.call(&case, shape, config.device));
+        println!("{}", choice(plan));
+        println!("{}", pipeline(plan, schedule, &layout, self.data_type));
+        for line in times.lines(plan) {
+            println!("{line}");
+        }
+        for rank in 0..self.ranks {
+            if self.rank.is_none_or(|only| only == rank) {
+                let traffic = Traffic::of(&verified, &layout, rank, self.data_type.len_bytes());
+                println!("\nrank {rank}: {traffic}");
+                for (step, instruction) in schedule.ranks[rank].iter().enumerate() {
+                    println!("  {step:>4}  {instruction}");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        let last = self.ranks - 1;
+        for (name, rank) in [("--root", Some(self.root)), ("--rank", self.rank)] {
+            if rank.is_some_and(|rank| rank > last) {
+                return Err(Failure::Usage(format!(
+                    "{name} is {}, there are ranks 0 to {last}",
+                    rank.unwrap_or_default()
+                )));
+            }
+        }
+        if self.kind == Kind::SendRecv && self.ranks == 1 {
+            return Err(Failure::Usage("send_recv needs at least 2 ranks".to_owned()));
+        }
+        if self.kind.reduces() && !self.op.applies_to(self.data_type) {
+            return Err(oxccl::Error::Op { op: self.op, data_type: self.data_type }.into());
+        }
+        if self.measure && (self.data_type, self.op) != (bench::DATA_TYPE, bench::OP) {
+            let text = "--measure times float and sum: leave --type and --op away";
+            return Err(Failure::Usage(text.to_owned()));
+        }
+        Ok(())
+    }
+
+    /// The environment's, for the device asked for.
+    fn config(&self) -> Result<Config, Failure> {
+        let Some(device) = self.device else { return Ok(Config::from_env()?) };
+        let lookup = |name: &str| match name {
+            "OXCCL_DEVICE" => Some(device.to_string().into()),
+            _ => std::env::var_os(name),
+        };
+        Ok(Config::from_lookup(lookup)?)
+    }
+
+    fn case(&self) -> Case {
+        Case { kind: self.kind, data_type: self.data_type, op: self.op, root: self.root }
+    }
+
+    fn collective(&self) -> Collective {
+        match self.kind {
+            Kind::SendRecv => {
+                Collective::send_recv(self.ranks, self.root, (self.root + 1) % self.ranks)
+            }
+            kind if kind.is_rooted() => Collective::rooted(kind, self.ranks, self.root),
+            kind => Collective::new(kind, self.ranks),
+        }
+    }
+
+    fn question(&self, config: &Config, collective: Collective, shape: Shape) -> Question {
+        let pin = oxccl::Pin {
+            algorithm: self.algorithm.or(config.pin.algorithm),
+            encoding: self.encoding.or(config.pin.encoding),
+            channels: self.channels.or(config.pin.channels),
+        };
+        // Ranks of a node share memory, ranks of different nodes do not.
+        let several_nodes = self.per_node.is_some_and(|local| local < self.ranks);
+        let slot_bytes = if several_nodes { config.link_slot_bytes } else { config.slot_bytes };
+        Question {
+            collective,
+            placement: Placement::uniform(self.per_node.unwrap_or(self.ranks)),
+            data_type: self.data_type,
+            op: self.op,
+            total_bytes: shape.bytes(self.data_type),
+            order: self.order,
+            in_place: self.in_place,
+            windows: !self.private,
+            several_nodes,
+            ll128: pin.encoding == Some(Encoding::Ll128),
+            multicast: pin.algorithm == Some(Algorithm::Nvls),
+            max_channels: config.max_channels,
+            pin,
+            slot_bytes,
+            ll_slot_bytes: config.ll_slot_bytes,
+            cache_bytes: config.last_level_cache_bytes(),
+        }
+    }
+
+    fn layout(&self, schedule: &Schedule, shape: Shape) -> Result<Layout, Error> {
+        // Parts start at cache lines, as in a call.
+        let align = (64 / self.data_type.len_bytes()).max(1);
+        let too_long = |TooLong| Error::Overflow { call: self.kind.name(), argument: "size" };
+        Layout::even(&schedule.collective, schedule.input, schedule.output, shape.count, align)
+            .map_err(too_long)
+    }
+
+    fn call(&self, case: &Case, shape: Shape, device: Device) -> String {
+        let reduction = match self.kind.reduces() {
+            true => format!(", op {}, order {}", self.op, self.order),
+            false => String::new(),
+        };
+        let root =
+            if self.kind.is_rooted() { format!(", root {}", self.root) } else { String::new() };
+        format!(
+            "{} over {} ranks{}: {} bytes ({} in, {} out, {}){reduction}{root}, {}, {}",
+            self.kind,
+            self.ranks,
+            if device == Device::Host { "" } else { " on GPUs" },
+            shape.bytes(case.data_type),
+            shape.input,
+            shape.output,
+            self.data_type.name(),
+            if self.in_place { "in place" } else { "out of place" },
+            if self.private { "private memory" } else { "memory of comm.alloc" },
+        )
+    }
+}
+
+fn choice(plan: &Plan) -> String {
+    let around = if plan.stream { ", outputs written around the cache" } else { "" };
+    format!(
+        "choice   {} / {}, {} channel{}{around}\nwhy      {}",
+        plan.algorithm,
+        plan.encoding,
+        plan.channels,
+        if plan.channels == 1 { "" } else { "s" },
+        plan.reason
+    )
+}
+
+/// How often the instructions run, and on how much.
+fn pipeline(plan: &Plan, schedule: &Schedule, layout: &Layout, data_type: DataType) -> String {
+    let chunk = layout.largest() * data_type.len_bytes();
+    let part = if plan.channels == 1 { chunk } else { chunk.div_ceil(plan.channels) };
+    let ranks = schedule.collective.ranks;
+    let (rounds, tile) = match schedule.has_one_round() {
+        true => (1, part),
+        false => (part.div_ceil(plan.tile_bytes).max(1), plan.tile_bytes.min(part)),
+    };
+    format!(
+        "chunks   {} in, {} out, at most {chunk} bytes each\n\
+         rounds   {rounds} of at most {tile} bytes a chunk and channel",
+        schedule.input.chunks(ranks),
+        schedule.output.chunks(ranks),
+    )
+}
+
+/// What one rank does in a call, on one channel and one round; bytes are those of the whole call.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Traffic {
+    waits: usize,
+    reduce_copies: usize,
+    signals: usize,
+    messages: usize,
+    message_bytes: usize,
+    read_bytes: usize,
+    written_bytes: usize,
+}
+
+impl Traffic {
+    fn of(verified: &Verified, layout: &Layout, rank: usize, element_bytes: usize) -> Traffic {
+        let mut traffic = Traffic::default();
+        for (step, instruction) in verified.schedule().ranks[rank].iter().enumerate() {
+            match instruction {
+                Instruction::Wait { .. } => traffic.waits += 1,
+                Instruction::Signal { .. } => traffic.signals += 1,
+                Instruction::ReduceCopy { sources, destinations, .. } => {
+                    traffic.reduce_copies += 1;
+                    let ranks = verified.schedule().collective.ranks;
+                    let members = |operand: Operand| operand.members(rank, ranks);
+                    let sources: Vec<Operand> =
+                        sources.iter().flat_map(|s| members(s.operand)).collect();
+                    let destinations: Vec<Operand> =
+                        destinations.iter().flat_map(|to| members(*to)).collect();
+                    let all = sources.iter().chain(&destinations);
+                    let origin = verified.origin(rank, step);
+                    let moved =
+                        origin.map(|(rank, buffer, c)| layout.extent(rank, buffer, c).count);
+                    let count = all.clone().find_map(|o| count_of(o, layout, rank)).or(moved);
+                    let count = count.unwrap_or(0);
+                    let bytes = count * element_bytes;
+                    let windows = |operands: &[Operand]| {
+                        let is_window = |o: &&Operand| matches!(o, Operand::Window { .. });
+                        operands.iter().filter(is_window).count() * bytes
+                    };
+                    traffic.read_bytes += windows(&sources);
+                    traffic.written_bytes += windows(&destinations);
+                    let sent = destinations.iter().filter(|o| is_message(o)).count();
+                    traffic.messages += destinations.iter().filter(|o| starts_message(o)).count();
+                    traffic.message_bytes += sent * bytes;
+                }
+            }
+        }
+        traffic
+    }
+}
+
+fn is_message(operand: &Operand) -> bool {
+    matches!(operand, Operand::PeerSlot { link, .. } if link.lane != Lane::Sync)
+}
+
+fn starts_message(operand: &Operand) -> bool {
+    is_message(operand) && matches!(operand, Operand::PeerSlot { segment: 0, .. })
+}
+
+/// How many elements an operand has, if it knows.
+fn count_of(operand: &Operand, layout: &Layout, rank: usize) -> Option<usize> {
+    let (rank, buffer, chunk) = match *operand {
+        Operand::Input(chunk) => (rank, Buffer::Input, chunk),
+        Operand::Output(chunk) => (rank, Buffer::Output, chunk),
+        Operand::Window { peer, buffer, chunk } => (peer, buffer, chunk),
+        _ => return None,
+    };
+    Some(layout.extent(rank, buffer, chunk).count)
+}
+
+impl std::fmt::Display for Traffic {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let instructions = self.waits + self.reduce_copies + self.signals;
+        write!(
+            f,
+            "{instructions} instructions a round ({} wait, {} reduce-copy, {} signal)",
+            self.waits, self.reduce_copies, self.signals
+        )?;
+        write!(f, ", {} messages a round", self.messages)?;
+        write!(f, ", {} bytes sent in messages", self.message_bytes)?;
+        write!(
+            f,
+            ", {} read from and {} written to peers in place",
+            self.read_bytes, self.written_bytes
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use oxccl::plans::algorithms::{Entry, catalogue};
+
+    fn verified(entry: &Entry, collective: Collective) -> Verified {
+        let nodes = Placement::uniform(2);
+        let schedule = entry.schedule(collective, nodes, Order::Any, SLOTS).expect("it exists");
+        oxccl::plans::verify::verify(schedule, Order::Any, false).expect("it is right")
+    }
+
+    fn traffic(algorithm: Algorithm, encoding: Encoding) -> Traffic {
+        let collective = Collective::new(Kind::AllReduce, 4);
+        let entry = find(Kind::AllReduce, algorithm, encoding).expect("in the catalogue");
+        let verified = verified(entry, collective);
+        let schedule = verified.schedule();
+        let layout = Layout::even(&collective, schedule.input, schedule.output, 1024, 16)
+            .expect("it is short");
+        Traffic::of(&verified, &layout, 1, 4)
+    }
+
+    #[test]
+    fn bytes_are_those_of_the_algorithm() {
+        // 4096 bytes, 4 ranks: 2 (n - 1) / n of them, in 2 (n - 1) messages.
+        let ring = traffic(Algorithm::Ring, Encoding::Slots);
+        assert_eq!((ring.messages, ring.message_bytes), (6, 6 * 1024));
+        let push = traffic(Algorithm::TwoShotPush, Encoding::Windows);
+        assert_eq!((push.read_bytes, push.written_bytes), (3 * 1024, 3 * 1024));
+        let one_shot = traffic(Algorithm::OneShot, Encoding::Ll);
+        assert_eq!((one_shot.messages, one_shot.message_bytes), (3, 3 * 4096));
+    }
+
+    #[test]
+    fn every_schedule_can_be_counted() {
+        for entry in catalogue() {
+            let collective = match entry.kind {
+                Kind::SendRecv => Collective::send_recv(4, 0, 1),
+                kind => Collective::new(kind, 4),
+            };
+            let verified = verified(entry, collective);
+            let schedule = verified.schedule();
+            let layout = Layout::even(&collective, schedule.input, schedule.output, 96, 16)
+                .expect("it is short");
+            let reached: usize = (0..4)
+                .map(|rank| Traffic::of(&verified, &layout, rank, 1))
+                .map(|t| t.message_bytes + t.read_bytes + t.written_bytes)
+                .sum();
+            assert_eq!(reached == 0, entry.kind == Kind::Barrier, "{entry:?}");
+        }
+    }
+}

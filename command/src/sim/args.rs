@@ -1,0 +1,382 @@
+//! The flags of `oxccl sim`, and what they ask for.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::{Args, ValueEnum};
+use oxccl::plans::algorithms::{Algorithm, Encoding, Entry, catalogue};
+use oxccl::plans::schedule::SLOTS;
+use oxccl::plans::simulate::{Fold, Options};
+use oxccl::plans::topology::{Network, Placement, Topology};
+use oxccl::{Collective, CustomSchedule, DataType, Kind, OpKind, Order};
+
+use super::candidate::Candidate;
+use super::report::Shown;
+use crate::bench::{Case, Shape, Step, progression};
+use crate::failure::Failure;
+use crate::options::{self, Size};
+use crate::topo;
+
+/// Predicts how long every algorithm takes on a topology.
+///
+/// The schedules are those that the executors run, with the same channels, tiles and rounds; docs/simulator.md says what is
+/// modelled. Sizes mean what they mean for bench: the larger of one rank's input and output. Nothing is run: all
+/// figures are predicted.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct SimOptions {
+    /// The collective.
+    #[arg(value_name = "OP", required_unless_present = "schedule")]
+    kind: Option<Kind>,
+    /// A schedule of one's own in a JSON file, for its ranks, beside the algorithms that there are for its collective.
+    #[arg(long, value_name = "FILE")]
+    schedule: Option<PathBuf>,
+    /// A preset (oxccl topo --list), a file that ends with .toml, or "this" machine.
+    #[arg(long, short = 't', default_value = "dgx-h100")]
+    topology: String,
+    /// Nodes of the topology [default: as it says, or as many as the ranks need].
+    #[arg(long, value_parser = options::positive)]
+    nodes: Option<usize>,
+    /// How many ranks [default: one a device; the schedule's].
+    #[arg(long, short = 'g', value_parser = options::positive)]
+    ranks: Option<usize>,
+    /// Ranks of a node [default: one a device].
+    #[arg(long, value_parser = options::positive)]
+    per_node: Option<usize>,
+
+    /// These sizes, with K, M or G, and commas between.
+    #[arg(long, value_delimiter = ',', conflicts_with_all = ["minbytes", "maxbytes"])]
+    sizes: Vec<Size>,
+    /// Smallest size.
+    #[arg(short = 'b', long, default_value = "1K")]
+    minbytes: Size,
+    /// Largest size.
+    #[arg(short = 'e', long, default_value = "1G")]
+    maxbytes: Size,
+    /// Each size is this much larger than the one before.
+    #[arg(short = 'i', long, conflicts_with = "stepfactor")]
+    stepbytes: Option<Size>,
+    /// Each size is this many times the one before.
+    #[arg(short = 'f', long, default_value_t = 4)]
+    stepfactor: usize,
+
+    /// The element type.
+    #[arg(short = 'd', long, default_value = "float", value_parser = options::data_type)]
+    datatype: DataType,
+    /// The operation. (It does not change a prediction.)
+    #[arg(short = 'o', long, default_value = "sum", value_parser = options::op)]
+    op: OpKind,
+    /// The root; the sender of send_recv, which sends to the next rank [default: 0; the schedule's].
+    #[arg(short = 'r', long)]
+    root: Option<usize>,
+    /// The promised order of reduction: any, rank or tree.
+    #[arg(long, default_value = "any")]
+    order: Order,
+    /// Only this algorithm.
+    #[arg(long)]
+    algorithm: Option<Algorithm>,
+    /// Only this encoding.
+    #[arg(long)]
+    encoding: Option<Encoding>,
+    /// Channels [default: the device's].
+    #[arg(long, value_parser = options::positive)]
+    channels: Option<usize>,
+    /// Bytes that a channel handles per chunk and round [default: the device's slot].
+    #[arg(long)]
+    tile: Option<Size>,
+    /// Lets switches that can reduce and multicast do so: NVLink SHARP, SHARP. (Of the executors, GPUs can with nvls.)
+    #[arg(long)]
+    in_network: bool,
+    /// Whether one node stands for all where ranks are alike: auto means from more than 1,024 ranks on.
+    #[arg(long, value_enum, default_value = "auto")]
+    fold: FoldChoice,
+
+    /// Shows all algorithms at each size.
+    #[arg(long, conflicts_with = "best")]
+    all: bool,
+    /// Shows so many of the fastest at each size.
+    #[arg(long, value_name = "COUNT", default_value = "3", value_parser = options::positive)]
+    best: usize,
+    /// Prints comma-separated values.
+    #[arg(long, conflicts_with = "json")]
+    pub(super) csv: bool,
+    /// Prints one JSON object a row.
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Writes a page with plots, a schedule to be played, and the links' timeline.
+    #[arg(long, value_name = "FILE")]
+    pub(super) html: Option<PathBuf>,
+    /// Prints what each link carries at the largest size; needs --algorithm and --encoding, or --schedule.
+    #[arg(long, conflicts_with_all = ["csv", "json"])]
+    pub(super) links: bool,
+    /// Writes every step of the largest size, for Perfetto or chrome://tracing; needs --algorithm and --encoding, or
+    /// --schedule.
+    #[arg(long, value_name = "FILE")]
+    pub(super) trace: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FoldChoice {
+    Auto,
+    Never,
+    Always,
+}
+
+/// What is predicted.
+#[derive(Clone, Debug)]
+pub(super) struct Study {
+    pub(super) case: Case,
+    pub(super) collective: Collective,
+    pub(super) order: Order,
+    pub(super) topology: Topology,
+    pub(super) network: Network,
+    pub(super) sizes: Vec<usize>,
+    /// The schedule of one's own first, if there is one.
+    pub(super) candidates: Vec<Candidate>,
+    channels: usize,
+    tile: Option<usize>,
+    pub(super) in_network: bool,
+    fold: Fold,
+}
+
+impl SimOptions {
+    /// What these flags ask for.
+    ///
+    /// # Errors
+    /// Flags that do not fit together, a topology that is wrong, or a schedule that is.
+    pub(super) fn study(&self) -> Result<Study, Failure> {
+        let custom = self.schedule.as_deref().map(CustomSchedule::read).transpose()?.map(Arc::new);
+        let (topology, network) = self.topology(custom.as_deref())?;
+        let collective = match &custom {
+            Some(custom) => self.collective_of(custom)?,
+            None => self.collective(network.ranks())?,
+        };
+        let (kind, root) = (collective.kind, collective.root);
+        let case = Case { kind, data_type: self.datatype, op: self.op, root };
+        self.check(kind)?;
+        let entries = self.entries(&collective, &topology, &network, custom.is_some())?;
+        let entries = entries.into_iter().map(Candidate::Entry);
+        if let (true, None) = (self.links || self.trace.is_some(), &custom)
+            && entries.len() != 1
+        {
+            let flag = if self.links { "--links" } else { "--trace" };
+            return Err(Failure::Usage(format!(
+                "{flag} shows one algorithm: name it with --algorithm and --encoding"
+            )));
+        }
+        Ok(Study {
+            case,
+            collective,
+            order: self.order,
+            sizes: self.sizes(kind)?,
+            candidates: custom.map(Candidate::Custom).into_iter().chain(entries).collect(),
+            channels: self.channels.unwrap_or(network.device(0).channels),
+            tile: self.tile.map(|size| size.0),
+            in_network: self.in_network,
+            fold: match self.fold {
+                FoldChoice::Auto => Fold::Auto,
+                FoldChoice::Never => Fold::Never,
+                FoldChoice::Always => Fold::Always,
+            },
+            topology,
+            network,
+        })
+    }
+
+    /// What the table shows of it.
+    pub(super) fn shown(&self) -> Shown {
+        if self.all { Shown::All } else { Shown::Best(self.best) }
+    }
+
+    /// The topology with as many nodes as the ranks need, and the ranks on its devices.
+    fn topology(&self, custom: Option<&CustomSchedule>) -> Result<(Topology, Network), Failure> {
+        let mut topology = topo::load(&self.topology)?;
+        let devices = topology.devices_per_node();
+        let per_node = self.per_node.unwrap_or(devices);
+        if per_node > devices {
+            return Err(Failure::Usage(format!(
+                "--per-node is {per_node}, but a node of {} has {devices} devices",
+                topology.name
+            )));
+        }
+        let ranks = self.ranks.or(custom.map(|custom| custom.schedule().collective.ranks));
+        topology.nodes = match (self.nodes, ranks) {
+            (Some(nodes), _) => nodes,
+            (None, Some(ranks)) => topology.nodes.max(ranks.div_ceil(per_node)),
+            (None, None) => topology.nodes,
+        };
+        let ranks = ranks.unwrap_or(topology.nodes * per_node);
+        let network = Network::new(&topology, ranks, self.per_node)?;
+        Ok((topology, network))
+    }
+
+    fn check(&self, kind: Kind) -> Result<(), Failure> {
+        if self.tile.is_some_and(|size| size.0 < 64 || !size.0.is_multiple_of(64)) {
+            return Err(Failure::Usage("--tile must be a multiple of 64 bytes".to_owned()));
+        }
+        if kind.reduces() && !self.op.applies_to(self.datatype) {
+            return Err(oxccl::Error::Op { op: self.op, data_type: self.datatype }.into());
+        }
+        Ok(())
+    }
+
+    /// What a schedule of one's own carries out, unless the flags ask for something else.
+    fn collective_of(&self, custom: &CustomSchedule) -> Result<Collective, Failure> {
+        let made = custom.schedule().collective;
+        let asked = [
+            ("OP", self.kind.map(|kind| kind.to_string()), made.kind.to_string()),
+            ("--ranks", self.ranks.map(|ranks| ranks.to_string()), made.ranks.to_string()),
+            ("--root", self.root.map(|root| root.to_string()), made.root.to_string()),
+        ];
+        for (flag, asked, made) in asked {
+            if let Some(asked) = asked.filter(|asked| *asked != made) {
+                return Err(Failure::Usage(format!(
+                    "{flag} is {asked}, but the schedule {} is made for {made}",
+                    custom.name()
+                )));
+            }
+        }
+        if self.order != Order::Any && made.kind.reduces() && self.order != custom.order() {
+            return Err(Failure::Usage(format!(
+                "--order is {}, but the schedule {} promises order {}",
+                self.order,
+                custom.name(),
+                custom.order()
+            )));
+        }
+        Ok(made)
+    }
+
+    fn collective(&self, ranks: usize) -> Result<Collective, Failure> {
+        let root = self.root.unwrap_or(0);
+        if root >= ranks {
+            let text = format!("--root is {root}, there are ranks 0 to {}", ranks - 1);
+            return Err(Failure::Usage(text));
+        }
+        match self.kind {
+            Some(Kind::SendRecv) if ranks == 1 => {
+                Err(Failure::Usage("send_recv needs at least 2 ranks".to_owned()))
+            }
+            Some(Kind::SendRecv) => Ok(Collective::send_recv(ranks, root, (root + 1) % ranks)),
+            Some(kind) if kind.is_rooted() => Ok(Collective::rooted(kind, ranks, root)),
+            Some(kind) => Ok(Collective::new(kind, ranks)),
+            // The parser asks for one of the two.
+            None => Err(Failure::Usage("name a collective, or a --schedule".to_owned())),
+        }
+    }
+
+    fn sizes(&self, kind: Kind) -> Result<Vec<usize>, Failure> {
+        if kind == Kind::Barrier {
+            return Ok(vec![0]);
+        }
+        if !self.sizes.is_empty() {
+            let mut sizes: Vec<usize> = self.sizes.iter().map(|size| size.0).collect();
+            sizes.sort_unstable();
+            sizes.dedup();
+            return Ok(sizes);
+        }
+        let step = match self.stepbytes {
+            Some(Size(bytes)) => Step::Bytes(bytes),
+            None => Step::Factor(self.stepfactor),
+        };
+        progression(self.minbytes.0, self.maxbytes.0, step).map_err(Failure::Usage)
+    }
+
+    /// Those that exist for these ranks and keep the order: at least one, unless there is something else to be simulated.
+    fn entries(
+        &self,
+        collective: &Collective,
+        topology: &Topology,
+        network: &Network,
+        may_be_none: bool,
+    ) -> Result<Vec<&'static Entry>, Failure> {
+        let placement = placement(network);
+        // As communicators have it: no link but this carries lines whole.
+        let lines = network.nodes() == 1 && topology.links.contains_key("nvlink");
+        let (kind, ranks) = (collective.kind, collective.ranks);
+        let of_kind = || catalogue().filter(|entry| entry.kind == kind);
+        let fits = |entry: &&Entry| {
+            self.algorithm.is_none_or(|algorithm| algorithm == entry.algorithm)
+                && self.encoding.is_none_or(|encoding| encoding == entry.encoding)
+                && entry.keeps(self.order, placement, self.datatype)
+                && (lines || entry.encoding != Encoding::Ll128)
+                && (self.in_network || self.algorithm.is_some() || !entry.is_in_network())
+        };
+        let fitting: Vec<&'static Entry> = of_kind().filter(fits).collect();
+        if fitting.is_empty() {
+            let names: Vec<String> = of_kind().map(|e| Candidate::Entry(e).name()).collect();
+            return Err(Failure::Usage(format!(
+                "no such algorithm keeps order {} for {kind}; there are {}",
+                self.order,
+                names.join(", ")
+            )));
+        }
+        let exists = |entry: &&Entry| entry.check(ranks, placement, SLOTS).is_ok();
+        let entries: Vec<&'static Entry> = fitting.iter().copied().filter(exists).collect();
+        let absent = fitting.iter().find_map(|entry| entry.check(ranks, placement, SLOTS).err());
+        match absent {
+            Some(why) if entries.is_empty() && !may_be_none => Err(Failure::Usage(why.to_string())),
+            _ => Ok(entries),
+        }
+    }
+}
+
+impl Study {
+    /// The same on another network.
+    pub(super) fn on(
+        &self,
+        topology: Topology,
+        network: Network,
+        collective: Collective,
+        case: Case,
+    ) -> Study {
+        Study {
+            case,
+            collective,
+            topology,
+            network,
+            order: self.order,
+            sizes: self.sizes.clone(),
+            candidates: self.candidates.clone(),
+            channels: self.channels,
+            tile: self.tile,
+            in_network: self.in_network,
+            fold: Fold::Never,
+        }
+    }
+
+    /// Which ranks share a node.
+    pub(super) fn placement(&self) -> Placement {
+        placement(&self.network)
+    }
+
+    pub(super) fn ranks(&self) -> usize {
+        self.collective.ranks
+    }
+
+    pub(super) fn shape(&self, bytes: usize) -> Shape {
+        self.case.shape(self.ranks(), bytes)
+    }
+
+    /// How a candidate is lowered and simulated.
+    pub(super) fn options(&self, candidate: &Candidate) -> Options {
+        let slot = candidate.slot_bytes(self.network.device(0));
+        Options {
+            element_bytes: self.case.data_type.len_bytes(),
+            channels: self.channels(),
+            tile_bytes: self.tile.unwrap_or(slot),
+            in_network: self.in_network,
+            fold: self.fold,
+            ..Options::default()
+        }
+    }
+
+    /// Send/recv has one set of connections.
+    pub(super) fn channels(&self) -> usize {
+        if self.case.kind == Kind::SendRecv { 1 } else { self.channels }
+    }
+}
+
+/// Which of its ranks share a node.
+fn placement(network: &Network) -> Placement {
+    Placement::uniform(network.per_node().min(network.ranks()))
+}

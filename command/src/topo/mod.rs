@@ -1,0 +1,130 @@
+//! `oxccl topo`: how the devices of a topology, or of this machine, reach each other.
+
+mod machine;
+mod measure;
+
+use std::fs;
+use std::path::Path;
+
+use clap::Args;
+use oxccl::plans::topology::{Network, PRESETS, Relation, Topology, TopologyError, preset};
+use oxccl_transports::cuda::{NVML, nvlinks};
+
+use crate::failure::Failure;
+use crate::options;
+
+/// Prints how the devices of a topology, or of this machine, reach each other.
+#[derive(Args)]
+pub(crate) struct TopoOptions {
+    /// A preset, a file that ends with .toml, or "this" machine.
+    #[arg(value_name = "TOPOLOGY", default_value = "this")]
+    topology: String,
+    /// Lists the presets.
+    #[arg(long)]
+    list: bool,
+    /// Prints the topology as a file's text, to be changed and used with --topology.
+    #[arg(long, conflicts_with_all = ["list", "measure"])]
+    toml: bool,
+    /// Measures latency and bandwidth between every two ranks of this machine: alone, and all pairs at once.
+    #[arg(long, conflicts_with = "list")]
+    measure: bool,
+    /// Ranks to measure with [default: one a core, at most 16].
+    #[arg(long, short = 'g', value_parser = options::positive, requires = "measure")]
+    ranks: Option<usize>,
+}
+
+pub(crate) fn main(options: &TopoOptions) -> Result<(), Failure> {
+    if options.list {
+        PRESETS.iter().for_each(|(name, what)| println!("{name:<14} {what}"));
+        println!("{:<14} this machine, as sysfs and NVML describe it", "this");
+        return Ok(());
+    }
+    if options.measure {
+        if options.topology != "this" {
+            let text = "--measure measures this machine: leave the topology away";
+            return Err(Failure::Usage(text.to_owned()));
+        }
+        return measure::main(options.ranks);
+    }
+    let (topology, notes) = load_with_notes(&options.topology)?;
+    if options.toml {
+        print!("{}", topology.to_text()?);
+        return Ok(());
+    }
+    println!("{}: {} node(s)\n", topology.name, topology.nodes);
+    let matrix = topology.matrix();
+    print!("{matrix}");
+    println!("\n{LEGEND}");
+    let kinds: Vec<&str> = topology.links.keys().map(String::as_str).collect();
+    let named = |relation: &Relation| matches!(relation, Relation::Linked(_));
+    if matrix.relations.iter().flatten().any(named) {
+        println!(
+            "  other  a link of this kind, directly or through a switch: {}",
+            kinds.join(", ")
+        );
+    }
+    println!("\nlinks, one direction, without contention");
+    for (name, kind) in &topology.links {
+        println!(
+            "  {name:<10} {:>8.2} GB/s, {:>6.2} of them for data, {:>6.0} ns",
+            kind.gbps,
+            kind.data_gbps(),
+            kind.latency_ns
+        );
+    }
+    println!("\n{}", farthest(&topology)?);
+    notes.iter().for_each(|note| println!("note: {note}"));
+    Ok(())
+}
+
+const LEGEND: &str = "  X      itself
+  PIX    one PCIe switch or bridge
+  PXB    several PCIe switches, without the processor
+  NODE   through the processor that both hang on
+  SYS    from processor to processor
+  -      nothing joins them";
+
+/// The topology of this name.
+///
+/// # Errors
+/// No such preset, a file that cannot be read or that is wrong.
+pub(crate) fn load(name: &str) -> Result<Topology, Failure> {
+    Ok(load_with_notes(name)?.0)
+}
+
+fn load_with_notes(name: &str) -> Result<(Topology, Vec<String>), Failure> {
+    if name == "this" {
+        let found = machine::read(Path::new("/sys"), || nvlinks(Path::new(NVML)));
+        found.topology.check()?;
+        return Ok((found.topology, found.notes));
+    }
+    if !name.ends_with(".toml") {
+        return Ok((preset(name)?, Vec::new()));
+    }
+    let text = fs::read_to_string(name).map_err(|error| TopologyError::Text {
+        source_name: name.to_owned(),
+        detail: format!("cannot be read: {error}"),
+    })?;
+    Ok((Topology::parse(&text, name)?, Vec::new()))
+}
+
+/// What the way between the first and the last device is like.
+fn farthest(topology: &Topology) -> Result<String, Failure> {
+    let ranks = topology.nodes * topology.devices_per_node();
+    if ranks < 2 {
+        return Ok("one device".to_owned());
+    }
+    let network = Network::new(topology, ranks, None)?;
+    let route = network.route(0, ranks - 1);
+    let names: Vec<&str> =
+        route.links.iter().map(|link| network.link(*link).name.as_str()).collect();
+    let gbps = route.links.iter().map(|link| network.link(*link).gbps);
+    Ok(format!(
+        "from {} to {}: {:.0} ns, {:.2} GB/s, over {}",
+        network.device_name(0),
+        network.device_name(ranks - 1),
+        route.latency_ns,
+        gbps.fold(f64::INFINITY, f64::min),
+        names.join(", ")
+    ))
+}

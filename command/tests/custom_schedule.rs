@@ -1,0 +1,280 @@
+//! Schedules of one's own: the example's file is what the example builds, is proven and run; wrong files are named with their place and told
+//! as a story.
+#![allow(clippy::unwrap_used)]
+
+mod command_line;
+
+#[allow(dead_code)]
+#[path = "../../examples/custom_schedule.rs"]
+mod example;
+
+use command_line::oxccl;
+use oxccl::plans::lower::LowerError;
+use oxccl::plans::schedule::{Buffer, Flag, Instruction, Lane, Link, Operand, ScheduleFile};
+use oxccl::{Communicator, Config, CustomSchedule, Error, Order, ReduceOp, bf16};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/custom_schedule.json");
+
+fn file() -> ScheduleFile {
+    ScheduleFile::read(Path::new(FILE)).unwrap()
+}
+
+/// The example's file, changed.
+fn changed(name: &str, change: impl FnOnce(&mut ScheduleFile)) -> PathBuf {
+    let mut file = file();
+    change(&mut file);
+    written(name, &file.to_json())
+}
+
+fn written(name: &str, text: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+#[test]
+fn the_example_is_proven_and_runs() {
+    example::main().unwrap();
+    let star = ScheduleFile { schedule: example::star(4), order: Order::Rank, in_place: true };
+    assert_eq!(file(), star, "cargo run --example custom_schedule -- --json writes the file anew");
+    let said = oxccl(&["verify", FILE]).ok();
+    assert!(said.out.contains("all_reduce over 4 ranks, order rank"), "{}", said.out);
+    assert!(said.out.contains("is the left fold by rank, rounded once"), "{}", said.out);
+}
+
+#[test]
+fn bench_runs_it_checked() {
+    let said = oxccl(&[
+        "bench",
+        "--threads",
+        "--schedule",
+        FILE,
+        "--maxbytes",
+        "64K",
+        "--minbytes",
+        "64",
+        "--stepfactor",
+        "32",
+        "--repeats",
+        "2",
+        "--json",
+        "--no-probe",
+    ])
+    .ok();
+    assert!(said.out.contains("\"algorithm\":\"custom\""), "{}", said.out);
+    assert!(said.out.contains("\"wrong\":0"), "{}", said.out);
+    let said =
+        oxccl(&["bench", "all_reduce", "--ranks", "2", "--threads", "--schedule", FILE]).failed(2);
+    assert!(said.err.contains("is for 4 ranks, not for 2"), "{said:?}");
+    let said = oxccl(&["bench", "broadcast", "--threads", "--schedule", FILE]).failed(2);
+    assert!(said.err.contains("carries out all_reduce and nothing else"), "{said:?}");
+}
+
+#[test]
+fn a_deadlock_is_told_from_rank_to_rank() {
+    // Ranks 1 to 3 wait for the result before they send.
+    let path = changed("deadlock.json", |file| {
+        for list in &mut file.schedule.ranks[1..] {
+            list.rotate_left(3);
+        }
+    });
+    let said = oxccl(&["verify", path.to_str().unwrap()]).failed(1);
+    for text in [
+        "deadlock.json: deadlock: rank 0, step 0 waits for rank 1",
+        "Rank 0 waits at step 0 for rank 1: one message is to have come, and none has.",
+        "Rank 1 waits at step 0 for rank 0: one message is to have come, and none has.",
+        "wait    0.slots.tail >= +1",
+        "So rank 0 waits for itself, and nobody goes on.",
+    ] {
+        assert!(said.out.contains(text), "{text:?} is not in\n{}", said.out);
+    }
+}
+
+#[test]
+fn a_rank_that_is_waited_for_in_vain_is_named() {
+    let path = changed("silent.json", |file| file.schedule.ranks[2].clear());
+    let said = oxccl(&["verify", path.to_str().unwrap()]);
+    assert!(said.out.contains("Rank 2 has come to the end of its steps."), "{}", said.out);
+}
+
+#[test]
+fn a_wrong_result_is_shown() {
+    let path = changed("twice.json", |file| {
+        for instruction in &mut file.schedule.ranks[0] {
+            if let Instruction::ReduceCopy { sources, .. } = instruction {
+                sources[0] = sources[1];
+                sources.remove(1);
+            }
+        }
+    });
+    let said = oxccl(&["verify", path.to_str().unwrap()]);
+    let text = "should be final (((x0[0] + x1[0]) + x2[0]) + x3[0]) and is final ((x1[0] + x2[0]) + x3[0])";
+    assert!(said.out.contains(text), "{}", said.out);
+}
+
+#[test]
+fn a_fault_has_its_step_and_those_around_it() {
+    let path = changed("unseen.json", |file| {
+        let link = Link { peer: 1, lane: Lane::Slots };
+        let list = &mut file.schedule.ranks[0];
+        list.retain(|one| !matches!(one, Instruction::Wait { flag: Flag::Tail(other), .. } if *other == link));
+    });
+    let said = oxccl(&["verify", path.to_str().unwrap()]);
+    assert!(said.out.contains("from 1.slots#0 may not have come"), "{}", said.out);
+    assert!(
+        said.out.contains("Rank 0 does:") && said.out.contains("reduce  in[0] + from"),
+        "{}",
+        said.out
+    );
+}
+
+#[test]
+fn unreadable_files_are_named_with_the_place() {
+    for (name, text, fault) in [
+        ("text.json", "{", "text.json: EOF while parsing"),
+        (
+            "kind.json",
+            r#"{"collective": "all_redduce", "ranks": 1, "input": "whole", "output": "whole", "steps": [[]]}"#,
+            "\"all_redduce\" is no collective; there are all_reduce",
+        ),
+        (
+            "step.json",
+            r#"{"collective": "all_gather", "ranks": 1, "input": "whole", "output": "per_rank",
+                "steps": [[{"reduce_copy": ["in[0]"], "to": ["oot[0]"]}]]}"#,
+            "step.json: rank 0, step 0: \"oot[0]\" is no operand; there are in[CHUNK]",
+        ),
+    ] {
+        let path = written(name, text);
+        let said = oxccl(&["verify", path.to_str().unwrap()]).failed(2);
+        assert!(said.err.contains(fault), "{said:?}");
+    }
+    let said = oxccl(&["verify", "no/such/file.json"]);
+    assert!(said.err.contains("no/such/file.json: No such file"), "{said:?}");
+}
+
+/// Runs calls on four ranks with this schedule.
+fn on_ranks(file: ScheduleFile, order: Order, calls: impl Fn(&mut Communicator) + Sync) {
+    let custom = Arc::new(CustomSchedule::prove("it", file).unwrap());
+    let config = Config { schedule: Some(custom), order, ..Config::default() };
+    let ranks = Communicator::local_with(4, &config).unwrap();
+    std::thread::scope(|scope| {
+        for mut comm in ranks {
+            let calls = &calls;
+            scope.spawn(move || calls(&mut comm));
+        }
+    });
+}
+
+#[test]
+fn it_keeps_its_promises_and_no_others() {
+    on_ranks(file(), Order::Rank, |comm| {
+        let mut values = [bf16::from_f32(comm.rank() as f32 + 0.5); 33];
+        comm.all_reduce_in_place(&mut values, ReduceOp::Avg).unwrap();
+        assert_eq!(values, [bf16::from_f32(2.0); 33]);
+        // Other kinds are the catalogue's.
+        comm.broadcast_in_place(&mut values, 3).unwrap();
+        comm.set_order(Order::Tree).unwrap();
+        let error = comm.all_reduce_in_place(&mut values, ReduceOp::Sum).unwrap_err();
+        let Error::NoAlgorithm { detail, .. } = &error else { panic!("{error}") };
+        assert!(detail.contains("the schedule it does not promise order tree"), "{error}");
+    });
+    let apart = ScheduleFile { in_place: false, ..file() };
+    on_ranks(apart, Order::Any, |comm| {
+        let error = comm.all_reduce_in_place(&mut [1.0f32], ReduceOp::Sum).unwrap_err();
+        assert!(error.to_string().contains("does not promise to work in place"), "{error}");
+    });
+}
+
+/// The catalogue's message from rank 0 to rank 1 of three.
+fn message(encoding: oxccl::plans::algorithms::Encoding) -> ScheduleFile {
+    use oxccl::plans::algorithms::{Algorithm, find};
+    let collective = oxccl::Collective::send_recv(3, 0, 1);
+    let found = |algorithm| find(oxccl::Kind::SendRecv, algorithm, encoding);
+    let entry = Algorithm::ALL.into_iter().find_map(found).unwrap();
+    let placement = oxccl::plans::topology::Placement::one_node(3);
+    let schedule =
+        entry.schedule(collective, placement, Order::Any, oxccl::plans::schedule::SLOTS).unwrap();
+    ScheduleFile { schedule, order: Order::Any, in_place: false }
+}
+
+/// Messages have connections on one channel, whatever is pinned for other calls.
+#[test]
+fn a_message_runs_whatever_channels_are_pinned() {
+    use oxccl::plans::algorithms::Encoding;
+    for encoding in [Encoding::Ll, Encoding::Ll128, Encoding::Slots] {
+        let custom = CustomSchedule::prove("message", message(encoding)).unwrap();
+        let pin = oxccl::Pin { channels: Some(2), ..Default::default() };
+        let config = Config { schedule: Some(Arc::new(custom)), pin, ..Config::default() };
+        let ranks = Communicator::local_with(3, &config).unwrap();
+        std::thread::scope(|scope| {
+            for comm in ranks {
+                scope.spawn(move || {
+                    let sent: Vec<u32> = (0..5000).collect();
+                    let mut received = vec![0; 5000];
+                    match comm.rank() {
+                        0 => comm.send(&sent, 1).unwrap(),
+                        1 => comm.recv(&mut received, 0).unwrap(),
+                        _ => received.copy_from_slice(&sent),
+                    }
+                    assert!(comm.rank() == 0 || received == sent, "{encoding}");
+                    comm.barrier().unwrap();
+                });
+            }
+        });
+    }
+    let path = written("message.json", &message(Encoding::Slots).to_json());
+    let said = oxccl(&["bench", "--threads", "--schedule", path.to_str().unwrap()]).failed(2);
+    assert!(said.err.contains("is a message from rank 0 to rank 1 alone"), "{said:?}");
+}
+
+#[test]
+fn what_slots_do_not_hold_is_an_error() {
+    // Sixteen segments a message, and slots of two cache lines.
+    let collective = oxccl::Collective::new(oxccl::Kind::AllGather, 64);
+    let entry = oxccl::plans::algorithms::find(
+        oxccl::Kind::AllGather,
+        oxccl::plans::algorithms::Algorithm::HalvingDoubling,
+        oxccl::plans::algorithms::Encoding::Slots,
+    );
+    let placement = oxccl::plans::topology::Placement::one_node(64);
+    let slots = oxccl::plans::schedule::SLOTS;
+    let schedule = entry.unwrap().schedule(collective, placement, Order::Any, slots).unwrap();
+    let verified = oxccl::plans::verify::verify(schedule, Order::Any, true).unwrap();
+    assert_eq!(verified.schedule().most_segments()[1], (Lane::Slots, 16));
+    let layout = oxccl::plans::schedule::Layout::even(
+        &collective,
+        verified.schedule().input,
+        verified.schedule().output,
+        100,
+        16,
+    )
+    .unwrap();
+    assert_eq!(layout.extent(0, Buffer::Output, 63).count, 100);
+    let lowering = |channels, tile_bytes| oxccl::plans::lower::Lowering {
+        data_type: oxccl::DataType::F32,
+        fold: oxccl_kernels::format::Fold::Sum,
+        scale: oxccl_kernels::format::Scale::None,
+        channels,
+        first_connections: 0,
+        most_channels: 1,
+        tile_bytes,
+        stream: false,
+        virtual_bytes: None,
+    };
+    let program =
+        oxccl::plans::lower::lower(&verified, 5, &layout, &lowering(1, 16 * 128 - 64)).unwrap();
+    // 400 bytes in tiles of a cache line.
+    assert_eq!(program.rounds(), 7);
+    let error = oxccl::plans::lower::lower(&verified, 5, &layout, &lowering(1, 512)).unwrap_err();
+    assert!(error.to_string().contains("up to 16 segments"), "{error}");
+    for channels in [0, 2, usize::MAX] {
+        let refused = oxccl::plans::lower::lower(&verified, 5, &layout, &lowering(channels, 2048));
+        let expected = LowerError::NoConnections { channels, most: 1 };
+        assert_eq!(refused.unwrap_err(), expected);
+    }
+    assert!(
+        matches!(verified.schedule().ranks[0][0], Instruction::ReduceCopy { ref destinations, .. } if destinations == &[Operand::Output(0)])
+    );
+}

@@ -1,0 +1,489 @@
+//! `oxccl sim` and `oxccl topo` as a user calls them, and the page in a browser.
+#![allow(clippy::unwrap_used)]
+
+mod command_line;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use command_line::oxccl;
+use serde_json::Value;
+
+/// A folder of one test, removed when it goes.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("oxccl-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn rows(arguments: &[&str]) -> Vec<Value> {
+    let said = oxccl(&[&["sim"], arguments, &["--json"]].concat()).ok();
+    said.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn rows_have_all_fields_of_bench_and_say_that_they_are_predicted() {
+    let bench = [
+        "bench",
+        "all_reduce",
+        "--threads",
+        "-b",
+        "1K",
+        "-e",
+        "1K",
+        "-n",
+        "2",
+        "--no-probe",
+        "--json",
+    ];
+    let said = oxccl(&bench).ok();
+    let measured: Value = serde_json::from_str(said.out.lines().next().unwrap()).unwrap();
+    let predicted = rows(&["all_reduce", "-t", "host", "-g", "2", "--sizes", "1K,1M"]);
+    assert!(predicted.len() >= 16, "all entries at both sizes: {}", predicted.len());
+    for row in &predicted {
+        assert_eq!(row["predicted"], true);
+        for key in measured.as_object().unwrap().keys() {
+            assert!(row.get(key).is_some(), "{key} is missing in {row}");
+        }
+        assert!(row["time_us"].as_f64().unwrap() > 0.0 && row["wrong"].is_null());
+    }
+}
+
+#[test]
+fn the_table_and_comma_separated_values_say_predicted() {
+    let said = oxccl(&["sim", "all_reduce", "-t", "dgx-a100", "-b", "1M", "-e", "64M"]).ok();
+    assert!(said.out.contains("PREDICTED times of all_reduce, nothing was run"), "{}", said.out);
+    assert!(said.out.contains("two_shot_push/windows"), "{}", said.out);
+    assert!(said.out.contains("# the best 3 of 33 at each size; --all"), "{}", said.out);
+    let said = oxccl(&["sim", "broadcast", "--csv", "--sizes", "1M"]).ok();
+    let mut lines = said.out.lines();
+    let names: Vec<_> = lines.next().unwrap().split(',').collect();
+    let predicted = names.iter().position(|name| *name == "predicted").unwrap();
+    for line in lines {
+        let values: Vec<_> = line.split(',').collect();
+        assert_eq!((values.len(), values[predicted]), (names.len(), "true"), "{line}");
+    }
+}
+
+#[test]
+fn the_table_fits_a_terminal_and_has_the_fastest_first() {
+    let table = |arguments: &[&str]| {
+        let two = ["sim", "all_reduce", "-t", "dgx-h100 x 2", "--sizes", "64K"];
+        oxccl(&[&two[..], arguments].concat()).ok().out
+    };
+    let (few, one, all) = (table(&[]), table(&["--best", "1"]), table(&["--all"]));
+    let rows = |text: &str| {
+        let rows = text.lines().filter(|line| !line.starts_with('#'));
+        rows.map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
+    };
+    let [few_rows, one_row, all_rows]: [Vec<Vec<String>>; 3] = [&few, &one, &all].map(|t| rows(t));
+    assert_eq!((few_rows.len(), one_row.len()), (3, 1), "{few}\n{one}");
+    assert_eq!(one_row[0], few_rows[0]);
+    assert_eq!(all_rows[..3], few_rows[..]);
+    // Behind the first row's size come a name and a time.
+    let times = all_rows.iter().enumerate().map(|(at, row)| row[usize::from(at == 0) + 1].parse());
+    let times: Vec<f64> = times.map(|time| time.unwrap()).collect();
+    assert!(times.len() > 30 && times.is_sorted(), "{all}");
+    assert!(all.contains("# left out two_shot/windows, two_shot_push/windows: "), "{all}");
+    for line in all.lines() {
+        assert!(line.chars().count() <= 100, "{line}");
+    }
+}
+
+#[test]
+fn a_schedule_of_ones_own_is_simulated_beside_the_catalogue() {
+    const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/custom_schedule.json");
+    let folder = Folder::new("custom");
+    let found = rows(&["--schedule", FILE, "--sizes", "64K"]);
+    assert_eq!(found[0]["algorithm"], "custom");
+    assert_eq!((&found[0]["op"], &found[0]["ranks"]), (&"all_reduce".into(), &4.into()));
+    assert!(found.len() > 20 && found[1..].iter().all(|row| row["algorithm"] != "custom"));
+    let (trace, page) = (folder.path("trace.json"), folder.path("page.html"));
+    let said = oxccl(&[
+        "sim",
+        "--schedule",
+        FILE,
+        "--sizes",
+        "1K,64K",
+        "--channels",
+        "1",
+        "--links",
+        "--trace",
+        &trace,
+        "--html",
+        &page,
+    ])
+    .ok();
+    assert_eq!(said.out.matches("custom_schedule.json").count(), 2, "{}", said.out);
+    let trace: Value = serde_json::from_str(&fs::read_to_string(&trace).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let of_rank_1 = events.iter().filter(|event| event["ph"] == "X" && event["pid"] == 1);
+    let steps = oxccl::plans::schedule::ScheduleFile::read(Path::new(FILE)).unwrap().schedule.ranks;
+    assert_eq!(of_rank_1.count(), steps[1].len());
+    assert!(fs::read_to_string(&page).unwrap().contains("\"name\":\"custom_schedule.json\""));
+    for (arguments, expected) in [
+        (&["broadcast"][..], "OP is broadcast, but the schedule"),
+        (&["-g", "8"], "is made for 4"),
+        (&["--order", "tree"], "promises order rank"),
+        (&["-t", "dgx-h100", "--nodes", "1", "--per-node", "2"], "4 ranks do not fit"),
+    ] {
+        let said = oxccl(&[&["sim", "--schedule", FILE][..], arguments].concat());
+        assert!(said.err.contains(expected) && !said.status.success(), "{}", said.err);
+    }
+    let said = oxccl(&["sim"]).failed(2);
+    assert!(said.err.contains("OP"), "{}", said.err);
+}
+
+#[test]
+fn every_link_has_its_bytes_and_its_utilisation() {
+    let flags = ["--algorithm", "ring", "--encoding", "slots", "--sizes", "64M", "--links"];
+    let said = oxccl(&[&["sim", "all_gather", "-t", "dgx-a100"][..], &flags].concat()).ok();
+    let links: Vec<&str> = said.out.lines().filter(|line| line.ends_with(" nvlink")).collect();
+    assert_eq!(links.len(), 16, "{}", said.out);
+    // 7/8 of 64 MiB in each direction.
+    assert!(links.iter().all(|line| line.trim_start().starts_with("58720256 ")), "{}", said.out);
+}
+
+#[test]
+fn every_collective_can_be_predicted_on_every_preset() {
+    let list = oxccl(&["topo", "--list"]).ok();
+    let presets: Vec<&str> =
+        list.out.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(presets.contains(&"dgx-h100") && presets.contains(&"this"), "{presets:?}");
+    for op in [
+        "all_reduce",
+        "reduce_scatter",
+        "all_gather",
+        "all_to_all",
+        "broadcast",
+        "reduce",
+        "gather",
+        "scatter",
+        "send_recv",
+        "barrier",
+    ] {
+        for preset in &presets {
+            let found = rows(&[op, "-t", preset, "-g", "2", "--sizes", "64K"]);
+            assert!(!found.is_empty(), "{op} on {preset}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_is_said_with_a_remedy() {
+    let refuses = |arguments: &[&str], expected: &str| {
+        let said = oxccl(&[&["sim"], arguments].concat());
+        assert!(said.err.contains(expected), "{arguments:?}: {}", said.err);
+        assert!(!said.status.success(), "{arguments:?}");
+    };
+    refuses(&["all_reduce", "-t", "dgx-x"], "there are dgx-a100, dgx-h100");
+    refuses(&["all_reduce", "-t", "dgx-h100 x many"], "is no topology");
+    refuses(&["all_reduce", "-t", "missing.toml"], "missing.toml: cannot be read");
+    refuses(&["all_reduce", "-t", "host", "--nodes", "2"], "fabric is missing");
+    refuses(&["all_reduce", "-t", "dgx-h100", "--nodes", "1", "-g", "9"], "9 ranks do not fit");
+    refuses(&["all_reduce", "--algorithm", "pairwise"], "there are one_shot/ll");
+    refuses(
+        &["all_reduce", "--order", "rank", "--algorithm", "ring"],
+        "no such algorithm keeps order rank",
+    );
+    refuses(
+        &["all_reduce", "--algorithm", "hierarchical_ring_tree"],
+        "it needs at least two nodes, with the same number of ranks each",
+    );
+    refuses(&["broadcast", "-r", "8"], "--root is 8, there are ranks 0 to 7");
+    refuses(&["all_reduce", "--trace", "x.json"], "name it with --algorithm and --encoding");
+    refuses(
+        &["all_reduce", "--nodes", "2", "--algorithm", "two_shot", "--encoding", "windows"],
+        "reaches into a buffer of rank 8, which is on another node",
+    );
+}
+
+#[test]
+fn a_topology_can_be_written_changed_and_used() {
+    let folder = Folder::new("topology");
+    let path = folder.path("half.toml");
+    let text = oxccl(&["topo", "dgx-h100", "--toml"]).ok().out;
+    let time = |topology: &str| {
+        let arguments = [
+            "all_reduce",
+            "-t",
+            topology,
+            "--algorithm",
+            "ring",
+            "--encoding",
+            "slots",
+            "--sizes",
+            "1G",
+        ];
+        rows(&arguments)[0]["time_us"].as_f64().unwrap()
+    };
+    fs::write(&path, text.replace("gbps = 450.0", "gbps = 225.0")).unwrap();
+    let ratio = time(&path) / time("dgx-h100");
+    assert!((ratio - 2.0).abs() < 0.02, "half the bandwidth: {ratio}");
+    fs::write(&path, text.replacen("link = \"nvlink\"", "link = \"nvlink9\"", 1)).unwrap();
+    let said = oxccl(&["sim", "all_reduce", "-t", &path]);
+    assert!(said.err.contains("half.toml: connections["), "{}", said.err);
+    assert!(said.err.contains("names the link \"nvlink9\", which is not defined"), "{}", said.err);
+    assert!(said.err.contains("use one of: ib, nvlink, pcie, upi"), "{}", said.err);
+}
+
+#[test]
+fn the_matrix_of_a_preset_has_a_legend() {
+    let said = oxccl(&["topo", "dgx-a100"]).ok();
+    for expected in
+        ["gpu0", "nvlink", "PIX", "SYS", "numa1", "300.00 GB/s, 240.00 of them for data"]
+    {
+        assert!(said.out.contains(expected), "{expected}: {}", said.out);
+    }
+    let said = oxccl(&["topo"]).ok();
+    assert!(said.out.starts_with("this: 1 node(s)"), "{}", said.out);
+}
+
+#[test]
+fn every_pair_of_local_ranks_is_measured_alone_and_at_once() {
+    let said = oxccl(&["topo", "--measure", "-g", "3"]).ok();
+    let titles = said.out.lines().filter(|line| line.contains("alone") || line.contains("at once"));
+    assert_eq!(titles.count(), 4, "{}", said.out);
+    let rows: Vec<Vec<&str>> = said
+        .out
+        .lines()
+        .filter(|line| line.starts_with("rank "))
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert_eq!(rows.len(), 4 * 3, "{}", said.out);
+    for row in rows {
+        let cells = &row[2..];
+        assert_eq!(cells.iter().filter(|cell| **cell == "-").count(), 1, "{row:?}");
+        let figures = cells.iter().filter(|cell| **cell != "-");
+        assert!(figures.clone().count() == 2, "{row:?}");
+        figures.for_each(|cell| assert!(cell.parse::<f64>().unwrap() > 0.0, "{row:?}"));
+    }
+}
+
+#[test]
+fn a_trace_has_every_step_of_every_rank() {
+    let folder = Folder::new("trace");
+    let path = folder.path("trace.json");
+    let arguments = [
+        "sim",
+        "all_reduce",
+        "-t",
+        "dgx-h100",
+        "-g",
+        "4",
+        "--sizes",
+        "64K",
+        "--algorithm",
+        "ring",
+        "--encoding",
+        "slots",
+        "--channels",
+        "1",
+        "--trace",
+        &path,
+    ];
+    let said = oxccl(&arguments).ok();
+    assert!(said.err.contains("critical path, predicted"), "{}", said.err);
+    let trace: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    let steps = oxccl(&[
+        "explain",
+        "all_reduce",
+        "-g",
+        "4",
+        "--algorithm",
+        "ring",
+        "--encoding",
+        "slots",
+        "--rank",
+        "2",
+        "-b",
+        "64K",
+    ])
+    .ok()
+    .out
+    .lines()
+    .filter(|line| {
+        line.starts_with("  ") && line.trim_start().starts_with(|c: char| c.is_ascii_digit())
+    })
+    .count();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let of_rank = events.iter().filter(|event| event["ph"] == "X" && event["pid"] == 2);
+    assert_eq!(of_rank.count(), steps);
+}
+
+#[test]
+fn the_documented_predictions_are_those_of_the_simulator() {
+    let text =
+        fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/simulator.md")).unwrap();
+    let predicted = |op: &str, topology: &str, size: &str, more: &[&str]| {
+        let found = rows(&[&[op, "-t", topology, "--sizes", size], more].concat());
+        assert_eq!(found.len(), 1);
+        found[0]["busbw_gbps"].as_f64().unwrap()
+    };
+    let ring = ["--algorithm", "ring", "--encoding", "slots"];
+    for (machine, topology, size, text_size) in [
+        ("8 H100", "dgx-h100", "1G", "1 GiB"),
+        ("8 H100", "dgx-h100", "8G", "8 GiB"),
+        ("8 A100", "dgx-a100", "1G", "1 GiB"),
+        ("8 A100", "dgx-a100", "8G", "8 GiB"),
+    ] {
+        let found = predicted("all_reduce", topology, size, &ring);
+        let row = format!("| {machine}, ring all-reduce, {text_size} | {found:.1} |");
+        assert!(text.contains(&row), "{row}");
+    }
+    for (op, algorithm, name, published) in [
+        ("all_reduce", "hierarchical_ring_ring", "all-reduce", 378.0),
+        ("all_gather", "hierarchical_ring_ring", "all-gather", 404.0),
+        ("all_to_all", "hierarchical_direct_direct", "all-to-all", 91.0),
+    ] {
+        let pin = ["--algorithm", algorithm, "--encoding", "slots"];
+        let found = predicted(op, "dgx-h100 x 2", "4G", &pin);
+        let row = format!(", {name}, 4 GiB | {found:.1} | {published:.0} |");
+        assert!(text.contains(&row), "{row}");
+        assert!((found / published - 1.0).abs() < 0.1, "{found} {published}");
+    }
+    let switch = ["--algorithm", "two_shot_push", "--in-network"];
+    let switched = predicted("all_reduce", "dgx-h100", "8G", &switch);
+    let row = format!("| 8 | {:.0} | 273 | {switched:.0} | 470-480", switched / 1.75);
+    assert!(text.contains(&row), "{row}");
+}
+
+#[test]
+fn the_page_renders_and_plays_without_network() {
+    let folder = Folder::new("page");
+    let path = folder.path("page.html");
+    oxccl(&[
+        "sim",
+        "all_reduce",
+        "-t",
+        "dgx-h100",
+        "-b",
+        "1K",
+        "-e",
+        "64M",
+        "-f",
+        "16",
+        "--html",
+        &path,
+    ])
+    .ok();
+    let text = fs::read_to_string(&path).unwrap();
+    // It asks for nothing: it has no address, and its policy forbids to load any.
+    for address in ["http:", "https:", "//www", "src=", "@import", "url(h"] {
+        assert!(!text.contains(address), "{address}");
+    }
+    assert!(text.contains("default-src 'none'"));
+    assert!(text.len() < 4 << 20, "{} bytes", text.len());
+    let Some(chromium) = chromium() else {
+        return skipped("the_page_renders_and_plays_without_network", "no chromium on PATH");
+    };
+    let shown = dom(&chromium, &folder, &format!("file://{path}"));
+    assert!(!shown.contains("data-error"), "{}", head(&shown));
+    assert!(shown.contains("data-ready=\"33 series, 33 plays\""), "{}", head(&shown));
+    for expected in ["<polyline", "<circle", "one_shot/ll", "is fastest", "PREDICTED"] {
+        assert!(shown.contains(expected), "{expected} is missing");
+    }
+    assert!(shown.contains("data-time=\"0.0\""), "it waits for a click: {}", head(&shown));
+    let played = dom(&chromium, &folder, &format!("file://{path}#which=10&play"));
+    assert!(!played.contains("data-error"), "{}", head(&played));
+    assert!(played.contains("data-played=\"ring/slots\""), "{}", head(&played));
+    assert!(played.contains("<td>done</td>"), "{}", head(&played));
+}
+
+fn chromium() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let names = ["chromium", "chromium-browser", "google-chrome"];
+    std::env::split_paths(&path)
+        .flat_map(|folder| names.map(|name| folder.join(name)))
+        .find(|file| file.is_file())
+}
+
+/// The page as a browser has it after half a minute of its own time, with every name unresolvable.
+fn dom(chromium: &Path, folder: &Folder, address: &str) -> String {
+    let output = Command::new(chromium)
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
+        .args([
+            "--host-resolver-rules=MAP * ~NOTFOUND",
+            "--virtual-time-budget=30000",
+            "--dump-dom",
+        ])
+        .arg(format!("--user-data-dir={}", folder.path("profile")))
+        .arg(address)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn head(dom: &str) -> String {
+    let at = dom.find("<body").unwrap_or(0);
+    dom[at..].chars().take(300).collect()
+}
+
+fn skipped(name: &str, why: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "skipped: {name}: {why}");
+}
+
+#[test]
+fn traces_of_a_real_run_and_of_a_prediction_have_the_same_steps() {
+    let folder = Folder::new("both");
+    let (real, predicted) = (folder.path("real.json"), folder.path("predicted.json"));
+    let pinned = ["--algorithm", "ring", "--encoding", "slots", "--channels", "1", "-g", "3"];
+    let bench = [
+        "bench",
+        "all_reduce",
+        "-b",
+        "1M",
+        "-e",
+        "1M",
+        "-n",
+        "2",
+        "--repeats",
+        "1",
+        "--no-probe",
+        "--trace",
+        &real,
+    ];
+    oxccl(&[&bench[..], &pinned].concat()).ok();
+    let sim = ["sim", "all_reduce", "-t", "host", "--sizes", "1M", "--trace", &predicted];
+    oxccl(&[&sim[..], &pinned].concat()).ok();
+    let steps = |path: &str| {
+        let trace: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+        let events = trace["traceEvents"].as_array().unwrap().clone();
+        let mut steps: Vec<String> = events
+            .iter()
+            .filter(|event| event["ph"] == "X" && event["pid"].as_u64() < Some(3))
+            .map(|event| {
+                let args = &event["args"];
+                format!(
+                    "{} {} {} {} {}",
+                    event["pid"], event["tid"], args["round"], args["step"], event["name"]
+                )
+            })
+            .collect();
+        steps.sort();
+        steps
+    };
+    let real = steps(&real);
+    assert!(real.len() > 100, "{}", real.len());
+    assert_eq!(real, steps(&predicted));
+    let many = ["bench", "all_reduce", "-o", "all", "--trace", "x.json"];
+    assert!(oxccl(&many).err.contains("--trace shows one call"));
+}

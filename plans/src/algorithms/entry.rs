@@ -1,0 +1,323 @@
+//! An entry of the catalogue: what it is, what it keeps, and for which ranks it exists.
+
+use super::request::Whose;
+use super::{Algorithm, Encoding, Inner, Outer, Request};
+use crate::collective::{Collective, Kind, Order};
+use crate::element::OpKind;
+use crate::schedule::{SEGMENTS, Schedule, Slots};
+use crate::topology::Placement;
+use oxccl_format::{DataType, MAX_TREE_SOURCES, Scale};
+use std::ops::Range;
+use thiserror::Error;
+
+/// One way of carrying out a kind of collective.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// The kind.
+    pub kind: Kind,
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// The encoding.
+    pub encoding: Encoding,
+    /// Whether input and output may be the same memory.
+    pub in_place: bool,
+    /// Which orders of reduction it keeps.
+    pub orders: Orders,
+    needs: &'static [Need],
+    build: fn(&Request) -> Schedule,
+}
+
+/// Which orders of reduction an algorithm keeps besides [`Order::Any`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Orders {
+    /// All of them for every type, since results are rounded once. Also where nothing is reduced.
+    All,
+    /// None.
+    None,
+    /// [`Order::Rank`], by partial results: for types that accumulate in themselves.
+    Rank,
+    /// [`Order::Tree`], by partial results: for types that accumulate in themselves.
+    Tree,
+    /// As `Tree`, where the ranks of a node are a power of two.
+    TreeOfNodes,
+}
+
+/// What an algorithm needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Need {
+    /// At least so many ranks.
+    AtLeast(usize),
+    /// No more ranks: an instruction has so many operands.
+    AtMost(usize),
+    /// A power of two of ranks.
+    PowerOfTwo,
+    /// Slots for half of the ranks' chunks: what is forwarded stays in them until then.
+    Held,
+    /// At least two nodes, all of them full.
+    Nodes,
+    /// Of a hierarchical algorithm: so few nodes, and ranks on each, that one instruction can reduce what comes from all of them.
+    Terms,
+}
+
+/// An algorithm does not exist for so many ranks, placed so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error(
+    "{kind} {algorithm}/{encoding} does not exist for {ranks} ranks with {ranks_per_node} on a node: {reason}"
+)]
+pub struct Unavailable {
+    /// The kind.
+    pub kind: Kind,
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// The encoding.
+    pub encoding: Encoding,
+    /// Number of ranks.
+    pub ranks: usize,
+    /// Ranks of a node.
+    pub ranks_per_node: usize,
+    /// What it needs.
+    pub reason: Reason,
+}
+
+/// What an algorithm would need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Reason {
+    /// More ranks.
+    #[error("it needs at least {0} ranks")]
+    AtLeast(usize),
+    /// Fewer ranks.
+    #[error("it takes at most {0} ranks")]
+    AtMost(usize),
+    /// A power of two.
+    #[error("it needs a number of ranks that is a power of two")]
+    PowerOfTwo,
+    /// Several full nodes.
+    #[error("it needs at least two nodes, with the same number of ranks each")]
+    Nodes,
+    /// Fewer nodes, or fewer ranks on each.
+    #[error("one instruction would have to reduce {terms} values, and can reduce {most}")]
+    Terms {
+        /// Values from all nodes, or from all ranks of one.
+        terms: usize,
+        /// So many can be.
+        most: usize,
+    },
+}
+
+impl Entry {
+    /// The schedule for these ranks. `order` must be kept: see [`Entry::keeps`].
+    ///
+    /// # Errors
+    /// [`Unavailable`], as [`Entry::check`] says.
+    pub fn schedule(
+        &self,
+        collective: Collective,
+        placement: Placement,
+        order: Order,
+        slots: Slots,
+    ) -> Result<Schedule, Unavailable> {
+        self.built(collective, placement, order, slots, Whose::All)
+    }
+
+    /// The schedule with some ranks' instructions alone: its lists are theirs.
+    ///
+    /// # Errors
+    /// [`Unavailable`], as [`Entry::check`] says.
+    pub fn schedule_of_ranks(
+        &self,
+        collective: Collective,
+        placement: Placement,
+        order: Order,
+        slots: Slots,
+        ranks: Range<usize>,
+    ) -> Result<Schedule, Unavailable> {
+        self.built(collective, placement, order, slots, Whose::Ranks(ranks))
+    }
+
+    /// After how many ranks the instructions repeat, turned by as many ranks, where the algorithm is made so.
+    ///
+    /// # Errors
+    /// [`Unavailable`], as [`Entry::check`] says.
+    pub fn period(
+        &self,
+        collective: Collective,
+        placement: Placement,
+        order: Order,
+        slots: Slots,
+    ) -> Result<Option<usize>, Unavailable> {
+        let period = self.built(collective, placement, order, slots, Whose::Period)?.ranks.len();
+        Ok((period > 0).then_some(period))
+    }
+
+    fn built(
+        &self,
+        collective: Collective,
+        placement: Placement,
+        order: Order,
+        slots: Slots,
+        whose: Whose,
+    ) -> Result<Schedule, Unavailable> {
+        debug_assert_eq!(collective.kind, self.kind);
+        self.check(collective.ranks, placement, slots)?;
+        let encoding = self.encoding;
+        Ok((self.build)(&Request { collective, placement, encoding, order, slots, whose }))
+    }
+
+    /// Whether it exists for so many ranks, placed so.
+    ///
+    /// # Errors
+    /// [`Unavailable`] says what it would need.
+    pub fn check(
+        &self,
+        ranks: usize,
+        placement: Placement,
+        slots: Slots,
+    ) -> Result<(), Unavailable> {
+        let lacking = self.needs.iter().find_map(|need| match *need {
+            Need::AtLeast(least) => (ranks < least).then_some(Reason::AtLeast(least)),
+            Need::AtMost(most) => (ranks > most).then_some(Reason::AtMost(most)),
+            Need::PowerOfTwo => (!ranks.is_power_of_two()).then_some(Reason::PowerOfTwo),
+            Need::Held => {
+                let most = 2 * (SEGMENTS * slots.on(self.encoding.lane())) as usize;
+                (ranks > most).then_some(Reason::AtMost(most))
+            }
+            Need::Nodes => {
+                let several = placement.nodes(ranks).is_some_and(|nodes| nodes > 1);
+                (!several).then_some(Reason::Nodes)
+            }
+            Need::Terms => {
+                let (terms, most) = (self.terms(ranks, placement), MAX_TREE_SOURCES);
+                (terms > most).then_some(Reason::Terms { terms, most })
+            }
+        });
+        match lacking {
+            None => Ok(()),
+            Some(reason) => Err(Unavailable {
+                kind: self.kind,
+                algorithm: self.algorithm,
+                encoding: self.encoding,
+                ranks,
+                ranks_per_node: placement.ranks_per_node(),
+                reason,
+            }),
+        }
+    }
+
+    /// The most values that one instruction of a hierarchical reduction has to reduce.
+    fn terms(&self, ranks: usize, placement: Placement) -> usize {
+        let Algorithm::Hierarchical(inner, outer) = self.algorithm else { return 0 };
+        let local = placement.ranks_per_node();
+        let nodes = placement.nodes(ranks).unwrap_or(1);
+        let in_place = self.encoding == Encoding::Windows;
+        let inside = if inner == Inner::Direct { local } else { 2 };
+        match outer {
+            // In windows the node's own part is reduced together with those of the others.
+            Outer::Direct if in_place => local + nodes - 1,
+            Outer::Direct => inside.max(nodes),
+            Outer::Ring => inside + 1,
+            Outer::Doubling | Outer::Tree => inside.max(3),
+        }
+    }
+
+    /// Whether an order is kept for a type.
+    pub fn keeps(&self, order: Order, placement: Placement, data_type: DataType) -> bool {
+        let kept = match (self.orders, order) {
+            (_, Order::Any) | (Orders::All, _) => return true,
+            (Orders::Rank, Order::Rank) | (Orders::Tree, Order::Tree) => true,
+            (Orders::TreeOfNodes, Order::Tree) => placement.ranks_per_node().is_power_of_two(),
+            _ => false,
+        };
+        kept && data_type.accumulates_in_itself()
+    }
+
+    /// Whether it reduces elements of a type so: a switch does not know all types and folds, and does not scale.
+    pub fn reduces(&self, data_type: DataType, op: OpKind) -> bool {
+        let (fold, scale) = op.lower();
+        let by_a_switch = scale == Scale::None && data_type.has_multicast(fold);
+        !self.is_in_network() || by_a_switch
+    }
+
+    /// Whether it has a switch reduce and multicast.
+    pub fn is_in_network(&self) -> bool {
+        self.algorithm == Algorithm::Nvls
+    }
+
+    /// As [`Entry::keeps`] for types whose partial results are not rounded.
+    pub fn keeps_unrounded(&self, order: Order, placement: Placement) -> bool {
+        self.keeps(order, placement, DataType::F32)
+    }
+
+    /// With needs.
+    pub(super) const fn needs(self, needs: &'static [Need]) -> Entry {
+        Entry { needs, ..self }
+    }
+}
+
+/// A table row without the words.
+pub(super) const fn entry(
+    kind: Kind,
+    algorithm: Algorithm,
+    encoding: Encoding,
+    in_place: bool,
+    orders: Orders,
+    build: fn(&Request) -> Schedule,
+) -> Entry {
+    Entry { kind, algorithm, encoding, in_place, orders, needs: &[], build }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::algorithms::catalogue;
+    use crate::collective::{Collective, Order};
+    use crate::schedule::SLOTS;
+    use crate::topology::Placement;
+
+    /// What would be too much for an instruction is said to be absent, not refused when it is proven.
+    #[test]
+    fn nodes_may_be_too_many_for_one_instruction() {
+        use super::Reason;
+        use crate::algorithms::{Algorithm, Encoding, Inner, Outer, find};
+        use crate::collective::Kind;
+        use crate::verify::verify;
+        let direct = Algorithm::Hierarchical(Inner::Direct, Outer::Direct);
+        for (encoding, nodes, local) in
+            [(Encoding::Slots, 256, 1), (Encoding::Windows, 255, 2), (Encoding::Slots, 2, 256)]
+        {
+            let entry = find(Kind::ReduceScatter, direct, encoding).unwrap();
+            let placement = Placement::uniform(local);
+            assert_eq!(entry.check(nodes * local, placement, SLOTS), Ok(()));
+            let more = entry.check((nodes + 256) * local, placement, SLOTS).unwrap_err();
+            assert!(matches!(more.reason, Reason::Terms { most: 256, .. }), "{more}");
+        }
+        // As many as there can be are not refused.
+        let entry = find(Kind::ReduceScatter, direct, Encoding::Slots).unwrap();
+        let collective = Collective::new(Kind::ReduceScatter, 256);
+        let schedule = entry.schedule(collective, Placement::uniform(1), Order::Tree, SLOTS);
+        verify(schedule.unwrap(), Order::Tree, true).unwrap_or_else(|why| panic!("{why}"));
+    }
+
+    #[test]
+    fn some_ranks_alone_have_the_instructions_that_they_have_among_all() {
+        let mut rotational = 0;
+        for entry in catalogue() {
+            for ranks in 2..9 {
+                let collective = match entry.kind {
+                    crate::collective::Kind::SendRecv => Collective::send_recv(ranks, 0, 1),
+                    kind => Collective::new(kind, ranks),
+                };
+                let (placement, order) = (Placement::uniform(2), Order::Any);
+                let Ok(all) = entry.schedule(collective, placement, order, SLOTS) else { continue };
+                for rank in 0..ranks {
+                    let some = rank..ranks.min(rank + 2);
+                    let made =
+                        entry.schedule_of_ranks(collective, placement, order, SLOTS, some.clone());
+                    assert_eq!(made.unwrap().ranks, all.ranks[some], "{entry:?} {ranks} {rank}");
+                }
+                let period = entry.period(collective, placement, order, SLOTS).unwrap();
+                rotational += usize::from(period.is_some());
+            }
+        }
+        assert!(rotational >= 7 * 7, "{rotational}");
+    }
+}

@@ -1,0 +1,218 @@
+//! Schedules of one's own, proven and ready for calls of their collective.
+
+use crate::algorithms::{Algorithm, Encoding};
+use crate::collective::{Kind, Order};
+use crate::schedule::{FileError, SLOTS, Schedule, ScheduleFile, Slots};
+use crate::tune::{NoAlgorithm, Plan, Question};
+use crate::verify::{Verified, Violation, verify};
+use oxccl_format::Scale;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use thiserror::Error;
+
+/// A proven schedule of one's own. With `Config::schedule` it carries out the calls of its collective.
+#[derive(Clone, Debug)]
+pub struct CustomSchedule {
+    name: String,
+    verified: Arc<Verified>,
+    encoding: Encoding,
+    /// What ranks compare.
+    fingerprint: u64,
+}
+
+/// Why a file's schedule cannot be used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CustomError {
+    /// The file holds no schedule.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The schedule is wrong.
+    #[error("{}: {violation}\n{story}", .path.display())]
+    Refused {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        violation: Violation,
+        /// The same, step by step.
+        story: String,
+    },
+}
+
+impl CustomSchedule {
+    /// Proves a schedule.
+    ///
+    /// # Errors
+    /// The [`Violation`] that makes it wrong; [`Violation::story`] tells it.
+    pub fn prove(name: &str, file: ScheduleFile) -> Result<CustomSchedule, Violation> {
+        let fingerprint = fingerprint(&file);
+        let verified = verify(file.schedule, file.order, file.in_place)?;
+        let encoding = encoding(verified.schedule());
+        Ok(CustomSchedule {
+            name: name.to_owned(),
+            verified: Arc::new(verified),
+            encoding,
+            fingerprint,
+        })
+    }
+
+    /// Reads and proves a file.
+    ///
+    /// # Errors
+    /// [`CustomError`]
+    pub fn read(path: &Path) -> Result<CustomSchedule, CustomError> {
+        let file = ScheduleFile::read(path)?;
+        let schedule = file.schedule.clone();
+        CustomSchedule::prove(&path.display().to_string(), file).map_err(|violation| {
+            let story = violation.story(&schedule);
+            CustomError::Refused { path: path.to_owned(), violation, story }
+        })
+    }
+
+    /// What it is called: its file's path.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The schedule.
+    pub fn schedule(&self) -> &Schedule {
+        self.verified.schedule()
+    }
+
+    /// The order of reduction that it has been proven to keep.
+    pub fn order(&self) -> Order {
+        self.verified.promise()
+    }
+
+    /// How its data crosses.
+    pub fn encoding(&self) -> Encoding {
+        self.encoding
+    }
+
+    /// What the slots that it uses hold, where those for messages with flags hold `ll_slot_bytes` and plain ones `slot_bytes`.
+    pub fn tile_bytes(&self, ll_slot_bytes: usize, slot_bytes: usize) -> usize {
+        let [ll, slots, ll128] = lanes(self.schedule());
+        let payloads = [(ll || ll128, ll_slot_bytes), (slots, slot_bytes)];
+        let used = payloads.into_iter().filter(|(used, _)| *used).map(|(_, bytes)| bytes);
+        used.min().unwrap_or(slot_bytes)
+    }
+
+    /// The schedule, proven.
+    pub fn verified(&self) -> &Arc<Verified> {
+        &self.verified
+    }
+
+    /// What ranks compare.
+    pub fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+
+    /// The plan for a call of its collective; none for calls of another kind.
+    ///
+    /// # Errors
+    /// [`NoAlgorithm`] says why it does not serve for a call.
+    pub fn plan(&self, question: &Question) -> Result<Option<Plan>, NoAlgorithm> {
+        let schedule = self.verified.schedule();
+        if schedule.collective.kind != question.collective.kind {
+            return Ok(None);
+        }
+        if let Some(reason) = self.misfit(question) {
+            let (kind, order) = (question.collective.kind, question.order);
+            let detail = format!("the schedule {} {reason}", self.name);
+            return Err(NoAlgorithm { kind, order, detail });
+        }
+        Ok(Some(Plan {
+            algorithm: Algorithm::Custom,
+            encoding: self.encoding,
+            channels: question.channels_or(1),
+            tile_bytes: self.tile_bytes(question.ll_slot_bytes, question.slot_bytes),
+            stream: false,
+            reason: format!("the schedule {}", self.name),
+        }))
+    }
+
+    /// Why it does not serve for a call of its kind.
+    fn misfit(&self, question: &Question) -> Option<String> {
+        let (schedule, asked) = (self.verified.schedule(), question.collective);
+        let made = schedule.collective;
+        let promised = self.verified.promise() == question.order
+            && (self.verified.single_rounding() || question.data_type.accumulates_in_itself());
+        let [ll, slots, ll128] = lanes(schedule);
+        if made.ranks != asked.ranks {
+            Some(format!("is for {} ranks, not for {}", made.ranks, asked.ranks))
+        } else if made != asked {
+            let (roots, receivers) = ((made.root, made.receiver), (asked.root, asked.receiver));
+            Some(format!("has root and receiver {roots:?}, the call {receivers:?}"))
+        } else if question.order != Order::Any && asked.kind.reduces() && !promised {
+            Some(format!("does not promise order {} for this type", question.order))
+        } else if may_be_in_place(question) && !self.verified.in_place() {
+            Some(format!("does not promise to work in place, as calls of {} may", asked.kind))
+        } else if schedule.uses_windows() && !question.windows {
+            Some("uses peers' buffers in place, which peers do not reach here".to_owned())
+        } else if schedule.uses_multicast() && !question.multicast {
+            Some(
+                "has a switch reduce or multicast, of which there is none between these ranks"
+                    .to_owned(),
+            )
+        } else if schedule.uses_multicast() && !reduced_by_switch(question) {
+            Some(format!("has a switch reduce, which does not know {} of this type", question.op))
+        } else if ll128 && !question.ll128 {
+            Some("uses the ll128 lane, which there is not between these ranks".to_owned())
+        } else if (ll && schedule.slots.ll != SLOTS.ll)
+            || (slots && schedule.slots.slots != SLOTS.slots)
+            || (ll128 && schedule.slots.ll128 != SLOTS.ll128)
+        {
+            let Slots { ll, ll128, slots } = SLOTS;
+            Some(format!(
+                "is not made for {ll} slots on the ll lane, {ll128} on the ll128 lane and {slots} on the slots lane"
+            ))
+        } else {
+            None
+        }
+    }
+}
+
+/// Whether a switch can do what the call asks for.
+fn reduced_by_switch(question: &Question) -> bool {
+    let (fold, scale) = question.op.lower();
+    let known = scale == Scale::None && question.data_type.has_multicast(fold);
+    known || !question.collective.kind.reduces()
+}
+
+/// Whether any rank's call may be in place: only calls of all-to-all say so, and the others are taken to be.
+fn may_be_in_place(question: &Question) -> bool {
+    match question.collective.kind {
+        Kind::AllToAll => question.in_place,
+        Kind::SendRecv | Kind::Barrier => false,
+        _ => true,
+    }
+}
+
+impl PartialEq for CustomSchedule {
+    fn eq(&self, other: &CustomSchedule) -> bool {
+        self.fingerprint == other.fingerprint
+    }
+}
+
+fn fingerprint(file: &ScheduleFile) -> u64 {
+    // This hasher's keys are fixed, so all ranks of one build agree.
+    let mut hasher = DefaultHasher::new();
+    file.to_json().hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Whether data goes over the LL lane, over the slots lane, and over the LL128 lane.
+fn lanes(schedule: &Schedule) -> [bool; 3] {
+    schedule.most_segments().map(|(_, segments)| segments > 0)
+}
+
+fn encoding(schedule: &Schedule) -> Encoding {
+    let [ll, _, ll128] = lanes(schedule);
+    match (schedule.uses_windows(), ll, ll128) {
+        (true, ..) => Encoding::Windows,
+        (false, true, _) => Encoding::Ll,
+        (false, false, true) => Encoding::Ll128,
+        (false, false, false) => Encoding::Slots,
+    }
+}

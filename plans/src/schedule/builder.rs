@@ -1,0 +1,317 @@
+//! Builds one rank's list of instructions and keeps count of messages, so that algorithms say only what goes where.
+
+use super::{Flag, Instruction, Link, Operand, SEGMENTS, Source, Tree};
+use oxccl_format::{LANES, Lane};
+
+/// Slots per connection, by lane. Powers of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Slots {
+    /// On the LL lane.
+    pub ll: u32,
+    /// On the LL128 lane.
+    pub ll128: u32,
+    /// On the slots lane.
+    pub slots: u32,
+}
+
+impl Slots {
+    /// The number on this lane; 0 where the lane has none.
+    pub fn on(self, lane: Lane) -> u32 {
+        match lane {
+            Lane::Ll => self.ll,
+            Lane::Ll128 => self.ll128,
+            Lane::Slots => self.slots,
+            Lane::Sync => 0,
+        }
+    }
+}
+
+/// The builder of one rank's instructions for one round.
+///
+/// `transfer` is the one primitive: it waits for credits and arrivals, reduces or copies, and signals.
+/// The rest are the field's usual names for its common forms. Messages of several segments are opened, moved segment by segment, and
+/// closed.
+#[derive(Debug)]
+pub struct RankBuilder {
+    rank: usize,
+    slots: Slots,
+    tree: Tree,
+    sent: Counts,
+    received: Counts,
+    /// Messages that the transfer at hand opens.
+    opened: Vec<Operand>,
+    instructions: Vec<Instruction>,
+}
+
+/// What [`RankBuilder::transfer`] reads.
+#[derive(Clone, Copy, Debug)]
+pub enum Read {
+    /// Memory or a segment, as it is.
+    Plain(Operand),
+    /// Memory or a segment: a rank's unscaled contribution.
+    Raw(Operand),
+    /// The next message on a link, as it is.
+    Recv(Link),
+    /// The next message on a link: a rank's unscaled contribution.
+    RecvRaw(Link),
+}
+
+/// What [`RankBuilder::transfer`] writes.
+#[derive(Clone, Copy, Debug)]
+pub enum Write {
+    /// Memory or a segment.
+    To(Operand),
+    /// The next message on a link.
+    Send(Link),
+}
+
+/// A message that is read segment by segment.
+#[derive(Debug)]
+pub struct Incoming {
+    link: Link,
+    message: u32,
+    next: u32,
+}
+
+impl Incoming {
+    /// The next segment.
+    pub fn segment(&mut self) -> Operand {
+        self.next += 1;
+        Operand::Slot { link: self.link, message: self.message, segment: self.next - 1 }
+    }
+}
+
+/// A message that is written segment by segment.
+#[derive(Debug)]
+pub struct Outgoing {
+    link: Link,
+    message: u32,
+    next: u32,
+}
+
+impl Outgoing {
+    /// The next segment.
+    pub fn segment(&mut self) -> Operand {
+        self.next += 1;
+        Operand::PeerSlot { link: self.link, message: self.message, segment: self.next - 1 }
+    }
+}
+
+impl RankBuilder {
+    /// An empty list; several sources are combined as `tree` says.
+    pub fn new(rank: usize, slots: Slots, tree: Tree) -> RankBuilder {
+        RankBuilder {
+            rank,
+            slots,
+            tree,
+            sent: Counts::default(),
+            received: Counts::default(),
+            opened: Vec::new(),
+            instructions: Vec::new(),
+        }
+    }
+
+    /// The finished list.
+    pub fn finish(self) -> Vec<Instruction> {
+        self.instructions
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Waits for what the operands need, reduces or copies, signals. `finish`: the result is final.
+    pub fn transfer(&mut self, reads: &[Read], writes: &[Write], finish: bool) {
+        self.transfer_as(self.tree, reads, writes, finish);
+    }
+
+    /// As [`RankBuilder::transfer`], with sources combined as `tree` says.
+    pub fn transfer_as(&mut self, tree: Tree, reads: &[Read], writes: &[Write], finish: bool) {
+        let mut opened = std::mem::take(&mut self.opened);
+        let sources = reads.iter().map(|read| self.open_read(*read, &mut opened)).collect();
+        let destinations =
+            writes.iter().map(|write| self.open_write(*write, &mut opened)).collect();
+        self.instructions.push(Instruction::ReduceCopy { sources, destinations, tree, finish });
+        for operand in opened.drain(..) {
+            self.close(operand);
+        }
+        self.opened = opened;
+    }
+
+    /// Copies one thing to others.
+    pub fn copy(&mut self, source: Operand, destinations: &[Operand]) {
+        let writes: Vec<Write> = destinations.iter().map(|to| Write::To(*to)).collect();
+        self.transfer(&[Read::Plain(source)], &writes, false);
+    }
+
+    /// Sends memory over a link.
+    pub fn send(&mut self, source: Operand, link: Link) {
+        self.transfer(&[Read::Plain(source)], &[Write::Send(link)], false);
+    }
+
+    /// Sends memory over several links: at once, if their messages announce themselves.
+    pub fn send_all(&mut self, source: Operand, links: &[Link]) {
+        // Of others the first could go before the last is written.
+        let at_once = links.iter().all(|link| matches!(link.lane, Lane::Ll | Lane::Ll128));
+        for links in links.chunks(if at_once { links.len().max(1) } else { 1 }) {
+            let writes: Vec<Write> = links.iter().copied().map(Write::Send).collect();
+            self.transfer(&[Read::Plain(source)], &writes, false);
+        }
+    }
+
+    /// Receives into memory.
+    pub fn recv_copy(&mut self, link: Link, destination: Operand) {
+        self.transfer(&[Read::Recv(link)], &[Write::To(destination)], false);
+    }
+
+    /// Receives into memory and forwards.
+    pub fn recv_copy_send(&mut self, from: Link, destination: Operand, to: Link) {
+        self.transfer(&[Read::Recv(from)], &[Write::To(destination), Write::Send(to)], false);
+    }
+
+    /// The next message to come, to be read segment by segment.
+    pub fn open_incoming(&mut self, link: Link) -> Incoming {
+        let message = self.await_arrival(link);
+        Incoming { link, message, next: 0 }
+    }
+
+    /// All segments have been read.
+    pub fn close_incoming(&mut self, incoming: Incoming) {
+        let Incoming { link, message, .. } = incoming;
+        self.close(Operand::Slot { link, message, segment: 0 });
+    }
+
+    /// The next message to be sent, to be written segment by segment.
+    pub fn open_outgoing(&mut self, link: Link) -> Outgoing {
+        let message = self.await_credit(link);
+        Outgoing { link, message, next: 0 }
+    }
+
+    /// All segments have been written.
+    pub fn close_outgoing(&mut self, outgoing: Outgoing) {
+        let Outgoing { link, message, .. } = outgoing;
+        self.close(Operand::PeerSlot { link, message, segment: 0 });
+    }
+
+    /// Sends what these read and receives `expected` segments, each of which `take` handles, in as few messages as can be. The other rank
+    /// does the same the other way round, so neither waits for slots that the other holds.
+    pub fn exchange(
+        &mut self,
+        to: Link,
+        reads: &[Read],
+        from: Link,
+        expected: usize,
+        mut take: impl FnMut(&mut RankBuilder, usize, Operand),
+    ) {
+        let most = SEGMENTS as usize;
+        for first in (0..reads.len().max(expected)).step_by(most) {
+            if let Some(reads) = reads.get(first..).filter(|reads| !reads.is_empty()) {
+                let mut message = self.open_outgoing(to);
+                for read in reads.iter().take(most) {
+                    let write = Write::To(message.segment());
+                    self.transfer(&[*read], &[write], false);
+                }
+                self.close_outgoing(message);
+            }
+            if first < expected {
+                let mut message = self.open_incoming(from);
+                for index in first..expected.min(first + most) {
+                    take(self, index, message.segment());
+                }
+                self.close_incoming(message);
+            }
+        }
+    }
+
+    /// Signals every peer and waits for every peer's signal: all earlier accesses of all of them are then done.
+    pub fn barrier(&mut self, peers: &[usize]) {
+        for &peer in peers {
+            let link = Link { peer, lane: Lane::Sync };
+            let sent = self.sent.bump(link);
+            self.instructions
+                .push(Instruction::Signal { flag: Flag::Tail(link), value: i64::from(sent) + 1 });
+        }
+        for &peer in peers {
+            let link = Link { peer, lane: Lane::Sync };
+            let received = self.received.bump(link);
+            self.instructions
+                .push(Instruction::Wait { flag: Flag::Tail(link), value: i64::from(received) + 1 });
+        }
+    }
+
+    /// Exchanges tokens with every peer: windows may be used from here on, and every peer has entered the call.
+    pub fn enter(&mut self, peers: &[usize]) {
+        let links: Vec<Link> = peers.iter().map(|&peer| Link { peer, lane: Lane::Ll }).collect();
+        self.send_all(Operand::Tokens, &links);
+        for &peer in peers {
+            self.recv_copy(Link { peer, lane: Lane::Ll }, Operand::PeerTokens(peer));
+        }
+    }
+
+    fn open_read(&mut self, read: Read, opened: &mut Vec<Operand>) -> Source {
+        let (link, raw) = match read {
+            Read::Plain(operand) => return Source::plain(operand),
+            Read::Raw(operand) => return Source::raw(operand),
+            Read::Recv(link) => (link, false),
+            Read::RecvRaw(link) => (link, true),
+        };
+        let operand = Operand::Slot { link, message: self.await_arrival(link), segment: 0 };
+        opened.push(operand);
+        Source { operand, raw }
+    }
+
+    fn open_write(&mut self, write: Write, opened: &mut Vec<Operand>) -> Operand {
+        let link = match write {
+            Write::To(operand) => return operand,
+            Write::Send(link) => link,
+        };
+        let operand = Operand::PeerSlot { link, message: self.await_credit(link), segment: 0 };
+        opened.push(operand);
+        operand
+    }
+
+    /// Messages with flags announce themselves.
+    fn await_arrival(&mut self, link: Link) -> u32 {
+        let message = self.received.bump(link);
+        if link.lane == Lane::Slots {
+            self.instructions
+                .push(Instruction::Wait { flag: Flag::Tail(link), value: i64::from(message) + 1 });
+        }
+        message
+    }
+
+    fn await_credit(&mut self, link: Link) -> u32 {
+        let message = self.sent.bump(link);
+        let credit = i64::from(message) + 1 - i64::from(self.slots.on(link.lane));
+        self.instructions.push(Instruction::Wait { flag: Flag::Head(link), value: credit });
+        message
+    }
+
+    fn close(&mut self, operand: Operand) {
+        let (flag, message) = match operand {
+            Operand::Slot { link, message, .. } => (Flag::Head(link), message),
+            Operand::PeerSlot { link, message, .. } if link.lane == Lane::Slots => {
+                (Flag::Tail(link), message)
+            }
+            _ => return,
+        };
+        self.instructions.push(Instruction::Signal { flag, value: i64::from(message) + 1 });
+    }
+}
+
+/// Messages by peer and lane.
+#[derive(Debug, Default)]
+struct Counts(Vec<[u32; LANES]>);
+
+impl Counts {
+    /// The count so far, which then grows by one.
+    fn bump(&mut self, Link { peer, lane }: Link) -> u32 {
+        if self.0.len() <= peer {
+            self.0.resize(peer + 1, [0; LANES]);
+        }
+        let count = &mut self.0[peer][lane as usize];
+        *count += 1;
+        *count - 1
+    }
+}

@@ -1,0 +1,114 @@
+//! Schedules: what each rank does, as data.
+//!
+//! A [`Schedule`] is, for each rank, a short list of [`Instruction`]s over symbolic chunks. It knows neither sizes nor types: a
+//! [`Layout`] gives chunks their extents, and [`lower`] turns one rank's part into the program that the machine runs, once
+//! per round, on every channel.
+
+mod builder;
+mod file;
+mod instruction;
+mod layout;
+mod symmetry;
+mod text;
+
+pub use builder::{Incoming, Outgoing, RankBuilder, Read, Slots, Write};
+pub use file::{FileError, FileFault, ScheduleFile};
+pub use instruction::{Buffer, Flag, Instruction, Link, Operand, Source, Tree};
+pub use layout::{Extent, Layout, RankLayout};
+pub use oxccl_format::Lane;
+pub use symmetry::{Distance, Symmetry, Turning};
+
+use crate::collective::Collective;
+
+/// Slots per connection, as communicators have them: more of the small ones, so that a sender can run ahead.
+pub const SLOTS: Slots = Slots { ll: 16, ll128: 8, slots: 4 };
+
+/// Most channels that a communicator can be configured for.
+pub const MAX_CHANNELS: usize = 64;
+
+/// Most segments of a message.
+pub const SEGMENTS: u32 = 16;
+
+/// The most segments that a message has, on each lane that has messages.
+pub type MostSegments = [(Lane, usize); 3];
+
+/// No messages.
+pub const NO_SEGMENTS: MostSegments = [(Lane::Ll, 0), (Lane::Slots, 0), (Lane::Ll128, 0)];
+
+/// Into how many chunks a buffer is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Chunking {
+    /// One chunk: the whole buffer.
+    Whole,
+    /// One chunk a rank.
+    PerRank,
+    /// So many nearly equal chunks. Only of all-reduce, broadcast, reduce and send/recv, whose buffers have no parts by rank.
+    Parts(usize),
+}
+
+impl Chunking {
+    /// The number of chunks with this many ranks.
+    pub fn chunks(self, ranks: usize) -> usize {
+        match self {
+            Chunking::Whole => 1,
+            Chunking::PerRank => ranks,
+            Chunking::Parts(parts) => parts,
+        }
+    }
+}
+
+/// Whether windows are all that payloads cross by, of a schedule with these messages. LL's alone are tokens there.
+pub fn one_round(windows: bool, most_segments: &MostSegments) -> bool {
+    let [_, (_, on_slots), (_, in_lines)] = most_segments;
+    windows && *on_slots == 0 && *in_lines == 0
+}
+
+/// A collective's plan for all ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    /// What it carries out.
+    pub collective: Collective,
+    /// How input buffers are divided.
+    pub input: Chunking,
+    /// How output buffers are divided.
+    pub output: Chunking,
+    /// Slots per connection that the credits are made for.
+    pub slots: Slots,
+    /// Each rank's instructions for one round.
+    pub ranks: Vec<Vec<Instruction>>,
+}
+
+impl Schedule {
+    /// Whether all of a chunk is moved in one round: buffers are used in place, and no slot bounds what is moved at a time.
+    pub fn has_one_round(&self) -> bool {
+        one_round(self.uses_windows(), &self.most_segments())
+    }
+
+    /// Whether any rank reaches into another's buffer.
+    pub fn uses_windows(&self) -> bool {
+        self.ranks.iter().any(|list| list.iter().any(Instruction::uses_window))
+    }
+
+    /// Whether any rank reads or writes all ranks' buffers at once.
+    pub fn uses_multicast(&self) -> bool {
+        self.ranks.iter().any(|list| list.iter().any(Instruction::uses_multicast))
+    }
+
+    /// The most segments that a message on each lane has, on any rank.
+    pub fn most_segments(&self) -> MostSegments {
+        let mut most = NO_SEGMENTS;
+        for instruction in self.ranks.iter().flatten() {
+            let Instruction::ReduceCopy { destinations, .. } = instruction else { continue };
+            for operand in destinations {
+                if let Operand::PeerSlot { link, segment, .. } = operand {
+                    for (lane, segments) in &mut most {
+                        if *lane == link.lane {
+                            *segments = (*segments).max(*segment as usize + 1);
+                        }
+                    }
+                }
+            }
+        }
+        most
+    }
+}

@@ -1,0 +1,374 @@
+//! From instructions to what the event loop runs: counters, ways and lengths by number.
+//!
+//! Everything that belongs to two ranks is numbered by (sender, distance to the receiver), with senders counted modulo the ranks that are simulated.
+//! Where one node stands for all, a message to a rank of another node is thereby found where the equal message arrives.
+
+use super::bundle::{Length, Rounds, bundles};
+use super::fold::folded;
+use super::messages::{follow_lengths, merge};
+use super::program::{
+    AS_IT_CAME, Access, AccessKind, Compiled, Connection, Counter, Counts, Flags, Programs, Step,
+    Way,
+};
+use super::servers::from_ns;
+use super::subject::Subject;
+use super::{Options, SimulationError, Statement};
+use crate::schedule::{
+    Buffer, Flag, Instruction, Lane, Layout, Link, MostSegments, NO_SEGMENTS, Operand, SEGMENTS,
+};
+use crate::topology::Network;
+use oxccl_format::{MAX_OPERANDS, Tokens};
+use std::collections::HashMap;
+
+/// Instructions that are held at once.
+const LIMIT: u64 = 64 << 20;
+/// From so many simulated ranks on fewer bundles must do.
+const MANY: usize = 256;
+pub(super) fn compile(
+    subject: &Subject<'_>,
+    layout: &Layout,
+    network: &Network,
+    options: &Options,
+) -> Result<Compiled, SimulationError> {
+    let ranks = subject.collective.ranks;
+    if ranks != network.ranks() {
+        return Err(SimulationError::Ranks { schedule: ranks, network: network.ranks() });
+    }
+    let longest = [Buffer::Input, Buffer::Output].map(|buffer| layout.largest_of(buffer));
+    let new = |simulated: usize| Compiler {
+        subject,
+        layout,
+        network,
+        simulated,
+        element_bytes: options.element_bytes,
+        in_network: options.in_network,
+        longest,
+        numbers: HashMap::new(),
+        ways_by_pair: HashMap::new(),
+        lengths: HashMap::new(),
+        connections: Vec::new(),
+        counters: Vec::new(),
+        ways: Vec::new(),
+        windows: false,
+        most_segments: NO_SEGMENTS,
+    };
+    let (statement, mut compiler, mut programs) = match folded(subject, network, options, &new) {
+        Some(Ok(done)) => done,
+        other => {
+            let statement = match other {
+                Some(Err(why)) => Statement::NotFolded { why },
+                _ => Statement::RankByRank,
+            };
+            let mut compiler = new(ranks);
+            let programs = compiler.ranks(0..ranks)?;
+            (statement, compiler, programs)
+        }
+    };
+    follow_lengths(&mut compiler, &mut programs);
+    if options.in_network {
+        merge(&mut compiler, &mut programs);
+    }
+    let mut lengths = vec![Length::Fixed(0); compiler.lengths.len()];
+    compiler.lengths.iter().for_each(|(length, at)| lengths[*at as usize] = *length);
+    let largest = layout.largest() * options.element_bytes;
+    let most = options.bundles.unwrap_or(if compiler.simulated > MANY { 2 } else { 4 });
+    Ok(Compiled {
+        pods: compiler.simulated.div_ceil(network.per_node() * network.nodes_per_pod()),
+        programs,
+        connections: compiler.connections,
+        counters: compiler.counters,
+        ways: compiler.ways,
+        bundles: bundles(&lengths, options.channels, most),
+        rounds: Rounds::new(largest, compiler.windows, compiler.most_segments, options)?,
+        merges: options.in_network,
+        statement,
+    })
+}
+
+pub(super) struct Compiler<'a> {
+    subject: &'a Subject<'a>,
+    layout: &'a Layout,
+    network: &'a Network,
+    /// Ranks that are simulated; the others are found modulo this.
+    pub(super) simulated: usize,
+    element_bytes: usize,
+    /// Whether switches that can reduce do.
+    in_network: bool,
+    /// The longest chunk of inputs, and of outputs.
+    longest: [usize; 2],
+    numbers: HashMap<(u32, u32, Lane), u32>,
+    ways_by_pair: HashMap<(u32, u32), u32>,
+    lengths: HashMap<Length, u32>,
+    connections: Vec<Connection>,
+    counters: Vec<Counter>,
+    pub(super) ways: Vec<Way>,
+    windows: bool,
+    /// Segments of the longest message of each lane.
+    most_segments: MostSegments,
+}
+
+impl Compiler<'_> {
+    pub(super) fn ranks(
+        &mut self,
+        ranks: std::ops::Range<usize>,
+    ) -> Result<Programs, SimulationError> {
+        let mut programs = Programs::with_capacity(ranks.len());
+        let mut total = 0u64;
+        for rank in ranks.clone() {
+            programs.push(self.rank(rank, true)?);
+            total += programs[programs.len() - 1].0.len() as u64;
+            // The first ranks may be unlike the others, but not by much.
+            let expected = total / programs.len() as u64 * ranks.len() as u64;
+            if total > LIMIT || (programs.len() >= 16 && expected > 2 * LIMIT) {
+                return Err(SimulationError::TooLarge {
+                    instructions: expected,
+                    limit: LIMIT,
+                    remedy:
+                        "choose fewer ranks, or an algorithm with fewer steps or with ranks alike"
+                            .into(),
+                });
+            }
+        }
+        Ok(programs)
+    }
+
+    /// A rank's program; messages are counted unless it is only to be compared.
+    pub(super) fn rank(
+        &mut self,
+        rank: usize,
+        count: bool,
+    ) -> Result<(Vec<Step>, Vec<Access>), SimulationError> {
+        let list = self.subject.list(rank)?;
+        let (mut steps, mut accesses) = (Vec::with_capacity(list.len()), Vec::new());
+        for (at, instruction) in list.iter().enumerate() {
+            steps.push(match instruction {
+                Instruction::Wait { flag, value } => {
+                    let counter = self.flag(rank, *flag, false, count);
+                    Step::Wait { counter, value: *value as i32 }
+                }
+                Instruction::Signal { flag, value } => {
+                    let counter = self.flag(rank, *flag, true, count);
+                    Step::Signal { counter, value: *value as i32 }
+                }
+                Instruction::ReduceCopy { sources, destinations, .. } => {
+                    let ranks = self.subject.collective.ranks;
+                    let members = |operand: Operand| operand.members(rank, ranks);
+                    let sources: Vec<Operand> =
+                        sources.iter().flat_map(|from| members(from.operand)).collect();
+                    let destinations: Vec<Operand> =
+                        destinations.iter().flat_map(|to| members(*to)).collect();
+                    let operands = sources.len() + destinations.len();
+                    if operands > MAX_OPERANDS {
+                        let limit = MAX_OPERANDS;
+                        return Err(SimulationError::Operands { rank, step: at, operands, limit });
+                    }
+                    let first = accesses.len();
+                    let split = first + sources.len();
+                    let mut length = None;
+                    let reads = sources.iter().map(|operand| (*operand, true));
+                    let writes = destinations.iter().map(|operand| (*operand, false));
+                    for (operand, reads) in reads.chain(writes) {
+                        length = length.or_else(|| self.length(rank, operand));
+                        accesses.push(self.access((rank, at), operand, reads, count)?);
+                    }
+                    if self.in_network || instruction.uses_multicast() {
+                        self.switch(rank, &sources, &mut accesses[first..split]);
+                        self.switch(rank, &destinations, &mut accesses[split..]);
+                    }
+                    Step::Move {
+                        first: first as u32,
+                        sources: sources.len() as u16,
+                        destinations: destinations.len() as u16,
+                        length: length.map_or(AS_IT_CAME, |length| self.number_of(length)),
+                    }
+                }
+            });
+        }
+        Ok((steps, accesses))
+    }
+
+    /// The counter behind a flag that this rank raises, or waits for.
+    fn flag(&mut self, rank: usize, flag: Flag, raises: bool, count: bool) -> u32 {
+        let (link, counts) = match flag {
+            Flag::Tail(link) => (link, Counts::Tail),
+            Flag::Head(link) => (link, Counts::Head),
+        };
+        // Tails are raised by senders, heads by receivers.
+        let sends = raises == (counts == Counts::Tail);
+        let connection = self.connection(rank, link, sends);
+        if count && link.lane == Lane::Sync {
+            let connection = &mut self.connections[connection as usize];
+            if raises { connection.sent += 1 } else { connection.received += 1 }
+        }
+        self.counter(connection, counts)
+    }
+
+    fn access(
+        &mut self,
+        (rank, step): (usize, usize),
+        operand: Operand,
+        reads: bool,
+        count: bool,
+    ) -> Result<Access, SimulationError> {
+        let local = Access {
+            kind: AccessKind::Local,
+            merged: false,
+            switched: false,
+            way: 0,
+            counter: 0,
+            message: 0,
+        };
+        match operand {
+            Operand::Slot { link, message, segment }
+            | Operand::PeerSlot { link, message, segment } => {
+                let at = self.connection(rank, link, !reads);
+                let connection = &mut self.connections[at as usize];
+                let way = connection.way;
+                // The segments of a message are announced and given back together.
+                if count && segment == 0 {
+                    if reads { connection.received += 1 } else { connection.sent += 1 }
+                }
+                let counter = match link.lane.has_flags() {
+                    true => self.counter(at, Counts::Messages),
+                    false => at,
+                };
+                let flags = Flags::of(link.lane);
+                let kind = if reads { AccessKind::Slot(flags) } else { AccessKind::Send(flags) };
+                for (lane, most) in &mut self.most_segments {
+                    if *lane == link.lane {
+                        *most = (*most).max(segment as usize + 1);
+                    }
+                }
+                let message = message * SEGMENTS + segment;
+                Ok(Access { kind, way, counter, message, ..local })
+            }
+            Operand::Window { peer, .. } => {
+                self.windows = true;
+                let (from, to) = if reads { (peer, rank) } else { (rank, peer) };
+                let way = self.way(from, to);
+                if self.ways[way as usize].posted {
+                    return Err(SimulationError::WindowAcross { rank, step, peer });
+                }
+                let kind = if reads { AccessKind::Pull } else { AccessKind::Push };
+                Ok(Access { kind, way, ..local })
+            }
+            _ => Ok(local),
+        }
+    }
+
+    /// What an instruction reads of several peers in place, or writes there, is one access of their switch to all of them, this rank among
+    /// them, if the switch can reduce.
+    fn switch(&mut self, rank: usize, operands: &[Operand], accesses: &mut [Access]) {
+        let is_window = |kind| matches!(kind, AccessKind::Pull | AccessKind::Push);
+        let switch_of = |access: &Access| {
+            let way = is_window(access.kind).then(|| &self.ways[access.way as usize]);
+            way.and_then(|way| way.switch).map(|(_, switch)| switch)
+        };
+        let Some(first) = accesses.iter().position(|access| switch_of(access).is_some()) else {
+            return;
+        };
+        let shared = switch_of(&accesses[first]);
+        let switched: Vec<bool> = accesses.iter().map(|one| switch_of(one) == shared).collect();
+        let Operand::Window { peer, .. } = operands[first] else { return };
+        if switched.iter().filter(|switched| **switched).count() < 2 {
+            return;
+        }
+        let own = match accesses[first].kind {
+            AccessKind::Pull => self.way(rank, peer),
+            _ => self.way(peer, rank),
+        };
+        for ((access, operand), switched) in accesses.iter_mut().zip(operands).zip(switched) {
+            let is_own = matches!(operand, Operand::Input(_) | Operand::Output(_));
+            access.switched = switched || is_own;
+            if is_own {
+                (access.kind, access.way) = (AccessKind::Own, own);
+            }
+        }
+    }
+
+    /// Length of an operand that has one of its own. Where one node stands for all, chunks are as long as the longest.
+    fn length(&self, rank: usize, operand: Operand) -> Option<Length> {
+        let (rank, buffer, chunk) = match operand {
+            Operand::Input(chunk) => (rank, Buffer::Input, chunk),
+            Operand::Output(chunk) => (rank, Buffer::Output, chunk),
+            Operand::Window { peer, buffer, chunk } => (peer, buffer, chunk),
+            Operand::Tokens | Operand::PeerTokens(_) => {
+                return Some(Length::Fixed(std::mem::size_of::<Tokens>()));
+            }
+            // Its members have been asked.
+            Operand::Slot { .. } | Operand::PeerSlot { .. } | Operand::Multicast { .. } => {
+                return None;
+            }
+        };
+        let elements = if self.simulated < self.subject.collective.ranks {
+            self.longest[buffer as usize]
+        } else {
+            self.layout.extent(rank, buffer, chunk).count
+        };
+        Some(Length::Chunk(elements * self.element_bytes))
+    }
+
+    pub(super) fn number_of(&mut self, length: Length) -> u32 {
+        let next = self.lengths.len() as u32;
+        *self.lengths.entry(length).or_insert(next)
+    }
+
+    /// The connection on which this rank sends to a peer, or receives from it.
+    fn connection(&mut self, rank: usize, link: Link, sends: bool) -> u32 {
+        let (from, to) = if sends { (rank, link.peer) } else { (link.peer, rank) };
+        let (sender, distance) = self.pair(from, to);
+        if let Some(known) = self.numbers.get(&(sender, distance, link.lane)) {
+            return *known;
+        }
+        let (way, back) = (self.way(from, to), self.way(to, from));
+        let number = self.connections.len() as u32;
+        self.connections.push(Connection {
+            from: sender,
+            to: (to % self.simulated) as u32,
+            lane: link.lane,
+            sent: 0,
+            received: 0,
+            way,
+            back,
+            counters: [u32::MAX; 3],
+        });
+        self.numbers.insert((sender, distance, link.lane), number);
+        number
+    }
+
+    fn counter(&mut self, connection: u32, counts: Counts) -> u32 {
+        let known = &mut self.connections[connection as usize].counters[counts as usize];
+        if *known == u32::MAX {
+            *known = self.counters.len() as u32;
+            self.counters.push(Counter { connection, counts });
+        }
+        *known
+    }
+
+    fn way(&mut self, from: usize, to: usize) -> u32 {
+        let pair = self.pair(from, to);
+        if let Some(known) = self.ways_by_pair.get(&pair) {
+            return *known;
+        }
+        let per_pod = self.network.per_node() * self.network.nodes_per_pod();
+        let links = self.simulated.div_ceil(per_pod) as u32 * self.network.links_per_pod();
+        let route = self.network.route(from, to);
+        let number = self.ways.len() as u32;
+        self.ways.push(Way {
+            links: route.links.iter().map(|link| link % links).collect(),
+            latency: from_ns(route.latency_ns),
+            posted: route.posted,
+            switch: route.switch,
+            switch_efficiency: route.switch_efficiency,
+            from_memory: self.network.memory(from) % links,
+            to_memory: self.network.memory(to) % links,
+        });
+        self.ways_by_pair.insert(pair, number);
+        number
+    }
+
+    fn pair(&self, from: usize, to: usize) -> (u32, u32) {
+        let ranks = self.subject.collective.ranks;
+        ((from % self.simulated) as u32, ((to + ranks - from) % ranks) as u32)
+    }
+}

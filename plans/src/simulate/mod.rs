@@ -1,0 +1,168 @@
+//! The simulator: how long a schedule takes on a topology, event by event.
+//!
+//! It runs the instructions that the executors run, with the same chunks, channels, tiles and rounds, and with the credits and counters of
+//! the machine: its step numbers are the program's. What it adds is time:
+//!
+//! - **An instruction** costs its device's `instruction_ns`; a reduce-copy costs, besides, whatever takes longest of what its channels can
+//!   read and write, what they can fold, its device's memory, and the links that it crosses.
+//! - **A link** serves what crosses it in the order in which it is asked, at its bandwidth, and is never idle while it has been asked. A
+//!   message is through when the slowest link of its way is, and arrives after the way's latency.
+//! - **A release** of a GPU waits until its earlier stores to peers have been acknowledged; a signal then takes the way's latency. LL
+//!   messages need neither.
+//! - **Between nodes** the sender goes on as soon as the message lies in its own memory; adapters move it, and its announcement comes after it.
+//! - **A switch that reduces** (only if asked for) passes on once what one reduce-copy reads of several peers through it, and spreads what one
+//!   reduce-copy writes to several peers through it: the links behind it, or before it, carry it once.
+//!
+//! Channels with equal parts act alike. They are simulated as a few *bundles* ([`Options::bundles`]), each of which moves together: enough for
+//! one to use the links while another waits.
+//!
+//! # Large worlds, long messages
+//!
+//! Where ranks are alike under a rotation of the nodes, one node stands for all ([`Statement::Folded`] says why they are alike); otherwise all
+//! ranks are simulated one by one. Where a message takes many rounds, they are simulated until the time of a round no longer changes, and the rest
+//! is extrapolated ([`Prediction::simulated_rounds`]).
+
+mod bundle;
+mod compile;
+mod error;
+mod fold;
+mod machine;
+mod messages;
+mod path;
+mod program;
+mod servers;
+mod steady;
+mod subject;
+#[cfg(test)]
+mod tests;
+mod trace;
+mod transfer;
+
+pub use error::SimulationError;
+pub use path::{CriticalPath, Segment};
+pub use subject::Subject;
+pub use trace::{Event, Occupation, Trace};
+
+use crate::length::Length;
+use crate::schedule::{Layout, MAX_CHANNELS};
+use crate::topology::Network;
+use serde::Serialize;
+
+/// How a schedule is lowered and simulated.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// Size of an element.
+    pub element_bytes: usize,
+    /// Channels that share the work.
+    pub channels: usize,
+    /// Bytes a channel handles per chunk and round.
+    pub tile_bytes: usize,
+    /// Whether switches that can reduce do.
+    pub in_network: bool,
+    /// Whether one node may stand for all.
+    pub fold: Fold,
+    /// Into how many bundles equal channels are put, at most; if nothing is said, 4, and 2 where more than 256 ranks are simulated.
+    pub bundles: Option<usize>,
+    /// Whether rounds may be extrapolated.
+    pub extrapolate: bool,
+    /// Whether every step is recorded.
+    pub trace: bool,
+}
+
+/// Whether one node stands for all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fold {
+    /// From more than 1,024 ranks on, where it can.
+    Auto,
+    /// Never.
+    Never,
+    /// Wherever it can.
+    Always,
+}
+
+/// Up to so many ranks are simulated one by one unless asked otherwise.
+pub const RANK_BY_RANK: usize = 1024;
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            element_bytes: 4,
+            channels: 1,
+            tile_bytes: 64 << 10,
+            in_network: false,
+            fold: Fold::Auto,
+            bundles: None,
+            extrapolate: true,
+            trace: false,
+        }
+    }
+}
+
+/// How the ranks were simulated.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Statement {
+    /// One by one.
+    RankByRank,
+    /// One by one though there are many, because ranks are not alike.
+    NotFolded {
+        /// Why not.
+        why: String,
+    },
+    /// These first ranks stand for all.
+    Folded {
+        /// How many.
+        ranks: usize,
+        /// Why the others do the same.
+        why: String,
+    },
+}
+
+/// What a link carries in the call.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LinkUse {
+    /// The link: its node, where there are several, and its name.
+    pub name: String,
+    /// Bytes, with the flags of LL messages.
+    pub bytes: u64,
+    /// Part of the time in which it carries them.
+    pub utilisation: f64,
+}
+
+/// How long a call takes. Predicted.
+#[derive(Clone, Debug)]
+pub struct Prediction {
+    /// From the call to its end on the last rank.
+    pub time_ns: f64,
+    /// Rounds that each channel runs.
+    pub rounds: u64,
+    /// Rounds that were simulated; the others are taken to be as long as the last of these.
+    pub simulated_rounds: u64,
+    /// How the ranks were simulated.
+    pub statement: Statement,
+    /// The links of the simulated ranks, the busiest first; those that carry nothing are left out.
+    pub links: Vec<LinkUse>,
+    /// Events that were simulated.
+    pub events: u64,
+    /// Every step, if asked for.
+    pub trace: Option<Trace>,
+}
+
+/// Predicts a call.
+///
+/// # Errors
+/// A schedule that deadlocks, reaches where the topology does not, or is too large to be simulated.
+pub fn simulate(
+    subject: &Subject<'_>,
+    layout: &Layout,
+    network: &Network,
+    options: &Options,
+) -> Result<Prediction, SimulationError> {
+    let (channels, most) = (options.channels, MAX_CHANNELS);
+    if channels == 0 || channels > most {
+        return Err(SimulationError::Channels { channels, most });
+    }
+    Length::new(layout.end(), options.element_bytes)?;
+    let compiled = compile::compile(subject, layout, network, options)?;
+    steady::run(&compiled, network, options)
+}

@@ -1,0 +1,331 @@
+//! The tuner: which algorithm, encoding, channels and tile a call gets. Pure: equal questions get equal answers on every rank.
+
+mod gpu;
+mod host;
+mod links;
+mod model;
+mod table;
+#[cfg(test)]
+mod tests;
+mod wish;
+
+pub use model::Prediction;
+pub use table::{Curve, DeviceKind, Links, MemoryKind, Point, Table, TableError};
+
+use crate::algorithms::{self, Algorithm, Encoding, Entry};
+use crate::collective::{Collective, Kind, Order};
+use crate::element::{DataType, OpKind};
+use crate::schedule::SLOTS;
+use crate::topology::Placement;
+use serde::Serialize;
+
+/// All that a choice depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Question {
+    /// The collective.
+    pub collective: Collective,
+    /// Bytes of the largest buffer of the call on any rank that has both (all-gather: the output; reduce-scatter: the input).
+    pub total_bytes: usize,
+    /// Which ranks share a node.
+    pub placement: Placement,
+    /// The element type.
+    pub data_type: DataType,
+    /// How elements are reduced, if they are.
+    pub op: OpKind,
+    /// The promised order.
+    pub order: Order,
+    /// Input and output are the same memory.
+    pub in_place: bool,
+    /// All buffers can be reached by all ranks.
+    pub windows: bool,
+    /// Some ranks reach each other by links between nodes alone, over which go messages in slots.
+    pub several_nodes: bool,
+    /// There are slots for LL128 messages, and links that carry their lines whole.
+    pub ll128: bool,
+    /// A switch between the ranks reduces and multicasts for them, in buffers that lie at the same places of all heaps.
+    pub multicast: bool,
+    /// Most channels of a call.
+    pub max_channels: usize,
+    /// What must be chosen.
+    pub pin: Pin,
+    /// Payload of a slot on the slots lane.
+    pub slot_bytes: usize,
+    /// Payload of a slot on the LL lane, and on the LL128 lane.
+    pub ll_slot_bytes: usize,
+    /// Bytes of the last-level cache.
+    pub cache_bytes: usize,
+}
+
+impl Question {
+    /// Payload of the slots that an encoding uses.
+    pub fn slot_payload(&self, encoding: Encoding) -> usize {
+        if encoding.has_flags() { self.ll_slot_bytes } else { self.slot_bytes }
+    }
+
+    /// The channels that are pinned, or these. Send/recv has connections for one.
+    pub fn channels_or(&self, channels: usize) -> usize {
+        match self.collective.kind {
+            Kind::SendRecv => 1,
+            _ => self.pin.channels.unwrap_or(channels),
+        }
+    }
+}
+
+/// The tuner's choice.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Plan {
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// The encoding.
+    pub encoding: Encoding,
+    /// Channels.
+    pub channels: usize,
+    /// Bytes a channel handles per chunk and round.
+    pub tile_bytes: usize,
+    /// Outputs are written around the cache.
+    pub stream: bool,
+    /// Why.
+    pub reason: String,
+}
+
+impl Plan {
+    /// The catalogue's entry.
+    pub fn entry(&self, kind: Kind) -> Option<&'static Entry> {
+        algorithms::find(kind, self.algorithm, self.encoding)
+    }
+}
+
+/// A choice that the tuner must make; `None` leaves it free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Pin {
+    /// The algorithm.
+    pub algorithm: Option<Algorithm>,
+    /// The encoding.
+    pub encoding: Option<Encoding>,
+    /// The number of channels.
+    pub channels: Option<usize>,
+}
+
+/// No algorithm does what was asked with what was pinned.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no algorithm for {kind} (order {order}) fits what is pinned: {detail}")]
+pub struct NoAlgorithm {
+    /// The call.
+    pub kind: Kind,
+    /// The promised order.
+    pub order: Order,
+    /// What was asked for, and what there is.
+    pub detail: String,
+}
+
+/// The entries that fit a question, in the catalogue's order.
+type Offered = [&'static Entry];
+
+/// Answers a question by thresholds, without a tuning table.
+///
+/// # Errors
+/// [`NoAlgorithm`] if nothing fits the promised order, the memory and what is pinned.
+pub fn plan(question: &Question) -> Result<Plan, NoAlgorithm> {
+    plan_by(None, question)
+}
+
+/// Answers a question by a tuning table; where it cannot tell, or there is none, by thresholds.
+///
+/// # Errors
+/// As [`plan`].
+pub fn plan_by(table: Option<&Table>, question: &Question) -> Result<Plan, NoAlgorithm> {
+    let offered = offered(question);
+    let by_thresholds = || host::choose(question, &offered);
+    let Some((entry, reason)) = choose(table, question, &offered, by_thresholds) else {
+        return Err(no_algorithm(question));
+    };
+    let channels = if question.several_nodes { links::channels(question) } else { 1 };
+    Ok(planned(question, entry, channels, reason))
+}
+
+/// The plan of an entry, with so many channels unless they are pinned.
+fn planned(question: &Question, entry: &Entry, channels: usize, reason: String) -> Plan {
+    // A barrier has nothing to share.
+    let channels = if entry.kind == Kind::Barrier { 1 } else { channels };
+    Plan {
+        algorithm: entry.algorithm,
+        encoding: entry.encoding,
+        channels: question.channels_or(channels),
+        tile_bytes: question.slot_payload(entry.encoding),
+        stream: host::stream(question),
+        reason,
+    }
+}
+
+/// Answers a question for ranks on GPUs by a tuning table of GPUs; where it cannot tell, or there is none, by thresholds, which say how many
+/// channels in either case.
+///
+/// # Errors
+/// As [`plan`].
+pub fn plan_on_gpu(table: Option<&Table>, question: &Question) -> Result<Plan, NoAlgorithm> {
+    let offered = offered(question);
+    let by_thresholds = || gpu::choose(question, &offered);
+    let Some((entry, reason)) = choose(table, question, &offered, by_thresholds) else {
+        return Err(no_algorithm(question));
+    };
+    let channels = gpu::channels(question, entry);
+    // Kernels write past no cache.
+    Ok(Plan { stream: false, ..planned(question, entry, channels, reason) })
+}
+
+/// The entries that fit a question, in the catalogue's order.
+pub fn offered(question: &Question) -> Vec<&'static Entry> {
+    algorithms::catalogue().filter(|entry| fits(entry, question)).collect()
+}
+
+/// The entries that fit a question, but for those that are another name of one before them: with few ranks algorithms come to do the same. To
+/// measure one program twice would be to choose by noise.
+pub fn distinct(question: &Question) -> Vec<&'static Entry> {
+    let mut distinct: Vec<&'static Entry> = Vec::new();
+    for entry in offered(question) {
+        if !distinct.iter().any(|before| is_another_name(entry, before, question)) {
+            distinct.push(entry);
+        }
+    }
+    distinct
+}
+
+/// Whether the one before can take the entry's place: it works wherever the entry does, by the same instructions.
+fn is_another_name(entry: &Entry, before: &Entry, question: &Question) -> bool {
+    let Question { collective, placement, data_type, .. } = *question;
+    let schedule = |of: &Entry, order| of.schedule(collective, placement, order, SLOTS).ok();
+    let mut kept = [Order::Any, Order::Rank, Order::Tree]
+        .into_iter()
+        .filter(|order| entry.keeps(*order, placement, data_type));
+    entry.encoding == before.encoding
+        && (before.in_place || !entry.in_place)
+        && kept.all(|order| {
+            before.keeps(order, placement, data_type)
+                && schedule(entry, order) == schedule(before, order)
+        })
+}
+
+/// What a tuning table predicts for each entry that fits, the fastest first.
+///
+/// # Errors
+/// Says why the table cannot tell.
+pub fn predictions(table: &Table, question: &Question) -> Result<Vec<Prediction>, String> {
+    model::predict(table, question, &offered(question))
+}
+
+/// The entry, out of those that fit, and why.
+fn choose(
+    table: Option<&Table>,
+    question: &Question,
+    offered: &Offered,
+    by_thresholds: impl Fn() -> Option<(&'static Entry, String)>,
+) -> Option<(&'static Entry, String)> {
+    let Some(table) = table else { return by_thresholds() };
+    match model::predict(table, question, offered) {
+        Ok(predictions) => {
+            let fastest = predictions.first()?;
+            let entry = offered.iter().find(|entry| {
+                (entry.algorithm, entry.encoding) == (fastest.algorithm, fastest.encoding)
+            })?;
+            Some((entry, measured(table, &predictions)))
+        }
+        Err(lacking) => {
+            by_thresholds().map(|(entry, reason)| (entry, format!("{lacking}; {reason}")))
+        }
+    }
+}
+
+fn measured(table: &Table, predictions: &[Prediction]) -> String {
+    let mut text = format!("measured on {}", table.date);
+    for (place, prediction) in predictions.iter().take(2).enumerate() {
+        let Prediction { algorithm, encoding, time_us } = prediction;
+        text += &match place {
+            0 => format!(": {time_us:.3} us predicted"),
+            _ => format!(", next is {algorithm}/{encoding} {time_us:.3}"),
+        };
+    }
+    text
+}
+
+fn fits(entry: &Entry, question: &Question) -> bool {
+    entry.kind == question.collective.kind
+        && entry.check(question.collective.ranks, question.placement, SLOTS).is_ok()
+        && entry.keeps(question.order, question.placement, question.data_type)
+        && (entry.in_place || !question.in_place)
+        && (entry.encoding != Encoding::Windows || question.windows)
+        && (entry.encoding != Encoding::Ll128 || question.ll128)
+        && (!entry.is_in_network() || question.multicast)
+        && entry.reduces(question.data_type, question.op)
+        && (crosses_nodes(entry) || !question.several_nodes)
+        // A barrier has one algorithm and no data: there is nothing to pin.
+        && (entry.kind == Kind::Barrier || is_pinned(entry, &question.pin))
+}
+
+/// Whether what goes between nodes goes in slots.
+fn crosses_nodes(entry: &Entry) -> bool {
+    match entry.encoding {
+        Encoding::Slots => true,
+        Encoding::Windows => matches!(entry.algorithm, Algorithm::Hierarchical(..)),
+        Encoding::Ll | Encoding::Ll128 => false,
+    }
+}
+
+fn is_pinned(entry: &Entry, pin: &Pin) -> bool {
+    pin.algorithm.is_none_or(|algorithm| algorithm == entry.algorithm)
+        && pin.encoding.is_none_or(|encoding| encoding == entry.encoding)
+}
+
+/// Where there is no LL128.
+const NO_LINES: &str = ", without ll128, which needs ranks of one machine, of which those on several GPUs are joined by NVLink and \
+                        see each other's GPU, and a call that is in no group;";
+/// Where no switch reduces.
+const NO_SWITCH: &str = ", without an NVSwitch that reduces, which needs a GPU of its own, from compute capability 9.0 on, for each of the \
+                         ranks of one machine, which the switch joins, and a call that is in no group;";
+/// What a switch does not reduce.
+const NOT_BY_SWITCH: &str = ", of which a switch knows sums of integers and floats from 32 bits on and of float16 and bfloat16, and all but \
+                             products of integers from 32 bits on, without a factor or a mean;";
+
+fn switch_reduces(question: &Question) -> bool {
+    let mut switched = algorithms::catalogue().filter(|entry| entry.is_in_network());
+    switched.any(|entry| entry.reduces(question.data_type, question.op))
+}
+
+fn no_algorithm(question: &Question) -> NoAlgorithm {
+    let free = Question { pin: Pin::default(), ..*question };
+    let names: Vec<String> = algorithms::catalogue()
+        .filter(|entry| fits(entry, &free))
+        .map(|entry| format!("{}/{}", entry.algorithm, entry.encoding))
+        .collect();
+    // What is pinned may exist, but nothing of it for these ranks.
+    let pinned = algorithms::catalogue()
+        .filter(|entry| entry.kind == question.collective.kind && is_pinned(entry, &question.pin));
+    let checks =
+        pinned.map(|entry| entry.check(question.collective.ranks, question.placement, SLOTS));
+    if let Some(Err(unavailable)) = checks.reduce(Result::or) {
+        let (kind, order) = (question.collective.kind, question.order);
+        let detail = format!("{unavailable}; there are {}", names.join(", "));
+        return NoAlgorithm { kind, order, detail };
+    }
+    let name = |name: Option<&'static str>| name.unwrap_or("any");
+    let no_lines = question.pin.encoding == Some(Encoding::Ll128) && !question.ll128;
+    let lacking = match question.pin.algorithm {
+        _ if no_lines => NO_LINES,
+        Some(Algorithm::Nvls) if !question.multicast => NO_SWITCH,
+        Some(Algorithm::Nvls) if !switch_reduces(question) => NOT_BY_SWITCH,
+        _ => "",
+    };
+    let detail = format!(
+        "algorithm {}, encoding {}; {}{}{} there are {}",
+        name(question.pin.algorithm.map(Algorithm::name)),
+        name(question.pin.encoding.map(Encoding::name)),
+        if question.in_place { "in place, " } else { "" },
+        if question.windows {
+            "with memory that peers reach"
+        } else {
+            "with memory that peers do not reach"
+        },
+        lacking,
+        names.join(", ")
+    );
+    NoAlgorithm { kind: question.collective.kind, order: question.order, detail }
+}

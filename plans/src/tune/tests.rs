@@ -1,0 +1,309 @@
+//! Tables and the picks that come out of them.
+
+use super::*;
+use crate::tune::table::{Curve, Links, MemoryKind, Point};
+
+const TEXT: &str = r#"
+machine = "a machine"
+date = "2026-11-21"
+ranks = 2
+ranks_per_node = 2
+type = "float"
+op = "sum"
+
+[links]
+core_to_core_ns = 50.0
+copy_gbps = 12.5
+
+[[curve]]
+kind = "all_reduce"
+memory = "windows"
+algorithm = "one_shot"
+encoding = "slots"
+points = [[8, 1.0], [1000, 2.0], [100000, 900.0]] # a comment
+
+[[curve]]
+kind = "all_reduce"
+memory = "windows"
+algorithm = "two_shot_push"
+encoding = "windows"
+points = [[8, 2.0], [1000, 2.5], [100000, 10], [1000000, 100.0]]
+"#;
+
+fn question(bytes: usize) -> Question {
+    Question {
+        collective: Collective::new(Kind::AllReduce, 2),
+        total_bytes: bytes,
+        placement: Placement::one_node(2),
+        data_type: DataType::F32,
+        op: OpKind::Sum,
+        order: Order::Any,
+        in_place: false,
+        windows: true,
+        several_nodes: false,
+        ll128: false,
+        multicast: false,
+        max_channels: 4,
+        pin: Pin::default(),
+        slot_bytes: 64 << 10,
+        ll_slot_bytes: 4 << 10,
+        cache_bytes: 1 << 25,
+    }
+}
+
+fn pick(question: &Question) -> (Algorithm, Encoding, String) {
+    let table = Table::parse(TEXT).unwrap();
+    let plan = plan_by(Some(&table), question).unwrap();
+    (plan.algorithm, plan.encoding, plan.reason)
+}
+
+#[test]
+fn what_fills_the_cache_is_written_around_it() {
+    // With a cache of 32 MiB.
+    let stream = |kind, ranks, mebibytes: usize| {
+        let collective = Collective::new(kind, ranks);
+        let placement = Placement::one_node(ranks);
+        let question = Question { collective, placement, ..question(mebibytes << 20) };
+        plan_by(None, &question).unwrap().stream
+    };
+    for (kind, ranks, most_cached) in [
+        (Kind::AllReduce, 2, 15),
+        (Kind::AllReduce, 4, 7),
+        (Kind::AllToAll, 2, 7),
+        (Kind::AllGather, 2, 21),
+        (Kind::AllGather, 4, 12),
+    ] {
+        assert!(!stream(kind, ranks, most_cached), "{kind} over {ranks}");
+        assert!(stream(kind, ranks, most_cached + 1), "{kind} over {ranks}");
+    }
+}
+
+#[test]
+fn a_switch_is_wanted_where_it_is_and_knows_the_reduction() {
+    let of = |ranks: usize, bytes: usize| Question {
+        collective: Collective::new(Kind::AllReduce, ranks),
+        placement: Placement::one_node(ranks),
+        multicast: true,
+        ..question(bytes)
+    };
+    let picks = |question: &Question| plan_on_gpu(None, question).unwrap().algorithm;
+    let long = of(8, 64 << 20);
+    assert_eq!(picks(&long), Algorithm::Nvls);
+    for other in [
+        of(2, 64 << 20),
+        of(8, 8 << 10),
+        Question { multicast: false, ..long },
+        Question { windows: false, ..long },
+        Question { several_nodes: true, ..long },
+        Question { order: Order::Rank, ..long },
+        Question { op: OpKind::Avg, ..long },
+        Question { op: OpKind::Max, ..long },
+        Question { data_type: DataType::I8, ..long },
+    ] {
+        assert_ne!(picks(&other), Algorithm::Nvls, "{other:?}");
+    }
+    assert_eq!(
+        picks(&Question { op: OpKind::Max, data_type: DataType::U64, ..long }),
+        Algorithm::Nvls
+    );
+    assert_ne!(plan(&long).unwrap().algorithm, Algorithm::Nvls, "hosts never want it");
+    let pin = Pin { algorithm: Some(Algorithm::Nvls), ..Pin::default() };
+    let text = |question: Question| {
+        plan_on_gpu(None, &Question { pin, ..question }).unwrap_err().to_string()
+    };
+    let without = text(Question { multicast: false, ..long });
+    assert!(without.contains("without an NVSwitch that reduces"), "{without}");
+    let averaged = text(Question { op: OpKind::Avg, ..long });
+    assert!(averaged.contains("of which a switch knows"), "{averaged}");
+    assert!(text(of(1, 8)).contains("it needs at least 2 ranks"));
+}
+
+#[test]
+fn a_table_comes_back_from_its_text() {
+    let table = Table::parse(TEXT).unwrap();
+    let links = Links { core_to_core_ns: Some(50.0), copy_gbps: 12.5 };
+    assert_eq!(table.links, Some(links));
+    assert_eq!(table.curves[1].points[2], Point { bytes: 100_000, time_us: 10.0 });
+    let again = Table::parse(&table.to_text()).unwrap();
+    assert_eq!(again, table);
+    assert_eq!(again.fingerprint(), table.fingerprint());
+    let mut other = table.clone();
+    other.curves[0].points[0].time_us += 1e-9;
+    assert_ne!(other.fingerprint(), table.fingerprint());
+}
+
+#[test]
+fn the_whole_catalogue_can_be_written_down() {
+    let curve = |entry: &Entry| Curve {
+        kind: entry.kind,
+        memory: MemoryKind::Private,
+        algorithm: entry.algorithm,
+        encoding: entry.encoding,
+        points: vec![Point { bytes: 8, time_us: 0.125 }],
+    };
+    let curves = algorithms::catalogue().map(curve).collect();
+    let table = Table { curves, ..Table::parse(TEXT).unwrap() };
+    assert_eq!(Table::parse(&table.to_text()).unwrap(), table);
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    for (from, to, says) in [
+        ("ranks = 2\n", "ranks = 2\nrank = 2\n", "unknown field `rank`"),
+        ("ranks = 2\n", "", "missing field `ranks`"),
+        ("ranks = 2\n", "ranks = 0\n", "ranks and ranks_per_node must be above 0"),
+        ("copy_gbps = 12.5", "copy_gbps = \"fast\"", "copy_gbps"),
+        ("\"one_shot\"", "\"two_shots\"", "no algorithm; there are ring"),
+        ("\"one_shot\"", "\"bruck\"", "curve 1 (all_reduce bruck/slots): algorithm"),
+        ("\"all_reduce\"", "\"all_reduc\"", "no collective"),
+        ("memory = \"windows\"", "memory = \"shared\"", "unknown variant `shared`"),
+        ("[[8, 1.0], [1000,", "[[8, 1.0], [8,", "curve 1 (all_reduce one_shot/slots): points: b"),
+        ("[[8, 1.0]", "[[8, 0.0]", "0 us for 8 bytes"),
+        ("[[8, 1.0]", "[[8, nan]", "NaN us for 8 bytes"),
+        ("two_shot_push\"\nencoding = \"windows", "one_shot\"\nencoding = \"slots", "twice"),
+    ] {
+        assert!(TEXT.contains(from), "{from}");
+        let error = Table::parse(&TEXT.replacen(from, to, 1)).unwrap_err();
+        assert!(error.contains(says), "{says:?} is not in {error}");
+    }
+    let error = Table::read("no/such/table.toml".as_ref()).unwrap_err().to_string();
+    assert!(error.starts_with("no/such/table.toml: No such file"), "{error}");
+    assert!(error.contains("`oxccl tune`"), "{error}");
+}
+
+#[test]
+fn the_fastest_is_picked_and_the_next_one_named() {
+    let (algorithm, _, reason) = pick(&question(8));
+    assert_eq!(algorithm, Algorithm::OneShot);
+    assert!(reason.contains("1.000 us predicted"), "{reason}");
+    assert!(reason.contains("two_shot_push/windows 2.000"), "{reason}");
+    let (algorithm, encoding, _) = pick(&question(50_000));
+    assert_eq!((algorithm, encoding), (Algorithm::TwoShotPush, Encoding::Windows));
+}
+
+#[test]
+fn one_that_was_given_up_is_not_picked_beyond() {
+    let mut pinned = question(500_000);
+    assert_eq!(pick(&pinned).0, Algorithm::TwoShotPush);
+    pinned.pin.algorithm = Some(Algorithm::OneShot);
+    let (algorithm, _, reason) = pick(&pinned);
+    assert_eq!(algorithm, Algorithm::OneShot);
+    assert!(reason.starts_with("the tuning table has no such all_reduce"), "{reason}");
+}
+
+#[test]
+fn what_is_pinned_wins() {
+    let mut pinned = question(8);
+    pinned.pin.algorithm = Some(Algorithm::TwoShotPush);
+    assert_eq!(pick(&pinned).0, Algorithm::TwoShotPush);
+    pinned.pin = Pin { encoding: Some(Encoding::Ll), ..Pin::default() };
+    let (_, encoding, reason) = pick(&pinned);
+    assert_eq!(encoding, Encoding::Ll, "not in the table, yet pinned");
+    assert!(reason.contains("the tuning table has no such all_reduce"), "{reason}");
+}
+
+#[test]
+fn without_points_the_thresholds_decide() {
+    let table = Table::parse(TEXT).unwrap();
+    let private = Question { windows: false, ..question(50_000) };
+    let others = Question {
+        collective: Collective::new(Kind::AllReduce, 4),
+        placement: Placement::one_node(4),
+        ..question(50_000)
+    };
+    for (question, says) in [(private, "no such all_reduce"), (others, "is for 2 ranks")] {
+        let (with, without) = (plan_by(Some(&table), &question).unwrap(), plan(&question).unwrap());
+        assert_eq!((with.algorithm, with.encoding), (without.algorithm, without.encoding));
+        assert!(with.reason.contains(says), "{}", with.reason);
+        assert!(with.reason.ends_with(&without.reason), "{}", with.reason);
+        assert!(predictions(&table, &question).unwrap_err().contains(says));
+    }
+}
+
+#[test]
+fn equal_tables_give_equal_picks() {
+    let table = Table::parse(TEXT).unwrap();
+    let again = Table::parse(&table.to_text()).unwrap();
+    for bytes in (0..2_000_000).step_by(997) {
+        let question = question(bytes);
+        let (one, other) = (plan_by(Some(&table), &question), plan_by(Some(&again), &question));
+        assert_eq!(one.unwrap(), other.unwrap());
+    }
+}
+
+#[test]
+fn gpus_whose_links_carry_lines_whole_use_them() {
+    let of = |ll128, total_bytes| {
+        let collective = Collective::new(Kind::AllReduce, 8);
+        plan_on_gpu(None, &Question { collective, ll128, ..question(total_bytes) })
+            .unwrap()
+            .encoding
+    };
+    assert_eq!(
+        [8, 1 << 10, 64 << 10, 1 << 20].map(|bytes| of(true, bytes)),
+        [Encoding::Ll, Encoding::Ll, Encoding::Ll128, Encoding::Windows,]
+    );
+    assert_eq!(
+        [16 << 10, 64 << 10].map(|bytes| of(false, bytes)),
+        [Encoding::Ll, Encoding::Windows,]
+    );
+    let pin = Pin { encoding: Some(Encoding::Ll128), ..Pin::default() };
+    let pinned = |ll128| plan_on_gpu(None, &Question { pin, ll128, ..question(8) });
+    assert_eq!(pinned(true).unwrap().encoding, Encoding::Ll128);
+    let refused = pinned(false).unwrap_err().to_string();
+    assert!(refused.contains("without ll128, which needs"), "{refused}");
+}
+
+#[test]
+fn between_nodes_go_slots_and_few_bytes() {
+    use crate::algorithms::{Inner, Outer};
+    let asked = |kind, ranks, per_node, total_bytes, windows| {
+        let question = Question {
+            collective: Collective::new(kind, ranks),
+            placement: Placement::uniform(per_node),
+            several_nodes: true,
+            windows,
+            ..question(total_bytes)
+        };
+        plan(&question).unwrap()
+    };
+    let of = |kind, ranks, per_node, total_bytes| {
+        let plan = asked(kind, ranks, per_node, total_bytes, false);
+        assert_eq!(plan.encoding, Encoding::Slots);
+        plan.algorithm
+    };
+    let direct = Algorithm::Hierarchical(Inner::Direct, Outer::Direct);
+    assert_eq!(of(Kind::AllReduce, 4, 2, 1 << 26), direct);
+    let ring = Algorithm::Hierarchical(Inner::Direct, Outer::Ring);
+    assert_eq!(of(Kind::AllReduce, 32, 4, 1 << 26), ring);
+    let doubling = Algorithm::Hierarchical(Inner::Direct, Outer::Doubling);
+    assert_eq!(of(Kind::AllReduce, 8, 2, 8), doubling);
+    assert_eq!(of(Kind::AllReduce, 5, 1, 1 << 26), Algorithm::Ring);
+    assert_eq!(of(Kind::AllToAll, 8, 2, 1 << 10), direct);
+    assert_eq!(of(Kind::AllToAll, 8, 2, 1 << 24), Algorithm::Direct);
+    assert_eq!(of(Kind::Barrier, 4, 2, 0), Algorithm::Dissemination);
+    let in_place = asked(Kind::AllReduce, 4, 2, 1 << 26, true);
+    assert_eq!((in_place.algorithm, in_place.encoding), (direct, Encoding::Windows));
+    let channels = |bytes| asked(Kind::AllReduce, 4, 2, bytes, true).channels;
+    assert_eq!((channels(8), channels(1 << 18), channels(1 << 26)), (1, 1, 2));
+}
+
+#[test]
+fn two_names_of_one_program_are_measured_once() {
+    let names = |ranks| {
+        let collective = Collective::new(Kind::AllReduce, ranks);
+        let placement = Placement::one_node(ranks);
+        let question = Question { collective, placement, ..question(64) };
+        let of_slots = |entry: &&&Entry| entry.encoding == Encoding::Slots;
+        let name = |entry: &&Entry| entry.algorithm.name();
+        let all: Vec<&str> = offered(&question).iter().filter(of_slots).map(name).collect();
+        let once: Vec<&str> = distinct(&question).iter().filter(of_slots).map(name).collect();
+        (all, once)
+    };
+    let (all, once) = names(2);
+    assert!(all.contains(&"recursive_doubling") && !once.contains(&"recursive_doubling"));
+    assert!(once.contains(&"one_shot") && once.len() < all.len(), "{once:?}");
+    // With more ranks they differ.
+    let (all, once) = names(5);
+    assert_eq!(all, once);
+}

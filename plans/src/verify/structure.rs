@@ -1,0 +1,308 @@
+//! What can be seen without running anything: whether the schedule fits its collective, and operands their instruction.
+
+use super::expect::Expectation;
+use super::route::{End, Route, Routes};
+use super::violation::{Malformed, Misuse, Violation};
+use crate::collective::Kind;
+use crate::schedule::{
+    Buffer, Chunking, Flag, Instruction, Lane, Link, Operand, SEGMENTS, Schedule, Source, Symmetry,
+    Tree,
+};
+use oxccl_format::{MAX_OPERANDS, MAX_TREE_SOURCES};
+use std::collections::HashSet;
+
+/// Most chunks of all ranks together: each has a number.
+const CHUNKS_MAX: usize = 1 << 29;
+
+/// Checks all of it. What comes later may index by ranks and chunks without fear.
+/// Which routes there are is found on the way.
+pub(super) fn check(schedule: &Schedule, in_place: bool) -> Result<Routes, Violation> {
+    check_firsts(schedule, every_rank(schedule), in_place)
+}
+
+/// The symmetry of a schedule of which nothing is known.
+pub(super) fn every_rank(schedule: &Schedule) -> Symmetry {
+    Symmetry::none(schedule.collective.ranks, schedule.input, schedule.output)
+}
+
+/// As [`check`], of a schedule that has the lists of those ranks alone that stand for all.
+pub(super) fn check_firsts(
+    schedule: &Schedule,
+    symmetry: Symmetry,
+    in_place: bool,
+) -> Result<Routes, Violation> {
+    check_schedule(schedule, symmetry.firsts(), in_place).map_err(Violation::Schedule)?;
+    let checker = Checker { schedule, expectation: Expectation::new(schedule, false) };
+    let (mut routes, mut turns) = (Routes::new(symmetry), Turns::default());
+    for (rank, list) in schedule.ranks.iter().enumerate() {
+        for (step, instruction) in list.iter().enumerate() {
+            checker.check(rank, instruction).map_err(|(operand, misuse)| match operand {
+                Some(operand) => Violation::Operand { rank, step, operand, misuse },
+                None => Violation::Instruction { rank, step, misuse },
+            })?;
+            turns.check(rank, instruction, &mut routes).map_err(|(operand, expected)| {
+                Violation::Message { rank, step, operand, expected }
+            })?;
+        }
+    }
+    Ok(routes)
+}
+
+fn check_schedule(schedule: &Schedule, firsts: usize, in_place: bool) -> Result<(), Malformed> {
+    let collective = &schedule.collective;
+    let (ranks, lists) = (collective.ranks, schedule.ranks.len());
+    if ranks == 0 || firsts != lists {
+        return Err(Malformed::Ranks { ranks, lists });
+    }
+    let (root, receiver) = (collective.root, collective.receiver);
+    let alone = collective.kind == Kind::SendRecv && root == receiver;
+    if root >= ranks || receiver >= ranks || alone {
+        return Err(Malformed::Root { root, receiver, ranks });
+    }
+    let chunking = (schedule.input, schedule.output);
+    let fits = match collective.kind {
+        Kind::AllReduce | Kind::Broadcast | Kind::Reduce | Kind::SendRecv => {
+            chunking.0 == chunking.1
+        }
+        Kind::ReduceScatter | Kind::Scatter => chunking == (Chunking::PerRank, Chunking::Whole),
+        Kind::AllGather | Kind::Gather => chunking == (Chunking::Whole, Chunking::PerRank),
+        Kind::AllToAll => chunking == (Chunking::PerRank, Chunking::PerRank),
+        Kind::Barrier => true,
+    };
+    if !fits {
+        return Err(Malformed::Chunking(collective.kind));
+    }
+    if in_place && collective.kind == Kind::SendRecv {
+        return Err(Malformed::InPlace(collective.kind));
+    }
+    let slots = [schedule.slots.ll, schedule.slots.slots];
+    if [schedule.input, schedule.output].contains(&Chunking::Parts(0)) {
+        return Err(Malformed::Chunking(collective.kind));
+    }
+    let chunks = schedule.input.chunks(ranks).max(schedule.output.chunks(ranks));
+    if chunks.saturating_mul(ranks) > CHUNKS_MAX {
+        return Err(Malformed::Chunks { ranks, chunks });
+    }
+    match slots.into_iter().find(|slots| !slots.is_power_of_two()) {
+        Some(slots) => Err(Malformed::Slots(slots)),
+        None => Ok(()),
+    }
+}
+
+/// The next message and segment of each route, as its sender and its receiver count: links are first in, first out.
+#[derive(Default)]
+struct Turns {
+    sent: Vec<(u32, u32)>,
+    received: Vec<(u32, u32)>,
+}
+
+impl Turns {
+    fn check(
+        &mut self,
+        rank: usize,
+        instruction: &Instruction,
+        routes: &mut Routes,
+    ) -> Result<(), (Operand, u32)> {
+        let (sources, destinations) = match instruction {
+            Instruction::Wait { flag, .. } | Instruction::Signal { flag, .. } => {
+                let waits = matches!(instruction, Instruction::Wait { .. });
+                let end = if waits { End::Waiter } else { End::Signaller };
+                routes.add(Route::of(rank, *flag, end));
+                return Ok(());
+            }
+            Instruction::ReduceCopy { sources, destinations, .. } => (sources, destinations),
+        };
+        for operand in sources.iter().map(|source| &source.operand).chain(destinations) {
+            match *operand {
+                Operand::Slot { link: Link { peer, lane }, message, segment } => {
+                    let number = routes.add(Route { from: peer, to: rank, lane });
+                    take_turn(&mut self.received, number, (message, segment))
+                        .map_err(|expected| (*operand, expected))?;
+                }
+                Operand::PeerSlot { link: Link { peer, lane }, message, segment } => {
+                    let number = routes.add(Route { from: rank, to: peer, lane });
+                    take_turn(&mut self.sent, number, (message, segment))
+                        .map_err(|expected| (*operand, expected))?;
+                    routes.add_segment(number, message, segment);
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The next segment of the same message, or the next message; otherwise the message that would be next.
+fn take_turn(turns: &mut Vec<(u32, u32)>, number: usize, now: (u32, u32)) -> Result<(), u32> {
+    if turns.len() <= number {
+        turns.resize(number + 1, (0, 0));
+    }
+    let next = &mut turns[number];
+    let new = next.0 + u32::from(next.1 > 0);
+    if now != *next && now != (new, 0) {
+        return Err(new);
+    }
+    *next = (now.0, now.1 + 1);
+    Ok(())
+}
+
+/// The operand at fault, or none where it is the instruction.
+type Fault = (Option<Operand>, Misuse);
+
+struct Checker<'a> {
+    schedule: &'a Schedule,
+    expectation: Expectation,
+}
+
+impl Checker<'_> {
+    fn check(&self, rank: usize, instruction: &Instruction) -> Result<(), Fault> {
+        match instruction {
+            Instruction::Wait { flag, .. } | Instruction::Signal { flag, .. } => {
+                self.flag(rank, *flag).map_err(|misuse| (None, misuse))
+            }
+            Instruction::ReduceCopy { sources, destinations, tree, finish } => {
+                let ranks = self.schedule.collective.ranks;
+                shape(ranks, sources, destinations, *tree).map_err(|misuse| (None, misuse))?;
+                if instruction.uses_multicast() {
+                    multicast(sources, destinations)?;
+                }
+                for source in sources {
+                    self.source(rank, source.operand)
+                        .map_err(|misuse| (Some(source.operand), misuse))?;
+                }
+                for &operand in destinations {
+                    self.destination(rank, operand).map_err(|misuse| (Some(operand), misuse))?;
+                }
+                if let Some(twice) = repeated(destinations) {
+                    return Err((Some(twice), Misuse::Twice));
+                }
+                let combines = |source: &Source| {
+                    source.raw || matches!(source.operand, Operand::Multicast { .. })
+                };
+                let reduces = sources.len() > 1 || *finish || sources.iter().any(combines);
+                if reduces && !self.schedule.collective.kind.reduces() {
+                    return Err((None, Misuse::DoesNotReduce));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn source(&self, rank: usize, operand: Operand) -> Result<(), Misuse> {
+        match operand {
+            Operand::Input(chunk) => self.chunk(rank, Buffer::Input, chunk),
+            Operand::Output(chunk) => self.chunk(rank, Buffer::Output, chunk),
+            Operand::Slot { link, segment, .. } => self.slot(rank, link, segment),
+            Operand::Window { peer, buffer, chunk } => self.window(rank, peer, buffer, chunk),
+            Operand::Multicast { buffer, chunk } => self.everywhere(buffer, chunk),
+            Operand::Tokens => Ok(()),
+            Operand::PeerSlot { .. } | Operand::PeerTokens(_) => Err(Misuse::WriteOnly),
+        }
+    }
+
+    fn destination(&self, rank: usize, operand: Operand) -> Result<(), Misuse> {
+        match operand {
+            Operand::Output(chunk) => self.chunk(rank, Buffer::Output, chunk),
+            Operand::PeerSlot { link, segment, .. } => self.slot(rank, link, segment),
+            Operand::Window { buffer: Buffer::Input, .. }
+            | Operand::Multicast { buffer: Buffer::Input, .. } => Err(Misuse::ReadOnly),
+            Operand::Multicast { buffer, chunk } => self.everywhere(buffer, chunk),
+            Operand::Window { peer, buffer, chunk } => self.window(rank, peer, buffer, chunk),
+            Operand::PeerTokens(peer) => self.peer(rank, peer),
+            Operand::Input(_) | Operand::Slot { .. } | Operand::Tokens => Err(Misuse::ReadOnly),
+        }
+    }
+
+    fn flag(&self, rank: usize, flag: Flag) -> Result<(), Misuse> {
+        let (Flag::Tail(link) | Flag::Head(link)) = flag;
+        self.peer(rank, link.peer)?;
+        match (flag, link.lane) {
+            // Messages with flags announce themselves, and counters that go with no messages are not given back.
+            (Flag::Tail(_), lane) if lane.has_flags() => Err(Misuse::NoCounter),
+            (Flag::Head(_), Lane::Sync) => Err(Misuse::NoCounter),
+            _ => Ok(()),
+        }
+    }
+
+    fn slot(&self, rank: usize, link: Link, segment: u32) -> Result<(), Misuse> {
+        if segment >= SEGMENTS {
+            return Err(Misuse::TooManySegments);
+        }
+        if link.lane == Lane::Sync {
+            return Err(Misuse::NoSlots);
+        }
+        self.peer(rank, link.peer)
+    }
+
+    fn window(&self, rank: usize, peer: usize, buffer: Buffer, chunk: usize) -> Result<(), Misuse> {
+        self.peer(rank, peer)?;
+        self.chunk(peer, buffer, chunk)
+    }
+
+    fn everywhere(&self, buffer: Buffer, chunk: usize) -> Result<(), Misuse> {
+        let mut ranks = 0..self.schedule.collective.ranks;
+        ranks.try_for_each(|owner| self.chunk(owner, buffer, chunk))
+    }
+
+    fn chunk(&self, owner: usize, buffer: Buffer, chunk: usize) -> Result<(), Misuse> {
+        if !self.expectation.has(owner, buffer) {
+            return Err(Misuse::NoSuchBuffer);
+        }
+        if chunk < self.expectation.chunks(buffer) { Ok(()) } else { Err(Misuse::NoSuchChunk) }
+    }
+
+    fn peer(&self, rank: usize, peer: usize) -> Result<(), Misuse> {
+        if peer == rank {
+            return Err(Misuse::OwnPeer);
+        }
+        if peer < self.schedule.collective.ranks { Ok(()) } else { Err(Misuse::NoSuchRank) }
+    }
+}
+
+fn repeated(destinations: &[Operand]) -> Option<Operand> {
+    /// So few are compared one by one.
+    const FEW: usize = 16;
+    if destinations.len() <= FEW {
+        let before = |(index, operand)| destinations[..index].contains(operand);
+        return destinations.iter().enumerate().find(|one| before(*one)).map(|(_, one)| *one);
+    }
+    let mut seen = HashSet::with_capacity(destinations.len());
+    destinations.iter().copied().find(|operand| !seen.insert(*operand))
+}
+
+/// One operand on each side, memory of this rank's or of all ranks.
+fn multicast(sources: &[Source], destinations: &[Operand]) -> Result<(), Fault> {
+    let mut all = sources.iter().map(|source| source.operand).chain(destinations.iter().copied());
+    let is_memory = |operand: &Operand| {
+        matches!(operand, Operand::Input(_) | Operand::Output(_) | Operand::Multicast { .. })
+    };
+    match all.find(|operand| !is_memory(operand)) {
+        Some(other) => Err((Some(other), Misuse::BesideMulticast)),
+        None if sources.len() + destinations.len() > 2 => Err((None, Misuse::BesideMulticast)),
+        None => Ok(()),
+    }
+}
+
+/// A multicast counts as what it is where no switch does it: an operand of each rank.
+fn shape(
+    ranks: usize,
+    sources: &[Source],
+    destinations: &[Operand],
+    tree: Tree,
+) -> Result<(), Misuse> {
+    let count = |operand: Operand| match operand {
+        Operand::Multicast { .. } => ranks,
+        _ => 1,
+    };
+    let read: usize = sources.iter().map(|source| count(source.operand)).sum();
+    let written: usize = destinations.iter().map(|operand| count(*operand)).sum();
+    if sources.is_empty() || destinations.is_empty() {
+        Err(Misuse::NoOperands)
+    } else if read.saturating_add(written) > MAX_OPERANDS {
+        Err(Misuse::TooManyOperands)
+    } else if tree == Tree::Aligned && read > MAX_TREE_SOURCES {
+        Err(Misuse::TooManyTreeSources)
+    } else {
+        Ok(())
+    }
+}

@@ -1,0 +1,425 @@
+//! A model of the machine, independent of the verifier: it runs a schedule on numbers, several rounds and launches long, and at each
+//! moment lets chance choose the rank that goes on. An instruction goes on element by element. Nothing here knows of happens-before:
+//! a fault shows as a wrong number or as ranks that wait for ever.
+
+use super::Case;
+use oxccl_plans::collective::{Kind, Order};
+use oxccl_plans::schedule::{Buffer, Flag, Instruction, Lane, Link, Operand, Source, Tree};
+use std::collections::HashMap;
+
+/// Elements of a chunk, each handled at a moment of its own.
+const ELEMENTS: usize = 2;
+const POISON: u64 = 0xdead_beef_dead_beef;
+
+/// Runs a case with this seed.
+pub(crate) fn run(case: &Case, in_place: bool, seed: u64) -> Result<(), String> {
+    let (launches, rounds) = if case.schedule.has_one_round() { (5, 1) } else { (2, 3) };
+    let mut model = Model::new(case, in_place, seed, launches, rounds);
+    loop {
+        let runnable: Vec<usize> =
+            (0..model.ranks.len()).filter(|&rank| model.can_go_on(rank)).collect();
+        if runnable.is_empty() {
+            break;
+        }
+        // Chance favours one rank for a while, so that ranks run apart.
+        let favourite = model.favourite;
+        if !runnable.contains(&favourite) || model.random().is_multiple_of(8) {
+            model.favourite = runnable[model.random() as usize % runnable.len()];
+        }
+        model.go_on(model.favourite)?;
+    }
+    match model.ranks.iter().position(|rank| rank.launch < launches) {
+        Some(rank) => Err(format!("rank {rank} waits for ever at step {}", model.ranks[rank].step)),
+        None => Ok(()),
+    }
+}
+
+type Place = (Buffer, usize, usize, usize);
+
+struct Model<'a> {
+    case: &'a Case,
+    in_place: bool,
+    launches: usize,
+    rounds: usize,
+    ranks: Vec<Rank>,
+    routes: HashMap<(usize, usize, Lane), Connection>,
+    favourite: usize,
+    random: u64,
+}
+
+#[derive(Default)]
+struct Rank {
+    launch: usize,
+    round: usize,
+    step: usize,
+    element: usize,
+    memory: HashMap<Place, u64>,
+    /// Messages of earlier rounds, by link: sent and received.
+    cursors: HashMap<Link, (i64, i64)>,
+}
+
+/// One direction.
+#[derive(Default)]
+struct Connection {
+    tail: i64,
+    head: i64,
+    /// By slot, segment and element: the message's number and the datum.
+    slots: HashMap<(i64, u32, usize), (i64, u64)>,
+}
+
+impl<'a> Model<'a> {
+    fn new(case: &'a Case, in_place: bool, seed: u64, launches: usize, rounds: usize) -> Model<'a> {
+        let n = case.schedule.collective.ranks;
+        let mut model = Model {
+            case,
+            in_place,
+            launches,
+            rounds,
+            ranks: (0..n).map(|_| Rank::default()).collect(),
+            routes: HashMap::new(),
+            favourite: 0,
+            random: seed,
+        };
+        (0..n).for_each(|rank| model.user_writes(rank));
+        model
+    }
+
+    /// Whether the rank has something to do and need not wait for it.
+    fn can_go_on(&self, rank: usize) -> bool {
+        let state = &self.ranks[rank];
+        if state.launch == self.launches {
+            return false;
+        }
+        match self.case.schedule.ranks[rank].get(state.step) {
+            Some(Instruction::Wait { flag, value }) => {
+                let (route, cursor) = self.flag(rank, *flag, true);
+                self.routes.get(&route).map_or(0, |connection| match flag {
+                    Flag::Tail(_) => connection.tail,
+                    Flag::Head(_) => connection.head,
+                }) >= cursor + value
+            }
+            Some(Instruction::ReduceCopy { sources, .. }) => {
+                sources.iter().all(|source| self.has_come(rank, source.operand, state.element))
+            }
+            _ => true,
+        }
+    }
+
+    fn go_on(&mut self, rank: usize) -> Result<(), String> {
+        let case = self.case;
+        let list = &case.schedule.ranks[rank];
+        match list.get(self.ranks[rank].step) {
+            None => return self.end_round(rank),
+            Some(Instruction::Wait { .. }) => {}
+            Some(Instruction::Signal { flag, value }) => {
+                let (route, cursor) = self.flag(rank, *flag, false);
+                let connection = self.routes.entry(route).or_default();
+                match flag {
+                    Flag::Tail(_) => connection.tail = cursor + value,
+                    Flag::Head(_) => connection.head = cursor + value,
+                }
+            }
+            Some(Instruction::ReduceCopy { sources, destinations, tree, finish }) => {
+                let element = self.ranks[rank].element;
+                let result = self.reduce(rank, sources, *tree, *finish, element)?;
+                let ranks = self.ranks.len();
+                for operand in destinations.iter().flat_map(|one| one.members(rank, ranks)) {
+                    self.write(rank, operand, element, result)?;
+                }
+                self.ranks[rank].element += 1;
+                if self.ranks[rank].element < ELEMENTS {
+                    return Ok(());
+                }
+                self.ranks[rank].element = 0;
+            }
+        }
+        self.ranks[rank].step += 1;
+        Ok(())
+    }
+
+    /// Cursors move; at the end of a launch the user looks at the output and uses its buffers again.
+    fn end_round(&mut self, rank: usize) -> Result<(), String> {
+        let mut moves: HashMap<Link, (i64, i64)> = HashMap::new();
+        for instruction in &self.case.schedule.ranks[rank] {
+            match instruction {
+                Instruction::Signal { flag: Flag::Tail(link), .. } if link.lane == Lane::Sync => {
+                    moves.entry(*link).or_default().0 += 1
+                }
+                Instruction::Wait { flag: Flag::Tail(link), .. } if link.lane == Lane::Sync => {
+                    moves.entry(*link).or_default().1 += 1
+                }
+                Instruction::ReduceCopy { sources, destinations, .. } => {
+                    for operand in destinations {
+                        if let Operand::PeerSlot { link, segment: 0, .. } = operand {
+                            moves.entry(*link).or_default().0 += 1;
+                        }
+                    }
+                    for source in sources {
+                        if let Operand::Slot { link, segment: 0, .. } = source.operand {
+                            moves.entry(link).or_default().1 += 1;
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        let state = &mut self.ranks[rank];
+        for (link, (sent, received)) in moves {
+            let cursor = state.cursors.entry(link).or_default();
+            *cursor = (cursor.0 + sent, cursor.1 + received);
+        }
+        (state.step, state.round) = (0, state.round + 1);
+        if state.round == self.rounds {
+            self.check(rank)?;
+            let state = &mut self.ranks[rank];
+            (state.round, state.launch) = (0, state.launch + 1);
+            self.user_writes(rank);
+        }
+        Ok(())
+    }
+
+    fn user_writes(&mut self, rank: usize) {
+        let collective = self.case.schedule.collective;
+        let launch = self.ranks[rank].launch;
+        let (inputs, outputs) = self.chunks();
+        for (round, element) in
+            (0..self.rounds).flat_map(|round| (0..ELEMENTS).map(move |element| (round, element)))
+        {
+            for chunk in 0..outputs {
+                let place = self.place(rank, Buffer::Output, chunk, round, element);
+                self.ranks[rank].memory.insert(place, POISON);
+            }
+            for chunk in (0..inputs).filter(|_| collective.has_input(rank)) {
+                let place = self.place(rank, Buffer::Input, chunk, round, element);
+                self.ranks[rank]
+                    .memory
+                    .insert(place, contribution(launch, round, rank, chunk, element));
+            }
+        }
+    }
+
+    fn check(&self, rank: usize) -> Result<(), String> {
+        let collective = self.case.schedule.collective;
+        let launch = self.ranks[rank].launch;
+        if collective.kind == Kind::Barrier {
+            return match self.ranks.iter().position(|peer| peer.launch < launch) {
+                Some(peer) => {
+                    Err(format!("rank {rank} leaves barrier {launch} before rank {peer} enters it"))
+                }
+                None => Ok(()),
+            };
+        }
+        if !collective.has_output(rank) {
+            return Ok(());
+        }
+        for (round, element) in
+            (0..self.rounds).flat_map(|round| (0..ELEMENTS).map(move |element| (round, element)))
+        {
+            for chunk in 0..self.chunks().1 {
+                let of = |peer, chunk| contribution(launch, round, peer, chunk, element);
+                let expected = match collective.kind {
+                    Kind::AllReduce | Kind::Reduce => self.reduced(|peer| of(peer, chunk)),
+                    Kind::ReduceScatter => self.reduced(|peer| of(peer, rank)),
+                    Kind::AllGather | Kind::Gather => of(chunk, 0),
+                    Kind::AllToAll => of(chunk, rank),
+                    Kind::Scatter => of(collective.root, rank),
+                    Kind::Broadcast | Kind::SendRecv => of(collective.root, chunk),
+                    Kind::Barrier => unreachable!("it has no output"),
+                };
+                let found = self.ranks[rank].memory
+                    [&self.place(rank, Buffer::Output, chunk, round, element)];
+                if found != expected {
+                    return Err(format!(
+                        "rank {rank}, launch {launch}, round {round}: output chunk {chunk} is wrong"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn reduced(&self, of: impl Fn(usize) -> u64) -> u64 {
+        let all: Vec<u64> = (0..self.ranks.len()).map(|rank| premultiplied(of(rank))).collect();
+        let tree = if self.case.order == Order::Tree { Tree::Aligned } else { Tree::Left };
+        finished(self.fold(&all, tree))
+    }
+
+    fn reduce(
+        &mut self,
+        rank: usize,
+        sources: &[Source],
+        tree: Tree,
+        finish: bool,
+        element: usize,
+    ) -> Result<u64, String> {
+        let (mut values, ranks) = (Vec::new(), self.ranks.len());
+        for source in sources {
+            for operand in source.operand.members(rank, ranks) {
+                let value = self.read(rank, operand, element)?;
+                values.push(if source.raw { premultiplied(value) } else { value });
+            }
+        }
+        let value = self.fold(&values, tree);
+        Ok(if finish { finished(value) } else { value })
+    }
+
+    /// Any order: a sum. Otherwise something that no other order gives.
+    fn fold(&self, values: &[u64], tree: Tree) -> u64 {
+        match (values, tree) {
+            ([value], _) => *value,
+            (_, Tree::Left) => {
+                values[1..].iter().fold(values[0], |left, right| self.pair(left, *right))
+            }
+            (_, Tree::Aligned) => {
+                let middle = (1..)
+                    .map(|level| 1 << level)
+                    .take_while(|half| *half < values.len())
+                    .last()
+                    .unwrap_or(1);
+                self.pair(self.fold(&values[..middle], tree), self.fold(&values[middle..], tree))
+            }
+        }
+    }
+
+    fn pair(&self, left: u64, right: u64) -> u64 {
+        match self.case.order {
+            Order::Any => left.wrapping_add(right),
+            _ => mix(left ^ mix(right).rotate_left(17)),
+        }
+    }
+
+    fn has_come(&self, rank: usize, operand: Operand, element: usize) -> bool {
+        let Operand::Slot { link: Link { peer, lane: Lane::Ll }, segment, .. } = operand else {
+            return true;
+        };
+        let (slot, message) = self.slot(rank, operand, true);
+        let connection = self.routes.get(&(peer, rank, Lane::Ll));
+        connection
+            .and_then(|c| c.slots.get(&(slot, segment, element)))
+            .is_some_and(|(number, _)| *number == message)
+    }
+
+    fn read(&self, rank: usize, operand: Operand, element: usize) -> Result<u64, String> {
+        let round = self.ranks[rank].round;
+        let memory = |owner: usize, buffer, chunk| {
+            self.ranks[owner]
+                .memory
+                .get(&self.place(owner, buffer, chunk, round, element))
+                .copied()
+                .unwrap_or(POISON)
+        };
+        Ok(match operand {
+            Operand::Input(chunk) => memory(rank, Buffer::Input, chunk),
+            Operand::Output(chunk) => memory(rank, Buffer::Output, chunk),
+            Operand::Window { peer, buffer, chunk } => memory(peer, buffer, chunk),
+            Operand::Tokens => self.ranks[rank].launch as u64,
+            Operand::Slot { link, segment, .. } => {
+                let (slot, _) = self.slot(rank, operand, true);
+                let connection = self.routes.get(&(link.peer, rank, link.lane));
+                connection
+                    .and_then(|c| c.slots.get(&(slot, segment, element)))
+                    .map_or(POISON, |(_, datum)| *datum)
+            }
+            Operand::PeerSlot { .. } | Operand::PeerTokens(_) => return Err("write-only".into()),
+            Operand::Multicast { .. } => return Err("read rank by rank".into()),
+        })
+    }
+
+    fn write(
+        &mut self,
+        rank: usize,
+        operand: Operand,
+        element: usize,
+        value: u64,
+    ) -> Result<(), String> {
+        let round = self.ranks[rank].round;
+        let (owner, buffer, chunk) = match operand {
+            Operand::Output(chunk) => (rank, Buffer::Output, chunk),
+            Operand::Window { peer, buffer, chunk } => (peer, buffer, chunk),
+            Operand::PeerTokens(_) => return Ok(()),
+            Operand::PeerSlot { link, segment, .. } => {
+                let (slot, message) = self.slot(rank, operand, false);
+                let connection = self.routes.entry((rank, link.peer, link.lane)).or_default();
+                connection.slots.insert((slot, segment, element), (message, value));
+                return Ok(());
+            }
+            _ => return Err("read-only".into()),
+        };
+        let place = self.place(owner, buffer, chunk, round, element);
+        self.ranks[owner].memory.insert(place, value);
+        Ok(())
+    }
+
+    /// A message's slot and its number since the beginning, from 1.
+    fn slot(&self, rank: usize, operand: Operand, receives: bool) -> (i64, i64) {
+        let (Operand::Slot { link, message, .. } | Operand::PeerSlot { link, message, .. }) =
+            operand
+        else {
+            return (0, 0);
+        };
+        let (sent, received) = self.ranks[rank].cursors.get(&link).copied().unwrap_or_default();
+        let number = if receives { received } else { sent } + i64::from(message);
+        (number % i64::from(self.case.schedule.slots.on(link.lane)), number + 1)
+    }
+
+    fn flag(&self, rank: usize, flag: Flag, waits: bool) -> ((usize, usize, Lane), i64) {
+        let (Flag::Tail(link) | Flag::Head(link)) = flag;
+        let (sent, received) = self.ranks[rank].cursors.get(&link).copied().unwrap_or_default();
+        let sends = matches!(flag, Flag::Tail(_)) != waits;
+        if sends {
+            ((rank, link.peer, link.lane), sent)
+        } else {
+            ((link.peer, rank, link.lane), received)
+        }
+    }
+
+    fn chunks(&self) -> (usize, usize) {
+        let (schedule, n) = (&self.case.schedule, self.ranks.len());
+        (schedule.input.chunks(n), schedule.output.chunks(n))
+    }
+
+    /// In place, an output chunk and an input chunk are the same memory.
+    fn place(
+        &self,
+        rank: usize,
+        buffer: Buffer,
+        chunk: usize,
+        round: usize,
+        element: usize,
+    ) -> Place {
+        let collective = self.case.schedule.collective;
+        let one = self.in_place && collective.has_input(rank) && collective.has_output(rank);
+        let chunk = match (collective.kind, buffer) {
+            (Kind::AllGather | Kind::Gather, Buffer::Input) if one => rank,
+            (Kind::ReduceScatter | Kind::Scatter, Buffer::Output) if one => rank,
+            _ => chunk,
+        };
+        (if one { Buffer::Input } else { buffer }, chunk, round, element)
+    }
+
+    fn random(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.random)
+    }
+}
+
+fn contribution(launch: usize, round: usize, rank: usize, chunk: usize, element: usize) -> u64 {
+    [launch, round, rank, chunk, element]
+        .into_iter()
+        .fold(1, |value, part| mix(value ^ mix(part as u64 + 1)))
+}
+
+fn premultiplied(value: u64) -> u64 {
+    value.wrapping_mul(0x1001)
+}
+
+fn finished(value: u64) -> u64 {
+    value.rotate_left(7).wrapping_add(12345)
+}
+
+/// A bijection that scatters.
+fn mix(mut value: u64) -> u64 {
+    value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
