@@ -35,7 +35,7 @@ mod work;
 
 pub use call::{Call, Memory};
 pub use communicator::{Communicator, Registration};
-pub use config::{Config, Device, FabricKind, GpuDirect};
+pub use config::{Advanced, Config, Device, FabricKind, GpuDirect};
 pub use device::DeviceBuffer;
 /// The device layer, for the tests of it.
 #[doc(hidden)]

@@ -5,7 +5,7 @@
 #[path = "common/on_streams.rs"]
 mod on_streams;
 
-use oxccl::{Communicator, Config, Error, Order, ReduceOp, Stream};
+use oxccl::{Advanced, Communicator, Config, Error, Order, ReduceOp, Stream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ fn config() -> Config {
     Config {
         timeout: Duration::from_secs(30),
         heap_bytes: 64 << 20,
-        slot_bytes: 1024,
+        advanced: Advanced { slot_bytes: 1024, ..Advanced::default() },
         ..Config::default()
     }
 }
@@ -275,7 +275,11 @@ fn bits_are_the_same_for_any_algorithm_under_an_order() {
 fn outputs_may_be_written_around_the_cache() {
     const MOST: usize = 40_000;
     for n in [2, 3] {
-        let config = Config { cache_bytes: Some(1), order: Order::Rank, ..config() };
+        let config = Config {
+            order: Order::Rank,
+            advanced: Advanced { cache_bytes: Some(1), ..config().advanced },
+            ..config()
+        };
         let ranks = Communicator::local_with(n, &config).unwrap();
         std::thread::scope(|scope| {
             for comm in ranks {

@@ -21,6 +21,8 @@ const FOLDERS: [&str; 11] = [
 ];
 /// What the name of a file in the repository ends with.
 const ENDINGS: [&str; 8] = [".rs", ".md", ".toml", ".h", ".cpp", ".cu", ".py", ".csv"];
+/// Where variables of the environment are explained.
+const EXPLAIN: [&str; 2] = ["README.md", "docs/configuration.md"];
 /// Where results go; not there before a run.
 const MADE: [&str; 1] = ["benches/results/"];
 
@@ -89,6 +91,7 @@ fn paths_and_links_lead_somewhere() {
         ("README.md", 6),
         ("ARCHITECTURE.md", 40),
         ("CONTRIBUTING.md", 3),
+        ("docs/configuration.md", 1),
         ("docs/simulator.md", 4),
         ("docs/security.md", 1),
     ] {
@@ -103,26 +106,31 @@ fn paths_and_links_lead_somewhere() {
 
 #[test]
 fn every_variable_is_explained() {
-    let readme = text("README.md");
-    let explained = variables(&readme);
-    for (source, least) in [("src/config.rs", 10), ("transports/src/environment.rs", 7)] {
+    let documents = EXPLAIN.map(text).concat();
+    let explained = variables(&documents);
+    for (source, least) in [("src/config/settings.rs", 10), ("transports/src/environment.rs", 7)] {
         let source_text = text(source);
         let read = variables(&source_text);
         assert!(read.len() >= least, "{source} reads only {read:?}");
         let missing: Vec<_> = read.difference(&explained).collect();
-        assert!(missing.is_empty(), "README.md does not explain {missing:?} of {source}");
+        assert!(missing.is_empty(), "{EXPLAIN:?} do not explain {missing:?} of {source}");
     }
 }
 
 #[test]
 fn every_explained_variable_is_read() {
-    let sources =
-        ["src/config.rs", "transports/src/environment.rs", "kernels/build.rs", "tools/setup-nvcc"];
+    let sources = [
+        "src/config/settings.rs",
+        "src/config/document.rs",
+        "transports/src/environment.rs",
+        "kernels/build.rs",
+        "tools/setup-nvcc",
+    ];
     let sources = sources.map(text).concat();
-    let (read, readme) = (variables(&sources), text("README.md"));
+    let (read, documents) = (variables(&sources), EXPLAIN.map(text).concat());
     let unknown: Vec<_> =
-        variables(&readme).into_iter().filter(|name| !read.contains(name)).collect();
-    assert!(unknown.is_empty(), "nothing reads {unknown:?}, which README.md explains");
+        variables(&documents).into_iter().filter(|name| !read.contains(name)).collect();
+    assert!(unknown.is_empty(), "nothing reads {unknown:?}, which {EXPLAIN:?} explain");
 }
 
 #[test]

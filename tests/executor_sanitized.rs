@@ -9,7 +9,7 @@ use common::element::TestElement;
 use common::run::{Case, check};
 use oxccl::plans::algorithms::{Encoding, catalogue};
 use oxccl::plans::schedule::SLOTS;
-use oxccl::{Communicator, Config, OpKind, Order, Pin, ReduceOp, bf16};
+use oxccl::{Advanced, Communicator, Config, OpKind, Order, Pin, ReduceOp, bf16};
 use std::time::Duration;
 
 fn main() {
@@ -26,8 +26,7 @@ fn run<T: TestElement>(worlds: &[(usize, Option<usize>)]) -> usize {
         timeout: Duration::from_secs(120),
         max_channels: 2,
         heap_bytes: 1 << 20,
-        slot_bytes: 576,
-        ll_slot_bytes: 256,
+        advanced: Advanced { slot_bytes: 576, ll_slot_bytes: 256, ..Advanced::default() },
         ..Config::default()
     };
     let mut done = 0;

@@ -4,7 +4,7 @@
 #[path = "common/port.rs"]
 mod port;
 
-use oxccl::{Communicator, Config, Error, ReduceOp, Stream, UniqueId};
+use oxccl::{Advanced, Communicator, Config, Error, ReduceOp, Stream, UniqueId};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -182,7 +182,10 @@ fn configurations_must_agree() {
         let id = &id;
         let ranks: Vec<_> = (0..2)
             .map(|rank| {
-                let config = Config { slot_bytes: 1024 << rank, ..config(60_000) };
+                let config = Config {
+                    advanced: Advanced { slot_bytes: 1024 << rank, ..config(60_000).advanced },
+                    ..config(60_000)
+                };
                 scope.spawn(move || Communicator::connect(id, rank, 2, &config).unwrap_err())
             })
             .collect();

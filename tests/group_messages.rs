@@ -1,7 +1,7 @@
 //! Messages in groups: any pattern arrives without deadlock, and a message that its other end does not expect has a name.
 #![allow(clippy::unwrap_used)]
 
-use oxccl::{Communicator, Config, Error, Group, ReduceOp};
+use oxccl::{Advanced, Communicator, Config, Error, Group, ReduceOp};
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, TestRunner};
 use std::time::Duration;
@@ -87,7 +87,11 @@ fn any_pattern_arrives() {
     let run = |(ranks, sent, channels): (usize, Vec<Sent>, usize)| {
         // Slots so small that many messages do not fit into them.
         let pin = oxccl::Pin { channels: Some(channels), ..Default::default() };
-        let config = Config { slot_bytes: 1024, ll_slot_bytes: 128, pin, ..Config::default() };
+        let config = Config {
+            pin,
+            advanced: Advanced { slot_bytes: 1024, ll_slot_bytes: 128, ..Advanced::default() },
+            ..Config::default()
+        };
         on_ranks(ranks, &config, |comm| exchange(&comm, &sent, comm.rank() % 2 == 1));
         Ok(())
     };

@@ -9,7 +9,7 @@ use common::{Rng, seed};
 use oxccl::plans::algorithms::{Algorithm, Encoding, Entry, catalogue};
 use oxccl::plans::schedule::SLOTS;
 use oxccl::plans::topology::Placement;
-use oxccl::{Communicator, Config, F8E4M3, F8E5M2, Kind, OpKind, Order, bf16, f16};
+use oxccl::{Advanced, Communicator, Config, F8E4M3, F8E5M2, Kind, OpKind, Order, bf16, f16};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -19,9 +19,8 @@ fn config(ranks_per_node: Option<usize>) -> Config {
         timeout: Duration::from_secs(60),
         max_channels: 2,
         heap_bytes: 1 << 20,
-        slot_bytes: 576,
-        ll_slot_bytes: 768,
         ranks_per_node,
+        advanced: Advanced { slot_bytes: 576, ll_slot_bytes: 768, ..Advanced::default() },
         ..Config::default()
     }
 }

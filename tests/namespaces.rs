@@ -7,7 +7,7 @@ mod common;
 use common::element::TestElement;
 use common::network::{self, FIRST_ADDRESS, Network};
 use common::nodes::{COUNTS, Memory, cases, config, run};
-use oxccl::{Communicator, Config, Error, ReduceOp, UniqueId, bf16};
+use oxccl::{Advanced, Communicator, Config, Error, ReduceOp, UniqueId, bf16};
 use oxccl_transports::Secret;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
@@ -188,7 +188,11 @@ mod cut_off {
     #[ignore = "one rank of those that are cut off from each other"]
     fn rank() {
         let (timeout, silence) = (Duration::from_secs(300), Some(Duration::from_secs(1)));
-        let config = Config { timeout, silence, ..Config::default() };
+        let config = Config {
+            timeout,
+            advanced: Advanced { silence, ..Advanced::default() },
+            ..Config::default()
+        };
         let comm = connect(&config);
         let mut data = vec![0f32; COUNT];
         comm.all_reduce_in_place(&mut data[..1000], ReduceOp::Sum).unwrap();
@@ -255,7 +259,11 @@ mod server_cut_off {
     #[ignore = "one rank of those that the server is cut off from"]
     fn rank() {
         let (timeout, silence) = (Duration::from_secs(300), Some(Duration::from_secs(1)));
-        let config = Config { timeout, silence, ..Config::default() };
+        let config = Config {
+            timeout,
+            advanced: Advanced { silence, ..Advanced::default() },
+            ..Config::default()
+        };
         let id: UniqueId = told(MEETING);
         let comm = Communicator::connect(&id, told(RANK), told(WORLD), &config).unwrap();
         let mut data = [1.0f32; 1000];

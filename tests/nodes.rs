@@ -10,12 +10,16 @@ use common::element::TestElement;
 use common::nodes::{COUNTS, Memory, cases};
 use common::seed;
 use oxccl::plans::algorithms::{Algorithm, Encoding};
-use oxccl::{Communicator, Config, Error, Kind, Pin, ReduceOp, UniqueId, bf16};
+use oxccl::{Advanced, Communicator, Config, Error, Kind, Pin, ReduceOp, UniqueId, bf16};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 fn config(nodes: usize, link: &str) -> Config {
-    Config { nodes: Some(nodes), link: link.parse().unwrap(), ..common::nodes::config() }
+    Config {
+        nodes: Some(nodes),
+        advanced: Advanced { link: link.parse().unwrap(), ..common::nodes::config().advanced },
+        ..common::nodes::config()
+    }
 }
 
 fn on_ranks<T: Send>(n: usize, config: &Config, rank: impl Fn(Communicator) -> T + Sync) -> Vec<T> {
@@ -122,7 +126,11 @@ fn a_link_that_breaks_in_a_call_is_named_on_every_rank() {
 
 #[test]
 fn sealed_links_carry_all_messages() {
-    let config = Config { integrity: true, link_sockets: 3, ..config(2, "") };
+    let config = Config {
+        integrity: true,
+        advanced: Advanced { link_sockets: 3, ..config(2, "").advanced },
+        ..config(2, "")
+    };
     on_ranks(4, &config, |comm| {
         for count in [1, 1000, 300_000] {
             let mut data = vec![comm.rank() as u32 + 1; count];

@@ -206,8 +206,8 @@ impl Case {
         let schedule = self.schedule();
         let config = Config::default();
         let slot = match self.encoding {
-            Encoding::Ll | Encoding::Ll128 => config.ll_slot_bytes,
-            _ => config.slot_bytes,
+            Encoding::Ll | Encoding::Ll128 => config.advanced.ll_slot_bytes,
+            _ => config.advanced.slot_bytes,
         };
         let options = Options {
             channels: self.channels,

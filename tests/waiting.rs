@@ -1,7 +1,7 @@
 //! What the time-out counts: waiting without progress.
 #![allow(clippy::unwrap_used)]
 
-use oxccl::{Communicator, Config, ReduceOp, Stream};
+use oxccl::{Advanced, Communicator, Config, ReduceOp, Stream};
 use std::time::{Duration, Instant};
 
 /// Runs `rank` on a thread for every rank.
@@ -19,9 +19,12 @@ fn on_ranks(n: usize, config: &Config, rank: impl Fn(Communicator) + Sync) {
 fn a_long_call_that_moves_does_not_time_out() {
     let config = Config {
         nodes: Some(2),
-        link: "40Mbit".parse().unwrap(),
-        link_slot_bytes: 64 << 10,
         heap_bytes: 64 << 20,
+        advanced: Advanced {
+            link: "40Mbit".parse().unwrap(),
+            link_slot_bytes: 64 << 10,
+            ..Advanced::default()
+        },
         ..Config::default()
     };
     let timeout = Duration::from_secs(1);

@@ -194,7 +194,11 @@ impl ExplainOptions {
         };
         // Ranks of a node share memory, ranks of different nodes do not.
         let several_nodes = self.per_node.is_some_and(|local| local < self.ranks);
-        let slot_bytes = if several_nodes { config.link_slot_bytes } else { config.slot_bytes };
+        let slot_bytes = if several_nodes {
+            config.advanced.link_slot_bytes
+        } else {
+            config.advanced.slot_bytes
+        };
         Question {
             collective,
             placement: Placement::uniform(self.per_node.unwrap_or(self.ranks)),
@@ -210,7 +214,7 @@ impl ExplainOptions {
             max_channels: config.max_channels,
             pin,
             slot_bytes,
-            ll_slot_bytes: config.ll_slot_bytes,
+            ll_slot_bytes: config.advanced.ll_slot_bytes,
             cache_bytes: config.last_level_cache_bytes(),
         }
     }

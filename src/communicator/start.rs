@@ -31,8 +31,9 @@ impl Communicator {
                 detail: "there must be at least one rank".into(),
             });
         }
-        let is_strict = config.single_launch == Some(true);
-        let may_join = config.single_launch.unwrap_or(config.device != Device::Host && world > 1);
+        let is_strict = config.advanced.single_launch == Some(true);
+        let may_join =
+            config.advanced.single_launch.unwrap_or(config.device != Device::Host && world > 1);
         let joint = may_join.then(|| Arc::new(Joint::new(world, is_strict)));
         // Starting is collective, so every rank needs a thread of its own for it.
         std::thread::scope(|scope| {
@@ -99,7 +100,7 @@ fn join(
     config: &Config,
 ) -> Result<Communicator, Error> {
     config.check()?;
-    if config.single_launch == Some(true) {
+    if config.advanced.single_launch == Some(true) {
         let detail = "is for ranks that are threads of one process (Communicator::local)".into();
         return Err(Error::Config { variable: "single_launch", detail });
     }

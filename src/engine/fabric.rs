@@ -23,8 +23,8 @@ pub(super) struct Candidates {
 impl Candidates {
     /// Looks for adapters, unless TCP is wanted.
     pub(super) fn find(config: &Config, nodes: &Nodes, rank: usize) -> Candidates {
-        let tcp = Tcp::new(config.link_sockets).with_silence(config.granted_silence());
-        let tcp = match config.link.write_limit_bytes {
+        let tcp = Tcp::new(config.advanced.link_sockets).with_silence(config.granted_silence());
+        let tcp = match config.advanced.link.write_limit_bytes {
             Some(limit) => tcp.with_short_writes(limit),
             None => tcp,
         };
@@ -73,7 +73,7 @@ pub(super) enum Choice {
 impl Choice {
     /// The same for a rank on a GPU, whose memory adapters may be let into.
     pub(super) fn with_gpu(self, context: &Context, config: &Config) -> Choice {
-        let ways = match config.gpu_direct {
+        let ways = match config.advanced.gpu_direct {
             None => &GpuWay::ALL[..],
             Some(GpuDirect::Dmabuf) => &[GpuWay::Dmabuf],
             Some(GpuDirect::Peer) => &[GpuWay::PeerMemory],
@@ -130,8 +130,8 @@ fn rdma(config: &Config, nodes: &Nodes, rank: usize) -> Result<RdmaFabric, RdmaE
         Some(_) => (rank, nodes.world()),
         None => (beside.clone().filter(|other| *other < rank).count(), beside.count()),
     };
-    let ports = usable_ports(config.rdma_devices.as_deref())?;
+    let ports = usable_ports(config.advanced.rdma_devices.as_deref())?;
     let patience = Patience::lasting(config.granted_silence());
-    let settings = Settings { queue_pairs: config.rdma_queue_pairs, patience };
+    let settings = Settings { queue_pairs: config.advanced.rdma_queue_pairs, patience };
     RdmaFabric::new(share(ports, place, ranks), settings)
 }

@@ -104,7 +104,7 @@ impl Starting {
             liveness: bootstrap.liveness(),
             spins,
             rings,
-            conditions: config.link,
+            conditions: config.advanced.link,
             egress: Some(egress),
         })?;
         Ok(Links { rank, nodes, proxy })

@@ -235,8 +235,8 @@ impl Cache {
             multicast,
             max_channels: most(config.max_channels),
             pin,
-            slot_bytes: config.slot_bytes,
-            ll_slot_bytes: config.ll_slot_bytes,
+            slot_bytes: config.advanced.slot_bytes,
+            ll_slot_bytes: config.advanced.ll_slot_bytes,
             cache_bytes: config.last_level_cache_bytes(),
         };
         let custom = config.schedule.as_ref().map(|custom| custom.plan(&question)).transpose()?;

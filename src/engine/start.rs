@@ -36,9 +36,10 @@ impl Engine {
         joint: Option<Arc<Joint>>,
     ) -> Result<Engine, Error> {
         config.check()?;
-        config.cache_bytes = Some(config.last_level_cache_bytes());
+        config.advanced.cache_bytes = Some(config.last_level_cache_bytes());
         let (rank, world, reach) = (bootstrap.rank(), bootstrap.world(), bootstrap.reach());
         let deadline = deadline_in(config.timeout);
+        tracing::info!(rank, changed = ?config.changed(), "settings that differ from the defaults");
         agree(&mut *bootstrap, &config, deadline)?;
         config.place(bootstrap.nodes())?;
         let spins = Spins::gather(&mut *bootstrap, &config, deadline)?;
@@ -153,7 +154,7 @@ impl Start<'_> {
             abort: std::ptr::from_ref(ranks.liveness.abort_word()).cast(),
             poll: poll::poll,
             context: std::ptr::from_ref(&ranks.poll).cast_mut().cast(),
-            spins: self.config.spins.unwrap_or(spins.executors),
+            spins: self.config.advanced.spins.unwrap_or(spins.executors),
         };
         let staging = regions(1);
         let connect = |connections: &mut [f::Connection]| {
@@ -216,11 +217,11 @@ impl Start<'_> {
         };
         let context = context(ordinal, place)?;
         let device = context.device();
-        let image = self.config.image.map_or_else(|| Image::embedded(device), Ok)?;
+        let image = self.config.advanced.image.map_or_else(|| Image::embedded(device), Ok)?;
         let windows =
             (reach == Reach::SameProcess).then(|| vec![std::ptr::null_mut(); shape.ranks]);
         let heap_bytes = self.config.heap_bytes;
-        let bulk_copies = self.config.bulk_copies;
+        let bulk_copies = self.config.advanced.bulk_copies;
         let separate = self.joint.is_none() && reach == Reach::SameProcess;
         let context_of = context.clone();
         let setup =
@@ -228,13 +229,14 @@ impl Start<'_> {
         let (config, driver) = (self.config, device.driver());
         let with_gpu = |choice: Choice| choice.with_gpu(&context, config);
         let ports = |peer, choice: &Choice| {
-            let make = || choice.ports_of_gpu((rank, peer), shape, &context, config.gpu_direct);
+            let make =
+                || choice.ports_of_gpu((rank, peer), shape, &context, config.advanced.gpu_direct);
             beside_captures(driver, make)
         };
         let links = Starting::gather(self.bootstrap, config, with_gpu, ports, self.deadline)?;
         let ends = links.iter().flat_map(Starting::ports).cloned().collect();
         let gpu = Gpu::start_linked(self.bootstrap, &setup, self.deadline, ends)?;
-        if self.config.single_launch == Some(true) && gpu.sharing() < shape.ranks {
+        if self.config.advanced.single_launch == Some(true) && gpu.sharing() < shape.ranks {
             let detail = "needs all ranks on one GPU: name it (OXCCL_DEVICE=cuda:0)".into();
             return Err(Error::Config { variable: "single_launch", detail });
         }
@@ -245,7 +247,7 @@ impl Start<'_> {
         let ranks = self.ranks(gpu.control().to_vec(), &heap)?;
         let links = self.start_links(links, egress, spins)?;
         let flights = Flights::new(&gpu, ranks.clone(), links.clone())?;
-        let connections = self.config.cuda_connections;
+        let connections = self.config.advanced.cuda_connections;
         let (ll128, multicast) = (gpu.has_ll128(), gpu.has_multicast());
         let calls = GpuCalls::new(gpu, flights, joint, reach, connections)?;
         let device = Device::Cuda(Some(device.ordinal()));
@@ -266,33 +268,8 @@ fn context(ordinal: Option<usize>, place: usize) -> Result<Context, CudaError> {
 
 /// All ranks must lay out staging memory and choose plans alike.
 fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> Result<(), Error> {
-    let pin = config.pin;
-    let schedule = config.schedule.as_ref().map(|custom| custom.fingerprint());
-    let tuning =
-        config.tuning.as_deref().map(|table| format!("table {:016x}", table.fingerprint()));
-    let fields: [(&'static str, String); 21] = [
-        ("device", config.device.kind().to_string()),
-        ("order", config.order.to_string()),
-        ("pin", format!("{:?}, {:?}, {:?}", pin.algorithm, pin.encoding, pin.channels)),
-        ("nodes", format!("{:?}", config.nodes)),
-        ("ranks_per_node", format!("{:?}", config.ranks_per_node)),
-        ("schedule", schedule.map_or("none".to_owned(), |print| format!("{print:016x}"))),
-        ("max_channels", config.max_channels.to_string()),
-        ("group_channels", format!("{:?}", config.group_channels)),
-        ("heap_bytes", config.heap_bytes.to_string()),
-        ("slot_bytes", config.slot_bytes.to_string()),
-        ("link_slot_bytes", config.link_slot_bytes.to_string()),
-        ("ll_slot_bytes", config.ll_slot_bytes.to_string()),
-        ("single_launch", format!("{:?}", config.single_launch)),
-        ("bulk_copies", config.bulk_copies.to_string()),
-        ("tuning", tuning.unwrap_or_else(|| "none".to_string())),
-        ("link", config.link.to_string()),
-        ("link_sockets", config.link_sockets.to_string()),
-        ("integrity", config.integrity.to_string()),
-        ("fabric", format!("{:?}", config.fabric)),
-        ("rdma_queue_pairs", config.rdma_queue_pairs.to_string()),
-        ("version", env!("CARGO_PKG_VERSION").to_string()),
-    ];
+    let mut fields = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
+    fields.extend(config.compared());
     let own: Vec<&str> = fields.iter().map(|(_, value)| value.as_str()).collect();
     let all = bootstrap.all_gather(own.join("\n").as_bytes(), deadline)?;
     for (rank, text) in all.iter().enumerate() {

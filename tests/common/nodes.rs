@@ -6,7 +6,7 @@ use super::run::{Case, check};
 use oxccl::plans::algorithms::{Algorithm, Encoding, Entry, catalogue};
 use oxccl::plans::schedule::SLOTS;
 use oxccl::plans::topology::Placement;
-use oxccl::{Communicator, Config, OpKind, Order};
+use oxccl::{Advanced, Communicator, Config, OpKind, Order};
 use std::time::Duration;
 
 /// Small slots, so that a few thousand elements are several rounds: just large enough for the segments of 8 ranks.
@@ -15,7 +15,7 @@ pub fn config() -> Config {
         timeout: Duration::from_secs(300),
         max_channels: 2,
         heap_bytes: 1 << 20,
-        link_slot_bytes: 576,
+        advanced: Advanced { link_slot_bytes: 576, ..Advanced::default() },
         ..Config::default()
     }
 }

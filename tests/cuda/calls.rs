@@ -10,8 +10,8 @@ use oxccl::plans::algorithms::{Algorithm, Encoding, Entry, catalogue, find};
 use oxccl::plans::schedule::SLOTS;
 use oxccl::plans::topology::Placement;
 use oxccl::{
-    Call, Collective, Communicator, Config, DeviceBuffer, Error, F8E4M3, F8E5M2, Kind, Memory,
-    OpKind, Order, Pin, ReduceOp, Work, bf16, f16,
+    Advanced, Call, Collective, Communicator, Config, DeviceBuffer, Error, F8E4M3, F8E5M2, Kind,
+    Memory, OpKind, Order, Pin, ReduceOp, Work, bf16, f16,
 };
 use oxccl_cuda_stand_in::control::Control;
 use std::ffi::OsString;
@@ -21,15 +21,19 @@ const CHANNELS: usize = 2;
 
 /// Small slots, so that a few thousand elements are several rounds. On hardware the kernels that are built in.
 pub(crate) fn config() -> Config {
+    let from_environment = Config::from_lookup(environment).unwrap();
     Config {
-        image: (!on_hardware()).then(stand_in_image),
         timeout: Duration::from_secs(300),
         max_channels: CHANNELS,
         heap_bytes: 32 << 20,
-        slot_bytes: 576,
-        link_slot_bytes: 576,
-        ll_slot_bytes: 256,
-        ..Config::from_lookup(environment).unwrap()
+        advanced: Advanced {
+            image: (!on_hardware()).then(stand_in_image),
+            slot_bytes: 576,
+            link_slot_bytes: 576,
+            ll_slot_bytes: 256,
+            ..from_environment.advanced
+        },
+        ..from_environment
     }
 }
 
@@ -432,7 +436,7 @@ pub(crate) fn few_blocks(comm: Communicator) {
     }
     for wrong in [0, CHANNELS + 1] {
         let error = on.with_channels(wrong).unwrap_err();
-        assert!(matches!(error, Error::Config { variable: "channels", .. }), "{error}");
+        assert!(matches!(error, Error::Config { variable: "pin", .. }), "{error}");
     }
 }
 

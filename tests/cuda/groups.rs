@@ -202,7 +202,8 @@ fn few_connections(waits: Result<(), Error>) -> bool {
             connections,
         }))) => {
             assert!(
-                streams > connections && connections == crate::calls::config().cuda_connections
+                streams > connections
+                    && connections == crate::calls::config().advanced.cuda_connections
             );
             true
         }

@@ -3,7 +3,7 @@
 use crate::calls::{config, stream};
 use crate::processes::{deadline, nothing_is_left};
 use oxccl::cuda::{CaptureMode, Event, Graph, Stream};
-use oxccl::{Communicator, Config, DeviceBuffer, Error, ReduceOp};
+use oxccl::{Advanced, Communicator, Config, DeviceBuffer, Error, ReduceOp};
 use oxccl_cuda_stand_in::control::Control;
 use oxccl_transports::{Bootstrap, CudaError, Error as Transport};
 use std::time::Duration;
@@ -12,7 +12,7 @@ const RANKS: usize = 3;
 const COUNT: usize = 5000;
 
 fn joined() -> Config {
-    Config { single_launch: Some(true), ..config() }
+    Config { advanced: Advanced { single_launch: Some(true), ..config().advanced }, ..config() }
 }
 
 fn on_threads(ranks: Vec<Communicator>, run: impl Fn(Communicator) + Sync) {
@@ -246,7 +246,10 @@ pub(crate) fn starts(outer: &mut dyn Bootstrap) {
         Error::Transport(Transport::Stopped(_)) => {}
         other => panic!("{other:?}"),
     };
-    wrong(&Config { single_launch: Some(true), ..Config::default() });
+    wrong(&Config {
+        advanced: Advanced { single_launch: Some(true), ..Advanced::default() },
+        ..Config::default()
+    });
     // They take turns with two GPUs.
     wrong(&joined());
     let one = Config { device: oxccl::Device::Cuda(Some(0)), ..joined() };

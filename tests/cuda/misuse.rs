@@ -7,8 +7,8 @@ use oxccl::bucket::GradientBuckets;
 use oxccl::cuda::{CaptureMode, Graph, Stream};
 use oxccl::plans::algorithms::Encoding;
 use oxccl::{
-    Call, Collective, Communicator, Config, Device, DeviceBuffer, Error, FabricKind, GpuDirect,
-    Kind, Memory, OpKind, Pin, ReduceOp, UniqueId, Work,
+    Advanced, Call, Collective, Communicator, Config, Device, DeviceBuffer, Error, FabricKind,
+    GpuDirect, Kind, Memory, OpKind, Pin, ReduceOp, UniqueId, Work,
 };
 use oxccl_cuda_stand_in::control::{Control, Live};
 use oxccl_transports::cuda::{DeviceMemory, PinnedMemory};
@@ -136,7 +136,7 @@ pub(crate) fn streams(comm: Communicator) {
     assert!(spoiled.is_err());
     // Its own counts.
     comm.barrier().unwrap();
-    let (few, mut many) = (config().cuda_connections, Vec::<Stream>::new());
+    let (few, mut many) = (config().advanced.cuda_connections, Vec::<Stream>::new());
     let error = loop {
         many.push(Stream::new(&context).unwrap());
         let on = comm.on(&many[many.len() - 1]);
@@ -207,7 +207,10 @@ fn of_a_gpu(
 /// More ranks of a process than connections.
 pub(crate) fn connections(comm: Communicator) {
     drop(comm);
-    let config = Config { cuda_connections: 1, single_launch: Some(false), ..config() };
+    let config = Config {
+        advanced: Advanced { cuda_connections: 1, single_launch: Some(false), ..config().advanced },
+        ..config()
+    };
     let error = Communicator::local_with(2, &config).unwrap_err();
     assert!(
         matches!(error, Error::Transport(Transport::Stopped(_)))
@@ -225,7 +228,11 @@ pub(crate) fn no_driver(outer: &mut dyn Bootstrap) {
 
 /// A GPU without an engine for bulk copies, and one with it.
 pub(crate) fn bulk_copies(outer: &mut dyn Bootstrap) {
-    let config = Config { bulk_copies: true, device: Device::Cuda(Some(0)), ..config() };
+    let config = Config {
+        device: Device::Cuda(Some(0)),
+        advanced: Advanced { bulk_copies: true, ..config().advanced },
+        ..config()
+    };
     let started = Communicator::local_with(2, &config);
     if std::env::var("OXCCL_STAND_IN_CAPABILITY").is_ok() {
         match started.unwrap_err() {
@@ -265,7 +272,11 @@ pub(crate) fn no_room(outer: &mut dyn Bootstrap) {
 /// Links by a way that adapters do not have, or without adapters.
 pub(crate) fn not_direct(outer: &mut dyn Bootstrap) {
     let error = |direct, fabric| {
-        let config = Config { gpu_direct: Some(direct), fabric, ..config() };
+        let config = Config {
+            fabric,
+            advanced: Advanced { gpu_direct: Some(direct), ..config().advanced },
+            ..config()
+        };
         Communicator::local_with(2, &config).unwrap_err().to_string()
     };
     let over_tcp = error(GpuDirect::Peer, Some(FabricKind::Tcp));

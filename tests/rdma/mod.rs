@@ -4,7 +4,7 @@ use super::common::element::TestElement;
 use super::common::nodes::{COUNTS, Memory, cases, run};
 use super::common::seed;
 use super::{config, guest, on_ranks};
-use oxccl::{Communicator, Config, FabricKind, ReduceOp, UniqueId, bf16};
+use oxccl::{Advanced, Communicator, Config, FabricKind, ReduceOp, UniqueId, bf16};
 use oxccl_transports::rdma::survey;
 use oxccl_transports::{SYSFS, Secret};
 use std::io::{Write, stderr};
@@ -51,7 +51,7 @@ mod on_two_nodes {
             heap_bytes: 64 << 20,
             nodes: Some(2),
             timeout: Duration::from_secs(300),
-            rdma_queue_pairs: 3,
+            advanced: Advanced { rdma_queue_pairs: 3, ..Advanced::default() },
             ..Config::default()
         };
         on_ranks(2, &over_both_devices(config), |comm| {
@@ -64,8 +64,8 @@ mod on_two_nodes {
     #[test]
     #[ignore = "runs in the software RoCE guest"]
     fn a_device_that_is_not_there_is_named_on_every_rank() {
-        let missing = Some(vec!["mlx5_9".to_owned()]);
-        let config = Config { rdma_devices: missing, ..over_both_devices(config(2, "")) };
+        let mut config = over_both_devices(config(2, ""));
+        config.advanced.rdma_devices = Some(vec!["mlx5_9".to_owned()]);
         let error = Communicator::local_with(2, &config).unwrap_err().to_string();
         assert!(error.contains("rank 0 cannot use: there is no RDMA device mlx5_9"), "{error}");
     }
@@ -86,7 +86,11 @@ mod on_four_nodes {
 /// Threads of one process: the first half of the ranks on one node's device, the others on the other's.
 fn over_both_devices(config: Config) -> Config {
     let devices = vec!["rxe0_0".to_owned(), "rxe1_0".to_owned()];
-    Config { fabric: Some(FabricKind::Rdma), rdma_devices: Some(devices), ..config }
+    Config {
+        fabric: Some(FabricKind::Rdma),
+        advanced: Advanced { rdma_devices: Some(devices), ..config.advanced },
+        ..config
+    }
 }
 
 /// What a rank, this program once more, is told: where to meet, its rank, how many nodes, the type, the lengths, and the seed of its

@@ -191,7 +191,7 @@ impl BenchOptions {
             _ => std::env::var_os(name),
         })?;
         gpu::fit(&mut config, self.heap_needed()?, self.compare.image.as_deref())?;
-        config.single_launch = self.single_launch.or(config.single_launch);
+        config.advanced.single_launch = self.single_launch.or(config.advanced.single_launch);
         config.timeout = self.timeout.unwrap_or(config.timeout);
         config.order = self.order.unwrap_or(config.order);
         config.nodes = self.nodes.or(config.nodes);

@@ -21,7 +21,7 @@ mod trace;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oxccl::{Communicator, Config, Device, Order, Pin, UniqueId};
+use oxccl::{Advanced, Communicator, Config, Device, Order, Pin, UniqueId};
 use oxccl_transports::{Environment, EnvironmentError};
 
 use crate::failure::Failure;
@@ -187,11 +187,11 @@ fn at_any_port(host: &str) -> String {
 fn control_config(config: &Config) -> Config {
     Config {
         device: Device::Host,
-        single_launch: None,
         tuning: None,
         order: Order::Any,
         pin: Pin::default(),
         schedule: None,
+        advanced: Advanced { single_launch: None, ..config.advanced.clone() },
         ..config.clone()
     }
 }

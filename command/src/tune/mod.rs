@@ -157,8 +157,8 @@ impl Plan {
             multicast: false,
             max_channels: self.config.max_channels,
             pin: Pin::default(),
-            slot_bytes: self.config.slot_bytes,
-            ll_slot_bytes: self.config.ll_slot_bytes,
+            slot_bytes: self.config.advanced.slot_bytes,
+            ll_slot_bytes: self.config.advanced.ll_slot_bytes,
             cache_bytes: self.config.last_level_cache_bytes(),
         }
     }

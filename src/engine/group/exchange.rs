@@ -26,8 +26,9 @@ impl Engine {
         if messages.is_empty() {
             return Ok(());
         }
-        let slot_bytes = self.config.slot_bytes;
-        let tiles = Tiles { slot_bytes, ll_bytes: self.config.ll_slot_bytes.min(slot_bytes) };
+        let slot_bytes = self.config.advanced.slot_bytes;
+        let tiles =
+            Tiles { slot_bytes, ll_bytes: self.config.advanced.ll_slot_bytes.min(slot_bytes) };
         let links = self.links.clone();
         let share = |a, b| links.as_ref().is_none_or(|links| links.share(a, b));
         let stretches = messages::stretches(messages, tiles, share)
@@ -146,7 +147,7 @@ impl Engine {
             channels: 1,
             first_connections: self.config.max_channels,
             most_channels: 1,
-            tile_bytes: self.config.slot_bytes,
+            tile_bytes: self.config.advanced.slot_bytes,
             stream: false,
             virtual_bytes: None,
         };

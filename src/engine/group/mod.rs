@@ -252,7 +252,8 @@ impl Engine {
         // A part is one of many, and what is in the cache is a matter of all.
         let whole = with_bytes(&call, part.class_bytes)?;
         let mut plan = self.cache.plan(&self.config, &whole, key.windows, buffers)?;
-        plan.channels = plan.channels.min(self.config.group_channels.unwrap_or(usize::MAX));
+        plan.channels =
+            plan.channels.min(self.config.advanced.group_channels.unwrap_or(usize::MAX));
         plan.stream |= total_bytes.saturating_mul(call.collective.ranks)
             >= self.config.last_level_cache_bytes();
         let verified = self.cache.verified(&self.config, &call, &plan)?;

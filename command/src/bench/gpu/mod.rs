@@ -103,11 +103,9 @@ pub(super) fn main(options: &BenchOptions, against: Against) -> Result<(), Failu
     let config = options.config()?;
     let watchdog = Watchdog::start(options.compare.patience.unwrap_or(config.timeout));
     watchdog.step("oxccl starts");
-    let usual = Config {
-        image: image(options.compare.image.as_deref())?,
-        single_launch: config.single_launch,
-        ..own::usual_config(options.compare.gpu)?
-    };
+    let mut usual = own::usual_config(options.compare.gpu)?;
+    usual.advanced.image = image(options.compare.image.as_deref())?;
+    usual.advanced.single_launch = config.advanced.single_launch;
     let started = own::start_time(&context, ranks, &usual)?;
     let wide = Config { order: config.order, ..own::wide_config(&usual, ranks, &config.pin) };
     let own = Communicator::local_with(ranks, &wide)?;
@@ -158,7 +156,7 @@ pub(crate) fn fit(
         // Memory of a GPU is taken at the start: room for input and output, each in pages of 2 MiB.
         let each = largest_bytes.next_multiple_of(2 << 20) + (2 << 20);
         config.heap_bytes = config.heap_bytes.max(2 * each);
-        config.image = self::image(image)?;
+        config.advanced.image = self::image(image)?;
     }
     Ok(())
 }

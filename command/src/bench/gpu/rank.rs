@@ -119,7 +119,7 @@ impl<'a> Start<'a> {
         let at = (input.as_ptr(), output.as_ptr());
         printer.fact(&self.own_start);
         let config = self.options.config()?;
-        let joined = ranks > 1 && config.single_launch != Some(false);
+        let joined = ranks > 1 && config.advanced.single_launch != Some(false);
         let own = Own::new(own, joined, config.pin);
         let mut racer = Rank {
             start: self,

@@ -1,0 +1,148 @@
+//! All that can be configured, and the only place that reads the environment.
+
+mod device;
+#[cfg(test)]
+mod document;
+mod links;
+mod settings;
+mod table;
+#[cfg(test)]
+mod tests;
+mod value;
+
+use crate::device::{LinkPorts, StagingShape, last_level_cache_bytes};
+use crate::error::Error;
+pub use device::Device;
+pub use links::{FabricKind, GpuDirect};
+use oxccl_plans::schedule::SLOTS;
+use oxccl_plans::topology::Placement;
+use oxccl_transports::Nodes;
+use oxccl_transports::silence::LEAST_SILENCE;
+pub use settings::{Advanced, Config};
+use std::ffi::OsString;
+use std::time::Duration;
+
+impl Config {
+    /// The defaults for GPUs: more channels, since a thread block moves less than a core may; and a heap of 32 MiB, since
+    /// memory of a GPU is taken at once.
+    pub fn cuda() -> Config {
+        Config::of(Device::Cuda(None))
+    }
+
+    /// The defaults for this device.
+    fn of(device: Device) -> Config {
+        match device {
+            Device::Host => Config { device, ..Config::default() },
+            Device::Cuda(_) => {
+                Config { device, max_channels: 8, heap_bytes: 32 << 20, ..Config::default() }
+            }
+        }
+    }
+
+    /// The defaults, changed by the process's environment variables.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the variable whose value cannot be.
+    pub fn from_env() -> Result<Config, Error> {
+        Config::from_lookup(|name| std::env::var_os(name))
+    }
+
+    /// The defaults, changed by what `lookup` gives for a variable's name.
+    ///
+    /// # Errors
+    /// [`Error::Config`] names the variable whose value cannot be.
+    pub fn from_lookup(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Config, Error> {
+        let mut config = Config::default();
+        for setting in settings::all() {
+            setting.read(&mut config, &lookup)?;
+            if setting.field == "device" {
+                config = Config::of(config.device);
+            }
+        }
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Checks what no type can.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        settings::all().try_for_each(|setting| setting.check(self))
+    }
+
+    /// What all ranks need alike: the settings' names and values.
+    pub(crate) fn compared(&self) -> Vec<(&'static str, String)> {
+        let compared = |setting: &table::Setting| Some((setting.field, setting.compared(self)?));
+        settings::all().filter_map(compared).collect()
+    }
+
+    /// The settings other than the device that differ from their defaults, and their values.
+    pub(crate) fn changed(&self) -> Vec<(&'static str, String)> {
+        let usual = Config::of(self.device);
+        let values = |setting: &table::Setting| (setting.field, (setting.shown)(self));
+        let differs = |setting: &&table::Setting| (setting.shown)(self) != (setting.shown)(&usual);
+        settings::all().filter(differs).map(values).collect()
+    }
+
+    /// [`Advanced::cache_bytes`], or what the machine says.
+    pub fn last_level_cache_bytes(&self) -> usize {
+        self.advanced.cache_bytes.unwrap_or_else(last_level_cache_bytes)
+    }
+
+    /// [`Advanced::silence`] within its bounds.
+    pub(crate) fn granted_silence(&self) -> Duration {
+        self.advanced.silence.unwrap_or(self.timeout).min(self.timeout).max(LEAST_SILENCE)
+    }
+
+    /// Which of so many ranks share a node, as far as it is said here: by `ranks_per_node`, or by `nodes`.
+    pub fn placement(&self, ranks: usize) -> Placement {
+        let per_part = |nodes| Nodes::blocks(ranks, nodes).ranks_per_block();
+        let per_node = self.ranks_per_node.or(self.nodes.map(per_part));
+        Placement::uniform(per_node.unwrap_or(ranks))
+    }
+
+    /// Memory that the connections to one rank of another node take; RDMA pins it.
+    pub fn link_memory_bytes(&self) -> usize {
+        let shape = self.staging(1);
+        LinkPorts::len_bytes(&StagingShape { slot_bytes: self.advanced.link_slot_bytes, ..shape })
+    }
+
+    /// How so many ranks lay out staging memory.
+    pub(crate) fn staging(&self, ranks: usize) -> StagingShape {
+        StagingShape {
+            ranks,
+            channels: self.max_channels,
+            ll_slots: SLOTS.ll,
+            ll128_slots: SLOTS.ll128,
+            ll_slot_bytes: self.advanced.ll_slot_bytes,
+            slots: SLOTS.slots,
+            slot_bytes: self.advanced.slot_bytes,
+        }
+    }
+
+    /// Checks what is said of nodes against where the ranks are, and fills in what is not said.
+    pub(crate) fn place(&mut self, nodes: &Nodes) -> Result<(), Error> {
+        let fail = |variable, detail: String| Err(Error::Config { variable, detail });
+        if let Some(wanted) = self.nodes.filter(|wanted| *wanted != nodes.count()) {
+            let detail = format!(
+                "is {wanted}, but the ranks are on {}: set it only where all are on one machine",
+                nodes.count()
+            );
+            return fail("nodes", detail);
+        }
+        if nodes.count() == 1 {
+            return Ok(());
+        }
+        self.advanced.slot_bytes = self.advanced.link_slot_bytes;
+        let most = nodes.ranks_per_block();
+        match self.ranks_per_node {
+            Some(ranks) if !most.is_multiple_of(ranks) => {
+                let detail =
+                    format!("is {ranks}, but only {most} consecutive ranks always share a node");
+                fail("ranks_per_node", detail)
+            }
+            _ => {
+                self.ranks_per_node.get_or_insert(most);
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! Every setting, once: its field, its default, its variable, what that accepts, its check, whether ranks compare it, and its
+//! documentation, of which `docs/configuration.md` is made, too.
+
+use super::table::Ranks::{Alike, AlikeIn, MayDiffer};
+use super::table::{Setting, Variable, settings};
+use super::value::{Shown, above_0, conditions, name, names, parsed, seconds, switch, table};
+use super::{Device, FabricKind, GpuDirect};
+use crate::device::cuda::Image;
+use oxccl_plans::algorithms::{Algorithm, Encoding};
+use oxccl_plans::collective::Order;
+use oxccl_plans::custom::CustomSchedule;
+use oxccl_plans::schedule::MAX_CHANNELS;
+use oxccl_plans::tune::{Pin, Table};
+use oxccl_transports::proxy::Conditions;
+use oxccl_transports::silence::LEAST_SILENCE;
+use std::sync::Arc;
+use std::time::Duration;
+
+settings! {
+    /// How a communicator is set up. What few users change is in [`Config::advanced`].
+    ///
+    /// All ranks need the same values of most settings; they compare them when they start.
+    Config, of which config, in config, listed in SETTINGS;
+
+    /// What ranks compute on; all of them the same kind. `cuda`: the ranks of a node take turns with its GPUs.
+    device: Device = Device::Host, {
+        "OXCCL_DEVICE" => device, "host, cuda or cuda:N", parsed::<Device>;
+        ranks AlikeIn(|config| config.device.kind().to_owned());
+    }
+
+    /// How long a call may wait for other ranks without progress, or the start. After a failure, it may take as
+    /// long again, or at least a second, until ranks of this node have left their calls.
+    timeout: Duration = Duration::from_secs(30), {
+        "OXCCL_TIMEOUT" => timeout, "seconds above 0", seconds;
+        ranks MayDiffer;
+        check |config| require(!config.timeout.is_zero(), || "must be above 0".into());
+    }
+
+    /// The promised order of reduction.
+    order: Order = Order::Any, {
+        "OXCCL_ORDER" => order, "any, rank or tree", parsed::<Order>;
+        ranks Alike;
+    }
+
+    /// What the tuner must choose. An algorithm or encoding that does not exist for a call is an error that lists what
+    /// there is. Channels are the threads of a rank, or thread blocks of its GPU, that share a call.
+    pin: Pin = Pin::default(), {
+        "OXCCL_ALGORITHM" => pin.algorithm, "an algorithm, as `oxccl verify all` lists them", parsed::<Algorithm>;
+        "OXCCL_ENCODING" => pin.encoding, "ll, ll128, slots or windows", parsed::<Encoding>;
+        "OXCCL_CHANNELS" => pin.channels, "a number", parsed::<usize>;
+        unset "the tuner's choice";
+        ranks Alike;
+        check |config| require(
+            config.pin.channels.is_none_or(|c| (1..=config.max_channels).contains(&c)),
+            || format!("channels must be 1 to max_channels, which is {}", config.max_channels),
+        );
+    }
+
+    /// So many parts of this machine stand for a node each. Ranks are dealt to them in blocks, and share no memory
+    /// across. All ranks must be on one machine.
+    nodes: Option<usize> = None, {
+        "OXCCL_NODES" => nodes, "a number above 0", above_0;
+        unset "nodes are machines";
+        ranks Alike;
+    }
+
+    /// So many consecutive ranks count as a node, for hierarchical algorithms.
+    ranks_per_node: Option<usize> = None, {
+        "OXCCL_RANKS_PER_NODE" => ranks_per_node, "a number above 0", above_0;
+        unset "as many as always share one";
+        ranks Alike;
+    }
+
+    /// A custom schedule, which carries out the calls of its collective. `oxccl bench --schedule` reads one from a file.
+    schedule: Option<Arc<CustomSchedule>> = None, {
+        unset "the tuner's choice of the catalogue";
+        ranks Alike;
+    }
+
+    /// The file that `oxccl tune` has written: the tuner chooses by what was measured.
+    tuning: Option<Arc<Table>> = None, {
+        "OXCCL_TUNING" => tuning, "a table of `oxccl tune`", table;
+        unset "the tuner chooses by thresholds";
+        ranks Alike;
+        check |config| {
+            let other = config.tuning.as_ref().filter(|t| t.device != config.device.table_kind());
+            require(other.is_none(), || format!(
+                "is a table for {}, but the ranks compute on {}",
+                other.map_or("", |table| table.device.name()),
+                config.device
+            ))
+        };
+    }
+
+    /// Most channels a call can use, at most 64; staging memory is set up for these.
+    max_channels: usize = 4, {
+        "OXCCL_MAX_CHANNELS" => max_channels, "a number", parsed::<usize>;
+        ranks Alike;
+        check |config| require((1..=MAX_CHANNELS).contains(&config.max_channels), || {
+            format!("{} is not in 1 to {MAX_CHANNELS}", config.max_channels)
+        });
+    }
+
+    /// The size of this rank's heap, out of which `comm.alloc` takes memory. On a host it is address space, whose pages
+    /// exist once allocated; on a GPU memory, which is taken at the start.
+    heap_bytes: usize = 64 << 30, {
+        "OXCCL_HEAP_BYTES" => heap_bytes, "a number", parsed::<usize>;
+        ranks Alike;
+        check |config| require((1..=isize::MAX as usize).contains(&config.heap_bytes), || format!(
+            "{} is not in 1 to {} (OXCCL_HEAP_BYTES; by default 64 GiB on a host, of which memory is taken only as it is \
+             allocated, and 32 MiB on a GPU)",
+            config.heap_bytes,
+            isize::MAX
+        ));
+    }
+
+    /// What carries links between nodes.
+    fabric: Option<FabricKind> = None, {
+        "OXCCL_FABRIC" => fabric, "tcp or rdma", parsed::<FabricKind>;
+        unset "rdma where every rank has an adapter for it, otherwise tcp";
+        ranks Alike;
+    }
+
+    /// The interface, by name or address, by which ranks of other nodes reach this one.
+    interface: Option<String> = None, {
+        "OXCCL_INTERFACE" => interface, "a name or an address", name;
+        unset "that by which the rendezvous was reached";
+        ranks MayDiffer;
+    }
+
+    /// Messages between nodes are sealed by keys that follow from the job's secret. What is changed on its way ends the
+    /// communicator with `Error::Corrupted`, and is never delivered. Links go over TCP then.
+    integrity: bool = false, {
+        "OXCCL_INTEGRITY" => integrity, "0 or 1", switch;
+        ranks Alike;
+        check |config| require(!config.integrity || config.fabric != Some(FabricKind::Rdma), || {
+            "is for links over TCP, and OXCCL_FABRIC asks for rdma: leave one of them out".into()
+        });
+    }
+
+    besides {
+        /// The settings that few users change.
+        advanced: Advanced
+    }
+}
+
+settings! {
+    /// Settings that few users change: of memory, waiting, links and GPUs.
+    Advanced, of which config.advanced, in config, listed in ADVANCED;
+
+    /// How long the machine of a rank may be silent, that is acknowledge nothing that it is sent, before it counts
+    /// as cut off. A shorter break of the network ends nothing. Before Linux 6.15 going on takes as long again as the
+    /// break, so half of it is sure; RDMA links bear 34 s at most. It is at most the time-out at the start.
+    silence: Option<Duration> = None, {
+        "OXCCL_SILENCE" => silence, "seconds, at least 1", seconds;
+        unset "the time-out";
+        ranks MayDiffer;
+        check |config| {
+            let short = config.advanced.silence.filter(|silence| *silence < LEAST_SILENCE);
+            require(short.is_none(), || {
+                format!("{:?} is less than {LEAST_SILENCE:?}", short.unwrap_or_default())
+            })
+        };
+    }
+
+    /// Most channels of a group, so that on a GPU other kernels have room beside it.
+    group_channels: Option<usize> = None, {
+        "OXCCL_GROUP_CHANNELS" => group_channels, "a number above 0", above_0;
+        unset "`max_channels`";
+        ranks Alike;
+        check |config| require(
+            config.advanced.group_channels.is_none_or(|c| (1..=config.max_channels).contains(&c)),
+            || format!("must be 1 to max_channels, which is {}", config.max_channels),
+        );
+    }
+
+    /// Payload of a slot on the slots lane, in bytes, a multiple of 64.
+    slot_bytes: usize = 64 << 10, {
+        "OXCCL_SLOT_BYTES" => slot_bytes, "a number", parsed::<usize>;
+        ranks Alike;
+        check |config| multiple_of_64(config.advanced.slot_bytes);
+    }
+
+    /// The same where ranks are on several nodes. A link to a rank of another node takes 8 slots for each of
+    /// `max_channels` and one more, which RDMA pins once the link is opened, and GPUs at the start: 20 MiB, on a GPU
+    /// 36 MiB. Where there are many ranks, smaller slots or fewer channels make that less.
+    link_slot_bytes: usize = 512 << 10, {
+        "OXCCL_LINK_SLOT_BYTES" => link_slot_bytes, "a number", parsed::<usize>;
+        ranks Alike;
+        check |config| multiple_of_64(config.advanced.link_slot_bytes);
+    }
+
+    /// Payload of a slot on the LL lane, and on the LL128 lane, in bytes, a multiple of 64.
+    ll_slot_bytes: usize = 4 << 10, {
+        "OXCCL_LL_SLOT_BYTES" => ll_slot_bytes, "a number", parsed::<usize>;
+        ranks Alike;
+        check |config| multiple_of_64(config.advanced.ll_slot_bytes);
+    }
+
+    /// Polls of a wait before it yields the processor.
+    spins: Option<u32> = None, {
+        "OXCCL_SPINS" => spins, "a number", parsed::<u32>;
+        unset "20,000 where every rank of this machine has a core of its own, otherwise 0";
+        ranks MayDiffer;
+    }
+
+    /// Bytes of the last-level cache: calls over more memory than this write their outputs with streaming stores.
+    cache_bytes: Option<usize> = None, {
+        "OXCCL_CACHE_BYTES" => cache_bytes, "a number", parsed::<usize>;
+        unset "what the machine says";
+        ranks MayDiffer;
+    }
+
+    /// Kernels leave long copies to the GPU's engine for bulk asynchronous copies. It needs compute capability 9.0:
+    /// otherwise the start fails.
+    bulk_copies: bool = false, {
+        "OXCCL_BULK_COPIES" => bulk_copies, "0 or 1", switch;
+        ranks Alike;
+    }
+
+    /// Ranks that are threads of one process on one GPU (`Communicator::local`) share one launch for each call or group
+    /// that all of them make. So none of their kernels can be kept back by what another rank has put into a stream,
+    /// whatever connections the streams share. The call returns once all ranks have made it, so each needs a thread.
+    /// 1: where that cannot be, or a rank captures such a call by itself, it is an error. 0: each rank launches by itself.
+    single_launch: Option<bool> = None, {
+        "OXCCL_SINGLE_LAUNCH" => single_launch, "0 or 1", switch;
+        unset "they share what they can";
+        ranks Alike;
+        check |config| require(
+            config.device != Device::Host || config.advanced.single_launch != Some(true),
+            || "is for ranks on a GPU: set OXCCL_DEVICE=cuda".into(),
+        );
+    }
+
+    /// By how many connections this process' streams reach a GPU. The driver reads the variable, too. With fewer than
+    /// streams, a stream is not let wait for buckets whose marks it may keep back. Ranks that are threads and launch by
+    /// themselves need one each for every stream of theirs.
+    cuda_connections: usize = 8, {
+        "CUDA_DEVICE_MAX_CONNECTIONS" => cuda_connections, "a number", parsed::<usize>;
+        ranks MayDiffer;
+    }
+
+    /// Whether adapters read and write messages in a GPU's memory, and how. `dmabuf`, and `peer` (by address, for which
+    /// the driver's peer-memory module is needed), are errors where that is not possible. `off`: messages go through
+    /// pinned memory of the host.
+    gpu_direct: Option<GpuDirect> = None, {
+        "OXCCL_GPU_DIRECT" => gpu_direct, "dmabuf, peer or off", parsed::<GpuDirect>;
+        unset "the first of these that every adapter of the rank can do";
+        ranks MayDiffer;
+    }
+
+    /// The RDMA devices that this node's ranks share, by name, separated by commas. Each rank gets as many as there are for
+    /// it, at least one.
+    rdma_devices: Option<Vec<String>> = None, {
+        "OXCCL_RDMA_DEVICES" => rdma_devices, "names", names;
+        unset "the fastest of this network namespace";
+        ranks MayDiffer;
+    }
+
+    /// Queue pairs of a link between two ranks on each of its devices; devices times queue pairs are at most 8.
+    rdma_queue_pairs: usize = 1, {
+        "OXCCL_RDMA_QUEUE_PAIRS" => rdma_queue_pairs, "a number", parsed::<usize>;
+        ranks Alike;
+        check |config| require((1..=8).contains(&config.advanced.rdma_queue_pairs), || {
+            format!("{} is not in 1 to 8", config.advanced.rdma_queue_pairs)
+        });
+    }
+
+    /// TCP connections of a link between two ranks, at most 16; long messages go over all of them.
+    link_sockets: usize = 2, {
+        "OXCCL_LINK_SOCKETS" => link_sockets, "a number", parsed::<usize>;
+        ranks Alike;
+        check |config| require((1..=16).contains(&config.advanced.link_sockets), || {
+            format!("{} is not in 1 to 16", config.advanced.link_sockets)
+        });
+    }
+
+    /// How links between nodes are to behave, for tests and trials: slower than the network, and less reliable, such as
+    /// `10Gbit,50us`. Also `jitter=200us`, `cut=100` (messages until a link breaks) and `short=700` (bytes of a write).
+    link: Conditions = Conditions::default(), {
+        "OXCCL_LINK" => link, "conditions", conditions;
+        unset "as the network does";
+        ranks Alike;
+    }
+
+    /// Kernels other than those built in.
+    #[doc(hidden)]
+    image: Option<Image> = None, {
+        ranks MayDiffer;
+    }
+}
+
+/// All settings, the device first.
+pub(super) fn all() -> impl Iterator<Item = &'static Setting> {
+    SETTINGS.iter().chain(ADVANCED)
+}
+
+fn require(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(otherwise()) }
+}
+
+fn multiple_of_64(bytes: usize) -> Result<(), String> {
+    require(bytes.is_multiple_of(64) && (64..=1 << 30).contains(&bytes), || {
+        format!("{bytes} is no multiple of 64 in 64 bytes to 1 GiB")
+    })
+}
