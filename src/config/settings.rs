@@ -276,7 +276,7 @@ settings! {
     }
 
     /// How links between nodes are to behave, for tests and trials: slower than the network, and less reliable, such as
-    /// `10Gbit,50us`. Also `jitter=200us`, `cut=100` (messages until a link breaks) and `short=700` (bytes of a write).
+    /// `10Gbit,50us`. It needs the feature `emulation`, which the `oxccl` command has. Also `jitter=200us`, `cut=100` (messages until a link breaks) and `short=700` (bytes of a write).
     link: Conditions = Conditions::default(), {
         "OXCCL_LINK" => link, "conditions", conditions;
         unset "as the network does";

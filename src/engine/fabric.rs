@@ -24,7 +24,7 @@ impl Candidates {
     /// Looks for adapters, unless TCP is wanted.
     pub(super) fn find(config: &Config, nodes: &Nodes, rank: usize) -> Candidates {
         let tcp = Tcp::new(config.advanced.link_sockets).with_silence(config.granted_silence());
-        let tcp = match config.advanced.link.write_limit_bytes {
+        let tcp = match config.advanced.link.write_limit_bytes() {
             Some(limit) => tcp.with_short_writes(limit),
             None => tcp,
         };

@@ -7,7 +7,9 @@ use crate::error::Error;
 use oxccl_kernels::format as f;
 use oxccl_plans::lower::Lowering;
 use oxccl_plans::schedule::{Instruction, Operand, Schedule};
-use oxccl_transports::proxy::{Bell, Egress, Fabric, Listening, Ports, Proxy, ProxySetup};
+use oxccl_transports::proxy::{
+    Bell, Egress, Emulation, Fabric, Listening, Ports, Proxy, ProxySetup,
+};
 use oxccl_transports::{Bootstrap, Nodes};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -104,8 +106,7 @@ impl Starting {
             liveness: bootstrap.liveness(),
             spins,
             rings,
-            conditions: config.advanced.link,
-            egress: Some(egress),
+            emulation: Emulation { conditions: config.advanced.link, egress: Some(egress) },
         })?;
         Ok(Links { rank, nodes, proxy })
     }

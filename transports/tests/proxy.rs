@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use oxccl_transports::proxy::testing::{MemoryPorts, until};
-use oxccl_transports::proxy::{Conditions, Fabric, Link, Listening, ProxySetup, Wire, WireError};
+use oxccl_transports::proxy::{
+    Conditions, Emulation, Fabric, Link, Listening, ProxySetup, Wire, WireError,
+};
 use oxccl_transports::tcp::Tcp;
 use oxccl_transports::{Bootstrap, Cause, Secret, local};
 
@@ -190,8 +192,7 @@ fn a_peer_that_cannot_be_reached_is_named() {
         liveness: bootstrap.liveness(),
         spins: false,
         rings: true,
-        conditions: Conditions::default(),
-        egress: None,
+        emulation: Emulation::default(),
     });
     proxy.as_ref().unwrap().want(1, vec![0]);
     let liveness = bootstrap.liveness();
@@ -226,8 +227,7 @@ fn dials_without_descriptors() {
         liveness: liveness.clone(),
         spins: false,
         rings: true,
-        conditions: Conditions::default(),
-        egress: None,
+        emulation: Emulation::default(),
     });
     let proxy = proxy.unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, 64, 64).unwrap();

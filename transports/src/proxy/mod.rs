@@ -11,13 +11,13 @@
 //! | [`Fabric`] | what makes wires |
 //! | [`Ledger`] | what has gone and come, and the check on all that a peer says |
 //! | [`Proxy`] | the thread; [`Listening`] is where its peers find it |
-//! | [`Conditions`] | links that are slower, or less reliable, than the network |
+//! | [`Emulation`] | links that are slower, or less reliable, than the network, with the feature `emulation` |
 //! | [`Socket`] | a connection whose two ends have proven the job's secret |
 
 mod acceptor;
 mod bell;
-mod conditions;
 mod connector;
+mod emulation;
 mod fabric;
 #[cfg(any(test, feature = "fuzzing"))]
 mod fuzz;
@@ -25,7 +25,6 @@ mod handshake;
 mod in_order;
 mod ledger;
 mod ports;
-mod slowed;
 mod socket;
 #[doc(hidden)]
 pub mod testing;
@@ -34,13 +33,12 @@ mod wire;
 mod worker;
 
 pub use bell::Bell;
-pub use conditions::{BadConditions, Conditions};
+pub use emulation::{BadConditions, Conditions, Egress, Emulation};
 pub use fabric::{Fabric, Link};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use fuzz::link_greetings;
 pub use ledger::Ledger;
 pub use ports::{Content, PortNumber, PortShape, Ports, PortsMemory, SLOTS_LIMIT};
-pub use slowed::Egress;
 pub use socket::{SWAP_LIMIT_BYTES, Socket};
 pub use thread::{Listening, Proxy, ProxySetup};
 pub use wire::{Counter, Wire, WireError};

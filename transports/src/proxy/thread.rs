@@ -11,9 +11,8 @@ use super::bell::{Bell, Wakeup};
 use super::connector::{self, Connector};
 use super::ledger::Ledger;
 use super::ports::PortNumber;
-use super::slowed::Egress;
 use super::worker::{self, News, Peer, Worker};
-use super::{Conditions, Fabric, Ports};
+use super::{Emulation, Fabric, Ports};
 use crate::{Adapter, Error, Liveness, Secret};
 
 /// A place where other ranks will find this one's proxy, before it runs: its address has to be told to them first.
@@ -54,9 +53,7 @@ pub struct ProxySetup {
     /// flight.
     pub rings: bool,
     /// How links are to behave.
-    pub conditions: Conditions,
-    /// What the node's ranks share where [`Conditions::bytes_per_s`] is set.
-    pub egress: Option<Egress>,
+    pub emulation: Emulation,
 }
 
 /// A thread that carries this rank's messages to other nodes and takes in theirs. It ends when this is dropped, after what
@@ -122,8 +119,7 @@ impl Listening {
             spins: setup.spins,
             timeout: setup.timeout,
             nap: if setup.rings { worker::NAP } else { worker::NAP_UNRUNG },
-            conditions: setup.conditions,
-            egress: setup.egress,
+            emulation: setup.emulation,
             connector,
         };
         let thread = std::thread::Builder::new().name(format!("oxccl-proxy-{}", setup.rank));

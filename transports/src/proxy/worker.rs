@@ -19,10 +19,9 @@ use nix::poll::PollFlags;
 use super::connector::Connector;
 use super::ledger::Ledger;
 use super::ports::PortNumber;
-use super::slowed::{Egress, Slowed};
 use super::thread::Shared;
 use super::wire::{Wire, WireError};
-use super::{Conditions, connector::Made};
+use super::{Emulation, connector::Made};
 use crate::{Cause, Liveness};
 
 /// Turns without work before it sleeps, where it has a core.
@@ -63,8 +62,7 @@ pub(super) struct Worker {
     pub(super) nap: Duration,
     /// How long making a wire may take.
     pub(super) timeout: Duration,
-    pub(super) conditions: Conditions,
-    pub(super) egress: Option<Egress>,
+    pub(super) emulation: Emulation,
     /// Goes last, after wires.
     pub(super) connector: Connector,
 }
@@ -180,7 +178,6 @@ impl Worker {
     }
 
     fn made(&mut self, rank: usize, wire: Result<Box<dyn Wire>, WireError>) {
-        let (conditions, egress) = (self.conditions, self.egress.clone());
         let seed = (self.rank as u64) << 32 | rank as u64;
         let Some(peer) = self.peers.iter_mut().find(|peer| peer.rank == rank) else { return };
         if !matches!(peer.link, Link::Unwanted | Link::Awaited) {
@@ -188,10 +185,7 @@ impl Worker {
             return;
         }
         peer.link = match wire {
-            Ok(wire) if conditions.slow() => {
-                Link::Open(Box::new(Slowed::new(wire, conditions, egress, seed + 1)))
-            }
-            Ok(wire) => Link::Open(wire),
+            Ok(wire) => Link::Open(self.emulation.applied(wire, seed + 1)),
             Err(error) => Link::Lost(Instant::now(), error),
         };
     }

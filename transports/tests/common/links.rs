@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use oxccl_transports::proxy::testing::{MemoryPorts, until};
 use oxccl_transports::proxy::{
-    Conditions, Egress, Fabric, Listening, PortNumber, Ports, Proxy, ProxySetup,
+    Conditions, Egress, Emulation, Fabric, Listening, PortNumber, Ports, Proxy, ProxySetup,
 };
 use oxccl_transports::{Bootstrap, Cause, Liveness, LocalBootstrap, Region, Secret, local};
 
@@ -77,8 +77,7 @@ pub fn pair_after(
             liveness: liveness.clone(),
             spins: false,
             rings: true,
-            conditions,
-            egress: Some(egress.clone()),
+            emulation: Emulation { conditions, egress: Some(egress.clone()) },
         });
         let proxy = proxy.unwrap();
         proxy.want(1 - rank, (0..=PORTS).collect());

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use nix::poll::PollFlags;
 
 use super::conditions::Conditions;
-use super::ledger::Ledger;
-use super::ports::{Content, PortNumber};
-use super::wire::{Counter, Wire, WireError};
 use crate::Region;
+use crate::proxy::ledger::Ledger;
+use crate::proxy::ports::{Content, PortNumber};
+use crate::proxy::wire::{Counter, Wire, WireError};
 
 /// What a message costs besides its content, and a counter at all.
 const OVERHEAD_BYTES: usize = 24;

@@ -30,6 +30,11 @@ pub struct Conditions {
 }
 
 impl Conditions {
+    /// [`Conditions::write_limit_bytes`], as builds without emulation have it, too.
+    pub fn write_limit_bytes(&self) -> Option<usize> {
+        self.write_limit_bytes
+    }
+
     /// Whether messages have to be held back.
     pub(super) fn slow(&self) -> bool {
         let timed = self.bytes_per_s.is_some() || !self.latency.is_zero();
