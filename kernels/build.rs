@@ -32,7 +32,7 @@ fn build() -> Result<(), String> {
     }
     let out = PathBuf::from(variable("OUT_DIR")?);
     let machine = PathBuf::from(variable("CARGO_MANIFEST_DIR")?).join("machine");
-    let check = out.join("format_check.h");
+    let check = out.join(jobs::MADE);
     std::fs::write(&check, format_check::header())
         .map_err(|error| format!("cannot write {}: {error}", check.display()))?;
     host::build(&machine, &out)?;

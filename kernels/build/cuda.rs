@@ -1,6 +1,6 @@
 //! The GPU kernels: one fat binary for all targets.
 
-use crate::jobs::{self, Job};
+use crate::jobs::{self, Job, Sources};
 use crate::{setting, variable};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,12 +24,13 @@ pub(crate) fn build(machine: &Path, out: &Path) -> Result<(), String> {
         );
         return Ok(());
     };
+    let sources = Sources::new(machine, "cuda", out);
     let job = Job {
         command: command(&nvcc),
-        source: machine.join("executor.cu"),
+        source: sources.own.join("executor.cu"),
         output: out.join("oxccl.fatbin"),
     };
-    let reports = jobs::run_all(vec![job], machine, out, is_used)?;
+    let reports = jobs::run_all(vec![job], &sources)?;
     let report = out.join("resources.txt");
     std::fs::write(&report, reports.concat())
         .map_err(|error| format!("cannot write {}: {error}", report.display()))?;
@@ -51,11 +52,6 @@ fn command(nvcc: &Path) -> Command {
     let codes: String = new.iter().map(|target| format!(",sm_{target}")).collect();
     command.arg(format!("-gencode=arch=compute_{PTX},code=[compute_{PTX}{codes}]"));
     command
-}
-
-/// Files of the host target cannot change a GPU build.
-fn is_used(file_name: &str) -> bool {
-    !file_name.contains("host")
 }
 
 /// `NVCC` (`none`: none is wanted), else the first of `CUDA_HOME`, `CUDA_PATH`, `PATH`, /usr/local/cuda and a `.cuda` folder

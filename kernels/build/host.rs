@@ -1,6 +1,6 @@
 //! The host executors: every instruction set is a set of objects of its own, all in one archive.
 
-use crate::jobs::{self, Job};
+use crate::jobs::{self, Job, Sources};
 use crate::{setting, variable};
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,7 @@ const TYPES: [&str; 12] =
     ["I8", "U8", "I32", "U32", "I64", "U64", "F16", "BF16", "F32", "F64", "F8E4M3", "F8E5M2"];
 
 /// Sources that know no type.
-const COMMON: [&str; 4] = ["host.cpp", "trace_host.cpp", "copy_host.cpp", "ll_host.cpp"];
+const COMMON: [&str; 4] = ["executor.cpp", "trace.cpp", "copy.cpp", "lines.cpp"];
 
 /// Instruction sets of an architecture with the flags that select them; src/host.rs detects the same.
 fn instruction_sets(arch: &str) -> Option<&'static [(&'static str, &'static [&'static str])]> {
@@ -67,11 +67,12 @@ pub(crate) fn build(machine: &Path, out: &Path) -> Result<(), String> {
     })?;
     let sanitizer = setting("OXCCL_SANITIZE");
     let compiler = compiler()?;
+    let sources = Sources::new(machine, "host", out);
     let mut compilations = Vec::new();
     let mut objects = Vec::new();
     for (isa, flags) in sets {
-        let sources = TYPES.iter().map(|name| ("host_type.cpp", Some(*name)));
-        for (source, data_type) in sources.chain(COMMON.map(|source| (source, None))) {
+        let types = TYPES.iter().map(|name| ("type.cpp", Some(*name)));
+        for (source, data_type) in types.chain(COMMON.map(|source| (source, None))) {
             let output = out.join(format!("{isa}_{}.o", data_type.unwrap_or(source)));
             let mut command = Command::new(&compiler);
             command.args(FLAGS).args(*flags).arg(format!("-DOXCCL_ISA={isa}"));
@@ -79,12 +80,11 @@ pub(crate) fn build(machine: &Path, out: &Path) -> Result<(), String> {
             command.args(sanitizer.iter().map(|kind| format!("-fsanitize={kind}")));
             command.arg("-c");
             objects.push(output.clone());
-            compilations.push(Job { command, source: machine.join(source), output });
+            compilations.push(Job { command, source: sources.own.join(source), output });
         }
     }
-    for warning in jobs::run_all(compilations, machine, out, is_used)?
-        .iter()
-        .filter(|text| !text.trim().is_empty())
+    for warning in
+        jobs::run_all(compilations, &sources)?.iter().filter(|text| !text.trim().is_empty())
     {
         println!("cargo::warning={}", warning.trim().replace('\n', " | "));
     }
@@ -96,11 +96,6 @@ pub(crate) fn build(machine: &Path, out: &Path) -> Result<(), String> {
     println!("cargo::rustc-link-search=native={}", out.display());
     println!("cargo::rustc-link-lib=static=oxccl_host");
     Ok(())
-}
-
-/// Files of the CUDA target cannot change a host build.
-fn is_used(file_name: &str) -> bool {
-    !file_name.contains(".cu") && !file_name.contains("_cuda")
 }
 
 fn compiler() -> Result<String, String> {

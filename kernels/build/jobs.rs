@@ -9,7 +9,42 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-/// One compilation: `command`, the include folder, `source`, `-o output`.
+/// The header that the build writes.
+pub(crate) const MADE: &str = "format_check.h";
+
+/// The folders of a target's sources: those that all targets have, and its own.
+pub(crate) struct Sources {
+    /// What the build itself has written.
+    pub(crate) made: PathBuf,
+    pub(crate) shared: PathBuf,
+    pub(crate) own: PathBuf,
+}
+
+impl Sources {
+    /// `folder`: the target's, beside `shared`.
+    pub(crate) fn new(machine: &Path, folder: &str, out: &Path) -> Sources {
+        let made = out.to_owned();
+        Sources { made, shared: machine.join("shared"), own: machine.join(folder) }
+    }
+
+    fn include_folders(&self) -> [&Path; 3] {
+        [&self.made, &self.shared, &self.own]
+    }
+
+    /// What every output depends on.
+    fn hash(&self) -> Result<u64, String> {
+        let mut hasher = DefaultHasher::new();
+        for path in [files(&self.shared)?, files(&self.own)?, vec![self.made.join(MADE)]].concat() {
+            path.file_name().hash(&mut hasher);
+            let text = std::fs::read(&path)
+                .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+            text.hash(&mut hasher);
+        }
+        Ok(hasher.finish())
+    }
+}
+
+/// One compilation: `command`, the include folders, `source`, `-o output`.
 pub(crate) struct Job {
     pub(crate) command: Command,
     pub(crate) source: PathBuf,
@@ -18,23 +53,16 @@ pub(crate) struct Job {
 
 /// Runs all jobs, as many at a time as cargo allows, and gives what each wrote to standard error. The
 /// first failure is returned with its command line and output.
-///
-/// `is_used` tells by its name whether a source file can matter to these jobs.
-pub(crate) fn run_all(
-    jobs: Vec<Job>,
-    machine: &Path,
-    out: &Path,
-    is_used: fn(&str) -> bool,
-) -> Result<Vec<String>, String> {
+pub(crate) fn run_all(jobs: Vec<Job>, sources: &Sources) -> Result<Vec<String>, String> {
     let workers = std::env::var("NUM_JOBS").ok().and_then(|jobs| jobs.parse().ok()).unwrap_or(1);
-    let sources = hash_of_sources(machine, out, is_used)?;
+    let hash = sources.hash()?;
     let results: Mutex<Vec<_>> = Mutex::new((0..jobs.len()).map(|_| Ok(String::new())).collect());
     let queue = Mutex::new(jobs.into_iter().enumerate());
     std::thread::scope(|scope| {
         for _ in 0..std::cmp::max(1, workers) {
             scope.spawn(|| {
                 while let Some((index, job)) = take(&queue) {
-                    let result = compile(job, sources, out);
+                    let result = compile(job, sources, hash);
                     if let Ok(mut results) = results.lock() {
                         results[index] = result;
                     }
@@ -67,9 +95,9 @@ fn take(queue: &Mutex<std::iter::Enumerate<std::vec::IntoIter<Job>>>) -> Option<
     queue.lock().ok()?.next()
 }
 
-fn compile(mut job: Job, sources: u64, out: &Path) -> Result<String, String> {
+fn compile(mut job: Job, sources: &Sources, hash: u64) -> Result<String, String> {
     let mut hasher = DefaultHasher::new();
-    sources.hash(&mut hasher);
+    hash.hash(&mut hasher);
     job.source.file_name().hash(&mut hasher);
     job.command.get_program().hash(&mut hasher);
     job.command.get_args().for_each(|argument| argument.hash(&mut hasher));
@@ -77,17 +105,20 @@ fn compile(mut job: Job, sources: u64, out: &Path) -> Result<String, String> {
         .and_then(|compiler| compiler.modified())
         .ok()
         .hash(&mut hasher);
-    let kept = cache(out).join(format!("{:016x}", hasher.finish()));
+    let kept = cache(&sources.made).join(format!("{:016x}", hasher.finish()));
     let kept_text = kept.with_extension("txt");
     if let Ok(text) = std::fs::read_to_string(&kept_text)
         && std::fs::copy(&kept, &job.output).is_ok()
     {
         return Ok(text);
     }
-    job.command.arg("-I").arg(out).arg(&job.source).arg("-o").arg(&job.output);
+    sources.include_folders().iter().for_each(|folder| {
+        job.command.arg("-I").arg(folder);
+    });
+    job.command.arg(&job.source).arg("-o").arg(&job.output);
     let text = run(job.command)?;
     // A cache that cannot be written is only slower. The text goes last, and vouches for the rest.
-    let folder = cache(out);
+    let folder = cache(&sources.made);
     let _ = std::fs::create_dir_all(&folder)
         .and_then(|()| place(&folder, &kept, &std::fs::read(&job.output)?))
         .and_then(|()| place(&folder, &kept_text, text.as_bytes()));
@@ -107,18 +138,11 @@ fn cache(out: &Path) -> PathBuf {
     out.ancestors().nth(4).unwrap_or(out).join("oxccl-machine-cache")
 }
 
-fn hash_of_sources(machine: &Path, out: &Path, is_used: fn(&str) -> bool) -> Result<u64, String> {
-    let unreadable = |error: std::io::Error| format!("cannot read {}: {error}", machine.display());
-    let mut paths: Vec<PathBuf> = std::fs::read_dir(machine)
+/// The files of a folder, in an order that is always the same.
+fn files(folder: &Path) -> Result<Vec<PathBuf>, String> {
+    let mut paths: Vec<PathBuf> = std::fs::read_dir(folder)
         .and_then(|entries| entries.map(|entry| entry.map(|entry| entry.path())).collect())
-        .map_err(unreadable)?;
-    paths.retain(|path| path.file_name().and_then(|name| name.to_str()).is_none_or(is_used));
-    paths.push(out.join("format_check.h"));
+        .map_err(|error| format!("cannot read {}: {error}", folder.display()))?;
     paths.sort();
-    let mut hasher = DefaultHasher::new();
-    for path in paths {
-        path.file_name().hash(&mut hasher);
-        std::fs::read(&path).map_err(unreadable)?.hash(&mut hasher);
-    }
-    Ok(hasher.finish())
+    Ok(paths)
 }

@@ -75,7 +75,7 @@ pub struct Reduction {
     pub stream: bool,
 }
 
-/// Mirrors `Reduction` in `machine/host_table.h`.
+/// Mirrors `Reduction` in `machine/host/table.h`.
 #[repr(C)]
 struct RawReduction {
     sources: *const *const u8,

@@ -241,7 +241,7 @@ fn many_sources() {
     }
 }
 
-/// What lets GPU kernels fold these from the left, whatever the order that is asked for (machine/bulk_cuda.h).
+/// What lets GPU kernels fold these from the left, whatever the order that is asked for (machine/cuda/bulk.h).
 #[test]
 fn only_sums_and_products_of_floats_depend_on_brackets() {
     let executor = HostExecutor::detect();

@@ -23,10 +23,10 @@ const FLAGS: [&str; 14] = [
 ];
 
 fn main() {
-    let machine = "../../kernels/machine";
+    let [shared, own] = ["../../kernels/machine/shared", "../../kernels/machine/cuda"];
     println!("cargo::rustc-check-cfg=cfg(emulator)");
     println!("cargo::rerun-if-env-changed=CXX");
-    for path in ["build.rs", "emulator", machine] {
+    for path in ["build.rs", "emulator", shared, own] {
         println!("cargo::rerun-if-changed={path}");
     }
     // Threads of a block change their stacks by instructions of this one, and behind sanitizers' backs.
@@ -41,7 +41,7 @@ fn main() {
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
     let object = out.join("emulator.o");
     let mut compile = Command::new(&compiler);
-    compile.args(FLAGS).arg("-I").arg(out).args(["-I", "emulator", "-I", machine]);
+    compile.args(FLAGS).arg("-I").arg(out).args(["-I", "emulator", "-I", shared, "-I", own]);
     run(compile.args(["-c", "emulator/block.cpp", "-o"]).arg(&object));
     let library = out.join("liboxccl_emulator.a");
     let _ = std::fs::remove_file(&library);

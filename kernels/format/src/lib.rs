@@ -1,7 +1,7 @@
 //! The binary layout that the machine reads: programs, connections and the launch block.
 //!
 //! This crate is the definition. The build of oxccl-kernels writes every size and offset of it into a header, and the C++ mirror,
-//! `kernels/machine/format.h`, is compiled against those numbers, for the host and for every GPU target.
+//! `kernels/machine/shared/format.h`, is compiled against those numbers, for the host and for every GPU target.
 //!
 //! A [`Header`] starts the program; behind it, at the byte offsets it names, lie the tables of
 //! [`ChannelEntry`], [`Instruction`], [`Operand`] and [`Advance`]. All integers are native-endian, all tables

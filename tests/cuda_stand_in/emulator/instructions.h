@@ -1,4 +1,4 @@
-// The instructions of ptx_cuda.h, for threads that take turns. Whoever looks at what others write lets these have their turn.
+// The instructions of cuda/ptx.h, for threads that take turns. Whoever looks at what others write lets these have their turn.
 #pragma once
 
 namespace oxccl {

@@ -1,5 +1,8 @@
 // What the machine needs of a target, with one implementation per target under the same names.
 //
+//     OXCCL_INLINE, OXCCL_NOINLINE, OXCCL_COLD  what stands in front of a function
+//     OXCCL_LIKELY, OXCCL_UNLIKELY              around a condition
+//     OXCCL_TRACED_STEP                         as long as the block lasts, a step is traced, if steps are
 //     lane(), lanes(), leader(), barrier()      the threads of a block; on a host ONE_THREAD
 //     barrier_any                               a barrier that tells all whether any of them says so
 //     arrives_last                              counts channels, and says which one is the last
@@ -13,17 +16,10 @@
 //                                               awaited is there (host), or one turn (CUDA)
 //     ring                                      wake a peer that sleeps
 //
-// Everything above this header is the same source for GPUs and CPUs.
+// host/target.h and cuda/target.h include this and have all that; the folder that is compiled with shared/
+// decides which of them is meant.
 #pragma once
 #include "format.h"
-
-#ifdef __CUDACC__
-#define OXCCL_INLINE __device__ __forceinline__
-#define OXCCL_FUNCTION __device__
-#else
-#define OXCCL_INLINE inline __attribute__((always_inline))
-#define OXCCL_FUNCTION
-#endif
 
 namespace oxccl {
 inline namespace OXCCL_ISA {
@@ -57,9 +53,3 @@ struct Fault {
 
 }  // namespace OXCCL_ISA
 }  // namespace oxccl
-
-#ifdef __CUDACC__
-#include "target_cuda.h"
-#else
-#include "target_host.h"
-#endif

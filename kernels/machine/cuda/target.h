@@ -5,11 +5,14 @@
 // that hold for all of its threads (the memory model is cumulative). A spin looks at the abort word
 // every few thousand turns and then also tells the host, through Progress, what it waits for.
 #pragma once
+#include "contract.h"
 
+#define OXCCL_INLINE __device__ __forceinline__
 #define OXCCL_COLD __device__ __forceinline__
 #define OXCCL_NOINLINE __device__ __forceinline__
 #define OXCCL_LIKELY(condition) (condition)
 #define OXCCL_UNLIKELY(condition) (condition)
+#define OXCCL_TRACED_STEP(round, step)
 
 namespace oxccl {
 inline namespace OXCCL_ISA {
@@ -23,7 +26,7 @@ struct Share {
 }  // namespace oxccl
 
 #ifndef OXCCL_INSTRUCTIONS
-#define OXCCL_INSTRUCTIONS "ptx_cuda.h"
+#define OXCCL_INSTRUCTIONS "ptx.h"
 #endif
 #include OXCCL_INSTRUCTIONS
 

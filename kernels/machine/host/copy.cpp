@@ -1,5 +1,5 @@
 // What long stretches on the host need whatever the type: compiled once per instruction set.
-#include "bulk_host.h"
+#include "bulk.h"
 
 namespace oxccl {
 inline namespace OXCCL_ISA {

@@ -2,7 +2,7 @@
 //
 //     oxccl_trace_<isa>(launch, channel, sink, context)
 #define OXCCL_TRACE 1
-#include "host.cpp"
+#include "executor.cpp"
 
 extern "C" uint32_t OXCCL_JOIN(oxccl_trace_, OXCCL_ISA)(const oxccl::Launch* launch,
                                                         uint32_t channel, oxccl::TraceSink sink,

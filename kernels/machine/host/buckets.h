@@ -7,10 +7,10 @@
 // agree, minds messages with flags and what they carry of holes, and takes 40 ns a piece. Here no peer is waited for, a hole is nowhere,
 // and what most pieces are, one source or two, takes 10.
 //
-// Short tiles, which are all of a small group, go from registers, as short messages do (short_host.h).
+// Short tiles, which are all of a small group, go from registers, as short messages do (host/short.h).
 #pragma once
 #include "segments.h"
-#include "short_host.h"
+#include "short.h"
 
 namespace oxccl {
 inline namespace OXCCL_ISA {

@@ -17,10 +17,9 @@
 #include "multicast.h"
 #include "segments.h"
 #ifndef __CUDACC__
-#include "buckets_host.h"
-#include "short_host.h"
+#include "buckets.h"
+#include "short.h"
 #endif
-#include "trace_host.h"
 
 namespace oxccl {
 inline namespace OXCCL_ISA {

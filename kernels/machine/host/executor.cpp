@@ -3,7 +3,7 @@
 //     oxccl_execute_<isa>(launch, channel)   runs one channel in the calling thread
 //     oxccl_reduce_<isa>(reduction)          the reduce-copy loop alone, on plain memory
 //     oxccl_convert_<isa>(...)               the small floats' conversions, for tests
-#include "host_table.h"
+#include "table.h"
 
 namespace oxccl {
 inline namespace OXCCL_ISA {
@@ -106,7 +106,7 @@ static void convert(bool widen, const void* from, void* to, size_t count) {
 #define OXCCL_JOIN_(a, b) a##b
 #define OXCCL_JOIN(a, b) OXCCL_JOIN_(a, b)
 
-// The traced build (trace_host.cpp) has an entry point of its own.
+// The traced build (host/trace.cpp) has an entry point of its own.
 #ifndef OXCCL_TRACE
 extern "C" uint32_t OXCCL_JOIN(oxccl_execute_, OXCCL_ISA)(const oxccl::Launch* launch,
                                                           uint32_t channel) {

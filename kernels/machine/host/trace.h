@@ -1,4 +1,4 @@
-// When each step of a channel began and ended, in the traced build of the host executor (trace_host.cpp). In all other
+// When each step of a channel began and ended, in the traced build of the host executor (host/trace.cpp). In all other
 // builds nothing is left of it.
 #pragma once
 

@@ -3,9 +3,9 @@
 // They go element by element and leave the vectors to the compiler: that vectorises for every type,
 // where loops over 16-byte structs do not for f16 and fp8. `ivdep` says that a destination may be one
 // of the sources, but never half overlaps one, so the loops need no overlap test. f16 and fp8 are the
-// exception where vectors_host.h has them.
+// exception where host/vectors.h has them.
 #pragma once
-#include "vectors_host.h"
+#include "vectors.h"
 
 namespace oxccl {
 inline namespace OXCCL_ISA {

@@ -7,7 +7,7 @@
 //
 // Why it is fast: as LL, no counter and no fence, but 15 of 16 bytes that cross are data. What it rests
 // on: whoever sees a line's flag sees its data. On a host one thread has the line, and releases and
-// acquires the flag. On a GPU eight threads of a warp have it, 16 bytes each (lines_cuda.h): the line
+// acquires the flag. On a GPU eight threads of a warp have it, 16 bytes each (cuda/lines.h): the line
 // is stored by one instruction of the warp, which memory of the same GPU and NVLink carry as one
 // access. PCIe may split it, so communicators have this lane only where no rank needs PCIe.
 //

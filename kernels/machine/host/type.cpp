@@ -1,5 +1,5 @@
 // The host's reducers of one element type: compiled once per type (OXCCL_TYPE) and instruction set.
-#include "host_table.h"
+#include "table.h"
 
 namespace oxccl {
 inline namespace OXCCL_ISA {

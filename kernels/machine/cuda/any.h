@@ -2,7 +2,7 @@
 //
 //     for each word that is this thread's, in halves (in one where an element is a word):
 //       left: acc = unpack(source[0]);  acc = fold(acc, unpack(source[s]))
-//       tree: push unpack(source[s]) as a leaf                                 (tree_cuda.h)
+//       tree: push unpack(source[s]) as a leaf                                 (cuda/tree.h)
 //       store word to every destination
 //
 // Only unpack, fold and pack know the type: a choice of a few instructions each. So the kernel is about as long as one of a single
@@ -115,7 +115,7 @@ OXCCL_INLINE AnyPack fold_any(uint32_t way, const AnyPack& earlier, const AnyPac
   }
 }
 
-// One thread's subtrees, as tree_cuda.h counts them, but for a single place that folds.
+// One thread's subtrees, as cuda/tree.h counts them, but for a single place that folds.
 struct AnyCounter {
   uint32_t way;
 

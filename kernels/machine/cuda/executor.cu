@@ -4,7 +4,7 @@
 //
 // 512 threads a block: enough 16-byte loads in flight to fill a multiprocessor's share of the memory
 // bandwidth, and 128 registers for each. What all threads of a block know alike is in shared memory: registers are for data.
-#include "any_cuda.h"
+#include "any.h"
 
 namespace oxccl {
 

@@ -1,9 +1,14 @@
-// LL128 messages in stretches of bytes, for the host.
+// LL and LL128 messages in stretches of bytes, for the host.
 #pragma once
 #include "ll128.h"
 
 namespace oxccl {
 inline namespace OXCCL_ISA {
+
+// Decodes [position, position + len_bytes) of the view's LL message; `position` is a multiple of 8.
+bool receive_bytes(Machine& machine, const View& view, uint64_t position, uint8_t* to,
+                   uint64_t len_bytes);
+void send_bytes(const View& view, uint64_t position, const uint8_t* from, uint64_t len_bytes);
 
 // What of [position, position + len_bytes) is in the line of its first byte.
 OXCCL_INLINE uint64_t part_of_line(uint64_t position, uint64_t len_bytes) {
@@ -11,7 +16,7 @@ OXCCL_INLINE uint64_t part_of_line(uint64_t position, uint64_t len_bytes) {
   return left < len_bytes ? left : len_bytes;
 }
 
-// Decodes [position, position + len_bytes) of the view's message.
+// Decodes [position, position + len_bytes) of the view's LL128 message.
 inline bool receive_ll128_bytes(Machine& machine, const View& view, uint64_t position, uint8_t* to,
                                 uint64_t len_bytes) {
   while (len_bytes > 0) {

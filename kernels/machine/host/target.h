@@ -16,6 +16,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "contract.h"
+#include "trace.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -25,6 +28,7 @@
 #define OXCCL_SANITIZED 0
 #endif
 
+#define OXCCL_INLINE inline __attribute__((always_inline))
 #define OXCCL_COLD __attribute__((noinline, cold))
 #define OXCCL_NOINLINE __attribute__((noinline))
 #define OXCCL_LIKELY(condition) __builtin_expect(bool(condition), 1)

@@ -7,8 +7,8 @@
 //
 // A pack is a vector of elements in registers. Packs of 8 bytes are one LL line each, take any
 // operand (LL or plain, aligned or not, the last few bytes) and serve short messages on the host and
-// everything irregular on a GPU, but for LL128 lines (lines_cuda.h). Long plain stretches go through bulk_host.h
-// (cache-sized blocks) and bulk_cuda.h (16-byte packs, several in flight), with the same folds in the same order.
+// everything irregular on a GPU, but for LL128 lines (cuda/lines.h). Long plain stretches go through host/bulk.h
+// (cache-sized blocks) and cuda/bulk.h (16-byte packs, several in flight), with the same folds in the same order.
 #pragma once
 #include "flagged.h"
 
@@ -141,11 +141,7 @@ OXCCL_INLINE bool reduce_left(const Move& move, const Load& load) {
 }  // namespace OXCCL_ISA
 }  // namespace oxccl
 
-#ifdef __CUDACC__
-#include "bulk_cuda.h"
-#else
-#include "bulk_host.h"
-#endif
+#include "bulk.h"
 
 namespace oxccl {
 inline namespace OXCCL_ISA {

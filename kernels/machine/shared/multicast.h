@@ -1,6 +1,6 @@
 // A ReduceCopy of all ranks' buffers: by the switch between them, where that can be.
 //
-//     if all ranks' buffers are as far into their heaps:   one access to the multicast address for all   (multicast_cuda.h)
+//     if all ranks' buffers are as far into their heaps:   one access to the multicast address for all   (cuda/switch.h)
 //     else:                                                operand by operand, as windows are
 //
 // The operands are windows on all ranks in any case, so that what a switch cannot do (other types, odd lengths, buffers of other

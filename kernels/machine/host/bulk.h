@@ -9,9 +9,8 @@
 // destination need no block: one straight loop. Of what is written around the cache a block is a few whole lines, so that memory is
 // read and written all the time and not by turns.
 #pragma once
-#include "ll128_host.h"
-#include "ll_host.h"
-#include "loops_host.h"
+#include "lines.h"
+#include "loops.h"
 
 namespace oxccl {
 inline namespace OXCCL_ISA {

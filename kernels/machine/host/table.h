@@ -1,4 +1,4 @@
-// The reducers of each element type for the host; one object file each (host_type.cpp).
+// The reducers of each element type for the host; one object file each (host/type.cpp).
 #pragma once
 #include "executor.h"
 

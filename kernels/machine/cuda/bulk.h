@@ -1,21 +1,21 @@
 // Long stretches of a ReduceCopy on a GPU.
 //
 //     head and tail up to 16-byte boundaries, mixed alignments, LL:   word by word
-//     LL128, and whatever is moved with it:                           share by share     (lines_cuda.h)
+//     LL128, and whatever is moved with it:                           share by share     (cuda/lines.h)
 //     left fold: for each group of UNROLL 16-byte packs that is this thread's:
 //       for each two sources: load their packs, fold them into the accumulators
 //     tree fold, of floats' sums and products: for each pack:
-//       for each eight sources: load all eight, fold them as a tree      (tree_cuda.h)
+//       for each eight sources: load all eight, fold them as a tree      (cuda/tree.h)
 //     round, store to every destination
 //
 // Why it is fast: neighbouring threads touch neighbouring packs, every access of the left fold is 16
 // bytes wide, and eight loads are in flight per thread (four of the left fold with 8-bit types). What is irregular takes
 // the word path, which is kept small, since every type and fold has one.
 #pragma once
-#include "async_cuda.h"
-#include "lines_cuda.h"
-#include "multicast_cuda.h"
-#include "tree_cuda.h"
+#include "async.h"
+#include "lines.h"
+#include "switch.h"
+#include "tree.h"
 
 namespace oxccl {
 inline namespace OXCCL_ISA {
