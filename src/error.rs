@@ -1,5 +1,7 @@
 //! The one error type: misuse, the other ranks' faults, and the system's.
 
+mod nature;
+
 use crate::config::Device;
 use oxccl_plans::collective::{Kind, Order};
 use oxccl_plans::element::{DataType, OpKind};
@@ -9,8 +11,9 @@ use oxccl_transports::{Cause, CudaError};
 
 /// Why a call did not do what was asked.
 ///
-/// Misuse that this rank alone can see leaves the communicator usable. Everything else ends it on all ranks: inputs that were not in
-/// place are intact, outputs are unspecified, and further calls return [`Error::Broken`].
+/// Misuse that this rank alone can see ([`is_misuse`](Error::is_misuse)) leaves the communicator usable, and so does what says so.
+/// Everything else ends it on all ranks ([`is_fatal`](Error::is_fatal)): inputs that were not in place are intact, outputs are
+/// unspecified, and further calls return [`Error::Broken`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -245,6 +248,8 @@ pub enum Error {
         call: u64,
         /// The time-out.
         seconds: f64,
+        /// The ranks that did not come, as far as they are known.
+        ranks: Vec<usize>,
         /// Which ranks did not come, and what they did last.
         detail: String,
     },
@@ -338,7 +343,13 @@ pub enum Error {
         /// The first error.
         first: String,
     },
-    /// The transport's error.
+    /// This rank's GPU, or its driver, failed in a call.
+    #[error("this rank's GPU failed in a call: {source}")]
+    DeviceLost {
+        /// The driver's answer.
+        source: CudaError,
+    },
+    /// The transport's error, at the start, or where memory is registered; and what a GPU's driver refused before a call was made.
     #[error(transparent)]
     Transport(#[from] oxccl_transports::Error),
     /// The launcher's environment is not complete.
@@ -407,7 +418,7 @@ impl Error {
             Cause::Aborted { rank, reason } => Error::Stopped { rank, reason },
             Cause::Mismatch { rank, detail } => Error::Stopped { rank, reason: detail },
             Cause::TimedOut { rank, detail } => Error::Stopped { rank, reason: detail },
-            other => Error::Stopped { rank: usize::MAX, reason: other.to_string() },
+            other => Error::Transport(oxccl_transports::Error::Stopped(other)),
         }
     }
 }

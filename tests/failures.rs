@@ -175,6 +175,63 @@ fn misuse_leaves_the_communicator_usable() {
     });
 }
 
+/// What an error says of the communicator is what the communicator then does.
+#[test]
+fn fatal_errors_end_the_communicator_and_others_do_not() {
+    let counts = |a: usize, b: usize| [a, b];
+    on_ranks(2, 20_000, |comm| {
+        let other = 1 - comm.rank();
+        let usable = [
+            comm.all_reduce(&[1.0f32; 2], &mut [0.0; 3], ReduceOp::Sum).unwrap_err(),
+            comm.broadcast(&[1.0f32; 2], &mut [0.0; 2], 2).unwrap_err(),
+            comm.alloc::<f32>(1 << 40).unwrap_err(),
+            // Each sends the other one element and expects two.
+            comm.all_to_all_v(
+                &[1.0f32; 2],
+                &counts(1, 1),
+                &mut [0.0; 3],
+                &if comm.rank() == 0 { counts(1, 2) } else { counts(2, 1) },
+            )
+            .unwrap_err(),
+        ];
+        for error in &usable {
+            assert!(!error.is_fatal(), "{error}");
+        }
+        assert_eq!(usable.each_ref().map(Error::is_misuse), [true, true, false, false]);
+        assert_eq!(usable.each_ref().map(|error| error.ranks().len()), [0, 0, 0, 2]);
+        comm.barrier().unwrap();
+        let mut data = vec![1.0f32; 4 + comm.rank()];
+        let error = comm.all_reduce_in_place(&mut data, ReduceOp::Sum).unwrap_err();
+        assert!(error.is_fatal() && !error.is_misuse(), "{error}");
+        assert!(error.ranks().contains(&other), "{error}");
+        let later = comm.barrier().unwrap_err();
+        assert!(matches!(later, Error::Broken { .. }) && later.is_fatal(), "{later}");
+    });
+}
+
+#[test]
+fn a_time_out_names_the_ranks_that_did_not_come() {
+    let (late, over) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    on_ranks(3, 300, |comm| {
+        comm.barrier().unwrap();
+        if comm.rank() == 1 {
+            while over.load(Ordering::SeqCst) < 2 {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            assert!(comm.barrier().unwrap_err().is_fatal());
+            return;
+        }
+        let error = comm.barrier().unwrap_err();
+        assert!(error.is_fatal() && !error.is_misuse(), "{error}");
+        if matches!(error, Error::TimedOut { .. }) {
+            assert_eq!(error.ranks(), [1], "{error}");
+            late.fetch_add(1, Ordering::SeqCst);
+        }
+        over.fetch_add(1, Ordering::SeqCst);
+    });
+    assert!(late.into_inner() >= 1, "who noticed first says who is missing");
+}
+
 #[test]
 fn configurations_must_agree() {
     let (id, _server) = UniqueId::create().unwrap();

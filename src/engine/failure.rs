@@ -216,23 +216,22 @@ impl Ranks {
         if let Some((rank, calls)) = self.poll.left_before() {
             return Error::Left { rank, calls, during: self.named(call) };
         }
-        Error::TimedOut {
-            what: call.text(),
-            call: call.collective,
-            seconds: self.poll.timeout().as_secs_f64(),
-            detail: self.whereabouts(call),
-        }
+        let (ranks, detail) = self.whereabouts(call);
+        let (what, seconds) = (call.text(), self.poll.timeout().as_secs_f64());
+        Error::TimedOut { what, call: call.collective, seconds, ranks, detail }
     }
 
     /// Which ranks are behind, and where the others wait.
-    fn whereabouts(&self, call: &Described) -> String {
-        let mut parts = Vec::new();
+    fn whereabouts(&self, call: &Described) -> (Vec<usize>, String) {
+        let (mut parts, mut behind) = (Vec::new(), Vec::new());
         for rank in (0..self.control.ranks()).filter(|rank| *rank != self.rank) {
             if let Some(calls) = self.liveness.left(rank) {
+                behind.push(rank);
                 parts.push(format!("rank {rank} has closed its communicator after {calls} calls"));
                 continue;
             }
             if let Some(owed) = self.owed(rank) {
+                behind.push(rank);
                 parts.push(self.unknown(rank, owed));
                 continue;
             }
@@ -242,11 +241,16 @@ impl Ranks {
                 let last = last.map_or("it has called nothing".into(), |last| {
                     format!("its last was {}", self.named(&last))
                 });
+                behind.push(rank);
                 parts.push(format!("rank {rank} has not called {} ({last})", self.named(call)));
             }
         }
-        parts.extend(self.lone_message());
+        if let Some((peer, text)) = self.lone_message() {
+            behind.push(peer);
+            parts.push(text);
+        }
         let stalled = self.stalled();
+        behind.extend(&stalled);
         parts.extend(stalled.iter().map(|rank| {
             let watched_ms = WATCHED.as_millis();
             format!("rank {rank} is inside a call, but has not run for {watched_ms} ms (stopped, or busy without waiting)")
@@ -256,7 +260,10 @@ impl Ranks {
         let running =
             (0..self.control.ranks()).filter(|rank| !stalled.contains(rank) && known(rank));
         parts.extend(running.filter_map(|rank| self.wait_of(rank)));
-        if parts.is_empty() { "no rank says what it waits for".into() } else { parts.join("; ") }
+        behind.sort_unstable();
+        behind.dedup();
+        let nothing = || "no rank says what it waits for".into();
+        (behind, if parts.is_empty() { nothing() } else { parts.join("; ") })
     }
 
     /// For how long a rank of another node has owed an answer, if that is longer than answers take.
@@ -276,14 +283,14 @@ impl Ranks {
     }
 
     /// A message of this rank's group that its other end takes no part in.
-    fn lone_message(&self) -> Option<String> {
+    fn lone_message(&self) -> Option<(usize, String)> {
         let mut waits =
             (0..self.control.channels()).map(|channel| self.control.progress(self.rank, channel));
         let wait = waits.find(|wait| wait.call != 0 && wait.lane != f::LANE_READY)?;
         let (peer, sends) = (wait.peer as usize, wait.head != 0);
         let (bucket, message) = differences::first_message(&self.control, self.rank, peer, sends)?;
         let does = if sends { "receive" } else { "send" };
-        Some(format!("rank {peer} did not {does} bucket {bucket}, a {message}"))
+        Some((peer, format!("rank {peer} did not {does} bucket {bucket}, a {message}")))
     }
 
     /// Ranks that are inside a call and neither wait there nor leave it.

@@ -225,7 +225,7 @@ impl Watch {
             })
         });
         if let Err(error) = ended {
-            self.ranks.end(&error.into(), self.ranks.last_entered());
+            self.ranks.end(&Error::DeviceLost { source: error }, self.ranks.last_entered());
             self.fail_all();
         }
     }
@@ -371,7 +371,7 @@ impl Watch {
         self.settle(flight.number);
         self.ranks.check()?;
         let last = self.await_later(flight);
-        let error = Error::from(error);
+        let error = Error::DeviceLost { source: error };
         self.ranks.end(&error, last);
         Err(error)
     }

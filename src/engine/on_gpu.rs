@@ -432,7 +432,7 @@ impl Engine {
                     // The kernel may be under way, and its buffers are about to be the caller's again.
                     let _ = stream.synchronize();
                 }
-                Error::from(error)
+                Error::DeviceLost { source: error }
             }
             // Earlier calls end by themselves.
             NotJoined::Alone => {

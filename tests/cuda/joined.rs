@@ -264,7 +264,7 @@ pub(crate) fn starts(outer: &mut dyn Bootstrap) {
             control.fail("cuLaunchCooperativeKernel:1:701");
         }
         match comm.barrier().and_then(|()| comm.barrier()).unwrap_err() {
-            Error::Transport(Transport::Cuda(CudaError::Driver { code: 701, .. }))
+            Error::DeviceLost { source: CudaError::Driver { code: 701, .. } }
             | Error::Stopped { .. } => {}
             other => panic!("{other:?}"),
         }

@@ -316,6 +316,7 @@ pub(crate) fn starts(outer: &mut dyn Bootstrap) {
             match started {
                 Err(
                     Error::Transport(Transport::Cuda(CudaError::Driver { code: 999, .. }))
+                    | Error::DeviceLost { source: CudaError::Driver { code: 999, .. } }
                     | Error::Broken { .. },
                 ) if outer.rank() == victim => {
                     failures += 1;

@@ -1,5 +1,7 @@
 //! The one error type of this crate.
 
+mod nature;
+
 use std::io;
 
 use crate::liveness::Cause;

@@ -222,6 +222,35 @@ pub enum CudaError {
 }
 
 impl CudaError {
+    /// Whether the caller is mistaken, in what it gives or where it calls; otherwise the machine cannot do it, or has failed.
+    pub fn is_misuse(&self) -> bool {
+        match self {
+            CudaError::NoSuchDevice { .. }
+            | CudaError::NoCurrentContext
+            | CudaError::NotPrimary { .. }
+            | CudaError::NotDeviceMemory { .. }
+            | CudaError::OtherDevice { .. }
+            | CudaError::OtherStream { .. }
+            | CudaError::DefaultStream { .. }
+            | CudaError::TooManyStreams { .. }
+            | CudaError::TooFewConnections { .. }
+            | CudaError::InvalidCapture
+            | CudaError::TooShort { .. }
+            | CudaError::NotShareable { .. }
+            | CudaError::Capturing { .. } => true,
+            CudaError::NoDriver
+            | CudaError::DriverTooOld { .. }
+            | CudaError::MissingFunction { .. }
+            | CudaError::NoDevice
+            | CudaError::NotSupported { .. }
+            | CudaError::OutOfMemory { .. }
+            | CudaError::NoPeerAccess { .. }
+            | CudaError::NoImage { .. }
+            | CudaError::TooManyBlocks { .. }
+            | CudaError::Driver { .. } => false,
+        }
+    }
+
     /// The driver's answer, where this is one.
     pub fn code(&self) -> Option<u32> {
         match self {
