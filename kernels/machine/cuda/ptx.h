@@ -130,45 +130,5 @@ OXCCL_INLINE void engine_fence() { asm volatile("fence.proxy.async;" : : : "memo
 #define OXCCL_HAS_ENGINE 0
 #endif
 
-OXCCL_INLINE float cuda_half_to_float(uint16_t bits) {
-  float value;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
-  return value;
-}
-OXCCL_INLINE uint16_t cuda_float_to_half(float value) {
-  uint16_t bits;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-  return bits;
-}
-OXCCL_INLINE uint16_t cuda_float_to_bfloat16(float value) {
-  uint16_t bits;
-  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-  return bits;
-}
-
-#if __CUDA_ARCH__ >= 890
-// The instructions convert pairs; the upper half is unused.
-OXCCL_INLINE float cuda_e4m3_to_float(uint8_t bits) {
-  uint32_t halves;
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(uint16_t(bits)));
-  return cuda_half_to_float(uint16_t(halves));
-}
-OXCCL_INLINE float cuda_e5m2_to_float(uint8_t bits) {
-  uint32_t halves;
-  asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"(uint16_t(bits)));
-  return cuda_half_to_float(uint16_t(halves));
-}
-OXCCL_INLINE uint8_t cuda_float_to_e4m3(float value) {
-  uint16_t pair;
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
-  return uint8_t(pair);
-}
-OXCCL_INLINE uint8_t cuda_float_to_e5m2(float value) {
-  uint16_t pair;
-  asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
-  return uint8_t(pair);
-}
-#endif
-
 }  // namespace OXCCL_ISA
 }  // namespace oxccl

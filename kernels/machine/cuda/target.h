@@ -86,6 +86,9 @@ struct BlockTable {
 template <class T, uint32_t LEN>
 using BlockPointer = typename BlockTable<T, LEN>::Pointer;
 
+// Looked up for each piece: a block has no memory for tables.
+struct BucketTables {};
+
 typedef uint64_t unaligned_word;
 OXCCL_INLINE bool can_access_whole_words(const uint8_t* at) {
   return reinterpret_cast<uintptr_t>(at) % 8 == 0;

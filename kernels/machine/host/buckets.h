@@ -80,7 +80,7 @@ OXCCL_NOINLINE inline bool walk_plain(Machine& machine, const HostReducer& reduc
     const uint64_t to = last_end < end ? last_end : end;
     if (from >= to) continue;
     for (uint32_t o = 0; o < move.sources + move.destinations; ++o) {
-      const BucketTable& table = workspace.buckets[o];
+      const BucketTable& table = workspace.buckets.of[o];
       if (table.first) workspace.views[o].data = bucket_of(table, bucket) + workspace.operands[o].message * segment.len_bytes + (from - segment.start);
       else workspace.views[o].data += from - at;
     }
@@ -91,7 +91,7 @@ OXCCL_NOINLINE inline bool walk_plain(Machine& machine, const HostReducer& reduc
   }
   // Headers lie in front of where the messages begin.
   for (uint32_t o = 0; o < move.sources + move.destinations; ++o)
-    if (!workspace.buckets[o].first) workspace.views[o].data -= at - position;
+    if (!workspace.buckets.of[o].first) workspace.views[o].data -= at - position;
   move.len_bytes = tile_bytes;
   return true;
 }

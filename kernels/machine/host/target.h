@@ -79,6 +79,18 @@ using BlockTable = T[LEN];
 template <class T, uint32_t LEN>
 using BlockPointer = const T*;
 
+// Where an operand's buckets are told: addresses, or tokens of a window. Nowhere if it is no memory.
+struct BucketTable {
+  const uint64_t *first, *followers;
+  uint64_t stride_bytes;
+  const Window* window;
+};
+
+// By operand.
+struct BucketTables {
+  BucketTable of[MAX_OPERANDS];
+};
+
 typedef uint64_t unaligned_word __attribute__((aligned(1), may_alias));
 OXCCL_INLINE bool can_access_whole_words(const uint8_t*) { return true; }
 

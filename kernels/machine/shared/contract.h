@@ -15,6 +15,14 @@
 //     wait_slow, wait_over                      the part of a wait that has lasted: until what is
 //                                               awaited is there (host), or one turn (CUDA)
 //     ring                                      wake a peer that sleeps
+//     BucketTables                              where the operands' buckets are, as far as the block remembers it
+//
+// Behind target.h, each target has four more headers of the same names:
+//
+//     numbers.h    conversions of the small floats, the division of an f32
+//     bulk.h       long stretches of a ReduceCopy, and the reducers
+//     walk.h       find_buckets, lies_in_buckets, bucket_of, join_buckets: the steps of a walk through buckets
+//     moves.h      try_switch, point_to_members, try_short, try_plain_walk: ways of its own for a whole move
 //
 // host/target.h and cuda/target.h include this and have all that; the folder that is compiled with shared/
 // decides which of them is meant.

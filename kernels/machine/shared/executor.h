@@ -14,12 +14,9 @@
 // for in advance, and with each message the lines of a later one are. Everything slow (a wait that
 // lasts, a wake, an epoch's end) is out of line.
 #pragma once
+#include "moves.h"
 #include "multicast.h"
 #include "segments.h"
-#ifndef __CUDACC__
-#include "buckets.h"
-#include "short.h"
-#endif
 
 namespace oxccl {
 inline namespace OXCCL_ISA {
@@ -106,9 +103,8 @@ OXCCL_INLINE void fence_tokens(const Instruction& instruction, uint32_t flag) {
 template <class Reducer>
 OXCCL_INLINE bool move_operands(Machine& machine, const Reducer& reducer, uint64_t round_start,
                                 Workspace& workspace) {
-#ifndef __CUDACC__
-  if (is_plain_walk(machine, workspace)) return walk_plain(machine, reducer, round_start, workspace);
-#endif
+  bool done = false;
+  if (try_plain_walk(machine, reducer, round_start, workspace, &done)) return done;
   if (OXCCL_UNLIKELY(has_buckets(machine, workspace))) start_walk(machine, round_start, workspace);
   // One place that moves, in a loop: a second copy of that code would not fit into a kernel's registers.
 #pragma unroll 1
@@ -148,10 +144,8 @@ OXCCL_NOINLINE bool run_reduce_copy(Machine& machine, const Reducer& reducer,
   }
   const bool by_switch = OXCCL_UNLIKELY(reads_all(instruction) || writes_all(instruction)) &&
                          lie_alike(machine, operands, count, workspace);
-#ifdef __CUDACC__
-  if (by_switch && reducer.move_by_switch(machine, switch_move(machine, instruction, operands, round_start, len_bytes)))
+  if (by_switch && try_switch(machine, reducer, instruction, operands, round_start, len_bytes))
     return agreed(machine);
-#endif
   if (leader()) {
     workspace.operands = operands;
     workspace.move = move_of(machine.launch, instruction, len_bytes, workspace.views);
@@ -160,9 +154,7 @@ OXCCL_NOINLINE bool run_reduce_copy(Machine& machine, const Reducer& reducer,
   for (uint32_t o = lane(); o < count; o += lanes())
     if (!resolve(machine, operands[o], round_start, len_bytes, &workspace.views[o])) break;
   if (!agreed(machine)) return false;
-#ifndef __CUDACC__
   if (by_switch) point_to_members(machine, instruction, operands, round_start, workspace);
-#endif
   fence_tokens(instruction, INSTRUCTION_RELEASE);
   if (!move_operands(machine, reducer, round_start, workspace)) return false;
   write_headers(machine, workspace);
@@ -177,14 +169,8 @@ OXCCL_INLINE bool move_tile(Machine& machine, const Reducer& reducer,
   const uint64_t total = instruction.len_bytes;
   const uint64_t left = total > round_start ? total - round_start : 0;
   const uint64_t len_bytes = left < tile_bytes ? left : tile_bytes;
-#ifndef __CUDACC__
-  if (OXCCL_LIKELY(is_short(machine.launch, instruction, len_bytes))) {
-    if (OXCCL_LIKELY(machine.launch.segments == nullptr))
-      return run_short(machine, reducer, instruction, operands, round_start, len_bytes);
-    if (is_short_walk(instruction, operands))
-      return run_short_walk(machine, reducer, instruction, operands, round_start, len_bytes);
-  }
-#endif
+  bool done = false;
+  if (try_short(machine, reducer, instruction, operands, round_start, len_bytes, &done)) return done;
   return run_reduce_copy(machine, reducer, instruction, operands, round_start, len_bytes, workspace);
 }
 

@@ -57,15 +57,6 @@ struct Tables {
   const Advance* advances;
 };
 
-#ifndef __CUDACC__
-// Where an operand's buckets are told: addresses, or tokens of a window.
-struct BucketTable {
-  const uint64_t *first, *followers;
-  uint64_t stride_bytes;
-  const Window* window;
-};
-#endif
-
 // What the threads of a block share. On a GPU their registers are for the data alone, so the instruction at hand is here.
 struct Workspace {
   Fault fault;
@@ -75,9 +66,7 @@ struct Workspace {
   Walk walk;
   BlockTable<View, MAX_OPERANDS> views;
   bool apart;  // a rank's buffers are at another place of its heap than this one's
-#ifndef __CUDACC__
-  BucketTable buckets[MAX_OPERANDS];
-#endif
+  BucketTables buckets;
 };
 
 struct Machine {

@@ -44,39 +44,5 @@ OXCCL_INLINE uint8_t* multicast_address(const Launch& launch, const Operand& ope
   return multicast.base + (is_input ? multicast.input : multicast.output) + operand.offset_bytes + round_start;
 }
 
-#ifdef __CUDACC__
-OXCCL_INLINE SwitchMove switch_move(const Machine& machine, const Instruction& instruction,
-                                    const Operand* operands, uint64_t round_start, uint64_t len_bytes) {
-  const Launch& launch = machine.launch;
-  const Operand& source = operands[0];
-  const Operand& destination = operands[instruction.sources];
-  // What is not all ranks' is this rank's.
-  const auto own = [&](const Operand& operand) {
-    uint8_t* buffer = operand.space == SPACE_INPUT ? const_cast<uint8_t*>(launch.input) : launch.output;
-    return buffer + operand.offset_bytes + round_start;
-  };
-  const bool reads = reads_all(instruction), writes = writes_all(instruction);
-  return {reads ? multicast_address(launch, source, round_start) : own(source),
-          writes ? multicast_address(launch, destination, round_start) : own(destination), len_bytes, reads, writes};
-}
-#else
-// Has the views of all ranks' memory lead there by way of the multicast address.
-OXCCL_INLINE void point_to_members(const Machine& machine, const Instruction& instruction,
-                                   const Operand* operands, uint64_t round_start,
-                                   Workspace& workspace) {
-  const Launch& launch = machine.launch;
-  if (launch.multicast.members == nullptr) return;
-  const auto point = [&](uint32_t first, uint32_t count) {
-    for (uint32_t member = 0; member < count; ++member) {
-      const uint64_t distance = launch.multicast.members[member];
-      workspace.views[first + member].data =
-          multicast_address(launch, operands[first + member], round_start) + distance;
-    }
-  };
-  if (reads_all(instruction)) point(0, instruction.sources);
-  if (writes_all(instruction)) point(instruction.sources, instruction.destinations);
-}
-#endif
-
 }  // namespace OXCCL_ISA
 }  // namespace oxccl

@@ -102,6 +102,11 @@ OXCCL_INLINE void write_header(Machine& machine, const Operand& operand, const V
   }
 }
 
+OXCCL_INLINE bool is_memory(const Operand& operand) {
+  return operand.space == SPACE_INPUT || operand.space == SPACE_OUTPUT ||
+         operand.space == SPACE_WINDOW_INPUT || operand.space == SPACE_WINDOW_OUTPUT;
+}
+
 OXCCL_INLINE Window& window_of(const Machine& machine, const Operand& operand) {
   const Launch& launch = machine.launch;
   return launch.windows[uint64_t(machine.channel) * launch.ranks + operand.index];

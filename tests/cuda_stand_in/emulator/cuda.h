@@ -5,7 +5,6 @@
 #include <string.h>
 
 // No `__CUDA_ARCH__`: multimem and conversion instructions, which are for certain GPUs only, are left out.
-#define __CUDACC__ 1
 #define __device__
 #define __global__
 #define __forceinline__ inline

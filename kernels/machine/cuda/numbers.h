@@ -1,0 +1,83 @@
+// Numbers on a GPU: conversion instructions where they give the bits of shared/small_float.h, which serves where a GPU has none.
+#pragma once
+#include "small_float.h"
+
+namespace oxccl {
+inline namespace OXCCL_ISA {
+
+// What integers of a byte are kept in between: a whole register.
+template <class T>
+using Byte = int32_t;
+
+#ifdef __CUDA_ARCH__
+// A division is a long piece of code with a call in it, too much for every element of every
+// pack. Multiplying by the reciprocal in double, with one correction, gives the correctly rounded
+// double, and rounding that to float is rounding the quotient.
+OXCCL_INLINE float exact_quotient(float value, uint32_t ranks) {
+  const double divisor = double(ranks), reciprocal = 1.0 / divisor, wide = double(value);
+  const double quotient = wide * reciprocal;
+  const double corrected = fma(fma(-quotient, divisor, wide), reciprocal, quotient);
+  return isinf(value) ? value : float(corrected);
+}
+
+struct TargetHalf {
+  static OXCCL_INLINE float widen(uint16_t bits) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+  }
+  static OXCCL_INLINE uint16_t narrow(float value) {
+    uint16_t bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+  }
+};
+
+struct TargetBrain {
+  static OXCCL_INLINE float widen(uint16_t bits) { return Brain::widen(bits); }
+  static OXCCL_INLINE uint16_t narrow(float value) {
+    uint16_t bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+  }
+};
+#else
+OXCCL_INLINE float exact_quotient(float value, uint32_t ranks) { return value / float(ranks); }
+using TargetHalf = Half;
+using TargetBrain = Brain;
+#endif
+
+#if __CUDA_ARCH__ >= 890
+// The instructions convert pairs; the upper half is unused.
+struct TargetE4M3 {
+  static OXCCL_INLINE float widen(uint8_t bits) {
+    uint32_t halves;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(uint16_t(bits)));
+    return TargetHalf::widen(uint16_t(halves));
+  }
+  static OXCCL_INLINE uint8_t narrow(float value) {
+    uint16_t pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
+    return uint8_t(pair);
+  }
+};
+
+struct TargetE5M2 {
+  static OXCCL_INLINE float widen(uint8_t bits) {
+    uint32_t halves;
+    asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"(uint16_t(bits)));
+    return TargetHalf::widen(uint16_t(halves));
+  }
+  static OXCCL_INLINE uint8_t narrow(float value) {
+    uint16_t pair;
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
+    return uint8_t(pair);
+  }
+};
+#else
+using TargetE4M3 = E4M3;
+using TargetE5M2 = E5M2;
+#endif
+
+}  // namespace OXCCL_ISA
+}  // namespace oxccl
