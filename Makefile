@@ -6,7 +6,7 @@ help:
 	@echo "make test         every test"
 	@echo "make bench-peers  the same sweeps beside Open MPI, MPICH and Gloo, as one table"
 	@echo "make gpu-bundle   target/gpu-bundle: probes, tests and benches for a bare machine with a GPU"
-	@echo "make gpu-report   README.md's table of the newest results of a GPU"
+	@echo "make gpu-report   the GPUs' part of docs/results.md, of the newest results"
 	@echo "make sanitize     the executor under ThreadSanitizer and AddressSanitizer"
 	@echo "make aarch64      the host executor's tests under qemu-user, cross-compiled"
 	@echo "make loom         model-checks what threads share"

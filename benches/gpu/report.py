@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Turns the newest results of a GPU into README.md's table.
+"""Turns the newest results of a GPU into the part of docs/results.md between its markers.
 
-Usage: report.py                   rewrites the part of README.md between its markers
+Usage: report.py                   rewrites that part
        report.py --check           fails unless that part is what the newest results give, and samples give what they should
        report.py --show ARCHIVE... prints that part as these archives of benches/gpu/run.sh give it together
        report.py --add ARCHIVE...  keeps what they have, of one bundle, as one file of benches/results/ with the GPU and date, then rewrites
 
-Results are benches/results/gpu-*.json. Without any, README.md says so.
+Results are benches/results/gpu-*.json. Without any, docs/results.md says so.
 """
 import json
 import pathlib
@@ -104,10 +104,10 @@ def newest():
     return found[-1] if found else None
 
 
-def rewritten(readme):
-    if readme.count(BEGIN) != 1 or readme.count(END) != 1:
-        raise SystemExit("README.md has lost its markers for the GPU's results")
-    before, rest = readme.split(BEGIN)
+def rewritten(page):
+    if page.count(BEGIN) != 1 or page.count(END) != 1:
+        raise SystemExit("docs/results.md has lost its markers for the GPU's results")
+    before, rest = page.split(BEGIN)
     path = newest()
     shown = section(path.name, json.loads(path.read_text())) if path else NOTHING
     return before + BEGIN + shown + END + rest.split(END)[1]
@@ -197,19 +197,19 @@ def check_targets():
 
 
 def main():
-    readme = ROOT / "README.md"
+    page = ROOT / "docs/results.md"
     if sys.argv[1:2] == ["--check"]:
         check_targets()
         check_sections()
-        if rewritten(readme.read_text()) != readme.read_text():
-            raise SystemExit("README.md does not say what the newest results of a GPU give: run make gpu-report")
+        if rewritten(page.read_text()) != page.read_text():
+            raise SystemExit("docs/results.md does not say what the newest results of a GPU give: run make gpu-report")
         return
     if sys.argv[1:2] == ["--show"]:
         print(section(pathlib.Path(sys.argv[2]).name, merged(archives(sys.argv[2:]))), end="")
         return
     if sys.argv[1:2] == ["--add"]:
         add(sys.argv[2:])
-    readme.write_text(rewritten(readme.read_text()))
+    page.write_text(rewritten(page.read_text()))
 
 
 if __name__ == "__main__":

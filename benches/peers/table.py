@@ -2,7 +2,7 @@
 """Turns the rows of a comparison into markdown tables, one for each collective and rank count.
 
 Usage: table.py RESULTS.json            print the tables
-       table.py --readme RESULTS.json   print README.md's: a column for each collective
+       table.py --pairs RESULTS.json    print those of docs/results.md: two columns for each collective
        table.py --check                 fail unless sample.json still gives sample.md
 
 A row is one line of `oxccl bench --json`, with `contestant`, `variant` and `round` added. A
@@ -112,7 +112,7 @@ def render_case(op, ranks, sizes, state):
     return lines + [""]
 
 
-def render_readme(results):
+def render_pairs(results):
     """For each number of ranks a table: microseconds of oxccl with memory of comm.alloc, and × of the best peer."""
     summary = summarise(results["rows"])
     lines = []
@@ -164,8 +164,8 @@ def check():
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3 and sys.argv[1] == "--readme":
-        print(render_readme(json.loads(pathlib.Path(sys.argv[2]).read_text())))
+    if len(sys.argv) == 3 and sys.argv[1] == "--pairs":
+        print(render_pairs(json.loads(pathlib.Path(sys.argv[2]).read_text())))
     elif len(sys.argv) != 2:
         sys.exit(__doc__)
     elif sys.argv[1] == "--check":

@@ -16,7 +16,7 @@ same settings as fields, and `Config::advanced` those that few users change. A v
 that names its variable.
 
 Most settings must be the same on all ranks. The ranks compare those when they start, and one that differs is an error.
-Variables by which launchers tell a rank its place are in `README.md`.
+Variables by which launchers tell a rank its place are in `docs/launching.md`.
 ";
 
 /// What stands behind them.
