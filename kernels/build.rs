@@ -6,8 +6,6 @@
 
 #[path = "build/cuda.rs"]
 mod cuda;
-#[path = "build/format_check.rs"]
-mod format_check;
 #[path = "build/host.rs"]
 mod host;
 #[path = "build/jobs.rs"]
@@ -32,9 +30,11 @@ fn build() -> Result<(), String> {
     }
     let out = PathBuf::from(variable("OUT_DIR")?);
     let machine = PathBuf::from(variable("CARGO_MANIFEST_DIR")?).join("machine");
-    let check = out.join(jobs::MADE);
-    std::fs::write(&check, format_check::header())
-        .map_err(|error| format!("cannot write {}: {error}", check.display()))?;
+    let header = out.join(jobs::MADE);
+    std::fs::write(&header, oxccl_format::header())
+        .map_err(|error| format!("cannot write {}: {error}", header.display()))?;
+    // Builds of crates that compile the machine once more read it as DEP_OXCCL_MACHINE_MADE.
+    println!("cargo::metadata=made={}", out.display());
     host::build(&machine, &out)?;
     cuda::build(&machine, &out)
 }

@@ -2,12 +2,9 @@
 
 use crate::jobs::{self, Job, Sources};
 use crate::{setting, variable};
+use oxccl_format::DataType;
 use std::path::Path;
 use std::process::Command;
-
-/// Element types; each is one object per instruction set.
-const TYPES: [&str; 12] =
-    ["I8", "U8", "I32", "U32", "I64", "U64", "F16", "BF16", "F32", "F64", "F8E4M3", "F8E5M2"];
 
 /// Sources that know no type.
 const COMMON: [&str; 4] = ["executor.cpp", "trace.cpp", "copy.cpp", "lines.cpp"];
@@ -71,9 +68,9 @@ pub(crate) fn build(machine: &Path, out: &Path) -> Result<(), String> {
     let mut compilations = Vec::new();
     let mut objects = Vec::new();
     for (isa, flags) in sets {
-        let types = TYPES.iter().map(|name| ("type.cpp", Some(*name)));
-        for (source, data_type) in types.chain(COMMON.map(|source| (source, None))) {
-            let output = out.join(format!("{isa}_{}.o", data_type.unwrap_or(source)));
+        let types = DataType::ALL.map(|data_type| ("type.cpp", Some(format!("{data_type:?}"))));
+        for (source, data_type) in types.into_iter().chain(COMMON.map(|source| (source, None))) {
+            let output = out.join(format!("{isa}_{}.o", data_type.as_deref().unwrap_or(source)));
             let mut command = Command::new(&compiler);
             command.args(FLAGS).args(*flags).arg(format!("-DOXCCL_ISA={isa}"));
             command.args(data_type.map(|name| format!("-DOXCCL_TYPE={name}")));

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-/// The header that the build writes.
-pub(crate) const MADE: &str = "format_check.h";
+/// The header that the build writes: the format.
+pub(crate) const MADE: &str = "format.h";
 
 /// The folders of a target's sources: those that all targets have, and its own.
 pub(crate) struct Sources {

@@ -12,7 +12,6 @@ fn folder(name: &str) -> PathBuf {
 fn sources(name: &str) -> Vec<(String, String)> {
     let entries = fs::read_dir(folder(name)).unwrap().map(|entry| entry.unwrap().path());
     let sources: Vec<_> = entries
-        .filter(|path| !path.ends_with("format.h"))
         .map(|path| {
             let name = path.file_name().unwrap().to_str().unwrap().to_owned();
             (name, fs::read_to_string(path).unwrap())
@@ -46,7 +45,8 @@ fn each_target_has_what_shared_code_includes() {
     for (file, text) in sources("shared") {
         for header in included(&text) {
             let has = |name: &str| folder(name).join(header).exists();
-            if has("shared") {
+            // The build writes it.
+            if header == "format.h" || has("shared") {
                 continue;
             }
             assert!(has("host") && has("cuda"), "shared/{file} includes {header}");

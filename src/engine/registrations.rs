@@ -1,7 +1,7 @@
 //! Memory that another library allocated on a GPU, which the processes of other ranks then reach in place.
 //!
 //! A rank numbers the allocations that it registers. Peers open each once, and put where it begins into a table, by rank and number; a
-//! token names the number and an offset (`TOKEN_NUMBER_SHIFT` in `kernels/format/src/lib.rs`). What tells an allocation from a later one at
+//! token names the number and an offset (`TOKEN_NUMBER_SHIFT` in `kernels/format/src/launch.rs`). What tells an allocation from a later one at
 //! the same address is the number that the driver gives it: tokens are made only for the very allocation that was registered.
 //!
 //! Registering is a call of all ranks, in rounds in which each tells all: what it registers, whether it could open the others', and,

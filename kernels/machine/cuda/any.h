@@ -43,11 +43,12 @@ inline namespace OXCCL_ISA {
   OXCCL_ARITHMETIC(KERNEL, F8E4M3, f8e4m3) \
   OXCCL_ARITHMETIC(KERNEL, F8E5M2, f8e5m2)
 
-#define OXCCL_TYPES(TYPE) \
-  TYPE(I8) TYPE(U8) TYPE(I32) TYPE(U32) TYPE(I64) TYPE(U64) TYPE(F16) TYPE(BF16) TYPE(F32) TYPE(F64) TYPE(F8E4M3) TYPE(F8E5M2)
-
 // How a program reduces, as a number; what no kernel has stands for none.
 OXCCL_INLINE constexpr uint32_t way_of(uint32_t type, uint32_t fold) { return type * FOLDS + fold; }
+
+// An unsigned integer comes right after the signed one of its size.
+static_assert(DATA_TYPE_U8 == DATA_TYPE_I8 + 1 && DATA_TYPE_U32 == DATA_TYPE_I32 + 1 &&
+                  DATA_TYPE_U64 == DATA_TYPE_I64 + 1, "signed, unsigned");
 
 // Products and bitwise folds wrap, whatever the sign. (Sums may be divided.)
 OXCCL_INLINE constexpr bool is_signless(uint32_t fold) {
@@ -86,7 +87,7 @@ OXCCL_INLINE AnyPack unpack_any(uint32_t type, uint64_t bits, bool scaled, uint6
     pack.unpack(bit_cast<typename Piece<N>::Raw>(Bits(bits)), scaled, factor_bits); \
     return any_of<N>(pack);                                                    \
   }
-    OXCCL_TYPES(OXCCL_UNPACK)
+    OXCCL_EACH_DATA_TYPE(OXCCL_UNPACK)
 #undef OXCCL_UNPACK
     default: return {};
   }
@@ -99,7 +100,7 @@ OXCCL_INLINE uint64_t pack_any(uint32_t type, const AnyPack& any, const Scaling&
     Piece<N> pack = pack_of<N>(any);                                              \
     return bit_cast<typename Piece<N>::Bits>(pack.packed(scaling));               \
   }
-    OXCCL_TYPES(OXCCL_PACK)
+    OXCCL_EACH_DATA_TYPE(OXCCL_PACK)
 #undef OXCCL_PACK
     default: return 0;
   }
@@ -177,8 +178,8 @@ struct AnyLoad {
 
 OXCCL_INLINE bool reduce_words_any(Machine& machine, const Move& move, uint32_t way) {
   const uint32_t type = way / FOLDS, fold = way % FOLDS;
-  const bool is_wide = type == TYPE_I64 || type == TYPE_U64 || type == TYPE_F64;
-  const bool is_float = type >= TYPE_F16;
+  const bool is_wide = type == DATA_TYPE_I64 || type == DATA_TYPE_U64 || type == DATA_TYPE_F64;
+  const bool is_float = type >= DATA_TYPE_F16;
   // All other folds give the same bits from the left.
   const bool tree = move.tree && move.sources > 2 && is_float && (fold == FOLD_SUM || fold == FOLD_PROD);
   // Subtrees lie in shared memory, which has room for so many threads'.

@@ -59,7 +59,7 @@ struct One {
 struct Any {
   static __device__ __forceinline__ uint32_t way(const Header* program) {
     const uint32_t type = program->data_type, fold = program->fold;
-    const bool is_unsigned = type == TYPE_U8 || type == TYPE_U32 || type == TYPE_U64;
+    const bool is_unsigned = type == DATA_TYPE_U8 || type == DATA_TYPE_U32 || type == DATA_TYPE_U64;
     return way_of(is_unsigned && is_signless(fold) ? type - 1 : type, fold);
   }
   __device__ __forceinline__ bool reduce(Machine& machine, const Move& move) const {

@@ -26,7 +26,7 @@ struct SwitchMove {
   }
 };
 
-// `DataType::has_multicast` in format.rs.
+// `DataType::has_multicast` in kernels/format.
 template <class N, Fold F>
 OXCCL_INLINE constexpr bool has_multicast() {
   if (F == FOLD_SUM) return sizeof(typename N::Element) > 1;
@@ -67,12 +67,12 @@ template <class N, Fold F>
 OXCCL_INLINE uint4 load_reduced(const uint8_t* at) {
   const uint64_t address = __cvta_generic_to_global(at);
   uint4 words = {};
-  if constexpr (N::TYPE == TYPE_F32) OXCCL_REDUCED_VECTOR("add.v4.f32");
-  if constexpr (N::TYPE == TYPE_F16) OXCCL_REDUCED_VECTOR("add.acc::f32.v4.f16x2");
-  if constexpr (N::TYPE == TYPE_BF16) OXCCL_REDUCED_VECTOR("add.acc::f32.v4.bf16x2");
-  if constexpr (N::TYPE == TYPE_F64) OXCCL_REDUCED_PAIR("add.f64", "=d", double);
+  if constexpr (N::TYPE == DATA_TYPE_F32) OXCCL_REDUCED_VECTOR("add.v4.f32");
+  if constexpr (N::TYPE == DATA_TYPE_F16) OXCCL_REDUCED_VECTOR("add.acc::f32.v4.f16x2");
+  if constexpr (N::TYPE == DATA_TYPE_BF16) OXCCL_REDUCED_VECTOR("add.acc::f32.v4.bf16x2");
+  if constexpr (N::TYPE == DATA_TYPE_F64) OXCCL_REDUCED_PAIR("add.f64", "=d", double);
   if constexpr (N::INTEGER && sizeof(typename N::Element) == 4) {
-    constexpr bool SIGNED = N::TYPE == TYPE_I32;
+    constexpr bool SIGNED = N::TYPE == DATA_TYPE_I32;
     if constexpr (F == FOLD_SUM) OXCCL_REDUCED_WORDS("add.u32");
     if constexpr (F == FOLD_MIN && SIGNED) OXCCL_REDUCED_WORDS("min.s32");
     if constexpr (F == FOLD_MIN && !SIGNED) OXCCL_REDUCED_WORDS("min.u32");
@@ -83,7 +83,7 @@ OXCCL_INLINE uint4 load_reduced(const uint8_t* at) {
     if constexpr (F == FOLD_BIT_XOR) OXCCL_REDUCED_WORDS("xor.b32");
   }
   if constexpr (N::INTEGER && sizeof(typename N::Element) == 8) {
-    constexpr bool SIGNED = N::TYPE == TYPE_I64;
+    constexpr bool SIGNED = N::TYPE == DATA_TYPE_I64;
     if constexpr (F == FOLD_SUM) OXCCL_REDUCED_PAIR("add.u64", "=l", uint64_t);
     if constexpr (F == FOLD_MIN && SIGNED) OXCCL_REDUCED_PAIR("min.s64", "=l", uint64_t);
     if constexpr (F == FOLD_MIN && !SIGNED) OXCCL_REDUCED_PAIR("min.u64", "=l", uint64_t);

@@ -10,10 +10,9 @@ inline namespace OXCCL_ISA {
 
 // Null: no such type, or the type does not have the fold.
 OXCCL_INLINE const HostReducer* reducer_of(uint32_t data_type, uint32_t fold) {
-  static const Reducers* const TABLE[DATA_TYPES] = {
-      &REDUCERS_I8,  &REDUCERS_U8,   &REDUCERS_I32, &REDUCERS_U32, &REDUCERS_I64,
-      &REDUCERS_U64, &REDUCERS_F16,  &REDUCERS_BF16, &REDUCERS_F32, &REDUCERS_F64,
-      &REDUCERS_F8E4M3, &REDUCERS_F8E5M2};
+#define OXCCL_REDUCERS(type) &REDUCERS_##type,
+  static const Reducers* const TABLE[DATA_TYPES] = {OXCCL_EACH_DATA_TYPE(OXCCL_REDUCERS)};
+#undef OXCCL_REDUCERS
   if (OXCCL_UNLIKELY(data_type >= DATA_TYPES || fold >= FOLDS)) return nullptr;
   const HostReducer* reducer = &TABLE[data_type]->folds[fold];
   return OXCCL_LIKELY(reducer->bulk != nullptr) ? reducer : nullptr;
@@ -92,10 +91,10 @@ static void convert(bool widen, const void* from, void* to, size_t count) {
 [[maybe_unused]] static uint32_t convert_type(uint32_t data_type, bool widen, const void* from, void* to,
                              size_t count) {
   switch (data_type) {
-    case TYPE_F16: convert<F16>(widen, from, to, count); return OUTCOME_DONE;
-    case TYPE_BF16: convert<BF16>(widen, from, to, count); return OUTCOME_DONE;
-    case TYPE_F8E4M3: convert<F8E4M3>(widen, from, to, count); return OUTCOME_DONE;
-    case TYPE_F8E5M2: convert<F8E5M2>(widen, from, to, count); return OUTCOME_DONE;
+    case DATA_TYPE_F16: convert<F16>(widen, from, to, count); return OUTCOME_DONE;
+    case DATA_TYPE_BF16: convert<BF16>(widen, from, to, count); return OUTCOME_DONE;
+    case DATA_TYPE_F8E4M3: convert<F8E4M3>(widen, from, to, count); return OUTCOME_DONE;
+    case DATA_TYPE_F8E5M2: convert<F8E5M2>(widen, from, to, count); return OUTCOME_DONE;
     default: return OUTCOME_BAD_PROGRAM;
   }
 }

@@ -20,9 +20,9 @@ struct Reducers {
   HostReducer folds[FOLDS];
 };
 
-extern const Reducers REDUCERS_I8, REDUCERS_U8, REDUCERS_I32, REDUCERS_U32, REDUCERS_I64,
-    REDUCERS_U64, REDUCERS_F16, REDUCERS_BF16, REDUCERS_F32, REDUCERS_F64, REDUCERS_F8E4M3,
-    REDUCERS_F8E5M2;
+#define OXCCL_REDUCERS(type) extern const Reducers REDUCERS_##type;
+OXCCL_EACH_DATA_TYPE(OXCCL_REDUCERS)
+#undef OXCCL_REDUCERS
 
 }  // namespace OXCCL_ISA
 }  // namespace oxccl

@@ -72,11 +72,9 @@ static constexpr HostReducer reducer_of() {
 #define OXCCL_JOIN_(a, b) a##b
 #define OXCCL_JOIN(a, b) OXCCL_JOIN_(a, b)
 
-extern const Reducers OXCCL_JOIN(REDUCERS_, OXCCL_TYPE) = {
-    {reducer_of<OXCCL_TYPE, FOLD_SUM>(), reducer_of<OXCCL_TYPE, FOLD_PROD>(),
-     reducer_of<OXCCL_TYPE, FOLD_MIN>(), reducer_of<OXCCL_TYPE, FOLD_MAX>(),
-     reducer_of<OXCCL_TYPE, FOLD_BIT_AND>(), reducer_of<OXCCL_TYPE, FOLD_BIT_OR>(),
-     reducer_of<OXCCL_TYPE, FOLD_BIT_XOR>()}};
+#define OXCCL_REDUCER(fold) reducer_of<OXCCL_TYPE, FOLD_##fold>(),
+extern const Reducers OXCCL_JOIN(REDUCERS_, OXCCL_TYPE) = {{OXCCL_EACH_FOLD(OXCCL_REDUCER)}};
+#undef OXCCL_REDUCER
 
 }  // namespace OXCCL_ISA
 }  // namespace oxccl

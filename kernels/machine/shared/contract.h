@@ -26,6 +26,7 @@
 //
 // host/target.h and cuda/target.h include this and have all that; the folder that is compiled with shared/
 // decides which of them is meant.
+// The build writes format.h from the tables in kernels/format.
 #pragma once
 #include "format.h"
 

@@ -54,33 +54,33 @@ struct Floating {
 };
 
 struct I8 : Integer<int8_t, uint8_t, Byte<int8_t>, int32_t, float> {
-  static constexpr DataType TYPE = TYPE_I8;
+  static constexpr DataType TYPE = DATA_TYPE_I8;
 };
 struct U8 : Integer<uint8_t, uint8_t, Byte<uint8_t>, int32_t, float> {
-  static constexpr DataType TYPE = TYPE_U8;
+  static constexpr DataType TYPE = DATA_TYPE_U8;
 };
 struct I32 : Integer<int32_t, uint32_t, int32_t, int64_t, double> {
-  static constexpr DataType TYPE = TYPE_I32;
+  static constexpr DataType TYPE = DATA_TYPE_I32;
 };
 struct U32 : Integer<uint32_t, uint32_t, uint32_t, int64_t, double> {
-  static constexpr DataType TYPE = TYPE_U32;
+  static constexpr DataType TYPE = DATA_TYPE_U32;
 };
 struct I64 : Integer<int64_t, uint64_t, int64_t, int64_t, double> {
-  static constexpr DataType TYPE = TYPE_I64;
+  static constexpr DataType TYPE = DATA_TYPE_I64;
 };
 struct U64 : Integer<uint64_t, uint64_t, uint64_t, int64_t, double> {
-  static constexpr DataType TYPE = TYPE_U64;
+  static constexpr DataType TYPE = DATA_TYPE_U64;
 };
 
 struct F32 : Floating<float, float> {
-  static constexpr DataType TYPE = TYPE_F32;
+  static constexpr DataType TYPE = DATA_TYPE_F32;
   static OXCCL_INLINE float widen(float value) { return value; }
   static OXCCL_INLINE float narrow(float value) { return value; }
   static OXCCL_INLINE float factor(uint64_t bits) { return float_of(uint32_t(bits)); }
 };
 
 struct F64 : Floating<double, double> {
-  static constexpr DataType TYPE = TYPE_F64;
+  static constexpr DataType TYPE = DATA_TYPE_F64;
   static OXCCL_INLINE double widen(double value) { return value; }
   static OXCCL_INLINE double narrow(double value) { return value; }
   static OXCCL_INLINE double factor(uint64_t bits) { return bit_cast<double>(bits); }
@@ -95,16 +95,16 @@ struct Small : Floating<Bits, float> {
 };
 
 struct F16 : Small<uint16_t, TargetHalf> {
-  static constexpr DataType TYPE = TYPE_F16;
+  static constexpr DataType TYPE = DATA_TYPE_F16;
 };
 struct BF16 : Small<uint16_t, TargetBrain> {
-  static constexpr DataType TYPE = TYPE_BF16;
+  static constexpr DataType TYPE = DATA_TYPE_BF16;
 };
 struct F8E4M3 : Small<uint8_t, TargetE4M3> {
-  static constexpr DataType TYPE = TYPE_F8E4M3;
+  static constexpr DataType TYPE = DATA_TYPE_F8E4M3;
 };
 struct F8E5M2 : Small<uint8_t, TargetE5M2> {
-  static constexpr DataType TYPE = TYPE_F8E5M2;
+  static constexpr DataType TYPE = DATA_TYPE_F8E5M2;
 };
 
 // fold<N, F>(a, b): `a` is the earlier operand.
