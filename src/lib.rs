@@ -30,6 +30,7 @@ mod engine;
 mod error;
 mod gate;
 mod group;
+mod log;
 mod stream;
 mod work;
 
@@ -43,6 +44,7 @@ pub use device::StagingShape;
 pub use device::cuda;
 pub use error::Error;
 pub use group::{BucketWork, Group, GroupWork, StreamGroup, Unready, UnreadyCalls};
+pub use log::LogLevel;
 pub use oxccl_kernels::TracedStep;
 pub use oxccl_plans as plans;
 pub use oxccl_plans::collective::{Collective, Kind, Order};

@@ -31,6 +31,7 @@ impl Communicator {
                 detail: "there must be at least one rank".into(),
             });
         }
+        crate::log::begin(config)?;
         let is_strict = config.advanced.single_launch == Some(true);
         let may_join =
             config.advanced.single_launch.unwrap_or(config.device != Device::Host && world > 1);
@@ -65,6 +66,7 @@ impl Communicator {
     /// # Errors
     /// As [`from_env`](Communicator::from_env).
     pub fn from_env_with(config: &Config) -> Result<Communicator, Error> {
+        crate::log::begin(config)?;
         let environment = Environment::from_lookup(
             |name| std::env::var_os(name),
             std::os::unix::process::parent_id(),
@@ -99,6 +101,7 @@ fn join(
     server: Option<Server>,
     config: &Config,
 ) -> Result<Communicator, Error> {
+    crate::log::begin(config)?;
     config.check()?;
     if config.advanced.single_launch == Some(true) {
         let detail = "is for ranks that are threads of one process (Communicator::local)".into();

@@ -12,6 +12,7 @@ mod value;
 
 use crate::device::{LinkPorts, StagingShape, last_level_cache_bytes};
 use crate::error::Error;
+use crate::log::LogLevel;
 pub use device::Device;
 pub use links::{FabricKind, GpuDirect};
 use oxccl_plans::schedule::SLOTS;
@@ -61,6 +62,17 @@ impl Config {
         }
         config.check()?;
         Ok(config)
+    }
+
+    /// [`Config::log`], or what the environment says: programs that never ask it are logged, too.
+    pub(crate) fn granted_log(&self) -> Result<Option<LogLevel>, Error> {
+        let mut asked = Config { log: self.log, ..Config::default() };
+        if let Some(log) = settings::all().find(|setting| setting.field == "log")
+            && asked.log.is_none()
+        {
+            log.read(&mut asked, &|name: &str| std::env::var_os(name))?;
+        }
+        Ok(asked.log)
     }
 
     /// Checks what no type can.

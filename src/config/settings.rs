@@ -6,6 +6,7 @@ use super::table::{Setting, Variable, settings};
 use super::value::{Shown, above_0, conditions, name, names, parsed, seconds, switch, table};
 use super::{Device, FabricKind, GpuDirect};
 use crate::device::cuda::Image;
+use crate::log::LogLevel;
 use oxccl_plans::algorithms::{Algorithm, Encoding};
 use oxccl_plans::collective::Order;
 use oxccl_plans::custom::CustomSchedule;
@@ -136,6 +137,16 @@ settings! {
         check |config| require(!config.integrity || config.fabric != Some(FabricKind::Rdma), || {
             "is for links over TCP, and OXCCL_FABRIC asks for rdma: leave one of them out".into()
         });
+    }
+
+    /// How much this process logs to standard error; each level has those before it. `info` shows starts, settings that
+    /// differ from the defaults, links, plans and their reasons, registrations, ends and failures. Also where a program
+    /// makes its `Config` without the environment, the variable is asked when the first communicator starts. A program
+    /// with a global `tracing` subscriber gets the events there instead.
+    log: Option<LogLevel> = None, {
+        "OXCCL_LOG" => log, "error, warn, info, debug or trace", parsed::<LogLevel>;
+        unset "nothing is logged";
+        ranks MayDiffer;
     }
 
     besides {

@@ -3,6 +3,7 @@
 use super::table::Refused;
 use super::{Device, FabricKind, GpuDirect};
 use crate::device::cuda::Image;
+use crate::log::LogLevel;
 use oxccl_plans::collective::Order;
 use oxccl_plans::custom::CustomSchedule;
 use oxccl_plans::tune::{Pin, Table};
@@ -70,7 +71,7 @@ macro_rules! displayed {
     };
 }
 
-displayed!(Device, Order, FabricKind, GpuDirect, Conditions, String, u32, usize);
+displayed!(Device, Order, FabricKind, GpuDirect, Conditions, LogLevel, String, u32, usize);
 
 impl<T: Shown> Shown for Option<T> {
     fn shown(&self) -> String {

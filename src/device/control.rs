@@ -125,7 +125,7 @@ impl Control {
     pub(crate) fn take_report(&self, rank: usize, report: &[u8]) {
         let Some(Some(mirror)) = self.mirrors.get(rank) else { return };
         let Some(told) = report::decode(report, self.log(rank), self.shape.channels) else {
-            tracing::warn!(rank, len_bytes = report.len(), "a rank's report cannot be read");
+            tracing::warn!(of = rank, len_bytes = report.len(), "a rank's report cannot be read");
             return;
         };
         for (channel, progress) in told.progress.into_iter().enumerate() {

@@ -55,8 +55,8 @@ impl Candidates {
                 detail: format!("is rdma, which rank {rank} cannot use: {why}"),
             }),
             (_, first, _) => {
-                if let (None, Some((rank, why))) = (self.wanted, first) {
-                    tracing::info!(rank, why, "links between nodes go over TCP");
+                if let (None, Some((objector, why))) = (self.wanted, first) {
+                    tracing::info!(objector, why, "links between nodes go over TCP");
                 }
                 Ok(Choice::Tcp(self.tcp))
             }

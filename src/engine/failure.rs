@@ -73,6 +73,9 @@ impl Ranks {
 
     /// Tells the others that this rank makes no more calls than so many.
     pub(super) fn close(&self, calls: u64) {
+        if !self.control.log(self.rank).is_closed() {
+            tracing::info!(rank = self.rank, calls, "the communicator is closed");
+        }
         // First where those of this node look that see the process end.
         self.control.log(self.rank).close();
         self.liveness.close(calls);
@@ -166,7 +169,7 @@ impl Ranks {
             _ => Cause::Aborted { rank, reason: detail },
         });
         self.control.log(self.rank).leave_at_least(last);
-        tracing::error!(rank, %error, "the communicator has ended");
+        tracing::error!(rank, %error, culprits = ?error.ranks(), "the communicator has ended");
         self.wait_for_quiet(error)
     }
 

@@ -71,7 +71,10 @@ impl Starting {
             false => ports(peer, &choice).map(|ports| Some(Arc::new(ports))),
         };
         let ports = (0..nodes.world()).map(ports).collect::<Result<_, _>>()?;
-        Ok(Some(Starting { listening, fabric: choice.fabric(), addresses, ports }))
+        let fabric = choice.fabric();
+        let (address, adapter) = (listening.address(), fabric.adapter().map(tracing::field::debug));
+        tracing::info!(rank, fabric = fabric.name(), %address, adapter, "links are accepted");
+        Ok(Some(Starting { listening, fabric, addresses, ports }))
     }
 
     /// Points connections to ranks of other nodes into this rank's memory; executors ring its proxy.

@@ -148,7 +148,7 @@ impl Cache {
         backend: &mut Backend,
     ) -> Result<Prepared, Error> {
         let plan = self.plan(config, call, key.windows, Buffers::Own)?;
-        tracing::debug!(kind = %key.kind, count = key.count, %plan.algorithm, %plan.encoding, plan.reason, "prepared");
+        crate::log::planned(rank, call, &plan, "a call");
         let program = self.program(config, rank, call, &plan, Buffers::Own)?;
         let signature = signature(config, &key, &plan);
         let code = backend.load(program, call.data_type, call.op.lower().0)?;

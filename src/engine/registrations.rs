@@ -147,7 +147,13 @@ impl Engine {
     ) -> Result<Option<u64>, Error> {
         let mut session = self.session()?;
         let driver = session.calls.gpu.context().device().driver();
-        beside_captures(driver, || session.register(address, len_bytes))
+        let registered = beside_captures(driver, || session.register(address, len_bytes));
+        let rank = self.ranks.rank;
+        match &registered {
+            Ok(_) => tracing::info!(rank, ?address, len_bytes, "memory is registered"),
+            Err(error) => tracing::warn!(rank, ?address, len_bytes, %error, "not registered"),
+        }
+        registered
     }
 
     /// Registered once less, on all ranks, which all call this.

@@ -16,6 +16,7 @@ use crate::device::{
     Control, ControlShape, Heap, Host, LinkPorts, StagingShape, Waiting, usable_cores,
 };
 use crate::error::Error;
+use crate::log;
 use oxccl_kernels::format as f;
 use oxccl_transports::cuda::{Context, Driver, beside_captures};
 use oxccl_transports::proxy::Egress;
@@ -36,10 +37,10 @@ impl Engine {
         joint: Option<Arc<Joint>>,
     ) -> Result<Engine, Error> {
         config.check()?;
+        let changed = log::listed(&config.changed());
         config.advanced.cache_bytes = Some(config.last_level_cache_bytes());
         let (rank, world, reach) = (bootstrap.rank(), bootstrap.world(), bootstrap.reach());
         let deadline = deadline_in(config.timeout);
-        tracing::info!(rank, changed = ?config.changed(), "settings that differ from the defaults");
         agree(&mut *bootstrap, &config, deadline)?;
         config.place(bootstrap.nodes())?;
         let spins = Spins::gather(&mut *bootstrap, &config, deadline)?;
@@ -50,10 +51,23 @@ impl Engine {
         };
         let Started { backend, heap, ranks, links, ll128, multicast, device } = started
             .inspect_err(|error| {
+                tracing::error!(rank, %error, culprits = ?error.ranks(), "the start has failed");
                 let reason = error.to_string();
                 bootstrap.liveness().abort(Cause::Aborted { rank, reason });
             })?;
         config.device = device;
+        let nodes = bootstrap.nodes();
+        tracing::info!(
+            rank,
+            version = env!("CARGO_PKG_VERSION"),
+            world,
+            nodes = nodes.count(),
+            node = nodes.node(rank),
+            %device,
+            cores = usable_cores().len(),
+            settings = changed,
+            "a communicator has started"
+        );
         Ok(Engine {
             config,
             reach,

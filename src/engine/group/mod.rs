@@ -212,6 +212,14 @@ impl Engine {
         let records_bytes = (collectives.len() + messages.len()) * size_of::<Words>();
         let order = self.config.order;
         let described = Described::group(order, collectives.len(), messages.len(), agreed);
+        let (rank, messages_count) = (self.ranks.rank, messages.len());
+        tracing::info!(
+            rank,
+            buckets = calls.len(),
+            parts = tables.blocks.len(),
+            messages = messages_count,
+            "planned a group"
+        );
         let counts = calls.iter().map(|call| call.counts.clone()).collect();
         let Tables { sources, segments, blocks, .. } = tables;
         let chains = match &self.backend {
@@ -256,6 +264,7 @@ impl Engine {
             plan.channels.min(self.config.advanced.group_channels.unwrap_or(usize::MAX));
         plan.stream |= total_bytes.saturating_mul(call.collective.ranks)
             >= self.config.last_level_cache_bytes();
+        crate::log::planned(self.ranks.rank, &call, &plan, "a part of a group");
         let verified = self.cache.verified(&self.config, &call, &plan)?;
         let program = self.cache.program(&self.config, self.ranks.rank, &call, &plan, buffers)?;
         let signature = Signature::of(&(place, prepare::signature(&self.config, key, &plan)));

@@ -155,7 +155,7 @@ impl Fabric for RdmaFabric {
         let (mut paths, offers): (Vec<Path>, Vec<PathOffer>) =
             paths.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
 
-        let Link { peer, mut sockets, ports, deadline, .. } = link;
+        let Link { rank, peer, mut sockets, ports, deadline } = link;
         let mut socket = sockets.swap_remove(0);
         let offer = Offer { version: VERSION, ports_bytes: memory.len_bytes as u64, paths: offers };
         let theirs = offer.read(&socket.swap(&offer.encode(), deadline)?)?;
@@ -164,6 +164,8 @@ impl Fabric for RdmaFabric {
         }
         // Nothing is sent before the peer can receive.
         socket.swap(b"ready", deadline)?;
+        let devices: Vec<_> = self.ports().map(|port| port.device().name()).collect();
+        tracing::info!(rank, peer, ?devices, paths = paths.len(), "a link over RDMA is made");
         Ok(Box::new(RdmaWire::new(paths, ports, socket)?))
     }
 }

@@ -27,6 +27,7 @@ use crate::proxy::{Fabric, Link, Wire, WireError};
 use crate::silence::{self, SILENCE};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use fuzz::link_frames;
+use tracing::field::display;
 use wire::TcpWire;
 
 /// How much longer than the control channel a link bears silence: that says more of a machine that is gone.
@@ -74,7 +75,8 @@ impl Fabric for Tcp {
     }
 
     fn open(&self, link: Link) -> Result<Box<dyn Wire>, WireError> {
-        let mut streams = Vec::with_capacity(link.sockets.len());
+        let (rank, peer, sockets) = (link.rank, link.peer, link.sockets.len());
+        let mut streams = Vec::with_capacity(sockets);
         for socket in link.sockets {
             let (stream, seals) = socket.into_parts();
             let seals = seals.filter(|_| self.sealed);
@@ -88,6 +90,18 @@ impl Fabric for Tcp {
             granted.map_err(WireError::io("preparing a socket"))?;
             streams.push((stream, seals));
         }
+        let first = streams.first().map(|(stream, _)| stream);
+        let local = first.and_then(|stream| stream.local_addr().ok()).map(display);
+        let remote = first.and_then(|stream| stream.peer_addr().ok()).map(display);
+        tracing::info!(
+            rank,
+            peer,
+            sockets,
+            local,
+            remote,
+            sealed = self.sealed,
+            "a link over TCP is made"
+        );
         Ok(Box::new(TcpWire::new(streams, link.ports, self.write_limit_bytes)))
     }
 }
