@@ -1,13 +1,19 @@
 //! A call: what one rank asks for, checked once, and what all ranks must agree on.
 
-mod described;
 mod lengths;
+mod list;
+mod mix;
+mod record;
+mod signature;
 
-pub(crate) use described::{Described, FREE_SHIFT, Key};
 pub(crate) use lengths::{Counts, Lengths};
+pub(crate) use list::{CallList, Placed};
+pub(crate) use mix::Mix;
+pub(crate) use record::{GroupRecord, Record, What};
+pub(crate) use signature::{Difference, FREE_SHIFT, SIGNATURE_WORDS, Signature};
 
 use crate::error::Error;
-use oxccl_plans::collective::{Collective, Kind};
+use oxccl_plans::collective::{Collective, Kind, Order};
 use oxccl_plans::element::{DataType, Element, OpKind, ReduceOp};
 use oxccl_plans::length::Length;
 
@@ -134,6 +140,8 @@ pub struct Call {
     pub(crate) in_place: bool,
     /// At most so many channels; 0: as many as the communicator would take.
     pub(crate) channels: u16,
+    /// What it was made from; nothing where it cannot be repeated by that.
+    pub(crate) asked: Asked,
 }
 
 // SAFETY: a call is a description; whoever runs it vouches for the memory, which is not tied to a thread.
@@ -162,6 +170,7 @@ impl Call {
                 && input.address == output.address
                 && count > 0,
             factor_bits: if collective.kind.reduces() { op.factor_bits() } else { 0 },
+            asked: Asked::new(collective, input, output, op),
             ..Call::without_memory(collective, T::DATA_TYPE, op.kind(), count)?
         };
         if collective.has_input(rank) {
@@ -199,6 +208,7 @@ impl Call {
             output: std::ptr::null_mut(),
             in_place: false,
             channels: 0,
+            asked: Asked::NOTHING,
         })
     }
 
@@ -244,8 +254,27 @@ impl Call {
             output: output.address,
             in_place: false,
             channels: 0,
+            asked: Asked::NOTHING,
         };
         Ok(call)
+    }
+
+    /// All of it but its buffers.
+    pub(crate) fn signature(&self, windows: bool, order: Order) -> Signature {
+        Signature {
+            kind: self.collective.kind,
+            data_type: self.data_type,
+            op: self.op,
+            order,
+            in_place: self.in_place,
+            windows,
+            root: self.collective.root as u32,
+            receiver: self.collective.receiver as u32,
+            channels: self.channels,
+            count: self.common_count(),
+            counts_hash: self.counts.as_deref().map_or(0, Counts::hash_word),
+            factor_bits: self.factor_bits,
+        }
     }
 
     /// What all ranks have as its count: as in `Layout::even`, or of all parts together where counts differ.

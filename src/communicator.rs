@@ -4,14 +4,13 @@ mod collectives;
 mod registration;
 mod start;
 
-use crate::call::{Asked, Call, Memory};
+use crate::call::{Asked, Call, CallList, Memory, Placed};
 use crate::config::Device;
-use crate::device::{DeviceBuffer, Heap, InFlight, Signals, cuda};
-use crate::engine::Engine;
+use crate::device::{DeviceBuffer, Heap};
+use crate::engine::{Engine, Request};
 use crate::error::Error;
 use crate::gate::Gate;
-use crate::group::{CallList, Flight, Flights};
-use crate::work::Work;
+use crate::work::{Flight, Flights};
 use oxccl_kernels::TracedStep;
 use oxccl_plans::collective::{Collective, Kind, Order};
 use oxccl_plans::element::{Element, OpKind, ReduceOp};
@@ -44,11 +43,20 @@ pub struct Communicator {
     heap: Arc<Heap>,
     /// Tickets issued to streams.
     issued: Cell<u64>,
+    /// The last blocking call, for the next one.
+    last: RefCell<Option<Last>>,
     /// The last group's calls, for the next one.
     calls: RefCell<CallList>,
-    /// What its groups on streams have been.
+    /// What its launches on streams have been.
     flights: RefCell<Flights>,
     origin: Origin,
+}
+
+/// A blocking call, and where it has been placed: one that comes again, buffers and all, has everything in place.
+#[derive(Debug)]
+struct Last {
+    call: Call,
+    placed: Option<Placed>,
 }
 
 /// What a communicator and its streams' workers share.
@@ -70,33 +78,22 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
-    /// Runs a stream's call in its turn.
+    /// Runs a stream's launch in its turn.
     ///
     /// # Safety
     ///
-    /// `ticket` was issued for this call alone, and the call's buffers are valid and unused by others until this returns.
-    pub(crate) unsafe fn run_ticket(&self, ticket: u64, call: &Call) -> Result<(), Error> {
-        self.gate.wait(ticket - 1);
-        // SAFETY: it is this ticket's turn, so nobody else uses the engine; the buffers are the caller's promise.
-        let result = unsafe { (*self.engine.get()).run(call) };
-        self.gate.pass(ticket);
-        result
-    }
-
-    /// Runs a stream's group in its turn.
-    ///
-    /// # Safety
-    ///
-    /// As for [`run_ticket`](Shared::run_ticket), for each call; no call's output overlaps another call's buffers.
-    pub(crate) unsafe fn run_group_ticket(
+    /// `ticket` was issued for this launch alone; the rest as for [`Engine::launch`].
+    pub(crate) unsafe fn run_ticket(
         &self,
         ticket: u64,
         calls: &[Call],
-        signals: Option<&Signals>,
+        grouped: bool,
+        flight: &Arc<Flight>,
     ) -> Result<(), Error> {
         self.gate.wait(ticket - 1);
-        // SAFETY: as in `run_ticket`.
-        let result = unsafe { (*self.engine.get()).run_group(calls, &mut None, signals) };
+        let request = Request { grouped, flight: Some(flight), ..Request::default() };
+        // SAFETY: it is this ticket's turn, so nobody else uses the engine; the buffers are the caller's promise.
+        let result = unsafe { (*self.engine.get()).launch(calls, &mut None, &request) };
         self.gate.pass(ticket);
         result
     }
@@ -121,6 +118,7 @@ impl Communicator {
             shared: Arc::new(shared),
             heap,
             issued: Cell::new(0),
+            last: RefCell::default(),
             calls: RefCell::default(),
             flights: RefCell::default(),
             origin: Origin::here(),
@@ -188,9 +186,9 @@ impl Communicator {
         self.idle().launches()
     }
 
-    /// Groups planned so far: one that comes again, with buffers wherever they are, is not planned again.
-    pub fn group_plans(&self) -> u64 {
-        self.idle().group_plans()
+    /// Launches planned so far: one that comes again, with buffers wherever they are, is not planned again.
+    pub fn plans(&self) -> u64 {
+        self.idle().plans()
     }
 
     /// Changes the promised order of reduction. All ranks must do so between the same calls.
@@ -263,40 +261,24 @@ impl Communicator {
     /// As the typed calls.
     #[inline]
     pub unsafe fn run(&self, call: &Call) -> Result<(), Error> {
-        // SAFETY: all issued tickets are done (`idle`), so nobody else uses the engine; the buffers are the caller's promise.
-        unsafe { (*self.idle_engine()?).run(call) }
+        let calls = std::slice::from_ref(call);
+        // SAFETY: by this function's contract.
+        unsafe { self.launch(calls, &mut None, &Request::default()) }
     }
 
-    /// Puts a call into a stream of the GPU.
+    /// Launches calls in the calling thread, or puts them into a stream of the GPU.
     ///
     /// # Safety
     ///
-    /// As for [`Communicator::run`], until the work has ended.
-    pub(crate) unsafe fn enqueue(
-        &self,
-        call: &Call,
-        stream: &cuda::Stream,
-        hold: Hold,
-    ) -> Result<Work, Error> {
-        // SAFETY: as in `run`.
-        unsafe { (*self.idle_engine()?).enqueue(call, Some(stream), hold) }
-    }
-
-    /// Puts a group into a stream of the GPU. `gated` says which of its buckets are not ready.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Communicator::run`], for each call, until the flight has ended; no call's output overlaps another call's buffers, and inputs
-    /// of gated buckets are used by nobody else from their mark on.
-    pub(crate) unsafe fn enqueue_group(
+    /// As for [`Engine::launch`].
+    pub(crate) unsafe fn launch(
         &self,
         calls: &[Call],
-        stream: &cuda::Stream,
-        gated: &[bool],
-        flight: &Arc<Flight>,
+        placed: &mut Option<Placed>,
+        request: &Request<'_>,
     ) -> Result<(), Error> {
-        // SAFETY: as in `run`.
-        unsafe { (*self.idle_engine()?).enqueue_group(calls, Some(stream), gated, flight) }
+        // SAFETY: all issued tickets are done (`idle_engine`), so nobody else uses the engine; the buffers are the caller's promise.
+        unsafe { (*self.idle_engine()?).launch(calls, placed, request) }
     }
 
     /// The list that groups are made in.
@@ -309,28 +291,9 @@ impl Communicator {
         self.calls.replace(calls);
     }
 
-    /// What a group on a stream will be.
+    /// What a launch on a stream will be.
     pub(crate) fn take_flight(&self) -> Arc<Flight> {
         self.flights.borrow_mut().take()
-    }
-
-    /// Runs a group in the calling thread.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Communicator::run`], for each call; no call's output overlaps another call's buffers.
-    pub(crate) unsafe fn run_group(&self, list: &mut CallList) -> Result<(), Error> {
-        if self.device != Device::Host {
-            let flight = self.take_flight();
-            // SAFETY: as in `run`; this waits.
-            unsafe { (*self.idle_engine()?).enqueue_group(list.calls(), None, &[], &flight) }?;
-            return flight.completion.wait();
-        }
-        let mut placed = list.placed.take();
-        // SAFETY: as in `run`.
-        let result = unsafe { (*self.idle_engine()?).run_group(list.calls(), &mut placed, None) };
-        list.placed = placed;
-        result
     }
 
     /// Issues the next ticket to a stream.
@@ -380,15 +343,18 @@ impl Communicator {
     ) -> Result<(), Error> {
         let engine = self.idle_engine()?;
         let asked = Asked::new(collective, input, output, op);
+        let mut last = self.last.borrow_mut();
+        let last = match &mut *last {
+            Some(last) if last.call.asked == asked => last,
+            last => {
+                let call = Call::new(collective, self.rank, input, output, op)?;
+                last.insert(Last { call, placed: None })
+            }
+        };
+        let (calls, placed) = (std::slice::from_ref(&last.call), &mut last.placed);
         // SAFETY: nobody else uses the engine (`idle_engine`), and every caller passes memory of slices that it has borrowed for as
         // long as this takes.
-        unsafe {
-            if (*engine).has_just_run(&asked) {
-                return (*engine).run_again();
-            }
-            let call = Call::new(collective, self.rank, input, output, op)?;
-            (*engine).run_as(&call, asked)
-        }
+        unsafe { (*engine).launch(calls, placed, &Request::default()) }
     }
 }
 
@@ -416,6 +382,3 @@ pub(crate) fn input<T: Element>(values: &[T]) -> Memory {
 pub(crate) fn output<T: Element>(values: &mut [T]) -> Memory {
     Memory { address: values.as_mut_ptr().cast(), count: values.len() }
 }
-
-/// A stream's hold on the buffers of a call.
-pub(crate) type Hold = [Option<InFlight>; 2];

@@ -1,20 +1,15 @@
 //! Groups: any number of calls in one launch, here blocking; on streams in `src/group/stream.rs`.
 
 mod calls;
-mod flight;
-mod list;
 mod stream;
 mod unready;
-mod work;
 
-pub(crate) use flight::{Flight, Flights, Marks};
-pub(crate) use list::CallList;
 pub use stream::{StreamGroup, UnreadyCalls};
 pub use unready::Unready;
-pub use work::{BucketWork, GroupWork};
 
-use crate::call::Memory;
+use crate::call::{CallList, Memory};
 use crate::communicator::{Communicator, input, output};
+use crate::engine::Request;
 use crate::error::Error;
 use calls::group_calls;
 use oxccl_plans::collective::Kind;
@@ -88,7 +83,11 @@ impl Communicator {
         let result = fill(&mut group).and_then(|result| {
             group.list.finish();
             // SAFETY: `Group`'s calls were made from buffers that are borrowed until this returns, outputs exclusively.
-            unsafe { self.run_group(&mut group.list) }.map(|()| result)
+            let (calls, mut placed) = (group.list.calls(), group.list.placed);
+            let request = Request { grouped: true, ..Request::default() };
+            let launched = unsafe { self.launch(calls, &mut placed, &request) };
+            group.list.placed = placed;
+            launched.map(|()| result)
         });
         self.give_calls(group.list);
         result

@@ -43,7 +43,7 @@ pub use device::DeviceBuffer;
 pub use device::StagingShape;
 pub use device::cuda;
 pub use error::Error;
-pub use group::{BucketWork, Group, GroupWork, StreamGroup, Unready, UnreadyCalls};
+pub use group::{Group, StreamGroup, Unready, UnreadyCalls};
 pub use log::LogLevel;
 pub use oxccl_kernels::TracedStep;
 pub use oxccl_plans as plans;

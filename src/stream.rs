@@ -3,12 +3,12 @@
 mod calls;
 
 use crate::call::Call;
-use crate::communicator::{Communicator, Hold, Shared};
+use crate::communicator::{Communicator, Shared};
 use crate::config::Device;
-use crate::device::{Signals, cuda};
+use crate::device::{InFlight, Signals, cuda};
+use crate::engine::Request;
 use crate::error::Error;
-use crate::group::{BucketWork, Flight};
-use crate::work::{Completion, Work};
+use crate::work::{Flight, Work};
 use oxccl_transports::fork::Origin;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -26,27 +26,12 @@ pub struct Stream {
 
 /// What a stream does, in order.
 enum Job {
-    Call {
-        turn: Turn,
-        call: Call,
-        completion: Arc<Completion>,
-        hold: Hold,
-    },
-    Group {
-        turn: Turn,
-        calls: Vec<Call>,
-        flight: Arc<Flight>,
-    },
+    /// Launches calls, as a group or one by itself.
+    Launch { turn: Turn, calls: Vec<Call>, grouped: bool, flight: Arc<Flight> },
     /// Marks a bucket of a group ready.
-    Mark {
-        flight: Arc<Flight>,
-        bucket: usize,
-    },
-    /// Waits for a bucket of a group.
-    Await {
-        bucket: BucketWork,
-        completion: Arc<Completion>,
-    },
+    Mark { flight: Arc<Flight>, bucket: usize },
+    /// Waits for something else.
+    Await { work: Work, flight: Arc<Flight> },
 }
 
 /// A call's place among its communicator's.
@@ -69,15 +54,16 @@ impl Stream {
         Ok(Stream { jobs: Some(jobs), thread: Some(thread), origin: Origin::here() })
     }
 
-    /// Makes what is put into this stream from here on wait until a bucket of a group on another stream is done. The work ends then.
+    /// Makes what is put into this stream from here on wait for what another stream carries out, such as a bucket of a group. The work that
+    /// it returns ends then.
     ///
     /// # Errors
-    /// [`Error::System`] if the stream's thread has panicked. The work's, if the group ended before the bucket was done: what comes next on
-    /// this stream is done all the same.
-    pub fn wait(&self, bucket: &BucketWork) -> Result<Work, Error> {
-        let completion = Arc::new(Completion::default());
-        self.send(Job::Await { bucket: bucket.clone(), completion: completion.clone() })?;
-        Ok(Work::new(completion))
+    /// [`Error::System`] if the stream's thread has panicked. The work's, if what is awaited has failed: what comes next on this stream is
+    /// done all the same.
+    pub fn wait(&self, work: &Work) -> Result<Work, Error> {
+        let flight = Arc::<Flight>::default();
+        self.send(Job::Await { work: work.clone(), flight: flight.clone() })?;
+        Ok(Work::new(flight))
     }
 
     /// Fails in a process that was forked from this stream's.
@@ -97,7 +83,7 @@ impl Stream {
         };
         let Err(unsent) = jobs.send(job) else { return Ok(()) };
         // The worker is gone: it panicked. The ticket must not block later calls.
-        if let Job::Call { turn, .. } | Job::Group { turn, .. } = unsent.0 {
+        if let Job::Launch { turn, .. } = unsent.0 {
             turn.shared.skip_ticket(turn.ticket);
         }
         let source = std::io::Error::other("the stream's thread has panicked");
@@ -124,24 +110,17 @@ impl Drop for Stream {
 fn work(inbox: &Receiver<Job>) {
     for job in inbox {
         match job {
-            Job::Call { turn, call, completion, hold } => {
-                // SAFETY: the ticket was issued for this call, and the hold keeps its buffers, which were borrowed as the call needs
-                // them when it was made: the input shared, the output exclusively. Host accesses wait until the hold is gone. Without one,
-                // whoever called `OnStream::run` vouches.
-                let result = unsafe { turn.shared.run_ticket(turn.ticket, &call) };
-                // In this order: whoever has seen the hold go finds the work done.
-                completion.end(result);
-                drop(hold);
-            }
-            Job::Group { turn, calls, flight } => {
-                // SAFETY: as above, for each call; outputs were borrowed for all of the group. The flight has the holds, each until
-                // its bucket is done. What is lent of an input that is not ready is given back before its mark.
+            Job::Launch { turn, calls, grouped, flight } => {
+                // SAFETY: the ticket was issued for this launch. The flight holds the buffers, each until its bucket is done, or to the
+                // end; they were borrowed as the calls need them, inputs shared and outputs exclusively, and host accesses wait until
+                // the hold is gone. What is lent of an input that is not ready is given back before its mark. Without a hold whoever
+                // made the calls vouches.
                 let result =
-                    unsafe { turn.shared.run_group_ticket(turn.ticket, &calls, flight.signals()) };
+                    unsafe { turn.shared.run_ticket(turn.ticket, &calls, grouped, &flight) };
                 flight.end(result);
             }
             Job::Mark { flight, bucket } => flight.mark_ready(bucket),
-            Job::Await { bucket, completion } => completion.end(bucket.wait()),
+            Job::Await { work, flight } => flight.end(work.wait()),
         }
     }
 }
@@ -271,30 +250,21 @@ impl<'a> OnStream<'a> {
     /// See above.
     pub unsafe fn run(&self, call: &Call) -> Result<Work, Error> {
         // SAFETY: by this function's contract.
-        unsafe { self.submit(call.clone(), [None, None]) }
+        unsafe { self.submit_one(call.clone(), [None, None]) }
     }
 
+    /// Launches one call.
+    ///
     /// # Safety
     ///
     /// The call's buffers are valid, and unused by others, as long as `hold` or until the work has ended.
-    unsafe fn submit(&self, mut call: Call, hold: Hold) -> Result<Work, Error> {
-        call.channels = self.channels;
-        match self.stream {
-            // SAFETY: by this function's contract.
-            AnyStream::Cuda(stream) => unsafe { self.comm.enqueue(&call, stream, hold) },
-            AnyStream::Host(_) => self.hand_over(call, hold),
-        }
-    }
-
-    fn hand_over(&self, call: Call, hold: Hold) -> Result<Work, Error> {
-        let stream = self.host_stream()?;
-        if hold.iter().flatten().any(|buffer| !buffer.is_host()) {
-            return Err(Error::OtherMemory { device: self.comm.device() });
-        }
-        let completion = Arc::new(Completion::default());
-        let turn = self.turn();
-        stream.send(Job::Call { turn, call, completion: completion.clone(), hold })?;
-        Ok(Work::new(completion))
+    unsafe fn submit_one(&self, call: Call, hold: [Option<InFlight>; 2]) -> Result<Work, Error> {
+        let flight = self.comm.take_flight();
+        flight.keep(hold.into_iter().flatten().map(|buffer| (0, buffer)).collect());
+        let call = [Call { channels: self.channels, ..call }];
+        // SAFETY: by this function's contract.
+        unsafe { self.submit(&call, false, &[], &flight) }?;
+        Ok(Work::new(flight))
     }
 
     /// The communicator.
@@ -302,41 +272,50 @@ impl<'a> OnStream<'a> {
         self.comm
     }
 
-    /// Puts a group into the stream. `gated` says which of its buckets are not ready.
+    /// Puts a launch into the stream. `gated` says which buckets of a group are not ready.
     ///
     /// # Safety
     ///
     /// The buffers of all calls are valid, and unused by others, as long as the flight holds them or until it has ended; those of gated
     /// buckets' inputs from their mark on. No call's output overlaps another call's buffers.
-    pub(crate) unsafe fn submit_group(
+    pub(crate) unsafe fn submit(
         &self,
         calls: &[Call],
+        grouped: bool,
         gated: &[bool],
         flight: &Arc<Flight>,
     ) -> Result<(), Error> {
         let submitted = match self.stream {
-            // SAFETY: by this function's contract.
-            AnyStream::Cuda(stream) => unsafe {
-                self.comm.enqueue_group(calls, stream, gated, flight)
-            },
-            AnyStream::Host(_) => self.hand_group_over(calls, gated, flight.clone()),
+            AnyStream::Cuda(_) if self.comm.device() == Device::Host => {
+                Err(Error::OtherDevice { device: Device::Host })
+            }
+            AnyStream::Cuda(stream) => {
+                let (stream, flight) = (Some(stream), Some(flight));
+                let request = Request { grouped, gated, stream, flight };
+                // SAFETY: by this function's contract.
+                unsafe { self.comm.launch(calls, &mut None, &request) }
+            }
+            AnyStream::Host(_) => self.hand_over(calls, grouped, gated, flight.clone()),
         };
         submitted.inspect_err(|_| flight.cancel())
     }
 
-    fn hand_group_over(
+    fn hand_over(
         &self,
         calls: &[Call],
+        grouped: bool,
         gated: &[bool],
         flight: Arc<Flight>,
     ) -> Result<(), Error> {
         let stream = self.host_stream()?;
         flight.check_host()?;
-        let is_gated = gated.contains(&true);
-        let signals = Signals::new(gated.len(), self.comm.max_channels(), is_gated);
-        flight.board(Arc::new(signals), gated, None);
+        if grouped {
+            let is_gated = gated.contains(&true);
+            let signals = Signals::new(gated.len(), self.comm.max_channels(), is_gated);
+            flight.board(Arc::new(signals), gated, None);
+        }
         let turn = self.turn();
-        stream.send(Job::Group { turn, calls: calls.to_vec(), flight })
+        stream.send(Job::Launch { turn, calls: calls.to_vec(), grouped, flight })
     }
 
     /// The stream, if it is the host's.

@@ -64,7 +64,7 @@ fn cached_groups_are_not_planned_again_and_allocate_nothing() {
                 }
                 assert_eq!(ALLOCATIONS.get() - before, 0);
                 assert!(before > 0, "the counter counts");
-                assert_eq!(comm.group_plans(), 1);
+                assert_eq!(comm.plans(), 1);
                 assert_eq!(comm.launches(), 51);
             });
         }

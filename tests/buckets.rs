@@ -54,7 +54,7 @@ fn gradients_are_reduced_whatever_the_capacity() {
                     assert_eq!(buckets.gradient(parameter).unwrap(), expected);
                 }
             }
-            assert_eq!(comm.group_plans(), 1);
+            assert_eq!(comm.plans(), 1);
             assert!(matches!(buckets.gradient(7), Err(Error::Parameter { parameter: 7, .. })));
         });
     }

@@ -72,7 +72,7 @@ fn exchange(comm: &Communicator, sent: &[Sent], turned: bool) {
             assert_eq!(wrong, None, "message {number}, {one:?}");
         }
     }
-    assert_eq!(comm.group_plans(), 1);
+    assert_eq!(comm.plans(), 1);
 }
 
 #[test]

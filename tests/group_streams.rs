@@ -54,7 +54,7 @@ fn a_bucket_is_used_while_the_next_is_not_ready() {
             work.wait().unwrap();
             assert_eq!(second[0], 2.0);
         }
-        assert_eq!(comm.group_plans(), 1);
+        assert_eq!(comm.plans(), 1);
     });
 }
 

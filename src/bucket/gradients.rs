@@ -6,8 +6,9 @@ use crate::communicator::Communicator;
 use crate::device::DeviceBuffer;
 use crate::device::cuda;
 use crate::error::Error;
-use crate::group::{GroupWork, StreamGroup, Unready};
+use crate::group::{StreamGroup, Unready};
 use crate::stream::AnyStream;
+use crate::work::Work;
 use oxccl_plans::element::{Element, ReduceOp};
 use oxccl_plans::length::Length;
 
@@ -128,7 +129,7 @@ pub struct GradientStep<'a, T> {
     plan: &'a Plan,
     pending: Pending,
     unready: Vec<Option<Unready<'a, T>>>,
-    pub(super) work: GroupWork,
+    pub(super) work: Work,
 }
 
 impl<'a, T: Element> GradientStep<'a, T> {
@@ -200,7 +201,7 @@ impl<'a, T: Element> GradientStep<'a, T> {
     }
 
     /// All gradients have been marked: gives the work, in which each bucket can be waited for by itself.
-    pub fn finish(self) -> GroupWork {
+    pub fn finish(self) -> Work {
         self.work
     }
 }

@@ -9,8 +9,9 @@ use super::{DEFAULT_CAPACITY_BYTES, Float};
 use crate::communicator::Communicator;
 use crate::device::{DeviceBuffer, cuda};
 use crate::error::Error;
-use crate::group::{BucketWork, GroupWork, Unready};
+use crate::group::Unready;
 use crate::stream::AnyStream;
+use crate::work::Work;
 use oxccl_plans::element::ReduceOp;
 use std::ops::Range;
 
@@ -23,7 +24,7 @@ pub struct ShardedBuckets<G, P> {
     parameter_shards: Vec<DeviceBuffer<P>>,
     parameters: Vec<DeviceBuffer<P>>,
     /// The gradients that were launched last, bucket by bucket.
-    reduced: Vec<BucketWork>,
+    reduced: Vec<Work>,
 }
 
 impl<G: Float, P: Float> ShardedBuckets<G, P> {
@@ -157,9 +158,9 @@ impl<G: Float, P: Float> ShardedBuckets<G, P> {
 #[derive(Debug)]
 pub struct ParameterStep<'a, G, P> {
     gradients: &'a [DeviceBuffer<G>],
-    reduced: &'a [BucketWork],
+    reduced: &'a [Work],
     unready: Vec<Option<Unready<'a, P>>>,
-    work: GroupWork,
+    work: Work,
 }
 
 /// A rank's share of a bucket, in memory of a GPU.
@@ -220,7 +221,7 @@ impl<'a, G: Float, P: Float> ParameterStep<'a, G, P> {
     }
 
     /// All buckets have been updated: gives the work, in which each bucket can be waited for by itself.
-    pub fn finish(self) -> GroupWork {
+    pub fn finish(self) -> Work {
         self.work
     }
 }

@@ -1,8 +1,10 @@
 //! How long a call's buffers are, found once, when it is made.
 
+use super::{Mix, one_count_each};
 use crate::error::Error;
 use oxccl_plans::collective::{Collective, Kind};
 use oxccl_plans::length::{Length, TooLong};
+use std::hash::{Hash, Hasher};
 
 /// Counts that differ between ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +20,37 @@ pub(crate) enum Counts {
         /// From each rank.
         recv: Vec<usize>,
     },
+}
+
+impl Counts {
+    /// Those of an all-to-all of which each rank knows its own.
+    pub(crate) fn own(
+        rank: usize,
+        world: usize,
+        send: &[usize],
+        recv: &[usize],
+    ) -> Result<Counts, Error> {
+        for (argument, counts) in [("send_counts", send), ("recv_counts", recv)] {
+            one_count_each(Kind::AllToAll, argument, counts, world)?;
+        }
+        let (sent, received) = (send[rank], recv[rank]);
+        if sent != received {
+            let (sender, receiver) = (rank, rank);
+            return Err(Error::CountsDiffer { sender, receiver, sent, received });
+        }
+        Ok(Counts::Own { send: send.to_vec(), recv: recv.to_vec() })
+    }
+
+    /// All of them as one word that is not 0.
+    pub(crate) fn hash_word(&self) -> u64 {
+        let mut mix = Mix::default();
+        match self {
+            Counts::PerRank(counts) => counts.hash(&mut mix),
+            Counts::Matrix(counts) => counts.hash(&mut mix),
+            Counts::Own { send, recv } => (send, recv).hash(&mut mix),
+        }
+        mix.finish() | 1
+    }
 }
 
 /// How long a call's buffers are. Where all parts of these lengths are, no offset into them can wrap.

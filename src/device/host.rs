@@ -15,8 +15,8 @@ const YIELDS: u32 = 2_000;
 #[derive(Debug)]
 pub(crate) struct Host {
     channels: Channels,
-    /// The next call's launch block; what all calls share is filled in.
-    pub(crate) launch: Box<f::Launch>,
+    /// What all launch blocks share.
+    blank: f::Launch,
     // What it points to. They stay where they are.
     _connections: Box<[f::Connection]>,
     _windows: Box<[f::Window]>,
@@ -62,7 +62,7 @@ impl Host {
         connect(&mut connections);
         let mut windows = shape.windows(window_bases, window_bases, None).into_boxed_slice();
         let mut statuses = vec![f::Status::default(); shape.channels].into_boxed_slice();
-        let launch = Box::new(f::Launch {
+        let blank = f::Launch {
             connections: connections.as_mut_ptr(),
             windows: windows.as_mut_ptr(),
             progress: control.progress_table(),
@@ -75,10 +75,10 @@ impl Host {
             spins: waiting.spins,
             yields: YIELDS,
             ..f::Launch::EMPTY
-        });
+        };
         Host {
             channels: Channels::new(HostExecutor::detect()),
-            launch,
+            blank,
             _connections: connections,
             _windows: windows,
             statuses,
@@ -97,24 +97,19 @@ impl Host {
         self.channels.take_trace()
     }
 
-    /// Runs all channels of the call whose launch block is filled in.
-    ///
-    /// # Safety
-    ///
-    /// The block's program was lowered for this shape, and its buffers are valid for the call.
-    #[inline]
-    pub(crate) unsafe fn run(&mut self, channels: usize) -> f::Outcome {
-        // SAFETY: by this function's contract; the tables are this object's own.
-        unsafe { self.channels.run(&self.launch, channels) }
+    /// What all launch blocks of this rank share.
+    pub(crate) fn blank(&self) -> f::Launch {
+        self.blank
     }
 
-    /// Runs all channels of a chain of launch blocks, made from [`launch`](Self::launch).
+    /// Runs all channels of a chain of launch blocks, which are made from [`blank`](Self::blank).
     ///
     /// # Safety
     ///
-    /// As for [`run`](Self::run), for each block.
-    pub(crate) unsafe fn run_chain(&mut self, first: &f::Launch, channels: usize) -> f::Outcome {
-        // SAFETY: by this function's contract.
+    /// Each block's program was lowered for this shape, and its buffers are valid for the call.
+    #[inline]
+    pub(crate) unsafe fn run(&mut self, first: &f::Launch, channels: usize) -> f::Outcome {
+        // SAFETY: by this function's contract; the tables are this object's own.
         unsafe { self.channels.run(first, channels) }
     }
 

@@ -1,10 +1,9 @@
 //! How a communicator is closed: all ranks compare what they have called, so that nothing stays unnoticed in which nobody waited.
 
-use super::group::differences::words_of_groups;
-use super::logs;
-use super::tally::{Closing, Signature};
-use super::{Backend, Engine};
-use crate::call::Described;
+use super::Engine;
+use super::diagnosis::{mismatch, words_of_groups};
+use super::tally::{Closing, Digest};
+use crate::call::{Record, What};
 use crate::error::Error;
 use oxccl_transports::Error as Transport;
 use std::time::{Duration, Instant};
@@ -22,27 +21,23 @@ impl Engine {
     /// Ends the communicator on all ranks together, once they have compared their calls.
     pub(crate) fn close(&mut self) -> Result<(), Error> {
         self.ranks.check()?;
-        if let Backend::Cuda(calls) = &self.backend {
-            calls.wait();
-            self.ranks.check()?;
-        }
-        self.ready = None;
-        self.calls += 1;
-        let mut described = Described::close();
-        let numbered = self.tally.collective(Signature::of(&"close"));
-        described.collective = numbered.collective;
-        self.ranks.control.log(self.ranks.rank).enter(self.calls, &described.encode());
-        if let Err(error) = self.compare(&described) {
-            self.ranks.end(&error, self.calls);
+        self.backend.wait();
+        self.ranks.check()?;
+        let number = self.tally.launch();
+        let collective = self.tally.collective(Digest::of(&"close")).collective;
+        let record = Record { collective, what: What::Close };
+        self.ranks.control.log(self.ranks.rank).enter(number, &record.encode());
+        if let Err(error) = self.compare(&record) {
+            self.ranks.end(&error, number);
             return Err(error);
         }
-        self.ranks.control.log(self.ranks.rank).leave(self.calls);
+        self.ranks.control.log(self.ranks.rank).leave(number);
         self.ranks.close(self.tally.collectives());
         Ok(())
     }
 
     /// Compares all ranks' calls. All ranks come to the same result.
-    fn compare(&mut self, close: &Described) -> Result<(), Error> {
+    fn compare(&mut self, close: &Record) -> Result<(), Error> {
         let timeout = self.ranks.poll.timeout().min(LONGEST);
         let deadline = Instant::now() + timeout;
         let all = self.told(close, &self.tally.closing().encode(), deadline)?;
@@ -67,7 +62,7 @@ impl Engine {
             }
             messages.push(exchanged);
         }
-        let mismatch = logs::mismatch(&self.ranks.control, self.ranks.rank);
+        let mismatch = mismatch(&self.ranks.control, self.ranks.rank);
         let forgotten = || match alike {
             true => unreceived(&messages),
             false => Some(self.forgotten(close, &all)),
@@ -78,14 +73,14 @@ impl Engine {
     /// Tells all ranks, and hears from all.
     fn told(
         &mut self,
-        close: &Described,
+        close: &Record,
         bytes: &[u8],
         deadline: Instant,
     ) -> Result<Vec<Vec<u8>>, Error> {
         let during = || close.text();
         self.bootstrap.all_gather(bytes, deadline).map_err(|error| match error {
             // Whoever noticed a difference has ended all; the logs say more.
-            Transport::Stopped(cause) => logs::mismatch(&self.ranks.control, self.ranks.rank)
+            Transport::Stopped(cause) => mismatch(&self.ranks.control, self.ranks.rank)
                 .unwrap_or_else(|| Error::from_cause(cause, during())),
             Transport::Left { rank, calls } => Error::Left { rank, calls, during: during() },
             Transport::Timeout { .. } => self.ranks.late(close),
@@ -94,7 +89,7 @@ impl Engine {
     }
 
     /// The logs no longer know in what the ranks differ.
-    fn forgotten(&self, close: &Described, all: &[Closing]) -> Error {
+    fn forgotten(&self, close: &Record, all: &[Closing]) -> Error {
         let own = self.ranks.rank;
         let mine = all[own];
         let differs =

@@ -1,15 +1,14 @@
 //! How a rank starts: agree on the configuration, share memory, set up the tables.
 
+use super::Engine;
+use super::backend::Backend;
+use super::diagnosis::{Ranks, poll, words_of_groups};
 use super::fabric::Choice;
-use super::failure::Ranks;
-use super::flights::Flights;
-use super::group::Groups;
-use super::group::differences::words_of_groups;
+use super::gpu::{GpuBackend, Joint};
+use super::host::HostBackend;
 use super::links::{Links, Starting};
-use super::on_gpu::GpuCalls;
-use super::prepare::Cache;
+use super::prepared::{Launches, Plans};
 use super::tally::Tally;
-use super::{Backend, Engine, Joint, poll};
 use crate::config::{Config, Device};
 use crate::device::cuda::{Gpu, Image, Setup};
 use crate::device::{
@@ -39,7 +38,7 @@ impl Engine {
         config.check()?;
         let changed = log::listed(&config.changed());
         config.advanced.cache_bytes = Some(config.last_level_cache_bytes());
-        let (rank, world, reach) = (bootstrap.rank(), bootstrap.world(), bootstrap.reach());
+        let (rank, world) = (bootstrap.rank(), bootstrap.world());
         let deadline = deadline_in(config.timeout);
         agree(&mut *bootstrap, &config, deadline)?;
         config.place(bootstrap.nodes())?;
@@ -70,15 +69,12 @@ impl Engine {
         );
         Ok(Engine {
             config,
-            reach,
-            cache: Cache::new(links.clone(), ll128, multicast),
-            links,
-            groups: Groups::new(world),
+            plans: Plans::new(links.clone(), ll128, multicast),
+            launches: Launches::default(),
             backend,
+            links,
             heap,
             ranks,
-            ready: None,
-            calls: 0,
             tally: Tally::new(rank, world),
             bootstrap,
             _server: server,
@@ -97,7 +93,7 @@ struct Start<'a> {
 
 /// What comes of it.
 struct Started {
-    backend: Backend,
+    backend: Box<dyn Backend>,
     heap: Arc<Heap>,
     ranks: Arc<Ranks>,
     links: Option<Arc<Links>>,
@@ -166,7 +162,7 @@ impl Start<'_> {
         let ranks = self.ranks(regions(0), &heap)?;
         let waiting = Waiting {
             abort: std::ptr::from_ref(ranks.liveness.abort_word()).cast(),
-            poll: poll::poll,
+            poll,
             context: std::ptr::from_ref(&ranks.poll).cast_mut().cast(),
             spins: self.config.advanced.spins.unwrap_or(spins.executors),
         };
@@ -178,7 +174,9 @@ impl Start<'_> {
         let host =
             Host::new(shape, rank, (staging, heaps), connect, &bases, &ranks.control, waiting);
         let links = self.start_links(links, egress, spins)?;
-        let backend = Backend::Host(host);
+        let reach = self.bootstrap.reach();
+        let backend =
+            Box::new(HostBackend::new(host, ranks.clone(), heap.clone(), links.clone(), reach));
         let ll128 = shape.ll128_slots > 0;
         let (multicast, device) = (false, Device::Host);
         Ok(Started { backend, heap, ranks, links, ll128, multicast, device })
@@ -260,12 +258,11 @@ impl Start<'_> {
         let heap = Arc::new(Heap::on_gpu(gpu.heap().clone(), gpu.stream().clone()));
         let ranks = self.ranks(gpu.control().to_vec(), &heap)?;
         let links = self.start_links(links, egress, spins)?;
-        let flights = Flights::new(&gpu, ranks.clone(), links.clone())?;
         let connections = self.config.advanced.cuda_connections;
         let (ll128, multicast) = (gpu.has_ll128(), gpu.has_multicast());
-        let calls = GpuCalls::new(gpu, flights, joint, reach, connections)?;
+        let shared = (ranks.clone(), heap.clone(), links.clone());
+        let backend = Box::new(GpuBackend::new(gpu, shared, joint, reach, connections)?);
         let device = Device::Cuda(Some(device.ordinal()));
-        let backend = Backend::Cuda(Box::new(calls));
         Ok(Started { backend, heap, ranks, links, ll128, multicast, device })
     }
 }

@@ -1,32 +1,37 @@
 //! What this rank has called so far, in the words that ranks compare: in the header of each message, and when they close.
 //!
-//! A call's [`Signature`] says what all ranks must agree on. The [`Tally`] chains the signatures of all collectives, in order, into
+//! The [`Digest`] of a launch says what all ranks must agree on. The [`Tally`] chains the digests of all collectives, in order, into
 //! one word, its history, which goes into the messages of the next one. Ranks that once called different things therefore differ in
 //! every later message, so that data of one call are never taken for another's, even where nobody waited. Messages between two ranks
 //! have no number that all ranks know; they are counted, and [`Balance`] compares the counts of all pairs by one word a rank.
 
-use super::prepare::Mix;
+use crate::call::Mix;
 use std::hash::{Hash, Hasher};
 
 /// An odd number whose multiples spread over all bits.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What all ranks must agree on in a call, hashed.
+/// What all ranks must agree on in a launch, hashed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Signature(u64);
+pub(super) struct Digest(u64);
 
-impl Signature {
+impl Digest {
     /// Of what is agreed on.
-    pub(super) fn of(agreed: &impl Hash) -> Signature {
+    pub(super) fn of(agreed: &impl Hash) -> Digest {
         let mut mix = Mix::default();
         agreed.hash(&mut mix);
-        Signature(mix.finish())
+        Digest(mix.finish())
     }
 
     /// With a factor. No two factors give a call the same signature.
     #[inline]
-    pub(super) fn with_factor(self, bits: u64) -> Signature {
-        Signature((self.0 ^ bits).wrapping_mul(SPREAD))
+    pub(super) fn with_factor(self, bits: u64) -> Digest {
+        Digest((self.0 ^ bits).wrapping_mul(SPREAD))
+    }
+
+    /// All of it.
+    pub(super) fn whole(self) -> u64 {
+        self.0
     }
 
     /// What messages say.
@@ -40,12 +45,16 @@ impl Signature {
 #[derive(Clone, Debug)]
 pub(super) struct Tally {
     rank: usize,
+    /// Launches of this rank.
+    launches: u64,
     /// Calls that all ranks make.
     collectives: u64,
     /// Their signatures, in order, as one word.
     history: u64,
     /// By rank: messages to it and from it.
     messages: Vec<(u64, u64)>,
+    /// By rank: groups in which it and this one have messages for each other.
+    exchanges: Vec<u64>,
     /// Whether all messages are counted: those of captured calls are not.
     counts_all: bool,
 }
@@ -62,8 +71,27 @@ pub(super) struct Numbered {
 impl Tally {
     /// Nothing has been called.
     pub(super) fn new(rank: usize, world: usize) -> Tally {
-        let messages = vec![(0, 0); world];
-        Tally { rank, collectives: 0, history: 0, messages, counts_all: true }
+        let (messages, exchanges) = (vec![(0, 0); world], vec![0; world]);
+        let counts_all = true;
+        Tally { rank, launches: 0, collectives: 0, history: 0, messages, exchanges, counts_all }
+    }
+
+    /// Launches so far.
+    pub(super) fn launches(&self) -> u64 {
+        self.launches
+    }
+
+    /// Counts a launch. Its number, from 1.
+    #[inline]
+    pub(super) fn launch(&mut self) -> u64 {
+        self.launches += 1;
+        self.launches
+    }
+
+    /// Counts a group in which this rank and these have messages for each other. By rank, how many there have been.
+    pub(super) fn exchange(&mut self, peers: &[usize]) -> &[u64] {
+        peers.iter().for_each(|peer| self.exchanges[*peer] += 1);
+        &self.exchanges
     }
 
     /// Calls that all ranks make, so far.
@@ -73,7 +101,7 @@ impl Tally {
 
     /// Adds a collective.
     #[inline]
-    pub(super) fn collective(&mut self, signature: Signature) -> Numbered {
+    pub(super) fn collective(&mut self, signature: Digest) -> Numbered {
         let history = self.history >> 32;
         self.history = (self.history ^ signature.0).wrapping_mul(SPREAD);
         self.collectives += 1;
@@ -173,7 +201,7 @@ mod tests {
 
     #[test]
     fn factors_count_in_all_their_bits() {
-        let one = Signature::of(&7u32);
+        let one = Digest::of(&7u32);
         let bits = [0, 1, 2, 1 << 32, 2 << 32, u64::MAX, (-2i64) as u64, 0x3ff0_0000_3ff0_0000];
         for (at, a) in bits.iter().enumerate() {
             for b in &bits[..at] {
@@ -187,7 +215,7 @@ mod tests {
     #[test]
     fn what_was_once_different_stays_so() {
         let [mut one, mut other] = [Tally::new(0, 2), Tally::new(1, 2)];
-        let calls = [Signature::of(&1u32), Signature::of(&2u32)];
+        let calls = [Digest::of(&1u32), Digest::of(&2u32)];
         assert_eq!(one.collective(calls[0]).history, other.collective(calls[0]).history);
         one.collective(calls[0]);
         other.collective(calls[1]);

@@ -1,14 +1,12 @@
 //! Groups on streams: launched without waiting, done bucket by bucket, and ready bucket by bucket where that is wanted.
 
 use super::calls::group_calls;
-use super::flight::Flight;
-use super::list::CallList;
 use super::unready::Unready;
-use super::work::GroupWork;
-use crate::call::{Call, Memory};
+use crate::call::{Call, CallList, Memory};
 use crate::device::{DeviceBuffer, InFlight};
 use crate::error::Error;
 use crate::stream::OnStream;
+use crate::work::{Flight, Work};
 use oxccl_plans::collective::Kind;
 use oxccl_plans::element::{Element, ReduceOp};
 use std::marker::PhantomData;
@@ -60,7 +58,7 @@ impl OnStream<'_> {
     /// # Ok::<(), oxccl::Error>(())
     /// ```
     ///
-    /// On a stream of a GPU the group is one kernel, and other streams of the GPU wait for a bucket ([`BucketWork::wait_on`](crate::BucketWork::wait_on)) and mark
+    /// On a stream of a GPU the group is one kernel, and other streams of the GPU wait for a bucket ([`Work::wait_on`]) and mark
     /// one ready ([`Unready::ready_on`]) without the host. A stream that waits keeps back what stands behind it in others that share its
     /// connection to the GPU (`CUDA_DEVICE_MAX_CONNECTIONS`). So where streams share connections, later calls, and waits of streams, are refused
     /// ([`CudaError::TooFewConnections`](oxccl_transports::CudaError)) until the marks that they need are made; put nothing of your own behind the group
@@ -73,7 +71,7 @@ impl OnStream<'_> {
     pub fn group<'a, R>(
         &self,
         fill: impl FnOnce(&mut StreamGroup<'a>) -> Result<R, Error>,
-    ) -> Result<(GroupWork, R), Error> {
+    ) -> Result<(Work, R), Error> {
         let (comm, flight) = (self.comm(), self.comm().take_flight());
         let (buffers, gated) = flight.lists();
         let list = comm.take_calls(self.channels());
@@ -84,10 +82,10 @@ impl OnStream<'_> {
             list.finish();
             gated.resize(list.len(), false);
             flight.keep(buffers);
-            let work = GroupWork { flight: flight.clone(), buckets: list.len() };
+            let work = Work::of_group(flight.clone(), list.len());
             // SAFETY: `StreamGroup`'s calls were made from buffers that are borrowed and that the flight holds, outputs exclusively; what is
             // lent of an input that is not ready is given back before its mark.
-            unsafe { self.submit_group(list.calls(), &gated, &flight) }?;
+            unsafe { self.submit(list.calls(), true, &gated, &flight) }?;
             Ok((work, result))
         });
         flight.keep_room(gated);
@@ -103,13 +101,13 @@ impl OnStream<'_> {
     ///
     /// # Errors
     /// As [`group`](OnStream::group).
-    pub unsafe fn run_group(&self, calls: &[Call]) -> Result<GroupWork, Error> {
+    pub unsafe fn run_group(&self, calls: &[Call]) -> Result<Work, Error> {
         let flight = self.comm().take_flight();
         let limited = |call: &Call| Call { channels: self.channels(), ..call.clone() };
         let limited: Vec<Call> = calls.iter().map(limited).collect();
         // SAFETY: by this function's contract.
-        unsafe { self.submit_group(&limited, &vec![false; calls.len()], &flight) }?;
-        Ok(GroupWork { flight, buckets: calls.len() })
+        unsafe { self.submit(&limited, true, &vec![false; calls.len()], &flight) }?;
+        Ok(Work::of_group(flight, calls.len()))
     }
 }
 

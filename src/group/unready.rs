@@ -1,9 +1,9 @@
 //! Buckets of a group that has been launched before they are ready.
 
-use super::flight::Flight;
 use crate::device::Lent;
 use crate::error::Error;
 use crate::stream::AnyStream;
+use crate::work::Flight;
 use oxccl_plans::element::Element;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;

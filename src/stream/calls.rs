@@ -2,12 +2,14 @@
 
 use super::OnStream;
 use crate::call::{Call, Counts, Memory, one_count_each};
-use crate::communicator::Hold;
-use crate::device::DeviceBuffer;
+use crate::device::{DeviceBuffer, InFlight};
 use crate::error::Error;
 use crate::work::Work;
 use oxccl_plans::collective::{Collective, Kind};
 use oxccl_plans::element::{Element, ReduceOp};
+
+/// What keeps the buffers of a call.
+type Hold = [Option<InFlight>; 2];
 
 /// Each returns the errors that this rank can see at once; the rest come from the [`Work`]. Shapes and rules are those of the blocking calls.
 impl OnStream<'_> {
@@ -171,8 +173,8 @@ impl OnStream<'_> {
         self.enqueue_in_place(self.collective(Kind::AllToAll), buffer, ReduceOp::Sum)
     }
 
-    /// [`Communicator::all_to_all_v`](crate::Communicator::all_to_all_v), carried out as a group of its own ([`StreamGroup::all_to_all_v`](crate::StreamGroup::all_to_all_v)), so that
-    /// counts need not be exchanged before, and the call is one launch.
+    /// [`Communicator::all_to_all_v`](crate::Communicator::all_to_all_v), carried out as messages, so that counts need not be exchanged
+    /// before, and the call is one launch.
     ///
     /// # Errors
     /// See above. Counts that differ between two ranks are an [`Error::Mismatch`] of the work.
@@ -183,8 +185,12 @@ impl OnStream<'_> {
         to: &mut DeviceBuffer<T>,
         recv_counts: &[usize],
     ) -> Result<Work, Error> {
-        let launched = self.group(|group| group.all_to_all_v(from, send_counts, to, recv_counts));
-        Ok(launched?.0.into_work())
+        let hold = [Some(from.fly()), Some(to.fly())];
+        let counts = Counts::own(self.comm.rank(), self.comm.world(), send_counts, recv_counts)?;
+        let (kind, op) = (Kind::AllToAll, ReduceOp::<T>::Sum);
+        let call = Call::with_counts(kind, self.comm.rank(), counts, memory(from), memory(to), op)?;
+        // SAFETY: the hold keeps the buffers.
+        unsafe { self.submit_one(call, hold) }
     }
 
     /// [`Communicator::broadcast`](crate::Communicator::broadcast).
@@ -381,7 +387,7 @@ impl OnStream<'_> {
         let counts = Counts::PerRank(counts.to_vec());
         let call = Call::with_counts(kind, self.comm.rank(), counts, from, to, op)?;
         // SAFETY: the hold keeps the buffers.
-        unsafe { self.submit(call, hold) }
+        unsafe { self.submit_one(call, hold) }
     }
 
     /// `hold` is that of the buffers that the memory is of.
@@ -395,7 +401,7 @@ impl OnStream<'_> {
     ) -> Result<Work, Error> {
         let call = Call::new(collective, self.comm.rank(), from, to, op)?;
         // SAFETY: the hold keeps the buffers, which were borrowed as the call needs them.
-        unsafe { self.submit(call, hold) }
+        unsafe { self.submit_one(call, hold) }
     }
 }
 

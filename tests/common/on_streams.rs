@@ -44,7 +44,7 @@ fn expect(buffer: &DeviceBuffer<i32>, expected: &[i32], what: &str) {
 }
 
 fn wait(work: Result<Work, Error>) {
-    work.and_then(Work::wait).unwrap();
+    work.and_then(|work| work.wait()).unwrap();
 }
 
 /// All of them; several messages long, and short.

@@ -30,7 +30,7 @@ pub(crate) fn gradients(comm: Communicator) {
             assert!(found[place.offset..][..count].iter().all(|found| *found == sum));
         }
     }
-    assert_eq!(comm.group_plans(), 1);
+    assert_eq!(comm.plans(), 1);
     comm.barrier().unwrap();
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn sharded(comm: Communicator) {
             assert!(found[place.offset..][..count].iter().all(|found| *found == sum));
         }
     }
-    assert_eq!(comm.group_plans(), 2);
+    assert_eq!(comm.plans(), 2);
     comm.barrier().unwrap();
 }
 

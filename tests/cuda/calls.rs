@@ -105,7 +105,7 @@ pub(crate) fn prepared_late(mut comm: Communicator) {
         }
         let mut all = comm.alloc::<f32>(count).unwrap();
         let mut buckets = [comm.alloc::<i8>(count).unwrap(), comm.alloc(count + 1).unwrap()];
-        comm.on(&stream).all_reduce_in_place(&mut all, ReduceOp::Sum).unwrap();
+        let _ = comm.on(&stream).all_reduce_in_place(&mut all, ReduceOp::Sum).unwrap();
         let grouped = comm.on(&stream).group(|group| {
             for bucket in &mut buckets {
                 group.all_reduce_in_place(bucket, ReduceOp::Max)?;
@@ -251,7 +251,7 @@ pub(crate) fn check<T: TestElement>(comm: &Communicator, stream: &Stream, case: 
     let (from, to) = (memory(input_at, input_len), memory(output_at, output_len));
     let call = Call::new(collective, rank, from, to, op).unwrap();
     // SAFETY: the buffer lives until the call is done, and nobody else uses it.
-    unsafe { comm.on(stream).run(&call) }.and_then(Work::wait).unwrap();
+    unsafe { comm.on(stream).run(&call) }.and_then(|work| work.wait()).unwrap();
     buffer.read(&mut values).unwrap();
     let found = &values[output_at..][..output_len];
     match reference::expected(case, op, &inputs, rank) {
@@ -297,10 +297,10 @@ fn typed(comm: &Communicator, stream: &Stream, count: usize) {
     expect(&to_one, &|_| sum);
     expect(&to_many, &|at| (at / count) as f32 + 1.0);
     expect(&places, &|_| (n - 1) as f32);
-    on.reduce_scatter(&many, &mut to_one, ReduceOp::Max).unwrap();
-    on.all_to_all(&many, &mut to_many).unwrap();
-    on.all_reduce_in_place(&mut places, ReduceOp::Avg).unwrap();
-    on.reduce_in_place(&mut places, ReduceOp::Sum, 0).unwrap();
+    let _ = on.reduce_scatter(&many, &mut to_one, ReduceOp::Max).unwrap();
+    let _ = on.all_to_all(&many, &mut to_many).unwrap();
+    let _ = on.all_reduce_in_place(&mut places, ReduceOp::Avg).unwrap();
+    let _ = on.reduce_in_place(&mut places, ReduceOp::Sum, 0).unwrap();
     on.barrier().unwrap().wait().unwrap();
     expect(&to_one, &|_| n as f32);
     expect(&to_many, &|at| (at / count) as f32 + 1.0);
@@ -329,10 +329,10 @@ fn send_around(comm: &Communicator, stream: &Stream) {
     let on = comm.on(stream);
     // Even ranks send first. The last of an odd number has an even neighbour, to which it sends later.
     if rank.is_multiple_of(2) {
-        on.send(&from, next).unwrap();
+        let _ = on.send(&from, next).unwrap();
         on.recv(&mut to, previous).unwrap().wait().unwrap();
     } else {
-        on.recv(&mut to, previous).unwrap();
+        let _ = on.recv(&mut to, previous).unwrap();
         on.send(&from, next).unwrap().wait().unwrap();
     }
     let mut found = [0; 1000];
@@ -394,7 +394,7 @@ pub(crate) fn streams(comm: Communicator) {
     third.synchronize().unwrap();
     // More are under way than have a place of their own.
     for step in 0..100 {
-        comm.on(&streams[step % 2]).barrier().unwrap();
+        let _ = comm.on(&streams[step % 2]).barrier().unwrap();
     }
     let mut found = vec![0.0; COUNT];
     buffer.read(&mut found).unwrap();
@@ -420,7 +420,7 @@ pub(crate) fn few_blocks(comm: Communicator) {
                 let made = on.group(|group| group.all_reduce_in_place(all, ReduceOp::Max));
                 made.and_then(|(work, _)| work.wait()).unwrap();
             } else {
-                on.all_reduce_in_place(all, ReduceOp::Max).and_then(Work::wait).unwrap();
+                on.all_reduce_in_place(all, ReduceOp::Max).and_then(|work| work.wait()).unwrap();
             }
         }
         comm.barrier().unwrap();
@@ -436,7 +436,7 @@ pub(crate) fn few_blocks(comm: Communicator) {
     }
     for wrong in [0, CHANNELS + 1] {
         let error = on.with_channels(wrong).unwrap_err();
-        assert!(matches!(error, Error::Config { variable: "pin", .. }), "{error}");
+        assert!(matches!(error, Error::Config { variable: "channels", .. }), "{error}");
     }
 }
 
@@ -452,7 +452,7 @@ pub(crate) fn launches(comm: Communicator) {
         let before = control.launches();
         meet();
         for _ in 0..5 {
-            comm.on(&stream).all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap();
+            let _ = comm.on(&stream).all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap();
         }
         meet();
         meet();

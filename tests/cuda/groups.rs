@@ -6,8 +6,8 @@ use crate::common::element::{TestElement, reduce_op};
 use crate::processes::is_local;
 use oxccl::cuda::{CaptureMode, Graph, Stream};
 use oxccl::{
-    BucketWork, Call, Collective, Communicator, DeviceBuffer, Error, F8E4M3, GroupWork, Kind,
-    Memory, OpKind, Order, ReduceOp, Work, bf16,
+    Call, Collective, Communicator, DeviceBuffer, Error, F8E4M3, Kind, Memory, OpKind, Order,
+    ReduceOp, Work, bf16,
 };
 use oxccl_cuda_stand_in::control::Control;
 use oxccl_transports::{CudaError, Error as Transport};
@@ -130,9 +130,9 @@ pub(crate) fn random_groups(mut comm: Communicator) {
         let expected = buckets(&comm, &wanted);
         for bucket in &expected {
             // SAFETY: the buffers live until the call is done, and nobody else uses them.
-            unsafe { comm.on(&streams[0]).run(&bucket.call) }.and_then(Work::wait).unwrap();
+            unsafe { comm.on(&streams[0]).run(&bucket.call) }.and_then(|work| work.wait()).unwrap();
         }
-        let plans = comm.group_plans();
+        let plans = comm.plans();
         let mut found = buckets(&comm, &wanted);
         for turn in 0..3 {
             if turn == 1 {
@@ -143,7 +143,7 @@ pub(crate) fn random_groups(mut comm: Communicator) {
             let work = unsafe { comm.on(&streams[turn % 2]).run_group(&calls(&found)) }.unwrap();
             work.wait().unwrap();
             assert_eq!(comm.launches(), launches + 1, "one launch, whatever the number of buckets");
-            assert_eq!(comm.group_plans(), plans + 1, "planned once");
+            assert_eq!(comm.plans(), plans + 1, "planned once");
             for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
                 assert_eq!(
                     found.read(),
@@ -165,7 +165,7 @@ pub(crate) fn one_kernel(comm: Communicator) {
     let wanted: Vec<Wanted> = (0..40).map(|_| random(&mut rng, n, true)).collect();
     let buckets = buckets(&comm, &wanted);
     let calls = calls(&buckets);
-    let launch = || -> GroupWork {
+    let launch = || -> Work {
         // SAFETY: the buffers live until the group is done, and nobody else uses them.
         unsafe { comm.on(&stream).run_group(&calls) }.unwrap()
     };
@@ -178,7 +178,7 @@ pub(crate) fn one_kernel(comm: Communicator) {
     }
     assert_eq!(control.launches() - before, 5, "one kernel each");
     assert_eq!(control.live(), live, "nothing is allocated");
-    assert_eq!(comm.group_plans(), 1);
+    assert_eq!(comm.plans(), 1);
 }
 
 fn filled<T: oxccl::Element>(comm: &Communicator, count: usize, value: T) -> DeviceBuffer<T> {
@@ -213,7 +213,7 @@ fn few_connections(waits: Result<(), Error>) -> bool {
 
 /// Has a stream wait for a bucket whose mark this rank has made, and waits for that; by the host where other ranks of the process
 /// might have to get their marks past that stream.
-fn await_on(comm: &Communicator, bucket: &BucketWork, stream: &Stream) {
+fn await_on(comm: &Communicator, bucket: &Work, stream: &Stream) {
     if few_connections(bucket.wait_on(stream)) {
         assert!(is_local(), "rank {}'s marks are on their way", comm.rank());
         bucket.wait().unwrap();
@@ -261,7 +261,7 @@ pub(crate) fn bucket_by_bucket(comm: Communicator) {
     expect(&first, 3.0 * n);
     expect(&sums, n);
     expect(&third, 8.0);
-    assert_eq!(comm.group_plans(), 1);
+    assert_eq!(comm.plans(), 1);
     comm.barrier().unwrap();
 }
 
@@ -301,7 +301,7 @@ pub(crate) fn kept_back(comm: Communicator) {
         late.ready_on(&other).unwrap();
         bucket.wait_on(&other).unwrap();
         work.wait_on(&other).unwrap();
-        comm.on(&other).barrier().unwrap();
+        let _ = comm.on(&other).barrier().unwrap();
         other.synchronize().unwrap();
         work.wait().unwrap();
     }

@@ -48,7 +48,7 @@ pub(crate) fn launches(outer: &mut dyn Bootstrap) {
         let before = control.launches();
         for step in 0..5 {
             let on = comm.on(&streams[(step + rank) % 2]);
-            on.all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap();
+            let _ = on.all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap();
         }
         comm.barrier().unwrap();
         assert_eq!(control.launches() - before, 6);
@@ -56,7 +56,7 @@ pub(crate) fn launches(outer: &mut dyn Bootstrap) {
         expect(&buffer, sum);
         // More than there are places.
         for _ in 0..100 {
-            comm.on(&streams[0]).barrier().unwrap();
+            let _ = comm.on(&streams[0]).barrier().unwrap();
         }
         comm.barrier().unwrap();
         match rank {

@@ -8,7 +8,7 @@ use oxccl::cuda::{CaptureMode, Graph, Stream};
 use oxccl::plans::algorithms::Encoding;
 use oxccl::{
     Advanced, Call, Collective, Communicator, Config, Device, DeviceBuffer, Error, FabricKind,
-    GpuDirect, Kind, Memory, OpKind, Pin, ReduceOp, UniqueId, Work,
+    GpuDirect, Kind, Memory, OpKind, Pin, ReduceOp, UniqueId,
 };
 use oxccl_cuda_stand_in::control::{Control, Live};
 use oxccl_transports::cuda::{DeviceMemory, PinnedMemory};
@@ -38,7 +38,7 @@ pub(crate) fn memory(comm: Communicator) {
         // SAFETY: what is wrong is refused; the rest lives.
         let blocking = unsafe { comm.run(&call) };
         // SAFETY: as above.
-        let queued = unsafe { comm.on(&stream).run(&call) }.and_then(Work::wait);
+        let queued = unsafe { comm.on(&stream).run(&call) }.and_then(|work| work.wait());
         assert_eq!(blocking.is_ok(), queued.is_ok());
         queued.err()
     };
@@ -112,7 +112,7 @@ pub(crate) fn no_nvlink(mut comm: Communicator) {
 }
 
 fn reduce(comm: &Communicator, on: &Stream, buffer: &mut DeviceBuffer<f32>) -> Result<(), Error> {
-    comm.on(on).all_reduce_in_place(buffer, ReduceOp::Sum).and_then(Work::wait)
+    comm.on(on).all_reduce_in_place(buffer, ReduceOp::Sum).and_then(|work| work.wait())
 }
 
 /// Streams that calls cannot go into.

@@ -8,9 +8,7 @@ use crate::processes::{line_up, on_hardware};
 use oxccl::cuda::{CaptureMode, Graph, Stream};
 use oxccl::plans::algorithms::{Algorithm, Encoding, Entry, find};
 use oxccl::plans::topology::Placement;
-use oxccl::{
-    Communicator, DeviceBuffer, Error, Kind, OpKind, Order, Pin, ReduceOp, Work, bf16, f16,
-};
+use oxccl::{Communicator, DeviceBuffer, Error, Kind, OpKind, Order, Pin, ReduceOp, bf16, f16};
 use oxccl_cuda_stand_in::control::Control;
 
 fn entry() -> &'static Entry {
@@ -156,7 +154,7 @@ fn chosen(comm: &mut Communicator, stream: &Stream) {
 }
 
 fn reduce(comm: &Communicator, on: &Stream, buffer: &mut DeviceBuffer<f32>) -> Result<(), Error> {
-    comm.on(on).all_reduce_in_place(buffer, ReduceOp::Sum).and_then(Work::wait)
+    comm.on(on).all_reduce_in_place(buffer, ReduceOp::Sum).and_then(|work| work.wait())
 }
 
 /// Where a GPU cannot, or a step of one rank has failed: no rank has it, and all say so.

@@ -5,10 +5,7 @@ use crate::calls::stream;
 use crate::processes::{line_up, nothing_is_left};
 use oxccl::cuda::{CaptureMode, Graph, Stream};
 use oxccl::plans::algorithms::Encoding;
-use oxccl::{
-    Call, Collective, Communicator, Error, GroupWork, Kind, Memory, Pin, ReduceOp, Registration,
-    Work,
-};
+use oxccl::{Call, Collective, Communicator, Error, Kind, Memory, Pin, ReduceOp, Registration};
 use oxccl_cuda_stand_in::control::Control;
 use oxccl_transports::cuda::{DeviceMemory, DeviceRegion, copy_in, copy_out};
 
@@ -44,7 +41,7 @@ fn all_reduce(
     let op = ReduceOp::<f32>::Sum;
     let call = Call::new(all_reduce, comm.rank(), memory(from), memory(to), op).unwrap();
     // SAFETY: both live until the work has ended.
-    match unsafe { comm.on(stream).run(&call) }.and_then(Work::wait) {
+    match unsafe { comm.on(stream).run(&call) }.and_then(|work| work.wait()) {
         Ok(()) => {}
         Err(Error::NoAlgorithm { .. }) => return false,
         Err(error) => panic!("{error}"),
@@ -73,7 +70,7 @@ fn grouped(comm: &Communicator, stream: &Stream, memory: *mut u8, value: f32) ->
         Call::new(all_reduce, comm.rank(), bucket, bucket, ReduceOp::<f32>::Sum).unwrap()
     };
     // SAFETY: it lives until the work has ended.
-    match unsafe { comm.on(stream).run_group(&BUCKETS.map(call)) }.and_then(GroupWork::wait) {
+    match unsafe { comm.on(stream).run_group(&BUCKETS.map(call)) }.and_then(|work| work.wait()) {
         Ok(()) => {}
         Err(Error::NoAlgorithm { .. }) => return false,
         Err(error) => panic!("{error}"),
@@ -259,7 +256,7 @@ pub(crate) fn by_one_alone(comm: Communicator) {
     let op = ReduceOp::<f32>::Sum;
     let call = Call::new(all_reduce, comm.rank(), buffer, buffer, op).unwrap();
     // SAFETY: the memory lives until the work has ended.
-    let error = unsafe { comm.on(&stream).run(&call) }.and_then(Work::wait).unwrap_err();
+    let error = unsafe { comm.on(&stream).run(&call) }.and_then(|work| work.wait()).unwrap_err();
     match &error {
         Error::Mismatch { argument, .. } => assert_eq!(*argument, "memory"),
         Error::Stopped { reason, .. } => assert!(reason.contains("memory differs"), "{reason}"),

@@ -2,7 +2,7 @@
 
 use crate::allocations::ALLOCATIONS;
 use crate::common::turns::{LENGTHS, TURNS, expected, value};
-use oxccl::{Communicator, DeviceBuffer, GroupWork, ReduceOp};
+use oxccl::{Communicator, DeviceBuffer, ReduceOp, Work};
 
 /// Groups, some of which have a bucket that is marked ready later, allocate nothing on the host once they have been there: as many as are
 /// under way at once, and one after the other.
@@ -32,7 +32,7 @@ pub(crate) fn allocate_nothing(comm: Communicator) {
         }
         work
     };
-    let wait = |work: GroupWork| {
+    let wait = |work: Work| {
         work.bucket(20).unwrap().wait().unwrap();
         work.wait().unwrap();
     };
@@ -53,7 +53,7 @@ pub(crate) fn allocate_nothing(comm: Communicator) {
     assert_eq!(fewest, [0; 2]);
     assert!(before > 0, "the counter counts");
     // A call that is not ready is prepared like one that is.
-    assert_eq!(comm.group_plans(), 1);
+    assert_eq!(comm.plans(), 1);
     comm.barrier().unwrap();
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn change_in_part(comm: Communicator) {
                 (0..buffer.count()).map(|place| value(turn, at, rank, place)).collect();
             buffer.write(&values).unwrap();
         }
-        let plans = comm.group_plans();
+        let plans = comm.plans();
         let mut free: Vec<_> = buffers.iter_mut().map(Some).collect();
         let (work, ()) = comm
             .on(&stream)
@@ -83,7 +83,7 @@ pub(crate) fn change_in_part(comm: Communicator) {
             })
             .unwrap();
         work.wait().unwrap();
-        assert!(comm.group_plans() <= plans + u64::from(wanted.is_new), "turn {turn}");
+        assert!(comm.plans() <= plans + u64::from(wanted.is_new), "turn {turn}");
         for (at, buffer) in buffers.iter().enumerate() {
             let mut found = vec![0.0; buffer.count()];
             buffer.read(&mut found).unwrap();
@@ -92,6 +92,6 @@ pub(crate) fn change_in_part(comm: Communicator) {
             }
         }
     }
-    assert_eq!(comm.group_plans(), TURNS.iter().filter(|turn| turn.is_new).count() as u64);
+    assert_eq!(comm.plans(), TURNS.iter().filter(|turn| turn.is_new).count() as u64);
     comm.barrier().unwrap();
 }

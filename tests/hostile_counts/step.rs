@@ -5,8 +5,8 @@ use super::guarded::{Fenced, Guarded};
 use oxccl::bucket::{GradientBuckets, ShardedBuckets};
 use oxccl::plans::schedule::Layout;
 use oxccl::{
-    Call, Collective, Communicator, Element, Error, GroupWork, Kind, Memory, OpKind, Pin, ReduceOp,
-    Stream, Work,
+    Call, Collective, Communicator, Element, Error, Kind, Memory, OpKind, Pin, ReduceOp, Stream,
+    Work,
 };
 
 /// Buffers have no more elements than this.
@@ -245,7 +245,7 @@ impl Step {
             Surface::Stream => call!(on, made, from, to),
             _ => on
                 .group(|group| call!(group, made, from, to))
-                .and_then(|(work, ()): (GroupWork, ())| work.wait()),
+                .and_then(|(work, ()): (Work, ())| work.wait()),
         };
         memory.check();
         result

@@ -331,7 +331,7 @@ fn on_stream(comm: &Communicator, calls: &[Ask]) -> Result<(), Error> {
             _ => unreachable!("streams have buffers of the communicator"),
         });
     }
-    works.into_iter().try_for_each(Work::wait)
+    works.iter().try_for_each(Work::wait)
 }
 
 fn put(

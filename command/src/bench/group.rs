@@ -245,11 +245,11 @@ impl Buckets {
                 let pairs = self.inputs.iter().zip(&mut self.outputs);
                 let works: Vec<Work> =
                     pairs.map(|(from, to)| one_on(on, kind, from, to)).collect::<Result<_, _>>()?;
-                works.into_iter().try_for_each(Work::wait)
+                works.iter().try_for_each(Work::wait)
             }
             Mode::Flatten => {
                 self.copy_parts(Some(stream), true)?;
-                one_on(on, kind, &self.flat_input, &mut self.flat_output)?;
+                let _call = one_on(on, kind, &self.flat_input, &mut self.flat_output)?;
                 self.copy_parts(Some(stream), false)?;
                 Ok(stream.synchronize()?)
             }

@@ -8,9 +8,7 @@ use oxccl::plans::algorithms::{Algorithm, Encoding, Entry, catalogue};
 use oxccl::plans::schedule::SLOTS;
 use oxccl::plans::topology::Placement;
 use oxccl::plans::tune::Plan;
-use oxccl::{
-    Call, Collective, Communicator, Config, Device, Element, GroupWork, Memory, Pin, Work,
-};
+use oxccl::{Call, Collective, Communicator, Config, Device, Element, Memory, Pin, Work};
 
 use oxccl_transports::cuda::Context;
 
@@ -44,13 +42,7 @@ pub(super) struct Own {
     /// The setting that the communicator is pinned to.
     pinned: Option<usize>,
     calls: Vec<Call>,
-    last: Option<Last>,
-}
-
-/// What was put into a stream last.
-enum Last {
-    Call(Work),
-    Group(GroupWork),
+    last: Option<Work>,
 }
 
 /// What a user's communicator on this GPU is set up with.
@@ -192,13 +184,13 @@ impl Contestant for Own {
         if task.form == Some(Form::Fused) {
             // SAFETY: as below, for each call; buckets do not overlap.
             let work = unsafe { self.comm.on(stream).run_group(&self.calls) }?;
-            self.last = Some(Last::Group(work));
+            self.last = Some(work);
             return Ok(());
         }
         for call in &self.calls {
             // SAFETY: the buffers are device memory of the call's shape, and outlive the measurement; a rank's calls are in one
             // stream, and nothing else uses the buffers before it has been waited for.
-            self.last = Some(Last::Call(unsafe { self.comm.on(stream).run(call) }?));
+            self.last = Some(unsafe { self.comm.on(stream).run(call) }?);
         }
         Ok(())
     }
@@ -206,8 +198,7 @@ impl Contestant for Own {
     fn ended(&mut self) -> Result<(), Failure> {
         match self.last.take() {
             None => Ok(()),
-            Some(Last::Call(work)) => Ok(work.wait()?),
-            Some(Last::Group(work)) => Ok(work.wait()?),
+            Some(work) => Ok(work.wait()?),
         }
     }
 }

@@ -1,13 +1,10 @@
-//! Prepared calls: plan, schedule, proof and program, made once for each signature.
+//! Plan, schedule, proof and program of a call.
 
-use super::links::Links;
-use super::tally::Signature;
-use super::{Backend, chunk_align};
-use crate::call::{Call, Counts, Key};
+use crate::call::{Call, Counts, Signature};
 use crate::config::{Config, Device};
-use crate::device::cuda;
+use crate::engine::links::Links;
+use crate::engine::tally::Digest;
 use crate::error::Error;
-use oxccl_kernels::format as f;
 use oxccl_plans::algorithms::{Algorithm, Encoding};
 use oxccl_plans::collective::{Collective, Kind, Order};
 use oxccl_plans::length::TooLong;
@@ -18,63 +15,11 @@ use oxccl_plans::tune::Pin;
 use oxccl_plans::tune::{Plan, Question, plan_by, plan_on_gpu};
 use oxccl_plans::verify::{Verified, verify};
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::Arc;
-
-/// A call that is ready to be launched.
-#[derive(Debug)]
-pub(super) struct Prepared {
-    counts: Option<Arc<Counts>>,
-    pub(super) code: Code,
-    pub(super) signature: Signature,
-}
-
-/// A program where it will run.
-#[derive(Debug)]
-pub(super) enum Code {
-    Host(Program),
-    Cuda(cuda::Prepared),
-}
-
-impl Code {
-    /// Where the machine finds the program.
-    pub(super) fn header(&self) -> *const f::Header {
-        match self {
-            Code::Host(program) => program.header(),
-            Code::Cuda(prepared) => prepared.program().header(),
-        }
-    }
-
-    /// Its channels.
-    pub(super) fn channels(&self) -> usize {
-        match self {
-            Code::Host(program) => program.channels(),
-            Code::Cuda(prepared) => prepared.channels(),
-        }
-    }
-
-    /// The program, if it runs on the host.
-    #[inline]
-    pub(super) fn on_host(&self) -> Result<&Program, Error> {
-        match self {
-            Code::Host(program) => Ok(program),
-            Code::Cuda(_) => Err(Error::OtherDevice { device: Device::Cuda(None) }),
-        }
-    }
-
-    /// The program, if it runs on a GPU.
-    #[inline]
-    pub(super) fn on_gpu(&self) -> Result<&cuda::Prepared, Error> {
-        match self {
-            Code::Cuda(prepared) => Ok(prepared),
-            Code::Host(_) => Err(Error::OtherDevice { device: Device::Host }),
-        }
-    }
-}
 
 /// Where a program's buffers are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Buffers {
+pub(in crate::engine) enum Whose {
     /// They are the call's.
     Own,
     /// They are the call's, and the call is one of a group.
@@ -83,17 +28,15 @@ pub(super) enum Buffers {
     Virtual { part_bytes: usize },
 }
 
-impl Buffers {
+impl Whose {
     fn are_virtual(self) -> bool {
-        matches!(self, Buffers::Virtual { .. })
+        matches!(self, Whose::Virtual { .. })
     }
 }
 
-/// All prepared calls.
+/// Makes plans, and the programs that carry them out. What has been proven is not proven again.
 #[derive(Debug, Default)]
-pub(super) struct Cache {
-    prepared: Vec<Prepared>,
-    index: HashMap<Key, usize, BuildHasherDefault<Mix>>,
+pub(in crate::engine) struct Plans {
     proofs: HashMap<Proof, Arc<Verified>>,
     links: Option<Arc<Links>>,
     /// Whether there is an LL128 lane.
@@ -105,54 +48,10 @@ pub(super) struct Cache {
 /// What a proof holds for.
 type Proof = (Collective, Placement, Algorithm, Encoding, Order, bool);
 
-impl Cache {
-    /// Nothing yet. Programs use these links, the LL128 lane if there is one, and a switch that reduces if there is one.
-    pub(super) fn new(links: Option<Arc<Links>>, ll128: bool, multicast: bool) -> Cache {
-        Cache { links, ll128, multicast, ..Cache::default() }
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.prepared.clear();
-        self.index.clear();
-    }
-
-    /// The call of this key, prepared now if it is new.
-    pub(super) fn look_up(
-        &mut self,
-        config: &Config,
-        rank: usize,
-        key: Key,
-        call: &Call,
-        backend: &mut Backend,
-    ) -> Result<&Prepared, Error> {
-        let known =
-            self.index.get(&key).copied().filter(|at| self.prepared[*at].counts == call.counts);
-        let at = match known {
-            Some(at) => at,
-            None => {
-                let prepared = self.prepare(config, rank, key, call, backend)?;
-                self.prepared.push(prepared);
-                self.index.insert(key, self.prepared.len() - 1);
-                self.prepared.len() - 1
-            }
-        };
-        Ok(&self.prepared[at])
-    }
-
-    fn prepare(
-        &mut self,
-        config: &Config,
-        rank: usize,
-        key: Key,
-        call: &Call,
-        backend: &mut Backend,
-    ) -> Result<Prepared, Error> {
-        let plan = self.plan(config, call, key.windows, Buffers::Own)?;
-        crate::log::planned(rank, call, &plan, "a call");
-        let program = self.program(config, rank, call, &plan, Buffers::Own)?;
-        let signature = signature(config, &key, &plan);
-        let code = backend.load(program, call.data_type, call.op.lower().0)?;
-        Ok(Prepared { counts: call.counts.clone(), code, signature })
+impl Plans {
+    /// Nothing proven yet. Programs use these links, the LL128 lane if there is one, and a switch that reduces if there is one.
+    pub(in crate::engine) fn new(links: Option<Arc<Links>>, ll128: bool, multicast: bool) -> Plans {
+        Plans { links, ll128, multicast, ..Plans::default() }
     }
 
     /// The program of a call that is carried out as planned.
@@ -162,7 +61,7 @@ impl Cache {
         rank: usize,
         call: &Call,
         plan: &Plan,
-        buffers: Buffers,
+        whose: Whose,
     ) -> Result<Program, Error> {
         let kind = call.collective.kind;
         let verified = self.verified(config, call, plan)?;
@@ -180,9 +79,9 @@ impl Cache {
             most_channels,
             tile_bytes: plan.tile_bytes,
             stream: plan.stream,
-            virtual_bytes: match buffers {
-                Buffers::Own | Buffers::OwnInGroup => None,
-                Buffers::Virtual { part_bytes } => Some(part_bytes),
+            virtual_bytes: match whose {
+                Whose::Own | Whose::OwnInGroup => None,
+                Whose::Virtual { part_bytes } => Some(part_bytes),
             },
         };
         let cannot = |why: String| {
@@ -190,7 +89,7 @@ impl Cache {
             Error::NoAlgorithm { kind, order: config.order, detail }
         };
         let layout =
-            layout(call, &verified, buffers).map_err(Error::too_long(kind.name(), "buffers"))?;
+            layout(call, &verified, whose).map_err(Error::too_long(kind.name(), "buffers"))?;
         if let Some(links) = &self.links {
             links.check(verified.schedule()).map_err(cannot)?;
             links.open(verified.schedule(), &lowering);
@@ -199,15 +98,15 @@ impl Cache {
     }
 
     /// The tuner's answer for a call.
-    pub(super) fn plan(
+    pub(in crate::engine) fn plan(
         &self,
         config: &Config,
         call: &Call,
         windows: bool,
-        buffers: Buffers,
+        whose: Whose,
     ) -> Result<Plan, Error> {
         // Buckets begin in the middle of LL128 lines, and processors gain nothing by them.
-        let ll128_serves = buffers == Buffers::Own
+        let ll128_serves = whose == Whose::Own
             && (config.device != Device::Host
                 || config.schedule.is_some()
                 || config.pin.encoding == Some(Encoding::Ll128));
@@ -215,7 +114,7 @@ impl Cache {
         let pinned = config.device == Device::Host
             && (config.schedule.is_some() || config.pin.algorithm == Some(Algorithm::Nvls));
         // Groups are not reduced by switches.
-        let multicast = buffers == Buffers::Own && (self.multicast || pinned);
+        let multicast = whose == Whose::Own && (self.multicast || pinned);
         let most = |channels: usize| match call.channels {
             0 => channels,
             limit => channels.min(usize::from(limit)),
@@ -290,10 +189,10 @@ impl Cache {
     }
 }
 
-fn layout(call: &Call, verified: &Verified, buffers: Buffers) -> Result<Layout, TooLong> {
+fn layout(call: &Call, verified: &Verified, whose: Whose) -> Result<Layout, TooLong> {
     let schedule = verified.schedule();
     match call.counts.as_deref() {
-        None if buffers.are_virtual() => Layout::of_virtual(
+        None if whose.are_virtual() => Layout::of_virtual(
             &call.collective,
             schedule.input,
             schedule.output,
@@ -317,57 +216,13 @@ fn layout(call: &Call, verified: &Verified, buffers: Buffers) -> Result<Layout, 
 }
 
 /// What all ranks must agree on. In place does not count unless it changes the plan.
-pub(super) fn signature(config: &Config, key: &Key, plan: &Plan) -> Signature {
+pub(super) fn digest(signature: &Signature, plan: &Plan) -> Digest {
     let planned = (plan.algorithm, plan.encoding, plan.channels, plan.tile_bytes);
-    Signature::of(&(key, config.order, planned))
+    // Factors come into it with each launch.
+    Digest::of(&(Signature { factor_bits: 0, ..*signature }, planned))
 }
 
-/// Counts as one word that is not 0.
-pub(super) fn counts_hash(counts: &Counts) -> u64 {
-    let mut mix = Mix::default();
-    match counts {
-        Counts::PerRank(counts) => counts.hash(&mut mix),
-        Counts::Matrix(counts) => counts.hash(&mut mix),
-        Counts::Own { send, recv } => (send, recv).hash(&mut mix),
-    }
-    mix.finish() | 1
-}
-
-/// A short multiplicative hash: the same on every rank, which the standard library's is not.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Mix(u64);
-
-impl Hasher for Mix {
-    fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.write_u64(u64::from_le_bytes(word));
-        }
-    }
-
-    fn write_u8(&mut self, byte: u8) {
-        self.write_u64(u64::from(byte));
-    }
-
-    fn write_u32(&mut self, word: u32) {
-        self.write_u64(u64::from(word));
-    }
-
-    fn write_usize(&mut self, word: usize) {
-        self.write_u64(word as u64);
-    }
-
-    fn write_isize(&mut self, word: isize) {
-        self.write_u64(word as u64);
-    }
-
-    fn write_u64(&mut self, word: u64) {
-        self.0 = (self.0.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-
-    fn finish(&self) -> u64 {
-        let mixed = (self.0 ^ (self.0 >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed ^ (mixed >> 32)
-    }
+/// Elements that a chunk of a whole buffer is aligned to: a cache line.
+fn chunk_align(call: &Call) -> usize {
+    64 / call.data_type.len_bytes()
 }

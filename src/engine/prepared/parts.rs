@@ -1,6 +1,6 @@
 //! How a group's calls become parts. Pure: equal groups give equal parts on every rank.
 
-use crate::call::Key;
+use crate::call::Signature;
 use oxccl_plans::collective::Kind;
 use oxccl_plans::length::{Length, TooLong};
 
@@ -10,9 +10,6 @@ use oxccl_plans::verify::Span;
 /// About so many bytes of virtual buffer are one part. A part's buckets are begun and done together, so parts should be small; each costs a
 /// synchronisation (on a GPU, of all its blocks), so they should not be tiny.
 const PART_BYTES: usize = 4 << 20;
-
-/// Which calls share a part: what the key says, but for the count, and the factor.
-type Class = (Key, u64);
 
 /// Calls of one class that are carried out as one, in one virtual buffer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,7 +31,7 @@ impl Part {
     }
 
     /// Where the buckets lie, by their place among these.
-    pub(super) fn spans(&self, buckets: &[Bucket]) -> Vec<Span> {
+    pub(super) fn spans(&self, buckets: &[Signature]) -> Vec<Span> {
         let pairs = self.calls.iter().zip(&self.starts);
         let span = |(&bucket, &start): (&usize, &usize)| {
             let len_bytes = buckets[bucket].len_bytes();
@@ -44,40 +41,22 @@ impl Part {
     }
 }
 
-/// What tells calls apart: their keys, and the factors of premultiplied sums.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Bucket {
-    pub(crate) key: Key,
-    pub(crate) factor_bits: u64,
-}
-
-impl Bucket {
-    fn class(&self) -> Class {
-        (Key { count: 0, ..self.key }, self.factor_bits)
-    }
-
-    /// Bytes of one rank's part, or of the whole where ranks have no parts; 0 where parts differ.
-    pub(super) fn len_bytes(&self) -> usize {
-        if self.is_even() { self.key.count as usize * self.key.data_type.len_bytes() } else { 0 }
-    }
-
-    /// Whether it has parts of one length, so that it can lie in a virtual buffer with others.
-    pub(super) fn is_even(&self) -> bool {
-        self.key.counts_hash == 0
-    }
+/// Which calls share a part: those that are alike but for their count.
+fn class(signature: &Signature) -> Signature {
+    Signature { count: 0, ..*signature }
 }
 
 /// Divides a group. Calls of a class keep their order; parts are ordered by their first call.
 ///
 /// # Errors
 /// [`TooLong`]: the buckets of one class are together, which they can be where calls read the same memory.
-pub(super) fn parts(buckets: &[Bucket]) -> Result<Vec<Part>, TooLong> {
+pub(super) fn parts(buckets: &[Signature]) -> Result<Vec<Part>, TooLong> {
     let mut parts: Vec<Part> = Vec::new();
     // Each class with its parts, of which the last still takes calls.
-    let mut classes: Vec<(Class, Vec<usize>)> = Vec::new();
+    let mut classes: Vec<(Signature, Vec<usize>)> = Vec::new();
     for (call, bucket) in buckets.iter().enumerate() {
-        let class = bucket.class();
-        let joins = bucket.is_even() && bucket.key.kind != Kind::Barrier;
+        let class = class(bucket);
+        let joins = bucket.is_even() && bucket.kind != Kind::Barrier;
         let known = classes.iter().position(|(of, _)| joins && *of == class);
         let known = known.unwrap_or_else(|| {
             classes.push((class, Vec::new()));
@@ -108,13 +87,15 @@ pub(super) fn parts(buckets: &[Bucket]) -> Result<Vec<Part>, TooLong> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use oxccl_plans::collective::Order;
     use oxccl_plans::element::{DataType, OpKind};
 
-    fn bucket(kind: Kind, count: u64) -> Bucket {
-        let key = Key {
+    fn bucket(kind: Kind, count: u64) -> Signature {
+        Signature {
             kind,
             data_type: DataType::F32,
             op: OpKind::Sum,
+            order: Order::Any,
             in_place: false,
             windows: true,
             root: 0,
@@ -122,8 +103,8 @@ mod tests {
             channels: 0,
             count,
             counts_hash: 0,
-        };
-        Bucket { key, factor_bits: 0 }
+            factor_bits: 0,
+        }
     }
 
     #[test]

@@ -7,17 +7,14 @@
 //! Registering is a call of all ranks, in rounds in which each tells all: what it registers, whether it could open the others', and,
 //! where one could not, that it has closed them again. So it works on all ranks or on none, and all know.
 
-use super::failure::Ranks;
-use super::on_gpu::GpuCalls;
-use super::{Backend, Engine};
-use crate::device::{Heap, REGISTRATIONS};
+use super::GpuBackend;
+use crate::device::REGISTRATIONS;
 use crate::error::Error;
 use oxccl_kernels::format::TOKEN_NUMBER_SHIFT;
 use oxccl_transports::cuda::{Context, IpcHandle, IpcMemory, Pointer, beside_captures};
 use oxccl_transports::{Bootstrap, Cause, CudaError, Error as Transport, deadline_in};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
-use std::time::Duration;
 
 /// What a rank has registered, and what it has opened of others.
 #[derive(Debug, Default)]
@@ -130,23 +127,20 @@ impl Registrations {
 
 /// What goes through the rounds of one call.
 struct Session<'a> {
-    calls: &'a mut GpuCalls,
-    heap: &'a Heap,
-    ranks: &'a Ranks,
+    gpu: &'a mut GpuBackend,
     bootstrap: &'a mut dyn Bootstrap,
-    timeout: Duration,
 }
 
-impl Engine {
-    /// Makes the allocation that holds these bytes reachable for all ranks, which all call this. The driver's number of it; none if
-    /// all ranks reach it as it is.
-    pub(crate) fn register(
+impl GpuBackend {
+    /// [`Backend::register`](super::Backend::register).
+    pub(super) fn register_memory(
         &mut self,
+        bootstrap: &mut dyn Bootstrap,
         address: *const u8,
         len_bytes: usize,
     ) -> Result<Option<u64>, Error> {
-        let mut session = self.session()?;
-        let driver = session.calls.gpu.context().device().driver();
+        let mut session = self.session(bootstrap)?;
+        let driver = session.gpu.gpu.context().device().driver();
         let registered = beside_captures(driver, || session.register(address, len_bytes));
         let rank = self.ranks.rank;
         match &registered {
@@ -156,28 +150,22 @@ impl Engine {
         registered
     }
 
-    /// Registered once less, on all ranks, which all call this.
-    pub(crate) fn deregister(&mut self, buffer: Option<u64>) -> Result<(), Error> {
-        let mut session = self.session()?;
-        let driver = session.calls.gpu.context().device().driver();
+    /// [`Backend::deregister`](super::Backend::deregister).
+    pub(super) fn deregister_memory(
+        &mut self,
+        bootstrap: &mut dyn Bootstrap,
+        buffer: Option<u64>,
+    ) -> Result<(), Error> {
+        let mut session = self.session(bootstrap)?;
+        let driver = session.gpu.gpu.context().device().driver();
         beside_captures(driver, || session.deregister(buffer))
     }
 
-    /// Waits until this rank's calls have ended.
-    fn session(&mut self) -> Result<Session<'_>, Error> {
-        let Backend::Cuda(calls) = &mut self.backend else {
-            let device = self.config.device;
-            return Err(Error::Unsupported { what: "registering memory", device });
-        };
-        calls.wait();
+    /// Waits until this rank's launches have ended.
+    fn session<'a>(&'a mut self, bootstrap: &'a mut dyn Bootstrap) -> Result<Session<'a>, Error> {
+        self.watch.wait();
         self.ranks.check()?;
-        Ok(Session {
-            calls,
-            heap: &self.heap,
-            ranks: &self.ranks,
-            bootstrap: &mut *self.bootstrap,
-            timeout: self.config.timeout,
-        })
+        Ok(Session { gpu: self, bootstrap })
     }
 }
 
@@ -201,7 +189,7 @@ impl Session<'_> {
 
     fn deregister(&mut self, buffer: Option<u64>) -> Result<(), Error> {
         let mut told = Told::new(Round::Deregister);
-        if let (Some(registrations), Some(buffer)) = (&mut self.calls.registrations, buffer) {
+        if let (Some(registrations), Some(buffer)) = (&mut self.gpu.registrations, buffer) {
             told.dropped.extend(registrations.leave(buffer));
         }
         let all = self.tell(&told)?;
@@ -213,13 +201,13 @@ impl Session<'_> {
     /// What this rank tells of an address to be registered, and the driver's number of its allocation.
     fn offer(&mut self, address: *const u8, len_bytes: usize) -> (Told, Option<u64>) {
         let told = Told::new(Round::Register);
-        if address.is_null() || self.heap.offset(address as usize, len_bytes).is_some() {
+        if address.is_null() || self.gpu.heap.offset(address as usize, len_bytes).is_some() {
             return (told, None);
         }
-        let context = self.calls.gpu.context().clone();
+        let context = self.gpu.gpu.context().clone();
         let pointer = Pointer::of(&context, address)
             .and_then(|pointer| pointer.check_device(&context, len_bytes).map(|()| pointer));
-        match (pointer, &mut self.calls.registrations) {
+        match (pointer, &mut self.gpu.registrations) {
             (Ok(pointer), Some(registrations)) => {
                 let told = registrations.enter(&context, &pointer);
                 let buffer = told.refused.is_none().then_some(pointer.buffer);
@@ -232,14 +220,15 @@ impl Session<'_> {
 
     /// Opens what others have added.
     fn open(&mut self, offers: &[Told]) -> Result<(), CudaError> {
-        let GpuCalls { gpu, registrations: Some(registrations), .. } = &mut *self.calls else {
+        let GpuBackend { gpu, ranks, registrations: Some(registrations), .. } = &mut *self.gpu
+        else {
             return Ok(());
         };
         let nodes = self.bootstrap.nodes();
         for (peer, told) in offers.iter().enumerate() {
             let Some((number, handle)) = &told.added else { continue };
             // Nothing is reached in place across nodes.
-            if peer == self.ranks.rank || !nodes.share(self.ranks.rank, peer) {
+            if peer == ranks.rank || !nodes.share(ranks.rank, peer) {
                 continue;
             }
             let memory = IpcMemory::open(gpu.context(), handle)?;
@@ -253,7 +242,7 @@ impl Session<'_> {
 
     /// Closes what others have dropped.
     fn close(&mut self, all: &[Told]) {
-        let Some(registrations) = &mut self.calls.registrations else { return };
+        let Some(registrations) = &mut self.gpu.registrations else { return };
         for (peer, told) in all.iter().enumerate() {
             for number in &told.dropped {
                 registrations.opened.remove(&(peer, *number));
@@ -263,7 +252,7 @@ impl Session<'_> {
 
     /// Closes what others have added, and forgets what this rank has.
     fn undo(&mut self, offers: &[Told], buffer: Option<u64>) {
-        let Some(registrations) = &mut self.calls.registrations else { return };
+        let Some(registrations) = &mut self.gpu.registrations else { return };
         for (peer, told) in offers.iter().enumerate() {
             if let Some((number, _)) = told.added {
                 registrations.opened.remove(&(peer, number));
@@ -278,14 +267,14 @@ impl Session<'_> {
     fn tell(&mut self, told: &Told) -> Result<Vec<Told>, Error> {
         let heard = self.try_tell(told);
         heard.inspect_err(|error| {
-            self.ranks.end(error, self.ranks.last_entered());
+            self.gpu.ranks.end(error, self.gpu.ranks.last_entered());
         })
     }
 
     fn try_tell(&mut self, told: &Told) -> Result<Vec<Told>, Error> {
         let bytes =
-            serde_json::to_vec(told).map_err(|error| unreadable(self.ranks.rank, &error))?;
-        let deadline = deadline_in(self.timeout);
+            serde_json::to_vec(told).map_err(|error| unreadable(self.gpu.ranks.rank, &error))?;
+        let deadline = deadline_in(self.gpu.ranks.poll.timeout());
         let all = self.bootstrap.all_gather(&bytes, deadline).map_err(|error| match error {
             Transport::Stopped(cause) => Error::from_cause(cause, "registering memory".to_owned()),
             other => other.into(),

@@ -1,10 +1,11 @@
 //! A group's messages as launch blocks: one a phase, and one that awaits receipts.
 
 use super::chain::Source;
+use super::launch::Block;
+use super::make::{Maker, Tables};
 use super::messages::{self, Message, Phase, Stretch, Tiles};
-use super::prepared::Block;
-use super::{Engine, Mix, Tables};
-use crate::engine::prepare::Code;
+use crate::call::Mix;
+use crate::engine::backend::Code;
 use crate::error::Error;
 use oxccl_kernels::format as f;
 use oxccl_plans::algorithms::{Pattern, exchange, receipts};
@@ -16,7 +17,7 @@ use oxccl_plans::verify::{Verified, Violation, verify_exchange};
 /// The signature of an exchange; what its ranks must agree on is in each pair's own.
 const EXCHANGE: u32 = 0x6578_6368;
 
-impl Engine {
+impl Maker<'_> {
     /// Appends the blocks of all messages.
     pub(super) fn exchange_blocks(
         &mut self,
@@ -29,8 +30,8 @@ impl Engine {
         let slot_bytes = self.config.advanced.slot_bytes;
         let tiles =
             Tiles { slot_bytes, ll_bytes: self.config.advanced.ll_slot_bytes.min(slot_bytes) };
-        let links = self.links.clone();
-        let share = |a, b| links.as_ref().is_none_or(|links| links.share(a, b));
+        let links = self.links;
+        let share = |a, b| links.is_none_or(|links| links.share(a, b));
         let stretches = messages::stretches(messages, tiles, share)
             .map_err(Error::too_long("group", "messages"))?;
         let hasher = || Box::new(Mix::default()) as Box<dyn std::hash::Hasher>;
@@ -45,6 +46,7 @@ impl Engine {
             code,
             reduces: false,
             launch,
+            digest: None,
             first,
             count,
             is_virtual: true,
@@ -107,7 +109,7 @@ impl Engine {
         let mut pattern = Pattern::new(self.ranks.control.ranks());
         for stretch in active.iter().map(|at| &stretches[*at]) {
             let (sender, receiver) = (stretch.sender, stretch.receiver);
-            let mapped = self.links.as_ref().is_none_or(|links| links.share(sender, receiver));
+            let mapped = self.links.is_none_or(|links| links.share(sender, receiver));
             let lane = if mapped { stretch.lane } else { Lane::Slots };
             pattern.add(sender, receiver, lane);
         }
@@ -155,7 +157,7 @@ impl Engine {
             let (kind, order) = (Kind::SendRecv, Order::Any);
             Error::NoAlgorithm { kind, order, detail }
         };
-        if let Some(links) = &self.links {
+        if let Some(links) = self.links {
             links.check(verified.schedule()).map_err(no_algorithm)?;
             links.open(verified.schedule(), &lowering);
         }

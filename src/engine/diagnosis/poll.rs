@@ -4,7 +4,7 @@
 //! this rank, or another in the same call, waits for something else than before.
 
 use super::logs;
-use crate::call::Described;
+use crate::call::Record;
 use crate::device::Control;
 use oxccl_transports::{Cause, Liveness};
 use std::ffi::c_void;
@@ -24,7 +24,7 @@ const LOOKS: u32 = 8;
 
 /// Context of the machine's poll function. Not used on the fast path, but for one relaxed store a call.
 #[derive(Debug)]
-pub(super) struct Poll {
+pub(in crate::engine) struct Poll {
     liveness: Arc<Liveness>,
     control: Arc<Control>,
     rank: usize,
@@ -61,7 +61,7 @@ impl Wait {
 }
 
 impl Poll {
-    pub(super) fn new(
+    pub(in crate::engine) fn new(
         liveness: Arc<Liveness>,
         control: Arc<Control>,
         rank: usize,
@@ -81,24 +81,24 @@ impl Poll {
         poll
     }
 
-    pub(super) fn set_timeout(&self, timeout: Duration) {
+    pub(in crate::engine) fn set_timeout(&self, timeout: Duration) {
         let ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         self.timeout_ns.store(ns, Ordering::Relaxed);
     }
 
-    pub(super) fn timeout(&self) -> Duration {
+    pub(in crate::engine) fn timeout(&self) -> Duration {
         Duration::from_nanos(self.timeout_ns.load(Ordering::Relaxed))
     }
 
     /// Tells of a new call.
     #[inline]
-    pub(super) fn set_collective(&self, number: u64) {
+    pub(in crate::engine) fn set_collective(&self, number: u64) {
         self.collective.store(number, Ordering::Relaxed);
         self.call.store(self.call.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
     /// Whether the wait has lasted too long, or waits for somebody who will not come.
-    pub(super) fn stops(&self, channel: usize) -> bool {
+    pub(in crate::engine) fn stops(&self, channel: usize) -> bool {
         self.control.log(self.rank).beat();
         if self.liveness.abort_word().load(Ordering::Acquire) != 0 || self.left_before().is_some() {
             return true;
@@ -160,7 +160,7 @@ impl Poll {
     fn collective_of(&self, rank: usize) -> Option<u64> {
         let log = self.control.log(rank);
         log.record(log.entered())
-            .and_then(|record| Described::decode(&record))
+            .and_then(|record| Record::decode(&record))
             .map(|call| call.collective)
     }
 
@@ -178,7 +178,7 @@ impl Poll {
     }
 
     /// How much longer than now this rank's call may take: what its waits have left of the time-out.
-    pub(super) fn time_left(&self) -> Duration {
+    pub(in crate::engine) fn time_left(&self) -> Duration {
         let call = self.call.load(Ordering::Relaxed);
         let waited = |wait: &Mutex<Option<Wait>>| {
             let wait = wait.lock().unwrap_or_else(PoisonError::into_inner);
@@ -189,7 +189,7 @@ impl Poll {
     }
 
     /// Whether a rank that waits since then, before the launch of this collective, has waited too long or for somebody who will not come.
-    pub(super) fn stops_before(&self, collective: u64, since: Instant) -> bool {
+    pub(in crate::engine) fn stops_before(&self, collective: u64, since: Instant) -> bool {
         self.control.log(self.rank).beat();
         let elapsed = since.elapsed();
         self.liveness.abort_word().load(Ordering::Acquire) != 0
@@ -199,7 +199,7 @@ impl Poll {
     }
 
     /// Asks the ranks of other nodes how far they have come.
-    pub(super) fn ask(&self) {
+    pub(in crate::engine) fn ask(&self) {
         if self.control.mirrored().next().is_some() {
             self.control.asked();
             self.liveness.ask();
@@ -207,7 +207,7 @@ impl Poll {
     }
 
     /// A rank that closed before it made the collective under way, and how many it made.
-    pub(super) fn left_before(&self) -> Option<(usize, u64)> {
+    pub(in crate::engine) fn left_before(&self) -> Option<(usize, u64)> {
         self.left_earlier(self.collective.load(Ordering::Relaxed))
     }
 
@@ -224,7 +224,7 @@ impl Poll {
 /// # Safety
 ///
 /// `context` is a `Poll` that outlives the launch, and the channel is one of its.
-pub(super) unsafe extern "C" fn poll(context: *mut c_void, channel: u32) -> u32 {
+pub(in crate::engine) unsafe extern "C" fn poll(context: *mut c_void, channel: u32) -> u32 {
     // SAFETY: by this function's contract.
     let poll = unsafe { &*context.cast::<Poll>() };
     u32::from(poll.stops(channel as usize))

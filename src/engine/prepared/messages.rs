@@ -71,8 +71,12 @@ impl Message {
 
 /// Whether a call is made of messages. Others are collectives.
 pub(super) fn has_messages(call: &Call) -> bool {
-    call.collective.kind == Kind::SendRecv
-        || matches!(call.counts.as_deref(), Some(Counts::Own { .. }))
+    call.collective.kind == Kind::SendRecv || is_exchange(call)
+}
+
+/// Whether a call is made of messages to and from many ranks.
+pub(super) fn is_exchange(call: &Call) -> bool {
+    matches!(call.counts.as_deref(), Some(Counts::Own { .. }))
 }
 
 /// All messages of a group, call by call.

@@ -1,10 +1,10 @@
-//! A group under way on a stream: what its maker, its streams and its buckets' waiters share.
+//! A launch under way on a stream: what its maker, its streams and its waiters share.
 
+use super::Completion;
 use crate::config::Device;
 use crate::device::cuda::CallEnd;
 use crate::device::{InFlight, Signals, cuda};
 use crate::error::Error;
-use crate::work::Completion;
 use oxccl_transports::CudaError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -47,7 +47,7 @@ impl Flights {
     }
 }
 
-/// A group on a stream.
+/// A launch on a stream.
 #[derive(Debug, Default)]
 pub(crate) struct Flight {
     /// There when all buckets are known.
@@ -118,18 +118,18 @@ impl Flight {
     }
 
     /// Empty lists of buffers and of which buckets are unready, to be filled and given to [`keep`](Self::keep).
-    pub(super) fn lists(&self) -> (Vec<(usize, InFlight)>, Vec<bool>) {
+    pub(crate) fn lists(&self) -> (Vec<(usize, InFlight)>, Vec<bool>) {
         let mut held = self.held();
         (std::mem::take(&mut held.buffers), std::mem::take(&mut held.gated))
     }
 
     /// Keeps the buffers, each until its bucket is done.
-    pub(super) fn keep(&self, buffers: Vec<(usize, InFlight)>) {
+    pub(crate) fn keep(&self, buffers: Vec<(usize, InFlight)>) {
         self.held().buffers = buffers;
     }
 
     /// Keeps the room of a list.
-    pub(super) fn keep_room(&self, mut gated: Vec<bool>) {
+    pub(crate) fn keep_room(&self, mut gated: Vec<bool>) {
         gated.clear();
         self.held().gated = gated;
     }
@@ -230,7 +230,7 @@ impl Flight {
     }
 
     /// Has a stream wait until the bucket is done.
-    pub(super) fn await_on(&self, bucket: usize, stream: &cuda::Stream) -> Result<(), Error> {
+    pub(crate) fn await_on(&self, bucket: usize, stream: &cuda::Stream) -> Result<(), Error> {
         let Some(signals) = self.signals.get() else {
             return Err(Error::OtherDevice { device: Device::Host });
         };
@@ -261,7 +261,7 @@ impl Flight {
     }
 
     /// Whether the bucket is done. Then its buffers are the host's again.
-    pub(super) fn is_done(&self, bucket: usize) -> bool {
+    pub(crate) fn is_done(&self, bucket: usize) -> bool {
         if self.completion.check_process().is_err() {
             return false;
         }

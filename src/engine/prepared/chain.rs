@@ -1,12 +1,12 @@
 //! A group's launch blocks, chained, and the tables that they point to, for one set of buffers.
 
-use super::prepared::Block;
+use super::launch::Block;
 use crate::call::Call;
 use oxccl_kernels::format as f;
 
 /// Where a table entry's memory is: so far into the call's buffers, of which it may have one or both.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Source {
+pub(in crate::engine) struct Source {
     pub(super) call: usize,
     pub(super) input_at: Option<usize>,
     pub(super) output_at: Option<usize>,
@@ -14,37 +14,35 @@ pub(super) struct Source {
 
 /// Where the machine finds the tables: on a host where they are, on a GPU where they are copied to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Places {
-    pub(super) launches: *const f::Launch,
-    pub(super) segments: *const f::Segment,
+pub(in crate::engine) struct Places {
+    pub(in crate::engine) launches: *const f::Launch,
+    pub(in crate::engine) segments: *const f::Segment,
     /// In memory that peers reach.
-    pub(super) tokens: *const f::SegmentTokens,
+    pub(in crate::engine) tokens: *const f::SegmentTokens,
 }
 
-/// The buffers of a group's calls.
+/// The buffers of a launch's calls.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Buffers<'a> {
-    pub(super) calls: &'a [Call],
+pub(in crate::engine) struct Buffers<'a> {
+    pub(in crate::engine) calls: &'a [Call],
     /// By call: how peers find them.
-    pub(super) tokens: &'a [f::Tokens],
-    /// Where this rank's heap begins; none in one process, where peers find memory by its address.
-    pub(super) base: Option<usize>,
+    pub(in crate::engine) tokens: &'a [f::Tokens],
 }
 
 /// The tables.
 #[derive(Debug)]
-pub(super) struct Chain {
-    pub(super) launches: Box<[f::Launch]>,
-    pub(super) segments: Box<[f::Segment]>,
+pub(in crate::engine) struct Chain {
+    pub(in crate::engine) launches: Box<[f::Launch]>,
+    pub(in crate::engine) segments: Box<[f::Segment]>,
     /// An entry for each segment. What peers' kernels read is a copy of it.
-    pub(super) tokens: Box<[f::SegmentTokens]>,
+    pub(in crate::engine) tokens: Box<[f::SegmentTokens]>,
     places: Places,
 }
 
 impl Chain {
     /// The blocks of a group, whose buffers are still to be set. `places` says where the machine will find the tables, which do not move
     /// from here on.
-    pub(super) fn new(
+    pub(in crate::engine) fn new(
         blocks: &[Block],
         sources: &[Source],
         segments: &[f::Segment],
@@ -63,7 +61,7 @@ impl Chain {
         let last = self.launches.len().saturating_sub(1);
         for (number, (block, launch)) in blocks.iter().zip(&mut self.launches).enumerate() {
             let next = self.places.launches.wrapping_add(number + 1);
-            launch.program = block.code.header();
+            launch.program = block.code.header;
             launch.next = if number < last { next } else { std::ptr::null() };
             launch.segments_count = block.count as u32;
             launch.bucket = sources.get(block.first).map_or(0, |source| source.call as u32);
@@ -77,10 +75,11 @@ impl Chain {
 
     /// Points the tables to these buffers, and tells `share` which tokens have changed. Peers find the buffers by `tokens`, and the table
     /// of these by its address relative to `base`; none in one process.
-    pub(super) fn set_buffers(
+    pub(in crate::engine) fn set_buffers(
         &mut self,
         (blocks, sources): (&[Block], &[Source]),
-        Buffers { calls, tokens, base }: Buffers<'_>,
+        Buffers { calls, tokens }: Buffers<'_>,
+        base: Option<usize>,
         mut share: impl FnMut(usize, f::SegmentTokens),
     ) {
         for block in blocks {
@@ -95,6 +94,10 @@ impl Chain {
             }
         }
         for (block, launch) in blocks.iter().zip(&mut self.launches) {
+            if let (Some(digest), Some(source)) = (block.digest, sources.get(block.first)) {
+                launch.scale_bits = calls[source.call].factor_bits;
+                launch.signature = digest.with_factor(launch.scale_bits).word();
+            }
             if block.is_virtual {
                 let table = self.places.tokens.wrapping_add(block.first) as u64;
                 launch.tokens = f::Tokens { input: table - base.unwrap_or(0) as u64, output: 0 };
@@ -105,6 +108,7 @@ impl Chain {
             }
         }
     }
+
     /// Points an entry to the call's buffers. The next one, if there is one, has been.
     fn set_segment(&mut self, at: usize, call: &Call, source: Source, has_next: bool) {
         let place = |base: *mut u8, at: Option<usize>| {

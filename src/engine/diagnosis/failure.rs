@@ -12,10 +12,9 @@
 //!   itself, so it comes out, and the caller's memory must not be given up before.
 //! - On GPUs the wait ends with the time-out, too: what may still run there is a kernel that has been told to stop.
 
-use super::group::differences;
-use super::logs;
 use super::poll::Poll;
-use crate::call::Described;
+use super::{buckets, logs};
+use crate::call::Record;
 use crate::config::{Config, Device};
 use crate::device::{Control, Heap};
 use crate::error::Error;
@@ -43,12 +42,12 @@ const ANSWERS: Duration = Duration::from_millis(300);
 
 /// All ranks, as one of them sees them while its calls run.
 #[derive(Debug)]
-pub(super) struct Ranks {
-    pub(super) rank: usize,
-    pub(super) control: Arc<Control>,
-    pub(super) liveness: Arc<Liveness>,
+pub(in crate::engine) struct Ranks {
+    pub(in crate::engine) rank: usize,
+    pub(in crate::engine) control: Arc<Control>,
+    pub(in crate::engine) liveness: Arc<Liveness>,
     /// What waits ask.
-    pub(super) poll: Poll,
+    pub(in crate::engine) poll: Poll,
     /// What `comm.alloc` gives, where other ranks may write.
     heap: Arc<Heap>,
     /// Whether others write to memory that the caller alone gives up.
@@ -58,7 +57,7 @@ pub(super) struct Ranks {
 }
 
 impl Ranks {
-    pub(super) fn new(
+    pub(in crate::engine) fn new(
         rank: usize,
         control: Arc<Control>,
         liveness: Arc<Liveness>,
@@ -72,7 +71,7 @@ impl Ranks {
     }
 
     /// Tells the others that this rank makes no more calls than so many.
-    pub(super) fn close(&self, calls: u64) {
+    pub(in crate::engine) fn close(&self, calls: u64) {
         if !self.control.log(self.rank).is_closed() {
             tracing::info!(rank = self.rank, calls, "the communicator is closed");
         }
@@ -83,7 +82,7 @@ impl Ranks {
 
     /// Fails once the communicator has ended in an earlier call.
     #[inline]
-    pub(super) fn check(&self) -> Result<(), Error> {
+    pub(in crate::engine) fn check(&self) -> Result<(), Error> {
         match self.failed.get() {
             None => Ok(()),
             Some(first) => Err(Error::Broken { first: first.clone() }),
@@ -93,9 +92,9 @@ impl Ranks {
     /// Ends the communicator after a call that did not end well, and says why. `last` is the number of this rank's last call, and `odd`
     /// the rank whose message was of another call, if one was. No kernel of this rank runs any more.
     #[cold]
-    pub(super) fn fail(
+    pub(in crate::engine) fn fail(
         &self,
-        call: &Described,
+        call: &Record,
         last: u64,
         outcome: f::Outcome,
         odd: Option<usize>,
@@ -122,7 +121,7 @@ impl Ranks {
     }
 
     /// In what ranks differ, as far as the logs tell: they may need some time to tell it, and who of more than two ranks is the odd one.
-    fn find_mismatch(&self, call: &Described, outcome: f::Outcome) -> Option<Error> {
+    fn find_mismatch(&self, call: &Record, outcome: f::Outcome) -> Option<Error> {
         let start = Instant::now();
         let patience = match outcome {
             // A message of another collective has come: whoever sent it has that in its log.
@@ -153,13 +152,13 @@ impl Ranks {
     }
 
     /// The number of this rank's last call.
-    pub(super) fn last_entered(&self) -> u64 {
+    pub(in crate::engine) fn last_entered(&self) -> u64 {
         self.control.log(self.rank).entered()
     }
 
     /// Ends the communicator, for this reason, on all ranks, and waits until they have left their calls. A rank that has not.
     #[cold]
-    pub(super) fn end(&self, error: &Error, last: u64) -> Option<usize> {
+    pub(in crate::engine) fn end(&self, error: &Error, last: u64) -> Option<usize> {
         let (rank, detail) = (self.rank, error.to_string());
         // The first reason stays.
         let _ = self.failed.set(detail.clone());
@@ -189,13 +188,13 @@ impl Ranks {
         }
     }
 
-    fn named(&self, call: &Described) -> String {
+    fn named(&self, call: &Record) -> String {
         format!("{} #{}", call.text(), call.collective)
     }
 
     /// A message of another call came, and the logs don't say which: in send/recv, whose calls have no common number.
-    fn odd_message(&self, call: &Described, rank: usize, number: u64) -> Error {
-        let bucket = differences::first_message(&self.control, self.rank, rank, false);
+    fn odd_message(&self, call: &Record, rank: usize, number: u64) -> Error {
+        let bucket = buckets::first_message(&self.control, self.rank, rank, false);
         Error::Mismatch {
             call: number,
             bucket: bucket.map(|(bucket, _)| bucket),
@@ -209,13 +208,13 @@ impl Ranks {
     }
 
     /// The time-out has passed in a call that waits beside the machine.
-    pub(super) fn late(&self, call: &Described) -> Error {
+    pub(in crate::engine) fn late(&self, call: &Record) -> Error {
         self.ask_others();
         logs::mismatch(&self.control, self.rank).unwrap_or_else(|| self.silent(call))
     }
 
     /// Nobody told anything: a rank has left, or the time-out has passed.
-    fn silent(&self, call: &Described) -> Error {
+    fn silent(&self, call: &Record) -> Error {
         if let Some((rank, calls)) = self.poll.left_before() {
             return Error::Left { rank, calls, during: self.named(call) };
         }
@@ -225,7 +224,7 @@ impl Ranks {
     }
 
     /// Which ranks are behind, and where the others wait.
-    fn whereabouts(&self, call: &Described) -> (Vec<usize>, String) {
+    fn whereabouts(&self, call: &Record) -> (Vec<usize>, String) {
         let (mut parts, mut behind) = (Vec::new(), Vec::new());
         for rank in (0..self.control.ranks()).filter(|rank| *rank != self.rank) {
             if let Some(calls) = self.liveness.left(rank) {
@@ -291,7 +290,7 @@ impl Ranks {
             (0..self.control.channels()).map(|channel| self.control.progress(self.rank, channel));
         let wait = waits.find(|wait| wait.call != 0 && wait.lane != f::LANE_READY)?;
         let (peer, sends) = (wait.peer as usize, wait.head != 0);
-        let (bucket, message) = differences::first_message(&self.control, self.rank, peer, sends)?;
+        let (bucket, message) = buckets::first_message(&self.control, self.rank, peer, sends)?;
         let does = if sends { "receive" } else { "send" };
         Some((peer, format!("rank {peer} did not {does} bucket {bucket}, a {message}")))
     }

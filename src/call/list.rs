@@ -1,7 +1,6 @@
 //! A group's list of calls, over bare memory.
 
-use crate::call::{Asked, Call, Counts, Memory, one_count_each};
-use crate::engine::Placed;
+use super::{Asked, Call, Counts, Memory, one_count_each};
 use crate::error::Error;
 use oxccl_plans::collective::{Collective, Kind};
 use oxccl_plans::element::{Element, ReduceOp};
@@ -13,14 +12,20 @@ pub(crate) struct CallList {
     world: usize,
     /// The group's so far, and behind them those of the group before it.
     calls: Vec<Call>,
-    /// What each was made from; nothing where it cannot be repeated.
-    asked: Vec<Asked>,
     /// The group's calls so far.
     len: usize,
     /// Most channels of these; 0: as many as the communicator takes.
     channels: u16,
-    /// Where the engine has these calls, as long as they are those that it was given last.
+    /// Where the engine has these calls, as long as they stay the same.
     pub(crate) placed: Option<Placed>,
+}
+
+/// Where the engine has placed calls: until it has given their place to others, they can be launched again without a look at them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Placed {
+    /// The launch, and what tells it from other buffers that this launch has had.
+    pub(crate) at: usize,
+    pub(crate) placing: u64,
 }
 
 impl CallList {
@@ -35,12 +40,12 @@ impl CallList {
     }
 
     /// The group's calls so far.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
     /// Ends the list here.
-    pub(super) fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         if self.len < self.calls.len() {
             self.truncate();
         }
@@ -54,29 +59,28 @@ impl CallList {
     /// Forgets what the group before it had from here on.
     fn truncate(&mut self) {
         self.calls.truncate(self.len);
-        self.asked.truncate(self.len);
         self.placed = None;
     }
 
     /// A call with equal parts. Returns its place in the group.
     #[inline(always)]
-    pub(super) fn push<T: Element>(
+    pub(crate) fn push<T: Element>(
         &mut self,
         collective: Collective,
         input: Memory,
         output: Memory,
         op: ReduceOp<T>,
     ) -> Result<usize, Error> {
-        let asked = || Asked::new(collective, input, output, op);
-        if self.asked.get(self.len) == Some(&asked()) {
+        let asked = Asked::new(collective, input, output, op);
+        if self.calls.get(self.len).is_some_and(|call| call.asked == asked) {
             self.len += 1;
             return Ok(self.len - 1);
         }
-        self.keep(Call::new(collective, self.rank, input, output, op)?, asked())
+        self.keep(Call::new(collective, self.rank, input, output, op)?)
     }
 
     /// A gather or scatter in place.
-    pub(super) fn push_of_root<T: Element>(
+    pub(crate) fn push_of_root<T: Element>(
         &mut self,
         collective: Collective,
         buffer: Memory,
@@ -87,7 +91,7 @@ impl CallList {
 
     /// A call whose parts differ by rank, alike on all ranks, with one buffer: this rank's part is the input of an all-gather, the output of
     /// others.
-    pub(super) fn push_per_rank_in_place<T: Element>(
+    pub(crate) fn push_per_rank_in_place<T: Element>(
         &mut self,
         kind: Kind,
         counts: &[usize],
@@ -101,7 +105,7 @@ impl CallList {
     }
 
     /// A call whose parts differ by rank, alike on all ranks.
-    pub(super) fn push_per_rank<T: Element>(
+    pub(crate) fn push_per_rank<T: Element>(
         &mut self,
         kind: Kind,
         counts: &[usize],
@@ -110,54 +114,45 @@ impl CallList {
     ) -> Result<usize, Error> {
         one_count_each(kind, "counts", counts, self.world)?;
         let counts = Counts::PerRank(counts.to_vec());
-        self.keep(Call::with_counts(kind, self.rank, counts, input, output, op)?, Asked::NOTHING)
+        self.keep(Call::with_counts(kind, self.rank, counts, input, output, op)?)
     }
 
     /// An all-to-all whose parts differ, of which this rank knows its own.
-    pub(super) fn push_all_to_all_v<T: Element>(
+    pub(crate) fn push_all_to_all_v<T: Element>(
         &mut self,
         (input, send_counts): (Memory, &[usize]),
         (output, recv_counts): (Memory, &[usize]),
     ) -> Result<usize, Error> {
         let kind = Kind::AllToAll;
-        for (argument, counts) in [("send_counts", send_counts), ("recv_counts", recv_counts)] {
-            one_count_each(kind, argument, counts, self.world)?;
-        }
-        let (sent, received) = (send_counts[self.rank], recv_counts[self.rank]);
-        if sent != received {
-            let (sender, receiver) = (self.rank, self.rank);
-            return Err(Error::CountsDiffer { sender, receiver, sent, received });
-        }
-        let counts = Counts::Own { send: send_counts.to_vec(), recv: recv_counts.to_vec() };
+        let counts = Counts::own(self.rank, self.world, send_counts, recv_counts)?;
         let op = ReduceOp::<T>::Sum;
-        self.keep(Call::with_counts(kind, self.rank, counts, input, output, op)?, Asked::NOTHING)
+        self.keep(Call::with_counts(kind, self.rank, counts, input, output, op)?)
     }
 
-    pub(super) fn collective(&self, kind: Kind) -> Collective {
+    pub(crate) fn collective(&self, kind: Kind) -> Collective {
         Collective::new(kind, self.world)
     }
 
-    pub(super) fn rooted(&self, kind: Kind, root: usize) -> Collective {
+    pub(crate) fn rooted(&self, kind: Kind, root: usize) -> Collective {
         Collective::rooted(kind, self.world, root)
     }
 
-    pub(super) fn send_to(&self, peer: usize) -> Collective {
+    pub(crate) fn send_to(&self, peer: usize) -> Collective {
         Collective::send_recv(self.world, self.rank, peer)
     }
 
-    pub(super) fn recv_from(&self, peer: usize) -> Collective {
+    pub(crate) fn recv_from(&self, peer: usize) -> Collective {
         Collective::send_recv(self.world, peer, self.rank)
     }
 
-    pub(super) fn own_part<T: Element>(&self, kind: Kind, all: Memory) -> Result<Memory, Error> {
+    pub(crate) fn own_part<T: Element>(&self, kind: Kind, all: Memory) -> Result<Memory, Error> {
         all.part::<T>(kind, self.rank, self.world)
     }
 
     #[cold]
-    fn keep(&mut self, call: Call, asked: Asked) -> Result<usize, Error> {
+    fn keep(&mut self, call: Call) -> Result<usize, Error> {
         self.truncate();
         self.calls.push(Call { channels: self.channels, ..call });
-        self.asked.push(asked);
         self.len += 1;
         Ok(self.len - 1)
     }

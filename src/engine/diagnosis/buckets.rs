@@ -1,8 +1,7 @@
 //! What ranks' groups differ in, found in the words that each keeps of its buckets where all can read them.
 
-use crate::call::{Described, FREE_SHIFT};
-use crate::device::{BUCKET_WORDS, CallRecord, Control, GroupWords};
-use crate::engine::logs::Difference;
+use crate::call::{Difference, FREE_SHIFT, GroupRecord, Record, SIGNATURE_WORDS, Signature};
+use crate::device::{BUCKET_WORDS, Control, GroupWords};
 use crate::error::Error;
 use oxccl_plans::collective::Kind;
 use std::sync::atomic::{Ordering, fence};
@@ -11,18 +10,20 @@ use std::sync::atomic::{Ordering, fence};
 const PLACE_SHIFT: u32 = FREE_SHIFT;
 
 /// The words of a bucket.
-pub(super) type Words = [u64; BUCKET_WORDS];
+pub(in crate::engine) type Words = [u64; BUCKET_WORDS];
+const _: () = assert!(BUCKET_WORDS == SIGNATURE_WORDS);
 
 /// The words of a bucket that is a collective.
-pub(super) fn collective_words(place: usize, call: &Described) -> Words {
-    let [what, count, roots, counts_hash, factor_bits, _] = call.encode();
-    [what | (place as u64) << PLACE_SHIFT, count, roots, counts_hash, factor_bits]
+pub(in crate::engine) fn collective_words(place: usize, call: &Signature) -> Words {
+    let mut words = call.encode();
+    words[0] |= (place as u64) << PLACE_SHIFT;
+    words
 }
 
 /// The words of a message, the `number`th exchange of its two ranks.
-pub(super) fn message_words(place: usize, call: &Described, number: u64) -> Words {
-    let [what, count, roots, ..] = call.encode();
-    [what | (place as u64) << PLACE_SHIFT, count, roots, number, 0]
+pub(in crate::engine) fn message_words(place: usize, call: &Signature, number: u64) -> Words {
+    let [what, count, ends, ..] = call.encode();
+    [what | (place as u64) << PLACE_SHIFT, count, ends, number, 0]
 }
 
 fn place([what, ..]: &Words) -> usize {
@@ -30,23 +31,20 @@ fn place([what, ..]: &Words) -> usize {
 }
 
 /// What a bucket is, without its place.
-fn described([what, count, roots, last, factor_bits]: &Words) -> Option<Described> {
+fn signature([what, count, ends, last, factor_bits]: &Words) -> Option<Signature> {
     let what = what & ((1 << PLACE_SHIFT) - 1);
     let is_message = what as u8 == Kind::SendRecv as u8;
     let hash = if is_message { 0 } else { *last };
-    Described::decode(&CallRecord {
-        number: 0,
-        words: [what, *count, *roots, hash, *factor_bits, 0],
-    })
+    Signature::decode(&[what, *count, *ends, hash, *factor_bits])
 }
 
-fn text(call: Option<&Described>) -> String {
-    call.map_or("none".into(), Described::text)
+fn text(call: Option<&Signature>) -> String {
+    call.map_or("none".into(), Signature::text)
 }
 
 /// How two buckets differ, of which one rank may have none.
 fn difference(ours: Option<&Words>, theirs: Option<&Words>) -> Option<Difference> {
-    let (ours, theirs) = (ours.and_then(described), theirs.and_then(described));
+    let (ours, theirs) = (ours.and_then(signature), theirs.and_then(signature));
     match (&ours, &theirs) {
         (Some(ours), Some(theirs)) => ours.difference(theirs),
         (None, None) => None,
@@ -55,16 +53,15 @@ fn difference(ours: Option<&Words>, theirs: Option<&Words>) -> Option<Difference
 }
 
 /// The first collective in which two groups differ, by its place in this rank's group, and how.
-pub(in crate::engine) fn collectives(
+pub(super) fn collectives(
     control: &Control,
-    (own, mine): (usize, &Described),
-    (other, yours): (usize, &Described),
+    (own, mine): (usize, &Record),
+    (other, yours): (usize, &Record),
 ) -> Option<(usize, Difference)> {
-    if !mine.is_group() || !yours.is_group() {
-        return None;
-    }
-    let words =
-        |rank, call: &Described| control.bucket_words(rank, call.words_offset, call.key.count);
+    let (mine, yours) = (mine.group()?, yours.group()?);
+    let words = |rank, group: &GroupRecord| {
+        control.bucket_words(rank, group.words_offset, group.collectives)
+    };
     let (ours, theirs) = (words(own, mine)?, words(other, yours)?);
     (0..ours.len().max(theirs.len())).find_map(|at| {
         let (ours, theirs) = (ours.get(at), theirs.get(at));
@@ -76,7 +73,7 @@ pub(in crate::engine) fn collectives(
 /// A group under way and its messages.
 struct Exchange {
     call: u64,
-    described: Described,
+    record: Record,
     messages: Vec<Words>,
 }
 
@@ -90,14 +87,12 @@ fn under_way(control: &Control, rank: usize) -> Option<Exchange> {
 fn last(control: &Control, rank: usize) -> Option<Exchange> {
     let log = control.log(rank);
     let call = log.entered();
-    let described = log.record(call).and_then(|record| Described::decode(&record))?;
-    if !described.is_group() {
-        return None;
-    }
-    let first = described.words_offset + described.key.count * size_of::<Words>() as u64;
-    let messages = control.bucket_words(rank, first, described.messages())?;
+    let record = log.record(call).and_then(|record| Record::decode(&record))?;
+    let group = record.group()?;
+    let first = group.words_offset + group.collectives * size_of::<Words>() as u64;
+    let messages = control.bucket_words(rank, first, group.messages)?;
     fence(Ordering::Acquire);
-    (log.entered() == call).then_some(Exchange { call, described, messages })
+    (log.entered() == call).then_some(Exchange { call, record, messages })
 }
 
 /// The words of the groups that a rank's log remembers, from the last one on, for those that cannot read them.
@@ -105,15 +100,13 @@ pub(in crate::engine) fn words_of_groups(control: &Control, rank: usize) -> Vec<
     let log = control.log(rank);
     let mut groups: Vec<GroupWords> = Vec::new();
     for number in (log.oldest()..=log.entered()).rev() {
-        let Some(described) = log.record(number).and_then(|record| Described::decode(&record))
-        else {
-            continue;
-        };
-        let offset = described.words_offset;
-        if !described.is_group() || groups.iter().any(|group| group.offset == offset) {
+        let record = log.record(number).and_then(|record| Record::decode(&record));
+        let Some(group) = record.as_ref().and_then(Record::group) else { continue };
+        let offset = group.words_offset;
+        if groups.iter().any(|group| group.offset == offset) {
             continue;
         }
-        let count = described.key.count + described.messages();
+        let count = group.collectives + group.messages;
         if let Some(words) = control.bucket_words(rank, offset, count) {
             groups.push(GroupWords { offset, words });
         }
@@ -128,7 +121,7 @@ fn ends([_, _, roots, ..]: &Words) -> (usize, usize) {
 
 /// The first message of this rank's group that its other end does not have, or has otherwise. Which of the other's groups must have it is
 /// known by the number of the exchange of the two, or because the group is one of all ranks.
-pub(in crate::engine) fn messages(control: &Control, own: usize) -> Option<Error> {
+pub(super) fn messages(control: &Control, own: usize) -> Option<Error> {
     let mine = under_way(control, own)?;
     let peer_of = |words: &Words| {
         let (sender, receiver) = ends(words);
@@ -144,8 +137,8 @@ pub(in crate::engine) fn messages(control: &Control, own: usize) -> Option<Error
             exchange.messages.iter().filter(fits).copied().collect()
         };
         let pairs = [(own, peer), (peer, own)];
-        let same_group = mine.described.collective != 0
-            && mine.described.collective == yours.described.collective;
+        let same_group =
+            mine.record.collective != 0 && mine.record.collective == yours.record.collective;
         let has_any = pairs.iter().any(|(from, to)| !of_pair(&yours, *from, *to).is_empty());
         if !same_group && !has_any {
             return None;
@@ -157,11 +150,11 @@ pub(in crate::engine) fn messages(control: &Control, own: usize) -> Option<Error
                 Some((us, them, argument, ours.get(at).map(place)))
             })
         })?;
-        let call = match mine.described.collective {
+        let call = match mine.record.collective {
             0 => mine.call,
             number => number,
         };
-        let what = mine.described.text().into();
+        let what = mine.record.text().into();
         Some(Error::Mismatch {
             call,
             bucket: at,
@@ -176,7 +169,7 @@ pub(in crate::engine) fn messages(control: &Control, own: usize) -> Option<Error
 }
 
 /// This rank's first message to or from another, with its bucket, in words.
-pub(in crate::engine) fn first_message(
+pub(super) fn first_message(
     control: &Control,
     own: usize,
     peer: usize,
@@ -185,5 +178,5 @@ pub(in crate::engine) fn first_message(
     let wanted = if sends { (own, peer) } else { (peer, own) };
     let mine = under_way(control, own)?;
     let words = mine.messages.iter().find(|words| ends(words) == wanted)?;
-    Some((place(words), text(described(words).as_ref())))
+    Some((place(words), text(signature(words).as_ref())))
 }

@@ -5,14 +5,13 @@
 //! ranks called the same. It stops a kernel by the abort word, and never calls the driver: whoever frees memory waits inside the
 //! driver for this kernel, and keeps all others out, the watcher too.
 
-use super::failure::Ranks;
-use super::group::DeviceChain;
-use super::links::Links;
-use crate::call::Described;
-use crate::communicator::Hold;
+use super::chains::DeviceChain;
+use crate::call::Record;
 use crate::device::cuda::{Ended, Gpu, SLOTS, Stream, Tables};
+use crate::engine::diagnosis::Ranks;
+use crate::engine::links::Links;
 use crate::error::Error;
-use crate::work::Completion;
+use crate::work::Flight;
 use oxccl_kernels::format as f;
 use oxccl_transports::CudaError;
 use oxccl_transports::cuda::{Context, beside_captures};
@@ -21,50 +20,30 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A call in a stream.
+/// A launch in a stream.
 #[derive(Debug)]
-pub(super) struct Flight {
-    /// Its number among this rank's calls.
+pub(super) struct Launched {
+    /// Its number among this rank's launches.
     pub(super) number: u64,
-    pub(super) described: Described,
+    pub(super) record: Record,
     pub(super) channels: usize,
     /// Where it says how it ended.
     pub(super) slot: usize,
-    pub(super) ends: Ends,
-}
-
-/// Who is told of a call's end, and what is given back then.
-#[derive(Debug)]
-pub(super) enum Ends {
-    /// One call, and its buffers.
-    Call { completion: Arc<Completion>, hold: Hold },
-    /// A group, and the tables that its kernel reads.
-    Group { flight: Arc<crate::group::Flight>, _chain: Arc<DeviceChain> },
-}
-
-impl Ends {
-    /// Nobody uses the buffers any more.
-    pub(super) fn end(self, result: Result<(), Error>) {
-        match self {
-            Ends::Call { completion, hold } => {
-                // In this order: whoever has seen the hold go finds the work done.
-                completion.end(result);
-                drop(hold);
-            }
-            Ends::Group { flight, .. } => flight.end(result),
-        }
-    }
+    /// Who is told of its end.
+    pub(super) flight: Arc<Flight>,
+    /// The tables that its kernel reads.
+    pub(super) _chain: Arc<DeviceChain>,
 }
 
 /// The calls under way, and the thread that looks after them.
 #[derive(Debug)]
-pub(super) struct Flights {
-    watch: Arc<Watch>,
+pub(super) struct Watch {
+    shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Watch {
+struct Shared {
     ranks: Arc<Ranks>,
     tables: Arc<Tables>,
     ended: Arc<Ended>,
@@ -79,7 +58,7 @@ struct Watch {
 
 #[derive(Debug, Default)]
 struct State {
-    queue: VecDeque<Flight>,
+    queue: VecDeque<Launched>,
     /// Calls so far, and those that have ended.
     entered: u64,
     ended: u64,
@@ -92,7 +71,7 @@ struct State {
     /// The guard has seen no call for a while, and waits to be told of one.
     unguarded: bool,
     /// The last call that was captured. Nobody tells when it is replayed.
-    captured: Option<Described>,
+    captured: Option<Record>,
 }
 
 /// The first looks after a call are close together.
@@ -116,26 +95,26 @@ impl State {
     }
 }
 
-impl Flights {
+impl Watch {
     /// None yet.
     pub(super) fn new(
         gpu: &Gpu,
         ranks: Arc<Ranks>,
         links: Option<Arc<Links>>,
-    ) -> Result<Flights, Error> {
+    ) -> Result<Watch, Error> {
         let (state, changed, guarded) = Default::default();
         let (tables, ended, stream) =
             (gpu.tables().clone(), gpu.ended().clone(), gpu.stream().clone());
-        let watch = Watch { ranks, tables, ended, stream, links, state, changed, guarded };
-        let watch = Arc::new(watch);
-        let mut flights = Flights { watch: watch.clone(), threads: Vec::new() };
-        let (watcher, context) = (watch.clone(), gpu.context().clone());
-        flights.spawn("oxccl-watch", move || {
+        let shared = Shared { ranks, tables, ended, stream, links, state, changed, guarded };
+        let shared = Arc::new(shared);
+        let mut watch = Watch { shared: shared.clone(), threads: Vec::new() };
+        let (watcher, context) = (shared.clone(), gpu.context().clone());
+        watch.spawn("oxccl-watch", move || {
             let over = Over(&watcher);
             over.0.run(&context);
         })?;
-        flights.spawn("oxccl-guard", move || watch.guard())?;
-        Ok(flights)
+        watch.spawn("oxccl-guard", move || shared.guard())?;
+        Ok(watch)
     }
 
     fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), Error> {
@@ -147,43 +126,43 @@ impl Flights {
 
     /// Where the next call says how it ended; waits while as many as there are places are under way.
     pub(super) fn next_slot(&self) -> usize {
-        let mut state = self.watch.lock();
+        let mut state = self.shared.lock();
         while state.entered - state.ended >= SLOTS as u64 {
-            state = self.watch.wait(state);
+            state = self.shared.wait(state);
         }
         (state.entered % SLOTS as u64) as usize
     }
 
     /// Looks after a call that has been launched.
-    pub(super) fn push(&self, flight: Flight) {
-        let mut state = self.watch.lock();
+    pub(super) fn push(&self, launched: Launched) {
+        let mut state = self.shared.lock();
         state.entered += 1;
-        state.queue.push_back(flight);
-        self.watch.wake_links();
-        self.watch.changed.notify_all();
+        state.queue.push_back(launched);
+        self.shared.wake_links();
+        self.shared.changed.notify_all();
     }
 
     /// From here on replays of this call may come at any time.
-    pub(super) fn captured(&self, described: Described) {
-        self.watch.lock().captured = Some(described);
-        self.watch.wake_links();
-        self.watch.changed.notify_all();
+    pub(super) fn captured(&self, record: Record) {
+        self.shared.lock().captured = Some(record);
+        self.shared.wake_links();
+        self.shared.changed.notify_all();
     }
 
     /// Waits until all calls have ended.
     pub(super) fn wait(&self) {
-        let mut state = self.watch.lock();
+        let mut state = self.shared.lock();
         while state.entered > state.ended {
-            state = self.watch.wait(state);
+            state = self.shared.wait(state);
         }
     }
 }
 
-impl Drop for Flights {
+impl Drop for Watch {
     /// Waits for the calls under way: each ends, if it does not move by its time-out.
     fn drop(&mut self) {
-        self.watch.lock().closed = true;
-        self.watch.changed.notify_all();
+        self.shared.lock().closed = true;
+        self.shared.changed.notify_all();
         for thread in self.threads.drain(..) {
             // One that panicked has told so.
             let _ = thread.join();
@@ -192,7 +171,7 @@ impl Drop for Flights {
 }
 
 /// Tells the guard that there is nothing more to guard, if by a panic.
-struct Over<'a>(&'a Watch);
+struct Over<'a>(&'a Shared);
 
 impl Drop for Over<'_> {
     fn drop(&mut self) {
@@ -203,12 +182,12 @@ impl Drop for Over<'_> {
 
 /// What the watcher does next.
 enum Next {
-    Flight(Flight),
-    Replays(Described),
+    Launched(Launched),
+    Replays(Record),
     End,
 }
 
-impl Watch {
+impl Shared {
     fn run(&self, context: &Context) {
         let driver = context.device().driver();
         let mut stuck = None;
@@ -217,8 +196,8 @@ impl Watch {
             context.scope(|| {
                 loop {
                     match self.next() {
-                        Next::Flight(flight) => self.see_through(flight),
-                        Next::Replays(described) => self.look_at_replays(&described, &mut stuck),
+                        Next::Launched(launched) => self.see_through(launched),
+                        Next::Replays(record) => self.look_at_replays(&record, &mut stuck),
                         Next::End => return Ok(()),
                     }
                 }
@@ -235,9 +214,9 @@ impl Watch {
         self.tables.abort();
         loop {
             match self.next() {
-                Next::Flight(flight) => {
-                    self.settle(flight.number);
-                    self.finish(flight, self.ranks.check());
+                Next::Launched(launched) => {
+                    self.settle(launched.number);
+                    self.finish(launched, self.ranks.check());
                 }
                 Next::Replays(_) => {}
                 Next::End => return,
@@ -248,24 +227,24 @@ impl Watch {
     fn next(&self) -> Next {
         let mut state = self.lock();
         loop {
-            if let Some(flight) = state.queue.pop_front() {
-                self.ranks.poll.set_collective(flight.described.collective);
-                state.under_way = Some((flight.number, flight.channels));
+            if let Some(launched) = state.queue.pop_front() {
+                self.ranks.poll.set_collective(launched.record.collective);
+                state.under_way = Some((launched.number, launched.channels));
                 if state.unguarded {
                     self.guarded.notify_all();
                 }
-                return Next::Flight(flight);
+                return Next::Launched(launched);
             }
             if state.closed {
                 return Next::End;
             }
             state = match state.captured {
                 None => self.wait(state),
-                Some(described) => {
+                Some(record) => {
                     let waited = self.changed.wait_timeout(state, REPLAY_NAP);
                     let (state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
                     if waited.timed_out() && state.queue.is_empty() && !state.closed {
-                        return Next::Replays(described);
+                        return Next::Replays(record);
                     }
                     state
                 }
@@ -305,19 +284,19 @@ impl Watch {
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    fn see_through(&self, flight: Flight) {
-        let result = match self.await_end(&flight) {
+    fn see_through(&self, launched: Launched) {
+        let result = match self.await_end(&launched) {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(status)) => self.fail(&flight, status),
-            Err(error) => self.lose(&flight, error),
+            Ok(Err(status)) => self.fail(&launched, status),
+            Err(error) => self.lose(&launched, error),
         };
-        self.finish(flight, result);
+        self.finish(launched, result);
     }
 
-    fn finish(&self, flight: Flight, result: Result<(), Error>) {
-        let Flight { ends, number, .. } = flight;
-        self.ranks.control.log(self.ranks.rank).leave_at_least(number);
-        ends.end(result);
+    fn finish(&self, launched: Launched, result: Result<(), Error>) {
+        self.ranks.control.log(self.ranks.rank).leave_at_least(launched.number);
+        launched.flight.end(result);
+        drop(launched);
         let mut state = self.lock();
         state.under_way = None;
         state.ended += 1;
@@ -334,9 +313,9 @@ impl Watch {
     }
 
     /// Waits until a call's kernel says that it has ended. One that cannot, since its context is lost, the driver tells of.
-    fn await_end(&self, flight: &Flight) -> Result<Result<(), f::Status>, CudaError> {
+    fn await_end(&self, launched: &Launched) -> Result<Result<(), f::Status>, CudaError> {
         let (begin, mut asked) = (Instant::now(), Duration::ZERO);
-        while !self.ended.has(flight.number) {
+        while !self.ended.has(launched.number) {
             let waited = begin.elapsed();
             if waited >= asked + ASK {
                 self.stream.is_done()?;
@@ -347,7 +326,7 @@ impl Watch {
                 false => std::thread::sleep(NAP),
             }
         }
-        Ok(self.tables.outcome(flight.slot, flight.channels).map_err(|(_, status)| status))
+        Ok(self.tables.outcome(launched.slot, launched.channels).map_err(|(_, status)| status))
     }
 
     fn own_progress(&self, channel: usize) -> f::Progress {
@@ -356,29 +335,29 @@ impl Watch {
 
     /// Names what went wrong, once the kernels of later calls, too, have ended.
     #[cold]
-    fn fail(&self, flight: &Flight, status: f::Status) -> Result<(), Error> {
+    fn fail(&self, launched: &Launched, status: f::Status) -> Result<(), Error> {
         self.tables.abort();
         self.ranks.check()?;
-        let last = self.await_later(flight);
+        let last = self.await_later(launched);
         let odd = (status.outcome != f::Outcome::Aborted as u32).then_some(status.peer as usize);
-        Err(self.ranks.fail(&flight.described, last, outcome(&status), odd))
+        Err(self.ranks.fail(&launched.record, last, outcome(&status), odd))
     }
 
     /// The driver cannot tell how the call ended: its context may be lost.
     #[cold]
-    fn lose(&self, flight: &Flight, error: CudaError) -> Result<(), Error> {
+    fn lose(&self, launched: &Launched, error: CudaError) -> Result<(), Error> {
         self.tables.abort();
-        self.settle(flight.number);
+        self.settle(launched.number);
         self.ranks.check()?;
-        let last = self.await_later(flight);
+        let last = self.await_later(launched);
         let error = Error::DeviceLost { source: error };
         self.ranks.end(&error, last);
         Err(error)
     }
 
     /// Waits for the kernels of later calls, which stop by the abort word. The number of the last.
-    fn await_later(&self, flight: &Flight) -> u64 {
-        let last = self.lock().queue.back().map_or(flight.number, |later| later.number);
+    fn await_later(&self, launched: &Launched) -> u64 {
+        let last = self.lock().queue.back().map_or(launched.number, |later| later.number);
         self.settle(last);
         last
     }
@@ -404,12 +383,12 @@ impl Watch {
     }
 
     /// A replay that fails, or waits too long, ends the communicator as a call does. What it waits for stands in the progress words.
-    fn look_at_replays(&self, described: &Described, stuck: &mut Option<(f::Progress, Instant)>) {
+    fn look_at_replays(&self, record: &Record, stuck: &mut Option<(f::Progress, Instant)>) {
         if self.ranks.check().is_err() {
             return;
         }
         if let Err((_, status)) = self.tables.outcome(SLOTS, self.ranks.control.channels()) {
-            self.fail_replay(described, outcome(&status), Some(status.peer as usize));
+            self.fail_replay(record, outcome(&status), Some(status.peer as usize));
             return;
         }
         let waits = (0..self.ranks.control.channels()).map(|channel| self.own_progress(channel));
@@ -422,7 +401,7 @@ impl Watch {
             Some((before, since)) if same(before, &wait) => {
                 let gone = self.ranks.poll.left_before().is_some();
                 if gone || since.elapsed() >= self.ranks.poll.timeout() {
-                    self.fail_replay(described, f::Outcome::Aborted, None);
+                    self.fail_replay(record, f::Outcome::Aborted, None);
                 }
             }
             _ => *stuck = Some((wait, Instant::now())),
@@ -430,9 +409,9 @@ impl Watch {
     }
 
     #[cold]
-    fn fail_replay(&self, described: &Described, outcome: f::Outcome, odd: Option<usize>) {
+    fn fail_replay(&self, record: &Record, outcome: f::Outcome, odd: Option<usize>) {
         self.tables.abort();
-        let error = self.ranks.fail(described, self.ranks.last_entered(), outcome, odd);
+        let error = self.ranks.fail(record, self.ranks.last_entered(), outcome, odd);
         tracing::error!(%error, "a replay of a captured call failed");
     }
 

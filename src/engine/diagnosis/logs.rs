@@ -1,25 +1,22 @@
 //! Reads the ranks' call logs.
 
-use super::group::differences;
-use crate::call::Described;
+use super::buckets;
+use crate::call::{Difference, Record};
 use crate::device::Control;
 use crate::error::Error;
 
 /// A rank's last collectives, oldest first.
-pub(super) fn recent(control: &Control, rank: usize) -> Vec<Described> {
+pub(super) fn recent(control: &Control, rank: usize) -> Vec<Record> {
     let log = control.log(rank);
     let records = (log.oldest()..=log.entered()).filter_map(|number| log.record(number));
     records
-        .filter_map(|record| Described::decode(&record))
+        .filter_map(|record| Record::decode(&record))
         .filter(|call| call.collective != 0)
         .collect()
 }
 
-/// What differs: its name, the one rank's, the other's.
-pub(super) type Difference = (&'static str, String, String);
-
 /// The first remembered collective in which ranks differ, if this one made it; otherwise the first message.
-pub(super) fn mismatch(control: &Control, own: usize) -> Option<Error> {
+pub(in crate::engine) fn mismatch(control: &Control, own: usize) -> Option<Error> {
     find(control, own).map(|found| found.error)
 }
 
@@ -33,19 +30,18 @@ pub(super) struct Found {
 /// The same as [`mismatch`].
 pub(super) fn find(control: &Control, own: usize) -> Option<Found> {
     let decided = |error| Found { error, is_decided: true };
-    collective(control, own).or_else(|| differences::messages(control, own).map(decided))
+    collective(control, own).or_else(|| buckets::messages(control, own).map(decided))
 }
 
 /// A rank's call of some number.
-type Made<'a> = (usize, &'a Described);
+type Made<'a> = (usize, &'a Record);
 
 fn collective(control: &Control, own: usize) -> Option<Found> {
-    let all: Vec<Vec<Described>> = (0..control.ranks()).map(|rank| recent(control, rank)).collect();
+    let all: Vec<Vec<Record>> = (0..control.ranks()).map(|rank| recent(control, rank)).collect();
     all[own].iter().find_map(|mine| {
         let number = mine.collective;
-        let of_number = |calls: &'_ [Described]| {
-            calls.binary_search_by_key(&number, |call| call.collective).ok()
-        };
+        let of_number =
+            |calls: &'_ [Record]| calls.binary_search_by_key(&number, |call| call.collective).ok();
         let made: Vec<Made<'_>> = all
             .iter()
             .enumerate()
@@ -62,7 +58,7 @@ fn difference(
     other: Made<'_>,
 ) -> Option<(Option<usize>, Difference)> {
     let difference = one.1.difference(other.1)?;
-    let bucket = differences::collectives(control, one, other);
+    let bucket = buckets::collectives(control, one, other);
     Some(bucket.map_or((None, difference), |(at, of)| (Some(at), of)))
 }
 

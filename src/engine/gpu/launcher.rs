@@ -1,9 +1,9 @@
 //! How this rank's calls are launched: each by itself, or with those of the other ranks of its process ([`Joint`]).
 
-use super::failure::Ranks;
 use super::joint::{Behind, Joined, Joint, NotJoined, Part};
-use super::on_gpu::{Place, Target};
+use super::{Place, Target};
 use crate::device::cuda::{Ended, Event, Kernel};
+use crate::engine::diagnosis::Ranks;
 use oxccl_kernels::format::Launch;
 use oxccl_transports::CudaError;
 use std::sync::Arc;

@@ -1,0 +1,112 @@
+//! What carries launches out: the host ([`super::host`]) or a GPU ([`super::gpu`]).
+
+use super::prepared::{Block, Buffers, Prepared, Source};
+use super::tally::Tally;
+use crate::call::Call;
+use crate::device::cuda;
+use crate::error::Error;
+use crate::work::Flight;
+use oxccl_kernels::TracedStep;
+use oxccl_kernels::format::{self as f, DataType, Fold};
+use oxccl_plans::lower::Program;
+use oxccl_transports::Bootstrap;
+use oxccl_transports::cuda::Context;
+use std::sync::Arc;
+
+/// Carries out launches that are prepared. It keeps programs and tables, which it numbers.
+pub(super) trait Backend: std::fmt::Debug {
+    /// How peers find the call's buffers, and whether they can. Fails for memory that cannot be used.
+    fn find(&self, call: &Call) -> Result<(f::Tokens, bool), Error>;
+
+    /// Whether what [`find`](Backend::find) has said of an address stays true.
+    fn finds_for_good(&self) -> bool;
+
+    /// What all launch blocks of this rank share.
+    fn blank(&self) -> f::Launch;
+
+    /// Brings a program to where it will run.
+    fn load(&mut self, program: Program, data_type: DataType, fold: Fold) -> Result<Code, Error>;
+
+    /// Makes the tables of a launch. Their number.
+    fn add_tables(
+        &mut self,
+        blocks: &[Block],
+        sources: &[Source],
+        segments: Vec<f::Segment>,
+    ) -> Result<usize, Error>;
+
+    /// Points the tables of a launch to these buffers.
+    fn place(&mut self, prepared: &Prepared, buffers: Buffers<'_>) -> Result<(), Error>;
+
+    /// Forgets all programs and tables.
+    fn forget(&mut self);
+
+    /// Carries out a launch, whose buffers are [placed](Backend::place).
+    ///
+    /// # Safety
+    ///
+    /// As for [`Engine::launch`](super::Engine::launch).
+    unsafe fn launch(
+        &mut self,
+        prepared: &mut Prepared,
+        tally: &mut Tally,
+        request: &Request<'_>,
+    ) -> Result<(), Error>;
+
+    /// Waits until all launches have ended.
+    fn wait(&self) {}
+
+    /// Stops all that runs.
+    fn abort(&self) {}
+
+    /// The GPU's context.
+    fn context(&self) -> Option<Context> {
+        None
+    }
+
+    /// Keeps the steps of launches from here on, or no longer.
+    fn set_trace(&mut self, on: bool) -> Result<(), Error>;
+
+    /// The steps that have been kept.
+    fn take_trace(&mut self) -> Vec<TracedStep> {
+        Vec::new()
+    }
+
+    /// Lets all ranks reach memory of another library. The number by which it is known; none where all reach it as it is.
+    fn register(
+        &mut self,
+        bootstrap: &mut dyn Bootstrap,
+        address: *const u8,
+        len_bytes: usize,
+    ) -> Result<Option<u64>, Error>;
+
+    /// Takes that back.
+    fn deregister(
+        &mut self,
+        bootstrap: &mut dyn Bootstrap,
+        buffer: Option<u64>,
+    ) -> Result<(), Error>;
+}
+
+/// A program where it will run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Code {
+    /// Where the machine finds it. The backend keeps it.
+    pub(super) header: *const f::Header,
+    pub(super) channels: usize,
+    /// Its number among the backend's programs.
+    pub(super) number: usize,
+}
+
+/// How calls are to be launched.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Request<'a> {
+    /// They are a group, whose buckets can be waited for, and whose messages are exchanged together.
+    pub(crate) grouped: bool,
+    /// By call, in groups: whether its input is not ready. None of them, if there are fewer.
+    pub(crate) gated: &'a [bool],
+    /// A GPU's stream; without one, this rank's own.
+    pub(crate) stream: Option<&'a cuda::Stream>,
+    /// Who is told of the end. Without one the launch returns when it has ended.
+    pub(crate) flight: Option<&'a Arc<Flight>>,
+}

@@ -1,0 +1,576 @@
+//! A GPU as what carries launches out: they are put into a stream, chained where streams differ, and seen to their ends by [`Watch`].
+
+mod chains;
+mod joint;
+mod launcher;
+mod registrations;
+mod watch;
+
+pub(crate) use joint::Joint;
+
+use super::backend::{Backend, Code, Request};
+use super::diagnosis::{Ranks, mismatch};
+use super::links::Links;
+use super::prepared::{Block, Buffers, Prepared, Source};
+use super::tally::{Numbered, Tally};
+use crate::call::{Call, Record};
+use crate::config::Device;
+use crate::device::cuda::{self, CallEnd, CaptureState, Event, Gpu, SLOTS, Stream};
+use crate::device::{Heap, Signals};
+use crate::error::Error;
+use crate::work::{Flight, Marks};
+use chains::{DeviceChain, DeviceChains};
+use joint::{Behind, Joined, NotJoined};
+use launcher::Launcher;
+use oxccl_kernels::format::{self as f, DataType, Fold};
+use oxccl_plans::lower::Program;
+use oxccl_transports::cuda::{Context, Pointer, beside_captures};
+use oxccl_transports::{Bootstrap, CudaError, Reach};
+use registrations::Registrations;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use watch::{Launched, Watch};
+
+/// One rank's part of its GPU.
+#[derive(Debug)]
+pub(super) struct GpuBackend {
+    /// First, since its end waits for kernels.
+    watch: Watch,
+    gpu: Gpu,
+    programs: Vec<cuda::Prepared>,
+    tables: Vec<DeviceChains>,
+    ranks: Arc<Ranks>,
+    heap: Arc<Heap>,
+    /// Memory of other libraries that the ranks reach; none where they are one process, which finds all memory by its address.
+    registrations: Option<Registrations>,
+    /// Where ranks of this process meet that share their launches.
+    joint: Option<Arc<Joint>>,
+    last: Option<Last>,
+    /// Events of earlier calls; those that nobody else holds can be used again.
+    events: Vec<Arc<Event>>,
+    /// Streams that calls have come on, the rank's own first: that has a connection whether it is used or not.
+    streams: Vec<usize>,
+    /// Ranks of this process on this GPU.
+    neighbours: usize,
+    /// Connections that this process' streams share.
+    connections: usize,
+    /// Buckets of this rank's groups under way that are not marked ready.
+    unready: Arc<AtomicUsize>,
+    /// The last call before which all ranks of this process had marked all of theirs.
+    marked: Arc<AtomicU64>,
+    /// What captured launches use: nobody tells when they are not replayed any more.
+    captured: Vec<(Arc<DeviceChain>, Option<Arc<Signals>>)>,
+}
+
+/// The call before.
+#[derive(Debug)]
+struct Last {
+    end: Behind,
+    stream: usize,
+    /// The capture that recorded it.
+    capture: Option<u64>,
+}
+
+impl GpuBackend {
+    /// Nothing launched yet.
+    pub(super) fn new(
+        gpu: Gpu,
+        (ranks, heap, links): (Arc<Ranks>, Arc<Heap>, Option<Arc<Links>>),
+        joint: Option<Arc<Joint>>,
+        reach: Reach,
+        connections: usize,
+    ) -> Result<GpuBackend, Error> {
+        let neighbours = if reach == Reach::SameProcess { gpu.sharing() } else { 1 };
+        let registrations = (reach != Reach::SameProcess).then(Registrations::default);
+        if neighbours > connections && joint.is_none() {
+            let (streams, ranks) = (1, neighbours);
+            return Err(CudaError::TooManyStreams { streams, ranks, connections }.into());
+        }
+        let (last, events, captured) = (None, Vec::new(), Vec::new());
+        let streams = vec![gpu.stream().raw() as usize];
+        let (unready, marked) = Default::default();
+        Ok(GpuBackend {
+            watch: Watch::new(&gpu, ranks.clone(), links)?,
+            gpu,
+            programs: Vec::new(),
+            tables: Vec::new(),
+            ranks,
+            heap,
+            registrations,
+            joint,
+            last,
+            events,
+            streams,
+            neighbours,
+            connections,
+            unready,
+            marked,
+            captured,
+        })
+    }
+
+    /// Fails for a stream that the call cannot go into; the capture that it is in.
+    fn check_stream(&mut self, stream: &Stream) -> Result<Option<u64>, CudaError> {
+        let device = self.gpu.context().device();
+        if stream.context().raw() != self.gpu.context().raw() {
+            let found = stream.context().device().ordinal();
+            return Err(CudaError::OtherStream { found, ordinal: device.ordinal() });
+        }
+        let raw = stream.raw() as usize;
+        if raw == 0 && self.neighbours > 1 {
+            return Err(CudaError::DefaultStream { ranks: self.neighbours });
+        }
+        let capture = match stream.capture_state()? {
+            CaptureState::None => None,
+            CaptureState::Active(number) => Some(number),
+            CaptureState::Invalid => return Err(CudaError::InvalidCapture),
+        };
+        if self.joint.is_none() {
+            self.check_alone(stream)?;
+        }
+        // What comes behind a group would keep back its marks.
+        if capture.is_none() && self.unready.load(Ordering::Relaxed) > 0 {
+            stream.check_connections(self.connections)?;
+        }
+        Ok(capture)
+    }
+
+    /// Fails if a kernel of this rank alone may keep back one of another rank's that it waits for.
+    fn check_alone(&mut self, stream: &Stream) -> Result<(), CudaError> {
+        let raw = stream.raw() as usize;
+        if self.neighbours > 1 && !self.streams.contains(&raw) {
+            let (streams, ranks) = (self.streams.len() + 1, self.neighbours);
+            if streams * ranks > self.connections {
+                let connections = self.connections;
+                return Err(CudaError::TooManyStreams { streams, ranks, connections });
+            }
+            self.streams.push(raw);
+        }
+        Ok(())
+    }
+
+    /// Where a switch finds a call's buffers, if both lie in the heap.
+    fn multicast(&self, call: &Call) -> f::Multicast {
+        let (input_bytes, output_bytes) = call.buffer_bytes();
+        let offset =
+            |at: *mut u8, len| self.heap.offset(at as usize, len).map(|offset| offset as u64);
+        self.gpu.multicast(offset(call.input, input_bytes), offset(call.output, output_bytes))
+    }
+
+    /// How peers find a buffer; `None` if they do not.
+    fn find_buffer(&self, address: *const u8, len_bytes: usize) -> Result<Option<u64>, CudaError> {
+        let offset = self.heap.offset(address as usize, len_bytes);
+        let is_nothing = len_bytes == 0 || address.is_null();
+        let context = self.gpu.context();
+        let Some(registrations) = &self.registrations else {
+            if !is_nothing && offset.is_none() {
+                let pointer = Pointer::of(context, address)?;
+                pointer.check_device(context, len_bytes)?;
+                self.check_peers_reach(&pointer)?;
+            }
+            return Ok(Some(address as u64));
+        };
+        if is_nothing || offset.is_some() {
+            return Ok(Some(offset.unwrap_or(0) as u64));
+        }
+        let pointer = Pointer::of(context, address)?;
+        pointer.check_device(context, len_bytes)?;
+        Ok(registrations.token(&pointer))
+    }
+
+    /// Fails for memory that GPUs of other ranks of this process do not reach under its address.
+    fn check_peers_reach(&self, pointer: &Pointer) -> Result<(), CudaError> {
+        if !self.gpu.has_peers() || pointer.is_legacy_shareable {
+            return Ok(());
+        }
+        let why = "GPUs of other ranks cannot reach it: it comes from a memory pool or from the virtual-memory API; \
+                   allocate it with cudaMalloc, or from the communicator";
+        Err(CudaError::NotShareable { address: pointer.address, why })
+    }
+
+    /// An event that nobody waits for.
+    fn event(&mut self) -> Result<Arc<Event>, CudaError> {
+        let spare = self.events.iter().position(|event| Arc::strong_count(event) == 1);
+        let event = match spare {
+            Some(at) => self.events[at].clone(),
+            None => {
+                let context = self.gpu.context();
+                let made = beside_captures(context.device().driver(), || Event::new(context))?;
+                self.events.push(Arc::new(made));
+                self.events[self.events.len() - 1].clone()
+            }
+        };
+        Ok(event)
+    }
+
+    /// What launches a call: with the other ranks' where they share launches, and all make it. `gated`: it has a bucket that is not ready.
+    fn launcher(
+        &mut self,
+        record: &Record,
+        target: Target<'_>,
+        gated: bool,
+    ) -> Result<Launcher, CudaError> {
+        let joint = match self.joint.clone().filter(|_| record.is_collective()) {
+            Some(joint) => Some((joint, self.event()?)),
+            None => None,
+        };
+        let alone = match (&joint, target.capture) {
+            (None, _) => self.check_alone(target.stream).map(Ok)?,
+            (Some(_), None) => Ok(()),
+            // Whether the ranks' streams are in one capture, they see only when all have come.
+            (Some(_), Some(_)) => self.check_alone(target.stream),
+        };
+        let (ranks, ended, behind) =
+            (self.ranks.clone(), self.gpu.ended().clone(), self.behind(target));
+        Ok(Launcher { ranks, ended, joint, behind, gated, alone })
+    }
+
+    /// Where a call that has been launched ends.
+    fn end(&mut self, call: u64, target: Target<'_>) -> Result<CallEnd, CudaError> {
+        if target.capture.is_some() {
+            return Ok(CallEnd::Captured(self.mark(target.stream)?));
+        }
+        let (ended, connections) = (self.gpu.ended().clone(), self.keeps_back());
+        Ok(CallEnd::Told { ended, call, connections })
+    }
+
+    /// What streams that wait for a group have to know. Not captured, it counts among those under way.
+    fn marks(&self, turns: Arc<[usize]>, call: u64, captured: bool) -> Marks {
+        let unready = (!captured).then(|| self.unready.clone());
+        let (connections, marked) = (self.connections, self.marked.clone());
+        Marks { turns, connections, unready, call, marked }
+    }
+
+    /// Connections, where a stream that waits for a call may keep back what other ranks of the process need to end it.
+    fn keeps_back(&self) -> Option<usize> {
+        (self.neighbours > 1 && self.joint.is_none()).then_some(self.connections)
+    }
+
+    /// An event at what is in the stream now.
+    fn mark(&mut self, stream: &Stream) -> Result<Arc<Event>, CudaError> {
+        let event = self.event()?;
+        event.record(stream)?;
+        Ok(event)
+    }
+
+    /// The call before, if it is in another stream. A capture knows only what it has recorded.
+    fn behind(&self, Target { stream, capture }: Target<'_>) -> Option<Behind> {
+        let last = self.last.as_ref()?;
+        let is_elsewhere = last.stream != stream.raw() as usize && last.capture == capture;
+        is_elsewhere.then(|| last.end.clone())
+    }
+}
+
+/// A call's place among those under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// Its number.
+    pub(super) call: u64,
+    /// Where it says how it ended.
+    pub(super) slot: usize,
+    /// Its place among the collectives.
+    pub(super) numbered: Numbered,
+}
+
+/// A stream that calls can go into, and the capture that it is in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target<'a> {
+    pub(super) stream: &'a Stream,
+    pub(super) capture: Option<u64>,
+}
+
+impl Backend for GpuBackend {
+    fn find(&self, call: &Call) -> Result<(f::Tokens, bool), Error> {
+        let (input_bytes, output_bytes) = call.buffer_bytes();
+        let input = self.find_buffer(call.input, input_bytes)?;
+        let output = self.find_buffer(call.output, output_bytes)?;
+        Ok(match (input, output) {
+            (Some(input), Some(output)) => (f::Tokens { input, output }, true),
+            _ => (f::Tokens::default(), false),
+        })
+    }
+
+    /// Memory may be freed, and its address given out again.
+    fn finds_for_good(&self) -> bool {
+        false
+    }
+
+    fn blank(&self) -> f::Launch {
+        self.gpu.tables().blank()
+    }
+
+    fn load(&mut self, program: Program, data_type: DataType, fold: Fold) -> Result<Code, Error> {
+        let prepared = self.gpu.prepare(&program, data_type, fold)?;
+        let (header, channels) = (prepared.program().header(), prepared.channels());
+        self.programs.push(prepared);
+        Ok(Code { header, channels, number: self.programs.len() - 1 })
+    }
+
+    fn add_tables(
+        &mut self,
+        blocks: &[Block],
+        _: &[Source],
+        segments: Vec<f::Segment>,
+    ) -> Result<usize, Error> {
+        let kernel = self.kernel(blocks)?;
+        self.tables.push(DeviceChains::new(kernel, segments));
+        Ok(self.tables.len() - 1)
+    }
+
+    fn place(&mut self, prepared: &Prepared, buffers: Buffers<'_>) -> Result<(), Error> {
+        let multicast = match buffers.calls {
+            // Groups are not reduced by switches.
+            [call] => self.multicast(call),
+            _ => f::Launch::EMPTY.multicast,
+        };
+        let base = self.registrations.is_some().then(|| self.heap.base());
+        let tables = &mut self.tables[prepared.tables];
+        tables.place(&mut self.gpu, &self.heap, prepared, (buffers, base, multicast))
+    }
+
+    fn forget(&mut self) {
+        self.programs.clear();
+        self.tables.clear();
+    }
+
+    unsafe fn launch(
+        &mut self,
+        prepared: &mut Prepared,
+        tally: &mut Tally,
+        request: &Request<'_>,
+    ) -> Result<(), Error> {
+        if let Some(flight) = request.flight {
+            // SAFETY: by this function's contract.
+            return unsafe { self.put(prepared, tally, request, flight) };
+        }
+        let flight = Arc::<Flight>::default();
+        // SAFETY: by this function's contract: this waits.
+        unsafe { self.put(prepared, tally, request, &flight) }?;
+        flight.completion.wait()
+    }
+
+    fn wait(&self) {
+        self.watch.wait();
+    }
+
+    fn abort(&self) {
+        self.gpu.tables().abort();
+    }
+
+    fn context(&self) -> Option<Context> {
+        Some(self.gpu.context().clone())
+    }
+
+    fn set_trace(&mut self, _: bool) -> Result<(), Error> {
+        let device = Device::Cuda(Some(self.gpu.context().device().ordinal()));
+        Err(Error::Unsupported { what: "a trace of steps", device })
+    }
+
+    fn register(
+        &mut self,
+        bootstrap: &mut dyn Bootstrap,
+        address: *const u8,
+        len_bytes: usize,
+    ) -> Result<Option<u64>, Error> {
+        self.register_memory(bootstrap, address, len_bytes)
+    }
+
+    fn deregister(
+        &mut self,
+        bootstrap: &mut dyn Bootstrap,
+        buffer: Option<u64>,
+    ) -> Result<(), Error> {
+        self.deregister_memory(bootstrap, buffer)
+    }
+}
+
+impl GpuBackend {
+    /// Puts a launch into a stream; into this rank's own if none is named. In a stream that is captured it is recorded, and its flight ends.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Backend::launch`].
+    unsafe fn put(
+        &mut self,
+        prepared: &mut Prepared,
+        tally: &mut Tally,
+        request: &Request<'_>,
+        flight: &Arc<Flight>,
+    ) -> Result<(), Error> {
+        let own = self.gpu.stream().clone();
+        let stream = request.stream.unwrap_or(&own);
+        let target = Target { stream, capture: self.check_stream(stream)? };
+        if prepared.blocks.is_empty() {
+            flight.end(Ok(()));
+            return Ok(());
+        }
+        let is_gated = request.gated.contains(&true);
+        let is_captured = target.capture.is_some();
+        let tables = &mut self.tables[prepared.tables];
+        let (chain, kernel) = (tables.chain(), tables.kernel());
+        let signals = match request.grouped && request.flight.is_some() {
+            true => Some(tables.signals(&mut self.gpu, prepared, is_gated, is_captured)?),
+            false => None,
+        };
+        let launcher = self.launcher(&prepared.record, target, is_gated)?;
+        let place = self.take_place(prepared, tally, target);
+        let entry = Entry { chain, kernel, signals, own: &own, request, flight };
+        let met = launcher.meet(place).map(|met| {
+            if met {
+                self.marked.store(place.call, Ordering::Relaxed);
+            }
+        });
+        // SAFETY: by this function's contract.
+        let launched =
+            met.and_then(|()| unsafe { self.enter(prepared, target, place, launcher, &entry) });
+        let launched = launched.and_then(|joined| Ok((self.end(place.call, target)?, joined)));
+        let (end, joined) = match launched {
+            Ok(launched) => launched,
+            Err(why) => return Err(self.not_launched(why, &prepared.record, target)),
+        };
+        let behind = match &end {
+            CallEnd::Told { ended, call, .. } => Behind::Call(ended.clone(), *call),
+            CallEnd::Captured(event) => Behind::Captured(event.clone()),
+        };
+        let capture = target.capture;
+        self.last = Some(Last { end: behind, stream: stream.raw() as usize, capture });
+        let alone = request.grouped && self.keeps_back().is_some();
+        let Entry { chain, signals, .. } = entry;
+        if is_captured {
+            self.captured.push((chain, signals));
+            self.watch.captured(prepared.record);
+            flight.end(Ok(()));
+        } else {
+            let (record, channels) = (prepared.record, prepared.channels);
+            let (number, slot, flight) = (place.call, place.slot, flight.clone());
+            self.watch.push(Launched { number, record, channels, slot, flight, _chain: chain });
+        }
+        flight.launched(end, alone || joined == Joined::Gated);
+        Ok(())
+    }
+
+    /// Counts the launch, unless it is only recorded.
+    fn take_place(&self, prepared: &mut Prepared, tally: &mut Tally, target: Target<'_>) -> Place {
+        if target.capture.is_some() {
+            if prepared.has_messages() {
+                tally.lose_count();
+            }
+            let call = tally.launches() + 1;
+            return Place { call, slot: SLOTS, numbered: Numbered::default() };
+        }
+        let slot = self.watch.next_slot();
+        let call = tally.launch();
+        let numbered = prepared.count(self.ranks.rank, tally);
+        self.ranks.control.log(self.ranks.rank).enter(call, &prepared.words);
+        Place { call, slot, numbered }
+    }
+
+    /// Puts what a launch needs into its stream, and the kernel behind that.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Backend::launch`].
+    unsafe fn enter(
+        &mut self,
+        prepared: &Prepared,
+        target: Target<'_>,
+        place: Place,
+        launcher: Launcher,
+        entry: &Entry<'_>,
+    ) -> Result<Joined, NotJoined> {
+        let Target { stream, capture } = target;
+        let (captured, gated) = (capture.is_some(), entry.request.gated);
+        entry.chain.upload(if captured { entry.own } else { stream }, captured)?;
+        let mut first = f::Launch {
+            call: place.call,
+            history: place.numbered.history,
+            statuses: self.gpu.tables().statuses(place.slot),
+            ..entry.chain.first()
+        };
+        if let Some(signals) = &entry.signals {
+            signals.begin(place.call);
+            signals.launch(prepared.channels);
+            let marks = self.marks(prepared.turns.clone(), place.call, captured);
+            entry.flight.board(signals.clone(), gated, Some(marks));
+            entry.flight.hold(stream)?;
+            if captured {
+                signals.clear_done_on(stream)?;
+                entry.flight.cleared(self.mark(stream)?);
+            }
+            (first.ready, first.done) = (signals.ready_words(), signals.done_words());
+        }
+        // SAFETY: the programs were prepared by this rank; the tables are there when the stream comes so far, and stay until the flight
+        // has ended; buffers are the caller's promise; launches in different streams are chained, and `next_slot` keeps the number of
+        // those under way.
+        let joined =
+            unsafe { launcher.launch(target, place, (entry.kernel, prepared.channels), first) }?;
+        if let (true, Some(signals)) = (captured, &entry.signals) {
+            let mut gated = gated.iter().enumerate().filter(|(_, gated)| **gated);
+            gated.try_for_each(|(bucket, _)| signals.clear_ready_on(stream, bucket))?;
+        }
+        Ok(joined)
+    }
+
+    /// The kernel that runs all blocks. Each copies for all; where all that reduce do it alike, theirs is the fastest.
+    fn kernel(&self, blocks: &[Block]) -> Result<cuda::Kernel, Error> {
+        let kernel_of = |block: &Block| self.programs[block.code.number].kernel();
+        let kernels: Vec<_> = blocks.iter().filter(|block| block.reduces).map(kernel_of).collect();
+        match (kernels.first(), blocks.first()) {
+            (Some(first), _) if kernels.iter().all(|kernel| kernel == first) => Ok(*first),
+            (None, Some(block)) => Ok(kernel_of(block)),
+            _ => {
+                let channels = blocks.iter().map(|block| block.code.channels).max();
+                Ok(self.gpu.any_kernel(channels.unwrap_or(1))?)
+            }
+        }
+    }
+
+    /// Ends the communicator after a launch that failed.
+    #[cold]
+    fn not_launched(
+        &self,
+        why: NotJoined,
+        record: &Record,
+        Target { stream, capture }: Target<'_>,
+    ) -> Error {
+        let last = self.ranks.last_entered();
+        let error = match why {
+            NotJoined::Refused(error) => {
+                self.abort();
+                if capture.is_none() {
+                    // The kernel may be under way, and its buffers are about to be the caller's again.
+                    let _ = stream.synchronize();
+                }
+                Error::DeviceLost { source: error }
+            }
+            // Earlier calls end by themselves.
+            NotJoined::Alone => {
+                self.wait();
+                // Who has gone is told by the call at hand.
+                self.ranks.poll.set_collective(record.collective);
+                let ended = self.ranks.check();
+                let failed = || self.ranks.fail(record, last, f::Outcome::Aborted, None);
+                return ended.err().unwrap_or_else(failed);
+            }
+            NotJoined::Differ => {
+                self.wait();
+                let mismatch = mismatch(&self.ranks.control, self.ranks.rank);
+                mismatch.unwrap_or_else(|| Error::CapturedApart { what: record.text() })
+            }
+        };
+        self.ranks.end(&error, last);
+        error
+    }
+}
+
+/// What a launch is put into a stream with.
+struct Entry<'a> {
+    chain: Arc<DeviceChain>,
+    kernel: cuda::Kernel,
+    /// The words of its buckets, if somebody may wait for these.
+    signals: Option<Arc<Signals>>,
+    /// The rank's own stream.
+    own: &'a Stream,
+    request: &'a Request<'a>,
+    flight: &'a Arc<Flight>,
+}

@@ -1,0 +1,191 @@
+//! The host as what carries launches out: in the thread that asks for them, and in a thread for each further channel.
+
+use super::backend::{Backend, Code, Request};
+use super::diagnosis::Ranks;
+use super::linked;
+use super::links::Links;
+use super::prepared::{Block, Buffers, Chain, Places, Prepared, Source, has_tables};
+use super::tally::Tally;
+use crate::call::Call;
+use crate::config::Device;
+use crate::device::{Heap, HeapBlock, Host, Signals};
+use crate::error::Error;
+use crate::work::Flight;
+use oxccl_kernels::TracedStep;
+use oxccl_kernels::format::{self as f, DataType, Fold};
+use oxccl_plans::lower::Program;
+use oxccl_transports::{Bootstrap, Reach};
+use std::sync::Arc;
+
+/// One rank's part of the host.
+#[derive(Debug)]
+pub(super) struct HostBackend {
+    host: Host,
+    programs: Vec<Program>,
+    tables: Vec<Tables>,
+    ranks: Arc<Ranks>,
+    heap: Arc<Heap>,
+    links: Option<Arc<Links>>,
+    reach: Reach,
+}
+
+/// The tables of a launch: one is over before the next one begins.
+#[derive(Debug)]
+struct Tables {
+    chain: Chain,
+    /// A [`f::SegmentTokens`] for each entry: in the heap, for peers. None where the machine needs no tables.
+    shared: Option<HeapBlock>,
+}
+
+impl HostBackend {
+    /// Nothing loaded yet.
+    pub(super) fn new(
+        host: Host,
+        ranks: Arc<Ranks>,
+        heap: Arc<Heap>,
+        links: Option<Arc<Links>>,
+        reach: Reach,
+    ) -> HostBackend {
+        HostBackend { host, programs: Vec::new(), tables: Vec::new(), ranks, heap, links, reach }
+    }
+}
+
+impl Backend for HostBackend {
+    fn find(&self, call: &Call) -> Result<(f::Tokens, bool), Error> {
+        if self.reach == Reach::SameProcess {
+            let tokens = f::Tokens { input: call.input as u64, output: call.output as u64 };
+            return Ok((tokens, true));
+        }
+        let (input_bytes, output_bytes) = call.buffer_bytes();
+        let token = |address: *mut u8, len| {
+            if address.is_null() { Some(0) } else { self.heap.offset(address as usize, len) }
+        };
+        Ok(match (token(call.input, input_bytes), token(call.output, output_bytes)) {
+            (Some(input), Some(output)) => {
+                (f::Tokens { input: input as u64, output: output as u64 }, true)
+            }
+            _ => (f::Tokens::default(), false),
+        })
+    }
+
+    fn finds_for_good(&self) -> bool {
+        true
+    }
+
+    fn blank(&self) -> f::Launch {
+        self.host.blank()
+    }
+
+    fn load(&mut self, program: Program, _: DataType, _: Fold) -> Result<Code, Error> {
+        let (header, channels) = (program.header(), program.channels());
+        // A program's words stay where they are.
+        self.programs.push(program);
+        Ok(Code { header, channels, number: self.programs.len() - 1 })
+    }
+
+    fn add_tables(
+        &mut self,
+        blocks: &[Block],
+        sources: &[Source],
+        segments: Vec<f::Segment>,
+    ) -> Result<usize, Error> {
+        let shared = match has_tables(blocks) {
+            true => Some(self.heap.alloc(segments.len() * size_of::<f::SegmentTokens>())?),
+            false => None,
+        };
+        let tokens = shared.as_ref().map_or(std::ptr::null(), |of| of.as_ptr().cast_const().cast());
+        let chain = Chain::new(blocks, sources, &segments, |launches, segments| Places {
+            launches: launches.as_ptr(),
+            segments: segments.as_ptr(),
+            tokens,
+        });
+        self.tables.push(Tables { chain, shared });
+        Ok(self.tables.len() - 1)
+    }
+
+    fn place(&mut self, prepared: &Prepared, buffers: Buffers<'_>) -> Result<(), Error> {
+        let base = (self.reach != Reach::SameProcess).then(|| self.heap.base());
+        let Tables { chain, shared } = &mut self.tables[prepared.tables];
+        let tokens = shared.as_ref().map(|shared| shared.as_ptr().cast::<f::SegmentTokens>());
+        chain.set_buffers((&prepared.blocks, &prepared.sources), buffers, base, |at, shared| {
+            let Some(tokens) = tokens else { return };
+            // SAFETY: the block has one for each entry. Peers read it only in a call, between this rank's first message and its
+            // last, and no call is under way.
+            unsafe { tokens.add(at).write_volatile(shared) };
+        });
+        Ok(())
+    }
+
+    fn forget(&mut self) {
+        self.programs.clear();
+        self.tables.clear();
+    }
+
+    #[inline]
+    unsafe fn launch(
+        &mut self,
+        prepared: &mut Prepared,
+        tally: &mut Tally,
+        request: &Request<'_>,
+    ) -> Result<(), Error> {
+        let ranks = &*self.ranks;
+        let call = tally.launch();
+        let numbered = prepared.count(ranks.rank, tally);
+        ranks.poll.set_collective(numbered.collective);
+        let log = ranks.control.log(ranks.rank);
+        let (tables, channels) = (&mut self.tables[prepared.tables], prepared.channels);
+        let signals = request.flight.and_then(|flight| Flight::signals(flight));
+        tables.begin((call, numbered.history), signals, channels);
+        log.enter(call, &prepared.words);
+        let outcome = match tables.chain.launches.first() {
+            None => f::Outcome::Done,
+            // SAFETY: programs were lowered for these connections and for buffers of the calls' lengths; the caller vouches for the
+            // buffers, to which the tables point.
+            Some(first) => {
+                linked(self.links.as_deref(), || unsafe { self.host.run(first, channels) })
+            }
+        };
+        if outcome == f::Outcome::Done {
+            log.leave(call);
+            return Ok(());
+        }
+        Err(ranks.fail(&prepared.record, call, outcome, self.host.odd_peer()))
+    }
+
+    fn set_trace(&mut self, on: bool) -> Result<(), Error> {
+        self.host.set_trace(on);
+        Ok(())
+    }
+
+    fn take_trace(&mut self) -> Vec<TracedStep> {
+        self.host.take_trace()
+    }
+
+    fn register(
+        &mut self,
+        _: &mut dyn Bootstrap,
+        _: *const u8,
+        _: usize,
+    ) -> Result<Option<u64>, Error> {
+        Err(Error::Unsupported { what: "registering memory", device: Device::Host })
+    }
+
+    fn deregister(&mut self, _: &mut dyn Bootstrap, _: Option<u64>) -> Result<(), Error> {
+        Err(Error::Unsupported { what: "registering memory", device: Device::Host })
+    }
+}
+
+impl Tables {
+    /// Tells the machine the number of the launch and what was called before it, and where its words are. It has so many channels.
+    #[inline]
+    fn begin(&mut self, (call, history): (u64, u64), signals: Option<&Signals>, channels: usize) {
+        let Some(first) = self.chain.launches.first_mut() else { return };
+        (first.call, first.history) = (call, history);
+        first.ready = signals.map_or(std::ptr::null(), Signals::ready_words);
+        first.done = signals.map_or(std::ptr::null_mut(), Signals::done_words);
+        if let Some(signals) = signals {
+            debug_assert_eq!(signals.stride(), first.done_stride as usize);
+            signals.launch(channels);
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! How a launch is prepared.
+
+use super::chain::Source;
+use super::hash;
+use super::launch::{Block, Identity, Parts, Prepared};
+use super::messages;
+use super::parts::{self, Part};
+use super::plans::{Plans, Whose, digest};
+use crate::call::{Call, GroupRecord, Record, Signature, What};
+use crate::config::Config;
+use crate::engine::backend::Backend;
+use crate::engine::diagnosis::{Ranks, Words};
+use crate::engine::links::Links;
+use crate::engine::tally::Digest;
+use crate::error::Error;
+use oxccl_kernels::format as f;
+use oxccl_plans::collective::{Kind, Order};
+use oxccl_plans::verify::{GroupPart, GroupStep, Span, Verified, verify_group};
+use std::sync::Arc;
+
+/// What prepares launches.
+pub(in crate::engine) struct Maker<'a> {
+    pub(in crate::engine) config: &'a Config,
+    pub(in crate::engine) ranks: &'a Ranks,
+    pub(in crate::engine) links: Option<&'a Arc<Links>>,
+    pub(in crate::engine) plans: &'a mut Plans,
+    pub(in crate::engine) backend: &'a mut dyn Backend,
+}
+
+impl Maker<'_> {
+    /// One call by itself.
+    pub(super) fn lone(&mut self, call: &Call, identity: Identity) -> Result<Prepared, Error> {
+        let signature = identity.signatures[0];
+        let plan = self.plans.plan(self.config, call, signature.windows, Whose::Own)?;
+        crate::log::planned(self.ranks.rank, call, &plan, "a call");
+        let program = self.plans.program(self.config, self.ranks.rank, call, &plan, Whose::Own)?;
+        let digest = digest(&signature, &plan);
+        let code = self.backend.load(program, call.data_type, call.op.lower().0)?;
+        let mut tables = Tables::default();
+        let source = Source { call: 0, input_at: Some(0), output_at: Some(0) };
+        tables.push(source, 0, signature.len_bytes());
+        let (launch, reduces) = (self.blank_block(), signature.kind.reduces());
+        let block = Block::of_collective(code, (launch, digest), reduces, (0, 1), Whose::Own);
+        let is_message = messages::has_messages(call);
+        let messages = messages::messages(std::slice::from_ref(call), self.ranks.rank);
+        let collectives = if is_message { Vec::new() } else { vec![0] };
+        let record = Record::new(What::Call(signature));
+        tables.blocks.push(block);
+        let parts = Parts { collectives, messages, records: None };
+        self.finish(identity, (record, digest), tables, parts)
+    }
+
+    /// Any other number of calls.
+    pub(super) fn group(&mut self, calls: &[Call], identity: Identity) -> Result<Prepared, Error> {
+        let buckets = &identity.signatures;
+        let is_collective = |at: &usize| !messages::has_messages(&calls[*at]);
+        let collectives: Vec<usize> = (0..calls.len()).filter(is_collective).collect();
+        let common: Vec<Signature> = collectives.iter().map(|at| buckets[*at]).collect();
+        let agreed = hash(&common);
+        let mut tables = Tables::default();
+        let total =
+            collectives.iter().map(|at| calls[*at].total_bytes()).fold(0, usize::saturating_add);
+        let too_long = Error::too_long("group", "buffers");
+        let parts = parts::parts(&common).map_err(too_long)?;
+        for (number, mut part) in parts.into_iter().enumerate() {
+            tables.spans.push(part.spans(&common));
+            part.calls.iter_mut().for_each(|at| *at = collectives[*at]);
+            let place = (agreed, number);
+            let block = self.part_block(calls, buckets, &part, total, place, &mut tables)?;
+            tables.blocks.push(block);
+        }
+        tables.prove(common.len(), self.ranks.control.ranks())?;
+        let messages = messages::messages(calls, self.ranks.rank);
+        self.exchange_blocks(&messages, &mut tables)?;
+        let records_bytes = (collectives.len() + messages.len()) * size_of::<Words>();
+        let records = self.ranks.control.groups().alloc(records_bytes)?;
+        let order = self.config.order;
+        let record = Record::new(What::Group(GroupRecord {
+            order,
+            collectives: collectives.len() as u64,
+            messages: messages.len() as u64,
+            hash: agreed,
+            words_offset: records.offset() as u64,
+        }));
+        tracing::info!(
+            rank = self.ranks.rank,
+            buckets = calls.len(),
+            parts = tables.blocks.len(),
+            messages = messages.len(),
+            "planned a group"
+        );
+        let parts = Parts { collectives, messages, records: Some(records) };
+        self.finish(identity, (record, Digest::of(&(agreed, order))), tables, parts)
+    }
+
+    fn finish(
+        &mut self,
+        identity: Identity,
+        told: (Record, Digest),
+        tables: Tables,
+        parts: Parts,
+    ) -> Result<Prepared, Error> {
+        let Tables { sources, segments, blocks, .. } = tables;
+        let number = self.backend.add_tables(&blocks, &sources, segments)?;
+        Ok(Prepared::new(self.ranks.rank, identity, told, (sources, blocks), number, parts))
+    }
+
+    /// The launch block of a part. `place` tells it from other parts: what all ranks must agree on in the group, and its number there.
+    fn part_block(
+        &mut self,
+        calls: &[Call],
+        buckets: &[Signature],
+        part: &Part,
+        total_bytes: usize,
+        place: (u64, usize),
+        tables: &mut Tables,
+    ) -> Result<Block, Error> {
+        let (first, signature) = (&calls[part.calls[0]], &buckets[part.calls[0]]);
+        let call = with_bytes(first, part.len_bytes)?;
+        let whose = match part.is_virtual() {
+            true => Whose::Virtual { part_bytes: part.len_bytes },
+            false => Whose::OwnInGroup,
+        };
+        // A part is one of many, and what is in the cache is a matter of all.
+        let whole = with_bytes(&call, part.class_bytes)?;
+        let mut plan = self.plans.plan(self.config, &whole, signature.windows, whose)?;
+        plan.channels =
+            plan.channels.min(self.config.advanced.group_channels.unwrap_or(usize::MAX));
+        plan.stream |= total_bytes.saturating_mul(call.collective.ranks)
+            >= self.config.last_level_cache_bytes();
+        crate::log::planned(self.ranks.rank, &call, &plan, "a part of a group");
+        let verified = self.plans.verified(self.config, &call, &plan)?;
+        let program = self.plans.program(self.config, self.ranks.rank, &call, &plan, whose)?;
+        let agreed = Digest::of(&(place, digest(signature, &plan)));
+        let entries = part.calls.iter().zip(&part.starts);
+        let place = tables.sources.len();
+        for (&call, &start) in entries {
+            let source = Source { call, input_at: Some(0), output_at: Some(0) };
+            tables.push(source, start, buckets[call].len_bytes());
+        }
+        tables.proofs.push((verified, program.rounds(), part.len_bytes));
+        let code = self.backend.load(program, call.data_type, call.op.lower().0)?;
+        let (told, entries) = ((self.blank_block(), agreed), (place, part.calls.len()));
+        Ok(Block::of_collective(code, told, signature.kind.reduces(), entries, whose))
+    }
+
+    /// A launch block with nothing but this rank's own tables.
+    pub(super) fn blank_block(&self) -> f::Launch {
+        f::Launch { done_stride: self.config.max_channels as u32, ..self.backend.blank() }
+    }
+}
+
+/// The tables of a launch while they grow.
+#[derive(Debug, Default)]
+pub(super) struct Tables {
+    pub(super) sources: Vec<Source>,
+    segments: Vec<f::Segment>,
+    pub(super) blocks: Vec<Block>,
+    /// Of each part: where its buckets lie, and what is proven of it, with its rounds and length in bytes.
+    spans: Vec<Vec<Span>>,
+    proofs: Vec<(Arc<Verified>, u64, usize)>,
+}
+
+impl Tables {
+    /// Proves the parts in a row, each with its buckets ready before it and done behind it, as the machine runs them.
+    fn prove(&self, buckets: usize, ranks: usize) -> Result<(), Error> {
+        let parts: Vec<GroupPart<'_>> = self
+            .proofs
+            .iter()
+            .zip(&self.spans)
+            .map(|((verified, rounds, len_bytes), spans)| GroupPart {
+                verified,
+                rounds: *rounds,
+                spans: spans.clone(),
+                len_bytes: *len_bytes,
+            })
+            .collect();
+        let steps = |rank: usize| {
+            let of_part = |(number, part): (usize, &GroupPart<'_>)| {
+                let until = part.verified.schedule().ranks[rank].len();
+                let buckets = || part.spans.iter().map(|span| span.bucket);
+                let run = std::iter::once(GroupStep::Run { part: number, until });
+                let awaits = buckets().map(GroupStep::Await);
+                awaits.chain(run).chain(buckets().map(GroupStep::Done)).collect::<Vec<_>>()
+            };
+            parts.iter().enumerate().flat_map(of_part).collect()
+        };
+        let ranks: Vec<Vec<GroupStep>> = (0..ranks).map(steps).collect();
+        verify_group(buckets, &parts, &ranks).map_err(|violation| {
+            let (kind, order) = (Kind::Barrier, Order::Any);
+            Error::NoAlgorithm { kind, order, detail: violation.to_string() }
+        })
+    }
+
+    /// A bucket's memory, from `start` of the virtual buffer on.
+    pub(super) fn push(&mut self, source: Source, start: usize, len_bytes: usize) {
+        self.segments.push(f::Segment {
+            start: start as u64,
+            len_bytes: len_bytes as u64,
+            input: std::ptr::null(),
+            output: std::ptr::null_mut(),
+            followers: 0,
+            bucket: source.call as u32,
+            reserved: 0,
+        });
+        self.sources.push(source);
+    }
+}
+
+/// A call with so many bytes for each rank's part, or in all where ranks have no parts; as it is where parts differ.
+fn with_bytes(call: &Call, bytes: usize) -> Result<Call, Error> {
+    call.with_count(bytes / call.data_type.len_bytes())
+}
