@@ -9,6 +9,7 @@
 //! with several sources, a premultiplication or a finish.
 
 mod connection;
+mod cpp;
 mod element;
 mod header;
 mod launch;

@@ -147,7 +147,7 @@ macro_rules! table_rows {
             $($(#[doc = $field_docs])* pub $field: $type,)*
         }
 
-        impl $crate::header::InCpp for $name {
+        impl $crate::cpp::InCpp for $name {
             fn declared(name: &str) -> String {
                 format!("{} {name}", stringify!($name))
             }
@@ -160,7 +160,7 @@ macro_rules! table_rows {
                 align: align_of::<$name>(),
                 fields: vec![$($crate::table::Field {
                     name: stringify!($field),
-                    declaration: <$type as $crate::header::InCpp>::declared(stringify!($field)),
+                    declaration: <$type as $crate::cpp::InCpp>::declared(stringify!($field)),
                     offset: core::mem::offset_of!($name, $field),
                     docs: &[$($field_docs),*],
                 }),*],
