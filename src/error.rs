@@ -125,6 +125,20 @@ pub enum Error {
         /// What is wrong and what would be right.
         detail: String,
     },
+    /// Ranks are configured differently: none of them starts.
+    #[error(
+        "{setting}: is {ours} on this rank and {theirs} on rank {rank}; all ranks need the same"
+    )]
+    ConfigDiffers {
+        /// The field of the configuration, or `version`.
+        setting: &'static str,
+        /// The first rank that has another value.
+        rank: usize,
+        /// Its value.
+        theirs: String,
+        /// This rank's.
+        ours: String,
+    },
     /// A stream, or a call, of another kind of device than the communicator's.
     #[error("this communicator's device is {device}: {}", device.remedy())]
     OtherDevice {

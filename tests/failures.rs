@@ -248,8 +248,9 @@ fn configurations_must_agree() {
             .collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
     });
-    for error in errors {
-        assert!(matches!(error, Error::Config { variable: "slot_bytes", .. }), "{error}");
+    for (rank, error) in errors.iter().enumerate() {
+        assert!(matches!(error, Error::ConfigDiffers { setting: "slot_bytes", .. }), "{error}");
+        assert_eq!(error.ranks(), [1 - rank], "{error}");
     }
 }
 

@@ -58,12 +58,23 @@ fn two_processes(does: &str, variables: &[(&str, &str)]) -> Vec<Said> {
 #[ignore = "a rank of the other tests"]
 fn rank() {
     let does = std::env::var(DOES).unwrap();
+    if does == "asks nothing" {
+        let error = Communicator::local_with(1, &Config::default()).unwrap_err();
+        assert!(matches!(error, Error::Config { variable: "OXCCL_LOG", .. }), "{error}");
+        return;
+    }
     if does == "subscribes" {
         tracing::subscriber::set_global_default(Own::default()).unwrap();
     }
     // Where a program does not ask the environment, either, the variable counts.
     let asked = Config::from_env().unwrap();
     let config = Config { log: None, timeout: Duration::from_secs(60), ..asked };
+    if does == "starts apart" {
+        let number: usize = std::env::var("OXCCL_RANK").unwrap().parse().unwrap();
+        let error = Communicator::from_env_with(&Config { max_channels: 1 + number, ..config });
+        assert!(matches!(error, Err(Error::ConfigDiffers { .. })), "{error:?}");
+        return;
+    }
     let comm = Communicator::from_env_with(&config).unwrap();
     let mut data = vec![1.0f32; 1000];
     for _ in 0..50 {
@@ -151,7 +162,18 @@ fn a_subscriber_of_the_program_gets_the_events() {
 }
 
 #[test]
+fn starts_that_fail_are_logged_with_who_is_at_fault() {
+    let said = two_processes("starts apart", &[("OXCCL_LOG", "error")]);
+    for (rank, said) in said.iter().enumerate() {
+        let lines = lines(said, rank, "error");
+        let line = only(&lines, "the communicator does not start");
+        assert!(line.contains("max_channels") && line.contains("culprits=["), "{line}");
+    }
+}
+
+#[test]
 fn a_level_that_does_not_exist_is_an_error() {
+    two_processes("asks nothing", &[("OXCCL_LOG", "loud")]);
     let loud = |name: &str| (name == "OXCCL_LOG").then(|| "loud".into());
     let error = Config::from_lookup(loud).unwrap_err();
     assert!(matches!(error, Error::Config { variable: "OXCCL_LOG", .. }), "{error}");

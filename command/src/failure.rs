@@ -82,7 +82,10 @@ impl Failure {
             | Failure::File(_)
             | Failure::Custom(_)
             | Failure::Collective(
-                Error::NoAlgorithm { .. } | Error::Op { .. } | Error::Config { .. },
+                Error::NoAlgorithm { .. }
+                | Error::Op { .. }
+                | Error::Config { .. }
+                | Error::ConfigDiffers { .. },
             ) => 2,
             Failure::Job(end) => end.status(),
             Failure::Signal { signal } => 128 + (*signal & 0x7f) as u8,

@@ -83,7 +83,7 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Transport`]: a wrong secret, a rank that joined already or does not exist, ranks that did not come before the
-    /// time-out. [`Error::Config`] if ranks are configured differently.
+    /// time-out. [`Error::ConfigDiffers`] if ranks are configured differently.
     pub fn connect(
         id: &UniqueId,
         rank: usize,
@@ -111,7 +111,8 @@ fn join(
         None => Seat::here(rank, world),
         Some(nodes) => Seat::on_part(rank, world, nodes),
     };
-    let bootstrap = shm::connect_as(id, seat, deadline_in(config.timeout))?;
+    let met = shm::connect_as(id, seat, deadline_in(config.timeout)).map_err(Error::from);
+    let bootstrap = met.inspect_err(|error| not_started(rank, error))?;
     bootstrap.set_silence(config.granted_silence())?;
     start(Box::new(bootstrap), server, config, None)
 }
@@ -123,6 +124,11 @@ fn start(
     joint: Option<Arc<Joint>>,
 ) -> Result<Communicator, Error> {
     let (rank, world) = (bootstrap.rank(), bootstrap.world());
-    let engine = Engine::start(bootstrap, server, config.clone(), joint)?;
+    let engine = Engine::start(bootstrap, server, config.clone(), joint);
+    let engine = engine.inspect_err(|error| not_started(rank, error))?;
     Ok(Communicator::from_engine(rank, world, engine))
+}
+
+fn not_started(rank: usize, error: &Error) {
+    tracing::error!(rank, %error, culprits = ?error.ranks(), "the communicator does not start");
 }

@@ -24,8 +24,11 @@ pub(super) struct Setting {
     pub(super) variables: &'static [Variable],
     pub(super) ranks: Ranks,
     /// What no type can say of it, if anything.
-    pub(super) checks: &'static [fn(&Config) -> Result<(), String>],
+    pub(super) checks: &'static [Check],
 }
+
+/// Finds what is wrong with a value.
+pub(super) type Check = fn(&Config) -> Result<(), String>;
 
 /// A variable of the environment.
 pub(super) struct Variable {

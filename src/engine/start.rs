@@ -50,7 +50,6 @@ impl Engine {
         };
         let Started { backend, heap, ranks, links, ll128, multicast, device } = started
             .inspect_err(|error| {
-                tracing::error!(rank, %error, culprits = ?error.ranks(), "the start has failed");
                 let reason = error.to_string();
                 bootstrap.liveness().abort(Cause::Aborted { rank, reason });
             })?;
@@ -286,13 +285,10 @@ fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> R
     for (rank, text) in all.iter().enumerate() {
         let text = String::from_utf8_lossy(text);
         let mut values = text.split('\n');
-        for (variable, ours) in &fields {
-            let theirs = values.next().unwrap_or("missing");
-            if theirs != ours {
-                let detail = format!(
-                    "is {ours} on this rank and {theirs} on rank {rank}; all ranks need the same"
-                );
-                return Err(Error::Config { variable, detail });
+        for &(setting, ref ours) in &fields {
+            let theirs = values.next().unwrap_or("missing").to_owned();
+            if theirs != *ours {
+                return Err(Error::ConfigDiffers { setting, rank, theirs, ours: ours.clone() });
             }
         }
     }

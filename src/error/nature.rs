@@ -30,7 +30,8 @@ impl Error {
     /// in its text, such as what another rank gave as its reason.
     pub fn ranks(&self) -> Vec<usize> {
         match self {
-            Error::NotRegistered { rank, .. }
+            Error::ConfigDiffers { rank, .. }
+            | Error::NotRegistered { rank, .. }
             | Error::Died { rank, .. }
             | Error::CutOff { rank, .. }
             | Error::Left { rank, .. }
@@ -95,7 +96,8 @@ impl Error {
             | Error::CountsDiffer { .. }
             | Error::OutOfMemory { .. }
             | Error::System { .. } => Nature::Usable,
-            Error::Mismatch { .. }
+            Error::ConfigDiffers { .. }
+            | Error::Mismatch { .. }
             | Error::Unreceived { .. }
             | Error::CapturedApart { .. }
             | Error::TimedOut { .. }
@@ -189,6 +191,8 @@ mod tests {
         };
         is(&mismatch, ENDED, &[2, 0]);
         is(&Error::Unreceived { sender: 1, receiver: 0, sent: 2, received: 1 }, ENDED, &[1, 0]);
+        let (setting, theirs, ours) = ("order", text(), text());
+        is(&Error::ConfigDiffers { setting, rank: 1, theirs, ours }, ENDED, &[1]);
         is(&Error::CapturedApart { what: text() }, ENDED, &[]);
         let (call, seconds, ranks) = (1, 1.0, vec![1, 3]);
         let late = Error::TimedOut { what: text(), call, seconds, ranks, detail: text() };

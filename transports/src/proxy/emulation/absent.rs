@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 /// How links behave, beyond what the network does: nothing, since the feature `emulation` is not built in.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Conditions;
+pub struct Conditions(());
 
 impl Conditions {
     /// The most bytes of one write: no limit.
@@ -28,7 +28,11 @@ impl FromStr for Conditions {
     type Err = BadConditions;
 
     fn from_str(text: &str) -> Result<Conditions, BadConditions> {
-        if text.trim().is_empty() { Ok(Conditions) } else { Err(BadConditions(text.to_owned())) }
+        if text.trim().is_empty() {
+            Ok(Conditions(()))
+        } else {
+            Err(BadConditions(text.to_owned()))
+        }
     }
 }
 
@@ -55,7 +59,7 @@ mod tests {
 
     #[test]
     fn conditions_name_the_feature_that_they_need() {
-        assert_eq!("".parse(), Ok(Conditions));
+        assert_eq!("".parse(), Ok(Conditions(())));
         let refused = "10Gbit,50us".parse::<Conditions>().unwrap_err().to_string();
         assert!(refused.contains("\"10Gbit,50us\" needs the feature `emulation`"), "{refused}");
     }
