@@ -159,7 +159,7 @@ fn paragraphs(text: &str) -> Vec<String> {
         if apart || point.is_some() {
             found.push(String::new());
         }
-        if !apart && !(code && point.is_none()) {
+        if !(apart || code && point.is_none()) {
             *found.last_mut().unwrap() += &format!("{} ", point.unwrap_or(trimmed));
         }
     }
