@@ -5,11 +5,11 @@ mod registration;
 mod start;
 
 use crate::call::{Asked, Call, CallList, Memory, Placed};
-use crate::config::Device;
 use crate::device::{DeviceBuffer, Heap};
 use crate::engine::{Engine, Request};
 use crate::error::Error;
 use crate::gate::Gate;
+use crate::target::Device;
 use crate::work::{Flight, Flights};
 use oxccl_kernels::TracedStep;
 use oxccl_plans::collective::{Collective, Kind, Order};

@@ -2,7 +2,7 @@
 
 mod nature;
 
-use crate::config::Device;
+use crate::target::Device;
 use oxccl_plans::collective::{Kind, Order};
 use oxccl_plans::element::{DataType, OpKind};
 use oxccl_plans::length::TooLong;

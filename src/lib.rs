@@ -32,11 +32,12 @@ mod gate;
 mod group;
 mod log;
 mod stream;
+mod target;
 mod work;
 
 pub use call::{Call, Memory};
 pub use communicator::{Communicator, Registration};
-pub use config::{Advanced, Config, Device, FabricKind, GpuDirect};
+pub use config::{Advanced, Config, FabricKind, GpuDirect, LogLevel};
 pub use device::DeviceBuffer;
 /// The device layer, for the tests of it.
 #[doc(hidden)]
@@ -44,7 +45,6 @@ pub use device::StagingShape;
 pub use device::cuda;
 pub use error::Error;
 pub use group::{Group, StreamGroup, Unready, UnreadyCalls};
-pub use log::LogLevel;
 pub use oxccl_kernels::TracedStep;
 pub use oxccl_plans as plans;
 pub use oxccl_plans::collective::{Collective, Kind, Order};
@@ -55,4 +55,5 @@ pub use oxccl_plans::schedule::MAX_CHANNELS;
 pub use oxccl_plans::tune::Pin;
 pub use oxccl_transports::{Cause, UniqueId};
 pub use stream::{AnyStream, OnStream, Stream};
+pub use target::Device;
 pub use work::Work;

@@ -3,11 +3,10 @@
 //! A program that has a subscriber of its own gets the events there, and nothing is written here.
 
 use crate::call::Call;
-use crate::config::Config;
+use crate::config::{Config, LogLevel};
 use crate::error::Error;
 use oxccl_plans::tune::Plan;
 use std::fmt::{self, Write};
-use std::str::FromStr;
 use std::sync::Once;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
@@ -17,44 +16,6 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
-
-/// How much is logged: each level has those before it, too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum LogLevel {
-    /// What has failed, and who is at fault.
-    Error,
-    /// What is not as it should be, and goes on.
-    Warn,
-    /// Starts, settings, links, plans and why they were chosen, registrations, ends.
-    Info,
-    /// What else helps to find a fault.
-    Debug,
-    /// Every attempt.
-    Trace,
-}
-
-const NAMES: [(&str, LogLevel); 5] = [
-    ("error", LogLevel::Error),
-    ("warn", LogLevel::Warn),
-    ("info", LogLevel::Info),
-    ("debug", LogLevel::Debug),
-    ("trace", LogLevel::Trace),
-];
-
-impl FromStr for LogLevel {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<LogLevel, ()> {
-        NAMES.iter().find(|(name, _)| *name == text).map(|(_, level)| *level).ok_or(())
-    }
-}
-
-impl fmt::Display for LogLevel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = NAMES.iter().find(|(_, level)| level == self).map_or("", |(name, _)| name);
-        f.write_str(name)
-    }
-}
 
 impl From<LogLevel> for LevelFilter {
     fn from(level: LogLevel) -> LevelFilter {
@@ -149,18 +110,5 @@ impl Visit for Fields {
             // Writing to a string cannot fail.
             name => drop(write!(self.others, " {name}={value}")),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn levels_have_names() {
-        for (name, level) in NAMES {
-            assert_eq!((name.parse(), level.to_string()), (Ok(level), name.to_owned()));
-        }
-        assert_eq!("loud".parse::<LogLevel>(), Err(()));
     }
 }

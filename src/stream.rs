@@ -4,10 +4,10 @@ mod calls;
 
 use crate::call::Call;
 use crate::communicator::{Communicator, Shared};
-use crate::config::Device;
 use crate::device::{InFlight, Signals, cuda};
 use crate::engine::Request;
 use crate::error::Error;
+use crate::target::Device;
 use crate::work::{Flight, Work};
 use oxccl_transports::fork::Origin;
 use std::sync::Arc;

@@ -1,9 +1,10 @@
 //! The ways to start a communicator.
 
 use super::Communicator;
-use crate::config::{Config, Device};
+use crate::config::Config;
 use crate::engine::{Engine, Joint};
 use crate::error::Error;
+use crate::target::Device;
 use oxccl_transports::{
     Bootstrap, Environment, Nodes, Seat, Server, UniqueId, deadline_in, local_on, shm,
 };

@@ -1,9 +1,9 @@
 //! All that can be configured, and the only place that reads the environment.
 
-mod device;
 #[cfg(test)]
 mod document;
 mod links;
+mod log_level;
 mod settings;
 mod table;
 #[cfg(test)]
@@ -12,9 +12,9 @@ mod value;
 
 use crate::device::{LinkPorts, StagingShape, last_level_cache_bytes};
 use crate::error::Error;
-use crate::log::LogLevel;
-pub use device::Device;
+use crate::target::Device;
 pub use links::{FabricKind, GpuDirect};
+pub use log_level::LogLevel;
 use oxccl_plans::schedule::SLOTS;
 use oxccl_plans::topology::Placement;
 use oxccl_transports::Nodes;

@@ -4,9 +4,10 @@
 use super::table::Ranks::{Alike, AlikeIn, MayDiffer};
 use super::table::{Setting, Variable, settings};
 use super::value::{Shown, above_0, conditions, name, names, parsed, seconds, switch, table};
-use super::{Device, FabricKind, GpuDirect};
+use super::{FabricKind, GpuDirect, LogLevel};
 use crate::device::cuda::Image;
-use crate::log::LogLevel;
+use crate::target::Device;
+
 use oxccl_plans::algorithms::{Algorithm, Encoding};
 use oxccl_plans::collective::Order;
 use oxccl_plans::custom::CustomSchedule;

@@ -1,9 +1,10 @@
 //! How values are read from variables, and shown.
 
 use super::table::Refused;
-use super::{Device, FabricKind, GpuDirect};
+use super::{FabricKind, GpuDirect, LogLevel};
 use crate::device::cuda::Image;
-use crate::log::LogLevel;
+use crate::target::Device;
+
 use oxccl_plans::collective::Order;
 use oxccl_plans::custom::CustomSchedule;
 use oxccl_plans::tune::{Pin, Table};

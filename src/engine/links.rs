@@ -1,9 +1,10 @@
 //! Ranks of other nodes: the proxy that carries what their connections hold, and what schedules may do across nodes.
 
 use super::fabric::{Candidates, Choice};
-use crate::config::{Config, Device};
+use crate::config::Config;
 use crate::device::LinkPorts;
 use crate::error::Error;
+use crate::target::Device;
 use oxccl_kernels::format as f;
 use oxccl_plans::lower::Lowering;
 use oxccl_plans::schedule::{Instruction, Operand, Schedule};

@@ -18,9 +18,10 @@ pub(crate) use backend::Request;
 pub(crate) use gpu::Joint;
 
 use crate::call::{Call, Placed};
-use crate::config::{Config, Device};
+use crate::config::Config;
 use crate::device::Heap;
 use crate::error::Error;
+use crate::target::Device;
 use backend::Backend;
 use diagnosis::Ranks;
 use links::Links;

@@ -9,13 +9,14 @@ use super::host::HostBackend;
 use super::links::{Links, Starting};
 use super::prepared::{Launches, Plans};
 use super::tally::Tally;
-use crate::config::{Config, Device};
+use crate::config::Config;
 use crate::device::cuda::{Gpu, Image, Setup};
 use crate::device::{
     Control, ControlShape, Heap, Host, LinkPorts, StagingShape, Waiting, usable_cores,
 };
 use crate::error::Error;
 use crate::log;
+use crate::target::Device;
 use oxccl_kernels::format as f;
 use oxccl_transports::cuda::{Context, Driver, beside_captures};
 use oxccl_transports::proxy::Egress;

@@ -1,10 +1,10 @@
 //! A launch under way on a stream: what its maker, its streams and its waiters share.
 
 use super::Completion;
-use crate::config::Device;
 use crate::device::cuda::CallEnd;
 use crate::device::{InFlight, Signals, cuda};
 use crate::error::Error;
+use crate::target::Device;
 use oxccl_transports::CudaError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

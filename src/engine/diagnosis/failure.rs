@@ -15,9 +15,10 @@
 use super::poll::Poll;
 use super::{buckets, logs};
 use crate::call::Record;
-use crate::config::{Config, Device};
+use crate::config::Config;
 use crate::device::{Control, Heap};
 use crate::error::Error;
+use crate::target::Device;
 use oxccl_kernels::format as f;
 use oxccl_transports::{Cause, Liveness, Reach};
 use std::io::Write;

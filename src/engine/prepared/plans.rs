@@ -1,10 +1,11 @@
 //! Plan, schedule, proof and program of a call.
 
 use crate::call::{Call, Counts, Signature};
-use crate::config::{Config, Device};
+use crate::config::Config;
 use crate::engine::links::Links;
 use crate::engine::tally::Digest;
 use crate::error::Error;
+use crate::target::Device;
 use oxccl_plans::algorithms::{Algorithm, Encoding};
 use oxccl_plans::collective::{Collective, Kind, Order};
 use oxccl_plans::length::TooLong;
