@@ -2,19 +2,17 @@
 //! all-reduce algorithms for clusters of workstations", 2009; NCCL's ring).
 
 use super::spread::spread;
-use super::{Algorithm, Encoding, Entry, Orders, Request, entry, input_of, output_of};
+use super::{
+    Algorithm, Entries, IN_SLOTS, IN_WINDOWS, Orders, Request, entries, input_of, output_of,
+};
 use crate::collective::Kind::AllGather;
 use crate::schedule::{Chunking, Operand, Read, Schedule, Write};
 
-pub(super) const ENTRIES: &[Entry] = &[
-    entry(AllGather, Algorithm::Direct, Encoding::Ll, true, Orders::All, direct),
-    entry(AllGather, Algorithm::Direct, Encoding::Ll128, true, Orders::All, direct),
-    entry(AllGather, Algorithm::Direct, Encoding::Slots, true, Orders::All, direct),
-    entry(AllGather, Algorithm::Direct, Encoding::Windows, true, Orders::All, direct_windows),
-    entry(AllGather, Algorithm::DirectPush, Encoding::Windows, true, Orders::All, direct_push),
-    entry(AllGather, Algorithm::Ring, Encoding::Ll, true, Orders::All, ring),
-    entry(AllGather, Algorithm::Ring, Encoding::Ll128, true, Orders::All, ring),
-    entry(AllGather, Algorithm::Ring, Encoding::Slots, true, Orders::All, ring),
+pub(super) const ENTRIES: &[Entries] = &[
+    entries(AllGather, Algorithm::Direct, IN_SLOTS, true, Orders::All, direct),
+    entries(AllGather, Algorithm::Direct, IN_WINDOWS, true, Orders::All, direct_windows),
+    entries(AllGather, Algorithm::DirectPush, IN_WINDOWS, true, Orders::All, direct_push),
+    entries(AllGather, Algorithm::Ring, IN_SLOTS, true, Orders::All, ring),
 ];
 
 /// Every rank sends its input to every other.

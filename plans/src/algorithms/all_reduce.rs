@@ -3,37 +3,23 @@
 //! all-reduce algorithms for clusters of workstations", 2009), and as reduce-scatter and all-gather. By a switch that reduces and multicasts: Klenk,
 //! Jiang, Thorson and Dennison, "An in-network architecture for accelerating shared-memory multiprocessor collectives", ISCA 2020.
 
-use super::{Algorithm, Encoding, Entry, Need, Orders, Request, entry, output_of};
+use super::{Algorithm, Entries, IN_SLOTS, IN_WINDOWS, Need, Orders, Request, entries, output_of};
 use crate::collective::Kind::AllReduce;
 use crate::schedule::{Buffer, Chunking, Operand, Read, Schedule, Write};
 
-pub(super) const ENTRIES: &[Entry] = &[
-    entry(AllReduce, Algorithm::OneShot, Encoding::Ll, true, Orders::All, one_shot)
+pub(super) const ENTRIES: &[Entries] = &[
+    entries(AllReduce, Algorithm::OneShot, IN_SLOTS, true, Orders::All, one_shot)
         .needs(&[Need::AtMost(256)]),
-    entry(AllReduce, Algorithm::OneShot, Encoding::Ll128, true, Orders::All, one_shot)
-        .needs(&[Need::AtMost(256)]),
-    entry(AllReduce, Algorithm::OneShot, Encoding::Slots, true, Orders::All, one_shot)
-        .needs(&[Need::AtMost(256)]),
-    entry(AllReduce, Algorithm::TwoShot, Encoding::Ll, true, Orders::All, two_shot)
+    entries(AllReduce, Algorithm::TwoShot, IN_SLOTS, true, Orders::All, two_shot)
         .needs(&[Need::AtMost(130)]),
-    entry(AllReduce, Algorithm::TwoShot, Encoding::Ll128, true, Orders::All, two_shot)
+    entries(AllReduce, Algorithm::TwoShot, IN_WINDOWS, true, Orders::All, two_shot_pull)
+        .needs(&[Need::AtMost(256)]),
+    entries(AllReduce, Algorithm::TwoShotPush, IN_WINDOWS, true, Orders::All, two_shot_push)
         .needs(&[Need::AtMost(130)]),
-    entry(AllReduce, Algorithm::TwoShot, Encoding::Slots, true, Orders::All, two_shot)
-        .needs(&[Need::AtMost(130)]),
-    entry(AllReduce, Algorithm::TwoShot, Encoding::Windows, true, Orders::All, two_shot_pull)
+    entries(AllReduce, Algorithm::Ring, IN_SLOTS, true, Orders::None, ring),
+    entries(AllReduce, ALGORITHM, IN_SLOTS, true, Orders::All, direct_ring)
         .needs(&[Need::AtMost(256)]),
-    entry(AllReduce, Algorithm::TwoShotPush, Encoding::Windows, true, Orders::All, two_shot_push)
-        .needs(&[Need::AtMost(130)]),
-    entry(AllReduce, Algorithm::Ring, Encoding::Ll, true, Orders::None, ring),
-    entry(AllReduce, Algorithm::Ring, Encoding::Ll128, true, Orders::None, ring),
-    entry(AllReduce, Algorithm::Ring, Encoding::Slots, true, Orders::None, ring),
-    entry(AllReduce, ALGORITHM, Encoding::Ll, true, Orders::All, direct_ring)
-        .needs(&[Need::AtMost(256)]),
-    entry(AllReduce, ALGORITHM, Encoding::Ll128, true, Orders::All, direct_ring)
-        .needs(&[Need::AtMost(256)]),
-    entry(AllReduce, ALGORITHM, Encoding::Slots, true, Orders::All, direct_ring)
-        .needs(&[Need::AtMost(256)]),
-    entry(AllReduce, Algorithm::Nvls, Encoding::Windows, true, Orders::None, nvls)
+    entries(AllReduce, Algorithm::Nvls, IN_WINDOWS, true, Orders::None, nvls)
         .needs(&[Need::AtLeast(2), Need::AtMost(130)]),
 ];
 

@@ -1,18 +1,14 @@
 //! All-to-all: chunk r of rank s's input is chunk s of rank r's output. Directly, or by the pairwise exchange (Thakur, Rabenseifner and
 //! Gropp, "Optimization of collective communication operations in MPICH", 2005).
 
-use super::{Algorithm, Encoding, Entry, Orders, Request, entry, input_of};
+use super::{Algorithm, Entries, IN_SLOTS, IN_WINDOWS, Orders, Request, entries, input_of};
 use crate::collective::Kind::AllToAll;
 use crate::schedule::{Chunking, Operand, Schedule};
 
-pub(super) const ENTRIES: &[Entry] = &[
-    entry(AllToAll, Algorithm::Direct, Encoding::Ll, true, Orders::All, direct),
-    entry(AllToAll, Algorithm::Direct, Encoding::Ll128, true, Orders::All, direct),
-    entry(AllToAll, Algorithm::Direct, Encoding::Slots, true, Orders::All, direct),
-    entry(AllToAll, Algorithm::Pairwise, Encoding::Ll, true, Orders::All, pairwise),
-    entry(AllToAll, Algorithm::Pairwise, Encoding::Ll128, true, Orders::All, pairwise),
-    entry(AllToAll, Algorithm::Pairwise, Encoding::Slots, true, Orders::All, pairwise),
-    entry(AllToAll, Algorithm::Pairwise, Encoding::Windows, false, Orders::All, pairwise_windows),
+pub(super) const ENTRIES: &[Entries] = &[
+    entries(AllToAll, Algorithm::Direct, IN_SLOTS, true, Orders::All, direct),
+    entries(AllToAll, Algorithm::Pairwise, IN_SLOTS, true, Orders::All, pairwise),
+    entries(AllToAll, Algorithm::Pairwise, IN_WINDOWS, false, Orders::All, pairwise_windows),
 ];
 
 /// Every rank sends to all others, then takes what they sent: nobody waits for one peer before the next has its part.

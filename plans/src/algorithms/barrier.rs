@@ -1,14 +1,18 @@
 //! Barrier: no rank leaves before every rank has entered. By dissemination (Hensgen, Finkel and Manber, "Two algorithms for barrier
 //! synchronization", 1988).
 
-use super::{Algorithm, Encoding, Entry, Orders, Request, entry};
+use super::{Algorithm, Encoding, Entries, Orders, Request, entries};
 use crate::collective::Kind::Barrier;
 use crate::schedule::{Chunking, Operand, Schedule};
 
-pub(super) const ENTRIES: &[Entry] = &[
-    entry(Barrier, Algorithm::Dissemination, Encoding::Ll, true, Orders::All, dissemination),
-    entry(Barrier, Algorithm::Dissemination, Encoding::Slots, true, Orders::All, dissemination),
-];
+pub(super) const ENTRIES: &[Entries] = &[entries(
+    Barrier,
+    Algorithm::Dissemination,
+    &[Encoding::Ll, Encoding::Slots],
+    true,
+    Orders::All,
+    dissemination,
+)];
 
 /// In step k rank r tells rank r + 2^k and hears from rank r - 2^k: after ceil(log2 n) steps it has heard, directly or not, from all.
 fn dissemination(request: &Request) -> Schedule {

@@ -3,41 +3,14 @@
 //! communication: theory, practice, and experience", 2007).
 
 use super::team::blocks;
-use super::{Algorithm, Encoding, Entry, Orders, Request, entry};
+use super::{Algorithm, Entries, IN_SLOTS, Orders, Request, entries};
 use crate::collective::Kind::{AllReduce, Broadcast, Reduce};
 use crate::schedule::{Chunking, Link, Operand, RankBuilder, Read, Schedule, Tree, Write};
 
-pub(super) const ENTRIES: &[Entry] = &[
-    entry(Broadcast, Algorithm::Binomial, Encoding::Ll, true, Orders::All, broadcast),
-    entry(Broadcast, Algorithm::Binomial, Encoding::Ll128, true, Orders::All, broadcast),
-    entry(Broadcast, Algorithm::Binomial, Encoding::Slots, true, Orders::All, broadcast),
-    entry(Reduce, Algorithm::Binomial, Encoding::Ll, true, Orders::Tree, reduce),
-    entry(Reduce, Algorithm::Binomial, Encoding::Ll128, true, Orders::Tree, reduce),
-    entry(Reduce, Algorithm::Binomial, Encoding::Slots, true, Orders::Tree, reduce),
-    entry(
-        AllReduce,
-        Algorithm::ReduceBroadcast,
-        Encoding::Ll,
-        true,
-        Orders::Tree,
-        reduce_broadcast,
-    ),
-    entry(
-        AllReduce,
-        Algorithm::ReduceBroadcast,
-        Encoding::Ll128,
-        true,
-        Orders::Tree,
-        reduce_broadcast,
-    ),
-    entry(
-        AllReduce,
-        Algorithm::ReduceBroadcast,
-        Encoding::Slots,
-        true,
-        Orders::Tree,
-        reduce_broadcast,
-    ),
+pub(super) const ENTRIES: &[Entries] = &[
+    entries(Broadcast, Algorithm::Binomial, IN_SLOTS, true, Orders::All, broadcast),
+    entries(Reduce, Algorithm::Binomial, IN_SLOTS, true, Orders::Tree, reduce),
+    entries(AllReduce, Algorithm::ReduceBroadcast, IN_SLOTS, true, Orders::Tree, reduce_broadcast),
 ];
 
 /// The root sends to the rank half of all ranks behind it, then to that a quarter behind it, and so on; and so does each who has received.

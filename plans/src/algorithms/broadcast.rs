@@ -1,19 +1,17 @@
 //! Broadcast: the root's input is every rank's output. From the root to each, or from rank to rank (Patarasuk, Faraj and Yuan, "Pipelined
 //! broadcast on Ethernet switched clusters", 2006; NCCL's ring).
 
-use super::{Algorithm, Encoding, Entry, Need, Orders, Request, entry, input_of, output_of};
+use super::{
+    Algorithm, Entries, IN_SLOTS, IN_WINDOWS, Need, Orders, Request, entries, input_of, output_of,
+};
 use crate::collective::Kind::Broadcast;
 use crate::schedule::{Chunking, Operand, Read, Schedule, Write};
 
-pub(super) const ENTRIES: &[Entry] = &[
-    entry(Broadcast, Algorithm::Direct, Encoding::Ll, true, Orders::All, direct),
-    entry(Broadcast, Algorithm::Direct, Encoding::Ll128, true, Orders::All, direct),
-    entry(Broadcast, Algorithm::Direct, Encoding::Slots, true, Orders::All, direct),
-    entry(Broadcast, Algorithm::Direct, Encoding::Windows, true, Orders::All, direct_windows)
+pub(super) const ENTRIES: &[Entries] = &[
+    entries(Broadcast, Algorithm::Direct, IN_SLOTS, true, Orders::All, direct),
+    entries(Broadcast, Algorithm::Direct, IN_WINDOWS, true, Orders::All, direct_windows)
         .needs(&[Need::AtMost(259)]),
-    entry(Broadcast, Algorithm::Chain, Encoding::Ll, true, Orders::All, chain),
-    entry(Broadcast, Algorithm::Chain, Encoding::Ll128, true, Orders::All, chain),
-    entry(Broadcast, Algorithm::Chain, Encoding::Slots, true, Orders::All, chain),
+    entries(Broadcast, Algorithm::Chain, IN_SLOTS, true, Orders::All, chain),
 ];
 
 /// The root sends to all.

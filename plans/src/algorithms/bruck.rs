@@ -2,17 +2,13 @@
 //! multiport message-passing systems" (1997). It sends each block up to log2 n times to send few messages: for small blocks.
 
 use super::packing::{Inbox, Outbox, by_bits};
-use super::{Algorithm, Encoding, Entry, Need, Orders, Request, entry};
+use super::{Algorithm, Entries, IN_SLOTS, Need, Orders, Request, entries};
 use crate::collective::Kind::AllToAll;
 use crate::schedule::{Chunking, Operand, Schedule};
 
-pub(super) const ENTRIES: &[Entry] = &[
-    entry(AllToAll, Algorithm::Bruck, Encoding::Ll, false, Orders::All, bruck).needs(&[Need::Held]),
-    entry(AllToAll, Algorithm::Bruck, Encoding::Ll128, false, Orders::All, bruck)
-        .needs(&[Need::Held]),
-    entry(AllToAll, Algorithm::Bruck, Encoding::Slots, false, Orders::All, bruck)
-        .needs(&[Need::Held]),
-];
+pub(super) const ENTRIES: &[Entries] =
+    &[entries(AllToAll, Algorithm::Bruck, IN_SLOTS, false, Orders::All, bruck)
+        .needs(&[Need::Held])];
 
 /// A block that goes d ranks further travels 2^k ranks in step k if bit k of d is set. It waits in the slot in which it has come until it
 /// is sent on, so nothing is stored or moved in between.

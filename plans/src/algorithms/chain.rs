@@ -2,15 +2,12 @@
 //! rank, at the full bandwidth of every link in both directions, once enough chunks are on their way (for broadcasts: Patarasuk, Faraj and
 //! Yuan, "Pipelined broadcast on Ethernet switched clusters", 2006).
 
-use super::{Algorithm, Encoding, Entry, Orders, Request, entry};
+use super::{Algorithm, Entries, IN_SLOTS, Orders, Request, entries};
 use crate::collective::Kind::AllReduce;
 use crate::schedule::{Chunking, Operand, RankBuilder, Read, Schedule, Write};
 
-pub(super) const ENTRIES: &[Entry] = &[
-    entry(AllReduce, Algorithm::Chain, Encoding::Ll, true, Orders::Rank, chain),
-    entry(AllReduce, Algorithm::Chain, Encoding::Ll128, true, Orders::Rank, chain),
-    entry(AllReduce, Algorithm::Chain, Encoding::Slots, true, Orders::Rank, chain),
-];
+pub(super) const ENTRIES: &[Entries] =
+    &[entries(AllReduce, Algorithm::Chain, IN_SLOTS, true, Orders::Rank, chain)];
 
 /// Chunks that are on their way at once.
 const PIPELINE: usize = 8;

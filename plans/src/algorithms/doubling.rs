@@ -3,18 +3,15 @@
 
 use super::spread::{spread, tell};
 use super::team::{Held, Team, blocks};
-use super::{Algorithm, Encoding, Entry, Orders, Request, entry};
+use super::{Algorithm, Entries, IN_SLOTS, Orders, Request, entries};
 use crate::collective::Kind::AllReduce;
 use crate::schedule::{Chunking, Operand, RankBuilder, Read, Schedule, Write};
 use std::ops::Range;
 
 const ALGORITHM: Algorithm = Algorithm::RecursiveDoubling;
 
-pub(super) const ENTRIES: &[Entry] = &[
-    entry(AllReduce, ALGORITHM, Encoding::Ll, true, Orders::Tree, doubling),
-    entry(AllReduce, ALGORITHM, Encoding::Ll128, true, Orders::Tree, doubling),
-    entry(AllReduce, ALGORITHM, Encoding::Slots, true, Orders::Tree, doubling),
-];
+pub(super) const ENTRIES: &[Entries] =
+    &[entries(AllReduce, ALGORITHM, IN_SLOTS, true, Orders::Tree, doubling)];
 
 fn doubling(request: &Request) -> Schedule {
     request.schedule(Chunking::Whole, Chunking::Whole, |b| {

@@ -247,28 +247,50 @@ impl Entry {
     pub fn keeps_unrounded(&self, order: Order, placement: Placement) -> bool {
         self.keeps(order, placement, DataType::F32)
     }
+}
 
+/// Through slots, in any way.
+pub(super) const IN_SLOTS: &[Encoding] = &[Encoding::Ll, Encoding::Ll128, Encoding::Slots];
+/// In windows alone.
+pub(super) const IN_WINDOWS: &[Encoding] = &[Encoding::Windows];
+
+/// Entries that differ in their encoding alone.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entries {
+    encodings: &'static [Encoding],
+    /// In the first of the encodings.
+    first: Entry,
+}
+
+impl Entries {
     /// With needs.
-    pub(super) const fn needs(self, needs: &'static [Need]) -> Entry {
-        Entry { needs, ..self }
+    pub(super) const fn needs(self, needs: &'static [Need]) -> Entries {
+        Entries { first: Entry { needs, ..self.first }, ..self }
+    }
+
+    /// One for each encoding.
+    pub(super) fn each(&self) -> impl Iterator<Item = Entry> {
+        self.encodings.iter().map(|&encoding| Entry { encoding, ..self.first })
     }
 }
 
-/// A table row without the words.
-pub(super) const fn entry(
+/// Table rows without the words: one for each encoding.
+pub(super) const fn entries(
     kind: Kind,
     algorithm: Algorithm,
-    encoding: Encoding,
+    encodings: &'static [Encoding],
     in_place: bool,
     orders: Orders,
     build: fn(&Request) -> Schedule,
-) -> Entry {
-    Entry { kind, algorithm, encoding, in_place, orders, needs: &[], build }
+) -> Entries {
+    let encoding = encodings[0];
+    let first = Entry { kind, algorithm, encoding, in_place, orders, needs: &[], build };
+    Entries { encodings, first }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::algorithms::catalogue;
+    use crate::algorithms::{PAGES, catalogue};
     use crate::collective::{Collective, Order};
     use crate::schedule::SLOTS;
     use crate::topology::Placement;
@@ -319,5 +341,31 @@ mod tests {
             }
         }
         assert!(rotational >= 7 * 7, "{rotational}");
+    }
+
+    #[test]
+    fn what_differs_in_the_encoding_alone_is_told_once() {
+        let told: Vec<_> = PAGES.into_iter().flatten().map(|entries| entries.first).collect();
+        for (at, one) in told.iter().enumerate() {
+            let again = told[at + 1..].iter().find(|other| {
+                (one.kind, one.algorithm, one.in_place, one.orders, one.needs)
+                    == (other.kind, other.algorithm, other.in_place, other.orders, other.needs)
+                    && std::ptr::fn_addr_eq(one.build, other.build)
+            });
+            assert!(again.is_none(), "{one:?} {again:?}");
+        }
+        assert!(told.len() < catalogue().count());
+    }
+
+    #[test]
+    fn no_entry_is_there_twice() {
+        let name = |entry: &crate::algorithms::Entry| {
+            format!("{} {}/{}", entry.kind, entry.algorithm, entry.encoding)
+        };
+        let mut names: Vec<String> = catalogue().map(name).collect();
+        names.sort();
+        let count = names.len();
+        names.dedup();
+        assert_eq!(names.len(), count);
     }
 }

@@ -1,15 +1,13 @@
 //! Gather: every rank's input, by rank, is the root's output. All send to the root, as MPI libraries do where messages are long (Chan,
 //! Heimlich, Purkayastha and van de Geijn, "Collective communication: theory, practice, and experience", 2007, discuss when).
 
-use super::{Algorithm, Encoding, Entry, Orders, Request, entry, output_of};
+use super::{Algorithm, Entries, IN_SLOTS, IN_WINDOWS, Orders, Request, entries, output_of};
 use crate::collective::Kind::Gather;
 use crate::schedule::{Chunking, Operand, Schedule};
 
-pub(super) const ENTRIES: &[Entry] = &[
-    entry(Gather, Algorithm::Direct, Encoding::Ll, true, Orders::All, direct),
-    entry(Gather, Algorithm::Direct, Encoding::Ll128, true, Orders::All, direct),
-    entry(Gather, Algorithm::Direct, Encoding::Slots, true, Orders::All, direct),
-    entry(Gather, Algorithm::Direct, Encoding::Windows, true, Orders::All, direct_windows),
+pub(super) const ENTRIES: &[Entries] = &[
+    entries(Gather, Algorithm::Direct, IN_SLOTS, true, Orders::All, direct),
+    entries(Gather, Algorithm::Direct, IN_WINDOWS, true, Orders::All, direct_windows),
 ];
 
 /// All send to the root.

@@ -13,7 +13,9 @@
 
 use super::packing::{Inbox, Outbox, by_bits};
 use super::team::Held;
-use super::{Algorithm, Encoding, Entry, Need, Orders, Request, entry, input_of, output_of};
+use super::{
+    Algorithm, Entries, IN_SLOTS, IN_WINDOWS, Need, Orders, Request, entries, input_of, output_of,
+};
 use crate::collective::Kind::{AllGather, AllReduce, ReduceScatter};
 use crate::schedule::{Chunking, Operand, RankBuilder, Read, Schedule, Tree, Write};
 
@@ -22,23 +24,15 @@ const ALL_REDUCE: &[Need] = &[Need::PowerOfTwo];
 const IN_PLACE: &[Need] = &[Need::PowerOfTwo, Need::AtLeast(2)];
 const REDUCE_SCATTER: &[Need] = &[Need::PowerOfTwo, Need::Held];
 
-pub(super) const ENTRIES: &[Entry] = &[
-    entry(AllReduce, ALGORITHM, Encoding::Ll, true, Orders::Tree, all_reduce).needs(ALL_REDUCE),
-    entry(AllReduce, ALGORITHM, Encoding::Ll128, true, Orders::Tree, all_reduce).needs(ALL_REDUCE),
-    entry(AllReduce, ALGORITHM, Encoding::Slots, true, Orders::Tree, all_reduce).needs(ALL_REDUCE),
-    entry(ReduceScatter, ALGORITHM, Encoding::Ll, true, Orders::None, reduce_scatter)
+pub(super) const ENTRIES: &[Entries] = &[
+    entries(AllReduce, ALGORITHM, IN_SLOTS, true, Orders::Tree, all_reduce).needs(ALL_REDUCE),
+    entries(ReduceScatter, ALGORITHM, IN_SLOTS, true, Orders::None, reduce_scatter)
         .needs(REDUCE_SCATTER),
-    entry(ReduceScatter, ALGORITHM, Encoding::Ll128, true, Orders::None, reduce_scatter)
-        .needs(REDUCE_SCATTER),
-    entry(ReduceScatter, ALGORITHM, Encoding::Slots, true, Orders::None, reduce_scatter)
-        .needs(REDUCE_SCATTER),
-    entry(AllReduce, ALGORITHM, Encoding::Windows, true, Orders::Tree, all_reduce_windows)
+    entries(AllReduce, ALGORITHM, IN_WINDOWS, true, Orders::Tree, all_reduce_windows)
         .needs(IN_PLACE),
-    entry(AllGather, ALGORITHM, Encoding::Windows, true, Orders::All, all_gather_windows)
+    entries(AllGather, ALGORITHM, IN_WINDOWS, true, Orders::All, all_gather_windows)
         .needs(IN_PLACE),
-    entry(AllGather, ALGORITHM, Encoding::Ll, true, Orders::All, all_gather).needs(ALL_REDUCE),
-    entry(AllGather, ALGORITHM, Encoding::Ll128, true, Orders::All, all_gather).needs(ALL_REDUCE),
-    entry(AllGather, ALGORITHM, Encoding::Slots, true, Orders::All, all_gather).needs(ALL_REDUCE),
+    entries(AllGather, ALGORITHM, IN_SLOTS, true, Orders::All, all_gather).needs(ALL_REDUCE),
 ];
 
 /// After step k a rank has the chunks whose lowest k + 1 bits are its own, reduced over the 2^(k + 1) ranks of its block.

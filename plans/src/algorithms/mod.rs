@@ -34,32 +34,36 @@ pub use name::{Algorithm, Encoding, Inner, Outer};
 pub use request::Request;
 
 use crate::collective::Kind;
-use entry::{Need, entry};
+use entry::{Entries, IN_SLOTS, IN_WINDOWS, Need, entries};
 use request::{input_of, output_of};
+use std::sync::LazyLock;
+
+const PAGES: [&[Entries]; 18] = [
+    all_reduce::ENTRIES,
+    reduce_scatter::ENTRIES,
+    all_gather::ENTRIES,
+    all_to_all::ENTRIES,
+    broadcast::ENTRIES,
+    reduce::ENTRIES,
+    gather::ENTRIES,
+    scatter::ENTRIES,
+    send_recv::ENTRIES,
+    barrier::ENTRIES,
+    tree::ENTRIES,
+    binomial::ENTRIES,
+    chain::ENTRIES,
+    doubling::ENTRIES,
+    halving_doubling::ENTRIES,
+    bruck::ENTRIES,
+    multi_ring::ENTRIES,
+    hierarchical::ENTRIES,
+];
 
 /// All there are.
 pub fn catalogue() -> impl Iterator<Item = &'static Entry> {
-    let pages: [&'static [Entry]; 18] = [
-        all_reduce::ENTRIES,
-        reduce_scatter::ENTRIES,
-        all_gather::ENTRIES,
-        all_to_all::ENTRIES,
-        broadcast::ENTRIES,
-        reduce::ENTRIES,
-        gather::ENTRIES,
-        scatter::ENTRIES,
-        send_recv::ENTRIES,
-        barrier::ENTRIES,
-        tree::ENTRIES,
-        binomial::ENTRIES,
-        chain::ENTRIES,
-        doubling::ENTRIES,
-        halving_doubling::ENTRIES,
-        bruck::ENTRIES,
-        multi_ring::ENTRIES,
-        hierarchical::ENTRIES,
-    ];
-    pages.into_iter().flatten()
+    static ALL: LazyLock<Vec<Entry>> =
+        LazyLock::new(|| PAGES.into_iter().flatten().flat_map(Entries::each).collect());
+    ALL.iter()
 }
 
 /// The entry of this name, if the kind has it.

@@ -3,18 +3,13 @@
 //! interconnects", 2010).
 
 use super::team::Team;
-use super::{Algorithm, Encoding, Entry, Need, Orders, Request, entry};
+use super::{Algorithm, Entries, IN_SLOTS, Need, Orders, Request, entries};
 use crate::collective::Kind::AllReduce;
 use crate::schedule::{Chunking, Operand, Schedule, Write};
 
-pub(super) const ENTRIES: &[Entry] = &[
-    entry(AllReduce, Algorithm::MultiRing, Encoding::Ll, true, Orders::None, rings)
-        .needs(&[Need::AtLeast(3)]),
-    entry(AllReduce, Algorithm::MultiRing, Encoding::Ll128, true, Orders::None, rings)
-        .needs(&[Need::AtLeast(3)]),
-    entry(AllReduce, Algorithm::MultiRing, Encoding::Slots, true, Orders::None, rings)
-        .needs(&[Need::AtLeast(3)]),
-];
+pub(super) const ENTRIES: &[Entries] =
+    &[entries(AllReduce, Algorithm::MultiRing, IN_SLOTS, true, Orders::None, rings)
+        .needs(&[Need::AtLeast(3)])];
 
 /// Most rings.
 const RINGS: usize = 4;

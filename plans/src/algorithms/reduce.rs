@@ -1,22 +1,16 @@
 //! Reduce: the reduction of all inputs is the root's output. By the root, by all for it in place (Rabenseifner, "Optimization of
 //! collective reduction operations", 2004, without its halving), or from rank to rank (NCCL's ring).
 
-use super::{Algorithm, Encoding, Entry, Need, Orders, Request, entry, output_of};
+use super::{Algorithm, Entries, IN_SLOTS, IN_WINDOWS, Need, Orders, Request, entries, output_of};
 use crate::collective::Kind::Reduce;
 use crate::schedule::{Chunking, Operand, Read, Schedule, Write};
 
-pub(super) const ENTRIES: &[Entry] = &[
-    entry(Reduce, Algorithm::Direct, Encoding::Ll, true, Orders::All, direct)
+pub(super) const ENTRIES: &[Entries] = &[
+    entries(Reduce, Algorithm::Direct, IN_SLOTS, true, Orders::All, direct)
         .needs(&[Need::AtMost(256)]),
-    entry(Reduce, Algorithm::Direct, Encoding::Ll128, true, Orders::All, direct)
+    entries(Reduce, Algorithm::Direct, IN_WINDOWS, true, Orders::All, direct_windows)
         .needs(&[Need::AtMost(256)]),
-    entry(Reduce, Algorithm::Direct, Encoding::Slots, true, Orders::All, direct)
-        .needs(&[Need::AtMost(256)]),
-    entry(Reduce, Algorithm::Direct, Encoding::Windows, true, Orders::All, direct_windows)
-        .needs(&[Need::AtMost(256)]),
-    entry(Reduce, Algorithm::Chain, Encoding::Ll, true, Orders::None, chain),
-    entry(Reduce, Algorithm::Chain, Encoding::Ll128, true, Orders::None, chain),
-    entry(Reduce, Algorithm::Chain, Encoding::Slots, true, Orders::None, chain),
+    entries(Reduce, Algorithm::Chain, IN_SLOTS, true, Orders::None, chain),
 ];
 
 /// All send to the root.

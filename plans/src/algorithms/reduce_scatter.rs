@@ -2,22 +2,16 @@
 //! collective communication operations in MPICH", 2005, exchange so for long messages), or around the ring (Patarasuk and Yuan, "Bandwidth
 //! optimal all-reduce algorithms for clusters of workstations", 2009).
 
-use super::{Algorithm, Encoding, Entry, Need, Orders, Request, entry};
+use super::{Algorithm, Entries, IN_SLOTS, IN_WINDOWS, Need, Orders, Request, entries};
 use crate::collective::Kind::ReduceScatter;
 use crate::schedule::{Chunking, Operand, Schedule, Write};
 
-pub(super) const ENTRIES: &[Entry] = &[
-    entry(ReduceScatter, Algorithm::Direct, Encoding::Ll, true, Orders::All, direct)
+pub(super) const ENTRIES: &[Entries] = &[
+    entries(ReduceScatter, Algorithm::Direct, IN_SLOTS, true, Orders::All, direct)
         .needs(&[Need::AtMost(256)]),
-    entry(ReduceScatter, Algorithm::Direct, Encoding::Ll128, true, Orders::All, direct)
+    entries(ReduceScatter, Algorithm::Direct, IN_WINDOWS, true, Orders::All, direct_windows)
         .needs(&[Need::AtMost(256)]),
-    entry(ReduceScatter, Algorithm::Direct, Encoding::Slots, true, Orders::All, direct)
-        .needs(&[Need::AtMost(256)]),
-    entry(ReduceScatter, Algorithm::Direct, Encoding::Windows, true, Orders::All, direct_windows)
-        .needs(&[Need::AtMost(256)]),
-    entry(ReduceScatter, Algorithm::Ring, Encoding::Ll, true, Orders::None, ring),
-    entry(ReduceScatter, Algorithm::Ring, Encoding::Ll128, true, Orders::None, ring),
-    entry(ReduceScatter, Algorithm::Ring, Encoding::Slots, true, Orders::None, ring),
+    entries(ReduceScatter, Algorithm::Ring, IN_SLOTS, true, Orders::None, ring),
 ];
 
 /// Every rank sends chunk p to rank p, which reduces what comes.

@@ -1,15 +1,13 @@
 //! Scatter: chunk r of the root's input is the output of rank r. The root sends to all (Chan, Heimlich, Purkayastha and van de Geijn,
 //! "Collective communication: theory, practice, and experience", 2007, discuss when that is best).
 
-use super::{Algorithm, Encoding, Entry, Orders, Request, entry, input_of};
+use super::{Algorithm, Entries, IN_SLOTS, IN_WINDOWS, Orders, Request, entries, input_of};
 use crate::collective::Kind::Scatter;
 use crate::schedule::{Chunking, Operand, Schedule};
 
-pub(super) const ENTRIES: &[Entry] = &[
-    entry(Scatter, Algorithm::Direct, Encoding::Ll, true, Orders::All, direct),
-    entry(Scatter, Algorithm::Direct, Encoding::Ll128, true, Orders::All, direct),
-    entry(Scatter, Algorithm::Direct, Encoding::Slots, true, Orders::All, direct),
-    entry(Scatter, Algorithm::Direct, Encoding::Windows, true, Orders::All, direct_windows),
+pub(super) const ENTRIES: &[Entries] = &[
+    entries(Scatter, Algorithm::Direct, IN_SLOTS, true, Orders::All, direct),
+    entries(Scatter, Algorithm::Direct, IN_WINDOWS, true, Orders::All, direct_windows),
 ];
 
 /// The root sends to all.

@@ -1,14 +1,12 @@
 //! Send/recv: one rank's input is one other rank's output. The other ranks have no part in it.
 
-use super::{Algorithm, Encoding, Entry, Orders, Request, entry, input_of};
+use super::{Algorithm, Entries, IN_SLOTS, IN_WINDOWS, Orders, Request, entries, input_of};
 use crate::collective::Kind::SendRecv;
 use crate::schedule::{Chunking, Operand, Schedule};
 
-pub(super) const ENTRIES: &[Entry] = &[
-    entry(SendRecv, Algorithm::Direct, Encoding::Ll, false, Orders::All, direct),
-    entry(SendRecv, Algorithm::Direct, Encoding::Ll128, false, Orders::All, direct),
-    entry(SendRecv, Algorithm::Direct, Encoding::Slots, false, Orders::All, direct),
-    entry(SendRecv, Algorithm::Direct, Encoding::Windows, false, Orders::All, direct_windows),
+pub(super) const ENTRIES: &[Entries] = &[
+    entries(SendRecv, Algorithm::Direct, IN_SLOTS, false, Orders::All, direct),
+    entries(SendRecv, Algorithm::Direct, IN_WINDOWS, false, Orders::All, direct_windows),
 ];
 
 /// The sender sends, and need not wait for the receiver while slots are free.

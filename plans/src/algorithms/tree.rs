@@ -5,15 +5,12 @@
 //! leaf; the second tree is the first, shifted by one place.
 
 use super::team::{Held, Team};
-use super::{Algorithm, Encoding, Entry, Orders, Request, entry};
+use super::{Algorithm, Entries, IN_SLOTS, Orders, Request, entries};
 use crate::collective::Kind::AllReduce;
 use crate::schedule::{Chunking, Operand, RankBuilder, Read, Schedule, Write};
 
-pub(super) const ENTRIES: &[Entry] = &[
-    entry(AllReduce, Algorithm::Tree, Encoding::Ll, true, Orders::None, tree),
-    entry(AllReduce, Algorithm::Tree, Encoding::Ll128, true, Orders::None, tree),
-    entry(AllReduce, Algorithm::Tree, Encoding::Slots, true, Orders::None, tree),
-];
+pub(super) const ENTRIES: &[Entries] =
+    &[entries(AllReduce, Algorithm::Tree, IN_SLOTS, true, Orders::None, tree)];
 
 /// Chunks of a tree that are on their way at once.
 const PIPELINE: usize = 4;
@@ -142,6 +139,7 @@ fn root(low: usize, high: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithms::Encoding;
 
     #[test]
     fn no_rank_has_children_twice() {

@@ -13,7 +13,9 @@ mod all_to_all;
 mod place;
 mod reduce_scatter;
 
-use super::{Algorithm, Encoding, Entry, Inner, Need, Orders, Outer, Request, entry};
+use super::{
+    Algorithm, Encoding, Entries, IN_WINDOWS, Inner, Need, Orders, Outer, Request, entries,
+};
 use crate::collective::Kind;
 use crate::collective::Kind::{AllGather, AllReduce, AllToAll, ReduceScatter};
 use crate::schedule::Schedule;
@@ -21,41 +23,39 @@ use place::Place;
 
 const DIRECT: Inner = Inner::Direct;
 const RING: Inner = Inner::Ring;
-const LL: Encoding = Encoding::Ll;
-const SLOTS: Encoding = Encoding::Slots;
-const WINDOWS: Encoding = Encoding::Windows;
+/// Between nodes there is no LL128.
+const BETWEEN_NODES: &[Encoding] = &[Encoding::Ll, Encoding::Slots];
+const WITH_WINDOWS: &[Encoding] = &[Encoding::Ll, Encoding::Slots, Encoding::Windows];
 
-pub(super) const ENTRIES: &[Entry] = &[
-    row(AllReduce, DIRECT, Outer::Direct, LL, Orders::TreeOfNodes, all_reduce::direct_direct),
-    row(AllReduce, DIRECT, Outer::Direct, SLOTS, Orders::TreeOfNodes, all_reduce::direct_direct),
-    row(AllReduce, DIRECT, Outer::Direct, WINDOWS, Orders::None, all_reduce::direct_direct),
-    row(AllReduce, DIRECT, Outer::Ring, LL, Orders::None, all_reduce::direct_ring),
-    row(AllReduce, DIRECT, Outer::Ring, SLOTS, Orders::None, all_reduce::direct_ring),
-    row(AllReduce, DIRECT, Outer::Ring, WINDOWS, Orders::None, all_reduce::direct_ring),
-    row(AllReduce, DIRECT, Outer::Doubling, LL, Orders::TreeOfNodes, all_reduce::direct_doubling),
+pub(super) const ENTRIES: &[Entries] = &[
+    row(
+        AllReduce,
+        DIRECT,
+        Outer::Direct,
+        BETWEEN_NODES,
+        Orders::TreeOfNodes,
+        all_reduce::direct_direct,
+    ),
+    row(AllReduce, DIRECT, Outer::Direct, IN_WINDOWS, Orders::None, all_reduce::direct_direct),
+    row(AllReduce, DIRECT, Outer::Ring, WITH_WINDOWS, Orders::None, all_reduce::direct_ring),
     row(
         AllReduce,
         DIRECT,
         Outer::Doubling,
-        SLOTS,
+        BETWEEN_NODES,
         Orders::TreeOfNodes,
         all_reduce::direct_doubling,
     ),
-    row(AllReduce, DIRECT, Outer::Tree, LL, Orders::None, all_reduce::direct_tree),
-    row(AllReduce, DIRECT, Outer::Tree, SLOTS, Orders::None, all_reduce::direct_tree),
-    row(AllReduce, RING, Outer::Direct, LL, Orders::None, all_reduce::ring_direct),
-    row(AllReduce, RING, Outer::Direct, SLOTS, Orders::None, all_reduce::ring_direct),
-    row(AllReduce, RING, Outer::Ring, LL, Orders::None, all_reduce::ring_ring),
-    row(AllReduce, RING, Outer::Ring, SLOTS, Orders::None, all_reduce::ring_ring),
-    row(AllReduce, RING, Outer::Doubling, LL, Orders::None, all_reduce::ring_doubling),
-    row(AllReduce, RING, Outer::Doubling, SLOTS, Orders::None, all_reduce::ring_doubling),
-    row(AllReduce, RING, Outer::Tree, LL, Orders::None, all_reduce::ring_tree),
-    row(AllReduce, RING, Outer::Tree, SLOTS, Orders::None, all_reduce::ring_tree),
+    row(AllReduce, DIRECT, Outer::Tree, BETWEEN_NODES, Orders::None, all_reduce::direct_tree),
+    row(AllReduce, RING, Outer::Direct, BETWEEN_NODES, Orders::None, all_reduce::ring_direct),
+    row(AllReduce, RING, Outer::Ring, BETWEEN_NODES, Orders::None, all_reduce::ring_ring),
+    row(AllReduce, RING, Outer::Doubling, BETWEEN_NODES, Orders::None, all_reduce::ring_doubling),
+    row(AllReduce, RING, Outer::Tree, BETWEEN_NODES, Orders::None, all_reduce::ring_tree),
     row(
         ReduceScatter,
         DIRECT,
         Outer::Direct,
-        LL,
+        BETWEEN_NODES,
         Orders::TreeOfNodes,
         reduce_scatter::direct_direct,
     ),
@@ -63,43 +63,46 @@ pub(super) const ENTRIES: &[Entry] = &[
         ReduceScatter,
         DIRECT,
         Outer::Direct,
-        SLOTS,
-        Orders::TreeOfNodes,
+        IN_WINDOWS,
+        Orders::None,
         reduce_scatter::direct_direct,
     ),
-    row(ReduceScatter, DIRECT, Outer::Direct, WINDOWS, Orders::None, reduce_scatter::direct_direct),
-    row(ReduceScatter, DIRECT, Outer::Ring, LL, Orders::None, reduce_scatter::direct_ring),
-    row(ReduceScatter, DIRECT, Outer::Ring, SLOTS, Orders::None, reduce_scatter::direct_ring),
-    row(ReduceScatter, DIRECT, Outer::Ring, WINDOWS, Orders::None, reduce_scatter::direct_ring),
-    row(ReduceScatter, RING, Outer::Direct, LL, Orders::None, reduce_scatter::ring_direct),
-    row(ReduceScatter, RING, Outer::Direct, SLOTS, Orders::None, reduce_scatter::ring_direct),
-    row(ReduceScatter, RING, Outer::Ring, LL, Orders::None, reduce_scatter::ring_ring),
-    row(ReduceScatter, RING, Outer::Ring, SLOTS, Orders::None, reduce_scatter::ring_ring),
-    row(AllGather, DIRECT, Outer::Direct, LL, Orders::All, all_gather::direct_direct),
-    row(AllGather, DIRECT, Outer::Direct, SLOTS, Orders::All, all_gather::direct_direct),
-    row(AllGather, DIRECT, Outer::Direct, WINDOWS, Orders::All, all_gather::direct_direct),
-    row(AllGather, DIRECT, Outer::Ring, LL, Orders::All, all_gather::direct_ring),
-    row(AllGather, DIRECT, Outer::Ring, SLOTS, Orders::All, all_gather::direct_ring),
-    row(AllGather, DIRECT, Outer::Ring, WINDOWS, Orders::All, all_gather::direct_ring),
-    row(AllGather, RING, Outer::Direct, LL, Orders::All, all_gather::ring_direct),
-    row(AllGather, RING, Outer::Direct, SLOTS, Orders::All, all_gather::ring_direct),
-    row(AllGather, RING, Outer::Ring, LL, Orders::All, all_gather::ring_ring),
-    row(AllGather, RING, Outer::Ring, SLOTS, Orders::All, all_gather::ring_ring),
-    row(AllToAll, DIRECT, Outer::Direct, LL, Orders::All, all_to_all::direct),
-    row(AllToAll, DIRECT, Outer::Direct, SLOTS, Orders::All, all_to_all::direct),
+    row(
+        ReduceScatter,
+        DIRECT,
+        Outer::Ring,
+        WITH_WINDOWS,
+        Orders::None,
+        reduce_scatter::direct_ring,
+    ),
+    row(
+        ReduceScatter,
+        RING,
+        Outer::Direct,
+        BETWEEN_NODES,
+        Orders::None,
+        reduce_scatter::ring_direct,
+    ),
+    row(ReduceScatter, RING, Outer::Ring, BETWEEN_NODES, Orders::None, reduce_scatter::ring_ring),
+    row(AllGather, DIRECT, Outer::Direct, WITH_WINDOWS, Orders::All, all_gather::direct_direct),
+    row(AllGather, DIRECT, Outer::Ring, WITH_WINDOWS, Orders::All, all_gather::direct_ring),
+    row(AllGather, RING, Outer::Direct, BETWEEN_NODES, Orders::All, all_gather::ring_direct),
+    row(AllGather, RING, Outer::Ring, BETWEEN_NODES, Orders::All, all_gather::ring_ring),
+    row(AllToAll, DIRECT, Outer::Direct, BETWEEN_NODES, Orders::All, all_to_all::direct),
 ];
 
 const fn row(
     kind: Kind,
     inner: Inner,
     outer: Outer,
-    encoding: Encoding,
+    encodings: &'static [Encoding],
     orders: Orders,
     build: fn(&Request) -> Schedule,
-) -> Entry {
+) -> Entries {
     let needs: &[Need] = match kind {
         AllReduce | ReduceScatter => &[Need::Nodes, Need::Terms],
         _ => &[Need::Nodes],
     };
-    entry(kind, Algorithm::Hierarchical(inner, outer), encoding, true, orders, build).needs(needs)
+    entries(kind, Algorithm::Hierarchical(inner, outer), encodings, true, orders, build)
+        .needs(needs)
 }
