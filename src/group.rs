@@ -82,9 +82,9 @@ impl Communicator {
         let mut group = Group { list: self.take_calls(0), buffers: PhantomData };
         let result = fill(&mut group).and_then(|result| {
             group.list.finish();
-            // SAFETY: `Group`'s calls were made from buffers that are borrowed until this returns, outputs exclusively.
             let (calls, mut placed) = (group.list.calls(), group.list.placed);
             let request = Request { grouped: true, ..Request::default() };
+            // SAFETY: `Group`'s calls were made from buffers that are borrowed until this returns, outputs exclusively.
             let launched = unsafe { self.launch(calls, &mut placed, &request) };
             group.list.placed = placed;
             launched.map(|()| result)

@@ -139,11 +139,11 @@ impl Backend for HostBackend {
         log.enter(call, &prepared.words);
         let outcome = match tables.chain.launches.first() {
             None => f::Outcome::Done,
-            // SAFETY: programs were lowered for these connections and for buffers of the calls' lengths; the caller vouches for the
-            // buffers, to which the tables point.
-            Some(first) => {
-                linked(self.links.as_deref(), || unsafe { self.host.run(first, channels) })
-            }
+            Some(first) => linked(self.links.as_deref(), || {
+                // SAFETY: programs were lowered for these connections and for buffers of the calls' lengths; the caller vouches for
+                // the buffers, to which the tables point.
+                unsafe { self.host.run(first, channels) }
+            }),
         };
         if outcome == f::Outcome::Done {
             log.leave(call);
