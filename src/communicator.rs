@@ -43,20 +43,11 @@ pub struct Communicator {
     heap: Arc<Heap>,
     /// Tickets issued to streams.
     issued: Cell<u64>,
-    /// The last blocking call, for the next one.
-    last: RefCell<Option<Last>>,
     /// The last group's calls, for the next one.
     calls: RefCell<CallList>,
     /// What its launches on streams have been.
     flights: RefCell<Flights>,
     origin: Origin,
-}
-
-/// A blocking call, and where it has been placed: one that comes again, buffers and all, has everything in place.
-#[derive(Debug)]
-struct Last {
-    call: Call,
-    placed: Option<Placed>,
 }
 
 /// What a communicator and its streams' workers share.
@@ -118,7 +109,6 @@ impl Communicator {
             shared: Arc::new(shared),
             heap,
             issued: Cell::new(0),
-            last: RefCell::default(),
             calls: RefCell::default(),
             flights: RefCell::default(),
             origin: Origin::here(),
@@ -263,7 +253,7 @@ impl Communicator {
     pub unsafe fn run(&self, call: &Call) -> Result<(), Error> {
         let calls = std::slice::from_ref(call);
         // SAFETY: by this function's contract.
-        unsafe { self.launch(calls, &mut None, &Request::default()) }
+        unsafe { self.launch(calls, &mut None, &Request::BLOCKING) }
     }
 
     /// Launches calls in the calling thread, or puts them into a stream of the GPU.
@@ -343,18 +333,10 @@ impl Communicator {
     ) -> Result<(), Error> {
         let engine = self.idle_engine()?;
         let asked = Asked::new(collective, input, output, op);
-        let mut last = self.last.borrow_mut();
-        let last = match &mut *last {
-            Some(last) if last.call.asked == asked => last,
-            last => {
-                let call = Call::new(collective, self.rank, input, output, op)?;
-                last.insert(Last { call, placed: None })
-            }
-        };
-        let (calls, placed) = (std::slice::from_ref(&last.call), &mut last.placed);
+        let make = || Call::new(collective, self.rank, input, output, op);
         // SAFETY: nobody else uses the engine (`idle_engine`), and every caller passes memory of slices that it has borrowed for as
         // long as this takes.
-        unsafe { (*engine).launch(calls, placed, &Request::default()) }
+        unsafe { (*engine).launch_one(asked, make) }
     }
 }
 

@@ -98,6 +98,12 @@ pub(super) struct Code {
     pub(super) number: usize,
 }
 
+impl Request<'_> {
+    /// One call, which has ended when the launch returns.
+    pub(crate) const BLOCKING: Request<'static> =
+        Request { grouped: false, gated: &[], stream: None, flight: None };
+}
+
 /// How calls are to be launched.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Request<'a> {

@@ -17,7 +17,7 @@ mod tally;
 pub(crate) use backend::Request;
 pub(crate) use gpu::Joint;
 
-use crate::call::{Call, Placed};
+use crate::call::{Asked, Call, Placed};
 use crate::config::Config;
 use crate::device::Heap;
 use crate::error::Error;
@@ -45,6 +45,8 @@ pub(crate) struct Engine {
     ranks: Arc<Ranks>,
     /// What it has called.
     tally: Tally,
+    /// The last call that was launched by itself, and where it is placed.
+    last: Option<(Call, Option<Placed>)>,
     bootstrap: Box<dyn Bootstrap>,
     /// Where this rank serves the rendezvous; goes last.
     _server: Option<Server>,
@@ -115,6 +117,38 @@ impl Engine {
         self.plans.plan(&self.config, call, windows, Whose::Own)
     }
 
+    /// Launches a call by itself, which has ended when this returns. `make` makes it from what was asked: one that comes again, buffers and
+    /// all, is neither made nor looked at again.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Engine::launch`].
+    #[inline]
+    pub(crate) unsafe fn launch_one(
+        &mut self,
+        asked: Asked,
+        make: impl FnOnce() -> Result<Call, Error>,
+    ) -> Result<(), Error> {
+        if let Some((call, Some(at))) = &self.last
+            && call.asked == asked
+            && let Some(prepared) = self.launches.placed(*at)
+        {
+            // SAFETY: by this function's contract; tables point to the call's buffers since it was placed.
+            return match unsafe {
+                self.backend.launch(prepared, &mut self.tally, &Request::BLOCKING)
+            } {
+                Ok(()) => Ok(()),
+                Err(error) => self.displaced(error),
+            };
+        }
+        let (call, mut placed) = (make()?, None);
+        let calls = std::slice::from_ref(&call);
+        // SAFETY: as above.
+        let launched = unsafe { self.launch(calls, &mut placed, &Request::BLOCKING) };
+        self.last = Some((call, placed));
+        launched
+    }
+
     /// Launches calls as one. On the host they have ended when this returns. Of a GPU it puts them into a stream; in one that is captured
     /// they are recorded. Who gives the same calls again may say so with what was left in `placed`; then they are not looked at.
     ///
@@ -130,22 +164,48 @@ impl Engine {
         placed: &mut Option<Placed>,
         request: &Request<'_>,
     ) -> Result<(), Error> {
-        let known = placed.is_some_and(|placed| self.launches.placed(placed).is_some());
-        if !known {
-            *placed = Some(self.place(calls, request.grouped)?);
+        if let Some(at) = *placed
+            && let Some(prepared) = self.launches.placed(at)
+        {
+            // SAFETY: by this function's contract; tables point to the calls' buffers since they were placed.
+            return match unsafe { self.backend.launch(prepared, &mut self.tally, request) } {
+                Ok(()) => Ok(()),
+                Err(error) => self.displaced(error),
+            };
         }
-        let Some(prepared) = placed.and_then(|placed| self.launches.placed(placed)) else {
-            unreachable!("they have just been placed")
-        };
-        // SAFETY: by this function's contract; tables point to the calls' buffers since they were placed.
-        let launched = unsafe { self.backend.launch(prepared, &mut self.tally, request) };
-        if launched.is_err() || !self.backend.finds_for_good() {
-            *placed = None;
-        }
-        launched.inspect_err(|_| self.launches.displace())
+        // SAFETY: by this function's contract.
+        unsafe { self.launch_anew(calls, placed, request) }
     }
 
+    /// Launches calls that have not been placed, or are placed no more.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Engine::launch`].
     #[cold]
+    unsafe fn launch_anew(
+        &mut self,
+        calls: &[Call],
+        placed: &mut Option<Placed>,
+        request: &Request<'_>,
+    ) -> Result<(), Error> {
+        let at = self.place(calls, request.grouped)?;
+        *placed = Some(at).filter(|_| self.backend.finds_for_good());
+        let Some(prepared) = self.launches.placed(at) else {
+            unreachable!("they have just been placed")
+        };
+        // SAFETY: as in `launch`.
+        let launched = unsafe { self.backend.launch(prepared, &mut self.tally, request) };
+        launched.or_else(|error| self.displaced(error))
+    }
+
+    /// After a launch that failed: nothing is where it was placed.
+    #[cold]
+    fn displaced(&mut self, error: Error) -> Result<(), Error> {
+        self.launches.displace();
+        Err(error)
+    }
+
     fn place(&mut self, calls: &[Call], grouped: bool) -> Result<Placed, Error> {
         self.ranks.check()?;
         let mut maker = Maker {

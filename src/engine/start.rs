@@ -76,6 +76,7 @@ impl Engine {
             heap,
             ranks,
             tally: Tally::new(rank, world),
+            last: None,
             bootstrap,
             _server: server,
         })

@@ -135,15 +135,17 @@ impl Backend for HostBackend {
         let log = ranks.control.log(ranks.rank);
         let (tables, channels) = (&mut self.tables[prepared.tables], prepared.channels);
         let signals = request.flight.and_then(|flight| Flight::signals(flight));
-        tables.begin((call, numbered.history), signals, channels);
         log.enter(call, &prepared.words);
-        let outcome = match tables.chain.launches.first() {
+        let outcome = match tables.chain.launches.first_mut() {
             None => f::Outcome::Done,
-            Some(first) => linked(self.links.as_deref(), || {
-                // SAFETY: programs were lowered for these connections and for buffers of the calls' lengths; the caller vouches for
-                // the buffers, to which the tables point.
-                unsafe { self.host.run(first, channels) }
-            }),
+            Some(first) => {
+                begin(first, (call, numbered.history), signals, channels);
+                linked(self.links.as_deref(), || {
+                    // SAFETY: programs were lowered for these connections and for buffers of the calls' lengths; the caller vouches
+                    // for the buffers, to which the tables point.
+                    unsafe { self.host.run(first, channels) }
+                })
+            }
         };
         if outcome == f::Outcome::Done {
             log.leave(call);
@@ -175,17 +177,19 @@ impl Backend for HostBackend {
     }
 }
 
-impl Tables {
-    /// Tells the machine the number of the launch and what was called before it, and where its words are. It has so many channels.
-    #[inline]
-    fn begin(&mut self, (call, history): (u64, u64), signals: Option<&Signals>, channels: usize) {
-        let Some(first) = self.chain.launches.first_mut() else { return };
-        (first.call, first.history) = (call, history);
-        first.ready = signals.map_or(std::ptr::null(), Signals::ready_words);
-        first.done = signals.map_or(std::ptr::null_mut(), Signals::done_words);
-        if let Some(signals) = signals {
-            debug_assert_eq!(signals.stride(), first.done_stride as usize);
-            signals.launch(channels);
-        }
+/// Tells the machine the number of the launch and what was called before it, and where its words are. It has so many channels.
+#[inline]
+fn begin(
+    first: &mut f::Launch,
+    (call, history): (u64, u64),
+    signals: Option<&Signals>,
+    channels: usize,
+) {
+    (first.call, first.history) = (call, history);
+    first.ready = signals.map_or(std::ptr::null(), Signals::ready_words);
+    first.done = signals.map_or(std::ptr::null_mut(), Signals::done_words);
+    if let Some(signals) = signals {
+        debug_assert_eq!(signals.stride(), first.done_stride as usize);
+        signals.launch(channels);
     }
 }
