@@ -77,7 +77,7 @@ pub(crate) fn report(comm: &Communicator, epochs: usize) -> Result<(), Box<dyn E
     let network = train(comm, &digits, epochs)?;
     let accuracy = network.accuracy(&digits, digits.test());
     if comm.rank() == 0 {
-        println!("{} ranks, {epochs} epochs: test accuracy {accuracy:.4}", comm.world());
+        println!("{} ranks, {epochs} epochs: test accuracy {accuracy:.4}", comm.world_size());
         println!("weights {:016x}", network.fingerprint());
     }
     Ok(())
@@ -85,7 +85,7 @@ pub(crate) fn report(comm: &Communicator, epochs: usize) -> Result<(), Box<dyn E
 
 /// Trains a fresh network on this rank's share of every batch.
 fn train(comm: &Communicator, digits: &Digits, epochs: usize) -> Result<Network, Box<dyn Error>> {
-    let (rank, ranks) = (comm.rank(), comm.world());
+    let (rank, ranks) = (comm.rank(), comm.world_size());
     if !SHARDS.is_multiple_of(ranks) {
         return Err(
             format!("{ranks} ranks cannot share {SHARDS} shards evenly: use 1, 2, 4 or 8").into()
@@ -127,7 +127,7 @@ fn tree_sum(shards: Range<usize>, gradient: &impl Fn(usize) -> Vec<f32>) -> Vec<
 
 /// Fails on every rank if the ranks' networks are not the same to the bit.
 fn agree(comm: &Communicator, network: &Network) -> Result<(), Box<dyn Error>> {
-    let mut all = vec![0; comm.world()];
+    let mut all = vec![0; comm.world_size()];
     comm.all_gather(&[network.fingerprint()], &mut all)?;
     match all.iter().position(|theirs| *theirs != all[0]) {
         Some(rank) => Err(format!("rank {rank} ends with other weights than rank 0").into()),

@@ -256,7 +256,7 @@ fn report(comm: &Communicator, options: &Options) -> Outcome<()> {
         }
     }
     if comm.rank() == 0 {
-        println!("{} ranks: the same parameters in all three ways, bit for bit", comm.world());
+        println!("{} ranks: the same parameters in all three ways, bit for bit", comm.world_size());
     }
     Ok(())
 }

@@ -32,6 +32,18 @@ impl Memory {
     /// No elements: for the argument that this rank's part in a rooted call does not use.
     pub const NONE: Memory = Memory { address: std::ptr::null_mut(), count: 0 };
 
+    /// The memory of a borrowed input.
+    #[inline]
+    pub(crate) fn of<T: Element>(values: &[T]) -> Memory {
+        Memory { address: values.as_ptr().cast_mut().cast(), count: values.len() }
+    }
+
+    /// The memory of a borrowed output.
+    #[inline]
+    pub(crate) fn of_mut<T: Element>(values: &mut [T]) -> Memory {
+        Memory { address: values.as_mut_ptr().cast(), count: values.len() }
+    }
+
     /// A rank's part of a buffer of `T` that holds one for every rank.
     pub(crate) fn part<T>(self, kind: Kind, rank: usize, ranks: usize) -> Result<Memory, Error> {
         let count = self.count;

@@ -126,7 +126,7 @@ impl Communicator {
     }
 
     /// Number of ranks.
-    pub fn world(&self) -> usize {
+    pub fn world_size(&self) -> usize {
         self.world
     }
 
@@ -351,16 +351,4 @@ impl Drop for Communicator {
         // Calls on streams end first; each ends, if it does not move by its time-out.
         self.shared.gate.wait(self.issued.get());
     }
-}
-
-/// The memory of a borrowed input.
-#[inline]
-pub(crate) fn input<T: Element>(values: &[T]) -> Memory {
-    Memory { address: values.as_ptr().cast_mut().cast(), count: values.len() }
-}
-
-/// The memory of a borrowed output.
-#[inline]
-pub(crate) fn output<T: Element>(values: &mut [T]) -> Memory {
-    Memory { address: values.as_mut_ptr().cast(), count: values.len() }
 }

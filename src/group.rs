@@ -8,7 +8,7 @@ pub use stream::{StreamGroup, UnreadyCalls};
 pub use unready::Unready;
 
 use crate::call::{CallList, Memory};
-use crate::communicator::{Communicator, input, output};
+use crate::communicator::Communicator;
 use crate::engine::Request;
 use crate::error::Error;
 use calls::group_calls;
@@ -61,7 +61,7 @@ impl Communicator {
     /// # use oxccl::Communicator;
     /// # let ranks = Communicator::local(3)?;
     /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
-    /// let (rank, world) = (comm.rank(), comm.world());
+    /// let (rank, world) = (comm.rank(), comm.world_size());
     /// let (own, mut other) = ([rank as u32; 100], [0; 100]);
     /// comm.group(|group| {
     ///     group.send(&own, (rank + 1) % world)?;
@@ -96,12 +96,12 @@ impl Communicator {
 
 impl<'a> Group<'a> {
     #[expect(clippy::unused_self, reason = "groups of other buffers keep them alive here")]
-    fn read<T: Element>(&self, from: &'a [T]) -> Memory {
-        input(from)
+    fn read<T: Element>(&self, input: &'a [T]) -> Memory {
+        Memory::of(input)
     }
 
     #[expect(clippy::unused_self, reason = "groups of other buffers keep them alive here")]
-    fn write<T: Element>(&self, to: &'a mut [T]) -> Memory {
-        output(to)
+    fn write<T: Element>(&self, output: &'a mut [T]) -> Memory {
+        Memory::of_mut(output)
     }
 }

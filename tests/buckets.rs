@@ -49,7 +49,7 @@ fn gradients_are_reduced_whatever_the_capacity() {
                 step.finish().wait().unwrap();
                 for (parameter, count) in PARAMETERS.into_iter().enumerate() {
                     let sum =
-                        |at| (0..comm.world()).map(|rank| gradient(parameter, rank, at)).sum();
+                        |at| (0..comm.world_size()).map(|rank| gradient(parameter, rank, at)).sum();
                     let expected: Vec<f32> = (0..count).map(sum).collect();
                     assert_eq!(buckets.gradient(parameter).unwrap(), expected);
                 }

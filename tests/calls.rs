@@ -32,7 +32,7 @@ fn on_ranks(n: usize, rank: impl Fn(Communicator) + Sync) {
 fn send_and_recv_go_around() {
     for n in [2, 3, 5] {
         on_ranks(n, |comm| {
-            let (rank, n) = (comm.rank(), comm.world());
+            let (rank, n) = (comm.rank(), comm.world_size());
             for count in [0, 1, 7, 5000, 100_000] {
                 let value =
                     |of: usize| (0..count).map(|i| (of * 1000 + i) as i32).collect::<Vec<_>>();
@@ -90,7 +90,7 @@ fn nobody_leaves_a_barrier_early() {
 fn parts_may_be_uneven() {
     for n in [1, 2, 3, 4, 7] {
         on_ranks(n, |comm| {
-            let (rank, n) = (comm.rank(), comm.world());
+            let (rank, n) = (comm.rank(), comm.world_size());
             for scale in [1, 700] {
                 let counts: Vec<usize> = (0..n).map(|r| (r % 3) * scale + r).collect();
                 let total: usize = counts.iter().sum();
@@ -135,7 +135,7 @@ fn streams_have_uneven_and_rooted_calls() {
 #[test]
 fn gathers_scatters_and_uneven_parts_may_be_in_place() {
     on_ranks(3, |comm| {
-        let (n, rank) = (comm.world(), comm.rank());
+        let (n, rank) = (comm.world_size(), comm.rank());
         let counts = [5, 0, 300];
         let before: usize = counts[..rank].iter().sum();
         let mut parts = vec![0u32; 305];
@@ -289,7 +289,7 @@ fn outputs_may_be_written_around_the_cache() {
 }
 
 fn around(comm: &Communicator, most: usize) {
-    let (rank, n) = (comm.rank(), comm.world());
+    let (rank, n) = (comm.rank(), comm.world_size());
     let value = |rank: usize, at: usize| ((rank * 31 + at * 7) % 113) as f32;
     let mut input = comm.alloc::<f32>(most).unwrap();
     let mut output = comm.alloc::<f32>(most).unwrap();

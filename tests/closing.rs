@@ -62,7 +62,7 @@ fn the_first_message_of_a_rank_that_closes_arrives() {
 fn ranks_that_agree_close_without_an_error() {
     for (n, nodes) in [(2, 1), (4, 2)] {
         let ends = on_nodes((n, nodes), |comm| {
-            let (rank, mut values) = (comm.rank(), vec![1.0f32; 4 * comm.world()]);
+            let (rank, mut values) = (comm.rank(), vec![1.0f32; 4 * comm.world_size()]);
             for _ in 0..3 {
                 comm.all_reduce_in_place(&mut values, ReduceOp::PreMulSum(0.5))?;
                 comm.broadcast_in_place(&mut values, 1)?;

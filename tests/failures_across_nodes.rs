@@ -88,7 +88,7 @@ fn the_bucket_of_a_group_is_named() {
 fn a_message_of_a_group_that_differs_is_named() {
     let long = Duration::from_secs(60);
     let errors = errors(long, |comm| {
-        let (rank, world) = (comm.rank(), comm.world());
+        let (rank, world) = (comm.rank(), comm.world_size());
         let count = if rank == 3 { 90 } else { 70 };
         let (sent, mut received) = (vec![1.0f32; count], vec![0.0f32; 70]);
         let mut sum = [1.0f32; 8];

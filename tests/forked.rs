@@ -42,7 +42,7 @@ fn is_refused<S>(copies: Copies<S>) -> bool {
         is_forked(comm.on(&stream).barrier()),
         is_forked(work.wait()),
     ];
-    let seen = (comm.rank(), comm.world(), comm.nodes()) == (0, 2, 1);
+    let seen = (comm.rank(), comm.world_size(), comm.nodes()) == (0, 2, 1);
     drop((sum, stream, comm, server));
     // It can be a rank of its own.
     let own = Communicator::local_with(1, &config(1)).unwrap().pop().unwrap();

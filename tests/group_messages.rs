@@ -66,7 +66,7 @@ fn exchange(comm: &Communicator, sent: &[Sent], turned: bool) {
         })
         .unwrap();
         assert_eq!(comm.launches(), launches + 1);
-        assert_eq!(sum, [(0..comm.world() as i32).sum::<i32>(); 5]);
+        assert_eq!(sum, [(0..comm.world_size() as i32).sum::<i32>(); 5]);
         for ((number, one), buffer) in mine.iter().zip(&buffers) {
             let wrong = (0..one.2).find(|at| buffer[*at] != byte(one, *number, *at));
             assert_eq!(wrong, None, "message {number}, {one:?}");

@@ -131,7 +131,7 @@ type Wanted = (usize, usize, u8);
 type Buffers = Vec<(DeviceBuffer<f32>, DeviceBuffer<f32>)>;
 
 fn allocate(comm: &Communicator, wanted: &[Wanted]) -> Buffers {
-    let world = comm.world();
+    let world = comm.world_size();
     let one = |(kind, count, _): &Wanted| {
         let (input, output) = match kind {
             0 => (*count, *count),
@@ -242,7 +242,7 @@ fn no_order_of_marks_deadlocks() {
 #[test]
 fn messages_can_be_late() {
     on_ranks(3, &config(20_000), |comm| {
-        let (rank, world) = (comm.rank(), comm.world());
+        let (rank, world) = (comm.rank(), comm.world_size());
         let stream = Stream::new().unwrap();
         let (mut own, mut other) =
             (comm.alloc::<u8>(5000).unwrap(), comm.alloc::<u8>(5000).unwrap());

@@ -156,7 +156,7 @@ fn one_by_one<T: Element>(
     input: &mut [T],
     output: &mut [T],
 ) -> Result<(), Error> {
-    let (ranks, rank) = (comm.world(), comm.rank());
+    let (ranks, rank) = (comm.world_size(), comm.rank());
     match wanted {
         Wanted::AllReduce(kind) => comm.all_reduce(input, output, reduce_op(kind, factor)),
         Wanted::AllReduceInPlace => comm.all_reduce_in_place(input, ReduceOp::Sum),
@@ -236,7 +236,7 @@ fn compare(comm: &Communicator, case: &Case) {
         let launches = comm.launches();
         comm.group(|group| {
             for (one, (wanted, _, count)) in found.iter_mut().zip(&case.calls) {
-                let (wanted, n, rank) = ((*wanted, *count), comm.world(), comm.rank());
+                let (wanted, n, rank) = ((*wanted, *count), comm.world_size(), comm.rank());
                 match one {
                     Buffers::Float(i, o) => grouped(group, wanted, (n, rank, 0.3), i, o),
                     Buffers::Small(i, o) => grouped(group, wanted, (n, rank, 3), i, o),
@@ -474,7 +474,7 @@ fn a_list_that_changes_in_part() {
     std::thread::scope(|scope| {
         for comm in ranks {
             scope.spawn(move || {
-                let (n, rank) = (comm.world(), comm.rank());
+                let (n, rank) = (comm.world_size(), comm.rank());
                 let mut buffers: Vec<_> = LENGTHS.map(|len| vec![0f32; len]).into();
                 for (turn, wanted) in TURNS.iter().enumerate().chain(TURNS.iter().enumerate()) {
                     for (at, buffer) in buffers.iter_mut().enumerate() {

@@ -109,7 +109,7 @@ mod matrix {
     #[ignore = "one rank of a matrix"]
     fn rank() {
         let mut comm = connect(&config());
-        let (world, seed) = (comm.world(), told(SEED));
+        let (world, seed) = (comm.world_size(), told(SEED));
         let nodes = world / PER_NODE;
         match nodes {
             2 => run_all::<f32>(&mut comm, nodes, seed),
@@ -118,7 +118,7 @@ mod matrix {
     }
 
     fn run_all<T: TestElement>(comm: &mut Communicator, nodes: usize, seed: u64) {
-        let world = comm.world();
+        let world = comm.world_size();
         run::<T>(comm, &cases::<T>((world, nodes), Memory::Private, &COUNTS, seed));
     }
 }

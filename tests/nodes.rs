@@ -74,7 +74,7 @@ fn the_tuner_finds_its_way_on_nodes_of_any_size() {
 #[test]
 fn messages_and_groups_cross_nodes() {
     on_ranks(4, &config(2, ""), |comm| {
-        let (rank, n) = (comm.rank(), comm.world());
+        let (rank, n) = (comm.rank(), comm.world_size());
         for count in [1, 3000] {
             let mine = vec![rank as u32; count];
             let mut theirs = vec![0u32; count];

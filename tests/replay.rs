@@ -175,7 +175,7 @@ impl Case {
                         comm.barrier().unwrap();
                         comm.set_trace(true).unwrap();
                         comm.all_reduce(&input, &mut output, ReduceOp::Sum).unwrap();
-                        let expected = (0..comm.world()).sum::<usize>() as f32;
+                        let expected = (0..comm.world_size()).sum::<usize>() as f32;
                         assert!(output.iter().all(|value| *value == expected));
                         let steps = comm.take_trace();
                         comm.set_trace(false).unwrap();

@@ -46,7 +46,7 @@ impl<G: Float, P: Float> ShardedBuckets<G, P> {
         parameters: &[usize],
         capacity_bytes: usize,
     ) -> Result<ShardedBuckets<G, P>, Error> {
-        let world = comm.world();
+        let world = comm.world_size();
         let gradients = GradientBuckets::padded(comm, parameters, capacity_bytes, world)?;
         let counts = || gradients.buffers.iter().map(DeviceBuffer::count);
         let gradient_shards =

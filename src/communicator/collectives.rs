@@ -1,6 +1,6 @@
 //! The blocking calls.
 
-use super::{Communicator, input, output};
+use super::Communicator;
 use crate::call::{Call, Counts, Memory, one_count_each};
 use crate::error::Error;
 use oxccl_plans::collective::{Collective, Kind};
@@ -34,11 +34,16 @@ impl Communicator {
     #[inline]
     pub fn all_reduce<T: Element>(
         &self,
-        from: &[T],
-        to: &mut [T],
+        input: &[T],
+        output: &mut [T],
         op: ReduceOp<T>,
     ) -> Result<(), Error> {
-        self.blocking(self.collective(Kind::AllReduce), input(from), output(to), op)
+        self.blocking(
+            self.collective(Kind::AllReduce),
+            Memory::of(input),
+            Memory::of_mut(output),
+            op,
+        )
     }
 
     /// [`all_reduce`](Communicator::all_reduce) with one buffer as input and output.
@@ -51,7 +56,7 @@ impl Communicator {
         buffer: &mut [T],
         op: ReduceOp<T>,
     ) -> Result<(), Error> {
-        let memory = output(buffer);
+        let memory = Memory::of_mut(buffer);
         self.blocking(self.collective(Kind::AllReduce), memory, memory, op)
     }
 
@@ -75,11 +80,16 @@ impl Communicator {
     #[inline]
     pub fn reduce_scatter<T: Element>(
         &self,
-        from: &[T],
-        to: &mut [T],
+        input: &[T],
+        output: &mut [T],
         op: ReduceOp<T>,
     ) -> Result<(), Error> {
-        self.blocking(self.collective(Kind::ReduceScatter), input(from), output(to), op)
+        self.blocking(
+            self.collective(Kind::ReduceScatter),
+            Memory::of(input),
+            Memory::of_mut(output),
+            op,
+        )
     }
 
     /// [`reduce_scatter`](Communicator::reduce_scatter) where the output is chunk `rank` of the buffer of `n * count` elements; its
@@ -92,7 +102,7 @@ impl Communicator {
         buffer: &mut [T],
         op: ReduceOp<T>,
     ) -> Result<(), Error> {
-        let all = output(buffer);
+        let all = Memory::of_mut(buffer);
         self.blocking(
             self.collective(Kind::ReduceScatter),
             all,
@@ -119,8 +129,13 @@ impl Communicator {
     /// # Errors
     /// See above; [`Error::NotDivisible`] for an output that ranks cannot share evenly.
     #[inline]
-    pub fn all_gather<T: Element>(&self, from: &[T], to: &mut [T]) -> Result<(), Error> {
-        self.blocking(self.collective(Kind::AllGather), input(from), output(to), ReduceOp::<T>::Sum)
+    pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<(), Error> {
+        self.blocking(
+            self.collective(Kind::AllGather),
+            Memory::of(input),
+            Memory::of_mut(output),
+            ReduceOp::<T>::Sum,
+        )
     }
 
     /// [`all_gather`](Communicator::all_gather) where the input is chunk `rank` of the buffer of `n * count` elements.
@@ -128,7 +143,7 @@ impl Communicator {
     /// # Errors
     /// As [`all_gather`](Communicator::all_gather).
     pub fn all_gather_in_place<T: Element>(&self, buffer: &mut [T]) -> Result<(), Error> {
-        let all = output(buffer);
+        let all = Memory::of_mut(buffer);
         self.blocking(
             self.collective(Kind::AllGather),
             all.part::<T>(Kind::AllGather, self.rank, self.world)?,
@@ -155,8 +170,13 @@ impl Communicator {
     /// # Errors
     /// See above; [`Error::NotDivisible`] for an input that ranks cannot share evenly.
     #[inline]
-    pub fn all_to_all<T: Element>(&self, from: &[T], to: &mut [T]) -> Result<(), Error> {
-        self.blocking(self.collective(Kind::AllToAll), input(from), output(to), ReduceOp::<T>::Sum)
+    pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<(), Error> {
+        self.blocking(
+            self.collective(Kind::AllToAll),
+            Memory::of(input),
+            Memory::of_mut(output),
+            ReduceOp::<T>::Sum,
+        )
     }
 
     /// [`all_to_all`](Communicator::all_to_all) with one buffer as input and output, on every rank.
@@ -164,7 +184,7 @@ impl Communicator {
     /// # Errors
     /// As [`all_to_all`](Communicator::all_to_all).
     pub fn all_to_all_in_place<T: Element>(&self, buffer: &mut [T]) -> Result<(), Error> {
-        let memory = output(buffer);
+        let memory = Memory::of_mut(buffer);
         self.blocking(self.collective(Kind::AllToAll), memory, memory, ReduceOp::<T>::Sum)
     }
 
@@ -188,14 +208,14 @@ impl Communicator {
     #[inline]
     pub fn broadcast<T: Element>(
         &self,
-        from: &[T],
-        to: &mut [T],
+        input: &[T],
+        output: &mut [T],
         root: usize,
     ) -> Result<(), Error> {
         self.blocking(
             self.rooted(Kind::Broadcast, root),
-            input(from),
-            output(to),
+            Memory::of(input),
+            Memory::of_mut(output),
             ReduceOp::<T>::Sum,
         )
     }
@@ -210,7 +230,7 @@ impl Communicator {
         buffer: &mut [T],
         root: usize,
     ) -> Result<(), Error> {
-        let memory = output(buffer);
+        let memory = Memory::of_mut(buffer);
         self.blocking(self.rooted(Kind::Broadcast, root), memory, memory, ReduceOp::<T>::Sum)
     }
 
@@ -235,12 +255,17 @@ impl Communicator {
     #[inline]
     pub fn reduce<T: Element>(
         &self,
-        from: &[T],
-        to: &mut [T],
+        input: &[T],
+        output: &mut [T],
         op: ReduceOp<T>,
         root: usize,
     ) -> Result<(), Error> {
-        self.blocking(self.rooted(Kind::Reduce, root), input(from), output(to), op)
+        self.blocking(
+            self.rooted(Kind::Reduce, root),
+            Memory::of(input),
+            Memory::of_mut(output),
+            op,
+        )
     }
 
     /// [`reduce`](Communicator::reduce) with one buffer, which only the root's call changes.
@@ -253,7 +278,7 @@ impl Communicator {
         op: ReduceOp<T>,
         root: usize,
     ) -> Result<(), Error> {
-        let memory = output(buffer);
+        let memory = Memory::of_mut(buffer);
         self.blocking(self.rooted(Kind::Reduce, root), memory, memory, op)
     }
 
@@ -273,8 +298,18 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`broadcast`](Communicator::broadcast).
-    pub fn gather<T: Element>(&self, from: &[T], to: &mut [T], root: usize) -> Result<(), Error> {
-        self.blocking(self.rooted(Kind::Gather, root), input(from), output(to), ReduceOp::<T>::Sum)
+    pub fn gather<T: Element>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+        root: usize,
+    ) -> Result<(), Error> {
+        self.blocking(
+            self.rooted(Kind::Gather, root),
+            Memory::of(input),
+            Memory::of_mut(output),
+            ReduceOp::<T>::Sum,
+        )
     }
 
     /// [`gather`](Communicator::gather) with one buffer: on the root, of `n * count` elements, of which its own are in place already; elsewhere
@@ -302,8 +337,18 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`broadcast`](Communicator::broadcast).
-    pub fn scatter<T: Element>(&self, from: &[T], to: &mut [T], root: usize) -> Result<(), Error> {
-        self.blocking(self.rooted(Kind::Scatter, root), input(from), output(to), ReduceOp::<T>::Sum)
+    pub fn scatter<T: Element>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+        root: usize,
+    ) -> Result<(), Error> {
+        self.blocking(
+            self.rooted(Kind::Scatter, root),
+            Memory::of(input),
+            Memory::of_mut(output),
+            ReduceOp::<T>::Sum,
+        )
     }
 
     /// [`scatter`](Communicator::scatter) with one buffer: on the root, of `n * count` elements, which does not change; elsewhere the output.
@@ -334,18 +379,18 @@ impl Communicator {
     ///
     /// # Errors
     /// See above; [`Error::Rank`] if the peer does not exist or is this rank.
-    pub fn send<T: Element>(&self, from: &[T], peer: usize) -> Result<(), Error> {
+    pub fn send<T: Element>(&self, input: &[T], peer: usize) -> Result<(), Error> {
         let pair = Collective::send_recv(self.world, self.rank, peer);
-        self.blocking(pair, input(from), Memory::NONE, ReduceOp::<T>::Sum)
+        self.blocking(pair, Memory::of(input), Memory::NONE, ReduceOp::<T>::Sum)
     }
 
     /// Receives what one other rank sends with [`send`](Communicator::send): as many elements.
     ///
     /// # Errors
     /// As [`send`](Communicator::send).
-    pub fn recv<T: Element>(&self, to: &mut [T], peer: usize) -> Result<(), Error> {
+    pub fn recv<T: Element>(&self, output: &mut [T], peer: usize) -> Result<(), Error> {
         let pair = Collective::send_recv(self.world, peer, self.rank);
-        self.blocking(pair, Memory::NONE, output(to), ReduceOp::<T>::Sum)
+        self.blocking(pair, Memory::NONE, Memory::of_mut(output), ReduceOp::<T>::Sum)
     }
 
     /// Returns when every rank has called it. Dissemination (Hensgen, Finkel and Manber 1988).
@@ -367,11 +412,17 @@ impl Communicator {
     /// As [`all_gather`](Communicator::all_gather); [`Error::Length`] unless there is a count for every rank.
     pub fn all_gather_v<T: Element>(
         &self,
-        from: &[T],
-        to: &mut [T],
+        input: &[T],
+        output: &mut [T],
         counts: &[usize],
     ) -> Result<(), Error> {
-        self.per_rank(Kind::AllGather, input(from), output(to), counts, ReduceOp::<T>::Sum)
+        self.per_rank(
+            Kind::AllGather,
+            Memory::of(input),
+            Memory::of_mut(output),
+            counts,
+            ReduceOp::<T>::Sum,
+        )
     }
 
     /// [`all_gather_v`](Communicator::all_gather_v) where the input is this rank's part of the buffer.
@@ -384,7 +435,7 @@ impl Communicator {
         counts: &[usize],
     ) -> Result<(), Error> {
         one_count_each(Kind::AllGather, "counts", counts, self.world)?;
-        let all = output(buffer);
+        let all = Memory::of_mut(buffer);
         let own = all.uneven_part::<T>(Kind::AllGather, self.rank, counts)?;
         self.per_rank(Kind::AllGather, own, all, counts, ReduceOp::<T>::Sum)
     }
@@ -396,12 +447,12 @@ impl Communicator {
     /// As [`all_gather_v`](Communicator::all_gather_v).
     pub fn reduce_scatter_v<T: Element>(
         &self,
-        from: &[T],
-        to: &mut [T],
+        input: &[T],
+        output: &mut [T],
         counts: &[usize],
         op: ReduceOp<T>,
     ) -> Result<(), Error> {
-        self.per_rank(Kind::ReduceScatter, input(from), output(to), counts, op)
+        self.per_rank(Kind::ReduceScatter, Memory::of(input), Memory::of_mut(output), counts, op)
     }
 
     /// [`reduce_scatter_v`](Communicator::reduce_scatter_v) where the output is this rank's part of the buffer; the others are unchanged.
@@ -415,7 +466,7 @@ impl Communicator {
         op: ReduceOp<T>,
     ) -> Result<(), Error> {
         one_count_each(Kind::ReduceScatter, "counts", counts, self.world)?;
-        let all = output(buffer);
+        let all = Memory::of_mut(buffer);
         let own = all.uneven_part::<T>(Kind::ReduceScatter, self.rank, counts)?;
         self.per_rank(Kind::ReduceScatter, all, own, counts, op)
     }
@@ -430,9 +481,9 @@ impl Communicator {
     /// counts differ.
     pub fn all_to_all_v<T: Element>(
         &self,
-        from: &[T],
+        input: &[T],
         send_counts: &[usize],
-        to: &mut [T],
+        output: &mut [T],
         recv_counts: &[usize],
     ) -> Result<(), Error> {
         let own = [send_counts, recv_counts];
@@ -442,7 +493,14 @@ impl Communicator {
         // Before anything is sent: what only this rank can see is an error on this rank alone.
         let counts = Counts::Own { send: send_counts.to_vec(), recv: recv_counts.to_vec() };
         let (rank, op) = (self.rank, ReduceOp::<T>::Sum);
-        Call::with_counts(Kind::AllToAll, rank, counts, input(from), output(to), op)?;
+        Call::with_counts(
+            Kind::AllToAll,
+            rank,
+            counts,
+            Memory::of(input),
+            Memory::of_mut(output),
+            op,
+        )?;
         let row: Vec<u64> = own.concat().into_iter().map(|count| count as u64).collect();
         let mut rows = vec![0u64; row.len() * self.world];
         self.all_gather(&row, &mut rows)?;
@@ -457,8 +515,8 @@ impl Communicator {
             Kind::AllToAll,
             self.rank,
             counts,
-            input(from),
-            output(to),
+            Memory::of(input),
+            Memory::of_mut(output),
             ReduceOp::<T>::Sum,
         )?;
         // SAFETY: the memory is that of the borrowed slices.
@@ -474,21 +532,27 @@ impl Communicator {
     }
 
     fn of_root<T: Element>(&self, collective: Collective, buffer: &mut [T]) -> Result<(), Error> {
-        let [from, to] = output(buffer).of_root::<T>(collective, self.rank)?;
-        self.blocking(collective, from, to, ReduceOp::<T>::Sum)
+        let [input, output] = Memory::of_mut(buffer).of_root::<T>(collective, self.rank)?;
+        self.blocking(collective, input, output, ReduceOp::<T>::Sum)
     }
 
     fn per_rank<T: Element>(
         &self,
         kind: Kind,
-        from: Memory,
-        to: Memory,
+        input: Memory,
+        output: Memory,
         counts: &[usize],
         op: ReduceOp<T>,
     ) -> Result<(), Error> {
         one_count_each(kind, "counts", counts, self.world)?;
-        let call =
-            Call::with_counts(kind, self.rank, Counts::PerRank(counts.to_vec()), from, to, op)?;
+        let call = Call::with_counts(
+            kind,
+            self.rank,
+            Counts::PerRank(counts.to_vec()),
+            input,
+            output,
+            op,
+        )?;
         // SAFETY: every caller passes memory of slices that it has borrowed for as long as this takes.
         unsafe { self.run(&call) }
     }

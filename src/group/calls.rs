@@ -11,11 +11,11 @@ macro_rules! group_calls {
             /// Those that this rank can see; the rest come when the group runs.
             pub fn all_reduce<T: Element>(
                 &mut self,
-                from: &'a $buffer,
-                to: &'a mut $buffer,
+                input: &'a $buffer,
+                output: &'a mut $buffer,
                 op: ReduceOp<T>,
             ) -> Result<usize, Error> {
-                let (input, output) = (self.read(from), self.write(to));
+                let (input, output) = (self.read(input), self.write(output));
                 self.list.push(self.list.collective(Kind::AllReduce), input, output, op)
             }
 
@@ -38,11 +38,11 @@ macro_rules! group_calls {
             /// See above.
             pub fn reduce_scatter<T: Element>(
                 &mut self,
-                from: &'a $buffer,
-                to: &'a mut $buffer,
+                input: &'a $buffer,
+                output: &'a mut $buffer,
                 op: ReduceOp<T>,
             ) -> Result<usize, Error> {
-                let (input, output) = (self.read(from), self.write(to));
+                let (input, output) = (self.read(input), self.write(output));
                 self.list.push(self.list.collective(Kind::ReduceScatter), input, output, op)
             }
 
@@ -66,12 +66,12 @@ macro_rules! group_calls {
             /// See above.
             pub fn reduce_scatter_v<T: Element>(
                 &mut self,
-                from: &'a $buffer,
-                to: &'a mut $buffer,
+                input: &'a $buffer,
+                output: &'a mut $buffer,
                 counts: &[usize],
                 op: ReduceOp<T>,
             ) -> Result<usize, Error> {
-                let memory = (self.read(from), self.write(to));
+                let memory = (self.read(input), self.write(output));
                 self.list.push_per_rank(Kind::ReduceScatter, counts, memory, op)
             }
 
@@ -95,10 +95,10 @@ macro_rules! group_calls {
             /// See above.
             pub fn all_gather<T: Element>(
                 &mut self,
-                from: &'a $buffer,
-                to: &'a mut $buffer,
+                input: &'a $buffer,
+                output: &'a mut $buffer,
             ) -> Result<usize, Error> {
-                let (input, output) = (self.read(from), self.write(to));
+                let (input, output) = (self.read(input), self.write(output));
                 let op = ReduceOp::<T>::Sum;
                 self.list.push(self.list.collective(Kind::AllGather), input, output, op)
             }
@@ -123,11 +123,11 @@ macro_rules! group_calls {
             /// See above.
             pub fn all_gather_v<T: Element>(
                 &mut self,
-                from: &'a $buffer,
-                to: &'a mut $buffer,
+                input: &'a $buffer,
+                output: &'a mut $buffer,
                 counts: &[usize],
             ) -> Result<usize, Error> {
-                let memory = (self.read(from), self.write(to));
+                let memory = (self.read(input), self.write(output));
                 self.list.push_per_rank(Kind::AllGather, counts, memory, ReduceOp::<T>::Sum)
             }
 
@@ -150,10 +150,10 @@ macro_rules! group_calls {
             /// See above.
             pub fn all_to_all<T: Element>(
                 &mut self,
-                from: &'a $buffer,
-                to: &'a mut $buffer,
+                input: &'a $buffer,
+                output: &'a mut $buffer,
             ) -> Result<usize, Error> {
-                let (input, output) = (self.read(from), self.write(to));
+                let (input, output) = (self.read(input), self.write(output));
                 let op = ReduceOp::<T>::Sum;
                 self.list.push(self.list.collective(Kind::AllToAll), input, output, op)
             }
@@ -178,12 +178,12 @@ macro_rules! group_calls {
             /// See above. Counts that differ between two ranks are an [`Error::Mismatch`] of their messages.
             pub fn all_to_all_v<T: Element>(
                 &mut self,
-                from: &'a $buffer,
+                input: &'a $buffer,
                 send_counts: &[usize],
-                to: &'a mut $buffer,
+                output: &'a mut $buffer,
                 recv_counts: &[usize],
             ) -> Result<usize, Error> {
-                let (input, output) = (self.read(from), self.write(to));
+                let (input, output) = (self.read(input), self.write(output));
                 self.list.push_all_to_all_v::<T>((input, send_counts), (output, recv_counts))
             }
 
@@ -193,11 +193,11 @@ macro_rules! group_calls {
             /// See above.
             pub fn broadcast<T: Element>(
                 &mut self,
-                from: &'a $buffer,
-                to: &'a mut $buffer,
+                input: &'a $buffer,
+                output: &'a mut $buffer,
                 root: usize,
             ) -> Result<usize, Error> {
-                let (input, output) = (self.read(from), self.write(to));
+                let (input, output) = (self.read(input), self.write(output));
                 let op = ReduceOp::<T>::Sum;
                 self.list.push(self.list.rooted(Kind::Broadcast, root), input, output, op)
             }
@@ -222,12 +222,12 @@ macro_rules! group_calls {
             /// See above.
             pub fn reduce<T: Element>(
                 &mut self,
-                from: &'a $buffer,
-                to: &'a mut $buffer,
+                input: &'a $buffer,
+                output: &'a mut $buffer,
                 op: ReduceOp<T>,
                 root: usize,
             ) -> Result<usize, Error> {
-                let (input, output) = (self.read(from), self.write(to));
+                let (input, output) = (self.read(input), self.write(output));
                 self.list.push(self.list.rooted(Kind::Reduce, root), input, output, op)
             }
 
@@ -251,11 +251,11 @@ macro_rules! group_calls {
             /// See above.
             pub fn gather<T: Element>(
                 &mut self,
-                from: &'a $buffer,
-                to: &'a mut $buffer,
+                input: &'a $buffer,
+                output: &'a mut $buffer,
                 root: usize,
             ) -> Result<usize, Error> {
-                let (input, output) = (self.read(from), self.write(to));
+                let (input, output) = (self.read(input), self.write(output));
                 let op = ReduceOp::<T>::Sum;
                 self.list.push(self.list.rooted(Kind::Gather, root), input, output, op)
             }
@@ -279,11 +279,11 @@ macro_rules! group_calls {
             /// See above.
             pub fn scatter<T: Element>(
                 &mut self,
-                from: &'a $buffer,
-                to: &'a mut $buffer,
+                input: &'a $buffer,
+                output: &'a mut $buffer,
                 root: usize,
             ) -> Result<usize, Error> {
-                let (input, output) = (self.read(from), self.write(to));
+                let (input, output) = (self.read(input), self.write(output));
                 let op = ReduceOp::<T>::Sum;
                 self.list.push(self.list.rooted(Kind::Scatter, root), input, output, op)
             }
@@ -307,10 +307,10 @@ macro_rules! group_calls {
             /// See above.
             pub fn send<T: Element>(
                 &mut self,
-                from: &'a $buffer,
+                input: &'a $buffer,
                 peer: usize,
             ) -> Result<usize, Error> {
-                let input = self.read(from);
+                let input = self.read(input);
                 let op = ReduceOp::<T>::Sum;
                 self.list.push(self.list.send_to(peer), input, Memory::NONE, op)
             }
@@ -321,10 +321,10 @@ macro_rules! group_calls {
             /// See above.
             pub fn recv<T: Element>(
                 &mut self,
-                to: &'a mut $buffer,
+                output: &'a mut $buffer,
                 peer: usize,
             ) -> Result<usize, Error> {
-                let output = self.write(to);
+                let output = self.write(output);
                 let op = ReduceOp::<T>::Sum;
                 self.list.push(self.list.recv_from(peer), Memory::NONE, output, op)
             }

@@ -117,12 +117,12 @@ impl<'a> StreamGroup<'a> {
         UnreadyCalls { group: self }
     }
 
-    fn read<T: Element>(&mut self, from: &'a DeviceBuffer<T>) -> Memory {
-        self.hold(from)
+    fn read<T: Element>(&mut self, input: &'a DeviceBuffer<T>) -> Memory {
+        self.hold(input)
     }
 
-    fn write<T: Element>(&mut self, to: &'a mut DeviceBuffer<T>) -> Memory {
-        self.hold(to)
+    fn write<T: Element>(&mut self, output: &'a mut DeviceBuffer<T>) -> Memory {
+        self.hold(output)
     }
 
     /// Keeps the buffer until the next call's bucket is done.
@@ -157,12 +157,12 @@ impl<'a> UnreadyCalls<'_, 'a> {
     /// See above.
     pub fn all_reduce<T: Element>(
         self,
-        from: &'a mut DeviceBuffer<T>,
-        to: &'a mut DeviceBuffer<T>,
+        input: &'a mut DeviceBuffer<T>,
+        output: &'a mut DeviceBuffer<T>,
         op: ReduceOp<T>,
     ) -> Result<Unready<'a, T>, Error> {
-        let output = self.group.write(to);
-        self.call(from, |list, input| {
+        let output = self.group.write(output);
+        self.call(input, |list, input| {
             list.push(list.collective(Kind::AllReduce), input, output, op)
         })
     }
@@ -173,12 +173,12 @@ impl<'a> UnreadyCalls<'_, 'a> {
     /// See above.
     pub fn reduce_scatter<T: Element>(
         self,
-        from: &'a mut DeviceBuffer<T>,
-        to: &'a mut DeviceBuffer<T>,
+        input: &'a mut DeviceBuffer<T>,
+        output: &'a mut DeviceBuffer<T>,
         op: ReduceOp<T>,
     ) -> Result<Unready<'a, T>, Error> {
-        let output = self.group.write(to);
-        self.call(from, |list, input| {
+        let output = self.group.write(output);
+        self.call(input, |list, input| {
             list.push(list.collective(Kind::ReduceScatter), input, output, op)
         })
     }
@@ -189,11 +189,11 @@ impl<'a> UnreadyCalls<'_, 'a> {
     /// See above.
     pub fn all_gather<T: Element>(
         self,
-        from: &'a mut DeviceBuffer<T>,
-        to: &'a mut DeviceBuffer<T>,
+        input: &'a mut DeviceBuffer<T>,
+        output: &'a mut DeviceBuffer<T>,
     ) -> Result<Unready<'a, T>, Error> {
-        let (output, op) = (self.group.write(to), ReduceOp::<T>::Sum);
-        self.call(from, |list, input| {
+        let (output, op) = (self.group.write(output), ReduceOp::<T>::Sum);
+        self.call(input, |list, input| {
             list.push(list.collective(Kind::AllGather), input, output, op)
         })
     }
@@ -204,11 +204,13 @@ impl<'a> UnreadyCalls<'_, 'a> {
     /// See above.
     pub fn all_to_all<T: Element>(
         self,
-        from: &'a mut DeviceBuffer<T>,
-        to: &'a mut DeviceBuffer<T>,
+        input: &'a mut DeviceBuffer<T>,
+        output: &'a mut DeviceBuffer<T>,
     ) -> Result<Unready<'a, T>, Error> {
-        let (output, op) = (self.group.write(to), ReduceOp::<T>::Sum);
-        self.call(from, |list, input| list.push(list.collective(Kind::AllToAll), input, output, op))
+        let (output, op) = (self.group.write(output), ReduceOp::<T>::Sum);
+        self.call(input, |list, input| {
+            list.push(list.collective(Kind::AllToAll), input, output, op)
+        })
     }
 
     /// A message: see [`StreamGroup::send`].
@@ -217,11 +219,11 @@ impl<'a> UnreadyCalls<'_, 'a> {
     /// See above.
     pub fn send<T: Element>(
         self,
-        from: &'a mut DeviceBuffer<T>,
+        input: &'a mut DeviceBuffer<T>,
         peer: usize,
     ) -> Result<Unready<'a, T>, Error> {
         let op = ReduceOp::<T>::Sum;
-        self.call(from, |list, input| list.push(list.send_to(peer), input, Memory::NONE, op))
+        self.call(input, |list, input| list.push(list.send_to(peer), input, Memory::NONE, op))
     }
 
     fn call<T: Element>(

@@ -13,6 +13,7 @@ use std::sync::Arc;
 ///
 /// A bucket that is never marked ready, because this is dropped, ends the group by its communicator's time-out.
 #[derive(Debug)]
+#[must_use = "its group waits until it is marked ready"]
 pub struct Unready<'a, T> {
     pub(super) flight: Arc<Flight>,
     pub(super) bucket: usize,

@@ -19,11 +19,11 @@ impl OnStream<'_> {
     /// See above.
     pub fn all_reduce<T: Element>(
         &self,
-        from: &DeviceBuffer<T>,
-        to: &mut DeviceBuffer<T>,
+        input: &DeviceBuffer<T>,
+        output: &mut DeviceBuffer<T>,
         op: ReduceOp<T>,
     ) -> Result<Work, Error> {
-        self.enqueue(self.collective(Kind::AllReduce), from, to, op)
+        self.enqueue(self.collective(Kind::AllReduce), input, output, op)
     }
 
     /// [`Communicator::all_reduce_in_place`](crate::Communicator::all_reduce_in_place).
@@ -44,11 +44,11 @@ impl OnStream<'_> {
     /// See above.
     pub fn reduce_scatter<T: Element>(
         &self,
-        from: &DeviceBuffer<T>,
-        to: &mut DeviceBuffer<T>,
+        input: &DeviceBuffer<T>,
+        output: &mut DeviceBuffer<T>,
         op: ReduceOp<T>,
     ) -> Result<Work, Error> {
-        self.enqueue(self.collective(Kind::ReduceScatter), from, to, op)
+        self.enqueue(self.collective(Kind::ReduceScatter), input, output, op)
     }
 
     /// [`Communicator::reduce_scatter_in_place`](crate::Communicator::reduce_scatter_in_place).
@@ -71,12 +71,13 @@ impl OnStream<'_> {
     /// See above.
     pub fn reduce_scatter_v<T: Element>(
         &self,
-        from: &DeviceBuffer<T>,
-        to: &mut DeviceBuffer<T>,
+        input: &DeviceBuffer<T>,
+        output: &mut DeviceBuffer<T>,
         counts: &[usize],
         op: ReduceOp<T>,
     ) -> Result<Work, Error> {
-        let (memory, hold) = ((memory(from), memory(to)), [Some(from.fly()), Some(to.fly())]);
+        let (memory, hold) =
+            ((memory(input), memory(output)), [Some(input.fly()), Some(output.fly())]);
         self.enqueue_per_rank(Kind::ReduceScatter, counts, memory, op, hold)
     }
 
@@ -101,10 +102,10 @@ impl OnStream<'_> {
     /// See above.
     pub fn all_gather<T: Element>(
         &self,
-        from: &DeviceBuffer<T>,
-        to: &mut DeviceBuffer<T>,
+        input: &DeviceBuffer<T>,
+        output: &mut DeviceBuffer<T>,
     ) -> Result<Work, Error> {
-        self.enqueue(self.collective(Kind::AllGather), from, to, ReduceOp::Sum)
+        self.enqueue(self.collective(Kind::AllGather), input, output, ReduceOp::Sum)
     }
 
     /// [`Communicator::all_gather_in_place`](crate::Communicator::all_gather_in_place).
@@ -127,11 +128,12 @@ impl OnStream<'_> {
     /// See above.
     pub fn all_gather_v<T: Element>(
         &self,
-        from: &DeviceBuffer<T>,
-        to: &mut DeviceBuffer<T>,
+        input: &DeviceBuffer<T>,
+        output: &mut DeviceBuffer<T>,
         counts: &[usize],
     ) -> Result<Work, Error> {
-        let (memory, hold) = ((memory(from), memory(to)), [Some(from.fly()), Some(to.fly())]);
+        let (memory, hold) =
+            ((memory(input), memory(output)), [Some(input.fly()), Some(output.fly())]);
         self.enqueue_per_rank(Kind::AllGather, counts, memory, ReduceOp::<T>::Sum, hold)
     }
 
@@ -156,10 +158,10 @@ impl OnStream<'_> {
     /// See above.
     pub fn all_to_all<T: Element>(
         &self,
-        from: &DeviceBuffer<T>,
-        to: &mut DeviceBuffer<T>,
+        input: &DeviceBuffer<T>,
+        output: &mut DeviceBuffer<T>,
     ) -> Result<Work, Error> {
-        self.enqueue(self.collective(Kind::AllToAll), from, to, ReduceOp::Sum)
+        self.enqueue(self.collective(Kind::AllToAll), input, output, ReduceOp::Sum)
     }
 
     /// [`Communicator::all_to_all_in_place`](crate::Communicator::all_to_all_in_place).
@@ -180,15 +182,17 @@ impl OnStream<'_> {
     /// See above. Counts that differ between two ranks are an [`Error::Mismatch`] of the work.
     pub fn all_to_all_v<T: Element>(
         &self,
-        from: &DeviceBuffer<T>,
+        input: &DeviceBuffer<T>,
         send_counts: &[usize],
-        to: &mut DeviceBuffer<T>,
+        output: &mut DeviceBuffer<T>,
         recv_counts: &[usize],
     ) -> Result<Work, Error> {
-        let hold = [Some(from.fly()), Some(to.fly())];
-        let counts = Counts::own(self.comm.rank(), self.comm.world(), send_counts, recv_counts)?;
+        let hold = [Some(input.fly()), Some(output.fly())];
+        let counts =
+            Counts::own(self.comm.rank(), self.comm.world_size(), send_counts, recv_counts)?;
         let (kind, op) = (Kind::AllToAll, ReduceOp::<T>::Sum);
-        let call = Call::with_counts(kind, self.comm.rank(), counts, memory(from), memory(to), op)?;
+        let call =
+            Call::with_counts(kind, self.comm.rank(), counts, memory(input), memory(output), op)?;
         // SAFETY: the hold keeps the buffers.
         unsafe { self.submit_one(call, hold) }
     }
@@ -199,11 +203,11 @@ impl OnStream<'_> {
     /// See above.
     pub fn broadcast<T: Element>(
         &self,
-        from: &DeviceBuffer<T>,
-        to: &mut DeviceBuffer<T>,
+        input: &DeviceBuffer<T>,
+        output: &mut DeviceBuffer<T>,
         root: usize,
     ) -> Result<Work, Error> {
-        self.enqueue(self.rooted(Kind::Broadcast, root), from, to, ReduceOp::Sum)
+        self.enqueue(self.rooted(Kind::Broadcast, root), input, output, ReduceOp::Sum)
     }
 
     /// [`Communicator::broadcast_in_place`](crate::Communicator::broadcast_in_place).
@@ -224,12 +228,12 @@ impl OnStream<'_> {
     /// See above.
     pub fn reduce<T: Element>(
         &self,
-        from: &DeviceBuffer<T>,
-        to: &mut DeviceBuffer<T>,
+        input: &DeviceBuffer<T>,
+        output: &mut DeviceBuffer<T>,
         op: ReduceOp<T>,
         root: usize,
     ) -> Result<Work, Error> {
-        self.enqueue(self.rooted(Kind::Reduce, root), from, to, op)
+        self.enqueue(self.rooted(Kind::Reduce, root), input, output, op)
     }
 
     /// [`Communicator::reduce_in_place`](crate::Communicator::reduce_in_place).
@@ -251,11 +255,11 @@ impl OnStream<'_> {
     /// See above.
     pub fn gather<T: Element>(
         &self,
-        from: &DeviceBuffer<T>,
-        to: &mut DeviceBuffer<T>,
+        input: &DeviceBuffer<T>,
+        output: &mut DeviceBuffer<T>,
         root: usize,
     ) -> Result<Work, Error> {
-        self.enqueue(self.rooted(Kind::Gather, root), from, to, ReduceOp::Sum)
+        self.enqueue(self.rooted(Kind::Gather, root), input, output, ReduceOp::Sum)
     }
 
     /// [`Communicator::gather_in_place`](crate::Communicator::gather_in_place).
@@ -276,11 +280,11 @@ impl OnStream<'_> {
     /// See above.
     pub fn scatter<T: Element>(
         &self,
-        from: &DeviceBuffer<T>,
-        to: &mut DeviceBuffer<T>,
+        input: &DeviceBuffer<T>,
+        output: &mut DeviceBuffer<T>,
         root: usize,
     ) -> Result<Work, Error> {
-        self.enqueue(self.rooted(Kind::Scatter, root), from, to, ReduceOp::Sum)
+        self.enqueue(self.rooted(Kind::Scatter, root), input, output, ReduceOp::Sum)
     }
 
     /// [`Communicator::scatter_in_place`](crate::Communicator::scatter_in_place).
@@ -299,19 +303,23 @@ impl OnStream<'_> {
     ///
     /// # Errors
     /// See above.
-    pub fn send<T: Element>(&self, from: &DeviceBuffer<T>, peer: usize) -> Result<Work, Error> {
-        let pair = Collective::send_recv(self.comm.world(), self.comm.rank(), peer);
-        let hold = [Some(from.fly()), None];
-        self.enqueue_memory(pair, memory(from), Memory::NONE, ReduceOp::<T>::Sum, hold)
+    pub fn send<T: Element>(&self, input: &DeviceBuffer<T>, peer: usize) -> Result<Work, Error> {
+        let pair = Collective::send_recv(self.comm.world_size(), self.comm.rank(), peer);
+        let hold = [Some(input.fly()), None];
+        self.enqueue_memory(pair, memory(input), Memory::NONE, ReduceOp::<T>::Sum, hold)
     }
 
     /// [`Communicator::recv`](crate::Communicator::recv).
     ///
     /// # Errors
     /// See above.
-    pub fn recv<T: Element>(&self, to: &mut DeviceBuffer<T>, peer: usize) -> Result<Work, Error> {
-        let pair = Collective::send_recv(self.comm.world(), peer, self.comm.rank());
-        self.enqueue_memory(pair, Memory::NONE, memory(to), ReduceOp::<T>::Sum, hold(to))
+    pub fn recv<T: Element>(
+        &self,
+        output: &mut DeviceBuffer<T>,
+        peer: usize,
+    ) -> Result<Work, Error> {
+        let pair = Collective::send_recv(self.comm.world_size(), peer, self.comm.rank());
+        self.enqueue_memory(pair, Memory::NONE, memory(output), ReduceOp::<T>::Sum, hold(output))
     }
 
     /// [`Communicator::barrier`](crate::Communicator::barrier).
@@ -324,15 +332,15 @@ impl OnStream<'_> {
     }
 
     fn collective(&self, kind: Kind) -> Collective {
-        Collective::new(kind, self.comm.world())
+        Collective::new(kind, self.comm.world_size())
     }
 
     fn rooted(&self, kind: Kind, root: usize) -> Collective {
-        Collective::rooted(kind, self.comm.world(), root)
+        Collective::rooted(kind, self.comm.world_size(), root)
     }
 
     fn own_part<T: Element>(&self, kind: Kind, all: Memory) -> Result<Memory, Error> {
-        all.part::<T>(kind, self.comm.rank(), self.comm.world())
+        all.part::<T>(kind, self.comm.rank(), self.comm.world_size())
     }
 
     fn uneven_part<T: Element>(
@@ -341,19 +349,19 @@ impl OnStream<'_> {
         counts: &[usize],
         all: Memory,
     ) -> Result<Memory, Error> {
-        one_count_each(kind, "counts", counts, self.comm.world())?;
+        one_count_each(kind, "counts", counts, self.comm.world_size())?;
         all.uneven_part::<T>(kind, self.comm.rank(), counts)
     }
 
     fn enqueue<T: Element>(
         &self,
         collective: Collective,
-        from: &DeviceBuffer<T>,
-        to: &mut DeviceBuffer<T>,
+        input: &DeviceBuffer<T>,
+        output: &mut DeviceBuffer<T>,
         op: ReduceOp<T>,
     ) -> Result<Work, Error> {
-        let hold = [Some(from.fly()), Some(to.fly())];
-        self.enqueue_memory(collective, memory(from), memory(to), op, hold)
+        let hold = [Some(input.fly()), Some(output.fly())];
+        self.enqueue_memory(collective, memory(input), memory(output), op, hold)
     }
 
     fn enqueue_in_place<T: Element>(
@@ -371,21 +379,21 @@ impl OnStream<'_> {
         collective: Collective,
         buffer: &mut DeviceBuffer<T>,
     ) -> Result<Work, Error> {
-        let [from, to] = memory(buffer).of_root::<T>(collective, self.comm.rank())?;
-        self.enqueue_memory(collective, from, to, ReduceOp::<T>::Sum, hold(buffer))
+        let [input, output] = memory(buffer).of_root::<T>(collective, self.comm.rank())?;
+        self.enqueue_memory(collective, input, output, ReduceOp::<T>::Sum, hold(buffer))
     }
 
     fn enqueue_per_rank<T: Element>(
         &self,
         kind: Kind,
         counts: &[usize],
-        (from, to): (Memory, Memory),
+        (input, output): (Memory, Memory),
         op: ReduceOp<T>,
         hold: Hold,
     ) -> Result<Work, Error> {
-        one_count_each(kind, "counts", counts, self.comm.world())?;
+        one_count_each(kind, "counts", counts, self.comm.world_size())?;
         let counts = Counts::PerRank(counts.to_vec());
-        let call = Call::with_counts(kind, self.comm.rank(), counts, from, to, op)?;
+        let call = Call::with_counts(kind, self.comm.rank(), counts, input, output, op)?;
         // SAFETY: the hold keeps the buffers.
         unsafe { self.submit_one(call, hold) }
     }
@@ -394,12 +402,12 @@ impl OnStream<'_> {
     fn enqueue_memory<T: Element>(
         &self,
         collective: Collective,
-        from: Memory,
-        to: Memory,
+        input: Memory,
+        output: Memory,
         op: ReduceOp<T>,
         hold: Hold,
     ) -> Result<Work, Error> {
-        let call = Call::new(collective, self.comm.rank(), from, to, op)?;
+        let call = Call::new(collective, self.comm.rank(), input, output, op)?;
         // SAFETY: the hold keeps the buffers, which were borrowed as the call needs them.
         unsafe { self.submit_one(call, hold) }
     }

@@ -52,7 +52,7 @@ pub fn check<'a>(comm: &'a Communicator, stream: impl Into<AnyStream<'a>>) {
     let rank = Rank { comm, stream: stream.into() };
     uneven_parts(rank);
     uneven_exchange(rank);
-    for root in [0, comm.world() - 1] {
+    for root in [0, comm.world_size() - 1] {
         for count in [0, 3, 900] {
             rooted(rank, root, count);
         }
@@ -64,7 +64,7 @@ pub fn check<'a>(comm: &'a Communicator, stream: impl Into<AnyStream<'a>>) {
 
 fn uneven_parts(rank: Rank<'_>) {
     let Rank { comm, stream } = rank;
-    let (on, n, me) = (comm.on(stream), comm.world(), comm.rank());
+    let (on, n, me) = (comm.on(stream), comm.world_size(), comm.rank());
     let counts: Vec<usize> = (0..n).map(uneven).collect();
     let (total, before): (usize, usize) = (counts.iter().sum(), counts[..me].iter().sum());
     let gathered: Vec<i32> = (0..n).flat_map(|from| values(from, 0, counts[from])).collect();
@@ -95,7 +95,7 @@ fn sent(from: usize, to: usize) -> usize {
 
 fn uneven_exchange(Rank { comm, stream }: Rank<'_>) {
     let rank = Rank { comm, stream };
-    let (n, me) = (comm.world(), comm.rank());
+    let (n, me) = (comm.world_size(), comm.rank());
     let to: Vec<usize> = (0..n).map(|peer| sent(me, peer)).collect();
     let from: Vec<usize> = (0..n).map(|peer| sent(peer, me)).collect();
     let input = rank.own(to.iter().sum());
@@ -112,7 +112,7 @@ fn uneven_exchange(Rank { comm, stream }: Rank<'_>) {
 
 fn rooted(rank: Rank<'_>, root: usize, count: usize) {
     let Rank { comm, stream } = rank;
-    let (on, n, me) = (comm.on(stream), comm.world(), comm.rank());
+    let (on, n, me) = (comm.on(stream), comm.world_size(), comm.rank());
     let is_root = me == root;
     let gathered: Vec<i32> = (0..n).flat_map(|from| values(from, 0, count)).collect();
     let at_root = |len: usize| if is_root { len } else { 0 };
@@ -143,7 +143,7 @@ fn rooted(rank: Rank<'_>, root: usize, count: usize) {
 fn even_in_place(rank: Rank<'_>) {
     const COUNT: usize = 500;
     let Rank { comm, stream } = rank;
-    let (on, n, me) = (comm.on(stream), comm.world(), comm.rank());
+    let (on, n, me) = (comm.on(stream), comm.world_size(), comm.rank());
     let mut all = vec![-1; COUNT * n];
     all[me * COUNT..][..COUNT].copy_from_slice(&values(me, 0, COUNT));
     let mut all = rank.filled(&all);
@@ -165,7 +165,7 @@ fn even_in_place(rank: Rank<'_>) {
 fn in_a_group(rank: Rank<'_>) {
     const COUNT: usize = 70;
     let Rank { comm, stream } = rank;
-    let (n, me) = (comm.world(), comm.rank());
+    let (n, me) = (comm.world_size(), comm.rank());
     let counts: Vec<usize> = (0..n).map(uneven).collect();
     let (total, before): (usize, usize) = (counts.iter().sum(), counts[..me].iter().sum());
     let mut parts = vec![-1; total];
@@ -198,7 +198,7 @@ fn in_a_group(rank: Rank<'_>) {
 /// What this rank can see is wrong: nothing is sent.
 fn misuse(rank: Rank<'_>) {
     let Rank { comm, stream } = rank;
-    let (on, n) = (comm.on(stream), comm.world());
+    let (on, n) = (comm.on(stream), comm.world_size());
     let [mut buffer, mut other] = [(); 2].map(|()| rank.own(10 * n));
     let counts = vec![10; n];
     let error = on.all_gather_v_in_place(&mut buffer, &counts[1..]).unwrap_err();

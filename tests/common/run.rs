@@ -32,7 +32,7 @@ fn lengths(kind: Kind, count: usize, n: usize) -> (usize, usize) {
 
 /// Runs the case on this rank, with fresh input and poisoned output, and panics where an element differs.
 pub fn check<T: TestElement>(comm: &mut Communicator, case: &Case) {
-    let (n, rank, kind) = (comm.world(), comm.rank(), case.entry.kind);
+    let (n, rank, kind) = (comm.world_size(), comm.rank(), case.entry.kind);
     let (input_len, output_len) = lengths(kind, case.count, n);
     let mut rng = Rng(case.seed);
     let op = reduce_op::<T>(case.op, &mut rng);

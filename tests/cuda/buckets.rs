@@ -26,7 +26,7 @@ pub(crate) fn gradients(comm: Communicator) {
             let bucket = buckets.bucket_mut(place.bucket).unwrap();
             let mut found = vec![0.0; bucket.count()];
             bucket.read(&mut found).unwrap();
-            let sum = (0..comm.world()).fold(0.0, |sum, _| sum + one);
+            let sum = (0..comm.world_size()).fold(0.0, |sum, _| sum + one);
             assert!(found[place.offset..][..count].iter().all(|found| *found == sum));
         }
     }
@@ -68,7 +68,7 @@ pub(crate) fn sharded(comm: Communicator) {
             assert_eq!(buckets.address(parameter).unwrap(), at);
             let mut found = vec![0.0; bucket.count()];
             bucket.read(&mut found).unwrap();
-            let sum = (0..comm.world()).fold(0.0, |sum, _| sum + one);
+            let sum = (0..comm.world_size()).fold(0.0, |sum, _| sum + one);
             assert!(found[place.offset..][..count].iter().all(|found| *found == sum));
         }
     }

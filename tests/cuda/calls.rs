@@ -59,7 +59,7 @@ pub(crate) fn stream(comm: &Communicator) -> Stream {
 /// Every algorithm of every kind; then what the tuner picks.
 pub(crate) fn all(mut comm: Communicator) {
     let stream = stream(&comm);
-    let (n, nodes) = (comm.world(), config().nodes.unwrap_or(1));
+    let (n, nodes) = (comm.world_size(), config().nodes.unwrap_or(1));
     let placement = Placement::uniform(n / nodes);
     let there_is = |entry: &&Entry| {
         entry.kind != Kind::SendRecv
@@ -128,7 +128,7 @@ pub(crate) fn with_parts(comm: Communicator) {
 pub(crate) fn every_kernel(mut comm: Communicator) {
     let stream = stream(&comm);
     fn each<T: TestElement>(comm: &mut Communicator, stream: &Stream) {
-        let n = comm.world();
+        let n = comm.world_size();
         let placement = Placement::one_node(n);
         let mut rng = Rng(n as u64);
         let ways = [
@@ -154,7 +154,7 @@ pub(crate) fn every_kernel(mut comm: Communicator) {
     }
     each::<f32>(&mut comm, &stream);
     each::<bf16>(&mut comm, &stream);
-    if comm.world() < 8 {
+    if comm.world_size() < 8 {
         each::<f64>(&mut comm, &stream);
         each::<i8>(&mut comm, &stream);
         each::<u8>(&mut comm, &stream);
@@ -171,7 +171,7 @@ pub(crate) fn every_kernel(mut comm: Communicator) {
 
 /// Copies so long that the engine for them is asked, where there is one, at odd places.
 pub(crate) fn long_copies(mut comm: Communicator) {
-    let (stream, n) = (stream(&comm), comm.world());
+    let (stream, n) = (stream(&comm), comm.world_size());
     let placement = Placement::one_node(n);
     let by_windows = |entry: &&Entry| {
         entry.kind != Kind::SendRecv
@@ -223,7 +223,7 @@ fn in_place(kind: Kind, count: usize, rank: usize, n: usize) -> Option<(usize, u
 }
 
 pub(crate) fn check<T: TestElement>(comm: &Communicator, stream: &Stream, case: &Case) {
-    let (n, rank, kind) = (comm.world(), comm.rank(), case.entry.kind);
+    let (n, rank, kind) = (comm.world_size(), comm.rank(), case.entry.kind);
     let (input_len, output_len) = lengths(kind, case.count, n);
     let op = reduce_op::<T>(case.op, &mut Rng(case.seed));
     let inputs: Vec<Vec<T>> = (0..n)
@@ -272,7 +272,7 @@ pub(crate) fn check<T: TestElement>(comm: &Communicator, stream: &Stream, case: 
 
 /// The typed calls on a stream, as the tuner likes them, and a blocking one.
 fn typed(comm: &Communicator, stream: &Stream, count: usize) {
-    let (n, rank) = (comm.world(), comm.rank());
+    let (n, rank) = (comm.world_size(), comm.rank());
     let filled = |len: usize, value: f32| {
         let mut buffer = comm.alloc::<f32>(len).unwrap();
         buffer.write(&vec![value; len]).unwrap();
@@ -319,7 +319,7 @@ fn typed(comm: &Communicator, stream: &Stream, count: usize) {
 }
 
 fn send_around(comm: &Communicator, stream: &Stream) {
-    let (n, rank) = (comm.world(), comm.rank());
+    let (n, rank) = (comm.world_size(), comm.rank());
     if n == 1 {
         return;
     }
@@ -343,7 +343,7 @@ fn send_around(comm: &Communicator, stream: &Stream) {
 /// A graph of two calls, replayed; calls before, between and behind.
 pub(crate) fn captured(comm: Communicator) {
     const COUNT: usize = 3000;
-    let (stream, n) = (stream(&comm), comm.world());
+    let (stream, n) = (stream(&comm), comm.world_size());
     let mut buffer = comm.alloc::<f32>(COUNT).unwrap();
     let mut all = comm.alloc::<f32>(COUNT * n).unwrap();
     let eager = |buffer: &mut DeviceBuffer<f32>| {
@@ -398,7 +398,7 @@ pub(crate) fn streams(comm: Communicator) {
     }
     let mut found = vec![0.0; COUNT];
     buffer.read(&mut found).unwrap();
-    let expected = (comm.world() as f64).powi(40);
+    let expected = (comm.world_size() as f64).powi(40);
     assert!(found.iter().all(|found| *found == expected));
     comm.barrier().unwrap();
 }
@@ -406,7 +406,7 @@ pub(crate) fn streams(comm: Communicator) {
 /// Calls and groups that are to use few blocks do.
 pub(crate) fn few_blocks(comm: Communicator) {
     let control = Control::attach().unwrap();
-    let (stream, n) = (stream(&comm), comm.world() as u64);
+    let (stream, n) = (stream(&comm), comm.world_size() as u64);
     let on = comm.on(&stream);
     let mut buffer = comm.alloc::<f32>(100_000).unwrap();
     let mut blocks = |limit: Option<usize>, grouped: bool| {
@@ -458,7 +458,7 @@ pub(crate) fn launches(comm: Communicator) {
         meet();
         let made = control.launches() - before;
         // This rank's; the others' may be one barrier behind or ahead.
-        let (n, each) = (comm.world() as u64, 8);
+        let (n, each) = (comm.world_size() as u64, 8);
         assert!((n * each - 2 * n..=n * each + 2 * n).contains(&made), "{made} launches");
     }
 }

@@ -78,7 +78,7 @@ impl Bucket {
     }
 
     fn of<T: TestElement>(comm: &Communicator, wanted: &Wanted, seed: u64) -> Bucket {
-        let (n, rank, count) = (comm.world(), comm.rank(), wanted.count);
+        let (n, rank, count) = (comm.world_size(), comm.rank(), wanted.count);
         let (input_len, output_len) = match wanted.kind {
             Kind::Barrier => (0, 0),
             Kind::AllGather | Kind::Gather => (count, count * n),
@@ -122,7 +122,7 @@ fn calls(buckets: &[Bucket]) -> Vec<Call> {
 /// Random groups against their calls one by one. The second launch has other buffers, the third the same once more.
 pub(crate) fn random_groups(mut comm: Communicator) {
     comm.set_order(Order::Rank).unwrap();
-    let (streams, n) = ([stream(&comm), stream(&comm)], comm.world());
+    let (streams, n) = ([stream(&comm), stream(&comm)], comm.world_size());
     for seed in 0..8u64 {
         let mut rng = Rng(seed * 1000 + 1);
         let len = [1, 3, 20, 60][seed as usize % 4];
@@ -160,7 +160,7 @@ pub(crate) fn random_groups(mut comm: Communicator) {
 /// A group is one kernel, whatever it is made of; and once its tables are there, nothing else.
 pub(crate) fn one_kernel(comm: Communicator) {
     let control = Control::attach().unwrap();
-    let (stream, n) = (stream(&comm), comm.world());
+    let (stream, n) = (stream(&comm), comm.world_size());
     let mut rng = Rng(9);
     let wanted: Vec<Wanted> = (0..40).map(|_| random(&mut rng, n, true)).collect();
     let buckets = buckets(&comm, &wanted);
@@ -224,7 +224,7 @@ fn await_on(comm: &Communicator, bucket: &Work, stream: &Stream) {
 /// Buckets that become ready one after the other, marked by the host and by a stream, and are used while others are not ready.
 pub(crate) fn bucket_by_bucket(comm: Communicator) {
     let [stream, marks, other] = [(); 3].map(|()| crate::calls::stream(&comm));
-    let n = comm.world() as f32;
+    let n = comm.world_size() as f32;
     let [mut first, mut second, mut third] = [(); 3].map(|()| filled(&comm, LARGE, 0f32));
     let mut sums = comm.alloc::<f32>(LARGE).unwrap();
     for round in 1..=3 {
@@ -279,9 +279,9 @@ pub(crate) fn done_is_done(comm: Communicator) {
     work.bucket(0).unwrap().wait().unwrap();
     assert!(!work.is_done());
     late.ready();
-    expect(&first, comm.world() as i32);
+    expect(&first, comm.world_size() as i32);
     work.wait().unwrap();
-    expect(&second, comm.world() as i32);
+    expect(&second, comm.world_size() as i32);
     comm.barrier().unwrap();
 }
 
@@ -381,7 +381,7 @@ fn uneven(from: usize, to: usize) -> usize {
 
 /// Messages of all kinds beside collectives: around the ring, both ways at once, to oneself, and all-to-alls of uneven parts.
 pub(crate) fn messages(comm: Communicator) {
-    let (stream, n, rank) = (stream(&comm), comm.world(), comm.rank());
+    let (stream, n, rank) = (stream(&comm), comm.world_size(), comm.rank());
     let (next, previous) = ((rank + 1) % n, (rank + n - 1) % n);
     let send_counts: Vec<usize> = (0..n).map(|peer| uneven(rank, peer)).collect();
     let recv_counts: Vec<usize> = (0..n).map(|peer| uneven(peer, rank)).collect();
@@ -438,7 +438,7 @@ pub(crate) fn messages(comm: Communicator) {
 pub(crate) fn captured(comm: Communicator) {
     const COUNT: usize = 3000;
     let [stream, marks, other] = [(); 3].map(|()| crate::calls::stream(&comm));
-    let n = comm.world() as f32;
+    let n = comm.world_size() as f32;
     let [mut first, mut second] = [(); 2].map(|()| filled(&comm, COUNT, 0f32));
     let mut seen = filled(&comm, COUNT, 0f32);
     let launches = comm.launches();

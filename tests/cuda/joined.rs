@@ -40,7 +40,7 @@ pub(crate) fn launches(outer: &mut dyn Bootstrap) {
     let control = Control::attach().unwrap();
     on_threads(Communicator::local_with(RANKS, &joined()).unwrap(), |comm| {
         let streams = [stream(&comm), stream(&comm)];
-        let (rank, n) = (comm.rank(), comm.world());
+        let (rank, n) = (comm.rank(), comm.world_size());
         let mut buffer = filled(&comm, rank as f32 + 1.0);
         let mut sum = (n * (n + 1) / 2) as f32;
         comm.barrier().unwrap();
@@ -76,7 +76,7 @@ pub(crate) fn launches(outer: &mut dyn Bootstrap) {
 pub(crate) fn groups(outer: &mut dyn Bootstrap) {
     let control = Control::attach().unwrap();
     on_threads(Communicator::local_with(RANKS, &joined()).unwrap(), |comm| {
-        let (stream, rank, n) = (stream(&comm), comm.rank(), comm.world());
+        let (stream, rank, n) = (stream(&comm), comm.rank(), comm.world_size());
         let mut sums = [filled(&comm, 1.0), filled(&comm, 2.0)];
         let mut late = filled(&comm, 0.0);
         let mut whole = comm.alloc::<i8>(n * 70).unwrap();

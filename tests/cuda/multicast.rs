@@ -57,7 +57,7 @@ fn has_switch(comm: &mut Communicator) -> bool {
     if let Err(error) = &plan {
         use std::io::Write;
         // Past the harness, which would keep it to itself.
-        let _ = writeln!(std::io::stderr(), "skipped: a switch of {}: {error}", comm.world());
+        let _ = writeln!(std::io::stderr(), "skipped: a switch of {}: {error}", comm.world_size());
     }
     plan.is_ok()
 }
@@ -69,7 +69,7 @@ fn switched() -> Option<u64> {
 
 /// Each operation that the switch has of a type, and each length and place of buffers.
 fn every_op<T: TestElement>(comm: &mut Communicator, stream: &Stream) {
-    let (n, mut rng) = (comm.world(), Rng(T::DATA_TYPE as u64));
+    let (n, mut rng) = (comm.world_size(), Rng(T::DATA_TYPE as u64));
     let has = |op: &OpKind| op.applies_to(T::DATA_TYPE) && entry().reduces(T::DATA_TYPE, *op);
     let ops: Vec<OpKind> = OpKind::ALL.into_iter().filter(has).collect();
     // Whole packs, packs that do not begin at their boundaries, and less than one.
@@ -109,7 +109,7 @@ fn replayed(comm: &Communicator, stream: &Stream) {
         stream.synchronize().unwrap();
         let mut found = vec![0.0; COUNT];
         buffer.read(&mut found).unwrap();
-        assert!(found.iter().all(|found| *found == (round * comm.world()) as f32));
+        assert!(found.iter().all(|found| *found == (round * comm.world_size()) as f32));
         comm.barrier().unwrap();
     }
 }
@@ -139,7 +139,7 @@ fn chosen(comm: &mut Communicator, stream: &Stream) {
     let is_nvls = |op, count| plan(op, count).algorithm == Algorithm::Nvls;
     assert_eq!(
         is_nvls(OpKind::Sum, 1 << 20),
-        comm.world() >= 4,
+        comm.world_size() >= 4,
         "{:?}",
         plan(OpKind::Sum, 1 << 20)
     );
@@ -149,7 +149,7 @@ fn chosen(comm: &mut Communicator, stream: &Stream) {
     reduce(comm, stream, &mut buffer).unwrap();
     let mut found = vec![0.0; 1 << 17];
     buffer.read(&mut found).unwrap();
-    let sum = (comm.world() * (comm.world() - 1) / 2) as f32;
+    let sum = (comm.world_size() * (comm.world_size() - 1) / 2) as f32;
     assert!(found.iter().all(|found| *found == sum));
 }
 

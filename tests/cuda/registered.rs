@@ -28,7 +28,7 @@ fn all_reduce(
     value: f32,
 ) -> bool {
     let context = comm.context().unwrap();
-    let (rank, n) = (comm.rank() as f32, comm.world() as f32);
+    let (rank, n) = (comm.rank() as f32, comm.world_size() as f32);
     let input: Vec<u8> =
         (0..COUNT).flat_map(|at| (value + rank + (at % 5) as f32).to_ne_bytes()).collect();
     // SAFETY: both have room, and no call uses them.
@@ -37,7 +37,7 @@ fn all_reduce(
         copy_in(&context, to, &vec![0xee; 4 * COUNT]).unwrap();
     }
     let memory = |address| Memory { address, count: COUNT };
-    let all_reduce = Collective::new(Kind::AllReduce, comm.world());
+    let all_reduce = Collective::new(Kind::AllReduce, comm.world_size());
     let op = ReduceOp::<f32>::Sum;
     let call = Call::new(all_reduce, comm.rank(), memory(from), memory(to), op).unwrap();
     // SAFETY: both live until the work has ended.
@@ -60,13 +60,13 @@ fn all_reduce(
 /// not reach it.
 fn grouped(comm: &Communicator, stream: &Stream, memory: *mut u8, value: f32) -> bool {
     const BUCKETS: [(usize, usize); 3] = [(0, 700), (701, 1), (1000, COUNT - 1000)];
-    let (context, n) = (comm.context().unwrap(), comm.world() as f32);
+    let (context, n) = (comm.context().unwrap(), comm.world_size() as f32);
     let values = (value + comm.rank() as f32).to_ne_bytes().repeat(COUNT);
     // SAFETY: it has room, and no call uses it.
     unsafe { copy_in(&context, memory, &values) }.unwrap();
     let call = |(at, count): (usize, usize)| {
         let bucket = Memory { address: memory.wrapping_add(4 * at), count };
-        let all_reduce = Collective::new(Kind::AllReduce, comm.world());
+        let all_reduce = Collective::new(Kind::AllReduce, comm.world_size());
         Call::new(all_reduce, comm.rank(), bucket, bucket, ReduceOp::<f32>::Sum).unwrap()
     };
     // SAFETY: it lives until the work has ended.
@@ -115,7 +115,7 @@ pub(crate) fn in_place(mut comm: Communicator) {
     let mut registrations: Vec<_> = memory.iter().map(|memory| register(&comm, memory)).collect();
     let opened = imported();
     // Two allocations of each peer share a block.
-    assert_eq!(opened, 2 * (comm.world() - 1));
+    assert_eq!(opened, 2 * (comm.world_size() - 1));
     for memory in &memory {
         assert!(run(&comm, at(memory), behind(memory), 3.0));
         assert!(run(&comm, behind(memory), at(memory), 4.0));
@@ -148,7 +148,7 @@ pub(crate) fn in_place(mut comm: Communicator) {
 
 fn replay(comm: &Communicator, stream: &Stream, buffer: *mut u8) {
     let memory = Memory { address: buffer, count: COUNT };
-    let all_reduce = Collective::new(Kind::AllReduce, comm.world());
+    let all_reduce = Collective::new(Kind::AllReduce, comm.world_size());
     let op = ReduceOp::<f32>::Max;
     let call = Call::new(all_reduce, comm.rank(), memory, memory, op).unwrap();
     let graph = Graph::capture(stream, CaptureMode::ThreadLocal, || {
@@ -167,7 +167,7 @@ fn replay(comm: &Communicator, stream: &Stream, buffer: *mut u8) {
             stream.synchronize().unwrap();
             let mut found = vec![0; 4 * COUNT];
             copy_out(&context, &mut found, buffer).unwrap();
-            let most = f32::from(round) + comm.world() as f32 - 1.0;
+            let most = f32::from(round) + comm.world_size() as f32 - 1.0;
             assert!(found.chunks(4).all(|found| found == most.to_ne_bytes()));
         }
     }
@@ -204,7 +204,7 @@ pub(crate) fn by_all_or_none(mut comm: Communicator) {
     let (from, to) = (memory.as_ptr(), memory.as_ptr().wrapping_add(4 * COUNT));
     let virtual_memory = DeviceRegion::create(&context, OWN_BYTES).unwrap();
     let host = [0u8; 64];
-    let (last, good) = (comm.world() - 1, (from.cast_const(), SHARED_BYTES));
+    let (last, good) = (comm.world_size() - 1, (from.cast_const(), SHARED_BYTES));
     let bad = [
         (1, (host.as_ptr(), host.len()), "host memory"),
         (0, (virtual_memory.as_ptr().cast_const(), OWN_BYTES), "virtual-memory API"),
@@ -252,7 +252,7 @@ pub(crate) fn by_one_alone(comm: Communicator) {
     };
     let _registration = comm.register(own, len_bytes).unwrap();
     let buffer = Memory { address: memory.as_ptr(), count: COUNT };
-    let all_reduce = Collective::new(Kind::AllReduce, comm.world());
+    let all_reduce = Collective::new(Kind::AllReduce, comm.world_size());
     let op = ReduceOp::<f32>::Sum;
     let call = Call::new(all_reduce, comm.rank(), buffer, buffer, op).unwrap();
     // SAFETY: the memory lives until the work has ended.

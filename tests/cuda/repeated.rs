@@ -7,7 +7,7 @@ use oxccl::{Communicator, DeviceBuffer, ReduceOp, Work};
 /// Groups, some of which have a bucket that is marked ready later, allocate nothing on the host once they have been there: as many as are
 /// under way at once, and one after the other.
 pub(crate) fn allocate_nothing(comm: Communicator) {
-    let (stream, n, rank) = (crate::calls::stream(&comm), comm.world(), comm.rank());
+    let (stream, n, rank) = (crate::calls::stream(&comm), comm.world_size(), comm.rank());
     let mut sums: Vec<_> = (0..20).map(|_| comm.alloc::<f32>(300).unwrap()).collect();
     let (own, mut all) = (comm.alloc::<u8>(90).unwrap(), comm.alloc::<u8>(90 * n).unwrap());
     let mut came = comm.alloc::<u8>(90).unwrap();
@@ -59,7 +59,7 @@ pub(crate) fn allocate_nothing(comm: Communicator) {
 
 /// Other buffers, other lengths and other calls from one group to the next.
 pub(crate) fn change_in_part(comm: Communicator) {
-    let (stream, n, rank) = (crate::calls::stream(&comm), comm.world(), comm.rank());
+    let (stream, n, rank) = (crate::calls::stream(&comm), comm.world_size(), comm.rank());
     let alloc = |len: usize| comm.alloc::<f32>(len).unwrap();
     let mut buffers: Vec<DeviceBuffer<f32>> = LENGTHS.into_iter().map(alloc).collect();
     // Each changes from the one before; then once more, from the beginning.

@@ -27,7 +27,7 @@ fn on_all(
 
 #[test]
 fn starting() -> Result<(), Error> {
-    let rank = |comm: &Communicator| assert!(comm.rank() < comm.world());
+    let rank = |comm: &Communicator| assert!(comm.rank() < comm.world_size());
     let ranks = Communicator::local(2)?;
     std::thread::scope(|scope| {
         for comm in ranks {
@@ -95,8 +95,8 @@ fn calls_streams_and_groups() -> Result<(), Error> {
 #[test]
 fn messages_counts_and_pins() -> Result<(), Error> {
     on_all(Communicator::local(2)?, |mut comm| {
-        let next = (comm.rank() + 1) % comm.world();
-        let previous = (comm.rank() + comm.world() - 1) % comm.world();
+        let next = (comm.rank() + 1) % comm.world_size();
+        let previous = (comm.rank() + comm.world_size() - 1) % comm.world_size();
         let mut received = [0u32; 100];
         comm.group(|group| {
             group.send(&[7u32; 100], next)?;

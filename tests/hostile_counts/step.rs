@@ -170,7 +170,7 @@ impl Step {
         if let Surface::Bare = self.surface {
             return self.bare::<T>(comm);
         }
-        let (rank, ranks) = (comm.rank(), comm.world());
+        let (rank, ranks) = (comm.rank(), comm.world_size());
         let kind = Kind::ALL[self.what % Kind::ALL.len()];
         let (v, in_place) = (self.what & 32 != 0, self.what & 64 != 0);
         // From rank s to rank r: every rank's counts, turned by its number.

@@ -235,7 +235,7 @@ impl<T: Element> Values<T> {
     fn of(comm: &Communicator, ask: Ask) -> Result<Values<T>, Error> {
         let count = match ask {
             AllReduce(count) => count,
-            Scatter(root) if root == comm.rank() => 8 * comm.world(),
+            Scatter(root) if root == comm.rank() => 8 * comm.world_size(),
             Scatter(_) => 8,
             _ => 64,
         };

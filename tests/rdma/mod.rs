@@ -138,7 +138,7 @@ fn one_rank() {
 }
 
 fn matrix<T: TestElement>(comm: &mut Communicator, nodes: usize, shortest: usize, seed: u64) {
-    let mut cases = cases::<T>((comm.world(), nodes), Memory::Private, &COUNTS, seed);
+    let mut cases = cases::<T>((comm.world_size(), nodes), Memory::Private, &COUNTS, seed);
     cases.retain(|case| case.count >= shortest);
     run::<T>(comm, &cases);
 }

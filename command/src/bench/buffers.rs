@@ -226,7 +226,7 @@ impl<T: Sample> Buffers<T> {
         shape: Shape,
         placement: Placement,
     ) -> Result<(), Error> {
-        let (rank, ranks) = (comm.rank(), comm.world());
+        let (rank, ranks) = (comm.rank(), comm.world_size());
         let (input, output) = match placement {
             Placement::OutOfPlace => {
                 (self.input.part(0, shape.input), self.output.part(0, shape.output))
@@ -275,7 +275,7 @@ impl<T: Sample> Buffers<T> {
             Kind::Gather => comm.gather(input, output, case.root),
             Kind::Scatter => comm.scatter(input, output, case.root),
             Kind::SendRecv => {
-                let (rank, ranks) = (comm.rank(), comm.world());
+                let (rank, ranks) = (comm.rank(), comm.world_size());
                 let (next, previous) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
                 if rank % 2 == 0 {
                     comm.send(input, next)?;

@@ -105,7 +105,7 @@ impl<'a> Comparison<'a> {
         order: Order,
     ) -> Result<Comparison<'a>, Failure> {
         let case = Case { kind, data_type: DATA_TYPE, op: OP, root };
-        let (rank, ranks) = (comms.measured.rank(), comms.measured.world());
+        let (rank, ranks) = (comms.measured.rank(), comms.measured.world_size());
         let shape = case.shape(ranks, largest_bytes);
         let mut buffers = Buffers::allocate(&comms.measured, shape, private)?;
         let inputs = Inputs { case, shape, ranks, order, seed: 1 };
@@ -174,7 +174,7 @@ impl<'a> Comparison<'a> {
         ) -> Result<R, oxccl::Error>,
     ) -> Result<R, oxccl::Error> {
         let Comparison { comms, case, buffers, .. } = self;
-        let shape = case.shape(comms.measured.world(), bytes);
+        let shape = case.shape(comms.measured.world_size(), bytes);
         let mut call =
             |comm: &oxccl::Communicator| buffers.call(comm, case, shape, Placement::OutOfPlace);
         for _ in 0..WARM_CALLS {
@@ -185,7 +185,7 @@ impl<'a> Comparison<'a> {
 
     fn check(&mut self, bytes: usize) -> Result<(), Failure> {
         let Comparison { comms, case, buffers, order } = self;
-        let (rank, ranks) = (comms.measured.rank(), comms.measured.world());
+        let (rank, ranks) = (comms.measured.rank(), comms.measured.world_size());
         let shape = case.shape(ranks, bytes);
         let inputs = Inputs { case: *case, shape, ranks, order: *order, seed: bytes as u64 };
         buffers.fill(&inputs, rank, Placement::OutOfPlace)?;

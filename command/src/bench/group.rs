@@ -169,7 +169,7 @@ fn value(rank: usize, bucket: usize, at: usize) -> f32 {
 
 impl Buckets {
     fn allocate(comm: &Communicator, kind: Kind, counts: &[usize]) -> Result<Buckets, Error> {
-        let (rank, ranks) = (comm.rank(), comm.world());
+        let (rank, ranks) = (comm.rank(), comm.world_size());
         let share = |divides: bool| if divides { ranks } else { 1 };
         let input = |count: &usize| count / share(kind == Kind::AllGather);
         let output = |count: &usize| count / share(kind == Kind::ReduceScatter);
@@ -385,7 +385,7 @@ pub(super) fn run(
     effort: &Effort,
 ) -> Result<(), Failure> {
     let (comm, kind) = (&comms.measured, options.group.bucket_op);
-    let counts = options.group.counts(comm.world())?;
+    let counts = options.group.counts(comm.world_size())?;
     let mut buckets = Buckets::allocate(comm, kind, &counts)?;
     buckets.fill()?;
     let modes = match &options.group.modes[..] {
@@ -422,7 +422,7 @@ pub(super) fn run(
             mode: one.mode,
             data_type: "float",
             redop: "sum",
-            ranks: comm.world(),
+            ranks: comm.world_size(),
             buckets: counts.len(),
             bytes,
             time_us: rounded(time_us),

@@ -176,7 +176,7 @@ fn meet(config: &Config, host: &str) -> Result<Comms, Failure> {
     let text = String::from_utf8_lossy(&text);
     let id: UniqueId =
         text.trim_end_matches('\0').parse().map_err(oxccl_transports::EnvironmentError::from)?;
-    let measured = Communicator::connect(&id, control.rank(), control.world(), config)?;
+    let measured = Communicator::connect(&id, control.rank(), control.world_size(), config)?;
     Ok(Comms { control, measured, watchdog: None, _server: server })
 }
 

@@ -40,7 +40,7 @@ impl Comms {
 
     /// Number of ranks.
     pub(crate) fn world(&self) -> usize {
-        self.control.world()
+        self.control.world_size()
     }
 
     /// The next step begins.
@@ -76,7 +76,7 @@ pub(super) fn run(
     comms: &Comms,
     output: &mut Output,
 ) -> Result<(), Failure> {
-    let cases = options.cases(comms.control.world())?;
+    let cases = options.cases(comms.control.world_size())?;
     let sizes = options.sizes()?;
     let effort = Effort {
         warmup: options.warmup_iters,
@@ -112,7 +112,7 @@ impl Bench<'_> {
     }
 
     fn case<T: Sample>(&mut self, case: &Case, sizes: &[usize]) -> Result<(), Error> {
-        let ranks = self.comms.measured.world();
+        let ranks = self.comms.measured.world_size();
         let Some(largest) = sizes.last() else { return Ok(()) };
         let largest = case.shape(ranks, *largest);
         let mut buffers =
@@ -184,7 +184,7 @@ impl Bench<'_> {
         wrong: Option<u64>,
         launches: u64,
     ) -> Row {
-        let ranks = self.comms.measured.world();
+        let ranks = self.comms.measured.world_size();
         let (algbw_gbps, busbw_gbps) = Row::bandwidths(case, shape, ranks, timing);
         Row {
             op: case.kind.name(),
@@ -222,7 +222,7 @@ impl Bench<'_> {
         }
         self.seed = self.seed.wrapping_add(0x632b_e59b_d9b4_e019);
         let Comms { control, measured, .. } = self.comms;
-        let (rank, ranks) = (measured.rank(), measured.world());
+        let (rank, ranks) = (measured.rank(), measured.world_size());
         let inputs = Inputs { case: *case, shape, ranks, order: self.order, seed: self.seed };
         buffers.fill(&inputs, rank, placement)?;
         buffers.call(measured, case, shape, placement)?;

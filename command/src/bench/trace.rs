@@ -23,11 +23,11 @@ const WORDS: usize = 5;
 /// A call that fails, or a file that cannot be written.
 pub(super) fn write(options: &BenchOptions, comms: &mut Comms) -> Result<(), Failure> {
     let Some(path) = &options.trace else { return Ok(()) };
-    let cases = options.cases(comms.control.world())?;
+    let cases = options.cases(comms.control.world_size())?;
     let sizes = options.sizes()?;
     let (Some(case), Some(&bytes)) = (cases.first(), sizes.last()) else { return Ok(()) };
     let bytes = if case.kind == Kind::Barrier { 0 } else { bytes };
-    let shape = case.shape(comms.control.world(), bytes);
+    let shape = case.shape(comms.control.world_size(), bytes);
     let plan = for_type!(case.data_type, T => call::<T>(options, comms, case, shape))?;
     let config = options.config()?;
     let steps = gathered(comms)?;
@@ -59,7 +59,7 @@ fn call<T: Sample>(
 fn gathered(comms: &mut Comms) -> Result<Vec<Vec<TracedStep>>, Error> {
     let own = comms.measured.take_trace();
     comms.measured.set_trace(false)?;
-    let ranks = comms.control.world();
+    let ranks = comms.control.world_size();
     let mut counts = vec![0u64; ranks];
     comms.control.all_gather(&[own.len() as u64], &mut counts)?;
     let most = counts.iter().copied().max().unwrap_or(0) as usize * WORDS;

@@ -94,7 +94,7 @@ fn of_rank(comm: &Communicator, core: Option<usize>) -> Result<Found, Failure> {
     if let Some(core) = core {
         machine::pin_to(core).map_err(Failure::system("pinning a rank to a core"))?;
     }
-    let (rank, ranks) = (comm.rank(), comm.world());
+    let (rank, ranks) = (comm.rank(), comm.world_size());
     let mut meter = Meter { comm, small: comm.alloc::<u8>(8)?, large: comm.alloc::<u8>(BYTES)? };
     meter.large.fill(1);
     let mut alone = vec![Passage::default(); ranks];

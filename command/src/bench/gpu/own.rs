@@ -87,7 +87,7 @@ impl Own {
     fn entries(&self, task: &Task) -> Vec<&'static Entry> {
         let (kind, bytes) = (task.case().kind, planned_bytes(task));
         let lines = task.form != Some(Form::Fused);
-        let (ranks, wish) = (self.comm.world(), self.wish);
+        let (ranks, wish) = (self.comm.world_size(), self.wish);
         let there_is = |entry: &&Entry| {
             // The ranks share a GPU, which no switch joins with itself.
             entry.kind == kind
@@ -109,7 +109,7 @@ impl Own {
     }
 
     fn channel_counts(&self, encoding: Encoding) -> Vec<usize> {
-        let ranks = self.comm.world();
+        let ranks = self.comm.world_size();
         let (few, most) = ((FEW_BLOCKS / ranks).max(1), most_channels(ranks));
         let mut counts = match encoding {
             Encoding::Windows => vec![few, most],
@@ -143,7 +143,7 @@ impl Own {
             0 => ("tuned", format!("tuned: {name}")),
             _ => (family(plan.encoding), name),
         };
-        let blocks = Some(plan.channels * self.comm.world());
+        let blocks = Some(plan.channels * self.comm.world_size());
         Ok(Setting { family, name, blocks })
     }
 }
@@ -225,8 +225,8 @@ fn plan<T: Element>(
 fn bare<T: Sample>(comm: &Communicator, call: &Placed) -> Result<Call, oxccl::Error> {
     let Placed { case, shape, .. } = call;
     let collective = match case.kind.is_rooted() {
-        true => Collective::rooted(case.kind, comm.world(), case.root),
-        false => Collective::new(case.kind, comm.world()),
+        true => Collective::rooted(case.kind, comm.world_size(), case.root),
+        false => Collective::new(case.kind, comm.world_size()),
     };
     let input = Memory { address: call.input.cast_mut(), count: shape.input };
     let output = Memory { address: call.output, count: shape.output };

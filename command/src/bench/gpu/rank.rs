@@ -108,7 +108,7 @@ impl<'a> Start<'a> {
         own: Communicator,
         stream: Stream,
     ) -> Result<(), Failure> {
-        let (rank, ranks) = (control.rank(), control.world());
+        let (rank, ranks) = (control.rank(), control.world_size());
         let printer = Printer::of(self.options, rank);
         let floor = self.floor(&printer, (rank, ranks), &stream)?;
         let largest = self.largest(ranks);
@@ -170,7 +170,7 @@ impl<'a> Start<'a> {
         stream: &Stream,
         printer: &Printer,
     ) -> Result<(), Failure> {
-        let (rank, ranks) = (control.rank(), control.world());
+        let (rank, ranks) = (control.rank(), control.world_size());
         own.settings(task)?;
         control.barrier()?;
         self.meeting.wait();
@@ -241,7 +241,7 @@ impl<'a> Start<'a> {
         printer: &Printer,
         buffers: [&Buffer; 2],
     ) -> Result<Nccl, Failure> {
-        let (rank, ranks) = (control.rank(), control.world());
+        let (rank, ranks) = (control.rank(), control.world_size());
         let (mut nccl, mut all_ms, mut all_bytes) = (Nccl::default(), 0.0, 0);
         for (way, id) in self.ways.iter().zip(&self.ids) {
             let setting = way.setting().name;
@@ -297,7 +297,7 @@ struct Rank<'a> {
 
 impl Rank<'_> {
     fn all(&mut self, buffers: (*mut u8, *mut u8)) -> Result<(), Failure> {
-        let (ranks, start) = (self.control.world(), self.start);
+        let (ranks, start) = (self.control.world_size(), self.start);
         self.printer.heading();
         match &start.work {
             Work::Group(group) => {
@@ -330,7 +330,7 @@ impl Rank<'_> {
         whole: Shape,
         group: Option<&Group>,
     ) -> Result<(), Failure> {
-        let (rank, ranks) = (self.control.rank(), self.control.world());
+        let (rank, ranks) = (self.control.rank(), self.control.world_size());
         let (bytes, kind) = (task.bytes(), task.case().kind);
         self.start.watchdog.step(format!("buffers are filled for {kind} of {bytes} bytes"));
         self.seed += task.checked.len() as u64;
