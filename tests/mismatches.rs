@@ -9,12 +9,16 @@ use cell::{CELLS, Cell, Outcome, Place, RANKS, WAYS, Way};
 use oxccl::{Communicator, Config, UniqueId};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// By which a child process knows its rank.
 const RANK: &str = "MISMATCHES_TEST_RANK";
 /// What a child's lines begin with.
 const RESULT: &str = "result of the cell: ";
+/// So many cells of a place at once.
+const AT_ONCE: usize = 4;
 
 fn config(place: Place) -> Config {
     let nodes = (place == Place::Nodes).then_some(RANKS);
@@ -31,18 +35,27 @@ fn in_threads(ranks: Vec<Communicator>, cell: &Cell, way: Way) -> Vec<Outcome> {
     })
 }
 
-/// Runs the cells of a place, and says which did not end as they must.
-fn check(place: Place, mut outcomes: impl FnMut(&Cell, Way) -> Vec<Outcome>) {
-    let mut wrong = Vec::new();
-    for (cell, way) in CELLS.iter().flat_map(|cell| WAYS.map(|way| (cell, way))) {
-        let Some(expected) = cell.expected(way, place) else { continue };
-        for (rank, outcome) in outcomes(cell, way).into_iter().enumerate() {
-            if !expected.fits(&outcome) {
-                let name = cell.name;
-                wrong.push(format!("{name}, {way:?}, rank {rank}: {outcome:?}, not {expected:?}"));
+/// Runs the cells of a place, several at once since most of their time is waiting, and says which did not end as they must. Each thread
+/// runs its cells by what `worker` makes.
+fn check<Run: FnMut(&Cell, Way) -> Vec<Outcome>>(place: Place, worker: impl Fn() -> Run + Sync) {
+    let cells: Vec<_> = CELLS.iter().flat_map(|cell| WAYS.map(|way| (cell, way))).collect();
+    let (next, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let work = || {
+        let mut run = worker();
+        while let Some((cell, way)) = cells.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let Some(expected) = cell.expected(*way, place) else { continue };
+            for (rank, outcome) in run(cell, *way).into_iter().enumerate() {
+                if !expected.fits(&outcome) {
+                    let name = cell.name;
+                    let text =
+                        format!("{name}, {way:?}, rank {rank}: {outcome:?}, not {expected:?}");
+                    wrong.lock().unwrap().push(text);
+                }
             }
         }
-    }
+    };
+    std::thread::scope(|scope| (0..AT_ONCE).for_each(|_| drop(scope.spawn(work))));
+    let wrong = wrong.into_inner().unwrap();
     assert!(
         wrong.is_empty(),
         "{place:?}: {} outcomes are wrong:\n{}",
@@ -53,23 +66,27 @@ fn check(place: Place, mut outcomes: impl FnMut(&Cell, Way) -> Vec<Outcome>) {
 
 #[test]
 fn among_threads() {
-    check(Place::Threads, |cell, way| {
-        in_threads(Communicator::local_with(RANKS, &config(Place::Threads)).unwrap(), cell, way)
+    check(Place::Threads, || {
+        |cell: &Cell, way| {
+            in_threads(Communicator::local_with(RANKS, &config(Place::Threads)).unwrap(), cell, way)
+        }
     });
 }
 
 #[test]
 fn among_nodes() {
-    check(Place::Nodes, |cell, way| {
-        let (id, _server) = UniqueId::create().unwrap();
-        let connect =
-            |rank| Communicator::connect(&id, rank, RANKS, &config(Place::Nodes)).unwrap();
-        let ranks = std::thread::scope(|scope| {
-            let threads: Vec<_> =
-                (0..RANKS).map(|rank| scope.spawn(move || connect(rank))).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-        });
-        in_threads(ranks, cell, way)
+    check(Place::Nodes, || {
+        |cell: &Cell, way| {
+            let (id, _server) = UniqueId::create().unwrap();
+            let connect =
+                |rank| Communicator::connect(&id, rank, RANKS, &config(Place::Nodes)).unwrap();
+            let ranks = std::thread::scope(|scope| {
+                let threads: Vec<_> =
+                    (0..RANKS).map(|rank| scope.spawn(move || connect(rank))).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            in_threads(ranks, cell, way)
+        }
     });
 }
 
@@ -109,20 +126,27 @@ impl Process {
     }
 }
 
+impl Drop for Process {
+    /// Lets it end, and waits for that.
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let ended = self.child.wait();
+        assert!(std::thread::panicking() || ended.unwrap().success());
+    }
+}
+
 #[test]
 fn among_processes() {
-    let mut processes: Vec<Process> = (1..RANKS).map(Process::start).collect();
-    check(Place::Processes, |cell, way| {
-        let (id, _server) = UniqueId::create().unwrap();
-        processes.iter_mut().for_each(|process| process.begin(&id, cell, way));
-        let comm = Communicator::connect(&id, 0, RANKS, &config(Place::Processes)).unwrap();
-        let own = cell.run(comm, way);
-        std::iter::once(own).chain(processes.iter_mut().map(Process::end)).collect()
+    check(Place::Processes, || {
+        let mut processes: Vec<Process> = (1..RANKS).map(Process::start).collect();
+        move |cell: &Cell, way| {
+            let (id, _server) = UniqueId::create().unwrap();
+            processes.iter_mut().for_each(|process| process.begin(&id, cell, way));
+            let comm = Communicator::connect(&id, 0, RANKS, &config(Place::Processes)).unwrap();
+            let own = cell.run(comm, way);
+            std::iter::once(own).chain(processes.iter_mut().map(Process::end)).collect()
+        }
     });
-    for mut process in processes {
-        drop(process.child.stdin.take());
-        assert!(process.child.wait().unwrap().success());
-    }
 }
 
 #[test]

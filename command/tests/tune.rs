@@ -221,7 +221,7 @@ fn ranks_with_different_tables_do_not_start() {
         [first.join().unwrap().unwrap_err(), second.join().unwrap().unwrap_err()]
     });
     for (error, other) in errors.iter().zip(["rank 1", "rank 0"]) {
-        assert!(matches!(error, Error::Config { variable: "tuning", .. }), "{error}");
+        assert!(matches!(error, Error::ConfigDiffers { setting: "tuning", .. }), "{error}");
         assert!(error.to_string().contains(&format!("on {other}")), "{error}");
     }
 }
