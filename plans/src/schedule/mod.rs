@@ -1,7 +1,7 @@
 //! Schedules: what each rank does, as data.
 //!
 //! A [`Schedule`] is, for each rank, a short list of [`Instruction`]s over symbolic chunks. It knows neither sizes nor types: a
-//! [`Layout`] gives chunks their extents, and [`lower`] turns one rank's part into the program that the machine runs, once
+//! [`Layout`] gives chunks their extents, and [`lower`](crate::lower::lower) turns one rank's part into the program that the machine runs, once
 //! per round, on every channel.
 
 mod builder;
