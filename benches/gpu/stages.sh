@@ -135,25 +135,25 @@ stage_bench() {
 stage_sweep() {
     local n op type channels most=${ranks%% *} failed=0
     if [ "$quick" = 1 ]; then
-        one_bench 60 all_reduce --ranks 2 -b 4K -e 4K -d bfloat16 --compare floor --channels 1 || failed=1
-        OXCCL_SINGLE_LAUNCH=0 one_bench 60 all_reduce --ranks 2 -b 4K -e 4K --compare floor --channels 1 || failed=1
-        one_bench 60 all_reduce --ranks 1 -b 8 -e 8 --compare floor --channels 1 || failed=1
+        one_bench 60 all_reduce --ranks 2 -b 4K -e 4K -d bfloat16 --floor-only --channels 1 || failed=1
+        OXCCL_SINGLE_LAUNCH=0 one_bench 60 all_reduce --ranks 2 -b 4K -e 4K --floor-only --channels 1 || failed=1
+        one_bench 60 all_reduce --ranks 1 -b 8 -e 8 --floor-only --channels 1 || failed=1
         return $failed
     fi
     bench 90 all_reduce --ranks "$most" -b 32K -e 32M -f 4 -G 10 --repeat-ms 5 || failed=1
     # Host time, without others' threads and with one other.
     for n in 1 2; do
-        one_bench 30 all_reduce --ranks $n -b 8 -e 8 --compare floor || failed=1
+        one_bench 30 all_reduce --ranks $n -b 8 -e 8 --floor-only || failed=1
     done
     # Kernels of other types, which may be bound by instructions.
     for type in bfloat16 f8e4m3; do
         bench 60 all_reduce --ranks "$most" -b 64K -e 64M -f 32 -d $type || failed=1
     done
     # Ranks that launch by themselves.
-    OXCCL_SINGLE_LAUNCH=0 one_bench 40 all_reduce --ranks "$most" -b 8 -e 64K -f 8 -G 10 --compare floor || failed=1
-    OXCCL_SINGLE_LAUNCH=0 one_bench 40 all_reduce --ranks "$most" -b 1M -e 64M -f 8 --compare floor || failed=1
+    OXCCL_SINGLE_LAUNCH=0 one_bench 40 all_reduce --ranks "$most" -b 8 -e 64K -f 8 -G 10 --floor-only || failed=1
+    OXCCL_SINGLE_LAUNCH=0 one_bench 40 all_reduce --ranks "$most" -b 1M -e 64M -f 8 --floor-only || failed=1
     for channels in 4 8 12 16; do
-        one_bench 30 all_reduce --ranks "$most" -b 1M -e 64M -f 8 --compare floor --channels $channels || failed=1
+        one_bench 30 all_reduce --ranks "$most" -b 1M -e 64M -f 8 --floor-only --channels $channels || failed=1
     done
     for n in $ranks; do
         for op in reduce_scatter all_gather all_to_all; do

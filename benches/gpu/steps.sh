@@ -5,7 +5,7 @@
 export NCCL_MULTI_RANK_GPU_ENABLE=1 CUDA_DEVICE_MAX_CONNECTIONS=32 NCCL_NET_GDR_LEVEL=LOC
 export CUDA_MODULE_LOADING=EAGER OXCCL_TIMEOUT=${OXCCL_BUNDLE_TIMEOUT:-5}
 
-oxccl=$here/bin/oxccl
+oxccl=$here/bin/oxccl against_nccl=$here/bin/oxccl-against-nccl
 image=(${OXCCL_BUNDLE_IMAGE:+--image "$OXCCL_BUNDLE_IMAGE"})
 
 # within SECONDS COMMAND...: ends it, and what it has started, after so long, and before its stage ends; 125 if no time is left.
@@ -130,23 +130,23 @@ bench() {
     before=$(nccl_rows)
     if library=$(nccl) && [ -n "$library" ]; then
         for with in "" "--nccl-ways default --nccl-ctas 8"; do
-            one_bench "$@" --compare nccl --nccl-lib "$library" $with && return
+            one_bench "$@" --nccl-lib "$library" $with && return
             [ "$(nccl_rows)" = "$before" ] || return 1
         done
-        one_bench "$@" --compare floor
+        one_bench "$@" --floor-only
         return 1
     fi
-    one_bench "$@" --compare floor
+    one_bench "$@" --floor-only
 }
 
-# one_bench SECONDS ARGUMENT...: the command with what all benches have, whose ranks share launches unless OXCCL_SINGLE_LAUNCH is 0; its
+# one_bench SECONDS ARGUMENT...: the tool with what all benches have, whose ranks share launches unless OXCCL_SINGLE_LAUNCH is 0; its
 # rows say so. NCCL's start, and filling long buffers, may take longer than a call may.
 one_bench() {
     local seconds=$1 joined=${OXCCL_SINGLE_LAUNCH:-1}
     shift
     [ "$quick" = 0 ] || set -- "$@" --repeats 2 --repeat-ms 1 --nccl-ctas 2
-    echo "\$ oxccl bench $*"
-    OXCCL_DEVICE=cuda OXCCL_SINGLE_LAUNCH=$joined within "$seconds" "$oxccl" bench "$@" --patience $((4 * OXCCL_TIMEOUT)) "${image[@]}" --json |
+    echo "\$ oxccl-against-nccl $*"
+    OXCCL_SINGLE_LAUNCH=$joined within "$seconds" "$against_nccl" "$@" --patience $((4 * OXCCL_TIMEOUT)) "${image[@]}" --json |
         sed -u "s/^{/{\"single_launch\":$joined,/" | rows
     return "${PIPESTATUS[0]}"
 }

@@ -75,7 +75,7 @@ pub(crate) fn main(options: &ExplainOptions) -> Result<(), Failure> {
     let config = options.config()?;
     if options.measure && config.device != Device::Host {
         let text =
-            "--measure runs ranks on the host: `oxccl bench --compare floor` measures on a GPU";
+            "--measure runs ranks on the host: `oxccl-against-nccl` measures algorithms on a GPU";
         return Err(Failure::Usage(text.to_owned()));
     }
     let case = options.case();

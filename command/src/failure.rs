@@ -4,7 +4,7 @@ use crate::launch::{JobEnd, signal_name};
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
+pub enum Failure {
     /// The arguments do not fit together. (clap finds those that are wrong by themselves.)
     #[error("{0}")]
     Usage(String),
@@ -17,9 +17,9 @@ pub(crate) enum Failure {
     /// A GPU failed, or cannot be used.
     #[error(transparent)]
     Cuda(#[from] oxccl_transports::CudaError),
-    /// NCCL failed, or cannot be used.
+    /// Another library failed, or cannot be used.
     #[error(transparent)]
-    Nccl(#[from] oxccl_peer_nccl::NcclError),
+    Library(Box<dyn std::error::Error + Send + Sync>),
     /// A topology is wrong.
     #[error(transparent)]
     Topology(#[from] oxccl::plans::topology::TopologyError),
@@ -74,7 +74,7 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// The exit status: 2 for wrong usage, a rank's own where one failed, otherwise 1.
-    pub(crate) fn exit_status(&self) -> u8 {
+    pub fn exit_status(&self) -> u8 {
         use oxccl::Error;
         match self {
             Failure::Usage(_)
@@ -93,7 +93,8 @@ impl Failure {
         }
     }
 
-    pub(crate) fn system(doing: impl Into<String>) -> impl FnOnce(std::io::Error) -> Failure {
+    /// Makes the system's answer a failure of what was done.
+    pub fn system(doing: impl Into<String>) -> impl FnOnce(std::io::Error) -> Failure {
         let doing = doing.into();
         move |source| Failure::System { doing, source }
     }

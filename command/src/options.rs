@@ -8,7 +8,7 @@ use oxccl_transports::rendezvous::WORLD_LIMIT;
 /// A number of bytes, with K, M or G for powers of 1,024 (nccl-tests' sizes; `KiB`, `MB` and so on
 /// mean the same).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Size(pub(crate) usize);
+pub struct Size(pub usize);
 
 impl FromStr for Size {
     type Err = String;
@@ -55,7 +55,7 @@ impl std::fmt::Display for Size {
 
 /// One of several values, or `all` of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Choice<T> {
+pub enum Choice<T> {
     /// All that apply.
     All,
     /// This one.
@@ -74,7 +74,7 @@ impl<T: Copy> Choice<T> {
 
 /// What `oxccl bench` measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Target {
+pub enum Target {
     /// Collectives, one by one.
     Kinds(Choice<Kind>),
     /// Buckets in a group.
@@ -82,7 +82,7 @@ pub(crate) enum Target {
 }
 
 /// Reads a collective's name, `all`, or `group`.
-pub(crate) fn target(text: &str) -> Result<Target, String> {
+pub fn target(text: &str) -> Result<Target, String> {
     match text {
         "group" => Ok(Target::Group),
         _ => kinds(text).map(Target::Kinds).map_err(|error| format!("{error}, and group")),
@@ -150,7 +150,7 @@ pub(crate) fn device(text: &str) -> Result<oxccl::Device, String> {
 }
 
 /// Reads a number that is at least 1.
-pub(crate) fn positive(text: &str) -> Result<usize, String> {
+pub fn positive(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|number| *number > 0);
     number.ok_or_else(|| format!("{text:?} is no number above 0"))
 }
@@ -164,7 +164,7 @@ pub(crate) fn ranks(text: &str) -> Result<usize, String> {
 }
 
 /// Reads a time in seconds, above 0.
-pub(crate) fn seconds(text: &str) -> Result<std::time::Duration, String> {
+pub fn seconds(text: &str) -> Result<std::time::Duration, String> {
     let seconds = text.parse().ok().filter(|s: &f64| *s > 0.0 && *s < 1e9);
     let seconds = seconds.ok_or_else(|| format!("{text:?} is no number of seconds above 0"))?;
     Ok(std::time::Duration::from_secs_f64(seconds))

@@ -16,7 +16,7 @@ pub(crate) fn note(what: impl Display) {
 
 /// Prints a line of the results, or several. If they cannot be written, as on a full disk or behind `head`, going on is of no use:
 /// the process says so and ends, and with it the job of which it is a rank.
-pub(crate) fn result(text: impl Display) {
+pub fn result(text: impl Display) {
     let mut output = std::io::stdout().lock();
     let written = output.write_all(format!("{text}\n").as_bytes()).and_then(|()| output.flush());
     if let Err(error) = written {

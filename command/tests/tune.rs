@@ -6,7 +6,7 @@ mod command_line;
 use command_line::{command, finish, oxccl, start};
 use oxccl::plans::tune::{DeviceKind, Table};
 use oxccl::{Communicator, Config, Error, UniqueId};
-use oxccl_cuda_stand_in::control::{image as image_of, library_folder};
+use oxccl_cuda_stand_in::control::{image_file, library_folder};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -113,9 +113,7 @@ fn a_measured_table_is_what_bench_picks_by() {
 #[test]
 fn a_table_of_gpus() {
     let file = TableFile::new("gpus");
-    let image = std::env::temp_dir().join(format!("oxccl-tune-image-{}", std::process::id()));
-    let text = image_of(&[90]);
-    std::fs::write(&image, &text[..text.len() - 1]).unwrap();
+    let image = image_file().unwrap();
     let on_gpus = |flags: &str| {
         let flags: Vec<&str> = flags.split(' ').collect();
         let mut command = command(&flags);

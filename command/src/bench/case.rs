@@ -8,15 +8,15 @@ use oxccl::{DataType, Kind, OpKind};
 
 /// A collective with its type, operation and root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Case {
+pub struct Case {
     /// The collective.
-    pub(crate) kind: Kind,
+    pub kind: Kind,
     /// The element type.
-    pub(crate) data_type: DataType,
+    pub data_type: DataType,
     /// The operation, where values are reduced.
-    pub(crate) op: OpKind,
+    pub op: OpKind,
     /// The root, where there is one.
-    pub(crate) root: usize,
+    pub root: usize,
 }
 
 /// Whether input and output are one buffer.
@@ -30,23 +30,23 @@ pub(crate) enum Placement {
 
 /// Lengths in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub struct Shape {
     /// What the table calls count: the whole buffer, or one rank's part where ranks have parts.
-    pub(crate) count: usize,
+    pub count: usize,
     /// One rank's input.
-    pub(crate) input: usize,
+    pub input: usize,
     /// One rank's output.
-    pub(crate) output: usize,
+    pub output: usize,
 }
 
 impl Case {
     /// Whether the collective is offered in place.
-    pub(crate) fn has_in_place(&self) -> bool {
+    pub fn has_in_place(&self) -> bool {
         !matches!(self.kind, Kind::Gather | Kind::Scatter | Kind::SendRecv | Kind::Barrier)
     }
 
     /// Whether this rank's input is read.
-    pub(crate) fn has_input(&self, rank: usize) -> bool {
+    pub fn has_input(&self, rank: usize) -> bool {
         match self.kind {
             Kind::Broadcast | Kind::Scatter => rank == self.root,
             kind => kind != Kind::Barrier,
@@ -54,7 +54,7 @@ impl Case {
     }
 
     /// Whether this rank's output is written.
-    pub(crate) fn has_output(&self, rank: usize) -> bool {
+    pub fn has_output(&self, rank: usize) -> bool {
         match self.kind {
             Kind::Reduce | Kind::Gather => rank == self.root,
             kind => kind != Kind::Barrier,
@@ -62,17 +62,17 @@ impl Case {
     }
 
     /// The operation's name, as in the table.
-    pub(crate) fn op_name(&self) -> &'static str {
+    pub fn op_name(&self) -> &'static str {
         if self.kind.reduces() { self.op.name() } else { "none" }
     }
 
     /// The root, as in the table: -1 where there is none.
-    pub(crate) fn root_number(&self) -> i64 {
+    pub fn root_number(&self) -> i64 {
         if self.kind.is_rooted() { self.root as i64 } else { -1 }
     }
 
     /// What a size means.
-    pub(crate) fn shape(&self, ranks: usize, bytes: usize) -> Shape {
+    pub fn shape(&self, ranks: usize, bytes: usize) -> Shape {
         let whole = bytes / self.data_type.len_bytes();
         let part = whole / ranks;
         let (count, input, output) = match self.kind {
@@ -88,7 +88,7 @@ impl Case {
     }
 
     /// Bus bandwidth over algorithm bandwidth.
-    pub(crate) fn bus_factor(&self, ranks: usize) -> f64 {
+    pub fn bus_factor(&self, ranks: usize) -> f64 {
         let others = (ranks - 1) as f64 / ranks as f64;
         match self.kind {
             Kind::AllReduce => 2.0 * others,
@@ -104,7 +104,7 @@ impl Case {
 
 impl Shape {
     /// The size in bytes that the table shows.
-    pub(crate) fn bytes(&self, data_type: DataType) -> usize {
+    pub fn bytes(&self, data_type: DataType) -> usize {
         self.input.max(self.output) * data_type.len_bytes()
     }
 }

@@ -12,21 +12,21 @@ use super::sample::{Accumulator, Sample};
 
 /// Elements after which an input repeats: a prime, so that what was put somewhere else, by parts of a length
 /// that programs come to, is found.
-pub(super) const PERIOD: usize = 65_521;
+pub const PERIOD: usize = 65_521;
 
 /// What a call was made with.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Inputs {
+pub struct Inputs {
     /// What was called.
-    pub(super) case: Case,
+    pub case: Case,
     /// Its lengths.
-    pub(super) shape: Shape,
+    pub shape: Shape,
     /// Number of ranks.
-    pub(super) ranks: usize,
+    pub ranks: usize,
     /// The promised order.
-    pub(super) order: Order,
+    pub order: Order,
     /// Another one for every call.
-    pub(super) seed: u64,
+    pub seed: u64,
 }
 
 /// What an element of an output must be.
@@ -38,7 +38,7 @@ enum Origin {
 }
 
 /// What a rank's output must be, worked out once for many calls with the same inputs: as far as it does not repeat.
-pub(super) enum Expected<T: Sample> {
+pub enum Expected<T: Sample> {
     /// It has none.
     Nothing,
     /// These bits.
@@ -49,7 +49,7 @@ pub(super) enum Expected<T: Sample> {
 
 impl<T: Sample> Expected<T> {
     /// How many elements are wrong of a part of the output, which begins with element `first`, a multiple of [`PERIOD`].
-    pub(super) fn wrong(&self, first: usize, part: &[T]) -> u64 {
+    pub fn wrong(&self, first: usize, part: &[T]) -> u64 {
         match self {
             Expected::Nothing => 0,
             Expected::Exactly(all) => unlike(all, first, part, |is, found| is.same(found)),
@@ -76,7 +76,7 @@ fn is_near<T: Sample>(found: T, (expected, tolerance): (f64, f64)) -> bool {
 
 impl Inputs {
     /// What a rank's output must be.
-    pub(super) fn expected<T: Sample>(&self, rank: usize) -> Expected<T> {
+    pub fn expected<T: Sample>(&self, rank: usize) -> Expected<T> {
         if !self.case.has_output(rank) || self.shape.output == 0 {
             return Expected::Nothing;
         }
@@ -102,14 +102,14 @@ impl Inputs {
     }
 
     /// An element of a rank's input.
-    pub(super) fn value<T: Sample>(&self, rank: usize, index: usize) -> T {
+    pub fn value<T: Sample>(&self, rank: usize, index: usize) -> T {
         let stream = self.seed.wrapping_add((rank as u64).wrapping_mul(0xd1b5_4a32_d192_ed03));
         let place = ((index % PERIOD) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         T::draw(mix(stream.wrapping_add(place)), self.case.op)
     }
 
     /// How many elements of a rank's output are wrong.
-    pub(super) fn wrong<T: Sample>(&self, rank: usize, output: &[T]) -> u64 {
+    pub fn wrong<T: Sample>(&self, rank: usize, output: &[T]) -> u64 {
         if !self.case.has_output(rank) {
             return 0;
         }
@@ -121,7 +121,7 @@ impl Inputs {
     }
 
     /// How many elements of a rank's input are not what they were.
-    pub(super) fn changed<T: Sample>(&self, rank: usize, input: &[T]) -> u64 {
+    pub fn changed<T: Sample>(&self, rank: usize, input: &[T]) -> u64 {
         if !self.case.has_input(rank) {
             return 0;
         }

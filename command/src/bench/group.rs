@@ -4,12 +4,11 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use oxccl::cuda::Stream;
+use oxccl::cuda::{Stream, copy};
 use oxccl::{Communicator, DeviceBuffer, Error, Kind, OnStream, ReduceOp, Work};
 use serde::{Deserialize, Serialize};
 
 use super::args::BenchOptions;
-use super::gpu;
 use super::measure::{Effort, median, repeat, warm_up};
 use super::output::Output;
 use super::rank::Comms;
@@ -24,22 +23,19 @@ const WARM_CALLS: usize = 1;
 
 /// What `oxccl bench group` groups.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct GroupOptions {
-    /// bench group: how many buckets.
+pub struct GroupOptions {
+    /// group: how many buckets.
     #[arg(long, default_value = "20", value_parser = options::positive)]
-    pub(crate) buckets: usize,
-    /// bench group: bytes of each.
+    pub buckets: usize,
+    /// group: bytes of each.
     #[arg(long, default_value = "64K")]
-    pub(crate) bucket_size: Size,
-    /// bench group: what is done with each: all_reduce, reduce_scatter, all_gather or all_to_all.
+    pub bucket_size: Size,
+    /// group: what is done with each: all_reduce, reduce_scatter, all_gather or all_to_all.
     #[arg(long, default_value = "all_reduce", value_parser = bucket_op)]
-    pub(crate) bucket_op: Kind,
-    /// bench group: takes the buckets from a file such as benches/data/gpt2_small.toml, in the reverse of its order.
+    pub bucket_op: Kind,
+    /// group: takes the buckets from a file such as benches/data/gpt2_small.toml, in the reverse of its order.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["buckets", "bucket_size"])]
-    pub(crate) buckets_from: Option<PathBuf>,
-    /// bench group: which ways are measured, separated by commas; --compare measures all [default: all].
-    #[arg(long, value_delimiter = ',', conflicts_with = "compare")]
-    modes: Vec<Mode>,
+    pub buckets_from: Option<PathBuf>,
 }
 
 #[derive(Deserialize)]
@@ -57,7 +53,7 @@ impl GroupOptions {
     ///
     /// # Errors
     /// A file that holds none.
-    pub(crate) fn counts(&self, ranks: usize) -> Result<Vec<usize>, Failure> {
+    pub fn counts(&self, ranks: usize) -> Result<Vec<usize>, Failure> {
         let counts = match &self.buckets_from {
             Some(path) => from_file(path)?,
             None => vec![self.bucket_size.0.div_ceil(4); self.buckets],
@@ -95,11 +91,11 @@ fn from_file(path: &Path) -> Result<Vec<usize>, Failure> {
     if counts.is_empty() { Err(usage("it has no gradients".into())) } else { Ok(counts) }
 }
 
-/// A way of reducing all buckets.
+/// A way of carrying out all buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 #[value(rename_all = "snake_case")]
-enum Mode {
+pub enum Form {
     /// One launch of a group.
     Fused,
     /// A call for each bucket.
@@ -110,20 +106,21 @@ enum Mode {
     Ideal,
 }
 
-impl Mode {
-    fn name(self) -> &'static str {
+impl Form {
+    /// Its name.
+    pub fn name(self) -> &'static str {
         match self {
-            Mode::Fused => "fused",
-            Mode::OneByOne => "one_by_one",
-            Mode::Flatten => "flatten",
-            Mode::Ideal => "ideal",
+            Form::Fused => "fused",
+            Form::OneByOne => "one_by_one",
+            Form::Flatten => "flatten",
+            Form::Ideal => "ideal",
         }
     }
 }
 
 /// What one of them has come to.
 struct Measured {
-    mode: Mode,
+    mode: Form,
     wrong: u64,
     launches: u64,
     /// Calls in a timed loop.
@@ -134,7 +131,7 @@ struct Measured {
 #[derive(Serialize)]
 struct Row {
     op: &'static str,
-    mode: Mode,
+    mode: Form,
     #[serde(rename = "type")]
     data_type: &'static str,
     redop: &'static str,
@@ -208,7 +205,7 @@ impl Buckets {
         }
     }
 
-    fn call(&mut self, comm: &Communicator, mode: Mode) -> Result<(), Error> {
+    fn call(&mut self, comm: &Communicator, mode: Form) -> Result<(), Error> {
         match self.stream.take() {
             None => self.call_on_host(comm, mode),
             Some(stream) => {
@@ -223,11 +220,11 @@ impl Buckets {
         &mut self,
         comm: &Communicator,
         stream: &Stream,
-        mode: Mode,
+        mode: Form,
     ) -> Result<(), Error> {
         let (on, kind) = (comm.on(stream), self.kind);
         match mode {
-            Mode::Fused => {
+            Form::Fused => {
                 let (work, ()) = on.group(|group| {
                     for (from, to) in self.inputs.iter().zip(&mut self.outputs) {
                         match kind {
@@ -241,26 +238,26 @@ impl Buckets {
                 })?;
                 work.wait()
             }
-            Mode::OneByOne => {
+            Form::OneByOne => {
                 let pairs = self.inputs.iter().zip(&mut self.outputs);
                 let works: Vec<Work> =
                     pairs.map(|(from, to)| one_on(on, kind, from, to)).collect::<Result<_, _>>()?;
                 works.iter().try_for_each(Work::wait)
             }
-            Mode::Flatten => {
+            Form::Flatten => {
                 self.copy_parts(Some(stream), true)?;
                 let _call = one_on(on, kind, &self.flat_input, &mut self.flat_output)?;
                 self.copy_parts(Some(stream), false)?;
                 Ok(stream.synchronize()?)
             }
-            Mode::Ideal => one_on(on, kind, &self.flat_input, &mut self.flat_output)?.wait(),
+            Form::Ideal => one_on(on, kind, &self.flat_input, &mut self.flat_output)?.wait(),
         }
     }
 
-    fn call_on_host(&mut self, comm: &Communicator, mode: Mode) -> Result<(), Error> {
+    fn call_on_host(&mut self, comm: &Communicator, mode: Form) -> Result<(), Error> {
         let kind = self.kind;
         match mode {
-            Mode::Fused => comm.group(|group| {
+            Form::Fused => comm.group(|group| {
                 for (from, to) in self.inputs.iter().zip(&mut self.outputs) {
                     match kind {
                         Kind::ReduceScatter => group.reduce_scatter(from, to, ReduceOp::Sum),
@@ -271,16 +268,16 @@ impl Buckets {
                 }
                 Ok(())
             }),
-            Mode::OneByOne => {
+            Form::OneByOne => {
                 let mut pairs = self.inputs.iter().zip(&mut self.outputs);
                 pairs.try_for_each(|(from, to)| one(comm, kind, from, to))
             }
-            Mode::Flatten => {
+            Form::Flatten => {
                 self.copy_parts(None, true)?;
                 one(comm, kind, &self.flat_input, &mut self.flat_output)?;
                 self.copy_parts(None, false)
             }
-            Mode::Ideal => one(comm, kind, &self.flat_input, &mut self.flat_output),
+            Form::Ideal => one(comm, kind, &self.flat_input, &mut self.flat_output),
         }
     }
 
@@ -316,12 +313,12 @@ impl Buckets {
     }
 
     /// Elements that are wrong after one call over poisoned outputs.
-    fn wrong(&mut self, comm: &Communicator, mode: Mode) -> Result<u64, Error> {
+    fn wrong(&mut self, comm: &Communicator, mode: Form) -> Result<u64, Error> {
         for output in self.outputs.iter_mut().chain([&mut self.flat_output]) {
             output.write(&vec![f32::NAN; output.count()])?;
         }
         self.call(comm, mode)?;
-        if mode == Mode::Ideal {
+        if mode == Form::Ideal {
             let stream = self.stream.take();
             self.copy_parts(stream.as_ref(), false)?;
             stream.iter().try_for_each(Stream::synchronize)?;
@@ -346,7 +343,15 @@ fn copy_part(
     len: usize,
 ) -> Result<(), Error> {
     match stream {
-        Some(stream) => Ok(gpu::copy_elements(stream, (to, to_at), (from, from_at), len)?),
+        Some(stream) => {
+            assert!(to_at + len <= to.count() && from_at + len <= from.count());
+            let (to, from) = (to.as_ptr().wrapping_add(to_at), from.as_ptr().wrapping_add(from_at));
+            // SAFETY: both are as long. The stream is waited for before the buffers go, and calls are in that stream.
+            let copied = unsafe {
+                copy(stream, to.cast(), from.cast_const().cast(), len * size_of::<f32>())
+            };
+            Ok(copied?)
+        }
         None => {
             to[to_at..][..len].copy_from_slice(&from[from_at..][..len]);
             Ok(())
@@ -388,8 +393,8 @@ pub(super) fn run(
     let counts = options.group.counts(comm.world_size())?;
     let mut buckets = Buckets::allocate(comm, kind, &counts)?;
     buckets.fill()?;
-    let modes = match &options.group.modes[..] {
-        [] => Mode::value_variants(),
+    let modes = match &options.modes[..] {
+        [] => Form::value_variants(),
         some => some,
     };
     let mut measured = Vec::with_capacity(modes.len());

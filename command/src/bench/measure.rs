@@ -118,7 +118,7 @@ pub(super) fn calibrate(
 }
 
 /// The middle of sorted times, or of the two around it.
-pub(super) fn median(sorted: &[f64]) -> f64 {
+pub fn median(sorted: &[f64]) -> f64 {
     let (low, high) = ((sorted.len() - 1) / 2, sorted.len() / 2);
     (sorted[low] + sorted[high]) / 2.0
 }

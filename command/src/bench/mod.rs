@@ -16,7 +16,9 @@ mod rank;
 mod report;
 mod sample;
 mod sizes;
+mod sweep;
 mod trace;
+mod watchdog;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,25 +30,28 @@ use crate::failure::Failure;
 use crate::launch::{Job, launch};
 use crate::machine::{self, Probe};
 pub(crate) use args::BenchOptions;
-pub(crate) use case::{Case, Shape};
+pub use case::{Case, Shape};
+pub use check::{Expected, Inputs, PERIOD};
 pub(crate) use compare::{Comparison, DATA_TYPE, OP, Rounds, Taken, Turns};
-use gpu::Watchdog;
 pub(crate) use gpu::fit as fit_gpu;
+pub use gpu::image;
+pub use group::{Form, GroupOptions};
+pub use measure::median;
 use output::Output;
 pub(crate) use rank::Comms;
-pub(crate) use report::{CSV_COLUMNS, Row, csv_line, digits, rounded};
+pub use report::rounded;
+pub(crate) use report::{CSV_COLUMNS, Row, csv_line, digits};
+pub use sample::Sample;
 pub(crate) use sizes::{Step, progression};
+use sweep::RANKS;
+pub use sweep::SweepOptions;
+pub use watchdog::Watchdog;
 
-/// Ranks where nothing says how many.
-const RANKS: usize = 2;
 /// How long the other ranks may go on after one has failed: long enough to say why.
 const GRACE: Duration = Duration::from_secs(10);
 
 pub(crate) fn main(options: &BenchOptions) -> Result<(), Failure> {
     let options = &options.completed()?;
-    if let Some(against) = options.compare.compare {
-        return gpu::main(options, against);
-    }
     match environment()? {
         Some(environment) => as_rank(options, &environment),
         None if options.threads => as_threads(options),
@@ -86,7 +91,7 @@ pub(crate) fn environment() -> Result<Option<Environment>, Failure> {
 }
 
 fn as_processes(options: &BenchOptions) -> Result<(), Failure> {
-    let ranks = options.ranks.unwrap_or(RANKS);
+    let ranks = options.sweep.ranks();
     options.cases(ranks)?;
     start_ranks(ranks)
 }
@@ -115,7 +120,7 @@ fn as_rank(options: &BenchOptions, environment: &Environment) -> Result<(), Fail
             "--threads puts all ranks into one process, but {launcher} has started one a rank"
         )));
     }
-    if options.ranks.is_some_and(|ranks| ranks != world) {
+    if options.sweep.ranks.is_some_and(|ranks| ranks != world) {
         return Err(Failure::Usage(format!("--ranks differs from the {world} of {launcher}")));
     }
     // Before the ranks meet: the others then wait without using a core.
@@ -128,10 +133,11 @@ fn as_rank(options: &BenchOptions, environment: &Environment) -> Result<(), Fail
 
 /// Runs all ranks as threads.
 fn as_threads(options: &BenchOptions) -> Result<(), Failure> {
-    let ranks = options.ranks.unwrap_or(RANKS);
+    let ranks = options.sweep.ranks();
     options.cases(ranks)?;
     let mut first = Some(first_output(options, ranks));
-    let watchdog = options.compare.patience.map(|patience| Arc::new(Watchdog::start(patience)));
+    let watch = |patience| Arc::new(Watchdog::start(patience, "--patience allows more"));
+    let watchdog = options.patience.map(watch);
     if let Some(watchdog) = &watchdog {
         watchdog.step("ranks start");
     }
@@ -184,7 +190,8 @@ fn at_any_port(host: &str) -> String {
     if host.contains(':') { format!("[{host}]:0") } else { format!("{host}:0") }
 }
 
-fn control_config(config: &Config) -> Config {
+/// The configuration of communicators by which ranks tell each other what they have measured.
+pub fn control_config(config: &Config) -> Config {
     Config {
         device: Device::Host,
         tuning: None,

@@ -38,7 +38,7 @@ impl Output {
 
     /// The output of rank 0, which knows the lines that name the machine and the run.
     pub(super) fn of(options: &BenchOptions, ranks: usize, probe: Option<Probe>) -> Output {
-        let format = match (options.csv, options.json) {
+        let format = match (options.csv, options.sweep.json) {
             (true, _) => Format::Csv,
             (_, true) => Format::Json,
             _ => Format::Table,
@@ -131,9 +131,9 @@ impl Output {
 }
 
 fn header(options: &BenchOptions, ranks: usize, probe: Option<Probe>) -> String {
-    let step = match options.stepbytes {
+    let step = match options.sweep.stepbytes {
         Some(bytes) => format!("{bytes}(bytes)"),
-        None => format!("{}(factor)", options.stepfactor),
+        None => format!("{}(factor)", options.sweep.stepfactor),
     };
     let iterations = options.iters.map_or("auto".to_owned(), |iters| iters.to_string());
     let config = options.config().unwrap_or_default();
@@ -156,12 +156,12 @@ fn header(options: &BenchOptions, ranks: usize, probe: Option<Probe>) -> String 
         if options.private { "private to each rank" } else { "of comm.alloc" },
         config.order,
         pinned.into_iter().flatten().collect::<String>(),
-        options.minbytes.0,
-        options.maxbytes.0,
+        options.sweep.minbytes.0,
+        options.sweep.maxbytes.0,
         options.warmup_iters,
         options.agg_iters,
-        options.check,
+        options.sweep.check,
         options.graph,
-        options.repeats,
+        options.sweep.repeats,
     )
 }

@@ -1,7 +1,6 @@
 //! What each rank does.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use oxccl::{Communicator, Error, Order, ReduceOp};
 use oxccl_transports::Server;
@@ -11,13 +10,14 @@ use super::args::BenchOptions;
 use super::buffers::Buffers;
 use super::case::{Case, Placement, Shape};
 use super::check::Inputs;
-use super::gpu::Watchdog;
 use super::group;
 use super::measure::{Effort, Timing, measure, settle};
 use super::output::Output;
 use super::report::{Row, rounded};
-use super::sample::{Sample, for_type};
+use super::sample::Sample;
+use super::watchdog::Watchdog;
 use crate::failure::Failure;
+use crate::for_type;
 use crate::options::Target;
 
 /// A rank's two communicators.
@@ -77,13 +77,13 @@ pub(super) fn run(
     output: &mut Output,
 ) -> Result<(), Failure> {
     let cases = options.cases(comms.control.world_size())?;
-    let sizes = options.sizes()?;
+    let sizes = options.sweep.sizes()?;
     let effort = Effort {
         warmup: options.warmup_iters,
         iterations: options.iters,
         aggregated: options.agg_iters,
-        repeats: options.repeats,
-        wanted: Duration::from_millis(options.repeat_ms as u64),
+        repeats: options.sweep.repeats,
+        wanted: options.sweep.repeat_time(),
     };
     output.start(options.target());
     settle(&comms.control)?;
@@ -217,7 +217,7 @@ impl Bench<'_> {
         placement: Placement,
         buffers: &mut Buffers<T>,
     ) -> Result<Option<u64>, Error> {
-        if self.options.check == 0 {
+        if self.options.sweep.check == 0 {
             return Ok(None);
         }
         self.seed = self.seed.wrapping_add(0x632b_e59b_d9b4_e019);

@@ -60,7 +60,7 @@ impl Row {
 }
 
 /// Six decimals: more are noise.
-pub(crate) fn rounded(value: f64) -> f64 {
+pub fn rounded(value: f64) -> f64 {
     (value * 1e6).round() / 1e6
 }
 

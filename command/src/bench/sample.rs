@@ -4,7 +4,7 @@
 use oxccl::{Element, F8E4M3, F8E5M2, OpKind, ReduceOp, bf16, f16};
 
 /// An element type whose results can be computed independently.
-pub(super) trait Sample: Element {
+pub trait Sample: Element {
     /// What values are accumulated in.
     type Accumulator: Accumulator;
     /// Half the distance of 1 and the next larger value; 0 where arithmetic is exact.
@@ -47,6 +47,7 @@ pub(super) trait Sample: Element {
 }
 
 /// Evaluates an expression with the element type of a [`DataType`](oxccl::DataType) under a name: `for_type!(data_type, T => f::<T>())`.
+#[macro_export]
 macro_rules! for_type {
     ($data_type:expr, $T:ident => $body:expr) => {{
         use oxccl::DataType as D;
@@ -72,10 +73,9 @@ macro_rules! for_type {
         }
     }};
 }
-pub(super) use for_type;
 
 /// What values are accumulated in.
-pub(super) trait Accumulator: Copy {
+pub trait Accumulator: Copy {
     /// Two values become one.
     fn fold(self, other: Self, op: OpKind) -> Self;
     /// For premul-sum.

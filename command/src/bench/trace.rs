@@ -11,8 +11,9 @@ use super::args::BenchOptions;
 use super::buffers::Buffers;
 use super::case::{Case, Placement, Shape};
 use super::rank::Comms;
-use super::sample::{Sample, for_type};
+use super::sample::Sample;
 use crate::failure::Failure;
+use crate::for_type;
 
 /// Words of a step between ranks.
 const WORDS: usize = 5;
@@ -24,7 +25,7 @@ const WORDS: usize = 5;
 pub(super) fn write(options: &BenchOptions, comms: &mut Comms) -> Result<(), Failure> {
     let Some(path) = &options.trace else { return Ok(()) };
     let cases = options.cases(comms.control.world_size())?;
-    let sizes = options.sizes()?;
+    let sizes = options.sweep.sizes()?;
     let (Some(case), Some(&bytes)) = (cases.first(), sizes.last()) else { return Ok(()) };
     let bytes = if case.kind == Kind::Barrier { 0 } else { bytes };
     let shape = case.shape(comms.control.world_size(), bytes);

@@ -109,7 +109,7 @@ impl Ends {
 
 /// How a job failed.
 #[derive(Debug)]
-pub(crate) struct JobEnd {
+pub struct JobEnd {
     ours: Range<usize>,
     culprit: End,
     others: Vec<End>,

@@ -38,6 +38,21 @@ pub fn library_folder() -> io::Result<PathBuf> {
     Ok(folder)
 }
 
+/// An image for all compute capabilities that tests have, as a file beside the stand-in.
+///
+/// # Errors
+/// As [`library_folder`]; a file that cannot be written.
+pub fn image_file() -> io::Result<PathBuf> {
+    let path = library_folder()?.join("image");
+    let text = image(&[80, 90, 100, 120]);
+    // A rename, since tests run at the same time.
+    let id = (std::process::id(), std::thread::current().id());
+    let own = path.with_extension(format!("{id:?}"));
+    std::fs::write(&own, &text[..text.len() - 1])?;
+    std::fs::rename(&own, &path)?;
+    Ok(path)
+}
+
 /// How many objects of each kind are alive.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

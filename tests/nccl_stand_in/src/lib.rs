@@ -1,4 +1,4 @@
-//! NCCL's interface over the stand-in driver's memory, so that `oxccl bench --compare nccl` runs from end to end on machines
+//! NCCL's interface over the stand-in driver's memory, so that `oxccl-against-nccl` runs from end to end on machines
 //! without a GPU: its loop, its checks, its turns and its errors. It says nothing about NCCL's speed.
 //!
 //! Ranks are threads of one process. A call becomes a host function in the caller's stream (so it is captured and replayed as
@@ -19,5 +19,13 @@ mod memory;
 mod reduce;
 mod world;
 
-/// The file that a build leaves beside tests.
-pub const FILE: &str = "liboxccl_nccl_stand_in.so";
+/// The library, which a build leaves beside tests.
+///
+/// # Panics
+/// It was not built.
+pub fn library() -> std::path::PathBuf {
+    let test = std::env::current_exe().expect("a program knows its file");
+    let library = test.with_file_name("liboxccl_nccl_stand_in.so");
+    assert!(library.is_file(), "{} was not built", library.display());
+    library
+}

@@ -13,11 +13,13 @@ const HUNG: i32 = 124;
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Watches that steps follow each other, to the end of the process.
-pub(in crate::bench) struct Watchdog {
+pub struct Watchdog {
     step: Arc<Step>,
 }
 
 struct Step {
+    /// What may help where nothing goes on.
+    remedy: &'static str,
     started: Instant,
     /// Milliseconds from the start to the last step.
     last_ms: AtomicU64,
@@ -26,24 +28,24 @@ struct Step {
 }
 
 impl Watchdog {
-    /// No step may take longer.
-    pub(in crate::bench) fn start(patience: Duration) -> Watchdog {
+    /// No step may take longer; the remedy is told where one does.
+    pub fn start(patience: Duration, remedy: &'static str) -> Watchdog {
         let last_ms = AtomicU64::new(0);
         let (started, failed) = (Instant::now(), AtomicBool::new(false));
-        let step = Arc::new(Step { started, last_ms, doing: Mutex::default(), failed });
+        let step = Arc::new(Step { remedy, started, last_ms, doing: Mutex::default(), failed });
         let watched = step.clone();
         std::thread::spawn(move || watched.watch(patience));
         Watchdog { step }
     }
 
     /// The next step begins.
-    pub(in crate::bench) fn step(&self, doing: impl Into<String>) {
+    pub fn step(&self, doing: impl Into<String>) {
         *self.step.doing.lock().unwrap_or_else(|broken| broken.into_inner()) = doing.into();
         self.step.last_ms.store(self.step.now_ms(), Ordering::Release);
     }
 
     /// A rank has failed: only the first is told, since others fail of it. The process ends soon, whatever the others wait for.
-    pub(in crate::bench) fn failed(&self, why: &str) {
+    pub fn failed(&self, why: &str) {
         if !self.step.failed.swap(true, Ordering::AcqRel) {
             speak::complain(why);
             self.step.last_ms.store(self.step.now_ms(), Ordering::Release);
@@ -51,7 +53,7 @@ impl Watchdog {
     }
 
     /// All ranks have agreed to go on without what has failed.
-    pub(in crate::bench) fn recovered(&self) {
+    pub fn recovered(&self) {
         self.step.failed.store(false, Ordering::Release);
     }
 }
@@ -72,8 +74,9 @@ impl Step {
             if waited > patience {
                 let doing = self.doing.lock().unwrap_or_else(|broken| broken.into_inner());
                 speak::complain(format_args!(
-                    "nothing has happened for {:.1} s while {doing}: --patience allows more, and fewer --nccl-ctas may help",
-                    waited.as_secs_f64()
+                    "nothing has happened for {:.1} s while {doing}: {}",
+                    waited.as_secs_f64(),
+                    self.remedy
                 ));
                 end(HUNG);
             }

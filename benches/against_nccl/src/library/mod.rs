@@ -8,7 +8,7 @@ mod error;
 mod library;
 mod raw;
 
-pub use call::{Buffers, DataType, RedOp};
-pub use communicator::{Ctas, Memory, NcclCommunicator};
-pub use error::NcclError;
-pub use library::{NcclLibrary, OLDEST, UniqueId, Version};
+pub(crate) use call::{Buffers, DataType, RedOp};
+pub(crate) use communicator::{Ctas, Memory, NcclCommunicator};
+pub(crate) use error::NcclError;
+pub(crate) use library::{NcclLibrary, UniqueId, Version};

@@ -3,7 +3,7 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use crate::failure::Failure;
+use oxccl_command::shared::Failure;
 
 /// What several ranks on one GPU need. What the user has set stays.
 const NEEDED: [(&str, &str); 4] = [
@@ -18,7 +18,7 @@ const NEEDED: [(&str, &str); 4] = [
 ];
 
 /// Goes on if all of it is set; otherwise this process starts itself once more, with it.
-pub(super) fn with_environment() -> Result<(), Failure> {
+pub(crate) fn with_environment() -> Result<(), Failure> {
     let missing: Vec<_> =
         NEEDED.into_iter().filter(|(name, _)| std::env::var_os(name).is_none()).collect();
     if missing.is_empty() {

@@ -1,33 +1,31 @@
-//! The buckets of `oxccl bench group --compare`, in device memory.
+//! The buckets of a group, in device memory.
 
 use oxccl::{DataType, Kind, OpKind};
+use oxccl_command::shared::{Case, Failure, Form, GroupOptions, Shape};
 
-use super::contestant::{Copies, Form, Placed, Task};
-use crate::bench::case::{Case, Shape};
-use crate::bench::group::GroupOptions;
-use crate::failure::Failure;
+use crate::contestant::{Copies, Placed, Task};
 
 /// Buckets begin at multiples of so many bytes, as allocations do; so they do not lie together.
 const ALIGN_BYTES: usize = 512;
 
 /// What is grouped: all-reduces of floats.
-pub(super) struct Group {
-    pub(super) case: Case,
+pub(crate) struct Group {
+    pub(crate) case: Case,
     /// One a bucket.
-    pub(super) shapes: Vec<Shape>,
+    pub(crate) shapes: Vec<Shape>,
     /// The file that they come from, by its name.
-    pub(super) source: Option<String>,
+    pub(crate) source: Option<String>,
 }
 
 impl Group {
     /// As the options say.
-    pub(super) fn of(options: &GroupOptions, ranks: usize) -> Result<Group, Failure> {
+    pub(crate) fn of(options: &GroupOptions, ranks: usize) -> Result<Group, Failure> {
         let (kind, data_type, op) = (Kind::AllReduce, DataType::F32, OpKind::Sum);
         let case = Case { kind, data_type, op, root: 0 };
         let len = data_type.len_bytes();
         if options.bucket_op != kind {
             let op = options.bucket_op;
-            let error = format!("--compare measures groups of {kind}, not of {op}");
+            let error = format!("groups of {kind} are compared, not of {op}");
             return Err(Failure::Usage(error));
         }
         let shapes =
@@ -39,17 +37,17 @@ impl Group {
     }
 
     /// All buckets as one call.
-    pub(super) fn whole(&self, ranks: usize) -> Shape {
+    pub(crate) fn whole(&self, ranks: usize) -> Shape {
         self.case.shape(ranks, self.shapes.iter().map(|shape| self.bytes(*shape)).sum())
     }
 
     /// Length of a buffer that holds the buckets, and behind them as much once more, in one piece.
-    pub(super) fn len_bytes(&self, ranks: usize) -> usize {
+    pub(crate) fn len_bytes(&self, ranks: usize) -> usize {
         self.flat_at() + self.bytes(self.whole(ranks))
     }
 
     /// The task of carrying out all buckets so.
-    pub(super) fn task(
+    pub(crate) fn task(
         &self,
         form: Form,
         ranks: usize,

@@ -4,21 +4,19 @@ use std::time::{Duration, Instant};
 
 use oxccl::Kind;
 use oxccl::cuda::{CaptureMode, EmptyKernel, Graph, Stream, copy, fill};
+use oxccl_command::shared::{Case, Shape, median};
 use oxccl_transports::CudaError;
 use oxccl_transports::cuda::{Context, DeviceMemory};
 
-use crate::bench::case::{Case, Shape};
-use crate::bench::measure::median;
-
 /// What this GPU can do at best, as measured.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Floor {
+pub(crate) struct Floor {
     /// A large copy inside the GPU, bytes read and written, in 10^9 bytes a second.
-    pub(super) copy_gbps: f64,
+    pub(crate) copy_gbps: f64,
     /// A node of a graph that is an empty kernel.
-    pub(super) empty_node_us: f64,
+    pub(crate) empty_node_us: f64,
     /// An empty kernel that is launched by itself.
-    pub(super) empty_launch_us: f64,
+    pub(crate) empty_launch_us: f64,
 }
 
 /// Far more than a cache holds.
@@ -30,7 +28,7 @@ const WARM: Duration = Duration::from_millis(300);
 
 impl Floor {
     /// Measures it, with nothing else on the GPU.
-    pub(super) fn measure(context: &Context, stream: &Stream) -> Result<Floor, CudaError> {
+    pub(crate) fn measure(context: &Context, stream: &Stream) -> Result<Floor, CudaError> {
         let kernel = EmptyKernel::load(context)?;
         let launch = || (0..NODES).try_for_each(|_| kernel.launch(stream));
         let graph = Graph::capture(stream, CaptureMode::ThreadLocal, launch)?;
@@ -44,7 +42,7 @@ impl Floor {
     }
 
     /// The least time that a call can take, in microseconds.
-    pub(super) fn us(&self, case: &Case, shape: Shape, ranks: usize) -> f64 {
+    pub(crate) fn us(&self, case: &Case, shape: Shape, ranks: usize) -> f64 {
         let bytes = least_bytes(case, shape, ranks) as f64;
         (bytes / self.copy_gbps / 1e3).max(self.empty_node_us)
     }
@@ -52,7 +50,7 @@ impl Floor {
 
 /// The fewest bytes that all ranks together read and write: each input once, each output once. An all-reduce in which every
 /// rank reduces one part and writes it to all, and no other, moves as few.
-pub(super) fn least_bytes(case: &Case, shape: Shape, ranks: usize) -> usize {
+pub(crate) fn least_bytes(case: &Case, shape: Shape, ranks: usize) -> usize {
     let (input, output) = match case.kind {
         Kind::Broadcast => (shape.input, ranks * shape.output),
         Kind::Scatter => (shape.input, ranks * shape.output),

@@ -8,19 +8,18 @@ use oxccl::plans::algorithms::{Algorithm, Encoding, Entry, catalogue};
 use oxccl::plans::schedule::SLOTS;
 use oxccl::plans::topology::Placement;
 use oxccl::plans::tune::Plan;
-use oxccl::{Call, Collective, Communicator, Config, Device, Element, Memory, Pin, Work};
-
+use oxccl::{Call, Collective, Communicator, Config, Element, Memory, Pin, Work};
+use oxccl_command::for_type;
+use oxccl_command::shared::{Failure, Form, Sample};
 use oxccl_transports::cuda::Context;
 
-use super::contestant::{Contestant, Form, Placed, Setting, Task};
-use super::report::Started;
-use crate::bench::sample::{Sample, for_type};
-use crate::failure::Failure;
+use crate::contestant::{Contestant, Placed, Setting, Task};
+use crate::report::Started;
 
 /// Blocks that all ranks together may have: an H100 or H200 has 132 multiprocessors.
 const MOST_BLOCKS: usize = 128;
 /// 80 % of a large call's bound is to be reached with so many.
-pub(super) const FEW_BLOCKS: usize = 64;
+pub(crate) const FEW_BLOCKS: usize = 64;
 /// Above, every byte with a flag beside it costs more than a barrier.
 const LL_MAX_BYTES: usize = 256 << 10;
 /// Above, reading in place is faster than slots, whatever their flags cost.
@@ -31,7 +30,7 @@ const TABLES_BYTES: usize = 8 << 20;
 const WINDOWS_MIN_BYTES: usize = 4 << 10;
 
 /// One rank's part.
-pub(super) struct Own {
+pub(crate) struct Own {
     comm: Communicator,
     /// Whether ranks share its launches.
     joined: bool,
@@ -45,24 +44,15 @@ pub(super) struct Own {
     last: Option<Work>,
 }
 
-/// What a user's communicator on this GPU is set up with.
-pub(super) fn usual_config(gpu: usize) -> Result<Config, Failure> {
-    let device = Device::Cuda(Some(gpu)).to_string();
-    let lookup = |name: &str| match name {
-        "OXCCL_DEVICE" => Some(device.clone().into()),
-        _ => std::env::var_os(name),
-    };
-    Ok(Config::from_lookup(lookup)?)
-}
-
-/// The same with room for as many channels as are compared, and a heap for groups' tables only, since buffers are the contestants' own.
-pub(super) fn wide_config(usual: &Config, ranks: usize, wish: &Pin) -> Config {
-    let max_channels = most_channels(ranks).max(wish.channels.unwrap_or(1));
+/// A user's configuration with room for as many channels as are compared, and a heap for groups' tables only, since buffers are the
+/// contestants' own.
+pub(crate) fn wide_config(usual: &Config, ranks: usize) -> Config {
+    let max_channels = most_channels(ranks).max(usual.pin.channels.unwrap_or(1));
     Config { max_channels, heap_bytes: TABLES_BYTES, ..usual.clone() }
 }
 
 /// What the start of a communicator takes, over all ranks; it is ended again.
-pub(super) fn start_time(
+pub(crate) fn start_time(
     context: &Context,
     ranks: usize,
     config: &Config,
@@ -78,7 +68,7 @@ pub(super) fn start_time(
 
 impl Own {
     /// One rank of it, whether ranks share its launches, and what is pinned.
-    pub(super) fn new(comm: Communicator, joined: bool, wish: Pin) -> Own {
+    pub(crate) fn new(comm: Communicator, joined: bool, wish: Pin) -> Own {
         let (settings, calls) = (Vec::new(), Vec::new());
         Own { comm, joined, wish, settings, pinned: None, calls, last: None }
     }

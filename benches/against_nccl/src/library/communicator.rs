@@ -3,20 +3,20 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use crate::raw::{Code, Comm, Config, Functions, Window};
-use crate::{NcclError, NcclLibrary, UniqueId};
+use super::raw::{Code, Comm, Config, Functions, Window};
+use super::{NcclError, NcclLibrary, UniqueId};
 
 /// How many thread blocks ("CTAs") a rank's calls may have; none: as NCCL likes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ctas {
+pub(crate) struct Ctas {
     /// At least.
-    pub min: Option<usize>,
+    pub(crate) min: Option<usize>,
     /// At most.
-    pub max: Option<usize>,
+    pub(crate) max: Option<usize>,
 }
 
 /// One rank of NCCL's. Gone when dropped, once what is in streams is done.
-pub struct NcclCommunicator {
+pub(crate) struct NcclCommunicator {
     library: NcclLibrary,
     raw: Comm,
     /// Memory that the other ranks use in place.
@@ -56,7 +56,7 @@ impl NcclCommunicator {
     ///
     /// # Errors
     /// NCCL's; [`NcclError::NoWindow`].
-    pub fn register(&mut self, memory: &Arc<Memory>) -> Result<(), NcclError> {
+    pub(crate) fn register(&mut self, memory: &Arc<Memory>) -> Result<(), NcclError> {
         const SYMMETRIC: i32 = 1;
         let mut raw = std::ptr::null_mut();
         let register = self.library.functions().window_register;
@@ -98,7 +98,7 @@ impl Drop for NcclCommunicator {
 }
 
 /// Device memory of the kind that windows need.
-pub struct Memory {
+pub(crate) struct Memory {
     library: NcclLibrary,
     at: *mut c_void,
     len_bytes: usize,
@@ -114,7 +114,7 @@ impl Memory {
     ///
     /// # Errors
     /// NCCL's.
-    pub fn allocate(library: &NcclLibrary, len_bytes: usize) -> Result<Memory, NcclError> {
+    pub(crate) fn allocate(library: &NcclLibrary, len_bytes: usize) -> Result<Memory, NcclError> {
         // Windows begin and end at such addresses.
         const ALIGNMENT: usize = 4096;
         let len_bytes = len_bytes.max(1).next_multiple_of(ALIGNMENT);
@@ -127,7 +127,7 @@ impl Memory {
     }
 
     /// Where it begins; the host must not follow it. Valid until this is dropped.
-    pub fn as_ptr(&self) -> *mut u8 {
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
         self.at.cast()
     }
 }

@@ -2,13 +2,13 @@
 
 use std::ffi::c_void;
 
-use crate::{NcclCommunicator, NcclError};
+use super::{NcclCommunicator, NcclError};
 
 /// NCCL's element types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 #[allow(missing_docs)]
-pub enum DataType {
+pub(crate) enum DataType {
     I8 = 0,
     U8 = 1,
     I32 = 2,
@@ -27,7 +27,7 @@ pub enum DataType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 #[allow(missing_docs)]
-pub enum RedOp {
+pub(crate) enum RedOp {
     Sum = 0,
     Prod = 1,
     Max = 2,
@@ -37,17 +37,17 @@ pub enum RedOp {
 
 /// A call's buffers in device memory, and the stream that it is put into.
 #[derive(Clone, Copy, Debug)]
-pub struct Buffers {
+pub(crate) struct Buffers {
     /// Where the input begins.
-    pub input: *const c_void,
+    pub(crate) input: *const c_void,
     /// Where the output begins.
-    pub output: *mut c_void,
+    pub(crate) output: *mut c_void,
     /// Elements, as NCCL counts them for the collective.
-    pub count: usize,
+    pub(crate) count: usize,
     /// Their type.
-    pub data_type: DataType,
+    pub(crate) data_type: DataType,
     /// The stream: a `CUstream`.
-    pub stream: *mut c_void,
+    pub(crate) stream: *mut c_void,
 }
 
 /// # Safety
@@ -61,7 +61,7 @@ impl NcclCommunicator {
     ///
     /// # Safety
     /// As all of them.
-    pub unsafe fn all_reduce(&self, on: Buffers, op: RedOp) -> Result<(), NcclError> {
+    pub(crate) unsafe fn all_reduce(&self, on: Buffers, op: RedOp) -> Result<(), NcclError> {
         let Buffers { input, output, count, data_type, stream } = on;
         let call = self.functions().all_reduce;
         // SAFETY: by this function's contract; the communicator lives.
@@ -77,7 +77,7 @@ impl NcclCommunicator {
     ///
     /// # Safety
     /// As all of them.
-    pub unsafe fn reduce_scatter(&self, on: Buffers, op: RedOp) -> Result<(), NcclError> {
+    pub(crate) unsafe fn reduce_scatter(&self, on: Buffers, op: RedOp) -> Result<(), NcclError> {
         let Buffers { input, output, count, data_type, stream } = on;
         let call = self.functions().reduce_scatter;
         // SAFETY: as above.
@@ -93,7 +93,7 @@ impl NcclCommunicator {
     ///
     /// # Safety
     /// As all of them.
-    pub unsafe fn all_gather(&self, on: Buffers) -> Result<(), NcclError> {
+    pub(crate) unsafe fn all_gather(&self, on: Buffers) -> Result<(), NcclError> {
         let Buffers { input, output, count, data_type, stream } = on;
         let call = self.functions().all_gather;
         // SAFETY: as above.
@@ -109,7 +109,7 @@ impl NcclCommunicator {
     ///
     /// # Safety
     /// As all of them.
-    pub unsafe fn all_to_all(&self, on: Buffers) -> Result<(), NcclError> {
+    pub(crate) unsafe fn all_to_all(&self, on: Buffers) -> Result<(), NcclError> {
         let Buffers { input, output, count, data_type, stream } = on;
         let call = self.functions().all_to_all;
         // SAFETY: as above.
@@ -125,7 +125,7 @@ impl NcclCommunicator {
     ///
     /// # Safety
     /// As all of them.
-    pub unsafe fn broadcast(&self, on: Buffers, root: usize) -> Result<(), NcclError> {
+    pub(crate) unsafe fn broadcast(&self, on: Buffers, root: usize) -> Result<(), NcclError> {
         let Buffers { input, output, count, data_type, stream } = on;
         let call = self.functions().broadcast;
         // SAFETY: as above.
@@ -141,7 +141,12 @@ impl NcclCommunicator {
     ///
     /// # Safety
     /// As all of them.
-    pub unsafe fn reduce(&self, on: Buffers, op: RedOp, root: usize) -> Result<(), NcclError> {
+    pub(crate) unsafe fn reduce(
+        &self,
+        on: Buffers,
+        op: RedOp,
+        root: usize,
+    ) -> Result<(), NcclError> {
         let Buffers { input, output, count, data_type, stream } = on;
         let call = self.functions().reduce;
         let (data_type, op, root) = (data_type as i32, op as i32, root as i32);
@@ -158,7 +163,7 @@ impl NcclCommunicator {
     ///
     /// # Safety
     /// As all of them.
-    pub unsafe fn gather(&self, on: Buffers, root: usize) -> Result<(), NcclError> {
+    pub(crate) unsafe fn gather(&self, on: Buffers, root: usize) -> Result<(), NcclError> {
         let Buffers { input, output, count, data_type, stream } = on;
         let call = self.functions().gather;
         // SAFETY: as above.
@@ -174,7 +179,7 @@ impl NcclCommunicator {
     ///
     /// # Safety
     /// As all of them.
-    pub unsafe fn scatter(&self, on: Buffers, root: usize) -> Result<(), NcclError> {
+    pub(crate) unsafe fn scatter(&self, on: Buffers, root: usize) -> Result<(), NcclError> {
         let Buffers { input, output, count, data_type, stream } = on;
         let call = self.functions().scatter;
         // SAFETY: as above.
@@ -183,34 +188,14 @@ impl NcclCommunicator {
         })
     }
 
-    /// `ncclSend` of the input to one rank and `ncclRecv` of the output from another, as one group.
-    ///
-    /// # Errors
-    /// NCCL's.
-    ///
-    /// # Safety
-    /// As all of them.
-    pub unsafe fn send_recv(&self, on: Buffers, to: usize, from: usize) -> Result<(), NcclError> {
-        let Buffers { input, output, count, data_type, stream } = on;
-        let (send, recv) = (self.functions().send, self.functions().recv);
-        let (data_type, to, from) = (data_type as i32, to as i32, from as i32);
-        self.group(|| {
-            // SAFETY: as above.
-            self.check("ncclSend", unsafe {
-                send(input, count, data_type, to, self.raw(), stream)
-            })?;
-            // SAFETY: as above.
-            self.check("ncclRecv", unsafe {
-                recv(output, count, data_type, from, self.raw(), stream)
-            })
-        })
-    }
-
     /// Makes the calls of `calls` one group, which is launched at its end.
     ///
     /// # Errors
     /// What `calls` fails with; NCCL's.
-    pub fn group(&self, calls: impl FnOnce() -> Result<(), NcclError>) -> Result<(), NcclError> {
+    pub(crate) fn group(
+        &self,
+        calls: impl FnOnce() -> Result<(), NcclError>,
+    ) -> Result<(), NcclError> {
         let functions = self.functions();
         // SAFETY: it may be called at any time.
         self.check("ncclGroupStart", unsafe { (functions.group_start)() })?;

@@ -5,12 +5,12 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::raw::{Code, Comm, Functions, Id};
-use crate::{Ctas, NcclCommunicator, NcclError};
+use super::raw::{Code, Comm, Functions, Id};
+use super::{Ctas, NcclCommunicator, NcclError};
 
 /// A release of NCCL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Version(pub u32);
+pub(crate) struct Version(pub u32);
 
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -21,15 +21,15 @@ impl fmt::Display for Version {
 }
 
 /// The oldest release that allows several ranks on one GPU.
-pub const OLDEST: Version = Version(23_000);
+pub(crate) const OLDEST: Version = Version(23_000);
 
 /// What ranks of one communicator find each other by.
 #[derive(Clone, Copy)]
-pub struct UniqueId(pub(crate) Id);
+pub(crate) struct UniqueId(pub(crate) Id);
 
 /// NCCL. Cheap to clone.
 #[derive(Clone)]
-pub struct NcclLibrary {
+pub(crate) struct NcclLibrary {
     loaded: Arc<Loaded>,
     version: Version,
 }
@@ -45,7 +45,7 @@ impl NcclLibrary {
     ///
     /// # Errors
     /// [`NcclError::NotLoaded`], [`NcclError::MissingFunction`], [`NcclError::TooOld`].
-    pub fn load(path: &Path) -> Result<NcclLibrary, NcclError> {
+    pub(crate) fn load(path: &Path) -> Result<NcclLibrary, NcclError> {
         // SAFETY: the user names a library whose initialisers are to run.
         let library = unsafe { libloading::Library::new(path) }.map_err(|error| {
             NcclError::NotLoaded { path: path.to_owned(), why: error.to_string() }
@@ -60,7 +60,7 @@ impl NcclLibrary {
     }
 
     /// Its release.
-    pub fn version(&self) -> Version {
+    pub(crate) fn version(&self) -> Version {
         self.version
     }
 
@@ -68,7 +68,7 @@ impl NcclLibrary {
     ///
     /// # Errors
     /// NCCL's.
-    pub fn unique_id(&self) -> Result<UniqueId, NcclError> {
+    pub(crate) fn unique_id(&self) -> Result<UniqueId, NcclError> {
         let mut id = Id([0; 128]);
         // SAFETY: the pointer is valid.
         self.check("ncclGetUniqueId", std::ptr::null_mut(), unsafe {
@@ -81,7 +81,7 @@ impl NcclLibrary {
     ///
     /// # Errors
     /// NCCL's.
-    pub fn connect(
+    pub(crate) fn connect(
         &self,
         id: &UniqueId,
         rank: usize,

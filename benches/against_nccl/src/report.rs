@@ -1,21 +1,18 @@
 //! What a comparison prints: a table, or one JSON object a row.
 
+use oxccl_command::shared::{Failure, Form, Shape, result, rounded};
 use oxccl_transports::cuda::Context;
 use serde::Serialize;
 
-use super::contestant::{Form, Setting, Task};
-use super::floor::{Floor, least_bytes};
-use super::group::Group;
-use super::turns::{Entrant, Mode};
-use crate::bench::args::BenchOptions;
-use crate::bench::case::Shape;
-use crate::bench::report::rounded;
-use crate::failure::Failure;
-use crate::speak;
+use crate::args::Options;
+use crate::contestant::{Setting, Task};
+use crate::floor::{Floor, least_bytes};
+use crate::group::Group;
+use crate::turns::{Entrant, Mode};
 
 /// The GPU and what it can do.
 #[derive(Serialize)]
-pub(super) struct Machine {
+pub(crate) struct Machine {
     op: &'static str,
     oxccl: &'static str,
     gpu: String,
@@ -32,38 +29,38 @@ pub(super) struct Machine {
 
 /// How a contestant starts, over all ranks.
 #[derive(Clone, Copy, Serialize)]
-pub(super) struct Started {
-    pub(super) op: &'static str,
-    pub(super) contestant: &'static str,
-    pub(super) ranks: usize,
+pub(crate) struct Started {
+    pub(crate) op: &'static str,
+    pub(crate) contestant: &'static str,
+    pub(crate) ranks: usize,
     /// From the context to a communicator that is ready, of the slowest rank; of several communicators, the mean.
-    pub(super) time_ms: f64,
+    pub(crate) time_ms: f64,
     /// Device memory of one rank's communicator.
-    pub(super) device_bytes: usize,
+    pub(crate) device_bytes: usize,
 }
 
 /// A way of a contestant that some rank could not be set up with, and so none is.
 #[derive(Serialize)]
-pub(super) struct LeftOut {
-    pub(super) op: &'static str,
-    pub(super) contestant: &'static str,
-    pub(super) ranks: usize,
-    pub(super) setting: String,
-    pub(super) why: String,
+pub(crate) struct LeftOut {
+    pub(crate) op: &'static str,
+    pub(crate) contestant: &'static str,
+    pub(crate) ranks: usize,
+    pub(crate) setting: String,
+    pub(crate) why: String,
 }
 
 /// How long it takes until a call that waits in a kernel has ended because another rank has left.
 #[derive(Serialize)]
-pub(super) struct Left {
-    pub(super) op: &'static str,
-    pub(super) contestant: &'static str,
-    pub(super) ranks: usize,
-    pub(super) time_ms: f64,
+pub(crate) struct Left {
+    pub(crate) op: &'static str,
+    pub(crate) contestant: &'static str,
+    pub(crate) ranks: usize,
+    pub(crate) time_ms: f64,
 }
 
 /// One size of one contestant in one setting.
 #[derive(Clone, Serialize)]
-pub(super) struct Row {
+pub(crate) struct Row {
     op: &'static str,
     #[serde(rename = "type")]
     data_type: &'static str,
@@ -81,10 +78,10 @@ pub(super) struct Row {
     mode: Mode,
     /// Calls of a graph.
     graph_calls: usize,
-    pub(super) contestant: &'static str,
+    pub(crate) contestant: &'static str,
     family: &'static str,
     setting: String,
-    pub(super) time_us: f64,
+    pub(crate) time_us: f64,
     min_us: f64,
     host_us: Option<f64>,
     algbw_gbps: f64,
@@ -97,14 +94,14 @@ pub(super) struct Row {
     busbw_per_block_gbps: Option<f64>,
     wrong: u64,
     /// The contestant's fastest setting here.
-    pub(super) best: bool,
+    pub(crate) best: bool,
     /// How many times as long the best setting of NCCL takes, in the row of another contestant.
-    pub(super) nccl_over_this: Option<f64>,
+    pub(crate) nccl_over_this: Option<f64>,
 }
 
 impl Machine {
     /// Asks the driver.
-    pub(super) fn of(
+    pub(crate) fn of(
         context: &Context,
         nccl: Option<String>,
         ranks: usize,
@@ -131,7 +128,7 @@ impl Machine {
 
 impl Row {
     /// What an entrant took.
-    pub(super) fn of(
+    pub(crate) fn of(
         (task, whole, ranks): (&Task, Shape, usize),
         group: Option<&Group>,
         floor: &Floor,
@@ -177,7 +174,7 @@ impl Row {
 }
 
 /// Marks each contestant's best row of these, which are one size's in one mode, and compares with NCCL's.
-pub(super) fn rank_rows(rows: &mut [Row]) {
+pub(crate) fn rank_rows(rows: &mut [Row]) {
     let mut contestants: Vec<&'static str> = rows.iter().map(|row| row.contestant).collect();
     contestants.dedup();
     for contestant in contestants {
@@ -195,26 +192,26 @@ pub(super) fn rank_rows(rows: &mut [Row]) {
 }
 
 /// Where rows go: rank 0's to standard output.
-pub(super) struct Printer {
+pub(crate) struct Printer {
     speaks: bool,
     json: bool,
 }
 
 impl Printer {
     /// That of a rank.
-    pub(super) fn of(options: &BenchOptions, rank: usize) -> Printer {
-        Printer { speaks: rank == 0, json: options.json }
+    pub(crate) fn of(options: &Options, rank: usize) -> Printer {
+        Printer { speaks: rank == 0, json: options.sweep.json }
     }
 
     /// A row that is no measurement of a size.
-    pub(super) fn fact(&self, fact: &impl Serialize) {
+    pub(crate) fn fact(&self, fact: &impl Serialize) {
         if let Ok(text) = serde_json::to_string(fact) {
             self.line(if self.json { text } else { format!("# {text}") });
         }
     }
 
     /// The columns' names.
-    pub(super) fn heading(&self) {
+    pub(crate) fn heading(&self) {
         if !self.json {
             self.line(format!(
                 "#{:>11} {:>6} {:>7} {:>40} {:>10} {:>10} {:>8} {:>9} {:>8} {:>7} {:>9} {:>7} {:>7}",
@@ -225,7 +222,7 @@ impl Printer {
     }
 
     /// One size's rows of one mode; a table has the best only.
-    pub(super) fn rows(&self, rows: &[Row]) {
+    pub(crate) fn rows(&self, rows: &[Row]) {
         for row in rows.iter().filter(|row| self.json || row.best) {
             if let (true, Ok(text)) = (self.json, serde_json::to_string(row)) {
                 self.line(text);
@@ -237,7 +234,7 @@ impl Printer {
 
     fn line(&self, text: String) {
         if self.speaks {
-            speak::result(text);
+            result(text);
         }
     }
 }

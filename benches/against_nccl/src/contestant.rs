@@ -1,13 +1,10 @@
 //! What is compared.
 
 use oxccl::cuda::Stream;
-use serde::Serialize;
-
-use crate::bench::case::{Case, Shape};
-use crate::failure::Failure;
+use oxccl_command::shared::{Case, Failure, Form, Shape};
 
 /// Somebody who carries out collectives among ranks on one GPU; one rank's part of it.
-pub(super) trait Contestant {
+pub(crate) trait Contestant {
     /// Who it is.
     fn name(&self) -> &'static str;
 
@@ -38,86 +35,57 @@ pub(super) trait Contestant {
 
 /// What is timed: one call, or the calls of a group.
 #[derive(Clone, Debug)]
-pub(super) struct Task {
+pub(crate) struct Task {
     /// How the buckets of a group are carried out.
-    pub(super) form: Option<Form>,
+    pub(crate) form: Option<Form>,
     /// What is called.
-    pub(super) calls: Vec<Placed>,
+    pub(crate) calls: Vec<Placed>,
     /// What is copied into the calls' buffers before, and out of them behind.
-    pub(super) copies: Option<Copies>,
+    pub(crate) copies: Option<Copies>,
     /// Whose inputs are filled, and whose outputs are looked at.
-    pub(super) checked: Vec<Placed>,
-}
-
-/// How the buckets of a group are carried out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Form {
-    /// In one launch.
-    Fused,
-    /// One by one.
-    OneByOne,
-    /// Copied together, one call, copied apart.
-    Flatten,
-    /// As one call that lies together from the start.
-    Ideal,
-}
-
-impl Form {
-    /// All of them.
-    pub(super) const ALL: [Form; 4] = [Form::Fused, Form::OneByOne, Form::Flatten, Form::Ideal];
-
-    /// Its name.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Form::Fused => "fused",
-            Form::OneByOne => "one_by_one",
-            Form::Flatten => "flatten",
-            Form::Ideal => "ideal",
-        }
-    }
+    pub(crate) checked: Vec<Placed>,
 }
 
 /// Copies inside a GPU: from, to, bytes.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Copies {
-    pub(super) before: Vec<(*const u8, *mut u8, usize)>,
-    pub(super) behind: Vec<(*const u8, *mut u8, usize)>,
+pub(crate) struct Copies {
+    pub(crate) before: Vec<(*const u8, *mut u8, usize)>,
+    pub(crate) behind: Vec<(*const u8, *mut u8, usize)>,
 }
 
 impl Task {
     /// One call.
-    pub(super) fn single(call: Placed) -> Task {
+    pub(crate) fn single(call: Placed) -> Task {
         Task { form: None, calls: vec![call], copies: None, checked: vec![call] }
     }
 
     /// The collective, type and operation, which all calls share.
-    pub(super) fn case(&self) -> Case {
+    pub(crate) fn case(&self) -> Case {
         self.calls[0].case
     }
 
     /// The bytes of all calls.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.calls.iter().map(|call| call.shape.bytes(call.case.data_type)).sum()
     }
 }
 
 /// A call with its buffers in device memory.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Placed {
-    pub(super) case: Case,
-    pub(super) shape: Shape,
-    pub(super) input: *const u8,
-    pub(super) output: *mut u8,
+pub(crate) struct Placed {
+    pub(crate) case: Case,
+    pub(crate) shape: Shape,
+    pub(crate) input: *const u8,
+    pub(crate) output: *mut u8,
 }
 
 /// One way to carry out a call.
 #[derive(Clone, Debug)]
-pub(super) struct Setting {
+pub(crate) struct Setting {
     /// What kind of way it is: an encoding, or whether windows are used.
-    pub(super) family: &'static str,
+    pub(crate) family: &'static str,
     /// All that distinguishes it from others.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// Thread blocks of all ranks together, where they are known.
-    pub(super) blocks: Option<usize>,
+    pub(crate) blocks: Option<usize>,
 }

@@ -2,16 +2,16 @@
 
 use std::mem::ManuallyDrop;
 
-use oxccl::cuda::Stream;
-use oxccl::{DataType, Kind, OpKind};
-use oxccl_peer_nccl::{
+use crate::library::{
     Buffers, Ctas, DataType as NcclType, NcclCommunicator, NcclError, NcclLibrary, RedOp, UniqueId,
 };
+use oxccl::cuda::Stream;
+use oxccl::{DataType, Kind, OpKind};
+use oxccl_command::shared::{Failure, Form};
 
-use super::NcclWay;
-use super::buffers::Buffer;
-use super::contestant::{Contestant, Form, Placed, Setting, Task};
-use crate::failure::Failure;
+use crate::args::NcclWay;
+use crate::buffers::Buffer;
+use crate::contestant::{Contestant, Placed, Setting, Task};
 
 /// Blocks that all ranks together may have on a GPU: no more are on it at once, and NCCL's wait for each other.
 const MOST_BLOCKS: usize = 128;
@@ -20,13 +20,13 @@ const MOST_CTAS: usize = 64;
 
 /// One way to set NCCL up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Way {
+pub(crate) struct Way {
     ctas: Ctas,
     way: NcclWay,
 }
 
 /// The ways to compare with: each with each number of CTAs.
-pub(super) fn ways(ranks: usize, wished: &[NcclWay], wished_ctas: &[usize]) -> Vec<Way> {
+pub(crate) fn ways(ranks: usize, wished: &[NcclWay], wished_ctas: &[usize]) -> Vec<Way> {
     let fitting = (MOST_BLOCKS / ranks).clamp(1, MOST_CTAS);
     let mut ctas: Vec<Ctas> =
         wished_ctas.iter().map(|count| Ctas { min: Some(*count), max: Some(*count) }).collect();
@@ -43,7 +43,7 @@ pub(super) fn ways(ranks: usize, wished: &[NcclWay], wished_ctas: &[usize]) -> V
 
 impl Way {
     /// What it is called.
-    pub(super) fn setting(&self) -> Setting {
+    pub(crate) fn setting(&self) -> Setting {
         let family = match self.way {
             NcclWay::Default => "default",
             NcclWay::Symmetric => "symmetric",
@@ -59,16 +59,16 @@ impl Way {
 
 /// One rank's communicators, one a way.
 #[derive(Default)]
-pub(super) struct Nccl {
+pub(crate) struct Nccl {
     ways: Vec<(Way, Joined)>,
 }
 
 /// One rank of a communicator. It is never destroyed: that may wait for what never ends, and the process ends anyway.
-pub(super) type Joined = ManuallyDrop<NcclCommunicator>;
+pub(crate) type Joined = ManuallyDrop<NcclCommunicator>;
 
 impl Way {
     /// Connects all ranks; with windows on these buffers, if it uses some. All ranks do so together.
-    pub(super) fn connect(
+    pub(crate) fn connect(
         &self,
         library: &NcclLibrary,
         id: &UniqueId,
@@ -85,12 +85,12 @@ impl Way {
 
 impl Nccl {
     /// Adds a way.
-    pub(super) fn add(&mut self, way: Way, comm: Joined) {
+    pub(crate) fn add(&mut self, way: Way, comm: Joined) {
         self.ways.push((way, comm));
     }
 
     /// How many ways there are.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.ways.len()
     }
 }
@@ -179,7 +179,7 @@ fn op(op: OpKind) -> Result<RedOp, Failure> {
         OpKind::Min => Ok(RedOp::Min),
         OpKind::Max => Ok(RedOp::Max),
         OpKind::Avg => Ok(RedOp::Avg),
-        _ => Err(Failure::Usage(format!("--compare nccl: NCCL has no {op} that is set up alike"))),
+        _ => Err(Failure::Usage(format!("NCCL has no {op} that is set up alike"))),
     }
 }
 

@@ -2,13 +2,17 @@
 
 use std::path::PathBuf;
 
+use oxccl_command::shared::Failure;
+
 use super::Version;
 
 /// Why NCCL cannot be used, or what it answered.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum NcclError {
+pub(crate) enum NcclError {
     /// The library cannot be loaded.
-    #[error("{path} cannot be loaded as NCCL: {why}; name libnccl.so.2 by --nccl-lib")]
+    #[error(
+        "{path} cannot be loaded as NCCL: {why}; name libnccl.so.2 by --nccl-lib, or use --floor-only"
+    )]
     NotLoaded {
         /// The file.
         path: PathBuf,
@@ -47,4 +51,10 @@ pub enum NcclError {
         /// What `ncclGetLastError` says.
         detail: String,
     },
+}
+
+impl From<NcclError> for Failure {
+    fn from(error: NcclError) -> Failure {
+        Failure::Library(Box::new(error))
+    }
 }

@@ -12,13 +12,12 @@ use std::time::{Duration, Instant};
 
 use oxccl::cuda::{CaptureMode, Event, Graph, Stream, copy};
 use oxccl::{Communicator, Error, ReduceOp};
+use oxccl_command::shared::{Failure, median};
 use oxccl_transports::CudaError;
 use oxccl_transports::cuda::Context;
 use serde::Serialize;
 
-use super::contestant::{Contestant, Copies, Task};
-use crate::bench::measure::median;
-use crate::failure::Failure;
+use crate::contestant::{Contestant, Copies, Task};
 
 /// More launches than that may not fit into the driver's queue, and then launching waits.
 const MOST_LAUNCHES: usize = 512;
@@ -32,7 +31,7 @@ const WARM: usize = 2;
 /// How calls come to the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Mode {
+pub(crate) enum Mode {
     /// One launch after the other.
     Eager,
     /// As nodes of a graph that is launched again and again.
@@ -40,10 +39,10 @@ pub(super) enum Mode {
 }
 
 /// One contestant's way of making calls, and how long they took.
-pub(super) struct Entrant {
-    pub(super) contestant: usize,
-    pub(super) setting: usize,
-    pub(super) mode: Mode,
+pub(crate) struct Entrant {
+    pub(crate) contestant: usize,
+    pub(crate) setting: usize,
+    pub(crate) mode: Mode,
     /// Calls of a graph; and that, on a rank that launches it.
     graph: Option<(Option<Graph>, usize)>,
     launches: usize,
@@ -54,17 +53,17 @@ pub(super) struct Entrant {
 }
 
 /// What takes part in a turn besides the entrant.
-pub(super) struct Course<'a> {
-    pub(super) control: &'a Communicator,
-    pub(super) stream: &'a Stream,
-    pub(super) task: &'a Task,
-    pub(super) meeting: &'a Meeting,
+pub(crate) struct Course<'a> {
+    pub(crate) control: &'a Communicator,
+    pub(crate) stream: &'a Stream,
+    pub(crate) task: &'a Task,
+    pub(crate) meeting: &'a Meeting,
     /// About how long a turn takes.
-    pub(super) wanted: Duration,
+    pub(crate) wanted: Duration,
 }
 
 /// Where ranks meet that capture their streams as one graph.
-pub(super) struct Meeting {
+pub(crate) struct Meeting {
     ranks: Barrier,
     /// Where the others' streams begin in rank 0's capture, and where each of them ends.
     fork: Event,
@@ -76,7 +75,7 @@ impl Meeting {
     ///
     /// # Errors
     /// The driver's.
-    pub(super) fn new(context: &Context, ranks: usize) -> Result<Meeting, CudaError> {
+    pub(crate) fn new(context: &Context, ranks: usize) -> Result<Meeting, CudaError> {
         let joins = (1..ranks).map(|_| Event::new(context)).collect::<Result<_, _>>()?;
         Ok(Meeting { ranks: Barrier::new(ranks), fork: Event::new(context)?, joins })
     }
@@ -113,14 +112,14 @@ impl Meeting {
 
 impl Entrant {
     /// Calls one by one.
-    pub(super) fn eager(contestant: usize, setting: usize) -> Entrant {
+    pub(crate) fn eager(contestant: usize, setting: usize) -> Entrant {
         let (times_us, host_us) = (Vec::new(), None);
         let mode = Mode::Eager;
         Entrant { contestant, setting, mode, graph: None, launches: 1, times_us, host_us }
     }
 
     /// So many calls as a graph, which is captured now. All ranks do so together.
-    pub(super) fn graph(
+    pub(crate) fn graph(
         contestant: usize,
         setting: usize,
         calls: usize,
@@ -139,12 +138,12 @@ impl Entrant {
     }
 
     /// Calls of a launch.
-    pub(super) fn calls_a_launch(&self) -> usize {
+    pub(crate) fn calls_a_launch(&self) -> usize {
         self.graph.as_ref().map_or(1, |(_, calls)| *calls)
     }
 
     /// Finds out how many launches take about as long as wanted. All ranks find the same.
-    pub(super) fn calibrate(
+    pub(crate) fn calibrate(
         &mut self,
         on: &mut dyn Contestant,
         course: &Course,
@@ -163,7 +162,7 @@ impl Entrant {
     }
 
     /// Takes the time of one turn, that of the slowest rank, and keeps it.
-    pub(super) fn turn(
+    pub(crate) fn turn(
         &mut self,
         on: &mut dyn Contestant,
         course: &Course,
@@ -175,7 +174,7 @@ impl Entrant {
     }
 
     /// Takes the host's time, where calls are launched one by one.
-    pub(super) fn time_host(
+    pub(crate) fn time_host(
         &mut self,
         on: &mut dyn Contestant,
         course: &Course,
@@ -213,7 +212,7 @@ impl Entrant {
     }
 
     /// Makes calls without taking time: as many as one launch has.
-    pub(super) fn launch(&self, on: &mut dyn Contestant, course: &Course) -> Result<(), Failure> {
+    pub(crate) fn launch(&self, on: &mut dyn Contestant, course: &Course) -> Result<(), Failure> {
         match &self.graph {
             // SAFETY: the buffers that it was captured with outlive it.
             Some((Some(graph), _)) => Ok(unsafe { graph.launch(course.stream) }?),
@@ -224,17 +223,17 @@ impl Entrant {
     }
 
     /// The median of its turns.
-    pub(super) fn median_us(&self) -> f64 {
+    pub(crate) fn median_us(&self) -> f64 {
         median(&self.sorted())
     }
 
     /// The fastest of its turns.
-    pub(super) fn min_us(&self) -> f64 {
+    pub(crate) fn min_us(&self) -> f64 {
         self.sorted()[0]
     }
 
     /// Host time of a call; none where the host launches graphs.
-    pub(super) fn host_us(&self) -> Option<f64> {
+    pub(crate) fn host_us(&self) -> Option<f64> {
         self.host_us
     }
 
@@ -261,7 +260,7 @@ fn put(on: &mut dyn Contestant, setting: usize, course: &Course) -> Result<(), F
 }
 
 /// The largest of each number over all ranks, which all of them get.
-pub(super) fn slowest<const N: usize>(
+pub(crate) fn slowest<const N: usize>(
     control: &Communicator,
     mut numbers: [f64; N],
 ) -> Result<[f64; N], Error> {

@@ -121,6 +121,4 @@ functions! {
     reduce = "ncclReduce": fn(*const c_void, *mut c_void, usize, c_int, c_int, c_int, Comm, Stream) -> Code;
     gather = "ncclGather": fn(*const c_void, *mut c_void, usize, c_int, c_int, Comm, Stream) -> Code;
     scatter = "ncclScatter": fn(*const c_void, *mut c_void, usize, c_int, c_int, Comm, Stream) -> Code;
-    send = "ncclSend": fn(*const c_void, usize, c_int, c_int, Comm, Stream) -> Code;
-    recv = "ncclRecv": fn(*mut c_void, usize, c_int, c_int, Comm, Stream) -> Code;
 }

@@ -1,45 +1,23 @@
-//! `oxccl bench --compare`: its loop, its checks, its turns and its errors, on the stand-in driver and beside the stand-in of NCCL.
+//! The tool's loop, its checks, its turns and its errors, on the stand-in driver and beside the stand-in of NCCL.
 #![allow(clippy::unwrap_used)]
 
-mod command_line;
+#[path = "../../../tests/common/said.rs"]
+mod said;
 
-use command_line::{Said, command, finish, start};
-use oxccl_cuda_stand_in::control::{image, library_folder};
+use oxccl_cuda_stand_in::control::{image_file, library_folder};
+use said::{Said, finish, plain, start};
 use serde_json::Value;
-use std::path::PathBuf;
 
-/// NCCL's stand-in, which the build leaves beside this test.
+/// NCCL's stand-in.
 fn nccl() -> String {
-    let beside = std::env::current_exe().unwrap();
-    let library = beside.parent().unwrap().join(oxccl_nccl_stand_in::FILE);
-    assert!(library.is_file(), "{} was not built", library.display());
-    library.to_str().unwrap().to_owned()
+    oxccl_nccl_stand_in::library().to_str().unwrap().to_owned()
 }
 
-/// The stand-in driver's image, as a file.
-fn image_file() -> PathBuf {
-    let path = std::env::temp_dir().join(format!("oxccl-image-{}", std::process::id()));
-    let text = image(&[80, 90, 100, 120]);
-    // A rename, since tests run at the same time.
-    let own = path.with_extension(format!("{:?}", std::thread::current().id()));
-    std::fs::write(&own, &text[..text.len() - 1]).unwrap();
-    std::fs::rename(&own, &path).unwrap();
-    path
-}
-
-fn bench(arguments: &[&str], settings: &[(&str, &str)]) -> Said {
-    let image = image_file();
-    let mut command = command(&["bench"]);
-    command.args(arguments).args([
-        "--repeats",
-        "2",
-        "--repeat-ms",
-        "1",
-        "--json",
-        "--timeout",
-        "60",
-    ]);
-    command.arg("--image").arg(&image).env("LD_LIBRARY_PATH", library_folder().unwrap());
+fn compare(arguments: &[&str], settings: &[(&str, &str)]) -> Said {
+    let mut command = plain(env!("CARGO_BIN_EXE_oxccl-against-nccl"));
+    command.args(arguments);
+    command.args(["--repeats", "2", "--repeat-ms", "1", "--json", "--timeout", "60", "--image"]);
+    command.arg(image_file().unwrap()).env("LD_LIBRARY_PATH", library_folder().unwrap());
     // Copies are as large as an eighth of it.
     command.env("OXCCL_STAND_IN_MEMORY", (384 << 20).to_string());
     command.envs(settings.iter().copied());
@@ -55,57 +33,19 @@ fn of<'a>(rows: &'a [Value], op: &str) -> Vec<&'a Value> {
 }
 
 #[test]
-fn communicators_on_a_gpu_are_swept() {
-    let arguments = ["all", "--device", "cuda", "--threads", "-g", "2", "--no-probe"];
-    let sizes = ["-b", "8", "-e", "32K", "-f", "4096"];
-    let connections = [("CUDA_DEVICE_MAX_CONNECTIONS", "32")];
-    let rows = rows(&bench(&[&arguments[..], &sizes].concat(), &connections).ok());
-    assert!(rows.iter().filter(|row| row["wrong"] == 0).count() >= 20, "{rows:?}");
-    assert!(rows.iter().all(|row| row["wrong"].as_u64().is_none_or(|wrong| wrong == 0)));
-}
-
-#[test]
 fn a_rank_of_eight_takes_little_of_a_gpu() {
-    let arguments = ["all_reduce", "--compare", "floor", "-g", "8", "-b", "8", "-e", "8"];
-    let rows = rows(&bench(&arguments, &[("OXCCL_STAND_IN_MEMORY", "3221225472")]).ok());
+    let arguments = ["all_reduce", "--floor-only", "-g", "8", "-b", "8", "-e", "8"];
+    let rows = rows(&compare(&arguments, &[("OXCCL_STAND_IN_MEMORY", "3221225472")]).ok());
     let bytes = of(&rows, "start")[0]["device_bytes"].as_u64().unwrap();
     // What it has at the least, and what it may have.
     assert!((32 << 20..=64 << 20).contains(&bytes), "{bytes}");
 }
 
 #[test]
-fn groups_on_a_gpu_are_measured_in_every_mode() {
-    for op in ["all_reduce", "all_to_all"] {
-        let arguments = ["group", "--device", "cuda", "--threads", "-g", "2", "--no-probe"];
-        let buckets = ["--buckets", "3", "--bucket-size", "2K", "--bucket-op", op];
-        let connections = [("CUDA_DEVICE_MAX_CONNECTIONS", "32")];
-        let rows = rows(&bench(&[&arguments[..], &buckets].concat(), &connections).ok());
-        let measured = of(&rows, op);
-        let modes: Vec<_> = measured.iter().map(|row| row["mode"].as_str().unwrap()).collect();
-        assert_eq!(modes, ["fused", "one_by_one", "flatten", "ideal"]);
-        assert!(measured.iter().all(|row| row["wrong"] == 0), "{measured:?}");
-        let launches: Vec<_> = measured.iter().map(|row| row["launches"].as_u64()).collect();
-        assert_eq!(launches, [1, 3, 1, 1].map(Some));
-    }
-}
-
-#[test]
-fn ranks_share_a_launch() {
-    let arguments = ["all_reduce", "--device", "cuda", "--threads", "--single-launch", "-g", "3"];
-    let sizes = ["-b", "8", "-e", "8K", "-f", "1024", "--no-probe"];
-    let connections = [("CUDA_DEVICE_MAX_CONNECTIONS", "32")];
-    let rows = rows(&bench(&[&arguments[..], &sizes].concat(), &connections).ok());
-    assert!(rows.iter().filter(|row| row["wrong"] == 0).count() >= 4, "{rows:?}");
-    let host = ["bench", "all_reduce", "--threads", "--single-launch"];
-    let said = finish(start(&mut command(&host))).failed(2);
-    assert!(said.err.contains("single_launch: is for ranks on a GPU"), "{}", said.err);
-}
-
-#[test]
 fn every_size_is_compared_in_every_mode() {
-    let arguments = ["all_reduce", "--compare", "nccl", "--nccl-lib", &nccl(), "-g", "2"];
+    let arguments = ["all_reduce", "--nccl-lib", &nccl(), "-g", "2"];
     let sizes = ["-b", "8", "-e", "8K", "-f", "1024", "-G", "3"];
-    let rows = rows(&bench(&[&arguments[..], &sizes].concat(), &[]).ok());
+    let rows = rows(&compare(&[&arguments[..], &sizes].concat(), &[]).ok());
     let machine = of(&rows, "machine")[0];
     assert_eq!(machine["nccl"], "2.30.7");
     assert!(
@@ -138,9 +78,9 @@ fn every_size_is_compared_in_every_mode() {
 #[test]
 fn all_collectives_that_both_know() {
     let library = nccl();
-    let arguments = ["all", "--compare", "nccl", "--nccl-lib", &library, "-g", "3"];
+    let arguments = ["all", "--nccl-lib", &library, "-g", "3"];
     let sizes = ["-b", "1200", "-e", "1200", "--nccl-ctas", "4"];
-    let rows = rows(&bench(&[&arguments[..], &sizes].concat(), &[]).ok());
+    let rows = rows(&compare(&[&arguments[..], &sizes].concat(), &[]).ok());
     for op in [
         "all_reduce",
         "reduce_scatter",
@@ -165,9 +105,9 @@ fn all_collectives_that_both_know() {
 #[test]
 fn groups_are_compared_in_every_form() {
     let library = nccl();
-    let arguments = ["group", "--compare", "nccl", "--nccl-lib", &library, "-G", "2"];
+    let arguments = ["group", "--nccl-lib", &library, "-G", "2"];
     let buckets = ["--buckets", "3", "--bucket-size", "1K", "--nccl-ctas", "4"];
-    let rows = rows(&bench(&[&arguments[..], &buckets].concat(), &[]).ok());
+    let rows = rows(&compare(&[&arguments[..], &buckets].concat(), &[]).ok());
     let measured = of(&rows, "group");
     assert!(measured.iter().all(|row| row["wrong"] == 0 && row["buckets"] == 3), "{measured:?}");
     assert!(measured.iter().all(|row| row["bytes"] == 3072 && row["source"].is_null()));
@@ -186,7 +126,7 @@ fn groups_are_compared_in_every_form() {
 
 #[test]
 fn the_floor_needs_no_other_library() {
-    let said = bench(&["all_reduce", "--compare", "floor", "-b", "4K", "-e", "4K"], &[]).ok();
+    let said = compare(&["all_reduce", "--floor-only", "-b", "4K", "-e", "4K"], &[]).ok();
     let rows = rows(&said);
     assert!(of(&rows, "machine")[0]["nccl"].is_null());
     let measured = of(&rows, "all_reduce");
@@ -202,9 +142,8 @@ fn the_floor_needs_no_other_library() {
 #[test]
 fn wrong_results_of_either_are_found() {
     let library = nccl();
-    let arguments =
-        ["all_reduce", "--compare", "nccl", "--nccl-lib", &library, "-b", "64", "-e", "64"];
-    let said = bench(&arguments, &[("OXCCL_NCCL_STAND_IN_WRONG", "1")]).failed(1);
+    let arguments = ["all_reduce", "--nccl-lib", &library, "-b", "64", "-e", "64"];
+    let said = compare(&arguments, &[("OXCCL_NCCL_STAND_IN_WRONG", "1")]).failed(1);
     assert!(said.err.contains("elements are wrong"), "{}", said.err);
     let of_nccl = |row: &&Value| row["contestant"] == "nccl";
     let rows = rows(&said);
@@ -216,7 +155,7 @@ fn wrong_results_of_either_are_found() {
 #[test]
 fn ways_that_nccl_has_not_are_left_out() {
     let library = nccl();
-    let arguments = ["all_reduce", "--compare", "nccl", "--nccl-lib", &library, "--nccl-ctas", "4"];
+    let arguments = ["all_reduce", "--nccl-lib", &library, "--nccl-ctas", "4"];
     let size = ["-b", "64", "-e", "64"];
     let families = |said: &Said| {
         let rows = rows(said);
@@ -228,7 +167,7 @@ fn ways_that_nccl_has_not_are_left_out() {
         (families, left_out)
     };
     let without = [("OXCCL_NCCL_STAND_IN_NO_WINDOWS", "1")];
-    let said = bench(&[&arguments[..], &size].concat(), &without).ok();
+    let said = compare(&[&arguments[..], &size].concat(), &without).ok();
     assert!(
         said.err.contains("NCCL (symmetric, 4 ctas): ncclCommWindowRegister has made no window")
     );
@@ -237,17 +176,16 @@ fn ways_that_nccl_has_not_are_left_out() {
     assert_eq!(left_out.len(), 1);
     assert_eq!(left_out[0]["setting"], "symmetric, 4 ctas");
     let wished = ["--nccl-ways", "symmetric"];
-    let said = bench(&[&arguments[..], &size, &wished].concat(), &[]).ok();
+    let said = compare(&[&arguments[..], &size, &wished].concat(), &[]).ok();
     assert_eq!(families(&said).0, ["symmetric"]);
-    let none = bench(&[&arguments[..], &size, &wished].concat(), &without).failed(1);
+    let none = compare(&[&arguments[..], &size, &wished].concat(), &without).failed(1);
     assert!(none.err.contains("NCCL cannot be set up in any way"), "{}", none.err);
 }
 
 #[test]
 fn long_calls_are_checked_before_and_the_fastest_once_more() {
-    let arguments =
-        ["broadcast", "--compare", "floor", "-b", "17M", "-e", "17M", "--channels", "1"];
-    let rows = rows(&bench(&arguments, &[]).ok());
+    let arguments = ["broadcast", "--floor-only", "-b", "17M", "-e", "17M", "--channels", "1"];
+    let rows = rows(&compare(&arguments, &[]).ok());
     let measured = of(&rows, "broadcast");
     assert!(!measured.is_empty() && measured.iter().all(|row| row["wrong"] == 0), "{measured:?}");
     assert!(measured.iter().all(|row| row["host_us"].as_f64() > Some(0.0)), "{measured:?}");
@@ -257,9 +195,8 @@ fn long_calls_are_checked_before_and_the_fastest_once_more() {
 fn what_cannot_be_compared_with_says_why() {
     let library = nccl();
     let with = |path: &str, settings: &[(&str, &str)], status: i32| {
-        let arguments =
-            ["all_reduce", "--compare", "nccl", "--nccl-lib", path, "-b", "8", "-e", "8"];
-        bench(&arguments, settings).failed(status).err
+        let arguments = ["all_reduce", "--nccl-lib", path, "-b", "8", "-e", "8"];
+        compare(&arguments, settings).failed(status).err
     };
     let missing = with("no-such-library.so", &[], 1);
     assert!(missing.contains("no-such-library.so cannot be loaded"), "{missing}");
@@ -278,11 +215,11 @@ fn what_cannot_be_compared_with_says_why() {
 
 #[test]
 fn what_does_not_fit_together_is_refused() {
-    let refused = bench(&["barrier", "--compare", "floor"], &[]).failed(2);
-    assert!(refused.err.contains("--compare does not know barrier"), "{}", refused.err);
-    let many = ["all_reduce", "--compare", "floor", "--channels", "64", "-g", "4", "-e", "8"];
-    let refused = bench(&many, &[]).failed(1);
+    let refused = compare(&["barrier", "--floor-only"], &[]).failed(2);
+    assert!(refused.err.contains("barrier is not compared"), "{}", refused.err);
+    let many = ["all_reduce", "--floor-only", "--channels", "64", "-g", "4", "-e", "8"];
+    let refused = compare(&many, &[]).failed(1);
     assert!(refused.err.contains("64"), "{}", refused.err);
-    let none = bench(&["all_reduce", "--compare", "floor", "--gpu", "7"], &[]).failed(1);
+    let none = compare(&["all_reduce", "--floor-only", "--gpu", "7"], &[]).failed(1);
     assert!(none.err.contains("no GPU 7"), "{}", none.err);
 }

@@ -2,22 +2,20 @@
 
 use std::sync::Arc;
 
+use oxccl::Order;
 use oxccl::cuda::{Stream, copy, fill};
-use oxccl::{DeviceBuffer, Element, Order};
-use oxccl_peer_nccl::{Memory, NcclLibrary};
+use oxccl_command::shared::{Expected, Failure, Inputs, PERIOD, Sample};
 use oxccl_transports::CudaError;
 use oxccl_transports::cuda::{Context, DeviceMemory};
 
-use super::contestant::Task;
-use crate::bench::check::{Expected, Inputs, PERIOD};
-use crate::bench::sample::Sample;
-use crate::failure::Failure;
+use crate::contestant::Task;
+use crate::library::{Memory, NcclLibrary};
 
 /// What outputs are filled with before a call.
 const POISON: u8 = 0xee;
 
 /// Device memory that all contestants can use.
-pub(super) enum Buffer {
+pub(crate) enum Buffer {
     /// With NCCL, its kind: windows are made of no other.
     Nccl(Arc<Memory>),
     /// Ours.
@@ -26,7 +24,7 @@ pub(super) enum Buffer {
 
 impl Buffer {
     /// Allocates in the current context.
-    pub(super) fn allocate(
+    pub(crate) fn allocate(
         context: &Context,
         nccl: Option<&NcclLibrary>,
         len_bytes: usize,
@@ -38,7 +36,7 @@ impl Buffer {
     }
 
     /// Where it begins; the host must not follow it.
-    pub(super) fn as_ptr(&self) -> *mut u8 {
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
         match self {
             Buffer::Nccl(memory) => memory.as_ptr(),
             Buffer::Own(memory) => memory.as_ptr(),
@@ -46,7 +44,7 @@ impl Buffer {
     }
 
     /// NCCL's handle of it, where it is NCCL's.
-    pub(super) fn nccl(&self) -> Option<&Arc<Memory>> {
+    pub(crate) fn nccl(&self) -> Option<&Arc<Memory>> {
         match self {
             Buffer::Nccl(memory) => Some(memory),
             Buffer::Own(_) => None,
@@ -55,11 +53,11 @@ impl Buffer {
 }
 
 /// What a rank's buffers hold before a task and must hold behind it, call by call. Inputs repeat after [`PERIOD`] elements.
-pub(super) struct Contents<T: Sample>(Vec<(Vec<T>, Expected<T>)>);
+pub(crate) struct Contents<T: Sample>(Vec<(Vec<T>, Expected<T>)>);
 
 impl<T: Sample> Contents<T> {
     /// Works them out, and writes the inputs. The stream is waited for.
-    pub(super) fn place(
+    pub(crate) fn place(
         stream: &Stream,
         task: &Task,
         (rank, ranks): (usize, usize),
@@ -86,7 +84,7 @@ impl<T: Sample> Contents<T> {
     }
 
     /// Makes the outputs something that no call leaves there. The stream is waited for.
-    pub(super) fn poison(&self, stream: &Stream, task: &Task) -> Result<(), CudaError> {
+    pub(crate) fn poison(&self, stream: &Stream, task: &Task) -> Result<(), CudaError> {
         for call in task.calls.iter().chain(&task.checked) {
             // SAFETY: the buffer is as long, and no call is under way.
             unsafe { fill(stream, call.output, POISON, call.shape.output * size_of::<T>()) }?;
@@ -95,7 +93,7 @@ impl<T: Sample> Contents<T> {
     }
 
     /// How many elements are wrong after the task, the inputs' included. The stream is waited for.
-    pub(super) fn wrong(&self, stream: &Stream, task: &Task) -> Result<u64, CudaError> {
+    pub(crate) fn wrong(&self, stream: &Stream, task: &Task) -> Result<u64, CudaError> {
         let mut wrong = 0;
         for (call, (was, expected)) in task.checked.iter().zip(&self.0) {
             let output = call.output.cast_const();
@@ -109,22 +107,6 @@ impl<T: Sample> Contents<T> {
         }
         Ok(wrong)
     }
-}
-
-/// Copies elements between two buffers of a GPU.
-///
-/// # Errors
-/// The driver's.
-pub(in crate::bench) fn copy_elements<T: Element>(
-    stream: &Stream,
-    (to, to_at): (&mut DeviceBuffer<T>, usize),
-    (from, from_at): (&DeviceBuffer<T>, usize),
-    len: usize,
-) -> Result<(), CudaError> {
-    assert!(to_at + len <= to.count() && from_at + len <= from.count());
-    let (to, from) = (to.as_ptr().wrapping_add(to_at), from.as_ptr().wrapping_add(from_at));
-    // SAFETY: both are as long. Whoever measures waits for the stream before the buffers go, and calls are in that stream.
-    unsafe { copy(stream, to.cast(), from.cast_const().cast(), len * size_of::<T>()) }
 }
 
 /// Parts of so many elements, each but the last as long as the period: where they begin, and how long they are.

@@ -4,24 +4,23 @@ use std::mem::ManuallyDrop;
 use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
 use oxccl::cuda::Stream;
 use oxccl::{Communicator, DataType, Kind, OpKind, ReduceOp};
-use oxccl_peer_nccl::{NcclError, NcclLibrary, UniqueId};
+use oxccl_command::for_type;
+use oxccl_command::shared::{Case, Failure, Form, Sample, Shape, Watchdog};
 use oxccl_transports::cuda::Context;
 
-use super::buffers::{Buffer, Contents};
-use super::contestant::{Contestant, Form, Placed, Setting, Task};
-use super::floor::Floor;
-use super::group::Group;
-use super::nccl::{self, Nccl, Way};
-use super::own::{FEW_BLOCKS, Own};
-use super::report::{Left, LeftOut, Machine, Printer, Row, Started, rank_rows};
-use super::turns::{Course, Entrant, Meeting, Mode, slowest};
-use super::watchdog::Watchdog;
-use crate::bench::args::BenchOptions;
-use crate::bench::case::{Case, Shape};
-use crate::bench::sample::{Sample, for_type};
-use crate::failure::Failure;
+use crate::args::Options;
+use crate::buffers::{Buffer, Contents};
+use crate::contestant::{Contestant, Placed, Setting, Task};
+use crate::floor::Floor;
+use crate::group::Group;
+use crate::library::{NcclError, NcclLibrary, UniqueId};
+use crate::nccl::{self, Nccl, Way};
+use crate::own::{FEW_BLOCKS, Own};
+use crate::report::{Left, LeftOut, Machine, Printer, Row, Started, rank_rows};
+use crate::turns::{Course, Entrant, Meeting, Mode, slowest};
 
 /// A setting that takes so many times as long as the best of its family in a first turn is measured no more.
 const HOPELESS: f64 = 1.5;
@@ -29,7 +28,7 @@ const HOPELESS: f64 = 1.5;
 const LARGE_BYTES: usize = 16 << 20;
 
 /// What is compared.
-pub(super) enum Work {
+pub(crate) enum Work {
     /// Each collective at each size.
     Calls { cases: Vec<Case>, sizes: Vec<usize> },
     /// Buckets, in every form.
@@ -37,8 +36,8 @@ pub(super) enum Work {
 }
 
 /// What all ranks start from.
-pub(super) struct Start<'a> {
-    options: &'a BenchOptions,
+pub(crate) struct Start<'a> {
+    options: &'a Options,
     work: Work,
     context: &'a Context,
     nccl: Option<NcclLibrary>,
@@ -55,16 +54,16 @@ pub(super) struct Start<'a> {
 
 impl<'a> Start<'a> {
     /// Before there are threads.
-    pub(super) fn new(
-        options: &'a BenchOptions,
+    pub(crate) fn new(
+        options: &'a Options,
         work: Work,
         context: &'a Context,
         nccl: Option<NcclLibrary>,
         own_start: Started,
         watchdog: &'a Watchdog,
     ) -> Result<Start<'a>, Failure> {
-        let ranks = options.ranks.unwrap_or(crate::bench::RANKS);
-        let ways = nccl::ways(ranks, &options.compare.nccl_ways, &options.compare.nccl_ctas);
+        let ranks = options.sweep.ranks();
+        let ways = nccl::ways(ranks, &options.nccl_ways, &options.nccl_ctas);
         let ids = match &nccl {
             Some(library) => ways.iter().map(|_| library.unique_id()).collect::<Result<_, _>>()?,
             None => Vec::new(),
@@ -88,7 +87,7 @@ impl<'a> Start<'a> {
     }
 
     /// One rank's part. What fails is told at once: other ranks may wait where nobody can tell them to stop.
-    pub(super) fn run(
+    pub(crate) fn run(
         &self,
         control: Communicator,
         own: Communicator,
@@ -301,7 +300,7 @@ impl Rank<'_> {
         self.printer.heading();
         match &start.work {
             Work::Group(group) => {
-                for form in Form::ALL {
+                for &form in Form::value_variants() {
                     let task = group.task(form, ranks, buffers);
                     self.task::<f32>(&task, group.whole(ranks), Some(group))?;
                 }
@@ -408,7 +407,7 @@ impl Rank<'_> {
         settings: &[Vec<Setting>],
         entrants: &mut [Entrant],
     ) -> Result<(), Failure> {
-        for _ in 0..self.start.options.repeats {
+        for _ in 0..self.start.options.sweep.repeats {
             for entrant in &mut *entrants {
                 self.step(task, entrant.contestant, &settings[entrant.contestant][entrant.setting]);
                 let (course, on) = self.course(task, entrant.contestant);
@@ -432,7 +431,7 @@ impl Rank<'_> {
         setting: &Setting,
     ) -> Result<u64, Failure> {
         self.step(task, entrant.contestant, setting);
-        if self.start.options.check == 0 {
+        if self.start.options.sweep.check == 0 {
             return Ok(0);
         }
         contents.poison(self.stream, task)?;
@@ -465,7 +464,7 @@ impl Rank<'_> {
         task: &'a Task,
         contestant: usize,
     ) -> (Course<'a>, &'a mut dyn Contestant) {
-        let wanted = Duration::from_millis(self.start.options.repeat_ms as u64);
+        let wanted = self.start.options.sweep.repeat_time();
         let (control, stream, meeting) = (self.control, self.stream, &self.start.captures);
         let course = Course { control, stream, task, meeting, wanted };
         (course, self.contestant(contestant))

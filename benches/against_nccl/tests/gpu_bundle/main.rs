@@ -1,7 +1,10 @@
 //! The script of the bundle for GPU machines, on the stand-ins, with nothing in the environment but the library path.
 #![allow(clippy::unwrap_used)]
 
-use oxccl_cuda_stand_in::control::{image, library_folder};
+#[path = "../../../../tests/common/said.rs"]
+mod said;
+
+use oxccl_cuda_stand_in::control::{image_file, library_folder};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -9,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// A folder outside the repository, gone at the end.
 struct Folder(PathBuf);
@@ -44,10 +47,11 @@ fn bundle(name: &str) -> Folder {
     for script in SCRIPTS {
         fs::copy(Path::new(ROOT).join("benches/gpu").join(script), folder.join(script)).unwrap();
     }
-    symlink(env!("CARGO_BIN_EXE_oxccl"), folder.join("bin/oxccl")).unwrap();
+    symlink(env!("CARGO_BIN_EXE_oxccl-in-the-bundle"), folder.join("bin/oxccl")).unwrap();
+    let against_nccl = env!("CARGO_BIN_EXE_oxccl-against-nccl");
+    symlink(against_nccl, folder.join("bin/oxccl-against-nccl")).unwrap();
     fs::write(folder.join("bundle.json"), r#"{"commit": "none"}"#).unwrap();
-    let text = image(&[90]);
-    fs::write(folder.join("image"), &text[..text.len() - 1]).unwrap();
+    fs::copy(image_file().unwrap(), folder.join("image")).unwrap();
     Folder(folder)
 }
 
@@ -57,8 +61,6 @@ fn archive(bundle: &Folder) -> PathBuf {
 
 /// A call of its script.
 fn call(bundle: &Folder, arguments: &[&str], settings: &[(&str, &str)]) -> Command {
-    let beside = std::env::current_exe().unwrap();
-    let nccl = beside.parent().unwrap().join(oxccl_nccl_stand_in::FILE);
     let mut command = Command::new(bundle.0.join("run.sh"));
     command
         .args(["-q", "-r", "2", "-o"])
@@ -69,7 +71,7 @@ fn call(bundle: &Folder, arguments: &[&str], settings: &[(&str, &str)]) -> Comma
         .env("LD_LIBRARY_PATH", library_folder().unwrap())
         .env("OXCCL_STAND_IN_MEMORY", (384 << 20).to_string())
         .env("OXCCL_BUNDLE_IMAGE", bundle.0.join("image"))
-        .env("OXCCL_BUNDLE_NCCL", nccl)
+        .env("OXCCL_BUNDLE_NCCL", oxccl_nccl_stand_in::library())
         // The stand-in itself lists kernels.
         .env("OXCCL_BUNDLE_PROFILER", "/dev/null")
         .envs(settings.iter().copied())
@@ -436,7 +438,7 @@ fn a_probe_that_hangs_is_named_and_the_others_run() {
 #[test]
 fn probes_end_with_what_a_driver_refuses() {
     if oxccl_kernels::image::FATBIN.is_none() {
-        println!("skipped: probes_end_with_what_a_driver_refuses: built without nvcc");
+        said::skip("probes_end_with_what_a_driver_refuses", "built without nvcc");
         return;
     }
     let bundle = bundle("real-probes");
@@ -480,11 +482,7 @@ fn without_nccl_the_floor_is_left() {
         log.lines().filter(|line| line.starts_with("$") && line.contains(with)).count()
     };
     assert_eq!(
-        (
-            asked("--compare nccl"),
-            asked("--nccl-ways default --nccl-ctas 8"),
-            asked("--compare floor")
-        ),
+        (asked("--nccl-lib"), asked("--nccl-ways default --nccl-ctas 8"), asked("--floor-only")),
         (2, 1, 1),
         "{log}"
     );

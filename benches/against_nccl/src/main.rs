@@ -1,0 +1,93 @@
+//! `oxccl-against-nccl OP`: calls among ranks that are threads of this process and share one GPU, timed beside what the hardware
+//! allows at best and beside NCCL: same buffers, same streams, same loop, same checks, by turns.
+//!
+//! A number that several ranks on one GPU give is one of its memory, not of links between GPUs.
+
+mod args;
+mod buffers;
+mod contestant;
+mod floor;
+mod group;
+mod library;
+mod nccl;
+mod own;
+mod rank;
+mod report;
+mod restart;
+mod turns;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use oxccl::cuda::Stream;
+use oxccl::{Communicator, Config, Kind, Pin};
+use oxccl_command::shared::{Case, Failure, Target, Watchdog, control_config, ended};
+use oxccl_transports::cuda::{Context, Driver};
+
+use args::Options;
+use group::Group;
+use library::NcclLibrary;
+use rank::{Start, Work};
+
+/// What may help where a step does not end.
+const REMEDY: &str = "--patience allows more, and fewer --nccl-ctas may help";
+
+fn main() -> ExitCode {
+    ended(compare(&Options::parse()))
+}
+
+fn compare(options: &Options) -> Result<(), Failure> {
+    let ranks = options.sweep.ranks();
+    let config = options.config()?;
+    let work = work(options, ranks, &config)?;
+    restart::with_environment()?;
+    let nccl = match options.floor_only {
+        true => None,
+        false => Some(NcclLibrary::load(&options.nccl_lib)?),
+    };
+    let driver = Driver::load()?;
+    let context = Context::primary(driver.device(options.gpu)?)?;
+    // Before anything else makes some: NCCL's communicators have several each.
+    let streams: Vec<Stream> =
+        (0..ranks).map(|_| Stream::new(&context)).collect::<Result<_, _>>()?;
+    let watchdog = Watchdog::start(options.patience.unwrap_or(config.timeout), REMEDY);
+    watchdog.step("oxccl starts");
+    // As users start it, whatever is pinned here.
+    let usual = Config { pin: Pin::default(), ..config.clone() };
+    let started = own::start_time(&context, ranks, &usual)?;
+    let own = Communicator::local_with(ranks, &own::wide_config(&config, ranks))?;
+    let control = Communicator::local_with(ranks, &control_config(&config))?;
+    let start = Start::new(options, work, &context, nccl, started, &watchdog)?;
+    let results: Vec<Result<(), Failure>> = std::thread::scope(|scope| {
+        let run = |((control, own), stream)| {
+            let start = &start;
+            scope.spawn(move || start.run(control, own, stream))
+        };
+        let ranks = control.into_iter().zip(own).zip(streams);
+        let threads: Vec<_> = ranks.map(run).collect();
+        let join = |(rank, thread): (usize, std::thread::ScopedJoinHandle<_>)| {
+            thread.join().unwrap_or(Err(Failure::Panicked(rank)))
+        };
+        threads.into_iter().enumerate().map(join).collect()
+    });
+    // Exit handlers wait for kernels, too.
+    watchdog.step("the process ends");
+    results.into_iter().collect()
+}
+
+/// What is compared: a group, or of all collectives those that both know.
+fn work(options: &Options, ranks: usize, config: &Config) -> Result<Work, Failure> {
+    if options.target == Target::Group {
+        return Ok(Work::Group(Group::of(&options.group, ranks)?));
+    }
+    let is_known = |case: &Case| !matches!(case.kind, Kind::SendRecv | Kind::Barrier);
+    let cases = options.sweep.cases(options.target, ranks, config)?;
+    let (known, unknown): (Vec<_>, Vec<_>) = cases.into_iter().partition(is_known);
+    match unknown.first() {
+        Some(case) if known.is_empty() => {
+            let text = format!("{} is not compared: name another collective", case.kind);
+            Err(Failure::Usage(text))
+        }
+        _ => Ok(Work::Calls { cases: known, sizes: options.sweep.sizes()? }),
+    }
+}

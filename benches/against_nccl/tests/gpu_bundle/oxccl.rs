@@ -1,0 +1,5 @@
+//! The `oxccl` command, as the bundle has it.
+
+fn main() -> std::process::ExitCode {
+    oxccl_command::main()
+}

@@ -1,0 +1,54 @@
+//! `oxccl bench --device cuda`, on the stand-in driver.
+#![allow(clippy::unwrap_used)]
+
+mod command_line;
+
+use command_line::{command, finish, start};
+use oxccl_cuda_stand_in::control::{image_file, library_folder};
+use serde_json::Value;
+
+fn bench(arguments: &[&str]) -> Vec<Value> {
+    let mut command = command(&["bench"]);
+    command.args(arguments).args(["--device", "cuda", "--threads", "--no-probe"]);
+    command.args(["--repeats", "2", "--repeat-ms", "1", "--json", "--timeout", "60", "--image"]);
+    command.arg(image_file().unwrap()).env("LD_LIBRARY_PATH", library_folder().unwrap());
+    command.env("OXCCL_STAND_IN_MEMORY", (384 << 20).to_string());
+    command.env("CUDA_DEVICE_MAX_CONNECTIONS", "32");
+    let said = finish(start(&mut command)).ok();
+    said.out.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
+}
+
+#[test]
+fn communicators_on_a_gpu_are_swept() {
+    let arguments = ["all", "-g", "2"];
+    let sizes = ["-b", "8", "-e", "32K", "-f", "4096"];
+    let rows = bench(&[&arguments[..], &sizes].concat());
+    assert!(rows.iter().filter(|row| row["wrong"] == 0).count() >= 20, "{rows:?}");
+    assert!(rows.iter().all(|row| row["wrong"].as_u64().is_none_or(|wrong| wrong == 0)));
+}
+
+#[test]
+fn groups_on_a_gpu_are_measured_in_every_mode() {
+    for op in ["all_reduce", "all_to_all"] {
+        let arguments = ["group", "-g", "2"];
+        let buckets = ["--buckets", "3", "--bucket-size", "2K", "--bucket-op", op];
+        let rows = bench(&[&arguments[..], &buckets].concat());
+        let measured: Vec<&Value> = rows.iter().filter(|row| row["op"] == op).collect();
+        let modes: Vec<_> = measured.iter().map(|row| row["mode"].as_str().unwrap()).collect();
+        assert_eq!(modes, ["fused", "one_by_one", "flatten", "ideal"]);
+        assert!(measured.iter().all(|row| row["wrong"] == 0), "{measured:?}");
+        let launches: Vec<_> = measured.iter().map(|row| row["launches"].as_u64()).collect();
+        assert_eq!(launches, [1, 3, 1, 1].map(Some));
+    }
+}
+
+#[test]
+fn ranks_share_a_launch() {
+    let arguments = ["all_reduce", "--single-launch", "-g", "3"];
+    let sizes = ["-b", "8", "-e", "8K", "-f", "1024"];
+    let rows = bench(&[&arguments[..], &sizes].concat());
+    assert!(rows.iter().filter(|row| row["wrong"] == 0).count() >= 4, "{rows:?}");
+    let host = ["bench", "all_reduce", "--threads", "--single-launch"];
+    let said = finish(start(&mut command(&host))).failed(2);
+    assert!(said.err.contains("single_launch: is for ranks on a GPU"), "{}", said.err);
+}
