@@ -49,7 +49,7 @@ pub enum Failure {
     File(#[from] oxccl::plans::schedule::FileError),
     /// A schedule of one's own cannot be used.
     #[error(transparent)]
-    Custom(#[from] oxccl::CustomError),
+    Custom(Box<oxccl::CustomError>),
     /// Schedules were not accepted.
     #[error("schedules that were refused: {count}")]
     Unproven {
@@ -70,6 +70,12 @@ pub enum Failure {
         /// The system's answer.
         source: std::io::Error,
     },
+}
+
+impl From<oxccl::CustomError> for Failure {
+    fn from(error: oxccl::CustomError) -> Failure {
+        Failure::Custom(Box::new(error))
+    }
 }
 
 impl Failure {
