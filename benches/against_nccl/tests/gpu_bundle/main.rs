@@ -4,112 +4,18 @@
 #[path = "../../../../tests/common/said.rs"]
 mod said;
 
-use oxccl_cuda_stand_in::control::{image_file, library_folder};
+mod bundle;
+mod programs;
+
+use bundle::{
+    PATIENT, ROOT, archive, bundle, call, executable, kept, results, run, script, status,
+    summed_up, until,
+};
+use programs::{NCU, PROBES, SANITIZER, TESTS};
 use serde_json::Value;
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
-
-const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-
-/// A folder outside the repository, gone at the end.
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// What `tools/gpu-bundle` takes of `benches/gpu`.
-const SCRIPTS: [&str; 10] = [
-    "run.sh",
-    "steps.sh",
-    "stages.sh",
-    "summarize.py",
-    "results.py",
-    "rows.py",
-    "targets.py",
-    "causes.py",
-    "kernels.py",
-    "counters.py",
-];
-
-/// What `tools/gpu-bundle` makes, but for NCCL and the sanitizer, and with what this build has.
-fn bundle(name: &str) -> Folder {
-    let folder = std::env::temp_dir().join(format!("oxccl-bundle-{name}-{}", std::process::id()));
-    let _ = fs::remove_dir_all(&folder);
-    for part in ["bin", "data", "out"] {
-        fs::create_dir_all(folder.join(part)).unwrap();
-    }
-    for script in SCRIPTS {
-        fs::copy(Path::new(ROOT).join("benches/gpu").join(script), folder.join(script)).unwrap();
-    }
-    symlink(env!("CARGO_BIN_EXE_oxccl-in-the-bundle"), folder.join("bin/oxccl")).unwrap();
-    let against_nccl = env!("CARGO_BIN_EXE_oxccl-against-nccl");
-    symlink(against_nccl, folder.join("bin/oxccl-against-nccl")).unwrap();
-    fs::write(folder.join("bundle.json"), r#"{"commit": "none"}"#).unwrap();
-    fs::copy(image_file().unwrap(), folder.join("image")).unwrap();
-    Folder(folder)
-}
-
-fn archive(bundle: &Folder) -> PathBuf {
-    bundle.0.join("out/results.tar.gz")
-}
-
-/// A call of its script.
-fn call(bundle: &Folder, arguments: &[&str], settings: &[(&str, &str)]) -> Command {
-    let mut command = Command::new(bundle.0.join("run.sh"));
-    command
-        .args(["-q", "-r", "2", "-o"])
-        .arg(archive(bundle))
-        .args(arguments)
-        .env_clear()
-        .env("PATH", "/usr/local/bin:/usr/bin:/bin")
-        .env("LD_LIBRARY_PATH", library_folder().unwrap())
-        .env("OXCCL_STAND_IN_MEMORY", (384 << 20).to_string())
-        .env("OXCCL_BUNDLE_IMAGE", bundle.0.join("image"))
-        .env("OXCCL_BUNDLE_NCCL", oxccl_nccl_stand_in::library())
-        // The stand-in itself lists kernels.
-        .env("OXCCL_BUNDLE_PROFILER", "/dev/null")
-        .envs(settings.iter().copied())
-        .stdin(Stdio::null())
-        .stdout(Stdio::null());
-    command
-}
-
-/// On a machine with other work.
-const PATIENT: [(&str, &str); 2] = [("OXCCL_BUNDLE_TIMEOUT", "60"), ("OXCCL_BUNDLE_SECONDS", "60")];
-
-/// Runs stages of it; what all calls so far have left, and whether none failed.
-fn run(bundle: &Folder, arguments: &[&str], settings: &[(&str, &str)]) -> (Value, bool) {
-    let status = call(bundle, arguments, settings).status().unwrap();
-    let files: Vec<_> =
-        fs::read_dir(bundle.0.join("out")).unwrap().map(|entry| entry.unwrap().path()).collect();
-    assert_eq!(files, [archive(bundle)], "one archive is left of each call");
-    (results(bundle), status.success())
-}
-
-/// What its archive has.
-fn results(bundle: &Folder) -> Value {
-    let said = script("summarize.py", &[Path::new("--json"), &archive(bundle)]);
-    serde_json::from_str(&said).unwrap()
-}
-
-/// A file in it.
-fn kept(bundle: &Folder, file: &str) -> String {
-    let mut tar = Command::new("tar");
-    let said = tar.arg("xzOf").arg(archive(bundle)).arg(format!("./{file}")).output().unwrap();
-    assert!(said.status.success(), "{file}: {}", String::from_utf8_lossy(&said.stderr));
-    String::from_utf8(said.stdout).unwrap()
-}
-
-fn status<'a>(results: &'a Value, stage: &str) -> &'a Value {
-    let stages = results["stages"].as_array().unwrap();
-    stages.iter().find(|one| one["stage"] == stage).unwrap_or(&Value::Null)
-}
 
 #[test]
 fn stages_run_and_targets_are_summed_up() {
@@ -172,15 +78,6 @@ fn stages_run_and_targets_are_summed_up() {
     }
 }
 
-/// A python script of `benches/gpu`, with these arguments; what it prints.
-fn script(name: &str, arguments: &[&Path]) -> String {
-    let mut command = Command::new("python3");
-    command.arg("-B").arg(Path::new(ROOT).join("benches/gpu").join(name)).args(arguments);
-    let ended = command.output().unwrap();
-    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
-    String::from_utf8(ended.stdout).unwrap()
-}
-
 /// Results that a machine never gave: long calls that are slow though they have all blocks, short ones that take three launches.
 #[test]
 fn the_report_says_what_was_missed_and_why() {
@@ -237,75 +134,6 @@ fn the_report_says_what_was_missed_and_why() {
     }
 }
 
-/// Leaves an archive with results of one stage that gave these rows; what the summary says.
-fn summed_up(bundle: &Folder, stage: &str, rows: &[Value]) -> String {
-    let folder = bundle.0.join("kept").join(stage);
-    fs::create_dir_all(&folder).unwrap();
-    let text: String = rows.iter().map(|row| format!("{row}\n")).collect();
-    fs::write(folder.join("rows.jsonl"), text).unwrap();
-    let stage = serde_json::json!({
-        "stage": stage, "status": "ok", "begun": "2000-01-01T00:00:00Z", "quick": false,
-    });
-    fs::write(folder.join("stage.json"), stage.to_string()).unwrap();
-    fs::copy(bundle.0.join("bundle.json"), bundle.0.join("kept/bundle.json")).unwrap();
-    let mut tar = Command::new("tar");
-    tar.arg("czf").arg(archive(bundle)).arg("-C").arg(bundle.0.join("kept")).arg(".");
-    assert!(tar.status().unwrap().success());
-    script("summarize.py", &[&archive(bundle)])
-}
-
-/// Writes a program into the bundle.
-fn executable(bundle: &Folder, name: &str, text: &str) -> String {
-    let path = bundle.0.join(name);
-    fs::write(&path, text).unwrap();
-    fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
-    path.to_str().unwrap().to_owned()
-}
-
-/// A sanitizer that finds something in groups, of races.
-const SANITIZER: &str = r#"#!/bin/sh
-[ "$1" != --version ] || exit 0
-test "$1 $3 $4 $5" = "--tool --kernel-regex kns=oxccl_f32_sum --error-exitcode" || exit 1
-tool=$2 status=$6
-shift 6
-"$@" || exit 2
-case "$tool $3" in
-"racecheck group") exit "$status" ;;
-esac
-"#;
-
-/// A profiler that does not know all counters, and counts three kernels.
-const NCU: &str = r#"#!/bin/sh
-[ "$1" != --version ] || exit 0
-while [ "${1#--}" != "$1" ]; do
-    case $1 in
-    --clock-control | --kernel-name | --launch-skip | --launch-count) shift ;;
-    --metrics) case $2 in *stalled*) exit 1 ;; esac; shift ;;
-    --log-file) file=$2; shift ;;
-    esac
-    shift
-done
-"$@" || exit 2
-echo "==PROF== connected" >"$file"
-echo '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"' >>"$file"
-for id in 0 1 2; do echo "\"$id\",\"oxccl_f32_sum\",\"sm__cycles_elapsed.max\",\"cycle\",\"1,234\""; done >>"$file"
-"#;
-
-/// Tests as a test program lists and runs them.
-const TESTS: &str = r#"#!/bin/sh
-case "$*" in
-*--ignored*) echo "a_process: test" ;;
-*--list*) printf '%s: test\n' a_process calls_of_processes fails hangs is_skipped passes rdma_in_the_guest \
-    streams_keep_order ;;
-*fails) echo "why it fails"; exit 101 ;;
-*hangs) echo "on the way"; echo $$ >"$(dirname "$0")/hangs.pid"; exec sleep 1000 ;;
-*is_skipped) echo "skipped: is_skipped: no reason" >&2 ;;
-"--exact passes" | "--exact calls_of_processes" | "--exact streams_keep_order")
-    test "$OXCCL_TEST_HARDWARE $CUDA_MODULE_LOADING $OXCCL_TIMEOUT" = "1 EAGER 5" ;;
-*) exit 1 ;;
-esac
-"#;
-
 #[test]
 fn a_stage_that_fails_or_hangs_is_told_and_the_next_runs() {
     let bundle = bundle("failures");
@@ -355,15 +183,6 @@ fn a_stage_that_fails_or_hangs_is_told_and_the_next_runs() {
     assert!(other.status.code() == Some(2) && said.contains("is of another bundle"), "{said}");
 }
 
-/// Waits for something that other processes do.
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !is_so() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(100));
-    }
-}
-
 /// A call that is ended while a test hangs, by a signal that its script can hear of, or by one that it cannot.
 #[test]
 fn a_call_that_is_ended_in_the_middle_keeps_what_it_measured() {
@@ -396,17 +215,6 @@ fn a_call_that_is_ended_in_the_middle_keeps_what_it_measured() {
         assert_eq!(status(&all, "tests")["status"], "ended", "it is still there");
     }
 }
-
-/// Probes of which one hangs and one crashes.
-const PROBES: &str = r#"#!/bin/sh
-case $1 in
-"") echo "harmless hangs crashes gates" ;;
-harmless) echo '{"op":"probe","probe":"harmless","what":"x","value":1,"unit":"","hazard":false,"says":""}' ;;
-hangs) sleep 1000 ;;
-crashes) kill -SEGV $$ ;;
-gates) echo '{"op":"probe","probe":"gates","what":"x","value":'$CUDA_DEVICE_MAX_CONNECTIONS',"unit":"","hazard":true,"says":"a value never comes"}' ;;
-esac
-"#;
 
 #[test]
 fn a_probe_that_hangs_is_named_and_the_others_run() {
