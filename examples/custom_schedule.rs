@@ -16,7 +16,7 @@ use std::sync::Arc;
 use oxccl::plans::schedule::{
     Chunking, Lane, Link, Operand, RankBuilder, Read, SLOTS, Schedule, ScheduleFile, Tree, Write,
 };
-use oxccl::{Collective, Communicator, Config, CustomSchedule, Kind, Order, ReduceOp};
+use oxccl::{Collective, Collectives, Communicator, Config, CustomSchedule, Kind, Order, ReduceOp};
 
 const RANKS: usize = 4;
 

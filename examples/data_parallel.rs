@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::process::ExitCode;
 
 use clap::Parser;
-use oxccl::{Communicator, Config, Order, ReduceOp};
+use oxccl::{Collectives, Communicator, Config, Order, ReduceOp};
 
 const PIXELS: usize = 64;
 const HIDDEN: usize = 64;
@@ -93,7 +93,7 @@ fn train(comm: &Communicator, digits: &Digits, epochs: usize) -> Result<Network,
     }
     let own = rank * SHARDS / ranks..(rank + 1) * SHARDS / ranks;
     let mut network = Network::new();
-    let mut gradient = comm.alloc::<f32>(PARAMETERS)?;
+    let mut gradient = comm.alloc_host::<f32>(PARAMETERS)?;
     let mut order: Vec<usize> = digits.training().collect();
     let mut random = Random(2);
     for _ in 0..epochs {

@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use clap::Parser;
 use oxccl::bucket::{DEFAULT_CAPACITY_BYTES, GradientBuckets};
-use oxccl::{Communicator, ReduceOp, Stream};
+use oxccl::{Collectives, Communicator, ReduceOp, Stream};
 use serde::Deserialize;
 
 const MODEL: &str = include_str!("../benches/data/gpt2_small.toml");
@@ -115,7 +115,7 @@ impl<'a> Trainer<'a> {
         let sides: Vec<_> = model.gradients.iter().map(|one| one.sides(options.shrink)).collect();
         let counts: Vec<usize> = sides.iter().map(|(rows, columns)| rows * columns).collect();
         let mut buckets = GradientBuckets::with_capacity(comm, &counts, options.capacity)?;
-        let lengths = (0..buckets.buckets()).filter_map(|at| Some(buckets.bucket_mut(at)?.count()));
+        let lengths = (0..buckets.buckets()).filter_map(|at| Some(buckets.bucket_mut(at)?.len()));
         let parameters = lengths.map(|count| vec![0.5; count]).collect();
         let (stream, batch) = (Stream::new()?, options.batch);
         Ok(Trainer { comm, stream, sides, batch, buckets, parameters })
@@ -190,7 +190,9 @@ impl<'a> Trainer<'a> {
 
     fn update(&mut self, bucket: usize) {
         if let Some(gradients) = self.buckets.bucket_mut(bucket) {
-            let pairs = self.parameters[bucket].iter_mut().zip(gradients.iter());
+            // They are in memory of the host.
+            let gradients = gradients.host().into_iter().flatten();
+            let pairs = self.parameters[bucket].iter_mut().zip(gradients);
             pairs.for_each(|(parameter, gradient)| *parameter -= LEARNING_RATE * gradient);
         }
     }

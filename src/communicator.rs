@@ -1,11 +1,11 @@
 //! The communicator: one rank's handle to a set of ranks.
 
-mod collectives;
 mod registration;
 mod start;
+mod submit;
 
-use crate::call::{Asked, Call, CallList, Memory, Placed};
-use crate::device::{DeviceBuffer, Heap};
+use crate::call::{CallList, CheckedCall, Placed};
+use crate::device::{DeviceBuffer, Heap, HostBuffer};
 use crate::engine::{Engine, Request};
 use crate::error::Error;
 use crate::gate::Gate;
@@ -13,7 +13,7 @@ use crate::target::Device;
 use crate::work::{Flight, Flights};
 use oxccl_kernels::TracedStep;
 use oxccl_plans::collective::{Collective, Kind, Order};
-use oxccl_plans::element::{Element, OpKind, ReduceOp};
+use oxccl_plans::element::{Element, OpKind};
 use oxccl_plans::length::Length;
 use oxccl_plans::tune::Pin;
 use oxccl_plans::tune::Plan;
@@ -77,7 +77,7 @@ impl Shared {
     pub(crate) unsafe fn run_ticket(
         &self,
         ticket: u64,
-        calls: &[Call],
+        calls: &[CheckedCall],
         grouped: bool,
         flight: &Arc<Flight>,
     ) -> Result<(), Error> {
@@ -145,8 +145,8 @@ impl Communicator {
         self.idle().context()
     }
 
-    /// Takes `count` zeroed elements of memory that every rank reaches in place. Not collective: each rank allocates what it needs.
-    /// It outlives the communicator.
+    /// Takes `count` zeroed elements of its device's memory, which every rank reaches in place. Not collective: each rank allocates what it
+    /// needs. It outlives the communicator.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] if the heap or the machine does not have that much; [`Error::Overflow`] if no machine has;
@@ -156,6 +156,14 @@ impl Communicator {
         let length =
             Length::new(count, size_of::<T>()).map_err(Error::too_long("alloc", "count"))?;
         Ok(DeviceBuffer::new(self.heap.alloc(length.bytes())?, count))
+    }
+
+    /// As [`alloc`](Communicator::alloc), for the host to look at.
+    ///
+    /// # Errors
+    /// As [`alloc`](Communicator::alloc); [`Error::MemoryOfGpu`] of a communicator on a GPU.
+    pub fn alloc_host<T: Element>(&self, count: usize) -> Result<HostBuffer<T>, Error> {
+        self.alloc(count)?.into_host()
     }
 
     /// Ends the communicator on all ranks. They compare what they have called, in all its arguments, and how many messages they have
@@ -233,27 +241,12 @@ impl Communicator {
             });
         }
         let collective = Collective::rooted(kind, self.world, root);
-        let call = Call {
+        let call = CheckedCall {
             in_place: in_place && kind == Kind::AllToAll,
-            ..Call::without_memory(collective, T::DATA_TYPE, op, count)?
+            ..CheckedCall::without_memory(collective, T::DATA_TYPE, op, count)?
         };
         self.check_process()?;
         self.idle().plan(&call, windows)
-    }
-
-    /// Runs a call made with [`Call::new`] in the calling thread.
-    ///
-    /// # Safety
-    ///
-    /// The call's memory is valid for its counts, writable where it is output, and used by nobody else until this returns.
-    ///
-    /// # Errors
-    /// As the typed calls.
-    #[inline]
-    pub unsafe fn run(&self, call: &Call) -> Result<(), Error> {
-        let calls = std::slice::from_ref(call);
-        // SAFETY: by this function's contract.
-        unsafe { self.launch(calls, &mut None, &Request::BLOCKING) }
     }
 
     /// Launches calls in the calling thread, or puts them into a stream of the GPU.
@@ -263,7 +256,7 @@ impl Communicator {
     /// As for [`Engine::launch`].
     pub(crate) unsafe fn launch(
         &self,
-        calls: &[Call],
+        calls: &[CheckedCall],
         placed: &mut Option<Placed>,
         request: &Request<'_>,
     ) -> Result<(), Error> {
@@ -320,23 +313,6 @@ impl Communicator {
         let engine = self.idle_engine()?;
         // SAFETY: as in `idle`; `&mut self` excludes blocking calls.
         Ok(unsafe { &mut *engine })
-    }
-
-    /// Builds a call of any kind and runs it over borrowed memory.
-    #[inline]
-    fn blocking<T: Element>(
-        &self,
-        collective: Collective,
-        input: Memory,
-        output: Memory,
-        op: ReduceOp<T>,
-    ) -> Result<(), Error> {
-        let engine = self.idle_engine()?;
-        let asked = Asked::new(collective, input, output, op);
-        let make = || Call::new(collective, self.rank, input, output, op);
-        // SAFETY: nobody else uses the engine (`idle_engine`), and every caller passes memory of slices that it has borrowed for as
-        // long as this takes.
-        unsafe { (*engine).launch_one(asked, make) }
     }
 }
 

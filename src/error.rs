@@ -253,6 +253,12 @@ pub enum Error {
         /// The receiver's count.
         received: usize,
     },
+    /// A call of a kind whose parts are equal was given counts.
+    #[error("the parts of {kind} are equal on all ranks: it takes no such counts")]
+    Counts {
+        /// The kind.
+        kind: Kind,
+    },
     /// The time-out passed without progress.
     #[error("{what} #{call} timed out after {seconds:.1} s: {detail}")]
     TimedOut {

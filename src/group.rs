@@ -1,32 +1,27 @@
 //! Groups: any number of calls in one launch, here blocking; on streams in `src/group/stream.rs`.
 
-mod calls;
 mod stream;
-mod unready;
 
-pub use stream::{StreamGroup, UnreadyCalls};
-pub use unready::Unready;
+pub use stream::StreamGroup;
 
-use crate::call::{CallList, Memory};
+use crate::call::{Call, CallList};
+use crate::collectives::Submit;
 use crate::communicator::Communicator;
 use crate::engine::Request;
 use crate::error::Error;
-use calls::group_calls;
-use oxccl_plans::collective::Kind;
-use oxccl_plans::element::{Element, ReduceOp};
+use crate::memory::{Borrowed, Where};
+use crate::target::Device;
 use std::marker::PhantomData;
 
 /// The calls of a group, while it is made: see [`Communicator::group`]. Buffers are borrowed for `'a`, which lasts until the group is done.
 ///
-/// Each call returns its place in the group. Shapes and rules are those of the communicator's calls of the same names; buffers of different
-/// calls must not overlap.
+/// Its calls are the [`Collectives`](crate::Collectives); each returns its place in the group.
 #[derive(Debug)]
 pub struct Group<'a> {
     list: CallList,
+    device: Device,
     buffers: PhantomData<&'a mut ()>,
 }
-
-group_calls!(Group, [T]);
 
 impl Communicator {
     /// Carries out any number of calls in one launch.
@@ -36,7 +31,7 @@ impl Communicator {
     /// ranks make the same collectives in the same order. Nothing is called if `fill` returns an error.
     ///
     /// ```
-    /// # use oxccl::{Communicator, ReduceOp};
+    /// # use oxccl::{Collectives, Communicator, ReduceOp};
     /// # let ranks = Communicator::local(2)?;
     /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
     /// let mut gradients = vec![vec![1.0f32; 1000], vec![2.0; 17], vec![3.0; 5]];
@@ -58,7 +53,7 @@ impl Communicator {
     /// messages alone concerns the ranks that have them; others need not call it. A group is done when its messages have been received.
     ///
     /// ```
-    /// # use oxccl::Communicator;
+    /// # use oxccl::{Collectives, Communicator};
     /// # let ranks = Communicator::local(3)?;
     /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
     /// let (rank, world) = (comm.rank(), comm.world_size());
@@ -79,7 +74,8 @@ impl Communicator {
         &self,
         fill: impl FnOnce(&mut Group<'a>) -> Result<R, Error>,
     ) -> Result<R, Error> {
-        let mut group = Group { list: self.take_calls(0), buffers: PhantomData };
+        let (list, device) = (self.take_calls(0), self.device());
+        let mut group = Group { list, device, buffers: PhantomData };
         let result = fill(&mut group).and_then(|result| {
             group.list.finish();
             let (calls, mut placed) = (group.list.calls(), group.list.placed);
@@ -94,14 +90,21 @@ impl Communicator {
     }
 }
 
-impl<'a> Group<'a> {
-    #[expect(clippy::unused_self, reason = "groups of other buffers keep them alive here")]
-    fn read<T: Element>(&self, input: &'a [T]) -> Memory {
-        Memory::of(input)
+impl<'a> Submit<'a> for &mut Group<'a> {
+    type Done = usize;
+    type Access = Borrowed;
+
+    fn rank(&self) -> usize {
+        self.list.rank()
     }
 
-    #[expect(clippy::unused_self, reason = "groups of other buffers keep them alive here")]
-    fn write<T: Element>(&self, output: &'a mut [T]) -> Memory {
-        Memory::of_mut(output)
+    fn world_size(&self) -> usize {
+        self.list.world_size()
+    }
+
+    #[inline]
+    unsafe fn submit(self, call: Call<'_>, places: [Where; 2]) -> Result<usize, Error> {
+        Where::check(places, self.device)?;
+        self.list.push(&call)
     }
 }

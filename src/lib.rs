@@ -5,7 +5,7 @@
 //! processes of one machine or several; buffers lie in host memory or, on one machine, in that of GPUs ([`Device`]).
 //!
 //! ```
-//! use oxccl::{Communicator, ReduceOp};
+//! use oxccl::{Collectives, Communicator, ReduceOp};
 //!
 //! let ranks = Communicator::local(2)?;
 //! std::thread::scope(|scope| {
@@ -23,6 +23,7 @@
 
 pub mod bucket;
 mod call;
+mod collectives;
 mod communicator;
 mod config;
 mod device;
@@ -31,20 +32,23 @@ mod error;
 mod gate;
 mod group;
 mod log;
+pub mod memory;
 mod stream;
 mod target;
 mod work;
 
 pub use call::{Call, Memory};
+pub use collectives::Collectives;
 pub use communicator::{Communicator, Registration};
 pub use config::{Advanced, Config, FabricKind, GpuDirect, LogLevel};
-pub use device::DeviceBuffer;
 /// The device layer, for the tests of it.
 #[doc(hidden)]
 pub use device::StagingShape;
 pub use device::cuda;
+pub use device::{DeviceBuffer, HostBuffer};
 pub use error::Error;
-pub use group::{Group, StreamGroup, Unready, UnreadyCalls};
+pub use group::{Group, StreamGroup};
+pub use memory::{DeviceSlice, Unready};
 pub use oxccl_kernels::TracedStep;
 pub use oxccl_plans as plans;
 pub use oxccl_plans::collective::{Collective, Kind, Order};

@@ -2,7 +2,7 @@
 //!
 //! A program that has a subscriber of its own gets the events there, and nothing is written here.
 
-use crate::call::Call;
+use crate::call::CheckedCall;
 use crate::config::{Config, LogLevel};
 use crate::error::Error;
 use oxccl_plans::tune::Plan;
@@ -45,7 +45,7 @@ pub(crate) fn begin(config: &Config) -> Result<(), Error> {
 }
 
 /// Tells of a new plan of a call, or of calls of a group.
-pub(crate) fn planned(rank: usize, call: &Call, plan: &Plan, within: &'static str) {
+pub(crate) fn planned(rank: usize, call: &CheckedCall, plan: &Plan, within: &'static str) {
     tracing::info!(
         rank,
         kind = %call.collective.kind,

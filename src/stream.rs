@@ -1,12 +1,12 @@
 //! Streams: ordered queues of calls. The host's are each carried out by a thread of its own; those of GPUs are the driver's.
 
-mod calls;
-
-use crate::call::Call;
+use crate::call::{Call, CheckedCall};
+use crate::collectives::Submit;
 use crate::communicator::{Communicator, Shared};
 use crate::device::{InFlight, Signals, cuda};
 use crate::engine::Request;
 use crate::error::Error;
+use crate::memory::Streamed;
 use crate::target::Device;
 use crate::work::{Flight, Work};
 use oxccl_transports::fork::Origin;
@@ -27,7 +27,7 @@ pub struct Stream {
 /// What a stream does, in order.
 enum Job {
     /// Launches calls, as a group or one by itself.
-    Launch { turn: Turn, calls: Vec<Call>, grouped: bool, flight: Arc<Flight> },
+    Launch { turn: Turn, calls: Vec<CheckedCall>, grouped: bool, flight: Arc<Flight> },
     /// Marks a bucket of a group ready.
     Mark { flight: Arc<Flight>, bucket: usize },
     /// Waits for something else.
@@ -157,15 +157,14 @@ pub struct OnStream<'a> {
 
 impl Communicator {
     /// Calls that return at once and run on a stream, in the order they are made. They take communicator memory, which stays alive,
-    /// and waits when the host touches it, until they are done. Shapes and rules are those of the blocking calls of the same
-    /// names.
+    /// and waits when the host touches it, until they are done.
     ///
     /// ```
-    /// use oxccl::{Communicator, ReduceOp, Stream};
+    /// use oxccl::{Collectives, Communicator, ReduceOp, Stream};
     /// # let ranks = Communicator::local(2)?;
     /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
     /// let stream = Stream::new()?;
-    /// let mut gradient = comm.alloc::<f32>(1000)?;
+    /// let mut gradient = comm.alloc_host::<f32>(1000)?;
     /// gradient.fill(1.0);
     /// let work = comm.on(&stream).all_reduce_in_place(&mut gradient, ReduceOp::Avg)?;
     /// // … compute something else …
@@ -179,7 +178,7 @@ impl Communicator {
     ///
     /// ```no_run
     /// use oxccl::cuda::Stream;
-    /// use oxccl::{Communicator, Config, ReduceOp};
+    /// use oxccl::{Collectives, Communicator, Config, ReduceOp};
     ///
     /// let ranks = Communicator::local_with(2, &Config::cuda())?;
     /// std::thread::scope(|scope| {
@@ -210,7 +209,7 @@ impl<'a> OnStream<'a> {
     /// ranks say the same.
     ///
     /// ```
-    /// # use oxccl::{Communicator, ReduceOp, Stream};
+    /// # use oxccl::{Collectives, Communicator, ReduceOp, Stream};
     /// # let ranks = Communicator::local(2)?;
     /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
     /// # let stream = Stream::new()?;
@@ -239,34 +238,6 @@ impl<'a> OnStream<'a> {
         self.channels
     }
 
-    /// Queues a call made with [`Call::new`].
-    ///
-    /// # Safety
-    ///
-    /// The call's memory is valid for its counts, writable where it is output, and used by nobody else until the work has ended; of a
-    /// call that is captured, whenever it is replayed.
-    ///
-    /// # Errors
-    /// See above.
-    pub unsafe fn run(&self, call: &Call) -> Result<Work, Error> {
-        // SAFETY: by this function's contract.
-        unsafe { self.submit_one(call.clone(), [None, None]) }
-    }
-
-    /// Launches one call.
-    ///
-    /// # Safety
-    ///
-    /// The call's buffers are valid, and unused by others, as long as `hold` or until the work has ended.
-    unsafe fn submit_one(&self, call: Call, hold: [Option<InFlight>; 2]) -> Result<Work, Error> {
-        let flight = self.comm.take_flight();
-        flight.keep(hold.into_iter().flatten().map(|buffer| (0, buffer)).collect());
-        let call = [Call { channels: self.channels, ..call }];
-        // SAFETY: by this function's contract.
-        unsafe { self.submit(&call, false, &[], &flight) }?;
-        Ok(Work::new(flight))
-    }
-
     /// The communicator.
     pub(crate) fn comm(&self) -> &Communicator {
         self.comm
@@ -278,9 +249,9 @@ impl<'a> OnStream<'a> {
     ///
     /// The buffers of all calls are valid, and unused by others, as long as the flight holds them or until it has ended; those of gated
     /// buckets' inputs from their mark on. No call's output overlaps another call's buffers.
-    pub(crate) unsafe fn submit(
+    pub(crate) unsafe fn launch(
         &self,
-        calls: &[Call],
+        calls: &[CheckedCall],
         grouped: bool,
         gated: &[bool],
         flight: &Arc<Flight>,
@@ -302,7 +273,7 @@ impl<'a> OnStream<'a> {
 
     fn hand_over(
         &self,
-        calls: &[Call],
+        calls: &[CheckedCall],
         grouped: bool,
         gated: &[bool],
         flight: Arc<Flight>,
@@ -333,5 +304,28 @@ impl<'a> OnStream<'a> {
     fn turn(&self) -> Turn {
         let (shared, ticket) = self.comm.issue();
         Turn { shared, ticket }
+    }
+}
+
+impl<'b> Submit<'b> for OnStream<'_> {
+    type Done = Work;
+    type Access = Streamed;
+
+    fn rank(&self) -> usize {
+        self.comm.rank()
+    }
+
+    fn world_size(&self) -> usize {
+        self.comm.world_size()
+    }
+
+    unsafe fn submit(self, call: Call<'_>, holds: [Option<InFlight>; 2]) -> Result<Work, Error> {
+        let call = CheckedCall::new(&call, self.comm.rank(), self.comm.world_size())?;
+        let flight = self.comm.take_flight();
+        flight.keep(holds.into_iter().flatten().map(|buffer| (0, buffer)).collect());
+        let call = [CheckedCall { channels: self.channels, ..call }];
+        // SAFETY: by this function's contract.
+        unsafe { self.launch(&call, false, &[], &flight) }?;
+        Ok(Work::new(flight))
     }
 }

@@ -5,7 +5,7 @@
 mod allocations;
 
 use allocations::ALLOCATIONS;
-use oxccl::{Communicator, Config, ReduceOp};
+use oxccl::{Collectives, Communicator, Config, ReduceOp};
 
 #[test]
 fn cached_calls_allocate_nothing() {

@@ -7,7 +7,7 @@ mod overlap;
 
 use clap::Parser;
 use oxccl::bucket::{GradientBuckets, ShardedBuckets, narrow, widen};
-use oxccl::{Communicator, Config, Error, F8E4M3, Order, ReduceOp, Stream, bf16};
+use oxccl::{Collectives, Communicator, Config, Error, F8E4M3, Order, ReduceOp, Stream, bf16};
 
 const PARAMETERS: [usize; 7] = [3000, 7, 0, 129, 20_000, 1, 64];
 

@@ -5,7 +5,7 @@
 #[path = "common/on_streams.rs"]
 mod on_streams;
 
-use oxccl::{Advanced, Communicator, Config, Error, Order, ReduceOp, Stream};
+use oxccl::{Advanced, Collectives, Communicator, Config, Error, Order, ReduceOp, Stream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -181,8 +181,8 @@ fn counts_that_differ_are_told_to_all_and_end_nothing() {
 fn streams_run_in_order_and_hold_their_buffers() {
     on_ranks(3, |comm| {
         let (first, second) = (Stream::new().unwrap(), Stream::new().unwrap());
-        let mut a = comm.alloc::<f32>(10_000).unwrap();
-        let mut b = comm.alloc::<f32>(10_000).unwrap();
+        let mut a = comm.alloc_host::<f32>(10_000).unwrap();
+        let mut b = comm.alloc_host::<f32>(10_000).unwrap();
         a.fill(1.0);
         let works = [
             comm.on(&first).all_reduce(&a, &mut b, ReduceOp::Sum).unwrap(),
@@ -206,7 +206,7 @@ fn streams_run_in_order_and_hold_their_buffers() {
 fn a_work_can_be_waited_for_a_while() {
     on_ranks(2, |comm| {
         let stream = Stream::new().unwrap();
-        let mut buffer = comm.alloc::<i32>(4).unwrap();
+        let mut buffer = comm.alloc_host::<i32>(4).unwrap();
         if comm.rank() == 0 {
             buffer.fill(7);
             let work = comm.on(&stream).broadcast_in_place(&mut buffer, 1).unwrap();
@@ -231,12 +231,12 @@ fn memory_comes_zeroed_and_goes_back() {
     on_ranks(2, |comm| {
         for _ in 0..20 {
             // All of them together would not fit the heap.
-            let mut buffer = comm.alloc::<u64>(1 << 20).unwrap();
+            let mut buffer = comm.alloc_host::<u64>(1 << 20).unwrap();
             assert!(buffer.iter().all(|value| *value == 0));
             buffer.fill(u64::MAX);
         }
-        assert!(matches!(comm.alloc::<u8>(1 << 40), Err(Error::OutOfMemory { .. })));
-        assert!(matches!(comm.alloc::<u64>(usize::MAX), Err(Error::Overflow { .. })));
+        assert!(matches!(comm.alloc_host::<u8>(1 << 40), Err(Error::OutOfMemory { .. })));
+        assert!(matches!(comm.alloc_host::<u64>(usize::MAX), Err(Error::Overflow { .. })));
         comm.barrier().unwrap();
     });
 }
@@ -291,16 +291,16 @@ fn outputs_may_be_written_around_the_cache() {
 fn around(comm: &Communicator, most: usize) {
     let (rank, n) = (comm.rank(), comm.world_size());
     let value = |rank: usize, at: usize| ((rank * 31 + at * 7) % 113) as f32;
-    let mut input = comm.alloc::<f32>(most).unwrap();
-    let mut output = comm.alloc::<f32>(most).unwrap();
+    let mut input = comm.alloc_host::<f32>(most).unwrap();
+    let mut output = comm.alloc_host::<f32>(most).unwrap();
     let values: Vec<f32> = (0..most).map(|at| value(rank, at)).collect();
-    input.write(&values).unwrap();
+    input.copy_from_slice(&values);
     // Somewhere in a line, alike on all ranks and not.
     for (from, to) in [(0, 0), (3, 3), (5, 2 + rank)] {
         for part in [1, 15, 64, 129, 4000, 10_003] {
             let poisoned = vec![f32::NAN; most];
             let sum = |at: usize| (0..n).map(|of| value(of, from + at)).sum::<f32>();
-            output.write(&poisoned).unwrap();
+            output.copy_from_slice(&poisoned);
             let (sent, got) = (&input[from..from + part * n], &mut output[to..to + part * n]);
             comm.all_reduce(sent, got, ReduceOp::Sum).unwrap();
             assert!((0..part * n).all(|at| got[at] == sum(at)), "all_reduce {from} {to} {part}");

@@ -1,7 +1,7 @@
 //! What was sent before a communicator was closed arrives, and what ranks called otherwise than others is told at the latest then.
 #![allow(clippy::unwrap_used)]
 
-use oxccl::{Communicator, Config, Error, ReduceOp, UniqueId};
+use oxccl::{Collectives, Communicator, Config, Error, ReduceOp, UniqueId};
 use std::process::Command;
 use std::time::Duration;
 

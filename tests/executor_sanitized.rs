@@ -9,7 +9,7 @@ use common::element::TestElement;
 use common::run::{Case, check};
 use oxccl::plans::algorithms::{Encoding, catalogue};
 use oxccl::plans::schedule::SLOTS;
-use oxccl::{Advanced, Communicator, Config, OpKind, Order, Pin, ReduceOp, bf16};
+use oxccl::{Advanced, Collectives, Communicator, Config, OpKind, Order, Pin, ReduceOp, bf16};
 use std::time::Duration;
 
 fn main() {

@@ -4,7 +4,7 @@
 #[path = "common/port.rs"]
 mod port;
 
-use oxccl::{Advanced, Communicator, Config, Error, ReduceOp, Stream, UniqueId};
+use oxccl::{Advanced, Collectives, Communicator, Config, Error, ReduceOp, Stream, UniqueId};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -80,7 +80,7 @@ fn different_collectives_and_roots() {
 fn different_limits_of_channels() {
     mismatch("most channels differs", |comm, rank| {
         let stream = Stream::new()?;
-        let mut buffer = comm.alloc::<f32>(50_000)?;
+        let mut buffer = comm.alloc_host::<f32>(50_000)?;
         comm.on(&stream)
             .with_channels(1 + usize::from(rank == 0))?
             .all_reduce_in_place(&mut buffer, ReduceOp::Sum)?
@@ -184,7 +184,7 @@ fn fatal_errors_end_the_communicator_and_others_do_not() {
         let usable = [
             comm.all_reduce(&[1.0f32; 2], &mut [0.0; 3], ReduceOp::Sum).unwrap_err(),
             comm.broadcast(&[1.0f32; 2], &mut [0.0; 2], 2).unwrap_err(),
-            comm.alloc::<f32>(1 << 40).unwrap_err(),
+            comm.alloc_host::<f32>(1 << 40).unwrap_err(),
             // Each sends the other one element and expects two.
             comm.all_to_all_v(
                 &[1.0f32; 2],
@@ -268,14 +268,14 @@ fn more_memory_than_there_is_is_an_error() {
         for comm in ranks {
             scope.spawn(move || {
                 if comm.rank() == 1 {
-                    let error = comm.alloc::<u8>(2 * all).unwrap_err();
+                    let error = comm.alloc_host::<u8>(2 * all).unwrap_err();
                     assert!(
                         matches!(error, Error::OutOfMemory { bytes, .. } if bytes == 2 * all),
                         "{error}"
                     );
                 }
                 // It has cost nothing: the range is free again, and both ranks go on.
-                let mut fine = comm.alloc::<f32>(1 << 20).unwrap();
+                let mut fine = comm.alloc_host::<f32>(1 << 20).unwrap();
                 fine.fill(1.0);
                 comm.all_reduce_in_place(&mut fine, ReduceOp::Sum).unwrap();
                 assert!(fine.iter().all(|value| *value == 2.0));
@@ -293,7 +293,7 @@ fn memory_must_be_of_one_kind() {
             .map(|rank| {
                 scope.spawn(move || {
                     let comm = Communicator::connect(id, rank, 2, &config(20_000)).unwrap();
-                    let mut reached = comm.alloc::<f32>(1 << 16).unwrap();
+                    let mut reached = comm.alloc_host::<f32>(1 << 16).unwrap();
                     let mut private = vec![0.0f32; 1 << 16];
                     // Both kinds work, as long as all ranks use the same.
                     comm.all_reduce_in_place(&mut reached, ReduceOp::Sum).unwrap();

@@ -1,7 +1,7 @@
 //! What is wrong with ranks of another node is found as on one's own: their logs come as reports through the rendezvous.
 #![allow(clippy::unwrap_used)]
 
-use oxccl::{Communicator, Config, Error, ReduceOp, UniqueId};
+use oxccl::{Collectives, Communicator, Config, Error, ReduceOp, UniqueId};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 

@@ -1,7 +1,9 @@
 //! What a process that a rank has forked can do to it: nothing, neither while the rank lives nor when it dies.
 #![allow(clippy::unwrap_used)]
 
-use oxccl::{Communicator, Config, DeviceBuffer, Error, ReduceOp, Stream, UniqueId, Work};
+use oxccl::{
+    Collectives, Communicator, Config, Error, HostBuffer, ReduceOp, Stream, UniqueId, Work,
+};
 use std::os::unix::process::CommandExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, Stdio};
@@ -19,7 +21,7 @@ fn config(nodes: usize) -> Config {
 struct Copies<S> {
     comm: Communicator,
     stream: Stream,
-    sum: DeviceBuffer<f32>,
+    sum: HostBuffer<f32>,
     work: Work,
     server: S,
 }
@@ -34,7 +36,7 @@ fn is_refused<S>(copies: Copies<S>) -> bool {
     let refused = [
         is_forked(comm.barrier()),
         is_forked(comm.all_reduce_in_place(&mut data, ReduceOp::Sum)),
-        is_forked(comm.alloc::<f32>(8)),
+        is_forked(comm.alloc_host::<f32>(8)),
         is_forked(comm.set_timeout(Duration::from_secs(1))),
         is_forked(
             comm.group(|group| group.all_reduce_in_place(&mut data, ReduceOp::Sum).map(drop)),
@@ -46,7 +48,7 @@ fn is_refused<S>(copies: Copies<S>) -> bool {
     drop((sum, stream, comm, server));
     // It can be a rank of its own.
     let own = Communicator::local_with(1, &config(1)).unwrap().pop().unwrap();
-    let mut value = own.alloc::<f32>(1).unwrap();
+    let mut value = own.alloc_host::<f32>(1).unwrap();
     value.fill(2.0);
     own.all_reduce_in_place(&mut value, ReduceOp::Sum).unwrap();
     seen && value[0] == 2.0 && refused == [true; 7]
@@ -58,12 +60,12 @@ fn a_forked_child_neither_uses_nor_closes_its_parents_communicator() {
     let met = Barrier::new(2);
     let start = |rank| {
         let comm = Communicator::connect(&id, rank, 2, &config(1)).unwrap();
-        let mut sum = comm.alloc::<f32>(COUNT).unwrap();
+        let mut sum = comm.alloc_host::<f32>(COUNT).unwrap();
         sum.fill(1.0);
         comm.all_reduce_in_place(&mut sum, ReduceOp::Sum).unwrap();
         (comm, sum)
     };
-    let end = |comm: &Communicator, sum: &mut DeviceBuffer<f32>| {
+    let end = |comm: &Communicator, sum: &mut HostBuffer<f32>| {
         comm.all_reduce_in_place(sum, ReduceOp::Sum).unwrap();
         assert!(sum.iter().all(|value| *value == 4.0));
         comm.barrier().unwrap();

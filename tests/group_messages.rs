@@ -1,7 +1,7 @@
 //! Messages in groups: any pattern arrives without deadlock, and a message that its other end does not expect has a name.
 #![allow(clippy::unwrap_used)]
 
-use oxccl::{Advanced, Communicator, Config, Error, Group, ReduceOp};
+use oxccl::{Advanced, Collectives, Communicator, Config, Error, Group, ReduceOp};
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, TestRunner};
 use std::time::Duration;

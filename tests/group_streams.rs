@@ -1,7 +1,9 @@
 //! Groups on streams: done bucket by bucket, and ready bucket by bucket, in any order.
 #![allow(clippy::unwrap_used)]
 
-use oxccl::{Communicator, Config, DeviceBuffer, Error, Order, ReduceOp, Stream, Unready};
+use oxccl::{
+    Collectives, Communicator, Config, Error, HostBuffer, Order, ReduceOp, Stream, Unready,
+};
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, TestRunner};
 use std::time::Duration;
@@ -31,14 +33,15 @@ fn on_ranks<T: Send>(n: usize, config: &Config, rank: impl Fn(Communicator) -> T
 fn a_bucket_is_used_while_the_next_is_not_ready() {
     on_ranks(2, &config(20_000), |comm| {
         let stream = Stream::new().unwrap();
-        let mut buffers = [(); 2].map(|()| comm.alloc::<f32>(LARGE).unwrap());
+        let mut buffers = [(); 2].map(|()| comm.alloc_host::<f32>(LARGE).unwrap());
         for round in 1..=3 {
             let [first, second] = &mut buffers;
-            let (work, [mut one, mut two]) = comm
+            let [mut one, mut two] = [&mut *first, &mut *second].map(Unready::new);
+            let (work, _) = comm
                 .on(&stream)
                 .group(|group| {
-                    let one = group.unready().all_reduce_in_place(first, ReduceOp::Sum)?;
-                    Ok([one, group.unready().all_reduce_in_place(second, ReduceOp::Sum)?])
+                    group.all_reduce_in_place(&mut one, ReduceOp::Sum)?;
+                    group.all_reduce_in_place(&mut two, ReduceOp::Sum)
                 })
                 .unwrap();
             let bucket = work.bucket(0).unwrap();
@@ -68,14 +71,15 @@ fn another_stream_waits_for_a_bucket_alone() {
             others.swap_remove(at)
         };
         let streams = [(); 2].map(|()| Stream::new().unwrap());
-        let mut buffers = [(); 2].map(|()| comm.alloc::<i32>(LARGE).unwrap());
+        let mut buffers = [(); 2].map(|()| comm.alloc_host::<i32>(LARGE).unwrap());
         buffers[0].fill(1);
         let [first, second] = &mut buffers;
-        let (work, mut late) = comm
+        let mut late = Unready::new(second);
+        let (work, _) = comm
             .on(&streams[0])
             .group(|group| {
                 group.all_reduce_in_place(first, ReduceOp::Sum)?;
-                group.unready().all_reduce_in_place(second, ReduceOp::Sum)
+                group.all_reduce_in_place(&mut late, ReduceOp::Sum)
             })
             .unwrap();
         let waited = streams[1].wait(&work.bucket(0).unwrap()).unwrap();
@@ -95,20 +99,19 @@ fn another_stream_waits_for_a_bucket_alone() {
 fn a_bucket_that_is_never_ready_is_named() {
     let errors = on_ranks(2, &config(1000), |comm| {
         let stream = Stream::new().unwrap();
-        let mut buffers = [(); 3].map(|()| comm.alloc::<f32>(LARGE).unwrap());
-        let (work, unready) = comm
+        let mut buffers = [(); 3].map(|()| comm.alloc_host::<f32>(LARGE).unwrap());
+        let mut unready = buffers.each_mut().map(Unready::new);
+        let (work, ()) = comm
             .on(&stream)
             .group(|group| {
-                buffers
-                    .iter_mut()
-                    .map(|buffer| group.unready().all_reduce_in_place(buffer, ReduceOp::Sum))
-                    .collect::<Result<Vec<_>, _>>()
+                let mut buffers = unready.iter_mut();
+                buffers.try_for_each(|of| group.all_reduce_in_place(of, ReduceOp::Sum).map(drop))
             })
             .unwrap();
         let (first, second) = (work.bucket(0).unwrap(), work.bucket(1).unwrap());
-        for bucket in unready {
+        for (at, bucket) in unready.into_iter().enumerate() {
             // Rank 1 forgets bucket 1.
-            if comm.rank() == 0 || bucket.bucket() != 1 {
+            if comm.rank() == 0 || at != 1 {
                 bucket.ready();
             }
         }
@@ -128,7 +131,7 @@ fn a_bucket_that_is_never_ready_is_named() {
 type Wanted = (usize, usize, u8);
 
 /// Buckets of one rank: input and output.
-type Buffers = Vec<(DeviceBuffer<f32>, DeviceBuffer<f32>)>;
+type Buffers = Vec<(HostBuffer<f32>, HostBuffer<f32>)>;
 
 fn allocate(comm: &Communicator, wanted: &[Wanted]) -> Buffers {
     let world = comm.world_size();
@@ -138,7 +141,7 @@ fn allocate(comm: &Communicator, wanted: &[Wanted]) -> Buffers {
             1 => (count * world, *count),
             _ => (*count, count * world),
         };
-        (comm.alloc(input).unwrap(), comm.alloc(output).unwrap())
+        (comm.alloc_host(input).unwrap(), comm.alloc_host(output).unwrap())
     };
     wanted.iter().map(one).collect()
 }
@@ -173,24 +176,30 @@ fn marked(
             fill(at, comm.rank(), input);
         }
     }
-    let (work, mut unready) = comm
+    let (mut inputs, mut outputs): (Vec<_>, Vec<_>) = buffers.into_iter().unzip();
+    let is_late = |at: usize| wanted[at].2 >> comm.rank() & 1 == 0;
+    let late = |(at, input)| if is_late(at) { Err(Unready::new(input)) } else { Ok(input) };
+    let mut inputs: Vec<_> = inputs.iter_mut().enumerate().map(late).collect();
+    let (work, ()) = comm
         .on(stream)
         .group(|group| {
-            let mut late: Vec<Option<Unready<'_, f32>>> = Vec::new();
-            for ((kind, _, ready), (input, output)) in wanted.iter().zip(&mut buffers) {
+            for ((kind, _, _), (input, output)) in
+                wanted.iter().zip(inputs.iter().zip(&mut outputs))
+            {
                 let op = ReduceOp::Sum;
-                late.push(match (kind, ready >> comm.rank() & 1 == 1) {
-                    (0, true) => group.all_reduce(input, output, op).map(|_| None),
-                    (1, true) => group.reduce_scatter(input, output, op).map(|_| None),
-                    (_, true) => group.all_gather(input, output).map(|_| None),
-                    (0, false) => group.unready().all_reduce(input, output, op).map(Some),
-                    (1, false) => group.unready().reduce_scatter(input, output, op).map(Some),
-                    (_, false) => group.unready().all_gather(input, output).map(Some),
-                }?);
+                match (kind, input) {
+                    (0, Ok(input)) => group.all_reduce(*input, output, op),
+                    (1, Ok(input)) => group.reduce_scatter(*input, output, op),
+                    (_, Ok(input)) => group.all_gather(*input, output),
+                    (0, Err(late)) => group.all_reduce(late, output, op),
+                    (1, Err(late)) => group.reduce_scatter(late, output, op),
+                    (_, Err(late)) => group.all_gather(late, output),
+                }?;
             }
-            Ok(late)
+            Ok(())
         })
         .unwrap();
+    let mut unready: Vec<_> = inputs.drain(..).map(Result::err).collect();
     for (turn, at) in order.iter().enumerate() {
         let Some(mut bucket) = unready[*at].take() else { continue };
         fill(*at, comm.rank(), &mut bucket);
@@ -206,7 +215,7 @@ fn marked(
     for at in (0..wanted.len()).rev() {
         work.bucket(at).unwrap().wait().unwrap();
         let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
-        assert_eq!(bits(&buffers[at].1), bits(&expected[at].1), "bucket {at}: {:?}", wanted[at]);
+        assert_eq!(bits(&outputs[at]), bits(&expected[at].1), "bucket {at}: {:?}", wanted[at]);
     }
     work.wait().unwrap();
 }
@@ -245,12 +254,13 @@ fn messages_can_be_late() {
         let (rank, world) = (comm.rank(), comm.world_size());
         let stream = Stream::new().unwrap();
         let (mut own, mut other) =
-            (comm.alloc::<u8>(5000).unwrap(), comm.alloc::<u8>(5000).unwrap());
-        let (work, mut late) = comm
+            (comm.alloc_host::<u8>(5000).unwrap(), comm.alloc_host::<u8>(5000).unwrap());
+        let mut late = Unready::new(&mut own);
+        let (work, _) = comm
             .on(&stream)
             .group(|group| {
                 group.recv(&mut other, (rank + world - 1) % world)?;
-                group.unready().send(&mut own, (rank + 1) % world)
+                group.send(&late, (rank + 1) % world)
             })
             .unwrap();
         late.fill(rank as u8 + 1);

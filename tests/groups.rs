@@ -6,7 +6,7 @@
 mod turns;
 
 use oxccl::plans::algorithms::Encoding;
-use oxccl::{Communicator, Config, Element, Error, OpKind, Order, Pin, ReduceOp};
+use oxccl::{Collectives, Communicator, Config, Element, Error, OpKind, Order, Pin, ReduceOp};
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, TestRunner};
 use std::time::Duration;
@@ -326,10 +326,10 @@ impl Neighbours {
             [INPUT, OUTPUT].map(|buffer| self.place(buffer, all.end, rank));
         let value = |rank: usize, at: usize| ((at * 7 + rank * 13) % 101) as f32;
         let values: Vec<f32> = (0..input_len).map(|at| value(rank, at)).collect();
-        let mut input = comm.alloc(input_len).unwrap();
-        let mut output = comm.alloc(output_len).unwrap();
-        input.write(&values).unwrap();
-        output.write(&vec![f32::NAN; output_len]).unwrap();
+        let mut input = comm.alloc_host(input_len).unwrap();
+        let mut output = comm.alloc_host(output_len).unwrap();
+        input.copy_from_slice(&values);
+        output.fill(f32::NAN);
         let mut private = vec![f32::NAN; output_len];
         let (input, output): (&[f32], &mut [f32]) = match self.shared {
             true => (&input, &mut output),

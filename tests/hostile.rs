@@ -9,7 +9,7 @@ mod hostile_counts;
 use common::{Rng, seed};
 use hostile_counts::{Guarded, Tally, run};
 use oxccl::bucket::GradientBuckets;
-use oxccl::{Communicator, Config, Error, ReduceOp, Stream};
+use oxccl::{Collectives, Communicator, Config, Error, ReduceOp, Stream};
 
 /// Lists of steps in a campaign.
 const LISTS: u64 = 60;
@@ -67,21 +67,21 @@ fn sums_that_wrap_are_refused() {
     on_two(|comm| {
         let mut to = Guarded::<f32>::new(4);
         let from = Guarded::<f32>::new(8);
-        overflows(comm.all_gather_v(&from, &mut to, &counts), "all_gather", "counts");
-        overflows(comm.all_gather_v_in_place(&mut to, &counts), "all_gather", "counts");
-        let result = comm.reduce_scatter_v(&to, &mut [0.0; 8], &counts, ReduceOp::Sum);
+        overflows(comm.all_gather_v(&*from, &mut *to, &counts), "all_gather", "counts");
+        overflows(comm.all_gather_v_in_place(&mut *to, &counts), "all_gather", "counts");
+        let result = comm.reduce_scatter_v(&*to, &mut [0.0; 8], &counts, ReduceOp::Sum);
         overflows(result, "reduce_scatter", "counts");
-        let result = comm.all_to_all_v(&from, &[4, 4], &mut to, &counts);
+        let result = comm.all_to_all_v(&*from, &[4, 4], &mut *to, &counts);
         overflows(result, "all_to_all", "recv_counts");
-        let result = comm.all_to_all_v(&to, &counts, &mut [0.0; 8], &[4, 4]);
+        let result = comm.all_to_all_v(&*to, &counts, &mut [0.0; 8], &[4, 4]);
         overflows(result, "all_to_all", "send_counts");
-        let result = comm.group(|group| group.all_gather_v(&from, &mut to, &counts));
+        let result = comm.group(|group| group.all_gather_v(&*from, &mut *to, &counts));
         overflows(result, "all_gather", "counts");
         let own = if comm.rank() == 0 { [8, usize::MAX - 3] } else { [usize::MAX - 3, 8] };
-        let result = comm.group(|group| group.all_to_all_v(&from, &own, &mut to, &own));
+        let result = comm.group(|group| group.all_to_all_v(&*from, &own, &mut *to, &own));
         overflows(result, "all_to_all", "send_counts");
-        let (stream, mut small) = (Stream::new().unwrap(), comm.alloc::<f32>(4).unwrap());
-        let large = comm.alloc::<f32>(8).unwrap();
+        let (stream, mut small) = (Stream::new().unwrap(), comm.alloc_host::<f32>(4).unwrap());
+        let large = comm.alloc_host::<f32>(8).unwrap();
         let result = comm.on(&stream).all_gather_v(&large, &mut small, &counts);
         overflows(result, "all_gather", "counts");
         to.check();
@@ -93,11 +93,11 @@ fn sums_that_wrap_are_refused() {
 #[test]
 fn memory_that_no_machine_has_is_refused() {
     on_two(|comm| {
-        overflows(comm.alloc::<u8>(usize::MAX), "alloc", "count");
-        overflows(comm.alloc::<u8>(isize::MAX as usize), "alloc", "count");
-        overflows(comm.alloc::<f32>(usize::MAX / 4), "alloc", "count");
-        overflows(comm.alloc::<f64>(usize::MAX / 8 + 2), "alloc", "count");
-        let error = comm.alloc::<u8>(isize::MAX as usize - 4096).unwrap_err();
+        overflows(comm.alloc_host::<u8>(usize::MAX), "alloc", "count");
+        overflows(comm.alloc_host::<u8>(isize::MAX as usize), "alloc", "count");
+        overflows(comm.alloc_host::<f32>(usize::MAX / 4), "alloc", "count");
+        overflows(comm.alloc_host::<f64>(usize::MAX / 8 + 2), "alloc", "count");
+        let error = comm.alloc_host::<u8>(isize::MAX as usize - 4096).unwrap_err();
         assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
         for capacity_bytes in [0, usize::MAX] {
             let parameters = [usize::MAX, 5];

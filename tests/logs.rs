@@ -1,7 +1,7 @@
 //! What a process logs, and to whom.
 #![allow(clippy::unwrap_used)]
 
-use oxccl::{Communicator, Config, Error, ReduceOp, UniqueId};
+use oxccl::{Collectives, Communicator, Config, Error, ReduceOp, UniqueId};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;

@@ -7,7 +7,7 @@ mod common;
 use common::element::TestElement;
 use common::network::{self, FIRST_ADDRESS, Network};
 use common::nodes::{COUNTS, Memory, cases, config, run};
-use oxccl::{Advanced, Communicator, Config, Error, ReduceOp, UniqueId, bf16};
+use oxccl::{Advanced, Collectives, Communicator, Config, Error, ReduceOp, UniqueId, bf16};
 use oxccl_transports::Secret;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};

@@ -10,7 +10,9 @@ use common::element::TestElement;
 use common::nodes::{COUNTS, Memory, cases};
 use common::seed;
 use oxccl::plans::algorithms::{Algorithm, Encoding};
-use oxccl::{Advanced, Communicator, Config, Error, Kind, Pin, ReduceOp, UniqueId, bf16};
+use oxccl::{
+    Advanced, Collectives, Communicator, Config, Error, Kind, Pin, ReduceOp, UniqueId, bf16,
+};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 

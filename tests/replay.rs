@@ -10,7 +10,7 @@ use oxccl::plans::algorithms::{Algorithm, Encoding, find};
 use oxccl::plans::schedule::{Flag, Instruction, Lane, Layout, Operand, SLOTS, Schedule};
 use oxccl::plans::simulate::{Options, Subject, simulate};
 use oxccl::plans::topology::{Network, Placement, preset};
-use oxccl::{Collective, Communicator, Config, Kind, Order, Pin, ReduceOp};
+use oxccl::{Collective, Collectives, Communicator, Config, Kind, Order, Pin, ReduceOp};
 
 /// A step of either trace.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,7 +1,7 @@
 //! A rank whose process is stopped inside a call is named by those that wait for it, and holds them no longer than their time-out.
 #![allow(clippy::unwrap_used)]
 
-use oxccl::{Communicator, Config, Error, ReduceOp, UniqueId};
+use oxccl::{Collectives, Communicator, Config, Error, ReduceOp, UniqueId};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -60,7 +60,7 @@ fn signal(process: &Child, name: &str) {
 fn a_stopped_rank_is_named_and_holds_nobody() {
     beside_a_stopped_rank(1, |mut comm| {
         comm.set_timeout(Duration::from_secs(1)).unwrap();
-        let buffer = comm.alloc::<f32>(1000).unwrap();
+        let buffer = comm.alloc_host::<f32>(1000).unwrap();
         let at = buffer.as_ptr();
         let begin = Instant::now();
         let error = call(&comm).unwrap_err();
@@ -74,7 +74,7 @@ fn a_stopped_rank_is_named_and_holds_nobody() {
         // It could still write.
         assert!(text.contains("rank 1 has not left its call since"), "{text}");
         drop(buffer);
-        assert_ne!(comm.alloc::<f32>(1000).unwrap().as_ptr(), at, "it is not given out again");
+        assert_ne!(comm.alloc_host::<f32>(1000).unwrap().as_ptr(), at, "it is not given out again");
     });
 }
 

@@ -1,7 +1,7 @@
 //! What the time-out counts: waiting without progress.
 #![allow(clippy::unwrap_used)]
 
-use oxccl::{Advanced, Communicator, Config, ReduceOp, Stream};
+use oxccl::{Advanced, Collectives, Communicator, Config, ReduceOp, Stream};
 use std::time::{Duration, Instant};
 
 /// Runs `rank` on a thread for every rank.
@@ -52,7 +52,7 @@ fn no_timeout_is_too_long() {
             comm.all_reduce_in_place(&mut vec![1.0f32; 100_000], ReduceOp::Sum).unwrap();
             comm.set_timeout(Duration::MAX).unwrap();
             let stream = Stream::new().unwrap();
-            let mut data = comm.alloc::<f32>(1000).unwrap();
+            let mut data = comm.alloc_host::<f32>(1000).unwrap();
             let work = comm.on(&stream).all_reduce_in_place(&mut data, ReduceOp::Sum).unwrap();
             work.wait_timeout(Duration::MAX).unwrap().unwrap();
             let group = comm

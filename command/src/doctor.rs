@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use oxccl::{Communicator, Config, FabricKind, ReduceOp, UniqueId};
+use oxccl::{Collectives, Communicator, Config, FabricKind, ReduceOp, UniqueId};
 use oxccl_kernels::{HostExecutor, Isa};
 use oxccl_transports::{HUGE_PAGE, Region};
 
@@ -212,7 +212,7 @@ where
 {
     let run = |join: F| -> Result<(), oxccl::Error> {
         let comm = join()?;
-        let mut buffer = comm.alloc::<u64>(1 << 14)?;
+        let mut buffer = comm.alloc_host::<u64>(1 << 14)?;
         buffer.fill(comm.rank() as u64 + 1);
         comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum)?;
         assert!(buffer.iter().all(|element| *element == 3), "the sum is wrong");

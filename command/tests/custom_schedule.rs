@@ -11,7 +11,7 @@ mod example;
 use command_line::oxccl;
 use oxccl::plans::lower::LowerError;
 use oxccl::plans::schedule::{Buffer, Flag, Instruction, Lane, Link, Operand, ScheduleFile};
-use oxccl::{Communicator, Config, CustomSchedule, Error, Order, ReduceOp, bf16};
+use oxccl::{Collectives, Communicator, Config, CustomSchedule, Error, Order, ReduceOp, bf16};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

@@ -38,8 +38,23 @@ pub trait Element: Copy + Send + Sync + 'static + sealed::Sealed {
     fn accumulator_bits(self) -> u64;
 }
 
+/// The accumulator's bits of a value that lies in memory as these bytes, as [`Element::accumulator_bits`]. None for another number of bytes.
+pub fn accumulator_bits(data_type: DataType, bytes: &[u8]) -> Option<u64> {
+    bits_of(data_type, bytes)
+}
+
 macro_rules! element {
-    ($($type:ty, $data_type:ident, |$value:ident| $bits:expr;)*) => {$(
+    ($($type:ty, $data_type:ident, |$value:ident| $bits:expr;)*) => {
+        fn bits_of(data_type: DataType, bytes: &[u8]) -> Option<u64> {
+            Some(match data_type {$(
+                DataType::$data_type => {
+                    let bytes: [u8; size_of::<$type>()] = bytes.try_into().ok()?;
+                    // SAFETY: they are as many bytes, and any are a value (`Element`).
+                    unsafe { bytes.as_ptr().cast::<$type>().read_unaligned() }.accumulator_bits()
+                }
+            )*})
+        }
+    $(
         impl sealed::Sealed for $type {}
         impl Element for $type {
             const DATA_TYPE: DataType = DataType::$data_type;

@@ -2,11 +2,13 @@
 
 use super::DEFAULT_CAPACITY_BYTES;
 use super::plan::{Pending, Place, Plan};
+use crate::collectives::Collectives;
 use crate::communicator::Communicator;
 use crate::device::DeviceBuffer;
 use crate::device::cuda;
 use crate::error::Error;
-use crate::group::{StreamGroup, Unready};
+use crate::group::StreamGroup;
+use crate::memory::Unready;
 use crate::stream::AnyStream;
 use crate::work::Work;
 use oxccl_plans::element::{Element, ReduceOp};
@@ -85,8 +87,7 @@ impl<T: Element> GradientBuckets<T> {
     /// [`Error::Parameter`]; [`Error::MemoryOfGpu`].
     pub fn gradient(&self, parameter: usize) -> Result<&[T], Error> {
         let Place { bucket, offset, count } = self.plan.place(parameter)?;
-        self.buffers[bucket].check_host()?;
-        Ok(&self.buffers[bucket][offset..][..count])
+        Ok(&self.buffers[bucket].host()?[offset..][..count])
     }
 
     /// As [`gradient`](GradientBuckets::gradient).
@@ -95,8 +96,7 @@ impl<T: Element> GradientBuckets<T> {
     /// As [`gradient`](GradientBuckets::gradient).
     pub fn gradient_mut(&mut self, parameter: usize) -> Result<&mut [T], Error> {
         let Place { bucket, offset, count } = self.plan.place(parameter)?;
-        self.buffers[bucket].check_host()?;
-        Ok(&mut self.buffers[bucket][offset..][..count])
+        Ok(&mut self.buffers[bucket].host_mut()?[offset..][..count])
     }
 
     /// A bucket as a whole, for calls of one's own. None if there are not so many.
@@ -114,9 +114,9 @@ impl<T: Element> GradientBuckets<T> {
         stream: impl Into<AnyStream<'s>>,
         op: ReduceOp<T>,
     ) -> Result<GradientStep<'_, T>, Error> {
-        let (plan, buffers) = (&self.plan, &mut self.buffers);
-        GradientStep::launch(plan, comm, stream, |group| {
-            buffers.iter_mut().map(|all| group.unready().all_reduce_in_place(all, op)).collect()
+        let unready = self.buffers.iter_mut().map(Unready::new).collect();
+        GradientStep::launch(&self.plan, comm, stream, unready, |group, unready| {
+            unready.iter_mut().try_for_each(|all| group.all_reduce_in_place(all, op).map(drop))
         })
     }
 }
@@ -128,7 +128,7 @@ impl<T: Element> GradientBuckets<T> {
 pub struct GradientStep<'a, T> {
     plan: &'a Plan,
     pending: Pending,
-    unready: Vec<Option<Unready<'a, T>>>,
+    unready: Vec<Option<Unready<'a, DeviceBuffer<T>>>>,
     pub(super) work: Work,
 }
 
@@ -137,10 +137,14 @@ impl<'a, T: Element> GradientStep<'a, T> {
         plan: &'a Plan,
         comm: &Communicator,
         stream: impl Into<AnyStream<'s>>,
-        fill: impl FnOnce(&mut StreamGroup<'a>) -> Result<Vec<Unready<'a, T>>, Error>,
+        mut unready: Vec<Unready<'a, DeviceBuffer<T>>>,
+        fill: impl for<'g> FnOnce(
+            &mut StreamGroup<'g>,
+            &'g mut [Unready<'a, DeviceBuffer<T>>],
+        ) -> Result<(), Error>,
     ) -> Result<GradientStep<'a, T>, Error> {
         let stream: AnyStream<'s> = stream.into();
-        let (work, unready) = comm.on(stream).group(fill)?;
+        let (work, ()) = comm.on(stream).group(|group| fill(group, &mut unready))?;
         let unready = unready.into_iter().map(Some).collect();
         Ok(GradientStep { plan, pending: Pending::new(plan), unready, work })
     }
@@ -153,10 +157,7 @@ impl<'a, T: Element> GradientStep<'a, T> {
         let Place { bucket, offset, count } = self.pending.place(self.plan, parameter)?;
         // A bucket with a parameter that is not ready is not.
         match &mut self.unready[bucket] {
-            Some(memory) => {
-                memory.memory.check_host()?;
-                Ok(&mut memory[offset..][..count])
-            }
+            Some(memory) => Ok(&mut memory.host_mut()?[offset..][..count]),
             None => unreachable!("bucket {bucket} has been marked ready too early"),
         }
     }

@@ -6,10 +6,11 @@
 use super::gradients::{GradientBuckets, GradientStep};
 use super::plan::Place;
 use super::{DEFAULT_CAPACITY_BYTES, Float};
+use crate::collectives::Collectives;
 use crate::communicator::Communicator;
 use crate::device::{DeviceBuffer, cuda};
 use crate::error::Error;
-use crate::group::Unready;
+use crate::memory::Unready;
 use crate::stream::AnyStream;
 use crate::work::Work;
 use oxccl_plans::element::ReduceOp;
@@ -48,7 +49,7 @@ impl<G: Float, P: Float> ShardedBuckets<G, P> {
     ) -> Result<ShardedBuckets<G, P>, Error> {
         let world = comm.world_size();
         let gradients = GradientBuckets::padded(comm, parameters, capacity_bytes, world)?;
-        let counts = || gradients.buffers.iter().map(DeviceBuffer::count);
+        let counts = || gradients.buffers.iter().map(DeviceBuffer::len);
         let gradient_shards =
             counts().map(|count| comm.alloc(count / world)).collect::<Result<_, _>>()?;
         let parameter_shards =
@@ -80,7 +81,7 @@ impl<G: Float, P: Float> ShardedBuckets<G, P> {
 
     /// Which of a bucket's elements are this rank's share. None if there are not so many buckets.
     pub fn shard(&self, bucket: usize) -> Option<Range<usize>> {
-        let count = self.parameter_shards.get(bucket)?.count();
+        let count = self.parameter_shards.get(bucket)?.len();
         Some(self.rank * count..(self.rank + 1) * count)
     }
 
@@ -90,8 +91,7 @@ impl<G: Float, P: Float> ShardedBuckets<G, P> {
     /// [`Error::Parameter`]; [`Error::MemoryOfGpu`].
     pub fn parameter(&self, parameter: usize) -> Result<&[P], Error> {
         let Place { bucket, offset, count } = self.place(parameter)?;
-        self.parameters[bucket].check_host()?;
-        Ok(&self.parameters[bucket][offset..][..count])
+        Ok(&self.parameters[bucket].host()?[offset..][..count])
     }
 
     /// Where a parameter begins in memory: on a GPU for its kernels.
@@ -120,9 +120,10 @@ impl<G: Float, P: Float> ShardedBuckets<G, P> {
     ) -> Result<GradientStep<'_, G>, Error> {
         let GradientBuckets { plan, buffers } = &mut self.gradients;
         let shards = &mut self.gradient_shards;
-        let step = GradientStep::launch(&*plan, comm, stream, |group| {
-            let pairs = buffers.iter_mut().zip(shards);
-            pairs.map(|(all, own)| group.unready().reduce_scatter(all, own, op)).collect()
+        let unready = buffers.iter_mut().map(Unready::new).collect();
+        let step = GradientStep::launch(&*plan, comm, stream, unready, |group, unready| {
+            let mut pairs = unready.iter().zip(shards);
+            pairs.try_for_each(|(all, own)| group.reduce_scatter(all, own, op).map(drop))
         })?;
         self.reduced.clear();
         self.reduced.extend((0..self.parameters.len()).filter_map(|at| step.work.bucket(at)));
@@ -140,11 +141,10 @@ impl<G: Float, P: Float> ShardedBuckets<G, P> {
         stream: impl Into<AnyStream<'s>>,
     ) -> Result<ParameterStep<'_, G, P>, Error> {
         let stream: AnyStream<'s> = stream.into();
-        let pairs = self.parameter_shards.iter_mut().zip(&mut self.parameters);
-        let (work, unready) = comm.on(stream).group(|group| {
-            pairs
-                .map(|(own, all)| group.unready().all_gather(own, all))
-                .collect::<Result<Vec<_>, _>>()
+        let unready: Vec<_> = self.parameter_shards.iter_mut().map(Unready::new).collect();
+        let (work, ()) = comm.on(stream).group(|group| {
+            let mut pairs = unready.iter().zip(&mut self.parameters);
+            pairs.try_for_each(|(own, all)| group.all_gather(own, all).map(drop))
         })?;
         let unready = unready.into_iter().map(Some).collect();
         let (gradients, reduced) = (&self.gradient_shards[..], &self.reduced[..]);
@@ -159,7 +159,7 @@ impl<G: Float, P: Float> ShardedBuckets<G, P> {
 pub struct ParameterStep<'a, G, P> {
     gradients: &'a [DeviceBuffer<G>],
     reduced: &'a [Work],
-    unready: Vec<Option<Unready<'a, P>>>,
+    unready: Vec<Option<Unready<'a, DeviceBuffer<P>>>>,
     work: Work,
 }
 
@@ -187,7 +187,7 @@ impl<'a, G: Float, P: Float> ParameterStep<'a, G, P> {
     ) -> Result<(), Error> {
         self.gradients.get(bucket).map_or(Ok(()), DeviceBuffer::check_host)?;
         let mut parameters = self.take(bucket)?;
-        update(&self.gradients[bucket], &mut parameters);
+        update(self.gradients[bucket].host()?, parameters.host_mut()?);
         parameters.ready();
         Ok(())
     }
@@ -208,13 +208,13 @@ impl<'a, G: Float, P: Float> ParameterStep<'a, G, P> {
             reduced.wait_on(stream)?;
         }
         let gradients = &self.gradients[bucket];
-        let count = gradients.count();
+        let count = gradients.len();
         let (from, to) = (gradients.as_ptr().cast_const(), parameters.as_ptr());
         update(DeviceShard { gradients: from, parameters: to, count })?;
         parameters.ready_on(stream)
     }
 
-    fn take(&mut self, bucket: usize) -> Result<Unready<'a, P>, Error> {
+    fn take(&mut self, bucket: usize) -> Result<Unready<'a, DeviceBuffer<P>>, Error> {
         let buckets = self.unready.len();
         let unready = self.unready.get_mut(bucket).and_then(Option::take);
         unready.ok_or(Error::Bucket { bucket, buckets })

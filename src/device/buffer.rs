@@ -7,9 +7,9 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-/// `count` elements of communicator memory: peers read and write it in place, without a copy. Zero at first.
+/// Elements in memory of a communicator's device, which peers read and write in place, without a copy. Zero at first.
 ///
-/// In host memory it dereferences to a slice; memory of a GPU is [read](Self::read) and [written](Self::write) by copies. While a stream
+/// It is [read](Self::read) and [written](Self::write) by copies; on a host it can become a [`HostBuffer`], which is a slice. While a stream
 /// still works on the buffer, all of these wait until it is done: a call that does not move ends by its
 /// time-out. Where a call has failed because of a rank that was stopped inside it, other processes may still write to the buffer; the error
 /// says so.
@@ -19,7 +19,7 @@ pub struct DeviceBuffer<T> {
     /// The storage's, here because groups ask for the addresses of many buffers.
     address: *mut T,
     is_host: bool,
-    count: usize,
+    len: usize,
     /// Whether a stream has ever used it. If not, the storage, which lies elsewhere, need not be asked.
     has_flown: AtomicBool,
 }
@@ -54,17 +54,22 @@ impl Storage {
 }
 
 impl<T: Element> DeviceBuffer<T> {
-    pub(crate) fn new(block: HeapBlock, count: usize) -> DeviceBuffer<T> {
+    pub(crate) fn new(block: HeapBlock, len: usize) -> DeviceBuffer<T> {
         let in_flight = AtomicUsize::new(0);
         let (address, is_host) = (block.as_ptr().cast(), block.is_host());
         let storage = Storage { block, in_flight, idle: Condvar::new(), lock: Mutex::new(()) };
         let has_flown = AtomicBool::new(false);
-        DeviceBuffer { storage: Arc::new(storage), address, is_host, count, has_flown }
+        DeviceBuffer { storage: Arc::new(storage), address, is_host, len, has_flown }
     }
 
     /// Number of elements.
-    pub fn count(&self) -> usize {
-        self.count
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// The first element. Valid as long as the buffer; what a stream does there is not awaited.
@@ -72,9 +77,40 @@ impl<T: Element> DeviceBuffer<T> {
         self.address
     }
 
-    /// Whether it is host memory, which dereferences to a slice.
+    /// Whether it is host memory.
     pub fn is_host(&self) -> bool {
         self.is_host
+    }
+
+    /// The same memory as a slice of the host.
+    ///
+    /// # Errors
+    /// [`Error::MemoryOfGpu`].
+    pub fn into_host(self) -> Result<HostBuffer<T>, Error> {
+        self.check_host()?;
+        Ok(HostBuffer(self))
+    }
+
+    /// The elements, in memory of the host.
+    ///
+    /// # Errors
+    /// [`Error::MemoryOfGpu`].
+    pub fn host(&self) -> Result<&[T], Error> {
+        self.check_host()?;
+        self.land();
+        // SAFETY: it is the host's; `land` waited, and a new call that writes needs `&mut self`.
+        Ok(unsafe { self.elements() })
+    }
+
+    /// As [`host`](DeviceBuffer::host), to be written.
+    ///
+    /// # Errors
+    /// As [`host`](DeviceBuffer::host).
+    pub fn host_mut(&mut self) -> Result<&mut [T], Error> {
+        self.check_host()?;
+        self.land();
+        // SAFETY: as in `host`; `&mut self` excludes other references.
+        Ok(unsafe { self.elements_mut() })
     }
 
     /// Fails where the host cannot look at the elements.
@@ -88,7 +124,7 @@ impl<T: Element> DeviceBuffer<T> {
     /// [`Error::CopyLength`]; [`Error::Transport`], the driver's.
     pub fn read(&self, to: &mut [T]) -> Result<(), Error> {
         self.same_length(to.len())?;
-        self.land(0);
+        self.land();
         // SAFETY: both are as long, and no call works on the buffer (`land`; a new one that writes needs `&mut self`).
         Ok(unsafe { self.storage.block.read(to.as_mut_ptr().cast(), size_of_val(to)) }?)
     }
@@ -98,25 +134,22 @@ impl<T: Element> DeviceBuffer<T> {
     /// # Errors
     /// As [`read`](Self::read).
     pub fn write(&mut self, from: &[T]) -> Result<(), Error> {
-        self.same_length(from.len())?;
-        self.land(0);
-        // SAFETY: as in `read`.
-        unsafe { self.overwrite(from) }
+        self.land();
+        self.overwrite(from)
     }
 
-    /// # Safety
-    ///
-    /// `from` is as long, and no call works on the memory.
-    unsafe fn overwrite(&mut self, from: &[T]) -> Result<(), Error> {
-        // SAFETY: by this function's contract.
+    /// As [`write`](Self::write), when no call works on the memory.
+    pub(crate) fn overwrite(&mut self, from: &[T]) -> Result<(), Error> {
+        self.same_length(from.len())?;
+        // SAFETY: both are as long.
         Ok(unsafe { self.storage.block.write(from.as_ptr().cast(), size_of_val(from)) }?)
     }
 
     fn same_length(&self, found: usize) -> Result<(), Error> {
-        if found == self.count {
+        if found == self.len {
             return Ok(());
         }
-        Err(Error::CopyLength { found, expected: self.count })
+        Err(Error::CopyLength { found, expected: self.len })
     }
 
     /// Keeps the memory alive, and host accesses waiting, until it is dropped.
@@ -126,34 +159,15 @@ impl<T: Element> DeviceBuffer<T> {
         InFlight { storage: self.storage.clone() }
     }
 
-    /// Waits for the calls under way, before the host looks at the elements.
+    /// Waits until no call works on the memory.
     #[inline]
-    fn host_access(&self) {
-        self.assert_host();
-        self.land(0);
+    pub(crate) fn land(&self) {
+        self.await_holds(0);
     }
 
+    /// Waits until no more than so many holds are left: those of whoever does not touch the memory yet.
     #[inline]
-    fn assert_host(&self) {
-        assert!(
-            self.is_host(),
-            "memory of a GPU cannot be looked at by the host: use DeviceBuffer::read and write"
-        );
-    }
-
-    /// Lends the memory, once no more than `held` holds on the buffer are left: those of whoever will use it next.
-    ///
-    /// # Safety
-    ///
-    /// Whoever has these holds does not touch the memory while it is lent.
-    pub(crate) unsafe fn lend(&mut self, held: usize) -> Lent<'_, T> {
-        self.land(held);
-        Lent { buffer: self }
-    }
-
-    /// Waits until so many holds are left.
-    #[inline]
-    fn land(&self, held: usize) {
+    pub(crate) fn await_holds(&self, held: usize) {
         // Whoever may look at the elements while another thread lends them has been told of that by it, and sees this, too.
         if self.has_flown.load(Ordering::Relaxed) {
             self.storage.await_holds(held);
@@ -162,93 +176,98 @@ impl<T: Element> DeviceBuffer<T> {
 
     /// # Safety
     ///
-    /// No call works on the memory.
-    unsafe fn slice(&self) -> &[T] {
-        // SAFETY: the block holds `count` elements, any bits are a value of `T`, and it lives as long as `self`; the rest is the caller's
+    /// It is memory of the host, and no call works on it.
+    pub(crate) unsafe fn elements(&self) -> &[T] {
+        // SAFETY: the block holds `len` elements, any bits are a value of `T`, and it lives as long as `self`; the rest is the caller's
         // promise. Peers touch it only during calls.
-        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.count) }
+        unsafe { std::slice::from_raw_parts(self.address, self.len) }
     }
 
     /// # Safety
     ///
-    /// No call works on the memory.
-    unsafe fn slice_mut(&mut self) -> &mut [T] {
-        // SAFETY: as in `slice`; `&mut self` excludes other references and new calls.
-        unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.count) }
+    /// As for [`elements`](Self::elements).
+    pub(crate) unsafe fn elements_mut(&mut self) -> &mut [T] {
+        // SAFETY: as in `elements`; `&mut self` excludes other references and new calls.
+        unsafe { std::slice::from_raw_parts_mut(self.address, self.len) }
     }
 }
 
-/// A buffer's memory, lent to the host though a call that does not touch it yet has the buffer.
+/// A [`DeviceBuffer`] in memory of the host: a slice. Looking at it waits until no stream works on it.
 #[derive(Debug)]
-pub(crate) struct Lent<'a, T> {
-    buffer: &'a mut DeviceBuffer<T>,
-}
+pub struct HostBuffer<T>(DeviceBuffer<T>);
 
-impl<T: Element> Lent<'_, T> {
-    pub(crate) fn as_ptr(&self) -> *mut T {
-        self.buffer.as_ptr()
-    }
-
-    /// As [`DeviceBuffer::check_host`].
-    pub(crate) fn check_host(&self) -> Result<(), Error> {
-        self.buffer.check_host()
-    }
-
-    /// As [`DeviceBuffer::write`].
-    pub(crate) fn write(&mut self, from: &[T]) -> Result<(), Error> {
-        self.buffer.same_length(from.len())?;
-        // SAFETY: as in `deref`, and it is as long.
-        unsafe { self.buffer.overwrite(from) }
-    }
-}
-
-impl<T: Element> Deref for Lent<'_, T> {
+impl<T: Element> Deref for HostBuffer<T> {
     type Target = [T];
 
-    /// # Panics
-    /// If it is memory of a GPU.
+    #[inline]
     fn deref(&self) -> &[T] {
-        self.buffer.assert_host();
-        // SAFETY: by the contract of `lend`; new calls need the buffer, which is borrowed.
-        unsafe { self.buffer.slice() }
+        self.0.land();
+        // SAFETY: it is the host's (`into_host`); `land` waited, and a new call that writes needs `&mut self`.
+        unsafe { self.0.elements() }
     }
 }
 
-impl<T: Element> DerefMut for Lent<'_, T> {
-    /// # Panics
-    /// If it is memory of a GPU.
+impl<T: Element> DerefMut for HostBuffer<T> {
+    #[inline]
     fn deref_mut(&mut self) -> &mut [T] {
-        self.buffer.assert_host();
+        self.0.land();
         // SAFETY: as in `deref`.
-        unsafe { self.buffer.slice_mut() }
+        unsafe { self.0.elements_mut() }
     }
 }
 
-impl<T: Element> Deref for DeviceBuffer<T> {
-    type Target = [T];
+/// A buffer of a communicator. Sealed.
+pub trait Buffer: sealed::Sealed {
+    /// What it holds.
+    type Element: Element;
 
-    /// # Panics
-    /// If it is memory of a GPU.
-    fn deref(&self) -> &[T] {
-        self.host_access();
-        // SAFETY: `land` waited, and a new call that writes needs `&mut self`.
-        unsafe { self.slice() }
+    /// Its memory.
+    #[doc(hidden)]
+    fn device_buffer(&self) -> &DeviceBuffer<Self::Element>;
+
+    /// As [`device_buffer`](Buffer::device_buffer).
+    #[doc(hidden)]
+    fn device_buffer_mut(&mut self) -> &mut DeviceBuffer<Self::Element>;
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+impl<T: Element> sealed::Sealed for DeviceBuffer<T> {}
+impl<T: Element> sealed::Sealed for HostBuffer<T> {}
+
+impl<T: Element> Buffer for DeviceBuffer<T> {
+    type Element = T;
+
+    #[inline]
+    fn device_buffer(&self) -> &DeviceBuffer<T> {
+        self
+    }
+
+    #[inline]
+    fn device_buffer_mut(&mut self) -> &mut DeviceBuffer<T> {
+        self
     }
 }
 
-impl<T: Element> DerefMut for DeviceBuffer<T> {
-    /// # Panics
-    /// If it is memory of a GPU.
-    fn deref_mut(&mut self) -> &mut [T] {
-        self.host_access();
-        // SAFETY: as in `deref`.
-        unsafe { self.slice_mut() }
+impl<T: Element> Buffer for HostBuffer<T> {
+    type Element = T;
+
+    #[inline]
+    fn device_buffer(&self) -> &DeviceBuffer<T> {
+        &self.0
+    }
+
+    #[inline]
+    fn device_buffer_mut(&mut self) -> &mut DeviceBuffer<T> {
+        &mut self.0
     }
 }
 
 /// A stream's hold on a buffer.
 #[derive(Debug)]
-pub(crate) struct InFlight {
+pub struct InFlight {
     storage: Arc<Storage>,
 }
 

@@ -58,6 +58,17 @@ impl Channels {
             // SAFETY: by this function's contract.
             return unsafe { execute(&self.executor, launch, 0, self.trace.as_ref()) };
         }
+        // SAFETY: by this function's contract.
+        unsafe { self.run_several(launch, channels) }
+    }
+
+    /// Runs more channels than one.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Channels::run`].
+    #[inline(never)]
+    unsafe fn run_several(&mut self, launch: &f::Launch, channels: usize) -> f::Outcome {
         self.grow(channels - 1);
         for helper in &self.helpers[..channels - 1] {
             if let Some(jobs) = &helper.jobs {

@@ -15,8 +15,8 @@ mod report;
 mod signals;
 mod staging;
 
-pub use buffer::DeviceBuffer;
-pub(crate) use buffer::{InFlight, Lent};
+pub(crate) use buffer::InFlight;
+pub use buffer::{Buffer, DeviceBuffer, HostBuffer};
 pub(crate) use control::{BUCKET_WORDS, Control, ControlShape, GroupWords};
 pub(crate) use convert::{bytes, bytes_mut, narrow, widen};
 pub(crate) use heap::{Heap, HeapBlock};

@@ -2,7 +2,7 @@
 
 use super::prepared::{Block, Buffers, Prepared, Source};
 use super::tally::Tally;
-use crate::call::Call;
+use crate::call::CheckedCall;
 use crate::device::cuda;
 use crate::error::Error;
 use crate::work::Flight;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// Carries out launches that are prepared. It keeps programs and tables, which it numbers.
 pub(super) trait Backend: std::fmt::Debug {
     /// How peers find the call's buffers, and whether they can. Fails for memory that cannot be used.
-    fn find(&self, call: &Call) -> Result<(f::Tokens, bool), Error>;
+    fn find(&self, call: &CheckedCall) -> Result<(f::Tokens, bool), Error>;
 
     /// Whether what [`find`](Backend::find) has said of an address stays true.
     fn finds_for_good(&self) -> bool;
@@ -36,7 +36,7 @@ pub(super) trait Backend: std::fmt::Debug {
     ) -> Result<usize, Error>;
 
     /// Points the tables of a launch to these buffers.
-    fn place(&mut self, prepared: &Prepared, buffers: Buffers<'_>) -> Result<(), Error>;
+    fn place(&mut self, prepared: &mut Prepared, buffers: Buffers<'_>) -> Result<(), Error>;
 
     /// Forgets all programs and tables.
     fn forget(&mut self);

@@ -17,7 +17,7 @@ mod tally;
 pub(crate) use backend::Request;
 pub(crate) use gpu::Joint;
 
-use crate::call::{Asked, Call, Placed};
+use crate::call::{Asked, CheckedCall, Placed};
 use crate::config::Config;
 use crate::device::Heap;
 use crate::error::Error;
@@ -46,7 +46,7 @@ pub(crate) struct Engine {
     /// What it has called.
     tally: Tally,
     /// The last call that was launched by itself, and where it is placed.
-    last: Option<(Call, Option<Placed>)>,
+    last: Option<(CheckedCall, Option<Placed>)>,
     bootstrap: Box<dyn Bootstrap>,
     /// Where this rank serves the rendezvous; goes last.
     _server: Option<Server>,
@@ -113,7 +113,7 @@ impl Engine {
     }
 
     /// What a call would choose.
-    pub(crate) fn plan(&self, call: &Call, windows: bool) -> Result<Plan, Error> {
+    pub(crate) fn plan(&self, call: &CheckedCall, windows: bool) -> Result<Plan, Error> {
         self.plans.plan(&self.config, call, windows, Whose::Own)
     }
 
@@ -127,7 +127,7 @@ impl Engine {
     pub(crate) unsafe fn launch_one(
         &mut self,
         asked: Asked,
-        make: impl FnOnce() -> Result<Call, Error>,
+        make: impl FnOnce() -> Result<CheckedCall, Error>,
     ) -> Result<(), Error> {
         if let Some((call, Some(at))) = &self.last
             && call.asked == asked
@@ -141,9 +141,24 @@ impl Engine {
                 Err(error) => self.displaced(error),
             };
         }
+        // SAFETY: by this function's contract.
+        unsafe { self.launch_other(make) }
+    }
+
+    /// Launches a call by itself that is not the last one.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Engine::launch`].
+    #[cold]
+    #[inline(never)]
+    unsafe fn launch_other(
+        &mut self,
+        make: impl FnOnce() -> Result<CheckedCall, Error>,
+    ) -> Result<(), Error> {
         let (call, mut placed) = (make()?, None);
         let calls = std::slice::from_ref(&call);
-        // SAFETY: as above.
+        // SAFETY: by this function's contract.
         let launched = unsafe { self.launch(calls, &mut placed, &Request::BLOCKING) };
         self.last = Some((call, placed));
         launched
@@ -160,7 +175,7 @@ impl Engine {
     #[inline]
     pub(crate) unsafe fn launch(
         &mut self,
-        calls: &[Call],
+        calls: &[CheckedCall],
         placed: &mut Option<Placed>,
         request: &Request<'_>,
     ) -> Result<(), Error> {
@@ -185,7 +200,7 @@ impl Engine {
     #[cold]
     unsafe fn launch_anew(
         &mut self,
-        calls: &[Call],
+        calls: &[CheckedCall],
         placed: &mut Option<Placed>,
         request: &Request<'_>,
     ) -> Result<(), Error> {
@@ -201,12 +216,13 @@ impl Engine {
 
     /// After a launch that failed: nothing is where it was placed.
     #[cold]
+    #[inline(never)]
     fn displaced(&mut self, error: Error) -> Result<(), Error> {
         self.launches.displace();
         Err(error)
     }
 
-    fn place(&mut self, calls: &[Call], grouped: bool) -> Result<Placed, Error> {
+    fn place(&mut self, calls: &[CheckedCall], grouped: bool) -> Result<Placed, Error> {
         self.ranks.check()?;
         let mut maker = Maker {
             config: &self.config,

@@ -51,6 +51,7 @@ impl Error {
             | Error::Overlap { .. }
             | Error::Rank { .. }
             | Error::Op { .. }
+            | Error::Counts { .. }
             | Error::Bucket { .. }
             | Error::Parameter { .. }
             | Error::NoAlgorithm { .. }
@@ -81,6 +82,7 @@ impl Error {
             | Error::Overlap { .. }
             | Error::Rank { .. }
             | Error::Op { .. }
+            | Error::Counts { .. }
             | Error::Bucket { .. }
             | Error::Parameter { .. }
             | Error::NoAlgorithm { .. }

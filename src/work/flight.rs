@@ -5,7 +5,6 @@ use crate::device::cuda::CallEnd;
 use crate::device::{InFlight, Signals, cuda};
 use crate::error::Error;
 use crate::target::Device;
-use oxccl_transports::CudaError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -80,9 +79,6 @@ struct Held {
     buffers: Vec<(usize, InFlight)>,
     /// Of each bucket, whether it is unready: only while the group is made, but its room stays.
     gated: Vec<bool>,
-    /// Buckets that were marked ready before there were signals, and what they wait for in streams of a GPU.
-    early: Vec<usize>,
-    behind: Vec<cuda::Event>,
     /// Buckets that are not marked ready, from the launch on.
     unready: Vec<usize>,
     marks: Option<Marks>,
@@ -107,8 +103,6 @@ impl Flight {
     fn clear(&mut self) {
         let held = self.held.get_mut().unwrap_or_else(PoisonError::into_inner);
         held.buffers.clear();
-        held.early.clear();
-        held.behind.clear();
         held.unready.clear();
         held.marks = None;
         self.completion = Completion::default();
@@ -142,31 +136,23 @@ impl Flight {
     /// All buckets are known: those that are not `gated` are ready.
     pub(crate) fn board(&self, signals: Arc<Signals>, gated: &[bool], marks: Option<Marks>) {
         let mut held = self.held();
-        let Held { early, unready, .. } = &mut *held;
-        let is_unready = |bucket: &usize| gated[*bucket] && !early.contains(bucket);
-        unready.extend((0..gated.len()).filter(is_unready));
+        let unready = &mut held.unready;
+        unready.extend((0..gated.len()).filter(|bucket| gated[*bucket]));
         if let Some(all) = marks.as_ref().and_then(|marks| marks.unready.as_ref()) {
             all.fetch_add(unready.len(), Ordering::Relaxed);
         }
         held.marks = marks;
         let ready = (0..gated.len()).filter(|bucket| !gated[*bucket]);
-        ready.chain(held.early.drain(..)).for_each(|bucket| signals.mark_ready(bucket));
+        ready.for_each(|bucket| signals.mark_ready(bucket));
         // Only one launch boards it.
         let _ = self.signals.set(signals);
     }
 
-    /// Fails unless the host can carry the group out: it reaches the buffers, and no bucket was marked behind a stream of a GPU.
+    /// Fails unless the host reaches the buffers.
     pub(crate) fn check_host(&self) -> Result<(), Error> {
-        let (held, device) = (self.held(), Device::Host);
-        if held.buffers.iter().any(|(_, buffer)| !buffer.is_host()) {
-            return Err(Error::OtherMemory { device });
-        }
-        if held.behind.is_empty() { Ok(()) } else { Err(Error::OtherDevice { device }) }
-    }
-
-    /// Has the stream wait for what buckets that were marked early wait for.
-    pub(crate) fn hold(&self, stream: &cuda::Stream) -> Result<(), CudaError> {
-        self.held().behind.drain(..).try_for_each(|event| event.hold(stream))
+        let device = Device::Host;
+        let all_are = self.held().buffers.iter().all(|(_, buffer)| buffer.is_host());
+        if all_are { Ok(()) } else { Err(Error::OtherMemory { device }) }
     }
 
     /// Where the group ends. `gated`: so that it may have to wait for marks of other ranks of the process.
@@ -203,29 +189,22 @@ impl Flight {
         self.signals.get().map(|signals| &**signals)
     }
 
+    /// Marks a bucket ready. Of a group that was not launched none waits for it.
     pub(crate) fn mark_ready(&self, bucket: usize) {
-        let mut held = self.held();
-        match self.signals.get() {
-            Some(signals) => {
-                signals.mark_ready(bucket);
-                held.mark(bucket);
-            }
-            None => held.early.push(bucket),
+        if let Some(signals) = self.signals.get() {
+            let mut held = self.held();
+            signals.mark_ready(bucket);
+            held.mark(bucket);
         }
     }
 
     /// Marks a bucket ready when the stream has come that far.
     pub(crate) fn mark_ready_on(&self, bucket: usize, stream: &cuda::Stream) -> Result<(), Error> {
-        let mut held = self.held();
         if let Some(signals) = self.signals.get() {
+            let mut held = self.held();
             on_gpu(signals)?.mark_ready_on(stream, bucket)?;
             held.mark(bucket);
-            return Ok(());
         }
-        let event = cuda::Event::new(stream.context())?;
-        event.record(stream)?;
-        held.behind.push(event);
-        held.early.push(bucket);
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use super::run::{Case, check};
 use oxccl::plans::algorithms::{Algorithm, Encoding, Entry, catalogue};
 use oxccl::plans::schedule::SLOTS;
 use oxccl::plans::topology::Placement;
-use oxccl::{Advanced, Communicator, Config, OpKind, Order};
+use oxccl::{Advanced, Collectives, Communicator, Config, OpKind, Order};
 use std::time::Duration;
 
 /// Small slots, so that a few thousand elements are several rounds: just large enough for the segments of 8 ranks.

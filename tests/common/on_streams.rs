@@ -1,6 +1,6 @@
 //! Calls on a stream that have parts of their own: uneven ones, those of a root, and those in place; alike on hosts and on GPUs.
 
-use oxccl::{AnyStream, Communicator, DeviceBuffer, Error, ReduceOp, Work};
+use oxccl::{AnyStream, Collectives, Communicator, DeviceBuffer, Error, ReduceOp, Work};
 
 /// A rank, and what it puts calls into.
 #[derive(Clone, Copy)]
@@ -38,7 +38,7 @@ fn values(rank: usize, from: usize, len: usize) -> Vec<i32> {
 }
 
 fn expect(buffer: &DeviceBuffer<i32>, expected: &[i32], what: &str) {
-    let mut found = vec![0; buffer.count()];
+    let mut found = vec![0; buffer.len()];
     buffer.read(&mut found).unwrap();
     assert!(found == expected, "{what}: {found:?} is not {expected:?}");
 }

@@ -4,7 +4,7 @@ use super::element::{TestElement, reduce_op, same};
 use super::{Rng, reference};
 use oxccl::plans::algorithms::Entry;
 use oxccl::plans::topology::Placement;
-use oxccl::{Communicator, Kind, OpKind, Order, Pin};
+use oxccl::{Collectives, Communicator, Kind, OpKind, Order, Pin};
 
 /// One point of the matrix.
 #[derive(Clone, Copy, Debug)]

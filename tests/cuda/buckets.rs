@@ -2,7 +2,7 @@
 
 use oxccl::bucket::{DeviceShard, GradientBuckets, ShardedBuckets};
 use oxccl::cuda::{copy, fill};
-use oxccl::{Communicator, Error, ReduceOp};
+use oxccl::{Collectives, Communicator, Error, ReduceOp};
 
 const PARAMETERS: [usize; 5] = [3000, 7, 129, 20_000, 64];
 
@@ -24,7 +24,7 @@ pub(crate) fn gradients(comm: Communicator) {
             let one = f32::from_ne_bytes([0x40 + turn + parameter as u8; 4]);
             let place = buckets.place(parameter).unwrap();
             let bucket = buckets.bucket_mut(place.bucket).unwrap();
-            let mut found = vec![0.0; bucket.count()];
+            let mut found = vec![0.0; bucket.len()];
             bucket.read(&mut found).unwrap();
             let sum = (0..comm.world_size()).fold(0.0, |sum, _| sum + one);
             assert!(found[place.offset..][..count].iter().all(|found| *found == sum));
@@ -66,7 +66,7 @@ pub(crate) fn sharded(comm: Communicator) {
             let bucket = buckets.bucket(place.bucket).unwrap();
             let at = bucket.as_ptr().wrapping_add(place.offset).cast_const();
             assert_eq!(buckets.address(parameter).unwrap(), at);
-            let mut found = vec![0.0; bucket.count()];
+            let mut found = vec![0.0; bucket.len()];
             bucket.read(&mut found).unwrap();
             let sum = (0..comm.world_size()).fold(0.0, |sum, _| sum + one);
             assert!(found[place.offset..][..count].iter().all(|found| *found == sum));

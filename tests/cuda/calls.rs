@@ -10,8 +10,8 @@ use oxccl::plans::algorithms::{Algorithm, Encoding, Entry, catalogue, find};
 use oxccl::plans::schedule::SLOTS;
 use oxccl::plans::topology::Placement;
 use oxccl::{
-    Advanced, Call, Collective, Communicator, Config, DeviceBuffer, Error, F8E4M3, F8E5M2, Kind,
-    Memory, OpKind, Order, Pin, ReduceOp, Work, bf16, f16,
+    Advanced, Call, Collectives, Communicator, Config, DataType, DeviceBuffer, Error, F8E4M3,
+    F8E5M2, Kind, Memory, OpKind, Order, Pin, ReduceOp, Work, bf16, f16,
 };
 use oxccl_cuda_stand_in::control::Control;
 use std::ffi::OsString;
@@ -247,11 +247,11 @@ pub(crate) fn check<T: TestElement>(comm: &Communicator, stream: &Stream, case: 
         address: buffer.as_ptr().wrapping_add(at).cast(),
         count,
     };
-    let collective = Collective::rooted(kind, n, case.root);
     let (from, to) = (memory(input_at, input_len), memory(output_at, output_len));
-    let call = Call::new(collective, rank, from, to, op).unwrap();
+    let call = Call::of(kind, T::DATA_TYPE, from, to).reduce_op(op);
+    let call = if kind.is_rooted() { call.root(case.root) } else { call };
     // SAFETY: the buffer lives until the call is done, and nobody else uses it.
-    unsafe { comm.on(stream).run(&call) }.and_then(|work| work.wait()).unwrap();
+    unsafe { comm.on(stream).run(call) }.and_then(|work| work.wait()).unwrap();
     buffer.read(&mut values).unwrap();
     let found = &values[output_at..][..output_len];
     match reference::expected(case, op, &inputs, rank) {
@@ -279,7 +279,7 @@ fn typed(comm: &Communicator, stream: &Stream, count: usize) {
         buffer
     };
     let expect = |buffer: &DeviceBuffer<f32>, value: &dyn Fn(usize) -> f32| {
-        let mut found = vec![0.0; buffer.count()];
+        let mut found = vec![0.0; buffer.len()];
         buffer.read(&mut found).unwrap();
         assert!(found.iter().enumerate().all(|(at, found)| *found == value(at)), "{count}");
     };
@@ -309,11 +309,10 @@ fn typed(comm: &Communicator, stream: &Stream, count: usize) {
     }
     let input = Memory { address: one.as_ptr().cast(), count };
     let output = Memory { address: to_one.as_ptr().cast(), count };
-    let all_reduce = Collective::new(Kind::AllReduce, n);
-    let call = Call::new::<f32>(all_reduce, rank, input, output, ReduceOp::Sum).unwrap();
+    let call = Call::of(Kind::AllReduce, DataType::F32, input, output);
     for _ in 0..3 {
         // SAFETY: both buffers live, and nobody else uses them.
-        unsafe { comm.run(&call) }.unwrap();
+        unsafe { comm.run(call) }.unwrap();
     }
     expect(&to_one, &|_| sum);
 }

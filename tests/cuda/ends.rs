@@ -3,7 +3,7 @@
 use crate::calls::stream;
 use crate::processes::{deadline, line_up};
 use oxccl::cuda::{CaptureMode, Graph};
-use oxccl::{Communicator, Error, ReduceOp};
+use oxccl::{Collectives, Communicator, Error, ReduceOp};
 use oxccl_transports::cuda::DeviceMemory;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

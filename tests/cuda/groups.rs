@@ -6,8 +6,8 @@ use crate::common::element::{TestElement, reduce_op};
 use crate::processes::is_local;
 use oxccl::cuda::{CaptureMode, Graph, Stream};
 use oxccl::{
-    Call, Collective, Communicator, DeviceBuffer, Error, F8E4M3, Kind, Memory, OpKind, Order,
-    ReduceOp, Work, bf16,
+    Call, Collectives, Communicator, DeviceBuffer, Error, F8E4M3, Kind, Memory, OpKind, Order,
+    ReduceOp, StreamGroup, Unready, Work, bf16,
 };
 use oxccl_cuda_stand_in::control::Control;
 use oxccl_transports::{CudaError, Error as Transport};
@@ -63,7 +63,7 @@ fn random(rng: &mut Rng, ranks: usize, mixed: bool) -> Wanted {
 struct Bucket {
     input: DeviceBuffer<u8>,
     output: DeviceBuffer<u8>,
-    call: Call,
+    call: Call<'static>,
 }
 
 impl Bucket {
@@ -95,15 +95,15 @@ impl Bucket {
         output.write(&vec![0xee; output_len * size_of::<T>()]).unwrap();
         let memory = |buffer: &DeviceBuffer<u8>, count| Memory { address: buffer.as_ptr(), count };
         let (from, to) = (memory(&input, input_len), memory(&output, output_len));
-        let collective = Collective::rooted(wanted.kind, n, wanted.root);
         let op = reduce_op::<T>(wanted.op, &mut Rng(seed));
-        let call = Call::new(collective, rank, from, to, op).unwrap();
+        let call = Call::of(wanted.kind, T::DATA_TYPE, from, to).reduce_op(op);
+        let call = if wanted.kind.is_rooted() { call.root(wanted.root) } else { call };
         Bucket { input, output, call }
     }
 
     fn read(&self) -> [Vec<u8>; 2] {
         [&self.input, &self.output].map(|buffer| {
-            let mut found = vec![0; buffer.count()];
+            let mut found = vec![0; buffer.len()];
             buffer.read(&mut found).unwrap();
             found
         })
@@ -115,8 +115,13 @@ fn buckets(comm: &Communicator, wanted: &[Wanted]) -> Vec<Bucket> {
     wanted.iter().enumerate().map(bucket).collect()
 }
 
-fn calls(buckets: &[Bucket]) -> Vec<Call> {
-    buckets.iter().map(|bucket| bucket.call.clone()).collect()
+/// Their calls as one group. The buffers live, and nobody else uses them, until the work has ended.
+fn launch(comm: &Communicator, stream: &Stream, buckets: &[Bucket]) -> Work {
+    let fill = |group: &mut StreamGroup<'_>| {
+        // SAFETY: the buffers live until the group is done, and nobody else uses them.
+        buckets.iter().try_for_each(|bucket| unsafe { group.run(bucket.call) }.map(drop))
+    };
+    comm.on(stream).group(fill).unwrap().0
 }
 
 /// Random groups against their calls one by one. The second launch has other buffers, the third the same once more.
@@ -130,7 +135,7 @@ pub(crate) fn random_groups(mut comm: Communicator) {
         let expected = buckets(&comm, &wanted);
         for bucket in &expected {
             // SAFETY: the buffers live until the call is done, and nobody else uses them.
-            unsafe { comm.on(&streams[0]).run(&bucket.call) }.and_then(|work| work.wait()).unwrap();
+            unsafe { comm.on(&streams[0]).run(bucket.call) }.and_then(|work| work.wait()).unwrap();
         }
         let plans = comm.plans();
         let mut found = buckets(&comm, &wanted);
@@ -139,9 +144,7 @@ pub(crate) fn random_groups(mut comm: Communicator) {
                 found = buckets(&comm, &wanted);
             }
             let launches = comm.launches();
-            // SAFETY: as above.
-            let work = unsafe { comm.on(&streams[turn % 2]).run_group(&calls(&found)) }.unwrap();
-            work.wait().unwrap();
+            launch(&comm, &streams[turn % 2], &found).wait().unwrap();
             assert_eq!(comm.launches(), launches + 1, "one launch, whatever the number of buckets");
             assert_eq!(comm.plans(), plans + 1, "planned once");
             for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
@@ -164,11 +167,7 @@ pub(crate) fn one_kernel(comm: Communicator) {
     let mut rng = Rng(9);
     let wanted: Vec<Wanted> = (0..40).map(|_| random(&mut rng, n, true)).collect();
     let buckets = buckets(&comm, &wanted);
-    let calls = calls(&buckets);
-    let launch = || -> Work {
-        // SAFETY: the buffers live until the group is done, and nobody else uses them.
-        unsafe { comm.on(&stream).run_group(&calls) }.unwrap()
-    };
+    let launch = || launch(&comm, &stream, &buckets);
     // What is needed once is made: for more at once than there are later, whatever the thread that sees them through is kept from.
     let works = [(); 4].map(|()| launch());
     works.into_iter().for_each(|work| work.wait().unwrap());
@@ -188,7 +187,7 @@ fn filled<T: oxccl::Element>(comm: &Communicator, count: usize, value: T) -> Dev
 }
 
 fn expect<T: oxccl::Element + PartialEq + std::fmt::Debug>(buffer: &DeviceBuffer<T>, value: T) {
-    let mut found = vec![value; buffer.count()];
+    let mut found = vec![value; buffer.len()];
     buffer.read(&mut found).unwrap();
     assert!(found.iter().all(|found| *found == value), "{:?}, not {value:?}", found.first());
 }
@@ -228,15 +227,13 @@ pub(crate) fn bucket_by_bucket(comm: Communicator) {
     let [mut first, mut second, mut third] = [(); 3].map(|()| filled(&comm, LARGE, 0f32));
     let mut sums = comm.alloc::<f32>(LARGE).unwrap();
     for round in 1..=3 {
-        let (work, [mut one, mut two, mut three]) = comm
-            .on(&stream)
-            .group(|group| {
-                let one = group.unready().all_reduce_in_place(&mut first, ReduceOp::Sum)?;
-                let two = group.unready().all_reduce(&mut second, &mut sums, ReduceOp::Sum)?;
-                let three = group.unready().all_reduce_in_place(&mut third, ReduceOp::Max)?;
-                Ok([one, two, three])
-            })
-            .unwrap();
+        let [mut one, mut two, mut three] = [&mut first, &mut second, &mut third].map(Unready::new);
+        let launched = comm.on(&stream).group(|group| {
+            group.all_reduce_in_place(&mut one, ReduceOp::Sum)?;
+            group.all_reduce(&two, &mut sums, ReduceOp::Sum)?;
+            group.all_reduce_in_place(&mut three, ReduceOp::Max)
+        });
+        let (work, _) = launched.unwrap();
         let [first, second, third] = [0, 1, 2].map(|at| work.bucket(at).unwrap());
         assert!(work.bucket(3).is_none());
         assert!(first.wait_timeout(Duration::from_millis(10)).is_none());
@@ -269,11 +266,12 @@ pub(crate) fn bucket_by_bucket(comm: Communicator) {
 pub(crate) fn done_is_done(comm: Communicator) {
     let stream = stream(&comm);
     let [mut first, mut second] = [(); 2].map(|()| filled(&comm, LARGE, 1i32));
-    let (work, late) = comm
+    let mut late = Unready::new(&mut second);
+    let (work, _) = comm
         .on(&stream)
         .group(|group| {
             group.all_reduce_in_place(&mut first, ReduceOp::Sum)?;
-            group.unready().all_reduce_in_place(&mut second, ReduceOp::Sum)
+            group.all_reduce_in_place(&mut late, ReduceOp::Sum)
         })
         .unwrap();
     work.bucket(0).unwrap().wait().unwrap();
@@ -290,9 +288,10 @@ pub(crate) fn kept_back(comm: Communicator) {
     let [stream, other] = [(); 2].map(|()| crate::calls::stream(&comm));
     let mut buffer = filled(&comm, LARGE, 1f32);
     for _ in 0..3 {
-        let (work, late) = comm
+        let mut late = Unready::new(&mut buffer);
+        let (work, _) = comm
             .on(&stream)
-            .group(|group| group.unready().all_reduce_in_place(&mut buffer, ReduceOp::Sum))
+            .group(|group| group.all_reduce_in_place(&mut late, ReduceOp::Sum))
             .unwrap();
         let bucket = work.bucket(0).unwrap();
         assert!(few_connections(bucket.wait_on(&other)) && few_connections(work.wait_on(&other)));
@@ -313,11 +312,12 @@ pub(crate) fn never_ready(mut comm: Communicator) {
     comm.set_timeout(Duration::from_millis(500)).unwrap();
     let [stream, other] = [(); 2].map(|()| crate::calls::stream(&comm));
     let [mut first, mut second] = [(); 2].map(|()| filled(&comm, LARGE, 1f32));
-    let (work, late) = comm
+    let mut late = Unready::new(&mut second);
+    let (work, _) = comm
         .on(&stream)
         .group(|group| {
             group.all_reduce_in_place(&mut first, ReduceOp::Sum)?;
-            group.unready().all_reduce_in_place(&mut second, ReduceOp::Sum)
+            group.all_reduce_in_place(&mut late, ReduceOp::Sum)
         })
         .unwrap();
     let [first, second] = [0, 1].map(|at| work.bucket(at).unwrap());
@@ -419,7 +419,7 @@ pub(crate) fn messages(comm: Communicator) {
         expect(&sum, n as u32);
         expect(&scattered, 2 * n as u32);
         let expect_parts = |buffer: &DeviceBuffer<u32>, expected: Vec<u32>| {
-            let mut found = vec![0; buffer.count()];
+            let mut found = vec![0; buffer.len()];
             buffer.read(&mut found).unwrap();
             assert_eq!(found, expected);
         };
@@ -446,9 +446,10 @@ pub(crate) fn captured(comm: Communicator) {
         let fork = oxccl::cuda::Event::new(&comm.context().unwrap())?;
         fork.record(&stream)?;
         fork.hold(&marks)?;
-        let (work, late) = comm.on(&stream).group(|group| {
+        let mut late = Unready::new(&mut second);
+        let (work, _) = comm.on(&stream).group(|group| {
             group.all_reduce_in_place(&mut first, ReduceOp::Sum)?;
-            group.unready().all_reduce_in_place(&mut second, ReduceOp::Sum)
+            group.all_reduce_in_place(&mut late, ReduceOp::Sum)
         })?;
         assert!(work.is_done(), "nobody waits for what is only recorded");
         late.ready_on(&marks)?;

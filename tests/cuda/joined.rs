@@ -3,7 +3,7 @@
 use crate::calls::{config, stream};
 use crate::processes::{deadline, nothing_is_left};
 use oxccl::cuda::{CaptureMode, Event, Graph, Stream};
-use oxccl::{Advanced, Communicator, Config, DeviceBuffer, Error, ReduceOp};
+use oxccl::{Advanced, Collectives, Communicator, Config, DeviceBuffer, Error, ReduceOp, Unready};
 use oxccl_cuda_stand_in::control::Control;
 use oxccl_transports::{Bootstrap, CudaError, Error as Transport};
 use std::time::Duration;
@@ -84,7 +84,8 @@ pub(crate) fn groups(outer: &mut dyn Bootstrap) {
         comm.barrier().unwrap();
         let before = control.launches();
         for step in 1..=5 {
-            let (work, unready) = comm
+            let mut unready = Unready::new(&mut late);
+            let (work, _) = comm
                 .on(&stream)
                 .group(|group| {
                     for buffer in &mut sums {
@@ -96,10 +97,9 @@ pub(crate) fn groups(outer: &mut dyn Bootstrap) {
                         1 => drop(group.recv(&mut message, 0)?),
                         _ => {}
                     }
-                    group.unready().all_reduce_in_place(&mut late, ReduceOp::Sum)
+                    group.all_reduce_in_place(&mut unready, ReduceOp::Sum)
                 })
                 .unwrap();
-            let mut unready = unready;
             unready.write(&vec![step as f32; COUNT]).unwrap();
             unready.ready();
             work.wait().unwrap();

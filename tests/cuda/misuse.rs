@@ -7,8 +7,8 @@ use oxccl::bucket::GradientBuckets;
 use oxccl::cuda::{CaptureMode, Graph, Stream};
 use oxccl::plans::algorithms::Encoding;
 use oxccl::{
-    Advanced, Call, Collective, Communicator, Config, Device, DeviceBuffer, Error, FabricKind,
-    GpuDirect, Kind, Memory, OpKind, Pin, ReduceOp, UniqueId,
+    Advanced, Call, Collectives, Communicator, Config, DataType, Device, DeviceBuffer, Error,
+    FabricKind, GpuDirect, Kind, Memory, OpKind, Pin, ReduceOp, UniqueId, Unready,
 };
 use oxccl_cuda_stand_in::control::{Control, Live};
 use oxccl_transports::cuda::{DeviceMemory, PinnedMemory};
@@ -31,14 +31,13 @@ pub(crate) fn memory(comm: Communicator) {
     let stream = stream(&comm);
     let good = DeviceMemory::allocate(&context, 4 * COUNT).unwrap();
     let refused = |address: *mut u8, count: usize| {
-        let collective = Collective::new(Kind::AllReduce, 1);
         let memory = |address| Memory { address, count };
         let (from, to) = (memory(address), memory(good.as_ptr()));
-        let call = Call::new::<f32>(collective, 0, from, to, ReduceOp::Sum).unwrap();
+        let call = Call::of(Kind::AllReduce, DataType::F32, from, to);
         // SAFETY: what is wrong is refused; the rest lives.
-        let blocking = unsafe { comm.run(&call) };
+        let blocking = unsafe { comm.run(call) };
         // SAFETY: as above.
-        let queued = unsafe { comm.on(&stream).run(&call) }.and_then(|work| work.wait());
+        let queued = unsafe { comm.on(&stream).run(call) }.and_then(|work| work.wait());
         assert_eq!(blocking.is_ok(), queued.is_ok());
         queued.err()
     };
@@ -78,13 +77,21 @@ fn of_the_host(comm: &Communicator, stream: &Stream) {
     };
     host_memory(comm.on(stream).all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap_err());
     host_memory(comm.on(stream).all_gather(&own, &mut buffer).unwrap_err());
+    let mut late = Unready::new(&mut buffer);
     let grouped = comm.on(stream).group(|group| {
         group.all_reduce_in_place(&mut own, ReduceOp::Sum)?;
-        group.unready().all_reduce_in_place(&mut buffer, ReduceOp::Sum)
+        group.all_reduce_in_place(&mut late, ReduceOp::Sum)
     });
     host_memory(grouped.map(drop).unwrap_err());
+    late.ready();
+    let other_memory = |error: Error| match error {
+        Error::OtherMemory { device: Device::Cuda(_) } => {}
+        other => panic!("{other:?}"),
+    };
     let slices = comm.group(|group| group.all_reduce_in_place(&mut buffer, ReduceOp::Sum));
-    host_memory(slices.unwrap_err());
+    other_memory(slices.unwrap_err());
+    other_memory(comm.all_reduce_in_place(&mut [0f32; COUNT], ReduceOp::Sum).unwrap_err());
+    other_memory(comm.all_gather(&own, &mut buffer).unwrap_err());
     let mut gradients = GradientBuckets::<f32>::new(&on_host, &[COUNT]).unwrap();
     host_memory(gradients.launch(comm, stream, ReduceOp::Sum).map(drop).unwrap_err());
     let mut gradients = GradientBuckets::<f32>::new(comm, &[COUNT]).unwrap();
@@ -176,7 +183,7 @@ fn of_a_gpu(
         Error::OtherDevice { device: Device::Host } => {}
         other => panic!("{other:?}"),
     };
-    let mut own = comm.alloc::<f32>(buffer.count()).unwrap();
+    let mut own = comm.alloc::<f32>(buffer.len()).unwrap();
     other_memory(comm.on(stream).all_reduce_in_place(buffer, ReduceOp::Sum).unwrap_err());
     other_memory(comm.on(stream).all_gather(&own, buffer).unwrap_err());
     let grouped = comm.on(stream).group(|group| {
@@ -184,18 +191,11 @@ fn of_a_gpu(
         group.all_reduce_in_place(buffer, ReduceOp::Sum)
     });
     other_memory(grouped.map(drop).unwrap_err());
-    let gated = comm.on(stream).group(|group| {
-        let late = group.unready().all_reduce_in_place(buffer, ReduceOp::Sum)?;
-        late.ready();
-        Ok(())
-    });
+    let mut late = Unready::new(buffer);
+    let gated = comm.on(stream).group(|group| group.all_reduce_in_place(&mut late, ReduceOp::Sum));
     other_memory(gated.map(drop).unwrap_err());
+    late.ready();
     other_device(comm.on(of_gpu).group(|group| group.barrier()).map(drop).unwrap_err());
-    // A mark that a stream of the GPU is to make: before the launch, and behind it.
-    let early = comm.on(stream).group(|group| {
-        group.unready().all_reduce_in_place(&mut own, ReduceOp::Sum)?.ready_on(of_gpu)
-    });
-    other_device(early.map(drop).unwrap_err());
     let (work, _) =
         comm.on(stream).group(|group| group.all_reduce_in_place(&mut own, ReduceOp::Sum)).unwrap();
     other_device(work.bucket(0).unwrap().wait_on(of_gpu).unwrap_err());

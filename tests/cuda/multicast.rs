@@ -8,7 +8,9 @@ use crate::processes::{line_up, on_hardware};
 use oxccl::cuda::{CaptureMode, Graph, Stream};
 use oxccl::plans::algorithms::{Algorithm, Encoding, Entry, find};
 use oxccl::plans::topology::Placement;
-use oxccl::{Communicator, DeviceBuffer, Error, Kind, OpKind, Order, Pin, ReduceOp, bf16, f16};
+use oxccl::{
+    Collectives, Communicator, DeviceBuffer, Error, Kind, OpKind, Order, Pin, ReduceOp, bf16, f16,
+};
 use oxccl_cuda_stand_in::control::Control;
 
 fn entry() -> &'static Entry {

@@ -5,7 +5,9 @@ use crate::calls::stream;
 use crate::processes::{line_up, nothing_is_left};
 use oxccl::cuda::{CaptureMode, Graph, Stream};
 use oxccl::plans::algorithms::Encoding;
-use oxccl::{Call, Collective, Communicator, Error, Kind, Memory, Pin, ReduceOp, Registration};
+use oxccl::{
+    Call, Collectives, Communicator, DataType, Error, Kind, Memory, OpKind, Pin, Registration,
+};
 use oxccl_cuda_stand_in::control::Control;
 use oxccl_transports::cuda::{DeviceMemory, DeviceRegion, copy_in, copy_out};
 
@@ -37,11 +39,9 @@ fn all_reduce(
         copy_in(&context, to, &vec![0xee; 4 * COUNT]).unwrap();
     }
     let memory = |address| Memory { address, count: COUNT };
-    let all_reduce = Collective::new(Kind::AllReduce, comm.world_size());
-    let op = ReduceOp::<f32>::Sum;
-    let call = Call::new(all_reduce, comm.rank(), memory(from), memory(to), op).unwrap();
+    let call = Call::of(Kind::AllReduce, DataType::F32, memory(from), memory(to));
     // SAFETY: both live until the work has ended.
-    match unsafe { comm.on(stream).run(&call) }.and_then(|work| work.wait()) {
+    match unsafe { comm.on(stream).run(call) }.and_then(|work| work.wait()) {
         Ok(()) => {}
         Err(Error::NoAlgorithm { .. }) => return false,
         Err(error) => panic!("{error}"),
@@ -66,11 +66,13 @@ fn grouped(comm: &Communicator, stream: &Stream, memory: *mut u8, value: f32) ->
     unsafe { copy_in(&context, memory, &values) }.unwrap();
     let call = |(at, count): (usize, usize)| {
         let bucket = Memory { address: memory.wrapping_add(4 * at), count };
-        let all_reduce = Collective::new(Kind::AllReduce, comm.world_size());
-        Call::new(all_reduce, comm.rank(), bucket, bucket, ReduceOp::<f32>::Sum).unwrap()
+        Call::of(Kind::AllReduce, DataType::F32, bucket, bucket)
     };
-    // SAFETY: it lives until the work has ended.
-    match unsafe { comm.on(stream).run_group(&BUCKETS.map(call)) }.and_then(|work| work.wait()) {
+    let launched = comm.on(stream).group(|group| {
+        // SAFETY: it lives until the work has ended.
+        BUCKETS.into_iter().try_for_each(|at| unsafe { group.run(call(at)) }.map(drop))
+    });
+    match launched.and_then(|(work, ())| work.wait()) {
         Ok(()) => {}
         Err(Error::NoAlgorithm { .. }) => return false,
         Err(error) => panic!("{error}"),
@@ -148,12 +150,10 @@ pub(crate) fn in_place(mut comm: Communicator) {
 
 fn replay(comm: &Communicator, stream: &Stream, buffer: *mut u8) {
     let memory = Memory { address: buffer, count: COUNT };
-    let all_reduce = Collective::new(Kind::AllReduce, comm.world_size());
-    let op = ReduceOp::<f32>::Max;
-    let call = Call::new(all_reduce, comm.rank(), memory, memory, op).unwrap();
+    let call = Call::of(Kind::AllReduce, DataType::F32, memory, memory).op(OpKind::Max);
     let graph = Graph::capture(stream, CaptureMode::ThreadLocal, || {
         // SAFETY: the buffer outlives the graph.
-        unsafe { comm.on(stream).run(&call) }.map(drop)
+        unsafe { comm.on(stream).run(call) }.map(drop)
     });
     let graph = graph.unwrap();
     line_up();
@@ -252,11 +252,9 @@ pub(crate) fn by_one_alone(comm: Communicator) {
     };
     let _registration = comm.register(own, len_bytes).unwrap();
     let buffer = Memory { address: memory.as_ptr(), count: COUNT };
-    let all_reduce = Collective::new(Kind::AllReduce, comm.world_size());
-    let op = ReduceOp::<f32>::Sum;
-    let call = Call::new(all_reduce, comm.rank(), buffer, buffer, op).unwrap();
+    let call = Call::of(Kind::AllReduce, DataType::F32, buffer, buffer);
     // SAFETY: the memory lives until the work has ended.
-    let error = unsafe { comm.on(&stream).run(&call) }.and_then(|work| work.wait()).unwrap_err();
+    let error = unsafe { comm.on(&stream).run(call) }.and_then(|work| work.wait()).unwrap_err();
     match &error {
         Error::Mismatch { argument, .. } => assert_eq!(*argument, "memory"),
         Error::Stopped { reason, .. } => assert!(reason.contains("memory differs"), "{reason}"),

@@ -2,7 +2,7 @@
 
 use crate::allocations::ALLOCATIONS;
 use crate::common::turns::{LENGTHS, TURNS, expected, value};
-use oxccl::{Communicator, DeviceBuffer, ReduceOp, Work};
+use oxccl::{Collectives, Communicator, DeviceBuffer, ReduceOp, Unready, Work};
 
 /// Groups, some of which have a bucket that is marked ready later, allocate nothing on the host once they have been there: as many as are
 /// under way at once, and one after the other.
@@ -11,9 +11,10 @@ pub(crate) fn allocate_nothing(comm: Communicator) {
     let mut sums: Vec<_> = (0..20).map(|_| comm.alloc::<f32>(300).unwrap()).collect();
     let (own, mut all) = (comm.alloc::<u8>(90).unwrap(), comm.alloc::<u8>(90 * n).unwrap());
     let mut came = comm.alloc::<u8>(90).unwrap();
-    let mut late = comm.alloc::<f32>(500).unwrap();
+    let [mut late, mut ready] = [(); 2].map(|()| comm.alloc::<f32>(500).unwrap());
     let mut launch = |is_gated: bool| {
         let on = comm.on(&stream);
+        let mut unready = Unready::new(&mut late);
         let launched = on.group(|group| {
             for buffer in &mut sums {
                 group.all_reduce_in_place(buffer, ReduceOp::Avg)?;
@@ -22,14 +23,12 @@ pub(crate) fn allocate_nothing(comm: Communicator) {
             group.send(&own, (rank + 1) % n)?;
             group.recv(&mut came, (rank + n - 1) % n)?;
             match is_gated {
-                true => group.unready().all_reduce_in_place(&mut late, ReduceOp::Max).map(Some),
-                false => group.all_reduce_in_place(&mut late, ReduceOp::Max).map(|_| None),
+                true => group.all_reduce_in_place(&mut unready, ReduceOp::Max),
+                false => group.all_reduce_in_place(&mut ready, ReduceOp::Max),
             }
         });
-        let (work, unready) = launched.unwrap();
-        if let Some(bucket) = unready {
-            bucket.ready();
-        }
+        let (work, _) = launched.unwrap();
+        unready.ready();
         work
     };
     let wait = |work: Work| {
@@ -66,7 +65,7 @@ pub(crate) fn change_in_part(comm: Communicator) {
     for (turn, wanted) in TURNS.iter().enumerate().chain(TURNS.iter().enumerate()) {
         for (at, buffer) in buffers.iter_mut().enumerate() {
             let values: Vec<f32> =
-                (0..buffer.count()).map(|place| value(turn, at, rank, place)).collect();
+                (0..buffer.len()).map(|place| value(turn, at, rank, place)).collect();
             buffer.write(&values).unwrap();
         }
         let plans = comm.plans();
@@ -85,7 +84,7 @@ pub(crate) fn change_in_part(comm: Communicator) {
         work.wait().unwrap();
         assert!(comm.plans() <= plans + u64::from(wanted.is_new), "turn {turn}");
         for (at, buffer) in buffers.iter().enumerate() {
-            let mut found = vec![0.0; buffer.count()];
+            let mut found = vec![0.0; buffer.len()];
             buffer.read(&mut found).unwrap();
             for (place, found) in found.into_iter().enumerate() {
                 assert_eq!(found, expected(turn, at, rank, n, place), "turn {turn}, buffer {at}");

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use oxccl::bucket::GradientBuckets;
 use oxccl::{
-    Communicator, Config, CustomSchedule, Error, Kind, OpKind, Order, Pin, ReduceOp, Stream,
+    Collectives, Communicator, Config, CustomSchedule, Error, Kind, OpKind, Order, Pin, ReduceOp,
+    Stream,
 };
 
 /// What a rank that fails has to say.
@@ -46,7 +47,7 @@ fn calls_streams_and_groups() -> Result<(), Error> {
         comm.all_reduce_in_place(&mut output, ReduceOp::Max)?;
         assert_eq!(output, [2.0; 1000]);
 
-        let mut gradient = comm.alloc::<f32>(1000)?;
+        let mut gradient = comm.alloc_host::<f32>(1000)?;
         gradient.fill(1.0);
         comm.all_reduce_in_place(&mut gradient, ReduceOp::Sum)?;
         assert_eq!(gradient[..], [2.0; 1000]);
@@ -65,8 +66,8 @@ fn calls_streams_and_groups() -> Result<(), Error> {
         })?;
         assert_eq!(gradients[1], [4.0; 17]);
 
-        let mut first = comm.alloc::<f32>(1000)?;
-        let mut second = comm.alloc::<f32>(10)?;
+        let mut first = comm.alloc_host::<f32>(1000)?;
+        let mut second = comm.alloc_host::<f32>(10)?;
         let (work, ()) = comm.on(&stream).group(|group| {
             group.all_reduce_in_place(&mut first, ReduceOp::Sum)?;
             group.all_reduce_in_place(&mut second, ReduceOp::Sum)?;

@@ -1,6 +1,6 @@
 //! Memory that tells whoever leaves it.
 
-use oxccl::{Communicator, DeviceBuffer, Element};
+use oxccl::{Communicator, Element, HostBuffer};
 use std::ops::{Deref, DerefMut};
 
 const PAGE: usize = 4096;
@@ -71,21 +71,21 @@ impl<T> DerefMut for Guarded<T> {
 
 /// Buffers of `comm.alloc`, with others between them that nobody may write.
 pub struct Fenced<T> {
-    fences: Vec<DeviceBuffer<u8>>,
+    fences: Vec<HostBuffer<u8>>,
     /// An input and an output.
-    pub from: DeviceBuffer<T>,
-    pub to: DeviceBuffer<T>,
+    pub from: HostBuffer<T>,
+    pub to: HostBuffer<T>,
 }
 
 impl<T: Element> Fenced<T> {
     /// An input and an output of these lengths, both small.
     pub fn new(comm: &Communicator, from: usize, to: usize) -> Fenced<T> {
         let fence = || {
-            let mut fence = comm.alloc::<u8>(PAGE).expect("the heap has room");
+            let mut fence = comm.alloc_host::<u8>(PAGE).expect("the heap has room");
             fence.fill(CANARY);
             fence
         };
-        let small = |count| comm.alloc::<T>(count).expect("the heap has room");
+        let small = |count| comm.alloc_host::<T>(count).expect("the heap has room");
         let first = fence();
         let from = small(from);
         let second = fence();

@@ -5,7 +5,7 @@ use super::guarded::{Fenced, Guarded};
 use oxccl::bucket::{GradientBuckets, ShardedBuckets};
 use oxccl::plans::schedule::Layout;
 use oxccl::{
-    Call, Collective, Communicator, Element, Error, Kind, Memory, OpKind, Pin, ReduceOp, Stream,
+    Call, Collectives, Communicator, Element, Error, Kind, Memory, OpKind, Pin, ReduceOp, Stream,
     Work,
 };
 
@@ -230,8 +230,8 @@ impl Step {
         if let Surface::Blocking | Surface::Group = self.surface {
             let (from, mut to) = (Guarded::<T>::new(input), Guarded::<T>::new(output));
             let result = match self.surface {
-                Surface::Blocking => call!(comm, made, &from, &mut to),
-                _ => comm.group(|group| call!(group, made, &from, &mut to)),
+                Surface::Blocking => call!(comm, made, &*from, &mut *to),
+                _ => comm.group(|group| call!(group, made, &*from, &mut *to)),
             };
             from.check();
             to.check();
@@ -258,7 +258,7 @@ impl Step {
         match self.what % 8 {
             0 | 1 => {
                 let mut fenced = Fenced::<T>::new(comm, 1, 1);
-                let mut buffer = comm.alloc::<T>(count)?;
+                let mut buffer = comm.alloc_host::<T>(count)?;
                 assert!(bytes <= 8 << 20, "{self:?} gave memory that there is not");
                 if let Some(last) = buffer.last_mut() {
                     *last = T::default();
@@ -292,10 +292,10 @@ impl Step {
                 let kind = Kind::ALL[self.what / 8 % Kind::ALL.len()];
                 let address = count.wrapping_mul(size_of::<T>()) as *mut u8;
                 let memory = |count| Memory { address, count };
-                let collective =
-                    Collective { root: self.root, ..Collective::new(kind, self.counts[1]) };
                 let (input, output) = (memory(count), memory(self.counts[1]));
-                Call::new(collective, comm.rank(), input, output, ReduceOp::<T>::Sum).map(drop)
+                let call = Call::of(kind, T::DATA_TYPE, input, output);
+                let call = if kind.is_rooted() { call.root(self.root) } else { call };
+                call.check(comm.rank(), self.counts[1])
             }
             6 => {
                 let too_long = |_| Error::Overflow { call: "layout", argument: "counts" };

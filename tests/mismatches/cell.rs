@@ -1,6 +1,6 @@
 //! What the ranks call in a cell of the matrix, and how that must end.
 
-use oxccl::{Communicator, DeviceBuffer, Element, Error, Order, ReduceOp, Stream, Work};
+use oxccl::{Collectives, Communicator, Element, Error, HostBuffer, Order, ReduceOp, Stream, Work};
 use std::time::Duration;
 
 pub(crate) const RANKS: usize = 3;
@@ -227,7 +227,7 @@ impl Cell {
 
 /// Elements, in memory that peers reach or not.
 enum Values<T: Element> {
-    Shared(DeviceBuffer<T>),
+    Shared(HostBuffer<T>),
     Private(Vec<T>),
 }
 
@@ -239,7 +239,7 @@ impl<T: Element> Values<T> {
             Scatter(_) => 8,
             _ => 64,
         };
-        let shared = comm.alloc::<T>(count)?;
+        let shared = comm.alloc_host::<T>(count)?;
         Ok(match ask {
             Private => Values::Private(shared.to_vec()),
             _ => Values::Shared(shared),
@@ -338,7 +338,7 @@ fn put(
     comm: &Communicator,
     stream: &Stream,
     ask: Ask,
-    values: &mut DeviceBuffer<i32>,
+    values: &mut HostBuffer<i32>,
 ) -> Result<Work, Error> {
     let on = comm.on(stream);
     match ask {

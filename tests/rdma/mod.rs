@@ -4,7 +4,7 @@ use super::common::element::TestElement;
 use super::common::nodes::{COUNTS, Memory, cases, run};
 use super::common::seed;
 use super::{config, guest, on_ranks};
-use oxccl::{Advanced, Communicator, Config, FabricKind, ReduceOp, UniqueId, bf16};
+use oxccl::{Advanced, Collectives, Communicator, Config, FabricKind, ReduceOp, UniqueId, bf16};
 use oxccl_transports::rdma::survey;
 use oxccl_transports::{SYSFS, Secret};
 use std::io::{Write, stderr};

@@ -8,7 +8,7 @@ use oxccl::plans::algorithms::{Algorithm, Encoding, Entry, catalogue};
 use oxccl::plans::schedule::SLOTS;
 use oxccl::plans::topology::Placement;
 use oxccl::plans::tune::Plan;
-use oxccl::{Call, Collective, Communicator, Config, Element, Memory, Pin, Work};
+use oxccl::{Call, Collectives, Communicator, Config, Element, Memory, Pin, Work};
 use oxccl_command::for_type;
 use oxccl_command::shared::{Failure, Form, Sample};
 use oxccl_transports::cuda::Context;
@@ -40,7 +40,7 @@ pub(crate) struct Own {
     settings: Vec<Pin>,
     /// The setting that the communicator is pinned to.
     pinned: Option<usize>,
-    calls: Vec<Call>,
+    calls: Vec<Call<'static>>,
     last: Option<Work>,
 }
 
@@ -165,19 +165,21 @@ impl Contestant for Own {
         self.settings = pins;
         self.pinned = None;
         let call = |call: &Placed| for_type!(call.case.data_type, T => bare::<T>(&self.comm, call));
-        self.calls = task.calls.iter().map(call).collect::<Result<_, _>>()?;
+        self.calls = task.calls.iter().map(call).collect();
         (0..self.settings.len()).map(|setting| self.describe(setting, task)).collect()
     }
 
     fn put(&mut self, setting: usize, task: &Task, stream: &Stream) -> Result<(), Failure> {
         self.pin(setting)?;
         if task.form == Some(Form::Fused) {
-            // SAFETY: as below, for each call; buckets do not overlap.
-            let work = unsafe { self.comm.on(stream).run_group(&self.calls) }?;
+            let (work, ()) = self.comm.on(stream).group(|group| {
+                // SAFETY: as below, for each call; buckets do not overlap.
+                self.calls.iter().try_for_each(|call| unsafe { group.run(*call) }.map(drop))
+            })?;
             self.last = Some(work);
             return Ok(());
         }
-        for call in &self.calls {
+        for call in self.calls.iter().copied() {
             // SAFETY: the buffers are device memory of the call's shape, and outlive the measurement; a rank's calls are in one
             // stream, and nothing else uses the buffers before it has been waited for.
             self.last = Some(unsafe { self.comm.on(stream).run(call) }?);
@@ -212,17 +214,14 @@ fn plan<T: Element>(
 }
 
 /// The call on bare memory.
-fn bare<T: Sample>(comm: &Communicator, call: &Placed) -> Result<Call, oxccl::Error> {
+fn bare<T: Sample>(comm: &Communicator, call: &Placed) -> Call<'static> {
     let Placed { case, shape, .. } = call;
-    let collective = match case.kind.is_rooted() {
-        true => Collective::rooted(case.kind, comm.world_size(), case.root),
-        false => Collective::new(case.kind, comm.world_size()),
-    };
     let input = Memory { address: call.input.cast_mut(), count: shape.input };
     let output = Memory { address: call.output, count: shape.output };
     let input = if case.has_input(comm.rank()) { input } else { Memory::NONE };
     let output = if case.has_output(comm.rank()) { output } else { Memory::NONE };
-    Call::new(collective, comm.rank(), input, output, T::reduce_op(case.op))
+    let call = Call::of(case.kind, T::DATA_TYPE, input, output).reduce_op(T::reduce_op(case.op));
+    if case.kind.is_rooted() { call.root(case.root) } else { call }
 }
 
 fn most_channels(ranks: usize) -> usize {

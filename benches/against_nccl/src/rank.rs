@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use oxccl::cuda::Stream;
-use oxccl::{Communicator, DataType, Kind, OpKind, ReduceOp};
+use oxccl::{Collectives, Communicator, DataType, Kind, OpKind, ReduceOp};
 use oxccl_command::for_type;
 use oxccl_command::shared::{Case, Failure, Form, Sample, Shape, Watchdog};
 use oxccl_transports::cuda::Context;

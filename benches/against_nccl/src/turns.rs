@@ -11,7 +11,7 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use oxccl::cuda::{CaptureMode, Event, Graph, Stream, copy};
-use oxccl::{Communicator, Error, ReduceOp};
+use oxccl::{Collectives, Communicator, Error, ReduceOp};
 use oxccl_command::shared::{Failure, median};
 use oxccl_transports::CudaError;
 use oxccl_transports::cuda::Context;

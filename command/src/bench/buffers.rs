@@ -2,7 +2,10 @@
 
 use std::ops::{Deref, DerefMut};
 
-use oxccl::{Call, Collective, Communicator, Device, DeviceBuffer, Element, Error, Kind};
+use oxccl::memory::{Borrowed, Input, Output};
+use oxccl::{
+    Collectives, Communicator, Device, DeviceBuffer, DeviceSlice, Element, Error, HostBuffer, Kind,
+};
 
 use super::case::{Case, Placement, Shape};
 use super::check::Inputs;
@@ -12,7 +15,7 @@ use oxccl_transports::cuda::{DeviceMemory, copy_in, copy_out};
 /// Memory of either kind.
 pub(super) enum Memory<T: Element> {
     /// From comm.alloc: other ranks reach it in place.
-    Shared(DeviceBuffer<T>),
+    Shared(HostBuffer<T>),
     /// The rank's own.
     Private(Vec<T>),
     /// From comm.alloc on a GPU, and what the host looks at in its place.
@@ -65,14 +68,19 @@ impl<T: Element> Memory<T> {
         }
     }
 
-    /// Elements of it, as calls without types take them.
-    fn part(&self, start: usize, count: usize) -> oxccl::Memory {
+    /// Its first elements, as calls on a GPU take them.
+    ///
+    /// # Safety
+    ///
+    /// There are so many, and nobody else uses them as long as the slice.
+    unsafe fn slice(&self, count: usize) -> DeviceSlice<T> {
         let first = match self {
-            Memory::Gpu { buffer, .. } | Memory::Shared(buffer) => buffer.as_ptr(),
-            Memory::Private(buffer) => buffer.as_ptr().cast_mut(),
+            Memory::Gpu { buffer, .. } => buffer.as_ptr(),
             Memory::Foreign { memory, .. } => memory.as_ptr().cast(),
+            Memory::Shared(_) | Memory::Private(_) => unreachable!("memory of the host"),
         };
-        oxccl::Memory { address: first.wrapping_add(start).cast(), count }
+        // SAFETY: by this function's contract.
+        unsafe { DeviceSlice::from_raw_parts(first, count) }
     }
 }
 
@@ -117,7 +125,7 @@ impl<T: Sample> Buffers<T> {
             let zeros = || vec![T::ZERO; count];
             Ok::<_, Error>(match (private, &context) {
                 (true, None) => Memory::Private(zeros()),
-                (false, None) => Memory::Shared(comm.alloc::<T>(count)?),
+                (false, None) => Memory::Shared(comm.alloc_host::<T>(count)?),
                 (false, Some(_)) => {
                     Memory::Gpu { mirror: zeros(), buffer: comm.alloc::<T>(count)? }
                 }
@@ -212,101 +220,25 @@ impl<T: Sample> Buffers<T> {
         shape: Shape,
         placement: Placement,
     ) -> Result<(), Error> {
+        let on_host = comm.device() == Device::Host;
         match placement {
-            _ if comm.device() != Device::Host => self.call_on_gpu(comm, case, shape, placement),
-            Placement::OutOfPlace => self.call_out_of_place(comm, case, shape),
-            Placement::InPlace => self.call_in_place(comm, case, shape),
-        }
-    }
-
-    fn call_on_gpu(
-        &mut self,
-        comm: &Communicator,
-        case: &Case,
-        shape: Shape,
-        placement: Placement,
-    ) -> Result<(), Error> {
-        let (rank, ranks) = (comm.rank(), comm.world_size());
-        let (input, output) = match placement {
-            Placement::OutOfPlace => {
-                (self.input.part(0, shape.input), self.output.part(0, shape.output))
+            Placement::OutOfPlace if on_host => {
+                let (input, output) =
+                    (&self.input[..shape.input], &mut self.output[..shape.output]);
+                out_of_place(comm, case, input, output)
             }
-            Placement::InPlace => {
-                let whole = if shape.input > shape.output { &self.input } else { &self.output };
-                let own = rank * shape.count;
-                match case.kind {
-                    Kind::AllGather => (whole.part(own, shape.input), whole.part(0, shape.output)),
-                    Kind::ReduceScatter => {
-                        (whole.part(0, shape.input), whole.part(own, shape.output))
-                    }
-                    _ => (whole.part(0, shape.input), whole.part(0, shape.output)),
-                }
-            }
-        };
-        let run = |collective| {
-            let call = Call::new(collective, rank, input, output, T::reduce_op(case.op))?;
-            // SAFETY: the buffers are this object's, borrowed exclusively until the call is done, and hold the shape.
-            unsafe { comm.run(&call) }
-        };
-        if case.kind != Kind::SendRecv {
-            return run(Collective::rooted(case.kind, ranks, case.root));
-        }
-        let send = Collective::send_recv(ranks, rank, (rank + 1) % ranks);
-        let recv = Collective::send_recv(ranks, (rank + ranks - 1) % ranks, rank);
-        let [first, second] = if rank % 2 == 0 { [send, recv] } else { [recv, send] };
-        run(first).and_then(|()| run(second))
-    }
-
-    fn call_out_of_place(
-        &mut self,
-        comm: &Communicator,
-        case: &Case,
-        shape: Shape,
-    ) -> Result<(), Error> {
-        let (input, output) = (&self.input[..shape.input], &mut self.output[..shape.output]);
-        let op = T::reduce_op(case.op);
-        match case.kind {
-            Kind::AllReduce => comm.all_reduce(input, output, op),
-            Kind::ReduceScatter => comm.reduce_scatter(input, output, op),
-            Kind::AllGather => comm.all_gather(input, output),
-            Kind::AllToAll => comm.all_to_all(input, output),
-            Kind::Broadcast => comm.broadcast(input, output, case.root),
-            Kind::Reduce => comm.reduce(input, output, op, case.root),
-            Kind::Gather => comm.gather(input, output, case.root),
-            Kind::Scatter => comm.scatter(input, output, case.root),
-            Kind::SendRecv => {
-                let (rank, ranks) = (comm.rank(), comm.world_size());
-                let (next, previous) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
-                if rank % 2 == 0 {
-                    comm.send(input, next)?;
-                    comm.recv(output, previous)
-                } else {
-                    comm.recv(output, previous)?;
-                    comm.send(input, next)
-                }
-            }
-            Kind::Barrier => comm.barrier(),
-        }
-    }
-
-    fn call_in_place(
-        &mut self,
-        comm: &Communicator,
-        case: &Case,
-        shape: Shape,
-    ) -> Result<(), Error> {
-        let op = T::reduce_op(case.op);
-        let buffer = self.in_place(shape);
-        match case.kind {
-            Kind::AllReduce => comm.all_reduce_in_place(buffer, op),
-            Kind::ReduceScatter => comm.reduce_scatter_in_place(buffer, op),
-            Kind::AllGather => comm.all_gather_in_place(buffer),
-            Kind::AllToAll => comm.all_to_all_in_place(buffer),
-            Kind::Broadcast => comm.broadcast_in_place(buffer, case.root),
-            Kind::Reduce => comm.reduce_in_place(buffer, op, case.root),
-            Kind::Gather | Kind::Scatter | Kind::SendRecv | Kind::Barrier => {
-                unreachable!("not offered in place")
-            }
+            Placement::InPlace if on_host => in_place(comm, case, self.in_place(shape)),
+            // SAFETY: the buffers are this object's, borrowed exclusively until the call is done.
+            Placement::OutOfPlace => unsafe {
+                let (input, mut output) =
+                    (self.input.slice(shape.input), self.output.slice(shape.output));
+                out_of_place(comm, case, &input, &mut output)
+            },
+            // SAFETY: as above.
+            Placement::InPlace => unsafe {
+                let larger = if shape.input > shape.output { &self.input } else { &self.output };
+                in_place(comm, case, &mut larger.slice(shape.input.max(shape.output)))
+            },
         }
     }
 
@@ -316,6 +248,56 @@ impl<T: Sample> Buffers<T> {
             &mut self.input[..shape.input]
         } else {
             &mut self.output[..shape.output]
+        }
+    }
+}
+
+fn out_of_place<T: Sample>(
+    comm: &Communicator,
+    case: &Case,
+    input: &(impl Input<T, Borrowed> + ?Sized),
+    output: &mut (impl Output<T, Borrowed> + ?Sized),
+) -> Result<(), Error> {
+    let op = T::reduce_op(case.op);
+    match case.kind {
+        Kind::AllReduce => comm.all_reduce(input, output, op),
+        Kind::ReduceScatter => comm.reduce_scatter(input, output, op),
+        Kind::AllGather => comm.all_gather(input, output),
+        Kind::AllToAll => comm.all_to_all(input, output),
+        Kind::Broadcast => comm.broadcast(input, output, case.root),
+        Kind::Reduce => comm.reduce(input, output, op, case.root),
+        Kind::Gather => comm.gather(input, output, case.root),
+        Kind::Scatter => comm.scatter(input, output, case.root),
+        Kind::SendRecv => {
+            let (rank, ranks) = (comm.rank(), comm.world_size());
+            let (next, previous) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
+            if rank % 2 == 0 {
+                comm.send(input, next)?;
+                comm.recv(output, previous)
+            } else {
+                comm.recv(output, previous)?;
+                comm.send(input, next)
+            }
+        }
+        Kind::Barrier => comm.barrier(),
+    }
+}
+
+fn in_place<T: Sample>(
+    comm: &Communicator,
+    case: &Case,
+    buffer: &mut (impl Output<T, Borrowed> + ?Sized),
+) -> Result<(), Error> {
+    let op = T::reduce_op(case.op);
+    match case.kind {
+        Kind::AllReduce => comm.all_reduce_in_place(buffer, op),
+        Kind::ReduceScatter => comm.reduce_scatter_in_place(buffer, op),
+        Kind::AllGather => comm.all_gather_in_place(buffer),
+        Kind::AllToAll => comm.all_to_all_in_place(buffer),
+        Kind::Broadcast => comm.broadcast_in_place(buffer, case.root),
+        Kind::Reduce => comm.reduce_in_place(buffer, op, case.root),
+        Kind::Gather | Kind::Scatter | Kind::SendRecv | Kind::Barrier => {
+            unreachable!("not offered in place")
         }
     }
 }

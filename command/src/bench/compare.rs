@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use oxccl::plans::algorithms::Entry;
-use oxccl::{DataType, Kind, OpKind, Order, Pin, ReduceOp};
+use oxccl::{Collectives, DataType, Kind, OpKind, Order, Pin, ReduceOp};
 
 use super::buffers::Buffers;
 use super::case::{Case, Placement};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use oxccl::cuda::{Stream, copy};
-use oxccl::{Communicator, DeviceBuffer, Error, Kind, OnStream, ReduceOp, Work};
+use oxccl::{Collectives, Communicator, DeviceBuffer, Error, Kind, OnStream, ReduceOp, Work};
 use serde::{Deserialize, Serialize};
 
 use super::args::BenchOptions;
@@ -184,7 +184,7 @@ impl Buckets {
 
     fn fill(&mut self) -> Result<(), Error> {
         for (bucket, input) in self.inputs.iter_mut().enumerate() {
-            let values = (0..input.count()).map(|at| value(self.rank, bucket, at));
+            let values = (0..input.len()).map(|at| value(self.rank, bucket, at));
             input.write(&values.collect::<Vec<f32>>())?;
         }
         self.flatten()
@@ -193,7 +193,7 @@ impl Buckets {
     /// What an output must hold.
     fn expected(&self, bucket: usize, at: usize) -> f32 {
         let sum = |at: usize| (0..self.ranks).map(|rank| value(rank, bucket, at)).sum();
-        let len = self.outputs[bucket].count();
+        let len = self.outputs[bucket].len();
         match self.kind {
             Kind::ReduceScatter => sum(self.rank * len + at),
             Kind::AllGather => value(at / (len / self.ranks), bucket, at % (len / self.ranks)),
@@ -301,7 +301,7 @@ impl Buckets {
         for part in 0..parts {
             for bucket in 0..self.inputs.len() {
                 let (input, output) = (&self.inputs[bucket], &mut self.outputs[bucket]);
-                let len = if inputs { input.count() } else { output.count() } / parts;
+                let len = if inputs { input.len() } else { output.len() } / parts;
                 match inputs {
                     true => copy_part(stream, (&mut self.flat_input, at), (input, part * len), len),
                     false => copy_part(stream, (output, part * len), (&self.flat_output, at), len),
@@ -315,7 +315,7 @@ impl Buckets {
     /// Elements that are wrong after one call over poisoned outputs.
     fn wrong(&mut self, comm: &Communicator, mode: Form) -> Result<u64, Error> {
         for output in self.outputs.iter_mut().chain([&mut self.flat_output]) {
-            output.write(&vec![f32::NAN; output.count()])?;
+            output.write(&vec![f32::NAN; output.len()])?;
         }
         self.call(comm, mode)?;
         if mode == Form::Ideal {
@@ -326,7 +326,7 @@ impl Buckets {
         }
         let mut wrong = 0;
         for (bucket, output) in self.outputs.iter().enumerate() {
-            let mut found = vec![0.0; output.count()];
+            let mut found = vec![0.0; output.len()];
             output.read(&mut found)?;
             let differs = |(at, one): (usize, &f32)| *one != self.expected(bucket, at);
             wrong += found.iter().enumerate().filter(|one| differs(*one)).count() as u64;
@@ -344,7 +344,7 @@ fn copy_part(
 ) -> Result<(), Error> {
     match stream {
         Some(stream) => {
-            assert!(to_at + len <= to.count() && from_at + len <= from.count());
+            assert!(to_at + len <= to.len() && from_at + len <= from.len());
             let (to, from) = (to.as_ptr().wrapping_add(to_at), from.as_ptr().wrapping_add(from_at));
             // SAFETY: both are as long. The stream is waited for before the buffers go, and calls are in that stream.
             let copied = unsafe {
@@ -353,7 +353,7 @@ fn copy_part(
             Ok(copied?)
         }
         None => {
-            to[to_at..][..len].copy_from_slice(&from[from_at..][..len]);
+            to.host_mut()?[to_at..][..len].copy_from_slice(&from.host()?[from_at..][..len]);
             Ok(())
         }
     }
@@ -373,7 +373,12 @@ fn one_on(
     }
 }
 
-fn one(comm: &Communicator, kind: Kind, from: &[f32], to: &mut [f32]) -> Result<(), Error> {
+fn one(
+    comm: &Communicator,
+    kind: Kind,
+    from: &DeviceBuffer<f32>,
+    to: &mut DeviceBuffer<f32>,
+) -> Result<(), Error> {
     match kind {
         Kind::ReduceScatter => comm.reduce_scatter(from, to, ReduceOp::Sum),
         Kind::AllGather => comm.all_gather(from, to),

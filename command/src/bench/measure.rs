@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use oxccl::{Communicator, Error, ReduceOp};
+use oxccl::{Collectives, Communicator, Error, ReduceOp};
 
 /// How long and how often to measure.
 #[derive(Clone, Copy, Debug)]

@@ -23,7 +23,7 @@ mod watchdog;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oxccl::{Advanced, Communicator, Config, Device, Order, Pin, UniqueId};
+use oxccl::{Advanced, Collectives, Communicator, Config, Device, Order, Pin, UniqueId};
 use oxccl_transports::{Environment, EnvironmentError};
 
 use crate::failure::Failure;

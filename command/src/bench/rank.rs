@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use oxccl::{Communicator, Error, Order, ReduceOp};
+use oxccl::{Collectives, Communicator, Error, Order, ReduceOp};
 use oxccl_transports::Server;
 use oxccl_transports::cuda::Context;
 

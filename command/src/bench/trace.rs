@@ -4,7 +4,7 @@ use std::path::Path;
 
 use oxccl::plans::algorithms::find;
 use oxccl::plans::schedule::SLOTS;
-use oxccl::{Collective, Config, Error, Kind, TracedStep};
+use oxccl::{Collective, Collectives, Config, Error, Kind, TracedStep};
 use serde_json::{Value, json};
 
 use super::args::BenchOptions;

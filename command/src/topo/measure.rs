@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use oxccl::{Communicator, Config, Error};
+use oxccl::{Collectives, Communicator, Config, Error};
 
 use crate::failure::Failure;
 use crate::machine;
@@ -95,7 +95,8 @@ fn of_rank(comm: &Communicator, core: Option<usize>) -> Result<Found, Failure> {
         machine::pin_to(core).map_err(Failure::system("pinning a rank to a core"))?;
     }
     let (rank, ranks) = (comm.rank(), comm.world_size());
-    let mut meter = Meter { comm, small: comm.alloc::<u8>(8)?, large: comm.alloc::<u8>(BYTES)? };
+    let mut meter =
+        Meter { comm, small: comm.alloc_host::<u8>(8)?, large: comm.alloc_host::<u8>(BYTES)? };
     meter.large.fill(1);
     let mut alone = vec![Passage::default(); ranks];
     for from in 0..ranks {
@@ -127,8 +128,8 @@ fn of_rank(comm: &Communicator, core: Option<usize>) -> Result<Found, Failure> {
 
 struct Meter<'a> {
     comm: &'a Communicator,
-    small: oxccl::DeviceBuffer<u8>,
-    large: oxccl::DeviceBuffer<u8>,
+    small: oxccl::HostBuffer<u8>,
+    large: oxccl::HostBuffer<u8>,
 }
 
 impl Meter<'_> {

@@ -13,7 +13,7 @@ use super::diagnosis::{Ranks, mismatch};
 use super::links::Links;
 use super::prepared::{Block, Buffers, Prepared, Source};
 use super::tally::{Numbered, Tally};
-use crate::call::{Call, Record};
+use crate::call::{CheckedCall, Record};
 use crate::device::cuda::{self, CallEnd, CaptureState, Event, Gpu, SLOTS, Stream};
 use crate::device::{Heap, Signals};
 use crate::error::Error;
@@ -150,7 +150,7 @@ impl GpuBackend {
     }
 
     /// Where a switch finds a call's buffers, if both lie in the heap.
-    fn multicast(&self, call: &Call) -> f::Multicast {
+    fn multicast(&self, call: &CheckedCall) -> f::Multicast {
         let (input_bytes, output_bytes) = call.buffer_bytes();
         let offset =
             |at: *mut u8, len| self.heap.offset(at as usize, len).map(|offset| offset as u64);
@@ -280,7 +280,7 @@ pub(super) struct Target<'a> {
 }
 
 impl Backend for GpuBackend {
-    fn find(&self, call: &Call) -> Result<(f::Tokens, bool), Error> {
+    fn find(&self, call: &CheckedCall) -> Result<(f::Tokens, bool), Error> {
         let (input_bytes, output_bytes) = call.buffer_bytes();
         let input = self.find_buffer(call.input, input_bytes)?;
         let output = self.find_buffer(call.output, output_bytes)?;
@@ -317,7 +317,7 @@ impl Backend for GpuBackend {
         Ok(self.tables.len() - 1)
     }
 
-    fn place(&mut self, prepared: &Prepared, buffers: Buffers<'_>) -> Result<(), Error> {
+    fn place(&mut self, prepared: &mut Prepared, buffers: Buffers<'_>) -> Result<(), Error> {
         let multicast = match buffers.calls {
             // Groups are not reduced by switches.
             [call] => self.multicast(call),
@@ -492,7 +492,6 @@ impl GpuBackend {
             signals.launch(prepared.channels);
             let marks = self.marks(prepared.turns.clone(), place.call, captured);
             entry.flight.board(signals.clone(), gated, Some(marks));
-            entry.flight.hold(stream)?;
             if captured {
                 signals.clear_done_on(stream)?;
                 entry.flight.cleared(self.mark(stream)?);

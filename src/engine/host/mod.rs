@@ -6,7 +6,7 @@ use super::linked;
 use super::links::Links;
 use super::prepared::{Block, Buffers, Chain, Places, Prepared, Source, has_tables};
 use super::tally::Tally;
-use crate::call::Call;
+use crate::call::CheckedCall;
 use crate::device::{Heap, HeapBlock, Host, Signals};
 use crate::error::Error;
 use crate::target::Device;
@@ -51,7 +51,7 @@ impl HostBackend {
 }
 
 impl Backend for HostBackend {
-    fn find(&self, call: &Call) -> Result<(f::Tokens, bool), Error> {
+    fn find(&self, call: &CheckedCall) -> Result<(f::Tokens, bool), Error> {
         if self.reach == Reach::SameProcess {
             let tokens = f::Tokens { input: call.input as u64, output: call.output as u64 };
             return Ok((tokens, true));
@@ -103,7 +103,7 @@ impl Backend for HostBackend {
         Ok(self.tables.len() - 1)
     }
 
-    fn place(&mut self, prepared: &Prepared, buffers: Buffers<'_>) -> Result<(), Error> {
+    fn place(&mut self, prepared: &mut Prepared, buffers: Buffers<'_>) -> Result<(), Error> {
         let base = (self.reach != Reach::SameProcess).then(|| self.heap.base());
         let Tables { chain, shared } = &mut self.tables[prepared.tables];
         let tokens = shared.as_ref().map(|shared| shared.as_ptr().cast::<f::SegmentTokens>());
@@ -113,6 +113,8 @@ impl Backend for HostBackend {
             // last, and no call is under way.
             unsafe { tokens.add(at).write_volatile(shared) };
         });
+        prepared.first =
+            chain.launches.first_mut().map_or(std::ptr::null_mut(), std::ptr::from_mut);
         Ok(())
     }
 
@@ -133,10 +135,11 @@ impl Backend for HostBackend {
         let numbered = prepared.count(ranks.rank, tally);
         ranks.poll.set_collective(numbered.collective);
         let log = ranks.control.log(ranks.rank);
-        let (tables, channels) = (&mut self.tables[prepared.tables], prepared.channels);
         let signals = request.flight.and_then(|flight| Flight::signals(flight));
         log.enter(call, &prepared.words);
-        let outcome = match tables.chain.launches.first_mut() {
+        let channels = prepared.channels;
+        // SAFETY: the tables of what is prepared live as long as it, and nobody else uses them.
+        let outcome = match unsafe { prepared.first.as_mut() } {
             None => f::Outcome::Done,
             Some(first) => {
                 begin(first, (call, numbered.history), signals, channels);
@@ -186,10 +189,13 @@ fn begin(
     channels: usize,
 ) {
     (first.call, first.history) = (call, history);
-    first.ready = signals.map_or(std::ptr::null(), Signals::ready_words);
-    first.done = signals.map_or(std::ptr::null_mut(), Signals::done_words);
-    if let Some(signals) = signals {
-        debug_assert_eq!(signals.stride(), first.done_stride as usize);
-        signals.launch(channels);
-    }
+    let Some(signals) = signals else {
+        if !first.done.is_null() {
+            (first.ready, first.done) = (std::ptr::null(), std::ptr::null_mut());
+        }
+        return;
+    };
+    (first.ready, first.done) = (signals.ready_words(), signals.done_words());
+    debug_assert_eq!(signals.stride(), first.done_stride as usize);
+    signals.launch(channels);
 }

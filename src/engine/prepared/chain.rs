@@ -1,7 +1,7 @@
 //! A group's launch blocks, chained, and the tables that they point to, for one set of buffers.
 
 use super::launch::Block;
-use crate::call::Call;
+use crate::call::CheckedCall;
 use oxccl_kernels::format as f;
 
 /// Where a table entry's memory is: so far into the call's buffers, of which it may have one or both.
@@ -24,7 +24,7 @@ pub(in crate::engine) struct Places {
 /// The buffers of a launch's calls.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct Buffers<'a> {
-    pub(in crate::engine) calls: &'a [Call],
+    pub(in crate::engine) calls: &'a [CheckedCall],
     /// By call: how peers find them.
     pub(in crate::engine) tokens: &'a [f::Tokens],
 }
@@ -110,7 +110,7 @@ impl Chain {
     }
 
     /// Points an entry to the call's buffers. The next one, if there is one, has been.
-    fn set_segment(&mut self, at: usize, call: &Call, source: Source, has_next: bool) {
+    fn set_segment(&mut self, at: usize, call: &CheckedCall, source: Source, has_next: bool) {
         let place = |base: *mut u8, at: Option<usize>| {
             at.map_or(std::ptr::null_mut(), |at| base.wrapping_add(at))
         };

@@ -3,7 +3,7 @@
 use super::chain::Source;
 use super::messages::Message;
 use super::plans::Whose;
-use crate::call::{Call, Counts, Record, Signature, What};
+use crate::call::{CheckedCall, Counts, Record, Signature, What};
 use crate::device::{HeapBlock, RECORD_WORDS};
 use crate::engine::backend::Code;
 use crate::engine::diagnosis::{Words, collective_words, message_words};
@@ -64,6 +64,8 @@ pub(in crate::engine) struct Prepared {
     pub(in crate::engine) turns: Arc<[usize]>,
     /// The number of its tables at the backend.
     pub(in crate::engine) tables: usize,
+    /// On a host, its first launch block, once its buffers have been placed; null of a launch without blocks.
+    pub(in crate::engine) first: *mut f::Launch,
     /// By their place among the calls.
     collectives: Vec<usize>,
     messages: Vec<Message>,
@@ -107,6 +109,7 @@ impl Prepared {
             sources,
             blocks,
             tables,
+            first: std::ptr::null_mut(),
             collectives,
             peers: if is_lone { Vec::new() } else { peers(&messages, rank) },
             messages,
@@ -132,7 +135,7 @@ impl Prepared {
     }
 
     /// Takes the calls' factors.
-    pub(super) fn set_factors(&mut self, calls: &[Call]) {
+    pub(super) fn set_factors(&mut self, calls: &[CheckedCall]) {
         if self.factors.iter().copied().eq(calls.iter().map(|call| call.factor_bits)) {
             return;
         }

@@ -6,7 +6,7 @@ use super::launch::{Block, Identity, Parts, Prepared};
 use super::messages;
 use super::parts::{self, Part};
 use super::plans::{Plans, Whose, digest};
-use crate::call::{Call, GroupRecord, Record, Signature, What};
+use crate::call::{CheckedCall, GroupRecord, Record, Signature, What};
 use crate::config::Config;
 use crate::engine::backend::Backend;
 use crate::engine::diagnosis::{Ranks, Words};
@@ -29,7 +29,11 @@ pub(in crate::engine) struct Maker<'a> {
 
 impl Maker<'_> {
     /// One call by itself.
-    pub(super) fn lone(&mut self, call: &Call, identity: Identity) -> Result<Prepared, Error> {
+    pub(super) fn lone(
+        &mut self,
+        call: &CheckedCall,
+        identity: Identity,
+    ) -> Result<Prepared, Error> {
         let signature = identity.signatures[0];
         let plan = self.plans.plan(self.config, call, signature.windows, Whose::Own)?;
         crate::log::planned(self.ranks.rank, call, &plan, "a call");
@@ -51,7 +55,11 @@ impl Maker<'_> {
     }
 
     /// Any other number of calls.
-    pub(super) fn group(&mut self, calls: &[Call], identity: Identity) -> Result<Prepared, Error> {
+    pub(super) fn group(
+        &mut self,
+        calls: &[CheckedCall],
+        identity: Identity,
+    ) -> Result<Prepared, Error> {
         let buckets = &identity.signatures;
         let is_collective = |at: &usize| !messages::has_messages(&calls[*at]);
         let collectives: Vec<usize> = (0..calls.len()).filter(is_collective).collect();
@@ -108,7 +116,7 @@ impl Maker<'_> {
     /// The launch block of a part. `place` tells it from other parts: what all ranks must agree on in the group, and its number there.
     fn part_block(
         &mut self,
-        calls: &[Call],
+        calls: &[CheckedCall],
         buckets: &[Signature],
         part: &Part,
         total_bytes: usize,
@@ -208,6 +216,6 @@ impl Tables {
 }
 
 /// A call with so many bytes for each rank's part, or in all where ranks have no parts; as it is where parts differ.
-fn with_bytes(call: &Call, bytes: usize) -> Result<Call, Error> {
+fn with_bytes(call: &CheckedCall, bytes: usize) -> Result<CheckedCall, Error> {
     call.with_count(bytes / call.data_type.len_bytes())
 }

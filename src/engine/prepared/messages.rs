@@ -4,7 +4,7 @@
 //! (`algorithms/exchange.rs`). A pair takes part in the rounds that it needs, so a rank's rounds fall into phases, each with a program of its
 //! own.
 
-use crate::call::{Call, Counts};
+use crate::call::{CheckedCall, Counts};
 use oxccl_kernels::format::SEGMENT_ALIGN;
 use oxccl_plans::collective::Kind;
 use oxccl_plans::element::DataType;
@@ -70,17 +70,17 @@ impl Message {
 }
 
 /// Whether a call is made of messages. Others are collectives.
-pub(super) fn has_messages(call: &Call) -> bool {
+pub(super) fn has_messages(call: &CheckedCall) -> bool {
     call.collective.kind == Kind::SendRecv || is_exchange(call)
 }
 
 /// Whether a call is made of messages to and from many ranks.
-pub(super) fn is_exchange(call: &Call) -> bool {
+pub(super) fn is_exchange(call: &CheckedCall) -> bool {
     matches!(call.counts.as_deref(), Some(Counts::Own { .. }))
 }
 
 /// All messages of a group, call by call.
-pub(super) fn messages(calls: &[Call], rank: usize) -> Vec<Message> {
+pub(super) fn messages(calls: &[CheckedCall], rank: usize) -> Vec<Message> {
     let mut messages = Vec::new();
     for (at, call) in calls.iter().enumerate().filter(|(_, call)| has_messages(call)) {
         let message = Message {

@@ -20,7 +20,7 @@ pub(super) use launch::{Block, Prepared, has_tables};
 pub(super) use make::Maker;
 pub(super) use plans::{Plans, Whose};
 
-use crate::call::{Call, Mix, Placed, Signature};
+use crate::call::{CheckedCall, Mix, Placed, Signature};
 use crate::error::Error;
 use launch::Identity;
 use oxccl_kernels::format as f;
@@ -68,7 +68,7 @@ impl Launches {
     /// Finds the launch of these calls among the prepared ones, or prepares it, and points its tables to their buffers.
     pub(super) fn place(
         &mut self,
-        calls: &[Call],
+        calls: &[CheckedCall],
         grouped: bool,
         maker: &mut Maker<'_>,
     ) -> Result<Placed, Error> {
@@ -89,7 +89,7 @@ impl Launches {
     }
 
     /// What the calls are, and where their buffers.
-    fn look_at(&mut self, calls: &[Call], maker: &Maker<'_>) -> Result<(), Error> {
+    fn look_at(&mut self, calls: &[CheckedCall], maker: &Maker<'_>) -> Result<(), Error> {
         self.asked.clear();
         self.tokens.clear();
         self.factors.clear();
@@ -104,7 +104,7 @@ impl Launches {
     }
 
     /// The number of a call's factor among those of the launch, from 1; 0 where it has none.
-    fn factor_number(&mut self, call: &Call) -> u64 {
+    fn factor_number(&mut self, call: &CheckedCall) -> u64 {
         if call.op != OpKind::PreMulSum {
             return 0;
         }
@@ -116,7 +116,7 @@ impl Launches {
         at as u64 + 1
     }
 
-    fn known(&self, hash: u64, calls: &[Call], is_lone: bool) -> Option<usize> {
+    fn known(&self, hash: u64, calls: &[CheckedCall], is_lone: bool) -> Option<usize> {
         let is_it = |at: &usize| {
             let identity = &self.prepared[*at].identity;
             let counts = calls.iter().map(|call| &call.counts);
@@ -131,7 +131,7 @@ impl Launches {
     fn prepare(
         &mut self,
         hash: u64,
-        calls: &[Call],
+        calls: &[CheckedCall],
         is_lone: bool,
         maker: &mut Maker<'_>,
     ) -> Result<usize, Error> {
@@ -151,7 +151,7 @@ impl Launches {
 
 /// Whether these are one call that is carried out as such. What is made as a group is one on all ranks, since some may have messages beside
 /// the call; and an all-to-all of which each rank knows its own counts is made of messages.
-fn is_lone(calls: &[Call], grouped: bool) -> bool {
+fn is_lone(calls: &[CheckedCall], grouped: bool) -> bool {
     matches!(calls, [call] if !grouped && !messages::is_exchange(call))
 }
 

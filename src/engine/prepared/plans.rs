@@ -1,6 +1,6 @@
 //! Plan, schedule, proof and program of a call.
 
-use crate::call::{Call, Counts, Signature};
+use crate::call::{CheckedCall, Counts, Signature};
 use crate::config::Config;
 use crate::engine::links::Links;
 use crate::engine::tally::Digest;
@@ -60,7 +60,7 @@ impl Plans {
         &mut self,
         config: &Config,
         rank: usize,
-        call: &Call,
+        call: &CheckedCall,
         plan: &Plan,
         whose: Whose,
     ) -> Result<Program, Error> {
@@ -102,7 +102,7 @@ impl Plans {
     pub(in crate::engine) fn plan(
         &self,
         config: &Config,
-        call: &Call,
+        call: &CheckedCall,
         windows: bool,
         whose: Whose,
     ) -> Result<Plan, Error> {
@@ -153,7 +153,7 @@ impl Plans {
     pub(super) fn verified(
         &mut self,
         config: &Config,
-        call: &Call,
+        call: &CheckedCall,
         plan: &Plan,
     ) -> Result<Arc<Verified>, Error> {
         if let (Algorithm::Custom, Some(custom)) = (plan.algorithm, &config.schedule) {
@@ -190,7 +190,7 @@ impl Plans {
     }
 }
 
-fn layout(call: &Call, verified: &Verified, whose: Whose) -> Result<Layout, TooLong> {
+fn layout(call: &CheckedCall, verified: &Verified, whose: Whose) -> Result<Layout, TooLong> {
     let schedule = verified.schedule();
     match call.counts.as_deref() {
         None if whose.are_virtual() => Layout::of_virtual(
@@ -224,6 +224,6 @@ pub(super) fn digest(signature: &Signature, plan: &Plan) -> Digest {
 }
 
 /// Elements that a chunk of a whole buffer is aligned to: a cache line.
-fn chunk_align(call: &Call) -> usize {
+fn chunk_align(call: &CheckedCall) -> usize {
     64 / call.data_type.len_bytes()
 }
