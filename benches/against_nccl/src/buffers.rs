@@ -1,6 +1,6 @@
 //! One rank's buffers in device memory, filled and checked from the host.
 
-use std::sync::Arc;
+use std::mem::ManuallyDrop;
 
 use oxccl::Order;
 use oxccl::cuda::{Stream, copy, fill};
@@ -9,46 +9,34 @@ use oxccl_transports::CudaError;
 use oxccl_transports::cuda::{Context, DeviceMemory};
 
 use crate::contestant::Task;
-use crate::library::{Memory, NcclLibrary};
+use crate::nccl::NcclLibrary;
 
 /// What outputs are filled with before a call.
 const POISON: u8 = 0xee;
 
-/// Device memory that all contestants can use.
-pub(crate) enum Buffer {
-    /// With NCCL, its kind: windows are made of no other.
-    Nccl(Arc<Memory>),
-    /// Ours.
-    Own(DeviceMemory),
+/// Device memory that all contestants can use. The process's end gives it back: NCCL's communicators, which last as long, may know it.
+#[derive(Clone, Copy)]
+pub(crate) struct Buffer {
+    /// Where it begins; the host must not follow it.
+    pub(crate) at: *mut u8,
+    pub(crate) len_bytes: usize,
 }
 
 impl Buffer {
-    /// Allocates in the current context.
+    /// Allocates in the current context; with NCCL, memory of its kind, since windows are made of no other.
     pub(crate) fn allocate(
         context: &Context,
         nccl: Option<&NcclLibrary>,
         len_bytes: usize,
     ) -> Result<Buffer, Failure> {
-        Ok(match nccl {
-            Some(library) => Buffer::Nccl(Arc::new(Memory::allocate(library, len_bytes)?)),
-            None => Buffer::Own(DeviceMemory::allocate(context, len_bytes)?),
-        })
-    }
-
-    /// Where it begins; the host must not follow it.
-    pub(crate) fn as_ptr(&self) -> *mut u8 {
-        match self {
-            Buffer::Nccl(memory) => memory.as_ptr(),
-            Buffer::Own(memory) => memory.as_ptr(),
-        }
-    }
-
-    /// NCCL's handle of it, where it is NCCL's.
-    pub(crate) fn nccl(&self) -> Option<&Arc<Memory>> {
-        match self {
-            Buffer::Nccl(memory) => Some(memory),
-            Buffer::Own(_) => None,
-        }
+        // Windows begin and end at such addresses.
+        const ALIGNMENT: usize = 4096;
+        let len_bytes = len_bytes.max(1).next_multiple_of(ALIGNMENT);
+        let at = match nccl {
+            Some(library) => library.allocate(len_bytes)?,
+            None => ManuallyDrop::new(DeviceMemory::allocate(context, len_bytes)?).as_ptr(),
+        };
+        Ok(Buffer { at, len_bytes })
     }
 }
 

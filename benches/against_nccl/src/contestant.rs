@@ -8,9 +8,6 @@ pub(crate) trait Contestant {
     /// Who it is.
     fn name(&self) -> &'static str;
 
-    /// Whether it carries out this task at all.
-    fn takes(&self, task: &Task) -> bool;
-
     /// Whether the ranks' streams are captured as one graph, which one rank launches for all; otherwise each captures its own.
     fn captures_together(&self) -> bool;
 

@@ -8,26 +8,31 @@ mod buffers;
 mod contestant;
 mod floor;
 mod group;
-mod library;
+mod leaving;
 mod nccl;
 mod own;
+mod race;
 mod rank;
 mod report;
 mod restart;
+mod site;
+mod start;
 mod turns;
+mod work;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 use oxccl::cuda::Stream;
-use oxccl::{Communicator, Config, Kind, Pin};
-use oxccl_command::shared::{Case, Failure, Target, Watchdog, control_config, ended};
+use oxccl::{Communicator, Config, Pin};
+use oxccl_command::shared::{Failure, Watchdog, control_config, ended};
 use oxccl_transports::cuda::{Context, Driver};
 
 use args::Options;
-use group::Group;
-use library::NcclLibrary;
-use rank::{Start, Work};
+use nccl::NcclLibrary;
+use site::Site;
+use start::Start;
+use work::Work;
 
 /// What may help where a step does not end.
 const REMEDY: &str = "--patience allows more, and fewer --nccl-ctas may help";
@@ -39,7 +44,7 @@ fn main() -> ExitCode {
 fn compare(options: &Options) -> Result<(), Failure> {
     let ranks = options.sweep.ranks();
     let config = options.config()?;
-    let work = work(options, ranks, &config)?;
+    let work = Work::of(options, ranks, &config)?;
     restart::with_environment()?;
     let nccl = match options.floor_only {
         true => None,
@@ -57,11 +62,12 @@ fn compare(options: &Options) -> Result<(), Failure> {
     let started = own::start_time(&context, ranks, &usual)?;
     let own = Communicator::local_with(ranks, &own::wide_config(&config, ranks))?;
     let control = Communicator::local_with(ranks, &control_config(&config))?;
-    let start = Start::new(options, work, &context, nccl, started, &watchdog)?;
+    let site = Site::new(&context, &watchdog, ranks);
+    let start = Start::new(options, work, site, nccl, started)?;
     let results: Vec<Result<(), Failure>> = std::thread::scope(|scope| {
         let run = |((control, own), stream)| {
             let start = &start;
-            scope.spawn(move || start.run(control, own, stream))
+            scope.spawn(move || rank::run(start, control, own, stream))
         };
         let ranks = control.into_iter().zip(own).zip(streams);
         let threads: Vec<_> = ranks.map(run).collect();
@@ -73,21 +79,4 @@ fn compare(options: &Options) -> Result<(), Failure> {
     // Exit handlers wait for kernels, too.
     watchdog.step("the process ends");
     results.into_iter().collect()
-}
-
-/// What is compared: a group, or of all collectives those that both know.
-fn work(options: &Options, ranks: usize, config: &Config) -> Result<Work, Failure> {
-    if options.target == Target::Group {
-        return Ok(Work::Group(Group::of(&options.group, ranks)?));
-    }
-    let is_known = |case: &Case| !matches!(case.kind, Kind::SendRecv | Kind::Barrier);
-    let cases = options.sweep.cases(options.target, ranks, config)?;
-    let (known, unknown): (Vec<_>, Vec<_>) = cases.into_iter().partition(is_known);
-    match unknown.first() {
-        Some(case) if known.is_empty() => {
-            let text = format!("{} is not compared: name another collective", case.kind);
-            Err(Failure::Usage(text))
-        }
-        _ => Ok(Work::Calls { cases: known, sizes: options.sweep.sizes()? }),
-    }
 }

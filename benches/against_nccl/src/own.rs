@@ -143,10 +143,6 @@ impl Contestant for Own {
         "oxccl"
     }
 
-    fn takes(&self, _task: &Task) -> bool {
-        true
-    }
-
     fn captures_together(&self) -> bool {
         self.joined
     }

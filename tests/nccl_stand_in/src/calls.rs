@@ -21,8 +21,6 @@ pub(crate) enum Kind {
     Reduce,
     Gather,
     Scatter,
-    Send,
-    Recv,
 }
 
 /// One call of one rank. `len_bytes` is that of what NCCL counts.
@@ -34,7 +32,6 @@ pub(crate) struct Step {
     pub(crate) len_bytes: usize,
     pub(crate) data_type: i32,
     pub(crate) op: i32,
-    /// The root, or the peer.
     pub(crate) root: usize,
 }
 
@@ -61,24 +58,8 @@ pub(crate) struct Batch {
 
 impl Batch {
     fn run(&self) {
-        let of = |wanted: Kind| self.steps.iter().filter(move |step| step.kind == wanted);
-        for step in of(Kind::Send) {
-            self.world.send(self.rank, step.root, step.read(0, step.len_bytes));
-        }
-        for step in self.steps.iter().filter(|step| !matches!(step.kind, Kind::Send | Kind::Recv)) {
+        for step in &self.steps {
             self.world.together(self.rank, step);
-        }
-        for step in of(Kind::Recv) {
-            let message = self.world.receive(step.root, self.rank);
-            assert_eq!(message.len(), step.len_bytes, "a message of another length");
-            // SAFETY: as in `Step::read`.
-            unsafe {
-                std::ptr::copy_nonoverlapping(
-                    message.as_ptr(),
-                    step.output as *mut u8,
-                    message.len(),
-                );
-            }
         }
     }
 }
@@ -210,34 +191,4 @@ collectives! {
     ncclBroadcast = Broadcast(root);
     ncclGather = Gather(root);
     ncclScatter = Scatter(root);
-}
-
-/// As in NCCL.
-#[unsafe(no_mangle)]
-extern "C" fn ncclSend(
-    input: *const c_void,
-    count: usize,
-    data_type: c_int,
-    root: c_int,
-    comm: *mut c_void,
-    stream: CUstream,
-) -> Code {
-    let output = std::ptr::null_mut();
-    let arguments = Arguments { kind: Kind::Send, input, output, count, data_type, op: 0, root };
-    call("ncclSend", arguments, comm, stream)
-}
-
-/// As in NCCL.
-#[unsafe(no_mangle)]
-extern "C" fn ncclRecv(
-    output: *mut c_void,
-    count: usize,
-    data_type: c_int,
-    root: c_int,
-    comm: *mut c_void,
-    stream: CUstream,
-) -> Code {
-    let input = std::ptr::null();
-    let arguments = Arguments { kind: Kind::Recv, input, output, count, data_type, op: 0, root };
-    call("ncclRecv", arguments, comm, stream)
 }

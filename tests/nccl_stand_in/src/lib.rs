@@ -2,8 +2,9 @@
 //! without a GPU: its loop, its checks, its turns and its errors. It says nothing about NCCL's speed.
 //!
 //! Ranks are threads of one process. A call becomes a host function in the caller's stream (so it is captured and replayed as
-//! any other node), in which all ranks meet and each works out its own output. What NCCL refuses in this set-up is refused:
-//! several ranks on one GPU without `NCCL_MULTI_RANK_GPU_ENABLE=1`, windows on memory that is not `ncclMemAlloc`'s.
+//! any other node), in which all ranks meet and each works out its own output. What NCCL refuses in this set-up is
+//! refused: several ranks on one GPU without `NCCL_MULTI_RANK_GPU_ENABLE=1`, windows on memory that is not `ncclMemAlloc`'s.
+//! Messages are missing, and so is what destroys: the tool does not ask for them.
 //!
 //! | variable | meaning | default |
 //! | --- | --- | --- |

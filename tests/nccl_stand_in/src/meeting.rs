@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::answer::lock;
 
 /// Only a call that some rank never makes takes so long.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
 pub(crate) struct Meeting {

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use cudarc::driver::sys;
 
-use crate::answer::{Answer, Code, INVALID_ARGUMENT, Refused, UNHANDLED_CUDA_ERROR, answer, lock};
+use crate::answer::{Answer, Code, Refused, UNHANDLED_CUDA_ERROR, answer, lock};
 
 /// Lengths by address.
 static ALLOCATED: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
@@ -39,17 +39,5 @@ unsafe extern "C" fn ncclMemAlloc(out: *mut *mut c_void, len: usize) -> Code {
         // SAFETY: by this function's contract.
         unsafe { out.write(at as *mut c_void) };
         Ok(())
-    })
-}
-
-/// As in NCCL.
-#[unsafe(no_mangle)]
-extern "C" fn ncclMemFree(at: *mut c_void) -> Code {
-    answer("ncclMemFree", || {
-        if lock(&ALLOCATED).remove(&(at as usize)).is_none() {
-            return Err(Refused(INVALID_ARGUMENT, "this is not ncclMemAlloc's"));
-        }
-        // SAFETY: the driver's, and freed once.
-        driver(unsafe { sys::cuMemFree_v2(at as u64) })
     })
 }

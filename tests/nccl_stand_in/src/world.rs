@@ -1,16 +1,15 @@
 //! Communicators: ranks that are threads of one process, and what they do when they meet.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
-use std::time::Instant;
+use std::sync::{Arc, Mutex};
 
 use crate::answer::{
     Answer, Code, INVALID_ARGUMENT, INVALID_USAGE, Refused, SYSTEM_ERROR, answer, lock,
 };
 use crate::calls::{Batch, Kind, Step};
-use crate::meeting::{Meeting, PATIENCE};
+use crate::meeting::Meeting;
 use crate::{memory, reduce};
 
 /// `ncclUniqueId`.
@@ -29,9 +28,6 @@ const MAGIC: u32 = 0xcafe_beef;
 /// Length of `ncclConfig_t` in release 2.30.
 const CONFIG_BYTES: usize = 96;
 
-/// Messages on their way, by sender and receiver.
-type Mail = BTreeMap<(usize, usize), VecDeque<Vec<u8>>>;
-
 /// All ranks of a communicator.
 #[derive(Default)]
 pub(crate) struct World {
@@ -39,8 +35,6 @@ pub(crate) struct World {
     meeting: Meeting,
     /// What each rank has brought to the meeting.
     steps: Mutex<BTreeMap<usize, Step>>,
-    mail: Mutex<Mail>,
-    posted: Condvar,
 }
 
 /// What a `ncclComm_t` points to.
@@ -79,27 +73,6 @@ impl World {
             fail("a rank does not come");
         }
     }
-
-    pub(crate) fn send(&self, from: usize, to: usize, message: Vec<u8>) {
-        lock(&self.mail).entry((from, to)).or_default().push_back(message);
-        self.posted.notify_all();
-    }
-
-    pub(crate) fn receive(&self, from: usize, to: usize) -> Vec<u8> {
-        let mut mail = lock(&self.mail);
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            if let Some(message) = mail.entry((from, to)).or_default().pop_front() {
-                return message;
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                fail("a rank does not send");
-            }
-            let waited = self.posted.wait_timeout(mail, left);
-            mail = waited.unwrap_or_else(|broken| broken.into_inner()).0;
-        }
-    }
 }
 
 /// In a stream's thread there is nobody to give an error to.
@@ -125,14 +98,13 @@ fn output(steps: &[Step], rank: usize, ranks: usize) -> Option<Vec<u8>> {
         Kind::Reduce | Kind::Gather if rank != step.root => return None,
         Kind::Reduce => reduce::reduce(data_type, op, &all(0, len)),
         Kind::Gather => all(0, len).concat(),
-        Kind::Send | Kind::Recv => return None,
     })
 }
 
 /// The rank behind a handle.
 ///
 /// # Safety
-/// Null, or made by `ncclCommInitRankConfig` and not destroyed.
+/// Null, or made by `ncclCommInitRankConfig`.
 pub(crate) unsafe fn find<'a>(comm: *mut c_void) -> Result<&'a Comm, Refused> {
     // SAFETY: by this function's contract.
     unsafe { comm.cast::<Comm>().as_ref() }
@@ -206,21 +178,6 @@ fn check_config(config: Option<&ConfigStart>) -> Answer {
     }
 }
 
-/// As in NCCL.
-///
-/// # Safety
-/// The handle is not used any more, by streams or graphs either.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ncclCommDestroy(comm: *mut c_void) -> Code {
-    answer("ncclCommDestroy", || {
-        // SAFETY: by this function's contract.
-        unsafe { find(comm) }?;
-        // SAFETY: made by `ncclCommInitRankConfig`, and destroyed once.
-        drop(unsafe { Box::from_raw(comm.cast::<Comm>()) });
-        Ok(())
-    })
-}
-
 /// As in NCCL; there is nothing to set up.
 ///
 /// # Safety
@@ -249,14 +206,5 @@ unsafe extern "C" fn ncclCommWindowRegister(
         // SAFETY: by this function's contract.
         unsafe { window.write(if none { std::ptr::null_mut() } else { at }) };
         Ok(())
-    })
-}
-
-/// As in NCCL.
-#[unsafe(no_mangle)]
-extern "C" fn ncclCommWindowDeregister(_comm: *mut c_void, window: *mut c_void) -> Code {
-    answer("ncclCommWindowDeregister", || match window.is_null() {
-        true => Err(Refused(INVALID_ARGUMENT, "there is no window")),
-        false => Ok(()),
     })
 }

@@ -3,14 +3,13 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
 
+use super::error::NcclError;
 use super::raw::{Code, Comm, Functions, Id};
-use super::{Ctas, NcclCommunicator, NcclError};
 
 /// A release of NCCL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Version(pub u32);
+pub(crate) struct Version(u32);
 
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -21,23 +20,13 @@ impl fmt::Display for Version {
 }
 
 /// The oldest release that allows several ranks on one GPU.
-pub(crate) const OLDEST: Version = Version(23_000);
+const OLDEST: Version = Version(23_000);
 
-/// What ranks of one communicator find each other by.
+/// NCCL, which is never unloaded: nothing of it is destroyed, and the process ends.
 #[derive(Clone, Copy)]
-pub(crate) struct UniqueId(pub(crate) Id);
-
-/// NCCL. Cheap to clone.
-#[derive(Clone)]
 pub(crate) struct NcclLibrary {
-    loaded: Arc<Loaded>,
+    functions: &'static Functions,
     version: Version,
-}
-
-struct Loaded {
-    functions: Functions,
-    /// Behind the functions: it goes last.
-    _library: libloading::Library,
 }
 
 impl NcclLibrary {
@@ -54,9 +43,10 @@ impl NcclLibrary {
         if version < OLDEST {
             return Err(NcclError::TooOld { found: version, needed: OLDEST });
         }
-        // SAFETY: it says that it is NCCL of a release whose header has these functions; it is kept beside them.
+        // SAFETY: it says that it is NCCL of a release whose header has these functions; it stays loaded.
         let functions = unsafe { Functions::look_up(&library) }?;
-        Ok(NcclLibrary { loaded: Arc::new(Loaded { functions, _library: library }), version })
+        std::mem::forget(library);
+        Ok(NcclLibrary { functions: Box::leak(Box::new(functions)), version })
     }
 
     /// Its release.
@@ -68,35 +58,34 @@ impl NcclLibrary {
     ///
     /// # Errors
     /// NCCL's.
-    pub(crate) fn unique_id(&self) -> Result<UniqueId, NcclError> {
+    pub(crate) fn unique_id(&self) -> Result<Id, NcclError> {
         let mut id = Id([0; 128]);
         // SAFETY: the pointer is valid.
         self.check("ncclGetUniqueId", std::ptr::null_mut(), unsafe {
-            (self.functions().unique_id)(&raw mut id)
+            (self.functions.unique_id)(&raw mut id)
         })?;
-        Ok(UniqueId(id))
+        Ok(id)
     }
 
-    /// Makes this rank's communicator, on the GPU whose context is current in this thread. All ranks do so at the same time.
+    /// Memory of the kind that windows need, on the GPU whose context is current. It is never freed.
     ///
     /// # Errors
     /// NCCL's.
-    pub(crate) fn connect(
-        &self,
-        id: &UniqueId,
-        rank: usize,
-        ranks: usize,
-        ctas: Ctas,
-    ) -> Result<NcclCommunicator, NcclError> {
-        NcclCommunicator::connect(self, id, rank, ranks, ctas)
+    pub(crate) fn allocate(&self, len_bytes: usize) -> Result<*mut u8, NcclError> {
+        let mut at = std::ptr::null_mut();
+        // SAFETY: the pointer is valid.
+        self.check("ncclMemAlloc", std::ptr::null_mut(), unsafe {
+            (self.functions.mem_alloc)(&raw mut at, len_bytes)
+        })?;
+        Ok(at.cast())
     }
 
-    pub(crate) fn functions(&self) -> &Functions {
-        &self.loaded.functions
+    pub(super) fn functions(&self) -> &'static Functions {
+        self.functions
     }
 
     /// Makes an answer other than success an error.
-    pub(crate) fn check(
+    pub(super) fn check(
         &self,
         function: &'static str,
         comm: Comm,
@@ -107,7 +96,7 @@ impl NcclLibrary {
         }
         // SAFETY: both take any value, and answer with texts of their own.
         let (name, detail) = unsafe {
-            (text((self.functions().error_string)(code)), text((self.functions().last_error)(comm)))
+            (text((self.functions.error_string)(code)), text((self.functions.last_error)(comm)))
         };
         Err(NcclError::Failed { function, code, name, detail })
     }

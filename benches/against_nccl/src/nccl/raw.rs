@@ -1,8 +1,10 @@
-//! NCCL's C interface: types, and the functions that are looked up.
+//! NCCL's C interface, as much of it as is measured: types, and the functions that are looked up.
+//!
+//! Signatures and values are those of NCCL's public header, of release 2.30 (`nccl.h` in the package nvidia-nccl-cu13).
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use super::NcclError;
+use super::error::NcclError;
 
 /// `ncclComm_t`.
 pub(crate) type Comm = *mut c_void;
@@ -106,11 +108,8 @@ functions! {
     last_error = "ncclGetLastError": fn(Comm) -> *const c_char;
     unique_id = "ncclGetUniqueId": fn(*mut Id) -> Code;
     init = "ncclCommInitRankConfig": fn(*mut Comm, c_int, Id, c_int, *mut Config) -> Code;
-    destroy = "ncclCommDestroy": fn(Comm) -> Code;
     mem_alloc = "ncclMemAlloc": fn(*mut *mut c_void, usize) -> Code;
-    mem_free = "ncclMemFree": fn(*mut c_void) -> Code;
     window_register = "ncclCommWindowRegister": fn(Comm, *mut c_void, usize, *mut Window, c_int) -> Code;
-    window_deregister = "ncclCommWindowDeregister": fn(Comm, Window) -> Code;
     group_start = "ncclGroupStart": fn() -> Code;
     group_end = "ncclGroupEnd": fn() -> Code;
     all_reduce = "ncclAllReduce": fn(*const c_void, *mut c_void, usize, c_int, c_int, Comm, Stream) -> Code;

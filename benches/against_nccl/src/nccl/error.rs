@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use oxccl_command::shared::Failure;
 
-use super::Version;
+use super::library::Version;
 
 /// Why NCCL cannot be used, or what it answered.
 #[derive(Clone, Debug, thiserror::Error)]
