@@ -6,7 +6,7 @@ mod common;
 
 use common::Rng;
 use common::element::TestElement;
-use common::run::{Case, check};
+use common::run::{Case, Solution, check};
 use oxccl::plans::algorithms::{Encoding, catalogue};
 use oxccl::plans::schedule::SLOTS;
 use oxccl::{Advanced, Collectives, Communicator, Config, OpKind, Order, Pin, ReduceOp, bf16};
@@ -57,7 +57,9 @@ fn run<T: TestElement>(worlds: &[(usize, Option<usize>)]) -> usize {
             .map(|mut comm| {
                 let cases = cases.clone();
                 std::thread::spawn(move || {
-                    cases.iter().for_each(|case| check::<T>(&mut comm, case))
+                    cases
+                        .iter()
+                        .for_each(|case| check(&mut comm, case, &Solution::<T>::of(case, n)))
                 })
             })
             .collect();

@@ -4,7 +4,7 @@
 mod common;
 
 use common::element::TestElement;
-use common::run::{Case, check};
+use common::run::{Case, Shared, check};
 use common::{Rng, seed};
 use oxccl::plans::algorithms::{Algorithm, Encoding, Entry, catalogue};
 use oxccl::plans::schedule::SLOTS;
@@ -98,12 +98,13 @@ fn matrix<T: TestElement>() {
         let ranks = Communicator::local_with(n, &config).unwrap();
         let cases = cases::<T>(n, config.placement(n), seed ^ n as u64);
         assert!(!cases.is_empty());
+        let solutions: Vec<Shared<T>> = cases.iter().map(|_| Shared::new()).collect();
         std::thread::scope(|scope| {
             for mut comm in ranks {
-                let cases = &cases;
+                let (cases, solutions) = (&cases, &solutions);
                 scope.spawn(move || {
-                    for case in cases {
-                        check::<T>(&mut comm, case);
+                    for (case, solution) in cases.iter().zip(solutions) {
+                        check::<T>(&mut comm, case, &solution.take(case, n));
                     }
                 });
             }

@@ -2,6 +2,7 @@
 
 use super::Rng;
 use oxccl::{DataType, Element, F8E4M3, F8E5M2, OpKind, ReduceOp, bf16, f16};
+use std::sync::OnceLock;
 
 /// A value in the accumulator.
 #[derive(Clone, Copy, Debug)]
@@ -197,6 +198,18 @@ impl TestElement for f64 {
 
 /// The value of an 8-bit float.
 fn decode(bits: u8, data_type: DataType) -> f32 {
+    values(data_type)[usize::from(bits)]
+}
+
+/// The values of all bit patterns.
+fn values(data_type: DataType) -> &'static [f32; 256] {
+    static VALUES: [OnceLock<[f32; 256]>; 2] = [OnceLock::new(), OnceLock::new()];
+    let values = &VALUES[usize::from(data_type == DataType::F8E4M3)];
+    values.get_or_init(|| std::array::from_fn(|bits| value(bits as u8, data_type)))
+}
+
+/// The value of an 8-bit float, by its definition.
+fn value(bits: u8, data_type: DataType) -> f32 {
     let e4m3 = data_type == DataType::F8E4M3;
     let mantissa_bits = if e4m3 { 3 } else { 2 };
     let bias = if e4m3 { 7 } else { 15 };
@@ -223,9 +236,11 @@ fn nearest(value: f32, data_type: DataType) -> u8 {
     }
     let finite = if data_type == DataType::F8E4M3 { 0x7eu8 } else { 0x7b };
     let size = f64::from(value.abs());
-    let exact = |bits: u8| f64::from(decode(bits, data_type));
+    let values = values(data_type);
+    let exact = |bits: u8| f64::from(values[usize::from(bits)]);
     // Positive bit patterns are in the order of their values.
-    let above = PATTERNS[..=usize::from(finite)].partition_point(|bits| exact(*bits) < size) as u8;
+    let positive = &values[..=usize::from(finite)];
+    let above = positive.partition_point(|value| f64::from(*value) < size) as u8;
     if above == 0 || above > finite {
         return sign | above.min(finite);
     }
@@ -233,14 +248,3 @@ fn nearest(value: f32, data_type: DataType) -> u8 {
     let odd = (above - 1) & 1 == 1;
     sign | if up < down || (up == down && odd) { above } else { above - 1 }
 }
-
-/// Positive bit patterns.
-static PATTERNS: [u8; 128] = {
-    let mut patterns = [0; 128];
-    let mut i = 0;
-    while i < 128 {
-        patterns[i] = i as u8;
-        i += 1;
-    }
-    patterns
-};

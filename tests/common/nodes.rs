@@ -2,7 +2,7 @@
 
 use super::Rng;
 use super::element::TestElement;
-use super::run::{Case, check};
+use super::run::{Case, Solution, check};
 use oxccl::plans::algorithms::{Algorithm, Encoding, Entry, catalogue};
 use oxccl::plans::schedule::SLOTS;
 use oxccl::plans::topology::Placement;
@@ -83,7 +83,7 @@ pub fn cases<T: TestElement>(
 pub fn run<T: TestElement>(comm: &mut Communicator, cases: &[Case]) {
     assert!(cases.len() > 30, "{}", cases.len());
     for case in cases {
-        check::<T>(comm, case);
+        check::<T>(comm, case, &Solution::of(case, comm.world_size()));
         comm.barrier().unwrap();
     }
 }

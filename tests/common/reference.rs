@@ -1,12 +1,12 @@
 //! What each rank's output must be, computed from all inputs in the declared order and accumulator.
 
 use super::element::{Acc, TestElement, fold, scale};
-use super::expression::{Expression, expressions};
+use super::expression::{Expression, Expressions, expressions};
 use super::run::Case;
 use oxccl::plans::algorithms::{Algorithm, Orders};
 use oxccl::plans::schedule::{SLOTS, Schedule};
 use oxccl::{Collective, Kind, Order, ReduceOp};
-use std::sync::Arc;
+use std::ops::Range;
 
 /// In which order a chunk's contributions meet, and whether partial results are rounded on the way.
 struct Path {
@@ -36,60 +36,108 @@ pub fn schedule(case: &Case, n: usize) -> Schedule {
     case.entry.schedule(collective, case.placement, case.order, SLOTS).unwrap()
 }
 
-/// By rank and chunk, where an order is neither promised nor declared above: partial results are rounded wherever they are stored.
-fn undeclared(case: &Case, n: usize) -> Option<impl Fn(usize, usize) -> Arc<Expression> + use<>> {
-    let declared = matches!(
-        (case.entry.algorithm, case.entry.kind),
-        (Algorithm::Ring, _) | (Algorithm::Chain, Kind::Reduce)
-    );
-    let promised = case.entry.orders == Orders::All || case.order != Order::Any;
-    if declared || promised || !case.entry.kind.reduces() {
-        return None;
-    }
-    let expressions = expressions(&schedule(case, n));
-    Some(move |rank, chunk| expressions[&(rank, chunk)].clone())
+/// How the elements of a case are reduced: the same for all ranks, whatever the elements are.
+pub struct Reduction {
+    /// By chunk.
+    paths: Vec<Path>,
+    /// Where an order is neither promised nor declared above: partial results are rounded wherever they are stored.
+    undeclared: Option<Expressions>,
+    /// Into how many parts a whole buffer is divided.
+    parts: usize,
 }
 
-fn evaluate<T: TestElement>(expression: &Expression, op: ReduceOp<T>, values: &[T]) -> Acc {
+impl Reduction {
+    pub fn of(case: &Case, n: usize) -> Reduction {
+        let paths = (0..n).map(|chunk| path(case, n, chunk)).collect();
+        let declared = matches!(
+            (case.entry.algorithm, case.entry.kind),
+            (Algorithm::Ring, _) | (Algorithm::Chain, Kind::Reduce)
+        );
+        let promised = case.entry.orders == Orders::All || case.order != Order::Any;
+        if declared || promised || !case.entry.kind.reduces() {
+            return Reduction { paths, undeclared: None, parts: n };
+        }
+        let schedule = schedule(case, n);
+        let parts = schedule.output.chunks(n);
+        Reduction { paths, undeclared: Some(expressions(&schedule)), parts }
+    }
+
+    /// Whether all ranks get the same bits of an AllReduce.
+    pub fn is_common(&self) -> bool {
+        self.undeclared.is_none()
+    }
+
+    fn reduce<T: TestElement>(
+        &self,
+        (case, op): (&Case, ReduceOp<T>),
+        inputs: &[Vec<T>],
+        index: usize,
+        (rank, chunk): (usize, usize),
+    ) -> T {
+        let Some(expressions) = &self.undeclared else {
+            return reduce_one(&self.paths[chunk], op, inputs, index);
+        };
+        let chunk = if case.entry.kind == Kind::AllReduce { chunk } else { 0 };
+        let result = evaluate(&expressions[&(rank, chunk)], op, inputs, index);
+        let n = inputs.len();
+        T::round(if matches!(op, ReduceOp::Avg) { T::divide(result, n) } else { result })
+    }
+}
+
+fn evaluate<T: TestElement>(
+    expression: &Expression,
+    op: ReduceOp<T>,
+    inputs: &[Vec<T>],
+    index: usize,
+) -> Acc {
     match expression {
-        Expression::Leaf(rank) => scale(op, values[*rank]),
+        Expression::Leaf(rank) => scale(op, inputs[*rank][index]),
         Expression::Fold { terms, aligned } => {
-            let terms = terms.iter().map(|term| match &**term {
-                Expression::Leaf(_) => evaluate(term, op, values),
-                _ => T::round(evaluate(term, op, values)).widen(),
-            });
-            let terms: Vec<Acc> = terms.collect();
-            if *aligned { tree::<T>(op, &terms) } else { left::<T>(op, &terms, false) }
+            let term = |at: usize| match &*terms[at] {
+                Expression::Leaf(rank) => scale(op, inputs[*rank][index]),
+                term => T::round(evaluate(term, op, inputs, index)).widen(),
+            };
+            match aligned {
+                true => tree::<T>(op, 0..terms.len(), &term),
+                false => left::<T>(op, terms.len(), false, term),
+            }
         }
     }
 }
 
 fn reduce_one<T: TestElement>(path: &Path, op: ReduceOp<T>, inputs: &[Vec<T>], index: usize) -> T {
-    let terms = path.ranks.iter().map(|rank| scale(op, inputs[*rank][index]));
-    let terms: Vec<Acc> = terms.collect();
-    let result =
-        if path.tree { tree::<T>(op, &terms) } else { left::<T>(op, &terms, path.rounds_each) };
+    let term = |at: usize| scale(op, inputs[path.ranks[at]][index]);
     let n = inputs.len();
+    let result = match path.tree {
+        true => tree::<T>(op, 0..n, &term),
+        false => left::<T>(op, n, path.rounds_each, term),
+    };
     T::round(if matches!(op, ReduceOp::Avg) { T::divide(result, n) } else { result })
 }
 
-fn left<T: TestElement>(op: ReduceOp<T>, terms: &[Acc], rounds_each: bool) -> Acc {
-    let mut result = terms[0];
-    for (at, term) in terms.iter().enumerate().skip(1) {
-        result = fold::<T>(op.kind(), result, *term);
-        if rounds_each && at + 1 < terms.len() {
+fn left<T: TestElement>(
+    op: ReduceOp<T>,
+    terms: usize,
+    rounds_each: bool,
+    term: impl Fn(usize) -> Acc,
+) -> Acc {
+    let mut result = term(0);
+    for at in 1..terms {
+        result = fold::<T>(op.kind(), result, term(at));
+        if rounds_each && at + 1 < terms {
             result = T::round(result).widen();
         }
     }
     result
 }
 
-fn tree<T: TestElement>(op: ReduceOp<T>, terms: &[Acc]) -> Acc {
-    if terms.len() == 1 {
-        return terms[0];
+fn tree<T: TestElement>(op: ReduceOp<T>, of: Range<usize>, term: &impl Fn(usize) -> Acc) -> Acc {
+    if of.len() == 1 {
+        return term(of.start);
     }
-    let (a, b) = terms.split_at(terms.len().next_power_of_two() / 2);
-    fold::<T>(op.kind(), tree::<T>(op, a), tree::<T>(op, b))
+    let middle = of.start + of.len().next_power_of_two() / 2;
+    let (first, second) = (of.start..middle, middle..of.end);
+    fold::<T>(op.kind(), tree::<T>(op, first, term), tree::<T>(op, second, term))
 }
 
 /// Where the elements of a whole buffer of `count` belong when it is divided by rank, as the library documents it.
@@ -106,31 +154,24 @@ pub fn expected<T: TestElement>(
     inputs: &[Vec<T>],
     rank: usize,
 ) -> Option<Vec<T>> {
+    expected_by(&Reduction::of(case, inputs.len()), (case, op), inputs, rank)
+}
+
+/// The same, with what does not depend on the rank.
+pub fn expected_by<T: TestElement>(
+    reduction: &Reduction,
+    (case, op): (&Case, ReduceOp<T>),
+    inputs: &[Vec<T>],
+    rank: usize,
+) -> Option<Vec<T>> {
     let Case { entry, root, count, .. } = *case;
-    let n = inputs.len();
-    let undeclared = undeclared(case, n);
-    // Into how many parts a whole buffer is divided.
-    let parts = match undeclared {
-        Some(_) => schedule(case, n).output.chunks(n),
-        None => n,
-    };
     let align = 64 / std::mem::size_of::<T>();
-    let column = |index: usize| inputs.iter().map(|input| input[index]).collect::<Vec<T>>();
-    let paths: Vec<Path> = (0..n).map(|chunk| path(case, n, chunk)).collect();
-    let reduce = |index: usize, chunk: usize| match &undeclared {
-        None => reduce_one(&paths[chunk], op, inputs, index),
-        Some(expressions) => {
-            let chunk = if entry.kind == Kind::AllReduce { chunk } else { 0 };
-            let result = evaluate(&expressions(rank, chunk), op, &column(index));
-            T::round(if matches!(op, ReduceOp::Avg) { T::divide(result, n) } else { result })
-        }
-    };
+    let reduce = |index, chunk| reduction.reduce((case, op), inputs, index, (rank, chunk));
     let part = |of: &[T], r: usize| of[r * count..(r + 1) * count].to_vec();
     let gathered = || inputs.concat();
+    let chunk = |index: usize| chunk_of(index, count, reduction.parts, align);
     Some(match entry.kind {
-        Kind::AllReduce => {
-            (0..count).map(|i| reduce(i, chunk_of(i, count, parts, align))).collect()
-        }
+        Kind::AllReduce => (0..count).map(|i| reduce(i, chunk(i))).collect(),
         Kind::Reduce if rank == root => (0..count).map(|i| reduce(i, 0)).collect(),
         Kind::ReduceScatter => (0..count).map(|i| reduce(rank * count + i, rank)).collect(),
         Kind::AllGather => gathered(),
