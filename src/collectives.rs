@@ -297,7 +297,8 @@ pub trait Collectives<'b>: Submit<'b> {
     /// [`all_to_all`](Collectives::all_to_all) where this rank sends `send_counts[r]` elements to rank r and receives
     /// `recv_counts[r]` from it, both without gaps.
     ///
-    /// The ranks exchange their counts first: one small all-gather more than the calls with equal parts.
+    /// A blocking call on a host has the ranks exchange their counts first: one small all-gather more than the calls with equal parts.
+    /// Streams, groups and GPUs carry it out as messages, so that it is one launch.
     ///
     /// # Errors
     /// As [`all_gather_v`](Collectives::all_gather_v); [`Error::CountsDiffer`], on all ranks, names two whose

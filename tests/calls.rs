@@ -4,6 +4,9 @@
 #[allow(unreachable_pub)]
 #[path = "common/on_streams.rs"]
 mod on_streams;
+#[allow(unreachable_pub)]
+#[path = "common/typed.rs"]
+mod typed;
 
 use oxccl::{Advanced, Collectives, Communicator, Config, Error, Order, ReduceOp, Stream};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -122,6 +125,13 @@ fn parts_may_be_uneven() {
                 assert_eq!(output, expected);
             }
         });
+    }
+}
+
+#[test]
+fn every_typed_call_takes_every_memory_on_every_surface() {
+    for n in [1, 2, 3] {
+        on_ranks(n, |comm| typed::check(&comm, &Stream::new().unwrap()));
     }
 }
 

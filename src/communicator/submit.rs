@@ -6,6 +6,7 @@ use crate::collectives::{Collectives, Submit};
 use crate::engine::Request;
 use crate::error::Error;
 use crate::memory::{Borrowed, Where};
+use crate::target::Device;
 
 impl<'b> Submit<'b> for &Communicator {
     type Done = ();
@@ -45,7 +46,10 @@ impl Communicator {
     unsafe fn submit_uneven(&self, call: &Call<'_>, places: [Where; 2]) -> Result<(), Error> {
         Where::check(places, self.device)?;
         let call = match call.parts {
-            Parts::Own { send, recv } => self.with_all_counts(call, send, recv)?,
+            Parts::Own { send, recv } if self.device == Device::Host => {
+                self.with_all_counts(call, send, recv)?
+            }
+            // On a GPU it is messages, each of which has its count.
             _ => CheckedCall::new(call, self.rank, self.world)?,
         };
         // SAFETY: by this function's contract.

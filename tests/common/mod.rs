@@ -9,6 +9,7 @@ pub mod on_streams;
 pub mod reference;
 pub mod run;
 pub mod turns;
+pub mod typed;
 
 /// SplitMix64: small, and the same everywhere.
 #[derive(Clone)]

@@ -120,6 +120,7 @@ pub(crate) fn prepared_late(mut comm: Communicator) {
 /// Uneven calls, those of a root, and calls in place, on a stream.
 pub(crate) fn with_parts(comm: Communicator) {
     crate::common::on_streams::check(&comm, &stream(&comm));
+    crate::common::typed::check(&comm, &stream(&comm));
     comm.barrier().unwrap();
 }
 
