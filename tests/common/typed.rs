@@ -156,7 +156,7 @@ impl World {
 
     /// All of them; of two ranks that exchange, one receives first.
     fn methods(&self) -> Vec<Method> {
-        let messages = if self.me % 2 == 0 { [Send, Recv] } else { [Recv, Send] };
+        let messages = if self.me.is_multiple_of(2) { [Send, Recv] } else { [Recv, Send] };
         let messages = if self.n == 1 { &[][..] } else { &messages };
         let others = [
             AllReduce,
