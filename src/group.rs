@@ -1,8 +1,10 @@
 //! Groups: any number of calls in one launch, here blocking; on streams in `src/group/stream.rs`.
 
 mod stream;
+mod unready;
 
 pub use stream::StreamGroup;
+pub use unready::Unready;
 
 use crate::call::{Call, CallList};
 use crate::collectives::Submit;

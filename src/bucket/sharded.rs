@@ -10,7 +10,7 @@ use crate::collectives::Collectives;
 use crate::communicator::Communicator;
 use crate::device::{DeviceBuffer, cuda};
 use crate::error::Error;
-use crate::memory::Unready;
+use crate::group::Unready;
 use crate::stream::AnyStream;
 use crate::work::Work;
 use oxccl_plans::element::ReduceOp;

@@ -4,15 +4,15 @@
 //! | --- | --- | --- | --- |
 //! | `[T]`, `[T; N]`, `Vec<T>`, `Box<[T]>` | yes | | |
 //! | [`HostBuffer`], [`DeviceBuffer`], [`DeviceSlice`] | yes | yes | yes |
-//! | [`Unready`] | | | yes |
+//! | [`Unready`](crate::Unready) | | | yes |
 //!
 //! What returns before its call has ended must keep the memory: a borrow cannot, so streams take no slices.
 
+mod marks;
 mod slice;
-mod unready;
 
+pub(crate) use marks::Marks;
 pub use slice::DeviceSlice;
-pub use unready::Unready;
 
 use crate::call::Memory;
 pub use crate::device::Buffer;
@@ -20,7 +20,6 @@ use crate::device::{DeviceBuffer, HostBuffer, InFlight};
 use crate::error::Error;
 use crate::target::Device;
 use oxccl_plans::element::Element;
-pub(crate) use unready::Marks;
 
 /// How long memory is needed, which says what memory will do.
 pub trait Access {
@@ -218,6 +217,6 @@ macro_rules! buffers {
 buffers! { HostBuffer DeviceBuffer }
 
 /// All of a buffer.
-fn memory_of<T: Element>(buffer: &DeviceBuffer<T>) -> Memory {
+pub(crate) fn memory_of<T: Element>(buffer: &DeviceBuffer<T>) -> Memory {
     Memory { address: buffer.as_ptr().cast(), count: buffer.len() }
 }

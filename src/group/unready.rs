@@ -1,14 +1,12 @@
 //! Buffers of a group that is launched before they are ready.
 
-use super::{GroupHold, Grouped, Input, Output, memory_of, sealed};
 use crate::call::Memory;
 use crate::device::{Buffer, DeviceBuffer, HostBuffer};
 use crate::error::Error;
+use crate::memory::{GroupHold, Grouped, Input, Marks, Output, memory_of, sealed};
 use crate::stream::AnyStream;
-use crate::work::Flight;
 use oxccl_plans::element::Element;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A buffer that a [group on a stream](crate::OnStream::group) may be launched with before it is ready: the group leaves the buckets that it is given to
 /// alone until it is marked ready, and until then it can be written. Over a [`HostBuffer`] it dereferences to a slice; memory of a
@@ -20,46 +18,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct Unready<'a, B> {
     buffer: &'a mut B,
     marks: Marks,
-}
-
-/// The buckets that wait for a buffer.
-#[derive(Debug, Default)]
-pub(crate) struct Marks {
-    buckets: Mutex<Buckets>,
-}
-
-/// Most often it is one.
-#[derive(Debug, Default)]
-struct Buckets {
-    first: Option<(Arc<Flight>, usize)>,
-    others: Vec<(Arc<Flight>, usize)>,
-}
-
-impl Marks {
-    /// One bucket more.
-    pub(crate) fn add(&self, flight: &Arc<Flight>, bucket: usize) {
-        let bucket = (flight.clone(), bucket);
-        let mut buckets = self.lock();
-        match &buckets.first {
-            None => buckets.first = Some(bucket),
-            Some(_) => buckets.others.push(bucket),
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Buckets> {
-        self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// How many there are.
-    fn count(&self) -> usize {
-        let buckets = self.lock();
-        usize::from(buckets.first.is_some()) + buckets.others.len()
-    }
-
-    fn take(self) -> impl Iterator<Item = (Arc<Flight>, usize)> {
-        let buckets = self.buckets.into_inner().unwrap_or_else(PoisonError::into_inner);
-        buckets.first.into_iter().chain(buckets.others)
-    }
 }
 
 impl<'a, B: Buffer> Unready<'a, B> {
