@@ -1,8 +1,10 @@
 //! What a rank's log says of one launch: the words of a [`CallRecord`], and back.
 
+use super::mix::Mix;
 use super::signature::{Difference, Signature, order};
 use crate::device::{CallRecord, RECORD_WORDS};
 use oxccl_plans::collective::{Kind, Order};
+use std::hash::{Hash, Hasher};
 
 /// One launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +37,15 @@ pub(crate) struct GroupRecord {
     pub(crate) hash: u64,
     /// Where the words of its buckets begin in the rank's control memory.
     pub(crate) words_offset: u64,
+}
+
+impl GroupRecord {
+    /// The hash of a group's collectives.
+    pub(crate) fn hash_of(collectives: &[Signature]) -> u64 {
+        let mut mix = Mix::default();
+        collectives.hash(&mut mix);
+        mix.finish()
+    }
 }
 
 /// In the first word: what the others are of. Signatures leave these bits alone.

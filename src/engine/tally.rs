@@ -29,11 +29,6 @@ impl Digest {
         Digest((self.0 ^ bits).wrapping_mul(SPREAD))
     }
 
-    /// All of it.
-    pub(super) fn whole(self) -> u64 {
-        self.0
-    }
-
     /// What messages say.
     #[inline]
     pub(super) fn word(self) -> u32 {

@@ -58,16 +58,20 @@ pub(super) fn collectives(
     (own, mine): (usize, &Record),
     (other, yours): (usize, &Record),
 ) -> Option<(usize, Difference)> {
-    let (mine, yours) = (mine.group()?, yours.group()?);
-    let words = |rank, group: &GroupRecord| {
-        control.bucket_words(rank, group.words_offset, group.collectives)
-    };
+    let words = |rank, record: &Record| collectives_words(control, rank, record.group()?);
     let (ours, theirs) = (words(own, mine)?, words(other, yours)?);
     (0..ours.len().max(theirs.len())).find_map(|at| {
         let (ours, theirs) = (ours.get(at), theirs.get(at));
         let found = difference(ours, theirs)?;
         Some((ours.or(theirs).map_or(at, place), found))
     })
+}
+
+/// The words of a group's collectives, if they are still those: a rank may have ended since, or used them for another group.
+fn collectives_words(control: &Control, rank: usize, group: &GroupRecord) -> Option<Vec<Words>> {
+    let words = control.bucket_words(rank, group.words_offset, group.collectives)?;
+    let signatures: Option<Vec<Signature>> = words.iter().map(signature).collect();
+    (GroupRecord::hash_of(&signatures?) == group.hash).then_some(words)
 }
 
 /// A group under way and its messages.
@@ -179,4 +183,49 @@ pub(super) fn first_message(
     let mine = under_way(control, own)?;
     let words = mine.messages.iter().find(|words| ends(words) == wanted)?;
     Some((place(words), text(signature(words).as_ref())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::What;
+    use crate::device::ControlShape;
+    use oxccl_plans::collective::Order;
+    use oxccl_plans::element::DataType;
+    use oxccl_transports::Region;
+    use std::sync::Arc;
+
+    fn call(count: usize) -> Signature {
+        Signature { kind: Kind::Scatter, ..Signature::message(DataType::F32, count, 0, 0) }
+    }
+
+    #[test]
+    fn words_that_have_become_others_tell_nothing() {
+        let shape = ControlShape { channels: 1 };
+        let region = Arc::new(Region::create("test", shape.len_bytes()).unwrap());
+        let control = Control::new(shape, 0, vec![Some(region)]).unwrap();
+        let group = |calls: &[Signature]| {
+            let block = control.groups().alloc(calls.len() * size_of::<Words>()).unwrap();
+            for (at, call) in calls.iter().enumerate() {
+                let to = block.as_ptr().cast::<Words>().wrapping_add(at);
+                // SAFETY: within the block, which nobody else uses.
+                unsafe { to.write(collective_words(at, call)) };
+            }
+            let group = GroupRecord {
+                order: Order::Any,
+                collectives: calls.len() as u64,
+                messages: 0,
+                hash: GroupRecord::hash_of(calls),
+                words_offset: block.offset() as u64,
+            };
+            (block, Record::new(What::Group(group)))
+        };
+        let ((_mine, mine), (yours, other)) =
+            (group(&[call(7), call(8)]), group(&[call(7), call(9)]));
+        let found = || collectives(&control, (0, &mine), (0, &other));
+        let (bucket, (argument, ..)) = found().unwrap();
+        assert_eq!((bucket, argument), (1, "count"));
+        drop(yours);
+        assert_eq!(found(), None, "its pages have been given back");
+    }
 }

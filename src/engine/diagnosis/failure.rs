@@ -163,6 +163,8 @@ impl Ranks {
         let (rank, detail) = (self.rank, error.to_string());
         // The first reason stays.
         let _ = self.failed.set(detail.clone());
+        // Others may read what this rank's groups were after it has gone.
+        self.control.groups().retire();
         self.liveness.abort(match error {
             Error::Mismatch { .. } => Cause::Mismatch { rank, detail },
             Error::TimedOut { .. } => Cause::TimedOut { rank, detail },

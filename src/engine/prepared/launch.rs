@@ -3,7 +3,7 @@
 use super::chain::Source;
 use super::messages::Message;
 use super::plans::Whose;
-use crate::call::{CheckedCall, Counts, Record, Signature, What};
+use crate::call::{CheckedCall, Counts, GroupRecord, Record, Signature, What};
 use crate::device::{HeapBlock, RECORD_WORDS};
 use crate::engine::backend::Code;
 use crate::engine::diagnosis::{Words, collective_words, message_words};
@@ -145,7 +145,10 @@ impl Prepared {
         self.digest = factors.fold(self.base, Digest::with_factor);
         match &mut self.record.what {
             What::Call(signature) => signature.factor_bits = self.factors[0],
-            What::Group(group) => group.hash = self.digest.whole(),
+            What::Group(group) => {
+                let told = told(&self.collectives, &self.identity, &self.factors);
+                group.hash = GroupRecord::hash_of(&told.collect::<Vec<_>>());
+            }
             What::Close => {}
         }
         self.words = self.record.encode();
@@ -182,11 +185,8 @@ impl Prepared {
 
     fn write_collectives(&self) {
         let Some(words) = self.record_words() else { return };
-        for (at, &place) in self.collectives.iter().enumerate() {
-            let signature = self.identity.signatures[place];
-            // The group's record has the order.
-            let (order, factor_bits) = (Order::Any, self.factors[place]);
-            let bucket = Signature { order, factor_bits, ..signature };
+        let told = told(&self.collectives, &self.identity, &self.factors);
+        for (at, (&place, bucket)) in self.collectives.iter().zip(told).enumerate() {
             // SAFETY: the block was made for as many words. Others read them only while the log says that the launch is under way, or
             // was the last; no launch is under way.
             unsafe { words.add(at).write_volatile(collective_words(place, &bucket)) };
@@ -204,6 +204,18 @@ impl Prepared {
             unsafe { words.add(self.collectives.len() + at).write_volatile(told) };
         }
     }
+}
+
+/// What others are told of a group's collectives, whose order the group's record has.
+fn told(
+    collectives: &[usize],
+    identity: &Identity,
+    factors: &[u64],
+) -> impl Iterator<Item = Signature> {
+    collectives.iter().map(|&place| {
+        let (order, factor_bits) = (Order::Any, factors[place]);
+        Signature { order, factor_bits, ..identity.signatures[place] }
+    })
 }
 
 impl Block {

@@ -1,7 +1,6 @@
 //! How a launch is prepared.
 
 use super::chain::Source;
-use super::hash;
 use super::launch::{Block, Identity, Parts, Prepared};
 use super::messages;
 use super::parts::{self, Part};
@@ -64,7 +63,7 @@ impl Maker<'_> {
         let is_collective = |at: &usize| !messages::has_messages(&calls[*at]);
         let collectives: Vec<usize> = (0..calls.len()).filter(is_collective).collect();
         let common: Vec<Signature> = collectives.iter().map(|at| buckets[*at]).collect();
-        let agreed = hash(&common);
+        let agreed = GroupRecord::hash_of(&common);
         let mut tables = Tables::default();
         let total =
             collectives.iter().map(|at| calls[*at].total_bytes()).fold(0, usize::saturating_add);
