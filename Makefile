@@ -1,9 +1,10 @@
 # The commands a user needs. Each sets up what is missing first; doing so twice does no work again.
-.PHONY: help bench test bench-peers gpu-bundle gpu-report sanitize aarch64 loom lint doc
+.PHONY: help bench test test-all bench-peers gpu-bundle gpu-report sanitize aarch64 loom lint doc
 
 help:
 	@echo "make bench        an AllReduce sweep over 2 local ranks, checked, as a table"
-	@echo "make test         every test"
+	@echo "make test         the tests, in at most ten minutes on two cores, without the build"
+	@echo "make test-all     what is long as well"
 	@echo "make bench-peers  the same sweeps beside Open MPI, MPICH and Gloo, as one table"
 	@echo "make gpu-bundle   target/gpu-bundle: probes, tests and benches for a bare machine with a GPU"
 	@echo "make gpu-report   the GPUs' part of docs/results.md, of the newest results"
@@ -20,6 +21,10 @@ bench:
 test:
 	@tools/setup
 	@tools/test
+
+test-all:
+	@tools/setup
+	@OXCCL_TEST_ALL=1 tools/test
 
 bench-peers:
 	@tools/bench-peers

@@ -3,6 +3,7 @@
 
 pub mod element;
 pub mod expression;
+pub mod left;
 pub mod network;
 pub mod nodes;
 pub mod on_streams;

@@ -98,7 +98,7 @@ fn rdma_carries_calls_between_nodes() {
     let settings = [processes::threads("2"), MANY, TWO_NODES, rdma, devices];
     run("ways_that_adapters_have_not", "start_process", StandIn, 1, &settings[1..]);
     // A minute on the guest's one core.
-    if std::env::var_os("OXCCL_TEST_ALL").is_some() {
+    if !common::left::to_test_all("rdma_carries_calls_between_nodes: every call") {
         run("calls_between_nodes", "communicator_process", StandIn, 1, &settings);
     }
 }

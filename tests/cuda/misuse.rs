@@ -1,6 +1,7 @@
 //! What a rank alone can see is wrong: a typed error, and the communicator still works; and starts that cannot be.
 
 use crate::calls::{config, stream};
+use crate::common::left;
 use crate::processes::{deadline, meet};
 use crate::rank::gpu;
 use oxccl::bucket::GradientBuckets;
@@ -305,9 +306,9 @@ pub(crate) fn starts(outer: &mut dyn Bootstrap) {
     let descriptors = descriptors();
     let mut failures = 0;
     // Either rank by turns: most calls are the look-ups of kernels, which are alike.
-    let of_all = std::env::var_os("OXCCL_TEST_ALL").is_some();
+    let by_turns = left::to_test_all("starts_that_fail: each driver call on both ranks");
     for number in 1..=most {
-        for victim in (0..2).filter(|victim| of_all || number as usize % 2 == *victim) {
+        for victim in (0..2).filter(|victim| !by_turns || number as usize % 2 == *victim) {
             if outer.rank() == victim {
                 control.fail(&format!("*:{number}:999"));
             }
@@ -363,7 +364,9 @@ fn start(outer: &mut dyn Bootstrap, control: &Control) -> Result<(), Error> {
     let id = made.as_ref().map(|(id, _)| id.to_string()).unwrap_or_default();
     let all = outer.all_gather(id.as_bytes(), deadline()).unwrap();
     let id = UniqueId::from_str(std::str::from_utf8(&all[0]).unwrap()).unwrap();
-    let connected = Communicator::connect(&id, outer.rank(), outer.world(), &config());
+    // Little memory, which each start clears.
+    let config = Config { heap_bytes: 2 << 20, ..config() };
+    let connected = Communicator::connect(&id, outer.rank(), outer.world(), &config);
     let done = connected.and_then(|comm| {
         let called = first_calls(&comm);
         // What fails to be given back is lost.

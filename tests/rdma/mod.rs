@@ -2,7 +2,7 @@
 
 use super::common::element::TestElement;
 use super::common::nodes::{COUNTS, Memory, cases, run};
-use super::common::seed;
+use super::common::{left, seed};
 use super::{config, guest, on_ranks};
 use oxccl::{Advanced, Collectives, Communicator, Config, FabricKind, ReduceOp, UniqueId, bf16};
 use oxccl_transports::rdma::survey;
@@ -74,12 +74,12 @@ mod on_two_nodes {
 mod on_four_nodes {
     use super::*;
 
-    /// The longest message of each, which takes several rounds; all lengths on demand, since eight ranks share the guest's one core.
+    /// The longest message of each, which takes several rounds; all lengths in `make test-all`, since eight ranks share the guest's one core.
     #[test]
     #[ignore = "runs in the software RoCE guest"]
     fn every_operation_by_every_algorithm_with_2_ranks_each() {
-        let all = std::env::var_os("OXCCL_TEST_ALL").is_some();
-        on_nodes(4, if all { "bfloat every" } else { "bfloat longest" });
+        let some = left::to_test_all("every operation on four nodes: short messages");
+        on_nodes(4, if some { "bfloat longest" } else { "bfloat every" });
     }
 }
 
