@@ -268,7 +268,7 @@ pub enum Error {
         call: u64,
         /// The time-out.
         seconds: f64,
-        /// The ranks that did not come, as far as they are known.
+        /// The ranks that did not come, or did not mark a bucket ready, as far as they are known.
         ranks: Vec<usize>,
         /// Which ranks did not come, and what they did last.
         detail: String,
@@ -362,6 +362,8 @@ pub enum Error {
     Broken {
         /// The first error.
         first: String,
+        /// The ranks that it names ([`Error::ranks`]).
+        ranks: Vec<usize>,
     },
     /// This rank's GPU, or its driver, failed in a call.
     #[error("this rank's GPU failed in a call: {source}")]
@@ -397,6 +399,23 @@ impl From<CudaError> for Error {
     }
 }
 
+/// What is kept of the error that ended a communicator or a call, for those who ask later.
+#[derive(Clone, Debug)]
+pub(crate) struct First {
+    text: String,
+    ranks: Vec<usize>,
+}
+
+impl First {
+    pub(crate) fn of(error: &Error) -> First {
+        First { text: error.to_string(), ranks: error.ranks() }
+    }
+
+    pub(crate) fn broken(&self) -> Error {
+        Error::Broken { first: self.text.clone(), ranks: self.ranks.clone() }
+    }
+}
+
 impl Error {
     /// Adds to what an error says that has come from a call.
     pub(crate) fn add(&mut self, more: &str) {
@@ -409,7 +428,7 @@ impl Error {
             | Error::ServerLost { during: text }
             | Error::ServerCutOff { during: text }
             | Error::Left { during: text, .. }
-            | Error::Broken { first: text } => text.push_str(more),
+            | Error::Broken { first: text, .. } => text.push_str(more),
             Error::Mismatch { what, .. } => *what = format!("{what}{more}").into(),
             _ => {}
         }

@@ -227,8 +227,10 @@ impl<'a> OnStream<'a> {
         match u16::try_from(most) {
             Ok(channels) if (1..=configured).contains(&most) => Ok(OnStream { channels, ..self }),
             _ => {
-                let detail = format!("{most} is not in 1 to max_channels, which is {configured}");
-                Err(Error::Config { variable: "channels", detail })
+                let detail = format!(
+                    "channels must be 1 to max_channels, which is {configured}, not {most}"
+                );
+                Err(Error::Config { variable: "pin", detail })
             }
         }
     }

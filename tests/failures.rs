@@ -4,7 +4,7 @@
 #[path = "common/port.rs"]
 mod port;
 
-use oxccl::{Advanced, Collectives, Communicator, Config, Error, ReduceOp, Stream, UniqueId};
+use oxccl::{Advanced, Collectives, Communicator, Config, Error, Pin, ReduceOp, Stream, UniqueId};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -206,6 +206,22 @@ fn fatal_errors_end_the_communicator_and_others_do_not() {
         assert!(error.ranks().contains(&other), "{error}");
         let later = comm.barrier().unwrap_err();
         assert!(matches!(later, Error::Broken { .. }) && later.is_fatal(), "{later}");
+        assert_eq!(later.ranks(), error.ranks());
+    });
+}
+
+#[test]
+fn channels_that_cannot_be_are_the_same_setting_everywhere() {
+    on_ranks(1, 1000, |mut comm| {
+        let stream = Stream::new().unwrap();
+        for channels in [0, usize::MAX] {
+            let of_a_call = comm.on(&stream).with_channels(channels).map(drop).unwrap_err();
+            let pin = Pin { channels: Some(channels), ..Pin::default() };
+            for error in [of_a_call, comm.set_pin(pin).unwrap_err()] {
+                let is_pin = matches!(error, Error::Config { variable: "pin", .. });
+                assert!(is_pin && error.to_string().contains("channels must be 1 to"), "{error}");
+            }
+        }
     });
 }
 

@@ -120,11 +120,17 @@ fn a_bucket_that_is_never_ready_is_named() {
         let broken = second.wait().unwrap_err();
         assert!(matches!(broken, Error::Broken { .. }), "{broken}");
         assert_eq!(buffers[2][0], 0.0);
-        error.to_string()
+        let later = comm.barrier().unwrap_err();
+        assert!(matches!(later, Error::Broken { .. }), "{later}");
+        assert_eq!([broken.ranks(), later.ranks()], [error.ranks(), error.ranks()]);
+        error
     });
+    let late = errors.iter().filter(|error| matches!(error, Error::TimedOut { .. }));
+    let late: Vec<&Error> = late.collect();
+    assert!(!late.is_empty() && late.iter().all(|error| error.ranks() == [1]), "{errors:?}");
     let named = "bucket 1 has not been marked ready on rank 1";
-    assert!(errors.iter().any(|error| error.contains(named)), "{errors:?}");
-    assert!(errors.iter().all(|error| error.contains("rank 1")), "{errors:?}");
+    assert!(errors.iter().any(|error| error.to_string().contains(named)), "{errors:?}");
+    assert!(errors.iter().all(|error| error.to_string().contains("rank 1")), "{errors:?}");
 }
 
 /// A bucket: what it is, its count, and on which ranks it is ready at first.

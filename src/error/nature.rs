@@ -42,7 +42,7 @@ impl Error {
             Error::LinkLost { rank, peer, .. } | Error::Corrupted { rank, peer, .. } => {
                 vec![*peer, *rank]
             }
-            Error::TimedOut { ranks, .. } => ranks.clone(),
+            Error::TimedOut { ranks, .. } | Error::Broken { ranks, .. } => ranks.clone(),
             Error::Transport(error) => error.ranks(),
             Error::Length { .. }
             | Error::Overflow { .. }
@@ -66,7 +66,6 @@ impl Error {
             | Error::ServerLost { .. }
             | Error::ServerCutOff { .. }
             | Error::Forked
-            | Error::Broken { .. }
             | Error::DeviceLost { .. }
             | Error::Environment(_)
             | Error::System { .. } => Vec::new(),
@@ -124,6 +123,7 @@ impl Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::First;
     use oxccl_plans::collective::{Kind, Order};
     use oxccl_plans::element::{DataType, OpKind};
     use oxccl_transports::{Cause, CudaError, Error as Transport};
@@ -209,7 +209,7 @@ mod tests {
         is(&Error::Left { rank: 1, calls: 2, during: text() }, ENDED, &[1]);
         is(&Error::Stopped { rank: 1, reason: text() }, ENDED, &[1]);
         is(&Error::DeviceLost { source: CudaError::NoDevice }, ENDED, &[]);
-        is(&Error::Broken { first: text() }, ENDED, &[]);
+        is(&First::of(&link).broken(), ENDED, &[5, 0]);
         let died = Transport::Stopped(Cause::Died { rank: 4 });
         is(&Error::Transport(died), ENDED, &[4]);
         is(

@@ -1,6 +1,6 @@
 //! The end of a launch, for those who wait for it.
 
-use crate::error::Error;
+use crate::error::{Error, First};
 use oxccl_transports::fork::Origin;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,8 +18,8 @@ enum State {
     #[default]
     Running,
     Ended(Result<(), Error>),
-    /// What was wrong, in words.
-    Taken(Option<String>),
+    /// What is kept of what was wrong.
+    Taken(Option<First>),
 }
 
 impl Completion {
@@ -71,8 +71,8 @@ impl Completion {
         match &*self.lock() {
             State::Running => None,
             State::Ended(Ok(())) | State::Taken(None) => Some(Ok(())),
-            State::Ended(Err(error)) => Some(broken(error.to_string())),
-            State::Taken(Some(first)) => Some(broken(first.clone())),
+            State::Ended(Err(error)) => Some(Err(First::of(error).broken())),
+            State::Taken(Some(first)) => Some(Err(first.broken())),
         }
     }
 
@@ -86,16 +86,12 @@ impl Completion {
     }
 }
 
-fn broken(first: String) -> Result<(), Error> {
-    Err(Error::Broken { first })
-}
-
 fn take(state: &mut State) -> Result<(), Error> {
     match state {
         State::Running | State::Taken(None) | State::Ended(Ok(())) => Ok(()),
-        State::Taken(Some(first)) => broken(first.clone()),
+        State::Taken(Some(first)) => Err(first.broken()),
         State::Ended(Err(error)) => {
-            let left = State::Taken(Some(error.to_string()));
+            let left = State::Taken(Some(First::of(error)));
             match std::mem::replace(state, left) {
                 State::Ended(result) => result,
                 State::Running | State::Taken(_) => Ok(()),

@@ -436,7 +436,7 @@ pub(crate) fn few_blocks(comm: Communicator) {
     }
     for wrong in [0, CHANNELS + 1] {
         let error = on.with_channels(wrong).unwrap_err();
-        assert!(matches!(error, Error::Config { variable: "channels", .. }), "{error}");
+        assert!(matches!(error, Error::Config { variable: "pin", .. }), "{error}");
     }
 }
 

@@ -17,7 +17,7 @@ use super::{buckets, logs};
 use crate::call::Record;
 use crate::config::Config;
 use crate::device::{Control, Heap};
-use crate::error::Error;
+use crate::error::{Error, First};
 use crate::target::Device;
 use oxccl_kernels::format as f;
 use oxccl_transports::{Cause, Liveness, Reach};
@@ -54,7 +54,7 @@ pub(in crate::engine) struct Ranks {
     /// Whether others write to memory that the caller alone gives up.
     are_threads: bool,
     /// Why this communicator ended.
-    failed: OnceLock<String>,
+    failed: OnceLock<First>,
 }
 
 impl Ranks {
@@ -86,7 +86,7 @@ impl Ranks {
     pub(in crate::engine) fn check(&self) -> Result<(), Error> {
         match self.failed.get() {
             None => Ok(()),
-            Some(first) => Err(Error::Broken { first: first.clone() }),
+            Some(first) => Err(first.broken()),
         }
     }
 
@@ -162,7 +162,7 @@ impl Ranks {
     pub(in crate::engine) fn end(&self, error: &Error, last: u64) -> Option<usize> {
         let (rank, detail) = (self.rank, error.to_string());
         // The first reason stays.
-        let _ = self.failed.set(detail.clone());
+        let _ = self.failed.set(First::of(error));
         // Others may read what this rank's groups were after it has gone.
         self.control.groups().retire();
         self.liveness.abort(match error {
@@ -264,7 +264,11 @@ impl Ranks {
         let known = |rank: &usize| self.owed(*rank).is_none();
         let running =
             (0..self.control.ranks()).filter(|rank| !stalled.contains(rank) && known(rank));
-        parts.extend(running.filter_map(|rank| self.wait_of(rank)));
+        for (rank, (wait, is_late)) in running.filter_map(|rank| Some((rank, self.wait_of(rank)?)))
+        {
+            behind.extend(is_late.then_some(rank));
+            parts.push(wait);
+        }
         behind.sort_unstable();
         behind.dedup();
         let nothing = || "no rank says what it waits for".into();
@@ -334,19 +338,21 @@ impl Ranks {
         (log.entered(), log.beats())
     }
 
-    /// What a rank waits for, if it does.
-    fn wait_of(&self, rank: usize) -> Option<String> {
+    /// What a rank waits for, if it does, and whether that is its own program.
+    fn wait_of(&self, rank: usize) -> Option<(String, bool)> {
         let waits =
             (0..self.control.channels()).map(|channel| self.control.progress(rank, channel));
         let wait = waits.into_iter().find(|progress| progress.call != 0)?;
         if wait.lane == f::LANE_READY {
-            return Some(format!(
-                "bucket {} has not been marked ready on rank {rank}",
-                wait.awaited
+            let bucket = wait.awaited;
+            return Some((
+                format!("bucket {bucket} has not been marked ready on rank {rank}"),
+                true,
             ));
         }
         let what = if wait.head != 0 { "a free slot from" } else { "data from" };
-        Some(format!("rank {rank} waits at step {} for {what} rank {}", wait.step, wait.peer))
+        let (step, peer) = (wait.step, wait.peer);
+        Some((format!("rank {rank} waits at step {step} for {what} rank {peer}"), false))
     }
 
     /// Waits until no living rank of this node is inside a call, so that nobody touches this rank's buffers any more: see above. One that
