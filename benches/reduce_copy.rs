@@ -1,5 +1,5 @@
-//! The machine's reduce-copy loop, by element type, against memcpy: two sources and one destination,
-//! in one core's caches and in memory. Throughput counts the bytes of one operand.
+//! The machine's reduce-copy loop, by element type, against memcpy: two sources and one
+//! destination, in one core's caches and in memory. Throughput counts the bytes of one operand.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use oxccl_kernels::{DataType, Fold, HostExecutor, Reduction, Scale};

@@ -1,8 +1,10 @@
-//! What two cores can do with large buffers, by bare loops without any synchronisation but a barrier around them: the bounds of an
-//! all-reduce and an all-to-all over 2 ranks, whose parts each core has here. Of a copy, and of both, a core reads and writes as many
-//! bytes as the buffer has; throughput counts these, once, of one core.
+//! What two cores can do with large buffers, by bare loops without any synchronisation but a
+//! barrier around them: the bounds of an all-reduce and an all-to-all over 2 ranks, whose parts
+//! each core has here. Of a copy, and of both, a core reads and writes as many bytes as the buffer
+//! has; throughput counts these, once, of one core.
 //!
-//! "around" writes around the cache. Buffers are in huge pages where the machine has any, as `comm.alloc`'s are.
+//! "around" writes with streaming stores. Buffers are in huge pages where the machine has any, as
+//! `comm.alloc`'s are.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use memmap2::{Advice, MmapMut};
@@ -50,7 +52,7 @@ impl Buffers {
     }
 }
 
-/// One core's share of an operation, around the cache or not.
+/// One core's share of an operation, with streaming stores or not.
 type Share = fn(&HostExecutor, usize, Addresses, bool);
 
 /// The core's input into its output.
@@ -109,7 +111,8 @@ fn reduce(
         finish: true,
         stream,
     };
-    // SAFETY: all lie in `Buffers`, and destinations overlap no other operand and nothing that the other core uses.
+    // SAFETY: all lie in `Buffers`, and destinations overlap no other operand and nothing that the
+    // other core uses.
     unsafe { executor.reduce(&reduction, sources, destinations, len_bytes) };
 }
 

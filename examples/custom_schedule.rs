@@ -1,4 +1,4 @@
-//! An algorithm of one's own: a schedule in Rust, proven, and run on ranks of this process.
+//! A custom algorithm: a schedule in Rust, proven, and run on ranks of this process.
 //!
 //! ```text
 //! cargo run --example custom_schedule                    # proves it and runs it
@@ -7,8 +7,8 @@
 //! oxccl bench all_reduce --ranks 4 --schedule examples/custom_schedule.json
 //! ```
 //!
-//! The algorithm is an all-reduce over a star: every rank sends its input to rank 0, which reduces them by rank and sends the result to
-//! all. It is nobody's favourite, but it fits a screen.
+//! The algorithm is an all-reduce over a star: every rank sends its input to rank 0, which reduces
+//! them by rank and sends the result to all. It is nobody's favourite, but it fits a screen.
 
 use std::error::Error;
 use std::sync::Arc;

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! The data are the UCI handwritten digits (examples/data/LICENCE.md). The gradients of a batch are
-//! computed in eight shards of equal size. A rank sums its own shards as an aligned binary tree, and
-//! the all-reduce under `Order::Tree` goes on with the same tree; so 1, 2, 4 and 8 ranks end with
-//! the same bits. The last line says which.
+//! computed in eight shards of equal size. A rank sums its own shards as an aligned binary tree,
+//! and the all-reduce under `Order::Tree` goes on with the same tree; so 1, 2, 4 and 8 ranks end
+//! with the same bits. The last line says which.
 
 use std::error::Error;
 use std::ops::Range;
@@ -33,7 +33,8 @@ const MOMENTUM: f32 = 0.9;
 
 #[derive(Parser)]
 struct Options {
-    /// Runs this many ranks as threads of this process; without it a launcher has started the ranks.
+    /// Runs this many ranks as threads of this process; without it a launcher has started the
+    /// ranks.
     #[arg(long)]
     ranks: Option<usize>,
     /// Passes over the training images.

@@ -1,13 +1,15 @@
-//! One training step of data parallelism, three times: gradients reduced when all are computed, bucket by bucket as they are computed, and
-//! by a group that was launched before and gets its buckets marked ready.
+//! One training step of data parallelism, three times: gradients reduced when all are computed,
+//! bucket by bucket as they are computed, and by a group that was launched before and gets its
+//! buckets marked ready.
 //!
 //! ```text
 //! cargo run --release --example overlap                      # 2 ranks as threads
 //! oxccl run --ranks 2 -- target/release/examples/overlap --launched
 //! ```
 //!
-//! The parameters are GPT-2 small's (benches/data/gpt2_small.toml). The gradient of each matrix is a matrix product, of the layer's inputs
-//! and the gradients of its outputs, as in back-propagation; the optimizer is plain gradient descent. The three give the same parameters,
+//! The parameters are GPT-2 small's (benches/data/gpt2_small.toml). The gradient of each matrix is
+//! a matrix product, of the layer's inputs and the gradients of its outputs, as in
+//! back-propagation; the optimizer is plain gradient descent. The three give the same parameters,
 //! bit for bit, which is checked. Times are medians, of rank 0.
 
 use std::error::Error;
@@ -198,7 +200,8 @@ impl<'a> Trainer<'a> {
     }
 }
 
-/// A layer's part in back-propagation: the gradient of its matrix is a product of its inputs and of the gradients of its outputs.
+/// A layer's part in back-propagation: the gradient of its matrix is a product of its inputs and of
+/// the gradients of its outputs.
 #[derive(Clone, Copy)]
 struct Work {
     rows: usize,

@@ -1,5 +1,5 @@
-//! Builds the machine twice from one source: with the host's C++ compiler, once per instruction set,
-//! and with nvcc, where there is one, for every GPU target into one fat binary.
+//! Builds the machine twice from one source: with the host's C++ compiler, once per instruction
+//! set, and with nvcc, where there is one, for every GPU target into one fat binary.
 //!
 //! Environment: `CXX`; `NVCC`, `CUDA_HOME`, `CUDA_PATH` (where nvcc is); `OXCCL_REQUIRE_NVCC=1` (no
 //! nvcc is an error); `OXCCL_SANITIZE=thread|address` (the host executors are instrumented).

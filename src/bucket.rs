@@ -1,9 +1,10 @@
 //! Buckets of gradients: data-parallel and distributed-optimizer training, overlapped with compute.
 //!
-//! Back-propagation makes the gradients of the last layers first. [`GradientBuckets`] therefore fills its buckets with the parameters in reverse
-//! order, and launches one group for all of them before there is any gradient; each bucket is reduced as soon as its last gradient is
-//! marked ready. [`ShardedBuckets`] does the same where each rank keeps the optimizer's state for its share of each bucket alone: gradients
-//! are reduced and scattered, parameters gathered.
+//! Back-propagation makes the gradients of the last layers first. [`GradientBuckets`] therefore
+//! fills its buckets with the parameters in reverse order, and launches one group for all of them
+//! before there is any gradient; each bucket is reduced as soon as its last gradient is marked
+//! ready. [`ShardedBuckets`] does the same where each rank keeps the optimizer's state for its
+//! share of each bucket alone: gradients are reduced and scattered, parameters gathered.
 //!
 //! ```
 //! use oxccl::bucket::GradientBuckets;
@@ -34,5 +35,6 @@ pub use gradients::{GradientBuckets, GradientStep};
 pub use plan::Place;
 pub use sharded::{DeviceShard, ParameterStep, ShardedBuckets};
 
-/// Bytes of a bucket, where nothing else is said: large enough for full bandwidth, small enough to begin early.
+/// Bytes of a bucket, where nothing else is said: large enough for full bandwidth, small enough to
+/// begin early.
 pub const DEFAULT_CAPACITY_BYTES: usize = 25 << 20;

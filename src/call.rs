@@ -67,9 +67,11 @@ impl Memory {
     }
 }
 
-/// What one rank asks for, with types that are known at run time alone: for bindings to other languages. The typed calls make these.
+/// What one rank asks for, with types that are known at run time alone: for bindings to other
+/// languages. The typed calls make these.
 ///
-/// It knows neither rank nor world: [`Collectives::run`](crate::Collectives::run) checks it against those of its communicator.
+/// It knows neither rank nor world: [`Collectives::run`](crate::Collectives::run) checks it against
+/// those of its communicator.
 ///
 /// ```
 /// use oxccl::{Call, Collectives, Communicator, DataType, Kind, Memory, OpKind};
@@ -120,14 +122,16 @@ pub(crate) enum Parts<'c> {
 }
 
 impl<'c> Call<'c> {
-    /// A call over memory of these. Lengths are those of the typed call of the same name; one with a root has root 0, and reductions sum,
-    /// unless something else is said. In place, input and output are the same address, or one is this rank's part of the other.
+    /// A call over memory of these. Lengths are those of the typed call of the same name; one with
+    /// a root has root 0, and reductions sum, unless something else is said. In place, input and
+    /// output are the same address, or one is this rank's part of the other.
     ///
     /// A message is made by [`send`](Call::send) or [`recv`](Call::recv).
     ///
     /// # Errors
-    /// None yet. Running it fails for what is wrong: [`Error::Length`], [`Error::Overflow`], [`Error::NotDivisible`],
-    /// [`Error::Unaligned`], [`Error::Overlap`], [`Error::Rank`], [`Error::Op`], [`Error::Counts`].
+    /// None yet. Running it fails for what is wrong: [`Error::Length`], [`Error::Overflow`],
+    /// [`Error::NotDivisible`], [`Error::Unaligned`], [`Error::Overlap`], [`Error::Rank`],
+    /// [`Error::Op`], [`Error::Counts`].
     #[inline]
     pub fn of(kind: Kind, data_type: DataType, input: Memory, output: Memory) -> Call<'c> {
         let ends = if kind.is_rooted() { Ends::Root(0) } else { Ends::All };
@@ -149,7 +153,8 @@ impl<'c> Call<'c> {
         Call { ends: Ends::From(peer), ..call }
     }
 
-    /// Fails as running it as this rank of so many would, for what is seen before anything is sent. The memory is not touched.
+    /// Fails as running it as this rank of so many would, for what is seen before anything is sent.
+    /// The memory is not touched.
     ///
     /// # Errors
     /// As [`of`](Call::of) lists them.
@@ -164,7 +169,8 @@ impl<'c> Call<'c> {
         Call { ends: Ends::Root(root), ..self }
     }
 
-    /// The same, reducing so. Of [`OpKind::PreMulSum`] the factor is 0 until [`factor`](Call::factor) gives one.
+    /// The same, reducing so. Of [`OpKind::PreMulSum`] the factor is 0 until
+    /// [`factor`](Call::factor) gives one.
     #[inline]
     #[must_use]
     pub fn op(self, op: OpKind) -> Call<'c> {
@@ -196,7 +202,8 @@ impl<'c> Call<'c> {
         Call { parts: Parts::PerRank(counts), ..self }
     }
 
-    /// The same with parts that differ by rank, of an all-to-all: this rank's to each, and each rank's to this one.
+    /// The same with parts that differ by rank, of an all-to-all: this rank's to each, and each
+    /// rank's to this one.
     #[inline]
     #[must_use]
     pub fn own_counts(self, send: &'c [usize], recv: &'c [usize]) -> Call<'c> {
@@ -204,12 +211,14 @@ impl<'c> Call<'c> {
     }
 }
 
-/// All that a call with equal parts is made from, in a few words. A call with the arguments of the one before needs no second check.
+/// All that a call with equal parts is made from, in a few words. A call with the arguments of the
+/// one before needs no second check.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked([u64; 7]);
 
 impl PartialEq for Asked {
-    /// Word by word in registers: the words have just been written there, and a call of the system's comparison takes longer.
+    /// Word by word in registers: the words have just been written there, and a call of the
+    /// system's comparison takes longer.
     #[inline]
     fn eq(&self, other: &Asked) -> bool {
         self.0.iter().zip(&other.0).fold(0, |differ, (one, other)| differ | (one ^ other)) == 0

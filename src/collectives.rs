@@ -6,23 +6,28 @@ use crate::memory::{Access, Input, Output};
 use oxccl_plans::collective::Kind;
 use oxccl_plans::element::{DataType, Element, ReduceOp};
 
-/// The collectives, of a [`Communicator`](crate::Communicator), where they block; [on a stream](crate::Communicator::on), where they return
-/// a [`Work`](crate::Work) at once; and of groups ([`Group`](crate::Group), [`StreamGroup`](crate::StreamGroup)), where they return their place in
-/// the group. Sealed.
+/// The collectives, of a [`Communicator`](crate::Communicator), where they block; [on a
+/// stream](crate::Communicator::on), where they return a [`Work`](crate::Work) at once; and of
+/// groups ([`Group`](crate::Group), [`StreamGroup`](crate::StreamGroup)), where they return their
+/// place in the group. Sealed.
 ///
-/// `n` is the number of ranks, all lengths are in elements, all ranks must agree on type, count, op and root. What can be a buffer,
-/// [`memory`](crate::memory) says: blocking calls take slices and buffers of communicators, streams buffers alone. Among processes either all ranks'
-/// buffers are of communicators or none's are. Buffers of different calls of a group must not overlap.
+/// `n` is the number of ranks, all lengths are in elements, all ranks must agree on type, count, op
+/// and root. What can be a buffer, [`memory`](crate::memory) says: blocking calls take slices and
+/// buffers of communicators, streams buffers alone. Among processes either all ranks' buffers are
+/// of communicators or none's are. Buffers of different calls of a group must not overlap.
 ///
-/// Errors of all of them: [`Error::Length`] and the like for arguments that this rank can see are wrong, before anything is sent;
-/// [`Error::Mismatch`] where ranks called different things; [`Error::TimedOut`], [`Error::Died`] and [`Error::Left`] name the rank
-/// that did not come; [`Error::Broken`] after any of these. What this rank cannot see at once comes from the [`Work`](crate::Work), or from the group.
+/// Errors of all of them: [`Error::Length`] and the like for arguments that this rank can see are
+/// wrong, before anything is sent; [`Error::Mismatch`] where ranks called different things;
+/// [`Error::TimedOut`], [`Error::Died`] and [`Error::Left`] name the rank that did not come;
+/// [`Error::Broken`] after any of these. What this rank cannot see at once comes from the
+/// [`Work`](crate::Work), or from the group.
 ///
 /// `'b` is how long buffers are borrowed: for the call, and in a group until that is launched.
 pub trait Collectives<'b>: Submit<'b> {
     /// Every rank's output is the reduction of all inputs. Both have `count` elements.
     ///
-    /// Ring (Patarasuk and Yuan 2009), one-shot and two-shot (Rabenseifner 2004; MSCCL++), as the tuner chooses.
+    /// Ring (Patarasuk and Yuan 2009), one-shot and two-shot (Rabenseifner 2004; MSCCL++), as the
+    /// tuner chooses.
     ///
     /// ```
     /// # use oxccl::{Collectives, Communicator, ReduceOp};
@@ -71,7 +76,8 @@ pub trait Collectives<'b>: Submit<'b> {
         unsafe { self.submit(call, [hold, Self::Access::unheld()]) }
     }
 
-    /// Rank r's output, of `count` elements, is the reduction of chunk r of all inputs, of `n * count`.
+    /// Rank r's output, of `count` elements, is the reduction of chunk r of all inputs, of
+    /// `n * count`.
     ///
     /// Direct exchange or the ring.
     ///
@@ -105,8 +111,8 @@ pub trait Collectives<'b>: Submit<'b> {
         }
     }
 
-    /// [`reduce_scatter`](Collectives::reduce_scatter) where the output is chunk `rank` of the buffer of `n * count` elements; its
-    /// other chunks are unchanged.
+    /// [`reduce_scatter`](Collectives::reduce_scatter) where the output is chunk `rank` of the
+    /// buffer of `n * count` elements; its other chunks are unchanged.
     ///
     /// # Errors
     /// As [`reduce_scatter`](Collectives::reduce_scatter).
@@ -123,8 +129,8 @@ pub trait Collectives<'b>: Submit<'b> {
         unsafe { self.submit(call, [hold, Self::Access::unheld()]) }
     }
 
-    /// [`reduce_scatter`](Collectives::reduce_scatter) where rank r keeps `counts[r]` elements of an input without gaps. All ranks pass
-    /// the same counts.
+    /// [`reduce_scatter`](Collectives::reduce_scatter) where rank r keeps `counts[r]` elements of
+    /// an input without gaps. All ranks pass the same counts.
     ///
     /// # Errors
     /// As [`all_gather_v`](Collectives::all_gather_v).
@@ -148,7 +154,8 @@ pub trait Collectives<'b>: Submit<'b> {
         }
     }
 
-    /// [`reduce_scatter_v`](Collectives::reduce_scatter_v) where the output is this rank's part of the buffer; the others are unchanged.
+    /// [`reduce_scatter_v`](Collectives::reduce_scatter_v) where the output is this rank's part of
+    /// the buffer; the others are unchanged.
     ///
     /// # Errors
     /// As [`all_gather_v`](Collectives::all_gather_v).
@@ -197,7 +204,8 @@ pub trait Collectives<'b>: Submit<'b> {
         }
     }
 
-    /// [`all_gather`](Collectives::all_gather) where the input is chunk `rank` of the buffer of `n * count` elements.
+    /// [`all_gather`](Collectives::all_gather) where the input is chunk `rank` of the buffer of
+    /// `n * count` elements.
     ///
     /// # Errors
     /// As [`all_gather`](Collectives::all_gather).
@@ -213,10 +221,12 @@ pub trait Collectives<'b>: Submit<'b> {
         unsafe { self.submit(call, [hold, Self::Access::unheld()]) }
     }
 
-    /// [`all_gather`](Collectives::all_gather) of `counts[r]` elements from rank r, without gaps. All ranks pass the same counts.
+    /// [`all_gather`](Collectives::all_gather) of `counts[r]` elements from rank r, without gaps.
+    /// All ranks pass the same counts.
     ///
     /// # Errors
-    /// As [`all_gather`](Collectives::all_gather); [`Error::Length`] unless there is a count for every rank.
+    /// As [`all_gather`](Collectives::all_gather); [`Error::Length`] unless there is a count for
+    /// every rank.
     #[inline]
     fn all_gather_v<T: Element>(
         self,
@@ -234,7 +244,8 @@ pub trait Collectives<'b>: Submit<'b> {
         }
     }
 
-    /// [`all_gather_v`](Collectives::all_gather_v) where the input is this rank's part of the buffer.
+    /// [`all_gather_v`](Collectives::all_gather_v) where the input is this rank's part of the
+    /// buffer.
     ///
     /// # Errors
     /// As [`all_gather_v`](Collectives::all_gather_v).
@@ -294,15 +305,16 @@ pub trait Collectives<'b>: Submit<'b> {
         unsafe { self.submit(call, [hold, Self::Access::unheld()]) }
     }
 
-    /// [`all_to_all`](Collectives::all_to_all) where this rank sends `send_counts[r]` elements to rank r and receives
-    /// `recv_counts[r]` from it, both without gaps.
+    /// [`all_to_all`](Collectives::all_to_all) where this rank sends `send_counts[r]` elements to
+    /// rank r and receives `recv_counts[r]` from it, both without gaps.
     ///
-    /// A blocking call on a host has the ranks exchange their counts first: one small all-gather more than the calls with equal parts.
-    /// Streams, groups and GPUs carry it out as messages, so that it is one launch.
+    /// A blocking call on a host has the ranks exchange their counts first: one small all-gather
+    /// more than the calls with equal parts. Streams, groups and GPUs carry it out as messages, so
+    /// that it is one launch.
     ///
     /// # Errors
-    /// As [`all_gather_v`](Collectives::all_gather_v); [`Error::CountsDiffer`], on all ranks, names two whose
-    /// counts differ.
+    /// As [`all_gather_v`](Collectives::all_gather_v); [`Error::CountsDiffer`], on all ranks, names
+    /// two whose counts differ.
     #[inline]
     fn all_to_all_v<T: Element>(
         self,
@@ -322,7 +334,8 @@ pub trait Collectives<'b>: Submit<'b> {
         }
     }
 
-    /// Every rank's output is the root's input. Both have `count` elements; the other ranks' input is not looked at and may be empty.
+    /// Every rank's output is the root's input. Both have `count` elements; the other ranks' input
+    /// is not looked at and may be empty.
     ///
     /// Direct, or the chain. The root may return before the others have called.
     ///
@@ -357,7 +370,8 @@ pub trait Collectives<'b>: Submit<'b> {
         }
     }
 
-    /// [`broadcast`](Collectives::broadcast) with one buffer: the input on the root, the output elsewhere.
+    /// [`broadcast`](Collectives::broadcast) with one buffer: the input on the root, the output
+    /// elsewhere.
     ///
     /// # Errors
     /// As [`broadcast`](Collectives::broadcast).
@@ -373,8 +387,8 @@ pub trait Collectives<'b>: Submit<'b> {
         unsafe { self.submit(call, [hold, Self::Access::unheld()]) }
     }
 
-    /// The root's output is the reduction of all inputs. Both have `count` elements; the other ranks' output is not touched and may be
-    /// empty.
+    /// The root's output is the reduction of all inputs. Both have `count` elements; the other
+    /// ranks' output is not touched and may be empty.
     ///
     /// Direct, or the chain.
     ///
@@ -426,8 +440,8 @@ pub trait Collectives<'b>: Submit<'b> {
         unsafe { self.submit(call, [hold, Self::Access::unheld()]) }
     }
 
-    /// The root's output, of `n * count` elements, is all inputs, of `count`, in rank order; the other ranks' output is not touched and
-    /// may be empty. Direct.
+    /// The root's output, of `n * count` elements, is all inputs, of `count`, in rank order; the
+    /// other ranks' output is not touched and may be empty. Direct.
     ///
     /// ```
     /// # use oxccl::{Collectives, Communicator};
@@ -459,11 +473,12 @@ pub trait Collectives<'b>: Submit<'b> {
         }
     }
 
-    /// [`gather`](Collectives::gather) with one buffer: on the root, of `n * count` elements, of which its own are in place already; elsewhere
-    /// the input.
+    /// [`gather`](Collectives::gather) with one buffer: on the root, of `n * count` elements, of
+    /// which its own are in place already; elsewhere the input.
     ///
     /// # Errors
-    /// As [`gather`](Collectives::gather); [`Error::NotDivisible`] for a root's buffer that ranks cannot share evenly.
+    /// As [`gather`](Collectives::gather); [`Error::NotDivisible`] for a root's buffer that ranks
+    /// cannot share evenly.
     #[inline]
     fn gather_in_place<T: Element>(
         self,
@@ -482,8 +497,8 @@ pub trait Collectives<'b>: Submit<'b> {
         unsafe { self.submit(call, [hold, Self::Access::unheld()]) }
     }
 
-    /// Rank r's output, of `count` elements, is chunk r of the root's input, of `n * count`; the other ranks' input is not looked at
-    /// and may be empty. Direct.
+    /// Rank r's output, of `count` elements, is chunk r of the root's input, of `n * count`; the
+    /// other ranks' input is not looked at and may be empty. Direct.
     ///
     /// ```
     /// # use oxccl::{Collectives, Communicator};
@@ -516,10 +531,12 @@ pub trait Collectives<'b>: Submit<'b> {
         }
     }
 
-    /// [`scatter`](Collectives::scatter) with one buffer: on the root, of `n * count` elements, which does not change; elsewhere the output.
+    /// [`scatter`](Collectives::scatter) with one buffer: on the root, of `n * count` elements,
+    /// which does not change; elsewhere the output.
     ///
     /// # Errors
-    /// As [`scatter`](Collectives::scatter); [`Error::NotDivisible`] for a root's buffer that ranks cannot share evenly.
+    /// As [`scatter`](Collectives::scatter); [`Error::NotDivisible`] for a root's buffer that ranks
+    /// cannot share evenly.
     #[inline]
     fn scatter_in_place<T: Element>(
         self,
@@ -538,8 +555,9 @@ pub trait Collectives<'b>: Submit<'b> {
         unsafe { self.submit(call, [hold, Self::Access::unheld()]) }
     }
 
-    /// Sends to one other rank, which calls [`recv`](Collectives::recv). Small messages leave before the receiver has called; larger
-    /// ones wait for it, so of two ranks that exchange, one must receive first.
+    /// Sends to one other rank, which calls [`recv`](Collectives::recv). Small messages leave
+    /// before the receiver has called; larger ones wait for it, so of two ranks that exchange, one
+    /// must receive first.
     ///
     /// ```
     /// # use oxccl::{Collectives, Communicator};
@@ -603,9 +621,10 @@ pub trait Collectives<'b>: Submit<'b> {
     ///
     /// # Safety
     ///
-    /// The call's memory is valid for its counts, writable where it is output, and used by nobody else, from now until a blocking call returns;
-    /// on a stream, until the work has ended, and of a call that is captured, whenever it is replayed. No output overlaps
-    /// buffers of another call of the group.
+    /// The call's memory is valid for its counts, writable where it is output, and used by nobody
+    /// else, from now until a blocking call returns; on a stream, until the work has ended, and of
+    /// a call that is captured, whenever it is replayed. No output overlaps buffers of another call
+    /// of the group.
     ///
     /// # Errors
     /// As the typed calls; [`Error::Counts`] for parts that differ, of a kind where they cannot.

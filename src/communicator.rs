@@ -26,13 +26,14 @@ use std::time::Duration;
 
 /// One rank of a set of ranks that carry out collectives together.
 ///
-/// All ranks make the same calls in the same order. A blocking call runs in the caller's thread and returns when this rank's part is
-/// done: its output is there and its input may be changed. On a GPU it waits for a kernel in a stream of this rank's own. Calls
-/// [`on`](Communicator::on) a stream return at once. Calls of one
-/// communicator run one after the other, however they are made.
+/// All ranks make the same calls in the same order. A blocking call runs in the caller's thread and
+/// returns when this rank's part is done: its output is there and its input may be changed. On a
+/// GPU it waits for a kernel in a stream of this rank's own. Calls [`on`](Communicator::on) a
+/// stream return at once. Calls of one communicator run one after the other, however they are made.
 ///
-/// It can move to another thread but not be shared: give each rank a thread or a process of its own. It belongs to the process that made
-/// it: one that is forked from that can neither use nor close it, and gets [`Error::Forked`].
+/// It can move to another thread but not be shared: give each rank a thread or a process of its
+/// own. It belongs to the process that made it: one that is forked from that can neither use nor
+/// close it, and gets [`Error::Forked`].
 #[derive(Debug)]
 pub struct Communicator {
     rank: usize,
@@ -56,8 +57,9 @@ pub(crate) struct Shared {
     gate: Gate,
 }
 
-// SAFETY: the engine is used by whoever's turn it is: the worker that holds ticket t, once t - 1 is done, or the communicator's
-// thread (there is one: `Communicator` is not `Sync`), once every ticket it issued is done. `Gate` orders them.
+// SAFETY: the engine is used by whoever's turn it is: the worker that holds ticket t, once t - 1 is
+// done, or the communicator's thread (there is one: `Communicator` is not `Sync`), once every
+// ticket it issued is done. `Gate` orders them.
 unsafe impl Sync for Shared {}
 // SAFETY: `Engine` is `Send`, and so is the gate.
 unsafe impl Send for Shared {}
@@ -83,7 +85,8 @@ impl Shared {
     ) -> Result<(), Error> {
         self.gate.wait(ticket - 1);
         let request = Request { grouped, flight: Some(flight), ..Request::default() };
-        // SAFETY: it is this ticket's turn, so nobody else uses the engine; the buffers are the caller's promise.
+        // SAFETY: it is this ticket's turn, so nobody else uses the engine; the buffers are the
+        // caller's promise.
         let result = unsafe { (*self.engine.get()).launch(calls, &mut None, &request) };
         self.gate.pass(ticket);
         result
@@ -145,12 +148,12 @@ impl Communicator {
         self.idle().context()
     }
 
-    /// Takes `count` zeroed elements of its device's memory, which every rank reaches in place. Not collective: each rank allocates what it
-    /// needs. It outlives the communicator.
+    /// Takes `count` zeroed elements of its device's memory, which every rank reaches in place. Not
+    /// collective: each rank allocates what it needs. It outlives the communicator.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] if the heap or the machine does not have that much; [`Error::Overflow`] if no machine has;
-    /// [`Error::Forked`].
+    /// [`Error::OutOfMemory`] if the heap or the machine does not have that much;
+    /// [`Error::Overflow`] if no machine has; [`Error::Forked`].
     pub fn alloc<T: Element>(&self, count: usize) -> Result<DeviceBuffer<T>, Error> {
         self.check_process()?;
         let length =
@@ -166,15 +169,19 @@ impl Communicator {
         self.alloc(count)?.into_host()
     }
 
-    /// Ends the communicator on all ranks. They compare what they have called, in all its arguments, and how many messages they have
-    /// sent and received: what went wrong where nobody waited, such as a message that nobody received or a broadcast with two roots, is
-    /// an error on all ranks here. Dropping a communicator ends it, too, but neither waits for the others nor compares messages.
+    /// Ends the communicator on all ranks. They compare what they have called, in all its
+    /// arguments, and how many messages they have sent and received: what went wrong where nobody
+    /// waited, such as a message that nobody received or a broadcast with two roots, is an error on
+    /// all ranks here. Dropping a communicator ends it, too, but neither waits for the others nor
+    /// compares messages.
     ///
-    /// It waits for its streams' calls and for all ranks, which must all close, each at most for the time-out.
+    /// It waits for its streams' calls and for all ranks, which must all close, each at most for
+    /// the time-out.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] and [`Error::Unreceived`], on all ranks, name the ranks that differ; [`Error::TimedOut`] and [`Error::Left`] a
-    /// rank that does not close; [`Error::Broken`] an earlier failure.
+    /// [`Error::Mismatch`] and [`Error::Unreceived`], on all ranks, name the ranks that differ;
+    /// [`Error::TimedOut`] and [`Error::Left`] a rank that does not close; [`Error::Broken`] an
+    /// earlier failure.
     pub fn close(mut self) -> Result<(), Error> {
         self.idle_mut()?.close()
     }
@@ -184,7 +191,8 @@ impl Communicator {
         self.idle().launches()
     }
 
-    /// Launches planned so far: one that comes again, with buffers wherever they are, is not planned again.
+    /// Launches planned so far: one that comes again, with buffers wherever they are, is not
+    /// planned again.
     pub fn plans(&self) -> u64 {
         self.idle().plans()
     }
@@ -204,7 +212,8 @@ impl Communicator {
         self.idle_mut()?.reconfigure(|config| config.timeout = timeout)
     }
 
-    /// Keeps the time of every step of this rank's calls from here on, or no longer. Calls then run in a slower build of the executor.
+    /// Keeps the time of every step of this rank's calls from here on, or no longer. Calls then run
+    /// in a slower build of the executor.
     ///
     /// # Errors
     /// [`Error::Unsupported`] on a GPU.
@@ -212,14 +221,15 @@ impl Communicator {
         self.idle_mut()?.set_trace(on)
     }
 
-    /// The steps of all calls since [`set_trace`](Communicator::set_trace) or the last time they were taken.
+    /// The steps of all calls since [`set_trace`](Communicator::set_trace) or the last time they
+    /// were taken.
     pub fn take_trace(&mut self) -> Vec<TracedStep> {
         self.idle_mut().map_or_else(|_| Vec::new(), Engine::take_trace)
     }
 
-    /// The algorithm that a call of this kind would use, and why. `count` is in elements of `T`: the whole buffer for all-reduce,
-    /// broadcast, reduce and send/recv, one rank's part for the others. `windows` says that every rank's buffers are reached
-    /// by all.
+    /// The algorithm that a call of this kind would use, and why. `count` is in elements of `T`:
+    /// the whole buffer for all-reduce, broadcast, reduce and send/recv, one rank's part for the
+    /// others. `windows` says that every rank's buffers are reached by all.
     ///
     /// # Errors
     /// [`Error::NoAlgorithm`] if nothing fits; [`Error::Op`]; [`Error::Rank`]; [`Error::Overflow`].
@@ -260,7 +270,8 @@ impl Communicator {
         placed: &mut Option<Placed>,
         request: &Request<'_>,
     ) -> Result<(), Error> {
-        // SAFETY: all issued tickets are done (`idle_engine`), so nobody else uses the engine; the buffers are the caller's promise.
+        // SAFETY: all issued tickets are done (`idle_engine`), so nobody else uses the engine; the
+        // buffers are the caller's promise.
         unsafe { (*self.idle_engine()?).launch(calls, placed, request) }
     }
 
@@ -304,8 +315,8 @@ impl Communicator {
     /// To be looked at. A forked process looks at its copy, in which no stream goes on.
     fn idle(&self) -> &Engine {
         let engine = self.idle_engine().unwrap_or(self.shared.engine.get());
-        // SAFETY: no ticket is out, and new ones, like blocking calls, come from this thread, not while the reference lives: every
-        // caller ends it before it returns.
+        // SAFETY: no ticket is out, and new ones, like blocking calls, come from this thread, not
+        // while the reference lives: every caller ends it before it returns.
         unsafe { &*engine }
     }
 
@@ -319,7 +330,8 @@ impl Communicator {
 impl Drop for Communicator {
     fn drop(&mut self) {
         if !self.origin.is_here() {
-            // In a forked process: the threads, the sockets and the memory are the parent's, so nothing of it may end here.
+            // In a forked process: the threads, the sockets and the memory are the parent's, so
+            // nothing of it may end here.
             let (calls, flights) = (self.calls.take(), self.flights.take());
             std::mem::forget((self.shared.clone(), self.heap.clone(), calls, flights));
             return;

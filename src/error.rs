@@ -11,8 +11,9 @@ use oxccl_transports::{Cause, CudaError};
 
 /// Why a call did not do what was asked.
 ///
-/// Misuse that this rank alone can see ([`is_misuse`](Error::is_misuse)) leaves the communicator usable, and so does what says so.
-/// Everything else ends it on all ranks ([`is_fatal`](Error::is_fatal)): inputs that were not in place are intact, outputs are
+/// Misuse that this rank alone can see ([`is_misuse`](Error::is_misuse)) leaves the communicator
+/// usable, and so does what says so. Everything else ends it on all ranks
+/// ([`is_fatal`](Error::is_fatal)): inputs that were not in place are intact, outputs are
 /// unspecified, and further calls return [`Error::Broken`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -29,7 +30,8 @@ pub enum Error {
         /// What is needed.
         expected: usize,
     },
-    /// Counts or a length that come to more bytes than memory can have, alone or together. Nothing has been called.
+    /// Counts or a length that come to more bytes than memory can have, alone or together. Nothing
+    /// has been called.
     #[error("{argument} of {call} come to {}", TooLong)]
     Overflow {
         /// The call.
@@ -166,7 +168,8 @@ pub enum Error {
         /// The communicator's device.
         device: Device,
     },
-    /// Memory that one rank cannot register, or another cannot open. No rank has registered anything, and the communicator stays usable.
+    /// Memory that one rank cannot register, or another cannot open. No rank has registered
+    /// anything, and the communicator stays usable.
     #[error(
         "memory cannot be registered, on any rank, because of rank {rank}: {reason}; calls over it go through slots"
     )]
@@ -213,7 +216,8 @@ pub enum Error {
         bucket: Option<usize>,
         /// What differs.
         argument: &'static str,
-        /// The rank that differs: from most ranks, where more than two made the call; otherwise from this one.
+        /// The rank that differs: from most ranks, where more than two made the call; otherwise
+        /// from this one.
         rank: usize,
         /// What it has.
         theirs: String,
@@ -238,8 +242,8 @@ pub enum Error {
         /// Messages that were received.
         received: u64,
     },
-    /// What one rank sends another in an all-to-all of uneven parts is not what that rank expects. All ranks get this error, and the
-    /// communicator stays usable.
+    /// What one rank sends another in an all-to-all of uneven parts is not what that rank expects.
+    /// All ranks get this error, and the communicator stays usable.
     #[error(
         "rank {sender} sends {sent} elements to rank {receiver}, which expects {received}: send_counts and recv_counts differ"
     )]
@@ -319,7 +323,8 @@ pub enum Error {
         /// What this rank was doing.
         during: String,
     },
-    /// A message between ranks of different nodes did not come as it was sent. Nothing of it was delivered.
+    /// A message between ranks of different nodes did not come as it was sent. Nothing of it was
+    /// delivered.
     #[error(
         "what rank {peer} sent to rank {rank} was changed on its way (integrity; noticed in {during}): something between them is \
          faulty, or somebody is there"
@@ -350,8 +355,9 @@ pub enum Error {
         /// Its reason.
         reason: String,
     },
-    /// A process that was forked from the one that made the communicator uses it, or what belongs to it. Nothing has been done, and the
-    /// communicator stays as it is in the process that made it.
+    /// A process that was forked from the one that made the communicator uses it, or what belongs
+    /// to it. Nothing has been done, and the communicator stays as it is in the process that made
+    /// it.
     #[error(
         "a communicator belongs to the process that made it, and this process was forked from that one: start ranks of their \
          own in new processes (exec, or the start method \"spawn\"), and make calls in the process that made the communicator"
@@ -371,7 +377,8 @@ pub enum Error {
         /// The driver's answer.
         source: CudaError,
     },
-    /// The transport's error, at the start, or where memory is registered; and what a GPU's driver refused before a call was made.
+    /// The transport's error, at the start, or where memory is registered; and what a GPU's driver
+    /// refused before a call was made.
     #[error(transparent)]
     Transport(#[from] oxccl_transports::Error),
     /// The launcher's environment is not complete.

@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 #[cfg(not(loom))]
 use std::sync::{Condvar, Mutex, MutexGuard, atomic::AtomicU64};
 
-/// Tickets that are done. Whoever sees ticket t done has exclusive use of what ticket t used, until it issues t + 1.
+/// Tickets that are done. Whoever sees ticket t done has exclusive use of what ticket t used, until
+/// it issues t + 1.
 #[derive(Debug)]
 pub(crate) struct Gate {
     done: AtomicU64,
@@ -59,7 +60,8 @@ mod tests {
     // SAFETY: the gate gives exclusive use in ticket order; loom checks that.
     unsafe impl Sync for Guarded {}
 
-    /// Two workers run tickets 1 and 2 in that order, and the issuer sees both, with exclusive use each time.
+    /// Two workers run tickets 1 and 2 in that order, and the issuer sees both, with exclusive use
+    /// each time.
     #[test]
     fn tickets_run_in_order() {
         loom::model(|| {

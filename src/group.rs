@@ -15,7 +15,8 @@ use crate::memory::{Borrowed, Where};
 use crate::target::Device;
 use std::marker::PhantomData;
 
-/// The calls of a group, while it is made: see [`Communicator::group`]. Buffers are borrowed for `'a`, which lasts until the group is done.
+/// The calls of a group, while it is made: see [`Communicator::group`]. Buffers are borrowed for
+/// `'a`, which lasts until the group is done.
 ///
 /// Its calls are the [`Collectives`](crate::Collectives); each returns its place in the group.
 #[derive(Debug)]
@@ -28,9 +29,10 @@ pub struct Group<'a> {
 impl Communicator {
     /// Carries out any number of calls in one launch.
     ///
-    /// Calls of one kind, type and op are handled as if their buffers lay behind one another, without copying anything: a hundred small
-    /// buckets cost about what one call of their total size costs. Sizes and alignments are free; calls of different kinds may be mixed. All
-    /// ranks make the same collectives in the same order. Nothing is called if `fill` returns an error.
+    /// Calls of one kind, type and op are handled as if their buffers were concatenated,
+    /// without copying anything: a hundred small buckets cost about what one call of their total
+    /// size costs. Sizes and alignments are free; calls of different kinds may be mixed. All ranks
+    /// make the same collectives in the same order. Nothing is called if `fill` returns an error.
     ///
     /// ```
     /// # use oxccl::{Collectives, Communicator, ReduceOp};
@@ -50,9 +52,11 @@ impl Communicator {
     ///
     /// # Messages
     ///
-    /// Sends and receives may be made in any order and number, to and from any ranks, without deadlock: all pairs advance together. What two
-    /// ranks have for each other in a group of one, they have in one group of the other, in the same order in each direction. A group of
-    /// messages alone concerns the ranks that have them; others need not call it. A group is done when its messages have been received.
+    /// Sends and receives may be made in any order and number, to and from any ranks, without
+    /// deadlock: all pairs advance together. What two ranks have for each other in a group of one,
+    /// they have in one group of the other, in the same order in each direction. A group of
+    /// messages alone concerns the ranks that have them; others need not call it. A group is done
+    /// when its messages have been received.
     ///
     /// ```
     /// # use oxccl::{Collectives, Communicator};
@@ -70,8 +74,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// What `fill` returns; then as the calls: [`Error::Mismatch`] names the first bucket in which ranks differ. [`Error::TimedOut`] names a
-    /// message that its receiver does not receive.
+    /// What `fill` returns; then as the calls: [`Error::Mismatch`] names the first bucket in which
+    /// ranks differ. [`Error::TimedOut`] names a message that its receiver does not receive.
     pub fn group<'a, R>(
         &self,
         fill: impl FnOnce(&mut Group<'a>) -> Result<R, Error>,
@@ -82,7 +86,8 @@ impl Communicator {
             group.list.finish();
             let (calls, mut placed) = (group.list.calls(), group.list.placed);
             let request = Request { grouped: true, ..Request::default() };
-            // SAFETY: `Group`'s calls were made from buffers that are borrowed until this returns, outputs exclusively.
+            // SAFETY: `Group`'s calls were made from buffers that are borrowed until this returns,
+            // outputs exclusively.
             let launched = unsafe { self.launch(calls, &mut placed, &request) };
             group.list.placed = placed;
             launched.map(|()| result)

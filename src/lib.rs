@@ -1,8 +1,10 @@
 //! Collective communication whose collectives are data.
 //!
-//! A collective is a [schedule](plans::schedule): for each rank a short list of three instructions (wait, reduce-copy, signal). It is
-//! [proven](plans::verify), lowered to a program, and interpreted by one machine whose source serves GPUs and CPUs alike. Ranks are threads or
-//! processes of one machine or several; buffers lie in host memory or, on one machine, in that of GPUs ([`Device`]).
+//! A collective is a [schedule](plans::schedule): for each rank a short list of three instructions
+//! (wait, reduce-copy, signal). It is [proven](plans::verify), lowered to a program, and
+//! interpreted by one machine whose source serves GPUs and CPUs alike. Ranks are threads or
+//! processes of one machine or several; buffers lie in host memory or, on one machine, in that of
+//! GPUs ([`Device`]).
 //!
 //! ```
 //! use oxccl::{Collectives, Communicator, ReduceOp};

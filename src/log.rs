@@ -1,4 +1,5 @@
-//! What the runtime tells of itself (`OXCCL_LOG`): a subscriber of `tracing` that writes lines to standard error.
+//! What the runtime tells of itself (`OXCCL_LOG`): a subscriber of `tracing` that writes lines to
+//! standard error.
 //!
 //! A program that has a subscriber of its own gets the events there, and nothing is written here.
 

@@ -1,4 +1,5 @@
-//! Streams: ordered queues of calls. The host's are each carried out by a thread of its own; those of GPUs are the driver's.
+//! Streams: ordered queues of calls. The host's are each carried out by a thread of its own; those
+//! of GPUs are the driver's.
 
 use crate::call::{Call, CheckedCall};
 use crate::collectives::Submit;
@@ -16,7 +17,8 @@ use std::thread::JoinHandle;
 
 /// An ordered queue of calls with a thread that carries them out.
 ///
-/// Calls on one stream run in order. A communicator's calls run in the order they were made, on whatever streams.
+/// Calls on one stream run in order. A communicator's calls run in the order they were made, on
+/// whatever streams.
 #[derive(Debug)]
 pub struct Stream {
     jobs: Option<Sender<Job>>,
@@ -54,12 +56,12 @@ impl Stream {
         Ok(Stream { jobs: Some(jobs), thread: Some(thread), origin: Origin::here() })
     }
 
-    /// Makes what is put into this stream from here on wait for what another stream carries out, such as a bucket of a group. The work that
-    /// it returns ends then.
+    /// Makes what is put into this stream from here on wait for what another stream carries out,
+    /// such as a bucket of a group. The work that it returns ends then.
     ///
     /// # Errors
-    /// [`Error::System`] if the stream's thread has panicked. The work's, if what is awaited has failed: what comes next on this stream is
-    /// done all the same.
+    /// [`Error::System`] if the stream's thread has panicked. The work's, if what is awaited has
+    /// failed: what comes next on this stream is done all the same.
     pub fn wait(&self, work: &Work) -> Result<Work, Error> {
         let flight = Arc::<Flight>::default();
         self.send(Job::Await { work: work.clone(), flight: flight.clone() })?;
@@ -92,7 +94,8 @@ impl Stream {
 }
 
 impl Drop for Stream {
-    /// Waits for the calls that are queued; each ends, if it does not move by its communicator's time-out.
+    /// Waits for the calls that are queued; each ends, if it does not move by its communicator's
+    /// time-out.
     fn drop(&mut self) {
         if self.check_process().is_err() {
             // The thread is the parent's, and so are the calls that are queued.
@@ -111,10 +114,11 @@ fn work(inbox: &Receiver<Job>) {
     for job in inbox {
         match job {
             Job::Launch { turn, calls, grouped, flight } => {
-                // SAFETY: the ticket was issued for this launch. The flight holds the buffers, each until its bucket is done, or to the
-                // end; they were borrowed as the calls need them, inputs shared and outputs exclusively, and host accesses wait until
-                // the hold is gone. What is lent of an input that is not ready is given back before its mark. Without a hold whoever
-                // made the calls vouches.
+                // SAFETY: the ticket was issued for this launch. The flight holds the buffers, each
+                // until its bucket is done, or to the end; they were borrowed as the calls need
+                // them, inputs shared and outputs exclusively, and host accesses wait until the
+                // hold is gone. What is lent of an input that is not ready is given back before its
+                // mark. Without a hold whoever made the calls vouches.
                 let result =
                     unsafe { turn.shared.run_ticket(turn.ticket, &calls, grouped, &flight) };
                 flight.end(result);
@@ -156,8 +160,9 @@ pub struct OnStream<'a> {
 }
 
 impl Communicator {
-    /// Calls that return at once and run on a stream, in the order they are made. They take communicator memory, which stays alive,
-    /// and waits when the host touches it, until they are done.
+    /// Calls that return at once and run on a stream, in the order they are made. They take
+    /// communicator memory, which stays alive, and waits when the host touches it, until they are
+    /// done.
     ///
     /// ```
     /// use oxccl::{Collectives, Communicator, ReduceOp, Stream};
@@ -196,17 +201,18 @@ impl Communicator {
     /// # Ok::<(), oxccl::Error>(())
     /// ```
     ///
-    /// There a stream may be captured: its calls are then recorded, their works are over at once, and what a replay does wrong
-    /// ends the communicator. Replays and calls must happen in the same order on all ranks, and one after the other on each: launch
-    /// them in one stream, or order their streams by events.
+    /// There a stream may be captured: its calls are then recorded, their works are over at once,
+    /// and what a replay does wrong ends the communicator. Replays and calls must happen in the
+    /// same order on all ranks, and one after the other on each: launch them in one stream, or
+    /// order their streams by events.
     pub fn on<'a>(&'a self, stream: impl Into<AnyStream<'a>>) -> OnStream<'a> {
         OnStream { comm: self, stream: stream.into(), channels: 0 }
     }
 }
 
 impl<'a> OnStream<'a> {
-    /// The same, for calls and groups that use at most so many channels: on a GPU thread blocks, so that other kernels have room beside them. All
-    /// ranks say the same.
+    /// The same, for calls and groups that use at most so many channels: on a GPU thread blocks, so
+    /// that other kernels have room beside them. All ranks say the same.
     ///
     /// ```
     /// # use oxccl::{Collectives, Communicator, ReduceOp, Stream};
@@ -214,13 +220,15 @@ impl<'a> OnStream<'a> {
     /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
     /// # let stream = Stream::new()?;
     /// # let mut gradient = comm.alloc::<f32>(1000)?;
-    /// comm.on(&stream).with_channels(1)?.all_reduce_in_place(&mut gradient, ReduceOp::Avg)?.wait()?;
+    /// let few = comm.on(&stream).with_channels(1)?;
+    /// few.all_reduce_in_place(&mut gradient, ReduceOp::Avg)?.wait()?;
     /// # Ok::<(), oxccl::Error>(()) }); });
     /// # Ok::<(), oxccl::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::Config`] for none, or for more than [`Config::max_channels`](crate::Config::max_channels). Ranks that say other numbers get
+    /// [`Error::Config`] for none, or for more than
+    /// [`Config::max_channels`](crate::Config::max_channels). Ranks that say other numbers get
     /// [`Error::Mismatch`] from the work.
     pub fn with_channels(self, most: usize) -> Result<OnStream<'a>, Error> {
         let configured = self.comm.max_channels();
@@ -249,8 +257,9 @@ impl<'a> OnStream<'a> {
     ///
     /// # Safety
     ///
-    /// The buffers of all calls are valid, and unused by others, as long as the flight holds them or until it has ended; those of gated
-    /// buckets' inputs from their mark on. No call's output overlaps another call's buffers.
+    /// The buffers of all calls are valid, and unused by others, as long as the flight holds them
+    /// or until it has ended; those of gated buckets' inputs from their mark on. No call's output
+    /// overlaps another call's buffers.
     pub(crate) unsafe fn launch(
         &self,
         calls: &[CheckedCall],

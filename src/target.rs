@@ -10,7 +10,8 @@ pub enum Device {
     /// The host's processors, in host memory.
     #[default]
     Host,
-    /// A GPU, by its number in the process; without one, a rank takes its number modulo how many there are.
+    /// A GPU, by its number in the process; without one, a rank takes its number modulo how many
+    /// there are.
     Cuda(Option<usize>),
 }
 

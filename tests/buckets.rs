@@ -60,8 +60,8 @@ fn gradients_are_reduced_whatever_the_capacity() {
     }
 }
 
-/// Gradients travel as bf16 and parameters as 8-bit floats; the optimizer works in f32 on its rank's share. The result is that of every rank
-/// doing all the work.
+/// Gradients travel as bf16 and parameters as 8-bit floats; the optimizer works in f32 on its
+/// rank's share. The result is that of every rank doing all the work.
 #[test]
 fn shards_are_updated_as_the_whole_would_be() {
     for ranks in [1, 2, 3] {

@@ -1,4 +1,5 @@
-//! The calls that the matrix does not make: send/recv, barrier, uneven parts, streams, and what a call costs.
+//! The calls that the matrix does not make: send/recv, barrier, uneven parts, streams, and what a
+//! call costs.
 #![allow(clippy::unwrap_used)]
 
 #[allow(unreachable_pub)]
@@ -41,7 +42,8 @@ fn send_and_recv_go_around() {
                     |of: usize| (0..count).map(|i| (of * 1000 + i) as i32).collect::<Vec<_>>();
                 let (next, previous) = ((rank + 1) % n, (rank + n - 1) % n);
                 let mut got = vec![-1; count];
-                // Rank 0 sends first, the others receive first, so large messages don't wait in a circle.
+                // Rank 0 sends first, the others receive first, so large messages don't wait in a
+                // circle.
                 if rank == 0 {
                     comm.send(&value(rank), next).unwrap();
                     comm.recv(&mut got, previous).unwrap();

@@ -1,4 +1,5 @@
-//! What was sent before a communicator was closed arrives, and what ranks called otherwise than others is told at the latest then.
+//! What was sent before a communicator was closed arrives, and what ranks called otherwise than
+//! others is told at the latest then.
 #![allow(clippy::unwrap_used)]
 
 use oxccl::{Collectives, Communicator, Config, Error, ReduceOp, UniqueId};
@@ -27,8 +28,8 @@ fn on_nodes<T: Send>(
     })
 }
 
-/// The root's one call, which makes the links, is followed by its end; the others come later. Most of that is waiting, so all goes on at
-/// once.
+/// The root's one call, which makes the links, is followed by its end; the others come later. Most
+/// of that is waiting, so all goes on at once.
 #[test]
 fn the_first_message_of_a_rank_that_closes_arrives() {
     std::thread::scope(|scope| {

@@ -1,5 +1,5 @@
-//! The executor under a sanitizer: every algorithm on threads of one process. Without the test harness, whose own threads would be
-//! in the reports.
+//! The executor under a sanitizer: every algorithm on threads of one process. Without the test
+//! harness, whose own threads would be in the reports.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -1,4 +1,5 @@
-//! What is wrong with ranks of another node is found as on one's own: their logs come as reports through the rendezvous.
+//! What is wrong with ranks of another node is found as on this node: their logs come as reports
+//! through the rendezvous.
 #![allow(clippy::unwrap_used)]
 
 use oxccl::{Collectives, Communicator, Config, Error, ReduceOp, UniqueId};

@@ -1,4 +1,5 @@
-//! What a process that a rank has forked can do to it: nothing, neither while the rank lives nor when it dies.
+//! What a process that a rank has forked can do to it: nothing, neither while the rank lives nor
+//! when it dies.
 #![allow(clippy::unwrap_used)]
 
 use oxccl::{
@@ -82,7 +83,8 @@ fn a_forked_child_neither_uses_nor_closes_its_parents_communicator() {
             let stream = Stream::new().unwrap();
             // It waits for the other rank while the process forks.
             let work = comm.on(&stream).barrier().unwrap();
-            // SAFETY: the child has this thread alone. What it calls refuses it before it waits for another; then it ends.
+            // SAFETY: the child has this thread alone. What it calls refuses it before it waits for
+            // another; then it ends.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 let copies = Copies { comm, stream, sum, work, server };
@@ -102,7 +104,8 @@ fn a_forked_child_neither_uses_nor_closes_its_parents_communicator() {
     });
 }
 
-/// Under which names rank 1, this program once more, is told where to meet, on how many nodes, and how it forks.
+/// Under which names rank 1, this program once more, is told where to meet, on how many nodes, and
+/// how it forks.
 const MEETING: &str = "FORKED_TEST_UNIQUE_ID";
 const NODES: &str = "FORKED_TEST_NODES";
 const BY: &str = "FORKED_TEST_BY";

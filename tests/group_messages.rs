@@ -1,4 +1,5 @@
-//! Messages in groups: any pattern arrives without deadlock, and a message that its other end does not expect has a name.
+//! Messages in groups: any pattern arrives without deadlock, and a message that its other end does
+//! not expect has a name.
 #![allow(clippy::unwrap_used)]
 
 use oxccl::{Advanced, Collectives, Communicator, Config, Error, Group, ReduceOp};
@@ -38,7 +39,8 @@ fn add<'a>(
     Ok(())
 }
 
-/// A rank's own messages, from the last to the first if `turned`, a collective in their midst, and the group once more.
+/// A rank's own messages, from the last to the first if `turned`, a collective in their midst, and
+/// the group once more.
 fn exchange(comm: &Communicator, sent: &[Sent], turned: bool) {
     let rank = comm.rank();
     let own = |(_, one): &(usize, &Sent)| one.0 == rank || one.1 == rank;

@@ -226,7 +226,8 @@ fn marked(
     work.wait().unwrap();
 }
 
-/// Ranks mark in orders of their own, from the host and from streams; the result is the same as one by one, and always comes.
+/// Ranks mark in orders of their own, from the host and from streams; the result is the same as one
+/// by one, and always comes.
 #[test]
 fn no_order_of_marks_deadlocks() {
     let case = (1usize..=4).prop_flat_map(|ranks| {

@@ -1,4 +1,5 @@
-//! Groups against the same calls one by one, bit for bit; and what happens when ranks make different ones.
+//! Groups against the same calls one by one, bit for bit; and what happens when ranks make
+//! different ones.
 #![allow(clippy::unwrap_used)]
 
 #[allow(unreachable_pub)]
@@ -276,7 +277,8 @@ fn any_group_is_what_its_calls_are() {
         .unwrap();
 }
 
-/// Buckets that are pieces of one buffer: where no rank leaves a gap, one behind the other in all memory.
+/// Buckets that are pieces of one buffer: where no rank leaves a gap, one behind the other in all
+/// memory.
 #[derive(Clone, Debug)]
 struct Neighbours {
     ranks: usize,
@@ -288,7 +290,8 @@ struct Neighbours {
 #[derive(Clone, Debug)]
 struct Neighbour {
     count: usize,
-    /// Which rank, if there is one of this number, leaves a gap behind it, and in which of the inputs and the outputs.
+    /// Which rank, if there is one of this number, leaves a gap behind it, and in which of the
+    /// inputs and the outputs.
     rank: usize,
     gaps: [bool; 2],
 }
@@ -396,7 +399,8 @@ fn thousands_of_buckets() {
     }
 }
 
-/// Classes of several parts: large calls, small ones that share a part behind them, and a last part of next to nothing.
+/// Classes of several parts: large calls, small ones that share a part behind them, and a last part
+/// of next to nothing.
 #[test]
 fn parts_of_any_size() {
     let kinds = [
@@ -466,7 +470,8 @@ fn a_wrong_argument_calls_nothing() {
     assert_eq!(comm.launches(), 0);
 }
 
-/// A list of calls of which some are as before, and others have other buffers, lengths or operations.
+/// A list of calls of which some are as before, and others have other buffers, lengths or
+/// operations.
 #[test]
 fn a_list_that_changes_in_part() {
     let config = Config { heap_bytes: 64 << 20, ..Config::default() };

@@ -1,6 +1,8 @@
-//! Safe functions stay safe: no counts, whatever they are, lead a call out of its buffers. A call that leaves them ends this process.
+//! Safe functions stay safe: no counts, whatever they are, lead a call out of its buffers. A call
+//! that leaves them ends this process.
 //!
-//! The library is compiled without overflow checks here (Cargo.toml), as users' release builds are: sums that wrap go on wrapped.
+//! The library is compiled without overflow checks here (Cargo.toml), as users' release builds are:
+//! sums that wrap go on wrapped.
 #![allow(clippy::unwrap_used)]
 
 mod common;

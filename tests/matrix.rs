@@ -1,4 +1,5 @@
-//! Type × operation × algorithm × encoding × in and out of place × ranks × sizes, against the declared order, bit for bit.
+//! Type × operation × algorithm × encoding × in and out of place × ranks × sizes, against the
+//! declared order, bit for bit.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -15,7 +16,8 @@ use oxccl::{
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Small slots, so that a few thousand elements are several rounds: just large enough for the segments of 8 ranks.
+/// Small slots, so that a few thousand elements are several rounds: just large enough for the
+/// segments of 8 ranks.
 fn config(ranks_per_node: Option<usize>) -> Config {
     Config {
         timeout: Duration::from_secs(60),
@@ -27,8 +29,9 @@ fn config(ranks_per_node: Option<usize>) -> Config {
     }
 }
 
-/// All cases for one type; the random choices are the same on every rank. Several nodes are for what needs them. In larger worlds, where
-/// ranks outnumber cores and every case takes long, each operation has one length, and one of them all lengths.
+/// All cases for one type; the random choices are the same on every rank. Several nodes are for
+/// what needs them. In larger worlds, where ranks outnumber cores and every case takes long, each
+/// operation has one length, and one of them all lengths.
 fn cases<T: TestElement>(n: usize, placement: Placement, seed: u64) -> Vec<Case> {
     let mut rng = Rng(seed);
     let mut cases = Vec::new();
@@ -88,7 +91,8 @@ fn cases<T: TestElement>(n: usize, placement: Placement, seed: u64) -> Vec<Case>
     cases
 }
 
-/// Types that are tested in large worlds by `make test`: schedules do not depend on the type. One for each accumulator and rounding.
+/// Types that are tested in large worlds by `make test`: schedules do not depend on the type. One
+/// for each accumulator and rounding.
 const LARGE: [DataType; 3] = [DataType::U8, DataType::BF16, DataType::F32];
 
 fn matrix<T: TestElement>() {
@@ -144,7 +148,8 @@ per_type! {
     f8e5m2: F8E5M2;
 }
 
-/// Every kind is in the matrix but those that have tests of their own (barrier and send/recv, in `calls.rs`).
+/// Every kind is in the matrix but those that have tests of their own (barrier and send/recv, in
+/// `calls.rs`).
 #[test]
 fn no_kind_is_forgotten() {
     let kinds: std::collections::BTreeSet<Kind> = catalogue().map(|entry| entry.kind).collect();

@@ -1,5 +1,6 @@
-//! Whatever one rank calls otherwise than the others is an error on every rank, which names that rank and what differs: for each
-//! argument, in blocking calls, on streams and in groups, among threads, processes and nodes; also where nobody waits.
+//! Whatever one rank calls otherwise than the others is an error on every rank, which names that
+//! rank and what differs: for each argument, in blocking calls, on streams and in groups, among
+//! threads, processes and nodes; also where nobody waits.
 #![allow(clippy::unwrap_used)]
 
 #[path = "mismatches/cell.rs"]
@@ -35,8 +36,8 @@ fn in_threads(ranks: Vec<Communicator>, cell: &Cell, way: Way) -> Vec<Outcome> {
     })
 }
 
-/// Runs the cells of a place, several at once since most of their time is waiting, and says which did not end as they must. Each thread
-/// runs its cells by what `worker` makes.
+/// Runs the cells of a place, several at once since most of their time is waiting, and says which
+/// did not end as they must. Each thread runs its cells by what `worker` makes.
 fn check<Run: FnMut(&Cell, Way) -> Vec<Outcome>>(place: Place, worker: impl Fn() -> Run + Sync) {
     let cells: Vec<_> = CELLS.iter().flat_map(|cell| WAYS.map(|way| (cell, way))).collect();
     let (next, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));

@@ -1,5 +1,6 @@
-//! Ranks on nodes that are network namespaces of this machine, over TCP through a switch between them: what a real network may do to
-//! them. Skipped, and said so, where the system gives no namespaces.
+//! Ranks on nodes that are network namespaces of this machine, over TCP through a switch between
+//! them: what a real network may do to them. Skipped, and said so, where the system gives no
+//! namespaces.
 #![allow(clippy::unwrap_used)]
 
 mod common;

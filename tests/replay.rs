@@ -1,7 +1,9 @@
-//! The order of steps that the simulator predicts is one that the host executor takes: traces of both are replayed by the same rules.
+//! The order of steps that the simulator predicts is one that the host executor takes: traces of
+//! both are replayed by the same rules.
 //!
-//! A replay goes through all ranks' steps by time. A wait, or the end of a step that receives a message which announces itself, must find
-//! its counter or message there: raised by a signal, or sent by a step, that began before. Steps of a channel come in the program's order.
+//! A replay goes through all ranks' steps by time. A wait, or the end of a step that receives a
+//! message which announces itself, must find its counter or message there: raised by a signal, or
+//! sent by a step, that began before. Steps of a channel come in the program's order.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::HashMap;

@@ -1,4 +1,5 @@
-//! A rank whose process is stopped inside a call is named by those that wait for it, and holds them no longer than their time-out.
+//! A rank whose process is stopped inside a call is named by those that wait for it, and holds them
+//! no longer than their time-out.
 #![allow(clippy::unwrap_used)]
 
 use oxccl::{Collectives, Communicator, Config, Error, ReduceOp, UniqueId};

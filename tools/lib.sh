@@ -21,7 +21,8 @@ stage() {
     echo "== $name: $((SECONDS - start)) s"
 }
 
-# want_packages WHAT PACKAGE...: installs packages that not everything needs as root, and otherwise says what goes without them.
+# want_packages WHAT PACKAGE...: installs packages that not everything needs as root, and otherwise
+# says what goes without them.
 want_packages() {
     local what="$1"
     shift
@@ -43,7 +44,8 @@ need_packages() {
     apt-get install -y --no-install-recommends "${missing[@]}"
 }
 
-# find_missing PACKAGE...: sets `missing` to those that are not installed. The names are Debian's and Ubuntu's.
+# find_missing PACKAGE...: sets `missing` to those that are not installed. The names are Debian's
+# and Ubuntu's.
 find_missing() {
     local package
     missing=()

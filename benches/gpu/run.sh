@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Runs stages of this bundle on a machine with a GPU: no Rust, no network, nothing installed. See --help.
+# Runs stages of this bundle on a machine with a GPU: no Rust, no network, nothing installed. See
+# --help.
 #
-# All that was measured so far is in one archive, which is written again every few seconds and behind each stage: what ends a call
-# in the middle costs a few seconds of figures. A stage or a step that fails, or takes too long, does not keep the next from running.
+# All that was measured so far is in one archive, which is written again every few seconds and
+# behind each stage: what ends a call in the middle costs a few seconds of figures. A stage or a
+# step that fails, or takes too long, does not keep the next from running.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/steps.sh"

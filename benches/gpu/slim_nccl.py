@@ -48,8 +48,8 @@ def slim_section(image, offset, length, wanted):
         first, end = at + header_bytes, at + header_bytes + body_bytes
         kept = b"".join(bytes(image[begin:finish]) for begin, finish, kind, architecture in entries(image, first, end)
                         if kind == MACHINE_CODE and architecture in wanted)
-        # A container with nothing left in it stays whole: whether loaders take an empty one is not known. Relocatable ones
-        # are not loaded.
+        # A container with nothing left in it stays whole: whether loaders take an empty one is not
+        # known. Relocatable ones are not loaded.
         if kept or not wanted:
             image[first:end] = kept + bytes(body_bytes - len(kept))
             struct.pack_into("<Q", image, at + 8, len(kept))

@@ -1,4 +1,5 @@
-# The stages: what each asks of the GPU, from simple to hard, and how long it may take. Sourced by run.sh.
+# The stages: what each asks of the GPU, from simple to hard, and how long it may take. Sourced by
+# run.sh.
 
 # limit STAGE: the most seconds that it gets; fails of what is no stage.
 limit() {
@@ -64,7 +65,8 @@ first() {
 stage_first() {
     local joined n size counts="2 8" sizes="8 64K 64M" failed=0
     [ "$quick" = 0 ] || counts=2 sizes="8 64K"
-    # What it finds missing on such a machine (launchers, network cards) is no failure of this stage; a GPU is needed.
+    # What it finds missing on such a machine (launchers, network cards) is no failure of this
+    # stage; a GPU is needed.
     within 15 "$oxccl" doctor | tee "$work/doctor"
     grep -q 'ok.*device' "$work/doctor" || { echo "oxccl sees no GPU"; return 1; }
     for joined in 1 0; do
@@ -86,7 +88,8 @@ stage_tests() {
 
 # --- the second call
 
-# Counters that tell whether a call is bound by instructions, by latency or by memory; the short list is on every GPU.
+# Counters that tell whether a call is bound by instructions, by latency or by memory; the short
+# list is on every GPU.
 few_counters=sm__cycles_elapsed.max,gpu__time_duration.sum,smsp__inst_executed.sum
 stalled=smsp__average_warps_issue_stalled
 counters=$few_counters,smsp__average_warp_latency_per_inst_issued.ratio,l1tex__t_sector_hit_rate.pct,lts__t_sector_hit_rate.pct
@@ -95,7 +98,8 @@ for reason in long_scoreboard barrier membar no_instruction branch_resolving sho
     counters+=,${stalled}_${reason}_per_issue_active.ratio
 done
 
-# counted TYPE SIZE COUNTERS: of the first calls that are timed. Ranks share a launch: a profiler runs kernels one by one, and again and again.
+# counted TYPE SIZE COUNTERS: of the first calls that are timed. Ranks share a launch: a profiler
+# runs kernels one by one, and again and again.
 counted() {
     local file="$results/$stage/$2-$1.csv"
     OXCCL_SINGLE_LAUNCH=1 OXCCL_TIMEOUT=30 within 25 "$tool" --clock-control none --kernel-name regex:oxccl --launch-skip 2 --launch-count 3 \
@@ -185,7 +189,8 @@ stage_groups() {
     return $failed
 }
 
-# One kernel is checked, since a sanitizer writes each anew that it checks. It takes its time: ranks wait longer for each other.
+# One kernel is checked, since a sanitizer writes each anew that it checks. It takes its time: ranks
+# wait longer for each other.
 stage_sanitizer() {
     local tool check what status failed=0
     tool=$(sanitizer) && [ -n "$tool" ] || { skip "there is no compute-sanitizer, in the bundle or here"; return; }
@@ -197,7 +202,8 @@ stage_sanitizer() {
         *) what="all_reduce -b 1K -e 64K -f 64" ;;
         esac
         echo "== $check"
-        # Ranks share a launch: those that wait for each other in launches of their own hang where one kernel runs at a time.
+        # Ranks share a launch: those that wait for each other in launches of their own hang where
+        # one kernel runs at a time.
         OXCCL_SINGLE_LAUNCH=1 OXCCL_TIMEOUT=30 within 35 "$tool" --tool "${check% *}" --kernel-regex kns=oxccl_f32_sum --error-exitcode 9 \
             "$oxccl" bench $what --device cuda --threads --ranks 2 --no-probe --warmup-iters 1 --iters 2 --repeats 1 --json "${image[@]}"
         status=$?
@@ -228,7 +234,8 @@ stop_mps() {
     rm -rf "$work/mps"
 }
 
-# profiled CALLS MODE FILE: lists the kernels of a bench in which a timed loop has so many calls of 20 buckets.
+# profiled CALLS MODE FILE: lists the kernels of a bench in which a timed loop has so many calls of
+# 20 buckets.
 profiled() {
     OXCCL_SINGLE_LAUNCH=0 CUDA_INJECTION64_PATH=$profiler OXCCL_PROFILE=$3 within 15 "$oxccl" bench group --device cuda --threads \
         --ranks 2 --no-probe --buckets 20 --bucket-size 2K --modes "$2" --iters "$1" --repeats 1 --json "${image[@]}"

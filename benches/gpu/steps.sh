@@ -1,14 +1,17 @@
-# What stages are made of: steps with a limit each, rows of results, and the tools of the bundle or of this machine. Sourced by run.sh.
+# What stages are made of: steps with a limit each, rows of results, and the tools of the bundle or
+# of this machine. Sourced by run.sh.
 
-# Ranks share a GPU: NCCL allows it, no stream waits for another's to get there, and nothing goes through a network card. First calls
-# of kernels do not load them while others wait for them in kernels. A call that hangs says so, with its step, after five seconds.
+# Ranks share a GPU: NCCL allows it, no stream waits for another's to get there, and nothing goes
+# through a network card. First calls of kernels do not load them while others wait for them in
+# kernels. A call that hangs says so, with its step, after five seconds.
 export NCCL_MULTI_RANK_GPU_ENABLE=1 CUDA_DEVICE_MAX_CONNECTIONS=32 NCCL_NET_GDR_LEVEL=LOC
 export CUDA_MODULE_LOADING=EAGER OXCCL_TIMEOUT=${OXCCL_BUNDLE_TIMEOUT:-5}
 
 oxccl=$here/bin/oxccl against_nccl=$here/bin/oxccl-against-nccl
 image=(${OXCCL_BUNDLE_IMAGE:+--image "$OXCCL_BUNDLE_IMAGE"})
 
-# within SECONDS COMMAND...: ends it, and what it has started, after so long, and before its stage ends; 125 if no time is left.
+# within SECONDS COMMAND...: ends it, and what it has started, after so long, and before its stage
+# ends; 125 if no time is left.
 within() {
     local seconds=$1 left=$((deadline - SECONDS - 3))
     shift
@@ -58,7 +61,8 @@ gpu_state() {
         --format=csv,noheader 2>/dev/null | head -1
 }
 
-# timed SECONDS NAME COMMAND...: a step whose output is shown if it fails; sets `said` and `took_ms`.
+# timed SECONDS NAME COMMAND...: a step whose output is shown if it fails; sets `said` and
+# `took_ms`.
 timed() {
     local seconds=$1 name=$2 begun=$(date +%s%N) status
     shift 2
@@ -123,8 +127,9 @@ nccl_rows() {
     grep -c '"contestant":"nccl","family"' "$results/$stage/rows.jsonl"
 }
 
-# bench SECONDS ARGUMENT...: a comparison, with NCCL if it is here. If that fails before NCCL was measured, which cannot be told to
-# go on, it is asked for less, and then oxccl's own numbers are taken without.
+# bench SECONDS ARGUMENT...: a comparison, with NCCL if it is here. If that fails before NCCL was
+# measured, which cannot be told to go on, it is asked for less, and then oxccl's own numbers are
+# taken without.
 bench() {
     local before with library
     before=$(nccl_rows)
@@ -139,8 +144,9 @@ bench() {
     one_bench "$@" --floor-only
 }
 
-# one_bench SECONDS ARGUMENT...: the tool with what all benches have, whose ranks share launches unless OXCCL_SINGLE_LAUNCH is 0; its
-# rows say so. NCCL's start, and filling long buffers, may take longer than a call may.
+# one_bench SECONDS ARGUMENT...: the tool with what all benches have, whose ranks share launches
+# unless OXCCL_SINGLE_LAUNCH is 0; its rows say so. NCCL's start, and filling long buffers, may take
+# longer than a call may.
 one_bench() {
     local seconds=$1 joined=${OXCCL_SINGLE_LAUNCH:-1}
     shift
@@ -151,13 +157,14 @@ one_bench() {
     return "${PIPESTATUS[0]}"
 }
 
-# tests_of PROGRAM ARGUMENT...: the names of its tests, but for those that start a guest by tools of the sources.
+# tests_of PROGRAM ARGUMENT...: the names of its tests, but for those that start a guest by tools of
+# the sources.
 tests_of() {
     within 10 "$@" --list --format terse | sed -n 's/: test$//p' | grep -v '_in_the_guest$' | sort
 }
 
-# run_tests SECONDS BEHIND ARGUMENT...: those tests one by one, from simple to hard, whose names `grep -E ARGUMENT...` leaves, each within so
-# long. BEHIND goes behind their names in rows.
+# run_tests SECONDS BEHIND ARGUMENT...: those tests one by one, from simple to hard, whose names
+# `grep -E ARGUMENT...` leaves, each within so long. BEHIND goes behind their names in rows.
 run_tests() {
     local seconds=$1 behind=$2 tests=0 failed=0 program name said took_ms
     shift 2
@@ -172,7 +179,8 @@ run_tests() {
     [ "$tests" != 0 ] && [ "$failed" = 0 ] || { echo "$failed of $tests tests failed"; return 1; }
 }
 
-# by_difficulty: names of tests, the simple ones first, and last those in which ranks come late, differ or die.
+# by_difficulty: names of tests, the simple ones first, and last those in which ranks come late,
+# differ or die.
 by_difficulty() {
     awk '{
         class = 5

@@ -1,7 +1,7 @@
-// What the machine itself can do, printed before a comparison, because virtual cores move:
-// the one-way latency of a cache line between two cores, and how fast memory is copied.
-// One JSON object on stdout. Each number is the best of several tries. Large copies are in huge pages,
-// where there are any, and by the better of memcpy and stores around the cache.
+// What the machine itself can do, printed before a comparison, because virtual cores move: the
+// one-way latency of a cache line between two cores, and how fast memory is copied. One JSON object
+// on stdout. Each number is the best of several tries. Large copies are in huge pages, where there
+// are any, and by the better of memcpy and streaming stores.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>

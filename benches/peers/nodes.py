@@ -24,7 +24,8 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 NODES = 2
 ADDRESS = "10.78.0.{}"
 INSIDE = "OXCCL_NODES_INSIDE"
-# One behind the other, about as many as Gloo makes in its half second: a connection that has rested starts slowly.
+# One behind the other, about as many as Gloo makes in its half second: a connection that has rested
+# starts slowly.
 CALLS = 5
 # Against hanging.
 TIMEOUT_S = 120

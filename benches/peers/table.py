@@ -25,7 +25,8 @@ COLLECTIVES = {
     "all_to_all": "All-to-All", "broadcast": "Broadcast",
 }
 
-# Of these a rank reads and writes as many bytes as a copy of the size does, whoever's buffers they are in, if nothing is moved twice.
+# Of these a rank reads and writes as many bytes as a copy of the size does, whoever's buffers they
+# are in, if nothing is moved twice.
 COPIES = ("all_reduce", "all_gather", "all_to_all")
 # From so many bytes the buffers of two ranks are larger than caches.
 COPIES_FROM = 16 << 20

@@ -250,7 +250,7 @@ impl ExplainOptions {
 }
 
 fn choice(plan: &Plan) -> String {
-    let around = if plan.stream { ", outputs written around the cache" } else { "" };
+    let around = if plan.stream { ", outputs written with streaming stores" } else { "" };
     format!(
         "choice   {} / {}, {} channel{}{around}\nwhy      {}",
         plan.algorithm,

@@ -47,7 +47,7 @@ pub enum Failure {
     /// A schedule file cannot be read.
     #[error(transparent)]
     File(#[from] oxccl::plans::schedule::FileError),
-    /// A schedule of one's own cannot be used.
+    /// A custom schedule cannot be used.
     #[error(transparent)]
     Custom(Box<oxccl::CustomError>),
     /// Schedules were not accepted.

@@ -1,8 +1,10 @@
 //! The `oxccl` command, as a library of which its program is [`main`] alone.
 //!
-//! It is a library since `oxccl-against-nccl` (`benches/against_nccl/`) measures with the same flags, sizes, inputs, checks and
-//! statistics, or its figures would not compare with those of `oxccl bench`. That tool is a crate of its own: it calls NCCL, and is not
-//! published, on which a published crate cannot depend. [`shared`] is all that it sees, and no interface for anybody else.
+//! It is a library since `oxccl-against-nccl` (`benches/against_nccl/`) measures with the same
+//! flags, sizes, inputs, checks and statistics, or its figures would not compare with those of
+//! `oxccl bench`. That tool is a crate of its own: it calls NCCL, and is not published, on which a
+//! published crate cannot depend. [`shared`] is all that it sees, and no interface for anybody
+//! else.
 
 mod bench;
 mod doctor;
@@ -78,8 +80,9 @@ fn end_with_the_reader() {
     let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) };
 }
 
-/// The driver loads kernels when it is initialised, its own among them, and not when they are first used: then it may wait for all that
-/// run, which may wait for this rank. What the user has set stays. Programs that `oxccl run` starts are the user's.
+/// The driver loads kernels when it is initialised, its own among them, and not when they are first
+/// used: then it may wait for all that run, which may wait for this rank. What the user has set
+/// stays. Programs that `oxccl run` starts are the user's.
 fn load_kernels_at_once() {
     const LOADING: &str = "CUDA_MODULE_LOADING";
     if std::env::var_os(LOADING).is_none() {

@@ -12,15 +12,18 @@ use crate::options;
 /// Starts a program once per rank and waits for all of them.
 ///
 /// The program finds its rank through Communicator::from_env. Rank 0 reads this command's input,
-/// unless that is a terminal; all write to its output. If a rank fails, here or on another machine, the others have the grace period to
-/// notice and end by themselves, are then told to (SIGTERM), and 2 seconds later made to (SIGKILL); the exit status is that of the rank
-/// that the others failed of, 128 + N where signal N ended it. Ranks that wait for it to join get an error at once.
+/// unless that is a terminal; all write to its output. If a rank fails, here or on another machine,
+/// the others have the grace period to notice and end by themselves, are then told to (SIGTERM),
+/// and 2 seconds later made to (SIGKILL); the exit status is that of the rank that the others
+/// failed of, 128 + N where signal N ended it. Ranks that wait for it to join get an error at once.
 ///
-/// SIGINT, SIGTERM and SIGHUP are passed on to the ranks, which start with a fresh process' signals. Those that handle one have the grace
-/// period to end, and a second signal, half a second later or more, kills them at once.
+/// SIGINT, SIGTERM and SIGHUP are passed on to the ranks, which start with a fresh process'
+/// signals. Those that handle one have the grace period to end, and a second signal, half a second
+/// later or more, kills them at once.
 ///
-/// On several machines it is started once on each, with the same --ranks, --nnodes and --rendezvous and the --node-rank of the machine;
-/// OXCCL_SECRET is the job's secret, any bytes; only at a loopback address ranks may meet without. Machine 0 serves the rendezvous.
+/// On several machines it is started once on each, with the same --ranks, --nnodes and --rendezvous
+/// and the --node-rank of the machine; OXCCL_SECRET is the job's secret, any bytes; only at a
+/// loopback address ranks may meet without. Machine 0 serves the rendezvous.
 #[derive(Args)]
 pub(crate) struct RunOptions {
     /// How many ranks to start here.
@@ -41,7 +44,8 @@ pub(crate) struct RunOptions {
     /// Gives rank r the r-th of this command's cores, starting over when there are more ranks.
     #[arg(long)]
     bind: bool,
-    /// Seconds that the other ranks may go on after one has failed, and that all may after a signal.
+    /// Seconds that the other ranks may go on after one has failed, and that all may after a
+    /// signal.
     #[arg(long, value_parser = options::seconds, default_value = "10")]
     grace: Duration,
     /// The program and its arguments.

@@ -1,4 +1,5 @@
-//! What the command writes. Lines of several ranks come to one place, so each text is formatted first and written at once.
+//! What the command writes. Lines of several ranks come to one place, so each text is formatted
+//! first and written at once.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -14,8 +15,9 @@ pub(crate) fn note(what: impl Display) {
     let _ = std::io::stderr().write_all(format!("{what}\n").as_bytes());
 }
 
-/// Prints a line of the results, or several. If they cannot be written, as on a full disk or behind `head`, going on is of no use:
-/// the process says so and ends, and with it the job of which it is a rank.
+/// Prints a line of the results, or several. If they cannot be written, as on a full disk or behind
+/// `head`, going on is of no use: the process says so and ends, and with it the job of which it is
+/// a rank.
 pub fn result(text: impl Display) {
     let mut output = std::io::stdout().lock();
     let written = output.write_all(format!("{text}\n").as_bytes()).and_then(|()| output.flush());

@@ -1,5 +1,5 @@
-//! Schedules of one's own: the example's file is what the example builds, is proven and run; wrong files are named with their place and told
-//! as a story.
+//! Custom schedules: the example's file is what the example builds, is proven and run; wrong
+//! files are named with their place and told as a story.
 #![allow(clippy::unwrap_used)]
 
 mod command_line;

@@ -1,4 +1,5 @@
-//! `oxccl doctor` on a node with network adapters: in the software RoCE guest, whose nodes are network namespaces.
+//! `oxccl doctor` on a node with network adapters: in the software RoCE guest, whose nodes are
+//! network namespaces.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../transports/tests/common/guest.rs"]

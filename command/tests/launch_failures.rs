@@ -1,4 +1,5 @@
-//! `oxccl run` and `bench` when ranks fail, before they join and after, on one machine and on several: who is named, and who hears of it.
+//! `oxccl run` and `bench` when ranks fail, before they join and after, on one machine and on
+//! several: who is named, and who hears of it.
 
 mod command_line;
 
@@ -46,7 +47,8 @@ fn who_waits_for_a_rank_that_failed_before_it_joined_hears_how_at_once() {
 
 #[test]
 fn the_rank_that_was_killed_is_named_and_not_who_noticed() {
-    // Both have ended when the launcher looks again: rank 0 stops it, rank 1 waits for that, and what rank 0 leaves behind continues it.
+    // Both have ended when the launcher looks again: rank 0 stops it, rank 1 waits for that, and
+    // what rank 0 leaves behind continues it.
     let script = "children=/proc/$PPID/task/$PPID/children; \
         is() { grep -q \"^State:.$1\" /proc/$2/status; }; \
         while [ $(wc -w < $children) -lt 2 ]; do sleep 0.01; done; \

@@ -1,4 +1,5 @@
-//! The signals of ranks that `oxccl run` starts, and what becomes of them when the launcher is asked to stop.
+//! The signals of ranks that `oxccl run` starts, and what becomes of them when the launcher is
+//! asked to stop.
 
 mod command_line;
 

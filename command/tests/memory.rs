@@ -82,7 +82,8 @@ impl Drop for Group {
     }
 }
 
-/// Each of two ranks finds room for its buffers while the other takes its own: both together have none.
+/// Each of two ranks finds room for its buffers while the other takes its own: both together have
+/// none.
 #[test]
 fn ranks_that_allocate_at_once_get_an_error() {
     let Some(group) = Group::new(400 << 20) else {

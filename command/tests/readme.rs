@@ -1,5 +1,5 @@
-//! Every command line that README.md and docs/command.md show is run, or known to be run elsewhere. What they show of its output is what it
-//! says.
+//! Every command line that README.md and docs/command.md show is run, or known to be run elsewhere.
+//! What they show of its output is what it says.
 
 mod command_line;
 
@@ -11,7 +11,8 @@ use std::process::Command;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// What others run: the Makefile's targets exist (`tests/documentation.rs`), and the example is run by `data_parallel.rs`.
+/// What others run: the Makefile's targets exist (`tests/documentation.rs`), and the example is run
+/// by `data_parallel.rs`.
 const ELSEWHERE: [&str; 2] = ["make ", "cargo run --release --example data_parallel -- "];
 
 /// Verbs whose output is the same on every machine: what is shown of it is compared.

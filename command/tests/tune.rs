@@ -102,7 +102,8 @@ fn a_measured_table_is_what_bench_picks_by() {
 
     let verify = ["tune", "--quick", "-e", "64K", "--ops", "all_reduce", "--verify", file.path()];
     let said = oxccl(&verify).ok();
-    // Between the coarse sizes, some of which are refined (and those of a few cache lines then have nothing between them).
+    // Between the coarse sizes, some of which are refined (and those of a few cache lines then have
+    // nothing between them).
     let (_, points) = said.out.split_once("best at ").unwrap();
     let points: Vec<usize> =
         points.split_whitespace().filter_map(|word| word.parse().ok()).collect();

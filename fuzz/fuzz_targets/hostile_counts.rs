@@ -1,6 +1,7 @@
 #![no_main]
 
-//! Calls with hostile counts over guarded memory: the bytes are what `tests/hostile.rs` makes at random.
+//! Calls with hostile counts over guarded memory: the bytes are what `tests/hostile.rs` makes at
+//! random.
 #[path = "../../tests/hostile_counts/mod.rs"]
 mod hostile_counts;
 

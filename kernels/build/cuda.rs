@@ -54,8 +54,8 @@ fn command(nvcc: &Path) -> Command {
     command
 }
 
-/// `NVCC` (`none`: none is wanted), else the first of `CUDA_HOME`, `CUDA_PATH`, `PATH`, /usr/local/cuda and a `.cuda` folder
-/// beside the workspace or above it that has one.
+/// `NVCC` (`none`: none is wanted), else the first of `CUDA_HOME`, `CUDA_PATH`, `PATH`,
+/// /usr/local/cuda and a `.cuda` folder beside the workspace or above it that has one.
 fn find() -> Result<Option<PathBuf>, String> {
     if let Some(nvcc) = setting("NVCC") {
         if nvcc == "none" {

@@ -9,7 +9,8 @@ use std::process::Command;
 /// Sources that know no type.
 const COMMON: [&str; 4] = ["executor.cpp", "trace.cpp", "copy.cpp", "lines.cpp"];
 
-/// Instruction sets of an architecture with the flags that select them; src/host.rs detects the same.
+/// Instruction sets of an architecture with the flags that select them; src/host.rs detects the
+/// same.
 fn instruction_sets(arch: &str) -> Option<&'static [(&'static str, &'static [&'static str])]> {
     match arch {
         "x86_64" => Some(&[

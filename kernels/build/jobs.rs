@@ -1,8 +1,8 @@
 //! Runs compilers side by side, and none whose output is at hand from another build.
 //!
-//! Cargo repeats a build script for every profile and for every change of features or environment. The
-//! compilers' outputs do not depend on these, so they are kept in the target folder under a hash of
-//! what they do depend on: all sources, the command line and the compiler.
+//! Cargo repeats a build script for every profile and for every change of features or environment.
+//! The compilers' outputs do not depend on these, so they are kept in the target folder under a
+//! hash of what they do depend on: all sources, the command line and the compiler.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -51,8 +51,8 @@ pub(crate) struct Job {
     pub(crate) output: PathBuf,
 }
 
-/// Runs all jobs, as many at a time as cargo allows, and gives what each wrote to standard error. The
-/// first failure is returned with its command line and output.
+/// Runs all jobs, as many at a time as cargo allows, and gives what each wrote to standard error.
+/// The first failure is returned with its command line and output.
 pub(crate) fn run_all(jobs: Vec<Job>, sources: &Sources) -> Result<Vec<String>, String> {
     let workers = std::env::var("NUM_JOBS").ok().and_then(|jobs| jobs.parse().ok()).unwrap_or(1);
     let hash = sources.hash()?;

@@ -71,7 +71,7 @@ pub struct Reduction {
     pub tree: bool,
     /// The result is final.
     pub finish: bool,
-    /// Write around the cache.
+    /// Write with streaming stores.
     pub stream: bool,
 }
 
@@ -194,9 +194,9 @@ impl HostExecutor {
     /// # Safety
     ///
     /// `launch` and everything it points to must be valid as `format` describes it, for the whole
-    /// call: the program's tables lie within its length, instructions name operands, connections and
-    /// windows that exist, and every offset plus length lies within its buffer or slot. No other
-    /// thread may run the same channel of the same rank at the same time.
+    /// call: the program's tables lie within its length, instructions name operands, connections
+    /// and windows that exist, and every offset plus length lies within its buffer or slot. No
+    /// other thread may run the same channel of the same rank at the same time.
     #[inline]
     pub unsafe fn execute(&self, launch: *const Launch, channel: u32) -> Outcome {
         // SAFETY: passed on to the caller; the function runs on this processor (`for_isa`).
@@ -227,7 +227,8 @@ impl HostExecutor {
     /// # Safety
     ///
     /// Every pointer must be aligned for its element and valid for `len_bytes`, a multiple of the
-    /// element size (any length for a copy). A destination may be a source but must not half overlap one.
+    /// element size (any length for a copy). A destination may be a source but must not half
+    /// overlap one.
     pub unsafe fn reduce(
         &self,
         reduction: &Reduction,
@@ -288,7 +289,8 @@ impl HostExecutor {
         to
     }
 
-    /// Converts elements of a 16- or 8-bit float type to f32 (`widen`), or f32 to them, as the machine does it.
+    /// Converts elements of a 16- or 8-bit float type to f32 (`widen`), or f32 to them, as the
+    /// machine does it.
     ///
     /// # Panics
     ///

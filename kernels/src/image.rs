@@ -34,8 +34,8 @@ pub const TARGETS: [u32; 4] = [80, 90, 100, 120];
 /// Threads per block of every kernel. A block is a channel.
 pub const BLOCK_THREADS: u32 = 512;
 
-/// Dynamic shared memory of a block with which kernels leave long copies to the engine for bulk asynchronous copies, on GPUs
-/// from [`BULK_COPY_CAPABILITY`] on. With none their threads copy.
+/// Dynamic shared memory of a block with which kernels leave long copies to the engine for bulk
+/// asynchronous copies, on GPUs from [`BULK_COPY_CAPABILITY`] on. With none their threads copy.
 pub const BULK_COPY_BYTES: u32 = 128 << 10;
 
 /// The lowest compute capability, major and minor, that has that engine.
@@ -59,7 +59,8 @@ pub fn kernel_name(data_type: DataType, fold: Fold) -> String {
 /// The kernel in [`FATBIN`] for all types and folds: for groups that reduce in several ways.
 pub const ANY_KERNEL: &str = "oxccl_any";
 
-/// Unsigned integers have the kernel of signed ones where that gives the same bits. (Sums may be averages.)
+/// Unsigned integers have the kernel of signed ones where that gives the same bits. (Sums may be
+/// averages.)
 fn kernel_type(data_type: DataType, fold: Fold) -> DataType {
     match (data_type, fold) {
         (_, Fold::Sum | Fold::Min | Fold::Max) => data_type,

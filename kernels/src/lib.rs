@@ -1,9 +1,9 @@
 //! The oxccl machine: a three-instruction interpreter for collective schedules, written once in
-//! `machine/` and built for host CPUs (several instruction sets, picked at start) and for CUDA devices
-//! (one embedded fat binary), with the binary layout of its programs.
+//! `machine/` and built for host CPUs (several instruction sets, picked at start) and for CUDA
+//! devices (one embedded fat binary), with the binary layout of its programs.
 //!
-//! [`mod@format`] is the layout, [`HostExecutor`] runs programs on the calling thread, and [`image`] holds
-//! the GPU kernels. The crate knows nothing of ranks, sockets or algorithms.
+//! [`mod@format`] is the layout, [`HostExecutor`] runs programs on the calling thread, and
+//! [`image`] holds the GPU kernels. The crate knows nothing of ranks, sockets or algorithms.
 
 pub use oxccl_format as format;
 mod host;

@@ -3,7 +3,8 @@
 use crate::format::{Launch, Outcome};
 use core::ffi::c_void;
 
-/// One step of a channel in one round, as it was executed. Times are CLOCK_MONOTONIC's, the same in all processes of a machine.
+/// One step of a channel in one round, as it was executed. Times are CLOCK_MONOTONIC's, the same in
+/// all processes of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TracedStep {
     /// The channel.
@@ -51,7 +52,8 @@ pub(crate) unsafe fn run(
     channel: u32,
 ) -> (Outcome, Vec<TracedStep>) {
     let mut kept = Record { channel, steps: Vec::new() };
-    // SAFETY: the launch is the caller's promise; the sink fits the context, which outlives the call.
+    // SAFETY: the launch is the caller's promise; the sink fits the context, which outlives the
+    // call.
     let outcome = unsafe { trace(launch, channel, record, (&raw mut kept).cast()) };
     (crate::host::outcome(outcome), kept.steps)
 }

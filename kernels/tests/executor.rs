@@ -1,4 +1,5 @@
-//! The machine itself, by programs made by hand: what each instruction does, and how a channel ends.
+//! The machine itself, by programs made by hand: what each instruction does, and how a channel
+//! ends.
 #![allow(clippy::unwrap_used)]
 
 mod machine;
@@ -120,8 +121,8 @@ fn slots_with_credits_over_several_rounds() {
     }
 }
 
-/// A direct exchange: tokens over LL, then each reads the peer's input in place, then both say so. Some inputs lie in an allocation
-/// with a number.
+/// A direct exchange: tokens over LL, then each reads the peer's input in place, then both say so.
+/// Some inputs lie in an allocation with a number.
 #[test]
 fn windows_with_a_token_exchange() {
     let executor = HostExecutor::detect();
@@ -172,7 +173,8 @@ fn windows_with_a_token_exchange() {
         for call in 0..20 {
             let (input, output) = (call * 64, 1 << 15);
             let values = bytes(&pattern(index, call, count));
-            // SAFETY: the arena is large enough, and the peer has left it (the sync of the last call).
+            // SAFETY: the arena is large enough, and the peer has left it (the sync of the last
+            // call).
             unsafe {
                 std::ptr::copy_nonoverlapping(
                     values.as_ptr(),
@@ -202,7 +204,8 @@ fn windows_with_a_token_exchange() {
     }
 }
 
-/// Where all ranks' buffers are as far into their heaps, a reduce-copy of all ranks' memory goes by the multicast address; else by windows.
+/// Where all ranks' buffers are as far into their heaps, a reduce-copy of all ranks' memory goes by
+/// the multicast address; else by windows.
 #[test]
 fn all_ranks_memory_by_a_switch_or_by_windows() {
     const HEAP: u64 = 0x1000;
@@ -257,14 +260,16 @@ fn all_ranks_memory_by_a_switch_or_by_windows() {
     }
 }
 
-/// What was data of a message is no flag and no header of the next in its slot, whatever it looks like.
+/// What was data of a message is no flag and no header of the next in its slot, whatever it looks
+/// like.
 #[test]
 fn data_that_looks_like_flags_is_no_message() {
     let executor = HostExecutor::detect();
     let shape = Shape { ll_slots: 1, ll_bytes: 4096, ..Shape::default() };
     for lane in [Lane::Ll, Lane::Ll128] {
         let mut world = World::new(shape);
-        // Each message has the flag of the next in all its words; the lengths put other lines at each place.
+        // Each message has the flag of the next in all its words; the lengths put other lines at
+        // each place.
         let lens = [4096, 8, 2048, 120, 1000, 248, 4000];
         let programs: Vec<Vec<Program>> = (0..2)
             .map(|rank| {
@@ -466,7 +471,8 @@ fn a_sleeping_waiter_is_woken() {
             assert_eq!(outcome, Outcome::Done);
         }
         assert_eq!(rank.progress[0].call, 0, "nothing is waited for at the end");
-        // SAFETY: all calls of this rank are over, and the peer rings for this rank only while it waits.
+        // SAFETY: all calls of this rank are over, and the peer rings for this rank only while it
+        // waits.
         unsafe { std::ptr::addr_of!((*rank.doorbells).rings).read_volatile() }
     });
     assert!(rings[1] > 0, "the sender rang for a receiver that sleeps most of the time");
@@ -549,7 +555,8 @@ fn channels_are_independent() {
     assert_eq!(outputs[1], (0..24).collect::<Vec<u8>>());
 }
 
-/// Two buckets of a group, which lie anywhere and are marked ready from elsewhere, in the wrong order.
+/// Two buckets of a group, which lie anywhere and are marked ready from elsewhere, in the wrong
+/// order.
 #[test]
 fn a_part_awaits_its_buckets_and_tells_when_they_are_done() {
     const CALL: u64 = 7;

@@ -1,4 +1,5 @@
-//! The format's C++ header: a compiler reads it, and refuses one that is laid out otherwise than Rust has it.
+//! The format's C++ header: a compiler reads it, and refuses one that is laid out otherwise than
+//! Rust has it.
 #![allow(clippy::unwrap_used)]
 
 use std::io::Write;

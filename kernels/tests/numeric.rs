@@ -1,5 +1,5 @@
-//! The arithmetic: conversions, folds, scaling and order, against references written independently and
-//! slowly, and every instruction set against the same.
+//! The arithmetic: conversions, folds, scaling and order, against references written independently
+//! and slowly, and every instruction set against the same.
 #![allow(clippy::unwrap_used)]
 
 mod reference;
@@ -38,8 +38,8 @@ fn every_small_float_widens_exactly() {
     }
 }
 
-/// Patterns of f32 that show every rounding: all upper halves with the lower halves around a tie, and
-/// random ones.
+/// Patterns of f32 that show every rounding: all upper halves with the lower halves around a tie,
+/// and random ones.
 fn patterns() -> Vec<f32> {
     let lower = [0u32, 1, 0x0fff, 0x1000, 0x1001, 0x7fff, 0x8000, 0x8001, 0xefff, 0xf000, 0xffff];
     let edges = (0..=0xffffu32).flat_map(|upper| lower.map(|lower| upper << 16 | lower));
@@ -69,7 +69,8 @@ fn every_rounding_is_to_nearest_even() {
     }
 }
 
-/// Buffers that start so many bytes behind a multiple of the alignment: at an odd element no vector access is aligned.
+/// Buffers that start so many bytes behind a multiple of the alignment: at an odd element no vector
+/// access is aligned.
 struct Buffers {
     bytes: Vec<Vec<u8>>,
     align: usize,
@@ -241,7 +242,8 @@ fn many_sources() {
     }
 }
 
-/// What lets GPU kernels fold these from the left, whatever the order that is asked for (machine/cuda/bulk.h).
+/// What lets GPU kernels fold these from the left, whatever the order that is asked for
+/// (machine/cuda/bulk.h).
 #[test]
 fn only_sums_and_products_of_floats_depend_on_brackets() {
     let executor = HostExecutor::detect();

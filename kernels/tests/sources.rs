@@ -1,4 +1,5 @@
-//! How the machine's sources are divided: shared code names no target, and each target has what shared code includes.
+//! How the machine's sources are divided: shared code names no target, and each target has what
+//! shared code includes.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;

@@ -1,4 +1,5 @@
-//! What is asked for: the collective, its order of reduction, and how a result is described chunk by chunk.
+//! What is asked for: the collective, its order of reduction, and how a result is described chunk
+//! by chunk.
 
 use serde::Serialize;
 
@@ -145,10 +146,12 @@ pub enum Order {
     /// No promise: the fastest algorithm's order.
     #[default]
     Any,
-    /// The left fold by rank: `((x0 + x1) + x2) + x3`. 8- and 16-bit floats accumulate in f32 and round once.
+    /// The left fold by rank: `((x0 + x1) + x2) + x3`. 8- and 16-bit floats accumulate in f32 and
+    /// round once.
     Rank,
-    /// The aligned binary tree over the rank index: `(x0 + x1) + (x2 + x3)`; of k ranks, the left subtree has the largest power of two
-    /// below k. Sums over 1, 2, 4 … ranks with equal shards, themselves summed as such a tree, have the same bits.
+    /// The aligned binary tree over the rank index: `(x0 + x1) + (x2 + x3)`; of k ranks, the left
+    /// subtree has the largest power of two below k. Sums over 1, 2, 4 … ranks with equal shards,
+    /// themselves summed as such a tree, have the same bits.
     Tree,
 }
 

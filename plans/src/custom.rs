@@ -1,4 +1,4 @@
-//! Schedules of one's own, proven and ready for calls of their collective.
+//! Custom schedules, proven and ready for calls of their collective.
 
 use crate::algorithms::{Algorithm, Encoding};
 use crate::collective::{Kind, Order};
@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thiserror::Error;
 
-/// A proven schedule of one's own. With `Config::schedule` it carries out the calls of its collective.
+/// A proven custom schedule. With `Config::schedule` it carries out the calls of its
+/// collective.
 #[derive(Clone, Debug)]
 pub struct CustomSchedule {
     name: String,
@@ -90,7 +91,8 @@ impl CustomSchedule {
         self.encoding
     }
 
-    /// What the slots that it uses hold, where those for messages with flags hold `ll_slot_bytes` and plain ones `slot_bytes`.
+    /// What the slots that it uses hold, where those for messages with flags hold `ll_slot_bytes`
+    /// and plain ones `slot_bytes`.
     pub fn tile_bytes(&self, ll_slot_bytes: usize, slot_bytes: usize) -> usize {
         let [ll, slots, ll128] = lanes(self.schedule());
         let payloads = [(ll || ll128, ll_slot_bytes), (slots, slot_bytes)];
@@ -180,7 +182,8 @@ fn reduced_by_switch(question: &Question) -> bool {
     known || !question.collective.kind.reduces()
 }
 
-/// Whether any rank's call may be in place: only calls of all-to-all say so, and the others are taken to be.
+/// Whether any rank's call may be in place: only calls of all-to-all say so, and the others are
+/// taken to be.
 fn may_be_in_place(question: &Question) -> bool {
     match question.collective.kind {
         Kind::AllToAll => question.in_place,

@@ -29,16 +29,19 @@ mod sealed {
 
 /// A type that collectives move and reduce.
 ///
-/// Sealed: the machine has code for exactly these. Any bit pattern is a value, so memory that other ranks write may hold them.
+/// Sealed: the machine has code for exactly these. Any bit pattern is a value, so memory that other
+/// ranks write may hold them.
 pub trait Element: Copy + Send + Sync + 'static + sealed::Sealed {
     /// The machine's name of the type.
     const DATA_TYPE: DataType;
 
-    /// The value in the type that it is accumulated in, as bits (zero-extended): f32 for floats of at most 32 bits, f64, i64 or u64.
+    /// The value in the type that it is accumulated in, as bits (zero-extended): f32 for floats of
+    /// at most 32 bits, f64, i64 or u64.
     fn accumulator_bits(self) -> u64;
 }
 
-/// The accumulator's bits of a value that lies in memory as these bytes, as [`Element::accumulator_bits`]. None for another number of bytes.
+/// The accumulator's bits of a value that lies in memory as these bytes, as
+/// [`Element::accumulator_bits`]. None for another number of bytes.
 pub fn accumulator_bits(data_type: DataType, bytes: &[u8]) -> Option<u64> {
     bits_of(data_type, bytes)
 }
@@ -95,7 +98,8 @@ fn e4m3_to_f32(bits: u8) -> f32 {
 /// How values are reduced.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ReduceOp<T> {
-    /// `a + b`; integers wrap; 8- and 16-bit floats accumulate in f32 and round once per reduction step.
+    /// `a + b`; integers wrap; 8- and 16-bit floats accumulate in f32 and round once per reduction
+    /// step.
     Sum,
     /// `a * b`; integers wrap.
     Prod,
@@ -103,7 +107,8 @@ pub enum ReduceOp<T> {
     Min,
     /// The larger one. A NaN loses; of equal values the earlier operand's bits stay.
     Max,
-    /// The sum divided by the number of ranks, before rounding; integers divide the wrapped sum, truncating.
+    /// The sum divided by the number of ranks, before rounding; integers divide the wrapped sum,
+    /// truncating.
     Avg,
     /// Every input times the factor, summed. All ranks pass the same factor.
     PreMulSum(T),

@@ -1,7 +1,9 @@
-//! Lengths: the one place where counts, lengths and sizes that come from a caller are added and multiplied.
+//! Lengths: the one place where counts, lengths and sizes that come from a caller are added and
+//! multiplied.
 //!
-//! Whatever becomes a buffer, an offset into one or a part of one goes through a [`Length`], which no sum or product can wrap. Offsets
-//! inside of a length that has been made need no check of their own: they are at most as large.
+//! Whatever becomes a buffer, an offset into one or a part of one goes through a [`Length`], which
+//! no sum or product can wrap. Offsets inside of a length that has been made need no check of their
+//! own: they are at most as large.
 
 use thiserror::Error;
 

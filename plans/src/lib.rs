@@ -1,10 +1,11 @@
 //! Collectives as data: everything about a collective that needs no machine.
 //!
-//! A collective is a [`schedule`]: for each rank a short list of three instructions (wait, reduce-copy, signal). [`algorithms`] make
-//! schedules, [`verify`] proves them, [`lower`] turns one rank's part of a proven one into the program that oxccl's machine runs,
-//! [`simulate`] says how long a schedule takes on a [`topology`], and [`tune`] chooses between them. Nothing here needs C++, CUDA, a
-//! socket, a clock, a thread or the environment; files are read in two functions, [`schedule::ScheduleFile::read`] and
-//! [`tune::Table::read`], beside others that take their text.
+//! A collective is a [`schedule`]: for each rank a short list of three instructions (wait,
+//! reduce-copy, signal). [`algorithms`] make schedules, [`verify`] proves them, [`lower`] turns one
+//! rank's part of a proven one into the program that oxccl's machine runs, [`simulate`] says how
+//! long a schedule takes on a [`topology`], and [`tune`] chooses between them. Nothing here needs
+//! C++, CUDA, a socket, a clock, a thread or the environment; files are read in two functions,
+//! [`schedule::ScheduleFile::read`] and [`tune::Table::read`], beside others that take their text.
 //!
 //! ```
 //! use oxccl_plans::algorithms::{Algorithm, Encoding, find};
@@ -13,7 +14,7 @@
 //! use oxccl_plans::topology::Placement;
 //! use oxccl_plans::verify::verify;
 //!
-//! let ring = find(Kind::AllReduce, Algorithm::Ring, Encoding::Slots).expect("it is in the catalogue");
+//! let ring = find(Kind::AllReduce, Algorithm::Ring, Encoding::Slots).expect("in the catalogue");
 //! let collective = Collective::new(Kind::AllReduce, 8);
 //! let schedule = ring.schedule(collective, Placement::one_node(8), Order::Any, SLOTS)?;
 //! let verified = verify(schedule, Order::Any, true)?;

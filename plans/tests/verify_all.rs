@@ -1,5 +1,6 @@
-//! Every schedule of the catalogue is proven for every world and every shape of up to 64 ranks, and for some larger shapes; with
-//! `OXCCL_TEST_SHAPES=2-256` for every shape of up to 256, which takes more than nine minutes on 2 cores.
+//! Every schedule of the catalogue is proven for every world and every shape of up to 64 ranks, and
+//! for some larger shapes; with `OXCCL_TEST_SHAPES=2-256` for every shape of up to 256, which takes
+//! more than nine minutes on 2 cores.
 
 use oxccl_plans::algorithms::{Algorithm, Encoding, Entry, Orders, catalogue, find};
 use oxccl_plans::collective::{Collective, Kind, Order};
@@ -11,8 +12,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const SLOTS: Slots = Slots { ll: 2, ll128: 2, slots: 2 };
 const WORLDS: std::ops::RangeInclusive<usize> = 1..=64;
 
-/// Nodes and ranks of a node: all with a product of up to 64, and some. `OXCCL_TEST_SHAPES=247-256` takes those with such a
-/// product, to prove in parts all of up to 256.
+/// Nodes and ranks of a node: all with a product of up to 64, and some. `OXCCL_TEST_SHAPES=247-256`
+/// takes those with such a product, to prove in parts all of up to 256.
 fn shapes() -> Vec<(usize, usize)> {
     let part = std::env::var("OXCCL_TEST_SHAPES").ok().map(|part| {
         let ends = part.split_once('-').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
@@ -170,7 +171,8 @@ fn hierarchical_schedules_are_proven_for_all_shapes() {
     assert!(proofs >= tasks.len());
 }
 
-/// Whether it works in place is a promise too: the flag of the catalogue is not more careful than it need be.
+/// Whether it works in place is a promise too: the flag of the catalogue is not more careful than
+/// it need be.
 #[test]
 fn what_is_not_offered_in_place_would_not_work_in_place() {
     for entry in catalogue().filter(|entry| !entry.in_place) {
@@ -192,7 +194,8 @@ fn what_is_not_offered_in_place_would_not_work_in_place() {
     }
 }
 
-/// An algorithm that does not keep an order is refused when that order is promised, from the world on where it matters.
+/// An algorithm that does not keep an order is refused when that order is promised, from the world
+/// on where it matters.
 #[test]
 fn unkept_orders_are_refused() {
     for entry in catalogue().filter(|entry| entry.kind.reduces()) {
@@ -210,7 +213,8 @@ fn unkept_orders_are_refused() {
     }
 }
 
-/// A step that receives and sends on at once needs a second slot: with one, every rank of the ring waits for the next.
+/// A step that receives and sends on at once needs a second slot: with one, every rank of the ring
+/// waits for the next.
 #[test]
 fn a_ring_with_one_slot_is_a_deadlock() {
     let entry = find(Kind::AllReduce, Algorithm::Ring, Encoding::Slots).expect("in the catalogue");

@@ -1,4 +1,5 @@
-//! The verifier against the model: what it accepts never goes wrong, however chance interleaves the ranks.
+//! The verifier against the model: what it accepts never goes wrong, however chance interleaves the
+//! ranks.
 
 mod verify_support;
 
@@ -67,8 +68,8 @@ fn damage(case: &Case, rank: usize, step: usize, choice: usize) -> Case {
     case.with(schedule)
 }
 
-/// Whether two neighbours may change places: both only wait, both only signal, for different counters, or they copy between different
-/// places of memory.
+/// Whether two neighbours may change places: both only wait, both only signal, for different
+/// counters, or they copy between different places of memory.
 fn are_independent(one: &Instruction, other: &Instruction) -> bool {
     let memory = |instruction: &Instruction| match instruction {
         Instruction::ReduceCopy { sources, destinations, .. } => {

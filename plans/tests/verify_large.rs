@@ -1,5 +1,6 @@
-//! Large worlds: 4,096 ranks, rank by rank for what has few steps a rank, by symmetry for what has a step for every other rank. In release all of
-//! them, each in under 10 seconds and 2 GiB; otherwise the quick ones.
+//! Large worlds: 4,096 ranks, rank by rank for what has few steps a rank, by symmetry for what has
+//! a step for every other rank. In release all of them, each in under 10 seconds and 2 GiB;
+//! otherwise the quick ones.
 #![allow(clippy::unwrap_used)]
 
 use oxccl_plans::algorithms::{Algorithm, Encoding, Inner, Outer, find};
@@ -122,7 +123,8 @@ fn a_step_for_every_other_rank_by_symmetry() {
     for kind in [Kind::AllReduce, Kind::ReduceScatter, Kind::AllGather] {
         prove_alike(kind, Algorithm::Ring, Slots, Order::Any, flat);
     }
-    // Four rings at once have 670 million instructions at 4,096 ranks, more than can be made and compared in ten seconds; but all are made from rank 0's.
+    // Four rings at once have 670 million instructions at 4,096 ranks, more than can be made and
+    // compared in ten seconds; but all are made from rank 0's.
     let half = (flat.0 / 2, flat.1 / 2);
     prove_alike(Kind::AllReduce, Algorithm::MultiRing, Slots, Order::Any, half);
     prove_by_construction(Kind::AllReduce, Algorithm::MultiRing, Slots, flat);

@@ -1,8 +1,11 @@
-//! The verifier refuses what is wrong: every schedule of the catalogue, with one thing broken at a time, in every place.
+//! The verifier refuses what is wrong: every schedule of the catalogue, with one thing broken at a
+//! time, in every place.
 //!
-//! Three kinds of instruction can be left out of some schedules: a wait for a credit, where the sender knows by another way that the slot
-//! is free; a wait for an arrival, where another wait says as much; and a signal, where a later one of the same counter says more and nobody waits for the first. Such mutants are run on the
-//! model, many times, in random interleavings: none may ever go wrong.
+//! Three kinds of instruction can be left out of some schedules: a wait for a credit, where the
+//! sender knows by another way that the slot is free; a wait for an arrival, where another wait
+//! says as much; and a signal, where a later one of the same counter says more and nobody waits for
+//! the first. Such mutants are run on the model, many times, in random interleavings: none may ever
+//! go wrong.
 
 mod verify_support;
 
@@ -11,7 +14,8 @@ use oxccl_plans::schedule::{Flag, Instruction, Lane, Operand, Schedule};
 use oxccl_plans::verify::{Violation, verify};
 use verify_support::{Case, cases, model};
 
-/// Worlds in which everything happens that happens in larger ones, and the smallest with two different peers.
+/// Worlds in which everything happens that happens in larger ones, and the smallest with two
+/// different peers.
 const WORLDS: [usize; 2] = [3, 4];
 
 /// A schedule in which this one place has been changed.
@@ -25,8 +29,8 @@ fn mutant(
     schedule
 }
 
-/// Places in a case, with their instructions: all of a short schedule. A long one does the same again and again; of that, as many as of a
-/// short one, from all over it.
+/// Places in a case, with their instructions: all of a short schedule. A long one does the same
+/// again and again; of that, as many as of a short one, from all over it.
 fn places(case: &Case) -> impl Iterator<Item = (usize, usize, &Instruction)> {
     const PLACES: usize = 150;
     let total: usize = case.schedule.ranks.iter().map(Vec::len).sum();
@@ -39,7 +43,8 @@ fn places(case: &Case) -> impl Iterator<Item = (usize, usize, &Instruction)> {
         .step_by(stride)
 }
 
-/// Applies `change` wherever it makes a mutant, and says how many there were and which were accepted.
+/// Applies `change` wherever it makes a mutant, and says how many there were and which were
+/// accepted.
 fn try_everywhere(
     mut change: impl FnMut(&Case, usize, usize, &Instruction) -> Vec<Schedule>,
 ) -> (usize, Vec<(String, Case)>) {
@@ -120,7 +125,8 @@ fn a_credit_too_many() {
     });
 }
 
-/// Where nothing else tells the sender, one credit too many is always found: the first message of a one-way link.
+/// Where nothing else tells the sender, one credit too many is always found: the first message of a
+/// one-way link.
 #[test]
 fn a_credit_too_many_on_a_one_way_link() {
     let mut found = 0;

@@ -1,5 +1,5 @@
-//! Conversions between f32 and the types that gradients and parameters travel in, by the machine's own code: what is rounded here has the
-//! bits that a collective would give it.
+//! Conversions between f32 and the types that gradients and parameters travel in, by the machine's
+//! own code: what is rounded here has the bits that a collective would give it.
 
 use crate::device;
 use oxccl_plans::element::{DataType, Element, F8E4M3, F8E5M2, bf16, f16};
@@ -13,7 +13,8 @@ impl Float for bf16 {}
 impl Float for F8E4M3 {}
 impl Float for F8E5M2 {}
 
-/// Rounds each value to the nearest of the type, ties to even; 8-bit floats saturate. As many as both slices have.
+/// Rounds each value to the nearest of the type, ties to even; 8-bit floats saturate. As many as
+/// both slices have.
 pub fn narrow<T: Float>(from: &[f32], to: &mut [T]) {
     let count = from.len().min(to.len());
     let (from, to) = (device::bytes(&from[..count]), device::bytes_mut(&mut to[..count]));

@@ -1,4 +1,5 @@
-//! Data-parallel training: gradients are reduced in buckets, while earlier ones are still being computed.
+//! Data-parallel training: gradients are reduced in buckets, while earlier ones are still being
+//! computed.
 
 use super::DEFAULT_CAPACITY_BYTES;
 use super::plan::{Pending, Place, Plan};
@@ -21,7 +22,8 @@ pub struct GradientBuckets<T> {
 }
 
 impl<T: Element> GradientBuckets<T> {
-    /// Buckets of [`DEFAULT_CAPACITY_BYTES`] for parameters of these sizes, in elements, in the order of the model. All ranks give the same.
+    /// Buckets of [`DEFAULT_CAPACITY_BYTES`] for parameters of these sizes, in elements, in the
+    /// order of the model. All ranks give the same.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`]; [`Error::Overflow`].
@@ -80,7 +82,8 @@ impl<T: Element> GradientBuckets<T> {
         Ok(self.buffers[bucket].as_ptr().wrapping_add(offset))
     }
 
-    /// A parameter's gradient, in memory of the host. Waits until its bucket is done, if it is under way.
+    /// A parameter's gradient, in memory of the host. Waits until its bucket is done, if it is
+    /// under way.
     ///
     /// # Errors
     /// [`Error::Parameter`]; [`Error::MemoryOfGpu`].
@@ -98,12 +101,13 @@ impl<T: Element> GradientBuckets<T> {
         Ok(&mut self.buffers[bucket].host_mut()?[offset..][..count])
     }
 
-    /// A bucket as a whole, for calls of one's own. None if there are not so many.
+    /// A bucket as a whole, for other calls. None if there are not so many.
     pub fn bucket_mut(&mut self, bucket: usize) -> Option<&mut DeviceBuffer<T>> {
         self.buffers.get_mut(bucket)
     }
 
-    /// Launches the all-reduce of all buckets, of which none is ready. All ranks do so in their place among the communicator's calls.
+    /// Launches the all-reduce of all buckets, of which none is ready. All ranks do so in their
+    /// place among the communicator's calls.
     ///
     /// # Errors
     /// Those that this rank can see; the rest come from the step's work.
@@ -174,8 +178,8 @@ impl<'a, T: Element> GradientStep<'a, T> {
         Ok(())
     }
 
-    /// As [`ready`](GradientStep::ready), when a stream of the GPU has come that far. The gradients of a bucket are computed in one stream,
-    /// or in streams that this one has waited for.
+    /// As [`ready`](GradientStep::ready), when a stream of the GPU has come that far. The gradients
+    /// of a bucket are computed in one stream, or in streams that this one has waited for.
     ///
     /// # Errors
     /// As [`ready`](GradientStep::ready); the driver's.
@@ -188,7 +192,8 @@ impl<'a, T: Element> GradientStep<'a, T> {
         Ok(())
     }
 
-    /// Where the gradient of a parameter that is not ready begins in memory: on a GPU for its kernels.
+    /// Where the gradient of a parameter that is not ready begins in memory: on a GPU for its
+    /// kernels.
     ///
     /// # Errors
     /// [`Error::Parameter`] if it has been marked ready before.
@@ -200,7 +205,8 @@ impl<'a, T: Element> GradientStep<'a, T> {
         }
     }
 
-    /// All gradients have been marked: gives the work, in which each bucket can be waited for by itself.
+    /// All gradients have been marked: gives the work, in which each bucket can be waited for by
+    /// itself.
     pub fn finish(self) -> Work {
         self.work
     }

@@ -24,8 +24,8 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Fills buckets with the parameters in reverse order, each up to the capacity, which only a single parameter may exceed. Elements have
-    /// so many bytes.
+    /// Fills buckets with the parameters in reverse order, each up to the capacity, which only a
+    /// single parameter may exceed. Elements have so many bytes.
     ///
     /// # Errors
     /// [`TooLong`], of one parameter or of a bucket.

@@ -1,7 +1,9 @@
-//! The distributed optimizer: each rank keeps the optimizer's state for its share of each bucket alone.
+//! The distributed optimizer: each rank keeps the optimizer's state for its share of each bucket
+//! alone.
 //!
-//! A step reduces and scatters the gradients, updates each rank's share, and gathers the parameters. Gradients may be reduced in one type
-//! and parameters gathered in another, such as bf16 and an 8-bit float, while the optimizer works in f32: see [`narrow`](super::narrow).
+//! A step reduces and scatters the gradients, updates each rank's share, and gathers the
+//! parameters. Gradients may be reduced in one type and parameters gathered in another, such as
+//! bf16 and an 8-bit float, while the optimizer works in f32: see [`narrow`](super::narrow).
 
 use super::gradients::{GradientBuckets, GradientStep};
 use super::plan::Place;
@@ -16,7 +18,8 @@ use crate::work::Work;
 use oxccl_plans::element::ReduceOp;
 use std::ops::Range;
 
-/// Gradients of type `G` and parameters of type `P`, in buckets of which each rank has an equal share.
+/// Gradients of type `G` and parameters of type `P`, in buckets of which each rank has an equal
+/// share.
 #[derive(Debug)]
 pub struct ShardedBuckets<G, P> {
     rank: usize,
@@ -29,8 +32,8 @@ pub struct ShardedBuckets<G, P> {
 }
 
 impl<G: Float, P: Float> ShardedBuckets<G, P> {
-    /// Buckets whose gradients have [`DEFAULT_CAPACITY_BYTES`], for parameters of these sizes, in elements, in the order of the model. All ranks
-    /// give the same.
+    /// Buckets whose gradients have [`DEFAULT_CAPACITY_BYTES`], for parameters of these sizes, in
+    /// elements, in the order of the model. All ranks give the same.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`]; [`Error::Overflow`].
@@ -38,7 +41,8 @@ impl<G: Float, P: Float> ShardedBuckets<G, P> {
         ShardedBuckets::with_capacity(comm, parameters, DEFAULT_CAPACITY_BYTES)
     }
 
-    /// Buckets whose gradients have so many bytes, or of one parameter if that is longer. Each is padded so that ranks' shares are equal.
+    /// Buckets whose gradients have so many bytes, or of one parameter if that is longer. Each is
+    /// padded so that ranks' shares are equal.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`]; [`Error::Overflow`].
@@ -85,7 +89,8 @@ impl<G: Float, P: Float> ShardedBuckets<G, P> {
         Some(self.rank * count..(self.rank + 1) * count)
     }
 
-    /// A parameter, as it was gathered last, in memory of the host. Waits until its bucket is done, if it is under way.
+    /// A parameter, as it was gathered last, in memory of the host. Waits until its bucket is done,
+    /// if it is under way.
     ///
     /// # Errors
     /// [`Error::Parameter`]; [`Error::MemoryOfGpu`].
@@ -130,8 +135,8 @@ impl<G: Float, P: Float> ShardedBuckets<G, P> {
         Ok(step)
     }
 
-    /// Launches the all-gather of all buckets, of which none is ready: the optimizer has them to update. The gradients must be under way or
-    /// done.
+    /// Launches the all-gather of all buckets, of which none is ready: the optimizer has them to
+    /// update. The gradients must be under way or done.
     ///
     /// # Errors
     /// Those that this rank can see; the rest come from the step's work.
@@ -175,11 +180,12 @@ pub struct DeviceShard<G, P> {
 }
 
 impl<'a, G: Float, P: Float> ParameterStep<'a, G, P> {
-    /// Lets `update` make this rank's share of a bucket's parameters from that of its gradients, and marks the bucket ready. Waits until the
-    /// gradients are there. For memory of the host.
+    /// Lets `update` make this rank's share of a bucket's parameters from that of its gradients,
+    /// and marks the bucket ready. Waits until the gradients are there. For memory of the host.
     ///
     /// # Errors
-    /// [`Error::Bucket`] if there are not so many buckets, or this one has been updated before; [`Error::MemoryOfGpu`].
+    /// [`Error::Bucket`] if there are not so many buckets, or this one has been updated before;
+    /// [`Error::MemoryOfGpu`].
     pub fn update(
         &mut self,
         bucket: usize,
@@ -192,11 +198,13 @@ impl<'a, G: Float, P: Float> ParameterStep<'a, G, P> {
         Ok(())
     }
 
-    /// The same on a GPU, without the host: has the stream wait for the gradients, lets `update` put kernels into it that make the parameters, and
-    /// marks the bucket ready behind them. If the gradients' group fails, the stream goes on; its work tells.
+    /// The same on a GPU, without the host: has the stream wait for the gradients, lets `update`
+    /// put kernels into it that make the parameters, and marks the bucket ready behind them. If the
+    /// gradients' group fails, the stream goes on; its work tells.
     ///
     /// # Errors
-    /// As [`update`](Self::update); those of `update`, whose bucket is then never ready; the driver's; [`Error::OtherDevice`] on a host.
+    /// As [`update`](Self::update); those of `update`, whose bucket is then never ready; the
+    /// driver's; [`Error::OtherDevice`] on a host.
     pub fn update_on(
         &mut self,
         bucket: usize,
@@ -220,7 +228,8 @@ impl<'a, G: Float, P: Float> ParameterStep<'a, G, P> {
         unready.ok_or(Error::Bucket { bucket, buckets })
     }
 
-    /// All buckets have been updated: gives the work, in which each bucket can be waited for by itself.
+    /// All buckets have been updated: gives the work, in which each bucket can be waited for by
+    /// itself.
     pub fn finish(self) -> Work {
         self.work
     }

@@ -27,7 +27,8 @@ pub(crate) struct CheckedCall {
     pub(crate) asked: Asked,
 }
 
-// SAFETY: a call is a description; whoever runs it vouches for the memory, which is not tied to a thread.
+// SAFETY: a call is a description; whoever runs it vouches for the memory, which is not tied to a
+// thread.
 unsafe impl Send for CheckedCall {}
 
 impl CheckedCall {
@@ -175,7 +176,8 @@ impl CheckedCall {
         }
     }
 
-    /// What all ranks have as its count: as in `Layout::even`, or of all parts together where counts differ.
+    /// What all ranks have as its count: as in `Layout::even`, or of all parts together where
+    /// counts differ.
     pub(crate) fn common_count(&self) -> u64 {
         match self.counts.as_deref() {
             None => self.count as u64,
@@ -279,7 +281,8 @@ fn check_ranks(collective: &Collective, rank: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// The count of a call with equal parts, out of the lengths of the buffers that this rank's part uses. What their lengths must be follows.
+/// The count of a call with equal parts, out of the lengths of the buffers that this rank's part
+/// uses. What their lengths must be follows.
 fn even_count(
     collective: &Collective,
     rank: usize,

@@ -53,7 +53,8 @@ impl Counts {
     }
 }
 
-/// How long a call's buffers are. Where all parts of these lengths are, no offset into them can wrap.
+/// How long a call's buffers are. Where all parts of these lengths are, no offset into them can
+/// wrap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lengths {
     /// This rank's input; where only the root has one, the root's.

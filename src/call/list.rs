@@ -3,7 +3,8 @@
 use super::{Asked, Call, CheckedCall, Parts};
 use crate::error::Error;
 
-/// The calls of a group while it is made. A list can be used again: where the next group asks for the same, its calls are there already.
+/// The calls of a group while it is made. A list can be used again: where the next group asks for
+/// the same, its calls are there already.
 #[derive(Debug, Default)]
 pub(crate) struct CallList {
     rank: usize,
@@ -18,7 +19,8 @@ pub(crate) struct CallList {
     pub(crate) placed: Option<Placed>,
 }
 
-/// Where the engine has placed calls: until it has given their place to others, they can be launched again without a look at them.
+/// Where the engine has placed calls: until it has given their place to others, they can be
+/// launched again without a look at them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Placed {
     /// The launch, and what tells it from other buffers that this launch has had.
@@ -37,7 +39,8 @@ impl CallList {
         self.world
     }
 
-    /// Begins a group of this rank, whose calls have at most so many channels; 0: as many as the communicator takes.
+    /// Begins a group of this rank, whose calls have at most so many channels; 0: as many as the
+    /// communicator takes.
     pub(crate) fn begin(self, rank: usize, world: usize, channels: u16) -> CallList {
         let mut list = CallList { rank, world, len: 0, ..self };
         if channels != list.channels {

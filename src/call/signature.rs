@@ -1,4 +1,5 @@
-//! What a call asks for, as one value: what it is prepared by, what ranks compare, and what the log and the tuner are told.
+//! What a call asks for, as one value: what it is prepared by, what ranks compare, and what the log
+//! and the tuner are told.
 
 use oxccl_plans::collective::{Kind, Order};
 use oxccl_plans::element::{DataType, OpKind};
@@ -31,7 +32,8 @@ pub(crate) type Difference = (&'static str, String, String);
 /// Words that stand for a signature.
 pub(crate) const SIGNATURE_WORDS: usize = 5;
 
-/// Where the bits begin in the first word that say how many channels at most, and where those that are free for others.
+/// Where the bits begin in the first word that say how many channels at most, and where those that
+/// are free for others.
 const CHANNELS_SHIFT: u32 = 36;
 pub(crate) const FREE_SHIFT: u32 = 48;
 const CHANNELS_MASK: u64 = (1 << (FREE_SHIFT - CHANNELS_SHIFT)) - 1;

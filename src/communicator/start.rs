@@ -11,7 +11,8 @@ use oxccl_transports::{
 use std::sync::Arc;
 
 impl Communicator {
-    /// All ranks in this process, in rank order, configured by the environment's `OXCCL_` variables. Give each to a thread.
+    /// All ranks in this process, in rank order, configured by the environment's `OXCCL_`
+    /// variables. Give each to a thread.
     ///
     /// Ranks reach all of each other's memory in place.
     ///
@@ -24,7 +25,8 @@ impl Communicator {
     /// All ranks in this process, in rank order.
     ///
     /// # Errors
-    /// [`Error::Config`] for a configuration, or a number of ranks, that cannot be; [`Error::Transport`] without memory.
+    /// [`Error::Config`] for a configuration, or a number of ranks, that cannot be;
+    /// [`Error::Transport`] without memory.
     pub fn local_with(world: usize, config: &Config) -> Result<Vec<Communicator>, Error> {
         if world == 0 {
             return Err(Error::Config {
@@ -53,11 +55,13 @@ impl Communicator {
         })
     }
 
-    /// This process's rank, as torchrun, mpirun, mpiexec, srun or `oxccl run` tells it in the environment, configured by the
-    /// `OXCCL_` variables. Where strangers could take a rank ([`Environment::warning`]), rank 0 says so on standard error.
+    /// This process's rank, as torchrun, mpirun, mpiexec, srun or `oxccl run` tells it in the
+    /// environment, configured by the `OXCCL_` variables. Where strangers could take a rank
+    /// ([`Environment::warning`]), rank 0 says so on standard error.
     ///
     /// # Errors
-    /// [`Error::Environment`] names the variable that is missing; otherwise as [`connect`](Communicator::connect).
+    /// [`Error::Environment`] names the variable that is missing; otherwise as
+    /// [`connect`](Communicator::connect).
     pub fn from_env() -> Result<Communicator, Error> {
         Communicator::from_env_with(&Config::from_env()?)
     }
@@ -83,8 +87,9 @@ impl Communicator {
     /// One rank of a set whose ranks all have the same id, each in a process of its own.
     ///
     /// # Errors
-    /// [`Error::Transport`]: a wrong secret, a rank that joined already or does not exist, ranks that did not come before the
-    /// time-out. [`Error::ConfigDiffers`] if ranks are configured differently.
+    /// [`Error::Transport`]: a wrong secret, a rank that joined already or does not exist, ranks
+    /// that did not come before the time-out. [`Error::ConfigDiffers`] if ranks are configured
+    /// differently.
     pub fn connect(
         id: &UniqueId,
         rank: usize,

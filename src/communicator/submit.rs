@@ -56,7 +56,8 @@ impl Communicator {
         unsafe { self.launch(std::slice::from_ref(&call), &mut None, &Request::BLOCKING) }
     }
 
-    /// An all-to-all of which each rank knows its own counts: the ranks exchange them first, by one small all-gather.
+    /// An all-to-all of which each rank knows its own counts: the ranks exchange them first, by one
+    /// small all-gather.
     fn with_all_counts(
         &self,
         call: &Call<'_>,

@@ -24,8 +24,8 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 impl Config {
-    /// The defaults for GPUs: more channels, since a thread block moves less than a core may; and a heap of 32 MiB, since
-    /// memory of a GPU is taken at once.
+    /// The defaults for GPUs: more channels, since a thread block moves less than a core may; and a
+    /// heap of 32 MiB, since memory of a GPU is taken at once.
     pub fn cuda() -> Config {
         Config::of(Device::Cuda(None))
     }
@@ -104,7 +104,8 @@ impl Config {
         self.advanced.silence.unwrap_or(self.timeout).min(self.timeout).max(LEAST_SILENCE)
     }
 
-    /// Which of so many ranks share a node, as far as it is said here: by `ranks_per_node`, or by `nodes`.
+    /// Which of so many ranks share a node, as far as it is said here: by `ranks_per_node`, or by
+    /// `nodes`.
     pub fn placement(&self, ranks: usize) -> Placement {
         let per_part = |nodes| Nodes::blocks(ranks, nodes).ranks_per_block();
         let per_node = self.ranks_per_node.or(self.nodes.map(per_part));

@@ -1,5 +1,5 @@
-//! Every setting, once: its field, its default, its variable, what that accepts, its check, whether ranks compare it, and its
-//! documentation, of which `docs/configuration.md` is made, too.
+//! Every setting, once: its field, its default, its variable, what that accepts, its check, whether
+//! ranks compare it, and its documentation, of which `docs/configuration.md` is made, too.
 
 use super::table::Ranks::{Alike, AlikeIn, MayDiffer};
 use super::table::{Setting, Variable, settings};
@@ -24,14 +24,16 @@ settings! {
     /// All ranks need the same values of most settings; they compare them when they start.
     Config, of which config, in config, listed in SETTINGS;
 
-    /// What ranks compute on; all of them the same kind. `cuda`: the ranks of a node take turns with its GPUs.
+    /// What ranks compute on; all of them the same kind. `cuda`: the ranks of a node take turns
+    /// with its GPUs.
     device: Device = Device::Host, {
         "OXCCL_DEVICE" => device, "host, cuda or cuda:N", parsed::<Device>;
         ranks AlikeIn(|config| config.device.kind().to_owned());
     }
 
-    /// How long a call may wait for other ranks without progress, or the start. After a failure, it may take as
-    /// long again, or at least a second, until ranks of this node have left their calls.
+    /// How long a call may wait for other ranks without progress, or the start. After a failure, it
+    /// may take as long again, or at least a second, until ranks of this node have left their
+    /// calls.
     timeout: Duration = Duration::from_secs(30), {
         "OXCCL_TIMEOUT" => timeout, "seconds above 0", seconds;
         ranks MayDiffer;
@@ -44,8 +46,9 @@ settings! {
         ranks Alike;
     }
 
-    /// What the tuner must choose. An algorithm or encoding that does not exist for a call is an error that lists what
-    /// there is. Channels are the threads of a rank, or thread blocks of its GPU, that share a call.
+    /// What the tuner must choose. An algorithm or encoding that does not exist for a call is an
+    /// error that lists what there is. Channels are the threads of a rank, or thread blocks of its
+    /// GPU, that share a call.
     pin: Pin = Pin::default(), {
         "OXCCL_ALGORITHM" => pin.algorithm, "an algorithm, as `oxccl verify all` lists them", parsed::<Algorithm>;
         "OXCCL_ENCODING" => pin.encoding, "ll, ll128, slots or windows", parsed::<Encoding>;
@@ -58,8 +61,8 @@ settings! {
         );
     }
 
-    /// So many parts of this machine stand for a node each. Ranks are dealt to them in blocks, and share no memory
-    /// across. All ranks must be on one machine.
+    /// So many parts of this machine stand for a node each. Ranks are dealt to them in blocks, and
+    /// share no memory across. All ranks must be on one machine.
     nodes: Option<usize> = None, {
         "OXCCL_NODES" => nodes, "a number above 0", above_0;
         unset "nodes are machines";
@@ -73,7 +76,8 @@ settings! {
         ranks Alike;
     }
 
-    /// A custom schedule, which carries out the calls of its collective. `oxccl bench --schedule` reads one from a file.
+    /// A custom schedule, which carries out the calls of its collective. `oxccl bench --schedule`
+    /// reads one from a file.
     schedule: Option<Arc<CustomSchedule>> = None, {
         unset "the tuner's choice of the catalogue";
         ranks Alike;
@@ -103,8 +107,9 @@ settings! {
         });
     }
 
-    /// The size of this rank's heap, out of which `comm.alloc` takes memory. On a host it is address space, whose pages
-    /// exist once allocated; on a GPU memory, which is taken at the start.
+    /// The size of this rank's heap, out of which `comm.alloc` takes memory. On a host it is
+    /// address space, whose pages exist once allocated; on a GPU memory, which is taken at the
+    /// start.
     heap_bytes: usize = 64 << 30, {
         "OXCCL_HEAP_BYTES" => heap_bytes, "a number", parsed::<usize>;
         ranks Alike;
@@ -130,8 +135,9 @@ settings! {
         ranks MayDiffer;
     }
 
-    /// Messages between nodes are sealed by keys that follow from the job's secret. What is changed on its way ends the
-    /// communicator with `Error::Corrupted`, and is never delivered. Links go over TCP then.
+    /// Messages between nodes are sealed by keys that follow from the job's secret. What is changed
+    /// on its way ends the communicator with `Error::Corrupted`, and is never delivered. Links go
+    /// over TCP then.
     integrity: bool = false, {
         "OXCCL_INTEGRITY" => integrity, "0 or 1", switch;
         ranks Alike;
@@ -140,10 +146,11 @@ settings! {
         });
     }
 
-    /// How much this process logs to standard error; each level has those before it. `info` shows starts, settings that
-    /// differ from the defaults, links, plans and their reasons, registrations, ends and failures. Also where a program
-    /// makes its `Config` without the environment, the variable is asked when the first communicator starts. A program
-    /// with a global `tracing` subscriber gets the events there instead.
+    /// How much this process logs to standard error; each level has those before it. `info` shows
+    /// starts, settings that differ from the defaults, links, plans and their reasons,
+    /// registrations, ends and failures. Also where a program makes its `Config` without the
+    /// environment, the variable is asked when the first communicator starts. A program with a
+    /// global `tracing` subscriber gets the events there instead.
     log: Option<LogLevel> = None, {
         "OXCCL_LOG" => log, "error, warn, info, debug or trace", parsed::<LogLevel>;
         unset "nothing is logged";
@@ -160,9 +167,10 @@ settings! {
     /// Settings that few users change: of memory, waiting, links and GPUs.
     Advanced, of which config.advanced, in config, listed in ADVANCED;
 
-    /// How long the machine of a rank may be silent, that is acknowledge nothing that it is sent, before it counts
-    /// as cut off. A shorter break of the network ends nothing. Before Linux 6.15 going on takes as long again as the
-    /// break, so half of it is sure; RDMA links bear 34 s at most. It is at most the time-out at the start.
+    /// How long the machine of a rank may be silent, that is acknowledge nothing that it is sent,
+    /// before it counts as cut off. A shorter break of the network ends nothing. Before Linux 6.15
+    /// going on takes as long again as the break, so half of it is sure; RDMA links bear 34 s at
+    /// most. It is at most the time-out at the start.
     silence: Option<Duration> = None, {
         "OXCCL_SILENCE" => silence, "seconds, at least 1", seconds;
         unset "the time-out";
@@ -193,9 +201,10 @@ settings! {
         check |config| multiple_of_64(config.advanced.slot_bytes);
     }
 
-    /// The same where ranks are on several nodes. A link to a rank of another node takes 8 slots for each of
-    /// `max_channels` and one more: 20 MiB, on a GPU 36 MiB. RDMA pins them once the link is opened, and GPUs at the
-    /// start. Where there are many ranks, smaller slots or fewer channels make that less.
+    /// The same where ranks are on several nodes. A link to a rank of another node takes 8 slots
+    /// for each of `max_channels` and one more: 20 MiB, on a GPU 36 MiB. RDMA pins them once the
+    /// link is opened, and GPUs at the start. Where there are many ranks, smaller slots or fewer
+    /// channels make that less.
     link_slot_bytes: usize = 512 << 10, {
         "OXCCL_LINK_SLOT_BYTES" => link_slot_bytes, "a number", parsed::<usize>;
         ranks Alike;
@@ -216,24 +225,26 @@ settings! {
         ranks MayDiffer;
     }
 
-    /// Bytes of the last-level cache: calls over more memory than this write their outputs with streaming stores.
+    /// Bytes of the last-level cache: calls over more memory than this write their outputs with
+    /// streaming stores.
     cache_bytes: Option<usize> = None, {
         "OXCCL_CACHE_BYTES" => cache_bytes, "a number", parsed::<usize>;
         unset "what the machine says";
         ranks MayDiffer;
     }
 
-    /// Kernels leave long copies to the GPU's engine for bulk asynchronous copies. It needs compute capability 9.0:
-    /// otherwise the start fails.
+    /// Kernels leave long copies to the GPU's engine for bulk asynchronous copies. It needs compute
+    /// capability 9.0: otherwise the start fails.
     bulk_copies: bool = false, {
         "OXCCL_BULK_COPIES" => bulk_copies, "0 or 1", switch;
         ranks Alike;
     }
 
-    /// Ranks that are threads of one process on one GPU (`Communicator::local`) share one launch for each call or group
-    /// that all of them make. So none of their kernels can be kept back by what another rank has put into a stream,
-    /// whatever connections the streams share. The call returns once all ranks have made it, so each needs a thread.
-    /// 1: where that cannot be, or a rank captures such a call by itself, it is an error. 0: each rank launches by itself.
+    /// Ranks that are threads of one process on one GPU (`Communicator::local`) share one launch
+    /// for each call or group that all of them make. So none of their kernels can be kept back by
+    /// what another rank has put into a stream, whatever connections the streams share. The call
+    /// returns once all ranks have made it, so each needs a thread. 1: where that cannot be, or a
+    /// rank captures such a call by itself, it is an error. 0: each rank launches by itself.
     single_launch: Option<bool> = None, {
         "OXCCL_SINGLE_LAUNCH" => single_launch, "0 or 1", switch;
         unset "they share what they can";
@@ -244,32 +255,34 @@ settings! {
         );
     }
 
-    /// By how many connections this process' streams reach a GPU. The driver reads the variable, too. With fewer than
-    /// streams, a stream is not let wait for buckets whose marks it may keep back. Ranks that are threads and launch by
-    /// themselves need one each for every stream of theirs.
+    /// By how many connections this process' streams reach a GPU. The driver reads the variable,
+    /// too. With fewer than streams, a stream is not let wait for buckets whose marks it may keep
+    /// back. Ranks that are threads and launch by themselves need one each for every stream of
+    /// theirs.
     cuda_connections: usize = 8, {
         "CUDA_DEVICE_MAX_CONNECTIONS" => cuda_connections, "a number", parsed::<usize>;
         ranks MayDiffer;
     }
 
-    /// Whether adapters read and write messages in a GPU's memory, and how. `dmabuf`, and `peer` (by address, for which
-    /// the driver's peer-memory module is needed), are errors where that is not possible. `off`: messages go through
-    /// pinned memory of the host.
+    /// Whether adapters read and write messages in a GPU's memory, and how. `dmabuf`, and `peer`
+    /// (by address, for which the driver's peer-memory module is needed), are errors where that is
+    /// not possible. `off`: messages go through pinned memory of the host.
     gpu_direct: Option<GpuDirect> = None, {
         "OXCCL_GPU_DIRECT" => gpu_direct, "dmabuf, peer or off", parsed::<GpuDirect>;
         unset "the first of these that every adapter of the rank can do";
         ranks MayDiffer;
     }
 
-    /// The RDMA devices that this node's ranks share, by name, separated by commas. Each rank gets as many as there are for
-    /// it, at least one.
+    /// The RDMA devices that this node's ranks share, by name, separated by commas. Each rank gets
+    /// as many as there are for it, at least one.
     rdma_devices: Option<Vec<String>> = None, {
         "OXCCL_RDMA_DEVICES" => rdma_devices, "names", names;
         unset "the fastest of this network namespace";
         ranks MayDiffer;
     }
 
-    /// Queue pairs of a link between two ranks on each of its devices; devices times queue pairs are at most 8.
+    /// Queue pairs of a link between two ranks on each of its devices; devices times queue pairs
+    /// are at most 8.
     rdma_queue_pairs: usize = 1, {
         "OXCCL_RDMA_QUEUE_PAIRS" => rdma_queue_pairs, "a number", parsed::<usize>;
         ranks Alike;
@@ -287,8 +300,10 @@ settings! {
         });
     }
 
-    /// How links between nodes are to behave, for tests and trials: slower than the network, and less reliable, such as
-    /// `10Gbit,50us`. It needs the feature `emulation`, which the `oxccl` command has. Also `jitter=200us`, `cut=100` (messages until a link breaks) and `short=700` (bytes of a write).
+    /// How links between nodes are to behave, for tests and trials: slower than the network, and
+    /// less reliable, such as `10Gbit,50us`. It needs the feature `emulation`, which the `oxccl`
+    /// command has. Also `jitter=200us`, `cut=100` (messages until a link breaks) and `short=700`
+    /// (bytes of a write).
     link: Conditions = Conditions::default(), {
         "OXCCL_LINK" => link, "conditions", conditions;
         unset "as the network does";

@@ -4,7 +4,8 @@ use super::Config;
 use crate::error::Error;
 use std::ffi::OsString;
 
-/// One setting: a field of [`Config`] or of [`Advanced`](super::Advanced), and all that is known of it.
+/// One setting: a field of [`Config`] or of [`Advanced`](super::Advanced), and all that is known of
+/// it.
 pub(super) struct Setting {
     pub(super) field: &'static str,
     /// Its documentation, line by line.

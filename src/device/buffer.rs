@@ -7,12 +7,14 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-/// Elements in memory of a communicator's device, which peers read and write in place, without a copy. Zero at first.
+/// Elements in memory of a communicator's device, which peers read and write in place, without a
+/// copy. Zero at first.
 ///
-/// It is [read](Self::read) and [written](Self::write) by copies; on a host it can become a [`HostBuffer`], which is a slice. While a stream
-/// still works on the buffer, all of these wait until it is done: a call that does not move ends by its
-/// time-out. Where a call has failed because of a rank that was stopped inside it, other processes may still write to the buffer; the error
-/// says so.
+/// It is [read](Self::read) and [written](Self::write) by copies; on a host it can become a
+/// [`HostBuffer`], which is a slice. While a stream still works on the buffer, all of these wait
+/// until it is done: a call that does not move ends by its time-out. Where a call has failed
+/// because of a rank that was stopped inside it, other processes may still write to the buffer; the
+/// error says so.
 #[derive(Debug)]
 pub struct DeviceBuffer<T> {
     storage: Arc<Storage>,
@@ -20,11 +22,13 @@ pub struct DeviceBuffer<T> {
     address: *mut T,
     is_host: bool,
     len: usize,
-    /// Whether a stream has ever used it. If not, the storage, which lies elsewhere, need not be asked.
+    /// Whether a stream has ever used it. If not, the storage, which lies elsewhere, need not be
+    /// asked.
     has_flown: AtomicBool,
 }
 
-// SAFETY: the address leads to the storage, which may be used by any thread; elements are used as those of a slice are.
+// SAFETY: the address leads to the storage, which may be used by any thread; elements are used as
+// those of a slice are.
 unsafe impl<T: Send> Send for DeviceBuffer<T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for DeviceBuffer<T> {}
@@ -125,7 +129,8 @@ impl<T: Element> DeviceBuffer<T> {
     pub fn read(&self, to: &mut [T]) -> Result<(), Error> {
         self.same_length(to.len())?;
         self.land();
-        // SAFETY: both are as long, and no call works on the buffer (`land`; a new one that writes needs `&mut self`).
+        // SAFETY: both are as long, and no call works on the buffer (`land`; a new one that writes
+        // needs `&mut self`).
         Ok(unsafe { self.storage.block.read(to.as_mut_ptr().cast(), size_of_val(to)) }?)
     }
 
@@ -165,10 +170,12 @@ impl<T: Element> DeviceBuffer<T> {
         self.await_holds(0);
     }
 
-    /// Waits until no more than so many holds are left: those of whoever does not touch the memory yet.
+    /// Waits until no more than so many holds are left: those of whoever does not touch the memory
+    /// yet.
     #[inline]
     pub(crate) fn await_holds(&self, held: usize) {
-        // Whoever may look at the elements while another thread lends them has been told of that by it, and sees this, too.
+        // Whoever may look at the elements while another thread lends them has been told of that by
+        // it, and sees this, too.
         if self.has_flown.load(Ordering::Relaxed) {
             self.storage.await_holds(held);
         }
@@ -178,8 +185,8 @@ impl<T: Element> DeviceBuffer<T> {
     ///
     /// It is memory of the host, and no call works on it.
     pub(crate) unsafe fn elements(&self) -> &[T] {
-        // SAFETY: the block holds `len` elements, any bits are a value of `T`, and it lives as long as `self`; the rest is the caller's
-        // promise. Peers touch it only during calls.
+        // SAFETY: the block holds `len` elements, any bits are a value of `T`, and it lives as long
+        // as `self`; the rest is the caller's promise. Peers touch it only during calls.
         unsafe { std::slice::from_raw_parts(self.address, self.len) }
     }
 
@@ -192,7 +199,8 @@ impl<T: Element> DeviceBuffer<T> {
     }
 }
 
-/// A [`DeviceBuffer`] in memory of the host: a slice. Looking at it waits until no stream works on it.
+/// A [`DeviceBuffer`] in memory of the host: a slice. Looking at it waits until no stream works on
+/// it.
 #[derive(Debug)]
 pub struct HostBuffer<T>(DeviceBuffer<T>);
 
@@ -202,7 +210,8 @@ impl<T: Element> Deref for HostBuffer<T> {
     #[inline]
     fn deref(&self) -> &[T] {
         self.0.land();
-        // SAFETY: it is the host's (`into_host`); `land` waited, and a new call that writes needs `&mut self`.
+        // SAFETY: it is the host's (`into_host`); `land` waited, and a new call that writes needs
+        // `&mut self`.
         unsafe { self.0.elements() }
     }
 }

@@ -25,7 +25,8 @@ struct Helper {
 }
 
 struct Job(*const f::Launch, Option<Steps>);
-// SAFETY: the launch block and all it points to outlive the job: `run` waits for every helper before it returns.
+// SAFETY: the launch block and all it points to outlive the job: `run` waits for every helper
+// before it returns.
 unsafe impl Send for Job {}
 
 impl Channels {
@@ -47,11 +48,13 @@ impl Channels {
         steps.unwrap_or_default()
     }
 
-    /// Runs all channels of a launch and returns the first outcome that is not [`f::Outcome::Done`].
+    /// Runs all channels of a launch and returns the first outcome that is not
+    /// [`f::Outcome::Done`].
     ///
     /// # Safety
     ///
-    /// `launch` is complete and valid for `channels` channels, as `HostExecutor::execute` requires for each.
+    /// `launch` is complete and valid for `channels` channels, as `HostExecutor::execute` requires
+    /// for each.
     #[inline]
     pub(crate) unsafe fn run(&mut self, launch: &f::Launch, channels: usize) -> f::Outcome {
         if channels == 1 {

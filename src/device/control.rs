@@ -1,5 +1,7 @@
-//! Control memory: one host region a rank, which all ranks of its node map, with what they read to explain a failure: the call log, the
-//! progress words, and the words of groups. Of a rank of another node there is a mirror, which its reports fill in. A GPU reaches the first part of it, too.
+//! Control memory: one host region a rank, which all ranks of its node map, with what they read to
+//! explain a failure: the call log, the progress words, and the words of groups. Of a rank of
+//! another node there is a mirror, which its reports fill in. A GPU reaches the first part of it,
+//! too.
 
 use super::heap::Heap;
 use super::log::CallLog;
@@ -37,12 +39,14 @@ impl ControlShape {
         self.progress() + self.channels * std::mem::size_of::<f::Progress>()
     }
 
-    /// The word by which the ranks of a node share a shaped link, where the first of them has it, in a line of its own.
+    /// The word by which the ranks of a node share a shaped link, where the first of them has it,
+    /// in a line of its own.
     pub(crate) fn egress(&self) -> usize {
         self.abort_word() + LINE
     }
 
-    /// The word that sums up what ranks of a node are about to reserve, where the first of them has it, in a line of its own.
+    /// The word that sums up what ranks of a node are about to reserve, where the first of them has
+    /// it, in a line of its own.
     pub(crate) fn claims(&self) -> usize {
         self.egress() + LINE
     }
@@ -82,15 +86,16 @@ pub(crate) struct Control {
     shape: ControlShape,
     rank: usize,
     regions: Vec<Arc<Region>>,
-    /// For each rank of another node, what its region does not hold; `None` for those whose memory this is.
+    /// For each rank of another node, what its region does not hold; `None` for those whose memory
+    /// this is.
     mirrors: Vec<Option<Mirror>>,
     /// This rank's room for groups' words.
     groups: Arc<Heap>,
 }
 
 impl Control {
-    /// Control memory over the regions of this node's ranks, in rank order, each of [`ControlShape::len_bytes`]; `None` for ranks of
-    /// others, which get a mirror.
+    /// Control memory over the regions of this node's ranks, in rank order, each of
+    /// [`ControlShape::len_bytes`]; `None` for ranks of others, which get a mirror.
     ///
     /// # Errors
     /// Without memory for the mirrors.
@@ -114,7 +119,8 @@ impl Control {
         Ok(Control { shape, rank, regions, mirrors, groups: Arc::new(groups) })
     }
 
-    /// What this rank tells ranks of other nodes; these are the words of its groups, those of the last one first.
+    /// What this rank tells ranks of other nodes; these are the words of its groups, those of the
+    /// last one first.
     pub(crate) fn report(&self, groups: &[GroupWords]) -> Vec<u8> {
         let channels = 0..self.shape.channels;
         let progress: Vec<_> = channels.map(|at| self.progress(self.rank, at)).collect();
@@ -129,7 +135,8 @@ impl Control {
             return;
         };
         for (channel, progress) in told.progress.into_iter().enumerate() {
-            // SAFETY: within the mirror, by its length, and aligned to a line; readers take it for a snapshot that may be torn.
+            // SAFETY: within the mirror, by its length, and aligned to a line; readers take it for
+            // a snapshot that may be torn.
             unsafe { self.progress_of(rank, channel).write_volatile(progress) };
         }
         *mirror.groups.lock().unwrap_or_else(PoisonError::into_inner) = told.groups;
@@ -179,8 +186,9 @@ impl Control {
 
     /// A rank's call log.
     pub(crate) fn log(&self, rank: usize) -> &CallLog {
-        // SAFETY: every region begins with a log (zeroed at first, which is a valid one) and is page-aligned and mapped as long as
-        // `self` lives; a log's fields are atomics, so that other ranks may write it.
+        // SAFETY: every region begins with a log (zeroed at first, which is a valid one) and is
+        // page-aligned and mapped as long as `self` lives; a log's fields are atomics, so that
+        // other ranks may write it.
         unsafe { &*self.regions[rank].as_ptr().cast::<CallLog>() }
     }
 
@@ -191,7 +199,8 @@ impl Control {
 
     /// What a rank's channel waits for; a snapshot that may be torn, for people to read.
     pub(crate) fn progress(&self, rank: usize, channel: usize) -> f::Progress {
-        // SAFETY: within the region, aligned to a line, any bits are valid; another rank may write it meanwhile, hence volatile.
+        // SAFETY: within the region, aligned to a line, any bits are valid; another rank may write
+        // it meanwhile, hence volatile.
         unsafe { self.progress_of(rank, channel).read_volatile() }
     }
 
@@ -206,8 +215,9 @@ impl Control {
         &self.groups
     }
 
-    /// The words of a rank's group, at an offset of its region: one array a bucket. A snapshot, to explain a failure; `None` where it
-    /// cannot be had, as of a rank of another node that has not told of that group.
+    /// The words of a rank's group, at an offset of its region: one array a bucket. A snapshot, to
+    /// explain a failure; `None` where it cannot be had, as of a rank of another node that has not
+    /// told of that group.
     pub(crate) fn bucket_words(
         &self,
         rank: usize,
@@ -227,7 +237,8 @@ impl Control {
             return None;
         }
         let first = region.as_ptr().wrapping_add(offset as usize).cast::<[u64; BUCKET_WORDS]>();
-        // SAFETY: within the mapping, as just checked, aligned, any bits are valid; another rank may write it, hence volatile.
+        // SAFETY: within the mapping, as just checked, aligned, any bits are valid; another rank
+        // may write it, hence volatile.
         Some((0..buckets as usize).map(|at| unsafe { first.add(at).read_volatile() }).collect())
     }
 }

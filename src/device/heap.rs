@@ -1,4 +1,5 @@
-//! The heap: memory of this rank that every rank can reach. First fit over a sorted list of free ranges.
+//! The heap: memory of this rank that every rank can reach. First fit over a sorted list of free
+//! ranges.
 
 use super::cuda::{Stream, copy, fill};
 use crate::error::Error;
@@ -39,12 +40,14 @@ impl Heap {
         Heap::of(Memory::Device(region, stream), whole)
     }
 
-    /// A heap over this rank's own region, whose pages are reserved with an eye to what other ranks of the node are about to.
+    /// A heap over this rank's own region, whose pages are reserved with an eye to what other ranks
+    /// of the node are about to.
     pub(crate) fn new(region: Arc<Region>, claims: Option<Claims>) -> Heap {
         Heap::over(region, 0, claims)
     }
 
-    /// A heap over what follows the first bytes of a region, for little that takes no large part of the machine's memory.
+    /// A heap over what follows the first bytes of a region, for little that takes no large part of
+    /// the machine's memory.
     pub(crate) fn part(region: Arc<Region>, start: usize) -> Heap {
         Heap::over(region, start, None)
     }
@@ -63,7 +66,8 @@ impl Heap {
         }
     }
 
-    /// Keeps from here on what is given back: a rank that could not be awaited may still write to it.
+    /// Keeps from here on what is given back: a rank that could not be awaited may still write to
+    /// it.
     pub(crate) fn retire(&self) {
         self.retired.store(true, Ordering::Release);
     }
@@ -170,7 +174,8 @@ impl Heap {
     }
 }
 
-/// Puts something into a stream that nobody captures, and waits for it, whatever is captured elsewhere.
+/// Puts something into a stream that nobody captures, and waits for it, whatever is captured
+/// elsewhere.
 fn waited(stream: &Stream, put: impl FnOnce() -> Result<(), CudaError>) -> Result<(), CudaError> {
     beside_captures(stream.context().device().driver(), || {
         put()?;

@@ -41,8 +41,9 @@ pub(crate) struct Waiting {
 }
 
 impl Host {
-    /// Tables over the staging of this node's ranks, in rank order, each of [`StagingShape::len_bytes`]; `connect` fills in the
-    /// connections to others. `window_bases` is where peers' tokens count from, in this process.
+    /// Tables over the staging of this node's ranks, in rank order, each of
+    /// [`StagingShape::len_bytes`]; `connect` fills in the connections to others. `window_bases` is
+    /// where peers' tokens count from, in this process.
     pub(crate) fn new(
         shape: StagingShape,
         rank: usize,

@@ -1,4 +1,5 @@
-//! Connections to ranks of other nodes: their slots and counters lie in memory of this rank's own, and its proxy carries them.
+//! Connections to ranks of other nodes: their slots and counters lie in memory of this rank's own,
+//! and its proxy carries them.
 //!
 //! The memory of one peer, for each set of connections:
 //!
@@ -7,11 +8,11 @@
 //! words:  sync in, sync out, send head, recv head | inbox tails | outbox tails      a line each
 //! ```
 //!
-//! Words are always the host's, since the proxy polls and stores them. Slots are moved without being looked into: those of a GPU may lie
-//! in its own memory, where adapters reach that.
+//! Words are always the host's, since the proxy polls and stores them. Slots are moved without
+//! being looked into: those of a GPU may lie in its own memory, where adapters reach that.
 //!
-//! A port's number is twice that of its set, and one more for the sync lane. There are none for slots with flags and windows, which need
-//! memory that both ends map.
+//! A port's number is twice that of its set, and one more for the sync lane. There are none for
+//! slots with flags and windows, which need memory that both ends map.
 
 use super::staging::StagingShape;
 use oxccl_kernels::format as f;
@@ -40,7 +41,8 @@ pub(crate) struct LinkPorts {
     peer: usize,
     slots: Memory,
     words: Memory,
-    /// Of threads of this process, this rank's staging, which begins with the doorbells of its channels. A GPU's kernels never sleep.
+    /// Of threads of this process, this rank's staging, which begins with the doorbells of its
+    /// channels. A GPU's kernels never sleep.
     doorbells: Option<Arc<Region>>,
 }
 
@@ -74,7 +76,8 @@ enum Side {
 }
 
 impl LinkPorts {
-    /// Fresh memory for the connections to a peer, for threads whose doorbells this staging begins with.
+    /// Fresh memory for the connections to a peer, for threads whose doorbells this staging begins
+    /// with.
     pub(crate) fn on_host(
         shape: StagingShape,
         peer: usize,
@@ -138,7 +141,8 @@ impl LinkPorts {
         (2 * set + usize::from(lane == f::Lane::Sync)) as PortNumber
     }
 
-    /// The connections to the peer, of all sets and lanes, in the machine's table. Executors ring this doorbell, if they ring.
+    /// The connections to the peer, of all sets and lanes, in the machine's table. Executors ring
+    /// this doorbell, if they ring.
     pub(crate) fn connect(&self, connections: &mut [f::Connection], doorbell: *mut f::Doorbell) {
         for set in 0..=self.shape.channels {
             for lane in f::Lane::ALL {
@@ -216,8 +220,8 @@ impl LinkPorts {
     /// A counter, as proxy and executor share it: a line of the words begins at the offset.
     fn atomic(&self, offset: usize) -> &AtomicU64 {
         let word = self.words.as_ptr().wrapping_add(offset);
-        // SAFETY: callers give the offset of a line of `words`, which are host memory, aligned, mapped as long as `self` lives, and used
-        // as atomics by the executor, too.
+        // SAFETY: callers give the offset of a line of `words`, which are host memory, aligned,
+        // mapped as long as `self` lives, and used as atomics by the executor, too.
         unsafe { &*word.cast::<AtomicU64>() }
     }
 
@@ -226,10 +230,11 @@ impl LinkPorts {
         let Some(staging) = &self.doorbells else { return };
         let at = (set % self.shape.channels) * size_of::<f::Doorbell>();
         let doorbell = staging.as_ptr().wrapping_add(at).cast::<f::Doorbell>();
-        // The sleeper announces itself, then looks for what was stored; this looks for the sleeper behind the store.
+        // The sleeper announces itself, then looks for what was stored; this looks for the sleeper
+        // behind the store.
         fence(Ordering::SeqCst);
-        // SAFETY: staging begins with a doorbell for each channel, mapped as long as `self` lives; others use these words as
-        // atomics, too.
+        // SAFETY: staging begins with a doorbell for each channel, mapped as long as `self` lives;
+        // others use these words as atomics, too.
         let (rings, sleeping) = unsafe {
             let rings = &*(&raw mut (*doorbell).rings).cast::<AtomicU32>();
             (rings, &*(&raw mut (*doorbell).sleeping).cast::<AtomicU32>())
@@ -299,8 +304,8 @@ fn set_of(port: PortNumber) -> usize {
     usize::from(port) / 2
 }
 
-// SAFETY: all addresses are of `slots` and `words`, by the layout above; an executor writes a slot only with a credit for it, and reads
-// one only behind its tail.
+// SAFETY: all addresses are of `slots` and `words`, by the layout above; an executor writes a slot
+// only with a credit for it, and reads one only behind its tail.
 unsafe impl Ports for LinkPorts {
     fn count(&self) -> usize {
         2 * (self.shape.channels + 1)
@@ -328,7 +333,8 @@ unsafe impl Ports for LinkPorts {
             return None;
         }
         let tail = self.words.as_ptr().wrapping_add(tail).cast::<f::SlotTail>();
-        // SAFETY: within the words; written before the announcement, and not again before the credit.
+        // SAFETY: within the words; written before the announcement, and not again before the
+        // credit.
         let content_bytes = unsafe { (*tail).content_bytes } as usize;
         let slot = self.slot_offset(Side::Outbox, set_of(port), message);
         Some(Content {

@@ -26,9 +26,11 @@ pub(crate) struct CallLog {
     entered: AtomicU64,
     /// Calls left: while both are equal this rank touches nobody's memory.
     left: AtomicU64,
-    /// Grows while the rank runs, but only where it waits long: who is inside a call, and lets this stand, is stopped.
+    /// Grows while the rank runs, but only where it waits long: who is inside a call, and lets this
+    /// stand, is stopped.
     beats: AtomicU64,
-    /// 1 once the rank has closed its communicator in order: what its process does then is its own affair.
+    /// 1 once the rank has closed its communicator in order: what its process does then is its own
+    /// affair.
     closed: AtomicU64,
     padding: [u64; 4],
     entries: [Entry; ENTRIES],

@@ -1,5 +1,5 @@
-//! Host memory as a device: the staging memory behind connections, the heap that peers reach, and the threads that run channels.
-//! And GPUs: [`cuda`].
+//! Host memory as a device: the staging memory behind connections, the heap that peers reach, and
+//! the threads that run channels. And GPUs: [`cuda`].
 
 mod buffer;
 mod channels;

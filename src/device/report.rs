@@ -1,5 +1,5 @@
-//! What a rank tells ranks of other nodes of its control memory, which they cannot map: its call log, its progress words and the words
-//! of its last groups, as words.
+//! What a rank tells ranks of other nodes of its control memory, which they cannot map: its call
+//! log, its progress words and the words of its last groups, as words.
 
 use super::control::{BUCKET_WORDS, GroupWords};
 use super::log::{CallLog, LOG_WORDS};
@@ -10,7 +10,8 @@ const PROGRESS_WORDS: usize = 4;
 
 /// Words before those of each group: their offset, and how many buckets there are.
 const GROUP_WORDS: usize = 2;
-/// The most buckets that a report tells of, in all its groups: what is left of its longest length (64 KiB) with 64 channels.
+/// The most buckets that a report tells of, in all its groups: what is left of its longest length
+/// (64 KiB) with 64 channels.
 const BUCKETS_LIMIT: usize = 1024;
 
 /// Writes a report.
@@ -39,7 +40,8 @@ pub(super) struct Told {
     pub(super) groups: Vec<GroupWords>,
 }
 
-/// Reads a report over so many channels into a log, and gives the rest. `None` if it is no such report.
+/// Reads a report over so many channels into a log, and gives the rest. `None` if it is no such
+/// report.
 pub(super) fn decode(bytes: &[u8], log: &CallLog, channels: usize) -> Option<Told> {
     let (words, rest) = bytes.as_chunks::<8>();
     let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();

@@ -1,8 +1,10 @@
-//! Words by which a group under way and others tell each other of single buckets. Plain 64-bit words, which only grow, so
-//! that whoever can write or await a word in memory can take part: another thread, or a GPU's stream.
+//! Words by which a group under way and others tell each other of single buckets. Plain 64-bit
+//! words, which only grow, so that whoever can write or await a word in memory can take part:
+//! another thread, or a GPU's stream.
 //!
-//! Their values are numbers of calls: a bucket is ready, or done on a channel, for the call whose number its word has come to. So words
-//! can be used again by a later call without being cleared, though somebody may still have to look at them.
+//! Their values are numbers of calls: a bucket is ready, or done on a channel, for the call whose
+//! number its word has come to. So words can be used again by a later call without being cleared,
+//! though somebody may still have to look at them.
 
 use super::cuda::{PinnedWords, Stream, fill};
 use oxccl_transports::CudaError;
@@ -10,7 +12,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// For whichever call comes: the largest number, as words are compared.
 const ANY_CALL: u64 = i64::MAX as u64;
-/// Added to the number of a call that has failed: whoever waits for the words goes on, and whoever looks sees that the bucket is not done.
+/// Added to the number of a call that has failed: whoever waits for the words goes on, and whoever
+/// looks sees that the bucket is not done.
 const RELEASED: u64 = 1 << 62;
 
 /// The words of one launch.
@@ -18,8 +21,8 @@ const RELEASED: u64 = 1 << 62;
 pub(crate) struct Signals {
     words: Words,
     buckets: usize,
-    /// Whether there is one a bucket, first: this rank has it ready. Otherwise all are from the beginning. Behind them are `stride` a
-    /// bucket, one a channel: the channel is done with it.
+    /// Whether there is one a bucket, first: this rank has it ready. Otherwise all are from the
+    /// beginning. Behind them are `stride` a bucket, one a channel: the channel is done with it.
     gated: bool,
     stride: usize,
     /// Channels of the launch; 0 before it.
@@ -38,8 +41,8 @@ enum Words {
 }
 
 impl Signals {
-    /// Words for so many buckets, of which each has one for up to `stride` channels when it is done, and one when it is ready, if they are
-    /// `gated`.
+    /// Words for so many buckets, of which each has one for up to `stride` channels when it is
+    /// done, and one when it is ready, if they are `gated`.
     pub(crate) fn new(buckets: usize, stride: usize, gated: bool) -> Signals {
         let words = (0..Signals::words(buckets, stride, gated)).map(|_| AtomicU64::new(0));
         // Whichever call it is, it is the words' only one.
@@ -66,8 +69,8 @@ impl Signals {
         buckets * (stride + usize::from(gated))
     }
 
-    /// Makes them those of the call of this number, of which no bucket is ready or done. Its words are pinned, and those of earlier
-    /// calls have ended.
+    /// Makes them those of the call of this number, of which no bucket is ready or done. Its words
+    /// are pinned, and those of earlier calls have ended.
     pub(crate) fn begin(&self, call: u64) {
         self.ready.store(call, Ordering::Relaxed);
         self.done.store(call, Ordering::Relaxed);
@@ -136,7 +139,8 @@ impl Signals {
         }
     }
 
-    /// Has a stream clear the words that say what is done, in front of each replay of a captured call.
+    /// Has a stream clear the words that say what is done, in front of each replay of a captured
+    /// call.
     ///
     /// # Errors
     /// As [`mark_ready_on`](Signals::mark_ready_on).
@@ -146,11 +150,13 @@ impl Signals {
             return Ok(());
         }
         let to = self.pinned_word(stream, self.done_at(0))?.cast();
-        // SAFETY: these are this object's words, which a captured call has to itself, and which stay as long as its communicator.
+        // SAFETY: these are this object's words, which a captured call has to itself, and which
+        // stay as long as its communicator.
         unsafe { fill(stream, to, 0, len_bytes) }
     }
 
-    /// Has a stream take back a bucket's mark, behind each replay of a captured call: the next one awaits another.
+    /// Has a stream take back a bucket's mark, behind each replay of a captured call: the next one
+    /// awaits another.
     ///
     /// # Errors
     /// As [`mark_ready_on`](Signals::mark_ready_on).
@@ -176,7 +182,8 @@ impl Signals {
         self.ready_len() + bucket * self.stride
     }
 
-    /// Whether the bucket is done: what was written to it can be read (acquire), and nobody touches it any more.
+    /// Whether the bucket is done: what was written to it can be read (acquire), and nobody touches
+    /// it any more.
     pub(crate) fn is_done(&self, bucket: usize) -> bool {
         let channels = self.channels.load(Ordering::Acquire);
         let words = self.all().get(self.done_at(bucket)..).unwrap_or(&[]);
@@ -186,7 +193,8 @@ impl Signals {
             && words[..channels].iter().all(|word| done.contains(&word.load(Ordering::Acquire)))
     }
 
-    /// Lets whoever waits for a bucket go on, though it is not done: the call has failed, and runs no more.
+    /// Lets whoever waits for a bucket go on, though it is not done: the call has failed, and runs
+    /// no more.
     pub(crate) fn release(&self) {
         let released = self.done.load(Ordering::Relaxed) | RELEASED;
         for word in &self.all()[self.ready_len()..] {

@@ -1,8 +1,9 @@
-//! Staging memory: one region a rank that holds its doorbells, its counters, and the slots that others fill. Of a GPU it is device
-//! memory.
+//! Staging memory: one region a rank that holds its doorbells, its counters, and the slots that
+//! others fill. Of a GPU it is device memory.
 //!
-//! Everything a rank waits for lies in its own region and is written by one peer, so no two writers share a cache line. Heads have
-//! lines of their own; a tail lies in the header of the slot that it announces, so that a short message is one or two lines.
+//! Everything a rank waits for lies in its own region and is written by one peer, so no two writers
+//! share a cache line. Heads have lines of their own; a tail lies in the header of the slot that it
+//! announces, so that a short message is one or two lines.
 
 use oxccl_kernels::format as f;
 
@@ -18,7 +19,8 @@ pub(crate) const REGISTRATIONS: usize = 1024;
 pub struct StagingShape {
     /// Number of ranks.
     pub ranks: usize,
-    /// Channels. There is one set of connections more, the last: that of send/recv, which runs on channel 0.
+    /// Channels. There is one set of connections more, the last: that of send/recv, which runs on
+    /// channel 0.
     pub channels: usize,
     /// Slots on the LL lane.
     pub ll_slots: u32,
@@ -91,8 +93,8 @@ impl StagingShape {
         pair + self.slots_of_pair(lane)
     }
 
-    /// Where a lane's slots begin among those of a pair. The LL128 lane's come first, since only they need more than a cache line's
-    /// alignment.
+    /// Where a lane's slots begin among those of a pair. The LL128 lane's come first, since only
+    /// they need more than a cache line's alignment.
     fn slots_of_pair(&self, lane: f::Lane) -> usize {
         let ll = self.ll128_bytes().next_multiple_of(LL128_LINE);
         match lane {
@@ -103,8 +105,8 @@ impl StagingShape {
         }
     }
 
-    /// A rank's connections of all channels, peers and lanes, in the machine's order, over regions that begin at these
-    /// addresses.
+    /// A rank's connections of all channels, peers and lanes, in the machine's order, over regions
+    /// that begin at these addresses.
     pub(crate) fn connections(&self, rank: usize, bases: &[*mut u8]) -> Vec<f::Connection> {
         let pairs = (0..=self.channels).flat_map(|c| (0..self.ranks).map(move |p| (c, p)));
         pairs
@@ -114,8 +116,9 @@ impl StagingShape {
             .collect()
     }
 
-    /// A rank's windows on all peers, of all channels, in the machine's order. Tokens count from these addresses, or from where the
-    /// peer's registered allocations begin: a table for each peer, behind one another, or none. Heaps begin at `heaps`.
+    /// A rank's windows on all peers, of all channels, in the machine's order. Tokens count from
+    /// these addresses, or from where the peer's registered allocations begin: a table for each
+    /// peer, concatenated, or none. Heaps begin at `heaps`.
     pub(crate) fn windows(
         &self,
         bases: &[*mut u8],

@@ -15,7 +15,8 @@ use std::sync::Arc;
 
 /// Carries out launches that are prepared. It keeps programs and tables, which it numbers.
 pub(super) trait Backend: std::fmt::Debug {
-    /// How peers find the call's buffers, and whether they can. Fails for memory that cannot be used.
+    /// How peers find the call's buffers, and whether they can. Fails for memory that cannot be
+    /// used.
     fn find(&self, call: &CheckedCall) -> Result<(f::Tokens, bool), Error>;
 
     /// Whether what [`find`](Backend::find) has said of an address stays true.
@@ -72,7 +73,8 @@ pub(super) trait Backend: std::fmt::Debug {
         Vec::new()
     }
 
-    /// Lets all ranks reach memory of another library. The number by which it is known; none where all reach it as it is.
+    /// Lets all ranks reach memory of another library. The number by which it is known; none where
+    /// all reach it as it is.
     fn register(
         &mut self,
         bootstrap: &mut dyn Bootstrap,
@@ -107,7 +109,8 @@ impl Request<'_> {
 /// How calls are to be launched.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Request<'a> {
-    /// They are a group, whose buckets can be waited for, and whose messages are exchanged together.
+    /// They are a group, whose buckets can be waited for, and whose messages are exchanged
+    /// together.
     pub(crate) grouped: bool,
     /// By call, in groups: whether its input is not ready. None of them, if there are fewer.
     pub(crate) gated: &'a [bool],

@@ -1,4 +1,5 @@
-//! How a communicator is closed: all ranks compare what they have called, so that nothing stays unnoticed in which nobody waited.
+//! How a communicator is closed: all ranks compare what they have called, so that nothing stays
+//! unnoticed in which nobody waited.
 
 use super::Engine;
 use super::diagnosis::{mismatch, words_of_groups};
@@ -111,7 +112,8 @@ impl Engine {
     }
 }
 
-/// The first pair of ranks of which the one has sent what the other has not received, or has received more.
+/// The first pair of ranks of which the one has sent what the other has not received, or has
+/// received more.
 fn unreceived(messages: &[Vec<Exchanged>]) -> Option<Error> {
     let between = |rank: usize, peer: usize| {
         let found = messages[rank].iter().find(|(other, ..)| *other == peer);

@@ -85,8 +85,8 @@ impl Choice {
         }
     }
 
-    /// The ends of a GPU's connections to a rank of another node: in the GPU's memory where adapters reach that, otherwise, unless it
-    /// is insisted on, in pinned memory of the host.
+    /// The ends of a GPU's connections to a rank of another node: in the GPU's memory where
+    /// adapters reach that, otherwise, unless it is insisted on, in pinned memory of the host.
     pub(super) fn ports_of_gpu(
         &self,
         (rank, peer): (usize, usize),
@@ -123,7 +123,8 @@ impl Choice {
     }
 }
 
-/// Over this rank's share of the adapters. Where parts of a machine stand for nodes, all of its ranks share them.
+/// Over this rank's share of the adapters. Where parts of a machine stand for nodes, all of its
+/// ranks share them.
 fn rdma(config: &Config, nodes: &Nodes, rank: usize) -> Result<RdmaFabric, RdmaError> {
     let beside = nodes.beside(rank);
     let (place, ranks) = match config.nodes {

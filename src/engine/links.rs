@@ -1,4 +1,5 @@
-//! Ranks of other nodes: the proxy that carries what their connections hold, and what schedules may do across nodes.
+//! Ranks of other nodes: the proxy that carries what their connections hold, and what schedules may
+//! do across nodes.
 
 use super::fabric::{Candidates, Choice};
 use crate::config::Config;
@@ -35,8 +36,9 @@ pub(super) struct Starting {
 }
 
 impl Starting {
-    /// Tells all ranks where this one's proxy is found, and agrees with them on what carries links, which `choose` makes fit for this rank's
-    /// device; makes the end of the connections to each rank of another node by `ports`. `None` where all are on one node.
+    /// Tells all ranks where this one's proxy is found, and agrees with them on what carries links,
+    /// which `choose` makes fit for this rank's device; makes the end of the connections to each
+    /// rank of another node by `ports`. `None` where all are on one node.
     pub(super) fn gather(
         bootstrap: &mut dyn Bootstrap,
         config: &Config,
@@ -78,7 +80,8 @@ impl Starting {
         Ok(Some(Starting { listening, fabric, addresses, ports }))
     }
 
-    /// Points connections to ranks of other nodes into this rank's memory; executors ring its proxy.
+    /// Points connections to ranks of other nodes into this rank's memory; executors ring its
+    /// proxy.
     pub(super) fn connect(&self, connections: &mut [f::Connection]) {
         let bell: *const Bell = self.listening.bell();
         self.ports().for_each(|ports| ports.connect(connections, bell.cast_mut().cast()));

@@ -1,7 +1,7 @@
 //! One rank's launches: looked up or prepared, carried out, and explained where they fail.
 //!
-//! Every call is a group of one, and goes one way: [`Engine::launch`] finds the calls among those that are [`prepared`], the [`Backend`]
-//! carries them out, and [`diagnosis`] says what went wrong.
+//! Every call is a group of one, and goes one way: [`Engine::launch`] finds the calls among those
+//! that are [`prepared`], the [`Backend`] carries them out, and [`diagnosis`] says what went wrong.
 
 mod backend;
 mod close;
@@ -52,7 +52,8 @@ pub(crate) struct Engine {
     _server: Option<Server>,
 }
 
-// SAFETY: the raw pointers of launch blocks lead to memory that the engine owns or keeps mapped; nothing is tied to a thread.
+// SAFETY: the raw pointers of launch blocks lead to memory that the engine owns or keeps mapped;
+// nothing is tied to a thread.
 unsafe impl Send for Engine {}
 
 impl Engine {
@@ -117,8 +118,8 @@ impl Engine {
         self.plans.plan(&self.config, call, windows, Whose::Own)
     }
 
-    /// Launches a call by itself, which has ended when this returns. `make` makes it from what was asked: one that comes again, buffers and
-    /// all, is neither made nor looked at again.
+    /// Launches a call by itself, which has ended when this returns. `make` makes it from what was
+    /// asked: one that comes again, buffers and all, is neither made nor looked at again.
     ///
     /// # Safety
     ///
@@ -133,7 +134,8 @@ impl Engine {
             && call.asked == asked
             && let Some(prepared) = self.launches.placed(*at)
         {
-            // SAFETY: by this function's contract; tables point to the call's buffers since it was placed.
+            // SAFETY: by this function's contract; tables point to the call's buffers since it was
+            // placed.
             return match unsafe {
                 self.backend.launch(prepared, &mut self.tally, &Request::BLOCKING)
             } {
@@ -164,14 +166,16 @@ impl Engine {
         launched
     }
 
-    /// Launches calls as one. On the host they have ended when this returns. Of a GPU it puts them into a stream; in one that is captured
-    /// they are recorded. Who gives the same calls again may say so with what was left in `placed`; then they are not looked at.
+    /// Launches calls as one. On the host they have ended when this returns. Of a GPU it puts them
+    /// into a stream; in one that is captured they are recorded. Who gives the same calls again may
+    /// say so with what was left in `placed`; then they are not looked at.
     ///
     /// # Safety
     ///
-    /// The calls' buffers are valid for their lengths, no call's output overlaps another's buffers, and nobody else uses them until the
-    /// launch has ended, or their bucket is done; of a launch that is captured, whenever it is replayed, in the order of this rank's calls.
-    /// The input of a gated bucket may still be in use until that is marked ready.
+    /// The calls' buffers are valid for their lengths, no call's output overlaps another's buffers,
+    /// and nobody else uses them until the launch has ended, or their bucket is done; of a launch
+    /// that is captured, whenever it is replayed, in the order of this rank's calls. The input of a
+    /// gated bucket may still be in use until that is marked ready.
     #[inline]
     pub(crate) unsafe fn launch(
         &mut self,
@@ -182,7 +186,8 @@ impl Engine {
         if let Some(at) = *placed
             && let Some(prepared) = self.launches.placed(at)
         {
-            // SAFETY: by this function's contract; tables point to the calls' buffers since they were placed.
+            // SAFETY: by this function's contract; tables point to the calls' buffers since they
+            // were placed.
             return match unsafe { self.backend.launch(prepared, &mut self.tally, request) } {
                 Ok(()) => Ok(()),
                 Err(error) => self.displaced(error),
@@ -234,8 +239,8 @@ impl Engine {
         self.launches.place(calls, grouped, &mut maker)
     }
 
-    /// Makes the allocation that holds these bytes reachable for all ranks, which all call this. The driver's number of it; none if
-    /// all ranks reach it as it is.
+    /// Makes the allocation that holds these bytes reachable for all ranks, which all call this.
+    /// The driver's number of it; none if all ranks reach it as it is.
     pub(crate) fn register(
         &mut self,
         address: *const u8,

@@ -183,7 +183,8 @@ impl Start<'_> {
         Ok(Started { backend, heap, ranks, links, ll128, multicast, device })
     }
 
-    /// The word that this node's ranks share where links are shaped: in the control memory of the first of them.
+    /// The word that this node's ranks share where links are shaped: in the control memory of the
+    /// first of them.
     fn egress(&self, shape: StagingShape, control: &[Option<Arc<Region>>]) -> Option<Egress> {
         let first = self.first_of_node(control);
         let at = ControlShape { channels: shape.channels }.egress();
@@ -268,7 +269,8 @@ impl Start<'_> {
     }
 }
 
-/// The GPU of this number, or the one at this rank's place among the ranks of its node, which take turns.
+/// The GPU of this number, or the one at this rank's place among the ranks of its node, which take
+/// turns.
 fn context(ordinal: Option<usize>, place: usize) -> Result<Context, CudaError> {
     let driver = Driver::load()?;
     let ordinal = match ordinal {
@@ -297,8 +299,9 @@ fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> R
     Ok(())
 }
 
-/// Who may poll before it yields. That pays only while the one waited for can run: where the ranks of a machine together may use
-/// as many cores as they are. (A launcher that binds each rank to a core leaves each of them one, and all of them enough.)
+/// Who may poll before it yields. That pays only while the one waited for can run: where the ranks
+/// of a machine together may use as many cores as they are. (A launcher that binds each rank to a
+/// core leaves each of them one, and all of them enough.)
 struct Spins {
     executors: u32,
     /// They need cores besides.

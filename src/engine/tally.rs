@@ -1,9 +1,12 @@
-//! What this rank has called so far, in the words that ranks compare: in the header of each message, and when they close.
+//! What this rank has called so far, in the words that ranks compare: in the header of each
+//! message, and when they close.
 //!
-//! The [`Digest`] of a launch says what all ranks must agree on. The [`Tally`] chains the digests of all collectives, in order, into
-//! one word, its history, which goes into the messages of the next one. Ranks that once called different things therefore differ in
-//! every later message, so that data of one call are never taken for another's, even where nobody waited. Messages between two ranks
-//! have no number that all ranks know; they are counted, and [`Balance`] compares the counts of all pairs by one word a rank.
+//! The [`Digest`] of a launch says what all ranks must agree on. The [`Tally`] chains the digests
+//! of all collectives, in order, into one word, its history, which goes into the messages of the
+//! next one. Ranks that once called different things therefore differ in every later message, so
+//! that data of one call are never taken for another's, even where nobody waited. Messages between
+//! two ranks have no number that all ranks know; they are counted, and [`Balance`] compares the
+//! counts of all pairs by one word a rank.
 
 use crate::call::Mix;
 use std::hash::{Hash, Hasher};
@@ -59,7 +62,8 @@ pub(super) struct Tally {
 pub(super) struct Numbered {
     /// Its number, from 1; 0 for what some ranks alone call.
     pub(super) collective: u64,
-    /// The history before it, as [`Launch::history`](oxccl_kernels::format::Launch::history); then 0, too.
+    /// The history before it, as [`Launch::history`](oxccl_kernels::format::Launch::history); then
+    /// 0, too.
     pub(super) history: u64,
 }
 
@@ -83,7 +87,8 @@ impl Tally {
         self.launches
     }
 
-    /// Counts a group in which this rank and these have messages for each other. By rank, how many there have been.
+    /// Counts a group in which this rank and these have messages for each other. By rank, how many
+    /// there have been.
     pub(super) fn exchange(&mut self, peers: &[usize]) -> &[u64] {
         peers.iter().for_each(|peer| self.exchanges[*peer] += 1);
         &self.exchanges
@@ -154,7 +159,8 @@ fn pair_word(sender: usize, receiver: usize) -> u64 {
 pub(super) struct Closing {
     pub(super) collectives: u64,
     pub(super) history: u64,
-    /// The pairs' words, each as often as this rank has sent, less those of what it has received: over all ranks, nothing.
+    /// The pairs' words, each as often as this rank has sent, less those of what it has received:
+    /// over all ranks, nothing.
     pub(super) balance: u64,
     pub(super) counts_all: bool,
 }

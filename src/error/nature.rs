@@ -1,4 +1,5 @@
-//! What an error means for what comes next: whether the communicator has ended, whose mistake it is, and which ranks it names.
+//! What an error means for what comes next: whether the communicator has ended, whose mistake it
+//! is, and which ranks it names.
 
 use super::Error;
 
@@ -7,27 +8,29 @@ use super::Error;
 enum Nature {
     /// This rank alone has made a mistake, and nothing has been called.
     Misuse,
-    /// Something could not be had, or ranks have found out together that they differ. The communicator is as before.
+    /// Something could not be had, or ranks have found out together that they differ. The
+    /// communicator is as before.
     Usable,
     /// The communicator has ended.
     Ended,
 }
 
 impl Error {
-    /// Whether the communicator has ended: further calls return [`Error::Broken`]. A start that fails gives no communicator,
-    /// whatever this says.
+    /// Whether the communicator has ended: further calls return [`Error::Broken`]. A start that
+    /// fails gives no communicator, whatever this says.
     pub fn is_fatal(&self) -> bool {
         self.nature() == Nature::Ended
     }
 
-    /// Whether the caller is mistaken, as this rank alone can see: in arguments, in the configuration, or in where the call
-    /// was made. Nothing has been called, and the communicator is as before. Otherwise peers or the system are at fault.
+    /// Whether the caller is mistaken, as this rank alone can see: in arguments, in the
+    /// configuration, or in where the call was made. Nothing has been called, and the communicator
+    /// is as before. Otherwise peers or the system are at fault.
     pub fn is_misuse(&self) -> bool {
         self.nature() == Nature::Misuse
     }
 
-    /// The ranks that the error names, first the one that is most likely at fault. None where it names none, or only
-    /// in its text, such as what another rank gave as its reason.
+    /// The ranks that the error names, first the one that is most likely at fault. None where it
+    /// names none, or only in its text, such as what another rank gave as its reason.
     pub fn ranks(&self) -> Vec<usize> {
         match self {
             Error::ConfigDiffers { rank, .. }

@@ -1,4 +1,5 @@
-//! Groups on streams: launched without waiting, done bucket by bucket, and ready bucket by bucket where that is wanted.
+//! Groups on streams: launched without waiting, done bucket by bucket, and ready bucket by bucket
+//! where that is wanted.
 
 use crate::call::{Call, CallList};
 use crate::collectives::Submit;
@@ -10,8 +11,8 @@ use crate::work::{Flight, Work};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// The calls of a group on a stream, while it is made: see [`OnStream::group`]. As [`Group`](crate::Group), over
-/// memory that stays alive.
+/// The calls of a group on a stream, while it is made: see [`OnStream::group`]. As
+/// [`Group`](crate::Group), over memory that stays alive.
 #[derive(Debug)]
 pub struct StreamGroup<'a> {
     list: CallList,
@@ -22,14 +23,17 @@ pub struct StreamGroup<'a> {
 }
 
 impl OnStream<'_> {
-    /// As [`Communicator::group`](crate::Communicator::group), but returns at once, with what `fill` has returned and with the work, in which
-    /// each bucket can be waited for by itself.
+    /// As [`Communicator::group`](crate::Communicator::group), but returns at once, with what
+    /// `fill` has returned and with the work, in which each bucket can be waited for by itself.
     ///
-    /// Buckets need not be ready when the group is launched: a buffer that is [`Unready`](crate::Unready) may still be written, until
-    /// it is marked ready. The group begins with a bucket when it is its turn, which is the same on all ranks, and it is ready here. So no
-    /// order of marks can deadlock, as long as marking one does not wait for a later one or for a bucket that is done only behind it. Which buckets are unready
-    /// is each rank's own affair. Small buckets of a kind are handled together, about 4 MiB at a time: they begin when all of these are ready, and
-    /// are done together; so are a rank's messages. The group's buffers stay borrowed as long as any of it is unready.
+    /// Buckets need not be ready when the group is launched: a buffer that is
+    /// [`Unready`](crate::Unready) may still be written, until it is marked ready. The group begins
+    /// with a bucket when it is its turn, which is the same on all ranks, and it is ready here. So
+    /// no order of marks can deadlock, as long as marking one does not wait for a later one or for
+    /// a bucket that is done only behind it. Which buckets are unready is each rank's own affair.
+    /// Small buckets of a kind are handled together, about 4 MiB at a time: they begin when all of
+    /// these are ready, and are done together; so are a rank's messages. The group's buffers stay
+    /// borrowed as long as any of it is unready.
     ///
     /// ```
     /// # use oxccl::{Collectives, Communicator, ReduceOp, Stream, Unready};
@@ -57,16 +61,20 @@ impl OnStream<'_> {
     /// # Ok::<(), oxccl::Error>(())
     /// ```
     ///
-    /// On a stream of a GPU the group is one kernel, and other streams of the GPU wait for a bucket ([`Work::wait_on`]) and mark
-    /// one ready ([`Unready::ready_on`](crate::Unready::ready_on)) without the host. A stream that waits keeps back what stands behind it in others that share its
-    /// connection to the GPU (`CUDA_DEVICE_MAX_CONNECTIONS`). So where streams share connections, later calls, and waits of streams, are refused
-    /// ([`CudaError::TooFewConnections`](oxccl_transports::CudaError)) until the marks that they need are made; put nothing of your own behind the group
-    /// in its stream before that. In a capture the group is
-    /// recorded; its buckets are then marked and waited for by streams that take part in the capture, whose branches must run side by side.
+    /// On a stream of a GPU the group is one kernel, and other streams of the GPU wait for a bucket
+    /// ([`Work::wait_on`]) and mark one ready ([`Unready::ready_on`](crate::Unready::ready_on))
+    /// without the host. A stream that waits keeps back what stands behind it in others that share
+    /// its connection to the GPU (`CUDA_DEVICE_MAX_CONNECTIONS`). So where streams share
+    /// connections, later calls, and waits of streams, are refused
+    /// ([`CudaError::TooFewConnections`](oxccl_transports::CudaError)) until the marks that they
+    /// need are made; put nothing of your own behind the group in its stream before that. In a
+    /// capture the group is recorded; its buckets are then marked and waited for by streams that
+    /// take part in the capture, whose branches must run side by side.
     ///
     /// # Errors
-    /// What `fill` returns; [`Error::OtherDevice`] and [`Error::OtherMemory`] for a stream or a buffer of another device than the
-    /// communicator's; the rest comes from the work. [`Error::TimedOut`] names a bucket that was not marked ready, and its rank.
+    /// What `fill` returns; [`Error::OtherDevice`] and [`Error::OtherMemory`] for a stream or a
+    /// buffer of another device than the communicator's; the rest comes from the work.
+    /// [`Error::TimedOut`] names a bucket that was not marked ready, and its rank.
     pub fn group<'a, R>(
         &self,
         fill: impl FnOnce(&mut StreamGroup<'a>) -> Result<R, Error>,
@@ -82,8 +90,9 @@ impl OnStream<'_> {
             gated.resize(list.len(), false);
             flight.keep(buffers);
             let work = Work::of_group(flight.clone(), list.len());
-            // SAFETY: `StreamGroup`'s calls were made from buffers that are borrowed and that the flight holds, outputs exclusively; what is
-            // lent of an input that is not ready is given back before its mark.
+            // SAFETY: `StreamGroup`'s calls were made from buffers that are borrowed and that the
+            // flight holds, outputs exclusively; what is lent of an input that is not ready is
+            // given back before its mark.
             unsafe { self.launch(list.calls(), true, &gated, &flight) }?;
             Ok((work, result))
         });

@@ -8,11 +8,13 @@ use crate::stream::AnyStream;
 use oxccl_plans::element::Element;
 use std::ops::{Deref, DerefMut};
 
-/// A buffer that a [group on a stream](crate::OnStream::group) may be launched with before it is ready: the group leaves the buckets that it is given to
-/// alone until it is marked ready, and until then it can be written. Over a [`HostBuffer`] it dereferences to a slice; memory of a
-/// GPU is [written](Self::write) by copies, or by kernels through [its address](Self::as_ptr).
+/// A buffer that a [group on a stream](crate::OnStream::group) may be launched with before it is
+/// ready: the group leaves the buckets that it is given to alone until it is marked ready, and
+/// until then it can be written. Over a [`HostBuffer`] it dereferences to a slice; memory of a GPU
+/// is [written](Self::write) by copies, or by kernels through [its address](Self::as_ptr).
 ///
-/// One that is never marked ready, because this is dropped, ends its group by the communicator's time-out.
+/// One that is never marked ready, because this is dropped, ends its group by the communicator's
+/// time-out.
 #[derive(Debug)]
 #[must_use = "its group waits until it is marked ready"]
 pub struct Unready<'a, B> {
@@ -34,8 +36,8 @@ impl<'a, B: Buffer> Unready<'a, B> {
     /// Marks it ready when the stream has done what has been put into it so far.
     ///
     /// # Errors
-    /// [`Error::System`] if the stream's thread has panicked; of a GPU's stream, the driver's, and [`Error::OtherDevice`] for a group of the
-    /// host's, which then has a bucket that nobody marks.
+    /// [`Error::System`] if the stream's thread has panicked; of a GPU's stream, the driver's, and
+    /// [`Error::OtherDevice`] for a group of the host's, which then has a bucket that nobody marks.
     pub fn ready_on<'s>(self, stream: impl Into<AnyStream<'s>>) -> Result<(), Error> {
         let stream: AnyStream<'s> = stream.into();
         self.marks.take().try_for_each(|(flight, bucket)| match stream {
@@ -44,8 +46,8 @@ impl<'a, B: Buffer> Unready<'a, B> {
         })
     }
 
-    /// The first element, for whoever computes on a GPU. The memory is valid as long as its buffer, and this rank's until it is marked
-    /// ready.
+    /// The first element, for whoever computes on a GPU. The memory is valid as long as its buffer,
+    /// and this rank's until it is marked ready.
     pub fn as_ptr(&self) -> *mut B::Element {
         self.buffer.device_buffer().as_ptr()
     }

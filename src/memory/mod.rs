@@ -1,4 +1,5 @@
-//! What calls take as their buffers: memory of the host or of the communicator, for as long as a call needs it.
+//! What calls take as their buffers: memory of the host or of the communicator, for as long as a
+//! call needs it.
 //!
 //! | | blocking calls and groups | calls on a stream | groups on a stream |
 //! | --- | --- | --- | --- |
@@ -6,7 +7,8 @@
 //! | [`HostBuffer`], [`DeviceBuffer`], [`DeviceSlice`] | yes | yes | yes |
 //! | [`Unready`](crate::Unready) | | | yes |
 //!
-//! What returns before its call has ended must keep the memory: a borrow cannot, so streams take no slices.
+//! What returns before its call has ended must keep the memory: a borrow cannot, so streams take no
+//! slices.
 
 mod marks;
 mod slice;

@@ -5,7 +5,8 @@ use crate::call::Memory;
 use oxccl_plans::element::Element;
 use std::marker::PhantomData;
 
-/// Elements in memory that another library allocated: on a GPU by `cudaMalloc` or an allocator over it, on a host anywhere.
+/// Elements in memory that another library allocated: on a GPU by `cudaMalloc` or an allocator over
+/// it, on a host anywhere.
 ///
 /// ```
 /// use oxccl::{Collectives, Communicator, DeviceSlice, ReduceOp, Stream};
@@ -31,9 +32,10 @@ impl<T: Element> DeviceSlice<T> {
     ///
     /// # Safety
     ///
-    /// The communicators that are given it compute on the device whose memory this is. It is valid, initialized, and, where it is an output,
-    /// writable, and nobody else uses it, from when it is given to a call until that has returned, or its work has ended; of a call that is
-    /// captured, whenever it is replayed.
+    /// The communicators that are given it compute on the device whose memory this is. It is valid,
+    /// initialized, and, where it is an output, writable, and nobody else uses it, from when it is
+    /// given to a call until that has returned, or its work has ended; of a call that is captured,
+    /// whenever it is replayed.
     pub unsafe fn from_raw_parts(address: *mut T, len: usize) -> DeviceSlice<T> {
         let memory = Memory { address: address.cast(), count: len };
         DeviceSlice { memory, elements: PhantomData }

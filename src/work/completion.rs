@@ -28,7 +28,8 @@ impl Completion {
         self.ended.notify_all();
     }
 
-    /// Waits for the end. The first who hears of an error is given it; others are told of it in words.
+    /// Waits for the end. The first who hears of an error is given it; others are told of it in
+    /// words.
     pub(crate) fn wait(&self) -> Result<(), Error> {
         self.check_process()?;
         let mut state = self.lock();

@@ -18,7 +18,8 @@ const LOOKS: usize = 200;
 /// Flights that a communicator keeps for the groups to come.
 const KEPT: usize = 64;
 
-/// Flights of a communicator's groups, each of which is used again once nobody holds it, so that a group that comes again allocates none.
+/// Flights of a communicator's groups, each of which is used again once nobody holds it, so that a
+/// group that comes again allocates none.
 #[derive(Debug, Default)]
 pub(crate) struct Flights {
     all: Vec<Arc<Flight>>,
@@ -53,7 +54,8 @@ pub(crate) struct Flight {
     signals: OnceLock<Arc<Signals>>,
     pub(crate) completion: Completion,
     held: Mutex<Held>,
-    /// The group's end, in a stream of a GPU; and whether other ranks of the process may have to mark buckets first, too.
+    /// The group's end, in a stream of a GPU; and whether other ranks of the process may have to
+    /// mark buckets first, too.
     end: OnceLock<(CallEnd, bool)>,
     /// In a capture, from where on the words are this replay's.
     cleared: OnceLock<Arc<cuda::Event>>,
@@ -68,7 +70,8 @@ pub(crate) struct Marks {
     pub(crate) connections: usize,
     /// Counts the rank's buckets that are not marked ready; none of a group that is captured.
     pub(crate) unready: Option<Arc<AtomicUsize>>,
-    /// The group's number among the rank's calls, and that of the last call before which all ranks of the process had marked all of theirs.
+    /// The group's number among the rank's calls, and that of the last call before which all ranks
+    /// of the process had marked all of theirs.
     pub(crate) call: u64,
     pub(crate) marked: Arc<AtomicU64>,
 }
@@ -111,7 +114,8 @@ impl Flight {
         self.cleared.take();
     }
 
-    /// Empty lists of buffers and of which buckets are unready, to be filled and given to [`keep`](Self::keep).
+    /// Empty lists of buffers and of which buckets are unready, to be filled and given to
+    /// [`keep`](Self::keep).
     pub(crate) fn lists(&self) -> (Vec<(usize, InFlight)>, Vec<bool>) {
         let mut held = self.held();
         (std::mem::take(&mut held.buffers), std::mem::take(&mut held.gated))
@@ -155,7 +159,8 @@ impl Flight {
         if all_are { Ok(()) } else { Err(Error::OtherMemory { device }) }
     }
 
-    /// Where the group ends. `gated`: so that it may have to wait for marks of other ranks of the process.
+    /// Where the group ends. `gated`: so that it may have to wait for marks of other ranks of the
+    /// process.
     pub(crate) fn launched(&self, end: CallEnd, gated: bool) {
         let _ = self.end.set((end, gated));
     }
@@ -168,7 +173,8 @@ impl Flight {
         Ok(end.hold(stream, self.keeps_back(None))?)
     }
 
-    /// Connections, if a stream that waits for this bucket, or for the group's end, may keep back the marks that these need.
+    /// Connections, if a stream that waits for this bucket, or for the group's end, may keep back
+    /// the marks that these need.
     fn keeps_back(&self, bucket: Option<usize>) -> Option<usize> {
         let held = self.held();
         let marks = held.marks.as_ref().filter(|marks| marks.unready.is_some())?;

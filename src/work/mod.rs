@@ -14,7 +14,8 @@ use std::time::Duration;
 
 /// A call, a group or a bucket of a group that a stream carries out. Dropping it does not stop it.
 ///
-/// A bucket is done once all that was to be written is there and no rank uses its buffers any more, while its group may go on with others.
+/// A bucket is done once all that was to be written is there and no rank uses its buffers any more,
+/// while its group may go on with others.
 #[derive(Clone, Debug)]
 #[must_use = "whether it ends well, and when its buffers can be used, is told by waiting for it"]
 pub struct Work {
@@ -43,10 +44,12 @@ impl Work {
         Work { flight, part: Part::All { buckets } }
     }
 
-    /// Waits for the end. It comes: a launch that does not move ends by its communicator's time-out.
+    /// Waits for the end. It comes: a launch that does not move ends by its communicator's
+    /// time-out.
     ///
     /// # Errors
-    /// That of the launch. Of several who wait the first is given it, and the others [`Error::Broken`].
+    /// That of the launch. Of several who wait the first is given it, and the others
+    /// [`Error::Broken`].
     pub fn wait(&self) -> Result<(), Error> {
         match self.part {
             Part::All { .. } => self.flight.completion.wait(),
@@ -72,12 +75,14 @@ impl Work {
         }
     }
 
-    /// Has a stream of the GPU wait for it, without the host. Whether it ends well, [`wait`](Self::wait) tells; if it fails the stream goes
-    /// on. In a capture of the group a stream that waits for a bucket joins it.
+    /// Has a stream of the GPU wait for it, without the host. Whether it ends well,
+    /// [`wait`](Self::wait) tells; if it fails the stream goes on. In a capture of the group a
+    /// stream that waits for a bucket joins it.
     ///
     /// # Errors
-    /// [`Error::OtherDevice`] for what the host carries out; [`Error::Transport`], the driver's, and
-    /// [`CudaError::TooFewConnections`](oxccl_transports::CudaError) where the stream might keep back marks that it needs.
+    /// [`Error::OtherDevice`] for what the host carries out; [`Error::Transport`], the driver's,
+    /// and [`CudaError::TooFewConnections`](oxccl_transports::CudaError) where the stream might
+    /// keep back marks that it needs.
     pub fn wait_on(&self, stream: &cuda::Stream) -> Result<(), Error> {
         match self.part {
             Part::All { .. } => self.flight.await_end_on(stream),
@@ -85,7 +90,8 @@ impl Work {
         }
     }
 
-    /// One bucket of a group, by its place there. None if there are not so many, and of a call, which is no group.
+    /// One bucket of a group, by its place there. None if there are not so many, and of a call,
+    /// which is no group.
     pub fn bucket(&self, bucket: usize) -> Option<Work> {
         match self.part {
             Part::All { buckets } if bucket < buckets => {

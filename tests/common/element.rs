@@ -1,4 +1,5 @@
-//! Elements as tests see them: made at random, accumulated in the declared type, rounded by an implementation of its own.
+//! Elements as tests see them: made at random, accumulated in the declared type, rounded by an
+//! implementation of its own.
 
 use super::Rng;
 use oxccl::{DataType, Element, F8E4M3, F8E5M2, OpKind, ReduceOp, bf16, f16};
@@ -228,7 +229,8 @@ fn value(bits: u8, data_type: DataType) -> f32 {
     }
 }
 
-/// The 8-bit float nearest to a value, ties to the even one, saturating at the largest finite one: by search among them.
+/// The 8-bit float nearest to a value, ties to the even one, saturating at the largest finite one:
+/// by search among them.
 fn nearest(value: f32, data_type: DataType) -> u8 {
     let sign = if value.is_sign_negative() { 0x80 } else { 0 };
     if value.is_nan() {

@@ -1,5 +1,6 @@
-//! In which order an algorithm reduces where it promises none: read off its schedule, rank by rank, with nothing but queues of messages.
-//! That this order has each contribution once is the verifier's business; here it says which bits must come out.
+//! In which order an algorithm reduces where it promises none: read off its schedule, rank by rank,
+//! with nothing but queues of messages. That this order has each contribution once is the
+//! verifier's business; here it says which bits must come out.
 
 use oxccl::plans::schedule::{Buffer, Flag, Instruction, Lane, Operand, Schedule, Tree};
 use std::collections::HashMap;

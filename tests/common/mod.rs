@@ -1,4 +1,5 @@
-//! What tests share: random elements, and the reference that says what a collective must yield, bit for bit.
+//! What tests share: random elements, and the reference that says what a collective must yield, bit
+//! for bit.
 #![allow(dead_code, unreachable_pub)]
 
 pub mod element;
@@ -25,7 +26,8 @@ impl Rng {
     }
 }
 
-/// A seed that differs from run to run and is printed, so that a failure can be repeated (`OXCCL_TEST_SEED`).
+/// A seed that differs from run to run and is printed, so that a failure can be repeated
+/// (`OXCCL_TEST_SEED`).
 pub fn seed() -> u64 {
     let given = std::env::var("OXCCL_TEST_SEED").ok().and_then(|text| text.parse().ok());
     let seed = given.unwrap_or_else(|| {

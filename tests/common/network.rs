@@ -1,12 +1,13 @@
-//! Nodes as network namespaces, joined by a switch: for tests whose ranks are processes on several nodes. Needs no root where the
-//! system lets users have namespaces of their own.
+//! Nodes as network namespaces, joined by a switch: for tests whose ranks are processes on several
+//! nodes. Needs no root where the system lets users have namespaces of their own.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-/// Node N has the address 10.77.0.N+1 on its interface `net`, whose other end is `portN` of the bridge. What leaves a node is held to
-/// `$RATE` and `$LATENCY`, where they are set: by netem where the kernel has it, otherwise to the rate alone. A node lives as long as
-/// its process, whose number stands in `$NETWORK_NODES`.
+/// Node N has the address 10.77.0.N+1 on its interface `net`, whose other end is `portN` of the
+/// bridge. What leaves a node is held to `$RATE` and `$LATENCY`, where they are set: by netem where
+/// the kernel has it, otherwise to the rate alone. A node lives as long as its process, whose
+/// number stands in `$NETWORK_NODES`.
 const SCRIPT: &str = r#"
 set -e
 ip link set lo up
@@ -40,8 +41,8 @@ pub struct Network {
 }
 
 impl Network {
-    /// Runs an ignored test of this program inside the network, beside the switch: it starts ranks on [`nodes`]. Where there can be no
-    /// namespaces it says that `test` was skipped.
+    /// Runs an ignored test of this program inside the network, beside the switch: it starts ranks
+    /// on [`nodes`]. Where there can be no namespaces it says that `test` was skipped.
     pub fn run(&self, test: &str, driver: &str) {
         let possible = Command::new("unshare").args(["-Urn", "ip", "link", "show", "lo"]).output();
         if !possible.is_ok_and(|output| output.status.success()) {

@@ -9,7 +9,8 @@ use oxccl::plans::topology::Placement;
 use oxccl::{Advanced, Collectives, Communicator, Config, OpKind, Order};
 use std::time::Duration;
 
-/// Small slots, so that a few thousand elements are several rounds: just large enough for the segments of 8 ranks.
+/// Small slots, so that a few thousand elements are several rounds: just large enough for the
+/// segments of 8 ranks.
 pub fn config() -> Config {
     Config {
         timeout: Duration::from_secs(300),
@@ -38,7 +39,8 @@ pub enum Memory {
     Private,
 }
 
-/// Each operation by each algorithm, with each count; the random choices are the same on every rank.
+/// Each operation by each algorithm, with each count; the random choices are the same on every
+/// rank.
 pub fn cases<T: TestElement>(
     (n, nodes): (usize, usize),
     memory: Memory,

@@ -1,4 +1,5 @@
-//! Calls on a stream that have parts of their own: uneven ones, those of a root, and those in place; alike on hosts and on GPUs.
+//! Calls on a stream that have parts of their own: uneven ones, those of a root, and those in
+//! place; alike on hosts and on GPUs.
 
 use oxccl::{AnyStream, Collectives, Communicator, DeviceBuffer, Error, ReduceOp, Work};
 

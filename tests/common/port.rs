@@ -3,8 +3,9 @@
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// A port that nobody listens on now, another one at each call; below those that the system gives to connections, so that none takes it
-/// meanwhile. Other test programs that run beside begin elsewhere.
+/// A port that nobody listens on now, another one at each call; below those that the system gives
+/// to connections, so that none takes it meanwhile. Other test programs that run beside begin
+/// elsewhere.
 pub(crate) fn free_port() -> u16 {
     static TAKEN: AtomicU16 = AtomicU16::new(0);
     let first = 10_000 + (std::process::id() % 900) as u16 * 10;

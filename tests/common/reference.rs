@@ -40,7 +40,8 @@ pub fn schedule(case: &Case, n: usize) -> Schedule {
 pub struct Reduction {
     /// By chunk.
     paths: Vec<Path>,
-    /// Where an order is neither promised nor declared above: partial results are rounded wherever they are stored.
+    /// Where an order is neither promised nor declared above: partial results are rounded wherever
+    /// they are stored.
     undeclared: Option<Expressions>,
     /// Into how many parts a whole buffer is divided.
     parts: usize,
@@ -140,7 +141,8 @@ fn tree<T: TestElement>(op: ReduceOp<T>, of: Range<usize>, term: &impl Fn(usize)
     fold::<T>(op.kind(), tree::<T>(op, first, term), tree::<T>(op, second, term))
 }
 
-/// Where the elements of a whole buffer of `count` belong when it is divided by rank, as the library documents it.
+/// Where the elements of a whole buffer of `count` belong when it is divided by rank, as the
+/// library documents it.
 fn chunk_of(index: usize, count: usize, n: usize, align: usize) -> usize {
     let even = count.div_ceil(n);
     let size = if even >= align { even.next_multiple_of(align) } else { even };

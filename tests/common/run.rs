@@ -64,7 +64,8 @@ impl<T: TestElement> Solution<T> {
     }
 }
 
-/// The solution of a case whose ranks are threads: the first that asks makes it, and with the last it goes.
+/// The solution of a case whose ranks are threads: the first that asks makes it, and with the last
+/// it goes.
 pub struct Shared<T>(Mutex<(usize, Option<Arc<Solution<T>>>)>);
 
 impl<T: TestElement> Shared<T> {
@@ -84,7 +85,8 @@ impl<T: TestElement> Shared<T> {
     }
 }
 
-/// Runs the case on this rank, with fresh input and poisoned output, and panics where an element differs.
+/// Runs the case on this rank, with fresh input and poisoned output, and panics where an element
+/// differs.
 pub fn check<T: TestElement>(comm: &mut Communicator, case: &Case, solution: &Solution<T>) {
     let (n, rank, kind) = (comm.world_size(), comm.rank(), case.entry.kind);
     let (_, output_len) = lengths(kind, case.count, n);

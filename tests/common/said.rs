@@ -59,7 +59,8 @@ pub(crate) fn skip(name: &str, why: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {name}: {why}");
 }
 
-/// Waits for a command's end, and kills it if there is none. What it says is taken where that is piped.
+/// Waits for a command's end, and kills it if there is none. What it says is taken where that is
+/// piped.
 pub(crate) fn finish(mut child: Child) -> Said {
     let out = child.stdout.take().map(collect);
     let err = child.stderr.take().map(collect);

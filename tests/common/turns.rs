@@ -1,9 +1,11 @@
-//! A group that comes again and again, each time changed in part: other buffers, other lengths, other calls.
+//! A group that comes again and again, each time changed in part: other buffers, other lengths,
+//! other calls.
 
 /// Lengths of the buffers that the turns deal with.
 pub const LENGTHS: [usize; 8] = [300, 7, 1000, 64, 2000, 300, 1000, 301];
 
-/// One group: its buffers in order, and which of its buckets is reduced by another operation than the others.
+/// One group: its buffers in order, and which of its buckets is reduced by another operation than
+/// the others.
 pub struct Turn {
     pub buffers: &'static [usize],
     pub other: Option<usize>,
@@ -38,7 +40,8 @@ pub fn value(turn: usize, buffer: usize, rank: usize, at: usize) -> f32 {
     ((turn * 5 + buffer * 3 + rank * 7 + at) % 31) as f32
 }
 
-/// What it has after: the sum, or in the other bucket the largest; in a buffer that is in no bucket what it had.
+/// What it has after: the sum, or in the other bucket the largest; in a buffer that is in no bucket
+/// what it had.
 pub fn expected(turn: usize, buffer: usize, rank: usize, ranks: usize, at: usize) -> f32 {
     let values = (0..ranks).map(|rank| value(turn, buffer, rank, at));
     let Turn { buffers, other, .. } = &TURNS[turn];

@@ -1,5 +1,5 @@
-//! Every typed call, over buffers of the communicator and over memory of others, blocking, on a stream and in groups; alike on hosts and on
-//! GPUs.
+//! Every typed call, over buffers of the communicator and over memory of others, blocking, on a
+//! stream and in groups; alike on hosts and on GPUs.
 
 use oxccl::memory::{Borrowed, Grouped, Input, Output, Streamed};
 use oxccl::{AnyStream, Collectives, Communicator, DeviceBuffer, DeviceSlice, Error, ReduceOp};

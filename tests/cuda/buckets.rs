@@ -1,4 +1,5 @@
-//! Gradients and parameters in buckets, in memory of GPUs: made, marked ready and used in streams, beside the groups that move them.
+//! Gradients and parameters in buckets, in memory of GPUs: made, marked ready and used in streams,
+//! beside the groups that move them.
 
 use oxccl::bucket::{DeviceShard, GradientBuckets, ShardedBuckets};
 use oxccl::cuda::{copy, fill};
@@ -6,7 +7,8 @@ use oxccl::{Collectives, Communicator, Error, ReduceOp};
 
 const PARAMETERS: [usize; 5] = [3000, 7, 129, 20_000, 64];
 
-/// Gradients in buckets, written and marked ready in a stream of the GPU, beside the group that reduces them.
+/// Gradients in buckets, written and marked ready in a stream of the GPU, beside the group that
+/// reduces them.
 pub(crate) fn gradients(comm: Communicator) {
     let [stream, compute] = [(); 2].map(|()| crate::calls::stream(&comm));
     let mut buckets = GradientBuckets::<f32>::with_capacity(&comm, &PARAMETERS, 16_000).unwrap();
@@ -34,7 +36,8 @@ pub(crate) fn gradients(comm: Communicator) {
     comm.barrier().unwrap();
 }
 
-/// A distributed optimizer's steps without the host: gradients are reduced to shares, a stream makes parameters of these, which are gathered.
+/// A distributed optimizer's steps without the host: gradients are reduced to shares, a stream
+/// makes parameters of these, which are gathered.
 pub(crate) fn sharded(comm: Communicator) {
     let [stream, compute] = [(); 2].map(|()| crate::calls::stream(&comm));
     let mut buckets =
@@ -85,7 +88,8 @@ fn update_all(
     loop {
         let updated = step.update_on(bucket, compute, |share: DeviceShard<f32, f32>| {
             let (to, from) = (share.parameters.cast(), share.gradients.cast());
-            // SAFETY: both are this rank's share, of `count` elements, until the bucket is marked ready, in the same stream.
+            // SAFETY: both are this rank's share, of `count` elements, until the bucket is marked
+            // ready, in the same stream.
             Ok(unsafe { copy(compute, to, from, share.count * 4) }?)
         });
         match updated {

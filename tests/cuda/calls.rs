@@ -1,4 +1,5 @@
-//! Communicators on GPUs, through the public calls: every algorithm, bit for bit; streams, graphs, launches.
+//! Communicators on GPUs, through the public calls: every algorithm, bit for bit; streams, graphs,
+//! launches.
 
 use crate::common::element::{TestElement, reduce_op, same};
 use crate::common::run::Case;
@@ -19,7 +20,8 @@ use std::time::Duration;
 
 const CHANNELS: usize = 2;
 
-/// Small slots, so that a few thousand elements are several rounds. On hardware the kernels that are built in.
+/// Small slots, so that a few thousand elements are several rounds. On hardware the kernels that
+/// are built in.
 pub(crate) fn config() -> Config {
     let from_environment = Config::from_lookup(environment).unwrap();
     Config {
@@ -37,7 +39,8 @@ pub(crate) fn config() -> Config {
     }
 }
 
-/// What the process is told of its connections, of nodes and what joins them, and that it is on GPUs.
+/// What the process is told of its connections, of nodes and what joins them, and that it is on
+/// GPUs.
 fn environment(name: &str) -> Option<OsString> {
     match name {
         "OXCCL_DEVICE" => Some("cuda".into()),
@@ -94,7 +97,8 @@ pub(crate) fn all(mut comm: Communicator) {
     comm.barrier().unwrap();
 }
 
-/// A rank prepares its calls while another one's kernel waits for them already: nothing of that may wait for kernels.
+/// A rank prepares its calls while another one's kernel waits for them already: nothing of that may
+/// wait for kernels.
 pub(crate) fn prepared_late(mut comm: Communicator) {
     comm.set_timeout(Duration::from_secs(20)).unwrap();
     let stream = stream(&comm);
@@ -124,8 +128,8 @@ pub(crate) fn with_parts(comm: Communicator) {
     comm.barrier().unwrap();
 }
 
-/// Every kernel: all types and operations, folded from the left and as a tree; packs, words, lines of both kinds. Of many ranks the
-/// folds whose trees have more levels than registers.
+/// Every kernel: all types and operations, folded from the left and as a tree; packs, words, lines
+/// of both kinds. Of many ranks the folds whose trees have more levels than registers.
 pub(crate) fn every_kernel(mut comm: Communicator) {
     let stream = stream(&comm);
     fn each<T: TestElement>(comm: &mut Communicator, stream: &Stream) {
@@ -212,7 +216,8 @@ fn lengths(kind: Kind, count: usize, n: usize) -> (usize, usize) {
     }
 }
 
-/// Where an in-place input lies in the output, or the output in the input: the buffer's length, and both starts.
+/// Where an in-place input lies in the output, or the output in the input: the buffer's length, and
+/// both starts.
 fn in_place(kind: Kind, count: usize, rank: usize, n: usize) -> Option<(usize, usize, usize)> {
     match kind {
         Kind::AllReduce | Kind::Broadcast | Kind::Reduce => Some((count, 0, 0)),
@@ -327,7 +332,8 @@ fn send_around(comm: &Communicator, stream: &Stream) {
     from.write(&[rank as u8 + 1; 1000]).unwrap();
     let (next, previous) = ((rank + 1) % n, (rank + n - 1) % n);
     let on = comm.on(stream);
-    // Even ranks send first. The last of an odd number has an even neighbour, to which it sends later.
+    // Even ranks send first. The last of an odd number has an even neighbour, to which it sends
+    // later.
     if rank.is_multiple_of(2) {
         let _ = on.send(&from, next).unwrap();
         on.recv(&mut to, previous).unwrap().wait().unwrap();

@@ -1,4 +1,5 @@
-//! How calls on a GPU end that cannot be done: the rank that is to blame is named, and nobody hangs.
+//! How calls on a GPU end that cannot be done: the rank that is to blame is named, and nobody
+//! hangs.
 
 use crate::calls::stream;
 use crate::processes::{deadline, line_up};
@@ -15,7 +16,8 @@ pub(crate) fn late(comm: Communicator) {
     late_while(comm, || ());
 }
 
-/// Meanwhile the rank that waits gives back memory: the driver waits for its kernel, and lets nobody in who would ask about events.
+/// Meanwhile the rank that waits gives back memory: the driver waits for its kernel, and lets
+/// nobody in who would ask about events.
 pub(crate) fn late_beside_a_free(comm: Communicator) {
     let other = DeviceMemory::allocate(comm.context().as_ref().unwrap(), 4096).unwrap();
     late_while(comm, || drop(other));
@@ -75,7 +77,8 @@ pub(crate) fn late_replay(mut comm: Communicator) {
         // SAFETY: buffer and communicator live.
         unsafe { graph.launch(&stream) }.unwrap();
         stream.synchronize().unwrap();
-        // The next call fails, whether the thread that looks after replays has already told why or not.
+        // The next call fails, whether the thread that looks after replays has already told why or
+        // not.
         let error = comm.barrier().unwrap_err();
         let told = matches!(error, Error::TimedOut { .. } | Error::Broken { .. });
         // It has told the others while this call waited for them.

@@ -11,8 +11,8 @@ use oxccl_transports::{Bootstrap, Cause, CudaError, Error, local, shm};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-/// The start of two ranks, over and over: each driver call of it fails once, on one rank and then on the other. Where a switch
-/// joins their GPUs, both may also start without it.
+/// The start of two ranks, over and over: each driver call of it fails once, on one rank and then
+/// on the other. Where a switch joins their GPUs, both may also start without it.
 pub(crate) fn every_call(outer: &mut dyn Bootstrap) {
     let control = Control::attach().unwrap();
     let rank = outer.rank();
@@ -93,7 +93,8 @@ fn wait_until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-/// Launches on this rank alone, so that it waits for a peer that does not come, until something stops it.
+/// Launches on this rank alone, so that it waits for a peer that does not come, until something
+/// stops it.
 fn stuck(bootstrap: &mut dyn Bootstrap, rank: &Rank, stop: impl FnOnce(&mut dyn Bootstrap)) {
     let entry = find(Kind::AllReduce, Algorithm::Ring, Encoding::Slots).unwrap();
     let prepared = rank.all_reduce(entry, DataType::F32, 1000).unwrap();
@@ -129,8 +130,9 @@ pub(crate) fn abort(bootstrap: &mut dyn Bootstrap) {
     nothing_is_left();
 }
 
-/// One rank waits in a kernel; the other's thread, in the same process, ends without a goodbye. Its bootstrap goes before its
-/// memory: giving that back waits for all kernels of the context, the other rank's too, so they must have been told.
+/// One rank waits in a kernel; the other's thread, in the same process, ends without a goodbye. Its
+/// bootstrap goes before its memory: giving that back waits for all kernels of the context, the
+/// other rank's too, so they must have been told.
 pub(crate) fn death(outer: &mut dyn Bootstrap) {
     let [mut survivor, mut victim] = local(2).try_into().unwrap();
     let (go, gone) = std::sync::mpsc::channel();
@@ -147,7 +149,8 @@ pub(crate) fn death(outer: &mut dyn Bootstrap) {
     outer.liveness().close(0);
 }
 
-/// Two ranks of two channels need four blocks at once, and there is room for three. A third rank has another GPU.
+/// Two ranks of two channels need four blocks at once, and there is room for three. A third rank
+/// has another GPU.
 pub(crate) fn too_many_blocks(bootstrap: &mut dyn Bootstrap) {
     let context = gpu(0).unwrap();
     let kernels = Kernels::load(&context, image(context.device()).unwrap()).unwrap();

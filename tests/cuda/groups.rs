@@ -1,4 +1,5 @@
-//! Groups on GPUs: the same as their calls one by one, bit for bit, in one launch; done and ready bucket by bucket; in graphs.
+//! Groups on GPUs: the same as their calls one by one, bit for bit, in one launch; done and ready
+//! bucket by bucket; in graphs.
 
 use crate::calls::stream;
 use crate::common::Rng;
@@ -124,7 +125,8 @@ fn launch(comm: &Communicator, stream: &Stream, buckets: &[Bucket]) -> Work {
     comm.on(stream).group(fill).unwrap().0
 }
 
-/// Random groups against their calls one by one. The second launch has other buffers, the third the same once more.
+/// Random groups against their calls one by one. The second launch has other buffers, the third the
+/// same once more.
 pub(crate) fn random_groups(mut comm: Communicator) {
     comm.set_order(Order::Rank).unwrap();
     let (streams, n) = ([stream(&comm), stream(&comm)], comm.world_size());
@@ -168,7 +170,8 @@ pub(crate) fn one_kernel(comm: Communicator) {
     let wanted: Vec<Wanted> = (0..40).map(|_| random(&mut rng, n, true)).collect();
     let buckets = buckets(&comm, &wanted);
     let launch = || launch(&comm, &stream, &buckets);
-    // What is needed once is made: for more at once than there are later, whatever the thread that sees them through is kept from.
+    // What is needed once is made: for more at once than there are later, whatever the thread that
+    // sees them through is kept from.
     let works = [(); 4].map(|()| launch());
     works.into_iter().for_each(|work| work.wait().unwrap());
     let (live, before) = (control.live(), control.launches());
@@ -210,8 +213,8 @@ fn few_connections(waits: Result<(), Error>) -> bool {
     }
 }
 
-/// Has a stream wait for a bucket whose mark this rank has made, and waits for that; by the host where other ranks of the process
-/// might have to get their marks past that stream.
+/// Has a stream wait for a bucket whose mark this rank has made, and waits for that; by the host
+/// where other ranks of the process might have to get their marks past that stream.
 fn await_on(comm: &Communicator, bucket: &Work, stream: &Stream) {
     if few_connections(bucket.wait_on(stream)) {
         assert!(is_local(), "rank {}'s marks are on their way", comm.rank());
@@ -220,7 +223,8 @@ fn await_on(comm: &Communicator, bucket: &Work, stream: &Stream) {
     stream.synchronize().unwrap();
 }
 
-/// Buckets that become ready one after the other, marked by the host and by a stream, and are used while others are not ready.
+/// Buckets that become ready one after the other, marked by the host and by a stream, and are used
+/// while others are not ready.
 pub(crate) fn bucket_by_bucket(comm: Communicator) {
     let [stream, marks, other] = [(); 3].map(|()| crate::calls::stream(&comm));
     let n = comm.world_size() as f32;
@@ -283,7 +287,8 @@ pub(crate) fn done_is_done(comm: Communicator) {
     comm.barrier().unwrap();
 }
 
-/// One connection for all streams: what would keep back a mark is refused, and possible once the mark is made.
+/// One connection for all streams: what would keep back a mark is refused, and possible once the
+/// mark is made.
 pub(crate) fn kept_back(comm: Communicator) {
     let [stream, other] = [(); 2].map(|()| crate::calls::stream(&comm));
     let mut buffer = filled(&comm, LARGE, 1f32);
@@ -307,7 +312,8 @@ pub(crate) fn kept_back(comm: Communicator) {
     comm.barrier().unwrap();
 }
 
-/// A bucket is never marked ready on rank 1: the time-out names it, and streams that wait for it go on.
+/// A bucket is never marked ready on rank 1: the time-out names it, and streams that wait for it go
+/// on.
 pub(crate) fn never_ready(mut comm: Communicator) {
     comm.set_timeout(Duration::from_millis(500)).unwrap();
     let [stream, other] = [(); 2].map(|()| crate::calls::stream(&comm));
@@ -379,7 +385,8 @@ fn uneven(from: usize, to: usize) -> usize {
     (from * 7 + to * 3) % 5 * 130
 }
 
-/// Messages of all kinds beside collectives: around the ring, both ways at once, to oneself, and all-to-alls of uneven parts.
+/// Messages of all kinds beside collectives: around the ring, both ways at once, to oneself, and
+/// all-to-alls of uneven parts.
 pub(crate) fn messages(comm: Communicator) {
     let (stream, n, rank) = (stream(&comm), comm.world_size(), comm.rank());
     let (next, previous) = ((rank + 1) % n, (rank + n - 1) % n);
@@ -434,7 +441,8 @@ pub(crate) fn messages(comm: Communicator) {
     comm.barrier().unwrap();
 }
 
-/// A group in a graph: replayed with other values, waited for bucket by bucket and marked ready by branches of the graph.
+/// A group in a graph: replayed with other values, waited for bucket by bucket and marked ready by
+/// branches of the graph.
 pub(crate) fn captured(comm: Communicator) {
     const COUNT: usize = 3000;
     let [stream, marks, other] = [(); 3].map(|()| crate::calls::stream(&comm));

@@ -35,7 +35,8 @@ fn expect(buffer: &DeviceBuffer<f32>, value: f32) {
     assert!(found.iter().all(|found| *found == value), "{} is not {value}", found[0]);
 }
 
-/// Each call is one launch for all ranks, whatever their streams; sends and receives are each rank's own.
+/// Each call is one launch for all ranks, whatever their streams; sends and receives are each
+/// rank's own.
 pub(crate) fn launches(outer: &mut dyn Bootstrap) {
     let control = Control::attach().unwrap();
     on_threads(Communicator::local_with(RANKS, &joined()).unwrap(), |comm| {
@@ -71,8 +72,8 @@ pub(crate) fn launches(outer: &mut dyn Bootstrap) {
     outer.liveness().close(0);
 }
 
-/// Groups, too: of several kinds, with messages that only some ranks have, with a bucket that one rank has ready later, and of messages
-/// alone.
+/// Groups, too: of several kinds, with messages that only some ranks have, with a bucket that one
+/// rank has ready later, and of messages alone.
 pub(crate) fn groups(outer: &mut dyn Bootstrap) {
     let control = Control::attach().unwrap();
     on_threads(Communicator::local_with(RANKS, &joined()).unwrap(), |comm| {

@@ -1,6 +1,7 @@
-//! GPUs below the communicator, end to end against the stand-in driver: memory is exchanged, connections are made, verified
-//! schedules are lowered and launched in streams and graphs, by processes and by threads. Each case is a set of processes
-//! that take the stand-in for libcuda; with `OXCCL_TEST_HARDWARE=1`, those that can run on the machine's GPUs.
+//! GPUs below the communicator, end to end against the stand-in driver: memory is exchanged,
+//! connections are made, verified schedules are lowered and launched in streams and graphs, by
+//! processes and by threads. Each case is a set of processes that take the stand-in for libcuda;
+//! with `OXCCL_TEST_HARDWARE=1`, those that can run on the machine's GPUs.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../common/allocations.rs"]
@@ -88,7 +89,8 @@ fn calls_between_nodes_over_rdma_in_the_guest() {
 #[ignore = "runs in the software RoCE guest"]
 fn rdma_carries_calls_between_nodes() {
     let rdma = ("OXCCL_FABRIC", "rdma");
-    // Messages in the GPU's memory, with the read behind them that older GPUs need and without; then in pinned memory of the host.
+    // Messages in the GPU's memory, with the read behind them that older GPUs need and without;
+    // then in pinned memory of the host.
     for (direct, capability) in [("peer", "80"), ("peer", "90"), ("off", "90")] {
         let settings =
             [rdma, ("OXCCL_GPU_DIRECT", direct), ("OXCCL_STAND_IN_CAPABILITY", capability)];

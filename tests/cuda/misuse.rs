@@ -1,4 +1,5 @@
-//! What a rank alone can see is wrong: a typed error, and the communicator still works; and starts that cannot be.
+//! What a rank alone can see is wrong: a typed error, and the communicator still works; and starts
+//! that cannot be.
 
 use crate::calls::{config, stream};
 use crate::common::left;
@@ -292,8 +293,9 @@ pub(crate) fn not_direct(outer: &mut dyn Bootstrap) {
     outer.liveness().close(0);
 }
 
-/// The start of two ranks and a first call, over and over: each driver call of it fails once, on one rank and then on the other.
-/// The rank that has the failure tells it, the other one hears of it, and nothing is left.
+/// The start of two ranks and a first call, over and over: each driver call of it fails once, on
+/// one rank and then on the other. The rank that has the failure tells it, the other one hears of
+/// it, and nothing is left.
 pub(crate) fn starts(outer: &mut dyn Bootstrap) {
     let control = Control::attach().unwrap();
     let before = control.calls();
@@ -341,7 +343,8 @@ pub(crate) fn starts(outer: &mut dyn Bootstrap) {
     outer.liveness().close(0);
 }
 
-/// There is no memory in the middle of a start: an error of its own, which the other rank hears of, and nothing is left.
+/// There is no memory in the middle of a start: an error of its own, which the other rank hears of,
+/// and nothing is left.
 fn out_of_memory(outer: &mut dyn Bootstrap, control: &Control) {
     if outer.rank() == 0 {
         control.fail("cuMemCreate:2:2");

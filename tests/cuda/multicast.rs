@@ -21,7 +21,8 @@ fn nvls() -> Pin {
     Pin { algorithm: Some(Algorithm::Nvls), ..Pin::default() }
 }
 
-/// All types and reductions that the switch has, in and out of place, from places of the heap that are alike and that are not.
+/// All types and reductions that the switch has, in and out of place, from places of the heap that
+/// are alike and that are not.
 pub(crate) fn all(mut comm: Communicator) {
     let stream = stream(&comm);
     if on_hardware() && !has_switch(&mut comm) {

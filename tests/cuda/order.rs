@@ -120,7 +120,8 @@ pub(crate) fn foreign(bootstrap: &mut dyn Bootstrap) {
     let (context, other) = (gpu(0).unwrap(), gpu(1).unwrap());
     let mut raw = std::ptr::null_mut();
     let made = context.scope(|| {
-        // SAFETY: the driver is loaded, the context current, and the pointer valid. 0: ordered with the default stream.
+        // SAFETY: the driver is loaded, the context current, and the pointer valid. 0: ordered with
+        // the default stream.
         oxccl_transports::cuda::check("cuStreamCreate", unsafe {
             sys::cuStreamCreate(&raw mut raw, 0)
         })

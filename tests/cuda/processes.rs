@@ -1,4 +1,5 @@
-//! Processes that run this test program again: with the stand-in in libcuda's place, or on the machine's GPUs.
+//! Processes that run this test program again: with the stand-in in libcuda's place, or on the
+//! machine's GPUs.
 
 use oxccl::{Communicator, UniqueId};
 use oxccl_cuda_stand_in::control::{Control, Live, library_folder};
@@ -10,13 +11,16 @@ use std::time::{Duration, Instant};
 const CASE: &str = "OXCCL_TEST_CASE";
 const THREADS: &str = "OXCCL_TEST_THREADS";
 
-/// Set to 1, the cases run on the machine's GPUs, with the kernels that were built in, instead of on the stand-in.
+/// Set to 1, the cases run on the machine's GPUs, with the kernels that were built in, instead of
+/// on the stand-in.
 const HARDWARE: &str = "OXCCL_TEST_HARDWARE";
 
-/// Set to a number, processes have so many connections to a GPU, but where a case is about another number.
+/// Set to a number, processes have so many connections to a GPU, but where a case is about another
+/// number.
 const CONNECTIONS: [&str; 2] = ["OXCCL_TEST_CONNECTIONS", "CUDA_DEVICE_MAX_CONNECTIONS"];
 
-/// Connections that a case needs, whose ranks are threads that launch by themselves: with fewer it must end by the error that says so.
+/// Connections that a case needs, whose ranks are threads that launch by themselves: with fewer it
+/// must end by the error that says so.
 const NEEDED: &str = "OXCCL_TEST_CONNECTIONS_NEEDED";
 
 /// So many.
@@ -54,7 +58,8 @@ pub(crate) fn threads(count: &'static str) -> (&'static str, &'static str) {
     (THREADS, count)
 }
 
-/// Runs a case in so many processes, all of which must succeed. Each runs `entry`, an ignored test of this program.
+/// Runs a case in so many processes, all of which must succeed. Each runs `entry`, an ignored test
+/// of this program.
 pub(crate) fn run(case: &str, entry: &str, on: On, processes: usize, settings: &[(&str, &str)]) {
     if on_hardware() && on == On::StandIn {
         use std::io::Write;
@@ -74,7 +79,8 @@ pub(crate) fn run(case: &str, entry: &str, on: On, processes: usize, settings: &
     });
 }
 
-/// Runs a case in two processes on the stand-in, one on each node of the software RoCE guest, as torchrun would start them.
+/// Runs a case in two processes on the stand-in, one on each node of the software RoCE guest, as
+/// torchrun would start them.
 pub(crate) fn run_on_nodes(case: &str, entry: &str, settings: &[(&str, &str)]) {
     all_succeed(case, entry, settings, 2, |rank| {
         let mut command = Command::new("ip");
@@ -88,7 +94,8 @@ pub(crate) fn run_on_nodes(case: &str, entry: &str, settings: &[(&str, &str)]) {
     });
 }
 
-/// Starts processes by `program`, which is given the arguments of this one and what tells it the case.
+/// Starts processes by `program`, which is given the arguments of this one and what tells it the
+/// case.
 fn all_succeed(
     case: &str,
     entry: &str,
@@ -207,7 +214,8 @@ fn thread_count() -> Option<usize> {
     std::env::var(THREADS).ok().and_then(|count| count.parse().ok())
 }
 
-/// Waits for the other ranks of this process, not by a kernel: what makes a graph ready may wait for the kernels of all.
+/// Waits for the other ranks of this process, not by a kernel: what makes a graph ready may wait
+/// for the kernels of all.
 pub(crate) fn line_up() {
     static LINE: OnceLock<Barrier> = OnceLock::new();
     LINE.get_or_init(|| Barrier::new(thread_count().unwrap_or(1))).wait();

@@ -142,7 +142,8 @@ impl Rank {
             signature: 0x5eed,
             slot: 0,
         };
-        // SAFETY: whoever tests keeps the buffers, and waits before the next call. What is wrong on purpose, the stand-in finds out.
+        // SAFETY: whoever tests keeps the buffers, and waits before the next call. What is wrong on
+        // purpose, the stand-in finds out.
         unsafe { self.gpu.borrow().launch(stream, prepared, &arguments) }
     }
 

@@ -1,5 +1,5 @@
-//! Memory of other libraries in place, among processes: it is registered by all ranks or by none, opened once, and never mistaken for
-//! other memory at its address.
+//! Memory of other libraries in place, among processes: it is registered by all ranks or by none,
+//! opened once, and never mistaken for other memory at its address.
 
 use crate::calls::stream;
 use crate::processes::{line_up, nothing_is_left};
@@ -21,7 +21,8 @@ fn windows() -> Pin {
     Pin { encoding: Some(Encoding::Windows), ..Pin::default() }
 }
 
-/// Runs an all-reduce of this rank's `value` from one address to another, and checks the sum. False if peers do not reach both.
+/// Runs an all-reduce of this rank's `value` from one address to another, and checks the sum. False
+/// if peers do not reach both.
 fn all_reduce(
     comm: &Communicator,
     stream: &Stream,
@@ -56,8 +57,8 @@ fn all_reduce(
     true
 }
 
-/// A group of all-reduces, of each rank's `value`, in place in such memory: in three buckets that begin and end anywhere. False if peers do
-/// not reach it.
+/// A group of all-reduces, of each rank's `value`, in place in such memory: in three buckets that
+/// begin and end anywhere. False if peers do not reach it.
 fn grouped(comm: &Communicator, stream: &Stream, memory: *mut u8, value: f32) -> bool {
     const BUCKETS: [(usize, usize); 3] = [(0, 700), (701, 1), (1000, COUNT - 1000)];
     let (context, n) = (comm.context().unwrap(), comm.world_size() as f32);
@@ -100,7 +101,8 @@ fn imported() -> usize {
 
 pub(crate) fn in_place(mut comm: Communicator) {
     let (stream, context) = (stream(&comm), comm.context().unwrap());
-    // So that an allocation is elsewhere in its block on every rank, and a buffer elsewhere in its allocation.
+    // So that an allocation is elsewhere in its block on every rank, and a buffer elsewhere in its
+    // allocation.
     let in_front = DeviceMemory::allocate(&context, 1000 * (comm.rank() + 1)).unwrap();
     let start = 64 * comm.rank();
     let at = |memory: &DeviceMemory| memory.as_ptr().wrapping_add(start);
@@ -160,7 +162,8 @@ fn replay(comm: &Communicator, stream: &Stream, buffer: *mut u8) {
     for round in 1..4u8 {
         let own = f32::from(round) + comm.rank() as f32;
         let context = comm.context().unwrap();
-        // SAFETY: the buffer is as long; peers read it in replays alone, each of which all leave together.
+        // SAFETY: the buffer is as long; peers read it in replays alone, each of which all leave
+        // together.
         unsafe {
             copy_in(&context, buffer, &own.to_ne_bytes().repeat(COUNT)).unwrap();
             graph.launch(stream).unwrap();
@@ -242,7 +245,8 @@ pub(crate) fn by_all_or_none(mut comm: Communicator) {
     nothing_is_left();
 }
 
-/// The buffers of a call are reached by all ranks, or of none: otherwise the ranks call different things.
+/// The buffers of a call are reached by all ranks, or of none: otherwise the ranks call different
+/// things.
 pub(crate) fn by_one_alone(comm: Communicator) {
     let (stream, context) = (stream(&comm), comm.context().unwrap());
     let memory = DeviceMemory::allocate(&context, SHARED_BYTES).unwrap();

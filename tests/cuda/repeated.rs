@@ -4,8 +4,8 @@ use crate::allocations::ALLOCATIONS;
 use crate::common::turns::{LENGTHS, TURNS, expected, value};
 use oxccl::{Collectives, Communicator, DeviceBuffer, ReduceOp, Unready, Work};
 
-/// Groups, some of which have a bucket that is marked ready later, allocate nothing on the host once they have been there: as many as are
-/// under way at once, and one after the other.
+/// Groups, some of which have a bucket that is marked ready later, allocate nothing on the host
+/// once they have been there: as many as are under way at once, and one after the other.
 pub(crate) fn allocate_nothing(comm: Communicator) {
     let (stream, n, rank) = (crate::calls::stream(&comm), comm.world_size(), comm.rank());
     let mut sums: Vec<_> = (0..20).map(|_| comm.alloc::<f32>(300).unwrap()).collect();
@@ -36,7 +36,8 @@ pub(crate) fn allocate_nothing(comm: Communicator) {
         work.wait().unwrap();
     };
     for is_gated in [false, true] {
-        // More at once than there are later, whatever the thread that sees them through is kept from.
+        // More at once than there are later, whatever the thread that sees them through is kept
+        // from.
         let works = [(); 4].map(|()| launch(is_gated));
         works.into_iter().for_each(wait);
         (0..4).for_each(|_| wait(launch(is_gated)));

@@ -63,7 +63,8 @@ fn replay<T: TestElement>(
     let check = |seed: u64, run: &dyn Fn()| {
         let inputs = inputs::<T>(seed, ranks, count);
         let input = bytes(&inputs[me]);
-        // SAFETY: the heap is longer than both, and no kernel runs: the last one's end covers all accesses to it.
+        // SAFETY: the heap is longer than both, and no kernel runs: the last one's end covers all
+        // accesses to it.
         unsafe {
             copy(&rank.stream, base, input.as_ptr(), input.len()).unwrap();
             fill(&rank.stream, base.add(OUTPUT), 0xee, input.len() + 8).unwrap();
@@ -115,7 +116,8 @@ pub(crate) fn foreign_buffers(bootstrap: &mut dyn Bootstrap) {
         let prepared = rank.all_reduce(entry, oxccl::DataType::F32, COUNT).unwrap();
         let inputs = inputs::<f32>(7, ranks, COUNT);
         let mut found = vec![0f32; COUNT];
-        // SAFETY: the memory is as long as both buffers; the tables are this rank's; floats are plain data.
+        // SAFETY: the memory is as long as both buffers; the tables are this rank's; floats are
+        // plain data.
         unsafe {
             copy_in(&context, memory.as_ptr(), bytes(&inputs[me])).unwrap();
             rank.put(&rank.stream, &prepared, memory.as_ptr(), [0, 4 * COUNT]).unwrap();

@@ -29,7 +29,8 @@ fn main() {
     for path in ["build.rs", "emulator", shared, own] {
         println!("cargo::rerun-if-changed={path}");
     }
-    // Threads of a block change their stacks by instructions of this one, and behind sanitizers' backs.
+    // Threads of a block change their stacks by instructions of this one, and behind sanitizers'
+    // backs.
     let flags = std::env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
     if variable("CARGO_CFG_TARGET_ARCH") != "x86_64" || flags.contains("-Zsanitizer") {
         return;
@@ -49,7 +50,8 @@ fn main() {
     run(Command::new("ar").arg("crs").arg(&library).arg(&object));
     println!("cargo::rustc-link-search=native={}", out.display());
     println!("cargo::rustc-link-lib=static=oxccl_emulator");
-    // Tests that run on a GPU's machine have the stand-in in them, and may find no C++ library there.
+    // Tests that run on a GPU's machine have the stand-in in them, and may find no C++ library
+    // there.
     let find = Command::new(&compiler).arg("-print-file-name=libstdc++.a").output();
     let found = find.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
     let library = found.unwrap_or_else(|error| panic!("cannot run {compiler}: {error}"));

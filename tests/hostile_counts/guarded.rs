@@ -7,7 +7,8 @@ const PAGE: usize = 4096;
 /// What the bytes are that nobody may write.
 const CANARY: u8 = 0xa5;
 
-/// Elements that end where a page begins that nobody may touch, with another before their first page.
+/// Elements that end where a page begins that nobody may touch, with another before their first
+/// page.
 pub struct Guarded<T> {
     start: *mut u8,
     len_bytes: usize,
@@ -57,7 +58,8 @@ impl<T> Deref for Guarded<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: `count` elements lie between the first one, which is aligned as the end of the pages is, and that end.
+        // SAFETY: `count` elements lie between the first one, which is aligned as the end of the
+        // pages is, and that end.
         unsafe { std::slice::from_raw_parts(self.first, self.count) }
     }
 }

@@ -1,8 +1,11 @@
-//! Calls with hostile counts over guarded memory: what `tests/hostile.rs` and the fuzz target `hostile_counts` run.
+//! Calls with hostile counts over guarded memory: what `tests/hostile.rs` and the fuzz target
+//! `hostile_counts` run.
 //!
-//! Bytes become a world of ranks and a list of steps. In a step all ranks make one call, with counts that are small, huge, or have sums that wrap to
-//! something small, over buffers as long as the wrapped sums say. Borrowed slices lie between pages that nobody may touch, and
-//! buffers of `comm.alloc` between others that must keep their content: a call that leaves its buffers ends the process, or fails.
+//! Bytes become a world of ranks and a list of steps. In a step all ranks make one call, with
+//! counts that are small, huge, or have sums that wrap to something small, over buffers as long as
+//! the wrapped sums say. Borrowed slices lie between pages that nobody may touch, and buffers of
+//! `comm.alloc` between others that must keep their content: a call that leaves its buffers ends
+//! the process, or fails.
 
 #![allow(unreachable_pub)]
 
@@ -52,7 +55,8 @@ impl Bytes<'_> {
 /// Runs the steps that the bytes say, on all ranks.
 ///
 /// # Panics
-/// If ranks do not agree about a call, or a call is carried out over other counts than those that it was given.
+/// If ranks do not agree about a call, or a call is carried out over other counts than those that
+/// it was given.
 pub fn run(data: &[u8]) -> Tally {
     let mut bytes = Bytes(data);
     let ranks = 2 + bytes.below(2);
@@ -87,7 +91,8 @@ pub fn run(data: &[u8]) -> Tally {
     tally
 }
 
-/// A configuration with a small heap, and perhaps a custom schedule on as many channels as the bytes say.
+/// A configuration with a small heap, and perhaps a custom schedule on as many channels as the
+/// bytes say.
 fn config(bytes: &mut Bytes<'_>, ranks: usize) -> Config {
     let channels = 1 + bytes.below(4);
     let kind =

@@ -214,7 +214,8 @@ impl Step {
             _ => (first, first),
         };
         let small = |length: usize| if length <= SMALL { length } else { length % SMALL };
-        // Where ranks have buffers of different kinds, only the root would see that its are too long.
+        // Where ranks have buffers of different kinds, only the root would see that its are too
+        // long.
         let apart = matches!(made.kind, Kind::Gather | Kind::Scatter);
         let skew = if apart { 0 } else { self.skew };
         (small(input) + skew, small(output) + skew)

@@ -74,7 +74,8 @@ mod on_two_nodes {
 mod on_four_nodes {
     use super::*;
 
-    /// The longest message of each, which takes several rounds; all lengths in `make test-all`, since eight ranks share the guest's one core.
+    /// The longest message of each, which takes several rounds; all lengths in `make test-all`,
+    /// since eight ranks share the guest's one core.
     #[test]
     #[ignore = "runs in the software RoCE guest"]
     fn every_operation_by_every_algorithm_with_2_ranks_each() {
@@ -83,7 +84,8 @@ mod on_four_nodes {
     }
 }
 
-/// Threads of one process: the first half of the ranks on one node's device, the others on the other's.
+/// Threads of one process: the first half of the ranks on one node's device, the others on the
+/// other's.
 fn over_both_devices(config: Config) -> Config {
     let devices = vec!["rxe0_0".to_owned(), "rxe1_0".to_owned()];
     Config {
@@ -93,11 +95,12 @@ fn over_both_devices(config: Config) -> Config {
     }
 }
 
-/// What a rank, this program once more, is told: where to meet, its rank, how many nodes, the type, the lengths, and the seed of its
-/// choices.
+/// What a rank, this program once more, is told: where to meet, its rank, how many nodes, the type,
+/// the lengths, and the seed of its choices.
 const TOLD: &str = "RDMA_TEST_RANK";
 
-/// Two ranks on each of so many nodes: processes, each in its node's namespace, of which all must succeed.
+/// Two ranks on each of so many nodes: processes, each in its node's namespace, of which all must
+/// succeed.
 fn on_nodes(nodes: usize, case: &str) {
     let id = UniqueId::new("10.0.0.1", 29_771, Secret::random().unwrap());
     let seed = seed();

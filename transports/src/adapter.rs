@@ -27,13 +27,15 @@ impl Adapter {
         interface::name_of(address).map(Adapter::Net)
     }
 
-    /// The NUMA node that it is attached to, where the machine says so. `sysfs` is [`SYSFS`], but for tests.
+    /// The NUMA node that it is attached to, where the machine says so. `sysfs` is [`SYSFS`], but
+    /// for tests.
     pub fn numa_node(&self, sysfs: &Path) -> Option<u32> {
         // Minus one: the machine does not say.
         text(&self.device(sysfs).join("numa_node"))?.parse().ok()
     }
 
-    /// The cores near it, where the machine says which they are. `sysfs` as for [`numa_node`](Adapter::numa_node).
+    /// The cores near it, where the machine says which they are. `sysfs` as for
+    /// [`numa_node`](Adapter::numa_node).
     pub fn cores_near(&self, sysfs: &Path) -> Option<Vec<usize>> {
         let own = text(&self.device(sysfs).join("local_cpulist"));
         let own = own.and_then(|list| parse_cores(&list)).filter(|cores| !cores.is_empty());
@@ -44,8 +46,8 @@ impl Adapter {
         })
     }
 
-    /// Keeps the calling thread on the cores near it, where the machine says which they are, and this process may use some of
-    /// them.
+    /// Keeps the calling thread on the cores near it, where the machine says which they are, and
+    /// this process may use some of them.
     pub(crate) fn settle_near(&self) {
         let Some(cores) = self.cores_near(Path::new(SYSFS)) else { return };
         let this = Pid::from_raw(0);

@@ -25,7 +25,8 @@ pub struct Offer<'a> {
     pub device: &'a [Arc<DeviceRegion>],
     /// A team of GPUs, for all to join.
     pub team: Option<&'a Arc<MulticastTeam>>,
-    /// This rank's GPU, which others' device memory is mapped for. Needed as soon as any rank offers such.
+    /// This rank's GPU, which others' device memory is mapped for. Needed as soon as any rank
+    /// offers such.
     pub context: Option<&'a Context>,
 }
 
@@ -67,8 +68,9 @@ pub trait Bootstrap: Send {
 
     /// Exchanges bytes with all ranks: `result[i]` is what rank `i` gave.
     ///
-    /// All ranks call it, [`exchange`](Self::exchange) and [`share`](Self::share) in the same order. After an error other than
-    /// [`Error::MessageTooLong`] the ranks are out of step, and the bootstrap is of no more use.
+    /// All ranks call it, [`exchange`](Self::exchange) and [`share`](Self::share) in the same
+    /// order. After an error other than [`Error::MessageTooLong`] the ranks are out of step, and
+    /// the bootstrap is of no more use.
     ///
     /// # Errors
     /// [`Error::Timeout`] names the ranks that gave nothing until the deadline; [`Error::Stopped`]
@@ -76,9 +78,10 @@ pub trait Bootstrap: Send {
     /// that gave more than [`rendezvous::PIECE_LIMIT_BYTES`](crate::rendezvous::PIECE_LIMIT_BYTES).
     fn all_gather(&mut self, bytes: &[u8], deadline: Instant) -> Result<Vec<Vec<u8>>, Error>;
 
-    /// Hands memory to every rank on this node and maps theirs, all in one handshake: `result[peer]` is what rank `peer`
-    /// offered, in its order, and `None` for a rank of another node, whose memory cannot be reached. `result[self]` are the own
-    /// regions, the same `Arc`s; with [`Reach::SameProcess`] all of them are, and device memory is made accessible for this
+    /// Hands memory to every rank on this node and maps theirs, all in one handshake:
+    /// `result[peer]` is what rank `peer` offered, in its order, and `None` for a rank of another
+    /// node, whose memory cannot be reached. `result[self]` are the own regions, the same `Arc`s;
+    /// with [`Reach::SameProcess`] all of them are, and device memory is made accessible for this
     /// rank's GPU. Ranks may offer different numbers of regions. All ranks of all nodes call it.
     ///
     /// # Errors
@@ -91,7 +94,8 @@ pub trait Bootstrap: Send {
         deadline: Instant,
     ) -> Result<Vec<Option<Shared>>, Error>;
 
-    /// [`exchange`](Self::exchange) of host memory alone: `result[peer]` has the regions of rank `peer`, or is `None`.
+    /// [`exchange`](Self::exchange) of host memory alone: `result[peer]` has the regions of rank
+    /// `peer`, or is `None`.
     ///
     /// # Errors
     /// As [`exchange`](Self::exchange).
@@ -107,8 +111,9 @@ pub trait Bootstrap: Send {
     /// The job's secret, which links prove.
     fn secret(&self) -> &Secret;
 
-    /// An address of this machine at which ranks of other nodes find it: that of the interface named, or that address itself, or
-    /// else the one by which this rank has reached the rendezvous.
+    /// An address of this machine at which ranks of other nodes find it: that of the interface
+    /// named, or that address itself, or else the one by which this rank has reached the
+    /// rendezvous.
     ///
     /// # Errors
     /// [`Error::NoInterface`]

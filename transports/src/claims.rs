@@ -1,12 +1,13 @@
-//! What the ranks of a node are about to reserve. Each looks at what memory is left before it takes its own, and what two ranks see is the same
-//! memory: so each says first what it wants, and holds the wishes of all against what is left.
+//! What the ranks of a node are about to reserve. Each looks at what memory is left before it takes
+//! its own, and what two ranks see is the same memory: so each says first what it wants, and holds
+//! the wishes of all against what is left.
 
 use crate::Region;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The sum of what has been claimed and not been taken, in memory that all ranks of the node map. A rank that dies leaves its claim, which then
-/// stands in the way of no communicator but its own.
+/// The sum of what has been claimed and not been taken, in memory that all ranks of the node map. A
+/// rank that dies leaves its claim, which then stands in the way of no communicator but its own.
 #[derive(Clone, Debug)]
 pub struct Claims {
     region: Arc<Region>,
@@ -14,7 +15,8 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// The word at this offset of a region that all ranks of the node map, zero at first, and aligned.
+    /// The word at this offset of a region that all ranks of the node map, zero at first, and
+    /// aligned.
     ///
     /// # Panics
     /// If it does not lie within the region.
@@ -26,8 +28,8 @@ impl Claims {
 
     fn word(&self) -> &AtomicU64 {
         let word = self.region.as_ptr().wrapping_add(self.offset).cast::<AtomicU64>();
-        // SAFETY: within the region and aligned, by `new`; the region is mapped as long as this object lives, and others use the word
-        // as an atomic, too.
+        // SAFETY: within the region and aligned, by `new`; the region is mapped as long as this
+        // object lives, and others use the word as an atomic, too.
         unsafe { &*word }
     }
 

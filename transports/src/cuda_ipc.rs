@@ -1,5 +1,5 @@
-//! Memory of GPUs changes hands: between processes as file descriptors, over the sockets that host regions go over;
-//! between threads as it is.
+//! Memory of GPUs changes hands: between processes as file descriptors, over the sockets that host
+//! regions go over; between threads as it is.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -36,7 +36,8 @@ impl Announcement {
         self.lens_bytes.len() + usize::from(self.team_bytes.is_some())
     }
 
-    /// Takes what came for this announcement, as many descriptors as it announces: those of memory, which is mapped, and a team's.
+    /// Takes what came for this announcement, as many descriptors as it announces: those of memory,
+    /// which is mapped, and a team's.
     pub(crate) fn receive(
         &self,
         files: Vec<OwnedFd>,
@@ -73,8 +74,8 @@ pub(crate) fn export(offer: &Offer<'_>) -> Result<Vec<OwnedFd>, Error> {
     regions.chain(team).map(|file| file.map_err(Error::from)).collect()
 }
 
-/// Fails, alike on every rank, if one offers device memory and another could not take it. For each rank: how many
-/// device regions it offers, and whether it has a GPU.
+/// Fails, alike on every rank, if one offers device memory and another could not take it. For each
+/// rank: how many device regions it offers, and whether it has a GPU.
 pub(crate) fn check_gpus(ranks: impl Iterator<Item = (usize, bool)> + Clone) -> Result<(), Error> {
     let owner = ranks.clone().position(|(regions, _)| regions > 0);
     let without = ranks.into_iter().position(|(_, has_gpu)| !has_gpu);

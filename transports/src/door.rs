@@ -1,8 +1,9 @@
 //! Connections that have not proven the secret, and which of them goes where there are too many.
 //!
-//! Anybody can connect, say nothing, and hold what a connection takes. So there is room for so many only, and a newcomer takes the
-//! place of another: of one that has said nothing, since ranks speak at once; otherwise of one that has had time enough to prove
-//! itself. Of those it is one of the address with the most, and of these the oldest. A rank that had to go tries again.
+//! Anybody can connect, say nothing, and hold what a connection takes. So there is room for so many
+//! only, and a newcomer takes the place of another: of one that has said nothing, since ranks speak
+//! at once; otherwise of one that has had time enough to prove itself. Of those it is one of the
+//! address with the most, and of these the oldest. A rank that had to go tries again.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,7 +14,8 @@ use nix::sys::resource::{Resource, getrlimit};
 /// How long a connection may take to prove the secret.
 pub(crate) const PROOF_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long one that has spoken may stay where there are too many: far longer than a network's round trip.
+/// How long one that has spoken may stay where there are too many: far longer than a network's
+/// round trip.
 const PROOF_GRACE: Duration = Duration::from_millis(250);
 
 /// The most connections of this kind.

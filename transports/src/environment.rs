@@ -171,8 +171,8 @@ impl Environment {
         self.rank == 0 && self.launcher != Launcher::Oxccl
     }
 
-    /// What to tell the user if strangers could take a rank: the ranks meet elsewhere than at a loopback address, and have no secret but
-    /// what follows from the job's id.
+    /// What to tell the user if strangers could take a rank: the ranks meet elsewhere than at a
+    /// loopback address, and have no secret but what follows from the job's id.
     pub fn warning(&self) -> Option<String> {
         let warns = !self.has_secret && !self.unique_id.is_on_loopback();
         warns.then(|| {

@@ -211,7 +211,8 @@ pub enum Error {
         /// What is wrong with it.
         detail: String,
     },
-    /// This process has as many files open as it may, or its user as many on their way from process to process.
+    /// This process has as many files open as it may, or its user as many on their way from process
+    /// to process.
     #[error(
         "{doing} failed: no file descriptor is left; a rank needs several for each rank of its machine: raise the limit of open files \
          (ulimit -n), or start fewer ranks"

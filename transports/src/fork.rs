@@ -1,10 +1,13 @@
-//! What a fork makes of a rank: its child has copies of handles that are its parent's, and holds its parent's sockets open.
+//! What a fork makes of a rank: its child has copies of handles that are its parent's, and holds
+//! its parent's sockets open.
 //!
-//! So what belongs to one process has an [`Origin`], which tells a child from its parent at the price of one relaxed load. And sockets whose
-//! end others take for this process' end are `Unshared`: in a child something that leads nowhere takes their places.
+//! So what belongs to one process has an [`Origin`], which tells a child from its parent at the
+//! price of one relaxed load. And sockets whose end others take for this process' end are
+//! `Unshared`: in a child something that leads nowhere takes their places.
 //!
-//! Both hang on a handler of `pthread_atfork`. A child that was made past the C library, by the system call itself, is not noticed here; that
-//! its parent has ended, ranks of its node still see (`src/process.rs`).
+//! Both hang on a handler of `pthread_atfork`. A child that was made past the C library, by the
+//! system call itself, is not noticed here; that its parent has ended, ranks of its node still see
+//! (`src/process.rs`).
 
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, RawFd};
@@ -55,8 +58,8 @@ fn notice_forks() {
 /// Runs in a new child, which has one thread: nothing here locks or allocates.
 unsafe extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
-    // SAFETY: makes a descriptor, and copies it over or closes those that this module was given, which nobody else in this process uses:
-    // their owners belong to the parent.
+    // SAFETY: makes a descriptor, and copies it over or closes those that this module was given,
+    // which nobody else in this process uses: their owners belong to the parent.
     unsafe {
         let nowhere = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
         for place in places() {
@@ -105,7 +108,8 @@ impl<T> DerefMut for Unshared<T> {
 /// No descriptor.
 const FREE: RawFd = -1;
 
-/// Descriptors, in blocks that are never given back, so that a child can go through them whatever other threads were doing.
+/// Descriptors, in blocks that are never given back, so that a child can go through them whatever
+/// other threads were doing.
 struct Block {
     places: [AtomicI32; 64],
     next: AtomicPtr<Block>,

@@ -1,6 +1,7 @@
-//! All that reads bytes which came over a socket, as functions of bytes. They must neither panic nor run away, whatever the bytes are.
-//! libFuzzer drives them where it can be had (`fuzz/`); the tests do on every machine, with bytes made at random and with messages in
-//! which some are changed.
+//! All that reads bytes which came over a socket, as functions of bytes. They must neither panic
+//! nor run away, whatever the bytes are. libFuzzer drives them where it can be had (`fuzz/`); the
+//! tests do on every machine, with bytes made at random and with messages in which some are
+//! changed.
 
 use crate::{proxy, rdma, rendezvous, shm, tcp};
 

@@ -6,8 +6,8 @@ use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 
 use crate::Error;
 
-/// The address of an interface, given its name (of several addresses, an IPv4 one first), or one of this machine's addresses
-/// itself.
+/// The address of an interface, given its name (of several addresses, an IPv4 one first), or one of
+/// this machine's addresses itself.
 pub(crate) fn address(name: &str) -> Result<IpAddr, Error> {
     let all: Vec<(String, IpAddr)> = interfaces().collect();
     let literal: Option<IpAddr> = name.parse().ok();

@@ -1,10 +1,11 @@
 //! Memory that another rank can reach, and the rendezvous through which ranks find each other.
 //!
 //! A [`Bootstrap`] is what a communicator needs of its transport: exchange a few bytes with every
-//! rank, hand out [`Region`]s of memory and get those of the ranks on the same node ([`Nodes`]), and hear of failures through
-//! [`Liveness`]. There is one for threads of one process ([`local()`]) and one for processes, of
-//! one machine or of several ([`shm`]). Both hand out memory of GPUs, too ([`cuda`]). Ranks of a launcher find their place in its [`Environment`]; others are
-//! given a [`UniqueId`].
+//! rank, hand out [`Region`]s of memory and get those of the ranks on the same node ([`Nodes`]),
+//! and hear of failures through [`Liveness`]. There is one for threads of one process ([`local()`])
+//! and one for processes, of one machine or of several ([`shm`]). Both hand out memory of GPUs, too
+//! ([`cuda`]). Ranks of a launcher find their place in its [`Environment`]; others are given a
+//! [`UniqueId`].
 //!
 //! Nothing here knows of schedules, collectives or kernels. Linux only.
 

@@ -71,7 +71,8 @@ pub enum Cause {
         /// What it waited for.
         detail: String,
     },
-    /// The machine of the process that serves the rendezvous, which holds no rank, does not answer any more.
+    /// The machine of the process that serves the rendezvous, which holds no rank, does not answer
+    /// any more.
     #[error(
         "the machine that serves the rendezvous does not answer any more: it is down, or this one is cut off from the network"
     )]
@@ -144,7 +145,8 @@ pub struct Liveness {
     left: Box<[AtomicU64]>,
     /// Ranks that died, also after the first cause.
     dead: Box<[AtomicBool]>,
-    /// The processes of other ranks of this node: that one has ended shows here, too, where nobody is left to tell it.
+    /// The processes of other ranks of this node: that one has ended shows here, too, where nobody
+    /// is left to tell it.
     processes: Mutex<Vec<(usize, OwnedFd)>>,
     peers: Box<dyn Peers>,
     reports: Reports,
@@ -175,9 +177,9 @@ impl Liveness {
         &self.abort
     }
 
-    /// Has something done once this rank stops, or at once if it has: memory of a GPU cannot be polled from here, so an
-    /// executor that runs there has an abort word of its own, which this raises. It is called in any thread, once, and
-    /// must neither wait nor come back here.
+    /// Has something done once this rank stops, or at once if it has: memory of a GPU cannot be
+    /// polled from here, so an executor that runs there has an abort word of its own, which this
+    /// raises. It is called in any thread, once, and must neither wait nor come back here.
     pub fn on_stop(&self, act: impl Fn() + Send + 'static) {
         let mut listeners = lock(&self.listeners);
         if self.abort.load(Ordering::Acquire) != 0 {
@@ -187,9 +189,10 @@ impl Liveness {
         }
     }
 
-    /// Sets what this rank answers to ranks of other nodes that ask how far it has come ([`ask`](Liveness::ask)), and what it does with
-    /// their answers, each of which comes with its rank. Both are called in any thread, at any time until this object is dropped, and
-    /// must neither wait nor come back here. An answer over 64 KiB is not sent.
+    /// Sets what this rank answers to ranks of other nodes that ask how far it has come
+    /// ([`ask`](Liveness::ask)), and what it does with their answers, each of which comes with its
+    /// rank. Both are called in any thread, at any time until this object is dropped, and must
+    /// neither wait nor come back here. An answer over 64 KiB is not sent.
     pub fn on_ask(
         &self,
         answer: impl Fn() -> Vec<u8> + Send + 'static,
@@ -198,8 +201,9 @@ impl Liveness {
         self.reports.set(Box::new(answer), Box::new(listener));
     }
 
-    /// Asks all ranks of other nodes how far they have come. Answers come within a fraction of a second where there are some ten
-    /// ranks, within some ten seconds where there are a thousand, or not at all; asking more often is no faster.
+    /// Asks all ranks of other nodes how far they have come. Answers come within a fraction of a
+    /// second where there are some ten ranks, within some ten seconds where there are a thousand,
+    /// or not at all; asking more often is no faster.
     pub fn ask(&self) {
         self.peers.ask();
     }
@@ -232,8 +236,8 @@ impl Liveness {
         (calls != STILL_HERE).then_some(calls)
     }
 
-    /// Whether a rank touches no memory of others any more: it has closed in order, or it died, be that the first cause or a later
-    /// one.
+    /// Whether a rank touches no memory of others any more: it has closed in order, or it died, be
+    /// that the first cause or a later one.
     ///
     /// # Panics
     /// If there is no such rank.
@@ -244,8 +248,9 @@ impl Liveness {
             || lock(&self.processes).iter().any(ended)
     }
 
-    /// The ranks of this node whose processes have ended, as the system says, whatever they have said before. It knows of none that joined
-    /// where processes have no descriptors (before Linux 5.3).
+    /// The ranks of this node whose processes have ended, as the system says, whatever they have
+    /// said before. It knows of none that joined where processes have no descriptors (before Linux
+    /// 5.3).
     pub fn ended(&self) -> Vec<usize> {
         let processes = lock(&self.processes);
         processes.iter().filter(|(_, process)| has_ended(process)).map(|(rank, _)| *rank).collect()

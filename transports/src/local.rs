@@ -23,7 +23,8 @@ pub fn local(world: usize) -> Vec<LocalBootstrap> {
     local_on(&Nodes::one(world))
 }
 
-/// As [`local`], with ranks that act as if they were on these nodes: memory is handed to ranks of the same one alone.
+/// As [`local`], with ranks that act as if they were on these nodes: memory is handed to ranks of
+/// the same one alone.
 ///
 /// # Panics
 /// If there are no ranks.

@@ -55,7 +55,8 @@ impl Seat {
         Seat { rank, world, node: NodeId::this_machine() }
     }
 
-    /// On this machine, parts of which stand for so many nodes: ranks are dealt to them in blocks, as [`Nodes::blocks`] does.
+    /// On this machine, parts of which stand for so many nodes: ranks are dealt to them in blocks,
+    /// as [`Nodes::blocks`] does.
     pub fn on_part(rank: usize, world: usize, nodes: usize) -> Seat {
         let node = NodeId::this_machine().part(block(rank, world, nodes));
         Seat { rank, world, node }
@@ -76,7 +77,8 @@ impl Nodes {
         Nodes::of((0..world).map(|_| ()))
     }
 
-    /// So many nodes with as equal numbers of consecutive ranks as can be: 5 ranks on 2 nodes are 3 and 2.
+    /// So many nodes with as equal numbers of consecutive ranks as can be: 5 ranks on 2 nodes are 3
+    /// and 2.
     pub fn blocks(world: usize, nodes: usize) -> Nodes {
         Nodes::of((0..world).map(|rank| block(rank, world, nodes)))
     }
@@ -126,8 +128,9 @@ impl Nodes {
         (0..self.world()).filter(move |&other| self.share(rank, other))
     }
 
-    /// The most consecutive ranks, counted off from rank 0, that are always on one node: 4 for two nodes of 4 and for nodes of 4 and 8, 1
-    /// for nodes of 3 and 2, and where neighbours are on different nodes. For schedules that want nodes of equal size.
+    /// The most consecutive ranks, counted off from rank 0, that are always on one node: 4 for two
+    /// nodes of 4 and for nodes of 4 and 8, 1 for nodes of 3 and 2, and where neighbours are on
+    /// different nodes. For schedules that want nodes of equal size.
     pub fn ranks_per_block(&self) -> usize {
         let runs = self.node_of.chunk_by(|a, b| a == b).map(<[u32]>::len);
         runs.reduce(greatest_common_divisor).unwrap_or(1)

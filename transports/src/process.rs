@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::Pid;
 
-/// A descriptor of a process. `None` where the system has none: an old kernel, or a process that is in no namespace of this one's.
+/// A descriptor of a process. `None` where the system has none: an old kernel, or a process that is
+/// in no namespace of this one's.
 pub(crate) fn watch(process: Pid) -> Option<OwnedFd> {
     if process.as_raw() <= 0 {
         return None;
@@ -13,7 +14,8 @@ pub(crate) fn watch(process: Pid) -> Option<OwnedFd> {
     // SAFETY: the call takes two numbers and makes a descriptor.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, process.as_raw(), 0) };
     let fd = RawFd::try_from(fd).ok().filter(|fd| *fd >= 0)?;
-    // SAFETY: the system has just made it, and nobody else has it. It is closed on exec, as all of its kind.
+    // SAFETY: the system has just made it, and nobody else has it. It is closed on exec, as all of
+    // its kind.
     Some(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

@@ -87,8 +87,8 @@ impl Region {
         Ok(Region { map, file: None })
     }
 
-    /// Where it is mapped in this process. It is aligned to a page, from [`HUGE_PAGE`] bytes on to a
-    /// huge one, and valid for [`len_bytes`](Self::len_bytes) until the region is dropped.
+    /// Where it is mapped in this process. It is aligned to a page, from [`HUGE_PAGE`] bytes on to
+    /// a huge one, and valid for [`len_bytes`](Self::len_bytes) until the region is dropped.
     pub fn as_ptr(&self) -> *mut u8 {
         self.map.start
     }
@@ -99,16 +99,17 @@ impl Region {
     }
 
     /// Reserves the pages of a range, so that touching them cannot fail: huge ones where the range
-    /// has room for them and the machine gives them ([`take_huge`](Self::take_huge)). Content stays.
+    /// has room for them and the machine gives them ([`take_huge`](Self::take_huge)). Content
+    /// stays.
     ///
     /// The whole range is held against what the machine has left, as if none of it were reserved
     /// yet, with what other ranks of the node claim: the system fills memory until it kills a
     /// process, and does not tell beforehand. It is looked at again after every step.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] if the machine or a control group does not leave that much; some pages
-    /// may have been reserved. [`Error::OutOfRange`], and [`Error::NotOwner`] for another rank's
-    /// region.
+    /// [`Error::OutOfMemory`] if the machine or a control group does not leave that much; some
+    /// pages may have been reserved. [`Error::OutOfRange`], and [`Error::NotOwner`] for another
+    /// rank's region.
     pub fn reserve(
         &self,
         offset: usize,
@@ -167,9 +168,9 @@ impl Region {
     /// Makes huge pages of what whole huge pages have room for in a range. Content stays.
     ///
     /// # Errors
-    /// [`Error::Io`] where the machine gives none: its kernel is older than Linux 6.1 or denies them
-    /// (/sys/kernel/mm/transparent_hugepage/shmem_enabled), or has no memory that lies together.
-    /// [`Error::OutOfRange`], and [`Error::NotOwner`] for another rank's region.
+    /// [`Error::Io`] where the machine gives none: its kernel is older than Linux 6.1 or denies
+    /// them (/sys/kernel/mm/transparent_hugepage/shmem_enabled), or has no memory that lies
+    /// together. [`Error::OutOfRange`], and [`Error::NotOwner`] for another rank's region.
     pub fn take_huge(&self, offset: usize, len_bytes: usize) -> Result<(), Error> {
         let file = self.owned(offset, len_bytes)?;
         let range = whole_huge_pages(offset..offset + len_bytes);
@@ -206,8 +207,8 @@ impl Region {
     }
 }
 
-/// Waits until what is left of a reservation fits into what the machine leaves, with what others claim: those take it soon, or give it up.
-/// Returns what there is.
+/// Waits until what is left of a reservation fits into what the machine leaves, with what others
+/// claim: those take it soon, or give it up. Returns what there is.
 fn await_room(left: u64, claim: Option<&Claim<'_>>) -> Result<Option<u64>, Error> {
     let deadline = Instant::now() + CLAIM_WAIT;
     loop {
@@ -263,7 +264,8 @@ impl Map {
             }
         };
         // The kernel takes any page. So: more addresses than the file needs (of it, too, since such
-        // a mapping is not held against the machine's memory), and in them the file where it shall be.
+        // a mapping is not held against the machine's memory), and in them the file where it shall
+        // be.
         let room = len_bytes.checked_add(HUGE_PAGE).ok_or_else(out_of_memory)?;
         let addresses = addresses(room).map_err(failed)?;
         let start = (addresses.as_mut_ptr() as usize).next_multiple_of(HUGE_PAGE);

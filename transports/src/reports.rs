@@ -1,4 +1,5 @@
-//! What ranks tell those of other nodes, which cannot read their memory, when one of them asks: how far they have come.
+//! What ranks tell those of other nodes, which cannot read their memory, when one of them asks: how
+//! far they have come.
 
 use crate::sync::{Mutex, lock};
 

@@ -7,8 +7,8 @@ pub(crate) const TAG_BYTES: usize = blake3::OUT_LEN;
 
 pub(crate) type Tag = [u8; TAG_BYTES];
 
-/// One direction of one connection: makes the tags of its messages, or checks them. Each message has a number, which goes into its
-/// tag, so that none can be repeated, left out or put elsewhere.
+/// One direction of one connection: makes the tags of its messages, or checks them. Each message
+/// has a number, which goes into its tag, so that none can be repeated, left out or put elsewhere.
 pub(crate) struct Seal {
     /// Never shown.
     key: [u8; blake3::KEY_LEN],
@@ -29,7 +29,8 @@ impl std::fmt::Debug for Seal {
 }
 
 impl Seal {
-    /// For a connection that these nonces of both sides are of. The label says which direction it is.
+    /// For a connection that these nonces of both sides are of. The label says which direction it
+    /// is.
     pub(crate) fn new(secret: &Secret, label: &str, nonces: &[&[u8]]) -> Seal {
         Seal { key: secret.prove(label, nonces), next: 0 }
     }

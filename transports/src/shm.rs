@@ -1,9 +1,10 @@
 //! Ranks that are processes, of one machine or of several.
 //!
-//! Those of one machine share memory; those of others are told of, and no more. Regions are memory files without a name, handed from process to process as file descriptors over
-//! a Unix socket. Nothing of this is in /dev/shm or in any other folder, so a full or tiny /dev/shm
-//! does not matter, and a process that is killed leaves nothing behind: its sockets and its part of
-//! the memory end with it. (Threads of one process can use this transport too, and the tests do.)
+//! Those of one machine share memory; those of others are told of, and no more. Regions are memory
+//! files without a name, handed from process to process as file descriptors over a Unix socket.
+//! Nothing of this is in /dev/shm or in any other folder, so a full or tiny /dev/shm does not
+//! matter, and a process that is killed leaves nothing behind: its sockets and its part of the
+//! memory end with it. (Threads of one process can use this transport too, and the tests do.)
 //!
 //! Memory of GPUs travels the same way, as descriptors beside those of regions, in the same packet.
 

@@ -57,8 +57,9 @@ impl UniqueId {
         UniqueId { host: host.into(), port, secret }
     }
 
-    /// The id of ranks that were told where to meet, `host:port`, and perhaps a secret, any bytes. Without one the secret follows
-    /// from the address, which keeps jobs apart, but not strangers who know it.
+    /// The id of ranks that were told where to meet, `host:port`, and perhaps a secret, any bytes.
+    /// Without one the secret follows from the address, which keeps jobs apart, but not strangers
+    /// who know it.
     ///
     /// # Errors
     /// [`Error::Address`] if it is not one that ranks can agree on.
@@ -71,8 +72,8 @@ impl UniqueId {
 
     /// Starts the server that this id names, in this process: what rank 0 does when a launcher has
     /// told the ranks where to meet. If the host's address is not one of this machine's (a
-    /// Kubernetes service in front of it, say), or its name stands for a loopback address here (as that of the machine itself often
-    /// does), it listens on all of them.
+    /// Kubernetes service in front of it, say), or its name stands for a loopback address here (as
+    /// that of the machine itself often does), it listens on all of them.
     ///
     /// # Errors
     /// As [`Server::start`].

@@ -208,7 +208,8 @@ fn host_memory() {
     assert_eq!(live(), Live::default());
 }
 
-/// All that a rank sets up, with every call of it failing in turn: an error each time, and nothing left.
+/// All that a rank sets up, with every call of it failing in turn: an error each time, and nothing
+/// left.
 fn every_failure() {
     let control = Control::attach().unwrap();
     let host = Arc::new(Region::create("test", 4096).unwrap());
@@ -372,7 +373,8 @@ fn borrow(b: &mut dyn Bootstrap, context: &Context, imports: &mut Imports) {
         let (handle, byte) = tell(b, None).unwrap();
         let at = imports.address(context, &handle).unwrap();
         let mut bytes = [0; 8];
-        // SAFETY: the other rank keeps the buffer until all have met again, and does not write to it.
+        // SAFETY: the other rank keeps the buffer until all have met again, and does not write to
+        // it.
         unsafe { copy_out(context, &mut bytes, at) }.unwrap();
         assert_eq!(bytes, [byte; 8]);
         b.all_gather(&[], deadline()).unwrap();

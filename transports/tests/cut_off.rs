@@ -1,5 +1,6 @@
-//! A node that vanishes from the network without a word: two network namespaces joined by a pair of virtual interfaces, of which one
-//! goes down. Needs no root where the system lets users have namespaces of their own.
+//! A node that vanishes from the network without a word: two network namespaces joined by a pair of
+//! virtual interfaces, of which one goes down. Needs no root where the system lets users have
+//! namespaces of their own.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +14,8 @@ use common::{assigned, connect_as, deadline, wait_for_cause};
 use oxccl_transports::silence::LEAST_SILENCE;
 use oxccl_transports::{Bootstrap, Cause, Error, Nodes, Secret, UniqueId};
 
-/// Ranks 0 and 3 are in one namespace, where rank 0 serves; 1 and 2 in the other, which rank 1 cuts off.
+/// Ranks 0 and 3 are in one namespace, where rank 0 serves; 1 and 2 in the other, which rank 1 cuts
+/// off.
 const SCRIPT: &str = r#"
 set -e
 ip link set lo up

@@ -18,12 +18,13 @@ pub(crate) enum NcclWay {
     Symmetric,
 }
 
-/// Times calls on a GPU that all ranks share as threads of this process, beside the floor that the hardware sets, and NCCL.
+/// Times calls on a GPU that all ranks share as threads of this process, beside the floor that the
+/// hardware sets, and NCCL.
 #[derive(Parser, Clone, Debug)]
 #[command(version)]
 pub(crate) struct Options {
-    /// The collective, or all: all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, reduce, gather, scatter; or group: buckets
-    /// that are reduced.
+    /// The collective, or all: all_reduce, reduce_scatter, all_gather, all_to_all, broadcast,
+    /// reduce, gather, scatter; or group: buckets that are reduced.
     #[arg(value_name = "OP", value_parser = target)]
     pub(crate) target: Target,
     /// What a group groups.
@@ -32,7 +33,8 @@ pub(crate) struct Options {
     /// Which calls are measured, and by which plans.
     #[command(flatten)]
     pub(crate) sweep: SweepOptions,
-    /// Calls of a CUDA graph that is launched again and again: besides calls one by one, unless it is 0.
+    /// Calls of a CUDA graph that is launched again and again: besides calls one by one, unless it
+    /// is 0.
     #[arg(short = 'G', long, alias = "cudagraph", default_value_t = 0)]
     pub(crate) graph: usize,
 
@@ -42,11 +44,12 @@ pub(crate) struct Options {
     /// libnccl.so.2, of release 2.30 or newer.
     #[arg(long, value_name = "FILE", default_value = "libnccl.so.2")]
     pub(crate) nccl_lib: PathBuf,
-    /// Thread blocks ("CTAs") of a rank that NCCL may use; each is a setting, and the best counts [default: as many as the GPU holds for
-    /// all ranks at once].
+    /// Thread blocks ("CTAs") of a rank that NCCL may use; each is a setting, and the best counts
+    /// [default: as many as the GPU holds for all ranks at once].
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = positive)]
     pub(crate) nccl_ctas: Vec<usize>,
-    /// With which kinds of buffers NCCL is measured. One that it cannot be set up with is left out, and a row says so.
+    /// With which kinds of buffers NCCL is measured. One that it cannot be set up with is left out,
+    /// and a row says so.
     #[arg(
         long,
         value_enum,
@@ -55,8 +58,8 @@ pub(crate) struct Options {
         default_value = "default,symmetric"
     )]
     pub(crate) nccl_ways: Vec<NcclWay>,
-    /// Seconds after which a step that does not end, of whatever library, ends the process, which says what it was doing
-    /// [default: --timeout].
+    /// Seconds after which a step that does not end, of whatever library, ends the process, which
+    /// says what it was doing [default: --timeout].
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub(crate) patience: Option<Duration>,
     /// The GPU.

@@ -14,7 +14,8 @@ use crate::nccl::NcclLibrary;
 /// What outputs are filled with before a call.
 const POISON: u8 = 0xee;
 
-/// Device memory that all contestants can use. The process's end gives it back: NCCL's communicators, which last as long, may know it.
+/// Device memory that all contestants can use. The process's end gives it back: NCCL's
+/// communicators, which last as long, may know it.
 #[derive(Clone, Copy)]
 pub(crate) struct Buffer {
     /// Where it begins; the host must not follow it.
@@ -23,7 +24,8 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// Allocates in the current context; with NCCL, memory of its kind, since windows are made of no other.
+    /// Allocates in the current context; with NCCL, memory of its kind, since windows are made of
+    /// no other.
     pub(crate) fn allocate(
         context: &Context,
         nccl: Option<&NcclLibrary>,
@@ -40,7 +42,8 @@ impl Buffer {
     }
 }
 
-/// What a rank's buffers hold before a task and must hold behind it, call by call. Inputs repeat after [`PERIOD`] elements.
+/// What a rank's buffers hold before a task and must hold behind it, call by call. Inputs repeat
+/// after [`PERIOD`] elements.
 pub(crate) struct Contents<T: Sample>(Vec<(Vec<T>, Expected<T>)>);
 
 impl<T: Sample> Contents<T> {
@@ -62,7 +65,8 @@ impl<T: Sample> Contents<T> {
             };
             for (first, len) in parts(shape.input) {
                 let to = call.input.cast_mut().wrapping_add(first * size_of::<T>());
-                // SAFETY: the buffer is as long, and no call is under way; the values live until the stream has been waited for.
+                // SAFETY: the buffer is as long, and no call is under way; the values live until
+                // the stream has been waited for.
                 unsafe { copy(stream, to, input.as_ptr().cast(), len * size_of::<T>()) }?;
             }
             stream.synchronize()?;
@@ -97,12 +101,14 @@ impl<T: Sample> Contents<T> {
     }
 }
 
-/// Parts of so many elements, each but the last as long as the period: where they begin, and how long they are.
+/// Parts of so many elements, each but the last as long as the period: where they begin, and how
+/// long they are.
 fn parts(count: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..count).step_by(PERIOD).map(move |first| (first, PERIOD.min(count - first)))
 }
 
-/// Shows elements part by part: memory of the host for all of them would take longer to get than they to come.
+/// Shows elements part by part: memory of the host for all of them would take longer to get than
+/// they to come.
 fn read<T: Sample>(
     stream: &Stream,
     from: *const u8,
@@ -112,7 +118,8 @@ fn read<T: Sample>(
     let mut values = vec![T::ZERO; count.min(PERIOD)];
     for (first, len) in parts(count) {
         let from = from.wrapping_add(first * size_of::<T>());
-        // SAFETY: the buffer is as long, and what wrote it is in front in the stream; any bits are an element.
+        // SAFETY: the buffer is as long, and what wrote it is in front in the stream; any bits are
+        // an element.
         unsafe { copy(stream, values.as_mut_ptr().cast(), from, len * size_of::<T>()) }?;
         stream.synchronize()?;
         look(first, &values[..len]);

@@ -8,10 +8,12 @@ pub(crate) trait Contestant {
     /// Who it is.
     fn name(&self) -> &'static str;
 
-    /// Whether the ranks' streams are captured as one graph, which one rank launches for all; otherwise each captures its own.
+    /// Whether the ranks' streams are captured as one graph, which one rank launches for all;
+    /// otherwise each captures its own.
     fn captures_together(&self) -> bool;
 
-    /// The ways in which it can carry out this task, made ready. The same on all ranks, which do so together.
+    /// The ways in which it can carry out this task, made ready. The same on all ranks, which do so
+    /// together.
     ///
     /// # Errors
     /// Whatever making ready fails with.

@@ -1,4 +1,5 @@
-//! What no call can be faster than: bytes over the bandwidth of a copy, and a kernel that does nothing.
+//! What no call can be faster than: bytes over the bandwidth of a copy, and a kernel that does
+//! nothing.
 
 use std::time::{Duration, Instant};
 
@@ -48,8 +49,9 @@ impl Floor {
     }
 }
 
-/// The fewest bytes that all ranks together read and write: each input once, each output once. An all-reduce in which every
-/// rank reduces one part and writes it to all, and no other, moves as few.
+/// The fewest bytes that all ranks together read and write: each input once, each output once. An
+/// all-reduce in which every rank reduces one part and writes it to all, and no other, moves as
+/// few.
 pub(crate) fn least_bytes(case: &Case, shape: Shape, ranks: usize) -> usize {
     let (input, output) = match case.kind {
         Kind::Broadcast => (shape.input, ranks * shape.output),

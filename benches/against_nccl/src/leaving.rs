@@ -18,7 +18,8 @@ use crate::site::Site;
 pub(crate) struct Leaving(Mutex<Option<Instant>>);
 
 impl Leaving {
-    /// Ends the communicators of all ranks but rank 0 in the middle of a call of its, which it cannot carry out alone.
+    /// Ends the communicators of all ranks but rank 0 in the middle of a call of its, which it
+    /// cannot carry out alone.
     pub(crate) fn measure(
         &self,
         site: &Site,

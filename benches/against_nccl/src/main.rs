@@ -1,5 +1,6 @@
-//! `oxccl-against-nccl OP`: calls among ranks that are threads of this process and share one GPU, timed beside what the hardware
-//! allows at best and beside NCCL: same buffers, same streams, same loop, same checks, by turns.
+//! `oxccl-against-nccl OP`: calls among ranks that are threads of this process and share one GPU,
+//! timed beside what the hardware allows at best and beside NCCL: same buffers, same streams, same
+//! loop, same checks, by turns.
 //!
 //! A number that several ranks on one GPU give is one of its memory, not of links between GPUs.
 

@@ -1,5 +1,6 @@
-//! oxccl as a contestant: a communicator whose calls are planned by the tuner, and pinned to others that may be faster. Its ranks share their
-//! launches, unless the user wants each to launch by itself.
+//! oxccl as a contestant: a communicator whose calls are planned by the tuner, and pinned to others
+//! that may be faster. Its ranks share their launches, unless the user wants each to launch by
+//! itself.
 
 use std::time::Instant;
 
@@ -44,8 +45,8 @@ pub(crate) struct Own {
     last: Option<Work>,
 }
 
-/// A user's configuration with room for as many channels as are compared, and a heap for groups' tables only, since buffers are the
-/// contestants' own.
+/// A user's configuration with room for as many channels as are compared, and a heap for groups'
+/// tables only, since buffers are the contestants' own.
 pub(crate) fn wide_config(usual: &Config, ranks: usize) -> Config {
     let max_channels = most_channels(ranks).max(usual.pin.channels.unwrap_or(1));
     Config { max_channels, heap_bytes: TABLES_BYTES, ..usual.clone() }
@@ -176,8 +177,9 @@ impl Contestant for Own {
             return Ok(());
         }
         for call in self.calls.iter().copied() {
-            // SAFETY: the buffers are device memory of the call's shape, and outlive the measurement; a rank's calls are in one
-            // stream, and nothing else uses the buffers before it has been waited for.
+            // SAFETY: the buffers are device memory of the call's shape, and outlive the
+            // measurement; a rank's calls are in one stream, and nothing else uses the buffers
+            // before it has been waited for.
             self.last = Some(unsafe { self.comm.on(stream).run(call) }?);
         }
         Ok(())

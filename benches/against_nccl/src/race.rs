@@ -17,7 +17,8 @@ use crate::start::Start;
 use crate::turns::{Course, Entrant, Mode};
 use crate::work::Work;
 
-/// A setting that takes so many times as long as the best of its family in a first turn is measured no more.
+/// A setting that takes so many times as long as the best of its family in a first turn is measured
+/// no more.
 const HOPELESS: f64 = 1.5;
 /// Above, looking at a rank's results takes much longer than the call.
 const LARGE_BYTES: usize = 16 << 20;
@@ -81,7 +82,8 @@ impl<'a> Race<'a> {
         }
     }
 
-    /// All contestants on one task: each setting is checked, those with a chance are timed by turns, and checked again.
+    /// All contestants on one task: each setting is checked, those with a chance are timed by
+    /// turns, and checked again.
     fn task<T: Sample>(
         &mut self,
         task: &Task,
@@ -120,7 +122,8 @@ impl<'a> Race<'a> {
         Ok(())
     }
 
-    /// Checks every setting, gives each a first turn, and enters those that are to be timed, in each mode.
+    /// Checks every setting, gives each a first turn, and enters those that are to be timed, in
+    /// each mode.
     fn chosen<T: Sample>(
         &mut self,
         task: &Task,
@@ -231,8 +234,9 @@ impl<'a> Race<'a> {
     }
 }
 
-/// Which settings of a contestant are timed, by the time and the wrong elements of their first turns: those with a chance in their
-/// family; the best of few blocks, which have a target of their own, however slow these are beside all; and wrong ones, to be seen.
+/// Which settings of a contestant are timed, by the time and the wrong elements of their first
+/// turns: those with a chance in their family; the best of few blocks, which have a target of their
+/// own, however slow these are beside all; and wrong ones, to be seen.
 fn are_timed(settings: &[Setting], first: &[(f64, u64)]) -> Vec<bool> {
     let best = |is_alike: &dyn Fn(&Setting) -> bool| {
         let alike = settings.iter().zip(first).filter(|(setting, _)| is_alike(setting));

@@ -11,7 +11,8 @@ use crate::race::Race;
 use crate::report::Printer;
 use crate::start::Start;
 
-/// One rank's part. What fails is told at once: other ranks may wait where nobody can tell them to stop.
+/// One rank's part. What fails is told at once: other ranks may wait where nobody can tell them to
+/// stop.
 pub(crate) fn run(
     start: &Start,
     control: Communicator,

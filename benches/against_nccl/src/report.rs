@@ -33,7 +33,8 @@ pub(crate) struct Started {
     pub(crate) op: &'static str,
     pub(crate) contestant: &'static str,
     pub(crate) ranks: usize,
-    /// From the context to a communicator that is ready, of the slowest rank; of several communicators, the mean.
+    /// From the context to a communicator that is ready, of the slowest rank; of several
+    /// communicators, the mean.
     pub(crate) time_ms: f64,
     /// Device memory of one rank's communicator.
     pub(crate) device_bytes: usize,
@@ -173,7 +174,8 @@ impl Row {
     }
 }
 
-/// Marks each contestant's best row of these, which are one size's in one mode, and compares with NCCL's.
+/// Marks each contestant's best row of these, which are one size's in one mode, and compares with
+/// NCCL's.
 pub(crate) fn rank_rows(rows: &mut [Row]) {
     let mut contestants: Vec<&'static str> = rows.iter().map(|row| row.contestant).collect();
     contestants.dedup();

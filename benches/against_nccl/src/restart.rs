@@ -1,4 +1,5 @@
-//! NCCL and the driver read their settings from the environment when they are loaded, so they have to be there from the start.
+//! NCCL and the driver read their settings from the environment when they are loaded, so they have
+//! to be there from the start.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;

@@ -1,10 +1,13 @@
-//! The timing loop on a GPU. Every contestant has its turns, one after the other, again and again, so that what the machine does
-//! meanwhile hits all alike.
+//! The timing loop on a GPU. Every contestant has its turns, one after the other, again and again,
+//! so that what the machine does meanwhile hits all alike.
 //!
 //! ```text
-//! calls one by one: barrier of the hosts; k calls into the stream; wait for the stream; elapsed / k, maximum over ranks
-//! graph:            the same, with k / m launches of a graph that holds m calls; of one graph for all ranks, by one of them
-//! host time:        fewer calls than may be under way, so that none waits for another's end; elapsed before the stream is waited for
+//! calls one by one: barrier of the hosts; k calls into the stream; wait for the stream;
+//!                   elapsed / k, maximum over ranks
+//! graph:            the same, with k / m launches of a graph that holds m calls;
+//!                   of one graph for all ranks, by one of them
+//! host time:        fewer calls than may be under way, so that none waits for another's end;
+//!                   elapsed before the stream is waited for
 //! ```
 
 use std::sync::Barrier;
@@ -80,7 +83,8 @@ impl Meeting {
         Ok(Meeting { ranks: Barrier::new(ranks), fork: Event::new(context)?, joins })
     }
 
-    /// Captures what all ranks record into their streams: rank 0 gets it. Where one fails, the process is about to end.
+    /// Captures what all ranks record into their streams: rank 0 gets it. Where one fails, the
+    /// process is about to end.
     fn capture(
         &self,
         Course { control, stream, .. }: &Course,
@@ -192,7 +196,8 @@ impl Entrant {
         Ok(())
     }
 
-    /// Launches so often, on a warm way: microseconds until all were launched, and until all have ended, of the slowest rank.
+    /// Launches so often, on a warm way: microseconds until all were launched, and until all have
+    /// ended, of the slowest rank.
     fn timed(
         &self,
         count: usize,

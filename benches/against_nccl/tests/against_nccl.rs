@@ -1,4 +1,5 @@
-//! The tool's loop, its checks, its turns and its errors, on the stand-in driver and beside the stand-in of NCCL.
+//! The tool's loop, its checks, its turns and its errors, on the stand-in driver and beside the
+//! stand-in of NCCL.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../../tests/common/said.rs"]

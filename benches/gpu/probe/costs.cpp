@@ -1,4 +1,5 @@
-// What the parts of a call cost: flags, fences, launches, words of the host, copies; and whether lines of 128 bytes stay whole.
+// What the parts of a call cost: flags, fences, launches, words of the host, copies; and whether
+// lines of 128 bytes stay whole.
 #include <atomic>
 #include <thread>
 
@@ -9,7 +10,8 @@ namespace probe {
 static const uint64_t LIMIT_NS = 1'000'000'000;
 static const int MANY = 1000;
 
-// Runs a kernel three times and reads what it has counted in the last: the first two load code and fill caches.
+// Runs a kernel three times and reads what it has counted in the last: the first two load code and
+// fill caches.
 template <class Launch>
 static double third(uint64_t* counted, Launch put) {
   for (int i = 0; i < 3; ++i) {
@@ -136,7 +138,8 @@ void launches() {
   }), "us");
 }
 
-// Threads of one context that launch at once, with and without others that ask about events: what the driver's lock costs.
+// Threads of one context that launch at once, with and without others that ask about events: what
+// the driver's lock costs.
 void threads() {
   const Gpu gpu;
   const Kernels kernels;

@@ -22,8 +22,8 @@ __device__ uint64_t acquired(const uint64_t* at) {
   return value;
 }
 
-// Blocks of several launches wait for each other. meeting[0]: how many have come, [1]: how many have met, [2]: how many had come
-// when the first of them gave up, plus one.
+// Blocks of several launches wait for each other. meeting[0]: how many have come, [1]: how many
+// have met, [2]: how many had come when the first of them gave up, plus one.
 extern "C" __global__ void meet(uint32_t* meeting, uint32_t all, uint64_t limit_ns) {
   if (threadIdx.x != 0) return;
   atomicAdd_system(meeting, 1);
@@ -113,8 +113,9 @@ extern "C" __global__ void fence_alias(uint32_t threads, uint64_t* cycles) {
 #endif
 }
 
-// Even blocks write lines of 128 bytes turn after turn, a quarter of a warp each; odd ones read them. torn[0] counts lines whose
-// last word (the flag) was newer than one before it; torn[1] counts pairs of words of which one was newer; torn[2] counts reads.
+// Even blocks write lines of 128 bytes turn after turn, a quarter of a warp each; odd ones read
+// them. torn[0] counts lines whose last word (the flag) was newer than one before it; torn[1]
+// counts pairs of words of which one was newer; torn[2] counts reads.
 extern "C" __global__ void tear(uint64_t* all, uint32_t lines, uint32_t turns, unsigned long long* torn, volatile int* ended) {
   const uint32_t lane = threadIdx.x % 32, first = threadIdx.x / 8, step = blockDim.x / 8;
   uint64_t* base = all + static_cast<size_t>(blockIdx.x / 2) * lines * 16 + lane % 8 * 2;

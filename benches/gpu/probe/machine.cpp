@@ -1,4 +1,5 @@
-// What the driver says it has, and memory as oxccl makes and shares it. No kernel of ours runs here.
+// What the driver says it has, and memory as oxccl makes and shares it. No kernel of ours runs
+// here.
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>

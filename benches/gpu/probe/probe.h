@@ -1,8 +1,9 @@
-// What the CUDA path rests on, asked of a GPU before any of oxccl's own code runs there. Each probe is a process of its own,
-// so that one that hangs is ended and the others still run:
+// What the CUDA path rests on, asked of a GPU before any of oxccl's own code runs there. Each probe
+// is a process of its own, so that one that hangs is ended and the others still run:
 //
 //     gpu-probe            names the probes, one a line, in the order to ask them
-//     gpu-probe NAME       asks one; a JSON object a fact, of which `hazard` says whether it breaks an assumption
+//     gpu-probe NAME       asks one; a JSON object a fact, whose `hazard` says whether it breaks
+//                          an assumption
 //
 // The driver is loaded at run time, and the kernels (kernels.cu) are in the program.
 #pragma once
@@ -18,7 +19,8 @@ namespace probe {
 // What a probe found out about one assumption.
 enum class Hazard { NONE, REAL, FIGURE };
 
-// One line of output. `says` is a sentence for a reader without the code; a figure breaks no assumption by itself.
+// One line of output. `says` is a sentence for a reader without the code; a figure breaks no
+// assumption by itself.
 void fact(const std::string& what, double value, const char* unit, Hazard hazard, const std::string& says);
 
 inline void figure(const std::string& what, double value, const char* unit) { fact(what, value, unit, Hazard::FIGURE, ""); }

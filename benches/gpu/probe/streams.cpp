@@ -1,5 +1,5 @@
-// Which launches run beside each other, and which calls of the driver wait for kernels. Ranks that are threads of one process rest on it:
-// their kernels wait for each other.
+// Which launches run beside each other, and which calls of the driver wait for kernels. Ranks that
+// are threads of one process rest on it: their kernels wait for each other.
 #include <cstdlib>
 #include <functional>
 
@@ -123,7 +123,8 @@ void gates() {
 
 // --- calls of the driver while a kernel runs
 
-// Makes the call while a kernel spins until it is told to end; one that waits for the kernel ends with it.
+// Makes the call while a kernel spins until it is told to end; one that waits for the kernel ends
+// with it.
 static void beside(const Kernels& kernels, const char* what, const std::function<CUresult()>& call) {
   static const CUstream spinning = new_stream();
   volatile uint64_t* words = pinned<uint64_t>(4);

@@ -24,7 +24,8 @@ use crate::options::{self, Choice, Target};
 #[derive(Args, Clone, Debug)]
 pub(crate) struct BenchOptions {
     /// The collective, or all: all_reduce, reduce_scatter, all_gather, all_to_all, broadcast,
-    /// reduce, gather, scatter, send_recv, barrier; or group: buckets of --bucket-op [default: the schedule's].
+    /// reduce, gather, scatter, send_recv, barrier; or group: buckets of --bucket-op [default: the
+    /// schedule's].
     #[arg(value_name = "OP", value_parser = options::target, required_unless_present = "schedule")]
     target: Option<Target>,
     /// What a group groups.
@@ -53,7 +54,8 @@ pub(crate) struct BenchOptions {
     /// Lets this machine stand for so many nodes, which share no memory [default: 1].
     #[arg(long, value_parser = options::positive)]
     pub(crate) nodes: Option<usize>,
-    /// So many consecutive ranks count as a node, for hierarchical algorithms [default: as many as share one].
+    /// So many consecutive ranks count as a node, for hierarchical algorithms [default: as many as
+    /// share one].
     #[arg(long, value_parser = options::positive)]
     pub(crate) per_node: Option<usize>,
     /// Carries out its collective by the schedule of this JSON file, with as many ranks as it has.
@@ -82,7 +84,8 @@ pub(crate) struct BenchOptions {
     /// Does not measure the machine before.
     #[arg(long)]
     pub(crate) no_probe: bool,
-    /// --threads: seconds after which a step that does not end ends the command, which says what it was doing [default: none].
+    /// --threads: seconds after which a step that does not end ends the command, which says what it
+    /// was doing [default: none].
     #[arg(long, value_name = "SECONDS", value_parser = options::seconds)]
     pub(crate) patience: Option<Duration>,
     /// Kernels are those of this file instead of those built in, for tests.
@@ -91,10 +94,11 @@ pub(crate) struct BenchOptions {
 }
 
 impl BenchOptions {
-    /// With what a schedule of one's own says and the options leave open.
+    /// With what a custom schedule says and the options leave open.
     ///
     /// # Errors
-    /// A schedule that cannot be read or proven, or is of another collective than the one that is asked for.
+    /// A schedule that cannot be read or proven, or is of another collective than the one that is
+    /// asked for.
     pub(crate) fn completed(&self) -> Result<BenchOptions, Failure> {
         let mut options = self.clone();
         if let Some(path) = &self.schedule {
@@ -151,7 +155,8 @@ impl BenchOptions {
         Ok(config)
     }
 
-    /// Of a GPU's heap, whose memory is taken at the start: the longest of two buffers that are needed.
+    /// Of a GPU's heap, whose memory is taken at the start: the longest of two buffers that are
+    /// needed.
     fn heap_needed(&self) -> Result<usize, Failure> {
         if self.target != Some(Target::Group) {
             return Ok(self.sweep.maxbytes.0);

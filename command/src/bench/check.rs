@@ -10,8 +10,8 @@ use oxccl::{Kind, OpKind, Order};
 use super::case::{Case, Shape};
 use super::sample::{Accumulator, Sample};
 
-/// Elements after which an input repeats: a prime, so that what was put somewhere else, by parts of a length
-/// that programs come to, is found.
+/// Elements after which an input repeats: a prime, so that what was put somewhere else, by parts of
+/// a length that programs come to, is found.
 pub const PERIOD: usize = 65_521;
 
 /// What a call was made with.
@@ -37,7 +37,8 @@ enum Origin {
     Reduced { index: usize },
 }
 
-/// What a rank's output must be, worked out once for many calls with the same inputs: as far as it does not repeat.
+/// What a rank's output must be, worked out once for many calls with the same inputs: as far as it
+/// does not repeat.
 pub enum Expected<T: Sample> {
     /// It has none.
     Nothing,
@@ -48,7 +49,8 @@ pub enum Expected<T: Sample> {
 }
 
 impl<T: Sample> Expected<T> {
-    /// How many elements are wrong of a part of the output, which begins with element `first`, a multiple of [`PERIOD`].
+    /// How many elements are wrong of a part of the output, which begins with element `first`, a
+    /// multiple of [`PERIOD`].
     pub fn wrong(&self, first: usize, part: &[T]) -> u64 {
         match self {
             Expected::Nothing => 0,
@@ -58,7 +60,8 @@ impl<T: Sample> Expected<T> {
     }
 }
 
-/// How many elements of a part are not as they are to be; what is not longer than the period repeats.
+/// How many elements of a part are not as they are to be; what is not longer than the period
+/// repeats.
 fn unlike<E: Copy, T: Copy>(
     all: &[E],
     first: usize,

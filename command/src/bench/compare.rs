@@ -1,4 +1,5 @@
-//! Times several entries of the catalogue over the same buffers, by turns: what the machine does meanwhile hits all of them alike.
+//! Times several entries of the catalogue over the same buffers, by turns: what the machine does
+//! meanwhile hits all of them alike.
 
 use std::time::Duration;
 
@@ -17,7 +18,8 @@ pub(crate) const DATA_TYPE: DataType = DataType::F32;
 /// The operation of what reduces.
 pub(crate) const OP: OpKind = OpKind::Sum;
 
-/// Results are checked up to this size: beyond, drawing the inputs would take longer than all calls.
+/// Results are checked up to this size: beyond, drawing the inputs would take longer than all
+/// calls.
 const CHECKED_BYTES: usize = 128 << 10;
 /// Calls after another entry has had its turn, before time is taken.
 const WARM_CALLS: usize = 2;
@@ -63,9 +65,10 @@ impl Rounds {
     }
 }
 
-/// What each entry has taken, out of one row a round, with what the rounds differ by taken out of it: on virtual machines all
-/// entries are several times slower while the cores lie far apart, and that changes within a second. So in each round a time is taken as a
-/// multiple of the round's median, and that of a good round gives the unit.
+/// What each entry has taken, out of one row a round, with what the rounds differ by taken out of
+/// it: on virtual machines all entries are several times slower while the cores lie far apart, and
+/// that changes within a second. So in each round a time is taken as a multiple of the round's
+/// median, and that of a good round gives the unit.
 fn paired(rounds: &[Vec<f64>]) -> Vec<Taken> {
     let entries = rounds.first().map_or(0, Vec::len);
     if entries == 0 {
@@ -92,8 +95,8 @@ pub(crate) struct Comparison<'a> {
 }
 
 impl<'a> Comparison<'a> {
-    /// With buffers for calls of up to so many bytes, filled once, so that no page is first touched while time is taken. All ranks do so
-    /// together.
+    /// With buffers for calls of up to so many bytes, filled once, so that no page is first touched
+    /// while time is taken. All ranks do so together.
     ///
     /// # Errors
     /// Too little memory.

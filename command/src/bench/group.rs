@@ -1,5 +1,5 @@
-//! `oxccl bench group`: the same buckets fused into one launch, one by one, copied together around one call, and as one contiguous
-//! call of the same total, in turn.
+//! `oxccl bench group`: the same buckets fused into one launch, one by one, copied together around
+//! one call, and as one contiguous call of the same total, in turn.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,8 @@ use super::report::rounded;
 use crate::failure::Failure;
 use crate::options::{self, Size};
 
-/// How often all contestants take their turn, for each repeat that is asked for: what the machine does meanwhile hits all of them alike.
+/// How often all contestants take their turn, for each repeat that is asked for: what the machine
+/// does meanwhile hits all of them alike.
 const TURNS: usize = 3;
 /// Calls behind another contestant's turn, before time is taken.
 const WARM_CALLS: usize = 1;
@@ -33,7 +34,8 @@ pub struct GroupOptions {
     /// group: what is done with each: all_reduce, reduce_scatter, all_gather or all_to_all.
     #[arg(long, default_value = "all_reduce", value_parser = bucket_op)]
     pub bucket_op: Kind,
-    /// group: takes the buckets from a file such as benches/data/gpt2_small.toml, in the reverse of its order.
+    /// group: takes the buckets from a file such as benches/data/gpt2_small.toml, in the reverse of
+    /// its order.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["buckets", "bucket_size"])]
     pub buckets_from: Option<PathBuf>,
 }
@@ -49,7 +51,8 @@ struct Gradient {
 }
 
 impl GroupOptions {
-    /// The buckets' lengths in elements, of a rank's larger buffer, each a multiple of the number of ranks where it has parts.
+    /// The buckets' lengths in elements, of a rank's larger buffer, each a multiple of the number
+    /// of ranks where it has parts.
     ///
     /// # Errors
     /// A file that holds none.
@@ -290,7 +293,8 @@ impl Buckets {
         copied
     }
 
-    /// Copies all inputs together, or the result to all outputs: each rank's parts of them, where they have parts.
+    /// Copies all inputs together, or the result to all outputs: each rank's parts of them, where
+    /// they have parts.
     fn copy_parts(&mut self, stream: Option<&Stream>, inputs: bool) -> Result<(), Error> {
         let with_parts = match inputs {
             true => matches!(self.kind, Kind::ReduceScatter | Kind::AllToAll),
@@ -346,7 +350,8 @@ fn copy_part(
         Some(stream) => {
             assert!(to_at + len <= to.len() && from_at + len <= from.len());
             let (to, from) = (to.as_ptr().wrapping_add(to_at), from.as_ptr().wrapping_add(from_at));
-            // SAFETY: both are as long. The stream is waited for before the buffers go, and calls are in that stream.
+            // SAFETY: both are as long. The stream is waited for before the buffers go, and calls
+            // are in that stream.
             let copied = unsafe {
                 copy(stream, to.cast(), from.cast_const().cast(), len * size_of::<f32>())
             };

@@ -1,7 +1,8 @@
 //! The timing loop, the same that the peers' programs under benches/peers run.
 //!
 //! ```text
-//! once: call for a while; for each: warm up; calibrate: double k until k calls take at least half of the wanted time;
+//! once: call for a while
+//! for each: warm up; calibrate: double k until k calls take at least half of the wanted time;
 //! repeats x { barrier; k calls; elapsed / k, maximum over ranks };
 //! report the median and the minimum of the repeats
 //! ```
@@ -42,8 +43,8 @@ const MOST_CALLS: usize = 1 << 20;
 /// How long ranks call before anything is timed.
 const SETTLED: Duration = Duration::from_millis(150);
 
-/// Lets ranks that have just begun run for a while: where they share cores, a scheduler that does not know them yet lets one wait for
-/// another as long as a tick.
+/// Lets ranks that have just begun run for a while: where they share cores, a scheduler that does
+/// not know them yet lets one wait for another as long as a tick.
 pub(super) fn settle(control: &Communicator) -> Result<(), Error> {
     let (begin, mut settled) = (Instant::now(), [0u32]);
     while settled == [0] {

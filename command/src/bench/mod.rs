@@ -59,7 +59,8 @@ pub(crate) fn main(options: &BenchOptions) -> Result<(), Failure> {
     }
 }
 
-/// Does `work` on every rank, each a process: this one starts itself once per rank, unless a launcher has made it one of them.
+/// Does `work` on every rank, each a process: this one starts itself once per rank, unless a
+/// launcher has made it one of them.
 ///
 /// # Errors
 /// A launcher with another number of ranks; whatever `work` fails with.
@@ -167,7 +168,8 @@ fn first_output(options: &BenchOptions, ranks: usize) -> Output {
     Output::of(options, ranks, probe)
 }
 
-/// Makes both communicators of a rank that a launcher has started. Others reach rank 0's machine as this host.
+/// Makes both communicators of a rank that a launcher has started. Others reach rank 0's machine as
+/// this host.
 fn meet(config: &Config, host: &str) -> Result<Comms, Failure> {
     let control = Communicator::from_env_with(&control_config(config))?;
     let mut text = [0u8; 512];

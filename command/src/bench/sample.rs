@@ -46,7 +46,8 @@ pub trait Sample: Element {
     }
 }
 
-/// Evaluates an expression with the element type of a [`DataType`](oxccl::DataType) under a name: `for_type!(data_type, T => f::<T>())`.
+/// Evaluates an expression with the element type of a [`DataType`](oxccl::DataType) under a name:
+/// `for_type!(data_type, T => f::<T>())`.
 #[macro_export]
 macro_rules! for_type {
     ($data_type:expr, $T:ident => $body:expr) => {{

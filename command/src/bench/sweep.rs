@@ -1,4 +1,5 @@
-//! Which calls are measured, and by which plans: the flags that `oxccl bench` and `oxccl-against-nccl` share.
+//! Which calls are measured, and by which plans: the flags that `oxccl bench` and
+//! `oxccl-against-nccl` share.
 
 use std::time::Duration;
 
@@ -15,7 +16,8 @@ use crate::options::{self, Choice, Size, Target};
 /// Ranks where nothing says how many.
 pub(crate) const RANKS: usize = 2;
 
-/// Sizes, types, operations and roots, with nccl-tests' flags; how long is measured; and what calls are to be carried out by.
+/// Sizes, types, operations and roots, with nccl-tests' flags; how long is measured; and what calls
+/// are to be carried out by.
 #[derive(Args, Clone, Debug)]
 pub struct SweepOptions {
     /// How many ranks there are [default: 2].
@@ -50,7 +52,8 @@ pub struct SweepOptions {
     /// About how long a timed loop takes, where no flag says how many calls it has.
     #[arg(long, default_value = "10", value_parser = options::positive)]
     pub repeat_ms: usize,
-    /// Whether results are checked (1) or not (0): before and after timing, against all ranks' inputs.
+    /// Whether results are checked (1) or not (0): before and after timing, against all ranks'
+    /// inputs.
     #[arg(short = 'c', long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
     pub check: u8,
 
@@ -66,8 +69,9 @@ pub struct SweepOptions {
     /// The promised order of reduction: any, rank or tree [default: any].
     #[arg(long)]
     pub order: Option<Order>,
-    /// Whether ranks share one launch for each call, as threads on one GPU do if they can. true: it is an error if they cannot. false: each
-    /// launches by itself, for which their streams need connections of their own.
+    /// Whether ranks share one launch for each call, as threads on one GPU do if they can. true: it
+    /// is an error if they cannot. false: each launches by itself, for which their streams need
+    /// connections of their own.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub single_launch: Option<bool>,
     /// Seconds that a call may wait for other ranks [default: 30].

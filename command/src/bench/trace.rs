@@ -1,4 +1,5 @@
-//! One call with the time of every step on every rank, for a trace viewer. Its step numbers are those of `oxccl sim --trace`.
+//! One call with the time of every step on every rank, for a trace viewer. Its step numbers are
+//! those of `oxccl sim --trace`.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! Ends the process when nothing goes on any more: what waits inside another library, or in a kernel of its, cannot be told to stop.
+//! Ends the process when nothing goes on any more: what waits inside another library, or in a
+//! kernel of its, cannot be told to stop.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,7 +10,8 @@ use crate::speak;
 /// Exit status of a comparison that hung; that of `timeout`.
 const HUNG: i32 = 124;
 
-/// How long the others may go on after one rank has failed: of what fails on all of them, they hear at different times.
+/// How long the others may go on after one rank has failed: of what fails on all of them, they hear
+/// at different times.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Watches that steps follow each other, to the end of the process.
@@ -44,7 +46,8 @@ impl Watchdog {
         self.step.last_ms.store(self.step.now_ms(), Ordering::Release);
     }
 
-    /// A rank has failed: only the first is told, since others fail of it. The process ends soon, whatever the others wait for.
+    /// A rank has failed: only the first is told, since others fail of it. The process ends soon,
+    /// whatever the others wait for.
     pub fn failed(&self, why: &str) {
         if !self.step.failed.swap(true, Ordering::AcqRel) {
             speak::complain(why);
@@ -84,8 +87,8 @@ impl Step {
     }
 }
 
-/// Ends the process as it stands: what a driver and NCCL do at an exit waits for kernels. Rows were written line by line, so
-/// nothing is left in a buffer.
+/// Ends the process as it stands: what a driver and NCCL do at an exit waits for kernels. Rows were
+/// written line by line, so nothing is left in a buffer.
 fn end(status: i32) -> ! {
     // SAFETY: it needs nothing.
     unsafe { libc::_exit(status) }

@@ -1,4 +1,5 @@
-//! The RDMA part: each port of each device, the library, how much memory may be pinned, and whether all of it works together.
+//! The RDMA part: each port of each device, the library, how much memory may be pinned, and whether
+//! all of it works together.
 
 use std::path::Path;
 

@@ -26,7 +26,8 @@ struct Row {
 }
 
 impl Times {
-    /// Those that fit, whatever is pinned: the fastest predicted first, those without a prediction last.
+    /// Those that fit, whatever is pinned: the fastest predicted first, those without a prediction
+    /// last.
     pub(super) fn predicted(table: Option<&Table>, question: &Question) -> Times {
         let question = Question { pin: Pin::default(), ..*question };
         let (predictions, lacking) = match table.map(|table| predictions(table, &question)) {

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 /// How long ranks may take to end after SIGTERM.
 const TERM_GRACE: Duration = Duration::from_secs(2);
-/// A second request to stop within this time is the first one, come twice: `timeout`, for one, signals a process and then its group.
+/// A second request to stop within this time is the first one, come twice: `timeout`, for one,
+/// signals a process and then its group.
 const SAME_REQUEST: Duration = Duration::from_millis(500);
 
 /// How far the ending of the ranks has come.
@@ -27,7 +28,8 @@ impl Ending {
         }
     }
 
-    /// The ranks get a signal by which somebody asks for the end. They have the grace period for what they do then.
+    /// The ranks get a signal by which somebody asks for the end. They have the grace period for
+    /// what they do then.
     pub(super) fn ask(&mut self, signal: i32, grace: Duration) {
         match self {
             // It need not be said twice.

@@ -87,8 +87,8 @@ impl Ends {
         Some(JobEnd { ours: self.ours, culprit, others: self.failed, told: self.told, cause })
     }
 
-    /// The one that the others failed of: the one that the rendezvous names, or of those that failed together one that a signal ended,
-    /// or else the first.
+    /// The one that the others failed of: the one that the rendezvous names, or of those that
+    /// failed together one that a signal ended, or else the first.
     fn culprit(&self) -> Option<usize> {
         let first = self.failed.first()?;
         let named = match self.cause {

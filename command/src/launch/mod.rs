@@ -84,8 +84,8 @@ impl Job<'_> {
     }
 }
 
-/// Without a secret whoever reaches the port could take a rank. Launchers do not know of each other before they meet, so none can make one
-/// for all: the user does, with a line that has a new one.
+/// Without a secret whoever reaches the port could take a rank. Launchers do not know of each other
+/// before they meet, so none can make one for all: the user does, with a line that has a new one.
 fn no_secret(meeting: &str) -> Result<Failure, Failure> {
     let random = Secret::random()?;
     let line = random
@@ -101,7 +101,8 @@ fn no_secret(meeting: &str) -> Result<Failure, Failure> {
 /// Starts the ranks and waits for all of them.
 ///
 /// # Errors
-/// How ranks failed, here or on another machine, and which the others failed of; none of those started here runs any more.
+/// How ranks failed, here or on another machine, and which the others failed of; none of those
+/// started here runs any more.
 pub(crate) fn launch(job: &Job) -> Result<(), Failure> {
     // Before any thread starts, so that none of them takes the signals.
     let signals = Signals::take().map_err(Failure::system("taking signals"))?;

@@ -32,8 +32,8 @@ impl Rank {
             .env("OXCCL_LOCAL_WORLD_SIZE", job.ranks.to_string())
             .env("OXCCL_UNIQUE_ID", id)
             .envs(job.nodes.map(|nodes| ("OXCCL_NODES", nodes.to_string())));
-        // A group of its own, so that a signal reaches what a rank has started, too. Such a group may
-        // not read from the terminal.
+        // A group of its own, so that a signal reaches what a rank has started, too. Such a group
+        // may not read from the terminal.
         command.process_group(0);
         if rank > 0 || io::stdin().is_terminal() {
             command.stdin(Stdio::null());

@@ -42,18 +42,19 @@ impl Signals {
             tv_sec: timeout.as_secs() as libc::time_t,
             tv_nsec: timeout.subsec_nanos() as libc::c_long,
         };
-        // SAFETY: both pointers are to initialised memory that outlives the call, and the third says
-        // that no details are wanted.
+        // SAFETY: both pointers are to initialised memory that outlives the call, and the third
+        // says that no details are wanted.
         let signal = unsafe { libc::sigtimedwait(&self.set, std::ptr::null_mut(), &timeout) };
         if signal <= 0 || signal == libc::SIGCHLD { Event::Look } else { Event::Stop { signal } }
     }
 }
 
-/// Gives this process, which is about to become a rank's program, the signals of a fresh one: none is blocked, and none ignored but
-/// SIGHUP where it is. It makes system calls only.
+/// Gives this process, which is about to become a rank's program, the signals of a fresh one: none
+/// is blocked, and none ignored but SIGHUP where it is. It makes system calls only.
 pub(super) fn fresh() -> io::Result<()> {
     for signal in (1..=libc::SIGRTMAX()).filter(|signal| *signal != libc::SIGHUP) {
-        // SAFETY: the default action calls no code of this process. The call fails for signals whose action cannot be changed.
+        // SAFETY: the default action calls no code of this process. The call fails for signals
+        // whose action cannot be changed.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
     change_mask(libc::SIG_SETMASK, &empty())

@@ -65,7 +65,8 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Takes out those that have ended; first those that a signal ended, of which others that ended meanwhile may have failed.
+    /// Takes out those that have ended; first those that a signal ended, of which others that ended
+    /// meanwhile may have failed.
     fn reap(&mut self) -> Result<Vec<(Rank, ExitStatus)>, Failure> {
         let mut ended = Vec::new();
         for mut rank in std::mem::take(&mut self.running.0) {

@@ -19,15 +19,16 @@ use crate::topo;
 
 /// Predicts how long every algorithm takes on a topology.
 ///
-/// The schedules are those that the executors run, with the same channels, tiles and rounds; docs/simulator.md says what is
-/// modelled. Sizes mean what they mean for bench: the larger of one rank's input and output. Nothing is run: all
-/// figures are predicted.
+/// The schedules are those that the executors run, with the same channels, tiles and rounds;
+/// docs/simulator.md says what is modelled. Sizes mean what they mean for bench: the larger of one
+/// rank's input and output. Nothing is run: all figures are predicted.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct SimOptions {
     /// The collective.
     #[arg(value_name = "OP", required_unless_present = "schedule")]
     kind: Option<Kind>,
-    /// A schedule of one's own in a JSON file, for its ranks, beside the algorithms that there are for its collective.
+    /// A custom schedule in a JSON file, for its ranks, beside the algorithms that there are
+    /// for its collective.
     #[arg(long, value_name = "FILE")]
     schedule: Option<PathBuf>,
     /// A preset (oxccl topo --list), a file that ends with .toml, or "this" machine.
@@ -65,7 +66,8 @@ pub(crate) struct SimOptions {
     /// The operation. (It does not change a prediction.)
     #[arg(short = 'o', long, default_value = "sum", value_parser = options::op)]
     op: OpKind,
-    /// The root; the sender of send_recv, which sends to the next rank [default: 0; the schedule's].
+    /// The root; the sender of send_recv, which sends to the next rank [default: 0; the
+    /// schedule's].
     #[arg(short = 'r', long)]
     root: Option<usize>,
     /// The promised order of reduction: any, rank or tree.
@@ -83,10 +85,12 @@ pub(crate) struct SimOptions {
     /// Bytes that a channel handles per chunk and round [default: the device's slot].
     #[arg(long)]
     tile: Option<Size>,
-    /// Lets switches that can reduce and multicast do so: NVLink SHARP, SHARP. (Of the executors, GPUs can with nvls.)
+    /// Lets switches that can reduce and multicast do so: NVLink SHARP, SHARP. (Of the executors,
+    /// GPUs can with nvls.)
     #[arg(long)]
     in_network: bool,
-    /// Whether one node stands for all where ranks are alike: auto means from more than 1,024 ranks on.
+    /// Whether one node stands for all where ranks are alike: auto means from more than 1,024 ranks
+    /// on.
     #[arg(long, value_enum, default_value = "auto")]
     fold: FoldChoice,
 
@@ -105,11 +109,12 @@ pub(crate) struct SimOptions {
     /// Writes a page with plots, a schedule to be played, and the links' timeline.
     #[arg(long, value_name = "FILE")]
     pub(super) html: Option<PathBuf>,
-    /// Prints what each link carries at the largest size; needs --algorithm and --encoding, or --schedule.
+    /// Prints what each link carries at the largest size; needs --algorithm and --encoding, or
+    /// --schedule.
     #[arg(long, conflicts_with_all = ["csv", "json"])]
     pub(super) links: bool,
-    /// Writes every step of the largest size, for Perfetto or chrome://tracing; needs --algorithm and --encoding, or
-    /// --schedule.
+    /// Writes every step of the largest size, for Perfetto or chrome://tracing; needs --algorithm
+    /// and --encoding, or --schedule.
     #[arg(long, value_name = "FILE")]
     pub(super) trace: Option<PathBuf>,
 }
@@ -130,7 +135,7 @@ pub(super) struct Study {
     pub(super) topology: Topology,
     pub(super) network: Network,
     pub(super) sizes: Vec<usize>,
-    /// The schedule of one's own first, if there is one.
+    /// The custom schedule first, if there is one.
     pub(super) candidates: Vec<Candidate>,
     channels: usize,
     tile: Option<usize>,
@@ -219,7 +224,7 @@ impl SimOptions {
         Ok(())
     }
 
-    /// What a schedule of one's own carries out, unless the flags ask for something else.
+    /// What a custom schedule carries out, unless the flags ask for something else.
     fn collective_of(&self, custom: &CustomSchedule) -> Result<Collective, Failure> {
         let made = custom.schedule().collective;
         let asked = [
@@ -281,7 +286,8 @@ impl SimOptions {
         progression(self.minbytes.0, self.maxbytes.0, step).map_err(Failure::Usage)
     }
 
-    /// Those that exist for these ranks and keep the order: at least one, unless there is something else to be simulated.
+    /// Those that exist for these ranks and keep the order: at least one, unless there is something
+    /// else to be simulated.
     fn entries(
         &self,
         collective: &Collective,

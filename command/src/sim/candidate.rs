@@ -1,4 +1,4 @@
-//! What is simulated: an algorithm out of the catalogue, or a schedule of one's own.
+//! What is simulated: an algorithm out of the catalogue, or a custom schedule.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -21,7 +21,7 @@ const PROVEN: usize = 32;
 pub(super) enum Candidate {
     /// An algorithm.
     Entry(&'static Entry),
-    /// A schedule of one's own. It is proven.
+    /// A custom schedule. It is proven.
     Custom(Arc<CustomSchedule>),
 }
 

@@ -1,4 +1,5 @@
-//! `oxccl sim`: predicts how long every algorithm takes on a topology. Nothing is run; every figure is predicted.
+//! `oxccl sim`: predicts how long every algorithm takes on a topology. Nothing is run; every figure
+//! is predicted.
 
 mod args;
 mod candidate;
@@ -16,7 +17,8 @@ use sweep::Sweep;
 /// Predicts and prints.
 ///
 /// # Errors
-/// Options that do not fit together, a topology that is wrong, a file that cannot be written, or nothing that can be simulated.
+/// Options that do not fit together, a topology that is wrong, a file that cannot be written, or
+/// nothing that can be simulated.
 pub(crate) fn main(options: &SimOptions) -> Result<(), Failure> {
     let study = options.study()?;
     let sweep = Sweep::run(&study)?;

@@ -1,4 +1,5 @@
-//! One self-contained page: plots, crossover points, a schedule to be played, and what links carry meanwhile.
+//! One self-contained page: plots, crossover points, a schedule to be played, and what links carry
+//! meanwhile.
 
 use std::collections::HashSet;
 
@@ -120,7 +121,8 @@ fn plays(study: &Study) -> Result<Vec<Value>, Failure> {
     Ok(plays)
 }
 
-/// The same study on few ranks: spread over the nodes, if there are several. None where there cannot be one.
+/// The same study on few ranks: spread over the nodes, if there are several. None where there
+/// cannot be one.
 fn smaller(study: &Study, candidate: &Candidate) -> Result<Option<Study>, Failure> {
     if candidate.is_custom() {
         return Ok((study.ranks() <= RANKS).then(|| study.clone()));

@@ -1,4 +1,5 @@
-//! What is printed: one table of all entries, comma-separated values, or one JSON object a row. All of it says that it is predicted.
+//! What is printed: one table of all entries, comma-separated values, or one JSON object a row. All
+//! of it says that it is predicted.
 
 use serde::Serialize;
 
@@ -90,7 +91,7 @@ pub(super) enum Shown {
     Best(usize),
 }
 
-/// Those that are shown at a size, the fastest first; a schedule of one's own always.
+/// Those that are shown at a size, the fastest first; a custom schedule always.
 fn ranking(study: &Study, sweep: &Sweep, size: usize, shown: Shown) -> Vec<usize> {
     let mut ranking = sweep.ranking(size);
     if let Shown::Best(most) = shown {

@@ -12,7 +12,8 @@ use crate::failure::Failure;
 
 /// What has been predicted.
 pub(super) struct Sweep {
-    /// Candidate by candidate, as in the study, and size by size; nothing where one cannot be simulated.
+    /// Candidate by candidate, as in the study, and size by size; nothing where one cannot be
+    /// simulated.
     pub(super) columns: Vec<Option<Vec<Point>>>,
     /// Those that cannot be simulated, and why.
     pub(super) left_out: Vec<(String, String)>,

@@ -1,4 +1,5 @@
-//! This machine, as the kernel describes it in sysfs: NUMA nodes and their cores, GPUs, network adapters, and how they hang on PCI.
+//! This machine, as the kernel describes it in sysfs: NUMA nodes and their cores, GPUs, network
+//! adapters, and how they hang on PCI.
 //!
 //! NVLink is not in sysfs; NVML tells of it. What nobody tells is said to be missing.
 
@@ -23,14 +24,16 @@ pub(super) struct Found {
 const NVIDIA: &str = "0x10de";
 const DISPLAY: &str = "0x03";
 
-/// NVLink leaves this much for data: a 128-byte write has a header of 16 bytes, and 16 acknowledge it on the way back.
+/// NVLink leaves this much for data: a 128-byte write has a header of 16 bytes, and 16 acknowledge
+/// it on the way back.
 const NVLINK_EFFICIENCY: f64 = 128.0 / 160.0;
 /// One way.
 const NVLINK_LATENCY_NS: f64 = 250.0;
 /// The first generation whose switches reduce.
 const REDUCING_GENERATION: u32 = 4;
 
-/// Reads the tree under this root, which is /sys but for tests, and what `nvlinks` says where there are GPUs.
+/// Reads the tree under this root, which is /sys but for tests, and what `nvlinks` says where there
+/// are GPUs.
 pub(super) fn read(root: &Path, nvlinks: impl FnOnce() -> Result<Vec<NvLink>, NvmlError>) -> Found {
     let mut reader = Reader::new(root);
     reader.numa_nodes();
@@ -140,7 +143,8 @@ impl<'a> Reader<'a> {
         gpus.iter().map(|path| file_name(path).to_owned()).collect()
     }
 
-    /// Connections between GPUs, and between them and the one switch that all switches are taken to be.
+    /// Connections between GPUs, and between them and the one switch that all switches are taken to
+    /// be.
     fn nvlinks(&mut self, gpus: &[String], found: Result<Vec<NvLink>, NvmlError>) {
         const OVER_PCIE: &str = "connections between GPUs are those over PCIe";
         let links = match found {
@@ -248,7 +252,8 @@ impl<'a> Reader<'a> {
         "unknown".into()
     }
 
-    /// The part that a PCI function hangs on: the bridge above it if others hang there too, otherwise its NUMA node.
+    /// The part that a PCI function hangs on: the bridge above it if others hang there too,
+    /// otherwise its NUMA node.
     fn upstream(&mut self, path: &Path) -> String {
         let numa = self.numa_of(path);
         let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
@@ -257,7 +262,8 @@ impl<'a> Reader<'a> {
             .filter_map(|component| component.as_os_str().to_str())
             .filter(|name| is_pci_address(name))
             .collect();
-        // Root port, upstream port, downstream port, function: a switch, whose downstream ports share what is above them.
+        // Root port, upstream port, downstream port, function: a switch, whose downstream ports
+        // share what is above them.
         let [.., switch, _, _] = functions[..] else { return numa };
         let bridge = format!("plx-{switch}");
         if !self.topology.parts.iter().any(|part| part.name == bridge) {
@@ -411,7 +417,8 @@ mod tests {
         assert!(found.notes[0].contains(missing), "{:?}", found.notes);
     }
 
-    /// Two GPUs at a switch with 18 links of the fourth generation each, and two more with 4 of the third between them, of which one is down.
+    /// Two GPUs at a switch with 18 links of the fourth generation each, and two more with 4 of the
+    /// third between them, of which one is down.
     #[test]
     fn nvlinks_are_those_that_nvml_tells_of() {
         let tree = Tree::new("nvlinks");

@@ -1,8 +1,9 @@
-//! `oxccl topo --measure`: what passes between every two ranks of this machine, alone and all at once.
+//! `oxccl topo --measure`: what passes between every two ranks of this machine, alone and all at
+//! once.
 //!
-//! Ranks are threads, one pinned to each core while there are enough, and messages are send/recv in `comm.alloc`'s memory. Alone, one pair
-//! works and the others wait at a barrier. At once, all ranks work in pairs; after so many rounds as a tournament has, every rank has met
-//! every other.
+//! Ranks are threads, one pinned to each core while there are enough, and messages are send/recv in
+//! `comm.alloc`'s memory. Alone, one pair works and the others wait at a barrier. At once, all
+//! ranks work in pairs; after so many rounds as a tournament has, every rank has met every other.
 
 use std::time::Instant;
 
@@ -170,8 +171,8 @@ impl Meter<'_> {
     }
 }
 
-/// Whom a rank meets in each round of a tournament in which everybody meets everybody; nobody where ranks are odd and it has a rest. The
-/// circle method: one stands still, the others turn.
+/// Whom a rank meets in each round of a tournament in which everybody meets everybody; nobody where
+/// ranks are odd and it has a rest. The circle method: one stands still, the others turn.
 fn tournament(rank: usize, ranks: usize) -> Vec<Option<usize>> {
     let seats = ranks + ranks % 2;
     let turning = seats - 1;

@@ -25,7 +25,8 @@ pub(crate) struct TopoOptions {
     /// Prints the topology as a file's text, to be changed and used with --topology.
     #[arg(long, conflicts_with_all = ["list", "measure"])]
     toml: bool,
-    /// Measures latency and bandwidth between every two ranks of this machine: alone, and all pairs at once.
+    /// Measures latency and bandwidth between every two ranks of this machine: alone, and all pairs
+    /// at once.
     #[arg(long, conflicts_with = "list")]
     measure: bool,
     /// Ranks to measure with [default: one a core, at most 16].

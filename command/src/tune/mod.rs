@@ -1,4 +1,5 @@
-//! `oxccl tune`: measures what the catalogue's entries take on this machine, and writes the table that the tuner picks by.
+//! `oxccl tune`: measures what the catalogue's entries take on this machine, and writes the table
+//! that the tuner picks by.
 
 mod date;
 mod points;
@@ -23,9 +24,10 @@ use sweep::Sweep;
 
 /// Measures every algorithm on this machine and writes a table, by which communicators pick.
 ///
-/// Ranks are processes of this machine, or those of a launcher. Each collective is timed with buffers of comm.alloc and with private ones,
-/// out of place, with the entries of the catalogue by turns; an entry that has become far slower than the best one is given up. Rows
-/// appear as they are measured. Set OXCCL_TUNING to the file that is written.
+/// Ranks are processes of this machine, or those of a launcher. Each collective is timed with
+/// buffers of comm.alloc and with private ones, out of place, with the entries of the catalogue by
+/// turns; an entry that has become far slower than the best one is given up. Rows appear as they
+/// are measured. Set OXCCL_TUNING to the file that is written.
 #[derive(Args)]
 pub(crate) struct TuneOptions {
     /// How many ranks to start [default: 2].
@@ -79,7 +81,8 @@ pub(crate) fn main(options: &TuneOptions) -> Result<(), Failure> {
         None => {
             // Before minutes of measurement, not after them.
             writable(&options.output)?;
-            // Before the ranks meet: the others then wait without using a core, and this one is not yet bound to its own.
+            // Before the ranks meet: the others then wait without using a core, and this one is not
+            // yet bound to its own.
             let is_first = bench::environment()?.is_some_and(|place| place.rank == 0);
             let probe = is_first.then(Probe::measure);
             bench::on_ranks(options.ranks, &plan.config, |comms| {
@@ -120,7 +123,8 @@ impl TuneOptions {
         }
     }
 
-    /// The environment's configuration, without a table and without pins: these are what the answer is for.
+    /// The environment's configuration, without a table and without pins: these are what the answer
+    /// is for.
     fn config(&self) -> Result<Config, Failure> {
         let mut config = Config::from_lookup(|name| match (self.device, name) {
             (_, "OXCCL_TUNING") => None,

@@ -9,10 +9,12 @@ use crate::failure::Failure;
 pub(super) const SMALLEST_BYTES: usize = 8;
 /// Up to here sizes are one octave apart: messages of a few cache lines take a step with each line.
 const LINES_BYTES: usize = 256;
-/// Entries predicted to take more than so many times as long as the best are not measured between a table's points.
+/// Entries predicted to take more than so many times as long as the best are not measured between a
+/// table's points.
 const NEAR: f64 = 2.0;
 
-/// Sizes from the smallest to the largest, so many octaves apart where they are not small, and the largest itself.
+/// Sizes from the smallest to the largest, so many octaves apart where they are not small, and the
+/// largest itself.
 pub(super) fn sizes(octaves: u32, largest: usize) -> Vec<usize> {
     let next = |size: &usize| {
         let octaves = if *size < LINES_BYTES { 1 } else { octaves };
@@ -44,7 +46,8 @@ pub(super) fn between(sizes: &[usize]) -> Vec<usize> {
     sizes.windows(2).map(mean).filter(is_new).collect()
 }
 
-/// The entries that may be the best for a question, by a table, the one that is predicted to be first.
+/// The entries that may be the best for a question, by a table, the one that is predicted to be
+/// first.
 pub(super) fn near(table: &Table, question: &Question) -> Result<Vec<Prediction>, Failure> {
     let mut all = predictions(table, question).map_err(Failure::Usage)?;
     let best_us = all.first().map_or(0.0, |best| best.time_us);

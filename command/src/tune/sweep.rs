@@ -1,6 +1,6 @@
-//! The points of one collective over one kind of memory: coarse at first, then more of them where another entry becomes the best. Later all
-//! of them once more: on virtual machines cores lie near to one another for a while and then far apart, and which entry is the best depends
-//! on it.
+//! The points of one collective over one kind of memory: coarse at first, then more of them where
+//! another entry becomes the best. Later all of them once more: on virtual machines cores lie near
+//! to one another for a while and then far apart, and which entry is the best depends on it.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +18,9 @@ use crate::speak::say;
 const FAR: f64 = 4.0;
 /// … at so many sizes in a row is measured no further.
 const GIVEN_UP_AFTER: usize = 2;
-/// How often the ranges of sizes in which another entry becomes the best are halved: between two points times are taken from a line, and
-/// where two lines cross, little decides which of the entries is picked.
+/// How often the ranges of sizes in which another entry becomes the best are halved: between two
+/// points times are taken from a line, and where two lines cross, little decides which of the
+/// entries is picked.
 const REFINEMENTS: usize = 2;
 
 /// One collective over one kind of memory, and what has been measured of it so far.
@@ -51,7 +52,8 @@ struct Candidate {
 }
 
 impl<'a> Sweep<'a> {
-    /// Measures all entries of a kind that differ with so many ranks. Rank 0 prints the best ones of each size.
+    /// Measures all entries of a kind that differ with so many ranks. Rank 0 prints the best ones
+    /// of each size.
     pub(super) fn run(
         comms: &mut Comms,
         plan: &'a Plan,
@@ -131,8 +133,9 @@ impl<'a> Sweep<'a> {
         candidates.iter().map(|at| self.candidates[*at].entry).collect()
     }
 
-    /// Measures between every two sizes of which each has another best entry. All that have not been given up there: cores lie nearer to
-    /// one another at one time than at another, so that a time compares with those of its own size alone.
+    /// Measures between every two sizes of which each has another best entry. All that have not
+    /// been given up there: cores lie nearer to one another at one time than at another, so that a
+    /// time compares with those of its own size alone.
     fn refine(&mut self, comparison: &mut Comparison<'_>) -> Result<(), Failure> {
         let table = self.plan.table(self.ranks, self.curves());
         let sizes = sizes_of(&table, self.kind, self.windows);

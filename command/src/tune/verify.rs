@@ -13,7 +13,8 @@ use crate::speak::say;
 
 /// A pick is good if it takes at most so many times as long as the best entry.
 const GOOD: f64 = 1.1;
-/// What seems worse is measured again, with so many times the rounds: of several noisy figures the smallest is too small.
+/// What seems worse is measured again, with so many times the rounds: of several noisy figures the
+/// smallest is too small.
 const AGAIN: usize = 5;
 
 /// How many points there were, and at how many the pick was good.
@@ -23,7 +24,8 @@ struct Score {
     good: usize,
 }
 
-/// Measures the entries near the pick at all sizes between the table's, and prints how often the pick was good.
+/// Measures the entries near the pick at all sizes between the table's, and prints how often the
+/// pick was good.
 pub(super) fn verify(comms: &mut Comms, plan: &Plan, table: &Table) -> Result<(), Failure> {
     let mut score = Score::default();
     for kind in plan.kinds(table.ranks) {

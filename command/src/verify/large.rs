@@ -1,4 +1,5 @@
-//! Large worlds: a few ranks are proven, and every other is made by turning their instructions, or compared with them on all cores.
+//! Large worlds: a few ranks are proven, and every other is made by turning their instructions, or
+//! compared with them on all cores.
 
 use std::ops::Range;
 use std::time::Instant;

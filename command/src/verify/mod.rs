@@ -15,13 +15,16 @@ use oxccl::{Collective, Kind, Order};
 use crate::failure::Failure;
 use crate::options::{self, Choice};
 
-/// Proves the schedules that there are for a collective, for every order that they keep, or the schedule of a file.
+/// Proves the schedules that there are for a collective, for every order that they keep, or the
+/// schedule of a file.
 ///
-/// A proof covers values and their order, deadlocks, slots, and races: see the verify module. In worlds of more than 512 ranks, where all do the
-/// same seen from where they stand, the first ranks are proven and every other is compared with them.
+/// A proof covers values and their order, deadlocks, slots, and races: see the verify module. In
+/// worlds of more than 512 ranks, that are symmetric, the first ranks
+/// are proven and every other is compared with them.
 #[derive(Args)]
 pub(crate) struct VerifyOptions {
-    /// The collective, or all; or a JSON file with a schedule of one's own (examples/schedule.schema.json describes it).
+    /// The collective, or all; or a JSON file with a custom schedule
+    /// (examples/schedule.schema.json describes it).
     #[arg(value_name = "OP|FILE", value_parser = subject)]
     subject: Subject,
     /// How many ranks.

@@ -3,36 +3,42 @@
 use crate::*;
 
 table! {
-    /// The kinds of connection between two ranks on one channel, which have counters and slots of their own.
+    /// The kinds of connection between two ranks on one channel, which have counters and slots of
+    /// their own.
     #[repr(u8)]
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
     pub enum Lane {
-        /// Slots in LL encoding: each 8-byte word carries 4 bytes of data and a 4-byte epoch; a message needs no tail signal.
+        /// Slots in LL encoding: each 8-byte word carries 4 bytes of data and a 4-byte epoch; a
+        /// message needs no tail signal.
         Ll = 0,
         /// Plain slots, announced by the tail in their header.
         Slots = 1,
         /// One slot that is only a header: a counter.
         Sync = 2,
-        /// Slots in LL128 encoding: each line of 128 bytes carries 120 bytes of data and an 8-byte epoch; a message needs no tail signal.
+        /// Slots in LL128 encoding: each line of 128 bytes carries 120 bytes of data and an 8-byte
+        /// epoch; a message needs no tail signal.
         Ll128 = 3,
     }
 
-    /// Bytes in front of the payload of an [`Lane::Slots`] slot: [`SlotHeader`], padded to a cache line. A payload that fits into the rest of
-    /// that line lies there.
+    /// Bytes in front of the payload of an [`Lane::Slots`] slot: [`SlotHeader`], padded to a cache
+    /// line. A payload that fits into the rest of that line lies there.
     pub const SLOT_HEADER_BYTES: usize = 64;
-    /// Bytes in front of the payload of an [`Lane::Ll`] slot: one LL line `{signature, epoch, len, epoch}`.
+    /// Bytes in front of the payload of an [`Lane::Ll`] slot: one LL line
+    /// `{signature, epoch, len, epoch}`.
     pub const LL_HEADER_BYTES: usize = 16;
-    /// A line of an [`Lane::Ll128`] slot, of which the first is the message's header: its last two words are `{signature, len}` and the flag.
+    /// A line of an [`Lane::Ll128`] slot, of which the first is the message's header: its last two
+    /// words are `{signature, len}` and the flag.
     pub const LL128_LINE_BYTES: usize = 128;
     /// What a line carries; the word behind it is the line's flag.
     pub const LL128_DATA_BYTES: usize = 120;
-    /// After this many messages a sender, at the start of a round, waits until all earlier messages are
-    /// consumed and clears its slots. Epochs count modulo twice this, plus one, so that 0 never is one
-    /// and a stale flag never matches, wherever in a round the multiple falls.
+    /// After this many messages a sender, at the start of a round, waits until all earlier messages
+    /// are consumed and clears its slots. Epochs count modulo twice this, plus one, so that 0 never
+    /// is one and a stale flag never matches, wherever in a round the multiple falls.
     pub const LL_EPOCHS: u64 = 1 << 30;
 
-    /// Header of a [`Lane::Slots`] or [`Lane::Sync`] slot, written by the sender with each message and checked by the receiver. It holds
-    /// the tail, unless that lies [apart](SlotTail): message m is announced by the value m + 1 in the slot that m lies in.
+    /// Header of a [`Lane::Slots`] or [`Lane::Sync`] slot, written by the sender with each message
+    /// and checked by the receiver. It holds the tail, unless that lies [apart](SlotTail): message
+    /// m is announced by the value m + 1 in the slot that m lies in.
     #[repr(C)]
     #[derive(Clone, Copy, Debug)]
     pub struct SlotHeader {
@@ -44,7 +50,8 @@ table! {
         pub len_bytes: u32,
     }
 
-    /// What waiting threads of a rank sleep on, one per channel, in memory that all ranks map. A cache line.
+    /// What waiting threads of a rank sleep on, one per channel, in memory that all ranks map. A
+    /// cache line.
     #[repr(C, align(64))]
     #[derive(Debug)]
     pub struct Doorbell {
@@ -52,25 +59,28 @@ table! {
         pub rings: u32,
         /// Nonzero while the owner sleeps or is about to.
         pub sleeping: u32,
-        /// The event descriptor, plus one, that an owner of this process sleeps on instead of the futex; 0 for none.
+        /// The event descriptor, plus one, that an owner of this process sleeps on instead of the
+        /// futex; 0 for none.
         pub event: i32,
     }
 
-    /// A tail that lies apart from its slot, in memory that the host reaches fast: a proxy polls it, and moves the slot without having to look
-    /// into it. A cache line.
+    /// A tail that lies apart from its slot, in memory that the host reaches fast: a proxy polls
+    /// it, and moves the slot without having to look into it. A cache line.
     #[repr(C, align(64))]
     #[derive(Clone, Copy, Debug)]
     pub struct SlotTail {
         /// As [`SlotHeader::tail`].
         pub tail: u64,
-        /// How much of the slot the message fills, its headers included. Written with the tail by the sender.
+        /// How much of the slot the message fills, its headers included. Written with the tail by
+        /// the sender.
         pub content_bytes: u32,
         /// Zero.
         pub reserved: u32,
     }
 
-    /// Both directions between this rank and one peer on one lane of one channel. Two cache lines; only this rank's channel
-    /// thread (thread block) reads or writes it, except through the pointers.
+    /// Both directions between this rank and one peer on one lane of one channel. Two cache lines;
+    /// only this rank's channel thread (thread block) reads or writes it, except through the
+    /// pointers.
     #[repr(C, align(64))]
     #[derive(Clone, Copy, Debug)]
     pub struct Connection {
@@ -90,7 +100,8 @@ table! {
         pub received: u64,
         /// Last value read from `send_head`, so that most head waits read no shared memory.
         pub head_seen: u64,
-        /// Distance of two slots: a multiple of 64, on the LL128 lane of 128, as the slots' start is.
+        /// Distance of two slots: a multiple of 64, on the LL128 lane of 128, as the slots' start
+        /// is.
         pub slot_stride_bytes: u32,
         /// Number of slots: a power of two, at most 2^20.
         pub slots: u32,
@@ -98,9 +109,11 @@ table! {
         pub peer: u32,
         /// [`Lane`].
         pub lane: u32,
-        /// `Ll`, `Ll128`: value of `sent` when the slots were last cleared (0 for fresh slots, which are zero).
+        /// `Ll`, `Ll128`: value of `sent` when the slots were last cleared (0 for fresh slots,
+        /// which are zero).
         pub cleared: u64,
-        /// Where messages to the peer are announced, if not in their slots: one for each slot. Null otherwise.
+        /// Where messages to the peer are announced, if not in their slots: one for each slot. Null
+        /// otherwise.
         pub send_tails: *mut SlotTail,
         /// The same of messages from the peer.
         pub recv_tails: *mut SlotTail,
@@ -133,7 +146,8 @@ pub const fn ll_slot_bytes(len_bytes: u64) -> u64 {
     (LL_HEADER_BYTES as u64 + len_bytes.div_ceil(8) * 16).next_multiple_of(64)
 }
 
-/// Distance of two [`Lane::Ll128`] slots for messages of up to `len_bytes`: the header's line and the others.
+/// Distance of two [`Lane::Ll128`] slots for messages of up to `len_bytes`: the header's line and
+/// the others.
 pub const fn ll128_slot_bytes(len_bytes: u64) -> u64 {
     (1 + len_bytes.div_ceil(LL128_DATA_BYTES as u64)) * LL128_LINE_BYTES as u64
 }

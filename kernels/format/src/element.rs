@@ -27,14 +27,15 @@ table! {
         F32 = 8,
         /// IEEE binary64.
         F64 = 9,
-        /// 8-bit float, 4 exponent and 3 mantissa bits (finite and NaN only); accumulates in f32, saturates.
+        /// 8-bit float, 4 exponent and 3 mantissa bits (finite and NaN only); accumulates in f32,
+        /// saturates.
         F8E4M3 = 10,
         /// 8-bit float, 5 exponent and 2 mantissa bits; accumulates in f32, saturates.
         F8E5M2 = 11,
     }
 
-    /// How two values become one. `avg` is [`Fold::Sum`] with [`Scale::Average`], `premul-sum` is [`Fold::Sum`]
-    /// with [`Scale::Premultiply`].
+    /// How two values become one. `avg` is [`Fold::Sum`] with [`Scale::Average`], `premul-sum` is
+    /// [`Fold::Sum`] with [`Scale::Premultiply`].
     #[repr(u8)]
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
     pub enum Fold {
@@ -60,10 +61,11 @@ table! {
     pub enum Scale {
         /// Nothing.
         None = 0,
-        /// Sources with [`OPERAND_RAW`] are multiplied by [`Launch::scale_bits`] in the accumulator type when read.
+        /// Sources with [`OPERAND_RAW`] are multiplied by [`Launch::scale_bits`] in the accumulator
+        /// type when read.
         Premultiply = 1,
-        /// An instruction with [`INSTRUCTION_FINISH`] divides by [`Launch::ranks`] in the accumulator type before rounding
-        /// (integers: the wrapped sum, truncating division).
+        /// An instruction with [`INSTRUCTION_FINISH`] divides by [`Launch::ranks`] in the
+        /// accumulator type before rounding (integers: the wrapped sum, truncating division).
         Average = 2,
     }
 }
@@ -89,8 +91,9 @@ impl DataType {
         self.is_integer() || (fold as u8) < Fold::BitAnd as u8
     }
 
-    /// Whether an NVSwitch folds elements so, on every GPU from sm_90 on (the table of `multimem.ld_reduce` in PTX's manual). It does so for halves' minima
-    /// and maxima, too, but does not say which of a number and a NaN wins, which [`Fold::Min`] does.
+    /// Whether an NVSwitch folds elements so, on every GPU from sm_90 on (the table of
+    /// `multimem.ld_reduce` in PTX's manual). It does so for halves' minima and maxima, too, but
+    /// does not say which of a number and a NaN wins, which [`Fold::Min`] does.
     pub const fn has_multicast(self, fold: Fold) -> bool {
         match fold {
             Fold::Sum => !matches!(self.len_bytes(), 1),
@@ -117,8 +120,8 @@ impl DataType {
         }
     }
 
-    /// Whether values accumulate in the type itself, so that a partial result can be stored without being rounded once more. 8- and
-    /// 16-bit floats accumulate in f32.
+    /// Whether values accumulate in the type itself, so that a partial result can be stored without
+    /// being rounded once more. 8- and 16-bit floats accumulate in f32.
     pub const fn accumulates_in_itself(self) -> bool {
         self.is_integer() || matches!(self, DataType::F32 | DataType::F64)
     }

@@ -1,5 +1,5 @@
-//! The format in C++: a header with everything that the tables have, and assertions that the compiler that reads it lays it
-//! out as Rust does.
+//! The format in C++: a header with everything that the tables have, and assertions that the
+//! compiler that reads it lays it out as Rust does.
 
 use crate::table::{Field, Item, Variant};
 use crate::{connection, element, launch, program};
@@ -11,7 +11,8 @@ const BEGIN: &str = "\
 #include <stddef.h>
 #include <stdint.h>
 
-// Host builds for several instruction sets are linked together: each lives in a namespace of its own.
+// Host builds for several instruction sets are linked together: each lives in a namespace of its
+// own.
 #ifndef OXCCL_ISA
 #define OXCCL_ISA device
 #endif
@@ -19,8 +20,8 @@ const BEGIN: &str = "\
 
 /// The C++ header of the format.
 ///
-/// An enum's values are prefixed by its name, as `DATA_TYPE_F32`, and counted, as `DATA_TYPES`; `OXCCL_EACH_DATA_TYPE(DO)` is
-/// `DO(F32)` for each of them.
+/// An enum's values are prefixed by its name, as `DATA_TYPE_F32`, and counted, as `DATA_TYPES`;
+/// `OXCCL_EACH_DATA_TYPE(DO)` is `DO(F32)` for each of them.
 pub fn header() -> String {
     let tables = [element::items(), program::items(), connection::items(), launch::items()];
     let items: Vec<Item> = tables.into_iter().flatten().collect();

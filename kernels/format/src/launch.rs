@@ -3,19 +3,23 @@
 use crate::*;
 
 table! {
-    /// Buckets begin at multiples of this in a group's virtual buffer, so that a message's lines belong to one bucket each.
+    /// Buckets begin at multiples of this in a group's virtual buffer, so that a message's lines
+    /// belong to one bucket each.
     pub const SEGMENT_ALIGN: usize = 64;
-    /// [`Progress::lane`] of a wait for a bucket of this rank to be ready; [`Progress::awaited`] is the bucket.
+    /// [`Progress::lane`] of a wait for a bucket of this rank to be ready; [`Progress::awaited`] is
+    /// the bucket.
     pub const LANE_READY: u32 = 4;
     /// [`Launch::flags`]: the part begins when its buckets are ready.
     pub const LAUNCH_AWAITS: u32 = 1;
     /// [`Launch::flags`]: the part's buckets are done when it is.
     pub const LAUNCH_COMPLETES: u32 = 2;
-    /// From this bit on a token, as in [`Tokens`], has the number of the allocation that it counts from: 0 for [`Window::base`].
+    /// From this bit on a token, as in [`Tokens`], has the number of the allocation that it counts
+    /// from: 0 for [`Window::base`].
     pub const TOKEN_NUMBER_SHIFT: u32 = 52;
 
-    /// How this call's buffers are found by peers: an offset from [`Window::base`], or from an allocation that this rank has registered,
-    /// whose number is from bit [`TOKEN_NUMBER_SHIFT`] on.
+    /// How this call's buffers are found by peers: an offset from [`Window::base`], or from an
+    /// allocation that this rank has registered, whose number is from bit [`TOKEN_NUMBER_SHIFT`]
+    /// on.
     #[repr(C)]
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Tokens {
@@ -31,8 +35,8 @@ table! {
     pub struct Window {
         /// Where the peer's shareable memory begins in this address space.
         pub base: *mut u8,
-        /// Where the peer's registered allocations begin in this address space, by number; there is none of number 0. Null where nobody
-        /// registers any.
+        /// Where the peer's registered allocations begin in this address space, by number; there is
+        /// none of number 0. Null where nobody registers any.
         pub registered: *const *mut u8,
         /// What a token of the first byte of the peer's heap would be.
         pub heap: u64,
@@ -40,22 +44,26 @@ table! {
         pub tokens: Tokens,
     }
 
-    /// Memory that is one address for as many GPUs as there are ranks: the same range of each rank's heap.
+    /// Memory that is one address for as many GPUs as there are ranks: the same range of each
+    /// rank's heap.
     #[repr(C)]
     #[derive(Clone, Copy, Debug)]
     pub struct Multicast {
-        /// Where it begins; null where there is none, or where this call's buffers do not both lie in the heap.
+        /// Where it begins; null where there is none, or where this call's buffers do not both lie
+        /// in the heap.
         pub base: *mut u8,
-        /// How far into the heap this rank's input is. A switch does the work where all ranks' are as far.
+        /// How far into the heap this rank's input is. A switch does the work where all ranks' are
+        /// as far.
         pub input: u64,
         /// How far into the heap this rank's output is.
         pub output: u64,
-        /// Host only, may be null: how far each rank's memory is from this, wrapping, where the addresses behind `base` cannot be used.
+        /// Host only, may be null: how far each rank's memory is from this, wrapping, where the
+        /// addresses behind `base` cannot be used.
         pub members: *const u64,
     }
 
-    /// What a channel waits for, written only after a wait has spun for a while, so that a hang explains itself.
-    /// It stays written when the wait is stopped.
+    /// What a channel waits for, written only after a wait has spun for a while, so that a hang
+    /// explains itself. It stays written when the wait is stopped.
     #[repr(C, align(64))]
     #[derive(Clone, Copy, Debug, Default)]
     pub struct Progress {
@@ -87,7 +95,8 @@ table! {
         BadProgram = 3,
     }
 
-    /// Written by each channel that does not end well. Whoever launches has it say [`Outcome::Done`].
+    /// Written by each channel that does not end well. Whoever launches has it say
+    /// [`Outcome::Done`].
     #[repr(C)]
     #[derive(Clone, Copy, Debug, Default)]
     pub struct Status {
@@ -102,8 +111,9 @@ table! {
         pub found: u32,
     }
 
-    /// One bucket of a group, as this rank reaches it. The buckets of a part lie one behind the other in a virtual buffer, each from a
-    /// multiple of [`SEGMENT_ALIGN`] on; what lies between them exists in no memory.
+    /// One bucket of a group, as this rank reaches it. The buckets of a part lie one behind the
+    /// other in a virtual buffer, each from a multiple of [`SEGMENT_ALIGN`] on; what lies between
+    /// them exists in no memory.
     #[repr(C)]
     #[derive(Clone, Copy, Debug)]
     pub struct Segment {
@@ -115,8 +125,9 @@ table! {
         pub input: *const u8,
         /// The caller's output.
         pub output: *mut u8,
-        /// How many of the buckets behind it lie in this rank's memory as in the virtual buffer, each without a gap behind the one before it: a host
-        /// moves them together. Both buffers do, or this rank has none. 0 is always right.
+        /// How many of the buckets behind it lie in this rank's memory as in the virtual buffer,
+        /// each without a gap behind the one before it: a host moves them together. Both buffers
+        /// do, or this rank has none. 0 is always right.
         pub followers: u64,
         /// Number of the bucket in the group.
         pub bucket: u32,
@@ -124,7 +135,8 @@ table! {
         pub reserved: u32,
     }
 
-    /// One bucket as peers find it, by numbers as in [`Tokens`]. A rank's table of these is where [`Tokens::input`] says.
+    /// One bucket as peers find it, by numbers as in [`Tokens`]. A rank's table of these is where
+    /// [`Tokens::input`] says.
     #[repr(C)]
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct SegmentTokens {
@@ -166,12 +178,13 @@ table! {
         pub tokens: Tokens,
         /// Where a switch finds these two, and all ranks' with them.
         pub multicast: Multicast,
-        /// [`Scale::Premultiply`]: the factor in the accumulator type (f32, f64, i64 or u64 bits, zero-extended).
+        /// [`Scale::Premultiply`]: the factor in the accumulator type (f32, f64, i64 or u64 bits,
+        /// zero-extended).
         pub scale_bits: u64,
         /// Number of this call on the communicator, from 1.
         pub call: u64,
-        /// What all ranks called before this, hashed: its lower half goes into the header of every message, with the signature.
-        /// 0 of calls that some ranks alone make.
+        /// What all ranks called before this, hashed: its lower half goes into the header of every
+        /// message, with the signature. 0 of calls that some ranks alone make.
         pub history: u64,
         /// What all ranks must agree on, hashed.
         pub signature: u32,
@@ -181,15 +194,19 @@ table! {
         pub spins: u32,
         /// Host only: yields before it sleeps on the doorbell.
         pub yields: u32,
-        /// The part of the group that follows; null at the end. Of it `statuses`, `call`, `history`, `ready`, `done`, `ended`, `arrived`, `launched`, `spins` and
-        /// `yields` do not count: those of the first hold for all, so that a chain stays as it is while its launches differ. With
-        /// [`joined_channels`](Self::joined_channels), the ranks' own launch blocks.
+        /// The part of the group that follows; null at the end. Of it `statuses`, `call`,
+        /// `history`, `ready`, `done`, `ended`, `arrived`, `launched`, `spins` and `yields` do not
+        /// count: those of the first hold for all, so that a chain stays as it is while its
+        /// launches differ. With [`joined_channels`](Self::joined_channels), the ranks' own launch
+        /// blocks.
         pub next: *const Launch,
         /// The part's buckets, in place of `input` and `output`; null where it has none.
         pub segments: *const Segment,
-        /// One word for each of the group's buckets, which has come to `call` once the bucket is ready; null where all are.
+        /// One word for each of the group's buckets, which has come to `call` once the bucket is
+        /// ready; null where all are.
         pub ready: *const u64,
-        /// One word for each of the group's buckets and channels (`bucket * done_stride + channel`), in which a channel that is done with the bucket
+        /// One word for each of the group's buckets and channels
+        /// (`bucket * done_stride + channel`), in which a channel that is done with the bucket
         /// writes `call`; may be null.
         pub done: *mut u64,
         /// Number of the part's buckets.
@@ -198,15 +215,17 @@ table! {
         pub bucket: u32,
         /// Words of a bucket in `done`.
         pub done_stride: u32,
-        /// Not 0: this is a launch for several ranks of a process at once, of so many channels each. Channel c of it is channel
-        /// `c % joined_channels` of rank `c / joined_channels` of the [`ranks`](Self::ranks) whose launch blocks lie at `next`; the other fields are not used.
+        /// Not 0: this is a launch for several ranks of a process at once, of so many channels
+        /// each. Channel c of it is channel `c % joined_channels` of rank `c / joined_channels` of
+        /// the [`ranks`](Self::ranks) whose launch blocks lie at `next`; the other fields are not
+        /// used.
         pub joined_channels: u32,
         /// [`LAUNCH_AWAITS`], [`LAUNCH_COMPLETES`].
         pub flags: u32,
         /// Zero.
         pub reserved: u32,
-        /// Where the last channel to end writes `call`, however it has ended; null where nobody looks. Nothing that the launch leads to is
-        /// read or written behind that.
+        /// Where the last channel to end writes `call`, however it has ended; null where nobody
+        /// looks. Nothing that the launch leads to is read or written behind that.
         pub ended: *mut u64,
         /// With `ended`: counts the channels that have ended, from 0 back to 0.
         pub arrived: *mut u32,

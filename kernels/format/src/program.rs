@@ -18,8 +18,9 @@ table! {
     pub enum Opcode {
         /// Block until a counter reaches a value (acquire).
         Wait = 0,
-        /// Read the sources, reduce them in the listed order, write the result to all destinations. A copy whose first
-        /// destination is its source (buffers in place) neither reads nor writes there on that destination's behalf.
+        /// Read the sources, reduce them in the listed order, write the result to all destinations.
+        /// A copy whose first destination is its source (buffers in place) neither reads nor writes
+        /// there on that destination's behalf.
         ReduceCopy = 1,
         /// Make earlier writes visible, then store a counter (release).
         Signal = 2,
@@ -27,25 +28,28 @@ table! {
 
     /// `Wait`/`Signal`: the head counter (credits) instead of the tail counter (arrivals).
     pub const INSTRUCTION_HEAD: u8 = 1;
-    /// `ReduceCopy`: combine the sources as the aligned binary tree over their positions instead of a left fold: the left
-    /// subtree of k sources has the largest power of two below k.
+    /// `ReduceCopy`: combine the sources as the aligned binary tree over their positions instead of
+    /// a left fold: the left subtree of k sources has the largest power of two below k.
     pub const INSTRUCTION_TREE: u8 = 2;
     /// `ReduceCopy`: the result is final ([`Scale::Average`] divides here).
     pub const INSTRUCTION_FINISH: u8 = 4;
-    /// `ReduceCopy`: the sources are one chunk of all ranks' buffers, which lies in [`Launch::multicast`] where there is one: a switch may reduce
-    /// them, in any order. There is one destination then, or [`INSTRUCTION_MULTICAST_WRITE`].
+    /// `ReduceCopy`: the sources are one chunk of all ranks' buffers, which lies in
+    /// [`Launch::multicast`] where there is one: a switch may reduce them, in any order. There is
+    /// one destination then, or [`INSTRUCTION_MULTICAST_WRITE`].
     pub const INSTRUCTION_MULTICAST_READ: u8 = 8;
-    /// `ReduceCopy`: the destinations are one chunk of all ranks' buffers, which a switch may write. There is one source then, or
-    /// [`INSTRUCTION_MULTICAST_READ`].
+    /// `ReduceCopy`: the destinations are one chunk of all ranks' buffers, which a switch may
+    /// write. There is one source then, or [`INSTRUCTION_MULTICAST_READ`].
     pub const INSTRUCTION_MULTICAST_WRITE: u8 = 16;
-    /// `ReduceCopy` of [`Space::Tokens`]: it gives access to what happened before. Without, one before it has done so.
+    /// `ReduceCopy` of [`Space::Tokens`]: it gives access to what happened before. Without, one
+    /// before it has done so.
     pub const INSTRUCTION_RELEASE: u8 = 32;
-    /// `ReduceCopy` to [`Space::PeerTokens`]: the accesses that it and those before it give may follow.
+    /// `ReduceCopy` to [`Space::PeerTokens`]: the accesses that it and those before it give may
+    /// follow.
     pub const INSTRUCTION_ACQUIRE: u8 = 64;
 
     /// Operand: an unscaled contribution ([`Scale::Premultiply`] multiplies it).
     pub const OPERAND_RAW: u8 = 1;
-    /// Operand (destination): the data will not be read soon; write around the cache.
+    /// Operand (destination): the data will not be read soon; write with streaming stores.
     pub const OPERAND_STREAM: u8 = 2;
 
     /// Where an operand lives.
@@ -58,7 +62,8 @@ table! {
         Output = 1,
         /// The receive slot of connection `index`, message `received + message`. A source only.
         Slot = 2,
-        /// The same slot from the sender's side: connection `index`, message `sent + message`. A destination only.
+        /// The same slot from the sender's side: connection `index`, message `sent + message`. A
+        /// destination only.
         PeerSlot = 3,
         /// The input buffer of peer `index`, in place.
         WindowInput = 4,
@@ -114,7 +119,8 @@ table! {
         pub advances: u32,
         /// Rounds.
         pub rounds: u64,
-        /// Bytes that a `ReduceCopy` handles per round at most; a multiple of 64, or at least of 8, where there is more than one round.
+        /// Bytes that a `ReduceCopy` handles per round at most; a multiple of 64, or at least of 8,
+        /// where there is more than one round.
         pub tile_bytes: u64,
     }
 
@@ -130,19 +136,23 @@ table! {
         pub sources: u16,
         /// `ReduceCopy`: number of destinations, behind the sources.
         pub destinations: u16,
-        /// `Wait`, `Signal`: this one and so many more, less one, are alike but for their counters, and may be carried out at once.
+        /// `Wait`, `Signal`: this one and so many more, less one, are alike but for their counters,
+        /// and may be carried out at once.
         pub run: u16,
         /// `ReduceCopy`: first operand. `Wait`, `Signal`: connection, as an index into
         /// [`Launch::connections`].
         pub index: u32,
         /// Step id, the same in traces, errors and explanations.
         pub step: u32,
-        /// `Wait` and `Signal`, relative to the cursors at the start of the round. Wait tail: `received + value` messages have
-        /// arrived. Wait head: `sent + value` messages have been consumed (so 1 - slots for the first message of a round).
-        /// Signal tail: announce `sent + value` messages. Signal head: `received + value` have been consumed.
+        /// `Wait` and `Signal`, relative to the cursors at the start of the round. Wait tail:
+        /// `received + value` messages have arrived. Wait head: `sent + value` messages have been
+        /// consumed (so 1 - slots for the first message of a round). Signal tail: announce
+        /// `sent + value` messages. Signal head: `received + value` have been consumed.
         pub value: i64,
-        /// `Signal` tail: where in its slot the last segment of the message starts. `ReduceCopy`: bytes over all rounds; round r handles `[r * tile_bytes, min((r + 1) * tile_bytes, len_bytes))`,
-        /// which may be empty: slots then carry an empty message.
+        /// `Signal` tail: where in its slot the last segment of the message starts. `ReduceCopy`:
+        /// bytes over all rounds; round r handles
+        /// `[r * tile_bytes, min((r + 1) * tile_bytes, len_bytes))`, which may be empty: slots then
+        /// carry an empty message.
         pub len_bytes: u64,
     }
 
@@ -154,18 +164,22 @@ table! {
         pub space: u8,
         /// `OPERAND_*` bits.
         pub flags: u8,
-        /// [`Lane`] of a slot operand (also found through the connection; kept here so that the executor need not look).
+        /// [`Lane`] of a slot operand (also found through the connection; kept here so that the
+        /// executor need not look).
         pub lane: u8,
         /// Zero.
         pub reserved: u8,
         /// Connection (slots), as an index into [`Launch::connections`], or peer (windows, tokens).
         pub index: u32,
-        /// Slots: message number within the round, from 0. Memory of a group: which rank's part of each bucket.
+        /// Slots: message number within the round, from 0. Memory of a group: which rank's part of
+        /// each bucket.
         pub message: u32,
-        /// Slots: what [`Launch::signature`] is xored with in the message's header: 0, or what the two ranks alone must agree on.
+        /// Slots: what [`Launch::signature`] is xored with in the message's header: 0, or what the
+        /// two ranks alone must agree on.
         pub signature: u32,
-        /// Input, output, windows: where the operand's bytes of round 0 start, in a group in the virtual buffer. Slots: where the segment, with its header, starts in
-        /// the slot: a multiple of 64, on the LL128 lane of 128.
+        /// Input, output, windows: where the operand's bytes of round 0 start, in a group in the
+        /// virtual buffer. Slots: where the segment, with its header, starts in the slot: a
+        /// multiple of 64, on the LL128 lane of 128.
         pub offset_bytes: u64,
     }
 

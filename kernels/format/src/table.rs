@@ -1,4 +1,5 @@
-//! The table that the format is told in: Rust's items, of which each also has a description for other languages.
+//! The table that the format is told in: Rust's items, of which each also has a description for
+//! other languages.
 //!
 //! ```text
 //! table! {
@@ -23,7 +24,8 @@
 //! }
 //! ```
 //!
-//! leaves these items as they are, gives each enum the constant `ALL`, and makes the function `items`, which describes them all.
+//! leaves these items as they are, gives each enum the constant `ALL`, and makes the function
+//! `items`, which describes them all.
 
 /// What a table has a row for.
 pub(crate) enum Item {

@@ -1,12 +1,14 @@
-// A ReduceCopy of any type and fold, chosen at run time: for groups whose parts reduce differently, and are one launch all the same.
+// A ReduceCopy of any type and fold, chosen at run time: for groups whose parts reduce differently,
+// and are one launch all the same.
 //
 //     for each word that is this thread's, in halves (in one where an element is a word):
 //       left: acc = unpack(source[0]);  acc = fold(acc, unpack(source[s]))
 //       tree: push unpack(source[s]) as a leaf                                 (cuda/tree.h)
 //       store word to every destination
 //
-// Only unpack, fold and pack know the type: a choice of a few instructions each. So the kernel is about as long as one of a single
-// type, which loads wider and more at a time: it stays the one for groups that reduce alike.
+// Only unpack, fold and pack know the type: a choice of a few instructions each. So the kernel is
+// about as long as one of a single type, which loads wider and more at a time: it stays the one for
+// groups that reduce alike.
 #pragma once
 #include "executor.h"
 
@@ -125,7 +127,8 @@ struct AnyCounter {
   }
 };
 
-// All sources of some bits: from the left, or as a tree. A left fold is a tree whose subtrees are folded as soon as there are two.
+// All sources of some bits: from the left, or as a tree. A left fold is a tree whose subtrees are
+// folded as soon as there are two.
 template <class Load>
 OXCCL_INLINE bool reduce_any(uint32_t way, const Move& move, bool tree, const Load& load, AnyPack* result) {
   const AnyCounter counter = {way};

@@ -1,13 +1,15 @@
-// Long copies by the engine for bulk asynchronous copies, which GPUs have from 9.0 on: memory to memory through stages in
-// shared memory, whatever the number of destinations, with one thread that gives orders.
+// Long copies by the engine for bulk asynchronous copies, which GPUs have from 9.0 on: memory to
+// memory through stages in shared memory, whatever the number of destinations, with one thread that
+// gives orders.
 //
 //     load the first stages
 //     for each stage: wait until it is loaded; store it to every destination;
 //                     once the stage before it has been read, load that one again
 //
-// What it can bring: the bytes in flight are as many as a block has stages, twice what its threads' registers hold, and no
-// thread computes addresses. Whether that is faster has to be measured, so it is the launch's choice: the stages are the
-// dynamic shared memory that it gives to a block, and without any the threads copy.
+// What it can bring: the bytes in flight are as many as a block has stages, twice what its threads'
+// registers hold, and no thread computes addresses. Whether that is faster has to be measured, so
+// it is the launch's choice: the stages are the dynamic shared memory that it gives to a block, and
+// without any the threads copy.
 #pragma once
 
 namespace oxccl {
@@ -27,7 +29,8 @@ OXCCL_INLINE uint32_t stages() {
   return count > 1 ? count : 0;
 }
 
-// The stages of one copy, and a barrier for each that counts the bytes that have come. One thread's.
+// The stages of one copy, and a barrier for each that counts the bytes that have come. One
+// thread's.
 struct Stages {
   const uint8_t* from;
   uint64_t len_bytes;
@@ -74,7 +77,8 @@ OXCCL_INLINE void close_stages(const Stages& s) {
   for (uint32_t i = 0; i < s.count; ++i) stage_barrier_inval(s.barrier(i));
 }
 
-// Bytes [position, position + len_bytes) of a copy, at 16-byte boundaries of global memory. False: the block's threads have to.
+// Bytes [position, position + len_bytes) of a copy, at 16-byte boundaries of global memory. False:
+// the block's threads have to.
 OXCCL_INLINE bool copy_async(const Move& move, uint64_t position, uint64_t len_bytes) {
   if (len_bytes < ASYNC_BYTES || stages() == 0) return false;
   if (!leader()) return true;

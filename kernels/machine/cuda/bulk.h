@@ -1,16 +1,16 @@
 // Long stretches of a ReduceCopy on a GPU.
 //
-//     head and tail up to 16-byte boundaries, mixed alignments, LL:   word by word
-//     LL128, and whatever is moved with it:                           share by share     (cuda/lines.h)
+//     head and tail up to 16-byte boundaries, mixed alignments, LL: word by word
+//     LL128, and whatever is moved with it:                         share by share (cuda/lines.h)
 //     left fold: for each group of UNROLL 16-byte packs that is this thread's:
 //       for each two sources: load their packs, fold them into the accumulators
 //     tree fold, of floats' sums and products: for each pack:
 //       for each eight sources: load all eight, fold them as a tree      (cuda/tree.h)
 //     round, store to every destination
 //
-// Why it is fast: neighbouring threads touch neighbouring packs, every access of the left fold is 16
-// bytes wide, and eight loads are in flight per thread (four of the left fold with 8-bit types). What is irregular takes
-// the word path, which is kept small, since every type and fold has one.
+// Why it is fast: neighbouring threads touch neighbouring packs, every access of the left fold is
+// 16 bytes wide, and eight loads are in flight per thread (four of the left fold with 8-bit types).
+// What is irregular takes the word path, which is kept small, since every type and fold has one.
 #pragma once
 #include "async.h"
 #include "lines.h"
@@ -51,8 +51,8 @@ struct Stretches {
   }
 };
 
-// Packs need operands in plain global memory that are misaligned alike; else there are only words. (A move of 64 GiB would
-// have more packs than can be counted; tiles are far smaller.)
+// Packs need operands in plain global memory that are misaligned alike; else there are only words.
+// (A move of 64 GiB would have more packs than can be counted; tiles are far smaller.)
 OXCCL_INLINE Stretches stretches_of(const Move& move) {
   const uint32_t misaligned = uint32_t(reinterpret_cast<uintptr_t>(move.source(0).data)) % PACK_BYTES;
   bool alike = move.len_bytes < uint64_t(PACK_BYTES) << 32, in_lines = false;
@@ -68,8 +68,8 @@ OXCCL_INLINE Stretches stretches_of(const Move& move) {
   return {head, uint32_t((move.len_bytes - head) / PACK_BYTES), move.len_bytes, false};
 }
 
-// Packs of one source: this thread's next UNROLL, as far as there are any. The others become zeros: what a register holds
-// where a load is left out would else be kept, through all loops around.
+// Packs of one source: this thread's next UNROLL, as far as there are any. The others become zeros:
+// what a register holds where a load is left out would else be kept, through all loops around.
 template <class Raw, uint32_t UNROLL>
 OXCCL_INLINE void load_packs(Raw (&raws)[UNROLL], const View& view, uint64_t position, uint32_t left) {
   const Raw* from = global_memory<const Raw>(view.data + position);
@@ -174,7 +174,8 @@ OXCCL_INLINE bool reduce_units(Machine& machine, const Move& move, const Units& 
   return true;
 }
 
-// Words, of which the lines of messages come from far away: those of several sources are under way before the first is used.
+// Words, of which the lines of messages come from far away: those of several sources are under way
+// before the first is used.
 template <class N, Fold F>
 OXCCL_INLINE bool reduce_words(Machine& machine, const Move& move, const Stretches& words) {
   using Element = typename N::Element;
@@ -214,7 +215,8 @@ OXCCL_INLINE bool reduce_words(Machine& machine, const Move& move, const Stretch
 
 template <class N, Fold F>
 struct CudaReducer {
-  // All other folds give the same bits from the left (tests/numeric.rs), and the tree is a third of a kernel.
+  // All other folds give the same bits from the left (tests/numeric.rs), and the tree is a third of
+  // a kernel.
   static constexpr bool BRACKETS_MATTER = !N::INTEGER && (F == FOLD_SUM || F == FOLD_PROD);
 
   OXCCL_INLINE bool reduce(Machine& machine, const Move& move) const {

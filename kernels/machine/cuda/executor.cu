@@ -1,9 +1,11 @@
-// The kernels: one per element type and fold, named oxccl_<type>_<fold>, one block per channel. Where unsigned integers give
-// the bits that signed ones do, they have their kernel. Each runs any program that only copies, too: parts of a group that
-// reduce alike, with all that copy, are one launch. Groups that reduce in several ways are one launch of oxccl_any.
+// The kernels: one per element type and fold, named oxccl_<type>_<fold>, one block per channel.
+// Where unsigned integers give the bits that signed ones do, they have their kernel. Each runs any
+// program that only copies, too: parts of a group that reduce alike, with all that copy, are one
+// launch. Groups that reduce in several ways are one launch of oxccl_any.
 //
-// 512 threads a block: enough 16-byte loads in flight to fill a multiprocessor's share of the memory
-// bandwidth, and 128 registers for each. What all threads of a block know alike is in shared memory: registers are for data.
+// 512 threads a block: enough 16-byte loads in flight to fill a multiprocessor's share of the
+// memory bandwidth, and 128 registers for each. What all threads of a block know alike is in shared
+// memory: registers are for data.
 #include "any.h"
 
 namespace oxccl {

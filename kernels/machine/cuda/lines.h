@@ -1,13 +1,14 @@
 // LL128 messages on a GPU: a line is eight threads of a warp.
 //
-//     thread t has 16 bytes of line t / 8, the last of eight threads a word of data and the line's flag
+//     thread t has 16 bytes of line t / 8, the last of eight threads a word of data and the flag
 //
-//     receive:  all load their share, until no thread of the warp sees another flag than the message's
+//     receive:  all load their share, until no thread of the warp sees a flag of another message
 //     send:     all store their share at once, the flag with the last
 //
-// Why all of a warp: a line is whole only as one access of its eight threads, which therefore load and
-// store together, and turn back together where a wait is stopped. A warp takes every turn of the loops
-// around with all of its threads; those behind the message's end have nothing to load and store.
+// Why all of a warp: a line is whole only as one access of its eight threads, which therefore load
+// and store together, and turn back together where a wait is stopped. A warp takes every turn of
+// the loops around with all of its threads; those behind the message's end have nothing to load and
+// store.
 #pragma once
 
 namespace oxccl {
@@ -18,7 +19,8 @@ constexpr uint32_t LINE_SHARES = LL128_LINE_BYTES / SHARE_BYTES;
 constexpr uint32_t WARP_THREADS = 32;
 static_assert(WARP_THREADS % LINE_SHARES == 0 && BLOCK_THREADS % WARP_THREADS == 0, "no line is of two warps");
 
-// The shares of a move that has LL128 operands, numbered through; its other operands are divided alike.
+// The shares of a move that has LL128 operands, numbered through; its other operands are divided
+// alike.
 struct Lines {
   using Bits = Share;
   static constexpr bool IN_LINES = true;
@@ -44,7 +46,8 @@ struct Lines {
     return left < most ? left : most;
   }
 
-  // Without the flag, but with what may lie behind the message's end. Wherever it is not of a line, nothing.
+  // Without the flag, but with what may lie behind the message's end. Wherever it is not of a line,
+  // nothing.
   OXCCL_INLINE bool receive(Machine& machine, const View& view, uint32_t share, Share* into) const {
     const uint8_t* at = view.data + uint64_t(share) * SHARE_BYTES;
     const bool is_in_line = this->is_in_line(share);

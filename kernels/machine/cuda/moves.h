@@ -1,4 +1,5 @@
-// What a GPU does in a way of its own with a ReduceCopy: those of all ranks' memory, by the switch (switch.h).
+// What a GPU does in a way of its own with a ReduceCopy: those of all ranks' memory, by the switch
+// (switch.h).
 #pragma once
 #include "multicast.h"
 #include "segments.h"

@@ -1,4 +1,5 @@
-// Numbers on a GPU: conversion instructions where they give the bits of shared/small_float.h, which serves where a GPU has none.
+// Numbers on a GPU: conversion instructions where they give the bits of shared/small_float.h, which
+// serves where a GPU has none.
 #pragma once
 #include "small_float.h"
 

@@ -1,4 +1,5 @@
-// The instructions that the CUDA target is made of. What runs the kernels without a GPU (tests/cuda_stand_in) has others of these names.
+// The instructions that the CUDA target is made of. What runs the kernels without a GPU
+// (tests/cuda_stand_in) has others of these names.
 #pragma once
 
 namespace oxccl {
@@ -7,7 +8,8 @@ inline namespace OXCCL_ISA {
 // A wait that lasts looks at the abort word once in so many turns.
 constexpr uint32_t SPINS_A_LOOK = 4096;
 
-// Read anew each time: kept, and all that is computed from it, it would take registers through the loops of a move.
+// Read anew each time: kept, and all that is computed from it, it would take registers through the
+// loops of a move.
 OXCCL_INLINE uint32_t lane() {
   uint32_t lane;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(lane));
@@ -34,9 +36,9 @@ OXCCL_INLINE void store_relaxed(uint32_t* word, uint32_t value) {
   asm volatile("st.relaxed.sys.u32 [%0], %1;" : : "l"(word), "r"(value) : "memory");
 }
 
-// Volatile accesses are relaxed at system scope, and each element of a vector is whole: a word with the right flag has
-// the right data. A line orders nothing but itself, which is what keeps it fast; for the lines that do more there is
-// system_fence.
+// Volatile accesses are relaxed at system scope, and each element of a vector is whole: a word with
+// the right flag has the right data. A line orders nothing but itself, which is what keeps it fast;
+// for the lines that do more there is system_fence.
 OXCCL_INLINE Line load_line(const uint8_t* at) {
   uint64_t low, high;
   asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];" : "=l"(low), "=l"(high) : "l"(at) : "memory");
@@ -64,9 +66,10 @@ OXCCL_INLINE bool any_of_warp(bool condition) { return __any_sync(0xffffffff, co
 // What threads of a warp do behind it at once, they do in one access.
 OXCCL_INLINE void align_warp() { __syncwarp(); }
 
-// In front of a relaxed store it makes that a release, behind a relaxed load it makes that an acquire, for all that the
-// thread knows of: its own accesses, those that a barrier or the kernel's start put before it, and after the next
-// barrier those of the whole block. A microsecond or so, so only where a line opens something: see run_reduce_copy.
+// In front of a relaxed store it makes that a release, behind a relaxed load it makes that an
+// acquire, for all that the thread knows of: its own accesses, those that a barrier or the kernel's
+// start put before it, and after the next barrier those of the whole block. A microsecond or so, so
+// only where a line opens something: see run_reduce_copy.
 OXCCL_INLINE void system_fence() { asm volatile("fence.acq_rel.sys;" : : : "memory"); }
 
 // Of one GPU's blocks. It counts up to the number of channels, and then from 0 again.
@@ -124,7 +127,8 @@ OXCCL_INLINE void stage_stores_commit() { asm volatile("cp.async.bulk.commit_gro
 // All groups but the last have read their stages.
 OXCCL_INLINE void stage_stores_read_but_last() { asm volatile("cp.async.bulk.wait_group.read 1;" : : : "memory"); }
 OXCCL_INLINE void stage_stores_done() { asm volatile("cp.async.bulk.wait_group 0;" : : : "memory"); }
-// The engine sees memory in a way of its own: in front of it and behind it, this orders its accesses with all others.
+// The engine sees memory in a way of its own: in front of it and behind it, this orders its
+// accesses with all others.
 OXCCL_INLINE void engine_fence() { asm volatile("fence.proxy.async;" : : : "memory"); }
 #else
 #define OXCCL_HAS_ENGINE 0

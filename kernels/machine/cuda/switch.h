@@ -1,12 +1,14 @@
-// All ranks' memory in one access: the switch between the GPUs reads all and reduces on the way, or writes all (NVLink SHARP).
+// All ranks' memory in one access: the switch between the GPUs reads all and reduces on the way, or
+// writes all (NVLink SHARP).
 //
 //     for each group of UNROLL 16-byte packs that is this thread's:
 //       load:  multimem.ld_reduce, if it is a read of all; else a load
 //       store: multimem.st, if it is a write to all; else a store
 //
-// Why it is fast: of what n ranks have a GPU gets one part, instead of n, and gives one, instead of n. Which types and folds the switch
-// knows PTX says; here are those that every GPU from 9.0 on has, with halves accumulated in 32 bits. A multicast address is another
-// name of memory that has one already, and accesses by two names are ordered by a fence of their own.
+// Why it is fast: of what n ranks have a GPU gets one part, instead of n, and gives one, instead of
+// n. Which types and folds the switch knows PTX says; here are those that every GPU from 9.0 on
+// has, with halves accumulated in 32 bits. A multicast address is another name of memory that has
+// one already, and accesses by two names are ordered by a fence of their own.
 #pragma once
 
 namespace oxccl {

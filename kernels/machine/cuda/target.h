@@ -17,7 +17,8 @@
 namespace oxccl {
 inline namespace OXCCL_ISA {
 
-// 16 bytes of an LL128 line, as one thread has them. In the last 16 the second word is the line's flag.
+// 16 bytes of an LL128 line, as one thread has them. In the last 16 the second word is the line's
+// flag.
 struct Share {
   uint64_t low, high;
 };
@@ -67,8 +68,8 @@ OXCCL_INLINE T* global_memory(uint8_t* at) {
   return typed;
 }
 
-// The one table of its type that a block has, in shared memory. What points into it is an index, so that the compiler
-// knows which memory that is: a pointer would take registers and slower loads.
+// The one table of its type that a block has, in shared memory. What points into it is an index, so
+// that the compiler knows which memory that is: a pointer would take registers and slower loads.
 template <class T, uint32_t LEN>
 struct BlockTable {
   struct Pointer {
@@ -121,8 +122,8 @@ OXCCL_INLINE void write_progress(Progress* progress, const Place& place, uint64_
   store_release(&progress->call, call);
 }
 
-// One turn of a spin: the caller looks again. Only every few thousandth does anything. `fault` is the
-// block's: when one thread gives up, the others that spin must follow.
+// One turn of a spin: the caller looks again. Only every few thousandth does anything. `fault` is
+// the block's: when one thread gives up, the others that spin must follow.
 OXCCL_INLINE bool wait_slow(const Launch& launch, uint32_t channel, const Awaited&,
                             const Place& place, const Fault& fault, Patience& patience) {
   if (++patience.spins % SPINS_A_LOOK != 0) return true;

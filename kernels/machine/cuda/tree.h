@@ -127,7 +127,8 @@ OXCCL_INLINE void put_part(Share& share, uint32_t byte, uint64_t bits) {
   else share.high |= shifted;
 }
 
-// Half words (or whole ones, where an element is a word), so that a pack's accumulators fit. Whole warps walk.
+// Half words (or whole ones, where an element is a word), so that a pack's accumulators fit. Whole
+// warps walk.
 template <class N, Fold F, class Units>
 OXCCL_INLINE bool reduce_units_tree(Machine& machine, const Move& move, const Units& units) {
   using Element = typename N::Element;

@@ -1,4 +1,5 @@
-// The walk through buckets on a GPU: each piece is of one bucket, and each thread looks up where its operands have it.
+// The walk through buckets on a GPU: each piece is of one bucket, and each thread looks up where
+// its operands have it.
 #pragma once
 #include "resolve.h"
 

@@ -1,13 +1,16 @@
-// Buckets on the host whose move is between memory and plain messages: what a group of small buckets spends its time on.
+// Buckets on the host whose move is between memory and plain messages: what a group of small
+// buckets spends its time on.
 //
 //     for each bucket of the tile, with those that lie behind it in every operand's memory:
 //       point the views to its places, and move it
 //
-// Why it is apart from the general walk (segments.h), which does the same: that one goes from piece to piece in steps on which many threads
-// agree, minds messages with flags and what they carry of holes, and takes 40 ns a piece. Here no peer is waited for, a hole is nowhere,
-// and what most pieces are, one source or two, takes 10.
+// Why it is apart from the general walk (segments.h), which does the same: that one goes from piece
+// to piece in steps on which many threads agree, minds messages with flags and what they carry of
+// holes, and takes 40 ns a piece. Here no peer is waited for, a hole is nowhere, and what most
+// pieces are, one source or two, takes 10.
 //
-// Short tiles, which are all of a small group, go from registers, as short messages do (host/short.h).
+// Short tiles, which are all of a small group, go from registers, as short messages do
+// (host/short.h).
 #pragma once
 #include "segments.h"
 #include "short.h"
@@ -113,7 +116,8 @@ OXCCL_INLINE bool is_plain_message(const Operand& operand) {
   return (operand.space == SPACE_SLOT || operand.space == SPACE_PEER_SLOT) && operand.lane == LANE_SLOTS;
 }
 
-// Whether a tile of buckets can go by `run_short_walk`. It is one that could go by `run_short`, were it one of a buffer.
+// Whether a tile of buckets can go by `run_short_walk`. It is one that could go by `run_short`,
+// were it one of a buffer.
 OXCCL_INLINE bool is_short_walk(const Instruction& instruction, const Operand* operands) {
   bool any = false;
   for (uint32_t o = 0; o < uint32_t(instruction.sources) + 1; ++o) {

@@ -5,9 +5,10 @@
 //       store result to every destination
 //
 // so that memory sees one read per source and one write per destination, whatever the number of
-// either, and messages with flags are decoded into and encoded from the cache. Two plain sources and one plain
-// destination need no block: one straight loop. Of what is written around the cache a block is a few whole lines, so that memory is
-// read and written all the time and not by turns.
+// either, and messages with flags are decoded into and encoded from the cache. Two plain sources
+// and one plain destination need no block: one straight loop. Of what is written with streaming
+// stores a block is a few whole lines, so that memory is read and written all the time and not by
+// turns.
 #pragma once
 #include "lines.h"
 #include "loops.h"
@@ -18,7 +19,8 @@ inline namespace OXCCL_ISA {
 // Up to here a message is handled word by word, in registers.
 constexpr uint64_t SHORT_BYTES = 64;
 constexpr uint64_t BLOCK_BYTES = 4096;
-// By so many an all-reduce over 2 cores took 69 % (16 MiB) and 78 % (32 MiB) of the time that it takes by 4 KiB.
+// By so many an all-reduce over 2 cores took 69 % (16 MiB) and 78 % (32 MiB) of the time that it
+// takes by 4 KiB.
 constexpr uint64_t STREAM_BLOCK_BYTES = 256;
 constexpr uint64_t CACHE_LINE_BYTES = 64;
 // The tree keeps one block per level.
@@ -28,7 +30,8 @@ struct alignas(64) Block {
   uint8_t bytes[BLOCK_BYTES];
 };
 
-// The plain bytes of a source: where they lie, or decoded into `staging`. Null: the wait was stopped.
+// The plain bytes of a source: where they lie, or decoded into `staging`. Null: the wait was
+// stopped.
 const uint8_t* plain_bytes(Machine& machine, const View& view, uint64_t position,
                            uint64_t len_bytes, Block& staging);
 // Writes a block to every destination; one that lies there already is left.
@@ -44,22 +47,24 @@ OXCCL_INLINE uint8_t* result_place(const Move& move, uint64_t position, Block& b
   return !first.is_plain() || first.is_stream() ? block.bytes : first.data + position;
 }
 
-// How much is handled at a time: a first block of its own, so that those behind it are whole lines of what is written around the cache.
+// How much is handled at a time: a first block of its own, so that those behind it are whole lines
+// of what is written with streaming stores.
 struct Steps {
   uint64_t first_bytes, bytes;
 };
-// `block_bytes`, or STREAM_BLOCK_BYTES if something is written around the cache.
+// `block_bytes`, or STREAM_BLOCK_BYTES if something is written with streaming stores.
 Steps steps_of(const Move& move, uint64_t block_bytes);
 
 struct HostReducer;
-// Whether plain memory is reduced into destinations that are all written around the cache, and begin alike in a line.
+// Whether plain memory is reduced into destinations that are all written with streaming stores, and
+// begin alike in a line.
 bool goes_around(const Move& move, const HostReducer& reducer);
 // Two sources of such a move: the loop of large all-reduces.
 void fold_around(Machine& machine, const Move& move, const HostReducer& reducer);
 
-// How one element type and fold reduces. Everything else is common to all folds of a type, or to all
-// types, and is compiled once: sixty-six copies of the whole machine would take minutes to build
-// and push each other out of the instruction cache, for a call through a pointer saved.
+// How one element type and fold reduces. Everything else is common to all folds of a type, or to
+// all types, and is compiled once: sixty-six copies of the whole machine would take minutes to
+// build and push each other out of the instruction cache, for a call through a pointer saved.
 struct HostReducer {
   uint64_t element_bytes;
   uint64_t (*fold_word)(uint64_t a, uint64_t b);
@@ -142,8 +147,8 @@ struct Blocks {
     return true;
   }
 
-  // More of them, of a type that is its own accumulator: what the last one is folded into goes where it belongs, which may be that source's
-  // or an earlier one's place.
+  // More of them, of a type that is its own accumulator: what the last one is folded into goes
+  // where it belongs, which may be that source's or an earlier one's place.
   bool chain(uint64_t position, uint64_t count) {
     Block first, next, acc;
     const Element* a = elements(0, position, count, first);

@@ -9,7 +9,7 @@ static OXCCL_INLINE uint64_t line_head(const uint8_t* at) {
   return -reinterpret_cast<uintptr_t>(at) & (CACHE_LINE_BYTES - 1);
 }
 
-// Whole lines around the caches; stream_fence() orders it.
+// Whole lines with streaming stores; stream_fence() orders it.
 static OXCCL_INLINE void stream_lines(uint8_t* to, const uint8_t* from, size_t len_bytes) {
 #if defined(__x86_64__) && !OXCCL_SANITIZED
   for (size_t i = 0; i < len_bytes; i += CACHE_LINE_BYTES) {

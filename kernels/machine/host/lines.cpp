@@ -1,7 +1,8 @@
 // LL messages in stretches of bytes, for the host: four lines (a cache line) at a time where the
-// instruction set has the vectors for it. Every aligned 8-byte lane of a vector access moves whole on
-// x86 processors, though no manual promises it beyond single words; the flags would not save data from
-// a lane torn in two. Sanitizers get the line-by-line form, which is atomic by the language's rules.
+// instruction set has the vectors for it. Every aligned 8-byte lane of a vector access moves whole
+// on x86 processors, though no manual promises it beyond single words; the flags would not save
+// data from a lane torn in two. Sanitizers get the line-by-line form, which is atomic by the
+// language's rules.
 #include "lines.h"
 
 namespace oxccl {

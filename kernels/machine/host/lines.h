@@ -32,7 +32,8 @@ inline bool receive_ll128_bytes(Machine& machine, const View& view, uint64_t pos
   return true;
 }
 
-// Stretches of a message are sent in order; `ends`: this is the last. A line goes with its last byte.
+// Stretches of a message are sent in order; `ends`: this is the last. A line goes with its last
+// byte.
 inline void send_ll128_bytes(const View& view, uint64_t position, const uint8_t* from,
                              uint64_t len_bytes, bool ends) {
   while (len_bytes > 0) {

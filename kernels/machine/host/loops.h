@@ -1,9 +1,9 @@
 // The loops that move and fold long stretches on the host.
 //
 // They go element by element and leave the vectors to the compiler: that vectorises for every type,
-// where loops over 16-byte structs do not for f16 and fp8. `ivdep` says that a destination may be one
-// of the sources, but never half overlaps one, so the loops need no overlap test. f16 and fp8 are the
-// exception where host/vectors.h has them.
+// where loops over 16-byte structs do not for f16 and fp8. `ivdep` says that a destination may be
+// one of the sources, but never half overlaps one, so the loops need no overlap test. f16 and fp8
+// are the exception where host/vectors.h has them.
 #pragma once
 #include "vectors.h"
 

@@ -1,5 +1,6 @@
-// What a host does in a way of its own with a ReduceCopy: short ones (short.h), and those of buckets without flags
-// (buckets.h). Each says whether it has been taken, and then by `done` whether all went well.
+// What a host does in a way of its own with a ReduceCopy: short ones (short.h), and those of
+// buckets without flags (buckets.h). Each says whether it has been taken, and then by `done`
+// whether all went well.
 #pragma once
 #include "buckets.h"
 #include "multicast.h"

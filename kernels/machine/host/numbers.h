@@ -1,4 +1,5 @@
-// Numbers on a host: conversions as the compiler vectorises them. (host/vectors.h has faster ones, for long stretches.)
+// Numbers on a host: conversions as the compiler vectorises them. (host/vectors.h has faster ones,
+// for long stretches.)
 #pragma once
 #include "small_float.h"
 

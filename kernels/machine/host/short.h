@@ -3,9 +3,10 @@
 //     resolve one or two sources and one destination into registers
 //     for each word: load, fold, store;  or copy all at once
 //
-// Why it is apart from the general path, which does the same: that one keeps its operands in a table,
-// because there may be hundreds, and an instruction costs it some 150 machine instructions; here it is
-// a third of that. At 8 bytes, the time of a call is the exchange of one cache line and these.
+// Why it is apart from the general path, which does the same: that one keeps its operands in a
+// table, because there may be hundreds, and an instruction costs it some 150 machine instructions;
+// here it is a third of that. At 8 bytes, the time of a call is the exchange of one cache line and
+// these.
 #pragma once
 #include "resolve.h"
 

@@ -1,13 +1,13 @@
 // The host target: a block is one operating-system thread.
 //
-// A wait polls with `pause` in between, then writes what it waits for to Progress, then yields, then
-// sleeps:
+// A wait polls with `pause` in between, then writes what it waits for to Progress, then yields,
+// then sleeps:
 //
 //     sleeping = 1; fence; ready? -> futex_wait(rings, 200 us growing to 1 ms); sleeping = 0
 //
-// and a signaller, after its store, looks at `sleeping` with a plain load and wakes if it is set. No
-// fence orders that load behind the store, because the fence would cost every message 10 ns: a wake
-// can be missed, and then costs the sleeper the rest of one nap.
+// and a signaller, after its store, looks at `sleeping` with a plain load and wakes if it is set.
+// No fence orders that load behind the store, because the fence would cost every message 10 ns: a
+// wake can be missed, and then costs the sleeper the rest of one nap.
 #pragma once
 #include <linux/futex.h>
 #include <sched.h>
@@ -79,7 +79,8 @@ using BlockTable = T[LEN];
 template <class T, uint32_t LEN>
 using BlockPointer = const T*;
 
-// Where an operand's buckets are told: addresses, or tokens of a window. Nowhere if it is no memory.
+// Where an operand's buckets are told: addresses, or tokens of a window. Nowhere if it is no
+// memory.
 struct BucketTable {
   const uint64_t *first, *followers;
   uint64_t stride_bytes;
@@ -94,9 +95,10 @@ struct BucketTables {
 typedef uint64_t unaligned_word __attribute__((aligned(1), may_alias));
 OXCCL_INLINE bool can_access_whole_words(const uint8_t*) { return true; }
 
-// A line as two words, each whole and with its own flag, which is all that the data needs. They are released and
-// acquired because a message also says that its sender has entered the call: windows open by it. (One 16-byte
-// vector access would not be faster: its halves have to come out of the vector register again.)
+// A line as two words, each whole and with its own flag, which is all that the data needs. They are
+// released and acquired because a message also says that its sender has entered the call: windows
+// open by it. (One 16-byte vector access would not be faster: its halves have to come out of the
+// vector register again.)
 OXCCL_INLINE Line load_line(const uint8_t* at) {
   const uint64_t* words = reinterpret_cast<const uint64_t*>(at);
   const uint64_t low = load_acquire(words);
@@ -229,8 +231,8 @@ inline bool wait_long(const Launch& launch, uint32_t channel, const Awaited& awa
   }
 }
 
-// The first polls of a wait have no `pause` between them, which on some processors lasts longer than
-// the exchange of a cache line.
+// The first polls of a wait have no `pause` between them, which on some processors lasts longer
+// than the exchange of a cache line.
 constexpr uint32_t EAGER_SPINS = 512;
 
 // Waits to the end. False: stopped by the abort word or the poll function; Progress then still says

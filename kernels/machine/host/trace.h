@@ -1,5 +1,5 @@
-// When each step of a channel began and ended, in the traced build of the host executor (host/trace.cpp). In all other
-// builds nothing is left of it.
+// When each step of a channel began and ended, in the traced build of the host executor
+// (host/trace.cpp). In all other builds nothing is left of it.
 #pragma once
 
 #ifdef OXCCL_TRACE

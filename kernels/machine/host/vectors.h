@@ -129,7 +129,8 @@ struct Vector<F8E5M2> : ByteVector<E5M2> {
 template <>
 struct Vector<F8E4M3> : ByteVector<E4M3> {
   static OXCCL_INLINE Floats load(const uint8_t* from) {
-    // The sign was extended: it is at the top now, and once more where the exponent of an f16 begins.
+    // The sign was extended: it is at the top now, and once more where the exponent of an f16
+    // begins.
     const Halves halves = (load_halves(from) << 7) & int16_t(0xbfff);
     const Halves nan = (halves & 0x3f80) == 0x3f80;
     return widen_halves(halves | nan) * 256.0f;

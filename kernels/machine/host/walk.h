@@ -1,5 +1,5 @@
-// The walk through buckets on a host: where operands' buckets are is found once a tile, and buckets that lie one behind the
-// other are one piece.
+// The walk through buckets on a host: where operands' buckets are is found once a tile, and buckets
+// that lie one behind the other are one piece.
 #pragma once
 #include "resolve.h"
 
@@ -49,8 +49,9 @@ OXCCL_INLINE uint8_t* bucket_of(const Machine&, const Workspace& workspace, uint
   return bucket_of(workspace.buckets.of[operand], segment);
 }
 
-// The last of the buckets that follow this one without a hole, in every operand's memory as in the virtual buffer: one loop
-// moves them all. A buffer of several parts is longer than one, so that no other follows it.
+// The last of the buckets that follow this one without a hole, in every operand's memory as in the
+// virtual buffer: one loop moves them all. A buffer of several parts is longer than one, so that no
+// other follows it.
 OXCCL_INLINE uint32_t last_joined(const Machine& machine, const Workspace& workspace, uint32_t segment) {
   const uint32_t count = workspace.move.sources + workspace.move.destinations;
   uint64_t followers = machine.launch.segments_count - 1 - segment;

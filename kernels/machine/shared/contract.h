@@ -2,12 +2,12 @@
 //
 //     OXCCL_INLINE, OXCCL_NOINLINE, OXCCL_COLD  what stands in front of a function
 //     OXCCL_LIKELY, OXCCL_UNLIKELY              around a condition
-//     OXCCL_TRACED_STEP                         as long as the block lasts, a step is traced, if steps are
+//     OXCCL_TRACED_STEP                         a step is traced while the block lasts, if steps are
 //     lane(), lanes(), leader(), barrier()      the threads of a block; on a host ONE_THREAD
-//     barrier_any                               a barrier that tells all whether any of them says so
+//     barrier_any                               a barrier that tells all whether any says so
 //     arrives_last                              counts channels, and says which one is the last
 //     claim, publish                            a word for the first of them, a word for the others
-//     BlockTable, BlockPointer                  a table that the threads of a block share, and a place in it
+//     BlockTable, BlockPointer                  a table that a block's threads share, a place in it
 //     load_acquire, store_release, load_relaxed, store_relaxed    words shared with other ranks
 //     load_line, store_line                     16 bytes of an LL slot
 //     load_line_end, store_line_end             the last 16 bytes of a line of an LL128 slot
@@ -24,9 +24,9 @@
 //     walk.h       find_buckets, lies_in_buckets, bucket_of, join_buckets: the steps of a walk through buckets
 //     moves.h      try_switch, point_to_members, try_short, try_plain_walk: ways of its own for a whole move
 //
-// host/target.h and cuda/target.h include this and have all that; the folder that is compiled with shared/
-// decides which of them is meant.
-// The build writes format.h from the tables in kernels/format.
+// host/target.h and cuda/target.h include this and have all that; the folder that is compiled with
+// shared/ decides which of them is meant. The build writes format.h from the tables in
+// kernels/format.
 #pragma once
 #include "format.h"
 
@@ -42,7 +42,8 @@ struct Line {
 enum class Awaits { COUNTER, LINE, FLAG };
 
 // What somebody waits for: a counter that has to reach `value` (signed, so that the first credits,
-// which lie below zero, are there from the start), an LL line that has to carry a flag, or an LL128 line's flag.
+// which lie below zero, are there from the start), an LL line that has to carry a flag, or an LL128
+// line's flag.
 struct Awaited {
   const uint64_t* word;
   uint64_t value;

@@ -7,10 +7,10 @@
 //         Signal:      a counter = cursor + value                            (release)
 //       advance the cursors of the round's connections
 //
-// Why a short call is fast: nothing is set up or torn down. The tables are read where the lowering put
-// them; slots are powers of two, so a slot is found by a mask; credits are remembered in the
-// connection, so the peer's counter is read once per ring of slots; a message of up to SHORT_BYTES is
-// moved in registers; after a round the line that the next message will be written to is asked
+// Why a short call is fast: nothing is set up or torn down. The tables are read where the lowering
+// put them; slots are powers of two, so a slot is found by a mask; credits are remembered in the
+// connection, so the peer's counter is read once per ring of slots; a message of up to SHORT_BYTES
+// is moved in registers; after a round the line that the next message will be written to is asked
 // for in advance, and with each message the lines of a later one are. Everything slow (a wait that
 // lasts, a wake, an epoch's end) is out of line.
 #pragma once
@@ -32,7 +32,8 @@ OXCCL_INLINE Tables tables_of(const Header* program, uint32_t channel) {
           reinterpret_cast<const Advance*>(base + program->advances_offset) + entry->first_advance};
 }
 
-// Waits that follow one another are one to a block, as signals are: each has a thread. One thread takes them one by one.
+// Waits that follow one another are one to a block, as signals are: each has a thread. One thread
+// takes them one by one.
 OXCCL_INLINE uint32_t run_of(const Instruction& instruction) {
   return ONE_THREAD ? 1 : instruction.run;
 }
@@ -90,23 +91,25 @@ OXCCL_INLINE void write_headers(Machine& machine, const Workspace& workspace) {
     write_header(machine, workspace.operands[move.sources + d], move.destination(d), move.len_bytes);
 }
 
-// Tokens open windows: whoever has a peer's tokens may read and write its buffers. What happened to these before, in this
-// call and in those before it, is released with the tokens and acquired with them, by the threads that carry a word of
-// them; the barrier behind the move passes it on to the others. Other LL messages give access to nothing but themselves.
-// Where tokens follow tokens, one fence does for all.
+// Tokens open windows: whoever has a peer's tokens may read and write its buffers. What happened to
+// these before, in this call and in those before it, is released with the tokens and acquired with
+// them, by the threads that carry a word of them; the barrier behind the move passes it on to the
+// others. Other LL messages give access to nothing but themselves. Where tokens follow tokens, one
+// fence does for all.
 OXCCL_INLINE void fence_tokens(const Instruction& instruction, uint32_t flag) {
   if ((instruction.flags & flag) && lane() < sizeof(Tokens) / LINE_DATA_BYTES) system_fence();
 }
 
-// Moves the tile; a group's, bucket by bucket. False only on a host: where others of the block may still be waiting, a
-// thread whose wait was stopped goes on to where they agree.
+// Moves the tile; a group's, bucket by bucket. False only on a host: where others of the block may
+// still be waiting, a thread whose wait was stopped goes on to where they agree.
 template <class Reducer>
 OXCCL_INLINE bool move_operands(Machine& machine, const Reducer& reducer, uint64_t round_start,
                                 Workspace& workspace) {
   bool done = false;
   if (try_plain_walk(machine, reducer, round_start, workspace, &done)) return done;
   if (OXCCL_UNLIKELY(has_buckets(machine, workspace))) start_walk(machine, round_start, workspace);
-  // One place that moves, in a loop: a second copy of that code would not fit into a kernel's registers.
+  // One place that moves, in a loop: a second copy of that code would not fit into a kernel's
+  // registers.
 #pragma unroll 1
   do {
     if (OXCCL_UNLIKELY(has_buckets(machine, workspace))) {
@@ -174,7 +177,8 @@ OXCCL_INLINE bool move_tile(Machine& machine, const Reducer& reducer,
   return run_reduce_copy(machine, reducer, instruction, operands, round_start, len_bytes, workspace);
 }
 
-// Before the first send of a round; rounds advance past a multiple of LL_EPOCHS once in a long while.
+// Before the first send of a round; rounds advance past a multiple of LL_EPOCHS once in a long
+// while.
 OXCCL_INLINE bool keep_epochs(Machine& machine, const ChannelEntry& entry,
                               const Advance* advances) {
 #pragma unroll 1
@@ -235,7 +239,8 @@ OXCCL_INLINE uint32_t bucket_number(const Launch& launch, uint32_t segment) {
   return launch.segments ? launch.segments[segment].bucket : launch.bucket;
 }
 
-// A group's part begins when this rank's buckets are ready. Peers learn of it by its first messages.
+// A group's part begins when this rank's buckets are ready. Peers learn of it by its first
+// messages.
 OXCCL_INLINE bool await_ready(Machine& machine) {
   const Launch& launch = machine.launch;
   if (OXCCL_LIKELY(launch.ready == nullptr || !(launch.flags & LAUNCH_AWAITS))) return true;
@@ -250,7 +255,8 @@ OXCCL_INLINE bool await_ready(Machine& machine) {
   return agreed(machine);
 }
 
-// All that the part's rounds have written on this channel is there, and no peer reads or writes the buckets any more.
+// All that the part's rounds have written on this channel is there, and no peer reads or writes the
+// buckets any more.
 OXCCL_INLINE void mark_done(const Machine& machine) {
   const Launch& launch = machine.launch;
   if (OXCCL_LIKELY(launch.done == nullptr || !(launch.flags & LAUNCH_COMPLETES))) return;
@@ -262,7 +268,8 @@ OXCCL_INLINE void mark_done(const Machine& machine) {
   }
 }
 
-// One channel, to its end. The caller has checked that `reducer` is for the program's type and fold.
+// One channel, to its end. The caller has checked that `reducer` is for the program's type and
+// fold.
 template <class Reducer>
 OXCCL_INLINE uint32_t run_channel(const Launch& launch, uint32_t channel, const Reducer& reducer,
                                   Workspace& workspace) {
@@ -285,16 +292,19 @@ OXCCL_INLINE uint32_t run_channel(const Launch& launch, uint32_t channel, const 
   return fault.outcome;
 }
 
-// The last channel to end says so, however it has ended, to the host and to streams. All that the channels have done is there then, since
-// each releases it by its arrival, and the last one acquires and releases it again; and none touches anything of the launch any more.
+// The last channel to end says so, however it has ended, to the host and to streams. All that the
+// channels have done is there then, since each releases it by its arrival, and the last one
+// acquires and releases it again; and none touches anything of the launch any more.
 OXCCL_INLINE void end_launch(const Launch& launch) {
-  // One thread looks, behind a barrier for all: with a branch of the whole block some kernels for sm_120 do not fit into their registers.
+  // One thread looks, behind a barrier for all: with a branch of the whole block some kernels for
+  // sm_120 do not fit into their registers.
   barrier();
   if (!leader() || OXCCL_LIKELY(launch.ended == nullptr)) return;
   if (arrives_last(launch.arrived, uint32_t(launch.launched))) store_release(launch.ended, launch.call);
 }
 
-// The launch block of one rank, whose channel is left in `channel`, where a launch is for several ranks at once.
+// The launch block of one rank, whose channel is left in `channel`, where a launch is for several
+// ranks at once.
 OXCCL_INLINE const Launch& own_launch(const Launch& launch, uint32_t& channel) {
   const uint32_t channels = launch.joined_channels;
   if (OXCCL_LIKELY(channels == 0)) return launch;
@@ -322,7 +332,8 @@ OXCCL_INLINE void inherit(Launch& part, const Launch& first) {
   part.yields = first.yields;
 }
 
-// Whether the channel has no share in a part of a group, of which other parts use more channels. It is done with the part's buckets then.
+// Whether the channel has no share in a part of a group, of which other parts use more channels. It
+// is done with the part's buckets then.
 OXCCL_INLINE bool is_without_share(const Launch& launch, uint32_t channel) {
   return launch.done_stride != 0 && channel >= launch.program->channels;
 }

@@ -1,8 +1,10 @@
-// What messages that announce themselves have in common, in LL lines and in LL128 lines: header, announcement, epochs.
+// What messages that announce themselves have in common, in LL lines and in LL128 lines: header,
+// announcement, epochs.
 //
-// Flags of past messages stay in the slots. Epochs count modulo twice LL_EPOCHS, and a sender clears
-// its slots (all consumed by then) in the first round after every LL_EPOCHS messages, so no flag is
-// ever met again. A round begins there, so the wait for consumption depends on finished rounds only.
+// Flags of past messages stay in the slots. Epochs count modulo twice LL_EPOCHS, and a sender
+// clears its slots (all consumed by then) in the first round after every LL_EPOCHS messages, so no
+// flag is ever met again. A round begins there, so the wait for consumption depends on finished
+// rounds only.
 #pragma once
 #include "ll128.h"
 
@@ -28,8 +30,9 @@ OXCCL_INLINE bool receive_header(Machine& machine, const View& view, uint32_t si
   return machine.mismatch(signature, uint32_t(header), view.connection->peer);
 }
 
-// Sends the message: its other lines are stored. The header goes last, although the receiver reads it first: the receiver
-// polls it, and a line that was fetched half written has to be won back before the rest can be stored.
+// Sends the message: its other lines are stored. The header goes last, although the receiver reads
+// it first: the receiver polls it, and a line that was fetched half written has to be won back
+// before the rest can be stored.
 OXCCL_INLINE void announce(const View& view, uint32_t signature, uint64_t len_bytes) {
   uint8_t* at = view.data - LL_HEADER_BYTES;
   const uint64_t header = signature | (len_bytes << 32);

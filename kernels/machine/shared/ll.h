@@ -5,10 +5,11 @@
 //     send:     store each line, the header last; nothing else
 //     receive:  load a line until both its flags are the epoch of the awaited message
 //
-// Why it is fast: an aligned 8-byte word is written whole, so a word with the right flag has the right
-// data: no counter, no fence, no second cache line. A message of 8 bytes with its header fills half a
-// line, and the exchange costs what moving that line costs. The price is half of the bandwidth. (On a
-// GPU a message therefore says nothing of other memory. Tokens do, and have fences: run_reduce_copy.)
+// Why it is fast: an aligned 8-byte word is written whole, so a word with the right flag has the
+// right data: no counter, no fence, no second cache line. A message of 8 bytes with its header
+// fills half a line, and the exchange costs what moving that line costs. The price is half of the
+// bandwidth. (On a GPU a message therefore says nothing of other memory. Tokens do, and have
+// fences: run_reduce_copy.)
 #pragma once
 #include "machine.h"
 

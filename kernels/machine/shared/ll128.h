@@ -5,14 +5,15 @@
 //     send:     store each line with its flag, the header last; nothing else
 //     receive:  load a line until its flag is the epoch of the awaited message
 //
-// Why it is fast: as LL, no counter and no fence, but 15 of 16 bytes that cross are data. What it rests
-// on: whoever sees a line's flag sees its data. On a host one thread has the line, and releases and
-// acquires the flag. On a GPU eight threads of a warp have it, 16 bytes each (cuda/lines.h): the line
-// is stored by one instruction of the warp, which memory of the same GPU and NVLink carry as one
-// access. PCIe may split it, so communicators have this lane only where no rank needs PCIe.
+// Why it is fast: as LL, no counter and no fence, but 15 of 16 bytes that cross are data. What it
+// rests on: whoever sees a line's flag sees its data. On a host one thread has the line, and
+// releases and acquires the flag. On a GPU eight threads of a warp have it, 16 bytes each
+// (cuda/lines.h): the line is stored by one instruction of the warp, which memory of the same GPU
+// and NVLink carry as one access. PCIe may split it, so communicators have this lane only where no
+// rank needs PCIe.
 //
-// A flag is at the same place of every line, headers among them: whatever the lengths of the messages
-// that a slot has held, what was data is never read as a flag.
+// A flag is at the same place of every line, headers among them: whatever the lengths of the
+// messages that a slot has held, what was data is never read as a flag.
 #pragma once
 #include "ll.h"
 

@@ -57,7 +57,8 @@ struct Tables {
   const Advance* advances;
 };
 
-// What the threads of a block share. On a GPU their registers are for the data alone, so the instruction at hand is here.
+// What the threads of a block share. On a GPU their registers are for the data alone, so the
+// instruction at hand is here.
 struct Workspace {
   Fault fault;
   Tables tables;
@@ -86,12 +87,14 @@ struct Machine {
     return false;
   }
 
-  // A message of another call. With the signature that we expect but another length, the programs disagree.
+  // A message of another call. With the signature that we expect but another length, the programs
+  // disagree.
   OXCCL_INLINE bool mismatch(uint32_t expected, uint32_t found, uint32_t peer) {
     return fail(found == expected ? OUTCOME_BAD_PROGRAM : OUTCOME_MISMATCH, peer, found);
   }
 
-  // The slow part of a wait, as one thread: when true comes back, look again, and call `wait_over` once it is there.
+  // The slow part of a wait, as one thread: when true comes back, look again, and call `wait_over`
+  // once it is there.
   OXCCL_INLINE bool await(const Awaited& awaited, const Place& place, Patience& patience) {
     if (wait_slow(launch, channel, awaited, place, fault, patience)) return true;
     if (fault.outcome != OUTCOME_DONE) return false;
@@ -112,8 +115,8 @@ struct Machine {
   }
 };
 
-// True when the whole block may go on. What each thread knew in front of the barrier counts: behind it, one that is ahead may
-// have failed in the next step before the others look.
+// True when the whole block may go on. What each thread knew in front of the barrier counts: behind
+// it, one that is ahead may have failed in the next step before the others look.
 OXCCL_INLINE bool agreed(Machine& machine) {
   return OXCCL_LIKELY(!barrier_any(machine.fault.outcome != OUTCOME_DONE));
 }

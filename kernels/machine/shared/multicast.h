@@ -3,8 +3,9 @@
 //     if all ranks' buffers are as far into their heaps:   one access to the multicast address for all   (cuda/switch.h)
 //     else:                                                operand by operand, as windows are
 //
-// The operands are windows on all ranks in any case, so that what a switch cannot do (other types, odd lengths, buffers of other
-// places) is done all the same, and a host, which has no switch, does what a GPU does.
+// The operands are windows on all ranks in any case, so that what a switch cannot do (other types,
+// odd lengths, buffers of other places) is done all the same, and a host, which has no switch, does
+// what a GPU does.
 #pragma once
 #include "resolve.h"
 
@@ -18,7 +19,8 @@ OXCCL_INLINE bool writes_all(const Instruction& instruction) {
   return instruction.flags & INSTRUCTION_MULTICAST_WRITE;
 }
 
-// Whether the multicast address of this rank's buffers is that of all ranks'. What differs once differs all through the call.
+// Whether the multicast address of this rank's buffers is that of all ranks'. What differs once
+// differs all through the call.
 OXCCL_INLINE bool lie_alike(const Machine& machine, const Operand* operands, uint32_t count,
                             Workspace& workspace) {
   const Multicast& multicast = machine.launch.multicast;

@@ -3,7 +3,8 @@
 //     widen:  element -> accumulator, exact      (f16, bf16, fp8 -> f32; all others: themselves)
 //     narrow: accumulator -> element, one round-to-nearest-even; fp8 saturates; NaN becomes canonical
 //
-// How a target converts the small floats and divides an f32 is in its numbers.h: with the same bits as result.
+// How a target converts the small floats and divides an f32 is in its numbers.h: with the same bits
+// as result.
 #pragma once
 #include "numbers.h"
 
@@ -13,8 +14,8 @@ inline namespace OXCCL_ISA {
 OXCCL_INLINE double exact_quotient(double value, uint32_t ranks) { return value / double(ranks); }
 
 // Integers: the arithmetic is unsigned, so it wraps without undefined behaviour. Wide holds every
-// magnitude, Real every magnitude and a half. A is what values are kept in between: T on a host, for
-// dense vectors; a whole register on a GPU, always holding a value of T.
+// magnitude, Real every magnitude and a half. A is what values are kept in between: T on a host,
+// for dense vectors; a whole register on a GPU, always holding a value of T.
 template <class T, class U, class A, class Wide, class Real>
 struct Integer {
   using Element = T;
@@ -28,8 +29,9 @@ struct Integer {
   static OXCCL_INLINE A min(A a, A b) { return b < a ? b : a; }
   static OXCCL_INLINE A max(A a, A b) { return b > a ? b : a; }
 
-  // Truncates. Up to 32 bits by a floating-point reciprocal, which vectorises and is exact: half more
-  // than the magnitude is never a multiple of `ranks`, and is further from one than any rounding.
+  // Truncates. Up to 32 bits by a floating-point reciprocal, which vectorises and is exact: half
+  // more than the magnitude is never a multiple of `ranks`, and is further from one than any
+  // rounding.
   static OXCCL_INLINE A divide(A value, uint32_t ranks) {
     if constexpr (sizeof(T) == 8) {
       return value / A(ranks);

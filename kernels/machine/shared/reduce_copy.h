@@ -6,9 +6,10 @@
 //       finish, round once, store to every destination
 //
 // A pack is a vector of elements in registers. Packs of 8 bytes are one LL line each, take any
-// operand (LL or plain, aligned or not, the last few bytes) and serve short messages on the host and
-// everything irregular on a GPU, but for LL128 lines (cuda/lines.h). Long plain stretches go through host/bulk.h
-// (cache-sized blocks) and cuda/bulk.h (16-byte packs, several in flight), with the same folds in the same order.
+// operand (LL or plain, aligned or not, the last few bytes) and serve short messages on the host
+// and everything irregular on a GPU, but for LL128 lines (cuda/lines.h). Long plain stretches go
+// through host/bulk.h (cache-sized blocks) and cuda/bulk.h (16-byte packs, several in flight), with
+// the same folds in the same order.
 #pragma once
 #include "flagged.h"
 

@@ -1,5 +1,5 @@
-// From operands to addresses. Slots are found through their connection's cursors, and each segment of
-// one carries a header that is written and checked here.
+// From operands to addresses. Slots are found through their connection's cursors, and each segment
+// of one carries a header that is written and checked here.
 #pragma once
 #include "reduce_copy.h"
 
@@ -16,14 +16,16 @@ OXCCL_INLINE SlotHeader* header_of(uint8_t* slots, const Connection& connection,
   return reinterpret_cast<SlotHeader*>(slot(slots, connection, message));
 }
 
-// Where a tail of this value is stored: with the last message that it announces, in its slot or apart from it.
+// Where a tail of this value is stored: with the last message that it announces, in its slot or
+// apart from it.
 OXCCL_INLINE uint64_t* tail(uint8_t* slots, SlotTail* tails, const Connection& connection,
                             uint64_t value) {
   if (OXCCL_LIKELY(tails == nullptr)) return &header_of(slots, connection, value - 1)->tail;
   return &tails[(value - 1) & (connection.slots - 1)].tail;
 }
 
-// How far behind a plain segment's header its payload is: in the header's line if it fits there, so that a small message is one line.
+// How far behind a plain segment's header its payload is: in the header's line if it fits there, so
+// that a small message is one line.
 OXCCL_INLINE uint32_t payload_at(uint64_t len_bytes) {
   const bool fits = len_bytes <= SLOT_HEADER_BYTES - sizeof(SlotHeader);
   return fits ? uint32_t(sizeof(SlotHeader)) : SLOT_HEADER_BYTES;
@@ -38,7 +40,8 @@ OXCCL_INLINE void note_content(const Connection& connection, uint64_t message,
       last_segment + payload_at(len_bytes) + len_bytes;
 }
 
-// What the header of a message says: the call, what was called before it, and what the two ranks alone must agree on.
+// What the header of a message says: the call, what was called before it, and what the two ranks
+// alone must agree on.
 OXCCL_INLINE uint32_t signature_of(const Machine& machine, const Operand& operand) {
   return machine.launch.signature ^ uint32_t(machine.launch.history) ^ operand.signature;
 }
@@ -57,8 +60,9 @@ OXCCL_INLINE View segment_view(uint8_t* at, Connection& connection, uint64_t mes
 constexpr uint32_t LATER_MESSAGES = 2;
 constexpr uint64_t LATER_BYTES = 1024;
 
-// Where a sender runs ahead, its later messages come while the next is awaited. Where it does not, this asks for nothing: the
-// lines are still here from the time before, since a sender asks for its next message's and no more.
+// Where a sender runs ahead, its later messages come while the next is awaited. Where it does not,
+// this asks for nothing: the lines are still here from the time before, since a sender asks for its
+// next message's and no more.
 OXCCL_INLINE void expect_later(const Connection& connection, uint64_t message, const Operand& operand,
                                uint64_t len_bytes) {
   const uint8_t* at = slot(connection.recv_slots, connection, message + LATER_MESSAGES) + operand.offset_bytes;
@@ -90,7 +94,8 @@ OXCCL_INLINE void resolve_peer_slot(Machine& machine, const Operand& operand, ui
   *view = segment_view(at, connection, message, operand, len_bytes);
 }
 
-// What a message's header says, behind its payload. It is sent by that if it has flags, else by the signal that follows.
+// What a message's header says, behind its payload. It is sent by that if it has flags, else by the
+// signal that follows.
 OXCCL_INLINE void write_header(Machine& machine, const Operand& operand, const View& view,
                                uint64_t len_bytes) {
   if (!view.is_plain()) {

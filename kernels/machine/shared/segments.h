@@ -4,19 +4,20 @@
 //     memory operand:   (rank's part p, position v)  ->  bucket s that v lies in:
 //                       base of s  +  p * length of s  +  v - start of s
 //
-// A tile of the virtual buffer is moved bucket by bucket, in pieces: one thread steps from piece to piece, then all
-// point the views there and move it. On the host, buckets that lie one behind the other are one piece. What lies
-// between two buckets, a hole, is in no memory. In a plain message it stays what it was; in an LL message it is sent as
-// zeros, so that whoever hands a message on without looking into it finds all its lines. Since buckets begin at cache
-// lines, a piece begins at a line of every message, and no word belongs to two buckets.
+// A tile of the virtual buffer is moved bucket by bucket, in pieces: one thread steps from piece to
+// piece, then all point the views there and move it. On the host, buckets that lie one behind the
+// other are one piece. What lies between two buckets, a hole, is in no memory. In a plain message
+// it stays what it was; in an LL message it is sent as zeros, so that whoever hands a message on
+// without looking into it finds all its lines. Since buckets begin at cache lines, a piece begins
+// at a line of every message, and no word belongs to two buckets.
 #pragma once
 #include "walk.h"
 
 namespace oxccl {
 inline namespace OXCCL_ISA {
 
-// An operand that says which part of the virtual buffer is moved; all that are memory say the same. Null where there is
-// none.
+// An operand that says which part of the virtual buffer is moved; all that are memory say the same.
+// Null where there is none.
 OXCCL_INLINE const Operand* memory_of(const Workspace& workspace) {
 #pragma unroll 1
   for (uint32_t o = 0; o < workspace.move.sources + workspace.move.destinations; ++o)
@@ -50,7 +51,8 @@ OXCCL_INLINE void start_walk(const Machine& machine, uint64_t round_start, Works
   find_buckets(machine, workspace);
 }
 
-// To the next piece, as one thread. Behind the last, and where the block has been stopped, it is empty.
+// To the next piece, as one thread. Behind the last, and where the block has been stopped, it is
+// empty.
 OXCCL_INLINE void step_walk(const Machine& machine, Walk& walk) {
   const Launch& launch = machine.launch;
   walk.at = walk.to;
@@ -116,7 +118,8 @@ OXCCL_INLINE void end_walk(Workspace& workspace) {
   barrier();
 }
 
-// Makes the workspace's move the next piece of its tile, or a hole. False: there is none left, and the move is the tile.
+// Makes the workspace's move the next piece of its tile, or a hole. False: there is none left, and
+// the move is the tile.
 OXCCL_INLINE bool next_piece(const Machine& machine, Workspace& workspace) {
   Walk& walk = workspace.walk;
   barrier();

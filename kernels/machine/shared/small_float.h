@@ -7,8 +7,8 @@
 // set, and they do not rely on f32 denormals, so a caller's flush-to-zero mode changes no bit:
 //
 //   narrow, normal:    add half an ulp (ties to even) to the bits, rebias, shift
-//   narrow, subnormal: |x| + 2^(emin - mantissa + 23): the FPU's own rounding leaves the result in the
-//                      low bits of the sum
+//   narrow, subnormal: |x| + 2^(emin - mantissa + 23): the FPU's own rounding leaves the result in
+//                      the low bits of the sum
 //   widen, normal:     shift, rebias
 //   widen, subnormal:  put the mantissa behind an implicit one and subtract that one
 //
@@ -23,7 +23,8 @@ OXCCL_INLINE uint32_t bits_of(float value) { return bit_cast<uint32_t>(value); }
 OXCCL_INLINE float float_of(uint32_t bits) { return bit_cast<float>(bits); }
 
 // An IEEE-like format with EXPONENT and MANTISSA bits. FINITE: the highest exponent holds ordinary
-// numbers and one NaN (e4m3), and there is no infinity. SATURATE: overflow gives the largest number.
+// numbers and one NaN (e4m3), and there is no infinity. SATURATE: overflow gives the largest
+// number.
 template <int EXPONENT, int MANTISSA, bool FINITE, bool SATURATE>
 struct SmallFloat {
   static constexpr int BIAS = (1 << (EXPONENT - 1)) - 1;

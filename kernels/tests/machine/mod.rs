@@ -12,7 +12,8 @@ pub(crate) struct Memory {
     layout: Layout,
 }
 
-// SAFETY: the memory is only reached through raw pointers; who accesses it when is the machine's business.
+// SAFETY: the memory is only reached through raw pointers; who accesses it when is the machine's
+// business.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -392,7 +393,8 @@ pub(crate) fn ll_exchange(
     exchange(Lane::Ll, world, rank, data_type, fold, len)
 }
 
-/// The exchange of two ranks in messages with flags: send the input, fold the peer's behind the own, in rank order.
+/// The exchange of two ranks in messages with flags: send the input, fold the peer's behind the
+/// own, in rank order.
 pub(crate) fn exchange(
     lane: Lane,
     world: &World,

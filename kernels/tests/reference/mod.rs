@@ -1,4 +1,5 @@
-//! What the machine should compute, written for clarity: one element at a time, in the listed order.
+//! What the machine should compute, written for clarity: one element at a time, in the listed
+//! order.
 
 pub(crate) mod small;
 

@@ -1,5 +1,6 @@
-//! All-gather: every rank's input, by rank, is every rank's output. Directly, or around the ring (Patarasuk and Yuan, "Bandwidth optimal
-//! all-reduce algorithms for clusters of workstations", 2009; NCCL's ring).
+//! All-gather: every rank's input, by rank, is every rank's output. Directly, or around the ring
+//! (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
+//! 2009; NCCL's ring).
 
 use super::spread::spread;
 use super::{

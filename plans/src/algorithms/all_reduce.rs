@@ -1,7 +1,9 @@
-//! All-reduce: in one exchange and in two, directly (MSCCL++: Shah et al., arXiv 2504.09014, 2025; the second is Rabenseifner's,
-//! "Optimization of collective reduction operations", 2004, without its halving), around the ring (Patarasuk and Yuan, "Bandwidth optimal
-//! all-reduce algorithms for clusters of workstations", 2009), and as reduce-scatter and all-gather. By a switch that reduces and multicasts: Klenk,
-//! Jiang, Thorson and Dennison, "An in-network architecture for accelerating shared-memory multiprocessor collectives", ISCA 2020.
+//! All-reduce: in one exchange and in two, directly (MSCCL++: Shah et al., arXiv 2504.09014, 2025;
+//! the second is Rabenseifner's, "Optimization of collective reduction operations", 2004, without
+//! its halving), around the ring (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for
+//! clusters of workstations", 2009), and as reduce-scatter and all-gather. By a switch that reduces
+//! and multicasts: Klenk, Jiang, Thorson and Dennison, "An in-network architecture for accelerating
+//! shared-memory multiprocessor collectives", ISCA 2020.
 
 use super::{Algorithm, Entries, IN_SLOTS, IN_WINDOWS, Need, Orders, Request, entries, output_of};
 use crate::collective::Kind::AllReduce;
@@ -25,7 +27,8 @@ pub(super) const ENTRIES: &[Entries] = &[
 
 const ALGORITHM: Algorithm = Algorithm::ReduceScatterAllGather;
 
-/// Every rank sends its whole input to every other and reduces all of them: one exchange, n - 1 times the bytes.
+/// Every rank sends its whole input to every other and reduces all of them: one exchange, n - 1
+/// times the bytes.
 fn one_shot(request: &Request) -> Schedule {
     request.schedule(Chunking::Whole, Chunking::Whole, |b| {
         b.send_all(Operand::Input(0), &request.links(&request.peers(b.rank())));
@@ -34,7 +37,8 @@ fn one_shot(request: &Request) -> Schedule {
     })
 }
 
-/// Rank r gets all contributions to chunk r, reduces them and sends the result to all: two exchanges, 2 (n - 1) / n of the bytes.
+/// Rank r gets all contributions to chunk r, reduces them and sends the result to all: two
+/// exchanges, 2 (n - 1) / n of the bytes.
 fn two_shot(request: &Request) -> Schedule {
     request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
         let rank = b.rank();
@@ -51,7 +55,8 @@ fn two_shot(request: &Request) -> Schedule {
     })
 }
 
-/// Rank r reduces chunk r out of all inputs in place; then every rank fetches the other chunks. Reads cross, writes stay at home.
+/// Rank r reduces chunk r out of all inputs in place; then every rank fetches the other chunks.
+/// Reads cross, writes stay at home.
 fn two_shot_pull(request: &Request) -> Schedule {
     request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
         let rank = b.rank();
@@ -66,7 +71,8 @@ fn two_shot_pull(request: &Request) -> Schedule {
     })
 }
 
-/// Rank r reduces chunk r out of all inputs and writes it to all outputs: each byte crosses memory once, in one step.
+/// Rank r reduces chunk r out of all inputs and writes it to all outputs: each byte crosses memory
+/// once, in one step.
 fn two_shot_push(request: &Request) -> Schedule {
     request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
         let rank = b.rank();
@@ -79,7 +85,8 @@ fn two_shot_push(request: &Request) -> Schedule {
     })
 }
 
-/// As the push, but the switch between the ranks reads all inputs and writes all outputs: each byte crosses a rank's links once each way.
+/// As the push, but the switch between the ranks reads all inputs and writes all outputs: each byte
+/// crosses a rank's links once each way.
 fn nvls(request: &Request) -> Schedule {
     request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
         let (chunk, peers) = (b.rank(), request.peers(b.rank()));

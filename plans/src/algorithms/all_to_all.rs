@@ -1,5 +1,6 @@
-//! All-to-all: chunk r of rank s's input is chunk s of rank r's output. Directly, or by the pairwise exchange (Thakur, Rabenseifner and
-//! Gropp, "Optimization of collective communication operations in MPICH", 2005).
+//! All-to-all: chunk r of rank s's input is chunk s of rank r's output. Directly, or by the
+//! pairwise exchange (Thakur, Rabenseifner and Gropp, "Optimization of collective communication
+//! operations in MPICH", 2005).
 
 use super::{Algorithm, Entries, IN_SLOTS, IN_WINDOWS, Orders, Request, entries, input_of};
 use crate::collective::Kind::AllToAll;
@@ -11,7 +12,8 @@ pub(super) const ENTRIES: &[Entries] = &[
     entries(AllToAll, Algorithm::Pairwise, IN_WINDOWS, false, Orders::All, pairwise_windows),
 ];
 
-/// Every rank sends to all others, then takes what they sent: nobody waits for one peer before the next has its part.
+/// Every rank sends to all others, then takes what they sent: nobody waits for one peer before the
+/// next has its part.
 fn direct(request: &Request) -> Schedule {
     request.rotational(Chunking::PerRank, Chunking::PerRank, |b| {
         let rank = b.rank();
@@ -26,8 +28,8 @@ fn direct(request: &Request) -> Schedule {
     })
 }
 
-/// In step s a rank exchanges with those that are s further and s back. What is sent to a peer leaves before what it sends arrives, so one
-/// buffer is enough.
+/// In step s a rank exchanges with those that are s further and s back. What is sent to a peer
+/// leaves before what it sends arrives, so one buffer is enough.
 fn pairwise(request: &Request) -> Schedule {
     request.rotational(Chunking::PerRank, Chunking::PerRank, |b| {
         let (rank, n) = (b.rank(), request.ranks());

@@ -1,5 +1,5 @@
-//! Barrier: no rank leaves before every rank has entered. By dissemination (Hensgen, Finkel and Manber, "Two algorithms for barrier
-//! synchronization", 1988).
+//! Barrier: no rank leaves before every rank has entered. By dissemination (Hensgen, Finkel and
+//! Manber, "Two algorithms for barrier synchronization", 1988).
 
 use super::{Algorithm, Encoding, Entries, Orders, Request, entries};
 use crate::collective::Kind::Barrier;
@@ -14,7 +14,8 @@ pub(super) const ENTRIES: &[Entries] = &[entries(
     dissemination,
 )];
 
-/// In step k rank r tells rank r + 2^k and hears from rank r - 2^k: after ceil(log2 n) steps it has heard, directly or not, from all.
+/// In step k rank r tells rank r + 2^k and hears from rank r - 2^k: after ceil(log2 n) steps it has
+/// heard, directly or not, from all.
 fn dissemination(request: &Request) -> Schedule {
     let n = request.ranks();
     request.rotational(Chunking::Whole, Chunking::Whole, |b| {

@@ -1,6 +1,7 @@
-//! Binomial trees: broadcast and reduce in ceil(log2 n) steps, and all-reduce as the one after the other (Thakur, Rabenseifner and Gropp,
-//! "Optimization of collective communication operations in MPICH", 2005; Chan, Heimlich, Purkayastha and van de Geijn, "Collective
-//! communication: theory, practice, and experience", 2007).
+//! Binomial trees: broadcast and reduce in ceil(log2 n) steps, and all-reduce as the one after the
+//! other (Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
+//! MPICH", 2005; Chan, Heimlich, Purkayastha and van de Geijn, "Collective communication: theory,
+//! practice, and experience", 2007).
 
 use super::team::blocks;
 use super::{Algorithm, Entries, IN_SLOTS, Orders, Request, entries};
@@ -13,7 +14,8 @@ pub(super) const ENTRIES: &[Entries] = &[
     entries(AllReduce, Algorithm::ReduceBroadcast, IN_SLOTS, true, Orders::Tree, reduce_broadcast),
 ];
 
-/// The root sends to the rank half of all ranks behind it, then to that a quarter behind it, and so on; and so does each who has received.
+/// The root sends to the rank half of all ranks behind it, then to that a quarter behind it, and so
+/// on; and so does each who has received.
 fn broadcast(request: &Request) -> Schedule {
     let root = request.collective.root;
     request.schedule(Chunking::Whole, Chunking::Whole, |b| {
@@ -26,8 +28,8 @@ fn broadcast(request: &Request) -> Schedule {
     })
 }
 
-/// Neighbours reduce, then neighbouring pairs, and so on: the aligned binary tree. What contains the root is reduced there, anything
-/// else at its lowest rank.
+/// Neighbours reduce, then neighbouring pairs, and so on: the aligned binary tree. What contains
+/// the root is reduced there, anything else at its lowest rank.
 fn reduce(request: &Request) -> Schedule {
     let root = request.collective.root;
     request.schedule(Chunking::Whole, Chunking::Whole, |b| {
@@ -72,7 +74,8 @@ impl Node {
     }
 }
 
-/// Reduces to the root, where the result goes to `results`. The root's output serves it for partial results.
+/// Reduces to the root, where the result goes to `results`. The root's output serves it for partial
+/// results.
 fn reduce_steps(b: &mut RankBuilder, request: &Request, root: usize, results: &[Write]) {
     let rank = b.rank();
     let home = |low: usize, high: usize| if (low..high).contains(&root) { root } else { low };

@@ -1,5 +1,6 @@
-//! Broadcast: the root's input is every rank's output. From the root to each, or from rank to rank (Patarasuk, Faraj and Yuan, "Pipelined
-//! broadcast on Ethernet switched clusters", 2006; NCCL's ring).
+//! Broadcast: the root's input is every rank's output. From the root to each, or from rank to rank
+//! (Patarasuk, Faraj and Yuan, "Pipelined broadcast on Ethernet switched clusters", 2006; NCCL's
+//! ring).
 
 use super::{
     Algorithm, Entries, IN_SLOTS, IN_WINDOWS, Need, Orders, Request, entries, input_of, output_of,
@@ -26,7 +27,8 @@ fn direct(request: &Request) -> Schedule {
     })
 }
 
-/// All fetch from the root, but for the root's own chunk, which it writes to all, so that it works as much as they do.
+/// All fetch from the root, but for the root's own chunk, which it writes to all, so that it works
+/// as much as they do.
 fn direct_windows(request: &Request) -> Schedule {
     let root = request.collective.root;
     request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {

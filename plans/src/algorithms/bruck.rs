@@ -1,5 +1,6 @@
-//! All-to-all in ceil(log2 n) steps: Bruck, Ho, Kipnis, Upfal and Weathersby, "Efficient algorithms for all-to-all communications in
-//! multiport message-passing systems" (1997). It sends each block up to log2 n times to send few messages: for small blocks.
+//! All-to-all in ceil(log2 n) steps: Bruck, Ho, Kipnis, Upfal and Weathersby, "Efficient algorithms
+//! for all-to-all communications in multiport message-passing systems" (1997). It sends each block
+//! up to log2 n times to send few messages: for small blocks.
 
 use super::packing::{Inbox, Outbox, by_bits};
 use super::{Algorithm, Entries, IN_SLOTS, Need, Orders, Request, entries};
@@ -10,8 +11,8 @@ pub(super) const ENTRIES: &[Entries] =
     &[entries(AllToAll, Algorithm::Bruck, IN_SLOTS, false, Orders::All, bruck)
         .needs(&[Need::Held])];
 
-/// A block that goes d ranks further travels 2^k ranks in step k if bit k of d is set. It waits in the slot in which it has come until it
-/// is sent on, so nothing is stored or moved in between.
+/// A block that goes d ranks further travels 2^k ranks in step k if bit k of d is set. It waits in
+/// the slot in which it has come until it is sent on, so nothing is stored or moved in between.
 fn bruck(request: &Request) -> Schedule {
     let n = request.ranks();
     request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
@@ -48,7 +49,8 @@ fn bruck(request: &Request) -> Schedule {
     })
 }
 
-/// The distances of the blocks that travel in a step: those that arrive first, the others in the order of their further steps.
+/// The distances of the blocks that travel in a step: those that arrive first, the others in the
+/// order of their further steps.
 fn distances(n: usize, step: u32) -> Vec<usize> {
     let mut distances: Vec<usize> = (0..n).filter(|distance| distance >> step & 1 == 1).collect();
     distances.sort_by_cached_key(|distance| {

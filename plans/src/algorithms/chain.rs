@@ -1,6 +1,7 @@
-//! The pipelined chain: rank 0 sends to rank 1, which adds its own and sends on; the result comes back the same way. The left fold by
-//! rank, at the full bandwidth of every link in both directions, once enough chunks are on their way (for broadcasts: Patarasuk, Faraj and
-//! Yuan, "Pipelined broadcast on Ethernet switched clusters", 2006).
+//! The pipelined chain: rank 0 sends to rank 1, which adds its own and sends on; the result comes
+//! back the same way. The left fold by rank, at the full bandwidth of every link in both
+//! directions, once enough chunks are on their way (for broadcasts: Patarasuk, Faraj and Yuan,
+//! "Pipelined broadcast on Ethernet switched clusters", 2006).
 
 use super::{Algorithm, Entries, IN_SLOTS, Orders, Request, entries};
 use crate::collective::Kind::AllReduce;

@@ -1,5 +1,6 @@
-//! Recursive doubling over aligned halves: all-reduce in ceil(log2 n) exchanges of the whole buffer (Thakur, Rabenseifner and Gropp,
-//! "Optimization of collective communication operations in MPICH", 2005), for any number of ranks.
+//! Recursive doubling over aligned halves: all-reduce in ceil(log2 n) exchanges of the whole buffer
+//! (Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",
+//! 2005), for any number of ranks.
 
 use super::spread::{spread, tell};
 use super::team::{Held, Team, blocks};
@@ -28,8 +29,8 @@ fn doubling(request: &Request) -> Schedule {
     })
 }
 
-/// A rank's part in it: the two halves of a block tell each other what they have reduced, level by level. Where the right half is
-/// smaller, each of its ranks tells several.
+/// A rank's part in it: the two halves of a block tell each other what they have reduced, level by
+/// level. Where the right half is smaller, each of its ranks tells several.
 #[derive(Debug)]
 pub(super) struct Doubling<'a> {
     team: &'a Team,
@@ -53,8 +54,8 @@ impl Doubling<'_> {
         told.map(|place| Write::Send(self.team.link(place))).collect()
     }
 
-    /// Reduces what this rank has of a chunk with what the other half tells; the result goes to the output, and to peers. `held` is what
-    /// it has of the chunk before the first level.
+    /// Reduces what this rank has of a chunk with what the other half tells; the result goes to the
+    /// output, and to peers. `held` is what it has of the chunk before the first level.
     pub(super) fn combine(
         &self,
         b: &mut RankBuilder,

@@ -55,7 +55,8 @@ pub(super) enum Need {
     Held,
     /// At least two nodes, all of them full.
     Nodes,
-    /// Of a hierarchical algorithm: so few nodes, and ranks on each, that one instruction can reduce what comes from all of them.
+    /// Of a hierarchical algorithm: so few nodes, and ranks on each, that one instruction can
+    /// reduce what comes from all of them.
     Terms,
 }
 
@@ -135,7 +136,8 @@ impl Entry {
         self.built(collective, placement, order, slots, Whose::Ranks(ranks))
     }
 
-    /// After how many ranks the instructions repeat, turned by as many ranks, where the algorithm is made so.
+    /// After how many ranks the instructions repeat, turned by as many ranks, where the algorithm
+    /// is made so.
     ///
     /// # Errors
     /// [`Unavailable`], as [`Entry::check`] says.
@@ -231,7 +233,8 @@ impl Entry {
         kept && data_type.accumulates_in_itself()
     }
 
-    /// Whether it reduces elements of a type so: a switch does not know all types and folds, and does not scale.
+    /// Whether it reduces elements of a type so: a switch does not know all types and folds, and
+    /// does not scale.
     pub fn reduces(&self, data_type: DataType, op: OpKind) -> bool {
         let (fold, scale) = op.lower();
         let by_a_switch = scale == Scale::None && data_type.has_multicast(fold);
@@ -295,7 +298,8 @@ mod tests {
     use crate::schedule::SLOTS;
     use crate::topology::Placement;
 
-    /// What would be too much for an instruction is said to be absent, not refused when it is proven.
+    /// What would be too much for an instruction is said to be absent, not refused when it is
+    /// proven.
     #[test]
     fn nodes_may_be_too_many_for_one_instruction() {
         use super::Reason;

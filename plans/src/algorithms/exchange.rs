@@ -1,14 +1,18 @@
-//! Exchanges: messages between any pairs of ranks, at most one from each rank to each other a round. Pipelines are made of these.
+//! Exchanges: messages between any pairs of ranks, at most one from each rank to each other a
+//! round. Pipelines are made of these.
 //!
-//! In a round every rank first sends all its messages and then receives all that come to it. Longer messages take several rounds, and each
-//! pair takes part in as many rounds as it needs, counted from the exchange's first. So the k-th message of a pair is sent in its
-//! sender's round k and received in its receiver's round k, whatever else the two do. No pattern can deadlock: number what happens by the
-//! round, and within a round sends before receipts. A send waits for the receipt of an earlier round's message, which frees its slot; a
-//! receipt waits for the send of its own round; and a rank's list is in this order. So whatever waits does so for something with a
+//! In a round every rank first sends all its messages and then receives all that come to it. Longer
+//! messages take several rounds, and each pair takes part in as many rounds as it needs, counted
+//! from the exchange's first. So the k-th message of a pair is sent in its sender's round k and
+//! received in its receiver's round k, whatever else the two do. No pattern can deadlock: number
+//! what happens by the round, and within a round sends before receipts. A send waits for the
+//! receipt of an earlier round's message, which frees its slot; a receipt waits for the send of its
+//! own round; and a rank's list is in this order. So whatever waits does so for something with a
 //! smaller number.
 //!
-//! A rank knows its own messages alone. Its list does not depend on others', so it is the same in the pattern of all ranks and in the one
-//! that has only the messages to and from itself, which is the one that it has proven before it runs. Tests prove patterns of all ranks.
+//! A rank knows its own messages alone. Its list does not depend on others', so it is the same in
+//! the pattern of all ranks and in the one that has only the messages to and from itself, which is
+//! the one that it has proven before it runs. Tests prove patterns of all ranks.
 
 use crate::collective::{Collective, Kind};
 use crate::schedule::{
@@ -80,7 +84,8 @@ pub fn exchange(pattern: &Pattern, slots: Slots) -> Schedule {
     })
 }
 
-/// Waits until all that was sent in earlier rounds has been received: who sends what nobody receives then learns of it.
+/// Waits until all that was sent in earlier rounds has been received: who sends what nobody
+/// receives then learns of it.
 pub fn receipts(pattern: &Pattern, slots: Slots) -> Schedule {
     let mut schedule = pattern.schedule(slots, |_| {});
     for (rank, list) in schedule.ranks.iter_mut().enumerate() {

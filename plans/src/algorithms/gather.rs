@@ -1,5 +1,6 @@
-//! Gather: every rank's input, by rank, is the root's output. All send to the root, as MPI libraries do where messages are long (Chan,
-//! Heimlich, Purkayastha and van de Geijn, "Collective communication: theory, practice, and experience", 2007, discuss when).
+//! Gather: every rank's input, by rank, is the root's output. All send to the root, as MPI
+//! libraries do where messages are long (Chan, Heimlich, Purkayastha and van de Geijn, "Collective
+//! communication: theory, practice, and experience", 2007, discuss when).
 
 use super::{Algorithm, Entries, IN_SLOTS, IN_WINDOWS, Orders, Request, entries, output_of};
 use crate::collective::Kind::Gather;

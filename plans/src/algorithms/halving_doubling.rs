@@ -1,15 +1,19 @@
-//! Recursive halving and doubling: reduce-scatter in which a rank exchanges half of its chunks with one rank, then a quarter with another;
-//! all-gather the other way round; all-reduce as both (Rabenseifner, "Optimization of collective reduction operations", 2004; Thakur,
-//! Rabenseifner and Gropp 2005). log2 n messages each way, of all chunks that go the same way. For powers of two.
+//! Recursive halving and doubling: reduce-scatter in which a rank exchanges half of its chunks with
+//! one rank, then a quarter with another; all-gather the other way round; all-reduce as both
+//! (Rabenseifner, "Optimization of collective reduction operations", 2004; Thakur, Rabenseifner and
+//! Gropp 2005). log2 n messages each way, of all chunks that go the same way. For powers of two.
 //!
-//! Neighbours exchange first, so that partial results are those of the aligned tree. The all-reduce keeps it: its output holds partial
-//! results, on the side where they belong. The reduce-scatter cannot: its output is one chunk, and a peer's slot cannot be read, so partial
-//! results have no place but the slots in which they come, and one instruction has to add up all that has come when it is sent on. Rank 2 of 4
-//! would need s1 + (own + s0), with what has come from the lower half first; an instruction folds its list from the left, or as the aligned
-//! tree over it, and neither is that. So it takes its own first, in no promised order.
+//! Neighbours exchange first, so that partial results are those of the aligned tree. The all-reduce
+//! keeps it: its output holds partial results, on the side where they belong. The reduce-scatter
+//! cannot: its output is one chunk, and a peer's slot cannot be read, so partial results have no
+//! place but the slots in which they come, and one instruction has to add up all that has come when
+//! it is sent on. Rank 2 of 4 would need s1 + (own + s0), with what has come from the lower half
+//! first; an instruction folds its list from the left, or as the aligned tree over it, and neither
+//! is that. So it takes its own first, in no promised order.
 //!
-//! In windows the ranks of a pair read each other's chunks in place, after they have told each other that these are there; nobody hears of
-//! more than log2 n others, while the two-shot's barriers are between all. (The reduce-scatter's partial results would have no place.)
+//! In windows the ranks of a pair read each other's chunks in place, after they have told each
+//! other that these are there; nobody hears of more than log2 n others, while the two-shot's
+//! barriers are between all. (The reduce-scatter's partial results would have no place.)
 
 use super::packing::{Inbox, Outbox, by_bits};
 use super::team::Held;
@@ -35,7 +39,8 @@ pub(super) const ENTRIES: &[Entries] = &[
     entries(AllGather, ALGORITHM, IN_SLOTS, true, Orders::All, all_gather).needs(ALL_REDUCE),
 ];
 
-/// After step k a rank has the chunks whose lowest k + 1 bits are its own, reduced over the 2^(k + 1) ranks of its block.
+/// After step k a rank has the chunks whose lowest k + 1 bits are its own, reduced over the 2^(k +
+/// 1) ranks of its block.
 fn all_reduce(request: &Request) -> Schedule {
     let n = request.ranks();
     request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
@@ -99,8 +104,9 @@ fn all_gather(request: &Request) -> Schedule {
     })
 }
 
-/// As [`all_reduce`]. What a rank reads of a peer in a step of the first half, that peer overwrites in the same step of the second, with what
-/// it then reads of this rank: so each pair's barrier also says that the chunks have been read.
+/// As [`all_reduce`]. What a rank reads of a peer in a step of the first half, that peer overwrites
+/// in the same step of the second, with what it then reads of this rank: so each pair's barrier
+/// also says that the chunks have been read.
 fn all_reduce_windows(request: &Request) -> Schedule {
     let n = request.ranks();
     request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
@@ -154,7 +160,8 @@ fn all_gather_windows(request: &Request) -> Schedule {
     })
 }
 
-/// The chunks whose lowest step + 1 bits are the rank's, from its own on: in the same order for all, seen from where they stand.
+/// The chunks whose lowest step + 1 bits are the rank's, from its own on: in the same order for
+/// all, relative to their own rank.
 fn low(n: usize, rank: usize, step: u32) -> impl Iterator<Item = usize> {
     (0..n >> (step + 1)).map(move |high| rank ^ (high << (step + 1)))
 }
@@ -169,7 +176,8 @@ fn partners(n: usize, rank: usize) -> Vec<usize> {
     (0..n.ilog2()).map(|step| rank ^ (1 << step)).collect()
 }
 
-/// As in the all-reduce, a rank keeps the chunks that share its lowest bits. What came for them waits in its slot.
+/// As in the all-reduce, a rank keeps the chunks that share its lowest bits. What came for them
+/// waits in its slot.
 fn reduce_scatter(request: &Request) -> Schedule {
     let n = request.ranks();
     request.schedule(Chunking::PerRank, Chunking::Whole, |b| {

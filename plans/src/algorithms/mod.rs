@@ -1,5 +1,5 @@
-//! The algorithms: pure functions from a [`Request`] to a [`Schedule`](crate::schedule::Schedule), a page each, and the catalogue of
-//! them.
+//! The algorithms: pure functions from a [`Request`] to a [`Schedule`](crate::schedule::Schedule),
+//! a page each, and the catalogue of them.
 
 mod all_gather;
 mod all_reduce;

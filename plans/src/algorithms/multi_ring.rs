@@ -1,5 +1,6 @@
-//! Several rings at once, each for its part of the data, in each of which other ranks are neighbours: more links are used than by one ring,
-//! and each in both directions (NCCL's rings; Jain and Sabharwal, "Optimal bucket algorithms for large MPI collectives on torus
+//! Several rings at once, each for its part of the data, in each of which other ranks are
+//! neighbours: more links are used than by one ring, and each in both directions (NCCL's rings;
+//! Jain and Sabharwal, "Optimal bucket algorithms for large MPI collectives on torus
 //! interconnects", 2010).
 
 use super::team::Team;
@@ -44,7 +45,8 @@ fn team(request: &Request, rank: usize, stride: usize) -> Team {
     Team::new(members, me, request.encoding)
 }
 
-/// Strides that lead through all ranks, each with its opposite: 1, -1, and others as far as there are.
+/// Strides that lead through all ranks, each with its opposite: 1, -1, and others as far as there
+/// are.
 fn strides(n: usize) -> Vec<usize> {
     let coprime = |stride: &usize| {
         let (mut a, mut b) = (n, *stride);

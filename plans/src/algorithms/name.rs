@@ -8,14 +8,16 @@ use serde::{Serialize, Serializer};
 pub enum Algorithm {
     /// Chunks travel around the ring of ranks (Patarasuk and Yuan 2009; NCCL's ring).
     Ring,
-    /// All-reduce in one exchange: every rank gets all inputs and reduces them all (MSCCL++'s one-shot).
+    /// All-reduce in one exchange: every rank gets all inputs and reduces them all (MSCCL++'s
+    /// one-shot).
     OneShot,
-    /// All-reduce in two exchanges: rank r reduces chunk r, then all collect the results (Rabenseifner 2004, direct form).
+    /// All-reduce in two exchanges: rank r reduces chunk r, then all collect the results
+    /// (Rabenseifner 2004, direct form).
     TwoShot,
     /// As two-shot, but rank r writes reduced chunk r into all outputs at once.
     TwoShotPush,
-    /// All-reduce in one exchange with a switch: it reduces chunk r out of all inputs for rank r, and writes the result into all outputs for
-    /// it (NVLink SHARP; NCCL's NVLS).
+    /// All-reduce in one exchange with a switch: it reduces chunk r out of all inputs for rank r,
+    /// and writes the result into all outputs for it (NVLink SHARP; NCCL's NVLS).
     Nvls,
     /// Every rank exchanges with every other, or with the root, directly.
     Direct,
@@ -27,15 +29,18 @@ pub enum Algorithm {
     Pairwise,
     /// In step k rank r tells rank r + 2^k (Hensgen, Finkel and Manber 1988).
     Dissemination,
-    /// Two binary trees, each for half of the data, in which no rank has children twice (Sanders, Speck and Träff 2009).
+    /// Two binary trees, each for half of the data, in which no rank has children twice (Sanders,
+    /// Speck and Träff 2009).
     Tree,
     /// The binomial tree.
     Binomial,
     /// Blocks of ranks exchange what they have reduced, and become blocks of twice the size.
     RecursiveDoubling,
-    /// Recursive halving, recursive doubling, or the one after the other (Rabenseifner 2004; Thakur, Rabenseifner and Gropp 2005).
+    /// Recursive halving, recursive doubling, or the one after the other (Rabenseifner 2004;
+    /// Thakur, Rabenseifner and Gropp 2005).
     HalvingDoubling,
-    /// Blocks travel along the bits of their distance (Bruck, Ho, Kipnis, Upfal and Weathersby 1997).
+    /// Blocks travel along the bits of their distance (Bruck, Ho, Kipnis, Upfal and Weathersby
+    /// 1997).
     Bruck,
     /// Several rings with different neighbours, each for its part of the data.
     MultiRing,
@@ -43,9 +48,10 @@ pub enum Algorithm {
     ReduceBroadcast,
     /// All-reduce as direct reduce-scatter and the ring's all-gather.
     ReduceScatterAllGather,
-    /// Inside of nodes and between them by turns, so that little goes between (as in NCCL, MSCCL++ and BlueConnect, Cho et al. 2019).
+    /// Inside of nodes and between them by turns, so that little goes between (as in NCCL, MSCCL++
+    /// and BlueConnect, Cho et al. 2019).
     Hierarchical(Inner, Outer),
-    /// A schedule of one's own: not in the catalogue.
+    /// A custom schedule: not in the catalogue.
     Custom,
 }
 
@@ -58,7 +64,8 @@ pub enum Inner {
     Ring,
 }
 
-/// What a hierarchical algorithm does between nodes, on every rail: among the ranks with the same place in their nodes.
+/// What a hierarchical algorithm does between nodes, on every rail: among the ranks with the same
+/// place in their nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Outer {
     /// Every node exchanges with every other.
@@ -150,8 +157,8 @@ impl Serialize for Algorithm {
 pub enum Encoding {
     /// Through slots in LL encoding: data and flag in one 8-byte word.
     Ll,
-    /// Through slots in LL128 encoding: 120 bytes of data and a flag in one line of 128. Between GPUs only where all of a line crosses at
-    /// once: on one GPU, and over NVLink.
+    /// Through slots in LL128 encoding: 120 bytes of data and a flag in one line of 128. Between
+    /// GPUs only where all of a line crosses at once: on one GPU, and over NVLink.
     Ll128,
     /// Plain, through slots in staging memory.
     Slots,

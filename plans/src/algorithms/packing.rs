@@ -1,8 +1,10 @@
-//! Messages of many segments: they are announced once, and cost one exchange however many chunks they carry.
+//! Messages of many segments: they are announced once, and cost one exchange however many chunks
+//! they carry.
 
 use crate::schedule::{Incoming, Link, Operand, Outgoing, RankBuilder, SEGMENTS};
 
-/// Segments that come over a link, in as few messages as can be. A message stays in its slot until its last segment has been read.
+/// Segments that come over a link, in as few messages as can be. A message stays in its slot until
+/// its last segment has been read.
 #[derive(Debug)]
 pub(super) struct Inbox {
     link: Link,
@@ -65,8 +67,9 @@ impl Outbox {
     }
 }
 
-/// The order in which all ranks handle chunks that have these bits still to go, so that segments are read in the order in which they
-/// come: by the lowest bit, then the next, and so on; `end` is the place of those that have arrived.
+/// The order in which all ranks handle chunks that have these bits still to go, so that segments
+/// are read in the order in which they come: by the lowest bit, then the next, and so on; `end` is
+/// the place of those that have arrived.
 pub(super) fn by_bits(bits: usize, end: u32) -> Vec<u32> {
     let set = (0..usize::BITS).filter(|bit| bits >> bit & 1 == 1);
     set.chain([end]).collect()

@@ -1,5 +1,6 @@
-//! Reduce: the reduction of all inputs is the root's output. By the root, by all for it in place (Rabenseifner, "Optimization of
-//! collective reduction operations", 2004, without its halving), or from rank to rank (NCCL's ring).
+//! Reduce: the reduction of all inputs is the root's output. By the root, by all for it in place
+//! (Rabenseifner, "Optimization of collective reduction operations", 2004, without its halving), or
+//! from rank to rank (NCCL's ring).
 
 use super::{Algorithm, Entries, IN_SLOTS, IN_WINDOWS, Need, Orders, Request, entries, output_of};
 use crate::collective::Kind::Reduce;

@@ -1,6 +1,7 @@
-//! Reduce-scatter: input chunk r of every rank, reduced, is the output of rank r. Directly (Thakur, Rabenseifner and Gropp, "Optimization of
-//! collective communication operations in MPICH", 2005, exchange so for long messages), or around the ring (Patarasuk and Yuan, "Bandwidth
-//! optimal all-reduce algorithms for clusters of workstations", 2009).
+//! Reduce-scatter: input chunk r of every rank, reduced, is the output of rank r. Directly (Thakur,
+//! Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005,
+//! exchange so for long messages), or around the ring (Patarasuk and Yuan, "Bandwidth optimal
+//! all-reduce algorithms for clusters of workstations", 2009).
 
 use super::{Algorithm, Entries, IN_SLOTS, IN_WINDOWS, Need, Orders, Request, entries};
 use crate::collective::Kind::ReduceScatter;
@@ -36,7 +37,8 @@ fn direct_windows(request: &Request) -> Schedule {
     })
 }
 
-/// Chunk c starts at rank c + 1 and goes around, every rank adding its own, until it ends at rank c.
+/// Chunk c starts at rank c + 1 and goes around, every rank adding its own, until it ends at rank
+/// c.
 fn ring(request: &Request) -> Schedule {
     request.rotational(Chunking::PerRank, Chunking::Whole, |b| {
         let output = [Write::To(Operand::Output(0))];

@@ -53,7 +53,8 @@ impl Request {
         peers.iter().map(|&peer| self.link(peer)).collect()
     }
 
-    /// All other ranks, starting behind `rank`, so that ranks don't all turn to the same peer first.
+    /// All other ranks, starting behind `rank`, so that ranks don't all turn to the same peer
+    /// first.
     pub(super) fn peers(&self, rank: usize) -> Vec<usize> {
         (1..self.ranks()).map(|step| (rank + step) % self.ranks()).collect()
     }
@@ -63,7 +64,8 @@ impl Request {
         Team::new((0..self.ranks()).collect(), rank, self.encoding)
     }
 
-    /// Into how many chunks something that travels far is divided, so that its steps overlap. Small messages are better not divided.
+    /// Into how many chunks something that travels far is divided, so that its steps overlap. Small
+    /// messages are better not divided.
     pub(super) fn pipelined(&self, parts: usize) -> usize {
         if self.encoding.has_flags() { 1 } else { parts }
     }
@@ -83,9 +85,10 @@ impl Request {
         Schedule { collective: self.collective, input, output, slots: self.slots, ranks }
     }
 
-    /// As [`Request::schedule`], for algorithms in which all ranks do the same seen from where they stand: `part` is asked for rank 0 alone,
-    /// and rank r's instructions are those with r added to every rank and to every rank's chunk. That they are alike need not be
-    /// proven then: `part` cannot know another rank.
+    /// As [`Request::schedule`], for symmetric algorithms, in which all ranks do the same relative
+    /// to their own rank: `part` is asked for rank 0 alone, and rank r's instructions are those
+    /// with r added to every rank and to every rank's chunk. That they are alike need not be proven
+    /// then: `part` cannot know another rank.
     pub(super) fn rotational(
         &self,
         input: Chunking,
@@ -119,7 +122,8 @@ impl Request {
         builder.finish()
     }
 
-    /// Every rank's contribution to a chunk, by rank: the own one from memory, the others by their next message.
+    /// Every rank's contribution to a chunk, by rank: the own one from memory, the others by their
+    /// next message.
     pub(super) fn contributions(&self, rank: usize, chunk: usize) -> Vec<Read> {
         self.by_rank(rank, chunk, |peer| Read::RecvRaw(self.link(peer)))
     }

@@ -1,5 +1,6 @@
-//! Scatter: chunk r of the root's input is the output of rank r. The root sends to all (Chan, Heimlich, Purkayastha and van de Geijn,
-//! "Collective communication: theory, practice, and experience", 2007, discuss when that is best).
+//! Scatter: chunk r of the root's input is the output of rank r. The root sends to all (Chan,
+//! Heimlich, Purkayastha and van de Geijn, "Collective communication: theory, practice, and
+//! experience", 2007, discuss when that is best).
 
 use super::{Algorithm, Entries, IN_SLOTS, IN_WINDOWS, Orders, Request, entries, input_of};
 use crate::collective::Kind::Scatter;

@@ -1,9 +1,11 @@
-//! Results that go to memory and to peers in one instruction, or in several where there are more peers than one takes.
+//! Results that go to memory and to peers in one instruction, or in several where there are more
+//! peers than one takes.
 
 use crate::schedule::{Operand, RankBuilder, Read, Write};
 use oxccl_format::MAX_OPERANDS;
 
-/// Has `make` write a result to `output` and to as many of the peers as go together with its sources; the others get it from `output`.
+/// Has `make` write a result to `output` and to as many of the peers as go together with its
+/// sources; the others get it from `output`.
 pub(super) fn spread(
     b: &mut RankBuilder,
     sources: usize,

@@ -1,5 +1,6 @@
-//! Ranks that carry out a part of a collective together: all of them, those of a node, or those of a rail. Parts made for teams are what
-//! hierarchical and composed algorithms are put together from.
+//! Ranks that carry out a part of a collective together: all of them, those of a node, or those of
+//! a rail. Parts made for teams are what hierarchical and composed algorithms are put together
+//! from.
 
 use super::Encoding;
 use crate::schedule::{Lane, Link, Operand, RankBuilder, Read, Write};
@@ -84,7 +85,8 @@ impl Team {
         (1..len).map(move |step| (me + step) % len)
     }
 
-    /// Reduces every member's chunk `part(place)` to that member; this rank's goes to `writes`, with what `also` brings.
+    /// Reduces every member's chunk `part(place)` to that member; this rank's goes to `writes`,
+    /// with what `also` brings.
     pub(super) fn reduce_scatter_direct(
         &self,
         b: &mut RankBuilder,
@@ -104,7 +106,8 @@ impl Team {
         b.transfer(&all.chain(also).collect::<Vec<Read>>(), writes, finish);
     }
 
-    /// The same around the ring: chunk c starts behind its member, every rank adding its own, until it ends there.
+    /// The same around the ring: chunk c starts behind its member, every rank adding its own, until
+    /// it ends there.
     pub(super) fn reduce_scatter_ring(
         &self,
         b: &mut RankBuilder,
@@ -174,8 +177,9 @@ impl Team {
     }
 }
 
-/// The aligned binary tree over places: the blocks that hold `place`, from the smallest to the whole, each as its begin, the begin of its
-/// right half, and its end. The left half has the largest power of two below the block's size.
+/// The aligned binary tree over places: the blocks that hold `place`, from the smallest to the
+/// whole, each as its begin, the begin of its right half, and its end. The left half has the
+/// largest power of two below the block's size.
 pub(super) fn blocks(len: usize, place: usize) -> Vec<(usize, usize, usize)> {
     let (mut low, mut high) = (0, len);
     let mut blocks = Vec::new();

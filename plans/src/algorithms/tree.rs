@@ -1,8 +1,10 @@
-//! The double binary tree: Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (2009).
+//! The double binary tree: Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth
+//! broadcast, reduction and scan" (2009).
 //!
-//! A binary tree leaves half of the bandwidth unused: a leaf sends and does not receive, and then receives and does not send. Two trees,
-//! each for half of the data, in which no rank is an inner node twice, use all of it. In-order numbering makes every even place a
-//! leaf; the second tree is the first, shifted by one place.
+//! A binary tree leaves half of the bandwidth unused: a leaf sends and does not receive, and then
+//! receives and does not send. Two trees, each for half of the data, in which no rank is an inner
+//! node twice, use all of it. In-order numbering makes every even place a leaf; the second tree is
+//! the first, shifted by one place.
 
 use super::team::{Held, Team};
 use super::{Algorithm, Entries, IN_SLOTS, Orders, Request, entries};
@@ -32,8 +34,9 @@ pub(super) fn double_tree(
     held: Held,
 ) {
     let trees = [0, 1].map(|shift| Node::of(team, shift));
-    // What is sent at one time is received at the next. A chunk follows the one before it two times later, so that this one has been
-    // received by then: two ranks may be each other's parent, and must not wait for each other's slots.
+    // What is sent at one time is received at the next. A chunk follows the one before it two times
+    // later, so that this one has been received by then: two ranks may be each other's parent, and
+    // must not wait for each other's slots.
     let mut steps = Vec::new();
     for (tree, node) in trees.iter().enumerate() {
         for part in 0..parts {
@@ -81,7 +84,8 @@ impl Node {
         node
     }
 
-    /// The node at a place of the in-order tree: of m places, the root is the last but all behind the largest power of two up to m.
+    /// The node at a place of the in-order tree: of m places, the root is the last but all behind
+    /// the largest power of two up to m.
     fn at(place: usize, n: usize) -> Node {
         let mut node = Node { height: n.ilog2() as usize, ..Node::default() };
         let (mut low, mut high) = (0, n);

@@ -1,10 +1,12 @@
-//! What the threads of a block may do at once, and once for several instructions: as the lowering marks it.
+//! What the threads of a block may do at once, and once for several instructions: as the lowering
+//! marks it.
 
 use crate::schedule::{Instruction, Operand};
 use oxccl_format as f;
 use std::collections::HashSet;
 
-/// Waits behind waits, and signals behind signals, are one step as long as no two are of one counter.
+/// Waits behind waits, and signals behind signals, are one step as long as no two are of one
+/// counter.
 pub(super) fn note_runs(instructions: &mut [f::Instruction]) {
     let opcode = |instruction: &f::Instruction| instruction.opcode;
     let mut counters = HashSet::new();

@@ -25,17 +25,19 @@ pub struct Lowering {
     pub scale: f::Scale,
     /// Channels that share the work.
     pub channels: usize,
-    /// Channel whose connections the first of these uses: send/recv has a set of its own, so that its messages, which other calls may
-    /// overtake, don't come between theirs.
+    /// Channel whose connections the first of these uses: send/recv has a set of its own, so that
+    /// its messages, which other calls may overtake, don't come between theirs.
     pub first_connections: usize,
     /// So many channels have connections, from that one on.
     pub most_channels: usize,
-    /// Bytes a channel handles per chunk and round; at most the slots' payload. Less where messages have several segments, which share
-    /// a slot. Ignored by schedules that have one round ([`Schedule::has_one_round`]).
+    /// Bytes a channel handles per chunk and round; at most the slots' payload. Less where messages
+    /// have several segments, which share a slot. Ignored by schedules that have one round
+    /// ([`Schedule::has_one_round`]).
     pub tile_bytes: usize,
-    /// Write outputs around the cache.
+    /// Write outputs with streaming stores.
     pub stream: bool,
-    /// The buffers are virtual, those of a group: bytes of one rank's part of them, or of the whole where ranks have no parts.
+    /// The buffers are virtual, those of a group: bytes of one rank's part of them, or of the whole
+    /// where ranks have no parts.
     pub virtual_bytes: Option<usize>,
 }
 
@@ -115,7 +117,8 @@ pub fn lower(
     lower_signed(verified, rank, layout, lowering, &[])
 }
 
-/// As [`lower`], with what the rank and each of its peers alone must agree on: a number for each peer, or none.
+/// As [`lower`], with what the rank and each of its peers alone must agree on: a number for each
+/// peer, or none.
 pub fn lower_signed(
     verified: &Verified,
     rank: usize,
@@ -129,7 +132,8 @@ pub fn lower_signed(
     }
     let schedule = verified.schedule();
     let size = lowering.data_type.len_bytes();
-    // From here on no offset can wrap: all of them lie in buffers of this length, but for the padding of a part.
+    // From here on no offset can wrap: all of them lie in buffers of this length, but for the
+    // padding of a part.
     Length::new(layout.end(), size)?;
     let part = part_bytes(layout.largest() * size, lowering.channels);
     let tile = match schedule.has_one_round() {
@@ -148,7 +152,8 @@ pub fn lower_signed(
     Ok(Program { words: tables.encode(lowering), channels: lowering.channels, rounds })
 }
 
-/// The largest segments of which so many fit into a slot with this payload; none if not even a few bytes do.
+/// The largest segments of which so many fit into a slot with this payload; none if not even a few
+/// bytes do.
 pub fn segment_bytes(lane: Lane, segments: usize, payload_bytes: usize) -> Option<usize> {
     if segments <= 1 {
         return Some(payload_bytes);
@@ -506,7 +511,8 @@ fn append<T: Plain>(words: &mut Vec<u64>, table: &[T]) {
     let len_bytes = std::mem::size_of_val(table);
     let start = words.len();
     words.resize(start + len_bytes / 8, 0);
-    // SAFETY: `T: Plain` has no padding and the new words hold exactly the table's bytes; both ranges are valid and distinct.
+    // SAFETY: `T: Plain` has no padding and the new words hold exactly the table's bytes; both
+    // ranges are valid and distinct.
     unsafe {
         std::ptr::copy_nonoverlapping(
             table.as_ptr().cast::<u8>(),

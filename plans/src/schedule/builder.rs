@@ -1,4 +1,5 @@
-//! Builds one rank's list of instructions and keeps count of messages, so that algorithms say only what goes where.
+//! Builds one rank's list of instructions and keeps count of messages, so that algorithms say only
+//! what goes where.
 
 use super::{Flag, Instruction, Link, Operand, SEGMENTS, Source, Tree};
 use oxccl_format::{LANES, Lane};
@@ -28,9 +29,9 @@ impl Slots {
 
 /// The builder of one rank's instructions for one round.
 ///
-/// `transfer` is the one primitive: it waits for credits and arrivals, reduces or copies, and signals.
-/// The rest are the field's usual names for its common forms. Messages of several segments are opened, moved segment by segment, and
-/// closed.
+/// `transfer` is the one primitive: it waits for credits and arrivals, reduces or copies, and
+/// signals. The rest are the field's usual names for its common forms. Messages of several segments
+/// are opened, moved segment by segment, and closed.
 #[derive(Debug)]
 pub struct RankBuilder {
     rank: usize,
@@ -194,8 +195,9 @@ impl RankBuilder {
         self.close(Operand::PeerSlot { link, message, segment: 0 });
     }
 
-    /// Sends what these read and receives `expected` segments, each of which `take` handles, in as few messages as can be. The other rank
-    /// does the same the other way round, so neither waits for slots that the other holds.
+    /// Sends what these read and receives `expected` segments, each of which `take` handles, in as
+    /// few messages as can be. The other rank does the same the other way round, so neither waits
+    /// for slots that the other holds.
     pub fn exchange(
         &mut self,
         to: Link,
@@ -224,7 +226,8 @@ impl RankBuilder {
         }
     }
 
-    /// Signals every peer and waits for every peer's signal: all earlier accesses of all of them are then done.
+    /// Signals every peer and waits for every peer's signal: all earlier accesses of all of them
+    /// are then done.
     pub fn barrier(&mut self, peers: &[usize]) {
         for &peer in peers {
             let link = Link { peer, lane: Lane::Sync };
@@ -240,7 +243,8 @@ impl RankBuilder {
         }
     }
 
-    /// Exchanges tokens with every peer: windows may be used from here on, and every peer has entered the call.
+    /// Exchanges tokens with every peer: windows may be used from here on, and every peer has
+    /// entered the call.
     pub fn enter(&mut self, peers: &[usize]) {
         let links: Vec<Link> = peers.iter().map(|&peer| Link { peer, lane: Lane::Ll }).collect();
         self.send_all(Operand::Tokens, &links);

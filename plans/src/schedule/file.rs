@@ -1,4 +1,5 @@
-//! Schedules as JSON files: what `examples/schedule.schema.json` describes, and `examples/custom_schedule.json` shows.
+//! Schedules as JSON files: what `examples/schedule.schema.json` describes, and
+//! `examples/custom_schedule.json` shows.
 
 use super::{Chunking, Instruction, SLOTS, Schedule, Slots, Tree};
 use crate::collective::{Collective, Order};

@@ -29,8 +29,9 @@ pub enum Buffer {
     Output,
 }
 
-/// Where data is read or written. `message` counts within the round, from 0. A message may have several segments, of chunks of their own,
-/// that are announced and given back together; they are written and read in order.
+/// Where data is read or written. `message` counts within the round, from 0. A message may have
+/// several segments, of chunks of their own, that are announced and given back together; they are
+/// written and read in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operand {
     /// A chunk of this rank's input.
@@ -64,9 +65,11 @@ pub enum Operand {
         /// Which chunk of it.
         chunk: usize,
     },
-    /// A chunk of all ranks' buffers, this rank's among them: what it holds on each, combined in any order, as a source; written to each, as
-    /// a destination. Only after all peers' tokens have come, and with nothing beside it but one operand that is memory of this rank's or
-    /// another of its kind. Where there is an NVSwitch between the ranks, it reduces and multicasts (NVLink SHARP).
+    /// A chunk of all ranks' buffers, this rank's among them: what it holds on each, combined in
+    /// any order, as a source; written to each, as a destination. Only after all peers' tokens have
+    /// come, and with nothing beside it but one operand that is memory of this rank's or another of
+    /// its kind. Where there is an NVSwitch between the ranks, it reduces and multicasts (NVLink
+    /// SHARP).
     Multicast {
         /// Which of the buffers.
         buffer: Buffer,
@@ -90,7 +93,8 @@ impl Operand {
         matches!(self, Operand::Window { .. } | Operand::Multicast { .. })
     }
 
-    /// What it is on each rank, by rank, seen from this one: several where it is a multicast, else itself.
+    /// What it is on each rank, by rank, seen from this one: several where it is a multicast, else
+    /// itself.
     pub fn members(self, rank: usize, ranks: usize) -> impl Iterator<Item = Operand> {
         let count = if matches!(self, Operand::Multicast { .. }) { ranks } else { 1 };
         (0..count).map(move |peer| match self {
@@ -109,7 +113,8 @@ impl Operand {
 pub struct Source {
     /// Where it is read.
     pub operand: Operand,
-    /// Whether it is a rank's own contribution that has not been premultiplied yet, so that premul-sum multiplies it now.
+    /// Whether it is a rank's own contribution that has not been premultiplied yet, so that
+    /// premul-sum multiplies it now.
     pub raw: bool,
 }
 
@@ -138,8 +143,9 @@ pub enum Tree {
 /// One instruction. Values of counters are relative to the start of the round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Instruction {
-    /// Blocks until the counter reaches the value (acquire). Tail: so many messages of this round have come. Head: so many have
-    /// been consumed, counted from the start of the round; it is below 1 while slots suffice.
+    /// Blocks until the counter reaches the value (acquire). Tail: so many messages of this round
+    /// have come. Head: so many have been consumed, counted from the start of the round; it is
+    /// below 1 while slots suffice.
     Wait {
         /// The counter.
         flag: Flag,

@@ -30,8 +30,9 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Equal parts. `count` is, in elements: the whole buffer for all-reduce, broadcast, reduce and send/recv; one rank's part for
-    /// the others. Where an algorithm divides a whole buffer, parts start at multiples of `align` elements.
+    /// Equal parts. `count` is, in elements: the whole buffer for all-reduce, broadcast, reduce and
+    /// send/recv; one rank's part for the others. Where an algorithm divides a whole buffer, parts
+    /// start at multiples of `align` elements.
     ///
     /// # Errors
     /// [`TooLong`]: all parts together are more than memory has.
@@ -45,7 +46,8 @@ impl Layout {
         Layout::equal(collective, input, output, count, &|parts| divide(count, parts, align))
     }
 
-    /// As [`Layout::even`] over a virtual buffer, in which every part starts at a multiple of `align` however short it is.
+    /// As [`Layout::even`] over a virtual buffer, in which every part starts at a multiple of
+    /// `align` however short it is.
     ///
     /// # Errors
     /// As [`Layout::even`].
@@ -182,7 +184,8 @@ fn packed(counts: impl Iterator<Item = usize>) -> Result<Vec<Extent>, TooLong> {
         .collect()
 }
 
-/// `count` elements in `parts` nearly equal ranges that start at multiples of `align`; the last ones may be short or empty.
+/// `count` elements in `parts` nearly equal ranges that start at multiples of `align`; the last
+/// ones may be short or empty.
 fn divide(count: usize, parts: usize, align: usize) -> Result<Vec<Extent>, TooLong> {
     let even = elements(count.div_ceil(parts))?;
     divide_by(count, parts, if even.count() >= align { even.padded(align)? } else { even })

@@ -1,8 +1,9 @@
 //! Schedules: what each rank does, as data.
 //!
-//! A [`Schedule`] is, for each rank, a short list of [`Instruction`]s over symbolic chunks. It knows neither sizes nor types: a
-//! [`Layout`] gives chunks their extents, and [`lower`](crate::lower::lower) turns one rank's part into the program that the machine runs, once
-//! per round, on every channel.
+//! A [`Schedule`] is, for each rank, a short list of [`Instruction`]s over symbolic chunks. It
+//! knows neither sizes nor types: a [`Layout`] gives chunks their extents, and
+//! [`lower`](crate::lower::lower) turns one rank's part into the program that the machine runs,
+//! once per round, on every channel.
 
 mod builder;
 mod file;
@@ -20,7 +21,8 @@ pub use symmetry::{Distance, Symmetry, Turning};
 
 use crate::collective::Collective;
 
-/// Slots per connection, as communicators have them: more of the small ones, so that a sender can run ahead.
+/// Slots per connection, as communicators have them: more of the small ones, so that a sender can
+/// run ahead.
 pub const SLOTS: Slots = Slots { ll: 16, ll128: 8, slots: 4 };
 
 /// Most channels that a communicator can be configured for.
@@ -42,7 +44,8 @@ pub enum Chunking {
     Whole,
     /// One chunk a rank.
     PerRank,
-    /// So many nearly equal chunks. Only of all-reduce, broadcast, reduce and send/recv, whose buffers have no parts by rank.
+    /// So many nearly equal chunks. Only of all-reduce, broadcast, reduce and send/recv, whose
+    /// buffers have no parts by rank.
     Parts(usize),
 }
 
@@ -57,7 +60,8 @@ impl Chunking {
     }
 }
 
-/// Whether windows are all that payloads cross by, of a schedule with these messages. LL's alone are tokens there.
+/// Whether windows are all that payloads cross by, of a schedule with these messages. LL's alone
+/// are tokens there.
 pub fn one_round(windows: bool, most_segments: &MostSegments) -> bool {
     let [_, (_, on_slots), (_, in_lines)] = most_segments;
     windows && *on_slots == 0 && *in_lines == 0
@@ -79,7 +83,8 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Whether all of a chunk is moved in one round: buffers are used in place, and no slot bounds what is moved at a time.
+    /// Whether all of a chunk is moved in one round: buffers are used in place, and no slot bounds
+    /// what is moved at a time.
     pub fn has_one_round(&self) -> bool {
         one_round(self.uses_windows(), &self.most_segments())
     }

@@ -1,4 +1,4 @@
-//! Ranks that are alike: what each does is what one of the first ranks does, seen from where it stands.
+//! Symmetric ranks: what each does is what one of the first ranks does, relative to its own rank.
 
 use super::{Buffer, Chunking, Flag, Instruction, Link, Operand, Source};
 
@@ -7,11 +7,13 @@ use super::{Buffer, Chunking, Flag, Instruction, Link, Operand, Source};
 pub enum Turning {
     /// A distance is added to every rank, modulo their number: rings.
     Add,
-    /// Every rank is taken exclusive-or a distance, where there are a power of two of them: hypercubes.
+    /// Every rank is taken exclusive-or a distance, where there are a power of two of them:
+    /// hypercubes.
     Xor,
 }
 
-/// The first ranks stand for all: any other is one of them, turned by some distance, and so are its chunks where each rank has one.
+/// The first ranks stand for all: any other is one of them, turned by some distance, and so are its
+/// chunks where each rank has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Symmetry {
     ranks: usize,
@@ -99,7 +101,8 @@ impl Symmetry {
         }
     }
 
-    /// Which chunk a chunk becomes. Parts that are a multiple of the ranks are taken as so many for each rank.
+    /// Which chunk a chunk becomes. Parts that are a multiple of the ranks are taken as so many for
+    /// each rank.
     pub fn chunk(&self, buffer: Buffer, chunk: usize, by: Distance) -> usize {
         let chunking = if buffer == Buffer::Input { self.input } else { self.output };
         match chunking {

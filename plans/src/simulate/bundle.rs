@@ -66,7 +66,8 @@ pub(super) fn part_of(length: Length, channel: usize, channels: usize) -> usize 
     }
 }
 
-/// All channels in bundles. Channels whose parts are all empty end before any other, and are left out unless all are.
+/// All channels in bundles. Channels whose parts are all empty end before any other, and are left
+/// out unless all are.
 pub(super) fn bundles(lengths: &[Length], channels: usize, most: usize) -> Vec<Bundle> {
     let parts_of = |channel: usize| -> Vec<usize> {
         lengths.iter().map(|length| part_of(*length, channel, channels)).collect()

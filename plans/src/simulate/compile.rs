@@ -1,7 +1,8 @@
 //! From instructions to what the event loop runs: counters, ways and lengths by number.
 //!
-//! Everything that belongs to two ranks is numbered by (sender, distance to the receiver), with senders counted modulo the ranks that are simulated.
-//! Where one node stands for all, a message to a rank of another node is thereby found where the equal message arrives.
+//! Everything that belongs to two ranks is numbered by (sender, distance to the receiver), with
+//! senders counted modulo the ranks that are simulated. Where one node stands for all, a message to
+//! a rank of another node is thereby found where the equal message arrives.
 
 use super::bundle::{Length, Rounds, bundles};
 use super::fold::folded;
@@ -256,8 +257,8 @@ impl Compiler<'_> {
         }
     }
 
-    /// What an instruction reads of several peers in place, or writes there, is one access of their switch to all of them, this rank among
-    /// them, if the switch can reduce.
+    /// What an instruction reads of several peers in place, or writes there, is one access of their
+    /// switch to all of them, this rank among them, if the switch can reduce.
     fn switch(&mut self, rank: usize, operands: &[Operand], accesses: &mut [Access]) {
         let is_window = |kind| matches!(kind, AccessKind::Pull | AccessKind::Push);
         let switch_of = |access: &Access| {
@@ -286,7 +287,8 @@ impl Compiler<'_> {
         }
     }
 
-    /// Length of an operand that has one of its own. Where one node stands for all, chunks are as long as the longest.
+    /// Length of an operand that has one of its own. Where one node stands for all, chunks are as
+    /// long as the longest.
     fn length(&self, rank: usize, operand: Operand) -> Option<Length> {
         let (rank, buffer, chunk) = match operand {
             Operand::Input(chunk) => (rank, Buffer::Input, chunk),

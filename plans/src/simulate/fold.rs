@@ -48,7 +48,8 @@ pub(super) fn folded<'a>(
     Some(compared(ranks, new(per_pod)))
 }
 
-/// The first pod's ranks stand for all if every other rank's program is the same, seen from where it stands.
+/// The first pod's ranks stand for all if every other rank's program is the same, relative to
+/// its own rank.
 fn compared<'a>(
     ranks: usize,
     mut compiler: Compiler<'a>,

@@ -1,7 +1,9 @@
-//! The event loop: every rank, on every bundle of channels, runs its instructions at the times at which it can.
+//! The event loop: every rank, on every bundle of channels, runs its instructions at the times at
+//! which it can.
 //!
-//! A process runs on until it moves data; links serve in the order in which they are asked, so a move waits in the queue of events until no
-//! other process is behind it in time. A wait whose counter has not been raised parks its process there; whoever raises it wakes the process. When
+//! A process runs on until it moves data; links serve in the order in which they are asked, so a
+//! move waits in the queue of events until no other process is behind it in time. A wait whose
+//! counter has not been raised parks its process there; whoever raises it wakes the process. When
 //! nobody can run and somebody is parked, the schedule deadlocks.
 
 use super::SimulationError;
@@ -58,7 +60,8 @@ pub(super) struct Process {
     pub(super) step: u32,
     pub(super) round: u64,
     pub(super) time: Time,
-    /// When all stores into peers' memories have arrived there, and how long their acknowledgement takes.
+    /// When all stores into peers' memories have arrived there, and how long their acknowledgement
+    /// takes.
     pub(super) stored: Time,
     pub(super) acknowledgement: Time,
     /// Messages of the step before are to be handed to adapters.
@@ -235,7 +238,8 @@ impl<'a> Machine<'a> {
     pub(super) fn base(&self, at: usize, counter: u32, raises: bool) -> i64 {
         let of = self.compiled.counters[counter as usize];
         let connection = &self.compiled.connections[of.connection as usize];
-        // Tails and messages are raised by senders and awaited by receivers; heads the other way round.
+        // Tails and messages are raised by senders and awaited by receivers; heads the other way
+        // round.
         let sends = raises == (of.counts != Counts::Head);
         let a_round = if sends { connection.sent } else { connection.received };
         let counted = if of.counts == Counts::Messages { i64::from(SEGMENTS) } else { 1 };

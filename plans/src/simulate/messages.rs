@@ -1,5 +1,5 @@
-//! What is known of a message only once all ranks are compiled: its length where it is forwarded, and whether a switch reduces it on its
-//! way.
+//! What is known of a message only once all ranks are compiled: its length where it is forwarded,
+//! and whether a switch reduces it on its way.
 
 use super::bundle::Length;
 use super::compile::Compiler;
@@ -72,7 +72,8 @@ fn received(step: &Step, accesses: &[Access]) -> Option<(AccessKind, u32, u32)> 
     sources.iter().find(slot).map(|access| (access.kind, access.counter, access.message))
 }
 
-/// Messages that one reduce-copy reads come through a switch that reduces as one: all but the first are marked.
+/// Messages that one reduce-copy reads come through a switch that reduces as one: all but the first
+/// are marked.
 pub(super) fn merge(compiler: &mut Compiler<'_>, programs: &mut Programs) {
     let mut merged = HashSet::new();
     for (steps, accesses) in programs.iter() {

@@ -1,26 +1,33 @@
 //! The simulator: how long a schedule takes on a topology, event by event.
 //!
-//! It runs the instructions that the executors run, with the same chunks, channels, tiles and rounds, and with the credits and counters of
-//! the machine: its step numbers are the program's. What it adds is time:
+//! It runs the instructions that the executors run, with the same chunks, channels, tiles and
+//! rounds, and with the credits and counters of the machine: its step numbers are the program's.
+//! What it adds is time:
 //!
-//! - **An instruction** costs its device's `instruction_ns`; a reduce-copy costs, besides, whatever takes longest of what its channels can
-//!   read and write, what they can fold, its device's memory, and the links that it crosses.
-//! - **A link** serves what crosses it in the order in which it is asked, at its bandwidth, and is never idle while it has been asked. A
-//!   message is through when the slowest link of its way is, and arrives after the way's latency.
-//! - **A release** of a GPU waits until its earlier stores to peers have been acknowledged; a signal then takes the way's latency. LL
-//!   messages need neither.
-//! - **Between nodes** the sender goes on as soon as the message lies in its own memory; adapters move it, and its announcement comes after it.
-//! - **A switch that reduces** (only if asked for) passes on once what one reduce-copy reads of several peers through it, and spreads what one
-//!   reduce-copy writes to several peers through it: the links behind it, or before it, carry it once.
+//! - **An instruction** costs its device's `instruction_ns`; a reduce-copy costs, besides, whatever
+//!   takes longest of what its channels can read and write, what they can fold, its device's
+//!   memory, and the links that it crosses.
+//! - **A link** serves what crosses it in the order in which it is asked, at its bandwidth, and is
+//!   never idle while it has been asked. A message is through when the slowest link of its way is,
+//!   and arrives after the way's latency.
+//! - **A release** of a GPU waits until its earlier stores to peers have been acknowledged; a
+//!   signal then takes the way's latency. LL messages need neither.
+//! - **Between nodes** the sender goes on as soon as the message lies in its own memory; adapters
+//!   move it, and its announcement comes after it.
+//! - **A switch that reduces** (only if asked for) passes on once what one reduce-copy reads of
+//!   several peers through it, and spreads what one reduce-copy writes to several peers through it:
+//!   the links behind it, or before it, carry it once.
 //!
-//! Channels with equal parts act alike. They are simulated as a few *bundles* ([`Options::bundles`]), each of which moves together: enough for
-//! one to use the links while another waits.
+//! Channels with equal parts act alike. They are simulated as a few *bundles*
+//! ([`Options::bundles`]), each of which moves together: enough for one to use the links while
+//! another waits.
 //!
 //! # Large worlds, long messages
 //!
-//! Where ranks are alike under a rotation of the nodes, one node stands for all ([`Statement::Folded`] says why they are alike); otherwise all
-//! ranks are simulated one by one. Where a message takes many rounds, they are simulated until the time of a round no longer changes, and the rest
-//! is extrapolated ([`Prediction::simulated_rounds`]).
+//! Where ranks are alike under a rotation of the nodes, one node stands for all
+//! ([`Statement::Folded`] says why they are alike); otherwise all ranks are simulated one by one.
+//! Where a message takes many rounds, they are simulated until the time of a round no longer
+//! changes, and the rest is extrapolated ([`Prediction::simulated_rounds`]).
 
 mod bundle;
 mod compile;
@@ -61,7 +68,8 @@ pub struct Options {
     pub in_network: bool,
     /// Whether one node may stand for all.
     pub fold: Fold,
-    /// Into how many bundles equal channels are put, at most; if nothing is said, 4, and 2 where more than 256 ranks are simulated.
+    /// Into how many bundles equal channels are put, at most; if nothing is said, 4, and 2 where
+    /// more than 256 ranks are simulated.
     pub bundles: Option<usize>,
     /// Whether rounds may be extrapolated.
     pub extrapolate: bool,

@@ -57,8 +57,8 @@ impl Access {
         self.message % SEGMENTS
     }
 
-    /// What the counter of messages that announce themselves reaches with this one, from the start of the round. Every message counts as
-    /// [`SEGMENTS`]: those that it has not are passed over.
+    /// What the counter of messages that announce themselves reaches with this one, from the start
+    /// of the round. Every message counts as [`SEGMENTS`]: those that it has not are passed over.
     pub(super) fn number(&self) -> i64 {
         i64::from(self.message) + 1
     }
@@ -74,7 +74,8 @@ pub(super) enum AccessKind {
     Pull,
     /// A peer's buffer, written.
     Push,
-    /// This rank's memory, read or written by a switch with that of peers. Its way leads to one of them, or from there.
+    /// This rank's memory, read or written by a switch with that of peers. Its way leads to one of
+    /// them, or from there.
     Own,
     /// A message, sent.
     Send(Flags),

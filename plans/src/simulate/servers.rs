@@ -15,7 +15,8 @@ pub(super) fn transfer(bytes: u64, gbps: f64) -> Time {
     (bytes as f64 * 1e3 / gbps).ceil() as Time
 }
 
-/// All links: each serves in the order in which it is asked, one at a time, and is never idle while it has been asked.
+/// All links: each serves in the order in which it is asked, one at a time, and is never idle while
+/// it has been asked.
 #[derive(Clone, Debug)]
 pub(super) struct Servers {
     ps_per_byte: Vec<f64>,
@@ -51,7 +52,8 @@ impl Servers {
         }
     }
 
-    /// Serves so many bytes at this part of its rate, from `ready` on or as soon as what was asked before is done.
+    /// Serves so many bytes at this part of its rate, from `ready` on or as soon as what was asked
+    /// before is done.
     pub(super) fn serve(
         &mut self,
         link: LinkId,

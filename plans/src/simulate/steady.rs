@@ -1,7 +1,8 @@
 //! Long messages: rounds are simulated until one takes as long as the next.
 //!
-//! A first run has eight rounds, the last of them as long as the call's last. If the two halves of its middle take equally long, all rounds
-//! between take as long as these; otherwise a run has twice as many, until it has them all.
+//! A first run has eight rounds, the last of them as long as the call's last. If the two halves of
+//! its middle take equally long, all rounds between take as long as these; otherwise a run has
+//! twice as many, until it has them all.
 
 use super::machine::Machine;
 use super::program::Compiled;
@@ -66,7 +67,8 @@ fn steady_round(marks: &[Time]) -> Option<f64> {
     ((before - after).abs() <= TOLERANCE * after).then_some(after)
 }
 
-/// What each link carries in the whole call: the rounds that were left out carry as much as the second.
+/// What each link carries in the whole call: the rounds that were left out carry as much as the
+/// second.
 fn links(machine: &Machine<'_>, network: &Network, time_ps: f64, left_out: u64) -> Vec<LinkUse> {
     let mut links: Vec<LinkUse> = Vec::new();
     for (at, &carried) in machine.servers.bytes.iter().enumerate().filter(|(_, b)| **b > 0) {

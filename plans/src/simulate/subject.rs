@@ -1,4 +1,5 @@
-//! What is simulated: a schedule that is there, or an algorithm whose ranks' instructions are made one by one.
+//! What is simulated: a schedule that is there, or an algorithm whose ranks' instructions are made
+//! one by one.
 
 use super::SimulationError;
 use crate::algorithms::Entry;
@@ -41,7 +42,8 @@ impl<'a> Subject<'a> {
         })
     }
 
-    /// An algorithm out of the catalogue, for a world that may be too large to hold all of its instructions.
+    /// An algorithm out of the catalogue, for a world that may be too large to hold all of its
+    /// instructions.
     ///
     /// # Errors
     /// It does not exist for so many ranks, placed so.

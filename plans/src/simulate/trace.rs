@@ -59,8 +59,9 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// The events for a trace viewer (the Trace Event Format of Chrome and Perfetto): a process a rank, a thread a bundle of channels, and the
-    /// links as one more process. `text` gives a step's name.
+    /// The events for a trace viewer (the Trace Event Format of Chrome and Perfetto): a process a
+    /// rank, a thread a bundle of channels, and the links as one more process. `text` gives a
+    /// step's name.
     pub fn to_chrome(&self, text: impl Fn(usize, usize) -> String) -> Value {
         let links_pid = self.events.iter().map(|event| event.rank + 1).max().unwrap_or(0);
         let critical: std::collections::HashSet<usize> =

@@ -1,4 +1,5 @@
-//! Reduce-copies: loads, folds and stores, the links that they cross, and the messages that come of them.
+//! Reduce-copies: loads, folds and stores, the links that they cross, and the messages that come of
+//! them.
 
 use super::bundle::{Bundle, Rounds};
 use super::machine::{Machine, Signal, Went};
@@ -123,7 +124,8 @@ impl Machine<'_> {
         (start, finish)
     }
 
-    /// What a switch reads of this rank's own memory, or writes there, crosses the links between the two.
+    /// What a switch reads of this rank's own memory, or writes there, crosses the links between
+    /// the two.
     fn cross_own(&mut self, access: &Access, reads: bool, bytes: u64, ready: Time) -> Time {
         if access.kind != AccessKind::Own {
             return ready;
@@ -253,7 +255,8 @@ impl Access {
         if self.switched { way.switch_efficiency } else { 1.0 }
     }
 
-    /// The switch that this operand shares with an earlier one of the same instruction, if switches reduce.
+    /// The switch that this operand shares with an earlier one of the same instruction, if switches
+    /// reduce.
     fn merges(
         &self,
         switch: Option<(usize, usize)>,

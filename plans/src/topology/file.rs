@@ -6,7 +6,8 @@ impl Topology {
     /// Reads a topology's text. `source_name` is named in errors: the file's path.
     ///
     /// # Errors
-    /// A key that is unknown or missing, a name that leads nowhere, a figure that cannot be: with the file, the key and the remedy.
+    /// A key that is unknown or missing, a name that leads nowhere, a figure that cannot be: with
+    /// the file, the key and the remedy.
     pub fn parse(text: &str, source_name: &str) -> Result<Topology, TopologyError> {
         let topology: Topology = toml::from_str(text).map_err(|error| TopologyError::Text {
             source_name: source_name.to_string(),

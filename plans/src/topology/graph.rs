@@ -60,8 +60,8 @@ impl<'a> Graph<'a> {
         links
     }
 
-    /// The way from a part to every other that is reached: most bandwidth, then least latency, then fewest links. Devices and adapters
-    /// lead nothing through.
+    /// The way from a part to every other that is reached: most bandwidth, then least latency, then
+    /// fewest links. Devices and adapters lead nothing through.
     pub(super) fn paths(&self, from: usize) -> Vec<Option<Path>> {
         let mut best: Vec<Option<Path>> = vec![None; self.topology.parts.len()];
         let mut heap = BinaryHeap::from([Reverse((Cost::default(), from))]);
@@ -95,7 +95,8 @@ impl<'a> Graph<'a> {
         best
     }
 
-    /// Each device's nearest adapter, the least used of equally near ones, and the ways to and from the fabric through it.
+    /// Each device's nearest adapter, the least used of equally near ones, and the ways to and from
+    /// the fabric through it.
     pub(super) fn ways_out(&self, devices: &[usize]) -> Result<Vec<WayOut>, TopologyError> {
         let nics = self.of(Role::Nic);
         let kind = self.topology.fabric.as_ref().map(|fabric| &self.topology.links[&fabric.link]);

@@ -51,7 +51,8 @@ impl Topology {
         }
     }
 
-    /// For each part the part before it on the way with the fewest links, and the connection between.
+    /// For each part the part before it on the way with the fewest links, and the connection
+    /// between.
     fn ways(&self, from: usize) -> Vec<Option<(usize, usize)>> {
         let mut before = vec![None; self.parts.len()];
         let mut queue = VecDeque::from([from]);

@@ -1,10 +1,11 @@
 //! Topologies: which devices there are, and what lies between them, as data.
 //!
-//! A [`Topology`] is a number of equal nodes. A node has parts (devices, switches, processors with their memory, network adapters) and
-//! connections between them, each of a kind whose bandwidth and latency are stated once. It comes from a [`preset`], from a file's
-//! text ([`Topology::parse`]), or from whoever has looked at a machine; nothing here reads one. A [`Network`] is a topology with ranks on
-//! its devices: it knows the links between any two of them. A [`Placement`] is all that algorithms know
-//! of this: which ranks share a node.
+//! A [`Topology`] is a number of equal nodes. A node has parts (devices, switches, processors with
+//! their memory, network adapters) and connections between them, each of a kind whose bandwidth and
+//! latency are stated once. It comes from a [`preset`], from a file's text ([`Topology::parse`]),
+//! or from whoever has looked at a machine; nothing here reads one. A [`Network`] is a topology
+//! with ranks on its devices: it knows the links between any two of them. A [`Placement`] is all
+//! that algorithms know of this: which ranks share a node.
 
 mod error;
 mod file;
@@ -96,7 +97,8 @@ pub struct LinkKind {
     pub latency_ns: f64,
 }
 
-/// What joins nodes: it adds latency and otherwise carries whatever the adapters send, unless it has a spine.
+/// What joins nodes: it adds latency and otherwise carries whatever the adapters send, unless it
+/// has a spine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fabric {
@@ -112,8 +114,8 @@ pub struct Fabric {
     pub spine: Option<Spine>,
 }
 
-/// The upper level of a fabric: what crosses between leaf switches shares their links to it. Messages are taken to be spread over these
-/// evenly.
+/// The upper level of a fabric: what crosses between leaf switches shares their links to it.
+/// Messages are taken to be spread over these evenly.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spine {
@@ -121,10 +123,11 @@ pub struct Spine {
     pub link: String,
     /// So many consecutive nodes share leaf switches.
     pub nodes_per_leaf: usize,
-    /// Links of a leaf switch to the spine. There are fewer than its adapters where the spine is oversubscribed.
+    /// Links of a leaf switch to the spine. There are fewer than its adapters where the spine is
+    /// oversubscribed.
     pub uplinks: usize,
-    /// Whether each adapter of a node has a leaf switch of its own, with those at its place in the other nodes: then what stays on a rail
-    /// stays off the spine.
+    /// Whether each adapter of a node has a leaf switch of its own, with those at its place in the
+    /// other nodes: then what stays on a rail stays off the spine.
     #[serde(default)]
     pub rails: bool,
 }

@@ -1,9 +1,11 @@
 //! A topology with ranks on its devices: the directed links between any two ranks.
 //!
-//! Nodes that share leaf switches are a **pod**; where the fabric blocks nobody, each node is one. Links are numbered pod by pod, and within a
-//! pod node by node: both directions of each connection, then both directions between each adapter and the fabric, then each device's
-//! memory; behind the pod's nodes both directions between each of its leaf switches and the spine. All pods are alike, so a link's number
-//! modulo [`Network::links_per_pod`] says which it is, and a rotation of the pods is a rotation of the numbers.
+//! Nodes that share leaf switches are a **pod**; where the fabric blocks nobody, each node is one.
+//! Links are numbered pod by pod, and within a pod node by node: both directions of each
+//! connection, then both directions between each adapter and the fabric, then each device's memory;
+//! behind the pod's nodes both directions between each of its leaf switches and the spine. All pods
+//! are alike, so a link's number modulo [`Network::links_per_pod`] says which it is, and a rotation
+//! of the pods is a rotation of the numbers.
 
 use super::graph::{Graph, WayOut};
 use super::{DeviceKind, Fabric, Role, Topology, TopologyError};
@@ -27,8 +29,8 @@ pub struct Route {
     pub links: Vec<LinkId>,
     /// One way, in nanoseconds, with all that a message costs besides bandwidth.
     pub latency_ns: f64,
-    /// Whether somebody else moves the message once it has been signalled: a proxy and an adapter. Otherwise the executor's own loads
-    /// and stores cross the links.
+    /// Whether somebody else moves the message once it has been signalled: a proxy and an adapter.
+    /// Otherwise the executor's own loads and stores cross the links.
     pub posted: bool,
     /// Behind how many of the links there is a switch that reduces and multicasts, and which.
     pub switch: Option<(usize, usize)>,
@@ -81,7 +83,8 @@ pub(super) struct Path {
 const SPINE: usize = usize::MAX;
 
 impl Network {
-    /// Puts ranks on devices, `per_node` on each node (all devices, unless fewer are asked for), in order.
+    /// Puts ranks on devices, `per_node` on each node (all devices, unless fewer are asked for), in
+    /// order.
     ///
     /// # Errors
     /// A topology that is wrong, too small, or in which two of its devices cannot reach each other.

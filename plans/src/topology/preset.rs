@@ -2,17 +2,21 @@
 //!
 //! Bandwidths are one direction's. What of them is left for data is stated once a kind of link:
 //!
-//! - **NVLink, 128 / 160.** A 128-byte write travels behind a 16-byte header, and each is acknowledged by 16 bytes on the way back, where
-//!   as much data flows: 128 of 160 bytes are data. (NCCL's authors say the same: 25 GB/s a link become about 20 with 128 bytes of payload,
+//! - **NVLink, 128 / 160.** A 128-byte write travels behind a 16-byte header, and each is
+//!   acknowledged by 16 bytes on the way back, where as much data flows: 128 of 160 bytes are data.
+//!   (NCCL's authors say the same: 25 GB/s a link become about 20 with 128 bytes of payload,
 //!   nccl-tests #149.)
-//! - **PCIe, 256 / 282.** A packet has up to 256 bytes of data and 26 of header, sequence number and checksums (PCI Express Base
-//!   Specification; 128b/130b encoding is in the published 31.5 and 63 GB/s).
+//! - **PCIe, 256 / 282.** A packet has up to 256 bytes of data and 26 of header, sequence number
+//!   and checksums (PCI Express Base Specification; 128b/130b encoding is in the published 31.5 and
+//!   63 GB/s).
 //! - **InfiniBand, 4096 / 4162.** A packet of 4,096 bytes has headers and checksums of up to 66.
-//! - **Ethernet with TCP, 1448 / 1538.** A frame of 1,500 bytes carries 1,448, and takes 1,538 with preamble and gap.
+//! - **Ethernet with TCP, 1448 / 1538.** A frame of 1,500 bytes carries 1,448, and takes 1,538 with
+//!   preamble and gap.
 //! - **UPI, 8 / 9.** A cache line is eight flits of data behind one of header.
 //!
-//! Latencies, launch and instruction costs are estimates out of published microbenchmarks; no kernel of ours has been measured on these
-//! machines. They matter for small messages, not for large ones.
+//! Latencies, launch and instruction costs are estimates out of published microbenchmarks; no
+//! kernel of ours has been measured on these machines. They matter for small messages, not for
+//! large ones.
 
 use super::{
     Connection, DeviceKind, Fabric, LinkKind, Part, Processor, Role, Topology, TopologyError,
@@ -62,8 +66,8 @@ pub fn preset(name: &str) -> Result<Topology, TopologyError> {
     })
 }
 
-/// A100 SXM: the L2 cache gives 5,120 bytes a clock to 108 multiprocessors at 1.41 GHz, 66 GB/s each (NVIDIA A100 white paper), and 64
-/// float lanes of 4 bytes fold 361 GB/s.
+/// A100 SXM: the L2 cache gives 5,120 bytes a clock to 108 multiprocessors at 1.41 GHz, 66 GB/s
+/// each (NVIDIA A100 white paper), and 64 float lanes of 4 bytes fold 361 GB/s.
 fn a100(memory_gbps: f64) -> DeviceKind {
     DeviceKind {
         processor: Processor::Gpu,
@@ -78,7 +82,8 @@ fn a100(memory_gbps: f64) -> DeviceKind {
     }
 }
 
-/// H100 SXM: as A100 with 132 multiprocessors at 1.755 GHz (68 GB/s each) and 128 float lanes (NVIDIA H100 white paper).
+/// H100 SXM: as A100 with 132 multiprocessors at 1.755 GHz (68 GB/s each) and 128 float lanes
+/// (NVIDIA H100 white paper).
 fn h100(memory_gbps: f64) -> DeviceKind {
     DeviceKind {
         instruction_ns: 100.0,
@@ -88,7 +93,8 @@ fn h100(memory_gbps: f64) -> DeviceKind {
     }
 }
 
-/// A core of a server: bandwidths of one thread beyond its caches, as measured for this project's host executor.
+/// A core of a server: bandwidths of one thread beyond its caches, as measured for this project's
+/// host executor.
 fn core() -> DeviceKind {
     DeviceKind {
         processor: Processor::Cpu,
@@ -103,8 +109,9 @@ fn core() -> DeviceKind {
     }
 }
 
-/// What is left of NVLink's rate for what its switches reduce and multicast: by what NCCL's tuning model multiplies the bandwidth of NVLink SHARP
-/// (`nvlsEfficiency` in its tuning source), for Hopper's generation and for Blackwell's.
+/// What is left of NVLink's rate for what its switches reduce and multicast: by what NCCL's tuning
+/// model multiplies the bandwidth of NVLink SHARP (`nvlsEfficiency` in its tuning source), for
+/// Hopper's generation and for Blackwell's.
 pub fn reduce_efficiency(nvlink_generation: u32) -> f64 {
     match nvlink_generation {
         4 => 0.85,
@@ -114,8 +121,8 @@ pub fn reduce_efficiency(nvlink_generation: u32) -> f64 {
     }
 }
 
-/// NVLink of all lanes of a GPU together: 12 x 25 GB/s (A100), 18 x 25 (H100), 18 x 50 (Blackwell), by NVIDIA's data sheets. To the switch or
-/// from it takes about 250 ns.
+/// NVLink of all lanes of a GPU together: 12 x 25 GB/s (A100), 18 x 25 (H100), 18 x 50 (Blackwell),
+/// by NVIDIA's data sheets. To the switch or from it takes about 250 ns.
 fn nvlink(gbps: f64) -> LinkKind {
     LinkKind { gbps, efficiency: 128.0 / 160.0, latency_ns: 250.0 }
 }
@@ -140,7 +147,8 @@ fn upi() -> LinkKind {
     LinkKind { gbps: 67.2, efficiency: 8.0 / 9.0, latency_ns: 200.0 }
 }
 
-/// Eight GPUs at one switch (really four or six, over which every GPU's lanes are dealt evenly), in two sockets, an adapter a GPU.
+/// Eight GPUs at one switch (really four or six, over which every GPU's lanes are dealt evenly), in
+/// two sockets, an adapter a GPU.
 fn dgx(
     name: &str,
     gpu: DeviceKind,
@@ -173,7 +181,8 @@ fn dgx(
     build.fabric("ib", 1000.0)
 }
 
-/// One NVLink domain is one node here: 18 trays of 4 GPUs and 2 processors (NVIDIA GB200 NVL72 data sheet).
+/// One NVLink domain is one node here: 18 trays of 4 GPUs and 2 processors (NVIDIA GB200 NVL72 data
+/// sheet).
 fn nvl72() -> Topology {
     let gpu = DeviceKind { channels: 48, ..h100(8000.0) };
     let mut build = Builder::new("gb200-nvl72", [("gpu", gpu)]);
@@ -230,7 +239,8 @@ fn ethernet_pair() -> Topology {
     build.fabric("ethernet", 10_000.0).with_nodes(2)
 }
 
-/// One way from core to core takes about 100 ns, and a core writes about 10 GB/s into lines that another holds.
+/// One way from core to core takes about 100 ns, and a core writes about 10 GB/s into lines that
+/// another holds.
 fn host() -> Topology {
     let mut build = Builder::new("host", [("core", core())]);
     build.kind("mesh", LinkKind { gbps: 20.0, efficiency: 1.0, latency_ns: 50.0 });

@@ -1,11 +1,13 @@
 //! Choices for GPUs, by thresholds.
 //!
-//! Small messages are LL: data and flags travel together, and nobody waits twice. From where bandwidth begins to count they are LL128, if
-//! links allow it: as fast, and nearly all of it data. Larger ones use peers' buffers in place, which moves the least. What peers cannot reach goes through slots. Channels are thread blocks: few for what is over in a few microseconds, all
-//! of them for what memory's bandwidth limits.
+//! Small messages are LL: data and flags travel together, and nobody waits twice. From where
+//! bandwidth begins to count they are LL128, if links allow it: as fast, and nearly all of it data.
+//! Larger ones use peers' buffers in place, which moves the least. What peers cannot reach goes
+//! through slots. Channels are thread blocks: few for what is over in a few microseconds, all of
+//! them for what memory's bandwidth limits.
 //!
-//! Not measured on hardware yet: the thresholds follow other people's measurements (two 16 KiB messages of a pair over NVLink are
-//! about as fast as the flags that a window needs).
+//! Not measured on hardware yet: the thresholds follow other people's measurements (two 16 KiB
+//! messages of a pair over NVLink are about as fast as the flags that a window needs).
 
 use super::wish::{self, Wish};
 use super::{Offered, Question, links};
@@ -16,10 +18,11 @@ use std::ops::RangeInclusive;
 const LL_MAX_BYTES: usize = 32 << 10;
 /// From so many bytes LL128 is better than LL, and up to so many better than windows.
 const LL128_BYTES: RangeInclusive<usize> = 16 << 10..=128 << 10;
-/// From so many bytes a rank's LL message is better reduced once and then spread than sent to everybody.
+/// From so many bytes a rank's LL message is better reduced once and then spread than sent to
+/// everybody.
 const TWO_SHOT_MIN_BYTES: usize = 16 << 10;
-/// From so many ranks on a switch that reduces is faster than windows, at all sizes that are for these: the simulator's figures for H100s
-/// (`docs/simulator.md`).
+/// From so many ranks on a switch that reduces is faster than windows, at all sizes that are for
+/// these: the simulator's figures for H100s (`docs/simulator.md`).
 const SWITCH_MIN_RANKS: usize = 4;
 /// What keeps a thread block busy for long enough.
 const BYTES_PER_CHANNEL: usize = 64 << 10;

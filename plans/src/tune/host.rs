@@ -1,9 +1,10 @@
 //! Choices for host memory without a tuning table, out of measured thresholds.
 //!
-//! A message that fits a cache line with its header wants to be that line (LL). Middle ones want one copy into a slot that stays in
-//! cache, and no second synchronisation. From a size on, buffers that peers reach are best used in place, in one step, though that takes two
-//! synchronisations. Where that is depends on the kind, and on what a synchronisation costs: with more than two ranks it is counted
-//! in context switches as soon as ranks outnumber cores.
+//! A message that fits a cache line with its header wants to be that line (LL). Middle ones want
+//! one copy into a slot that stays in cache, and no second synchronisation. From a size on, buffers
+//! that peers reach are best used in place, in one step, though that takes two synchronisations.
+//! Where that is depends on the kind, and on what a synchronisation costs: with more than two ranks
+//! it is counted in context switches as soon as ranks outnumber cores.
 //!
 //! Measured with 2 and 4 ranks on 2 cores (AMD EPYC, family 26), float sum.
 
@@ -14,13 +15,15 @@ use crate::collective::{Collective, Kind};
 
 /// From so many bytes a private all-reduce sends every byte twice instead of to everybody.
 const TWO_SHOT_MIN_BYTES: usize = 16 << 10;
-/// From so many bytes a ring moves less through private memory's slots than everybody talking to everybody.
+/// From so many bytes a ring moves less through private memory's slots than everybody talking to
+/// everybody.
 const RING_MIN_BYTES: usize = 256 << 10;
 
 /// Up to so many bytes a message and its header are one cache line.
 const LL_MAX_BYTES: usize = 16;
-/// Up to so many bytes calls that go one way are best in LL where ranks share cores: senders run ahead by as many messages as there are slots, of
-/// which LL has more, and fewer processes change places (a broadcast of 128 B over 4 ranks: 0.6 us, through slots 1.2).
+/// Up to so many bytes calls that go one way are best in LL where ranks share cores: senders run
+/// ahead by as many messages as there are slots, of which LL has more, and fewer processes change
+/// places (a broadcast of 128 B over 4 ranks: 0.6 us, through slots 1.2).
 const ONE_WAY_LL_MAX_BYTES: usize = 512;
 
 fn ll_max(kind: Kind, ranks: usize) -> usize {
@@ -78,9 +81,11 @@ fn wishes(question: &Question) -> Vec<Wish> {
     wishes
 }
 
-/// Whether outputs are written around the cache: those of all ranks together fill it; of an all-to-all, inputs and outputs, which are as
-/// long and never the same memory where peers read them (an all-reduce is often in place, and finds in the cache what it wrote there).
-/// Inputs of an all-gather are together as long as one output and leave more of the cache to the outputs: both have to fill it twice.
+/// Whether outputs are written with streaming stores: those of all ranks together fill it; of an
+/// all-to-all, inputs and outputs, which are as long and never the same memory where peers read
+/// them (an all-reduce is often in place, and finds in the cache what it wrote there). Inputs of an
+/// all-gather are together as long as one output and leave more of the cache to the outputs: both
+/// have to fill it twice.
 pub(super) fn stream(question: &Question) -> bool {
     let Question { collective: Collective { kind, ranks, .. }, .. } = *question;
     // In halves of a buffer.

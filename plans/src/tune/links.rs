@@ -1,7 +1,8 @@
 //! Choices for ranks on several nodes without a tuning table.
 //!
-//! What crosses between nodes costs most: hierarchical algorithms send each byte across as seldom as can be, and for short messages one
-//! message of a node's ranks instead of many. Where nodes have one rank that is used, or sizes that differ, ranks are treated alike.
+//! What crosses between nodes costs most: hierarchical algorithms send each byte across as seldom
+//! as can be, and for short messages one message of a node's ranks instead of many. Where nodes
+//! have one rank that is used, or sizes that differ, ranks are treated alike.
 
 use super::Question;
 use super::wish::Wish;
@@ -12,12 +13,14 @@ use crate::collective::Kind;
 const DOUBLING_MAX_BYTES: usize = 32 << 10;
 /// As many channels as long messages have.
 const CHANNELS: usize = 2;
-/// From so many nodes on, long messages go around the ring of nodes instead of to all others at once.
+/// From so many nodes on, long messages go around the ring of nodes instead of to all others at
+/// once.
 const RING_MIN_NODES: usize = 8;
 /// Up to so many bytes for each rank, an all-to-all gathers what a node's ranks send.
 const GATHERED_MAX_BYTES: usize = 16 << 10;
 
-/// How many channels share the work, unless that is pinned: what one waits for crosses while another computes.
+/// How many channels share the work, unless that is pinned: what one waits for crosses while
+/// another computes.
 pub(super) fn channels(question: &Question) -> usize {
     let chunk = question.total_bytes / question.collective.ranks;
     let slots = chunk / question.slot_bytes.max(1);

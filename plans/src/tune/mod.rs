@@ -1,4 +1,5 @@
-//! The tuner: which algorithm, encoding, channels and tile a call gets. Pure: equal questions get equal answers on every rank.
+//! The tuner: which algorithm, encoding, channels and tile a call gets. Pure: equal questions get
+//! equal answers on every rank.
 
 mod gpu;
 mod host;
@@ -24,7 +25,8 @@ use serde::Serialize;
 pub struct Question {
     /// The collective.
     pub collective: Collective,
-    /// Bytes of the largest buffer of the call on any rank that has both (all-gather: the output; reduce-scatter: the input).
+    /// Bytes of the largest buffer of the call on any rank that has both (all-gather: the output;
+    /// reduce-scatter: the input).
     pub total_bytes: usize,
     /// Which ranks share a node.
     pub placement: Placement,
@@ -42,7 +44,8 @@ pub struct Question {
     pub several_nodes: bool,
     /// There are slots for LL128 messages, and links that carry their lines whole.
     pub ll128: bool,
-    /// A switch between the ranks reduces and multicasts for them, in buffers that lie at the same places of all heaps.
+    /// A switch between the ranks reduces and multicasts for them, in buffers that lie at the same
+    /// places of all heaps.
     pub multicast: bool,
     /// Most channels of a call.
     pub max_channels: usize,
@@ -82,7 +85,7 @@ pub struct Plan {
     pub channels: usize,
     /// Bytes a channel handles per chunk and round.
     pub tile_bytes: usize,
-    /// Outputs are written around the cache.
+    /// Outputs are written with streaming stores.
     pub stream: bool,
     /// Why.
     pub reason: String,
@@ -157,8 +160,8 @@ fn planned(question: &Question, entry: &Entry, channels: usize, reason: String) 
     }
 }
 
-/// Answers a question for ranks on GPUs by a tuning table of GPUs; where it cannot tell, or there is none, by thresholds, which say how many
-/// channels in either case.
+/// Answers a question for ranks on GPUs by a tuning table of GPUs; where it cannot tell, or there
+/// is none, by thresholds, which say how many channels in either case.
 ///
 /// # Errors
 /// As [`plan`].
@@ -178,8 +181,9 @@ pub fn offered(question: &Question) -> Vec<&'static Entry> {
     algorithms::catalogue().filter(|entry| fits(entry, question)).collect()
 }
 
-/// The entries that fit a question, but for those that are another name of one before them: with few ranks algorithms come to do the same. To
-/// measure one program twice would be to choose by noise.
+/// The entries that fit a question, but for those that are another name of one before them: with
+/// few ranks algorithms come to do the same. To measure one program twice would be to choose by
+/// noise.
 pub fn distinct(question: &Question) -> Vec<&'static Entry> {
     let mut distinct: Vec<&'static Entry> = Vec::new();
     for entry in offered(question) {
@@ -190,7 +194,8 @@ pub fn distinct(question: &Question) -> Vec<&'static Entry> {
     distinct
 }
 
-/// Whether the one before can take the entry's place: it works wherever the entry does, by the same instructions.
+/// Whether the one before can take the entry's place: it works wherever the entry does, by the same
+/// instructions.
 fn is_another_name(entry: &Entry, before: &Entry, question: &Question) -> bool {
     let Question { collective, placement, data_type, .. } = *question;
     let schedule = |of: &Entry, order| of.schedule(collective, placement, order, SLOTS).ok();

@@ -1,10 +1,13 @@
-//! The cost model: how long a call takes with each entry of the catalogue, out of the tuning table's points.
+//! The cost model: how long a call takes with each entry of the catalogue, out of the tuning
+//! table's points.
 //!
-//! Between two points a call takes a latency and a time per byte, those of the line through them: each range of sizes has a latency and a
-//! bandwidth of its own, since cores change caches and protocols change steps from range to range. Below the first point a call takes as
-//! long as there (latency is all of it), and beyond the last one each byte takes as long as in the last range.
+//! Between two points a call takes a latency and a time per byte, those of the line through them:
+//! each range of sizes has a latency and a bandwidth of its own, since cores change caches and
+//! protocols change steps from range to range. Below the first point a call takes as long as there
+//! (latency is all of it), and beyond the last one each byte takes as long as in the last range.
 //!
-//! Only additions, multiplications and one division: equal tables give equal bits, and equal picks, on every rank and machine.
+//! Only additions, multiplications and one division: equal tables give equal bits, and equal picks,
+//! on every rank and machine.
 
 use super::table::{Curve, Point, Table};
 use super::{Offered, Question};
@@ -22,7 +25,8 @@ pub struct Prediction {
     pub time_us: f64,
 }
 
-/// What each of these entries would take, the fastest first; equally fast ones in the catalogue's order.
+/// What each of these entries would take, the fastest first; equally fast ones in the catalogue's
+/// order.
 ///
 /// # Errors
 /// Says why the table cannot tell: for other ranks, or without this kind.
@@ -63,7 +67,8 @@ pub(super) fn predict(
     Ok(predictions)
 }
 
-/// The time of a call over so many bytes, in microseconds. Points are in order of their bytes, and there is at least one.
+/// The time of a call over so many bytes, in microseconds. Points are in order of their bytes, and
+/// there is at least one.
 fn time_us(points: &[Point], bytes: usize) -> f64 {
     let after = points.partition_point(|point| point.bytes < bytes);
     match (points, after) {

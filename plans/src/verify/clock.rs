@@ -1,7 +1,9 @@
-//! Happens-before: what a rank knows of what others have done, exactly, by vector clocks, or from below.
+//! Happens-before: what a rank knows of what others have done, exactly, by vector clocks, or from
+//! below.
 //!
-//! What a clock knows of the others is kept in pages, which clocks and stamps share until they differ: most of what two ranks know they have
-//! learned from the same messages, so a message costs what is new in it, not the number of ranks.
+//! What a clock knows of the others is kept in pages, which clocks and stamps share until they
+//! differ: most of what two ranks know they have learned from the same messages, so a message costs
+//! what is new in it, not the number of ranks.
 
 use crate::schedule::{Distance, Symmetry};
 use std::fmt::Debug;
@@ -19,7 +21,8 @@ pub(super) trait View {
 
 /// What a rank knows of what has happened.
 pub(super) trait Knowledge: View + Sized + Debug {
-    /// What a rank knew when it published something: all its own events until then, and those it had learned of.
+    /// What a rank knew when it published something: all its own events until then, and those it
+    /// had learned of.
     type Stamp: Clone + Debug;
 
     /// That of each rank at the beginning.
@@ -35,7 +38,8 @@ pub(super) trait Knowledge: View + Sized + Debug {
     fn turned(stamp: &Self::Stamp, symmetry: &Symmetry, by: Distance) -> Self::Stamp;
 }
 
-/// What a first rank knows, as one sees it who stands for all ranks `by` from there: ranks in what is asked and answered are turned.
+/// What a first rank knows, as one sees it who stands for all ranks `by` from there: ranks in what
+/// is asked and answered are turned.
 pub(super) struct Seen<'a, V> {
     pub(super) of: &'a V,
     pub(super) symmetry: &'a Symmetry,
@@ -92,7 +96,8 @@ pub(super) struct Stamp {
 #[derive(Debug)]
 pub(super) struct Clock {
     now: Event,
-    /// For each other rank the latest of its events that happened before now. Shared with stamps until it changes.
+    /// For each other rank the latest of its events that happened before now. Shared with stamps
+    /// until it changes.
     known: Rc<[Rc<Page>]>,
 }
 
@@ -152,8 +157,8 @@ impl Knowledge for Clock {
     }
 }
 
-/// Knowledge from below: a rank knows its own events, and nothing of others but what their counters say. It costs nothing, and is enough
-/// wherever ranks only pass messages.
+/// Knowledge from below: a rank knows its own events, and nothing of others but what their counters
+/// say. It costs nothing, and is enough wherever ranks only pass messages.
 #[derive(Debug)]
 pub(super) struct Own {
     rank: usize,

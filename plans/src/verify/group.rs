@@ -1,11 +1,14 @@
-//! The verifier of groups: parts in a row, cut by the moments at which buckets become ready and are done.
+//! The verifier of groups: parts in a row, cut by the moments at which buckets become ready and are
+//! done.
 //!
-//! A part is a proven schedule over a virtual buffer in which buckets lie behind one another, so what is proven of its chunks holds for every
-//! bucket's share of them: the values are right if each bucket lies in one part, alone. Parts leave their links drained, so in a row they are
-//! proven if all ranks run them in the same order. What remains are the words of single buckets. Before a bucket is ready, nobody may touch
-//! it on that rank; when it is done there, nobody may touch it any more, its last byte must be there, and its rank must know so. Where a part
-//! is run between the two as a whole, that is what its own proof says of its caller's buffers. Where it is cut, it is run again with the two moments in
-//! the places of the call's beginning and end.
+//! A part is a proven schedule over a virtual buffer in which buckets are concatenated, so
+//! what is proven of its chunks holds for every bucket's share of them: the values are right if
+//! each bucket lies in one part, alone. Parts leave their links drained, so in a row they are
+//! proven if all ranks run them in the same order. What remains are the words of single buckets.
+//! Before a bucket is ready, nobody may touch it on that rank; when it is done there, nobody may
+//! touch it any more, its last byte must be there, and its rank must know so. Where a part is run
+//! between the two as a whole, that is what its own proof says of its caller's buffers. Where it is
+//! cut, it is run again with the two moments in the places of the call's beginning and end.
 
 use super::clock::Clock;
 use super::machine::{Machine, Moments};
@@ -93,7 +96,8 @@ pub enum GroupViolation {
         /// How often.
         times: usize,
     },
-    /// A part of several rounds is cut, so that what is said after a part of its first round would be said of all.
+    /// A part of several rounds is cut, so that what is said after a part of its first round would
+    /// be said of all.
     #[error("rank {rank} awaits or finishes a bucket within the rounds of part {part}")]
     Cut {
         /// The rank.
@@ -106,7 +110,8 @@ pub enum GroupViolation {
     Part {
         /// The part.
         part: usize,
-        /// What is wrong, where the call's beginning and end are the moments at which its buckets are ready and done.
+        /// What is wrong, where the call's beginning and end are the moments at which its buckets
+        /// are ready and done.
         violation: Violation,
     },
 }
@@ -196,7 +201,8 @@ fn check_order(
     }
 }
 
-/// After how many of a rank's instructions all of each part's buckets are ready, and the first is done.
+/// After how many of a rank's instructions all of each part's buckets are ready, and the first is
+/// done.
 fn cuts(
     rank: usize,
     steps: &[GroupStep],
@@ -230,7 +236,8 @@ fn cuts(
     }
 }
 
-/// Values are those of the part's own proof: the instructions are the same, and nothing is written when a bucket is done.
+/// Values are those of the part's own proof: the instructions are the same, and nothing is written
+/// when a bucket is done.
 fn prove_cut(
     schedule: &Schedule,
     in_place: bool,
@@ -336,8 +343,9 @@ mod tests {
         })
     }
 
-    /// Every schedule of the catalogue, every rank, and every place in its list: a bucket that is done before the last access, or ready
-    /// after the first, is refused. Where peers reach into buffers, done needs the exit barrier, and ready must come before tokens are sent.
+    /// Every schedule of the catalogue, every rank, and every place in its list: a bucket that is
+    /// done before the last access, or ready after the first, is refused. Where peers reach into
+    /// buffers, done needs the exit barrier, and ready must come before tokens are sent.
     #[test]
     fn words_that_are_set_too_early_or_awaited_too_late_are_refused() {
         let mut refused = 0;
@@ -358,7 +366,8 @@ mod tests {
                 let Some(own) = list.iter().rposition(touches) else { continue };
                 let reached =
                     (0..RANKS).any(|peer| reaches(&verified.schedule().ranks[peer], rank));
-                // Where peers reach in, they are known to be done after the first wait of the last barrier at the earliest.
+                // Where peers reach in, they are known to be done after the first wait of the last
+                // barrier at the earliest.
                 let is_exit = |one: &Instruction| matches!(one, Instruction::Wait { flag: Flag::Tail(link), .. } if link.lane == Lane::Sync);
                 let exit = list.iter().skip(own).position(is_exit).map(|at| own + at);
                 let last = exit.filter(|_| reached).unwrap_or(own);

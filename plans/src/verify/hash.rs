@@ -1,4 +1,5 @@
-//! A short multiplicative hash: what is looked up here is made here, and looked up for every instruction.
+//! A short multiplicative hash: what is looked up here is made here, and looked up for every
+//! instruction.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

@@ -1,8 +1,10 @@
-//! The abstract execution: every rank runs until it waits for something that no other rank will ever do.
+//! The abstract execution: every rank runs until it waits for something that no other rank will
+//! ever do.
 //!
-//! Where first ranks stand for all ([`Symmetry`]), they alone run, each for all that are turned from it: an instruction is carried out by all of
-//! these at once. State is kept as the first rank sees it: that of a rank with it, that of a route with its first sender. What comes from there
-//! or goes there is turned on the way.
+//! Where first ranks stand for all ([`Symmetry`]), they alone run, each for all that are turned
+//! from it: an instruction is carried out by all of these at once. State is kept as the first rank
+//! sees it: that of a rank with it, that of a route with its first sender. What comes from there or
+//! goes there is turned on the way.
 
 use super::clock::{Event, Knowledge};
 use super::expect::{Expectation, Place};
@@ -15,7 +17,8 @@ use crate::schedule::{
 };
 use std::collections::{BTreeSet, VecDeque};
 
-/// All ranks while they run. The more of what happens before what is known, the more is accepted; nothing else depends on it.
+/// All ranks while they run. The more of what happens before what is known, the more is accepted;
+/// nothing else depends on it.
 #[derive(Debug)]
 pub(super) struct Machine<'a, K: Knowledge> {
     pub(super) schedule: &'a Schedule,
@@ -29,8 +32,9 @@ pub(super) struct Machine<'a, K: Knowledge> {
     pub(super) values: Values,
     /// Which chunk it is that an instruction moves from slot to slot.
     pub(super) origins: Origins,
-    /// Whether, with separate buffers, a rank has read a chunk of its input after it had written something else to the chunk of its output
-    /// that is in the same place when a call is in place. If not, every read would find the same there.
+    /// Whether, with separate buffers, a rank has read a chunk of its input after it had written
+    /// something else to the chunk of its output that is in the same place when a call is in place.
+    /// If not, every read would find the same there.
     pub(super) differs_in_place: bool,
     /// By rank, steps that reduce several values, with these; noted where ranks stand for others.
     pub(super) reductions: Vec<Vec<(usize, Vec<Value>)>>,
@@ -40,7 +44,8 @@ pub(super) struct Machine<'a, K: Knowledge> {
     read: Vec<(Value, bool)>,
 }
 
-/// After how many of its instructions a rank's buffers are ready, and done: the beginning and the end of a call, but for groups.
+/// After how many of its instructions a rank's buffers are ready, and done: the beginning and the
+/// end of a call, but for groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Moments {
     pub(super) ready: usize,
@@ -233,8 +238,8 @@ impl<'a, K: Knowledge> Machine<'a, K> {
             Flag::Head(_) => (&mut traffic.head, Some(traffic.received), route.from),
         };
         let announced = counter.value;
-        // A tail lies in the slot of the message that it announces, so messages are announced one by one. Signals of a counter-only
-        // link are its messages.
+        // A tail lies in the slot of the message that it announces, so messages are announced one
+        // by one. Signals of a counter-only link are its messages.
         let done = done.map_or(announced + 1, |done| done as i64);
         let done = if matches!(flag, Flag::Tail(_)) { done.min(announced + 1) } else { done };
         if value <= announced || value > done {
@@ -246,8 +251,9 @@ impl<'a, K: Knowledge> Machine<'a, K> {
         Ok(())
     }
 
-    /// An instruction is not atomic: it handles its operands block by block. So its accesses are ordered only by what was known before
-    /// it; what its messages with flags bring is known afterwards, and what they send was known before.
+    /// An instruction is not atomic: it handles its operands block by block. So its accesses are
+    /// ordered only by what was known before it; what its messages with flags bring is known
+    /// afterwards, and what they send was known before.
     fn reduce_copy(
         &mut self,
         at: At,
@@ -322,7 +328,8 @@ impl<'a, K: Knowledge> Machine<'a, K> {
         (!sent).then_some((route, Awaited::Message(operand)))
     }
 
-    /// At the end of a round every message has been announced, received and given back: each round begins as the one before.
+    /// At the end of a round every message has been announced, received and given back: each round
+    /// begins as the one before.
     fn check_drained(&self) -> Result<(), Violation> {
         let routes = self.routes.sorted();
         routes

@@ -5,7 +5,8 @@ use super::expect::{Expectation, Place};
 use super::value::Value;
 use crate::schedule::Buffer;
 
-/// Cells of a page. Pages are made when they are touched: a file may speak of many chunks and touch few.
+/// Cells of a page. Pages are made when they are touched: a file may speak of many chunks and touch
+/// few.
 const PAGE: usize = 32;
 
 /// A rank's buffers during the call.
@@ -95,7 +96,8 @@ impl Memory {
         cell.written.is_some().then_some(cell.value)
     }
 
-    /// The owner leaves: its user may now do with the buffers what it likes. An access that it does not know of is a conflict.
+    /// The owner leaves: its user may now do with the buffers what it likes. An access that it does
+    /// not know of is a conflict.
     pub(super) fn leave(&mut self, owner: &impl View) -> Result<(), (Place, Conflict)> {
         self.left = true;
         let pages = self.pages.iter().enumerate();

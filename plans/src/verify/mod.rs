@@ -1,29 +1,37 @@
-//! The verifier: proves that a schedule does what its collective promises, however its ranks are interleaved.
+//! The verifier: proves that a schedule does what its collective promises, however its ranks are
+//! interleaved.
 //!
-//! Counters are monotonic, every rank's list is sequential, and every link has one sender and one receiver, so the network of ranks is
-//! determinate: what one rank waits for either comes in every interleaving or in none. One maximal abstract execution therefore
-//! decides for all. It runs on symbolic values and with vector clocks, and finds
+//! Counters are monotonic, every rank's list is sequential, and every link has one sender and one
+//! receiver, so the network of ranks is determinate: what one rank waits for either comes in every
+//! interleaving or in none. One maximal abstract execution therefore decides for all. It runs on
+//! symbolic values and with vector clocks, and finds
 //!
-//! - **values** that are not what the collective promises, in the order that is promised, premultiplied and finished once;
+//! - **values** that are not what the collective promises, in the order that is promised,
+//!   premultiplied and finished once;
 //! - **deadlocks**, as a list of who waits for whom;
 //! - **slots** that are overwritten before they are consumed, or read before they are written;
-//! - **races** on the callers' buffers: between ranks, and between a rank and another's user, before or after the call;
-//! - counters that don't say what has happened, messages that nobody receives, and operands that no executor may get.
+//! - **races** on the callers' buffers: between ranks, and between a rank and another's user,
+//!   before or after the call;
+//! - counters that don't say what has happened, messages that nobody receives, and operands that no
+//!   executor may get.
 //!
 //! # Why one round is enough
 //!
-//! The execution begins in the middle of a history of which nothing is known but this: every earlier round and call, of whatever
-//! schedule, has left all links *drained*: as many messages received as sent, all announced, all given back. So any slot may still
-//! hold a message whose consumption its sender has not heard of: it must wait for the credit, or know that the receiver has
-//! entered this round. The execution ends by proving that it leaves all links drained itself. By induction, rounds of this
-//! schedule and calls of others can follow one another in any number: a wait for a value up to zero is for an earlier round, which
-//! ends by induction; one above zero is for this round. Buffers are divided by round, so rounds share no memory but the slots. A
-//! schedule that reaches into peers' buffers has one round a call, and the user's accesses before and after it take part in the
-//! search for races.
+//! The execution begins in the middle of a history of which nothing is known but this: every
+//! earlier round and call, of whatever schedule, has left all links *drained*: as many messages
+//! received as sent, all announced, all given back. So any slot may still hold a message whose
+//! consumption its sender has not heard of: it must wait for the credit, or know that the receiver
+//! has entered this round. The execution ends by proving that it leaves all links drained itself.
+//! By induction, rounds of this schedule and calls of others can follow one another in any number:
+//! a wait for a value up to zero is for an earlier round, which ends by induction; one above zero
+//! is for this round. Buffers are divided by round, so rounds share no memory but the slots. A
+//! schedule that reaches into peers' buffers has one round a call, and the user's accesses before
+//! and after it take part in the search for races.
 //!
 //! # Large worlds
 //!
-//! Where all ranks do the same, seen from where they stand, the first ranks' proof is everybody's: see [`Symmetric`].
+//! Where all ranks do the same relative to their own rank, the first ranks' proof is everybody's:
+//! see [`Symmetric`].
 
 mod clock;
 mod expect;
@@ -80,22 +88,24 @@ impl Verified {
         self.in_place
     }
 
-    /// A chunk that is as long as what an instruction moves, where all its operands are messages and do not say.
+    /// A chunk that is as long as what an instruction moves, where all its operands are messages
+    /// and do not say.
     pub fn origin(&self, rank: usize, step: usize) -> Option<(usize, Buffer, usize)> {
         let of_rank = self.origins.get(rank)?;
         let index = of_rank.binary_search_by_key(&step, |(step, _)| *step).ok()?;
         Some(of_rank[index].1)
     }
 
-    /// Whether every result is made by one instruction from the inputs, so that it is rounded to the element type once. Otherwise partial
-    /// results are stored: for 8- and 16-bit floats, which accumulate in f32, bits then depend on where.
+    /// Whether every result is made by one instruction from the inputs, so that it is rounded to
+    /// the element type once. Otherwise partial results are stored: for 8- and 16-bit floats, which
+    /// accumulate in f32, bits then depend on where.
     pub fn single_rounding(&self) -> bool {
         self.single_rounding
     }
 }
 
-/// Proves that a schedule carries out its collective and keeps the promised order of reduction, with separate buffers and, if `in_place`,
-/// also with input and output in one.
+/// Proves that a schedule carries out its collective and keeps the promised order of reduction,
+/// with separate buffers and, if `in_place`, also with input and output in one.
 ///
 /// # Errors
 ///
@@ -128,9 +138,10 @@ fn prove_apart_and_in_place(
     Ok(proof)
 }
 
-/// The proof without clocks, by one execution for buffers apart and in place, where that is enough: knowing more refuses nothing. In place,
-/// ranks that only pass messages touch their own buffers alone, so nobody races; and where each finds in its input what it would with
-/// separate buffers, all values are the same, by induction over what is read.
+/// The proof without clocks, by one execution for buffers apart and in place, where that is enough:
+/// knowing more refuses nothing. In place, ranks that only pass messages touch their own buffers
+/// alone, so nobody races; and where each finds in its input what it would with separate buffers,
+/// all values are the same, by induction over what is read.
 fn from_below(
     schedule: &Schedule,
     routes: &Routes,
@@ -144,7 +155,8 @@ fn from_below(
     (!in_place || !proof.differs_in_place).then_some(proof)
 }
 
-/// Proves that a schedule over an all-to-all's buffers moves the chunks from `wanted` senders to receivers, and no others.
+/// Proves that a schedule over an all-to-all's buffers moves the chunks from `wanted` senders to
+/// receivers, and no others.
 ///
 /// # Errors
 ///
@@ -171,7 +183,8 @@ pub fn verify_exchange(
     Ok(Verified { schedule, promise, in_place, single_rounding, origins })
 }
 
-/// Checks what needs no execution: after this, a schedule may be indexed by its ranks and chunks without fear.
+/// Checks what needs no execution: after this, a schedule may be indexed by its ranks and chunks
+/// without fear.
 pub fn check_structure(schedule: &Schedule) -> Result<(), Violation> {
     structure::check(schedule, false).map(|_| ())
 }
@@ -184,8 +197,8 @@ struct Proof {
     origins: Origins,
     /// As the machine has it.
     differs_in_place: bool,
-    /// By first rank, where first ranks stand for all and the order of the tree is promised: steps that reduce several values, and of which
-    /// blocks these are.
+    /// By first rank, where first ranks stand for all and the order of the tree is promised: steps
+    /// that reduce several values, and of which blocks these are.
     reductions: Reductions,
 }
 
@@ -238,10 +251,12 @@ fn blocks_of(
 /// What has been promised of outputs.
 struct Promises {
     promise: Order,
-    /// Values found right before: ranks that hold the same result hold the same value. A value knows which elements it has.
+    /// Values found right before: ranks that hold the same result hold the same value. A value
+    /// knows which elements it has.
     accepted: Map<(value::Id, Distance), ()>,
-    /// Of everything that is made, where the order of the tree is promised by first ranks. These see it in an order that depends on where they
-    /// stand; that all ranks keep the right one is found when they are compared.
+    /// Of everything that is made, where the order of the tree is promised by first ranks. These
+    /// see it in an order that depends on where they stand; that all ranks keep the right one is
+    /// found when they are compared.
     blocks: Option<Vec<Option<Block>>>,
 }
 

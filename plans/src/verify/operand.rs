@@ -122,7 +122,8 @@ impl<K: Knowledge> Machine<'_, K> {
         let (number, _) = self.routes.number(route);
         let (_, segments) = self.routes.segments(number, message);
         let traffic = &mut self.traffic[number];
-        // What the slot held before has been consumed if the head said so, or if some later event of the receiver is known.
+        // What the slot held before has been consumed if the head said so, or if some later event
+        // of the receiver is known.
         let credit = i64::from(message) + 1 - i64::from(self.schedule.slots.on(link.lane));
         let consumed = match usize::try_from(credit - 1) {
             Ok(previous) => {
@@ -145,7 +146,8 @@ impl<K: Knowledge> Machine<'_, K> {
         Ok(())
     }
 
-    /// Whose chunk of which buffer a memory operand is; a peer's only once it has said where that lies.
+    /// Whose chunk of which buffer a memory operand is; a peer's only once it has said where that
+    /// lies.
     fn locate(
         &self,
         (rank, step): At,
@@ -172,7 +174,8 @@ impl<K: Knowledge> Machine<'_, K> {
         (self.symmetry.rank(owner, by), buffer, self.symmetry.chunk(buffer, chunk, by))
     }
 
-    /// The destinations but for a first one that is the source of a copy: the machine leaves that out, so peers may read there.
+    /// The destinations but for a first one that is the source of a copy: the machine leaves that
+    /// out, so peers may read there.
     pub(super) fn without_itself<'b>(
         &self,
         at: At,

@@ -48,13 +48,14 @@ impl Hash for Route {
     }
 }
 
-/// The directions that a schedule uses, numbered, and how many segments their messages have. Those that are turned into each other are one:
-/// that of a first rank that sends.
+/// The directions that a schedule uses, numbered, and how many segments their messages have. Those
+/// that are turned into each other are one: that of a first rank that sends.
 #[derive(Debug)]
 pub(super) struct Routes {
     symmetry: Symmetry,
     numbers: Map<Route, usize>,
-    /// By route, the number of segments before each message and behind the last; nothing where all messages have one.
+    /// By route, the number of segments before each message and behind the last; nothing where all
+    /// messages have one.
     firsts: Vec<Vec<u32>>,
 }
 
@@ -81,7 +82,8 @@ impl Routes {
         all
     }
 
-    /// The number of a route that the schedule uses, and how far what is noted of it is turned to be seen from the route's sender.
+    /// The number of a route that the schedule uses, and how far what is noted of it is turned to
+    /// be seen from the route's sender.
     pub(super) fn number(&self, route: Route) -> (usize, Distance) {
         let (first, by) = self.of_first(route);
         (self.numbers[&first], by)
@@ -116,7 +118,8 @@ impl Routes {
         }
     }
 
-    /// How many segments of a route precede a message, and how many it has. A message that is not sent has one behind all others.
+    /// How many segments of a route precede a message, and how many it has. A message that is not
+    /// sent has one behind all others.
     pub(super) fn segments(&self, number: usize, message: u32) -> (usize, u32) {
         let (firsts, message) = (&self.firsts[number], message as usize);
         match (firsts.get(message), firsts.get(message + 1), firsts.last()) {
@@ -166,7 +169,8 @@ impl<K: Knowledge> Traffic<K> {
     }
 }
 
-/// A counter, relative to the start of the round: up to 0 it has been raised by earlier rounds and calls.
+/// A counter, relative to the start of the round: up to 0 it has been raised by earlier rounds and
+/// calls.
 #[derive(Debug)]
 pub(super) struct Counter<K: Knowledge> {
     /// Its last value.
@@ -188,8 +192,8 @@ impl<K: Knowledge> Counter<K> {
         self.signals.push_back((value, stamp));
     }
 
-    /// The reader awaits a value that has been reached. It learns what came with the first signal that is high enough: which of the
-    /// later ones it sees as well is left to chance.
+    /// The reader awaits a value that has been reached. It learns what came with the first signal
+    /// that is high enough: which of the later ones it sees as well is left to chance.
     pub(super) fn reach(&mut self, value: i64) -> Option<K::Stamp> {
         let mut seen = None;
         while self.awaited < value {

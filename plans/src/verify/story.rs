@@ -5,8 +5,8 @@ use crate::schedule::{Flag, Schedule};
 use std::fmt::Write;
 
 impl Violation {
-    /// What went wrong in this schedule, step by step, behind what the violation itself says. A deadlock is told from the rank on that leads
-    /// to its cause.
+    /// What went wrong in this schedule, step by step, behind what the violation itself says. A
+    /// deadlock is told from the rank on that leads to its cause.
     pub fn story(&self, schedule: &Schedule) -> String {
         match self {
             Violation::Deadlock(stuck) => deadlock(stuck, schedule),

@@ -1,4 +1,5 @@
-//! What can be seen without running anything: whether the schedule fits its collective, and operands their instruction.
+//! What can be seen without running anything: whether the schedule fits its collective, and
+//! operands their instruction.
 
 use super::expect::Expectation;
 use super::route::{End, Route, Routes};
@@ -89,7 +90,8 @@ fn check_schedule(schedule: &Schedule, firsts: usize, in_place: bool) -> Result<
     }
 }
 
-/// The next message and segment of each route, as its sender and its receiver count: links are first in, first out.
+/// The next message and segment of each route, as its sender and its receiver count: links are
+/// first in, first out.
 #[derive(Default)]
 struct Turns {
     sent: Vec<(u32, u32)>,
@@ -132,7 +134,8 @@ impl Turns {
     }
 }
 
-/// The next segment of the same message, or the next message; otherwise the message that would be next.
+/// The next segment of the same message, or the next message; otherwise the message that would be
+/// next.
 fn take_turn(turns: &mut Vec<(u32, u32)>, number: usize, now: (u32, u32)) -> Result<(), u32> {
     if turns.len() <= number {
         turns.resize(number + 1, (0, 0));
@@ -217,7 +220,8 @@ impl Checker<'_> {
         let (Flag::Tail(link) | Flag::Head(link)) = flag;
         self.peer(rank, link.peer)?;
         match (flag, link.lane) {
-            // Messages with flags announce themselves, and counters that go with no messages are not given back.
+            // Messages with flags announce themselves, and counters that go with no messages are
+            // not given back.
             (Flag::Tail(_), lane) if lane.has_flags() => Err(Misuse::NoCounter),
             (Flag::Head(_), Lane::Sync) => Err(Misuse::NoCounter),
             _ => Ok(()),

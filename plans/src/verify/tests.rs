@@ -128,7 +128,8 @@ fn a_credit_is_needed_for_every_slot() {
     assert!(matches!(found, Violation::Credit { rank: 0, reader: 1, credit: -1, .. }), "{found}");
 }
 
-/// A rank that has heard from its peer in this round knows that earlier rounds are over there, and that all slots are free.
+/// A rank that has heard from its peer in this round knows that earlier rounds are over there, and
+/// that all slots are free.
 #[test]
 fn an_answer_needs_no_credit() {
     let collective = Collective::rooted(Kind::Gather, 2, 0);
@@ -444,7 +445,8 @@ fn what_goes_from_slot_to_slot_has_the_length_of_its_chunk() {
     assert_eq!(verified.origin(2, 1), None);
 }
 
-/// What accepts less must be enough where it is meant to be: otherwise all proofs would be slow ones.
+/// What accepts less must be enough where it is meant to be: otherwise all proofs would be slow
+/// ones.
 #[test]
 fn schedules_that_only_pass_messages_need_no_clocks() {
     use crate::algorithms::{Encoding, catalogue};

@@ -1,6 +1,7 @@
-//! Symbolic values: expressions over the ranks' contributions, each stored once, so that equal expressions have equal ids. Where first ranks
-//! stand for all, expressions that are turned into each other are stored once: as the one whose first contribution is a first rank's. No
-//! other distance turns an expression into itself, so that an id and a distance say exactly which it is.
+//! Symbolic values: expressions over the ranks' contributions, each stored once, so that equal
+//! expressions have equal ids. Where first ranks stand for all, expressions that are turned into
+//! each other are stored once: as the one whose first contribution is a first rank's. No other
+//! distance turns an expression into itself, so that an id and a distance say exactly which it is.
 
 use super::expect::Expectation;
 use super::hash::Map;
@@ -9,8 +10,8 @@ use crate::collective::Kind;
 use crate::schedule::{Buffer, Distance, Symmetry, Tree, Turning};
 use std::fmt::Write;
 
-/// Which elements a value has. Two values fit each other, and a value fits a chunk, only if their parts are equal: whatever the
-/// layout, they then have the same length and mean the same elements.
+/// Which elements a value has. Two values fit each other, and a value fits a chunk, only if their
+/// parts are equal: whatever the layout, they then have the same length and mean the same elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Part(pub(super) u32, pub(super) u32);
 
@@ -62,7 +63,8 @@ pub(super) struct Block {
     pub(super) len: usize,
 }
 
-/// All expressions of one execution. The ids of leaves and tokens follow from what they are; those of what is made of them are given.
+/// All expressions of one execution. The ids of leaves and tokens follow from what they are; those
+/// of what is made of them are given.
 #[derive(Debug)]
 pub(super) struct Values {
     expectation: Expectation,
@@ -166,7 +168,8 @@ impl Values {
         matches!(self.shape(id), Shape::Made(Node::Finished(_)))
     }
 
-    /// Whether it is a result to which every rank contributed exactly once, in any order; else what is wrong.
+    /// Whether it is a result to which every rank contributed exactly once, in any order; else what
+    /// is wrong.
     pub(super) fn is_result_of_all(&self, id: Id, ranks: usize) -> Result<(), String> {
         let Shape::Made(Node::Finished(sum)) = self.shape(id) else {
             return Err("it is not finished".into());
@@ -197,8 +200,8 @@ impl Values {
         }
     }
 
-    /// For everything that is made, in the order in which it was made: the block whose contributions it has, if it is that block's aligned
-    /// tree but for the order of halves.
+    /// For everything that is made, in the order in which it was made: the block whose
+    /// contributions it has, if it is that block's aligned tree but for the order of halves.
     pub(super) fn blocks(&self) -> Vec<Option<Block>> {
         let mut blocks = Vec::with_capacity(self.nodes.len());
         for (node, _) in &self.nodes {

@@ -168,7 +168,8 @@ pub enum Violation {
         step: usize,
         /// Its operand.
         operand: Operand,
-        /// The rank of the other access; the owner if it is that rank's user, before or after the call.
+        /// The rank of the other access; the owner if it is that rank's user, before or after the
+        /// call.
         other: usize,
     },
     /// A rank gives its buffer back to its user while a peer may still use it.

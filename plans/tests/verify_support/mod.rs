@@ -1,4 +1,5 @@
-//! What the verifier's tests share: small worlds of every algorithm, and a model that runs schedules on real numbers.
+//! What the verifier's tests share: small worlds of every algorithm, and a model that runs
+//! schedules on real numbers.
 
 #![allow(dead_code, reason = "each test uses its part")]
 
@@ -69,7 +70,8 @@ pub(crate) fn orders(entry: &Entry, ranks: usize) -> Vec<Order> {
     if entry.kind.reduces() { kept.collect() } else { vec![Order::Any] }
 }
 
-/// Whether its schedules are worth a look: those in LL128 are those in LL on another lane (`plans/tests/verify_all.rs`).
+/// Whether its schedules are worth a look: those in LL128 are those in LL on another lane
+/// (`plans/tests/verify_all.rs`).
 pub(crate) fn is_of_its_own(entry: &&'static Entry) -> bool {
     entry.encoding != Encoding::Ll128
 }

@@ -1,6 +1,7 @@
-//! A model of the machine, independent of the verifier: it runs a schedule on numbers, several rounds and launches long, and at each
-//! moment lets chance choose the rank that goes on. An instruction goes on element by element. Nothing here knows of happens-before:
-//! a fault shows as a wrong number or as ranks that wait for ever.
+//! A model of the machine, independent of the verifier: it runs a schedule on numbers, several
+//! rounds and launches long, and at each moment lets chance choose the rank that goes on. An
+//! instruction goes on element by element. Nothing here knows of happens-before: a fault shows as a
+//! wrong number or as ranks that wait for ever.
 
 use super::Case;
 use oxccl_plans::collective::{Kind, Order};
@@ -137,7 +138,8 @@ impl<'a> Model<'a> {
         Ok(())
     }
 
-    /// Cursors move; at the end of a launch the user looks at the output and uses its buffers again.
+    /// Cursors move; at the end of a launch the user looks at the output and uses its buffers
+    /// again.
     fn end_round(&mut self, rank: usize) -> Result<(), String> {
         let mut moves: HashMap<Link, (i64, i64)> = HashMap::new();
         for instruction in &self.case.schedule.ranks[rank] {

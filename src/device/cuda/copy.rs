@@ -16,7 +16,8 @@ pub unsafe fn copy(
     from: *const u8,
     len_bytes: usize,
 ) -> Result<(), CudaError> {
-    // SAFETY: the stream lives, in the context that is current; the ranges are the caller's promise.
+    // SAFETY: the stream lives, in the context that is current; the ranges are the caller's
+    // promise.
     stream
         .context()
         .scope(|| unsafe { call!(cuMemcpyAsync(to as u64, from as u64, len_bytes, stream.raw())) })

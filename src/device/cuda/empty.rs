@@ -1,4 +1,5 @@
-//! A kernel that does nothing: what a launch costs without any work, the floor of what small calls can take.
+//! A kernel that does nothing: what a launch costs without any work, the floor of what small calls
+//! can take.
 
 use super::{Stream, call};
 use oxccl_transports::CudaError;
@@ -35,7 +36,8 @@ impl EmptyKernel {
     pub fn load(context: &Context) -> Result<EmptyKernel, CudaError> {
         let mut module = std::ptr::null_mut();
         context.scope(|| {
-            // SAFETY: the driver is loaded, the context current, the pointer valid, and the text ends with a zero.
+            // SAFETY: the driver is loaded, the context current, the pointer valid, and the text
+            // ends with a zero.
             unsafe { call!(cuModuleLoadData(&raw mut module, PTX.as_ptr().cast())) }
         })?;
         let function = std::ptr::null_mut();

@@ -1,8 +1,10 @@
-//! The word by which a rank's kernels say that they have ended: the number of the last call, in memory that the host and streams reach.
+//! The word by which a rank's kernels say that they have ended: the number of the last call, in
+//! memory that the host and streams reach.
 //!
-//! An event behind a kernel would do, but it keeps back all that other streams put into the same connection to the GPU, until the kernel
-//! has ended; of a kernel that waits for a mark, that may be the mark. So nothing stands behind a kernel but what its stream's owner puts
-//! there. A rank's calls follow one another, so one word does for all of them.
+//! An event behind a kernel would do, but it keeps back all that other streams put into the same
+//! connection to the GPU, until the kernel has ended; of a kernel that waits for a mark, that may
+//! be the mark. So nothing stands behind a kernel but what its stream's owner puts there. A rank's
+//! calls follow one another, so one word does for all of them.
 
 use super::{Event, PinnedWords, Stream};
 use oxccl_kernels::format::Launch;
@@ -30,7 +32,8 @@ impl Ended {
         Launch { ended, arrived, launched: channels as u64, ..launch }
     }
 
-    /// Whether the call of this number has ended, and those before it. What it has done can be read then (acquire).
+    /// Whether the call of this number has ended, and those before it. What it has done can be read
+    /// then (acquire).
     pub(crate) fn has(&self, call: u64) -> bool {
         let last = self.word.as_slice()[0].load(Ordering::Acquire);
         last.wrapping_sub(call).cast_signed() >= 0
@@ -57,7 +60,8 @@ pub(crate) enum CallEnd {
     Told {
         ended: Arc<Ended>,
         call: u64,
-        /// By how many connections streams reach the GPU, where its end depends on what may yet have to come by one of them.
+        /// By how many connections streams reach the GPU, where its end depends on what may yet
+        /// have to come by one of them.
         connections: Option<usize>,
     },
     /// It is only recorded.
@@ -65,8 +69,8 @@ pub(crate) enum CallEnd {
 }
 
 impl CallEnd {
-    /// What comes later in the stream waits for it. `keeps_back`: it may need what stands behind the wait, in another stream of the
-    /// same connection.
+    /// What comes later in the stream waits for it. `keeps_back`: it may need what stands behind
+    /// the wait, in another stream of the same connection.
     ///
     /// # Errors
     /// [`CudaError::TooFewConnections`] if that may be; the driver's.

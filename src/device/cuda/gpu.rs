@@ -30,10 +30,11 @@ pub struct Setup {
     pub heap_bytes: usize,
     /// Where windows on peers begin in this process, if not at their heaps.
     pub windows: Option<Vec<*mut u8>>,
-    /// Kernels leave long copies to the GPU's engine for bulk asynchronous copies: see [`Kernels::with_bulk_copies`].
+    /// Kernels leave long copies to the GPU's engine for bulk asynchronous copies: see
+    /// [`Kernels::with_bulk_copies`].
     pub bulk_copies: bool,
-    /// Ranks of this process on one GPU launch by themselves: one may prepare a call while another's kernel waits for that. So what
-    /// most need is allocated at the start.
+    /// Ranks of this process on one GPU launch by themselves: one may prepare a call while
+    /// another's kernel waits for that. So what most need is allocated at the start.
     pub separate: bool,
 }
 
@@ -98,12 +99,12 @@ impl Prepared {
 }
 
 impl Gpu {
-    /// Sets a rank up; all are on one node. All ranks do so together; one that fails tells the others. What other threads capture
-    /// meanwhile does not matter.
+    /// Sets a rank up; all are on one node. All ranks do so together; one that fails tells the
+    /// others. What other threads capture meanwhile does not matter.
     ///
     /// # Errors
-    /// [`Error::Cuda`], of which [`CudaError::TooManyBlocks`] on all ranks alike; as [`Bootstrap::exchange`];
-    /// [`Error::NotOneNode`].
+    /// [`Error::Cuda`], of which [`CudaError::TooManyBlocks`] on all ranks alike; as
+    /// [`Bootstrap::exchange`]; [`Error::NotOneNode`].
     pub fn start(
         bootstrap: &mut dyn Bootstrap,
         setup: &Setup,
@@ -135,8 +136,8 @@ impl Gpu {
         links: Vec<Arc<LinkPorts>>,
     ) -> Result<Gpu, Error> {
         let (context, rank) = (&setup.context, bootstrap.rank());
-        // First, and before any rank of the process goes on: streams that are made together have connections of their own where there are
-        // enough, whatever other libraries make later.
+        // First, and before any rank of the process goes on: streams that are made together have
+        // connections of their own where there are enough, whatever other libraries make later.
         let stream = Arc::new(Stream::new(context)?);
         let kernels = Kernels::load(context, setup.image)?;
         let neighbours = share_gpus(bootstrap, setup, &kernels, deadline)?;
@@ -189,7 +190,8 @@ impl Gpu {
                 tables.abort();
             }
         });
-        // Until all have allocated, none launches: the driver may let an allocation wait for the context's kernels.
+        // Until all have allocated, none launches: the driver may let an allocation wait for the
+        // context's kernels.
         bootstrap.all_gather(&[], deadline)?;
         Ok(Gpu {
             kernels,
@@ -233,7 +235,8 @@ impl Gpu {
         self.neighbours.sharing
     }
 
-    /// Whether there is an LL128 lane: if it was asked for, and all GPUs of the ranks store its lines whole.
+    /// Whether there is an LL128 lane: if it was asked for, and all GPUs of the ranks store its
+    /// lines whole.
     pub fn has_ll128(&self) -> bool {
         self.tables.shape().ll128_slots > 0
     }
@@ -243,7 +246,8 @@ impl Gpu {
         self.multicast.is_some()
     }
 
-    /// Where a switch finds a call's buffers that begin so far into the heap; nowhere if one of them lies elsewhere.
+    /// Where a switch finds a call's buffers that begin so far into the heap; nowhere if one of
+    /// them lies elsewhere.
     pub fn multicast(&self, input: Option<u64>, output: Option<u64>) -> f::Multicast {
         match (&self.multicast, input, output) {
             (Some(memory), Some(input), Some(output)) => {
@@ -271,7 +275,8 @@ impl Gpu {
     /// Makes a program ready. Nothing of it is given back before the end: see [`Programs`].
     ///
     /// # Errors
-    /// [`CudaError::TooManyBlocks`] if the kernel fits fewer times than the one that the start was checked with; the driver's.
+    /// [`CudaError::TooManyBlocks`] if the kernel fits fewer times than the one that the start was
+    /// checked with; the driver's.
     pub fn prepare(
         &mut self,
         program: &Program,
@@ -311,8 +316,9 @@ impl Gpu {
     /// The driver's.
     ///
     /// # Safety
-    /// The program was prepared by this rank, for this shape; the buffers are device memory of the lengths it was lowered for,
-    /// found by peers by the tokens, until the stream has come that far. Calls of one rank do not overlap, whatever their streams.
+    /// The program was prepared by this rank, for this shape; the buffers are device memory of the
+    /// lengths it was lowered for, found by peers by the tokens, until the stream has come that
+    /// far. Calls of one rank do not overlap, whatever their streams.
     #[inline]
     pub unsafe fn launch(
         &self,
@@ -321,7 +327,8 @@ impl Gpu {
         arguments: &Arguments,
     ) -> Result<(), CudaError> {
         let (launch, kernel) = self.part(prepared, arguments);
-        // SAFETY: the tables and the program are this rank's, and live as long as it; the rest is the caller's promise.
+        // SAFETY: the tables and the program are this rank's, and live as long as it; the rest is
+        // the caller's promise.
         unsafe { kernel.launch(stream, &launch, prepared.channels()) }
     }
 
@@ -333,7 +340,8 @@ impl Gpu {
 }
 
 impl Drop for Gpu {
-    /// Leaves what only this rank has with its staging, which goes with the last rank of the process: see [`DeviceRegion::keep`].
+    /// Leaves what only this rank has with its staging, which goes with the last rank of the
+    /// process: see [`DeviceRegion::keep`].
     fn drop(&mut self) {
         let (kernels, stream) = (self.kernels.clone(), self.stream.clone());
         let links = (std::mem::take(&mut self.links), self.multicast.take());
@@ -361,7 +369,8 @@ fn bases(regions: &[Option<Arc<DeviceRegion>>]) -> Vec<*mut u8> {
     regions.iter().map(base).collect()
 }
 
-/// Finds out which ranks are on this rank's GPU. Fails on all ranks if any GPU cannot hold the blocks of all of its.
+/// Finds out which ranks are on this rank's GPU. Fails on all ranks if any GPU cannot hold the
+/// blocks of all of its.
 fn share_gpus(
     bootstrap: &mut dyn Bootstrap,
     setup: &Setup,

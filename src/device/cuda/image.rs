@@ -28,7 +28,8 @@ impl Image {
     /// Another image, as tests have. Whoever loads kernels says which; nothing falls back to this.
     ///
     /// # Safety
-    /// The bytes are an image that the driver can read to its end, and its kernels are this release's.
+    /// The bytes are an image that the driver can read to its end, and its kernels are this
+    /// release's.
     #[doc(hidden)]
     pub unsafe fn from_bytes(bytes: &'static [u8]) -> Image {
         Image { bytes }

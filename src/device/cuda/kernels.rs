@@ -1,12 +1,14 @@
 //! Kernels: loaded from the image, picked by element type and fold, launched a block a channel.
 //!
-//! All of them are loaded at once, and once in a process for all ranks of a GPU. The driver otherwise loads a kernel when it is first
-//! asked for, waits for the whole context to do so, and so for another rank's kernel that waits for this one's.
+//! All of them are loaded at once, and once in a process for all ranks of a GPU. The driver
+//! otherwise loads a kernel when it is first asked for, waits for the whole context to do so, and
+//! so for another rank's kernel that waits for this one's.
 //!
-//! The blocks of all ranks wait for each other, so all must be on the GPU at once. A rank's launch does not ask for that (a
-//! cooperative one would, and would not run beside another rank's); it follows from the bound on channels: each kernel
-//! fits once on a multiprocessor at least, and no communicator has more blocks on a GPU than that. A launch for all ranks at once is
-//! a cooperative one.
+//! The blocks of all ranks wait for each other, so all must be on the GPU at once. A rank's launch
+//! does not ask for that (a cooperative one would, and would not run beside another rank's); it
+//! follows from the bound on channels: each kernel fits once on a multiprocessor at least, and no
+//! communicator has more blocks on a GPU than that. A launch for all ranks at once is a cooperative
+//! one.
 
 use super::image::{missing, targets};
 use super::{Image, Stream, call};
@@ -67,7 +69,8 @@ impl Kernels {
     /// The kernels of an image, loaded unless another rank has them already.
     ///
     /// # Errors
-    /// [`CudaError::NoImage`] if the image has no code for this GPU that this driver can run; the driver's.
+    /// [`CudaError::NoImage`] if the image has no code for this GPU that this driver can run; the
+    /// driver's.
     pub fn load(context: &Context, image: Image) -> Result<Arc<Kernels>, CudaError> {
         // Others wait for the first, as they would for the driver.
         let mut all = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -137,8 +140,8 @@ impl Kernels {
         Err(CudaError::TooManyBlocks { gpu, ranks, channels, resident })
     }
 
-    /// The same kernel, which leaves long copies to the engine for bulk asynchronous copies. Results are the same; whether it is
-    /// faster depends on the GPU and the number of blocks.
+    /// The same kernel, which leaves long copies to the engine for bulk asynchronous copies.
+    /// Results are the same; whether it is faster depends on the GPU and the number of blocks.
     ///
     /// # Errors
     /// [`CudaError::NotSupported`] if the GPU has no such engine; the driver's.
@@ -161,7 +164,8 @@ impl Kernels {
 impl Module {
     fn load(context: &Context, image: Image) -> Result<Module, CudaError> {
         let mut raw = std::ptr::null_mut();
-        // SAFETY: the driver is loaded, the context current, the pointer valid, and the image whole.
+        // SAFETY: the driver is loaded, the context current, the pointer valid, and the image
+        // whole.
         unsafe { call!(cuModuleLoadData(&raw mut raw, image.as_ptr().cast())) }
             .map_err(|error| unusable(context, error))?;
         let mut loaded = Module { context: context.clone(), raw, multiprocessors: 0 };
@@ -222,7 +226,8 @@ impl Kernel {
         (self.of, self.shared_bytes) == (other.of, other.shared_bytes)
     }
 
-    /// Puts the calls of several ranks into a stream, of so many blocks together, all of which run at once.
+    /// Puts the calls of several ranks into a stream, of so many blocks together, all of which run
+    /// at once.
     ///
     /// # Errors
     /// The driver's.
@@ -260,9 +265,10 @@ impl Kernel {
     /// The driver's.
     ///
     /// # Safety
-    /// The launch is complete and valid for so many channels, as `format` describes it, with addresses that the GPU
-    /// reaches, until the stream has come that far; its program is one of this kernel's type and fold, or only copies. No other launch
-    /// uses its connections at the same time.
+    /// The launch is complete and valid for so many channels, as `format` describes it, with
+    /// addresses that the GPU reaches, until the stream has come that far; its program is one of
+    /// this kernel's type and fold, or only copies. No other launch uses its connections at the
+    /// same time.
     #[inline]
     pub unsafe fn launch(
         &self,

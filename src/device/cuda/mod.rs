@@ -1,7 +1,7 @@
 //! A GPU as a device: streams, events, graphs, the kernels, and the tables that a launch points to.
 //!
-//! The driver's memory and contexts are [`oxccl_transports::cuda`]'s. A launch is one kernel for all channels of a call, a
-//! block each; it returns at once, and the stream's order is the call's.
+//! The driver's memory and contexts are [`oxccl_transports::cuda`]'s. A launch is one kernel for
+//! all channels of a call, a block each; it returns at once, and the stream's order is the call's.
 
 mod copy;
 mod empty;

@@ -1,13 +1,15 @@
 //! The heaps of all ranks behind one address, where an NVSwitch joins their GPUs.
 //!
-//! Whatever a rank cannot do, all ranks are told of before the next step, and then none has that address: windows do what is asked for.
+//! Whatever a rank cannot do, all ranks are told of before the next step, and then none has that
+//! address: windows do what is asked for.
 
 use oxccl_transports::cuda::{Context, Device, DeviceRegion, MulticastMemory, MulticastTeam};
 use oxccl_transports::{Bootstrap, CudaError, Error, Offer};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Whether a GPU can have its memory in it, as the driver says. The kernels' accesses need compute capability 9.0.
+/// Whether a GPU can have its memory in it, as the driver says. The kernels' accesses need compute
+/// capability 9.0.
 pub(super) fn is_supported(device: Device) -> Result<bool, CudaError> {
     Ok(device.has_multicast()? && device.capability()?.0 >= 9)
 }
@@ -17,8 +19,8 @@ pub(super) fn heap_bytes(context: &Context, ranks: usize, len_bytes: usize) -> O
     done(MulticastTeam::granularity(context, ranks)).map(|of| len_bytes.next_multiple_of(of))
 }
 
-/// Binds the heaps of all ranks, each of a GPU of its own. All ranks do so together; none if one of them cannot, or has no heap
-/// that can be bound.
+/// Binds the heaps of all ranks, each of a GPU of its own. All ranks do so together; none if one of
+/// them cannot, or has no heap that can be bound.
 pub(super) fn bind(
     bootstrap: &mut dyn Bootstrap,
     context: &Context,

@@ -1,8 +1,9 @@
 //! Programs in device memory.
 //!
-//! They share a few long allocations, which stay until all of a rank's programs go. To free memory the driver waits for
-//! all kernels of the context; where another rank of the process is in a call that this rank has yet to make, that would
-//! be for ever. So nothing is freed between a communicator's first call and its end, and little allocated.
+//! They share a few long allocations, which stay until all of a rank's programs go. To free memory
+//! the driver waits for all kernels of the context; where another rank of the process is in a call
+//! that this rank has yet to make, that would be for ever. So nothing is freed between a
+//! communicator's first call and its end, and little allocated.
 
 use super::{Stream, copy};
 use oxccl_kernels::format as f;
@@ -37,7 +38,8 @@ pub struct DeviceProgram {
 }
 
 impl Programs {
-    /// Room for the first ones; for many where ranks of the process launch by themselves (`separate`).
+    /// Room for the first ones; for many where ranks of the process launch by themselves
+    /// (`separate`).
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`], and the driver's.
@@ -57,8 +59,9 @@ impl Programs {
         self.chunks.clone()
     }
 
-    /// Copies a program to the GPU, through a stream that is waited for, and that nobody captures. Whatever else is captured
-    /// meanwhile does not matter, so the first call of a shape may be one that is captured.
+    /// Copies a program to the GPU, through a stream that is waited for, and that nobody captures.
+    /// Whatever else is captured meanwhile does not matter, so the first call of a shape may be one
+    /// that is captured.
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`], and the driver's.
@@ -83,7 +86,8 @@ impl Programs {
         }
         let (chunk, offset_bytes) = (self.chunks[self.chunks.len() - 1].clone(), self.used_bytes);
         let to = chunk.as_ptr().wrapping_add(offset_bytes);
-        // SAFETY: this part of the chunk is nobody's yet; the program lives until the copy has been waited for.
+        // SAFETY: this part of the chunk is nobody's yet; the program lives until the copy has been
+        // waited for.
         unsafe { copy(stream, to, words.as_ptr().cast(), len_bytes) }?;
         stream.synchronize()?;
         self.used_bytes =

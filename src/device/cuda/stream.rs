@@ -68,7 +68,8 @@ impl Stream {
         Stream::enter(&self.context, self.raw, false)
     }
 
-    /// Fails unless each stream of this GPU that is known has a connection to itself, of so many: then none keeps back another.
+    /// Fails unless each stream of this GPU that is known has a connection to itself, of so many:
+    /// then none keeps back another.
     ///
     /// # Errors
     /// [`CudaError::TooFewConnections`].
@@ -81,10 +82,12 @@ impl Stream {
         Err(CudaError::TooFewConnections { streams, connections })
     }
 
-    /// Another library's stream, by its handle (`CUstream` and `cudaStream_t` are the same); null is the legacy default stream.
+    /// Another library's stream, by its handle (`CUstream` and `cudaStream_t` are the same); null
+    /// is the legacy default stream.
     ///
     /// # Errors
-    /// The driver's, if it does not know the stream; [`CudaError::NotPrimary`] if it is not one of this context's.
+    /// The driver's, if it does not know the stream; [`CudaError::NotPrimary`] if it is not one of
+    /// this context's.
     ///
     /// # Safety
     /// The handle is that of a stream which lives as long as the result is used.

@@ -18,7 +18,8 @@ use oxccl_transports::{CudaError, Region};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Calls that can be under way at once. Behind their statuses is one more place, which all captured calls share.
+/// Calls that can be under way at once. Behind their statuses is one more place, which all captured
+/// calls share.
 pub const SLOTS: usize = 64;
 
 /// What differs from call to call.
@@ -69,9 +70,10 @@ pub(super) struct TableMemory {
 }
 
 impl Tables {
-    /// Lays out a rank's tables. Its connections lead to its own staging, and to that of this node's ranks, of
-    /// [`StagingShape::len_bytes`] each and filled with zeros. `windows` is where peers' tokens count from, and where their heaps
-    /// begin, in this process. They are copied through the stream, which is waited for.
+    /// Lays out a rank's tables. Its connections lead to its own staging, and to that of this
+    /// node's ranks, of [`StagingShape::len_bytes`] each and filled with zeros. `windows` is where
+    /// peers' tokens count from, and where their heaps begin, in this process. They are copied
+    /// through the stream, which is waited for.
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`], and the driver's.
@@ -162,7 +164,8 @@ impl Tables {
         statuses.wrapping_add(slot * self.shape.channels)
     }
 
-    /// Says where an allocation that a peer has registered begins in this process, through a stream that is waited for.
+    /// Says where an allocation that a peer has registered begins in this process, through a stream
+    /// that is waited for.
     ///
     /// # Errors
     /// The driver's.
@@ -179,18 +182,20 @@ impl Tables {
         let table = self.memory.registered.as_ptr().cast::<*mut u8>();
         let to = table.wrapping_add(peer * REGISTRATIONS + number).cast();
         let from = std::ptr::from_ref(&address).cast();
-        // SAFETY: an entry of the table, which no kernel reads; the address lives until the copy has been waited for.
+        // SAFETY: an entry of the table, which no kernel reads; the address lives until the copy
+        // has been waited for.
         unsafe { copy(stream, to, from, size_of_val(&address)) }?;
         stream.synchronize()
     }
 
-    /// How the channels of a call ended that writes to this place: the first that is not done, with its number. Once the call's
-    /// stream is.
+    /// How the channels of a call ended that writes to this place: the first that is not done, with
+    /// its number. Once the call's stream is.
     pub fn outcome(&self, slot: usize, channels: usize) -> Result<(), (usize, f::Status)> {
         assert!(slot <= SLOTS && channels <= self.shape.channels);
         let statuses = self.memory.statuses.as_ptr().cast::<f::Status>();
         let ended = (0..channels).map(|channel| {
-            // SAFETY: each place has an entry for each channel; a kernel may be writing, hence volatile.
+            // SAFETY: each place has an entry for each channel; a kernel may be writing, hence
+            // volatile.
             let status =
                 unsafe { statuses.add(slot * self.shape.channels + channel).read_volatile() };
             (channel, status)

@@ -1,5 +1,6 @@
-//! What the driver does with kernels and tables of its own, once at the start: it loads them when they are first needed, unless
-//! `CUDA_MODULE_LOADING` is EAGER, and may wait for all kernels of the context to do so, another rank's among them.
+//! What the driver does with kernels and tables of its own, once at the start: it loads them when
+//! they are first needed, unless `CUDA_MODULE_LOADING` is EAGER, and may wait for all kernels of
+//! the context to do so, another rank's among them.
 
 use super::{PinnedWords, Stream, copy, fill};
 use oxccl_transports::CudaError;
@@ -26,7 +27,8 @@ pub(super) unsafe fn warm(
     for (at, len_bytes) in EXTENTS {
         let (from, to) = (memory.wrapping_add(at), half.wrapping_add(at));
         let len_bytes = len_bytes.min(WARM_BYTES / 2 - at);
-        // SAFETY: within the two halves, which are this function's; the words are longer than what is copied to and from them.
+        // SAFETY: within the two halves, which are this function's; the words are longer than what
+        // is copied to and from them.
         unsafe {
             fill(stream, from, 0, len_bytes)?;
             copy(stream, to, from.cast_const(), len_bytes)?;

@@ -1,5 +1,6 @@
-//! Memory that both the host and the GPU write: words of groups, and what is copied to the GPU in a stream. It is taken from a
-//! few long allocations, which stay until the rank goes, as programs do: see [`Programs`](super::Programs).
+//! Memory that both the host and the GPU write: words of groups, and what is copied to the GPU in a
+//! stream. It is taken from a few long allocations, which stay until the rank goes, as programs do:
+//! see [`Programs`](super::Programs).
 
 use super::{Event, Stream};
 use oxccl_plans::length::Length;
@@ -44,7 +45,8 @@ pub struct PinnedWords {
 }
 
 impl PinnedPool {
-    /// Room for the first ones; for many where ranks of the process launch by themselves (`separate`).
+    /// Room for the first ones; for many where ranks of the process launch by themselves
+    /// (`separate`).
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`], and the driver's.
@@ -89,7 +91,8 @@ impl PinnedPool {
 impl PinnedWords {
     /// The words; others may write them.
     pub fn as_slice(&self) -> &[AtomicU64] {
-        // SAFETY: this part of the chunk is this object's and its clones', aligned to a line, and all use it as atomics.
+        // SAFETY: this part of the chunk is this object's and its clones', aligned to a line, and
+        // all use it as atomics.
         unsafe { std::slice::from_raw_parts(self.as_ptr().cast(), self.len) }
     }
 
@@ -106,7 +109,8 @@ impl PinnedWords {
         memory.wrapping_add(self.offset_bytes).cast()
     }
 
-    /// What is in the stream now looks at them: they stay until it has come that far. In a capture that is its maker's affair.
+    /// What is in the stream now looks at them: they stay until it has come that far. In a capture
+    /// that is its maker's affair.
     ///
     /// # Errors
     /// The driver's.
@@ -140,7 +144,8 @@ impl Chunk {
 }
 
 impl Drop for Chunk {
-    /// Waits for whoever still looks. That is soon, but for streams that wait for something else of their own.
+    /// Waits for whoever still looks. That is soon, but for streams that wait for something else of
+    /// their own.
     fn drop(&mut self) {
         let begin = Instant::now();
         let lookers = self.lookers.get_mut().unwrap_or_else(PoisonError::into_inner);

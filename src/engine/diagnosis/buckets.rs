@@ -1,4 +1,5 @@
-//! What ranks' groups differ in, found in the words that each keeps of its buckets where all can read them.
+//! What ranks' groups differ in, found in the words that each keeps of its buckets where all can
+//! read them.
 
 use crate::call::{Difference, FREE_SHIFT, GroupRecord, Record, SIGNATURE_WORDS, Signature};
 use crate::device::{BUCKET_WORDS, Control, GroupWords};
@@ -6,7 +7,8 @@ use crate::error::Error;
 use oxccl_plans::collective::Kind;
 use std::sync::atomic::{Ordering, fence};
 
-/// Where the bucket's place in its rank's group begins in its first word: ranks need not agree on that.
+/// Where the bucket's place in its rank's group begins in its first word: ranks need not agree on
+/// that.
 const PLACE_SHIFT: u32 = FREE_SHIFT;
 
 /// The words of a bucket.
@@ -67,7 +69,8 @@ pub(super) fn collectives(
     })
 }
 
-/// The words of a group's collectives, if they are still those: a rank may have ended since, or used them for another group.
+/// The words of a group's collectives, if they are still those: a rank may have ended since, or
+/// used them for another group.
 fn collectives_words(control: &Control, rank: usize, group: &GroupRecord) -> Option<Vec<Words>> {
     let words = control.bucket_words(rank, group.words_offset, group.collectives)?;
     let signatures: Option<Vec<Signature>> = words.iter().map(signature).collect();
@@ -81,7 +84,8 @@ struct Exchange {
     messages: Vec<Words>,
 }
 
-/// The group that a rank is inside of, if it is. It stays as it was read: a rank rewrites its words only between calls.
+/// The group that a rank is inside of, if it is. It stays as it was read: a rank rewrites its words
+/// only between calls.
 fn under_way(control: &Control, rank: usize) -> Option<Exchange> {
     let log = control.log(rank);
     last(control, rank).filter(|_| log.is_inside())
@@ -99,7 +103,8 @@ fn last(control: &Control, rank: usize) -> Option<Exchange> {
     (log.entered() == call).then_some(Exchange { call, record, messages })
 }
 
-/// The words of the groups that a rank's log remembers, from the last one on, for those that cannot read them.
+/// The words of the groups that a rank's log remembers, from the last one on, for those that cannot
+/// read them.
 pub(in crate::engine) fn words_of_groups(control: &Control, rank: usize) -> Vec<GroupWords> {
     let log = control.log(rank);
     let mut groups: Vec<GroupWords> = Vec::new();
@@ -123,8 +128,9 @@ fn ends([_, _, roots, ..]: &Words) -> (usize, usize) {
     (*roots as u32 as usize, (*roots >> 32) as usize)
 }
 
-/// The first message of this rank's group that its other end does not have, or has otherwise. Which of the other's groups must have it is
-/// known by the number of the exchange of the two, or because the group is one of all ranks.
+/// The first message of this rank's group that its other end does not have, or has otherwise. Which
+/// of the other's groups must have it is known by the number of the exchange of the two, or because
+/// the group is one of all ranks.
 pub(super) fn messages(control: &Control, own: usize) -> Option<Error> {
     let mine = under_way(control, own)?;
     let peer_of = |words: &Words| {

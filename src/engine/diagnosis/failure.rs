@@ -1,16 +1,21 @@
-//! What went wrong: reads the other ranks' call logs and progress, names the culprit, and ends the communicator on all ranks.
+//! What went wrong: reads the other ranks' call logs and progress, names the culprit, and ends the
+//! communicator on all ranks.
 //!
 //! # Buffers of a call that has failed
 //!
-//! Before a failed call returns, this rank waits until no living rank of its node is inside a call: then nobody touches its buffers. All
-//! have been told the cause before, so they only finish what they copy. What if one does not, since its process is stopped?
+//! Before a failed call returns, this rank waits until no living rank of its node is inside a call:
+//! then nobody touches its buffers. All have been told the cause before, so they only finish what
+//! they copy. What if one does not, since its process is stopped?
 //!
-//! - Ranks of other processes reach no memory of the caller's own, but what is in slots, and what `comm.alloc` gave. The wait ends with the
-//!   time-out; the error says which rank was not awaited, and that part of the heap is not given out again ([`Heap::retire`]). Buffers of
-//!   `comm.alloc` may change until that rank has ended.
-//! - Ranks that are threads of one process write straight to the caller's memory. There the wait has no end: a thread is not stopped by
-//!   itself, so it comes out, and the caller's memory must not be given up before.
-//! - On GPUs the wait ends with the time-out, too: what may still run there is a kernel that has been told to stop.
+//! - Ranks of other processes reach no memory of the caller's own, but what is in slots, and what
+//!   `comm.alloc` gave. The wait ends with the time-out; the error says which rank was not awaited,
+//!   and that part of the heap is not given out again ([`Heap::retire`]). Buffers of `comm.alloc`
+//!   may change until that rank has ended.
+//! - Ranks that are threads of one process write straight to the caller's memory. There the wait
+//!   has no end: a thread is not stopped by itself, so it comes out, and the caller's memory must
+//!   not be given up before.
+//! - On GPUs the wait ends with the time-out, too: what may still run there is a kernel that has
+//!   been told to stop.
 
 use super::poll::Poll;
 use super::{buckets, logs};
@@ -25,20 +30,22 @@ use std::io::Write;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// How long at least a failed rank waits for others to leave their calls, where it has waited for the whole time-out before.
+/// How long at least a failed rank waits for others to leave their calls, where it has waited for
+/// the whole time-out before.
 const QUIET_LEAST: Duration = Duration::from_secs(1);
 
 /// Whoever waits longer than this for others to leave their calls says so.
 const QUIET_SOON: Duration = Duration::from_millis(200);
 
-/// How long the others are watched when the time-out has passed. A wait asks the poll function at least every few
-/// milliseconds; a busy machine may keep a thread from running for some more.
+/// How long the others are watched when the time-out has passed. A wait asks the poll function at
+/// least every few milliseconds; a busy machine may keep a thread from running for some more.
 const WATCHED: Duration = Duration::from_millis(300);
 
 /// How long the logs may need to show a mismatch of which a message has told.
 const LOGS: Duration = Duration::from_secs(2);
 
-/// How long to wait for the answers of ranks of other nodes, where nobody else has said what happened.
+/// How long to wait for the answers of ranks of other nodes, where nobody else has said what
+/// happened.
 const ANSWERS: Duration = Duration::from_millis(300);
 
 /// All ranks, as one of them sees them while its calls run.
@@ -90,8 +97,9 @@ impl Ranks {
         }
     }
 
-    /// Ends the communicator after a call that did not end well, and says why. `last` is the number of this rank's last call, and `odd`
-    /// the rank whose message was of another call, if one was. No kernel of this rank runs any more.
+    /// Ends the communicator after a call that did not end well, and says why. `last` is the number
+    /// of this rank's last call, and `odd` the rank whose message was of another call, if one was.
+    /// No kernel of this rank runs any more.
     #[cold]
     pub(in crate::engine) fn fail(
         &self,
@@ -121,7 +129,8 @@ impl Ranks {
         error
     }
 
-    /// In what ranks differ, as far as the logs tell: they may need some time to tell it, and who of more than two ranks is the odd one.
+    /// In what ranks differ, as far as the logs tell: they may need some time to tell it, and who
+    /// of more than two ranks is the odd one.
     fn find_mismatch(&self, call: &Record, outcome: f::Outcome) -> Option<Error> {
         let start = Instant::now();
         let patience = match outcome {
@@ -157,7 +166,8 @@ impl Ranks {
         self.control.log(self.rank).entered()
     }
 
-    /// Ends the communicator, for this reason, on all ranks, and waits until they have left their calls. A rank that has not.
+    /// Ends the communicator, for this reason, on all ranks, and waits until they have left their
+    /// calls. A rank that has not.
     #[cold]
     pub(in crate::engine) fn end(&self, error: &Error, last: u64) -> Option<usize> {
         let (rank, detail) = (self.rank, error.to_string());
@@ -195,7 +205,8 @@ impl Ranks {
         format!("{} #{}", call.text(), call.collective)
     }
 
-    /// A message of another call came, and the logs don't say which: in send/recv, whose calls have no common number.
+    /// A message of another call came, and the logs don't say which: in send/recv, whose calls have
+    /// no common number.
     fn odd_message(&self, call: &Record, rank: usize, number: u64) -> Error {
         let bucket = buckets::first_message(&self.control, self.rank, rank, false);
         Error::Mismatch {
@@ -355,8 +366,8 @@ impl Ranks {
         Some((format!("rank {rank} waits at step {step} for {what} rank {peer}"), false))
     }
 
-    /// Waits until no living rank of this node is inside a call, so that nobody touches this rank's buffers any more: see above. One that
-    /// still is.
+    /// Waits until no living rank of this node is inside a call, so that nobody touches this rank's
+    /// buffers any more: see above. One that still is.
     fn wait_for_quiet(&self, error: &Error) -> Option<usize> {
         let start = Instant::now();
         let most = self.poll.time_left().max(QUIET_LEAST.min(self.poll.timeout()));
@@ -392,7 +403,8 @@ impl Ranks {
         (0..self.control.ranks()).find(busy)
     }
 
-    /// Tells people what went wrong while the call has not returned: whoever started the ranks may end this one before.
+    /// Tells people what went wrong while the call has not returned: whoever started the ranks may
+    /// end this one before.
     fn say(&self, error: &Error, busy: usize, most: Duration) {
         let limit = match self.are_threads {
             true => "until".to_owned(),
@@ -402,7 +414,8 @@ impl Ranks {
             "oxccl: rank {}: {error}; waiting {limit} rank {busy} leaves its call\n",
             self.rank
         );
-        // In one piece, so that it is not written into another rank's line. Where it cannot be written nobody reads it.
+        // In one piece, so that it is not written into another rank's line. Where it cannot be
+        // written nobody reads it.
         let _ = std::io::stderr().write_all(text.as_bytes());
     }
 }

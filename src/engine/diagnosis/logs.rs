@@ -15,7 +15,8 @@ pub(super) fn recent(control: &Control, rank: usize) -> Vec<Record> {
         .collect()
 }
 
-/// The first remembered collective in which ranks differ, if this one made it; otherwise the first message.
+/// The first remembered collective in which ranks differ, if this one made it; otherwise the first
+/// message.
 pub(in crate::engine) fn mismatch(control: &Control, own: usize) -> Option<Error> {
     find(control, own).map(|found| found.error)
 }
@@ -23,7 +24,8 @@ pub(in crate::engine) fn mismatch(control: &Control, own: usize) -> Option<Error
 /// A mismatch.
 pub(super) struct Found {
     pub(super) error: Error,
-    /// Whether it is known who is the odd one. Calls that other ranks have yet to make, or to tell of, may show it.
+    /// Whether it is known who is the odd one. Calls that other ranks have yet to make, or to tell
+    /// of, may show it.
     pub(super) is_decided: bool,
 }
 

@@ -1,4 +1,5 @@
-//! Why a launch failed: reads the other ranks' call logs and progress, names the culprit, and ends the communicator on all ranks.
+//! Why a launch failed: reads the other ranks' call logs and progress, names the culprit, and ends
+//! the communicator on all ranks.
 
 mod buckets;
 mod failure;

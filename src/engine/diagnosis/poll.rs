@@ -1,7 +1,8 @@
 //! What a wait that lasts asks now and then: whether to go on.
 //!
-//! The time-out counts waiting without progress. A call that moves, however slowly, does not time out: the clock begins anew whenever
-//! this rank, or another in the same call, waits for something else than before.
+//! The time-out counts waiting without progress. A call that moves, however slowly, does not time
+//! out: the clock begins anew whenever this rank, or another in the same call, waits for something
+//! else than before.
 
 use super::logs;
 use crate::call::Record;
@@ -16,13 +17,15 @@ use std::time::{Duration, Instant};
 /// A wait of this length looks whether the other ranks called the same, live, and move.
 const SUSPICIOUS: Duration = Duration::from_millis(20);
 
-/// The longest pause between two such looks. A process that has ended is named by the second, so within twice as long.
+/// The longest pause between two such looks. A process that has ended is named by the second, so
+/// within twice as long.
 const LOOK_PAUSE: Duration = Duration::from_millis(500);
 
 /// Looks within a time-out, at least.
 const LOOKS: u32 = 8;
 
-/// Context of the machine's poll function. Not used on the fast path, but for one relaxed store a call.
+/// Context of the machine's poll function. Not used on the fast path, but for one relaxed store a
+/// call.
 #[derive(Debug)]
 pub(in crate::engine) struct Poll {
     liveness: Arc<Liveness>,
@@ -139,7 +142,8 @@ impl Poll {
         wait.look_at = now + wait.pause;
     }
 
-    /// Where this rank and others in the same collective wait: another number once one of them has moved.
+    /// Where this rank and others in the same collective wait: another number once one of them has
+    /// moved.
     fn place(&self) -> u64 {
         let collective = self.collective.load(Ordering::Relaxed);
         let mut hasher = DefaultHasher::new();
@@ -164,8 +168,9 @@ impl Poll {
             .map(|call| call.collective)
     }
 
-    /// Tells all ranks of one of this node whose process has ended without a goodbye, at the second look: until then its own words, if there
-    /// are any, arrive. Its sockets do not say it where a process that it has forked keeps them open.
+    /// Tells all ranks of one of this node whose process has ended without a goodbye, at the second
+    /// look: until then its own words, if there are any, arrive. Its sockets do not say it where a
+    /// process that it has forked keeps them open.
     fn find_dead(&self, before: &mut Option<usize>) {
         let silent = |rank: &usize| {
             self.liveness.left(*rank).is_none() && !self.control.log(*rank).is_closed()
@@ -177,7 +182,8 @@ impl Poll {
         *before = ended;
     }
 
-    /// How much longer than now this rank's call may take: what its waits have left of the time-out.
+    /// How much longer than now this rank's call may take: what its waits have left of the
+    /// time-out.
     pub(in crate::engine) fn time_left(&self) -> Duration {
         let call = self.call.load(Ordering::Relaxed);
         let waited = |wait: &Mutex<Option<Wait>>| {
@@ -188,7 +194,8 @@ impl Poll {
         self.timeout().saturating_sub(longest.unwrap_or(Duration::ZERO))
     }
 
-    /// Whether a rank that waits since then, before the launch of this collective, has waited too long or for somebody who will not come.
+    /// Whether a rank that waits since then, before the launch of this collective, has waited too
+    /// long or for somebody who will not come.
     pub(in crate::engine) fn stops_before(&self, collective: u64, since: Instant) -> bool {
         self.control.log(self.rank).beat();
         let elapsed = since.elapsed();

@@ -1,8 +1,9 @@
 //! The tables of a launch on a GPU: all launch blocks but the first lie in device memory.
 //!
-//! What a chain of blocks says is the same from launch to launch, as long as the buffers are: what differs, the first block has, which
-//! is the kernel's parameter. So calls that come again with the same buffers are one launch and nothing else. With other
-//! buffers they get other tables: those of a launch that has ended are written anew, by a copy in the call's stream.
+//! What a chain of blocks says is the same from launch to launch, as long as the buffers are: what
+//! differs, the first block has, which is the kernel's parameter. So calls that come again with the
+//! same buffers are one launch and nothing else. With other buffers they get other tables: those of
+//! a launch that has ended are written anew, by a copy in the call's stream.
 
 use crate::device::cuda::{Gpu, Kernel, PinnedWords, Stream, copy};
 use crate::device::{Heap, HeapBlock, Signals};
@@ -14,7 +15,8 @@ use oxccl_transports::cuda::beside_captures;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// So many tables of a launch stay as they are, for buffers that come by turns, before one is written anew.
+/// So many tables of a launch stay as they are, for buffers that come by turns, before one is
+/// written anew.
 const KEPT: usize = 4;
 
 /// The tables of a launch, for several sets of buffers.
@@ -95,7 +97,8 @@ impl DeviceChains {
         Ok(signals)
     }
 
-    /// Brings tables for these buffers to the front. Peers find the table of tokens relative to `base`.
+    /// Brings tables for these buffers to the front. Peers find the table of tokens relative to
+    /// `base`.
     pub(super) fn place(
         &mut self,
         gpu: &mut Gpu,
@@ -161,12 +164,14 @@ impl DeviceChain {
         self.chain.launches[0]
     }
 
-    /// Whether it leads to these buffers, and peers to the same memory: another's may have come to an address.
+    /// Whether it leads to these buffers, and peers to the same memory: another's may have come to
+    /// an address.
     fn is_for(&self, buffers: Buffers<'_>) -> bool {
         self.buffers.iter().copied().eq(reached(buffers))
     }
 
-    /// Points the tables to these buffers, and makes them ready to be copied. Nobody copies them now.
+    /// Points the tables to these buffers, and makes them ready to be copied. Nobody copies them
+    /// now.
     fn set_buffers(
         &mut self,
         prepared: &Prepared,
@@ -185,7 +190,8 @@ impl DeviceChain {
         let to = mirror.as_ptr().cast::<u8>();
         let segments_at = size_of_val(&launches[..]);
         let tokens_at = segments_at + size_of_val(&segments[..]);
-        // SAFETY: the mirror is as long as the three together and this object's alone, which nobody else has now.
+        // SAFETY: the mirror is as long as the three together and this object's alone, which nobody
+        // else has now.
         unsafe {
             to.copy_from(launches.as_ptr().cast(), segments_at);
             to.add(segments_at).copy_from(segments.as_ptr().cast(), tokens_at - segments_at);
@@ -193,7 +199,8 @@ impl DeviceChain {
         }
     }
 
-    /// Copies the tables to the GPU if they are not there, in front of what comes next in the stream; of a launch that is captured at once.
+    /// Copies the tables to the GPU if they are not there, in front of what comes next in the
+    /// stream; of a launch that is captured at once.
     pub(super) fn upload(&self, stream: &Stream, at_once: bool) -> Result<(), CudaError> {
         let Some(Table { mirror, block, uploaded }) = &self.table else { return Ok(()) };
         if uploaded.load(Ordering::Relaxed) {
@@ -203,7 +210,8 @@ impl DeviceChain {
         let len_bytes =
             size_of_val(&launches[..]) + size_of_val(&segments[..]) + size_of_val(&tokens[..]);
         let (to, from) = (block.as_ptr(), mirror.as_ptr().cast_const().cast());
-        // SAFETY: both are as long. The mirror is not written before the launch has ended, and no launch under way uses the table.
+        // SAFETY: both are as long. The mirror is not written before the launch has ended, and no
+        // launch under way uses the table.
         let put = || unsafe { copy(stream, to, from, len_bytes) };
         match at_once {
             false => put()?,

@@ -1,17 +1,21 @@
 //! One launch for a call of all ranks, where these are threads of one process on one GPU.
 //!
-//! Each rank brings its launch block (of a group, the first of its chain) and waits, on the host, until all have come. The last one puts all of
-//! it into the streams: its own waits for what is in the others', one kernel is launched with the blocks of all, and the other streams wait
-//! for that kernel's end. The launch is a cooperative one: all its blocks run at once, whatever else is on the GPU. A rank that does not
-//! come is noticed as in a call's waits.
+//! Each rank brings its launch block (of a group, the first of its chain) and waits, on the host,
+//! until all have come. The last one puts all of it into the streams: its own waits for what is in
+//! the others', one kernel is launched with the blocks of all, and the other streams wait for that
+//! kernel's end. The launch is a cooperative one: all its blocks run at once, whatever else is on
+//! the GPU. A rank that does not come is noticed as in a call's waits.
 //!
-//! Nobody's kernel can be kept back by what another rank puts into a stream behind the call, whatever connections the streams share: all
-//! are launched before any rank goes on. A group with a bucket that is not ready needs more, since its kernel waits for marks, which may
-//! come by streams of any connection. So none of the streams may wait for it: each rank's part is a kernel of its own, in its own stream,
-//! and what the ranks put behind it they do only when all have come with their next call, and so have marked theirs.
+//! Nobody's kernel can be kept back by what another rank puts into a stream behind the call,
+//! whatever connections the streams share: all are launched before any rank goes on. A group with a
+//! bucket that is not ready needs more, since its kernel waits for marks, which may come by streams
+//! of any connection. So none of the streams may wait for it: each rank's part is a kernel of its
+//! own, in its own stream, and what the ranks put behind it they do only when all have come with
+//! their next call, and so have marked theirs.
 //!
-//! The table of launch blocks that the kernel reads is pinned memory: a place in a ring, which no kernel can still read when its turn comes
-//! again, since no rank has more than [`SLOTS`] calls under way; of a captured call, memory of its own, for its replays.
+//! The table of launch blocks that the kernel reads is pinned memory: a place in a ring, which no
+//! kernel can still read when its turn comes again, since no rank has more than [`SLOTS`] calls
+//! under way; of a captured call, memory of its own, for its replays.
 
 use crate::device::cuda::{Ended, Event, Kernel, SLOTS, Stream};
 use oxccl_kernels::format::Launch;
@@ -42,7 +46,8 @@ struct State {
     eager: u64,
     /// What became of the last one.
     joined: Joined,
-    /// Ranks that have come before they put anything behind the last launch, and how often all have.
+    /// Ranks that have come before they put anything behind the last launch, and how often all
+    /// have.
     met: usize,
     meetings: u64,
     /// Parts came that cannot be one launch.
@@ -72,7 +77,8 @@ pub(super) struct Part {
     pub(super) stream: Stream,
     /// What it is to follow in another stream.
     pub(super) behind: Option<Behind>,
-    /// For what is in its stream before the call; of the rank that launches, for what has been launched.
+    /// For what is in its stream before the call; of the rank that launches, for what has been
+    /// launched.
     pub(super) event: Arc<Event>,
     /// The capture that the stream is in.
     pub(super) capture: Option<u64>,
@@ -106,7 +112,8 @@ pub(super) enum NotJoined {
     Refused(CudaError),
     /// Other ranks did not come.
     Alone,
-    /// Ranks came with calls that no kernel can run together, or with one that is captured elsewhere than the others.
+    /// Ranks came with calls that no kernel can run together, or with one that is captured
+    /// elsewhere than the others.
     Differ,
 }
 
@@ -123,8 +130,8 @@ impl Joint {
         Joint { ranks, strict, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Returns once anything may be put into a stream behind the last launch; whether it had to be waited for that. `stops` says now and then
-    /// whether to go on waiting.
+    /// Returns once anything may be put into a stream behind the last launch; whether it had to be
+    /// waited for that. `stops` says now and then whether to go on waiting.
     pub(super) fn meet(&self, stops: impl Fn() -> bool) -> Result<bool, NotJoined> {
         let mut state = self.lock();
         if state.joined != Joined::Gated {
@@ -146,11 +153,12 @@ impl Joint {
         Ok(true)
     }
 
-    /// Brings a rank's part, and returns once all have been launched and the stream waits for their end, where it may. `stops` says now and
-    /// then whether to go on waiting.
+    /// Brings a rank's part, and returns once all have been launched and the stream waits for their
+    /// end, where it may. `stops` says now and then whether to go on waiting.
     ///
     /// # Safety
-    /// As for [`Kernel::launch`]; no rank has more than [`SLOTS`] calls under way. The parts' streams live until this returns.
+    /// As for [`Kernel::launch`]; no rank has more than [`SLOTS`] calls under way. The parts'
+    /// streams live until this returns.
     pub(super) unsafe fn launch(
         &self,
         rank: usize,

@@ -1,4 +1,5 @@
-//! How this rank's calls are launched: each by itself, or with those of the other ranks of its process ([`Joint`]).
+//! How this rank's calls are launched: each by itself, or with those of the other ranks of its
+//! process ([`Joint`]).
 
 use super::joint::{Behind, Joined, Joint, NotJoined, Part};
 use super::{Place, Target};
@@ -13,7 +14,8 @@ use std::time::Instant;
 pub(super) struct Launcher {
     pub(super) ranks: Arc<Ranks>,
     pub(super) ended: Arc<Ended>,
-    /// Where ranks meet, and an event for the order of their streams; where all ranks make the call, and share its launch.
+    /// Where ranks meet, and an event for the order of their streams; where all ranks make the
+    /// call, and share its launch.
     pub(super) joint: Option<(Arc<Joint>, Arc<Event>)>,
     /// What the call is to follow in another stream.
     pub(super) behind: Option<Behind>,
@@ -24,14 +26,16 @@ pub(super) struct Launcher {
 }
 
 impl Launcher {
-    /// Returns once anything may be put into the stream for this call; whether all ranks have marked what they had before it.
+    /// Returns once anything may be put into the stream for this call; whether all ranks have
+    /// marked what they had before it.
     pub(super) fn meet(&self, place: Place) -> Result<bool, NotJoined> {
         let Some((joint, _)) = &self.joint else { return Ok(false) };
         let since = Instant::now();
         joint.meet(|| self.ranks.poll.stops_before(place.numbered.collective, since))
     }
 
-    /// Puts the kernel into the stream: at once, or when all ranks have come. Whether it may wait for marks of other ranks of the process.
+    /// Puts the kernel into the stream: at once, or when all ranks have come. Whether it may wait
+    /// for marks of other ranks of the process.
     ///
     /// # Safety
     ///
@@ -44,7 +48,8 @@ impl Launcher {
         launch: Launch,
     ) -> Result<Joined, NotJoined> {
         let Launcher { ranks, ended, joint, behind, gated, alone } = self;
-        // Nobody waits for the end of a call that is captured but its graph, and each replay of it has the same number.
+        // Nobody waits for the end of a call that is captured but its graph, and each replay of it
+        // has the same number.
         let launch = match capture {
             None => ended.told_by(launch, channels),
             Some(_) => launch,

@@ -1,4 +1,5 @@
-//! A GPU as what carries launches out: they are put into a stream, chained where streams differ, and seen to their ends by [`Watch`].
+//! A GPU as what carries launches out: they are put into a stream, chained where streams differ,
+//! and seen to their ends by [`Watch`].
 
 mod chains;
 mod joint;
@@ -41,14 +42,16 @@ pub(super) struct GpuBackend {
     tables: Vec<DeviceChains>,
     ranks: Arc<Ranks>,
     heap: Arc<Heap>,
-    /// Memory of other libraries that the ranks reach; none where they are one process, which finds all memory by its address.
+    /// Memory of other libraries that the ranks reach; none where they are one process, which finds
+    /// all memory by its address.
     registrations: Option<Registrations>,
     /// Where ranks of this process meet that share their launches.
     joint: Option<Arc<Joint>>,
     last: Option<Last>,
     /// Events of earlier calls; those that nobody else holds can be used again.
     events: Vec<Arc<Event>>,
-    /// Streams that calls have come on, the rank's own first: that has a connection whether it is used or not.
+    /// Streams that calls have come on, the rank's own first: that has a connection whether it is
+    /// used or not.
     streams: Vec<usize>,
     /// Ranks of this process on this GPU.
     neighbours: usize,
@@ -203,7 +206,8 @@ impl GpuBackend {
         Ok(event)
     }
 
-    /// What launches a call: with the other ranks' where they share launches, and all make it. `gated`: it has a bucket that is not ready.
+    /// What launches a call: with the other ranks' where they share launches, and all make it.
+    /// `gated`: it has a bucket that is not ready.
     fn launcher(
         &mut self,
         record: &Record,
@@ -234,14 +238,16 @@ impl GpuBackend {
         Ok(CallEnd::Told { ended, call, connections })
     }
 
-    /// What streams that wait for a group have to know. Not captured, it counts among those under way.
+    /// What streams that wait for a group have to know. Not captured, it counts among those under
+    /// way.
     fn marks(&self, turns: Arc<[usize]>, call: u64, captured: bool) -> Marks {
         let unready = (!captured).then(|| self.unready.clone());
         let (connections, marked) = (self.connections, self.marked.clone());
         Marks { turns, connections, unready, call, marked }
     }
 
-    /// Connections, where a stream that waits for a call may keep back what other ranks of the process need to end it.
+    /// Connections, where a stream that waits for a call may keep back what other ranks of the
+    /// process need to end it.
     fn keeps_back(&self) -> Option<usize> {
         (self.neighbours > 1 && self.joint.is_none()).then_some(self.connections)
     }
@@ -385,7 +391,8 @@ impl Backend for GpuBackend {
 }
 
 impl GpuBackend {
-    /// Puts a launch into a stream; into this rank's own if none is named. In a stream that is captured it is recorded, and its flight ends.
+    /// Puts a launch into a stream; into this rank's own if none is named. In a stream that is
+    /// captured it is recorded, and its flight ends.
     ///
     /// # Safety
     ///
@@ -498,9 +505,10 @@ impl GpuBackend {
             }
             (first.ready, first.done) = (signals.ready_words(), signals.done_words());
         }
-        // SAFETY: the programs were prepared by this rank; the tables are there when the stream comes so far, and stay until the flight
-        // has ended; buffers are the caller's promise; launches in different streams are chained, and `next_slot` keeps the number of
-        // those under way.
+        // SAFETY: the programs were prepared by this rank; the tables are there when the stream
+        // comes so far, and stay until the flight has ended; buffers are the caller's promise;
+        // launches in different streams are chained, and `next_slot` keeps the number of those
+        // under way.
         let joined =
             unsafe { launcher.launch(target, place, (entry.kernel, prepared.channels), first) }?;
         if let (true, Some(signals)) = (captured, &entry.signals) {
@@ -510,7 +518,8 @@ impl GpuBackend {
         Ok(joined)
     }
 
-    /// The kernel that runs all blocks. Each copies for all; where all that reduce do it alike, theirs is the fastest.
+    /// The kernel that runs all blocks. Each copies for all; where all that reduce do it alike,
+    /// theirs is the fastest.
     fn kernel(&self, blocks: &[Block]) -> Result<cuda::Kernel, Error> {
         let kernel_of = |block: &Block| self.programs[block.code.number].kernel();
         let kernels: Vec<_> = blocks.iter().filter(|block| block.reduces).map(kernel_of).collect();
@@ -537,7 +546,8 @@ impl GpuBackend {
             NotJoined::Refused(error) => {
                 self.abort();
                 if capture.is_none() {
-                    // The kernel may be under way, and its buffers are about to be the caller's again.
+                    // The kernel may be under way, and its buffers are about to be the caller's
+                    // again.
                     let _ = stream.synchronize();
                 }
                 Error::DeviceLost { source: error }

@@ -1,11 +1,15 @@
-//! Memory that another library allocated on a GPU, which the processes of other ranks then reach in place.
+//! Memory that another library allocated on a GPU, which the processes of other ranks then reach in
+//! place.
 //!
-//! A rank numbers the allocations that it registers. Peers open each once, and put where it begins into a table, by rank and number; a
-//! token names the number and an offset (`TOKEN_NUMBER_SHIFT` in `kernels/format/src/launch.rs`). What tells an allocation from a later one at
-//! the same address is the number that the driver gives it: tokens are made only for the very allocation that was registered.
+//! A rank numbers the allocations that it registers. Peers open each once, and put where it begins
+//! into a table, by rank and number; a token names the number and an offset (`TOKEN_NUMBER_SHIFT`
+//! in `kernels/format/src/launch.rs`). What tells an allocation from a later one at the same
+//! address is the number that the driver gives it: tokens are made only for the very allocation
+//! that was registered.
 //!
-//! Registering is a call of all ranks, in rounds in which each tells all: what it registers, whether it could open the others', and,
-//! where one could not, that it has closed them again. So it works on all ranks or on none, and all know.
+//! Registering is a call of all ranks, in rounds in which each tells all: what it registers,
+//! whether it could open the others', and, where one could not, that it has closed them again. So
+//! it works on all ranks or on none, and all know.
 
 use super::GpuBackend;
 use crate::device::REGISTRATIONS;
@@ -198,7 +202,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// What this rank tells of an address to be registered, and the driver's number of its allocation.
+    /// What this rank tells of an address to be registered, and the driver's number of its
+    /// allocation.
     fn offer(&mut self, address: *const u8, len_bytes: usize) -> (Told, Option<u64>) {
         let told = Told::new(Round::Register);
         if address.is_null() || self.gpu.heap.offset(address as usize, len_bytes).is_some() {

@@ -1,9 +1,11 @@
-//! Calls that streams of a GPU carry out: a thread, the watcher, sees each to its end. It reads the word in which kernels say that they have
-//! ended ([`Ended`]), and how the call's channels did. Now and then it asks the driver whether the context is still there.
+//! Calls that streams of a GPU carry out: a thread, the watcher, sees each to its end. It reads the
+//! word in which kernels say that they have ended ([`Ended`]), and how the call's channels did. Now
+//! and then it asks the driver whether the context is still there.
 //!
-//! While a kernel waits, another thread, the guard, asks what a wait on the host asks: whether the time-out has passed, and whether the
-//! ranks called the same. It stops a kernel by the abort word, and never calls the driver: whoever frees memory waits inside the
-//! driver for this kernel, and keeps all others out, the watcher too.
+//! While a kernel waits, another thread, the guard, asks what a wait on the host asks: whether the
+//! time-out has passed, and whether the ranks called the same. It stops a kernel by the abort word,
+//! and never calls the driver: whoever frees memory waits inside the driver for this kernel, and
+//! keeps all others out, the watcher too.
 
 use super::chains::DeviceChain;
 use crate::call::Record;
@@ -83,7 +85,8 @@ const ASK: Duration = Duration::from_millis(10);
 /// The guard looks at a call so often, and goes to sleep after so many looks without one.
 const GUARD_NAP: Duration = Duration::from_millis(5);
 const IDLE_LOOKS: u32 = 200;
-/// How long calls in a stream may take to end after an abort: only what else is in the stream keeps them.
+/// How long calls in a stream may take to end after an abort: only what else is in the stream keeps
+/// them.
 const LATER: Duration = Duration::from_secs(60);
 /// Replays of captured calls are looked after so often.
 const REPLAY_NAP: Duration = Duration::from_millis(10);
@@ -124,7 +127,8 @@ impl Watch {
         Ok(())
     }
 
-    /// Where the next call says how it ended; waits while as many as there are places are under way.
+    /// Where the next call says how it ended; waits while as many as there are places are under
+    /// way.
     pub(super) fn next_slot(&self) -> usize {
         let mut state = self.shared.lock();
         while state.entered - state.ended >= SLOTS as u64 {
@@ -312,7 +316,8 @@ impl Shared {
         self.links.iter().for_each(|links| links.begin());
     }
 
-    /// Waits until a call's kernel says that it has ended. One that cannot, since its context is lost, the driver tells of.
+    /// Waits until a call's kernel says that it has ended. One that cannot, since its context is
+    /// lost, the driver tells of.
     fn await_end(&self, launched: &Launched) -> Result<Result<(), f::Status>, CudaError> {
         let (begin, mut asked) = (Instant::now(), Duration::ZERO);
         while !self.ended.has(launched.number) {
@@ -362,8 +367,8 @@ impl Shared {
         last
     }
 
-    /// Waits until nothing of a call and of those before it can run any more: it has ended, or the driver keeps failing, as when its
-    /// context is lost.
+    /// Waits until nothing of a call and of those before it can run any more: it has ended, or the
+    /// driver keeps failing, as when its context is lost.
     fn settle(&self, number: u64) {
         const LOST: u32 = 3;
         let (begin, mut failures) = (Instant::now(), 0);
@@ -382,7 +387,8 @@ impl Shared {
         }
     }
 
-    /// A replay that fails, or waits too long, ends the communicator as a call does. What it waits for stands in the progress words.
+    /// A replay that fails, or waits too long, ends the communicator as a call does. What it waits
+    /// for stands in the progress words.
     fn look_at_replays(&self, record: &Record, stuck: &mut Option<(f::Progress, Instant)>) {
         if self.ranks.check().is_err() {
             return;

@@ -1,4 +1,5 @@
-//! The host as what carries launches out: in the thread that asks for them, and in a thread for each further channel.
+//! The host as what carries launches out: in the thread that asks for them, and in a thread for
+//! each further channel.
 
 use super::backend::{Backend, Code, Request};
 use super::diagnosis::Ranks;
@@ -33,7 +34,8 @@ pub(super) struct HostBackend {
 #[derive(Debug)]
 struct Tables {
     chain: Chain,
-    /// A [`f::SegmentTokens`] for each entry: in the heap, for peers. None where the machine needs no tables.
+    /// A [`f::SegmentTokens`] for each entry: in the heap, for peers. None where the machine needs
+    /// no tables.
     shared: Option<HeapBlock>,
 }
 
@@ -109,8 +111,8 @@ impl Backend for HostBackend {
         let tokens = shared.as_ref().map(|shared| shared.as_ptr().cast::<f::SegmentTokens>());
         chain.set_buffers((&prepared.blocks, &prepared.sources), buffers, base, |at, shared| {
             let Some(tokens) = tokens else { return };
-            // SAFETY: the block has one for each entry. Peers read it only in a call, between this rank's first message and its
-            // last, and no call is under way.
+            // SAFETY: the block has one for each entry. Peers read it only in a call, between this
+            // rank's first message and its last, and no call is under way.
             unsafe { tokens.add(at).write_volatile(shared) };
         });
         prepared.first =
@@ -144,8 +146,9 @@ impl Backend for HostBackend {
             Some(first) => {
                 begin(first, (call, numbered.history), signals, channels);
                 linked(self.links.as_deref(), || {
-                    // SAFETY: programs were lowered for these connections and for buffers of the calls' lengths; the caller vouches
-                    // for the buffers, to which the tables point.
+                    // SAFETY: programs were lowered for these connections and for buffers of the
+                    // calls' lengths; the caller vouches for the buffers, to which the tables
+                    // point.
                     unsafe { self.host.run(first, channels) }
                 })
             }
@@ -180,7 +183,8 @@ impl Backend for HostBackend {
     }
 }
 
-/// Tells the machine the number of the launch and what was called before it, and where its words are. It has so many channels.
+/// Tells the machine the number of the launch and what was called before it, and where its words
+/// are. It has so many channels.
 #[inline]
 fn begin(
     first: &mut f::Launch,

@@ -4,7 +4,8 @@ use super::launch::Block;
 use crate::call::CheckedCall;
 use oxccl_kernels::format as f;
 
-/// Where a table entry's memory is: so far into the call's buffers, of which it may have one or both.
+/// Where a table entry's memory is: so far into the call's buffers, of which it may have one or
+/// both.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct Source {
     pub(super) call: usize,
@@ -40,8 +41,8 @@ pub(in crate::engine) struct Chain {
 }
 
 impl Chain {
-    /// The blocks of a group, whose buffers are still to be set. `places` says where the machine will find the tables, which do not move
-    /// from here on.
+    /// The blocks of a group, whose buffers are still to be set. `places` says where the machine
+    /// will find the tables, which do not move from here on.
     pub(in crate::engine) fn new(
         blocks: &[Block],
         sources: &[Source],
@@ -73,8 +74,9 @@ impl Chain {
         }
     }
 
-    /// Points the tables to these buffers, and tells `share` which tokens have changed. Peers find the buffers by `tokens`, and the table
-    /// of these by its address relative to `base`; none in one process.
+    /// Points the tables to these buffers, and tells `share` which tokens have changed. Peers find
+    /// the buffers by `tokens`, and the table of these by its address relative to `base`; none in
+    /// one process.
     pub(in crate::engine) fn set_buffers(
         &mut self,
         (blocks, sources): (&[Block], &[Source]),
@@ -128,7 +130,8 @@ impl Chain {
         self.segments[at] = f::Segment { followers, ..one };
     }
 
-    /// Sets how peers find an entry's buffers, behind [`set_segment`](Self::set_segment). Returns it if it has changed.
+    /// Sets how peers find an entry's buffers, behind [`set_segment`](Self::set_segment). Returns
+    /// it if it has changed.
     fn set_tokens(
         &mut self,
         at: usize,
@@ -155,7 +158,8 @@ impl Chain {
     }
 }
 
-/// Whether a bucket begins where the one before it ends, in the virtual buffer and in each of its two places; both may lack one.
+/// Whether a bucket begins where the one before it ends, in the virtual buffer and in each of its
+/// two places; both may lack one.
 fn lies_behind(one: &f::Segment, places: [u64; 2], next: &f::Segment, others: [u64; 2]) -> bool {
     let follows = |(from, to): (u64, u64)| to == from.wrapping_add(one.len_bytes) || from | to == 0;
     next.start == one.start + one.len_bytes && places.into_iter().zip(others).all(follows)

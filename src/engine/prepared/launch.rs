@@ -1,4 +1,5 @@
-//! A launch that is ready but for its buffers: programs, in launch blocks that the machine runs one after the other.
+//! A launch that is ready but for its buffers: programs, in launch blocks that the machine runs one
+//! after the other.
 
 use super::chain::Source;
 use super::messages::Message;
@@ -15,7 +16,8 @@ use std::sync::Arc;
 /// Calls that make the same launch.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Identity {
-    /// In place of a factor each has the number of that factor among those of the launch: programs are the same for all factors.
+    /// In place of a factor each has the number of that factor among those of the launch: programs
+    /// are the same for all factors.
     pub(super) signatures: Vec<Signature>,
     /// What the signatures' hashes of counts stand for.
     pub(super) counts: Vec<Option<Arc<Counts>>>,
@@ -30,7 +32,8 @@ pub(in crate::engine) struct Block {
     /// Whether it does more than copy.
     pub(in crate::engine) reduces: bool,
     pub(super) launch: f::Launch,
-    /// What all ranks must agree on, but for the factor; none of messages, of which each pair agrees by itself.
+    /// What all ranks must agree on, but for the factor; none of messages, of which each pair
+    /// agrees by itself.
     pub(super) digest: Option<Digest>,
     /// Its entries in the table.
     pub(in crate::engine) first: usize,
@@ -64,14 +67,16 @@ pub(in crate::engine) struct Prepared {
     pub(in crate::engine) turns: Arc<[usize]>,
     /// The number of its tables at the backend.
     pub(in crate::engine) tables: usize,
-    /// On a host, its first launch block, once its buffers have been placed; null of a launch without blocks.
+    /// On a host, its first launch block, once its buffers have been placed; null of a launch
+    /// without blocks.
     pub(in crate::engine) first: *mut f::Launch,
     /// By their place among the calls.
     collectives: Vec<usize>,
     messages: Vec<Message>,
     /// The ranks with which this one exchanges messages as a group's.
     peers: Vec<usize>,
-    /// [`Words`] for each collective and each message of a group: in control memory, for whoever compares groups.
+    /// [`Words`] for each collective and each message of a group: in control memory, for whoever
+    /// compares groups.
     records: Option<HeapBlock>,
     /// What tells the buffers that its tables point to from others that they have pointed to.
     pub(super) placed: u64,
@@ -187,8 +192,8 @@ impl Prepared {
         let Some(words) = self.record_words() else { return };
         let told = told(&self.collectives, &self.identity, &self.factors);
         for (at, (&place, bucket)) in self.collectives.iter().zip(told).enumerate() {
-            // SAFETY: the block was made for as many words. Others read them only while the log says that the launch is under way, or
-            // was the last; no launch is under way.
+            // SAFETY: the block was made for as many words. Others read them only while the log
+            // says that the launch is under way, or was the last; no launch is under way.
             unsafe { words.add(at).write_volatile(collective_words(place, &bucket)) };
         }
     }

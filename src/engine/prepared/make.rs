@@ -112,7 +112,8 @@ impl Maker<'_> {
         Ok(Prepared::new(self.ranks.rank, identity, told, (sources, blocks), number, parts))
     }
 
-    /// The launch block of a part. `place` tells it from other parts: what all ranks must agree on in the group, and its number there.
+    /// The launch block of a part. `place` tells it from other parts: what all ranks must agree on
+    /// in the group, and its number there.
     fn part_block(
         &mut self,
         calls: &[CheckedCall],
@@ -163,13 +164,15 @@ pub(super) struct Tables {
     pub(super) sources: Vec<Source>,
     segments: Vec<f::Segment>,
     pub(super) blocks: Vec<Block>,
-    /// Of each part: where its buckets lie, and what is proven of it, with its rounds and length in bytes.
+    /// Of each part: where its buckets lie, and what is proven of it, with its rounds and length in
+    /// bytes.
     spans: Vec<Vec<Span>>,
     proofs: Vec<(Arc<Verified>, u64, usize)>,
 }
 
 impl Tables {
-    /// Proves the parts in a row, each with its buckets ready before it and done behind it, as the machine runs them.
+    /// Proves the parts in a row, each with its buckets ready before it and done behind it, as the
+    /// machine runs them.
     fn prove(&self, buckets: usize, ranks: usize) -> Result<(), Error> {
         let parts: Vec<GroupPart<'_>> = self
             .proofs
@@ -214,7 +217,8 @@ impl Tables {
     }
 }
 
-/// A call with so many bytes for each rank's part, or in all where ranks have no parts; as it is where parts differ.
+/// A call with so many bytes for each rank's part, or in all where ranks have no parts; as it is
+/// where parts differ.
 fn with_bytes(call: &CheckedCall, bytes: usize) -> Result<CheckedCall, Error> {
     call.with_count(bytes / call.data_type.len_bytes())
 }

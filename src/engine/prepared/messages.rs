@@ -1,8 +1,9 @@
-//! The messages of a group: send/recv, and all-to-alls of uneven parts. Pure, so that both ends of a message think alike.
+//! The messages of a group: send/recv, and all-to-alls of uneven parts. Pure, so that both ends of
+//! a message think alike.
 //!
-//! All messages from one rank to another lie behind one another in a virtual buffer and go out in tiles, one a round
-//! (`algorithms/exchange.rs`). A pair takes part in the rounds that it needs, so a rank's rounds fall into phases, each with a program of its
-//! own.
+//! All messages from one rank to another are concatenated in a virtual buffer and go out in
+//! tiles, one a round (`algorithms/exchange.rs`). A pair takes part in the rounds that it needs, so
+//! a rank's rounds fall into phases, each with a program of its own.
 
 use crate::call::{CheckedCall, Counts};
 use oxccl_kernels::format::SEGMENT_ALIGN;
@@ -110,11 +111,12 @@ pub(super) fn messages(calls: &[CheckedCall], rank: usize) -> Vec<Message> {
     messages
 }
 
-/// What goes from each rank to each other, one stretch behind the other in a virtual buffer. `share` says whether two ranks reach each other's
-/// memory: the LL lane is for those.
+/// What goes from each rank to each other, one stretch behind the other in a virtual buffer.
+/// `share` says whether two ranks reach each other's memory: the LL lane is for those.
 ///
 /// # Errors
-/// [`TooLong`]: all of it together is, which it can be where messages are sent from the same memory.
+/// [`TooLong`]: all of it together is, which it can be where messages are sent from the same
+/// memory.
 pub(super) fn stretches(
     messages: &[Message],
     tiles: Tiles,
@@ -159,7 +161,8 @@ pub(super) fn phases(stretches: &[Stretch], tiles: Tiles) -> Vec<Phase> {
     ends.into_iter().map(phase).collect()
 }
 
-/// For each rank what it and this one must agree on: both directions' types and counts, in order. 0 where there are no messages.
+/// For each rank what it and this one must agree on: both directions' types and counts, in order. 0
+/// where there are no messages.
 pub(super) fn signatures(
     stretches: &[Stretch],
     messages: &[Message],

@@ -1,9 +1,11 @@
 //! Launches: any number of calls at once, of which one alone is a group of one.
 //!
-//! A launch's collectives become parts ([`parts`]): calls of one kind, type and op are contiguous in a virtual buffer, which one program
-//! handles as if it were a call's. Its messages ([`messages`]) come after them, as rounds of an exchange. All launch blocks are chained
-//! ([`chain`]), and the machine runs the chain. Nothing is copied to make it contiguous: a table says where each bucket really is, and
-//! each rank shares its own with its peers, in its heap. A call alone is one block, and needs no tables.
+//! A launch's collectives become parts ([`parts`]): calls of one kind, type and op are contiguous
+//! in a virtual buffer, which one program handles as if it were a call's. Its messages
+//! ([`messages`]) come after them, as rounds of an exchange. All launch blocks are chained
+//! ([`chain`]), and the machine runs the chain. Nothing is copied to make it contiguous: a table
+//! says where each bucket really is, and each rank shares its own with its peers, in its heap. A
+//! call alone is one block, and needs no tables.
 //!
 //! Launches are prepared once for each [`Identity`], which leaves out buffers and factors.
 
@@ -65,7 +67,8 @@ impl Launches {
         self.prepared.get_mut(placed.at).filter(|prepared| prepared.placed == placed.placing)
     }
 
-    /// Finds the launch of these calls among the prepared ones, or prepares it, and points its tables to their buffers.
+    /// Finds the launch of these calls among the prepared ones, or prepares it, and points its
+    /// tables to their buffers.
     pub(super) fn place(
         &mut self,
         calls: &[CheckedCall],
@@ -149,8 +152,9 @@ impl Launches {
     }
 }
 
-/// Whether these are one call that is carried out as such. What is made as a group is one on all ranks, since some may have messages beside
-/// the call; and an all-to-all of which each rank knows its own counts is made of messages.
+/// Whether these are one call that is carried out as such. What is made as a group is one on all
+/// ranks, since some may have messages beside the call; and an all-to-all of which each rank knows
+/// its own counts is made of messages.
 fn is_lone(calls: &[CheckedCall], grouped: bool) -> bool {
     matches!(calls, [call] if !grouped && !messages::is_exchange(call))
 }

@@ -7,8 +7,9 @@ use oxccl_plans::length::{Length, TooLong};
 use oxccl_kernels::format::SEGMENT_ALIGN;
 use oxccl_plans::verify::Span;
 
-/// About so many bytes of virtual buffer are one part. A part's buckets are begun and done together, so parts should be small; each costs a
-/// synchronisation (on a GPU, of all its blocks), so they should not be tiny.
+/// About so many bytes of virtual buffer are one part. A part's buckets are begun and done
+/// together, so parts should be small; each costs a synchronisation (on a GPU, of all its blocks),
+/// so they should not be tiny.
 const PART_BYTES: usize = 4 << 20;
 
 /// Calls of one class that are carried out as one, in one virtual buffer.
@@ -49,7 +50,8 @@ fn class(signature: &Signature) -> Signature {
 /// Divides a group. Calls of a class keep their order; parts are ordered by their first call.
 ///
 /// # Errors
-/// [`TooLong`]: the buckets of one class are together, which they can be where calls read the same memory.
+/// [`TooLong`]: the buckets of one class are together, which they can be where calls read the same
+/// memory.
 pub(super) fn parts(buckets: &[Signature]) -> Result<Vec<Part>, TooLong> {
     let mut parts: Vec<Part> = Vec::new();
     // Each class with its parts, of which the last still takes calls.

@@ -25,7 +25,8 @@ pub(in crate::engine) enum Whose {
     Own,
     /// They are the call's, and the call is one of a group.
     OwnInGroup,
-    /// They are a group's virtual ones, with so many bytes for a rank's part, or in all where ranks have no parts.
+    /// They are a group's virtual ones, with so many bytes for a rank's part, or in all where ranks
+    /// have no parts.
     Virtual { part_bytes: usize },
 }
 
@@ -50,7 +51,8 @@ pub(in crate::engine) struct Plans {
 type Proof = (Collective, Placement, Algorithm, Encoding, Order, bool);
 
 impl Plans {
-    /// Nothing proven yet. Programs use these links, the LL128 lane if there is one, and a switch that reduces if there is one.
+    /// Nothing proven yet. Programs use these links, the LL128 lane if there is one, and a switch
+    /// that reduces if there is one.
     pub(in crate::engine) fn new(links: Option<Arc<Links>>, ll128: bool, multicast: bool) -> Plans {
         Plans { links, ll128, multicast, ..Plans::default() }
     }

@@ -1,4 +1,5 @@
-// Runs blocks of the CUDA kernels on a CPU: from their own source, each of a block's threads with a stack of its own.
+// Runs blocks of the CUDA kernels on a CPU: from their own source, each of a block's threads with a
+// stack of its own.
 //
 //     a block is a thread of the operating system; its threads take turns, in an order that is drawn anew at each barrier
 //     until all are at their end:
@@ -6,9 +7,10 @@
 //       where all threads of a warp wait: do the accesses that wait, or tell the votes
 //       where all threads of the block are at the barrier: open it
 //
-// What it shows: results of any order of threads that barriers and votes allow; waits that not all threads come to; memory of
-// the block that is read before it is written (it holds a pattern at first). What it does not: the order in which a GPU makes stores
-// visible, time, and what is for certain GPUs only.
+// What it shows: results of any order of threads that barriers and votes allow; waits that not all
+// threads come to; memory of the block that is read before it is written (it holds a pattern at
+// first). What it does not: the order in which a GPU makes stores visible, time, and what is for
+// certain GPUs only.
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -177,7 +179,8 @@ bool Block::turns() {
   return moved;
 }
 
-// A whole warp waits: loads and stores are done, each as one access of all its threads; else votes are told.
+// A whole warp waits: loads and stores are done, each as one access of all its threads; else votes
+// are told.
 bool Block::serve(Thread* warp) {
   bool any = false, voted = false, accessed = false;
   for (uint32_t t = 0; t < WARP; ++t) {

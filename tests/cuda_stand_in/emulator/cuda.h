@@ -1,10 +1,12 @@
-// What nvcc knows and a C++ compiler does not, as far as the kernels need it: for the threads of an emulated block.
+// What nvcc knows and a C++ compiler does not, as far as the kernels need it: for the threads of an
+// emulated block.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-// No `__CUDA_ARCH__`: multimem and conversion instructions, which are for certain GPUs only, are left out.
+// No `__CUDA_ARCH__`: multimem and conversion instructions, which are for certain GPUs only, are
+// left out.
 #define __device__
 #define __global__
 #define __forceinline__ inline
@@ -28,8 +30,8 @@ bool any_of_warp(bool condition);
 // Accesses of 16 bytes, which threads of a warp do at once if they come to them at once.
 void load_together(const uint8_t* at, uint64_t* into);
 void store_together(uint8_t* at, uint64_t low, uint64_t high);
-// The engine for bulk copies, and the dynamic shared memory that it works on. It does what it is told as late as it may, or
-// earlier. Shared memory has addresses of its own.
+// The engine for bulk copies, and the dynamic shared memory that it works on. It does what it is
+// told as late as it may, or earlier. Shared memory has addresses of its own.
 uint32_t shared_address(const void* at);
 uint32_t stage_memory();
 uint32_t stage_memory_bytes();

@@ -1,7 +1,7 @@
 // The engine for bulk asynchronous copies of a block, as one of its threads sees it.
 //
-// What it has been told to do it does at some time until it must have: so that a stage that is filled again too early, read too
-// early, or given back with copies under way shows itself.
+// What it has been told to do it does at some time until it must have: so that a stage that is
+// filled again too early, read too early, or given back with copies under way shows itself.
 #pragma once
 #include <deque>
 #include <map>

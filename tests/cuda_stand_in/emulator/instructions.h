@@ -1,4 +1,5 @@
-// The instructions of cuda/ptx.h, for threads that take turns. Whoever looks at what others write lets these have their turn.
+// The instructions of cuda/ptx.h, for threads that take turns. Whoever looks at what others write
+// lets these have their turn.
 #pragma once
 
 namespace oxccl {

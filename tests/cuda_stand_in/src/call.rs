@@ -22,7 +22,8 @@ macro_rules! driver_calls {
         #[allow(non_snake_case, clippy::too_many_arguments, unused_unsafe)]
         pub(crate) unsafe extern "C" fn $name($($argument: $type),*) -> cudarc::driver::sys::CUresult {
             $crate::call::answer(stringify!($name), || {
-                // SAFETY: the caller keeps the driver API's contract; what can be checked, the body checks.
+                // SAFETY: the caller keeps the driver API's contract; what can be checked, the body
+                // checks.
                 unsafe { $body }
             })
         }
@@ -64,7 +65,8 @@ const GIVING_BACK: [&str; 18] = [
     "cuGetErrorString",
 ];
 
-/// A planned failure of these comes behind the wait: what a wait on a GPU fails with has also ended what was waited for.
+/// A planned failure of these comes behind the wait: what a wait on a GPU fails with has also ended
+/// what was waited for.
 const WAITING: [&str; 3] = ["cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize"];
 
 /// They work before `cuInit`.

@@ -1,8 +1,10 @@
-//! Connections to a device: its streams share a few, and what stands in one starts in the order in which it came.
+//! Connections to a device: its streams share a few, and what stands in one starts in the order in
+//! which it came.
 //!
-//! So an entry that waits (for a value, or for its own stream) keeps back what other streams put into the same connection
-//! after it. A kernel that runs keeps nobody back. On a GPU that is what makes ranks of one process wait for each other
-//! in a circle when there are more of their streams than connections.
+//! So an entry that waits (for a value, or for its own stream) keeps back what other streams put
+//! into the same connection after it. A kernel that runs keeps nobody back. On a GPU that is what
+//! makes ranks of one process wait for each other in a circle when there are more of their streams
+//! than connections.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};

@@ -17,7 +17,8 @@ pub(crate) struct Context {
     error: AtomicU32,
     /// Contexts whose memory it may access.
     peers: Mutex<Vec<usize>>,
-    /// Taken by calls that wait for all kernels, as they take the driver's lock: whoever asks about events waits for them.
+    /// Taken by calls that wait for all kernels, as they take the driver's lock: whoever asks about
+    /// events waits for them.
     draining: RwLock<()>,
 }
 

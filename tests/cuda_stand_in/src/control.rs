@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use crate::memory::{self, Kind};
 use crate::{call, context, event, graph, kernel, module, multicast, stream, virtual_memory};
 
-/// What a text that the stand-in takes for an image begins with; compute capabilities times ten follow.
+/// What a text that the stand-in takes for an image begins with; compute capabilities times ten
+/// follow.
 pub const IMAGE_START: &str = "oxccl stand-in image for ";
 
 /// The text of an image for these compute capabilities, with the zero that ends it.

@@ -32,7 +32,8 @@ pub(crate) fn copy(dst: usize, src: usize, len: usize) -> Answer {
     for at in [dst, src] {
         any(at, len).map_err(|_| ILLEGAL)?;
     }
-    // SAFETY: device ranges are mapped, as just checked; for host memory the caller of the copy vouches.
+    // SAFETY: device ranges are mapped, as just checked; for host memory the caller of the copy
+    // vouches.
     unsafe { std::ptr::copy(src as *const u8, dst as *mut u8, len) };
     Ok(())
 }

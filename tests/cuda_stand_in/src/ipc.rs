@@ -1,4 +1,5 @@
-//! Legacy IPC: handles of plain allocations. What changes hands is the whole block that an allocation lies in.
+//! Legacy IPC: handles of plain allocations. What changes hands is the whole block that an
+//! allocation lies in.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;

@@ -1,4 +1,5 @@
-//! Launches: the host executor, or the kernels' own source, a thread a block, on the block of parameters that a GPU would get.
+//! Launches: the host executor, or the kernels' own source, a thread a block, on the block of
+//! parameters that a GPU would get.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -80,7 +81,8 @@ pub(crate) fn run(run: &Run, mut started: impl FnMut()) -> Answer {
             let shared = &shared;
             scope.spawn(move || {
                 if settings().emulate {
-                    // SAFETY: whoever launches vouches for the block; its tables are where a device reaches them.
+                    // SAFETY: whoever launches vouches for the block; its tables are where a device
+                    // reaches them.
                     unsafe { emulator::run(name, shared.0, channel, run.shared_bytes) };
                 } else {
                     // SAFETY: as above.
@@ -118,8 +120,8 @@ fn check_all(launch: &Launch, function: &Function) -> Answer {
     (0..ranks).try_for_each(|rank| check(unsafe { &*launch.next.add(rank) }, function))
 }
 
-/// The tables and buffers must be where a device reaches them; for an address that is not, a GPU stops. So must those of all parts behind
-/// the first, which this kernel must be able to run.
+/// The tables and buffers must be where a device reaches them; for an address that is not, a GPU
+/// stops. So must those of all parts behind the first, which this kernel must be able to run.
 fn check(first: &Launch, function: &Function) -> Answer {
     let mut part = *first;
     loop {

@@ -1,18 +1,23 @@
-//! A CUDA driver over host memory, in libcuda's place, so that everything above the driver API is exercised by
-//! processes on machines without a GPU.
+//! A CUDA driver over host memory, in libcuda's place, so that everything above the driver API is
+//! exercised by processes on machines without a GPU.
 //!
-//! - Allocations are memory files: what one process exports (a descriptor, or a legacy IPC handle) another really maps.
-//!   A device address is an address of this process.
-//! - A stream is a queue with a thread, and shares a connection with others, as streams of a GPU do. Events, waits for values and writes of values are entries in it. Capture
-//!   records entries as a graph; a graph is replayed with its dependencies.
-//! - A launch of one of our kernels runs the host executor on the parameter block that the GPU would get, a thread a
-//!   block, and no more blocks at a time than the device would hold; on request the kernel's own source, thread by thread. Fields of the block that are the host's only
-//!   (`spins`, `yields`) are filled in.
-//! - A multicast address stands for memory files of several devices, which a launch reads and writes one by one.
-//! - What may wait for all kernels of a context waits: giving memory back, and looking up a kernel. Questions about events wait with it.
-//! - What the driver refuses is refused: handles that are not (or no longer) valid, memory that was freed, a missing or
-//!   wrong context, what a capture forbids, sizes off the granularity, host memory that no device can reach in a launch
-//!   block or in a connection (which ends the context, as an illegal address does on a GPU).
+//! - Allocations are memory files: what one process exports (a descriptor, or a legacy IPC handle)
+//!   another really maps. A device address is an address of this process.
+//! - A stream is a queue with a thread, and shares a connection with others, as streams of a GPU
+//!   do. Events, waits for values and writes of values are entries in it. Capture records entries
+//!   as a graph; a graph is replayed with its dependencies.
+//! - A launch of one of our kernels runs the host executor on the parameter block that the GPU
+//!   would get, a thread a block, and no more blocks at a time than the device would hold; on
+//!   request the kernel's own source, thread by thread. Fields of the block that are the host's
+//!   only (`spins`, `yields`) are filled in.
+//! - A multicast address stands for memory files of several devices, which a launch reads and
+//!   writes one by one.
+//! - What may wait for all kernels of a context waits: giving memory back, and looking up a kernel.
+//!   Questions about events wait with it.
+//! - What the driver refuses is refused: handles that are not (or no longer) valid, memory that was
+//!   freed, a missing or wrong context, what a capture forbids, sizes off the granularity, host
+//!   memory that no device can reach in a launch block or in a connection (which ends the context,
+//!   as an illegal address does on a GPU).
 //! - Any call can be made to fail, and what is alive can be counted: see [`control`].
 //!
 //! It is no model of time, of caches or of the memory order of a GPU, and of no kernel but ours.

@@ -1,7 +1,8 @@
 //! What addresses belong to, and plain allocations.
 //!
-//! Small allocations share blocks of 2 MiB, as the driver's do: that is what legacy IPC exports. Memory is filled with a
-//! pattern when it is handed out and when it is freed, so that whoever takes it for zeroed, or still reads it, notices.
+//! Small allocations share blocks of 2 MiB, as the driver's do: that is what legacy IPC exports.
+//! Memory is filled with a pattern when it is handed out and when it is freed, so that whoever
+//! takes it for zeroed, or still reads it, notices.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;

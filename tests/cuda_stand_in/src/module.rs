@@ -44,8 +44,8 @@ const EMPTY_KERNEL: &str = "oxccl_empty";
 /// What a fat binary begins with.
 const FATBIN_MAGIC: u32 = 0xba55_ed50;
 
-/// Whether this device can run an image. Of the stand-in's own images, the text says for which devices they are; PTX of a kernel
-/// that does nothing runs on all.
+/// Whether this device can run an image. Of the stand-in's own images, the text says for which
+/// devices they are; PTX of a kernel that does nothing runs on all.
 ///
 /// # Safety
 /// It is a fat binary, or a text that ends with a zero.

@@ -1,8 +1,9 @@
 //! NVSwitch multicast: teams of devices, one address for memory of all of them.
 //!
-//! A team is a memory file, which other processes import: a board on which each device's state stands, and where its memory is found: the
-//! process that has bound it, and the descriptor there. The address is never accessible; a launch gets, instead of a switch, where each
-//! device's memory really is ([`members`]). What would wait for other devices on hardware is refused here.
+//! A team is a memory file, which other processes import: a board on which each device's state
+//! stands, and where its memory is found: the process that has bound it, and the descriptor there.
+//! The address is never accessible; a launch gets, instead of a switch, where each device's memory
+//! really is ([`members`]). What would wait for other devices on hardware is refused here.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;

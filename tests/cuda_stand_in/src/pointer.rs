@@ -21,7 +21,8 @@ unsafe fn answer(
     let host = range.is_some_and(|range| range.kind.is_host());
     let size = |of: fn(&Range) -> usize| range.map_or(0, of);
     let exportable = kind(|kind| matches!(kind, Kind::Mapped(p, _) if p.is_exportable()));
-    // SAFETY: each attribute has the type that the driver's API gives it, and the caller has room for it.
+    // SAFETY: each attribute has the type that the driver's API gives it, and the caller has room
+    // for it.
     unsafe {
         match attribute {
             CU_POINTER_ATTRIBUTE_CONTEXT => out.cast::<usize>().write(size(|range| range.context)),

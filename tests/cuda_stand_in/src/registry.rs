@@ -1,5 +1,5 @@
-//! Objects behind handles. A handle is a number that names its kind, so one of another kind, or of an object that is
-//! gone, is found out.
+//! Objects behind handles. A handle is a number that names its kind, so one of another kind, or of
+//! an object that is gone, is found out.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,6 +1,7 @@
 //! Streams: queues with a thread each.
 //!
-//! The legacy default stream (handle 0) is one a context, and orders itself behind and before all blocking streams.
+//! The legacy default stream (handle 0) is one a context, and orders itself behind and before all
+//! blocking streams.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -193,7 +194,8 @@ impl Operation {
     }
 }
 
-/// Does what an operation says, and tells once when it has started. After an error that ends the context, nothing.
+/// Does what an operation says, and tells once when it has started. After an error that ends the
+/// context, nothing.
 pub(crate) fn execute(operation: &Operation, context: &Arc<Context>, started: impl FnOnce()) {
     // Of a kernel, when its blocks are on the device.
     let mut started = Some(started);

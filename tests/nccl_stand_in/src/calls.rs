@@ -44,7 +44,8 @@ impl Step {
 
     /// A part of the input.
     pub(crate) fn read(&self, at: usize, len: usize) -> Vec<u8> {
-        // SAFETY: the stand-in driver's memory, of the length that the caller vouched for; nobody writes it meanwhile.
+        // SAFETY: the stand-in driver's memory, of the length that the caller vouched for; nobody
+        // writes it meanwhile.
         unsafe { std::slice::from_raw_parts((self.input + at) as *const u8, len) }.to_vec()
     }
 }

@@ -1,10 +1,12 @@
-//! NCCL's interface over the stand-in driver's memory, so that `oxccl-against-nccl` runs from end to end on machines
-//! without a GPU: its loop, its checks, its turns and its errors. It says nothing about NCCL's speed.
+//! NCCL's interface over the stand-in driver's memory, so that `oxccl-against-nccl` runs from end
+//! to end on machines without a GPU: its loop, its checks, its turns and its errors. It says
+//! nothing about NCCL's speed.
 //!
-//! Ranks are threads of one process. A call becomes a host function in the caller's stream (so it is captured and replayed as
-//! any other node), in which all ranks meet and each works out its own output. What NCCL refuses in this set-up is
-//! refused: several ranks on one GPU without `NCCL_MULTI_RANK_GPU_ENABLE=1`, windows on memory that is not `ncclMemAlloc`'s.
-//! Messages are missing, and so is what destroys: the tool does not ask for them.
+//! Ranks are threads of one process. A call becomes a host function in the caller's stream (so it
+//! is captured and replayed as any other node), in which all ranks meet and each works out its own
+//! output. What NCCL refuses in this set-up is refused: several ranks on one GPU without
+//! `NCCL_MULTI_RANK_GPU_ENABLE=1`, windows on memory that is not `ncclMemAlloc`'s. Messages are
+//! missing, and so is what destroys: the tool does not ask for them.
 //!
 //! | variable | meaning | default |
 //! | --- | --- | --- |

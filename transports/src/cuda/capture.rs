@@ -3,8 +3,8 @@
 use super::driver::call;
 use super::{CudaError, Driver, sys};
 
-/// Does something that has nothing to do with what is being captured, such as allocating, though a capture of this thread or
-/// of another forbids it. It must not touch a stream that is captured.
+/// Does something that has nothing to do with what is being captured, such as allocating, though a
+/// capture of this thread or of another forbids it. It must not touch a stream that is captured.
 ///
 /// # Errors
 /// What `act` fails with; the driver's.

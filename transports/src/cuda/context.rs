@@ -81,10 +81,12 @@ impl Context {
         done.and_then(|done| left.map(|()| done).map_err(E::from))
     }
 
-    /// Lets this context's kernels reach plain memory of another GPU of the process, as other libraries allocate it.
+    /// Lets this context's kernels reach plain memory of another GPU of the process, as other
+    /// libraries allocate it.
     ///
     /// # Errors
-    /// [`CudaError::NoPeerAccess`], [`CudaError::NoDevice`] if this process does not see the GPU; the driver's.
+    /// [`CudaError::NoPeerAccess`], [`CudaError::NoDevice`] if this process does not see the GPU;
+    /// the driver's.
     pub fn reach_plain_memory(&self, of: Uuid) -> Result<(), CudaError> {
         let device = self.device();
         if device.uuid()? == of {
@@ -108,7 +110,8 @@ impl Context {
         Err(CudaError::NoDevice)
     }
 
-    /// Gives something back, also while some stream is captured. What goes wrong then can only be told.
+    /// Gives something back, also while some stream is captured. What goes wrong then can only be
+    /// told.
     #[doc(hidden)]
     pub fn give_back(&self, act: impl FnOnce() -> Result<(), CudaError>) {
         let driver = self.device().driver();

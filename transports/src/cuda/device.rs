@@ -126,8 +126,8 @@ impl Device {
         Ok(can != 0)
     }
 
-    /// Whether stores of 128 bytes reach the other's memory whole: always on the same GPU, and over NVLink. The driver tells NVLink from PCIe
-    /// by whether atomic operations pass.
+    /// Whether stores of 128 bytes reach the other's memory whole: always on the same GPU, and over
+    /// NVLink. The driver tells NVLink from PCIe by whether atomic operations pass.
     ///
     /// # Errors
     /// The driver's.
@@ -142,7 +142,8 @@ impl Device {
         Ok(value != 0)
     }
 
-    /// The same for a GPU by its number. False for one that this process does not see, about which the driver cannot be asked.
+    /// The same for a GPU by its number. False for one that this process does not see, about which
+    /// the driver cannot be asked.
     ///
     /// # Errors
     /// The driver's.
@@ -155,8 +156,8 @@ impl Device {
         Ok(false)
     }
 
-    /// Fails if it cannot reach the memory of a GPU that this process sees. One that it does not see cannot be asked about:
-    /// the driver answers when the memory is imported.
+    /// Fails if it cannot reach the memory of a GPU that this process sees. One that it does not
+    /// see cannot be asked about: the driver answers when the memory is imported.
     ///
     /// # Errors
     /// [`CudaError::NoPeerAccess`], and the driver's.

@@ -23,8 +23,9 @@ pub struct Driver {
     version: Version,
 }
 
-/// Calls a function of the driver: `call!(cuMemFree_v2(address))`. In an unsafe block, under the function's own contract, and
-/// only once [`Driver::load`] has succeeded. A function that the driver lacks is an error.
+/// Calls a function of the driver: `call!(cuMemFree_v2(address))`. In an unsafe block, under the
+/// function's own contract, and only once [`Driver::load`] has succeeded. A function that the
+/// driver lacks is an error.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! cuda_call {
@@ -142,7 +143,8 @@ fn failed(function: &'static str, answer: CUresult) -> CudaError {
     }
     let text = |of: unsafe fn(CUresult, *mut *const std::ffi::c_char) -> CUresult| {
         let mut text = std::ptr::null();
-        // SAFETY: the driver has just answered, so it is there; these two functions are as old as it.
+        // SAFETY: the driver has just answered, so it is there; these two functions are as old as
+        // it.
         if unsafe { of(answer, &raw mut text) } != CUDA_SUCCESS || text.is_null() {
             return format!("error {code}");
         }

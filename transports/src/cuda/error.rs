@@ -222,7 +222,8 @@ pub enum CudaError {
 }
 
 impl CudaError {
-    /// Whether the caller is mistaken, in what it gives or where it calls; otherwise the machine cannot do it, or has failed.
+    /// Whether the caller is mistaken, in what it gives or where it calls; otherwise the machine
+    /// cannot do it, or has failed.
     pub fn is_misuse(&self) -> bool {
         match self {
             CudaError::NoSuchDevice { .. }

@@ -1,10 +1,12 @@
 //! Legacy IPC: device memory that another library allocated, in another process.
 //!
-//! The driver hands out whole allocations, and may put several small ones into one block of 2 MiB, so a handle says besides
-//! where in the allocation the buffer is. (All of that block becomes visible to the other process.)
+//! The driver hands out whole allocations, and may put several small ones into one block of 2 MiB,
+//! so a handle says besides where in the allocation the buffer is. (All of that block becomes
+//! visible to the other process.)
 //!
-//! Opening is expensive, so both sides remember. What tells a buffer from a later one at the same address is the number that
-//! the driver gives each allocation: a handle is made anew when that changes, and the other side closes what it had.
+//! Opening is expensive, so both sides remember. What tells a buffer from a later one at the same
+//! address is the number that the driver gives each allocation: a handle is made anew when that
+//! changes, and the other side closes what it had.
 
 use std::collections::HashMap;
 
@@ -52,7 +54,8 @@ impl IpcHandle {
             return Err(CudaError::NotShareable { address: pointer.address, why });
         }
         let mut raw = sys::CUipcMemHandle { reserved: [0; 64] };
-        // SAFETY: the driver is loaded, the context current, the pointer valid, and the start that of an allocation.
+        // SAFETY: the driver is loaded, the context current, the pointer valid, and the start that
+        // of an allocation.
         context.scope(|| unsafe { call!(cuIpcGetMemHandle(&raw mut raw, pointer.start)) })?;
         let half = |at: usize| std::array::from_fn(|i| raw.reserved[at * 32 + i] as u8);
         let handle = IpcHandle {
@@ -162,7 +165,8 @@ pub struct Imports {
 }
 
 impl Imports {
-    /// Where the buffer behind a handle is in this process. What was there in the same place before is closed.
+    /// Where the buffer behind a handle is in this process. What was there in the same place before
+    /// is closed.
     ///
     /// # Errors
     /// As [`IpcMemory::open`].

@@ -1,9 +1,11 @@
 //! The CUDA driver: devices, contexts, and memory, each given back when it is dropped.
 //!
-//! The driver is loaded when it is first asked for ([`Driver::load`]), so that one binary serves machines with and
-//! without a GPU; nothing here can be had without a [`Driver`]. Streams, modules and launches are the device layer's.
+//! The driver is loaded when it is first asked for ([`Driver::load`]), so that one binary serves
+//! machines with and without a GPU; nothing here can be had without a [`Driver`]. Streams, modules
+//! and launches are the device layer's.
 //!
-//! What GPUs' NVLinks lead to, the management library knows ([`nvlinks`]), which is loaded likewise.
+//! What GPUs' NVLinks lead to, the management library knows ([`nvlinks`]), which is loaded
+//! likewise.
 //!
 //! | memory | who makes it | how others reach it |
 //! | --- | --- | --- |

@@ -1,10 +1,14 @@
-//! One address for memory of several GPUs, behind an NVSwitch that reduces what is read there and spreads what is written.
+//! One address for memory of several GPUs, behind an NVSwitch that reduces what is read there and
+//! spreads what is written.
 //!
-//! It is made in steps, and the driver lets a GPU take the next one only when all have taken the one before:
+//! It is made in steps, and the driver lets a GPU take the next one only when all have taken the
+//! one before:
 //!
-//! 1. one rank makes the team ([`MulticastTeam::create`]) and hands it to the others ([`Offer`](crate::Offer));
+//! 1. one rank makes the team ([`MulticastTeam::create`]) and hands it to the others
+//!    ([`Offer`](crate::Offer));
 //! 2. each rank adds its GPU ([`MulticastTeam::join`]);
-//! 3. each rank binds a region of its GPU's memory, and maps the address that stands for all of them ([`MulticastMemory::bind`]).
+//! 3. each rank binds a region of its GPU's memory, and maps the address that stands for all of
+//!    them ([`MulticastMemory::bind`]).
 //!
 //! A GPU joins a team once, so ranks that share a GPU have none.
 
@@ -107,11 +111,12 @@ impl MulticastTeam {
 }
 
 impl MulticastMemory {
-    /// Makes a region of the context's GPU a part of the team's memory, and maps that of all. Only once all GPUs have joined: the driver
-    /// waits for them.
+    /// Makes a region of the context's GPU a part of the team's memory, and maps that of all. Only
+    /// once all GPUs have joined: the driver waits for them.
     ///
     /// # Errors
-    /// [`CudaError::OutOfMemory`], and the driver's; it refuses a region that is shorter than the team's memory.
+    /// [`CudaError::OutOfMemory`], and the driver's; it refuses a region that is shorter than the
+    /// team's memory.
     pub fn bind(
         context: &Context,
         team: Arc<MulticastTeam>,
@@ -139,7 +144,8 @@ impl Drop for Binding {
     fn drop(&mut self) {
         let (handle, len_bytes) = (self.team.physical.handle, self.team.len_bytes);
         let device = self.device.raw;
-        // SAFETY: bound by this object, and no longer mapped for this GPU; whoever has it mapped for another accesses it no more.
+        // SAFETY: bound by this object, and no longer mapped for this GPU; whoever has it mapped
+        // for another accesses it no more.
         let unbind = || unsafe { call!(cuMulticastUnbind(handle, device, 0, len_bytes)) };
         self.region.context().give_back(unbind);
     }

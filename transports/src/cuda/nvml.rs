@@ -1,6 +1,7 @@
 //! NVLink, as NVML knows it, the driver's management library: to what the links of each GPU lead.
 //!
-//! The library is loaded when somebody asks, so that one binary serves machines with and without it.
+//! The library is loaded when somebody asks, so that one binary serves machines with and without
+//! it.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::path::{Path, PathBuf};
@@ -36,8 +37,8 @@ pub enum NvLinkEnd {
 }
 
 impl NvLink {
-    /// Its generation, and what it carries in one direction in 10^9 bytes a second by NVIDIA's data sheets; none for a version that is newer
-    /// than this.
+    /// Its generation, and what it carries in one direction in 10^9 bytes a second by NVIDIA's data
+    /// sheets; none for a version that is newer than this.
     pub fn generation(&self) -> Option<(u32, f64)> {
         match self.version {
             1 => Some((1, 20.0)),
@@ -235,8 +236,8 @@ impl Nvml {
         link: c_uint,
     ) -> Result<T, NvmlError> {
         let mut value = T::default();
-        // SAFETY: the handle is of this library, which is initialised; these functions write an unsigned integer, an enumeration or a
-        // structure, all of which `T` is at each call.
+        // SAFETY: the handle is of this library, which is initialised; these functions write an
+        // unsigned integer, an enumeration or a structure, all of which `T` is at each call.
         unsafe {
             let get = self.function::<OfLink<T>>(name)?;
             check(name, get(device, link, &mut value))?;

@@ -87,7 +87,8 @@ impl RegisteredRegion {
         assert!(len_bytes <= region.len_bytes());
         let at = region.as_ptr().cast();
         context
-            // SAFETY: the driver is loaded and the context current; the region is mapped, and kept so.
+            // SAFETY: the driver is loaded and the context current; the region is mapped, and kept
+            // so.
             .scope(|| unsafe { call!(cuMemHostRegister_v2(at, len_bytes, FLAGS)) })
             .map_err(|error: CudaError| error.allocating("pinned memory", len_bytes, None))?;
         let mut registered = RegisteredRegion { context: context.clone(), region, device_at: 0 };

@@ -32,7 +32,8 @@ pub struct Pointer {
     pub start: u64,
     /// How long the allocation is.
     pub len_bytes: usize,
-    /// The allocation's number, which no other in this process ever has: an address that comes again has another.
+    /// The allocation's number, which no other in this process ever has: an address that comes
+    /// again has another.
     pub buffer: u64,
     /// Whether legacy IPC can export it.
     pub is_legacy_shareable: bool,

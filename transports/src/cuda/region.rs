@@ -1,4 +1,5 @@
-//! Device memory that other processes can map: made by the virtual-memory API, handed out as a file descriptor.
+//! Device memory that other processes can map: made by the virtual-memory API, handed out as a file
+//! descriptor.
 
 use std::any::Any;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -10,7 +11,8 @@ use super::{Context, CudaError, Device};
 
 /// Memory of a GPU that other ranks can map.
 ///
-/// As with a [`Region`](crate::Region), others write to it at any time, and there is only its address.
+/// As with a [`Region`](crate::Region), others write to it at any time, and there is only its
+/// address.
 #[derive(Debug)]
 pub struct DeviceRegion {
     // In the order in which they have to go.
@@ -46,7 +48,8 @@ impl DeviceRegion {
         })
     }
 
-    /// The same by a stream that the caller has: streams take turns with a GPU's connections, also those that are soon gone.
+    /// The same by a stream that the caller has: streams take turns with a GPU's connections, also
+    /// those that are soon gone.
     ///
     /// # Errors
     /// As [`create`](Self::create).
@@ -74,7 +77,8 @@ impl DeviceRegion {
 
     /// In the context.
     fn fill_with_zeros(&self, stream: sys::CUstream) -> Result<(), CudaError> {
-        // SAFETY: memory of this length that is mapped for the context's device; the stream is one of the context's.
+        // SAFETY: memory of this length that is mapped for the context's device; the stream is one
+        // of the context's.
         unsafe { call!(cuMemsetD8Async(self.mapping.at, 0, self.len_bytes, stream)) }
             // SAFETY: as above.
             .and_then(|()| unsafe { call!(cuStreamSynchronize(stream)) })
@@ -106,8 +110,9 @@ impl DeviceRegion {
         Ok(region)
     }
 
-    /// Keeps something until the region itself goes: with ranks of one process, when the last of them lets go of it. Giving memory
-    /// back waits for all kernels of the process; so what one rank has must stay while another may be in a call.
+    /// Keeps something until the region itself goes: with ranks of one process, when the last of
+    /// them lets go of it. Giving memory back waits for all kernels of the process; so what one
+    /// rank has must stay while another may be in a call.
     pub fn keep(&self, what: Box<dyn Any + Send>) {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).push(what);
     }
@@ -300,7 +305,8 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         let Reservation { len_bytes, ref context, .. } = self.reservation;
-        // SAFETY: mapped by this object. Its users know that the address is good only as long as it is.
+        // SAFETY: mapped by this object. Its users know that the address is good only as long as it
+        // is.
         context.give_back(|| unsafe { call!(cuMemUnmap(self.at, len_bytes)) });
     }
 }

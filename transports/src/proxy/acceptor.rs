@@ -1,6 +1,7 @@
 //! Who connects to this rank, until it has proven the job's secret.
 //!
-//! One thread hears them all and waits for none, so that strangers who connect and say nothing hold up nobody.
+//! One thread hears them all and waits for none, so that strangers who connect and say nothing hold
+//! up nobody.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -60,7 +61,8 @@ impl Acceptor {
         }
     }
 
-    /// Waits until somebody connects, or which of those that wait have said something. `None`: it is to end.
+    /// Waits until somebody connects, or which of those that wait have said something. `None`: it
+    /// is to end.
     fn wait(&self, ending: &Wakeup) -> Option<(bool, Vec<bool>)> {
         let now = Instant::now();
         let listens = now >= self.accept_from;
@@ -89,7 +91,8 @@ impl Acceptor {
         (!ready[0]).then(|| (ready[1], ready[2..].to_vec()))
     }
 
-    /// Takes one that has connected. Where too many wait, it takes another's place. It breaks off where there is none to take.
+    /// Takes one that has connected. Where too many wait, it takes another's place. It breaks off
+    /// where there is none to take.
     fn accept(&mut self, proven: &mut impl FnMut(Proven, Claim)) -> ControlFlow<()> {
         let (guests, now) = (self.guests(), Instant::now());
         let leaves = door::makes_room(&guests, now);

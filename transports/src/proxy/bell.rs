@@ -34,8 +34,8 @@ impl Wakeup {
     }
 }
 
-/// What executors ring when they have written for another node: laid out as their own doorbells are, with a descriptor in
-/// place of the futex, since the proxy sleeps on sockets.
+/// What executors ring when they have written for another node: laid out as their own doorbells
+/// are, with a descriptor in place of the futex, since the proxy sleeps on sockets.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Bell {

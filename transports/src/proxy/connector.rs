@@ -1,7 +1,9 @@
-//! Where wires come from: a listener, whose thread hears who connects, and a thread for each pair of ranks while its wire is made.
+//! Where wires come from: a listener, whose thread hears who connects, and a thread for each pair
+//! of ranks while its wire is made.
 //!
-//! Of two ranks the smaller one dials. It does so when a program of its own needs the other, which then needs it too, since what
-//! one sends the other receives. Nobody waits for a wire: messages stay in the outbox until there is one.
+//! Of two ranks the smaller one dials. It does so when a program of its own needs the other, which
+//! then needs it too, since what one sends the other receives. Nobody waits for a wire: messages
+//! stay in the outbox until there is one.
 
 use std::collections::HashMap;
 use std::io;
@@ -141,7 +143,8 @@ impl Shared {
         self.open(peer, sockets, deadline)
     }
 
-    /// Makes a socket. Where strangers are many, a rank has to make room for others before it has proven itself, and tries again.
+    /// Makes a socket. Where strangers are many, a rank has to make room for others before it has
+    /// proven itself, and tries again.
     fn dialled_once(
         &self,
         peer: usize,
@@ -232,8 +235,8 @@ impl Shared {
         self.setup.fabric.open(Link { rank: self.setup.rank, peer, sockets, ports, deadline })
     }
 
-    /// Makes a wire and hands it to the proxy, or says why there is none: the fabric's panic included, since the proxy waits for one
-    /// or the other.
+    /// Makes a wire and hands it to the proxy, or says why there is none: the fabric's panic
+    /// included, since the proxy waits for one or the other.
     fn report(&self, peer: usize, make: impl FnOnce() -> Result<Box<dyn Wire>, WireError>) {
         let wire = catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|_| {
             Err(WireError::Unfit("making the link panicked: a fault of this program".into()))

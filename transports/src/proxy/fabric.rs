@@ -13,20 +13,23 @@ pub trait Fabric: Send + Sync {
     /// Its name, which both ends compare.
     fn name(&self) -> &'static str;
 
-    /// How many sockets a wire is made of, at least one: they are connected and authenticated before [`open`](Fabric::open).
+    /// How many sockets a wire is made of, at least one: they are connected and authenticated
+    /// before [`open`](Fabric::open).
     fn sockets(&self) -> usize;
 
-    /// The adapter that its wires go over, where that is not the one with the address at which the proxy is found: the proxy's thread
-    /// stays near it.
+    /// The adapter that its wires go over, where that is not the one with the address at which the
+    /// proxy is found: the proxy's thread stays near it.
     fn adapter(&self) -> Option<Adapter> {
         None
     }
 
-    /// Makes this end of a wire, while the peer makes the other, in a thread of its own: it may wait until the link's deadline.
-    /// What the two have to tell each other (addresses, keys) goes over the first socket by [`Socket::swap`].
+    /// Makes this end of a wire, while the peer makes the other, in a thread of its own: it may
+    /// wait until the link's deadline. What the two have to tell each other (addresses, keys) goes
+    /// over the first socket by [`Socket::swap`].
     ///
     /// # Errors
-    /// Why there is none; [`WireError::Unfit`] if the two ends are set up so that they do not go together.
+    /// Why there is none; [`WireError::Unfit`] if the two ends are set up so that they do not go
+    /// together.
     fn open(&self, link: Link) -> Result<Box<dyn Wire>, WireError>;
 }
 
@@ -36,7 +39,8 @@ pub struct Link {
     pub rank: usize,
     /// The other.
     pub peer: usize,
-    /// Sockets to the peer, over which both ends have proven the job's secret. Number i is the same connection at both ends.
+    /// Sockets to the peer, over which both ends have proven the job's secret. Number i is the same
+    /// connection at both ends.
     pub sockets: Vec<Socket>,
     /// This end of their connections.
     pub ports: Arc<dyn Ports>,

@@ -13,8 +13,9 @@ use crate::Secret;
 /// Against hanging: all bytes are there from the start, and then the end.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// What a stranger sends: to a rank that accepts links, to one that dials, and, as if it had proven the secret, in a swap. The first
-/// byte says which, and whether a greeting in order comes before the rest.
+/// What a stranger sends: to a rank that accepts links, to one that dials, and, as if it had proven
+/// the secret, in a swap. The first byte says which, and whether a greeting in order comes before
+/// the rest.
 pub(crate) fn link_greetings(data: &[u8]) {
     let Some((&how, rest)) = data.split_first() else { return };
     let greeting = match handshake::greeting() {
@@ -50,7 +51,8 @@ pub(crate) fn link_greetings(data: &[u8]) {
     assert!(Instant::now() < deadline, "it waits behind the end");
 }
 
-/// A socket whose other end, which takes what is written, has sent these bytes and will send no more.
+/// A socket whose other end, which takes what is written, has sent these bytes and will send no
+/// more.
 fn holding(bytes: &[u8]) -> Option<(TcpStream, UnixStream)> {
     let (mut peer, own) = UnixStream::pair().ok()?;
     // More than the system's buffer holds cannot be there at once.

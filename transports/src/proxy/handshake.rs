@@ -2,12 +2,13 @@
 //!
 //! 1. dialler: a greeting: magic, version, a nonce
 //! 2. acceptor: the same
-//! 3. dialler: who it is, whom it wants, which socket of how many this is, the fabric; and its proof: an HMAC under the job's secret
-//!    over both greetings and that
+//! 3. dialler: who it is, whom it wants, which socket of how many this is, the fabric; and its
+//!    proof: an HMAC under the job's secret over both greetings and that
 //! 4. acceptor: whether it takes the socket, and its own proof over all of it
 //!
-//! Everything has a fixed length, so there is no length to trust before the secret is proven. As with the rendezvous, whoever connects
-//! proves itself first: a stranger that connects gets nothing out that follows from the secret, and holds no thread.
+//! Everything has a fixed length, so there is no length to trust before the secret is proven. As
+//! with the rendezvous, whoever connects proves itself first: a stranger that connects gets nothing
+//! out that follows from the secret, and holds no thread.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,5 @@
-//! What has gone to a peer and what has come from it, port by port: the proxy's books, and the check on all that a peer says.
+//! What has gone to a peer and what has come from it, port by port: the proxy's books, and the
+//! check on all that a peer says.
 
 use std::sync::Arc;
 
@@ -6,8 +7,8 @@ use super::in_order::InOrder;
 use super::ports::{PortNumber, PortShape, Ports};
 use super::wire::{Counter, Wire, WireError};
 
-/// The books of all ports to one peer. A wire reports to it what happened; what a peer says that cannot be is refused here,
-/// before anything is written for it.
+/// The books of all ports to one peer. A wire reports to it what happened; what a peer says that
+/// cannot be is refused here, before anything is written for it.
 pub struct Ledger {
     ports: Arc<dyn Ports>,
     books: Box<[Book]>,
@@ -43,8 +44,8 @@ impl Ledger {
         &self.ports
     }
 
-    /// The address where a message's content goes, if a message of this number and length may come: its slot is free, and it
-    /// has not come yet.
+    /// The address where a message's content goes, if a message of this number and length may come:
+    /// its slot is free, and it has not come yet.
     ///
     /// # Errors
     /// [`WireError::Protocol`] says what is wrong with it.
@@ -71,7 +72,8 @@ impl Ledger {
         Ok(self.ports.memory().start.wrapping_add(self.ports.inbox_offset(port, message)))
     }
 
-    /// A message's content is in its [`place`](Ledger::place), every byte of it visible. It is delivered once all before it are.
+    /// A message's content is in its [`place`](Ledger::place), every byte of it visible. It is
+    /// delivered once all before it are.
     ///
     /// # Errors
     /// [`WireError::Protocol`] for one that may not come.
@@ -131,7 +133,8 @@ impl Ledger {
         self.credit(port);
     }
 
-    /// A slot of the outbox is free once its message has been consumed and is needed by the wire no more.
+    /// A slot of the outbox is free once its message has been consumed and is needed by the wire no
+    /// more.
     fn credit(&mut self, port: PortNumber) {
         let book = &mut self.books[usize::from(port)];
         let free = book.consumed_there.min(book.sent.next());
@@ -149,8 +152,8 @@ impl Ledger {
         }
     }
 
-    /// Gives the wire what this rank's executor has announced, consumed and raised on a port, as far as it takes it. Returns
-    /// whether there was anything new.
+    /// Gives the wire what this rank's executor has announced, consumed and raised on a port, as
+    /// far as it takes it. Returns whether there was anything new.
     ///
     /// # Errors
     /// The wire has ended.
@@ -177,7 +180,8 @@ impl Ledger {
         }
     }
 
-    /// The executor writes a message only when it has a credit for it, so the bound on those under way is its own.
+    /// The executor writes a message only when it has a credit for it, so the bound on those under
+    /// way is its own.
     fn post(
         &mut self,
         port: PortNumber,

@@ -1,8 +1,9 @@
-//! Links to ranks of other nodes: a thread that carries messages out of this rank's memory and into it.
+//! Links to ranks of other nodes: a thread that carries messages out of this rank's memory and into
+//! it.
 //!
-//! To the executor, a connection to another node is as any other: it writes slots, announces them, and counts what it has
-//! consumed, all in its own rank's memory. The proxy watches those words and does at the other end what a peer that shares
-//! memory would have done itself.
+//! To the executor, a connection to another node is as any other: it writes slots, announces them,
+//! and counts what it has consumed, all in its own rank's memory. The proxy watches those words and
+//! does at the other end what a peer that shares memory would have done itself.
 //!
 //! | part | what it is |
 //! | --- | --- |

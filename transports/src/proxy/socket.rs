@@ -31,8 +31,8 @@ impl Socket {
     /// Gives the peer some bytes and takes what it gives in the same swap. Both ends call it.
     ///
     /// # Errors
-    /// [`WireError::Io`] if nothing comes until the deadline, or the connection ends; [`WireError::Protocol`] for a message
-    /// of more than [`SWAP_LIMIT_BYTES`].
+    /// [`WireError::Io`] if nothing comes until the deadline, or the connection ends;
+    /// [`WireError::Protocol`] for a message of more than [`SWAP_LIMIT_BYTES`].
     ///
     /// # Panics
     /// If `bytes` are more than that.

@@ -51,7 +51,8 @@ impl MemoryPorts {
     /// The same over other memory.
     ///
     /// # Safety
-    /// The memory is of at least [`len_bytes`](Self::len_bytes), all zero, reached by this process, and mapped until the owner is dropped.
+    /// The memory is of at least [`len_bytes`](Self::len_bytes), all zero, reached by this process,
+    /// and mapped until the owner is dropped.
     pub unsafe fn over(
         memory: PortsMemory,
         owner: Box<dyn Any + Send + Sync>,
@@ -79,7 +80,8 @@ impl MemoryPorts {
         self.ports
     }
 
-    /// Writes message `message` of a port and announces it, once there is a credit for it. False: there was none in time.
+    /// Writes message `message` of a port and announces it, once there is a credit for it. False:
+    /// there was none in time.
     ///
     /// # Panics
     /// If the payload does not fit.
@@ -103,7 +105,8 @@ impl MemoryPorts {
         true
     }
 
-    /// Reads message `message` of a port once it has come, and gives its slot back. `None`: it did not come in time.
+    /// Reads message `message` of a port once it has come, and gives its slot back. `None`: it did
+    /// not come in time.
     pub fn read(&self, port: PortNumber, message: u64, limit: Duration) -> Option<Vec<u8>> {
         let tail = self.tail(0, port, message);
         if !until(limit, || tail.load(Ordering::Acquire) == message + 1) {
@@ -142,13 +145,14 @@ impl MemoryPorts {
     }
 
     fn tail(&self, side: usize, port: PortNumber, message: u64) -> &AtomicU64 {
-        // SAFETY: the first word of a slot, aligned, mapped as long as `self` lives, and used as an atomic by all.
+        // SAFETY: the first word of a slot, aligned, mapped as long as `self` lives, and used as an
+        // atomic by all.
         unsafe { &*self.slot(side, port, message).cast::<AtomicU64>() }
     }
 }
 
-// SAFETY: slots lie in the memory; a content is written before its announcement and again only after its credit; `read` looks
-// at no slot before its tail is stored.
+// SAFETY: slots lie in the memory; a content is written before its announcement and again only
+// after its credit; `read` looks at no slot before its tail is stored.
 unsafe impl Ports for MemoryPorts {
     fn count(&self) -> usize {
         usize::from(self.ports) + 1

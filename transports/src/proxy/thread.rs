@@ -15,7 +15,8 @@ use super::worker::{self, News, Peer, Worker};
 use super::{Emulation, Fabric, Ports};
 use crate::{Adapter, Error, Liveness, Secret};
 
-/// A place where other ranks will find this one's proxy, before it runs: its address has to be told to them first.
+/// A place where other ranks will find this one's proxy, before it runs: its address has to be told
+/// to them first.
 #[derive(Debug)]
 pub struct Listening {
     listener: TcpListener,
@@ -49,15 +50,15 @@ pub struct ProxySetup {
     pub liveness: Arc<Liveness>,
     /// Whether there is a core for this thread while calls are in flight.
     pub spins: bool,
-    /// Whether executors ring the [`Bell`] when they have written. Kernels of a GPU do not: then naps are short while a call is in
-    /// flight.
+    /// Whether executors ring the [`Bell`] when they have written. Kernels of a GPU do not: then
+    /// naps are short while a call is in flight.
     pub rings: bool,
     /// How links are to behave.
     pub emulation: Emulation,
 }
 
-/// A thread that carries this rank's messages to other nodes and takes in theirs. It ends when this is dropped, after what
-/// the last calls have written has left.
+/// A thread that carries this rank's messages to other nodes and takes in theirs. It ends when this
+/// is dropped, after what the last calls have written has left.
 #[derive(Debug)]
 pub struct Proxy {
     shared: Arc<Shared>,
@@ -135,7 +136,8 @@ impl Listening {
 }
 
 impl Proxy {
-    /// Says that this rank's programs use these ports to a peer. Its wire is made, unless there is one; nobody waits for it.
+    /// Says that this rank's programs use these ports to a peer. Its wire is made, unless there is
+    /// one; nobody waits for it.
     pub fn want(&self, peer: usize, ports: Vec<PortNumber>) {
         self.tell(News::Wanted { peer, ports });
     }
@@ -143,7 +145,8 @@ impl Proxy {
     /// A call that uses other nodes begins: what executors write is carried at once.
     #[inline]
     pub fn begin(&self) {
-        // Ordered before the look at the bell, as the worker's announcement is before its look at this.
+        // Ordered before the look at the bell, as the worker's announcement is before its look at
+        // this.
         self.shared.in_flight.swap(true, Ordering::SeqCst);
         if self.shared.bell.is_sleeping() {
             self.shared.wakeup.wake();

@@ -5,9 +5,9 @@
 //! nothing to do? while a call is in flight and there are cores for it: look again; otherwise sleep
 //! ```
 //!
-//! It sleeps on the wires' descriptors and on one of its own, which executors write to when they find it sleeping. As between
-//! executors, no fence orders that look behind what they have written: a wake can be missed, so while a call is in flight a
-//! nap is short.
+//! It sleeps on the wires' descriptors and on one of its own, which executors write to when they
+//! find it sleeping. As between executors, no fence orders that look behind what they have written:
+//! a wake can be missed, so while a call is in flight a nap is short.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
@@ -27,15 +27,17 @@ use crate::{Cause, Liveness};
 /// Turns without work before it sleeps, where it has a core.
 const IDLE_TURNS: u32 = 4000;
 
-/// The longest nap while a call is in flight, where executors ring; where they do not, it is all that a message waits for.
+/// The longest nap while a call is in flight, where executors ring; where they do not, it is all
+/// that a message waits for.
 pub(super) const NAP: Duration = Duration::from_millis(1);
 pub(super) const NAP_UNRUNG: Duration = Duration::from_micros(20);
 
-/// When a wire breaks, the control channel has so long to say that its peer died or left, which explains more.
+/// When a wire breaks, the control channel has so long to say that its peer died or left, which
+/// explains more.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// The same for a wire that the peer ended: it says why once its own [`GRACE`] is over, and on a busy machine that takes longer than its
-/// own clock says.
+/// The same for a wire that the peer ended: it says why once its own [`GRACE`] is over, and on a
+/// busy machine that takes longer than its own clock says.
 const GRACE_FOR_PEER: Duration = Duration::from_secs(5);
 
 /// How long the end waits for messages to leave by a wire that is there.
@@ -203,7 +205,8 @@ impl Worker {
         any
     }
 
-    /// A peer that has died or left explains the end of its wire. If none has in a while, the wire's own error does.
+    /// A peer that has died or left explains the end of its wire. If none has in a while, the
+    /// wire's own error does.
     fn explain_losses(&mut self) {
         for peer in &mut self.peers {
             let Link::Lost(since, error) = &peer.link else { continue };
@@ -255,8 +258,8 @@ impl Worker {
         }
     }
 
-    /// Lets everything leave that this rank's last calls have written: others may wait for it, also those that have yet to make the call
-    /// in which they make their end of the wire.
+    /// Lets everything leave that this rank's last calls have written: others may wait for it, also
+    /// those that have yet to make the call in which they make their end of the wire.
     fn finish(&mut self) {
         let start = Instant::now();
         while self.liveness.cause().is_none() {

@@ -43,7 +43,8 @@ pub enum Outcome {
     Sent,
     /// A request to receive has been used up by what the peer sent.
     Received {
-        /// Bytes that came: of a write with immediate data those written, of a send those in the receive buffer.
+        /// Bytes that came: of a write with immediate data those written, of a send those in the
+        /// receive buffer.
         len_bytes: u32,
         /// The immediate data that came with it.
         immediate: Option<u32>,
@@ -128,7 +129,8 @@ impl CompletionQueue {
     /// How many completions one [`poll`](Self::poll) takes.
     pub const POLLED_AT_ONCE: usize = 16;
 
-    /// Asks for the descriptor to become readable with the next completion. Those that came before do not count: poll after it.
+    /// Asks for the descriptor to become readable with the next completion. Those that came before
+    /// do not count: poll after it.
     ///
     /// # Errors
     /// [`RdmaError::Verbs`].
@@ -147,7 +149,8 @@ impl CompletionQueue {
     fn take_events(&self) {
         let library = self.device.library;
         let (mut queue, mut context) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the channel is valid, as are the places for the answers; its descriptor does not block.
+        // SAFETY: the channel is valid, as are the places for the answers; its descriptor does not
+        // block.
         while unsafe {
             (library.get_cq_event)(self.channel.as_ptr(), &raw mut queue, &raw mut context)
         } == 0

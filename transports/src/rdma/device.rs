@@ -47,8 +47,8 @@ impl Device {
     /// Opens a device by its name.
     ///
     /// # Errors
-    /// [`RdmaError::NoLibrary`], [`RdmaError::NoDevice`], [`RdmaError::NoSuchDevice`], and [`RdmaError::Verbs`] if the process
-    /// may not use it.
+    /// [`RdmaError::NoLibrary`], [`RdmaError::NoDevice`], [`RdmaError::NoSuchDevice`], and
+    /// [`RdmaError::Verbs`] if the process may not use it.
     pub fn open(name: &str) -> Result<Arc<Device>, RdmaError> {
         let library = Library::load()?;
         let list = List::read(library)?;
@@ -69,7 +69,8 @@ impl Device {
         let answer = unsafe { (library.query_device)(context.as_ptr(), &raw mut attributes) };
         let device = Device { library, context, name: name.to_owned(), attributes };
         check("ibv_query_device", &device.name, answer)?;
-        // SAFETY: the library keeps the descriptor open as long as the context, and so does `device`.
+        // SAFETY: the library keeps the descriptor open as long as the context, and so does
+        // `device`.
         let events = unsafe { BorrowedFd::borrow_raw(device.async_fd()) };
         fcntl(events, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(|errno| RdmaError::Verbs {
             function: "fcntl",
@@ -91,7 +92,8 @@ impl Device {
 
     /// What the device has to report, if anything. It never waits.
     pub fn event(&self) -> Option<DeviceEvent> {
-        // Whether there is something is asked first: some libraries treat an empty queue as an error worth a message.
+        // Whether there is something is asked first: some libraries treat an empty queue as an
+        // error worth a message.
         let mut polled = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
         if poll(&mut polled, PollTimeout::ZERO) != Ok(1) {
             return None;
@@ -205,7 +207,8 @@ impl List {
 
     fn devices(&self) -> impl Iterator<Item = (String, *mut sys::Device)> {
         (0..self.len).map(|index| {
-            // SAFETY: the list has that many entries, each a device with a name, as long as it is not freed.
+            // SAFETY: the list has that many entries, each a device with a name, as long as it is
+            // not freed.
             unsafe {
                 let device = *self.first.add(index);
                 (text((self.library.get_device_name)(device)), device)

@@ -49,8 +49,8 @@ impl RdmaFabric {
     /// Wires over these ports, a rail each.
     ///
     /// # Errors
-    /// [`RdmaError::NoDevice`] without any; [`RdmaError::Limit`] for more queue pairs to a peer than a message is cut into;
-    /// [`RdmaError::Verbs`].
+    /// [`RdmaError::NoDevice`] without any; [`RdmaError::Limit`] for more queue pairs to a peer
+    /// than a message is cut into; [`RdmaError::Verbs`].
     pub fn new(ports: Vec<Port>, settings: Settings) -> Result<RdmaFabric, RdmaError> {
         let Some(first) = ports.first() else { return Err(RdmaError::NoDevice) };
         let paths = ports.len() * settings.queue_pairs;
@@ -68,21 +68,25 @@ impl RdmaFabric {
         Ok(RdmaFabric { rails, settings, gpu: None })
     }
 
-    /// The same for a rank whose ports may lie in memory of this GPU, which adapters are to reach by the first of these ways that works.
+    /// The same for a rank whose ports may lie in memory of this GPU, which adapters are to reach
+    /// by the first of these ways that works.
     pub fn with_gpu(self, context: Context, ways: &[GpuWay]) -> RdmaFabric {
         RdmaFabric { gpu: Some((context, ways.to_vec())), ..self }
     }
 
-    /// Lets every adapter reach memory of the GPU, for ports that are to lie there, all of them by one way.
+    /// Lets every adapter reach memory of the GPU, for ports that are to lie there, all of them by
+    /// one way.
     ///
     /// # Errors
-    /// [`RdmaError::NotDirect`] says why that is not possible: then ports have to lie in pinned memory of the host.
+    /// [`RdmaError::NotDirect`] says why that is not possible: then ports have to lie in pinned
+    /// memory of the host.
     ///
     /// # Panics
     /// Without a GPU.
     ///
     /// # Safety
-    /// The range is memory of the GPU, and mapped until the result is dropped. No reference to it exists meanwhile.
+    /// The range is memory of the GPU, and mapped until the result is dropped. No reference to it
+    /// exists meanwhile.
     pub unsafe fn reach_gpu(&self, memory: PortsMemory) -> Result<GpuReach, RdmaError> {
         let (context, ways) = self.gpu.as_ref().expect("the fabric is for a rank with a GPU");
         let mut refused = Vec::new();
@@ -147,8 +151,8 @@ impl Fabric for RdmaFabric {
         let memory = link.ports.memory();
         let gpu = self.gpu_of(memory).map_err(|error| WireError::Device(error.to_string()))?;
         let rails = self.rails.iter();
-        // SAFETY: the ports keep their memory as long as they live, and the wire holds them; what others write in it is
-        // reached by the executor alone, by the machine's own means.
+        // SAFETY: the ports keep their memory as long as they live, and the wire holds them; what
+        // others write in it is reached by the executor alone, by the machine's own means.
         let paths = rails
             .flat_map(|rail| std::iter::repeat_n(rail, self.settings.queue_pairs))
             .map(|rail| unsafe { Path::new(rail, memory, gpu) });

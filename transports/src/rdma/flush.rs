@@ -1,7 +1,8 @@
 //! Read after write: makes sure that what an adapter has written into a GPU's memory is there.
 //!
-//! An adapter reports a write when it has left for the GPU; a GPU older than compute capability 9 may read the old bytes for a
-//! while. A read by the same adapter from the same memory comes back only behind what was written before it.
+//! An adapter reports a write when it has left for the GPU; a GPU older than compute capability 9
+//! may read the old bytes for a while. A read by the same adapter from the same memory comes back
+//! only behind what was written before it.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;

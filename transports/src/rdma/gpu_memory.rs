@@ -11,7 +11,8 @@ use crate::cuda::sys::CUmemRangeHandleType;
 use crate::cuda::{Context, CudaError, Pointer, PointerKind};
 use crate::proxy::PortsMemory;
 
-/// The oldest GPUs whose reads never overtake an adapter's writes, by their compute capability's first number.
+/// The oldest GPUs whose reads never overtake an adapter's writes, by their compute capability's
+/// first number.
 const ORDERED_SINCE: u32 = 9;
 
 /// A way by which adapters reach memory of GPUs.

@@ -27,7 +27,8 @@ const PARTS_SHIFT: u32 = 24;
 const MESSAGE_SHIFT: u32 = 16;
 
 impl Brought {
-    /// From the top: 2 bits for the kind, 3 unused, 3 for the parts less one, 8 of the message's number, 16 for the port.
+    /// From the top: 2 bits for the kind, 3 unused, 3 for the parts less one, 8 of the message's
+    /// number, 16 for the port.
     pub(super) fn encode(self) -> u32 {
         match self {
             Brought::Part { port, message, parts } => {

@@ -22,8 +22,8 @@ macro_rules! functions {
 
         impl Library {
             fn open() -> Result<Library, libloading::Error> {
-                // SAFETY: loading libibverbs runs its initialisers, which only read its settings; the functions have
-                // the types that its header declares.
+                // SAFETY: loading libibverbs runs its initialisers, which only read its settings;
+                // the functions have the types that its header declares.
                 unsafe {
                     let library = libloading::Library::new("libibverbs.so.1")?;
                     Ok(Library {
@@ -72,8 +72,9 @@ impl Library {
         static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
         let loaded = LIBRARY.get_or_init(|| {
             let library = Library::open().map_err(|error| error.to_string())?;
-            // A child of this process must not take pinned pages with it. On kernels that copy them at the fork it does nothing.
-            // SAFETY: no memory has been registered yet, as the function asks.
+            // A child of this process must not take pinned pages with it. On kernels that copy them
+            // at the fork it does nothing. SAFETY: no memory has been registered yet, as the
+            // function asks.
             unsafe { (library.fork_init)() };
             Ok(library)
         });

@@ -85,15 +85,16 @@ impl Domain {
         &self.device
     }
 
-    /// Registers memory of the host, or of a GPU whose driver has the peer-memory module. A range that a living registration covers
-    /// is not registered again: pinning pages takes longer than sending them.
+    /// Registers memory of the host, or of a GPU whose driver has the peer-memory module. A range
+    /// that a living registration covers is not registered again: pinning pages takes longer than
+    /// sending them.
     ///
     /// # Errors
     /// [`RdmaError::LockedMemory`] if the process may not pin so much; [`RdmaError::Verbs`].
     ///
     /// # Safety
-    /// The range is mapped, and stays so until the result is dropped. Whoever knows the key may write there meanwhile: no
-    /// reference to it may exist then.
+    /// The range is mapped, and stays so until the result is dropped. Whoever knows the key may
+    /// write there meanwhile: no reference to it may exist then.
     pub unsafe fn register(
         self: &Arc<Domain>,
         start: *mut u8,
@@ -107,11 +108,12 @@ impl Domain {
         })
     }
 
-    /// Registers memory of a device that was exported as a dmabuf: `start` is its address there, `offset` where it begins in the
-    /// exported buffer.
+    /// Registers memory of a device that was exported as a dmabuf: `start` is its address there,
+    /// `offset` where it begins in the exported buffer.
     ///
     /// # Errors
-    /// [`RdmaError::MissingFunction`] with an old library; [`RdmaError::Verbs`] where kernel or driver cannot.
+    /// [`RdmaError::MissingFunction`] with an old library; [`RdmaError::Verbs`] where kernel or
+    /// driver cannot.
     ///
     /// # Safety
     /// As [`register`](Domain::register).
@@ -169,7 +171,8 @@ impl Domain {
         Ok(region)
     }
 
-    /// Why a registration failed. The kernel answers ENOMEM both without memory and above the limit of locked memory.
+    /// Why a registration failed. The kernel answers ENOMEM both without memory and above the limit
+    /// of locked memory.
     fn refused(&self, wanted_bytes: usize) -> RdmaError {
         let error = self.device.error("ibv_reg_mr");
         let RdmaError::Verbs { source, .. } = &error else { return error };

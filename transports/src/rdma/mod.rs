@@ -5,8 +5,9 @@
 //! registered; a [`QueuePair`] on a port is joined with one of another rank, and reports through a
 //! [`CompletionQueue`]. Whatever fails is an [`RdmaError`].
 //!
-//! Above it [`RdmaFabric`] makes the wires of a proxy: `wire.rs` says how a message travels, `path.rs`
-//! keeps the books of a queue pair, `immediate.rs` has the 32 bits that come with each request.
+//! Above it [`RdmaFabric`] makes the wires of a proxy: `wire.rs` says how a message travels,
+//! `path.rs` keeps the books of a queue pair, `immediate.rs` has the 32 bits that come with each
+//! request.
 
 mod address;
 mod completion;

@@ -1,4 +1,5 @@
-//! What the two ends of a wire tell each other over its socket before they are joined, and whether they go together.
+//! What the two ends of a wire tell each other over its socket before they are joined, and whether
+//! they go together.
 
 use serde::{Deserialize, Serialize};
 

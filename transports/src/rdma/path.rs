@@ -17,11 +17,12 @@ use crate::proxy::{Counter, PortNumber, PortsMemory};
 const DEPTH: u32 = 256;
 /// One in so many requests is signalled, so that completions free the send queue.
 const SIGNAL_EVERY: u32 = DEPTH / 4;
-/// What the peer has used of the receive queue is told at the latest at this number; more than a few, so that two ends cannot
-/// wait for each other's credits (`may_receive`).
+/// What the peer has used of the receive queue is told at the latest at this number; more than a
+/// few, so that two ends cannot wait for each other's credits (`may_receive`).
 const CREDIT_EVERY: u64 = DEPTH as u64 / 2;
 
-/// Bytes that a request carries itself: short messages need no completion before their slot is free.
+/// Bytes that a request carries itself: short messages need no completion before their slot is
+/// free.
 const INLINE_BYTES: usize = 128;
 
 /// A receive buffer: what comes by `Send`. The adapter writes there, so they are atomics.
@@ -58,7 +59,8 @@ pub(super) struct Path {
     /// Requests that use up one of the peer's to receive: sent, and given back.
     sent: u64,
     returned: u64,
-    /// Requests to receive: used up by the peer and posted again, and how many of that it has been told.
+    /// Requests to receive: used up by the peer and posted again, and how many of that it has been
+    /// told.
     received: u64,
     received_told: u64,
     /// Before what it registers, so that it is dropped first.
@@ -161,13 +163,14 @@ impl Path {
         &self.completions
     }
 
-    /// Whether a message or a value may be sent: the last place of the peer's receive queue is for credits.
+    /// Whether a message or a value may be sent: the last place of the peer's receive queue is for
+    /// credits.
     pub(super) fn has_room(&self) -> bool {
         self.posted + 1 < DEPTH && self.sent - self.returned + 1 < u64::from(DEPTH)
     }
 
-    /// Writes bytes of an outbox to an offset of the peer's ports, and tells it `what`. Where they are taken at once, `true`;
-    /// otherwise `tag` is reported once they have been.
+    /// Writes bytes of an outbox to an offset of the peer's ports, and tells it `what`. Where they
+    /// are taken at once, `true`; otherwise `tag` is reported once they have been.
     pub(super) fn write(
         &mut self,
         bytes: *const u8,
@@ -207,9 +210,10 @@ impl Path {
 
     /// Gives the peer back what it may send, once that has become much.
     ///
-    /// Two ends cannot both be waiting for it: an end stops with one place left, which only this may use. It uses it after half a
-    /// queue has come since the last time, and the other end cannot have sent more than half a queue and one beyond
-    /// what it had been given back by then; so of two that cross at most one used the last place.
+    /// Two ends cannot both be waiting for it: an end stops with one place left, which only this
+    /// may use. It uses it after half a queue has come since the last time, and the other end
+    /// cannot have sent more than half a queue and one beyond what it had been given back by then;
+    /// so of two that cross at most one used the last place.
     fn return_credits(&mut self) -> Result<(), RdmaError> {
         let due = self.received - self.received_told >= CREDIT_EVERY;
         if due && self.posted < DEPTH && self.sent - self.returned < u64::from(DEPTH) {
@@ -223,7 +227,8 @@ impl Path {
         self.posted == self.unsignalled
     }
 
-    /// Whether everything that was posted has been carried out. If not, its completion is asked for.
+    /// Whether everything that was posted has been carried out. If not, its completion is asked
+    /// for.
     pub(super) fn drain(&mut self) -> Result<bool, RdmaError> {
         if self.unsignalled > 0 && self.posted < DEPTH {
             let (to, key) = (self.remote.start, self.remote.key);

@@ -21,15 +21,15 @@ pub struct Port {
     net_device: Option<String>,
 }
 
-/// Every port that this process can use, the fastest first, those of one speed in the order of their names; with `only`, those of these
-/// devices, in that order, whatever their namespace.
+/// Every port that this process can use, the fastest first, those of one speed in the order of
+/// their names; with `only`, those of these devices, in that order, whatever their namespace.
 ///
-/// A port of whose net device this network namespace knows nothing is left out: the kernel shows adapters to every
-/// namespace, and packets would leave from another one's address.
+/// A port of whose net device this network namespace knows nothing is left out: the kernel shows
+/// adapters to every namespace, and packets would leave from another one's address.
 ///
 /// # Errors
-/// [`RdmaError::NoLibrary`], [`RdmaError::NoDevice`]; [`RdmaError::NoUsablePort`] says for each port why not. A device in `only`
-/// that cannot be used is an error, too, even if others can.
+/// [`RdmaError::NoLibrary`], [`RdmaError::NoDevice`]; [`RdmaError::NoUsablePort`] says for each
+/// port why not. A device in `only` that cannot be used is an error, too, even if others can.
 pub fn usable_ports(only: Option<&[String]>) -> Result<Vec<Port>, RdmaError> {
     if let Some(names) = only {
         let ports = names.iter().map(|name| ports_of(name, Ok)).collect::<Result<Vec<_>, _>>()?;
@@ -54,7 +54,8 @@ pub fn usable_ports(only: Option<&[String]>) -> Result<Vec<Port>, RdmaError> {
     Ok(ports)
 }
 
-/// Which ports one of so many ranks of a node uses: of the fastest as many as there are for it, or one that it shares.
+/// Which ports one of so many ranks of a node uses: of the fastest as many as there are for it, or
+/// one that it shares.
 ///
 /// # Panics
 /// If there are no ports, or no such rank.
@@ -172,7 +173,8 @@ fn gid(device: &Device, number: u8, index: i32) -> Result<Gid, RdmaError> {
     Ok(Gid(gid.0))
 }
 
-/// The RoCE v2 GID to send from: an IPv4 address if there is one, then an IPv6 address that routers know, then a local one.
+/// The RoCE v2 GID to send from: an IPv4 address if there is one, then an IPv6 address that routers
+/// know, then a local one.
 fn best_roce_gid(device: &Device, number: u8, len: i32) -> Result<(u8, Gid), RdmaError> {
     let mut best: Option<(u32, u8, Gid)> = None;
     for index in 0..len.min(256) {
@@ -208,7 +210,8 @@ fn state_text(state: u32) -> &'static str {
     }
 }
 
-/// A link has `width` lanes of `speed`, each a bit of the specification's; 0 where they are unknown.
+/// A link has `width` lanes of `speed`, each a bit of the specification's; 0 where they are
+/// unknown.
 fn speed_gbit(speed: u8, width: u8) -> u32 {
     let lanes = match width {
         1 => 1,

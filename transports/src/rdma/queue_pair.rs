@@ -38,7 +38,8 @@ impl Patience {
     /// The longest wait for an answer, of 4.3 s: a last packet that gets lost costs as much.
     const LONGEST_EXPONENT: u8 = 20;
 
-    /// Tries for as long as the peer's machine may be silent, at most 34 s, at least as long as [`Patience::default`].
+    /// Tries for as long as the peer's machine may be silent, at most 34 s, at least as long as
+    /// [`Patience::default`].
     pub fn lasting(silence: Duration) -> Patience {
         let least = Patience::default();
         let tries = u128::from(least.retries) + 1;
@@ -51,13 +52,15 @@ impl Patience {
 }
 
 impl Default for Patience {
-    /// Eight tries of 67 ms, and no patience with a receive queue that has run dry: credits keep it filled.
+    /// Eight tries of 67 ms, and no patience with a receive queue that has run dry: credits keep it
+    /// filled.
     fn default() -> Patience {
         Patience { timeout_exponent: 14, retries: 7, receiver_not_ready_retries: 3 }
     }
 }
 
-/// A queue pair: requests to send are carried out in order, and each byte comes once or the queue pair fails.
+/// A queue pair: requests to send are carried out in order, and each byte comes once or the queue
+/// pair fails.
 pub struct QueuePair {
     raw: NonNull<sys::QueuePair>,
     port: Port,
@@ -82,8 +85,8 @@ pub struct Request<'a> {
     pub operation: Operation,
     /// The bytes on this side.
     pub local: Local<'a>,
-    /// Whether its success is reported. A failure always is. The send queue is freed only by completions: some of the requests that it
-    /// holds must be signalled.
+    /// Whether its success is reported. A failure always is. The send queue is freed only by
+    /// completions: some of the requests that it holds must be signalled.
     pub signalled: bool,
 }
 
@@ -97,7 +100,8 @@ pub enum Operation {
         /// The key of the memory there.
         key: u32,
     },
-    /// Writes into the peer's memory and completes one of its requests to receive, after the bytes have been written.
+    /// Writes into the peer's memory and completes one of its requests to receive, after the bytes
+    /// have been written.
     WriteWithImmediate {
         /// Where to.
         to: u64,
@@ -199,10 +203,12 @@ impl QueuePair {
         unsafe { (*self.raw.as_ptr()).qp_num }
     }
 
-    /// Joins it with the peer's; `peer` names that in errors. What is sent before the peer has done the same is tried again.
+    /// Joins it with the peer's; `peer` names that in errors. What is sent before the peer has done
+    /// the same is tried again.
     ///
     /// # Errors
-    /// [`RdmaError::KindDiffers`], [`RdmaError::GidDiffers`], [`RdmaError::MtuDiffers`], [`RdmaError::Verbs`].
+    /// [`RdmaError::KindDiffers`], [`RdmaError::GidDiffers`], [`RdmaError::MtuDiffers`],
+    /// [`RdmaError::Verbs`].
     pub fn connect(
         &mut self,
         to: &QueuePairAddress,
@@ -218,8 +224,8 @@ impl QueuePair {
     /// Posts a request to send.
     ///
     /// # Errors
-    /// [`RdmaError::OutOfRange`] for bytes that are not registered or too many for a request to carry; [`RdmaError::Verbs`] if the
-    /// queue is full or the queue pair has failed.
+    /// [`RdmaError::OutOfRange`] for bytes that are not registered or too many for a request to
+    /// carry; [`RdmaError::Verbs`] if the queue is full or the queue pair has failed.
     pub fn post(&self, request: Request<'_>) -> Result<(), RdmaError> {
         let (mut piece, inline) = self.piece(request.local)?;
         let mut raw = sys::SendRequest {
@@ -247,12 +253,14 @@ impl QueuePair {
         let mut refused = ptr::null_mut();
         let device = self.domain.device();
         let post = device.operations().post_send;
-        // SAFETY: the queue pair is valid; the provider copies request and piece, and inline bytes with them.
+        // SAFETY: the queue pair is valid; the provider copies request and piece, and inline bytes
+        // with them.
         let answer = unsafe { post(self.raw.as_ptr(), &raw mut raw, &raw mut refused) };
         device.check("ibv_post_send", answer)
     }
 
-    /// Posts a request to receive, numbered `id`. What is sent goes to `buffer`; what is written with immediate data does not.
+    /// Posts a request to receive, numbered `id`. What is sent goes to `buffer`; what is written
+    /// with immediate data does not.
     ///
     /// # Errors
     /// [`RdmaError::OutOfRange`], [`RdmaError::Verbs`].
@@ -277,7 +285,8 @@ impl QueuePair {
         device.check("ibv_post_recv", answer)
     }
 
-    /// Gives it up: what is under way completes with a failure, here at once, at the peer once it tries to send.
+    /// Gives it up: what is under way completes with a failure, here at once, at the peer once it
+    /// tries to send.
     pub fn fail(&self) -> Result<(), RdmaError> {
         let mut attributes =
             sys::QueuePairAttributes { qp_state: sys::QPS_ERR, ..Default::default() };
@@ -370,7 +379,8 @@ impl QueuePair {
         self.modify(&mut attributes, mask)
     }
 
-    /// By global identifier over RoCE and between InfiniBand subnets, by local identifier inside one.
+    /// By global identifier over RoCE and between InfiniBand subnets, by local identifier inside
+    /// one.
     fn way_to(&self, to: &QueuePairAddress) -> sys::AddressVector {
         let subnet = |gid: &[u8; 16]| gid[..8].to_owned();
         let port = self.port.address();
@@ -422,7 +432,8 @@ impl fmt::Debug for QueuePair {
     }
 }
 
-/// Where a queue pair's packet numbers begin: another place each time, so that packets of an earlier one are not taken for this one's.
+/// Where a queue pair's packet numbers begin: another place each time, so that packets of an
+/// earlier one are not taken for this one's.
 fn first_packet() -> u32 {
     static LAST: AtomicU32 = AtomicU32::new(0);
     let seed = std::process::id().wrapping_mul(0x9e37_79b9);

@@ -1,4 +1,5 @@
-//! The RDMA devices of this machine as the kernel describes them, usable or not: for people who look for what is missing.
+//! The RDMA devices of this machine as the kernel describes them, usable or not: for people who
+//! look for what is missing.
 
 use std::fs;
 use std::net::Ipv6Addr;
@@ -48,7 +49,8 @@ pub struct FoundGid {
     pub net_device: Option<String>,
 }
 
-/// All devices, in the order of their names. `sysfs` is [`SYSFS`](crate::SYSFS), but for tests. It needs no libibverbs.
+/// All devices, in the order of their names. `sysfs` is [`SYSFS`](crate::SYSFS), but for tests. It
+/// needs no libibverbs.
 pub fn survey(sysfs: &Path) -> Vec<FoundDevice> {
     let folders = entries(&sysfs.join("class/infiniband")).into_iter();
     let device = |(name, folder): (String, PathBuf)| {

@@ -1,9 +1,10 @@
 //! Messages and counters over queue pairs.
 //!
 //! A message is written straight into its slot at the peer: short ones whole, on one path after the
-//! other; long ones in parts, one a path. Each part comes with immediate data, which the adapter there
-//! reports after the part's bytes; a message has arrived once all of its parts have. So nothing relies
-//! on an order between paths. Counters go by a `Send` of 16 bytes, those of one port on one path.
+//! other; long ones in parts, one a path. Each part comes with immediate data, which the adapter
+//! there reports after the part's bytes; a message has arrived once all of its parts have. So
+//! nothing relies on an order between paths. Counters go by a `Send` of 16 bytes, those of one port
+//! on one path.
 
 use std::io::{ErrorKind, Read};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -24,7 +25,8 @@ use crate::proxy::{
 /// A message is cut into parts of at least this length.
 const PART_BYTES: usize = 32 << 10;
 
-/// The longest that an end waits, when it is dropped, for what it has sent to arrive. A peer that has stopped answering ends that before.
+/// The longest that an end waits, when it is dropped, for what it has sent to arrive. A peer that
+/// has stopped answering ends that before.
 const DRAIN: Duration = Duration::from_secs(5);
 
 /// A wire over RDMA.
@@ -187,7 +189,8 @@ impl RdmaWire {
             let detail = format!("port {port} of {}", self.first_slot.len());
             return Err(WireError::Protocol(detail));
         }
-        // None that has not come whole is consumed, so the number is within a few of those that are.
+        // None that has not come whole is consumed, so the number is within a few of those that
+        // are.
         let consumed = self.ports.consumed(port);
         let message = consumed + u64::from(low.wrapping_sub(consumed as u8));
         let Some(slot) = self.slot(port, message) else {
@@ -221,8 +224,8 @@ impl RdmaWire {
             }
         }
         match self.socket.stream().read(&mut [0]) {
-            // What the peer sent before it ended has been acknowledged to it, so it is here; but it may have come since the poll, or
-            // be behind a flush.
+            // What the peer sent before it ended has been acknowledged to it, so it is here; but it
+            // may have come since the poll, or be behind a flush.
             Ok(0) if !self.ended || moved || self.paths.iter().any(Path::is_flushing) => {
                 (self.ended, self.slept) = (true, true);
                 Ok(())
@@ -330,7 +333,8 @@ impl Drop for RdmaWire {
     fn drop(&mut self) {
         let has_gone = || matches!(self.socket.stream().read(&mut [0]), Ok(0));
         if !self.failed && !has_gone() {
-            // The peer may wait for what queue pairs still hold. A failure says that it does no more.
+            // The peer may wait for what queue pairs still hold. A failure says that it does no
+            // more.
             let _ = self.drain();
         }
     }

@@ -8,7 +8,8 @@ use sha2::{Digest, Sha256};
 use crate::Error;
 use crate::seal::{Seal, Seals};
 
-/// What deriving a secret from what somebody has thought of costs: 2^14 blocks of 8 x 128 bytes, once (scrypt's N, r and p).
+/// What deriving a secret from what somebody has thought of costs: 2^14 blocks of 8 x 128 bytes,
+/// once (scrypt's N, r and p).
 const SCRYPT_COST: (u8, u32, u32) = (14, 8, 1);
 
 /// The secret that the ranks of a job share. It is never shown: not by `Debug`, not in errors.
@@ -33,8 +34,8 @@ impl Secret {
         Ok(Secret(random_bytes()?))
     }
 
-    /// A secret for ranks that are threads of one process. It is random unless the system has no random numbers; then it only
-    /// keeps this process's ranks from mixing with others'.
+    /// A secret for ranks that are threads of one process. It is random unless the system has no
+    /// random numbers; then it only keeps this process's ranks from mixing with others'.
     pub(crate) fn of_process() -> Secret {
         let number = || Secret::derive("process", &std::process::id().to_le_bytes());
         Secret::random().unwrap_or_else(|_| number())
@@ -45,8 +46,9 @@ impl Secret {
         Secret(bytes)
     }
 
-    /// The secret of a job whose user gave one, any bytes. What people choose can be guessed, so that each guess is made to cost
-    /// what this does: 16 MiB of memory and some 50 ms of a core. It is derived once, not for each connection.
+    /// The secret of a job whose user gave one, any bytes. What people choose can be guessed, so
+    /// that each guess is made to cost what this does: 16 MiB of memory and some 50 ms of a core.
+    /// It is derived once, not for each connection.
     pub(crate) fn given(bytes: &[u8]) -> Secret {
         let (log_n, r, p) = SCRYPT_COST;
         let mut key = [0; Secret::LEN_BYTES];
@@ -57,13 +59,14 @@ impl Secret {
         Secret(key)
     }
 
-    /// The secret of a job that was given none: it follows from what identifies the job, which keeps jobs from mixing, but
-    /// nobody out who knows that.
+    /// The secret of a job that was given none: it follows from what identifies the job, which
+    /// keeps jobs from mixing, but nobody out who knows that.
     pub(crate) fn of_job(job: &str) -> Secret {
         Secret::derive("job", job.as_bytes())
     }
 
-    /// As hard to guess as the bytes, so not for what somebody has thought of. What they are goes in, too.
+    /// As hard to guess as the bytes, so not for what somebody has thought of. What they are goes
+    /// in, too.
     fn derive(what: &str, bytes: &[u8]) -> Secret {
         let mut hash = Sha256::new();
         hash.update(b"oxccl secret ");
@@ -114,7 +117,8 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What seals a control connection of these nonces, the client's and the server's, at the server's end.
+/// What seals a control connection of these nonces, the client's and the server's, at the server's
+/// end.
 pub(super) fn seals_of_server(secret: &Secret, [client, server]: &[Nonce; 2]) -> Seals {
     let seal = |label| Seal::new(secret, label, &[client, server]);
     Seals { sending: seal("to client"), receiving: seal("to server") }

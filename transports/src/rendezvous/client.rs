@@ -27,7 +27,8 @@ pub(super) const TELL_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long dropping waits for the server to have read everything.
 const ENDING_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long the server may say nothing before this side does. Longer than the server's own pause, so that as a rule it need not.
+/// How long the server may say nothing before this side does. Longer than the server's own pause,
+/// so that as a rule it need not.
 pub(super) const PING_PAUSE: Duration = Duration::from_millis(500);
 
 /// The pause between attempts grows from the first to the second.
@@ -59,7 +60,8 @@ impl ControlChannel {
     /// [`Error::Unreachable`] if no server answers until the deadline, [`Error::Timeout`] naming
     /// the ranks that have not joined until then (on every rank that has, at the first one's
     /// deadline), and why this rank may not join: [`Error::WrongSecret`], [`Error::Version`],
-    /// [`Error::RankTwice`], [`Error::RankOutOfRange`], [`Error::WorldMismatch`], [`Error::WorldTooLarge`].
+    /// [`Error::RankTwice`], [`Error::RankOutOfRange`], [`Error::WorldMismatch`],
+    /// [`Error::WorldTooLarge`].
     pub fn connect(id: &UniqueId, seat: Seat, deadline: Instant) -> Result<ControlChannel, Error> {
         let Seat { rank, world, .. } = seat;
         if rank >= world {
@@ -161,8 +163,9 @@ impl ControlChannel {
         pieces.into_iter().enumerate().map(|(rank, piece)| piece.into_bytes(rank)).collect()
     }
 
-    /// For how long this machine and the server's may be silent to each other, instead of [`SILENCE`](crate::silence::SILENCE): then this
-    /// rank counts as cut off. No shorter than [`LEAST_SILENCE`](crate::silence::LEAST_SILENCE).
+    /// For how long this machine and the server's may be silent to each other, instead of
+    /// [`SILENCE`](crate::silence::SILENCE): then this rank counts as cut off. No shorter than
+    /// [`LEAST_SILENCE`](crate::silence::LEAST_SILENCE).
     ///
     /// # Errors
     /// [`Error::Io`] if the system refuses it.
@@ -358,7 +361,8 @@ impl Reader {
                 Err(error) => {
                     self.hearing.outlet.note(&error);
                     if silent {
-                        // The network is back, and the server has given this machine up meanwhile: it has not died.
+                        // The network is back, and the server has given this machine up meanwhile:
+                        // it has not died.
                         self.hearing.outlet.silent.store(true, Ordering::Release);
                     }
                     return false;

@@ -8,9 +8,10 @@ use crate::rendezvous::state::{Action, Rendezvous};
 
 const WORLD: usize = 3;
 
-/// What ranks and strangers send to the server. The data are pieces, each behind a byte that says from whom: connections 0 to 2 are
-/// ranks that have joined, 3 is one that has proven the secret, 4 a stranger. With the highest bit set the piece is what its frame
-/// carries, otherwise bytes of the stream as they are.
+/// What ranks and strangers send to the server. The data are pieces, each behind a byte that says
+/// from whom: connections 0 to 2 are ranks that have joined, 3 is one that has proven the secret, 4
+/// a stranger. With the highest bit set the piece is what its frame carries, otherwise bytes of the
+/// stream as they are.
 pub(crate) fn from_ranks(data: &[u8]) {
     let secret = Secret::from_bytes([1; 32]);
     let mut state = Rendezvous::new(secret.clone(), [0; 16]);

@@ -1,5 +1,5 @@
-//! The exchanges under way, as the server collects them: each rank gets the pieces of all in few messages, so that a thousand ranks are
-//! told a thousand times and not a million.
+//! The exchanges under way, as the server collects them: each rank gets the pieces of all in few
+//! messages, so that a thousand ranks are told a thousand times and not a million.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,8 @@ impl Gathering {
         Gathering { next: vec![0; world], rounds: BTreeMap::new() }
     }
 
-    /// Takes a piece. What is to be told now: if it was the last one, or if no more fits into a message.
+    /// Takes a piece. What is to be told now: if it was the last one, or if no more fits into a
+    /// message.
     pub(super) fn add(
         &mut self,
         rank: usize,

@@ -18,8 +18,8 @@ const VERDICT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long one attempt to connect may take; a lost packet then costs no more than this.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Sets what every connection of the rendezvous has: small messages at once, and a machine that has vanished without closing noticed once it
-/// has been silent for long.
+/// Sets what every connection of the rendezvous has: small messages at once, and a machine that has
+/// vanished without closing noticed once it has been silent for long.
 pub(super) fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     silence::grant(stream, SILENCE)

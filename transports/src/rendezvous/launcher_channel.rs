@@ -23,11 +23,12 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the server's machine may be silent: the ranks, which have a say in that, notice before.
 const SILENCE: Duration = Duration::from_secs(24 * 3600);
 
-/// The connection of a launcher to the rendezvous. It holds no rank: it tells how the ranks end that it has started, also before they
-/// join, and hears why ranks that others have started were stopped, and how they ended.
+/// The connection of a launcher to the rendezvous. It holds no rank: it tells how the ranks end
+/// that it has started, also before they join, and hears why ranks that others have started were
+/// stopped, and how they ended.
 ///
-/// It connects in the background and never gives up, since the server may start later. Dropping it waits a moment until the server
-/// has been told everything.
+/// It connects in the background and never gives up, since the server may start later. Dropping it
+/// waits a moment until the server has been told everything.
 pub struct LauncherChannel {
     way: Arc<Way>,
     /// Ends when the thread does.
@@ -35,8 +36,9 @@ pub struct LauncherChannel {
 }
 
 impl LauncherChannel {
-    /// Connects for the launcher of these ranks of a world. `hear` is called in another thread: first with the first that happened to
-    /// any rank, this launcher's included, then with each [`Cause::Ended`] that other launchers tell, and with [`Cause::ServerLost`] or
+    /// Connects for the launcher of these ranks of a world. `hear` is called in another thread:
+    /// first with the first that happened to any rank, this launcher's included, then with each
+    /// [`Cause::Ended`] that other launchers tell, and with [`Cause::ServerLost`] or
     /// [`Cause::ServerCutOff`].
     ///
     /// # Errors
@@ -59,7 +61,8 @@ impl LauncherChannel {
         Ok(LauncherChannel { way, running })
     }
 
-    /// Tells that a rank has failed: its exit status, 128 + N where signal N ended it, and what to say of it behind its name.
+    /// Tells that a rank has failed: its exit status, 128 + N where signal N ended it, and what to
+    /// say of it behind its name.
     pub fn tell_end(&self, rank: usize, status: u8, how: &str) {
         let mut state = self.way.lock();
         state.untold.push(Message::Ended { rank, status, how: how.to_owned() });
@@ -125,7 +128,8 @@ impl Way {
 }
 
 impl State {
-    /// Sends what is untold, if there is a connection, and ends it in order if the launcher is done.
+    /// Sends what is untold, if there is a connection, and ends it in order if the launcher is
+    /// done.
     fn tell(&mut self) {
         let Some((stream, seal)) = &mut self.stream else { return };
         let done = self.closes.map(|_| Message::Done);
@@ -242,7 +246,8 @@ impl<F: Fn(Cause)> Listener<F> {
         }
     }
 
-    /// The server has said nothing for a while: whether its machine is there shows by what it acknowledges.
+    /// The server has said nothing for a while: whether its machine is there shows by what it
+    /// acknowledges.
     fn ping(&self) {
         let mut state = self.way.lock();
         if state.closes.is_none() {

@@ -1,4 +1,5 @@
-//! The launchers that listen to the rendezvous: they hold no rank, tell how theirs end, and are told how others do.
+//! The launchers that listen to the rendezvous: they hold no rank, tell how theirs end, and are
+//! told how others do.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -36,7 +37,8 @@ impl Launchers {
         self.listening.remove(&conn)
     }
 
-    /// Whether a rank has failed, and not all of so many have come and gone: they and their ranks need to hear of it.
+    /// Whether a rank has failed, and not all of so many have come and gone: they and their ranks
+    /// need to hear of it.
     pub(super) fn are_awaited(&self, launchers: usize) -> bool {
         let remain = self.come < launchers || !self.listening.is_empty();
         launchers > 0 && remain && self.told.iter().any(is_end)
@@ -47,7 +49,8 @@ impl Launchers {
         self.listening.keys().copied().collect()
     }
 
-    /// Something has happened: who is to be told. All are told what happened first; what follows from it are the ends of ranks.
+    /// Something has happened: who is to be told. All are told what happened first; what follows
+    /// from it are the ends of ranks.
     pub(super) fn hear(&mut self, cause: &Cause) -> Vec<Conn> {
         let ends = self.told.iter().filter(|told| is_end(told)).count();
         let is_first = self.told.is_empty();

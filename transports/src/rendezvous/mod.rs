@@ -19,35 +19,41 @@
 //! 5. client: `Join` with rank and world; the server answers `Refused` or, once all ranks are
 //!    there, `Started`
 //!
-//! From `Proven` on every frame has its seal behind it: 32 bytes, a keyed BLAKE3 hash of the frame's number in its direction and of
-//! the frame. The keys follow from the secret and both nonces. From `Started` on:
+//! From `Proven` on every frame has its seal behind it: 32 bytes, a keyed BLAKE3 hash of the
+//! frame's number in its direction and of the frame. The keys follow from the secret and both
+//! nonces. From `Started` on:
 //!
-//! - An exchange: each rank sends a `Gather`; the server puts the pieces together, and tells each rank all of them in `Gathered`
-//!   messages of up to the limit. What has come is told after a moment even if some are missing, so that a rank that waits in vain
-//!   knows for whom.
-//! - `Ask`: the server passes it on to all ranks as `Asked`, not too often; each answers with a `Report`, which whoever asked and is
-//!   on another node gets as `Reported`.
-//! - The server sends a `Ping` where it has said nothing for a moment, and a rank that hears none sends one. A machine that has
-//!   vanished acknowledges none, which TCP tells after a time that ranks set by `Silence`; a process that is only stopped is alive to its
-//!   machine.
+//! - An exchange: each rank sends a `Gather`; the server puts the pieces together, and tells each
+//!   rank all of them in `Gathered` messages of up to the limit. What has come is told after a
+//!   moment even if some are missing, so that a rank that waits in vain knows for whom.
+//! - `Ask`: the server passes it on to all ranks as `Asked`, not too often; each answers with a
+//!   `Report`, which whoever asked and is on another node gets as `Reported`.
+//! - The server sends a `Ping` where it has said nothing for a moment, and a rank that hears none
+//!   sends one. A machine that has vanished acknowledges none, which TCP tells after a time that
+//!   ranks set by `Silence`; a process that is only stopped is alive to its machine.
 //!
-//! A launcher holds no rank. It sends `Watch` instead of `Join`, and `Ended` for a rank of its that has failed: ranks that wait for that
-//! one get the cause at once, also if it had not joined. All launchers get, as `Abort`s, what happened first
-//! and how ranks of others ended then, also what was before they came. `Done` is a launcher's goodbye; if it ends without, its ranks have ended with it.
+//! A launcher holds no rank. It sends `Watch` instead of `Join`, and `Ended` for a rank of its that
+//! has failed: ranks that wait for that one get the cause at once, also if it had not joined. All
+//! launchers get, as `Abort`s, what happened first and how ranks of others ended then, also what
+//! was before they came. `Done` is a launcher's goodbye; if it ends without, its ranks have ended
+//! with it.
 //!
 //! # Strangers
 //!
-//! Whoever cannot prove the secret is told so and dropped, and the ranks that can do not notice. The seals let nobody on the way change,
-//! repeat or leave out a message; nothing is encrypted, so a network on which others listen needs a tunnel.
+//! Whoever cannot prove the secret is told so and dropped, and the ranks that can do not notice.
+//! The seals let nobody on the way change, repeat or leave out a message; nothing is encrypted, so
+//! a network on which others listen needs a tunnel.
 //!
-//! A secret that somebody has thought of can be guessed by who has anything that follows from it. The client proves itself first, so
-//! whoever only connects gets a random nonce, and can try one guess a connection. One of the two has to go first: who listens at the
-//! server's address in its place, or reads what passes, has a proof, and can try guesses without asking anybody. Each then costs what
-//! deriving a secret from bytes that somebody gave does, 16 MiB and some 50 ms; against a random secret of 128 bits that is hopeless.
-//! The secrets of unique ids are 256 random bits, and are taken as they are.
+//! A secret that somebody has thought of can be guessed by who has anything that follows from it.
+//! The client proves itself first, so whoever only connects gets a random nonce, and can try one
+//! guess a connection. One of the two has to go first: who listens at the server's address in its
+//! place, or reads what passes, has a proof, and can try guesses without asking anybody. Each then
+//! costs what deriving a secret from bytes that somebody gave does, 16 MiB and some 50 ms; against
+//! a random secret of 128 bits that is hopeless. The secrets of unique ids are 256 random bits, and
+//! are taken as they are.
 //!
-//! Connections that have not proven the secret have two seconds, and room for so many only, by the rules of `door`: thousands of them
-//! keep no job from starting.
+//! Connections that have not proven the secret have two seconds, and room for so many only, by the
+//! rules of `door`: thousands of them keep no job from starting.
 //!
 //! `state` is the server's side of it without sockets or clocks; `server`, `joining`, `client` and
 //! `launcher_channel` do the reading and writing.

@@ -39,7 +39,8 @@ const GATHERING_PAUSE: Duration = Duration::from_millis(20);
 /// How often ranks get a ping.
 const PING_PAUSE: Duration = Duration::from_millis(300);
 
-/// Connections that may wait to be accepted: all ranks of a large world at once. The system has its own limit.
+/// Connections that may wait to be accepted: all ranks of a large world at once. The system has its
+/// own limit.
 pub(crate) const BACKLOG: i32 = 4096;
 
 /// The rendezvous server of one communicator, on a thread of its own.
@@ -117,8 +118,9 @@ impl Server {
         self.stop.linger_ms.store(linger_ms, Ordering::Relaxed);
     }
 
-    /// Says how many launchers there are. Once one of them has told that a rank failed, dropping waits until all have come and are done,
-    /// so that they and their ranks hear of it; no longer than for goodbyes.
+    /// Says how many launchers there are. Once one of them has told that a rank failed, dropping
+    /// waits until all have come and are done, so that they and their ranks hear of it; no longer
+    /// than for goodbyes.
     pub fn expect_launchers(&self, launchers: usize) {
         self.stop.launchers.store(launchers, Ordering::Relaxed);
     }
@@ -280,7 +282,8 @@ impl Service {
         Some((happened[1], ready.map(|(&conn, _)| conn).collect()))
     }
 
-    /// Takes those that wait to be accepted, and hears what they have said. Where there are too many, each takes another's place.
+    /// Takes those that wait to be accepted, and hears what they have said. Where there are too
+    /// many, each takes another's place.
     fn accept(&mut self) {
         for _ in 0..ACCEPTED_AT_ONCE {
             let (guests, now) = (self.guests(), Instant::now());
@@ -421,8 +424,9 @@ impl Service {
     }
 }
 
-/// How long after ranks were asked they are not asked again. Each answer goes to as many as have asked, so it grows with the square
-/// of their number: 20 ms for a few, a tenth of a second for 90, ten seconds for a thousand.
+/// How long after ranks were asked they are not asked again. Each answer goes to as many as have
+/// asked, so it grows with the square of their number: 20 ms for a few, a tenth of a second for 90,
+/// ten seconds for a thousand.
 fn ask_pause(world: usize) -> Duration {
     let growing = (world as u64).saturating_pow(2).saturating_mul(10);
     Duration::from_millis(20) + Duration::from_micros(growing)

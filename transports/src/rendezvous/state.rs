@@ -46,7 +46,8 @@ pub(crate) struct Rendezvous {
     gathering: Gathering,
     /// Ranks that want to know how far those of other nodes have come.
     asking: BTreeSet<usize>,
-    /// Those for whom the ranks have been asked last, and those of the time before: an answer to that may be under way.
+    /// Those for whom the ranks have been asked last, and those of the time before: an answer to
+    /// that may be under way.
     told: [BTreeSet<usize>; 2],
     launchers: Launchers,
     /// The longest silence that a rank grants, and so what launchers are granted.
@@ -143,7 +144,8 @@ impl Rendezvous {
         matches!(self.phase, Phase::Running { stopped: false }) && !self.here().is_empty()
     }
 
-    /// Whether some of so many launchers, or their ranks, have yet to hear of a rank that has failed.
+    /// Whether some of so many launchers, or their ranks, have yet to hear of a rank that has
+    /// failed.
     pub(crate) fn awaits(&self, launchers: usize) -> bool {
         self.launchers.are_awaited(launchers)
     }
@@ -362,7 +364,8 @@ impl Rendezvous {
         }
     }
 
-    /// What a rank grants holds for its machine too, and for the launchers', which must not be given up before their ranks.
+    /// What a rank grants holds for its machine too, and for the launchers', which must not be
+    /// given up before their ranks.
     fn grant(&mut self, conn: Conn, silence: Duration) {
         self.silence = self.silence.max(silence);
         self.actions.push(Action::Grant(vec![conn], silence));
@@ -393,7 +396,8 @@ impl Rendezvous {
         }
     }
 
-    /// A launcher is lost, and with it its ranks: they do not outlive it. Those that have joined are missed by themselves.
+    /// A launcher is lost, and with it its ranks: they do not outlive it. Those that have joined
+    /// are missed by themselves.
     fn launcher_lost(&mut self, conn: Conn, silent: bool) {
         let Some(mut ranks) = self.launchers.remove(conn) else { return };
         let first = ranks.start;

@@ -1,4 +1,5 @@
-//! File descriptors change hands: every rank with every other of its node, over abstract Unix sockets.
+//! File descriptors change hands: every rank with every other of its node, over abstract Unix
+//! sockets.
 //!
 //! Of a pair, the higher rank connects and sends, the lower one answers with its own. A packet
 //! proves its sender: an HMAC under the job's secret over both ranks and both sockets' names, which
@@ -84,7 +85,8 @@ impl<'a> Exchange<'a> {
         Exchange { rank, names, secret, files, listener, open: Vec::new(), to_call, received }
     }
 
-    /// Returns what each rank sent; of this rank itself, nothing. From then on the others' processes are watched.
+    /// Returns what each rank sent; of this rank itself, nothing. From then on the others'
+    /// processes are watched.
     pub(super) fn run(
         mut self,
         deadline: Instant,

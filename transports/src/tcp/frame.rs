@@ -1,4 +1,5 @@
-//! What a socket between two ranks carries: headers of fixed length, some with bytes of a message behind them.
+//! What a socket between two ranks carries: headers of fixed length, some with bytes of a message
+//! behind them.
 //!
 //! ```text
 //! 0  kind     1: a part of a message; 2: a count of consumed messages; 3: a raised counter
@@ -10,8 +11,8 @@
 //! 16 value    64 bits: the message's number, or the counter's value
 //! ```
 //!
-//! All are little-endian. The version was compared when the sockets were made. Where frames are sealed, a tag of 32 bytes follows the
-//! header, and another one the bytes behind it.
+//! All are little-endian. The version was compared when the sockets were made. Where frames are
+//! sealed, a tag of 32 bytes follows the header, and another one the bytes behind it.
 
 use crate::proxy::{Counter, PortNumber, WireError};
 

@@ -16,9 +16,10 @@ const PORTS: u16 = 2;
 const SLOTS: u32 = 4;
 const PAYLOAD_BYTES: usize = 300;
 
-/// What a peer that has proven the secret sends over the two sockets of a wire, and what somebody on the way, who has not, makes of it
-/// where it is sealed. The first byte says which. The data behind it are pieces, each behind its length and a bit
-/// that says which socket it comes by; whatever is delivered is read, and its slot given back, now and then, as another bit says.
+/// What a peer that has proven the secret sends over the two sockets of a wire, and what somebody
+/// on the way, who has not, makes of it where it is sealed. The first byte says which. The data
+/// behind it are pieces, each behind its length and a bit that says which socket it comes by;
+/// whatever is delivered is read, and its slot given back, now and then, as another bit says.
 pub(crate) fn link_frames(data: &[u8]) {
     // Without memory or descriptors there is nothing to try.
     let Ok(ports) = MemoryPorts::new(PORTS, SLOTS, PAYLOAD_BYTES) else { return };
@@ -71,7 +72,8 @@ fn seals() -> Seals {
     Seals { sending: seal("there"), receiving: seal("back") }
 }
 
-/// Each piece has a byte and its length before it; a length of 255 is 320, since frames are that long.
+/// Each piece has a byte and its length before it; a length of 255 is 320, since frames are that
+/// long.
 fn pieces(data: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     let mut rest = data;
     std::iter::from_fn(move || {

@@ -9,7 +9,8 @@ use super::frame::{Frame, HEADER_BYTES};
 use crate::proxy::{Ledger, PortNumber, WireError};
 use crate::seal::{Seal, TAG_BYTES};
 
-/// Headers and short messages are read into a buffer of this length; what is behind them of a long one goes to its slot.
+/// Headers and short messages are read into a buffer of this length; what is behind them of a long
+/// one goes to its slot.
 const BUFFER_BYTES: usize = 4096;
 
 /// What one turn reads at most, so that other wires have theirs.
@@ -36,7 +37,8 @@ struct Part {
     len_bytes: usize,
 }
 
-// SAFETY: the address is of an inbox slot, which is this wire's until it reports the message, in whatever thread.
+// SAFETY: the address is of an inbox slot, which is this wire's until it reports the message, in
+// whatever thread.
 unsafe impl Send for Part {}
 
 impl Inflow {
@@ -83,8 +85,8 @@ impl Inflow {
         loop {
             if let Some(part) = &mut self.part {
                 let len = part.left.min(self.end - self.start);
-                // SAFETY: the part's bytes are within its slot, which the ledger has said is free and which nobody else
-                // touches before it is reported; the buffer is this object's.
+                // SAFETY: the part's bytes are within its slot, which the ledger has said is free
+                // and which nobody else touches before it is reported; the buffer is this object's.
                 unsafe {
                     let from = self.buffer.as_ptr().add(self.start);
                     std::ptr::copy_nonoverlapping(from, part.at, len);
@@ -135,7 +137,8 @@ impl Inflow {
         }
     }
 
-    /// One read: to the slot first, then to the buffer. `None`: nothing has come. Returns also what was asked for.
+    /// One read: to the slot first, then to the buffer. `None`: nothing has come. Returns also what
+    /// was asked for.
     fn receive(&mut self, stream: &TcpStream) -> io::Result<Option<(usize, usize)>> {
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
@@ -146,8 +149,8 @@ impl Inflow {
             libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() },
         ];
         let wanted = left + rest.len();
-        // SAFETY: the first is the rest of the part's place in its slot, as in `digest`, the second this object's buffer. The
-        // socket does not block.
+        // SAFETY: the first is the rest of the part's place in its slot, as in `digest`, the second
+        // this object's buffer. The socket does not block.
         let len = unsafe { libc::readv(stream.as_raw_fd(), parts.as_ptr(), 2) };
         let Some(len) = super::not_now(len)? else { return Ok(None) };
         let direct = len.min(left);
@@ -172,8 +175,8 @@ impl Part {
     fn content(&self) -> &[u8] {
         debug_assert_eq!(self.left, 0);
         let start = self.at.wrapping_sub(self.len_bytes);
-        // SAFETY: the part's bytes are within its slot, and have all been read into it. Nobody else touches it before the message is
-        // reported.
+        // SAFETY: the part's bytes are within its slot, and have all been read into it. Nobody else
+        // touches it before the message is reported.
         unsafe { std::slice::from_raw_parts(start, self.len_bytes) }
     }
 

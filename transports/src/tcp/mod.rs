@@ -1,13 +1,15 @@
 //! Links over TCP, for machines with plain Ethernet.
 //!
-//! Slots are written to the socket from where they lie and read to where they belong; only headers, and messages of up to
-//! 4 KiB, pass through a buffer. MSG_ZEROCOPY is not used. Where it has been measured (2 GiB in writes of 512 KiB on 2 cores, beside other
-//! programs) the system copied all the same, later, and said so of 4,089 to 4,094 of 4,096 writes: over the loopback device the sender
-//! took 0.80 to 0.89 s of processor time instead of 0.38 to 0.49, the receiver 0.64 to 0.73 instead of 0.31 to 0.35; over veth 0.67 to 0.77
-//! instead of 0.51, and 0.76 to 0.83 instead of 0.55. No machine with a network adapter has been measured.
+//! Slots are written to the socket from where they lie and read to where they belong; only headers,
+//! and messages of up to 4 KiB, pass through a buffer. MSG_ZEROCOPY is not used. Where it has been
+//! measured (2 GiB in writes of 512 KiB on 2 cores, beside other programs) the system copied all
+//! the same, later, and said so of 4,089 to 4,094 of 4,096 writes: over the loopback device the
+//! sender took 0.80 to 0.89 s of processor time instead of 0.38 to 0.49, the receiver 0.64 to 0.73
+//! instead of 0.31 to 0.35; over veth 0.67 to 0.77 instead of 0.51, and 0.76 to 0.83 instead of
+//! 0.55. No machine with a network adapter has been measured.
 //!
-//! With integrity, each header and each content has a tag behind it (`frame`), which the receiver checks before it does what the header
-//! says, or delivers the content.
+//! With integrity, each header and each content has a tag behind it (`frame`), which the receiver
+//! checks before it does what the header says, or delivers the content.
 
 mod assembly;
 mod frame;
@@ -30,7 +32,8 @@ pub(crate) use fuzz::link_frames;
 use tracing::field::display;
 use wire::TcpWire;
 
-/// How much longer than the control channel a link bears silence: that says more of a machine that is gone.
+/// How much longer than the control channel a link bears silence: that says more of a machine that
+/// is gone.
 const LONGER: Duration = Duration::from_secs(5);
 
 /// Makes wires of TCP sockets.
@@ -49,12 +52,14 @@ impl Tcp {
         Tcp { sockets, write_limit_bytes, silence: SILENCE, sealed: false }
     }
 
-    /// A peer's machine may be silent for so long, instead of [`SILENCE`], and some more: the control channel tells of one that is gone.
+    /// A peer's machine may be silent for so long, instead of [`SILENCE`], and some more: the
+    /// control channel tells of one that is gone.
     pub fn with_silence(self, silence: Duration) -> Tcp {
         Tcp { silence, ..self }
     }
 
-    /// Wires seal what they carry: what is changed on its way is [`WireError::Changed`], and never delivered. Both ends need the same.
+    /// Wires seal what they carry: what is changed on its way is [`WireError::Changed`], and never
+    /// delivered. Both ends need the same.
     pub fn with_integrity(self) -> Tcp {
         Tcp { sealed: true, ..self }
     }

@@ -36,8 +36,8 @@ struct Outgoing {
     message: Option<(PortNumber, u64)>,
 }
 
-// SAFETY: the addresses are of outbox slots, which keep their content, in whatever thread, until the ledger is told
-// that they were sent.
+// SAFETY: the addresses are of outbox slots, which keep their content, in whatever thread, until
+// the ledger is told that they were sent.
 unsafe impl Send for Outgoing {}
 
 impl Outflow {
@@ -58,7 +58,8 @@ impl Outflow {
     ///
     /// # Safety
     ///
-    /// `bytes` is readable for the frame's length and keeps its content until `write` has named the message.
+    /// `bytes` is readable for the frame's length and keeps its content until `write` has named the
+    /// message.
     pub(super) unsafe fn send(&mut self, frame: Frame, bytes: *const u8) {
         let Frame::Part { port, message, len_bytes, .. } = frame else { return };
         // SAFETY: as the caller promises.
@@ -88,8 +89,8 @@ impl Outflow {
         self.frames.push_back(outgoing);
     }
 
-    /// Writes what the socket takes now; `done` is told the message of each part that is written whole. Returns whether
-    /// anything was written.
+    /// Writes what the socket takes now; `done` is told the message of each part that is written
+    /// whole. Returns whether anything was written.
     pub(super) fn write(
         &mut self,
         stream: &TcpStream,
@@ -157,7 +158,8 @@ fn send(stream: &TcpStream, parts: &mut [libc::iovec]) -> io::Result<Option<usiz
     header.msg_iov = parts.as_mut_ptr();
     header.msg_iovlen = parts.len();
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-    // SAFETY: the header's parts are readable: heads and tails that `frames` owns, and outbox slots, by the contract of `send`.
+    // SAFETY: the header's parts are readable: heads and tails that `frames` owns, and outbox
+    // slots, by the contract of `send`.
     let len = unsafe { libc::sendmsg(stream.as_raw_fd(), &raw const header, flags) };
     super::not_now(len)
 }

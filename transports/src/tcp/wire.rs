@@ -14,10 +14,12 @@ use super::outflow::Outflow;
 use crate::proxy::{Content, Counter, Ledger, PortNumber, Ports, Wire, WireError};
 use crate::seal::Seals;
 
-/// Messages of at least twice this are dealt to several sockets, in parts of at least so many bytes.
+/// Messages of at least twice this are dealt to several sockets, in parts of at least so many
+/// bytes.
 const PART_BYTES: usize = 64 << 10;
 
-/// A wire of TCP sockets: short messages and counters go over the first, parts of long messages over all of them.
+/// A wire of TCP sockets: short messages and counters go over the first, parts of long messages
+/// over all of them.
 pub(super) struct TcpWire {
     stripes: Vec<Stripe>,
     assembly: Assembly,
@@ -37,7 +39,8 @@ struct Stripe {
 }
 
 impl TcpWire {
-    /// Over these sockets, which do not block, and with what seals what they carry, if something does.
+    /// Over these sockets, which do not block, and with what seals what they carry, if something
+    /// does.
     pub(super) fn new(
         streams: Vec<(TcpStream, Option<Seals>)>,
         ports: Arc<dyn Ports>,
@@ -92,7 +95,8 @@ impl Wire for TcpWire {
             };
             let stripe = (first + index) % self.stripes.len();
             let bytes = content.start.wrapping_add(offset);
-            // SAFETY: within the content, which the outbox keeps until the ledger is told that it was sent.
+            // SAFETY: within the content, which the outbox keeps until the ledger is told that it
+            // was sent.
             unsafe { self.stripes[stripe].outflow.send(frame, bytes) };
         }
         Ok(true)

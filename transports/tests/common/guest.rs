@@ -1,15 +1,17 @@
 //! Runs a test program's own tests inside the software RoCE guest (`tools/software-roce/run`).
 //!
-//! Tests that need RDMA devices are marked `#[ignore = "runs in the software RoCE guest"]`; one test on
-//! the host starts the guest and runs them there, all in one start, since it takes a second.
+//! Tests that need RDMA devices are marked `#[ignore = "runs in the software RoCE guest"]`; one
+//! test on the host starts the guest and runs them there, all in one start, since it takes a
+//! second.
 #![allow(unreachable_pub, clippy::unwrap_used, reason = "shared by several test binaries")]
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Runs the ignored tests whose names begin with `prefix` inside the guest, one after the other, and asserts that there
-/// were some and that they passed. Where there can be no guest it says `skipped`, or fails if `OXCCL_REQUIRE_SOFTWARE_ROCE` is set.
+/// Runs the ignored tests whose names begin with `prefix` inside the guest, one after the other,
+/// and asserts that there were some and that they passed. Where there can be no guest it says
+/// `skipped`, or fails if `OXCCL_REQUIRE_SOFTWARE_ROCE` is set.
 pub fn run(prefix: &str, options: &[&str]) {
     let tools = tools();
     let kernel = Command::new(tools.join("kernel")).arg("--find").output().unwrap();

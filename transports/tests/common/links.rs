@@ -40,7 +40,7 @@ pub fn pair(fabric: impl Fn(usize) -> Arc<dyn Fabric>, conditions: Conditions) -
     pair_with(fabric, ports, conditions)
 }
 
-/// The same with ports of one's own, of [`PORTS`], [`SLOTS`] and [`PAYLOAD_BYTES`].
+/// The same with other ports, of [`PORTS`], [`SLOTS`] and [`PAYLOAD_BYTES`].
 pub fn pair_with(
     fabric: impl Fn(usize) -> Arc<dyn Fabric>,
     ports: impl Fn(usize) -> Arc<MemoryPorts>,
@@ -49,7 +49,8 @@ pub fn pair_with(
     pair_after(|_| {}, fabric, ports, conditions)
 }
 
-/// The same with something to be done first, where the ranks will be found; others may be found in their place.
+/// The same with something to be done first, where the ranks will be found; others may be found in
+/// their place.
 pub fn pair_after(
     first: impl FnOnce(&mut Vec<SocketAddr>),
     fabric: impl Fn(usize) -> Arc<dyn Fabric>,
@@ -100,7 +101,8 @@ pub fn payload(from: usize, port: PortNumber, message: u64) -> Vec<u8> {
     (0..len as u64).map(|at| (at.wrapping_mul(first | 1) >> 3) as u8).collect()
 }
 
-/// Each end sends so many messages on all ports and receives as many; every few messages they meet at the counter.
+/// Each end sends so many messages on all ports and receives as many; every few messages they meet
+/// at the counter.
 pub fn exchange(ends: &[End; 2], messages: u64) {
     std::thread::scope(|scope| {
         for (me, end) in ends.iter().enumerate() {

@@ -90,7 +90,8 @@ pub fn in_shm_threads_on(world: usize, nodes: usize, case: Case) {
     in_threads((0..world).map(connect).collect(), case);
 }
 
-/// Threads' descriptors are one process's, and processes' on their way one user's: more than users have by default, fewer than they may ask for.
+/// Threads' descriptors are one process's, and processes' on their way one user's: more than users
+/// have by default, fewer than they may ask for.
 fn raise_descriptors() {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();

@@ -1,5 +1,5 @@
-//! The links of nodes on the first rail, and what tests do to them. Each function comes back once the device knows of it: the kernel tells
-//! devices, and the bridge between them, in its own time.
+//! The links of nodes on the first rail, and what tests do to them. Each function comes back once
+//! the device knows of it: the kernel tells devices, and the bridge between them, in its own time.
 
 use std::fs;
 use std::process::Command;

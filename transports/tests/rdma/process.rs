@@ -49,7 +49,8 @@ fn messages_cross_memory_of_gpus() {
         let len_bytes = MemoryPorts::len_bytes(PORTS, SLOTS, PAYLOAD_BYTES);
         let region = DeviceRegion::create(&context, len_bytes).unwrap();
         let memory = PortsMemory { start: region.as_ptr(), len_bytes: region.len_bytes() };
-        // SAFETY: the region is memory of the stand-in's GPU, as long, of zeros, and goes along, behind what registers it.
+        // SAFETY: the region is memory of the stand-in's GPU, as long, of zeros, and goes along,
+        // behind what registers it.
         unsafe {
             let reach = fabrics[rank].reach_gpu(memory).unwrap();
             assert_eq!(reach.way(), GpuWay::PeerMemory);

@@ -235,7 +235,8 @@ fn a_full_send_queue_is_an_error() {
         let operation = Operation::Write { to: b.remote().start, key: b.remote().key };
         a.pair.post(Request { id, operation, local: Local::Nothing, signalled: false })
     };
-    // Nothing is signalled, so nothing is ever freed. A provider may give more places than were asked for.
+    // Nothing is signalled, so nothing is ever freed. A provider may give more places than were
+    // asked for.
     let refused = (0..1 << 16).find_map(|id| request(id).err()).unwrap().to_string();
     assert!(refused.contains("ibv_post_send failed on rxe0_0: "), "{refused}");
 }

@@ -94,7 +94,8 @@ fn ends_that_do_not_go_together_say_so() {
 #[test]
 #[ignore = "runs in the software RoCE guest"]
 fn ports_may_lie_in_memory_of_a_gpu() {
-    // The stand-in's driver knows no dmabuf; its memory is the host's, which adapters take by its address.
+    // The stand-in's driver knows no dmabuf; its memory is the host's, which adapters take by its
+    // address.
     let folder = oxccl_cuda_stand_in::control::library_folder().unwrap();
     for capability in ["80", "90"] {
         let output = Command::new(std::env::current_exe().unwrap())

@@ -43,7 +43,8 @@ fn a_false_proof_is_refused() {
     works(&id, 2);
 }
 
-/// All that a server says before its client has proven itself is a random number: nothing to try guesses of the secret by.
+/// All that a server says before its client has proven itself is a random number: nothing to try
+/// guesses of the secret by.
 #[test]
 fn a_stranger_gets_nothing_that_follows_from_the_secret() {
     let (id, _server) = server();

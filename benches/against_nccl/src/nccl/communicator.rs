@@ -20,14 +20,16 @@ pub(super) struct Ctas {
     pub(super) max: Option<usize>,
 }
 
-/// One rank of NCCL's. It is never destroyed: that may wait for what never ends, and the process ends anyway.
+/// One rank of NCCL's. It is never destroyed: that may wait for what never ends, and the process
+/// ends anyway.
 pub(super) struct NcclCommunicator {
     library: NcclLibrary,
     raw: Comm,
 }
 
 impl NcclCommunicator {
-    /// Makes this rank's communicator, on the GPU whose context is current in this thread. All ranks do so at the same time.
+    /// Makes this rank's communicator, on the GPU whose context is current in this thread. All
+    /// ranks do so at the same time.
     ///
     /// # Errors
     /// NCCL's.
@@ -54,7 +56,8 @@ impl NcclCommunicator {
         Ok(NcclCommunicator { library: *library, raw })
     }
 
-    /// Lets the other ranks use a buffer in place. All ranks do so together, with buffers of the same length.
+    /// Lets the other ranks use a buffer in place. All ranks do so together, with buffers of the
+    /// same length.
     ///
     /// # Errors
     /// NCCL's; [`NcclError::NoWindow`].
@@ -93,8 +96,9 @@ impl NcclCommunicator {
     /// NCCL's.
     ///
     /// # Safety
-    /// The buffers are device memory of the call's shape, and the stream is one of the communicator's GPU; all live until the stream has
-    /// come that far. All ranks make the same calls in the same order.
+    /// The buffers are device memory of the call's shape, and the stream is one of the
+    /// communicator's GPU; all live until the stream has come that far. All ranks make the same
+    /// calls in the same order.
     pub(super) unsafe fn call(&self, call: &Placed, stream: &Stream) -> Result<(), NcclError> {
         let (input, output, count) = (call.input.cast(), call.output.cast(), call.shape.count);
         let (of, op) = (number_of(call.case.data_type), number_of_op(call.case.op).unwrap_or(0));

@@ -43,7 +43,8 @@ impl NcclLibrary {
         if version < OLDEST {
             return Err(NcclError::TooOld { found: version, needed: OLDEST });
         }
-        // SAFETY: it says that it is NCCL of a release whose header has these functions; it stays loaded.
+        // SAFETY: it says that it is NCCL of a release whose header has these functions; it stays
+        // loaded.
         let functions = unsafe { Functions::look_up(&library) }?;
         std::mem::forget(library);
         Ok(NcclLibrary { functions: Box::leak(Box::new(functions)), version })
@@ -67,7 +68,8 @@ impl NcclLibrary {
         Ok(id)
     }
 
-    /// Memory of the kind that windows need, on the GPU whose context is current. It is never freed.
+    /// Memory of the kind that windows need, on the GPU whose context is current. It is never
+    /// freed.
     ///
     /// # Errors
     /// NCCL's.

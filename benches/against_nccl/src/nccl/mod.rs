@@ -1,4 +1,5 @@
-//! NCCL as a contestant: communicators of several settings, over the buffers that all contestants use. It is loaded at run time.
+//! NCCL as a contestant: communicators of several settings, over the buffers that all contestants
+//! use. It is loaded at run time.
 
 mod communicator;
 mod error;
@@ -15,7 +16,8 @@ use communicator::{Ctas, NcclCommunicator, number_of_op};
 pub(crate) use library::NcclLibrary;
 pub(crate) use setup::Setup;
 
-/// Blocks that all ranks together may have on a GPU: no more are on it at once, and NCCL's wait for each other.
+/// Blocks that all ranks together may have on a GPU: no more are on it at once, and NCCL's wait for
+/// each other.
 const MOST_BLOCKS: usize = 128;
 /// NCCL's own bound on a rank's.
 const MOST_CTAS: usize = 64;
@@ -84,8 +86,8 @@ impl Contestant for Nccl {
 
     fn put(&mut self, setting: usize, task: &Task, stream: &Stream) -> Result<(), Failure> {
         let comm = &self.ways[setting].1;
-        // SAFETY: the buffers are device memory of the call's shape; they and the stream outlive the measurement, which all ranks
-        // make alike.
+        // SAFETY: the buffers are device memory of the call's shape; they and the stream outlive
+        // the measurement, which all ranks make alike.
         let put = || task.calls.iter().try_for_each(|call| unsafe { comm.call(call, stream) });
         Ok(if task.form == Some(Form::Fused) { comm.group(put) } else { put() }?)
     }

@@ -1,6 +1,7 @@
 //! NCCL's C interface, as much of it as is measured: types, and the functions that are looked up.
 //!
-//! Signatures and values are those of NCCL's public header, of release 2.30 (`nccl.h` in the package nvidia-nccl-cu13).
+//! Signatures and values are those of NCCL's public header, of release 2.30 (`nccl.h` in the
+//! package nvidia-nccl-cu13).
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 

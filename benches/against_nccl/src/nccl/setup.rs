@@ -47,8 +47,9 @@ impl Setup {
         self.library.version()
     }
 
-    /// One rank's part in setting it up over these buffers, way by way. One that a rank cannot be set up with is left out on all; as long as
-    /// others wait for that rank, where nobody can tell them to stop, the process is about to end.
+    /// One rank's part in setting it up over these buffers, way by way. One that a rank cannot be
+    /// set up with is left out on all; as long as others wait for that rank, where nobody can tell
+    /// them to stop, the process is about to end.
     ///
     /// # Errors
     /// [`NcclError::NoWay`].
@@ -101,7 +102,8 @@ impl Setup {
 }
 
 impl Way {
-    /// Connects all ranks; with windows on these buffers, if it uses some. All ranks do so together.
+    /// Connects all ranks; with windows on these buffers, if it uses some. All ranks do so
+    /// together.
     fn connect(
         &self,
         library: &NcclLibrary,

@@ -1,4 +1,5 @@
-//! The script of the bundle for GPU machines, on the stand-ins, with nothing in the environment but the library path.
+//! The script of the bundle for GPU machines, on the stand-ins, with nothing in the environment but
+//! the library path.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../../../tests/common/said.rs"]
@@ -78,7 +79,8 @@ fn stages_run_and_targets_are_summed_up() {
     }
 }
 
-/// Results that a machine never gave: long calls that are slow though they have all blocks, short ones that take three launches.
+/// Results that a machine never gave: long calls that are slow though they have all blocks, short
+/// ones that take three launches.
 #[test]
 fn the_report_says_what_was_missed_and_why() {
     let folder = bundle("missed");
@@ -183,7 +185,8 @@ fn a_stage_that_fails_or_hangs_is_told_and_the_next_runs() {
     assert!(other.status.code() == Some(2) && said.contains("is of another bundle"), "{said}");
 }
 
-/// A call that is ended while a test hangs, by a signal that its script can hear of, or by one that it cannot.
+/// A call that is ended while a test hangs, by a signal that its script can hear of, or by one that
+/// it cannot.
 #[test]
 fn a_call_that_is_ended_in_the_middle_keeps_what_it_measured() {
     for signal in [libc::SIGTERM, libc::SIGKILL] {

@@ -1,4 +1,5 @@
-//! Hierarchical all-gather: a rank sends its input along its rail; what comes along a rail is handed on inside of the node as it comes.
+//! Hierarchical all-gather: a rank sends its input along its rail; what comes along a rail is
+//! handed on inside of the node as it comes.
 
 use super::super::spread::spread;
 use super::{Inner, Outer, Place, Request};
@@ -35,7 +36,8 @@ fn hierarchical(request: &Request, inner: Inner, outer: Outer) -> Schedule {
     })
 }
 
-/// To whom a rank tells its chunk so that [`gather`] can follow: along the rail first, since it is further.
+/// To whom a rank tells its chunk so that [`gather`] can follow: along the rail first, since it is
+/// further.
 pub(super) fn tell(place: &Place, inner: Inner, outer: Outer) -> Vec<Write> {
     [place.tell_across(outer), place.tell_inside(inner, place.own_chunk())].concat()
 }

@@ -1,12 +1,14 @@
-//! Hierarchical all-reduce, in two ways. What crosses between nodes is never waited for at once: something else is reduced or handed around
-//! inside meanwhile.
+//! Hierarchical all-reduce, in two ways. What crosses between nodes is never waited for at once:
+//! something else is reduced or handed around inside meanwhile.
 //!
-//! Directly or around the ring of nodes it is the reduce-scatter and the all-gather of this folder, joined: one instruction finishes a chunk
-//! and sends it on, along the rail and inside. Each node finishes a part of the buffer, and the others' parts cross while it is reduced. In
-//! windows the buffer has two slices, of which one crosses while the other is reduced.
+//! Directly or around the ring of nodes it is the reduce-scatter and the all-gather of this folder,
+//! joined: one instruction finishes a chunk and sends it on, along the rail and inside. Each node
+//! finishes a part of the buffer, and the others' parts cross while it is reduced. In windows the
+//! buffer has two slices, of which one crosses while the other is reduced.
 //!
-//! By doubling or along trees of nodes a rank's chunk is reduced at all nodes of its rail: reduce-scatter inside, all-reduce on the rail,
-//! all-gather inside. The buffer has two slices, of which one crosses while the other is handled inside.
+//! By doubling or along trees of nodes a rank's chunk is reduced at all nodes of its rail:
+//! reduce-scatter inside, all-reduce on the rail, all-gather inside. The buffer has two slices, of
+//! which one crosses while the other is handled inside.
 
 use super::super::doubling::Doubling;
 use super::super::spread::{spread, tell};
@@ -51,9 +53,11 @@ pub(super) fn ring_tree(request: &Request) -> Schedule {
 }
 
 fn joined(request: &Request, inner: Inner, outer: Outer) -> Schedule {
-    // In windows the ranks of a node wait for each other in every round: two slices make a round longer, and keep the links busy.
+    // In windows the ranks of a node wait for each other in every round: two slices make a round
+    // longer, and keep the links busy.
     let in_place = request.encoding == Encoding::Windows && outer == Outer::Direct;
-    // A slice has two messages a round on each link, and its second is sent before the peer has given back any of this round.
+    // A slice has two messages a round on each link, and its second is sent before the peer has
+    // given back any of this round.
     let room = request.slots.slots as usize >= 2 * SLICES;
     let slices = if in_place && room { SLICES } else { 1 };
     let chunking = match slices {
@@ -112,7 +116,8 @@ fn doubling(request: &Request, inner: Inner) -> Schedule {
     })
 }
 
-/// A slice is reduced inside while the one before is on the trees, and so on. Each tree has half of it.
+/// A slice is reduced inside while the one before is on the trees, and so on. Each tree has half of
+/// it.
 fn trees(request: &Request, inner: Inner) -> Schedule {
     const TREES: usize = 2;
     let (local, slices) = (request.placement.ranks_per_node(), request.pipelined(SLICES));

@@ -1,9 +1,11 @@
-//! Hierarchical all-to-all: a rank gives each rank of its node all blocks for that rank's rail; then each rail carries one message for each
-//! remote node, with the blocks of all ranks of the node. (PXN in NCCL 2.12, 2022, and the hierarchical all-to-all of DeepSpeed-MoE,
-//! Rajbhandari et al. 2022, do likewise.)
+//! Hierarchical all-to-all: a rank gives each rank of its node all blocks for that rank's rail;
+//! then each rail carries one message for each remote node, with the blocks of all ranks of the
+//! node. (PXN in NCCL 2.12, 2022, and the hierarchical all-to-all of DeepSpeed-MoE, Rajbhandari et
+//! al. 2022, do likewise.)
 //!
-//! Blocks wait in the slots in which they have come until they are sent on, so nothing is stored in between. In step s a node exchanges
-//! with those that are s further and s back, so that what comes replaces what has gone.
+//! Blocks wait in the slots in which they have come until they are sent on, so nothing is stored in
+//! between. In step s a node exchanges with those that are s further and s back, so that what comes
+//! replaces what has gone.
 
 use super::super::all_to_all::both_sides;
 use super::super::packing::{Inbox, Outbox};
@@ -56,8 +58,8 @@ fn keep(b: &mut RankBuilder, place: &Place) {
     }
 }
 
-/// The blocks of this node's ranks for a rank of another node, and back: with one partner, or with two at once, a message at a time, so
-/// that nobody waits for slots that another holds.
+/// The blocks of this node's ranks for a rank of another node, and back: with one partner, or with
+/// two at once, a message at a time, so that nobody waits for slots that another holds.
 fn exchange(b: &mut RankBuilder, place: &Place, partners: &[usize], inboxes: &mut [Option<Inbox>]) {
     let members: Vec<usize> = (0..place.local()).collect();
     for members in members.chunks(SEGMENTS as usize) {

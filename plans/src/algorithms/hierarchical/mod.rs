@@ -1,11 +1,14 @@
-//! Hierarchical algorithms: inside of nodes, where links are fast, and between them, on every rail, by turns, so that each byte crosses
-//! between nodes as seldom as can be. (BlueConnect, Cho et al. 2019; NCCL and MSCCL++ do likewise.)
+//! Hierarchical algorithms: inside of nodes, where links are fast, and between them, on every rail,
+//! by turns, so that each byte crosses between nodes as seldom as can be. (BlueConnect, Cho et al.
+//! 2019; NCCL and MSCCL++ do likewise.)
 //!
-//! In windows the ranks of a node use each other's buffers in place: an input is read once, where it is, and a result is stored once where
-//! it belongs, by the rank that has it. Between nodes there are slots all the same. LL128 has none of them: between nodes no link carries
-//! its lines whole.
+//! In windows the ranks of a node use each other's buffers in place: an input is read once, where
+//! it is, and a result is stored once where it belongs, by the rank that has it. Between nodes
+//! there are slots all the same. LL128 has none of them: between nodes no link carries its lines
+//! whole.
 //!
-//! A **rail** is the ranks with the same place in their nodes: each rank sends to other nodes only along its own.
+//! A **rail** is the ranks with the same place in their nodes: each rank sends to other nodes only
+//! along its own.
 
 mod all_gather;
 mod all_reduce;

@@ -86,7 +86,8 @@ impl Place {
         node * self.local() + place
     }
 
-    /// Reduces every rank's chunk `part(place)` to that rank; this rank's goes to `writes`, with what `also` brings.
+    /// Reduces every rank's chunk `part(place)` to that rank; this rank's goes to `writes`, with
+    /// what `also` brings.
     pub(super) fn reduce_inside(
         &self,
         b: &mut RankBuilder,
@@ -128,7 +129,8 @@ impl Place {
         }
     }
 
-    /// Every rank's chunk `part(place)` of its output becomes that of all ranks of the node; this rank's has been told.
+    /// Every rank's chunk `part(place)` of its output becomes that of all ranks of the node; this
+    /// rank's has been told.
     pub(super) fn gather_inside(
         &self,
         b: &mut RankBuilder,

@@ -1,7 +1,8 @@
-//! Hierarchical reduce-scatter: each node reduces all chunks, those of a rail at the rail's rank. Directly, that rank sends each to its
-//! node, where what has come from all nodes is reduced; the own node's part waits in the output, or in the inputs where ranks of a node use
-//! each other's buffers in place. Around the ring of nodes, a chunk starts behind its node, and each adds its part to what comes. In both a
-//! chunk crosses while the next is reduced inside.
+//! Hierarchical reduce-scatter: each node reduces all chunks, those of a rail at the rail's rank.
+//! Directly, that rank sends each to its node, where what has come from all nodes is reduced; the
+//! own node's part waits in the output, or in the inputs where ranks of a node use each other's
+//! buffers in place. Around the ring of nodes, a chunk starts behind its node, and each adds its
+//! part to what comes. In both a chunk crosses while the next is reduced inside.
 
 use super::super::spread::spread;
 use super::{Inner, Outer, Place, Request};
@@ -51,7 +52,8 @@ pub(super) fn cross(b: &mut RankBuilder, place: &Place, inner: Inner, outer: Out
     }
 }
 
-/// The second: every rank's chunk, reduced, becomes that rank's: this one's goes to `output`, and to peers.
+/// The second: every rank's chunk, reduced, becomes that rank's: this one's goes to `output`, and
+/// to peers.
 pub(super) fn finish(
     b: &mut RankBuilder,
     place: &Place,
@@ -71,7 +73,7 @@ pub(super) fn finish(
     if !place.uses_windows() {
         place.reduce_inside(b, inner, chunk, None, &[Write::To(output)], false);
     }
-    // Awaited and given back in the same order by all, seen from where they stand.
+    // Awaited and given back in the same order by all, relative to their own rank.
     let mut messages: Vec<Incoming> =
         rail.others().map(|from| b.open_incoming(rail.link(from))).collect();
     let segments = messages.iter_mut().map(Incoming::segment);

@@ -65,7 +65,8 @@ fn an_oversubscribed_spine_is_what_an_all_to_all_waits_for() {
     };
     let rails = with_spine(2, true);
     let (flat, along) = (spine(&direct(&rails)), spine(&run(&rails, inner)));
-    // Of 16 ranks each sends half of its data to the other pod; flat, also 7 of 8 parts of a quarter to the other node of its own.
+    // Of 16 ranks each sends half of its data to the other pod; flat, also 7 of 8 parts of a
+    // quarter to the other node of its own.
     assert_eq!((flat, along), (crossing + 16 * (64 << 20) / 32 * 7, crossing));
 }
 
@@ -78,8 +79,8 @@ fn a_switch_that_reduces_carries_each_byte_once() {
         (case().run(push, windows), case().with(|o| o.in_network = true).run(push, windows));
     let relative =
         |prediction: &Prediction, name| link_bytes(prediction, name) as f64 / bytes as f64;
-    // 7/8 are read by others and 7/8 written to others. The switch reads all of it once, the own part among it, and an eighth is written
-    // to it.
+    // 7/8 are read by others and 7/8 written to others. The switch reads all of it once, the own
+    // part among it, and an eighth is written to it.
     assert!((relative(&plain, "gpu0>nvswitch nvlink") - 14.0 / 8.0).abs() < 1e-3);
     assert!((relative(&switched, "gpu0>nvswitch nvlink") - 9.0 / 8.0).abs() < 1e-3);
     assert!((relative(&switched, "nvswitch>gpu0 nvlink") - 9.0 / 8.0).abs() < 1e-3);

@@ -62,7 +62,8 @@ fn lengths_channels_and_rounds_are_those_of_the_lowered_program() {
 /// Every reduce-copy of a lowered program is in the trace, as long and in the same order.
 fn compare(program: &Program, trace: &Trace, rank: usize) {
     let base = program.header().cast::<u8>();
-    // SAFETY: the lowering has just written these tables at these offsets, aligned and within the program.
+    // SAFETY: the lowering has just written these tables at these offsets, aligned and within the
+    // program.
     let (header, channels, instructions) = unsafe {
         let header = &*program.header();
         let table = |offset: u32| base.add(offset as usize);

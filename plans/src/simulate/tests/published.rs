@@ -16,8 +16,9 @@ fn published_bandwidths_of_rings_are_met_within_ten_percent() {
     }
 }
 
-/// Inside each GPU moves 2 * 7/8 of the size, of which the bus bandwidth counts 2 * 15/16; across, an adapter moves an eighth, which takes half
-/// as long. So only whoever lets adapters wait, or waits for them, stays below.
+/// Inside each GPU moves 2 * 7/8 of the size, of which the bus bandwidth counts 2 * 15/16; across,
+/// an adapter moves an eighth, which takes half as long. So only whoever lets adapters wait, or
+/// waits for them, stays below.
 #[test]
 fn hierarchical_all_reduces_over_two_nodes_come_near_their_ceiling() {
     let ceiling = 360.0 * 15.0 / 14.0;

@@ -86,7 +86,8 @@ fn one_pod_stands_for_all() {
 fn programs_that_are_not_made_alike_are_compared() {
     let case = Case::new("ethernet-pair", Kind::AllReduce, 2, 1 << 20);
     let case = case.with(|options| options.fold = Fold::Always);
-    // Two ranks that exchange are alike, whatever the algorithm; a one-shot folds by rank, so the second sees another order.
+    // Two ranks that exchange are alike, whatever the algorithm; a one-shot folds by rank, so the
+    // second sees another order.
     let statement = case.run(Algorithm::OneShot, Encoding::Slots).statement;
     let Statement::NotFolded { why } = &statement else { panic!("{statement:?}") };
     assert!(why.contains("rank 1 does not do what rank 0 does"), "{why}");

@@ -145,7 +145,8 @@ fn are_alike(symmetry: &Symmetry, by: Distance, expected: &[Source], found: &[So
     links_differ(found) && places(symmetry, by, expected, found).is_some()
 }
 
-/// Whether the messages among the sources are of different links, so that nobody cares which is read first.
+/// Whether the messages among the sources are of different links, so that nobody cares which is
+/// read first.
 fn links_differ(sources: &[Source]) -> bool {
     let link = |source: &Source| match source.operand {
         Operand::Slot { link, .. } => Some(link),
@@ -156,7 +157,8 @@ fn links_differ(sources: &[Source]) -> bool {
     links.windows(2).all(|pair| pair[0] != pair[1])
 }
 
-/// For each source that was found, its place among those that were expected. Mostly it is the next one, or one begins anew.
+/// For each source that was found, its place among those that were expected. Mostly it is the next
+/// one, or one begins anew.
 fn places(
     symmetry: &Symmetry,
     by: Distance,
@@ -176,7 +178,8 @@ fn places(
     found.iter().map(&mut place).collect()
 }
 
-/// Whether a reduction's sources are the aligned trees of neighbouring blocks, from left to right, and its result is that of all of them.
+/// Whether a reduction's sources are the aligned trees of neighbouring blocks, from left to right,
+/// and its result is that of all of them.
 fn is_in_order(
     symmetry: &Symmetry,
     by: Distance,

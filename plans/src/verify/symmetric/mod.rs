@@ -1,17 +1,23 @@
-//! Proofs of large worlds in which all ranks do the same, seen from where they stand.
+//! Proofs of large worlds in which all ranks do the same relative to their own rank.
 //!
-//! One maximal execution decides for all (see the module above), so it may be the one in which ranks that are alike go in step: whatever a
-//! first rank does, all that are turned from it do at once. Everything that is true of a first rank is then true of the others, turned:
-//! by induction over the steps, what they hold, know and have been sent is what the first rank does. None of what they do in a step depends on what
-//! another of them does in the same step, since whether a step can be taken is asked before; and accesses of the same step to the same
-//! memory are not ordered by anything, so they are found whichever comes first. So the first ranks alone are executed
-//! ([`Symmetric::prove`]).
+//! One maximal execution decides for all (see the module above), so it may be the one in which
+//! ranks that are alike go in step: whatever a first rank does, all that are turned from it do at
+//! once. Everything that is true of a first rank is then true of the others, turned: by induction
+//! over the steps, what they hold, know and have been sent is what the first rank does. None of
+//! what they do in a step depends on what another of them does in the same step, since whether a
+//! step can be taken is asked before; and accesses of the same step to the same memory are not
+//! ordered by anything, so they are found whichever comes first. So the first ranks alone are
+//! executed ([`Symmetric::prove`]).
 //!
-//! That ranks are alike is proven too. Some algorithms say what rank 0 does and no more, and all lists are made by turning that one: they are alike
-//! by construction ([`Symmetric::is_by_construction`]). Of the others every single rank's instructions are made, compared and dropped
-//! ([`Symmetric::compare`]). Two ranks may then list the sources of a reduction in different orders, if none of these are messages of the same link: then their values differ in that order.
-//! Where no order is promised, that is all the same. Where the order of the tree is, every reduction on every rank must have as its sources, from
-//! left to right, the aligned trees of neighbouring blocks that make up a larger one. Then each value is its block's aligned tree, by induction.
+//! That ranks are alike is proven too. Some algorithms say what rank 0 does and no more, and all
+//! lists are made by turning that one: they are alike by construction
+//! ([`Symmetric::is_by_construction`]). Of the others every single rank's instructions are made,
+//! compared and dropped ([`Symmetric::compare`]). Two ranks may then list the sources of a
+//! reduction in different orders, if none of these are messages of the same link: then their values
+//! differ in that order. Where no order is promised, that is all the same. Where the order of the
+//! tree is, every reduction on every rank must have as its sources, from left to right, the aligned
+//! trees of neighbouring blocks that make up a larger one. Then each value is its block's aligned
+//! tree, by induction.
 
 mod compare;
 #[cfg(test)]
@@ -76,7 +82,8 @@ impl<'a> Symmetric<'a> {
         let lists = |ranks| entry.schedule_of_ranks(collective, placement, promise, slots, ranks);
         let (schedule, symmetry) = find(collective, placement, promise, lists)?;
         let (firsts, single_rounding) = prove_firsts(schedule, symmetry, promise, entry.in_place)?;
-        // By so many ranks lists are turned where they are made. The order of the tree is not turned with them: it begins at rank 0.
+        // By so many ranks lists are turned where they are made. The order of the tree is not
+        // turned with them: it begins at rank 0.
         let period = entry.period(collective, placement, promise, slots)?;
         let by_construction = firsts.reductions.is_none()
             && symmetry.turning() == Turning::Add
@@ -118,14 +125,16 @@ impl<'a> Symmetric<'a> {
         self.single_rounding
     }
 
-    /// Whether all lists are made by turning the first ones, by the function that is used here too: then the proof is complete. The next rank's and the
-    /// last one's have been compared all the same.
+    /// Whether all lists are made by turning the first ones, by the function that is used here too:
+    /// then the proof is complete. The next rank's and the last one's have been compared all the
+    /// same.
     pub fn is_by_construction(&self) -> bool {
         self.by_construction
     }
 
-    /// Makes these ranks' instructions, a few at a time, and compares them with those of the first ranks. If they are not alike by construction, the
-    /// proof is complete once all ranks have been compared; they can be divided over threads.
+    /// Makes these ranks' instructions, a few at a time, and compares them with those of the first
+    /// ranks. If they are not alike by construction, the proof is complete once all ranks have been
+    /// compared; they can be divided over threads.
     ///
     /// # Errors
     /// The first rank that is not alike.
@@ -160,7 +169,8 @@ fn prove_firsts(
     Ok((Firsts { schedule, symmetry, reductions }, proof.single_rounding))
 }
 
-/// The first ranks' instructions, and how they stand for others: the first way that holds for the next rank and for the last.
+/// The first ranks' instructions, and how they stand for others: the first way that holds for the
+/// next rank and for the last.
 fn find(
     collective: Collective,
     placement: Placement,
@@ -171,7 +181,8 @@ fn find(
     let Collective { kind, ranks, .. } = collective;
     let nature =
         Unlike { rank: 1, first: 0, difference: Difference::Nature { kind, order: promise } };
-    // The aligned tree is the same from everywhere if it has a power of two of leaves, but for the order of halves.
+    // The aligned tree is the same from everywhere if it has a power of two of leaves, but for the
+    // order of halves.
     let in_order = match promise {
         Order::Any => false,
         Order::Rank => kind.reduces(),

@@ -1,5 +1,6 @@
-//! The proof of the first ranks says what the proof of all says, of what is right and of what is wrong in the same way on every rank; and what is wrong
-//! on one rank alone is found by comparing it.
+//! The proof of the first ranks says what the proof of all says, of what is right and of what is
+//! wrong in the same way on every rank; and what is wrong on one rank alone is found by comparing
+//! it.
 
 use super::compare::{Firsts, compare};
 use super::{Difference, Symmetric, Unproven, find, prove_firsts};
@@ -58,7 +59,8 @@ fn what_grows_with_the_square_of_the_ranks_is_proven_by_symmetry() {
     assert!(proven > 40, "{proven}");
 }
 
-/// No algorithm is proven by symmetry that is not proven rank by rank; and what is alike by construction is found to be.
+/// No algorithm is proven by symmetry that is not proven rank by rank; and what is alike by
+/// construction is found to be.
 #[test]
 fn both_proofs_accept_the_catalogue() {
     let (mut proven, mut by_construction) = (0, 0);
@@ -193,8 +195,9 @@ fn changed(operand: Operand, chunks: usize) -> Operand {
     }
 }
 
-/// Whether both say the same. Where nothing orders two accesses, the one that is met first decides how that shows: as a race, as something
-/// that is read before it is there, or as a rank that leaves too early.
+/// Whether both say the same. Where nothing orders two accesses, the one that is met first decides
+/// how that shows: as a race, as something that is read before it is there, or as a rank that
+/// leaves too early.
 fn are_same(one: &Violation, other: &Violation) -> bool {
     use Violation::{InPlace, Leaves, Race, Undefined};
     let (InPlace(one), InPlace(other)) = (one, other) else {
@@ -277,7 +280,8 @@ fn one_rank_that_differs_is_found() {
     assert!(found > 1000, "{found}");
 }
 
-/// Where the tree is promised, the order of sources is looked at on every rank, though ranks may differ in it.
+/// Where the tree is promised, the order of sources is looked at on every rank, though ranks may
+/// differ in it.
 #[test]
 fn sources_in_the_wrong_order_are_found_on_any_rank() {
     let mut found = 0;

@@ -5,7 +5,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// How links behave, beyond what the network does: nothing, since the feature `emulation` is not built in.
+/// How links behave, beyond what the network does: nothing, since the feature `emulation` is not
+/// built in.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Conditions(());
 

@@ -1,4 +1,5 @@
-//! A link as it is wanted for tests and trials: slower than the network, and as unreliable as one may be.
+//! A link as it is wanted for tests and trials: slower than the network, and as unreliable as one
+//! may be.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,5 +1,5 @@
-//! Links as they are wanted for tests and trials, with the feature `emulation`. Without it they are as the network is, and
-//! this is a few empty types.
+//! Links as they are wanted for tests and trials, with the feature `emulation`. Without it they are
+//! as the network is, and this is a few empty types.
 
 #[cfg(any(test, not(feature = "emulation")))]
 #[cfg_attr(feature = "emulation", expect(dead_code, unreachable_pub, reason = "for its test"))]

@@ -1,4 +1,5 @@
-//! A wire under [`Conditions`]: what it is given is held back until a network so slow would have carried it.
+//! A wire under [`Conditions`]: what it is given is held back until a network so slow would have
+//! carried it.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -18,8 +19,8 @@ use crate::proxy::wire::{Counter, Wire, WireError};
 /// What a message costs besides its content, and a counter at all.
 const OVERHEAD_BYTES: usize = 24;
 
-/// When what a node has sent so far will have left it: one word for all its ranks, which share the adapter that is
-/// imitated.
+/// When what a node has sent so far will have left it: one word for all its ranks, which share the
+/// adapter that is imitated.
 #[derive(Clone, Debug)]
 pub struct Egress {
     region: Arc<Region>,
@@ -27,7 +28,8 @@ pub struct Egress {
 }
 
 impl Egress {
-    /// The word at this offset of a region that all ranks of the node map, zero at first, and aligned.
+    /// The word at this offset of a region that all ranks of the node map, zero at first, and
+    /// aligned.
     ///
     /// # Panics
     /// If it does not lie within the region.
@@ -36,11 +38,12 @@ impl Egress {
         Egress { region, offset }
     }
 
-    /// Takes so many bytes' turn, and returns when it is over, in nanoseconds of the system's monotonic clock.
+    /// Takes so many bytes' turn, and returns when it is over, in nanoseconds of the system's
+    /// monotonic clock.
     fn reserve(&self, len_bytes: usize, bytes_per_s: f64) -> u64 {
         let word = self.region.as_ptr().wrapping_add(self.offset).cast::<AtomicU64>();
-        // SAFETY: within the region and aligned, by `new`; the region is mapped as long as this object lives, and others
-        // use the word as an atomic, too.
+        // SAFETY: within the region and aligned, by `new`; the region is mapped as long as this
+        // object lives, and others use the word as an atomic, too.
         let word = unsafe { &*word };
         let (now, lasts) = (now_ns(), (len_bytes as f64 / bytes_per_s * 1e9) as u64);
         let mut over = 0;

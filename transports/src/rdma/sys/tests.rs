@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 
 use super::*;
 
-/// Asserts in C: that structs have the same size (a leading `..` leaves that out) and fields the same offsets.
+/// Asserts in C: that structs have the same size (a leading `..` leaves that out) and fields the
+/// same offsets.
 macro_rules! layouts {
     ($text:ident: $($rust:ident = $c:literal $size:tt { $($field:ident = $c_field:literal),* $(,)? })*) => {
         $(
