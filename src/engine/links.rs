@@ -23,6 +23,7 @@ use std::time::Instant;
 pub(crate) struct Links {
     rank: usize,
     nodes: Nodes,
+    fabric: &'static str,
     proxy: Proxy,
 }
 
@@ -102,6 +103,7 @@ impl Starting {
     ) -> Result<Links, Error> {
         let rings = config.device == Device::Host;
         let (rank, nodes) = (bootstrap.rank(), bootstrap.nodes().clone());
+        let fabric = self.fabric.name();
         let ports = |ports: Option<Arc<LinkPorts>>| ports.map(|ports| ports as Arc<dyn Ports>);
         let proxy = self.listening.start(ProxySetup {
             rank,
@@ -115,7 +117,7 @@ impl Starting {
             rings,
             emulation: Emulation { conditions: config.advanced.link, egress: Some(egress) },
         })?;
-        Ok(Links { rank, nodes, proxy })
+        Ok(Links { rank, nodes, fabric, proxy })
     }
 }
 
@@ -123,6 +125,11 @@ impl Links {
     /// How many nodes there are.
     pub(super) fn nodes(&self) -> usize {
         self.nodes.count()
+    }
+
+    /// What carries messages to other nodes.
+    pub(super) fn fabric(&self) -> &'static str {
+        self.fabric
     }
 
     /// Whether two ranks reach each other's memory.

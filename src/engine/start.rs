@@ -63,6 +63,8 @@ impl Engine {
             nodes = nodes.count(),
             node = nodes.node(rank),
             %device,
+            // Where all are on one node, they reach each other's memory.
+            fabric = links.as_ref().map_or("memory", |links| links.fabric()),
             cores = usable_cores().len(),
             settings = changed,
             "a communicator has started"

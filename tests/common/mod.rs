@@ -3,6 +3,7 @@
 #![allow(dead_code, unreachable_pub)]
 
 pub mod element;
+pub mod events;
 pub mod expression;
 pub mod left;
 pub mod network;

@@ -2,6 +2,7 @@
 //! opened once, and never mistaken for other memory at its address.
 
 use crate::calls::stream;
+use crate::common::events::Events;
 use crate::processes::{line_up, nothing_is_left};
 use oxccl::cuda::{CaptureMode, Graph, Stream};
 use oxccl::plans::algorithms::Encoding;
@@ -100,6 +101,7 @@ fn imported() -> usize {
 }
 
 pub(crate) fn in_place(mut comm: Communicator) {
+    let events = Events::collect();
     let (stream, context) = (stream(&comm), comm.context().unwrap());
     // So that an allocation is elsewhere in its block on every rank, and a buffer elsewhere in its
     // allocation.
@@ -117,6 +119,11 @@ pub(crate) fn in_place(mut comm: Communicator) {
     assert!(!run(&comm, at(&memory[0]), behind(&memory[0]), 2.0), "not registered");
     assert!(!grouped(&comm, &stream, at(&memory[0]), 2.0), "not registered");
     let mut registrations: Vec<_> = memory.iter().map(|memory| register(&comm, memory)).collect();
+    events.has(
+        registrations.len(),
+        "memory is registered",
+        &["rank=", "address=0x", "len_bytes=8"],
+    );
     let opened = imported();
     // Two allocations of each peer share a block.
     assert_eq!(opened, 2 * (comm.world_size() - 1));

@@ -1,6 +1,7 @@
 //! Ranks of nodes that RDMA joins: in the software RoCE guest, whose nodes are network namespaces.
 
 use super::common::element::TestElement;
+use super::common::events::Events;
 use super::common::nodes::{COUNTS, Memory, cases, run};
 use super::common::{left, seed};
 use super::{config, guest, on_ranks};
@@ -109,7 +110,7 @@ fn on_nodes(nodes: usize, case: &str) {
         Command::new("ip")
             .args(["netns", "exec", &format!("node{}", rank / 2)])
             .arg(std::env::current_exe().unwrap())
-            .args(["--exact", "rdma::one_rank", "--ignored"])
+            .args(["--exact", "rdma::one_rank", "--ignored", "--nocapture"])
             .env(TOLD, told)
             .stdout(Stdio::null())
             .spawn()
@@ -131,13 +132,18 @@ fn one_rank() {
     let _server = (rank == 0).then(|| id.serve().unwrap());
     // Nodes are namespaces, whose devices are found.
     let config = Config { fabric: Some(FabricKind::Rdma), nodes: None, ..config(nodes, "") };
+    let events = Events::collect();
     let mut comm = Communicator::connect(&id, rank, 2 * nodes, &config).unwrap();
+    events.has(1, "a communicator has started", &["fabric=\"rdma\"", "device=host"]);
+    events.has(1, "links are accepted", &["fabric=\"rdma\"", "adapter="]);
     let shortest = if told[4] == "longest" { 100 } else { 0 };
     match told[3] {
         "float" => matrix::<f32>(&mut comm, nodes, shortest, number(5)),
         "bfloat" => matrix::<bf16>(&mut comm, nodes, shortest, number(5)),
         other => panic!("no type {other}"),
     }
+    let link = ["peer=", "devices=[\"rxe", "paths="];
+    events.has(2 * (nodes - 1), "a link over RDMA is made", &link);
 }
 
 fn matrix<T: TestElement>(comm: &mut Communicator, nodes: usize, shortest: usize, seed: u64) {
