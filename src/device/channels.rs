@@ -125,10 +125,27 @@ unsafe fn execute(
     channel: u32,
     trace: Option<&Steps>,
 ) -> f::Outcome {
-    let Some(kept) = trace else {
+    match trace {
         // SAFETY: by this function's contract.
-        return unsafe { executor.execute(launch, channel) };
-    };
+        None => unsafe { executor.execute(launch, channel) },
+        // SAFETY: as above.
+        Some(kept) => unsafe { execute_traced(executor, launch, channel, kept) },
+    }
+}
+
+/// The same, and keeps its steps. Apart, so that a call that is not traced has nothing of it.
+///
+/// # Safety
+///
+/// As for `HostExecutor::execute`.
+#[cold]
+#[inline(never)]
+unsafe fn execute_traced(
+    executor: &HostExecutor,
+    launch: *const f::Launch,
+    channel: u32,
+    kept: &Steps,
+) -> f::Outcome {
     // SAFETY: by this function's contract.
     let (outcome, steps) = unsafe { executor.execute_traced(launch, channel) };
     kept.lock().unwrap_or_else(PoisonError::into_inner).extend(steps);

@@ -8,7 +8,7 @@ use super::log::CallLog;
 use super::report;
 use oxccl_kernels::format as f;
 use oxccl_transports::{Error, Region};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -86,6 +86,8 @@ pub(crate) struct Control {
     shape: ControlShape,
     rank: usize,
     regions: Vec<Arc<Region>>,
+    /// Where this rank's log is, which every call writes.
+    own_log: AtomicPtr<CallLog>,
     /// For each rank of another node, what its region does not hold; `None` for those whose memory
     /// this is.
     mirrors: Vec<Option<Mirror>>,
@@ -116,7 +118,8 @@ impl Control {
         };
         let regions: Vec<_> = regions.into_iter().map(mirrored).collect::<Result<_, _>>()?;
         let groups = Heap::part(regions[rank].clone(), shape.reached_bytes());
-        Ok(Control { shape, rank, regions, mirrors, groups: Arc::new(groups) })
+        let own_log = AtomicPtr::new(regions[rank].as_ptr().cast());
+        Ok(Control { shape, rank, regions, own_log, mirrors, groups: Arc::new(groups) })
     }
 
     /// What this rank tells ranks of other nodes; these are the words of its groups, those of the
@@ -190,6 +193,13 @@ impl Control {
         // page-aligned and mapped as long as `self` lives; a log's fields are atomics, so that
         // other ranks may write it.
         unsafe { &*self.regions[rank].as_ptr().cast::<CallLog>() }
+    }
+
+    /// This rank's log.
+    #[inline]
+    pub(crate) fn own_log(&self) -> &CallLog {
+        // SAFETY: as in `log`; nobody changes the pointer.
+        unsafe { &*self.own_log.load(Ordering::Relaxed) }
     }
 
     /// This rank's progress words, one a channel.

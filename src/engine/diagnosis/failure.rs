@@ -80,11 +80,11 @@ impl Ranks {
 
     /// Tells the others that this rank makes no more calls than so many.
     pub(in crate::engine) fn close(&self, calls: u64) {
-        if !self.control.log(self.rank).is_closed() {
+        if !self.control.own_log().is_closed() {
             tracing::info!(rank = self.rank, calls, "the communicator is closed");
         }
         // First where those of this node look that see the process end.
-        self.control.log(self.rank).close();
+        self.control.own_log().close();
         self.liveness.close(calls);
     }
 
@@ -156,14 +156,14 @@ impl Ranks {
             }
             self.ask_others();
             // Others may be watching this rank.
-            self.control.log(self.rank).beat();
+            self.control.own_log().beat();
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
     /// The number of this rank's last call.
     pub(in crate::engine) fn last_entered(&self) -> u64 {
-        self.control.log(self.rank).entered()
+        self.control.own_log().entered()
     }
 
     /// Ends the communicator, for this reason, on all ranks, and waits until they have left their
@@ -180,7 +180,7 @@ impl Ranks {
             Error::TimedOut { .. } => Cause::TimedOut { rank, detail },
             _ => Cause::Aborted { rank, reason: detail },
         });
-        self.control.log(self.rank).leave_at_least(last);
+        self.control.own_log().leave_at_least(last);
         tracing::error!(rank, %error, culprits = ?error.ranks(), "the communicator has ended");
         self.wait_for_quiet(error)
     }
@@ -196,7 +196,7 @@ impl Ranks {
             && start.elapsed() < ANSWERS
         {
             // Others may be watching this rank.
-            self.control.log(self.rank).beat();
+            self.control.own_log().beat();
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -329,7 +329,7 @@ impl Ranks {
         let (start, reports_before) = (Instant::now(), reports());
         while start.elapsed() < WATCHED {
             // Others may be watching this rank.
-            self.control.log(self.rank).beat();
+            self.control.own_log().beat();
             std::thread::sleep(Duration::from_millis(5));
         }
         self.ask_others();

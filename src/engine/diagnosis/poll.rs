@@ -102,7 +102,7 @@ impl Poll {
 
     /// Whether the wait has lasted too long, or waits for somebody who will not come.
     pub(in crate::engine) fn stops(&self, channel: usize) -> bool {
-        self.control.log(self.rank).beat();
+        self.control.own_log().beat();
         if self.liveness.abort_word().load(Ordering::Acquire) != 0 || self.left_before().is_some() {
             return true;
         }
@@ -197,7 +197,7 @@ impl Poll {
     /// Whether a rank that waits since then, before the launch of this collective, has waited too
     /// long or for somebody who will not come.
     pub(in crate::engine) fn stops_before(&self, collective: u64, since: Instant) -> bool {
-        self.control.log(self.rank).beat();
+        self.control.own_log().beat();
         let elapsed = since.elapsed();
         self.liveness.abort_word().load(Ordering::Acquire) != 0
             || self.left_earlier(collective).is_some()

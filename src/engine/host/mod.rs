@@ -136,7 +136,7 @@ impl Backend for HostBackend {
         let call = tally.launch();
         let numbered = prepared.count(ranks.rank, tally);
         ranks.poll.set_collective(numbered.collective);
-        let log = ranks.control.log(ranks.rank);
+        let log = ranks.control.own_log();
         let signals = request.flight.and_then(|flight| Flight::signals(flight));
         log.enter(call, &prepared.words);
         let channels = prepared.channels;
@@ -193,12 +193,16 @@ fn begin(
     channels: usize,
 ) {
     (first.call, first.history) = (call, history);
-    let Some(signals) = signals else {
-        if !first.done.is_null() {
-            (first.ready, first.done) = (std::ptr::null(), std::ptr::null_mut());
-        }
-        return;
-    };
+    match signals {
+        Some(signals) => begin_signalling(first, signals, channels),
+        None if first.done.is_null() => {}
+        None => (first.ready, first.done) = (std::ptr::null(), std::ptr::null_mut()),
+    }
+}
+
+/// Apart, so that a call that signals nothing has nothing of it.
+#[inline(never)]
+fn begin_signalling(first: &mut f::Launch, signals: &Signals, channels: usize) {
     (first.ready, first.done) = (signals.ready_words(), signals.done_words());
     debug_assert_eq!(signals.stride(), first.done_stride as usize);
     signals.launch(channels);
