@@ -4,7 +4,7 @@ mod registration;
 mod start;
 mod submit;
 
-use crate::call::{CallList, CheckedCall, Placed};
+use crate::call::{CallList, CheckedCall, Placed, SpareList};
 use crate::device::{DeviceBuffer, Heap, HostBuffer};
 use crate::engine::{Engine, Request};
 use crate::error::Error;
@@ -45,7 +45,7 @@ pub struct Communicator {
     /// Tickets issued to streams.
     issued: Cell<u64>,
     /// The last group's calls, for the next one.
-    calls: RefCell<CallList>,
+    calls: SpareList,
     /// What its launches on streams have been.
     flights: RefCell<Flights>,
     origin: Origin,
@@ -112,7 +112,7 @@ impl Communicator {
             shared: Arc::new(shared),
             heap,
             issued: Cell::new(0),
-            calls: RefCell::default(),
+            calls: SpareList::default(),
             flights: RefCell::default(),
             origin: Origin::here(),
         }
@@ -264,6 +264,7 @@ impl Communicator {
     /// # Safety
     ///
     /// As for [`Engine::launch`].
+    #[inline]
     pub(crate) unsafe fn launch(
         &self,
         calls: &[CheckedCall],
@@ -276,13 +277,18 @@ impl Communicator {
     }
 
     /// The list that groups are made in.
-    pub(crate) fn take_calls(&self, channels: u16) -> CallList {
-        self.calls.take().begin(self.rank, self.world, channels)
+    #[inline]
+    pub(crate) fn take_calls(&self, channels: u16) -> Box<CallList> {
+        let new = || Box::new(CallList::new(self.rank, self.world));
+        let mut list = self.calls.0.take().unwrap_or_else(new);
+        list.begin(channels);
+        list
     }
 
     /// Keeps the list for the next group.
-    pub(crate) fn give_calls(&self, calls: CallList) {
-        self.calls.replace(calls);
+    #[inline]
+    pub(crate) fn give_calls(&self, calls: Box<CallList>) {
+        self.calls.0.set(Some(calls));
     }
 
     /// What a launch on a stream will be.
@@ -332,7 +338,7 @@ impl Drop for Communicator {
         if !self.origin.is_here() {
             // In a forked process: the threads, the sockets and the memory are the parent's, so
             // nothing of it may end here.
-            let (calls, flights) = (self.calls.take(), self.flights.take());
+            let (calls, flights) = (self.calls.0.take(), self.flights.take());
             std::mem::forget((self.shared.clone(), self.heap.clone(), calls, flights));
             return;
         }

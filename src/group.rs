@@ -21,7 +21,7 @@ use std::marker::PhantomData;
 /// Its calls are the [`Collectives`](crate::Collectives); each returns its place in the group.
 #[derive(Debug)]
 pub struct Group<'a> {
-    list: CallList,
+    list: Box<CallList>,
     device: Device,
     buffers: PhantomData<&'a mut ()>,
 }
@@ -83,14 +83,12 @@ impl Communicator {
         let (list, device) = (self.take_calls(0), self.device());
         let mut group = Group { list, device, buffers: PhantomData };
         let result = fill(&mut group).and_then(|result| {
-            group.list.finish();
-            let (calls, mut placed) = (group.list.calls(), group.list.placed);
+            let (calls, placed) = group.list.finish();
             let request = Request { grouped: true, ..Request::default() };
             // SAFETY: `Group`'s calls were made from buffers that are borrowed until this returns,
             // outputs exclusively.
-            let launched = unsafe { self.launch(calls, &mut placed, &request) };
-            group.list.placed = placed;
-            launched.map(|()| result)
+            unsafe { self.launch(calls, placed, &request) }?;
+            Ok(result)
         });
         self.give_calls(group.list);
         result

@@ -2,10 +2,12 @@
 
 use super::{Asked, Call, CheckedCall, Parts};
 use crate::error::Error;
+use std::cell::Cell;
+use std::fmt;
 
 /// The calls of a group while it is made. A list can be used again: where the next group asks for
 /// the same, its calls are there already.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct CallList {
     rank: usize,
     world: usize,
@@ -16,7 +18,17 @@ pub(crate) struct CallList {
     /// Most channels of these; 0: as many as the communicator takes.
     channels: u16,
     /// Where the engine has these calls, as long as they stay the same.
-    pub(crate) placed: Option<Placed>,
+    placed: Option<Placed>,
+}
+
+/// A list that the next group can use, unless a group inside of another has it.
+#[derive(Default)]
+pub(crate) struct SpareList(pub(crate) Cell<Option<Box<CallList>>>);
+
+impl fmt::Debug for SpareList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SpareList")
+    }
 }
 
 /// Where the engine has placed calls: until it has given their place to others, they can be
@@ -29,6 +41,11 @@ pub(crate) struct Placed {
 }
 
 impl CallList {
+    /// A list of this rank.
+    pub(crate) fn new(rank: usize, world: usize) -> CallList {
+        CallList { rank, world, calls: Vec::new(), len: 0, channels: 0, placed: None }
+    }
+
     /// The rank whose calls they are.
     pub(crate) fn rank(&self) -> usize {
         self.rank
@@ -39,35 +56,28 @@ impl CallList {
         self.world
     }
 
-    /// Begins a group of this rank, whose calls have at most so many channels; 0: as many as the
-    /// communicator takes.
-    pub(crate) fn begin(self, rank: usize, world: usize, channels: u16) -> CallList {
-        let mut list = CallList { rank, world, len: 0, ..self };
-        if channels != list.channels {
-            list.truncate();
-            list.channels = channels;
+    /// Begins a group whose calls have at most so many channels; 0: as many as the communicator
+    /// takes.
+    #[inline]
+    pub(crate) fn begin(&mut self, channels: u16) {
+        self.len = 0;
+        if channels != self.channels {
+            self.truncate();
+            self.channels = channels;
         }
-        list
     }
 
-    /// The group's calls so far.
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Ends the list here.
-    pub(crate) fn finish(&mut self) {
+    /// Ends the list here. Its calls, and where the engine has them.
+    #[inline]
+    pub(crate) fn finish(&mut self) -> (&[CheckedCall], &mut Option<Placed>) {
         if self.len < self.calls.len() {
             self.truncate();
         }
-    }
-
-    /// The calls of a finished list.
-    pub(crate) fn calls(&self) -> &[CheckedCall] {
-        &self.calls
+        (&self.calls, &mut self.placed)
     }
 
     /// Forgets what the group before it had from here on.
+    #[cold]
     fn truncate(&mut self) {
         self.calls.truncate(self.len);
         self.placed = None;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// [`Group`](crate::Group), over memory that stays alive.
 #[derive(Debug)]
 pub struct StreamGroup<'a> {
-    list: CallList,
+    list: Box<CallList>,
     buffers: Vec<(usize, InFlight)>,
     gated: Vec<bool>,
     flight: Arc<Flight>,
@@ -86,14 +86,14 @@ impl OnStream<'_> {
         let filled = fill(&mut group);
         let StreamGroup { mut list, buffers, mut gated, flight, .. } = group;
         let launched = filled.and_then(|result| {
-            list.finish();
-            gated.resize(list.len(), false);
+            let (calls, _) = list.finish();
+            gated.resize(calls.len(), false);
             flight.keep(buffers);
-            let work = Work::of_group(flight.clone(), list.len());
+            let work = Work::of_group(flight.clone(), calls.len());
             // SAFETY: `StreamGroup`'s calls were made from buffers that are borrowed and that the
             // flight holds, outputs exclusively; what is lent of an input that is not ready is
             // given back before its mark.
-            unsafe { self.launch(list.calls(), true, &gated, &flight) }?;
+            unsafe { self.launch(calls, true, &gated, &flight) }?;
             Ok((work, result))
         });
         flight.keep_room(gated);

@@ -64,9 +64,11 @@ pub enum Where {
 
 impl Where {
     /// Fails for memory that the communicator's device does not compute on.
-    pub(crate) fn check(places: [Where; 2], device: Device) -> Result<(), Error> {
+    #[inline]
+    pub(crate) fn check([input, output]: [Where; 2], device: Device) -> Result<(), Error> {
         let wrong = if device == Device::Host { Where::Gpu } else { Where::Host };
-        if places.contains(&wrong) { Err(Error::OtherMemory { device }) } else { Ok(()) }
+        let fits = input != wrong && output != wrong;
+        if fits { Ok(()) } else { Err(Error::OtherMemory { device }) }
     }
 }
 
