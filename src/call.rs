@@ -226,6 +226,13 @@ impl PartialEq for Asked {
 }
 
 impl Asked {
+    /// Whether a call with equal parts has other memory, of the same lengths, and nothing else.
+    pub(crate) fn differs_in_memory(&self, call: &Call<'_>) -> bool {
+        let Asked([what, end, factor_bits, _, input_count, _, output_count]) = Asked::new(call);
+        let ours = [self.0[0], self.0[1], self.0[2], self.0[4], self.0[6]];
+        ours == [what, end, factor_bits, input_count, output_count]
+    }
+
     /// What no call is made from.
     pub(crate) const NOTHING: Asked = Asked([u64::MAX; 7]);
 

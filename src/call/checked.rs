@@ -78,6 +78,26 @@ impl CheckedCall {
         Ok(checked)
     }
 
+    /// Goes on as this call, which differs in its memory alone. False if ranks must know of that.
+    pub(crate) fn move_to(&mut self, call: &Call<'_>, rank: usize) -> Result<bool, Error> {
+        let (input, output) = (call.input, call.output);
+        let in_place = self.is_in_place(input.address, output.address);
+        if self.collective.has_input(rank) {
+            self.input = input.address;
+        }
+        if self.collective.has_output(rank) {
+            self.output = output.address;
+        }
+        self.asked = Asked::new(call);
+        self.check_memory(rank, input.count, output.count)?;
+        Ok(std::mem::replace(&mut self.in_place, in_place) == in_place)
+    }
+
+    /// Whether ranks must know that it is.
+    fn is_in_place(&self, input: *mut u8, output: *mut u8) -> bool {
+        self.collective.kind == Kind::AllToAll && input == output && self.count > 0
+    }
+
     /// A call with equal parts, of which nobody knows yet where they are.
     pub(crate) fn without_memory(
         collective: Collective,

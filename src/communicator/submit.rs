@@ -1,7 +1,7 @@
 //! Calls that block.
 
 use super::Communicator;
-use crate::call::{Asked, Call, CheckedCall, Counts, Parts, one_count_each};
+use crate::call::{Call, CheckedCall, Counts, Parts, one_count_each};
 use crate::collectives::{Collectives, Submit};
 use crate::engine::Request;
 use crate::error::Error;
@@ -29,12 +29,8 @@ impl<'b> Submit<'b> for &Communicator {
             return unsafe { self.submit_uneven(&call, places) };
         }
         let engine = self.idle_engine()?;
-        let make = || {
-            Where::check(places, self.device)?;
-            CheckedCall::new(&call, self.rank, self.world)
-        };
         // SAFETY: nobody else uses the engine (`idle_engine`); the memory is the caller's promise.
-        unsafe { (*engine).launch_one(Asked::new(&call), make) }
+        unsafe { (*engine).launch_one(&call, || Where::check(places, self.device)) }
     }
 }
 

@@ -17,7 +17,7 @@ mod tally;
 pub(crate) use backend::Request;
 pub(crate) use gpu::Joint;
 
-use crate::call::{Asked, CheckedCall, Placed};
+use crate::call::{Asked, Call, CheckedCall, Placed};
 use crate::config::Config;
 use crate::device::Heap;
 use crate::error::Error;
@@ -118,8 +118,8 @@ impl Engine {
         self.plans.plan(&self.config, call, windows, Whose::Own)
     }
 
-    /// Launches a call by itself, which has ended when this returns. `make` makes it from what was
-    /// asked: one that comes again, buffers and all, is neither made nor looked at again.
+    /// Launches a call with equal parts by itself, which has ended when this returns. One that comes
+    /// again, buffers and all, is not looked at again; `check` looks at any other's memory.
     ///
     /// # Safety
     ///
@@ -127,24 +127,37 @@ impl Engine {
     #[inline]
     pub(crate) unsafe fn launch_one(
         &mut self,
-        asked: Asked,
-        make: impl FnOnce() -> Result<CheckedCall, Error>,
+        call: &Call<'_>,
+        check: impl FnOnce() -> Result<(), Error>,
     ) -> Result<(), Error> {
-        if let Some((call, Some(at))) = &self.last
-            && call.asked == asked
-            && let Some(prepared) = self.launches.placed(*at)
+        if let Some((last, _)) = &self.last
+            && last.asked == Asked::new(call)
+            // SAFETY: by this function's contract: it is the same call.
+            && let Some(launched) = unsafe { self.launch_last() }
         {
-            // SAFETY: by this function's contract; tables point to the call's buffers since it was
-            // placed.
-            return match unsafe {
-                self.backend.launch(prepared, &mut self.tally, &Request::BLOCKING)
-            } {
-                Ok(()) => Ok(()),
-                Err(error) => self.displaced(error),
-            };
+            return launched;
         }
         // SAFETY: by this function's contract.
-        unsafe { self.launch_other(make) }
+        unsafe { self.launch_other(call, check) }
+    }
+
+    /// Launches the last call once more, if it is still placed.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Engine::launch`].
+    #[inline]
+    unsafe fn launch_last(&mut self) -> Option<Result<(), Error>> {
+        let Some((_, Some(at))) = &self.last else { return None };
+        let prepared = self.launches.placed(*at)?;
+        // SAFETY: by this function's contract; tables point to the call's buffers since it was
+        // placed.
+        let launched =
+            unsafe { self.backend.launch(prepared, &mut self.tally, &Request::BLOCKING) };
+        Some(match launched {
+            Ok(()) => Ok(()),
+            Err(error) => self.displaced(error),
+        })
     }
 
     /// Launches a call by itself that is not the last one.
@@ -156,14 +169,38 @@ impl Engine {
     #[inline(never)]
     unsafe fn launch_other(
         &mut self,
-        make: impl FnOnce() -> Result<CheckedCall, Error>,
+        call: &Call<'_>,
+        check: impl FnOnce() -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let (call, mut placed) = (make()?, None);
-        let calls = std::slice::from_ref(&call);
+        check()?;
+        if self.move_last(call)?
+            // SAFETY: by this function's contract: it has just become the last one.
+            && let Some(launched) = unsafe { self.launch_last() }
+        {
+            return launched;
+        }
+        let call = CheckedCall::new(call, self.ranks.rank, self.ranks.control.ranks())?;
+        let mut placed = None;
         // SAFETY: by this function's contract.
-        let launched = unsafe { self.launch(calls, &mut placed, &Request::BLOCKING) };
+        let launched =
+            unsafe { self.launch(std::slice::from_ref(&call), &mut placed, &Request::BLOCKING) };
         self.last = Some((call, placed));
         launched
+    }
+
+    /// Makes this call the last one, if that differs in its memory alone.
+    fn move_last(&mut self, call: &Call<'_>) -> Result<bool, Error> {
+        let Some((last, Some(at))) = &mut self.last else { return Ok(false) };
+        if !last.asked.differs_in_memory(call) {
+            return Ok(false);
+        }
+        let moved = last.move_to(call, self.ranks.rank).and_then(|moved| {
+            Ok(moved && self.launches.place_again(at, last, &mut *self.backend)?)
+        });
+        if !matches!(moved, Ok(true)) {
+            self.last = None;
+        }
+        moved
     }
 
     /// Launches calls as one. On the host they have ended when this returns. Of a GPU it puts them

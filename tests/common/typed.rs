@@ -316,8 +316,13 @@ fn over<M: Own>(comm: &Communicator, stream: AnyStream<'_>) {
     };
     // All is taken before the first call and given back behind the last one: either may wait for
     // all kernels of the context, another rank's too, which may wait for this rank's next call.
-    let mut surfaces = ["blocking", "on a stream", "in a group", "in a group on a stream"]
-        .map(|surface| (surface, methods.iter().map(make).collect::<Vec<_>>()));
+    let mut surfaces =
+        ["blocking", "on a stream", "in a group", "in a group on a stream"].map(|surface| {
+            // Of calls that block, one after the other may differ in its memory alone.
+            let times = if surface == "blocking" { 2 } else { 1 };
+            let repeated = methods.iter().flat_map(|method| std::iter::repeat_n(method, times));
+            (surface, repeated.map(make).collect::<Vec<_>>())
+        });
     comm.barrier().unwrap();
     for (surface, made) in &mut surfaces {
         let mut calls = made

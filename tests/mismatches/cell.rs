@@ -156,6 +156,11 @@ pub(crate) const CELLS: &[Cell] = &[
         calls: |rank| odd(rank, &[AllReduce(64)], &[Send(0)]),
         says: "rank 2 ",
     },
+    Cell {
+        name: "moved",
+        calls: |_| vec![AllReduce(64), AllReduce(64), Private, Private, AllReduce(64)],
+        says: "",
+    },
     Cell { name: "late", calls: |_| vec![AllReduce(64)], says: "" },
     Cell {
         name: "never",
@@ -185,7 +190,10 @@ impl Cell {
     /// How it must end; `None` where ranks cannot do so.
     pub(crate) fn expected(&self, way: Way, place: Place) -> Option<Expected> {
         Some(match (self.name, way, place) {
-            ("late", ..) => Expected::Right,
+            ("late" | "moved", Way::Blocking | Way::Group, _) | ("late", Way::Stream, _) => {
+                Expected::Right
+            }
+            ("moved", Way::Stream, _) => return None,
             // All that streams use is reached, and among threads, all.
             ("memory", Way::Stream, _) => return None,
             ("memory", _, Place::Threads) => Expected::Right,
@@ -307,7 +315,15 @@ macro_rules! make {
 
 fn blocking(comm: &Communicator, ask: Ask) -> Result<(), Error> {
     let mut buffer = Buffer::of(comm, ask)?;
-    make!(comm, ask, &mut buffer)
+    if let (AllReduce(_) | Private, Buffer::Integers(values)) = (ask, &mut buffer) {
+        values.slice().fill(comm.rank() as i32 + 1);
+    }
+    make!(comm, ask, &mut buffer)?;
+    if let (AllReduce(_) | Private, Buffer::Integers(values)) = (ask, &mut buffer) {
+        let sum = (RANKS * (RANKS + 1) / 2) as i32;
+        assert!(values.slice().iter().all(|value| *value == sum), "{:?}", values.slice());
+    }
+    Ok(())
 }
 
 fn in_group(comm: &Communicator, calls: &[Ask]) -> Result<(), Error> {

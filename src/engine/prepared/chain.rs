@@ -84,7 +84,7 @@ impl Chain {
         base: Option<usize>,
         mut share: impl FnMut(usize, f::SegmentTokens),
     ) {
-        for block in blocks {
+        for block in blocks.iter().filter(|block| block.is_virtual) {
             // From the last on: whether a bucket is continued is told by the one behind it.
             let end = block.first + block.count;
             for at in (block.first..end).rev() {

@@ -22,6 +22,7 @@ pub(super) use launch::{Block, Prepared, has_tables};
 pub(super) use make::Maker;
 pub(super) use plans::{Plans, Whose};
 
+use super::backend::Backend;
 use crate::call::{CheckedCall, Mix, Placed, Signature};
 use crate::error::Error;
 use launch::Identity;
@@ -65,6 +66,27 @@ impl Launches {
     #[inline]
     pub(super) fn placed(&mut self, placed: Placed) -> Option<&mut Prepared> {
         self.prepared.get_mut(placed.at).filter(|prepared| prepared.placed == placed.placing)
+    }
+
+    /// Points the launch of a call by itself that has been placed to the call's other buffers. False
+    /// if it is placed no more, or if peers reach one's buffers and not the other's.
+    pub(super) fn place_again(
+        &mut self,
+        at: &mut Placed,
+        call: &CheckedCall,
+        backend: &mut dyn Backend,
+    ) -> Result<bool, Error> {
+        let (tokens, windows) = backend.find(call)?;
+        let Some(prepared) = self.placed(*at) else { return Ok(false) };
+        if prepared.identity.signatures[0].windows != windows {
+            return Ok(false);
+        }
+        let (calls, tokens) = (std::slice::from_ref(call), &[tokens]);
+        backend.place(prepared, Buffers { calls, tokens })?;
+        self.placings += 1;
+        at.placing = self.placings;
+        self.prepared[at.at].placed = self.placings;
+        Ok(true)
     }
 
     /// Finds the launch of these calls among the prepared ones, or prepares it, and points its
