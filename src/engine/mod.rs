@@ -118,8 +118,8 @@ impl Engine {
         self.plans.plan(&self.config, call, windows, Whose::Own)
     }
 
-    /// Launches a call with equal parts by itself, which has ended when this returns. One that comes
-    /// again, buffers and all, is not looked at again; `check` looks at any other's memory.
+    /// Launches a call with equal parts by itself, which has ended when this returns. One that
+    /// comes again, buffers and all, is not looked at again; `check` looks at any other's memory.
     ///
     /// # Safety
     ///

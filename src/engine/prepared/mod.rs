@@ -68,8 +68,8 @@ impl Launches {
         self.prepared.get_mut(placed.at).filter(|prepared| prepared.placed == placed.placing)
     }
 
-    /// Points the launch of a call by itself that has been placed to the call's other buffers. False
-    /// if it is placed no more, or if peers reach one's buffers and not the other's.
+    /// Points the launch of a call by itself that has been placed to the call's other buffers.
+    /// False if it is placed no more, or if peers reach one's buffers and not the other's.
     pub(super) fn place_again(
         &mut self,
         at: &mut Placed,
