@@ -216,6 +216,9 @@ impl<'c> Call<'c> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked([u64; 7]);
 
+/// An odd number whose multiples spread over all bits.
+const CLASSES: u64 = 0x9e37_79b9_7f4a_7c15;
+
 impl PartialEq for Asked {
     /// Word by word in registers: the words have just been written there, and a call of the
     /// system's comparison takes longer.
@@ -226,11 +229,26 @@ impl PartialEq for Asked {
 }
 
 impl Asked {
-    /// Whether a call with equal parts has other memory, of the same lengths, and nothing else.
-    pub(crate) fn differs_in_memory(&self, call: &Call<'_>) -> bool {
-        let Asked([what, end, factor_bits, _, input_count, _, output_count]) = Asked::new(call);
-        let ours = [self.0[0], self.0[1], self.0[2], self.0[4], self.0[6]];
-        ours == [what, end, factor_bits, input_count, output_count]
+    /// All but the memory's addresses.
+    #[inline]
+    fn but_memory(&self) -> [u64; 5] {
+        let Asked([what, end, factor_bits, _, input_count, _, output_count]) = *self;
+        [what, end, factor_bits, input_count, output_count]
+    }
+
+    /// Whether another has the same, but for its memory's addresses.
+    pub(crate) fn differs_in_memory(&self, other: &Asked) -> bool {
+        let (ours, theirs) = (self.but_memory(), other.but_memory());
+        ours.iter().zip(&theirs).fold(0, |differ, (one, other)| differ | (one ^ other)) == 0
+    }
+
+    /// A number that calls share which differ in memory or in factors.
+    pub(crate) fn class(&self) -> usize {
+        let [what, end, _, input_count, output_count] = self.but_memory();
+        let mixed = [end, input_count, output_count]
+            .iter()
+            .fold(what, |mixed, word| (mixed.rotate_left(21) ^ word).wrapping_mul(CLASSES));
+        (mixed >> 48) as usize
     }
 
     /// What no call is made from.

@@ -74,23 +74,22 @@ impl CheckedCall {
         if collective.has_output(rank) {
             length(kind, "output", output.count, checked.lengths.output)?;
         }
-        checked.check_memory(rank, input.count, output.count)?;
+        checked.check_memory(rank)?;
         Ok(checked)
     }
 
-    /// Goes on as this call, which differs in its memory alone. False if ranks must know of that.
-    pub(crate) fn move_to(&mut self, call: &Call<'_>, rank: usize) -> Result<bool, Error> {
-        let (input, output) = (call.input, call.output);
-        let in_place = self.is_in_place(input.address, output.address);
+    /// Goes on as this call, which differs in its memory alone. False if that does not fit, or if
+    /// ranks must know of it.
+    pub(crate) fn move_to(&mut self, call: &Call<'_>, asked: &Asked, rank: usize) -> bool {
         if self.collective.has_input(rank) {
-            self.input = input.address;
+            self.input = call.input.address;
         }
         if self.collective.has_output(rank) {
-            self.output = output.address;
+            self.output = call.output.address;
         }
-        self.asked = Asked::new(call);
-        self.check_memory(rank, input.count, output.count)?;
-        Ok(std::mem::replace(&mut self.in_place, in_place) == in_place)
+        self.asked = *asked;
+        let in_place = self.is_in_place(call.input.address, call.output.address);
+        self.memory_fits(rank) && self.in_place == in_place
     }
 
     /// Whether ranks must know that it is.
@@ -220,41 +219,43 @@ impl CheckedCall {
         self.lengths.longest.bytes()
     }
 
-    fn check_memory(
-        &self,
-        rank: usize,
-        input_count: usize,
-        output_count: usize,
-    ) -> Result<(), Error> {
-        let align = self.data_type.len_bytes();
-        for (argument, address, count) in
-            [("input", self.input, input_count), ("output", self.output, output_count)]
-        {
-            let unused = address.is_null() && count == 0;
-            if !unused && !(address as usize).is_multiple_of(align) {
-                return Err(Error::Unaligned { argument, address: address as usize, align });
-            }
-        }
-        let (input_bytes, output_bytes) = self.buffer_bytes();
-        for (argument, address, bytes) in
-            [("input", self.input, input_bytes), ("output", self.output, output_bytes)]
-        {
-            if (address as usize).checked_add(bytes).is_none() {
-                return Err(Error::Overflow { call: self.collective.kind.name(), argument });
-            }
-        }
-        if self.input.is_null() || self.output.is_null() || input_bytes == 0 || output_bytes == 0 {
-            return Ok(());
-        }
+    /// Whether its memory is aligned, has an end, and overlaps only where it may.
+    #[inline]
+    fn memory_fits(&self, rank: usize) -> bool {
         let (input, output) = (self.input as usize, self.output as usize);
-        let apart = input + input_bytes <= output || output + output_bytes <= input;
-        let in_place = match self.collective.kind {
+        let (input_bytes, output_bytes) = self.buffer_bytes();
+        let (input_end, output_end) =
+            (input.checked_add(input_bytes), output.checked_add(output_bytes));
+        let (Some(input_end), Some(output_end)) = (input_end, output_end) else { return false };
+        let uses_one = input == 0 || output == 0 || input_bytes == 0 || output_bytes == 0;
+        let may_overlap = || match self.collective.kind {
             Kind::AllGather | Kind::Gather => input == output + rank * input_bytes,
             Kind::ReduceScatter | Kind::Scatter => output == input + rank * output_bytes,
             Kind::SendRecv => false,
             _ => input == output,
         };
-        if apart || in_place { Ok(()) } else { Err(Error::Overlap { kind: self.collective.kind }) }
+        (input | output).is_multiple_of(self.data_type.len_bytes())
+            && (uses_one || input_end <= output || output_end <= input || may_overlap())
+    }
+
+    fn check_memory(&self, rank: usize) -> Result<(), Error> {
+        if self.memory_fits(rank) {
+            return Ok(());
+        }
+        let (align, kind) = (self.data_type.len_bytes(), self.collective.kind);
+        let (input_bytes, output_bytes) = self.buffer_bytes();
+        for (argument, address, bytes) in [
+            ("input", self.input as usize, input_bytes),
+            ("output", self.output as usize, output_bytes),
+        ] {
+            if !address.is_multiple_of(align) {
+                return Err(Error::Unaligned { argument, address, align });
+            }
+            if address.checked_add(bytes).is_none() {
+                return Err(Error::Overflow { call: kind.name(), argument });
+            }
+        }
+        Err(Error::Overlap { kind })
     }
 }
 

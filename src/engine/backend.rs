@@ -39,6 +39,12 @@ pub(super) trait Backend: std::fmt::Debug {
     /// Points the tables of a launch to these buffers.
     fn place(&mut self, prepared: &mut Prepared, buffers: Buffers<'_>) -> Result<(), Error>;
 
+    /// Points the launch of a call by itself, which has been placed, to the call's other buffers.
+    /// False if that takes another launch, or another look at the call.
+    fn place_again(&mut self, _: &mut Prepared, _: &CheckedCall) -> bool {
+        false
+    }
+
     /// Forgets all programs and tables.
     fn forget(&mut self);
 

@@ -11,6 +11,7 @@ mod gpu;
 mod host;
 mod links;
 mod prepared;
+mod recent;
 mod start;
 mod tally;
 
@@ -30,6 +31,7 @@ use oxccl_plans::tune::Plan;
 use oxccl_transports::cuda::Context;
 use oxccl_transports::{Bootstrap, Server};
 use prepared::{Launches, Maker, Plans, Whose};
+use recent::{Ready, Recent};
 use std::sync::Arc;
 use tally::Tally;
 
@@ -45,8 +47,7 @@ pub(crate) struct Engine {
     ranks: Arc<Ranks>,
     /// What it has called.
     tally: Tally,
-    /// The last call that was launched by itself, and where it is placed.
-    last: Option<(CheckedCall, Option<Placed>)>,
+    recent: Recent,
     bootstrap: Box<dyn Bootstrap>,
     /// Where this rank serves the rendezvous; goes last.
     _server: Option<Server>,
@@ -130,15 +131,16 @@ impl Engine {
         call: &Call<'_>,
         check: impl FnOnce() -> Result<(), Error>,
     ) -> Result<(), Error> {
-        if let Some((last, _)) = &self.last
-            && last.asked == Asked::new(call)
+        let asked = Asked::new(call);
+        if let Some(last) = self.recent.last()
+            && last.call.asked == asked
             // SAFETY: by this function's contract: it is the same call.
             && let Some(launched) = unsafe { self.launch_last() }
         {
             return launched;
         }
         // SAFETY: by this function's contract.
-        unsafe { self.launch_other(call, check) }
+        unsafe { self.launch_other(call, &asked, check) }
     }
 
     /// Launches the last call once more, if it is still placed.
@@ -148,8 +150,8 @@ impl Engine {
     /// As for [`Engine::launch`].
     #[inline]
     unsafe fn launch_last(&mut self) -> Option<Result<(), Error>> {
-        let Some((_, Some(at))) = &self.last else { return None };
-        let prepared = self.launches.placed(*at)?;
+        let at = self.recent.last()?.at?;
+        let prepared = self.launches.placed(at)?;
         // SAFETY: by this function's contract; tables point to the call's buffers since it was
         // placed.
         let launched =
@@ -170,35 +172,37 @@ impl Engine {
     unsafe fn launch_other(
         &mut self,
         call: &Call<'_>,
+        asked: &Asked,
         check: impl FnOnce() -> Result<(), Error>,
     ) -> Result<(), Error> {
         check()?;
-        if self.move_last(call)?
+        if self.turn_to(call, asked)
             // SAFETY: by this function's contract: it has just become the last one.
             && let Some(launched) = unsafe { self.launch_last() }
         {
             return launched;
         }
         let call = CheckedCall::new(call, self.ranks.rank, self.ranks.control.ranks())?;
-        let mut placed = None;
+        let mut at = None;
         // SAFETY: by this function's contract.
         let launched =
-            unsafe { self.launch(std::slice::from_ref(&call), &mut placed, &Request::BLOCKING) };
-        self.last = Some((call, placed));
+            unsafe { self.launch(std::slice::from_ref(&call), &mut at, &Request::BLOCKING) };
+        *self.recent.turn_to(asked) = Some(Ready { call, at });
         launched
     }
 
-    /// Makes this call the last one, if that differs in its memory alone.
-    fn move_last(&mut self, call: &Call<'_>) -> Result<bool, Error> {
-        let Some((last, Some(at))) = &mut self.last else { return Ok(false) };
-        if !last.asked.differs_in_memory(call) {
-            return Ok(false);
+    /// Makes this call the last one, if it has been made before, but for its memory.
+    fn turn_to(&mut self, call: &Call<'_>, asked: &Asked) -> bool {
+        let place = self.recent.turn_to(asked);
+        let Some(Ready { call: known, at: Some(at) }) = place else { return false };
+        if known.asked == *asked {
+            return true;
         }
-        let moved = last.move_to(call, self.ranks.rank).and_then(|moved| {
-            Ok(moved && self.launches.place_again(at, last, &mut *self.backend)?)
-        });
-        if !matches!(moved, Ok(true)) {
-            self.last = None;
+        let moved = known.asked.differs_in_memory(asked)
+            && known.move_to(call, asked, self.ranks.rank)
+            && self.launches.place_again(at, known, &mut *self.backend);
+        if !moved {
+            *place = None;
         }
         moved
     }

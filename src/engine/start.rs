@@ -8,6 +8,7 @@ use super::gpu::{GpuBackend, Joint};
 use super::host::HostBackend;
 use super::links::{Links, Starting};
 use super::prepared::{Launches, Plans};
+use super::recent::Recent;
 use super::tally::Tally;
 use crate::config::Config;
 use crate::device::cuda::{Gpu, Image, Setup};
@@ -78,7 +79,7 @@ impl Engine {
             heap,
             ranks,
             tally: Tally::new(rank, world),
-            last: None,
+            recent: Recent::default(),
             bootstrap,
             _server: server,
         })

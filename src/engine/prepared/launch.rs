@@ -129,6 +129,11 @@ impl Prepared {
         has_tables(&self.blocks)
     }
 
+    /// Of a call by itself: whether peers reach its buffers.
+    pub(in crate::engine) fn has_windows(&self) -> bool {
+        self.identity.signatures[0].windows
+    }
+
     /// How many calls it is.
     pub(in crate::engine) fn buckets(&self) -> usize {
         self.identity.signatures.len()

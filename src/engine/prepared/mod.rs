@@ -68,25 +68,22 @@ impl Launches {
         self.prepared.get_mut(placed.at).filter(|prepared| prepared.placed == placed.placing)
     }
 
-    /// Points the launch of a call by itself that has been placed to the call's other buffers.
-    /// False if it is placed no more, or if peers reach one's buffers and not the other's.
+    /// Points the launch of a call by itself, which has been placed, to the call's other buffers.
+    /// False if it is placed no more, or if that takes another launch.
     pub(super) fn place_again(
         &mut self,
         at: &mut Placed,
         call: &CheckedCall,
         backend: &mut dyn Backend,
-    ) -> Result<bool, Error> {
-        let (tokens, windows) = backend.find(call)?;
-        let Some(prepared) = self.placed(*at) else { return Ok(false) };
-        if prepared.identity.signatures[0].windows != windows {
-            return Ok(false);
+    ) -> bool {
+        let placing = self.placings + 1;
+        let Some(prepared) = self.placed(*at) else { return false };
+        if !backend.place_again(prepared, call) {
+            return false;
         }
-        let (calls, tokens) = (std::slice::from_ref(call), &[tokens]);
-        backend.place(prepared, Buffers { calls, tokens })?;
-        self.placings += 1;
-        at.placing = self.placings;
-        self.prepared[at.at].placed = self.placings;
-        Ok(true)
+        (prepared.placed, at.placing) = (placing, placing);
+        self.placings = placing;
+        true
     }
 
     /// Finds the launch of these calls among the prepared ones, or prepares it, and points its
