@@ -1,12 +1,15 @@
 //! How a communicator is closed: all ranks compare what they have called, so that nothing stays
-//! unnoticed in which nobody waited.
+//! unnoticed in which nobody waited. And how it leaves when its process ends before it was dropped.
 
 use super::Engine;
-use super::diagnosis::{mismatch, words_of_groups};
+use super::diagnosis::{Ranks, mismatch, words_of_groups};
+use super::links::Links;
 use super::tally::{Closing, Digest};
 use crate::call::{Record, What};
 use crate::error::Error;
 use oxccl_transports::Error as Transport;
+use oxccl_transports::exit::{Leave, Stage, leaves_at_exit};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The farthest deadline: what no rank waits for.
@@ -17,6 +20,31 @@ const TOLD_PEERS: usize = 1 << 15;
 
 /// Messages to and from a peer.
 type Exchanged = (usize, u64, u64);
+
+/// What leaves in order when the process ends with status 0, whatever thread has the engine.
+#[derive(Debug)]
+pub(super) struct Ending {
+    ranks: Arc<Ranks>,
+    links: Option<Arc<Links>>,
+}
+
+impl Ending {
+    pub(super) fn at_exit(ranks: &Arc<Ranks>, links: Option<&Arc<Links>>) -> Arc<Ending> {
+        let ending = Arc::new(Ending { ranks: ranks.clone(), links: links.cloned() });
+        leaves_at_exit(&ending);
+        ending
+    }
+}
+
+impl Leave for Ending {
+    fn leave(&self, stage: Stage) {
+        match (stage, &self.links) {
+            (Stage::Tell, _) => self.ranks.leave_at_exit(),
+            (Stage::Deliver, Some(links)) if self.ranks.has_left() => links.finish(),
+            (Stage::Deliver | Stage::Serve, _) => {}
+        }
+    }
+}
 
 impl Engine {
     /// Ends the communicator on all ranks together, once they have compared their calls.

@@ -132,6 +132,11 @@ impl Links {
         self.fabric
     }
 
+    /// Ends the proxy, after what the last calls have written has left.
+    pub(super) fn finish(&self) {
+        self.proxy.finish();
+    }
+
     /// Whether two ranks reach each other's memory.
     pub(super) fn share(&self, a: usize, b: usize) -> bool {
         self.nodes.share(a, b)

@@ -24,6 +24,7 @@ use crate::device::Heap;
 use crate::error::Error;
 use crate::target::Device;
 use backend::Backend;
+use close::Ending;
 use diagnosis::Ranks;
 use links::Links;
 use oxccl_kernels::{TracedStep, format as f};
@@ -48,6 +49,7 @@ pub(crate) struct Engine {
     /// What it has called.
     tally: Tally,
     recent: Recent,
+    _ending: Arc<Ending>,
     bootstrap: Box<dyn Bootstrap>,
     /// Where this rank serves the rendezvous; goes last.
     _server: Option<Server>,
@@ -308,14 +310,7 @@ impl Drop for Engine {
         if self.ranks.check().is_err() || panicking {
             return;
         }
-        match diagnosis::mismatch(&self.ranks.control, self.ranks.rank) {
-            Some(error) => {
-                // Nobody is there to return it to.
-                eprintln!("oxccl: a communicator was dropped, not closed: {error}");
-                self.ranks.end(&error, self.ranks.last_entered());
-            }
-            None => self.ranks.close(self.tally.collectives()),
-        }
+        self.ranks.leave(self.tally.collectives());
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::Engine;
 use super::backend::Backend;
+use super::close::Ending;
 use super::diagnosis::{Ranks, poll, words_of_groups};
 use super::fabric::Choice;
 use super::gpu::{GpuBackend, Joint};
@@ -70,6 +71,7 @@ impl Engine {
             settings = changed,
             "a communicator has started"
         );
+        let ending = Ending::at_exit(&ranks, links.as_ref());
         Ok(Engine {
             config,
             plans: Plans::new(links.clone(), ll128, multicast),
@@ -80,6 +82,7 @@ impl Engine {
             ranks,
             tally: Tally::new(rank, world),
             recent: Recent::default(),
+            _ending: ending,
             bootstrap,
             _server: server,
         })

@@ -18,6 +18,7 @@ mod deadline;
 mod door;
 pub mod environment;
 pub mod error;
+pub mod exit;
 pub mod fork;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;

@@ -88,6 +88,31 @@ impl Ranks {
         self.liveness.close(calls);
     }
 
+    /// Leaves, after so many collectives, where nobody is there to whom an error could be returned.
+    pub(in crate::engine) fn leave(&self, collectives: u64) {
+        match logs::mismatch(&self.control, self.rank) {
+            Some(error) => {
+                eprintln!("oxccl: a communicator was dropped, not closed: {error}");
+                self.end(&error, self.last_entered());
+            }
+            None => self.close(collectives),
+        }
+    }
+
+    /// Leaves because the process ends, unless the communicator has ended or a call is under way,
+    /// whose buffers others may use.
+    pub(in crate::engine) fn leave_at_exit(&self) {
+        if self.check().is_ok() && !self.control.own_log().is_inside() {
+            let last = logs::recent(&self.control, self.rank).pop();
+            self.leave(last.map_or(0, |last| last.collective));
+        }
+    }
+
+    /// Whether it has left in order.
+    pub(in crate::engine) fn has_left(&self) -> bool {
+        self.control.own_log().is_closed()
+    }
+
     /// Fails once the communicator has ended in an earlier call.
     #[inline]
     pub(in crate::engine) fn check(&self) -> Result<(), Error> {

@@ -1,9 +1,9 @@
 //! The proxy as its owner sees it: start, tell it what is needed and when calls run, end.
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ pub struct ProxySetup {
 pub struct Proxy {
     shared: Arc<Shared>,
     news: Sender<News>,
-    thread: Option<JoinHandle<()>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Listening {
@@ -130,7 +130,7 @@ impl Listening {
             }
             worker.run();
         });
-        let thread = Some(thread.map_err(Error::io("starting a thread"))?);
+        let thread = Mutex::new(Some(thread.map_err(Error::io("starting a thread"))?));
         Ok(Proxy { shared: self.shared, news, thread })
     }
 }
@@ -159,6 +159,16 @@ impl Proxy {
         self.shared.in_flight.store(false, Ordering::Release);
     }
 
+    /// Ends it, after what the last calls have written has left.
+    pub fn finish(&self) {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(thread) = thread else { return };
+        self.tell(News::End);
+        if thread.join().is_err() {
+            tracing::error!("the proxy's thread panicked");
+        }
+    }
+
     fn tell(&self, news: News) {
         // The thread ends only when it is told so, or by a panic, which the join reports.
         let _ = self.news.send(news);
@@ -168,10 +178,7 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.tell(News::End);
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the proxy's thread panicked");
-        }
+        self.finish();
     }
 }
 

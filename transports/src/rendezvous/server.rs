@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use nix::sys::socket::{Backlog, listen};
 
 use crate::door::{self, Guest};
 use crate::error::lacks_descriptor;
+use crate::exit::{Leave, Stage, leaves_at_exit};
 use crate::fork::{Origin, Unshared};
 use crate::rendezvous::auth::{random_bytes, seals_of_server};
 use crate::rendezvous::connection::Connection;
@@ -49,12 +50,18 @@ pub(crate) const BACKLOG: i32 = 4096;
 /// keeps it, and drops its own bootstrap before it. Dropping waits until all ranks have said
 /// goodbye or something has stopped them, but no longer than [`set_linger`](Self::set_linger)
 /// allows; ranks that still run then are told that this is no death, and from then on do not hear
-/// of each other.
+/// of each other. The end of the process with status 0 is as good as dropping it.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
+    running: Arc<Running>,
+}
+
+/// The server's thread.
+#[derive(Debug)]
+struct Running {
     stop: Arc<Stop>,
-    thread: Option<JoinHandle<()>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
     origin: Origin,
 }
 
@@ -104,7 +111,10 @@ impl Server {
         };
         let thread = std::thread::Builder::new().name("oxccl-rendezvous".to_owned());
         let thread = thread.spawn(move || service.run()).map_err(Error::io("starting a thread"))?;
-        Ok(Server { address, stop, thread: Some(thread), origin: Origin::here() })
+        let thread = Mutex::new(Some(thread));
+        let running = Arc::new(Running { stop, thread, origin: Origin::here() });
+        leaves_at_exit(&running);
+        Ok(Server { address, running })
     }
 
     /// Where it listens.
@@ -115,31 +125,48 @@ impl Server {
     /// Sets how long dropping waits for ranks that have not said goodbye.
     pub fn set_linger(&self, linger: Duration) {
         let linger_ms = u64::try_from(linger.as_millis()).unwrap_or(u64::MAX);
-        self.stop.linger_ms.store(linger_ms, Ordering::Relaxed);
+        self.running.stop.linger_ms.store(linger_ms, Ordering::Relaxed);
     }
 
     /// Says how many launchers there are. Once one of them has told that a rank failed, dropping
     /// waits until all have come and are done, so that they and their ranks hear of it; no longer
     /// than for goodbyes.
     pub fn expect_launchers(&self, launchers: usize) {
-        self.stop.launchers.store(launchers, Ordering::Relaxed);
+        self.running.stop.launchers.store(launchers, Ordering::Relaxed);
+    }
+}
+
+impl Running {
+    /// Waits until it is not needed any more, as long as it may.
+    fn end(&self) {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if !self.origin.is_here() {
+            // The thread is the parent's.
+            std::mem::forget(thread);
+            return;
+        }
+        let Some(thread) = thread else { return };
+        self.stop.asked.store(true, Ordering::Release);
+        if let Err(error) = self.stop.wake.write(1) {
+            tracing::warn!(%error, "cannot wake the rendezvous server");
+        }
+        if thread.join().is_err() {
+            tracing::error!("the rendezvous server panicked");
+        }
+    }
+}
+
+impl Leave for Running {
+    fn leave(&self, stage: Stage) {
+        if stage == Stage::Serve {
+            self.end();
+        }
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if !self.origin.is_here() {
-            // The thread is the parent's.
-            std::mem::forget(self.thread.take());
-            return;
-        }
-        self.stop.asked.store(true, Ordering::Release);
-        if let Err(error) = self.stop.wake.write(1) {
-            tracing::warn!(%error, "cannot wake the rendezvous server");
-        }
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the rendezvous server panicked");
-        }
+        self.running.end();
     }
 }
 
