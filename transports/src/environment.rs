@@ -14,6 +14,8 @@
 //!   ranks are on several machines, since those do not tell where rank 0 is. torchrun's own store
 //!   has `MASTER_PORT` itself.
 //! - A port that the launcher does not give is one of [`PORTS`], from a hash of the job's id.
+//! - Nobody has chosen these ports, so another process may have one: rank 0 then takes the first of
+//!   the next fifteen that is free, and the others look for it there. `OXCCL_ADDR` is chosen.
 //! - `OXCCL_SECRET` is the job's secret, any bytes. Without it the secret is derived from the job's
 //!   id: that keeps jobs from mixing, but whoever knows the id can join. On a network with
 //!   strangers, set it.
@@ -277,15 +279,16 @@ impl Variables<'_> {
 
     /// Where to meet: at `OXCCL_ADDR`, or at this place.
     fn unique_id(&self, place: (String, u16), job: &str) -> Result<UniqueId, Error> {
-        let (host, port) = match self.optional("OXCCL_ADDR")? {
-            None => place,
-            Some(address) => parse_meeting(&address)
-                .map_err(|detail| self.invalid("OXCCL_ADDR", format!("host:port ({detail})")))?,
-        };
         let secret = match self.bytes("OXCCL_SECRET") {
             Some(given) => Secret::given(given.as_bytes()),
             None => Secret::of_job(job),
         };
+        let Some(address) = self.optional("OXCCL_ADDR")? else {
+            return Ok(UniqueId::new(place.0, place.1, secret).at_first_free());
+        };
+        let chosen = parse_meeting(&address);
+        let (host, port) =
+            chosen.map_err(|detail| self.invalid("OXCCL_ADDR", format!("host:port ({detail})")))?;
         Ok(UniqueId::new(host, port, secret))
     }
 }

@@ -203,6 +203,12 @@ pub enum Error {
         /// What there is.
         known: String,
     },
+    /// Somebody else has the port at which the rendezvous was to be.
+    #[error("the rendezvous cannot be at {address}: its port is taken")]
+    PortTaken {
+        /// Host and port.
+        address: String,
+    },
     /// A host name or address cannot be used.
     #[error("{address} cannot be used as the rendezvous' address: {detail}")]
     Address {

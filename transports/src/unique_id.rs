@@ -19,7 +19,12 @@ pub struct UniqueId {
     host: String,
     port: u16,
     secret: Secret,
+    /// How many ports the server may be at, from `port` on.
+    ports: u16,
 }
+
+/// How many ports are tried where nobody has chosen one.
+const TRIED: u16 = 16;
 
 const PREFIX: &str = "oxccl1";
 
@@ -49,12 +54,25 @@ impl UniqueId {
         let secret = Secret::random()?;
         let server = listen(&host, port, &secret, false)?;
         let port = server.address().port();
-        Ok((UniqueId { host, port, secret }, server))
+        Ok((UniqueId::new(host, port, secret), server))
     }
 
     /// Puts an id together. Its server is started by [`serve`](Self::serve).
     pub fn new(host: impl Into<String>, port: u16, secret: Secret) -> UniqueId {
-        UniqueId { host: host.into(), port, secret }
+        UniqueId { host: host.into(), port, secret, ports: 1 }
+    }
+
+    /// The same, whose port nobody has chosen, so that another process may have it: the server is
+    /// at the first of the next few that is free, and ranks look for it there.
+    #[must_use]
+    pub(crate) fn at_first_free(self) -> UniqueId {
+        UniqueId { ports: TRIED.min(u16::MAX - self.port).max(1), ..self }
+    }
+
+    /// Where the server may be, in the order in which ports are tried.
+    pub(crate) fn places(&self) -> Vec<UniqueId> {
+        let place = |port| UniqueId::new(self.host.clone(), port, self.secret.clone());
+        (self.port..=self.port + (self.ports - 1)).map(place).collect()
     }
 
     /// The id of ranks that were told where to meet, `host:port`, and perhaps a secret, any bytes.
@@ -78,7 +96,13 @@ impl UniqueId {
     /// # Errors
     /// As [`Server::start`].
     pub fn serve(&self) -> Result<Server, Error> {
-        listen(&self.host, self.port, &self.secret, true)
+        let mut last = listen(&self.host, self.port, &self.secret, true);
+        for place in self.places().into_iter().skip(1) {
+            let Err(Error::PortTaken { address }) = &last else { break };
+            tracing::warn!(taken = address, next = place.port, "the rendezvous is at another port");
+            last = listen(&place.host, place.port, &place.secret, true);
+        }
+        last
     }
 
     /// The name or address of the machine with the server.
@@ -209,7 +233,7 @@ impl FromStr for UniqueId {
             len: secret.chars().count(),
             expected: 2 * Secret::LEN_BYTES,
         })?;
-        Ok(UniqueId { host, port, secret: Secret::from_bytes(secret) })
+        Ok(UniqueId::new(host, port, Secret::from_bytes(secret)))
     }
 }
 
@@ -311,7 +335,7 @@ mod tests {
     fn a_taken_port_is_an_error() {
         let (id, _server) = UniqueId::create().unwrap();
         let again = UniqueId::create_on(&id.address()).unwrap_err();
-        assert!(matches!(again, Error::Address { .. }), "{again}");
+        assert!(matches!(again, Error::PortTaken { .. }), "{again}");
         assert!(id.serve().is_err(), "not silently on all addresses");
     }
 }

@@ -15,6 +15,7 @@ impl Error {
             | Error::OutOfRange { .. }
             | Error::NotOwner
             | Error::NoInterface { .. }
+            | Error::PortTaken { .. }
             | Error::Address { .. } => true,
             Error::WrongSecret { .. }
             | Error::MessageTooLong { .. }
@@ -62,6 +63,7 @@ impl Error {
             | Error::OutOfRange { .. }
             | Error::NotOwner
             | Error::NoInterface { .. }
+            | Error::PortTaken { .. }
             | Error::Address { .. }
             | Error::NoDescriptor { .. }
             | Error::Io { .. } => Vec::new(),

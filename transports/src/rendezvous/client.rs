@@ -35,6 +35,13 @@ pub(super) const PING_PAUSE: Duration = Duration::from_millis(500);
 pub(super) const RETRY_PAUSES: (Duration, Duration) =
     (Duration::from_millis(5), Duration::from_millis(200));
 
+/// How long a place may take to answer where the server may be at another: from the first to the
+/// second, as attempts fail.
+const ANSWERS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
+
+/// How long to look for the server where others have answered, and it has not.
+const STRANGERS: Duration = Duration::from_secs(5);
+
 /// A rank's connection to the rendezvous, through which it exchanges bytes with the others and
 /// hears of them.
 #[derive(Debug)]
@@ -70,13 +77,15 @@ impl ControlChannel {
         if world > WORLD_LIMIT {
             return Err(Error::WorldTooLarge { world, limit: WORLD_LIMIT });
         }
+        let mut search = Search { places: id.places(), next: 0, answer: ANSWERS.0, stranger: None };
         let mut pause = RETRY_PAUSES.0;
         loop {
-            match Joining::attempt(id, seat, deadline) {
+            match search.attempt(seat, deadline) {
                 Ok((joining, joined)) => return Self::start(joining, id, joined),
                 Err(Failure::Final(error)) => return Err(error),
                 Err(Failure::Again(source)) if Instant::now() + pause >= deadline => {
-                    return Err(Error::Unreachable { address: id.address(), source });
+                    let otherwise = || Error::Unreachable { address: id.address(), source };
+                    return Err(search.stranger.map_or_else(otherwise, |(_, error)| error));
                 }
                 Err(Failure::Again(error)) => {
                     tracing::trace!(%error, "the rendezvous does not answer yet");
@@ -184,6 +193,51 @@ impl ControlChannel {
 
     pub(crate) fn secret(&self) -> &Secret {
         &self.secret
+    }
+}
+
+/// The search for the server, which may be at one of several places.
+struct Search {
+    places: Vec<UniqueId>,
+    /// The next one to try beside the first.
+    next: usize,
+    /// How long each may take to answer.
+    answer: Duration,
+    /// Since when somebody has answered who is not the server, or not that of this job, and how.
+    stranger: Option<(Instant, Error)>,
+}
+
+impl Search {
+    /// Tries the first place and, by turns, one of the others: a machine may let all of them wait.
+    fn attempt(&mut self, seat: Seat, deadline: Instant) -> Result<(Joining<'_>, Joined), Failure> {
+        let [first, others @ ..] = &self.places[..] else { unreachable!("there is one") };
+        let other = others.get(self.next % others.len().max(1));
+        self.next += 1;
+        let mut last = None;
+        for place in std::iter::once(first).chain(other) {
+            let until = match other {
+                Some(_) => deadline.min(Instant::now() + self.answer),
+                None => deadline,
+            };
+            match Joining::open(place, seat, until) {
+                Ok(mut joining) => {
+                    let joined = joining.join(deadline)?;
+                    return Ok((joining, joined));
+                }
+                Err(Failure::Final(error)) if other.is_some() => {
+                    self.stranger.get_or_insert((Instant::now(), error));
+                }
+                Err(Failure::Again(error)) => last = Some(error),
+                Err(failure) => return Err(failure),
+            }
+        }
+        self.answer = (self.answer * 2).min(ANSWERS.1);
+        let stranger = self.stranger.take_if(|(since, _)| since.elapsed() >= STRANGERS);
+        Err(match (stranger, last) {
+            (Some((_, error)), _) => Failure::Final(error),
+            (None, Some(error)) => Failure::Again(error),
+            (None, None) => Failure::Again(io::Error::other("only strangers answer")),
+        })
     }
 }
 

@@ -55,17 +55,6 @@ pub(super) struct Joined {
 }
 
 impl<'a> Joining<'a> {
-    /// Connects, proves the secret, joins, and waits until all ranks have.
-    pub(super) fn attempt(
-        id: &'a UniqueId,
-        seat: Seat,
-        deadline: Instant,
-    ) -> Result<(Joining<'a>, Joined), Failure> {
-        let mut joining = Joining::open(id, seat, deadline)?;
-        let joined = joining.join(deadline)?;
-        Ok((joining, joined))
-    }
-
     /// Connects and proves the secret.
     pub(super) fn open(
         id: &'a UniqueId,
@@ -102,7 +91,8 @@ impl<'a> Joining<'a> {
         Ok(())
     }
 
-    fn join(&mut self, deadline: Instant) -> Result<Joined, Failure> {
+    /// Joins, and waits until all ranks have.
+    pub(super) fn join(&mut self, deadline: Instant) -> Result<Joined, Failure> {
         let (Seat { rank, world, node }, process) = (self.seat, identity::process());
         self.send(&Message::Join { rank, world, process, node })?;
         let answer = match self.receive(deadline) {

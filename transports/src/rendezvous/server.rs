@@ -81,11 +81,11 @@ impl Server {
     /// Listens on the address (port 0: any free one) and serves ranks that hold the secret.
     ///
     /// # Errors
-    /// [`Error::Address`] if the address cannot be listened on, as when its port is taken.
+    /// [`Error::PortTaken`]; [`Error::Address`] if the address cannot be listened on otherwise.
     pub fn start(address: SocketAddr, secret: Secret) -> Result<Server, Error> {
-        let refused = |error: io::Error| Error::Address {
-            address: address.to_string(),
-            detail: error.to_string(),
+        let refused = |error: io::Error| match error.kind() {
+            io::ErrorKind::AddrInUse => Error::PortTaken { address: address.to_string() },
+            _ => Error::Address { address: address.to_string(), detail: error.to_string() },
         };
         let listener = TcpListener::bind(address).map_err(refused)?;
         let backlog = Backlog::new(BACKLOG).unwrap_or(Backlog::MAXCONN);

@@ -8,6 +8,7 @@ mod joining;
 mod launchers;
 mod leaving;
 mod many;
+mod ports;
 mod processes;
 mod strangers;
 
