@@ -2,7 +2,7 @@
 //! hangs.
 
 use crate::calls::stream;
-use crate::processes::{deadline, line_up};
+use crate::processes::{deadline, die, line_up};
 use oxccl::cuda::{CaptureMode, Graph};
 use oxccl::{Collectives, Communicator, Error, ReduceOp};
 use oxccl_transports::cuda::DeviceMemory;
@@ -111,7 +111,7 @@ pub(crate) fn death(comm: Communicator) {
     let met = comm.barrier();
     if comm.rank() == 1 {
         met.unwrap();
-        std::process::exit(0);
+        die();
     }
     if let Err(error) = met {
         // The other was faster.

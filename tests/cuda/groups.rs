@@ -4,7 +4,7 @@
 use crate::calls::stream;
 use crate::common::Rng;
 use crate::common::element::{TestElement, reduce_op};
-use crate::processes::is_local;
+use crate::processes::{die, is_local};
 use oxccl::cuda::{CaptureMode, Graph, Stream};
 use oxccl::{
     Call, Collectives, Communicator, DeviceBuffer, Error, F8E4M3, Kind, Memory, OpKind, Order,
@@ -368,7 +368,7 @@ pub(crate) fn mismatch(comm: Communicator) {
 pub(crate) fn death(comm: Communicator) {
     comm.barrier().unwrap();
     if comm.rank() == 1 {
-        std::process::exit(0);
+        die();
     }
     let stream = stream(&comm);
     let mut buffer = filled(&comm, 3000, 1f32);

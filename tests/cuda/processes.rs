@@ -41,6 +41,12 @@ pub(crate) fn on_hardware() -> bool {
     std::env::var(HARDWARE).is_ok_and(|value| value == "1")
 }
 
+/// Ends this process without a goodbye, though with a status that its parent takes for success.
+pub(crate) fn die() -> ! {
+    // SAFETY: it needs nothing; handlers of the process' end, which would say goodbye, do not run.
+    unsafe { libc::_exit(0) }
+}
+
 /// Asserts that nothing of the driver's is alive, where that can be asked.
 pub(crate) fn nothing_is_left() {
     if !on_hardware() {
