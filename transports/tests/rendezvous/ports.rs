@@ -40,7 +40,7 @@ fn meet_beside(have: impl Fn(TcpListener)) {
 
 #[test]
 fn ranks_meet_beside_a_service_that_says_nothing() {
-    meet_beside(|listener| std::mem::forget(listener));
+    meet_beside(std::mem::forget);
 }
 
 #[test]
