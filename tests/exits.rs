@@ -62,7 +62,9 @@ fn rank() {
     let (rank, later) = (comm.rank(), || std::thread::sleep(Duration::from_millis(700)));
     let (does, mut data) = (std::env::var(DOES).unwrap(), [1.0f32; 100]);
     if does != "send" {
-        comm.all_reduce_in_place(&mut data, ReduceOp::Sum).unwrap();
+        let met = comm.all_reduce_in_place(&mut data, ReduceOp::Sum);
+        // Who dies behind it may be faster.
+        assert!(met.is_ok() || does == "fail" && rank != 1, "{met:?}");
     }
     match (does.as_str(), rank) {
         // Rank 0, which serves the others, has gone when the others go on.
@@ -93,7 +95,7 @@ fn rank() {
         ("fail", _) => {
             let error = comm.all_reduce_in_place(&mut data, ReduceOp::Sum).unwrap_err();
             assert_eq!(error.ranks(), [1], "{error}");
-            assert!(error.to_string().contains("died"), "{error}");
+            assert!(error.to_string().contains("rank 1 died"), "{error}");
         }
         _ => {}
     }

@@ -6,7 +6,7 @@
 //! call. It hangs on glibc's `on_exit`; with another C library nothing leaves by itself.
 
 use crate::fork::Origin;
-use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Once, PoisonError, TryLockError, Weak};
 
 /// What is done, for all that is alive, before the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,12 @@ pub fn leaves_at_exit(who: &Arc<impl Leave + 'static>) {
 /// What is left of this process' own.
 fn leave_all() {
     // Not locked while they leave: others may come and go meanwhile.
-    let live = std::mem::take(&mut *LIVE.lock().unwrap_or_else(PoisonError::into_inner));
+    let live = match LIVE.try_lock() {
+        Ok(mut live) => std::mem::take(&mut *live),
+        Err(TryLockError::Poisoned(live)) => std::mem::take(&mut *live.into_inner()),
+        // In a forked process it may stay so: the thread that has it is the parent's.
+        Err(TryLockError::WouldBlock) => return,
+    };
     let own = live.into_iter().filter(|(origin, _)| origin.is_here());
     let own: Vec<_> = own.filter_map(|(_, who)| who.upgrade()).collect();
     for stage in [Stage::Tell, Stage::Deliver, Stage::Serve] {
