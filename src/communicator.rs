@@ -1,6 +1,7 @@
 //! The communicator: one rank's handle to a set of ranks.
 
 mod registration;
+mod split;
 mod start;
 mod submit;
 
@@ -100,7 +101,8 @@ impl Shared {
 }
 
 impl Communicator {
-    fn from_engine(rank: usize, world: usize, engine: Engine) -> Communicator {
+    fn from_engine(engine: Engine) -> Communicator {
+        let (rank, world) = (engine.rank(), engine.world());
         let (heap, device) = (engine.heap().clone(), engine.device());
         let max_channels = engine.max_channels();
         let shared = Shared { engine: UnsafeCell::new(engine), gate: Gate::new() };

@@ -23,6 +23,8 @@ pub(crate) enum What {
     Group(GroupRecord),
     /// The communicator's end.
     Close,
+    /// Its split.
+    Split,
 }
 
 /// A group.
@@ -51,6 +53,7 @@ impl GroupRecord {
 /// In the first word: what the others are of. Signatures leave these bits alone.
 const GROUP: u64 = 1 << 34;
 const CLOSE: u64 = 1 << 35;
+const SPLIT: u64 = GROUP | CLOSE;
 const ORDER_SHIFT: u32 = 24;
 
 impl Record {
@@ -62,7 +65,7 @@ impl Record {
     pub(crate) fn group(&self) -> Option<&GroupRecord> {
         match &self.what {
             What::Group(group) => Some(group),
-            What::Call(_) | What::Close => None,
+            What::Call(_) | What::Close | What::Split => None,
         }
     }
 
@@ -71,7 +74,7 @@ impl Record {
         match &self.what {
             What::Call(signature) => signature.kind != Kind::SendRecv,
             What::Group(group) => group.collectives > 0,
-            What::Close => true,
+            What::Close | What::Split => true,
         }
     }
 
@@ -86,6 +89,7 @@ impl Record {
                 group.messages,
             ],
             What::Close => [CLOSE, 0, 0, 0, 0],
+            What::Split => [SPLIT, 0, 0, 0, 0],
         };
         [what, count, ends, hash, last, self.collective]
     }
@@ -100,16 +104,17 @@ impl Record {
     /// `None` for words that no rank writes.
     pub(crate) fn decode(record: &CallRecord) -> Option<Record> {
         let [what, count, ends, hash, last, collective] = record.words;
-        let what = match (what & GROUP != 0, what & CLOSE != 0) {
-            (true, _) => What::Group(GroupRecord {
+        let what = match what & SPLIT {
+            GROUP => What::Group(GroupRecord {
                 order: order((what >> ORDER_SHIFT) as u8)?,
                 collectives: count,
                 messages: last,
                 hash,
                 words_offset: ends,
             }),
-            (false, true) => What::Close,
-            (false, false) => What::Call(Signature::decode(&[what, count, ends, hash, last])?),
+            CLOSE => What::Close,
+            SPLIT => What::Split,
+            _ => What::Call(Signature::decode(&[what, count, ends, hash, last])?),
         };
         Some(Record { collective, what })
     }
@@ -144,6 +149,7 @@ impl Record {
         match &self.what {
             What::Call(signature) => signature.text(),
             What::Close => "close".into(),
+            What::Split => "split".into(),
             What::Group(group) => match (group.collectives, group.messages) {
                 (_, 0) => self.common_text(),
                 (0, messages) => format!("group of {}", counted(messages, "message")),
@@ -192,7 +198,7 @@ mod tests {
             hash: u64::MAX,
             words_offset: 1 << 40,
         };
-        for what in [What::Call(SIGNATURE), What::Group(group), What::Close] {
+        for what in [What::Call(SIGNATURE), What::Group(group), What::Close, What::Split] {
             let record = Record { collective: 12, what };
             let written = CallRecord { number: 12, words: record.encode() };
             assert_eq!(Record::decode(&written), Some(record));

@@ -2,7 +2,7 @@
 
 use super::Communicator;
 use crate::config::Config;
-use crate::engine::{Engine, Joint};
+use crate::engine::{Beginning, Engine, Joint};
 use crate::error::Error;
 use crate::target::Device;
 use oxccl_transports::{
@@ -129,12 +129,13 @@ fn start(
     config: &Config,
     joint: Option<Arc<Joint>>,
 ) -> Result<Communicator, Error> {
-    let (rank, world) = (bootstrap.rank(), bootstrap.world());
-    let engine = Engine::start(bootstrap, server, config.clone(), joint);
+    let rank = bootstrap.rank();
+    let (server, config) = (server.map(Arc::new), config.clone());
+    let engine = Engine::start(Beginning { bootstrap, server, config, joint, inherited: None });
     let engine = engine.inspect_err(|error| not_started(rank, error))?;
-    Ok(Communicator::from_engine(rank, world, engine))
+    Ok(Communicator::from_engine(engine))
 }
 
-fn not_started(rank: usize, error: &Error) {
+pub(super) fn not_started(rank: usize, error: &Error) {
     tracing::error!(rank, %error, culprits = ?error.ranks(), "the communicator does not start");
 }

@@ -24,7 +24,7 @@ pub(crate) struct Host {
     /// What the connections lead to.
     _staging: Vec<Arc<Region>>,
     /// What the windows lead to.
-    _heaps: Vec<Arc<Region>>,
+    heaps: Vec<Option<Arc<Region>>>,
 }
 
 /// How a wait asks whether to go on.
@@ -47,7 +47,7 @@ impl Host {
     pub(crate) fn new(
         shape: StagingShape,
         rank: usize,
-        (staging, heaps): (Vec<Option<Arc<Region>>>, Vec<Arc<Region>>),
+        (staging, heaps): (Vec<Option<Arc<Region>>>, Vec<Option<Arc<Region>>>),
         connect: impl FnOnce(&mut [f::Connection]),
         window_bases: &[*mut u8],
         control: &Control,
@@ -84,8 +84,13 @@ impl Host {
             _windows: windows,
             statuses,
             _staging: staging.into_iter().flatten().collect(),
-            _heaps: heaps,
+            heaps,
         }
+    }
+
+    /// The heaps of this node's ranks, by rank.
+    pub(crate) fn heaps(&self) -> &[Option<Arc<Region>>] {
+        &self.heaps
     }
 
     /// Keeps the steps of calls from here on, or no longer.

@@ -3,7 +3,7 @@
 use super::prepared::{Block, Buffers, Prepared, Source};
 use super::tally::Tally;
 use crate::call::CheckedCall;
-use crate::device::cuda;
+use crate::device::{Heaps, cuda};
 use crate::error::Error;
 use crate::work::Flight;
 use oxccl_kernels::TracedStep;
@@ -59,6 +59,9 @@ pub(super) trait Backend: std::fmt::Debug {
         tally: &mut Tally,
         request: &Request<'_>,
     ) -> Result<(), Error>;
+
+    /// The memory that the ranks of this node reach in place.
+    fn heaps(&self) -> Heaps;
 
     /// Waits until all launches have ended.
     fn wait(&self) {}

@@ -106,15 +106,24 @@ impl Engine {
         bytes: &[u8],
         deadline: Instant,
     ) -> Result<Vec<Vec<u8>>, Error> {
-        let during = || close.text();
-        self.bootstrap.all_gather(bytes, deadline).map_err(|error| match error {
+        let all = self.bootstrap.all_gather(bytes, deadline);
+        all.map_err(|error| self.unheard(error, close))
+    }
+
+    /// Why what all ranks were to tell did not come.
+    pub(super) fn unheard(&self, error: Transport, asked: &Record) -> Error {
+        let during = || asked.text();
+        match error {
             // Whoever noticed a difference has ended all; the logs say more.
-            Transport::Stopped(cause) => mismatch(&self.ranks.control, self.ranks.rank)
-                .unwrap_or_else(|| Error::from_cause(cause, during())),
+            Transport::Stopped(cause) => self.ranks.differing(asked).unwrap_or_else(|| {
+                // Whoever knows more has told it.
+                let cause = self.ranks.liveness.cause().unwrap_or(cause);
+                Error::from_cause(cause, during())
+            }),
             Transport::Left { rank, calls } => Error::Left { rank, calls, during: during() },
-            Transport::Timeout { .. } => self.ranks.late(close),
+            Transport::Timeout { .. } => self.ranks.late(asked),
             other => other.into(),
-        })
+        }
     }
 
     /// The logs no longer know in what the ranks differ.

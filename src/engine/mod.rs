@@ -12,11 +12,13 @@ mod host;
 mod links;
 mod prepared;
 mod recent;
+mod split;
 mod start;
 mod tally;
 
 pub(crate) use backend::Request;
 pub(crate) use gpu::Joint;
+pub(crate) use start::Beginning;
 
 use crate::call::{Asked, Call, CheckedCall, Placed};
 use crate::config::Config;
@@ -30,15 +32,23 @@ use links::Links;
 use oxccl_kernels::{TracedStep, format as f};
 use oxccl_plans::tune::Plan;
 use oxccl_transports::cuda::Context;
+use oxccl_transports::proxy::Egress;
 use oxccl_transports::{Bootstrap, Server};
 use prepared::{Launches, Maker, Plans, Whose};
 use recent::{Ready, Recent};
+use start::Spins;
 use std::sync::Arc;
 use tally::Tally;
 
 /// One rank of a communicator. Used by one thread at a time.
 pub(crate) struct Engine {
     config: Config,
+    /// The same as it was given: what follows from where the ranks are is not filled in.
+    given: Config,
+    spins: Spins,
+    egress: Option<Egress>,
+    /// Where ranks of this process meet that may share their launches.
+    joint: Option<Arc<Joint>>,
     plans: Plans,
     launches: Launches,
     backend: Box<dyn Backend>,
@@ -51,8 +61,8 @@ pub(crate) struct Engine {
     recent: Recent,
     _ending: Arc<Ending>,
     bootstrap: Box<dyn Bootstrap>,
-    /// Where this rank serves the rendezvous; goes last.
-    _server: Option<Server>,
+    /// Where this rank serves the rendezvous; goes last, with the last of its engines.
+    server: Option<Arc<Server>>,
 }
 
 // SAFETY: the raw pointers of launch blocks lead to memory that the engine owns or keeps mapped;
@@ -62,6 +72,16 @@ unsafe impl Send for Engine {}
 impl Engine {
     pub(crate) fn heap(&self) -> &Arc<Heap> {
         &self.heap
+    }
+
+    /// This rank.
+    pub(crate) fn rank(&self) -> usize {
+        self.ranks.rank
+    }
+
+    /// How many ranks there are.
+    pub(crate) fn world(&self) -> usize {
+        self.ranks.control.ranks()
     }
 
     /// Launches so far.
@@ -80,10 +100,11 @@ impl Engine {
     }
 
     /// Changes what plans depend on, and forgets them.
-    pub(crate) fn reconfigure(&mut self, change: impl FnOnce(&mut Config)) -> Result<(), Error> {
+    pub(crate) fn reconfigure(&mut self, change: impl Fn(&mut Config)) -> Result<(), Error> {
         let mut config = self.config.clone();
         change(&mut config);
         config.check()?;
+        change(&mut self.given);
         self.ranks.poll.set_timeout(config.timeout);
         self.config = config;
         self.launches.clear();

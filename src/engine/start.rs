@@ -14,7 +14,7 @@ use super::tally::Tally;
 use crate::config::Config;
 use crate::device::cuda::{Gpu, Image, Setup};
 use crate::device::{
-    Control, ControlShape, Heap, Host, LinkPorts, StagingShape, Waiting, usable_cores,
+    Control, ControlShape, Heap, Heaps, Host, LinkPorts, StagingShape, Waiting, usable_cores,
 };
 use crate::error::Error;
 use crate::log;
@@ -32,12 +32,9 @@ const SPINS: u32 = 20_000;
 
 impl Engine {
     /// Sets a rank up. All ranks do so together.
-    pub(crate) fn start(
-        mut bootstrap: Box<dyn Bootstrap>,
-        server: Option<Server>,
-        mut config: Config,
-        joint: Option<Arc<Joint>>,
-    ) -> Result<Engine, Error> {
+    pub(crate) fn start(beginning: Beginning) -> Result<Engine, Error> {
+        let Beginning { mut bootstrap, server, config: given, joint, inherited } = beginning;
+        let mut config = given.clone();
         config.check()?;
         let changed = log::listed(&config.changed());
         config.advanced.cache_bytes = Some(config.last_level_cache_bytes());
@@ -45,13 +42,18 @@ impl Engine {
         let deadline = deadline_in(config.timeout);
         agree(&mut *bootstrap, &config, deadline)?;
         config.place(bootstrap.nodes())?;
-        let spins = Spins::gather(&mut *bootstrap, &config, deadline)?;
-        let start = Start { bootstrap: &mut *bootstrap, config: &config, deadline, joint };
+        let spins = match &inherited {
+            Some(inherited) => inherited.spins,
+            None => Spins::gather(&mut *bootstrap, &config, deadline)?,
+        };
+        let of = joint.clone();
+        let start =
+            Start { bootstrap: &mut *bootstrap, config: &config, deadline, joint: of, inherited };
         let started = match config.device {
             Device::Host => start.on_host(&spins),
             Device::Cuda(ordinal) => start.on_gpu(ordinal, &spins),
         };
-        let Started { backend, heap, ranks, links, ll128, multicast, device } = started
+        let Started { backend, heap, ranks, links, egress, ll128, multicast, device } = started
             .inspect_err(|error| {
                 let reason = error.to_string();
                 bootstrap.liveness().abort(Cause::Aborted { rank, reason });
@@ -74,6 +76,10 @@ impl Engine {
         let ending = Ending::at_exit(&ranks, links.as_ref());
         Ok(Engine {
             config,
+            given,
+            spins,
+            egress,
+            joint,
             plans: Plans::new(links.clone(), ll128, multicast),
             launches: Launches::default(),
             backend,
@@ -84,9 +90,30 @@ impl Engine {
             recent: Recent::default(),
             _ending: ending,
             bootstrap,
-            _server: server,
+            server,
         })
     }
+}
+
+/// What an engine is made of.
+pub(crate) struct Beginning {
+    pub(crate) bootstrap: Box<dyn Bootstrap>,
+    /// Where this rank serves the rendezvous.
+    pub(crate) server: Option<Arc<Server>>,
+    pub(crate) config: Config,
+    /// Where ranks meet that share their launches.
+    pub(crate) joint: Option<Arc<Joint>>,
+    /// Of a part of other ranks: what it has from them.
+    pub(crate) inherited: Option<Inherited>,
+}
+
+/// What the ranks of a part keep.
+pub(crate) struct Inherited {
+    pub(super) heap: Arc<Heap>,
+    /// Those of this node's ranks.
+    pub(super) heaps: Heaps,
+    pub(super) egress: Option<Egress>,
+    pub(super) spins: Spins,
 }
 
 /// What a start begins with.
@@ -96,6 +123,7 @@ struct Start<'a> {
     deadline: Instant,
     /// Where ranks meet that share their launches.
     joint: Option<Arc<Joint>>,
+    inherited: Option<Inherited>,
 }
 
 /// What comes of it.
@@ -104,6 +132,8 @@ struct Started {
     heap: Arc<Heap>,
     ranks: Arc<Ranks>,
     links: Option<Arc<Links>>,
+    /// What the node's ranks share where links are shaped.
+    egress: Option<Egress>,
     /// Whether there is an LL128 lane.
     ll128: bool,
     /// Whether a switch reduces between the ranks.
@@ -139,19 +169,23 @@ impl Start<'_> {
     fn on_host(self, spins: &Spins) -> Result<Started, Error> {
         let (shape, rank) = (self.shape(), self.bootstrap.rank());
         let control = ControlShape { channels: shape.channels };
-        let own = [
+        let mut own = vec![
             Arc::new(Region::create("oxccl-control", control.len_bytes())?),
             Arc::new(Region::create("oxccl-staging", shape.len_bytes())?),
-            Arc::new(
-                Region::create("oxccl-heap", self.config.heap_bytes)
-                    .map_err(|e| self.no_heap(e))?,
-            ),
         ];
+        if self.inherited.is_none() {
+            let heap = Region::create("oxccl-heap", self.config.heap_bytes);
+            own.push(Arc::new(heap.map_err(|error| self.no_heap(error))?));
+        }
         let all = self.bootstrap.share(&own, self.deadline);
         let all = all.map_err(|error| self.no_heap(error))?;
         let region = |of: &Option<Vec<Arc<Region>>>, at: usize| of.as_ref().map(|r| r[at].clone());
         let regions = |at: usize| all.iter().map(|of| region(of, at)).collect::<Vec<_>>();
-        let heaps = regions(2);
+        let heaps = match &self.inherited {
+            None => regions(2),
+            Some(Inherited { heaps: Heaps::Host(heaps), .. }) => heaps.clone(),
+            Some(_) => unreachable!("a part computes on what the whole does"),
+        };
         let bases: Vec<*mut u8> = match self.bootstrap.reach() {
             Reach::SameProcess => vec![std::ptr::null_mut(); shape.ranks],
             Reach::SharedMemory => {
@@ -162,10 +196,15 @@ impl Start<'_> {
         let ports = |peer, _: &Choice| Ok(LinkPorts::on_host(shape, peer, own[1].clone())?);
         let links = Starting::gather(self.bootstrap, self.config, |any| any, ports, self.deadline)?;
         let egress = self.egress(shape, &regions(0));
-        let claims = self.first_of_node(&regions(0));
-        let at = ControlShape { channels: shape.channels }.claims();
-        let claims = claims.map(|region| Claims::new(region, at));
-        let heap = Arc::new(Heap::new(own[2].clone(), claims));
+        let heap = match &self.inherited {
+            Some(inherited) => inherited.heap.clone(),
+            None => {
+                let claims = self.first_of_node(&regions(0));
+                let at = ControlShape { channels: shape.channels }.claims();
+                let claims = claims.map(|region| Claims::new(region, at));
+                Arc::new(Heap::new(own[2].clone(), claims))
+            }
+        };
         let ranks = self.ranks(regions(0), &heap)?;
         let waiting = Waiting {
             abort: std::ptr::from_ref(ranks.liveness.abort_word()).cast(),
@@ -177,21 +216,23 @@ impl Start<'_> {
         let connect = |connections: &mut [f::Connection]| {
             links.iter().for_each(|links| links.connect(connections))
         };
-        let heaps = heaps.into_iter().flatten().collect();
         let host =
             Host::new(shape, rank, (staging, heaps), connect, &bases, &ranks.control, waiting);
-        let links = self.start_links(links, egress, spins)?;
+        let links = self.start_links(links, egress.clone(), spins)?;
         let reach = self.bootstrap.reach();
         let backend =
             Box::new(HostBackend::new(host, ranks.clone(), heap.clone(), links.clone(), reach));
         let ll128 = shape.ll128_slots > 0;
         let (multicast, device) = (false, Device::Host);
-        Ok(Started { backend, heap, ranks, links, ll128, multicast, device })
+        Ok(Started { backend, heap, ranks, links, egress, ll128, multicast, device })
     }
 
     /// The word that this node's ranks share where links are shaped: in the control memory of the
     /// first of them.
     fn egress(&self, shape: StagingShape, control: &[Option<Arc<Region>>]) -> Option<Egress> {
+        if let Some(Inherited { egress: Some(egress), .. }) = &self.inherited {
+            return Some(egress.clone());
+        }
         let first = self.first_of_node(control);
         let at = ControlShape { channels: shape.channels }.egress();
         first.map(|region| Egress::new(region, at))
@@ -243,9 +284,22 @@ impl Start<'_> {
         let heap_bytes = self.config.heap_bytes;
         let bulk_copies = self.config.advanced.bulk_copies;
         let separate = self.joint.is_none() && reach == Reach::SameProcess;
+        let heaps = match &self.inherited {
+            None => None,
+            Some(Inherited { heaps: Heaps::Device(heaps), .. }) => Some(heaps.clone()),
+            Some(_) => unreachable!("a part computes on what the whole does"),
+        };
         let context_of = context.clone();
-        let setup =
-            Setup { context: context_of, image, shape, heap_bytes, windows, bulk_copies, separate };
+        let setup = Setup {
+            context: context_of,
+            image,
+            shape,
+            heap_bytes,
+            heaps,
+            windows,
+            bulk_copies,
+            separate,
+        };
         let (config, driver) = (self.config, device.driver());
         let with_gpu = |choice: Choice| choice.with_gpu(&context, config);
         let ports = |peer, choice: &Choice| {
@@ -263,15 +317,18 @@ impl Start<'_> {
         // All ranks see alike whether they share a GPU.
         let joint = self.joint.clone().filter(|_| gpu.sharing() == shape.ranks);
         let egress = self.egress(shape, gpu.control());
-        let heap = Arc::new(Heap::on_gpu(gpu.heap().clone(), gpu.stream().clone()));
+        let heap = match &self.inherited {
+            Some(inherited) => inherited.heap.clone(),
+            None => Arc::new(Heap::on_gpu(gpu.heap().clone(), gpu.stream().clone())),
+        };
         let ranks = self.ranks(gpu.control().to_vec(), &heap)?;
-        let links = self.start_links(links, egress, spins)?;
+        let links = self.start_links(links, egress.clone(), spins)?;
         let connections = self.config.advanced.cuda_connections;
         let (ll128, multicast) = (gpu.has_ll128(), gpu.has_multicast());
         let shared = (ranks.clone(), heap.clone(), links.clone());
         let backend = Box::new(GpuBackend::new(gpu, shared, joint, reach, connections)?);
         let device = Device::Cuda(Some(device.ordinal()));
-        Ok(Started { backend, heap, ranks, links, ll128, multicast, device })
+        Ok(Started { backend, heap, ranks, links, egress, ll128, multicast, device })
     }
 }
 
@@ -308,7 +365,8 @@ fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> R
 /// Who may poll before it yields. That pays only while the one waited for can run: where the ranks
 /// of a machine together may use as many cores as they are. (A launcher that binds each rank to a
 /// core leaves each of them one, and all of them enough.)
-struct Spins {
+#[derive(Clone, Copy)]
+pub(super) struct Spins {
     executors: u32,
     /// They need cores besides.
     proxies: bool,

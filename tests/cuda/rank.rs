@@ -82,7 +82,16 @@ impl Rank {
         let image = image(context.device()).map_err(Error::from).inspect_err(tell)?;
         let shape = shape(ranks, channels);
         let (heap_bytes, bulk_copies, separate) = (HEAP_BYTES, false, true);
-        let setup = Setup { context, image, shape, heap_bytes, windows, bulk_copies, separate };
+        let setup = Setup {
+            context,
+            image,
+            shape,
+            heap_bytes,
+            heaps: None,
+            windows,
+            bulk_copies,
+            separate,
+        };
         let gpu = Gpu::start(bootstrap, &setup, deadline())?;
         let context = setup.context;
         let stream = Stream::new(&context).map_err(Error::from).inspect_err(|error| {

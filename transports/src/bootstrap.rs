@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::cuda::{Context, DeviceRegion, MulticastTeam};
-use crate::{Error, Liveness, Nodes, Region, Secret};
+use crate::{Error, Liveness, Nodes, Region, Secret, Side};
 
 /// How ranks of one node reach each other's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +47,14 @@ impl Shared {
         let (host, device) = (offer.host.to_vec(), offer.device.to_vec());
         Shared { host, device, team: offer.team.cloned() }
     }
+}
+
+/// The way to some of the ranks.
+pub struct Part {
+    /// The way.
+    pub bootstrap: Box<dyn Bootstrap>,
+    /// The numbers that its ranks have had, by those that they have.
+    pub ranks: Vec<usize>,
 }
 
 /// The way to the other ranks, before and beside the collectives.
@@ -107,6 +115,15 @@ pub trait Bootstrap: Send {
         let all = self.exchange(&Offer { host: regions, ..Offer::default() }, deadline)?;
         Ok(all.into_iter().map(|shared| Some(shared?.host)).collect())
     }
+
+    /// Makes the way to some of the ranks: those that give the same color are together, numbered
+    /// by key, then by rank. Nothing for a rank that gives none. It needs no new rendezvous, and
+    /// outlives this way. The ranks of a part hear of each other there, whatever becomes of others.
+    /// All ranks call it, in turn with [`all_gather`](Self::all_gather).
+    ///
+    /// # Errors
+    /// As [`all_gather`](Self::all_gather).
+    fn split(&mut self, side: Side, deadline: Instant) -> Result<Option<Part>, Error>;
 
     /// The job's secret, which links prove.
     fn secret(&self) -> &Secret;

@@ -106,6 +106,18 @@ impl Cause {
         }
     }
 
+    /// The same where the rank that it names has another number.
+    pub(crate) fn of_rank(mut self, number: usize) -> Cause {
+        if let Cause::Died { rank }
+        | Cause::CutOff { rank }
+        | Cause::Ended { rank, .. }
+        | Cause::Aborted { rank, .. } = &mut self
+        {
+            *rank = number;
+        }
+        self
+    }
+
     /// The longest text that is told to other ranks; the rest is cut off.
     pub const TEXT_LIMIT_BYTES: usize = 16 << 10;
 

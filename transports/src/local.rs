@@ -1,5 +1,6 @@
 //! Ranks that are threads of one process.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
@@ -9,7 +10,8 @@ use crate::mailbox::Mailbox;
 use crate::rendezvous::Piece;
 use crate::sync::{Mutex, lock};
 use crate::{
-    Bootstrap, Cause, Error, Liveness, Nodes, Offer, Reach, Secret, Shared, cuda_ipc, interface,
+    Bootstrap, Cause, Error, Liveness, Nodes, Offer, Part, Reach, Secret, Shared, Side, cuda_ipc,
+    interface,
 };
 
 /// Makes the bootstraps of `world` ranks in this process; each is moved to its rank's thread.
@@ -31,14 +33,7 @@ pub fn local(world: usize) -> Vec<LocalBootstrap> {
 pub fn local_on(nodes: &Nodes) -> Vec<LocalBootstrap> {
     let world = nodes.world();
     assert!(world > 0, "a world has at least one rank");
-    let member = |_| Member { mailbox: Mailbox::new(world), liveness: OnceLock::new() };
-    let members = (0..world).map(member).collect();
-    let hub = Arc::new(Hub {
-        members,
-        nodes: nodes.clone(),
-        secret: Secret::of_process(),
-        telling: Mutex::new(()),
-    });
+    let hub = Arc::new(Hub::new(nodes.clone(), Secret::of_process()));
     (0..world).map(|rank| LocalBootstrap::new(rank, hub.clone())).collect()
 }
 
@@ -47,6 +42,8 @@ pub fn local_on(nodes: &Nodes) -> Vec<LocalBootstrap> {
 pub struct LocalBootstrap {
     rank: usize,
     round: u64,
+    /// How often it has been split.
+    splits: u64,
     hub: Arc<Hub>,
     liveness: Arc<Liveness>,
 }
@@ -60,6 +57,9 @@ struct Hub {
     /// Held while all ranks are told of a cause: the end of the first that hears of it does not
     /// overtake it on the way to the last.
     telling: Mutex<()>,
+    /// Hubs of parts that not all of their ranks have come to, by the number of the split and the
+    /// part's first rank.
+    parts: Mutex<HashMap<(u64, usize), Arc<Hub>>>,
 }
 
 struct Member {
@@ -80,7 +80,7 @@ impl LocalBootstrap {
         let liveness = Arc::new(Liveness::new(rank, hub.members.len(), Box::new(peers)));
         let first = hub.members[rank].liveness.set(Arc::downgrade(&liveness));
         debug_assert!(first.is_ok(), "one bootstrap a rank");
-        LocalBootstrap { rank, round: 0, hub, liveness }
+        LocalBootstrap { rank, round: 0, splits: 0, hub, liveness }
     }
 
     /// Gives every rank what is meant for it, and takes what they give.
@@ -156,6 +156,26 @@ impl Bootstrap for LocalBootstrap {
         Ok(all)
     }
 
+    fn split(&mut self, side: Side, deadline: Instant) -> Result<Option<Part>, Error> {
+        let members = side.members(self.rank, self.all_gather(&side.encode(), deadline)?)?;
+        let number = self.splits;
+        self.splits += 1;
+        let part = members.map(|ranks| {
+            let key = (number, ranks[0]);
+            let rank = ranks.iter().position(|&rank| rank == self.rank).unwrap_or(0);
+            let new =
+                || Arc::new(Hub::new(self.hub.nodes.of_ranks(&ranks), self.hub.secret.clone()));
+            let hub = lock(&self.hub.parts).entry(key).or_insert_with(new).clone();
+            (key, LocalBootstrap::new(rank, hub), ranks)
+        });
+        // Nobody speaks there before all have come.
+        self.all_gather(&[], deadline)?;
+        Ok(part.map(|(key, bootstrap, ranks)| {
+            lock(&self.hub.parts).remove(&key);
+            Part { bootstrap: Box::new(bootstrap), ranks }
+        }))
+    }
+
     fn secret(&self) -> &Secret {
         &self.hub.secret
     }
@@ -183,6 +203,13 @@ impl Drop for LocalBootstrap {
 }
 
 impl Hub {
+    fn new(nodes: Nodes, secret: Secret) -> Hub {
+        let world = nodes.world();
+        let member = |_| Member { mailbox: Mailbox::new(world), liveness: OnceLock::new() };
+        let members = (0..world).map(member).collect();
+        Hub { members, nodes, secret, telling: Mutex::new(()), parts: Mutex::default() }
+    }
+
     fn others(&self, rank: usize) -> impl Iterator<Item = (&Mailbox<Gift>, Arc<Liveness>)> {
         let living = |member: &Member| member.liveness.get().and_then(Weak::upgrade);
         let members = self.members.iter().enumerate().filter(move |&(other, _)| other != rank);

@@ -94,6 +94,14 @@ impl Nodes {
         Nodes { node_of, count: known.len() }
     }
 
+    /// Those of some of the ranks, which are numbered anew in this order.
+    ///
+    /// # Panics
+    /// If there is no such rank.
+    pub fn of_ranks(&self, ranks: &[usize]) -> Nodes {
+        Nodes::of(ranks.iter().map(|rank| self.node_of[*rank]))
+    }
+
     /// How many ranks there are.
     pub fn world(&self) -> usize {
         self.node_of.len()

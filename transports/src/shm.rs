@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 use crate::region::BadRegion;
 use crate::rendezvous::ControlChannel;
 use crate::{
-    Bootstrap, Error, Liveness, Nodes, Offer, Reach, Region, Seat, Secret, Shared, UniqueId,
-    cuda_ipc, interface,
+    Bootstrap, Error, Liveness, Nodes, Offer, Part, Reach, Region, Seat, Secret, Shared, Side,
+    UniqueId, cuda_ipc, interface,
 };
 
 mod exchange;
@@ -199,6 +199,12 @@ impl Bootstrap for ShmBootstrap {
             });
         }
         Ok(all)
+    }
+
+    fn split(&mut self, side: Side, deadline: Instant) -> Result<Option<Part>, Error> {
+        let part = self.channel.split(side, deadline)?;
+        Ok(part
+            .map(|(channel, ranks)| Part { bootstrap: Box::new(ShmBootstrap { channel }), ranks }))
     }
 
     fn secret(&self) -> &Secret {

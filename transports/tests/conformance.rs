@@ -1,5 +1,5 @@
 //! What every transport promises, tested on each of them: local threads, shm between threads, both
-//! also with ranks on two nodes, and shm between processes. A new transport is one more line in
+//! also with ranks on two nodes and in parts of a world, and shm between processes. A new transport is one more line in
 //! `conformance!`. What is promised of memory of GPUs is tested against the stand-in driver, which
 //! only a process started for it can load.
 
@@ -58,6 +58,20 @@ macro_rules! conformance {
             $(#[test] fn $case() {
                 for world in super::worlds(stringify!($case)) {
                     super::common::in_shm_threads_on(world, 2, super::$case);
+                }
+            })*
+        }
+        mod local_parts {
+            $(#[test] fn $case() {
+                for world in super::worlds(stringify!($case)) {
+                    super::common::in_local_parts(world, super::$case);
+                }
+            })*
+        }
+        mod shm_parts {
+            $(#[test] fn $case() {
+                for world in super::worlds(stringify!($case)) {
+                    super::common::in_shm_parts(world, super::$case);
                 }
             })*
         }

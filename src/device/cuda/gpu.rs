@@ -28,6 +28,8 @@ pub struct Setup {
     pub shape: StagingShape,
     /// Length of the memory that peers reach in place.
     pub heap_bytes: usize,
+    /// That memory, by rank, where it is there already; then no switch reduces what lies in it.
+    pub heaps: Option<Vec<Option<Arc<DeviceRegion>>>>,
     /// Where windows on peers begin in this process, if not at their heaps.
     pub windows: Option<Vec<*mut u8>>,
     /// Kernels leave long copies to the GPU's engine for bulk asynchronous copies: see
@@ -49,7 +51,7 @@ pub struct Gpu {
     /// Its own: for set-up, and for calls that wait. Nobody captures it.
     stream: Arc<Stream>,
     /// Those of this node's ranks, by rank, kept mapped: windows lead there.
-    _heaps: Vec<Option<Arc<DeviceRegion>>>,
+    heaps: Vec<Option<Arc<DeviceRegion>>>,
     heap: Arc<DeviceRegion>,
     /// All ranks' heaps behind one address, where a switch joins their GPUs.
     multicast: Option<MulticastMemory>,
@@ -143,6 +145,8 @@ impl Gpu {
         let neighbours = share_gpus(bootstrap, setup, &kernels, deadline)?;
         let ll128_slots = if neighbours.ll128 { setup.shape.ll128_slots } else { 0 };
         let shape = StagingShape { ll128_slots, ..setup.shape };
+        let neighbours =
+            Neighbours { multicast: neighbours.multicast && setup.heaps.is_none(), ..neighbours };
         let heap_bytes = match neighbours.multicast {
             true => multicast::heap_bytes(context, shape.ranks, setup.heap_bytes),
             false => None,
@@ -151,21 +155,28 @@ impl Gpu {
             // SAFETY: the stream is this context's, and lives as long as this rank.
             unsafe { DeviceRegion::create_by(context, len_bytes, stream.raw()) }.map(Arc::new)
         };
-        let own = [create(shape.len_bytes())?, create(heap_bytes.unwrap_or(setup.heap_bytes))?];
+        let mut own = vec![create(shape.len_bytes())?];
+        if setup.heaps.is_none() {
+            own.push(create(heap_bytes.unwrap_or(setup.heap_bytes))?);
+        }
         let control = ControlShape { channels: shape.channels };
         let control = Arc::new(Region::create("oxccl-control", control.len_bytes())?);
         let host = [control.clone()];
         let offer = Offer { host: &host, device: &own, team: None, context: Some(context) };
         let all = bootstrap.exchange(&offer, deadline)?;
         let multicast = match neighbours.multicast {
-            true => multicast::bind(bootstrap, context, heap_bytes.map(|_| &own[1]), deadline)?,
+            true => {
+                let heap = heap_bytes.and(own.get(1));
+                multicast::bind(bootstrap, context, heap, deadline)?
+            }
             false => None,
         };
         let device = |k: usize| {
             let region = |shared: &Option<Shared>| shared.as_ref().map(|of| of.device[k].clone());
             all.iter().map(region).collect::<Vec<_>>()
         };
-        let (staging, heaps) = (device(0), device(1));
+        let staging = device(0);
+        let heaps = setup.heaps.clone().unwrap_or_else(|| device(1));
         let host = |shared: &Option<Shared>| shared.as_ref().map(|of| of.host[0].clone());
         let control_regions = all.iter().map(host).collect();
         let heap_bases = bases(&heaps);
@@ -173,7 +184,8 @@ impl Gpu {
         let mut connections = shape.connections(rank, &self::bases(&staging));
         // Kernels ring nobody: the doorbell only has to be one that they reach.
         links.iter().for_each(|link| link.connect(&mut connections, own[0].as_ptr().cast()));
-        let [own_staging, heap] = own;
+        let (own_staging, heap) = (own.swap_remove(0), heaps[rank].clone());
+        let Some(heap) = heap else { unreachable!("a rank reaches its own memory") };
         let windows = (&bases[..], &heap_bases[..]);
         let tables =
             Tables::new(&stream, shape, own_staging, staging, control, &connections, windows)?;
@@ -200,7 +212,7 @@ impl Gpu {
             pinned,
             ended,
             stream,
-            _heaps: heaps,
+            heaps,
             heap,
             multicast,
             control: control_regions,
@@ -218,6 +230,11 @@ impl Gpu {
     /// The memory of this rank that peers reach in place, all zeros at first.
     pub fn heap(&self) -> &Arc<DeviceRegion> {
         &self.heap
+    }
+
+    /// The same of this node's ranks, by rank.
+    pub(crate) fn heaps(&self) -> &[Option<Arc<DeviceRegion>>] {
+        &self.heaps
     }
 
     /// Its own stream.

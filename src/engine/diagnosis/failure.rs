@@ -154,6 +154,11 @@ impl Ranks {
         error
     }
 
+    /// In what ranks differ, for one that has been stopped beside the machine.
+    pub(in crate::engine) fn differing(&self, call: &Record) -> Option<Error> {
+        self.find_mismatch(call, f::Outcome::Aborted)
+    }
+
     /// In what ranks differ, as far as the logs tell: they may need some time to tell it, and who
     /// of more than two ranks is the odd one.
     fn find_mismatch(&self, call: &Record, outcome: f::Outcome) -> Option<Error> {

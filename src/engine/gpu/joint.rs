@@ -21,7 +21,8 @@ use crate::device::cuda::{Ended, Event, Kernel, SLOTS, Stream};
 use oxccl_kernels::format::Launch;
 use oxccl_transports::CudaError;
 use oxccl_transports::cuda::{Context, PinnedMemory, beside_captures};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 /// How often a rank that waits for others looks whether they can still come.
@@ -35,6 +36,8 @@ pub(crate) struct Joint {
     strict: bool,
     state: Mutex<State>,
     changed: Condvar,
+    /// Those of parts, by the number of the split and the part's first rank.
+    parts: Mutex<HashMap<(u64, usize), Weak<Joint>>>,
 }
 
 #[derive(Debug, Default)]
@@ -127,7 +130,20 @@ impl Joint {
     /// Of so many ranks. `strict`: a call of all that cannot be one launch is an error.
     pub(crate) fn new(ranks: usize, strict: bool) -> Joint {
         let state = State { parts: (0..ranks).map(|_| None).collect(), ..State::default() };
-        Joint { ranks, strict, state: Mutex::new(state), changed: Condvar::new() }
+        let (state, changed) = (Mutex::new(state), Condvar::new());
+        Joint { ranks, strict, state, changed, parts: Mutex::default() }
+    }
+
+    /// Where so many of the ranks meet, which have come from a split to a part of their own.
+    pub(crate) fn part(&self, split: u64, first: usize, ranks: usize) -> Arc<Joint> {
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        parts.retain(|_, part| part.strong_count() > 0);
+        let known = parts.get(&(split, first)).and_then(Weak::upgrade);
+        known.unwrap_or_else(|| {
+            let part = Arc::new(Joint::new(ranks, self.strict));
+            parts.insert((split, first), Arc::downgrade(&part));
+            part
+        })
     }
 
     /// Returns once anything may be put into a stream behind the last launch; whether it had to be

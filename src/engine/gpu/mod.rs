@@ -16,7 +16,7 @@ use super::prepared::{Block, Buffers, Prepared, Source};
 use super::tally::{Numbered, Tally};
 use crate::call::{CheckedCall, Record};
 use crate::device::cuda::{self, CallEnd, CaptureState, Event, Gpu, SLOTS, Stream};
-use crate::device::{Heap, Signals};
+use crate::device::{Heap, Heaps, Signals};
 use crate::error::Error;
 use crate::target::Device;
 use crate::work::{Flight, Marks};
@@ -299,6 +299,10 @@ impl Backend for GpuBackend {
     /// Memory may be freed, and its address given out again.
     fn finds_for_good(&self) -> bool {
         false
+    }
+
+    fn heaps(&self) -> Heaps {
+        Heaps::Device(self.gpu.heaps().to_vec())
     }
 
     fn blank(&self) -> f::Launch {

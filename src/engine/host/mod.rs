@@ -8,7 +8,7 @@ use super::links::Links;
 use super::prepared::{Block, Buffers, Chain, Places, Prepared, Source, has_tables};
 use super::tally::Tally;
 use crate::call::CheckedCall;
-use crate::device::{Heap, HeapBlock, Host, Signals};
+use crate::device::{Heap, HeapBlock, Heaps, Host, Signals};
 use crate::error::Error;
 use crate::target::Device;
 use crate::work::Flight;
@@ -130,6 +130,10 @@ impl Backend for HostBackend {
             }
             _ => false,
         }
+    }
+
+    fn heaps(&self) -> Heaps {
+        Heaps::Host(self.host.heaps().to_vec())
     }
 
     fn forget(&mut self) {

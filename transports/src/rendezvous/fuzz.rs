@@ -2,7 +2,7 @@
 
 use crate::NodeId;
 use crate::rendezvous::auth::Secret;
-use crate::rendezvous::client;
+use crate::rendezvous::line;
 use crate::rendezvous::message::{FrameReader, MESSAGE_LIMIT_BYTES, Message, PROTOCOL_VERSION};
 use crate::rendezvous::state::{Action, Rendezvous};
 
@@ -68,7 +68,7 @@ pub(crate) fn from_server(data: &[u8]) {
             }
         }
     }
-    client::hear(0, WORLD, messages);
+    line::hear(0, WORLD, messages);
 }
 
 /// Whatever is sent has a length that the other side accepts.
@@ -105,32 +105,42 @@ mod tests {
 
     use super::*;
     use crate::Cause;
-    use crate::rendezvous::message::Piece;
+    use crate::rendezvous::message::{Piece, Said};
+
+    fn any_said() -> impl Strategy<Value = Said> {
+        let bytes = || prop::collection::vec(any::<u8>(), 0..40);
+        prop_oneof![
+            (0u64..4, bytes()).prop_map(|(round, b)| Said::Gather { round, piece: Piece::new(&b) }),
+            bytes().prop_map(Said::Report),
+            Just(Said::Ask),
+            Just(Said::Gone),
+            any::<u64>().prop_map(|calls| Said::Goodbye { calls }),
+            ".{0,20}".prop_map(|reason| Said::Abort(Cause::Aborted { rank: 1, reason })),
+            (0usize..9, any::<u64>()).prop_map(|(rank, calls)| Said::Left { rank, calls }),
+            (0u64..4, 0usize..9, bytes()).prop_map(|(round, rank, b)| {
+                Said::Gathered { round, pieces: vec![(rank, Piece::new(&b))] }
+            }),
+            (0usize..9, bytes()).prop_map(|(rank, report)| Said::Reported { rank, report }),
+        ]
+    }
 
     fn any_message() -> impl Strategy<Value = Message> {
-        let bytes = || prop::collection::vec(any::<u8>(), 0..40);
         let text = ".{0,20}";
         prop_oneof![
-            (0u64..4, bytes())
-                .prop_map(|(round, b)| Message::Gather { round, piece: Piece::new(&b) }),
-            bytes().prop_map(Message::Report),
-            Just(Message::Ask),
-            Just(Message::Ping),
-            Just(Message::GaveUp),
-            Just(Message::Done),
-            (0usize..9, 0usize..9).prop_map(|(first, end)| Message::Watch { ranks: first..end }),
-            (0usize..9, any::<u8>(), text).prop_map(|(rank, status, how)| Message::Ended {
+            8 => (0u64..3, any_said()).prop_map(|(realm, said)| said.among(realm)),
+            3 => (0u64..3, prop::collection::vec(0usize..4, 0..4))
+                .prop_map(|(realm, ranks)| Message::Open { realm, ranks }),
+            1 => Just(Message::Ping),
+            1 => Just(Message::GaveUp),
+            1 => Just(Message::Done),
+            1 => (0usize..9, 0usize..9)
+                .prop_map(|(first, end)| Message::Watch { ranks: first..end }),
+            1 => (0usize..9, any::<u8>(), text).prop_map(|(rank, status, how)| Message::Ended {
                 rank,
                 status,
                 how
             }),
-            any::<u64>().prop_map(|calls| Message::Goodbye { calls }),
-            text.prop_map(|reason| Message::Abort(Cause::Aborted { rank: 1, reason })),
-            (0usize..9, any::<u64>()).prop_map(|(rank, calls)| Message::Left { rank, calls }),
-            (0u64..4, 0usize..9, bytes()).prop_map(|(round, rank, b)| {
-                Message::Gathered { round, pieces: vec![(rank, Piece::new(&b))] }
-            }),
-            (0usize..9, bytes()).prop_map(|(rank, report)| Message::Reported { rank, report }),
+            1 => (0usize..9).prop_map(|rank| Message::Failed(Cause::Died { rank })),
         ]
     }
 

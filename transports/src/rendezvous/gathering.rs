@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::rendezvous::message::{MESSAGE_LIMIT_BYTES, Message, Piece};
+use crate::rendezvous::message::{MESSAGE_LIMIT_BYTES, Piece, Said};
 
 /// What a message has besides its pieces, at most.
-const FRAME_BYTES: usize = 32;
+const FRAME_BYTES: usize = 48;
 
 /// What a piece has besides its bytes, at most.
 const PIECE_BYTES: usize = 16;
@@ -43,7 +43,7 @@ impl Gathering {
         rank: usize,
         number: u64,
         piece: Piece,
-    ) -> Result<Vec<Message>, OutOfTurn> {
+    ) -> Result<Vec<Said>, OutOfTurn> {
         if self.next[rank] != number {
             return Err(OutOfTurn);
         }
@@ -70,16 +70,16 @@ impl Gathering {
     }
 
     /// Takes all of them, so that whoever waits in vain knows for whom.
-    pub(super) fn tell(&mut self) -> Vec<Message> {
+    pub(super) fn tell(&mut self) -> Vec<Said> {
         self.rounds.iter_mut().filter_map(|(&number, round)| round.tell(number)).collect()
     }
 }
 
 impl Round {
-    fn tell(&mut self, round: u64) -> Option<Message> {
+    fn tell(&mut self, round: u64) -> Option<Said> {
         self.untold_bytes = 0;
         let pieces = std::mem::take(&mut self.untold);
-        (!pieces.is_empty()).then_some(Message::Gathered { round, pieces })
+        (!pieces.is_empty()).then_some(Said::Gathered { round, pieces })
     }
 }
 
@@ -92,9 +92,9 @@ mod tests {
         Piece::new(&[byte])
     }
 
-    fn told(round: u64, ranks: &[usize]) -> Message {
+    fn told(round: u64, ranks: &[usize]) -> Said {
         let pieces = ranks.iter().map(|&rank| (rank, piece(rank as u8))).collect();
-        Message::Gathered { round, pieces }
+        Said::Gathered { round, pieces }
     }
 
     #[test]
@@ -127,8 +127,8 @@ mod tests {
         let mut ranks = Vec::new();
         for (rank, size) in (0..40).zip(sizes) {
             for message in gathering.add(rank, 0, Piece::new(&vec![7; size])).unwrap() {
-                assert!(message.encode().len() <= MESSAGE_LIMIT_BYTES + 8);
-                let Message::Gathered { pieces, .. } = message else { panic!("{message:?}") };
+                assert!(message.clone().among(u64::MAX).encode().len() <= MESSAGE_LIMIT_BYTES + 8);
+                let Said::Gathered { pieces, .. } = message else { panic!("{message:?}") };
                 ranks.extend(pieces.into_iter().map(|(rank, _)| rank));
             }
         }

@@ -8,8 +8,9 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::rendezvous::client::{PING_PAUSE, RETRY_PAUSES, TELL_TIMEOUT};
+use crate::rendezvous::client::RETRY_PAUSES;
 use crate::rendezvous::joining::{Failure, Joining, is_transient};
+use crate::rendezvous::line::{PING_PAUSE, TELL_TIMEOUT};
 use crate::rendezvous::message::{
     CHANGED, Frame, FrameError, FrameReader, MESSAGE_LIMIT_BYTES, Message,
 };
@@ -168,7 +169,7 @@ impl<F: Fn(Cause)> Listener<F> {
         let mut server_closed = false;
         loop {
             match frames.next(MESSAGE_LIMIT_BYTES) {
-                Ok(Some(Message::Abort(cause))) => (self.hear)(cause),
+                Ok(Some(Message::Failed(cause))) => (self.hear)(cause),
                 Ok(Some(Message::Closing | Message::Refused(_))) => server_closed = true,
                 Ok(Some(_)) => {}
                 Ok(None) if self.read(&mut stream, &mut frames) => {}

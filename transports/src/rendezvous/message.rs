@@ -11,7 +11,7 @@ use crate::seal::{Seal, TAG_BYTES, Tag};
 use crate::{Cause, Error, NodeId};
 
 /// The version of the protocol. Ranks of different versions do not meet.
-pub const PROTOCOL_VERSION: u16 = 5;
+pub const PROTOCOL_VERSION: u16 = 6;
 
 /// The longest message after the secret is proven, without its frame's header.
 pub const MESSAGE_LIMIT_BYTES: usize = 1 << 20;
@@ -58,6 +58,50 @@ pub(crate) enum Message {
     },
     Refused(Refusal),
     GaveUp,
+    /// What the ranks of a realm tell each other.
+    Among {
+        realm: RealmId,
+        said: Said,
+    },
+    /// This rank is one of those of a new realm, in this order. It is heard once all of them are,
+    /// in an exchange of the realm that they come from.
+    Open {
+        realm: RealmId,
+        ranks: Vec<usize>,
+    },
+    Closing,
+    /// Says nothing: if the other side's machine has vanished, it stays unacknowledged.
+    Ping,
+    // Launchers, which hold no rank.
+    /// What has happened to a rank.
+    Failed(Cause),
+    /// Instead of `Join`: a launcher that has started these ranks.
+    Watch {
+        ranks: Range<usize>,
+    },
+    /// How one of its ranks failed.
+    Ended {
+        rank: usize,
+        status: u8,
+        how: String,
+    },
+    /// Its ranks have ended, and it has told how; that the connection ends is then no news.
+    Done,
+    /// For how long a rank's machine may be silent.
+    Silence {
+        ms: u64,
+    },
+}
+
+/// Whose ranks speak: those of the world, or of a part of it.
+pub(crate) type RealmId = u64;
+
+/// The realm of all ranks.
+pub(crate) const WORLD: RealmId = 0;
+
+/// What is said in a realm. Its ranks are meant, by their numbers there.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Said {
     // Exchanges.
     Gather {
         round: u64,
@@ -85,26 +129,14 @@ pub(crate) enum Message {
         rank: usize,
         calls: u64,
     },
-    Closing,
-    /// Says nothing: if the other side's machine has vanished, it stays unacknowledged.
-    Ping,
-    // Launchers, which hold no rank.
-    /// Instead of `Join`: a launcher that has started these ranks.
-    Watch {
-        ranks: Range<usize>,
-    },
-    /// How one of its ranks failed.
-    Ended {
-        rank: usize,
-        status: u8,
-        how: String,
-    },
-    /// Its ranks have ended, and it has told how; that the connection ends is then no news.
-    Done,
-    /// For how long a rank's machine may be silent.
-    Silence {
-        ms: u64,
-    },
+    /// This rank's part in the realm has ended without a goodbye, though its process goes on.
+    Gone,
+}
+
+impl Said {
+    pub(crate) fn among(self, realm: RealmId) -> Message {
+        Message::Among { realm, said: self }
+    }
 }
 
 /// One rank's part of an exchange.
@@ -348,7 +380,8 @@ mod tests {
     fn a_full_piece_fits_a_message() {
         let piece = Piece::new(&vec![1; PIECE_LIMIT_BYTES]);
         assert!(matches!(piece, Piece::Bytes(_)));
-        let message = Message::Gathered { round: u64::MAX, pieces: vec![(usize::MAX, piece)] };
+        let said = Said::Gathered { round: u64::MAX, pieces: vec![(usize::MAX, piece)] };
+        let message = said.among(u64::MAX);
         assert!(message.encode().len() - HEADER_BYTES <= MESSAGE_LIMIT_BYTES);
         let over = Piece::new(&vec![1; PIECE_LIMIT_BYTES + 1]);
         assert_eq!(over, Piece::TooLong { len_bytes: PIECE_LIMIT_BYTES as u64 + 1 });
@@ -395,9 +428,9 @@ mod tests {
         ) {
             let piece = Piece::new(&bytes);
             let messages = [
-                Message::Gather { round, piece: piece.clone() },
-                Message::Abort(Cause::Died { rank: 3 }),
-                Message::Gathered { round, pieces: vec![(7, piece)] },
+                Said::Gather { round, piece: piece.clone() }.among(9),
+                Said::Abort(Cause::Died { rank: 3 }).among(WORLD),
+                Said::Gathered { round, pieces: vec![(7, piece)] }.among(9),
             ];
             let stream: Vec<u8> = messages.iter().flat_map(Message::encode).collect();
             let mut reader = FrameReader::default();
@@ -422,7 +455,7 @@ mod tests {
             let seal = || Seal::new(&crate::Secret::from_bytes([1; 32]), "there", &[]);
             let mut sending = seal();
             let piece = Piece::new(b"some bytes");
-            let message = |&round| Message::Gather { round, piece: piece.clone() };
+            let message = |&round| Said::Gather { round, piece: piece.clone() }.among(9);
             let messages: Vec<Message> = rounds.iter().map(message).collect();
             let sent = messages.iter().flat_map(|m| Frame::new(m).sealed(Some(&mut sending)));
             let mut stream: Vec<u8> = sent.collect();

@@ -23,6 +23,9 @@
 //! frame's number in its direction and of the frame. The keys follow from the secret and both
 //! nonces. From `Started` on:
 //!
+//! - What ranks tell each other is said in a *realm*: that of the world, or that of a part of it,
+//!   which its ranks have named by `Open`. Each communicator has one. What follows is said among
+//!   the ranks of a realm, by their numbers there.
 //! - An exchange: each rank sends a `Gather`; the server puts the pieces together, and tells each
 //!   rank all of them in `Gathered` messages of up to the limit. What has come is told after a
 //!   moment even if some are missing, so that a rank that waits in vain knows for whom.
@@ -34,7 +37,7 @@
 //!
 //! A launcher holds no rank. It sends `Watch` instead of `Join`, and `Ended` for a rank of its that
 //! has failed: ranks that wait for that one get the cause at once, also if it had not joined. All
-//! launchers get, as `Abort`s, what happened first and how ranks of others ended then, also what
+//! launchers get, as `Failed`, what happened first and how ranks of others ended then, also what
 //! was before they came. `Done` is a launcher's goodbye; if it ends without, its ranks have ended
 //! with it.
 //!
@@ -67,7 +70,9 @@ mod gathering;
 mod joining;
 mod launcher_channel;
 mod launchers;
+mod line;
 mod message;
+mod realm;
 mod server;
 mod state;
 

@@ -6,12 +6,12 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::rendezvous::auth::{Nonce, Secret};
-use crate::rendezvous::gathering::{Gathering, OutOfTurn};
+use crate::rendezvous::gathering::OutOfTurn;
 use crate::rendezvous::launchers::Launchers;
 use crate::rendezvous::message::{
-    FrameError, HANDSHAKE_LIMIT_BYTES, MESSAGE_LIMIT_BYTES, Message, Piece, REPORT_LIMIT_BYTES,
-    Refusal,
+    FrameError, HANDSHAKE_LIMIT_BYTES, MESSAGE_LIMIT_BYTES, Message, RealmId, Refusal, Said, WORLD,
 };
+use crate::rendezvous::realm::{Member, Realm};
 use crate::silence::SILENCE;
 use crate::{Cause, NodeId, Nodes};
 
@@ -39,16 +39,11 @@ pub(crate) struct Rendezvous {
     process: [u8; 16],
     serving_rank: Option<usize>,
     phase: Phase,
-    /// One for each rank, once the first one has told the size of the world.
-    members: Vec<Member>,
-    /// Where the ranks that have joined are.
-    nodes: Vec<Option<NodeId>>,
-    gathering: Gathering,
-    /// Ranks that want to know how far those of other nodes have come.
-    asking: BTreeSet<usize>,
-    /// Those for whom the ranks have been asked last, and those of the time before: an answer to
-    /// that may be under way.
-    told: [BTreeSet<usize>; 2],
+    /// All ranks, once the first one has told how many there are.
+    world: Realm,
+    /// By rank: its connection, until that ends.
+    conns: Vec<Option<Conn>>,
+    parts: BTreeMap<RealmId, Part>,
     launchers: Launchers,
     /// The longest silence that a rank grants, and so what launchers are granted.
     silence: Duration,
@@ -58,15 +53,22 @@ pub(crate) struct Rendezvous {
 
 enum Phase {
     Joining,
-    Running { stopped: bool },
+    Running,
     Failed(Refusal),
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum Member {
-    Absent,
-    Here(Conn),
-    Gone,
+/// Some of the ranks, that have a communicator of their own.
+struct Part {
+    /// Their numbers in the world.
+    ranks: Vec<usize>,
+    realm: Realm,
+}
+
+impl Part {
+    /// A rank's number here.
+    fn find(&self, rank: usize) -> Option<usize> {
+        self.ranks.iter().position(|&other| other == rank)
+    }
 }
 
 /// What a rank says of itself when it joins.
@@ -94,11 +96,9 @@ impl Rendezvous {
             process,
             serving_rank: None,
             phase: Phase::Joining,
-            members: Vec::new(),
-            nodes: Vec::new(),
-            gathering: Gathering::new(0),
-            asking: BTreeSet::new(),
-            told: Default::default(),
+            world: Realm::new(WORLD, 0),
+            conns: Vec::new(),
+            parts: BTreeMap::new(),
             launchers: Launchers::default(),
             silence: SILENCE,
             stages: BTreeMap::new(),
@@ -108,7 +108,24 @@ impl Rendezvous {
 
     /// What is to be done since this was last asked.
     pub(crate) fn take_actions(&mut self) -> Vec<Action> {
+        self.collect();
         std::mem::take(&mut self.actions)
+    }
+
+    /// Takes what the realms want done, which comes after what was wanted before.
+    fn collect(&mut self) {
+        self.actions.extend(self.world.take_actions());
+        for part in self.parts.values_mut() {
+            self.actions.extend(part.realm.take_actions());
+        }
+    }
+
+    fn realms(&self) -> impl Iterator<Item = &Realm> {
+        std::iter::once(&self.world).chain(self.parts.values().map(|part| &part.realm))
+    }
+
+    fn realms_mut(&mut self) -> impl Iterator<Item = &mut Realm> {
+        std::iter::once(&mut self.world).chain(self.parts.values_mut().map(|part| &mut part.realm))
     }
 
     /// How long a message of this connection may be.
@@ -141,7 +158,7 @@ impl Rendezvous {
 
     /// Whether a rank still runs that has not said goodbye, with nothing having stopped it.
     pub(crate) fn is_needed(&self) -> bool {
-        matches!(self.phase, Phase::Running { stopped: false }) && !self.here().is_empty()
+        matches!(self.phase, Phase::Running) && self.realms().any(Realm::is_needed)
     }
 
     /// Whether some of so many launchers, or their ranks, have yet to hear of a rank that has
@@ -194,6 +211,7 @@ impl Rendezvous {
     pub(crate) fn closed(&mut self, conn: Conn, silent: bool) {
         match self.stages.remove(&conn) {
             Some(Stage::Member(rank)) => {
+                self.conns[rank] = None;
                 self.lost(rank, if silent { Cause::CutOff { rank } } else { Cause::Died { rank } });
             }
             Some(Stage::Launcher) => self.launcher_lost(conn, silent),
@@ -203,40 +221,37 @@ impl Rendezvous {
 
     /// Whether pieces of exchanges wait to be told: see [`tell_pieces`](Self::tell_pieces).
     pub(crate) fn has_untold_pieces(&self) -> bool {
-        self.gathering.has_untold()
+        self.realms().any(Realm::has_untold_pieces)
     }
 
     /// Tells the ranks the pieces that have come, though others are missing.
     pub(crate) fn tell_pieces(&mut self) {
-        for message in self.gathering.tell() {
-            self.send(self.here(), message);
-        }
+        self.realms_mut().for_each(Realm::tell_pieces);
     }
 
     /// Whether a rank wants to know how far others have come: see [`ask_all`](Self::ask_all).
     pub(crate) fn is_asked(&self) -> bool {
-        !self.asking.is_empty()
+        self.realms().any(Realm::is_asked)
     }
 
     /// Asks all ranks how far they have come.
     pub(crate) fn ask_all(&mut self) {
-        self.told.rotate_right(1);
-        self.told[0] = std::mem::take(&mut self.asking);
-        self.send(self.here(), Message::Asked);
+        self.realms_mut().for_each(Realm::ask_all);
     }
 
     /// How many ranks there are, once one has said so.
     pub(crate) fn world(&self) -> usize {
-        self.members.len()
+        self.world.ranks()
     }
 
     /// The server stops: tells everybody that its end is no death.
     pub(crate) fn stop(&mut self) {
         match self.phase {
             Phase::Joining => self.fail(Refusal::Closed),
-            Phase::Running { .. } => {
+            Phase::Running => {
                 self.tell_pieces();
-                self.send(self.here(), Message::Closing);
+                let here: BTreeSet<Conn> = self.realms().flat_map(Realm::here).collect();
+                self.send(here.into_iter().collect(), Message::Closing);
             }
             Phase::Failed(_) => {}
         }
@@ -254,13 +269,12 @@ impl Rendezvous {
         if rank >= world {
             return self.refuse(conn, Refusal::RankOutOfRange { rank, world });
         }
-        if self.members.is_empty() {
-            self.members = vec![Member::Absent; world];
-            self.nodes = vec![None; world];
-            self.gathering = Gathering::new(world);
+        if self.world.ranks() == 0 {
+            self.world = Realm::new(WORLD, world);
+            self.conns = vec![None; world];
         }
-        if self.members.len() != world {
-            let ours = self.members.len();
+        if self.world.ranks() != world {
+            let ours = self.world.ranks();
             let refusal = Refusal::WorldMismatch { rank, theirs: world, ours };
             // No world of either size can come together any more.
             if matches!(self.phase, Phase::Joining) {
@@ -268,100 +282,114 @@ impl Rendezvous {
             }
             return self.refuse(conn, refusal);
         }
-        match self.members[rank] {
-            Member::Here(_) => return self.refuse(conn, Refusal::RankTwice { rank }),
-            Member::Gone => return self.refuse(conn, Refusal::Busy),
-            Member::Absent => {}
+        match self.world.member(rank) {
+            Some(Member::Here(_)) => return self.refuse(conn, Refusal::RankTwice { rank }),
+            Some(Member::Gone) => return self.refuse(conn, Refusal::Busy),
+            Some(Member::Absent) | None => {}
         }
-        self.members[rank] = Member::Here(conn);
-        self.nodes[rank] = Some(node);
+        self.world.add(rank, conn, Some(node));
+        self.conns[rank] = Some(conn);
         self.stages.insert(conn, Stage::Member(rank));
         if process == self.process {
             self.serving_rank = Some(self.serving_rank.map_or(rank, |first| first.min(rank)));
         }
-        if self.missing().is_empty() {
-            self.phase = Phase::Running { stopped: false };
-            let nodes = Nodes::of(&self.nodes).numbers();
+        if self.world.missing().is_empty() {
+            self.phase = Phase::Running;
+            let nodes = Nodes::of(self.world.nodes()).numbers();
             let started = Message::Started { serving_rank: self.serving_rank, nodes };
-            self.send(self.here(), started);
+            self.send(self.world.here(), started);
         }
     }
 
     /// A rank that has joined said something.
     fn said(&mut self, conn: Conn, rank: usize, message: Message) {
-        // Who hears that a rank has left or failed has heard all that it gave before.
-        if matches!(message, Message::Goodbye { .. } | Message::Abort(_)) {
-            self.tell_pieces();
-        }
-        match (&mut self.phase, message) {
+        match (&self.phase, message) {
             (Phase::Joining, Message::GaveUp) => {
-                let missing = self.missing();
+                let missing = self.world.missing();
                 self.fail(Refusal::Timeout { missing });
             }
             // It was sent before the news that all are there arrived.
             (_, Message::GaveUp) => {}
             (_, Message::Ping) => {}
             (_, Message::Silence { ms }) => self.grant(conn, Duration::from_millis(ms)),
-            (Phase::Running { .. }, Message::Gather { round, piece }) => {
-                self.gather(conn, rank, round, piece);
+            (Phase::Running, Message::Among { realm, said }) => {
+                if let Err(OutOfTurn) = self.said_among(rank, realm, said) {
+                    self.refuse(conn, Refusal::Protocol("a message out of turn".to_owned()));
+                }
             }
-            (Phase::Running { .. }, Message::Ask) => {
-                self.asking.insert(rank);
-            }
-            (Phase::Running { .. }, Message::Report(report)) => self.report(rank, report),
-            (Phase::Running { stopped }, Message::Abort(cause)) => {
-                *stopped = true;
-                self.send(self.others(rank), Message::Abort(cause.clone()));
-                self.tell_launchers(cause);
-            }
-            (Phase::Running { .. }, Message::Goodbye { calls }) => {
-                self.members[rank] = Member::Gone;
-                self.send(self.here(), Message::Left { rank, calls });
+            (Phase::Running, Message::Open { realm, ranks }) => {
+                if !self.open(rank, realm, ranks) {
+                    self.refuse(conn, Refusal::Protocol("a realm that cannot be".to_owned()));
+                }
             }
             (Phase::Failed(_), _) => {}
             _ => self.refuse(conn, Refusal::Protocol("a message out of turn".to_owned())),
         }
     }
 
-    fn gather(&mut self, conn: Conn, rank: usize, round: u64, piece: Piece) {
-        match self.gathering.add(rank, round, piece) {
-            Ok(told) => told.into_iter().for_each(|message| self.send(self.here(), message)),
-            Err(OutOfTurn) => {
-                self.refuse(conn, Refusal::Protocol("an exchange out of turn".to_owned()));
+    /// A rank said something to those of a realm. One that is over has nobody who could hear it.
+    fn said_among(&mut self, rank: usize, realm: RealmId, said: Said) -> Result<(), OutOfTurn> {
+        if realm == WORLD {
+            if let Some(cause) = self.world.said(rank, said)? {
+                self.tell_launchers(cause);
+            }
+            return Ok(());
+        }
+        let Some(part) = self.parts.get_mut(&realm) else { return Ok(()) };
+        let at = part.find(rank).ok_or(OutOfTurn)?;
+        part.realm.said(at, said)?;
+        self.forget_parts();
+        Ok(())
+    }
+
+    /// A rank names those of a new realm. All of them do; the first one's word makes it.
+    fn open(&mut self, rank: usize, id: RealmId, ranks: Vec<usize>) -> bool {
+        if let Some(part) = self.parts.get(&id) {
+            return part.ranks == ranks;
+        }
+        let known = ranks.iter().all(|&rank| rank < self.conns.len());
+        let distinct = ranks.iter().collect::<BTreeSet<_>>().len() == ranks.len();
+        if id == WORLD || !known || !distinct || !ranks.contains(&rank) {
+            return false;
+        }
+        let mut realm = Realm::new(id, ranks.len());
+        for (at, &rank) in ranks.iter().enumerate() {
+            match self.conns[rank] {
+                Some(conn) => realm.add(at, conn, self.world.nodes()[rank]),
+                // The exchange by which the ranks come to it fails, too.
+                None => realm.miss(at),
             }
         }
+        self.parts.insert(id, Part { ranks, realm });
+        true
     }
 
-    /// Tells a rank's report to those that asked and are on other nodes.
-    fn report(&mut self, rank: usize, report: Vec<u8>) {
-        if report.len() > REPORT_LIMIT_BYTES {
-            return;
-        }
-        let [last, before] = &self.told;
-        let apart = last.union(before).filter(|&&other| self.nodes[other] != self.nodes[rank]);
-        let conns = apart.filter_map(|&other| match self.members[other] {
-            Member::Here(conn) => Some(conn),
-            Member::Absent | Member::Gone => None,
-        });
-        self.send(conns.collect(), Message::Reported { rank, report });
+    /// Forgets realms in which nobody is any more.
+    fn forget_parts(&mut self) {
+        self.collect();
+        self.parts.retain(|_, part| !part.realm.is_over());
     }
 
-    /// A rank is lost, if it has not left before.
+    /// A rank is lost, where it has not left before. `cause` names it by its number in the world.
     fn lost(&mut self, rank: usize, cause: Cause) {
-        if !matches!(self.members[rank], Member::Here(_)) {
-            return;
-        }
-        self.tell_pieces();
-        self.members[rank] = Member::Gone;
-        match &mut self.phase {
-            Phase::Joining => self.fail(Refusal::Stopped(cause)),
-            Phase::Running { stopped } => {
-                *stopped = true;
-                self.send(self.here(), Message::Abort(cause.clone()));
-                self.tell_launchers(cause);
+        match self.phase {
+            Phase::Joining => {
+                self.world.miss(rank);
+                self.fail(Refusal::Stopped(cause.clone()));
+            }
+            Phase::Running => {
+                if self.world.lost(rank, cause.clone()) {
+                    self.tell_launchers(cause.clone());
+                }
             }
             Phase::Failed(_) => {}
         }
+        for part in self.parts.values_mut() {
+            if let Some(at) = part.find(rank) {
+                part.realm.lost(at, cause.clone().of_rank(at));
+            }
+        }
+        self.forget_parts();
     }
 
     /// What a rank grants holds for its machine too, and for the launchers', which must not be
@@ -383,7 +411,7 @@ impl Rendezvous {
         self.stages.insert(conn, Stage::Launcher);
         self.grant_launchers(vec![conn]);
         for cause in self.launchers.add(conn, ranks) {
-            self.send(vec![conn], Message::Abort(cause));
+            self.send(vec![conn], Message::Failed(cause));
         }
     }
 
@@ -401,7 +429,7 @@ impl Rendezvous {
     fn launcher_lost(&mut self, conn: Conn, silent: bool) {
         let Some(mut ranks) = self.launchers.remove(conn) else { return };
         let first = ranks.start;
-        let runs = |rank: &usize| self.members.get(*rank) != Some(&Member::Gone);
+        let runs = |rank: &usize| self.world.member(*rank) != Some(Member::Gone);
         let rank = ranks.find(runs).unwrap_or(first);
         let how = match silent {
             true => "is on a machine that does not answer any more",
@@ -417,9 +445,8 @@ impl Rendezvous {
     /// A rank's process has failed, also one that has not joined and will not any more.
     fn ended(&mut self, rank: usize, status: u8, how: String) {
         let cause = Cause::Ended { rank, status, how }.clipped();
-        match (self.members.get(rank), &self.phase) {
-            (Some(Member::Here(_)), _) => self.lost(rank, cause.clone()),
-            (Some(Member::Gone), _) => {}
+        match (self.world.member(rank), &self.phase) {
+            (Some(Member::Here(_) | Member::Gone), _) => self.lost(rank, cause.clone()),
             (_, Phase::Joining) => self.fail(Refusal::Stopped(cause.clone())),
             _ => {}
         }
@@ -428,13 +455,13 @@ impl Rendezvous {
 
     fn tell_launchers(&mut self, cause: Cause) {
         let to = self.launchers.hear(&cause);
-        self.send(to, Message::Abort(cause));
+        self.send(to, Message::Failed(cause));
     }
 
     /// Nobody starts, and everybody hears why, also who comes later.
     fn fail(&mut self, refusal: Refusal) {
         self.phase = Phase::Failed(refusal.clone());
-        for conn in self.here() {
+        for conn in self.world.here() {
             self.refuse(conn, refusal.clone());
         }
         if let Refusal::Stopped(cause) = refusal {
@@ -457,26 +484,10 @@ impl Rendezvous {
     }
 
     fn send(&mut self, to: Vec<Conn>, message: Message) {
+        self.collect();
         if !to.is_empty() {
             self.actions.push(Action::Send(to, message));
         }
-    }
-
-    fn missing(&self) -> Vec<usize> {
-        let absent = |&(_, member): &(usize, &Member)| *member == Member::Absent;
-        self.members.iter().enumerate().filter(absent).map(|(rank, _)| rank).collect()
-    }
-
-    fn here(&self) -> Vec<Conn> {
-        self.others(usize::MAX)
-    }
-
-    fn others(&self, rank: usize) -> Vec<Conn> {
-        let here = |(other, member): (usize, &Member)| match *member {
-            Member::Here(conn) if other != rank => Some(conn),
-            _ => None,
-        };
-        self.members.iter().enumerate().filter_map(here).collect()
     }
 }
 

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use oxccl_transports::rendezvous::Server;
 use oxccl_transports::{
-    Bootstrap, Cause, Environment, LocalBootstrap, Nodes, Seat, ShmBootstrap, UniqueId, local_on,
-    shm,
+    Bootstrap, Cause, Environment, LocalBootstrap, Nodes, Seat, ShmBootstrap, Side, UniqueId,
+    local_on, shm,
 };
 
 /// Long enough for a loaded machine; only a hang reaches it.
@@ -88,6 +88,52 @@ pub fn in_shm_threads_on(world: usize, nodes: usize, case: Case) {
         }
     };
     in_threads((0..world).map(connect).collect(), case);
+}
+
+/// In two parts of twice as many ranks, each of so many, and one rank that is in none, when the
+/// world has been left.
+pub fn in_local_parts(world: usize, case: Case) {
+    let nodes = Nodes::blocks(2 * world + 1, 2);
+    let connect = |bootstrap: LocalBootstrap| move || part_of(bootstrap);
+    in_parts(local_on(&nodes).into_iter().map(connect).collect(), case);
+}
+
+/// The same with processes' transport.
+pub fn in_shm_parts(world: usize, case: Case) {
+    raise_descriptors();
+    let (id, _server) = UniqueId::create().unwrap();
+    let (id, all) = (Arc::new(id), 2 * world + 1);
+    let connect = |rank: usize| {
+        let id = id.clone();
+        let seat = Seat::on_part(rank, all, 2);
+        move || part_of(shm::connect_as(&id, seat, deadline()).unwrap())
+    };
+    in_parts((0..all).map(connect).collect(), case);
+}
+
+fn part_of(mut whole: impl Bootstrap) -> Option<Box<dyn Bootstrap>> {
+    let rank = whole.rank();
+    let color = (rank + 1 < whole.world()).then_some(rank as u32 % 2);
+    let side = Side { color, key: rank as i64 / 2 };
+    let part = whole.split(side, deadline()).unwrap();
+    whole.liveness().close(0);
+    let part = part?;
+    assert_eq!(part.ranks[part.bootstrap.rank()], rank);
+    Some(part.bootstrap)
+}
+
+fn in_parts(ranks: Vec<impl FnOnce() -> Option<Box<dyn Bootstrap>> + Send + 'static>, case: Case) {
+    let start = |connect| {
+        let connect: Box<dyn FnOnce() -> Option<Box<dyn Bootstrap>> + Send> = connect;
+        thread::spawn(move || {
+            if let Some(mut part) = connect() {
+                case(&mut *part);
+            }
+        })
+    };
+    let threads: Vec<_> = ranks.into_iter().map(|rank| start(Box::new(rank))).collect();
+    let ends: Vec<_> = threads.into_iter().map(thread::JoinHandle::join).collect();
+    assert!(ends.iter().all(Result::is_ok), "a rank failed");
 }
 
 /// Threads' descriptors are one process's, and processes' on their way one user's: more than users

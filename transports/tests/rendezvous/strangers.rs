@@ -166,11 +166,11 @@ fn a_rank_that_dies_while_others_join_is_named() {
 /// As somebody on the way could: a rank's message with a bit changed, left out, or sent twice.
 #[test]
 fn a_rank_whose_messages_are_changed_on_the_way_is_dropped_and_named() {
-    let message = |calls: u8| frame(&[15, calls]);
+    let message = |calls: u8| frame(&[8, 0, 7, calls]);
     let ways: [fn(&mut Client, Vec<u8>); 3] = [
         |client, mut message| {
             let tag = client.tag(&message);
-            message[9] ^= 1;
+            message[11] ^= 1;
             client.stream.write_all(&[&message[..], &tag].concat()).unwrap();
         },
         |client, message| {
@@ -178,7 +178,7 @@ fn a_rank_whose_messages_are_changed_on_the_way_is_dropped_and_named() {
             client.send(&message);
         },
         |client, message| {
-            let ping = frame(&[18]);
+            let ping = frame(&[11]);
             let tag = client.tag(&ping);
             let twice = [&ping[..], &tag, &ping, &tag].concat();
             client.stream.write_all(&twice).unwrap();

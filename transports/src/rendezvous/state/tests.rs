@@ -1,4 +1,5 @@
 use super::*;
+use crate::rendezvous::message::{Piece, REPORT_LIMIT_BYTES};
 
 const NONCE: Nonce = [3; 32];
 const SERVER: [u8; 16] = [1; 16];
@@ -86,14 +87,14 @@ fn a_proof_of_the_wrong_secret_or_the_servers_own_is_refused() {
 #[test]
 fn news_go_to_all_others() {
     let mut state = running();
-    state.received(11, Message::Goodbye { calls: 9 });
-    let left = Message::Left { rank: 1, calls: 9 };
+    state.received(11, Said::Goodbye { calls: 9 }.among(WORLD));
+    let left = Said::Left { rank: 1, calls: 9 }.among(WORLD);
     assert_eq!(state.take_actions(), [Action::Send(vec![10, 12], left)]);
     state.closed(11, false);
     assert_eq!(state.take_actions(), [], "it had left");
     let cause = Cause::Mismatch { rank: 2, detail: String::new() };
-    state.received(12, Message::Abort(cause.clone()));
-    assert_eq!(state.take_actions(), [Action::Send(vec![10], Message::Abort(cause))]);
+    state.received(12, Said::Abort(cause.clone()).among(WORLD));
+    assert_eq!(state.take_actions(), [Action::Send(vec![10], Said::Abort(cause).among(WORLD))]);
 }
 
 #[test]
@@ -102,51 +103,54 @@ fn pieces_are_told_together_or_after_a_moment() {
     let piece = || Piece::new(b"x");
     let gathered = |ranks: &[usize]| {
         let pieces = ranks.iter().map(|&rank| (rank, piece())).collect();
-        [Action::Send(vec![10, 11, 12], Message::Gathered { round: 0, pieces })]
+        [Action::Send(vec![10, 11, 12], Said::Gathered { round: 0, pieces }.among(WORLD))]
     };
-    state.received(11, Message::Gather { round: 0, piece: piece() });
+    state.received(11, Said::Gather { round: 0, piece: piece() }.among(WORLD));
     assert_eq!(state.take_actions(), []);
     assert!(state.has_untold_pieces());
     state.tell_pieces();
     assert_eq!(state.take_actions(), gathered(&[1]));
     assert!(!state.has_untold_pieces());
-    state.received(12, Message::Gather { round: 0, piece: piece() });
-    state.received(10, Message::Gather { round: 0, piece: piece() });
+    state.received(12, Said::Gather { round: 0, piece: piece() }.among(WORLD));
+    state.received(10, Said::Gather { round: 0, piece: piece() }.among(WORLD));
     assert_eq!(state.take_actions(), gathered(&[2, 0]));
-    state.received(10, Message::Gather { round: 1, piece: piece() });
-    state.received(10, Message::Goodbye { calls: 0 });
+    state.received(10, Said::Gather { round: 1, piece: piece() }.among(WORLD));
+    state.received(10, Said::Goodbye { calls: 0 }.among(WORLD));
     let actions = state.take_actions();
-    let last = Message::Gathered { round: 1, pieces: vec![(0, piece())] };
+    let last = Said::Gathered { round: 1, pieces: vec![(0, piece())] }.among(WORLD);
     assert_eq!(actions[0], Action::Send(vec![10, 11, 12], last), "before the goodbye");
-    assert_eq!(actions[1], Action::Send(vec![11, 12], Message::Left { rank: 0, calls: 0 }));
-    state.received(11, Message::Gather { round: 7, piece: piece() });
-    let refusal = Refusal::Protocol("an exchange out of turn".to_owned());
+    assert_eq!(
+        actions[1],
+        Action::Send(vec![11, 12], Said::Left { rank: 0, calls: 0 }.among(WORLD))
+    );
+    state.received(11, Said::Gather { round: 7, piece: piece() }.among(WORLD));
+    let refusal = Refusal::Protocol("a message out of turn".to_owned());
     assert_eq!(state.take_actions()[1..], refused(11, refusal));
 }
 
 #[test]
 fn reports_go_to_those_of_other_nodes_that_asked() {
     let mut state = running();
-    state.received(10, Message::Ask);
-    state.received(10, Message::Ask);
+    state.received(10, Said::Ask.among(WORLD));
+    state.received(10, Said::Ask.among(WORLD));
     assert!(state.is_asked());
     assert_eq!(state.take_actions(), [], "not before it is time");
     state.ask_all();
     assert!(!state.is_asked());
-    assert_eq!(state.take_actions(), [Action::Send(vec![10, 11, 12], Message::Asked)]);
-    state.received(12, Message::Report(vec![5]));
-    let report = Message::Reported { rank: 2, report: vec![5] };
+    assert_eq!(state.take_actions(), [Action::Send(vec![10, 11, 12], Said::Asked.among(WORLD))]);
+    state.received(12, Said::Report(vec![5]).among(WORLD));
+    let report = Said::Reported { rank: 2, report: vec![5] }.among(WORLD);
     assert_eq!(state.take_actions(), [Action::Send(vec![10], report)]);
-    state.received(11, Message::Report(vec![6]));
+    state.received(11, Said::Report(vec![6]).among(WORLD));
     assert_eq!(state.take_actions(), [], "rank 0 is on the same node, and rank 2 has not asked");
-    state.received(12, Message::Report(vec![0; REPORT_LIMIT_BYTES + 1]));
+    state.received(12, Said::Report(vec![0; REPORT_LIMIT_BYTES + 1]).among(WORLD));
     assert_eq!(state.take_actions(), []);
     // Rank 2 asks while its own answer to rank 0 is under way.
-    state.received(12, Message::Ask);
+    state.received(12, Said::Ask.among(WORLD));
     state.ask_all();
     state.take_actions();
-    state.received(12, Message::Report(vec![7]));
-    let report = Message::Reported { rank: 2, report: vec![7] };
+    state.received(12, Said::Report(vec![7]).among(WORLD));
+    let report = Said::Reported { rank: 2, report: vec![7] }.among(WORLD);
     assert_eq!(state.take_actions(), [Action::Send(vec![10], report)]);
 }
 
@@ -154,7 +158,7 @@ fn reports_go_to_those_of_other_nodes_that_asked() {
 fn a_silent_machine_is_cut_off() {
     let mut state = running();
     state.closed(11, true);
-    let cut_off = Message::Abort(Cause::CutOff { rank: 1 });
+    let cut_off = Said::Abort(Cause::CutOff { rank: 1 }).among(WORLD);
     assert_eq!(state.take_actions(), [Action::Send(vec![10, 12], cut_off)]);
 }
 
@@ -163,7 +167,7 @@ fn a_lost_connection_is_a_death() {
     let mut state = running();
     assert!(state.is_needed());
     state.closed(11, false);
-    let died = Message::Abort(Cause::Died { rank: 1 });
+    let died = Said::Abort(Cause::Died { rank: 1 }).among(WORLD);
     assert_eq!(state.take_actions(), [Action::Send(vec![10, 12], died)]);
     assert!(!state.is_needed(), "nobody goes on");
 }
@@ -173,7 +177,7 @@ fn the_server_is_needed_until_all_have_left() {
     let mut state = running();
     for rank in 0..3 {
         assert!(state.is_needed());
-        state.received(10 + rank, Message::Goodbye { calls: 0 });
+        state.received(10 + rank, Said::Goodbye { calls: 0 }.among(WORLD));
     }
     assert!(!state.is_needed());
     state.take_actions();
@@ -184,7 +188,7 @@ fn the_server_is_needed_until_all_have_left() {
 #[test]
 fn stopping_tells_who_is_there() {
     let mut state = running();
-    state.received(10, Message::Goodbye { calls: 0 });
+    state.received(10, Said::Goodbye { calls: 0 }.among(WORLD));
     state.take_actions();
     state.stop();
     assert_eq!(state.take_actions(), [Action::Send(vec![11, 12], Message::Closing)]);
@@ -199,7 +203,7 @@ fn ranks_are_taken_once_and_free_for_nobody_after() {
     let mut state = running();
     (1..=3).for_each(|conn| prove(&mut state, conn));
     assert_eq!(join(&mut state, 1, 1, 3), refused(1, Refusal::RankTwice { rank: 1 }));
-    state.received(11, Message::Goodbye { calls: 0 });
+    state.received(11, Said::Goodbye { calls: 0 }.among(WORLD));
     state.take_actions();
     assert_eq!(join(&mut state, 2, 1, 3), refused(2, Refusal::Busy));
     let mismatch = Refusal::WorldMismatch { rank: 1, theirs: 4, ours: 3 };
@@ -235,7 +239,7 @@ fn absurd_worlds_are_refused() {
     );
     let world = WORLD_LIMIT + 1;
     assert_eq!(join(&mut state, 2, 0, world), refused(2, Refusal::WorldTooLarge { world }));
-    assert!(state.members.is_empty(), "they do not fix the size of the world");
+    assert!(state.world() == 0, "they do not fix the size of the world");
 }
 
 /// A running world of three, started by a launcher on connection 20.
@@ -255,13 +259,13 @@ fn ended(rank: usize, how: &str) -> Cause {
 #[test]
 fn a_lost_launcher_is_the_end_of_a_rank_that_has_not_left() {
     let mut state = launched();
-    state.received(10, Message::Goodbye { calls: 0 });
+    state.received(10, Said::Goodbye { calls: 0 }.among(WORLD));
     state.take_actions();
     prove(&mut state, 21);
     state.received(21, Message::Watch { ranks: 3..3 });
     state.closed(20, false);
     let cause = ended(1, "ended with its launcher");
-    let told = Action::Send(vec![21], Message::Abort(cause));
+    let told = Action::Send(vec![21], Message::Failed(cause));
     assert_eq!(state.take_actions(), [told], "ranks hear when the rank's own connection ends");
     state.received(21, Message::Done);
     state.closed(21, false);
@@ -272,9 +276,9 @@ fn a_lost_launcher_is_the_end_of_a_rank_that_has_not_left() {
 fn launchers_are_told_the_first_ends_and_why() {
     let mut state = launched();
     state.closed(11, false);
-    let died = Message::Abort(Cause::Died { rank: 1 });
-    let told = |to: &[Conn]| Action::Send(to.to_vec(), died.clone());
-    assert_eq!(state.take_actions(), [told(&[10, 12]), told(&[20])]);
+    let died = Cause::Died { rank: 1 };
+    let abort = Action::Send(vec![10, 12], Said::Abort(died.clone()).among(WORLD));
+    assert_eq!(state.take_actions(), [abort, Action::Send(vec![20], Message::Failed(died))]);
     state.closed(12, false);
     assert_eq!(state.take_actions().len(), 1, "the ranks alone hear of further deaths");
     for rank in 100..120 {
@@ -289,13 +293,13 @@ fn launchers_are_told_the_first_ends_and_why() {
 #[test]
 fn ranks_hear_how_one_ended_unless_it_had_left() {
     let mut state = launched();
-    state.received(10, Message::Goodbye { calls: 0 });
+    state.received(10, Said::Goodbye { calls: 0 }.among(WORLD));
     state.take_actions();
     state.received(20, Message::Ended { rank: 0, status: 1, how: "failed".to_owned() });
-    let told = Message::Abort(ended(0, "failed"));
+    let told = Message::Failed(ended(0, "failed"));
     assert_eq!(state.take_actions(), [Action::Send(vec![20], told)], "that nothing was before");
     state.received(20, Message::Ended { rank: 1, status: 1, how: "failed".to_owned() });
-    let abort = Message::Abort(ended(1, "failed"));
+    let abort = Said::Abort(ended(1, "failed")).among(WORLD);
     assert_eq!(state.take_actions(), [Action::Send(vec![12], abort)], "what it knows");
     prove(&mut state, 21);
     state.received(21, Message::Watch { ranks: 3..3 });
@@ -313,4 +317,88 @@ fn launchers_may_be_silent_for_as_long_as_ranks() {
     prove(&mut state, 21);
     state.received(21, Message::Watch { ranks: 3..3 });
     assert_eq!(state.take_actions(), [granted(21, 300)]);
+}
+
+/// Ranks 2 and 0, in this order, have a realm of their own.
+fn parted() -> Rendezvous {
+    let mut state = running();
+    for conn in [12, 10] {
+        state.received(conn, Message::Open { realm: 7, ranks: vec![2, 0] });
+    }
+    assert_eq!(state.take_actions(), []);
+    state
+}
+
+#[test]
+fn what_is_said_in_a_part_is_heard_there_alone() {
+    let mut state = parted();
+    let piece = || Piece::new(b"x");
+    for conn in [10, 12] {
+        state.received(conn, Said::Gather { round: 0, piece: piece() }.among(7));
+    }
+    let pieces = vec![(1, piece()), (0, piece())];
+    let gathered = Said::Gathered { round: 0, pieces }.among(7);
+    assert_eq!(state.take_actions(), [Action::Send(vec![12, 10], gathered)]);
+    state.received(10, Said::Ask.among(7));
+    state.ask_all();
+    assert_eq!(state.take_actions(), [Action::Send(vec![12, 10], Said::Asked.among(7))]);
+    state.received(12, Said::Report(vec![5]).among(7));
+    let report = Said::Reported { rank: 0, report: vec![5] }.among(7);
+    assert_eq!(state.take_actions(), [Action::Send(vec![10], report)]);
+    let cause = Cause::Aborted { rank: 1, reason: String::new() };
+    state.received(10, Said::Abort(cause.clone()).among(7));
+    let abort = Said::Abort(cause).among(7);
+    assert_eq!(state.take_actions(), [Action::Send(vec![12], abort)], "the world goes on");
+    assert!(state.is_needed());
+}
+
+#[test]
+fn a_part_outlives_the_world() {
+    let mut state = parted();
+    for conn in 10..13 {
+        state.received(conn, Said::Goodbye { calls: 0 }.among(WORLD));
+    }
+    state.take_actions();
+    assert!(state.is_needed(), "it has not ended");
+    state.closed(11, false);
+    assert_eq!(state.take_actions(), [], "that rank has left, and is not one of the part");
+    state.closed(12, true);
+    let cut_off = Said::Abort(Cause::CutOff { rank: 0 }).among(7);
+    assert_eq!(state.take_actions(), [Action::Send(vec![10], cut_off)]);
+    assert!(!state.is_needed());
+    state.stop();
+    assert_eq!(state.take_actions(), [Action::Send(vec![10], Message::Closing)]);
+}
+
+#[test]
+fn a_part_that_nobody_is_in_is_forgotten() {
+    let mut state = parted();
+    state.received(12, Said::Gone.among(7));
+    let died = Said::Abort(Cause::Died { rank: 0 }).among(7);
+    assert_eq!(state.take_actions(), [Action::Send(vec![10], died)], "a rank of the part alone");
+    state.received(10, Said::Goodbye { calls: 3 }.among(7));
+    assert!(state.parts.is_empty());
+    state.received(12, Said::Ask.among(7));
+    assert_eq!(state.take_actions(), [], "it was under way");
+}
+
+#[test]
+fn realms_that_cannot_be_are_refused() {
+    for (conn, realm, ranks) in [
+        (10, WORLD, vec![0, 1]),
+        (10, 8, vec![0, 3]),
+        (10, 8, vec![0, 0]),
+        (10, 8, vec![1, 2]),
+        (10, 7, vec![0, 2]),
+    ] {
+        let mut state = parted();
+        state.received(conn, Message::Open { realm, ranks });
+        let refusal = Refusal::Protocol("a realm that cannot be".to_owned());
+        let actions = state.take_actions();
+        assert!(actions.ends_with(&refused(conn, refusal)), "{actions:?}");
+    }
+    let mut state = parted();
+    state.received(11, Said::Ask.among(7));
+    let refusal = Refusal::Protocol("a message out of turn".to_owned());
+    assert!(state.take_actions().ends_with(&refused(11, refusal)), "it is not one of its ranks");
 }

@@ -1,0 +1,56 @@
+//! Communicators of some of the ranks.
+
+use super::Communicator;
+use super::start::not_started;
+use crate::error::Error;
+use oxccl_transports::Side;
+
+impl Communicator {
+    /// Makes communicators of parts of the ranks: those that give the same `color` are together in
+    /// one, numbered by `key`, and by their ranks here where keys are equal. A rank that gives no
+    /// color gets none. All ranks call this, between the same calls.
+    ///
+    /// It takes no new rendezvous. A part can be split in turn, and lives as long as it is used,
+    /// whatever becomes of this communicator: each is closed by itself, and what ends one ends no
+    /// other, but for a rank that dies, which ends all that it is in. The calls of different
+    /// communicators are independent, and may be made from different threads. In one thread, ranks
+    /// that share two communicators make their calls in the same order.
+    ///
+    /// The parts have their settings, and the memory of [`alloc`](Self::alloc), in common with this
+    /// communicator: what one has allocated, all reach in place. Memory that was
+    /// [registered](Self::register) is registered by each communicator that is to reach it.
+    /// Switches do not reduce for parts on GPUs (no `nvls`).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use oxccl::{Collectives, Communicator, ReduceOp};
+    ///
+    /// // Two rows of two ranks.
+    /// let ranks = Communicator::local(4)?;
+    /// std::thread::scope(|scope| {
+    ///     for world in ranks {
+    ///         scope.spawn(move || -> Result<(), oxccl::Error> {
+    ///             let row = world.split(Some(world.rank() as u32 / 2), 0)?;
+    ///             let row = row.ok_or(()).expect("every rank has a color");
+    ///             let mut sum = [world.rank() as f32];
+    ///             row.all_reduce_in_place(&mut sum, ReduceOp::Sum)?;
+    ///             assert_eq!(sum[0], if world.rank() < 2 { 1.0 } else { 5.0 });
+    ///             row.close()
+    ///         });
+    ///     }
+    /// });
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As other calls of all ranks: one that does not come, that calls something else, or that has
+    /// ended. What goes wrong at the start of a part, as without memory, ends the part alone.
+    pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Communicator>, Error> {
+        // SAFETY: all issued tickets are done (`idle_engine`), and no other comes from this thread
+        // meanwhile.
+        let engine = unsafe { (*self.idle_engine()?).split(Side { color, key }) };
+        let engine = engine.inspect_err(|error| not_started(self.rank, error))?;
+        Ok(engine.map(Communicator::from_engine))
+    }
+}
