@@ -186,7 +186,7 @@ fn many_splits() {
                 };
                 let part = part(&world, color, 0);
                 assert_eq!(sum(&part, rank), rank + partner);
-                if turn % 3 == 0 {
+                if turn.is_multiple_of(3) {
                     part.close().unwrap()
                 }
             };

@@ -4,11 +4,14 @@ use oxccl_transports::Region;
 use oxccl_transports::cuda::DeviceRegion;
 use std::sync::Arc;
 
-/// By rank; none of ranks of other nodes.
+/// Memory by rank; none of ranks of other nodes.
+pub(crate) type ByRank<T> = Vec<Option<Arc<T>>>;
+
+/// By rank.
 #[derive(Clone, Debug)]
 pub(crate) enum Heaps {
-    Host(Vec<Option<Arc<Region>>>),
-    Device(Vec<Option<Arc<DeviceRegion>>>),
+    Host(ByRank<Region>),
+    Device(ByRank<DeviceRegion>),
 }
 
 impl Heaps {

@@ -2,6 +2,7 @@
 
 use super::channels::Channels;
 use super::control::Control;
+use super::heaps::ByRank;
 use super::staging::StagingShape;
 use oxccl_kernels::{HostExecutor, TracedStep, format as f};
 use oxccl_transports::Region;
@@ -24,7 +25,7 @@ pub(crate) struct Host {
     /// What the connections lead to.
     _staging: Vec<Arc<Region>>,
     /// What the windows lead to.
-    heaps: Vec<Option<Arc<Region>>>,
+    heaps: ByRank<Region>,
 }
 
 /// How a wait asks whether to go on.
@@ -47,7 +48,7 @@ impl Host {
     pub(crate) fn new(
         shape: StagingShape,
         rank: usize,
-        (staging, heaps): (Vec<Option<Arc<Region>>>, Vec<Option<Arc<Region>>>),
+        (staging, heaps): (ByRank<Region>, ByRank<Region>),
         connect: impl FnOnce(&mut [f::Connection]),
         window_bases: &[*mut u8],
         control: &Control,

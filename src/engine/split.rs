@@ -2,7 +2,7 @@
 //! up an engine of their own, over the connection to the rendezvous and the memory that they have.
 
 use super::Engine;
-use super::start::{Beginning, Inherited};
+use super::start::{Beginning, Inherited, agree, agreed};
 use super::tally::Digest;
 use crate::call::{Record, What};
 use crate::error::Error;
@@ -19,7 +19,9 @@ impl Engine {
         let record = Record { collective, what: What::Split };
         self.ranks.control.log(self.ranks.rank).enter(number, &record.encode());
         let deadline = deadline_in(self.ranks.poll.timeout());
-        let part = self.bootstrap.split(side, deadline).map_err(|e| self.unheard(e, &record));
+        // Of parts, what they are to agree on is told with the split.
+        let part = self.bootstrap.split(side, &agreed(&self.given), deadline);
+        let part = part.map_err(|error| self.unheard(error, &record));
         let part = part.inspect_err(|error| {
             self.ranks.end(error, number);
         })?;
@@ -29,7 +31,8 @@ impl Engine {
 
     /// Sets up this rank of a part, with the others of it.
     fn begin_part(&self, part: Part, split: u64) -> Result<Engine, Error> {
-        let Part { bootstrap, ranks } = part;
+        let Part { bootstrap, ranks, told } = part;
+        agree(&told, &self.given)?;
         let mut config = self.given.clone();
         config.device = self.config.device;
         // Of a part they follow from where its ranks are.

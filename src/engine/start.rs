@@ -40,7 +40,11 @@ impl Engine {
         config.advanced.cache_bytes = Some(config.last_level_cache_bytes());
         let (rank, world) = (bootstrap.rank(), bootstrap.world());
         let deadline = deadline_in(config.timeout);
-        agree(&mut *bootstrap, &config, deadline)?;
+        // The ranks of a part have done so.
+        if inherited.is_none() {
+            let told = bootstrap.all_gather(&agreed(&config), deadline)?;
+            agree(&told, &config)?;
+        }
         config.place(bootstrap.nodes())?;
         let spins = match &inherited {
             Some(inherited) => inherited.spins,
@@ -343,12 +347,22 @@ fn context(ordinal: Option<usize>, place: usize) -> Result<Context, CudaError> {
     Context::primary(driver.device(ordinal)?)
 }
 
-/// All ranks must lay out staging memory and choose plans alike.
-fn agree(bootstrap: &mut dyn Bootstrap, config: &Config, deadline: Instant) -> Result<(), Error> {
+/// What all ranks must lay out staging memory and choose plans by.
+fn compared(config: &Config) -> Vec<(&'static str, String)> {
     let mut fields = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
     fields.extend(config.compared());
-    let own: Vec<&str> = fields.iter().map(|(_, value)| value.as_str()).collect();
-    let all = bootstrap.all_gather(own.join("\n").as_bytes(), deadline)?;
+    fields
+}
+
+/// The same, as it is told to the others.
+pub(super) fn agreed(config: &Config) -> Vec<u8> {
+    let values: Vec<String> = compared(config).into_iter().map(|(_, value)| value).collect();
+    values.join("\n").into_bytes()
+}
+
+/// Fails if a rank's differs, by what all have told.
+pub(super) fn agree(all: &[Vec<u8>], config: &Config) -> Result<(), Error> {
+    let fields = compared(config);
     for (rank, text) in all.iter().enumerate() {
         let text = String::from_utf8_lossy(text);
         let mut values = text.split('\n');

@@ -128,6 +128,32 @@ pub(crate) fn with_parts(comm: Communicator) {
     comm.barrier().unwrap();
 }
 
+/// In parts of the ranks, of which each has an end of its own: the ranks by pairs, one by one, and
+/// all once more; memory of the whole is reached in place.
+pub(crate) fn of_parts(comm: Communicator) {
+    let (rank, n) = (comm.rank(), comm.world_size());
+    let partner = (rank ^ 1).min(n - 1);
+    for (color, sum) in
+        [(rank / 2, if partner == rank { rank } else { rank + partner }), (rank, rank)]
+    {
+        let part = comm.split(Some(color as u32), 0).unwrap().unwrap();
+        let mut of_whole = comm.alloc::<i32>(1000).unwrap();
+        of_whole.write(&[rank as i32; 1000]).unwrap();
+        part.all_reduce_in_place(&mut of_whole, ReduceOp::Sum).unwrap();
+        let mut found = [0; 1000];
+        of_whole.read(&mut found).unwrap();
+        assert_eq!(found, [sum as i32; 1000]);
+        crate::common::typed::check(&part, &stream(&part));
+        part.close().unwrap();
+    }
+    let all = comm.split(Some(0), -(rank as i64)).unwrap().unwrap();
+    assert_eq!(all.rank(), n - 1 - rank);
+    comm.close().unwrap();
+    crate::common::typed::check(&all, &stream(&all));
+    assert!(all.split(None, 0).unwrap().is_none());
+    all.close().unwrap();
+}
+
 /// Every kernel: all types and operations, folded from the left and as a tree; packs, words, lines
 /// of both kinds. Of many ranks the folds whose trees have more levels than registers.
 pub(crate) fn every_kernel(mut comm: Communicator) {

@@ -125,6 +125,11 @@ cases! {
     calls_in_graphs_of_processes = calls::captured, Anything, 2, [];
     calls_with_parts_of_their_own = calls::with_parts, Anything, 1, [processes::threads("3"), MANY, needs("6")];
     calls_with_parts_of_processes = calls::with_parts, Anything, 2, [];
+    calls_of_parts = calls::of_parts, Anything, 1, [processes::threads("3"), MANY, needs("6")];
+    calls_of_parts_of_processes = calls::of_parts, Anything, 3, [];
+    calls_of_parts_on_two_gpus =
+        calls::of_parts, StandIn, 1, [processes::threads("4"), MANY, ("OXCCL_STAND_IN_DEVICES", "2"), needs("6")];
+    calls_of_parts_between_nodes = calls::of_parts, Anything, 1, [processes::threads("4"), MANY, TWO_NODES, needs("8")];
     calls_in_several_streams = calls::streams, Anything, 1, [processes::threads("2"), MANY];
     calls_prepared_while_others_wait =
         calls::prepared_late, StandIn, 1, [processes::threads("2"), MANY, SEPARATE, ("OXCCL_STAND_IN_DRAINS", "1"), needs("4")];

@@ -124,6 +124,23 @@ fn messages_counts_and_pins() -> Result<(), Error> {
 }
 
 #[test]
+fn parts() -> Result<(), Error> {
+    on_all(Communicator::local(4)?, |comm| {
+        let (rank, tensor) = (comm.rank() as u32, 2);
+        let row = comm.split(Some(rank / tensor), 0)?;
+        let column = comm.split(Some(rank % tensor), 0)?;
+
+        for (part, place) in [(row, rank % tensor), (column, rank / tensor)] {
+            let part = part.ok_or("every rank has given a color")?;
+            assert_eq!((part.rank() as u32, part.world_size()), (place, 2));
+            part.close()?;
+        }
+        Ok(())
+    });
+    Ok(())
+}
+
+#[test]
 fn custom_schedules() -> Result<(), Failed> {
     let custom = CustomSchedule::read(Path::new("examples/custom_schedule.json"))?;
     let config =

@@ -55,6 +55,8 @@ pub struct Part {
     pub bootstrap: Box<dyn Bootstrap>,
     /// The numbers that its ranks have had, by those that they have.
     pub ranks: Vec<usize>,
+    /// What they have told each other.
+    pub told: Vec<Vec<u8>>,
 }
 
 /// The way to the other ranks, before and beside the collectives.
@@ -119,11 +121,13 @@ pub trait Bootstrap: Send {
     /// Makes the way to some of the ranks: those that give the same color are together, numbered
     /// by key, then by rank. Nothing for a rank that gives none. It needs no new rendezvous, and
     /// outlives this way. The ranks of a part hear of each other there, whatever becomes of others.
-    /// All ranks call it, in turn with [`all_gather`](Self::all_gather).
+    /// Each also tells the others something. All ranks call it, in turn with
+    /// [`all_gather`](Self::all_gather).
     ///
     /// # Errors
     /// As [`all_gather`](Self::all_gather).
-    fn split(&mut self, side: Side, deadline: Instant) -> Result<Option<Part>, Error>;
+    fn split(&mut self, side: Side, tells: &[u8], deadline: Instant)
+    -> Result<Option<Part>, Error>;
 
     /// The job's secret, which links prove.
     fn secret(&self) -> &Secret;

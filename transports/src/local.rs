@@ -8,6 +8,7 @@ use std::time::Instant;
 use crate::liveness::Peers;
 use crate::mailbox::Mailbox;
 use crate::rendezvous::Piece;
+use crate::split::of_ranks;
 use crate::sync::{Mutex, lock};
 use crate::{
     Bootstrap, Cause, Error, Liveness, Nodes, Offer, Part, Reach, Secret, Shared, Side, cuda_ipc,
@@ -156,7 +157,12 @@ impl Bootstrap for LocalBootstrap {
         Ok(all)
     }
 
-    fn split(&mut self, side: Side, deadline: Instant) -> Result<Option<Part>, Error> {
+    fn split(
+        &mut self,
+        side: Side,
+        tells: &[u8],
+        deadline: Instant,
+    ) -> Result<Option<Part>, Error> {
         let members = side.members(self.rank, self.all_gather(&side.encode(), deadline)?)?;
         let number = self.splits;
         self.splits += 1;
@@ -169,10 +175,11 @@ impl Bootstrap for LocalBootstrap {
             (key, LocalBootstrap::new(rank, hub), ranks)
         });
         // Nobody speaks there before all have come.
-        self.all_gather(&[], deadline)?;
+        let told = self.all_gather(tells, deadline)?;
         Ok(part.map(|(key, bootstrap, ranks)| {
             lock(&self.hub.parts).remove(&key);
-            Part { bootstrap: Box::new(bootstrap), ranks }
+            let told = of_ranks(told, &ranks);
+            Part { bootstrap: Box::new(bootstrap), ranks, told }
         }))
     }
 

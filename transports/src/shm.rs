@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::region::BadRegion;
-use crate::rendezvous::ControlChannel;
+use crate::rendezvous::{ControlChannel, Split};
 use crate::{
     Bootstrap, Error, Liveness, Nodes, Offer, Part, Reach, Region, Seat, Secret, Shared, Side,
     UniqueId, cuda_ipc, interface,
@@ -201,10 +201,18 @@ impl Bootstrap for ShmBootstrap {
         Ok(all)
     }
 
-    fn split(&mut self, side: Side, deadline: Instant) -> Result<Option<Part>, Error> {
-        let part = self.channel.split(side, deadline)?;
-        Ok(part
-            .map(|(channel, ranks)| Part { bootstrap: Box::new(ShmBootstrap { channel }), ranks }))
+    fn split(
+        &mut self,
+        side: Side,
+        tells: &[u8],
+        deadline: Instant,
+    ) -> Result<Option<Part>, Error> {
+        let part = self.channel.split(side, tells, deadline)?;
+        Ok(part.map(|Split { channel, ranks, told }| Part {
+            bootstrap: Box::new(ShmBootstrap { channel }),
+            ranks,
+            told,
+        }))
     }
 
     fn secret(&self) -> &Secret {

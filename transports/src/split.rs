@@ -56,6 +56,11 @@ impl Side {
     }
 }
 
+/// What some of the ranks have told, of what all have.
+pub(crate) fn of_ranks(mut told: Vec<Vec<u8>>, ranks: &[usize]) -> Vec<Vec<u8>> {
+    ranks.iter().map(|&rank| std::mem::take(&mut told[rank])).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,7 +1,7 @@
 //! What every transport promises, tested on each of them: local threads, shm between threads, both
-//! also with ranks on two nodes and in parts of a world, and shm between processes. A new transport is one more line in
-//! `conformance!`. What is promised of memory of GPUs is tested against the stand-in driver, which
-//! only a process started for it can load.
+//! also with ranks on two nodes and in parts of a world, and shm between processes. A new transport
+//! is one more line in `conformance!`. What is promised of memory of GPUs is tested against the
+//! stand-in driver, which only a process started for it can load.
 
 #![allow(clippy::unwrap_used)]
 

@@ -9,7 +9,7 @@ use crate::rendezvous::joining::{Failure, Joined, Joining};
 use crate::rendezvous::line::{Heard, Line};
 use crate::rendezvous::message::{Piece, RealmId, Said, WORLD};
 use crate::rendezvous::state::WORLD_LIMIT;
-use crate::split::Side;
+use crate::split::{Side, of_ranks};
 use crate::{Error, Liveness, Nodes, Seat, Secret, UniqueId};
 
 /// The pause between attempts grows from the first to the second.
@@ -36,6 +36,17 @@ pub struct ControlChannel {
     /// How often it has been split.
     splits: u64,
     line: Arc<Line>,
+}
+
+/// The way to some of the ranks: see [`Part`](crate::Part).
+#[derive(Debug)]
+pub struct Split {
+    /// The way.
+    pub channel: ControlChannel,
+    /// The numbers that its ranks have had, by those that they have.
+    pub ranks: Vec<usize>,
+    /// What they have told each other.
+    pub told: Vec<Vec<u8>>,
 }
 
 impl ControlChannel {
@@ -135,8 +146,9 @@ impl ControlChannel {
     pub fn split(
         &mut self,
         side: Side,
+        tells: &[u8],
         deadline: Instant,
-    ) -> Result<Option<(ControlChannel, Vec<usize>)>, Error> {
+    ) -> Result<Option<Split>, Error> {
         let members = side.members(self.rank(), self.all_gather(&side.encode(), deadline)?)?;
         let number = self.splits;
         self.splits += 1;
@@ -149,8 +161,8 @@ impl ControlChannel {
             (ControlChannel::new(realm, ranks, nodes, heard, self.line.clone()), members)
         });
         // Nobody is told anything there before all are.
-        self.all_gather(&[], deadline)?;
-        Ok(part)
+        let told = self.all_gather(tells, deadline)?;
+        Ok(part.map(|(channel, ranks)| Split { channel, told: of_ranks(told, &ranks), ranks }))
     }
 
     /// For how long this machine and the server's may be silent to each other, instead of

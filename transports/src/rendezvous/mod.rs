@@ -78,7 +78,7 @@ mod state;
 
 pub use auth::Secret;
 pub(crate) use auth::random_bytes;
-pub use client::ControlChannel;
+pub use client::{ControlChannel, Split};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use fuzz::{from_ranks, from_server};
 pub use launcher_channel::LauncherChannel;

@@ -115,10 +115,12 @@ fn part_of(mut whole: impl Bootstrap) -> Option<Box<dyn Bootstrap>> {
     let rank = whole.rank();
     let color = (rank + 1 < whole.world()).then_some(rank as u32 % 2);
     let side = Side { color, key: rank as i64 / 2 };
-    let part = whole.split(side, deadline()).unwrap();
+    let part = whole.split(side, &[rank as u8], deadline()).unwrap();
     whole.liveness().close(0);
     let part = part?;
     assert_eq!(part.ranks[part.bootstrap.rank()], rank);
+    let told: Vec<_> = part.ranks.iter().map(|&rank| [rank as u8]).collect();
+    assert_eq!(part.told, told);
     Some(part.bootstrap)
 }
 
