@@ -106,16 +106,29 @@ impl Cause {
         }
     }
 
-    /// The same where the rank that it names has another number.
+    /// The same where the rank that it is about has another number.
     pub(crate) fn of_rank(mut self, number: usize) -> Cause {
         if let Cause::Died { rank }
         | Cause::CutOff { rank }
         | Cause::Ended { rank, .. }
+        | Cause::Mismatch { rank, .. }
         | Cause::Aborted { rank, .. } = &mut self
         {
             *rank = number;
         }
         self
+    }
+
+    /// The rank that [`of_rank`](Self::of_rank) gives another number.
+    pub(crate) fn rank(&self) -> Option<usize> {
+        match self {
+            Cause::Died { rank }
+            | Cause::CutOff { rank }
+            | Cause::Ended { rank, .. }
+            | Cause::Mismatch { rank, .. }
+            | Cause::Aborted { rank, .. } => Some(*rank),
+            _ => None,
+        }
     }
 
     /// The longest text that is told to other ranks; the rest is cut off.

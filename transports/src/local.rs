@@ -8,7 +8,7 @@ use std::time::Instant;
 use crate::liveness::Peers;
 use crate::mailbox::Mailbox;
 use crate::rendezvous::Piece;
-use crate::split::of_ranks;
+use crate::split::{by_numbers_before, of_ranks};
 use crate::sync::{Mutex, lock};
 use crate::{
     Bootstrap, Cause, Error, Liveness, Nodes, Offer, Part, Reach, Secret, Shared, Side, cuda_ipc,
@@ -43,8 +43,9 @@ pub fn local_on(nodes: &Nodes) -> Vec<LocalBootstrap> {
 pub struct LocalBootstrap {
     rank: usize,
     round: u64,
-    /// How often it has been split.
+    /// How often it has been split, and shrunk.
     splits: u64,
+    shrinks: u64,
     hub: Arc<Hub>,
     liveness: Arc<Liveness>,
 }
@@ -58,9 +59,16 @@ struct Hub {
     /// Held while all ranks are told of a cause: the end of the first that hears of it does not
     /// overtake it on the way to the last.
     telling: Mutex<()>,
-    /// Hubs of parts that not all of their ranks have come to, by the number of the split and the
-    /// part's first rank.
-    parts: Mutex<HashMap<(u64, usize), Arc<Hub>>>,
+    /// Hubs of parts that not all of their ranks have come to.
+    parts: Mutex<HashMap<PartKey, Arc<Hub>>>,
+    /// What ranks that come late have missed.
+    missed: Mutex<Missed>,
+}
+
+#[derive(Default)]
+struct Missed {
+    cause: Option<Cause>,
+    left: Vec<(usize, u64)>,
 }
 
 struct Member {
@@ -81,7 +89,15 @@ impl LocalBootstrap {
         let liveness = Arc::new(Liveness::new(rank, hub.members.len(), Box::new(peers)));
         let first = hub.members[rank].liveness.set(Arc::downgrade(&liveness));
         debug_assert!(first.is_ok(), "one bootstrap a rank");
-        LocalBootstrap { rank, round: 0, splits: 0, hub, liveness }
+        let missed = lock(&hub.missed);
+        for &(rank, calls) in &missed.left {
+            liveness.record_left(rank, calls);
+        }
+        if let Some(cause) = &missed.cause {
+            liveness.raise(cause.clone());
+        }
+        drop(missed);
+        LocalBootstrap { rank, round: 0, splits: 0, shrinks: 0, hub, liveness }
     }
 
     /// Gives every rank what is meant for it, and takes what they give.
@@ -100,6 +116,23 @@ impl LocalBootstrap {
         self.hub.members[self.rank].mailbox.collect(round, doing, deadline, &self.liveness)
     }
 }
+
+impl LocalBootstrap {
+    /// The way to these ranks, of which this is one.
+    fn part(&self, number: u64, ranks: &[usize]) -> (PartKey, LocalBootstrap) {
+        let key = (number, ranks.to_vec());
+        let place = ranks.iter().position(|&rank| rank == self.rank).unwrap_or(0);
+        let new = || Arc::new(Hub::new(self.hub.nodes.of_ranks(ranks), self.hub.secret.clone()));
+        let hub = lock(&self.hub.parts).entry(key.clone()).or_insert_with(new).clone();
+        (key, LocalBootstrap::new(place, hub))
+    }
+}
+
+/// What a part comes of, and its ranks.
+type PartKey = (u64, Vec<usize>);
+
+/// In the number of what a part comes of: that is no split.
+const SHRINKS: u64 = 1 << 63;
 
 impl Bootstrap for LocalBootstrap {
     fn rank(&self) -> usize {
@@ -166,21 +199,23 @@ impl Bootstrap for LocalBootstrap {
         let members = side.members(self.rank, self.all_gather(&side.encode(), deadline)?)?;
         let number = self.splits;
         self.splits += 1;
-        let part = members.map(|ranks| {
-            let key = (number, ranks[0]);
-            let rank = ranks.iter().position(|&rank| rank == self.rank).unwrap_or(0);
-            let new =
-                || Arc::new(Hub::new(self.hub.nodes.of_ranks(&ranks), self.hub.secret.clone()));
-            let hub = lock(&self.hub.parts).entry(key).or_insert_with(new).clone();
-            (key, LocalBootstrap::new(rank, hub), ranks)
-        });
-        // Nobody speaks there before all have come.
+        let part = members.map(|ranks| (self.part(number, &ranks), ranks));
         let told = self.all_gather(tells, deadline)?;
-        Ok(part.map(|(key, bootstrap, ranks)| {
+        Ok(part.map(|((key, bootstrap), ranks)| {
             lock(&self.hub.parts).remove(&key);
             let told = of_ranks(told, &ranks);
             Part { bootstrap: Box::new(bootstrap), ranks, told }
         }))
+    }
+
+    fn shrink(&mut self, ranks: &[usize], tells: &[u8], deadline: Instant) -> Result<Part, Error> {
+        let number = self.shrinks;
+        self.shrinks += 1;
+        let (key, mut bootstrap) = self.part(SHRINKS | number, ranks);
+        let told = bootstrap.all_gather(tells, deadline);
+        let told = told.map_err(|error| by_numbers_before(error, ranks))?;
+        lock(&self.hub.parts).remove(&key);
+        Ok(Part { bootstrap: Box::new(bootstrap), ranks: ranks.to_vec(), told })
     }
 
     fn secret(&self) -> &Secret {
@@ -214,7 +249,14 @@ impl Hub {
         let world = nodes.world();
         let member = |_| Member { mailbox: Mailbox::new(world), liveness: OnceLock::new() };
         let members = (0..world).map(member).collect();
-        Hub { members, nodes, secret, telling: Mutex::new(()), parts: Mutex::default() }
+        Hub {
+            members,
+            nodes,
+            secret,
+            telling: Mutex::new(()),
+            parts: Mutex::default(),
+            missed: Mutex::default(),
+        }
     }
 
     fn others(&self, rank: usize) -> impl Iterator<Item = (&Mailbox<Gift>, Arc<Liveness>)> {
@@ -225,6 +267,7 @@ impl Hub {
 
     fn raise_at_others(&self, rank: usize, cause: &Cause) {
         let _telling = lock(&self.telling);
+        lock(&self.missed).cause.get_or_insert_with(|| cause.clone());
         for (mailbox, liveness) in self.others(rank) {
             liveness.raise(cause.clone());
             mailbox.wake();
@@ -262,6 +305,7 @@ impl Peers for LocalPeers {
     }
 
     fn tell_goodbye(&self, calls: u64) {
+        lock(&self.hub.missed).left.push((self.rank, calls));
         for (mailbox, liveness) in self.hub.others(self.rank) {
             liveness.record_left(self.rank, calls);
             mailbox.wake();

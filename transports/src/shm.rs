@@ -146,6 +146,10 @@ impl ShmBootstrap {
     }
 }
 
+fn part(Split { channel, ranks, told }: Split) -> Part {
+    Part { bootstrap: Box::new(ShmBootstrap { channel }), ranks, told }
+}
+
 /// Reads what a rank may tell before regions change hands.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn read_invitation(data: &[u8]) {
@@ -207,12 +211,11 @@ impl Bootstrap for ShmBootstrap {
         tells: &[u8],
         deadline: Instant,
     ) -> Result<Option<Part>, Error> {
-        let part = self.channel.split(side, tells, deadline)?;
-        Ok(part.map(|Split { channel, ranks, told }| Part {
-            bootstrap: Box::new(ShmBootstrap { channel }),
-            ranks,
-            told,
-        }))
+        Ok(self.channel.split(side, tells, deadline)?.map(part))
+    }
+
+    fn shrink(&mut self, ranks: &[usize], tells: &[u8], deadline: Instant) -> Result<Part, Error> {
+        self.channel.shrink(ranks, tells, deadline).map(part)
     }
 
     fn secret(&self) -> &Secret {

@@ -56,6 +56,25 @@ impl Side {
     }
 }
 
+/// The same error where the ranks that it names have had these numbers.
+pub(crate) fn by_numbers_before(error: Error, ranks: &[usize]) -> Error {
+    let before = |rank: usize| ranks.get(rank).copied().unwrap_or(rank);
+    match error {
+        Error::Timeout { doing, missing } => {
+            Error::Timeout { doing, missing: missing.into_iter().map(before).collect() }
+        }
+        Error::Left { rank, calls } => Error::Left { rank: before(rank), calls },
+        Error::Stopped(cause) => {
+            let rank = cause.rank().map(before);
+            Error::Stopped(match rank {
+                Some(rank) => cause.of_rank(rank),
+                None => cause,
+            })
+        }
+        other => other,
+    }
+}
+
 /// What some of the ranks have told, of what all have.
 pub(crate) fn of_ranks(mut told: Vec<Vec<u8>>, ranks: &[usize]) -> Vec<Vec<u8>> {
     ranks.iter().map(|&rank| std::mem::take(&mut told[rank])).collect()

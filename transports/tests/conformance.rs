@@ -1,7 +1,7 @@
 //! What every transport promises, tested on each of them: local threads, shm between threads, both
-//! also with ranks on two nodes and in parts of a world, and shm between processes. A new transport
-//! is one more line in `conformance!`. What is promised of memory of GPUs is tested against the
-//! stand-in driver, which only a process started for it can load.
+//! also with ranks on two nodes, in parts of a world and among survivors, and shm between
+//! processes. A new transport is one more line in `conformance!`. What is promised of memory of
+//! GPUs is tested against the stand-in driver, which only a process started for it can load.
 
 #![allow(clippy::unwrap_used)]
 
@@ -72,6 +72,20 @@ macro_rules! conformance {
             $(#[test] fn $case() {
                 for world in super::worlds(stringify!($case)) {
                     super::common::in_shm_parts(world, super::$case);
+                }
+            })*
+        }
+        mod local_survivors {
+            $(#[test] fn $case() {
+                for world in super::worlds(stringify!($case)) {
+                    super::common::in_local_survivors(world, super::$case);
+                }
+            })*
+        }
+        mod shm_survivors {
+            $(#[test] fn $case() {
+                for world in super::worlds(stringify!($case)) {
+                    super::common::in_shm_survivors(world, super::$case);
                 }
             })*
         }

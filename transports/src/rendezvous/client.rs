@@ -9,7 +9,7 @@ use crate::rendezvous::joining::{Failure, Joined, Joining};
 use crate::rendezvous::line::{Heard, Line};
 use crate::rendezvous::message::{Piece, RealmId, Said, WORLD};
 use crate::rendezvous::state::WORLD_LIMIT;
-use crate::split::{Side, of_ranks};
+use crate::split::{Side, by_numbers_before, of_ranks};
 use crate::{Error, Liveness, Nodes, Seat, Secret, UniqueId};
 
 /// The pause between attempts grows from the first to the second.
@@ -33,8 +33,9 @@ pub struct ControlChannel {
     nodes: Nodes,
     heard: Heard,
     round: u64,
-    /// How often it has been split.
+    /// How often it has been split, and shrunk.
     splits: u64,
+    shrinks: u64,
     line: Arc<Line>,
 }
 
@@ -97,7 +98,7 @@ impl ControlChannel {
         heard: Heard,
         line: Arc<Line>,
     ) -> ControlChannel {
-        ControlChannel { realm, ranks, nodes, heard, round: 0, splits: 0, line }
+        ControlChannel { realm, ranks, nodes, heard, round: 0, splits: 0, shrinks: 0, line }
     }
 
     /// This rank.
@@ -152,17 +153,40 @@ impl ControlChannel {
         let members = side.members(self.rank(), self.all_gather(&side.encode(), deadline)?)?;
         let number = self.splits;
         self.splits += 1;
-        let part = members.map(|members| {
-            let ranks: Vec<usize> = members.iter().map(|&rank| self.ranks[rank]).collect();
-            let nodes = self.nodes.of_ranks(&members);
-            let realm = realm_of(self.realm, number, ranks[0]);
-            let place = members.iter().position(|&rank| rank == self.rank()).unwrap_or(0);
-            let heard = self.line.open(realm, place, &ranks, &nodes, deadline);
-            (ControlChannel::new(realm, ranks, nodes, heard, self.line.clone()), members)
-        });
-        // Nobody is told anything there before all are.
+        let part = members.map(|ranks| (self.part(number, &ranks, deadline), ranks));
         let told = self.all_gather(tells, deadline)?;
         Ok(part.map(|(channel, ranks)| Split { channel, told: of_ranks(told, &ranks), ranks }))
+    }
+
+    /// See [`Bootstrap::shrink`](crate::Bootstrap::shrink).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn shrink(
+        &mut self,
+        ranks: &[usize],
+        tells: &[u8],
+        deadline: Instant,
+    ) -> Result<Split, Error> {
+        if !self.line.origin.is_here() {
+            return Err(Error::Forked);
+        }
+        let number = self.shrinks;
+        self.shrinks += 1;
+        let mut channel = self.part(SHRINKS | number, ranks, deadline);
+        let told = channel.all_gather(tells, deadline);
+        let told = told.map_err(|error| by_numbers_before(error, ranks))?;
+        Ok(Split { channel, ranks: ranks.to_vec(), told })
+    }
+
+    /// The way to these ranks, of which this is one, in a realm of their own.
+    fn part(&self, number: u64, ranks: &[usize], deadline: Instant) -> ControlChannel {
+        let place = ranks.iter().position(|&rank| rank == self.rank()).unwrap_or(0);
+        let nodes = self.nodes.of_ranks(ranks);
+        let ranks: Vec<usize> = ranks.iter().map(|&rank| self.ranks[rank]).collect();
+        let realm = realm_of(self.realm, number, &ranks);
+        let heard = self.line.open(realm, place, &ranks, &nodes, deadline);
+        ControlChannel::new(realm, ranks, nodes, heard, self.line.clone())
     }
 
     /// For how long this machine and the server's may be silent to each other, instead of
@@ -186,11 +210,14 @@ impl ControlChannel {
     }
 }
 
-/// The number of a realm that comes of a split: the same for its ranks, which `first` is the first
-/// of, and no other's.
-fn realm_of(parent: RealmId, split: u64, first: usize) -> RealmId {
+/// In the number of what a realm comes of: that is no split.
+const SHRINKS: u64 = 1 << 63;
+
+/// The number of a realm: the same for its ranks, and no other's.
+fn realm_of(parent: RealmId, number: u64, ranks: &[usize]) -> RealmId {
+    let ranks = ranks.iter().map(|&rank| rank as u64);
     let said: Vec<u8> =
-        [parent, split, first as u64].into_iter().flat_map(u64::to_le_bytes).collect();
+        [parent, number].into_iter().chain(ranks).flat_map(u64::to_le_bytes).collect();
     let hash = blake3::hash(&said);
     let Some(word) = hash.as_bytes().first_chunk() else { unreachable!("it has 32 bytes") };
     u64::from_le_bytes(*word).max(WORLD + 1)

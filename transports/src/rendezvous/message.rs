@@ -63,8 +63,7 @@ pub(crate) enum Message {
         realm: RealmId,
         said: Said,
     },
-    /// This rank is one of those of a new realm, in this order. It is heard once all of them are,
-    /// in an exchange of the realm that they come from.
+    /// This rank comes to the realm of these ranks, in this order, and hears what it has missed.
     Open {
         realm: RealmId,
         ranks: Vec<usize>,

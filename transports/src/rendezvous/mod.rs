@@ -24,8 +24,8 @@
 //! nonces. From `Started` on:
 //!
 //! - What ranks tell each other is said in a *realm*: that of the world, or that of a part of it,
-//!   which its ranks have named by `Open`. Each communicator has one. What follows is said among
-//!   the ranks of a realm, by their numbers there.
+//!   to which its ranks have come by `Open`. Each communicator has one. What follows is said among
+//!   the ranks of a realm, by their numbers there; who comes late hears what it has missed.
 //! - An exchange: each rank sends a `Gather`; the server puts the pieces together, and tells each
 //!   rank all of them in `Gathered` messages of up to the limit. What has come is told after a
 //!   moment even if some are missing, so that a rank that waits in vain knows for whom.

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::rendezvous::gathering::{Gathering, OutOfTurn};
-use crate::rendezvous::message::{REPORT_LIMIT_BYTES, RealmId, Said};
+use crate::rendezvous::message::{REPORT_LIMIT_BYTES, RealmId, Said, WORLD};
 use crate::rendezvous::state::{Action, Conn};
 use crate::{Cause, NodeId};
 
@@ -29,8 +29,10 @@ pub(super) struct Realm {
     /// Those for whom the ranks have been asked last, and those of the time before: an answer to
     /// that may be under way.
     told: [BTreeSet<usize>; 2],
-    /// Something has stopped its ranks.
-    stopped: bool,
+    /// What has stopped its ranks.
+    stopped: Option<Cause>,
+    /// What all have been told while some were absent, who hear it when they come.
+    early: Vec<Said>,
     /// What is to be sent.
     unsent: Vec<Action>,
 }
@@ -45,7 +47,8 @@ impl Realm {
             gathering: Gathering::new(ranks),
             asking: BTreeSet::new(),
             told: Default::default(),
-            stopped: false,
+            stopped: None,
+            early: Vec::new(),
             unsent: Vec::new(),
         }
     }
@@ -65,15 +68,20 @@ impl Realm {
         &self.nodes
     }
 
-    /// A rank comes.
+    /// A rank comes, and hears what it has missed.
     pub(super) fn add(&mut self, rank: usize, conn: Conn, node: Option<NodeId>) {
         self.members[rank] = Member::Here(conn);
         self.nodes[rank] = node;
+        for said in self.early.clone() {
+            self.unsent.push(Action::Send(vec![conn], said.among(self.id)));
+        }
+        if !self.has_absent() {
+            self.early = Vec::new();
+        }
     }
 
-    /// A rank that will not come.
-    pub(super) fn miss(&mut self, rank: usize) {
-        self.members[rank] = Member::Gone;
+    fn has_absent(&self) -> bool {
+        self.members.contains(&Member::Absent)
     }
 
     /// The ranks that have not come yet.
@@ -97,12 +105,13 @@ impl Realm {
 
     /// Whether a rank still runs that has not said goodbye, with nothing having stopped it.
     pub(super) fn is_needed(&self) -> bool {
-        !self.stopped && !self.is_over()
+        let is_here = |member: &Member| matches!(member, Member::Here(_));
+        self.stopped.is_none() && self.members.iter().any(is_here)
     }
 
-    /// Whether nobody is there any more.
+    /// Whether all have gone.
     pub(super) fn is_over(&self) -> bool {
-        !self.members.iter().any(|member| matches!(member, Member::Here(_)))
+        self.members.iter().all(|member| *member == Member::Gone)
     }
 
     /// What is to be done since this was last asked.
@@ -125,18 +134,20 @@ impl Realm {
         match said {
             Said::Gather { round, piece } => {
                 let told = self.gathering.add(rank, round, piece)?;
-                told.into_iter().for_each(|said| self.send(self.here(), said));
+                told.into_iter().for_each(|said| self.tell(said));
             }
             Said::Ask => drop(self.asking.insert(rank)),
             Said::Report(report) => self.report(rank, report),
             Said::Abort(cause) => {
-                self.stopped = true;
-                self.send(self.others(rank), Said::Abort(cause.clone()));
+                self.stopped.get_or_insert_with(|| cause.clone());
+                let said = Said::Abort(cause.clone());
+                self.keep(&said);
+                self.send(self.others(rank), said);
                 return Ok(Some(cause));
             }
             Said::Goodbye { calls } => {
                 self.members[rank] = Member::Gone;
-                self.send(self.here(), Said::Left { rank, calls });
+                self.tell(Said::Left { rank, calls });
             }
             Said::Gone => drop(self.lost(rank, Cause::Died { rank })),
             Said::Gathered { .. } | Said::Asked | Said::Reported { .. } | Said::Left { .. } => {
@@ -146,15 +157,15 @@ impl Realm {
         Ok(None)
     }
 
-    /// A rank is lost. Whether it had not left before.
+    /// A rank is lost, be it that it had not come yet. Whether it had not left before.
     pub(super) fn lost(&mut self, rank: usize, cause: Cause) -> bool {
-        if !matches!(self.members[rank], Member::Here(_)) {
+        if self.members[rank] == Member::Gone {
             return false;
         }
         self.tell_pieces();
         self.members[rank] = Member::Gone;
-        self.stopped = true;
-        self.send(self.here(), Said::Abort(cause));
+        self.stopped.get_or_insert_with(|| cause.clone());
+        self.tell(Said::Abort(cause));
         true
     }
 
@@ -166,7 +177,7 @@ impl Realm {
     /// Tells the ranks the pieces that have come, though others are missing.
     pub(super) fn tell_pieces(&mut self) {
         for said in self.gathering.tell() {
-            self.send(self.here(), said);
+            self.tell(said);
         }
     }
 
@@ -196,6 +207,18 @@ impl Realm {
             Member::Absent | Member::Gone => None,
         });
         self.send(conns.collect(), Said::Reported { rank, report });
+    }
+
+    /// Tells all, also those that come later.
+    fn tell(&mut self, said: Said) {
+        self.keep(&said);
+        self.send(self.here(), said);
+    }
+
+    fn keep(&mut self, said: &Said) {
+        if self.id != WORLD && self.has_absent() {
+            self.early.push(said.clone());
+        }
     }
 
     fn send(&mut self, to: Vec<Conn>, said: Said) {

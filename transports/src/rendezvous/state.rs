@@ -342,10 +342,14 @@ impl Rendezvous {
         Ok(())
     }
 
-    /// A rank names those of a new realm. All of them do; the first one's word makes it.
+    /// A rank comes to a realm of these ranks. All of them do; the first one's word makes it.
     fn open(&mut self, rank: usize, id: RealmId, ranks: Vec<usize>) -> bool {
-        if let Some(part) = self.parts.get(&id) {
-            return part.ranks == ranks;
+        let (Some(conn), node) = (self.conns[rank], self.world.nodes()[rank]) else { return false };
+        if let Some(part) = self.parts.get_mut(&id) {
+            let at = part.find(rank).filter(|_| part.ranks == ranks);
+            let comes = at.filter(|&at| part.realm.member(at) == Some(Member::Absent));
+            comes.into_iter().for_each(|at| part.realm.add(at, conn, node));
+            return comes.is_some();
         }
         let known = ranks.iter().all(|&rank| rank < self.conns.len());
         let distinct = ranks.iter().collect::<BTreeSet<_>>().len() == ranks.len();
@@ -353,11 +357,11 @@ impl Rendezvous {
             return false;
         }
         let mut realm = Realm::new(id, ranks.len());
-        for (at, &rank) in ranks.iter().enumerate() {
-            match self.conns[rank] {
-                Some(conn) => realm.add(at, conn, self.world.nodes()[rank]),
-                // The exchange by which the ranks come to it fails, too.
-                None => realm.miss(at),
+        for (at, &other) in ranks.iter().enumerate() {
+            if other == rank {
+                realm.add(at, conn, node);
+            } else if self.conns[other].is_none() {
+                realm.lost(at, Cause::Died { rank: at });
             }
         }
         self.parts.insert(id, Part { ranks, realm });
@@ -374,7 +378,8 @@ impl Rendezvous {
     fn lost(&mut self, rank: usize, cause: Cause) {
         match self.phase {
             Phase::Joining => {
-                self.world.miss(rank);
+                self.world.lost(rank, cause.clone());
+                self.world.take_actions();
                 self.fail(Refusal::Stopped(cause.clone()));
             }
             Phase::Running => {

@@ -124,6 +124,40 @@ fn part_of(mut whole: impl Bootstrap) -> Option<Box<dyn Bootstrap>> {
     Some(part.bootstrap)
 }
 
+/// Among those who survive a rank's death.
+pub fn in_local_survivors(world: usize, case: Case) {
+    let connect = |bootstrap: LocalBootstrap| move || survivor(bootstrap);
+    in_parts(local_on(&Nodes::blocks(world + 1, 2)).into_iter().map(connect).collect(), case);
+}
+
+/// The same with processes' transport.
+pub fn in_shm_survivors(world: usize, case: Case) {
+    raise_descriptors();
+    let (id, _server) = UniqueId::create().unwrap();
+    let id = Arc::new(id);
+    let connect = |rank: usize| {
+        let id = id.clone();
+        let seat = Seat::on_part(rank, world + 1, 2);
+        move || survivor(shm::connect_as(&id, seat, deadline()).unwrap())
+    };
+    in_parts((0..=world).map(connect).collect(), case);
+}
+
+/// The rank in the middle dies, while others wait.
+fn survivor(mut whole: impl Bootstrap) -> Option<Box<dyn Bootstrap>> {
+    let (rank, dead) = (whole.rank(), whole.world() / 2);
+    if rank == dead {
+        return None;
+    }
+    whole.all_gather(&[], deadline()).unwrap_err();
+    assert!(matches!(wait_for_cause(&whole), Cause::Died { rank } if rank == dead));
+    let others: Vec<usize> = (0..whole.world()).filter(|other| *other != dead).collect();
+    let part = whole.shrink(&others, &[rank as u8], deadline()).unwrap();
+    let told: Vec<_> = others.iter().map(|&rank| vec![rank as u8]).collect();
+    assert_eq!((part.ranks, part.told), (others, told));
+    Some(part.bootstrap)
+}
+
 fn in_parts(ranks: Vec<impl FnOnce() -> Option<Box<dyn Bootstrap>> + Send + 'static>, case: Case) {
     let start = |connect| {
         let connect: Box<dyn FnOnce() -> Option<Box<dyn Bootstrap>> + Send> = connect;

@@ -383,6 +383,46 @@ fn a_part_that_nobody_is_in_is_forgotten() {
 }
 
 #[test]
+fn who_comes_late_to_a_part_hears_what_it_has_missed() {
+    let mut state = running();
+    let open = |state: &mut Rendezvous, conn| {
+        state.received(conn, Message::Open { realm: 7, ranks: vec![0, 1, 2] });
+        state.take_actions()
+    };
+    open(&mut state, 10);
+    let piece = || Piece::new(b"x");
+    state.received(10, Said::Gather { round: 0, piece: piece() }.among(7));
+    state.tell_pieces();
+    let told = |conn| {
+        let pieces = vec![(0, piece())];
+        Action::Send(vec![conn], Said::Gathered { round: 0, pieces }.among(7))
+    };
+    assert_eq!(state.take_actions(), [told(10)]);
+    assert_eq!(open(&mut state, 11), [told(11)]);
+    state.received(11, Said::Goodbye { calls: 4 }.among(7));
+    let left = |conn| Action::Send(vec![conn], Said::Left { rank: 1, calls: 4 }.among(7));
+    assert_eq!(state.take_actions(), [left(10)]);
+    assert_eq!(open(&mut state, 12), [told(12), left(12)]);
+    state.received(10, Said::Goodbye { calls: 0 }.among(7));
+    state.take_actions();
+    let refusal = Refusal::Protocol("a realm that cannot be".to_owned());
+    assert!(open(&mut state, 11).ends_with(&refused(11, refusal)), "it comes once");
+}
+
+#[test]
+fn who_dies_before_it_comes_to_a_part_is_named_there() {
+    let mut state = running();
+    state.received(10, Message::Open { realm: 7, ranks: vec![0, 2] });
+    state.closed(12, false);
+    let died = |conn| Action::Send(vec![conn], Said::Abort(Cause::Died { rank: 1 }).among(7));
+    assert!(state.take_actions().contains(&died(10)));
+    // A rank that is dead already.
+    state.received(11, Message::Open { realm: 8, ranks: vec![1, 2] });
+    let died = Said::Abort(Cause::Died { rank: 1 }).among(8);
+    assert_eq!(state.take_actions(), [Action::Send(vec![11], died)]);
+}
+
+#[test]
 fn realms_that_cannot_be_are_refused() {
     for (conn, realm, ranks) in [
         (10, WORLD, vec![0, 1]),
