@@ -7,7 +7,7 @@ mod submit;
 
 use crate::call::{CallList, CheckedCall, Placed, SpareList};
 use crate::device::{DeviceBuffer, Heap, HostBuffer};
-use crate::engine::{Engine, Request};
+use crate::engine::{Engine, Handle, Request};
 use crate::error::Error;
 use crate::gate::Gate;
 use crate::target::Device;
@@ -49,6 +49,7 @@ pub struct Communicator {
     calls: SpareList,
     /// What its launches on streams have been.
     flights: RefCell<Flights>,
+    handle: Handle,
     origin: Origin,
 }
 
@@ -104,7 +105,7 @@ impl Communicator {
     fn from_engine(engine: Engine) -> Communicator {
         let (rank, world) = (engine.rank(), engine.world());
         let (heap, device) = (engine.heap().clone(), engine.device());
-        let max_channels = engine.max_channels();
+        let (max_channels, handle) = (engine.max_channels(), engine.handle());
         let shared = Shared { engine: UnsafeCell::new(engine), gate: Gate::new() };
         Communicator {
             rank,
@@ -116,6 +117,7 @@ impl Communicator {
             issued: Cell::new(0),
             calls: SpareList::default(),
             flights: RefCell::default(),
+            handle,
             origin: Origin::here(),
         }
     }
@@ -188,6 +190,11 @@ impl Communicator {
         self.idle_mut()?.close()
     }
 
+    /// What any thread may use to ask after this communicator, and to end it.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
     /// Programs launched so far: one a call.
     pub fn launches(&self) -> u64 {
         self.idle().launches()
@@ -209,9 +216,9 @@ impl Communicator {
         self.idle_mut()?.reconfigure(|config| config.pin = pin)
     }
 
-    /// Changes how long a call may wait for other ranks.
+    /// Changes how long a call may wait for other ranks; with [`Duration::MAX`], without end.
     pub fn set_timeout(&mut self, timeout: Duration) -> Result<(), Error> {
-        self.idle_mut()?.reconfigure(|config| config.timeout = timeout)
+        self.idle_mut()?.set_timeout(timeout)
     }
 
     /// Keeps the time of every step of this rank's calls from here on, or no longer. Calls then run

@@ -354,6 +354,8 @@ pub enum Error {
         rank: usize,
         /// Its reason.
         reason: String,
+        /// The ranks that the reason names: those that were waited for, or differ.
+        ranks: Vec<usize>,
     },
     /// A process that was forked from the one that made the communicator uses it, or what belongs
     /// to it. Nothing has been done, and the communicator stays as it is in the process that made
@@ -461,9 +463,10 @@ impl Error {
             Cause::LinkLost { rank, peer, detail } => {
                 Error::LinkLost { rank, peer, detail, during }
             }
-            Cause::Aborted { rank, reason } => Error::Stopped { rank, reason },
-            Cause::Mismatch { rank, detail } => Error::Stopped { rank, reason: detail },
-            Cause::TimedOut { rank, detail } => Error::Stopped { rank, reason: detail },
+            Cause::Aborted { rank, reason } => Error::Stopped { rank, reason, ranks: Vec::new() },
+            Cause::Mismatch { rank, detail, ranks } | Cause::TimedOut { rank, detail, ranks } => {
+                Error::Stopped { rank, reason: detail, ranks }
+            }
             other => Error::Transport(oxccl_transports::Error::Stopped(other)),
         }
     }

@@ -48,6 +48,7 @@ pub use config::{Advanced, Config, FabricKind, GpuDirect, LogLevel};
 pub use device::StagingShape;
 pub use device::cuda;
 pub use device::{DeviceBuffer, HostBuffer};
+pub use engine::Handle;
 pub use error::Error;
 pub use group::{Group, StreamGroup, Unready};
 pub use memory::DeviceSlice;

@@ -53,4 +53,24 @@ impl Communicator {
         let engine = engine.inspect_err(|error| not_started(self.rank, error))?;
         Ok(engine.map(Communicator::from_engine))
     }
+
+    /// Makes a communicator of all ranks but these, also after a failure: of those that survive it.
+    /// All others call this, with the same ranks in any order; [`Error::ranks`] of the failure names
+    /// them. It is numbered as this one, without gaps.
+    ///
+    /// What it has in common with this one is as for [`split`](Self::split): the memory too, which
+    /// stays as it is. A call that failed may have changed its output, so what that held is to be
+    /// set anew. This communicator remains as it is, ended or not. The process that serves the
+    /// rendezvous, as a rule rank 0's, must not have failed.
+    ///
+    /// # Errors
+    /// [`Error::Rank`] if this rank is among them, or there is no such rank. As other calls of all
+    /// ranks where one that remains does not come or fails; then it can be called once more, by all
+    /// that remain.
+    pub fn shrink(&self, exclude: &[usize]) -> Result<Communicator, Error> {
+        // SAFETY: as in `split`.
+        let engine = unsafe { (*self.idle_engine()?).shrink(exclude) };
+        let engine = engine.inspect_err(|error| not_started(self.rank, error))?;
+        Ok(Communicator::from_engine(engine))
+    }
 }

@@ -23,6 +23,14 @@ pub use settings::{Advanced, Config};
 use std::ffi::OsString;
 use std::time::Duration;
 
+/// A time-out by which something ends also where calls wait without end.
+pub(crate) fn patience(timeout: Duration) -> Duration {
+    if timeout > FAR { Config::default().timeout } else { timeout }
+}
+
+/// A longer time-out is none.
+const FAR: Duration = Duration::from_secs(1 << 30);
+
 impl Config {
     /// The defaults for GPUs: more channels, since a thread block moves less than a core may; and a
     /// heap of 32 MiB, since memory of a GPU is taken at once.
@@ -101,7 +109,8 @@ impl Config {
 
     /// [`Advanced::silence`] within its bounds.
     pub(crate) fn granted_silence(&self) -> Duration {
-        self.advanced.silence.unwrap_or(self.timeout).min(self.timeout).max(LEAST_SILENCE)
+        let most = patience(self.timeout);
+        self.advanced.silence.unwrap_or(most).min(self.timeout).max(LEAST_SILENCE)
     }
 
     /// Which of so many ranks share a node, as far as it is said here: by `ranks_per_node`, or by

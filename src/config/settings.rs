@@ -33,9 +33,10 @@ settings! {
 
     /// How long a call may wait for other ranks without progress, or the start. After a failure, it
     /// may take as long again, or at least a second, until ranks of this node have left their
-    /// calls.
+    /// calls. With [`Duration::MAX`] calls wait without end, unless a rank fails; what must end at
+    /// some time then takes at most 30 seconds.
     timeout: Duration = Duration::from_secs(30), {
-        "OXCCL_TIMEOUT" => timeout, "seconds above 0", seconds;
+        "OXCCL_TIMEOUT" => timeout, "seconds above 0, or none", seconds;
         ranks MayDiffer;
         check |config| require(!config.timeout.is_zero(), || "must be above 0".into());
     }

@@ -24,6 +24,9 @@ pub(super) fn above_0(text: &str) -> Result<usize, Refused> {
 }
 
 pub(super) fn seconds(text: &str) -> Result<Duration, Refused> {
+    if text.trim() == "none" {
+        return Ok(Duration::MAX);
+    }
     let seconds: f64 = parsed(text)?;
     let is_possible = seconds > 0.0 && seconds < 1e9;
     if is_possible { Ok(Duration::from_secs_f64(seconds)) } else { Err(Refused::NotAccepted) }
@@ -88,7 +91,10 @@ impl Shown for bool {
 
 impl Shown for Duration {
     fn shown(&self) -> String {
-        self.as_secs_f64().to_string()
+        match *self {
+            Duration::MAX => "none".to_owned(),
+            some => some.as_secs_f64().to_string(),
+        }
     }
 }
 

@@ -72,6 +72,11 @@ impl Heap {
         self.retired.store(true, Ordering::Release);
     }
 
+    /// What is given back is given out again: whoever could not be awaited is over.
+    pub(crate) fn revive(&self) {
+        self.retired.store(false, Ordering::Release);
+    }
+
     /// The offset of an address in the heap, if all `len_bytes` from there lie in it.
     #[inline]
     pub(crate) fn offset(&self, address: usize, len_bytes: usize) -> Option<usize> {

@@ -2,7 +2,7 @@
 //! do across nodes.
 
 use super::fabric::{Candidates, Choice};
-use crate::config::Config;
+use crate::config::{Config, patience};
 use crate::device::LinkPorts;
 use crate::error::Error;
 use crate::target::Device;
@@ -111,7 +111,7 @@ impl Starting {
             fabric: self.fabric,
             ports: self.ports.into_iter().map(ports).collect(),
             addresses: self.addresses,
-            timeout: config.timeout,
+            timeout: patience(config.timeout),
             liveness: bootstrap.liveness(),
             spins,
             rings,

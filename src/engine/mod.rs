@@ -8,6 +8,7 @@ mod close;
 mod diagnosis;
 mod fabric;
 mod gpu;
+mod handle;
 mod host;
 mod links;
 mod prepared;
@@ -18,6 +19,7 @@ mod tally;
 
 pub(crate) use backend::Request;
 pub(crate) use gpu::Joint;
+pub use handle::Handle;
 pub(crate) use start::Beginning;
 
 use crate::call::{Asked, Call, CheckedCall, Placed};
@@ -38,6 +40,7 @@ use prepared::{Launches, Maker, Plans, Whose};
 use recent::{Ready, Recent};
 use start::Spins;
 use std::sync::Arc;
+use std::time::Duration;
 use tally::Tally;
 
 /// One rank of a communicator. Used by one thread at a time.
@@ -99,13 +102,27 @@ impl Engine {
         self.launches.plans()
     }
 
+    /// This rank, for any thread.
+    pub(crate) fn handle(&self) -> Handle {
+        Handle::new(&self.ranks)
+    }
+
+    /// Changes how long a call may wait.
+    pub(crate) fn set_timeout(&mut self, timeout: Duration) -> Result<(), Error> {
+        let mut config = self.config.clone();
+        config.timeout = timeout;
+        config.check()?;
+        (self.config, self.given.timeout) = (config, timeout);
+        self.ranks.poll.set_timeout(timeout);
+        Ok(())
+    }
+
     /// Changes what plans depend on, and forgets them.
     pub(crate) fn reconfigure(&mut self, change: impl Fn(&mut Config)) -> Result<(), Error> {
         let mut config = self.config.clone();
         change(&mut config);
         config.check()?;
         change(&mut self.given);
-        self.ranks.poll.set_timeout(config.timeout);
         self.config = config;
         self.launches.clear();
         self.backend.forget();

@@ -1,12 +1,13 @@
-//! How a communicator is split: the ranks say which of them come together, and those of a part set
-//! up an engine of their own, over the connection to the rendezvous and the memory that they have.
+//! How a communicator is split, and how it goes on without ranks that have failed: those of a part
+//! set up an engine of their own, over the connection to the rendezvous and the memory that they
+//! have.
 
 use super::Engine;
 use super::start::{Beginning, Inherited, agree, agreed};
 use super::tally::Digest;
 use crate::call::{Record, What};
 use crate::error::Error;
-use oxccl_transports::{Part, Side, deadline_in};
+use oxccl_transports::{Error as Transport, Part, Side, deadline_in};
 
 impl Engine {
     /// Splits the communicator. All ranks call it. Nothing for a rank without a color.
@@ -26,12 +27,36 @@ impl Engine {
             self.ranks.end(error, number);
         })?;
         self.ranks.control.log(self.ranks.rank).leave(number);
-        part.map(|part| self.begin_part(part, collective)).transpose()
+        part.map(|part| self.begin_part(part)).transpose()
+    }
+
+    /// Sets up the ranks but for these, which do not take part. All others call it, also after the
+    /// communicator has ended.
+    pub(crate) fn shrink(&mut self, exclude: &[usize]) -> Result<Engine, Error> {
+        let (rank, world) = (self.ranks.rank, self.world());
+        if let Some(bad) = exclude.iter().find(|&&other| other >= world || other == rank) {
+            let (argument, own) = ("exclude", *bad == rank);
+            return Err(Error::Rank { argument, rank: *bad, last: world - 1, own });
+        }
+        self.backend.wait();
+        let ranks: Vec<usize> = (0..world).filter(|other| !exclude.contains(other)).collect();
+        let deadline = deadline_in(self.ranks.poll.timeout());
+        let part = self.bootstrap.shrink(&ranks, &agreed(&self.given), deadline);
+        let part = part.map_err(|error| match error {
+            Transport::Stopped(cause) => Error::from_cause(cause, "shrink".into()),
+            Transport::Left { rank, calls } => Error::Left { rank, calls, during: "shrink".into() },
+            other => other.into(),
+        })?;
+        // All that remain are here, so none is in a call.
+        if exclude.iter().all(|other| self.ranks.liveness.is_over(*other)) {
+            self.heap.revive();
+        }
+        self.begin_part(part)
     }
 
     /// Sets up this rank of a part, with the others of it.
-    fn begin_part(&self, part: Part, split: u64) -> Result<Engine, Error> {
-        let Part { bootstrap, ranks, told } = part;
+    fn begin_part(&self, part: Part) -> Result<Engine, Error> {
+        let Part { bootstrap, number, ranks, told } = part;
         agree(&told, &self.given)?;
         let mut config = self.given.clone();
         config.device = self.config.device;
@@ -44,7 +69,7 @@ impl Engine {
             egress: self.egress.clone(),
             spins: self.spins,
         };
-        let joint = self.joint.as_ref().map(|joint| joint.part(split, ranks[0], ranks.len()));
+        let joint = self.joint.as_ref().map(|joint| joint.part(number, &ranks));
         Engine::start(Beginning {
             bootstrap,
             server: self.server.clone(),

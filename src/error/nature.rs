@@ -37,8 +37,9 @@ impl Error {
             | Error::NotRegistered { rank, .. }
             | Error::Died { rank, .. }
             | Error::CutOff { rank, .. }
-            | Error::Left { rank, .. }
-            | Error::Stopped { rank, .. } => vec![*rank],
+            | Error::Left { rank, .. } => vec![*rank],
+            Error::Stopped { rank, ranks, .. } if ranks.is_empty() => vec![*rank],
+            Error::Stopped { ranks, .. } => ranks.clone(),
             Error::Mismatch { rank, compared_with, .. } => vec![*rank, *compared_with],
             Error::Unreceived { sender, receiver, .. }
             | Error::CountsDiffer { sender, receiver, .. } => vec![*sender, *receiver],
@@ -210,7 +211,7 @@ mod tests {
         is(&link, ENDED, &[5, 0]);
         is(&Error::Corrupted { rank: 0, peer: 5, during: text() }, ENDED, &[5, 0]);
         is(&Error::Left { rank: 1, calls: 2, during: text() }, ENDED, &[1]);
-        is(&Error::Stopped { rank: 1, reason: text() }, ENDED, &[1]);
+        is(&Error::Stopped { rank: 1, reason: text(), ranks: Vec::new() }, ENDED, &[1]);
         is(&Error::DeviceLost { source: CudaError::NoDevice }, ENDED, &[]);
         is(&First::of(&link).broken(), ENDED, &[5, 0]);
         let died = Transport::Stopped(Cause::Died { rank: 4 });

@@ -53,6 +53,8 @@ impl Shared {
 pub struct Part {
     /// The way.
     pub bootstrap: Box<dyn Bootstrap>,
+    /// A number that its ranks alone, of those of one process, give to a part of these ranks.
+    pub number: u64,
     /// The numbers that its ranks have had, by those that they have.
     pub ranks: Vec<usize>,
     /// What they have told each other.

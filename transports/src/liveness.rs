@@ -52,6 +52,8 @@ pub enum Cause {
         rank: usize,
         /// Who called what.
         detail: String,
+        /// The ranks in which they differ, where the one that found it out knows them.
+        ranks: Vec<usize>,
     },
     /// The link between ranks of different nodes broke, and neither of them is known to have died.
     #[error("rank {rank} lost its link to rank {peer}: {detail}")]
@@ -70,6 +72,8 @@ pub enum Cause {
         rank: usize,
         /// What it waited for.
         detail: String,
+        /// The ranks that it waited for, as far as it knows.
+        ranks: Vec<usize>,
     },
     /// The machine of the process that serves the rendezvous, which holds no rank, does not answer
     /// any more.
@@ -106,29 +110,23 @@ impl Cause {
         }
     }
 
-    /// The same where the rank that it is about has another number.
-    pub(crate) fn of_rank(mut self, number: usize) -> Cause {
-        if let Cause::Died { rank }
-        | Cause::CutOff { rank }
-        | Cause::Ended { rank, .. }
-        | Cause::Mismatch { rank, .. }
-        | Cause::Aborted { rank, .. } = &mut self
-        {
-            *rank = number;
-        }
-        self
-    }
-
-    /// The rank that [`of_rank`](Self::of_rank) gives another number.
-    pub(crate) fn rank(&self) -> Option<usize> {
-        match self {
+    /// The same where ranks have other numbers.
+    pub(crate) fn renumbered(mut self, number: impl Fn(usize) -> usize) -> Cause {
+        match &mut self {
             Cause::Died { rank }
             | Cause::CutOff { rank }
             | Cause::Ended { rank, .. }
-            | Cause::Mismatch { rank, .. }
-            | Cause::Aborted { rank, .. } => Some(*rank),
-            _ => None,
+            | Cause::Aborted { rank, .. } => *rank = number(*rank),
+            Cause::Mismatch { rank, ranks, .. } | Cause::TimedOut { rank, ranks, .. } => {
+                *rank = number(*rank);
+                ranks.iter_mut().for_each(|rank| *rank = number(*rank));
+            }
+            Cause::LinkLost { rank, peer, .. } | Cause::Corrupted { rank, peer } => {
+                (*rank, *peer) = (number(*rank), number(*peer));
+            }
+            Cause::ServerLost | Cause::ServerCutOff => {}
         }
+        self
     }
 
     /// The longest text that is told to other ranks; the rest is cut off.

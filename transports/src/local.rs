@@ -8,7 +8,7 @@ use std::time::Instant;
 use crate::liveness::Peers;
 use crate::mailbox::Mailbox;
 use crate::rendezvous::Piece;
-use crate::split::{by_numbers_before, of_ranks};
+use crate::split::{Numbers, by_numbers_before, of_ranks};
 use crate::sync::{Mutex, lock};
 use crate::{
     Bootstrap, Cause, Error, Liveness, Nodes, Offer, Part, Reach, Secret, Shared, Side, cuda_ipc,
@@ -43,9 +43,8 @@ pub fn local_on(nodes: &Nodes) -> Vec<LocalBootstrap> {
 pub struct LocalBootstrap {
     rank: usize,
     round: u64,
-    /// How often it has been split, and shrunk.
-    splits: u64,
-    shrinks: u64,
+    /// Of the parts that come of it.
+    numbers: Numbers,
     hub: Arc<Hub>,
     liveness: Arc<Liveness>,
 }
@@ -97,7 +96,7 @@ impl LocalBootstrap {
             liveness.raise(cause.clone());
         }
         drop(missed);
-        LocalBootstrap { rank, round: 0, splits: 0, shrinks: 0, hub, liveness }
+        LocalBootstrap { rank, round: 0, numbers: Numbers::default(), hub, liveness }
     }
 
     /// Gives every rank what is meant for it, and takes what they give.
@@ -128,11 +127,8 @@ impl LocalBootstrap {
     }
 }
 
-/// What a part comes of, and its ranks.
+/// The number of a part, and its ranks.
 type PartKey = (u64, Vec<usize>);
-
-/// In the number of what a part comes of: that is no split.
-const SHRINKS: u64 = 1 << 63;
 
 impl Bootstrap for LocalBootstrap {
     fn rank(&self) -> usize {
@@ -197,25 +193,23 @@ impl Bootstrap for LocalBootstrap {
         deadline: Instant,
     ) -> Result<Option<Part>, Error> {
         let members = side.members(self.rank, self.all_gather(&side.encode(), deadline)?)?;
-        let number = self.splits;
-        self.splits += 1;
+        let number = self.numbers.split();
         let part = members.map(|ranks| (self.part(number, &ranks), ranks));
         let told = self.all_gather(tells, deadline)?;
         Ok(part.map(|((key, bootstrap), ranks)| {
             lock(&self.hub.parts).remove(&key);
             let told = of_ranks(told, &ranks);
-            Part { bootstrap: Box::new(bootstrap), ranks, told }
+            Part { bootstrap: Box::new(bootstrap), number, ranks, told }
         }))
     }
 
     fn shrink(&mut self, ranks: &[usize], tells: &[u8], deadline: Instant) -> Result<Part, Error> {
-        let number = self.shrinks;
-        self.shrinks += 1;
-        let (key, mut bootstrap) = self.part(SHRINKS | number, ranks);
+        let number = self.numbers.shrink(ranks);
+        let (key, mut bootstrap) = self.part(number, ranks);
         let told = bootstrap.all_gather(tells, deadline);
         let told = told.map_err(|error| by_numbers_before(error, ranks))?;
         lock(&self.hub.parts).remove(&key);
-        Ok(Part { bootstrap: Box::new(bootstrap), ranks: ranks.to_vec(), told })
+        Ok(Part { bootstrap: Box::new(bootstrap), number, ranks: ranks.to_vec(), told })
     }
 
     fn secret(&self) -> &Secret {
@@ -233,7 +227,7 @@ impl Bootstrap for LocalBootstrap {
 
 fn out_of_step(rank: usize, theirs: &str, ours: &str) -> Error {
     let detail = format!("it called {theirs} of the bootstrap while this rank called {ours}");
-    Error::Stopped(Cause::Mismatch { rank, detail })
+    Error::Stopped(Cause::Mismatch { rank, detail, ranks: Vec::new() })
 }
 
 impl Drop for LocalBootstrap {

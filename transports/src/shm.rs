@@ -146,8 +146,8 @@ impl ShmBootstrap {
     }
 }
 
-fn part(Split { channel, ranks, told }: Split) -> Part {
-    Part { bootstrap: Box::new(ShmBootstrap { channel }), ranks, told }
+fn part(Split { channel, number, ranks, told }: Split) -> Part {
+    Part { bootstrap: Box::new(ShmBootstrap { channel }), number, ranks, told }
 }
 
 /// Reads what a rank may tell before regions change hands.

@@ -1,5 +1,7 @@
 //! Which ranks come together when a communicator is split.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{Cause, Error};
@@ -43,7 +45,8 @@ impl Side {
         for (other, bytes) in all.into_iter().enumerate() {
             let Some(side) = Side::decode(&bytes) else {
                 let detail = "it told something else than its side of a split".to_owned();
-                return Err(Error::Stopped(Cause::Mismatch { rank: other, detail }));
+                let ranks = Vec::new();
+                return Err(Error::Stopped(Cause::Mismatch { rank: other, detail, ranks }));
             };
             if side.color == self.color {
                 members.push((side.key, other));
@@ -56,6 +59,29 @@ impl Side {
     }
 }
 
+/// The numbers of the parts that come of one way: the same on all ranks of a part.
+#[derive(Debug, Default)]
+pub(crate) struct Numbers {
+    splits: u64,
+    /// By ranks that have gone on by themselves, how often.
+    shrinks: BTreeMap<Vec<usize>, u64>,
+}
+
+impl Numbers {
+    /// That of the next split.
+    pub(crate) fn split(&mut self) -> u64 {
+        self.splits += 1;
+        2 * self.splits
+    }
+
+    /// That of the next part of these ranks that is no split.
+    pub(crate) fn shrink(&mut self, ranks: &[usize]) -> u64 {
+        let shrinks = self.shrinks.entry(ranks.to_vec()).or_default();
+        *shrinks += 1;
+        2 * *shrinks + 1
+    }
+}
+
 /// The same error where the ranks that it names have had these numbers.
 pub(crate) fn by_numbers_before(error: Error, ranks: &[usize]) -> Error {
     let before = |rank: usize| ranks.get(rank).copied().unwrap_or(rank);
@@ -64,13 +90,7 @@ pub(crate) fn by_numbers_before(error: Error, ranks: &[usize]) -> Error {
             Error::Timeout { doing, missing: missing.into_iter().map(before).collect() }
         }
         Error::Left { rank, calls } => Error::Left { rank: before(rank), calls },
-        Error::Stopped(cause) => {
-            let rank = cause.rank().map(before);
-            Error::Stopped(match rank {
-                Some(rank) => cause.of_rank(rank),
-                None => cause,
-            })
-        }
+        Error::Stopped(cause) => Error::Stopped(cause.renumbered(before)),
         other => other,
     }
 }

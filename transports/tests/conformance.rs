@@ -323,7 +323,7 @@ fn reports(b: &mut dyn Bootstrap) {
 
 fn abort(b: &mut dyn Bootstrap) {
     let who = b.world() - 1;
-    let cause = Cause::Mismatch { rank: who, detail: "called broadcast".to_owned() };
+    let cause = Cause::Mismatch { rank: who, detail: "called broadcast".to_owned(), ranks: vec![] };
     let heard = Arc::new(AtomicU32::new(0));
     let early = heard.clone();
     b.liveness().on_stop(move || {

@@ -406,7 +406,7 @@ fn share_gpus(
             (told[..told.len().min(16)].try_into(), told[told.len().min(16)..].try_into())
         else {
             let detail = "it told something else than its GPU".to_owned();
-            return Err(Error::Stopped(Cause::Mismatch { rank, detail }));
+            return Err(Error::Stopped(Cause::Mismatch { rank, detail, ranks: Vec::new() }));
         };
         gpus.push((Uuid(uuid), u64::from_le_bytes(resident) as usize));
     }

@@ -20,7 +20,7 @@
 use super::poll::Poll;
 use super::{buckets, logs};
 use crate::call::Record;
-use crate::config::Config;
+use crate::config::{Config, patience};
 use crate::device::{Control, Heap};
 use crate::error::{Error, First};
 use crate::target::Device;
@@ -135,8 +135,8 @@ impl Ranks {
     ) -> Error {
         let mismatch = self.find_mismatch(call, outcome);
         let mut error = match (mismatch, self.liveness.cause(), outcome) {
-            // Others gave up before this rank called anything.
-            (_, Some(cause @ Cause::TimedOut { .. }), _) => {
+            // Others gave up before this rank called anything, or somebody has ended all.
+            (_, Some(cause @ (Cause::TimedOut { .. } | Cause::Aborted { .. })), _) => {
                 Error::from_cause(cause, self.named(call))
             }
             (Some(error), _, _) => error,
@@ -152,6 +152,23 @@ impl Ranks {
             ));
         }
         error
+    }
+
+    /// Ends the communicator on all ranks for a reason of the caller's, whoever waits meanwhile.
+    pub(in crate::engine) fn abort(&self, reason: &str) {
+        let (rank, reason) = (self.rank, reason.to_owned());
+        let cause = Cause::Aborted { rank, reason };
+        let error = Error::from_cause(cause.clone(), "abort".into());
+        let _ = self.failed.set(First::of(&error));
+        self.control.groups().retire();
+        self.liveness.abort(cause);
+        tracing::warn!(rank, %error, "the communicator is aborted");
+    }
+
+    /// Why the communicator has ended, if it has, otherwise than by being closed.
+    pub(in crate::engine) fn error(&self) -> Option<Error> {
+        let told = || Some(Error::from_cause(self.liveness.cause()?, "no call".into()));
+        self.failed.get().map(First::broken).or_else(told)
     }
 
     /// In what ranks differ, for one that has been stopped beside the machine.
@@ -206,8 +223,8 @@ impl Ranks {
         // Others may read what this rank's groups were after it has gone.
         self.control.groups().retire();
         self.liveness.abort(match error {
-            Error::Mismatch { .. } => Cause::Mismatch { rank, detail },
-            Error::TimedOut { .. } => Cause::TimedOut { rank, detail },
+            Error::Mismatch { .. } => Cause::Mismatch { rank, detail, ranks: error.ranks() },
+            Error::TimedOut { .. } => Cause::TimedOut { rank, detail, ranks: error.ranks() },
             _ => Cause::Aborted { rank, reason: detail },
         });
         self.control.own_log().leave_at_least(last);
@@ -401,6 +418,7 @@ impl Ranks {
     fn wait_for_quiet(&self, error: &Error) -> Option<usize> {
         let start = Instant::now();
         let most = self.poll.time_left().max(QUIET_LEAST.min(self.poll.timeout()));
+        let most = patience(most);
         let (mut said, mut pause) = (false, Duration::from_micros(50));
         while let Some(busy) = self.busy() {
             let waited = start.elapsed();

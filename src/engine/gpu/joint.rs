@@ -36,8 +36,8 @@ pub(crate) struct Joint {
     strict: bool,
     state: Mutex<State>,
     changed: Condvar,
-    /// Those of parts, by the number of the split and the part's first rank.
-    parts: Mutex<HashMap<(u64, usize), Weak<Joint>>>,
+    /// Those of parts, by their numbers and ranks.
+    parts: Mutex<HashMap<(u64, Vec<usize>), Weak<Joint>>>,
 }
 
 #[derive(Debug, Default)]
@@ -134,14 +134,14 @@ impl Joint {
         Joint { ranks, strict, state, changed, parts: Mutex::default() }
     }
 
-    /// Where so many of the ranks meet, which have come from a split to a part of their own.
-    pub(crate) fn part(&self, split: u64, first: usize, ranks: usize) -> Arc<Joint> {
+    /// Where these ranks meet, which have come to a part of their own of this number.
+    pub(crate) fn part(&self, number: u64, ranks: &[usize]) -> Arc<Joint> {
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         parts.retain(|_, part| part.strong_count() > 0);
-        let known = parts.get(&(split, first)).and_then(Weak::upgrade);
+        let known = parts.get(&(number, ranks.to_vec())).and_then(Weak::upgrade);
         known.unwrap_or_else(|| {
-            let part = Arc::new(Joint::new(ranks, self.strict));
-            parts.insert((split, first), Arc::downgrade(&part));
+            let part = Arc::new(Joint::new(ranks.len(), self.strict));
+            parts.insert((number, ranks.to_vec()), Arc::downgrade(&part));
             part
         })
     }

@@ -289,7 +289,7 @@ impl Session<'_> {
                 serde_json::from_slice(&bytes).map_err(|error| unreadable(rank, &error))?;
             let out_of_step = || {
                 let detail = format!("it is at {:?}, this rank at {:?}", theirs.round, told.round);
-                Error::from(Transport::Stopped(Cause::Mismatch { rank, detail }))
+                Error::from(Transport::Stopped(Cause::Mismatch { rank, detail, ranks: Vec::new() }))
             };
             if theirs.round == told.round { Ok(theirs) } else { Err(out_of_step()) }
         };
@@ -299,7 +299,7 @@ impl Session<'_> {
 
 fn unreadable(rank: usize, error: &serde_json::Error) -> Error {
     let detail = format!("what it tells of its memory cannot be read ({error})");
-    Transport::Stopped(Cause::Mismatch { rank, detail }).into()
+    Transport::Stopped(Cause::Mismatch { rank, detail, ranks: Vec::new() }).into()
 }
 
 /// The first rank on which it cannot be, and why.

@@ -78,9 +78,10 @@ impl Cause {
             Cause::Died { rank }
             | Cause::CutOff { rank }
             | Cause::Aborted { rank, .. }
-            | Cause::Mismatch { rank, .. }
-            | Cause::TimedOut { rank, .. }
             | Cause::Ended { rank, .. } => vec![*rank],
+            Cause::Mismatch { rank, ranks, .. } | Cause::TimedOut { rank, ranks, .. } => {
+                if ranks.is_empty() { vec![*rank] } else { ranks.clone() }
+            }
             Cause::LinkLost { rank, peer, .. } | Cause::Corrupted { rank, peer } => {
                 vec![*peer, *rank]
             }

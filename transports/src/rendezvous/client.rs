@@ -9,7 +9,7 @@ use crate::rendezvous::joining::{Failure, Joined, Joining};
 use crate::rendezvous::line::{Heard, Line};
 use crate::rendezvous::message::{Piece, RealmId, Said, WORLD};
 use crate::rendezvous::state::WORLD_LIMIT;
-use crate::split::{Side, by_numbers_before, of_ranks};
+use crate::split::{Numbers, Side, by_numbers_before, of_ranks};
 use crate::{Error, Liveness, Nodes, Seat, Secret, UniqueId};
 
 /// The pause between attempts grows from the first to the second.
@@ -33,9 +33,8 @@ pub struct ControlChannel {
     nodes: Nodes,
     heard: Heard,
     round: u64,
-    /// How often it has been split, and shrunk.
-    splits: u64,
-    shrinks: u64,
+    /// Of the parts that come of it.
+    numbers: Numbers,
     line: Arc<Line>,
 }
 
@@ -44,6 +43,8 @@ pub struct ControlChannel {
 pub struct Split {
     /// The way.
     pub channel: ControlChannel,
+    /// Its number among those of the same ranks.
+    pub number: u64,
     /// The numbers that its ranks have had, by those that they have.
     pub ranks: Vec<usize>,
     /// What they have told each other.
@@ -98,7 +99,7 @@ impl ControlChannel {
         heard: Heard,
         line: Arc<Line>,
     ) -> ControlChannel {
-        ControlChannel { realm, ranks, nodes, heard, round: 0, splits: 0, shrinks: 0, line }
+        ControlChannel { realm, ranks, nodes, heard, round: 0, numbers: Numbers::default(), line }
     }
 
     /// This rank.
@@ -151,11 +152,13 @@ impl ControlChannel {
         deadline: Instant,
     ) -> Result<Option<Split>, Error> {
         let members = side.members(self.rank(), self.all_gather(&side.encode(), deadline)?)?;
-        let number = self.splits;
-        self.splits += 1;
+        let number = self.numbers.split();
         let part = members.map(|ranks| (self.part(number, &ranks, deadline), ranks));
         let told = self.all_gather(tells, deadline)?;
-        Ok(part.map(|(channel, ranks)| Split { channel, told: of_ranks(told, &ranks), ranks }))
+        Ok(part.map(|(channel, ranks)| {
+            let told = of_ranks(told, &ranks);
+            Split { channel, number, ranks, told }
+        }))
     }
 
     /// See [`Bootstrap::shrink`](crate::Bootstrap::shrink).
@@ -171,12 +174,11 @@ impl ControlChannel {
         if !self.line.origin.is_here() {
             return Err(Error::Forked);
         }
-        let number = self.shrinks;
-        self.shrinks += 1;
-        let mut channel = self.part(SHRINKS | number, ranks, deadline);
+        let number = self.numbers.shrink(ranks);
+        let mut channel = self.part(number, ranks, deadline);
         let told = channel.all_gather(tells, deadline);
         let told = told.map_err(|error| by_numbers_before(error, ranks))?;
-        Ok(Split { channel, ranks: ranks.to_vec(), told })
+        Ok(Split { channel, number, ranks: ranks.to_vec(), told })
     }
 
     /// The way to these ranks, of which this is one, in a realm of their own.
@@ -209,9 +211,6 @@ impl ControlChannel {
         &self.line.secret
     }
 }
-
-/// In the number of what a realm comes of: that is no split.
-const SHRINKS: u64 = 1 << 63;
 
 /// The number of a realm: the same for its ranks, and no other's.
 fn realm_of(parent: RealmId, number: u64, ranks: &[usize]) -> RealmId {

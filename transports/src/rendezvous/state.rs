@@ -391,7 +391,7 @@ impl Rendezvous {
         }
         for part in self.parts.values_mut() {
             if let Some(at) = part.find(rank) {
-                part.realm.lost(at, cause.clone().of_rank(at));
+                part.realm.lost(at, cause.clone().renumbered(|_| at));
             }
         }
         self.forget_parts();

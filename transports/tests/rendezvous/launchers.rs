@@ -70,7 +70,7 @@ fn launchers_hear_why_ranks_were_stopped() {
     let (id, _server) = server();
     let ranks = [0, 1].map(|rank| join(&id, rank, 2)).map(|j| j.join().unwrap().unwrap());
     let (_launcher, heard) = launcher(&id, 0, 2);
-    let cause = Cause::Mismatch { rank: 1, detail: "something else".to_owned() };
+    let cause = Cause::Mismatch { rank: 1, detail: "something else".to_owned(), ranks: vec![] };
     ranks[1].liveness().abort(cause.clone());
     assert_eq!(heard.recv_timeout(PATIENCE), Ok(cause));
 }

@@ -92,7 +92,7 @@ fn news_go_to_all_others() {
     assert_eq!(state.take_actions(), [Action::Send(vec![10, 12], left)]);
     state.closed(11, false);
     assert_eq!(state.take_actions(), [], "it had left");
-    let cause = Cause::Mismatch { rank: 2, detail: String::new() };
+    let cause = Cause::Mismatch { rank: 2, detail: String::new(), ranks: vec![] };
     state.received(12, Said::Abort(cause.clone()).among(WORLD));
     assert_eq!(state.take_actions(), [Action::Send(vec![10], Said::Abort(cause).among(WORLD))]);
 }
