@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::gate::Gate;
 use crate::target::Device;
 use crate::work::{Flight, Flights};
-use oxccl_kernels::TracedStep;
+use oxccl_kernels::StepTrace;
 use oxccl_plans::collective::{Collective, Kind, Order};
 use oxccl_plans::element::{Element, OpKind};
 use oxccl_plans::length::Length;
@@ -224,16 +224,27 @@ impl Communicator {
     /// Keeps the time of every step of this rank's calls from here on, or no longer. Calls then run
     /// in a slower build of the executor.
     ///
+    /// On a GPU this is a call of all ranks: it loads the traced kernels while none of theirs runs.
+    /// There are some for sums of `f32`, [`f16`](half::f16), [`bf16`](half::bf16) and
+    /// [`F8E4M3`](crate::F8E4M3), for groups that reduce in several ways, and for what only copies:
+    /// other calls, and captured ones, are errors while it traces. A channel keeps as many steps as
+    /// [`Advanced::trace_steps`](crate::Advanced::trace_steps) says.
+    ///
     /// # Errors
-    /// [`Error::Unsupported`] on a GPU.
+    /// On a GPU [`Error::NotTraced`] on all ranks alike if one of them cannot: it has captured
+    /// calls, which would not be traced, or has no memory or no kernels for that; otherwise as
+    /// [`register`](Communicator::register).
     pub fn set_trace(&mut self, on: bool) -> Result<(), Error> {
         self.idle_mut()?.set_trace(on)
     }
 
     /// The steps of all calls since [`set_trace`](Communicator::set_trace) or the last time they
-    /// were taken.
-    pub fn take_trace(&mut self) -> Vec<TracedStep> {
-        self.idle_mut().map_or_else(|_| Vec::new(), Engine::take_trace)
+    /// were taken, and how many were lost. None if it does not trace.
+    ///
+    /// # Errors
+    /// [`Error::Transport`] if a GPU's driver does not give them; [`Error::Forked`].
+    pub fn take_trace(&mut self) -> Result<StepTrace, Error> {
+        self.idle_mut()?.take_trace()
     }
 
     /// The algorithm that a call of this kind would use, and why. `count` is in elements of `T`:

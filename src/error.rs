@@ -179,6 +179,14 @@ pub enum Error {
         /// What it says.
         reason: String,
     },
+    /// Steps that one rank cannot trace. No rank traces, and the communicator stays usable.
+    #[error("steps cannot be traced, on any rank, because of rank {rank}: {reason}")]
+    NotTraced {
+        /// The rank that cannot.
+        rank: usize,
+        /// What it says.
+        reason: String,
+    },
     /// Ranks that share a launch were not captured together.
     #[error(
         "{what} is captured on some ranks, and not, or into another graph, on others: ranks that share a launch \

@@ -52,7 +52,7 @@ pub use engine::Handle;
 pub use error::Error;
 pub use group::{Group, StreamGroup, Unready};
 pub use memory::DeviceSlice;
-pub use oxccl_kernels::TracedStep;
+pub use oxccl_kernels::{StepTrace, TracedStep};
 pub use oxccl_plans as plans;
 pub use oxccl_plans::collective::{Collective, Kind, Order};
 pub use oxccl_plans::custom::{CustomError, CustomSchedule};

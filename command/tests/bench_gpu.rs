@@ -6,16 +6,21 @@ mod command_line;
 use command_line::{command, finish, start};
 use oxccl_cuda_stand_in::control::{image_file, library_folder};
 use serde_json::Value;
+use std::process::Command;
 
 fn bench(arguments: &[&str]) -> Vec<Value> {
+    let said = finish(start(&mut gpu_bench(arguments))).ok();
+    said.out.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
+}
+
+fn gpu_bench(arguments: &[&str]) -> Command {
     let mut command = command(&["bench"]);
     command.args(arguments).args(["--device", "cuda", "--threads", "--no-probe"]);
     command.args(["--repeats", "2", "--repeat-ms", "1", "--json", "--timeout", "60", "--image"]);
     command.arg(image_file().unwrap()).env("LD_LIBRARY_PATH", library_folder().unwrap());
     command.env("OXCCL_STAND_IN_MEMORY", (384 << 20).to_string());
     command.env("CUDA_DEVICE_MAX_CONNECTIONS", "32");
-    let said = finish(start(&mut command)).ok();
-    said.out.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
+    command
 }
 
 #[test]
@@ -25,6 +30,30 @@ fn communicators_on_a_gpu_are_swept() {
     let rows = bench(&[&arguments[..], &sizes].concat());
     assert!(rows.iter().filter(|row| row["wrong"] == 0).count() >= 20, "{rows:?}");
     assert!(rows.iter().all(|row| row["wrong"].as_u64().is_none_or(|wrong| wrong == 0)));
+}
+
+/// With `OXCCL_TRACE_STEPS` of 16 not all steps have room.
+#[test]
+fn a_trace_has_every_rank_and_says_what_it_lacks() {
+    for (steps, lacks) in [("8192", false), ("16", true)] {
+        let path = std::env::temp_dir().join(format!("oxccl-{}-{steps}.json", std::process::id()));
+        let file = path.to_str().unwrap();
+        let mut command = gpu_bench(&["all_reduce", "-g", "2", "-b", "64K", "-e", "64K"]);
+        command.args(["--algorithm", "ring", "--encoding", "slots", "--trace", file]);
+        let said = finish(start(command.env("OXCCL_TRACE_STEPS", steps))).ok();
+        let trace: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let events = trace["traceEvents"].as_array().unwrap();
+        for rank in 0..2 {
+            let of_rank = |event: &&Value| event["ph"] == "X" && event["pid"] == rank;
+            assert!(events.iter().filter(of_rank).count() >= 6, "{trace}");
+        }
+        assert_eq!(trace["otherData"]["lost"].as_u64().unwrap() > 0, lacks, "{trace}");
+        assert_eq!(said.err.contains("set OXCCL_TRACE_STEPS higher"), lacks, "{}", said.err);
+    }
+    let mut refused = gpu_bench(&["all_reduce", "-g", "2", "-b", "8", "-e", "8", "-d", "int32"]);
+    let said = finish(start(refused.args(["--trace", "/dev/null"]))).failed(1);
+    assert!(said.err.contains("no traced kernel computes the sum of int32"), "{}", said.err);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The GPU kernels: one fat binary for all targets.
+//! The GPU kernels: one fat binary for all targets, and one of traced kernels.
 
 use crate::jobs::{self, Job, Sources};
 use crate::{setting, variable};
@@ -7,6 +7,8 @@ use std::process::Command;
 
 /// Compute capabilities with machine code in the fat binary.
 const TARGETS: [u32; 4] = [80, 90, 100, 120];
+/// The same of the traced kernels: newer GPUs compile the PTX when a trace is asked for.
+const TRACED_TARGETS: [u32; 2] = [80, 90];
 /// The capability whose PTX is added. A GPU that no target covers is newer than 9.0, and 9.0 is the
 /// first with the 8-bit float conversions in PTX, so this serves all of them.
 const PTX: u32 = 90;
@@ -25,12 +27,14 @@ pub(crate) fn build(machine: &Path, out: &Path) -> Result<(), String> {
         return Ok(());
     };
     let sources = Sources::new(machine, "cuda", out);
-    let job = Job {
-        command: command(&nvcc),
-        source: sources.own.join("executor.cu"),
-        output: out.join("oxccl.fatbin"),
+    let job = |targets: &[u32], source: &str, output: &str| Job {
+        command: command(&nvcc, targets),
+        source: sources.own.join(source),
+        output: out.join(output),
     };
-    let reports = jobs::run_all(vec![job], &sources)?;
+    let untraced = job(&TARGETS, "executor.cu", "oxccl.fatbin");
+    let traced = job(&TRACED_TARGETS, "trace.cu", "oxccl-traced.fatbin");
+    let reports = jobs::run_all(vec![untraced, traced], &sources)?;
     let report = out.join("resources.txt");
     std::fs::write(&report, reports.concat())
         .map_err(|error| format!("cannot write {}: {error}", report.display()))?;
@@ -39,13 +43,13 @@ pub(crate) fn build(machine: &Path, out: &Path) -> Result<(), String> {
     Ok(())
 }
 
-fn command(nvcc: &Path) -> Command {
+fn command(nvcc: &Path, targets: &[u32]) -> Command {
     let mut command = Command::new(nvcc);
     command.env_remove("NVCC_APPEND_FLAGS").env_remove("NVCC_PREPEND_FLAGS");
     command.args(["-fatbin", "-std=c++17", "-O3", "--fmad=false", "-Xptxas", "-v"]);
     command.args(["-Xfatbin", "-compress-all", "--threads", "0"]);
     // Two passes of the front end: what is newer than 9.0 shares the PTX of 9.0.
-    let (old, new): (Vec<u32>, Vec<u32>) = TARGETS.iter().partition(|&&target| target < PTX);
+    let (old, new): (Vec<u32>, Vec<u32>) = targets.iter().partition(|&&target| target < PTX);
     for target in old {
         command.arg(format!("-gencode=arch=compute_{target},code=sm_{target}"));
     }

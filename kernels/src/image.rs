@@ -8,6 +8,11 @@ use crate::format::{DataType, Fold};
 pub const FATBIN: Option<&'static [u8]> =
     Some(&Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/oxccl.fatbin"))).0);
 
+/// As [`FATBIN`], the kernels of [`traced_kernels`], for [`TRACED_TARGETS`].
+#[cfg(oxccl_nvcc)]
+pub const TRACED_FATBIN: Option<&'static [u8]> =
+    Some(&Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/oxccl-traced.fatbin"))).0);
+
 /// The driver reads the image as words.
 #[cfg(oxccl_nvcc)]
 #[repr(align(64))]
@@ -17,6 +22,10 @@ struct Aligned<const BYTES: usize>([u8; BYTES]);
 /// without nvcc. Loading a module of it takes the piece that fits the device.
 #[cfg(not(oxccl_nvcc))]
 pub const FATBIN: Option<&'static [u8]> = None;
+
+/// As [`FATBIN`], the kernels of [`traced_kernels`], for [`TRACED_TARGETS`].
+#[cfg(not(oxccl_nvcc))]
+pub const TRACED_FATBIN: Option<&'static [u8]> = None;
 
 /// ptxas' report of registers, spills and stack per kernel and target, or `None` without nvcc.
 #[cfg(oxccl_nvcc)]
@@ -30,6 +39,9 @@ pub const NVCC: Option<&str> = option_env!("OXCCL_NVCC");
 
 /// Compute capabilities (times ten) with machine code in [`FATBIN`].
 pub const TARGETS: [u32; 4] = [80, 90, 100, 120];
+
+/// The same of [`TRACED_FATBIN`], which has PTX for newer devices, too.
+pub const TRACED_TARGETS: [u32; 2] = [80, 90];
 
 /// Threads per block of every kernel. A block is a channel.
 pub const BLOCK_THREADS: u32 = 512;
@@ -58,6 +70,21 @@ pub fn kernel_name(data_type: DataType, fold: Fold) -> String {
 
 /// The kernel in [`FATBIN`] for all types and folds: for groups that reduce in several ways.
 pub const ANY_KERNEL: &str = "oxccl_any";
+
+/// The kernels of [`TRACED_FATBIN`], by what they reduce; none: all types and folds.
+pub fn traced_kernels() -> impl Iterator<Item = (Option<(DataType, Fold)>, String)> {
+    let sums = TRACED_SUMS.map(|data_type| Some((data_type, Fold::Sum)));
+    sums.into_iter().chain([None]).map(|of| (of, traced_name(of)))
+}
+
+/// Element types whose sums there are traced kernels for.
+pub const TRACED_SUMS: [DataType; 4] =
+    [DataType::F32, DataType::F16, DataType::BF16, DataType::F8E4M3];
+
+fn traced_name(of: Option<(DataType, Fold)>) -> String {
+    let name = of.map_or_else(|| ANY_KERNEL.to_owned(), |(data, fold)| kernel_name(data, fold));
+    name.replace("oxccl_", "oxccl_traced_")
+}
 
 /// Unsigned integers have the kernel of signed ones where that gives the same bits. (Sums may be
 /// averages.)

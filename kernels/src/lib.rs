@@ -12,4 +12,4 @@ mod trace;
 
 pub use host::{HostExecutor, Isa, Reduction};
 pub use oxccl_format::{DataType, Fold, Outcome, Scale};
-pub use trace::TracedStep;
+pub use trace::{StepTrace, TracedStep};

@@ -3,8 +3,9 @@
 use crate::format::{Launch, Outcome};
 use core::ffi::c_void;
 
-/// One step of a channel in one round, as it was executed. Times are CLOCK_MONOTONIC's, the same in
-/// all processes of a machine.
+/// One step of a channel in one round, as it was executed. Times on a host are CLOCK_MONOTONIC's,
+/// the same in all processes of a machine; on a GPU they are of the GPU's own timer, the same for
+/// all ranks on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TracedStep {
     /// The channel.
@@ -17,6 +18,15 @@ pub struct TracedStep {
     pub start_ns: u64,
     /// When the next could begin.
     pub end_ns: u64,
+}
+
+/// The steps of calls.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StepTrace {
+    /// Those of each channel in the order in which it took them.
+    pub steps: Vec<TracedStep>,
+    /// Steps before these for which there was no room: a GPU keeps so many of each channel.
+    pub lost: u64,
 }
 
 pub(crate) type Sink = unsafe extern "C" fn(*mut c_void, u64, u32, u64, u64);

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use oxccl_kernels::DataType;
-use oxccl_kernels::image::{self, FATBIN, NVCC, RESOURCES, TARGETS};
+use oxccl_kernels::image::{self, FATBIN, NVCC, RESOURCES, TARGETS, TRACED_FATBIN, TRACED_TARGETS};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -62,22 +62,29 @@ fn no_kernel_spills() {
         return;
     }
     let report = report();
-    for target in TARGETS {
-        for name in names().chain([image::ANY_KERNEL.to_owned()]) {
-            let found = report.get(&(name.clone(), target));
+    let check = |targets: &[u32], names: &[String]| {
+        for (target, name) in targets.iter().flat_map(|of| names.iter().map(move |name| (of, name)))
+        {
+            let found = report.get(&(name.clone(), *target));
             let found = found.unwrap_or_else(|| panic!("{name} is missing for sm_{target}"));
             assert_eq!(found.stack_bytes, 0, "{name} on sm_{target} keeps a stack");
             assert_eq!(found.spill_bytes, 0, "{name} on sm_{target} spills");
             assert!((16..=128).contains(&found.registers), "{name} on sm_{target}: {found:?}");
         }
-    }
-    assert_eq!(report.len(), (names().count() + 1) * TARGETS.len());
+        targets.len() * names.len()
+    };
+    let untraced: Vec<_> = names().chain([image::ANY_KERNEL.to_owned()]).collect();
+    let traced: Vec<_> = image::traced_kernels().map(|(_, name)| name).collect();
+    let looked_at = check(&TARGETS, &untraced) + check(&TRACED_TARGETS, &traced);
+    assert_eq!(report.len(), looked_at);
 }
 
 #[test]
 fn the_library_is_small() {
     if let Some(image) = FATBIN {
-        assert!(image.len() < 8 << 20, "{} bytes", image.len());
+        let traced = TRACED_FATBIN.unwrap();
+        assert!(image.len() < 8 << 20 && traced.len() < 1 << 20, "{} bytes", image.len());
+        println!("traced kernels: {} bytes", traced.len());
         println!(
             "{} kernels for {} targets: {} bytes",
             image::kernels().count(),

@@ -265,6 +265,19 @@ settings! {
         ranks MayDiffer;
     }
 
+    /// Steps that each channel of a GPU keeps of traced calls (`Communicator::set_trace`), a power
+    /// of two. Of more than that the last ones stay, and how many are lost is told.
+    trace_steps: usize = 8192, {
+        "OXCCL_TRACE_STEPS" => trace_steps, "a number", parsed::<usize>;
+        ranks MayDiffer;
+        check |config| {
+            let steps = config.advanced.trace_steps;
+            require(steps.is_power_of_two() && steps <= 1 << 20, || {
+                format!("{steps} is no power of two, or more than {}", 1 << 20)
+            })
+        };
+    }
+
     /// Whether adapters read and write messages in a GPU's memory, and how. `dmabuf`, and `peer`
     /// (by address, for which the driver's peer-memory module is needed), are errors where that is
     /// not possible. `off`: messages go through pinned memory of the host.

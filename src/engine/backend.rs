@@ -6,7 +6,7 @@ use crate::call::CheckedCall;
 use crate::device::{Heaps, cuda};
 use crate::error::Error;
 use crate::work::Flight;
-use oxccl_kernels::TracedStep;
+use oxccl_kernels::StepTrace;
 use oxccl_kernels::format::{self as f, DataType, Fold};
 use oxccl_plans::lower::Program;
 use oxccl_transports::Bootstrap;
@@ -74,13 +74,15 @@ pub(super) trait Backend: std::fmt::Debug {
         None
     }
 
-    /// Keeps the steps of launches from here on, or no longer.
-    fn set_trace(&mut self, on: bool) -> Result<(), Error>;
+    /// Keeps the steps of launches from here on, on a GPU so many of each channel; or no longer.
+    fn set_trace(
+        &mut self,
+        bootstrap: &mut dyn Bootstrap,
+        steps: Option<usize>,
+    ) -> Result<(), Error>;
 
     /// The steps that have been kept.
-    fn take_trace(&mut self) -> Vec<TracedStep> {
-        Vec::new()
-    }
+    fn take_trace(&mut self) -> Result<StepTrace, Error>;
 
     /// Lets all ranks reach memory of another library. The number by which it is known; none where
     /// all reach it as it is.

@@ -31,7 +31,7 @@ use backend::Backend;
 use close::Ending;
 use diagnosis::Ranks;
 use links::Links;
-use oxccl_kernels::{TracedStep, format as f};
+use oxccl_kernels::{StepTrace, format as f};
 use oxccl_plans::tune::Plan;
 use oxccl_transports::cuda::Context;
 use oxccl_transports::proxy::Egress;
@@ -146,11 +146,12 @@ impl Engine {
 
     /// Keeps the steps of calls from here on, or no longer.
     pub(crate) fn set_trace(&mut self, on: bool) -> Result<(), Error> {
-        self.backend.set_trace(on)
+        let steps = on.then_some(self.config.advanced.trace_steps);
+        self.backend.set_trace(&mut *self.bootstrap, steps)
     }
 
     /// The steps that have been kept.
-    pub(crate) fn take_trace(&mut self) -> Vec<TracedStep> {
+    pub(crate) fn take_trace(&mut self) -> Result<StepTrace, Error> {
         self.backend.take_trace()
     }
 

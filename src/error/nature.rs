@@ -35,6 +35,7 @@ impl Error {
         match self {
             Error::ConfigDiffers { rank, .. }
             | Error::NotRegistered { rank, .. }
+            | Error::NotTraced { rank, .. }
             | Error::Died { rank, .. }
             | Error::CutOff { rank, .. }
             | Error::Left { rank, .. } => vec![*rank],
@@ -98,6 +99,7 @@ impl Error {
             | Error::Forked
             | Error::Environment(_) => Nature::Misuse,
             Error::NotRegistered { .. }
+            | Error::NotTraced { .. }
             | Error::CountsDiffer { .. }
             | Error::OutOfMemory { .. }
             | Error::System { .. } => Nature::Usable,
@@ -175,6 +177,7 @@ mod tests {
         let source = || std::io::Error::other("no");
         let text = String::new;
         is(&Error::NotRegistered { rank: 3, reason: text() }, USABLE, &[3]);
+        is(&Error::NotTraced { rank: 2, reason: text() }, USABLE, &[2]);
         is(&Error::CountsDiffer { sender: 1, receiver: 2, sent: 3, received: 4 }, USABLE, &[1, 2]);
         is(&Error::OutOfMemory { bytes: 1, detail: text() }, USABLE, &[]);
         is(&Error::System { doing: "this", source: source() }, USABLE, &[]);

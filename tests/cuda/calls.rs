@@ -48,6 +48,7 @@ fn environment(name: &str) -> Option<OsString> {
         | "OXCCL_NODES"
         | "OXCCL_SINGLE_LAUNCH"
         | "OXCCL_BULK_COPIES"
+        | "OXCCL_TRACE_STEPS"
         | "OXCCL_FABRIC"
         | "OXCCL_RDMA_DEVICES"
         | "OXCCL_GPU_DIRECT" => std::env::var_os(name),

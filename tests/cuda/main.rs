@@ -24,6 +24,7 @@ mod rank;
 mod registered;
 mod repeated;
 mod results;
+mod traced;
 
 use processes::On::{Anything, StandIn};
 use processes::{needs, run, run_on_nodes};
@@ -159,6 +160,14 @@ cases! {
     registered_by_all_or_none = registered::by_all_or_none, StandIn, 3, [];
     registered_by_one_alone = registered::by_one_alone, Anything, 2, [];
     not_registered_by_one = registered::not_by_one, Anything, 2, [];
+    traces_of_threads = traced::steps, Anything, 1, [processes::threads("3"), MANY];
+    traces_of_threads_by_themselves =
+        traced::steps, Anything, 1, [processes::threads("2"), MANY, SEPARATE, ("OXCCL_STAND_IN_DRAINS", "1"), needs("2")];
+    traces_of_processes = traced::steps, Anything, 2, [];
+    traces_of_calls = traced::calls, Anything, 1, [processes::threads("2"), MANY];
+    traces_without_room = traced::overflow, Anything, 1, [processes::threads("2"), MANY, ("OXCCL_TRACE_STEPS", "4")];
+    traces_of_captures = traced::captured, Anything, 1, [processes::threads("2"), MANY, needs("4")];
+    traces_of_some_ranks = traced::apart, Anything, 1, [processes::threads("2"), MANY];
     every_kernel_thread_by_thread =
         calls::every_kernel, StandIn, 1, [processes::threads("3"), MANY, EMULATED];
     trees_thread_by_thread =

@@ -38,16 +38,19 @@ fn main() {
     let out = variable("OUT_DIR");
     let out = Path::new(&out);
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
-    let object = out.join("emulator.o");
-    let mut compile = Command::new(&compiler);
     // The header of the format is there.
     let made = variable("DEP_OXCCL_MACHINE_MADE");
-    compile.args(FLAGS);
-    compile.args(["-I", &made, "-I", "emulator", "-I", shared, "-I", own]);
-    run(compile.args(["-c", "emulator/block.cpp", "-o"]).arg(&object));
+    let objects = ["block", "traced"].map(|name| {
+        let object = out.join(name).with_extension("o");
+        let mut compile = Command::new(&compiler);
+        compile.args(FLAGS);
+        compile.args(["-I", &made, "-I", "emulator", "-I", shared, "-I", own]);
+        run(compile.args(["-c", &format!("emulator/{name}.cpp"), "-o"]).arg(&object));
+        object
+    });
     let library = out.join("liboxccl_emulator.a");
     let _ = std::fs::remove_file(&library);
-    run(Command::new("ar").arg("crs").arg(&library).arg(&object));
+    run(Command::new("ar").arg("crs").arg(&library).args(objects));
     println!("cargo::rustc-link-search=native={}", out.display());
     println!("cargo::rustc-link-lib=static=oxccl_emulator");
     // Tests that run on a GPU's machine have the stand-in in them, and may find no C++ library

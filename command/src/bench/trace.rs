@@ -5,7 +5,7 @@ use std::path::Path;
 
 use oxccl::plans::algorithms::find;
 use oxccl::plans::schedule::SLOTS;
-use oxccl::{Collective, Collectives, Config, Error, Kind, TracedStep};
+use oxccl::{Collective, Collectives, Config, Error, Kind, StepTrace, TracedStep};
 use serde_json::{Value, json};
 
 use super::args::BenchOptions;
@@ -32,11 +32,17 @@ pub(super) fn write(options: &BenchOptions, comms: &mut Comms) -> Result<(), Fai
     let shape = case.shape(comms.control.world_size(), bytes);
     let plan = for_type!(case.data_type, T => call::<T>(options, comms, case, shape))?;
     let config = options.config()?;
-    let steps = gathered(comms)?;
+    let traces = gathered(comms)?;
     if comms.control.rank() > 0 {
         return Ok(());
     }
-    let text = chrome(case, shape, &config, &plan, &steps);
+    let lost: u64 = traces.iter().map(|trace| trace.lost).sum();
+    if lost > 0 {
+        eprintln!(
+            "oxccl: the trace lacks the first {lost} steps, for which there was no room: set OXCCL_TRACE_STEPS higher"
+        );
+    }
+    let text = chrome(case, shape, &config, &plan, &traces);
     std::fs::write(path, text.to_string())
         .map_err(Failure::system(format!("writing the trace {}", Path::display(path))))
 }
@@ -58,14 +64,16 @@ fn call<T: Sample>(
 }
 
 /// Every rank's steps.
-fn gathered(comms: &mut Comms) -> Result<Vec<Vec<TracedStep>>, Error> {
-    let own = comms.measured.take_trace();
+fn gathered(comms: &mut Comms) -> Result<Vec<StepTrace>, Error> {
+    let own = comms.measured.take_trace()?;
     comms.measured.set_trace(false)?;
     let ranks = comms.control.world_size();
-    let mut counts = vec![0u64; ranks];
-    comms.control.all_gather(&[own.len() as u64], &mut counts)?;
-    let most = counts.iter().copied().max().unwrap_or(0) as usize * WORDS;
+    let mut counts = vec![0u64; 2 * ranks];
+    comms.control.all_gather(&[own.steps.len() as u64, own.lost], &mut counts)?;
+    let of_rank = |rank: usize| (counts[2 * rank] as usize, counts[2 * rank + 1]);
+    let most = (0..ranks).map(|rank| of_rank(rank).0).max().unwrap_or(0) * WORDS;
     let mut words: Vec<u64> = own
+        .steps
         .iter()
         .flat_map(|step| {
             [u64::from(step.channel), step.round, u64::from(step.step), step.start_ns, step.end_ns]
@@ -81,10 +89,11 @@ fn gathered(comms: &mut Comms) -> Result<Vec<Vec<TracedStep>>, Error> {
         start_ns: words[3],
         end_ns: words[4],
     };
-    let of_rank = |(rank, part): (usize, &[u64])| {
-        part.chunks_exact(WORDS).take(counts[rank] as usize).map(step).collect()
+    let trace = |(rank, part): (usize, &[u64])| {
+        let (count, lost) = of_rank(rank);
+        StepTrace { steps: part.chunks_exact(WORDS).take(count).map(step).collect(), lost }
     };
-    Ok(all.chunks_exact(words.len()).enumerate().map(of_rank).collect())
+    Ok(all.chunks_exact(words.len()).enumerate().map(trace).collect())
 }
 
 fn chrome(
@@ -92,7 +101,7 @@ fn chrome(
     shape: Shape,
     config: &Config,
     plan: &oxccl::plans::tune::Plan,
-    ranks: &[Vec<TracedStep>],
+    ranks: &[StepTrace],
 ) -> Value {
     let world = ranks.len();
     let collective = match case.kind {
@@ -109,15 +118,16 @@ fn chrome(
         let text = text.unwrap_or_else(|| format!("step {step}"));
         text.split_whitespace().collect::<Vec<_>>().join(" ")
     };
-    let start = ranks.iter().flatten().map(|step| step.start_ns).min().unwrap_or(0);
+    let steps = ranks.iter().flat_map(|trace| &trace.steps);
+    let start = steps.map(|step| step.start_ns).min().unwrap_or(0);
     let mut events: Vec<Value> = (0..world)
         .map(|rank| {
             let args = json!({"name": format!("rank {rank}")});
             json!({"name": "process_name", "ph": "M", "pid": rank, "args": args})
         })
         .collect();
-    for (rank, steps) in ranks.iter().enumerate() {
-        events.extend(steps.iter().map(|step| {
+    for (rank, trace) in ranks.iter().enumerate() {
+        events.extend(trace.steps.iter().map(|step| {
             let args = json!({"step": step.step, "round": step.round, "predicted": false});
             json!({
                 "name": name(rank, step.step),
@@ -141,6 +151,7 @@ fn chrome(
             "algorithm": plan.algorithm,
             "encoding": plan.encoding,
             "channels": plan.channels,
+            "lost": ranks.iter().map(|trace| trace.lost).sum::<u64>(),
         },
     })
 }

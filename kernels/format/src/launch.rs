@@ -148,6 +148,37 @@ table! {
         pub followers: u64,
     }
 
+    /// A step that a traced kernel has executed.
+    #[repr(C)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct StepRecord {
+        /// When it began, by the GPU's timer.
+        pub start_ns: u64,
+        /// When it ended.
+        pub end_ns: u64,
+        /// The round.
+        pub round: u64,
+        /// Step id.
+        pub step: u32,
+        /// Zero.
+        pub reserved: u32,
+    }
+
+    /// Where traced kernels write their steps: each channel has so many places for records, which
+    /// it fills one after the other, and then again from the first on.
+    #[repr(C)]
+    #[derive(Clone, Copy, Debug)]
+    pub struct StepRing {
+        /// `channel * capacity`, and then as many as it has.
+        pub records: *mut StepRecord,
+        /// By channel: records written so far, those that have been overwritten among them.
+        pub counts: *mut u64,
+        /// Places of a channel: a power of two.
+        pub capacity: u32,
+        /// Zero.
+        pub reserved: u32,
+    }
+
     /// The one parameter of an executor: a call, or the first part of a group.
     #[repr(C)]
     #[derive(Clone, Copy, Debug)]
@@ -168,7 +199,7 @@ table! {
         pub abort: *const u32,
         /// Host only, may be null: called now and then by a wait that has lasted; nonzero stops it.
         pub poll: Option<unsafe extern "C" fn(context: *mut core::ffi::c_void, channel: u32) -> u32>,
-        /// Passed to `poll`.
+        /// Host: passed to `poll`. Of a traced kernel: where its [`StepRing`] is.
         pub poll_context: *mut core::ffi::c_void,
         /// The caller's input.
         pub input: *const u8,

@@ -96,8 +96,11 @@ template <class Reducer>
 __device__ __forceinline__ void run_block(const Launch& first) {
   uint32_t channel = blockIdx.x;
   take(own_launch(first, channel), true);
+  {
+    OXCCL_TRACED_BLOCK(block().launch, channel);
 #pragma unroll 1
-  while (run_part<Reducer>(channel)) {
+    while (run_part<Reducer>(channel)) {
+    }
   }
   end_launch(block().launch);
 }
@@ -113,5 +116,8 @@ __device__ __forceinline__ void run_block(const Launch& first) {
 #define OXCCL_KERNEL(type, name, fold_name, fold) \
   OXCCL_ENTRY(name##_##fold_name, One<oxccl::type, oxccl::fold>)
 
+// The traced ones have entry points of their own (cuda/trace.cu).
+#ifndef OXCCL_TRACE
 OXCCL_ALL(OXCCL_KERNEL)
 OXCCL_ENTRY(any, Any)
+#endif

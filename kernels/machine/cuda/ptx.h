@@ -16,6 +16,18 @@ OXCCL_INLINE uint32_t lane() {
   return lane;
 }
 
+// The GPU's timer, in nanoseconds, and the multiprocessor's clock, in cycles: for traces.
+OXCCL_INLINE uint64_t timer_ns() {
+  uint64_t now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now) : : "memory");
+  return now;
+}
+OXCCL_INLINE uint64_t ticks() {
+  uint64_t now;
+  asm volatile("mov.u64 %0, %%clock64;" : "=l"(now) : : "memory");
+  return now;
+}
+
 OXCCL_INLINE uint64_t load_acquire(const uint64_t* word) {
   uint64_t value;
   asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");

@@ -12,7 +12,6 @@
 #define OXCCL_NOINLINE __device__ __forceinline__
 #define OXCCL_LIKELY(condition) (condition)
 #define OXCCL_UNLIKELY(condition) (condition)
-#define OXCCL_TRACED_STEP(round, step)
 
 namespace oxccl {
 inline namespace OXCCL_ISA {
@@ -142,3 +141,5 @@ OXCCL_INLINE void wait_over(const Launch& launch, uint32_t channel, const Patien
 
 }  // namespace OXCCL_ISA
 }  // namespace oxccl
+
+#include "trace.h"

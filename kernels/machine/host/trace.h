@@ -33,7 +33,7 @@ class TracedStep {
 
 }  // namespace oxccl
 
-#define OXCCL_TRACED_STEP(round, step) const TracedStep traced_step(round, step)
+#define OXCCL_TRACED_STEP(round, instruction) const TracedStep traced_step(round, (instruction).step)
 #else
-#define OXCCL_TRACED_STEP(round, step)
+#define OXCCL_TRACED_STEP(round, instruction)
 #endif

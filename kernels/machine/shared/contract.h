@@ -2,7 +2,7 @@
 //
 //     OXCCL_INLINE, OXCCL_NOINLINE, OXCCL_COLD  what stands in front of a function
 //     OXCCL_LIKELY, OXCCL_UNLIKELY              around a condition
-//     OXCCL_TRACED_STEP                         a step is traced while the block lasts, if steps are
+//     OXCCL_TRACED_STEP                         a step is traced while the scope lasts, if steps are
 //     lane(), lanes(), leader(), barrier()      the threads of a block; on a host ONE_THREAD
 //     barrier_any                               a barrier that tells all whether any says so
 //     arrives_last                              counts channels, and says which one is the last

@@ -218,7 +218,7 @@ OXCCL_INLINE bool run_rounds(Machine& machine, const Reducer& reducer, Workspace
     for (uint32_t i = 0; i < entry.instructions;) {
       const Instruction& instruction = tables.instructions[i];
       machine.step = instruction.step;
-      OXCCL_TRACED_STEP(round, instruction.step);
+      OXCCL_TRACED_STEP(round, instruction);
       i += run_of(instruction);
       if (instruction.opcode == OPCODE_WAIT) {
         if (!run_waits(machine, &instruction)) return false;

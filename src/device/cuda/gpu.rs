@@ -4,7 +4,7 @@ use super::multicast;
 use super::warm::warm;
 use super::{
     Arguments, DeviceProgram, Ended, Image, Kernel, Kernels, PinnedPool, PinnedWords, Programs,
-    Stream, Tables,
+    Stream, Tables, Traced,
 };
 use crate::device::{ControlShape, LinkPorts, StagingShape};
 use oxccl_kernels::format::{self as f, DataType, Fold};
@@ -61,6 +61,8 @@ pub struct Gpu {
     links: Vec<Arc<LinkPorts>>,
     neighbours: Neighbours,
     bulk_copies: bool,
+    /// Once a trace was asked for.
+    traced: Option<Traced>,
 }
 
 /// The other ranks, as far as they concern a GPU.
@@ -219,6 +221,7 @@ impl Gpu {
             links,
             neighbours,
             bulk_copies: setup.bulk_copies,
+            traced: None,
         })
     }
 
@@ -319,6 +322,34 @@ impl Gpu {
         Ok(kernel)
     }
 
+    /// Gets ready to trace, with room for so many steps of each channel; those that were written
+    /// before are forgotten. It loads and allocates: until all ranks have, none launches.
+    ///
+    /// # Errors
+    /// As [`Kernels::load`]; as [`prepare`](Gpu::prepare); [`CudaError::OutOfMemory`].
+    pub(crate) fn prepare_trace(&mut self, steps: usize) -> Result<(), CudaError> {
+        if let Some(traced) = &mut self.traced
+            && traced.keeps(steps)
+        {
+            return traced.take().map(drop);
+        }
+        let Gpu { kernels, stream, bulk_copies, neighbours, .. } = self;
+        let channels = self.tables.shape().channels;
+        let check = |mut kernel| {
+            if *bulk_copies {
+                kernel = kernels.with_bulk_copies(kernel)?;
+            }
+            kernels.check_residency(kernel, neighbours.sharing, channels)
+        };
+        self.traced = Some(Traced::new(kernels, stream, (channels, steps), check)?);
+        Ok(())
+    }
+
+    /// What traces, once [`prepare_trace`](Gpu::prepare_trace) has made it ready.
+    pub(crate) fn traced(&mut self) -> Option<&mut Traced> {
+        self.traced.as_mut()
+    }
+
     /// Takes so many words of pinned memory, which is not given back before the end.
     ///
     /// # Errors
@@ -361,7 +392,7 @@ impl Drop for Gpu {
     /// process: see [`DeviceRegion::keep`].
     fn drop(&mut self) {
         let (kernels, stream) = (self.kernels.clone(), self.stream.clone());
-        let links = (std::mem::take(&mut self.links), self.multicast.take());
+        let links = (std::mem::take(&mut self.links), self.multicast.take(), self.traced.take());
         let memory = (self.tables.memory(), self.programs.memory(), self.pinned.memory(), links);
         self.tables.own_staging().keep(Box::new((memory, kernels, stream)));
     }

@@ -8,6 +8,8 @@ use oxccl_transports::cuda::Device;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Image {
     bytes: &'static [u8],
+    /// Of the traced kernels.
+    traced: &'static [u8],
 }
 
 impl Image {
@@ -16,9 +18,9 @@ impl Image {
     /// # Errors
     /// [`CudaError::NoImage`] if this was built without nvcc.
     pub fn embedded(device: Device) -> Result<Image, CudaError> {
-        match image::FATBIN {
-            Some(bytes) => Ok(Image { bytes }),
-            None => Err(missing(
+        match (image::FATBIN, image::TRACED_FATBIN) {
+            (Some(bytes), Some(traced)) => Ok(Image { bytes, traced }),
+            _ => Err(missing(
                 device,
                 "oxccl was built without GPU kernels: set NVCC or CUDA_HOME, and build again",
             )),
@@ -28,11 +30,16 @@ impl Image {
     /// Another image, as tests have. Whoever loads kernels says which; nothing falls back to this.
     ///
     /// # Safety
-    /// The bytes are an image that the driver can read to its end, and its kernels are this
-    /// release's.
+    /// The bytes are an image that the driver can read to its end, and its kernels, the traced ones
+    /// among them, are this release's.
     #[doc(hidden)]
     pub unsafe fn from_bytes(bytes: &'static [u8]) -> Image {
-        Image { bytes }
+        Image { bytes, traced: bytes }
+    }
+
+    /// What traced kernels are loaded from.
+    pub(super) fn traced(self) -> Image {
+        Image { bytes: self.traced, ..self }
     }
 
     pub(super) fn as_ptr(self) -> *const u8 {

@@ -11,6 +11,7 @@
 //! one.
 
 use super::image::{missing, targets};
+use super::traced::TracedKernels;
 use super::{Image, Stream, call};
 use oxccl_kernels::format::{DataType, Fold, Launch};
 use oxccl_kernels::image::{
@@ -31,6 +32,8 @@ pub struct Kernels {
     kernels: Vec<Option<Kernel>>,
     /// The one for all types and folds.
     any: Kernel,
+    /// Once somebody has asked for a trace.
+    traced: Mutex<Option<Arc<TracedKernels>>>,
 }
 
 /// Those of this process.
@@ -38,7 +41,7 @@ static LOADED: Mutex<Vec<Weak<Kernels>>> = Mutex::new(Vec::new());
 
 /// What they are in.
 #[derive(Debug)]
-struct Module {
+pub(super) struct Module {
     context: Context,
     raw: sys::CUmodule,
     multiprocessors: usize,
@@ -54,6 +57,8 @@ pub struct Kernel {
     resident: usize,
     /// Dynamic shared memory that its launches ask for.
     shared_bytes: u32,
+    /// Whether it writes its steps.
+    traced: bool,
 }
 
 // SAFETY: handles, which the driver lets all threads use.
@@ -102,7 +107,7 @@ impl Kernels {
         let folds = |data_type| Fold::ALL.map(|fold| of(data_type, fold));
         let kernels = DataType::ALL.into_iter().flat_map(folds).collect();
         let any = module.find(ANY_KERNEL)?;
-        Ok(Kernels { module, image, kernels, any })
+        Ok(Kernels { module, image, kernels, any, traced: Mutex::default() })
     }
 
     /// The kernel for a type and a fold.
@@ -120,6 +125,21 @@ impl Kernels {
     /// The kernel for all types and folds, slower than those for one.
     pub fn any(&self) -> Kernel {
         self.any
+    }
+
+    /// The traced ones, loaded unless another rank has them already. As a start does, that may wait
+    /// for all kernels of the context.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub(super) fn traced(&self) -> Result<Arc<TracedKernels>, CudaError> {
+        let mut traced = self.traced.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kernels) = &*traced {
+            return Ok(kernels.clone());
+        }
+        let context = &self.module.context;
+        let kernels = Arc::new(context.scope(|| TracedKernels::load(context, self.image))?);
+        Ok(traced.insert(kernels).clone())
     }
 
     /// Fails if a kernel cannot run for so many ranks with so many channels each, all at once.
@@ -162,7 +182,8 @@ impl Kernels {
 }
 
 impl Module {
-    fn load(context: &Context, image: Image) -> Result<Module, CudaError> {
+    /// In the context.
+    pub(super) fn load(context: &Context, image: Image) -> Result<Module, CudaError> {
         let mut raw = std::ptr::null_mut();
         // SAFETY: the driver is loaded, the context current, the pointer valid, and the image
         // whole.
@@ -174,7 +195,7 @@ impl Module {
     }
 
     /// In the context.
-    fn find(&self, name: &str) -> Result<Kernel, CudaError> {
+    pub(super) fn find(&self, name: &str) -> Result<Kernel, CudaError> {
         let name = CString::new(name).unwrap_or_default();
         let mut function = std::ptr::null_mut();
         // SAFETY: the module is loaded, the context current, the name ends with a zero.
@@ -185,7 +206,7 @@ impl Module {
             unsafe { call!(cuFuncLoad(function)) }?;
         }
         let resident = self.resident(function, 0)?;
-        Ok(Kernel { function, of: None, resident, shared_bytes: 0 })
+        Ok(Kernel { function, of: None, resident, shared_bytes: 0, traced: false })
     }
 
     /// How many blocks with so much dynamic shared memory the GPU holds at once. In the context.
@@ -223,7 +244,23 @@ impl Kernel {
 
     /// Whether it is another module's handle of the same kernel, launched alike.
     pub(crate) fn is_same(&self, other: &Kernel) -> bool {
-        (self.of, self.shared_bytes) == (other.of, other.shared_bytes)
+        let launched = |of: &Kernel| (of.of, of.shared_bytes, of.traced);
+        launched(self) == launched(other)
+    }
+
+    /// The type and fold that it is for; none: all.
+    pub(super) fn of(&self) -> Option<(DataType, Fold)> {
+        self.of
+    }
+
+    /// The same as one that writes its steps, for this type and fold.
+    pub(super) fn traced(self, of: Option<(DataType, Fold)>) -> Kernel {
+        Kernel { of, traced: true, ..self }
+    }
+
+    /// The same, launched as another one is.
+    pub(super) fn launched_as(self, other: Kernel) -> Kernel {
+        Kernel { shared_bytes: other.shared_bytes, ..self }
     }
 
     /// Puts the calls of several ranks into a stream, of so many blocks together, all of which run

@@ -15,6 +15,7 @@ mod multicast;
 mod programs;
 mod stream;
 mod tables;
+mod traced;
 mod warm;
 mod words;
 
@@ -30,6 +31,7 @@ pub use kernels::{Kernel, Kernels};
 pub use programs::{DeviceProgram, Programs};
 pub use stream::{CaptureState, Stream};
 pub use tables::{Arguments, SLOTS, Tables};
+pub(crate) use traced::Traced;
 pub use words::{PinnedPool, PinnedWords};
 
 use oxccl_transports::cuda_call as call;

@@ -5,6 +5,7 @@ mod chains;
 mod joint;
 mod launcher;
 mod registrations;
+mod trace;
 mod watch;
 
 pub(crate) use joint::Joint;
@@ -18,11 +19,11 @@ use crate::call::{CheckedCall, Record};
 use crate::device::cuda::{self, CallEnd, CaptureState, Event, Gpu, SLOTS, Stream};
 use crate::device::{Heap, Heaps, Signals};
 use crate::error::Error;
-use crate::target::Device;
 use crate::work::{Flight, Marks};
 use chains::{DeviceChain, DeviceChains};
 use joint::{Behind, Joined, NotJoined};
 use launcher::Launcher;
+use oxccl_kernels::StepTrace;
 use oxccl_kernels::format::{self as f, DataType, Fold};
 use oxccl_plans::lower::Program;
 use oxccl_transports::cuda::{Context, Pointer, beside_captures};
@@ -61,6 +62,8 @@ pub(super) struct GpuBackend {
     unready: Arc<AtomicUsize>,
     /// The last call before which all ranks of this process had marked all of theirs.
     marked: Arc<AtomicU64>,
+    /// Whether launches write their steps.
+    traces: bool,
     /// What captured launches use: nobody tells when they are not replayed any more.
     captured: Vec<(Arc<DeviceChain>, Option<Arc<Signals>>)>,
 }
@@ -108,6 +111,7 @@ impl GpuBackend {
             connections,
             unready,
             marked,
+            traces: false,
             captured,
         })
     }
@@ -371,9 +375,16 @@ impl Backend for GpuBackend {
         Some(self.gpu.context().clone())
     }
 
-    fn set_trace(&mut self, _: bool) -> Result<(), Error> {
-        let device = Device::Cuda(Some(self.gpu.context().device().ordinal()));
-        Err(Error::Unsupported { what: "a trace of steps", device })
+    fn set_trace(
+        &mut self,
+        bootstrap: &mut dyn Bootstrap,
+        steps: Option<usize>,
+    ) -> Result<(), Error> {
+        self.switch_trace(bootstrap, steps)
+    }
+
+    fn take_trace(&mut self) -> Result<StepTrace, Error> {
+        self.take_steps()
     }
 
     fn register(
@@ -417,15 +428,17 @@ impl GpuBackend {
         }
         let is_gated = request.gated.contains(&true);
         let is_captured = target.capture.is_some();
+        let kernel = self.tables[prepared.tables].kernel();
+        let (kernel, ring) = self.traced(prepared, kernel, is_captured)?;
         let tables = &mut self.tables[prepared.tables];
-        let (chain, kernel) = (tables.chain(), tables.kernel());
+        let chain = tables.chain();
         let signals = match request.grouped && request.flight.is_some() {
             true => Some(tables.signals(&mut self.gpu, prepared, is_gated, is_captured)?),
             false => None,
         };
         let launcher = self.launcher(&prepared.record, target, is_gated)?;
         let place = self.take_place(prepared, tally, target);
-        let entry = Entry { chain, kernel, signals, own: &own, request, flight };
+        let entry = Entry { chain, kernel, ring, signals, own: &own, request, flight };
         let met = launcher.meet(place).map(|met| {
             if met {
                 self.marked.store(place.call, Ordering::Relaxed);
@@ -496,6 +509,7 @@ impl GpuBackend {
             call: place.call,
             history: place.numbered.history,
             statuses: self.gpu.tables().statuses(place.slot),
+            poll_context: entry.ring,
             ..entry.chain.first()
         };
         if let Some(signals) = &entry.signals {
@@ -580,6 +594,8 @@ impl GpuBackend {
 struct Entry<'a> {
     chain: Arc<DeviceChain>,
     kernel: cuda::Kernel,
+    /// Where a traced kernel writes its steps.
+    ring: *mut std::ffi::c_void,
     /// The words of its buckets, if somebody may wait for these.
     signals: Option<Arc<Signals>>,
     /// The rank's own stream.

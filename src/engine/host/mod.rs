@@ -12,7 +12,7 @@ use crate::device::{Heap, HeapBlock, Heaps, Host, Signals};
 use crate::error::Error;
 use crate::target::Device;
 use crate::work::Flight;
-use oxccl_kernels::TracedStep;
+use oxccl_kernels::StepTrace;
 use oxccl_kernels::format::{self as f, DataType, Fold};
 use oxccl_plans::lower::Program;
 use oxccl_transports::{Bootstrap, Reach};
@@ -176,13 +176,13 @@ impl Backend for HostBackend {
         Err(ranks.fail(&prepared.record, call, outcome, self.host.odd_peer()))
     }
 
-    fn set_trace(&mut self, on: bool) -> Result<(), Error> {
-        self.host.set_trace(on);
+    fn set_trace(&mut self, _: &mut dyn Bootstrap, steps: Option<usize>) -> Result<(), Error> {
+        self.host.set_trace(steps.is_some());
         Ok(())
     }
 
-    fn take_trace(&mut self) -> Vec<TracedStep> {
-        self.host.take_trace()
+    fn take_trace(&mut self) -> Result<StepTrace, Error> {
+        Ok(StepTrace { steps: self.host.take_trace(), lost: 0 })
     }
 
     fn register(

@@ -20,7 +20,7 @@
 #include <mutex>
 #include <vector>
 
-#include "cuda.h"
+#include "kernels.h"
 #define OXCCL_INSTRUCTIONS "instructions.h"
 #include "engine.h"
 #include "executor.cu"
@@ -30,7 +30,6 @@ namespace {
 
 constexpr uint32_t THREADS = oxccl::BLOCK_THREADS, WARP = oxccl::WARP_THREADS;
 constexpr size_t STACK_BYTES = 64 << 10;
-constexpr int PATTERN = 0xa5;
 
 enum class State : uint8_t { READY, AT_BARRIER, AT_VOTE, LOADS, STORES, OVER };
 
@@ -67,11 +66,9 @@ void keep_stacks(uint8_t* memory) {
   kept.push_back(memory);
 }
 
-using Kernel = void (*)(oxccl::Launch);
-
 struct Block {
-  const Kernel kernel;
-  const oxccl::Launch* const launch;
+  const Kernel& kernel;
+  const void* const launch;
   const uint32_t number;
   uint64_t random;
   uint32_t lane = 0;
@@ -83,7 +80,7 @@ struct Block {
   uint32_t over = 0;
   Engine engine;
 
-  Block(Kernel kernel, const oxccl::Launch* launch, uint32_t number, uint32_t shared_bytes, uint64_t seed)
+  Block(const Kernel& kernel, const void* launch, uint32_t number, uint32_t shared_bytes, uint64_t seed)
       : kernel(kernel), launch(launch), number(number), random(seed | 1), engine(shared_bytes, random) {}
   ~Block() { keep_stacks(stacks); }
 
@@ -130,7 +127,7 @@ oxccl_emulator_switch:
 
 void begin() {
   Block& block = *current;
-  block.kernel(*block.launch);
+  block.kernel.run(block.launch);
   ++block.over;
   block.pause(State::OVER);
   __builtin_unreachable();
@@ -274,19 +271,16 @@ void Block::run() {
   current = nullptr;
 }
 
-void spoil() {
-  memset(&oxccl::block(), PATTERN, sizeof(oxccl::Block));
-  memset(oxccl::BlockTable<oxccl::View, oxccl::MAX_OPERANDS>::entries(), PATTERN, oxccl::MAX_OPERANDS * sizeof(oxccl::View));
-  memset(oxccl::subtrees(), PATTERN, oxccl::GROUP_LEVELS * oxccl::TREE_THREADS * sizeof(uint4));
+OXCCL_EMULATED_KERNELS
+
+#define OXCCL_NAMED(type, name, fold_name, fold) OXCCL_EMULATED(oxccl_##name##_##fold_name),
+constexpr Kernel KERNELS[] = {OXCCL_ALL(OXCCL_NAMED) OXCCL_EMULATED(oxccl_any)};
+
+const Kernel* find(const char* name) {
+  for (const Kernel& kernel : KERNELS)
+    if (strcmp(kernel.name, name) == 0) return &kernel;
+  return find_traced(name);
 }
-
-struct Named {
-  const char* name;
-  Kernel kernel;
-};
-
-#define OXCCL_NAMED(type, name, fold_name, fold) {"oxccl_" #name "_" #fold_name, oxccl_##name##_##fold_name},
-constexpr Named KERNELS[] = {OXCCL_ALL(OXCCL_NAMED){"oxccl_any", oxccl_any}};
 
 }  // namespace
 
@@ -334,7 +328,7 @@ bool is_global(const void* at) {
   const auto within = [&](const void* start, size_t len_bytes) {
     return uintptr_t(at) - uintptr_t(start) < len_bytes;
   };
-  return !within(&oxccl::block(), sizeof(oxccl::Block)) && !within(current->stacks, THREADS * STACK_BYTES);
+  return !current->kernel.is_shared(at) && !within(current->stacks, THREADS * STACK_BYTES);
 }
 
 void fail(const char* what) {
@@ -348,11 +342,9 @@ void fail(const char* what) {
 extern "C" __attribute__((visibility("hidden"))) bool oxccl_emulate(const char* name, const oxccl::Launch* launch,
                                                                     uint32_t number, uint32_t shared_bytes,
                                                                     uint64_t seed) {
-  for (const auto& named : emulator::KERNELS) {
-    if (strcmp(named.name, name) != 0) continue;
-    emulator::spoil();
-    emulator::Block(named.kernel, launch, number, shared_bytes, seed).run();
-    return true;
-  }
-  return false;
+  const emulator::Kernel* kernel = emulator::find(name);
+  if (kernel == nullptr) return false;
+  kernel->spoil();
+  emulator::Block(*kernel, launch, number, shared_bytes, seed).run();
+  return true;
 }

@@ -9,6 +9,14 @@ constexpr uint32_t SPINS_A_LOOK = 16;
 
 inline uint32_t lane() { return emulator::lane(); }
 
+// The host's clock; the cycles of one with 2 GHz.
+inline uint64_t timer_ns() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return uint64_t(now.tv_sec) * 1000000000u + uint64_t(now.tv_nsec);
+}
+inline uint64_t ticks() { return 2 * timer_ns(); }
+
 inline uint64_t load_acquire(const uint64_t* word) {
   emulator::yield();
   return __atomic_load_n(word, __ATOMIC_ACQUIRE);

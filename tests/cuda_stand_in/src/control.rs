@@ -94,6 +94,7 @@ pub struct Control {
     live: extern "C" fn() -> Live,
     calls: extern "C" fn() -> u64,
     launches: extern "C" fn() -> u64,
+    traced: extern "C" fn() -> u64,
     blocks: extern "C" fn() -> u64,
     switched: extern "C" fn() -> u64,
     fail: unsafe extern "C" fn(*const c_char) -> i32,
@@ -131,6 +132,9 @@ impl Control {
                 launches: std::mem::transmute::<*mut _, extern "C" fn() -> u64>(find(
                     c"oxccl_stand_in_launches",
                 )?),
+                traced: std::mem::transmute::<*mut _, extern "C" fn() -> u64>(find(
+                    c"oxccl_stand_in_traced",
+                )?),
                 blocks: std::mem::transmute::<*mut _, extern "C" fn() -> u64>(find(
                     c"oxccl_stand_in_blocks",
                 )?),
@@ -159,7 +163,12 @@ impl Control {
         (self.launches)()
     }
 
-    /// Blocks of these.
+    /// Those of these whose kernels were traced.
+    pub fn traced(&self) -> u64 {
+        (self.traced)()
+    }
+
+    /// Blocks of all launches.
     pub fn blocks(&self) -> u64 {
         (self.blocks)()
     }
@@ -212,6 +221,12 @@ extern "C" fn oxccl_stand_in_calls() -> u64 {
 #[unsafe(no_mangle)]
 extern "C" fn oxccl_stand_in_launches() -> u64 {
     kernel::launches()
+}
+
+/// See [`Control::traced`].
+#[unsafe(no_mangle)]
+extern "C" fn oxccl_stand_in_traced() -> u64 {
+    kernel::traced()
 }
 
 /// See [`Control::blocks`].

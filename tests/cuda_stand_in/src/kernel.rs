@@ -9,7 +9,7 @@ use cudarc::driver::sys::{CUdevice, CUfunction, CUlaunchConfig, CUresult, CUstre
 use oxccl_kernels::HostExecutor;
 use oxccl_kernels::format::{
     ChannelEntry, Connection, DataType, Doorbell, Fold, Header, Instruction, LANES, Launch,
-    Multicast, Opcode, Progress, Segment, SlotTail, Status, Window,
+    Multicast, Opcode, Progress, Segment, SlotTail, Status, StepRecord, StepRing, Window,
 };
 use oxccl_kernels::image::BLOCK_THREADS;
 
@@ -44,11 +44,18 @@ static LEFT: Condvar = Condvar::new();
 /// Launches of our kernels so far, captured ones once.
 static LAUNCHES: AtomicU64 = AtomicU64::new(0);
 
+/// Those of them that were traced.
+static TRACED: AtomicU64 = AtomicU64::new(0);
+
 /// Their blocks.
 static BLOCKS: AtomicU64 = AtomicU64::new(0);
 
 pub(crate) fn launches() -> u64 {
     LAUNCHES.load(Ordering::Relaxed)
+}
+
+pub(crate) fn traced() -> u64 {
+    TRACED.load(Ordering::Relaxed)
 }
 
 pub(crate) fn blocks() -> u64 {
@@ -80,7 +87,8 @@ pub(crate) fn run(run: &Run, mut started: impl FnMut()) -> Answer {
             }
             let shared = &shared;
             scope.spawn(move || {
-                if settings().emulate {
+                // The host executor tells of its steps in another way.
+                if settings().emulate || run.function.is_traced() {
                     // SAFETY: whoever launches vouches for the block; its tables are where a device
                     // reaches them.
                     unsafe { emulator::run(name, shared.0, channel, run.shared_bytes) };
@@ -123,6 +131,9 @@ fn check_all(launch: &Launch, function: &Function) -> Answer {
 /// The tables and buffers must be where a device reaches them; for an address that is not, a GPU
 /// stops. So must those of all parts behind the first, which this kernel must be able to run.
 fn check(first: &Launch, function: &Function) -> Answer {
+    if function.is_traced() {
+        check_ring(first)?;
+    }
     let mut part = *first;
     loop {
         check_program(&part, function)?;
@@ -215,6 +226,16 @@ fn check_tables(launch: &Launch) -> Answer {
     Ok(())
 }
 
+fn check_ring(launch: &Launch) -> Answer {
+    let at = launch.poll_context.cast::<StepRing>();
+    reach("the ring of steps", at, size_of::<StepRing>())?;
+    // SAFETY: reachable memory is mapped.
+    let (ring, channels) = unsafe { (at.read(), (*launch.program).channels as usize) };
+    let records_bytes = channels * ring.capacity as usize * size_of::<StepRecord>();
+    reach("records of steps", ring.records, records_bytes)?;
+    reach("counts of steps", ring.counts, channels * size_of::<u64>())
+}
+
 fn check_buffers(launch: &Launch) -> Answer {
     // One of no bytes may lie where an allocation ends: nobody follows its address.
     let buffer = |at: *const u8, len: usize| match at.is_null() || len == 0 {
@@ -294,6 +315,7 @@ unsafe fn launch(
     let launch = unsafe { (*parameters).cast::<Launch>().read() };
     let (blocks, device) = (grid[0], stream.context.device);
     LAUNCHES.fetch_add(1, Ordering::Relaxed);
+    TRACED.fetch_add(u64::from(function.is_traced()), Ordering::Relaxed);
     BLOCKS.fetch_add(u64::from(blocks), Ordering::Relaxed);
     stream.push(Operation::Kernel(Arc::new(Run {
         launch,

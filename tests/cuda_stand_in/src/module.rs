@@ -31,7 +31,17 @@ impl Function {
 
     /// Whether it reduces elements of this type so.
     pub(crate) fn reduces(&self, data_type: DataType, fold: Fold) -> bool {
-        self.name == image::ANY_KERNEL || self.name == image::kernel_name(data_type, fold)
+        match image::traced_kernels().find(|(_, name)| *name == self.name) {
+            Some((of, _)) => of.is_none_or(|of| of == (data_type, fold)),
+            None => {
+                self.name == image::ANY_KERNEL || self.name == image::kernel_name(data_type, fold)
+            }
+        }
+    }
+
+    /// Whether it writes its steps.
+    pub(crate) fn is_traced(&self) -> bool {
+        image::traced_kernels().any(|(_, name)| name == self.name)
     }
 }
 
@@ -91,7 +101,8 @@ driver_calls! {
         let name = CStr::from_ptr(name).to_string_lossy().into_owned();
         let known = name == EMPTY_KERNEL
             || name == image::ANY_KERNEL
-            || image::kernels().any(|(data_type, fold)| image::kernel_name(data_type, fold) == name);
+            || image::kernels().any(|(data_type, fold)| image::kernel_name(data_type, fold) == name)
+            || image::traced_kernels().any(|(_, traced)| traced == name);
         if !known {
             return Err(CUresult::CUDA_ERROR_NOT_FOUND);
         }

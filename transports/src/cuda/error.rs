@@ -144,6 +144,23 @@ pub enum CudaError {
         /// Connections.
         connections: usize,
     },
+    /// No traced kernel does what a call asks for.
+    #[error(
+        "no traced kernel computes {what}: traced are sums of {traced}, groups that reduce in several ways, and calls \
+         that only copy"
+    )]
+    NotTraced {
+        /// What the call reduces, and how.
+        what: String,
+        /// The types of traced sums.
+        traced: String,
+    },
+    /// A call was to be captured by a communicator that traces.
+    #[error(
+        "a call that is traced cannot be captured, since nobody knows when its graph is replayed: end the trace \
+         (set_trace(false)) before the capture"
+    )]
+    TracedCapture,
     /// The stream's capture has been spoiled.
     #[error(
         "the stream's capture has been spoiled by a call that it forbids: end it, and capture again, in \
@@ -236,6 +253,8 @@ impl CudaError {
             | CudaError::TooManyStreams { .. }
             | CudaError::TooFewConnections { .. }
             | CudaError::InvalidCapture
+            | CudaError::NotTraced { .. }
+            | CudaError::TracedCapture
             | CudaError::TooShort { .. }
             | CudaError::NotShareable { .. }
             | CudaError::Capturing { .. } => true,
