@@ -25,6 +25,7 @@ Stages, from simple to hard. The first hour goes best as three calls, of one lin
   first       doctor, then the smallest real calls, of ranks that share a launch and that do not
   tests       the tests of the CUDA path on this GPU whose ranks are threads
 
+  trace       when each step of single calls began and ended, for a trace viewer
   ncu         hardware counters of single calls
   bench       short and long collectives beside copies, an empty kernel and NCCL
   sweep       sizes between, other types, numbers of channels, time of the host

@@ -80,6 +80,25 @@ def host_times(rows):
     return table("Host time of a call, least of all sizes:", ("ranks", "µs", "ranks with launches of their own, µs"), lines)
 
 
+def cold(rows):
+    measured = Rows(rows)
+    lines = []
+    for ranks, size in keys([row for row in rows if row.get("mode") == "cold"], "ranks", "bytes"):
+        of = dict(mode="cold", bytes=size)
+        ours = measured.fastest("all_reduce", ranks, **OURS, **of)
+        if ours:
+            lines.append((ranks, human_bytes(size), number(ours["time_us"]), ours["setting"],
+                          cell(measured.best("all_reduce", ranks, mode="eager", bytes=size, **OURS)),
+                          cell(measured.best("all_reduce", ranks, **NCCL, **of))))
+    return table("AllReduces with cold caches, each behind a fill of the GPU's memory:",
+                 ("ranks", "size", "oxccl µs", "by", "oxccl, one by one µs", "NCCL µs"), lines)
+
+
+def traces(rows):
+    lines = [(row["ranks"], row["bytes"], row["status"], number(row["steps"]), row["file"]) for row in rows if row.get("op") == "trace"]
+    return table("Traces of steps:", ("ranks", "bytes", "status", "steps", "file in the archive"), lines)
+
+
 def counted(rows):
     lines = [(row["ranks"], human_bytes(row["bytes"]), row["type"], name, number(statistics.median(values)))
              for row in rows if row.get("op") == "counters" for name, values in row["counters"].items()]
@@ -88,5 +107,5 @@ def counted(rows):
 
 def sections(rows):
     """Each part that there are rows for."""
-    made = (part(rows) for part in (probed, first_calls, types, channels, host_times, counted))
+    made = (part(rows) for part in (probed, first_calls, types, channels, host_times, cold, traces, counted))
     return [text for text in made if text]

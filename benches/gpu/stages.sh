@@ -14,6 +14,7 @@ limit() {
     sanitizer) echo 130 ;;
     processes) echo 150 ;;
     profile) echo 60 ;;
+    trace) echo 90 ;;
     *) return 1 ;;
     esac
 }
@@ -121,6 +122,30 @@ stage_ncu() {
     return $failed
 }
 
+# traced RANKS SIZE: the steps of one call, as a file for a trace viewer.
+traced() {
+    local file="$results/$stage/all_reduce-$1-$2.json" said took_ms steps=0 status=0
+    OXCCL_SINGLE_LAUNCH=1 timed ${OXCCL_BUNDLE_SECONDS:-20} "$1 ranks, $2 B" "$oxccl" bench all_reduce --device cuda --threads --ranks "$1" \
+        -b "$2" -e "$2" --patience $((2 * OXCCL_TIMEOUT)) --no-probe --warmup-iters 1 --iters 2 --repeats 1 --json --trace "$file" "${image[@]}" ||
+        status=1
+    [ ! -s "$file" ] || steps=$(grep -o '"ph":"X"' "$file" | wc -l)
+    [ "$steps" != 0 ] || status=1
+    row '{"op":"trace","ranks":%d,"bytes":"%s","status":"%s","steps":%d,"file":"%s","says":%s}' "$1" "$2" "$said" "$steps" \
+        "$stage/${file##*/}" "$(json_text "$(grep '^oxccl: ' "$work/step" | head -1 | cut -c1-300)")"
+    return $status
+}
+
+stage_trace() {
+    local n size counts="2 8" sizes="8 64K 1M" failed=0
+    [ "$quick" = 0 ] || counts=2 sizes="8 64K"
+    for n in $counts; do
+        for size in $sizes; do
+            traced $n $size || failed=1
+        done
+    done
+    return $failed
+}
+
 stage_bench() {
     local n op failed=0
     if [ "$quick" = 1 ]; then
@@ -142,6 +167,7 @@ stage_sweep() {
         one_bench 60 all_reduce --ranks 2 -b 4K -e 4K -d bfloat16 --floor-only --channels 1 || failed=1
         OXCCL_SINGLE_LAUNCH=0 one_bench 60 all_reduce --ranks 2 -b 4K -e 4K --floor-only --channels 1 || failed=1
         one_bench 60 all_reduce --ranks 1 -b 8 -e 8 --floor-only --channels 1 || failed=1
+        bench 60 all_reduce --ranks 2 -b 4K -e 4K --channels 1 --cold=1M || failed=1
         return $failed
     fi
     bench 90 all_reduce --ranks "$most" -b 32K -e 32M -f 4 -G 10 --repeat-ms 5 || failed=1
@@ -149,6 +175,8 @@ stage_sweep() {
     for n in 1 2; do
         one_bench 30 all_reduce --ranks $n -b 8 -e 8 --floor-only || failed=1
     done
+    # As between an application's kernels: behind others, and with nothing in the caches.
+    bench 60 all_reduce --ranks "$most" -b 8 -e 1M -f 512 --cold || failed=1
     # Kernels of other types, which may be bound by instructions.
     for type in bfloat16 f8e4m3; do
         bench 60 all_reduce --ranks "$most" -b 64K -e 64M -f 32 -d $type || failed=1

@@ -36,6 +36,7 @@ pub mod shared {
     pub use crate::ended;
     pub use crate::failure::Failure;
     pub use crate::for_type;
+    pub use crate::options::Size;
     pub use crate::options::{Target, positive, seconds, target};
     pub use crate::speak::result;
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 use oxccl::{Config, Device};
 use oxccl_command::shared::{
-    Failure, GroupOptions, SweepOptions, Target, image, positive, seconds, target,
+    Failure, GroupOptions, Size, SweepOptions, Target, image, positive, seconds, target,
 };
 
 /// How NCCL reaches other ranks' buffers.
@@ -37,6 +37,11 @@ pub(crate) struct Options {
     /// is 0.
     #[arg(short = 'G', long, alias = "cudagraph", default_value_t = 0)]
     pub(crate) graph: usize,
+
+    /// Times calls with cold caches, too: before each, the ranks together fill so many bytes of
+    /// the GPU's memory [without a number: 256M, which takes about 100 us].
+    #[arg(long, value_name = "BYTES", num_args = 0..=1, require_equals = true, default_missing_value = "256M")]
+    pub(crate) cold: Option<Size>,
 
     /// Leaves NCCL out.
     #[arg(long)]

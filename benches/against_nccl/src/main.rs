@@ -8,6 +8,7 @@ mod args;
 mod buffers;
 mod contestant;
 mod floor;
+mod flush;
 mod group;
 mod leaving;
 mod nccl;
@@ -53,14 +54,15 @@ fn compare(options: &Options) -> Result<(), Failure> {
     };
     let driver = Driver::load()?;
     let context = Context::primary(driver.device(options.gpu)?)?;
-    // Before anything else makes some: NCCL's communicators have several each.
-    let streams: Vec<Stream> =
-        (0..ranks).map(|_| Stream::new(&context)).collect::<Result<_, _>>()?;
     let watchdog = Watchdog::start(options.patience.unwrap_or(config.timeout), REMEDY);
     watchdog.step("oxccl starts");
     // As users start it, whatever is pinned here.
     let usual = Config { pin: Pin::default(), ..config.clone() };
     let started = own::start_time(&context, ranks, &usual)?;
+    // All of ours together, and before NCCL's communicators make theirs, of which each has several:
+    // so each has a connection of its own, where there are enough.
+    let streams: Vec<Stream> =
+        (0..ranks).map(|_| Stream::new(&context)).collect::<Result<_, _>>()?;
     let own = Communicator::local_with(ranks, &own::wide_config(&config, ranks))?;
     let control = Communicator::local_with(ranks, &control_config(&config))?;
     let site = Site::new(&context, &watchdog, ranks);

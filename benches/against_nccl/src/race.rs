@@ -9,6 +9,7 @@ use oxccl_command::shared::{Failure, Form, Sample, Shape};
 use crate::buffers::{Buffer, Contents};
 use crate::contestant::{Contestant, Placed, Setting, Task};
 use crate::floor::Floor;
+use crate::flush::Flush;
 use crate::group::Group;
 use crate::nccl::Nccl;
 use crate::own::{FEW_BLOCKS, Own};
@@ -32,6 +33,8 @@ pub(crate) struct Race<'a> {
     floor: Floor,
     own: Own,
     nccl: Option<Nccl>,
+    /// With it calls are timed with cold caches, too.
+    flush: Option<Flush>,
     seed: u64,
     wrong: u64,
 }
@@ -43,10 +46,10 @@ impl<'a> Race<'a> {
         (control, stream): (&'a Communicator, &'a Stream),
         printer: &'a Printer,
         floor: Floor,
-        own: Own,
-        nccl: Option<Nccl>,
+        (own, nccl): (Own, Option<Nccl>),
+        flush: Option<Flush>,
     ) -> Race<'a> {
-        Race { start, control, stream, printer, floor, own, nccl, seed: 0, wrong: 0 }
+        Race { start, control, stream, printer, floor, own, nccl, flush, seed: 0, wrong: 0 }
     }
 
     /// oxccl's contestant, and how many elements were wrong.
@@ -113,7 +116,7 @@ impl<'a> Race<'a> {
             let row = Row::of((task, whole, ranks), group, &self.floor, who, entrant, wrong);
             rows.push((entrant.mode, row));
         }
-        for mode in [Mode::Eager, Mode::Graph] {
+        for mode in [Mode::Eager, Mode::Graph, Mode::Cold] {
             let of_mode = rows.iter().filter(|(its, _)| *its == mode).map(|(_, row)| row.clone());
             let mut of_mode: Vec<Row> = of_mode.collect();
             rank_rows(&mut of_mode);
@@ -154,6 +157,10 @@ impl<'a> Race<'a> {
                     let mut entrant = Entrant::graph(contestant, setting, calls, on, &course)?;
                     entrant.calibrate(on, &course)?;
                     entrants.push(entrant);
+                    wrongs.push(0);
+                }
+                if self.flush.is_some() {
+                    entrants.push(Entrant::cold(contestant, setting));
                     wrongs.push(0);
                 }
             }
@@ -209,10 +216,7 @@ impl<'a> Race<'a> {
     }
 
     fn contestant(&mut self, number: usize) -> &mut dyn Contestant {
-        match (number, &mut self.nccl) {
-            (1, Some(nccl)) => nccl,
-            _ => &mut self.own,
-        }
+        of_number(number, &mut self.own, &mut self.nccl)
     }
 
     fn course<'b>(
@@ -221,9 +225,10 @@ impl<'a> Race<'a> {
         contestant: usize,
     ) -> (Course<'b>, &'b mut dyn Contestant) {
         let wanted = self.start.options.sweep.repeat_time();
-        let (control, stream, meeting) = (self.control, self.stream, &self.start.captures);
-        let course = Course { control, stream, task, meeting, wanted };
-        (course, self.contestant(contestant))
+        let Race { control, stream, flush, own, nccl, start, .. } = self;
+        let (meeting, flush) = (&start.captures, flush.as_ref());
+        let course = Course { control, stream, task, meeting, flush, wanted };
+        (course, of_number(contestant, own, nccl))
     }
 
     fn step(&mut self, task: &Task, contestant: usize, setting: &Setting) {
@@ -231,6 +236,18 @@ impl<'a> Race<'a> {
         let name = self.contestant(contestant).name();
         let doing = format!("{name} ({}) does {kind} of {bytes} bytes", setting.name);
         self.start.site.watchdog.step(doing);
+    }
+}
+
+/// oxccl, or NCCL if it is number 1.
+fn of_number<'a>(
+    number: usize,
+    own: &'a mut Own,
+    nccl: &'a mut Option<Nccl>,
+) -> &'a mut dyn Contestant {
+    match (number, nccl) {
+        (1, Some(nccl)) => nccl,
+        _ => own,
     }
 }
 

@@ -5,6 +5,7 @@ use oxccl::cuda::Stream;
 use oxccl_command::shared::Failure;
 
 use crate::buffers::Buffer;
+use crate::flush::Flush;
 use crate::nccl::Setup;
 use crate::own::Own;
 use crate::race::Race;
@@ -45,7 +46,9 @@ fn try_run(
     let own = Own::new(own, joined, config.pin);
     let connect = |nccl: &Setup| nccl.connect(&start.site, control, &buffers, &printer);
     let nccl = start.nccl.as_ref().map(connect).transpose()?;
-    let mut race = Race::new(start, (control, stream), &printer, floor, own, nccl);
+    let flush = start.options.cold.map(|bytes| Flush::new(start.site.context, bytes.0, ranks));
+    let (contestants, flush) = ((own, nccl), flush.transpose()?);
+    let mut race = Race::new(start, (control, stream), &printer, floor, contestants, flush);
     if let Err(failure) = race.run(buffers) {
         // What waits in a stream for another rank would keep it from going; the process ends soon.
         std::mem::forget(race);

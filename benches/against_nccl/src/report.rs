@@ -249,6 +249,7 @@ fn line(row: &Row) -> String {
         match row.mode {
             Mode::Eager => "eager",
             Mode::Graph => "graph",
+            Mode::Cold => "cold",
         },
         row.contestant,
         match row.form {

@@ -6,6 +6,7 @@
 //!                   elapsed / k, maximum over ranks
 //! graph:            the same, with k / m launches of a graph that holds m calls;
 //!                   of one graph for all ranks, by one of them
+//! cold:             k times a flush and a call; less what k flushes take
 //! host time:        fewer calls than may be under way, so that none waits for another's end;
 //!                   elapsed before the stream is waited for
 //! ```
@@ -21,6 +22,7 @@ use oxccl_transports::cuda::Context;
 use serde::Serialize;
 
 use crate::contestant::{Contestant, Copies, Task};
+use crate::flush::Flush;
 
 /// More launches than that may not fit into the driver's queue, and then launching waits.
 const MOST_LAUNCHES: usize = 512;
@@ -28,6 +30,11 @@ const MOST_LAUNCHES: usize = 512;
 const UNDER_WAY: usize = 48;
 /// How often host time is taken; the least counts.
 const HOST_TURNS: usize = 5;
+/// Calls of a turn with cold caches.
+const COLD_LAUNCHES: usize = 20;
+/// What a cold call takes at least: less is the noise of two times of which one is taken from the
+/// other.
+const LEAST_COLD_US: f64 = 0.01;
 /// Calls, or graph launches, after another contestant's turn, before time is taken.
 const WARM: usize = 2;
 
@@ -39,6 +46,8 @@ pub(crate) enum Mode {
     Eager,
     /// As nodes of a graph that is launched again and again.
     Graph,
+    /// One launch after the other, each behind a flush of the caches.
+    Cold,
 }
 
 /// One contestant's way of making calls, and how long they took.
@@ -61,6 +70,8 @@ pub(crate) struct Course<'a> {
     pub(crate) stream: &'a Stream,
     pub(crate) task: &'a Task,
     pub(crate) meeting: &'a Meeting,
+    /// What comes before each call with cold caches.
+    pub(crate) flush: Option<&'a Flush>,
     /// About how long a turn takes.
     pub(crate) wanted: Duration,
 }
@@ -122,6 +133,12 @@ impl Entrant {
         Entrant { contestant, setting, mode, graph: None, launches: 1, times_us, host_us }
     }
 
+    /// Calls one by one, each behind a flush.
+    pub(crate) fn cold(contestant: usize, setting: usize) -> Entrant {
+        let eager = Entrant::eager(contestant, setting);
+        Entrant { mode: Mode::Cold, launches: COLD_LAUNCHES, ..eager }
+    }
+
     /// So many calls as a graph, which is captured now. All ranks do so together.
     pub(crate) fn graph(
         contestant: usize,
@@ -171,7 +188,11 @@ impl Entrant {
         on: &mut dyn Contestant,
         course: &Course,
     ) -> Result<f64, Failure> {
-        let [_, elapsed_us] = self.timed(self.launches, on, course)?;
+        let [_, mut elapsed_us] = self.timed(self.launches, on, course)?;
+        if self.mode == Mode::Cold {
+            let flush_us = self.time_flushes(course)?;
+            elapsed_us = (elapsed_us - flush_us).max(LEAST_COLD_US * self.launches as f64);
+        }
         let call_us = elapsed_us / (self.launches * self.calls_a_launch()) as f64;
         self.times_us.push(call_us);
         Ok(call_us)
@@ -183,7 +204,7 @@ impl Entrant {
         on: &mut dyn Contestant,
         course: &Course,
     ) -> Result<(), Failure> {
-        if self.mode == Mode::Graph {
+        if self.mode != Mode::Eager {
             return Ok(());
         }
         // Of long calls no more than a turn has.
@@ -208,12 +229,35 @@ impl Entrant {
         course.stream.synchronize()?;
         course.control.barrier()?;
         let start = Instant::now();
-        (0..count).try_for_each(|_| self.launch(on, course))?;
+        (0..count).try_for_each(|_| {
+            self.flush(course)?;
+            self.launch(on, course)
+        })?;
         let launched = start.elapsed();
         course.stream.synchronize()?;
         let elapsed = start.elapsed();
         on.ended()?;
         Ok(slowest(course.control, [launched, elapsed].map(|time| time.as_secs_f64() * 1e6))?)
+    }
+
+    /// What a turn's flushes take without the calls, on the slowest rank.
+    fn time_flushes(&self, course: &Course) -> Result<f64, Failure> {
+        self.flush(course)?;
+        course.stream.synchronize()?;
+        course.control.barrier()?;
+        let start = Instant::now();
+        (0..self.launches).try_for_each(|_| self.flush(course))?;
+        course.stream.synchronize()?;
+        let [elapsed_us] = slowest(course.control, [start.elapsed().as_secs_f64() * 1e6])?;
+        Ok(elapsed_us)
+    }
+
+    /// Puts a flush into the stream, where calls are to be cold.
+    fn flush(&self, course: &Course) -> Result<(), Failure> {
+        match course.flush.filter(|_| self.mode == Mode::Cold) {
+            Some(flush) => Ok(flush.put(course.stream)?),
+            None => Ok(()),
+        }
     }
 
     /// Makes calls without taking time: as many as one launch has.

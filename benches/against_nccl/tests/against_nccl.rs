@@ -76,6 +76,47 @@ fn every_size_is_compared_in_every_mode() {
     }
 }
 
+/// A flush takes longer than a call, and is no part of its time.
+#[test]
+fn calls_with_cold_caches_are_timed_besides() {
+    let arguments = ["all_reduce", "--nccl-lib", &nccl(), "-g", "2", "-b", "4K", "-e", "4K"];
+    let rows = rows(&compare(&[&arguments[..], &["--cold=1M"]].concat(), &[]).ok());
+    let measured = of(&rows, "all_reduce");
+    for contestant in ["oxccl", "nccl"] {
+        for mode in ["eager", "cold"] {
+            let here = |row: &&&Value| row["mode"] == mode && row["contestant"] == contestant;
+            let here: Vec<_> = measured.iter().filter(here).collect();
+            assert_eq!(here.iter().filter(|row| row["best"] == true).count(), 1, "{measured:?}");
+            let timed = here.iter().all(|row| row["time_us"].as_f64() > Some(0.0));
+            assert!(timed && here.iter().all(|row| row["wrong"] == 0), "{here:?}");
+            assert!(here.iter().all(|row| row["host_us"].is_null() == (mode == "cold")));
+        }
+    }
+    assert!(of(&rows, "all_reduce").iter().all(|row| row["mode"] != "graph"));
+}
+
+/// NCCL's streams may share a connection with ours, unless ours are made first and together.
+#[test]
+fn all_streams_of_ours_are_made_before_those_of_nccl() {
+    let list = std::env::temp_dir().join(format!("oxccl-streams-{}", std::process::id()));
+    let _ = std::fs::remove_file(&list);
+    let arguments = ["all_reduce", "--nccl-lib", &nccl(), "-g", "2", "-b", "8", "-e", "8"];
+    let arguments = [&arguments[..], &["-G", "2", "--cold=4K", "--nccl-ctas", "2"]].concat();
+    let settings = [("OXCCL_STAND_IN_STREAMS", list.to_str().unwrap())];
+    compare(&arguments, &settings).ok();
+    let text = std::fs::read_to_string(&list).unwrap();
+    std::fs::remove_file(&list).unwrap();
+    let made: Vec<&str> = text.lines().collect();
+    let first = made.iter().position(|line| *line == "nccl").unwrap();
+    // Of each rank: a communicator that is started for its time; then the stream of all calls and
+    // one of the communicator.
+    assert_eq!(&made[..first], ["stream"; 6]);
+    let communicators = made.iter().filter(|line| **line == "nccl").count();
+    assert_eq!(communicators, 4, "two ways of two ranks");
+    let behind = made[first..].iter().filter(|line| **line == "stream").count();
+    assert_eq!(behind, 2 * communicators, "none but NCCL's");
+}
+
 #[test]
 fn all_collectives_that_both_know() {
     let library = nccl();

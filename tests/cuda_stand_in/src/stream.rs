@@ -259,12 +259,23 @@ pub(crate) fn end_all(context: usize) {
     });
 }
 
+/// With `OXCCL_STAND_IN_STREAMS` a file gets a line for each stream that is made; the stand-in of
+/// NCCL writes there, too.
+fn note_made() {
+    use std::io::Write;
+    let Ok(path) = std::env::var("OXCCL_STAND_IN_STREAMS") else { return };
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(&path);
+    let written = file.and_then(|mut file| file.write_all(b"stream\n"));
+    written.unwrap_or_else(|error| panic!("{path}: {error}"));
+}
+
 driver_calls! {
     fn cuStreamCreate(out: *mut CUstream, flags: u32) {
         if flags & !NON_BLOCKING != 0 {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
         let stream = Stream::start(flags & NON_BLOCKING == 0, false)?;
+        note_made();
         put(out, STREAMS.add(stream) as CUstream)
     }
 

@@ -5,6 +5,8 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use cudarc::driver::sys;
+
 use crate::answer::{
     Answer, Code, INVALID_ARGUMENT, INVALID_USAGE, Refused, SYSTEM_ERROR, answer, lock,
 };
@@ -158,11 +160,34 @@ unsafe extern "C" fn ncclCommInitRankConfig(
         if !world.meeting.wait(ranks) {
             return Err(Refused(SYSTEM_ERROR, "a rank does not come"));
         }
+        make_streams()?;
         let comm = Comm { world, rank: rank as usize, batches: Mutex::default() };
         // SAFETY: by this function's contract.
         unsafe { out.write(Box::into_raw(Box::new(comm)).cast()) };
         Ok(())
     })
+}
+
+/// Streams of a rank's communicator.
+const STREAMS: usize = 2;
+
+/// As NCCL's, a communicator has streams of its own. With `OXCCL_STAND_IN_STREAMS` a file gets a
+/// line before the driver's lines of these.
+fn make_streams() -> Answer {
+    use std::io::Write;
+    if let Ok(path) = std::env::var("OXCCL_STAND_IN_STREAMS") {
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(&path);
+        let written = file.and_then(|mut file| file.write_all(b"nccl\n"));
+        written.map_err(|_| Refused(SYSTEM_ERROR, "the list of streams cannot be written"))?;
+    }
+    for _ in 0..STREAMS {
+        let mut stream = std::ptr::null_mut();
+        let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: the caller has a context, so the driver is loaded; the pointer is valid. As the
+        // communicator, it stays.
+        memory::driver(unsafe { sys::cuStreamCreate(&raw mut stream, flags) })?;
+    }
+    Ok(())
 }
 
 fn check_config(config: Option<&ConfigStart>) -> Answer {

@@ -25,10 +25,10 @@ fn stages_run_and_targets_are_summed_up() {
     let ncu = executable(&bundle, "ncu", NCU);
     let tools = [("OXCCL_BUNDLE_SANITIZER", sanitizer.as_str()), ("OXCCL_BUNDLE_NCU", &ncu)];
     let settings = [&tools[..], &PATIENT].concat();
-    let stages = ["first", "ncu", "bench", "sweep", "groups", "sanitizer", "profile"];
-    let (_, ok) = run(&bundle, &stages[..3], &settings);
+    let stages = ["first", "trace", "ncu", "bench", "sweep", "groups", "sanitizer", "profile"];
+    let (_, ok) = run(&bundle, &stages[..4], &settings);
     assert!(ok, "{:#}", results(&bundle)["stages"]);
-    let (results, ok) = run(&bundle, &stages[3..], &settings);
+    let (results, ok) = run(&bundle, &stages[4..], &settings);
     assert!(!ok, "the sanitizer finds something");
     for stage in stages {
         let expected = if stage == "sanitizer" { "failed" } else { "ok" };
@@ -59,6 +59,15 @@ fn stages_run_and_targets_are_summed_up() {
     assert!(rows.iter().any(|row| row["op"] == "group" && row["contestant"] == "nccl"));
     let first: Vec<_> = rows.iter().filter(|row| row["op"] == "first").collect();
     assert!(first.len() == 4 && first.iter().all(|row| row["status"] == "ok"), "{first:?}");
+    let traced: Vec<_> = rows.iter().filter(|row| row["op"] == "trace").collect();
+    assert!(
+        traced.len() == 2 && traced.iter().all(|row| row["steps"].as_u64() >= Some(4)),
+        "{traced:?}"
+    );
+    for contestant in ["oxccl", "nccl"] {
+        let cold = |row: &Value| row["mode"] == "cold" && row["contestant"] == contestant;
+        assert!(rows.iter().any(cold), "{contestant} with cold caches");
+    }
     let counted = rows.iter().find(|row| row["op"] == "counters").unwrap();
     assert_eq!(counted["counters"]["sm__cycles_elapsed.max (cycle)"][1], 1234.0, "{counted}");
     assert!(rows.iter().any(|row| row["type"] == "bfloat16" && row["contestant"] == "oxccl"));
@@ -102,6 +111,10 @@ fn the_report_says_what_was_missed_and_why() {
         row(8, "graph", 8, 6.5, 2.0),
         row(16 << 10, "graph", 8, 7.0, 2.0),
         row(8, "eager", 8, 8.0, 2.0),
+        row(8, "cold", 8, 9.0, 2.0),
+        serde_json::json!({
+            "op": "trace", "ranks": 8, "bytes": "64K", "status": "ok", "steps": 40, "file": "trace/all_reduce-8-64K.json", "says": "",
+        }),
         row(64 << 20, "eager", 64, 580.0, 270.0),
         row(64 << 20, "eager", 128, 570.0, 270.0),
         serde_json::json!({"op": "left", "ranks": 8, "contestant": "oxccl", "time_ms": 3.0}),
@@ -129,6 +142,8 @@ fn the_report_says_what_was_missed_and_why() {
         "mostly the launch of a block's machine and the way of its flags: over the empty kernel (2 us) 4.5 us are there at 8 B",
         "an empty kernel launched by itself takes 2.5 us, 33% of it",
         "racecheck of small calls, 2 ranks: see the log of the stage",
+        "| 8 | 8 B | 9 | two_shot/windows x1 | 8 |  |",
+        "| 8 | 64K | ok | 40 | trace/all_reduce-8-64K.json |",
         "| reduce_scatter from 64 MiB, of its bound | 8 | >= 0.85 of the bound |  | not measured |",
         "| group gpt2_small.toml, over flatten | 8 |",
     ] {
