@@ -1,5 +1,5 @@
-//! What takes a call out of the GPU's caches: a fill of more memory than these hold, by the driver's
-//! own kernel, which comes between the calls. While it runs, the host has put the call into the
+//! What takes a call out of the GPU's caches: a fill of more memory than these hold, by a kernel of
+//! the driver's, which comes between the calls. While it runs, the host puts the call into the
 //! stream.
 
 use oxccl::cuda::{Stream, fill};

@@ -1,5 +1,6 @@
 // The traced kernels: sums of the types that are measured most, and the kernel for all types and
-// folds. Each tells of every step: see cuda/trace.h. A program that only copies runs in any of them.
+// folds. Each tells of every step: see cuda/trace.h. A program that only copies runs in any of
+// them.
 //
 // They are an image apart, which is loaded when somebody asks for a trace.
 #define OXCCL_TRACE 1

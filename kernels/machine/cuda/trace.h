@@ -6,8 +6,8 @@
 //     end:    ns, ticks = the timer's next step; ticks of all records become nanoseconds
 //
 // The timer of a GPU is the same for all of its blocks, but its steps may be as long as a short
-// call. The clock of a multiprocessor counts single cycles, and is its own. So a block counts cycles,
-// and looks at the timer at its begin and end, each time just when that has moved.
+// call. The clock of a multiprocessor counts single cycles, and is its own. So a block counts
+// cycles, and looks at the timer at its begin and end, each time just when that has moved.
 #pragma once
 
 #ifdef OXCCL_TRACE

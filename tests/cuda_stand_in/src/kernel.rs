@@ -131,10 +131,11 @@ fn check_all(launch: &Launch, function: &Function) -> Answer {
 /// The tables and buffers must be where a device reaches them; for an address that is not, a GPU
 /// stops. So must those of all parts behind the first, which this kernel must be able to run.
 fn check(first: &Launch, function: &Function) -> Answer {
+    let mut part = *first;
+    check_program(first, function)?;
     if function.is_traced() {
         check_ring(first)?;
     }
-    let mut part = *first;
     loop {
         check_program(&part, function)?;
         check_tables(&part)?;
