@@ -2,6 +2,8 @@
 
 mod times;
 
+use std::path::PathBuf;
+
 use clap::Args;
 use oxccl::plans::algorithms::{Algorithm, Encoding, find};
 use oxccl::plans::schedule::{Buffer, Instruction, Lane, Layout, Operand, SLOTS, Schedule};
@@ -47,7 +49,8 @@ pub(crate) struct ExplainOptions {
     /// Input and output are one buffer.
     #[arg(long)]
     in_place: bool,
-    /// What the ranks compute on: host or cuda [default: OXCCL_DEVICE]. It need not be there.
+    /// What the ranks compute on: host or cuda [default: OXCCL_DEVICE]. It need not be there, but
+    /// for --measure.
     #[arg(long, value_parser = options::device)]
     device: Option<Device>,
     /// Buffers are memory that other ranks cannot reach.
@@ -68,15 +71,16 @@ pub(crate) struct ExplainOptions {
     /// Starts the ranks and measures every algorithm that fits.
     #[arg(long, conflicts_with = "in_place")]
     measure: bool,
+    /// Kernels are those of this file instead of those built in, for tests.
+    #[arg(long, value_name = "FILE", hide = true)]
+    image: Option<PathBuf>,
 }
 
 pub(crate) fn main(options: &ExplainOptions) -> Result<(), Failure> {
     options.check()?;
-    let config = options.config()?;
-    if options.measure && config.device != Device::Host {
-        let text =
-            "--measure runs ranks on the host: `oxccl-against-nccl` measures algorithms on a GPU";
-        return Err(Failure::Usage(text.to_owned()));
+    let mut config = options.config()?;
+    if options.measure {
+        bench::fit_gpu(&mut config, options.bytes.0, options.image.as_deref())?;
     }
     let case = options.case();
     let shape = case.shape(options.ranks, options.bytes.0);

@@ -56,6 +56,25 @@ fn a_trace_has_every_rank_and_says_what_it_lacks() {
     assert!(said.err.contains("no traced kernel computes the sum of int32"), "{}", said.err);
 }
 
+/// Each rank is a process, and each algorithm gets a time.
+#[test]
+fn algorithms_on_a_gpu_are_measured_and_explained() {
+    let arguments = ["explain", "all_reduce", "--ranks", "2", "--bytes", "4K", "--rank", "0"];
+    let mut command = command(&arguments);
+    command.args(["--device", "cuda", "--measure", "--image"]).arg(image_file().unwrap());
+    command.env("LD_LIBRARY_PATH", library_folder().unwrap());
+    command.env("OXCCL_STAND_IN_MEMORY", (384 << 20).to_string());
+    let said = finish(start(&mut command)).ok();
+    let table = said.out.lines().skip_while(|line| !line.ends_with("measured us")).skip(1);
+    let measured: Vec<&str> = table.take_while(|line| line.contains(" / ")).collect();
+    assert!(measured.len() > 5, "{}", said.out);
+    for line in &measured {
+        let times = line.trim_end_matches("  <- choice").split_whitespace();
+        assert!(times.last().unwrap().parse::<f64>().unwrap() > 0.0, "{line}");
+    }
+    assert_eq!(measured.iter().filter(|line| line.ends_with("<- choice")).count(), 1);
+}
+
 #[test]
 fn groups_on_a_gpu_are_measured_in_every_mode() {
     for op in ["all_reduce", "all_to_all"] {

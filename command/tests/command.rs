@@ -231,7 +231,6 @@ fn wrong_usage_is_told_in_a_sentence() {
         ("explain all_reduce --algorithm magic", "is no algorithm; there are ring"),
         ("explain scatter --root 3", "--root is 3, there are ranks 0 to 1"),
         ("explain all_reduce --device gpu", "is not host, cuda or cuda:N"),
-        ("explain all_reduce --device cuda --measure", "oxccl-against-nccl"),
         ("explain all_reduce -o band", "bitwise operations need an integer type"),
         ("verify broadcast --root 2", "there are ranks 0 to 1"),
         ("run -n 0 -- true", "is no number above 0"),
