@@ -141,35 +141,79 @@ fn accesses(assembly: &str) -> BTreeMap<String, Accesses> {
     counts
 }
 
+/// What an image has, as files.
+struct Unpacked {
+    folder: PathBuf,
+    files: Vec<PathBuf>,
+    nvdisasm: PathBuf,
+}
+
+impl Unpacked {
+    /// None where the tools are missing, which is said.
+    fn of(name: &str, image: &[u8]) -> Option<Unpacked> {
+        let (Some(cuobjdump), Some(nvdisasm)) = (tool("cuobjdump"), tool("nvdisasm")) else {
+            skip("machine code", &format!("cuobjdump and nvdisasm are not beside {NVCC:?}"));
+            return None;
+        };
+        let folder = std::env::temp_dir().join(format!("oxccl-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("image.fatbin"), image).unwrap();
+        let mut dump = Command::new(cuobjdump);
+        run(dump
+            .current_dir(&folder)
+            .args(["--extract-elf", "all", "--extract-ptx", "all"])
+            .arg("image.fatbin"));
+        let entries = std::fs::read_dir(&folder).unwrap();
+        let files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+        let is_ptx = |path: &&PathBuf| path.extension().is_some_and(|e| e == "ptx");
+        assert_eq!(files.iter().filter(is_ptx).count(), 1);
+        Some(Unpacked { folder, files, nvdisasm })
+    }
+
+    fn assembly(&self, target: u32) -> String {
+        let is_target = |path: &&PathBuf| {
+            path.extension().is_some_and(|extension| extension == "cubin")
+                && path.to_string_lossy().contains(&format!("sm_{target}."))
+        };
+        let cubin = self.files.iter().find(is_target);
+        let cubin = cubin.unwrap_or_else(|| panic!("no sm_{target}: {:?}", self.files));
+        run(Command::new(&self.nvdisasm).arg(cubin))
+    }
+}
+
+impl Drop for Unpacked {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Whether kernels read the GPU's timer, and the multiprocessor's clock.
+fn clocks(assembly: &str) -> [bool; 2] {
+    ["SR_GLOBALTIMERLO", "SR_CLOCKLO"].map(|clock| assembly.contains(clock))
+}
+
+#[test]
+fn traced_kernels_read_clocks() {
+    if skipped() {
+        return;
+    }
+    let Some(unpacked) = Unpacked::of("traced", TRACED_FATBIN.unwrap()) else { return };
+    for target in TRACED_TARGETS {
+        assert_eq!(clocks(&unpacked.assembly(target)), [true; 2], "sm_{target}");
+    }
+}
+
 #[test]
 fn hot_loops_access_sixteen_bytes_and_switches_reduce() {
     if skipped() {
         return;
     }
-    let (Some(cuobjdump), Some(nvdisasm)) = (tool("cuobjdump"), tool("nvdisasm")) else {
-        skip("machine code", &format!("cuobjdump and nvdisasm are not beside {NVCC:?}"));
-        return;
-    };
-    let folder = std::env::temp_dir().join(format!("oxccl-resources-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    std::fs::write(folder.join("image.fatbin"), FATBIN.unwrap()).unwrap();
-    let mut dump = Command::new(cuobjdump);
-    run(dump
-        .current_dir(&folder)
-        .args(["--extract-elf", "all", "--extract-ptx", "all"])
-        .arg("image.fatbin"));
-    let files: Vec<PathBuf> =
-        std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    assert_eq!(files.iter().filter(|path| path.extension().is_some_and(|e| e == "ptx")).count(), 1);
+    let Some(unpacked) = Unpacked::of("resources", FATBIN.unwrap()) else { return };
     // Most of the time goes to disassembly, a process each.
     let check = |target: u32| {
-        let is_target = |path: &&PathBuf| {
-            path.extension().is_some_and(|extension| extension == "cubin")
-                && path.to_string_lossy().contains(&format!("sm_{target}."))
-        };
-        let cubin =
-            files.iter().find(is_target).unwrap_or_else(|| panic!("no sm_{target}: {files:?}"));
-        let counts = accesses(&run(Command::new(&nvdisasm).arg(cubin)));
+        let assembly = unpacked.assembly(target);
+        assert_eq!(clocks(&assembly), [false; 2], "sm_{target} has nothing of traces");
+        let counts = accesses(&assembly);
         for (data_type, fold) in image::kernels() {
             let name = image::kernel_name(data_type, fold);
             let found = counts.get(&name).copied().unwrap_or_default();
@@ -187,7 +231,6 @@ fn hot_loops_access_sixteen_bytes_and_switches_reduce() {
     std::thread::scope(|scope| {
         TARGETS.iter().for_each(|target| drop(scope.spawn(|| check(*target))))
     });
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 /// Says that a test was skipped, past the harness, which would keep it to itself.

@@ -124,8 +124,9 @@ pub(crate) fn prepared_late(mut comm: Communicator) {
 
 /// Uneven calls, those of a root, and calls in place, on a stream.
 pub(crate) fn with_parts(comm: Communicator) {
-    crate::common::on_streams::check(&comm, &stream(&comm));
-    crate::common::typed::check(&comm, &stream(&comm));
+    let stream = stream(&comm);
+    crate::common::on_streams::check(&comm, &stream);
+    crate::common::typed::check(&comm, &stream);
     comm.barrier().unwrap();
 }
 
