@@ -225,9 +225,9 @@ impl Communicator {
     /// in a slower build of the executor.
     ///
     /// On a GPU this is a call of all ranks: it loads the traced kernels while none of theirs runs.
-    /// There are some for sums of `f32`, [`f16`](half::f16), [`bf16`](half::bf16) and
-    /// [`F8E4M3`](crate::F8E4M3), for groups that reduce in several ways, and for what only copies:
-    /// other calls, and captured ones, are errors while it traces. A channel keeps as many steps as
+    /// There are some for sums of `f32`, [`f16`](crate::f16), [`bf16`](crate::bf16) and
+    /// [`F8E4M3`](crate::F8E4M3), for groups that reduce in several ways, and for what only copies.
+    /// Other calls, and captured ones, are errors while it traces. A channel keeps as many steps as
     /// [`Advanced::trace_steps`](crate::Advanced::trace_steps) says.
     ///
     /// # Errors
