@@ -69,7 +69,9 @@ impl GpuBackend {
     }
 
     fn try_tell(&self, bootstrap: &mut dyn Bootstrap, told: &Told) -> Result<Vec<Told>, Error> {
-        let mismatch = |rank, detail| Transport::Stopped(Cause::Mismatch { rank, detail }).into();
+        let mismatch = |rank, detail| {
+            Transport::Stopped(Cause::Mismatch { rank, detail, ranks: Vec::new() }).into()
+        };
         let unreadable = |rank, error: &serde_json::Error| {
             mismatch(rank, format!("what it tells of its trace cannot be read ({error})"))
         };
