@@ -337,6 +337,24 @@ fn code_of_the_guide_is_run() {
     }
 }
 
+#[test]
+fn promises_have_their_tests() {
+    let page = text("docs/failures.md");
+    let mut cited = 0;
+    let mut source = String::new();
+    for quoted in quoted(&page) {
+        if quoted.ends_with(".rs") {
+            source = text(quoted);
+        } else if quoted.contains('_')
+            && quoted.chars().all(|c| c.is_ascii_lowercase() || "_0123456789".contains(c))
+        {
+            assert!(source.contains(&format!("fn {quoted}()")), "no test is called {quoted}");
+            cited += 1;
+        }
+    }
+    assert!(cited >= 15, "only {cited} tests are named");
+}
+
 /// The part of docs/results.md that results of a GPU make.
 fn gpu_results(page: &str) -> &str {
     let (_, rest) = page.split_once("<!-- gpu:begin -->").expect("its begin is marked");

@@ -55,8 +55,8 @@ impl Communicator {
     }
 
     /// Makes a communicator of all ranks but these, also after a failure: of those that survive it.
-    /// All others call this, with the same ranks in any order; [`Error::ranks`] of the failure names
-    /// them. It is numbered as this one, without gaps.
+    /// All others call this, with the same ranks in any order; [`Error::ranks`] of the failure
+    /// names them. It is numbered as this one, without gaps.
     ///
     /// What it has in common with this one is as for [`split`](Self::split): the memory too, which
     /// stays as it is. A call that failed may have changed its output, so what that held is to be

@@ -141,6 +141,26 @@ fn parts() -> Result<(), Error> {
 }
 
 #[test]
+fn ending_and_going_on() -> Result<(), Error> {
+    on_all(Communicator::local(3)?, |mut comm| {
+        let mut gradient = [1.0f32; 1000];
+        if comm.rank() == 2 {
+            let handle = comm.handle();
+            std::thread::spawn(move || handle.abort("the operator has stopped the job"));
+            assert!(comm.barrier().is_err());
+            return Ok(());
+        }
+        if let Err(error) = comm.all_reduce_in_place(&mut gradient, ReduceOp::Sum) {
+            comm = comm.shrink(&error.ranks())?;
+        }
+        assert_eq!(comm.world_size(), 2);
+        comm.close()?;
+        Ok(())
+    });
+    Ok(())
+}
+
+#[test]
 fn custom_schedules() -> Result<(), Failed> {
     let custom = CustomSchedule::read(Path::new("examples/custom_schedule.json"))?;
     let config =
