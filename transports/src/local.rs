@@ -248,8 +248,8 @@ impl Hub {
             nodes,
             secret,
             telling: Mutex::new(()),
-            parts: Mutex::default(),
-            missed: Mutex::default(),
+            parts: Mutex::new(HashMap::new()),
+            missed: Mutex::new(Missed::default()),
         }
     }
 

@@ -37,8 +37,10 @@ pub(crate) struct Joint {
     state: Mutex<State>,
     changed: Condvar,
     /// Those of parts, by their numbers and ranks.
-    parts: Mutex<HashMap<(u64, Vec<usize>), Weak<Joint>>>,
+    parts: Mutex<Parts>,
 }
+
+type Parts = HashMap<(u64, Vec<usize>), Weak<Joint>>;
 
 #[derive(Debug, Default)]
 struct State {
