@@ -131,9 +131,9 @@ pub trait Bootstrap: Send {
     fn split(&mut self, side: Side, tells: &[u8], deadline: Instant)
     -> Result<Option<Part>, Error>;
 
-    /// Makes the way to these ranks alone, numbered in this order, whatever has become of the others
-    /// and of this way. This rank is one of them. They all call it, as often as each other, and
-    /// tell each other something.
+    /// Makes the way to these ranks alone, numbered in this order, whatever has become of the
+    /// others and of this way. This rank is one of them. They all call it, as often as each other,
+    /// and tell each other something.
     ///
     /// # Errors
     /// As [`all_gather`](Self::all_gather), about these ranks.
