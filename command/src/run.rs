@@ -48,6 +48,11 @@ pub(crate) struct RunOptions {
     /// signal.
     #[arg(long, value_parser = options::seconds, default_value = "10")]
     grace: Duration,
+    /// Lets the other ranks go on after one has failed, as long as they like: they may make a
+    /// communicator without it. The exit status is 0 if a rank ends with 0. A launcher that fails
+    /// still ends the job.
+    #[arg(long)]
+    keep_going: bool,
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     program: Vec<OsString>,
@@ -84,5 +89,6 @@ pub(crate) fn main(options: &RunOptions) -> Result<(), Failure> {
         nodes: options.nodes,
         bind: options.bind,
         grace: options.grace,
+        keeps_going: options.keep_going,
     })
 }

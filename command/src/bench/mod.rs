@@ -110,6 +110,7 @@ fn start_ranks(ranks: usize) -> Result<(), Failure> {
         nodes: None,
         bind: false,
         grace: GRACE,
+        keeps_going: false,
     })
 }
 

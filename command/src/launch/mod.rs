@@ -38,6 +38,8 @@ pub(crate) struct Job<'a> {
     pub(crate) bind: bool,
     /// How long ranks may go on after one has failed, or after they were asked to stop.
     pub(crate) grace: Duration,
+    /// Whether the others go on as long as they like after one has failed.
+    pub(crate) keeps_going: bool,
 }
 
 /// This machine's part of a job over several.

@@ -24,6 +24,9 @@ pub(super) struct Watch<'a> {
     channel: &'a LauncherChannel,
     news: &'a Receiver<Cause>,
     grace: Duration,
+    keeps_going: bool,
+    /// A rank has ended with status 0.
+    succeeded: bool,
     ends: Ends,
     ending: Ending,
     /// By what this process was asked to stop, before anything had failed.
@@ -39,8 +42,18 @@ impl<'a> Watch<'a> {
         channel: &'a LauncherChannel,
         news: &'a Receiver<Cause>,
     ) -> Watch<'a> {
-        let (grace, ends) = (job.grace, Ends::new(job.ranks_here()));
-        Watch { running, signals, channel, news, grace, ends, ending: Ending::None, request: None }
+        Watch {
+            running,
+            signals,
+            channel,
+            news,
+            grace: job.grace,
+            keeps_going: job.keeps_going,
+            succeeded: false,
+            ends: Ends::new(job.ranks_here()),
+            ending: Ending::None,
+            request: None,
+        }
     }
 
     /// Waits until no rank runs, and hurries them once something has failed.
@@ -84,22 +97,38 @@ impl<'a> Watch<'a> {
         if let Some(request) = &self.request {
             how = format!("{how} after its launcher got signal {}", name(request.signal));
         } else if status == 0 {
+            self.succeeded = true;
             return;
         }
         self.channel.tell_end(rank.number(), status, &how);
+        if self.keeps_going && self.request.is_none() {
+            eprintln!("oxccl: rank {} {how}; the others go on", rank.number());
+        }
         if self.ending.has_told() {
             self.ends.add_told(rank.number());
         } else if self.request.is_none() {
             self.ends.add(rank.number(), status, how);
         }
-        self.ending.begin(self.grace);
+        self.fail();
+    }
+
+    /// A rank has failed.
+    fn fail(&mut self) {
+        if !self.keeps_going || self.request.is_some() {
+            self.ending.begin(self.grace);
+        }
     }
 
     fn hear(&mut self, cause: Cause) {
         tracing::debug!(%cause, "the rendezvous tells");
         // What other ranks come to after this process was asked to stop is a consequence.
+        let is_of_rank = matches!(cause, Cause::Ended { .. });
         if self.request.is_none() && self.ends.hear(cause) {
-            self.ending.begin(self.grace);
+            if is_of_rank {
+                self.fail();
+            } else {
+                self.ending.begin(self.grace);
+            }
         }
     }
 
@@ -130,6 +159,9 @@ impl<'a> Watch<'a> {
             let left = deadline.saturating_duration_since(Instant::now());
             let Ok(cause) = self.news.recv_timeout(left) else { break };
             self.hear(cause);
+        }
+        if self.keeps_going && self.succeeded && self.request.is_none() {
+            return Ok(());
         }
         match (self.ends.report(), self.request) {
             (Some(end), _) => Err(Failure::Job(Box::new(end))),
