@@ -11,7 +11,7 @@ pub(crate) use checked::{CheckedCall, one_count_each};
 pub(crate) use lengths::{Counts, Lengths};
 pub(crate) use list::{CallList, Placed, SpareList};
 pub(crate) use mix::Mix;
-pub(crate) use record::{GroupRecord, Record, What};
+pub(crate) use record::{GroupRecord, Meeting, Record, What};
 pub(crate) use signature::{Difference, FREE_SHIFT, SIGNATURE_WORDS, Signature};
 
 use crate::error::Error;

@@ -10,6 +10,7 @@ use crate::device::{DeviceBuffer, Heap, HostBuffer};
 use crate::engine::{Engine, Handle, Request};
 use crate::error::Error;
 use crate::gate::Gate;
+use crate::memory::MemoryUse;
 use crate::target::Device;
 use crate::work::{Flight, Flights};
 use oxccl_kernels::StepTrace;
@@ -193,6 +194,25 @@ impl Communicator {
     /// What any thread may use to ask after this communicator, and to end it.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
+    }
+
+    /// Waits for all ranks, at most for this time, once this rank's streams are done. How much
+    /// later than the first each rank has come, to a millisecond or so: who is a straggler. It goes
+    /// over the connection to the rendezvous, and takes about a tenth of a millisecond for each
+    /// rank; [`barrier`](crate::Collectives::barrier) is for speed.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`] names all ranks that have not come, on all ranks, and ends the
+    /// communicator; otherwise as other calls of all ranks.
+    pub fn monitored_barrier(&self, timeout: Duration) -> Result<Vec<Duration>, Error> {
+        // SAFETY: all issued tickets are done (`idle_engine`), and no other comes from this thread
+        // meanwhile.
+        unsafe { (*self.idle_engine()?).monitored_barrier(timeout) }
+    }
+
+    /// How its memory is used.
+    pub fn memory(&self) -> MemoryUse {
+        self.idle().memory()
     }
 
     /// Programs launched so far: one a call.

@@ -21,10 +21,28 @@ pub(crate) enum What {
     Call(Signature),
     /// Another number of calls than one.
     Group(GroupRecord),
-    /// The communicator's end.
+    /// What all ranks do beside the machine.
+    Meeting(Meeting),
+}
+
+/// What all ranks do together beside the machine, over the connection to the rendezvous.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Meeting {
     Close,
-    /// Its split.
     Split,
+    Barrier,
+}
+
+impl Meeting {
+    const ALL: [Meeting; 3] = [Meeting::Close, Meeting::Split, Meeting::Barrier];
+
+    fn name(self) -> &'static str {
+        match self {
+            Meeting::Close => "close",
+            Meeting::Split => "split",
+            Meeting::Barrier => "monitored_barrier",
+        }
+    }
 }
 
 /// A group.
@@ -52,8 +70,7 @@ impl GroupRecord {
 
 /// In the first word: what the others are of. Signatures leave these bits alone.
 const GROUP: u64 = 1 << 34;
-const CLOSE: u64 = 1 << 35;
-const SPLIT: u64 = GROUP | CLOSE;
+const MEETING: u64 = 1 << 35;
 const ORDER_SHIFT: u32 = 24;
 
 impl Record {
@@ -65,7 +82,7 @@ impl Record {
     pub(crate) fn group(&self) -> Option<&GroupRecord> {
         match &self.what {
             What::Group(group) => Some(group),
-            What::Call(_) | What::Close | What::Split => None,
+            What::Call(_) | What::Meeting(_) => None,
         }
     }
 
@@ -74,7 +91,7 @@ impl Record {
         match &self.what {
             What::Call(signature) => signature.kind != Kind::SendRecv,
             What::Group(group) => group.collectives > 0,
-            What::Close | What::Split => true,
+            What::Meeting(_) => true,
         }
     }
 
@@ -88,8 +105,7 @@ impl Record {
                 group.hash,
                 group.messages,
             ],
-            What::Close => [CLOSE, 0, 0, 0, 0],
-            What::Split => [SPLIT, 0, 0, 0, 0],
+            What::Meeting(meeting) => [MEETING, *meeting as u64, 0, 0, 0],
         };
         [what, count, ends, hash, last, self.collective]
     }
@@ -104,7 +120,7 @@ impl Record {
     /// `None` for words that no rank writes.
     pub(crate) fn decode(record: &CallRecord) -> Option<Record> {
         let [what, count, ends, hash, last, collective] = record.words;
-        let what = match what & SPLIT {
+        let what = match what & (GROUP | MEETING) {
             GROUP => What::Group(GroupRecord {
                 order: order((what >> ORDER_SHIFT) as u8)?,
                 collectives: count,
@@ -112,8 +128,7 @@ impl Record {
                 hash,
                 words_offset: ends,
             }),
-            CLOSE => What::Close,
-            SPLIT => What::Split,
+            MEETING => What::Meeting(*Meeting::ALL.get(count as usize)?),
             _ => What::Call(Signature::decode(&[what, count, ends, hash, last])?),
         };
         Some(Record { collective, what })
@@ -148,8 +163,7 @@ impl Record {
     pub(crate) fn text(&self) -> String {
         match &self.what {
             What::Call(signature) => signature.text(),
-            What::Close => "close".into(),
-            What::Split => "split".into(),
+            What::Meeting(meeting) => meeting.name().into(),
             What::Group(group) => match (group.collectives, group.messages) {
                 (_, 0) => self.common_text(),
                 (0, messages) => format!("group of {}", counted(messages, "message")),
@@ -198,7 +212,8 @@ mod tests {
             hash: u64::MAX,
             words_offset: 1 << 40,
         };
-        for what in [What::Call(SIGNATURE), What::Group(group), What::Close, What::Split] {
+        let meetings = Meeting::ALL.map(What::Meeting);
+        for what in [What::Call(SIGNATURE), What::Group(group)].into_iter().chain(meetings) {
             let record = Record { collective: 12, what };
             let written = CallRecord { number: 12, words: record.encode() };
             assert_eq!(Record::decode(&written), Some(record));
@@ -214,7 +229,8 @@ mod tests {
         let other = call(Signature { channels: 0, ..SIGNATURE });
         let (what, ours, theirs) = one.difference(&other).unwrap();
         assert_eq!((what, &ours[..], &theirs[..]), ("most channels", "64", "as configured"));
-        let (what, ours, theirs) = one.difference(&Record::new(What::Close)).unwrap();
+        let (what, ours, theirs) =
+            one.difference(&Record::new(What::Meeting(Meeting::Close))).unwrap();
         let text = "broadcast of 99 bfloat16 in uneven parts";
         assert_eq!((what, &ours[..], &theirs[..]), ("the call", text, "close"));
     }

@@ -94,12 +94,21 @@ impl Heap {
         }
     }
 
+    /// How long it is.
     #[inline]
-    fn len_bytes(&self) -> usize {
+    pub(crate) fn len_bytes(&self) -> usize {
         match &self.memory {
             Memory::Host(region, _) => region.len_bytes(),
             Memory::Device(region, _) => region.len_bytes(),
         }
+    }
+
+    /// Bytes that are not free, and the length of the largest free range.
+    pub(crate) fn usage(&self) -> (usize, usize) {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let unused: usize = free.iter().map(|range| range.1).sum();
+        let largest = free.iter().map(|range| range.1).max();
+        (self.len_bytes() - unused, largest.unwrap_or(0))
     }
 
     /// Takes zeroed memory.

@@ -93,6 +93,11 @@ pub(super) trait Backend: std::fmt::Debug {
         len_bytes: usize,
     ) -> Result<Option<u64>, Error>;
 
+    /// How many allocations of other libraries are reached so.
+    fn registrations(&self) -> usize {
+        0
+    }
+
     /// Takes that back.
     fn deregister(
         &mut self,

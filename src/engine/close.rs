@@ -5,7 +5,7 @@ use super::Engine;
 use super::diagnosis::{Ranks, mismatch, words_of_groups};
 use super::links::Links;
 use super::tally::{Closing, Digest};
-use crate::call::{Record, What};
+use crate::call::{Meeting, Record, What};
 use crate::error::Error;
 use oxccl_transports::Error as Transport;
 use oxccl_transports::exit::{Leave, Stage, leaves_at_exit};
@@ -52,10 +52,7 @@ impl Engine {
         self.ranks.check()?;
         self.backend.wait();
         self.ranks.check()?;
-        let number = self.tally.launch();
-        let collective = self.tally.collective(Digest::of(&"close")).collective;
-        let record = Record { collective, what: What::Close };
-        self.ranks.control.log(self.ranks.rank).enter(number, &record.encode());
+        let (number, record) = self.meet(Meeting::Close);
         if let Err(error) = self.compare(&record) {
             self.ranks.end(&error, number);
             return Err(error);
@@ -63,6 +60,16 @@ impl Engine {
         self.ranks.control.log(self.ranks.rank).leave(number);
         self.ranks.close(self.tally.collectives());
         Ok(())
+    }
+
+    /// Begins something that all ranks do together: it is in the log, and counts among the
+    /// collectives, so that ranks which do something else notice. Its number.
+    pub(super) fn meet(&mut self, meeting: Meeting) -> (u64, Record) {
+        let number = self.tally.launch();
+        let collective = self.tally.collective(Digest::of(&meeting)).collective;
+        let record = Record { collective, what: What::Meeting(meeting) };
+        self.ranks.control.log(self.ranks.rank).enter(number, &record.encode());
+        (number, record)
     }
 
     /// Compares all ranks' calls. All ranks come to the same result.
@@ -100,7 +107,7 @@ impl Engine {
     }
 
     /// Tells all ranks, and hears from all.
-    fn told(
+    pub(super) fn told(
         &mut self,
         close: &Record,
         bytes: &[u8],

@@ -3,6 +3,7 @@
 //! Every call is a group of one, and goes one way: [`Engine::launch`] finds the calls among those
 //! that are [`prepared`], the [`Backend`] carries them out, and [`diagnosis`] says what went wrong.
 
+mod arrivals;
 mod backend;
 mod close;
 mod diagnosis;
@@ -26,6 +27,7 @@ use crate::call::{Asked, Call, CheckedCall, Placed};
 use crate::config::Config;
 use crate::device::Heap;
 use crate::error::Error;
+use crate::memory::MemoryUse;
 use crate::target::Device;
 use backend::Backend;
 use close::Ending;
@@ -50,6 +52,7 @@ pub(crate) struct Engine {
     given: Config,
     spins: Spins,
     egress: Option<Egress>,
+    staging_bytes: usize,
     /// Where ranks of this process meet that may share their launches.
     joint: Option<Arc<Joint>>,
     plans: Plans,
@@ -105,6 +108,18 @@ impl Engine {
     /// This rank, for any thread.
     pub(crate) fn handle(&self) -> Handle {
         Handle::new(&self.ranks)
+    }
+
+    /// How memory is used.
+    pub(crate) fn memory(&self) -> MemoryUse {
+        let (allocated_bytes, largest_free_bytes) = self.heap.usage();
+        MemoryUse {
+            heap_bytes: self.heap.len_bytes(),
+            allocated_bytes,
+            largest_free_bytes,
+            staging_bytes: self.staging_bytes,
+            registrations: self.backend.registrations(),
+        }
     }
 
     /// Changes how long a call may wait.

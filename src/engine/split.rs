@@ -4,8 +4,7 @@
 
 use super::Engine;
 use super::start::{Beginning, Inherited, agree, agreed};
-use super::tally::Digest;
-use crate::call::{Record, What};
+use crate::call::Meeting;
 use crate::error::Error;
 use oxccl_transports::{Error as Transport, Part, Side, deadline_in};
 
@@ -15,10 +14,7 @@ impl Engine {
         self.ranks.check()?;
         self.backend.wait();
         self.ranks.check()?;
-        let number = self.tally.launch();
-        let collective = self.tally.collective(Digest::of(&"split")).collective;
-        let record = Record { collective, what: What::Split };
-        self.ranks.control.log(self.ranks.rank).enter(number, &record.encode());
+        let (number, record) = self.meet(Meeting::Split);
         let deadline = deadline_in(self.ranks.poll.timeout());
         // Of parts, what they are to agree on is told with the split.
         let part = self.bootstrap.split(side, &agreed(&self.given), deadline);

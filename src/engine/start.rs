@@ -77,12 +77,16 @@ impl Engine {
             settings = changed,
             "a communicator has started"
         );
+        let shape = config.staging(world);
+        let apart = world - nodes.beside(rank).count();
+        let staging_bytes = shape.len_bytes() + apart * config.link_memory_bytes();
         let ending = Ending::at_exit(&ranks, links.as_ref());
         Ok(Engine {
             config,
             given,
             spins,
             egress,
+            staging_bytes,
             joint,
             plans: Plans::new(links.clone(), ll128, multicast),
             launches: Launches::default(),

@@ -12,9 +12,11 @@
 
 mod marks;
 mod slice;
+mod usage;
 
 pub(crate) use marks::Marks;
 pub use slice::DeviceSlice;
+pub use usage::MemoryUse;
 
 use crate::call::Memory;
 pub use crate::device::Buffer;

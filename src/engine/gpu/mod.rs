@@ -305,6 +305,10 @@ impl Backend for GpuBackend {
         false
     }
 
+    fn registrations(&self) -> usize {
+        self.registrations.as_ref().map_or(0, Registrations::len)
+    }
+
     fn heaps(&self) -> Heaps {
         Heaps::Device(self.gpu.heaps().to_vec())
     }

@@ -66,6 +66,11 @@ impl Told {
 }
 
 impl Registrations {
+    /// How many allocations of this rank's there are.
+    pub(super) fn len(&self) -> usize {
+        self.own.len()
+    }
+
     /// How peers find an address of an allocation that is registered.
     pub(super) fn token(&self, pointer: &Pointer) -> Option<u64> {
         let own = self.own.get(&pointer.start).filter(|own| own.buffer == pointer.buffer)?;

@@ -159,7 +159,7 @@ impl Prepared {
                 let told = told(&self.collectives, &self.identity, &self.factors);
                 group.hash = GroupRecord::hash_of(&told.collect::<Vec<_>>());
             }
-            What::Close | What::Split => {}
+            What::Meeting(_) => {}
         }
         self.words = self.record.encode();
         self.write_collectives();
