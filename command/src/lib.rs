@@ -15,6 +15,7 @@ mod machine;
 mod options;
 mod run;
 mod sim;
+mod soak;
 mod speak;
 mod topo;
 mod tune;
@@ -64,6 +65,8 @@ enum Command {
     Topo(topo::TopoOptions),
     /// Measures every algorithm on this machine and writes a table, by which communicators pick.
     Tune(tune::TuneOptions),
+    /// Makes random calls and checks every result, while ranks die.
+    Soak(soak::SoakOptions),
     /// Says what this machine has, and lacks, for each transport and device.
     Doctor,
 }
@@ -71,7 +74,7 @@ enum Command {
 impl Command {
     /// Whether it starts ranks, which talk over sockets.
     fn has_ranks(&self) -> bool {
-        matches!(self, Command::Bench(_) | Command::Run(_) | Command::Tune(_))
+        matches!(self, Command::Bench(_) | Command::Run(_) | Command::Soak(_) | Command::Tune(_))
     }
 }
 
@@ -109,6 +112,7 @@ pub fn main() -> ExitCode {
         Command::Sim(options) => sim::main(&options),
         Command::Topo(options) => topo::main(&options),
         Command::Tune(options) => tune::main(&options),
+        Command::Soak(options) => soak::main(&options),
         Command::Doctor => doctor::main(),
     })
 }
