@@ -30,8 +30,8 @@ impl Handle {
 
     /// Ends the communicator on all ranks, whatever they wait for. Calls that wait, here and on
     /// other ranks, end within milliseconds with [`Error::Stopped`], which names this rank and the
-    /// reason; later ones fail with [`Error::Broken`]. A call that needs nobody may still succeed.
-    /// Of a communicator that has ended or was closed it does nothing.
+    /// reason. So do later ones, or with [`Error::Broken`] where one has failed before. Of a
+    /// communicator that has ended or was closed it does nothing.
     ///
     /// # Errors
     /// [`Error::Forked`].

@@ -125,6 +125,52 @@ pub(crate) fn death(comm: Communicator) {
     assert!(matches!(error, Err(Error::Died { rank: 1, .. })), "{error:?}");
 }
 
+/// The ranks that remain after a death go on, with the memory that they have.
+pub(crate) fn survivors(comm: Communicator) {
+    let (rank, dead) = (comm.rank(), 1);
+    let mut buffer = comm.alloc::<f32>(COUNT).unwrap();
+    let met = comm.barrier();
+    if rank == dead {
+        met.unwrap();
+        die();
+    }
+    let error = met.and_then(|()| comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum));
+    let error = error.unwrap_err();
+    assert_eq!(error.ranks(), [dead], "{error:?}");
+    let rest = comm.shrink(&error.ranks()).unwrap();
+    drop(comm);
+    buffer.write(&[rank as f32; COUNT]).unwrap();
+    rest.all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap();
+    let mut found = [0.0; COUNT];
+    buffer.read(&mut found).unwrap();
+    assert_eq!(found, [2.0; COUNT]);
+    crate::common::typed::check(&rest, &stream(&rest));
+    rest.close().unwrap();
+}
+
+/// Another thread has enough while a kernel waits.
+pub(crate) fn aborted(comm: Communicator) {
+    comm.barrier().unwrap();
+    let handle = comm.handle();
+    if comm.rank() == 1 {
+        while handle.error().is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    } else {
+        let stream = stream(&comm);
+        let mut buffer = comm.alloc::<f32>(COUNT).unwrap();
+        let work = comm.on(&stream).all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap();
+        let thread = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            handle.abort("it is enough")
+        });
+        let error = work.wait().unwrap_err();
+        assert!(matches!(error, Error::Stopped { rank: 0, .. }), "{error:?}");
+        thread.join().unwrap().unwrap();
+    }
+    assert!(comm.barrier().unwrap_err().to_string().contains("it is enough"));
+}
+
 /// A thread panics.
 pub(crate) fn panic(comm: Communicator) {
     comm.barrier().unwrap();

@@ -27,6 +27,7 @@ use crate::target::Device;
 use oxccl_kernels::format as f;
 use oxccl_transports::{Cause, Liveness, Reach};
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -62,6 +63,8 @@ pub(in crate::engine) struct Ranks {
     are_threads: bool,
     /// Why this communicator ended.
     failed: OnceLock<First>,
+    /// It is being ended by a thread that makes none of its calls.
+    aborted: AtomicBool,
 }
 
 impl Ranks {
@@ -74,8 +77,8 @@ impl Ranks {
     ) -> Ranks {
         let poll = Poll::new(liveness.clone(), control.clone(), rank, config.timeout);
         let are_threads = reach == Reach::SameProcess && config.device == Device::Host;
-        let failed = OnceLock::new();
-        Ranks { rank, control, liveness, poll, heap, are_threads, failed }
+        let (failed, aborted) = (OnceLock::new(), AtomicBool::new(false));
+        Ranks { rank, control, liveness, poll, heap, are_threads, failed, aborted }
     }
 
     /// Tells the others that this rank makes no more calls than so many.
@@ -90,7 +93,9 @@ impl Ranks {
 
     /// Leaves, after so many collectives, where nobody is there to whom an error could be returned.
     pub(in crate::engine) fn leave(&self, collectives: u64) {
-        match logs::mismatch(&self.control, self.rank) {
+        // What has ended it is known.
+        let is_open = self.liveness.cause().is_none();
+        match logs::mismatch(&self.control, self.rank).filter(|_| is_open) {
             Some(error) => {
                 eprintln!("oxccl: a communicator was dropped, not closed: {error}");
                 self.end(&error, self.last_entered());
@@ -157,12 +162,24 @@ impl Ranks {
     /// Ends the communicator on all ranks for a reason of the caller's, whoever waits meanwhile.
     pub(in crate::engine) fn abort(&self, reason: &str) {
         let (rank, reason) = (self.rank, reason.to_owned());
-        let cause = Cause::Aborted { rank, reason };
-        let error = Error::from_cause(cause.clone(), "abort".into());
-        let _ = self.failed.set(First::of(&error));
+        tracing::warn!(rank, reason, "the communicator is aborted");
         self.control.groups().retire();
-        self.liveness.abort(cause);
-        tracing::warn!(rank, %error, "the communicator is aborted");
+        self.liveness.abort(Cause::Aborted { rank, reason });
+        self.aborted.store(true, Ordering::Release);
+    }
+
+    /// Whether this rank may make no more calls, though none has failed.
+    #[inline]
+    pub(in crate::engine) fn is_aborted(&self) -> bool {
+        self.aborted.load(Ordering::Relaxed)
+    }
+
+    /// What a call gets then.
+    #[cold]
+    pub(in crate::engine) fn aborted(&self) -> Result<(), Error> {
+        let (rank, reason) = (self.rank, "abort".to_owned());
+        let unknown = || Error::from_cause(Cause::Aborted { rank, reason }, String::new());
+        Err(self.error().unwrap_or_else(unknown))
     }
 
     /// Why the communicator has ended, if it has, otherwise than by being closed.
