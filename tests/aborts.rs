@@ -146,3 +146,31 @@ fn an_abort_of_a_part_ends_no_other() {
         });
     }
 }
+
+/// Calls that wait for hardly anything are stopped, too.
+#[test]
+fn an_abort_ends_a_loop_of_small_calls() {
+    for nodes in PLACES {
+        run(nodes, 2, |comm| {
+            let handle = comm.handle();
+            let mut value = [0u32];
+            comm.all_reduce_in_place(&mut value, ReduceOp::Sum).unwrap();
+            std::thread::scope(|scope| {
+                if comm.rank() == 0 {
+                    scope.spawn(move || {
+                        std::thread::sleep(Duration::from_millis(30));
+                        handle.abort("it is enough").unwrap();
+                    });
+                }
+                let began = Instant::now();
+                let error = loop {
+                    match comm.all_reduce_in_place(&mut value, ReduceOp::Sum) {
+                        Ok(()) => assert!(began.elapsed() < Duration::from_secs(20), "{nodes}"),
+                        Err(error) => break error,
+                    }
+                };
+                stopped(&error, "a loop");
+            });
+        });
+    }
+}

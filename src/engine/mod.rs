@@ -208,9 +208,6 @@ impl Engine {
     unsafe fn launch_last(&mut self) -> Option<Result<(), Error>> {
         let at = self.recent.last()?.at?;
         let prepared = self.launches.placed(at)?;
-        if self.ranks.is_aborted() {
-            return Some(self.ranks.aborted());
-        }
         // SAFETY: by this function's contract; tables point to the call's buffers since it was
         // placed.
         let launched =
@@ -283,9 +280,6 @@ impl Engine {
         placed: &mut Option<Placed>,
         request: &Request<'_>,
     ) -> Result<(), Error> {
-        if self.ranks.is_aborted() {
-            return self.ranks.aborted();
-        }
         if let Some(at) = *placed
             && let Some(prepared) = self.launches.placed(at)
         {

@@ -176,10 +176,10 @@ impl Ranks {
 
     /// What a call gets then.
     #[cold]
-    pub(in crate::engine) fn aborted(&self) -> Result<(), Error> {
+    pub(in crate::engine) fn aborted(&self) -> Error {
         let (rank, reason) = (self.rank, "abort".to_owned());
         let unknown = || Error::from_cause(Cause::Aborted { rank, reason }, String::new());
-        Err(self.error().unwrap_or_else(unknown))
+        self.error().unwrap_or_else(unknown)
     }
 
     /// Why the communicator has ended, if it has, otherwise than by being closed.

@@ -357,6 +357,9 @@ impl Backend for GpuBackend {
         tally: &mut Tally,
         request: &Request<'_>,
     ) -> Result<(), Error> {
+        if self.ranks.is_aborted() {
+            return Err(self.ranks.aborted());
+        }
         if let Some(flight) = request.flight {
             // SAFETY: by this function's contract.
             return unsafe { self.put(prepared, tally, request, flight) };
