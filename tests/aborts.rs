@@ -139,7 +139,8 @@ fn an_abort_of_a_part_ends_no_other() {
             if comm.rank() == 0 {
                 part.handle().abort("it is enough").unwrap();
             }
-            let end = part.barrier();
+            // The first call may end well where all of its ranks make it.
+            let end = part.barrier().and_then(|()| part.barrier());
             assert_eq!(end.is_err(), comm.rank() % 2 == 0, "{end:?}");
             comm.barrier().unwrap();
             comm.close().unwrap();
