@@ -145,11 +145,11 @@ cases! {
     a_late_replay_is_named = ends::late_replay, Anything, 1, [processes::threads("2"), MANY, needs("4")];
     other_calls_are_named = ends::mismatch, Anything, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
     a_dead_process_is_named = ends::death, Anything, 2, [];
-    the_others_go_on_after_a_death = ends::survivors, Anything, 3, [];
-    the_others_go_on_after_a_death_on_another_node = ends::survivors, Anything, 3, [("OXCCL_NODES", "3")];
-    a_kernel_that_waits_is_aborted =
+    processes_go_on_after_a_death = ends::survivors, Anything, 3, [];
+    processes_of_nodes_go_on_after_a_death = ends::survivors, Anything, 3, [("OXCCL_NODES", "3")];
+    a_kernel_that_waits_is_stopped =
         ends::aborted, Anything, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
-    a_kernel_of_a_process_that_waits_is_aborted = ends::aborted, Anything, 2, [];
+    processes_whose_kernels_wait_are_stopped = ends::aborted, Anything, 2, [];
     a_dead_thread_is_named = ends::panic, Anything, 1, [processes::threads("2"), MANY, SEPARATE, needs("2")];
     a_rank_that_left_is_named = ends::left, Anything, 1, [processes::threads("2"), MANY, SEPARATE, needs("2")];
     a_late_rank_of_another_node_is_named =
