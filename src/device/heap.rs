@@ -7,7 +7,7 @@ use oxccl_plans::length::Length;
 use oxccl_transports::cuda::{DeviceRegion, beside_captures};
 use oxccl_transports::fork::Origin;
 use oxccl_transports::{Claims, CudaError, HUGE_PAGE, Region};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Allocations start at multiples of this: a page, so that a freed one's pages can be given back.
@@ -20,7 +20,8 @@ pub(crate) struct Heap {
     /// Free ranges (offset, length), sorted, never adjacent.
     free: Mutex<Vec<(usize, usize)>>,
     /// What comes back is not given out again: another rank may still write to it.
-    retired: AtomicBool,
+    /// For how many communicators.
+    retired: AtomicUsize,
     origin: Origin,
 }
 
@@ -61,20 +62,20 @@ impl Heap {
         Heap {
             memory,
             free: Mutex::new(vec![whole]),
-            retired: AtomicBool::new(false),
+            retired: AtomicUsize::new(0),
             origin: Origin::here(),
         }
     }
 
     /// Keeps from here on what is given back: a rank that could not be awaited may still write to
-    /// it.
+    /// it. Each communicator over this heap may say so.
     pub(crate) fn retire(&self) {
-        self.retired.store(true, Ordering::Release);
+        self.retired.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// What is given back is given out again: whoever could not be awaited is over.
+    /// Takes back one [`retire`](Self::retire): whoever could not be awaited then is over.
     pub(crate) fn revive(&self) {
-        self.retired.store(false, Ordering::Release);
+        self.retired.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// The offset of an address in the heap, if all `len_bytes` from there lie in it.
@@ -166,7 +167,7 @@ impl Heap {
 
     fn give_back(&self, offset: usize, len: usize) {
         // In a forked process it is the parent's.
-        if self.retired.load(Ordering::Acquire) || !self.origin.is_here() {
+        if self.retired.load(Ordering::Acquire) > 0 || !self.origin.is_here() {
             return;
         }
         if let Memory::Host(region, _) = &self.memory
@@ -306,6 +307,15 @@ mod tests {
         assert_ne!(heap.alloc(4096).unwrap().offset, offset);
         // SAFETY: the heap's memory is mapped as long as the heap, and nobody else uses it.
         assert_eq!(unsafe { at.read() }, 7, "its pages stay, too");
+        // Two communicators have had it kept; what one takes back is not the other's.
+        heap.retire();
+        for is_kept in [true, false] {
+            heap.revive();
+            let block = heap.alloc(4096).unwrap();
+            let at = block.offset;
+            drop(block);
+            assert_eq!(heap.alloc(4096).unwrap().offset != at, is_kept);
+        }
     }
 
     #[test]

@@ -9,10 +9,7 @@ use std::time::{Duration, Instant};
 impl Engine {
     /// Waits for all ranks, at most for this time. How much later than the first each has come.
     pub(crate) fn monitored_barrier(&mut self, timeout: Duration) -> Result<Vec<Duration>, Error> {
-        self.ranks.check()?;
-        self.backend.wait();
-        self.ranks.check()?;
-        let (number, record) = self.meet(Meeting::Barrier);
+        let (number, record) = self.meet(Meeting::Barrier)?;
         // What is said of a rank that does not come is said with this time-out.
         let usual = self.ranks.poll.timeout();
         self.ranks.poll.set_timeout(timeout);

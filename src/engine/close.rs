@@ -49,10 +49,7 @@ impl Leave for Ending {
 impl Engine {
     /// Ends the communicator on all ranks together, once they have compared their calls.
     pub(crate) fn close(&mut self) -> Result<(), Error> {
-        self.ranks.check()?;
-        self.backend.wait();
-        self.ranks.check()?;
-        let (number, record) = self.meet(Meeting::Close);
+        let (number, record) = self.meet(Meeting::Close)?;
         if let Err(error) = self.compare(&record) {
             self.ranks.end(&error, number);
             return Err(error);
@@ -62,14 +59,18 @@ impl Engine {
         Ok(())
     }
 
-    /// Begins something that all ranks do together: it is in the log, and counts among the
-    /// collectives, so that ranks which do something else notice. Its number.
-    pub(super) fn meet(&mut self, meeting: Meeting) -> (u64, Record) {
+    /// Begins, once this rank's calls are done, something that all ranks do together: it is in the
+    /// log, and counts among the collectives, so that ranks which do something else notice. Its
+    /// number.
+    pub(super) fn meet(&mut self, meeting: Meeting) -> Result<(u64, Record), Error> {
+        self.ranks.check()?;
+        self.backend.wait();
+        self.ranks.check()?;
         let number = self.tally.launch();
         let collective = self.tally.collective(Digest::of(&meeting)).collective;
         let record = Record { collective, what: What::Meeting(meeting) };
         self.ranks.control.log(self.ranks.rank).enter(number, &record.encode());
-        (number, record)
+        Ok((number, record))
     }
 
     /// Compares all ranks' calls. All ranks come to the same result.

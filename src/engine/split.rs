@@ -5,16 +5,14 @@
 use super::Engine;
 use super::start::{Beginning, Inherited, agree, agreed};
 use crate::call::Meeting;
+use crate::config::patience;
 use crate::error::Error;
 use oxccl_transports::{Error as Transport, Part, Side, deadline_in};
 
 impl Engine {
     /// Splits the communicator. All ranks call it. Nothing for a rank without a color.
     pub(crate) fn split(&mut self, side: Side) -> Result<Option<Engine>, Error> {
-        self.ranks.check()?;
-        self.backend.wait();
-        self.ranks.check()?;
-        let (number, record) = self.meet(Meeting::Split);
+        let (number, record) = self.meet(Meeting::Split)?;
         let deadline = deadline_in(self.ranks.poll.timeout());
         // Of parts, what they are to agree on is told with the split.
         let part = self.bootstrap.split(side, &agreed(&self.given), deadline);
@@ -36,7 +34,8 @@ impl Engine {
         }
         self.backend.wait();
         let ranks: Vec<usize> = (0..world).filter(|other| !exclude.contains(other)).collect();
-        let deadline = deadline_in(self.ranks.poll.timeout());
+        // Nobody can abort what is not there yet.
+        let deadline = deadline_in(patience(self.ranks.poll.timeout()));
         let part = self.bootstrap.shrink(&ranks, &agreed(&self.given), deadline);
         let part = part.map_err(|error| match error {
             Transport::Stopped(cause) => Error::from_cause(cause, "shrink".into()),
@@ -45,7 +44,7 @@ impl Engine {
         })?;
         // All that remain are here, so none is in a call.
         if exclude.iter().all(|other| self.ranks.liveness.is_over(*other)) {
-            self.heap.revive();
+            self.ranks.release_heap();
         }
         self.begin_part(part)
     }

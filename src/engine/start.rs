@@ -11,7 +11,7 @@ use super::links::{Links, Starting};
 use super::prepared::{Launches, Plans};
 use super::recent::Recent;
 use super::tally::Tally;
-use crate::config::Config;
+use crate::config::{Config, patience};
 use crate::device::cuda::{Gpu, Image, Setup};
 use crate::device::{
     Control, ControlShape, Heap, Heaps, Host, LinkPorts, StagingShape, Waiting, usable_cores,
@@ -39,7 +39,11 @@ impl Engine {
         let changed = log::listed(&config.changed());
         config.advanced.cache_bytes = Some(config.last_level_cache_bytes());
         let (rank, world) = (bootstrap.rank(), bootstrap.world());
-        let deadline = deadline_in(config.timeout);
+        // A part's ranks are all here.
+        let deadline = deadline_in(match &inherited {
+            Some(_) => patience(config.timeout),
+            None => config.timeout,
+        });
         // The ranks of a part have done so.
         if inherited.is_none() {
             let told = bootstrap.all_gather(&agreed(&config), deadline)?;

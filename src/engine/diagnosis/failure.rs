@@ -63,6 +63,8 @@ pub(in crate::engine) struct Ranks {
     are_threads: bool,
     /// Why this communicator ended.
     failed: OnceLock<First>,
+    /// It has what is given back to the heap kept.
+    keeps_heap: AtomicBool,
     /// It is being ended by a thread that makes none of its calls.
     aborted: AtomicBool,
 }
@@ -78,7 +80,8 @@ impl Ranks {
         let poll = Poll::new(liveness.clone(), control.clone(), rank, config.timeout);
         let are_threads = reach == Reach::SameProcess && config.device == Device::Host;
         let (failed, aborted) = (OnceLock::new(), AtomicBool::new(false));
-        Ranks { rank, control, liveness, poll, heap, are_threads, failed, aborted }
+        let keeps_heap = AtomicBool::new(false);
+        Ranks { rank, control, liveness, poll, heap, are_threads, failed, keeps_heap, aborted }
     }
 
     /// Tells the others that this rank makes no more calls than so many.
@@ -444,7 +447,9 @@ impl Ranks {
                     busy,
                     "a rank has not left its call; its memory may still be written"
                 );
-                self.heap.retire();
+                if !self.keeps_heap.swap(true, Ordering::AcqRel) {
+                    self.heap.retire();
+                }
                 return Some(busy);
             }
             if waited >= QUIET_SOON && !said {
@@ -455,6 +460,13 @@ impl Ranks {
             pause = (pause * 2).min(Duration::from_millis(5));
         }
         None
+    }
+
+    /// Those who could not be awaited are over: what this communicator has had kept need not be.
+    pub(in crate::engine) fn release_heap(&self) {
+        if self.keeps_heap.swap(false, Ordering::AcqRel) {
+            self.heap.revive();
+        }
     }
 
     /// A living rank of this node that is inside a call.
