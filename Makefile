@@ -20,10 +20,12 @@ bench:
 
 test:
 	@tools/setup
+	@tools/setup-python
 	@tools/test
 
 test-all:
 	@tools/setup
+	@tools/setup-python
 	@OXCCL_TEST_ALL=1 tools/test
 
 bench-peers:

@@ -241,6 +241,15 @@ impl Communicator {
         self.idle_mut()?.set_timeout(timeout)
     }
 
+    /// Has calls of the host that wait longer than some hundredths of a second ask this, about
+    /// twice a second, whether to give up: in the thread that waits, for languages whose signal
+    /// handlers run there. Once it says so, the communicator is
+    /// [aborted](crate::Handle::abort), and the call fails with [`Error::Stopped`]. It can be set
+    /// once; false if it is set already.
+    pub fn set_interrupt(&self, interrupt: impl Fn() -> bool + Send + Sync + 'static) -> bool {
+        self.idle().set_interrupt(Box::new(interrupt))
+    }
+
     /// Keeps the time of every step of this rank's calls from here on, or no longer. Calls then run
     /// in a slower build of the executor.
     ///

@@ -234,11 +234,11 @@ fn torchrun() -> Option<Command> {
     if installed.is_ok_and(|output| output.status.success()) {
         return Some(Command::new("torchrun"));
     }
-    let peers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.peers");
-    let program = peers.join("gloo/bin/torchrun");
-    let stand_ins = peers.join("stand-ins");
+    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.python");
+    let program = python.join("bin/torchrun");
+    let stand_ins = python.join("stand-ins");
     let mut command = Command::new(&program);
-    command.env("PYTHONPATH", peers.join("gloo")).env("LD_LIBRARY_PATH", &stand_ins);
+    command.env("PYTHONPATH", &python).env("LD_LIBRARY_PATH", &stand_ins);
     command.env("LD_PRELOAD", stand_ins.join("libcuda_stand_in.so"));
     program.exists().then_some(command)
 }

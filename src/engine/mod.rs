@@ -132,6 +132,11 @@ impl Engine {
         Ok(())
     }
 
+    /// Has waits ask this whether to give up.
+    pub(crate) fn set_interrupt(&self, interrupt: Box<dyn Fn() -> bool + Send + Sync>) -> bool {
+        self.ranks.poll.set_interrupt(interrupt)
+    }
+
     /// Changes what plans depend on, and forgets them.
     pub(crate) fn reconfigure(&mut self, change: impl Fn(&mut Config)) -> Result<(), Error> {
         let mut config = self.config.clone();

@@ -11,7 +11,7 @@ use oxccl_transports::{Cause, Liveness};
 use std::ffi::c_void;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A wait of this length looks whether the other ranks called the same, live, and move.
@@ -38,6 +38,16 @@ pub(in crate::engine) struct Poll {
     waits: Box<[Mutex<Option<Wait>>]>,
     /// Calls of this rank so far, as seen by a wait.
     call: AtomicU64,
+    interrupt: OnceLock<Interrupt>,
+}
+
+/// Asks the caller of a call whether to give up.
+struct Interrupt(Box<dyn Fn() -> bool + Send + Sync>);
+
+impl std::fmt::Debug for Interrupt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Interrupt")
+    }
 }
 
 /// A channel's wait.
@@ -79,6 +89,7 @@ impl Poll {
             collective: AtomicU64::new(0),
             waits: (0..channels).map(|_| Mutex::new(None)).collect(),
             call: AtomicU64::new(0),
+            interrupt: OnceLock::new(),
         };
         poll.set_timeout(timeout);
         poll
@@ -87,6 +98,14 @@ impl Poll {
     pub(in crate::engine) fn set_timeout(&self, timeout: Duration) {
         let ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         self.timeout_ns.store(ns, Ordering::Relaxed);
+    }
+
+    /// Has waits ask this now and then whether to give up. False if they ask something already.
+    pub(in crate::engine) fn set_interrupt(
+        &self,
+        interrupt: Box<dyn Fn() -> bool + Send + Sync>,
+    ) -> bool {
+        self.interrupt.set(Interrupt(interrupt)).is_ok()
     }
 
     pub(in crate::engine) fn timeout(&self) -> Duration {
@@ -137,6 +156,10 @@ impl Poll {
         }
         self.find_dead(&mut wait.ended);
         self.ask();
+        if self.interrupt.get().is_some_and(|Interrupt(asks)| asks()) {
+            let reason = "interrupted".to_owned();
+            self.liveness.abort(Cause::Aborted { rank: self.rank, reason });
+        }
         let longest = LOOK_PAUSE.min(self.timeout() / LOOKS);
         wait.pause = (wait.pause * 2).min(longest);
         wait.look_at = now + wait.pause;

@@ -1,0 +1,288 @@
+"""The extension module: see the package."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self, final
+
+import numpy
+import torch
+
+# An array of any library: a tensor of torch, a Buffer, or an object with `__array_interface__`,
+# `__cuda_array_interface__` or `__dlpack__`. It is contiguous (C order).
+_Array = Any
+# A Stream, a GPU's stream as an object with `cuda_stream`, or its number.
+_Stream = Any
+# Text, a number, a flag, None for none, or a timedelta.
+_Setting = str | int | float | bool | timedelta | None
+
+__all__ = [
+    "__version__",
+    "Error",
+    "UsageError",
+    "Buffer",
+    "Communicator",
+    "Group",
+    "Stream",
+    "Work",
+    "UniqueId",
+]
+
+__version__: str
+
+class Error(RuntimeError):
+    """Why a call did not do what was asked."""
+
+    ranks: list[int]
+    """The ranks it names, first the one that is most likely at fault."""
+    fatal: bool
+    """Whether the communicator has ended."""
+
+class UsageError(Error):
+    """The caller is mistaken, as this rank alone can see. Nothing has been called."""
+
+@final
+class UniqueId:
+    """Where ranks meet, and the secret to enter: made by one rank, handed to the others as text.
+
+    The process that makes it serves the meeting, as long as this object or a communicator that was
+    made from it lives.
+    """
+
+    def __new__(cls, address: str | None = None) -> Self:
+        """On the loopback address, or on `host:port` (port 0: any), the host being the one under
+        which the other ranks reach this machine."""
+    def __str__(self) -> str:
+        """The text that the other ranks take: who has it can join."""
+
+@final
+class Buffer:
+    """Zeroed elements of memory that all ranks reach in place: see `Communicator.empty`."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def __array_interface__(self) -> dict[str, Any]: ...
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]: ...
+    def __dlpack__(self, **_options: Any) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+    def numpy(self) -> numpy.ndarray:
+        """A numpy array over this memory."""
+    def torch(self) -> torch.Tensor:
+        """A torch tensor over this memory."""
+
+@final
+class Stream:
+    """An ordered queue of calls, with a thread that carries them out."""
+
+    def __new__(cls) -> Self: ...
+
+@final
+class Work:
+    """A call, a group or a bucket of a group that a stream carries out."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits for the end, at most so many seconds. False: it is still under way."""
+    def is_done(self) -> bool:
+        """Whether it has ended, well or not."""
+    def bucket(self, bucket: int) -> Work | None:
+        """One bucket of a group, by its place there."""
+
+@final
+class Group:
+    """Calls that are made in its block are launched at its end, as one."""
+
+    def __enter__(self) -> Group: ...
+    def __exit__(
+        self,
+        raised: type[BaseException] | None,
+        _value: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None: ...
+    @property
+    def work(self) -> Work | None:
+        """What is under way, of a group on a stream, once its block has ended."""
+
+@final
+class Communicator:
+    """One rank of a set of ranks that carry out collectives together.
+
+    All ranks make the same calls in the same order. A call blocks until this rank's part is done;
+    with `stream` it returns a `Work` at once; in a `group` it returns its place there. It releases
+    the interpreter while it waits.
+
+    `input` and `output` are arrays of one type. Lengths are in elements, `n` is the number of
+    ranks. `op` is one of sum, prod, min, max, avg, mulsum (with `factor`), band, bor,
+    bxor.
+
+    Every setting of docs/configuration.md is a keyword of the ways to start: `timeout=60` is what
+    OXCCL_TIMEOUT=60 says, and counts before it.
+    """
+
+    def __new__(
+        cls, unique_id: UniqueId | str, rank: int, world_size: int, **settings: _Setting
+    ) -> Self:
+        """One rank of a set whose ranks all have the same id, each in a process of its own."""
+    @staticmethod
+    def from_env(**settings: _Setting) -> Communicator:
+        """This process's rank, as torchrun, mpirun, srun or `oxccl run` tells it."""
+    @staticmethod
+    def local(world_size: int, **settings: _Setting) -> list[Communicator]:
+        """All ranks in this process, in rank order: give each to a thread."""
+    @property
+    def rank(self) -> int: ...
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def device(self) -> str:
+        """`host`, or `cuda:` and the GPU's number."""
+    @property
+    def nodes(self) -> int:
+        """Number of nodes that the ranks are on."""
+    @property
+    def launches(self) -> int:
+        """Programs launched so far: one for a call or a group."""
+    @property
+    def plans(self) -> int:
+        """Launches planned so far."""
+    def empty(self, *shape: int | Sequence[int], dtype: str = "float32") -> Buffer:
+        """Zeroed memory of the communicator's device, which every rank reaches in place. Not
+        collective. It outlives the communicator."""
+    def all_reduce(
+        self,
+        input: _Array,
+        output: _Array | None = None,
+        op: str = "sum",
+        *,
+        factor: float | None = None,
+        stream: _Stream | None = None,
+    ) -> Any:
+        """Every rank's output is the reduction of all inputs; without `output`, in place."""
+    def reduce_scatter(
+        self,
+        input: _Array,
+        output: _Array | None = None,
+        op: str = "sum",
+        *,
+        factor: float | None = None,
+        counts: Sequence[int] | None = None,
+        stream: _Stream | None = None,
+    ) -> Any:
+        """Rank r's output, of `count` elements, is the reduction of chunk r of all inputs, of
+        `n * count`; or of `counts[r]` elements, the same counts on all ranks. Without `output` it
+        is this rank's chunk of the input."""
+    def all_gather(
+        self,
+        input: _Array,
+        output: _Array | None = None,
+        *,
+        counts: Sequence[int] | None = None,
+        stream: _Stream | None = None,
+    ) -> Any:
+        """Chunk r of every rank's output, of `n * count` elements, is rank r's input, of `count`,
+        or of `counts[r]`. Without `output`, `input` is it, and has this rank's chunk."""
+    def all_to_all(
+        self,
+        input: _Array,
+        output: _Array | None = None,
+        *,
+        send_counts: Sequence[int] | None = None,
+        recv_counts: Sequence[int] | None = None,
+        stream: _Stream | None = None,
+    ) -> Any:
+        """Chunk r of the input goes to rank r, and is chunk `rank` of its output. With counts,
+        `send_counts[r]` elements go to rank r, and `recv_counts[r]` come from it."""
+    def broadcast(
+        self,
+        input: _Array,
+        output: _Array | None = None,
+        root: int = 0,
+        *,
+        stream: _Stream | None = None,
+    ) -> Any:
+        """Every rank's output is the root's input; without `output`, in place."""
+    def reduce(
+        self,
+        input: _Array,
+        output: _Array | None = None,
+        op: str = "sum",
+        root: int = 0,
+        *,
+        factor: float | None = None,
+        stream: _Stream | None = None,
+    ) -> Any:
+        """The root's output is the reduction of all inputs; without `output`, its input."""
+    def gather(
+        self,
+        input: _Array,
+        output: _Array | None = None,
+        root: int = 0,
+        *,
+        stream: _Stream | None = None,
+    ) -> Any:
+        """Chunk r of the root's output, of `n * count` elements, is rank r's input, of `count`.
+        Without `output` the root gives it as `input`, with its own chunk."""
+    def scatter(
+        self,
+        input: _Array | None,
+        output: _Array | None = None,
+        root: int = 0,
+        *,
+        stream: _Stream | None = None,
+    ) -> Any:
+        """Rank r's output, of `count` elements, is chunk r of the root's input, of `n * count`.
+        Without `output` the root keeps its chunk, and the others give the output as `input`."""
+    def send(self, input: _Array, peer: int, *, stream: _Stream | None = None) -> Any:
+        """Sends to another rank; it ends when the message has been received."""
+    def recv(self, output: _Array, peer: int, *, stream: _Stream | None = None) -> Any:
+        """Receives the next message of another rank: as many elements."""
+    def barrier(self, *, stream: _Stream | None = None) -> Any:
+        """Ends when every rank has called it."""
+    def group(self, *, stream: _Stream | None = None) -> Group:
+        """`with comm.group():` makes one launch of all calls of this thread in its block. Sends
+        and receives may be in any order there."""
+    def monitored_barrier(self, timeout: float) -> list[float]:
+        """Waits for all ranks, at most so many seconds: how much later than the first each came.
+        The error names all that have not come, and ends the communicator."""
+    def split(self, color: int | None, key: int = 0) -> Communicator | None:
+        """Communicators of parts of the ranks: those of one color are together, in the order of
+        their keys. All ranks call it; one without a color gets none."""
+    def shrink(self, exclude: Sequence[int]) -> Communicator:
+        """A communicator of all ranks but these, also after a failure. All others call it."""
+    def memory(self) -> dict[str, int]:
+        """How its memory is used: heap_bytes, allocated_bytes, largest_free_bytes, staging_bytes,
+        registrations."""
+    def set_order(self, order: str) -> None:
+        """The promised order of reduction: any, rank or tree. All ranks, between the same calls."""
+    def set_pin(
+        self,
+        algorithm: str | None = None,
+        encoding: str | None = None,
+        channels: int | None = None,
+    ) -> None:
+        """What the tuner must choose. All ranks, between the same calls."""
+    def set_timeout(self, timeout: float | None) -> None:
+        """Seconds that calls may wait without progress; None: without end."""
+    def abort(self, reason: str = "abort") -> None:
+        """Ends the communicator on all ranks, whatever they wait for; from any thread."""
+    def error(self) -> Error | None:
+        """Why the communicator has ended, if it has otherwise than by being closed; from any
+        thread."""
+    def close(self) -> None:
+        """Ends the communicator on all ranks, which compare what they have called."""
+    def leave(self) -> None:
+        """Ends this rank's part without waiting for the others."""
+    def __enter__(self) -> Communicator: ...
+    def __exit__(
+        self,
+        raised: type[BaseException] | None,
+        _value: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None: ...

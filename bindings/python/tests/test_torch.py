@@ -1,0 +1,317 @@
+"""PyTorch's backend, as programs use it: found by its name, without an import."""
+
+import signal
+
+import pytest
+
+import ranks
+
+# Any torch that knows entry points finds the backend; the tests run one of them.
+BEGIN = """
+import datetime, os, sys, torch, torch.distributed as dist
+dist.init_process_group("oxccl", timeout=datetime.timedelta(seconds=60))
+rank, world = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(1000 + rank)
+"""
+END = """
+dist.destroy_process_group()
+"""
+
+
+def run(world: int, program: str) -> list[str]:
+    return ranks.run(world, BEGIN + ranks.textwrap.dedent(program) + END)
+
+
+def test_collectives_agree_with_gloo() -> None:
+    run(
+        3,
+        """
+        assert "oxccl" not in sys.modules or dist.get_backend() == "oxccl"
+        gloo = dist.new_group(backend="gloo")
+        assert dist.get_backend(gloo) == "gloo"
+
+        def same(call, *shapes, dtype=torch.float32):
+            "Calls with both groups, over the same input, and compares all tensors."
+            ours = [torch.randint(-9, 9, shape).to(dtype) for shape in shapes]
+            theirs = [tensor.clone() for tensor in ours]
+            call(ours, None)
+            call(theirs, gloo)
+            for one, other in zip(ours, theirs):
+                assert torch.equal(one, other), (one, other)
+
+        for dtype in (torch.float32, torch.float64, torch.float16, torch.int64, torch.uint8):
+            for op in (dist.ReduceOp.SUM, dist.ReduceOp.MAX, dist.ReduceOp.MIN):
+                same(lambda t, g: dist.all_reduce(t[0], op, group=g), (37,), dtype=dtype)
+                same(lambda t, g: dist.reduce(t[0], 0, op, group=g) if rank == 0 else
+                     dist.reduce(t[0].clone(), 0, op, group=g), (37,), dtype=dtype)
+        same(lambda t, g: dist.broadcast(t[0], 2, group=g), (3, 4))
+        same(lambda t, g: dist.all_gather(t[:3], t[3], group=g), (3, 4), (3, 4), (3, 4), (3, 4))
+        same(lambda t, g: dist.all_gather(list(t[0].chunk(3)), t[1], group=g), (6, 4), (2, 4))
+        same(lambda t, g: dist.all_gather_into_tensor(t[0], t[1], group=g), (9, 4), (3, 4))
+        same(lambda t, g: dist.gather(t[3], t[:3] if rank == 1 else None, 1, group=g), *[(5,)] * 4)
+        same(lambda t, g: dist.scatter(t[3], t[:3] if rank == 1 else None, 1, group=g), *[(5,)] * 4)
+        same(lambda t, g: dist.reduce_scatter_tensor(t[0], t[1], group=g), (3, 4), (9, 4))
+        same(lambda t, g: dist.all_to_all_single(t[0], t[1], group=g), (6, 2), (6, 2))
+        send, recv = [rank + 1] * 3, [1, 2, 3]
+        same(lambda t, g: dist.all_to_all_single(t[0], t[1], recv, send, group=g),
+             (6, 2), (3 * (rank + 1), 2))
+        same(lambda t, g: dist.all_reduce(t[0], group=g), (4, 2), dtype=torch.complex64)
+
+        # What Gloo has not, or has otherwise.
+        outputs = [torch.empty(2) for _ in range(3)]
+        dist.all_to_all(outputs, [torch.full((2,), 10.0 * rank + peer) for peer in range(3)])
+        assert [t[0].item() for t in outputs] == [10.0 * peer + rank for peer in range(3)]
+        average = torch.tensor([float(rank)])
+        dist.all_reduce(average, dist.ReduceOp.AVG)
+        assert average.item() == 1
+        brain = torch.ones(8, dtype=torch.bfloat16)
+        dist.all_reduce(brain)
+        assert brain.tolist() == [3.0] * 8
+        parts = [torch.ones(size) for size in (1, 0, 4)]
+        output = torch.empty(len(parts[rank]))
+        dist.reduce_scatter(output, parts)
+        assert output.tolist() == [3.0] * len(parts[rank])
+        uneven = [torch.empty(size) for size in (1, 2, 3)]
+        dist.all_gather(uneven, torch.full((rank + 1,), float(rank)))
+        assert [t.tolist() for t in uneven] == [[0.0], [1.0] * 2, [2.0] * 3]
+
+        objects = [None] * world
+        dist.all_gather_object(objects, {"rank": rank, "text": "x" * 1000 * rank})
+        assert [o["rank"] for o in objects] == [0, 1, 2] and len(objects[2]["text"]) == 2000
+        listed = [rank]
+        dist.broadcast_object_list(listed, 1)
+        assert listed == [1]
+        dist.barrier()
+        dist.monitored_barrier()
+        """,
+    )
+
+
+def test_asynchronous_works_do_not_block() -> None:
+    run(
+        2,
+        """
+        import time
+        tensor = torch.ones(1000)
+        if rank == 1:
+            time.sleep(1)
+        work = dist.all_reduce(tensor, async_op=True)
+        if rank == 0:
+            assert not work.is_completed()
+        future = dist.all_reduce(torch.ones(3), async_op=True).get_future()
+        then = future.then(lambda done: done.value()[0].sum().item())
+        assert work.wait() and work.is_completed() and work.is_success()
+        assert tensor.sum().item() == 2000
+        assert then.wait() == 6
+        """,
+    )
+
+
+def test_lists_are_one_launch() -> None:
+    run(
+        2,
+        """
+        group = dist.group.WORLD
+        comm = group.communicator
+
+        def launches(call):
+            before = comm.launches
+            call()
+            return comm.launches - before
+
+        def coalesced():
+            with dist._coalescing_manager():
+                for output, whole in zip(outputs, wholes):
+                    dist.reduce_scatter_tensor(output, whole)
+
+        wholes = [torch.full((2 * size,), float(size)) for size in range(1, 21)]
+        outputs = [torch.empty(size) for size in range(1, 21)]
+        assert launches(coalesced) == 1
+        assert all((o == 2.0 * size).all() for size, o in enumerate(outputs, 1))
+
+        def gathered():
+            with dist._coalescing_manager(async_ops=True) as works:
+                for output, whole in zip(outputs, wholes):
+                    dist.all_gather_into_tensor(whole, output)
+            works.wait()
+
+        assert launches(gathered) == 1
+        assert all((whole == 2.0 * size).all() for size, whole in enumerate(wholes, 1))
+        assert launches(lambda: dist.all_reduce_coalesced(outputs)) == 1
+
+        peer = 1 - rank
+        got = [torch.zeros(5), torch.zeros(6)]
+        batch = [dist.P2POp(dist.isend, torch.full((5,), float(rank)), peer),
+                 dist.P2POp(dist.irecv, got[0], peer),
+                 dist.P2POp(dist.irecv, got[1], peer),
+                 dist.P2POp(dist.isend, torch.full((6,), float(rank)), peer)]
+
+        def batched():
+            for work in dist.batch_isend_irecv(batch):
+                work.wait()
+
+        assert launches(batched) == 1
+        assert (got[0] == peer).all() and (got[1] == peer).all()
+        """,
+    )
+
+
+def test_messages_match_by_sender_and_tag() -> None:
+    run(
+        3,
+        """
+        # All send before any receives.
+        works = [dist.isend(torch.full((2,), 10.0 * rank + tag), peer, tag=tag)
+                 for peer in range(world) for tag in (1, 2)]
+        for tag in (2, 1):
+            for peer in reversed(range(world)):
+                got = torch.empty(2)
+                if peer == rank:
+                    dist.irecv(got, peer, tag=tag).wait()
+                else:
+                    assert dist.recv(got, peer, tag=tag) == peer
+                assert got[0] == 10.0 * peer + tag
+        for work in works:
+            work.wait()
+        # From whoever comes.
+        if rank == 0:
+            senders = set()
+            for _ in range(world - 1):
+                got = torch.empty(100_000)
+                sender = dist.recv(got)
+                assert (got == sender).all()
+                senders.add(sender)
+            assert senders == {1, 2}
+        else:
+            dist.send(torch.full((100_000,), float(rank)), 0)
+        # Of another length.
+        if rank == 1:
+            dist.isend(torch.zeros(3), 2, tag=9)
+        if rank == 2:
+            try:
+                dist.recv(torch.zeros(4), 1, tag=9)
+                raise AssertionError("a message of another length was taken")
+            except RuntimeError as error:
+                assert "12 bytes, and 16" in str(error), error
+        dist.barrier()
+        """,
+    )
+
+
+def test_parts_of_a_world() -> None:
+    run(
+        4,
+        """
+        from torch.distributed.device_mesh import init_device_mesh
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "columns"))
+        own = torch.tensor([float(rank)])
+        dist.all_reduce(own, group=mesh.get_group("columns"))
+        assert own.item() == (1 if rank < 2 else 5), own
+        part = dist.split_group(split_ranks=[[3, 0], [1, 2]])
+        assert dist.get_world_size(part) == 2
+        own = torch.tensor([float(rank)])
+        dist.all_reduce(own, group=part)
+        assert own.item() == 3, own
+        few = dist.new_group([1, 3])
+        if rank in (1, 3):
+            got = [torch.empty(1) for _ in range(2)]
+            dist.all_gather(got, torch.tensor([float(rank)]), group=few)
+            assert [t.item() for t in got] == [1, 3]
+        """,
+    )
+
+
+@pytest.mark.parametrize("wrapped", ["ddp", "fsdp"])
+def test_training_is_that_of_one_process(wrapped: str) -> None:
+    run(
+        2,
+        f"""
+        from torch import nn
+        import copy
+        torch.manual_seed(7)
+        model = nn.Sequential(nn.Linear(12, 40), nn.ReLU(), nn.Linear(40, 40), nn.ReLU(),
+                              nn.Linear(40, 3))
+        alone = copy.deepcopy(model)
+        data, wanted = torch.randn(16, 12), torch.randn(16, 3)
+        if "{wrapped}" == "ddp":
+            model = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.005)
+        else:
+            from torch.distributed.fsdp import fully_shard
+            from torch.distributed.device_mesh import init_device_mesh
+            mesh = init_device_mesh("cpu", (2,))
+            for layer in model:
+                if isinstance(layer, nn.Linear):
+                    fully_shard(layer, mesh=mesh)
+            fully_shard(model, mesh=mesh)
+
+        def train(model, rows):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for _ in range(5):
+                optimizer.zero_grad()
+                nn.functional.mse_loss(model(data[rows]), wanted[rows]).backward()
+                optimizer.step()
+
+        train(alone, slice(None))
+        train(model, slice(rank * 8, rank * 8 + 8))
+        for ours, theirs in zip(model.parameters(), alone.parameters()):
+            whole = ours.full_tensor() if hasattr(ours, "full_tensor") else ours
+            torch.testing.assert_close(whole, theirs)
+        """,
+    )
+
+
+def test_a_rank_that_dies_is_named_in_the_exception() -> None:
+    program = (
+        BEGIN
+        + """
+dist.barrier()
+if rank == 1:
+    os.kill(os.getpid(), 9)
+try:
+    dist.all_reduce(torch.ones(1000))
+except RuntimeError as error:
+    print(error)
+    sys.exit(3)
+"""
+    )
+    ended = ranks.finish(ranks.start(3, program))
+    assert ended[1][0] == -signal.SIGKILL
+    for status, out, err in (ended[0], ended[2]):
+        assert status == 3 and "rank 1" in out, (out, err)
+
+
+def test_what_cannot_be_done_says_so() -> None:
+    run(
+        2,
+        """
+        def fails(call, text):
+            try:
+                call()
+            except (RuntimeError, ValueError) as error:
+                assert text in str(error), error
+            else:
+                raise AssertionError(f"no error that says {text!r}")
+
+        fails(lambda: dist.all_reduce(torch.ones(4, 4)[:, 0]), "contiguous")
+        fails(lambda: dist.all_reduce(torch.ones(4, dtype=torch.int16)), "int16 cannot be reduced")
+        fails(lambda: dist.all_reduce(torch.ones(4, device="meta")), "meta")
+        fails(lambda: dist.all_to_all_single(torch.ones(3), torch.ones(3), [1, 1], [1, 2]),
+              "do not fit")
+        dist.barrier()
+        """,
+    )
+
+
+def test_the_profiler_shows_calls() -> None:
+    run(
+        2,
+        """
+        with torch.profiler.profile(record_shapes=True) as profile:
+            dist.all_reduce(torch.ones(5))
+            dist.broadcast(torch.ones(2, 3), 0, async_op=True).wait()
+        shapes = {event.name: event.input_shapes for event in profile.events()}
+        assert shapes["oxccl:all_reduce"] == [[5]] and shapes["oxccl:broadcast"] == [[2, 3]]
+        """,
+    )
+
+
