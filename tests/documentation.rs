@@ -12,7 +12,8 @@ use std::fs;
 use std::path::Path;
 
 /// What a path in the repository starts with.
-const FOLDERS: [&str; 11] = [
+const FOLDERS: [&str; 12] = [
+    "bindings/",
     "docs/",
     "src/",
     "plans/",
@@ -270,6 +271,7 @@ fn every_explained_variable_is_read() {
         "transports/src/environment.rs",
         "kernels/build.rs",
         "tools/setup-nvcc",
+        "tools/setup-python",
     ];
     let sources = sources.map(text).concat();
     let (read, documents) = (variables(&sources), EXPLAIN.map(text).concat());

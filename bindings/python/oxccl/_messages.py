@@ -97,9 +97,9 @@ class Messages:
                         del self._early[sender][place]
                         self._deliver(message, sender, early)
                         return message
-            failed = next((self._failed[sender] for sender in peers if sender in self._failed), None)
-            if failed is not None:
-                message.end(failed)
+            failed = [self._failed[sender] for sender in peers if sender in self._failed]
+            if failed:
+                message.end(failed[0])
                 return message
             self._posted.append(message)
             for sender in peers:

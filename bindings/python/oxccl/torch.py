@@ -13,9 +13,12 @@ is reduced.
 from __future__ import annotations
 
 import datetime
+import fcntl
+import ipaddress
 import os
 import queue
 import socket
+import struct
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -33,6 +36,9 @@ from oxccl._messages import Message, Messages
 __all__ = ["ProcessGroup", "Work", "register"]
 
 _NAME = "oxccl"
+
+# What asks the kernel for an interface's address.
+_SIOCGIFADDR = 0x8915
 
 _OPS = {
     ReduceOp.SUM: "sum",
@@ -556,7 +562,8 @@ class ProcessGroup(dist.ProcessGroup):
                     comm.all_gather(tensor, output)
             return group.work
 
-        return self._run("all_gather_into_tensor_coalesced", opts, list(outputs), call, inputs=inputs)
+        name = "all_gather_into_tensor_coalesced"
+        return self._run(name, opts, list(outputs), call, inputs=inputs)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -577,7 +584,8 @@ class ProcessGroup(dist.ProcessGroup):
                     comm.all_gather(tensor.contiguous(), flat, counts=counts)
             return group.work
 
-        return self._run("all_gather_coalesced", opts, [tensor for output in outputs for tensor in output], call, finish, inputs=inputs)
+        tensors = [tensor for output in outputs for tensor in output]
+        return self._run("all_gather_coalesced", opts, tensors, call, finish, inputs)
 
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Work:
         (tensor,) = inputs
@@ -646,7 +654,8 @@ class ProcessGroup(dist.ProcessGroup):
                     comm.reduce_scatter(tensor, output, name, factor=factor)
             return group.work
 
-        return self._run("reduce_scatter_tensor_coalesced", opts, list(outputs), call, inputs=inputs)
+        title = "reduce_scatter_tensor_coalesced"
+        return self._run(title, opts, list(outputs), call, inputs=inputs)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -850,19 +859,38 @@ def _split_counts(tensor: Tensor, splits: list[int] | None, size: int) -> list[i
 
 
 def _own_address(store: Any) -> str:
-    """The address under which the ranks that know this store reach this machine: the one from
-    which this machine reaches the store's."""
+    """The address under which the ranks that know this store reach this machine: that of
+    OXCCL_INTERFACE, or the one from which this machine reaches the store's."""
+    interface = os.environ.get("OXCCL_INTERFACE", "")
+    if interface:
+        return _address_of(interface)
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
     host = getattr(store, "host", None) or os.environ.get("MASTER_ADDR", "127.0.0.1")
-    own = os.environ.get("OXCCL_ADDRESS")
-    if own:
-        return own
     family, kind, _, _, address = socket.getaddrinfo(host, 1, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as probe:
         probe.connect(address)
-        found = probe.getsockname()[0]
-    return f"[{found}]" if family == socket.AF_INET6 else found
+        return _bracketed(probe.getsockname()[0])
+
+
+def _address_of(interface: str) -> str:
+    """An address as it is, or that of an interface by its name."""
+    try:
+        return _bracketed(str(ipaddress.ip_address(interface)))
+    except ValueError:
+        pass
+    request = struct.pack("256s", interface.encode()[:15])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            answer = fcntl.ioctl(probe, _SIOCGIFADDR, request)
+        except OSError as error:
+            text = f"OXCCL_INTERFACE: {interface!r} is no interface with an address: {error}"
+            raise oxccl.UsageError(text) from None
+    return socket.inet_ntoa(answer[20:24])
+
+
+def _bracketed(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
 
 
 register()

@@ -295,7 +295,7 @@ fn on<R>(
             let handle = std::ptr::without_provenance_mut(*handle);
             // SAFETY: it is the caller's, who keeps it until its calls have ended.
             let stream = unsafe { cuda::Stream::foreign(&context, handle) }
-                .map_err(|error| oxccl_transports::Error::from(error))?;
+                .map_err(oxccl_transports::Error::from)?;
             act(comm.on(AnyStream::Cuda(&stream)))
         }
         (Target::Host(stream), _) => act(comm.on(AnyStream::Host(stream))),
@@ -624,10 +624,8 @@ impl Communicator {
         encoding: Option<&str>,
         channels: Option<usize>,
     ) -> PyResult<()> {
-        let algorithm =
-            algorithm.map(str::parse).transpose().map_err(|error| misuse(format!("{error}")))?;
-        let encoding =
-            encoding.map(str::parse).transpose().map_err(|error| misuse(format!("{error}")))?;
+        let algorithm = algorithm.map(str::parse).transpose().map_err(misuse)?;
+        let encoding = encoding.map(str::parse).transpose().map_err(misuse)?;
         let pin = Pin { algorithm, encoding, channels };
         self.with(py, |comm| comm.set_pin(pin))
     }

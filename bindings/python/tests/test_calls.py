@@ -191,7 +191,7 @@ def test_mistakes_are_named() -> None:
             (lambda: comm.all_reduce(np.zeros(4), np.zeros(4, "f4")), "float64.*float32"),
             (lambda: comm.all_reduce(np.zeros(4), np.zeros(5)), "needs 5"),
             (lambda: comm.all_reduce(np.zeros(4), op="median"), "median"),
-            (lambda: comm.all_reduce(np.zeros(4, "i4"), op="sum", factor=0.5, stream=7.5), "stream"),
+            (lambda: comm.all_reduce(np.zeros(4, "i4"), factor=0.5, stream=7.5), "stream"),
             (lambda: comm.all_gather(np.zeros(4), np.zeros(9)), "elements"),
             (lambda: comm.reduce_scatter(np.zeros(4)), "cannot be shared evenly"),
             (lambda: comm.broadcast(np.zeros(4), root=9), "rank 9"),
