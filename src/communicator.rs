@@ -11,6 +11,7 @@ use crate::engine::{Engine, Handle, Request};
 use crate::error::Error;
 use crate::gate::Gate;
 use crate::memory::MemoryUse;
+use crate::status::CallTimes;
 use crate::target::Device;
 use crate::work::{Flight, Flights};
 use oxccl_kernels::StepTrace;
@@ -208,6 +209,23 @@ impl Communicator {
         // SAFETY: all issued tickets are done (`idle_engine`), and no other comes from this thread
         // meanwhile.
         unsafe { (*self.idle_engine()?).monitored_barrier(timeout) }
+    }
+
+    /// How long calls have taken, by rank, since the start: those that no rank leaves before all
+    /// have come, which is all but messages and calls with a root. Who comes first waits longest,
+    /// so a straggler is who takes the least time ([`lateness_s`](crate::status::lateness_s)). That
+    /// needs no common clock of several machines; ranks that are late by turns show as calls that
+    /// take long on all.
+    ///
+    /// All ranks call this, between the same calls. It goes over the connection to the rendezvous.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if no times are kept ([`Config::call_times`](crate::Config::call_times));
+    /// otherwise as other calls of all ranks.
+    pub fn call_times(&self) -> Result<Vec<CallTimes>, Error> {
+        // SAFETY: all issued tickets are done (`idle_engine`), and no other comes from this thread
+        // meanwhile.
+        unsafe { (*self.idle_engine()?).call_times() }
     }
 
     /// How its memory is used.

@@ -35,6 +35,7 @@ mod gate;
 mod group;
 mod log;
 pub mod memory;
+pub mod status;
 mod stream;
 mod target;
 mod work;

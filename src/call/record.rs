@@ -31,16 +31,18 @@ pub(crate) enum Meeting {
     Close,
     Split,
     Barrier,
+    Times,
 }
 
 impl Meeting {
-    const ALL: [Meeting; 3] = [Meeting::Close, Meeting::Split, Meeting::Barrier];
+    const ALL: [Meeting; 4] = [Meeting::Close, Meeting::Split, Meeting::Barrier, Meeting::Times];
 
     fn name(self) -> &'static str {
         match self {
             Meeting::Close => "close",
             Meeting::Split => "split",
             Meeting::Barrier => "monitored_barrier",
+            Meeting::Times => "call_times",
         }
     }
 }

@@ -3,7 +3,9 @@
 
 use super::table::Ranks::{Alike, AlikeIn, MayDiffer};
 use super::table::{Setting, Variable, settings};
-use super::value::{Shown, above_0, conditions, name, names, parsed, seconds, switch, table};
+use super::value::{
+    Shown, above_0, conditions, folder, name, names, parsed, seconds, switch, table,
+};
 use super::{FabricKind, GpuDirect, LogLevel};
 use crate::device::cuda::Image;
 use crate::target::Device;
@@ -15,6 +17,7 @@ use oxccl_plans::schedule::MAX_CHANNELS;
 use oxccl_plans::tune::{Pin, Table};
 use oxccl_transports::proxy::Conditions;
 use oxccl_transports::silence::LEAST_SILENCE;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -156,6 +159,36 @@ settings! {
         "OXCCL_LOG" => log, "error, warn, info, debug or trace", parsed::<LogLevel>;
         unset "nothing is logged";
         ranks MayDiffer;
+    }
+
+    /// A folder in which each rank leaves a file when its communicator fails: its last calls, what
+    /// it waited for, and what it saw of the others. It is made if it is not there.
+    /// `oxccl blame FILE…` reads the files of a job and names the culprit.
+    flight_recorder: Option<PathBuf> = None, {
+        "OXCCL_FLIGHT_RECORDER" => flight_recorder, "a folder", folder;
+        unset "no files are left";
+        ranks MayDiffer;
+    }
+
+    /// SIGUSR1 makes a process leave the same file of each of its ranks, and go on. A program that
+    /// handles the signal itself, or ignores it, gets an error.
+    flight_signal: bool = false, {
+        "OXCCL_FLIGHT_SIGNAL" => flight_signal, "0 or 1", switch;
+        ranks MayDiffer;
+        check |config| require(!config.flight_signal || config.flight_recorder.is_some(), || {
+            "needs a folder for the files (OXCCL_FLIGHT_RECORDER)".into()
+        });
+    }
+
+    /// The times of calls are kept, which takes two looks at the clock for each: for
+    /// [`call_times`](crate::Communicator::call_times), and the table of stragglers that
+    /// `oxccl status` prints. For calls on a host alone.
+    call_times: bool = false, {
+        "OXCCL_CALL_TIMES" => call_times, "0 or 1", switch;
+        ranks Alike;
+        check |config| require(!config.call_times || config.device == Device::Host, || {
+            "is for calls on a host: those of a GPU have no times yet".into()
+        });
     }
 
     besides {

@@ -10,7 +10,7 @@ use oxccl_plans::custom::CustomSchedule;
 use oxccl_plans::tune::{Pin, Table};
 use oxccl_transports::proxy::{BadConditions, Conditions};
 use std::fmt::Display;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,6 +43,11 @@ pub(super) fn switch(text: &str) -> Result<bool, Refused> {
 /// No text is no name.
 pub(super) fn name(text: &str) -> Result<Option<String>, Refused> {
     Ok((!text.is_empty()).then(|| text.to_owned()))
+}
+
+/// No text is no folder.
+pub(super) fn folder(text: &str) -> Result<Option<PathBuf>, Refused> {
+    Ok((!text.is_empty()).then(|| text.into()))
 }
 
 pub(super) fn names(text: &str) -> Result<Vec<String>, Refused> {
@@ -101,6 +106,12 @@ impl Shown for Duration {
 impl Shown for Vec<String> {
     fn shown(&self) -> String {
         self.join(",")
+    }
+}
+
+impl Shown for PathBuf {
+    fn shown(&self) -> String {
+        self.display().to_string()
     }
 }
 

@@ -1,8 +1,10 @@
 //! Control memory: one host region a rank, which all ranks of its node map, with what they read to
-//! explain a failure: the call log, the progress words, and the words of groups. Of a rank of
-//! another node there is a mirror, which its reports fill in. A GPU reaches the first part of it,
-//! too.
+//! explain a failure: the call log, the badge, the progress words, and the words of groups. Of a
+//! rank of another node there is a mirror, which its reports fill in. A GPU reaches the first part
+//! of it, too. Other processes of the same user find it by its name (`src/status/process.rs`).
 
+use super::badge::Badge;
+use super::copy::ControlCopy;
 use super::heap::Heap;
 use super::log::CallLog;
 use super::report;
@@ -16,6 +18,10 @@ use std::time::{Duration, Instant};
 pub(crate) const BUCKET_WORDS: usize = 5;
 /// Room for groups' words: address space, of which pages exist once written.
 const GROUPS_BYTES: usize = 1 << 30;
+/// The name of a region, which other processes see.
+pub(crate) const CONTROL: &str = "oxccl-control";
+/// That of what stands for a rank of another node.
+const MIRROR: &str = "oxccl-mirror";
 /// A page.
 const PAGE: usize = 4096;
 /// A cache line.
@@ -29,9 +35,14 @@ pub(crate) struct ControlShape {
 }
 
 impl ControlShape {
-    /// Where the progress words begin, behind the log.
-    pub(crate) fn progress(&self) -> usize {
+    /// Where the badge is, behind the log.
+    pub(crate) fn badge(&self) -> usize {
         std::mem::size_of::<CallLog>()
+    }
+
+    /// Where the progress words begin, behind the badge.
+    pub(crate) fn progress(&self) -> usize {
+        self.badge() + std::mem::size_of::<Badge>()
     }
 
     /// The word that stops a GPU's kernels, in a line of its own.
@@ -114,7 +125,7 @@ impl Control {
         let mirrors = mirrors.collect();
         let mirrored = |region| match region {
             Some(region) => Ok(region),
-            None => Region::create("oxccl-mirror", shape.reached_bytes()).map(Arc::new),
+            None => Region::create(MIRROR, shape.reached_bytes()).map(Arc::new),
         };
         let regions: Vec<_> = regions.into_iter().map(mirrored).collect::<Result<_, _>>()?;
         let groups = Heap::part(regions[rank].clone(), shape.reached_bytes());
@@ -177,6 +188,11 @@ impl Control {
         (0..self.ranks()).filter(|rank| self.is_mirror(*rank))
     }
 
+    /// This rank.
+    pub(crate) fn rank(&self) -> usize {
+        self.rank
+    }
+
     /// Number of ranks.
     pub(crate) fn ranks(&self) -> usize {
         self.regions.len()
@@ -200,6 +216,23 @@ impl Control {
     pub(crate) fn own_log(&self) -> &CallLog {
         // SAFETY: as in `log`; nobody changes the pointer.
         unsafe { &*self.own_log.load(Ordering::Relaxed) }
+    }
+
+    /// This rank's badge.
+    pub(crate) fn own_badge(&self) -> &Badge {
+        let at = self.regions[self.rank].as_ptr().wrapping_add(self.shape.badge());
+        // SAFETY: as in `log`: it lies behind it, a whole number of lines.
+        unsafe { &*at.cast::<Badge>() }
+    }
+
+    /// A copy of what a rank's memory says now; of a rank of another node, what it has last told.
+    pub(crate) fn copy(&self, rank: usize) -> ControlCopy {
+        let first = self.regions[rank].as_ptr().cast::<u64>();
+        // SAFETY: within the region, aligned, any bits are valid; another rank may write it
+        // meanwhile, hence volatile.
+        let words = |len| (0..len).map(|at| unsafe { first.add(at).read_volatile() }).collect();
+        let copied = ControlCopy::new(self.shape, |len| Ok(words(len)));
+        copied.unwrap_or_else(|error| unreachable!("memory can be read: {error}"))
     }
 
     /// This rank's progress words, one a channel.
@@ -272,7 +305,8 @@ mod tests {
     fn nothing_overlaps() {
         let shape = ControlShape { channels: 3 };
         let progress_end = shape.progress() + 3 * std::mem::size_of::<f::Progress>();
-        assert!(std::mem::size_of::<CallLog>() <= shape.progress());
+        assert!(std::mem::size_of::<CallLog>() <= shape.badge());
+        assert!(shape.badge() + std::mem::size_of::<Badge>() <= shape.progress());
         assert!(progress_end <= shape.abort_word());
         assert!(shape.abort_word() + 64 <= shape.reached_bytes());
         assert!(shape.progress().is_multiple_of(64) && shape.abort_word().is_multiple_of(64));

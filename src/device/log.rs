@@ -1,11 +1,15 @@
 //! The call log: each rank's last calls, where all ranks can read them when something goes wrong.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Calls that are remembered: more than a stream may be ahead of its GPU.
 const ENTRIES: usize = 128;
 /// Words of a record.
 pub(crate) const RECORD_WORDS: usize = 6;
+/// The lines of a log that hold a call each.
+pub(super) const ENTRY_LINES: Range<usize> = 1..1 + ENTRIES;
+const _: () = assert!(size_of::<CallLog>() == 64 * ENTRY_LINES.end);
 /// Words of a whole log.
 pub(super) const LOG_WORDS: usize = 3 + ENTRIES * (1 + RECORD_WORDS);
 
@@ -73,9 +77,14 @@ impl CallLog {
         self.entered.load(Ordering::Acquire)
     }
 
+    /// The number of the last call left.
+    pub(crate) fn left(&self) -> u64 {
+        self.left.load(Ordering::Acquire)
+    }
+
     /// Whether the rank is inside a call.
     pub(crate) fn is_inside(&self) -> bool {
-        self.left.load(Ordering::Acquire) != self.entered()
+        self.left() != self.entered()
     }
 
     /// Shows the others that this rank's threads run.

@@ -1,10 +1,12 @@
 //! Host memory as a device: the staging memory behind connections, the heap that peers reach, and
 //! the threads that run channels. And GPUs: [`cuda`].
 
+mod badge;
 mod buffer;
 mod channels;
 mod control;
 mod convert;
+mod copy;
 pub mod cuda;
 mod heap;
 mod heaps;
@@ -16,10 +18,12 @@ mod report;
 mod signals;
 mod staging;
 
+pub(crate) use badge::{Facts, Label, now_ns};
 pub(crate) use buffer::InFlight;
 pub use buffer::{Buffer, DeviceBuffer, HostBuffer};
-pub(crate) use control::{BUCKET_WORDS, Control, ControlShape, GroupWords};
+pub(crate) use control::{BUCKET_WORDS, CONTROL, Control, ControlShape, GroupWords};
 pub(crate) use convert::{bytes, bytes_mut, narrow, widen};
+pub(crate) use copy::{ControlCopy, NoCopy};
 pub(crate) use heap::{Heap, HeapBlock};
 pub(crate) use heaps::Heaps;
 pub(crate) use host::{Host, Waiting};

@@ -69,7 +69,9 @@ impl Engine {
         let number = self.tally.launch();
         let collective = self.tally.collective(Digest::of(&meeting)).collective;
         let record = Record { collective, what: What::Meeting(meeting) };
-        self.ranks.control.log(self.ranks.rank).enter(number, &record.encode());
+        self.ranks.control.own_log().enter(number, &record.encode());
+        // What comes now is waiting.
+        self.ranks.control.own_badge().wait(number);
         Ok((number, record))
     }
 

@@ -25,7 +25,7 @@ pub(crate) use start::Beginning;
 
 use crate::call::{Asked, Call, CheckedCall, Placed};
 use crate::config::Config;
-use crate::device::Heap;
+use crate::device::{Heap, Label};
 use crate::error::Error;
 use crate::memory::MemoryUse;
 use crate::target::Device;
@@ -51,6 +51,7 @@ pub(crate) struct Engine {
     /// The same as it was given: what follows from where the ranks are is not filled in.
     given: Config,
     spins: Spins,
+    label: Label,
     egress: Option<Egress>,
     staging_bytes: usize,
     /// Where ranks of this process meet that may share their launches.

@@ -4,10 +4,12 @@
 
 use super::Engine;
 use super::start::{Beginning, Inherited, agree, agreed};
-use crate::call::Meeting;
+use crate::call::{Meeting, Mix};
 use crate::config::patience;
+use crate::device::Label;
 use crate::error::Error;
 use oxccl_transports::{Error as Transport, Part, Side, deadline_in};
+use std::hash::{Hash, Hasher};
 
 impl Engine {
     /// Splits the communicator. All ranks call it. Nothing for a rank without a color.
@@ -49,6 +51,13 @@ impl Engine {
         self.begin_part(part)
     }
 
+    /// What tells a part from others: its ranks come to the same.
+    fn label_of_part(&self, number: u64, ranks: &[usize]) -> Label {
+        let mut mix = Mix::default();
+        (self.label, number, ranks).hash(&mut mix);
+        Label { communicator: (mix.finish() >> 32) as u32, ..self.label }
+    }
+
     /// Sets up this rank of a part, with the others of it.
     fn begin_part(&self, part: Part) -> Result<Engine, Error> {
         let Part { bootstrap, number, ranks, told } = part;
@@ -63,6 +72,7 @@ impl Engine {
             heaps: self.backend.heaps().of_ranks(&ranks),
             egress: self.egress.clone(),
             spins: self.spins,
+            label: self.label_of_part(number, &ranks),
         };
         let joint = self.joint.as_ref().map(|joint| joint.part(number, &ranks));
         Engine::start(Beginning {

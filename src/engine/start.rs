@@ -14,16 +14,19 @@ use super::tally::Tally;
 use crate::config::{Config, patience};
 use crate::device::cuda::{Gpu, Image, Setup};
 use crate::device::{
-    Control, ControlShape, Heap, Heaps, Host, LinkPorts, StagingShape, Waiting, usable_cores,
+    CONTROL, Control, ControlShape, Facts, Heap, Heaps, Host, Label, LinkPorts, StagingShape,
+    Waiting, usable_cores,
 };
 use crate::error::Error;
 use crate::log;
+use crate::status::own_start;
 use crate::target::Device;
 use oxccl_kernels::format as f;
 use oxccl_transports::cuda::{Context, Driver, beside_captures};
 use oxccl_transports::proxy::Egress;
 use oxccl_transports::{Bootstrap, Cause, Claims, CudaError, Reach, Region, Server, deadline_in};
 use std::collections::HashSet;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -50,13 +53,19 @@ impl Engine {
             agree(&told, &config)?;
         }
         config.place(bootstrap.nodes())?;
-        let spins = match &inherited {
-            Some(inherited) => inherited.spins,
+        let (spins, label) = match &inherited {
+            Some(inherited) => (inherited.spins, inherited.label),
             None => Spins::gather(&mut *bootstrap, &config, deadline)?,
         };
         let of = joint.clone();
-        let start =
-            Start { bootstrap: &mut *bootstrap, config: &config, deadline, joint: of, inherited };
+        let start = Start {
+            bootstrap: &mut *bootstrap,
+            config: &config,
+            deadline,
+            joint: of,
+            inherited,
+            label,
+        };
         let started = match config.device {
             Device::Host => start.on_host(&spins),
             Device::Cuda(ordinal) => start.on_gpu(ordinal, &spins),
@@ -89,6 +98,7 @@ impl Engine {
             config,
             given,
             spins,
+            label,
             egress,
             staging_bytes,
             joint,
@@ -126,6 +136,8 @@ pub(crate) struct Inherited {
     pub(super) heaps: Heaps,
     pub(super) egress: Option<Egress>,
     pub(super) spins: Spins,
+    /// Of the part.
+    pub(super) label: Label,
 }
 
 /// What a start begins with.
@@ -136,6 +148,7 @@ struct Start<'a> {
     /// Where ranks meet that share their launches.
     joint: Option<Arc<Joint>>,
     inherited: Option<Inherited>,
+    label: Label,
 }
 
 /// What comes of it.
@@ -174,15 +187,28 @@ impl Start<'_> {
             move || telling.report(&words_of_groups(&telling, rank)),
             move |rank, report| hearing.take_report(rank, report),
         );
+        control.own_badge().fill(Facts {
+            label: self.label,
+            rank,
+            world: self.bootstrap.world(),
+            channels: shape.channels,
+            process: std::process::id(),
+            process_started: own_start(),
+            has_times: self.config.call_times,
+        });
         let setting = (self.bootstrap.reach(), self.config);
-        Ok(Arc::new(Ranks::new(rank, control, liveness, heap.clone(), setting)))
+        let ranks = Arc::new(Ranks::new(rank, control, liveness, heap.clone(), setting)?);
+        if self.config.flight_signal {
+            ranks.record_on_signal()?;
+        }
+        Ok(ranks)
     }
 
     fn on_host(self, spins: &Spins) -> Result<Started, Error> {
         let (shape, rank) = (self.shape(), self.bootstrap.rank());
         let control = ControlShape { channels: shape.channels };
         let mut own = vec![
-            Arc::new(Region::create("oxccl-control", control.len_bytes())?),
+            Arc::new(Region::create(CONTROL, control.len_bytes())?),
             Arc::new(Region::create("oxccl-staging", shape.len_bytes())?),
         ];
         if self.inherited.is_none() {
@@ -231,9 +257,9 @@ impl Start<'_> {
         let host =
             Host::new(shape, rank, (staging, heaps), connect, &bases, &ranks.control, waiting);
         let links = self.start_links(links, egress.clone(), spins)?;
-        let reach = self.bootstrap.reach();
+        let kept = (self.bootstrap.reach(), self.config.call_times);
         let backend =
-            Box::new(HostBackend::new(host, ranks.clone(), heap.clone(), links.clone(), reach));
+            Box::new(HostBackend::new(host, ranks.clone(), heap.clone(), links.clone(), kept));
         let ll128 = shape.ll128_slots > 0;
         let (multicast, device) = (false, Device::Host);
         Ok(Started { backend, heap, ranks, links, egress, ll128, multicast, device })
@@ -399,18 +425,24 @@ impl Spins {
         bootstrap: &mut dyn Bootstrap,
         config: &Config,
         deadline: Instant,
-    ) -> Result<Spins, Error> {
-        let own: Vec<u8> = usable_cores().iter().flat_map(|core| core.to_le_bytes()).collect();
-        let all = bootstrap.all_gather(&own, deadline)?;
+    ) -> Result<(Spins, Label), Error> {
+        let number = RandomState::new().build_hasher().finish() as u32;
+        let cores = usable_cores();
+        let own = std::iter::once(&number).chain(&cores).flat_map(|word| word.to_le_bytes());
+        let all = bootstrap.all_gather(&own.collect::<Vec<u8>>(), deadline)?;
+        let all: Vec<(&[u8; 4], &[u8])> =
+            all.iter().map(|told| told.split_first_chunk().unwrap_or((&[0; 4], &[]))).collect();
         let (rank, nodes) = (bootstrap.rank(), bootstrap.nodes());
         // Nodes that are parts of this machine share its cores.
         let here = |other: &usize| config.nodes.is_some() || nodes.share(rank, *other);
         let ranks: Vec<usize> = (0..all.len()).filter(here).collect();
         let cores: HashSet<&[u8]> =
-            ranks.iter().flat_map(|rank| all[*rank].chunks_exact(4)).collect();
+            ranks.iter().flat_map(|rank| all[*rank].1.chunks_exact(4)).collect();
         let proxies = nodes.count() > 1 && 2 * ranks.len() <= cores.len();
         let threads = if nodes.count() > 1 { 2 * ranks.len() } else { ranks.len() };
         let executors = if threads <= cores.len() { SPINS } else { 0 };
-        Ok(Spins { executors, proxies })
+        // Rank 0's number is that of the job.
+        let job = all.first().map_or(0, |(number, _)| u32::from_le_bytes(**number));
+        Ok((Spins { executors, proxies }, Label { job, communicator: job }))
     }
 }

@@ -42,6 +42,7 @@ pub mod split;
 mod sync;
 pub mod tcp;
 pub mod unique_id;
+pub mod user_signal;
 
 pub use adapter::{Adapter, SYSFS};
 pub use bootstrap::{Bootstrap, Offer, Part, Reach, Shared};

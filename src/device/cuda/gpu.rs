@@ -6,7 +6,7 @@ use super::{
     Arguments, DeviceProgram, Ended, Image, Kernel, Kernels, PinnedPool, PinnedWords, Programs,
     Stream, Tables, Traced,
 };
-use crate::device::{ControlShape, LinkPorts, StagingShape};
+use crate::device::{CONTROL, ControlShape, LinkPorts, StagingShape};
 use oxccl_kernels::format::{self as f, DataType, Fold};
 use oxccl_plans::lower::Program;
 use oxccl_transports::cuda::{Context, DeviceRegion, MulticastMemory, Uuid, beside_captures};
@@ -162,7 +162,7 @@ impl Gpu {
             own.push(create(heap_bytes.unwrap_or(setup.heap_bytes))?);
         }
         let control = ControlShape { channels: shape.channels };
-        let control = Arc::new(Region::create("oxccl-control", control.len_bytes())?);
+        let control = Arc::new(Region::create(CONTROL, control.len_bytes())?);
         let host = [control.clone()];
         let offer = Offer { host: &host, device: &own, team: None, context: Some(context) };
         let all = bootstrap.exchange(&offer, deadline)?;

@@ -23,10 +23,12 @@ use crate::call::Record;
 use crate::config::{Config, patience};
 use crate::device::{Control, Heap};
 use crate::error::{Error, First};
+use crate::status::FlightRecorder;
 use crate::target::Device;
 use oxccl_kernels::format as f;
+use oxccl_transports::user_signal::{Listen, listens_to_signal};
 use oxccl_transports::{Cause, Liveness, Reach};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -67,6 +69,8 @@ pub(in crate::engine) struct Ranks {
     keeps_heap: AtomicBool,
     /// It is being ended by a thread that makes none of its calls.
     aborted: AtomicBool,
+    /// Who writes down what this rank was doing when it fails, where that is wanted.
+    recorder: Option<FlightRecorder>,
 }
 
 impl Ranks {
@@ -76,12 +80,24 @@ impl Ranks {
         liveness: Arc<Liveness>,
         heap: Arc<Heap>,
         (reach, config): (Reach, &Config),
-    ) -> Ranks {
+    ) -> Result<Ranks, Error> {
         let poll = Poll::new(liveness.clone(), control.clone(), rank, config.timeout);
         let are_threads = reach == Reach::SameProcess && config.device == Device::Host;
         let (failed, aborted) = (OnceLock::new(), AtomicBool::new(false));
         let keeps_heap = AtomicBool::new(false);
-        Ranks { rank, control, liveness, poll, heap, are_threads, failed, keeps_heap, aborted }
+        let recorder = config.flight_recorder.as_deref().map(FlightRecorder::new).transpose()?;
+        Ok(Ranks {
+            rank,
+            control,
+            liveness,
+            poll,
+            heap,
+            are_threads,
+            failed,
+            keeps_heap,
+            aborted,
+            recorder,
+        })
     }
 
     /// Tells the others that this rank makes no more calls than so many.
@@ -228,6 +244,17 @@ impl Ranks {
         }
     }
 
+    /// Has what this rank is doing recorded when SIGUSR1 comes to its process.
+    pub(in crate::engine) fn record_on_signal(self: &Arc<Ranks>) -> Result<(), Error> {
+        listens_to_signal(self).map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => Error::Config {
+                variable: "flight_signal",
+                detail: "this process handles SIGUSR1 itself, or ignores it".into(),
+            },
+            _ => Error::System { doing: "taking SIGUSR1", source: error },
+        })
+    }
+
     /// The number of this rank's last call.
     pub(in crate::engine) fn last_entered(&self) -> u64 {
         self.control.own_log().entered()
@@ -238,6 +265,9 @@ impl Ranks {
     #[cold]
     pub(in crate::engine) fn end(&self, error: &Error, last: u64) -> Option<usize> {
         let (rank, detail) = (self.rank, error.to_string());
+        // While all are as they were.
+        let looks = self.recorder.is_some() && self.failed.get().is_none();
+        let seen = looks.then(|| FlightRecorder::look(&self.control, Some(error))).flatten();
         // The first reason stays.
         let _ = self.failed.set(First::of(error));
         // Others may read what this rank's groups were after it has gone.
@@ -249,6 +279,9 @@ impl Ranks {
         });
         self.control.own_log().leave_at_least(last);
         tracing::error!(rank, %error, culprits = ?error.ranks(), "the communicator has ended");
+        if let (Some(recorder), Some(seen)) = (&self.recorder, &seen) {
+            recorder.leave(seen);
+        }
         self.wait_for_quiet(error)
     }
 
@@ -494,5 +527,16 @@ impl Ranks {
         // In one piece, so that it is not written into another rank's line. Where it cannot be
         // written nobody reads it.
         let _ = std::io::stderr().write_all(text.as_bytes());
+    }
+}
+
+impl Listen for Ranks {
+    fn asked(&self) {
+        // What was recorded of a failure stays, and who has closed does nothing any more.
+        let is_over = self.has_left() || self.failed.get().is_some();
+        let Some(recorder) = self.recorder.as_ref().filter(|_| !is_over) else { return };
+        if let Some(seen) = FlightRecorder::look(&self.control, None) {
+            recorder.leave(&seen);
+        }
     }
 }

@@ -121,7 +121,10 @@ impl Poll {
 
     /// Whether the wait has lasted too long, or waits for somebody who will not come.
     pub(in crate::engine) fn stops(&self, channel: usize) -> bool {
-        self.control.own_log().beat();
+        let log = self.control.own_log();
+        log.beat();
+        // Calls are left in turn.
+        self.control.own_badge().wait(log.left() + 1);
         if self.liveness.abort_word().load(Ordering::Acquire) != 0 || self.left_before().is_some() {
             return true;
         }

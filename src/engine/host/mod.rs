@@ -28,6 +28,8 @@ pub(super) struct HostBackend {
     heap: Arc<Heap>,
     links: Option<Arc<Links>>,
     reach: Reach,
+    /// Whether the times of calls are kept.
+    has_times: bool,
 }
 
 /// The tables of a launch: one is over before the next one begins.
@@ -46,9 +48,10 @@ impl HostBackend {
         ranks: Arc<Ranks>,
         heap: Arc<Heap>,
         links: Option<Arc<Links>>,
-        reach: Reach,
+        (reach, has_times): (Reach, bool),
     ) -> HostBackend {
-        HostBackend { host, programs: Vec::new(), tables: Vec::new(), ranks, heap, links, reach }
+        let (programs, tables) = (Vec::new(), Vec::new());
+        HostBackend { host, programs, tables, ranks, heap, links, reach, has_times }
     }
 }
 
@@ -154,6 +157,9 @@ impl Backend for HostBackend {
         ranks.poll.set_collective(numbered.collective);
         let log = ranks.control.own_log();
         let signals = request.flight.and_then(|flight| Flight::signals(flight));
+        if self.has_times {
+            ranks.control.own_badge().begin(call);
+        }
         log.enter(call, &prepared.words);
         let channels = prepared.channels;
         // SAFETY: the tables of what is prepared live as long as it, and nobody else uses them.
@@ -171,6 +177,9 @@ impl Backend for HostBackend {
         };
         // A call that has waited for nobody may have ended well.
         if outcome == f::Outcome::Done && !ranks.is_aborted() {
+            if self.has_times {
+                ranks.control.own_badge().end(call, prepared.meets_all);
+            }
             log.leave(call);
             return Ok(());
         }

@@ -10,7 +10,7 @@ use crate::engine::backend::Code;
 use crate::engine::diagnosis::{Words, collective_words, message_words};
 use crate::engine::tally::{Digest, Numbered, Tally};
 use oxccl_kernels::format as f;
-use oxccl_plans::collective::Order;
+use oxccl_plans::collective::{Kind, Order};
 use std::sync::Arc;
 
 /// Calls that make the same launch.
@@ -55,6 +55,8 @@ pub(in crate::engine) struct Prepared {
     /// That in words.
     pub(in crate::engine) words: [u64; RECORD_WORDS],
     is_collective: bool,
+    /// Whether no rank leaves it before all have come.
+    pub(in crate::engine) meets_all: bool,
     /// What all ranks must agree on, but for factors, and with them.
     base: Digest,
     digest: Digest,
@@ -103,6 +105,7 @@ impl Prepared {
         let is_lone = identity.is_lone;
         Prepared {
             is_collective: record.is_collective(),
+            meets_all: meets_all(&identity),
             words: record.encode(),
             record,
             base,
@@ -254,6 +257,12 @@ impl Block {
 /// Whether the machine needs tables beside the first of these blocks.
 pub(in crate::engine) fn has_tables(blocks: &[Block]) -> bool {
     blocks.len() > 1 || blocks.iter().any(|block| block.is_virtual)
+}
+
+/// Whether each rank needs something of every other in one of the calls.
+fn meets_all(identity: &Identity) -> bool {
+    let meets = |kind: Kind| !kind.is_rooted() && kind != Kind::SendRecv;
+    identity.signatures.iter().any(|call| meets(call.kind))
 }
 
 /// The place of each bucket's last block.
