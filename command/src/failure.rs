@@ -47,6 +47,15 @@ pub enum Failure {
     /// A schedule file cannot be read.
     #[error(transparent)]
     File(#[from] oxccl::plans::schedule::FileError),
+    /// A process cannot be looked at.
+    #[error(transparent)]
+    Look(#[from] oxccl::status::Refused),
+    /// What a rank has left cannot be read.
+    #[error(transparent)]
+    Left(#[from] oxccl::status::FileError),
+    /// There is no rank where one was looked for.
+    #[error("no rank of oxccl runs {0}")]
+    NoRank(String),
     /// A custom schedule cannot be used.
     #[error(transparent)]
     Custom(Box<oxccl::CustomError>),
@@ -86,6 +95,7 @@ impl Failure {
             Failure::Usage(_)
             | Failure::Topology(_)
             | Failure::File(_)
+            | Failure::Left(_)
             | Failure::Custom(_)
             | Failure::Collective(
                 Error::NoAlgorithm { .. }

@@ -7,6 +7,7 @@
 //! else.
 
 mod bench;
+mod blame;
 mod doctor;
 mod explain;
 mod failure;
@@ -14,9 +15,11 @@ mod launch;
 mod machine;
 mod options;
 mod run;
+mod seen;
 mod sim;
 mod soak;
 mod speak;
+mod status;
 mod topo;
 mod tune;
 mod verify;
@@ -67,6 +70,10 @@ enum Command {
     Tune(tune::TuneOptions),
     /// Makes random calls and checks every result, while ranks die.
     Soak(soak::SoakOptions),
+    /// Prints what the ranks of a job are doing, whether they run or hang.
+    Status(status::StatusOptions),
+    /// Names the rank at fault, by the files that the ranks of a failed job have left.
+    Blame(blame::BlameOptions),
     /// Says what this machine has, and lacks, for each transport and device.
     Doctor,
 }
@@ -113,6 +120,8 @@ pub fn main() -> ExitCode {
         Command::Topo(options) => topo::main(&options),
         Command::Tune(options) => tune::main(&options),
         Command::Soak(options) => soak::main(&options),
+        Command::Status(options) => status::main(&options),
+        Command::Blame(options) => blame::main(&options),
         Command::Doctor => doctor::main(),
     })
 }

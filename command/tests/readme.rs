@@ -11,9 +11,10 @@ use std::process::Command;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// What others run: the Makefile's targets exist (`tests/documentation.rs`), and the example is run
-/// by `data_parallel.rs`.
-const ELSEWHERE: [&str; 2] = ["make ", "cargo run --release --example data_parallel -- "];
+/// What others run: the Makefile's targets exist (`tests/documentation.rs`), the example is run by
+/// `data_parallel.rs`, and `status.rs` makes files to blame ranks by.
+const ELSEWHERE: [&str; 3] =
+    ["make ", "cargo run --release --example data_parallel -- ", "oxccl blame "];
 
 /// Verbs whose output is the same on every machine: what is shown of it is compared.
 const SAME: [&str; 3] = ["explain", "sim", "verify"];

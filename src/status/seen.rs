@@ -41,7 +41,7 @@ pub struct Snapshot {
 pub struct Ended {
     /// What the error says.
     pub error: String,
-    /// The ranks that it names, first the one that is most likely at fault.
+    /// The ranks that are at fault, as far as the error names them.
     pub ranks: Vec<usize>,
     /// The rank that had told of it, where this one has only heard.
     pub told_by: Option<usize>,
@@ -143,6 +143,9 @@ pub struct CallSeen {
     pub op: Option<String>,
     /// Its root, where it has one.
     pub root: Option<u32>,
+    /// Whether all ranks meet in it beside the machine, so that it has no steps: to close, to
+    /// split, to tell each other something.
+    pub is_meeting: bool,
     /// When it began, in nanoseconds since 1970, where times are kept.
     pub began_ns: Option<u64>,
     /// How long it took.
@@ -206,7 +209,12 @@ impl Ended {
             Error::Stopped { rank, .. } => Some(*rank),
             _ => None,
         };
-        Ended { error: error.to_string(), ranks: error.ranks(), told_by }
+        let mut ranks = error.ranks();
+        if let Error::Mismatch { .. } | Error::LinkLost { .. } | Error::Corrupted { .. } = error {
+            // The other one is who has noticed.
+            ranks.truncate(1);
+        }
+        Ended { error: error.to_string(), ranks, told_by }
     }
 }
 
@@ -287,8 +295,12 @@ impl WaitFor {
 
 impl CallSeen {
     fn of(record: &Record) -> CallSeen {
-        let call =
-            CallSeen { collective: record.collective, text: record.text(), ..CallSeen::default() };
+        let call = CallSeen {
+            collective: record.collective,
+            text: record.text(),
+            is_meeting: matches!(record.what, What::Meeting(_)),
+            ..CallSeen::default()
+        };
         let What::Call(signature) = &record.what else { return call };
         let kind = signature.kind;
         CallSeen {
