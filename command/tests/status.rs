@@ -7,7 +7,7 @@ use oxccl::{Collectives, Communicator, Config, ReduceOp};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Child;
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 /// What a rank of these tests does.
@@ -241,7 +241,9 @@ fn what_cannot_be_is_refused() {
         let said = oxccl(arguments).failed(status);
         assert!(said.err.contains(told), "{arguments:?}: {said:#?}");
     }
-    let own = std::process::id().to_string();
-    let said = oxccl(&["status", &own]).failed(1);
+    let mut other = Command::new("sleep").arg("600").spawn().expect("it starts");
+    let said = oxccl(&["status", &other.id().to_string()]).failed(1);
+    other.kill().expect("it runs");
+    other.wait().expect("it was killed");
     assert!(said.err.contains("no rank of oxccl runs in process"), "{said:#?}");
 }

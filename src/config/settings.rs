@@ -181,8 +181,8 @@ settings! {
     }
 
     /// The times of calls are kept, which takes two looks at the clock for each: for
-    /// [`call_times`](crate::Communicator::call_times), and the table of stragglers that
-    /// `oxccl status` prints. For calls on a host alone.
+    /// `Communicator::call_times`, and the table of stragglers that `oxccl status` prints. For
+    /// calls on a host alone.
     call_times: bool = false, {
         "OXCCL_CALL_TIMES" => call_times, "0 or 1", switch;
         ranks Alike;

@@ -42,6 +42,8 @@ pub(crate) struct Badge {
     process: AtomicU64,
     process_started: AtomicU64,
     has_times: AtomicU64,
+    /// 1 once the communicator has failed on this rank.
+    failed: AtomicU64,
     /// Of the wait under way, if it lasts: its call, and when that was first noticed.
     waiting_call: AtomicU64,
     waiting_since_ns: AtomicU64,
@@ -49,7 +51,7 @@ pub(crate) struct Badge {
     /// they took together.
     ended: AtomicU64,
     ended_ns: AtomicU64,
-    padding: [u64; 4],
+    padding: [u64; 3],
     /// The last calls, by their numbers.
     marks: [Mark; MARKS],
 }
@@ -109,6 +111,16 @@ impl Badge {
             process_started: word(&self.process_started),
             has_times: word(&self.has_times) != 0,
         })
+    }
+
+    /// The communicator has failed.
+    pub(crate) fn fail(&self) {
+        self.failed.store(1, Ordering::Release);
+    }
+
+    /// Whether the communicator has failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire) != 0
     }
 
     /// A wait of this call lasts.
@@ -186,6 +198,9 @@ mod tests {
         };
         badge.fill(facts);
         assert_eq!(badge.facts(), Some(facts));
+        assert!(!badge.has_failed());
+        badge.fail();
+        assert!(badge.has_failed());
         assert_eq!(badge.waiting_since_ns(9), None);
         badge.wait(9);
         let since = badge.waiting_since_ns(9);

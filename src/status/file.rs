@@ -5,8 +5,9 @@ use super::clock::Clock;
 use super::seen::{Ended, RankSeen, Snapshot};
 use crate::device::Control;
 use crate::error::Error;
-use std::fs;
-use std::io;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Where a rank leaves its files.
@@ -74,11 +75,15 @@ impl FlightRecorder {
         let path = self.folder.join(&name);
         // Nobody sees half of it.
         let part = self.folder.join(format!(".{name}.{}", std::process::id()));
-        let written = serde_json::to_string_pretty(snapshot)
-            .map_err(io::Error::from)
-            .and_then(|text| fs::write(&part, text + "\n"))
-            .and_then(|()| fs::rename(&part, &path));
-        match written {
+        let write = || {
+            let text = serde_json::to_string_pretty(snapshot)? + "\n";
+            // What another user has put there is not followed, and none but this one reads it.
+            let mut file =
+                OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part)?;
+            file.write_all(text.as_bytes())?;
+            fs::rename(&part, &path)
+        };
+        match write() {
             Ok(()) => tracing::info!(rank = seen.rank, path = %path.display(), "recorded"),
             Err(error) => {
                 eprintln!("oxccl: rank {}: cannot write {}: {error}", seen.rank, path.display());

@@ -65,6 +65,8 @@ pub struct RankSeen {
     pub is_inside: bool,
     /// Whether it has closed the communicator.
     pub is_closed: bool,
+    /// Whether the communicator has failed on it.
+    pub has_failed: bool,
     /// For how long the last call has been waiting, in seconds, once that is noticed.
     pub waiting_s: Option<f64>,
     /// What it waits for, by channel.
@@ -253,6 +255,7 @@ impl RankSeen {
             entered,
             is_inside,
             is_closed: log.is_closed(),
+            has_failed: badge.has_failed(),
             waiting_s: since.map(|since| clock.seconds_since(since)),
             waits: waits.collect(),
             times,

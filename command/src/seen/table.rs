@@ -32,6 +32,7 @@ fn doing(seen: &RankSeen) -> String {
     let since = seen.waiting_s.map_or(String::new(), |waited| format!(", for {}", time(waited)));
     match (seen.is_closed, seen.is_inside, seen.waits.first()) {
         (true, ..) => "closed".to_owned(),
+        (_, false, _) if seen.has_failed => format!("has failed in or after {last}"),
         (_, true, Some(wait)) => format!("waits in {last} {}{since}", waits_for(wait)),
         (_, true, None) => format!("in {last}{since}"),
         (_, false, _) if seen.entered == 0 => "has called nothing yet".to_owned(),

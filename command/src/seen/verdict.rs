@@ -226,7 +226,7 @@ mod tests {
         let call = |number: u64| json!({"number": number, "collective": number, "text": "barrier", "is_meeting": false});
         json!({
             "rank": rank, "process": 100 + rank, "state": "alive", "is_told": false,
-            "entered": calls, "is_inside": false, "is_closed": false, "waits": [],
+            "entered": calls, "is_inside": false, "is_closed": false, "has_failed": false, "waits": [],
             "calls": (1..=calls).map(call).collect::<Vec<_>>(),
         })
     }

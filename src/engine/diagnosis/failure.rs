@@ -270,6 +270,7 @@ impl Ranks {
         let seen = looks.then(|| FlightRecorder::look(&self.control, Some(error))).flatten();
         // The first reason stays.
         let _ = self.failed.set(First::of(error));
+        self.control.own_badge().fail();
         // Others may read what this rank's groups were after it has gone.
         self.control.groups().retire();
         self.liveness.abort(match error {
