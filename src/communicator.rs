@@ -212,10 +212,10 @@ impl Communicator {
     }
 
     /// How long calls have taken, by rank, since the start: those that no rank leaves before all
-    /// have come, which is all but messages and calls with a root. Who comes first waits longest,
-    /// so a straggler is who takes the least time ([`lateness_s`](crate::status::lateness_s)). That
-    /// needs no common clock of several machines; ranks that are late by turns show as calls that
-    /// take long on all.
+    /// have come, which is all but messages, calls with a root, and those of uneven counts. Who
+    /// comes first waits longest, so a straggler is who takes the least time
+    /// ([`lateness_s`](crate::status::lateness_s)). That needs no common clock of several machines.
+    /// Ranks that are late by turns show as calls that take long on all.
     ///
     /// All ranks call this, between the same calls. It goes over the connection to the rendezvous.
     ///

@@ -138,7 +138,7 @@ fn line(said: &str, rank: usize) -> &str {
 
 #[test]
 fn a_stopped_rank_is_explained_while_the_job_hangs_and_by_what_it_leaves() {
-    let mut job = JobOf::start("stop", 8, &[]);
+    let mut job = JobOf::start("stop", 12, &[]);
     let ranks = job.until("the wait for the stopped rank", |ranks| {
         let waits = |rank: &Value| of(rank, "waiting_s").as_f64() > Some(0.2);
         of(&ranks[ODD], "state") == "stopped" && waits(&ranks[0]) && waits(&ranks[2])
@@ -179,7 +179,7 @@ fn a_stopped_rank_is_explained_while_the_job_hangs_and_by_what_it_leaves() {
 
 #[test]
 fn a_rank_of_another_node_that_does_not_come_is_explained() {
-    let mut job = JobOf::start("sleep", 8, &["--nodes", "3"]);
+    let mut job = JobOf::start("sleep", 12, &["--nodes", "3"]);
     job.until("the wait for the rank that sleeps", |ranks| {
         let waits = |rank: &Value| of(rank, "waiting_s").as_f64() > Some(0.2);
         waits(&ranks[0]) && waits(&ranks[2])

@@ -16,6 +16,20 @@ fn a_wrong_value_names_its_variable() {
 }
 
 #[test]
+fn what_needs_something_else_says_so() {
+    let with = |given: &[(&str, &str)]| {
+        let given: Vec<_> =
+            given.iter().map(|(name, value)| (*name, OsString::from(value))).collect();
+        let lookup = |name: &str| given.iter().find(|(of, _)| *of == name).map(|(_, v)| v.clone());
+        Config::from_lookup(lookup).map(|_| ()).unwrap_err().to_string()
+    };
+    let text = with(&[("OXCCL_FLIGHT_SIGNAL", "1"), ("OXCCL_FLIGHT_RECORDER", "")]);
+    assert!(text.contains("flight_signal: needs a folder"), "{text}");
+    let text = with(&[("OXCCL_CALL_TIMES", "1"), ("OXCCL_DEVICE", "cuda")]);
+    assert!(text.contains("call_times: is for calls on a host"), "{text}");
+}
+
+#[test]
 fn a_value_that_is_no_text_names_its_variable() {
     let asked = RefCell::new(Vec::new());
     Config::from_lookup(|name| {

@@ -51,6 +51,40 @@ fn late_while(mut comm: Communicator, act: impl FnOnce()) {
     }
 }
 
+/// What a rank waits for is seen from outside, while its kernel waits.
+pub(crate) fn seen(comm: Communicator) {
+    comm.barrier().unwrap();
+    let stream = stream(&comm);
+    let mut buffer = comm.alloc::<f32>(COUNT).unwrap();
+    if comm.rank() == 1 {
+        stay_away();
+    }
+    let work = comm.on(&stream).all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap();
+    if comm.rank() == 0 {
+        let deadline = deadline();
+        loop {
+            let found = oxccl::status::of_process(std::process::id()).unwrap().ranks;
+            assert_eq!(found.len(), 2);
+            let [waits, late] = [&found[0].seen, &found[1].seen];
+            let for_late = waits.waits.iter().any(|wait| wait.wait_for.peer() == Some(1));
+            if for_late && waits.waiting_s.is_some() {
+                let last = waits.last().unwrap();
+                assert_eq!(
+                    (last.kind.as_deref(), last.count),
+                    (Some("all_reduce"), Some(COUNT as u64))
+                );
+                assert_eq!((waits.entered, waits.is_inside), (2, true));
+                assert_eq!((late.entered, late.is_inside), (1, false));
+                break;
+            }
+            assert!(Instant::now() < deadline, "{found:#?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        DONE.store(true, Ordering::Release);
+    }
+    work.wait().unwrap();
+}
+
 /// Set when the rank that calls has seen what comes of it.
 static DONE: AtomicBool = AtomicBool::new(false);
 

@@ -261,8 +261,13 @@ pub(in crate::engine) fn has_tables(blocks: &[Block]) -> bool {
 
 /// Whether each rank needs something of every other in one of the calls.
 fn meets_all(identity: &Identity) -> bool {
-    let meets = |kind: Kind| !kind.is_rooted() && kind != Kind::SendRecv;
-    identity.signatures.iter().any(|call| meets(call.kind))
+    let meets = |call: &Signature| match call.kind {
+        Kind::Barrier => true,
+        Kind::SendRecv => false,
+        // Where counts differ some may be 0.
+        kind => !kind.is_rooted() && call.is_even() && call.count > 0,
+    };
+    identity.signatures.iter().any(meets)
 }
 
 /// The place of each bucket's last block.
