@@ -6,7 +6,8 @@ use oxccl::status::{self, Found, ProcessState, RankSeen, Snapshot, WaitFor};
 use oxccl::{Collectives, Communicator, Config, Error, ReduceOp, UniqueId};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Barrier};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Threads, processes, and processes of two nodes.
@@ -54,6 +55,25 @@ fn here(world: usize) -> Vec<Snapshot> {
     found.ranks.into_iter().filter(|one| one.world == world).collect()
 }
 
+/// Where ranks of a test meet beside their communicator. Who waits for one that has panicked does
+/// so in the end.
+struct Met {
+    ranks: usize,
+    came: AtomicUsize,
+}
+
+impl Met {
+    fn of(ranks: usize) -> Met {
+        Met { ranks, came: AtomicUsize::new(0) }
+    }
+
+    fn wait(&self) {
+        let before = self.came.fetch_add(1, Ordering::AcqRel);
+        let all = (before / self.ranks + 1) * self.ranks;
+        until("another rank", || (self.came.load(Ordering::Acquire) >= all).then_some(()));
+    }
+}
+
 /// Looks until it is as it should be.
 fn until<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
     let begin = Instant::now();
@@ -70,7 +90,7 @@ fn until<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
 fn a_rank_that_others_wait_for_is_seen_from_outside() {
     // No other test has as many ranks.
     for (nodes, n) in PLACES.into_iter().zip([5, 6, 7]) {
-        let met = Barrier::new(n);
+        let met = Met::of(n);
         run(nodes, (n, &config()), |comm| {
             let mut sum = vec![1.0f32; 300];
             comm.all_reduce_in_place(&mut sum, ReduceOp::Sum).unwrap();
@@ -120,7 +140,7 @@ fn a_rank_that_others_wait_for_is_seen_from_outside() {
 #[test]
 fn parts_have_names_of_their_own() {
     let n = 8;
-    let met = Barrier::new(n);
+    let met = Met::of(n);
     run(1, (n, &config()), |comm| {
         let part = comm.split(Some(comm.rank() as u32 % 2), 0).unwrap().unwrap();
         part.barrier().unwrap();
@@ -176,14 +196,15 @@ fn ranks_that_fail_leave_files() {
     for nodes in PLACES {
         let folder = folder(&format!("failed-{nodes}"));
         let config = Config { flight_recorder: Some(folder.clone()), ..config() };
-        let met = Barrier::new(3);
+        let met = Met::of(3);
         run(nodes, (3, &config), |mut comm| {
             comm.barrier().unwrap();
-            comm.set_timeout(Duration::from_millis(700)).unwrap();
+            comm.set_timeout(Duration::from_secs(1)).unwrap();
             met.wait();
             if comm.rank() != 1 {
                 let end = comm.all_reduce_in_place(&mut [1.0f32; 9], ReduceOp::Sum);
-                assert_eq!(end.unwrap_err().ranks(), [1]);
+                // On a busy machine another one may be late, too.
+                assert!(end.unwrap_err().ranks().contains(&1));
             }
             met.wait();
         });
@@ -192,14 +213,20 @@ fn ranks_that_fail_leave_files() {
         assert_eq!(ranks, [0, 2], "who has noticed nothing leaves nothing");
         for one in &left {
             let ended = one.ended.as_ref().unwrap();
-            assert_eq!(ended.ranks, [1], "{nodes}: {ended:?}");
+            assert!(ended.ranks.contains(&1), "{nodes}: {ended:?}");
             assert_eq!(one.seen.last().unwrap().text, "all_reduce of 9 float");
-            assert!(one.seen.is_inside && one.seen.waiting_s.is_some(), "{nodes}: {one:#?}");
-            assert!(!one.seen.waits.is_empty(), "as it was: {nodes}: {one:#?}");
+            // One that was told of it may just have come.
+            let waits = one.seen.waiting_s.is_some() && !one.seen.waits.is_empty();
+            assert!(one.seen.is_inside && (waits || ended.told_by.is_some()), "{one:#?}");
             let late = one.others.iter().find(|other| other.rank == 1).unwrap();
             assert_eq!((late.collective(), late.is_inside), (1, false), "{nodes}: {late:#?}");
         }
-        assert!(left.iter().any(|one| one.ended.as_ref().unwrap().error.contains("timed out")));
+        let noticed = left.iter().filter(|one| one.ended.as_ref().unwrap().told_by.is_none());
+        assert!(noticed.clone().count() > 0, "{left:#?}");
+        for one in noticed {
+            let error = &one.ended.as_ref().unwrap().error;
+            assert!(error.contains("timed out"), "{error}");
+        }
         // What it has left can be written as it was read.
         let text = serde_json::to_string(&left).unwrap();
         assert_eq!(serde_json::from_str::<Vec<Snapshot>>(&text).unwrap(), left);
