@@ -165,8 +165,7 @@ settings! {
     /// it waited for, and what it saw of the others. It is made if it is not there.
     /// `oxccl blame FILE…` reads the files of a job and names the culprit.
     flight_recorder: Option<PathBuf> = None, {
-        "OXCCL_FLIGHT_RECORDER" => flight_recorder, "a folder", folder;
-        unset "no files are left";
+        "OXCCL_FLIGHT_RECORDER" => flight_recorder, "a folder, or none", folder;
         ranks MayDiffer;
     }
 

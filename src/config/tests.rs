@@ -23,8 +23,10 @@ fn what_needs_something_else_says_so() {
         let lookup = |name: &str| given.iter().find(|(of, _)| *of == name).map(|(_, v)| v.clone());
         Config::from_lookup(lookup).map(|_| ()).unwrap_err().to_string()
     };
-    let text = with(&[("OXCCL_FLIGHT_SIGNAL", "1"), ("OXCCL_FLIGHT_RECORDER", "")]);
-    assert!(text.contains("flight_signal: needs a folder"), "{text}");
+    for none in ["", "none"] {
+        let text = with(&[("OXCCL_FLIGHT_SIGNAL", "1"), ("OXCCL_FLIGHT_RECORDER", none)]);
+        assert!(text.contains("flight_signal: needs a folder"), "{text}");
+    }
     let text = with(&[("OXCCL_CALL_TIMES", "1"), ("OXCCL_DEVICE", "cuda")]);
     assert!(text.contains("call_times: is for calls on a host"), "{text}");
 }

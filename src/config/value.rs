@@ -45,9 +45,9 @@ pub(super) fn name(text: &str) -> Result<Option<String>, Refused> {
     Ok((!text.is_empty()).then(|| text.to_owned()))
 }
 
-/// No text is no folder.
+/// No text is no folder, either.
 pub(super) fn folder(text: &str) -> Result<Option<PathBuf>, Refused> {
-    Ok((!text.is_empty()).then(|| text.into()))
+    Ok((!["", "none"].contains(&text)).then(|| text.into()))
 }
 
 pub(super) fn names(text: &str) -> Result<Vec<String>, Refused> {
