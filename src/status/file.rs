@@ -2,7 +2,7 @@
 //! read.
 
 use super::clock::Clock;
-use super::seen::{Ended, RankSeen, Snapshot};
+use super::seen::{CALLS_OF_OTHERS, Ended, RankSeen, Snapshot};
 use crate::device::Control;
 use crate::error::Error;
 use std::fs::{self, OpenOptions};
@@ -62,7 +62,7 @@ impl FlightRecorder {
         let (own, clock) = (control.rank(), Clock::now());
         let copy = control.copy(own);
         let facts = copy.badge().facts()?;
-        let seen = |rank| RankSeen::new(rank, &control.copy(rank), clock);
+        let seen = |rank| RankSeen::new(rank, &control.copy(rank), clock, CALLS_OF_OTHERS);
         let others = (0..control.ranks()).filter(|rank| *rank != own).map(seen).collect();
         let ended = error.map(Ended::of);
         Some(Snapshot { ended, others, ..Snapshot::new(&facts, &copy, clock) })

@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 
 /// The calls that are shown of a rank, at most; its log has twice as many.
 const CALLS: u64 = 64;
+/// The same of each other rank, in a file that has all of them.
+pub(super) const CALLS_OF_OTHERS: u64 = 8;
 
 /// One rank at some moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -194,7 +196,7 @@ impl Snapshot {
             host: host(),
             at_ns: clock.unix_ns,
             ended: None,
-            seen: RankSeen::new(rank, copy, clock),
+            seen: RankSeen::new(rank, copy, clock, CALLS),
             others: Vec::new(),
         }
     }
@@ -221,8 +223,8 @@ impl Ended {
 }
 
 impl RankSeen {
-    /// What a copy of a rank's memory says of it.
-    pub(super) fn new(rank: usize, copy: &ControlCopy, clock: Clock) -> RankSeen {
+    /// What a copy of a rank's memory says of it, and of so many calls.
+    pub(super) fn new(rank: usize, copy: &ControlCopy, clock: Clock, calls: u64) -> RankSeen {
         let (log, badge) = (copy.log(), copy.badge());
         let (facts, entered, is_inside) = (badge.facts(), log.entered(), log.is_inside());
         let state = facts.and_then(|facts| process::state_of(facts.process, facts.process_started));
@@ -233,7 +235,7 @@ impl RankSeen {
         });
         // Calls are left in turn.
         let since = badge.waiting_since_ns(log.left() + 1).filter(|_| is_inside);
-        let last = entered.saturating_sub(CALLS - 1).max(1)..=entered;
+        let last = entered.saturating_sub(calls - 1).max(1)..=entered;
         let calls = last.filter_map(|number| {
             let record = Record::decode(&log.record(number)?)?;
             let (began, ended) = if has_times { badge.times(number) } else { (None, None) };
