@@ -27,7 +27,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._profiler import _RecordFunctionFast
 from torch.distributed import ReduceOp
 
 import oxccl
@@ -153,12 +152,19 @@ class Work(dist.Work):
     def get_future(self) -> torch.futures.Future:
         with self._lock:
             if self._future is None:
-                self._future = torch.futures.Future()
+                # Only what a callback raises is an error to torch's C++ code; `set_exception` is
+                # one in Python alone, and DDP would read the exception as tensors.
+                source: torch.futures.Future = torch.futures.Future()
+                self._future = source.then(_value)
                 if self._ended and self._error is None:
-                    self._future.set_result(self._tensors)
+                    source.set_result(self._tensors)
                 else:
-                    self._group._complete_later(self, self._future)
+                    self._group._complete_later(self, source)
             return self._future
+
+
+def _value(done: torch.futures.Future) -> Any:
+    return done.wait()
 
 
 class _Event:
@@ -167,12 +173,14 @@ class _Event:
 
     def __init__(self, name: str, tensors: Sequence[Tensor]) -> None:
         real = [torch.view_as_real(t) if t.is_complex() else t for t in tensors]
-        self._record = _RecordFunctionFast(f"{_NAME}:{name}", real, {})
-        self._record.__enter__()
+        record = torch.autograd._record_function_with_args_enter(f"{_NAME}:{name}", *real)
+        # The profiler's state belongs to this thread; a future takes it to the one that ends it.
+        self._future: torch.futures.Future = torch.futures.Future()
+        torch.ops.profiler._call_end_callbacks_on_jit_fut(record, self._future)
         self.ended = threading.Event()
 
     def end(self) -> None:
-        self._record.__exit__(None, None, None)
+        self._future.set_result(None)
         self.ended.set()
 
 
@@ -743,10 +751,11 @@ class ProcessGroup(dist.ProcessGroup):
             return Work([self._post(*message) for message in batch], tensors, self)
         comm = self.communicator
         self._sequence += 1
+        event = _Event("batch", tensors) if torch.autograd._profiler_enabled() else None
         with comm.group(stream=self._stream) as group:
             for way, tensor, peer, _ in batch:
                 getattr(comm, way)(tensor, peer)
-        return Work((group.work,), tensors, self)
+        return Work((group.work,), tensors, self, event=event)
 
     end_coalescing = _end_coalescing
 

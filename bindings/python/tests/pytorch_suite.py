@@ -13,12 +13,9 @@ import sys
 import tempfile
 import unittest
 
-_IN_PLACE = "torch's profiler takes a message that had come before for a call of one thread"
 # Tests that Gloo passes and that fail here, and why.
 EXPECTED = {
     "test_ddp_logging_data_cpu": "it looks for Gloo's own variables in what DDP logs",
-    "test_send_recv_any_source_autograd_profiler": _IN_PLACE,
-    "test_send_recv_any_source_torch_profiler": _IN_PLACE,
 }
 
 

@@ -306,11 +306,21 @@ def test_the_profiler_shows_calls() -> None:
     run(
         2,
         """
+        import time
         with torch.profiler.profile(record_shapes=True) as profile:
             dist.all_reduce(torch.ones(5))
             dist.broadcast(torch.ones(2, 3), 0, async_op=True).wait()
-        shapes = {event.name: event.input_shapes for event in profile.events()}
+            peer, got = 1 - rank, torch.empty(7)
+            ends = [(dist.isend, torch.ones(7)), (dist.irecv, got)]
+            for work in dist.batch_isend_irecv([dist.P2POp(*end, peer) for end in ends]):
+                work.wait()
+            time.sleep(0.5)
+        events = {event.name: event for event in profile.events()}
+        shapes = {name: event.input_shapes for name, event in events.items()}
         assert shapes["oxccl:all_reduce"] == [[5]] and shapes["oxccl:broadcast"] == [[2, 3]]
+        assert shapes["oxccl:batch"] == [[7], [7]]
+        # What comes behind a call is not of it.
+        assert events["oxccl:batch"].time_range.elapsed_us() < 400_000
         """,
     )
 
