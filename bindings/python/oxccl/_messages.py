@@ -59,8 +59,11 @@ class Messages:
         store: Any,
         rank: int,
         make_id: Callable[[], oxccl.UniqueId],
+        timeout: float,
     ) -> None:
+        """`timeout` is how many seconds the receiver of a first message has to come."""
         self._store, self._rank, self._make_id = store, rank, make_id
+        self._timeout = timeout
         self._lock = threading.Condition()
         self._senders: dict[int, deque[Message]] = {}
         self._receivers: set[int] = set()
@@ -126,7 +129,9 @@ class Messages:
         threading.Thread(target=run, args=args, daemon=True, name="oxccl-messages").start()
 
     def _connect(self, key: str, rank: int, unique_id: oxccl.UniqueId | str) -> oxccl.Communicator:
-        comm = oxccl.Communicator(unique_id, rank, 2, timeout=None, device="host")
+        comm = oxccl.Communicator(unique_id, rank, 2, timeout=self._timeout, device="host")
+        # What waits for a message has its own time-out.
+        comm.set_timeout(None)
         with self._lock:
             if self._is_closed:
                 raise oxccl.Error("the process group has been destroyed")

@@ -81,6 +81,8 @@ class Work(dist.Work):
         self._ended = False
         self._error: BaseException | None = None
         self._future: torch.futures.Future | None = None
+        # Seconds that a wait takes at most, where the call was given a time-out of its own.
+        self._limit: float | None = None
         self._event = event
         if event is not None:
             group._complete_later(self, None)
@@ -110,7 +112,7 @@ class Work(dist.Work):
         return True
 
     def _wait(self, timeout: datetime.timedelta | None = None) -> None:
-        seconds = timeout.total_seconds() if timeout else None
+        seconds = timeout.total_seconds() if timeout else self._limit
         # The group's own time-out is that of its calls, which end by it; messages wait by theirs.
         if not self._end(self._group._message_timeout(self._parts, seconds)):
             raise oxccl.Error(self._late(seconds))
@@ -211,7 +213,7 @@ class ProcessGroup(dist.ProcessGroup):
             comm = self._connect()
         self._comm: oxccl.Communicator | None = comm
         self._stream = oxccl.Stream()
-        self._messages = Messages(store, rank, self._make_id)
+        self._messages = Messages(store, rank, self._make_id, self._timeout)
         # The messages of a batch that is being made, and what is to be completed, in order.
         self._batch: list[tuple[str, Tensor, int | None, int]] | None = None
         self._completions: queue.SimpleQueue[Any] | None = None
@@ -447,7 +449,9 @@ class ProcessGroup(dist.ProcessGroup):
         event = None
         if torch.autograd._profiler_enabled():
             event = _Event(name, tensors if inputs is None else inputs)
-        if event is None and opts is not None and not getattr(opts, "asyncOp", True):
+        limit = _limit(opts)
+        is_blocking = opts is not None and not getattr(opts, "asyncOp", True)
+        if event is None and limit is None and is_blocking:
             try:
                 call(comm, None)
             except oxccl.Error as error:
@@ -455,7 +459,9 @@ class ProcessGroup(dist.ProcessGroup):
             if finish is not None:
                 finish()
             return Work((), tensors, self)
-        return Work((call(comm, self._stream),), tensors, self, finish, event)
+        work = Work((call(comm, self._stream),), tensors, self, finish, event)
+        work._limit = limit
+        return work
 
     # Collectives.
 
@@ -778,6 +784,12 @@ def _complete(completions: queue.SimpleQueue[Any]) -> None:
             future.set_result(work.result())
         else:
             future.set_exception(error)
+
+
+def _limit(opts: Any) -> float | None:
+    """Seconds of a call's own time-out. Without one, the group's is that of its communicator."""
+    timeout = getattr(opts, "timeout", None)
+    return timeout.total_seconds() if timeout is not None and timeout.total_seconds() > 0 else None
 
 
 def _like(error: oxccl.Error, text: str) -> oxccl.Error:

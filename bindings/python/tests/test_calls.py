@@ -1,6 +1,7 @@
 """The package's calls against numpy, with fresh random input and poisoned output."""
 
 import signal
+import threading
 import time
 
 import numpy as np
@@ -264,13 +265,18 @@ def test_groups_are_one_launch() -> None:
 
 
 def test_streams_keep_arrays_and_do_not_block() -> None:
+    looked = threading.Event()
+
     def run(comm: oxccl.Communicator) -> None:
         stream = oxccl.Stream()
         if comm.rank == 0:
             work = comm.all_reduce(np.ones(100_000), stream=stream)
-            assert not work.wait(0.05) and not work.is_done()
+            try:
+                assert not work.wait(0.05) and not work.is_done()
+            finally:
+                looked.set()
         else:
-            time.sleep(0.2)
+            looked.wait()
             work = comm.all_reduce(np.ones(100_000), stream=stream)
         works = [work, *(comm.all_reduce(np.ones(100_000), stream=stream) for _ in range(20))]
         assert all(work.wait() for work in works)
@@ -316,14 +322,15 @@ def test_ctrl_c_ends_a_call() -> None:
     program = """
         import numpy, oxccl, sys
         comm = oxccl.Communicator.from_env(timeout=60)
-        print("ready", flush=True)
         if comm.rank == 0:
             try:
+                print("ready", flush=True)
                 comm.all_reduce(numpy.zeros(4))
             except KeyboardInterrupt:
                 sys.exit(3)
         else:
             try:
+                print("ready", flush=True)
                 # It comes when rank 0 has been interrupted.
                 sys.stdin.read()
                 for _ in range(1000):
@@ -346,8 +353,8 @@ def test_ctrl_c_ends_a_call() -> None:
 def test_ctrl_c_ends_a_start() -> None:
     program = """
         import oxccl, sys
-        print("ready", flush=True)
         try:
+            print("ready", flush=True)
             oxccl.Communicator.from_env(timeout=60)
         except KeyboardInterrupt:
             sys.exit(3)

@@ -91,13 +91,14 @@ def test_asynchronous_works_do_not_block() -> None:
     run(
         2,
         """
-        import time
+        store = dist.distributed_c10d._get_default_store()
         tensor = torch.ones(1000)
         if rank == 1:
-            time.sleep(1)
+            store.wait(["looked"])
         work = dist.all_reduce(tensor, async_op=True)
         if rank == 0:
             assert not work.is_completed()
+            store.set("looked", "")
         future = dist.all_reduce(torch.ones(3), async_op=True).get_future()
         then = future.then(lambda done: done.value()[0].sum().item())
         assert work.wait() and work.is_completed() and work.is_success()
@@ -295,6 +296,15 @@ def test_what_cannot_be_done_says_so() -> None:
         fails(lambda: dist.all_reduce(torch.ones(4, 4)[:, 0]), "contiguous")
         fails(lambda: dist.all_reduce(torch.ones(4, dtype=torch.int16)), "int16 cannot be reduced")
         fails(lambda: dist.all_reduce(torch.ones(4, device="meta")), "meta")
+        store = dist.distributed_c10d._get_default_store()
+        if rank == 0:
+            opts = dist.BarrierOptions()
+            opts.timeout, opts.asyncOp = datetime.timedelta(seconds=0.2), False
+            fails(lambda: dist.group.WORLD.barrier(opts).wait(), "Timed out")
+            store.set("late", "")
+        else:
+            store.wait(["late"])
+            dist.barrier()
         fails(lambda: dist.all_to_all_single(torch.ones(3), torch.ones(3), [1, 1], [1, 2]),
               "do not fit")
         dist.barrier()
