@@ -6,7 +6,7 @@
 //! call. It hangs on glibc's `on_exit`; with another C library nothing leaves by itself.
 
 use crate::fork::Origin;
-use std::sync::{Arc, Mutex, Once, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, TryLockError, Weak};
 
 /// What is done, for all that is alive, before the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +27,9 @@ pub trait Leave: Send + Sync {
 
 /// What is alive, and in which process it is.
 static LIVE: Mutex<Vec<(Origin, Weak<dyn Leave>)>> = Mutex::new(Vec::new());
+
+/// What has left, kept until the process is gone.
+static LEFT: OnceLock<Vec<Arc<dyn Leave>>> = OnceLock::new();
 
 /// Asks it to leave if it lives when the process ends.
 pub fn leaves_at_exit(who: &Arc<impl Leave + 'static>) {
@@ -53,7 +56,7 @@ fn leave_all() {
         own.iter().for_each(|who| who.leave(stage));
     }
     // What goes with the last handle would be dropped in the middle of the process' end.
-    std::mem::forget(own);
+    let _ = LEFT.set(own);
 }
 
 #[cfg(target_env = "gnu")]
