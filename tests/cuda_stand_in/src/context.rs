@@ -1,6 +1,6 @@
 //! Contexts: one primary for each device, and others that some library may have made.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -28,7 +28,48 @@ static PRIMARY: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
 
 thread_local! {
     /// Contexts of the calling thread, the current one last.
-    static STACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    static STACK: Stack = const { Stack::new() };
+}
+
+/// Handles of contexts. It has no destructor: programs give back what they have from static
+/// destructors, when those of thread-locals have run.
+struct Stack {
+    len: Cell<usize>,
+    handles: [Cell<usize>; Stack::MOST],
+}
+
+impl Stack {
+    const MOST: usize = 64;
+
+    const fn new() -> Stack {
+        Stack { len: Cell::new(0), handles: [const { Cell::new(0) }; Stack::MOST] }
+    }
+
+    fn last(&self) -> Option<usize> {
+        Some(self.handles[self.len.get().checked_sub(1)?].get())
+    }
+
+    fn push(&self, handle: usize) -> Answer {
+        let len = self.len.get();
+        let place = self.handles.get(len).ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+        place.set(handle);
+        self.len.set(len + 1);
+        Ok(())
+    }
+
+    fn pop(&self) -> Option<usize> {
+        let last = self.last()?;
+        self.len.set(self.len.get() - 1);
+        Some(last)
+    }
+
+    fn remove(&self, handle: usize) {
+        let held: Vec<_> = std::iter::from_fn(|| self.pop()).filter(|one| *one != handle).collect();
+        for (place, one) in self.handles.iter().zip(held.iter().rev()) {
+            place.set(*one);
+        }
+        self.len.set(held.len());
+    }
 }
 
 impl Context {
@@ -66,7 +107,7 @@ impl Context {
 /// The calling thread's context and its handle.
 pub(crate) fn current() -> Answer<(usize, Arc<Context>)> {
     let none = CUresult::CUDA_ERROR_INVALID_CONTEXT;
-    let handle = STACK.with_borrow(|stack| stack.last().copied()).ok_or(none)?;
+    let handle = STACK.with(Stack::last).ok_or(none)?;
     let context = CONTEXTS.find(handle).map_err(|_| none)?;
     context.check()?;
     Ok((handle, context))
@@ -132,7 +173,7 @@ driver_calls! {
     fn cuCtxCreate_v2(out: *mut CUcontext, _flags: u32, dev: CUdevice) {
         device::check(dev)?;
         let handle = CONTEXTS.add(Arc::new(Context::new(dev)));
-        STACK.with_borrow_mut(|stack| stack.push(handle));
+        STACK.with(|stack| stack.push(handle))?;
         put(out, handle as CUcontext)
     }
 
@@ -140,33 +181,31 @@ driver_calls! {
         named(ctx)?;
         stream::end_all(ctx as usize);
         CONTEXTS.remove(ctx as usize)?;
-        STACK.with_borrow_mut(|stack| stack.retain(|one| *one != ctx as usize));
+        STACK.with(|stack| stack.remove(ctx as usize));
         Ok(())
     }
 
     fn cuCtxGetCurrent(out: *mut CUcontext) {
-        put(out, STACK.with_borrow(|stack| stack.last().copied()).unwrap_or(0) as CUcontext)
+        put(out, STACK.with(Stack::last).unwrap_or(0) as CUcontext)
     }
 
     fn cuCtxSetCurrent(ctx: CUcontext) {
         if !ctx.is_null() {
             named(ctx)?;
         }
-        STACK.with_borrow_mut(|stack| {
+        STACK.with(|stack| {
             stack.pop();
-            stack.extend((!ctx.is_null()).then_some(ctx as usize));
-        });
-        Ok(())
+            if ctx.is_null() { Ok(()) } else { stack.push(ctx as usize) }
+        })
     }
 
     fn cuCtxPushCurrent_v2(ctx: CUcontext) {
         named(ctx)?;
-        STACK.with_borrow_mut(|stack| stack.push(ctx as usize));
-        Ok(())
+        STACK.with(|stack| stack.push(ctx as usize))
     }
 
     fn cuCtxPopCurrent_v2(out: *mut CUcontext) {
-        let popped = STACK.with_borrow_mut(Vec::pop).ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)?;
+        let popped = STACK.with(Stack::pop).ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)?;
         if out.is_null() { Ok(()) } else { put(out, popped as CUcontext) }
     }
 

@@ -1,0 +1,136 @@
+//! What NCCL has and oxccl has not: each function says so.
+#![allow(non_snake_case, reason = "they have NCCL's names")]
+
+use crate::abi::Team;
+use crate::answer::{Failure, answer};
+use std::ffi::c_int;
+
+/// Functions that are refused, whatever their arguments are.
+macro_rules! refused {
+    ($($why:literal: $($name:ident $twin:ident),*;)*) => {
+        $($(
+            #[unsafe(no_mangle)]
+            extern "C" fn $twin() -> c_int {
+                answer(stringify!($name), || Err(Failure::usage($why)))
+            }
+
+            #[unsafe(no_mangle)]
+            extern "C" fn $name() -> c_int {
+                $twin()
+            }
+        )*)*
+    };
+}
+
+refused! {
+    "oxccl has no device API of NCCL's":
+        ncclDevCommCreate pncclDevCommCreate,
+        ncclDevCommDestroy pncclDevCommDestroy,
+        ncclGetLsaMultimemDevicePointer pncclGetLsaMultimemDevicePointer,
+        ncclGetMultimemDevicePointer pncclGetMultimemDevicePointer,
+        ncclGetLsaDevicePointer pncclGetLsaDevicePointer,
+        ncclGetPeerDevicePointer pncclGetPeerDevicePointer,
+        ncclGetMultimemDeviceLeInfo pncclGetMultimemDeviceLeInfo,
+        ncclGetCftDeviceLeInfo pncclGetCftDeviceLeInfo,
+        ncclGetPeerDeviceLeInfo pncclGetPeerDeviceLeInfo,
+        ncclLsaBarrierCreateRequirement pncclLsaBarrierCreateRequirement,
+        ncclGinBarrierCreateRequirement pncclGinBarrierCreateRequirement,
+        ncclGinInboxA2ACreateRequirement pncclGinInboxA2ACreateRequirement,
+        ncclGinOutboxCreateRequirement pncclGinOutboxCreateRequirement,
+        ncclLLA2ACreateRequirement pncclLLA2ACreateRequirement,
+        ncclCommQueryProperties pncclCommQueryProperties;
+    "oxccl has no windows of NCCL's, so they have no addresses":
+        ncclWinGetUserPtr pncclWinGetUserPtr;
+    "oxccl has no one-sided calls":
+        ncclPutSignal pncclPutSignal,
+        ncclSignal pncclSignal,
+        ncclWaitSignal pncclWaitSignal;
+    "ranks cannot be added to a communicator: make a new one":
+        ncclCommGrow pncclCommGrow,
+        ncclCommGetUniqueId pncclCommGetUniqueId;
+    "a communicator's memory cannot be given back while it lives":
+        ncclCommSuspend pncclCommSuspend,
+        ncclCommResume pncclCommResume;
+    "OXCCL_SECRET and OXCCL_INTEGRITY protect links: see docs/security.md":
+        ncclSetEncryption pncclSetEncryption;
+    "settings are variables that begin with OXCCL_: see docs/configuration.md":
+        ncclParamBind pncclParamBind,
+        ncclParamGet pncclParamGet,
+        ncclParamGetI8 pncclParamGetI8,
+        ncclParamGetI16 pncclParamGetI16,
+        ncclParamGetI32 pncclParamGetI32,
+        ncclParamGetI64 pncclParamGetI64,
+        ncclParamGetU8 pncclParamGetU8,
+        ncclParamGetU16 pncclParamGetU16,
+        ncclParamGetU32 pncclParamGetU32,
+        ncclParamGetU64 pncclParamGetU64,
+        ncclParamGetStr pncclParamGetStr,
+        ncclParamGetParameter pncclParamGetParameter,
+        ncclParamGetAllParameterKeys pncclParamGetAllParameterKeys;
+}
+
+/// Functions that have no result.
+macro_rules! nothing {
+    ($($name:ident),*) => {
+        $(
+            #[unsafe(no_mangle)]
+            extern "C" fn $name() {}
+        )*
+    };
+}
+
+nothing!(
+    ncclResetDebugInit,
+    pncclResetDebugInit,
+    ncclResetDebugInitInternal,
+    ncclParamDumpAll,
+    pncclParamDumpAll
+);
+
+/// Teams of the device API: of one rank, since there is none.
+macro_rules! teams {
+    ($($name:ident $twin:ident),*) => {
+        $(
+            #[unsafe(no_mangle)]
+            extern "C" fn $twin() -> Team {
+                Team { ranks: 1, rank: 0, stride: 1 }
+            }
+
+            #[unsafe(no_mangle)]
+            extern "C" fn $name() -> Team {
+                $twin()
+            }
+        )*
+    };
+}
+
+teams!(
+    ncclTeamWorld pncclTeamWorld,
+    ncclTeamLsa pncclTeamLsa,
+    ncclTeamRail pncclTeamRail,
+    ncclTeamCft pncclTeamCft,
+    ncclTeamCftMultimem pncclTeamCftMultimem
+);
+
+/// Numbers of the device API: none.
+macro_rules! numbers {
+    ($($name:ident $twin:ident),*) => {
+        $(
+            #[unsafe(no_mangle)]
+            extern "C" fn $twin() -> c_int {
+                -1
+            }
+
+            #[unsafe(no_mangle)]
+            extern "C" fn $name() -> c_int {
+                $twin()
+            }
+        )*
+    };
+}
+
+numbers!(
+    ncclTeamRankToWorld pncclTeamRankToWorld,
+    ncclTeamRankToLsa pncclTeamRankToLsa,
+    ncclLLA2ACalcSlots pncclLLA2ACalcSlots
+);

@@ -1,0 +1,117 @@
+//! C programs that were written for NCCL, linked against the library: on the host's memory, and on
+//! GPUs of the stand-in driver.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../../../tests/common/said.rs"]
+mod said;
+
+use nccl as _;
+use oxccl_cuda_stand_in::control::{image_file, library_folder};
+use said::{Said, finish, plain, start};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A folder with the library under the name that programs ask for, and a program.
+struct Built {
+    folder: PathBuf,
+    program: PathBuf,
+}
+
+impl Built {
+    fn new(name: &str, test: &str) -> Built {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        let library = std::env::current_exe().unwrap().with_file_name("libnccl.so");
+        assert!(library.is_file(), "{} was not built", library.display());
+        for name in ["libnccl.so", "libnccl.so.2"] {
+            std::os::unix::fs::symlink(&library, folder.join(name)).unwrap();
+        }
+        let program = folder.join(name);
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/{name}.c"));
+        let mut cc = Command::new("cc");
+        cc.args(["-O1", "-g", "-Wall", "-Wno-unused-function", "-o"]).arg(&program).arg(source);
+        cc.arg("-L").arg(&folder).args(["-lnccl", "-ldl", "-lpthread"]);
+        let output = cc.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Built { folder, program }
+    }
+
+    fn run(&self, arguments: &[&str], settings: &[(&str, &str)]) -> Said {
+        let mut command = plain(self.program.to_str().unwrap());
+        let stand_in = library_folder().unwrap();
+        let path = format!("{}:{}", self.folder.display(), stand_in.display());
+        command.args(arguments).env("LD_LIBRARY_PATH", path);
+        command.env("OXCCL_IMAGE", image_file().unwrap()).env("NCCL_SOCKET_IFNAME", "lo");
+        command.env("OXCCL_TIMEOUT", "60").envs(settings.iter().copied());
+        finish(start(&mut command))
+    }
+}
+
+const HOST: &[(&str, &str)] = &[("OXCCL_DEVICE", "host")];
+const TWO: (&str, &str) = ("OXCCL_STAND_IN_DEVICES", "2");
+const MEMORY: (&str, &str) = ("OXCCL_STAND_IN_MEMORY", "1073741824");
+/// Kernels of ranks that share a GPU wait for each other.
+const MANY: (&str, &str) = ("CUDA_DEVICE_MAX_CONNECTIONS", "32");
+const GPUS: &[(&str, &str)] = &[TWO, MEMORY, MANY];
+
+fn done(name: &str, test: &str, arguments: &[&str], settings: &[(&str, &str)]) {
+    let said = Built::new(name, test).run(arguments, settings).ok();
+    assert!(said.out.contains("done"), "{}", said.out);
+}
+
+#[test]
+fn processes_on_the_host() {
+    done("processes", "processes_on_the_host", &["3"], HOST);
+}
+
+#[test]
+fn processes_on_gpus() {
+    done("processes", "processes_on_gpus", &["2", "2"], GPUS);
+}
+
+#[test]
+fn threads_on_the_host() {
+    done("threads", "threads_on_the_host", &["3"], HOST);
+}
+
+#[test]
+fn threads_on_gpus() {
+    done("threads", "threads_on_gpus", &["2", "2"], GPUS);
+}
+
+#[test]
+fn one_thread_on_the_host() {
+    done("one_thread", "one_thread_on_the_host", &["4"], HOST);
+}
+
+#[test]
+fn one_thread_on_gpus() {
+    done("one_thread", "one_thread_on_gpus", &["2"], GPUS);
+}
+
+#[test]
+fn misuse_is_told_on_the_host() {
+    done("misuse", "misuse_on_the_host", &[], HOST);
+}
+
+#[test]
+fn misuse_is_told_on_gpus() {
+    done("misuse", "misuse_on_gpus", &[], GPUS);
+}
+
+/// The names that NVIDIA's library has, those of its `pnccl` twins, and no other.
+#[test]
+fn names_are_those_of_nccl() {
+    let library = std::env::current_exe().unwrap().with_file_name("libnccl.so");
+    let output = Command::new("nm").args(["-D", "--defined-only"]).arg(&library).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let mut found: Vec<_> = said.lines().filter_map(|line| line.split(' ').next_back()).collect();
+    found.sort_unstable();
+    let names: Vec<_> = include_str!("../names.txt").lines().collect();
+    let twins = names.iter().filter(|name| **name != "ncclResetDebugInitInternal");
+    let twins: Vec<_> = twins.map(|name| format!("p{name}")).collect();
+    let mut all: Vec<_> = names.iter().copied().chain(twins.iter().map(String::as_str)).collect();
+    all.sort_unstable();
+    assert_eq!((found.len(), &found), (193, &all));
+}

@@ -1,0 +1,190 @@
+/* What one rank of any program does: every call, with fresh input and poisoned output, against what
+ * it works out by itself. */
+#ifndef RANK_H
+#define RANK_H
+
+#include "calls.h"
+#include "device.h"
+
+enum { COUNT = 1003 };
+
+/* What rank r has at place i: small whole numbers, whose sums no type rounds. */
+static float input_of(int r, size_t i) { return (float)((r * 37 + i * 11) % 64); }
+
+struct buffers { float *in, *out; size_t in_count, out_count; stream_t stream; };
+
+static struct buffers make_buffers(int rank, size_t in_count, size_t out_count, stream_t stream) {
+    struct buffers made = { device_memory(in_count * 4), device_memory(out_count * 4), in_count,
+                            out_count, stream };
+    float *host = malloc((in_count > out_count ? in_count : out_count) * 4 + 4);
+    for (size_t i = 0; i < in_count; i++) host[i] = input_of(rank, i);
+    to_device(made.in, host, in_count * 4);
+    memset(host, 0xff, out_count * 4);
+    to_device(made.out, host, out_count * 4);
+    free(host);
+    return made;
+}
+
+static float *results(struct buffers of) {
+    synchronize(of.stream);
+    float *host = malloc(of.out_count * 4 + 4);
+    from_device(host, of.out, of.out_count * 4);
+    return host;
+}
+
+static float sum_at(int ranks, size_t i) {
+    float sum = 0;
+    for (int r = 0; r < ranks; r++) sum += input_of(r, i);
+    return sum;
+}
+
+/* A call, and what rank `rank` then has. */
+static void all_calls(ncclComm_t comm, int rank, int ranks, stream_t stream) {
+    size_t all = (size_t)COUNT * ranks;
+    int root = ranks - 1, is_root = rank == root;
+
+    struct buffers b = make_buffers(rank, COUNT, COUNT, stream);
+    OK(ncclAllReduce(b.in, b.out, COUNT, ncclFloat32, ncclSum, comm, stream));
+    float *got = results(b);
+    for (size_t i = 0; i < COUNT; i++) CHECK(got[i] == sum_at(ranks, i));
+
+    OK(ncclAllReduce(b.in, b.in, COUNT, ncclFloat32, ncclMax, comm, stream));
+    b.out = b.in;
+    got = results(b);
+    for (size_t i = 0; i < COUNT; i++) {
+        float most = 0;
+        for (int r = 0; r < ranks; r++) if (input_of(r, i) > most) most = input_of(r, i);
+        CHECK(got[i] == most);
+    }
+
+    b = make_buffers(rank, all, COUNT, stream);
+    OK(ncclReduceScatter(b.in, b.out, COUNT, ncclFloat32, ncclSum, comm, stream));
+    got = results(b);
+    for (size_t i = 0; i < COUNT; i++) CHECK(got[i] == sum_at(ranks, (size_t)rank * COUNT + i));
+
+    b = make_buffers(rank, COUNT, all, stream);
+    OK(ncclAllGather(b.in, b.out, COUNT, ncclFloat32, comm, stream));
+    got = results(b);
+    for (int r = 0; r < ranks; r++)
+        for (size_t i = 0; i < COUNT; i++) CHECK(got[r * COUNT + i] == input_of(r, i));
+
+    b = make_buffers(rank, all, all, stream);
+    OK(ncclAlltoAll(b.in, b.out, COUNT, ncclFloat32, comm, stream));
+    got = results(b);
+    for (int r = 0; r < ranks; r++)
+        for (size_t i = 0; i < COUNT; i++)
+            CHECK(got[r * COUNT + i] == input_of(r, (size_t)rank * COUNT + i));
+
+    b = make_buffers(rank, COUNT, COUNT, stream);
+    OK(ncclBroadcast(is_root ? b.in : NULL, b.out, COUNT, ncclFloat32, root, comm, stream));
+    got = results(b);
+    for (size_t i = 0; i < COUNT; i++) CHECK(got[i] == input_of(root, i));
+
+    b = make_buffers(rank, COUNT, COUNT, stream);
+    OK(ncclBcast(b.in, COUNT, ncclFloat32, root, comm, stream));
+    b.out = b.in;
+    got = results(b);
+    for (size_t i = 0; i < COUNT; i++) CHECK(got[i] == input_of(root, i));
+
+    b = make_buffers(rank, COUNT, COUNT, stream);
+    OK(ncclReduce(b.in, is_root ? b.out : NULL, COUNT, ncclFloat32, ncclSum, root, comm, stream));
+    got = results(b);
+    for (size_t i = 0; is_root && i < COUNT; i++) CHECK(got[i] == sum_at(ranks, i));
+
+    b = make_buffers(rank, COUNT, all, stream);
+    OK(ncclGather(b.in, b.out, COUNT, ncclFloat32, root, comm, stream));
+    got = results(b);
+    for (int r = 0; is_root && r < ranks; r++)
+        for (size_t i = 0; i < COUNT; i++) CHECK(got[r * COUNT + i] == input_of(r, i));
+
+    b = make_buffers(rank, all, COUNT, stream);
+    OK(ncclScatter(b.in, b.out, COUNT, ncclFloat32, root, comm, stream));
+    got = results(b);
+    for (size_t i = 0; i < COUNT; i++) CHECK(got[i] == input_of(root, (size_t)rank * COUNT + i));
+
+    /* A count of 0 is a success. */
+    OK(ncclAllReduce(NULL, NULL, 0, ncclFloat32, ncclSum, comm, stream));
+}
+
+/* Messages with every rank, this one among them, and a collective, in one nested group. */
+static void one_group(ncclComm_t comm, int rank, int ranks, stream_t stream) {
+    size_t all = (size_t)COUNT * ranks;
+    struct buffers b = make_buffers(rank, all, all, stream);
+    struct buffers sums = make_buffers(rank, COUNT, COUNT, stream);
+    OK(ncclGroupStart());
+    for (int r = 0; r < ranks; r++) {
+        OK(ncclGroupStart());
+        OK(ncclSend(b.in + (size_t)r * COUNT, COUNT, ncclFloat32, r, comm, stream));
+        OK(ncclRecv(b.out + (size_t)r * COUNT, COUNT, ncclFloat32, r, comm, stream));
+        OK(ncclGroupEnd());
+    }
+    OK(ncclAllReduce(sums.in, sums.out, COUNT, ncclFloat32, ncclSum, comm, stream));
+    OK(ncclGroupEnd());
+    float *got = results(b);
+    for (int r = 0; r < ranks; r++)
+        for (size_t i = 0; i < COUNT; i++)
+            CHECK(got[r * COUNT + i] == input_of(r, (size_t)rank * COUNT + i));
+    got = results(sums);
+    for (size_t i = 0; i < COUNT; i++) CHECK(got[i] == sum_at(ranks, i));
+}
+
+/* Two parts, each of which sums. */
+static void parts(ncclComm_t comm, int rank, int ranks, stream_t stream) {
+    ncclComm_t part;
+    int own, count;
+    OK(ncclCommSplit(comm, rank % 2, -rank, &part, NULL));
+    OK(ncclCommUserRank(part, &own));
+    OK(ncclCommCount(part, &count));
+    CHECK(count == (ranks + 1 - rank % 2) / 2 && own == count - 1 - rank / 2);
+    struct buffers b = make_buffers(rank, COUNT, COUNT, stream);
+    OK(ncclAllReduce(b.in, b.out, COUNT, ncclFloat32, ncclSum, part, stream));
+    float *got = results(b);
+    for (size_t i = 0; i < COUNT; i++) {
+        float sum = 0;
+        for (int r = rank % 2; r < ranks; r += 2) sum += input_of(r, i);
+        CHECK(got[i] == sum);
+    }
+    OK(ncclCommDestroy(part));
+    /* Rank 0 is in no part. */
+    OK(ncclCommSplit(comm, rank == 0 ? -1 : 7, 0, &part, NULL));
+    CHECK((rank == 0) == (part == NULL));
+    OK(ncclCommDestroy(part));
+}
+
+static void factors(ncclComm_t comm, int rank, int ranks, stream_t stream) {
+    float half = 0.5f;
+    int op;
+    OK(ncclRedOpCreatePreMulSum(&op, &half, ncclFloat32, 1, comm));
+    struct buffers b = make_buffers(rank, COUNT, COUNT, stream);
+    OK(ncclAllReduce(b.in, b.out, COUNT, ncclFloat32, op, comm, stream));
+    OK(ncclRedOpDestroy(op, comm));
+    CHECK(ncclRedOpDestroy(op, comm) == ncclInvalidArgument);
+    float *got = results(b);
+    for (size_t i = 0; i < COUNT; i++) CHECK(got[i] == sum_at(ranks, i) / 2);
+}
+
+static void whole_rank(ncclComm_t comm, int rank, int ranks) {
+    stream_t stream = new_stream();
+    ncclResult_t state = -1;
+    int number = -1;
+    void *memory, *handle;
+    OK(ncclCommUserRank(comm, &number));
+    CHECK(number == rank);
+    OK(ncclCommCount(comm, &number));
+    CHECK(number == ranks);
+    all_calls(comm, rank, ranks, stream);
+    one_group(comm, rank, ranks, stream);
+    factors(comm, rank, ranks, stream);
+    parts(comm, rank, ranks, stream);
+    OK(ncclMemAlloc(&memory, 1 << 20));
+    OK(ncclCommRegister(comm, memory, 1 << 20, &handle));
+    OK(ncclAllReduce(memory, memory, COUNT, ncclInt32, ncclMin, comm, stream));
+    synchronize(stream);
+    OK(ncclCommDeregister(comm, handle));
+    OK(ncclMemFree(memory));
+    OK(ncclCommGetAsyncError(comm, &state));
+    CHECK(state == ncclSuccess);
+    OK(ncclCommFinalize(comm));
+}
+
+#endif
