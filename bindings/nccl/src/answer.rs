@@ -4,7 +4,7 @@ use crate::abi::Code;
 use oxccl::Error;
 use std::ffi::{c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Why something was not done.
@@ -67,9 +67,12 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// may see a part of each, as with NVIDIA's library.
 static LAST: [AtomicU8; 4096] = [const { AtomicU8::new(0) }; 4096];
 static WRITES: Mutex<()> = Mutex::new(());
+/// Its code.
+static LAST_CODE: AtomicI32 = AtomicI32::new(0);
 
-fn remember(text: &str) {
+fn remember(code: Code, text: &str) {
     let _writes = lock(&WRITES);
+    LAST_CODE.store(code as c_int, Ordering::Relaxed);
     let fitting = text.bytes().filter(|byte| *byte != 0).take(LAST.len() - 1);
     let mut end = 0;
     for (to, byte) in LAST.iter().zip(fitting) {
@@ -93,7 +96,7 @@ pub(crate) fn answer(name: &str, act: impl FnOnce() -> Answer) -> c_int {
         Ok(()) => Code::Success as c_int,
         Err(failure) => {
             if failure.code != Code::InProgress {
-                remember(&format!("{name}: {}", failure.text));
+                remember(failure.code, &format!("{name}: {}", failure.text));
                 tracing::warn!("{name}: {}", failure.text);
             }
             failure.code as c_int
@@ -101,16 +104,20 @@ pub(crate) fn answer(name: &str, act: impl FnOnce() -> Answer) -> c_int {
     }
 }
 
-/// `ncclGetErrorString`.
+/// `ncclGetErrorString`: of the last failure's code, what that says, since many programs show
+/// nothing else.
 pub(crate) fn error_string(code: c_int) -> *const c_char {
+    if code > 0 && code == LAST_CODE.load(Ordering::Relaxed) {
+        return last_error();
+    }
     let text = match code {
         0 => c"no error",
-        1 => c"unhandled CUDA error (ncclGetLastError says more)",
-        2 => c"unhandled system error (ncclGetLastError says more)",
+        1 => c"unhandled CUDA error",
+        2 => c"unhandled system error",
         3 => c"internal error",
-        4 => c"invalid argument (ncclGetLastError says which)",
-        5 => c"invalid usage (ncclGetLastError says why)",
-        6 => c"remote process exited, or another rank has failed (ncclGetLastError says which)",
+        4 => c"invalid argument",
+        5 => c"invalid usage",
+        6 => c"remote process exited, or another rank has failed",
         7 => c"operation in progress",
         8 => c"timed out",
         _ => c"unknown result code",

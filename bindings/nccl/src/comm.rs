@@ -31,7 +31,10 @@ pub(crate) struct Comm {
 enum State {
     #[default]
     Starting,
-    Ready { handle: Handle, device: Device },
+    Ready {
+        handle: Handle,
+        device: Device,
+    },
     Failed(Failure),
 }
 
@@ -283,7 +286,10 @@ fn launch(comm: &Communicator, stream: usize, requests: &[&Request]) -> Answer {
 type OwnMessage = (*const u8, *mut u8, usize);
 
 /// Messages to this rank itself, in pairs as they have come, and the other calls.
-fn to_itself<'r>(rank: usize, requests: &[&'r Request]) -> Answer<(Vec<OwnMessage>, Vec<&'r Request>)> {
+fn to_itself<'r>(
+    rank: usize,
+    requests: &[&'r Request],
+) -> Answer<(Vec<OwnMessage>, Vec<&'r Request>)> {
     let (sends, rest): (Vec<_>, Vec<_>) =
         requests.iter().copied().partition(|request| request.ends == Ends::To(rank));
     let (receives, rest): (Vec<_>, Vec<_>) =

@@ -241,7 +241,8 @@ mod tests {
     /// Configurations at the end of a page behind which nothing may be read.
     fn read_guarded(size: usize, edit: impl FnOnce(&mut [u8])) -> Answer<Asked> {
         const PAGE: usize = 1 << 16;
-        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let (prot, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: new pages, the second of which is then out of reach.
         let pages = unsafe { libc::mmap(std::ptr::null_mut(), 2 * PAGE, prot, flags, -1, 0) };
         assert_ne!(pages, libc::MAP_FAILED);
@@ -283,7 +284,9 @@ mod tests {
     #[test]
     fn what_is_no_configuration_is_refused() {
         let refused = |edit: fn(&mut [u8])| read_guarded(48, edit).unwrap_err().text;
-        assert!(refused(|bytes| bytes[..8].copy_from_slice(&8usize.to_ne_bytes())).contains("size"));
+        assert!(
+            refused(|bytes| bytes[..8].copy_from_slice(&8usize.to_ne_bytes())).contains("size")
+        );
         assert!(refused(|bytes| bytes[8] = 0).contains("magic"));
         assert!(refused(|bytes| bytes[16..20].fill(7)).contains("blocking"));
         assert!(refused(|bytes| bytes[28..32].fill(0)).contains("maxCTAs"));

@@ -528,4 +528,3 @@ extern "C" fn pncclGetLastError(_comm: CommHandle) -> *const c_char {
 extern "C" fn ncclGetLastError(_comm: CommHandle) -> *const c_char {
     last_error()
 }
-

@@ -98,11 +98,13 @@ pub(crate) fn call(handle: CommHandle, make: impl FnOnce(&Comm) -> Answer<Reques
         let request = make(&comm)?;
         Ok((comm, request))
     };
-    let later = |group: &mut Group, (comm, request)| {
-        match group.calls.iter_mut().find(|(of, ..)| *of == handle) {
-            Some((_, _, requests)) => requests.push(request),
-            None => group.calls.push((handle, comm, vec![request])),
-        }
+    let later = |group: &mut Group, (comm, request)| match group
+        .calls
+        .iter_mut()
+        .find(|(of, ..)| *of == handle)
+    {
+        Some((_, _, requests)) => requests.push(request),
+        None => group.calls.push((handle, comm, vec![request])),
     };
     now_or_later(made, later, |(comm, request)| comm.run(&[request]))
 }
@@ -169,7 +171,9 @@ fn together<T: Send>(all: Vec<T>, act: impl Fn(T) -> Answer + Sync) -> Answer {
     std::thread::scope(|scope| {
         let threads: Vec<_> = all.into_iter().map(|one| scope.spawn(move || act(one))).collect();
         let panicked = || Failure::new(Code::InternalError, "a defect of oxccl: it panicked");
-        first(threads.into_iter().map(|one| one.join().unwrap_or_else(|_| Err(panicked()))).collect())
+        first(
+            threads.into_iter().map(|one| one.join().unwrap_or_else(|_| Err(panicked()))).collect(),
+        )
     })
 }
 

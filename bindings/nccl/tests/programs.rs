@@ -2,51 +2,15 @@
 //! GPUs of the stand-in driver.
 #![allow(clippy::unwrap_used)]
 
+mod built;
 #[path = "../../../tests/common/said.rs"]
 mod said;
 
+use built::Built;
 use nccl as _;
 use oxccl_cuda_stand_in::control::{image_file, library_folder};
 use said::{Said, finish, plain, start};
-use std::path::{Path, PathBuf};
 use std::process::Command;
-
-/// A folder with the library under the name that programs ask for, and a program.
-struct Built {
-    folder: PathBuf,
-    program: PathBuf,
-}
-
-impl Built {
-    fn new(name: &str, test: &str) -> Built {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
-        let _ = std::fs::remove_dir_all(&folder);
-        std::fs::create_dir_all(&folder).unwrap();
-        let library = std::env::current_exe().unwrap().with_file_name("libnccl.so");
-        assert!(library.is_file(), "{} was not built", library.display());
-        for name in ["libnccl.so", "libnccl.so.2"] {
-            std::os::unix::fs::symlink(&library, folder.join(name)).unwrap();
-        }
-        let program = folder.join(name);
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/{name}.c"));
-        let mut cc = Command::new("cc");
-        cc.args(["-O1", "-g", "-Wall", "-Wno-unused-function", "-o"]).arg(&program).arg(source);
-        cc.arg("-L").arg(&folder).args(["-lnccl", "-ldl", "-lpthread"]);
-        let output = cc.output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        Built { folder, program }
-    }
-
-    fn run(&self, arguments: &[&str], settings: &[(&str, &str)]) -> Said {
-        let mut command = plain(self.program.to_str().unwrap());
-        let stand_in = library_folder().unwrap();
-        let path = format!("{}:{}", self.folder.display(), stand_in.display());
-        command.args(arguments).env("LD_LIBRARY_PATH", path);
-        command.env("OXCCL_IMAGE", image_file().unwrap()).env("NCCL_SOCKET_IFNAME", "lo");
-        command.env("OXCCL_TIMEOUT", "60").envs(settings.iter().copied());
-        finish(start(&mut command))
-    }
-}
 
 const HOST: &[(&str, &str)] = &[("OXCCL_DEVICE", "host")];
 const TWO: (&str, &str) = ("OXCCL_STAND_IN_DEVICES", "2");
@@ -55,8 +19,18 @@ const MEMORY: (&str, &str) = ("OXCCL_STAND_IN_MEMORY", "1073741824");
 const MANY: (&str, &str) = ("CUDA_DEVICE_MAX_CONNECTIONS", "32");
 const GPUS: &[(&str, &str)] = &[TWO, MEMORY, MANY];
 
+fn run(built: &Built, arguments: &[&str], settings: &[(&str, &str)]) -> Said {
+    let mut command = plain(built.program.to_str().unwrap());
+    let stand_in = library_folder().unwrap();
+    let path = format!("{}:{}", built.folder.display(), stand_in.display());
+    command.args(arguments).env("LD_LIBRARY_PATH", path);
+    command.env("OXCCL_IMAGE", image_file().unwrap()).env("NCCL_SOCKET_IFNAME", "lo");
+    command.env("OXCCL_TIMEOUT", "60").envs(settings.iter().copied());
+    finish(start(&mut command))
+}
+
 fn done(name: &str, test: &str, arguments: &[&str], settings: &[(&str, &str)]) {
-    let said = Built::new(name, test).run(arguments, settings).ok();
+    let said = run(&Built::program(name, test), arguments, settings).ok();
     assert!(said.out.contains("done"), "{}", said.out);
 }
 
