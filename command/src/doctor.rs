@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
+use clap::Args;
 use oxccl::{Collectives, Communicator, Config, FabricKind, ReduceOp, UniqueId};
 use oxccl_kernels::{HostExecutor, Isa};
 use oxccl_transports::{HUGE_PAGE, Region};
@@ -11,7 +12,18 @@ use crate::failure::Failure;
 use crate::machine::{self, Probe};
 
 mod gpu;
+mod nccl;
 mod rdma;
+
+/// Says what this machine has, and lacks, for each transport and device.
+///
+/// With --pid it says which libraries a running process takes for NCCL, and nothing else.
+#[derive(Args)]
+pub(crate) struct DoctorOptions {
+    /// A process of this machine.
+    #[arg(long)]
+    pid: Option<u32>,
+}
 
 /// How a thing stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,15 +76,20 @@ type Section = fn() -> Vec<Finding>;
 ///
 /// # Errors
 /// [`Failure::Unfit`] if something is missing that collectives on the CPU need.
-pub(crate) fn main() -> Result<(), Failure> {
+pub(crate) fn main(options: &DoctorOptions) -> Result<(), Failure> {
+    if let Some(pid) = options.pid {
+        nccl::of_process(pid)?.iter().for_each(Finding::print);
+        return Ok(());
+    }
     println!("oxccl {}", env!("CARGO_PKG_VERSION"));
     let mut broken = 0;
-    let sections: [(&str, Section); 5] = [
+    let sections: [(&str, Section); 6] = [
         ("machine", of_machine),
         ("memory", of_memory),
         ("transports", of_transports),
         ("RDMA", rdma::findings),
         ("GPU", gpu::findings),
+        ("NCCL's programs", nccl::findings),
     ];
     for (name, section) in sections {
         println!("\n{name}");

@@ -75,7 +75,7 @@ enum Command {
     /// Names the rank at fault, by the files that the ranks of a failed job have left.
     Blame(blame::BlameOptions),
     /// Says what this machine has, and lacks, for each transport and device.
-    Doctor,
+    Doctor(doctor::DoctorOptions),
 }
 
 impl Command {
@@ -122,7 +122,7 @@ pub fn main() -> ExitCode {
         Command::Soak(options) => soak::main(&options),
         Command::Status(options) => status::main(&options),
         Command::Blame(options) => blame::main(&options),
-        Command::Doctor => doctor::main(),
+        Command::Doctor(options) => doctor::main(&options),
     })
 }
 

@@ -1,6 +1,10 @@
 //! `oxccl run`: starts this machine's ranks.
 
+mod nccl;
+
 use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::time::Duration;
 
 use clap::Args;
@@ -8,6 +12,7 @@ use clap::Args;
 use crate::failure::Failure;
 use crate::launch::{Job, Share, launch};
 use crate::options;
+pub(crate) use nccl::library;
 
 /// Starts a program once per rank and waits for all of them.
 ///
@@ -24,11 +29,23 @@ use crate::options;
 /// On several machines it is started once on each, with the same --ranks, --nnodes and --rendezvous
 /// and the --node-rank of the machine; OXCCL_SECRET is the job's secret, any bytes; only at a
 /// loopback address ranks may meet without. Machine 0 serves the rendezvous.
+///
+/// Ranks find RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, too, as
+/// torchrun sets them, so that PyTorch's programs can be started. On several machines the port is
+/// the one behind the rendezvous'.
+///
+/// With --nccl the program takes oxccl's libnccl.so.2 for NVIDIA's. Without --ranks it is then
+/// started once, as it would be without this command: a launcher, such as torchrun, or a program
+/// that has several GPUs.
 #[derive(Args)]
 pub(crate) struct RunOptions {
     /// How many ranks to start here.
-    #[arg(long, short = 'n', visible_alias = "np", value_parser = options::ranks)]
-    ranks: usize,
+    #[arg(long, short = 'n', visible_alias = "np", value_parser = options::ranks,
+        required_unless_present = "nccl")]
+    ranks: Option<usize>,
+    /// Puts oxccl's libnccl.so.2, which lies beside this command, in front of NVIDIA's.
+    #[arg(long)]
+    nccl: bool,
     /// How many machines there are, each with as many ranks.
     #[arg(long, value_parser = options::positive, requires = "rendezvous", requires = "node_rank")]
     nnodes: Option<usize>,
@@ -77,14 +94,21 @@ pub(crate) fn main(options: &RunOptions) -> Result<(), Failure> {
     let Some((program, arguments)) = options.program.split_first() else {
         return Err(Failure::Usage("no program was given".to_owned()));
     };
-    if let Some(nodes) = options.nodes.filter(|nodes| *nodes > options.ranks) {
-        let detail = format!("--nodes {nodes} are more than the {} ranks", options.ranks);
+    let variables = if options.nccl { nccl::variables()? } else { Vec::new() };
+    let Some(ranks) = options.ranks else {
+        let program_error = Command::new(program).args(arguments).envs(variables).exec();
+        let program = program.to_string_lossy();
+        return Err(Failure::system(format!("starting {program}"))(program_error));
+    };
+    if let Some(nodes) = options.nodes.filter(|nodes| *nodes > ranks) {
+        let detail = format!("--nodes {nodes} are more than the {ranks} ranks");
         return Err(Failure::Usage(detail));
     }
     launch(&Job {
         program,
         arguments,
-        ranks: options.ranks,
+        variables: &variables,
+        ranks,
         share: options.share()?,
         nodes: options.nodes,
         bind: options.bind,

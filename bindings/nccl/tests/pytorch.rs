@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod built;
+#[path = "../../../tests/common/left.rs"]
+mod left;
 #[path = "../../../tests/common/said.rs"]
 mod said;
 
@@ -78,8 +80,7 @@ fn pytorch_names_a_dead_rank() {
 
 #[test]
 fn pytorchs_older_backend_runs_over_the_library() {
-    if std::env::var_os("OXCCL_TEST_ALL").is_none() {
-        eprintln!("left to make test-all: PyTorch's backend nccl-legacy");
+    if left::to_test_all("PyTorch's backend nccl-legacy") {
         return;
     }
     let parts = "collectives,works,groups,graphs";

@@ -105,6 +105,7 @@ fn start_ranks(ranks: usize) -> Result<(), Failure> {
     launch(&Job {
         program,
         arguments: &arguments,
+        variables: &[],
         ranks,
         share: None,
         nodes: None,

@@ -7,6 +7,7 @@ mod signals;
 mod watch;
 
 use std::ffi::{OsStr, OsString};
+use std::net::TcpListener;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::mpsc::channel;
@@ -28,6 +29,8 @@ pub(crate) struct Job<'a> {
     pub(crate) program: &'a OsStr,
     /// Its arguments.
     pub(crate) arguments: &'a [OsString],
+    /// What its environment has besides.
+    pub(crate) variables: &'a [(&'static str, OsString)],
     /// How many ranks here.
     pub(crate) ranks: usize,
     /// Where others are started, if not all are here.
@@ -125,11 +128,12 @@ pub(crate) fn launch(job: &Job) -> Result<(), Failure> {
 
 /// Starts all ranks, or none.
 fn start(job: &Job, id: &UniqueId, channel: &LauncherChannel) -> Result<Running, Failure> {
+    let store = store(job, id)?;
     let cores = if job.bind { machine::usable_cores() } else { Vec::new() };
     let mut running = Running(Vec::new());
     for local_rank in 0..job.ranks {
         let core = (!cores.is_empty()).then(|| cores[local_rank % cores.len()]);
-        match Rank::start(job, local_rank, &id.to_string(), core) {
+        match Rank::start(job, local_rank, &id.to_string(), &store, core) {
             Ok(rank) => running.0.push(rank),
             Err(failure) => {
                 let how = format!("could not be started: {failure}");
@@ -139,6 +143,19 @@ fn start(job: &Job, id: &UniqueId, channel: &LauncherChannel) -> Result<Running,
         }
     }
     Ok(running)
+}
+
+/// Where rank 0 of PyTorch's programs is to serve its store: here at a port that is free just now,
+/// on several machines at the one behind the rendezvous'.
+fn store(job: &Job, id: &UniqueId) -> Result<(String, u16), Failure> {
+    let port = match job.share {
+        Some(_) => id.port().wrapping_add(1),
+        None => TcpListener::bind((id.host(), 0))
+            .and_then(|listener| listener.local_addr())
+            .map_err(Failure::system("finding a free port"))?
+            .port(),
+    };
+    Ok((id.host().to_owned(), port))
 }
 
 /// The processes that still run. Dropping kills them.

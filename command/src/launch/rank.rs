@@ -20,6 +20,7 @@ impl Rank {
         job: &Job,
         local_rank: usize,
         id: &str,
+        (store, port): &(String, u16),
         core: Option<usize>,
     ) -> Result<Rank, Failure> {
         let rank = job.first_rank() + local_rank;
@@ -31,6 +32,13 @@ impl Rank {
             .env("OXCCL_LOCAL_RANK", local_rank.to_string())
             .env("OXCCL_LOCAL_WORLD_SIZE", job.ranks.to_string())
             .env("OXCCL_UNIQUE_ID", id)
+            .env("RANK", rank.to_string())
+            .env("WORLD_SIZE", job.world().to_string())
+            .env("LOCAL_RANK", local_rank.to_string())
+            .env("LOCAL_WORLD_SIZE", job.ranks.to_string())
+            .env("MASTER_ADDR", store)
+            .env("MASTER_PORT", port.to_string())
+            .envs(job.variables.iter().map(|(name, value)| (name, value)))
             .envs(job.nodes.map(|nodes| ("OXCCL_NODES", nodes.to_string())));
         // A group of its own, so that a signal reaches what a rank has started, too. Such a group
         // may not read from the terminal.

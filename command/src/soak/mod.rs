@@ -78,6 +78,7 @@ fn start(options: &SoakOptions) -> Result<(), Failure> {
     launch(&Job {
         program: program.as_os_str(),
         arguments: &arguments,
+        variables: &[],
         ranks: options.ranks,
         share: None,
         nodes: options.nodes,

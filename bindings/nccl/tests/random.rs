@@ -1,0 +1,198 @@
+//! Calls in random order from several threads, right and wrong: answers, never a crash or a hang.
+#![allow(clippy::unwrap_used, non_snake_case)]
+
+use nccl as _;
+use std::ffi::{c_int, c_void};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+type Comm = usize;
+
+unsafe extern "C" {
+    fn ncclCommInitAll(comms: *mut Comm, count: c_int, devices: *const c_int) -> c_int;
+    fn ncclCommDestroy(comm: Comm) -> c_int;
+    fn ncclCommAbort(comm: Comm) -> c_int;
+    fn ncclCommGetAsyncError(comm: Comm, code: *mut c_int) -> c_int;
+    fn ncclCommSplit(comm: Comm, color: c_int, key: c_int, to: *mut Comm, c: *const u8) -> c_int;
+    fn ncclGroupStart() -> c_int;
+    fn ncclGroupEnd() -> c_int;
+    fn ncclGetLastError(comm: Comm) -> *const i8;
+    fn ncclRedOpCreatePreMulSum(
+        op: *mut c_int,
+        factor: *const f32,
+        data_type: c_int,
+        residence: c_int,
+        comm: Comm,
+    ) -> c_int;
+    fn ncclRedOpDestroy(op: c_int, comm: Comm) -> c_int;
+    fn ncclCommDeregister(comm: Comm, handle: usize) -> c_int;
+    fn ncclSignal(peer: c_int, index: c_int, context: c_int) -> c_int;
+    fn ncclAllReduce(
+        input: *const c_void,
+        output: *mut c_void,
+        count: usize,
+        data_type: c_int,
+        op: c_int,
+        comm: Comm,
+        stream: usize,
+    ) -> c_int;
+    fn ncclAllGather(
+        input: *const c_void,
+        output: *mut c_void,
+        count: usize,
+        data_type: c_int,
+        comm: Comm,
+        stream: usize,
+    ) -> c_int;
+    fn ncclBroadcast(
+        input: *const c_void,
+        output: *mut c_void,
+        count: usize,
+        data_type: c_int,
+        root: c_int,
+        comm: Comm,
+        stream: usize,
+    ) -> c_int;
+    fn ncclSend(
+        input: *const c_void,
+        count: usize,
+        data_type: c_int,
+        peer: c_int,
+        comm: Comm,
+        stream: usize,
+    ) -> c_int;
+    fn ncclRecv(
+        output: *mut c_void,
+        count: usize,
+        data_type: c_int,
+        peer: c_int,
+        comm: Comm,
+        stream: usize,
+    ) -> c_int;
+}
+
+/// A generator of numbers: xorshift.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % most
+    }
+
+    fn of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len() as u64) as usize]
+    }
+}
+
+/// What threads share: communicators, some of which have ended.
+static COMMS: Mutex<Vec<Comm>> = Mutex::new(Vec::new());
+static CALLS: AtomicUsize = AtomicUsize::new(0);
+static DONE: AtomicUsize = AtomicUsize::new(0);
+
+fn any_comm(random: &mut Random) -> Comm {
+    let comms = COMMS.lock().unwrap();
+    match random.below(8) {
+        0 => random.of(&[0, 1, usize::MAX, 0x6f78_0000_0001]),
+        _ if comms.is_empty() => 0,
+        _ => random.of(&comms),
+    }
+}
+
+/// One step. Memory is always as long as a call that is accepted needs it: counts are small, or
+/// more than memory can have.
+fn step(random: &mut Random, memory: &mut [u64]) {
+    let at: *mut c_void = memory.as_mut_ptr().cast();
+    let input = random.of(&[at.cast_const(), std::ptr::null(), at.cast_const()]);
+    let output = random.of(&[at.wrapping_byte_add(8192), std::ptr::null_mut(), at]);
+    let count = random.of(&[0, 1, 7, 64, usize::MAX, usize::MAX / 2, 1 << 62, 1 << 63]);
+    let data_type = random.of(&[0, 2, 7, 7, 8, 11, 12, -1, c_int::MAX]);
+    let op = random.of(&[0, 0, 1, 4, 5, 6, -1, c_int::MAX]);
+    let rank = random.of(&[0, 0, 1, 1, 2, -1, c_int::MIN]);
+    let comm = any_comm(random);
+    // SAFETY: what is accepted is valid; what is not, is not followed.
+    let code = unsafe {
+        match random.below(24) {
+            0..4 => ncclAllReduce(input, output, count, data_type, op, comm, 0),
+            4..6 => ncclAllGather(input, output, count, data_type, comm, 0),
+            6..8 => ncclBroadcast(input, output, count, data_type, rank, comm, 0),
+            8 | 9 => ncclSend(input, count, data_type, rank, comm, 0),
+            10 | 11 => ncclRecv(output, count, data_type, rank, comm, 0),
+            12 | 13 => ncclGroupStart(),
+            14..17 => ncclGroupEnd(),
+            17 => {
+                let mut made = 0;
+                ncclRedOpCreatePreMulSum(&raw mut made, &0.5, data_type, 1, comm)
+            }
+            18 => ncclRedOpDestroy(op, comm),
+            19 => ncclCommDeregister(comm, random.below(4) as usize),
+            20 => ncclSignal(rank, 0, 0),
+            21 => {
+                let mut state = 0;
+                ncclCommGetAsyncError(comm, &raw mut state)
+            }
+            22 if random.below(20) == 0 => ncclCommAbort(comm),
+            22 if random.below(20) == 0 => ncclCommDestroy(comm),
+            22 => 0,
+            _ => {
+                let mut part = 0;
+                let code = ncclCommSplit(comm, -2, 0, &raw mut part, std::ptr::null());
+                assert_ne!(code, 0, "a color below 0");
+                code
+            }
+        }
+    };
+    CALLS.fetch_add(1, Ordering::Relaxed);
+    assert!((0..8).contains(&code), "{code}");
+    if code == 0 {
+        DONE.fetch_add(1, Ordering::Relaxed);
+    } else {
+        // SAFETY: it is a text.
+        assert_ne!(unsafe { *ncclGetLastError(comm) }, 0);
+    }
+}
+
+#[test]
+fn random_calls_are_answered() {
+    // SAFETY: no thread runs yet.
+    unsafe {
+        std::env::set_var("OXCCL_DEVICE", "host");
+        std::env::set_var("OXCCL_TIMEOUT", "0.2");
+        std::env::set_var("NCCL_SOCKET_IFNAME", "lo");
+    }
+    let seed = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64 | 1;
+    println!("seed {seed}");
+    let until = Instant::now() + Duration::from_secs(4);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            scope.spawn(move || {
+                let mut random = Random(seed.wrapping_mul(2 * thread + 1));
+                let mut memory = vec![0u64; 4096];
+                while Instant::now() < until {
+                    step(&mut random, &mut memory);
+                }
+                // SAFETY: it takes nothing.
+                while unsafe { ncclGroupEnd() } != 5 {}
+            });
+        }
+        while Instant::now() < until {
+            let mut comms = [0; 2];
+            // SAFETY: there are as many places.
+            let code = unsafe { ncclCommInitAll(comms.as_mut_ptr(), 2, std::ptr::null()) };
+            if code == 0 {
+                let ended = std::mem::replace(&mut *COMMS.lock().unwrap(), comms.to_vec());
+                std::thread::sleep(Duration::from_millis(150));
+                for comm in ended {
+                    // SAFETY: a handle, which may have ended.
+                    unsafe { ncclCommAbort(comm) };
+                }
+            }
+        }
+    });
+    let (calls, done) = (CALLS.load(Ordering::Relaxed), DONE.load(Ordering::Relaxed));
+    println!("{calls} calls, {done} done");
+    assert!(calls > 1000 && done > 100, "{calls} calls, {done} done");
+}
