@@ -273,3 +273,50 @@ fn sleepers(seconds: &str) -> usize {
         })
         .count()
 }
+
+#[test]
+fn ranks_find_what_torchrun_sets() {
+    let script = "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT";
+    let said = run("2", &[], script).ok();
+    let mut lines: Vec<_> = said.out.lines().collect();
+    lines.sort_unstable();
+    let [first, second] = lines[..] else { panic!("{said:?}") };
+    let store = first.strip_prefix("0/2 0/2 127.0.0.1:").expect(first);
+    assert!(store.parse::<u16>().is_ok_and(|port| port > 0), "{first}");
+    assert_eq!(second, format!("1/2 1/2 127.0.0.1:{store}"));
+}
+
+#[test]
+fn the_nccl_library_goes_in_front() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nccl-in-front");
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    let own = folder.join("oxccl");
+    std::fs::copy(env!("CARGO_BIN_EXE_oxccl"), &own).unwrap();
+    let nccl = |ranks: &[&str]| {
+        let mut command = Command::new(&own);
+        command.arg("run").args(ranks).args(["--nccl", "--", "sh", "-c"]);
+        command.arg("echo $LD_PRELOAD $VLLM_NCCL_SO_PATH");
+        finish(start(&mut command))
+    };
+    let said = nccl(&[]).failed(2);
+    assert!(said.err.contains("cargo build --release -p oxccl-nccl"), "{}", said.err);
+    let library = folder.join("libnccl.so.2");
+    // Any library: the loader leaves out what is none, and says so.
+    std::fs::write(&library, "").unwrap();
+    let library = library.canonicalize().unwrap();
+    let line = format!("{} {}\n", library.display(), library.display());
+    assert_eq!(nccl(&[]).ok().out, line);
+    assert_eq!(nccl(&["-n", "2"]).ok().out, line.repeat(2));
+    // Without it, how many there are to be must be said.
+    assert!(oxccl(&["run", "--", "true"]).failed(2).err.contains("--ranks"));
+}
+
+#[test]
+fn a_process_is_asked_for_its_nccl() {
+    let own = std::process::id().to_string();
+    let said = oxccl(&["doctor", "--pid", &own]).ok();
+    assert!(said.out.contains("the process has no libnccl"), "{}", said.out);
+    let said = oxccl(&["doctor", "--pid", "4194305"]);
+    assert!(!said.status.success() && said.err.contains("process 4194305"), "{}", said.err);
+}

@@ -1,6 +1,10 @@
 """The package's calls against numpy, with fresh random input and poisoned output."""
 
+import os
+import pathlib
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -382,3 +386,21 @@ def test_a_rank_that_dies_is_named() -> None:
     assert ended[1][0] == -signal.SIGKILL
     for status, out, err in (ended[0], ended[2]):
         assert status == 0 and "rank 1" in out, (out, err)
+
+
+def test_the_nccl_library_is_found_or_missed(tmp_path: pathlib.Path) -> None:
+    def run(**variables: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PATH": f"{tmp_path}:/usr/bin:/bin", **variables}
+        environment.pop("LD_PRELOAD", None)
+        arguments = [sys.executable, "-m", "oxccl.nccl_path"]
+        return subprocess.run(arguments, env=environment, capture_output=True, text=True)
+
+    missing = run()
+    assert missing.returncode == 1 and "cargo build" in missing.stderr
+    (tmp_path / "oxccl").write_text("#!/bin/sh\n")
+    (tmp_path / "oxccl").chmod(0o755)
+    (tmp_path / "libnccl.so").touch()
+    assert run().stdout.strip() == str(tmp_path / "libnccl.so")
+    (tmp_path / "other.so").touch()
+    other = run(OXCCL_NCCL_LIBRARY=str(tmp_path / "other.so"))
+    assert other.stdout.strip() == str(tmp_path / "other.so")

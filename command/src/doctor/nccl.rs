@@ -27,7 +27,9 @@ pub(super) fn of_process(pid: u32) -> Result<Vec<Finding>, Failure> {
         .map_err(Failure::system(format!("looking at process {pid}")))?;
     let paths = maps.lines().filter_map(|line| line.get(line.find('/')?..));
     let is_nccl = |path: &&str| {
-        Path::new(path).file_name().is_some_and(|name| name.to_string_lossy().starts_with("libnccl"))
+        Path::new(path)
+            .file_name()
+            .is_some_and(|name| name.to_string_lossy().starts_with("libnccl"))
     };
     let libraries: BTreeSet<_> = paths.filter(is_nccl).collect();
     let mut found: Vec<_> = libraries
