@@ -4,11 +4,13 @@ use crate::abi::{Code, CommHandle};
 use crate::answer::{Answer, Failure, lock};
 use crate::call::{Ends, Request};
 use crate::config::{self, Asked};
-use crate::factor::Factors;
+use crate::factor::{Factors, Op};
 use crate::registry;
+use crate::scale::Scaler;
 use oxccl::{AnyStream, Collectives, Communicator, Device, Handle, UniqueId, cuda};
 use oxccl_transports::Server;
 use oxccl_transports::cuda::{Context, Driver};
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, Once};
@@ -19,6 +21,8 @@ pub(crate) struct Comm {
     inner: Mutex<Option<Communicator>>,
     state: Mutex<State>,
     pub(crate) factors: Factors,
+    /// What multiplies by them, once a call does.
+    scaler: Mutex<Option<Scaler>>,
     /// What `ncclCommRegister` has handed out.
     pub(crate) registered: Mutex<BTreeSet<usize>>,
     /// Functions return before they are done.
@@ -213,6 +217,7 @@ impl Comm {
     /// Gives back what it has, once its calls have ended. The other ranks need not do so now.
     pub(crate) fn destroy(&self) {
         drop(lock(&self.inner).take());
+        drop(lock(&self.scaler).take());
     }
 
     /// Makes calls, which have come in this order: one launch for each stream.
@@ -226,60 +231,83 @@ impl Comm {
                 let (now, later): (Vec<_>, Vec<_>) =
                     rest.into_iter().partition(|request| request.stream == stream);
                 rest = later;
-                launch(comm, stream, &now)?;
+                self.launch(comm, stream, &now)?;
             }
             Ok(())
         })
     }
-}
 
-/// Launches the calls of one stream as one. On the host they have ended when this returns.
-fn launch(comm: &Communicator, stream: usize, requests: &[&Request]) -> Answer {
-    let (own, requests) = to_itself(comm.rank(), requests)?;
-    let channels = requests.iter().filter_map(|request| request.channels).min();
-    let Some(context) = comm.context() else {
+    /// Launches the calls of one stream as one. On the host they have ended when this returns.
+    fn launch(&self, comm: &Communicator, stream: usize, requests: &[&Request]) -> Answer {
+        let (own, requests) = to_itself(comm.rank(), requests)?;
+        let channels = requests.iter().filter_map(|request| request.channels).min();
+        let Some(context) = comm.context() else {
+            for (from, to, bytes) in own {
+                // SAFETY: the caller vouches for both; they may be the same memory.
+                unsafe { to.copy_from(from, bytes) };
+            }
+            let requests = self.scaled(comm, &requests, None)?;
+            return match &requests[..] {
+                [] => Ok(()),
+                // SAFETY: the caller vouches for the memory until the call has ended.
+                [one] => Ok(unsafe { comm.run(one.call()?) }?),
+                many => Ok(comm.group(|group| {
+                    many.iter().try_for_each(|one| {
+                        // SAFETY: as above.
+                        unsafe { group.run(one.call()?) }.map(drop)
+                    })
+                })?),
+            };
+        };
+        let raw = std::ptr::with_exposed_provenance_mut(stream);
+        // SAFETY: the stream is the caller's, who keeps it until its calls have ended.
+        let stream = unsafe { cuda::Stream::foreign(&context, raw) }
+            .map_err(oxccl_transports::Error::from)?;
         for (from, to, bytes) in own {
-            // SAFETY: the caller vouches for both; they may be the same memory.
-            unsafe { to.copy_from(from, bytes) };
+            // SAFETY: the caller vouches for both until the stream has come so far.
+            unsafe { cuda::copy(&stream, to, from, bytes) }
+                .map_err(oxccl_transports::Error::from)?;
         }
-        return match &requests[..] {
-            [] => Ok(()),
-            // SAFETY: the caller vouches for the memory until the call has ended.
-            [one] => Ok(unsafe { comm.run(one.call()?) }?),
-            many => Ok(comm.group(|group| {
+        let requests = self.scaled(comm, &requests, Some(&stream))?;
+        let on = comm.on(AnyStream::Cuda(&stream));
+        let on = match channels {
+            None => on,
+            Some(most) => on.with_channels(most)?,
+        };
+        // What goes wrong later is told by ncclCommGetAsyncError, so the work need not be kept.
+        match &requests[..] {
+            [] => {}
+            // SAFETY: the caller vouches for the memory until the stream has come so far.
+            [one] => drop(unsafe { on.run(one.call()?) }?),
+            many => drop(on.group(|group| {
                 many.iter().try_for_each(|one| {
                     // SAFETY: as above.
                     unsafe { group.run(one.call()?) }.map(drop)
                 })
             })?),
-        };
-    };
-    let raw = std::ptr::with_exposed_provenance_mut(stream);
-    // SAFETY: the stream is the caller's, who keeps it until its calls have ended.
-    let stream =
-        unsafe { cuda::Stream::foreign(&context, raw) }.map_err(oxccl_transports::Error::from)?;
-    for (from, to, bytes) in own {
-        // SAFETY: the caller vouches for both until the stream has come so far.
-        unsafe { cuda::copy(&stream, to, from, bytes) }.map_err(oxccl_transports::Error::from)?;
+        }
+        Ok(())
     }
-    let on = comm.on(AnyStream::Cuda(&stream));
-    let on = match channels {
-        None => on,
-        Some(most) => on.with_channels(most)?,
-    };
-    // What goes wrong later is told by ncclCommGetAsyncError, so the work need not be kept.
-    match &requests[..] {
-        [] => {}
-        // SAFETY: the caller vouches for the memory until the stream has come so far.
-        [one] => drop(unsafe { on.run(one.call()?) }?),
-        many => drop(on.group(|group| {
-            many.iter().try_for_each(|one| {
-                // SAFETY: as above.
-                unsafe { group.run(one.call()?) }.map(drop)
-            })
-        })?),
+
+    /// The calls, of which those with factors have become sums.
+    fn scaled<'r>(
+        &self,
+        comm: &Communicator,
+        requests: &[&'r Request],
+        stream: Option<&cuda::Stream>,
+    ) -> Answer<Vec<Cow<'r, Request>>> {
+        let has_factor = |request: &Request| matches!(request.op, Op::Scaled(_));
+        if !requests.iter().any(|request| has_factor(request)) {
+            return Ok(requests.iter().map(|request| Cow::Borrowed(*request)).collect());
+        }
+        let mut scaler = lock(&self.scaler);
+        if scaler.is_none() {
+            *scaler = Some(Scaler::new(comm)?);
+        }
+        let Some(scaler) = &mut *scaler else { unreachable!("there is one by now") };
+        let place = requests.iter().enumerate();
+        place.map(|(place, request)| scaler.scale(place, request, stream).map(Cow::Owned)).collect()
     }
-    Ok(())
 }
 
 /// Where a message to this rank itself is from, where it goes, and its bytes.

@@ -17,4 +17,5 @@ mod group;
 mod memory;
 mod refused;
 mod registry;
+mod scale;
 mod unique_id;

@@ -151,16 +151,27 @@ static void parts(ncclComm_t comm, int rank, int ranks, stream_t stream) {
     OK(ncclCommDestroy(part));
 }
 
+/* Each rank has a factor of its own. */
 static void factors(ncclComm_t comm, int rank, int ranks, stream_t stream) {
-    float half = 0.5f;
+    float own = (float)(rank + 1) / 2;
     int op;
-    OK(ncclRedOpCreatePreMulSum(&op, &half, ncclFloat32, 1, comm));
+    OK(ncclRedOpCreatePreMulSum(&op, &own, ncclFloat32, 1, comm));
     struct buffers b = make_buffers(rank, COUNT, COUNT, stream);
+    struct buffers more = make_buffers(rank, 2 * COUNT, 2 * COUNT, stream);
     OK(ncclAllReduce(b.in, b.out, COUNT, ncclFloat32, op, comm, stream));
+    OK(ncclGroupStart());
+    OK(ncclAllReduce(more.in, more.in, COUNT, ncclFloat32, op, comm, stream));
+    OK(ncclAllReduce(more.in + COUNT, more.in + COUNT, COUNT, ncclFloat32, op, comm, stream));
+    OK(ncclGroupEnd());
     OK(ncclRedOpDestroy(op, comm));
     CHECK(ncclRedOpDestroy(op, comm) == ncclInvalidArgument);
-    float *got = results(b);
-    for (size_t i = 0; i < COUNT; i++) CHECK(got[i] == sum_at(ranks, i) / 2);
+    more.out = more.in;
+    float *got = results(b), *both = results(more);
+    for (size_t i = 0; i < 2 * COUNT; i++) {
+        float sum = 0;
+        for (int r = 0; r < ranks; r++) sum += input_of(r, i) * (float)(r + 1) / 2;
+        CHECK((i >= COUNT || got[i] == sum) && both[i] == sum);
+    }
 }
 
 static void whole_rank(ncclComm_t comm, int rank, int ranks) {
