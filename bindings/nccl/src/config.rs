@@ -99,8 +99,8 @@ pub(crate) unsafe fn read(config: *const u8) -> Answer<Asked> {
     Ok(Asked { is_nonblocking, max_channels: most })
 }
 
-/// Reads `ncclCollConfig_t`: most channels of one call. What chooses an algorithm by NCCL's names is
-/// refused; the rest are hints, and extensions are of other vendors.
+/// Reads `ncclCollConfig_t`: most channels of one call. What chooses an algorithm by NCCL's names
+/// is refused; the rest are hints, and extensions are of other vendors.
 ///
 /// # Safety
 /// It is null, or as long as its first field says.

@@ -21,8 +21,8 @@ pub(crate) fn library() -> Result<PathBuf, Failure> {
     })
 }
 
-/// Variables of a program. The library goes in front of what is preloaded already: PyTorch finds its
-/// own by a path in the program, which no search path changes; vLLM opens one by name.
+/// Variables of a program. The library goes in front of what is preloaded already: PyTorch finds
+/// its own by a path in the program, which no search path changes; vLLM opens one by name.
 pub(super) fn variables() -> Result<Vec<(&'static str, OsString)>, Failure> {
     let library = library()?.into_os_string();
     let mut preloaded = library.clone();

@@ -95,6 +95,7 @@ cudaError_t cudaDeviceGetPCIBusId(char *to, int len, int of) {
     return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize(void) { DO(cuCtxSynchronize()); }
+cudaError_t cudaDeviceReset(void) { DO(cuCtxSynchronize()); }
 cudaError_t cudaDriverGetVersion(int *version) { return said(cuDriverGetVersion(version)); }
 cudaError_t cudaRuntimeGetVersion(int *version) { *version = CUDART_VERSION; return cudaSuccess; }
 
