@@ -10,6 +10,25 @@ __attribute__((destructor)) static void end(void) {
     if (comm) OK(ncclCommDestroy(comm));
 }
 
+/* Twenty calls between ncclGroupStart and ncclGroupEnd are one launch. */
+static void coalescing(int rank, int ranks) {
+    enum { CALLS = 20 };
+    struct buffers of[CALLS];
+    stream_t stream = new_stream();
+    for (int i = 0; i < CALLS; i++) of[i] = make_buffers(rank, COUNT, COUNT, stream);
+    uint64_t before = is_host() ? 0 : ((uint64_t (*)(void))driver("oxccl_stand_in_launches"))();
+    OK(ncclGroupStart());
+    for (int i = 0; i < CALLS; i++)
+        OK(ncclAllReduce(of[i].in, of[i].out, COUNT, ncclFloat32, ncclSum, comm, stream));
+    OK(ncclGroupEnd());
+    synchronize(stream);
+    if (!is_host()) CHECK(((uint64_t (*)(void))driver("oxccl_stand_in_launches"))() == before + 1);
+    for (int i = 0; i < CALLS; i++) {
+        float *got = results(of[i]);
+        for (size_t at = 0; at < COUNT; at++) CHECK(got[at] == sum_at(ranks, at));
+    }
+}
+
 int main(int argc, char **argv) {
     int ranks = atoi(argv[1]), devices = argc > 2 ? atoi(argv[2]) : 1, failed = 0, status;
     int pipes[8][2];
@@ -26,6 +45,7 @@ int main(int argc, char **argv) {
             use_device(r % devices);
             OK(ncclCommInitRank(&comm, ranks, id, r));
             whole_rank(comm, r, ranks);
+            coalescing(r, ranks);
             return 0;
         }
     }
