@@ -259,34 +259,41 @@ constexpr uint32_t EAGER_SPINS = 512;
 // let somebody run, and fewer or more polls come before the next.
 //
 // Yielding to a rank of the same core pays: it runs for a microsecond and yields back. Yielding to a
-// stranger does not: it keeps the core until the scheduler takes it away, and the scheduler counts
+// stranger may not: it keeps the core until the scheduler takes it away, and the scheduler counts
 // what is left of the yielder's slice as used. So yields have a credit, which grows with each and
-// shrinks by its length. While it is used up, waits sleep: a sleeper is woken in front of a busy
-// thread.
+// shrinks by its length. Once it is used up, a series of waits sleeps. If calls took longer then, the
+// next credit is larger, else the next series is.
 struct Crowd {
-  uint32_t spins;       // Polls before a yield, at most.
-  uint32_t unsampled;   // Waits whose yields were not looked at, since the last.
-  uint32_t sleeps;      // Waits that are still to sleep and not to yield.
-  uint32_t series;      // How many the next stranger makes.
-  int64_t credit_ns;
-  bool short_slice;     // The scheduler has been asked for short slices.
+  uint32_t spins;        // Polls before a yield, at most.
+  uint32_t unsampled;    // Waits whose yields were not looked at, since the last.
+  uint32_t sleeps;       // Waits of this series that are still to sleep.
+  uint32_t series;       // How many the next has.
+  int64_t credit_ns, most_credit_ns;
+  int64_t since_ns;      // Since when the thread yields, with less than full credit, or sleeps.
+  uint64_t since_call;
+  int64_t yielding_ns;   // What a call took while it yielded.
+  bool short_slice;      // The scheduler has been asked for short slices.
 };
 
 // Fewer polls make no wait shorter.
 constexpr uint32_t FEWEST_SPINS = 128;
 // Of waits that hardly poll, one in so many has its yields looked at.
 constexpr uint32_t WAITS_A_SAMPLE = 16;
-// Waits that sleep after a stranger, at first and at most.
-constexpr uint32_t FEWEST_SLEEPS = 1024, MOST_SLEEPS = 65536;
+// Waits of a series that sleep, at first and at most.
+constexpr uint32_t FEWEST_SLEEPS = 256, MOST_SLEEPS = 65536;
 // What a yield may take: about as long as going to sleep and being woken does.
-constexpr int64_t YIELD_NS = 20000, MOST_CREDIT_NS = 20000000;
+constexpr int64_t YIELD_NS = 20000;
+// The credit: at first, at most, and after a series that was worth it.
+constexpr int64_t LEAST_CREDIT_NS = 200000000, MOST_CREDIT_NS = 20000000000;
+constexpr int64_t NEXT_CREDIT_NS = 5000000;
 // A yield of this length was to no rank that waits.
 constexpr int64_t LONG_YIELD_NS = 50000;
 // The shortest slice that Linux gives.
 constexpr uint64_t SHORT_SLICE_NS = 100000;
 
 inline Crowd& crowd() {
-  static thread_local Crowd crowd = {UINT32_MAX, 0, 0, FEWEST_SLEEPS, MOST_CREDIT_NS, false};
+  static thread_local Crowd crowd = {UINT32_MAX,      0, 0, FEWEST_SLEEPS, LEAST_CREDIT_NS,
+                                     LEAST_CREDIT_NS, 0, 0, 0,             false};
   return crowd;
 }
 
@@ -323,22 +330,45 @@ OXCCL_COLD inline void ask_for_short_slices() {
   syscall(SYS_sched_setattr, 0, &own, 0);
 }
 
-// Takes a yield from the credit. False where that is used up.
-inline bool afford(Crowd& crowd, int64_t yield_ns) {
+// What a call has taken since the thread began to yield or to sleep, which begins anew.
+inline int64_t call_ns(Crowd& crowd, uint64_t call, int64_t now_ns) {
+  const int64_t calls = call > crowd.since_call ? int64_t(call - crowd.since_call) : 1;
+  const int64_t each_ns = (now_ns - crowd.since_ns) / calls;
+  crowd.since_ns = now_ns;
+  crowd.since_call = call;
+  return each_ns;
+}
+
+// Takes a yield that has just ended from the credit. False where that is used up.
+inline bool afford(Crowd& crowd, uint64_t call, int64_t yield_ns, int64_t now_ns) {
   crowd.credit_ns += YIELD_NS - yield_ns;
-  if (crowd.credit_ns >= MOST_CREDIT_NS) {
-    crowd.credit_ns = MOST_CREDIT_NS;
-    crowd.series = FEWEST_SLEEPS;
-  }
+  if (crowd.since_ns == 0) call_ns(crowd, call, now_ns);
   if (yield_ns > LONG_YIELD_NS && !crowd.short_slice) {
     crowd.short_slice = true;
     ask_for_short_slices();
   }
+  if (crowd.credit_ns >= crowd.most_credit_ns) {
+    crowd.credit_ns = crowd.most_credit_ns = LEAST_CREDIT_NS;
+    crowd.series = FEWEST_SLEEPS;
+    call_ns(crowd, call, now_ns);
+  }
   if (crowd.credit_ns >= 0) return true;
   crowd.sleeps = crowd.series;
-  crowd.series = crowd.series * 2 < MOST_SLEEPS ? crowd.series * 2 : MOST_SLEEPS;
-  crowd.credit_ns = MOST_CREDIT_NS / 4;
+  crowd.yielding_ns = call_ns(crowd, call, now_ns);
   return false;
+}
+
+// One wait of the series less. The last one's end says whether it was worth it.
+inline void slept(Crowd& crowd, uint64_t call) {
+  if (--crowd.sleeps != 0) return;
+  if (call_ns(crowd, call, now_ns()) < crowd.yielding_ns) {
+    crowd.series = crowd.series < MOST_SLEEPS ? crowd.series * 4 : MOST_SLEEPS;
+    crowd.credit_ns = NEXT_CREDIT_NS;
+    return;
+  }
+  crowd.series = FEWEST_SLEEPS;
+  crowd.most_credit_ns = crowd.most_credit_ns < MOST_CREDIT_NS ? crowd.most_credit_ns * 4 : MOST_CREDIT_NS;
+  crowd.credit_ns = crowd.most_credit_ns - YIELD_NS;
 }
 
 // Whether a wait that polled so often, of at most `most`, is to look at its yields.
@@ -365,7 +395,7 @@ inline Ended wait_yielding(const Launch& launch, uint32_t channel, const Awaited
     if (is_stopped(launch, channel, (yields & 63) == 63)) return Ended::STOPPED;
     sched_yield();
     const int64_t now = now_ns();
-    if (!afford(crowd, now - before)) break;
+    if (!afford(crowd, launch.call, now - before, now)) break;
     before = now;
   }
   return Ended::NOT_YET;
@@ -412,7 +442,7 @@ OXCCL_COLD inline bool wait_slow(const Launch& launch, uint32_t channel, const A
   const bool sleeps = crowd.sleeps > 0 && !computes;
   if (!sleeps && load_relaxed(sleeping) != 0) store_relaxed(sleeping, 0u);
   if (sleeps) {
-    --crowd.sleeps;
+    slept(crowd, launch.call);
   } else if (is_sample(crowd, own, most)) {
     const long before = switches();
     ended = wait_yielding(launch, channel, awaited, crowd);
