@@ -80,7 +80,7 @@ fn bind(number: usize) {
 /// Small calls of so many ranks, each bound after the start to one of so many cores. Fails if they
 /// take as long as waits would that only a nap's end ends.
 fn small_calls(ranks: usize, cores: usize) {
-    on_ranks(ranks, &Config { heap_bytes: 1 << 20, ..Config::default() }, |mut comm| {
+    on_ranks(ranks, &Config { heap_bytes: 1 << 20, ..Config::default() }, |comm| {
         bind(comm.rank() % cores);
         for call in 0..1000u64 {
             let mut sum = [comm.rank() as u64 + call];
