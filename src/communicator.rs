@@ -238,6 +238,12 @@ impl Communicator {
         self.idle().launches()
     }
 
+    /// Wakes that this rank's sleeping waits have missed so far, each of which has cost it up to a
+    /// millisecond: none where the kernel has membarrier. On a GPU nothing sleeps.
+    pub fn missed_wakes(&self) -> u64 {
+        self.idle().missed_wakes()
+    }
+
     /// Launches planned so far: one that comes again, with buffers wherever they are, is not
     /// planned again.
     pub fn plans(&self) -> u64 {

@@ -1,7 +1,10 @@
 //! What the time-out counts: waiting without progress.
 #![allow(clippy::unwrap_used)]
 
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
 use oxccl::{Advanced, Collectives, Communicator, Config, ReduceOp, Stream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Runs `rank` on a thread for every rank.
@@ -61,5 +64,67 @@ fn no_timeout_is_too_long() {
             let bucket = group.unwrap().0.bucket(0).unwrap();
             bucket.wait_timeout(Duration::MAX).unwrap().unwrap();
         });
+    }
+}
+
+/// Binds this thread to one of the cores that it may run on.
+fn bind(number: usize) {
+    let all = sched_getaffinity(Pid::from_raw(0)).unwrap();
+    let cores: Vec<usize> =
+        (0..CpuSet::count()).filter(|core| all.is_set(*core).unwrap()).collect();
+    let mut one = CpuSet::new();
+    one.set(cores[number % cores.len()]).unwrap();
+    sched_setaffinity(Pid::from_raw(0), &one).unwrap();
+}
+
+/// Small calls of so many ranks, each bound after the start to one of so many cores. Fails if they
+/// take as long as waits would that only a nap's end ends.
+fn small_calls(ranks: usize, cores: usize) {
+    on_ranks(ranks, &Config { heap_bytes: 1 << 20, ..Config::default() }, |comm| {
+        bind(comm.rank() % cores);
+        for call in 0..1000u64 {
+            let mut sum = [comm.rank() as u64 + call];
+            comm.all_reduce_in_place(&mut sum, ReduceOp::Sum).unwrap();
+            assert_eq!(sum[0], (ranks * (ranks - 1) / 2) as u64 + ranks as u64 * call);
+            let root = call as usize % ranks;
+            let mut told = [if comm.rank() == root { call } else { 0 }];
+            comm.broadcast_in_place(&mut told, root).unwrap();
+            assert_eq!(told, [call]);
+        }
+        assert!(comm.missed_wakes() < 1000, "{} wakes were missed", comm.missed_wakes());
+    });
+}
+
+#[test]
+fn ranks_that_are_bound_to_one_core_after_the_start_go_on() {
+    for ranks in [2, 4, 8] {
+        small_calls(ranks, 1);
+    }
+}
+
+/// A thread that leaves no core idle, at this scheduling policy, until the calls are over.
+fn beside_a_busy_thread(policy: libc::c_int, calls: impl FnOnce() + Send) {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            bind(0);
+            let normal = libc::sched_param { sched_priority: 0 };
+            // SAFETY: it reads the parameter, which lives as long as the call.
+            assert_eq!(unsafe { libc::sched_setscheduler(0, policy, &normal) }, 0);
+            while !over.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
+        let calls = scope.spawn(calls);
+        let ended = calls.join();
+        over.store(true, Ordering::Relaxed);
+        ended.unwrap();
+    });
+}
+
+#[test]
+fn a_busy_thread_of_the_same_core_does_not_stop_ranks() {
+    for policy in [libc::SCHED_IDLE, libc::SCHED_BATCH, libc::SCHED_OTHER] {
+        beside_a_busy_thread(policy, || small_calls(4, 2));
     }
 }

@@ -479,6 +479,33 @@ fn a_sleeping_waiter_is_woken() {
     assert!(start.elapsed() < Duration::from_secs(60));
 }
 
+/// Each wait goes to sleep at once, often just as the message comes.
+#[test]
+fn no_wake_is_missed() {
+    // SAFETY: it takes no memory.
+    let registered = unsafe {
+        libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0)
+    };
+    let executor = HostExecutor::detect();
+    let mut world = World::new(Shape::default());
+    let programs: Vec<_> =
+        (0..2).map(|rank| exchange(Lane::Ll, &world, rank, DataType::F32, Fold::Sum, 8)).collect();
+    for rank in &mut world.ranks {
+        (rank.spins, rank.yields) = (0, 0);
+    }
+    let missed = run_ranks(&mut world.ranks, |index, rank| {
+        for _ in 0..20_000 {
+            let outcome = rank.execute(&executor, &programs[index], 0, &[1; 8], &mut [0; 8]);
+            assert_eq!(outcome, Outcome::Done);
+        }
+        // SAFETY: all calls of this rank are over, and nobody else writes it.
+        unsafe { std::ptr::addr_of!((*rank.doorbells).missed).read_volatile() }
+    });
+    if registered == 0 {
+        assert_eq!(missed, [0, 0]);
+    }
+}
+
 #[test]
 fn programs_that_cannot_run_are_refused() {
     let executor = HostExecutor::detect();

@@ -251,7 +251,8 @@ settings! {
         check |config| multiple_of_64(config.advanced.ll_slot_bytes);
     }
 
-    /// Polls of a wait before it yields the processor.
+    /// Most polls of a wait before it yields the processor. A wait polls less where somebody else
+    /// has wanted its core.
     spins: Option<u32> = None, {
         "OXCCL_SPINS" => spins, "a number", parsed::<u32>;
         unset "20,000 where every rank of this machine has a core of its own, otherwise 0";

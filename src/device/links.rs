@@ -239,7 +239,7 @@ impl LinkPorts {
             let rings = &*(&raw mut (*doorbell).rings).cast::<AtomicU32>();
             (rings, &*(&raw mut (*doorbell).sleeping).cast::<AtomicU32>())
         };
-        if sleeping.load(Ordering::Relaxed) != 0 {
+        if sleeping.load(Ordering::Relaxed) & 1 != 0 {
             rings.fetch_add(1, Ordering::Release);
             // SAFETY: the word is mapped; a wake reads and writes nothing.
             unsafe { libc::syscall(libc::SYS_futex, rings.as_ptr(), libc::FUTEX_WAKE, 1) };

@@ -29,7 +29,7 @@ pub(crate) use heaps::Heaps;
 pub(crate) use host::{Host, Waiting};
 pub(crate) use links::LinkPorts;
 pub(crate) use log::{CallRecord, RECORD_WORDS};
-pub(crate) use processor::{last_level_cache_bytes, usable_cores};
+pub(crate) use processor::{allow_fences, have_own_cores, last_level_cache_bytes, usable_cores};
 pub(crate) use signals::Signals;
 pub(crate) use staging::REGISTRATIONS;
 pub use staging::StagingShape;

@@ -66,6 +66,11 @@ pub(super) trait Backend: std::fmt::Debug {
     /// Waits until all launches have ended.
     fn wait(&self) {}
 
+    /// Wakes that waits have missed so far.
+    fn missed_wakes(&self) -> u64 {
+        0
+    }
+
     /// Stops all that runs.
     fn abort(&self) {}
 

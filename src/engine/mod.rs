@@ -96,6 +96,11 @@ impl Engine {
         self.tally.launches()
     }
 
+    /// Wakes that waits have missed.
+    pub(crate) fn missed_wakes(&self) -> u64 {
+        self.backend.missed_wakes()
+    }
+
     /// Most channels of a call.
     pub(crate) fn max_channels(&self) -> usize {
         self.config.max_channels

@@ -15,7 +15,7 @@ use crate::config::{Config, patience};
 use crate::device::cuda::{Gpu, Image, Setup};
 use crate::device::{
     CONTROL, Control, ControlShape, Facts, Heap, Heaps, Host, Label, LinkPorts, StagingShape,
-    Waiting, usable_cores,
+    Waiting, allow_fences, have_own_cores, usable_cores,
 };
 use crate::error::Error;
 use crate::log;
@@ -205,6 +205,7 @@ impl Start<'_> {
     }
 
     fn on_host(self, spins: &Spins) -> Result<Started, Error> {
+        allow_fences();
         let (shape, rank) = (self.shape(), self.bootstrap.rank());
         let control = ControlShape { channels: shape.channels };
         let mut own = vec![
@@ -410,9 +411,10 @@ pub(super) fn agree(all: &[Vec<u8>], config: &Config) -> Result<(), Error> {
     Ok(())
 }
 
-/// Who may poll before it yields. That pays only while the one waited for can run: where the ranks
-/// of a machine together may use as many cores as they are. (A launcher that binds each rank to a
-/// core leaves each of them one, and all of them enough.)
+/// Who may poll before it yields. That pays only while the one waited for can run: where each rank of
+/// a machine can have a core of its own, of those that it is bound to. Whoever shares one all the
+/// same, since it was bound later or by other load, notices by itself
+/// (kernels/machine/host/target.h).
 #[derive(Clone, Copy)]
 pub(super) struct Spins {
     executors: u32,
@@ -436,11 +438,16 @@ impl Spins {
         // Nodes that are parts of this machine share its cores.
         let here = |other: &usize| config.nodes.is_some() || nodes.share(rank, *other);
         let ranks: Vec<usize> = (0..all.len()).filter(here).collect();
-        let cores: HashSet<&[u8]> =
-            ranks.iter().flat_map(|rank| all[*rank].1.chunks_exact(4)).collect();
+        let cores_of = |rank: &usize| -> HashSet<u32> {
+            let words = all[*rank].1.chunks_exact(4);
+            words.map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect()
+        };
+        let executors: Vec<HashSet<u32>> = ranks.iter().map(cores_of).collect();
+        let cores: HashSet<&u32> = executors.iter().flatten().collect();
         let proxies = nodes.count() > 1 && 2 * ranks.len() <= cores.len();
         let threads = if nodes.count() > 1 { 2 * ranks.len() } else { ranks.len() };
-        let executors = if threads <= cores.len() { SPINS } else { 0 };
+        let spin = threads <= cores.len() && have_own_cores(&executors);
+        let executors = if spin { SPINS } else { 0 };
         // Rank 0's number is that of the job.
         let job = all.first().map_or(0, |(number, _)| u32::from_le_bytes(**number));
         Ok((Spins { executors, proxies }, Label { job, communicator: job }))

@@ -158,19 +158,28 @@ impl Bench<'_> {
             buffers.clear_in_place(shape)?;
         }
         step("timed");
-        let launches = measured.launches();
+        let (launches, missed) = (measured.launches(), measured.missed_wakes());
         let mut calls = 0u64;
         let timing = measure(&self.comms.control, &self.effort, || {
             calls += 1;
             buffers.call(measured, case, shape, placement)
         })?;
         let launches = measured.launches() - launches;
+        let mut missed = [measured.missed_wakes() - missed];
+        self.comms.control.all_reduce_in_place(&mut missed, ReduceOp::Sum)?;
         step("checked again");
         let after = self.check(case, shape, placement, buffers)?;
         let wrong = before.zip(after).map(|(before, after)| before + after);
         self.wrong += wrong.unwrap_or(0);
         let launches = launches / calls.max(1);
-        Ok(Some(self.finished(case, shape, placement, &plan, &timing, wrong, launches)))
+        Ok(Some(self.finished(
+            case,
+            shape,
+            placement,
+            &plan,
+            &timing,
+            (wrong, launches, missed[0]),
+        )))
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -181,8 +190,7 @@ impl Bench<'_> {
         placement: Placement,
         plan: &oxccl::plans::tune::Plan,
         timing: &Timing,
-        wrong: Option<u64>,
-        launches: u64,
+        (wrong, launches, missed_wakes): (Option<u64>, u64, u64),
     ) -> Row {
         let ranks = self.comms.measured.world_size();
         let (algbw_gbps, busbw_gbps) = Row::bandwidths(case, shape, ranks, timing);
@@ -206,6 +214,7 @@ impl Bench<'_> {
             wrong,
             launches,
             calls: timing.calls,
+            missed_wakes,
         }
     }
 

@@ -43,6 +43,8 @@ pub(crate) struct Row {
     pub(crate) launches: u64,
     /// Calls in a timed loop.
     pub(crate) calls: usize,
+    /// Wakes that waits of all ranks have missed, of all calls that were timed.
+    pub(crate) missed_wakes: u64,
 }
 
 impl Row {
@@ -107,7 +109,7 @@ impl Format {
     }
 }
 
-pub(crate) const CSV_COLUMNS: [&str; 19] = [
+pub(crate) const CSV_COLUMNS: [&str; 20] = [
     "op",
     "type",
     "redop",
@@ -127,6 +129,7 @@ pub(crate) const CSV_COLUMNS: [&str; 19] = [
     "wrong",
     "launches",
     "calls",
+    "missed_wakes",
 ];
 
 /// The values of [`CSV_COLUMNS`].
@@ -151,6 +154,7 @@ pub(crate) fn csv_line(row: &Row) -> String {
         row.wrong.map_or("N/A".to_owned(), |wrong| wrong.to_string()),
         row.launches.to_string(),
         row.calls.to_string(),
+        row.missed_wakes.to_string(),
     ]
     .join(",")
 }
@@ -211,6 +215,7 @@ mod tests {
             wrong: Some(0),
             launches: 1,
             calls: 128,
+            missed_wakes: 0,
         }
     }
 

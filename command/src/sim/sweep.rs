@@ -139,6 +139,7 @@ fn point(study: &Study, candidate: &Candidate, bytes: usize, prediction: &Predic
         wrong: None,
         launches: 1,
         calls: 1,
+        missed_wakes: 0,
     };
     Point { row, links: prediction.links.clone() }
 }

@@ -57,11 +57,15 @@ table! {
     pub struct Doorbell {
         /// Futex word; incremented before a wake.
         pub rings: u32,
-        /// Nonzero while the owner sleeps or is about to.
+        /// Nonzero while the owner sleeps or is about to: bit 0. Bit 1: it sleeps often, and whoever
+        /// finds bit 0 clear looks again behind a fence.
         pub sleeping: u32,
         /// The event descriptor, plus one, that an owner of this process sleeps on instead of the
         /// futex; 0 for none.
         pub event: i32,
+        /// Wakes that the owner has missed: naps that ended by themselves though what was awaited
+        /// had come. Only the owner writes it.
+        pub missed: u32,
     }
 
     /// A tail that lies apart from its slot, in memory that the host reaches fast: a proxy polls

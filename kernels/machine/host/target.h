@@ -3,15 +3,24 @@
 // A wait polls with `pause` in between, then writes what it waits for to Progress, then yields,
 // then sleeps:
 //
-//     sleeping = 1; fence; ready? -> futex_wait(rings, 200 us growing to 1 ms); sleeping = 0
+//     sleeping = 1; membarrier; ready? -> futex_wait(rings, 200 us growing to 1 ms); sleeping = 0
 //
 // and a signaller, after its store, looks at `sleeping` with a plain load and wakes if it is set.
-// No fence orders that load behind the store, because the fence would cost every message 10 ns: a
-// wake can be missed, and then costs the sleeper the rest of one nap.
+// A fence between the two would cost every message 10 ns. So the sleeper has the kernel put one
+// there: membarrier runs a fence on every core where a process of a rank is running, and a thread
+// that is not running has had one. Either the signaller sees `sleeping`, or the sleeper sees what
+// was stored. Where the kernel refuses membarrier a wake can be missed: then it costs the sleeper
+// the rest of one nap, and is counted. A thread that sleeps often leaves OFTEN set in `sleeping`:
+// then signallers do fence, and its further naps need no membarrier.
+//
+// How long to poll, and whether to yield, depends on who else wants the core (`Crowd`).
 #pragma once
+#include <errno.h>
 #include <linux/futex.h>
+#include <linux/membarrier.h>
 #include <sched.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -170,9 +179,15 @@ OXCCL_INLINE bool is_ready(const Awaited& awaited) {
   return line.flag == awaited.value && line.flag_behind == awaited.value;
 }
 
+// Polls between a nap's end and the verdict that nobody rang.
+constexpr uint32_t LOOKS_FOR_A_RING = 1000;
+
 inline long futex(uint32_t* word, int operation, uint32_t value, const timespec* timeout) {
   return syscall(SYS_futex, word, operation, value, timeout, nullptr, 0);
 }
+
+// What `sleeping` holds.
+constexpr uint32_t ASLEEP = 1, OFTEN = 2;
 
 OXCCL_COLD inline void wake(Doorbell* doorbell) {
   const int32_t event = load_relaxed(&doorbell->event);
@@ -182,23 +197,40 @@ OXCCL_COLD inline void wake(Doorbell* doorbell) {
     if (write(event - 1, &one, sizeof(one)) < 0) return;
     return;
   }
+  if ((load_relaxed(&doorbell->sleeping) & ASLEEP) == 0) {
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    if ((load_relaxed(&doorbell->sleeping) & ASLEEP) == 0) return;
+  }
   __atomic_fetch_add(&doorbell->rings, 1, __ATOMIC_RELEASE);
+  // One wakes; the others need not enter the kernel.
+  if ((__atomic_fetch_and(&doorbell->sleeping, ~ASLEEP, __ATOMIC_ACQ_REL) & ASLEEP) == 0) return;
   futex(&doorbell->rings, FUTEX_WAKE, 1, nullptr);
 }
 
 OXCCL_INLINE void ring(Doorbell* doorbell) {
+  // The compiler, too, leaves the load behind the store.
+  __atomic_signal_fence(__ATOMIC_SEQ_CST);
   if (OXCCL_UNLIKELY(load_relaxed(&doorbell->sleeping) != 0)) wake(doorbell);
 }
 
-// One nap, at most `nap_ns` long, shorter if a peer rings.
-inline void nap(Doorbell* doorbell, const Awaited& awaited, long nap_ns) {
+// One nap, at most `nap_ns` long, shorter if a peer rings: true if nobody has. It leaves `sleeping`
+// set then, so that a wait of many naps needs one membarrier.
+inline bool nap(Doorbell* doorbell, const Awaited& awaited, long nap_ns, bool rung, bool often) {
   const uint32_t rings = load_relaxed(&doorbell->rings);
-  __atomic_exchange_n(&doorbell->sleeping, 1, __ATOMIC_SEQ_CST);  // a fence, too
-  if (!is_ready(awaited)) {
-    const timespec timeout = {0, nap_ns};
-    futex(&doorbell->rings, FUTEX_WAIT, rings, &timeout);
+  const uint32_t announced = often ? ASLEEP | OFTEN : ASLEEP;
+  const uint32_t before = __atomic_fetch_or(&doorbell->sleeping, announced, __ATOMIC_SEQ_CST);
+  if (before == 0) syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
+  if (is_ready(awaited)) return false;
+  const timespec timeout = {0, nap_ns};
+  const bool ended = futex(&doorbell->rings, FUTEX_WAIT, rings, &timeout) < 0 && errno == ETIMEDOUT;
+  if (!rung || !ended || !is_ready(awaited)) return ended;
+  // Whoever has just stored it may be about to ring.
+  for (uint32_t looks = 0; looks < LOOKS_FOR_A_RING; ++looks) {
+    if (load_relaxed(&doorbell->rings) != rings) return false;
+    pause();
   }
-  store_relaxed(&doorbell->sleeping, 0u);
+  store_relaxed(&doorbell->missed, load_relaxed(&doorbell->missed) + 1);
+  return true;
 }
 
 inline bool is_stopped(const Launch& launch, uint32_t channel, bool ask) {
@@ -217,23 +249,172 @@ inline void write_progress(Progress* progress, const Place& place, uint64_t call
 
 constexpr long FIRST_NAP_NS = 200000, LONGEST_NAP_NS = 1000000;
 
-inline bool wait_long(const Launch& launch, uint32_t channel, const Awaited& awaited,
-                      long longest_nap_ns) {
-  for (uint32_t yields = 0; yields < launch.yields; ++yields) {
-    if (is_ready(awaited)) return true;
-    if (is_stopped(launch, channel, (yields & 63) == 63)) return false;
-    sched_yield();
-  }
-  for (long nap_ns = FIRST_NAP_NS;; nap_ns = nap_ns * 2 < longest_nap_ns ? nap_ns * 2 : longest_nap_ns) {
-    if (is_ready(awaited)) return true;
-    if (is_stopped(launch, channel, true)) return false;
-    nap(&launch.doorbells[channel], awaited, nap_ns);
-  }
-}
-
 // The first polls of a wait have no `pause` between them, which on some processors lasts longer
 // than the exchange of a cache line.
 constexpr uint32_t EAGER_SPINS = 512;
+
+// What this thread has found out about who else wants its core, wherever it is bound by now.
+//
+// Polling pays while nobody else wants the core: each wait that came to yield says whether a yield
+// let somebody run, and fewer or more polls come before the next.
+//
+// Yielding to a rank of the same core pays: it runs for a microsecond and yields back. Yielding to a
+// stranger may not: it keeps the core until the scheduler takes it away, and the scheduler counts
+// what is left of the yielder's slice as used. So yields have a credit, which grows with each and
+// shrinks by its length. Once it is used up, a series of waits sleeps. If calls took longer then, the
+// next credit is larger, else the next series is.
+struct Crowd {
+  uint32_t spins;        // Polls before a yield, at most.
+  uint32_t unsampled;    // Waits whose yields were not looked at, since the last.
+  uint32_t sleeps;       // Waits of this series that are still to sleep.
+  uint32_t series;       // How many the next has.
+  int64_t credit_ns, most_credit_ns;
+  int64_t since_ns;      // Since when the thread yields, with less than full credit, or sleeps.
+  uint64_t since_call;
+  int64_t yielding_ns;   // What a call took while it yielded.
+  bool short_slice;      // The scheduler has been asked for short slices.
+};
+
+// Fewer polls make no wait shorter.
+constexpr uint32_t FEWEST_SPINS = 128;
+// Of waits that hardly poll, one in so many has its yields looked at.
+constexpr uint32_t WAITS_A_SAMPLE = 16;
+// Waits of a series that sleep, at first and at most.
+constexpr uint32_t FEWEST_SLEEPS = 256, MOST_SLEEPS = 65536;
+// What a yield may take: about as long as going to sleep and being woken does.
+constexpr int64_t YIELD_NS = 20000;
+// The credit: at first, at most, and after a series that was worth it.
+constexpr int64_t LEAST_CREDIT_NS = 200000000, MOST_CREDIT_NS = 20000000000;
+constexpr int64_t NEXT_CREDIT_NS = 5000000;
+// A yield of this length was to no rank that waits.
+constexpr int64_t LONG_YIELD_NS = 50000;
+// The shortest slice that Linux gives.
+constexpr uint64_t SHORT_SLICE_NS = 100000;
+
+inline Crowd& crowd() {
+  static thread_local Crowd crowd = {UINT32_MAX,      0, 0, FEWEST_SLEEPS, LEAST_CREDIT_NS,
+                                     LEAST_CREDIT_NS, 0, 0, 0,             false};
+  return crowd;
+}
+
+inline int64_t now_ns() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t(now.tv_sec) * 1000000000 + now.tv_nsec;
+}
+
+// How often somebody else has got the core though this thread could have gone on: in yields, too.
+inline long switches() {
+  rusage usage;
+  return getrusage(RUSAGE_THREAD, &usage) == 0 ? usage.ru_nivcsw : 0;
+}
+
+// As the kernel has it; libraries have it only of late.
+struct SchedulingAttributes {
+  uint32_t size, policy;
+  uint64_t flags;
+  int32_t nice;
+  uint32_t priority;
+  uint64_t runtime_ns, deadline_ns, period_ns;
+};
+
+// Asks the scheduler for short slices, which Linux knows from 6.12 on: then a yield gives away no
+// more than that. Everything else stays as it is.
+OXCCL_COLD inline void ask_for_short_slices() {
+  SchedulingAttributes own = {};
+  if (syscall(SYS_sched_getattr, 0, &own, sizeof(own), 0) != 0) return;
+  const bool fair = own.policy == SCHED_OTHER || own.policy == SCHED_BATCH;
+  if (!fair || own.runtime_ns <= SHORT_SLICE_NS) return;
+  own.size = sizeof(own);
+  own.runtime_ns = SHORT_SLICE_NS;
+  syscall(SYS_sched_setattr, 0, &own, 0);
+}
+
+// What a call has taken since the thread began to yield or to sleep, which begins anew.
+inline int64_t call_ns(Crowd& crowd, uint64_t call, int64_t now_ns) {
+  const int64_t calls = call > crowd.since_call ? int64_t(call - crowd.since_call) : 1;
+  const int64_t each_ns = (now_ns - crowd.since_ns) / calls;
+  crowd.since_ns = now_ns;
+  crowd.since_call = call;
+  return each_ns;
+}
+
+// Takes a yield that has just ended from the credit. False where that is used up.
+inline bool afford(Crowd& crowd, uint64_t call, int64_t yield_ns, int64_t now_ns) {
+  crowd.credit_ns += YIELD_NS - yield_ns;
+  if (crowd.since_ns == 0) call_ns(crowd, call, now_ns);
+  if (yield_ns > LONG_YIELD_NS && !crowd.short_slice) {
+    crowd.short_slice = true;
+    ask_for_short_slices();
+  }
+  if (crowd.credit_ns >= crowd.most_credit_ns) {
+    crowd.credit_ns = crowd.most_credit_ns = LEAST_CREDIT_NS;
+    crowd.series = FEWEST_SLEEPS;
+    call_ns(crowd, call, now_ns);
+  }
+  if (crowd.credit_ns >= 0) return true;
+  crowd.sleeps = crowd.series;
+  crowd.yielding_ns = call_ns(crowd, call, now_ns);
+  return false;
+}
+
+// One wait of the series less. The last one's end says whether it was worth it.
+inline void slept(Crowd& crowd, uint64_t call) {
+  if (--crowd.sleeps != 0) return;
+  if (call_ns(crowd, call, now_ns()) < crowd.yielding_ns) {
+    crowd.series = crowd.series < MOST_SLEEPS ? crowd.series * 4 : MOST_SLEEPS;
+    crowd.credit_ns = NEXT_CREDIT_NS;
+    return;
+  }
+  crowd.series = FEWEST_SLEEPS;
+  crowd.most_credit_ns = crowd.most_credit_ns < MOST_CREDIT_NS ? crowd.most_credit_ns * 4 : MOST_CREDIT_NS;
+  crowd.credit_ns = crowd.most_credit_ns - YIELD_NS;
+}
+
+// Whether a wait that polled so often, of at most `most`, is to look at its yields.
+inline bool is_sample(Crowd& crowd, uint32_t spins, uint32_t most) {
+  if (most <= FEWEST_SPINS) return false;
+  if (spins <= FEWEST_SPINS && ++crowd.unsampled < WAITS_A_SAMPLE) return false;
+  crowd.unsampled = 0;
+  return true;
+}
+
+// Fewer polls for the next wait where somebody else wanted the core, more where nobody did.
+inline void adapt(Crowd& crowd, uint32_t spins, uint32_t most, bool switched) {
+  const uint32_t next = switched ? spins / 4 : spins > most / 4 ? UINT32_MAX : spins * 4;
+  crowd.spins = next < FEWEST_SPINS ? FEWEST_SPINS : next;
+}
+
+enum class Ended { READY, STOPPED, NOT_YET };
+
+inline Ended wait_yielding(const Launch& launch, uint32_t channel, const Awaited& awaited,
+                           Crowd& crowd) {
+  int64_t before = now_ns();
+  for (uint32_t yields = 0; yields < launch.yields; ++yields) {
+    if (is_ready(awaited)) return Ended::READY;
+    if (is_stopped(launch, channel, (yields & 63) == 63)) return Ended::STOPPED;
+    sched_yield();
+    const int64_t now = now_ns();
+    if (!afford(crowd, launch.call, now - before, now)) break;
+    before = now;
+  }
+  return Ended::NOT_YET;
+}
+
+// Nobody rings for a bucket that the rank itself computes (`rung`).
+inline bool wait_sleeping(const Launch& launch, uint32_t channel, const Awaited& awaited, bool rung,
+                          bool often) {
+  Doorbell* doorbell = &launch.doorbells[channel];
+  const long longest_nap_ns = rung ? LONGEST_NAP_NS : FIRST_NAP_NS;
+  long nap_ns = FIRST_NAP_NS;
+  bool ready = false, ask = false;
+  while (!(ready = is_ready(awaited)) && !is_stopped(launch, channel, ask)) {
+    ask = nap(doorbell, awaited, nap_ns, rung, often);
+    if (ask) nap_ns = nap_ns * 2 < longest_nap_ns ? nap_ns * 2 : longest_nap_ns;
+  }
+  store_relaxed(&doorbell->sleeping, often ? OFTEN : 0u);
+  return ready;
+}
 
 // Waits to the end. False: stopped by the abort word or the poll function; Progress then still says
 // what was awaited.
@@ -241,7 +422,11 @@ OXCCL_COLD inline bool wait_slow(const Launch& launch, uint32_t channel, const A
                                  const Place& place, const Fault&, Patience&) {
   // Who computes a bucket needs the processor, and rings nobody's bell when it is ready.
   const bool computes = place.lane == LANE_READY;
-  const uint32_t most_spins = computes ? 0 : launch.spins;
+  Crowd& crowd = oxccl::crowd();
+  const uint32_t most = computes ? 0 : launch.spins;
+  const uint32_t own = most < crowd.spins ? most : crowd.spins;
+  // To sleep and be woken takes longer than the first polls.
+  const uint32_t most_spins = own == 0 && crowd.sleeps > 0 && !computes ? EAGER_SPINS : own;
   for (uint32_t spins = 0; spins < most_spins; ++spins) {
     if (is_ready(awaited)) return true;
     if (spins < EAGER_SPINS) continue;
@@ -249,9 +434,24 @@ OXCCL_COLD inline bool wait_slow(const Launch& launch, uint32_t channel, const A
     pause();
   }
   if (is_ready(awaited)) return true;
+
   Progress* progress = &launch.progress[channel];
   write_progress(progress, place, launch.call);
-  if (!wait_long(launch, channel, awaited, computes ? FIRST_NAP_NS : LONGEST_NAP_NS)) return false;
+  Ended ended = Ended::NOT_YET;
+  uint32_t* sleeping = &launch.doorbells[channel].sleeping;
+  const bool sleeps = crowd.sleeps > 0 && !computes;
+  if (!sleeps && load_relaxed(sleeping) != 0) store_relaxed(sleeping, 0u);
+  if (sleeps) {
+    slept(crowd, launch.call);
+  } else if (is_sample(crowd, own, most)) {
+    const long before = switches();
+    ended = wait_yielding(launch, channel, awaited, crowd);
+    adapt(crowd, own, most, switches() != before);
+  } else {
+    ended = wait_yielding(launch, channel, awaited, crowd);
+  }
+  if (ended == Ended::STOPPED) return false;
+  if (ended == Ended::NOT_YET && !wait_sleeping(launch, channel, awaited, !computes, sleeps)) return false;
   store_relaxed(&progress->call, uint64_t(0));
   return true;
 }

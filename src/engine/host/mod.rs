@@ -73,6 +73,10 @@ impl Backend for HostBackend {
         })
     }
 
+    fn missed_wakes(&self) -> u64 {
+        self.host.missed_wakes()
+    }
+
     fn finds_for_good(&self) -> bool {
         true
     }
