@@ -93,8 +93,8 @@ impl Host {
     pub(crate) fn missed_wakes(&self) -> u64 {
         let missed = |channel: usize| {
             let doorbell = self.blank.doorbells.wrapping_add(channel);
-            // SAFETY: staging begins with a doorbell for each channel, of which there are as many as
-            // statuses; it is mapped as long as `self` lives.
+            // SAFETY: staging begins with a doorbell for each channel, of which there are as many
+            // as statuses; it is mapped as long as `self` lives.
             unsafe { u64::from((&raw const (*doorbell).missed).read_volatile()) }
         };
         (0..self.statuses.len()).map(missed).sum()

@@ -411,9 +411,9 @@ pub(super) fn agree(all: &[Vec<u8>], config: &Config) -> Result<(), Error> {
     Ok(())
 }
 
-/// Who may poll before it yields. That pays only while the one waited for can run: where each rank of
-/// a machine can have a core of its own, of those that it is bound to. Whoever shares one all the
-/// same, since it was bound later or by other load, notices by itself
+/// Who may poll before it yields. That pays only while the one waited for can run: where each rank
+/// of a machine can have a core of its own, of those that it is bound to. Whoever shares one all
+/// the same, since it was bound later or by other load, notices by itself
 /// (kernels/machine/host/target.h).
 #[derive(Clone, Copy)]
 pub(super) struct Spins {

@@ -57,8 +57,8 @@ table! {
     pub struct Doorbell {
         /// Futex word; incremented before a wake.
         pub rings: u32,
-        /// Nonzero while the owner sleeps or is about to: bit 0. Bit 1: it sleeps often, and whoever
-        /// finds bit 0 clear looks again behind a fence.
+        /// Nonzero while the owner sleeps or is about to: bit 0. Bit 1: it sleeps often, and
+        /// whoever finds bit 0 clear looks again behind a fence.
         pub sleeping: u32,
         /// The event descriptor, plus one, that an owner of this process sleeps on instead of the
         /// futex; 0 for none.

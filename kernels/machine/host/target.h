@@ -258,11 +258,11 @@ constexpr uint32_t EAGER_SPINS = 512;
 // Polling pays while nobody else wants the core: each wait that came to yield says whether a yield
 // let somebody run, and fewer or more polls come before the next.
 //
-// Yielding to a rank of the same core pays: it runs for a microsecond and yields back. Yielding to a
-// stranger may not: it keeps the core until the scheduler takes it away, and the scheduler counts
+// Yielding to a rank of the same core pays: it runs for a microsecond and yields back. Yielding to
+// a stranger may not: it keeps the core until the scheduler takes it away, and the scheduler counts
 // what is left of the yielder's slice as used. So yields have a credit, which grows with each and
-// shrinks by its length. Once it is used up, a series of waits sleeps. If calls took longer then, the
-// next credit is larger, else the next series is.
+// shrinks by its length. Once it is used up, a series of waits sleeps. If calls took longer then,
+// the next credit is larger, else the next series is.
 struct Crowd {
   uint32_t spins;        // Polls before a yield, at most.
   uint32_t unsampled;    // Waits whose yields were not looked at, since the last.
