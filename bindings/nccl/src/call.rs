@@ -86,6 +86,9 @@ pub(crate) fn rank(argument: &str, number: c_int, ranks: usize) -> Answer<usize>
     found.ok_or_else(|| Failure::argument(format!("{argument} {number} is not in 0 to {last}")))
 }
 
+/// No process has more memory.
+const MOST_BYTES: usize = 1 << 56;
+
 /// So many elements, times so many parts, at an address.
 pub(crate) fn memory(
     argument: &str,
@@ -96,8 +99,7 @@ pub(crate) fn memory(
 ) -> Answer<Memory> {
     let all = count.checked_mul(parts);
     let bytes = all.and_then(|all| all.checked_mul(data_type.len_bytes()));
-    let Some((all, bytes)) = all.zip(bytes).filter(|(_, bytes)| *bytes <= isize::MAX as usize)
-    else {
+    let Some((all, bytes)) = all.zip(bytes).filter(|(_, bytes)| *bytes <= MOST_BYTES) else {
         return Err(Failure::argument(format!("count {count} is more than memory can have")));
     };
     if bytes > 0 && address == 0 {
@@ -117,7 +119,8 @@ mod tests {
     fn hostile_counts_are_refused() {
         let of = |address, count, parts| memory("sendbuff", address, count, parts, DataType::F32);
         assert!(of(64, usize::MAX, 1).is_err() && of(64, usize::MAX / 2, 4).is_err());
-        assert!(of(64, usize::MAX / 4, 1).is_err());
+        assert!(of(64, usize::MAX / 4, 1).is_err() && of(64, 1 << 55, 1).is_err());
+        assert!(memory("sendbuff", 64, 1 << 62, 1, DataType::I8).is_err());
         assert!(of(0, 1, 1).unwrap_err().text.contains("sendbuff is NULL"));
         assert_eq!(of(0, 0, 8).unwrap().count, 0);
         assert_eq!(of(64, 3, 8).unwrap().count, 24);

@@ -13,6 +13,7 @@ use super::rank::Rank;
 use super::signals::{Event, Signals, name};
 use super::{Job, Running};
 use crate::failure::Failure;
+use crate::speak::complain;
 
 /// How long to sleep at most before looking at the children and at what the rendezvous tells again.
 const LOOK: Duration = Duration::from_millis(100);
@@ -102,7 +103,7 @@ impl<'a> Watch<'a> {
         }
         self.channel.tell_end(rank.number(), status, &how);
         if self.keeps_going && self.request.is_none() {
-            eprintln!("oxccl: rank {} {how}; the others go on", rank.number());
+            complain(format_args!("rank {} {how}; the others go on", rank.number()));
         }
         if self.ending.has_told() {
             self.ends.add_told(rank.number());
