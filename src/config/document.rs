@@ -31,8 +31,7 @@ const END: &str = "
 
 fn document() -> String {
     let section = |title: &str, within: &str, settings: &[Setting]| {
-        let told = settings.iter().filter(|setting| !setting.is_hidden());
-        let told: String = told.map(|setting| setting.told(within)).collect();
+        let told: String = settings.iter().map(|setting| setting.told(within)).collect();
         format!("\n## {title}\n{told}")
     };
     let settings = section("Settings", "Config", SETTINGS);
@@ -41,11 +40,6 @@ fn document() -> String {
 }
 
 impl Setting {
-    /// A hook for tests.
-    fn is_hidden(&self) -> bool {
-        self.field == "image"
-    }
-
     fn told(&self, within: &str) -> String {
         let variables: Vec<_> =
             self.variables.iter().map(|variable| format!("`{}`", variable.name)).collect();

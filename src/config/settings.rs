@@ -4,7 +4,7 @@
 use super::table::Ranks::{Alike, AlikeIn, MayDiffer};
 use super::table::{Setting, Variable, settings};
 use super::value::{
-    Shown, above_0, conditions, folder, name, names, parsed, seconds, switch, table,
+    Shown, above_0, conditions, folder, image, name, names, parsed, seconds, switch, table,
 };
 use super::{FabricKind, GpuDirect, LogLevel};
 use crate::device::cuda::Image;
@@ -357,9 +357,11 @@ settings! {
         ranks Alike;
     }
 
-    /// Kernels other than those built in.
-    #[doc(hidden)]
+    /// A file with a GPU's kernels, a fat binary of this release, in the place of those that were
+    /// built in. Whoever names it vouches for it.
     image: Option<Image> = None, {
+        "OXCCL_IMAGE" => image, "a file", image;
+        unset "those that were built in";
         ranks MayDiffer;
     }
 }

@@ -9,10 +9,11 @@ use oxccl_plans::collective::Order;
 use oxccl_plans::custom::CustomSchedule;
 use oxccl_plans::tune::{Pin, Table};
 use oxccl_transports::proxy::{BadConditions, Conditions};
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub(super) fn parsed<T: FromStr>(text: &str) -> Result<T, Refused> {
@@ -57,6 +58,22 @@ pub(super) fn names(text: &str) -> Result<Vec<String>, Refused> {
 pub(super) fn table(file: &str) -> Result<Arc<Table>, Refused> {
     let table = Table::read(Path::new(file)).map(Arc::new);
     table.map_err(|error| Refused::Because(error.to_string()))
+}
+
+/// The file is read once a process: kernels that have been loaded refer to it.
+pub(super) fn image(file: &str) -> Result<Option<Image>, Refused> {
+    static READ: Mutex<BTreeMap<PathBuf, Image>> = Mutex::new(BTreeMap::new());
+    let mut read = READ.lock().unwrap_or_else(PoisonError::into_inner);
+    let path = PathBuf::from(file);
+    if let Some(image) = read.get(&path) {
+        return Ok(Some(*image));
+    }
+    let bytes =
+        std::fs::read(&path).map_err(|error| Refused::Because(format!("{file}: {error}")))?;
+    // SAFETY: whoever sets the variable vouches for the file.
+    let image = unsafe { Image::from_bytes(bytes.leak()) };
+    read.insert(path, image);
+    Ok(Some(image))
 }
 
 pub(super) fn conditions(text: &str) -> Result<Conditions, Refused> {

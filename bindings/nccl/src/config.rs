@@ -2,10 +2,9 @@
 
 use crate::abi::{MAGIC, UNDEFINED};
 use crate::address;
-use crate::answer::{Answer, Failure, lock};
-use oxccl::{Config, Device, cuda};
+use crate::answer::{Answer, Failure};
+use oxccl::{Config, Device};
 use std::ffi::{OsString, c_char, c_int};
-use std::sync::Mutex;
 
 /// `ncclConfig_t` as 2.14 has it, and what is read of later ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,27 +210,7 @@ pub(crate) fn config(device: Device, asked: Asked) -> Answer<Config> {
     if let Some(most) = asked.max_channels {
         config.max_channels = config.max_channels.min(most);
     }
-    config.advanced.image = image()?;
     Ok(config)
-}
-
-/// The kernels' image that `OXCCL_IMAGE` names, a file, where it is not to be the one that was
-/// built in.
-fn image() -> Answer<Option<cuda::Image>> {
-    static READ: Mutex<Option<&'static [u8]>> = Mutex::new(None);
-    let Some(file) = std::env::var_os("OXCCL_IMAGE") else { return Ok(None) };
-    let mut read = lock(&READ);
-    let bytes = match *read {
-        Some(bytes) => bytes,
-        None => {
-            let bytes = std::fs::read(&file).map_err(|error| {
-                Failure::usage(format!("OXCCL_IMAGE={}: {error}", file.display()))
-            })?;
-            read.insert(bytes.leak())
-        }
-    };
-    // SAFETY: whoever sets the variable vouches for the file.
-    Ok(Some(unsafe { cuda::Image::from_bytes(bytes) }))
 }
 
 #[cfg(test)]

@@ -25,12 +25,11 @@ fn run(test: &str, arguments: &[&str]) -> Option<Vec<Said>> {
         skip(test, "there is no PyTorch (tools/setup-python), or no CUDA headers (tools/setup)");
         return None;
     }
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
     let built = Built::library(test);
     let runtime = built.folder.join("libcudart_stand_in.so");
     let mut cc = Command::new("cc");
     cc.args(["-shared", "-fPIC", "-O1", "-Wall", "-o"]).arg(&runtime);
-    cc.arg("-I").arg(headers).arg(source.join("runtime/cudart.c"));
+    cc.arg("-I").arg(headers).arg(root.join("tests/cuda_runtime_stand_in/cudart.c"));
     let output = cc.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     // Of CUDA's other libraries PyTorch's are satisfied with names alone.
@@ -46,7 +45,7 @@ fn run(test: &str, arguments: &[&str]) -> Option<Vec<Said>> {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let rank = |rank: usize| {
         let mut command = plain("python3");
-        command.arg(source.join("programs/pytorch.py")).args(arguments);
+        command.arg(root.join("bindings/python/tests/gpu_rank.py")).args(arguments);
         command.env("LD_PRELOAD", &preloaded).env("PYTHONPATH", &python);
         command.env("LD_LIBRARY_PATH", format!("{}:{}", driver.display(), stand_ins.display()));
         command.env("OXCCL_IMAGE", image_file().unwrap()).env("NCCL_SOCKET_IFNAME", "lo");

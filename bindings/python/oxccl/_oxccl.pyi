@@ -247,7 +247,7 @@ class Communicator:
         """Ends when every rank has called it."""
     def group(self, *, stream: _Stream | None = None) -> Group:
         """`with comm.group():` makes one launch of all calls of this thread in its block. Sends
-        and receives may be in any order there."""
+        and receives may be in any order there. A group within a group is a part of that one."""
     def monitored_barrier(self, timeout: float) -> list[float]:
         """Waits for all ranks, at most so many seconds: how much later than the first each came.
         The error names all that have not come, and ends the communicator."""

@@ -1,8 +1,8 @@
 """PyTorch's backend: `torch.distributed.init_process_group("oxccl")`.
 
 From torch 2.14 on this name suffices; for older ones `import oxccl.torch` comes first. Tensors of
-the CPU are communicated; contiguous ones of every type that oxccl has, and of others where nothing
-is reduced.
+the CPU are communicated, and of one GPU a rank; contiguous ones of every type that oxccl has, and
+of others where nothing is reduced.
 
     import torch, torch.distributed as dist
 
@@ -13,12 +13,7 @@ is reduced.
 from __future__ import annotations
 
 import datetime
-import fcntl
-import ipaddress
-import os
 import queue
-import socket
-import struct
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -30,14 +25,15 @@ from torch import Tensor
 from torch.distributed import ReduceOp
 
 import oxccl
+from oxccl._address import own_address
+from oxccl._gpu import Gpu
+from oxccl._lists import check_types, counts_of, gathered, scattered, split_counts
 from oxccl._messages import Message, Messages
+from oxccl._works import ProfilerEvent, Work, complete, in_torchs_words, like
 
 __all__ = ["ProcessGroup", "Work", "register"]
 
 _NAME = "oxccl"
-
-# What asks the kernel for an interface's address.
-_SIOCGIFADDR = 0x8915
 
 _OPS = {
     ReduceOp.SUM: "sum",
@@ -54,136 +50,13 @@ _OPS = {
 def register() -> None:
     """Makes the backend known by its name."""
     if not hasattr(dist.Backend, _NAME.upper()):
-        dist.Backend.register_backend(_NAME, _create, extended_api=True, devices=["cpu"])
+        dist.Backend.register_backend(_NAME, _create, extended_api=True, devices=["cpu", "cuda"])
 
 
 def _create(options: Any, _backend_options: Any = None) -> ProcessGroup:
     return ProcessGroup(
         options.store, options.group_rank, options.group_size, options.timeout
     )
-
-
-class Work(dist.Work):
-    """A call, a group or messages under way."""
-
-    def __init__(
-        self,
-        parts: Sequence[oxccl.Work | Message],
-        tensors: list[Tensor],
-        group: ProcessGroup,
-        finish: Callable[[], None] | None = None,
-        event: _Event | None = None,
-    ) -> None:
-        super().__init__()
-        self._parts, self._tensors, self._group = parts, tensors, group
-        self._finish = finish
-        self._lock = threading.Lock()
-        self._ended = False
-        self._error: BaseException | None = None
-        self._future: torch.futures.Future | None = None
-        # Seconds that a wait takes at most, where the call was given a time-out of its own.
-        self._limit: float | None = None
-        self._event = event
-        if event is not None:
-            group._complete_later(self, None)
-
-    def _end(self, timeout: float | None) -> bool:
-        """Waits, and does once what comes behind the call."""
-        if self._ended:
-            return True
-        try:
-            for part in self._parts:
-                if not part.wait(timeout):
-                    return False
-            error: BaseException | None = None
-        except oxccl.Error as raised:
-            error = _in_torchs_words(raised, self._group._rank)
-        with self._lock:
-            if not self._ended:
-                if error is None and self._finish is not None:
-                    self._finish()
-                self._error, self._finish, self._ended = error, None, True
-        return True
-
-    def wait(self, timeout: datetime.timedelta | None = None) -> bool:
-        self._wait(timeout)
-        if self._event is not None:
-            self._event.ended.wait()
-        return True
-
-    def _wait(self, timeout: datetime.timedelta | None = None) -> None:
-        seconds = timeout.total_seconds() if timeout else self._limit
-        # The group's own time-out is that of its calls, which end by it; messages wait by theirs.
-        if not self._end(self._group._message_timeout(self._parts, seconds)):
-            raise oxccl.Error(self._late(seconds))
-        if self._error is not None:
-            raise self._error
-
-    def _late(self, seconds: float | None) -> str:
-        for part in self._parts:
-            if isinstance(part, Message) and not part.is_done():
-                peer = "any rank" if part.peer is None else f"rank {part.peer}"
-                return f"Timed out: a message from or to {peer} with tag {part.tag} has not come"
-        return f"Timed out: the work has not ended within {seconds} s"
-
-    def is_completed(self) -> bool:
-        if not self._ended and all(part.is_done() for part in self._parts):
-            self._end(None)
-        return self._ended
-
-    def is_success(self) -> bool:
-        return self.is_completed() and self._error is None
-
-    def exception(self) -> BaseException | None:
-        return self._error
-
-    def synchronize(self) -> None:
-        self.wait()
-
-    def result(self) -> list[Tensor]:
-        return self._tensors
-
-    def source_rank(self) -> int:
-        peer = getattr(self._parts[0], "peer", None) if self._parts else None
-        if peer is None:
-            raise oxccl.UsageError("only a message that has been received has a source")
-        return peer
-
-    _source_rank = source_rank
-
-    def get_future(self) -> torch.futures.Future:
-        with self._lock:
-            if self._future is None:
-                # Only what a callback raises is an error to torch's C++ code; `set_exception` is
-                # one in Python alone, and DDP would read the exception as tensors.
-                source: torch.futures.Future = torch.futures.Future()
-                self._future = source.then(_value)
-                if self._ended and self._error is None:
-                    source.set_result(self._tensors)
-                else:
-                    self._group._complete_later(self, source)
-            return self._future
-
-
-def _value(done: torch.futures.Future) -> Any:
-    return done.wait()
-
-
-class _Event:
-    """A call as torch's profiler shows it: from when it was made until it had ended, which another
-    thread tells."""
-
-    def __init__(self, name: str, tensors: Sequence[Tensor]) -> None:
-        real = [torch.view_as_real(t) if t.is_complex() else t for t in tensors]
-        record = torch.autograd._record_function_with_args_enter(f"{_NAME}:{name}", *real)
-        # The profiler's state belongs to this thread; a future takes it to the one that ends it.
-        self._future: torch.futures.Future = torch.futures.Future()
-        torch.ops.profiler._call_end_callbacks_on_jit_fut(record, self._future)
-        self.ended = threading.Event()
-
-    def end(self) -> None:
-        self._future.set_result(None)
-        self.ended.set()
 
 
 class ProcessGroup(dist.ProcessGroup):
@@ -213,15 +86,16 @@ class ProcessGroup(dist.ProcessGroup):
             comm = self._connect()
         self._comm: oxccl.Communicator | None = comm
         self._stream = oxccl.Stream()
+        self._gpu: Gpu | None = None
         self._messages = Messages(store, rank, self._make_id, self._timeout)
-        # The messages of a batch that is being made, and what is to be completed, in order.
-        self._batch: list[tuple[str, Tensor, int | None, int]] | None = None
+        # The calls of a batch that is being made, and what is to be completed, in order.
+        self._batch: list[_Deferred] | None = None
         self._completions: queue.SimpleQueue[Any] | None = None
         self._splits = 0
         self._sequence = 0
 
     def _make_id(self) -> oxccl.UniqueId:
-        return oxccl.UniqueId(f"{_own_address(self._store)}:0")
+        return oxccl.UniqueId(f"{own_address(self._store)}:0")
 
     def _connect(self) -> oxccl.Communicator:
         unique_id: oxccl.UniqueId | str
@@ -280,11 +154,12 @@ class ProcessGroup(dist.ProcessGroup):
         # recorder: that is a C++ backend, which this has not. All others are told the truth.
         if sys._getframe(1).f_code.co_name == "_maybe_attach_flight_recorder":
             return []
-        return [torch.device("cpu")]
+        has_gpu = torch.cuda.is_available()
+        return [torch.device("cpu")] + [torch.device("cuda")] * has_gpu
 
     def _get_backend(self, device: torch.device) -> ProcessGroup:
-        if torch.device(device).type != "cpu":
-            raise RuntimeError(f"the backend oxccl has no tensors on {device} yet")
+        if torch.device(device).type not in ("cpu", "cuda"):
+            raise RuntimeError(f"the backend oxccl has no tensors on {device}")
         return self
 
     get_backend = _get_backend
@@ -318,6 +193,11 @@ class ProcessGroup(dist.ProcessGroup):
             raise oxccl.UsageError("the process group has been destroyed")
         return self._comm
 
+    @property
+    def gpu_communicator(self) -> oxccl.Communicator | None:
+        """The communicator of this rank's GPU, once one of its tensors has been communicated."""
+        return None if self._gpu is None else self._gpu.comm
+
     def __repr__(self) -> str:
         return f"oxccl.torch.ProcessGroup(rank={self._rank}, size={self._size})"
 
@@ -329,11 +209,15 @@ class ProcessGroup(dist.ProcessGroup):
     def set_timeout(self, timeout: datetime.timedelta) -> None:
         self._timeout = timeout.total_seconds()
         self.communicator.set_timeout(self._timeout)
+        if self._gpu is not None:
+            self._gpu.set_timeout(self._timeout)
 
     _set_default_timeout = set_timeout
 
     def get_error(self) -> Any:
         error = self._comm.error() if self._comm is not None else None
+        if error is None and self._gpu is not None:
+            error = self._gpu.error()
         kinds = torch._C._distributed_c10d.ErrorType
         if error is None:
             return kinds.SUCCESS
@@ -342,6 +226,8 @@ class ProcessGroup(dist.ProcessGroup):
     def abort(self) -> None:
         if self._comm is not None:
             self._comm.abort("the process group has been aborted")
+        if self._gpu is not None:
+            self._gpu.abort("the process group has been aborted")
         self._messages.close()
 
     def shutdown(self) -> None:
@@ -349,6 +235,9 @@ class ProcessGroup(dist.ProcessGroup):
         if self._completions is not None:
             self._completions.put(None)
             self._completions = None
+        gpu, self._gpu = self._gpu, None
+        if gpu is not None:
+            gpu.leave()
         comm, self._comm = self._comm, None
         if comm is not None:
             comm.leave()
@@ -387,8 +276,9 @@ class ProcessGroup(dist.ProcessGroup):
     def perform_nocolor_split(self, _device: torch.device) -> None:
         self.communicator.split(None)
 
-    def eager_connect_single_device(self, _device: torch.device | None = None) -> None:
-        pass
+    def eager_connect_single_device(self, device: torch.device | None = None) -> None:
+        if device is not None and torch.device(device).type == "cuda":
+            self._gpu_on(torch.device(device))
 
     def monitored_barrier(
         self, timeout: datetime.timedelta | None = None, wait_all_ranks: bool = False
@@ -414,7 +304,38 @@ class ProcessGroup(dist.ProcessGroup):
                 text = f"Ranks {names} failed to pass monitoredBarrier: {error}"
             else:
                 text = f"Rank {min(late)} failed to pass monitoredBarrier: {error}"
-            raise _like(error, text) from None
+            raise like(error, text) from None
+
+    # Where its calls run.
+
+    def _gpu_on(self, device: torch.device) -> Gpu:
+        """This rank's GPU. All ranks come to the first call."""
+        if self._gpu is None:
+            self.communicator  # noqa: B018: fails where there is none
+            index = torch.cuda.current_device() if device.index is None else device.index
+            self._gpu = Gpu(
+                self._store,
+                self._rank,
+                self._size,
+                torch.device("cuda", index),
+                self._timeout,
+                self._make_id,
+            )
+        if device.index not in (None, self._gpu.device.index):
+            raise oxccl.UsageError(
+                f"a tensor is on {device}, and this process group's GPU is {self._gpu.device}: a"
+                " rank has one GPU"
+            )
+        return self._gpu
+
+    def _gpu_of(self, tensors: Sequence[Tensor]) -> Gpu | None:
+        """The GPU of these tensors, if they are not the host's."""
+        if tensors and not tensors[0].is_cpu:
+            device = tensors[0].device
+            if device.type != "cuda":
+                raise oxccl.UsageError(f"the backend oxccl has no tensors on {device}")
+            return self._gpu_on(device)
+        return None
 
     # Works.
 
@@ -429,7 +350,7 @@ class ProcessGroup(dist.ProcessGroup):
         if self._completions is None:
             self._completions = queue.SimpleQueue()
             run = threading.Thread(
-                target=_complete, args=(self._completions,), daemon=True, name="oxccl-futures"
+                target=complete, args=(self._completions,), daemon=True, name="oxccl-futures"
             )
             run.start()
         self._completions.put((work, future))
@@ -442,20 +363,28 @@ class ProcessGroup(dist.ProcessGroup):
         call: Callable[[oxccl.Communicator, oxccl.Stream | None], Any],
         finish: Callable[[], None] | None = None,
         inputs: Sequence[Tensor] | None = None,
-    ) -> Work:
+    ) -> dist.Work:
         """Makes a call, or a group, which `call` begins: blocking where that is asked for."""
         comm = self.communicator
+        if self._batch is not None:
+            self._batch.append(_Deferred(call, tensors, inputs, finish))
+            return Work((), tensors, self)
         self._sequence += 1
-        event = None
-        if torch.autograd._profiler_enabled():
-            event = _Event(name, tensors if inputs is None else inputs)
         limit = _limit(opts)
         is_blocking = opts is not None and not getattr(opts, "asyncOp", True)
+        inputs = tensors if inputs is None else inputs
+        gpu = self._gpu_of(inputs)
+        if gpu is not None:
+            _refuse_limit(limit)
+            return gpu.run(name, tensors, call, finish, inputs, is_blocking)
+        event = None
+        if torch.autograd._profiler_enabled():
+            event = ProfilerEvent(name, inputs)
         if event is None and limit is None and is_blocking:
             try:
                 call(comm, None)
             except oxccl.Error as error:
-                raise _in_torchs_words(error, self._rank) from None
+                raise in_torchs_words(error, self._rank) from None
             if finish is not None:
                 finish()
             return Work((), tensors, self)
@@ -465,7 +394,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     # Collectives.
 
-    def allreduce(self, tensors: Any, opts: Any = None) -> Work:
+    def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:
         if isinstance(tensors, Tensor):
             tensors = [tensors]
         if tensors[0].is_sparse:
@@ -484,9 +413,11 @@ class ProcessGroup(dist.ProcessGroup):
 
         return self._run("all_reduce", opts, list(tensors), call)
 
-    def _reduce_sparse(self, tensors: list[Tensor], opts: Any) -> Work:
+    def _reduce_sparse(self, tensors: list[Tensor], opts: Any) -> dist.Work:
         """Sums sparse tensors: all ranks get all indices and values, and add them up. It blocks."""
         (tensor,) = tensors
+        if not tensor.is_cpu:
+            raise oxccl.UsageError(f"sparse tensors on {tensor.device} are not summed: to_dense()")
         if opts is not None and _op(opts.reduceOp) != ("sum", None):
             raise RuntimeError("sparse tensors are summed, and nothing else")
         comm = self.communicator
@@ -506,11 +437,11 @@ class ProcessGroup(dist.ProcessGroup):
         tensor.copy_(result.coalesce())
         return Work((), tensors, self)
 
-    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Work:
+    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
         op = opts.reduceOp if opts is not None else ReduceOp.SUM
         return self._reduce_all(tensors, op, opts)
 
-    def _reduce_all(self, tensors: list[Tensor], op: Any, opts: Any) -> Work:
+    def _reduce_all(self, tensors: list[Tensor], op: Any, opts: Any) -> dist.Work:
         name, factor = _op(op)
 
         def call(comm: oxccl.Communicator, stream: oxccl.Stream | None) -> Any:
@@ -521,7 +452,7 @@ class ProcessGroup(dist.ProcessGroup):
 
         return self._run("all_reduce_coalesced", opts, list(tensors), call)
 
-    def broadcast(self, tensors: Any, opts: Any = None, **_: Any) -> Work:
+    def broadcast(self, tensors: Any, opts: Any = None, **_: Any) -> dist.Work:
         if isinstance(tensors, Tensor):
             tensors = [tensors]
         root = opts if isinstance(opts, int) else opts.rootRank
@@ -536,7 +467,7 @@ class ProcessGroup(dist.ProcessGroup):
 
         return self._run("broadcast", None if isinstance(opts, int) else opts, list(tensors), call)
 
-    def reduce(self, tensors: list[Tensor], opts: Any) -> Work:
+    def reduce(self, tensors: list[Tensor], opts: Any) -> dist.Work:
         name, factor = _op(opts.reduceOp)
         (tensor,) = tensors
 
@@ -545,21 +476,21 @@ class ProcessGroup(dist.ProcessGroup):
 
         return self._run("reduce", opts, list(tensors), call)
 
-    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
         if isinstance(inputs, Tensor):
             outputs, inputs = [outputs], [inputs]
         ((output,), (tensor,)) = (outputs, inputs)
         if len(output) != self._size:
             raise ValueError(f"all_gather needs {self._size} outputs, not {len(output)}")
-        _check_types(tensor, output)
-        flat, counts, finish = _scattered(output)
+        check_types(tensor, output)
+        flat, counts, finish = scattered(output)
 
         def call(comm: oxccl.Communicator, stream: oxccl.Stream | None) -> Any:
             return comm.all_gather(tensor.contiguous(), flat, counts=counts, stream=stream)
 
         return self._run("all_gather", opts, list(output), call, finish, inputs=[tensor])
 
-    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Work:
+    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> dist.Work:
         def call(comm: oxccl.Communicator, stream: oxccl.Stream | None) -> Any:
             return comm.all_gather(tensor, output, stream=stream)
 
@@ -569,7 +500,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def all_gather_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
-    ) -> Work:
+    ) -> dist.Work:
         def call(comm: oxccl.Communicator, stream: oxccl.Stream | None) -> Any:
             with comm.group(stream=stream) as group:
                 for output, tensor in zip(outputs, inputs, strict=True):
@@ -583,9 +514,9 @@ class ProcessGroup(dist.ProcessGroup):
 
     def allgather_coalesced(
         self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
-    ) -> Work:
+    ) -> dist.Work:
         """`outputs[r][i]` is what rank r has as `inputs[i]`."""
-        flats = [_scattered([output[i] for output in outputs]) for i in range(len(inputs))]
+        flats = [scattered([output[i] for output in outputs]) for i in range(len(inputs))]
 
         def finish() -> None:
             for _, _, one in flats:
@@ -601,7 +532,7 @@ class ProcessGroup(dist.ProcessGroup):
         tensors = [tensor for output in outputs for tensor in output]
         return self._run("all_gather_coalesced", opts, tensors, call, finish, inputs)
 
-    def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Work:
+    def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> dist.Work:
         (tensor,) = inputs
         if self._rank != opts.rootRank:
 
@@ -610,8 +541,8 @@ class ProcessGroup(dist.ProcessGroup):
 
             return self._run("gather", opts, [], call, inputs=[tensor])
         (output,) = outputs
-        _check_types(tensor, output)
-        flat, counts, finish = _scattered(output)
+        check_types(tensor, output)
+        flat, counts, finish = scattered(output)
         if counts is not None:
             raise ValueError("gather needs outputs that are alike")
 
@@ -620,12 +551,12 @@ class ProcessGroup(dist.ProcessGroup):
 
         return self._run("gather", opts, list(output), call_root, finish, inputs=[tensor])
 
-    def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> Work:
+    def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> dist.Work:
         (output,) = outputs
         flat = None
         if self._rank == opts.rootRank:
-            _check_types(output, inputs[0])
-            flat = _gathered(inputs[0])
+            check_types(output, inputs[0])
+            flat = gathered(inputs[0])
 
         def call(comm: oxccl.Communicator, stream: oxccl.Stream | None) -> Any:
             return comm.scatter(flat, output, root=opts.rootRank, stream=stream)
@@ -634,11 +565,11 @@ class ProcessGroup(dist.ProcessGroup):
 
     def reduce_scatter(
         self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None
-    ) -> Work:
+    ) -> dist.Work:
         ((output,), (tensors,)) = (outputs, inputs)
-        _check_types(output, tensors)
+        check_types(output, tensors)
         name, factor = _op(opts.reduceOp if opts is not None else ReduceOp.SUM)
-        flat, counts = _gathered(tensors), _counts(tensors)
+        flat, counts = gathered(tensors), counts_of(tensors)
 
         def call(comm: oxccl.Communicator, stream: oxccl.Stream | None) -> Any:
             return comm.reduce_scatter(
@@ -647,7 +578,7 @@ class ProcessGroup(dist.ProcessGroup):
 
         return self._run("reduce_scatter", opts, [output], call, inputs=tensors)
 
-    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Work:
+    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> dist.Work:
         name, factor = _op(opts.reduceOp if opts is not None else ReduceOp.SUM)
 
         def call(comm: oxccl.Communicator, stream: oxccl.Stream | None) -> Any:
@@ -659,7 +590,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def reduce_scatter_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
-    ) -> Work:
+    ) -> dist.Work:
         name, factor = _op(opts.reduceOp if opts is not None else ReduceOp.SUM)
 
         def call(comm: oxccl.Communicator, stream: oxccl.Stream | None) -> Any:
@@ -680,11 +611,11 @@ class ProcessGroup(dist.ProcessGroup):
         output_splits: list[int] | None,
         input_splits: list[int] | None,
         opts: Any = None,
-    ) -> Work:
+    ) -> dist.Work:
         send = recv = None
         if output_splits or input_splits:
-            send = _split_counts(tensor, input_splits, self._size)
-            recv = _split_counts(output, output_splits, self._size)
+            send = split_counts(tensor, input_splits, self._size)
+            recv = split_counts(output, output_splits, self._size)
 
         def call(comm: oxccl.Communicator, stream: oxccl.Stream | None) -> Any:
             return comm.all_to_all(
@@ -695,10 +626,10 @@ class ProcessGroup(dist.ProcessGroup):
 
     alltoall_base = all_to_all_single
 
-    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Work:
-        _check_types(inputs[0], [*inputs, *outputs])
-        flat = _gathered(inputs)
-        into, _, finish = _scattered(outputs)
+    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> dist.Work:
+        check_types(inputs[0], [*inputs, *outputs])
+        flat = gathered(inputs)
+        into, _, finish = scattered(outputs)
         send = [tensor.numel() for tensor in inputs]
         recv = [tensor.numel() for tensor in outputs]
 
@@ -707,7 +638,12 @@ class ProcessGroup(dist.ProcessGroup):
 
         return self._run("all_to_all", opts, list(outputs), call, finish, inputs=inputs)
 
-    def barrier(self, opts: Any = None, **_: Any) -> Work:
+    def barrier(self, opts: Any = None, **_: Any) -> dist.Work:
+        device = getattr(opts, "device", None)
+        if device is not None and device.type == "cuda":
+            _refuse_limit(_limit(opts))
+            return self._gpu_on(device).barrier()
+
         def call(comm: oxccl.Communicator, stream: oxccl.Stream | None) -> Any:
             return comm.barrier(stream=stream)
 
@@ -715,23 +651,30 @@ class ProcessGroup(dist.ProcessGroup):
 
     # Messages.
 
-    def send(self, tensors: list[Tensor], dst: int, tag: int = 0) -> Work | None:
+    def send(self, tensors: list[Tensor], dst: int, tag: int = 0) -> dist.Work:
         return self._message("send", tensors, dst, tag)
 
-    def recv(self, tensors: list[Tensor], src: int, tag: int = 0) -> Work | None:
+    def recv(self, tensors: list[Tensor], src: int, tag: int = 0) -> dist.Work:
         return self._message("recv", tensors, src, tag)
 
-    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> Work | None:
+    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> dist.Work:
         return self._message("recv", tensors, None, tag)
 
-    def _message(self, way: str, tensors: list[Tensor], peer: int | None, tag: int) -> Work | None:
+    def _message(self, way: str, tensors: list[Tensor], peer: int | None, tag: int) -> dist.Work:
         (tensor,) = tensors
         if self._batch is not None:
-            self._batch.append((way, tensor, peer, tag))
-            return Work((), [tensor], self)
+
+            def call(comm: oxccl.Communicator, stream: oxccl.Stream | None) -> Any:
+                return getattr(comm, way)(tensor, peer, stream=stream)
+
+            self._batch.append(_Deferred(call, tensors, message=(way, peer, tag)))
+            return Work((), tensors, self)
+        gpu = self._gpu_of(tensors)
+        if gpu is not None:
+            return gpu.message(way, tensor, _known(peer, tag))
         event = None
         if torch.autograd._profiler_enabled():
-            event = _Event("recvAnySource" if peer is None else way, [tensor])
+            event = ProfilerEvent("recvAnySource" if peer is None else way, [tensor])
         return Work((self._post(way, tensor, peer, tag),), [tensor], self, event=event)
 
     def _post(self, way: str, tensor: Tensor, peer: int | None, tag: int) -> Message:
@@ -749,41 +692,73 @@ class ProcessGroup(dist.ProcessGroup):
 
     start_coalescing = _start_coalescing
 
-    def _end_coalescing(self, _device: torch.device) -> Work:
+    def _end_coalescing(self, _device: torch.device) -> dist.Work:
         batch, self._batch = self._batch or [], None
-        tensors = [tensor for _, tensor, _, _ in batch]
+        tensors = [tensor for call in batch for tensor in call.tensors]
+        gpu = self._gpu_of([*tensors, *(tensor for call in batch for tensor in call.inputs)])
+        if gpu is not None:
+            self._sequence += 1
+            for call in batch:
+                call.check_gpu()
+            return gpu.batch(batch, tensors)
         # Tags, any source and messages to oneself are what groups do not have.
-        if any(tag != 0 or peer in (None, self._rank) for _, _, peer, tag in batch):
-            return Work([self._post(*message) for message in batch], tensors, self)
-        comm = self.communicator
-        self._sequence += 1
-        event = _Event("batch", tensors) if torch.autograd._profiler_enabled() else None
-        with comm.group(stream=self._stream) as group:
-            for way, tensor, peer, _ in batch:
-                getattr(comm, way)(tensor, peer)
-        return Work((group.work,), tensors, self, event=event)
+        has_unlike = any(call.is_unlike_groups(self._rank) for call in batch)
+        posted = [call for call in batch if has_unlike and call.message is not None]
+        parts: list[oxccl.Work | Message] = []
+        for call in posted:
+            way, peer, tag = call.message
+            parts.append(self._post(way, call.tensors[0], peer, tag))
+        grouped = [call for call in batch if call not in posted]
+        event = None
+        if grouped:
+            comm = self.communicator
+            self._sequence += 1
+            event = ProfilerEvent("batch", tensors) if torch.autograd._profiler_enabled() else None
+            with comm.group(stream=self._stream) as group:
+                for call in grouped:
+                    call.call(comm, None)
+            assert group.work is not None
+            parts.append(group.work)
+        return Work(parts, tensors, self, _all_of(grouped), event)
 
     end_coalescing = _end_coalescing
 
 
-def _complete(completions: queue.SimpleQueue[Any]) -> None:
-    """Sets the results of futures, in the order in which their works end."""
-    while True:
-        entry = completions.get()
-        if entry is None:
-            return
-        work, future = entry
-        error = None
-        try:
-            work._wait()
-        except Exception as raised:
-            error = raised
-        if future is None:
-            work._event.end()
-        elif error is None:
-            future.set_result(work.result())
-        else:
-            future.set_exception(error)
+class _Deferred:
+    """A call of a batch, which is made at its end."""
+
+    def __init__(
+        self,
+        call: Callable[[oxccl.Communicator, Any], Any],
+        tensors: list[Tensor],
+        inputs: Sequence[Tensor] | None = None,
+        finish: Callable[[], None] | None = None,
+        message: Any = None,
+    ) -> None:
+        """`message`: whether it sends or receives, the other rank and the tag."""
+        self.call, self.tensors, self.finish, self.message = call, tensors, finish, message
+        self.inputs = tensors if inputs is None else inputs
+
+    def is_unlike_groups(self, rank: int) -> bool:
+        if self.message is None:
+            return False
+        _, peer, tag = self.message
+        return tag != 0 or peer in (None, rank)
+
+    def check_gpu(self) -> None:
+        if self.message is not None:
+            _known(*self.message[1:])
+
+
+def _all_of(batch: Sequence[_Deferred]) -> Callable[[], None] | None:
+    """What comes behind all of these calls, if anything."""
+    finishes = [call.finish for call in batch if call.finish is not None]
+
+    def finish() -> None:
+        for one in finishes:
+            one()
+
+    return finish if finishes else None
 
 
 def _limit(opts: Any) -> float | None:
@@ -792,17 +767,20 @@ def _limit(opts: Any) -> float | None:
     return timeout.total_seconds() if timeout is not None and timeout.total_seconds() > 0 else None
 
 
-def _like(error: oxccl.Error, text: str) -> oxccl.Error:
-    other = type(error)(text)
-    other.ranks, other.fatal = error.ranks, error.fatal
-    return other
+def _refuse_limit(limit: float | None) -> None:
+    if limit is not None:
+        raise oxccl.UsageError(
+            "calls with tensors of GPUs have the process group's time-out, and none of their own"
+        )
 
 
-def _in_torchs_words(error: oxccl.Error, rank: int) -> oxccl.Error:
-    """The same, with the words by which programs know a time-out."""
-    if "timed out" in str(error):
-        return _like(error, f"[rank {rank}] Timed out ({error})")
-    return error
+def _known(peer: int | None, tag: int) -> int:
+    """The other rank of a message between GPUs, which match in their order."""
+    if tag != 0:
+        raise oxccl.UsageError("messages between GPUs have no tags: they match in their order")
+    if peer is None:
+        raise oxccl.UsageError("a message to a GPU is received from a rank that is named")
+    return peer
 
 
 def _op(op: Any) -> tuple[str, float | None]:
@@ -814,104 +792,6 @@ def _op(op: Any) -> tuple[str, float | None]:
     if name is None:
         raise RuntimeError(f"the backend oxccl has no {op}")
     return name, None
-
-
-def _check_types(tensor: Tensor, others: Sequence[Tensor]) -> None:
-    for other in others:
-        if other.dtype != tensor.dtype:
-            raise ValueError(f"tensors of {tensor.dtype} and {other.dtype} in one call")
-
-
-def _counts(tensors: Sequence[Tensor]) -> list[int] | None:
-    """How many elements each has, where that differs."""
-    counts = [tensor.numel() for tensor in tensors]
-    return None if len(set(counts)) == 1 else counts
-
-
-def _is_in_one_piece(tensors: Sequence[Tensor]) -> bool:
-    address = tensors[0].data_ptr()
-    for tensor in tensors:
-        if not tensor.is_contiguous() or tensor.data_ptr() != address:
-            return False
-        address += tensor.numel() * tensor.element_size()
-    storage = tensors[0].untyped_storage().data_ptr()
-    return all(tensor.untyped_storage().data_ptr() == storage for tensor in tensors)
-
-
-def _one_piece(tensors: Sequence[Tensor]) -> Tensor:
-    count = sum(tensor.numel() for tensor in tensors)
-    return tensors[0].detach().as_strided((count,), (1,))
-
-
-def _gathered(tensors: Sequence[Tensor]) -> Tensor:
-    """All tensors behind one another, copied only where they do not lie so."""
-    if _is_in_one_piece(tensors):
-        return _one_piece(tensors)
-    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
-
-
-def _scattered(
-    tensors: Sequence[Tensor],
-) -> tuple[Tensor, list[int] | None, Callable[[], None] | None]:
-    """Memory for all tensors behind one another; how many elements each has, where that differs;
-    and what copies them to where they belong, where they do not lie so."""
-    if _is_in_one_piece(tensors):
-        return _one_piece(tensors), _counts(tensors), None
-    counts = [tensor.numel() for tensor in tensors]
-    flat = torch.empty(sum(counts), dtype=tensors[0].dtype)
-
-    def finish() -> None:
-        for tensor, part in zip(tensors, flat.split(counts), strict=True):
-            tensor.detach().copy_(part.view(tensor.shape))
-
-    return flat, _counts(tensors), finish
-
-
-def _split_counts(tensor: Tensor, splits: list[int] | None, size: int) -> list[int]:
-    rows = tensor.size(0)
-    if not splits:
-        if rows % size:
-            raise ValueError(f"{rows} rows cannot be split evenly among {size} ranks")
-        splits = [rows // size] * size
-    if len(splits) != size or sum(splits) != rows:
-        raise ValueError(f"splits {splits} do not fit {rows} rows and {size} ranks")
-    row = tensor.numel() // rows if rows else 0
-    return [split * row for split in splits]
-
-
-def _own_address(store: Any) -> str:
-    """The address under which the ranks that know this store reach this machine: that of
-    OXCCL_INTERFACE, or the one from which this machine reaches the store's."""
-    interface = os.environ.get("OXCCL_INTERFACE", "")
-    if interface:
-        return _address_of(interface)
-    while hasattr(store, "underlying_store"):
-        store = store.underlying_store
-    host = getattr(store, "host", None) or os.environ.get("MASTER_ADDR", "127.0.0.1")
-    family, kind, _, _, address = socket.getaddrinfo(host, 1, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind) as probe:
-        probe.connect(address)
-        return _bracketed(probe.getsockname()[0])
-
-
-def _address_of(interface: str) -> str:
-    """An address as it is, or that of an interface by its name."""
-    try:
-        return _bracketed(str(ipaddress.ip_address(interface)))
-    except ValueError:
-        pass
-    request = struct.pack("256s", interface.encode()[:15])
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            answer = fcntl.ioctl(probe, _SIOCGIFADDR, request)
-        except OSError as error:
-            text = f"OXCCL_INTERFACE: {interface!r} is no interface with an address: {error}"
-            raise oxccl.UsageError(text) from None
-    return socket.inet_ntoa(answer[20:24])
-
-
-def _bracketed(address: str) -> str:
-    return f"[{address}]" if ":" in address else address
 
 
 register()

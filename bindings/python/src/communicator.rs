@@ -43,6 +43,8 @@ pub(crate) struct Group {
     comm: Py<Communicator>,
     stream: Option<Py<PyAny>>,
     work: Mutex<Option<Py<Work>>>,
+    /// Where it is a part of another group: how many calls that one had.
+    begun: Mutex<Option<usize>>,
 }
 
 /// Where calls go.
@@ -154,7 +156,7 @@ impl Communicator {
         let mut groups = lock(&self.groups);
         let here = || std::thread::current().id();
         if !groups.is_empty()
-            && let Some((_, requests)) = groups.iter_mut().rev().find(|group| group.0 == here())
+            && let Some((_, requests)) = groups.iter_mut().find(|group| group.0 == here())
         {
             if stream.is_some() {
                 return Err(misuse("calls of a group take no stream: the group has one"));
@@ -198,11 +200,20 @@ impl Communicator {
         Ok(Py::new(py, Work::new(work, kept))?.into_any())
     }
 
-    /// The newest group of this thread, which is made no longer.
+    /// Changes the group that this thread is making, if any.
+    fn with_group(&self, change: impl FnOnce(&mut Vec<Request>)) {
+        let here = std::thread::current().id();
+        let mut groups = lock(&self.groups);
+        if let Some((_, requests)) = groups.iter_mut().find(|group| group.0 == here) {
+            change(requests);
+        }
+    }
+
+    /// The group of this thread, which is made no longer.
     fn take_group(&self) -> Option<Vec<Request>> {
         let mut groups = lock(&self.groups);
         let here = std::thread::current().id();
-        let place = groups.iter().rposition(|group| group.0 == here)?;
+        let place = groups.iter().position(|group| group.0 == here)?;
         Some(groups.remove(place).1)
     }
 
@@ -574,7 +585,7 @@ impl Communicator {
 
     #[pyo3(signature = (*, stream = None))]
     fn group(slf: Py<Self>, stream: Option<Py<PyAny>>) -> Group {
-        Group { comm: slf, stream, work: Mutex::default() }
+        Group { comm: slf, stream, work: Mutex::default(), begun: Mutex::default() }
     }
 
     fn monitored_barrier(&self, py: Python<'_>, timeout: f64) -> PyResult<Vec<f64>> {
@@ -708,10 +719,21 @@ impl Drop for Communicator {
 
 #[pymethods]
 impl Group {
-    fn __enter__(slf: Py<Self>) -> Py<Self> {
-        let comm = slf.get().comm.get();
-        lock(&comm.groups).push((std::thread::current().id(), Vec::new()));
-        slf
+    /// A group within a group of this thread is a part of that one.
+    fn __enter__(slf: Py<Self>) -> PyResult<Py<Self>> {
+        let (group, here) = (slf.get(), std::thread::current().id());
+        let mut groups = lock(&group.comm.get().groups);
+        let outer = groups.iter().find(|group| group.0 == here);
+        let begun = outer.map(|(_, requests)| requests.len());
+        if begun.is_some() && group.stream.is_some() {
+            return Err(misuse("a group within a group takes no stream: the outer one has it"));
+        }
+        if begun.is_none() {
+            groups.push((here, Vec::new()));
+        }
+        *lock(&group.begun) = begun;
+        drop(groups);
+        Ok(slf)
     }
 
     /// Launches the calls; where the block has failed, none of them.
@@ -723,6 +745,12 @@ impl Group {
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let comm = self.comm.get();
+        if let Some(begun) = *lock(&self.begun) {
+            if raised.is_some() {
+                comm.with_group(|requests| requests.truncate(begun));
+            }
+            return Ok(());
+        }
         let requests =
             comm.take_group().ok_or_else(|| misuse("the group was begun in another thread"))?;
         if raised.is_some() {

@@ -263,6 +263,25 @@ def test_groups_are_one_launch() -> None:
             comm.all_reduce(own)
             raise KeyError
         np.testing.assert_array_equal(own, given[comm.rank])
+        # A group within a group is a part of it; where its block fails, the outer goes on.
+        first, second, third = (given[comm.rank].copy() for _ in range(3))
+        before = comm.launches
+        with comm.group():
+            comm.all_reduce(first)
+            with comm.group() as inner:
+                comm.all_reduce(second)
+            try:
+                with comm.group():
+                    comm.all_reduce(third)
+                    raise KeyError
+            except KeyError:
+                pass
+            with pytest.raises(oxccl.UsageError), comm.group(stream=oxccl.Stream()):
+                pass
+        assert comm.launches == before + 1 and inner.work is None
+        np.testing.assert_array_equal(first, sum(given))
+        np.testing.assert_array_equal(second, sum(given))
+        np.testing.assert_array_equal(third, given[comm.rank])
         comm.close()
 
     threads(WORLD, run)

@@ -140,6 +140,20 @@ def test_lists_are_one_launch() -> None:
         assert all((whole == 2.0 * size).all() for size, whole in enumerate(wholes, 1))
         assert launches(lambda: dist.all_reduce_coalesced(outputs)) == 1
 
+        # Of several kinds, where the device is named.
+        def mixed():
+            with dist._coalescing_manager(device=torch.device("cpu"), async_ops=True) as works:
+                dist.broadcast(root, 1)
+                dist.all_gather(parts, root + 1)
+                dist.all_to_all_single(swapped, wholes[1])
+            works.wait()
+
+        root, swapped = torch.full((3,), float(rank)), torch.empty(4)
+        parts = [torch.empty(3), torch.empty(3)]
+        assert launches(mixed) == 1
+        assert (root == 1).all() and (swapped == wholes[1]).all()
+        assert parts[0].tolist() == [1.0] * 3 and parts[1].tolist() == [2.0] * 3
+
         peer = 1 - rank
         got = [torch.zeros(5), torch.zeros(6)]
         batch = [dist.P2POp(dist.isend, torch.full((5,), float(rank)), peer),

@@ -278,6 +278,8 @@ cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, 
     return cudaSuccess;
 }
 REFUSED(cudaLaunchKernel, (const void *a, dim3 b, dim3 c, void **d, size_t e, cudaStream_t f))
+REFUSED(__cudaLaunchKernel, (const void *a, dim3 b, dim3 c, void **d, size_t e, cudaStream_t f))
+cudaError_t __cudaGetKernel(cudaKernel_t *to, const void *of) { *to = (cudaKernel_t)of; return cudaSuccess; }
 REFUSED(cudaLaunchCooperativeKernel, (const void *a, dim3 b, dim3 c, void **d, size_t e, cudaStream_t f))
 REFUSED(cudaLaunchKernelExC, (const cudaLaunchConfig_t *a, const void *b, void **c))
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *to, const void *of) {

@@ -1,5 +1,6 @@
-"""PyTorch's own backend "nccl", as its wheel has it, over the library: one rank. PyTorch's kernels
-cannot run on the stand-in driver, so tensors are made on the host and copied."""
+"""One rank of a PyTorch program with tensors of GPUs: gpu_rank.py BACKEND PARTS [device_id]. The
+backends are "oxccl", and PyTorch's own "nccl" and "nccl-legacy" over libnccl.so.2. PyTorch's
+kernels cannot run on the stand-in driver, so tensors are made on the host and copied."""
 
 import datetime
 import os
@@ -137,6 +138,84 @@ def graphs() -> None:
         same(x, SUM)
 
 
+def messages() -> None:
+    """What oxccl has and NCCL has not: both directions at once, and messages to oneself."""
+    peer = 1 - RANK
+    out = [poison(1003), poison(1003)]
+    works = [dist.isend(ALL[RANK].cuda(), peer), dist.isend((ALL[RANK] + 1).cuda(), peer)]
+    works += [dist.irecv(each, peer) for each in out]
+    for work in works:
+        work.wait()
+    same(out[0], ALL[peer])
+    same(out[1], ALL[peer] + 1)
+    own = poison(1003)
+    batch = [dist.P2POp(dist.isend, ALL[RANK].cuda(), RANK), dist.P2POp(dist.irecv, own, RANK)]
+    for work in dist.batch_isend_irecv(batch):
+        work.wait()
+    same(own, ALL[RANK])
+    dist.barrier(device_ids=[RANK])
+    dist.monitored_barrier()
+    # Tensors of both kinds in one group.
+    host = ALL[RANK].clone()
+    dist.all_reduce(host)
+    assert torch.equal(host, SUM)
+    objects: list = [None] * WORLD
+    dist.all_gather_object(objects, RANK)
+    assert objects == list(range(WORLD))
+
+
+def launches() -> None:
+    dist.all_reduce(ALL[RANK].cuda())
+    comm = dist.group.WORLD.gpu_communicator
+    wholes = [torch.arange(2.0 * size).cuda() for size in range(1, 21)]
+    outputs = [poison(size) for size in range(1, 21)]
+    before = comm.launches
+    with dist._coalescing_manager(device=torch.device("cuda"), async_ops=True) as manager:
+        for output, whole in zip(outputs, wholes):
+            dist.reduce_scatter_tensor(output, whole)
+    manager.wait()
+    assert comm.launches == before + 1
+    for size, output in enumerate(outputs, 1):
+        same(output, torch.arange(2.0 * size).chunk(WORLD)[RANK] * WORLD)
+    # Calls of several kinds, too.
+    x, y, z = ALL[RANK].cuda(), ALL[RANK].cuda(), poison(1003 * WORLD)
+    before = comm.launches
+    with dist._coalescing_manager(device=torch.device("cuda"), async_ops=True) as manager:
+        dist.broadcast(y, 1)
+        dist.all_to_all_single(z[: 2 * 501], x[: 2 * 501])
+    manager.wait()
+    assert comm.launches == before + 1
+    same(y, ALL[1])
+    same(z[: 2 * 501], torch.cat([each[501 * RANK : 501 * (RANK + 1)] for each in ALL]))
+    # A future's value may be used on any stream.
+    x = ALL[RANK].cuda()
+    future = dist.all_reduce(x, async_op=True).get_future()
+    same(future.wait()[0], SUM)
+    work = dist.all_reduce(x, async_op=True)
+    work.wait(datetime.timedelta(seconds=60))
+    assert work.is_completed() and work.is_success()
+
+
+def refused() -> None:
+    x = ALL[RANK].cuda()
+
+    def fails(text: str, call, *arguments, **named) -> None:
+        try:
+            call(*arguments, **named)
+        except Exception as error:
+            assert text in str(error), error
+        else:
+            raise AssertionError(f"nothing about {text}")
+
+    dist.all_reduce(x)
+    fails("a rank has one GPU", dist.all_reduce, x.to(torch.device("cuda", 1 - RANK)))
+    fails("have no tags", dist.send, x, 1 - RANK, tag=3)
+    fails("from a rank that is named", dist.recv, x)
+    fails("in the batch", dist.batch_isend_irecv, [dist.P2POp(dist.isend, x, RANK)])
+    fails("one array is a GPU's", dist.all_gather_into_tensor, torch.empty(2006), x)
+    same(x, SUM)
+
+
 def death() -> None:
     x = ALL[RANK].cuda()
     dist.all_reduce(x)
@@ -162,6 +241,9 @@ for part in sys.argv[2].split(","):
         "collectives": collectives,
         "works": works_and_messages,
         "groups": groups,
+        "launches": launches,
+        "messages": messages,
+        "refused": refused,
         "graphs": graphs,
         "death": death,
     }[part]()

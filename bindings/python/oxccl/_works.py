@@ -1,0 +1,177 @@
+"""What is under way on the host, as torch's works, futures and profiler see it."""
+
+from __future__ import annotations
+
+import datetime
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import oxccl
+from oxccl._messages import Message
+
+if TYPE_CHECKING:
+    from oxccl.torch import ProcessGroup
+
+_NAME = "oxccl"
+
+
+class Work(dist.Work):
+    """A call, a group or messages under way."""
+
+    def __init__(
+        self,
+        parts: Sequence[oxccl.Work | Message],
+        tensors: list[Tensor],
+        group: ProcessGroup,
+        finish: Callable[[], None] | None = None,
+        event: ProfilerEvent | None = None,
+    ) -> None:
+        super().__init__()
+        self._parts, self._tensors, self._group = parts, tensors, group
+        self._finish = finish
+        self._lock = threading.Lock()
+        self._ended = False
+        self._error: BaseException | None = None
+        self._future: torch.futures.Future | None = None
+        # Seconds that a wait takes at most, where the call was given a time-out of its own.
+        self._limit: float | None = None
+        self._event = event
+        if event is not None:
+            group._complete_later(self, None)
+
+    def _end(self, timeout: float | None) -> bool:
+        """Waits, and does once what comes behind the call."""
+        if self._ended:
+            return True
+        try:
+            for part in self._parts:
+                if not part.wait(timeout):
+                    return False
+            error: BaseException | None = None
+        except oxccl.Error as raised:
+            error = in_torchs_words(raised, self._group._rank)
+        with self._lock:
+            if not self._ended:
+                if error is None and self._finish is not None:
+                    self._finish()
+                self._error, self._finish, self._ended = error, None, True
+        return True
+
+    def wait(self, timeout: datetime.timedelta | None = None) -> bool:
+        self._wait(timeout)
+        if self._event is not None:
+            self._event.ended.wait()
+        return True
+
+    def _wait(self, timeout: datetime.timedelta | None = None) -> None:
+        seconds = timeout.total_seconds() if timeout else self._limit
+        # The group's own time-out is that of its calls, which end by it; messages wait by theirs.
+        if not self._end(self._group._message_timeout(self._parts, seconds)):
+            raise oxccl.Error(self._late(seconds))
+        if self._error is not None:
+            raise self._error
+
+    def _late(self, seconds: float | None) -> str:
+        for part in self._parts:
+            if isinstance(part, Message) and not part.is_done():
+                peer = "any rank" if part.peer is None else f"rank {part.peer}"
+                return f"Timed out: a message from or to {peer} with tag {part.tag} has not come"
+        return f"Timed out: the work has not ended within {seconds} s"
+
+    def is_completed(self) -> bool:
+        if not self._ended and all(part.is_done() for part in self._parts):
+            self._end(None)
+        return self._ended
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self._error is None
+
+    def exception(self) -> BaseException | None:
+        return self._error
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def result(self) -> list[Tensor]:
+        return self._tensors
+
+    def source_rank(self) -> int:
+        peer = getattr(self._parts[0], "peer", None) if self._parts else None
+        if peer is None:
+            raise oxccl.UsageError("only a message that has been received has a source")
+        return peer
+
+    _source_rank = source_rank
+
+    def get_future(self) -> torch.futures.Future:
+        with self._lock:
+            if self._future is None:
+                # Only what a callback raises is an error to torch's C++ code; `set_exception` is
+                # one in Python alone, and DDP would read the exception as tensors.
+                source: torch.futures.Future = torch.futures.Future()
+                self._future = source.then(_value)
+                if self._ended and self._error is None:
+                    source.set_result(self._tensors)
+                else:
+                    self._group._complete_later(self, source)
+            return self._future
+
+
+def _value(done: torch.futures.Future) -> Any:
+    return done.wait()
+
+
+class ProfilerEvent:
+    """A call as torch's profiler shows it: from when it was made until it had ended, which another
+    thread tells."""
+
+    def __init__(self, name: str, tensors: Sequence[Tensor]) -> None:
+        real = [torch.view_as_real(t) if t.is_complex() else t for t in tensors]
+        record = torch.autograd._record_function_with_args_enter(f"{_NAME}:{name}", *real)
+        # The profiler's state belongs to this thread; a future takes it to the one that ends it.
+        self._future: torch.futures.Future = torch.futures.Future()
+        torch.ops.profiler._call_end_callbacks_on_jit_fut(record, self._future)
+        self.ended = threading.Event()
+
+    def end(self) -> None:
+        self._future.set_result(None)
+        self.ended.set()
+
+
+def complete(completions: queue.SimpleQueue[Any]) -> None:
+    """Sets the results of futures, in the order in which their works end."""
+    while True:
+        entry = completions.get()
+        if entry is None:
+            return
+        work, future = entry
+        error = None
+        try:
+            work._wait()
+        except Exception as raised:
+            error = raised
+        if future is None:
+            work._event.end()
+        elif error is None:
+            future.set_result(work.result())
+        else:
+            future.set_exception(error)
+
+
+def like(error: oxccl.Error, text: str) -> oxccl.Error:
+    other = type(error)(text)
+    other.ranks, other.fatal = error.ranks, error.fatal
+    return other
+
+
+def in_torchs_words(error: oxccl.Error, rank: int) -> oxccl.Error:
+    """The same, with the words by which programs know a time-out."""
+    if "timed out" in str(error):
+        return like(error, f"[rank {rank}] Timed out ({error})")
+    return error
