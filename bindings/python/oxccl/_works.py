@@ -144,24 +144,60 @@ class ProfilerEvent:
         self.ended.set()
 
 
-def complete(completions: queue.SimpleQueue[Any]) -> None:
-    """Sets the results of futures, in the order in which their works end."""
-    while True:
-        entry = completions.get()
-        if entry is None:
-            return
-        work, future = entry
-        error = None
-        try:
-            work._wait()
-        except Exception as raised:
-            error = raised
-        if future is None:
-            work._event.end()
-        elif error is None:
-            future.set_result(work.result())
-        else:
-            future.set_exception(error)
+class Completions:
+    """Sets the results of futures, as their works end. What is called back then may wait for other
+    futures: another thread goes on meanwhile."""
+
+    def __init__(self) -> None:
+        self._entries: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        # Held by the thread that waits for the next work to end.
+        self._turn = threading.Lock()
+        self._lock = threading.Lock()
+        self._spare = 0
+        self._is_started = False
+
+    def put(self, work: Work, future: torch.futures.Future | None) -> None:
+        self._entries.put((work, future))
+        with self._lock:
+            is_first, self._is_started = not self._is_started, True
+        if is_first:
+            self._start()
+
+    def close(self) -> None:
+        """The threads end behind what has been put."""
+        self._entries.put(None)
+
+    def _start(self) -> None:
+        threading.Thread(target=self._run, daemon=True, name="oxccl-futures").start()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                self._spare += 1
+            with self._turn:
+                with self._lock:
+                    self._spare -= 1
+                entry = self._entries.get()
+                if entry is None:
+                    self._entries.put(None)
+                    return
+                work, future = entry
+                error = None
+                try:
+                    work._wait()
+                except Exception as raised:
+                    error = raised
+            if future is None:
+                work._event.end()
+                continue
+            with self._lock:
+                is_last = self._spare == 0
+            if is_last:
+                self._start()
+            if error is None:
+                future.set_result(work.result())
+            else:
+                future.set_exception(error)
 
 
 def like(error: oxccl.Error, text: str) -> oxccl.Error:

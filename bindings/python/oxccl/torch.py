@@ -13,9 +13,7 @@ of others where nothing is reduced.
 from __future__ import annotations
 
 import datetime
-import queue
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,11 +23,13 @@ from torch import Tensor
 from torch.distributed import ReduceOp
 
 import oxccl
+from oxccl import _gpu, _lists, _messages, _works
 from oxccl._address import own_address
+from oxccl._compile import leave_as_they_are
 from oxccl._gpu import Gpu
 from oxccl._lists import check_types, counts_of, gathered, scattered, split_counts
 from oxccl._messages import Message, Messages
-from oxccl._works import ProfilerEvent, Work, complete, in_torchs_words, like
+from oxccl._works import Completions, ProfilerEvent, Work, in_torchs_words, like
 
 __all__ = ["ProcessGroup", "Work", "register"]
 
@@ -90,7 +90,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._messages = Messages(store, rank, self._make_id, self._timeout)
         # The calls of a batch that is being made, and what is to be completed, in order.
         self._batch: list[_Deferred] | None = None
-        self._completions: queue.SimpleQueue[Any] | None = None
+        self._completions: Completions | None = None
         self._splits = 0
         self._sequence = 0
 
@@ -233,7 +233,7 @@ class ProcessGroup(dist.ProcessGroup):
     def shutdown(self) -> None:
         self._messages.close()
         if self._completions is not None:
-            self._completions.put(None)
+            self._completions.close()
             self._completions = None
         gpu, self._gpu = self._gpu, None
         if gpu is not None:
@@ -348,12 +348,8 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _complete_later(self, work: Work, future: torch.futures.Future | None) -> None:
         if self._completions is None:
-            self._completions = queue.SimpleQueue()
-            run = threading.Thread(
-                target=complete, args=(self._completions,), daemon=True, name="oxccl-futures"
-            )
-            run.start()
-        self._completions.put((work, future))
+            self._completions = Completions()
+        self._completions.put(work, future)
 
     def _run(
         self,
@@ -794,4 +790,5 @@ def _op(op: Any) -> tuple[str, float | None]:
     return name, None
 
 
+leave_as_they_are(sys.modules[__name__], _gpu, _lists, _messages, _works)
 register()

@@ -1,0 +1,22 @@
+"""What PyTorch builds on its backends, by four ranks: `layers_rank.py` has the programs."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+import ranks
+
+PARTS = [
+    "hsdp,tensor_parallel,dtensor,pipeline",
+    "hooks,zero,join,checkpoint",
+    "functional,compiled",
+]
+
+
+@pytest.mark.skipif(os.environ.get("OXCCL_TEST_ALL") != "1", reason="OXCCL_TEST_ALL=1 runs it")
+@pytest.mark.parametrize("parts", PARTS)
+def test_layers(parts: str) -> None:
+    program = Path(__file__).with_name("layers_rank.py").read_text()
+    for out in ranks.run(4, f"import sys; sys.argv = ['', {parts!r}]\n{program}"):
+        assert out.endswith("done\n"), out
