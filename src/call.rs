@@ -4,6 +4,7 @@ mod checked;
 mod lengths;
 mod list;
 mod mix;
+mod options;
 mod record;
 mod signature;
 
@@ -11,6 +12,8 @@ pub(crate) use checked::{CheckedCall, one_count_each};
 pub(crate) use lengths::{Counts, Lengths};
 pub(crate) use list::{CallList, Placed, SpareList};
 pub(crate) use mix::Mix;
+pub use options::CallOptions;
+pub(crate) use options::Options;
 pub(crate) use record::{GroupRecord, Meeting, Record, What};
 pub(crate) use signature::{Difference, FREE_SHIFT, SIGNATURE_WORDS, Signature};
 

@@ -5,7 +5,7 @@ mod split;
 mod start;
 mod submit;
 
-use crate::call::{CallList, CheckedCall, Placed, SpareList};
+use crate::call::{CallList, CallOptions, CheckedCall, Options, Placed, SpareList};
 use crate::device::{DeviceBuffer, Heap, HostBuffer};
 use crate::engine::{Engine, Handle, Request};
 use crate::error::Error;
@@ -47,6 +47,8 @@ pub struct Communicator {
     heap: Arc<Heap>,
     /// Tickets issued to streams.
     issued: Cell<u64>,
+    /// What calls ask for that are made now.
+    options: Cell<Options>,
     /// The last group's calls, for the next one.
     calls: SpareList,
     /// What its launches on streams have been.
@@ -117,6 +119,7 @@ impl Communicator {
             shared: Arc::new(shared),
             heap,
             issued: Cell::new(0),
+            options: Cell::default(),
             calls: SpareList::default(),
             flights: RefCell::default(),
             handle,
@@ -260,6 +263,47 @@ impl Communicator {
         self.idle_mut()?.reconfigure(|config| config.pin = pin)
     }
 
+    /// Makes calls that ask for more than the communicator is set to, blocking ones and those on
+    /// streams ([`on`](Communicator::on)) and in groups that begin meanwhile. All ranks say the
+    /// same.
+    ///
+    /// ```
+    /// use oxccl::{CallOptions, Collectives, Communicator, Order, ReduceOp};
+    /// # let ranks = Communicator::local(2)?;
+    /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
+    /// let options = CallOptions { order: Some(Order::Tree), ..CallOptions::default() };
+    /// let mut loss = [0.1f32];
+    /// comm.with_options(options, || comm.all_reduce_in_place(&mut loss, ReduceOp::Sum))??;
+    /// # Ok::<(), oxccl::Error>(()) }); });
+    /// # Ok::<(), oxccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Config`] for options that cannot be. The calls': [`Error::NoAlgorithm`] where
+    /// nothing fits, [`Error::Mismatch`] where ranks ask for different things.
+    pub fn with_options<R>(
+        &self,
+        options: CallOptions,
+        make: impl FnOnce() -> R,
+    ) -> Result<R, Error> {
+        struct Until<'a>(&'a Cell<Options>, Options);
+        impl Drop for Until<'_> {
+            fn drop(&mut self) {
+                self.0.set(self.1);
+            }
+        }
+
+        let options = options.packed(self.max_channels())?;
+        let _until = Until(&self.options, self.options.replace(options));
+        Ok(make())
+    }
+
+    /// What calls ask for that are made now.
+    #[inline]
+    pub(crate) fn options(&self) -> Options {
+        self.options.get()
+    }
+
     /// Changes how long a call may wait for other ranks; with [`Duration::MAX`], without end.
     pub fn set_timeout(&mut self, timeout: Duration) -> Result<(), Error> {
         self.idle_mut()?.set_timeout(timeout)
@@ -351,10 +395,10 @@ impl Communicator {
 
     /// The list that groups are made in.
     #[inline]
-    pub(crate) fn take_calls(&self, channels: u16) -> Box<CallList> {
+    pub(crate) fn take_calls(&self, options: Options) -> Box<CallList> {
         let new = || Box::new(CallList::new(self.rank, self.world));
         let mut list = self.calls.0.take().unwrap_or_else(new);
-        list.begin(channels);
+        list.begin(options);
         list
     }
 

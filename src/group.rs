@@ -80,7 +80,7 @@ impl Communicator {
         &self,
         fill: impl FnOnce(&mut Group<'a>) -> Result<R, Error>,
     ) -> Result<R, Error> {
-        let (list, device) = (self.take_calls(0), self.device());
+        let (list, device) = (self.take_calls(self.options()), self.device());
         let mut group = Group { list, device, buffers: PhantomData };
         let result = fill(&mut group).and_then(|result| {
             let (calls, placed) = group.list.finish();

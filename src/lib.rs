@@ -40,7 +40,7 @@ mod stream;
 mod target;
 mod work;
 
-pub use call::{Call, Memory};
+pub use call::{Call, CallOptions, Memory};
 pub use collectives::Collectives;
 pub use communicator::{Communicator, Registration};
 pub use config::{Advanced, Config, FabricKind, GpuDirect, LogLevel};

@@ -1,7 +1,7 @@
 //! Streams: ordered queues of calls. The host's are each carried out by a thread of its own; those
 //! of GPUs are the driver's.
 
-use crate::call::{Call, CheckedCall};
+use crate::call::{Call, CallOptions, CheckedCall, Options};
 use crate::collectives::Submit;
 use crate::communicator::{Communicator, Shared};
 use crate::device::{InFlight, Signals, cuda};
@@ -155,8 +155,8 @@ impl<'a> From<&'a cuda::Stream> for AnyStream<'a> {
 pub struct OnStream<'a> {
     comm: &'a Communicator,
     stream: AnyStream<'a>,
-    /// What its calls' `channels` are.
-    channels: u16,
+    /// What its calls ask for.
+    options: Options,
 }
 
 impl Communicator {
@@ -206,46 +206,36 @@ impl Communicator {
     /// same order on all ranks, and one after the other on each: launch them in one stream, or
     /// order their streams by events.
     pub fn on<'a>(&'a self, stream: impl Into<AnyStream<'a>>) -> OnStream<'a> {
-        OnStream { comm: self, stream: stream.into(), channels: 0 }
+        OnStream { comm: self, stream: stream.into(), options: self.options() }
     }
 }
 
 impl<'a> OnStream<'a> {
-    /// The same, for calls and groups that use at most so many channels: on a GPU thread blocks, so
-    /// that other kernels have room beside them. All ranks say the same.
+    /// The same, for calls and groups that ask for more than the communicator is set to. All ranks
+    /// say the same.
     ///
     /// ```
-    /// # use oxccl::{Collectives, Communicator, ReduceOp, Stream};
+    /// # use oxccl::{CallOptions, Collectives, Communicator, ReduceOp, Stream};
     /// # let ranks = Communicator::local(2)?;
     /// # std::thread::scope(|scope| for comm in ranks { scope.spawn(move || {
     /// # let stream = Stream::new()?;
     /// # let mut gradient = comm.alloc::<f32>(1000)?;
-    /// let few = comm.on(&stream).with_channels(1)?;
+    /// let few = CallOptions { channels: Some(1), ..CallOptions::default() };
+    /// let few = comm.on(&stream).with_options(few)?;
     /// few.all_reduce_in_place(&mut gradient, ReduceOp::Avg)?.wait()?;
     /// # Ok::<(), oxccl::Error>(()) }); });
     /// # Ok::<(), oxccl::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::Config`] for none, or for more than
-    /// [`Config::max_channels`](crate::Config::max_channels). Ranks that say other numbers get
-    /// [`Error::Mismatch`] from the work.
-    pub fn with_channels(self, most: usize) -> Result<OnStream<'a>, Error> {
-        let configured = self.comm.max_channels();
-        match u16::try_from(most) {
-            Ok(channels) if (1..=configured).contains(&most) => Ok(OnStream { channels, ..self }),
-            _ => {
-                let detail = format!(
-                    "channels must be 1 to max_channels, which is {configured}, not {most}"
-                );
-                Err(Error::Config { variable: "pin", detail })
-            }
-        }
+    /// As [`Communicator::with_options`].
+    pub fn with_options(self, options: CallOptions) -> Result<OnStream<'a>, Error> {
+        Ok(OnStream { options: options.packed(self.comm.max_channels())?, ..self })
     }
 
-    /// Most channels of its calls; 0: as many as the communicator takes.
-    pub(crate) fn channels(&self) -> u16 {
-        self.channels
+    /// What its calls ask for.
+    pub(crate) fn options(&self) -> Options {
+        self.options
     }
 
     /// The communicator.
@@ -334,7 +324,7 @@ impl<'b> Submit<'b> for OnStream<'_> {
         let call = CheckedCall::new(&call, self.comm.rank(), self.comm.world_size())?;
         let flight = self.comm.take_flight();
         flight.keep(holds.into_iter().flatten().map(|buffer| (0, buffer)).collect());
-        let call = [CheckedCall { channels: self.channels, ..call }];
+        let call = [CheckedCall { options: self.options, ..call }];
         // SAFETY: by this function's contract.
         unsafe { self.launch(&call, false, &[], &flight) }?;
         Ok(Work::new(flight))

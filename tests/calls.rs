@@ -280,6 +280,84 @@ fn bits_are_the_same_for_any_algorithm_under_an_order() {
     }
 }
 
+#[test]
+fn single_calls_have_options() {
+    use oxccl::CallOptions;
+    use oxccl::plans::algorithms::{Algorithm, Encoding};
+    const RANKS: usize = 4;
+    // Sums whose last bits depend on the order.
+    let of = |rank: usize| -> Vec<f32> {
+        (0..999).map(|i| ((i * 37 + rank * 911) % 1013) as f32 * 0.37 + rank as f32).collect()
+    };
+    let all: Vec<_> = (0..RANKS).map(of).collect();
+    let sum = |add: &dyn Fn([f32; RANKS]) -> f32| -> Vec<f32> {
+        (0..999).map(|i| add(std::array::from_fn(|rank| all[rank][i]))).collect()
+    };
+    let by_rank = sum(&|[a, b, c, d]| ((a + b) + c) + d);
+    let by_tree = sum(&|[a, b, c, d]| (a + b) + (c + d));
+    assert_ne!(by_rank, by_tree);
+    on_ranks(RANKS, |comm| {
+        let (own, stream) = (&all[comm.rank()], Stream::new().unwrap());
+        let mut plans = 0;
+        for round in 0..3 {
+            for (order, expected) in [(Order::Rank, &by_rank), (Order::Tree, &by_tree)] {
+                for algorithm in [None, Some(Algorithm::OneShot), Some(Algorithm::TwoShot)] {
+                    let encoding = algorithm.map(|_| Encoding::Slots);
+                    let options =
+                        CallOptions { order: Some(order), algorithm, encoding, channels: Some(1) };
+                    let mut blocking = vec![f32::NAN; own.len()];
+                    let call = || comm.all_reduce(own, &mut blocking, ReduceOp::Sum);
+                    comm.with_options(options, call).unwrap().unwrap();
+                    assert_eq!(&blocking, expected, "{options:?}");
+
+                    let mut grouped = [own.clone(), own.clone()];
+                    let [first, second] = &mut grouped;
+                    comm.with_options(options, || {
+                        comm.group(|group| {
+                            group.all_reduce_in_place(first, ReduceOp::Sum)?;
+                            group.all_reduce_in_place(second, ReduceOp::Sum)
+                        })
+                    })
+                    .unwrap()
+                    .unwrap();
+                    assert_eq!(&grouped, &[expected.clone(), expected.clone()], "{options:?}");
+
+                    let mut later = comm.alloc_host::<f32>(own.len()).unwrap();
+                    later.copy_from_slice(own);
+                    let on = comm.on(&stream).with_options(options).unwrap();
+                    on.all_reduce_in_place(&mut later, ReduceOp::Sum).unwrap().wait().unwrap();
+                    assert_eq!(&later[..], &expected[..], "{options:?}");
+                }
+            }
+            // Calls with options are prepared once, as others are.
+            match round {
+                0 => {}
+                1 => plans = comm.plans(),
+                _ => assert_eq!(comm.plans(), plans),
+            }
+        }
+        // Counts of its own are exchanged by a call that has no options.
+        let pairwise = CallOptions { algorithm: Some(Algorithm::Pairwise), ..Default::default() };
+        let counts = [1; RANKS];
+        let (input, mut output) = ([comm.rank() as u32; RANKS], [u32::MAX; RANKS]);
+        comm.with_options(pairwise, || comm.all_to_all_v(&input, &counts, &mut output, &counts))
+            .unwrap()
+            .unwrap();
+        assert_eq!(output, [0, 1, 2, 3]);
+        // What does not fit is refused, and the communicator goes on.
+        let ring = CallOptions {
+            order: Some(Order::Tree),
+            algorithm: Some(Algorithm::Ring),
+            ..Default::default()
+        };
+        let refused = comm
+            .with_options(ring, || comm.all_reduce_in_place(&mut [1.0f32; 9], ReduceOp::Sum))
+            .unwrap();
+        assert!(matches!(refused, Err(Error::NoAlgorithm { order: Order::Tree, .. })));
+        comm.barrier().unwrap();
+    });
+}
+
 /// Buckets begin in the middle of its lines.
 /// Buffers larger than the caches, which these say are tiny: outputs are written around them.
 #[test]

@@ -4,7 +4,11 @@
 #[path = "common/port.rs"]
 mod port;
 
-use oxccl::{Advanced, Collectives, Communicator, Config, Error, Pin, ReduceOp, Stream, UniqueId};
+use oxccl::plans::algorithms::Algorithm;
+use oxccl::{
+    Advanced, CallOptions, Collectives, Communicator, Config, Error, Order, Pin, ReduceOp, Stream,
+    UniqueId,
+};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -81,10 +85,25 @@ fn different_limits_of_channels() {
     mismatch("most channels differs", |comm, rank| {
         let stream = Stream::new()?;
         let mut buffer = comm.alloc_host::<f32>(50_000)?;
+        let channels = Some(1 + usize::from(rank == 0));
         comm.on(&stream)
-            .with_channels(1 + usize::from(rank == 0))?
+            .with_options(CallOptions { channels, ..CallOptions::default() })?
             .all_reduce_in_place(&mut buffer, ReduceOp::Sum)?
             .wait()
+    });
+}
+
+#[test]
+fn different_options() {
+    mismatch("the algorithm differs", |comm, rank| {
+        let algorithm = Some([Algorithm::OneShot, Algorithm::Ring][rank % 2]);
+        let options = CallOptions { algorithm, ..CallOptions::default() };
+        comm.with_options(options, || comm.all_reduce_in_place(&mut [1.0f32; 64], ReduceOp::Sum))?
+    });
+    mismatch("order differs", |comm, rank| {
+        let order = Some([Order::Rank, Order::Tree][rank % 2]);
+        let options = CallOptions { order, ..CallOptions::default() };
+        comm.with_options(options, || comm.all_reduce_in_place(&mut [1.0f32; 64], ReduceOp::Sum))?
     });
 }
 
@@ -215,11 +234,13 @@ fn channels_that_cannot_be_are_the_same_setting_everywhere() {
     on_ranks(1, 1000, |mut comm| {
         let stream = Stream::new().unwrap();
         for channels in [0, usize::MAX] {
-            let of_a_call = comm.on(&stream).with_channels(channels).map(drop).unwrap_err();
+            let options = CallOptions { channels: Some(channels), ..CallOptions::default() };
+            let of_a_stream = comm.on(&stream).with_options(options).map(drop).unwrap_err();
+            let of_a_call = comm.with_options(options, || ()).unwrap_err();
             let pin = Pin { channels: Some(channels), ..Pin::default() };
-            for error in [of_a_call, comm.set_pin(pin).unwrap_err()] {
-                let is_pin = matches!(error, Error::Config { variable: "pin", .. });
-                assert!(is_pin && error.to_string().contains("channels must be 1 to"), "{error}");
+            for error in [of_a_stream, of_a_call, comm.set_pin(pin).unwrap_err()] {
+                let is_named = matches!(error, Error::Config { variable: "pin" | "options", .. });
+                assert!(is_named && error.to_string().contains("channels must be 1 to"), "{error}");
             }
         }
     });

@@ -1,6 +1,7 @@
 //! A call of one rank, checked once: who takes part, how long its buffers are, and that they fit.
 
-use super::{Asked, Call, Counts, Ends, Lengths, Parts, Signature};
+use super::{Asked, Call, Counts, Ends, Lengths, Options, Parts, Signature};
+use crate::config::Config;
 use crate::error::Error;
 use oxccl_plans::collective::{Collective, Kind, Order};
 use oxccl_plans::element::{DataType, OpKind};
@@ -21,8 +22,8 @@ pub(crate) struct CheckedCall {
     pub(crate) input: *mut u8,
     pub(crate) output: *mut u8,
     pub(crate) in_place: bool,
-    /// At most so many channels; 0: as many as the communicator would take.
-    pub(crate) channels: u16,
+    /// What it asks for beside the communicator's settings.
+    pub(crate) options: Options,
     /// What it was made from; nothing where it cannot be repeated by that.
     pub(crate) asked: Asked,
 }
@@ -121,7 +122,7 @@ impl CheckedCall {
             input: std::ptr::null_mut(),
             output: std::ptr::null_mut(),
             in_place: false,
-            channels: 0,
+            options: Options::NONE,
             asked: Asked::NOTHING,
         })
     }
@@ -172,23 +173,28 @@ impl CheckedCall {
             input: input.address,
             output: output.address,
             in_place: false,
-            channels: 0,
+            options: Options::NONE,
             asked: Asked::NOTHING,
         })
     }
 
+    /// The order of reduction that it promises.
+    pub(crate) fn order(&self, config: &Config) -> Order {
+        self.options.order().unwrap_or(config.order)
+    }
+
     /// All of it but its buffers.
-    pub(crate) fn signature(&self, windows: bool, order: Order) -> Signature {
+    pub(crate) fn signature(&self, windows: bool, config: &Config) -> Signature {
         Signature {
             kind: self.collective.kind,
             data_type: self.data_type,
             op: self.op,
-            order,
+            order: self.order(config),
             in_place: self.in_place,
             windows,
             root: self.collective.root as u32,
             receiver: self.collective.receiver as u32,
-            channels: self.channels,
+            options: Options::of_plan_bits(self.options.plan_bits()),
             count: self.common_count(),
             counts_hash: self.counts.as_deref().map_or(0, Counts::hash_word),
             factor_bits: self.factor_bits,

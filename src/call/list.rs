@@ -1,6 +1,6 @@
 //! A group's list of calls, over bare memory.
 
-use super::{Asked, Call, CheckedCall, Parts};
+use super::{Asked, Call, CheckedCall, Options, Parts};
 use crate::error::Error;
 use std::cell::Cell;
 use std::fmt;
@@ -15,8 +15,8 @@ pub(crate) struct CallList {
     calls: Vec<CheckedCall>,
     /// The group's calls so far.
     len: usize,
-    /// Most channels of these; 0: as many as the communicator takes.
-    channels: u16,
+    /// What these ask for.
+    options: Options,
     /// Where the engine has these calls, as long as they stay the same.
     placed: Option<Placed>,
 }
@@ -43,7 +43,7 @@ pub(crate) struct Placed {
 impl CallList {
     /// A list of this rank.
     pub(crate) fn new(rank: usize, world: usize) -> CallList {
-        CallList { rank, world, calls: Vec::new(), len: 0, channels: 0, placed: None }
+        CallList { rank, world, calls: Vec::new(), len: 0, options: Options::NONE, placed: None }
     }
 
     /// The rank whose calls they are.
@@ -56,14 +56,13 @@ impl CallList {
         self.world
     }
 
-    /// Begins a group whose calls have at most so many channels; 0: as many as the communicator
-    /// takes.
+    /// Begins a group whose calls ask for this.
     #[inline]
-    pub(crate) fn begin(&mut self, channels: u16) {
+    pub(crate) fn begin(&mut self, options: Options) {
         self.len = 0;
-        if channels != self.channels {
+        if options != self.options {
             self.truncate();
-            self.channels = channels;
+            self.options = options;
         }
     }
 
@@ -99,7 +98,7 @@ impl CallList {
     #[cold]
     fn keep(&mut self, call: CheckedCall) -> Result<usize, Error> {
         self.truncate();
-        self.calls.push(CheckedCall { channels: self.channels, ..call });
+        self.calls.push(CheckedCall { options: self.options, ..call });
         self.len += 1;
         Ok(self.len - 1)
     }

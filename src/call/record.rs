@@ -184,6 +184,7 @@ fn counted(number: u64, what: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::call::Options;
     use oxccl_plans::element::{DataType, OpKind};
 
     const SIGNATURE: Signature = Signature {
@@ -195,7 +196,7 @@ mod tests {
         windows: true,
         root: 3,
         receiver: 0,
-        channels: 64,
+        options: Options::of_plan_bits(64 << 9),
         count: 99,
         counts_hash: 7,
         factor_bits: 5,
@@ -228,7 +229,7 @@ mod tests {
         let one = call(SIGNATURE);
         let other = call(Signature { count: 100, ..SIGNATURE });
         assert_eq!(one.difference(&other).unwrap().0, "count");
-        let other = call(Signature { channels: 0, ..SIGNATURE });
+        let other = call(Signature { options: Options::NONE, ..SIGNATURE });
         let (what, ours, theirs) = one.difference(&other).unwrap();
         assert_eq!((what, &ours[..], &theirs[..]), ("most channels", "64", "as configured"));
         let (what, ours, theirs) =

@@ -1,6 +1,7 @@
 //! What a call asks for, as one value: what it is prepared by, what ranks compare, and what the log
 //! and the tuner are told.
 
+use super::Options;
 use oxccl_plans::collective::{Kind, Order};
 use oxccl_plans::element::{DataType, OpKind};
 
@@ -16,8 +17,8 @@ pub(crate) struct Signature {
     pub(crate) windows: bool,
     pub(crate) root: u32,
     pub(crate) receiver: u32,
-    /// At most so many channels; 0: as many as the communicator would take.
-    pub(crate) channels: u16,
+    /// What the call asks for, but for the order.
+    pub(crate) options: Options,
     /// As in `Layout::even`; of all parts together where counts differ.
     pub(crate) count: u64,
     /// 0 where counts are equal.
@@ -32,11 +33,10 @@ pub(crate) type Difference = (&'static str, String, String);
 /// Words that stand for a signature.
 pub(crate) const SIGNATURE_WORDS: usize = 5;
 
-/// Where the bits begin in the first word that say how many channels at most, and where those that
-/// are free for others.
-const CHANNELS_SHIFT: u32 = 36;
+/// Where in the first word the options begin, and what is free for others.
+const OPTIONS_SHIFT: u32 = 28;
 pub(crate) const FREE_SHIFT: u32 = 48;
-const CHANNELS_MASK: u64 = (1 << (FREE_SHIFT - CHANNELS_SHIFT)) - 1;
+const _: () = assert!(OPTIONS_SHIFT + Options::PLAN_BITS <= FREE_SHIFT);
 
 impl Signature {
     /// A message from one rank to another.
@@ -55,7 +55,7 @@ impl Signature {
             windows: false,
             root: sender as u32,
             receiver: receiver as u32,
-            channels: 0,
+            options: Options::NONE,
             count: count as u64,
             counts_hash: 0,
             factor_bits: 0,
@@ -77,9 +77,9 @@ impl Signature {
             | u64::from(self.data_type as u8) << 8
             | u64::from(self.op as u8) << 16
             | u64::from(self.order as u8) << 24
-            | u64::from(self.in_place) << 32
-            | u64::from(self.windows) << 33
-            | u64::from(self.channels) << CHANNELS_SHIFT;
+            | u64::from(self.in_place) << 26
+            | u64::from(self.windows) << 27
+            | u64::from(self.options.plan_bits()) << OPTIONS_SHIFT;
         let ends = u64::from(self.root) | u64::from(self.receiver) << 32;
         [what, self.count, ends, self.counts_hash, self.factor_bits]
     }
@@ -92,12 +92,12 @@ impl Signature {
             kind: Kind::ALL.into_iter().find(|kind| *kind as u8 == byte(0))?,
             data_type: DataType::ALL.into_iter().find(|of| *of as u8 == byte(8))?,
             op: OpKind::ALL.into_iter().find(|op| *op as u8 == byte(16))?,
-            order: order(byte(24))?,
-            in_place: what >> 32 & 1 == 1,
-            windows: what >> 33 & 1 == 1,
+            order: order(byte(24) & 3)?,
+            in_place: what >> 26 & 1 == 1,
+            windows: what >> 27 & 1 == 1,
             root: ends as u32,
             receiver: (ends >> 32) as u32,
-            channels: (what >> CHANNELS_SHIFT & CHANNELS_MASK) as u16,
+            options: Options::of_plan_bits((what >> OPTIONS_SHIFT) as u32),
             count,
             counts_hash,
             factor_bits,
@@ -110,7 +110,16 @@ impl Signature {
             if windows { "memory that peers reach" } else { "private memory" }.to_string()
         };
         let place = |in_place: bool| if in_place { "in place" } else { "out of place" }.to_string();
-        let limit = |most: u16| if most == 0 { "as configured".into() } else { most.to_string() };
+        let limit = |of: &Signature| match of.options.channels() {
+            0 => "as configured".to_owned(),
+            most => most.to_string(),
+        };
+        let algorithm = |of: &Signature| {
+            of.options.algorithm().map_or("as configured", |algorithm| algorithm.name()).to_owned()
+        };
+        let encoding = |of: &Signature| {
+            of.options.encoding().map_or("as configured", |encoding| encoding.name()).to_owned()
+        };
         let (a, b) = (self, other);
         let rows = [
             ("the collective", a.kind.to_string(), b.kind.to_string()),
@@ -120,7 +129,9 @@ impl Signature {
             ("root", a.root.to_string(), b.root.to_string()),
             ("peer", a.receiver.to_string(), b.receiver.to_string()),
             ("order", a.order.to_string(), b.order.to_string()),
-            ("most channels", limit(a.channels), limit(b.channels)),
+            ("most channels", limit(a), limit(b)),
+            ("the algorithm", algorithm(a), algorithm(b)),
+            ("the encoding", encoding(a), encoding(b)),
             ("counts", format!("hash {:x}", a.counts_hash), format!("hash {:x}", b.counts_hash)),
             ("the factor", a.factor_text(), b.factor_text()),
             ("in place", place(a.in_place), place(b.in_place)),

@@ -1,7 +1,7 @@
 //! Calls that block.
 
 use super::Communicator;
-use crate::call::{Call, CheckedCall, Counts, Parts, one_count_each};
+use crate::call::{Call, CheckedCall, Counts, Options, Parts, one_count_each};
 use crate::collectives::{Collectives, Submit};
 use crate::engine::Request;
 use crate::error::Error;
@@ -24,9 +24,9 @@ impl<'b> Submit<'b> for &Communicator {
 
     #[inline]
     unsafe fn submit(self, call: Call<'_>, places: [Where; 2]) -> Result<(), Error> {
-        if call.parts != Parts::Even {
+        if call.parts != Parts::Even || self.options() != Options::NONE {
             // SAFETY: by this function's contract.
-            return unsafe { self.submit_uneven(&call, places) };
+            return unsafe { self.submit_unlike(&call, places) };
         }
         let engine = self.idle_engine()?;
         // SAFETY: nobody else uses the engine (`idle_engine`); the memory is the caller's promise.
@@ -35,11 +35,13 @@ impl<'b> Submit<'b> for &Communicator {
 }
 
 impl Communicator {
+    /// A call of uneven parts, or with options.
+    ///
     /// # Safety
     ///
     /// As for [`Submit::submit`].
     #[cold]
-    unsafe fn submit_uneven(&self, call: &Call<'_>, places: [Where; 2]) -> Result<(), Error> {
+    unsafe fn submit_unlike(&self, call: &Call<'_>, places: [Where; 2]) -> Result<(), Error> {
         Where::check(places, self.device)?;
         let call = match call.parts {
             Parts::Own { send, recv } if self.device == Device::Host => {
@@ -48,6 +50,7 @@ impl Communicator {
             // On a GPU it is messages, each of which has its count.
             _ => CheckedCall::new(call, self.rank, self.world)?,
         };
+        let call = CheckedCall { options: self.options(), ..call };
         // SAFETY: by this function's contract.
         unsafe { self.launch(std::slice::from_ref(&call), &mut None, &Request::BLOCKING) }
     }
@@ -68,7 +71,10 @@ impl Communicator {
         CheckedCall::uneven(call, self.rank, own)?;
         let row: Vec<u64> = send.iter().chain(recv).map(|count| *count as u64).collect();
         let mut rows = vec![0u64; row.len() * self.world];
-        self.all_gather(&row, &mut rows)?;
+        let asked = self.options.replace(Options::NONE);
+        let gathered = self.all_gather(&row, &mut rows);
+        self.options.set(asked);
+        gathered?;
         let row = |row: &[u64]| row.iter().map(|count| *count as usize).collect();
         let rows: Vec<Vec<usize>> = rows.chunks(2 * self.world).map(row).collect();
         self.check_counts(&rows)?;

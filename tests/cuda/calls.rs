@@ -11,8 +11,8 @@ use oxccl::plans::algorithms::{Algorithm, Encoding, Entry, catalogue, find};
 use oxccl::plans::schedule::SLOTS;
 use oxccl::plans::topology::Placement;
 use oxccl::{
-    Advanced, Call, Collectives, Communicator, Config, DataType, DeviceBuffer, Error, F8E4M3,
-    F8E5M2, Kind, Memory, OpKind, Order, Pin, ReduceOp, Work, bf16, f16,
+    Advanced, Call, CallOptions, Collectives, Communicator, Config, DataType, DeviceBuffer, Error,
+    F8E4M3, F8E5M2, Kind, Memory, OpKind, Order, Pin, ReduceOp, Work, bf16, f16,
 };
 use oxccl_cuda_stand_in::control::Control;
 use std::ffi::OsString;
@@ -445,7 +445,8 @@ pub(crate) fn few_blocks(comm: Communicator) {
     let on = comm.on(&stream);
     let mut buffer = comm.alloc::<f32>(100_000).unwrap();
     let mut blocks = |limit: Option<usize>, grouped: bool| {
-        let on = limit.map_or(on, |most| on.with_channels(most).unwrap());
+        let on =
+            on.with_options(CallOptions { channels: limit, ..CallOptions::default() }).unwrap();
         comm.barrier().unwrap();
         let before = control.blocks();
         comm.barrier().unwrap();
@@ -470,8 +471,9 @@ pub(crate) fn few_blocks(comm: Communicator) {
         }
     }
     for wrong in [0, CHANNELS + 1] {
-        let error = on.with_channels(wrong).unwrap_err();
-        assert!(matches!(error, Error::Config { variable: "pin", .. }), "{error}");
+        let options = CallOptions { channels: Some(wrong), ..CallOptions::default() };
+        let error = on.with_options(options).unwrap_err();
+        assert!(matches!(error, Error::Config { variable: "options", .. }), "{error}");
     }
 }
 

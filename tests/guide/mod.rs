@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use oxccl::bucket::GradientBuckets;
 use oxccl::{
-    Collectives, Communicator, Config, CustomSchedule, Error, Kind, OpKind, Order, Pin, ReduceOp,
-    Stream,
+    CallOptions, Collectives, Communicator, Config, CustomSchedule, Error, Kind, OpKind, Order,
+    Pin, ReduceOp, Stream,
 };
 
 /// What a rank that fails has to say.
@@ -56,6 +56,15 @@ fn calls_streams_and_groups() -> Result<(), Error> {
         let work = comm.on(&stream).all_reduce_in_place(&mut gradient, ReduceOp::Avg)?;
         // … compute something else …
         work.wait()?;
+
+        let few = CallOptions { channels: Some(1), ..CallOptions::default() };
+        let on = comm.on(&stream).with_options(few)?;
+        let work = on.all_reduce_in_place(&mut gradient, ReduceOp::Avg)?;
+        work.wait()?;
+        let mut loss = [0.5f32];
+        let tree = CallOptions { order: Some(Order::Tree), ..CallOptions::default() };
+        comm.with_options(tree, || comm.all_reduce_in_place(&mut loss, ReduceOp::Sum))??;
+        assert_eq!(loss, [1.0]);
 
         let mut gradients = vec![vec![1.0f32; 1000], vec![2.0; 17], vec![3.0; 5]];
         comm.group(|group| {

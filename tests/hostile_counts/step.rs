@@ -5,8 +5,8 @@ use super::guarded::{Fenced, Guarded};
 use oxccl::bucket::{GradientBuckets, ShardedBuckets};
 use oxccl::plans::schedule::Layout;
 use oxccl::{
-    Call, Collectives, Communicator, Element, Error, Kind, Memory, OpKind, Pin, ReduceOp, Stream,
-    Work,
+    Call, CallOptions, Collectives, Communicator, Element, Error, Kind, Memory, OpKind, Pin,
+    ReduceOp, Stream, Work,
 };
 
 /// Buffers have no more elements than this.
@@ -309,7 +309,8 @@ impl Step {
                 comm.set_pin(Pin { channels: Some(count), ..Pin::default() })?;
                 comm.set_pin(Pin { channels: Some(1), ..Pin::default() })?;
                 let stream = Stream::new()?;
-                comm.on(&stream).with_channels(count).map(drop)
+                let options = CallOptions { channels: Some(count), ..CallOptions::default() };
+                comm.on(&stream).with_options(options).map(drop)
             }
         }
     }

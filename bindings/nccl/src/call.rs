@@ -2,8 +2,8 @@
 
 use crate::abi::StreamHandle;
 use crate::answer::{Answer, Failure};
-use crate::factor::Op;
-use oxccl::{Call, DataType, Kind, Memory, OpKind};
+use crate::factor::{Op, Scalar};
+use oxccl::{Call, CallOptions, DataType, Kind, Memory, OpKind};
 use std::ffi::c_int;
 
 /// One call, to be made now or at the end of a group.
@@ -16,8 +16,8 @@ pub(crate) struct Request {
     pub(crate) input: Memory,
     pub(crate) output: Memory,
     pub(crate) stream: StreamHandle,
-    /// Most channels, where the call has said so.
-    pub(crate) channels: Option<usize>,
+    /// What the call has asked for by a configuration.
+    pub(crate) options: CallOptions,
 }
 
 // SAFETY: a request is a description of memory, for which the caller vouches.
@@ -47,7 +47,8 @@ impl Request {
         };
         match &self.op {
             Op::Plain(op) => Ok(call.op(*op)),
-            Op::Scaled(bytes) => call.factor(bytes),
+            Op::Scaled(Scalar::Value(bytes)) => call.factor(bytes),
+            Op::Scaled(Scalar::At(_)) => unreachable!("it has been read"),
         }
     }
 

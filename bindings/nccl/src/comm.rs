@@ -227,11 +227,12 @@ impl Comm {
         self.with(|comm| {
             let mut rest: Vec<&Request> = requests.iter().collect();
             while let Some(first) = rest.first() {
-                let stream = first.stream;
-                let (now, later): (Vec<_>, Vec<_>) =
-                    rest.into_iter().partition(|request| request.stream == stream);
+                let (stream, options) = (first.stream, first.options);
+                let (now, later): (Vec<_>, Vec<_>) = rest
+                    .into_iter()
+                    .partition(|request| (request.stream, request.options) == (stream, options));
                 rest = later;
-                self.launch(comm, stream, &now)?;
+                comm.with_options(options, || self.launch(comm, stream, &now))??;
             }
             Ok(())
         })
@@ -240,7 +241,6 @@ impl Comm {
     /// Launches the calls of one stream as one. On the host they have ended when this returns.
     fn launch(&self, comm: &Communicator, stream: usize, requests: &[&Request]) -> Answer {
         let (own, requests) = to_itself(comm.rank(), requests)?;
-        let channels = requests.iter().filter_map(|request| request.channels).min();
         let Some(context) = comm.context() else {
             for (from, to, bytes) in own {
                 // SAFETY: the caller vouches for both; they may be the same memory.
@@ -270,10 +270,6 @@ impl Comm {
         }
         let requests = self.scaled(comm, &requests, Some(&stream))?;
         let on = comm.on(AnyStream::Cuda(&stream));
-        let on = match channels {
-            None => on,
-            Some(most) => on.with_channels(most)?,
-        };
         // What goes wrong later is told by ncclCommGetAsyncError, so the work need not be kept.
         match &requests[..] {
             [] => {}

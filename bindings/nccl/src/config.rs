@@ -3,8 +3,8 @@
 use crate::abi::{MAGIC, UNDEFINED};
 use crate::address;
 use crate::answer::{Answer, Failure};
-use oxccl::{Config, Device};
-use std::ffi::{OsString, c_char, c_int};
+use oxccl::{CallOptions, Config, Device};
+use std::ffi::{CStr, OsString, c_char, c_int};
 
 /// `ncclConfig_t` as 2.14 has it, and what is read of later ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,12 +98,97 @@ pub(crate) unsafe fn read(config: *const u8) -> Answer<Asked> {
     Ok(Asked { is_nonblocking, max_channels: most })
 }
 
-/// Reads `ncclCollConfig_t`: most channels of one call. What chooses an algorithm by NCCL's names
-/// is refused; the rest are hints, and extensions are of other vendors.
+/// An option of a vendor's in the list of an `ncclCollConfig_t`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Extension {
+    next: *const Extension,
+    vendor: c_int,
+    option: c_int,
+    value: Value,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+union Value {
+    number: c_int,
+    text: *const c_char,
+}
+
+/// The vendor of oxccl's options, "OXC", and its options (`oxccl_nccl.h`).
+const VENDOR: c_int = 0x4f_58_43;
+const ORDER: c_int = 1;
+const ALGORITHM: c_int = 2;
+const ENCODING: c_int = 3;
+const CHANNELS: c_int = 4;
+
+/// A list of extensions is not longer; one that goes round in a circle is.
+const MOST_EXTENSIONS: usize = 1000;
+
+/// Reads oxccl's options out of a list; those of other vendors are none of its business.
 ///
 /// # Safety
-/// It is null, or as long as its first field says.
-pub(crate) unsafe fn channels_of_call(config: *const u8) -> Answer<Option<usize>> {
+/// Each entry is null or valid, and so are the texts of this vendor's options.
+unsafe fn extensions(mut at: *const Extension, options: &mut CallOptions) -> Answer {
+    fn set<T>(name: &str, to: &mut Option<T>, value: T) -> Answer {
+        match to.replace(value) {
+            None => Ok(()),
+            Some(_) => Err(Failure::argument(format!("config.ext has {name} twice"))),
+        }
+    }
+
+    // SAFETY: by this function's contract.
+    let text = |value: Value| -> Answer<&str> {
+        let text = unsafe { value.text };
+        if text.is_null() {
+            return Err(Failure::argument("a text in config.ext is NULL"));
+        }
+        // SAFETY: as above.
+        let text = unsafe { CStr::from_ptr(text) };
+        text.to_str().map_err(|_| Failure::argument("a text in config.ext is not UTF-8"))
+    };
+    let wrong = |error: String| Failure::argument(format!("config.ext: {error}"));
+    for _ in 0..MOST_EXTENSIONS {
+        if at.is_null() {
+            return Ok(());
+        }
+        // SAFETY: as above.
+        let one = unsafe { at.read_unaligned() };
+        at = one.next;
+        if one.vendor != VENDOR {
+            continue;
+        }
+        match one.option {
+            ORDER => {
+                set("the order", &mut options.order, text(one.value)?.parse().map_err(wrong)?)?;
+            }
+            ALGORITHM => {
+                let algorithm = text(one.value)?.parse().map_err(wrong)?;
+                set("the algorithm", &mut options.algorithm, algorithm)?;
+            }
+            ENCODING => {
+                let encoding = text(one.value)?.parse().map_err(wrong)?;
+                set("the encoding", &mut options.encoding, encoding)?;
+            }
+            CHANNELS => {
+                // SAFETY: any bits are a number.
+                let most = unsafe { one.value.number };
+                let most = usize::try_from(most).ok().filter(|most| *most > 0);
+                let most = most.ok_or_else(|| wrong("channels are not above 0".into()))?;
+                set("the channels", &mut options.channels, most)?;
+            }
+            other => return Err(wrong(format!("oxccl has no option {other}"))),
+        }
+    }
+    Err(wrong(format!("its list is longer than {MOST_EXTENSIONS}, or a circle")))
+}
+
+/// Reads `ncclCollConfig_t`: most channels of one call, and oxccl's own options. What chooses an
+/// algorithm by NCCL's names is refused; the rest are hints.
+///
+/// # Safety
+/// It is null, or as long as its first field says, and its list of extensions is valid.
+pub(crate) unsafe fn options_of_call(config: *const u8) -> Answer<CallOptions> {
     /// As 2.32 has it.
     #[derive(Clone, Copy)]
     #[repr(C)]
@@ -111,7 +196,7 @@ pub(crate) unsafe fn channels_of_call(config: *const u8) -> Answer<Option<usize>
         size: usize,
         magic: u32,
         version: u32,
-        ext: *const u8,
+        ext: *const Extension,
         min_ctas: c_int,
         max_ctas: c_int,
         nvls_ctas: c_int,
@@ -124,7 +209,7 @@ pub(crate) unsafe fn channels_of_call(config: *const u8) -> Answer<Option<usize>
     }
 
     if config.is_null() {
-        return Ok(None);
+        return Ok(CallOptions::default());
     }
     // SAFETY: by this function's contract; no configuration is shorter than its first field.
     let size = unsafe { config.cast::<usize>().read_unaligned() };
@@ -142,17 +227,24 @@ pub(crate) unsafe fn channels_of_call(config: *const u8) -> Answer<Option<usize>
     let selects = !raw.algorithms.is_null() && unsafe { raw.algorithms.read() } != 0;
     if selects && raw.force != 0 {
         return Err(Failure::usage(
-            "config.algSelection names algorithms of NCCL: OXCCL_PIN names those of oxccl",
+            "config.algSelection names algorithms of NCCL: an extension of the vendor 0x4f5843 names those of oxccl",
         ));
     }
     if !raw.completion.is_null() {
         return Err(Failure::usage("config.launchCompletionEvent is not supported"));
     }
+    let mut options = CallOptions::default();
+    // SAFETY: by this function's contract.
+    unsafe { extensions(raw.ext, &mut options) }?;
     match raw.max_ctas {
-        UNDEFINED => Ok(None),
-        1.. => Ok(Some(raw.max_ctas as usize)),
-        most => Err(Failure::argument(format!("config.maxCTAs is {most}"))),
+        UNDEFINED => {}
+        1.. => {
+            let most = raw.max_ctas as usize;
+            options.channels = Some(options.channels.map_or(most, |own| own.min(most)));
+        }
+        most => return Err(Failure::argument(format!("config.maxCTAs is {most}"))),
     }
+    Ok(options)
 }
 
 /// NCCL's variables that say what one of oxccl's does: theirs, ours, and the value in ours.

@@ -6,8 +6,9 @@ use crate::answer::{Answer, Failure, answer, error_string, last_error, lock};
 use crate::call::{Ends, NO_OP, Request, data_type, memory, rank};
 use crate::comm::{self, Start, Starting, current_device};
 use crate::config::{self, Asked};
+use crate::factor::Scalar;
 use crate::{group, registry, unique_id};
-use oxccl::{Device, Kind, Memory};
+use oxccl::{CallOptions, Device, Kind, Memory};
 use std::ffi::{c_char, c_int, c_void};
 
 /// Makes functions and their twins, which answer with a code.
@@ -118,7 +119,7 @@ impl Request {
             input,
             output,
             stream,
-            channels: None,
+            options: CallOptions::default(),
         })
     }
 }
@@ -141,7 +142,16 @@ fn message(
         false => (Ends::From(peer), Memory::NONE, memory),
     };
     let kind = Kind::SendRecv;
-    Ok(Request { kind, data_type, op: NO_OP, ends, input, output, stream, channels: None })
+    Ok(Request {
+        kind,
+        data_type,
+        op: NO_OP,
+        ends,
+        input,
+        output,
+        stream,
+        options: CallOptions::default(),
+    })
 }
 
 /// Calls of all ranks: `*Config` variants take the same and a configuration.
@@ -176,9 +186,9 @@ macro_rules! collectives {
                     let (op, root) = (optional!($($op)?), optional!($($root)?));
                     group::call(comm, |comm| {
                         // SAFETY: the caller has made it a configuration, or null.
-                        let channels = unsafe { config::channels_of_call(settings) }?;
+                        let options = unsafe { config::options_of_call(settings) }?;
                         let request = Request::of(&collective, comm, op, root, stream)?;
-                        Ok(Request { channels, ..request })
+                        Ok(Request { options, ..request })
                     })
                 }
             }
@@ -472,18 +482,18 @@ entries! {
             return Err(Failure::argument("scalar is NULL"));
         }
         // ncclScalarDevice is 0, ncclScalarHostImmediate 1.
-        match (residence, device) {
-            (1, _) | (0, Device::Host) => {}
-            (0, _) => return Err(Failure::usage(
-                "factors in device memory are not supported: use ncclScalarHostImmediate",
-            )),
+        let factor = match (residence, device) {
+            (0, Device::Cuda(_)) => Scalar::At(scalar as usize),
+            (0 | 1, _) => {
+                let mut bytes = vec![0; data_type.len_bytes()];
+                // SAFETY: the caller gives a value of the type.
+                unsafe { bytes.as_mut_ptr().copy_from(scalar.cast(), bytes.len()) };
+                Scalar::Value(bytes)
+            }
             _ => return Err(Failure::argument(format!("residence is {residence}"))),
-        }
-        let mut bytes = vec![0; data_type.len_bytes()];
-        // SAFETY: the caller gives a value of the type.
-        unsafe { bytes.as_mut_ptr().copy_from(scalar.cast(), bytes.len()) };
+        };
         // SAFETY: the caller gives a place.
-        unsafe { put("op", op, comm.factors.create(data_type, bytes)) }
+        unsafe { put("op", op, comm.factors.create(data_type, factor)) }
     }
 
     ncclRedOpDestroy pncclRedOpDestroy (op: c_int, comm: CommHandle) {

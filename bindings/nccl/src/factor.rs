@@ -12,11 +12,19 @@ const OWN: c_int = 5;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     Plain(OpKind),
-    Scaled(Vec<u8>),
+    Scaled(Scalar),
+}
+
+/// A factor, of the type for which it was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Scalar {
+    Value(Vec<u8>),
+    /// Where it is in a GPU's memory when the call is carried out.
+    At(usize),
 }
 
 /// A factor, and the type for which it was made.
-type Factor = (DataType, Vec<u8>);
+type Factor = (DataType, Scalar);
 
 /// A communicator's factors, by number.
 #[derive(Debug, Default)]
@@ -24,13 +32,13 @@ pub(crate) struct Factors(Mutex<Vec<Option<Factor>>>);
 
 impl Factors {
     /// An operation's number.
-    pub(crate) fn create(&self, data_type: DataType, bytes: Vec<u8>) -> c_int {
+    pub(crate) fn create(&self, data_type: DataType, scalar: Scalar) -> c_int {
         let mut factors = lock(&self.0);
         let place = factors.iter().position(Option::is_none).unwrap_or_else(|| {
             factors.push(None);
             factors.len() - 1
         });
-        factors[place] = Some((data_type, bytes));
+        factors[place] = Some((data_type, scalar));
         OWN + place as c_int
     }
 
@@ -56,7 +64,7 @@ impl Factors {
                 let factors = lock(&self.0);
                 let place = usize::try_from(op).ok().and_then(|op| op.checked_sub(OWN as usize));
                 return match place.and_then(|place| factors.get(place)?.clone()) {
-                    Some((of, bytes)) if of == data_type => Ok(Op::Scaled(bytes)),
+                    Some((of, scalar)) if of == data_type => Ok(Op::Scaled(scalar)),
                     Some((of, _)) => Err(Failure::argument(format!(
                         "operation {op} was created for {of}, not for {data_type}"
                     ))),
@@ -75,18 +83,18 @@ mod tests {
     #[test]
     fn operations_are_numbers_that_are_given_back() {
         let factors = Factors::default();
-        let half = factors.create(DataType::F32, 0.5f32.to_ne_bytes().into());
-        let two = factors.create(DataType::F64, 2f64.to_ne_bytes().into());
+        let half = factors.create(DataType::F32, Scalar::Value(0.5f32.to_ne_bytes().into()));
+        let two = factors.create(DataType::F64, Scalar::Value(2f64.to_ne_bytes().into()));
         assert_eq!((half, two), (5, 6));
         assert_eq!(
             factors.find(half, DataType::F32).unwrap(),
-            Op::Scaled(0.5f32.to_ne_bytes().into())
+            Op::Scaled(Scalar::Value(0.5f32.to_ne_bytes().into()))
         );
         assert!(factors.find(half, DataType::F64).is_err());
         assert_eq!(factors.find(4, DataType::F64).unwrap(), Op::Plain(OpKind::Avg));
         factors.destroy(half).unwrap();
         assert!(factors.destroy(half).is_err() && factors.find(half, DataType::F32).is_err());
-        assert_eq!(factors.create(DataType::I8, vec![3]), half);
+        assert_eq!(factors.create(DataType::I8, Scalar::At(64)), half);
         for wrong in [-1, c_int::MIN, c_int::MAX, 7, 0] {
             assert!(factors.destroy(wrong).is_err(), "{wrong}");
         }

@@ -78,7 +78,7 @@ class ProcessGroup(dist.ProcessGroup):
         timeout: datetime.timedelta,
         comm: oxccl.Communicator | None = None,
     ) -> None:
-        super().__init__(store, rank, size)
+        super().__init__(rank, size)
         self._store, self._rank, self._size = store, rank, size
         self._timeout = timeout.total_seconds()
         self._name, self._desc = "", "undefined"

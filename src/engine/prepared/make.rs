@@ -81,7 +81,7 @@ impl Maker<'_> {
         self.exchange_blocks(&messages, &mut tables)?;
         let records_bytes = (collectives.len() + messages.len()) * size_of::<Words>();
         let records = self.ranks.control.groups().alloc(records_bytes)?;
-        let order = self.config.order;
+        let order = calls.first().map_or(self.config.order, |call| call.order(self.config));
         let record = Record::new(What::Group(GroupRecord {
             order,
             collectives: collectives.len() as u64,

@@ -117,7 +117,7 @@ impl Launches {
         self.factors.clear();
         for call in calls {
             let (tokens, windows) = maker.backend.find(call)?;
-            let signature = call.signature(windows, maker.config.order);
+            let signature = call.signature(windows, maker.config);
             let factor_bits = self.factor_number(call);
             self.asked.push(Signature { factor_bits, ..signature });
             self.tokens.push(tokens);

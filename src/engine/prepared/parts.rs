@@ -89,6 +89,7 @@ pub(super) fn parts(buckets: &[Signature]) -> Result<Vec<Part>, TooLong> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::call::Options;
     use oxccl_plans::collective::Order;
     use oxccl_plans::element::{DataType, OpKind};
 
@@ -102,7 +103,7 @@ mod tests {
             windows: true,
             root: 0,
             receiver: 0,
-            channels: 0,
+            options: Options::NONE,
             count,
             counts_hash: 0,
             factor_bits: 0,

@@ -89,7 +89,7 @@ impl Plans {
         };
         let cannot = |why: String| {
             let detail = format!("{}/{}: {why}", plan.algorithm, plan.encoding);
-            Error::NoAlgorithm { kind, order: config.order, detail }
+            Error::NoAlgorithm { kind, order: call.order(config), detail }
         };
         let layout =
             layout(call, &verified, whose).map_err(Error::too_long(kind.name(), "buffers"))?;
@@ -108,28 +108,33 @@ impl Plans {
         windows: bool,
         whose: Whose,
     ) -> Result<Plan, Error> {
+        let options = call.options;
+        let most = |channels: usize| match options.channels() {
+            0 => channels,
+            limit => channels.min(limit),
+        };
+        let pin = Pin {
+            algorithm: options.algorithm().or(config.pin.algorithm),
+            encoding: options.encoding().or(config.pin.encoding),
+            channels: config.pin.channels.map(most),
+        };
         // Buckets begin in the middle of LL128 lines, and processors gain nothing by them.
         let ll128_serves = whose == Whose::Own
             && (config.device != Device::Host
                 || config.schedule.is_some()
-                || config.pin.encoding == Some(Encoding::Ll128));
+                || pin.encoding == Some(Encoding::Ll128));
         // On processors windows stand for the switch.
         let pinned = config.device == Device::Host
-            && (config.schedule.is_some() || config.pin.algorithm == Some(Algorithm::Nvls));
+            && (config.schedule.is_some() || pin.algorithm == Some(Algorithm::Nvls));
         // Groups are not reduced by switches.
         let multicast = whose == Whose::Own && (self.multicast || pinned);
-        let most = |channels: usize| match call.channels {
-            0 => channels,
-            limit => channels.min(usize::from(limit)),
-        };
-        let pin = Pin { channels: config.pin.channels.map(most), ..config.pin };
         let question = Question {
             collective: call.collective,
             placement: config.placement(call.collective.ranks),
             data_type: call.data_type,
             op: call.op,
             total_bytes: call.total_bytes(),
-            order: if call.collective.kind.reduces() { config.order } else { Order::Any },
+            order: if call.collective.kind.reduces() { call.order(config) } else { Order::Any },
             in_place: call.in_place,
             windows,
             several_nodes: self.links.is_some(),
@@ -162,28 +167,22 @@ impl Plans {
             return Ok(custom.verified().clone());
         }
         let placement = config.placement(call.collective.ranks);
-        let proof = (
-            call.collective,
-            placement,
-            plan.algorithm,
-            plan.encoding,
-            config.order,
-            call.in_place,
-        );
+        let order = call.order(config);
+        let proof =
+            (call.collective, placement, plan.algorithm, plan.encoding, order, call.in_place);
         if let Some(verified) = self.proofs.get(&proof) {
             return Ok(verified.clone());
         }
         let kind = call.collective.kind;
-        let no_algorithm =
-            |detail: String| Error::NoAlgorithm { kind, order: config.order, detail };
+        let no_algorithm = |detail: String| Error::NoAlgorithm { kind, order, detail };
         let entry = plan.entry(kind).ok_or_else(|| no_algorithm("the plan names none".into()))?;
         let schedule = entry
-            .schedule(call.collective, placement, config.order, SLOTS)
+            .schedule(call.collective, placement, order, SLOTS)
             .map_err(|unavailable| no_algorithm(unavailable.to_string()))?;
-        let verified = verify(schedule, config.order, entry.in_place)
+        let verified = verify(schedule, order, entry.in_place)
             .map_err(|violation| no_algorithm(violation.to_string()))?;
         let rounds = !verified.single_rounding() && !call.data_type.accumulates_in_itself();
-        if config.order != Order::Any && kind.reduces() && rounds {
+        if order != Order::Any && kind.reduces() && rounds {
             return Err(no_algorithm("partial results would be rounded".into()));
         }
         let verified = Arc::new(verified);

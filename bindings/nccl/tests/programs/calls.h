@@ -4,6 +4,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include "../../include/oxccl_nccl.h"
 
 typedef struct ncclComm *ncclComm_t;
 typedef struct { char internal[128]; } ncclUniqueId;
@@ -28,6 +29,27 @@ typedef struct {
 #define UNDEFINED ((int)0x80000000)
 #define CONFIG { sizeof(ncclConfig_t), 0xcafebeef, 21800, UNDEFINED, UNDEFINED, UNDEFINED, UNDEFINED, \
                  NULL, UNDEFINED, UNDEFINED }
+
+/* As 2.32 has them. */
+typedef struct ncclConfigExt {
+    struct ncclConfigExt *next;
+    struct { int vendorId, optionId; } key;
+    union { int i; const char *s; void *raw; } val;
+} ncclConfigExt_t;
+
+typedef struct {
+    size_t size;
+    unsigned magic, version;
+    ncclConfigExt_t *ext;
+    int minCTAs, maxCTAs, nvlsCTAs, cgaClusterSize;
+    const char *algSelection;
+    int forceAlgSelection, CTAPolicy;
+    uint64_t userProfilerTag;
+    void *launchCompletionEvent;
+} ncclCollConfig_t;
+
+#define COLL_CONFIG(ext) { sizeof(ncclCollConfig_t), 0xcafebeef, 23200, ext, UNDEFINED, UNDEFINED, \
+                           UNDEFINED, UNDEFINED, NULL, 1, UNDEFINED, 0, NULL }
 
 ncclResult_t ncclGetVersion(int *);
 ncclResult_t ncclGetUniqueId(ncclUniqueId *);
@@ -58,6 +80,8 @@ ncclResult_t ncclGroupEnd(void);
 const char *ncclGetErrorString(ncclResult_t);
 const char *ncclGetLastError(ncclComm_t);
 ncclResult_t ncclAllReduce(const void *, void *, size_t, int, int, ncclComm_t, stream_t);
+ncclResult_t ncclAllReduceConfig(const void *, void *, size_t, int, int, ncclComm_t, stream_t,
+                                 const ncclCollConfig_t *);
 ncclResult_t ncclReduceScatter(const void *, void *, size_t, int, int, ncclComm_t, stream_t);
 ncclResult_t ncclAllGather(const void *, void *, size_t, int, ncclComm_t, stream_t);
 ncclResult_t ncclAlltoAll(const void *, void *, size_t, int, ncclComm_t, stream_t);

@@ -55,6 +55,20 @@ int main(void) {
     if (!is_host())
         REFUSED(ncclAllReduce(zeros, zeros, 8, ncclFloat32, ncclSum, comm, NULL),
                 ncclInvalidArgument, "is host memory, where memory of GPU 0 is needed");
+    ncclConfigExt_t own = { NULL, { OXCCL_VENDOR, 99 }, { .i = 1 } };
+    ncclCollConfig_t coll = COLL_CONFIG(&own);
+#define WITH(coll) ncclAllReduceConfig(buffer, buffer, 8, ncclFloat32, ncclSum, comm, NULL, &coll)
+    REFUSED(WITH(coll), ncclInvalidArgument, "oxccl has no option 99");
+    own.key.optionId = OXCCL_ORDER, own.val.s = "sorted";
+    REFUSED(WITH(coll), ncclInvalidArgument, "sorted");
+    own.val.s = NULL;
+    REFUSED(WITH(coll), ncclInvalidArgument, "NULL");
+    own.key.optionId = OXCCL_CHANNELS, own.val.i = 1, own.next = &own;
+    REFUSED(WITH(coll), ncclInvalidArgument, "the channels twice");
+    own.key.vendorId = 5;
+    REFUSED(WITH(coll), ncclInvalidArgument, "a circle");
+    own.next = NULL, coll.magic = 0;
+    REFUSED(WITH(coll), ncclInvalidArgument, "COLLCONFIG_INITIALIZER");
     REFUSED(ncclMemFree(buffer), ncclInvalidArgument, "ncclMemAlloc");
     REFUSED(ncclCommSplit(comm, -2, 0, &comm, NULL), ncclInvalidArgument, "color -2");
     /* A wrong call spoils its group, whose others are not made. */

@@ -151,11 +151,15 @@ static void parts(ncclComm_t comm, int rank, int ranks, stream_t stream) {
     OK(ncclCommDestroy(part));
 }
 
-/* Each rank has a factor of its own. */
-static void factors(ncclComm_t comm, int rank, int ranks, stream_t stream) {
-    float own = (float)(rank + 1) / 2;
+/* Each rank has a factor of its own: `resident`, its value here (1), or memory of the device, which
+ * is read when a call is carried out (0). */
+static void factors(ncclComm_t comm, int rank, int ranks, stream_t stream, int resident) {
+    float own = (float)(rank + 1) / 2, early = 1e9f;
+    float *later = device_memory(sizeof own);
     int op;
-    OK(ncclRedOpCreatePreMulSum(&op, &own, ncclFloat32, 1, comm));
+    to_device(later, is_host() ? &own : &early, sizeof own);
+    OK(ncclRedOpCreatePreMulSum(&op, resident ? &own : later, ncclFloat32, resident, comm));
+    to_device(later, &own, sizeof own);
     struct buffers b = make_buffers(rank, COUNT, COUNT, stream);
     struct buffers more = make_buffers(rank, 2 * COUNT, 2 * COUNT, stream);
     OK(ncclAllReduce(b.in, b.out, COUNT, ncclFloat32, op, comm, stream));
@@ -174,6 +178,37 @@ static void factors(ncclComm_t comm, int rank, int ranks, stream_t stream) {
     }
 }
 
+/* What a call promises by oxccl's options. */
+static void options(ncclComm_t comm, int rank, int ranks, stream_t stream) {
+    ncclConfigExt_t foreign = { NULL, { 0x123456, OXCCL_ORDER }, { .i = 7 } };
+    ncclConfigExt_t channels = { &foreign, { OXCCL_VENDOR, OXCCL_CHANNELS }, { .i = 1 } };
+    ncclConfigExt_t order = { &channels, { OXCCL_VENDOR, OXCCL_ORDER }, { .s = "rank" } };
+    ncclCollConfig_t config = COLL_CONFIG(&order), other = COLL_CONFIG(&foreign);
+    float host[COUNT];
+    for (int is_tree = 0; is_tree < 2; is_tree++) {
+        struct buffers b = make_buffers(rank, COUNT, COUNT, stream);
+        for (size_t i = 0; i < COUNT; i++) host[i] = 0.1f * (float)(rank + 1) * (float)(i + 1);
+        to_device(b.in, host, sizeof host);
+        order.val.s = is_tree ? "tree" : "rank";
+        OK(ncclGroupStart());
+        OK(ncclAllReduceConfig(b.in, b.out, COUNT, ncclFloat32, ncclSum, comm, stream, &config));
+        OK(ncclAllReduceConfig(b.in, b.in, COUNT, ncclFloat32, ncclMax, comm, stream, &other));
+        OK(ncclGroupEnd());
+        float *got = results(b);
+        for (size_t i = 0; i < COUNT; i++) {
+            volatile float sum = 0.1f * (float)(i + 1), pair = 0;
+            for (int r = 1; r < ranks; r++) {
+                float of = 0.1f * (float)(r + 1) * (float)(i + 1);
+                if (!is_tree || r < 2) sum = sum + of;
+                else if (r == 2) pair = of;
+                else pair = pair + of;
+            }
+            if (is_tree && ranks > 2) sum = sum + pair;
+            CHECK(ranks > 4 || got[i] == sum);
+        }
+    }
+}
+
 static void whole_rank(ncclComm_t comm, int rank, int ranks) {
     stream_t stream = new_stream();
     ncclResult_t state = -1;
@@ -185,7 +220,9 @@ static void whole_rank(ncclComm_t comm, int rank, int ranks) {
     CHECK(number == ranks);
     all_calls(comm, rank, ranks, stream);
     one_group(comm, rank, ranks, stream);
-    factors(comm, rank, ranks, stream);
+    factors(comm, rank, ranks, stream, 1);
+    factors(comm, rank, ranks, stream, 0);
+    options(comm, rank, ranks, stream);
     parts(comm, rank, ranks, stream);
     OK(ncclMemAlloc(&memory, 1 << 20));
     OK(ncclCommRegister(comm, memory, 1 << 20, &handle));
