@@ -137,8 +137,8 @@ unsafe fn extensions(mut at: *const Extension, options: &mut CallOptions) -> Ans
         }
     }
 
-    // SAFETY: by this function's contract.
     let text = |value: Value| -> Answer<&str> {
+        // SAFETY: by this function's contract.
         let text = unsafe { value.text };
         if text.is_null() {
             return Err(Failure::argument("a text in config.ext is NULL"));
