@@ -250,8 +250,7 @@ impl std::fmt::Display for Instruction {
                 let combines =
                     |source: &Source| matches!(source.operand, Operand::Multicast { .. });
                 let reduces = sources.len() > 1 || sources.iter().any(combines);
-                let sources: Vec<_> =
-                    sources.iter().map(|source| source.operand.to_string()).collect();
+                let sources: Vec<_> = sources.iter().map(Source::to_string).collect();
                 let destinations: Vec<_> = destinations.iter().map(Operand::to_string).collect();
                 let verb = if reduces { "reduce " } else { "copy   " };
                 let glue = if *tree == Tree::Aligned { " ⊕ " } else { " + " };

@@ -38,6 +38,8 @@ pub(super) struct Machine<'a, K: Knowledge> {
     pub(super) differs_in_place: bool,
     /// By rank, steps that reduce several values, with these; noted where ranks stand for others.
     pub(super) reductions: Vec<Vec<(usize, Vec<Value>)>>,
+    /// Sources that are raw though the schedule does not say so; none where it must.
+    pub(super) inferred: Option<Vec<(At, usize)>>,
     runnable: VecDeque<usize>,
     moments: Vec<Moments>,
     /// What the instruction at hand has read; here so that its memory is used again.
@@ -95,6 +97,7 @@ impl<'a, K: Knowledge> Machine<'a, K> {
             origins: vec![Vec::new(); firsts],
             differs_in_place: false,
             reductions: vec![Vec::new(); firsts],
+            inferred: None,
             runnable: (0..firsts).collect(),
             read: Vec::new(),
             moments: schedule
@@ -283,13 +286,20 @@ impl<'a, K: Knowledge> Machine<'a, K> {
         let mut read = std::mem::take(&mut self.read);
         read.clear();
         let ranks = self.schedule.collective.ranks;
-        for source in sources {
-            for operand in source.operand.members(rank, ranks) {
-                read.push((self.read(at, operand, &mut brought)?, source.raw));
-            }
-        }
         let by_a_switch =
             sources.iter().any(|source| matches!(source.operand, Operand::Multicast { .. }));
+        let reduces = sources.len() > 1 || by_a_switch || finish;
+        for (index, source) in sources.iter().enumerate() {
+            let mut raw = source.raw;
+            for operand in source.operand.members(rank, ranks) {
+                let value = self.read(at, operand, &mut brought)?;
+                if let Some(inferred) = self.inferred.as_mut().filter(|_| reduces && !raw) {
+                    raw = self.values.is_unscaled(value);
+                    inferred.extend(raw.then_some((at, index)));
+                }
+                read.push((value, raw));
+            }
+        }
         let value = match by_a_switch {
             true => self.values.reduce_unordered(&read, finish),
             false => self.values.reduce(&read, tree, finish),
