@@ -62,6 +62,7 @@ pub(crate) fn star(ranks: usize) -> Schedule {
         collective: Collective::new(Kind::AllReduce, ranks),
         input: Chunking::Whole,
         output: Chunking::Whole,
+        scratch: 0,
         slots: SLOTS,
         ranks: (0..ranks).map(list).collect(),
     }

@@ -6,18 +6,18 @@ mod common;
 
 use oxccl::plans;
 
-#[path = "common/divided.rs"]
-mod divided;
+#[path = "common/rewritten.rs"]
+mod rewritten;
 
 use common::{Rng, seed};
-use divided::divided;
 use oxccl::plans::algorithms::{Encoding, catalogue};
-use oxccl::plans::schedule::{SEGMENTS, SLOTS, ScheduleFile};
+use oxccl::plans::schedule::{SEGMENTS, SLOTS, Schedule, ScheduleFile};
 use oxccl::plans::topology::Placement;
 use oxccl::{
     Advanced, Collective, Collectives, Communicator, Config, CustomSchedule, Kind, Order, Pin,
     ReduceOp,
 };
+use rewritten::{by_scratch, divided};
 use std::sync::Arc;
 
 const RANKS: usize = 4;
@@ -169,22 +169,68 @@ fn check_all(file: &ScheduleFile, seed: u64) {
     }
 }
 
-#[test]
-fn chunks_inside_a_ranks_part() {
-    let seed = seed();
-    for entry in catalogue() {
-        let shown = matches!(entry.kind, Kind::SendRecv | Kind::Barrier);
-        if shown || entry.encoding == Encoding::Ll128 {
-            continue;
+/// Schedules of the catalogue whose messages have room for so many times as many segments.
+fn schedules(times: usize) -> impl Iterator<Item = (Schedule, bool)> {
+    catalogue().filter_map(move |entry| {
+        let other = matches!(entry.kind, Kind::SendRecv | Kind::Barrier);
+        if other || entry.encoding == Encoding::Ll128 {
+            return None;
         }
         let collective = Collective::new(entry.kind, RANKS);
         let placement = Placement::uniform(RANKS);
-        let Ok(whole) = entry.schedule(collective, placement, Order::Any, SLOTS) else { continue };
-        let most = whole.most_segments().into_iter().map(|(_, most)| most).max().unwrap();
-        if most * 3 > SEGMENTS as usize {
-            continue;
-        }
-        let file = ScheduleFile::new(divided(&whole, 3), Order::Any, entry.in_place);
-        check_all(&file, seed);
+        let whole = entry.schedule(collective, placement, Order::Any, SLOTS).ok()?;
+        let most = whole.most_segments().into_iter().map(|(_, most)| most).max()?;
+        (most * times <= SEGMENTS as usize).then_some((whole, entry.in_place))
+    })
+}
+
+#[test]
+fn chunks_inside_a_ranks_part() {
+    let seed = seed();
+    for (whole, in_place) in schedules(3) {
+        check_all(&ScheduleFile::new(divided(&whole, 3), Order::Any, in_place), seed);
+    }
+}
+
+#[test]
+fn chunks_in_scratch() {
+    let seed = seed();
+    for (whole, in_place) in schedules(2) {
+        check_all(&ScheduleFile::new(by_scratch(&divided(&whole, 2)), Order::Any, in_place), seed);
+    }
+}
+
+/// The parts of a group are custom too, and its buckets have holes between them.
+#[test]
+fn groups_in_scratch() {
+    let seed = seed();
+    let reduces = |(whole, _): &(Schedule, bool)| {
+        // Groups are not reduced by switches.
+        whole.collective.kind == Kind::AllReduce && !whole.uses_multicast()
+    };
+    for (whole, in_place) in schedules(2).filter(reduces) {
+        let file = ScheduleFile::new(by_scratch(&divided(&whole, 2)), Order::Any, in_place);
+        let ranks = Communicator::local_with(RANKS, &config(file, 2)).unwrap();
+        std::thread::scope(|scope| {
+            for comm in ranks {
+                scope.spawn(move || {
+                    let counts = [1, 999, 30, 2_001];
+                    let of = |rank: usize| counts.map(|count| random(count, seed ^ rank as u64));
+                    let inputs: Vec<_> = (0..RANKS).map(of).collect();
+                    let mut buckets = of(comm.rank());
+                    comm.group(|group| {
+                        for bucket in &mut buckets {
+                            group.all_reduce_in_place(bucket, ReduceOp::Sum)?;
+                        }
+                        Ok(())
+                    })
+                    .unwrap();
+                    for (at, found) in buckets.iter().enumerate() {
+                        let of_bucket: Vec<_> = inputs.iter().map(|of| of[at].clone()).collect();
+                        assert_eq!(found, &sum(&of_bucket));
+                    }
+                });
+            }
+        });
     }
 }

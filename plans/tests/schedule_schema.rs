@@ -67,10 +67,16 @@ fn what_does_not_fit_is_not_read() {
     let whole = r#"{"collective": "broadcast", "ranks": 1, "input": "whole", "output": "whole", "steps": [[STEP]]}"#;
     let step = r#"{"reduce_copy": ["in[0]"], "to": ["out[0]"], "comment": "done"}"#;
     assert_fits(&schema, &whole.replace("STEP", step));
+    let in_scratch = r#"{"reduce_copy": ["in[0]"], "to": ["scratch[0]"]}"#;
+    assert_fits(
+        &schema,
+        &whole.replace("STEP", in_scratch).replace("\"ranks\"", "\"scratch\": 1, \"ranks\""),
+    );
     let wrong = [
         whole.replace("STEP", r#"{"reduce_copy": ["in[0]"], "to": ["oot[0]"]}"#),
         whole.replace("STEP", r#"{"reduce_copy": ["in[0]"], "to": ["out[0]"], "finl": true}"#),
         whole.replace("STEP", r#"{"reduce_copy": ["in[0]"], "to": ["out[0]"], "comment": 1}"#),
+        whole.replace("STEP", r#"{"reduce_copy": ["in[0]"], "to": ["0:scratch[0]"]}"#),
         whole.replace("STEP", r#"{"wait": "0.slots", "at_least": 1}"#),
         whole.replace("STEP", r#"{"jump": 1}"#),
         whole.replace("STEP", step).replace("\"ranks\"", "\"rnks\""),

@@ -52,6 +52,7 @@ impl Pattern {
             collective: Collective::new(Kind::AllToAll, self.ranks),
             input: Chunking::PerRank(1),
             output: Chunking::PerRank(1),
+            scratch: 0,
             slots,
             ranks: lists.collect(),
         }

@@ -83,6 +83,8 @@ struct Fields {
     input: Division,
     output: Division,
     #[serde(default)]
+    scratch: usize,
+    #[serde(default)]
     slots: SlotFields,
     steps: Vec<Vec<Value>>,
 }
@@ -102,6 +104,8 @@ struct Head<'a> {
     in_place: bool,
     input: Division,
     output: Division,
+    #[serde(skip_serializing_if = "is_zero")]
+    scratch: usize,
     slots: SlotFields,
 }
 
@@ -207,6 +211,10 @@ struct ReduceCopy {
     finish: bool,
 }
 
+fn is_zero(value: &usize) -> bool {
+    *value == 0
+}
+
 fn is_false(value: &bool) -> bool {
     !value
 }
@@ -250,6 +258,7 @@ impl ScheduleFile {
             collective,
             input: fields.input.into(),
             output: fields.output.into(),
+            scratch: fields.scratch,
             slots: fields.slots.into(),
             ranks: fields.steps.into_iter().enumerate().map(list).collect::<Result<_, _>>()?,
         };
@@ -259,7 +268,7 @@ impl ScheduleFile {
 
     /// The file's text, a step a line.
     pub fn to_json(&self) -> String {
-        let Schedule { collective, input, output, slots, ranks } = &self.schedule;
+        let Schedule { collective, input, output, scratch, slots, ranks } = &self.schedule;
         let head = Head {
             name: self.notes.name.as_deref(),
             comment: self.notes.comment.as_deref(),
@@ -271,6 +280,7 @@ impl ScheduleFile {
             in_place: self.in_place,
             input: (*input).into(),
             output: (*output).into(),
+            scratch: *scratch,
             slots: (*slots).into(),
         };
         let head = json(&head);

@@ -78,6 +78,8 @@ pub struct Schedule {
     pub input: Chunking,
     /// How output buffers are divided.
     pub output: Chunking,
+    /// Chunks of each rank's scratch.
+    pub scratch: usize,
     /// Slots per connection that the credits are made for.
     pub slots: Slots,
     /// Each rank's instructions for one round.

@@ -148,6 +148,7 @@ impl Symmetry {
             Operand::Multicast { buffer, chunk } => {
                 Operand::Multicast { buffer, chunk: self.chunk(buffer, chunk, by) }
             }
+            Operand::Scratch(chunk) => Operand::Scratch(chunk),
             Operand::Tokens => Operand::Tokens,
             Operand::PeerTokens(peer) => Operand::PeerTokens(self.rank(peer, by)),
         }

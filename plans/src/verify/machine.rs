@@ -8,6 +8,7 @@
 
 use super::clock::{Event, Knowledge};
 use super::expect::{Expectation, Place};
+use super::hash::Map;
 use super::memory::Memory;
 use super::route::{End, Route, Routes, Traffic};
 use super::value::{Value, Values};
@@ -30,7 +31,7 @@ pub(super) struct Machine<'a, K: Knowledge> {
     /// By the route's number.
     pub(super) traffic: Vec<Traffic<K>>,
     pub(super) values: Values,
-    /// Which chunk it is that an instruction moves from slot to slot.
+    /// Which chunk it is that an instruction moves between slots and scratch.
     pub(super) origins: Origins,
     /// Whether, with separate buffers, a rank has read a chunk of its input after it had written
     /// something else to the chunk of its output that is in the same place when a call is in place.
@@ -58,6 +59,8 @@ pub(super) struct Moments {
 pub(super) struct Rank<K> {
     step: usize,
     pub(super) clock: K,
+    /// What its scratch holds. It alone reaches it, step by step, so nobody races there.
+    pub(super) scratch: Map<usize, Value>,
     /// Peers whose tokens have come.
     pub(super) tokens: BTreeSet<usize>,
     /// How many sources of the step have been seen to be there: what has come stays.
@@ -82,8 +85,14 @@ impl<'a, K: Knowledge> Machine<'a, K> {
     ) -> Machine<'a, K> {
         let symmetry = routes.symmetry();
         let firsts = symmetry.firsts();
-        let rank =
-            |clock| Rank { step: 0, clock, tokens: BTreeSet::new(), there: 0, blocked: None };
+        let rank = |clock| Rank {
+            step: 0,
+            clock,
+            scratch: Map::default(),
+            tokens: BTreeSet::new(),
+            there: 0,
+            blocked: None,
+        };
         let expectation = Expectation::new(schedule, in_place);
         Machine {
             schedule,
@@ -311,7 +320,7 @@ impl<'a, K: Knowledge> Machine<'a, K> {
         }
         self.read = read;
         let all = sources.iter().map(|source| &source.operand).chain(destinations);
-        if all.clone().all(Operand::is_slot) {
+        if all.clone().all(Operand::takes_any_length) {
             let part = self.values.part(value);
             self.origins[rank].extend(part.map(|part| (step, self.expectation.origin_of(part))));
         }

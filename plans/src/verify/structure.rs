@@ -81,7 +81,8 @@ fn check_schedule(schedule: &Schedule, firsts: usize, in_place: bool) -> Result<
     if is_empty(schedule.input) || is_empty(schedule.output) {
         return Err(Malformed::Chunking(collective.kind));
     }
-    let chunks = schedule.input.chunks(ranks).max(schedule.output.chunks(ranks));
+    let buffers = [schedule.input, schedule.output].map(|buffer| buffer.chunks(ranks));
+    let chunks = buffers[0].max(buffers[1]).max(schedule.scratch);
     if chunks.saturating_mul(ranks) > CHUNKS_MAX {
         return Err(Malformed::Chunks { ranks, chunks });
     }
@@ -205,6 +206,7 @@ impl Checker<'_> {
         match operand {
             Operand::Input(chunk) => self.chunk(rank, Buffer::Input, chunk),
             Operand::Output(chunk) => self.chunk(rank, Buffer::Output, chunk),
+            Operand::Scratch(chunk) => self.scratch(chunk),
             Operand::Slot { link, segment, .. } => self.slot(rank, link, segment),
             Operand::Window { peer, buffer, chunk } => self.window(rank, peer, buffer, chunk),
             Operand::Multicast { buffer, chunk } => self.everywhere(buffer, chunk),
@@ -216,6 +218,7 @@ impl Checker<'_> {
     fn destination(&self, rank: usize, operand: Operand) -> Result<(), Misuse> {
         match operand {
             Operand::Output(chunk) => self.chunk(rank, Buffer::Output, chunk),
+            Operand::Scratch(chunk) => self.scratch(chunk),
             Operand::PeerSlot { link, segment, .. } => self.slot(rank, link, segment),
             Operand::Window { buffer: Buffer::Input, .. }
             | Operand::Multicast { buffer: Buffer::Input, .. } => Err(Misuse::ReadOnly),
@@ -263,6 +266,10 @@ impl Checker<'_> {
             return Err(Misuse::NoSuchBuffer);
         }
         if chunk < self.expectation.chunks(buffer) { Ok(()) } else { Err(Misuse::NoSuchChunk) }
+    }
+
+    fn scratch(&self, chunk: usize) -> Result<(), Misuse> {
+        if chunk < self.schedule.scratch { Ok(()) } else { Err(Misuse::NoSuchChunk) }
     }
 
     fn peer(&self, rank: usize, peer: usize) -> Result<(), Misuse> {

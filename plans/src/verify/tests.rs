@@ -23,7 +23,7 @@ fn schedule(
         builder.finish()
     };
     let ranks = (0..collective.ranks).map(list).collect();
-    Schedule { collective, input: chunking.0, output: chunking.1, slots: SLOTS, ranks }
+    Schedule { collective, input: chunking.0, output: chunking.1, scratch: 0, slots: SLOTS, ranks }
 }
 
 const WHOLE: (Chunking, Chunking) = (Chunking::Whole, Chunking::Whole);

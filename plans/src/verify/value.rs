@@ -417,7 +417,7 @@ mod tests {
         let (collective, chunking) = (Collective::new(Kind::AllReduce, 5), Chunking::Parts(2));
         let ranks = vec![Vec::new(); 5];
         let (input, output) = (chunking, chunking);
-        let schedule = Schedule { collective, input, output, slots: SLOTS, ranks };
+        let schedule = Schedule { collective, input, output, scratch: 0, slots: SLOTS, ranks };
         Values::new(Expectation::new(&schedule, false), Symmetry::none(5, input, output))
     }
 
