@@ -21,7 +21,7 @@ use oxccl::{Collective, Collectives, Communicator, Config, CustomSchedule, Kind,
 const RANKS: usize = 4;
 
 pub(crate) fn main() -> Result<(), Box<dyn Error>> {
-    let file = ScheduleFile { schedule: star(RANKS), order: Order::Rank, in_place: true };
+    let file = ScheduleFile::new(star(RANKS), Order::Rank, true);
     if std::env::args().any(|argument| argument == "--json") {
         println!("{}", file.to_json());
         return Ok(());
@@ -62,6 +62,7 @@ pub(crate) fn star(ranks: usize) -> Schedule {
         collective: Collective::new(Kind::AllReduce, ranks),
         input: Chunking::Whole,
         output: Chunking::Whole,
+        scratch: 0,
         slots: SLOTS,
         ranks: (0..ranks).map(list).collect(),
     }

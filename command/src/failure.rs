@@ -44,9 +44,6 @@ pub enum Failure {
         /// The signal.
         signal: i32,
     },
-    /// A schedule file cannot be read.
-    #[error(transparent)]
-    File(#[from] oxccl::plans::schedule::FileError),
     /// A process cannot be looked at.
     #[error(transparent)]
     Look(#[from] oxccl::status::Refused),
@@ -94,7 +91,6 @@ impl Failure {
         match self {
             Failure::Usage(_)
             | Failure::Topology(_)
-            | Failure::File(_)
             | Failure::Left(_)
             | Failure::Custom(_)
             | Failure::Collective(

@@ -37,7 +37,7 @@ fn written(name: &str, text: &str) -> PathBuf {
 #[test]
 fn the_example_is_proven_and_runs() {
     example::main().unwrap();
-    let star = ScheduleFile { schedule: example::star(4), order: Order::Rank, in_place: true };
+    let star = ScheduleFile::new(example::star(4), Order::Rank, true);
     assert_eq!(file(), star, "cargo run --example custom_schedule -- --json writes the file anew");
     let said = oxccl(&["verify", FILE]).ok();
     assert!(said.out.contains("all_reduce over 4 ranks, order rank"), "{}", said.out);
@@ -124,7 +124,7 @@ fn a_fault_has_its_step_and_those_around_it() {
     let said = oxccl(&["verify", path.to_str().unwrap()]);
     assert!(said.out.contains("from 1.slots#0 may not have come"), "{}", said.out);
     assert!(
-        said.out.contains("Rank 0 does:") && said.out.contains("reduce  in[0] + from"),
+        said.out.contains("Rank 0 does:") && said.out.contains("reduce  raw in[0] + raw from"),
         "{}",
         said.out
     );
@@ -196,7 +196,7 @@ fn message(encoding: oxccl::plans::algorithms::Encoding) -> ScheduleFile {
     let placement = oxccl::plans::topology::Placement::one_node(3);
     let schedule =
         entry.schedule(collective, placement, Order::Any, oxccl::plans::schedule::SLOTS).unwrap();
-    ScheduleFile { schedule, order: Order::Any, in_place: false }
+    ScheduleFile::new(schedule, Order::Any, false)
 }
 
 /// Messages have connections on one channel, whatever is pinned for other calls.
@@ -277,4 +277,34 @@ fn what_slots_do_not_hold_is_an_error() {
     assert!(
         matches!(verified.schedule().ranks[0][0], Instruction::ReduceCopy { ref destinations, .. } if destinations == &[Operand::Output(0)])
     );
+}
+
+#[test]
+fn raw_need_not_be_said_and_comments_are_quoted() {
+    let unsaid = std::fs::read_to_string(FILE).unwrap().replace("raw ", "");
+    let path = written("unsaid.json", &unsaid);
+    assert_eq!(
+        CustomSchedule::read(&path).unwrap(),
+        CustomSchedule::read(Path::new(FILE)).unwrap()
+    );
+    let path = changed("commented.json", |file| {
+        file.notes.name = Some("a star".to_owned());
+        file.notes.comment = Some("what rank 0 gets is what all get".to_owned());
+    });
+    let said = oxccl(&["verify", path.to_str().unwrap()]).ok();
+    assert!(said.out.contains("name     a star"), "{}", said.out);
+    assert!(said.out.contains("comment  what rank 0 gets is what all get"), "{}", said.out);
+    let path = changed("commented_wrong.json", |file| {
+        file.notes.steps.insert((2, 3), "here the result comes".to_owned());
+        file.schedule.ranks[2].remove(4);
+        file.schedule.ranks[2].remove(4);
+    });
+    let said = oxccl(&["verify", path.to_str().unwrap()]).failed(1);
+    assert!(said.out.contains("REFUSED"), "{}", said.out);
+    let path = changed("commented_fault.json", |file| {
+        file.notes.steps.insert((2, 2), "here the result comes".to_owned());
+        file.schedule.ranks[2].remove(3);
+    });
+    let said = oxccl(&["verify", path.to_str().unwrap()]).failed(1);
+    assert!(said.out.contains("# here the result comes"), "{}", said.out);
 }

@@ -2,9 +2,9 @@
 
 use crate::algorithms::{Algorithm, Encoding};
 use crate::collective::{Kind, Order};
-use crate::schedule::{FileError, SLOTS, Schedule, ScheduleFile, Slots};
+use crate::schedule::{FileError, FileFault, Notes, SLOTS, Schedule, ScheduleFile, Slots};
 use crate::tune::{NoAlgorithm, Plan, Question};
-use crate::verify::{Verified, Violation, verify};
+use crate::verify::{Verified, Violation, infer_raw, verify};
 use oxccl_format::Scale;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -16,6 +16,7 @@ use thiserror::Error;
 #[derive(Clone, Debug)]
 pub struct CustomSchedule {
     name: String,
+    notes: Notes,
     verified: Arc<Verified>,
     encoding: Encoding,
     /// What ranks compare.
@@ -42,16 +43,19 @@ pub enum CustomError {
 }
 
 impl CustomSchedule {
-    /// Proves a schedule.
+    /// Proves a schedule. Sources that are raw need not say so.
     ///
     /// # Errors
     /// The [`Violation`] that makes it wrong; [`Violation::story`] tells it.
-    pub fn prove(name: &str, file: ScheduleFile) -> Result<CustomSchedule, Violation> {
+    pub fn prove(name: &str, mut file: ScheduleFile) -> Result<CustomSchedule, Violation> {
+        infer_raw(&mut file.schedule);
+        let notes = std::mem::take(&mut file.notes);
         let fingerprint = fingerprint(&file);
         let verified = verify(file.schedule, file.order, file.in_place)?;
         let encoding = encoding(verified.schedule());
         Ok(CustomSchedule {
             name: name.to_owned(),
+            notes,
             verified: Arc::new(verified),
             encoding,
             fingerprint,
@@ -64,9 +68,10 @@ impl CustomSchedule {
     /// [`CustomError`]
     pub fn read(path: &Path) -> Result<CustomSchedule, CustomError> {
         let file = ScheduleFile::read(path)?;
-        let schedule = file.schedule.clone();
+        let (mut schedule, notes) = (file.schedule.clone(), file.notes.clone());
         CustomSchedule::prove(&path.display().to_string(), file).map_err(|violation| {
-            let story = violation.story(&schedule);
+            infer_raw(&mut schedule);
+            let story = violation.story(&schedule, &notes);
             CustomError::Refused { path: path.to_owned(), violation, story }
         })
     }
@@ -74,6 +79,11 @@ impl CustomSchedule {
     /// What it is called: its file's path.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// What its author says of it.
+    pub fn notes(&self) -> &Notes {
+        &self.notes
     }
 
     /// The schedule.
@@ -192,12 +202,25 @@ fn may_be_in_place(question: &Question) -> bool {
     }
 }
 
+impl ScheduleFile {
+    /// Reads a file. Whether the schedule is right is for [`CustomSchedule::prove`] to say.
+    ///
+    /// # Errors
+    /// [`FileError`] names the file and, where it is one's fault, the rank and the step.
+    pub fn read(path: &Path) -> Result<ScheduleFile, FileError> {
+        let error = |fault| FileError { path: path.to_owned(), fault };
+        let text = std::fs::read_to_string(path).map_err(|fault| error(FileFault::Read(fault)))?;
+        ScheduleFile::from_json(&text).map_err(error)
+    }
+}
+
 impl PartialEq for CustomSchedule {
     fn eq(&self, other: &CustomSchedule) -> bool {
         self.fingerprint == other.fingerprint
     }
 }
 
+/// Of what is done, whatever is said of it.
 fn fingerprint(file: &ScheduleFile) -> u64 {
     // This hasher's keys are fixed, so all ranks of one build agree.
     let mut hasher = DefaultHasher::new();

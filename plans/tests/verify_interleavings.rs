@@ -1,6 +1,11 @@
 //! The verifier against the model: what it accepts never goes wrong, however chance interleaves the
 //! ranks.
 
+use oxccl_plans as plans;
+
+#[allow(dead_code)]
+#[path = "../../tests/common/rewritten.rs"]
+mod rewritten;
 mod verify_support;
 
 use oxccl_plans::algorithms::catalogue;
@@ -12,13 +17,14 @@ use verify_support::{Case, SLOTS, cases, is_of_its_own, model, orders, placement
 /// A case of a random algorithm, world and order.
 fn any_case() -> impl Strategy<Value = Case> {
     let entries: Vec<_> = catalogue().filter(is_of_its_own).collect();
-    (2..=5_usize, 0..entries.len(), 0..3_usize).prop_filter_map(
+    (2..=5_usize, 0..entries.len(), 0..3_usize, proptest::bool::ANY).prop_filter_map(
         "it does not exist for so many ranks",
-        move |(ranks, index, order)| {
+        move |(ranks, index, order, in_scratch)| {
             let entry = entries[index];
             let orders = orders(entry, ranks);
             entry.check(ranks, placement(entry, ranks), SLOTS).ok()?;
-            Some(Case::new(entry, ranks, orders[order % orders.len()]))
+            let case = Case::new(entry, ranks, orders[order % orders.len()]);
+            Some(if in_scratch { case.with(rewritten::by_scratch(&case.schedule)) } else { case })
         },
     )
 }
@@ -57,6 +63,7 @@ fn damage(case: &Case, rank: usize, step: usize, choice: usize) -> Case {
                 _ => {
                     if let Operand::Input(chunk)
                     | Operand::Output(chunk)
+                    | Operand::Scratch(chunk)
                     | Operand::Multicast { chunk, .. } = &mut sources[0].operand
                     {
                         *chunk = (*chunk + 1) % ranks;

@@ -10,6 +10,7 @@ mod buckets;
 mod calls;
 #[path = "../common/mod.rs"]
 mod common;
+mod custom;
 mod ends;
 mod failures;
 mod groups;
@@ -25,6 +26,10 @@ mod registered;
 mod repeated;
 mod results;
 mod traced;
+
+use oxccl::plans;
+#[path = "../common/rewritten.rs"]
+mod rewritten;
 
 use processes::On::{Anything, StandIn};
 use processes::{needs, run, run_on_nodes};
@@ -297,6 +302,8 @@ cases! {
         joined::misuse, StandIn, 1, [("CUDA_DEVICE_MAX_CONNECTIONS", "8")];
     starts_that_cannot_join =
         joined::starts, StandIn, 1, [MANY, ("OXCCL_STAND_IN_DEVICES", "2")];
+    custom_schedules = custom::schedules, Anything, 1, [MANY, needs("6")];
+    custom_schedules_thread_by_thread = custom::schedules, StandIn, 1, [MANY, EMULATED, needs("6")];
     starts_that_fail = misuse::starts, StandIn, 2, [];
     starts_without_a_driver = misuse::no_driver, StandIn, 1, [("OXCCL_STAND_IN_DRIVER", "11040")];
     bulk_copies_without_an_engine =

@@ -120,7 +120,7 @@ fn custom(kind: Kind, encoding: Encoding, ranks: usize) -> Option<CustomSchedule
     let entry = Algorithm::ALL.iter().find_map(|algorithm| find(kind, *algorithm, encoding))?;
     let placement = Placement::one_node(ranks);
     let schedule = entry.schedule(collective, placement, Order::Any, SLOTS).ok()?;
-    let file = ScheduleFile { schedule, order: Order::Any, in_place: entry.in_place };
+    let file = ScheduleFile::new(schedule, Order::Any, entry.in_place);
     Some(CustomSchedule::prove("custom", file).expect("the catalogue's are right"))
 }
 

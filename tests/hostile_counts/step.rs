@@ -3,7 +3,7 @@
 use super::Bytes;
 use super::guarded::{Fenced, Guarded};
 use oxccl::bucket::{GradientBuckets, ShardedBuckets};
-use oxccl::plans::schedule::Layout;
+use oxccl::plans::schedule::{Layout, Parts};
 use oxccl::{
     Call, CallOptions, Collectives, Communicator, Element, Error, Kind, Memory, OpKind, Pin,
     ReduceOp, Stream, Work,
@@ -301,9 +301,9 @@ impl Step {
             6 => {
                 let too_long = |_| Error::Overflow { call: "layout", argument: "counts" };
                 let rows = vec![self.counts.clone(); self.counts.len()];
-                Layout::all_gather_v(&self.counts).map_err(too_long)?;
-                Layout::reduce_scatter_v(&self.counts).map_err(too_long)?;
-                Layout::all_to_all_v(&rows).map(drop).map_err(too_long)
+                Layout::all_gather_v(&self.counts, Parts::WHOLE).map_err(too_long)?;
+                Layout::reduce_scatter_v(&self.counts, Parts::WHOLE).map_err(too_long)?;
+                Layout::all_to_all_v(&rows, Parts::WHOLE).map(drop).map_err(too_long)
             }
             _ => {
                 comm.set_pin(Pin { channels: Some(count), ..Pin::default() })?;

@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use clap::Args;
 use oxccl::plans::algorithms::{Algorithm, Encoding, Entry, catalogue};
-use oxccl::plans::schedule::{SLOTS, Schedule, ScheduleFile, Slots};
+use oxccl::plans::schedule::{SLOTS, Schedule, Slots};
 use oxccl::plans::topology::Placement;
 use oxccl::plans::verify::{Symmetric, Verified};
-use oxccl::{Collective, Kind, Order};
+use oxccl::{Collective, CustomError, CustomSchedule, Kind, Order};
 
 use crate::failure::Failure;
 use crate::options::{self, Choice};
@@ -83,26 +83,34 @@ pub(crate) fn main(options: &VerifyOptions) -> Result<(), Failure> {
 
 /// Reads and proves a file's schedule, or tells why it is wrong.
 fn prove_file(path: &Path) -> Result<(), Failure> {
-    let ScheduleFile { schedule, order, in_place } = ScheduleFile::read(path)?;
     let start = Instant::now();
-    match oxccl::plans::verify::verify(schedule.clone(), order, in_place) {
-        Ok(verified) => {
+    match CustomSchedule::read(path) {
+        Ok(custom) => {
+            let (schedule, took) = (custom.schedule(), start.elapsed());
             println!(
-                "proven   {}: {} over {} ranks, order {order}, {} instructions, {:.0?}",
-                path.display(),
+                "proven   {}: {} over {} ranks, order {}, {} instructions, {took:.0?}",
+                custom.name(),
                 schedule.collective.kind,
                 schedule.collective.ranks,
-                instructions(&schedule),
-                start.elapsed()
+                custom.order(),
+                instructions(schedule),
             );
-            Proven::from(&verified).explain();
+            for (label, said) in
+                [("name", &custom.notes().name), ("comment", &custom.notes().comment)]
+            {
+                if let Some(said) = said {
+                    println!("         {label:<8} {said}");
+                }
+            }
+            Proven::from(&**custom.verified()).explain();
             Ok(())
         }
-        Err(violation) => {
+        Err(CustomError::Refused { path, violation, story }) => {
             println!("REFUSED  {}: {violation}", path.display());
-            print!("{}", violation.story(&schedule));
+            print!("{story}");
             Err(Failure::Unproven { count: 1 })
         }
+        Err(other) => Err(other.into()),
     }
 }
 

@@ -6,7 +6,7 @@ table! {
     /// First word of a program.
     pub const MAGIC: u32 = 0x6363_786f; // "oxcc"
     /// Layout version; an executor refuses any other.
-    pub const VERSION: u32 = 5;
+    pub const VERSION: u32 = 6;
     /// Operands that one `ReduceCopy` may have, sources and destinations together.
     pub const MAX_OPERANDS: usize = 260;
     /// Sources that one `ReduceCopy` with [`INSTRUCTION_TREE`] may have.
@@ -73,6 +73,8 @@ table! {
         Tokens = 6,
         /// Where peer `index`'s [`Tokens`] go: this channel's [`Window`] entry. A destination only.
         PeerTokens = 7,
+        /// [`Header::scratch`]: the same bytes in every round.
+        Scratch = 8,
     }
 
     /// Start of a program.
@@ -101,6 +103,8 @@ table! {
         pub operands_offset: u32,
         /// Byte offset of the [`Advance`] table.
         pub advances_offset: u32,
+        /// Memory that the program uses as its own; null where it needs none.
+        pub scratch: *mut u8,
         /// Length of the whole program.
         pub len_bytes: u64,
     }
@@ -178,7 +182,7 @@ table! {
         /// two ranks alone must agree on.
         pub signature: u32,
         /// Input, output, windows: where the operand's bytes of round 0 start, in a group in the
-        /// virtual buffer. Slots: where the segment, with its header, starts in the slot: a
+        /// virtual buffer. Scratch: where those of every round start. Slots: where the segment, with its header, starts in the slot: a
         /// multiple of 64, on the LL128 lane of 128.
         pub offset_bytes: u64,
     }

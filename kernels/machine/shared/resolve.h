@@ -144,6 +144,8 @@ OXCCL_INLINE bool resolve_memory(Machine& machine, const Operand& operand, uint6
     data = reinterpret_cast<uint8_t*>(const_cast<Tokens*>(&launch.tokens));
   } else if (operand.space == SPACE_PEER_TOKENS) {
     data = reinterpret_cast<uint8_t*>(&window_of(machine, operand).tokens);
+  } else if (operand.space == SPACE_SCRATCH) {
+    data = launch.program->scratch + operand.offset_bytes;
   } else {
     return machine.fail(OUTCOME_BAD_PROGRAM, operand.index, operand.space);
   }

@@ -336,6 +336,7 @@ impl Program {
         let operands_offset = append(&mut words, &operands);
         let advances_offset = append(&mut words, &advances);
         let header = Header {
+            scratch: std::ptr::null_mut(),
             magic: MAGIC,
             version: VERSION,
             data_type: data_type as u8,

@@ -18,7 +18,7 @@ pub(super) const ENTRIES: &[Entries] = &[
 
 /// Every rank sends its input to every other.
 fn direct(request: &Request) -> Schedule {
-    request.rotational(Chunking::Whole, Chunking::PerRank, |b| {
+    request.rotational(Chunking::Whole, Chunking::PerRank(1), |b| {
         let peers = request.peers(b.rank());
         b.send_all(Operand::Input(0), &request.links(&peers));
         b.copy(Operand::Input(0), &[Operand::Output(b.rank())]);
@@ -30,7 +30,7 @@ fn direct(request: &Request) -> Schedule {
 
 /// Every rank fetches every other's input.
 fn direct_windows(request: &Request) -> Schedule {
-    request.rotational(Chunking::Whole, Chunking::PerRank, |b| {
+    request.rotational(Chunking::Whole, Chunking::PerRank(1), |b| {
         let peers = request.peers(b.rank());
         b.enter(&peers);
         b.copy(Operand::Input(0), &[Operand::Output(b.rank())]);
@@ -43,7 +43,7 @@ fn direct_windows(request: &Request) -> Schedule {
 
 /// Every rank writes its input into all outputs: memory is read once, and not n times.
 fn direct_push(request: &Request) -> Schedule {
-    request.rotational(Chunking::Whole, Chunking::PerRank, |b| {
+    request.rotational(Chunking::Whole, Chunking::PerRank(1), |b| {
         let rank = b.rank();
         let peers = request.peers(rank);
         let outputs: Vec<Write> =
@@ -58,7 +58,7 @@ fn direct_push(request: &Request) -> Schedule {
 
 /// Every rank hands on what it has got, n - 1 times.
 fn ring(request: &Request) -> Schedule {
-    request.rotational(Chunking::Whole, Chunking::PerRank, |b| {
+    request.rotational(Chunking::Whole, Chunking::PerRank(1), |b| {
         let (rank, n) = (b.rank(), request.ranks());
         let (next, previous) = (request.link((rank + 1) % n), request.link((rank + n - 1) % n));
         let mut writes = vec![Write::To(Operand::Output(rank))];

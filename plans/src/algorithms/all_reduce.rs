@@ -40,7 +40,7 @@ fn one_shot(request: &Request) -> Schedule {
 /// Rank r gets all contributions to chunk r, reduces them and sends the result to all: two
 /// exchanges, 2 (n - 1) / n of the bytes.
 fn two_shot(request: &Request) -> Schedule {
-    request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
+    request.schedule(Chunking::PerRank(1), Chunking::PerRank(1), |b| {
         let rank = b.rank();
         let peers = request.peers(rank);
         for &peer in &peers {
@@ -58,7 +58,7 @@ fn two_shot(request: &Request) -> Schedule {
 /// Rank r reduces chunk r out of all inputs in place; then every rank fetches the other chunks.
 /// Reads cross, writes stay at home.
 fn two_shot_pull(request: &Request) -> Schedule {
-    request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
+    request.schedule(Chunking::PerRank(1), Chunking::PerRank(1), |b| {
         let rank = b.rank();
         let peers = request.peers(rank);
         b.enter(&peers);
@@ -74,7 +74,7 @@ fn two_shot_pull(request: &Request) -> Schedule {
 /// Rank r reduces chunk r out of all inputs and writes it to all outputs: each byte crosses memory
 /// once, in one step.
 fn two_shot_push(request: &Request) -> Schedule {
-    request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
+    request.schedule(Chunking::PerRank(1), Chunking::PerRank(1), |b| {
         let rank = b.rank();
         let peers = request.peers(rank);
         b.enter(&peers);
@@ -88,7 +88,7 @@ fn two_shot_push(request: &Request) -> Schedule {
 /// As the push, but the switch between the ranks reads all inputs and writes all outputs: each byte
 /// crosses a rank's links once each way.
 fn nvls(request: &Request) -> Schedule {
-    request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
+    request.schedule(Chunking::PerRank(1), Chunking::PerRank(1), |b| {
         let (chunk, peers) = (b.rank(), request.peers(b.rank()));
         b.enter(&peers);
         let input = Read::Raw(Operand::Multicast { buffer: Buffer::Input, chunk });
@@ -100,7 +100,7 @@ fn nvls(request: &Request) -> Schedule {
 
 /// The reduce-scatter ring, then the same ring once more to hand the results around.
 fn ring(request: &Request) -> Schedule {
-    request.rotational(Chunking::PerRank, Chunking::PerRank, |b| {
+    request.rotational(Chunking::PerRank(1), Chunking::PerRank(1), |b| {
         let (team, part) = (request.world(b.rank()), |place| place);
         let output = Write::To(Operand::Output(b.rank()));
         if team.len() == 1 {
@@ -116,7 +116,7 @@ fn ring(request: &Request) -> Schedule {
 
 /// The direct reduce-scatter, then the ring's all-gather.
 fn direct_ring(request: &Request) -> Schedule {
-    request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
+    request.schedule(Chunking::PerRank(1), Chunking::PerRank(1), |b| {
         let (team, part) = (request.world(b.rank()), |place| place);
         let output = [Write::To(Operand::Output(b.rank()))];
         team.reduce_scatter_direct(b, part, None, &output, true);

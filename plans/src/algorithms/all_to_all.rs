@@ -15,7 +15,7 @@ pub(super) const ENTRIES: &[Entries] = &[
 /// Every rank sends to all others, then takes what they sent: nobody waits for one peer before the
 /// next has its part.
 fn direct(request: &Request) -> Schedule {
-    request.rotational(Chunking::PerRank, Chunking::PerRank, |b| {
+    request.rotational(Chunking::PerRank(1), Chunking::PerRank(1), |b| {
         let rank = b.rank();
         let peers = request.peers(rank);
         for &peer in &peers {
@@ -31,7 +31,7 @@ fn direct(request: &Request) -> Schedule {
 /// In step s a rank exchanges with those that are s further and s back. What is sent to a peer
 /// leaves before what it sends arrives, so one buffer is enough.
 fn pairwise(request: &Request) -> Schedule {
-    request.rotational(Chunking::PerRank, Chunking::PerRank, |b| {
+    request.rotational(Chunking::PerRank(1), Chunking::PerRank(1), |b| {
         let (rank, n) = (b.rank(), request.ranks());
         b.copy(Operand::Input(rank), &[Operand::Output(rank)]);
         for step in 1..=n / 2 {
@@ -56,7 +56,7 @@ pub(super) fn both_sides(n: usize, place: usize, step: usize) -> Vec<usize> {
 
 /// In step s rank r fetches its chunk from rank r + s.
 fn pairwise_windows(request: &Request) -> Schedule {
-    request.rotational(Chunking::PerRank, Chunking::PerRank, |b| {
+    request.rotational(Chunking::PerRank(1), Chunking::PerRank(1), |b| {
         let rank = b.rank();
         let peers = request.peers(rank);
         b.enter(&peers);

@@ -31,7 +31,7 @@ fn direct(request: &Request) -> Schedule {
 /// as much as they do.
 fn direct_windows(request: &Request) -> Schedule {
     let root = request.collective.root;
-    request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
+    request.schedule(Chunking::PerRank(1), Chunking::PerRank(1), |b| {
         let others = (0..request.ranks()).filter(|&chunk| chunk != root);
         if b.rank() != root {
             b.enter(&[root]);

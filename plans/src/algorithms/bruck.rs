@@ -15,7 +15,7 @@ pub(super) const ENTRIES: &[Entries] =
 /// the slot in which it has come until it is sent on, so nothing is stored or moved in between.
 fn bruck(request: &Request) -> Schedule {
     let n = request.ranks();
-    request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
+    request.schedule(Chunking::PerRank(1), Chunking::PerRank(1), |b| {
         let rank = b.rank();
         b.copy(Operand::Input(rank), &[Operand::Output(rank)]);
         let mut inboxes: Vec<Inbox> = Vec::new();

@@ -50,8 +50,9 @@ impl Pattern {
         });
         Schedule {
             collective: Collective::new(Kind::AllToAll, self.ranks),
-            input: Chunking::PerRank,
-            output: Chunking::PerRank,
+            input: Chunking::PerRank(1),
+            output: Chunking::PerRank(1),
+            scratch: 0,
             slots,
             ranks: lists.collect(),
         }

@@ -14,7 +14,7 @@ pub(super) const ENTRIES: &[Entries] = &[
 /// All send to the root.
 fn direct(request: &Request) -> Schedule {
     let root = request.collective.root;
-    request.schedule(Chunking::Whole, Chunking::PerRank, |b| {
+    request.schedule(Chunking::Whole, Chunking::PerRank(1), |b| {
         if b.rank() != root {
             return b.send(Operand::Input(0), request.link(root));
         }
@@ -28,7 +28,7 @@ fn direct(request: &Request) -> Schedule {
 /// All write to the root's output.
 fn direct_windows(request: &Request) -> Schedule {
     let root = request.collective.root;
-    request.schedule(Chunking::Whole, Chunking::PerRank, |b| {
+    request.schedule(Chunking::Whole, Chunking::PerRank(1), |b| {
         let rank = b.rank();
         let peers = if rank == root { request.peers(root) } else { vec![root] };
         let output = if rank == root { Operand::Output(root) } else { output_of(root, rank) };

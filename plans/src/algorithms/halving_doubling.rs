@@ -43,7 +43,7 @@ pub(super) const ENTRIES: &[Entries] = &[
 /// 1) ranks of its block.
 fn all_reduce(request: &Request) -> Schedule {
     let n = request.ranks();
-    request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
+    request.schedule(Chunking::PerRank(1), Chunking::PerRank(1), |b| {
         let (rank, steps) = (b.rank(), n.ilog2());
         if n == 1 {
             let output = Write::To(Operand::Output(0));
@@ -94,7 +94,7 @@ fn hand_over(
 
 /// After step k a rank has the inputs of its aligned block of 2^(k + 1) ranks.
 fn all_gather(request: &Request) -> Schedule {
-    request.schedule(Chunking::Whole, Chunking::PerRank, |b| {
+    request.schedule(Chunking::Whole, Chunking::PerRank(1), |b| {
         let rank = b.rank();
         b.copy(Operand::Input(0), &[Operand::Output(rank)]);
         for step in 0..request.ranks().ilog2() {
@@ -109,7 +109,7 @@ fn all_gather(request: &Request) -> Schedule {
 /// also says that the chunks have been read.
 fn all_reduce_windows(request: &Request) -> Schedule {
     let n = request.ranks();
-    request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
+    request.schedule(Chunking::PerRank(1), Chunking::PerRank(1), |b| {
         let rank = b.rank();
         let peers = partners(n, rank);
         b.enter(&peers);
@@ -141,7 +141,7 @@ fn all_reduce_windows(request: &Request) -> Schedule {
 
 /// As [`all_gather`]; a peer's own part is read where it lies, in its input.
 fn all_gather_windows(request: &Request) -> Schedule {
-    request.schedule(Chunking::Whole, Chunking::PerRank, |b| {
+    request.schedule(Chunking::Whole, Chunking::PerRank(1), |b| {
         let rank = b.rank();
         let peers = partners(request.ranks(), rank);
         b.enter(&peers);
@@ -180,7 +180,7 @@ fn partners(n: usize, rank: usize) -> Vec<usize> {
 /// waits in its slot.
 fn reduce_scatter(request: &Request) -> Schedule {
     let n = request.ranks();
-    request.schedule(Chunking::PerRank, Chunking::Whole, |b| {
+    request.schedule(Chunking::PerRank(1), Chunking::Whole, |b| {
         let (rank, steps) = (b.rank(), n.ilog2());
         let mut inboxes = Vec::new();
         for step in 0..steps {

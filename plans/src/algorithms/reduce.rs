@@ -28,7 +28,7 @@ fn direct(request: &Request) -> Schedule {
 /// Rank r reduces chunk r out of all inputs and writes it to the root's output.
 fn direct_windows(request: &Request) -> Schedule {
     let root = request.collective.root;
-    request.schedule(Chunking::PerRank, Chunking::PerRank, |b| {
+    request.schedule(Chunking::PerRank(1), Chunking::PerRank(1), |b| {
         let rank = b.rank();
         let peers = request.peers(rank);
         b.enter(&peers);

@@ -17,7 +17,7 @@ pub(super) const ENTRIES: &[Entries] = &[
 
 /// Every rank sends chunk p to rank p, which reduces what comes.
 fn direct(request: &Request) -> Schedule {
-    request.schedule(Chunking::PerRank, Chunking::Whole, |b| {
+    request.schedule(Chunking::PerRank(1), Chunking::Whole, |b| {
         let rank = b.rank();
         for peer in request.peers(rank) {
             b.send(Operand::Input(peer), request.link(peer));
@@ -28,7 +28,7 @@ fn direct(request: &Request) -> Schedule {
 
 /// Rank r reduces chunk r out of all inputs in place.
 fn direct_windows(request: &Request) -> Schedule {
-    request.schedule(Chunking::PerRank, Chunking::Whole, |b| {
+    request.schedule(Chunking::PerRank(1), Chunking::Whole, |b| {
         let rank = b.rank();
         let peers = request.peers(rank);
         b.enter(&peers);
@@ -40,7 +40,7 @@ fn direct_windows(request: &Request) -> Schedule {
 /// Chunk c starts at rank c + 1 and goes around, every rank adding its own, until it ends at rank
 /// c.
 fn ring(request: &Request) -> Schedule {
-    request.rotational(Chunking::PerRank, Chunking::Whole, |b| {
+    request.rotational(Chunking::PerRank(1), Chunking::Whole, |b| {
         let output = [Write::To(Operand::Output(0))];
         request.world(b.rank()).reduce_scatter_ring(b, |place| place, None, &output, true);
     })

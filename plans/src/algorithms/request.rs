@@ -82,7 +82,14 @@ impl Request {
             Whose::Ranks(ranks) => ranks.clone().map(|rank| self.list(rank, &part)).collect(),
             Whose::Period => Vec::new(),
         };
-        Schedule { collective: self.collective, input, output, slots: self.slots, ranks }
+        Schedule {
+            collective: self.collective,
+            input,
+            output,
+            scratch: 0,
+            slots: self.slots,
+            ranks,
+        }
     }
 
     /// As [`Request::schedule`], for symmetric algorithms, in which all ranks do the same relative
@@ -112,7 +119,14 @@ impl Request {
             Whose::Ranks(ranks) => alike(ranks.clone()),
             Whose::All => alike(0..self.ranks()),
         };
-        Schedule { collective: self.collective, input, output, slots: self.slots, ranks }
+        Schedule {
+            collective: self.collective,
+            input,
+            output,
+            scratch: 0,
+            slots: self.slots,
+            ranks,
+        }
     }
 
     fn list(&self, rank: usize, part: &impl Fn(&mut RankBuilder)) -> Vec<Instruction> {

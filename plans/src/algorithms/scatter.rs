@@ -14,7 +14,7 @@ pub(super) const ENTRIES: &[Entries] = &[
 /// The root sends to all.
 fn direct(request: &Request) -> Schedule {
     let root = request.collective.root;
-    request.schedule(Chunking::PerRank, Chunking::Whole, |b| {
+    request.schedule(Chunking::PerRank(1), Chunking::Whole, |b| {
         if b.rank() != root {
             return b.recv_copy(request.link(root), Operand::Output(0));
         }
@@ -28,7 +28,7 @@ fn direct(request: &Request) -> Schedule {
 /// All fetch from the root's input.
 fn direct_windows(request: &Request) -> Schedule {
     let root = request.collective.root;
-    request.schedule(Chunking::PerRank, Chunking::Whole, |b| {
+    request.schedule(Chunking::PerRank(1), Chunking::Whole, |b| {
         let rank = b.rank();
         let peers = if rank == root { request.peers(root) } else { vec![root] };
         let input = if rank == root { Operand::Input(root) } else { input_of(root, rank) };

@@ -47,6 +47,7 @@ pub struct Program {
     words: Box<[u64]>,
     channels: usize,
     rounds: u64,
+    scratch_bytes: usize,
 }
 
 impl Program {
@@ -58,6 +59,18 @@ impl Program {
     /// The program's bytes as 64-bit words.
     pub fn words(&self) -> &[u64] {
         &self.words
+    }
+
+    /// Memory that it needs besides the buffers of calls. Its content is of no matter before and
+    /// after.
+    pub fn scratch_bytes(&self) -> usize {
+        self.scratch_bytes
+    }
+
+    /// Says where that memory is, for whoever runs the program: at a multiple of 64 bytes.
+    pub fn set_scratch(&mut self, memory: *mut u8) {
+        let word = std::mem::offset_of!(f::Header, scratch) / size_of::<u64>();
+        self.words[word] = memory as u64;
     }
 
     /// Number of channels.
@@ -143,13 +156,18 @@ pub fn lower_signed(
             .min(part.next_multiple_of(PART_BYTES).max(PART_BYTES)),
     };
     let rounds = part.div_ceil(tile).max(1) as u64;
+    // It begins anew with each round, so a tile of each chunk is enough.
+    let scratch_stride = tile.next_multiple_of(PART_BYTES);
+    let scratch_chunks = schedule.scratch.saturating_mul(lowering.channels);
+    let scratch_bytes = Length::new(scratch_chunks, scratch_stride)?.bytes();
     let mut tables = Tables::default();
     for channel in 0..lowering.channels {
         let lists =
             Channel { verified, schedule, rank, layout, lowering, signatures, channel, size, tile };
         tables.push(&lists, rounds, tile as u64);
     }
-    Ok(Program { words: tables.encode(lowering), channels: lowering.channels, rounds })
+    let words = tables.encode(lowering);
+    Ok(Program { words, channels: lowering.channels, rounds, scratch_bytes })
 }
 
 /// The largest segments of which so many fit into a slot with this payload; none if not even a few
@@ -277,6 +295,11 @@ impl Channel<'_> {
                 let (offset, len) = self.part(self.rank, Buffer::Output, chunk);
                 (stream(memory(f::Space::Output, 0, offset)), Some(len))
             }
+            Operand::Scratch(chunk) => {
+                let chunk = self.channel * self.schedule.scratch + chunk;
+                let offset = chunk * self.tile.next_multiple_of(PART_BYTES);
+                (encode(f::Space::Scratch, 0, 0, offset), None)
+            }
             Operand::Window { peer, buffer, chunk } => {
                 let (offset, len) = self.part(peer, buffer, chunk);
                 let space = match buffer {
@@ -380,7 +403,7 @@ impl Tables {
                 });
                 let writes = destinations.iter().flat_map(|operand| members(*operand));
                 let writes = writes.map(|operand| channel.operand(operand, false));
-                // What goes from slot to slot has the length of the chunk that it was once.
+                // What goes between slots and scratch has the length of the chunk that it was once.
                 let origin = channel.verified.origin(channel.rank, step);
                 let mut len =
                     origin.map(|(rank, buffer, chunk)| channel.part(rank, buffer, chunk).1);
@@ -426,6 +449,7 @@ impl Tables {
             instructions_offset: instructions as u32,
             operands_offset: operands as u32,
             advances_offset: advances as u32,
+            scratch: std::ptr::null_mut(),
             len_bytes: len as u64,
         };
         let mut words = Vec::with_capacity(len.div_ceil(8));

@@ -1,11 +1,11 @@
 //! Schedules as JSON files: what `examples/schedule.schema.json` describes, and
 //! `examples/custom_schedule.json` shows.
 
-use super::{Chunking, Instruction, SLOTS, Schedule, Slots, Tree};
+use super::{Chunking, Instruction, Notes, SLOTS, Schedule, Slots, Tree};
 use crate::collective::{Collective, Order};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use thiserror::Error;
 
 /// A schedule and what it promises.
@@ -17,6 +17,8 @@ pub struct ScheduleFile {
     pub order: Order,
     /// Whether it promises to work with input and output in one buffer.
     pub in_place: bool,
+    /// Its name and comments.
+    pub notes: Notes,
 }
 
 /// Why a file holds no schedule.
@@ -63,6 +65,11 @@ pub enum FileFault {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Fields {
+    /// Where editors find the description of such files.
+    #[serde(rename = "$schema")]
+    _schema: Option<String>,
+    name: Option<String>,
+    comment: Option<String>,
     collective: String,
     ranks: usize,
     #[serde(default)]
@@ -76,13 +83,19 @@ struct Fields {
     input: Division,
     output: Division,
     #[serde(default)]
+    scratch: usize,
+    #[serde(default)]
     slots: SlotFields,
     steps: Vec<Vec<Value>>,
 }
 
 /// The same but for the steps, as they are written.
 #[derive(Serialize)]
-struct Head {
+struct Head<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    comment: Option<&'a str>,
     collective: &'static str,
     ranks: usize,
     root: usize,
@@ -91,6 +104,8 @@ struct Head {
     in_place: bool,
     input: Division,
     output: Division,
+    #[serde(skip_serializing_if = "is_zero")]
+    scratch: usize,
     slots: SlotFields,
 }
 
@@ -99,10 +114,26 @@ fn any() -> String {
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(
+    untagged,
+    expecting = "a division is \"whole\", \"per_rank\", {\"per_rank\": COUNT} or {\"parts\": COUNT}"
+)]
 enum Division {
+    Named(Named),
+    Counted(Counted),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Named {
     Whole,
     PerRank,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Counted {
+    PerRank(usize),
     Parts(usize),
 }
 
@@ -135,6 +166,15 @@ impl From<SlotFields> for Slots {
     fn from(SlotFields { ll, ll128, slots }: SlotFields) -> Slots {
         Slots { ll, ll128, slots }
     }
+}
+
+/// A step and what is said of it.
+#[derive(Serialize)]
+struct Commented<'a> {
+    #[serde(flatten)]
+    step: Step,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    comment: Option<&'a str>,
 }
 
 /// A step.
@@ -171,22 +211,22 @@ struct ReduceCopy {
     finish: bool,
 }
 
+fn is_zero(value: &usize) -> bool {
+    *value == 0
+}
+
 fn is_false(value: &bool) -> bool {
     !value
 }
 
 impl ScheduleFile {
-    /// Reads a file. Whether the schedule is right is for [`verify`](crate::verify::verify) to say.
-    ///
-    /// # Errors
-    /// [`FileError`] names the file and, where it is one's fault, the rank and the step.
-    pub fn read(path: &Path) -> Result<ScheduleFile, FileError> {
-        let error = |fault| FileError { path: path.to_owned(), fault };
-        let text = std::fs::read_to_string(path).map_err(|fault| error(FileFault::Read(fault)))?;
-        ScheduleFile::from_json(&text).map_err(error)
+    /// A schedule that promises so much, of which nothing else is said.
+    pub fn new(schedule: Schedule, order: Order, in_place: bool) -> ScheduleFile {
+        ScheduleFile { schedule, order, in_place, notes: Notes::default() }
     }
 
-    /// Reads a file's text.
+    /// Reads the text of a JSON file. Whether the schedule is right is for
+    /// [`verify`](crate::verify::verify) to say.
     ///
     /// # Errors
     /// [`FileFault`]
@@ -203,9 +243,14 @@ impl ScheduleFile {
         if ranks != lists {
             return Err(FileFault::Ranks { ranks, lists });
         }
+        let mut notes = Notes { name: fields.name, comment: fields.comment, ..Notes::default() };
         let list = |(rank, steps): (usize, Vec<Value>)| {
-            let step = |(step, value): (usize, Value)| {
-                instruction(value).map_err(|detail| FileFault::Step { rank, step, detail })
+            let step = |(step, mut value): (usize, Value)| {
+                let fault = |detail| FileFault::Step { rank, step, detail };
+                if let Some(comment) = comment(&mut value).map_err(fault)? {
+                    notes.steps.insert((rank, step), comment);
+                }
+                instruction(value).map_err(fault)
             };
             steps.into_iter().enumerate().map(step).collect::<Result<Vec<_>, _>>()
         };
@@ -213,17 +258,20 @@ impl ScheduleFile {
             collective,
             input: fields.input.into(),
             output: fields.output.into(),
+            scratch: fields.scratch,
             slots: fields.slots.into(),
             ranks: fields.steps.into_iter().enumerate().map(list).collect::<Result<_, _>>()?,
         };
         let order = fields.order.parse().map_err(FileFault::Json)?;
-        Ok(ScheduleFile { schedule, order, in_place: fields.in_place })
+        Ok(ScheduleFile { schedule, order, in_place: fields.in_place, notes })
     }
 
     /// The file's text, a step a line.
     pub fn to_json(&self) -> String {
-        let Schedule { collective, input, output, slots, ranks } = &self.schedule;
+        let Schedule { collective, input, output, scratch, slots, ranks } = &self.schedule;
         let head = Head {
+            name: self.notes.name.as_deref(),
+            comment: self.notes.comment.as_deref(),
             collective: collective.kind.name(),
             ranks: collective.ranks,
             root: collective.root,
@@ -232,12 +280,13 @@ impl ScheduleFile {
             in_place: self.in_place,
             input: (*input).into(),
             output: (*output).into(),
+            scratch: *scratch,
             slots: (*slots).into(),
         };
         let head = json(&head);
-        let lists = ranks.iter().map(|list| {
-            let steps: Vec<String> =
-                list.iter().map(|one| format!("\n    {}", step(one))).collect();
+        let lists = ranks.iter().enumerate().map(|(rank, list)| {
+            let written = |(at, one)| format!("\n    {}", step(one, self.notes.step(rank, at)));
+            let steps: Vec<String> = list.iter().enumerate().map(written).collect();
             format!("\n  [{}]", steps.join(","))
         });
         let lists: Vec<String> = lists.collect();
@@ -252,9 +301,10 @@ impl ScheduleFile {
 impl From<Division> for Chunking {
     fn from(division: Division) -> Chunking {
         match division {
-            Division::Whole => Chunking::Whole,
-            Division::PerRank => Chunking::PerRank,
-            Division::Parts(parts) => Chunking::Parts(parts),
+            Division::Named(Named::Whole) => Chunking::Whole,
+            Division::Named(Named::PerRank) => Chunking::PerRank(1),
+            Division::Counted(Counted::PerRank(chunks)) => Chunking::PerRank(chunks),
+            Division::Counted(Counted::Parts(parts)) => Chunking::Parts(parts),
         }
     }
 }
@@ -262,10 +312,20 @@ impl From<Division> for Chunking {
 impl From<Chunking> for Division {
     fn from(chunking: Chunking) -> Division {
         match chunking {
-            Chunking::Whole => Division::Whole,
-            Chunking::PerRank => Division::PerRank,
-            Chunking::Parts(parts) => Division::Parts(parts),
+            Chunking::Whole => Division::Named(Named::Whole),
+            Chunking::PerRank(1) => Division::Named(Named::PerRank),
+            Chunking::PerRank(chunks) => Division::Counted(Counted::PerRank(chunks)),
+            Chunking::Parts(parts) => Division::Counted(Counted::Parts(parts)),
         }
+    }
+}
+
+/// A step's comment, which is taken out of it.
+fn comment(step: &mut Value) -> Result<Option<String>, String> {
+    match step.as_object_mut().and_then(|fields| fields.remove("comment")) {
+        None => Ok(None),
+        Some(Value::String(comment)) => Ok(Some(comment)),
+        Some(other) => Err(format!("its comment is {other}, which is no text")),
     }
 }
 
@@ -293,7 +353,7 @@ fn instruction(value: Value) -> Result<Instruction, String> {
     }
 }
 
-fn step(instruction: &Instruction) -> String {
+fn step(instruction: &Instruction, comment: Option<&str>) -> String {
     let step = match instruction {
         Instruction::Wait { flag, value } => {
             Step::Wait(Wait { wait: flag.to_string(), at_least: *value })
@@ -310,7 +370,7 @@ fn step(instruction: &Instruction) -> String {
             })
         }
     };
-    json(&step)
+    json(&Commented { step, comment })
 }
 
 /// On one line. Strings, numbers and lists of them: there is nothing that JSON cannot hold.
@@ -334,7 +394,10 @@ mod tests {
             };
             let schedule =
                 entry.schedule(collective, Placement::uniform(2), Order::Any, SLOTS).unwrap();
-            let file = ScheduleFile { schedule, order: Order::Any, in_place: entry.in_place };
+            let mut notes = Notes { name: Some("it".to_owned()), ..Notes::default() };
+            notes.steps.insert((1, 0), "is it \"so\"?".to_owned());
+            let in_place = entry.in_place;
+            let file = ScheduleFile { schedule, order: Order::Any, in_place, notes };
             assert_eq!(ScheduleFile::from_json(&file.to_json()).unwrap(), file);
         }
     }
@@ -353,6 +416,8 @@ mod tests {
         assert!(fault.starts_with("rank 1, step 0: \"put[0]\" is no operand"), "{fault}");
         let fault = file(r#"[{"jump": 1}]"#);
         assert!(fault.starts_with("rank 1, step 0: {\"jump\":1} is no step"), "{fault}");
+        let fault = file(r#"[{"wait": "0.slots.tail", "at_least": 1, "comment": 1}]"#);
+        assert_eq!(fault, "rank 1, step 0: its comment is 1, which is no text");
         let fault = file("[], []");
         assert_eq!(fault, "it is for 2 ranks, but has 3 lists of steps");
         let fault = ScheduleFile::from_json("{\n\"ranks\": 2, \"order\": 3}").unwrap_err();

@@ -38,6 +38,9 @@ pub enum Operand {
     Input(usize),
     /// A chunk of this rank's output.
     Output(usize),
+    /// A chunk of this rank's scratch: memory of the call that no peer reaches, and that holds
+    /// nothing when a round begins. It has room for any chunk.
+    Scratch(usize),
     /// A message that has come over a link. A source only. Reading one that has flags waits for it.
     Slot {
         /// The link.
@@ -86,6 +89,11 @@ impl Operand {
     /// Whether it is a message, or a segment of one.
     pub fn is_slot(&self) -> bool {
         matches!(self, Operand::Slot { .. } | Operand::PeerSlot { .. })
+    }
+
+    /// Whether a chunk of any length fits there, so that it does not say how long what is moved is.
+    pub fn takes_any_length(&self) -> bool {
+        self.is_slot() || matches!(self, Operand::Scratch(_))
     }
 
     /// Whether it reaches into a peer's buffer.
@@ -215,6 +223,7 @@ impl std::fmt::Display for Operand {
         match self {
             Operand::Input(chunk) => write!(f, "in[{chunk}]"),
             Operand::Output(chunk) => write!(f, "out[{chunk}]"),
+            Operand::Scratch(chunk) => write!(f, "scratch[{chunk}]"),
             Operand::Slot { link, message, segment } => {
                 write!(f, "from {link}#{message}{}", Segment(*segment))
             }
@@ -250,8 +259,7 @@ impl std::fmt::Display for Instruction {
                 let combines =
                     |source: &Source| matches!(source.operand, Operand::Multicast { .. });
                 let reduces = sources.len() > 1 || sources.iter().any(combines);
-                let sources: Vec<_> =
-                    sources.iter().map(|source| source.operand.to_string()).collect();
+                let sources: Vec<_> = sources.iter().map(Source::to_string).collect();
                 let destinations: Vec<_> = destinations.iter().map(Operand::to_string).collect();
                 let verb = if reduces { "reduce " } else { "copy   " };
                 let glue = if *tree == Tree::Aligned { " ⊕ " } else { " + " };

@@ -74,15 +74,14 @@ impl Layout {
     ) -> Result<Layout, TooLong> {
         let n = collective.ranks;
         elements(count)?;
-        let parts = |chunking| match chunking {
+        let parts = |chunking: Chunking| match chunking {
             Chunking::Whole => Ok(vec![Extent { offset: 0, count }]),
-            Chunking::PerRank => packed((0..n).map(|_| count)),
+            Chunking::PerRank(chunks) => each(&vec![count; n], |_| divide(chunks)),
             Chunking::Parts(parts) => divide(parts),
         };
-        let divided = |chunking| match chunking {
+        let divided = |chunking: Chunking| match chunking {
             Chunking::Whole => Ok(vec![Extent { offset: 0, count }]),
-            Chunking::PerRank => divide(n),
-            Chunking::Parts(parts) => divide(parts),
+            Chunking::PerRank(_) | Chunking::Parts(_) => divide(chunking.chunks(n)),
         };
         let whole = matches!(
             collective.kind,
@@ -105,33 +104,30 @@ impl Layout {
     ///
     /// # Errors
     /// As [`Layout::even`].
-    pub fn all_gather_v(counts: &[usize]) -> Result<Layout, TooLong> {
-        let all = packed(counts.iter().copied())?;
-        let rank =
-            |&count| RankLayout { input: vec![Extent { offset: 0, count }], output: all.clone() };
-        Ok(Layout { ranks: counts.iter().map(rank).collect() })
+    pub fn all_gather_v(counts: &[usize], parts: Parts) -> Result<Layout, TooLong> {
+        let all = parts.of_ranks(counts)?;
+        let rank = |&count| Ok(RankLayout { input: parts.of_rank(count)?, output: all.clone() });
+        Ok(Layout { ranks: counts.iter().map(rank).collect::<Result<_, _>>()? })
     }
 
     /// Reduce-scatter where rank r keeps `counts[r]` elements of an input without gaps.
     ///
     /// # Errors
     /// As [`Layout::even`].
-    pub fn reduce_scatter_v(counts: &[usize]) -> Result<Layout, TooLong> {
-        let all = packed(counts.iter().copied())?;
-        let rank =
-            |&count| RankLayout { input: all.clone(), output: vec![Extent { offset: 0, count }] };
-        Ok(Layout { ranks: counts.iter().map(rank).collect() })
+    pub fn reduce_scatter_v(counts: &[usize], parts: Parts) -> Result<Layout, TooLong> {
+        let all = parts.of_ranks(counts)?;
+        let rank = |&count| Ok(RankLayout { input: all.clone(), output: parts.of_rank(count)? });
+        Ok(Layout { ranks: counts.iter().map(rank).collect::<Result<_, _>>()? })
     }
 
     /// All-to-all where `counts[s][r]` elements go from rank s to rank r, all buffers without gaps.
     ///
     /// # Errors
     /// As [`Layout::even`].
-    pub fn all_to_all_v(counts: &[Vec<usize>]) -> Result<Layout, TooLong> {
+    pub fn all_to_all_v(counts: &[Vec<usize>], parts: Parts) -> Result<Layout, TooLong> {
         let rank = |rank: usize| {
-            let (input, output) =
-                (counts[rank].iter().copied(), counts.iter().map(|row| row[rank]));
-            Ok(RankLayout { input: packed(input)?, output: packed(output)? })
+            let from: Vec<usize> = counts.iter().map(|row| row[rank]).collect();
+            Ok(RankLayout { input: parts.of_ranks(&counts[rank])?, output: parts.of_ranks(&from)? })
         };
         Ok(Layout { ranks: (0..counts.len()).map(rank).collect::<Result<_, _>>()? })
     }
@@ -172,16 +168,42 @@ fn elements(count: usize) -> Result<Length, TooLong> {
     Length::new(count, 1)
 }
 
-/// Ranges of these lengths, one behind the other.
-fn packed(counts: impl Iterator<Item = usize>) -> Result<Vec<Extent>, TooLong> {
+/// How the part of each rank is divided, where parts differ in length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts {
+    /// Into so many chunks.
+    pub chunks: usize,
+    /// Chunks start at multiples of so many elements of their part.
+    pub align: usize,
+}
+
+impl Parts {
+    /// Each part is one chunk.
+    pub const WHOLE: Parts = Parts { chunks: 1, align: 1 };
+
+    fn of_rank(self, count: usize) -> Result<Vec<Extent>, TooLong> {
+        divide(count, self.chunks, self.align)
+    }
+
+    fn of_ranks(self, counts: &[usize]) -> Result<Vec<Extent>, TooLong> {
+        each(counts, |count| self.of_rank(count))
+    }
+}
+
+/// Parts of these lengths, one behind the other, each of them divided.
+fn each(
+    counts: &[usize],
+    divide: impl Fn(usize) -> Result<Vec<Extent>, TooLong>,
+) -> Result<Vec<Extent>, TooLong> {
     let mut next = elements(0)?;
-    counts
-        .map(|count| {
-            let offset = next.count();
-            next = next.plus(count)?;
-            Ok(Extent { offset, count })
-        })
-        .collect()
+    let mut all = Vec::new();
+    for &count in counts {
+        let start = next.count();
+        next = next.plus(count)?;
+        let chunks = divide(count)?.into_iter();
+        all.extend(chunks.map(|Extent { offset, count }| Extent { offset: start + offset, count }));
+    }
+    Ok(all)
 }
 
 /// `count` elements in `parts` nearly equal ranges that start at multiples of `align`; the last
@@ -224,21 +246,46 @@ mod tests {
 
     #[test]
     fn all_to_all_v_transposes() {
-        let layout = Layout::all_to_all_v(&[vec![1, 2], vec![3, 4]]).unwrap();
+        let layout = Layout::all_to_all_v(&[vec![1, 2], vec![3, 4]], Parts::WHOLE).unwrap();
         assert_eq!(layout.extent(0, Buffer::Output, 1), Extent { offset: 1, count: 3 });
         assert_eq!(layout.extent(1, Buffer::Input, 1), Extent { offset: 3, count: 4 });
     }
+
+    #[test]
+    fn chunks_of_a_part_are_the_same_wherever_it_lies() {
+        let counts = [5, 0, 64, 7];
+        for (chunks, align) in [(1, 1), (3, 1), (4, 16)] {
+            let layout = Layout::all_gather_v(&counts, Parts { chunks, align }).unwrap();
+            let mut next = 0;
+            for (rank, chunk) in (0..4).flat_map(|rank| (0..chunks).map(move |at| (rank, at))) {
+                let own = layout.extent(rank, Buffer::Input, chunk);
+                let all = layout.extent(0, Buffer::Output, rank * chunks + chunk);
+                assert_eq!((own.count, next), (all.count, all.offset));
+                next += own.count;
+            }
+            assert_eq!(next, 76);
+        }
+        let (own, all) = (Chunking::Parts(3), Chunking::PerRank(3));
+        let collective = Collective::new(Kind::AllGather, 2);
+        let layout = Layout::even(&collective, own, all, 100, 16).unwrap();
+        assert_eq!(layout.extent(1, Buffer::Input, 2), Extent { offset: 96, count: 4 });
+        assert_eq!(layout.extent(1, Buffer::Output, 5), Extent { offset: 196, count: 4 });
+        let layout = Layout::of_virtual(&collective, own, all, 96, 64).unwrap();
+        assert_eq!(layout.extent(1, Buffer::Output, 4), Extent { offset: 160, count: 32 });
+    }
+
     #[test]
     fn what_no_memory_has_is_refused() {
-        assert_eq!(Layout::all_gather_v(&[8, usize::MAX - 3]), Err(TooLong));
-        assert_eq!(Layout::reduce_scatter_v(&[usize::MAX / 2, 1, 1]), Err(TooLong));
-        assert_eq!(Layout::all_to_all_v(&[vec![0, usize::MAX], vec![1, 0]]), Err(TooLong));
+        let whole = Parts::WHOLE;
+        assert_eq!(Layout::all_gather_v(&[8, usize::MAX - 3], whole), Err(TooLong));
+        assert_eq!(Layout::reduce_scatter_v(&[usize::MAX / 2, 1, 1], whole), Err(TooLong));
+        assert_eq!(Layout::all_to_all_v(&[vec![0, usize::MAX], vec![1, 0]], whole), Err(TooLong));
         let even = |kind, chunking, count| {
             Layout::even(&Collective::new(kind, 3), chunking, chunking, count, 16)
         };
         let most = isize::MAX as usize;
-        assert_eq!(even(Kind::AllGather, Chunking::PerRank, most / 3 + 1), Err(TooLong));
+        assert_eq!(even(Kind::AllGather, Chunking::PerRank(1), most / 3 + 1), Err(TooLong));
         assert_eq!(even(Kind::AllReduce, Chunking::Parts(7), usize::MAX), Err(TooLong));
-        assert!(even(Kind::AllGather, Chunking::PerRank, most / 3).is_ok());
+        assert!(even(Kind::AllGather, Chunking::PerRank(1), most / 3).is_ok());
     }
 }

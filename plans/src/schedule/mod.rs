@@ -9,13 +9,15 @@ mod builder;
 mod file;
 mod instruction;
 mod layout;
+mod notes;
 mod symmetry;
 mod text;
 
 pub use builder::{Incoming, Outgoing, RankBuilder, Read, Slots, Write};
 pub use file::{FileError, FileFault, ScheduleFile};
 pub use instruction::{Buffer, Flag, Instruction, Link, Operand, Source, Tree};
-pub use layout::{Extent, Layout, RankLayout};
+pub use layout::{Extent, Layout, Parts, RankLayout};
+pub use notes::Notes;
 pub use oxccl_format::Lane;
 pub use symmetry::{Distance, Symmetry, Turning};
 
@@ -42,10 +44,10 @@ pub const NO_SEGMENTS: MostSegments = [(Lane::Ll, 0), (Lane::Slots, 0), (Lane::L
 pub enum Chunking {
     /// One chunk: the whole buffer.
     Whole,
-    /// One chunk a rank.
-    PerRank,
-    /// So many nearly equal chunks. Only of all-reduce, broadcast, reduce and send/recv, whose
-    /// buffers have no parts by rank.
+    /// So many chunks for each rank: chunks `r * k` to `r * k + k - 1` are rank r's.
+    PerRank(usize),
+    /// So many nearly equal chunks. Of a buffer that is one rank's part itself, such as what
+    /// all-gather reads, as many as the other buffer has for each rank.
     Parts(usize),
 }
 
@@ -54,7 +56,7 @@ impl Chunking {
     pub fn chunks(self, ranks: usize) -> usize {
         match self {
             Chunking::Whole => 1,
-            Chunking::PerRank => ranks,
+            Chunking::PerRank(chunks) => ranks.saturating_mul(chunks),
             Chunking::Parts(parts) => parts,
         }
     }
@@ -76,6 +78,8 @@ pub struct Schedule {
     pub input: Chunking,
     /// How output buffers are divided.
     pub output: Chunking,
+    /// Chunks of each rank's scratch.
+    pub scratch: usize,
     /// Slots per connection that the credits are made for.
     pub slots: Slots,
     /// Each rank's instructions for one round.
@@ -83,6 +87,16 @@ pub struct Schedule {
 }
 
 impl Schedule {
+    /// How one rank's part is divided, with chunks that start at multiples of `align` elements.
+    pub fn parts(&self, align: usize) -> Parts {
+        match (self.input, self.output) {
+            (Chunking::PerRank(chunks), _) | (_, Chunking::PerRank(chunks)) => {
+                Parts { chunks, align }
+            }
+            _ => Parts::WHOLE,
+        }
+    }
+
     /// Whether all of a chunk is moved in one round: buffers are used in place, and no slot bounds
     /// what is moved at a time.
     pub fn has_one_round(&self) -> bool {

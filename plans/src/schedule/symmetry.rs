@@ -102,11 +102,18 @@ impl Symmetry {
     }
 
     /// Which chunk a chunk becomes. Parts that are a multiple of the ranks are taken as so many for
-    /// each rank.
+    /// each rank, but for those of a buffer that is one rank's part.
     pub fn chunk(&self, buffer: Buffer, chunk: usize, by: Distance) -> usize {
-        let chunking = if buffer == Buffer::Input { self.input } else { self.output };
+        let (chunking, other) = match buffer {
+            Buffer::Input => (self.input, self.output),
+            Buffer::Output => (self.output, self.input),
+        };
         match chunking {
-            Chunking::PerRank => self.rank(chunk, by),
+            Chunking::PerRank(1) => self.rank(chunk, by),
+            Chunking::PerRank(of_rank) => {
+                self.rank(chunk / of_rank, by) * of_rank + chunk % of_rank
+            }
+            Chunking::Parts(_) if matches!(other, Chunking::PerRank(_)) => chunk,
             Chunking::Parts(parts) if parts.is_multiple_of(self.ranks) => {
                 let of_rank = chunk % self.ranks;
                 chunk - of_rank + self.rank(of_rank, by)
@@ -141,6 +148,7 @@ impl Symmetry {
             Operand::Multicast { buffer, chunk } => {
                 Operand::Multicast { buffer, chunk: self.chunk(buffer, chunk, by) }
             }
+            Operand::Scratch(chunk) => Operand::Scratch(chunk),
             Operand::Tokens => Operand::Tokens,
             Operand::PeerTokens(peer) => Operand::PeerTokens(self.rank(peer, by)),
         }
@@ -211,5 +219,9 @@ mod tests {
         let symmetry = Symmetry::new(4, 1, Turning::Add, chunkings).unwrap();
         assert_eq!([3, 6, 8].map(|chunk| symmetry.chunk(Input, chunk, 1)), [0, 7, 9]);
         assert_eq!(symmetry.chunk(Output, 3, 1), 3);
+        let chunkings = (Chunking::Parts(4), Chunking::PerRank(4));
+        let symmetry = Symmetry::new(4, 1, Turning::Add, chunkings).unwrap();
+        assert_eq!([0, 3].map(|chunk| symmetry.chunk(Input, chunk, 1)), [0, 3]);
+        assert_eq!([1, 7, 14].map(|chunk| symmetry.chunk(Output, chunk, 1)), [5, 11, 2]);
     }
 }

@@ -1,5 +1,5 @@
-//! Operands and counters read from text, as they are printed: `in[0]`, `out[2]`, `from 1.ll#0`,
-//! `to 1.slots#3.1`, `1:in[0]`, `all:out[0]`, `tokens`, `tokens of 1`, `1.slots.tail`.
+//! Operands and counters read from text, as they are printed: `in[0]`, `out[2]`, `scratch[1]`,
+//! `from 1.ll#0`, `to 1.slots#3.1`, `1:in[0]`, `all:out[0]`, `tokens`, `tokens of 1`, `1.slots.tail`.
 
 use super::{Buffer, Flag, Lane, Link, Operand, Source};
 use std::str::FromStr;
@@ -43,7 +43,7 @@ impl FromStr for Operand {
     fn from_str(text: &str) -> Result<Operand, String> {
         let wrong = || {
             format!(
-                "{text:?} is no operand; there are in[CHUNK], out[CHUNK], PEER:in[CHUNK], PEER:out[CHUNK], \
+                "{text:?} is no operand; there are in[CHUNK], out[CHUNK], scratch[CHUNK], PEER:in[CHUNK], PEER:out[CHUNK], \
                  all:in[CHUNK], all:out[CHUNK], from LINK#MESSAGE, to LINK#MESSAGE (with .SEGMENT behind from the second on), tokens, tokens of PEER"
             )
         };
@@ -60,6 +60,9 @@ impl FromStr for Operand {
         if let Some(rest) = text.strip_prefix("to ") {
             let (link, message, segment) = slot(rest).ok_or_else(wrong)?;
             return Ok(Operand::PeerSlot { link, message, segment });
+        }
+        if let Some(chunk) = text.strip_prefix("scratch") {
+            return Ok(Operand::Scratch(index(chunk).ok_or_else(wrong)?));
         }
         let (whose, place) = match text.split_once(':') {
             Some((whose, place)) => (Some(whose), place),
@@ -97,13 +100,16 @@ impl std::fmt::Display for Source {
 
 /// `in[CHUNK]` or `out[CHUNK]`.
 fn chunk(text: &str) -> Option<(Buffer, usize)> {
-    let (name, rest) = text.split_once('[')?;
-    let buffer = match name {
-        "in" => Buffer::Input,
-        "out" => Buffer::Output,
-        _ => return None,
+    let (buffer, rest) = match text.strip_prefix("in") {
+        Some(rest) => (Buffer::Input, rest),
+        None => (Buffer::Output, text.strip_prefix("out")?),
     };
-    Some((buffer, rest.strip_suffix(']')?.parse().ok()?))
+    Some((buffer, index(rest)?))
+}
+
+/// `[CHUNK]`.
+fn index(text: &str) -> Option<usize> {
+    text.strip_prefix('[')?.strip_suffix(']')?.parse().ok()
 }
 
 /// `LINK#MESSAGE` or `LINK#MESSAGE.SEGMENT`.
@@ -149,6 +155,8 @@ mod tests {
             "in",
             "in[",
             "in[x]",
+            "scratch",
+            "1:scratch[0]",
             "up[0]",
             "from 1#0",
             "to 1.ll",

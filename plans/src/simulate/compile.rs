@@ -172,6 +172,15 @@ impl Compiler<'_> {
                         length = length.or_else(|| self.length(rank, operand));
                         accesses.push(self.access((rank, at), operand, reads, count)?);
                     }
+                    // What only leaves scratch is taken to be as long as the longest chunk.
+                    let leaves = |from: &Operand| matches!(from, Operand::Scratch(_));
+                    if length.is_none()
+                        && sources.iter().any(leaves)
+                        && !sources.iter().any(Operand::is_slot)
+                    {
+                        let longest = self.longest.into_iter().max().unwrap_or(0);
+                        length = Some(Length::Chunk(longest * self.element_bytes));
+                    }
                     if self.in_network || instruction.uses_multicast() {
                         self.switch(rank, &sources, &mut accesses[first..split]);
                         self.switch(rank, &destinations, &mut accesses[split..]);
@@ -298,7 +307,10 @@ impl Compiler<'_> {
                 return Some(Length::Fixed(std::mem::size_of::<Tokens>()));
             }
             // Its members have been asked.
-            Operand::Slot { .. } | Operand::PeerSlot { .. } | Operand::Multicast { .. } => {
+            Operand::Slot { .. }
+            | Operand::PeerSlot { .. }
+            | Operand::Scratch(_)
+            | Operand::Multicast { .. } => {
                 return None;
             }
         };

@@ -8,6 +8,7 @@
 
 use super::clock::{Event, Knowledge};
 use super::expect::{Expectation, Place};
+use super::hash::Map;
 use super::memory::Memory;
 use super::route::{End, Route, Routes, Traffic};
 use super::value::{Value, Values};
@@ -30,7 +31,7 @@ pub(super) struct Machine<'a, K: Knowledge> {
     /// By the route's number.
     pub(super) traffic: Vec<Traffic<K>>,
     pub(super) values: Values,
-    /// Which chunk it is that an instruction moves from slot to slot.
+    /// Which chunk it is that an instruction moves between slots and scratch.
     pub(super) origins: Origins,
     /// Whether, with separate buffers, a rank has read a chunk of its input after it had written
     /// something else to the chunk of its output that is in the same place when a call is in place.
@@ -38,6 +39,8 @@ pub(super) struct Machine<'a, K: Knowledge> {
     pub(super) differs_in_place: bool,
     /// By rank, steps that reduce several values, with these; noted where ranks stand for others.
     pub(super) reductions: Vec<Vec<(usize, Vec<Value>)>>,
+    /// Sources that are raw though the schedule does not say so; none where it must.
+    pub(super) inferred: Option<Vec<(At, usize)>>,
     runnable: VecDeque<usize>,
     moments: Vec<Moments>,
     /// What the instruction at hand has read; here so that its memory is used again.
@@ -56,6 +59,8 @@ pub(super) struct Moments {
 pub(super) struct Rank<K> {
     step: usize,
     pub(super) clock: K,
+    /// What its scratch holds. It alone reaches it, step by step, so nobody races there.
+    pub(super) scratch: Map<usize, Value>,
     /// Peers whose tokens have come.
     pub(super) tokens: BTreeSet<usize>,
     /// How many sources of the step have been seen to be there: what has come stays.
@@ -80,8 +85,14 @@ impl<'a, K: Knowledge> Machine<'a, K> {
     ) -> Machine<'a, K> {
         let symmetry = routes.symmetry();
         let firsts = symmetry.firsts();
-        let rank =
-            |clock| Rank { step: 0, clock, tokens: BTreeSet::new(), there: 0, blocked: None };
+        let rank = |clock| Rank {
+            step: 0,
+            clock,
+            scratch: Map::default(),
+            tokens: BTreeSet::new(),
+            there: 0,
+            blocked: None,
+        };
         let expectation = Expectation::new(schedule, in_place);
         Machine {
             schedule,
@@ -95,6 +106,7 @@ impl<'a, K: Knowledge> Machine<'a, K> {
             origins: vec![Vec::new(); firsts],
             differs_in_place: false,
             reductions: vec![Vec::new(); firsts],
+            inferred: None,
             runnable: (0..firsts).collect(),
             read: Vec::new(),
             moments: schedule
@@ -283,13 +295,20 @@ impl<'a, K: Knowledge> Machine<'a, K> {
         let mut read = std::mem::take(&mut self.read);
         read.clear();
         let ranks = self.schedule.collective.ranks;
-        for source in sources {
-            for operand in source.operand.members(rank, ranks) {
-                read.push((self.read(at, operand, &mut brought)?, source.raw));
-            }
-        }
         let by_a_switch =
             sources.iter().any(|source| matches!(source.operand, Operand::Multicast { .. }));
+        let reduces = sources.len() > 1 || by_a_switch || finish;
+        for (index, source) in sources.iter().enumerate() {
+            let mut raw = source.raw;
+            for operand in source.operand.members(rank, ranks) {
+                let value = self.read(at, operand, &mut brought)?;
+                if let Some(inferred) = self.inferred.as_mut().filter(|_| reduces && !raw) {
+                    raw = self.values.is_unscaled(value);
+                    inferred.extend(raw.then_some((at, index)));
+                }
+                read.push((value, raw));
+            }
+        }
         let value = match by_a_switch {
             true => self.values.reduce_unordered(&read, finish),
             false => self.values.reduce(&read, tree, finish),
@@ -301,7 +320,7 @@ impl<'a, K: Knowledge> Machine<'a, K> {
         }
         self.read = read;
         let all = sources.iter().map(|source| &source.operand).chain(destinations);
-        if all.clone().all(Operand::is_slot) {
+        if all.clone().all(Operand::takes_any_length) {
             let part = self.values.part(value);
             self.origins[rank].extend(part.map(|part| (step, self.expectation.origin_of(part))));
         }

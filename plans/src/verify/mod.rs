@@ -40,6 +40,7 @@ mod hash;
 mod machine;
 mod memory;
 mod operand;
+mod raw;
 mod route;
 mod story;
 mod structure;
@@ -50,6 +51,7 @@ mod value;
 mod violation;
 
 pub use group::{GroupPart, GroupStep, GroupViolation, Span, verify_group};
+pub use raw::infer_raw;
 pub use symmetric::{Difference, Symmetric, Unlike, Unproven};
 pub use violation::{Arithmetic, Awaited, Malformed, Misuse, Stuck, Violation};
 

@@ -20,6 +20,9 @@ impl<K: Knowledge> Machine<'_, K> {
         let value = match operand {
             Operand::Tokens => return Ok(self.values.tokens(rank)),
             Operand::Slot { .. } => return self.receive((rank, step), operand, brought),
+            Operand::Scratch(chunk) => {
+                return self.ranks[rank].scratch.get(&chunk).copied().ok_or(undefined);
+            }
             _ => {
                 let location = self.locate((rank, step), operand)?;
                 let (owner, by) = self.symmetry.home(location.0);
@@ -85,6 +88,15 @@ impl<K: Knowledge> Machine<'_, K> {
         let (rank, step) = at;
         match operand {
             Operand::PeerSlot { .. } => self.send(at, operand, value, stamp),
+            // A chunk of any part, but no tokens.
+            Operand::Scratch(chunk) if self.values.part(value).is_some() => {
+                self.ranks[rank].scratch.insert(chunk, value);
+                Ok(())
+            }
+            Operand::Scratch(_) => {
+                let value = self.values.text(value);
+                Err(Violation::Misplaced { rank, step, operand, value })
+            }
             Operand::PeerTokens(peer) => {
                 if value != self.values.tokens(peer) {
                     let value = self.values.text(value);
@@ -160,7 +172,7 @@ impl<K: Knowledge> Machine<'_, K> {
                 Ok((peer, buffer, chunk))
             }
             Operand::Window { peer, .. } => Err(Violation::Closed { rank, step, operand, peer }),
-            // Slots and tokens are handled before; the structure has been checked.
+            // Scratch, slots and tokens are handled before; the structure has been checked.
             _ => Err(Violation::Undefined { rank, step, operand }),
         }
     }

@@ -1,22 +1,23 @@
 //! A violation as a short story: who does what where, and who waits for whom.
 
 use super::{Awaited, Stuck, Violation};
-use crate::schedule::{Flag, Schedule};
+use crate::schedule::{Flag, Notes, Schedule};
 use std::fmt::Write;
 
 impl Violation {
     /// What went wrong in this schedule, step by step, behind what the violation itself says. A
     /// deadlock is told from the rank on that leads to its cause.
-    pub fn story(&self, schedule: &Schedule) -> String {
+    pub fn story(&self, schedule: &Schedule, notes: &Notes) -> String {
+        let steps = &Steps { schedule, notes };
         match self {
-            Violation::Deadlock(stuck) => deadlock(stuck, schedule),
+            Violation::Deadlock(stuck) => deadlock(stuck, steps),
             Violation::InPlace(inner) => {
-                format!("With input and output in one buffer:\n{}", inner.story(schedule))
+                format!("With input and output in one buffer:\n{}", inner.story(schedule, notes))
             }
             other => {
                 let mut text = String::new();
                 if let Some((rank, step)) = other.place() {
-                    neighbours(&mut text, schedule, rank, step);
+                    neighbours(&mut text, steps, rank, step);
                 }
                 text
             }
@@ -43,8 +44,14 @@ impl Violation {
     }
 }
 
+/// The steps that a story quotes, with their comments.
+struct Steps<'a> {
+    schedule: &'a Schedule,
+    notes: &'a Notes,
+}
+
 /// Follows the waiting until it closes in a circle or ends at a rank that has done all it does.
-fn deadlock(stuck: &[Stuck], schedule: &Schedule) -> String {
+fn deadlock(stuck: &[Stuck], steps: &Steps<'_>) -> String {
     let waits = |rank: usize| stuck.iter().find(|stuck| stuck.rank == rank);
     let Some(mut at) = stuck.first() else { return String::new() };
     // The first ranks may only lead to the circle.
@@ -56,7 +63,7 @@ fn deadlock(stuck: &[Stuck], schedule: &Schedule) -> String {
     loop {
         let Stuck { rank, step, peer, .. } = *at;
         let _ = writeln!(text, "Rank {rank} waits at step {step} for rank {peer}: {}.", wanted(at));
-        instruction(&mut text, schedule, rank, step);
+        instruction(&mut text, steps, rank, step);
         match waits(peer) {
             Some(next) if next.rank == first => {
                 let _ = writeln!(text, "So rank {peer} waits for itself, and nobody goes on.");
@@ -101,16 +108,20 @@ fn have(count: i64) -> String {
     }
 }
 
-fn instruction(text: &mut String, schedule: &Schedule, rank: usize, step: usize) {
-    if let Some(instruction) = schedule.ranks.get(rank).and_then(|list| list.get(step)) {
-        let _ = writeln!(text, "    {step:>4}  {instruction}");
+fn instruction(text: &mut String, steps: &Steps<'_>, rank: usize, step: usize) {
+    let Some(list) = steps.schedule.ranks.get(rank) else { return };
+    if let Some(instruction) = list.get(step) {
+        let _ = match steps.notes.step(rank, step) {
+            Some(comment) => writeln!(text, "    {step:>4}  {instruction}    # {comment}"),
+            None => writeln!(text, "    {step:>4}  {instruction}"),
+        };
     }
 }
 
 /// A step and those around it.
-fn neighbours(text: &mut String, schedule: &Schedule, rank: usize, step: usize) {
+fn neighbours(text: &mut String, steps: &Steps<'_>, rank: usize, step: usize) {
     let _ = writeln!(text, "Rank {rank} does:");
     for near in step.saturating_sub(3)..step + 2 {
-        instruction(text, schedule, rank, near);
+        instruction(text, steps, rank, near);
     }
 }

@@ -65,9 +65,9 @@ fn check_schedule(schedule: &Schedule, firsts: usize, in_place: bool) -> Result<
         Kind::AllReduce | Kind::Broadcast | Kind::Reduce | Kind::SendRecv => {
             chunking.0 == chunking.1
         }
-        Kind::ReduceScatter | Kind::Scatter => chunking == (Chunking::PerRank, Chunking::Whole),
-        Kind::AllGather | Kind::Gather => chunking == (Chunking::Whole, Chunking::PerRank),
-        Kind::AllToAll => chunking == (Chunking::PerRank, Chunking::PerRank),
+        Kind::ReduceScatter | Kind::Scatter => are_parts(chunking.0, chunking.1),
+        Kind::AllGather | Kind::Gather => are_parts(chunking.1, chunking.0),
+        Kind::AllToAll => chunking.0 == chunking.1 && matches!(chunking.0, Chunking::PerRank(_)),
         Kind::Barrier => true,
     };
     if !fits {
@@ -77,16 +77,27 @@ fn check_schedule(schedule: &Schedule, firsts: usize, in_place: bool) -> Result<
         return Err(Malformed::InPlace(collective.kind));
     }
     let slots = [schedule.slots.ll, schedule.slots.slots];
-    if [schedule.input, schedule.output].contains(&Chunking::Parts(0)) {
+    let is_empty = |of: Chunking| matches!(of, Chunking::Parts(0) | Chunking::PerRank(0));
+    if is_empty(schedule.input) || is_empty(schedule.output) {
         return Err(Malformed::Chunking(collective.kind));
     }
-    let chunks = schedule.input.chunks(ranks).max(schedule.output.chunks(ranks));
+    let buffers = [schedule.input, schedule.output].map(|buffer| buffer.chunks(ranks));
+    let chunks = buffers[0].max(buffers[1]).max(schedule.scratch);
     if chunks.saturating_mul(ranks) > CHUNKS_MAX {
         return Err(Malformed::Chunks { ranks, chunks });
     }
     match slots.into_iter().find(|slots| !slots.is_power_of_two()) {
         Some(slots) => Err(Malformed::Slots(slots)),
         None => Ok(()),
+    }
+}
+
+/// Whether a buffer with a part for each rank is divided as the other is, which is one part.
+fn are_parts(all: Chunking, one: Chunking) -> bool {
+    match (all, one) {
+        (Chunking::PerRank(chunks), Chunking::Whole) => chunks == 1,
+        (Chunking::PerRank(chunks), Chunking::Parts(parts)) => chunks == parts,
+        _ => false,
     }
 }
 
@@ -195,6 +206,7 @@ impl Checker<'_> {
         match operand {
             Operand::Input(chunk) => self.chunk(rank, Buffer::Input, chunk),
             Operand::Output(chunk) => self.chunk(rank, Buffer::Output, chunk),
+            Operand::Scratch(chunk) => self.scratch(chunk),
             Operand::Slot { link, segment, .. } => self.slot(rank, link, segment),
             Operand::Window { peer, buffer, chunk } => self.window(rank, peer, buffer, chunk),
             Operand::Multicast { buffer, chunk } => self.everywhere(buffer, chunk),
@@ -206,6 +218,7 @@ impl Checker<'_> {
     fn destination(&self, rank: usize, operand: Operand) -> Result<(), Misuse> {
         match operand {
             Operand::Output(chunk) => self.chunk(rank, Buffer::Output, chunk),
+            Operand::Scratch(chunk) => self.scratch(chunk),
             Operand::PeerSlot { link, segment, .. } => self.slot(rank, link, segment),
             Operand::Window { buffer: Buffer::Input, .. }
             | Operand::Multicast { buffer: Buffer::Input, .. } => Err(Misuse::ReadOnly),
@@ -253,6 +266,10 @@ impl Checker<'_> {
             return Err(Misuse::NoSuchBuffer);
         }
         if chunk < self.expectation.chunks(buffer) { Ok(()) } else { Err(Misuse::NoSuchChunk) }
+    }
+
+    fn scratch(&self, chunk: usize) -> Result<(), Misuse> {
+        if chunk < self.schedule.scratch { Ok(()) } else { Err(Misuse::NoSuchChunk) }
     }
 
     fn peer(&self, rank: usize, peer: usize) -> Result<(), Misuse> {

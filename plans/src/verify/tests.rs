@@ -23,11 +23,11 @@ fn schedule(
         builder.finish()
     };
     let ranks = (0..collective.ranks).map(list).collect();
-    Schedule { collective, input: chunking.0, output: chunking.1, slots: SLOTS, ranks }
+    Schedule { collective, input: chunking.0, output: chunking.1, scratch: 0, slots: SLOTS, ranks }
 }
 
 const WHOLE: (Chunking, Chunking) = (Chunking::Whole, Chunking::Whole);
-const GATHER: (Chunking, Chunking) = (Chunking::Whole, Chunking::PerRank);
+const GATHER: (Chunking, Chunking) = (Chunking::Whole, Chunking::PerRank(1));
 
 /// Both ranks send their input to the other and reduce the two, by rank.
 fn exchange(lane: Lane) -> Schedule {
@@ -249,8 +249,10 @@ fn unordered_accesses_are_a_race() {
 
 #[test]
 fn in_place_something_may_be_overwritten_that_is_needed() {
-    let rotated =
-        schedule(Collective::new(Kind::AllToAll, 2), (Chunking::PerRank, Chunking::PerRank), |b| {
+    let rotated = schedule(
+        Collective::new(Kind::AllToAll, 2),
+        (Chunking::PerRank(1), Chunking::PerRank(1)),
+        |b| {
             let peer = 1 - b.rank();
             b.enter(&[peer]);
             b.copy(Operand::Input(b.rank()), &[Operand::Output(b.rank())]);
@@ -259,7 +261,8 @@ fn in_place_something_may_be_overwritten_that_is_needed() {
                 &[Operand::Output(peer)],
             );
             b.barrier(&[peer]);
-        });
+        },
+    );
     verify(rotated.clone(), Order::Any, false).expect("with separate buffers it is right");
     let found = verify(rotated, Order::Any, true).expect_err("in place it is not");
     assert!(matches!(found, Violation::InPlace(_)), "{found}");

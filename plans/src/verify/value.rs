@@ -163,6 +163,11 @@ impl Values {
         (self.intern(Node::Finished(id), id), by)
     }
 
+    /// Whether it is a rank's contribution as the rank gave it.
+    pub(super) fn is_unscaled(&self, value: Value) -> bool {
+        matches!(self.shape(value.id), Shape::Leaf { raw: true, .. })
+    }
+
     /// Whether it is final.
     pub(super) fn is_finished(&self, id: Id) -> bool {
         matches!(self.shape(id), Shape::Made(Node::Finished(_)))
@@ -305,13 +310,14 @@ impl Values {
         if by == 0 {
             return Part(from, to);
         }
-        let rank = |rank: u32| self.symmetry.rank(rank as usize, by) as u32;
+        let chunk = |buffer| self.symmetry.chunk(buffer, to as usize, by) as u32;
         match self.expectation.collective.kind {
-            Kind::AllToAll => Part(rank(from), rank(to)),
-            Kind::ReduceScatter | Kind::Scatter | Kind::AllGather | Kind::Gather => {
-                Part(from, rank(to))
+            Kind::AllToAll => {
+                Part(self.symmetry.rank(from as usize, by) as u32, chunk(Buffer::Input))
             }
-            _ => Part(from, self.symmetry.chunk(Buffer::Input, to as usize, by) as u32),
+            // Whose parts are those of the output.
+            Kind::AllGather | Kind::Gather => Part(from, chunk(Buffer::Output)),
+            _ => Part(from, chunk(Buffer::Input)),
         }
     }
 
@@ -411,7 +417,7 @@ mod tests {
         let (collective, chunking) = (Collective::new(Kind::AllReduce, 5), Chunking::Parts(2));
         let ranks = vec![Vec::new(); 5];
         let (input, output) = (chunking, chunking);
-        let schedule = Schedule { collective, input, output, slots: SLOTS, ranks };
+        let schedule = Schedule { collective, input, output, scratch: 0, slots: SLOTS, ranks };
         Values::new(Expectation::new(&schedule, false), Symmetry::none(5, input, output))
     }
 

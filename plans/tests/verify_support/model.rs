@@ -55,6 +55,8 @@ struct Rank {
     step: usize,
     element: usize,
     memory: HashMap<Place, u64>,
+    /// By chunk and element: what this round has written.
+    scratch: HashMap<(usize, usize), u64>,
     /// Messages of earlier rounds, by link: sent and received.
     cursors: HashMap<Link, (i64, i64)>,
 }
@@ -171,6 +173,7 @@ impl<'a> Model<'a> {
             *cursor = (cursor.0 + sent, cursor.1 + received);
         }
         (state.step, state.round) = (0, state.round + 1);
+        state.scratch.clear();
         if state.round == self.rounds {
             self.check(rank)?;
             let state = &mut self.ranks[rank];
@@ -313,6 +316,10 @@ impl<'a> Model<'a> {
         Ok(match operand {
             Operand::Input(chunk) => memory(rank, Buffer::Input, chunk),
             Operand::Output(chunk) => memory(rank, Buffer::Output, chunk),
+            Operand::Scratch(chunk) => {
+                let there = self.ranks[rank].scratch.get(&(chunk, element));
+                there.copied().unwrap_or(POISON)
+            }
             Operand::Window { peer, buffer, chunk } => memory(peer, buffer, chunk),
             Operand::Tokens => self.ranks[rank].launch as u64,
             Operand::Slot { link, segment, .. } => {
@@ -338,6 +345,10 @@ impl<'a> Model<'a> {
         let (owner, buffer, chunk) = match operand {
             Operand::Output(chunk) => (rank, Buffer::Output, chunk),
             Operand::Window { peer, buffer, chunk } => (peer, buffer, chunk),
+            Operand::Scratch(chunk) => {
+                self.ranks[rank].scratch.insert((chunk, element), value);
+                return Ok(());
+            }
             Operand::PeerTokens(_) => return Ok(()),
             Operand::PeerSlot { link, segment, .. } => {
                 let (slot, message) = self.slot(rank, operand, false);

@@ -299,13 +299,13 @@ impl Gpu {
     /// checked with; the driver's.
     pub fn prepare(
         &mut self,
-        program: &Program,
+        mut program: Program,
         data_type: DataType,
         fold: Fold,
     ) -> Result<Prepared, CudaError> {
         let kernel = pick(&self.kernels, data_type, fold, self.bulk_copies)?;
         self.kernels.check_residency(kernel, self.neighbours.sharing, program.channels())?;
-        let program = self.programs.upload(&self.stream, program)?;
+        let program = self.programs.upload(&self.stream, &mut program)?;
         Ok(Prepared { program, kernel })
     }
 

@@ -68,15 +68,22 @@ impl Programs {
     pub fn upload(
         &mut self,
         stream: &Stream,
-        program: &Program,
+        program: &mut Program,
     ) -> Result<DeviceProgram, CudaError> {
         let driver = stream.context().device().driver();
         beside_captures(driver, || self.place(stream, program))
     }
 
-    fn place(&mut self, stream: &Stream, program: &Program) -> Result<DeviceProgram, CudaError> {
-        let words = program.words();
-        let len_bytes = size_of_val(words);
+    /// With its scratch behind it.
+    fn place(
+        &mut self,
+        stream: &Stream,
+        program: &mut Program,
+    ) -> Result<DeviceProgram, CudaError> {
+        let program_bytes = size_of_val(program.words());
+        let scratch_at = program_bytes.next_multiple_of(ALIGN_BYTES);
+        let scratch_bytes = program.scratch_bytes();
+        let len_bytes = if scratch_bytes > 0 { scratch_at + scratch_bytes } else { program_bytes };
         let room = self.chunks.last().map_or(0, |chunk| chunk.len_bytes() - self.used_bytes);
         if len_bytes > room {
             let chunk_bytes = len_bytes.max(CHUNK_BYTES);
@@ -86,9 +93,12 @@ impl Programs {
         }
         let (chunk, offset_bytes) = (self.chunks[self.chunks.len() - 1].clone(), self.used_bytes);
         let to = chunk.as_ptr().wrapping_add(offset_bytes);
+        if scratch_bytes > 0 {
+            program.set_scratch(to.wrapping_add(scratch_at));
+        }
         // SAFETY: this part of the chunk is nobody's yet; the program lives until the copy has been
         // waited for.
-        unsafe { copy(stream, to, words.as_ptr().cast(), len_bytes) }?;
+        unsafe { copy(stream, to, program.words().as_ptr().cast(), program_bytes) }?;
         stream.synchronize()?;
         self.used_bytes =
             (offset_bytes + len_bytes.next_multiple_of(ALIGN_BYTES)).min(chunk.len_bytes());

@@ -318,7 +318,7 @@ impl Backend for GpuBackend {
     }
 
     fn load(&mut self, program: Program, data_type: DataType, fold: Fold) -> Result<Code, Error> {
-        let prepared = self.gpu.prepare(&program, data_type, fold)?;
+        let prepared = self.gpu.prepare(program, data_type, fold)?;
         let (header, channels) = (prepared.program().header(), prepared.channels());
         self.programs.push(prepared);
         Ok(Code { header, channels, number: self.programs.len() - 1 })

@@ -15,14 +15,15 @@ use crate::work::Flight;
 use oxccl_kernels::StepTrace;
 use oxccl_kernels::format::{self as f, DataType, Fold};
 use oxccl_plans::lower::Program;
-use oxccl_transports::{Bootstrap, Reach};
+use oxccl_transports::{Bootstrap, Reach, Region};
 use std::sync::Arc;
 
 /// One rank's part of the host.
 #[derive(Debug)]
 pub(super) struct HostBackend {
     host: Host,
-    programs: Vec<Program>,
+    /// With what each uses as its own.
+    programs: Vec<(Program, Option<Region>)>,
     tables: Vec<Tables>,
     ranks: Arc<Ranks>,
     heap: Arc<Heap>,
@@ -85,10 +86,19 @@ impl Backend for HostBackend {
         self.host.blank()
     }
 
-    fn load(&mut self, program: Program, _: DataType, _: Fold) -> Result<Code, Error> {
+    fn load(&mut self, mut program: Program, _: DataType, _: Fold) -> Result<Code, Error> {
+        let scratch = match program.scratch_bytes() {
+            0 => None,
+            len_bytes => {
+                let scratch = Region::create("oxccl scratch", len_bytes)?;
+                scratch.reserve(0, len_bytes, None)?;
+                program.set_scratch(scratch.as_ptr());
+                Some(scratch)
+            }
+        };
         let (header, channels) = (program.header(), program.channels());
         // A program's words stay where they are.
-        self.programs.push(program);
+        self.programs.push((program, scratch));
         Ok(Code { header, channels, number: self.programs.len() - 1 })
     }
 

@@ -193,6 +193,7 @@ impl Plans {
 
 fn layout(call: &CheckedCall, verified: &Verified, whose: Whose) -> Result<Layout, TooLong> {
     let schedule = verified.schedule();
+    let parts = schedule.parts(chunk_align(call));
     match call.counts.as_deref() {
         None if whose.are_virtual() => Layout::of_virtual(
             &call.collective,
@@ -209,10 +210,10 @@ fn layout(call: &CheckedCall, verified: &Verified, whose: Whose) -> Result<Layou
             chunk_align(call),
         ),
         Some(Counts::PerRank(counts)) if call.collective.kind == Kind::AllGather => {
-            Layout::all_gather_v(counts)
+            Layout::all_gather_v(counts, parts)
         }
-        Some(Counts::PerRank(counts)) => Layout::reduce_scatter_v(counts),
-        Some(Counts::Matrix(counts)) => Layout::all_to_all_v(counts),
+        Some(Counts::PerRank(counts)) => Layout::reduce_scatter_v(counts, parts),
+        Some(Counts::Matrix(counts)) => Layout::all_to_all_v(counts, parts),
         Some(Counts::Own { .. }) => unreachable!("messages have no schedule of all ranks"),
     }
 }

@@ -61,7 +61,7 @@ fn joined(request: &Request, inner: Inner, outer: Outer) -> Schedule {
     let room = request.slots.slots as usize >= 2 * SLICES;
     let slices = if in_place && room { SLICES } else { 1 };
     let chunking = match slices {
-        1 => Chunking::PerRank,
+        1 => Chunking::PerRank(1),
         _ => Chunking::Parts(slices * request.ranks()),
     };
     request.schedule(chunking, chunking, |b| {

@@ -25,7 +25,7 @@ pub(super) fn ring_ring(request: &Request) -> Schedule {
 }
 
 fn hierarchical(request: &Request, inner: Inner, outer: Outer) -> Schedule {
-    request.schedule(Chunking::PerRank, Chunking::Whole, |b| {
+    request.schedule(Chunking::PerRank(1), Chunking::Whole, |b| {
         let place = Place::of(request, b.rank());
         place.enter(b);
         cross(b, &place, inner, outer);

@@ -47,6 +47,7 @@ fn what_no_executor_takes_is_refused_before() {
         collective: Collective::new(Kind::AllReduce, ranks),
         input: Chunking::Whole,
         output: Chunking::Whole,
+        scratch: 0,
         slots: SLOTS,
         ranks: vec![vec![bad]; ranks],
     };

@@ -1,0 +1,111 @@
+//! Custom schedules on GPUs: several chunks in a rank's part, and scratch, in calls by themselves,
+//! on streams, and in groups.
+
+use crate::calls::{config, stream};
+use crate::rewritten::{by_scratch, divided};
+use oxccl::plans::algorithms::{Algorithm, Encoding, find};
+use oxccl::plans::schedule::{SLOTS, ScheduleFile};
+use oxccl::plans::topology::Placement;
+use oxccl::{
+    Collective, Collectives, Communicator, Config, CustomSchedule, Kind, Order, Pin, ReduceOp,
+};
+use oxccl_transports::Bootstrap;
+use std::sync::Arc;
+
+const RANKS: usize = 3;
+
+/// The ring, with two chunks for one, in scratch.
+fn custom(kind: Kind, encoding: Encoding) -> Config {
+    let entry = find(kind, Algorithm::Ring, encoding).unwrap();
+    let placement = Placement::one_node(RANKS);
+    let ring = entry.schedule(Collective::new(kind, RANKS), placement, Order::Any, SLOTS).unwrap();
+    let file = ScheduleFile::new(by_scratch(&divided(&ring, 2)), Order::Any, entry.in_place);
+    Config {
+        schedule: Some(Arc::new(CustomSchedule::prove("it", file).unwrap())),
+        pin: Pin { channels: Some(2), ..Pin::default() },
+        ..config()
+    }
+}
+
+fn values(seed: usize, count: usize) -> Vec<i32> {
+    (0..count).map(|at| (at * 7919 + seed * 104_729) as i32).collect()
+}
+
+fn sum(turn: usize, count: usize) -> Vec<i32> {
+    let add = |mut sum: Vec<i32>, rank: usize| {
+        let more = values(turn + rank, count);
+        sum.iter_mut().zip(more).for_each(|(sum, value)| *sum = sum.wrapping_add(value));
+        sum
+    };
+    (0..RANKS).fold(vec![0; count], add)
+}
+
+fn reduces(comm: &Communicator) {
+    let stream = stream(comm);
+    for (turn, count) in [0, 1, 77, 5_000].into_iter().enumerate() {
+        let mut input = comm.alloc::<i32>(count).unwrap();
+        input.write(&values(turn + comm.rank(), count)).unwrap();
+        let mut output = comm.alloc::<i32>(count).unwrap();
+        let mut found = vec![-1; count];
+        output.write(&found).unwrap();
+        let _ = comm.on(&stream).all_reduce(&input, &mut output, ReduceOp::Sum).unwrap();
+        let work = comm.on(&stream).all_reduce_in_place(&mut input, ReduceOp::Sum).unwrap();
+        work.wait().unwrap();
+        for buffer in [&input, &output] {
+            buffer.read(&mut found).unwrap();
+            assert_eq!(found, sum(turn, count));
+        }
+    }
+    // Odd buckets, so that there are holes between them.
+    let counts = [1, 999, 30, 2_001];
+    let mut buckets: Vec<_> = counts.map(|count| comm.alloc::<i32>(count).unwrap()).into();
+    for turn in 0..3 {
+        for (bucket, count) in buckets.iter_mut().zip(counts) {
+            bucket.write(&values(turn + comm.rank(), count)).unwrap();
+        }
+        let grouped = comm.on(&stream).group(|group| {
+            let mut buckets = buckets.iter_mut();
+            buckets.try_for_each(|one| group.all_reduce_in_place(one, ReduceOp::Sum).map(drop))
+        });
+        grouped.unwrap().0.wait().unwrap();
+        for (bucket, count) in buckets.iter().zip(counts) {
+            let mut found = vec![0; count];
+            bucket.read(&mut found).unwrap();
+            assert_eq!(found, sum(turn, count));
+        }
+    }
+}
+
+fn gathers(comm: &Communicator) {
+    let stream = stream(comm);
+    let counts = [700, 0, 33];
+    let all: Vec<i32> = (0..RANKS).flat_map(|rank| values(rank, counts[rank])).collect();
+    let mut input = comm.alloc::<i32>(counts[comm.rank()]).unwrap();
+    input.write(&values(comm.rank(), counts[comm.rank()])).unwrap();
+    let mut output = comm.alloc::<i32>(all.len()).unwrap();
+    let mut found = vec![-1; all.len()];
+    output.write(&found).unwrap();
+    let work = comm.on(&stream).all_gather_v(&input, &mut output, &counts).unwrap();
+    work.wait().unwrap();
+    output.read(&mut found).unwrap();
+    assert_eq!(found, all);
+}
+
+pub(crate) fn schedules(_: &mut dyn Bootstrap) {
+    for encoding in [Encoding::Slots, Encoding::Ll, Encoding::Ll128] {
+        for (kind, calls) in
+            [(Kind::AllReduce, reduces as fn(&Communicator)), (Kind::AllGather, gathers)]
+        {
+            // Groups have no LL128 lane.
+            if encoding == Encoding::Ll128 && kind == Kind::AllReduce {
+                continue;
+            }
+            let ranks = Communicator::local_with(RANKS, &custom(kind, encoding)).unwrap();
+            std::thread::scope(|scope| {
+                for comm in ranks {
+                    scope.spawn(move || calls(&comm));
+                }
+            });
+        }
+    }
+}
