@@ -10,7 +10,7 @@ use crate::device::{DeviceBuffer, Heap, HostBuffer};
 use crate::engine::{Engine, Handle, Request};
 use crate::error::Error;
 use crate::gate::Gate;
-use crate::memory::MemoryUse;
+use crate::memory::{HeapAllocator, MemoryUse};
 use crate::status::CallTimes;
 use crate::target::Device;
 use crate::work::{Flight, Flights};
@@ -176,6 +176,18 @@ impl Communicator {
     /// As [`alloc`](Communicator::alloc); [`Error::MemoryOfGpu`] of a communicator on a GPU.
     pub fn alloc_host<T: Element>(&self, count: usize) -> Result<HostBuffer<T>, Error> {
         self.alloc(count)?.into_host()
+    }
+
+    /// An allocator over the heap of this rank, for memory of whatever owner. It is not a call of
+    /// all ranks.
+    ///
+    /// # Errors
+    /// [`Error::MemoryOfGpu`] of a communicator on a GPU.
+    pub fn heap_allocator(&self) -> Result<HeapAllocator, Error> {
+        match self.device {
+            Device::Host => Ok(HeapAllocator::new(self.heap.clone())),
+            Device::Cuda(_) => Err(Error::MemoryOfGpu),
+        }
     }
 
     /// Ends the communicator on all ranks. They compare what they have called, in all its

@@ -78,6 +78,16 @@ impl Heap {
         self.retired.fetch_sub(1, Ordering::AcqRel);
     }
 
+    /// Whether this is the process that made it.
+    pub(crate) fn is_here(&self) -> bool {
+        self.origin.is_here()
+    }
+
+    /// Whether what is given out is this rank's alone.
+    pub(crate) fn is_usable(&self) -> bool {
+        self.is_here() && self.retired.load(Ordering::Acquire) == 0
+    }
+
     /// The offset of an address in the heap, if all `len_bytes` from there lie in it.
     #[inline]
     pub(crate) fn offset(&self, address: usize, len_bytes: usize) -> Option<usize> {
@@ -211,6 +221,11 @@ impl HeapBlock {
     /// Where it begins in the heap.
     pub(crate) fn offset(&self) -> usize {
         self.offset
+    }
+
+    /// How long it is.
+    pub(crate) fn len(&self) -> usize {
+        self.len
     }
 
     /// Its first byte, aligned to a page.

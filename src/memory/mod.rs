@@ -10,10 +10,12 @@
 //! What returns before its call has ended must keep the memory: a borrow cannot, so streams take no
 //! slices.
 
+mod allocator;
 mod marks;
 mod slice;
 mod usage;
 
+pub use allocator::{HeapAllocator, HeapAllocatorUse};
 pub(crate) use marks::Marks;
 pub use slice::DeviceSlice;
 pub use usage::MemoryUse;

@@ -13,6 +13,7 @@ PyTorch's backend is `oxccl.torch`.
 """
 
 from ._oxccl import (
+    Allocator,
     Buffer,
     Communicator,
     Error,
@@ -25,6 +26,7 @@ from ._oxccl import (
 )
 
 __all__ = [
+    "Allocator",
     "Buffer",
     "Communicator",
     "Error",

@@ -20,6 +20,7 @@ __all__ = [
     "__version__",
     "Error",
     "UsageError",
+    "Allocator",
     "Buffer",
     "Communicator",
     "Group",
@@ -109,6 +110,24 @@ class Group:
     @property
     def work(self) -> Work | None:
         """What is under way, of a group on a stream, once its block has ended."""
+
+@final
+class Allocator:
+    """Memory of a communicator's heap for allocators of other libraries; it lasts as long as the
+    process."""
+
+    @property
+    def hooks(self) -> tuple[int, int, int]:
+        """The addresses of `void *take(void *heap, size_t bytes)`, null where there is none, and of
+        `bool give(void *heap, void *at)`, false for memory of somebody else; and `heap`."""
+    @property
+    def used_bytes(self) -> int:
+        """Bytes that are used by somebody."""
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes that are kept for the next that need as much."""
+    def trim(self) -> None:
+        """Gives the machine what is kept."""
 
 @final
 class Communicator:
@@ -259,6 +278,8 @@ class Communicator:
     def memory(self) -> dict[str, int]:
         """How its memory is used: heap_bytes, allocated_bytes, largest_free_bytes, staging_bytes,
         registrations."""
+    def allocator(self) -> Allocator:
+        """An allocator over this rank's heap, on the host. It is not a call of all ranks."""
     def set_order(self, order: str) -> None:
         """The promised order of reduction: any, rank or tree. All ranks, between the same calls."""
     def set_pin(

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.distributed import ReduceOp
 
 import oxccl
-from oxccl import _gpu, _lists, _messages, _works
+from oxccl import _gpu, _lists, _messages, _shared_memory, _works
 from oxccl._address import own_address
 from oxccl._compile import leave_as_they_are
 from oxccl._gpu import Gpu
@@ -31,7 +31,7 @@ from oxccl._lists import check_types, counts_of, gathered, scattered, split_coun
 from oxccl._messages import Message, Messages
 from oxccl._works import Completions, ProfilerEvent, Work, in_torchs_words, like
 
-__all__ = ["ProcessGroup", "Work", "register"]
+__all__ = ["ProcessGroup", "Work", "register", "use_shared_memory"]
 
 _NAME = "oxccl"
 
@@ -51,6 +51,22 @@ def register() -> None:
     """Makes the backend known by its name."""
     if not hasattr(dist.Backend, _NAME.upper()):
         dist.Backend.register_backend(_NAME, _create, extended_api=True, devices=["cpu", "cuda"])
+
+
+def use_shared_memory(
+    group: dist.ProcessGroup | None = None, min_bytes: int = 64 << 10
+) -> oxccl.Allocator:
+    """From here on torch's tensors of the CPU lie in memory that all ranks of the machine reach in
+    place, those of at least `min_bytes`: gradients, buckets, parameters. Calls then copy nothing.
+
+    It is called once a process, on all ranks, before the model is made. It compiles a file of C++
+    against this torch, unless it has before. Where the heap has no more memory (`OXCCL_HEAP_BYTES`),
+    tensors lie where they usually do. A forked process writes to its parent's tensors, not to
+    copies of them."""
+    found = dist.group.WORLD if group is None else group
+    if not isinstance(found, ProcessGroup):
+        raise oxccl.UsageError("use_shared_memory needs a process group of the backend oxccl")
+    return _shared_memory.use(found.communicator, min_bytes)
 
 
 def _create(options: Any, _backend_options: Any = None) -> ProcessGroup:

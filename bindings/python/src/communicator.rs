@@ -1,5 +1,6 @@
 //! The communicator.
 
+use crate::allocator::Allocator;
 use crate::array::{Array, product};
 use crate::buffer::Buffer;
 use crate::config::config;
@@ -620,6 +621,10 @@ impl Communicator {
         dict.set_item("staging_bytes", used.staging_bytes)?;
         dict.set_item("registrations", used.registrations)?;
         Ok(dict)
+    }
+
+    fn allocator(&self, py: Python<'_>) -> PyResult<Allocator> {
+        self.with(py, |comm| Allocator::new(comm))
     }
 
     fn set_order(&self, py: Python<'_>, order: &str) -> PyResult<()> {

@@ -2,6 +2,7 @@
 //! which arrays are of any library and types are known at run time. What Python sees of it,
 //! `oxccl/_oxccl.pyi` says.
 
+mod allocator;
 mod array;
 mod buffer;
 mod communicator;
@@ -20,6 +21,7 @@ fn _oxccl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("Error", py.get_type::<error::Error>())?;
     module.add("UsageError", py.get_type::<error::UsageError>())?;
+    module.add_class::<allocator::Allocator>()?;
     module.add_class::<buffer::Buffer>()?;
     module.add_class::<communicator::Communicator>()?;
     module.add_class::<communicator::Group>()?;

@@ -1,6 +1,7 @@
 """PyTorch's backend, as programs use it: found by its name, without an import."""
 
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -18,8 +19,8 @@ dist.destroy_process_group()
 """
 
 
-def run(world: int, program: str) -> list[str]:
-    return ranks.run(world, BEGIN + ranks.textwrap.dedent(program) + END)
+def run(world: int, program: str, **variables: str) -> list[str]:
+    return ranks.run(world, BEGIN + ranks.textwrap.dedent(program) + END, **variables)
 
 
 def test_collectives_agree_with_gloo() -> None:
@@ -349,3 +350,91 @@ def test_the_profiler_shows_calls() -> None:
     )
 
 
+
+
+def test_tensors_lie_in_shared_memory(tmp_path: Path) -> None:
+    run(
+        2,
+        """
+        import copy
+        from torch import nn
+        from oxccl.torch import use_shared_memory
+        try:
+            use_shared_memory(min_bytes=0)
+            raise AssertionError("0 bytes were taken")
+        except RuntimeError as error:
+            assert "min_bytes" in str(error), error
+        before = torch.ones(1 << 16)
+        heap = use_shared_memory(min_bytes=4096)
+        own = torch.randn(1 << 16)
+        assert heap.used_bytes >= own.nbytes
+        for tensor in (before, own):
+            mine = tensor.clone()
+            dist.all_reduce(mine)
+            both = [torch.full_like(tensor, float("nan")) for _ in range(world)]
+            dist.all_gather(both, tensor)
+            torch.testing.assert_close(mine, both[0] + both[1])
+        used = heap.used_bytes
+        del own, mine, both, tensor
+        assert heap.used_bytes < used and heap.kept_bytes > 0
+        heap.trim()
+        assert heap.kept_bytes == 0
+
+        torch.manual_seed(7)
+        model = nn.Sequential(nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 64))
+        alone = copy.deepcopy(model)
+        data, wanted = torch.randn(16, 64), torch.randn(16, 64)
+        ddp = nn.parallel.DistributedDataParallel(model)
+        half = slice(8 * rank, 8 * rank + 8)
+        for network, x, y in ((ddp, data[half], wanted[half]), (alone, data, wanted)):
+            optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+            for _ in range(3):
+                optimizer.zero_grad()
+                (network(x) - y).square().mean().backward()
+                optimizer.step()
+        for ours, theirs in zip(model.parameters(), alone.parameters()):
+            torch.testing.assert_close(ours, theirs)
+
+        # A forked process takes memory of its own, and gives nothing of its parent's back.
+        kept, used = torch.zeros(1 << 16), heap.used_bytes
+        child = os.fork()
+        if child == 0:
+            del kept
+            one = torch.full((1 << 16,), 5.0)
+            os._exit(0 if one.sum() == 5.0 * (1 << 16) and heap.used_bytes == 0 else 1)
+        assert os.waitpid(child, 0)[1] == 0 and heap.used_bytes == used
+        assert (torch.empty(1 << 16).fill_(3) == 3).all() and (kept == 0).all()
+        try:
+            use_shared_memory()
+            raise AssertionError("twice")
+        except RuntimeError as error:
+            assert "already" in str(error), error
+        # What outlives the group goes on.
+        dist.destroy_process_group()
+        assert (kept == 0).all() and torch.ones(1 << 16).sum() == 1 << 16
+        dist.init_process_group("oxccl", rank=rank, world_size=world,
+                                init_method=f"file://{os.environ['MEET']}")
+        again = torch.ones(1 << 16)
+        dist.all_reduce(again)
+        assert (again == world).all()
+        """,
+        MEET=str(tmp_path / "meet"),
+    )
+
+
+def test_shared_memory_needs_a_compiler(tmp_path: Path) -> None:
+    run(
+        1,
+        """
+        from oxccl.torch import use_shared_memory
+        for compiler, text in (("no-compiler", "there is no no-compiler"), ("false", "does not")):
+            os.environ["CXX"] = compiler
+            try:
+                use_shared_memory()
+                raise AssertionError("it was compiled by nothing")
+            except RuntimeError as error:
+                assert text in str(error), error
+        assert os.listdir(os.path.join(os.environ["XDG_CACHE_HOME"], "oxccl")) == []
+        """,
+        XDG_CACHE_HOME=str(tmp_path),
+    )
