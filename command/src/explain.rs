@@ -6,24 +6,28 @@ use std::path::PathBuf;
 
 use clap::Args;
 use oxccl::plans::algorithms::{Algorithm, Encoding, find};
-use oxccl::plans::schedule::{Buffer, Instruction, Lane, Layout, Operand, SLOTS, Schedule};
+use oxccl::plans::schedule::{Buffer, Instruction, Lane, Layout, Notes, Operand, SLOTS, Schedule};
 use oxccl::plans::topology::Placement;
 use oxccl::plans::tune::{self, Plan, Question};
 use oxccl::plans::verify::Verified;
-use oxccl::{Collective, Config, DataType, Device, Error, Kind, OpKind, Order, TooLong};
+use oxccl::{
+    Collective, Config, CustomSchedule, DataType, Device, Error, Kind, OpKind, Order, TooLong,
+};
 
 use crate::bench::{self, Case, Shape};
 use crate::failure::Failure;
-use crate::options::{self, Size};
+use crate::options::{self, Size, Subject};
 use times::Times;
 
 /// Prints the schedule that a call would choose, and why.
 ///
 /// Sizes mean what they mean for bench: the larger of one rank's input and output.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(crate) struct ExplainOptions {
-    /// The collective.
-    #[arg(value_name = "OP")]
+    /// The collective; or a file with a custom schedule, JSON or MSCCL's XML, for its ranks.
+    #[arg(value_name = "OP|FILE", value_parser = subject)]
+    subject: Subject<Kind>,
+    #[arg(skip = Kind::AllReduce)]
     kind: Kind,
     /// How many ranks.
     #[arg(long, short = 'g', default_value = "2", value_parser = options::positive)]
@@ -76,7 +80,41 @@ pub(crate) struct ExplainOptions {
     image: Option<PathBuf>,
 }
 
+fn subject(text: &str) -> Result<Subject<Kind>, String> {
+    Subject::parse(text, str::parse)
+}
+
 pub(crate) fn main(options: &ExplainOptions) -> Result<(), Failure> {
+    match &options.subject {
+        Subject::Op(kind) => explain(&ExplainOptions { kind: *kind, ..options.clone() }),
+        Subject::File(path) => explain_file(options, &CustomSchedule::read(path)?),
+    }
+}
+
+/// A custom schedule, for the calls that it is made for.
+fn explain_file(options: &ExplainOptions, custom: &CustomSchedule) -> Result<(), Failure> {
+    if options.measure {
+        let text = "--measure is for the algorithms that there are: `oxccl bench FILE` runs a file";
+        return Err(Failure::Usage(text.to_owned()));
+    }
+    let Collective { kind, ranks, root, .. } = custom.schedule().collective;
+    let order = if kind.reduces() { custom.order() } else { options.order };
+    let options = &ExplainOptions { kind, ranks, root, order, ..options.clone() };
+    options.check()?;
+    let config = options.config()?;
+    let shape = options.case().shape(ranks, options.bytes.0);
+    let question = Question {
+        ll128: true,
+        multicast: true,
+        ..options.question(&config, custom.schedule().collective, shape)
+    };
+    match custom.plan(&question).map_err(Error::from)? {
+        Some(plan) => options.print(&config, &plan, custom.verified(), custom.notes(), &[]),
+        None => unreachable!("it is asked for its own kind"),
+    }
+}
+
+fn explain(options: &ExplainOptions) -> Result<(), Failure> {
     options.check()?;
     let mut config = options.config()?;
     if options.measure {
@@ -91,8 +129,12 @@ pub(crate) fn main(options: &ExplainOptions) -> Result<(), Failure> {
         Device::Cuda(_) => tune::plan_on_gpu(table, &question).map_err(Error::from)?,
     };
     let mut times = Times::predicted(config.tuning.as_deref(), &question);
+    let verified = options.verified(&question, &plan)?;
+    let print = |times: &Times| {
+        options.print(&config, &plan, &verified, &Notes::default(), &times.lines(&plan))
+    };
     if !options.measure {
-        return options.print(&config, &question, &plan, &times);
+        return print(&times);
     }
     let measured = Config {
         ranks_per_node: Some(question.placement.ranks_per_node()),
@@ -101,42 +143,50 @@ pub(crate) fn main(options: &ExplainOptions) -> Result<(), Failure> {
     };
     bench::on_ranks(Some(options.ranks), &measured, |comms| {
         times.measure(comms, &case, options.bytes.0, &question)?;
-        if comms.rank() == 0 { options.print(&config, &question, &plan, &times) } else { Ok(()) }
+        if comms.rank() == 0 { print(&times) } else { Ok(()) }
     })
 }
 
 impl ExplainOptions {
-    fn print(
-        &self,
-        config: &Config,
-        question: &Question,
-        plan: &Plan,
-        times: &Times,
-    ) -> Result<(), Failure> {
-        let case = self.case();
-        let shape = case.shape(self.ranks, self.bytes.0);
+    /// The algorithm's schedule, proven.
+    fn verified(&self, question: &Question, plan: &Plan) -> Result<Verified, Failure> {
         let Some(entry) = find(self.kind, plan.algorithm, plan.encoding) else {
             unreachable!("the tuner chooses out of the catalogue")
         };
         let schedule = entry
             .schedule(question.collective, question.placement, self.order, SLOTS)
             .map_err(|unavailable| Failure::Usage(unavailable.to_string()))?;
-        let verified = oxccl::plans::verify::verify(schedule, self.order, entry.in_place)
-            .map_err(|violation| Failure::Usage(violation.to_string()))?;
+        oxccl::plans::verify::verify(schedule, self.order, entry.in_place)
+            .map_err(|violation| Failure::Usage(violation.to_string()))
+    }
+
+    fn print(
+        &self,
+        config: &Config,
+        plan: &Plan,
+        verified: &Verified,
+        notes: &Notes,
+        times: &[String],
+    ) -> Result<(), Failure> {
+        let case = self.case();
+        let shape = case.shape(self.ranks, self.bytes.0);
         let schedule = verified.schedule();
         let layout = self.layout(schedule, shape)?;
         println!("{}", self.call(&case, shape, config.device));
         println!("{}", choice(plan));
         println!("{}", pipeline(plan, schedule, &layout, self.data_type));
-        for line in times.lines(plan) {
+        for line in times {
             println!("{line}");
         }
         for rank in 0..self.ranks {
             if self.rank.is_none_or(|only| only == rank) {
-                let traffic = Traffic::of(&verified, &layout, rank, self.data_type.len_bytes());
+                let traffic = Traffic::of(verified, &layout, rank, self.data_type.len_bytes());
                 println!("\nrank {rank}: {traffic}");
                 for (step, instruction) in schedule.ranks[rank].iter().enumerate() {
-                    println!("  {step:>4}  {instruction}");
+                    match notes.step(rank, step) {
+                        Some(note) => println!("  {step:>4}  {instruction}    # {note}"),
+                        None => println!("  {step:>4}  {instruction}"),
+                    }
                 }
             }
         }
@@ -274,8 +324,12 @@ fn pipeline(plan: &Plan, schedule: &Schedule, layout: &Layout, data_type: DataTy
         true => (1, part),
         false => (part.div_ceil(plan.tile_bytes).max(1), plan.tile_bytes.min(part)),
     };
+    let scratch = match schedule.scratch {
+        0 => String::new(),
+        chunks => format!(", {chunks} in scratch"),
+    };
     format!(
-        "chunks   {} in, {} out, at most {chunk} bytes each\n\
+        "chunks   {} in, {} out{scratch}, at most {chunk} bytes each\n\
          rounds   {rounds} of at most {tile} bytes a chunk and channel",
         schedule.input.chunks(ranks),
         schedule.output.chunks(ranks),

@@ -1,9 +1,12 @@
 //! Values on the command line that several commands share.
 
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use oxccl::{DataType, Kind, OpKind};
 use oxccl_transports::rendezvous::WORLD_LIMIT;
+
+use crate::failure::Failure;
 
 /// A number of bytes, with K, M or G for powers of 1,024 (nccl-tests' sizes; `KiB`, `MB` and so on
 /// mean the same).
@@ -87,6 +90,50 @@ pub fn target(text: &str) -> Result<Target, String> {
         "group" => Ok(Target::Group),
         _ => kinds(text).map(Target::Kinds).map_err(|error| format!("{error}, and group")),
     }
+}
+
+/// What a verb is about: a collective, or a file with a custom schedule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Subject<T> {
+    /// What is called.
+    Op(T),
+    /// A file.
+    File(PathBuf),
+}
+
+impl<T: Clone> Subject<T> {
+    /// A file's name, or else what this reads.
+    pub(crate) fn parse(
+        text: &str,
+        op: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Result<Subject<T>, String> {
+        if is_schedule(text) { Ok(Subject::File(text.into())) } else { op(text).map(Subject::Op) }
+    }
+
+    /// What is called, and the file, of which one alone is there: `also` is a file of another flag.
+    ///
+    /// # Errors
+    /// Two files.
+    pub(crate) fn divide(
+        subject: Option<&Subject<T>>,
+        also: Option<&Path>,
+    ) -> Result<(Option<T>, Option<PathBuf>), Failure> {
+        match (subject, also) {
+            (Some(Subject::File(one)), Some(other)) => Err(Failure::Usage(format!(
+                "there are two schedules: {} and {}",
+                one.display(),
+                other.display()
+            ))),
+            (Some(Subject::File(path)), None) => Ok((None, Some(path.clone()))),
+            (Some(Subject::Op(op)), also) => Ok((Some(op.clone()), also.map(Path::to_owned))),
+            (None, also) => Ok((None, also.map(Path::to_owned))),
+        }
+    }
+}
+
+/// Whether it is the name of a file with a custom schedule.
+fn is_schedule(text: &str) -> bool {
+    text.ends_with(".json") || text.ends_with(".xml") || text.contains('/')
 }
 
 /// Reads a collective's name, or `all`.

@@ -8,6 +8,9 @@ mod command_line;
 #[path = "../../examples/custom_schedule.rs"]
 mod example;
 
+#[path = "../../tests/common/msccl_xml.rs"]
+mod msccl_xml;
+
 use command_line::oxccl;
 use oxccl::plans::lower::LowerError;
 use oxccl::plans::schedule::{Buffer, Flag, Instruction, Lane, Link, Operand, ScheduleFile};
@@ -307,4 +310,57 @@ fn raw_need_not_be_said_and_comments_are_quoted() {
     });
     let said = oxccl(&["verify", path.to_str().unwrap()]).failed(1);
     assert!(said.out.contains("# here the result comes"), "{}", said.out);
+}
+
+/// Files of MSCCL's in the place of JSON: proven, predicted, explained and run, checked.
+#[test]
+fn files_of_msccls_are_proven_predicted_explained_and_run() {
+    for (name, file, kind) in [
+        ("rings.xml", msccl_xml::rings("Simple", 4, 2, 3), "all_reduce"),
+        ("all_pairs.xml", msccl_xml::all_pairs("LL", 8, false), "all_reduce"),
+        ("gather.xml", msccl_xml::gather("LL128", 3, 2, true), "all_gather"),
+        ("scatter.xml", msccl_xml::scatter("Simple", 4), "reduce_scatter"),
+        ("overtaking.xml", msccl_xml::overtaking("LL", 3), "all_to_all"),
+    ] {
+        let path = written(name, &file.to_xml());
+        let path = path.to_str().unwrap();
+        let said = oxccl(&["verify", path]).ok();
+        assert!(said.out.contains(&format!(": {kind} over")), "{}", said.out);
+        let said = oxccl(&["sim", path, "--sizes", "1M", "--json"]).ok();
+        assert!(said.out.contains("\"algorithm\":\"custom\""), "{}", said.out);
+        let said = oxccl(&["explain", path, "--rank", "0", "--bytes", "64K"]).ok();
+        assert!(
+            said.out.contains("# line ") && said.out.contains("(gpu 0, tb 0, step 0)"),
+            "{}",
+            said.out
+        );
+        let sizes = ["--minbytes", "8", "--maxbytes", "64K", "--stepfactor", "64"];
+        let rest = ["--repeats", "1", "-n", "2", "--json", "--no-probe", "--threads"];
+        let said = oxccl(&[&["bench", path][..], &sizes, &rest].concat()).ok();
+        let rows: Vec<&str> = said.out.lines().filter(|row| row.contains("\"custom\"")).collect();
+        let right = rows.iter().all(|row| row.contains("\"wrong\":0"));
+        assert!(rows.len() >= 2 && right, "{}", said.out);
+    }
+}
+
+#[test]
+fn wrong_files_of_msccls_are_refused_with_their_lines() {
+    let mut file = msccl_xml::all_pairs("Simple", 3, true);
+    file.ranks[0][1].steps[2].depends = None;
+    let path = written("race.xml", &file.to_xml());
+    let said = oxccl(&["verify", path.to_str().unwrap()]).failed(1);
+    assert!(said.out.contains("REFUSED") && said.out.contains("nothing orders line"), "{said:?}");
+    let mut file = msccl_xml::gather("Simple", 2, 1, true);
+    file.ranks.iter_mut().for_each(|blocks| blocks[0].steps.reverse());
+    let path = written("deadlock.xml", &file.to_xml());
+    let said = oxccl(&["verify", path.to_str().unwrap()]).failed(1);
+    let story =
+        "line 4 (gpu 0, tb 0, step 0) waits for a message of line 11 (gpu 1, tb 0, step 1).";
+    assert!(said.out.contains(story), "{said:?}");
+    file.proto = "Fast";
+    let path = written("fast.xml", &file.to_xml());
+    let said = oxccl(&["bench", path.to_str().unwrap(), "--threads"]).failed(2);
+    assert!(said.err.contains("fast.xml: line 1: proto=\"Fast\": Simple, LL or LL128"), "{said:?}");
+    let said = oxccl(&["sim", path.to_str().unwrap(), "--schedule", FILE]).failed(2);
+    assert!(said.err.contains("there are two schedules"), "{said:?}");
 }

@@ -2,6 +2,7 @@
 
 use crate::algorithms::{Algorithm, Encoding};
 use crate::collective::{Kind, Order};
+use crate::msccl::{MscclFault, from_xml};
 use crate::schedule::{FileError, FileFault, Notes, SLOTS, Schedule, ScheduleFile, Slots};
 use crate::tune::{NoAlgorithm, Plan, Question};
 use crate::verify::{Verified, Violation, infer_raw, verify};
@@ -30,6 +31,14 @@ pub enum CustomError {
     /// The file holds no schedule.
     #[error(transparent)]
     File(#[from] FileError),
+    /// The file is MSCCL's, and cannot be represented, or is wrong.
+    #[error("{}: {fault}\n{}", .path.display(), .fault.story())]
+    Msccl {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        fault: MscclFault,
+    },
     /// The schedule is wrong.
     #[error("{}: {violation}\n{story}", .path.display())]
     Refused {
@@ -203,14 +212,24 @@ fn may_be_in_place(question: &Question) -> bool {
 }
 
 impl ScheduleFile {
-    /// Reads a file. Whether the schedule is right is for [`CustomSchedule::prove`] to say.
+    /// Reads a file: of MSCCL's, if its name ends with `.xml`, otherwise JSON. Whether the schedule
+    /// is right is for [`CustomSchedule::prove`] to say. What a file of MSCCL's does out of place
+    /// may be right in place too.
     ///
     /// # Errors
-    /// [`FileError`] names the file and, where it is one's fault, the rank and the step.
-    pub fn read(path: &Path) -> Result<ScheduleFile, FileError> {
-        let error = |fault| FileError { path: path.to_owned(), fault };
+    /// [`CustomError::File`] and [`CustomError::Msccl`] name the file and what is at fault in it:
+    /// the rank and the step, or the line.
+    pub fn read(path: &Path) -> Result<ScheduleFile, CustomError> {
+        let error = |fault| CustomError::File(FileError { path: path.to_owned(), fault });
         let text = std::fs::read_to_string(path).map_err(|fault| error(FileFault::Read(fault)))?;
-        ScheduleFile::from_json(&text).map_err(error)
+        if path.extension().is_none_or(|extension| extension != "xml") {
+            return ScheduleFile::from_json(&text).map_err(error);
+        }
+        let mut file =
+            from_xml(&text).map_err(|fault| CustomError::Msccl { path: path.to_owned(), fault })?;
+        infer_raw(&mut file.schedule);
+        file.in_place = file.in_place || verify(file.schedule.clone(), file.order, true).is_ok();
+        Ok(file)
     }
 }
 

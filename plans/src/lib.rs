@@ -28,6 +28,7 @@ pub mod custom;
 pub mod element;
 pub mod length;
 pub mod lower;
+pub mod msccl;
 pub mod schedule;
 pub mod simulate;
 pub mod topology;

@@ -2,8 +2,8 @@
 
 use crate::plans::schedule::{Chunking, Instruction, Operand, Schedule, Source};
 
-/// With `parts` chunks for each chunk: what is done with one is done with each of them. The parts of
-/// what was one segment of a message are segments of the same message.
+/// With `parts` chunks for each chunk: what is done with one is done with each of them. The parts
+/// of what was one segment of a message are segments of the same message.
 pub(crate) fn divided(schedule: &Schedule, parts: usize) -> Schedule {
     let chunking = |of: Chunking| match of {
         Chunking::Whole => Chunking::Parts(parts),

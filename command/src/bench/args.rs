@@ -13,7 +13,7 @@ use super::gpu;
 use super::group::{self, Form, GroupOptions};
 use super::sweep::SweepOptions;
 use crate::failure::Failure;
-use crate::options::{self, Choice, Target};
+use crate::options::{self, Choice, Subject, Target};
 
 /// Times collectives and checks their results, with nccl-tests' flags and table.
 ///
@@ -25,8 +25,10 @@ use crate::options::{self, Choice, Target};
 pub(crate) struct BenchOptions {
     /// The collective, or all: all_reduce, reduce_scatter, all_gather, all_to_all, broadcast,
     /// reduce, gather, scatter, send_recv, barrier; or group: buckets of --bucket-op [default: the
-    /// schedule's].
-    #[arg(value_name = "OP", value_parser = options::target, required_unless_present = "schedule")]
+    /// schedule's]. Or a file with a custom schedule, as --schedule.
+    #[arg(value_name = "OP|FILE", value_parser = subject, required_unless_present = "schedule")]
+    subject: Option<Subject<Target>>,
+    #[arg(skip)]
     target: Option<Target>,
     /// What a group groups.
     #[command(flatten)]
@@ -58,7 +60,8 @@ pub(crate) struct BenchOptions {
     /// share one].
     #[arg(long, value_parser = options::positive)]
     pub(crate) per_node: Option<usize>,
-    /// Carries out its collective by the schedule of this JSON file, with as many ranks as it has.
+    /// Carries out its collective by the schedule of this file, JSON or MSCCL's XML, with as many
+    /// ranks as it has.
     #[arg(long, conflicts_with_all = ["algorithm", "encoding"])]
     pub(crate) schedule: Option<PathBuf>,
     /// Ranks are threads of this process.
@@ -93,6 +96,10 @@ pub(crate) struct BenchOptions {
     pub(crate) image: Option<PathBuf>,
 }
 
+fn subject(text: &str) -> Result<Subject<Target>, String> {
+    Subject::parse(text, options::target)
+}
+
 impl BenchOptions {
     /// With what a custom schedule says and the options leave open.
     ///
@@ -101,11 +108,14 @@ impl BenchOptions {
     /// asked for.
     pub(crate) fn completed(&self) -> Result<BenchOptions, Failure> {
         let mut options = self.clone();
-        if let Some(path) = &self.schedule {
+        let (asked, schedule) = Subject::divide(self.subject.as_ref(), self.schedule.as_deref())?;
+        (options.target, options.schedule) = (asked, schedule);
+        if let Some(path) = options.schedule.clone() {
+            let path = &path;
             let schedule = CustomSchedule::read(path)?;
             let collective = schedule.schedule().collective;
             let target = Target::Kinds(Choice::One(collective.kind));
-            if self.target.is_some_and(|wanted| wanted != target) {
+            if asked.is_some_and(|wanted| wanted != target) {
                 return Err(Failure::Usage(format!(
                     "{} carries out {} and nothing else: leave OP away",
                     path.display(),

@@ -14,7 +14,7 @@ use super::candidate::Candidate;
 use super::report::Shown;
 use crate::bench::{Case, Shape, Step, progression};
 use crate::failure::Failure;
-use crate::options::{self, Size};
+use crate::options::{self, Size, Subject};
 use crate::topo;
 
 /// Predicts how long every algorithm takes on a topology.
@@ -24,10 +24,12 @@ use crate::topo;
 /// rank's input and output. Nothing is run: all figures are predicted.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct SimOptions {
-    /// The collective.
-    #[arg(value_name = "OP", required_unless_present = "schedule")]
+    /// The collective; or a file with a custom schedule, as --schedule.
+    #[arg(value_name = "OP|FILE", value_parser = subject, required_unless_present = "schedule")]
+    subject: Option<Subject<Kind>>,
+    #[arg(skip)]
     kind: Option<Kind>,
-    /// A custom schedule in a JSON file, for its ranks, beside the algorithms that there are
+    /// A custom schedule in a file, JSON or MSCCL's XML, for its ranks, beside the algorithms that there are
     /// for its collective.
     #[arg(long, value_name = "FILE")]
     schedule: Option<PathBuf>,
@@ -143,12 +145,21 @@ pub(super) struct Study {
     fold: Fold,
 }
 
+fn subject(text: &str) -> Result<Subject<Kind>, String> {
+    Subject::parse(text, str::parse)
+}
+
 impl SimOptions {
     /// What these flags ask for.
     ///
     /// # Errors
     /// Flags that do not fit together, a topology that is wrong, or a schedule that is.
     pub(super) fn study(&self) -> Result<Study, Failure> {
+        let (kind, schedule) = Subject::divide(self.subject.as_ref(), self.schedule.as_deref())?;
+        SimOptions { kind, schedule, subject: None, ..self.clone() }.study_of_one()
+    }
+
+    fn study_of_one(&self) -> Result<Study, Failure> {
         let custom = self.schedule.as_deref().map(CustomSchedule::read).transpose()?.map(Arc::new);
         let (topology, network) = self.topology(custom.as_deref())?;
         let collective = match &custom {

@@ -2,7 +2,7 @@
 
 mod large;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 use clap::Args;
@@ -13,7 +13,7 @@ use oxccl::plans::verify::{Symmetric, Verified};
 use oxccl::{Collective, CustomError, CustomSchedule, Kind, Order};
 
 use crate::failure::Failure;
-use crate::options::{self, Choice};
+use crate::options::{self, Choice, Subject};
 
 /// Proves the schedules that there are for a collective, for every order that they keep, or the
 /// schedule of a file.
@@ -23,10 +23,10 @@ use crate::options::{self, Choice};
 /// are proven and every other is compared with them.
 #[derive(Args)]
 pub(crate) struct VerifyOptions {
-    /// The collective, or all; or a JSON file with a custom schedule
-    /// (examples/schedule.schema.json describes it).
+    /// The collective, or all; or a file with a custom schedule: JSON
+    /// (examples/schedule.schema.json describes it), or MSCCL's XML.
     #[arg(value_name = "OP|FILE", value_parser = subject)]
-    subject: Subject,
+    subject: Subject<Choice<Kind>>,
     /// How many ranks.
     #[arg(long, short = 'g', default_value = "2", value_parser = options::positive)]
     ranks: usize,
@@ -61,23 +61,14 @@ enum UseSymmetry {
     Always,
 }
 
-/// What is to be proven.
-#[derive(Clone, Debug)]
-enum Subject {
-    Kinds(Choice<Kind>),
-    File(PathBuf),
-}
-
-/// A collective's name, or else a file's.
-fn subject(text: &str) -> Result<Subject, String> {
-    let is_file = text.ends_with(".json") || text.contains('/');
-    if is_file { Ok(Subject::File(text.into())) } else { options::kinds(text).map(Subject::Kinds) }
+fn subject(text: &str) -> Result<Subject<Choice<Kind>>, String> {
+    Subject::parse(text, options::kinds)
 }
 
 pub(crate) fn main(options: &VerifyOptions) -> Result<(), Failure> {
     match &options.subject {
         Subject::File(path) => prove_file(path),
-        Subject::Kinds(kinds) => prove_kinds(options, kinds),
+        Subject::Op(kinds) => prove_kinds(options, kinds),
     }
 }
 
@@ -108,6 +99,11 @@ fn prove_file(path: &Path) -> Result<(), Failure> {
         Err(CustomError::Refused { path, violation, story }) => {
             println!("REFUSED  {}: {violation}", path.display());
             print!("{story}");
+            Err(Failure::Unproven { count: 1 })
+        }
+        Err(CustomError::Msccl { path, fault }) if fault.is_wrong() => {
+            println!("REFUSED  {}: {fault}", path.display());
+            print!("{}", fault.story());
             Err(Failure::Unproven { count: 1 })
         }
         Err(other) => Err(other.into()),

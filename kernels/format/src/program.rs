@@ -182,8 +182,8 @@ table! {
         /// two ranks alone must agree on.
         pub signature: u32,
         /// Input, output, windows: where the operand's bytes of round 0 start, in a group in the
-        /// virtual buffer. Scratch: where those of every round start. Slots: where the segment, with its header, starts in the slot: a
-        /// multiple of 64, on the LL128 lane of 128.
+        /// virtual buffer. Scratch: where those of every round start. Slots: where the segment,
+        /// with its header, starts in the slot: a multiple of 64, on the LL128 lane of 128.
         pub offset_bytes: u64,
     }
 

@@ -1,5 +1,6 @@
 //! Operands and counters read from text, as they are printed: `in[0]`, `out[2]`, `scratch[1]`,
-//! `from 1.ll#0`, `to 1.slots#3.1`, `1:in[0]`, `all:out[0]`, `tokens`, `tokens of 1`, `1.slots.tail`.
+//! `from 1.ll#0`, `to 1.slots#3.1`, `1:in[0]`, `all:out[0]`, `tokens`, `tokens of 1`,
+//! `1.slots.tail`.
 
 use super::{Buffer, Flag, Lane, Link, Operand, Source};
 use std::str::FromStr;
