@@ -9,7 +9,7 @@ any library with one of the array protocols.
         gradient = numpy.full(1000, comm.rank + 1.0, dtype="float32")
         comm.all_reduce(gradient)                    # in place, op="sum"
 
-PyTorch's backend is `oxccl.torch`.
+PyTorch's backend is `oxccl.torch`. Schedules are written with `oxccl.schedule`.
 """
 
 from ._oxccl import (
@@ -18,6 +18,7 @@ from ._oxccl import (
     Communicator,
     Error,
     Group,
+    Schedule,
     Stream,
     UniqueId,
     UsageError,
@@ -31,6 +32,7 @@ __all__ = [
     "Communicator",
     "Error",
     "Group",
+    "Schedule",
     "Stream",
     "UniqueId",
     "UsageError",

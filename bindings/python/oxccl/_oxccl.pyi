@@ -1,5 +1,6 @@
 """The extension module: see the package."""
 
+import os
 from collections.abc import Sequence
 from datetime import timedelta
 from types import TracebackType
@@ -14,7 +15,7 @@ _Array = Any
 # A Stream, a GPU's stream as an object with `cuda_stream`, or its number.
 _Stream = Any
 # Text, a number, a flag, None for none, or a timedelta.
-_Setting = str | int | float | bool | timedelta | None
+_Setting = str | int | float | bool | timedelta | Schedule | None
 
 __all__ = [
     "__version__",
@@ -24,6 +25,7 @@ __all__ = [
     "Buffer",
     "Communicator",
     "Group",
+    "Schedule",
     "Stream",
     "Work",
     "UniqueId",
@@ -128,6 +130,35 @@ class Allocator:
         """Bytes that are kept for the next that need as much."""
     def trim(self) -> None:
         """Gives the machine what is kept."""
+
+@final
+class Schedule:
+    """What each rank does in one collective, proven. `Communicator.local(n, schedule=schedule)` has
+    its collective carried out so."""
+
+    def __new__(cls, text: str, name: str = "schedule") -> Self:
+        """Of JSON, or of MSCCL's XML. The error tells, step by step, why it is wrong."""
+    @staticmethod
+    def read(path: str | os.PathLike[str]) -> Schedule:
+        """Of a file."""
+    @property
+    def name(self) -> str: ...
+    @property
+    def collective(self) -> str: ...
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def in_place(self) -> bool:
+        """Whether it works with input and output in one buffer."""
+    def json(self) -> str:
+        """The text of a file, for `oxccl verify`, `sim`, `explain` and `bench`."""
+    def steps(self, rank: int) -> list[str]:
+        """What a rank does, step by step."""
+    def simulate(
+        self, topology: str, sizes: list[int], *, dtype: str = "float32", channels: int = 1
+    ) -> list[float]:
+        """Predicted seconds of calls of these sizes in bytes, the larger of a rank's input and
+        output. The topology is one of `oxccl topo`'s, or a file."""
 
 @final
 class Communicator:

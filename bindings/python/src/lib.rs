@@ -10,6 +10,7 @@ mod config;
 mod element;
 mod error;
 mod request;
+mod schedule;
 mod stream;
 mod unique_id;
 
@@ -25,6 +26,7 @@ fn _oxccl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<buffer::Buffer>()?;
     module.add_class::<communicator::Communicator>()?;
     module.add_class::<communicator::Group>()?;
+    module.add_class::<schedule::Schedule>()?;
     module.add_class::<stream::Stream>()?;
     module.add_class::<stream::Work>()?;
     module.add_class::<unique_id::UniqueId>()

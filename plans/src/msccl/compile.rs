@@ -89,6 +89,13 @@ impl Algorithm {
         }
     }
 
+    /// Whether what has so many sources is a result: it has all contributions, of which one rank's
+    /// alone are never reduced.
+    fn finishes(&self, sources: usize, contributions: usize) -> bool {
+        let ranks = self.collective.ranks;
+        self.collective.kind.reduces() && contributions == ranks && (sources > 1 || ranks == 1)
+    }
+
     /// Where a chunk lies: in place, some of input and output are the same.
     pub(super) fn cell(&self, rank: usize, buffer: Buffer, chunk: usize) -> (Buffer, usize) {
         match (buffer, self.twin(rank, chunk)) {
@@ -163,8 +170,7 @@ impl Compiler<'_> {
         for part in 0..step.count {
             let held = self.sources(rank, step, part, incoming.get(part).copied());
             let contributions: usize = held.iter().map(|one| one.contributions).sum();
-            let reduces = held.len() > 1;
-            let finish = reduces && contributions == algorithm.collective.ranks;
+            let finish = algorithm.finishes(held.len(), contributions);
             let mut destinations = Vec::new();
             if step.op.writes() {
                 destinations.push(self.write(rank, step.destination, part, contributions));
@@ -310,7 +316,8 @@ impl Compiler<'_> {
             if let (None, Some(input)) = (list.held.get(&place), input) {
                 let sources = vec![Source::plain(Operand::Input(input))];
                 let note = "what is in place from the beginning";
-                list.move_chunk(sources, vec![Operand::Output(chunk)], false, note);
+                let finish = algorithm.finishes(1, 1);
+                list.move_chunk(sources, vec![Operand::Output(chunk)], finish, note);
             }
         }
     }
