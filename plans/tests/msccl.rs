@@ -1,5 +1,5 @@
-//! Files of MSCCL's: what is right is proven, what is wrong or cannot be represented is refused with
-//! its line, and what is accepted is right however chance interleaves its thread blocks.
+//! Files of MSCCL's: what is right is proven, what is wrong or cannot be represented is refused
+//! with its line, and what is accepted is right however chance interleaves its thread blocks.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../tests/common/msccl_xml.rs"]
