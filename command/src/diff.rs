@@ -12,8 +12,8 @@ use crate::failure::Failure;
 
 /// Shows where two custom schedules differ: in what they promise, and in the steps of each rank.
 ///
-/// They need not be right. Comments are no difference, nor is whether `raw` is said. The status is 0
-/// if they do the same, and 1 if they differ.
+/// They need not be right. Comments are no difference, nor is whether `raw` is said. The status is
+/// 0 if they do the same, and 1 if they differ.
 #[derive(Args)]
 pub(crate) struct DiffOptions {
     /// A file with a custom schedule, JSON or MSCCL's XML.

@@ -104,7 +104,8 @@ fn line_of(file: &File) -> (usize, String) {
 #[test]
 fn what_cannot_be_represented_is_named_with_its_line() {
     type Change = fn(&mut File);
-    let cases: [(usize, &str, Change); 13] = [
+    let cases: [(usize, &str, Change); 14] = [
+        (1, "nchunksperloop=\"65537\": at most 65536", |file| file.chunks = 65537),
         (1, "proto=\"Fast\": Simple, LL or LL128", |file| file.proto = "Fast"),
         (1, "coll=\"custom\": the file does not say what its result should be", |file| {
             file.collective = "custom";
