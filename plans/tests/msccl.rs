@@ -311,6 +311,39 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 5000, ..ProptestConfig::default() })]
+    /// Whatever stands in a file, it is read or refused.
+    #[test]
+    fn any_value_of_any_attribute_is_read_or_refused(
+        which in 0..6_usize,
+        changes in proptest::collection::vec((any::<usize>(), 0..10_usize), 1..3),
+    ) {
+        let files = [
+            rings("Simple", 3, 2, 20),
+            all_pairs("LL", 3, true),
+            gather("LL128", 2, 2, false),
+            scatter("LL", 3),
+            overtaking("Simple", 2),
+            all_pairs("Simple", 4, false),
+        ];
+        let values =
+            ["0", "1", "-1", "7", "16", "65536", "99999999999999999999", "18446744073709551615", "", "s"];
+        let mut text = files[which].to_xml();
+        for (place, value) in changes {
+            // What is between quotes: every second piece.
+            let mut pieces: Vec<&str> = text.split('"').collect();
+            let at = place % (pieces.len() / 2) * 2 + 1;
+            pieces[at] = values[value];
+            text = pieces.join("\"");
+        }
+        if let Ok(ScheduleFile { mut schedule, order, in_place, .. }) = from_xml(&text) {
+            infer_raw(&mut schedule);
+            let _ = verify(schedule, order, in_place);
+        }
+    }
+}
+
 /// What a chunk holds: the contributions that are reduced in it.
 type Value = Option<Vec<(usize, usize)>>;
 
