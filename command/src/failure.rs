@@ -62,6 +62,9 @@ pub enum Failure {
         /// How many.
         count: usize,
     },
+    /// Two schedules are not the same.
+    #[error("the schedules differ")]
+    Differ,
     /// Something that every oxccl program needs is missing.
     #[error("{0} of the things that oxccl cannot do without are missing here")]
     Unfit(usize),

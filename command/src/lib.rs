@@ -8,6 +8,7 @@
 
 mod bench;
 mod blame;
+mod diff;
 mod doctor;
 mod explain;
 mod failure;
@@ -62,6 +63,8 @@ enum Command {
     Explain(explain::ExplainOptions),
     /// Proves every schedule that there is for a collective.
     Verify(verify::VerifyOptions),
+    /// Shows where two custom schedules differ.
+    Diff(diff::DiffOptions),
     /// Predicts how long every algorithm takes on a topology.
     Sim(sim::SimOptions),
     /// Prints how the devices of a topology, or of this machine, reach each other.
@@ -116,6 +119,7 @@ pub fn main() -> ExitCode {
         Command::Run(options) => run::main(&options),
         Command::Explain(options) => explain::main(&options),
         Command::Verify(options) => verify::main(&options),
+        Command::Diff(options) => diff::main(&options),
         Command::Sim(options) => sim::main(&options),
         Command::Topo(options) => topo::main(&options),
         Command::Tune(options) => tune::main(&options),

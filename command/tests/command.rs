@@ -208,7 +208,7 @@ fn too_few_descriptors_are_told_with_the_remedy() {
 #[test]
 fn wrong_usage_is_told_in_a_sentence() {
     for (arguments, says) in [
-        ("bench", "<OP>"),
+        ("bench", "<OP|FILE>"),
         ("bench all_reduc", "there are all_reduce, reduce_scatter"),
         ("bench all_reduce -b 8Q", "is no size"),
         ("bench all_reduce -b 16 -e 8", "--minbytes is 16"),

@@ -364,3 +364,36 @@ fn wrong_files_of_msccls_are_refused_with_their_lines() {
     let said = oxccl(&["sim", path.to_str().unwrap(), "--schedule", FILE]).failed(2);
     assert!(said.err.contains("there are two schedules"), "{said:?}");
 }
+
+#[test]
+fn two_schedules_are_compared_step_by_step() {
+    let same = changed("same.json", |file| {
+        file.notes.name = Some("another name".to_owned());
+        file.notes.steps.insert((0, 0), "for the first".to_owned());
+    });
+    let said = oxccl(&["diff", FILE, same.to_str().unwrap()]).ok();
+    assert_eq!(said.out, "");
+    let other = changed("other.json", |file| {
+        file.order = Order::Any;
+        let first = file.schedule.ranks[2].remove(0);
+        file.schedule.ranks[2].insert(3, first);
+        file.notes.steps.insert((2, 3), "too late".to_owned());
+    });
+    let said = oxccl(&["diff", FILE, other.to_str().unwrap()]).failed(1);
+    assert_eq!(
+        said.out,
+        "order        rank -> any\n\n\
+         rank 2: 6 steps -> 6 steps\n\
+         -      0  wait    0.slots.head >= -3\n  \
+         \x20    0  copy    in[0] -> to 0.slots#0\n  \
+         \x20    1  signal  0.slots.tail = +1\n  \
+         \x20    2  wait    0.slots.tail >= +1\n\
+         +      3  wait    0.slots.head >= -3    # too late\n  \
+         \x20    4  copy    from 0.slots#0 -> out[0]\n  \
+         \x20    5  signal  0.slots.head = +1\n"
+    );
+    let said = oxccl(&["diff", FILE, other.to_str().unwrap(), "--rank", "1"]).failed(1);
+    assert_eq!(said.out, "order        rank -> any\n");
+    let missing = oxccl(&["diff", FILE, "no/such.json"]).failed(2);
+    assert!(missing.err.contains("no/such.json: No such file"), "{missing:?}");
+}

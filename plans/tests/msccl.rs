@@ -1,5 +1,5 @@
-//! Files of MSCCL's: what is right is proven, what is wrong or cannot be represented is refused with
-//! its line, and what is accepted is right however chance interleaves its thread blocks.
+//! Files of MSCCL's: what is right is proven, what is wrong or cannot be represented is refused
+//! with its line, and what is accepted is right however chance interleaves its thread blocks.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../tests/common/msccl_xml.rs"]
@@ -104,7 +104,8 @@ fn line_of(file: &File) -> (usize, String) {
 #[test]
 fn what_cannot_be_represented_is_named_with_its_line() {
     type Change = fn(&mut File);
-    let cases: [(usize, &str, Change); 13] = [
+    let cases: [(usize, &str, Change); 14] = [
+        (1, "nchunksperloop=\"65537\": at most 65536", |file| file.chunks = 65537),
         (1, "proto=\"Fast\": Simple, LL or LL128", |file| file.proto = "Fast"),
         (1, "coll=\"custom\": the file does not say what its result should be", |file| {
             file.collective = "custom";
@@ -306,6 +307,39 @@ proptest! {
                 let found = model(&changed, seed ^ turn);
                 prop_assert!(found.is_ok(), "{:?}: {}", found, changed.to_xml());
             }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 5000, ..ProptestConfig::default() })]
+    /// Whatever stands in a file, it is read or refused.
+    #[test]
+    fn any_value_of_any_attribute_is_read_or_refused(
+        which in 0..6_usize,
+        changes in proptest::collection::vec((any::<usize>(), 0..10_usize), 1..3),
+    ) {
+        let files = [
+            rings("Simple", 3, 2, 20),
+            all_pairs("LL", 3, true),
+            gather("LL128", 2, 2, false),
+            scatter("LL", 3),
+            overtaking("Simple", 2),
+            all_pairs("Simple", 4, false),
+        ];
+        let values =
+            ["0", "1", "-1", "7", "16", "65536", "99999999999999999999", "18446744073709551615", "", "s"];
+        let mut text = files[which].to_xml();
+        for (place, value) in changes {
+            // What is between quotes: every second piece.
+            let mut pieces: Vec<&str> = text.split('"').collect();
+            let at = place % (pieces.len() / 2) * 2 + 1;
+            pieces[at] = values[value];
+            text = pieces.join("\"");
+        }
+        if let Ok(ScheduleFile { mut schedule, order, in_place, .. }) = from_xml(&text) {
+            infer_raw(&mut schedule);
+            let _ = verify(schedule, order, in_place);
         }
     }
 }

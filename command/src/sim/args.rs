@@ -29,8 +29,8 @@ pub(crate) struct SimOptions {
     subject: Option<Subject<Kind>>,
     #[arg(skip)]
     kind: Option<Kind>,
-    /// A custom schedule in a file, JSON or MSCCL's XML, for its ranks, beside the algorithms that there are
-    /// for its collective.
+    /// A custom schedule in a file, JSON or MSCCL's XML, for its ranks, beside the algorithms that
+    /// there are for its collective.
     #[arg(long, value_name = "FILE")]
     schedule: Option<PathBuf>,
     /// A preset (oxccl topo --list), a file that ends with .toml, or "this" machine.

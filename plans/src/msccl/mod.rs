@@ -7,9 +7,9 @@
 //! chunk must be ordered by these too ([`race`]): then it does not matter which execution it is.
 //! Channels of a call run the list side by side, each on a share of every chunk.
 //!
-//! Every chunk is where it was last written: in the output where it has a place there, otherwise in
-//! scratch, and in the input as long as nothing has been written ([`compile`]). So a file that works
-//! in place also works with separate buffers.
+//! Every chunk is where it was last written: in the output where it has a place there, otherwise
+//! in scratch, and in the input as long as nothing has been written ([`compile`]). So a file that
+//! works in place also works with separate buffers.
 
 mod compile;
 mod fault;

@@ -10,6 +10,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::str::FromStr;
 
+/// Most chunks of a buffer. The longest of public files have some hundreds.
+const CHUNKS_MAX: usize = 1 << 16;
+
 /// A file.
 #[derive(Debug)]
 pub(super) struct Algorithm {
@@ -244,6 +247,9 @@ impl<'a> Reader<'a> {
             ));
         }
         let collective = Collective { kind, ranks, root: of_root, receiver: 0 };
+        if total > CHUNKS_MAX {
+            return Err(self.value(root, "nchunksperloop", format!("at most {CHUNKS_MAX}")));
+        }
         let has_parts = !matches!(kind, Kind::AllReduce | Kind::Broadcast | Kind::Reduce);
         let parts = if has_parts { ranks } else { 1 };
         if total == 0 || !total.is_multiple_of(parts) {

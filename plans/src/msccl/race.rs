@@ -5,25 +5,23 @@
 //! no part of a file.
 
 use super::fault::MscclFault;
-use super::order::Event;
-use super::parse::{Algorithm, At, Buffer, Op, chunks};
-use std::collections::{HashMap, HashSet};
-use std::rc::Rc;
+use super::order::Event as Done;
+use super::parse::{Algorithm, At, Buffer, Op, Span, chunks};
+use crate::verify::clock::{Clock, Event, Knowledge, View};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 /// A chunk of a rank's memory.
 type Cell = (usize, Buffer, usize);
 
-/// What a thread block knew when it did something, shared by all who learn it.
-type Stamp = Rc<[u32]>;
-
 /// From, to and channel.
 type Channel = (usize, usize, usize);
 
-/// A thread block's time, and what it was doing.
+type Stamp = <Clock as Knowledge>::Stamp;
+
+/// When a thread block did something, and what.
 #[derive(Clone, Copy)]
 struct Access {
-    process: usize,
-    time: u32,
+    event: Event,
     at: At,
 }
 
@@ -34,79 +32,104 @@ struct Accesses {
     read: Vec<Access>,
 }
 
+/// What an execution has led to so far.
+struct Execution<'a> {
+    algorithm: &'a Algorithm,
+    /// By rank: the number of its first thread block among all.
+    starts: Vec<usize>,
+    /// By thread block.
+    clocks: Vec<Clock>,
+    /// Steps that others depend on, and what was known when they were done.
+    awaited: HashSet<At>,
+    done: HashMap<At, Stamp>,
+    sent: HashMap<Channel, VecDeque<Stamp>>,
+    /// By rank: of what is done before all thread blocks.
+    first: HashMap<usize, Stamp>,
+    memory: HashMap<Cell, Accesses>,
+}
+
 /// Checks an execution: what it finds unordered is so in all of them.
-pub(super) fn check(algorithm: &Algorithm, events: &[Event]) -> Result<(), MscclFault> {
+pub(super) fn check(algorithm: &Algorithm, events: &[Done]) -> Result<(), MscclFault> {
     let (mut starts, mut blocks) = (Vec::new(), 0);
-    for rank in &algorithm.ranks {
+    let mut awaited = HashSet::new();
+    for (rank, of_rank) in algorithm.ranks.iter().enumerate() {
         starts.push(blocks);
-        blocks += rank.len();
-    }
-    let mut clocks: Vec<Vec<u32>> = (0..blocks).map(|_| vec![0; blocks]).collect();
-    let mut awaited: HashSet<At> = HashSet::new();
-    for (rank, blocks) in algorithm.ranks.iter().enumerate() {
-        let steps = blocks.iter().flat_map(|block| &block.steps);
+        blocks += of_rank.len();
+        let steps = of_rank.iter().flat_map(|block| &block.steps);
         let on = steps.filter_map(|step| step.dependency);
         awaited.extend(on.map(|(block, step)| (rank, block, step)));
     }
-    let mut done: HashMap<At, Stamp> = HashMap::new();
-    let mut sent: HashMap<Channel, Vec<Stamp>> = HashMap::new();
-    let mut taken: HashMap<Channel, usize> = HashMap::new();
-    let mut memory: HashMap<Cell, Accesses> = HashMap::new();
-    // Of copies that are done before all thread blocks, by rank.
-    let mut before: HashMap<usize, Stamp> = HashMap::new();
-    for event in events {
-        let Event::Step { at, .. } = *event else { continue };
-        let (rank, block, _) = at;
-        let (step, of) = (algorithm.step(at), &algorithm.ranks[rank][block]);
-        let process = starts[rank] + block;
-        let learn = |clock: &mut Vec<u32>, stamp: &[u32]| {
-            clock.iter_mut().zip(stamp).for_each(|(mine, theirs)| *mine = (*mine).max(*theirs));
-        };
-        clocks[process][process] += 1;
-        if let Some(stamp) = before.get(&rank) {
-            learn(&mut clocks[process], stamp);
+    let mut execution = Execution {
+        algorithm,
+        starts,
+        clocks: Clock::all(blocks).collect(),
+        awaited,
+        done: HashMap::new(),
+        sent: HashMap::new(),
+        first: HashMap::new(),
+        memory: HashMap::new(),
+    };
+    // When a message is received early, nothing is done with it yet.
+    events.iter().try_for_each(|event| match *event {
+        Done::Step { at, .. } => execution.step(at),
+        Done::Early { .. } => Ok(()),
+    })
+}
+
+impl Execution<'_> {
+    fn step(&mut self, at: At) -> Result<(), MscclFault> {
+        let (rank, number, _) = at;
+        let (step, block) = (self.algorithm.step(at), &self.algorithm.ranks[rank][number]);
+        let channel = |from, to| (from, to, block.channel);
+        let come = block.recv.filter(|_| step.op.receives()).map(|from| channel(from, rank));
+        let come = come.and_then(|channel| self.sent.get_mut(&channel)?.pop_front());
+        let on = step.dependency.and_then(|(of, index)| self.done.get(&(rank, of, index)));
+        let clock = &mut self.clocks[self.starts[rank] + number];
+        for stamp in self.first.get(&rank).into_iter().chain(on).chain(&come) {
+            clock.join(stamp);
         }
-        if let Some(stamp) =
-            step.dependency.and_then(|(block, step)| done.get(&(rank, block, step)))
-        {
-            learn(&mut clocks[process], stamp);
+        for (cell, writes) in accesses(self.algorithm, at) {
+            self.touch(at, cell, writes)?;
         }
-        if let (true, Some(peer)) = (step.op.receives(), of.recv) {
-            let channel = (peer, rank, of.channel);
-            let number = taken.entry(channel).or_default();
-            if let Some(stamp) = sent.get(&channel).and_then(|all| all.get(*number)) {
-                learn(&mut clocks[process], stamp);
-            }
-            *number += 1;
+        let clock = &mut self.clocks[self.starts[rank] + number];
+        if block.is_first {
+            self.first.insert(rank, clock.publish());
         }
-        let now = Access { process, time: clocks[process][process], at };
-        for (cell, writes) in accesses(algorithm, at) {
-            touch(
-                algorithm,
-                memory.entry(cell).or_default(),
-                (now, writes),
-                &clocks[process],
-                cell,
-            )?;
+        if self.awaited.contains(&at) {
+            self.done.insert(at, clock.publish());
         }
-        if of.is_first {
-            before.insert(rank, clocks[process].as_slice().into());
+        if let Some(to) = block.send.filter(|_| step.op.sends()) {
+            self.sent.entry(channel(rank, to)).or_default().push_back(clock.publish());
         }
-        if awaited.contains(&at) {
-            done.insert(at, clocks[process].as_slice().into());
-        }
-        if let (true, Some(peer)) = (step.op.sends(), of.send) {
-            let stamp = clocks[process].as_slice().into();
-            sent.entry((rank, peer, of.channel)).or_default().push(stamp);
-        }
+        Ok(())
     }
-    Ok(())
+
+    fn touch(&mut self, at: At, cell: Cell, writes: bool) -> Result<(), MscclFault> {
+        let clock = &self.clocks[self.starts[at.0] + at.1];
+        let accesses = self.memory.entry(cell).or_default();
+        let reads = accesses.read.iter().filter(|_| writes);
+        let mut before = accesses.written.iter().chain(reads);
+        if let Some(other) = before.find(|other| !clock.knows(other.event)) {
+            let place = |at: At| self.algorithm.step(at).place;
+            let (_, buffer, chunk) = cell;
+            let (one, other, buffer) = (place(other.at), place(at), buffer.letter());
+            return Err(MscclFault::Race { one, other, buffer, chunk });
+        }
+        let now = Access { event: clock.now(), at };
+        if writes {
+            *accesses = Accesses { written: Some(now), read: Vec::new() };
+        } else {
+            accesses.read.retain(|read| read.event.rank() != now.event.rank());
+            accesses.read.push(now);
+        }
+        Ok(())
+    }
 }
 
 /// What a step reads, and then what it writes.
 fn accesses(algorithm: &Algorithm, at: At) -> Vec<(Cell, bool)> {
     let (rank, step) = (at.0, algorithm.step(at));
-    let cells = |span: super::parse::Span, writes: bool| {
+    let cells = |span: Span, writes: bool| {
         let chunks = chunks(span, step.count);
         chunks.map(move |chunk| {
             let (buffer, chunk) = algorithm.cell(rank, span.buffer, chunk);
@@ -124,27 +147,4 @@ fn accesses(algorithm: &Algorithm, at: At) -> Vec<(Cell, bool)> {
         all.extend(cells(step.destination, true));
     }
     all
-}
-
-fn touch(
-    algorithm: &Algorithm,
-    accesses: &mut Accesses,
-    (now, writes): (Access, bool),
-    clock: &[u32],
-    (_, buffer, chunk): Cell,
-) -> Result<(), MscclFault> {
-    let unordered = |other: &&Access| clock[other.process] < other.time;
-    let reads = accesses.read.iter().filter(|_| writes);
-    if let Some(other) = accesses.written.iter().chain(reads).find(unordered) {
-        let place = |at: At| algorithm.step(at).place;
-        let (one, other) = (place(other.at), place(now.at));
-        return Err(MscclFault::Race { one, other, buffer: buffer.letter(), chunk });
-    }
-    if writes {
-        *accesses = Accesses { written: Some(now), read: Vec::new() };
-    } else {
-        accesses.read.retain(|read| read.process != now.process);
-        accesses.read.push(now);
-    }
-    Ok(())
 }

@@ -11,7 +11,7 @@ use std::num::NonZeroU32;
 use std::rc::Rc;
 
 /// Whoever has a present, and knows of some of what happened before.
-pub(super) trait View {
+pub(crate) trait View {
     /// The present.
     fn now(&self) -> Event;
 
@@ -20,7 +20,7 @@ pub(super) trait View {
 }
 
 /// What a rank knows of what has happened.
-pub(super) trait Knowledge: View + Sized + Debug {
+pub(crate) trait Knowledge: View + Sized + Debug {
     /// What a rank knew when it published something: all its own events until then, and those it
     /// had learned of.
     type Stamp: Clone + Debug;
@@ -40,10 +40,10 @@ pub(super) trait Knowledge: View + Sized + Debug {
 
 /// What a first rank knows, as one sees it who stands for all ranks `by` from there: ranks in what
 /// is asked and answered are turned.
-pub(super) struct Seen<'a, V> {
-    pub(super) of: &'a V,
-    pub(super) symmetry: &'a Symmetry,
-    pub(super) by: Distance,
+pub(crate) struct Seen<'a, V> {
+    pub(crate) of: &'a V,
+    pub(crate) symmetry: &'a Symmetry,
+    pub(crate) by: Distance,
 }
 
 impl<V: View> View for Seen<'_, V> {
@@ -63,38 +63,38 @@ type Page = [u32; PAGE];
 
 /// A point in a rank's own time. Times begin at 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Event {
+pub(crate) struct Event {
     rank: u32,
     time: NonZeroU32,
 }
 
 impl Event {
     /// A rank's entry into the call: everything that it and its user did before.
-    pub(super) fn start(rank: usize) -> Event {
+    pub(crate) fn start(rank: usize) -> Event {
         Event { rank: rank as u32, time: NonZeroU32::MIN }
     }
 
     /// Whose it is.
-    pub(super) fn rank(self) -> usize {
+    pub(crate) fn rank(self) -> usize {
         self.rank as usize
     }
 
     /// The same event of a rank so far away.
-    pub(super) fn turned(self, symmetry: &Symmetry, by: Distance) -> Event {
+    pub(crate) fn turned(self, symmetry: &Symmetry, by: Distance) -> Event {
         Event { rank: symmetry.rank(self.rank(), by) as u32, ..self }
     }
 }
 
 /// A clock's stamp.
 #[derive(Clone, Debug)]
-pub(super) struct Stamp {
+pub(crate) struct Stamp {
     event: Event,
     known: Rc<[Rc<Page>]>,
 }
 
 /// One rank's vector clock.
 #[derive(Debug)]
-pub(super) struct Clock {
+pub(crate) struct Clock {
     now: Event,
     /// For each other rank the latest of its events that happened before now. Shared with stamps
     /// until it changes.
@@ -160,7 +160,7 @@ impl Knowledge for Clock {
 /// Knowledge from below: a rank knows its own events, and nothing of others but what their counters
 /// say. It costs nothing, and is enough wherever ranks only pass messages.
 #[derive(Debug)]
-pub(super) struct Own {
+pub(crate) struct Own {
     rank: usize,
 }
 

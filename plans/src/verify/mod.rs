@@ -33,7 +33,7 @@
 //! Where all ranks do the same relative to their own rank, the first ranks' proof is everybody's:
 //! see [`Symmetric`].
 
-mod clock;
+pub(crate) mod clock;
 mod expect;
 mod group;
 mod hash;
