@@ -7,8 +7,10 @@ and a thread at either end, made at the first message. What arrives before it is
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +18,7 @@ from typing import Any
 import torch
 
 import oxccl
+from oxccl._threads import end_threads
 
 # A receiver looks so often, in seconds, whether the sender has begun to listen; at first, and at
 # most.
@@ -73,6 +76,8 @@ class Messages:
         self._early: dict[int, deque[tuple[int, torch.Tensor]]] = {}
         self._comms: list[oxccl.Communicator] = []
         self._is_closed = False
+        self._threads: list[threading.Thread] = []
+        _alive.add(self)
 
     def send(self, tensor: torch.Tensor, peer: int, tag: int) -> Message:
         message = Message(_bytes_of(tensor), peer, tag)
@@ -126,7 +131,13 @@ class Messages:
             comm.abort("the process group is being destroyed")
 
     def _start(self, run: Callable[..., None], *args: Any) -> None:
-        threading.Thread(target=run, args=args, daemon=True, name="oxccl-messages").start()
+        thread = threading.Thread(target=run, args=args, daemon=True, name="oxccl-messages")
+        self._threads.append(thread)
+        thread.start()
+
+    def join(self) -> None:
+        """Behind `close`."""
+        end_threads(self._threads)
 
     def _connect(self, key: str, rank: int, unique_id: oxccl.UniqueId | str) -> oxccl.Communicator:
         comm = oxccl.Communicator(unique_id, rank, 2, timeout=self._timeout, device="host")
@@ -234,3 +245,14 @@ class Messages:
             return
         message.tensor.copy_(payload)
         message.end()
+
+
+_alive: weakref.WeakSet[Messages] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    """Of groups that nobody has destroyed."""
+    for messages in list(_alive):
+        messages.close()
+        messages.join()

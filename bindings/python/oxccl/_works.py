@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import datetime
 import queue
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ from torch import Tensor
 
 import oxccl
 from oxccl._messages import Message
+from oxccl._threads import end_threads
 
 if TYPE_CHECKING:
     from oxccl.torch import ProcessGroup
@@ -155,6 +158,8 @@ class Completions:
         self._lock = threading.Lock()
         self._spare = 0
         self._is_started = False
+        self._threads: list[threading.Thread] = []
+        _alive.add(self)
 
     def put(self, work: Work, future: torch.futures.Future | None) -> None:
         self._entries.put((work, future))
@@ -167,8 +172,14 @@ class Completions:
         """The threads end behind what has been put."""
         self._entries.put(None)
 
+    def join(self) -> None:
+        """Behind `close`, once all works have ended."""
+        end_threads(self._threads)
+
     def _start(self) -> None:
-        threading.Thread(target=self._run, daemon=True, name="oxccl-futures").start()
+        thread = threading.Thread(target=self._run, daemon=True, name="oxccl-futures")
+        self._threads.append(thread)
+        thread.start()
 
     def _run(self) -> None:
         while True:
@@ -198,6 +209,17 @@ class Completions:
                 future.set_result(work.result())
             else:
                 future.set_exception(error)
+
+
+_alive: weakref.WeakSet[Completions] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    """Of groups that nobody has destroyed."""
+    for completions in list(_alive):
+        completions.close()
+        completions.join()
 
 
 def like(error: oxccl.Error, text: str) -> oxccl.Error:

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.distributed import ReduceOp
 
 import oxccl
-from oxccl import _gpu, _lists, _messages, _shared_memory, _works
+from oxccl import _gpu, _lists, _messages, _shared_memory, _threads, _works
 from oxccl._address import own_address
 from oxccl._compile import leave_as_they_are
 from oxccl._gpu import Gpu
@@ -248,15 +248,18 @@ class ProcessGroup(dist.ProcessGroup):
 
     def shutdown(self) -> None:
         self._messages.close()
-        if self._completions is not None:
-            self._completions.close()
-            self._completions = None
+        completions, self._completions = self._completions, None
+        if completions is not None:
+            completions.close()
         gpu, self._gpu = self._gpu, None
         if gpu is not None:
             gpu.leave()
         comm, self._comm = self._comm, None
         if comm is not None:
             comm.leave()
+        self._messages.join()
+        if completions is not None:
+            completions.join()
 
     def splitGroup(
         self,
@@ -806,5 +809,5 @@ def _op(op: Any) -> tuple[str, float | None]:
     return name, None
 
 
-leave_as_they_are(sys.modules[__name__], _gpu, _lists, _messages, _works)
+leave_as_they_are(sys.modules[__name__], _gpu, _lists, _messages, _threads, _works)
 register()

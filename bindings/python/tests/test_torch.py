@@ -214,6 +214,21 @@ def test_messages_match_by_sender_and_tag() -> None:
     )
 
 
+def test_a_process_may_end_at_any_time() -> None:
+    for _ in range(2):
+        ranks.run(
+            2,
+            BEGIN
+            + """
+for _ in range(20):
+    dist.all_reduce(torch.ones(9), async_op=True).get_future().then(lambda done: torch.ones(9))
+dist.isend(torch.ones(3), 1 - rank)
+dist.recv(torch.empty(3), 1 - rank)
+dist.all_reduce(torch.ones(9), async_op=True).get_future().wait()
+""",
+        )
+
+
 def test_parts_of_a_world() -> None:
     run(
         4,
