@@ -61,8 +61,8 @@ def use_shared_memory(
 
     It is called once a process, on all ranks, before the model is made. It compiles a file of C++
     against this torch, unless it has before. Where the heap has no more memory
-    (`OXCCL_HEAP_BYTES`), tensors lie where they usually do. A forked process writes to its parent's tensors, not to
-    copies of them."""
+    (`OXCCL_HEAP_BYTES`), tensors lie where they usually do. A forked process writes to its
+    parent's tensors, not to copies of them."""
     found = dist.group.WORLD if group is None else group
     if not isinstance(found, ProcessGroup):
         raise oxccl.UsageError("use_shared_memory needs a process group of the backend oxccl")

@@ -1,5 +1,5 @@
-"""One rank of programs that use what PyTorch builds on its backends: layers_rank.py PARTS. Each part
-trains or computes what one process alone does, and compares."""
+"""One rank of programs that use what PyTorch builds on its backends: layers_rank.py PARTS. Each
+part trains or computes what one process alone does, and compares."""
 
 import datetime
 import sys
