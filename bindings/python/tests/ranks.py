@@ -1,6 +1,7 @@
 """Ranks for tests: as threads of this process, or as processes that run a program's text."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -44,6 +45,11 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def _hear_ctrl_c() -> None:
+    """Whoever runs the tests in the background has them ignore it, and what they start."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(
     world: int, program: str, started: int | None = None, **variables: str
 ) -> list[subprocess.Popen[str]]:
@@ -67,6 +73,7 @@ def start(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=_hear_ctrl_c,
         )
         for rank in range(world if started is None else started)
     ]
