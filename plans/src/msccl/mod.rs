@@ -2,13 +2,13 @@
 //!
 //! A file has several thread blocks for each rank, which run side by side. Here each rank has one
 //! list, so they are put in an order: that in which one execution of the file comes to their steps
-//! ([`order`]). What depends on nothing but messages and dependencies is the same in all
+//! (`order`). What depends on nothing but messages and dependencies is the same in all
 //! executions, so one that ends shows that all do. Steps of two thread blocks that touch the same
-//! chunk must be ordered by these too ([`race`]): then it does not matter which execution it is.
+//! chunk must be ordered by these too (`race`): then it does not matter which execution it is.
 //! Channels of a call run the list side by side, each on a share of every chunk.
 //!
 //! Every chunk is where it was last written: in the output where it has a place there, otherwise
-//! in scratch, and in the input as long as nothing has been written ([`compile`]). So a file that
+//! in scratch, and in the input as long as nothing has been written (`compile`). So a file that
 //! works in place also works with separate buffers.
 
 mod compile;
