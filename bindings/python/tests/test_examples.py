@@ -16,10 +16,10 @@ DEADLINE = 120.0
 # Arguments, and what their tables say.
 SOME = [
     ("data_parallel.py", ["exposed ms", "one by one", "coalesced", "DDP, overlapped"]),
-    ("data_parallel.py --backend gloo", ["exposed ms", "DDP, overlapped"]),
     ("coalesced.py", ["launches", "reduce-scatter, coalesced", "all-gather, coalesced"]),
 ]
 MORE = [
+    ("data_parallel.py --backend gloo", ["exposed ms", "DDP, overlapped"]),
     ("distributed_optimizer.py", ["bytes sent", "all-gather, fp8", "last loss"]),
     ("distributed_optimizer.py --backend gloo", ["gloo has no all-gather of torch.float8_e4m3fn"]),
     ("tensor_parallel.py", ["exposed ms", "ring of chunks"]),
