@@ -15,10 +15,10 @@ DEADLINE = 120.0
 
 # Arguments, and what their tables say.
 SOME = [
-    ("data_parallel.py", ["exposed ms", "one by one", "coalesced", "DDP, overlapped"]),
     ("coalesced.py", ["launches", "reduce-scatter, coalesced", "all-gather, coalesced"]),
 ]
 MORE = [
+    ("data_parallel.py", ["exposed ms", "one by one", "coalesced", "DDP, overlapped"]),
     ("data_parallel.py --backend gloo", ["exposed ms", "DDP, overlapped"]),
     ("distributed_optimizer.py", ["bytes sent", "all-gather, fp8", "last loss"]),
     ("distributed_optimizer.py --backend gloo", ["gloo has no all-gather of torch.float8_e4m3fn"]),
@@ -81,6 +81,7 @@ def children(parent: int) -> list[int]:
     return [int(child) for child in listed.read_text().split()]
 
 
+@pytest.mark.skipif(os.environ.get("OXCCL_TEST_ALL") != "1", reason="OXCCL_TEST_ALL=1 runs it")
 def test_a_killed_rank_ends_the_others(tmp_path: pathlib.Path) -> None:
     errors = tmp_path / "errors"
     with errors.open("w") as file:
