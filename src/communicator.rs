@@ -265,6 +265,13 @@ impl Communicator {
         self.idle().plans()
     }
 
+    /// Whether the system reads ordinary memory of this machine's ranks for each other (cross-memory
+    /// attach): then large buffers that are not of [`alloc`](Communicator::alloc) need no way through
+    /// slots. See `OXCCL_CMA` in the settings. Not among threads of one process, who reach all memory.
+    pub fn reads_private_memory(&self) -> bool {
+        self.idle().reads_private_memory()
+    }
+
     /// Changes the promised order of reduction. All ranks must do so between the same calls.
     pub fn set_order(&mut self, order: Order) -> Result<(), Error> {
         self.idle_mut()?.reconfigure(|config| config.order = order)

@@ -345,6 +345,22 @@ pub enum Error {
         /// What this rank was doing.
         during: String,
     },
+    /// The system did not read a rank's private memory for another, as it had done when they
+    /// started.
+    #[error(
+        "rank {rank} could not read a buffer of rank {peer} ({source}; in {during}): it has been unmapped, or is memory that only its \
+         process reaches. OXCCL_CMA=0 sends private memory through slots"
+    )]
+    Unreadable {
+        /// The rank that was to read.
+        rank: usize,
+        /// The rank whose memory it is.
+        peer: usize,
+        /// What the system says.
+        source: std::io::Error,
+        /// What this rank was doing.
+        during: String,
+    },
     /// A rank closed its communicator before it made this call.
     #[error("rank {rank} closed its communicator after {calls} calls; {during} needs it")]
     Left {

@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 #[allow(unreachable_pub)]
+#[path = "common/apart.rs"]
+mod apart;
+#[allow(unreachable_pub)]
 #[path = "common/turns.rs"]
 mod turns;
 
@@ -36,6 +39,8 @@ struct Case {
     ranks: usize,
     order: Order,
     encoding: Option<Encoding>,
+    /// Ranks meet as processes do: their memory is private, and in windows it is read by the system.
+    apart: bool,
     channels: usize,
     calls: Vec<(Wanted, bool, usize)>,
 }
@@ -83,17 +88,19 @@ fn case() -> impl Strategy<Value = Case> {
     (1usize..=8).prop_flat_map(|ranks| {
         let count = prop_oneof![Just(0usize), 1usize..40, 40usize..3000];
         let calls = prop::collection::vec((wanted(ranks), any::<bool>(), count), 0..24);
-        let encoding = prop_oneof![
-            2 => Just(None),
-            1 => Just(Some(Encoding::Ll)),
-            1 => Just(Some(Encoding::Slots)),
+        let ways = prop_oneof![
+            2 => Just((None, false)),
+            1 => Just((Some(Encoding::Ll), false)),
+            1 => Just((Some(Encoding::Slots), false)),
+            2 => Just((Some(Encoding::Windows), true)),
         ];
         let order = prop_oneof![Just(Order::Rank), Just(Order::Tree)];
-        (Just(ranks), order, encoding, 1usize..3, calls).prop_map(
-            |(ranks, order, encoding, channels, calls)| Case {
+        (Just(ranks), order, ways, 1usize..3, calls).prop_map(
+            |(ranks, order, (encoding, apart), channels, calls)| Case {
                 ranks,
                 order,
                 encoding,
+                apart,
                 channels,
                 calls,
             },
@@ -258,12 +265,17 @@ fn compare(comm: &Communicator, case: &Case) {
 fn run(case: &Case) {
     let pin = Pin { encoding: case.encoding, channels: Some(case.channels), ..Pin::default() };
     let config = Config { order: case.order, pin, ..Config::default() };
-    let ranks = Communicator::local_with(case.ranks, &config).unwrap();
-    std::thread::scope(|scope| {
-        for comm in ranks {
-            scope.spawn(move || compare(&comm, case));
+    match case.apart {
+        true => apart::run(case.ranks, &config, |comm| compare(&comm, case)),
+        false => {
+            let ranks = Communicator::local_with(case.ranks, &config).unwrap();
+            std::thread::scope(|scope| {
+                for comm in ranks {
+                    scope.spawn(move || compare(&comm, case));
+                }
+            });
         }
-    });
+    }
 }
 
 #[test]
@@ -395,7 +407,7 @@ fn thousands_of_buckets() {
         (0..4096).map(|at| (Wanted::AllReduce(OpKind::Sum), at % 3 == 0, at % 29)).collect();
     for encoding in [None, Some(Encoding::Ll), Some(Encoding::Slots)] {
         let calls: Vec<_> = Vec::clone(&calls);
-        run(&Case { ranks: 3, order: Order::Rank, encoding, channels: 2, calls });
+        run(&Case { ranks: 3, order: Order::Rank, encoding, apart: false, channels: 2, calls });
     }
 }
 
@@ -418,7 +430,7 @@ fn parts_of_any_size() {
     for kind in kinds {
         for (ranks, encoding, channels) in [(2, None, 2), (3, Some(Encoding::Slots), 1)] {
             let calls = counts.iter().map(|count| (kind, false, *count)).collect();
-            run(&Case { ranks, order: Order::Rank, encoding, channels, calls });
+            run(&Case { ranks, order: Order::Rank, encoding, apart: false, channels, calls });
         }
     }
 }

@@ -12,8 +12,16 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 fn config(nodes: Option<usize>) -> Config {
-    let timeout = Duration::from_secs(60);
-    Config { timeout, nodes, heap_bytes: 16 << 20, max_channels: 2, ..Config::default() }
+    let mut config = Config {
+        timeout: Duration::from_secs(60),
+        nodes,
+        heap_bytes: 16 << 20,
+        max_channels: 2,
+        ..Config::default()
+    };
+    // So that what is reached in place is told from what the system would read.
+    config.advanced.cma = Some(false);
+    config
 }
 
 /// How ranks meet.

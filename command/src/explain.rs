@@ -262,6 +262,11 @@ impl ExplainOptions {
             order: self.order,
             in_place: self.in_place,
             windows: !self.private,
+            // As where the system allows it.
+            cma: self.private
+                && !several_nodes
+                && config.device == Device::Host
+                && config.advanced.cma != Some(false),
             several_nodes,
             ll128: pin.encoding == Some(Encoding::Ll128),
             multicast: pin.algorithm == Some(Algorithm::Nvls),

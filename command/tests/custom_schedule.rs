@@ -264,6 +264,7 @@ fn what_slots_do_not_hold_is_an_error() {
         most_channels: 1,
         tile_bytes,
         stream: false,
+        cma: false,
         virtual_bytes: None,
     };
     let program =

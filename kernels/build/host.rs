@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Sources that know no type.
-const COMMON: [&str; 4] = ["executor.cpp", "trace.cpp", "copy.cpp", "lines.cpp"];
+const COMMON: [&str; 5] = ["executor.cpp", "trace.cpp", "copy.cpp", "lines.cpp", "private.cpp"];
 
 /// Instruction sets of an architecture with the flags that select them; src/host.rs detects the
 /// same.

@@ -320,6 +320,7 @@ pub(crate) fn outcome(number: u32) -> Outcome {
         0 => Outcome::Done,
         1 => Outcome::Aborted,
         2 => Outcome::Mismatch,
+        4 => Outcome::Unreadable,
         _ => Outcome::BadProgram,
     }
 }

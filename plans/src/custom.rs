@@ -149,6 +149,7 @@ impl CustomSchedule {
             channels: question.channels_or(1),
             tile_bytes: self.tile_bytes(question.ll_slot_bytes, question.slot_bytes),
             stream: false,
+            cma: false,
             reason: format!("the schedule {}", self.name),
         }))
     }

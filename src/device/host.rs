@@ -12,6 +12,14 @@ use std::sync::Arc;
 /// Yields of a wait before it sleeps.
 const YIELDS: u32 = 2_000;
 
+const LINE: usize = 64;
+
+#[derive(Clone, Debug)]
+#[repr(align(64))]
+struct Line {
+    _bytes: [u8; LINE],
+}
+
 /// One rank's part of the host.
 #[derive(Debug)]
 pub(crate) struct Host {
@@ -21,6 +29,7 @@ pub(crate) struct Host {
     // What it points to. They stay where they are.
     _connections: Box<[f::Connection]>,
     _windows: Box<[f::Window]>,
+    _bounces: Box<[Line]>,
     statuses: Box<[f::Status]>,
     /// What the connections lead to.
     _staging: Vec<Arc<Region>>,
@@ -44,13 +53,14 @@ pub(crate) struct Waiting {
 impl Host {
     /// Tables over the staging of this node's ranks, in rank order, each of
     /// [`StagingShape::len_bytes`]; `connect` fills in the connections to others. `window_bases` is
-    /// where peers' tokens count from, in this process.
+    /// where peers' tokens count from, in this process. `processes` are the ranks', by rank, where
+    /// the system reads their memory for this one.
     pub(crate) fn new(
         shape: StagingShape,
         rank: usize,
         (staging, heaps): (ByRank<Region>, ByRank<Region>),
         connect: impl FnOnce(&mut [f::Connection]),
-        window_bases: &[*mut u8],
+        (window_bases, processes): (&[*mut u8], Option<&[u32]>),
         control: &Control,
         waiting: Waiting,
     ) -> Host {
@@ -63,6 +73,11 @@ impl Host {
         let mut connections = shape.connections(rank, &bases).into_boxed_slice();
         connect(&mut connections);
         let mut windows = shape.windows(window_bases, window_bases, None).into_boxed_slice();
+        for (window, process) in windows.iter_mut().zip(processes.unwrap_or(&[]).iter().cycle()) {
+            window.process = u64::from(*process);
+        }
+        let bounces = processes.map_or(0, |_| shape.channels * f::BOUNCE_BYTES / LINE);
+        let mut bounces = vec![Line { _bytes: [0; LINE] }; bounces].into_boxed_slice();
         let mut statuses = vec![f::Status::default(); shape.channels].into_boxed_slice();
         let blank = f::Launch {
             connections: connections.as_mut_ptr(),
@@ -76,6 +91,7 @@ impl Host {
             ranks: shape.ranks as u32,
             spins: waiting.spins,
             yields: YIELDS,
+            bounce: bounces.as_mut_ptr().cast(),
             ..f::Launch::EMPTY
         };
         Host {
@@ -83,6 +99,7 @@ impl Host {
             blank,
             _connections: connections,
             _windows: windows,
+            _bounces: bounces,
             statuses,
             _staging: staging.into_iter().flatten().collect(),
             heaps,
@@ -131,10 +148,8 @@ impl Host {
         unsafe { self.channels.run(first, channels) }
     }
 
-    /// Whom the first channel that did not end well had to do with.
-    pub(crate) fn odd_peer(&self) -> Option<usize> {
-        let ended = &mut self.statuses.iter();
-        let status = ended.find(|status| status.outcome != f::Outcome::Done as u32)?;
-        Some(status.peer as usize)
+    /// How the first channel ended that did not end well.
+    pub(crate) fn odd(&self) -> Option<&f::Status> {
+        self.statuses.iter().find(|status| status.outcome != f::Outcome::Done as u32)
     }
 }

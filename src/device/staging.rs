@@ -131,6 +131,7 @@ impl StagingShape {
                 .map_or(std::ptr::null(), |tables| tables.wrapping_add(peer * REGISTRATIONS)),
             heap: (heaps[peer] as u64).wrapping_sub(bases[peer] as u64),
             tokens: f::Tokens::default(),
+            process: 0,
         };
         (0..self.channels).flat_map(|_| (0..self.ranks).map(window)).collect()
     }

@@ -6,6 +6,7 @@
 mod arrivals;
 mod backend;
 mod close;
+mod cma;
 mod diagnosis;
 mod fabric;
 mod gpu;
@@ -53,6 +54,8 @@ pub(crate) struct Engine {
     spins: Spins,
     label: Label,
     egress: Option<Egress>,
+    /// By rank, where the system reads private memory.
+    processes: Option<Arc<[u32]>>,
     staging_bytes: usize,
     /// Where ranks of this process meet that may share their launches.
     joint: Option<Arc<Joint>>,
@@ -179,6 +182,11 @@ impl Engine {
     /// The steps that have been kept.
     pub(crate) fn take_trace(&mut self) -> Result<StepTrace, Error> {
         self.backend.take_trace()
+    }
+
+    /// Whether the system reads the ranks' private memory for each other.
+    pub(crate) fn reads_private_memory(&self) -> bool {
+        self.processes.is_some()
     }
 
     /// What a call would choose.

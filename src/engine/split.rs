@@ -71,6 +71,10 @@ impl Engine {
             heap: self.heap.clone(),
             heaps: self.backend.heaps().of_ranks(&ranks),
             egress: self.egress.clone(),
+            processes: self
+                .processes
+                .as_ref()
+                .map(|all| ranks.iter().map(|rank| all[*rank]).collect()),
             spins: self.spins,
             label: self.label_of_part(number, &ranks),
         };

@@ -3,12 +3,13 @@
 use super::Engine;
 use super::backend::Backend;
 use super::close::Ending;
+use super::cma;
 use super::diagnosis::{Ranks, poll, words_of_groups};
 use super::fabric::Choice;
 use super::gpu::{GpuBackend, Joint};
 use super::host::HostBackend;
 use super::links::{Links, Starting};
-use super::prepared::{Launches, Plans};
+use super::prepared::{Launches, Plans, Ways};
 use super::recent::Recent;
 use super::tally::Tally;
 use crate::config::{Config, patience};
@@ -70,7 +71,7 @@ impl Engine {
             Device::Host => start.on_host(&spins),
             Device::Cuda(ordinal) => start.on_gpu(ordinal, &spins),
         };
-        let Started { backend, heap, ranks, links, egress, ll128, multicast, device } = started
+        let Started { backend, heap, ranks, links, egress, ways, processes, device } = started
             .inspect_err(|error| {
                 let reason = error.to_string();
                 bootstrap.liveness().abort(Cause::Aborted { rank, reason });
@@ -102,7 +103,8 @@ impl Engine {
             egress,
             staging_bytes,
             joint,
-            plans: Plans::new(links.clone(), ll128, multicast),
+            plans: Plans::new(links.clone(), ways),
+            processes,
             launches: Launches::default(),
             backend,
             links,
@@ -135,6 +137,8 @@ pub(crate) struct Inherited {
     /// Those of this node's ranks.
     pub(super) heaps: Heaps,
     pub(super) egress: Option<Egress>,
+    /// By rank, where the system reads private memory.
+    pub(super) processes: Option<Arc<[u32]>>,
     pub(super) spins: Spins,
     /// Of the part.
     pub(super) label: Label,
@@ -159,10 +163,9 @@ struct Started {
     links: Option<Arc<Links>>,
     /// What the node's ranks share where links are shaped.
     egress: Option<Egress>,
-    /// Whether there is an LL128 lane.
-    ll128: bool,
-    /// Whether a switch reduces between the ranks.
-    multicast: bool,
+    ways: Ways,
+    /// By rank, where the system reads private memory.
+    processes: Option<Arc<[u32]>>,
     device: Device,
 }
 
@@ -204,7 +207,7 @@ impl Start<'_> {
         Ok(ranks)
     }
 
-    fn on_host(self, spins: &Spins) -> Result<Started, Error> {
+    fn on_host(mut self, spins: &Spins) -> Result<Started, Error> {
         allow_fences();
         let (shape, rank) = (self.shape(), self.bootstrap.rank());
         let control = ControlShape { channels: shape.channels };
@@ -255,15 +258,44 @@ impl Start<'_> {
         let connect = |connections: &mut [f::Connection]| {
             links.iter().for_each(|links| links.connect(connections))
         };
-        let host =
-            Host::new(shape, rank, (staging, heaps), connect, &bases, &ranks.control, waiting);
+        let processes = self.processes()?;
+        let host = Host::new(
+            shape,
+            rank,
+            (staging, heaps),
+            connect,
+            (&bases, processes.as_deref()),
+            &ranks.control,
+            waiting,
+        );
         let links = self.start_links(links, egress.clone(), spins)?;
         let kept = (self.bootstrap.reach(), self.config.call_times);
         let backend =
             Box::new(HostBackend::new(host, ranks.clone(), heap.clone(), links.clone(), kept));
-        let ll128 = shape.ll128_slots > 0;
-        let (multicast, device) = (false, Device::Host);
-        Ok(Started { backend, heap, ranks, links, egress, ll128, multicast, device })
+        let (ll128, cma) = (shape.ll128_slots > 0, processes.is_some());
+        let ways = Ways { ll128, multicast: false, cma };
+        Ok(Started { backend, heap, ranks, links, egress, ways, processes, device: Device::Host })
+    }
+
+    /// The processes of all ranks, if they are on one machine and each may read the others' memory.
+    fn processes(&mut self) -> Result<Option<Arc<[u32]>>, Error> {
+        if let Some(inherited) = &self.inherited {
+            return Ok(inherited.processes.clone());
+        }
+        let is_possible =
+            self.bootstrap.reach() == Reach::SharedMemory && self.bootstrap.nodes().count() == 1;
+        if !is_possible || self.config.advanced.cma == Some(false) {
+            return Ok(None);
+        }
+        let found = cma::processes(self.bootstrap, self.deadline)?;
+        match (found, self.config.advanced.cma) {
+            (Ok(processes), _) => Ok(Some(processes)),
+            (Err(detail), Some(true)) => Err(Error::Config { variable: "cma", detail }),
+            (Err(detail), _) => {
+                tracing::info!(detail, "private memory goes through slots");
+                Ok(None)
+            }
+        }
     }
 
     /// The word that this node's ranks share where links are shaped: in the control memory of the
@@ -363,11 +395,12 @@ impl Start<'_> {
         let ranks = self.ranks(gpu.control().to_vec(), &heap)?;
         let links = self.start_links(links, egress.clone(), spins)?;
         let connections = self.config.advanced.cuda_connections;
-        let (ll128, multicast) = (gpu.has_ll128(), gpu.has_multicast());
+        let ways = Ways { ll128: gpu.has_ll128(), multicast: gpu.has_multicast(), cma: false };
         let shared = (ranks.clone(), heap.clone(), links.clone());
         let backend = Box::new(GpuBackend::new(gpu, shared, joint, reach, connections)?);
         let device = Device::Cuda(Some(device.ordinal()));
-        Ok(Started { backend, heap, ranks, links, egress, ll128, multicast, device })
+        let processes = None;
+        Ok(Started { backend, heap, ranks, links, egress, ways, processes, device })
     }
 }
 

@@ -44,7 +44,9 @@ impl Error {
             Error::Mismatch { rank, compared_with, .. } => vec![*rank, *compared_with],
             Error::Unreceived { sender, receiver, .. }
             | Error::CountsDiffer { sender, receiver, .. } => vec![*sender, *receiver],
-            Error::LinkLost { rank, peer, .. } | Error::Corrupted { rank, peer, .. } => {
+            Error::LinkLost { rank, peer, .. }
+            | Error::Corrupted { rank, peer, .. }
+            | Error::Unreadable { rank, peer, .. } => {
                 vec![*peer, *rank]
             }
             Error::TimedOut { ranks, .. } | Error::Broken { ranks, .. } => ranks.clone(),
@@ -114,6 +116,7 @@ impl Error {
             | Error::ServerCutOff { .. }
             | Error::LinkLost { .. }
             | Error::Corrupted { .. }
+            | Error::Unreadable { .. }
             | Error::Left { .. }
             | Error::Stopped { .. }
             | Error::DeviceLost { .. }
@@ -213,6 +216,8 @@ mod tests {
         let link = Error::LinkLost { rank: 0, peer: 5, detail: text(), during: text() };
         is(&link, ENDED, &[5, 0]);
         is(&Error::Corrupted { rank: 0, peer: 5, during: text() }, ENDED, &[5, 0]);
+        let source = std::io::Error::other("no");
+        is(&Error::Unreadable { rank: 0, peer: 5, source, during: text() }, ENDED, &[5, 0]);
         is(&Error::Left { rank: 1, calls: 2, during: text() }, ENDED, &[1]);
         is(&Error::Stopped { rank: 1, reason: text(), ranks: Vec::new() }, ENDED, &[1]);
         is(&Error::DeviceLost { source: CudaError::NoDevice }, ENDED, &[]);

@@ -2,6 +2,7 @@
 //! for bit.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod apart;
 pub mod element;
 pub mod events;
 pub mod expression;

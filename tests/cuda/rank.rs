@@ -125,6 +125,7 @@ impl Rank {
             most_channels: CHANNELS,
             tile_bytes: 512,
             stream: false,
+            cma: false,
             virtual_bytes: None,
         };
         let program = lower(&verified, self.rank, &layout, &lowering).unwrap();

@@ -49,6 +49,7 @@ fn expected(comm: &Communicator, plan: &Plan, max_channels: usize) -> Vec<Steps>
         most_channels: max_channels,
         tile_bytes: plan.tile_bytes,
         stream: false,
+        cma: false,
         virtual_bytes: None,
     };
     steps_of(&lower(&verified, comm.rank(), &layout, &lowering).unwrap())

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use oxccl::plans::algorithms::Encoding;
 use oxccl::{Config, CustomSchedule, Device, Kind};
 
 use super::case::Case;
@@ -182,7 +181,7 @@ impl BenchOptions {
     /// Wishes that do not fit together, or that nothing can fulfil.
     pub(crate) fn cases(&self, ranks: usize) -> Result<Vec<Case>, Failure> {
         let config = self.config()?;
-        self.check_modes(&config)?;
+        self.check_modes()?;
         let cases = self.sweep.cases(self.target(), ranks, &config)?;
         if self.trace.is_some() && cases.len() > 1 {
             let text = "--trace shows one call: name one collective, type, operation and root";
@@ -191,16 +190,10 @@ impl BenchOptions {
         Ok(cases)
     }
 
-    fn check_modes(&self, config: &Config) -> Result<(), Failure> {
+    fn check_modes(&self) -> Result<(), Failure> {
         let usage = |text: &str| Err(Failure::Usage(text.to_owned()));
         if self.graph > 0 {
             return usage("--graph: oxccl-against-nccl measures CUDA graphs; leave it at 0 here");
-        }
-        if self.private && config.pin.encoding == Some(Encoding::Windows) {
-            return usage(
-                "--encoding windows reads peers' buffers in place, --private makes that \
-                 impossible: leave one of them away",
-            );
         }
         Ok(())
     }

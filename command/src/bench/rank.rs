@@ -43,6 +43,11 @@ impl Comms {
         self.control.world_size()
     }
 
+    /// Whether the system reads private memory for the ranks that are measured.
+    pub(crate) fn reads_private_memory(&self) -> bool {
+        self.measured.reads_private_memory()
+    }
+
     /// The next step begins.
     pub(super) fn step(&self, doing: impl FnOnce() -> String) {
         if let Some(watchdog) = &self.watchdog {
@@ -215,6 +220,7 @@ impl Bench<'_> {
             launches,
             calls: timing.calls,
             missed_wakes,
+            cma: plan.cma,
         }
     }
 

@@ -45,6 +45,8 @@ pub(crate) struct Row {
     pub(crate) calls: usize,
     /// Wakes that waits of all ranks have missed, of all calls that were timed.
     pub(crate) missed_wakes: u64,
+    /// Whether the system reads private memory for the ranks.
+    pub(crate) cma: bool,
 }
 
 impl Row {
@@ -109,7 +111,7 @@ impl Format {
     }
 }
 
-pub(crate) const CSV_COLUMNS: [&str; 20] = [
+pub(crate) const CSV_COLUMNS: [&str; 21] = [
     "op",
     "type",
     "redop",
@@ -130,6 +132,7 @@ pub(crate) const CSV_COLUMNS: [&str; 20] = [
     "launches",
     "calls",
     "missed_wakes",
+    "cma",
 ];
 
 /// The values of [`CSV_COLUMNS`].
@@ -155,6 +158,7 @@ pub(crate) fn csv_line(row: &Row) -> String {
         row.launches.to_string(),
         row.calls.to_string(),
         row.missed_wakes.to_string(),
+        row.cma.to_string(),
     ]
     .join(",")
 }
@@ -216,6 +220,7 @@ mod tests {
             launches: 1,
             calls: 128,
             missed_wakes: 0,
+            cma: false,
         }
     }
 

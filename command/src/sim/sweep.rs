@@ -140,6 +140,7 @@ fn point(study: &Study, candidate: &Candidate, bytes: usize, prediction: &Predic
         launches: 1,
         calls: 1,
         missed_wakes: 0,
+        cma: false,
     };
     Point { row, links: prediction.links.clone() }
 }

@@ -66,6 +66,8 @@ struct Plan {
     sizes: Vec<usize>,
     turns: Turns,
     config: Config,
+    /// Whether the system reads private memory for other ranks.
+    cma: bool,
 }
 
 pub(crate) fn main(options: &TuneOptions) -> Result<(), Failure> {
@@ -74,7 +76,9 @@ pub(crate) fn main(options: &TuneOptions) -> Result<(), Failure> {
         Some(file) => {
             let table = read(file)?;
             plan.config.ranks_per_node = Some(table.ranks_per_node);
-            bench::on_ranks(Some(table.ranks), &plan.config, |comms| {
+            let config = plan.config.clone();
+            bench::on_ranks(Some(table.ranks), &config, |comms| {
+                plan.cma = comms.reads_private_memory();
                 verify::verify(comms, &plan, &table)
             })
         }
@@ -85,7 +89,9 @@ pub(crate) fn main(options: &TuneOptions) -> Result<(), Failure> {
             // yet bound to its own.
             let is_first = bench::environment()?.is_some_and(|place| place.rank == 0);
             let probe = is_first.then(Probe::measure);
-            bench::on_ranks(options.ranks, &plan.config, |comms| {
+            let config = plan.config.clone();
+            bench::on_ranks(options.ranks, &config, |comms| {
+                plan.cma = comms.reads_private_memory();
                 let table = measure(comms, &plan, probe)?;
                 if comms.rank() == 0 { write(&options.output, &table) } else { Ok(()) }
             })
@@ -108,7 +114,13 @@ impl TuneOptions {
         if largest < SMALLEST_BYTES {
             return Err(Failure::Usage(format!("--maxbytes must be at least {SMALLEST_BYTES}")));
         }
-        Ok(Plan { kinds, sizes: sizes(step, largest), turns: self.turns(), config: self.config()? })
+        Ok(Plan {
+            kinds,
+            sizes: sizes(step, largest),
+            turns: self.turns(),
+            config: self.config()?,
+            cma: false,
+        })
     }
 
     fn largest(&self) -> usize {
@@ -156,6 +168,7 @@ impl Plan {
             order: Order::Any,
             in_place: false,
             windows,
+            cma: self.cma && !windows,
             several_nodes: false,
             ll128: false,
             multicast: false,

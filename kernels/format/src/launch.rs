@@ -16,10 +16,12 @@ table! {
     /// From this bit on a token, as in [`Tokens`], has the number of the allocation that it counts
     /// from: 0 for [`Window::base`].
     pub const TOKEN_NUMBER_SHIFT: u32 = 52;
+    /// Bytes of a channel's share of [`Launch::bounce`].
+    pub const BOUNCE_BYTES: usize = 256 << 10;
 
     /// How this call's buffers are found by peers: an offset from [`Window::base`], or from an
     /// allocation that this rank has registered, whose number is from bit [`TOKEN_NUMBER_SHIFT`]
-    /// on.
+    /// on. With [`OPERAND_CMA`] an address of this rank's process.
     #[repr(C)]
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Tokens {
@@ -42,6 +44,8 @@ table! {
         pub heap: u64,
         /// What the peer sent for this call.
         pub tokens: Tokens,
+        /// Host only: the peer's process, whose memory [`OPERAND_CMA`] reads. 0 where none is read.
+        pub process: u64,
     }
 
     /// Memory that is one address for as many GPUs as there are ranks: the same range of each
@@ -93,6 +97,8 @@ table! {
         Mismatch = 2,
         /// The program is not one this executor can run.
         BadProgram = 3,
+        /// The system did not read a peer's memory ([`OPERAND_CMA`]): see [`Status::found`].
+        Unreadable = 4,
     }
 
     /// Written by each channel that does not end well. Whoever launches has it say
@@ -108,6 +114,7 @@ table! {
         pub peer: u32,
         /// Mismatch: the signature that came instead of ours. (The right signature with
         /// another length is [`Outcome::BadProgram`]: the two ranks run programs that do not fit.)
+        /// Unreadable: the number of the system's error.
         pub found: u32,
     }
 
@@ -262,6 +269,9 @@ table! {
         pub arrived: *mut u32,
         /// With `ended`: the channels of the launch, of one rank.
         pub launched: u64,
+        /// Host only: [`BOUNCE_BYTES`] for each channel, where peers' private memory is read to;
+        /// null where none is read.
+        pub bounce: *mut u8,
     }
 }
 
@@ -306,5 +316,6 @@ impl Launch {
         ended: core::ptr::null_mut(),
         arrived: core::ptr::null_mut(),
         launched: 0,
+        bounce: core::ptr::null_mut(),
     };
 }

@@ -6,7 +6,7 @@ table! {
     /// First word of a program.
     pub const MAGIC: u32 = 0x6363_786f; // "oxcc"
     /// Layout version; an executor refuses any other.
-    pub const VERSION: u32 = 6;
+    pub const VERSION: u32 = 7;
     /// Operands that one `ReduceCopy` may have, sources and destinations together.
     pub const MAX_OPERANDS: usize = 260;
     /// Sources that one `ReduceCopy` with [`INSTRUCTION_TREE`] may have.
@@ -47,10 +47,16 @@ table! {
     /// follow.
     pub const INSTRUCTION_ACQUIRE: u8 = 64;
 
+    /// `ReduceCopy`: some of the sources have [`OPERAND_CMA`].
+    pub const INSTRUCTION_CMA: u8 = 128;
+
     /// Operand: an unscaled contribution ([`Scale::Premultiply`] multiplies it).
     pub const OPERAND_RAW: u8 = 1;
     /// Operand (destination): the data will not be read soon; write with streaming stores.
     pub const OPERAND_STREAM: u8 = 2;
+    /// Operand (source, a window): memory of the peer's process that is not mapped here, which a
+    /// host has the system read (cross-memory attach, `process_vm_readv`). Only hosts have it.
+    pub const OPERAND_CMA: u8 = 4;
 
     /// Where an operand lives.
     #[repr(u8)]

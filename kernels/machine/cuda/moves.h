@@ -42,5 +42,11 @@ OXCCL_INLINE bool try_plain_walk(Machine&, const Reducer&, uint64_t, Workspace&,
   return false;
 }
 
+// All memory is mapped.
+template <class Reducer>
+OXCCL_INLINE bool try_private(Machine&, const Reducer&, const Instruction&, uint64_t, Workspace&, bool*) {
+  return false;
+}
+
 }  // namespace OXCCL_ISA
 }  // namespace oxccl

@@ -1,9 +1,10 @@
-// What a host does in a way of its own with a ReduceCopy: short ones (short.h), and those of
-// buckets without flags (buckets.h). Each says whether it has been taken, and then by `done`
+// What a host does in a way of its own with a ReduceCopy: short ones (short.h), those of buckets
+// without flags (buckets.h), and those that read peers' private memory (private.h). Each says whether it has been taken, and then by `done`
 // whether all went well.
 #pragma once
 #include "buckets.h"
 #include "multicast.h"
+#include "private.h"
 #include "short.h"
 
 namespace oxccl {
@@ -50,6 +51,13 @@ OXCCL_INLINE bool try_plain_walk(Machine& machine, const Reducer& reducer, uint6
                                  bool* done) {
   if (!is_plain_walk(machine, workspace)) return false;
   *done = walk_plain(machine, reducer, round_start, workspace);
+  return true;
+}
+
+OXCCL_INLINE bool try_private(Machine& machine, const HostReducer& reducer, const Instruction& instruction,
+                              uint64_t round_start, Workspace& workspace, bool* done) {
+  if (OXCCL_LIKELY((instruction.flags & INSTRUCTION_CMA) == 0)) return false;
+  *done = move_private(machine, reducer, round_start, workspace);
   return true;
 }
 

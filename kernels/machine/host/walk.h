@@ -22,7 +22,10 @@ OXCCL_INLINE BucketTable table_of(const Machine& machine, const Operand& operand
     first = operand.space == SPACE_WINDOW_INPUT ? &tokens->input : &tokens->output;
     followers = &tokens->followers;
   }
-  return {first, followers, window ? sizeof(SegmentTokens) : sizeof(Segment), window};
+  const uint64_t stride_bytes = window ? sizeof(SegmentTokens) : sizeof(Segment);
+  // Addresses of the peer's process count from nothing.
+  const bool is_private = operand.flags & OPERAND_CMA;
+  return {first, followers, stride_bytes, is_private ? nullptr : window};
 }
 
 // All operands' tables, found once a tile: so that the walk costs little beside small buckets.

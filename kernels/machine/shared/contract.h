@@ -22,7 +22,8 @@
 //     numbers.h    conversions of the small floats, the division of an f32
 //     bulk.h       long stretches of a ReduceCopy, and the reducers
 //     walk.h       find_buckets, lies_in_buckets, bucket_of, join_buckets: the steps of a walk through buckets
-//     moves.h      try_switch, point_to_members, try_short, try_plain_walk: ways of its own for a whole move
+//     moves.h      try_switch, point_to_members, try_short, try_plain_walk, try_private: ways of its own for
+//                  a whole move
 //
 // host/target.h and cuda/target.h include this and have all that; the folder that is compiled with
 // shared/ decides which of them is meant. The build writes format.h from the tables in

@@ -159,7 +159,10 @@ OXCCL_NOINLINE bool run_reduce_copy(Machine& machine, const Reducer& reducer,
   if (!agreed(machine)) return false;
   if (by_switch) point_to_members(machine, instruction, operands, round_start, workspace);
   fence_tokens(instruction, INSTRUCTION_RELEASE);
-  if (!move_operands(machine, reducer, round_start, workspace)) return false;
+  bool done = false;
+  if (!try_private(machine, reducer, instruction, round_start, workspace, &done))
+    done = move_operands(machine, reducer, round_start, workspace);
+  if (!done) return false;
   write_headers(machine, workspace);
   fence_tokens(instruction, INSTRUCTION_ACQUIRE);
   return agreed(machine);

@@ -124,6 +124,13 @@ OXCCL_INLINE uint8_t* behind(const Window& window, uint64_t token) {
   return window.registered[number] + (token & ((uint64_t(1) << TOKEN_NUMBER_SHIFT) - 1));
 }
 
+// Where a peer's buffer is. What is not mapped here (OPERAND_CMA) is an address of the peer's, to be
+// read by the system alone.
+OXCCL_INLINE uint8_t* in_window(const Window& window, const Operand& operand, uint64_t token) {
+  if (OXCCL_UNLIKELY(operand.flags & OPERAND_CMA)) return reinterpret_cast<uint8_t*>(token);
+  return behind(window, token);
+}
+
 // Whole buffers: false when the space is none of these.
 OXCCL_INLINE bool resolve_memory(Machine& machine, const Operand& operand, uint64_t round_start,
                                  View* view) {
@@ -136,10 +143,10 @@ OXCCL_INLINE bool resolve_memory(Machine& machine, const Operand& operand, uint6
     data = launch.output + offset;
   } else if (operand.space == SPACE_WINDOW_INPUT) {
     const Window& window = window_of(machine, operand);
-    data = behind(window, window.tokens.input) + offset;
+    data = in_window(window, operand, window.tokens.input) + offset;
   } else if (operand.space == SPACE_WINDOW_OUTPUT) {
     const Window& window = window_of(machine, operand);
-    data = behind(window, window.tokens.output) + offset;
+    data = in_window(window, operand, window.tokens.output) + offset;
   } else if (operand.space == SPACE_TOKENS) {
     data = reinterpret_cast<uint8_t*>(const_cast<Tokens*>(&launch.tokens));
   } else if (operand.space == SPACE_PEER_TOKENS) {

@@ -189,6 +189,7 @@ impl World {
                         registered: std::ptr::null(),
                         heap: 0,
                         tokens: Tokens::default(),
+                        process: 0,
                     };
                     channels * n
                 ],

@@ -12,7 +12,8 @@ use crate::schedule::{Chunking, Operand, Read, Schedule, Write};
 pub(super) const ENTRIES: &[Entries] = &[
     entries(AllGather, Algorithm::Direct, IN_SLOTS, true, Orders::All, direct),
     entries(AllGather, Algorithm::Direct, IN_WINDOWS, true, Orders::All, direct_windows),
-    entries(AllGather, Algorithm::DirectPush, IN_WINDOWS, true, Orders::All, direct_push),
+    entries(AllGather, Algorithm::DirectPush, IN_WINDOWS, true, Orders::All, direct_push)
+        .writing_peers(),
     entries(AllGather, Algorithm::Ring, IN_SLOTS, true, Orders::All, ring),
 ];
 

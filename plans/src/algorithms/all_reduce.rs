@@ -17,12 +17,14 @@ pub(super) const ENTRIES: &[Entries] = &[
     entries(AllReduce, Algorithm::TwoShot, IN_WINDOWS, true, Orders::All, two_shot_pull)
         .needs(&[Need::AtMost(256)]),
     entries(AllReduce, Algorithm::TwoShotPush, IN_WINDOWS, true, Orders::All, two_shot_push)
-        .needs(&[Need::AtMost(130)]),
+        .needs(&[Need::AtMost(130)])
+        .writing_peers(),
     entries(AllReduce, Algorithm::Ring, IN_SLOTS, true, Orders::None, ring),
     entries(AllReduce, ALGORITHM, IN_SLOTS, true, Orders::All, direct_ring)
         .needs(&[Need::AtMost(256)]),
     entries(AllReduce, Algorithm::Nvls, IN_WINDOWS, true, Orders::None, nvls)
-        .needs(&[Need::AtLeast(2), Need::AtMost(130)]),
+        .needs(&[Need::AtLeast(2), Need::AtMost(130)])
+        .writing_peers(),
 ];
 
 const ALGORITHM: Algorithm = Algorithm::ReduceScatterAllGather;

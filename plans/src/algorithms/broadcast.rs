@@ -11,7 +11,9 @@ use crate::schedule::{Chunking, Operand, Read, Schedule, Write};
 pub(super) const ENTRIES: &[Entries] = &[
     entries(Broadcast, Algorithm::Direct, IN_SLOTS, true, Orders::All, direct),
     entries(Broadcast, Algorithm::Direct, IN_WINDOWS, true, Orders::All, direct_windows)
-        .needs(&[Need::AtMost(259)]),
+        .needs(&[Need::AtMost(259)])
+        .writing_peers(),
+    entries(Broadcast, Algorithm::DirectPull, IN_WINDOWS, true, Orders::All, direct_pull),
     entries(Broadcast, Algorithm::Chain, IN_SLOTS, true, Orders::All, chain),
 ];
 
@@ -24,6 +26,18 @@ fn direct(request: &Request) -> Schedule {
         }
         b.send_all(Operand::Input(0), &request.links(&request.peers(root)));
         b.copy(Operand::Input(0), &[Operand::Output(0)]);
+    })
+}
+
+/// All fetch from the root.
+fn direct_pull(request: &Request) -> Schedule {
+    let root = request.collective.root;
+    request.schedule(Chunking::Whole, Chunking::Whole, |b| {
+        let peers = if b.rank() == root { request.peers(root) } else { vec![root] };
+        b.enter(&peers);
+        let input = if b.rank() == root { Operand::Input(0) } else { input_of(root, 0) };
+        b.copy(input, &[Operand::Output(0)]);
+        b.barrier(&peers);
     })
 }
 

@@ -24,6 +24,8 @@ pub struct Entry {
     /// Which orders of reduction it keeps.
     pub orders: Orders,
     needs: &'static [Need],
+    /// Whether it writes to peers' buffers.
+    writes_peers: bool,
     build: fn(&Request) -> Schedule,
 }
 
@@ -246,6 +248,11 @@ impl Entry {
         self.algorithm == Algorithm::Nvls
     }
 
+    /// Whether it writes to peers' buffers in place, not only reads them.
+    pub fn writes_peers(&self) -> bool {
+        self.encoding == Encoding::Windows && self.writes_peers
+    }
+
     /// As [`Entry::keeps`] for types whose partial results are not rounded.
     pub fn keeps_unrounded(&self, order: Order, placement: Placement) -> bool {
         self.keeps(order, placement, DataType::F32)
@@ -271,6 +278,11 @@ impl Entries {
         Entries { first: Entry { needs, ..self.first }, ..self }
     }
 
+    /// Writing to peers' buffers in place.
+    pub(super) const fn writing_peers(self) -> Entries {
+        Entries { first: Entry { writes_peers: true, ..self.first }, ..self }
+    }
+
     /// One for each encoding.
     pub(super) fn each(&self) -> impl Iterator<Item = Entry> {
         self.encodings.iter().map(|&encoding| Entry { encoding, ..self.first })
@@ -287,7 +299,16 @@ pub(super) const fn entries(
     build: fn(&Request) -> Schedule,
 ) -> Entries {
     let encoding = encodings[0];
-    let first = Entry { kind, algorithm, encoding, in_place, orders, needs: &[], build };
+    let first = Entry {
+        kind,
+        algorithm,
+        encoding,
+        in_place,
+        orders,
+        needs: &[],
+        writes_peers: false,
+        build,
+    };
     Entries { encodings, first }
 }
 
@@ -345,6 +366,26 @@ mod tests {
             }
         }
         assert!(rotational >= 7 * 7, "{rotational}");
+    }
+
+    #[test]
+    fn entries_say_whether_they_write_to_peers_buffers() {
+        for entry in catalogue() {
+            for (ranks, local) in [(2, 2), (4, 4), (4, 2), (5, 5)] {
+                let collective = match entry.kind {
+                    crate::collective::Kind::SendRecv => Collective::send_recv(ranks, 0, 1),
+                    kind => Collective::new(kind, ranks),
+                };
+                let placement = Placement::uniform(local);
+                let made = entry.schedule(collective, placement, Order::Any, SLOTS);
+                let Ok(schedule) = made else { continue };
+                // Of hierarchical ones it is said of all.
+                let hierarchical =
+                    matches!(entry.algorithm, crate::algorithms::Algorithm::Hierarchical(..));
+                let said = entry.writes_peers() && (!hierarchical || schedule.writes_windows());
+                assert_eq!(schedule.writes_windows(), said && ranks > 1, "{entry:?}");
+            }
+        }
     }
 
     #[test]

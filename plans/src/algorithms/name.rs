@@ -23,6 +23,9 @@ pub enum Algorithm {
     Direct,
     /// As direct, but every rank writes its input into all outputs at once.
     DirectPush,
+    /// As direct, but with the root, of which others, or which, fetch all: nobody writes to another's
+    /// memory.
+    DirectPull,
     /// One rank hands on to the next.
     Chain,
     /// Ranks exchange two by two (the pairwise exchange of all-to-all).
@@ -80,7 +83,7 @@ pub enum Outer {
 
 impl Algorithm {
     /// All of the catalogue.
-    pub const ALL: [Algorithm; 26] = [
+    pub const ALL: [Algorithm; 27] = [
         Algorithm::Ring,
         Algorithm::OneShot,
         Algorithm::TwoShot,
@@ -88,6 +91,7 @@ impl Algorithm {
         Algorithm::Nvls,
         Algorithm::Direct,
         Algorithm::DirectPush,
+        Algorithm::DirectPull,
         Algorithm::Chain,
         Algorithm::Pairwise,
         Algorithm::Dissemination,
@@ -119,6 +123,7 @@ impl Algorithm {
             Algorithm::Nvls => "nvls",
             Algorithm::Direct => "direct",
             Algorithm::DirectPush => "direct_push",
+            Algorithm::DirectPull => "direct_pull",
             Algorithm::Chain => "chain",
             Algorithm::Pairwise => "pairwise",
             Algorithm::Dissemination => "dissemination",

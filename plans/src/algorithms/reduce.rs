@@ -10,6 +10,9 @@ pub(super) const ENTRIES: &[Entries] = &[
     entries(Reduce, Algorithm::Direct, IN_SLOTS, true, Orders::All, direct)
         .needs(&[Need::AtMost(256)]),
     entries(Reduce, Algorithm::Direct, IN_WINDOWS, true, Orders::All, direct_windows)
+        .needs(&[Need::AtMost(256)])
+        .writing_peers(),
+    entries(Reduce, Algorithm::DirectPull, IN_WINDOWS, true, Orders::All, direct_pull)
         .needs(&[Need::AtMost(256)]),
     entries(Reduce, Algorithm::Chain, IN_SLOTS, true, Orders::None, chain),
 ];
@@ -34,6 +37,19 @@ fn direct_windows(request: &Request) -> Schedule {
         b.enter(&peers);
         let output = if rank == root { Operand::Output(rank) } else { output_of(root, rank) };
         b.transfer(&request.windows(rank, rank), &[Write::To(output)], true);
+        b.barrier(&peers);
+    })
+}
+
+/// The root reads all inputs.
+fn direct_pull(request: &Request) -> Schedule {
+    let root = request.collective.root;
+    request.schedule(Chunking::Whole, Chunking::Whole, |b| {
+        let peers = if b.rank() == root { request.peers(root) } else { vec![root] };
+        b.enter(&peers);
+        if b.rank() == root {
+            b.transfer(&request.windows(root, 0), &[Write::To(Operand::Output(0))], true);
+        }
         b.barrier(&peers);
     })
 }

@@ -36,6 +36,9 @@ pub struct Lowering {
     pub tile_bytes: usize,
     /// Write outputs with streaming stores.
     pub stream: bool,
+    /// Peers' buffers are in memory of their own, which the system reads: the schedule writes to no
+    /// window.
+    pub cma: bool,
     /// The buffers are virtual, those of a group: bytes of one rank's part of them, or of the whole
     /// where ranks have no parts.
     pub virtual_bytes: Option<usize>,
@@ -112,6 +115,9 @@ pub enum LowerError {
         /// What there is.
         most: usize,
     },
+    /// It writes to peers' memory, which the system only reads.
+    #[error("it writes to peers' buffers, which are private memory")]
+    WritesPrivate,
     /// The buffers are longer than memory.
     #[error("its buffers come to {0}")]
     TooLong(#[from] TooLong),
@@ -144,6 +150,9 @@ pub fn lower_signed(
         return Err(LowerError::NoConnections { channels, most });
     }
     let schedule = verified.schedule();
+    if lowering.cma && schedule.writes_windows() {
+        return Err(LowerError::WritesPrivate);
+    }
     let size = lowering.data_type.len_bytes();
     // From here on no offset can wrap: all of them lie in buffers of this length, but for the
     // padding of a part.
@@ -306,7 +315,9 @@ impl Channel<'_> {
                     Buffer::Input => f::Space::WindowInput,
                     Buffer::Output => f::Space::WindowOutput,
                 };
-                (stream(memory(space, peer as u32, offset)), Some(len))
+                let mut operand = stream(memory(space, peer as u32, offset));
+                operand.flags |= if self.lowering.cma { f::OPERAND_CMA } else { 0 };
+                (operand, Some(len))
             }
             Operand::Slot { link, message, segment } => {
                 (slot(f::Space::Slot, link, message, segment), None)
@@ -417,7 +428,8 @@ impl Tables {
                 }
                 f::Instruction {
                     opcode: f::Opcode::ReduceCopy as u8,
-                    flags: flags(sources, destinations, *tree, *finish),
+                    flags: flags(sources, destinations, *tree, *finish)
+                        | reads_private(channel.lowering, sources),
                     sources: counts[0],
                     destinations: counts[1],
                     run: 1,
@@ -472,6 +484,12 @@ fn flags(sources: &[Source], destinations: &[Operand], tree: Tree, finish: bool)
         (destinations.iter().any(everywhere), f::INSTRUCTION_MULTICAST_WRITE),
     ];
     all.iter().filter(|(is_set, _)| *is_set).fold(0, |flags, (_, flag)| flags | flag)
+}
+
+/// The flag of a reduce-copy that has the system read peers' memory.
+fn reads_private(lowering: &Lowering, sources: &[Source]) -> u8 {
+    let is_window = |source: &Source| matches!(source.operand, Operand::Window { .. });
+    if lowering.cma && sources.iter().any(is_window) { f::INSTRUCTION_CMA } else { 0 }
 }
 
 /// Notes the last segment of each message that an instruction writes, by link and number.

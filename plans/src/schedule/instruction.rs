@@ -186,6 +186,16 @@ impl Instruction {
         self.has_operand(|operand| operand.is_window())
     }
 
+    /// Whether it writes to another rank's buffer.
+    pub fn writes_window(&self) -> bool {
+        match self {
+            Instruction::ReduceCopy { destinations, .. } => {
+                destinations.iter().any(|operand| operand.is_window())
+            }
+            _ => false,
+        }
+    }
+
     /// Whether it reads or writes all ranks' memory at once.
     pub fn uses_multicast(&self) -> bool {
         self.has_operand(|operand| matches!(operand, Operand::Multicast { .. }))

@@ -108,6 +108,11 @@ impl Schedule {
         self.ranks.iter().any(|list| list.iter().any(Instruction::uses_window))
     }
 
+    /// Whether any rank writes to another's buffer.
+    pub fn writes_windows(&self) -> bool {
+        self.ranks.iter().any(|list| list.iter().any(Instruction::writes_window))
+    }
+
     /// Whether any rank reads or writes all ranks' buffers at once.
     pub fn uses_multicast(&self) -> bool {
         self.ranks.iter().any(|list| list.iter().any(Instruction::uses_multicast))

@@ -41,6 +41,17 @@ fn windows_min(kind: Kind, ranks: usize) -> usize {
     if ranks > 2 { many } else { two }
 }
 
+/// From how many bytes it pays to have the system read peers' private memory, instead of sending
+/// it through slots: each piece takes a call of the system and two synchronisations, and no core
+/// writes into lines that another holds.
+fn cma_min(kind: Kind, ranks: usize) -> usize {
+    let (two, many) = match kind {
+        Kind::AllReduce | Kind::ReduceScatter => (16 << 10, 64 << 10),
+        _ => (16 << 10, 64 << 10),
+    };
+    if ranks > 2 { many } else { two }
+}
+
 /// The entry, out of those that fit, and why.
 pub(super) fn choose(question: &Question, offered: &Offered) -> Option<(&'static Entry, String)> {
     let wishes = if question.several_nodes { links::wishes(question) } else { wishes(question) };
@@ -61,6 +72,13 @@ fn wishes(question: &Question) -> Vec<Wish> {
             in_place,
             Encoding::Windows,
             "reachable by all: buffers are used in place, in one step",
+        ));
+    }
+    if question.cma && bytes >= cma_min(kind, ranks) {
+        wishes.push((
+            wish::reading(kind),
+            Encoding::Windows,
+            "private: the system reads peers' buffers (cross-memory attach)",
         ));
     }
     if ranks > 2 && bytes >= RING_MIN_BYTES {

@@ -40,6 +40,8 @@ pub struct Question {
     pub in_place: bool,
     /// All buffers can be reached by all ranks.
     pub windows: bool,
+    /// No rank reaches the others' buffers, but the system reads them for it (cross-memory attach).
+    pub cma: bool,
     /// Some ranks reach each other by links between nodes alone, over which go messages in slots.
     pub several_nodes: bool,
     /// There are slots for LL128 messages, and links that carry their lines whole.
@@ -87,6 +89,8 @@ pub struct Plan {
     pub tile_bytes: usize,
     /// Outputs are written with streaming stores.
     pub stream: bool,
+    /// Peers' buffers are private memory, which the system reads for this rank.
+    pub cma: bool,
     /// Why.
     pub reason: String,
 }
@@ -156,6 +160,7 @@ fn planned(question: &Question, entry: &Entry, channels: usize, reason: String) 
         channels: question.channels_or(channels),
         tile_bytes: question.slot_payload(entry.encoding),
         stream: host::stream(question),
+        cma: entry.encoding == Encoding::Windows && !question.windows,
         reason,
     }
 }
@@ -257,7 +262,9 @@ fn fits(entry: &Entry, question: &Question) -> bool {
         && entry.check(question.collective.ranks, question.placement, SLOTS).is_ok()
         && entry.keeps(question.order, question.placement, question.data_type)
         && (entry.in_place || !question.in_place)
-        && (entry.encoding != Encoding::Windows || question.windows)
+        && (entry.encoding != Encoding::Windows
+            || question.windows
+            || (question.cma && !entry.writes_peers()))
         && (entry.encoding != Encoding::Ll128 || question.ll128)
         && (!entry.is_in_network() || question.multicast)
         && entry.reduces(question.data_type, question.op)

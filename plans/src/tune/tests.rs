@@ -40,6 +40,7 @@ fn question(bytes: usize) -> Question {
         order: Order::Any,
         in_place: false,
         windows: true,
+        cma: false,
         several_nodes: false,
         ll128: false,
         multicast: false,

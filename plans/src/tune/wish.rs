@@ -16,6 +16,16 @@ pub(super) fn first(wishes: Vec<Wish>, offered: &Offered) -> Option<(&'static En
     granted.or_else(|| Some((*offered.first()?, "the one that fits what is pinned".to_string())))
 }
 
+/// Inside of a node, where peers' memory is only read: by the system.
+pub(super) fn reading(kind: Kind) -> Algorithm {
+    match kind {
+        Kind::AllReduce => Algorithm::TwoShot,
+        Kind::AllToAll => Algorithm::Pairwise,
+        Kind::Broadcast | Kind::Reduce | Kind::Gather => Algorithm::DirectPull,
+        _ => Algorithm::Direct,
+    }
+}
+
 /// Inside of a node: for small messages, through slots, and in place.
 pub(super) fn of_one_node(kind: Kind) -> [Algorithm; 3] {
     match kind {

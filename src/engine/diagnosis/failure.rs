@@ -47,9 +47,27 @@ const WATCHED: Duration = Duration::from_millis(300);
 /// How long the logs may need to show a mismatch of which a message has told.
 const LOGS: Duration = Duration::from_secs(2);
 
+/// How long it may take until a process whose memory has gone is known to have ended.
+const END: Duration = Duration::from_secs(2);
+
 /// How long to wait for the answers of ranks of other nodes, where nobody else has said what
 /// happened.
 const ANSWERS: Duration = Duration::from_millis(300);
+
+/// What a channel that did not end well has found.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct Odd {
+    /// Of which rank.
+    pub(in crate::engine) peer: usize,
+    /// As in [`f::Status`].
+    pub(in crate::engine) found: u32,
+}
+
+impl Odd {
+    pub(in crate::engine) fn of(status: &f::Status) -> Odd {
+        Odd { peer: status.peer as usize, found: status.found }
+    }
+}
 
 /// All ranks, as one of them sees them while its calls run.
 #[derive(Debug)]
@@ -155,8 +173,11 @@ impl Ranks {
         call: &Record,
         last: u64,
         outcome: f::Outcome,
-        odd: Option<usize>,
+        odd: Option<Odd>,
     ) -> Error {
+        if outcome == f::Outcome::Unreadable {
+            self.await_cause();
+        }
         let mismatch = self.find_mismatch(call, outcome);
         let mut error = match (mismatch, self.liveness.cause(), outcome) {
             // Others gave up before this rank called anything, or somebody has ended all.
@@ -167,7 +188,12 @@ impl Ranks {
             (None, Some(cause), _) => Error::from_cause(cause, self.named(call)),
             (None, None, f::Outcome::Aborted | f::Outcome::Done) => self.silent(call),
             (None, None, f::Outcome::Mismatch | f::Outcome::BadProgram) => {
-                self.odd_message(call, odd.unwrap_or(self.rank), last)
+                self.odd_message(call, odd.map_or(self.rank, |odd| odd.peer), last)
+            }
+            (None, None, f::Outcome::Unreadable) => {
+                let Odd { peer, found } = odd.unwrap_or(Odd { peer: self.rank, found: 0 });
+                let source = std::io::Error::from_raw_os_error(found as i32);
+                Error::Unreadable { rank: self.rank, peer, source, during: self.named(call) }
             }
         };
         if let Some(busy) = self.end(&error, last) {
@@ -297,6 +323,15 @@ impl Ranks {
             && start.elapsed() < ANSWERS
         {
             // Others may be watching this rank.
+            self.control.own_log().beat();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Waits until somebody has told why, if it is that a process has ended.
+    fn await_cause(&self) {
+        let start = Instant::now();
+        while self.liveness.cause().is_none() && start.elapsed() < END {
             self.control.own_log().beat();
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -7,6 +7,6 @@ mod logs;
 mod poll;
 
 pub(super) use buckets::{Words, collective_words, message_words, words_of_groups};
-pub(super) use failure::Ranks;
+pub(super) use failure::{Odd, Ranks};
 pub(super) use logs::mismatch;
 pub(super) use poll::poll;

@@ -10,7 +10,7 @@
 use super::chains::DeviceChain;
 use crate::call::Record;
 use crate::device::cuda::{Ended, Gpu, SLOTS, Stream, Tables};
-use crate::engine::diagnosis::Ranks;
+use crate::engine::diagnosis::{Odd, Ranks};
 use crate::engine::links::Links;
 use crate::error::Error;
 use crate::work::Flight;
@@ -344,7 +344,7 @@ impl Shared {
         self.tables.abort();
         self.ranks.check()?;
         let last = self.await_later(launched);
-        let odd = (status.outcome != f::Outcome::Aborted as u32).then_some(status.peer as usize);
+        let odd = (status.outcome != f::Outcome::Aborted as u32).then(|| Odd::of(&status));
         Err(self.ranks.fail(&launched.record, last, outcome(&status), odd))
     }
 
@@ -394,7 +394,7 @@ impl Shared {
             return;
         }
         if let Err((_, status)) = self.tables.outcome(SLOTS, self.ranks.control.channels()) {
-            self.fail_replay(record, outcome(&status), Some(status.peer as usize));
+            self.fail_replay(record, outcome(&status), Some(Odd::of(&status)));
             return;
         }
         let waits = (0..self.ranks.control.channels()).map(|channel| self.own_progress(channel));
@@ -415,7 +415,7 @@ impl Shared {
     }
 
     #[cold]
-    fn fail_replay(&self, record: &Record, outcome: f::Outcome, odd: Option<usize>) {
+    fn fail_replay(&self, record: &Record, outcome: f::Outcome, odd: Option<Odd>) {
         self.tables.abort();
         let error = self.ranks.fail(record, self.ranks.last_entered(), outcome, odd);
         tracing::error!(%error, "a replay of a captured call failed");

@@ -2,7 +2,7 @@
 //! each further channel.
 
 use super::backend::{Backend, Code, Request};
-use super::diagnosis::Ranks;
+use super::diagnosis::{Odd, Ranks};
 use super::linked;
 use super::links::Links;
 use super::prepared::{Block, Buffers, Chain, Places, Prepared, Source, has_tables};
@@ -70,7 +70,8 @@ impl Backend for HostBackend {
             (Some(input), Some(output)) => {
                 (f::Tokens { input: input as u64, output: output as u64 }, true)
             }
-            _ => (f::Tokens::default(), false),
+            // What the system reads it finds by its address.
+            _ => (f::Tokens { input: call.input as u64, output: call.output as u64 }, false),
         })
     }
 
@@ -197,7 +198,8 @@ impl Backend for HostBackend {
             log.leave(call);
             return Ok(());
         }
-        Err(ranks.fail(&prepared.record, call, outcome, self.host.odd_peer()))
+        let odd = self.host.odd().map(Odd::of);
+        Err(ranks.fail(&prepared.record, call, outcome, odd))
     }
 
     fn set_trace(&mut self, _: &mut dyn Bootstrap, steps: Option<usize>) -> Result<(), Error> {

@@ -151,6 +151,7 @@ impl Maker<'_> {
             most_channels: 1,
             tile_bytes: self.config.advanced.slot_bytes,
             stream: false,
+            cma: false,
             virtual_bytes: None,
         };
         let no_algorithm = |detail: String| {

@@ -20,7 +20,7 @@ mod plans;
 pub(super) use chain::{Buffers, Chain, Places, Source};
 pub(super) use launch::{Block, Prepared, has_tables};
 pub(super) use make::Maker;
-pub(super) use plans::{Plans, Whose};
+pub(super) use plans::{Plans, Ways, Whose};
 
 use super::backend::Backend;
 use crate::call::{CheckedCall, Mix, Placed, Signature};

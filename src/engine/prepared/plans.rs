@@ -41,20 +41,27 @@ impl Whose {
 pub(in crate::engine) struct Plans {
     proofs: HashMap<Proof, Arc<Verified>>,
     links: Option<Arc<Links>>,
-    /// Whether there is an LL128 lane.
-    ll128: bool,
-    /// Whether a switch reduces between the ranks.
-    multicast: bool,
+    ways: Ways,
+}
+
+/// What plans may use where it serves.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::engine) struct Ways {
+    /// There is an LL128 lane.
+    pub(in crate::engine) ll128: bool,
+    /// A switch reduces between the ranks.
+    pub(in crate::engine) multicast: bool,
+    /// The system reads peers' private memory.
+    pub(in crate::engine) cma: bool,
 }
 
 /// What a proof holds for.
 type Proof = (Collective, Placement, Algorithm, Encoding, Order, bool);
 
 impl Plans {
-    /// Nothing proven yet. Programs use these links, the LL128 lane if there is one, and a switch
-    /// that reduces if there is one.
-    pub(in crate::engine) fn new(links: Option<Arc<Links>>, ll128: bool, multicast: bool) -> Plans {
-        Plans { links, ll128, multicast, ..Plans::default() }
+    /// Nothing proven yet. Programs use these links and ways.
+    pub(in crate::engine) fn new(links: Option<Arc<Links>>, ways: Ways) -> Plans {
+        Plans { links, ways, ..Plans::default() }
     }
 
     /// The program of a call that is carried out as planned.
@@ -82,6 +89,7 @@ impl Plans {
             most_channels,
             tile_bytes: plan.tile_bytes,
             stream: plan.stream,
+            cma: plan.cma,
             virtual_bytes: match whose {
                 Whose::Own | Whose::OwnInGroup => None,
                 Whose::Virtual { part_bytes } => Some(part_bytes),
@@ -127,7 +135,7 @@ impl Plans {
         let pinned = config.device == Device::Host
             && (config.schedule.is_some() || pin.algorithm == Some(Algorithm::Nvls));
         // Groups are not reduced by switches.
-        let multicast = whose == Whose::Own && (self.multicast || pinned);
+        let multicast = whose == Whose::Own && (self.ways.multicast || pinned);
         let question = Question {
             collective: call.collective,
             placement: config.placement(call.collective.ranks),
@@ -137,8 +145,9 @@ impl Plans {
             order: if call.collective.kind.reduces() { call.order(config) } else { Order::Any },
             in_place: call.in_place,
             windows,
+            cma: self.ways.cma && !windows,
             several_nodes: self.links.is_some(),
-            ll128: self.ll128 && ll128_serves,
+            ll128: self.ways.ll128 && ll128_serves,
             multicast,
             max_channels: most(config.max_channels),
             pin,

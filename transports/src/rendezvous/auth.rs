@@ -130,7 +130,11 @@ pub(super) fn seals_of_client(secret: &Secret, nonces: &[Nonce; 2]) -> Seals {
     Seals { sending: receiving, receiving: sending }
 }
 
-pub(crate) fn random_bytes<const N: usize>() -> Result<[u8; N], Error> {
+/// Bytes that nobody guesses.
+///
+/// # Errors
+/// Where the system has none.
+pub fn random_bytes<const N: usize>() -> Result<[u8; N], Error> {
     let mut bytes = [0; N];
     let filled = getrandom::fill(&mut bytes);
     filled.map_err(|error| Error::io("reading random numbers")(error.into()))?;

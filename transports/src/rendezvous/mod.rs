@@ -77,7 +77,7 @@ mod server;
 mod state;
 
 pub use auth::Secret;
-pub(crate) use auth::random_bytes;
+pub use auth::random_bytes;
 pub use client::{ControlChannel, Split};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use fuzz::{from_ranks, from_server};

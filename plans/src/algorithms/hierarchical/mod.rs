@@ -108,4 +108,5 @@ const fn row(
     };
     entries(kind, Algorithm::Hierarchical(inner, outer), encodings, true, orders, build)
         .needs(needs)
+        .writing_peers()
 }

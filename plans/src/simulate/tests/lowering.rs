@@ -29,6 +29,7 @@ fn lengths_channels_and_rounds_are_those_of_the_lowered_program() {
                 most_channels: channels,
                 tile_bytes: tile,
                 stream: false,
+                cma: false,
                 virtual_bytes: None,
             };
             let options = Options {
