@@ -1,6 +1,7 @@
 //! A call: what one rank asks for ([`Call`]), that checked, and what all ranks must agree on.
 
 mod checked;
+mod fit;
 mod lengths;
 mod list;
 mod mix;
@@ -9,6 +10,7 @@ mod record;
 mod signature;
 
 pub(crate) use checked::{CheckedCall, one_count_each};
+pub(crate) use fit::Fit;
 pub(crate) use lengths::{Counts, Lengths};
 pub(crate) use list::{CallList, Placed, SpareList};
 pub(crate) use mix::Mix;
@@ -240,18 +242,19 @@ impl Asked {
     }
 
     /// Whether another has the same, but for its memory's addresses.
+    #[inline]
     pub(crate) fn differs_in_memory(&self, other: &Asked) -> bool {
         let (ours, theirs) = (self.but_memory(), other.but_memory());
         ours.iter().zip(&theirs).fold(0, |differ, (one, other)| differ | (one ^ other)) == 0
     }
 
     /// A number that calls share which differ in memory or in factors.
+    #[inline]
     pub(crate) fn class(&self) -> usize {
         let [what, end, _, input_count, output_count] = self.but_memory();
-        let mixed = [end, input_count, output_count]
-            .iter()
-            .fold(what, |mixed, word| (mixed.rotate_left(21) ^ word).wrapping_mul(CLASSES));
-        (mixed >> 48) as usize
+        let counts = input_count ^ output_count.rotate_left(32);
+        let mixed = (what ^ end << 40).wrapping_mul(CLASSES) ^ counts;
+        (mixed.wrapping_mul(CLASSES) >> 48) as usize
     }
 
     /// What no call is made from.

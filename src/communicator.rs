@@ -265,9 +265,10 @@ impl Communicator {
         self.idle().plans()
     }
 
-    /// Whether the system reads ordinary memory of this machine's ranks for each other (cross-memory
-    /// attach): then large buffers that are not of [`alloc`](Communicator::alloc) need no way through
-    /// slots. See `OXCCL_CMA` in the settings. Not among threads of one process, who reach all memory.
+    /// Whether the system reads ordinary memory of the ranks of this machine for each other (by
+    /// cross-memory attach). Then large buffers that are not of [`alloc`](Communicator::alloc) need
+    /// no way through slots. See `OXCCL_CMA` in the settings. Threads of one process reach all memory
+    /// without.
     pub fn reads_private_memory(&self) -> bool {
         self.idle().reads_private_memory()
     }

@@ -39,7 +39,7 @@ struct Case {
     ranks: usize,
     order: Order,
     encoding: Option<Encoding>,
-    /// Ranks meet as processes do: their memory is private, and in windows it is read by the system.
+    /// Ranks meet as processes do: their memory is private, and the system reads it in windows.
     apart: bool,
     channels: usize,
     calls: Vec<(Wanted, bool, usize)>,

@@ -62,7 +62,7 @@ def mpich(ranks):
 
 def mpi_commands(launchers, program, op, ranks, sizes, options):
     tail = [str(PEERS / "bin" / program), op, ",".join(map(str, sizes)), str(options.repeats),
-            str(options.repeat_ms)]
+            str(options.repeat_ms), str(options.rotate)]
     return {variant: [launcher + tail] for variant, launcher in launchers(ranks).items()}
 
 
@@ -72,7 +72,7 @@ def gloo_commands(op, ranks, sizes, options):
         "env", f"LD_PRELOAD={stand_ins}/libcuda_stand_in.so", f"LD_LIBRARY_PATH={stand_ins}",
         f"PYTHONPATH={PEERS}/gloo", "GLOO_SOCKET_IFNAME=lo", sys.executable, "-W", "ignore",
         str(ROOT / "benches/peers/gloo_bench.py"), op, ",".join(map(str, sizes)),
-        str(options.repeats), str(options.repeat_ms), str(ranks),
+        str(options.repeats), str(options.repeat_ms), str(ranks), str(options.rotate),
     ]]}
 
 
@@ -82,7 +82,8 @@ def oxccl_commands(op, ranks, sizes, options, *flags):
     for first, last, factor in to_ranges(sizes):
         commands.append([options.oxccl, "bench", op, "--ranks", str(ranks), "-b", str(first), "-e",
                          str(last), "-f", str(factor), "--repeats", str(options.repeats),
-                         "--repeat-ms", str(options.repeat_ms), "--no-probe", "--json", *flags])
+                         "--repeat-ms", str(options.repeat_ms), "--rotate", str(options.rotate), "--no-probe",
+                         "--json", *flags])
     return {"": commands}
 
 
@@ -196,6 +197,8 @@ def parse_options():
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=7, help="timed repeats a size and round")
     parser.add_argument("--repeat-ms", type=int, default=10, help="wanted length of a repeat")
+    parser.add_argument("--rotate", type=int, default=16,
+                        help="buffers over which timed calls rotate; 1 repeats one call")
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "benches/results")
     parser.add_argument("--add", action="store_true",
                         help="keep what this machine's results of the day have of other tables")
@@ -232,7 +235,7 @@ def main():
     tables = [(op, ranks) for op in options.ops for ranks in options.ranks]
     states, rows = earlier(stem.with_name(stem.name + ".json"), tables) if options.add else ([], [])
     results = {"machine": machine, "commit": describe_commit(), "rounds": options.rounds,
-               "repeats": options.repeats, "date": str(datetime.date.today()), "states": states,
+               "repeats": options.repeats, "rotate": options.rotate, "date": str(datetime.date.today()), "states": states,
                "rows": rows}
     for op, ranks in tables:
         measure(op, ranks, options, results)

@@ -132,6 +132,13 @@ def render_pairs(results):
     return "\n".join(lines)
 
 
+def describe_rotation(buffers):
+    if buffers == 1:
+        return "Calls are on the same buffers."
+    return (f"Calls rotate over {buffers} buffers, or as many as have 64 MiB together, and reductions over sum, prod, "
+            "min and max.")
+
+
 def render(results):
     machine = results["machine"]
     lines = [
@@ -139,9 +146,9 @@ def render(results):
         f"Cache line from core to core {machine['cache_line_one_way_ns']} ns one way; one core copies "
         f"{machine['copy_256KiB_gbps']} GB/s (256 KiB) and {machine['copy_64MiB_gbps']} GB/s (64 MiB), "
         f"two cores {machine['copy_64MiB_two_cores_gbps']} GB/s (64 MiB).", "",
-        "Microseconds a call, f32 sum: each repeat is a barrier and a loop of calls, its time the "
+        "Microseconds a call, f32: each repeat is a barrier and a loop of calls, its time the "
         f"slowest rank's mean; the median of {results['repeats']} repeats, the median of "
-        f"{results['rounds']} alternating rounds. × is the best peer's time over ours (above 1: oxccl "
+        f"{results['rounds']} alternating rounds. {describe_rotation(results.get('rotate', 1))} × is the best peer's time over ours (above 1: oxccl "
         "is faster). Out of place, except that broadcast is in place, and Gloo's AllReduce too. "
         "oxccl's buffers come from `comm.alloc`, or are private memory of the caller. All results "
         "are checked. Virtual cores move: the state is measured again before each table, and tables "

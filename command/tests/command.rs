@@ -124,6 +124,22 @@ fn what_is_pinned_is_used() {
     }
 }
 
+/// Over as many buffers as fit, and operations where none is named.
+#[test]
+fn timed_calls_rotate() {
+    let turns = |arguments: &[&str]| {
+        let rows = bench(&[arguments, &["-n", "20", "--repeats", "2", "--no-probe"]].concat());
+        assert_right(&rows);
+        [&rows[0]["buffers"], &rows[0]["ops"]].map(|number| number.as_u64().unwrap())
+    };
+    let small = ["-b", "8", "-e", "8"];
+    assert_eq!(turns(&[&["all_reduce"], &small[..]].concat()), [16, 4]);
+    assert_eq!(turns(&[&["all_gather", "--private"], &small[..]].concat()), [16, 1]);
+    assert_eq!(turns(&[&["all_reduce", "--op", "max"], &small[..]].concat()), [16, 1]);
+    assert_eq!(turns(&[&["all_reduce", "--rotate", "1"], &small[..]].concat()), [1, 1]);
+    assert_eq!(turns(&["all_to_all", "-b", "16M", "-e", "16M"]), [4, 1]);
+}
+
 #[test]
 fn sizes_mean_what_they_mean_in_nccl_tests() {
     let bytes_and_counts = |op: &str| -> Vec<(u64, u64)> {

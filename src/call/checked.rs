@@ -1,6 +1,6 @@
 //! A call of one rank, checked once: who takes part, how long its buffers are, and that they fit.
 
-use super::{Asked, Call, Counts, Ends, Lengths, Options, Parts, Signature};
+use super::{Asked, Call, Counts, Ends, Fit, Lengths, Options, Parts, Signature};
 use crate::config::Config;
 use crate::error::Error;
 use oxccl_plans::collective::{Collective, Kind, Order};
@@ -81,21 +81,12 @@ impl CheckedCall {
 
     /// Goes on as this call, which differs in its memory alone. False if that does not fit, or if
     /// ranks must know of it.
-    pub(crate) fn move_to(&mut self, call: &Call<'_>, asked: &Asked, rank: usize) -> bool {
-        if self.collective.has_input(rank) {
-            self.input = call.input.address;
-        }
-        if self.collective.has_output(rank) {
-            self.output = call.output.address;
-        }
+    #[inline]
+    pub(crate) fn move_to(&mut self, call: &Call<'_>, asked: &Asked, fit: &Fit) -> bool {
+        let Some(addresses) = fit.addresses(call) else { return false };
+        (self.input, self.output) = addresses;
         self.asked = *asked;
-        let in_place = self.is_in_place(call.input.address, call.output.address);
-        self.memory_fits(rank) && self.in_place == in_place
-    }
-
-    /// Whether ranks must know that it is.
-    fn is_in_place(&self, input: *mut u8, output: *mut u8) -> bool {
-        self.collective.kind == Kind::AllToAll && input == output && self.count > 0
+        true
     }
 
     /// A call with equal parts, of which nobody knows yet where they are.
@@ -225,27 +216,8 @@ impl CheckedCall {
         self.lengths.longest.bytes()
     }
 
-    /// Whether its memory is aligned, has an end, and overlaps only where it may.
-    #[inline]
-    fn memory_fits(&self, rank: usize) -> bool {
-        let (input, output) = (self.input as usize, self.output as usize);
-        let (input_bytes, output_bytes) = self.buffer_bytes();
-        let (input_end, output_end) =
-            (input.checked_add(input_bytes), output.checked_add(output_bytes));
-        let (Some(input_end), Some(output_end)) = (input_end, output_end) else { return false };
-        let uses_one = input == 0 || output == 0 || input_bytes == 0 || output_bytes == 0;
-        let may_overlap = || match self.collective.kind {
-            Kind::AllGather | Kind::Gather => input == output + rank * input_bytes,
-            Kind::ReduceScatter | Kind::Scatter => output == input + rank * output_bytes,
-            Kind::SendRecv => false,
-            _ => input == output,
-        };
-        (input | output).is_multiple_of(self.data_type.len_bytes())
-            && (uses_one || input_end <= output || output_end <= input || may_overlap())
-    }
-
     fn check_memory(&self, rank: usize) -> Result<(), Error> {
-        if self.memory_fits(rank) {
+        if Fit::of(self, rank).fits(self.input.addr(), self.output.addr()) {
             return Ok(());
         }
         let (align, kind) = (self.data_type.len_bytes(), self.collective.kind);

@@ -261,7 +261,8 @@ settings! {
 
     /// Whether the system reads private memory of other processes on this machine for a rank
     /// (cross-memory attach, `process_vm_readv`), which spares the way through slots from some size
-    /// on. 1: where it does not, the start fails and says why. 0: private memory goes through slots.
+    /// on. 1: where it does not, the start fails and says why. 0: private memory goes through
+    /// slots.
     cma: Option<bool> = None, {
         "OXCCL_CMA" => cma, "0 or 1", switch;
         unset "where the ranks of the machine may read each other";

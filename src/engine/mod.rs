@@ -24,7 +24,7 @@ pub(crate) use gpu::Joint;
 pub use handle::Handle;
 pub(crate) use start::Beginning;
 
-use crate::call::{Asked, Call, CheckedCall, Placed};
+use crate::call::{Asked, Call, CheckedCall, Fit, Placed};
 use crate::config::Config;
 use crate::device::{Heap, Label};
 use crate::error::Error;
@@ -251,10 +251,8 @@ impl Engine {
         check: impl FnOnce() -> Result<(), Error>,
     ) -> Result<(), Error> {
         check()?;
-        if self.turn_to(call, asked)
-            // SAFETY: by this function's contract: it has just become the last one.
-            && let Some(launched) = unsafe { self.launch_last() }
-        {
+        // SAFETY: by this function's contract.
+        if let Some(launched) = unsafe { self.launch_recent(call, asked) } {
             return launched;
         }
         let call = CheckedCall::new(call, self.ranks.rank, self.ranks.control.ranks())?;
@@ -262,24 +260,34 @@ impl Engine {
         // SAFETY: by this function's contract.
         let launched =
             unsafe { self.launch(std::slice::from_ref(&call), &mut at, &Request::BLOCKING) };
-        *self.recent.turn_to(asked) = Some(Ready { call, at });
+        let fit = Fit::of(&call, self.ranks.rank);
+        self.recent.keep(asked, Ready { call, fit, at });
         launched
     }
 
-    /// Makes this call the last one, if it has been made before, but for its memory.
-    fn turn_to(&mut self, call: &Call<'_>, asked: &Asked) -> bool {
-        let place = self.recent.turn_to(asked);
-        let Some(Ready { call: known, at: Some(at) }) = place else { return false };
-        if known.asked == *asked {
-            return true;
+    /// Launches a call that has been made before, but for its memory.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Engine::launch`].
+    #[inline]
+    unsafe fn launch_recent(
+        &mut self,
+        call: &Call<'_>,
+        asked: &Asked,
+    ) -> Option<Result<(), Error>> {
+        let Ready { call: known, fit, at } = self.recent.find(asked)?;
+        let prepared = self.launches.placed((*at)?)?;
+        if known.asked != *asked
+            && !(known.move_to(call, asked, fit) && self.backend.place_again(prepared, known))
+        {
+            self.recent.forget_last();
+            return None;
         }
-        let moved = known.asked.differs_in_memory(asked)
-            && known.move_to(call, asked, self.ranks.rank)
-            && self.launches.place_again(at, known, &mut *self.backend);
-        if !moved {
-            *place = None;
-        }
-        moved
+        // SAFETY: by this function's contract; its tables point to the call's buffers now.
+        let launched =
+            unsafe { self.backend.launch(prepared, &mut self.tally, &Request::BLOCKING) };
+        Some(launched.or_else(|error| self.displaced(error)))
     }
 
     /// Launches calls as one. On the host they have ended when this returns. Of a GPU it puts them

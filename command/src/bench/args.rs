@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use oxccl::{Config, CustomSchedule, Device, Kind};
+use oxccl::{Config, CustomSchedule, Device, Kind, OpKind};
 
+use super::buffers::rotated_bytes;
 use super::case::Case;
 use super::gpu;
 use super::group::{self, Form, GroupOptions};
@@ -48,6 +49,11 @@ pub(crate) struct BenchOptions {
     /// Calls that count as one iteration.
     #[arg(short = 'm', long, default_value = "1", value_parser = options::positive)]
     pub(crate) agg_iters: usize,
+    /// Timed calls rotate over so many buffers, or as many as have 64 MiB together, as programs do;
+    /// and reductions over sum, prod, min and max, unless --op names one. 1: each call is the one
+    /// before once more.
+    #[arg(long, value_name = "BUFFERS", default_value = "16", value_parser = options::positive)]
+    pub(crate) rotate: usize,
     /// CUDA graphs: none. `oxccl-against-nccl` measures calls in graphs.
     #[arg(short = 'G', long, alias = "cudagraph", default_value_t = 0)]
     pub(crate) graph: usize,
@@ -168,11 +174,19 @@ impl BenchOptions {
     /// needed.
     fn heap_needed(&self) -> Result<usize, Failure> {
         if self.target != Some(Target::Group) {
-            return Ok(self.sweep.maxbytes.0);
+            return Ok(rotated_bytes(self.sweep.maxbytes.0, self.rotate));
         }
         let counts = self.group.counts(self.sweep.ranks())?;
         // And what groups' tables take.
         Ok(group::heap_bytes(&counts) / 2 + (8 << 20))
+    }
+
+    /// The operations that timed calls of a case rotate over.
+    pub(super) fn operations(&self, case: &Case) -> Vec<OpKind> {
+        if self.rotate == 1 || self.sweep.op.is_some() || !case.kind.reduces() {
+            return vec![case.op];
+        }
+        vec![OpKind::Sum, OpKind::Prod, OpKind::Min, OpKind::Max]
     }
 
     /// What to measure with this many ranks.

@@ -68,19 +68,19 @@ impl<T: Element> Memory<T> {
         }
     }
 
-    /// Its first elements, as calls on a GPU take them.
+    /// So many elements from one on, as calls on a GPU take them.
     ///
     /// # Safety
     ///
     /// There are so many, and nobody else uses them as long as the slice.
-    unsafe fn slice(&self, count: usize) -> DeviceSlice<T> {
-        let first = match self {
+    unsafe fn slice(&self, first: usize, count: usize) -> DeviceSlice<T> {
+        let memory = match self {
             Memory::Gpu { buffer, .. } => buffer.as_ptr(),
             Memory::Foreign { memory, .. } => memory.as_ptr().cast(),
             Memory::Shared(_) | Memory::Private(_) => unreachable!("memory of the host"),
         };
         // SAFETY: by this function's contract.
-        unsafe { DeviceSlice::from_raw_parts(first, count) }
+        unsafe { DeviceSlice::from_raw_parts(memory.add(first), count) }
     }
 }
 
@@ -106,24 +106,47 @@ impl<T: Element> DerefMut for Memory<T> {
     }
 }
 
+/// Places of buffers that follow each other begin at multiples of this.
+const LINE_BYTES: usize = 128;
+/// Buffers to rotate over take no more than this together, unless one is larger: then caches have
+/// lost it before it is used again.
+const ROTATED_BYTES: usize = 64 << 20;
+
+/// Elements from the beginning of a buffer of this length to that of the next.
+fn stride<T>(count: usize) -> usize {
+    let line = LINE_BYTES / size_of::<T>();
+    count.max(1).next_multiple_of(line)
+}
+
+/// Bytes of as many buffers as calls rotate over, the longest of which has so many.
+pub(super) fn rotated_bytes(longest: usize, rotate: usize) -> usize {
+    longest.max(longest.next_multiple_of(LINE_BYTES).saturating_mul(rotate).min(ROTATED_BYTES))
+}
+
 /// One rank's buffers for all sizes of a case.
 pub(super) struct Buffers<T: Element> {
     input: Memory<T>,
     output: Memory<T>,
+    rotate: usize,
+    /// How many places there are for the lengths at hand, and the one that is used.
+    places: usize,
+    place: usize,
 }
 
 impl<T: Sample> Buffers<T> {
-    /// Buffers that hold this shape and all smaller ones.
+    /// Buffers that hold this shape and all smaller ones, so often, if they are not too long.
     pub(super) fn allocate(
         comm: &Communicator,
         largest: Shape,
         private: bool,
+        rotate: usize,
     ) -> Result<Buffers<T>, Error> {
         let context = comm.context();
         let memory = |count: usize| {
-            let count = count.max(1);
+            let bytes = rotated_bytes(count.max(1) * size_of::<T>(), rotate);
+            let count = bytes.div_ceil(size_of::<T>());
             let zeros = || vec![T::ZERO; count];
-            Ok::<_, Error>(match (private, &context) {
+            let mut memory = Ok::<_, Error>(match (private, &context) {
                 (true, None) => Memory::Private(zeros()),
                 (false, None) => Memory::Shared(comm.alloc_host::<T>(count)?),
                 (false, Some(_)) => {
@@ -134,9 +157,30 @@ impl<T: Sample> Buffers<T> {
                     let memory = memory.map_err(oxccl_transports::Error::from)?;
                     Memory::Foreign { mirror: zeros(), memory }
                 }
-            })
+            })?;
+            // Else what nobody has written would be one page of the system's.
+            memory.fill(T::ZERO);
+            Ok::<_, Error>(memory)
         };
-        Ok(Buffers { input: memory(largest.input)?, output: memory(largest.output)? })
+        let (input, output) = (memory(largest.input)?, memory(largest.output)?);
+        Ok(Buffers { input, output, rotate, places: 1, place: 0 })
+    }
+
+    /// From here on calls have these lengths.
+    pub(super) fn begin(&mut self, shape: Shape) {
+        let fit = |memory: &[T], count: usize| (memory.len() / stride::<T>(count)).max(1);
+        let fit = fit(&self.input, shape.input).min(fit(&self.output, shape.output));
+        (self.places, self.place) = (fit.min(self.rotate), 0);
+    }
+
+    /// How many buffers calls rotate over.
+    pub(super) fn places(&self) -> usize {
+        self.places
+    }
+
+    /// The next call uses the next buffers.
+    pub(super) fn turn(&mut self) {
+        self.place = if self.place + 1 < self.places { self.place + 1 } else { 0 };
     }
 
     /// Fills in this rank's input, and poison everywhere else.
@@ -152,8 +196,9 @@ impl<T: Sample> Buffers<T> {
         let (case, shape) = (&inputs.case, inputs.shape);
         let (offset, input) = match placement {
             Placement::OutOfPlace => {
-                self.output[..shape.output].fill(T::POISON);
-                (0, &mut self.input[..shape.input])
+                let (first, output) = self.out_of_place(shape);
+                output.fill(T::POISON);
+                (0, first)
             }
             Placement::InPlace => {
                 let offset = if case.kind == Kind::AllGather { rank * shape.count } else { 0 };
@@ -174,12 +219,14 @@ impl<T: Sample> Buffers<T> {
         self.output.push_to_device()
     }
 
-    /// Makes the one buffer zeros, which repeated calls in place leave as they are.
+    /// Makes the buffers zeros, which repeated calls in place leave as they are.
     ///
     /// # Errors
     /// A GPU's.
     pub(super) fn clear_in_place(&mut self, shape: Shape) -> Result<(), Error> {
-        self.in_place(shape).fill(T::ZERO);
+        let longest = shape.input.max(shape.output);
+        let memory = if shape.input > shape.output { &mut self.input } else { &mut self.output };
+        memory[..(self.places - 1) * stride::<T>(longest) + longest].fill(T::ZERO);
         self.push_to_device()
     }
 
@@ -198,8 +245,8 @@ impl<T: Sample> Buffers<T> {
         let shape = inputs.shape;
         Ok(match placement {
             Placement::OutOfPlace => {
-                inputs.wrong(rank, &self.output[..shape.output])
-                    + inputs.changed(rank, &self.input[..shape.input])
+                let (input, output) = self.out_of_place(shape);
+                inputs.wrong(rank, output) + inputs.changed(rank, input)
             }
             Placement::InPlace => {
                 let scattered = inputs.case.kind == Kind::ReduceScatter;
@@ -209,7 +256,7 @@ impl<T: Sample> Buffers<T> {
         })
     }
 
-    /// Calls the collective once.
+    /// Calls the collective once, on the buffers whose turn it is.
     ///
     /// Send/recv sends to the next rank and receives from the one before; ranks with an even number
     /// send first.
@@ -223,32 +270,42 @@ impl<T: Sample> Buffers<T> {
         let on_host = comm.device() == Device::Host;
         match placement {
             Placement::OutOfPlace if on_host => {
-                let (input, output) =
-                    (&self.input[..shape.input], &mut self.output[..shape.output]);
-                out_of_place(comm, case, input, output)
+                let (input, output) = self.out_of_place(shape);
+                out_of_place(comm, case, &*input, output)
             }
             Placement::InPlace if on_host => in_place(comm, case, self.in_place(shape)),
             // SAFETY: the buffers are this object's, borrowed exclusively until the call is done.
             Placement::OutOfPlace => unsafe {
-                let (input, mut output) =
-                    (self.input.slice(shape.input), self.output.slice(shape.output));
+                let input = self.input.slice(self.first(shape.input), shape.input);
+                let mut output = self.output.slice(self.first(shape.output), shape.output);
                 out_of_place(comm, case, &input, &mut output)
             },
             // SAFETY: as above.
             Placement::InPlace => unsafe {
                 let larger = if shape.input > shape.output { &self.input } else { &self.output };
-                in_place(comm, case, &mut larger.slice(shape.input.max(shape.output)))
+                let longest = shape.input.max(shape.output);
+                in_place(comm, case, &mut larger.slice(self.first(longest), longest))
             },
         }
     }
 
+    /// Where a buffer of this length begins.
+    fn first(&self, count: usize) -> usize {
+        self.place * stride::<T>(count)
+    }
+
+    /// The buffers for calls out of place.
+    fn out_of_place(&mut self, shape: Shape) -> (&mut [T], &mut [T]) {
+        let (input, output) = (self.first(shape.input), self.first(shape.output));
+        (&mut self.input[input..][..shape.input], &mut self.output[output..][..shape.output])
+    }
+
     /// The buffer for calls in place: the larger one.
     fn in_place(&mut self, shape: Shape) -> &mut [T] {
-        if shape.input > shape.output {
-            &mut self.input[..shape.input]
-        } else {
-            &mut self.output[..shape.output]
-        }
+        let longest = shape.input.max(shape.output);
+        let first = self.first(longest);
+        let memory = if shape.input > shape.output { &mut self.input } else { &mut self.output };
+        &mut memory[first..][..longest]
     }
 }
 

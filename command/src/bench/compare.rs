@@ -110,7 +110,7 @@ impl<'a> Comparison<'a> {
         let case = Case { kind, data_type: DATA_TYPE, op: OP, root };
         let (rank, ranks) = (comms.measured.rank(), comms.measured.world_size());
         let shape = case.shape(ranks, largest_bytes);
-        let mut buffers = Buffers::allocate(&comms.measured, shape, private)?;
+        let mut buffers = Buffers::allocate(&comms.measured, shape, private, 1)?;
         let inputs = Inputs { case, shape, ranks, order, seed: 1 };
         buffers.fill(&inputs, rank, Placement::OutOfPlace)?;
         comms.measured.set_order(order)?;

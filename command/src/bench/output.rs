@@ -130,6 +130,16 @@ impl Output {
     }
 }
 
+/// What timed calls rotate over.
+fn rotation(options: &BenchOptions) -> String {
+    match (options.target(), options.rotate) {
+        (Target::Group, _) => String::new(),
+        (_, 1) => ", one call repeated".to_owned(),
+        (_, buffers) if options.sweep.op.is_some() => format!(", over {buffers} buffers by turns"),
+        (_, buffers) => format!(", over {buffers} buffers and 4 operations by turns"),
+    }
+}
+
 fn header(options: &BenchOptions, ranks: usize, probe: Option<Probe>) -> String {
     let step = match options.sweep.stepbytes {
         Some(bytes) => format!("{bytes}(bytes)"),
@@ -145,7 +155,7 @@ fn header(options: &BenchOptions, ranks: usize, probe: Option<Probe>) -> String 
     let probe = probe.map(|probe| format!("# {probe}\n")).unwrap_or_default();
     format!(
         "# oxccl {} on {} ({} cores), host executor {}\n{probe}\
-         # {ranks} ranks as {}, memory {}, order {}{}\n\
+         # {ranks} ranks as {}, memory {}, order {}{}{}\n\
          # minBytes {} maxBytes {} step: {step} warmup iters: {} iters: {iterations} agg iters: {} \
          validation: {} graph: {} repeats: {}",
         env!("CARGO_PKG_VERSION"),
@@ -156,6 +166,7 @@ fn header(options: &BenchOptions, ranks: usize, probe: Option<Probe>) -> String 
         if options.private { "private to each rank" } else { "of comm.alloc" },
         config.order,
         pinned.into_iter().flatten().collect::<String>(),
+        rotation(options),
         options.sweep.minbytes.0,
         options.sweep.maxbytes.0,
         options.warmup_iters,

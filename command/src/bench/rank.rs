@@ -120,8 +120,9 @@ impl Bench<'_> {
         let ranks = self.comms.measured.world_size();
         let Some(largest) = sizes.last() else { return Ok(()) };
         let largest = case.shape(ranks, *largest);
+        let options = self.options;
         let mut buffers =
-            Buffers::<T>::allocate(&self.comms.measured, largest, self.options.private)?;
+            Buffers::<T>::allocate(&self.comms.measured, largest, options.private, options.rotate)?;
         self.output.case(case);
         for &bytes in sizes {
             let shape = case.shape(ranks, bytes);
@@ -158,16 +159,21 @@ impl Bench<'_> {
             self.comms.step(|| format!("{} of {bytes} bytes is {what}", case.kind));
         };
         step("checked");
+        buffers.begin(shape);
         let before = self.check(case, shape, placement, buffers)?;
         if in_place {
             buffers.clear_in_place(shape)?;
         }
         step("timed");
         let (launches, missed) = (measured.launches(), measured.missed_wakes());
-        let mut calls = 0u64;
+        let ops = self.options.operations(case);
+        let (mut calls, mut turn) = (0u64, 0);
         let timing = measure(&self.comms.control, &self.effort, || {
+            let case = Case { op: ops[turn], ..*case };
+            turn = if turn + 1 < ops.len() { turn + 1 } else { 0 };
             calls += 1;
-            buffers.call(measured, case, shape, placement)
+            buffers.turn();
+            buffers.call(measured, &case, shape, placement)
         })?;
         let launches = measured.launches() - launches;
         let mut missed = [measured.missed_wakes() - missed];
@@ -184,6 +190,7 @@ impl Bench<'_> {
             &plan,
             &timing,
             (wrong, launches, missed[0]),
+            (buffers.places(), ops.len()),
         )))
     }
 
@@ -196,6 +203,7 @@ impl Bench<'_> {
         plan: &oxccl::plans::tune::Plan,
         timing: &Timing,
         (wrong, launches, missed_wakes): (Option<u64>, u64, u64),
+        (buffers, ops): (usize, usize),
     ) -> Row {
         let ranks = self.comms.measured.world_size();
         let (algbw_gbps, busbw_gbps) = Row::bandwidths(case, shape, ranks, timing);
@@ -221,6 +229,8 @@ impl Bench<'_> {
             calls: timing.calls,
             missed_wakes,
             cma: plan.cma,
+            buffers,
+            ops,
         }
     }
 

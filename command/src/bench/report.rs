@@ -47,6 +47,9 @@ pub(crate) struct Row {
     pub(crate) missed_wakes: u64,
     /// Whether the system reads private memory for the ranks.
     pub(crate) cma: bool,
+    /// How many buffers and operations timed calls rotate over.
+    pub(crate) buffers: usize,
+    pub(crate) ops: usize,
 }
 
 impl Row {
@@ -111,7 +114,7 @@ impl Format {
     }
 }
 
-pub(crate) const CSV_COLUMNS: [&str; 21] = [
+pub(crate) const CSV_COLUMNS: [&str; 23] = [
     "op",
     "type",
     "redop",
@@ -133,6 +136,8 @@ pub(crate) const CSV_COLUMNS: [&str; 21] = [
     "calls",
     "missed_wakes",
     "cma",
+    "buffers",
+    "ops",
 ];
 
 /// The values of [`CSV_COLUMNS`].
@@ -159,6 +164,8 @@ pub(crate) fn csv_line(row: &Row) -> String {
         row.calls.to_string(),
         row.missed_wakes.to_string(),
         row.cma.to_string(),
+        row.buffers.to_string(),
+        row.ops.to_string(),
     ]
     .join(",")
 }
@@ -221,6 +228,8 @@ mod tests {
             calls: 128,
             missed_wakes: 0,
             cma: false,
+            buffers: 16,
+            ops: 4,
         }
     }
 

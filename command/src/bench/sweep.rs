@@ -35,9 +35,9 @@ pub struct SweepOptions {
     /// Each size is this many times the one before.
     #[arg(short = 'f', long, default_value_t = 2)]
     pub stepfactor: usize,
-    /// The operation, or all: sum, prod, min, max, avg, mulsum, band, bor, bxor.
-    #[arg(short = 'o', long, default_value = "sum", value_parser = options::ops)]
-    pub op: Choice<OpKind>,
+    /// The operation, or all: sum, prod, min, max, avg, mulsum, band, bor, bxor [default: sum].
+    #[arg(short = 'o', long, value_parser = options::ops)]
+    pub op: Option<Choice<OpKind>>,
     /// The element type, or all: int8, uint8, int32, uint32, int64, uint64, half, bfloat16, float,
     /// double, f8e4m3, f8e5m2.
     #[arg(short = 'd', long, default_value = "float", value_parser = options::data_types)]
@@ -168,9 +168,10 @@ impl SweepOptions {
         if !kind.reduces() {
             return Ok(vec![OpKind::Sum]);
         }
-        let all = self.op.of(&OpKind::ALL);
+        let op = self.op.unwrap_or(Choice::One(OpKind::Sum));
+        let all = op.of(&OpKind::ALL);
         let fitting: Vec<_> = all.into_iter().filter(|op| op.applies_to(data_type)).collect();
-        match self.op {
+        match op {
             Choice::One(op) if fitting.is_empty() && self.datatype != Choice::All => {
                 Err(Failure::Usage(format!(
                     "op {op} does not exist for {}: bitwise operations need an integer type",

@@ -54,7 +54,7 @@ fn call<T: Sample>(
     case: &Case,
     shape: Shape,
 ) -> Result<oxccl::plans::tune::Plan, Error> {
-    let mut buffers = Buffers::<T>::allocate(&comms.measured, shape, options.private)?;
+    let mut buffers = Buffers::<T>::allocate(&comms.measured, shape, options.private, 1)?;
     buffers.call(&comms.measured, case, shape, Placement::OutOfPlace)?;
     comms.control.barrier()?;
     comms.measured.set_trace(true)?;

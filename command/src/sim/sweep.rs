@@ -141,6 +141,8 @@ fn point(study: &Study, candidate: &Candidate, bytes: usize, prediction: &Predic
         calls: 1,
         missed_wakes: 0,
         cma: false,
+        buffers: 1,
+        ops: 1,
     };
     Point { row, links: prediction.links.clone() }
 }

@@ -1,6 +1,6 @@
 // What a host does in a way of its own with a ReduceCopy: short ones (short.h), those of buckets
-// without flags (buckets.h), and those that read peers' private memory (private.h). Each says whether it has been taken, and then by `done`
-// whether all went well.
+// without flags (buckets.h), and those that read peers' private memory (private.h). Each says
+// whether it has been taken, and then by `done` whether all went well.
 #pragma once
 #include "buckets.h"
 #include "multicast.h"

@@ -124,8 +124,8 @@ OXCCL_INLINE uint8_t* behind(const Window& window, uint64_t token) {
   return window.registered[number] + (token & ((uint64_t(1) << TOKEN_NUMBER_SHIFT) - 1));
 }
 
-// Where a peer's buffer is. What is not mapped here (OPERAND_CMA) is an address of the peer's, to be
-// read by the system alone.
+// Where a peer's buffer is. What is not mapped here (OPERAND_CMA) is an address of the peer's,
+// which only the system reads.
 OXCCL_INLINE uint8_t* in_window(const Window& window, const Operand& operand, uint64_t token) {
   if (OXCCL_UNLIKELY(operand.flags & OPERAND_CMA)) return reinterpret_cast<uint8_t*>(token);
   return behind(window, token);

@@ -23,8 +23,8 @@ pub enum Algorithm {
     Direct,
     /// As direct, but every rank writes its input into all outputs at once.
     DirectPush,
-    /// As direct, but with the root, of which others, or which, fetch all: nobody writes to another's
-    /// memory.
+    /// As direct, but the others fetch from the root, or the root from them: nobody writes to
+    /// another's memory.
     DirectPull,
     /// One rank hands on to the next.
     Chain,

@@ -45,11 +45,10 @@ fn windows_min(kind: Kind, ranks: usize) -> usize {
 /// it through slots: each piece takes a call of the system and two synchronisations, and no core
 /// writes into lines that another holds.
 fn cma_min(kind: Kind, ranks: usize) -> usize {
-    let (two, many) = match kind {
-        Kind::AllReduce | Kind::ReduceScatter => (16 << 10, 64 << 10),
-        _ => (16 << 10, 64 << 10),
-    };
-    if ranks > 2 { many } else { two }
+    match kind {
+        Kind::AllGather | Kind::ReduceScatter if ranks == 2 => 32 << 10,
+        _ => 64 << 10,
+    }
 }
 
 /// The entry, out of those that fit, and why.

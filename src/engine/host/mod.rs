@@ -142,7 +142,7 @@ impl Backend for HostBackend {
         let Ok((tokens, windows)) = self.find(call) else { return false };
         // SAFETY: the tables of what is prepared live as long as it, and nobody else uses them.
         match unsafe { prepared.first.as_mut() } {
-            Some(first) if windows == prepared.has_windows() => {
+            Some(first) if windows == prepared.has_windows => {
                 (first.input, first.output, first.tokens) = (call.input, call.output, tokens);
                 true
             }

@@ -57,6 +57,8 @@ pub(in crate::engine) struct Prepared {
     is_collective: bool,
     /// Whether no rank leaves it before all have come.
     pub(in crate::engine) meets_all: bool,
+    /// Of a call by itself: whether peers reach its buffers.
+    pub(in crate::engine) has_windows: bool,
     /// What all ranks must agree on, but for factors, and with them.
     base: Digest,
     digest: Digest,
@@ -106,6 +108,7 @@ impl Prepared {
         Prepared {
             is_collective: record.is_collective(),
             meets_all: meets_all(&identity),
+            has_windows: identity.signatures.first().is_some_and(|call| call.windows),
             words: record.encode(),
             record,
             base,
@@ -130,11 +133,6 @@ impl Prepared {
     /// Whether the machine needs tables beside the first block.
     pub(in crate::engine) fn has_tables(&self) -> bool {
         has_tables(&self.blocks)
-    }
-
-    /// Of a call by itself: whether peers reach its buffers.
-    pub(in crate::engine) fn has_windows(&self) -> bool {
-        self.identity.signatures[0].windows
     }
 
     /// How many calls it is.

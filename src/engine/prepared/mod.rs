@@ -22,7 +22,6 @@ pub(super) use launch::{Block, Prepared, has_tables};
 pub(super) use make::Maker;
 pub(super) use plans::{Plans, Ways, Whose};
 
-use super::backend::Backend;
 use crate::call::{CheckedCall, Mix, Placed, Signature};
 use crate::error::Error;
 use launch::Identity;
@@ -66,24 +65,6 @@ impl Launches {
     #[inline]
     pub(super) fn placed(&mut self, placed: Placed) -> Option<&mut Prepared> {
         self.prepared.get_mut(placed.at).filter(|prepared| prepared.placed == placed.placing)
-    }
-
-    /// Points the launch of a call by itself, which has been placed, to the call's other buffers.
-    /// False if it is placed no more, or if that takes another launch.
-    pub(super) fn place_again(
-        &mut self,
-        at: &mut Placed,
-        call: &CheckedCall,
-        backend: &mut dyn Backend,
-    ) -> bool {
-        let placing = self.placings + 1;
-        let Some(prepared) = self.placed(*at) else { return false };
-        if !backend.place_again(prepared, call) {
-            return false;
-        }
-        (prepared.placed, at.placing) = (placing, placing);
-        self.placings = placing;
-        true
     }
 
     /// Finds the launch of these calls among the prepared ones, or prepares it, and points its
