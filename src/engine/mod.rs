@@ -207,10 +207,9 @@ impl Engine {
         check: impl FnOnce() -> Result<(), Error>,
     ) -> Result<(), Error> {
         let asked = Asked::new(call);
-        if let Some(last) = self.recent.last()
-            && last.call.asked == asked
+        if let Some(at) = self.recent.again(&asked)
             // SAFETY: by this function's contract: it is the same call.
-            && let Some(launched) = unsafe { self.launch_last() }
+            && let Some(launched) = unsafe { self.launch_placed(at) }
         {
             return launched;
         }
@@ -218,14 +217,13 @@ impl Engine {
         unsafe { self.launch_other(call, &asked, check) }
     }
 
-    /// Launches the last call once more, if it is still placed.
+    /// Launches the call that has been placed there once more, if it still is.
     ///
     /// # Safety
     ///
     /// As for [`Engine::launch`].
     #[inline]
-    unsafe fn launch_last(&mut self) -> Option<Result<(), Error>> {
-        let at = self.recent.last()?.at?;
+    unsafe fn launch_placed(&mut self, at: Placed) -> Option<Result<(), Error>> {
         let prepared = self.launches.placed(at)?;
         // SAFETY: by this function's contract; tables point to the call's buffers since it was
         // placed.
@@ -277,13 +275,15 @@ impl Engine {
         asked: &Asked,
     ) -> Option<Result<(), Error>> {
         let Ready { call: known, fit, at } = self.recent.find(asked)?;
-        let prepared = self.launches.placed((*at)?)?;
+        let at = (*at)?;
+        let prepared = self.launches.placed(at)?;
         if known.asked != *asked
             && !(known.move_to(call, asked, fit) && self.backend.place_again(prepared, known))
         {
-            self.recent.forget_last();
+            self.recent.forget();
             return None;
         }
+        self.recent.found(asked, at);
         // SAFETY: by this function's contract; its tables point to the call's buffers now.
         let launched =
             unsafe { self.backend.launch(prepared, &mut self.tally, &Request::BLOCKING) };

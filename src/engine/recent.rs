@@ -20,8 +20,13 @@ pub(super) struct Ready {
 /// The table of them.
 #[derive(Debug)]
 pub(super) struct Recent {
+    /// What the last call was made from, and where it is placed: apart, so that one that comes
+    /// again looks at nothing else.
+    last: Asked,
+    last_at: Option<Placed>,
     places: Box<[Option<Ready>]>,
-    last: usize,
+    /// Where the last one is.
+    place: usize,
     /// By set: which of its places is taken next.
     oldest: [u8; SETS],
 }
@@ -29,25 +34,31 @@ pub(super) struct Recent {
 impl Default for Recent {
     fn default() -> Recent {
         let places = std::iter::repeat_with(|| None).take(SETS * WAYS).collect();
-        Recent { places, last: 0, oldest: [0; SETS] }
+        Recent { last: Asked::NOTHING, last_at: None, places, place: 0, oldest: [0; SETS] }
     }
 }
 
 impl Recent {
-    /// The last call.
+    /// Where the last call is placed, if this is the same.
     #[inline]
-    pub(super) fn last(&self) -> Option<&Ready> {
-        self.places[self.last].as_ref()
+    pub(super) fn again(&self, asked: &Asked) -> Option<Placed> {
+        if self.last == *asked { self.last_at } else { None }
     }
 
-    /// A call that differs from this one in its memory at most; it is the last one from here on.
+    /// A call that differs from this one in its memory at most.
     #[inline]
     pub(super) fn find(&mut self, asked: &Asked) -> Option<&mut Ready> {
-        if !self.is_at(self.last, asked) {
+        if !self.is_at(self.place, asked) {
             let first = set_of(asked) * WAYS;
-            self.last = (first..first + WAYS).find(|place| self.is_at(*place, asked))?;
+            self.place = (first..first + WAYS).find(|place| self.is_at(*place, asked))?;
         }
-        self.places[self.last].as_mut()
+        self.places[self.place].as_mut()
+    }
+
+    /// What has been found is now this call, and the last one.
+    #[inline]
+    pub(super) fn found(&mut self, asked: &Asked, at: Placed) {
+        (self.last, self.last_at) = (*asked, Some(at));
     }
 
     /// Whether a call like this one has that place.
@@ -61,15 +72,17 @@ impl Recent {
     pub(super) fn keep(&mut self, asked: &Asked, ready: Ready) {
         if self.find(asked).is_none() {
             let set = set_of(asked);
-            self.last = set * WAYS + usize::from(self.oldest[set]);
+            self.place = set * WAYS + usize::from(self.oldest[set]);
             self.oldest[set] = (self.oldest[set] + 1) % WAYS as u8;
         }
-        self.places[self.last] = Some(ready);
+        (self.last, self.last_at) = (*asked, ready.at);
+        self.places[self.place] = Some(ready);
     }
 
-    /// No longer knows the last call.
-    pub(super) fn forget_last(&mut self) {
-        self.places[self.last] = None;
+    /// No longer knows what has been found.
+    pub(super) fn forget(&mut self) {
+        self.places[self.place] = None;
+        (self.last, self.last_at) = (Asked::NOTHING, None);
     }
 }
 

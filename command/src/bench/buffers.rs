@@ -1,10 +1,12 @@
 //! One rank's buffers, and calls on them.
 
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
 use oxccl::memory::{Borrowed, Input, Output};
 use oxccl::{
     Collectives, Communicator, Device, DeviceBuffer, DeviceSlice, Element, Error, HostBuffer, Kind,
+    OpKind, ReduceOp,
 };
 
 use super::case::{Case, Placement, Shape};
@@ -68,19 +70,14 @@ impl<T: Element> Memory<T> {
         }
     }
 
-    /// So many elements from one on, as calls on a GPU take them.
-    ///
-    /// # Safety
-    ///
-    /// There are so many, and nobody else uses them as long as the slice.
-    unsafe fn slice(&self, first: usize, count: usize) -> DeviceSlice<T> {
-        let memory = match self {
+    /// The first element, as calls take it.
+    fn address(&mut self) -> *mut T {
+        match self {
+            Memory::Shared(buffer) => buffer.as_mut_ptr(),
+            Memory::Private(buffer) => buffer.as_mut_ptr(),
             Memory::Gpu { buffer, .. } => buffer.as_ptr(),
             Memory::Foreign { memory, .. } => memory.as_ptr().cast(),
-            Memory::Shared(_) | Memory::Private(_) => unreachable!("memory of the host"),
-        };
-        // SAFETY: by this function's contract.
-        unsafe { DeviceSlice::from_raw_parts(memory.add(first), count) }
+        }
     }
 }
 
@@ -128,9 +125,60 @@ pub(super) struct Buffers<T: Element> {
     input: Memory<T>,
     output: Memory<T>,
     rotate: usize,
-    /// How many places there are for the lengths at hand, and the one that is used.
-    places: usize,
-    place: usize,
+}
+
+/// Calls of one kind and length, ready to be made: each on the next buffers, with the next
+/// operation.
+pub(super) struct Turns<'b, T: Element> {
+    comm: &'b Communicator,
+    case: Case,
+    placement: Placement,
+    shape: Shape,
+    turns: Vec<Turn<T>>,
+    next: usize,
+    /// As long as this, the buffers are its own.
+    _buffers: PhantomData<&'b mut Buffers<T>>,
+}
+
+/// One of them. In place, input and output are one.
+struct Turn<T: Element> {
+    input: *mut T,
+    output: *mut T,
+    op: ReduceOp<T>,
+}
+
+impl<T: Sample> Turns<'_, T> {
+    /// Makes the next call.
+    #[inline]
+    pub(super) fn call(&mut self) -> Result<(), Error> {
+        let Turn { input, output, op } = self.turns[self.next];
+        self.next = if self.next + 1 < self.turns.len() { self.next + 1 } else { 0 };
+        let (comm, case, shape) = (self.comm, &self.case, self.shape);
+        let on_host = comm.device() == Device::Host;
+        // SAFETY: the buffers hold places of these lengths, and are borrowed exclusively; those of
+        // a call out of place are two.
+        unsafe {
+            match self.placement {
+                Placement::OutOfPlace if on_host => {
+                    let input = std::slice::from_raw_parts(input, shape.input);
+                    let output = std::slice::from_raw_parts_mut(output, shape.output);
+                    out_of_place(comm, case, input, output, op)
+                }
+                Placement::InPlace if on_host => {
+                    let both = std::slice::from_raw_parts_mut(output, shape.both());
+                    in_place(comm, case, both, op)
+                }
+                Placement::OutOfPlace => {
+                    let input = DeviceSlice::from_raw_parts(input, shape.input);
+                    let mut output = DeviceSlice::from_raw_parts(output, shape.output);
+                    out_of_place(comm, case, &input, &mut output, op)
+                }
+                Placement::InPlace => {
+                    in_place(comm, case, &mut DeviceSlice::from_raw_parts(output, shape.both()), op)
+                }
+            }
+        }
+    }
 }
 
 impl<T: Sample> Buffers<T> {
@@ -163,24 +211,67 @@ impl<T: Sample> Buffers<T> {
             Ok::<_, Error>(memory)
         };
         let (input, output) = (memory(largest.input)?, memory(largest.output)?);
-        Ok(Buffers { input, output, rotate, places: 1, place: 0 })
+        Ok(Buffers { input, output, rotate })
     }
 
-    /// From here on calls have these lengths.
-    pub(super) fn begin(&mut self, shape: Shape) {
-        let fit = |memory: &[T], count: usize| (memory.len() / stride::<T>(count)).max(1);
+    /// How many buffers of these lengths calls rotate over.
+    pub(super) fn places(&self, shape: Shape) -> usize {
+        let fit = |memory: &[T], count: usize| memory.len() / stride::<T>(count);
         let fit = fit(&self.input, shape.input).min(fit(&self.output, shape.output));
-        (self.places, self.place) = (fit.min(self.rotate), 0);
+        fit.clamp(1, self.rotate)
     }
 
-    /// How many buffers calls rotate over.
-    pub(super) fn places(&self) -> usize {
-        self.places
+    /// Calls that rotate over the buffers and these operations. Send/recv sends to the next rank
+    /// and receives from the one before; ranks with an even number send first.
+    pub(super) fn turns<'b>(
+        &'b mut self,
+        comm: &'b Communicator,
+        case: &Case,
+        (shape, placement): (Shape, Placement),
+        ops: &[OpKind],
+    ) -> Turns<'b, T> {
+        let places = self.places(shape);
+        let [input, output] = [&mut self.input, &mut self.output].map(Memory::address);
+        let both = if shape.input > shape.output { input } else { output };
+        let at = |first: *mut T, count: usize, place: usize| {
+            first.wrapping_add(place * stride::<T>(count))
+        };
+        // As many as it takes until the first one comes again.
+        let turns = (1..).map(|times| times * places).find(|turns| turns % ops.len() == 0);
+        let turn = |number: usize| {
+            let (place, op) = (number % places, T::reduce_op(ops[number % ops.len()]));
+            match placement {
+                Placement::OutOfPlace => Turn {
+                    input: at(input, shape.input, place),
+                    output: at(output, shape.output, place),
+                    op,
+                },
+                Placement::InPlace => {
+                    let both = at(both, shape.both(), place);
+                    Turn { input: both, output: both, op }
+                }
+            }
+        };
+        Turns {
+            comm,
+            case: *case,
+            placement,
+            shape,
+            turns: (0..turns.unwrap_or(1)).map(turn).collect(),
+            next: 0,
+            _buffers: PhantomData,
+        }
     }
 
-    /// The next call uses the next buffers.
-    pub(super) fn turn(&mut self) {
-        self.place = if self.place + 1 < self.places { self.place + 1 } else { 0 };
+    /// Makes one call.
+    pub(super) fn call(
+        &mut self,
+        comm: &Communicator,
+        case: &Case,
+        shape: Shape,
+        placement: Placement,
+    ) -> Result<(), Error> {
+        self.turns(comm, case, (shape, placement), &[case.op]).call()
     }
 
     /// Fills in this rank's input, and poison everywhere else.
@@ -224,9 +315,9 @@ impl<T: Sample> Buffers<T> {
     /// # Errors
     /// A GPU's.
     pub(super) fn clear_in_place(&mut self, shape: Shape) -> Result<(), Error> {
-        let longest = shape.input.max(shape.output);
-        let memory = if shape.input > shape.output { &mut self.input } else { &mut self.output };
-        memory[..(self.places - 1) * stride::<T>(longest) + longest].fill(T::ZERO);
+        let both = shape.both();
+        let end = (self.places(shape) - 1) * stride::<T>(both) + both;
+        self.larger(shape)[..end].fill(T::ZERO);
         self.push_to_device()
     }
 
@@ -256,56 +347,19 @@ impl<T: Sample> Buffers<T> {
         })
     }
 
-    /// Calls the collective once, on the buffers whose turn it is.
-    ///
-    /// Send/recv sends to the next rank and receives from the one before; ranks with an even number
-    /// send first.
-    pub(super) fn call(
-        &mut self,
-        comm: &Communicator,
-        case: &Case,
-        shape: Shape,
-        placement: Placement,
-    ) -> Result<(), Error> {
-        let on_host = comm.device() == Device::Host;
-        match placement {
-            Placement::OutOfPlace if on_host => {
-                let (input, output) = self.out_of_place(shape);
-                out_of_place(comm, case, &*input, output)
-            }
-            Placement::InPlace if on_host => in_place(comm, case, self.in_place(shape)),
-            // SAFETY: the buffers are this object's, borrowed exclusively until the call is done.
-            Placement::OutOfPlace => unsafe {
-                let input = self.input.slice(self.first(shape.input), shape.input);
-                let mut output = self.output.slice(self.first(shape.output), shape.output);
-                out_of_place(comm, case, &input, &mut output)
-            },
-            // SAFETY: as above.
-            Placement::InPlace => unsafe {
-                let larger = if shape.input > shape.output { &self.input } else { &self.output };
-                let longest = shape.input.max(shape.output);
-                in_place(comm, case, &mut larger.slice(self.first(longest), longest))
-            },
-        }
-    }
-
-    /// Where a buffer of this length begins.
-    fn first(&self, count: usize) -> usize {
-        self.place * stride::<T>(count)
-    }
-
-    /// The buffers for calls out of place.
+    /// The first buffers for calls out of place.
     fn out_of_place(&mut self, shape: Shape) -> (&mut [T], &mut [T]) {
-        let (input, output) = (self.first(shape.input), self.first(shape.output));
-        (&mut self.input[input..][..shape.input], &mut self.output[output..][..shape.output])
+        (&mut self.input[..shape.input], &mut self.output[..shape.output])
     }
 
-    /// The buffer for calls in place: the larger one.
+    /// The first buffer for calls in place.
     fn in_place(&mut self, shape: Shape) -> &mut [T] {
-        let longest = shape.input.max(shape.output);
-        let first = self.first(longest);
-        let memory = if shape.input > shape.output { &mut self.input } else { &mut self.output };
-        &mut memory[first..][..longest]
+        &mut self.larger(shape)[..shape.both()]
+    }
+
+    /// Where calls in place are made.
+    fn larger(&mut self, shape: Shape) -> &mut [T] {
+        if shape.input > shape.output { &mut self.input } else { &mut self.output }
     }
 }
 
@@ -314,8 +368,8 @@ fn out_of_place<T: Sample>(
     case: &Case,
     input: &(impl Input<T, Borrowed> + ?Sized),
     output: &mut (impl Output<T, Borrowed> + ?Sized),
+    op: ReduceOp<T>,
 ) -> Result<(), Error> {
-    let op = T::reduce_op(case.op);
     match case.kind {
         Kind::AllReduce => comm.all_reduce(input, output, op),
         Kind::ReduceScatter => comm.reduce_scatter(input, output, op),
@@ -344,8 +398,8 @@ fn in_place<T: Sample>(
     comm: &Communicator,
     case: &Case,
     buffer: &mut (impl Output<T, Borrowed> + ?Sized),
+    op: ReduceOp<T>,
 ) -> Result<(), Error> {
-    let op = T::reduce_op(case.op);
     match case.kind {
         Kind::AllReduce => comm.all_reduce_in_place(buffer, op),
         Kind::ReduceScatter => comm.reduce_scatter_in_place(buffer, op),

@@ -103,6 +103,11 @@ impl Case {
 }
 
 impl Shape {
+    /// The one buffer of a call in place: the larger one.
+    pub(crate) fn both(&self) -> usize {
+        self.input.max(self.output)
+    }
+
     /// The size in bytes that the table shows.
     pub fn bytes(&self, data_type: DataType) -> usize {
         self.input.max(self.output) * data_type.len_bytes()

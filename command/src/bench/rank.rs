@@ -159,7 +159,6 @@ impl Bench<'_> {
             self.comms.step(|| format!("{} of {bytes} bytes is {what}", case.kind));
         };
         step("checked");
-        buffers.begin(shape);
         let before = self.check(case, shape, placement, buffers)?;
         if in_place {
             buffers.clear_in_place(shape)?;
@@ -167,13 +166,11 @@ impl Bench<'_> {
         step("timed");
         let (launches, missed) = (measured.launches(), measured.missed_wakes());
         let ops = self.options.operations(case);
-        let (mut calls, mut turn) = (0u64, 0);
+        let mut turns = buffers.turns(measured, case, (shape, placement), &ops);
+        let mut calls = 0u64;
         let timing = measure(&self.comms.control, &self.effort, || {
-            let case = Case { op: ops[turn], ..*case };
-            turn = if turn + 1 < ops.len() { turn + 1 } else { 0 };
             calls += 1;
-            buffers.turn();
-            buffers.call(measured, &case, shape, placement)
+            turns.call()
         })?;
         let launches = measured.launches() - launches;
         let mut missed = [measured.missed_wakes() - missed];
@@ -190,7 +187,7 @@ impl Bench<'_> {
             &plan,
             &timing,
             (wrong, launches, missed[0]),
-            (buffers.places(), ops.len()),
+            (buffers.places(shape), ops.len()),
         )))
     }
 

@@ -20,9 +20,10 @@ OXCCL_INLINE bool is_short(const Launch& launch, const Instruction& instruction,
                            uint64_t len_bytes) {
   const uint64_t limit = instruction.sources == 1 || launch.segments != nullptr ? SHORT_COPY_BYTES : SHORT_BYTES;
   const uint32_t most = instruction.sources == 1 && launch.segments == nullptr ? MAX_OPERANDS : 1;
-  return len_bytes <= limit && uint32_t(instruction.destinations) - 1 < most &&
-         uint32_t(instruction.sources) - 1 < 2 && launch.program->scale == SCALE_NONE &&
-         (instruction.flags & INSTRUCTION_CMA) == 0;
+  // As one comparison: 1 or 2, of memory that is mapped here.
+  const uint32_t sources = (uint32_t(instruction.sources) - 1) | (instruction.flags & INSTRUCTION_CMA);
+  return len_bytes <= limit && uint32_t(instruction.destinations) - 1 < most && sources < 2 &&
+         launch.program->scale == SCALE_NONE;
 }
 
 OXCCL_INLINE bool copy_short(Machine& machine, const View& source, const View& destination,
