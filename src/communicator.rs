@@ -267,8 +267,8 @@ impl Communicator {
 
     /// Whether the system reads ordinary memory of the ranks of this machine for each other (by
     /// cross-memory attach). Then large buffers that are not of [`alloc`](Communicator::alloc) need
-    /// no way through slots. See `OXCCL_CMA` in the settings. Threads of one process reach all memory
-    /// without.
+    /// no way through slots. See `OXCCL_CMA` in the settings. Threads of one process reach all
+    /// memory without.
     pub fn reads_private_memory(&self) -> bool {
         self.idle().reads_private_memory()
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use oxccl::{Collectives, Communicator, Config, FabricKind, ReduceOp, UniqueId};
 use oxccl_kernels::{HostExecutor, Isa};
-use oxccl_transports::{HUGE_PAGE, Region};
+use oxccl_transports::{HUGE_PAGE, Region, read_process, tracing_scope};
 
 use crate::failure::Failure;
 use crate::machine::{self, Probe};
@@ -123,7 +123,7 @@ fn of_machine() -> Vec<Finding> {
 }
 
 fn of_memory() -> Vec<Finding> {
-    vec![memory_file(), available_memory(), huge_pages()]
+    vec![memory_file(), available_memory(), huge_pages(), private_memory()]
 }
 
 fn memory_file() -> Finding {
@@ -174,6 +174,32 @@ fn huge_pages() -> Finding {
             Finding::new("huge pages", State::Note, detail).remedy(
                 "Linux 6.1 or newer, where /sys/kernel/mm/transparent_hugepage/shmem_enabled is not deny",
             )
+        }
+    }
+}
+
+/// Who may read whose memory only ranks find out, at their start.
+fn private_memory() -> Finding {
+    let what = "private memory";
+    let through_slots = "messages of private memory go through slots";
+    let (own, mut read) = ([1u8; 8], [0; 8]);
+    if let Err(error) = read_process(std::process::id(), own.as_ptr() as u64, &mut read) {
+        let detail = format!("process_vm_readv: {error}; {through_slots}");
+        return Finding::new(what, State::Note, detail).remedy(
+            "allow that call of the system, which a container's seccomp profile may forbid",
+        );
+    }
+    match tracing_scope() {
+        None | Some(0) => {
+            Finding::new(what, State::Ok, "the system reads it among processes of one user")
+        }
+        Some(1) => {
+            Finding::new(what, State::Ok, "the system reads it among processes of one parent")
+        }
+        Some(scope) => {
+            let detail = format!("kernel.yama.ptrace_scope is {scope}; {through_slots}");
+            Finding::new(what, State::Note, detail)
+                .remedy("sysctl kernel.yama.ptrace_scope=1, or memory of comm.alloc")
         }
     }
 }

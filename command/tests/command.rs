@@ -361,6 +361,7 @@ fn doctor_looks_at_everything() {
         "processor",
         "host executor",
         "shared memory",
+        "private memory",
         "memory",
         "local (threads)",
         "shm (processes)",

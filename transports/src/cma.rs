@@ -19,12 +19,18 @@ pub fn read_process(process: u32, address: u64, to: &mut [u8]) -> io::Result<()>
     if read == wanted { Ok(()) } else { Err(Errno::EFAULT.into()) }
 }
 
+/// Whom the Yama module lets read a process' memory, by its number: 0 processes of the same user, 1
+/// ancestors and whom it names, 2 those with a capability, 3 nobody. `None` without that module.
+pub fn tracing_scope() -> Option<u32> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok()?;
+    text.trim().parse().ok()
+}
+
 /// Lets processes of this one's parent read its memory where the Yama module allows that to
 /// ancestors alone (`kernel.yama.ptrace_scope` = 1, as on Debian and Ubuntu): ranks have their
 /// launcher as a parent. Ancestors may read it in any case.
 pub fn share_memory_with_siblings() {
-    const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
-    if !std::fs::read_to_string(SCOPE).is_ok_and(|scope| scope.trim() == "1") {
+    if tracing_scope() != Some(1) {
         return;
     }
     let parent = nix::unistd::getppid().as_raw();

@@ -48,7 +48,7 @@ pub mod user_signal;
 pub use adapter::{Adapter, SYSFS};
 pub use bootstrap::{Bootstrap, Offer, Part, Reach, Shared};
 pub use claims::Claims;
-pub use cma::{read_process, share_memory_with_siblings};
+pub use cma::{read_process, share_memory_with_siblings, tracing_scope};
 pub use cuda::CudaError;
 pub use deadline::deadline_in;
 pub use environment::{Environment, EnvironmentError, Launcher};
