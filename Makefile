@@ -5,7 +5,7 @@ help:
 	@echo "make bench        an AllReduce sweep over 2 local ranks, checked, as a table"
 	@echo "make test         the tests, in at most ten minutes on two cores, without the build"
 	@echo "make test-all     what is long as well"
-	@echo "make bench-peers  the same sweeps beside Open MPI, MPICH and Gloo, as one table"
+	@echo "make bench-peers  the same sweeps beside Open MPI, MPICH, Intel MPI and Gloo, as one table"
 	@echo "make gpu-bundle   target/gpu-bundle: probes, tests and benches for a bare machine with a GPU"
 	@echo "make gpu-report   the GPUs' part of docs/results.md, of the newest results"
 	@echo "make sanitize     the executor under ThreadSanitizer and AddressSanitizer"

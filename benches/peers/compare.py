@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the same sweeps for oxccl, Open MPI, MPICH and Gloo, in turn, and writes one set of tables.
+"""Runs the same sweeps for oxccl, Open MPI, MPICH, Intel MPI and Gloo, in turn, and writes one set of tables.
 
 tools/bench-peers installs the peers and calls this. Everybody runs the loop described at the head
 of mpi_bench.c. The contestants alternate: for each collective and rank count, each of them runs
@@ -60,6 +60,31 @@ def mpich(ranks):
     return {"default": command + bound}
 
 
+def openmpi5(ranks):
+    command = [str(PEERS / "openmpi5/bin/mpirun"), "-n", str(ranks)]
+    if ranks > CORES:
+        command += ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
+    else:
+        command += ["--bind-to", "core"]
+    shared = ["--mca", "pml", "ob1", "--mca", "btl", "self,sm"]
+    return {"default": command, "cma": command + shared + ["--mca", "smsc", "cma"]}
+
+
+def mpich5(ranks):
+    command = [str(PEERS / "mpich5/bin/mpirun"), "-n", str(ranks)]
+    if ranks > CORES:
+        shim = str(PEERS / "bin/libyield.so")
+        return {"yield": command + ["-bind-to", "none", "-genv", "LD_PRELOAD", shim]}
+    return {"default": command + ["-bind-to", "core"]}
+
+
+def impi(ranks):
+    environment = ["env", f"I_MPI_ROOT={PEERS}/impi", "I_MPI_FABRICS=shm"]
+    if ranks > CORES:
+        environment += ["I_MPI_PIN=0", "I_MPI_THREAD_YIELD=2"]
+    return {"shm": environment + [str(PEERS / "impi/bin/mpiexec.hydra"), "-ppn", str(ranks), "-n", str(ranks)]}
+
+
 def mpi_commands(launchers, program, op, ranks, sizes, options):
     tail = [str(PEERS / "bin" / program), op, ",".join(map(str, sizes)), str(options.repeats),
             str(options.repeat_ms), str(options.rotate)]
@@ -91,7 +116,10 @@ CONTESTANTS = {
     "oxccl": oxccl_commands,
     "oxccl-private": lambda *case: oxccl_commands(*case, "--private"),
     "openmpi": lambda *case: mpi_commands(openmpi, "mpi_bench.openmpi", *case),
+    "openmpi5": lambda *case: mpi_commands(openmpi5, "mpi_bench.openmpi5", *case),
     "mpich": lambda *case: mpi_commands(mpich, "mpi_bench.mpich", *case),
+    "mpich5": lambda *case: mpi_commands(mpich5, "mpi_bench.mpich5", *case),
+    "impi": lambda *case: mpi_commands(impi, "mpi_bench.impi", *case),
     "gloo": gloo_commands,
 }
 
@@ -189,7 +217,7 @@ def describe_commit():
 def parse_options():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--oxccl", default="target/release/oxccl", help="the command to measure")
-    parser.add_argument("--contestants", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS))
+    parser.add_argument("--contestants", nargs="+", choices=CONTESTANTS)
     parser.add_argument("--ops", nargs="+", choices=table.COLLECTIVES, default=list(table.COLLECTIVES))
     parser.add_argument("--ranks", nargs="+", type=int, default=[2, 4])
     parser.add_argument("--sizes", type=parse_sizes, default=parse_sizes(SIZES),
@@ -202,7 +230,15 @@ def parse_options():
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "benches/results")
     parser.add_argument("--add", action="store_true",
                         help="keep what this machine's results of the day have of other tables")
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.contestants = options.contestants or installed()
+    return options
+
+
+def installed():
+    """All contestants, but for Intel MPI where tools/setup-peers has left it out."""
+    left_out = [] if (PEERS / "bin/mpi_bench.impi").exists() else ["impi"]
+    return [name for name in CONTESTANTS if name not in left_out]
 
 
 def earlier(path, op_ranks):

@@ -17,8 +17,8 @@ import sys
 
 OURS = ("oxccl", "oxccl-private")
 TITLES = {
-    "oxccl": "oxccl", "oxccl-private": "oxccl, private", "openmpi": "Open MPI", "mpich": "MPICH",
-    "gloo": "Gloo",
+    "oxccl": "oxccl", "oxccl-private": "oxccl, private", "openmpi": "Open MPI", "openmpi5": "Open MPI 5",
+    "mpich": "MPICH", "mpich5": "MPICH 5", "impi": "Intel MPI", "gloo": "Gloo",
 }
 COLLECTIVES = {
     "all_reduce": "AllReduce", "reduce_scatter": "ReduceScatter", "all_gather": "AllGather",
@@ -114,19 +114,20 @@ def render_case(op, ranks, sizes, state):
 
 
 def render_pairs(results):
-    """For each number of ranks a table: microseconds of oxccl with memory of comm.alloc, and × of the best peer."""
+    """For each number of ranks and kind of memory a table: microseconds of oxccl, and × of the best peer."""
     summary = summarise(results["rows"])
     lines = []
-    for ranks in sorted({ranks for _, ranks in summary}):
+    memories = {"oxccl": "memory of `comm.alloc`", "oxccl-private": "private memory"}
+    for ranks, ours in ((ranks, ours) for ranks in sorted({ranks for _, ranks in summary}) for ours in OURS):
         ops = [op for op in COLLECTIVES if (op, ranks) in summary]
-        lines += [f"{ranks} ranks:", "",
+        lines += [f"{ranks} ranks, {memories[ours]}:", "",
                   "| size | " + " | ".join(f"{COLLECTIVES[op]} µs | ×" for op in ops) + " |",
                   "|" + " ---: |" * (1 + 2 * len(ops))]
         for size in sorted({size for op in ops for size in summary[op, ranks]}):
             cells = [human_bytes(size)]
             for op in ops:
                 times = summary[op, ranks].get(size, {})
-                cells += [cell(times.get("oxccl")), ratio(times, "oxccl", "median_us")]
+                cells += [cell(times.get(ours)), ratio(times, ours, "median_us")]
             lines.append("| " + " | ".join(cells) + " |")
         lines.append("")
     return "\n".join(lines)
