@@ -2,13 +2,17 @@
 //! read.
 
 use super::clock::Clock;
-use super::seen::{CALLS_OF_OTHERS, Ended, RankSeen, Snapshot};
+use super::seen::{CALLS_OF_OTHERS, Ended, ProcessState, RankSeen, Snapshot};
 use crate::device::Control;
 use crate::error::Error;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long the process of a rank that has died may still be there: its connections close before.
+const GONE_WITHIN: Duration = Duration::from_millis(100);
 
 /// Where a rank leaves its files.
 #[derive(Debug)]
@@ -62,7 +66,20 @@ impl FlightRecorder {
         let (own, clock) = (control.rank(), Clock::now());
         let copy = control.copy(own);
         let facts = copy.badge().facts()?;
-        let seen = |rank| RankSeen::new(rank, &control.copy(rank), clock, CALLS_OF_OTHERS);
+        let died = match error {
+            Some(Error::Died { rank, .. }) => Some(*rank),
+            _ => None,
+        };
+        let deadline = Instant::now() + GONE_WITHIN;
+        let seen = |rank| loop {
+            let seen = RankSeen::new(rank, &control.copy(rank), clock, CALLS_OF_OTHERS);
+            let lives =
+                seen.state == Some(ProcessState::Alive) && seen.process != Some(std::process::id());
+            if died != Some(rank) || !lives || Instant::now() >= deadline {
+                break seen;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
         let others = (0..control.ranks()).filter(|rank| *rank != own).map(seen).collect();
         let ended = error.map(Ended::of);
         Some(Snapshot { ended, others, ..Snapshot::new(&facts, &copy, clock) })
