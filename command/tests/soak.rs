@@ -28,9 +28,29 @@ fn the_others_go_on_when_ranks_die() {
 }
 
 #[test]
+fn the_others_go_on_whatever_befalls_a_rank() {
+    let run = |more: &[&str]| oxccl(&[&["soak", "--calls", "2000"], more].concat()).ok();
+    for more in [
+        // One after another; what is cut or stopped is on a node of its own in the second.
+        &["--deaths", "3", "--faults", "cut,stop,kill,slow"][..],
+        &["--deaths", "2", "--faults", "cut,stop,garbage", "--nodes", "4", "--seed", "5"],
+    ] {
+        let said = run(more);
+        assert!(said.out.contains(&format!("{} of 4 ranks died", more[1])), "{said:#?}");
+        assert!(said.out.contains("; 0 wrong elements"), "{said:#?}");
+        let strangers = said.out.contains(" strangers connected to rank 0");
+        assert_eq!(strangers, more[3].contains("garbage"), "{said:#?}");
+    }
+}
+
+#[test]
 fn what_cannot_be_is_refused() {
     for (arguments, told) in [
         (&["--deaths", "4"][..], "--deaths 4 leave none of 4 ranks"),
+        (
+            &["--deaths", "1", "--faults", "slow"],
+            "need a fault that ends a rank: kill, stop or cut",
+        ),
         (&["--nodes", "5"], "--nodes 5 are more than the 4 ranks"),
         (&["--minutes", "0"], "no number of minutes above 0"),
     ] {

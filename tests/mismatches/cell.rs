@@ -1,11 +1,12 @@
-//! What the ranks call in a cell of the matrix, and how that must end.
+//! What the ranks call in a cell of the matrix, what befalls one of them, and how that must end.
 
 use oxccl::{Collectives, Communicator, Element, Error, HostBuffer, Order, ReduceOp, Stream, Work};
+use oxccl_transports::disturb::{Strangers, cut_connections};
 use std::time::Duration;
 
 pub(crate) const RANKS: usize = 3;
-/// The rank that does otherwise than the others.
-const ODD: usize = 2;
+/// The rank that does otherwise than the others, or that fails.
+pub(crate) const ODD: usize = 2;
 
 /// How calls are made.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -181,8 +182,23 @@ pub(crate) const CELLS: &[Cell] = &[
         },
         says: "rank 0 has sent 2 messages to rank 2, which has received 1",
     },
+    Cell { name: DEAD, calls: |_| vec![AllReduce(64)], says: "rank 2 died" },
+    Cell { name: STOPPED, calls: |_| vec![AllReduce(64)], says: "rank 2 has " },
+    Cell { name: CUT_OFF, calls: |_| vec![AllReduce(64)], says: "rank 2 " },
+    Cell { name: STRANGERS, calls: |_| vec![AllReduce(64), AllReduce(200_000)], says: "" },
 ];
 
+/// The odd one ends: its process, or its thread by a panic.
+const DEAD: &str = "dead";
+/// Its process is stopped, and goes on once the others have ended.
+const STOPPED: &str = "stopped";
+/// All its connections break.
+const CUT_OFF: &str = "cut-off";
+/// Others connect to the ranks' ports, and send random bytes.
+const STRANGERS: &str = "strangers";
+
+/// The time-out of ranks that are not to run into it.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 /// The time-out of ranks that are to run into it.
 const SHORT: Duration = Duration::from_millis(700);
 
@@ -190,7 +206,9 @@ impl Cell {
     /// How it must end; `None` where ranks cannot do so.
     pub(crate) fn expected(&self, way: Way, place: Place) -> Option<Expected> {
         Some(match (self.name, way, place) {
-            ("late" | "moved", Way::Blocking | Way::Group, _) | ("late", Way::Stream, _) => {
+            // These befall processes.
+            (STOPPED | CUT_OFF | STRANGERS, _, Place::Threads) => return None,
+            ("late" | STRANGERS, _, _) | ("moved", Way::Blocking | Way::Group, _) => {
                 Expected::Right
             }
             ("moved", Way::Stream, _) => return None,
@@ -206,13 +224,53 @@ impl Cell {
         })
     }
 
-    /// This rank's part.
-    pub(crate) fn run(&self, comm: Communicator, way: Way) -> Outcome {
-        self.try_run(comm, way).map_err(|error| error.to_string())
+    /// Whether the odd one may end anyhow.
+    pub(crate) fn fails(&self) -> bool {
+        [DEAD, STOPPED, CUT_OFF].contains(&self.name)
     }
 
-    fn try_run(&self, mut comm: Communicator, way: Way) -> Result<(), Error> {
+    /// Whether the odd one has to be woken.
+    pub(crate) fn stops(&self) -> bool {
+        self.name == STOPPED
+    }
+
+    /// This rank's part. After an error the others go on without the odd one.
+    pub(crate) fn run(&self, mut comm: Communicator, way: Way, place: Place) -> Outcome {
         let rank = comm.rank();
+        let error = match self.call(&mut comm, way, place) {
+            Ok(()) => return comm.close().map_err(|error| error.to_string()),
+            Err(error) => error,
+        };
+        if rank != ODD {
+            assert!(!self.fails() || error.ranks() == [ODD], "{}: {error:?}", self.name);
+            go_on(&mut comm).map_err(|after| format!("{after} (after {error})"))?;
+        }
+        Err(error.to_string())
+    }
+
+    /// What befalls the odd one.
+    fn befall(&self, place: Place) {
+        match (self.name, place) {
+            (DEAD, Place::Threads) => std::panic::resume_unwind(Box::new("on purpose")),
+            // SAFETY: it ends the process, past everything.
+            (DEAD, _) => unsafe { libc::_exit(9) },
+            // SAFETY: it sends a signal to this process.
+            (STOPPED, _) => drop(unsafe { libc::raise(libc::SIGSTOP) }),
+            (CUT_OFF, _) => cut_connections(),
+            _ => {}
+        }
+    }
+
+    fn call(&self, comm: &mut Communicator, way: Way, place: Place) -> Result<(), Error> {
+        let rank = comm.rank();
+        let strangers = (self.name == STRANGERS).then(|| {
+            let mut random = rank as u64;
+            Strangers::begin(move || {
+                random =
+                    random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+                random >> 16
+            })
+        });
         comm.barrier()?;
         match (self.name, rank == ODD) {
             ("order", true) => comm.set_order(Order::Tree)?,
@@ -222,17 +280,40 @@ impl Cell {
             ("unreceived", _) if rank == 0 && way == Way::Group => comm.set_timeout(SHORT)?,
             // A message has no number among the collectives, so only waiting tells.
             ("message-for-collective", _) if way == Way::Group => comm.set_timeout(SHORT)?,
+            (STOPPED, false) => comm.set_timeout(SHORT)?,
+            // They have the time to come.
+            (STRANGERS, _) => std::thread::sleep(Duration::from_millis(200)),
             _ => {}
+        }
+        if rank == ODD {
+            self.befall(place);
         }
         let calls = (self.calls)(rank);
         match way {
-            Way::Blocking => calls.iter().try_for_each(|ask| blocking(&comm, *ask))?,
-            Way::Stream => on_stream(&comm, &calls)?,
-            Way::Group => in_group(&comm, &calls)?,
+            Way::Blocking => calls.iter().try_for_each(|ask| blocking(comm, *ask))?,
+            Way::Stream => on_stream(comm, &calls)?,
+            Way::Group => in_group(comm, &calls)?,
         }
         comm.barrier()?;
-        comm.close()
+        if let Some(strangers) = strangers {
+            // Within a node only the rendezvous listens, which is with rank 0.
+            let came = strangers.end() > 0 || (place == Place::Processes && rank > 0);
+            assert!(came, "nobody has come to rank {rank}");
+        }
+        Ok(())
     }
+}
+
+/// What the others do without the odd one.
+fn go_on(comm: &mut Communicator) -> Result<(), Error> {
+    comm.set_timeout(LONG)?;
+    let others = comm.shrink(&[ODD])?;
+    let mut values = others.alloc_host::<i32>(3000)?;
+    values.fill(others.rank() as i32 + 1);
+    others.all_reduce_in_place(&mut values, ReduceOp::Sum)?;
+    let sum: i32 = (1..RANKS as i32).sum();
+    assert!(values.iter().all(|value| *value == sum), "{:?}", &values[..2]);
+    others.close()
 }
 
 /// Elements, in memory that peers reach or not.

@@ -16,6 +16,8 @@ mod cma;
 pub mod cuda;
 mod cuda_ipc;
 mod deadline;
+#[cfg(feature = "emulation")]
+pub mod disturb;
 mod door;
 pub mod environment;
 pub mod error;

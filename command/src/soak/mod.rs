@@ -1,6 +1,7 @@
-//! `oxccl soak`: random calls for as long as one likes, with results checked bit for bit, and ranks
-//! that die meanwhile.
+//! `oxccl soak`: random calls for as long as one likes, with results checked bit for bit, while ranks
+//! fail and strangers disturb them.
 
+mod faults;
 mod random;
 mod rank;
 
@@ -8,21 +9,24 @@ use std::time::Duration;
 
 use clap::Args;
 use oxccl::{Communicator, Config};
+use oxccl_transports::disturb::Strangers;
 
 use crate::bench;
 use crate::failure::Failure;
 use crate::launch::{Job, launch};
 use crate::options;
+use faults::Fault;
+use random::Random;
 use rank::Rank;
 
 /// Makes random calls and checks every result bit for bit.
 ///
 /// All collectives, messages, groups and streams, of several types and operations, over random
 /// sizes, in memory of comm.alloc and in ordinary memory, in the whole communicator and in parts
-/// that are split off and closed again. With --deaths ranks kill themselves on the way, and the
+/// that are split off and closed again. With --deaths ranks fail on the way, by --faults, and the
 /// others go on without them. The same seed makes the same calls. At the end it prints what was
-/// done; wrong results, a rank that hangs, and descriptors, threads or mappings that accumulate are
-/// failures.
+/// done; wrong results, a rank that hangs, one that is blamed for another's fault, and descriptors,
+/// threads or mappings that accumulate are failures.
 #[derive(Args)]
 pub(crate) struct SoakOptions {
     /// How many ranks to start here.
@@ -37,9 +41,12 @@ pub(crate) struct SoakOptions {
     /// What the calls are made from.
     #[arg(long, default_value = "1")]
     seed: u64,
-    /// How many ranks die on the way, fewer than there are.
+    /// How many ranks fail on the way, fewer than there are.
     #[arg(long, default_value = "0")]
     deaths: usize,
+    /// How ranks fail, by turns, and what goes on all the time.
+    #[arg(long, value_delimiter = ',', default_value = "kill")]
+    faults: Vec<Fault>,
     /// Lets this machine stand for so many nodes, which share no memory.
     #[arg(long, value_parser = options::positive)]
     nodes: Option<usize>,
@@ -55,6 +62,13 @@ fn minutes(text: &str) -> Result<Duration, String> {
     }
 }
 
+impl SoakOptions {
+    /// How ranks end, by turns.
+    fn ends(&self) -> impl Iterator<Item = Fault> + Clone + '_ {
+        self.faults.iter().copied().filter(Fault::ends_a_rank)
+    }
+}
+
 pub(crate) fn main(options: &SoakOptions) -> Result<(), Failure> {
     if options.deaths >= options.ranks {
         let detail = format!("--deaths {} leave none of {} ranks", options.deaths, options.ranks);
@@ -64,11 +78,30 @@ pub(crate) fn main(options: &SoakOptions) -> Result<(), Failure> {
         let detail = format!("--nodes {nodes} are more than the {} ranks", options.ranks);
         return Err(Failure::Usage(detail));
     }
+    if options.deaths > 0 && options.ends().next().is_none() {
+        return Err(Failure::Usage(format!(
+            "--deaths {} need a fault that ends a rank: kill, stop or cut",
+            options.deaths
+        )));
+    }
     if bench::environment()?.is_none() {
         return start(options);
     }
-    let comm = Communicator::from_env_with(&Config::from_env()?)?;
-    Rank::new(comm, options).run()
+    let mut config = Config::from_env()?;
+    // A rank that has stopped is noticed by that alone.
+    if options.faults.contains(&Fault::Stop) && std::env::var_os("OXCCL_TIMEOUT").is_none() {
+        config.timeout = faults::TIMEOUT;
+    }
+    let strangers = options.faults.contains(&Fault::Garbage).then(|| {
+        let mut random = Random::of(options.seed, u64::from(std::process::id()));
+        Strangers::begin(move || random.next())
+    });
+    let comm = Communicator::from_env_with(&config)?;
+    let ended = Rank::new(comm, options).run();
+    if let (Some(strangers), Ok(0)) = (strangers, &ended) {
+        println!("{} strangers connected to rank 0", strangers.end());
+    }
+    ended.map(drop)
 }
 
 /// Starts this program once per rank.

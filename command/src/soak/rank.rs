@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use oxccl::{Collectives, Communicator, Element, Error, HostBuffer, ReduceOp, Stream, bf16};
 
 use super::SoakOptions;
+use super::faults::Fault;
 use super::random::{Random, value};
 use crate::failure::Failure;
 
@@ -25,6 +26,15 @@ struct Part {
     members: Vec<usize>,
 }
 
+/// A fault that is to come.
+struct Due {
+    /// Before this call.
+    call: u64,
+    fault: Fault,
+    /// The rank of the whole.
+    victim: usize,
+}
+
 /// One of them.
 pub(super) struct Rank<'a> {
     options: &'a SoakOptions,
@@ -35,6 +45,7 @@ pub(super) struct Rank<'a> {
     stream: Option<Stream>,
     /// The next call.
     call: u64,
+    /// How many ranks have failed so far.
     deaths: usize,
     splits: u64,
     wrong: u64,
@@ -61,7 +72,8 @@ impl<'a> Rank<'a> {
         }
     }
 
-    pub(super) fn run(mut self) -> Result<(), Failure> {
+    /// The rank that it is at the end.
+    pub(super) fn run(mut self) -> Result<usize, Failure> {
         self.stream = Some(Stream::new()?);
         loop {
             let done = match self.turn() {
@@ -86,11 +98,25 @@ impl<'a> Rank<'a> {
         }
         self.call += 1;
         let mut random = Random::of(self.options.seed, self.call);
-        self.die(&mut random);
-        if random.below(50) == 0 {
+        let late = random.below(self.members().len());
+        if self.options.faults.contains(&Fault::Slow) && random.below(100) == 0 {
+            let pause = Duration::from_micros(random.below(20_000) as u64);
+            if self.members()[late] == self.own {
+                std::thread::sleep(pause);
+            }
+        }
+        let fault = self.next_fault().filter(|fault| fault.call == self.call);
+        if let Some(Due { fault, victim, .. }) = fault
+            && self.members()[victim] == self.own
+        {
+            fault.befall();
+        }
+        if fault.is_none() && random.below(50) == 0 {
             self.split(&mut random)?;
         }
-        let which = random.below(self.parts.len() + 1);
+        // Nobody but those who wait for it notices one that has stopped: so all do.
+        let whole = self.parts.len();
+        let which = if fault.is_some() { whole } else { random.below(whole + 1) };
         let part = self.parts.get(which).unwrap_or(&self.whole);
         let stream = self.stream.as_ref().filter(|_| random.below(4) == 0);
         let call = Call { part, stream, number: self.call };
@@ -116,17 +142,19 @@ impl<'a> Rank<'a> {
         Ok(over[0] > 0)
     }
 
-    /// Ends this process if this is the call before which it dies.
-    fn die(&self, random: &mut Random) {
-        let SoakOptions { deaths, calls, .. } = *self.options;
+    fn members(&self) -> &[usize] {
+        &self.whole.members
+    }
+
+    /// What befalls a rank next.
+    fn next_fault(&self) -> Option<Due> {
+        let SoakOptions { deaths, calls, seed, .. } = *self.options;
+        let fault = self.options.ends().cycle().nth(self.deaths)?;
         // In the first half, where the calls are counted.
         let every = calls.map_or(EVERY, |calls| calls / 2 / (deaths as u64 + 1)).max(1);
-        let is_due = self.call.is_multiple_of(every) && self.call / every <= deaths as u64;
-        let members = &self.whole.members;
-        if is_due && members[random.below(members.len())] == self.own {
-            // SAFETY: it ends the process, past everything.
-            unsafe { libc::_exit(9) };
-        }
+        let call = (self.deaths as u64 + 1) * every;
+        let victim = Random::of(seed, call).below(self.members().len());
+        (self.deaths < deaths).then_some(Due { call, fault, victim })
     }
 
     /// Splits off a part, which the oldest makes room for.
@@ -164,16 +192,23 @@ impl<'a> Rank<'a> {
                 None => std::thread::sleep(Duration::from_millis(1)),
             }
         };
-        let deaths = self.deaths + dead.len();
-        if deaths > self.options.deaths {
-            return Err(error.into());
+        let Some(Due { fault, victim, .. }) = self.next_fault() else { return Err(error.into()) };
+        if self.members()[victim] == self.own {
+            // The others have given it up, and go on.
+            // SAFETY: it ends the process, past everything.
+            unsafe { libc::_exit(9) };
+        }
+        if dead != [victim] {
+            return Err(Failure::Usage(format!(
+                "rank {victim} was to fail by {fault:?}, and {dead:?} are blamed: {error}"
+            )));
         }
         let comm = self.whole.comm.shrink(&dead)?;
         let mut members = std::mem::take(&mut self.whole.members);
         let mut rank = 0..;
         members.retain(|_| rank.next().is_some_and(|rank| !dead.contains(&rank)));
         self.whole = Part { comm, members };
-        self.deaths = deaths;
+        self.deaths += 1;
         // Some may have ended the call that others have not.
         let mut call = [self.call];
         self.whole.comm.all_reduce_in_place(&mut call, ReduceOp::Max)?;
@@ -181,7 +216,7 @@ impl<'a> Rank<'a> {
         Ok(())
     }
 
-    fn end(mut self) -> Result<(), Failure> {
+    fn end(mut self) -> Result<usize, Failure> {
         for part in self.parts.drain(..) {
             part.comm.close()?;
         }
@@ -191,7 +226,8 @@ impl<'a> Rank<'a> {
             let grown = |at: usize| after[at].saturating_sub(before[at]);
             [grown(0), grown(1), grown(2)]
         });
-        if self.whole.comm.rank() == 0 {
+        let rank = self.whole.comm.rank();
+        if rank == 0 {
             let (ranks, seconds) = (self.whole.members.len(), self.began.elapsed().as_secs_f64());
             println!(
                 "{} calls and {} splits in {seconds:.1} s, seed {}; {} of {} ranks died; {} wrong elements",
@@ -217,7 +253,7 @@ impl<'a> Rank<'a> {
             Some(grown) if grown.iter().any(|more| *more > GROWTH) => Err(Failure::Usage(format!(
                 "this process has accumulated {grown:?} descriptors, threads and mappings"
             ))),
-            _ => Ok(()),
+            _ => Ok(rank),
         }
     }
 }

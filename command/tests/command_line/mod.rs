@@ -9,12 +9,12 @@ mod port;
 mod said;
 
 pub(crate) use port::free_port;
-pub(crate) use said::{Said, finish, skip, start};
+pub(crate) use said::{Said, finish, plain, skip, start};
 use std::process::Command;
 
 /// The command, without what the environment of the tests says to it.
 pub(crate) fn command(arguments: &[&str]) -> Command {
-    let mut command = said::plain(env!("CARGO_BIN_EXE_oxccl"));
+    let mut command = plain(env!("CARGO_BIN_EXE_oxccl"));
     command.args(arguments);
     command
 }

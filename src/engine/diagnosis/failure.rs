@@ -69,6 +69,14 @@ impl Odd {
     }
 }
 
+/// What a rank waits for.
+struct Waiting {
+    text: String,
+    peer: usize,
+    /// It is that its own program marks a bucket.
+    is_own: bool,
+}
+
 /// All ranks, as one of them sees them while its calls run.
 #[derive(Debug)]
 pub(in crate::engine) struct Ranks {
@@ -375,7 +383,7 @@ impl Ranks {
 
     /// Which ranks are behind, and where the others wait.
     fn whereabouts(&self, call: &Record) -> (Vec<usize>, String) {
-        let (mut parts, mut behind) = (Vec::new(), Vec::new());
+        let (mut parts, mut behind, mut late) = (Vec::new(), Vec::new(), Vec::new());
         for rank in (0..self.control.ranks()).filter(|rank| *rank != self.rank) {
             if let Some(calls) = self.liveness.left(rank) {
                 behind.push(rank);
@@ -393,7 +401,7 @@ impl Ranks {
                 let last = last.map_or("it has called nothing".into(), |last| {
                     format!("its last was {}", self.named(&last))
                 });
-                behind.push(rank);
+                late.push(rank);
                 parts.push(format!("rank {rank} has not called {} ({last})", self.named(call)));
             }
         }
@@ -411,15 +419,29 @@ impl Ranks {
         let known = |rank: &usize| self.owed(*rank).is_none();
         let running =
             (0..self.control.ranks()).filter(|rank| !stalled.contains(rank) && known(rank));
-        for (rank, (wait, is_late)) in running.filter_map(|rank| Some((rank, self.wait_of(rank)?)))
-        {
-            behind.extend(is_late.then_some(rank));
-            parts.push(wait);
+        for rank in running {
+            let Some(wait) = self.wait_of(rank) else { continue };
+            behind.extend(wait.is_own.then_some(rank));
+            parts.push(wait.text);
         }
+        behind.extend(self.at_fault(late, &behind));
         behind.sort_unstable();
         behind.dedup();
         let nothing = || "no rank says what it waits for".into();
         (behind, if parts.is_empty() { nothing() } else { parts.join("; ") })
+    }
+
+    /// Of ranks that have not called, those that do not wait, in an earlier call, for another one that
+    /// is behind: that one is at fault.
+    fn at_fault(&self, late: Vec<usize>, behind: &[usize]) -> Vec<usize> {
+        let waits = |rank: usize| {
+            let peer = self.wait_of(rank).filter(|wait| !wait.is_own)?.peer;
+            (peer != rank && (behind.contains(&peer) || late.contains(&peer))).then_some(peer)
+        };
+        let first: Vec<usize> =
+            late.iter().copied().filter(|rank| waits(*rank).is_none()).collect();
+        // Those that wait for each other are all that can be told.
+        if first.is_empty() && behind.is_empty() { late } else { first }
     }
 
     /// For how long a rank of another node has owed an answer, if that is longer than answers take.
@@ -485,21 +507,20 @@ impl Ranks {
         (log.entered(), log.beats())
     }
 
-    /// What a rank waits for, if it does, and whether that is its own program.
-    fn wait_of(&self, rank: usize) -> Option<(String, bool)> {
+    /// What a rank waits for, if it does.
+    fn wait_of(&self, rank: usize) -> Option<Waiting> {
         let waits =
             (0..self.control.channels()).map(|channel| self.control.progress(rank, channel));
         let wait = waits.into_iter().find(|progress| progress.call != 0)?;
-        if wait.lane == f::LANE_READY {
-            let bucket = wait.awaited;
-            return Some((
-                format!("bucket {bucket} has not been marked ready on rank {rank}"),
-                true,
-            ));
-        }
-        let what = if wait.head != 0 { "a free slot from" } else { "data from" };
-        let (step, peer) = (wait.step, wait.peer);
-        Some((format!("rank {rank} waits at step {step} for {what} rank {peer}"), false))
+        let (step, peer) = (wait.step, wait.peer as usize);
+        let is_own = wait.lane == f::LANE_READY;
+        let text = if is_own {
+            format!("bucket {} has not been marked ready on rank {rank}", wait.awaited)
+        } else {
+            let what = if wait.head != 0 { "a free slot from" } else { "data from" };
+            format!("rank {rank} waits at step {step} for {what} rank {peer}")
+        };
+        Some(Waiting { text, peer, is_own })
     }
 
     /// Waits until no living rank of this node is inside a call, so that nobody touches this rank's
