@@ -1,8 +1,10 @@
 //! The communicator: one rank's handle to a set of ranks.
 
+mod grow;
 mod registration;
 mod split;
 mod start;
+mod starting;
 mod submit;
 
 use crate::call::{CallList, CallOptions, CheckedCall, Options, Placed, SpareList, Terms};
@@ -23,6 +25,7 @@ use oxccl_plans::tune::Plan;
 use oxccl_transports::cuda::Context;
 use oxccl_transports::fork::Origin;
 pub use registration::Registration;
+pub use starting::Starting;
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::sync::Arc;
 use std::time::Duration;
