@@ -125,7 +125,8 @@ fn a_communicator_that_has_started_is_aborted() {
             assert!(begin.elapsed() < SOON, "rank {} has not heard of it", comm.rank());
             std::thread::sleep(Duration::from_millis(1));
         }
-        let error = comm.barrier().unwrap_err();
+        // One for which it need not wait may end well.
+        let error = std::iter::repeat_with(|| comm.barrier()).find_map(Result::err).unwrap();
         assert_eq!(error.ranks(), [0], "{error}");
     }
 }

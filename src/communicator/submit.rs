@@ -24,7 +24,7 @@ impl<'b> Submit<'b> for &Communicator {
 
     #[inline]
     unsafe fn submit(self, call: Call<'_>, places: [Where; 2]) -> Result<(), Error> {
-        if call.parts != Parts::Even || self.terms() != Terms::NONE {
+        if call.parts != Parts::Even || self.terms().are_own() {
             // SAFETY: by this function's contract.
             return unsafe { self.submit_unlike(&call, places) };
         }
