@@ -15,7 +15,7 @@ pub(crate) use lengths::{Counts, Lengths};
 pub(crate) use list::{CallList, Placed, SpareList};
 pub(crate) use mix::Mix;
 pub use options::CallOptions;
-pub(crate) use options::Options;
+pub(crate) use options::{Options, Terms};
 pub(crate) use record::{GroupRecord, Meeting, Record, What};
 pub(crate) use signature::{Difference, FREE_SHIFT, SIGNATURE_WORDS, Signature};
 

@@ -1,11 +1,13 @@
 //! The communicator: one rank's handle to a set of ranks.
 
+mod grow;
 mod registration;
 mod split;
 mod start;
+mod starting;
 mod submit;
 
-use crate::call::{CallList, CallOptions, CheckedCall, Options, Placed, SpareList};
+use crate::call::{CallList, CallOptions, CheckedCall, Options, Placed, SpareList, Terms};
 use crate::device::{DeviceBuffer, Heap, HostBuffer};
 use crate::engine::{Engine, Handle, Request};
 use crate::error::Error;
@@ -23,6 +25,7 @@ use oxccl_plans::tune::Plan;
 use oxccl_transports::cuda::Context;
 use oxccl_transports::fork::Origin;
 pub use registration::Registration;
+pub use starting::Starting;
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,7 +51,7 @@ pub struct Communicator {
     /// Tickets issued to streams.
     issued: Cell<u64>,
     /// What calls ask for that are made now.
-    options: Cell<Options>,
+    terms: Cell<Terms>,
     /// The last group's calls, for the next one.
     calls: SpareList,
     /// What its launches on streams have been.
@@ -86,14 +89,12 @@ impl Shared {
         &self,
         ticket: u64,
         calls: &[CheckedCall],
-        grouped: bool,
-        flight: &Arc<Flight>,
+        request: &Request<'_>,
     ) -> Result<(), Error> {
         self.gate.wait(ticket - 1);
-        let request = Request { grouped, flight: Some(flight), ..Request::default() };
         // SAFETY: it is this ticket's turn, so nobody else uses the engine; the buffers are the
         // caller's promise.
-        let result = unsafe { (*self.engine.get()).launch(calls, &mut None, &request) };
+        let result = unsafe { (*self.engine.get()).launch(calls, &mut None, request) };
         self.gate.pass(ticket);
         result
     }
@@ -119,7 +120,7 @@ impl Communicator {
             shared: Arc::new(shared),
             heap,
             issued: Cell::new(0),
-            options: Cell::default(),
+            terms: Cell::default(),
             calls: SpareList::default(),
             flights: RefCell::default(),
             handle,
@@ -285,7 +286,7 @@ impl Communicator {
 
     /// Makes calls that ask for more than the communicator is set to, blocking ones and those on
     /// streams ([`on`](Communicator::on)) and in groups that begin meanwhile. All ranks say the
-    /// same.
+    /// same, but for the time-out, which is this rank's own.
     ///
     /// ```
     /// use oxccl::{CallOptions, Collectives, Communicator, Order, ReduceOp};
@@ -306,22 +307,22 @@ impl Communicator {
         options: CallOptions,
         make: impl FnOnce() -> R,
     ) -> Result<R, Error> {
-        struct Until<'a>(&'a Cell<Options>, Options);
+        struct Until<'a>(&'a Cell<Terms>, Terms);
         impl Drop for Until<'_> {
             fn drop(&mut self) {
                 self.0.set(self.1);
             }
         }
 
-        let options = options.packed(self.max_channels())?;
-        let _until = Until(&self.options, self.options.replace(options));
+        let terms = options.terms(self.max_channels())?;
+        let _until = Until(&self.terms, self.terms.replace(terms));
         Ok(make())
     }
 
     /// What calls ask for that are made now.
     #[inline]
-    pub(crate) fn options(&self) -> Options {
-        self.options.get()
+    pub(crate) fn terms(&self) -> Terms {
+        self.terms.get()
     }
 
     /// Changes how long a call may wait for other ranks; with [`Duration::MAX`], without end.

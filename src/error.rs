@@ -317,6 +317,16 @@ pub enum Error {
         /// What this rank was doing.
         during: String,
     },
+    /// The rendezvous has lost its server, and the rank whose turn it is does not answer.
+    #[error(
+        "the rendezvous has lost its server, and rank {rank} of those that started together, whose turn it is to serve, does not answer (noticed in {during})"
+    )]
+    Unserved {
+        /// The rank, by its number at the start.
+        rank: usize,
+        /// What this rank was doing.
+        during: String,
+    },
     /// The link between two ranks of different nodes broke.
     #[error(
         "rank {rank} lost its link to rank {peer}, which may have been cut off (noticed in {during}): {detail}"
@@ -460,6 +470,7 @@ impl Error {
             | Error::CutOff { during: text, .. }
             | Error::ServerLost { during: text }
             | Error::ServerCutOff { during: text }
+            | Error::Unserved { during: text, .. }
             | Error::Left { during: text, .. }
             | Error::Broken { first: text, .. } => text.push_str(more),
             Error::Mismatch { what, .. } => *what = format!("{what}{more}").into(),
@@ -483,6 +494,7 @@ impl Error {
             Cause::CutOff { rank } => Error::CutOff { rank, during },
             Cause::ServerLost => Error::ServerLost { during },
             Cause::ServerCutOff => Error::ServerCutOff { during },
+            Cause::Unserved { rank } => Error::Unserved { rank, during },
             Cause::Corrupted { rank, peer } => Error::Corrupted { rank, peer, during },
             Cause::LinkLost { rank, peer, detail } => {
                 Error::LinkLost { rank, peer, detail, during }

@@ -6,7 +6,7 @@ mod unready;
 pub use stream::StreamGroup;
 pub use unready::Unready;
 
-use crate::call::{Call, CallList};
+use crate::call::{Call, CallList, Terms};
 use crate::collectives::Submit;
 use crate::communicator::Communicator;
 use crate::engine::Request;
@@ -80,11 +80,12 @@ impl Communicator {
         &self,
         fill: impl FnOnce(&mut Group<'a>) -> Result<R, Error>,
     ) -> Result<R, Error> {
-        let (list, device) = (self.take_calls(self.options()), self.device());
+        let Terms { options, timeout } = self.terms();
+        let (list, device) = (self.take_calls(options), self.device());
         let mut group = Group { list, device, buffers: PhantomData };
         let result = fill(&mut group).and_then(|result| {
             let (calls, placed) = group.list.finish();
-            let request = Request { grouped: true, ..Request::default() };
+            let request = Request { grouped: true, timeout, ..Request::default() };
             // SAFETY: `Group`'s calls were made from buffers that are borrowed until this returns,
             // outputs exclusively.
             unsafe { self.launch(calls, placed, &request) }?;

@@ -42,7 +42,7 @@ mod work;
 
 pub use call::{Call, CallOptions, Memory};
 pub use collectives::Collectives;
-pub use communicator::{Communicator, Registration};
+pub use communicator::{Communicator, Registration, Starting};
 pub use config::{Advanced, Config, FabricKind, GpuDirect, LogLevel};
 /// The device layer, for the tests of it.
 #[doc(hidden)]

@@ -1,7 +1,7 @@
 //! Streams: ordered queues of calls. The host's are each carried out by a thread of its own; those
 //! of GPUs are the driver's.
 
-use crate::call::{Call, CallOptions, CheckedCall, Options};
+use crate::call::{Call, CallOptions, CheckedCall, Terms};
 use crate::collectives::Submit;
 use crate::communicator::{Communicator, Shared};
 use crate::device::{InFlight, Signals, cuda};
@@ -14,6 +14,7 @@ use oxccl_transports::fork::Origin;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// An ordered queue of calls with a thread that carries them out.
 ///
@@ -29,7 +30,13 @@ pub struct Stream {
 /// What a stream does, in order.
 enum Job {
     /// Launches calls, as a group or one by itself.
-    Launch { turn: Turn, calls: Vec<CheckedCall>, grouped: bool, flight: Arc<Flight> },
+    Launch {
+        turn: Turn,
+        calls: Vec<CheckedCall>,
+        grouped: bool,
+        timeout: Option<Duration>,
+        flight: Arc<Flight>,
+    },
     /// Marks a bucket of a group ready.
     Mark { flight: Arc<Flight>, bucket: usize },
     /// Waits for something else.
@@ -113,14 +120,15 @@ impl Drop for Stream {
 fn work(inbox: &Receiver<Job>) {
     for job in inbox {
         match job {
-            Job::Launch { turn, calls, grouped, flight } => {
+            Job::Launch { turn, calls, grouped, timeout, flight } => {
+                let flight_of = Some(&flight);
+                let request = Request { grouped, timeout, flight: flight_of, ..Request::default() };
                 // SAFETY: the ticket was issued for this launch. The flight holds the buffers, each
                 // until its bucket is done, or to the end; they were borrowed as the calls need
                 // them, inputs shared and outputs exclusively, and host accesses wait until the
                 // hold is gone. What is lent of an input that is not ready is given back before its
                 // mark. Without a hold whoever made the calls vouches.
-                let result =
-                    unsafe { turn.shared.run_ticket(turn.ticket, &calls, grouped, &flight) };
+                let result = unsafe { turn.shared.run_ticket(turn.ticket, &calls, &request) };
                 flight.end(result);
             }
             Job::Mark { flight, bucket } => flight.mark_ready(bucket),
@@ -156,7 +164,7 @@ pub struct OnStream<'a> {
     comm: &'a Communicator,
     stream: AnyStream<'a>,
     /// What its calls ask for.
-    options: Options,
+    terms: Terms,
 }
 
 impl Communicator {
@@ -206,13 +214,13 @@ impl Communicator {
     /// same order on all ranks, and one after the other on each: launch them in one stream, or
     /// order their streams by events.
     pub fn on<'a>(&'a self, stream: impl Into<AnyStream<'a>>) -> OnStream<'a> {
-        OnStream { comm: self, stream: stream.into(), options: self.options() }
+        OnStream { comm: self, stream: stream.into(), terms: self.terms() }
     }
 }
 
 impl<'a> OnStream<'a> {
     /// The same, for calls and groups that ask for more than the communicator is set to. All ranks
-    /// say the same.
+    /// say the same, but for the time-out, which is this rank's own.
     ///
     /// ```
     /// # use oxccl::{CallOptions, Collectives, Communicator, ReduceOp, Stream};
@@ -230,12 +238,12 @@ impl<'a> OnStream<'a> {
     /// # Errors
     /// As [`Communicator::with_options`].
     pub fn with_options(self, options: CallOptions) -> Result<OnStream<'a>, Error> {
-        Ok(OnStream { options: options.packed(self.comm.max_channels())?, ..self })
+        Ok(OnStream { terms: options.terms(self.comm.max_channels())?, ..self })
     }
 
     /// What its calls ask for.
-    pub(crate) fn options(&self) -> Options {
-        self.options
+    pub(crate) fn terms(&self) -> Terms {
+        self.terms
     }
 
     /// The communicator.
@@ -263,7 +271,8 @@ impl<'a> OnStream<'a> {
             }
             AnyStream::Cuda(stream) => {
                 let (stream, flight) = (Some(stream), Some(flight));
-                let request = Request { grouped, gated, stream, flight };
+                let timeout = self.terms.timeout;
+                let request = Request { grouped, gated, stream, flight, timeout };
                 // SAFETY: by this function's contract.
                 unsafe { self.comm.launch(calls, &mut None, &request) }
             }
@@ -286,8 +295,8 @@ impl<'a> OnStream<'a> {
             let signals = Signals::new(gated.len(), self.comm.max_channels(), is_gated);
             flight.board(Arc::new(signals), gated, None);
         }
-        let turn = self.turn();
-        stream.send(Job::Launch { turn, calls: calls.to_vec(), grouped, flight })
+        let (turn, timeout) = (self.turn(), self.terms.timeout);
+        stream.send(Job::Launch { turn, calls: calls.to_vec(), grouped, timeout, flight })
     }
 
     /// The stream, if it is the host's.
@@ -324,7 +333,7 @@ impl<'b> Submit<'b> for OnStream<'_> {
         let call = CheckedCall::new(&call, self.comm.rank(), self.comm.world_size())?;
         let flight = self.comm.take_flight();
         flight.keep(holds.into_iter().flatten().map(|buffer| (0, buffer)).collect());
-        let call = [CheckedCall { options: self.options, ..call }];
+        let call = [CheckedCall { options: self.terms.options, ..call }];
         // SAFETY: by this function's contract.
         unsafe { self.launch(&call, false, &[], &flight) }?;
         Ok(Work::new(flight))

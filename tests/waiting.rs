@@ -3,7 +3,7 @@
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
-use oxccl::{Advanced, Collectives, Communicator, Config, ReduceOp, Stream};
+use oxccl::{Advanced, CallOptions, Collectives, Communicator, Config, Error, ReduceOp, Stream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -63,6 +63,82 @@ fn no_timeout_is_too_long() {
                 .group(|group| group.all_reduce_in_place(&mut data, ReduceOp::Sum).map(drop));
             let bucket = group.unwrap().0.bucket(0).unwrap();
             bucket.wait_timeout(Duration::MAX).unwrap().unwrap();
+        });
+    }
+}
+
+/// The ways to make a call: blocking, in a group, and both on a stream.
+const WAYS: usize = 4;
+
+/// Makes a call with this time-out of its own.
+fn call(comm: &Communicator, way: usize, timeout: Duration) -> Result<(), Error> {
+    let options = CallOptions { timeout: Some(timeout), ..CallOptions::default() };
+    let mut data = comm.alloc_host::<f32>(1000)?;
+    let mut sum = [1.0f32; 10];
+    let stream = Stream::new()?;
+    match way {
+        0 => comm.with_options(options, || comm.all_reduce_in_place(&mut sum, ReduceOp::Sum))?,
+        1 => comm.with_options(options, || {
+            comm.group(|group| group.all_reduce_in_place(&mut sum, ReduceOp::Sum).map(drop))
+        })?,
+        2 => {
+            let on = comm.on(&stream).with_options(options)?;
+            on.all_reduce_in_place(&mut data, ReduceOp::Sum)?.wait()
+        }
+        _ => {
+            let on = comm.on(&stream).with_options(options)?;
+            on.group(|group| group.all_reduce_in_place(&mut data, ReduceOp::Sum).map(drop))?
+                .0
+                .wait()
+        }
+    }
+}
+
+/// It ends that call, and holds for none after it.
+#[test]
+fn a_call_has_a_time_out_of_its_own() {
+    let short = Duration::from_millis(200);
+    for way in 0..WAYS {
+        let config = Config { heap_bytes: 1 << 20, ..Config::default() };
+        on_ranks(2, &config, |comm| {
+            call(&comm, way, short).unwrap();
+            if comm.rank() == 1 {
+                // It calls nothing until the other has given up.
+                while comm.handle().error().is_none() {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                return;
+            }
+            let begin = Instant::now();
+            let error = call(&comm, way, short).unwrap_err();
+            assert!(matches!(error, Error::TimedOut { seconds: 0.2, .. }), "{way}: {error}");
+            assert_eq!(error.ranks(), [1], "{way}: {error}");
+            assert!(begin.elapsed() < config.timeout / 3, "{way}: {:?}", begin.elapsed());
+        });
+    }
+}
+
+/// One rank waits as long as it takes, in the next call no longer than the communicator says.
+#[test]
+fn a_call_waits_longer_than_others() {
+    let timeout = Duration::from_millis(300);
+    for (way, long) in (0..WAYS).zip([Duration::MAX, Duration::from_secs(60)].into_iter().cycle()) {
+        let config = Config { heap_bytes: 1 << 20, ..Config::default() };
+        on_ranks(2, &config, |mut comm| {
+            comm.barrier().unwrap();
+            comm.set_timeout(timeout).unwrap();
+            if comm.rank() == 1 {
+                std::thread::sleep(2 * timeout);
+            }
+            call(&comm, way, long).unwrap();
+            if comm.rank() == 1 {
+                while comm.handle().error().is_none() {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                return;
+            }
+            let error = comm.barrier().unwrap_err();
+            assert!(matches!(error, Error::TimedOut { seconds: 0.3, .. }), "{way}: {error}");
         });
     }
 }

@@ -3,10 +3,12 @@
 use crate::error::Error;
 use oxccl_plans::algorithms::{Algorithm, Encoding};
 use oxccl_plans::collective::Order;
+use std::time::Duration;
 
-/// What calls ask for beside what their communicator is set to. All ranks say the same. `None`
-/// leaves it to the communicator's [`Config::order`](crate::Config::order) and
-/// [`Config::pin`](crate::Config::pin).
+/// What calls ask for beside what their communicator is set to. All ranks say the same, but for the
+/// time-out, which is each rank's own. `None` leaves it to the communicator's
+/// [`Config::order`](crate::Config::order), [`Config::pin`](crate::Config::pin) and
+/// [`Config::timeout`](crate::Config::timeout).
 ///
 /// See [`Communicator::with_options`](crate::Communicator::with_options) and
 /// [`OnStream::with_options`](crate::OnStream::with_options).
@@ -20,9 +22,30 @@ pub struct CallOptions {
     pub encoding: Option<Encoding>,
     /// Most channels: on a GPU thread blocks, so that other kernels have room beside them.
     pub channels: Option<usize>,
+    /// How long this rank waits in the call without progress; with [`Duration::MAX`], without end.
+    /// One that passes ends the communicator, as the communicator's own does. Replays of a call
+    /// that was captured have the communicator's.
+    pub timeout: Option<Duration>,
 }
 
-/// The same in bits: 0 where nothing is asked for.
+/// What calls ask for, checked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Terms {
+    /// What all ranks say alike.
+    pub(crate) options: Options,
+    /// This rank's own time-out.
+    pub(crate) timeout: Option<Duration>,
+}
+
+impl Terms {
+    /// Whether they ask for something.
+    #[inline]
+    pub(crate) fn are_own(&self) -> bool {
+        self.options != Options::NONE || self.timeout.is_some()
+    }
+}
+
+/// What all ranks say alike, in bits: 0 where nothing is asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Options(u32);
 
@@ -47,7 +70,7 @@ const _: () = assert!(oxccl_plans::schedule::MAX_CHANNELS < 1 << (END - CHANNELS
 
 impl CallOptions {
     /// Fails for what no communicator with so many channels takes.
-    pub(crate) fn packed(&self, max_channels: usize) -> Result<Options, Error> {
+    pub(crate) fn terms(&self, max_channels: usize) -> Result<Terms, Error> {
         let wrong = |detail| Err(Error::Config { variable: "options", detail });
         if self.algorithm == Some(Algorithm::Custom) {
             return wrong("a custom schedule is a setting of the communicator's".into());
@@ -58,12 +81,16 @@ impl CallOptions {
             let limit = format!("1 to max_channels, which is {max_channels}");
             return wrong(format!("channels must be {limit}, not {most}"));
         }
-        Ok(Options(
+        if self.timeout == Some(Duration::ZERO) {
+            return wrong("timeout must be above 0".into());
+        }
+        let options = Options(
             number(&ORDERS, self.order) << ORDER
                 | number(&Encoding::ALL, self.encoding) << ENCODING
                 | number(&Algorithm::ALL, self.algorithm) << ALGORITHM
                 | (self.channels.unwrap_or(0) as u32) << CHANNELS,
-        ))
+        );
+        Ok(Terms { options, timeout: self.timeout })
     }
 }
 
@@ -118,9 +145,12 @@ mod tests {
             for algorithm in [None].into_iter().chain(Algorithm::ALL.map(Some)) {
                 for encoding in [None].into_iter().chain(Encoding::ALL.map(Some)) {
                     for channels in [None, Some(1), Some(64)] {
-                        let given = CallOptions { order, algorithm, encoding, channels };
-                        let options = given.packed(64).unwrap();
-                        assert_eq!(options == Options::NONE, given == CallOptions::default());
+                        let timeout = channels.map(|_| Duration::from_secs(1));
+                        let given = CallOptions { order, algorithm, encoding, channels, timeout };
+                        let terms = given.terms(64).unwrap();
+                        assert_eq!(terms.are_own(), given != CallOptions::default());
+                        assert_eq!(terms.timeout, timeout);
+                        let options = terms.options;
                         assert_eq!(options.order(), order);
                         let plan = Options::of_plan_bits(options.plan_bits());
                         for back in [options, plan] {
@@ -138,10 +168,12 @@ mod tests {
     fn impossible_options_are_refused() {
         let channels = |most| CallOptions { channels: Some(most), ..CallOptions::default() };
         for most in [0, 9, usize::MAX] {
-            let error = channels(most).packed(8).unwrap_err().to_string();
+            let error = channels(most).terms(8).unwrap_err().to_string();
             assert!(error.contains("1 to max_channels, which is 8"), "{error}");
         }
         let custom = CallOptions { algorithm: Some(Algorithm::Custom), ..CallOptions::default() };
-        assert!(custom.packed(8).is_err());
+        assert!(custom.terms(8).is_err());
+        let at_once = CallOptions { timeout: Some(Duration::ZERO), ..CallOptions::default() };
+        assert!(at_once.terms(8).is_err());
     }
 }

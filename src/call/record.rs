@@ -32,10 +32,12 @@ pub(crate) enum Meeting {
     Split,
     Barrier,
     Times,
+    Grow,
 }
 
 impl Meeting {
-    const ALL: [Meeting; 4] = [Meeting::Close, Meeting::Split, Meeting::Barrier, Meeting::Times];
+    const ALL: [Meeting; 5] =
+        [Meeting::Close, Meeting::Split, Meeting::Barrier, Meeting::Times, Meeting::Grow];
 
     fn name(self) -> &'static str {
         match self {
@@ -43,6 +45,7 @@ impl Meeting {
             Meeting::Split => "split",
             Meeting::Barrier => "monitored_barrier",
             Meeting::Times => "call_times",
+            Meeting::Grow => "grow",
         }
     }
 }

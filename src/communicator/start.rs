@@ -6,7 +6,8 @@ use crate::engine::{Beginning, Engine, Joint};
 use crate::error::Error;
 use crate::target::Device;
 use oxccl_transports::{
-    Bootstrap, Environment, Nodes, Seat, Server, UniqueId, deadline_in, local_on, shm,
+    Bootstrap, Cancel, Cause, Environment, Nodes, Seat, Server, UniqueId, deadline_in, local_on,
+    shm,
 };
 use std::sync::Arc;
 
@@ -71,17 +72,7 @@ impl Communicator {
     /// # Errors
     /// As [`from_env`](Communicator::from_env).
     pub fn from_env_with(config: &Config) -> Result<Communicator, Error> {
-        crate::log::begin(config)?;
-        let environment = Environment::from_lookup(
-            |name| std::env::var_os(name),
-            std::os::unix::process::parent_id(),
-        )?;
-        if let Some(warning) = environment.warning().filter(|_| environment.serves()) {
-            eprintln!("oxccl: warning: {warning}");
-        }
-        let id = &environment.unique_id;
-        let server = if environment.serves() { Some(id.serve()?) } else { None };
-        join(id, environment.rank, environment.world, server, config)
+        join(Place::from_env(config)?, config, &Cancel::default())
     }
 
     /// One rank of a set whose ranks all have the same id, each in a process of its own.
@@ -96,16 +87,42 @@ impl Communicator {
         world: usize,
         config: &Config,
     ) -> Result<Communicator, Error> {
-        join(id, rank, world, None, config)
+        let place = Place { id: id.clone(), rank, world, server: None };
+        join(place, config, &Cancel::default())
     }
 }
 
-fn join(
-    id: &UniqueId,
-    rank: usize,
-    world: usize,
-    server: Option<Server>,
+/// A rank's place among those that are to meet.
+pub(super) struct Place {
+    pub(super) id: UniqueId,
+    pub(super) rank: usize,
+    pub(super) world: usize,
+    /// Where this rank serves the rendezvous.
+    pub(super) server: Option<Server>,
+}
+
+impl Place {
+    /// As the environment tells it.
+    pub(super) fn from_env(config: &Config) -> Result<Place, Error> {
+        crate::log::begin(config)?;
+        let environment = Environment::from_lookup(
+            |name| std::env::var_os(name),
+            std::os::unix::process::parent_id(),
+        )?;
+        if let Some(warning) = environment.warning().filter(|_| environment.serves()) {
+            eprintln!("oxccl: warning: {warning}");
+        }
+        let server = if environment.serves() { Some(environment.unique_id.serve()?) } else { None };
+        let Environment { rank, world, unique_id: id, .. } = environment;
+        Ok(Place { id, rank, world, server })
+    }
+}
+
+/// Meets the other ranks, and starts with them, unless it is given up.
+pub(super) fn join(
+    Place { id, rank, world, server }: Place,
     config: &Config,
+    cancel: &Cancel,
 ) -> Result<Communicator, Error> {
     crate::log::begin(config)?;
     config.check()?;
@@ -117,10 +134,19 @@ fn join(
         None => Seat::here(rank, world),
         Some(nodes) => Seat::on_part(rank, world, nodes),
     };
-    let met = shm::connect_as(id, seat, deadline_in(config.timeout)).map_err(Error::from);
+    let met = shm::connect_unless(&id, seat, deadline_in(config.timeout), cancel);
+    let met = met.map_err(Error::from);
     let bootstrap = met.inspect_err(|error| not_started(rank, error))?;
+    let liveness = bootstrap.liveness();
+    cancel.on_cancel(move |reason| {
+        let reason = reason.to_owned();
+        liveness.abort(Cause::Aborted { rank, reason });
+    });
     bootstrap.set_silence(config.granted_silence())?;
-    start(Box::new(bootstrap), server, config, None)
+    let started = start(Box::new(bootstrap), server, config, None);
+    // From here on it is the communicator's handle that ends it.
+    cancel.on_cancel(|_| ());
+    started
 }
 
 fn start(
@@ -131,7 +157,8 @@ fn start(
 ) -> Result<Communicator, Error> {
     let rank = bootstrap.rank();
     let (server, config) = (server.map(Arc::new), config.clone());
-    let engine = Engine::start(Beginning { bootstrap, server, config, joint, inherited: None });
+    let (inherited, heap) = (None, None);
+    let engine = Engine::start(Beginning { bootstrap, server, config, joint, inherited, heap });
     let engine = engine.inspect_err(|error| not_started(rank, error))?;
     Ok(Communicator::from_engine(engine))
 }

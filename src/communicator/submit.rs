@@ -1,7 +1,7 @@
 //! Calls that block.
 
 use super::Communicator;
-use crate::call::{Call, CheckedCall, Counts, Options, Parts, one_count_each};
+use crate::call::{Call, CheckedCall, Counts, Options, Parts, Terms, one_count_each};
 use crate::collectives::{Collectives, Submit};
 use crate::engine::Request;
 use crate::error::Error;
@@ -24,7 +24,7 @@ impl<'b> Submit<'b> for &Communicator {
 
     #[inline]
     unsafe fn submit(self, call: Call<'_>, places: [Where; 2]) -> Result<(), Error> {
-        if call.parts != Parts::Even || self.options() != Options::NONE {
+        if call.parts != Parts::Even || self.terms().are_own() {
             // SAFETY: by this function's contract.
             return unsafe { self.submit_unlike(&call, places) };
         }
@@ -50,9 +50,11 @@ impl Communicator {
             // On a GPU it is messages, each of which has its count.
             _ => CheckedCall::new(call, self.rank, self.world)?,
         };
-        let call = CheckedCall { options: self.options(), ..call };
+        let Terms { options, timeout } = self.terms();
+        let call = CheckedCall { options, ..call };
+        let request = Request { timeout, ..Request::BLOCKING };
         // SAFETY: by this function's contract.
-        unsafe { self.launch(std::slice::from_ref(&call), &mut None, &Request::BLOCKING) }
+        unsafe { self.launch(std::slice::from_ref(&call), &mut None, &request) }
     }
 
     /// An all-to-all of which each rank knows its own counts: the ranks exchange them first, by one
@@ -71,9 +73,10 @@ impl Communicator {
         CheckedCall::uneven(call, self.rank, own)?;
         let row: Vec<u64> = send.iter().chain(recv).map(|count| *count as u64).collect();
         let mut rows = vec![0u64; row.len() * self.world];
-        let asked = self.options.replace(Options::NONE);
+        let asked = self.terms();
+        self.terms.set(Terms { options: Options::NONE, ..asked });
         let gathered = self.all_gather(&row, &mut rows);
-        self.options.set(asked);
+        self.terms.set(asked);
         gathered?;
         let row = |row: &[u64]| row.iter().map(|count| *count as usize).collect();
         let rows: Vec<Vec<usize>> = rows.chunks(2 * self.world).map(row).collect();

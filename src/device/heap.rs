@@ -47,6 +47,14 @@ impl Heap {
         Heap::over(region, 0, claims)
     }
 
+    /// The region that all of it is, on a host.
+    pub(crate) fn region(&self) -> Option<&Arc<Region>> {
+        match &self.memory {
+            Memory::Host(region, _) => Some(region),
+            Memory::Device(..) => None,
+        }
+    }
+
     /// A heap over what follows the first bytes of a region, for little that takes no large part of
     /// the machine's memory.
     pub(crate) fn part(region: Arc<Region>, start: usize) -> Heap {

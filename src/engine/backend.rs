@@ -12,6 +12,7 @@ use oxccl_plans::lower::Program;
 use oxccl_transports::Bootstrap;
 use oxccl_transports::cuda::Context;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Carries out launches that are prepared. It keeps programs and tables, which it numbers.
 pub(super) trait Backend: std::fmt::Debug {
@@ -124,7 +125,7 @@ pub(super) struct Code {
 impl Request<'_> {
     /// One call, which has ended when the launch returns.
     pub(crate) const BLOCKING: Request<'static> =
-        Request { grouped: false, gated: &[], stream: None, flight: None };
+        Request { grouped: false, gated: &[], stream: None, flight: None, timeout: None };
 }
 
 /// How calls are to be launched.
@@ -139,4 +140,6 @@ pub(crate) struct Request<'a> {
     pub(crate) stream: Option<&'a cuda::Stream>,
     /// Who is told of the end. Without one the launch returns when it has ended.
     pub(crate) flight: Option<&'a Arc<Flight>>,
+    /// How long it may wait without progress, instead of the communicator's time-out.
+    pub(crate) timeout: Option<Duration>,
 }

@@ -66,6 +66,7 @@ impl Engine {
         self.ranks.check()?;
         self.backend.wait();
         self.ranks.check()?;
+        self.ranks.poll.limit_none();
         let number = self.tally.launch();
         let collective = self.tally.collective(Digest::of(&meeting)).collective;
         let record = Record { collective, what: What::Meeting(meeting) };

@@ -10,6 +10,7 @@ mod cma;
 mod diagnosis;
 mod fabric;
 mod gpu;
+mod grow;
 mod handle;
 mod host;
 mod links;
@@ -38,7 +39,7 @@ use oxccl_kernels::{StepTrace, format as f};
 use oxccl_plans::tune::Plan;
 use oxccl_transports::cuda::Context;
 use oxccl_transports::proxy::Egress;
-use oxccl_transports::{Bootstrap, Server};
+use oxccl_transports::{Bootstrap, Server, UniqueId};
 use prepared::{Launches, Maker, Plans, Whose};
 use recent::{Ready, Recent};
 use start::Spins;
@@ -71,6 +72,8 @@ pub(crate) struct Engine {
     recent: Recent,
     _ending: Arc<Ending>,
     bootstrap: Box<dyn Bootstrap>,
+    /// Where this rank serves those that are to join.
+    invited: Option<(UniqueId, Arc<Server>)>,
     /// Where this rank serves the rendezvous; goes last, with the last of its engines.
     server: Option<Arc<Server>>,
 }

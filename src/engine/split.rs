@@ -85,6 +85,7 @@ impl Engine {
             config,
             joint,
             inherited: Some(inherited),
+            heap: None,
         })
     }
 }

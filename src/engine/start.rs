@@ -37,7 +37,7 @@ const SPINS: u32 = 20_000;
 impl Engine {
     /// Sets a rank up. All ranks do so together.
     pub(crate) fn start(beginning: Beginning) -> Result<Engine, Error> {
-        let Beginning { mut bootstrap, server, config: given, joint, inherited } = beginning;
+        let Beginning { mut bootstrap, server, config: given, joint, inherited, heap } = beginning;
         let mut config = given.clone();
         config.check()?;
         let changed = log::listed(&config.changed());
@@ -65,6 +65,7 @@ impl Engine {
             deadline,
             joint: of,
             inherited,
+            heap,
             label,
         };
         let started = match config.device {
@@ -114,6 +115,7 @@ impl Engine {
             recent: Recent::default(),
             _ending: ending,
             bootstrap,
+            invited: None,
             server,
         })
     }
@@ -129,6 +131,8 @@ pub(crate) struct Beginning {
     pub(crate) joint: Option<Arc<Joint>>,
     /// Of a part of other ranks: what it has from them.
     pub(crate) inherited: Option<Inherited>,
+    /// Of a rank that has been in another communicator, with other ranks: its heap.
+    pub(crate) heap: Option<Arc<Heap>>,
 }
 
 /// What the ranks of a part keep.
@@ -152,6 +156,8 @@ struct Start<'a> {
     /// Where ranks meet that share their launches.
     joint: Option<Arc<Joint>>,
     inherited: Option<Inherited>,
+    /// The heap that this rank has.
+    heap: Option<Arc<Heap>>,
     label: Label,
 }
 
@@ -216,8 +222,13 @@ impl Start<'_> {
             Arc::new(Region::create("oxccl-staging", shape.len_bytes())?),
         ];
         if self.inherited.is_none() {
-            let heap = Region::create("oxccl-heap", self.config.heap_bytes);
-            own.push(Arc::new(heap.map_err(|error| self.no_heap(error))?));
+            own.push(match self.heap.as_ref().and_then(|heap| heap.region()) {
+                Some(region) => region.clone(),
+                None => {
+                    let heap = Region::create("oxccl-heap", self.config.heap_bytes);
+                    Arc::new(heap.map_err(|error| self.no_heap(error))?)
+                }
+            });
         }
         let all = self.bootstrap.share(&own, self.deadline);
         let all = all.map_err(|error| self.no_heap(error))?;
@@ -238,9 +249,10 @@ impl Start<'_> {
         let ports = |peer, _: &Choice| Ok(LinkPorts::on_host(shape, peer, own[1].clone())?);
         let links = Starting::gather(self.bootstrap, self.config, |any| any, ports, self.deadline)?;
         let egress = self.egress(shape, &regions(0));
-        let heap = match &self.inherited {
-            Some(inherited) => inherited.heap.clone(),
-            None => {
+        let heap = match (&self.inherited, &self.heap) {
+            (Some(inherited), _) => inherited.heap.clone(),
+            (None, Some(heap)) => heap.clone(),
+            (None, None) => {
                 let claims = self.first_of_node(&regions(0));
                 let at = ControlShape { channels: shape.channels }.claims();
                 let claims = claims.map(|region| Claims::new(region, at));

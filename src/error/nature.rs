@@ -72,6 +72,7 @@ impl Error {
             | Error::OutOfMemory { .. }
             | Error::ServerLost { .. }
             | Error::ServerCutOff { .. }
+            | Error::Unserved { .. }
             | Error::Forked
             | Error::DeviceLost { .. }
             | Error::Environment(_)
@@ -114,6 +115,7 @@ impl Error {
             | Error::CutOff { .. }
             | Error::ServerLost { .. }
             | Error::ServerCutOff { .. }
+            | Error::Unserved { .. }
             | Error::LinkLost { .. }
             | Error::Corrupted { .. }
             | Error::Unreadable { .. }
@@ -213,6 +215,7 @@ mod tests {
         is(&Error::CutOff { rank: 1, during: text() }, ENDED, &[1]);
         is(&Error::ServerLost { during: text() }, ENDED, &[]);
         is(&Error::ServerCutOff { during: text() }, ENDED, &[]);
+        is(&Error::Unserved { rank: 1, during: text() }, ENDED, &[]);
         let link = Error::LinkLost { rank: 0, peer: 5, detail: text(), during: text() };
         is(&link, ENDED, &[5, 0]);
         is(&Error::Corrupted { rank: 0, peer: 5, during: text() }, ENDED, &[5, 0]);

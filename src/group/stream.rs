@@ -81,7 +81,7 @@ impl OnStream<'_> {
     ) -> Result<(Work, R), Error> {
         let (comm, flight) = (self.comm(), self.comm().take_flight());
         let (buffers, gated) = flight.lists();
-        let list = comm.take_calls(self.options());
+        let list = comm.take_calls(self.terms().options);
         let mut group = StreamGroup { list, buffers, gated, flight, borrow: PhantomData };
         let filled = fill(&mut group);
         let StreamGroup { mut list, buffers, mut gated, flight, .. } = group;

@@ -4,7 +4,7 @@
 use crate::calls::stream;
 use crate::processes::{deadline, die, line_up};
 use oxccl::cuda::{CaptureMode, Graph};
-use oxccl::{Collectives, Communicator, Error, ReduceOp};
+use oxccl::{CallOptions, Collectives, Communicator, Error, ReduceOp};
 use oxccl_transports::cuda::DeviceMemory;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -48,6 +48,27 @@ fn late_while(mut comm: Communicator, act: impl FnOnce()) {
         assert!(matches!(error, Err(Error::Stopped { rank: 0, .. }) | Ok(())), "{error:?}");
         let error = comm.barrier();
         assert!(error.is_err(), "nobody comes");
+    }
+}
+
+/// Rank 1 does not come in the time that one call of rank 0's has.
+pub(crate) fn late_for_one_call(comm: Communicator) {
+    comm.barrier().unwrap();
+    let stream = stream(&comm);
+    let mut buffer = comm.alloc::<f32>(COUNT).unwrap();
+    let timeout = Some(Duration::from_millis(300));
+    let on = comm.on(&stream).with_options(CallOptions { timeout, ..CallOptions::default() });
+    let on = on.unwrap();
+    on.all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap().wait().unwrap();
+    if comm.rank() == 0 {
+        let work = on.all_reduce_in_place(&mut buffer, ReduceOp::Sum);
+        let error = work.and_then(|work| work.wait()).unwrap_err();
+        assert!(matches!(error, Error::TimedOut { seconds: 0.3, .. }), "{error:?}");
+        assert_eq!(error.ranks(), [1], "{error}");
+        DONE.store(true, Ordering::Release);
+    } else {
+        stay_away();
+        assert!(comm.barrier().is_err(), "nobody comes");
     }
 }
 

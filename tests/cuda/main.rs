@@ -147,6 +147,8 @@ cases! {
     one_launch_a_call = calls::launches, StandIn, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
     a_late_rank_is_named = ends::late, Anything, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
     a_late_rank_is_named_beside_a_free = ends::late_beside_a_free, Anything, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
+    a_rank_late_for_one_call_is_named = ends::late_for_one_call, Anything, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
+    a_rank_late_for_one_launch_of_all_is_named = ends::late_for_one_call, Anything, 1, [processes::threads("2"), MANY];
     a_kernel_that_waits_is_seen = ends::seen, Anything, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
     a_kernel_that_waits_for_another_node_is_seen =
         ends::seen, Anything, 1, [processes::threads("2"), MANY, TWO_NODES, SEPARATE, needs("4")];

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use oxccl::bucket::GradientBuckets;
 use oxccl::{
     CallOptions, Collectives, Communicator, Config, CustomSchedule, Error, Kind, OpKind, Order,
-    Pin, ReduceOp, Stream,
+    Pin, ReduceOp, Stream, UniqueId,
 };
 
 /// What a rank that fails has to say.
@@ -129,6 +130,28 @@ fn messages_counts_and_pins() -> Result<(), Error> {
         comm.close()?;
         Ok(())
     });
+    Ok(())
+}
+
+#[test]
+fn starts_that_do_not_block_and_growing() -> Result<(), Failed> {
+    let (id, _server) = UniqueId::create()?;
+    let (rank, world) = (0, 1);
+    let starting = Communicator::starting(&id, rank, world, &Config::from_env()?)?;
+    if !starting.wait_timeout(Duration::from_secs(10)) {
+        starting.abort("the operator has stopped the job")?; // An error on all ranks that have come.
+    }
+    let comm = starting.wait()?;
+
+    let id = comm.invite()?; // One rank does, and hands it to those that join.
+    let config = Config::from_env()?;
+    let joining: Vec<_> =
+        (1..4).map(|rank| Communicator::starting(&id, rank, 4, &config)).collect();
+    let grown = comm.grow(4, Some(&id))?; // All ranks do; the new ones connect by the id.
+    assert_eq!(grown.world_size(), 4);
+    for rank in joining {
+        assert_eq!(rank?.wait()?.world_size(), 4);
+    }
     Ok(())
 }
 

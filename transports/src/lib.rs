@@ -11,6 +11,7 @@
 
 mod adapter;
 pub mod bootstrap;
+mod cancel;
 mod claims;
 mod cma;
 pub mod cuda;
@@ -49,6 +50,7 @@ pub mod user_signal;
 
 pub use adapter::{Adapter, SYSFS};
 pub use bootstrap::{Bootstrap, Offer, Part, Reach, Shared};
+pub use cancel::Cancel;
 pub use claims::Claims;
 pub use cma::{read_process, share_memory_with_siblings, tracing_scope};
 pub use cuda::CudaError;

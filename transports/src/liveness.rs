@@ -81,6 +81,14 @@ pub enum Cause {
         "the machine that serves the rendezvous does not answer any more: it is down, or this one is cut off from the network"
     )]
     ServerCutOff,
+    /// The rendezvous has lost its server, and the rank whose turn it is does not answer.
+    #[error(
+        "the rendezvous has lost its server, and rank {rank} of those that started together, whose turn it is to serve, does not answer"
+    )]
+    Unserved {
+        /// The rank, by its number at the start.
+        rank: usize,
+    },
     /// A rank's process failed, as the launcher that started it tells.
     #[error("rank {rank} {how}")]
     Ended {
@@ -110,6 +118,14 @@ impl Cause {
         }
     }
 
+    /// The rank that runs no more, or cannot be reached.
+    pub(crate) fn lost(&self) -> Option<usize> {
+        match self {
+            Cause::CutOff { rank } => Some(*rank),
+            cause => cause.dead(),
+        }
+    }
+
     /// The same where ranks have other numbers.
     pub(crate) fn renumbered(mut self, number: impl Fn(usize) -> usize) -> Cause {
         match &mut self {
@@ -124,7 +140,7 @@ impl Cause {
             Cause::LinkLost { rank, peer, .. } | Cause::Corrupted { rank, peer } => {
                 (*rank, *peer) = (number(*rank), number(*peer));
             }
-            Cause::ServerLost | Cause::ServerCutOff => {}
+            Cause::ServerLost | Cause::ServerCutOff | Cause::Unserved { .. } => {}
         }
         self
     }

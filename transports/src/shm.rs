@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 use crate::region::BadRegion;
 use crate::rendezvous::{ControlChannel, Split};
 use crate::{
-    Bootstrap, Error, Liveness, Nodes, Offer, Part, Reach, Region, Seat, Secret, Shared, Side,
-    UniqueId, cuda_ipc, interface,
+    Bootstrap, Cancel, Error, Liveness, Nodes, Offer, Part, Reach, Region, Seat, Secret, Shared,
+    Side, UniqueId, cuda_ipc, interface,
 };
 
 mod exchange;
@@ -44,7 +44,20 @@ pub fn connect(
 /// # Errors
 /// As [`ControlChannel::connect`].
 pub fn connect_as(id: &UniqueId, seat: Seat, deadline: Instant) -> Result<ShmBootstrap, Error> {
-    Ok(ShmBootstrap { channel: ControlChannel::connect(id, seat, deadline)? })
+    connect_unless(id, seat, deadline, &Cancel::default())
+}
+
+/// As [`connect_as`], for a start that another thread may give up.
+///
+/// # Errors
+/// As [`ControlChannel::connect`]; [`Error::Stopped`] once it is given up.
+pub fn connect_unless(
+    id: &UniqueId,
+    seat: Seat,
+    deadline: Instant,
+    cancel: &Cancel,
+) -> Result<ShmBootstrap, Error> {
+    Ok(ShmBootstrap { channel: ControlChannel::connect(id, seat, deadline, cancel)? })
 }
 
 /// One rank's place among the processes.

@@ -377,7 +377,7 @@ impl Ranks {
             return Error::Left { rank, calls, during: self.named(call) };
         }
         let (ranks, detail) = self.whereabouts(call);
-        let (what, seconds) = (call.text(), self.poll.timeout().as_secs_f64());
+        let (what, seconds) = (call.text(), self.poll.call_timeout().as_secs_f64());
         Error::TimedOut { what, call: call.collective, seconds, ranks, detail }
     }
 
@@ -527,7 +527,7 @@ impl Ranks {
     /// buffers any more: see above. One that still is.
     fn wait_for_quiet(&self, error: &Error) -> Option<usize> {
         let start = Instant::now();
-        let most = self.poll.time_left().max(QUIET_LEAST.min(self.poll.timeout()));
+        let most = self.poll.time_left().max(QUIET_LEAST.min(self.poll.call_timeout()));
         let most = patience(most);
         let (mut said, mut pause) = (false, Duration::from_micros(50));
         while let Some(busy) = self.busy() {

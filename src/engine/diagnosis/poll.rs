@@ -32,6 +32,9 @@ pub(in crate::engine) struct Poll {
     control: Arc<Control>,
     rank: usize,
     timeout_ns: AtomicU64,
+    /// Of a call with a time-out of its own: its number from the launch, and that time-out.
+    limited: AtomicU64,
+    limit_ns: AtomicU64,
     /// Number of the collective under way; 0 in send/recv.
     collective: AtomicU64,
     /// Number of the call under way, from the launch, and since when each channel has waited in it.
@@ -86,6 +89,8 @@ impl Poll {
             control,
             rank,
             timeout_ns: AtomicU64::new(0),
+            limited: AtomicU64::new(u64::MAX),
+            limit_ns: AtomicU64::new(0),
             collective: AtomicU64::new(0),
             waits: (0..channels).map(|_| Mutex::new(None)).collect(),
             call: AtomicU64::new(0),
@@ -96,8 +101,27 @@ impl Poll {
     }
 
     pub(in crate::engine) fn set_timeout(&self, timeout: Duration) {
-        let ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-        self.timeout_ns.store(ns, Ordering::Relaxed);
+        self.timeout_ns.store(ns(timeout), Ordering::Relaxed);
+    }
+
+    /// The next call has this time-out of its own.
+    #[cold]
+    pub(in crate::engine) fn limit_next(&self, timeout: Duration) {
+        self.limit_ns.store(ns(timeout), Ordering::Relaxed);
+        self.limited.store(self.call.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// What comes now is no call: it has the communicator's time-out.
+    pub(in crate::engine) fn limit_none(&self) {
+        self.limited.store(u64::MAX, Ordering::Relaxed);
+    }
+
+    /// The time-out of the call under way.
+    pub(in crate::engine) fn call_timeout(&self) -> Duration {
+        if self.limited.load(Ordering::Relaxed) != self.call.load(Ordering::Relaxed) {
+            return self.timeout();
+        }
+        Duration::from_nanos(self.limit_ns.load(Ordering::Relaxed))
     }
 
     /// Has waits ask this now and then whether to give up. False if they ask something already.
@@ -108,6 +132,7 @@ impl Poll {
         self.interrupt.set(Interrupt(interrupt)).is_ok()
     }
 
+    /// The communicator's.
     pub(in crate::engine) fn timeout(&self) -> Duration {
         Duration::from_nanos(self.timeout_ns.load(Ordering::Relaxed))
     }
@@ -137,7 +162,7 @@ impl Poll {
                 return false;
             }
         };
-        let (now, timeout) = (Instant::now(), self.timeout());
+        let (now, timeout) = (Instant::now(), self.call_timeout());
         // What has moved since the last look counts, too.
         if now >= wait.look_at || now - wait.moved >= timeout {
             self.look(wait, now);
@@ -163,7 +188,7 @@ impl Poll {
             let reason = "interrupted".to_owned();
             self.liveness.abort(Cause::Aborted { rank: self.rank, reason });
         }
-        let longest = LOOK_PAUSE.min(self.timeout() / LOOKS);
+        let longest = LOOK_PAUSE.min(self.call_timeout() / LOOKS);
         wait.pause = (wait.pause * 2).min(longest);
         wait.look_at = now + wait.pause;
     }
@@ -217,17 +242,22 @@ impl Poll {
             wait.as_ref().filter(|wait| wait.call == call).map(|wait| wait.moved.elapsed())
         };
         let longest = self.waits.iter().filter_map(waited).max();
-        self.timeout().saturating_sub(longest.unwrap_or(Duration::ZERO))
+        self.call_timeout().saturating_sub(longest.unwrap_or(Duration::ZERO))
     }
 
     /// Whether a rank that waits since then, before the launch of this collective, has waited too
-    /// long or for somebody who will not come.
-    pub(in crate::engine) fn stops_before(&self, collective: u64, since: Instant) -> bool {
+    /// long or for somebody who will not come. The call may have a time-out of its own.
+    pub(in crate::engine) fn stops_before(
+        &self,
+        collective: u64,
+        since: Instant,
+        timeout: Option<Duration>,
+    ) -> bool {
         self.control.own_log().beat();
         let elapsed = since.elapsed();
         self.liveness.abort_word().load(Ordering::Acquire) != 0
             || self.left_earlier(collective).is_some()
-            || elapsed >= self.timeout()
+            || elapsed >= timeout.unwrap_or_else(|| self.timeout())
             || (elapsed >= SUSPICIOUS && logs::mismatch(&self.control, self.rank).is_some())
     }
 
@@ -250,6 +280,10 @@ impl Poll {
         };
         (0..self.control.ranks()).find_map(early)
     }
+}
+
+fn ns(timeout: Duration) -> u64 {
+    u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The machine's poll function over a [`Poll`].

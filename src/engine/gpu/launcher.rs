@@ -8,7 +8,7 @@ use crate::engine::diagnosis::Ranks;
 use oxccl_kernels::format::Launch;
 use oxccl_transports::CudaError;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Launches one call.
 pub(super) struct Launcher {
@@ -21,6 +21,8 @@ pub(super) struct Launcher {
     pub(super) behind: Option<Behind>,
     /// Whether it has a bucket that is not ready.
     pub(super) gated: bool,
+    /// The call's own time-out.
+    pub(super) timeout: Option<Duration>,
     /// Why it cannot be launched by itself.
     pub(super) alone: Result<(), CudaError>,
 }
@@ -31,7 +33,8 @@ impl Launcher {
     pub(super) fn meet(&self, place: Place) -> Result<bool, NotJoined> {
         let Some((joint, _)) = &self.joint else { return Ok(false) };
         let since = Instant::now();
-        joint.meet(|| self.ranks.poll.stops_before(place.numbered.collective, since))
+        let collective = place.numbered.collective;
+        joint.meet(|| self.ranks.poll.stops_before(collective, since, self.timeout))
     }
 
     /// Puts the kernel into the stream: at once, or when all ranks have come. Whether it may wait
@@ -47,7 +50,7 @@ impl Launcher {
         (kernel, channels): (Kernel, usize),
         launch: Launch,
     ) -> Result<Joined, NotJoined> {
-        let Launcher { ranks, ended, joint, behind, gated, alone } = self;
+        let Launcher { ranks, ended, joint, behind, gated, timeout, alone } = self;
         // Nobody waits for the end of a call that is captured but its graph, and each replay of it
         // has the same number.
         let launch = match capture {
@@ -58,7 +61,7 @@ impl Launcher {
             let (stream, behind) = (stream.alias(), behind.clone());
             let part = Part { launch, kernel, channels, stream, behind, event, capture, gated };
             let since = Instant::now();
-            let stops = || ranks.poll.stops_before(place.numbered.collective, since);
+            let stops = || ranks.poll.stops_before(place.numbered.collective, since, timeout);
             // SAFETY: by this function's contract; the caller's stream lives until this returns.
             let joined = unsafe { joint.launch(ranks.rank, part, stops) }?;
             if joined != Joined::ByOneself {

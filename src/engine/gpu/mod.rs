@@ -31,6 +31,7 @@ use oxccl_transports::{Bootstrap, CudaError, Reach};
 use registrations::Registrations;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 use watch::{Launched, Watch};
 
 /// One rank's part of its GPU.
@@ -211,12 +212,12 @@ impl GpuBackend {
     }
 
     /// What launches a call: with the other ranks' where they share launches, and all make it.
-    /// `gated`: it has a bucket that is not ready.
+    /// `gated`: it has a bucket that is not ready. It may have a time-out of its own.
     fn launcher(
         &mut self,
         record: &Record,
         target: Target<'_>,
-        gated: bool,
+        (gated, timeout): (bool, Option<Duration>),
     ) -> Result<Launcher, CudaError> {
         let joint = match self.joint.clone().filter(|_| record.is_collective()) {
             Some(joint) => Some((joint, self.event()?)),
@@ -230,7 +231,7 @@ impl GpuBackend {
         };
         let (ranks, ended, behind) =
             (self.ranks.clone(), self.gpu.ended().clone(), self.behind(target));
-        Ok(Launcher { ranks, ended, joint, behind, gated, alone })
+        Ok(Launcher { ranks, ended, joint, behind, gated, timeout, alone })
     }
 
     /// Where a call that has been launched ends.
@@ -443,7 +444,7 @@ impl GpuBackend {
             true => Some(tables.signals(&mut self.gpu, prepared, is_gated, is_captured)?),
             false => None,
         };
-        let launcher = self.launcher(&prepared.record, target, is_gated)?;
+        let launcher = self.launcher(&prepared.record, target, (is_gated, request.timeout))?;
         let place = self.take_place(prepared, tally, target);
         let entry = Entry { chain, kernel, ring, signals, own: &own, request, flight };
         let met = launcher.meet(place).map(|met| {
@@ -457,7 +458,10 @@ impl GpuBackend {
         let launched = launched.and_then(|joined| Ok((self.end(place.call, target)?, joined)));
         let (end, joined) = match launched {
             Ok(launched) => launched,
-            Err(why) => return Err(self.not_launched(why, &prepared.record, target)),
+            Err(why) => {
+                let call = (&prepared.record, request.timeout);
+                return Err(self.not_launched(why, call, target));
+            }
         };
         let behind = match &end {
             CallEnd::Told { ended, call, .. } => Behind::Call(ended.clone(), *call),
@@ -474,7 +478,9 @@ impl GpuBackend {
         } else {
             let (record, channels) = (prepared.record, prepared.channels);
             let (number, slot, flight) = (place.call, place.slot, flight.clone());
-            self.watch.push(Launched { number, record, channels, slot, flight, _chain: chain });
+            let (timeout, _chain) = (request.timeout, chain);
+            let launched = Launched { number, record, channels, slot, timeout, flight, _chain };
+            self.watch.push(launched);
         }
         flight.launched(end, alone || joined == Joined::Gated);
         Ok(())
@@ -563,7 +569,7 @@ impl GpuBackend {
     fn not_launched(
         &self,
         why: NotJoined,
-        record: &Record,
+        (record, timeout): (&Record, Option<Duration>),
         Target { stream, capture }: Target<'_>,
     ) -> Error {
         let last = self.ranks.last_entered();
@@ -581,6 +587,7 @@ impl GpuBackend {
             NotJoined::Alone => {
                 self.wait();
                 // Who has gone is told by the call at hand.
+                timeout.into_iter().for_each(|timeout| self.ranks.poll.limit_next(timeout));
                 self.ranks.poll.set_collective(record.collective);
                 let ended = self.ranks.check();
                 let failed = || self.ranks.fail(record, last, f::Outcome::Aborted, None);

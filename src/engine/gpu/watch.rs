@@ -31,6 +31,8 @@ pub(super) struct Launched {
     pub(super) channels: usize,
     /// Where it says how it ended.
     pub(super) slot: usize,
+    /// Its own time-out.
+    pub(super) timeout: Option<Duration>,
     /// Who is told of its end.
     pub(super) flight: Arc<Flight>,
     /// The tables that its kernel reads.
@@ -232,6 +234,9 @@ impl Shared {
         let mut state = self.lock();
         loop {
             if let Some(launched) = state.queue.pop_front() {
+                if let Some(timeout) = launched.timeout {
+                    self.ranks.poll.limit_next(timeout);
+                }
                 self.ranks.poll.set_collective(launched.record.collective);
                 state.under_way = Some((launched.number, launched.channels));
                 if state.unguarded {

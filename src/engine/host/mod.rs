@@ -169,6 +169,9 @@ impl Backend for HostBackend {
         let ranks = &*self.ranks;
         let call = tally.launch();
         let numbered = prepared.count(ranks.rank, tally);
+        if let Some(timeout) = request.timeout {
+            ranks.poll.limit_next(timeout);
+        }
         ranks.poll.set_collective(numbered.collective);
         let log = ranks.control.own_log();
         let signals = request.flight.and_then(|flight| Flight::signals(flight));

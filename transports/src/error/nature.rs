@@ -85,7 +85,8 @@ impl Cause {
             Cause::LinkLost { rank, peer, .. } | Cause::Corrupted { rank, peer } => {
                 vec![*peer, *rank]
             }
-            Cause::ServerLost | Cause::ServerCutOff => Vec::new(),
+            // Ranks may have other numbers since.
+            Cause::ServerLost | Cause::ServerCutOff | Cause::Unserved { .. } => Vec::new(),
         }
     }
 }

@@ -5,12 +5,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::rendezvous::joining::{Failure, Joined, Joining};
-use crate::rendezvous::line::{Heard, Line};
+use crate::rendezvous::heard::Heard;
+use crate::rendezvous::joining::{Failure, Joined, Joining, check_wanted};
+use crate::rendezvous::line::Line;
 use crate::rendezvous::message::{Piece, RealmId, Said, WORLD};
 use crate::rendezvous::state::WORLD_LIMIT;
 use crate::split::{Numbers, Side, by_numbers_before, of_ranks};
-use crate::{Error, Liveness, Nodes, Seat, Secret, UniqueId};
+use crate::{Cancel, Error, Liveness, Nodes, Seat, Secret, UniqueId};
 
 /// The pause between attempts grows from the first to the second.
 pub(super) const RETRY_PAUSES: (Duration, Duration) =
@@ -53,15 +54,20 @@ pub struct Split {
 
 impl ControlChannel {
     /// Joins the other ranks. It comes back when all of them have; ranks may start before the
-    /// server does.
+    /// server does. Another thread may give it up.
     ///
     /// # Errors
     /// [`Error::Unreachable`] if no server answers until the deadline, [`Error::Timeout`] naming
     /// the ranks that have not joined until then (on every rank that has, at the first one's
     /// deadline), and why this rank may not join: [`Error::WrongSecret`], [`Error::Version`],
     /// [`Error::RankTwice`], [`Error::RankOutOfRange`], [`Error::WorldMismatch`],
-    /// [`Error::WorldTooLarge`].
-    pub fn connect(id: &UniqueId, seat: Seat, deadline: Instant) -> Result<ControlChannel, Error> {
+    /// [`Error::WorldTooLarge`]. [`Error::Stopped`] once it is given up.
+    pub fn connect(
+        id: &UniqueId,
+        seat: Seat,
+        deadline: Instant,
+        cancel: &Cancel,
+    ) -> Result<ControlChannel, Error> {
         let Seat { rank, world, .. } = seat;
         if rank >= world {
             return Err(Error::RankOutOfRange { rank, world });
@@ -69,7 +75,8 @@ impl ControlChannel {
         if world > WORLD_LIMIT {
             return Err(Error::WorldTooLarge { world, limit: WORLD_LIMIT });
         }
-        let mut search = Search { places: id.places(), next: 0, answer: ANSWERS.0, stranger: None };
+        let (places, cancel) = (id.places(), cancel.clone());
+        let mut search = Search { places, next: 0, answer: ANSWERS.0, stranger: None, cancel };
         let mut pause = RETRY_PAUSES.0;
         loop {
             match search.attempt(seat, deadline) {
@@ -86,6 +93,7 @@ impl ControlChannel {
                 Err(Failure::Again(error)) => {
                     tracing::trace!(%error, "the rendezvous does not answer yet");
                     std::thread::sleep(pause);
+                    check_wanted(&search.cancel, rank)?;
                     pause = (pause * 2).min(RETRY_PAUSES.1);
                 }
             }
@@ -231,6 +239,7 @@ struct Search {
     answer: Duration,
     /// Since when somebody has answered who is not the server, or not that of this job, and how.
     stranger: Option<(Instant, Error)>,
+    cancel: Cancel,
 }
 
 impl Search {
@@ -245,7 +254,7 @@ impl Search {
                 Some(_) => deadline.min(Instant::now() + self.answer),
                 None => deadline,
             };
-            match Joining::open(place, seat, until) {
+            match Joining::open(place, seat, until, &self.cancel) {
                 Ok(mut joining) => {
                     let joined = joining.join(deadline)?;
                     return Ok((joining, joined));

@@ -1,10 +1,12 @@
 //! The rendezvous' readers of bytes, for fuzzing: see [`crate::fuzz`].
 
+use std::collections::BTreeSet;
+
 use crate::NodeId;
 use crate::rendezvous::auth::Secret;
-use crate::rendezvous::line;
 use crate::rendezvous::message::{FrameReader, MESSAGE_LIMIT_BYTES, Message, PROTOCOL_VERSION};
-use crate::rendezvous::state::{Action, Rendezvous};
+use crate::rendezvous::reader;
+use crate::rendezvous::state::{Action, Rendezvous, Succession};
 
 const WORLD: usize = 3;
 
@@ -14,7 +16,30 @@ const WORLD: usize = 3;
 /// stream as they are.
 pub(crate) fn from_ranks(data: &[u8]) {
     let secret = Secret::from_bytes([1; 32]);
-    let mut state = Rendezvous::new(secret.clone(), [0; 16]);
+    let joins = |rank: usize, node| Message::Join {
+        rank,
+        world: WORLD,
+        process: [0; 16],
+        node,
+        listens: None,
+    };
+    hear(Rendezvous::new(secret.clone(), [0; 16]), &secret, joins, data);
+    // The same at a server that has taken over.
+    for silent in [false, true] {
+        let lost = BTreeSet::new();
+        let succession = Succession { rank: 1, world: WORLD, before: Some(0), lost, silent };
+        let state = Rendezvous::succeeding(secret.clone(), [0; 16], succession);
+        hear(state, &secret, |rank, node| Message::Rejoin { rank, world: WORLD, node }, data);
+    }
+}
+
+/// Has a server hear this from ranks that have come by such messages, and from others.
+fn hear(
+    mut state: Rendezvous,
+    secret: &Secret,
+    comes: impl Fn(usize, NodeId) -> Message,
+    data: &[u8],
+) {
     for conn in 0..5 {
         state.opened(conn, [2; 32]);
         if conn < 4 {
@@ -24,7 +49,7 @@ pub(crate) fn from_ranks(data: &[u8]) {
         }
         if (conn as usize) < WORLD {
             let (rank, node) = (conn as usize, NodeId::this_machine().part(conn as usize / 2));
-            state.received(conn, Message::Join { rank, world: WORLD, process: [0; 16], node });
+            state.received(conn, comes(rank, node));
         }
     }
     let mut readers: Vec<FrameReader> = (0..5).map(|_| FrameReader::default()).collect();
@@ -49,6 +74,7 @@ pub(crate) fn from_ranks(data: &[u8]) {
         check(&state.take_actions());
     }
     state.tell_pieces();
+    state.await_no_more();
     (0..5).for_each(|conn| state.closed(conn, conn % 2 == 0));
     state.stop();
     check(&state.take_actions());
@@ -68,7 +94,7 @@ pub(crate) fn from_server(data: &[u8]) {
             }
         }
     }
-    line::hear(0, WORLD, messages);
+    reader::hear(0, WORLD, messages);
 }
 
 /// Whatever is sent has a length that the other side accepts.

@@ -18,8 +18,8 @@ pub(super) struct OutOfTurn;
 /// The exchanges of all ranks.
 #[derive(Debug)]
 pub(super) struct Gathering {
-    /// Each rank's next exchange.
-    next: Vec<u64>,
+    /// Each rank's next exchange, if that is known.
+    next: Vec<Option<u64>>,
     /// Those for which some ranks' pieces are missing or not told yet.
     rounds: BTreeMap<u64, Round>,
 }
@@ -33,7 +33,12 @@ struct Round {
 
 impl Gathering {
     pub(super) fn new(world: usize) -> Gathering {
-        Gathering { next: vec![0; world], rounds: BTreeMap::new() }
+        Gathering { next: vec![Some(0); world], rounds: BTreeMap::new() }
+    }
+
+    /// Of exchanges that have begun elsewhere: each rank tells its last pieces again.
+    pub(super) fn resumed(world: usize) -> Gathering {
+        Gathering { next: vec![None; world], rounds: BTreeMap::new() }
     }
 
     /// Takes a piece. What is to be told now: if it was the last one, or if no more fits into a
@@ -44,10 +49,10 @@ impl Gathering {
         number: u64,
         piece: Piece,
     ) -> Result<Vec<Said>, OutOfTurn> {
-        if self.next[rank] != number {
+        if self.next[rank].is_some_and(|next| next != number) {
             return Err(OutOfTurn);
         }
-        self.next[rank] += 1;
+        self.next[rank] = number.checked_add(1);
         let round = self.rounds.entry(number).or_default();
         let mut told = Vec::new();
         let bytes = piece.len_bytes() + PIECE_BYTES;
@@ -59,7 +64,8 @@ impl Gathering {
         round.untold_bytes += bytes;
         if round.come == self.next.len() {
             told.extend(round.tell(number));
-            self.rounds.remove(&number);
+            // All have been told those before it.
+            self.rounds.retain(|&other, _| other > number);
         }
         Ok(told)
     }
@@ -118,6 +124,18 @@ mod tests {
         assert_eq!(gathering.add(0, 1, piece(0)), Err(OutOfTurn));
         assert_eq!(gathering.add(0, 0, piece(0)), Ok(vec![]));
         assert_eq!(gathering.add(0, 0, piece(0)), Err(OutOfTurn));
+    }
+
+    #[test]
+    fn exchanges_go_on_where_they_were() {
+        let mut gathering = Gathering::resumed(2);
+        assert_eq!(gathering.add(0, 6, piece(0)), Ok(vec![]));
+        assert_eq!(gathering.add(0, 7, piece(0)), Ok(vec![]));
+        assert_eq!(gathering.add(1, 5, piece(1)), Ok(vec![]));
+        assert_eq!(gathering.add(1, 6, piece(1)), Ok(vec![told(6, &[0, 1])]));
+        assert_eq!(gathering.tell(), [told(7, &[0])], "nobody waits for those before");
+        assert_eq!(gathering.add(1, 6, piece(1)), Err(OutOfTurn));
+        assert_eq!(gathering.add(1, 7, piece(1)), Ok(vec![told(7, &[1])]));
     }
 
     #[test]

@@ -1,19 +1,25 @@
 //! One attempt of a rank to join: connect, prove the secret, say who it is, wait for the others.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
+
+use nix::sys::socket::{Backlog, listen};
 
 use crate::rendezvous::auth::{random_bytes, seals_of_client};
 use crate::rendezvous::message::{
     Frame, FrameError, FrameReader, MESSAGE_LIMIT_BYTES, Message, PROTOCOL_VERSION, Refusal,
 };
+use crate::rendezvous::server::BACKLOG;
 use crate::seal::{Seal, Seals};
 use crate::silence::{self, SILENCE};
-use crate::{Error, Nodes, Seat, UniqueId, identity};
+use crate::{Cancel, Cause, Error, Nodes, Seat, UniqueId, identity};
 
 /// How long to wait, after the deadline, for the server's word on who is missing.
 const VERDICT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How often a wait looks whether it is still wanted.
+const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
 /// How long one attempt to connect may take; a lost packet then costs no more than this.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -44,7 +50,10 @@ pub(super) struct Joining<'a> {
     pub(super) seat: Seat,
     /// What is sent is sealed, once both sides have proven the secret.
     pub(super) seal: Option<Seal>,
+    /// Where this rank will serve, should it be its turn, once it has joined.
+    pub(super) listener: Option<TcpListener>,
     id: &'a UniqueId,
+    cancel: Cancel,
 }
 
 /// What a rank learns once all have joined.
@@ -52,6 +61,8 @@ pub(super) struct Joined {
     /// The rank, if any, whose process serves the rendezvous.
     pub(super) serving: Option<usize>,
     pub(super) nodes: Nodes,
+    /// By rank, as far as they may serve: where they listen.
+    pub(super) successors: Vec<Option<SocketAddr>>,
 }
 
 impl<'a> Joining<'a> {
@@ -60,10 +71,12 @@ impl<'a> Joining<'a> {
         id: &'a UniqueId,
         seat: Seat,
         deadline: Instant,
+        cancel: &Cancel,
     ) -> Result<Joining<'a>, Failure> {
         let stream = connect(id, deadline)?;
         let frames = FrameReader::default();
-        let mut joining = Joining { stream, frames, seat, seal: None, id };
+        let cancel = cancel.clone();
+        let mut joining = Joining { stream, frames, seat, seal: None, listener: None, id, cancel };
         joining.prove(deadline)?;
         Ok(joining)
     }
@@ -94,21 +107,43 @@ impl<'a> Joining<'a> {
     /// Joins, and waits until all ranks have.
     pub(super) fn join(&mut self, deadline: Instant) -> Result<Joined, Failure> {
         let (Seat { rank, world, node }, process) = (self.seat, identity::process());
-        self.send(&Message::Join { rank, world, process, node })?;
+        self.listener = self.listen();
+        let listens = self.listener.as_ref().and_then(|listener| listener.local_addr().ok());
+        self.send(&Message::Join { rank, world, process, node, listens })?;
         let answer = match self.receive(deadline) {
             // The server knows who is missing, and tells everybody.
             Err(Failure::Again(error)) if error.kind() == io::ErrorKind::TimedOut => {
                 self.send(&Message::GaveUp)?;
                 self.receive(Instant::now() + VERDICT_TIMEOUT)?
             }
+            Err(Failure::Final(Error::Stopped(Cause::Aborted { rank: own, reason })))
+                if own == rank =>
+            {
+                // The others need not wait any longer.
+                let gives_up = Message::Withdraw { reason: reason.clone() };
+                let told = self.send(&gives_up);
+                tracing::debug!(?told, "a start is given up");
+                let cause = Cause::Aborted { rank, reason };
+                return Err(Failure::Final(Error::Stopped(cause)));
+            }
             answer => answer?,
         };
         match answer {
-            Message::Started { serving_rank, nodes } if nodes.len() == world => {
-                Ok(Joined { serving: serving_rank, nodes: Nodes::of(nodes) })
+            Message::Started { serving_rank, nodes, successors } if nodes.len() == world => {
+                Ok(Joined { serving: serving_rank, nodes: Nodes::of(nodes), successors })
             }
             other => Err(self.unexpected(other)),
         }
+    }
+
+    /// Listens at the address by which this rank has reached the server. Without that it never
+    /// serves.
+    fn listen(&self) -> Option<TcpListener> {
+        let listener = TcpListener::bind((self.stream.local_addr().ok()?.ip(), 0)).ok()?;
+        let backlog = Backlog::new(BACKLOG).unwrap_or(Backlog::MAXCONN);
+        listen(&listener, backlog).ok()?;
+        listener.set_nonblocking(true).ok()?;
+        Some(listener)
     }
 
     fn unexpected(&self, message: Message) -> Failure {
@@ -145,11 +180,12 @@ impl<'a> Joining<'a> {
                     return Err(Failure::Final(self.protocol(&format!("{:?}", error.refusal()))));
                 }
             }
+            check_wanted(&self.cancel, self.seat.rank).map_err(Failure::Final)?;
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(Failure::Again(io::ErrorKind::TimedOut.into()));
             }
-            self.stream.set_read_timeout(Some(left))?;
+            self.stream.set_read_timeout(Some(left.min(LOOK_PAUSE)))?;
             let mut bytes = [0; 16 << 10];
             match self.stream.read(&mut bytes) {
                 Ok(0) => return Err(Failure::Again(io::ErrorKind::ConnectionReset.into())),
@@ -159,6 +195,12 @@ impl<'a> Joining<'a> {
             }
         }
     }
+}
+
+/// Fails once a rank's start is given up.
+pub(super) fn check_wanted(cancel: &Cancel, rank: usize) -> Result<(), Error> {
+    let aborted = |reason| Err(Error::Stopped(Cause::Aborted { rank, reason }));
+    cancel.reason().map_or(Ok(()), aborted)
 }
 
 /// One attempt to connect, to each address that the host has.

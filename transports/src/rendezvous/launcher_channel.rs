@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 
 use crate::rendezvous::client::RETRY_PAUSES;
 use crate::rendezvous::joining::{Failure, Joining, is_transient};
-use crate::rendezvous::line::{PING_PAUSE, TELL_TIMEOUT};
 use crate::rendezvous::message::{
     CHANGED, Frame, FrameError, FrameReader, MESSAGE_LIMIT_BYTES, Message,
 };
+use crate::rendezvous::outlet::TELL_TIMEOUT;
+use crate::rendezvous::reader::PING_PAUSE;
 use crate::seal::Seal;
 use crate::silence::{self, is_of_silence};
-use crate::{Cause, Error, Seat, UniqueId};
+use crate::{Cancel, Cause, Error, Seat, UniqueId};
 
 /// How long one attempt to reach the rendezvous may take.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -215,7 +216,8 @@ impl<F: Fn(Cause)> Listener<F> {
 
     fn attempt(&self) -> Result<(TcpStream, FrameReader), Failure> {
         let seat = Seat::here(self.ranks.start, self.world);
-        let mut joining = Joining::open(&self.id, seat, Instant::now() + ATTEMPT_TIMEOUT)?;
+        let mut joining =
+            Joining::open(&self.id, seat, Instant::now() + ATTEMPT_TIMEOUT, &Cancel::default())?;
         silence::grant(&joining.stream, SILENCE)?;
         joining.send(&Message::Watch { ranks: self.ranks.clone() })?;
         let Joining { stream, frames, seal, .. } = joining;

@@ -1,5 +1,6 @@
 //! What is said between a rank and the rendezvous, and how it is framed.
 
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::seal::{Seal, TAG_BYTES, Tag};
 use crate::{Cause, Error, NodeId};
 
 /// The version of the protocol. Ranks of different versions do not meet.
-pub const PROTOCOL_VERSION: u16 = 6;
+pub const PROTOCOL_VERSION: u16 = 7;
 
 /// The longest message after the secret is proven, without its frame's header.
 pub const MESSAGE_LIMIT_BYTES: usize = 1 << 20;
@@ -50,11 +51,15 @@ pub(crate) enum Message {
         world: usize,
         process: [u8; 16],
         node: NodeId,
+        /// Where it will serve, should it be its turn.
+        listens: Option<SocketAddr>,
     },
     /// All are there; `nodes` has the number of each rank's node.
     Started {
         serving_rank: Option<usize>,
         nodes: Vec<u32>,
+        /// Where the first ranks will serve.
+        successors: Vec<Option<SocketAddr>>,
     },
     Refused(Refusal),
     GaveUp,
@@ -89,6 +94,16 @@ pub(crate) enum Message {
     /// For how long a rank's machine may be silent.
     Silence {
         ms: u64,
+    },
+    /// Instead of `Join`, at a server that has taken the duty over.
+    Rejoin {
+        rank: usize,
+        world: usize,
+        node: NodeId,
+    },
+    /// This rank does not want to start any more.
+    Withdraw {
+        reason: String,
     },
 }
 

@@ -41,6 +41,13 @@
 //! was before they came. `Done` is a launcher's goodbye; if it ends without, its ranks have ended
 //! with it.
 //!
+//! # Succession
+//!
+//! Ranks say in `Join` where they listen, and are told in `Started` where others do. When the server
+//! has ended, they come to the first of them that is there with `Rejoin`, once the secret is proven,
+//! and say again what others may not have heard: `Open`, pieces, goodbyes, and what they have heard
+//! of others (`Left`, `Abort`). See `succession` and `journal`.
+//!
 //! # Strangers
 //!
 //! Whoever cannot prove the secret is told so and dropped, and the ranks that can do not notice.
@@ -67,14 +74,19 @@ mod connection;
 #[cfg(any(test, feature = "fuzzing"))]
 mod fuzz;
 mod gathering;
+mod heard;
 mod joining;
+mod journal;
 mod launcher_channel;
 mod launchers;
 mod line;
 mod message;
+mod outlet;
+mod reader;
 mod realm;
 mod server;
 mod state;
+mod succession;
 
 pub use auth::Secret;
 pub use auth::random_bytes;

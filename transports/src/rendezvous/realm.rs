@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::rendezvous::gathering::{Gathering, OutOfTurn};
-use crate::rendezvous::message::{REPORT_LIMIT_BYTES, RealmId, Said, WORLD};
+use crate::rendezvous::message::{REPORT_LIMIT_BYTES, RealmId, Said};
 use crate::rendezvous::state::{Action, Conn};
 use crate::{Cause, NodeId};
 
@@ -35,6 +35,8 @@ pub(super) struct Realm {
     early: Vec<Said>,
     /// What is to be sent.
     unsent: Vec<Action>,
+    /// Ranks tell again what others have said.
+    has_moved: bool,
 }
 
 impl Realm {
@@ -50,7 +52,13 @@ impl Realm {
             stopped: None,
             early: Vec::new(),
             unsent: Vec::new(),
+            has_moved: false,
         }
+    }
+
+    /// The same of ranks that have been together at another server, and tell again what they said.
+    pub(super) fn resumed(id: RealmId, ranks: usize) -> Realm {
+        Realm { gathering: Gathering::resumed(ranks), has_moved: true, ..Realm::new(id, ranks) }
     }
 
     /// How many ranks it has.
@@ -138,6 +146,11 @@ impl Realm {
             }
             Said::Ask => drop(self.asking.insert(rank)),
             Said::Report(report) => self.report(rank, report),
+            Said::Abort(cause) if self.has_moved && self.is_lost(&cause) => {
+                if let Some(rank) = cause.lost() {
+                    self.lost(rank, cause);
+                }
+            }
             Said::Abort(cause) => {
                 self.stopped.get_or_insert_with(|| cause.clone());
                 let said = Said::Abort(cause.clone());
@@ -150,11 +163,23 @@ impl Realm {
                 self.tell(Said::Left { rank, calls });
             }
             Said::Gone => drop(self.lost(rank, Cause::Died { rank })),
+            Said::Left { rank: other, calls } if self.has_moved => {
+                if self.members.get(other) == Some(&Member::Absent) {
+                    self.members[other] = Member::Gone;
+                    self.tell(Said::Left { rank: other, calls });
+                }
+            }
             Said::Gathered { .. } | Said::Asked | Said::Reported { .. } | Said::Left { .. } => {
                 return Err(OutOfTurn);
             }
         }
         Ok(None)
+    }
+
+    /// Whether a cause says that a rank is lost which has not come.
+    fn is_lost(&self, cause: &Cause) -> bool {
+        let member = cause.lost().and_then(|rank| self.members.get(rank));
+        member.is_some_and(|member| *member == Member::Absent)
     }
 
     /// A rank is lost, be it that it had not come yet. Whether it had not left before.
@@ -216,7 +241,7 @@ impl Realm {
     }
 
     fn keep(&mut self, said: &Said) {
-        if self.id != WORLD && self.has_absent() {
+        if self.has_absent() {
             self.early.push(said.clone());
         }
     }

@@ -21,7 +21,7 @@ use crate::rendezvous::auth::{random_bytes, seals_of_server};
 use crate::rendezvous::connection::Connection;
 use crate::rendezvous::joining::prepare;
 use crate::rendezvous::message::{Frame, Message};
-use crate::rendezvous::state::{Action, Conn, Rendezvous};
+use crate::rendezvous::state::{Action, Conn, Rendezvous, Succession};
 use crate::silence::{self, is_of_silence};
 use crate::{Error, Secret, deadline_in, identity};
 
@@ -36,6 +36,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// How long the pieces of an exchange wait for others, to be told together.
 const GATHERING_PAUSE: Duration = Duration::from_millis(20);
+
+/// How long ranks may take to come over from a server that has ended.
+pub(super) const COMING_OVER: Duration = Duration::from_secs(5);
 
 /// How often ranks get a ping.
 const PING_PAUSE: Duration = Duration::from_millis(300);
@@ -91,6 +94,27 @@ impl Server {
         let backlog = Backlog::new(BACKLOG).unwrap_or(Backlog::MAXCONN);
         listen(&listener, backlog).map_err(Error::os("preparing a listener"))?;
         listener.set_nonblocking(true).map_err(Error::io("preparing a listener"))?;
+        let rendezvous = Rendezvous::new(secret, identity::process());
+        Server::run(Unshared::new(listener), rendezvous, None)
+    }
+
+    /// Takes the duty over from a server that has ended, with a listener that others know.
+    pub(super) fn succeed(
+        listener: Unshared<TcpListener>,
+        secret: Secret,
+        succession: Succession,
+    ) -> Result<Server, Error> {
+        tracing::info!(rank = succession.rank, "this rank serves the rendezvous from here on");
+        let rendezvous = Rendezvous::succeeding(secret, identity::process(), succession);
+        Server::run(listener, rendezvous, Some(Instant::now() + COMING_OVER))
+    }
+
+    /// Ranks may come over until then.
+    fn run(
+        listener: Unshared<TcpListener>,
+        rendezvous: Rendezvous,
+        come_until: Option<Instant>,
+    ) -> Result<Server, Error> {
         let address = listener.local_addr().map_err(Error::io("preparing a listener"))?;
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let wake = EventFd::from_flags(flags).map_err(Error::os("creating an event"))?;
@@ -98,9 +122,10 @@ impl Server {
         let (asked, launchers) = (AtomicBool::new(false), AtomicUsize::new(0));
         let stop = Arc::new(Stop { asked, linger_ms, launchers, wake });
         let service = Service {
-            listener: Unshared::new(listener),
+            listener,
             stop: stop.clone(),
-            rendezvous: Rendezvous::new(secret, identity::process()),
+            rendezvous,
+            come_until,
             connections: BTreeMap::new(),
             next: 0,
             places: door::places(),
@@ -186,6 +211,8 @@ struct Service {
     ask_from: Instant,
     /// When idle connections get a ping.
     ping_at: Instant,
+    /// Until when ranks may come over from another server.
+    come_until: Option<Instant>,
 }
 
 impl Service {
@@ -243,6 +270,10 @@ impl Service {
             self.rendezvous.ask_all();
             self.ask_from = now + ask_pause(self.rendezvous.world());
         }
+        if self.come_until.is_some_and(|until| now >= until || !self.rendezvous.awaits_ranks()) {
+            self.come_until = None;
+            self.rendezvous.await_no_more();
+        }
         if now >= self.ping_at {
             self.ping();
             self.ping_at = now + PING_PAUSE;
@@ -281,6 +312,7 @@ impl Service {
         let ask = self.rendezvous.is_asked().then_some(self.ask_from);
         let ping = (self.rendezvous.world() > 0).then_some(self.ping_at);
         let due = wake_at.into_iter().chain(pause).chain(self.tell_at).chain(ask).chain(ping);
+        let due = due.chain(self.come_until);
         expiries.chain(due).min().map(|at| at.max(now))
     }
 

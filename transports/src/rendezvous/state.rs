@@ -1,7 +1,12 @@
 //! The server's side of the rendezvous, without sockets and clocks: what has happened goes in,
 //! what is to be done comes out.
 
+mod takeover;
+
+pub(crate) use takeover::Succession;
+
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -14,6 +19,7 @@ use crate::rendezvous::message::{
 use crate::rendezvous::realm::{Member, Realm};
 use crate::silence::SILENCE;
 use crate::{Cause, NodeId, Nodes};
+use takeover::Takeover;
 
 /// A connection, by a number that is never used again.
 pub(crate) type Conn = u64;
@@ -30,6 +36,9 @@ pub(crate) enum Action {
     Grant(Vec<Conn>, Duration),
 }
 
+/// So many ranks, the first, may take the duty over.
+const SUCCESSORS_LIMIT: usize = 1024;
+
 /// No world has more ranks.
 pub const WORLD_LIMIT: usize = 1 << 16;
 
@@ -41,8 +50,14 @@ pub(crate) struct Rendezvous {
     phase: Phase,
     /// All ranks, once the first one has told how many there are.
     world: Realm,
-    /// By rank: its connection, until that ends.
-    conns: Vec<Option<Conn>>,
+    /// By rank: its connection, whatever realms it is in.
+    seats: Vec<Member>,
+    /// By rank: where it will serve, should it be its turn.
+    listens: Vec<Option<SocketAddr>>,
+    /// It has taken the duty over.
+    takeover: Option<Takeover>,
+    /// How many ranks' machines have fallen silent.
+    cut_off: usize,
     parts: BTreeMap<RealmId, Part>,
     launchers: Launchers,
     /// The longest silence that a rank grants, and so what launchers are granted.
@@ -77,6 +92,7 @@ struct Joiner {
     world: usize,
     process: [u8; 16],
     node: NodeId,
+    listens: Option<SocketAddr>,
 }
 
 /// How far a connection has come.
@@ -97,7 +113,10 @@ impl Rendezvous {
             serving_rank: None,
             phase: Phase::Joining,
             world: Realm::new(WORLD, 0),
-            conns: Vec::new(),
+            seats: Vec::new(),
+            listens: Vec::new(),
+            takeover: None,
+            cut_off: 0,
             parts: BTreeMap::new(),
             launchers: Launchers::default(),
             silence: SILENCE,
@@ -190,11 +209,19 @@ impl Rendezvous {
                 self.send(vec![conn], Message::Proven { proof });
                 self.actions.push(Action::Seal(conn, [client, server]));
             }
-            (Stage::Joining, Message::Join { rank, world, process, node }) => {
-                self.join(conn, &Joiner { rank, world, process, node });
+            (Stage::Joining, Message::Join { rank, world, process, node, listens })
+                if self.takeover.is_none() =>
+            {
+                self.join(conn, &Joiner { rank, world, process, node, listens });
+            }
+            (Stage::Joining, Message::Rejoin { rank, world, node }) => {
+                self.rejoin(conn, (rank, world), node);
             }
             (Stage::Joining, Message::Watch { ranks }) => self.watch(conn, ranks),
-            (&Stage::Member(rank), message) => self.said(conn, rank, message),
+            (&Stage::Member(rank), message) => match &mut self.takeover {
+                Some(Takeover { held: Some(held), .. }) => held.push((conn, message)),
+                _ => self.said(conn, rank, message),
+            },
             (Stage::Launcher, message) => self.launcher_said(conn, message),
             _ => self.refuse(conn, Refusal::Protocol("a message out of turn".to_owned())),
         }
@@ -211,8 +238,14 @@ impl Rendezvous {
     pub(crate) fn closed(&mut self, conn: Conn, silent: bool) {
         match self.stages.remove(&conn) {
             Some(Stage::Member(rank)) => {
-                self.conns[rank] = None;
-                self.lost(rank, if silent { Cause::CutOff { rank } } else { Cause::Died { rank } });
+                self.seats[rank] = Member::Gone;
+                let cause = if silent { Cause::CutOff { rank } } else { Cause::Died { rank } };
+                self.lost(rank, cause.clone());
+                self.cut_off += usize::from(silent);
+                // The larger part may go on by itself.
+                if self.here().len() < self.cut_off {
+                    self.give_up(cause);
+                }
             }
             Some(Stage::Launcher) => self.launcher_lost(conn, silent),
             _ => {}
@@ -259,7 +292,7 @@ impl Rendezvous {
     }
 
     fn join(&mut self, conn: Conn, joiner: &Joiner) {
-        let Joiner { rank, world, process, node } = *joiner;
+        let Joiner { rank, world, process, node, listens } = *joiner;
         if let Phase::Failed(refusal) = &self.phase {
             return self.refuse(conn, refusal.clone());
         }
@@ -271,7 +304,8 @@ impl Rendezvous {
         }
         if self.world.ranks() == 0 {
             self.world = Realm::new(WORLD, world);
-            self.conns = vec![None; world];
+            self.seats = vec![Member::Absent; world];
+            self.listens = vec![None; world];
         }
         if self.world.ranks() != world {
             let ours = self.world.ranks();
@@ -288,7 +322,8 @@ impl Rendezvous {
             Some(Member::Absent) | None => {}
         }
         self.world.add(rank, conn, Some(node));
-        self.conns[rank] = Some(conn);
+        self.seats[rank] = Member::Here(conn);
+        self.listens[rank] = listens;
         self.stages.insert(conn, Stage::Member(rank));
         if process == self.process {
             self.serving_rank = Some(self.serving_rank.map_or(rank, |first| first.min(rank)));
@@ -296,8 +331,31 @@ impl Rendezvous {
         if self.world.missing().is_empty() {
             self.phase = Phase::Running;
             let nodes = Nodes::of(self.world.nodes()).numbers();
-            let started = Message::Started { serving_rank: self.serving_rank, nodes };
+            let mut successors = std::mem::take(&mut self.listens);
+            successors.truncate(SUCCESSORS_LIMIT);
+            let serving_rank = self.serving_rank;
+            let started = Message::Started { serving_rank, nodes, successors };
             self.send(self.world.here(), started);
+        }
+    }
+
+    /// The connections of all ranks that are here.
+    fn here(&self) -> Vec<Conn> {
+        let conn = |seat: &Member| match *seat {
+            Member::Here(conn) => Some(conn),
+            Member::Absent | Member::Gone => None,
+        };
+        self.seats.iter().filter_map(conn).collect()
+    }
+
+    /// Nobody goes on here any more.
+    fn give_up(&mut self, cause: Cause) {
+        let refusal = Refusal::Stopped(cause);
+        self.phase = Phase::Failed(refusal.clone());
+        for conn in self.here() {
+            self.stages.insert(conn, Stage::Refused);
+            self.send(vec![conn], Message::Refused(refusal.clone()));
+            self.actions.push(Action::Close(conn));
         }
     }
 
@@ -310,6 +368,12 @@ impl Rendezvous {
             }
             // It was sent before the news that all are there arrived.
             (_, Message::GaveUp) => {}
+            (Phase::Joining, Message::Withdraw { reason }) => {
+                let cause = Cause::Aborted { rank, reason }.clipped();
+                self.fail(Refusal::Stopped(cause));
+            }
+            // By its connection's end the others hear of it.
+            (_, Message::Withdraw { .. }) => {}
             (_, Message::Ping) => {}
             (_, Message::Silence { ms }) => self.grant(conn, Duration::from_millis(ms)),
             (Phase::Running, Message::Among { realm, said }) => {
@@ -344,23 +408,34 @@ impl Rendezvous {
 
     /// A rank comes to a realm of these ranks. All of them do; the first one's word makes it.
     fn open(&mut self, rank: usize, id: RealmId, ranks: Vec<usize>) -> bool {
-        let (Some(conn), node) = (self.conns[rank], self.world.nodes()[rank]) else { return false };
+        let (Member::Here(conn), node) = (self.seats[rank], self.world.nodes()[rank]) else {
+            return false;
+        };
+        let has_moved = self.takeover.is_some();
         if let Some(part) = self.parts.get_mut(&id) {
-            let at = part.find(rank).filter(|_| part.ranks == ranks);
-            let comes = at.filter(|&at| part.realm.member(at) == Some(Member::Absent));
-            comes.into_iter().for_each(|at| part.realm.add(at, conn, node));
-            return comes.is_some();
+            let Some(at) = part.find(rank).filter(|_| part.ranks == ranks) else { return false };
+            return match part.realm.member(at) {
+                Some(Member::Absent) => {
+                    part.realm.add(at, conn, node);
+                    true
+                }
+                // Another one has told that it has left.
+                member => has_moved && member == Some(Member::Gone),
+            };
         }
-        let known = ranks.iter().all(|&rank| rank < self.conns.len());
+        let known = ranks.iter().all(|&rank| rank < self.seats.len());
         let distinct = ranks.iter().collect::<BTreeSet<_>>().len() == ranks.len();
         if id == WORLD || !known || !distinct || !ranks.contains(&rank) {
             return false;
         }
-        let mut realm = Realm::new(id, ranks.len());
+        let mut realm = match has_moved {
+            true => Realm::resumed(id, ranks.len()),
+            false => Realm::new(id, ranks.len()),
+        };
         for (at, &other) in ranks.iter().enumerate() {
             if other == rank {
                 realm.add(at, conn, node);
-            } else if self.conns[other].is_none() {
+            } else if self.seats[other] == Member::Gone {
                 realm.lost(at, Cause::Died { rank: at });
             }
         }

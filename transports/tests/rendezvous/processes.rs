@@ -32,12 +32,23 @@ fn the_serving_rank_is_named_when_it_is_killed() {
 }
 
 #[test]
-fn a_serving_process_without_a_rank_is_the_launcher() {
+fn ranks_go_on_without_a_launcher_that_served() {
     let id = unserved();
     let mut launcher = Rank::start(&id, 0, 2, "only_serves");
     let ranks = [0, 1].map(|rank| join(&id, rank, 2)).map(|j| j.join().unwrap().unwrap());
     launcher.kill();
-    ranks.iter().for_each(|rank| assert_eq!(wait_for_cause(rank), Cause::ServerLost));
+    std::thread::scope(|scope| {
+        for mut rank in ranks {
+            scope.spawn(move || {
+                for round in 0..3 {
+                    let told = rank.all_gather(&[rank.rank() as u8, round], deadline()).unwrap();
+                    assert_eq!(told, [[0, round], [1, round]]);
+                }
+                assert_eq!(rank.liveness().cause(), None);
+                rank.liveness().close(3);
+            });
+        }
+    });
     assert!(!launcher.wait().success());
 }
 

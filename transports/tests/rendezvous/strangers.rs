@@ -235,7 +235,8 @@ fn answered_by(answer: Vec<u8>) -> Joined {
 
 fn proven_and_joined(id: &UniqueId, rank: u8, world: u8) -> Client {
     let mut client = proven(id);
-    client.send(&frame(&[&[4, rank, world][..], &[0; 32]].concat()));
+    // It will serve nobody.
+    client.send(&frame(&[&[4, rank, world][..], &[0; 32], &[0]].concat()));
     client
 }
 

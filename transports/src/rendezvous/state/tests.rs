@@ -34,7 +34,7 @@ fn prove(state: &mut Rendezvous, conn: Conn) {
 fn join(state: &mut Rendezvous, conn: Conn, rank: usize, world: usize) -> Vec<Action> {
     let process = if rank == 1 { SERVER } else { OTHER };
     let node = NodeId::of_bytes([rank as u8 / 2; 16]);
-    state.received(conn, Message::Join { rank, world, process, node });
+    state.received(conn, Message::Join { rank, world, process, node, listens: None });
     state.take_actions()
 }
 
@@ -43,7 +43,8 @@ fn running() -> Rendezvous {
     let mut state = rendezvous(&[10, 11, 12]);
     assert_eq!(join(&mut state, 12, 2, 3), []);
     assert_eq!(join(&mut state, 10, 0, 3), []);
-    let started = Message::Started { serving_rank: Some(1), nodes: vec![0, 0, 1] };
+    let started =
+        Message::Started { serving_rank: Some(1), nodes: vec![0, 0, 1], successors: vec![None; 3] };
     assert_eq!(join(&mut state, 11, 1, 3), [Action::Send(vec![10, 11, 12], started)]);
     state
 }
@@ -81,6 +82,96 @@ fn a_proof_of_the_wrong_secret_or_the_servers_own_is_refused() {
         state.take_actions();
         state.received(1, Message::Proof { proof });
         assert_eq!(state.take_actions(), refused(1, Refusal::WrongSecret));
+    }
+}
+
+/// A rank takes over for a world of four in which rank 0 has served; rank r has connection 10 + r.
+fn succeeding(silent: bool) -> Rendezvous {
+    let lost = if silent { BTreeSet::new() } else { BTreeSet::from([0]) };
+    let succession = Succession { rank: 1, world: 4, before: Some(0), lost, silent };
+    let mut state = Rendezvous::succeeding(secret(), SERVER, succession);
+    (11..14).for_each(|conn| prove(&mut state, conn));
+    state
+}
+
+fn rejoin(state: &mut Rendezvous, rank: usize) -> Vec<Action> {
+    let node = NodeId::of_bytes([rank as u8 / 2; 16]);
+    state.received(10 + rank as Conn, Message::Rejoin { rank, world: 4, node });
+    state.take_actions()
+}
+
+#[test]
+fn ranks_come_over_and_hear_what_was_said_once() {
+    let mut state = succeeding(false);
+    let to = |conns: &[Conn], said: Said| Action::Send(conns.to_vec(), said.among(WORLD));
+    let died = |rank| Said::Abort(Cause::Died { rank });
+    assert_eq!(rejoin(&mut state, 1), [to(&[11], died(0))]);
+    assert_eq!(rejoin(&mut state, 2), [to(&[12], died(0))]);
+    // Both tell what they have heard of rank 3.
+    for conn in [11, 12] {
+        state.received(conn, Said::Left { rank: 3, calls: 7 }.among(WORLD));
+    }
+    assert_eq!(state.take_actions(), [to(&[11, 12], Said::Left { rank: 3, calls: 7 })]);
+    // It comes all the same, for what else it is in.
+    let open = Message::Open { realm: 9, ranks: vec![3, 1] };
+    state.received(11, open.clone());
+    let piece = || Piece::new(b"x");
+    state.received(11, Said::Gather { round: 4, piece: piece() }.among(9));
+    assert!(state.awaits_ranks());
+    assert_eq!(rejoin(&mut state, 3), []);
+    assert!(!state.awaits_ranks());
+    state.received(13, open);
+    state.received(13, Said::Gather { round: 3, piece: piece() }.among(9));
+    state.received(13, Said::Gather { round: 4, piece: piece() }.among(9));
+    let gathered = Said::Gathered { round: 4, pieces: vec![(1, piece()), (0, piece())] };
+    assert_eq!(state.take_actions(), [Action::Send(vec![13, 11], gathered.among(9))]);
+    state.closed(12, false);
+    assert_eq!(state.take_actions(), [to(&[11], died(2))]);
+}
+
+#[test]
+fn ranks_that_do_not_come_over_are_lost() {
+    let mut state = succeeding(false);
+    rejoin(&mut state, 1);
+    rejoin(&mut state, 2);
+    state.await_no_more();
+    let died = Said::Abort(Cause::Died { rank: 3 }).among(WORLD);
+    assert_eq!(state.take_actions(), [Action::Send(vec![11, 12], died)]);
+    let late = Refusal::Stopped(Cause::CutOff { rank: 3 });
+    assert_eq!(rejoin(&mut state, 3), refused(13, late));
+}
+
+/// Where the server before may live, only the larger part goes on.
+#[test]
+fn the_smaller_part_does_not_go_on() {
+    for ranks in [2, 3] {
+        let mut state = succeeding(true);
+        (1..ranks).for_each(|rank| assert_eq!(rejoin(&mut state, rank), []));
+        let goodbye = Said::Goodbye { calls: 1 }.among(WORLD);
+        state.received(11, goodbye);
+        assert_eq!(state.take_actions(), [], "it is kept until it is known who goes on");
+        if ranks == 3 {
+            let left = Said::Left { rank: 1, calls: 1 }.among(WORLD);
+            assert_eq!(rejoin(&mut state, 3), [Action::Send(vec![12, 13], left)]);
+            continue;
+        }
+        state.await_no_more();
+        let refusal = Refusal::Stopped(Cause::CutOff { rank: 0 });
+        assert_eq!(state.take_actions(), refused(11, refusal));
+    }
+    // And the server itself, which reaches one of three.
+    let mut state = running();
+    for (conn, rank) in [(10, 0), (12, 2)] {
+        state.closed(conn, true);
+        let cause = Cause::CutOff { rank };
+        let said = Action::Send(vec![10, 11, 12], Said::Abort(cause.clone()).among(WORLD));
+        let mut actions = state.take_actions();
+        let Action::Send(_, first) = actions.remove(0) else { panic!("{actions:?}") };
+        let Action::Send(_, expected) = said else { unreachable!() };
+        assert_eq!(first, expected);
+        if rank == 2 {
+            assert_eq!(actions, refused(11, Refusal::Stopped(cause)));
+        }
     }
 }
 
