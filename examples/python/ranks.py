@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import ctypes
 import datetime
+import importlib
 import json
 import multiprocessing
 import os
@@ -99,6 +100,8 @@ def _run(main: Main, options: argparse.Namespace) -> None:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     torch.manual_seed(0)
     options.device = device(options.backend)
+    if options.backend == "oxccl":
+        importlib.import_module("oxccl.torch")  # torch 2.14 and newer would do so
     dist.init_process_group(options.backend, timeout=datetime.timedelta(seconds=60))
     main(options)
     dist.destroy_process_group()

@@ -29,12 +29,16 @@ from oxccl._compile import leave_as_they_are
 from oxccl._gpu import Gpu
 from oxccl._lists import check_types, counts_of, gathered, scattered, split_counts
 from oxccl._messages import Message, Messages
-from oxccl._works import Completions, ProfilerEvent, Work, in_torchs_words, like
+from oxccl._works import Completions, Done, ProfilerEvent, Work, in_torchs_words, like
 
 __all__ = ["ProcessGroup", "Work", "register", "use_shared_memory"]
 
 _NAME = "oxccl"
+_NO_TIME = datetime.timedelta()
+_is_profiled = torch.autograd._profiler_enabled
 
+_REDUCE_OPS = (ReduceOp, ReduceOp.RedOpType)
+_SUM = ReduceOp.SUM
 _OPS = {
     ReduceOp.SUM: "sum",
     ReduceOp.AVG: "avg",
@@ -380,29 +384,30 @@ class ProcessGroup(dist.ProcessGroup):
         inputs: Sequence[Tensor] | None = None,
     ) -> dist.Work:
         """Makes a call, or a group, which `call` begins: blocking where that is asked for."""
-        comm = self.communicator
+        comm = self._comm or self.communicator
         if self._batch is not None:
             self._batch.append(_Deferred(call, tensors, inputs, finish))
-            return Work((), tensors, self)
+            return Done(tensors, self)
         self._sequence += 1
         limit = _limit(opts)
         is_blocking = opts is not None and not getattr(opts, "asyncOp", True)
         inputs = tensors if inputs is None else inputs
-        gpu = self._gpu_of(inputs)
-        if gpu is not None:
+        if inputs and not inputs[0].is_cpu:
+            gpu = self._gpu_of(inputs)
+            assert gpu is not None
             _refuse_limit(limit)
             return gpu.run(name, tensors, call, finish, inputs, is_blocking)
         event = None
-        if torch.autograd._profiler_enabled():
+        if _is_profiled():
             event = ProfilerEvent(name, inputs)
-        if event is None and limit is None and is_blocking:
+        elif limit is None and is_blocking:
             try:
                 call(comm, None)
             except oxccl.Error as error:
                 raise in_torchs_words(error, self._rank) from None
             if finish is not None:
                 finish()
-            return Work((), tensors, self)
+            return Done(tensors, self)
         work = Work((call(comm, self._stream),), tensors, self, finish, event)
         work._limit = limit
         return work
@@ -414,19 +419,21 @@ class ProcessGroup(dist.ProcessGroup):
             tensors = [tensors]
         if tensors[0].is_sparse:
             return self._reduce_sparse(tensors, opts)
-        if isinstance(opts, (ReduceOp, ReduceOp.RedOpType)):
+        if opts is None:
+            op = _SUM
+        elif isinstance(opts, _REDUCE_OPS):
             op, opts = opts, None
         else:
-            op = opts.reduceOp if opts is not None else ReduceOp.SUM
+            op = opts.reduceOp
         if len(tensors) != 1:
             return self._reduce_all(tensors, op, opts)
         (tensor,) = tensors
         name, factor = _op(op)
 
         def call(comm: oxccl.Communicator, stream: oxccl.Stream | None) -> Any:
-            return comm.all_reduce(tensor, op=name, factor=factor, stream=stream)
+            return comm.all_reduce(tensor, None, name, factor=factor, stream=stream)
 
-        return self._run("all_reduce", opts, list(tensors), call)
+        return self._run("all_reduce", opts, tensors, call)
 
     def _reduce_sparse(self, tensors: list[Tensor], opts: Any) -> dist.Work:
         """Sums sparse tensors: all ranks get all indices and values, and add them up. It blocks."""
@@ -450,7 +457,7 @@ class ProcessGroup(dist.ProcessGroup):
 
         result = torch.sparse_coo_tensor(all_of(indices).t(), all_of(values), tensor.shape)
         tensor.copy_(result.coalesce())
-        return Work((), tensors, self)
+        return Done(tensors, self)
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> dist.Work:
         op = opts.reduceOp if opts is not None else ReduceOp.SUM
@@ -683,7 +690,7 @@ class ProcessGroup(dist.ProcessGroup):
                 return getattr(comm, way)(tensor, peer, stream=stream)
 
             self._batch.append(_Deferred(call, tensors, message=(way, peer, tag)))
-            return Work((), tensors, self)
+            return Done(tensors, self)
         gpu = self._gpu_of(tensors)
         if gpu is not None:
             return gpu.message(way, tensor, _known(peer, tag))
@@ -779,7 +786,7 @@ def _all_of(batch: Sequence[_Deferred]) -> Callable[[], None] | None:
 def _limit(opts: Any) -> float | None:
     """Seconds of a call's own time-out. Without one, the group's is that of its communicator."""
     timeout = getattr(opts, "timeout", None)
-    return timeout.total_seconds() if timeout is not None and timeout.total_seconds() > 0 else None
+    return None if timeout is None or timeout <= _NO_TIME else timeout.total_seconds()
 
 
 def _refuse_limit(limit: float | None) -> None:
@@ -799,6 +806,9 @@ def _known(peer: int | None, tag: int) -> int:
 
 
 def _op(op: Any) -> tuple[str, float | None]:
+    # The most frequent one first: what follows takes longer than a small all-reduce.
+    if op == _SUM:
+        return "sum", None
     kind = getattr(op, "op", op)
     if kind == ReduceOp.PREMUL_SUM:
         factor = op.factor

@@ -296,6 +296,20 @@ impl Communicator {
     }
 }
 
+/// What a call reads and writes: without an output, the same array, which is asked once.
+fn in_place_or_not(
+    py: Python<'_>,
+    input: &Bound<'_, PyAny>,
+    output: Option<&Bound<'_, PyAny>>,
+) -> PyResult<(Array, Array)> {
+    let input = Array::of(input)?;
+    let output = match output {
+        Some(output) => Array::of(output)?,
+        None => Array { keep: input.keep.clone_ref(py), ..input },
+    };
+    Ok((input, output))
+}
+
 /// Does something on a stream of this communicator's device.
 fn on<R>(
     comm: &oxccl::Communicator,
@@ -411,9 +425,8 @@ impl Communicator {
         factor: Option<f64>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<PyAny>> {
-        let output = Array::of(output.unwrap_or(input))?;
-        let (request, element) =
-            Request::new(Kind::AllReduce, Some(Array::of(input)?), Some(output))?;
+        let (input, output) = in_place_or_not(py, input, output)?;
+        let (request, element) = Request::new(Kind::AllReduce, Some(input), Some(output))?;
         self.submit(py, request.reducing(element, op, factor)?, stream)
     }
 
@@ -470,9 +483,8 @@ impl Communicator {
         recv_counts: Option<Vec<usize>>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<PyAny>> {
-        let output = Array::of(output.unwrap_or(input))?;
-        let (request, element) =
-            Request::new(Kind::AllToAll, Some(Array::of(input)?), Some(output))?;
+        let (input, output) = in_place_or_not(py, input, output)?;
+        let (request, element) = Request::new(Kind::AllToAll, Some(input), Some(output))?;
         self.submit(py, request.own_counts(element, send_counts, recv_counts)?, stream)
     }
 
@@ -487,9 +499,9 @@ impl Communicator {
     ) -> PyResult<Py<PyAny>> {
         // In place nothing is written at the root, so there the array may be one to be read.
         let is_read = output.is_none() && root == self.handle.rank();
-        let output = Array::of(output.unwrap_or(input))?;
+        let (input, output) = in_place_or_not(py, input, output)?;
         let output = Array { is_writable: output.is_writable || is_read, ..output };
-        let (request, _) = Request::new(Kind::Broadcast, Some(Array::of(input)?), Some(output))?;
+        let (request, _) = Request::new(Kind::Broadcast, Some(input), Some(output))?;
         self.rooted(py, request, root, stream)
     }
 
