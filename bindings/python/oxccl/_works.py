@@ -126,24 +126,28 @@ class Work(dist.Work):
             return self._future
 
 
-class Done(Work):
-    """A call that has ended well before its work was made, as calls that block have."""
+class _Done(Work):
+    """A call that had ended well when its work was made."""
 
-    # What `Work` has for what is under way. To make it takes longer than a small all-reduce.
+    # What `Work` has for what is under way. To set it takes longer than a small all-reduce.
     _parts, _finish, _limit, _event, _future = (), None, None, None, None
     _ended, _error = True, None
     _lock = threading.Lock()
-
-    def __init__(self, tensors: list[Tensor], group: ProcessGroup) -> None:
-        dist.Work.__init__(self)
-        self._tensors, self._group = tensors, group
+    __init__ = dist.Work.__init__
 
     def wait(self, timeout: datetime.timedelta | None = None) -> bool:
         return True
 
 
-def _value(done: torch.futures.Future) -> Any:
-    return done.wait()
+def done(tensors: list[Tensor]) -> Work:
+    """The work of a call that has ended, or that is a part of a batch."""
+    work = _Done()
+    work._tensors = tensors
+    return work
+
+
+def _value(source: torch.futures.Future) -> Any:
+    return source.wait()
 
 
 class ProfilerEvent:
