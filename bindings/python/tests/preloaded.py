@@ -9,6 +9,7 @@ and once they have ended with their statuses.
 import json
 import os
 import sys
+import threading
 
 import torch
 import torch.distributed as dist
@@ -42,4 +43,11 @@ def requested() -> str:
     sys.exit()
 
 
+def fail(arguments: threading.ExceptHookArgs) -> None:
+    """What a thread raises is a failure of its rank, not a line among its errors."""
+    sys.__excepthook__(arguments.exc_type, arguments.exc_value or SystemExit(1), None)
+    os._exit(1)
+
+
+threading.excepthook = fail
 exec(compile(requested(), "<rank>", "exec"), {"__name__": "__main__"})

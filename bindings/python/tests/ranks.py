@@ -114,7 +114,7 @@ def finish(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]
 def run(world: int, program: str, **variables: str) -> list[str]:
     """What each rank has printed; all must end well. Programs with torch get it imported."""
     if "torch" in program and not any(name.startswith("LD_") for name in variables):
-        ended = _forked(world, program, variables)
+        ended = forked(world, program, **variables)
     else:
         ended = finish(start(world, program, **variables))
     for rank, (status, _, err) in enumerate(ended):
@@ -137,8 +137,8 @@ def _preloaded() -> subprocess.Popen[str]:
     return process
 
 
-def _forked(world: int, program: str, variables: dict[str, str]) -> list[tuple[int, str, str]]:
-    """As `start` and `finish`."""
+def forked(world: int, program: str, **variables: str) -> list[tuple[int, str, str]]:
+    """As `start` and `finish`, with torch imported and no input."""
     process = _preloaded()
     assert process.stdin is not None and process.stdout is not None
     shared = _environment(world, variables)
