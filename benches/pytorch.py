@@ -117,7 +117,8 @@ def small(groups: dict[str, Any], options: argparse.Namespace) -> None:
     head("all-reduce of 8 B", "least us", "median us", "above nothing, least", "median")
     least, median = min(times["nothing"]), statistics.median(times["nothing"])
     for name, own in times.items():
-        cells = (min(own), statistics.median(own), min(own) - least, statistics.median(own) - median)
+        own_least, own_median = min(own), statistics.median(own)
+        cells = (own_least, own_median, own_least - least, own_median - median)
         say(name, *(1e6 * cell for cell in cells))
 
 
@@ -210,7 +211,8 @@ def main() -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     context = multiprocessing.get_context("fork")
-    ranks = [context.Process(target=be, args=(rank, port, options)) for rank in range(options.ranks)]
+    starts = [(rank, port, options) for rank in range(options.ranks)]
+    ranks = [context.Process(target=be, args=start) for start in starts]
     for rank in ranks:
         rank.start()
     for rank in ranks:

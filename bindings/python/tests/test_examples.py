@@ -13,6 +13,8 @@ import pytest
 EXAMPLES = pathlib.Path(__file__).parents[3] / "examples" / "python"
 PROGRAMS = sorted(path.name for path in EXAMPLES.glob("*.py") if path.name != "ranks.py")
 DEADLINE = 120.0
+# What torch calls matrix products.
+PRODUCTS = ("aten::addmm", "aten::mm", "aten::bmm")
 
 # Arguments, and what their tables say.
 SOME = [
@@ -71,7 +73,7 @@ def test_an_example_runs(arguments: str, said: list[str], tmp_path: pathlib.Path
     world = 3 if "--ranks 3" in arguments else 2
     events = json.loads(trace.read_text())["traceEvents"]
     communication = [event for event in events if event.get("cat") == "communication"]
-    compute = [event for event in events if event.get("name") in ("aten::addmm", "aten::mm")]
+    compute = [event for event in events if event.get("name") in PRODUCTS]
     for what in (communication, compute):
         assert len({event["pid"] for event in what}) == world, arguments
     backend = "gloo" if "gloo" in arguments else "oxccl"
