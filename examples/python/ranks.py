@@ -59,6 +59,9 @@ def start(main: Main, options: argparse.Namespace) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
+    if options.trace:
+        # torch's profiler needs it, and its import takes seconds: once for all ranks.
+        importlib.import_module("torch._inductor")
     # No thread runs yet and no GPU is in use, so a fork is safe, and spares the import of torch.
     context = multiprocessing.get_context("fork")
     ranks = [

@@ -12,6 +12,7 @@ import sys
 import threading
 
 import torch
+import torch._inductor  # what torch's profiler imports, in seconds
 import torch.distributed as dist
 
 # Threads would not be in the forked processes, but what they hold would be.

@@ -22,12 +22,10 @@ import oxccl
 DEADLINE = 120.0
 
 
-def _torch() -> tuple[int, ...]:
-    return tuple(int(part) for part in importlib.metadata.version("torch").split(".")[:2])
-
-
-# What programs begin with so that torch knows the backend; from 2.14 on, its name suffices.
-IMPORT = "" if _torch() >= (2, 14) else "import oxccl.torch\n"
+# Of torch: what programs begin with so that it knows the backend differs by it. From 2.14 on, the
+# backend's name suffices.
+TORCH = tuple(int(part) for part in importlib.metadata.version("torch").split(".")[:2])
+IMPORT = "" if TORCH >= (2, 14) else "import oxccl.torch\n"
 
 
 def threads(world: int, run: Callable[[oxccl.Communicator], Any], **settings: Any) -> list[Any]:
