@@ -2,6 +2,7 @@
 
 It reduces and scatters the gradients of each bucket, and gathers the parameters again. One by one
 that is a call for each bucket; coalesced it is one for all, which oxccl carries out as one launch.
+Exposed is what a step takes beyond a matrix product; the last way waits behind the product.
 
     python coalesced.py --ranks 2
 """
@@ -9,6 +10,7 @@ that is a call for each bucket; coalesced it is one for all, which oxccl carries
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -37,6 +39,15 @@ def all_gather(shards: list[Tensor], wholes: list[Tensor]) -> None:
 def all_gather_coalesced(shards: list[Tensor], wholes: list[Tensor]) -> None:
     with dist._coalescing_manager():
         all_gather(shards, wholes)
+
+
+def overlapped(
+    shards: list[Tensor], wholes: list[Tensor], compute: Callable[[], Tensor]
+) -> None:
+    with dist._coalescing_manager(async_ops=True) as works:
+        reduce_scatter(shards, wholes)
+    compute()
+    works.wait()
 
 
 def main(options: argparse.Namespace) -> None:
@@ -75,11 +86,20 @@ def main(options: argparse.Namespace) -> None:
     times = ranks.compare(calls, repeats=5 if options.quick else 30)
     check()
 
+    compute = ranks.product(options)
+    steps = {
+        **ranks.steps(compute, calls),
+        "reduce-scatter, under the product": lambda: overlapped(shards, gradients, compute),
+    }
+    took = ranks.compare({"": compute, **steps}, repeats=5 if options.quick else 30)
     rows = []
-    for name, took in times.items():
-        once = times[name.replace("coalesced", "one by one")]
-        rows.append((name, BUCKETS, counts[name], 1e6 * took, once / took))
-    ranks.table(["call", "buckets", "launches", "us", "times as fast"], rows)
+    for name in steps:
+        call = times.get(name)
+        once = times.get(name.replace("coalesced", "one by one"), 0.0)
+        cells = (counts.get(name), 1e6 * call, once / call) if call else (None, None, None)
+        rows.append((name, BUCKETS, *cells, 1e6 * (took[name] - took[""])))
+    ranks.table(["call", "buckets", "launches", "us", "times as fast", "exposed us"], rows)
+    ranks.picture(options, steps)
     if ranks.communicator():
         assert counts["reduce-scatter, coalesced"] == counts["all-gather, coalesced"] == 1
         assert counts["reduce-scatter, one by one"] == counts["all-gather, one by one"] == BUCKETS

@@ -41,11 +41,13 @@ def main(options: argparse.Namespace) -> None:
     ways = {"made once": call_once_more, "made in each iteration": call_a_new_one}
     times = ranks.compare(ways, repeats)
     assert calls == 2 * (repeats + 2)
-    once = times["made once"]
+    once, compute = times["made once"], ranks.product(options)
+    exposed = ranks.exposed(compute, ways, repeats)
     ranks.table(
-        ["communicator", "us an iteration", "times as long"],
-        [(way, 1e6 * took, took / once) for way, took in times.items()],
+        ["communicator", "us an iteration", "times as long", "exposed us"],
+        [(way, 1e6 * took, took / once, 1e6 * exposed[way]) for way, took in times.items()],
     )
+    ranks.picture(options, ranks.steps(compute, ways))
     assert times["made in each iteration"] > once
 
 

@@ -95,6 +95,21 @@ def main(options: argparse.Namespace) -> None:
                 cells.append((operation, str(kind)[6:], size, *shown))
     ranks.table(["us", "type", "bytes", *names], cells)
     assert any(medians for _, _, _, medians in rows)
+
+    compute = ranks.product(options)
+    whole = torch.zeros(sizes[-1] // 4, device=options.device)
+    # Of backends whose tensors are where the default one's are.
+    calls = {
+        name: lambda group=group: dist.all_reduce(whole, group=group)
+        for name, group in groups.items()
+        if devices[name] == options.device
+    }
+    exposed = ranks.exposed(compute, calls, repeats)
+    ranks.table(
+        [f"all_reduce of {whole.nbytes} bytes behind a product", "exposed us"],
+        [(name, 1e6 * seconds) for name, seconds in exposed.items()],
+    )
+    ranks.picture(options, ranks.steps(compute, calls))
     if options.plot:
         plot(options.plot, rows)
 

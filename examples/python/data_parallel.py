@@ -113,6 +113,6 @@ def main(options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = ranks.parser(__doc__, trace=True)
+    parser = ranks.parser(__doc__)
     parser.add_argument("--steps", type=int, help="training steps of each way")
     ranks.start(main, parser.parse_args())

@@ -120,11 +120,34 @@ def main(options: argparse.Namespace) -> None:
         ["optimizer", "part of a step", "us", "bytes sent"],
         [(way, part, 1e6 * ranks.slowest(medians[part]), sent) for way, part, sent in rows],
     )
+    # Its calls block, so nothing hides them.
+    exposed = {way: 0.0 for way, _, _ in rows}
+    for way, name, sent in rows:
+        exposed[way] += medians[name] if sent is not None else 0.0
+    ranks.table(
+        ["optimizer", "exposed us/step"],
+        [(way, 1e6 * ranks.slowest(seconds)) for way, seconds in exposed.items()],
+    )
     (first, _), (last, last_sharded) = losses[0], losses[-1]
     ranks.table(
         ["optimizer", "first loss", "last loss"],
         [("on every rank", first, last), ("distributed", first, last_sharded)],
     )
+
+    inputs = torch.randn(64, width, device=device)
+
+    def picture_of(parameters: Tensor, step: Callable[[], None]) -> Callable[[], None]:
+        def whole() -> None:
+            backward(parameters, inputs)
+            step()
+
+        return whole
+
+    ways = {
+        "on every rank": picture_of(full, full_step),
+        "distributed": picture_of(model, sharded_step),
+    }
+    ranks.picture(options, ways)
 
     # The ranks have the same model: fp8 of the shards, which keeps 4 bits of each number.
     assert last < first / 2 and last_sharded < first / 2, losses

@@ -39,7 +39,7 @@ def main(options: argparse.Namespace) -> None:
         "reduce + broadcast": reduce_and_broadcast,
         "reduce-scatter + all-gather": reduce_scatter_and_all_gather,
     }
-    rows = []
+    rows, compute = [], ranks.product(options)
     for length in (256, 4096) if options.quick else (256, 16384, 1 << 20):
         count = length * world
         # Small integers, so that every order of addition gives the same bits.
@@ -53,10 +53,15 @@ def main(options: argparse.Namespace) -> None:
         # Zeros, because the calls are in place and their sums would grow.
         buffer = torch.zeros(count, device=options.device)
         calls = {name: lambda way=way: way(buffer) for name, way in ways.items()}
-        times = ranks.compare(calls, repeats=5 if options.quick else 20)
+        repeats = 5 if options.quick else 20
+        times = ranks.compare(calls, repeats)
+        exposed = ranks.exposed(compute, calls, repeats)
         for name, took in times.items():
-            rows.append((name, 4 * count, 1e6 * took, took / times["all-reduce"], "equal"))
-    ranks.table(["call", "bytes", "us", "of all-reduce", "result"], rows)
+            relative = took / times["all-reduce"]
+            cells = (1e6 * took, relative, 1e6 * exposed[name])
+            rows.append((name, 4 * count, *cells, "equal"))
+    ranks.table(["call", "bytes", "us", "of all-reduce", "exposed us", "result"], rows)
+    ranks.picture(options, ranks.steps(compute, calls))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import os
 import sys
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 import ranks
@@ -69,6 +70,22 @@ def main(options: argparse.Namespace) -> None:
     assert holes["largest_free_bytes"] < 2 * SIZE
     assert holes["heap_bytes"] - holes["allocated_bytes"] >= 2 * SIZE
     assert end == begin
+
+    # What is reached in place, and what is copied through slots.
+    del large
+    shared, private = comm.empty(SIZE // 4).torch(), torch.zeros(SIZE // 4)
+    calls = {
+        "in the heap": lambda: dist.all_reduce(shared),
+        "private": lambda: dist.all_reduce(private),
+    }
+    compute, repeats = ranks.product(options), 5 if options.quick else 30
+    times = ranks.compare(calls, repeats)
+    exposed = ranks.exposed(compute, calls, repeats)
+    ranks.table(
+        [f"all-reduce of {SIZE} bytes", "us", "exposed us"],
+        [(where, 1e6 * took, 1e6 * exposed[where]) for where, took in times.items()],
+    )
+    ranks.picture(options, ranks.steps(compute, calls))
 
 
 if __name__ == "__main__":

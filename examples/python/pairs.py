@@ -1,7 +1,9 @@
 """Bandwidth from every rank to every other, by send and receive, as a matrix.
 
 One pair at a time: the sender sends some messages, and the receiver answers when it has all of
-them. A slow link, or a rank on a distant socket, shows as a row and a column.
+them. A slow link, or a rank on a distant socket, shows as a row and a column. Then all ranks send
+around a ring, with a matrix product behind the messages and under them. `oxccl topo` tells what
+joins the devices of a machine.
 
     python pairs.py --ranks 3
 """
@@ -59,6 +61,33 @@ def main(options: argparse.Namespace) -> None:
         rows[-1][1 + sender] = None
         assert all(row[receiver] > 0 for receiver in range(world) if receiver != sender)
     ranks.table(["GB/s", *(f"to rank {receiver}" for receiver in range(world))], rows)
+
+    compute = ranks.product(options)
+
+    def ring(is_overlapped: bool) -> None:
+        works = dist.batch_isend_irecv(
+            [
+                dist.P2POp(dist.isend, payload, (rank + 1) % world),
+                dist.P2POp(dist.irecv, got, (rank - 1) % world),
+            ]
+        )
+        if is_overlapped:
+            compute()
+        for work in works:
+            work.wait()
+        if not is_overlapped:
+            compute()
+
+    ways = {
+        "product behind the messages": lambda: ring(False),
+        "product under the messages": lambda: ring(True),
+    }
+    times = ranks.compare({"": compute, **ways}, repeats)
+    ranks.table(
+        ["ring", "us", "exposed us"],
+        [(way, 1e6 * times[way], 1e6 * (times[way] - times[""])) for way in ways],
+    )
+    ranks.picture(options, ways)
 
 
 if __name__ == "__main__":

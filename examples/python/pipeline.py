@@ -142,11 +142,8 @@ def main(options: argparse.Namespace) -> None:
             for way in ways
         ],
     )
-    with ranks.traced(options.trace):
-        for way, step in ways.items():
-            with torch.profiler.record_function(way):
-                step()
+    ranks.picture(options, ways)
 
 
 if __name__ == "__main__":
-    ranks.start(main, ranks.parser(__doc__, trace=True).parse_args())
+    ranks.start(main, ranks.parser(__doc__).parse_args())

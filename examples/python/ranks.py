@@ -10,6 +10,8 @@ import argparse
 import contextlib
 import ctypes
 import datetime
+import functools
+import importlib
 import json
 import multiprocessing
 import os
@@ -25,6 +27,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 BACKENDS = ("oxccl", "gloo", "nccl")
 # When a rank has failed, the others have so many seconds to end by themselves.
@@ -35,16 +38,16 @@ _PR_SET_PDEATHSIG = 1
 Main = Callable[[argparse.Namespace], None]
 
 
-def parser(description: str | None, trace: bool = False) -> argparse.ArgumentParser:
-    """The options that all examples have; `trace` where one can write a trace."""
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """The options that all examples have."""
     own = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     own.add_argument("--ranks", type=int, default=2, help="processes, where no launcher has any")
     own.add_argument("--backend", choices=BACKENDS, default="oxccl")
     own.add_argument("--quick", action="store_true", help="tiny sizes, few repeats")
-    if trace:
-        own.add_argument("--trace", metavar="FILE", help="write a trace for ui.perfetto.dev")
+    own.add_argument("--trace", metavar="FILE", help="write a trace for ui.perfetto.dev")
+    own.add_argument("--until-killed", action="store_true", help="go on and on, for tests")
     return own
 
 
@@ -56,6 +59,9 @@ def start(main: Main, options: argparse.Namespace) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
+    if options.trace:
+        # torch's profiler needs it, and its import takes seconds: once for all ranks.
+        importlib.import_module("torch._inductor")
     # No thread runs yet and no GPU is in use, so a fork is safe, and spares the import of torch.
     context = multiprocessing.get_context("fork")
     ranks = [
@@ -99,8 +105,14 @@ def _run(main: Main, options: argparse.Namespace) -> None:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     torch.manual_seed(0)
     options.device = device(options.backend)
+    if options.backend == "oxccl":
+        importlib.import_module("oxccl.torch")  # torch 2.14 and newer would do so
     dist.init_process_group(options.backend, timeout=datetime.timedelta(seconds=60))
-    main(options)
+    while True:
+        main(options)
+        if not options.until_killed:
+            break
+        say("again")
     dist.destroy_process_group()
 
 
@@ -149,6 +161,33 @@ def compare(calls: dict[str, Callable[[], Any]], repeats: int, warm: int = 2) ->
     return {name: slowest(statistics.median(own)) for name, own in times.items()}
 
 
+def product(options: argparse.Namespace) -> Callable[[], Tensor]:
+    """Compute that stands for a program's own: a matrix product."""
+    side = 64 if options.quick else 384
+    weights = torch.randn(side, side, device=options.device)
+    return lambda: weights @ weights
+
+
+def steps(
+    compute: Callable[[], Any], calls: dict[str, Callable[[], Any]]
+) -> dict[str, Callable[[], Any]]:
+    """Steps that compute, and then make a call each."""
+
+    def step(call: Callable[[], Any]) -> None:
+        compute()
+        call()
+
+    return {name: functools.partial(step, call) for name, call in calls.items()}
+
+
+def exposed(
+    compute: Callable[[], Any], calls: dict[str, Callable[[], Any]], repeats: int
+) -> dict[str, float]:
+    """Seconds by which each call makes a step longer than its compute alone."""
+    times = compare({"": compute, **steps(compute, calls)}, repeats)
+    return {name: times[name] - times[""] for name in calls}
+
+
 def slowest(value: float) -> float:
     """The largest of all ranks' values."""
     values: list[Any] = [None] * dist.get_world_size()
@@ -183,9 +222,18 @@ def _text(cell: Any) -> str:
     return f"{cell:.3f}" if isinstance(cell, float) else str(cell)
 
 
+def picture(options: argparse.Namespace, ways: dict[str, Callable[[], Any]]) -> None:
+    """Writes a trace of each way, once, where one is asked for."""
+    with traced(options.trace):
+        for name, way in ways.items():
+            with torch.profiler.record_function(name):
+                way()
+
+
 @contextlib.contextmanager
 def traced(path: str | None) -> Iterator[None]:
-    """Profiles its block on all ranks; rank 0 writes one trace of them all, if there is a path."""
+    """Profiles its block on all ranks; rank 0 writes one trace of them all, if there is a path.
+    What backends do is of the category `communication`."""
     if path is None:
         yield
         return
@@ -199,6 +247,9 @@ def traced(path: str | None) -> Iterator[None]:
         profile.export_chrome_trace(own)
         with open(own, encoding="utf-8") as file:
             trace = json.load(file)
+    for event in trace["traceEvents"]:
+        if event.get("name", "").startswith(tuple(f"{backend}:" for backend in BACKENDS)):
+            event["cat"] = "communication"
     parts: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(parts, trace["traceEvents"])
     if dist.get_rank() == 0:

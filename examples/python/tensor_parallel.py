@@ -98,11 +98,8 @@ def main(options: argparse.Namespace) -> None:
         ["layer", "ms", "exposed ms"],
         [(way, 1e3 * took, 1e3 * (took - alone)) for way, took in times.items()],
     )
-    with ranks.traced(options.trace):
-        for way, call in ways.items():
-            with torch.profiler.record_function(way):
-                call()
+    ranks.picture(options, ways)
 
 
 if __name__ == "__main__":
-    ranks.start(main, ranks.parser(__doc__, trace=True).parse_args())
+    ranks.start(main, ranks.parser(__doc__).parse_args())

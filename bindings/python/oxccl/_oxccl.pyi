@@ -63,13 +63,17 @@ class Buffer:
     """Zeroed elements of memory that all ranks reach in place: see `Communicator.empty`."""
 
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...]:
+        """Its dimensions, in elements."""
     @property
-    def dtype(self) -> str: ...
+    def dtype(self) -> str:
+        """Its type, as `Communicator.empty` takes it."""
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Its length in bytes."""
     @property
-    def device(self) -> str: ...
+    def device(self) -> str:
+        """`host`, or `cuda:` and the GPU's number."""
     @property
     def __array_interface__(self) -> dict[str, Any]: ...
     @property
@@ -92,7 +96,8 @@ class Work:
     """A call, a group or a bucket of a group that a stream carries out."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits for the end, at most so many seconds. False: it is still under way."""
+        """Waits for the end, at most so many seconds. False: it is still under way. It raises what
+        the call would have raised."""
     def is_done(self) -> bool:
         """Whether it has ended, well or not."""
     def bucket(self, bucket: int) -> Work | None:
@@ -142,23 +147,27 @@ class Schedule:
     def read(path: str | os.PathLike[str]) -> Schedule:
         """Of a file."""
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Its own name, or that of what it was read from."""
     @property
-    def collective(self) -> str: ...
+    def collective(self) -> str:
+        """The collective that it carries out."""
     @property
-    def world_size(self) -> int: ...
+    def world_size(self) -> int:
+        """The number of ranks that it is for."""
     @property
     def in_place(self) -> bool:
         """Whether it works with input and output in one buffer."""
     def json(self) -> str:
         """The text of a file, for `oxccl verify`, `sim`, `explain` and `bench`."""
     def steps(self, rank: int) -> list[str]:
-        """What a rank does, step by step."""
+        """What a rank does, step by step. A rank that it has not is an error."""
     def simulate(
         self, topology: str, sizes: list[int], *, dtype: str = "float32", channels: int = 1
     ) -> list[float]:
         """Predicted seconds of calls of these sizes in bytes, the larger of a rank's input and
-        output. The topology is one of `oxccl topo`'s, or a file."""
+        output. The topology is one of `oxccl topo`'s, or a file; one that is unknown or wrong is an
+        error."""
 
 @final
 class Communicator:
@@ -171,6 +180,12 @@ class Communicator:
     `input` and `output` are arrays of one type. Lengths are in elements, `n` is the number of
     ranks. `op` is one of sum, prod, min, max, avg, mulsum (with `factor`), band, bor,
     bxor.
+
+    A call raises `UsageError` where this rank alone can see that it is wrong: an array that is not
+    contiguous or of a type that oxccl has not, lengths that do not fit, an `op` that its type has
+    not, a rank that does not exist. The communicator goes on. It raises `Error` where a rank has
+    died, timed out, aborted or called something else. The error names the rank in `ranks`, and
+    with `fatal` the communicator has ended.
 
     Every setting of docs/configuration.md is a keyword of the ways to start: `timeout=60` is what
     OXCCL_TIMEOUT=60 says, and counts before it.
@@ -187,9 +202,11 @@ class Communicator:
     def local(world_size: int, **settings: _Setting) -> list[Communicator]:
         """All ranks in this process, in rank order: give each to a thread."""
     @property
-    def rank(self) -> int: ...
+    def rank(self) -> int:
+        """This rank's number, from 0 on."""
     @property
-    def world_size(self) -> int: ...
+    def world_size(self) -> int:
+        """The number of ranks."""
     @property
     def device(self) -> str:
         """`host`, or `cuda:` and the GPU's number."""
@@ -204,7 +221,8 @@ class Communicator:
         """Launches planned so far."""
     def empty(self, *shape: int | Sequence[int], dtype: str = "float32") -> Buffer:
         """Zeroed memory of the communicator's device, which every rank reaches in place. Not
-        collective. It outlives the communicator."""
+        collective. It outlives the communicator. A type or shape that cannot be, and a heap
+        without so long a range, are errors."""
     def all_reduce(
         self,
         input: _Array,
@@ -214,7 +232,8 @@ class Communicator:
         factor: float | None = None,
         stream: _Stream | None = None,
     ) -> Any:
-        """Every rank's output is the reduction of all inputs; without `output`, in place."""
+        """Every rank's output, of as many elements as its input, is the reduction of all inputs;
+        without `output`, in place. All ranks have equal lengths."""
     def reduce_scatter(
         self,
         input: _Array,
@@ -227,7 +246,8 @@ class Communicator:
     ) -> Any:
         """Rank r's output, of `count` elements, is the reduction of chunk r of all inputs, of
         `n * count`; or of `counts[r]` elements, the same counts on all ranks. Without `output` it
-        is this rank's chunk of the input."""
+        is this rank's chunk of the input. A length that n does not divide is an error without
+        counts."""
     def all_gather(
         self,
         input: _Array,
@@ -237,7 +257,8 @@ class Communicator:
         stream: _Stream | None = None,
     ) -> Any:
         """Chunk r of every rank's output, of `n * count` elements, is rank r's input, of `count`,
-        or of `counts[r]`. Without `output`, `input` is it, and has this rank's chunk."""
+        or of `counts[r]`. Without `output`, `input` is it, and has this rank's chunk. Counts
+        that do not fit the arrays are an error."""
     def all_to_all(
         self,
         input: _Array,
@@ -248,7 +269,8 @@ class Communicator:
         stream: _Stream | None = None,
     ) -> Any:
         """Chunk r of the input goes to rank r, and is chunk `rank` of its output. With counts,
-        `send_counts[r]` elements go to rank r, and `recv_counts[r]` come from it."""
+        `send_counts[r]` elements go to rank r, and `recv_counts[r]` come from it. Without
+        them both arrays have `n * count` elements. One of the two lists alone is an error."""
     def broadcast(
         self,
         input: _Array,
@@ -257,7 +279,8 @@ class Communicator:
         *,
         stream: _Stream | None = None,
     ) -> Any:
-        """Every rank's output is the root's input; without `output`, in place."""
+        """Every rank's output, of as many elements, is the root's input; without `output`, in
+        place. A root that is no rank is an error."""
     def reduce(
         self,
         input: _Array,
@@ -268,7 +291,8 @@ class Communicator:
         factor: float | None = None,
         stream: _Stream | None = None,
     ) -> Any:
-        """The root's output is the reduction of all inputs; without `output`, its input."""
+        """The root's output, of as many elements, is the reduction of all inputs; without `output`,
+        its input. The others need no output. A root that is no rank is an error."""
     def gather(
         self,
         input: _Array,
@@ -290,11 +314,13 @@ class Communicator:
         """Rank r's output, of `count` elements, is chunk r of the root's input, of `n * count`.
         Without `output` the root keeps its chunk, and the others give the output as `input`."""
     def send(self, input: _Array, peer: int, *, stream: _Stream | None = None) -> Any:
-        """Sends to another rank; it ends when the message has been received."""
+        """Sends all elements to another rank; it ends when the message has been received. To send
+        to oneself, or another length than the receiver expects, is an error."""
     def recv(self, output: _Array, peer: int, *, stream: _Stream | None = None) -> Any:
-        """Receives the next message of another rank: as many elements."""
+        """Receives the next message of another rank, which has as many elements; another length is
+        an error on both sides."""
     def barrier(self, *, stream: _Stream | None = None) -> Any:
-        """Ends when every rank has called it."""
+        """Ends when every rank has called it. The error names a rank that has died or not come."""
     def group(self, *, stream: _Stream | None = None) -> Group:
         """`with comm.group():` makes one launch of all calls of this thread in its block. Sends
         and receives may be in any order there. A group within a group is a part of that one."""
@@ -303,7 +329,8 @@ class Communicator:
         The error names all that have not come, and ends the communicator."""
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """Communicators of parts of the ranks: those of one color are together, in the order of
-        their keys. All ranks call it; one without a color gets none."""
+        their keys. All ranks call it; one without a color gets none. Those of one color have
+        their ranks in it from 0 on."""
     def shrink(self, exclude: Sequence[int]) -> Communicator:
         """A communicator of all ranks but these, also after a failure. All others call it."""
     def memory(self) -> dict[str, int]:

@@ -126,8 +126,28 @@ class Work(dist.Work):
             return self._future
 
 
-def _value(done: torch.futures.Future) -> Any:
-    return done.wait()
+class _Done(Work):
+    """A call that had ended well when its work was made."""
+
+    # What `Work` has for what is under way. To set it takes longer than a small all-reduce.
+    _parts, _finish, _limit, _event, _future = (), None, None, None, None
+    _ended, _error = True, None
+    _lock = threading.Lock()
+    __init__ = dist.Work.__init__
+
+    def wait(self, timeout: datetime.timedelta | None = None) -> bool:
+        return True
+
+
+def done(tensors: list[Tensor]) -> Work:
+    """The work of a call that has ended, or that is a part of a batch."""
+    work = _Done()
+    work._tensors = tensors
+    return work
+
+
+def _value(source: torch.futures.Future) -> Any:
+    return source.wait()
 
 
 class ProfilerEvent:

@@ -7,9 +7,9 @@ one; who waits for whom follows from that.
     import oxccl
     from oxccl.schedule import Program
 
-    ring = Program("all_gather", ranks=4, name="ring")
+    ring = Program("all_gather", ranks=4, in_place=True, name="ring")
     for rank in range(4):
-        chunk = ring.chunk(rank, "input").copy(rank, "output", rank)
+        chunk = ring.chunk(rank, "input")
         for step in range(1, 4):
             chunk = chunk.copy((rank + step) % 4, "output", rank)
     schedule = ring.schedule()                      # proven, or an error that tells why not

@@ -29,7 +29,8 @@ unsafe extern "C" fn give(allocator: *const HeapAllocator, at: *mut c_void) -> b
     true
 }
 
-/// An allocator that lasts as long as the process.
+/// Memory of a communicator's heap for allocators of other libraries; it lasts as long as the
+/// process.
 #[pyclass(frozen, module = "oxccl")]
 pub(crate) struct Allocator(&'static HeapAllocator);
 
@@ -41,8 +42,8 @@ impl Allocator {
 
 #[pymethods]
 impl Allocator {
-    /// The addresses of two C functions, and what they take first: `void *take(void *, size_t)`,
-    /// `bool give(void *, void *)`.
+    /// The addresses of `void *take(void *heap, size_t bytes)`, null where there is none, and of
+    /// `bool give(void *heap, void *at)`, false for memory of somebody else; and `heap`.
     #[getter]
     fn hooks(&self) -> (usize, usize, usize) {
         (take as *const () as usize, give as *const () as usize, std::ptr::from_ref(self.0).addr())

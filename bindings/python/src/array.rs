@@ -7,7 +7,6 @@ use oxccl::Memory;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Mutex, PoisonError};
 
@@ -156,18 +155,18 @@ impl Array {
 
 /// The element type of a tensor. torch has one object for each.
 fn tensor_element(dtype: &Bound<'_, PyAny>) -> PyResult<Element> {
-    static KNOWN: Mutex<Option<HashMap<usize, Element>>> = Mutex::new(None);
-    let key = dtype.as_ptr().addr();
-    let known =
-        |map: &mut Option<HashMap<usize, Element>>| map.get_or_insert_default().get(&key).copied();
-    if let Some(element) = known(&mut KNOWN.lock().unwrap_or_else(PoisonError::into_inner)) {
+    // So few that to look at each is quicker than to hash.
+    static KNOWN: Mutex<Vec<(usize, Element)>> = Mutex::new(Vec::new());
+    let address = dtype.as_ptr().addr();
+    let lock = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = lock().iter().find(|(known, _)| *known == address).map(|(_, element)| *element);
+    if let Some(element) = known {
         return Ok(element);
     }
     let element = Element::named(&dtype.str()?.to_string())?;
-    let mut map = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     // It stays alive, so no other object gets its address.
     std::mem::forget(dtype.clone());
-    map.get_or_insert_default().insert(key, element);
+    lock().push((address, element));
     Ok(element)
 }
 

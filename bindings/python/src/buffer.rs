@@ -61,21 +61,25 @@ impl Buffer {
 
 #[pymethods]
 impl Buffer {
+    /// Its dimensions, in elements.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.shape)
     }
 
+    /// Its type, as `Communicator.empty` takes it.
     #[getter]
     fn dtype(&self) -> &'static str {
         self.element.name
     }
 
+    /// Its length in bytes.
     #[getter]
     fn nbytes(&self) -> usize {
         self.memory.len()
     }
 
+    /// `host`, or `cuda:` and the GPU's number.
     #[getter]
     fn device(&self) -> String {
         self.device.to_string()

@@ -22,6 +22,22 @@ use std::time::Duration;
 const SIGNALS: Duration = Duration::from_millis(100);
 
 /// One rank of a set of ranks that carry out collectives together.
+///
+/// All ranks make the same calls in the same order. A call blocks until this rank's part is done;
+/// with `stream` it returns a `Work` at once; in a `group` it returns its place there. It releases
+/// the interpreter while it waits.
+///
+/// `input` and `output` are arrays of one type. Lengths are in elements, `n` is the number of
+/// ranks. `op` is one of sum, prod, min, max, avg, mulsum (with `factor`), band, bor, bxor.
+///
+/// A call raises `UsageError` where this rank alone can see that it is wrong: an array that is not
+/// contiguous or of a type that oxccl has not, lengths that do not fit, an `op` that its type has
+/// not, a rank that does not exist. The communicator goes on. It raises `Error` where a rank has
+/// died, timed out, aborted or called something else. The error names the rank in `ranks`, and with
+/// `fatal` the communicator has ended.
+///
+/// Every setting of docs/configuration.md is a keyword of the ways to start: `timeout=60` is what
+/// OXCCL_TIMEOUT=60 says, and counts before it.
 #[pyclass(frozen, module = "oxccl")]
 pub(crate) struct Communicator {
     /// None once it is closed.
@@ -296,6 +312,20 @@ impl Communicator {
     }
 }
 
+/// What a call reads and writes: without an output, the same array, which is asked once.
+fn in_place_or_not(
+    py: Python<'_>,
+    input: &Bound<'_, PyAny>,
+    output: Option<&Bound<'_, PyAny>>,
+) -> PyResult<(Array, Array)> {
+    let input = Array::of(input)?;
+    let output = match output {
+        Some(output) => Array::of(output)?,
+        None => Array { keep: input.keep.clone_ref(py), ..input },
+    };
+    Ok((input, output))
+}
+
 /// Does something on a stream of this communicator's device.
 fn on<R>(
     comm: &oxccl::Communicator,
@@ -338,6 +368,7 @@ impl Communicator {
         Communicator::start(py, server, start)
     }
 
+    /// This process's rank, as torchrun, mpirun, srun or `oxccl run` tells it.
     #[staticmethod]
     #[pyo3(signature = (**settings))]
     fn from_env(py: Python<'_>, settings: Option<&Bound<'_, PyDict>>) -> PyResult<Communicator> {
@@ -345,6 +376,7 @@ impl Communicator {
         Communicator::start(py, None, move || oxccl::Communicator::from_env_with(&config))
     }
 
+    /// All ranks in this process, in rank order: give each to a thread.
     #[staticmethod]
     #[pyo3(signature = (world_size, **settings))]
     fn local(
@@ -358,36 +390,45 @@ impl Communicator {
         Ok(made.into_iter().map(|inner| Communicator::new(inner, None)).collect())
     }
 
+    /// This rank's number, from 0 on.
     #[getter]
     fn rank(&self) -> usize {
         self.handle.rank()
     }
 
+    /// The number of ranks.
     #[getter]
     fn world_size(&self) -> usize {
         self.handle.world_size()
     }
 
+    /// `host`, or `cuda:` and the GPU's number.
     #[getter]
     fn device(&self) -> String {
         self.device.to_string()
     }
 
+    /// Number of nodes that the ranks are on.
     #[getter]
     fn nodes(&self, py: Python<'_>) -> PyResult<usize> {
         self.with(py, |comm| Ok(comm.nodes()))
     }
 
+    /// Programs launched so far: one for a call or a group.
     #[getter]
     fn launches(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |comm| Ok(comm.launches()))
     }
 
+    /// Launches planned so far.
     #[getter]
     fn plans(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |comm| Ok(comm.plans()))
     }
 
+    /// Zeroed memory of the communicator's device, which every rank reaches in place. Not
+    /// collective. It outlives the communicator. A type or shape that cannot be, and a heap without
+    /// so long a range, are errors.
     #[pyo3(signature = (*shape, dtype = "float32"))]
     fn empty(&self, py: Python<'_>, shape: &Bound<'_, PyTuple>, dtype: &str) -> PyResult<Buffer> {
         let shape: Vec<usize> = match shape.get_item(0).ok().filter(|_| shape.len() == 1) {
@@ -401,6 +442,8 @@ impl Communicator {
         Ok(Buffer::new(memory, element, shape, device))
     }
 
+    /// Every rank's output, of as many elements as its input, is the reduction of all inputs;
+    /// without `output`, in place. All ranks have equal lengths.
     #[pyo3(signature = (input, output = None, op = "sum", *, factor = None, stream = None))]
     fn all_reduce(
         &self,
@@ -411,12 +454,14 @@ impl Communicator {
         factor: Option<f64>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<PyAny>> {
-        let output = Array::of(output.unwrap_or(input))?;
-        let (request, element) =
-            Request::new(Kind::AllReduce, Some(Array::of(input)?), Some(output))?;
+        let (input, output) = in_place_or_not(py, input, output)?;
+        let (request, element) = Request::new(Kind::AllReduce, Some(input), Some(output))?;
         self.submit(py, request.reducing(element, op, factor)?, stream)
     }
 
+    /// Rank r's output, of `count` elements, is the reduction of chunk r of all inputs, of `n *
+    /// count`; or of `counts[r]` elements, the same counts on all ranks. Without `output` it is
+    /// this rank's chunk of the input. A length that n does not divide is an error without counts.
     #[pyo3(signature = (input, output = None, op = "sum", *, factor = None, counts = None, stream = None))]
     #[expect(clippy::too_many_arguments, reason = "most are keywords with defaults")]
     fn reduce_scatter(
@@ -442,6 +487,9 @@ impl Communicator {
         self.submit(py, request, stream)
     }
 
+    /// Chunk r of every rank's output, of `n * count` elements, is rank r's input, of `count`, or
+    /// of `counts[r]`. Without `output`, `input` is it, and has this rank's chunk. Counts that do
+    /// not fit the arrays are an error.
     #[pyo3(signature = (input, output = None, *, counts = None, stream = None))]
     fn all_gather(
         &self,
@@ -460,6 +508,9 @@ impl Communicator {
         self.submit(py, request.counts(element, counts), stream)
     }
 
+    /// Chunk r of the input goes to rank r, and is chunk `rank` of its output. With counts,
+    /// `send_counts[r]` elements go to rank r, and `recv_counts[r]` come from it. Without them both
+    /// arrays have `n * count` elements. One of the two lists alone is an error.
     #[pyo3(signature = (input, output = None, *, send_counts = None, recv_counts = None, stream = None))]
     fn all_to_all(
         &self,
@@ -470,12 +521,13 @@ impl Communicator {
         recv_counts: Option<Vec<usize>>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<PyAny>> {
-        let output = Array::of(output.unwrap_or(input))?;
-        let (request, element) =
-            Request::new(Kind::AllToAll, Some(Array::of(input)?), Some(output))?;
+        let (input, output) = in_place_or_not(py, input, output)?;
+        let (request, element) = Request::new(Kind::AllToAll, Some(input), Some(output))?;
         self.submit(py, request.own_counts(element, send_counts, recv_counts)?, stream)
     }
 
+    /// Every rank's output, of as many elements, is the root's input; without `output`, in place. A
+    /// root that is no rank is an error.
     #[pyo3(signature = (input, output = None, root = 0, *, stream = None))]
     fn broadcast(
         &self,
@@ -487,12 +539,14 @@ impl Communicator {
     ) -> PyResult<Py<PyAny>> {
         // In place nothing is written at the root, so there the array may be one to be read.
         let is_read = output.is_none() && root == self.handle.rank();
-        let output = Array::of(output.unwrap_or(input))?;
+        let (input, output) = in_place_or_not(py, input, output)?;
         let output = Array { is_writable: output.is_writable || is_read, ..output };
-        let (request, _) = Request::new(Kind::Broadcast, Some(Array::of(input)?), Some(output))?;
+        let (request, _) = Request::new(Kind::Broadcast, Some(input), Some(output))?;
         self.rooted(py, request, root, stream)
     }
 
+    /// The root's output, of as many elements, is the reduction of all inputs; without `output`,
+    /// its input. The others need no output. A root that is no rank is an error.
     #[pyo3(signature = (input, output = None, op = "sum", root = 0, *, factor = None, stream = None))]
     #[expect(clippy::too_many_arguments, reason = "most are keywords with defaults")]
     fn reduce(
@@ -511,6 +565,8 @@ impl Communicator {
         self.rooted(py, request.reducing(element, op, factor)?, root, stream)
     }
 
+    /// Chunk r of the root's output, of `n * count` elements, is rank r's input, of `count`.
+    /// Without `output` the root gives it as `input`, with its own chunk.
     #[pyo3(signature = (input, output = None, root = 0, *, stream = None))]
     fn gather(
         &self,
@@ -530,6 +586,8 @@ impl Communicator {
         self.rooted(py, request, root, stream)
     }
 
+    /// Rank r's output, of `count` elements, is chunk r of the root's input, of `n * count`.
+    /// Without `output` the root keeps its chunk, and the others give the output as `input`.
     #[pyo3(signature = (input, output = None, root = 0, *, stream = None))]
     fn scatter(
         &self,
@@ -555,6 +613,8 @@ impl Communicator {
         self.rooted(py, request, root, stream)
     }
 
+    /// Sends all elements to another rank; it ends when the message has been received. To send to
+    /// oneself, or another length than the receiver expects, is an error.
     #[pyo3(signature = (input, peer, *, stream = None))]
     fn send(
         &self,
@@ -567,6 +627,8 @@ impl Communicator {
         self.submit(py, request.ends(Ends::To(peer)), stream)
     }
 
+    /// Receives the next message of another rank, which has as many elements; another length is an
+    /// error on both sides.
     #[pyo3(signature = (output, peer, *, stream = None))]
     fn recv(
         &self,
@@ -579,16 +641,21 @@ impl Communicator {
         self.submit(py, request.ends(Ends::From(peer)), stream)
     }
 
+    /// Ends when every rank has called it. The error names a rank that has died or not come.
     #[pyo3(signature = (*, stream = None))]
     fn barrier(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<Py<PyAny>> {
         self.submit(py, Request::barrier(), stream)
     }
 
+    /// `with comm.group():` makes one launch of all calls of this thread in its block. Sends and
+    /// receives may be in any order there. A group within a group is a part of that one.
     #[pyo3(signature = (*, stream = None))]
     fn group(slf: Py<Self>, stream: Option<Py<PyAny>>) -> Group {
         Group { comm: slf, stream, work: Mutex::default(), begun: Mutex::default() }
     }
 
+    /// Waits for all ranks, at most so many seconds: how much later than the first each came. The
+    /// error names all that have not come, and ends the communicator.
     fn monitored_barrier(&self, py: Python<'_>, timeout: f64) -> PyResult<Vec<f64>> {
         let timeout =
             Duration::try_from_secs_f64(timeout).map_err(|error| misuse(error.to_string()))?;
@@ -596,6 +663,9 @@ impl Communicator {
         Ok(late.iter().map(Duration::as_secs_f64).collect())
     }
 
+    /// Communicators of parts of the ranks: those of one color are together, in the order of their
+    /// keys. All ranks call it; one without a color gets none. Those of one color have their ranks
+    /// in it from 0 on.
     #[pyo3(signature = (color, key = 0))]
     fn split(
         &self,
@@ -607,11 +677,14 @@ impl Communicator {
         Ok(part.map(|inner| Communicator::new(inner, self.server.clone())))
     }
 
+    /// A communicator of all ranks but these, also after a failure. All others call it.
     fn shrink(&self, py: Python<'_>, exclude: Vec<usize>) -> PyResult<Communicator> {
         let inner = self.with(py, |comm| comm.shrink(&exclude))?;
         Ok(Communicator::new(inner, self.server.clone()))
     }
 
+    /// How its memory is used: heap_bytes, allocated_bytes, largest_free_bytes, staging_bytes,
+    /// registrations.
     fn memory<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let used = self.with(py, |comm| Ok(comm.memory()))?;
         let dict = PyDict::new(py);
@@ -623,15 +696,18 @@ impl Communicator {
         Ok(dict)
     }
 
+    /// An allocator over this rank's heap, on the host. It is not a call of all ranks.
     fn allocator(&self, py: Python<'_>) -> PyResult<Allocator> {
         self.with(py, |comm| Allocator::new(comm))
     }
 
+    /// The promised order of reduction: any, rank or tree. All ranks, between the same calls.
     fn set_order(&self, py: Python<'_>, order: &str) -> PyResult<()> {
         let order = order.parse().map_err(|error: String| misuse(error))?;
         self.with(py, |comm| comm.set_order(order))
     }
 
+    /// What the tuner must choose. All ranks, between the same calls.
     #[pyo3(signature = (algorithm = None, encoding = None, channels = None))]
     fn set_pin(
         &self,
@@ -657,16 +733,18 @@ impl Communicator {
         self.with(py, |comm| comm.set_timeout(timeout))
     }
 
+    /// Ends the communicator on all ranks, whatever they wait for; from any thread.
     #[pyo3(signature = (reason = "abort"))]
     fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
         py.detach(|| self.handle.abort(reason)).map_err(|error| raise(&error))
     }
 
-    /// Why the communicator has ended, if it has otherwise than by being closed.
+    /// Why the communicator has ended, if it has otherwise than by being closed; from any thread.
     fn error(&self, py: Python<'_>) -> Option<PyErr> {
         py.detach(|| self.handle.error()).map(|error| raise(&error))
     }
 
+    /// Ends the communicator on all ranks, which compare what they have called.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let closed = py.detach(|| lock(&self.inner).take().map(oxccl::Communicator::close));
         let kept = std::mem::take(&mut *lock(&self.under_way));

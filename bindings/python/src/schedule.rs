@@ -12,7 +12,8 @@ use oxccl::plans::verify::infer_raw;
 use pyo3::prelude::*;
 use std::sync::Arc;
 
-/// What each rank does in one collective, proven.
+/// What each rank does in one collective, proven. `Communicator.local(n, schedule=schedule)` has
+/// its collective carried out so.
 #[pyclass(frozen, module = "oxccl")]
 pub(crate) struct Schedule {
     file: ScheduleFile,
@@ -50,6 +51,7 @@ impl Schedule {
         Schedule::prove(name, file)
     }
 
+    /// Of a file.
     #[staticmethod]
     fn read(path: std::path::PathBuf) -> PyResult<Schedule> {
         let text = std::fs::read_to_string(&path)
@@ -57,36 +59,44 @@ impl Schedule {
         Schedule::parse(&text, &path.display().to_string())
     }
 
+    /// Its own name, or that of what it was read from.
     #[getter]
     fn name(&self) -> &str {
         self.file.notes.name.as_deref().unwrap_or_else(|| self.proven.name())
     }
 
+    /// The collective that it carries out.
     #[getter]
     fn collective(&self) -> &'static str {
         self.file.schedule.collective.kind.name()
     }
 
+    /// The number of ranks that it is for.
     #[getter]
     fn world_size(&self) -> usize {
         self.file.schedule.collective.ranks
     }
 
+    /// Whether it works with input and output in one buffer.
     #[getter]
     fn in_place(&self) -> bool {
         self.file.in_place
     }
 
+    /// The text of a file, for `oxccl verify`, `sim`, `explain` and `bench`.
     fn json(&self) -> String {
         self.file.to_json()
     }
 
+    /// What a rank does, step by step. A rank that it has not is an error.
     fn steps(&self, rank: usize) -> PyResult<Vec<String>> {
         let list = self.file.schedule.ranks.get(rank);
         let list = list.ok_or_else(|| misuse(format!("there is no rank {rank}")))?;
         Ok(list.iter().map(Instruction::to_string).collect())
     }
 
+    /// Predicted seconds of calls of these sizes in bytes, the larger of a rank's input and output.
+    /// The topology is one of `oxccl topo`'s, or a file; one that is unknown or wrong is an error.
     #[pyo3(signature = (topology, sizes, *, dtype = "float32", channels = 1))]
     fn simulate(
         &self,

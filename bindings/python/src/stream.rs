@@ -53,7 +53,8 @@ impl Work {
 
 #[pymethods]
 impl Work {
-    /// Waits for the end, at most so many seconds. False: it is still under way.
+    /// Waits for the end, at most so many seconds. False: it is still under way. It raises what the
+    /// call would have raised.
     #[pyo3(signature = (timeout = None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let deadline = timeout

@@ -2,7 +2,7 @@
 place of Gloo's: `python pytorch_suite.py [--backend gloo] [--ranks 3] [TEST ...]`.
 
 Prints a line for each test that is not skipped, and those that failed; what is named in
-`EXPECTED` may fail.
+`EXPECTED` may fail. The ranks are forked, which spares each of them the import of torch.
 """
 
 import argparse
@@ -20,7 +20,7 @@ EXPECTED = {
 
 
 def prepare(backend: str, ranks: int) -> None:
-    """Writes the suite for a backend, where child processes find it, too."""
+    """Writes the suite for a backend."""
     import torch
 
     tests = pathlib.Path(torch.__file__).parent / "testing/_internal/distributed"
@@ -35,37 +35,35 @@ def prepare(backend: str, ranks: int) -> None:
         BACKEND=backend,
         WORLD_SIZE=str(ranks),
         TEMP_DIR=str(folder / "tmp"),
-        OXCCL_SUITE=str(folder),
         PYTORCH_TEST_RUN_EVERYTHING_IN_SERIAL="1",
     )
+    sys.path.insert(0, str(folder))
+    # No thread of torch's may run before the ranks are forked; theirs are one each.
+    torch.set_num_threads(1)
 
 
-if "OXCCL_SUITE" not in os.environ:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--backend", default="oxccl")
-    parser.add_argument("--ranks", type=int, default=3)
-    parser.add_argument("tests", nargs="*")
-    arguments = parser.parse_args()
-    if arguments.backend == "oxccl":
-        import oxccl.torch  # noqa: F401
-    prepare(arguments.backend, arguments.ranks)
+parser = argparse.ArgumentParser()
+parser.add_argument("--backend", default="oxccl")
+parser.add_argument("--ranks", type=int, default=3)
+parser.add_argument("tests", nargs="*")
+arguments = parser.parse_args()
+if arguments.backend == "oxccl":
+    import oxccl.torch  # noqa: F401
+prepare(arguments.backend, arguments.ranks)
 
-if os.environ["BACKEND"] == "oxccl":
-    import oxccl.torch  # noqa: F401, F811
-
+import torch  # noqa: E402
 from torch.testing._internal.common_distributed import DistTestCases  # noqa: E402
 
 for backends in DistTestCases.backend_feature.values():
     if "gloo" in backends:
-        backends.add(os.environ["BACKEND"])
-sys.path.insert(0, os.environ["OXCCL_SUITE"])
+        backends.add(arguments.backend)
 from distributed_suite import DistributedTest, TestDistBackend  # noqa: E402
 
 
 class Suite(TestDistBackend, DistributedTest._DistTestBase):
     def setUp(self) -> None:
         super().setUp()
-        self._spawn_processes()
+        self._start_processes(torch.multiprocessing.get_context("fork").Process)
 
 
 class Result(unittest.TextTestResult):

@@ -1,5 +1,7 @@
 """The package's calls against numpy, with fresh random input and poisoned output."""
 
+import ast
+import inspect
 import os
 import pathlib
 import signal
@@ -423,3 +425,22 @@ def test_the_nccl_library_is_found_or_missed(tmp_path: pathlib.Path) -> None:
     (tmp_path / "other.so").touch()
     other = run(OXCCL_NCCL_LIBRARY=str(tmp_path / "other.so"))
     assert other.stdout.strip() == str(tmp_path / "other.so")
+
+
+def test_documentation_is_that_of_the_stub() -> None:
+    stub = ast.parse(pathlib.Path(oxccl._oxccl.__file__).with_name("_oxccl.pyi").read_text())
+    seen = 0
+    for node in stub.body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        kind = getattr(oxccl, node.name)
+        members = [member for member in node.body if isinstance(member, ast.FunctionDef)]
+        public = [member for member in members if not member.name.startswith("__")]
+        for name, member in [("", node), *((member.name, member) for member in public)]:
+            written = ast.get_docstring(member)
+            own = inspect.getdoc(getattr(kind, name) if name else kind)
+            assert written and own, (node.name, name)
+            if not issubclass(kind, Exception):
+                assert own.split() == written.split(), (node.name, name)
+            seen += 1
+    assert seen > 60

@@ -1,7 +1,8 @@
-"""What the documents show in Python runs as it stands, by two ranks."""
+"""What the documents show in Python runs as it stands, by two ranks; the tutorial as one program."""
 
 import pathlib
 import re
+import signal
 
 import pytest
 
@@ -25,4 +26,15 @@ def test_there_are_some() -> None:
 
 @pytest.mark.parametrize(("document", "block"), blocks())
 def test_what_is_shown_runs(document: str, block: str) -> None:
-    ranks.run(2, block)
+    for status, _, err in ranks.forked(2, block):
+        assert status == 0, err[-3000:]
+
+
+def test_the_tutorial_prints_what_it_shows() -> None:
+    text = (ROOT / "docs/tutorial.md").read_text()
+    cells = re.findall(r"```python\n(.*?)```", text, re.S)
+    shown = re.findall(r"```text\n(.*?)```", text, re.S)
+    assert len(cells) == len(shown) >= 10
+    (status, out, err), (killed, *_) = ranks.forked(2, ranks.IMPORT + "\n".join(cells))
+    assert status == 0 and killed == -signal.SIGKILL, err[-3000:]
+    assert out == "".join(shown)

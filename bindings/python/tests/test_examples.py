@@ -1,4 +1,4 @@
-"""The examples run, and say what they promise."""
+"""The examples run, say what they promise, write their traces, and end when a rank is killed."""
 
 import json
 import os
@@ -11,27 +11,30 @@ import time
 import pytest
 
 EXAMPLES = pathlib.Path(__file__).parents[3] / "examples" / "python"
+PROGRAMS = sorted(path.name for path in EXAMPLES.glob("*.py") if path.name != "ranks.py")
 DEADLINE = 120.0
+# What torch calls matrix products.
+PRODUCTS = ("aten::addmm", "aten::mm", "aten::bmm")
 
 # Arguments, and what their tables say.
 SOME = [
-    ("coalesced.py", ["launches", "reduce-scatter, coalesced", "all-gather, coalesced"]),
+    ("coalesced.py", ["launches", "exposed us", "reduce-scatter, coalesced", "under the product"]),
 ]
 MORE = [
     ("data_parallel.py", ["exposed ms", "one by one", "coalesced", "DDP, overlapped"]),
     ("data_parallel.py --backend gloo", ["exposed ms", "DDP, overlapped"]),
-    ("distributed_optimizer.py", ["bytes sent", "all-gather, fp8", "last loss"]),
+    ("distributed_optimizer.py", ["bytes sent", "all-gather, fp8", "exposed us", "last loss"]),
     ("distributed_optimizer.py --backend gloo", ["gloo has no all-gather of torch.float8_e4m3fn"]),
     ("tensor_parallel.py", ["exposed ms", "ring of chunks"]),
     ("pipeline.py", ["exposed ms", "batched", "separate"]),
     ("pipeline.py --ranks 3", ["exposed ms", "batched", "separate"]),
     ("context_parallel.py", ["exposed ms", "ring attention"]),
-    ("stragglers.py", ["late, in ms", "rank 1"]),
-    ("communicators.py", ["made once", "made in each iteration"]),
-    ("memory_monitor.py", ["largest free", "no free range of that size"]),
-    ("compare_backends.py", ["oxccl", "gloo", "all_to_all", "bfloat16"]),
-    ("identities.py", ["reduce + broadcast", "reduce-scatter + all-gather"]),
-    ("pairs.py", ["GB/s", "from rank 1"]),
+    ("stragglers.py", ["late, in ms", "exposed ms", "rank 1"]),
+    ("communicators.py", ["made once", "made in each iteration", "exposed us"]),
+    ("memory_monitor.py", ["largest free", "no free range of that size", "exposed us"]),
+    ("compare_backends.py", ["oxccl", "gloo", "all_to_all", "bfloat16", "exposed us"]),
+    ("identities.py", ["reduce + broadcast", "reduce-scatter + all-gather", "exposed us"]),
+    ("pairs.py", ["GB/s", "from rank 1", "exposed us"]),
 ]
 
 
@@ -56,10 +59,8 @@ def command(arguments: str) -> list[str]:
 @pytest.mark.parametrize(("arguments", "said"), wanted())
 def test_an_example_runs(arguments: str, said: list[str], tmp_path: pathlib.Path) -> None:
     trace = tmp_path / "trace.json"
-    is_traced = arguments == "data_parallel.py"
-    more = ["--quick", *(["--trace", str(trace)] if is_traced else [])]
     ended = subprocess.run(
-        command(arguments) + more,
+        [*command(arguments), "--quick", "--trace", str(trace)],
         env=environment(),
         capture_output=True,
         text=True,
@@ -69,11 +70,14 @@ def test_an_example_runs(arguments: str, said: list[str], tmp_path: pathlib.Path
     assert ended.returncode == 0, ended.stderr[-3000:]
     for text in said:
         assert text in ended.stdout, ended.stdout
-    if is_traced:
-        events = json.loads(trace.read_text())["traceEvents"]
-        for name in ("oxccl:all_reduce", "oxccl:all_reduce_coalesced", "aten::addmm"):
-            processes = {event["pid"] for event in events if event.get("name") == name}
-            assert len(processes) == 2, name
+    world = 3 if "--ranks 3" in arguments else 2
+    events = json.loads(trace.read_text())["traceEvents"]
+    communication = [event for event in events if event.get("cat") == "communication"]
+    compute = [event for event in events if event.get("name") in PRODUCTS]
+    for what in (communication, compute):
+        assert len({event["pid"] for event in what}) == world, arguments
+    backend = "gloo" if "gloo" in arguments else "oxccl"
+    assert {event["name"].split(":")[0] for event in communication} >= {backend}
 
 
 def children(parent: int) -> list[int]:
@@ -82,31 +86,35 @@ def children(parent: int) -> list[int]:
 
 
 @pytest.mark.skipif(os.environ.get("OXCCL_TEST_ALL") != "1", reason="OXCCL_TEST_ALL=1 runs it")
-def test_a_killed_rank_ends_the_others(tmp_path: pathlib.Path) -> None:
-    errors = tmp_path / "errors"
-    with errors.open("w") as file:
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_killed_rank_ends_the_others(program: str, tmp_path: pathlib.Path) -> None:
+    errors, output = tmp_path / "errors", tmp_path / "output"
+    # A rank of Gloo's would not say who has died.
+    only = "--backends oxccl" if program == "compare_backends.py" else ""
+    with errors.open("w") as err, output.open("w") as out:
         launcher = subprocess.Popen(
-            command("data_parallel.py --quick --steps 100000"),
+            command(f"{program} --quick --until-killed {only}"),
             env=environment(),
-            stdout=subprocess.PIPE,
-            stderr=file,
-            text=True,
+            stdout=out,
+            stderr=err,
         )
     try:
-        assert launcher.stdout is not None
-        # Rank 0 says when training has begun.
-        assert launcher.stdout.readline().startswith("training")
+        # Rank 0 says when all has been done once, and is being done again.
+        deadline = time.monotonic() + DEADLINE
+        while "again" not in output.read_text():
+            assert launcher.poll() is None, errors.read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
         ranks = children(launcher.pid)
         assert len(ranks) == 2
-        time.sleep(0.5)
-        assert launcher.poll() is None
         os.kill(ranks[1], signal.SIGKILL)
         began = time.monotonic()
-        launcher.communicate(timeout=60)
+        launcher.wait(60)
         # The launcher would end the rank itself later than this.
         assert time.monotonic() - began < 20
     finally:
         launcher.kill()
+        launcher.wait()
     said = errors.read_text()
     assert launcher.returncode != 0
     assert "Error: rank 1 died" in said, said

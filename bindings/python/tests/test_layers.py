@@ -21,5 +21,5 @@ def test_layers(parts: str) -> None:
         print("left to make test-all: PyTorch's layers", file=sys.__stderr__)
         pytest.skip("OXCCL_TEST_ALL=1 runs it")
     program = Path(__file__).with_name("layers_rank.py").read_text()
-    for out in ranks.run(4, f"import sys; sys.argv = ['', {parts!r}]\n{program}"):
+    for out in ranks.run(4, f"{ranks.IMPORT}import sys; sys.argv = ['', {parts!r}]\n{program}"):
         assert out.endswith("done\n"), out
