@@ -4,6 +4,7 @@ mod registration;
 mod split;
 mod start;
 mod submit;
+mod suspend;
 
 use crate::call::{CallList, CallOptions, CheckedCall, Options, Placed, SpareList};
 use crate::device::{DeviceBuffer, Heap, HostBuffer};

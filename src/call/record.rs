@@ -32,10 +32,19 @@ pub(crate) enum Meeting {
     Split,
     Barrier,
     Times,
+    Suspend,
+    Resume,
 }
 
 impl Meeting {
-    const ALL: [Meeting; 4] = [Meeting::Close, Meeting::Split, Meeting::Barrier, Meeting::Times];
+    const ALL: [Meeting; 6] = [
+        Meeting::Close,
+        Meeting::Split,
+        Meeting::Barrier,
+        Meeting::Times,
+        Meeting::Suspend,
+        Meeting::Resume,
+    ];
 
     fn name(self) -> &'static str {
         match self {
@@ -43,6 +52,8 @@ impl Meeting {
             Meeting::Split => "split",
             Meeting::Barrier => "monitored_barrier",
             Meeting::Times => "call_times",
+            Meeting::Suspend => "suspend",
+            Meeting::Resume => "resume",
         }
     }
 }

@@ -17,6 +17,7 @@ mod prepared;
 mod recent;
 mod split;
 mod start;
+mod suspend;
 mod tally;
 
 pub(crate) use backend::Request;
@@ -376,6 +377,11 @@ impl Engine {
     /// Registered once less, on all ranks, which all call this.
     pub(crate) fn deregister(&mut self, buffer: Option<u64>) -> Result<(), Error> {
         self.backend.deregister(&mut *self.bootstrap, buffer)
+    }
+
+    /// Registered once less, by this rank alone.
+    pub(crate) fn leave(&mut self, buffer: Option<u64>) {
+        self.backend.leave(buffer);
     }
 }
 
