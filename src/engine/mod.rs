@@ -195,6 +195,12 @@ impl Engine {
         self.plans.plan(&self.config, call, windows, Whose::Own)
     }
 
+    /// How long a call takes by the tuning table, if that tells.
+    pub(crate) fn predict(&self, call: &CheckedCall) -> Result<Option<u64>, Error> {
+        let (_, windows) = self.backend.find(call)?;
+        Ok(self.plan(call, windows)?.predicted_ns)
+    }
+
     /// Launches a call with equal parts by itself, which has ended when this returns. One that
     /// comes again, buffers and all, is not looked at again; `check` looks at any other's memory.
     ///
