@@ -225,6 +225,14 @@ static void windows(ncclComm_t comm, int rank, int ranks, stream_t stream) {
         synchronize(stream);
         from_device(host, memory + 4 * COUNT, sizeof host);
         for (size_t i = 0; i < COUNT; i++) CHECK(host[i] == sum_at(ranks, i));
+        /* In place while the window is there. */
+        ncclConfigExt_t in_place = { NULL, { OXCCL_VENDOR, OXCCL_ENCODING }, { .s = "windows" } };
+        ncclCollConfig_t config = COLL_CONFIG(&in_place);
+        ncclResult_t code = is_host() ? ncclSuccess
+            : ncclAllReduceConfig(memory, memory + 4 * COUNT, COUNT, ncclFloat32, ncclSum, comm,
+                                  stream, &config);
+        CHECK(code == (round && !is_host() ? ncclInvalidArgument : ncclSuccess));
+        synchronize(stream);
         /* The second time without a window. */
         if (round == 0) OK(ncclCommWindowDeregister(comm, window));
     }
