@@ -6,8 +6,9 @@ mod split;
 mod start;
 mod starting;
 mod submit;
+mod suspend;
 
-use crate::call::{CallList, CallOptions, CheckedCall, Options, Placed, SpareList, Terms};
+use crate::call::{Call, CallList, CallOptions, CheckedCall, Options, Placed, SpareList, Terms};
 use crate::device::{DeviceBuffer, Heap, HostBuffer};
 use crate::engine::{Engine, Handle, Request};
 use crate::error::Error;
@@ -395,6 +396,20 @@ impl Communicator {
         };
         self.check_process()?;
         self.idle().plan(&call, windows)
+    }
+
+    /// How many nanoseconds a call would take by itself, by the measured table of
+    /// [`Config::tuning`](crate::Config::tuning); `None` without a table that tells. Nothing is
+    /// launched.
+    ///
+    /// # Errors
+    /// As running it would fail before anything is sent.
+    pub fn predict(&self, call: Call<'_>) -> Result<Option<u64>, Error> {
+        let call = CheckedCall::new(&call, self.rank, self.world)?;
+        let call = CheckedCall { options: self.options(), ..call };
+        // SAFETY: all issued tickets are done (`idle_engine`), and no other comes from this thread
+        // meanwhile.
+        unsafe { (*self.idle_engine()?).predict(&call) }
     }
 
     /// Launches calls in the calling thread, or puts them into a stream of the GPU.

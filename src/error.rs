@@ -168,6 +168,10 @@ pub enum Error {
         /// The communicator's device.
         device: Device,
     },
+    /// A call of a communicator that is [suspended](crate::Communicator::suspend), or a suspension
+    /// of one.
+    #[error("the communicator is suspended: resume it, on all ranks, before calls")]
+    Suspended,
     /// Memory that one rank cannot register, or another cannot open. No rank has registered
     /// anything, and the communicator stays usable.
     #[error(

@@ -151,6 +151,7 @@ impl CustomSchedule {
             stream: false,
             cma: false,
             reason: format!("the schedule {}", self.name),
+            predicted_ns: None,
         }))
     }
 

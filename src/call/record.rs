@@ -33,11 +33,20 @@ pub(crate) enum Meeting {
     Barrier,
     Times,
     Grow,
+    Suspend,
+    Resume,
 }
 
 impl Meeting {
-    const ALL: [Meeting; 5] =
-        [Meeting::Close, Meeting::Split, Meeting::Barrier, Meeting::Times, Meeting::Grow];
+    const ALL: [Meeting; 7] = [
+        Meeting::Close,
+        Meeting::Split,
+        Meeting::Barrier,
+        Meeting::Times,
+        Meeting::Grow,
+        Meeting::Suspend,
+        Meeting::Resume,
+    ];
 
     fn name(self) -> &'static str {
         match self {
@@ -46,6 +55,8 @@ impl Meeting {
             Meeting::Barrier => "monitored_barrier",
             Meeting::Times => "call_times",
             Meeting::Grow => "grow",
+            Meeting::Suspend => "suspend",
+            Meeting::Resume => "resume",
         }
     }
 }

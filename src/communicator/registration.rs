@@ -47,4 +47,17 @@ impl Communicator {
         // SAFETY: as in `register`.
         unsafe { (*self.idle_engine()?).deregister(registration.buffer) }
     }
+
+    /// Ends a registration by this rank alone, which is no call of all ranks. From here on this
+    /// rank's calls do not use the memory in place. Peers have it mapped, and so its bytes are not
+    /// free, until all ranks next [register](Self::register) or [deregister](Self::deregister)
+    /// anything.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn deregister_alone(&self, registration: Registration) -> Result<(), Error> {
+        // SAFETY: as in `register`.
+        unsafe { (*self.idle_engine()?).leave(registration.buffer) };
+        Ok(())
+    }
 }

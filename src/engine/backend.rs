@@ -12,7 +12,7 @@ use oxccl_plans::lower::Program;
 use oxccl_transports::Bootstrap;
 use oxccl_transports::cuda::Context;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Carries out launches that are prepared. It keeps programs and tables, which it numbers.
 pub(super) trait Backend: std::fmt::Debug {
@@ -99,6 +99,18 @@ pub(super) trait Backend: std::fmt::Debug {
         len_bytes: usize,
     ) -> Result<Option<u64>, Error>;
 
+    /// Gives back the memory that messages go through, and keeps its addresses. No rank launches,
+    /// and none goes on before all have done so.
+    fn suspend(&mut self) -> Result<(), Error>;
+
+    /// Has that memory again, as it was, behind the same addresses. All ranks do so together.
+    fn resume(&mut self, bootstrap: &mut dyn Bootstrap, deadline: Instant) -> Result<(), Error>;
+
+    /// Whether it is given back.
+    fn is_suspended(&self) -> bool {
+        false
+    }
+
     /// How many allocations of other libraries are reached so.
     fn registrations(&self) -> usize {
         0
@@ -110,6 +122,9 @@ pub(super) trait Backend: std::fmt::Debug {
         bootstrap: &mut dyn Bootstrap,
         buffer: Option<u64>,
     ) -> Result<(), Error>;
+
+    /// The same by this rank alone: the others hear of it when they register or take back next.
+    fn leave(&mut self, _: Option<u64>) {}
 }
 
 /// A program where it will run.

@@ -18,6 +18,7 @@ mod prepared;
 mod recent;
 mod split;
 mod start;
+mod suspend;
 mod tally;
 
 pub(crate) use backend::Request;
@@ -195,6 +196,12 @@ impl Engine {
     /// What a call would choose.
     pub(crate) fn plan(&self, call: &CheckedCall, windows: bool) -> Result<Plan, Error> {
         self.plans.plan(&self.config, call, windows, Whose::Own)
+    }
+
+    /// How long a call takes by the tuning table, if that tells.
+    pub(crate) fn predict(&self, call: &CheckedCall) -> Result<Option<u64>, Error> {
+        let (_, windows) = self.backend.find(call)?;
+        Ok(self.plan(call, windows)?.predicted_ns)
     }
 
     /// Launches a call with equal parts by itself, which has ended when this returns. One that
@@ -379,6 +386,11 @@ impl Engine {
     /// Registered once less, on all ranks, which all call this.
     pub(crate) fn deregister(&mut self, buffer: Option<u64>) -> Result<(), Error> {
         self.backend.deregister(&mut *self.bootstrap, buffer)
+    }
+
+    /// Registered once less, by this rank alone.
+    pub(crate) fn leave(&mut self, buffer: Option<u64>) {
+        self.backend.leave(buffer);
     }
 }
 

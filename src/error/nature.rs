@@ -67,6 +67,7 @@ impl Error {
             | Error::OtherMemory { .. }
             | Error::MemoryOfGpu
             | Error::Unsupported { .. }
+            | Error::Suspended
             | Error::CapturedApart { .. }
             | Error::CopyLength { .. }
             | Error::OutOfMemory { .. }
@@ -97,6 +98,7 @@ impl Error {
             | Error::OtherDevice { .. }
             | Error::OtherMemory { .. }
             | Error::MemoryOfGpu
+            | Error::Suspended
             | Error::Unsupported { .. }
             | Error::CopyLength { .. }
             | Error::Forked

@@ -25,6 +25,7 @@ mod rank;
 mod registered;
 mod repeated;
 mod results;
+mod suspended;
 mod traced;
 
 use oxccl::plans;
@@ -175,6 +176,11 @@ cases! {
     registered_by_all_or_none = registered::by_all_or_none, StandIn, 3, [];
     registered_by_one_alone = registered::by_one_alone, Anything, 2, [];
     not_registered_by_one = registered::not_by_one, Anything, 2, [];
+    suspended_processes = suspended::suspended, StandIn, 3, [];
+    suspended_processes_on_two_gpus =
+        suspended::suspended, StandIn, 2, [("OXCCL_STAND_IN_DEVICES", "2")];
+    suspended_threads = suspended::suspended, StandIn, 1, [processes::threads("2"), MANY];
+    not_resumed_without_memory = suspended::without_memory, StandIn, 2, [];
     traces_of_threads = traced::steps, Anything, 1, [processes::threads("3"), MANY];
     traces_of_threads_by_themselves =
         traced::steps, Anything, 1, [processes::threads("2"), MANY, SEPARATE, ("OXCCL_STAND_IN_DRAINS", "1"), needs("2")];

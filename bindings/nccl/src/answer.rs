@@ -36,6 +36,7 @@ impl From<Error> for Failure {
         let code = match &error {
             Error::Unsupported { .. }
             | Error::Forked
+            | Error::Suspended
             | Error::Mismatch { .. }
             | Error::Unreceived { .. }
             | Error::CountsDiffer { .. }

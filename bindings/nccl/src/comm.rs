@@ -7,12 +7,15 @@ use crate::config::{self, Asked};
 use crate::factor::{Factors, Op};
 use crate::registry;
 use crate::scale::Scaler;
-use oxccl::{AnyStream, Collectives, Communicator, Device, Handle, UniqueId, cuda};
+use crate::window::Windows;
+use oxccl::{AnyStream, Collectives, Communicator, Device, Handle, OpKind, UniqueId, cuda};
 use oxccl_transports::Server;
 use oxccl_transports::cuda::{Context, Driver};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ffi::c_int;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once};
 
 /// A communicator, from the function that makes it on.
@@ -25,6 +28,14 @@ pub(crate) struct Comm {
     scaler: Mutex<Option<Scaler>>,
     /// What `ncclCommRegister` has handed out.
     pub(crate) registered: Mutex<BTreeSet<usize>>,
+    /// What `ncclCommWindowRegister` has.
+    windows: Windows,
+    /// Its GPU's memory is given back, until it is resumed.
+    is_suspended: AtomicBool,
+    /// The same on all ranks, and another for each communicator.
+    identity: u64,
+    /// Parts that were made of it so far.
+    parts: AtomicU64,
     /// Functions return before they are done.
     is_nonblocking: bool,
     /// The process that serves the ranks' meeting does so as long as this lives.
@@ -47,6 +58,19 @@ pub(crate) enum Start {
     Join { id: UniqueId, rank: usize, world: usize, device: Device, asked: Asked },
     Split { parent: Arc<Comm>, color: Option<u32>, key: i64 },
     Shrink { parent: Arc<Comm>, exclude: Vec<usize> },
+}
+
+impl Start {
+    /// What tells the communicator from others, on all ranks alike.
+    fn identity(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        match self {
+            Start::Join { id, .. } => id.to_string().hash(&mut hasher),
+            Start::Split { parent, color, .. } => (parent.next_part(), color).hash(&mut hasher),
+            Start::Shrink { parent, .. } => (parent.next_part(), "shrink").hash(&mut hasher),
+        }
+        hasher.finish()
+    }
 }
 
 /// A start that is to be made.
@@ -89,8 +113,8 @@ impl Starting {
                 tracing::info!("variables of NCCL that change nothing: {}", unknown.join(", "));
             }
         });
-        let is_nonblocking = asked.is_nonblocking;
-        let comm = Arc::new(Comm { is_nonblocking, server, ..Comm::default() });
+        let (is_nonblocking, identity) = (asked.is_nonblocking, start.identity());
+        let comm = Arc::new(Comm { is_nonblocking, identity, server, ..Comm::default() });
         let handle = registry::add(comm.clone());
         (Starting { comm, handle, start }, handle)
     }
@@ -195,8 +219,100 @@ impl Comm {
         self.server.clone()
     }
 
-    pub(crate) fn memory(&self) -> Answer<oxccl::MemoryUse> {
-        self.with(|comm| Ok(comm.memory()))
+    /// What `ncclCommMemStats` says: bytes of the GPU's memory that can be given back, whether they
+    /// are, and bytes that cannot.
+    pub(crate) fn memory(&self) -> Answer<(u64, bool, u64)> {
+        let is_suspended = self.is_suspended.load(Ordering::Acquire);
+        self.with(|comm| {
+            let used = comm.memory();
+            Ok(match comm.device() {
+                Device::Host => (0, is_suspended, 0),
+                Device::Cuda(_) => {
+                    (used.staging_bytes as u64, is_suspended, used.heap_bytes as u64)
+                }
+            })
+        })
+    }
+
+    /// Gives the GPU's memory back on all ranks, which all do so. On the host there is none.
+    pub(crate) fn suspend(&self) -> Answer {
+        self.check_active()?;
+        self.with(|comm| match comm.device() {
+            Device::Host => Ok(()),
+            Device::Cuda(_) => Ok(comm.suspend()?),
+        })?;
+        self.is_suspended.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Has it again, on all ranks.
+    pub(crate) fn resume(&self) -> Answer {
+        if self.check_active().is_ok() {
+            return self.ready().map(drop);
+        }
+        self.with(|comm| match comm.device() {
+            Device::Host => Ok(()),
+            Device::Cuda(_) => Ok(comm.resume()?),
+        })?;
+        self.is_suspended.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    fn check_active(&self) -> Answer {
+        match self.is_suspended.load(Ordering::Acquire) {
+            false => Ok(()),
+            true => Err(oxccl::Error::Suspended.into()),
+        }
+    }
+
+    /// Registers memory with all ranks. The window's handle.
+    pub(crate) fn open_window(&self, address: usize, len_bytes: usize) -> Answer<usize> {
+        self.with(|comm| self.windows.open(comm, address, len_bytes))
+    }
+
+    /// Ends a window.
+    pub(crate) fn close_window(&self, handle: usize) -> Answer {
+        self.with_any(|comm| self.windows.close(comm, handle))
+    }
+
+    /// Where a window's memory is.
+    pub(crate) fn window_address(&self, handle: usize) -> Answer<usize> {
+        self.windows.address(handle)
+    }
+
+    /// The same on all ranks, and another for each communicator.
+    pub(crate) fn identity(&self) -> u64 {
+        self.identity
+    }
+
+    /// What the next part of it is told from others by: all ranks make the same.
+    fn next_part(&self) -> (u64, u64) {
+        (self.identity, self.parts.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// How many microseconds calls take, one after the other, by a measured table.
+    pub(crate) fn predict(&self, requests: &[Request]) -> Answer<f64> {
+        self.with(|comm| {
+            let of = |request: &Request| {
+                // Messages to this rank itself are copies.
+                if [Ends::To(comm.rank()), Ends::From(comm.rank())].contains(&request.ends) {
+                    return Ok(0.0);
+                }
+                let plain = match request.op {
+                    Op::Scaled(_) => Request { op: Op::Plain(OpKind::Sum), ..request.clone() },
+                    Op::Plain(_) => request.clone(),
+                };
+                let call = plain.call()?;
+                let ns = comm.with_options(request.options, || comm.predict(call))??;
+                ns.map(|ns| ns as f64 / 1e3).ok_or_else(|| {
+                    Failure::usage(format!(
+                        "nothing tells how long {} takes: measure this machine by `oxccl tune`, and name the table by OXCCL_TUNING",
+                        request.kind
+                    ))
+                })
+            };
+            requests.iter().map(of).sum()
+        })
     }
 
     /// Ends every wait of its calls, here and on the other ranks.
@@ -224,6 +340,7 @@ impl Comm {
     pub(crate) fn run(&self, requests: &[Request]) -> Answer {
         // What has failed on a GPU would be told when the stream has come so far.
         self.check()?;
+        self.check_active()?;
         self.with(|comm| {
             let mut rest: Vec<&Request> = requests.iter().collect();
             while let Some(first) = rest.first() {

@@ -247,6 +247,30 @@ pub(crate) unsafe fn options_of_call(config: *const u8) -> Answer<CallOptions> {
     Ok(options)
 }
 
+/// Writes how many microseconds were predicted, if any, into an `ncclSimInfo_t`.
+///
+/// # Safety
+/// It is null, or as long as its first field says.
+pub(crate) unsafe fn write_estimate(info: *mut u8, predicted_us: Option<f64>) -> Answer {
+    const MAGIC: u32 = 0x7468_5283;
+    const ESTIMATE_AT: usize = 16;
+    if info.is_null() {
+        return Err(Failure::argument("simInfo is NULL"));
+    }
+    // SAFETY: by this function's contract; no version is shorter than its first two fields.
+    let (size, magic) = unsafe {
+        (info.cast::<usize>().read_unaligned(), info.add(8).cast::<u32>().read_unaligned())
+    };
+    if magic != MAGIC || size < ESTIMATE_AT + size_of::<f32>() {
+        return Err(Failure::argument("simInfo was not made by NCCL_SIM_INFO_INITIALIZER"));
+    }
+    if let Some(us) = predicted_us {
+        // SAFETY: as above.
+        unsafe { info.add(ESTIMATE_AT).cast::<f32>().write_unaligned(us as f32) };
+    }
+    Ok(())
+}
+
 /// NCCL's variables that say what one of oxccl's does: theirs, ours, and the value in ours.
 type Same = (&'static str, &'static str, fn(&str) -> Option<String>);
 const SAME: [Same; 3] = [

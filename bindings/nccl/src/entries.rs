@@ -7,7 +7,7 @@ use crate::call::{Ends, NO_OP, Request, data_type, memory, rank};
 use crate::comm::{self, Start, Starting, current_device};
 use crate::config::{self, Asked};
 use crate::factor::Scalar;
-use crate::{group, registry, unique_id};
+use crate::{group, properties, registry, unique_id, window};
 use oxccl::{CallOptions, Device, Kind, Memory};
 use std::ffi::{c_char, c_int, c_void};
 
@@ -445,27 +445,58 @@ entries! {
 
     ncclCommWindowRegister pncclCommWindowRegister (comm: CommHandle, buff: *mut c_void,
         size: usize, win: *mut usize, winFlags: c_int) {
-        // As where NCCL has no symmetric memory: a success without a window.
-        let _ = (buff, size, winFlags);
-        registry::get(comm)?.ready()?;
         // SAFETY: the caller gives a place, or null.
-        unsafe { put("win", win, 0) }
+        unsafe { put("win", win, 0) }?;
+        let (address, win) = (buff.expose_provenance(), win.expose_provenance());
+        window::check(address, size, winFlags)?;
+        group::act(comm, |comm| {
+            comm.ready()?;
+            Ok(Box::new(move || {
+                let handle = comm.open_window(address, size)?;
+                let win = std::ptr::with_exposed_provenance_mut(win);
+                // SAFETY: the caller's place stays until the group ends.
+                unsafe { put("win", win, handle) }
+            }))
+        })
     }
 
     ncclCommWindowDeregister pncclCommWindowDeregister (comm: CommHandle, win: usize) {
-        registry::get(comm)?;
-        match win {
-            0 => Ok(()),
-            win => Err(Failure::argument(format!("{win:#x} is no window"))),
+        let comm = registry::get(comm)?;
+        if win == 0 { Ok(()) } else { comm.close_window(win) }
+    }
+
+    ncclWinGetUserPtr pncclWinGetUserPtr (comm: CommHandle, win: usize, outUserPtr: *mut usize) {
+        let comm = registry::get(comm)?;
+        let address = if win == 0 { 0 } else { comm.window_address(win)? };
+        // SAFETY: as above.
+        unsafe { put("outUserPtr", outUserPtr, address) }
+    }
+
+    ncclCommQueryProperties pncclCommQueryProperties (comm: CommHandle, props: *mut u8) {
+        // SAFETY: the caller gives a structure, or null.
+        unsafe { properties::write(&*registry::get(comm)?, props) }
+    }
+
+    ncclCommSuspend pncclCommSuspend (comm: CommHandle, flags: c_int) {
+        // NCCL_SUSPEND_MEM is 1; without it nothing is asked for.
+        match flags {
+            0 => registry::get(comm)?.ready().map(drop),
+            1 => group::act(comm, |comm| Ok(Box::new(move || comm.suspend()))),
+            flags => Err(Failure::argument(format!("flags is {flags:#x}"))),
         }
     }
 
+    ncclCommResume pncclCommResume (comm: CommHandle) {
+        group::act(comm, |comm| Ok(Box::new(move || comm.resume())))
+    }
+
     ncclCommMemStats pncclCommMemStats (comm: CommHandle, stat: c_int, value: *mut u64) {
-        let used = registry::get(comm)?.memory()?;
-        let all = (used.heap_bytes + used.staging_bytes) as u64;
+        let (given, is_suspended, kept) = registry::get(comm)?.memory()?;
         let found = match stat {
-            0 | 1 => 0,
-            2 | 3 => all,
+            0 => given,
+            1 => is_suspended.into(),
+            2 => kept,
+            3 => given + kept,
             stat => return Err(Failure::argument(format!("{stat} is no ncclCommMemStat_t"))),
         };
         // SAFETY: the caller gives a place, or null.
@@ -511,10 +542,10 @@ entries! {
         crate::memory::free(ptr)
     }
 
-    ncclGroupSimulateEnd pncclGroupSimulateEnd (simInfo: *const c_void) {
-        let _ = simInfo;
-        group::discard()?;
-        Err(Failure::usage("times are predicted by `oxccl sim`; the group was not launched"))
+    ncclGroupSimulateEnd pncclGroupSimulateEnd (simInfo: *mut u8) {
+        let predicted = group::simulate();
+        // SAFETY: the caller gives a structure, or null.
+        unsafe { config::write_estimate(simInfo, predicted?) }
     }
 }
 

@@ -16,8 +16,12 @@ struct Group {
     /// Why it cannot be launched any more.
     failed: Option<Failure>,
     starts: Vec<Starting>,
+    acts: Vec<(CommHandle, Vec<Act>)>,
     calls: Vec<(CommHandle, Arc<Comm>, Vec<Request>)>,
 }
+
+/// What all ranks of a communicator do together, beside its calls and before them.
+pub(crate) type Act = Box<dyn FnOnce() -> Answer + Send>;
 
 thread_local! {
     /// The group that this thread is making, or null. It is a plain pointer, so that a thread's end
@@ -47,13 +51,10 @@ pub(crate) fn end() -> Answer {
     take()?.map_or(Ok(()), Group::launch)
 }
 
-/// `ncclGroupSimulateEnd`: ends the group without doing anything.
-pub(crate) fn discard() -> Answer {
-    let Some(group) = take()? else { return Ok(()) };
-    for start in &group.starts {
-        registry::remove(start.handle())?;
-    }
-    Ok(())
+/// `ncclGroupSimulateEnd`: ends the group without doing anything. How long it would take, in
+/// microseconds; nothing of what is no outermost end.
+pub(crate) fn simulate() -> Answer<Option<f64>> {
+    take()?.map(Group::predict).transpose()
 }
 
 /// Ends one level; the group, if it was the outermost.
@@ -109,6 +110,15 @@ pub(crate) fn call(handle: CommHandle, make: impl FnOnce(&Comm) -> Answer<Reques
     now_or_later(made, later, |(comm, request)| comm.run(&[request]))
 }
 
+/// Does what all ranks of a communicator do together.
+pub(crate) fn act(handle: CommHandle, make: impl FnOnce(Arc<Comm>) -> Answer<Act>) -> Answer {
+    let later = |group: &mut Group, act| match group.acts.iter_mut().find(|(of, _)| *of == handle) {
+        Some((_, acts)) => acts.push(act),
+        None => group.acts.push((handle, vec![act])),
+    };
+    now_or_later(|| make(registry::get(handle)?), later, |act: Act| act())
+}
+
 /// Starts a communicator, and says its handle.
 pub(crate) fn start(
     make: impl FnOnce() -> Answer<(Starting, CommHandle)>,
@@ -131,14 +141,22 @@ pub(crate) fn start(
 }
 
 impl Group {
-    fn launch(self) -> Answer {
+    /// How long its calls would take: of the communicator that takes longest.
+    fn predict(self) -> Answer<f64> {
+        forget(&self.starts)?;
         if let Some(failure) = self.failed {
-            for start in self.starts {
-                registry::remove(start.handle())?;
-            }
             return Err(failure);
         }
-        if !self.starts.is_empty() && !self.calls.is_empty() {
+        let mut times = self.calls.iter().map(|(_, comm, requests)| comm.predict(requests));
+        times.try_fold(0.0, |longest, time| Ok(f64::max(longest, time?)))
+    }
+
+    fn launch(self) -> Answer {
+        if let Some(failure) = self.failed {
+            forget(&self.starts)?;
+            return Err(failure);
+        }
+        if !self.starts.is_empty() && !(self.calls.is_empty() && self.acts.is_empty()) {
             return Err(Failure::usage(
                 "a group starts communicators or makes calls, not both at once",
             ));
@@ -149,6 +167,8 @@ impl Group {
             false => first(self.starts.into_iter().map(Starting::run).collect()),
         };
         started?;
+        // One communicator's in their order, beside other communicators'.
+        together(self.acts, |(_, acts)| acts.into_iter().try_for_each(|act| act()))?;
         match &self.calls[..] {
             [] => Ok(()),
             [(_, comm, requests)] => comm.run(requests),
@@ -161,12 +181,20 @@ impl Group {
     }
 }
 
+/// Starts that will not happen.
+fn forget(starts: &[Starting]) -> Answer {
+    starts.iter().try_for_each(|start| registry::remove(start.handle()).map(drop))
+}
+
 fn is_host(comm: &Comm) -> bool {
     comm.ready().is_ok_and(|(_, device)| device == oxccl::Device::Host)
 }
 
 /// Does all at once, each in a thread.
 fn together<T: Send>(all: Vec<T>, act: impl Fn(T) -> Answer + Sync) -> Answer {
+    if all.len() < 2 {
+        return all.into_iter().try_for_each(act);
+    }
     let act = &act;
     std::thread::scope(|scope| {
         let threads: Vec<_> = all.into_iter().map(|one| scope.spawn(move || act(one))).collect();

@@ -1,7 +1,6 @@
 //! What NCCL has and oxccl has not: each function says so.
 #![allow(non_snake_case, reason = "they have NCCL's names")]
 
-use crate::abi::Team;
 use crate::answer::{Failure, answer};
 use std::ffi::c_int;
 
@@ -37,10 +36,7 @@ refused! {
         ncclGinBarrierCreateRequirement pncclGinBarrierCreateRequirement,
         ncclGinInboxA2ACreateRequirement pncclGinInboxA2ACreateRequirement,
         ncclGinOutboxCreateRequirement pncclGinOutboxCreateRequirement,
-        ncclLLA2ACreateRequirement pncclLLA2ACreateRequirement,
-        ncclCommQueryProperties pncclCommQueryProperties;
-    "oxccl has no windows of NCCL's, so they have no addresses":
-        ncclWinGetUserPtr pncclWinGetUserPtr;
+        ncclLLA2ACreateRequirement pncclLLA2ACreateRequirement;
     "oxccl has no one-sided calls":
         ncclPutSignal pncclPutSignal,
         ncclSignal pncclSignal,
@@ -48,9 +44,6 @@ refused! {
     "ranks cannot be added to a communicator: make a new one":
         ncclCommGrow pncclCommGrow,
         ncclCommGetUniqueId pncclCommGetUniqueId;
-    "a communicator's memory cannot be given back while it lives":
-        ncclCommSuspend pncclCommSuspend,
-        ncclCommResume pncclCommResume;
     "OXCCL_SECRET and OXCCL_INTEGRITY protect links: see docs/security.md":
         ncclSetEncryption pncclSetEncryption;
     "settings are variables that begin with OXCCL_: see docs/configuration.md":
@@ -87,50 +80,13 @@ nothing!(
     pncclParamDumpAll
 );
 
-/// Teams of the device API: of one rank, since there is none.
-macro_rules! teams {
-    ($($name:ident $twin:ident),*) => {
-        $(
-            #[unsafe(no_mangle)]
-            extern "C" fn $twin() -> Team {
-                Team { ranks: 1, rank: 0, stride: 1 }
-            }
-
-            #[unsafe(no_mangle)]
-            extern "C" fn $name() -> Team {
-                $twin()
-            }
-        )*
-    };
+/// Slots of the device API's messages: none.
+#[unsafe(no_mangle)]
+extern "C" fn pncclLLA2ACalcSlots() -> c_int {
+    -1
 }
 
-teams!(
-    ncclTeamWorld pncclTeamWorld,
-    ncclTeamLsa pncclTeamLsa,
-    ncclTeamRail pncclTeamRail,
-    ncclTeamCft pncclTeamCft,
-    ncclTeamCftMultimem pncclTeamCftMultimem
-);
-
-/// Numbers of the device API: none.
-macro_rules! numbers {
-    ($($name:ident $twin:ident),*) => {
-        $(
-            #[unsafe(no_mangle)]
-            extern "C" fn $twin() -> c_int {
-                -1
-            }
-
-            #[unsafe(no_mangle)]
-            extern "C" fn $name() -> c_int {
-                $twin()
-            }
-        )*
-    };
+#[unsafe(no_mangle)]
+extern "C" fn ncclLLA2ACalcSlots() -> c_int {
+    pncclLLA2ACalcSlots()
 }
-
-numbers!(
-    ncclTeamRankToWorld pncclTeamRankToWorld,
-    ncclTeamRankToLsa pncclTeamRankToLsa,
-    ncclLLA2ACalcSlots pncclLLA2ACalcSlots
-);

@@ -74,6 +74,19 @@ fn misuse_is_told_on_gpus() {
     done("misuse", "misuse_on_gpus", &[], GPUS);
 }
 
+/// What is preloaded into programs is small, without line tables.
+#[test]
+fn the_library_is_small() {
+    let folder = Built::library("the_library_is_small").folder;
+    let stripped = folder.join("stripped.so");
+    let mut strip = Command::new("objcopy");
+    strip.arg("--strip-all").arg(folder.join("libnccl.so.2")).arg(&stripped);
+    let output = strip.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let bytes = std::fs::metadata(&stripped).unwrap().len();
+    assert!(bytes < 10_000_000, "{bytes} bytes");
+}
+
 /// The names that NVIDIA's library has, those of its `pnccl` twins, and no other.
 #[test]
 fn names_are_those_of_nccl() {

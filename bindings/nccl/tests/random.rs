@@ -9,6 +9,11 @@ use std::time::{Duration, Instant};
 
 type Comm = usize;
 
+/// A structure that goes by value.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Words<const COUNT: usize>([c_int; COUNT]);
+
 unsafe extern "C" {
     fn ncclCommInitAll(comms: *mut Comm, count: c_int, devices: *const c_int) -> c_int;
     fn ncclCommDestroy(comm: Comm) -> c_int;
@@ -27,6 +32,21 @@ unsafe extern "C" {
     ) -> c_int;
     fn ncclRedOpDestroy(op: c_int, comm: Comm) -> c_int;
     fn ncclCommDeregister(comm: Comm, handle: usize) -> c_int;
+    fn ncclCommWindowRegister(
+        comm: Comm,
+        at: *mut c_void,
+        bytes: usize,
+        window: *mut usize,
+        flags: c_int,
+    ) -> c_int;
+    fn ncclCommWindowDeregister(comm: Comm, window: usize) -> c_int;
+    fn ncclWinGetUserPtr(comm: Comm, window: usize, at: *mut usize) -> c_int;
+    fn ncclCommSuspend(comm: Comm, flags: c_int) -> c_int;
+    fn ncclCommResume(comm: Comm) -> c_int;
+    fn ncclCommMemStats(comm: Comm, stat: c_int, value: *mut u64) -> c_int;
+    fn ncclCommQueryProperties(comm: Comm, properties: *mut u64) -> c_int;
+    fn ncclTeamRankToWorld(comm: Comm, team: Words<3>, rank: c_int) -> c_int;
+    fn ncclGroupSimulateEnd(info: *mut u64) -> c_int;
     fn ncclSignal(peer: c_int, index: c_int, context: c_int) -> c_int;
     fn ncclAllReduce(
         input: *const c_void,
@@ -115,7 +135,7 @@ fn step(random: &mut Random, memory: &mut [u64]) {
     let comm = any_comm(random);
     // SAFETY: what is accepted is valid; what is not, is not followed.
     let code = unsafe {
-        match random.below(24) {
+        match random.below(27) {
             0..4 => ncclAllReduce(input, output, count, data_type, op, comm, 0),
             4..6 => ncclAllGather(input, output, count, data_type, comm, 0),
             6..8 => ncclBroadcast(input, output, count, data_type, rank, comm, 0),
@@ -137,6 +157,36 @@ fn step(random: &mut Random, memory: &mut [u64]) {
             22 if random.below(20) == 0 => ncclCommAbort(comm),
             22 if random.below(20) == 0 => ncclCommDestroy(comm),
             22 => 0,
+            24 => {
+                let mut window = 0;
+                let code = ncclCommWindowRegister(
+                    comm,
+                    output,
+                    count,
+                    &raw mut window,
+                    random.of(&[0, 1, 9]),
+                );
+                match random.below(2) {
+                    0 => ncclWinGetUserPtr(comm, window, &raw mut window),
+                    _ => code.max(ncclCommWindowDeregister(comm, window)),
+                }
+            }
+            25 => match random.below(8) {
+                0 => ncclCommSuspend(comm, data_type),
+                _ => ncclCommResume(comm),
+            },
+            26 => {
+                let header = |magic: u64| magic | 23203 << 32;
+                let mut words = [0u64; 19];
+                (words[0], words[1]) = (random.of(&[24, 48, 152]), header(0xcafe_beef));
+                let mut info = [24, header(0x7468_5283), 0];
+                ncclTeamRankToWorld(comm, Words([rank, op, count as c_int]), rank);
+                match random.below(3) {
+                    0 => ncclCommMemStats(comm, data_type, words.as_mut_ptr()),
+                    1 => ncclCommQueryProperties(comm, words.as_mut_ptr()),
+                    _ => ncclGroupSimulateEnd(info.as_mut_ptr()),
+                }
+            }
             _ => {
                 let mut part = 0;
                 let code = ncclCommSplit(comm, -2, 0, &raw mut part, std::ptr::null());
@@ -195,4 +245,51 @@ fn random_calls_are_answered() {
     let (calls, done) = (CALLS.load(Ordering::Relaxed), DONE.load(Ordering::Relaxed));
     println!("{calls} calls, {done} done");
     assert!(calls > 1000 && done > 100, "{calls} calls, {done} done");
+}
+
+/// Every function that the library has, and its twin, without any argument: no thread's calls
+/// crash, whatever another's do.
+#[test]
+fn every_function_stands_nothing() {
+    let path = std::env::current_exe().unwrap().with_file_name("libnccl.so");
+    let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    // SAFETY: a library of this project, which stays.
+    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
+    assert!(!library.is_null());
+    let library = library as usize;
+    let names: Vec<_> = include_str!("../names.txt").lines().collect();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let names = &names;
+            scope.spawn(move || {
+                let mut random = Random(0x9e37_79b9_7f4a_7c15 + thread);
+                for _ in 0..1000 {
+                    let name = random.of(names);
+                    let has_twin = name != "ncclResetDebugInitInternal";
+                    let twin = if has_twin && random.below(2) == 1 { "p" } else { "" };
+                    let code = call_with_nothing(library, &format!("{twin}{name}"));
+                    let has_code = !["String", "LastError", "Team", "Slots", "Reset", "DumpAll"]
+                        .iter()
+                        .any(|other| name.contains(other));
+                    assert!(!has_code || code < 8, "{name}: {code:#x}");
+                }
+            });
+        }
+    });
+}
+
+/// Calls a function of the library, all of whose arguments are 0.
+fn call_with_nothing(library: usize, name: &str) -> u32 {
+    /// Numbers and pointers in registers, and an id of 128 bytes behind them.
+    type Any = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, Words<32>) -> u32;
+    let symbol = std::ffi::CString::new(name).unwrap();
+    let library = std::ptr::with_exposed_provenance_mut(library);
+    // SAFETY: the library is loaded, and the name ends with a zero.
+    let found = unsafe { libc::dlsym(library, symbol.as_ptr()) };
+    assert!(!found.is_null(), "{name}");
+    // SAFETY: in C, a function that takes fewer arguments leaves the others alone.
+    unsafe {
+        let call: Any = std::mem::transmute(found);
+        call(0, 0, 0, 0, 0, 0, Words([0; 32]))
+    }
 }

@@ -93,6 +93,9 @@ pub struct Plan {
     pub cma: bool,
     /// Why.
     pub reason: String,
+    /// How long it takes by the tuning table, if there is one that tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub predicted_ns: Option<u64>,
 }
 
 impl Plan {
@@ -143,15 +146,23 @@ pub fn plan(question: &Question) -> Result<Plan, NoAlgorithm> {
 pub fn plan_by(table: Option<&Table>, question: &Question) -> Result<Plan, NoAlgorithm> {
     let offered = offered(question);
     let by_thresholds = || host::choose(question, &offered);
-    let Some((entry, reason)) = choose(table, question, &offered, by_thresholds) else {
+    let Some(choice) = choose(table, question, &offered, by_thresholds) else {
         return Err(no_algorithm(question));
     };
     let channels = if question.several_nodes { links::channels(question) } else { 1 };
-    Ok(planned(question, entry, channels, reason))
+    Ok(planned(question, choice, channels))
 }
 
-/// The plan of an entry, with so many channels unless they are pinned.
-fn planned(question: &Question, entry: &Entry, channels: usize, reason: String) -> Plan {
+/// The entry, out of those that fit, why, and how long it takes where that is known.
+struct Choice {
+    entry: &'static Entry,
+    reason: String,
+    predicted_ns: Option<u64>,
+}
+
+/// The plan of a choice, with so many channels unless they are pinned.
+fn planned(question: &Question, choice: Choice, channels: usize) -> Plan {
+    let Choice { entry, reason, predicted_ns } = choice;
     // A barrier has nothing to share.
     let channels = if entry.kind == Kind::Barrier { 1 } else { channels };
     Plan {
@@ -162,6 +173,7 @@ fn planned(question: &Question, entry: &Entry, channels: usize, reason: String) 
         stream: host::stream(question),
         cma: entry.encoding == Encoding::Windows && !question.windows,
         reason,
+        predicted_ns,
     }
 }
 
@@ -173,12 +185,12 @@ fn planned(question: &Question, entry: &Entry, channels: usize, reason: String) 
 pub fn plan_on_gpu(table: Option<&Table>, question: &Question) -> Result<Plan, NoAlgorithm> {
     let offered = offered(question);
     let by_thresholds = || gpu::choose(question, &offered);
-    let Some((entry, reason)) = choose(table, question, &offered, by_thresholds) else {
+    let Some(choice) = choose(table, question, &offered, by_thresholds) else {
         return Err(no_algorithm(question));
     };
-    let channels = gpu::channels(question, entry);
+    let channels = gpu::channels(question, choice.entry);
     // Kernels write past no cache.
-    Ok(Plan { stream: false, ..planned(question, entry, channels, reason) })
+    Ok(Plan { stream: false, ..planned(question, choice, channels) })
 }
 
 /// The entries that fit a question, in the catalogue's order.
@@ -223,24 +235,28 @@ pub fn predictions(table: &Table, question: &Question) -> Result<Vec<Prediction>
     model::predict(table, question, &offered(question))
 }
 
-/// The entry, out of those that fit, and why.
+/// The choice out of what fits.
 fn choose(
     table: Option<&Table>,
     question: &Question,
     offered: &Offered,
     by_thresholds: impl Fn() -> Option<(&'static Entry, String)>,
-) -> Option<(&'static Entry, String)> {
-    let Some(table) = table else { return by_thresholds() };
+) -> Option<Choice> {
+    let unmeasured = |entry, reason| Choice { entry, reason, predicted_ns: None };
+    let Some(table) = table else {
+        return by_thresholds().map(|(entry, reason)| unmeasured(entry, reason));
+    };
     match model::predict(table, question, offered) {
         Ok(predictions) => {
             let fastest = predictions.first()?;
             let entry = offered.iter().find(|entry| {
                 (entry.algorithm, entry.encoding) == (fastest.algorithm, fastest.encoding)
             })?;
-            Some((entry, measured(table, &predictions)))
+            let predicted_ns = Some((fastest.time_us * 1e3).round() as u64);
+            Some(Choice { entry, reason: measured(table, &predictions), predicted_ns })
         }
         Err(lacking) => {
-            by_thresholds().map(|(entry, reason)| (entry, format!("{lacking}; {reason}")))
+            by_thresholds().map(|(entry, why)| unmeasured(entry, format!("{lacking}; {why}")))
         }
     }
 }

@@ -63,6 +63,8 @@ pub struct Gpu {
     bulk_copies: bool,
     /// Once a trace was asked for.
     traced: Option<Traced>,
+    /// What its staging held, while that is given back.
+    pub(super) suspended: Option<Vec<u8>>,
 }
 
 /// The other ranks, as far as they concern a GPU.
@@ -222,6 +224,7 @@ impl Gpu {
             neighbours,
             bulk_copies: setup.bulk_copies,
             traced: None,
+            suspended: None,
         })
     }
 

@@ -14,6 +14,7 @@ mod kernels;
 mod multicast;
 mod programs;
 mod stream;
+mod suspend;
 mod tables;
 mod traced;
 mod warm;

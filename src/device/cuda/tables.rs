@@ -52,8 +52,8 @@ pub struct Tables {
     control_shape: ControlShape,
     shape: StagingShape,
     staging: Arc<DeviceRegion>,
-    /// What else connections lead to: kept as long as the table.
-    _others: Vec<Option<Arc<DeviceRegion>>>,
+    /// What connections lead to, by rank: none of other nodes.
+    all: Vec<Option<Arc<DeviceRegion>>>,
 }
 
 /// What was allocated for them.
@@ -81,7 +81,7 @@ impl Tables {
         stream: &Stream,
         shape: StagingShape,
         staging: Arc<DeviceRegion>,
-        others: Vec<Option<Arc<DeviceRegion>>>,
+        all: Vec<Option<Arc<DeviceRegion>>>,
         control: Arc<Region>,
         connections: &[f::Connection],
         windows: (&[*mut u8], &[*mut u8]),
@@ -103,7 +103,7 @@ impl Tables {
             arrived: upload(stream, &[0u32])?,
             control: RegisteredRegion::register(context, control, control_shape.reached_bytes())?,
         };
-        Ok(Tables { memory: Arc::new(memory), control_shape, shape, staging, _others: others })
+        Ok(Tables { memory: Arc::new(memory), control_shape, shape, staging, all })
     }
 
     /// What was allocated, for whoever keeps it longer.
@@ -122,8 +122,13 @@ impl Tables {
     }
 
     /// This rank's staging.
-    pub(super) fn own_staging(&self) -> &DeviceRegion {
+    pub(super) fn own_staging(&self) -> &Arc<DeviceRegion> {
         &self.staging
+    }
+
+    /// That of each rank of this node.
+    pub(super) fn staging(&self) -> &[Option<Arc<DeviceRegion>>] {
+        &self.all
     }
 
     /// The launch block of a call.

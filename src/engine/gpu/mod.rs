@@ -27,11 +27,11 @@ use oxccl_kernels::StepTrace;
 use oxccl_kernels::format::{self as f, DataType, Fold};
 use oxccl_plans::lower::Program;
 use oxccl_transports::cuda::{Context, Pointer, beside_captures};
-use oxccl_transports::{Bootstrap, CudaError, Reach};
+use oxccl_transports::{Bootstrap, CudaError, Error as Transport, Reach};
 use registrations::Registrations;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use watch::{Launched, Watch};
 
 /// One rank's part of its GPU.
@@ -361,6 +361,9 @@ impl Backend for GpuBackend {
         if self.ranks.is_aborted() {
             return Err(self.ranks.aborted());
         }
+        if self.gpu.is_suspended() {
+            return Err(Error::Suspended);
+        }
         if let Some(flight) = request.flight {
             // SAFETY: by this function's contract.
             return unsafe { self.put(prepared, tally, request, flight) };
@@ -395,6 +398,26 @@ impl Backend for GpuBackend {
         self.take_steps()
     }
 
+    fn suspend(&mut self) -> Result<(), Error> {
+        let driver = self.gpu.context().device().driver();
+        beside_captures(driver, || self.gpu.suspend())
+            .map_err(|source| Error::DeviceLost { source })
+    }
+
+    fn resume(&mut self, bootstrap: &mut dyn Bootstrap, deadline: Instant) -> Result<(), Error> {
+        let driver = self.gpu.context().device().driver();
+        let resumed = beside_captures(driver, || self.gpu.resume(bootstrap, deadline));
+        resumed.map_err(|error| match error {
+            Transport::Cuda(source) => Error::DeviceLost { source },
+            Transport::Stopped(cause) => Error::from_cause(cause, "resume".into()),
+            other => other.into(),
+        })
+    }
+
+    fn is_suspended(&self) -> bool {
+        self.gpu.is_suspended()
+    }
+
     fn register(
         &mut self,
         bootstrap: &mut dyn Bootstrap,
@@ -410,6 +433,10 @@ impl Backend for GpuBackend {
         buffer: Option<u64>,
     ) -> Result<(), Error> {
         self.deregister_memory(bootstrap, buffer)
+    }
+
+    fn leave(&mut self, buffer: Option<u64>) {
+        self.leave_memory(buffer);
     }
 }
 

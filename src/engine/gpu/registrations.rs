@@ -25,6 +25,8 @@ use std::collections::{BTreeMap, HashMap};
 pub(super) struct Registrations {
     /// By where they begin.
     own: HashMap<u64, Own>,
+    /// Numbers that this rank uses no more, of which the others have not heard.
+    left: Vec<u16>,
     /// By rank and number.
     opened: BTreeMap<(usize, u16), IpcMemory>,
 }
@@ -81,6 +83,7 @@ impl Registrations {
     fn enter(&mut self, context: &Context, pointer: &Pointer) -> Told {
         let mut told = Told::new(Round::Register);
         told.dropped = self.forget_freed(context);
+        told.dropped.append(&mut self.left);
         if let Some(own) = self.own.get_mut(&pointer.start) {
             own.uses += 1;
             return told;
@@ -170,6 +173,14 @@ impl GpuBackend {
         beside_captures(driver, || session.deregister(buffer))
     }
 
+    /// [`Backend::leave`](super::Backend::leave).
+    pub(super) fn leave_memory(&mut self, buffer: Option<u64>) {
+        if let (Some(registrations), Some(buffer)) = (&mut self.registrations, buffer) {
+            let left = registrations.leave(buffer);
+            registrations.left.extend(left);
+        }
+    }
+
     /// Waits until this rank's launches have ended.
     fn session<'a>(&'a mut self, bootstrap: &'a mut dyn Bootstrap) -> Result<Session<'a>, Error> {
         self.watch.wait();
@@ -198,8 +209,9 @@ impl Session<'_> {
 
     fn deregister(&mut self, buffer: Option<u64>) -> Result<(), Error> {
         let mut told = Told::new(Round::Deregister);
-        if let (Some(registrations), Some(buffer)) = (&mut self.gpu.registrations, buffer) {
-            told.dropped.extend(registrations.leave(buffer));
+        self.gpu.leave_memory(buffer);
+        if let Some(registrations) = &mut self.gpu.registrations {
+            told.dropped.append(&mut registrations.left);
         }
         let all = self.tell(&told)?;
         self.close(&all);

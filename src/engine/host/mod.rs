@@ -17,6 +17,7 @@ use oxccl_kernels::format::{self as f, DataType, Fold};
 use oxccl_plans::lower::Program;
 use oxccl_transports::{Bootstrap, Reach, Region};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// One rank's part of the host.
 #[derive(Debug)]
@@ -212,6 +213,14 @@ impl Backend for HostBackend {
 
     fn take_trace(&mut self) -> Result<StepTrace, Error> {
         Ok(StepTrace { steps: self.host.take_trace(), lost: 0 })
+    }
+
+    fn suspend(&mut self) -> Result<(), Error> {
+        Err(Error::Unsupported { what: "suspending", device: Device::Host })
+    }
+
+    fn resume(&mut self, _: &mut dyn Bootstrap, _: Instant) -> Result<(), Error> {
+        Err(Error::Unsupported { what: "resuming", device: Device::Host })
     }
 
     fn register(

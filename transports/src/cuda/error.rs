@@ -187,6 +187,9 @@ pub enum CudaError {
         /// Why.
         why: &'static str,
     },
+    /// Memory of a communicator that is suspended.
+    #[error("the memory was given up: resume the communicator on all ranks")]
+    GivenUp,
     /// A stream capture forbids what was asked for.
     #[error(
         "{function} is forbidden while a stream is captured: make communicators and first calls \
@@ -257,6 +260,7 @@ impl CudaError {
             | CudaError::TracedCapture
             | CudaError::TooShort { .. }
             | CudaError::NotShareable { .. }
+            | CudaError::GivenUp
             | CudaError::Capturing { .. } => true,
             CudaError::NoDriver
             | CudaError::DriverTooOld { .. }

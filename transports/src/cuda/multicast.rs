@@ -32,6 +32,7 @@ pub struct MulticastTeam {
 pub struct MulticastMemory {
     // In the order in which they have to go.
     mapping: Mapping,
+    _reservation: Reservation,
     _binding: Binding,
 }
 
@@ -123,14 +124,15 @@ impl MulticastMemory {
         region: Arc<DeviceRegion>,
     ) -> Result<MulticastMemory, CudaError> {
         let (handle, len_bytes, device) = (team.physical.handle, team.len_bytes, context.device());
+        let memory = region.handle()?;
         context.scope(|| {
             // SAFETY: both handles are of objects that the binding keeps.
-            unsafe { call!(cuMulticastBindMem(handle, 0, region.handle(), 0, len_bytes, 0)) }?;
+            unsafe { call!(cuMulticastBindMem(handle, 0, memory, 0, len_bytes, 0)) }?;
             let binding = Binding { device, team, region };
             let reservation = Reservation::take(context, len_bytes)?;
-            let mapping = Mapping::make(reservation, &binding.team.physical)?;
+            let mapping = Mapping::make(&reservation, &binding.team.physical)?;
             grant(mapping.at, len_bytes, device)?;
-            Ok(MulticastMemory { mapping, _binding: binding })
+            Ok(MulticastMemory { mapping, _reservation: reservation, _binding: binding })
         })
     }
 

@@ -3,7 +3,7 @@
 
 use std::any::Any;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::driver::call;
 use super::sys::{self, CUdevice_attribute};
@@ -17,12 +17,21 @@ use super::{Context, CudaError, Device};
 pub struct DeviceRegion {
     // In the order in which they have to go.
     kept: Mutex<Vec<Box<dyn Any + Send>>>,
-    mapping: Mapping,
-    physical: Physical,
+    /// None while the memory is given up.
+    backing: Mutex<Option<Backing>>,
+    reservation: Reservation,
     len_bytes: usize,
     context: Context,
     /// Made here, not received.
     own: bool,
+}
+
+/// Memory, and that it is mapped.
+#[derive(Debug)]
+struct Backing {
+    // In the order in which they have to go.
+    mapping: Mapping,
+    physical: Physical,
 }
 
 pub(super) const POSIX: sys::CUmemAllocationHandleType =
@@ -79,7 +88,7 @@ impl DeviceRegion {
     fn fill_with_zeros(&self, stream: sys::CUstream) -> Result<(), CudaError> {
         // SAFETY: memory of this length that is mapped for the context's device; the stream is one
         // of the context's.
-        unsafe { call!(cuMemsetD8Async(self.mapping.at, 0, self.len_bytes, stream)) }
+        unsafe { call!(cuMemsetD8Async(self.reservation.at, 0, self.len_bytes, stream)) }
             // SAFETY: as above.
             .and_then(|()| unsafe { call!(cuStreamSynchronize(stream)) })
     }
@@ -103,11 +112,56 @@ impl DeviceRegion {
         own: bool,
     ) -> Result<DeviceRegion, CudaError> {
         let reservation = Reservation::take(context, len_bytes)?;
-        let mapping = Mapping::make(reservation, &physical)?;
-        let (kept, context) = (Mutex::default(), context.clone());
-        let region = DeviceRegion { kept, mapping, physical, len_bytes, context, own };
-        grant(region.mapping.at, len_bytes, region.context.device())?;
+        let (kept, backing, context) = (Mutex::default(), Mutex::default(), context.clone());
+        let region = DeviceRegion { kept, backing, reservation, len_bytes, context, own };
+        region.back(physical)?;
         Ok(region)
+    }
+
+    /// Puts memory behind the addresses. In the context.
+    fn back(&self, physical: Physical) -> Result<(), CudaError> {
+        let mapping = Mapping::make(&self.reservation, &physical)?;
+        grant(mapping.at, self.len_bytes, self.context.device())?;
+        *self.backing() = Some(Backing { mapping, physical });
+        Ok(())
+    }
+
+    fn backing(&self) -> MutexGuard<'_, Option<Backing>> {
+        self.backing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the memory back and keeps the addresses, behind which there is nothing until
+    /// [`restore`](Self::restore) or [`take_over`](Self::take_over). The memory itself is free once
+    /// whoever has received it gives it up, too.
+    pub fn give_up(&self) {
+        let backing = self.backing().take();
+        drop(backing);
+    }
+
+    /// Puts new memory, whose content is undefined, behind the addresses of a region that this
+    /// process made and has [given up](Self::give_up). It is to be handed out anew, and other GPUs
+    /// are to be [allowed](Self::allow) anew.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub fn restore(&self) -> Result<(), CudaError> {
+        self.context.scope(|| {
+            let properties = properties(self.context.device())?;
+            self.back(Physical::create(&self.context, self.len_bytes, &properties)?)
+        })
+    }
+
+    /// Puts the memory of another region, which was received in its place, behind the addresses of
+    /// this one, which was given up.
+    ///
+    /// # Errors
+    /// [`CudaError::GivenUp`] if the other has none; the driver's.
+    pub fn take_over(&self, other: DeviceRegion) -> Result<(), CudaError> {
+        let Backing { mapping, physical } = other.backing().take().ok_or(CudaError::GivenUp)?;
+        self.context.scope(|| {
+            drop(mapping);
+            self.back(physical)
+        })
     }
 
     /// Keeps something until the region itself goes: with ranks of one process, when the last of
@@ -126,22 +180,22 @@ impl DeviceRegion {
             return Ok(());
         }
         device.check_reach(self.context.device().uuid()?)?;
-        self.context.scope(|| grant(self.mapping.at, self.len_bytes, device))
+        self.context.scope(|| grant(self.reservation.at, self.len_bytes, device))
     }
 
     /// A descriptor of the memory, for another process.
     pub(crate) fn export(&self) -> Result<OwnedFd, CudaError> {
-        self.physical.export()
+        self.backing().as_ref().ok_or(CudaError::GivenUp)?.physical.export()
     }
 
     /// The driver's handle of the memory.
-    pub(super) fn handle(&self) -> sys::CUmemGenericAllocationHandle {
-        self.physical.handle
+    pub(super) fn handle(&self) -> Result<sys::CUmemGenericAllocationHandle, CudaError> {
+        self.backing().as_ref().map(|backing| backing.physical.handle).ok_or(CudaError::GivenUp)
     }
 
     /// Its address, for GPUs to follow and not for the host. Valid until this is dropped.
     pub fn as_ptr(&self) -> *mut u8 {
-        self.mapping.at as *mut u8
+        self.reservation.at as *mut u8
     }
 
     /// Its length in bytes.
@@ -286,27 +340,28 @@ impl Drop for Reservation {
 #[derive(Debug)]
 pub(super) struct Mapping {
     pub(super) at: u64,
-    reservation: Reservation,
+    len_bytes: usize,
+    context: Context,
 }
 
 impl Mapping {
+    /// It goes before the reservation.
     pub(super) fn make(
-        reservation: Reservation,
+        reservation: &Reservation,
         physical: &Physical,
     ) -> Result<Mapping, CudaError> {
         let (at, len_bytes) = (reservation.at, reservation.len_bytes);
         // SAFETY: the reservation is this long and empty, and so is the memory.
         unsafe { call!(cuMemMap(at, len_bytes, 0, physical.handle, 0)) }
             .map_err(|error| error.allocating("GPU page tables", len_bytes, None))?;
-        Ok(Mapping { at, reservation })
+        Ok(Mapping { at, len_bytes, context: reservation.context.clone() })
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        let Reservation { len_bytes, ref context, .. } = self.reservation;
         // SAFETY: mapped by this object. Its users know that the address is good only as long as it
         // is.
-        context.give_back(|| unsafe { call!(cuMemUnmap(self.at, len_bytes)) });
+        self.context.give_back(|| unsafe { call!(cuMemUnmap(self.at, self.len_bytes)) });
     }
 }

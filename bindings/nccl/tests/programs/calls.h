@@ -51,6 +51,28 @@ typedef struct {
 #define COLL_CONFIG(ext) { sizeof(ncclCollConfig_t), 0xcafebeef, 23200, ext, UNDEFINED, UNDEFINED, \
                            UNDEFINED, UNDEFINED, NULL, 1, UNDEFINED, 0, NULL }
 
+/* As 2.32 has it. */
+typedef struct {
+    size_t size;
+    unsigned magic, version;
+    int rank, nRanks, cudaDev, nvmlDev;
+    _Bool deviceApiSupport, multimemSupport;
+    int ginType, nLsaTeams;
+    _Bool hostRmaSupport;
+    int railedGinType;
+    uint64_t commHash;
+    int ginMinStride, ginConnectionType;
+    _Bool ginSupport[64];
+    size_t devCommRuntimeVersionSize;
+    _Bool cftSupport, cftMulticastSupport, cftCountedSupport;
+} ncclCommProperties_t;
+
+typedef struct { int nRanks, rank, stride; } ncclTeam_t;
+
+typedef struct { size_t size; unsigned magic, version; float estimatedTime; } ncclSimInfo_t;
+
+#define SIM_INFO { sizeof(ncclSimInfo_t), 0x74685283, 23007, -1 }
+
 ncclResult_t ncclGetVersion(int *);
 ncclResult_t ncclGetUniqueId(ncclUniqueId *);
 ncclResult_t pncclGetUniqueId(ncclUniqueId *);
@@ -69,6 +91,16 @@ ncclResult_t ncclCommCuDevice(ncclComm_t, int *);
 ncclResult_t ncclCommRegister(ncclComm_t, void *, size_t, void **);
 ncclResult_t ncclCommDeregister(ncclComm_t, void *);
 ncclResult_t ncclCommWindowRegister(ncclComm_t, void *, size_t, void **, int);
+ncclResult_t ncclCommWindowDeregister(ncclComm_t, void *);
+ncclResult_t ncclWinGetUserPtr(ncclComm_t, void *, void **);
+ncclResult_t ncclCommInitRankScalable(ncclComm_t *, int, int, int, ncclUniqueId *, ncclConfig_t *);
+ncclResult_t ncclCommQueryProperties(ncclComm_t, ncclCommProperties_t *);
+ncclTeam_t ncclTeamWorld(ncclComm_t);
+ncclTeam_t ncclTeamLsa(ncclComm_t);
+int ncclTeamRankToWorld(ncclComm_t, ncclTeam_t, int);
+ncclResult_t ncclCommSuspend(ncclComm_t, int);
+ncclResult_t ncclCommResume(ncclComm_t);
+ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t *);
 ncclResult_t ncclCommMemStats(ncclComm_t, int, uint64_t *);
 ncclResult_t ncclDevCommCreate(ncclComm_t, const void *, void *);
 ncclResult_t ncclRedOpCreatePreMulSum(int *, void *, int, int, ncclComm_t);

@@ -29,6 +29,47 @@ static void coalescing(int rank, int ranks) {
     }
 }
 
+/* Calls that were captured take nothing of the host when they are replayed: of the driver one call,
+ * which launches the graph; of the library none. */
+static void replays(int rank, int ranks) {
+    enum { ROUNDS = 5 };
+    if (is_host()) return;
+    uint64_t (*calls)(void) = (uint64_t (*)(void))driver("oxccl_stand_in_calls");
+    stream_t stream = new_stream();
+    struct buffers one = make_buffers(rank, COUNT, COUNT, stream);
+    struct buffers two = make_buffers(rank, COUNT, COUNT * ranks, stream);
+    float own = (float)(rank + 1);
+    int op;
+    void *graph, *ready;
+    OK(ncclRedOpCreatePreMulSum(&op, &own, ncclFloat32, 1, comm));
+    for (int is_captured = 0; is_captured < 2; is_captured++) {
+        if (is_captured) CUDA(cuStreamBeginCapture_v2, (void *, int), stream, 1);
+        OK(ncclAllReduce(one.in, one.out, COUNT, ncclFloat32, op, comm, stream));
+        OK(ncclGroupStart());
+        OK(ncclAllGather(two.in, two.out, COUNT, ncclFloat32, comm, stream));
+        OK(ncclAllReduce(one.out, one.out, COUNT, ncclFloat32, ncclMax, comm, stream));
+        OK(ncclGroupEnd());
+        if (is_captured) CUDA(cuStreamEndCapture, (void *, void **), stream, &graph);
+    }
+    CUDA(cuGraphInstantiateWithFlags, (void **, void *, unsigned long long), &ready, graph, 0);
+    int (*launch)(void *, void *) = (int (*)(void *, void *))driver("cuGraphLaunch");
+    uint64_t before = calls();
+    for (int round = 0; round < ROUNDS; round++) CHECK(launch(ready, stream) == 0);
+    CHECK(calls() == before + ROUNDS);
+    synchronize(stream);
+    /* Neither did any thread of the library's make one while the graphs ran. */
+    CHECK(calls() == before + ROUNDS + 1);
+    float *got = results(one), *all = results(two);
+    for (size_t i = 0; i < COUNT; i++) {
+        float sum = 0;
+        for (int r = 0; r < ranks; r++) sum += input_of(r, i) * (float)(r + 1);
+        CHECK(got[i] == sum && all[i] == input_of(0, i));
+    }
+    OK(ncclRedOpDestroy(op, comm));
+    CUDA(cuGraphExecDestroy, (void *), ready);
+    CUDA(cuGraphDestroy, (void *), graph);
+}
+
 int main(int argc, char **argv) {
     int ranks = atoi(argv[1]), devices = argc > 2 ? atoi(argv[2]) : 1, failed = 0, status;
     int pipes[8][2];
@@ -43,9 +84,10 @@ int main(int argc, char **argv) {
                 CHECK(read(pipes[0][0], &id, 128) == 128);
             }
             use_device(r % devices);
-            OK(ncclCommInitRank(&comm, ranks, id, r));
+            OK(ncclCommInitRankScalable(&comm, ranks, r, 1, &id, NULL));
             whole_rank(comm, r, ranks);
             coalescing(r, ranks);
+            replays(r, ranks);
             return 0;
         }
     }

@@ -209,6 +209,82 @@ static void options(ncclComm_t comm, int rank, int ranks, stream_t stream) {
     }
 }
 
+/* Memory of ncclMemAlloc behind windows, and what a window says of itself. */
+static void windows(ncclComm_t comm, int rank, int ranks, stream_t stream) {
+    float *memory, host[COUNT];
+    void *window, *found;
+    OK(ncclMemAlloc((void **)&memory, 2 << 20));
+    OK(ncclCommWindowRegister(comm, memory, 2 << 20, &window, 1));
+    CHECK(window != NULL);
+    OK(ncclWinGetUserPtr(comm, window, &found));
+    CHECK(found == memory);
+    for (int round = 0; round < 2; round++) {
+        for (size_t i = 0; i < COUNT; i++) host[i] = input_of(rank, i);
+        to_device(memory, host, sizeof host);
+        OK(ncclAllReduce(memory, memory + 4 * COUNT, COUNT, ncclFloat32, ncclSum, comm, stream));
+        synchronize(stream);
+        from_device(host, memory + 4 * COUNT, sizeof host);
+        for (size_t i = 0; i < COUNT; i++) CHECK(host[i] == sum_at(ranks, i));
+        /* In place while the window is there. */
+        ncclConfigExt_t in_place = { NULL, { OXCCL_VENDOR, OXCCL_ENCODING }, { .s = "windows" } };
+        ncclCollConfig_t config = COLL_CONFIG(&in_place);
+        ncclResult_t code = is_host() ? ncclSuccess
+            : ncclAllReduceConfig(memory, memory + 4 * COUNT, COUNT, ncclFloat32, ncclSum, comm,
+                                  stream, &config);
+        CHECK(code == (round && !is_host() ? ncclInvalidArgument : ncclSuccess));
+        synchronize(stream);
+        /* The second time without a window. */
+        if (round == 0) OK(ncclCommWindowDeregister(comm, window));
+    }
+    CHECK(ncclCommWindowDeregister(comm, window) == ncclInvalidArgument);
+    CHECK(ncclWinGetUserPtr(comm, window, &found) == ncclInvalidArgument);
+    OK(ncclCommWindowDeregister(comm, NULL));
+    OK(ncclMemFree(memory));
+}
+
+/* A communicator without its memory, for a while. */
+static void suspension(ncclComm_t comm, int rank, int ranks, stream_t stream) {
+    uint64_t given, is_suspended, kept, all;
+    struct buffers b = make_buffers(rank, COUNT, COUNT, stream);
+    OK(ncclCommMemStats(comm, 0, &given));
+    OK(ncclCommMemStats(comm, 2, &kept));
+    OK(ncclCommMemStats(comm, 3, &all));
+    CHECK(all == given + kept && (given > 0) == !is_host());
+    OK(ncclCommSuspend(comm, 1));
+    OK(ncclCommMemStats(comm, 1, &is_suspended));
+    CHECK(is_suspended == 1);
+    CHECK(ncclAllReduce(b.in, b.out, COUNT, ncclFloat32, ncclSum, comm, stream) == ncclInvalidUsage);
+    CHECK(ncclCommSuspend(comm, 1) == ncclInvalidUsage);
+    OK(ncclCommResume(comm));
+    OK(ncclCommResume(comm));
+    OK(ncclCommMemStats(comm, 1, &is_suspended));
+    CHECK(is_suspended == 0);
+    OK(ncclAllReduce(b.in, b.out, COUNT, ncclFloat32, ncclSum, comm, stream));
+    float *got = results(b);
+    for (size_t i = 0; i < COUNT; i++) CHECK(got[i] == sum_at(ranks, i));
+}
+
+/* What the library says of a communicator. */
+static void properties(ncclComm_t comm, int rank, int ranks) {
+    struct { ncclCommProperties_t of; char guard[16]; } asked;
+    memset(&asked, 0x55, sizeof asked);
+    asked.of.size = sizeof asked.of, asked.of.magic = 0xcafebeef, asked.of.version = 23203;
+    OK(ncclCommQueryProperties(comm, &asked.of));
+    CHECK(asked.of.rank == rank && asked.of.nRanks == ranks && asked.of.nLsaTeams == ranks);
+    CHECK(!asked.of.deviceApiSupport && !asked.of.multimemSupport && !asked.of.cftCountedSupport);
+    for (size_t i = 0; i < sizeof asked.guard; i++) CHECK(asked.guard[i] == 0x55);
+    /* An older caller's is written as far as it goes. */
+    uint64_t hash = asked.of.commHash;
+    asked.of.size = 48, asked.of.commHash = 7;
+    OK(ncclCommQueryProperties(comm, &asked.of));
+    CHECK(hash != 7 && asked.of.commHash == 7);
+    ncclTeam_t all = ncclTeamWorld(comm), own = ncclTeamLsa(comm), none = ncclTeamWorld(NULL);
+    CHECK(all.nRanks == ranks && all.rank == rank && all.stride == 1);
+    CHECK(own.nRanks == 1 && own.rank == 0 && none.nRanks == 0);
+    CHECK(ncclTeamRankToWorld(comm, all, ranks - 1) == ranks - 1);
+    CHECK(ncclTeamRankToWorld(comm, own, 0) == rank);
+}
+
 static void whole_rank(ncclComm_t comm, int rank, int ranks) {
     stream_t stream = new_stream();
     ncclResult_t state = -1;
@@ -224,6 +300,9 @@ static void whole_rank(ncclComm_t comm, int rank, int ranks) {
     factors(comm, rank, ranks, stream, 0);
     options(comm, rank, ranks, stream);
     parts(comm, rank, ranks, stream);
+    windows(comm, rank, ranks, stream);
+    suspension(comm, rank, ranks, stream);
+    properties(comm, rank, ranks);
     OK(ncclMemAlloc(&memory, 1 << 20));
     OK(ncclCommRegister(comm, memory, 1 << 20, &handle));
     OK(ncclAllReduce(memory, memory, COUNT, ncclInt32, ncclMin, comm, stream));
