@@ -406,7 +406,7 @@ impl Communicator {
     /// As running it would fail before anything is sent.
     pub fn predict(&self, call: Call<'_>) -> Result<Option<u64>, Error> {
         let call = CheckedCall::new(&call, self.rank, self.world)?;
-        let call = CheckedCall { options: self.options(), ..call };
+        let call = CheckedCall { options: self.terms().options, ..call };
         // SAFETY: all issued tickets are done (`idle_engine`), and no other comes from this thread
         // meanwhile.
         unsafe { (*self.idle_engine()?).predict(&call) }

@@ -303,8 +303,13 @@ fn single_calls_have_options() {
             for (order, expected) in [(Order::Rank, &by_rank), (Order::Tree, &by_tree)] {
                 for algorithm in [None, Some(Algorithm::OneShot), Some(Algorithm::TwoShot)] {
                     let encoding = algorithm.map(|_| Encoding::Slots);
-                    let options =
-                        CallOptions { order: Some(order), algorithm, encoding, channels: Some(1) };
+                    let options = CallOptions {
+                        order: Some(order),
+                        algorithm,
+                        encoding,
+                        channels: Some(1),
+                        timeout: None,
+                    };
                     let mut blocking = vec![f32::NAN; own.len()];
                     let call = || comm.all_reduce(own, &mut blocking, ReduceOp::Sum);
                     comm.with_options(options, call).unwrap().unwrap();

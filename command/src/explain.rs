@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::Args;
 use oxccl::plans::algorithms::{Algorithm, Encoding, find};
 use oxccl::plans::schedule::{Buffer, Instruction, Lane, Layout, Notes, Operand, SLOTS, Schedule};
-use oxccl::plans::topology::Placement;
+use oxccl::plans::topology::{Network, Placement, Processor};
 use oxccl::plans::tune::{self, Plan, Question};
 use oxccl::plans::verify::Verified;
 use oxccl::{
@@ -17,7 +17,11 @@ use oxccl::{
 use crate::bench::{self, Case, Shape};
 use crate::failure::Failure;
 use crate::options::{self, Size, Subject};
+use crate::topo;
 use times::Times;
+
+/// What GPUs are taken to be unless something is said.
+const TOPOLOGY: &str = "dgx-h100";
 
 /// Prints the schedule that a call would choose, and why.
 ///
@@ -57,6 +61,10 @@ pub(crate) struct ExplainOptions {
     /// for --measure.
     #[arg(long, value_parser = options::device)]
     device: Option<Device>,
+    /// How GPUs are joined: a preset (oxccl topo --list), a file that ends with .toml, or "this"
+    /// machine [default: dgx-h100, as many nodes as the ranks need].
+    #[arg(long, short = 't')]
+    topology: Option<String>,
     /// Buffers are memory that other ranks cannot reach.
     #[arg(long)]
     private: bool,
@@ -106,7 +114,7 @@ fn explain_file(options: &ExplainOptions, custom: &CustomSchedule) -> Result<(),
     let question = Question {
         ll128: true,
         multicast: true,
-        ..options.question(&config, custom.schedule().collective, shape)
+        ..options.question(&config, None, custom.schedule().collective, shape)
     };
     match custom.plan(&question).map_err(Error::from)? {
         Some(plan) => options.print(&config, &plan, custom.verified(), custom.notes(), &[]),
@@ -122,7 +130,8 @@ fn explain(options: &ExplainOptions) -> Result<(), Failure> {
     }
     let case = options.case();
     let shape = case.shape(options.ranks, options.bytes.0);
-    let question = options.question(&config, options.collective(), shape);
+    let network = options.network(config.device)?;
+    let question = options.question(&config, network.as_ref(), options.collective(), shape);
     let table = config.tuning.as_deref();
     let plan = match config.device {
         Device::Host => tune::plan_by(table, &question).map_err(Error::from)?,
@@ -226,6 +235,26 @@ impl ExplainOptions {
         Ok(Config::from_lookup(lookup)?)
     }
 
+    /// The GPUs that are asked about, and how they are joined.
+    fn network(&self, device: Device) -> Result<Option<Network>, Failure> {
+        match device {
+            Device::Host if self.topology.is_some() => {
+                let text = "--topology says how GPUs are joined: add --device cuda";
+                Err(Failure::Usage(text.to_owned()))
+            }
+            Device::Host => Ok(None),
+            Device::Cuda(_) => {
+                let name = self.topology.as_deref().unwrap_or(TOPOLOGY);
+                let (_, network) = topo::with_ranks(name, None, Some(self.ranks), self.per_node)?;
+                if network.device(0).processor != Processor::Gpu {
+                    let text = format!("--topology is {name}, which has no GPUs");
+                    return Err(Failure::Usage(text));
+                }
+                Ok(Some(network))
+            }
+        }
+    }
+
     fn case(&self) -> Case {
         Case { kind: self.kind, data_type: self.data_type, op: self.op, root: self.root }
     }
@@ -240,22 +269,24 @@ impl ExplainOptions {
         }
     }
 
-    fn question(&self, config: &Config, collective: Collective, shape: Shape) -> Question {
+    fn question(
+        &self,
+        config: &Config,
+        network: Option<&Network>,
+        collective: Collective,
+        shape: Shape,
+    ) -> Question {
         let pin = oxccl::Pin {
             algorithm: self.algorithm.or(config.pin.algorithm),
             encoding: self.encoding.or(config.pin.encoding),
             channels: self.channels.or(config.pin.channels),
         };
         // Ranks of a node share memory, ranks of different nodes do not.
-        let several_nodes = self.per_node.is_some_and(|local| local < self.ranks);
-        let slot_bytes = if several_nodes {
-            config.advanced.link_slot_bytes
-        } else {
-            config.advanced.slot_bytes
-        };
+        let per_node = network.map_or(self.per_node, |network| Some(network.per_node()));
+        let several_nodes = per_node.is_some_and(|local| local < self.ranks);
         Question {
             collective,
-            placement: Placement::uniform(self.per_node.unwrap_or(self.ranks)),
+            placement: Placement::uniform(per_node.unwrap_or(self.ranks)),
             data_type: self.data_type,
             op: self.op,
             total_bytes: shape.bytes(self.data_type),
@@ -268,12 +299,12 @@ impl ExplainOptions {
                 && config.device == Device::Host
                 && config.advanced.cma != Some(false),
             several_nodes,
-            ll128: pin.encoding == Some(Encoding::Ll128),
-            multicast: pin.algorithm == Some(Algorithm::Nvls),
-            max_channels: config.max_channels,
+            ll128: network.is_some_and(Network::carries_lines)
+                || pin.encoding == Some(Encoding::Ll128),
+            multicast: network.is_some_and(Network::reduces)
+                || pin.algorithm == Some(Algorithm::Nvls),
+            limits: config.limits(),
             pin,
-            slot_bytes,
-            ll_slot_bytes: config.advanced.ll_slot_bytes,
             cache_bytes: config.last_level_cache_bytes(),
         }
     }

@@ -4,7 +4,7 @@ use crate::algorithms::{Algorithm, Encoding};
 use crate::collective::{Kind, Order};
 use crate::msccl::{MscclFault, from_xml};
 use crate::schedule::{FileError, FileFault, Notes, SLOTS, Schedule, ScheduleFile, Slots};
-use crate::tune::{NoAlgorithm, Plan, Question};
+use crate::tune::{Limits, NoAlgorithm, Plan, Question};
 use crate::verify::{Verified, Violation, infer_raw, verify};
 use oxccl_format::Scale;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -110,13 +110,13 @@ impl CustomSchedule {
         self.encoding
     }
 
-    /// What the slots that it uses hold, where those for messages with flags hold `ll_slot_bytes`
-    /// and plain ones `slot_bytes`.
-    pub fn tile_bytes(&self, ll_slot_bytes: usize, slot_bytes: usize) -> usize {
+    /// What the slots that it uses hold, at a rank on such a device.
+    pub fn tile_bytes(&self, limits: &Limits, several_nodes: bool) -> usize {
         let [ll, slots, ll128] = lanes(self.schedule());
-        let payloads = [(ll || ll128, ll_slot_bytes), (slots, slot_bytes)];
+        let plain = limits.plain_slot_bytes(several_nodes);
+        let payloads = [(ll || ll128, limits.ll_slot_bytes), (slots, plain)];
         let used = payloads.into_iter().filter(|(used, _)| *used).map(|(_, bytes)| bytes);
-        used.min().unwrap_or(slot_bytes)
+        used.min().unwrap_or(plain)
     }
 
     /// The schedule, proven.
@@ -147,7 +147,7 @@ impl CustomSchedule {
             algorithm: Algorithm::Custom,
             encoding: self.encoding,
             channels: question.channels_or(1),
-            tile_bytes: self.tile_bytes(question.ll_slot_bytes, question.slot_bytes),
+            tile_bytes: self.tile_bytes(&question.limits, question.several_nodes),
             stream: false,
             cma: false,
             reason: format!("the schedule {}", self.name),

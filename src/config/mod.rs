@@ -17,6 +17,7 @@ pub use links::{FabricKind, GpuDirect};
 pub use log_level::LogLevel;
 use oxccl_plans::schedule::SLOTS;
 use oxccl_plans::topology::Placement;
+use oxccl_plans::tune::Limits;
 use oxccl_transports::Nodes;
 use oxccl_transports::silence::LEAST_SILENCE;
 pub use settings::{Advanced, Config};
@@ -42,9 +43,18 @@ impl Config {
     fn of(device: Device) -> Config {
         match device {
             Device::Host => Config { device, ..Config::default() },
-            Device::Cuda(_) => {
-                Config { device, max_channels: 8, heap_bytes: 32 << 20, ..Config::default() }
-            }
+            Device::Cuda(_) => Config {
+                device,
+                max_channels: Limits::GPU.max_channels,
+                heap_bytes: 32 << 20,
+                advanced: Advanced {
+                    slot_bytes: Limits::GPU.slot_bytes,
+                    link_slot_bytes: Limits::GPU.link_slot_bytes,
+                    ll_slot_bytes: Limits::GPU.ll_slot_bytes,
+                    ..Advanced::default()
+                },
+                ..Config::default()
+            },
         }
     }
 
@@ -119,6 +129,16 @@ impl Config {
         let per_part = |nodes| Nodes::blocks(ranks, nodes).ranks_per_block();
         let per_node = self.ranks_per_node.or(self.nodes.map(per_part));
         Placement::uniform(per_node.unwrap_or(ranks))
+    }
+
+    /// What calls have of channels and slots.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            max_channels: self.max_channels,
+            slot_bytes: self.advanced.slot_bytes,
+            link_slot_bytes: self.advanced.link_slot_bytes,
+            ll_slot_bytes: self.advanced.ll_slot_bytes,
+        }
     }
 
     /// Memory that the connections to one rank of another node take; RDMA pins it.

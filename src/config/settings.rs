@@ -14,7 +14,7 @@ use oxccl_plans::algorithms::{Algorithm, Encoding};
 use oxccl_plans::collective::Order;
 use oxccl_plans::custom::CustomSchedule;
 use oxccl_plans::schedule::MAX_CHANNELS;
-use oxccl_plans::tune::{Pin, Table};
+use oxccl_plans::tune::{Limits, Pin, Table};
 use oxccl_transports::proxy::Conditions;
 use oxccl_transports::silence::LEAST_SILENCE;
 use std::path::PathBuf;
@@ -103,7 +103,7 @@ settings! {
     }
 
     /// Most channels a call can use, at most 64; staging memory is set up for these.
-    max_channels: usize = 4, {
+    max_channels: usize = Limits::HOST.max_channels, {
         "OXCCL_MAX_CHANNELS" => max_channels, "a number", parsed::<usize>;
         ranks Alike;
         check |config| require((1..=MAX_CHANNELS).contains(&config.max_channels), || {
@@ -228,24 +228,24 @@ settings! {
     }
 
     /// Payload of a slot on the slots lane, in bytes, a multiple of 64.
-    slot_bytes: usize = 64 << 10, {
+    slot_bytes: usize = Limits::HOST.slot_bytes, {
         "OXCCL_SLOT_BYTES" => slot_bytes, "a number", parsed::<usize>;
         ranks Alike;
         check |config| multiple_of_64(config.advanced.slot_bytes);
     }
 
     /// The same where ranks are on several nodes. A link to a rank of another node takes 8 slots
-    /// for each of `max_channels` and one more: 20 MiB, on a GPU 36 MiB. RDMA pins them once the
+    /// for each of `max_channels` and one more: 20 MiB, on a GPU 34 MiB. RDMA pins them once the
     /// link is opened, and GPUs at the start. Where there are many ranks, smaller slots or fewer
     /// channels make that less.
-    link_slot_bytes: usize = 512 << 10, {
+    link_slot_bytes: usize = Limits::HOST.link_slot_bytes, {
         "OXCCL_LINK_SLOT_BYTES" => link_slot_bytes, "a number", parsed::<usize>;
         ranks Alike;
         check |config| multiple_of_64(config.advanced.link_slot_bytes);
     }
 
     /// Payload of a slot on the LL lane, and on the LL128 lane, in bytes, a multiple of 64.
-    ll_slot_bytes: usize = 4 << 10, {
+    ll_slot_bytes: usize = Limits::HOST.ll_slot_bytes, {
         "OXCCL_LL_SLOT_BYTES" => ll_slot_bytes, "a number", parsed::<usize>;
         ranks Alike;
         check |config| multiple_of_64(config.advanced.ll_slot_bytes);

@@ -2,6 +2,7 @@
 
 use super::*;
 use oxccl_plans::collective::Order;
+use oxccl_plans::tune::Limits;
 use std::cell::RefCell;
 use std::os::unix::ffi::OsStringExt;
 
@@ -110,7 +111,10 @@ fn the_device_decides_on_defaults() {
         Config::from_lookup(lookup).unwrap()
     };
     assert_eq!((on("host").max_channels, on("host").heap_bytes), (4, 4096));
-    assert_eq!((on("cuda:1").max_channels, on("cuda:1").heap_bytes), (8, 4096));
+    assert_eq!(
+        (on("cuda:1").max_channels, on("cuda:1").heap_bytes),
+        (Limits::GPU.max_channels, 4096)
+    );
     assert_eq!(on("cuda:1").device, Device::Cuda(Some(1)));
 }
 

@@ -8,6 +8,7 @@ use oxccl::plans::msccl::from_xml;
 use oxccl::plans::schedule::{Instruction, Layout, ScheduleFile};
 use oxccl::plans::simulate::{Options, Subject, simulate};
 use oxccl::plans::topology::{Network, Topology, preset};
+use oxccl::plans::tune::Limits;
 use oxccl::plans::verify::infer_raw;
 use pyo3::prelude::*;
 use std::sync::Arc;
@@ -120,11 +121,11 @@ impl Schedule {
         let devices = topology.devices_per_node();
         topology.nodes = topology.nodes.max(collective.ranks.div_ceil(devices));
         let network = Network::new(&topology, collective.ranks, None).map_err(|e| wrong(&e))?;
-        let device = network.device(0);
+        let limits = Limits::of(network.device(0).processor);
         let options = Options {
             element_bytes: element.len_bytes(),
             channels,
-            tile_bytes: self.proven.tile_bytes(device.ll_slot_bytes, device.slot_bytes),
+            tile_bytes: self.proven.tile_bytes(&limits, network.nodes() > 1),
             ..Options::default()
         };
         let subject = Subject::schedule(&self.file.schedule).map_err(|error| wrong(&error))?;

@@ -7,8 +7,9 @@ use clap::{Args, ValueEnum};
 use oxccl::plans::algorithms::{Algorithm, Encoding, Entry, catalogue};
 use oxccl::plans::schedule::SLOTS;
 use oxccl::plans::simulate::{Fold, Options};
-use oxccl::plans::topology::{Network, Placement, Topology};
-use oxccl::{Collective, CustomSchedule, DataType, Kind, OpKind, Order};
+use oxccl::plans::topology::{Network, Placement, Processor, Topology};
+use oxccl::plans::tune::{self, Limits, Question};
+use oxccl::{Collective, Config, CustomSchedule, DataType, Kind, OpKind, Order, Pin};
 
 use super::candidate::Candidate;
 use super::report::Shown;
@@ -81,10 +82,10 @@ pub(crate) struct SimOptions {
     /// Only this encoding.
     #[arg(long)]
     encoding: Option<Encoding>,
-    /// Channels [default: the device's].
+    /// Channels [default: as many as a call would use, by the settings in OXCCL_ variables].
     #[arg(long, value_parser = options::positive)]
     channels: Option<usize>,
-    /// Bytes that a channel handles per chunk and round [default: the device's slot].
+    /// Bytes that a channel handles per chunk and round [default: a slot, by the settings].
     #[arg(long)]
     tile: Option<Size>,
     /// Lets switches that can reduce and multicast do so: NVLink SHARP, SHARP. (Of the executors,
@@ -139,7 +140,8 @@ pub(super) struct Study {
     pub(super) sizes: Vec<usize>,
     /// The custom schedule first, if there is one.
     pub(super) candidates: Vec<Candidate>,
-    channels: usize,
+    /// What communicators of the ranks would be set to.
+    config: Config,
     tile: Option<usize>,
     pub(super) in_network: bool,
     fold: Fold,
@@ -166,10 +168,11 @@ impl SimOptions {
             Some(custom) => self.collective_of(custom)?,
             None => self.collective(network.ranks())?,
         };
+        let config = topo::config(&network)?;
         let (kind, root) = (collective.kind, collective.root);
         let case = Case { kind, data_type: self.datatype, op: self.op, root };
         self.check(kind)?;
-        let entries = self.entries(&collective, &topology, &network, custom.is_some())?;
+        let entries = self.entries(&collective, &network, custom.is_some())?;
         let entries = entries.into_iter().map(Candidate::Entry);
         if let (true, None) = (self.links || self.trace.is_some(), &custom)
             && entries.len() != 1
@@ -185,7 +188,10 @@ impl SimOptions {
             order: self.order,
             sizes: self.sizes(kind)?,
             candidates: custom.map(Candidate::Custom).into_iter().chain(entries).collect(),
-            channels: self.channels.unwrap_or(network.device(0).channels),
+            config: Config {
+                pin: Pin { channels: self.channels.or(config.pin.channels), ..Pin::default() },
+                ..config
+            },
             tile: self.tile.map(|size| size.0),
             in_network: self.in_network,
             fold: match self.fold {
@@ -205,24 +211,8 @@ impl SimOptions {
 
     /// The topology with as many nodes as the ranks need, and the ranks on its devices.
     fn topology(&self, custom: Option<&CustomSchedule>) -> Result<(Topology, Network), Failure> {
-        let mut topology = topo::load(&self.topology)?;
-        let devices = topology.devices_per_node();
-        let per_node = self.per_node.unwrap_or(devices);
-        if per_node > devices {
-            return Err(Failure::Usage(format!(
-                "--per-node is {per_node}, but a node of {} has {devices} devices",
-                topology.name
-            )));
-        }
         let ranks = self.ranks.or(custom.map(|custom| custom.schedule().collective.ranks));
-        topology.nodes = match (self.nodes, ranks) {
-            (Some(nodes), _) => nodes,
-            (None, Some(ranks)) => topology.nodes.max(ranks.div_ceil(per_node)),
-            (None, None) => topology.nodes,
-        };
-        let ranks = ranks.unwrap_or(topology.nodes * per_node);
-        let network = Network::new(&topology, ranks, self.per_node)?;
-        Ok((topology, network))
+        topo::with_ranks(&self.topology, self.nodes, ranks, self.per_node)
     }
 
     fn check(&self, kind: Kind) -> Result<(), Failure> {
@@ -302,13 +292,14 @@ impl SimOptions {
     fn entries(
         &self,
         collective: &Collective,
-        topology: &Topology,
         network: &Network,
         may_be_none: bool,
     ) -> Result<Vec<&'static Entry>, Failure> {
         let placement = placement(network);
-        // As communicators have it: no link but this carries lines whole.
-        let lines = network.nodes() == 1 && topology.links.contains_key("nvlink");
+        let lines = network.carries_lines();
+        let several_nodes = network.nodes() > 1;
+        let switched = network.reduces() || self.in_network;
+        let is_named = self.algorithm.is_some() || self.encoding.is_some();
         let (kind, ranks) = (collective.kind, collective.ranks);
         let of_kind = || catalogue().filter(|entry| entry.kind == kind);
         let fits = |entry: &&Entry| {
@@ -316,7 +307,9 @@ impl SimOptions {
                 && self.encoding.is_none_or(|encoding| encoding == entry.encoding)
                 && entry.keeps(self.order, placement, self.datatype)
                 && (lines || entry.encoding != Encoding::Ll128)
-                && (self.in_network || self.algorithm.is_some() || !entry.is_in_network())
+                && (switched || self.algorithm.is_some() || !entry.is_in_network())
+                // Between nodes there are slots alone, unless somebody wants to know.
+                && (!several_nodes || is_named || entry.crosses_nodes())
         };
         let fitting: Vec<&'static Entry> = of_kind().filter(fits).collect();
         if fitting.is_empty() {
@@ -354,7 +347,7 @@ impl Study {
             order: self.order,
             sizes: self.sizes.clone(),
             candidates: self.candidates.clone(),
-            channels: self.channels,
+            config: self.config.clone(),
             tile: self.tile,
             in_network: self.in_network,
             fold: Fold::Never,
@@ -374,22 +367,70 @@ impl Study {
         self.case.shape(self.ranks(), bytes)
     }
 
-    /// How a candidate is lowered and simulated.
-    pub(super) fn options(&self, candidate: &Candidate) -> Options {
-        let slot = candidate.slot_bytes(self.network.device(0));
+    /// How a candidate of so many bytes is lowered and simulated: as the runtime would carry it out.
+    pub(super) fn options(&self, candidate: &Candidate, bytes: usize) -> Options {
+        let question = self.question(bytes);
+        let (channels, tile_bytes) = match candidate {
+            Candidate::Entry(entry) => {
+                let plan = tune::plan_of(&question, entry, self.processor());
+                (plan.channels, plan.tile_bytes)
+            }
+            Candidate::Custom(custom) => {
+                let tile = custom.tile_bytes(&question.limits, question.several_nodes);
+                (question.channels_or(1), tile)
+            }
+        };
         Options {
             element_bytes: self.case.data_type.len_bytes(),
-            channels: self.channels(),
-            tile_bytes: self.tile.unwrap_or(slot),
+            channels,
+            tile_bytes: self.tile.unwrap_or(tile_bytes),
             in_network: self.in_network,
             fold: self.fold,
             ..Options::default()
         }
     }
 
-    /// Send/recv has one set of connections.
-    pub(super) fn channels(&self) -> usize {
-        if self.case.kind == Kind::SendRecv { 1 } else { self.channels }
+    /// Which of the candidates the runtime would choose for so many bytes.
+    pub(super) fn choice(&self, bytes: usize) -> Option<usize> {
+        let question = self.question(bytes);
+        let plan = match self.processor() {
+            Processor::Cpu => tune::plan(&question),
+            Processor::Gpu => tune::plan_on_gpu(None, &question),
+        };
+        let plan = plan.ok()?;
+        self.candidates.iter().position(|candidate| {
+            (candidate.algorithm(), candidate.encoding()) == (plan.algorithm, plan.encoding)
+        })
+    }
+
+    /// What channels and slots the ranks have.
+    pub(super) fn limits(&self) -> Limits {
+        self.config.limits()
+    }
+
+    fn processor(&self) -> Processor {
+        self.network.device(0).processor
+    }
+
+    /// What the tuner is asked for a call of so many bytes, in memory of `comm.alloc`.
+    fn question(&self, bytes: usize) -> Question {
+        Question {
+            collective: self.collective,
+            total_bytes: self.shape(bytes).bytes(self.case.data_type),
+            placement: self.placement(),
+            data_type: self.case.data_type,
+            op: self.case.op,
+            order: if self.case.kind.reduces() { self.order } else { Order::Any },
+            in_place: false,
+            windows: true,
+            cma: false,
+            several_nodes: self.network.nodes() > 1,
+            ll128: self.processor() == Processor::Gpu && self.network.carries_lines(),
+            multicast: self.processor() == Processor::Gpu && self.network.reduces(),
+            limits: self.limits(),
+            pin: self.config.pin,
+            cache_bytes: self.config.last_level_cache_bytes(),
+        }
     }
 }
 

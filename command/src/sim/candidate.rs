@@ -8,7 +8,6 @@ use oxccl::CustomSchedule;
 use oxccl::plans::algorithms::{Algorithm, Encoding, Entry};
 use oxccl::plans::schedule::{SLOTS, Schedule};
 use oxccl::plans::simulate::{SimulationError, Subject};
-use oxccl::plans::topology::DeviceKind;
 use oxccl::plans::verify::verify;
 
 use super::args::Study;
@@ -54,15 +53,6 @@ impl Candidate {
     /// Whether it is for these ranks alone.
     pub(super) fn is_custom(&self) -> bool {
         matches!(self, Candidate::Custom(_))
-    }
-
-    /// What the slots that it uses hold.
-    pub(super) fn slot_bytes(&self, device: &DeviceKind) -> usize {
-        match self {
-            Candidate::Entry(entry) if entry.encoding.has_flags() => device.ll_slot_bytes,
-            Candidate::Entry(_) => device.slot_bytes,
-            Candidate::Custom(custom) => custom.tile_bytes(device.ll_slot_bytes, device.slot_bytes),
-        }
     }
 
     /// The study's call, to be simulated.

@@ -20,10 +20,14 @@ struct Predicted<'a> {
     link: Option<&'a str>,
     /// The part of the time in which it carries data.
     utilisation: Option<f64>,
+    /// Bytes that a channel handles per chunk and round.
+    tile_bytes: usize,
+    /// Whether the runtime would choose it.
+    chosen: bool,
 }
 
 pub(super) fn json(study: &Study, sweep: &Sweep) -> String {
-    let line = |point: &Point| {
+    let line = |(size, at, point): (usize, usize, &Point)| {
         let predicted = Predicted {
             row: &point.row,
             predicted: true,
@@ -31,6 +35,8 @@ pub(super) fn json(study: &Study, sweep: &Sweep) -> String {
             in_network: study.in_network,
             link: point.links.first().map(|link| link.name.as_str()),
             utilisation: point.links.first().map(|link| link.utilisation),
+            tile_bytes: point.tile_bytes,
+            chosen: study.choice(study.sizes[size]) == Some(at),
         };
         // Numbers and names only: this cannot fail.
         serde_json::to_string(&predicted).unwrap_or_default()
@@ -39,15 +45,20 @@ pub(super) fn json(study: &Study, sweep: &Sweep) -> String {
 }
 
 pub(super) fn csv(study: &Study, sweep: &Sweep) -> String {
-    let heading = format!("{},predicted,topology", CSV_COLUMNS.join(","));
-    let line = |point: &Point| format!("{},true,{}", csv_line(&point.row), study.topology.name);
+    let heading = format!("{},predicted,topology,tile_bytes", CSV_COLUMNS.join(","));
+    let line = |(_, _, point): (usize, usize, &Point)| {
+        format!("{},true,{},{}", csv_line(&point.row), study.topology.name, point.tile_bytes)
+    };
     std::iter::once(heading).chain(points(sweep).map(line)).collect::<Vec<_>>().join("\n")
 }
 
-/// Size by size, candidate by candidate.
-fn points(sweep: &Sweep) -> impl Iterator<Item = &Point> {
+/// Size by size, candidate by candidate, with the numbers of both.
+fn points(sweep: &Sweep) -> impl Iterator<Item = (usize, usize, &Point)> {
     let sizes = sweep.columns.iter().flatten().map(Vec::len).max().unwrap_or(0);
-    (0..sizes).flat_map(|size| sweep.columns.iter().flatten().map(move |column| &column[size]))
+    let columns = || sweep.columns.iter().enumerate();
+    (0..sizes).flat_map(move |size| {
+        columns().filter_map(move |(at, column)| Some((size, at, &column.as_ref()?[size])))
+    })
 }
 
 /// The best at each size, with what else there is to know of them.
@@ -55,15 +66,15 @@ pub(super) fn table(study: &Study, sweep: &Sweep, shown: Shown) -> String {
     let ranked: Vec<Vec<usize>> =
         (0..study.sizes.len()).map(|size| ranking(study, sweep, size, shown)).collect();
     let named = ranked.iter().flatten().map(|at| study.candidates[*at].name().chars().count());
-    let width = named.max().unwrap_or(0).max("algorithm".len());
+    let width = 2 + named.max().unwrap_or(0).max("algorithm".len());
     let mut text = header(study, sweep);
     text += &format!(
-        "#\n# {:>8}  {:<width$}  {:>10}  {:>7}  {:>7}  {:>7}  busiest link\n",
-        "size", "algorithm", "time", "algbw", "busbw", "slower"
+        "#\n# {:>6} {:<width$} {:>8} {:>9} {:>7} {:>7} {:>7}  busiest link\n",
+        "size", "  algorithm", "channels", "time", "algbw", "busbw", "slower"
     );
     text += &format!(
-        "# {:>8}  {:<width$}  {:>10}  {:>7}  {:>7}\n",
-        "(B)", "", "(us)", "(GB/s)", "(GB/s)"
+        "# {:>6} {:<width$} {:>8} {:>9} {:>7} {:>7}\n",
+        "(B)", "", "x tile", "(us)", "(GB/s)", "(GB/s)"
     );
     for (size, ranked) in ranked.iter().enumerate() {
         let best = sweep.best(size).and_then(|at| Some(sweep.point(at, size)?.row.time_us));
@@ -71,8 +82,9 @@ pub(super) fn table(study: &Study, sweep: &Sweep, shown: Shown) -> String {
             let Some(point) = sweep.point(at, size) else { continue };
             let bytes = Size(study.sizes[size]).to_string();
             let bytes = if place == 0 { bytes } else { String::new() };
-            let name = study.candidates[at].name();
-            text += &format!("  {bytes:>8}  {name:<width$}  {}\n", figures(point, best));
+            let chosen = if study.choice(study.sizes[size]) == Some(at) { '*' } else { ' ' };
+            let name = format!("{chosen} {}", study.candidates[at].name());
+            text += &format!("  {bytes:>6} {name:<width$} {}\n", figures(point, best));
         }
     }
     let hidden = sweep.columns.iter().flatten().count();
@@ -109,8 +121,9 @@ fn figures(point: &Point, best: Option<f64>) -> String {
         if percent < 1000.0 { format!("{percent:.1} %") } else { format!("{:.0} x", time / best) }
     });
     let figures = format!(
-        "{:>10}  {:>7}  {:>7}  {slower:>7}  {}",
-        digits(time, 10),
+        "{:>8} {:>9} {:>7} {:>7} {slower:>7}  {}",
+        format!("{}x{}", point.row.channels, Size(point.tile_bytes)),
+        digits(time, 9),
         digits(point.row.algbw_gbps, 7),
         digits(point.row.busbw_gbps, 7),
         point.links.first().map_or(String::new(), |link| {
@@ -177,6 +190,7 @@ pub(super) fn links(study: &Study, sweep: &Sweep) -> String {
 fn header(study: &Study, sweep: &Sweep) -> String {
     let network = &study.network;
     let switches = if study.in_network { ", switches reduce" } else { "" };
+    let limits = study.limits();
     let about = format!(
         "topology {}, {} ranks on {} node(s), order {}{switches}",
         study.topology.name,
@@ -184,11 +198,18 @@ fn header(study: &Study, sweep: &Sweep) -> String {
         network.nodes(),
         study.order,
     );
+    let limits = format!(
+        "up to {} channels, tiles of up to {}, in LL and LL128 {}; * is the runtime's choice",
+        limits.max_channels,
+        Size(limits.plain_slot_bytes(network.nodes() > 1)),
+        Size(limits.ll_slot_bytes),
+    );
     format!(
-        "# oxccl {} sim: PREDICTED times of {}, nothing was run\n{}{}",
+        "# oxccl {} sim: PREDICTED times of {}, nothing was run\n{}{}{}",
         env!("CARGO_PKG_VERSION"),
         study.case.kind,
         wrapped(&about),
+        wrapped(&limits),
         wrapped(&format!("simulated {} in {:.1} s", sweep.statement, sweep.seconds)),
     )
 }

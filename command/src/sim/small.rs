@@ -42,7 +42,7 @@ pub(super) fn recorded(
     channels: Option<usize>,
 ) -> Result<Prediction, Failure> {
     let subject = candidate.subject(study)?;
-    let mut options = study.options(candidate);
+    let mut options = study.options(candidate, bytes);
     options.trace = true;
     options.channels = channels.unwrap_or(options.channels);
     let layout = layout(study, &subject, bytes)?;

@@ -3,7 +3,9 @@
 use std::time::Instant;
 
 use oxccl::plans::schedule::Layout;
-use oxccl::plans::simulate::{LinkUse, Prediction, SimulationError, Statement, Subject, simulate};
+use oxccl::plans::simulate::{
+    LinkUse, Options, Prediction, SimulationError, Statement, Subject, simulate,
+};
 
 use super::args::Study;
 use super::candidate::Candidate;
@@ -24,6 +26,8 @@ pub(super) struct Sweep {
 /// One candidate at one size.
 pub(super) struct Point {
     pub(super) row: Row,
+    /// Bytes that a channel handles per chunk and round.
+    pub(super) tile_bytes: usize,
     /// What links carry, the busiest first.
     pub(super) links: Vec<LinkUse>,
 }
@@ -92,13 +96,13 @@ fn column(
 ) -> Result<Vec<Point>, Failure> {
     candidate.prove(study)?;
     let subject = candidate.subject(study)?;
-    let options = study.options(candidate);
     let mut points = Vec::new();
     for &bytes in &study.sizes {
         let layout = layout(study, &subject, bytes)?;
+        let options = study.options(candidate, bytes);
         let prediction = simulate(&subject, &layout, &study.network, &options)?;
         *statement = describe(&prediction.statement, statement);
-        points.push(point(study, candidate, bytes, &prediction));
+        points.push(point(study, candidate, bytes, &options, &prediction));
     }
     Ok(points)
 }
@@ -114,7 +118,13 @@ pub(super) fn layout(
     Ok(Layout::even(&study.collective, input, output, study.shape(bytes).count, align)?)
 }
 
-fn point(study: &Study, candidate: &Candidate, bytes: usize, prediction: &Prediction) -> Point {
+fn point(
+    study: &Study,
+    candidate: &Candidate,
+    bytes: usize,
+    options: &Options,
+    prediction: &Prediction,
+) -> Point {
     let (case, shape) = (&study.case, study.shape(bytes));
     let bytes = shape.bytes(case.data_type);
     let time_us = prediction.time_ns / 1e3;
@@ -130,7 +140,7 @@ fn point(study: &Study, candidate: &Candidate, bytes: usize, prediction: &Predic
         count: shape.count,
         algorithm: candidate.algorithm(),
         encoding: candidate.encoding(),
-        channels: study.channels(),
+        channels: options.channels,
         in_place: false,
         time_us: rounded(time_us),
         min_us: rounded(time_us),
@@ -144,7 +154,7 @@ fn point(study: &Study, candidate: &Candidate, bytes: usize, prediction: &Predic
         buffers: 1,
         ops: 1,
     };
-    Point { row, links: prediction.links.clone() }
+    Point { row, tile_bytes: options.tile_bytes, links: prediction.links.clone() }
 }
 
 /// How ranks were simulated; candidates may differ.

@@ -7,7 +7,10 @@ use std::fs;
 use std::path::Path;
 
 use clap::Args;
-use oxccl::plans::topology::{Network, PRESETS, Relation, Topology, TopologyError, preset};
+use oxccl::plans::topology::{
+    Network, PRESETS, Processor, Relation, Topology, TopologyError, preset,
+};
+use oxccl::{Config, Device};
 use oxccl_transports::cuda::{NVML, nvlinks};
 
 use crate::failure::Failure;
@@ -107,6 +110,53 @@ fn load_with_notes(name: &str) -> Result<(Topology, Vec<String>), Failure> {
         detail: format!("cannot be read: {error}"),
     })?;
     Ok((Topology::parse(&text, name)?, Vec::new()))
+}
+
+/// A topology with as many nodes as the ranks need, and the ranks on its devices.
+///
+/// # Errors
+/// As [`load`], and ranks that do not fit.
+pub(crate) fn with_ranks(
+    name: &str,
+    nodes: Option<usize>,
+    ranks: Option<usize>,
+    per_node: Option<usize>,
+) -> Result<(Topology, Network), Failure> {
+    let mut topology = load(name)?;
+    let devices = topology.devices_per_node();
+    let local = per_node.unwrap_or(devices);
+    if local > devices {
+        return Err(Failure::Usage(format!(
+            "--per-node is {local}, but a node of {} has {devices} devices",
+            topology.name
+        )));
+    }
+    topology.nodes = match (nodes, ranks) {
+        (Some(nodes), _) => nodes,
+        (None, Some(ranks)) => topology.nodes.max(ranks.div_ceil(local)),
+        (None, None) => topology.nodes,
+    };
+    let ranks = ranks.unwrap_or(topology.nodes * local);
+    let network = Network::new(&topology, ranks, per_node)?;
+    Ok((topology, network))
+}
+
+/// The settings of communicators on a network's devices: the defaults of their kind, changed by the
+/// environment. Measured tables are of other machines, and left away.
+///
+/// # Errors
+/// A variable whose value cannot be.
+pub(crate) fn config(network: &Network) -> Result<Config, Failure> {
+    let device = match network.device(0).processor {
+        Processor::Cpu => Device::Host,
+        Processor::Gpu => Device::Cuda(None),
+    };
+    let lookup = |name: &str| match name {
+        "OXCCL_DEVICE" => Some(device.to_string().into()),
+        "OXCCL_TUNING" => None,
+        _ => std::env::var_os(name),
+    };
+    Ok(Config::from_lookup(lookup)?)
 }
 
 /// What the way between the first and the last device is like.

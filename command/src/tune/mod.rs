@@ -172,10 +172,8 @@ impl Plan {
             several_nodes: false,
             ll128: false,
             multicast: false,
-            max_channels: self.config.max_channels,
+            limits: self.config.limits(),
             pin: Pin::default(),
-            slot_bytes: self.config.advanced.slot_bytes,
-            ll_slot_bytes: self.config.advanced.ll_slot_bytes,
             cache_bytes: self.config.last_level_cache_bytes(),
         }
     }

@@ -253,6 +253,15 @@ impl Entry {
         self.encoding == Encoding::Windows && self.writes_peers
     }
 
+    /// Whether it serves between nodes: what goes there goes in slots.
+    pub fn crosses_nodes(&self) -> bool {
+        match self.encoding {
+            Encoding::Slots => true,
+            Encoding::Windows => matches!(self.algorithm, Algorithm::Hierarchical(..)),
+            Encoding::Ll | Encoding::Ll128 => false,
+        }
+    }
+
     /// As [`Entry::keeps`] for types whose partial results are not rounded.
     pub fn keeps_unrounded(&self, order: Order, placement: Placement) -> bool {
         self.keeps(order, placement, DataType::F32)

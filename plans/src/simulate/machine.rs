@@ -154,8 +154,14 @@ impl<'a> Machine<'a> {
                 };
             };
             let went = match *step {
-                Step::Wait { counter, value } => self.wait(at, counter, value),
-                Step::Signal { counter, value } => self.signal(at, counter, value),
+                Step::Wait { counter, value } => {
+                    let cost = self.instruction(at, |before| matches!(before, Step::Wait { .. }));
+                    self.wait(at, counter, value, cost)
+                }
+                Step::Signal { counter, value } => {
+                    let cost = self.instruction(at, |before| matches!(before, Step::Signal { .. }));
+                    self.signal(at, counter, value, cost)
+                }
                 Step::Move { .. } => self.carry_out(at, *step, accesses, now),
             };
             if let Some(limit) = self.recorder.as_ref().and_then(Recorder::overflow) {
@@ -186,9 +192,8 @@ impl<'a> Machine<'a> {
         process.round < self.rounds
     }
 
-    fn wait(&mut self, at: usize, counter: u32, value: i32) -> Went {
+    fn wait(&mut self, at: usize, counter: u32, value: i32, instruction: Time) -> Went {
         let wanted = self.base(at, counter, false) + i64::from(value);
-        let instruction = self.instruction(at);
         let Some(signal) = self.raised(at, counter, wanted) else {
             self.park(at, counter);
             return Went::Parked;
@@ -201,9 +206,8 @@ impl<'a> Machine<'a> {
         Went::On
     }
 
-    fn signal(&mut self, at: usize, counter: u32, value: i32) -> Went {
+    fn signal(&mut self, at: usize, counter: u32, value: i32, instruction: Time) -> Went {
         let compiled = self.compiled;
-        let instruction = self.instruction(at);
         let number = self.base(at, counter, true) + i64::from(value);
         let of = compiled.counters[counter as usize];
         let connection = &compiled.connections[of.connection as usize];
@@ -284,8 +288,14 @@ impl<'a> Machine<'a> {
         self.devices[self.processes[at].rank as usize]
     }
 
-    pub(super) fn instruction(&self, at: usize) -> Time {
-        from_ns(self.device(at).instruction_ns)
+    /// What a wait or a signal costs: on a GPU nothing behind another one, as threads of a block
+    /// take them at once.
+    fn instruction(&self, at: usize, is_alike: impl Fn(&Step) -> bool) -> Time {
+        let (device, process) = (self.device(at), &self.processes[at]);
+        let (steps, _) = &self.compiled.programs[process.rank as usize];
+        let before = (process.step as usize).checked_sub(1).and_then(|before| steps.get(before));
+        let joins = device.processor == Processor::Gpu && before.is_some_and(is_alike);
+        if joins { 0 } else { from_ns(device.instruction_ns) }
     }
 
     pub(super) fn record(&mut self, at: usize, start: Time, cause: u32, bytes: u64) -> u32 {

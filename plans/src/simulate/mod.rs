@@ -4,7 +4,8 @@
 //! rounds, and with the credits and counters of the machine: its step numbers are the program's.
 //! What it adds is time:
 //!
-//! - **An instruction** costs its device's `instruction_ns`; a reduce-copy costs, besides, whatever
+//! - **An instruction** costs its device's `instruction_ns`, on a GPU once for waits or signals
+//!   that follow one another. A reduce-copy costs `move_ns`, `operand_ns` for each operand, and whatever
 //!   takes longest of what its channels can read and write, what they can fold, its device's
 //!   memory, and the links that it crosses.
 //! - **A link** serves what crosses it in the order in which it is asked, at its bandwidth, and is

@@ -64,7 +64,9 @@ impl Machine<'_> {
         let device = self.device(at);
         self.servers.in_second_round = self.processes[at].round == 1;
         let start = self.processes[at].time;
-        let begun = start + from_ns(device.instruction_ns);
+        let operands = (sources.len() + destinations.len()) as f64;
+        let overhead = device.move_ns + device.operand_ns * operands;
+        let begun = start + from_ns(overhead);
         let all = sources.iter().chain(destinations);
         let touched: u64 = all.map(|access| bytes.on_a_channel(access.kind)).sum();
         let folded = sources.len().saturating_sub(1) as u64;

@@ -23,7 +23,6 @@ pub use network::{LinkId, LinkView, Network, Route};
 pub use placement::Placement;
 pub use preset::{PRESETS, preset, reduce_efficiency};
 
-use crate::schedule::MAX_CHANNELS;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -66,16 +65,17 @@ pub enum Processor {
 pub struct DeviceKind {
     /// What it is.
     pub processor: Processor,
-    /// Channels that a large call uses, unless something else is asked for.
-    pub channels: usize,
-    /// Payload of a slot on the slots lane.
-    pub slot_bytes: usize,
-    /// Payload of a slot on the LL lane.
-    pub ll_slot_bytes: usize,
     /// From the call to the first instruction, and from the last to the caller.
     pub launch_ns: f64,
-    /// One instruction, besides moving data.
+    /// A wait or a signal; on a GPU, all that follow one another, since threads of a block take
+    /// them at once.
     pub instruction_ns: f64,
+    /// A reduce-copy, besides moving data.
+    #[serde(default)]
+    pub move_ns: f64,
+    /// Each operand of a reduce-copy besides: to find where it lies, and the header of a message.
+    #[serde(default)]
+    pub operand_ns: f64,
     /// What one channel reads and writes, together.
     pub channel_gbps: f64,
     /// What one channel folds: bytes of sources behind the first.
@@ -231,20 +231,10 @@ impl Topology {
     fn check_kinds(&self) -> Result<(), TopologyError> {
         for (name, kind) in &self.devices {
             let key = |field: &str| format!("devices.{name}.{field}");
-            let bytes = [("slot_bytes", kind.slot_bytes), ("ll_slot_bytes", kind.ll_slot_bytes)];
-            for (field, value) in bytes {
-                if value < 64 || !value.is_multiple_of(64) {
-                    let remedy = "choose a multiple of 64";
-                    return Err(TopologyError::wrong(key(field), format!("is {value}"), remedy));
-                }
-            }
-            if kind.channels == 0 || kind.channels > MAX_CHANNELS {
-                let remedy = format!("choose 1 to {MAX_CHANNELS}");
-                let problem = format!("is {}", kind.channels);
-                return Err(TopologyError::wrong(key("channels"), problem, remedy));
-            }
             positive_or_zero(&key("launch_ns"), kind.launch_ns)?;
             positive_or_zero(&key("instruction_ns"), kind.instruction_ns)?;
+            positive_or_zero(&key("move_ns"), kind.move_ns)?;
+            positive_or_zero(&key("operand_ns"), kind.operand_ns)?;
             positive(&key("channel_gbps"), kind.channel_gbps)?;
             positive(&key("reduce_gbps"), kind.reduce_gbps)?;
             positive(&key("memory_gbps"), kind.memory_gbps)?;

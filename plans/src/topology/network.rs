@@ -156,6 +156,19 @@ impl Network {
         self.ranks.div_ceil(self.per_node)
     }
 
+    /// Whether all ranks are joined by links that carry lines of LL128 whole: no other link does
+    /// than NVLink.
+    pub fn carries_lines(&self) -> bool {
+        let farthest = self.route(0, self.ranks() - 1);
+        let mut crossed = farthest.links.iter().map(|link| &self.link(*link).name);
+        self.nodes() == 1 && crossed.all(|name| name.ends_with(" nvlink"))
+    }
+
+    /// Whether a switch between all ranks reduces and multicasts for them.
+    pub fn reduces(&self) -> bool {
+        self.nodes() == 1 && self.ranks() > 1 && self.route(0, self.ranks() - 1).switch.is_some()
+    }
+
     /// Nodes that share leaf switches.
     pub fn nodes_per_pod(&self) -> usize {
         self.pod.nodes

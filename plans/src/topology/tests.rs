@@ -92,8 +92,10 @@ fn what_is_wrong_in_a_file_is_named_with_key_and_remedy() {
     let figure = error("gbps = 450.0", "gbps = -1.0");
     assert!(figure.contains("links.nvlink.gbps is -1; choose a number above 0"), "{figure}");
     assert!(error("nodes = 1", "nodes = 0").contains("nodes is 0"));
-    let channels = error("channels = 24", "channels = 9223372036854775807");
-    assert!(channels.contains(".channels is 9223372036854775807; choose 1 to 64"), "{channels}");
+    let figure = error("move_ns = ", "move_ns = -");
+    assert!(figure.contains(".move_ns is -"), "{figure}");
+    let elsewhere = error("processor = \"gpu\"", "processor = \"gpu\"\nchannels = 24");
+    assert!(elsewhere.contains("unknown field `channels`"), "{elsewhere}");
 }
 
 #[test]
@@ -204,5 +206,52 @@ proptest! {
         let expected: Vec<LinkId> = route.links.iter().map(|link| (link + a_pod) % all).collect();
         prop_assert_eq!(turned.links, expected);
         prop_assert_eq!(turned.latency_ns, route.latency_ns);
+    }
+}
+
+/// The costs of a GPU's instructions give what was counted for whole calls whose messages are there.
+#[test]
+fn calls_cost_what_their_instructions_were_counted_to() {
+    use crate::algorithms::{Algorithm, Encoding, find};
+    use crate::collective::{Collective, Kind, Order};
+    use crate::schedule::{Instruction, SLOTS};
+    let gpu = preset("dgx-h100").unwrap().devices["gpu"].clone();
+    let launch_ns = 1800.0;
+    let counted = [
+        (Algorithm::OneShot, Encoding::Ll, [7.2, 8.1, 9.7], 0),
+        (Algorithm::TwoShot, Encoding::Ll, [10.8, 22.0, 44.3], 0),
+        // With a chunk of 8 KiB.
+        (Algorithm::TwoShotPush, Encoding::Windows, [13.4, 20.9, 35.0], 8 << 10),
+    ];
+    for (algorithm, encoding, figures, chunk_bytes) in counted {
+        for (ranks, counted_us) in [2, 4, 8].into_iter().zip(figures) {
+            let entry = find(Kind::AllReduce, algorithm, encoding).unwrap();
+            let (collective, placement) =
+                (Collective::new(Kind::AllReduce, ranks), Placement::one_node(ranks));
+            let schedule = entry.schedule(collective, placement, Order::Any, SLOTS).unwrap();
+            let alike = |a: &Instruction, b: &Instruction| {
+                std::mem::discriminant(a) == std::mem::discriminant(b)
+                    && !matches!(a, Instruction::ReduceCopy { .. })
+            };
+            let mut ns = gpu.launch_ns - launch_ns;
+            for run in schedule.ranks[0].chunk_by(alike) {
+                ns += match &run[0] {
+                    Instruction::ReduceCopy { sources, destinations, .. } => {
+                        let operands = sources.len() + destinations.len();
+                        let moved = (operands * chunk_bytes) as f64;
+                        let moves = sources.iter().all(|source| source.raw);
+                        let data_ns = if moves { moved / gpu.channel_gbps } else { 0.0 };
+                        gpu.move_ns + gpu.operand_ns * operands as f64 + data_ns
+                    }
+                    _ => gpu.instruction_ns,
+                };
+            }
+            let ratio = ns / 1e3 / counted_us;
+            assert!(
+                (ratio - 1.0).abs() < 0.13,
+                "{algorithm} {ranks}: {} of {counted_us}",
+                ns / 1e3
+            );
+        }
     }
 }

@@ -2,49 +2,69 @@
 //!
 //! Small messages are LL: data and flags travel together, and nobody waits twice. From where
 //! bandwidth begins to count they are LL128, if links allow it: as fast, and nearly all of it data.
-//! Larger ones use peers' buffers in place, which moves the least. What peers cannot reach goes
-//! through slots. Channels are thread blocks: few for what is over in a few microseconds, all of
-//! them for what memory's bandwidth limits.
+//! What costs most up to about a megabyte is the number of instructions that a thread block takes
+//! one after the other, so everybody sends to everybody as long as that is one of them. Larger
+//! messages use peers' buffers in place, which moves the least. What peers cannot reach goes through
+//! slots. Channels are thread blocks: few for what is over in a few microseconds, all of them for
+//! what memory's bandwidth limits.
 //!
-//! Not measured on hardware yet: the thresholds follow other people's measurements (two 16 KiB
-//! messages of a pair over NVLink are about as fast as the flags that a window needs).
+//! Not measured on hardware: the thresholds are the simulator's, on H100s (`docs/simulator.md`). The
+//! test `plans/tests/agreement.rs` compares them over sizes and worlds.
 
 use super::wish::{self, Wish};
-use super::{Offered, Question, links};
-use crate::algorithms::{Algorithm, Encoding, Entry};
+use super::{Offered, Question};
+use crate::algorithms::{Algorithm, Encoding, Entry, Inner, Outer};
+use crate::collective::Kind;
 use std::ops::RangeInclusive;
 
 /// Up to so many bytes LL is best, if there is no LL128.
-const LL_MAX_BYTES: usize = 32 << 10;
+const LL_MAX_BYTES: usize = 128 << 10;
 /// From so many bytes LL128 is better than LL, and up to so many better than windows.
-const LL128_BYTES: RangeInclusive<usize> = 16 << 10..=128 << 10;
-/// From so many bytes a rank's LL message is better reduced once and then spread than sent to
-/// everybody.
-const TWO_SHOT_MIN_BYTES: usize = 16 << 10;
+const LL128_BYTES: RangeInclusive<usize> = 16 << 10..=256 << 10;
 /// From so many ranks on a switch that reduces is faster than windows, at all sizes that are for
-/// these: the simulator's figures for H100s (`docs/simulator.md`).
+/// these.
 const SWITCH_MIN_RANKS: usize = 4;
+/// From so many bytes what a root sends or gets had better pass from rank to rank: on one node, and
+/// between nodes.
+const CHAIN_MIN_BYTES: [usize; 2] = [8 << 20, 64 << 20];
+/// Up to so many bytes for each two nodes, an all-reduce between nodes sends whole buffers, in as
+/// few steps as can be.
+const DOUBLING_MAX_BYTES: usize = 256 << 10;
+/// Up to so many bytes each node sends to all others at once: of an all-gather, whose parts are
+/// handed on as they come, and of a reduce-scatter.
+const AT_ONCE_MAX_BYTES: [usize; 2] = [4 << 20, 32 << 20];
+/// Up to so many bytes a root between nodes takes everybody's input at once.
+const ROOT_MAX_BYTES: usize = 16 << 10;
 /// What keeps a thread block busy for long enough.
 const BYTES_PER_CHANNEL: usize = 64 << 10;
+/// The same in LL and LL128.
+const LL_BYTES_PER_CHANNEL: usize = 4 << 10;
 
 /// The entry, out of those that fit, and why.
 pub(super) fn choose(question: &Question, offered: &Offered) -> Option<(&'static Entry, String)> {
-    let wishes = if question.several_nodes { links::wishes(question) } else { wishes(question) };
+    let wishes = if question.several_nodes { between_nodes(question) } else { inside(question) };
     wish::first(wishes, offered)
 }
 
-fn wishes(question: &Question) -> Vec<Wish> {
+/// On one node.
+fn inside(question: &Question) -> Vec<Wish> {
     let (kind, bytes, ranks) =
         (question.collective.kind, question.total_bytes, question.collective.ranks);
     let [small, middle, in_place] = wish::of_one_node(kind);
     let mut wishes = Vec::new();
     if LL128_BYTES.contains(&bytes) {
-        wishes.push((middle, Encoding::Ll128, "middle: lines of 120 bytes and a flag"));
+        wishes.push((small, Encoding::Ll128, "middle: lines of 120 bytes and a flag"));
     }
     if bytes <= LL_MAX_BYTES {
-        let divided = ranks > 2 && bytes >= TWO_SHOT_MIN_BYTES;
-        let first = if divided { middle } else { small };
-        wishes.push((first, Encoding::Ll, "small: data and flags in one message"));
+        wishes.push((small, Encoding::Ll, "small: data and flags in one message"));
+    }
+    if kind == Kind::Broadcast && bytes < CHAIN_MIN_BYTES[0] {
+        let reason = "reachable by all: everybody reads the root's buffer";
+        wishes.push((Algorithm::DirectPull, Encoding::Windows, reason));
+    }
+    if kind == Kind::Broadcast && ranks > 2 {
+        let reason = "long: the root's links carry it once, from rank to rank";
+        wishes.push((Algorithm::Chain, Encoding::Slots, reason));
     }
     if ranks >= SWITCH_MIN_RANKS {
         wishes.push((
@@ -65,11 +85,55 @@ fn wishes(question: &Question) -> Vec<Wish> {
     wishes
 }
 
+/// What crosses between nodes crosses seldom, and where it is short, in few steps.
+fn between_nodes(question: &Question) -> Vec<Wish> {
+    let (kind, bytes, ranks) =
+        (question.collective.kind, question.total_bytes, question.collective.ranks);
+    let nodes = question.placement.nodes(ranks).unwrap_or(ranks);
+    let hierarchical = |outer, encoding| {
+        let reason = "nodes: what crosses between them crosses once";
+        (Algorithm::Hierarchical(Inner::Direct, outer), encoding, reason)
+    };
+    let slots = |algorithm, reason| (algorithm, Encoding::Slots, reason);
+    let by = |outer| [hierarchical(outer, Encoding::Windows), hierarchical(outer, Encoding::Slots)];
+    let mut wishes = match kind {
+        Kind::AllReduce => {
+            let mut wishes = Vec::new();
+            if bytes <= DOUBLING_MAX_BYTES * nodes / 2 {
+                wishes.push(slots(Algorithm::RecursiveDoubling, "nodes, short: few steps"));
+            }
+            wishes.extend(by(Outer::Ring));
+            wishes.push(slots(Algorithm::Ring, "one rank a node: every byte crosses seldom"));
+            wishes
+        }
+        Kind::AllGather | Kind::ReduceScatter => {
+            let at_once = bytes <= AT_ONCE_MAX_BYTES[usize::from(kind == Kind::ReduceScatter)];
+            let outers =
+                if at_once { [Outer::Direct, Outer::Ring] } else { [Outer::Ring, Outer::Direct] };
+            let mut wishes: Vec<Wish> = outers.into_iter().flat_map(by).collect();
+            wishes.push(slots(Algorithm::Direct, "one rank a node: one step"));
+            wishes
+        }
+        Kind::Reduce if bytes <= ROOT_MAX_BYTES => {
+            vec![slots(Algorithm::Direct, "nodes, short: one step")]
+        }
+        Kind::Broadcast | Kind::Reduce if bytes >= CHAIN_MIN_BYTES[1] => {
+            vec![slots(Algorithm::Chain, "nodes, long: every link carries it once")]
+        }
+        Kind::Broadcast | Kind::Reduce => {
+            vec![slots(Algorithm::Binomial, "nodes: few steps between them")]
+        }
+        Kind::Barrier => vec![slots(Algorithm::Dissemination, "few steps")],
+        _ => vec![slots(Algorithm::Direct, "one step")],
+    };
+    if nodes == ranks {
+        wishes.retain(|(algorithm, ..)| !matches!(algorithm, Algorithm::Hierarchical(..)));
+    }
+    wishes
+}
+
 /// How many thread blocks share the work, unless that is pinned.
 pub(super) fn channels(question: &Question, entry: &Entry) -> usize {
-    let each = match entry.encoding {
-        Encoding::Ll | Encoding::Ll128 => question.ll_slot_bytes,
-        _ => BYTES_PER_CHANNEL,
-    };
-    question.total_bytes.div_ceil(each).clamp(1, question.max_channels)
+    let each = if entry.encoding.has_flags() { LL_BYTES_PER_CHANNEL } else { BYTES_PER_CHANNEL };
+    question.total_bytes.div_ceil(each).clamp(1, question.limits.max_channels)
 }

@@ -23,8 +23,8 @@ const GATHERED_MAX_BYTES: usize = 16 << 10;
 /// another computes.
 pub(super) fn channels(question: &Question) -> usize {
     let chunk = question.total_bytes / question.collective.ranks;
-    let slots = chunk / question.slot_bytes.max(1);
-    if slots < CHANNELS { 1 } else { CHANNELS.min(question.max_channels) }
+    let slots = chunk / question.plain_slot_bytes().max(1);
+    if slots < CHANNELS { 1 } else { CHANNELS.min(question.limits.max_channels) }
 }
 
 /// What would be best, in order of preference.

@@ -3,6 +3,7 @@
 
 mod gpu;
 mod host;
+mod limits;
 mod links;
 mod model;
 mod table;
@@ -10,6 +11,7 @@ mod table;
 mod tests;
 mod wish;
 
+pub use limits::Limits;
 pub use model::Prediction;
 pub use table::{Curve, DeviceKind, Links, MemoryKind, Point, Table, TableError};
 
@@ -17,7 +19,7 @@ use crate::algorithms::{self, Algorithm, Encoding, Entry};
 use crate::collective::{Collective, Kind, Order};
 use crate::element::{DataType, OpKind};
 use crate::schedule::SLOTS;
-use crate::topology::Placement;
+use crate::topology::{Placement, Processor};
 use serde::Serialize;
 
 /// All that a choice depends on.
@@ -49,14 +51,10 @@ pub struct Question {
     /// A switch between the ranks reduces and multicasts for them, in buffers that lie at the same
     /// places of all heaps.
     pub multicast: bool,
-    /// Most channels of a call.
-    pub max_channels: usize,
+    /// Channels and slots that there are.
+    pub limits: Limits,
     /// What must be chosen.
     pub pin: Pin,
-    /// Payload of a slot on the slots lane.
-    pub slot_bytes: usize,
-    /// Payload of a slot on the LL lane, and on the LL128 lane.
-    pub ll_slot_bytes: usize,
     /// Bytes of the last-level cache.
     pub cache_bytes: usize,
 }
@@ -64,7 +62,12 @@ pub struct Question {
 impl Question {
     /// Payload of the slots that an encoding uses.
     pub fn slot_payload(&self, encoding: Encoding) -> usize {
-        if encoding.has_flags() { self.ll_slot_bytes } else { self.slot_bytes }
+        if encoding.has_flags() { self.limits.ll_slot_bytes } else { self.plain_slot_bytes() }
+    }
+
+    /// Payload of the slots lane's slots.
+    pub fn plain_slot_bytes(&self) -> usize {
+        self.limits.plain_slot_bytes(self.several_nodes)
     }
 
     /// The channels that are pinned, or these. Send/recv has connections for one.
@@ -149,8 +152,13 @@ pub fn plan_by(table: Option<&Table>, question: &Question) -> Result<Plan, NoAlg
     let Some(choice) = choose(table, question, &offered, by_thresholds) else {
         return Err(no_algorithm(question));
     };
-    let channels = if question.several_nodes { links::channels(question) } else { 1 };
-    Ok(planned(question, choice, channels))
+    Ok(planned(question, Processor::Cpu, choice))
+}
+
+/// How a call is carried out by an entry, whether or not the tuner would choose it.
+pub fn plan_of(question: &Question, entry: &'static Entry, processor: Processor) -> Plan {
+    let reason = "the one that is asked for".to_owned();
+    planned(question, processor, Choice { entry, reason, predicted_ns: None })
 }
 
 /// The entry, out of those that fit, why, and how long it takes where that is known.
@@ -160,17 +168,23 @@ struct Choice {
     predicted_ns: Option<u64>,
 }
 
-/// The plan of a choice, with so many channels unless they are pinned.
-fn planned(question: &Question, choice: Choice, channels: usize) -> Plan {
+/// The plan of a choice.
+fn planned(question: &Question, processor: Processor, choice: Choice) -> Plan {
     let Choice { entry, reason, predicted_ns } = choice;
-    // A barrier has nothing to share.
-    let channels = if entry.kind == Kind::Barrier { 1 } else { channels };
+    let channels = match processor {
+        // A barrier has nothing to share.
+        _ if entry.kind == Kind::Barrier => 1,
+        Processor::Gpu => gpu::channels(question, entry),
+        Processor::Cpu if question.several_nodes => links::channels(question),
+        Processor::Cpu => 1,
+    };
     Plan {
         algorithm: entry.algorithm,
         encoding: entry.encoding,
         channels: question.channels_or(channels),
         tile_bytes: question.slot_payload(entry.encoding),
-        stream: host::stream(question),
+        // A GPU's kernels write past no cache.
+        stream: processor == Processor::Cpu && host::stream(question),
         cma: entry.encoding == Encoding::Windows && !question.windows,
         reason,
         predicted_ns,
@@ -188,9 +202,7 @@ pub fn plan_on_gpu(table: Option<&Table>, question: &Question) -> Result<Plan, N
     let Some(choice) = choose(table, question, &offered, by_thresholds) else {
         return Err(no_algorithm(question));
     };
-    let channels = gpu::channels(question, choice.entry);
-    // Kernels write past no cache.
-    Ok(Plan { stream: false, ..planned(question, choice, channels) })
+    Ok(planned(question, Processor::Gpu, choice))
 }
 
 /// The entries that fit a question, in the catalogue's order.
@@ -284,18 +296,9 @@ fn fits(entry: &Entry, question: &Question) -> bool {
         && (entry.encoding != Encoding::Ll128 || question.ll128)
         && (!entry.is_in_network() || question.multicast)
         && entry.reduces(question.data_type, question.op)
-        && (crosses_nodes(entry) || !question.several_nodes)
+        && (entry.crosses_nodes() || !question.several_nodes)
         // A barrier has one algorithm and no data: there is nothing to pin.
         && (entry.kind == Kind::Barrier || is_pinned(entry, &question.pin))
-}
-
-/// Whether what goes between nodes goes in slots.
-fn crosses_nodes(entry: &Entry) -> bool {
-    match entry.encoding {
-        Encoding::Slots => true,
-        Encoding::Windows => matches!(entry.algorithm, Algorithm::Hierarchical(..)),
-        Encoding::Ll | Encoding::Ll128 => false,
-    }
 }
 
 fn is_pinned(entry: &Entry, pin: &Pin) -> bool {

@@ -44,10 +44,8 @@ fn question(bytes: usize) -> Question {
         several_nodes: false,
         ll128: false,
         multicast: false,
-        max_channels: 4,
+        limits: Limits::HOST,
         pin: Pin::default(),
-        slot_bytes: 64 << 10,
-        ll_slot_bytes: 4 << 10,
         cache_bytes: 1 << 25,
     }
 }

@@ -12,8 +12,7 @@ use oxccl_plans::length::TooLong;
 use oxccl_plans::lower::{Lowering, Program, lower};
 use oxccl_plans::schedule::{Layout, SLOTS};
 use oxccl_plans::topology::Placement;
-use oxccl_plans::tune::Pin;
-use oxccl_plans::tune::{Plan, Question, plan_by, plan_on_gpu};
+use oxccl_plans::tune::{Limits, Pin, Plan, Question, plan_by, plan_on_gpu};
 use oxccl_plans::verify::{Verified, verify};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -149,10 +148,8 @@ impl Plans {
             several_nodes: self.links.is_some(),
             ll128: self.ways.ll128 && ll128_serves,
             multicast,
-            max_channels: most(config.max_channels),
+            limits: Limits { max_channels: most(config.max_channels), ..config.limits() },
             pin,
-            slot_bytes: config.advanced.slot_bytes,
-            ll_slot_bytes: config.advanced.ll_slot_bytes,
             cache_bytes: config.last_level_cache_bytes(),
         };
         let custom = config.schedule.as_ref().map(|custom| custom.plan(&question)).transpose()?;

@@ -12,7 +12,14 @@ use super::*;
 use crate::algorithms::{Algorithm, Encoding, Entry, catalogue, find};
 use crate::collective::{Collective, Kind, Order};
 use crate::schedule::{Chunking, SLOTS, Schedule};
-use crate::topology::{Placement, Topology, preset};
+use crate::topology::{Placement, Processor, Topology, preset};
+use crate::tune::Limits;
+
+/// Channels and tile of calls on GPUs, unless a test says something else: as many as NCCL uses
+/// where bandwidths are published.
+const GPU_CHANNELS: usize = 24;
+const GPU_TILE_BYTES: usize = 256 << 10;
+const LL_TILE_BYTES: usize = 16 << 10;
 
 /// A call on a topology.
 struct Case {
@@ -29,12 +36,11 @@ impl Case {
 
     fn on(topology: &Topology, kind: Kind, ranks: usize, bytes: usize) -> Case {
         let network = Network::new(topology, ranks, None).unwrap();
-        let device = network.device(0);
-        let options = Options {
-            channels: device.channels,
-            tile_bytes: device.slot_bytes,
-            ..Options::default()
+        let (channels, tile_bytes) = match network.device(0).processor {
+            Processor::Gpu => (GPU_CHANNELS, GPU_TILE_BYTES),
+            Processor::Cpu => (1, Limits::HOST.slot_bytes),
         };
+        let options = Options { channels, tile_bytes, ..Options::default() };
         let collective = match kind {
             Kind::SendRecv => Collective::send_recv(ranks, 0, 1),
             kind => Collective::new(kind, ranks),
@@ -61,7 +67,7 @@ impl Case {
         let (input, output) = subject.chunking();
         let mut options = self.options.clone();
         if entry.encoding.has_flags() {
-            options.tile_bytes = options.tile_bytes.min(self.network.device(0).ll_slot_bytes);
+            options.tile_bytes = options.tile_bytes.min(LL_TILE_BYTES);
         }
         simulate(&subject, &self.layout(input, output), &self.network, &options)
     }
