@@ -96,6 +96,8 @@ pub struct Call<'c> {
     pub(crate) data_type: DataType,
     pub(crate) op: OpKind,
     pub(crate) factor_bits: u64,
+    /// The factor is in the device's memory, and these bits are its address.
+    pub(crate) factor_at: bool,
     pub(crate) ends: Ends,
     pub(crate) parts: Parts<'c>,
     pub(crate) input: Memory,
@@ -141,7 +143,7 @@ impl<'c> Call<'c> {
     pub fn of(kind: Kind, data_type: DataType, input: Memory, output: Memory) -> Call<'c> {
         let ends = if kind.is_rooted() { Ends::Root(0) } else { Ends::All };
         let (op, parts) = (OpKind::Sum, Parts::Even);
-        Call { kind, data_type, op, factor_bits: 0, ends, parts, input, output }
+        Call { kind, data_type, op, factor_bits: 0, factor_at: false, ends, parts, input, output }
     }
 
     /// A message to another rank.
@@ -186,7 +188,7 @@ impl<'c> Call<'c> {
     #[inline]
     #[must_use]
     pub fn reduce_op<T: Element>(self, op: ReduceOp<T>) -> Call<'c> {
-        Call { op: op.kind(), factor_bits: op.factor_bits(), ..self }
+        Call { op: op.kind(), factor_bits: op.factor_bits(), factor_at: false, ..self }
     }
 
     /// The same with [`OpKind::PreMulSum`] and its factor: a value of the data type, as its bytes.
@@ -197,7 +199,16 @@ impl<'c> Call<'c> {
         let expected = self.data_type.len_bytes();
         let wrong = Error::CopyLength { found: bytes.len(), expected };
         let factor_bits = accumulator_bits(self.data_type, bytes).ok_or(wrong)?;
-        Ok(Call { op: OpKind::PreMulSum, factor_bits, ..self })
+        Ok(Call { op: OpKind::PreMulSum, factor_bits, factor_at: false, ..self })
+    }
+
+    /// The same with [`OpKind::PreMulSum`] and a factor in the device's memory: a value of the data
+    /// type, which is read when the call is carried out, and each time that a captured call is.
+    /// Ranks may apply factors to each other's input, and cannot compare these: so it is for
+    /// communicators of one rank, which scale by it.
+    #[must_use]
+    pub fn factor_at(self, address: *const u8) -> Call<'c> {
+        Call { op: OpKind::PreMulSum, factor_bits: address as u64, factor_at: true, ..self }
     }
 
     /// The same with parts that differ by rank, of an all-gather or a reduce-scatter.
@@ -263,7 +274,8 @@ impl Asked {
     /// What a call is made from; nothing, if its parts are not equal.
     #[inline]
     pub(crate) fn new(call: &Call<'_>) -> Asked {
-        let Call { kind, data_type, op, factor_bits, ends, parts, input, output } = *call;
+        let Call { kind, data_type, op, factor_bits, factor_at, ends, parts, input, output } =
+            *call;
         if parts != Parts::Even {
             return Asked::NOTHING;
         }
@@ -274,7 +286,11 @@ impl Asked {
             Ends::From(peer) => (3, peer),
         };
         Asked([
-            kind as u64 | (data_type as u64) << 8 | (op as u64) << 16 | role << 24,
+            kind as u64
+                | (data_type as u64) << 8
+                | (op as u64) << 16
+                | role << 24
+                | u64::from(factor_at) << 32,
             end as u64,
             factor_bits,
             input.address as u64,

@@ -160,6 +160,14 @@ pub enum Error {
         "this is memory of a GPU, which the host cannot look at: give its address to kernels, or copy it"
     )]
     MemoryOfGpu,
+    /// A factor in memory ([`Call::factor_at`](crate::Call::factor_at)) of a call of several ranks.
+    #[error(
+        "a factor in memory is for a communicator of one rank, and not of {ranks}: ranks cannot compare what it is"
+    )]
+    FactorInMemory {
+        /// So many.
+        ranks: usize,
+    },
     /// What this release cannot do.
     #[error("{what} is not there yet on {device}")]
     Unsupported {

@@ -15,6 +15,8 @@ pub(crate) struct CheckedCall {
     pub(crate) data_type: DataType,
     pub(crate) op: OpKind,
     pub(crate) factor_bits: u64,
+    /// These bits are the factor's address.
+    pub(crate) factor_at: bool,
     /// As in `Layout::even`: the whole buffer or one rank's part, by kind.
     pub(crate) count: usize,
     pub(crate) counts: Option<Arc<Counts>>,
@@ -38,6 +40,9 @@ impl CheckedCall {
     /// # Errors
     /// As [`Call::of`] lists them.
     pub(crate) fn new(call: &Call<'_>, rank: usize, ranks: usize) -> Result<CheckedCall, Error> {
+        if call.factor_at && ranks > 1 {
+            return Err(Error::FactorInMemory { ranks });
+        }
         match call.parts {
             Parts::Even => CheckedCall::even(call, rank, ranks),
             Parts::PerRank(counts) => {
@@ -66,6 +71,7 @@ impl CheckedCall {
             output: if collective.has_output(rank) { output.address } else { std::ptr::null_mut() },
             in_place: kind == Kind::AllToAll && input.address == output.address && count > 0,
             factor_bits: if kind.reduces() { call.factor_bits } else { 0 },
+            factor_at: kind.reduces() && call.factor_at,
             asked: Asked::new(call),
             ..CheckedCall::without_memory(collective, call.data_type, call.op, count)?
         };
@@ -107,6 +113,7 @@ impl CheckedCall {
             data_type,
             op: if kind.reduces() { op } else { OpKind::Sum },
             factor_bits: 0,
+            factor_at: false,
             count,
             counts: None,
             lengths,
@@ -158,6 +165,7 @@ impl CheckedCall {
             data_type,
             op: if kind.reduces() { op } else { OpKind::Sum },
             factor_bits: if kind.reduces() { call.factor_bits } else { 0 },
+            factor_at: kind.reduces() && call.factor_at,
             count: 0,
             counts: Some(Arc::new(counts)),
             lengths,

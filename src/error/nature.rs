@@ -66,6 +66,7 @@ impl Error {
             | Error::OtherDevice { .. }
             | Error::OtherMemory { .. }
             | Error::MemoryOfGpu
+            | Error::FactorInMemory { .. }
             | Error::Unsupported { .. }
             | Error::Suspended
             | Error::CapturedApart { .. }
@@ -98,6 +99,7 @@ impl Error {
             | Error::OtherDevice { .. }
             | Error::OtherMemory { .. }
             | Error::MemoryOfGpu
+            | Error::FactorInMemory { .. }
             | Error::Suspended
             | Error::Unsupported { .. }
             | Error::CopyLength { .. }

@@ -48,7 +48,9 @@ impl Request {
         match &self.op {
             Op::Plain(op) => Ok(call.op(*op)),
             Op::Scaled(Scalar::Value(bytes)) => call.factor(bytes),
-            Op::Scaled(Scalar::At(_)) => unreachable!("it has been read"),
+            Op::Scaled(Scalar::At(address)) => {
+                Ok(call.factor_at(std::ptr::with_exposed_provenance(*address)))
+            }
         }
     }
 

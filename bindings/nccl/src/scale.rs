@@ -4,10 +4,10 @@
 //! The runtime's own operation has one factor for all ranks, so that any rank may apply it to what
 //! it reads of another; a communicator of one rank applies this one's.
 
-use crate::answer::{Answer, Failure};
+use crate::answer::Answer;
 use crate::call::{Ends, Request};
 use crate::config::{self, Asked};
-use crate::factor::{Op, Scalar};
+use crate::factor::Op;
 use oxccl::{AnyStream, Collectives, Communicator, Kind, Memory, OpKind, cuda};
 use oxccl_transports::cuda::DeviceMemory;
 use std::collections::BTreeMap;
@@ -57,14 +57,9 @@ impl Scaler {
         request: &Request,
         stream: Option<&cuda::Stream>,
     ) -> Answer<Request> {
-        let Op::Scaled(scalar) = &request.op else { return Ok(request.clone()) };
-        let factor = match (scalar, stream) {
-            (Scalar::At(address), Some(stream)) => {
-                read(stream, *address, request.data_type.len_bytes())?
-            }
-            (Scalar::At(_), None) => unreachable!("the host's factors are read at once"),
-            (Scalar::Value(bytes), _) => bytes.clone(),
-        };
+        if let Op::Plain(_) = request.op {
+            return Ok(request.clone());
+        }
         let count = request.input.count;
         // `memory` has found that they fit.
         let bytes = count * request.data_type.len_bytes();
@@ -80,13 +75,8 @@ impl Scaler {
         }
         let Some(scratch) = all.last_mut() else { unreachable!("there is one by now") };
         let scaled = Memory { address: scratch.address(), count };
-        let alone = Request {
-            kind: Kind::AllReduce,
-            op: Op::Scaled(Scalar::Value(factor)),
-            ends: Ends::All,
-            output: scaled,
-            ..request.clone()
-        };
+        let alone =
+            Request { kind: Kind::AllReduce, ends: Ends::All, output: scaled, ..request.clone() };
         match stream {
             // SAFETY: the caller vouches for the input, and the scratch is this call's alone: what
             // comes next in the stream comes behind it.
@@ -99,22 +89,4 @@ impl Scaler {
         }
         Ok(Request { op: Op::Plain(OpKind::Sum), input: scaled, ..request.clone() })
     }
-}
-
-/// A factor in a GPU's memory, when the stream has come so far: this waits for that.
-fn read(stream: &cuda::Stream, address: usize, len_bytes: usize) -> Answer<Vec<u8>> {
-    let failed = oxccl_transports::Error::from;
-    if stream.capture_state().map_err(failed)? != cuda::CaptureState::None {
-        return Err(Failure::usage(
-            "a factor in device memory is read when the call is launched, which a graph's is not: \
-             use ncclScalarHostImmediate in captures",
-        ));
-    }
-    let mut factor = vec![0; len_bytes];
-    let from = std::ptr::with_exposed_provenance(address);
-    // SAFETY: the caller of NCCL's function has given a value of the type, for as long as the
-    // operation is used; the stream is waited for before the copy ends.
-    unsafe { cuda::copy(stream, factor.as_mut_ptr(), from, len_bytes) }.map_err(failed)?;
-    stream.synchronize().map_err(failed)?;
-    Ok(factor)
 }

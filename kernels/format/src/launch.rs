@@ -13,6 +13,9 @@ table! {
     pub const LAUNCH_AWAITS: u32 = 1;
     /// [`Launch::flags`]: the part's buckets are done when it is.
     pub const LAUNCH_COMPLETES: u32 = 2;
+    /// [`Launch::flags`]: the factor is a value of the program's type, and [`Launch::scale_bits`] is
+    /// its address.
+    pub const LAUNCH_FACTOR_AT: u32 = 4;
     /// From this bit on a token, as in [`Tokens`], has the number of the allocation that it counts
     /// from: 0 for [`Window::base`].
     pub const TOKEN_NUMBER_SHIFT: u32 = 52;
@@ -217,7 +220,7 @@ table! {
         /// Where a switch finds these two, and all ranks' with them.
         pub multicast: Multicast,
         /// [`Scale::Premultiply`]: the factor in the accumulator type (f32, f64, i64 or u64 bits,
-        /// zero-extended).
+        /// zero-extended), or where it is ([`LAUNCH_FACTOR_AT`]).
         pub scale_bits: u64,
         /// Number of this call on the communicator, from 1.
         pub call: u64,
@@ -258,7 +261,7 @@ table! {
         /// the [`ranks`](Self::ranks) whose launch blocks lie at `next`; the other fields are not
         /// used.
         pub joined_channels: u32,
-        /// [`LAUNCH_AWAITS`], [`LAUNCH_COMPLETES`].
+        /// [`LAUNCH_AWAITS`], [`LAUNCH_COMPLETES`], [`LAUNCH_FACTOR_AT`].
         pub flags: u32,
         /// Zero.
         pub reserved: u32,

@@ -30,7 +30,7 @@ pub(super) struct DeviceChains {
 }
 
 /// A call's input and output, how peers find them, and its factor.
-type Reached = (*mut u8, *mut u8, f::Tokens, u64);
+type Reached = (*mut u8, *mut u8, f::Tokens, (u64, bool));
 
 /// The tables for one set of buffers.
 #[derive(Debug)]
@@ -228,5 +228,7 @@ impl DeviceChain {
 /// Where each call's buffers are, for this rank and for its peers, and its factor.
 fn reached(buffers: Buffers<'_>) -> impl Iterator<Item = Reached> {
     let calls = buffers.calls.iter().zip(buffers.tokens);
-    calls.map(|(call, tokens)| (call.input, call.output, *tokens, call.factor_bits))
+    calls.map(|(call, tokens)| {
+        (call.input, call.output, *tokens, (call.factor_bits, call.factor_at))
+    })
 }

@@ -97,7 +97,10 @@ impl Chain {
         }
         for (block, launch) in blocks.iter().zip(&mut self.launches) {
             if let (Some(digest), Some(source)) = (block.digest, sources.get(block.first)) {
-                launch.scale_bits = calls[source.call].factor_bits;
+                let call = &calls[source.call];
+                launch.scale_bits = call.factor_bits;
+                launch.flags &= !f::LAUNCH_FACTOR_AT;
+                launch.flags |= if call.factor_at { f::LAUNCH_FACTOR_AT } else { 0 };
                 launch.signature = digest.with_factor(launch.scale_bits).word();
             }
             if block.is_virtual {

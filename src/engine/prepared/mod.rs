@@ -38,7 +38,8 @@ pub(super) struct Launches {
     /// Of the calls at hand: what they are, and how peers find their buffers.
     asked: Vec<Signature>,
     tokens: Vec<f::Tokens>,
-    factors: Vec<u64>,
+    /// Bits, and whether they are an address.
+    factors: Vec<(u64, bool)>,
     /// How often tables have been pointed to buffers.
     placings: u64,
     /// Launches prepared so far.
@@ -111,9 +112,10 @@ impl Launches {
         if call.op != OpKind::PreMulSum {
             return 0;
         }
-        let known = self.factors.iter().position(|bits| *bits == call.factor_bits);
+        let factor = (call.factor_bits, call.factor_at);
+        let known = self.factors.iter().position(|known| *known == factor);
         let at = known.unwrap_or_else(|| {
-            self.factors.push(call.factor_bits);
+            self.factors.push(factor);
             self.factors.len() - 1
         });
         at as u64 + 1

@@ -70,6 +70,50 @@ static void replays(int rank, int ranks) {
     CUDA(cuGraphDestroy, (void *), graph);
 }
 
+/* A factor in device memory is read at each replay, in every type. */
+static void factors_of_replays(int ranks) {
+    /* 1, 2 and 4 in each type; both ranks have 1. */
+    static const struct { int type; size_t bytes; uint64_t one, two, four; } TYPES[] = {
+        { ncclInt8, 1, 1, 2, 4 }, { ncclUint8, 1, 1, 2, 4 }, { ncclInt32, 4, 1, 2, 4 },
+        { ncclUint32, 4, 1, 2, 4 }, { ncclInt64, 8, 1, 2, 4 }, { ncclUint64, 8, 1, 2, 4 },
+        { ncclFloat16, 2, 0x3c00, 0x4000, 0x4400 },
+        { ncclFloat32, 4, 0x3f800000, 0x40000000, 0x40800000 },
+        { ncclFloat64, 8, 0x3ff0000000000000, 0x4000000000000000, 0x4010000000000000 },
+        { ncclBfloat16, 2, 0x3f80, 0x4000, 0x4080 },
+        { ncclFloat8e4m3, 1, 0x38, 0x40, 0x48 }, { ncclFloat8e5m2, 1, 0x3c, 0x40, 0x44 },
+    };
+    if (is_host() || ranks != 2) return;
+    stream_t stream = new_stream();
+    for (size_t t = 0; t < sizeof TYPES / sizeof *TYPES; t++) {
+        char in[COUNT * 8], out[COUNT * 8], *from = device_memory(sizeof in), *to = device_memory(sizeof in);
+        size_t bytes = TYPES[t].bytes;
+        void *factor = device_memory(8), *graph, *ready;
+        int op;
+        for (size_t i = 0; i < COUNT; i++) memcpy(in + i * bytes, &TYPES[t].one, bytes);
+        to_device(from, in, sizeof in);
+        to_device(factor, &TYPES[t].two, 8);
+        OK(ncclRedOpCreatePreMulSum(&op, factor, TYPES[t].type, 0, comm));
+        for (int is_captured = 0; is_captured < 2; is_captured++) {
+            if (is_captured) CUDA(cuStreamBeginCapture_v2, (void *, int), stream, 1);
+            OK(ncclAllReduce(from, to, COUNT, TYPES[t].type, op, comm, stream));
+            if (is_captured) CUDA(cuStreamEndCapture, (void *, void **), stream, &graph);
+            synchronize(stream);
+        }
+        OK(ncclRedOpDestroy(op, comm));
+        CUDA(cuGraphInstantiateWithFlags, (void **, void *, unsigned long long), &ready, graph, 0);
+        for (int round = 0; round < 2; round++) {
+            to_device(factor, round ? &TYPES[t].one : &TYPES[t].two, 8);
+            CUDA(cuGraphLaunch, (void *, void *), ready, stream);
+            synchronize(stream);
+            from_device(out, to, sizeof out);
+            for (size_t i = 0; i < COUNT; i++)
+                CHECK(memcmp(out + i * bytes, round ? &TYPES[t].two : &TYPES[t].four, bytes) == 0);
+        }
+        CUDA(cuGraphExecDestroy, (void *), ready);
+        CUDA(cuGraphDestroy, (void *), graph);
+    }
+}
+
 int main(int argc, char **argv) {
     int ranks = atoi(argv[1]), devices = argc > 2 ? atoi(argv[2]) : 1, failed = 0, status;
     int pipes[8][2];
@@ -88,6 +132,7 @@ int main(int argc, char **argv) {
             whole_rank(comm, r, ranks);
             coalescing(r, ranks);
             replays(r, ranks);
+            factors_of_replays(ranks);
             return 0;
         }
     }
