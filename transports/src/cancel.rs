@@ -15,8 +15,11 @@ pub struct Cancel {
 struct State {
     /// Why, once it is given up.
     reason: Option<String>,
-    act: Option<Box<dyn FnOnce(&str) + Send>>,
+    act: Option<Act>,
 }
+
+/// What is done then, told why.
+type Act = Box<dyn FnOnce(&str) + Send>;
 
 impl Cancel {
     /// Gives the start up. Only the first reason counts.
