@@ -156,7 +156,8 @@ impl Group {
             forget(&self.starts)?;
             return Err(failure);
         }
-        if !self.starts.is_empty() && !(self.calls.is_empty() && self.acts.is_empty()) {
+        let has_work = !self.calls.is_empty() || !self.acts.is_empty();
+        if !self.starts.is_empty() && has_work {
             return Err(Failure::usage(
                 "a group starts communicators or makes calls, not both at once",
             ));
