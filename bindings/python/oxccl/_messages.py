@@ -8,6 +8,7 @@ and a thread at either end, made at the first message. What arrives before it is
 from __future__ import annotations
 
 import atexit
+import re
 import threading
 import time
 import weakref
@@ -52,6 +53,22 @@ def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     if not tensor.is_contiguous():
         raise oxccl.UsageError("a tensor must be contiguous: call contiguous() first")
     return tensor.detach().reshape(-1).view(torch.uint8)
+
+
+def with_ranks(error: BaseException, ranks: list[int]) -> BaseException:
+    """An error of a communicator of these ranks, with their numbers in the group."""
+    if not isinstance(error, oxccl.Error):
+        return error
+
+    def number(found: re.Match[str]) -> str:
+        place = int(found[2])
+        return f"{found[1]} {ranks[place] if place < len(ranks) else place}"
+
+    other = type(error)(re.sub(r"\b(ranks?|to|and) (\d+)\b", number, str(error)))
+    named = getattr(error, "ranks", [])
+    other.ranks = [ranks[rank] if rank < len(ranks) else rank for rank in named]
+    other.fatal = getattr(error, "fatal", True)
+    return other
 
 
 class Messages:
@@ -170,7 +187,8 @@ class Messages:
                 with self._lock:
                     queue.popleft()
                 message.end()
-        except BaseException as error:  # It ends all messages, and is raised by their waits.
+        except BaseException as raised:  # It ends all messages, and is raised by their waits.
+            error = with_ranks(raised, [self._rank, peer])
             with self._lock:
                 for message in queue:
                     message.end(error)
@@ -215,7 +233,8 @@ class Messages:
                         self._deliver(message, sender, payload)
                     else:
                         self._arrived(sender, tag, payload)
-        except BaseException as error:  # Raised by the waits of all that it concerns.
+        except BaseException as raised:  # Raised by the waits of all that it concerns.
+            error = with_ranks(raised, [sender, self._rank])
             with self._lock:
                 self._failed[sender] = error
                 concerned = [m for m in self._posted if m.peer in (None, sender)]

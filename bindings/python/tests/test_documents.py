@@ -1,4 +1,4 @@
-"""What the documents show in Python runs as it stands, by two ranks; the tutorial as one program."""
+"""What the documents show in Python runs as it stands, by two ranks; the tutorial as a program."""
 
 import pathlib
 import re

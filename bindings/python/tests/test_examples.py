@@ -11,7 +11,9 @@ import time
 import pytest
 
 EXAMPLES = pathlib.Path(__file__).parents[3] / "examples" / "python"
-PROGRAMS = sorted(path.name for path in EXAMPLES.glob("*.py") if path.name != "ranks.py")
+# Those a rank of which is killed: all but what they share, and the one that is nearly always in the
+# start of a communicator. There a rank that never comes is named by the start's time-out.
+PROGRAMS = sorted({path.name for path in EXAMPLES.glob("*.py")} - {"ranks.py", "communicators.py"})
 DEADLINE = 120.0
 # What torch calls matrix products.
 PRODUCTS = ("aten::addmm", "aten::mm", "aten::bmm")

@@ -313,6 +313,31 @@ except RuntimeError as error:
         assert status == 3 and "rank 1" in out, (out, err)
 
 
+def test_a_sender_that_dies_is_named_by_its_number_in_the_group() -> None:
+    program = (
+        BEGIN
+        + """
+got = torch.empty(3)
+if rank == 2:
+    dist.send(torch.ones(3), 1)
+    dist.barrier()
+    os.kill(os.getpid(), 9)
+if rank == 1:
+    dist.recv(got, 2)
+dist.barrier()
+if rank == 1:
+    try:
+        dist.recv(got, 2)
+    except RuntimeError as error:
+        print(error.ranks, error)
+        sys.exit(3)
+"""
+    )
+    ended = ranks.finish(ranks.start(3, program))
+    status, out, err = ended[1]
+    assert status == 3 and "[2] rank 2 died" in out and "from rank 2 to 1" in out, (out, err)
+
+
 def test_what_cannot_be_done_says_so() -> None:
     run(
         2,
