@@ -12,6 +12,7 @@ cache. Use it for before and after.
 
 import argparse
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -43,11 +44,13 @@ def run(command, **options):
     return done.stdout + done.stderr
 
 
-def tools():
-    path = run(["tools/setup-nvcc", "--path"], cwd=ROOT).split("\n")[0].strip()
-    if not path:
-        sys.exit("there is no nvcc: run tools/setup")
-    return pathlib.Path(path).resolve().parent
+def tool(name):
+    """A program of CUDA: beside nvcc, where tools/setup puts it, or on the path."""
+    nvcc = pathlib.Path(run(["tools/setup-nvcc", "--path"], cwd=ROOT).split("\n")[0].strip()).resolve()
+    for folder in (nvcc.parent, ROOT / ".cuda/nvidia/cu13/bin"):
+        if (folder / name).is_file():
+            return folder / name
+    return shutil.which(name) or sys.exit(f"there is no {name}: run tools/setup")
 
 
 def newest(pattern):
@@ -59,22 +62,21 @@ def newest(pattern):
 
 def assembly(options, folder):
     """The kernel's machine code, and what the compiler says of it."""
-    nvcc = tools()
     said = ""
     if options.compile:
         source, cubin = folder / "one.cu", folder / "one.cubin"
         source.write_text(ONE_KERNEL)
         machine = ROOT / "kernels/machine"
         said = run([
-            nvcc / "nvcc", "-cubin", "-arch=sm_90", "-std=c++17", "-O3", "--fmad=false", "-Xptxas", "-v",
+            tool("nvcc"), "-cubin", "-arch=sm_90", "-std=c++17", "-O3", "--fmad=false", "-Xptxas", "-v",
             "-I", folder, "-I", machine / "shared", "-I", machine / "cuda", source, "-o", cubin,
         ])
         said = " ".join(line for line in said.split("\n") if "registers" in line or "spill" in line)
     else:
         image = pathlib.Path(options.image) if options.image else newest("target/*/build/oxccl-kernels-*/out/oxccl.fatbin")
-        run([nvcc / "cuobjdump", "--extract-elf", "sm_90", image.resolve()], cwd=folder)
+        run([tool("cuobjdump"), "--extract-elf", "sm_90", image.resolve()], cwd=folder)
         cubin = next(folder.glob("*sm_90*.cubin"))
-    return sass.kernel(run([nvcc / "nvdisasm", cubin]), KERNEL), said
+    return sass.kernel(run([tool("nvdisasm"), cubin]), KERNEL), said
 
 
 def programs(folder, names):
