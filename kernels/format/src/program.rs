@@ -147,7 +147,8 @@ table! {
         /// `ReduceCopy`: number of destinations, behind the sources.
         pub destinations: u16,
         /// `Wait`, `Signal`: this one and so many more, less one, are alike but for their counters,
-        /// and may be carried out at once.
+        /// and may be carried out at once. `ReduceCopy` to [`Space::PeerTokens`]: the same, of
+        /// different peers. Of others 1.
         pub run: u16,
         /// `ReduceCopy`: first operand. `Wait`, `Signal`: connection, as an index into
         /// [`Launch::connections`].

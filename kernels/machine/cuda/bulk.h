@@ -52,19 +52,21 @@ struct Stretches {
 };
 
 // Packs need operands in plain global memory that are misaligned alike; else there are only words.
-// (A move of 64 GiB would have more packs than can be counted; tiles are far smaller.)
+// (A move of 64 GiB would have more packs than can be counted; tiles are far smaller.) A warp looks
+// at all operands at once, an operand a thread, and comes here with all of its threads.
 OXCCL_INLINE Stretches stretches_of(const Move& move) {
   const uint32_t misaligned = uint32_t(reinterpret_cast<uintptr_t>(move.source(0).data)) % PACK_BYTES;
-  bool alike = move.len_bytes < uint64_t(PACK_BYTES) << 32, in_lines = false;
+  bool unlike = move.len_bytes >= uint64_t(PACK_BYTES) << 32, has_lines = false;
 #pragma unroll 1
-  for (uint32_t o = 0; o < move.sources + move.destinations; ++o) {
+  for (uint32_t o = lane() % WARP_THREADS; o < move.sources + move.destinations; o += WARP_THREADS) {
     const View& view = move.source(o);
     const uint32_t own = uint32_t(reinterpret_cast<uintptr_t>(view.data)) % PACK_BYTES;
-    alike &= view.is_plain() && own == misaligned && __isGlobal(view.data);
-    in_lines |= view.is_ll128();
+    unlike |= !view.is_plain() || own != misaligned || !__isGlobal(view.data);
+    has_lines |= view.is_ll128();
   }
+  const bool in_lines = any_of_warp(has_lines);
   const uint32_t head = (PACK_BYTES - misaligned) % PACK_BYTES;
-  if (!alike || move.len_bytes < head) return {0, 0, move.len_bytes, in_lines};
+  if (any_of_warp(unlike) || move.len_bytes < head) return {0, 0, move.len_bytes, in_lines};
   return {head, uint32_t((move.len_bytes - head) / PACK_BYTES), move.len_bytes, false};
 }
 

@@ -36,6 +36,12 @@ OXCCL_INLINE uint64_t load_acquire(const uint64_t* word) {
 OXCCL_INLINE void store_release(uint64_t* word, uint64_t value) {
   asm volatile("st.release.sys.u64 [%0], %1;" : : "l"(word), "l"(value) : "memory");
 }
+// Without a fence. What the peer may overwrite then are lines that have been accepted, each by the
+// flag that came with its data in one access, by loads that were over in front of the block's last
+// barrier: whatever comes into the slot later, nobody reads it as this message.
+OXCCL_INLINE void store_credit(uint64_t* word, uint64_t value) {
+  asm volatile("st.relaxed.sys.u64 [%0], %1;" : : "l"(word), "l"(value) : "memory");
+}
 OXCCL_INLINE uint32_t load_relaxed(const uint32_t* word) {
   uint32_t value;
   asm volatile("ld.relaxed.sys.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");

@@ -116,7 +116,10 @@ OXCCL_INLINE bool move_by_switch(const SwitchMove& move) {
     if (!move.is_aligned()) return false;
     constexpr uint32_t UNROLL = 4;
     const uint64_t stride = uint64_t(lanes()) * PACK_BYTES;
-    fence_of_names();
+    // One thread's, on the way from what was done by one name to what is done by the other: the
+    // barriers make it everybody's.
+    if (leader()) fence_of_names();
+    barrier();
 #pragma unroll 1
     for (uint64_t at = uint64_t(lane()) * PACK_BYTES; at < move.len_bytes; at += stride * UNROLL) {
       uint4 packs[UNROLL] = {};
@@ -135,7 +138,8 @@ OXCCL_INLINE bool move_by_switch(const SwitchMove& move) {
         else *global_memory<uint4>(move.to + position) = packs[u];
       }
     }
-    fence_of_names();
+    barrier();
+    if (leader()) fence_of_names();
     return true;
   }
 }

@@ -71,6 +71,10 @@ OXCCL_INLINE bool arrives_last(uint32_t* arrived, uint32_t channels) {
 OXCCL_INLINE uint64_t load_acquire(const uint64_t* word) {
   return __atomic_load_n(word, __ATOMIC_ACQUIRE);
 }
+// Behind the loads of the message, whose words are not whole lines.
+OXCCL_INLINE void store_credit(uint64_t* word, uint64_t value) {
+  __atomic_store_n(word, value, __ATOMIC_RELEASE);
+}
 OXCCL_INLINE void store_release(uint64_t* word, uint64_t value) {
   __atomic_store_n(word, value, __ATOMIC_RELEASE);
 }

@@ -9,6 +9,7 @@
 //     claim, publish                            a word for the first of them, a word for the others
 //     BlockTable, BlockPointer                  a table that a block's threads share, a place in it
 //     load_acquire, store_release, load_relaxed, store_relaxed    words shared with other ranks
+//     store_credit                              the head of a lane whose messages have flags: nothing else hangs on it
 //     load_line, store_line                     16 bytes of an LL slot
 //     load_line_end, store_line_end             the last 16 bytes of a line of an LL128 slot
 //     system_fence                              what makes such a store a release, such a load an acquire

@@ -67,7 +67,9 @@ OXCCL_INLINE void signal(Machine& machine, const Instruction& instruction) {
       (head ? connection.received : connection.sent) + uint64_t(instruction.value);
   if (OXCCL_UNLIKELY(machine.streamed)) stream_fence();
   machine.streamed = false;
-  if (head) {
+  if (head && has_flags(connection)) {
+    store_credit(connection.recv_head, value);
+  } else if (head) {
     store_release(connection.recv_head, value);
   } else {
     if (OXCCL_UNLIKELY(connection.send_tails != nullptr))
@@ -98,6 +100,31 @@ OXCCL_INLINE void write_headers(Machine& machine, const Workspace& workspace) {
 // fence does for all.
 OXCCL_INLINE void fence_tokens(const Instruction& instruction, uint32_t flag) {
   if ((instruction.flags & flag) && lane() < sizeof(Tokens) / LINE_DATA_BYTES) system_fence();
+}
+
+// The tokens of one peer, as one thread.
+OXCCL_INLINE bool take_token(Machine& machine, const Operand* operands) {
+  View view;
+  if (!resolve_slot(machine, operands[0], sizeof(Tokens), &view)) return false;
+  uint64_t words[2];
+#pragma unroll
+  for (uint32_t w = 0; w < 2; ++w)
+    if (!receive_line(machine, view, view.data + w * LINE_BYTES, &words[w])) return false;
+  window_of(machine, operands[1]).tokens = {words[0], words[1]};
+  return true;
+}
+
+// The tokens of several peers at once: each peer's by a thread, which acquires them (fence_tokens);
+// the barrier passes that on.
+OXCCL_INLINE bool run_tokens(Machine& machine, const Instruction* instructions,
+                             const Operand* operands) {
+  const uint32_t run = run_of(instructions[0]);
+#pragma unroll 1
+  for (uint32_t t = lane(); t < run; t += lanes())
+    if (machine.step = instructions[t].step; !take_token(machine, operands + instructions[t].index))
+      break;
+  if (lane() < run) system_fence();
+  return agreed(machine);
 }
 
 // Moves the tile; a group's, bucket by bucket. False only on a host: where others of the block may
@@ -248,6 +275,8 @@ OXCCL_INLINE bool run_rounds(Machine& machine, const Reducer& reducer, Workspace
         if (!run_waits(machine, &instruction)) return false;
       } else if (instruction.opcode == OPCODE_SIGNAL) {
         run_signals(machine, &instruction);
+      } else if (run_of(instruction) > 1) {
+        if (!run_tokens(machine, &instruction, tables.operands)) return false;
       } else if (!move_tile(machine, reducer, instruction, tables.operands + instruction.index,
                             round * entry.tile_bytes, entry.tile_bytes, workspace)) {
         return false;

@@ -23,9 +23,7 @@ fn direct(request: &Request) -> Schedule {
         let peers = request.peers(b.rank());
         b.send_all(Operand::Input(0), &request.links(&peers));
         b.copy(Operand::Input(0), &[Operand::Output(b.rank())]);
-        for &peer in &peers {
-            b.recv_copy(request.link(peer), Operand::Output(peer));
-        }
+        b.recv_each(peers.iter().map(|&peer| (request.link(peer), Operand::Output(peer))));
     })
 }
 

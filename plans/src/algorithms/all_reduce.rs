@@ -45,15 +45,11 @@ fn two_shot(request: &Request) -> Schedule {
     request.schedule(Chunking::PerRank(1), Chunking::PerRank(1), |b| {
         let rank = b.rank();
         let peers = request.peers(rank);
-        for &peer in &peers {
-            b.send(Operand::Input(peer), request.link(peer));
-        }
+        b.send_each(peers.iter().map(|&peer| (Operand::Input(peer), request.link(peer))));
         let mut writes = vec![Write::To(Operand::Output(rank))];
         writes.extend(peers.iter().map(|&peer| Write::Send(request.link(peer))));
         b.transfer(&request.contributions(rank, rank), &writes, true);
-        for &peer in &peers {
-            b.recv_copy(request.link(peer), Operand::Output(peer));
-        }
+        b.recv_each(peers.iter().map(|&peer| (request.link(peer), Operand::Output(peer))));
     })
 }
 

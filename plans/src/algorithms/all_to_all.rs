@@ -18,13 +18,9 @@ fn direct(request: &Request) -> Schedule {
     request.rotational(Chunking::PerRank(1), Chunking::PerRank(1), |b| {
         let rank = b.rank();
         let peers = request.peers(rank);
-        for &peer in &peers {
-            b.send(Operand::Input(peer), request.link(peer));
-        }
+        b.send_each(peers.iter().map(|&peer| (Operand::Input(peer), request.link(peer))));
         b.copy(Operand::Input(rank), &[Operand::Output(rank)]);
-        for &peer in &peers {
-            b.recv_copy(request.link(peer), Operand::Output(peer));
-        }
+        b.recv_each(peers.iter().map(|&peer| (request.link(peer), Operand::Output(peer))));
     })
 }
 

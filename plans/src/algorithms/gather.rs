@@ -23,9 +23,8 @@ fn direct(request: &Request) -> Schedule {
             return b.send(Operand::Input(0), request.link(root));
         }
         b.copy(Operand::Input(0), &[Operand::Output(root)]);
-        for peer in request.peers(root) {
-            b.recv_copy(request.link(peer), Operand::Output(peer));
-        }
+        let peers = request.peers(root).into_iter();
+        b.recv_each(peers.map(|peer| (request.link(peer), Operand::Output(peer))));
     })
 }
 

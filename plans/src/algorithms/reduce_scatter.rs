@@ -19,9 +19,8 @@ pub(super) const ENTRIES: &[Entries] = &[
 fn direct(request: &Request) -> Schedule {
     request.schedule(Chunking::PerRank(1), Chunking::Whole, |b| {
         let rank = b.rank();
-        for peer in request.peers(rank) {
-            b.send(Operand::Input(peer), request.link(peer));
-        }
+        let peers = request.peers(rank).into_iter();
+        b.send_each(peers.map(|peer| (Operand::Input(peer), request.link(peer))));
         b.transfer(&request.contributions(rank, rank), &[Write::To(Operand::Output(0))], true);
     })
 }

@@ -18,9 +18,8 @@ fn direct(request: &Request) -> Schedule {
         if b.rank() != root {
             return b.recv_copy(request.link(root), Operand::Output(0));
         }
-        for peer in request.peers(root) {
-            b.send(Operand::Input(peer), request.link(peer));
-        }
+        let peers = request.peers(root).into_iter();
+        b.send_each(peers.map(|peer| (Operand::Input(peer), request.link(peer))));
         b.copy(Operand::Input(root), &[Operand::Output(0)]);
     })
 }

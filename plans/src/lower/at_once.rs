@@ -27,6 +27,30 @@ pub(super) fn note_runs(instructions: &mut [f::Instruction]) {
     }
 }
 
+/// Peers' tokens that are taken one behind the other are one step, as long as each is of another
+/// peer.
+pub(super) fn note_token_runs(list: &[Instruction], encoded: &mut [f::Instruction]) {
+    let sender = |instruction: &Instruction| match instruction {
+        Instruction::ReduceCopy { sources, destinations, .. } => {
+            match (sources.as_slice(), destinations.as_slice()) {
+                ([_], [Operand::PeerTokens(peer)]) => Some(*peer),
+                _ => None,
+            }
+        }
+        _ => None,
+    };
+    let mut first = 0;
+    while first < list.len() {
+        let mut peers = HashSet::new();
+        let others = list[first..].iter().take(usize::from(u16::MAX));
+        let run = others.map_while(sender).take_while(|peer| peers.insert(*peer)).count();
+        for (at, one) in encoded[first..][..run].iter_mut().enumerate() {
+            one.run = (run - at) as u16;
+        }
+        first += run.max(1);
+    }
+}
+
 /// Between tokens and tokens nothing is read or written that they give access to.
 pub(super) fn note_fences(list: &[Instruction], encoded: &mut [f::Instruction]) {
     #[derive(Clone, Copy, PartialEq)]
@@ -91,6 +115,35 @@ mod tests {
         let mut encoded = list.map(|(opcode, index, flags, _)| counter(opcode, index, flags));
         note_runs(&mut encoded);
         assert_eq!(encoded.map(|one| one.run), list.map(|(_, _, _, run)| run));
+    }
+
+    #[test]
+    fn tokens_of_several_peers_are_one_step() {
+        let link = |peer| Link { peer, lane: f::Lane::Ll };
+        let receive = |peer| Instruction::ReduceCopy {
+            sources: vec![Source::plain(Operand::Slot {
+                link: link(peer),
+                message: 0,
+                segment: 0,
+            })],
+            destinations: vec![Operand::PeerTokens(peer)],
+            tree: Tree::Left,
+            finish: false,
+        };
+        let credit = |peer| Instruction::Signal { flag: Flag::Head(link(peer)), value: 1 };
+        let list = [
+            (receive(1), 3),
+            (receive(2), 2),
+            (receive(3), 1),
+            (credit(1), 1),
+            (receive(1), 1),
+            (receive(1), 2),
+            (receive(2), 1),
+        ];
+        let (list, expected): (Vec<_>, Vec<u16>) = list.into_iter().unzip();
+        let mut encoded = vec![counter(f::Opcode::ReduceCopy, 0, 0); list.len()];
+        note_token_runs(&list, &mut encoded);
+        assert_eq!(encoded.iter().map(|one| one.run).collect::<Vec<_>>(), expected);
     }
 
     #[test]

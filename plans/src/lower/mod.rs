@@ -371,6 +371,7 @@ impl Tables {
         }
         let encoded = &mut self.instructions[entry.first_instruction as usize..];
         at_once::note_runs(encoded);
+        at_once::note_token_runs(list, encoded);
         at_once::note_fences(list, encoded);
         for (connection, (sent, received)) in moves {
             self.advances.push(f::Advance { connection, sent, received, reserved: 0 });

@@ -154,11 +154,43 @@ impl RankBuilder {
     /// Sends memory over several links: at once, if their messages announce themselves.
     pub fn send_all(&mut self, source: Operand, links: &[Link]) {
         // Of others the first could go before the last is written.
-        let at_once = links.iter().all(|link| matches!(link.lane, Lane::Ll | Lane::Ll128));
+        let at_once = links.iter().all(|link| link.lane.has_flags());
         for links in links.chunks(if at_once { links.len().max(1) } else { 1 }) {
             let writes: Vec<Write> = links.iter().copied().map(Write::Send).collect();
             self.transfer(&[Read::Plain(source)], &writes, false);
         }
+    }
+
+    /// Sends to each peer something of its own. Of messages that announce themselves the credits
+    /// are awaited first, at once.
+    pub fn send_each(&mut self, sends: impl IntoIterator<Item = (Operand, Link)>) {
+        let mut opened = Vec::new();
+        for (source, link) in sends {
+            match link.lane.has_flags() {
+                true => opened.push((source, self.open_outgoing(link))),
+                false => self.send(source, link),
+            }
+        }
+        for (source, mut message) in opened {
+            self.copy(source, &[message.segment()]);
+            self.close_outgoing(message);
+        }
+    }
+
+    /// Receives a message from each peer into memory. Of messages that announce themselves the
+    /// credits are given last, at once.
+    pub fn recv_each(&mut self, receives: impl IntoIterator<Item = (Link, Operand)>) {
+        let mut opened = Vec::new();
+        for (link, destination) in receives {
+            if !link.lane.has_flags() {
+                self.recv_copy(link, destination);
+                continue;
+            }
+            let mut message = self.open_incoming(link);
+            self.copy(message.segment(), &[destination]);
+            opened.push(message);
+        }
+        opened.into_iter().for_each(|message| self.close_incoming(message));
     }
 
     /// Receives into memory.
@@ -248,9 +280,7 @@ impl RankBuilder {
     pub fn enter(&mut self, peers: &[usize]) {
         let links: Vec<Link> = peers.iter().map(|&peer| Link { peer, lane: Lane::Ll }).collect();
         self.send_all(Operand::Tokens, &links);
-        for &peer in peers {
-            self.recv_copy(Link { peer, lane: Lane::Ll }, Operand::PeerTokens(peer));
-        }
+        self.recv_each(links.into_iter().map(|link| (link, Operand::PeerTokens(link.peer))));
     }
 
     fn open_read(&mut self, read: Read, opened: &mut Vec<Operand>) -> Source {

@@ -226,7 +226,10 @@ impl<'a, K: Knowledge> Machine<'a, K> {
         if counter.value < value {
             return Ok(Some((route, Awaited::Counter { flag, value, reached: counter.value })));
         }
-        if let Some(stamp) = counter.reach(value) {
+        // The head of a lane whose messages announce themselves gives a credit, and nothing else:
+        // see `store_credit` in kernels/machine/shared/contract.h.
+        let is_credit = matches!(flag, Flag::Head(_)) && route.lane.has_flags();
+        if let Some(stamp) = counter.reach(value).filter(|_| !is_credit) {
             self.ranks[rank].clock.join(&K::turned(&stamp, &self.symmetry, by));
         }
         if route.lane == Lane::Sync {

@@ -150,6 +150,34 @@ fn an_answer_needs_no_credit() {
     verify(answer, Order::Any, true).expect("the tokens say that rank 0 has entered");
 }
 
+/// The head of a lane whose messages announce themselves is no release on a GPU.
+#[test]
+fn a_credit_of_lines_says_nothing_else() {
+    let collective = Collective::rooted(Kind::Broadcast, 2, 0);
+    let fetched = |lane: Lane, head: i64| {
+        let mut fetched = schedule(collective, WHOLE, |b| match b.rank() {
+            0 => {
+                b.enter(&[1]);
+                b.copy(Operand::Input(0), &[Operand::Output(0)]);
+                b.send(Operand::Input(0), link(1, lane));
+            }
+            _ => {
+                b.enter(&[0]);
+                let window = Operand::Window { peer: 0, buffer: Buffer::Input, chunk: 0 };
+                b.copy(window, &[Operand::Output(0)]);
+                b.recv_copy(link(0, lane), Operand::Output(0));
+            }
+        });
+        let flag = Flag::Head(link(1, lane));
+        fetched.ranks[0].push(Instruction::Wait { flag, value: head });
+        fetched
+    };
+    verify(fetched(Lane::Slots, 1), Order::Any, false).expect("the head is a release");
+    // Behind the tokens it is the second message.
+    let left = refused(fetched(Lane::Ll, 2));
+    assert!(matches!(left, Violation::Leaves { rank: 0, peer: 1, .. }), "{left}");
+}
+
 #[test]
 fn an_arrival_has_to_be_awaited() {
     let mut blind = exchange(Lane::Slots);
@@ -512,7 +540,7 @@ fn a_switch_reads_and_writes_the_memory_of_all() {
     };
     let at = position(&switched(), 1, is_switched);
     // Before all have said where their buffers are.
-    let early = of_1(&|list| list.swap(at - 2, at));
+    let early = of_1(&|list| list.swap(at - 3, at));
     assert!(matches!(refused(early), Violation::Closed { rank: 1, .. }));
     // Another rank's chunk, which that rank handles at the same time.
     let twice = of_1(&|list| {

@@ -22,6 +22,7 @@ inline uint64_t load_acquire(const uint64_t* word) {
   return __atomic_load_n(word, __ATOMIC_ACQUIRE);
 }
 inline void store_release(uint64_t* word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
+inline void store_credit(uint64_t* word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELAXED); }
 inline uint32_t load_relaxed(const uint32_t* word) {
   emulator::yield();
   return __atomic_load_n(word, __ATOMIC_RELAXED);

@@ -1,0 +1,151 @@
+"""What small calls cost on an H100, by the machine code of this checkout's kernels.
+
+    python3 tools/gpu-model                  the table, for the newest fat binary of target/
+    python3 tools/gpu-model --compile        of the sources as they are: one kernel, for sm_90
+    python3 tools/gpu-model --call CALL      one call: its phases between barriers
+    python3 tools/gpu-model --call CALL --trace THREAD      and each instruction of a thread
+
+A CALL is KIND/ALGORITHM/ENCODING/RANKS/BYTES/CHANNELS, as plans/examples/programs.rs has it. The table is of
+the channel's local part: peers' messages are there already; no wire, no launch, a warm instruction
+cache. Use it for before and after.
+"""
+
+import argparse
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import call
+import sass
+from constants import MIDDLE, OPTIMISTIC
+from machine import WARP, Block
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+KERNEL = "oxccl_f32_sum"
+# Of several channels the first is run.
+ALL_REDUCES = (("one_shot/ll", 8, 1), ("two_shot/ll", 32 << 10, 8), ("two_shot_push/windows", 64 << 10, 1))
+CALLS = [f"all_reduce/{how}/{ranks}/{size}/{channels}" for how, size, channels in ALL_REDUCES for ranks in (2, 4, 8)]
+
+# One kernel, by the macros that make all of them.
+ONE_KERNEL = """
+#include "any.h"
+#undef OXCCL_ALL
+#define OXCCL_ALL(KERNEL) KERNEL(F32, f32, sum, FOLD_SUM)
+#include "executor.cu"
+"""
+
+
+def run(command, **options):
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, command))} failed:\n{done.stderr[-4000:]}")
+    return done.stdout + done.stderr
+
+
+def tool(name):
+    """A program of CUDA: beside nvcc, where tools/setup puts it, or on the path."""
+    nvcc = pathlib.Path(run(["tools/setup-nvcc", "--path"], cwd=ROOT).split("\n")[0].strip()).resolve()
+    for folder in (nvcc.parent, ROOT / ".cuda/nvidia/cu13/bin"):
+        if (folder / name).is_file():
+            return folder / name
+    return shutil.which(name) or sys.exit(f"there is no {name}: run tools/setup")
+
+
+def newest(pattern):
+    found = sorted(ROOT.glob(pattern), key=lambda path: path.stat().st_mtime)
+    if not found:
+        sys.exit(f"there is no {pattern}: build the crate oxccl-kernels")
+    return found[-1]
+
+
+def assembly(options, folder):
+    """The kernel's machine code, and what the compiler says of it."""
+    said = ""
+    if options.compile:
+        source, cubin = folder / "one.cu", folder / "one.cubin"
+        source.write_text(ONE_KERNEL)
+        machine = ROOT / "kernels/machine"
+        said = run([
+            tool("nvcc"), "-cubin", "-arch=sm_90", "-std=c++17", "-O3", "--fmad=false", "-Xptxas", "-v",
+            "-I", folder, "-I", machine / "shared", "-I", machine / "cuda", source, "-o", cubin,
+        ])
+        said = " ".join(line for line in said.split("\n") if "registers" in line or "spill" in line)
+    else:
+        image = pathlib.Path(options.image) if options.image else newest("target/*/build/oxccl-kernels-*/out/oxccl.fatbin")
+        run([tool("cuobjdump"), "--extract-elf", "sm_90", image.resolve()], cwd=folder)
+        cubin = next(folder.glob("*sm_90*.cubin"))
+    return sass.kernel(run([tool("nvdisasm"), cubin]), KERNEL), said
+
+
+def programs(folder, names):
+    run(["cargo", "run", "-q", "-p", "oxccl-plans", "--example", "programs", "--", folder, *names], cwd=ROOT)
+    form = call.Format((folder / "format.h").read_text())
+    return form, {name: (folder / name.replace("/", "-")).read_bytes() for name in names}
+
+
+def ranks_of(name):
+    return int(name.split("/")[3])
+
+
+def model(kernel, form, program, name, constants, threads, trace=None):
+    one = call.Call(form, program, ranks_of(name))
+    block = Block(kernel, one.parameter, one.memory, constants, threads, trace)
+    cycles = block.run()
+    status = int.from_bytes(one.memory.regions[call.STATUSES >> 32][:4], "little")
+    if status:
+        sys.exit(f"{name}: the kernel ended with outcome {status}")
+    return one, block, cycles
+
+
+def show_call(options, kernel, form, program):
+    one, block, cycles = model(kernel, form, program, options.call, MIDDLE, range(options.threads), options.trace)
+    before, issued = 0.0, 0
+    for number, (slowest, end, so_far, fences) in enumerate(block.phases):
+        print(f"phase {number:2}: {end - before:7.0f} cycles, slowest thread {slowest:3}, "
+              f"{so_far - issued:5} instructions of thread 0, {fences} fences")
+        before, issued = end, so_far
+    print(f"{cycles:.0f} cycles, {cycles / MIDDLE.clock_ghz / 1000:.2f} us; thread 0: {block.threads[0].notes}")
+    wrong = one.wrong()
+    print(f"output: {len(one.expected)} words, " + (f"WRONG at {wrong}" if wrong else "right"))
+    return 1 if wrong and options.threads == 512 else 0
+
+
+def show_table(options, kernel, form, images):
+    print(f"{KERNEL} for sm_90: {kernel.code_bytes / 1024:.0f} KiB of code")
+    print(f"{'call, its first channel':45} {'instr.':>7} {'barriers':>8} {'fences':>6} {'optimistic':>10} {'middle':>8}")
+    for name in options.calls or CALLS:
+        times = []
+        for constants in (OPTIMISTIC, MIDDLE):
+            one, block, cycles = model(kernel, form, images[name], name, constants, range(options.threads))
+            times.append(cycles / constants.clock_ghz / 1000)
+        print(f"{name:45} {block.threads[0].issued:7} {block.barriers:8} {block.fences:6} "
+              f"{times[0]:7.1f} us {times[1]:5.1f} us", flush=True)
+    return 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("calls", nargs="*", help="calls of the table, instead of its own")
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--image", help="a fat binary")
+    parser.add_argument("--call")
+    parser.add_argument("--trace", type=int)
+    parser.add_argument("--threads", type=int, default=WARP,
+                        help="of the block's 512, so many are run: a warp tells the time, all tell whether the output is right")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as made:
+        folder = pathlib.Path(made)
+        names = [options.call] if options.call else options.calls or CALLS
+        form, images = programs(folder, names)
+        kernel, said = assembly(options, folder)
+        if said:
+            print(said)
+        if options.call:
+            return show_call(options, kernel, form, images[options.call])
+        return show_table(options, kernel, form, images)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
