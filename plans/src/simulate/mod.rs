@@ -70,7 +70,7 @@ pub struct Options {
     /// Whether one node may stand for all.
     pub fold: Fold,
     /// Into how many bundles equal channels are put, at most; if nothing is said, 4, and 2 where
-    /// more than 256 ranks are simulated.
+    /// more than 256 ranks are simulated, 1 where more than 8,192 are.
     pub bundles: Option<usize>,
     /// Whether rounds may be extrapolated.
     pub extrapolate: bool,
