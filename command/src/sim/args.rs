@@ -371,7 +371,8 @@ impl Study {
         self.case.shape(self.ranks(), bytes)
     }
 
-    /// How a candidate of so many bytes is lowered and simulated: as the runtime would carry it out.
+    /// How a candidate of so many bytes is lowered and simulated: as the runtime would carry it
+    /// out.
     pub(super) fn options(&self, candidate: &Candidate, bytes: usize) -> Options {
         let question = self.question(bytes);
         let (channels, tile_bytes) = match candidate {

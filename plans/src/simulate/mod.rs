@@ -5,9 +5,9 @@
 //! What it adds is time:
 //!
 //! - **An instruction** costs its device's `instruction_ns`, on a GPU once for waits or signals
-//!   that follow one another. A reduce-copy costs `move_ns`, `operand_ns` for each operand, and whatever
-//!   takes longest of what its channels can read and write, what they can fold, its device's
-//!   memory, and the links that it crosses.
+//!   that follow one another. A reduce-copy costs `move_ns`, `operand_ns` for each operand, and
+//!   whatever takes longest of what its channels can read and write, what they can fold, its
+//!   device's memory, and the links that it crosses.
 //! - **A link** serves what crosses it in the order in which it is asked, at its bandwidth, and is
 //!   never idle while it has been asked. A message is through when the slowest link of its way is,
 //!   and arrives after the way's latency.

@@ -4,12 +4,12 @@
 //! bandwidth begins to count they are LL128, if links allow it: as fast, and nearly all of it data.
 //! What costs most up to about a megabyte is the number of instructions that a thread block takes
 //! one after the other, so everybody sends to everybody as long as that is one of them. Larger
-//! messages use peers' buffers in place, which moves the least. What peers cannot reach goes through
-//! slots. Channels are thread blocks: few for what is over in a few microseconds, all of them for
-//! what memory's bandwidth limits.
+//! messages use peers' buffers in place, which moves the least. What peers cannot reach goes
+//! through slots. Channels are thread blocks: few for what is over in a few microseconds, all of
+//! them for what memory's bandwidth limits.
 //!
-//! Not measured on hardware: the thresholds are the simulator's, on H100s (`docs/simulator.md`). The
-//! test `plans/tests/agreement.rs` compares them over sizes and worlds.
+//! Not measured on hardware: the thresholds are the simulator's, on H100s (`docs/simulator.md`).
+//! The test `plans/tests/agreement.rs` compares them over sizes and worlds.
 
 use super::wish::{self, Wish};
 use super::{Offered, Question};
@@ -28,8 +28,8 @@ const SWITCH_MIN_RANKS: usize = 4;
 const HALVES_MIN_BYTES: usize = 192 << 10;
 /// From so many bytes what a root sends had better pass from rank to rank.
 const CHAIN_MIN_BYTES: usize = 8 << 20;
-/// From so many bytes what a root sends to other nodes, or gets from them, had better cross over all
-/// of their adapters.
+/// From so many bytes what a root sends to other nodes, or gets from them, had better cross over
+/// all of their adapters.
 const RAILS_MIN_BYTES: [usize; 2] = [512 << 10, 4 << 20];
 /// Blocks of an all-to-all between nodes that had better go to one rank after the other.
 const PAIRWISE_BYTES: RangeInclusive<usize> = 256 << 10..=16 << 20;

@@ -1,9 +1,9 @@
 //! Hierarchical broadcast: the root deals its buffer to the ranks of its node, a chunk each; each
-//! sends its chunk along its rail, and whoever gets one hands it on inside of its node. So every byte
-//! crosses into a node once, over all adapters at once (van de Geijn's scatter and all-gather, as in
-//! Thakur, Rabenseifner and Gropp 2005, with the rails of BlueConnect, Cho et al. 2019, between
-//! them). Along a rail a chunk takes the binomial tree of nodes, in few steps, or goes from node to
-//! node.
+//! sends its chunk along its rail, and whoever gets one hands it on inside of its node. So every
+//! byte crosses into a node once, over all adapters at once (van de Geijn's scatter and all-gather,
+//! as in Thakur, Rabenseifner and Gropp 2005, with the rails of BlueConnect, Cho et al. 2019,
+//! between them). Along a rail a chunk takes the binomial tree of nodes, in few steps, or goes from
+//! node to node.
 
 use super::{Outer, Place, Request};
 use crate::schedule::{Chunking, Operand, Read, Schedule, Write};

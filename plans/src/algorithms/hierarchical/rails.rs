@@ -1,6 +1,6 @@
-//! A ring per rail: as many rings of all ranks as a node has ranks. Each goes through all ranks of a
-//! node and leaves it on a rail of its own, so that all adapters are used at once, each once in each
-//! direction (NCCL's rings on nodes with several adapters; Jain and Sabharwal, "Optimal bucket
+//! A ring per rail: as many rings of all ranks as a node has ranks. Each goes through all ranks of
+//! a node and leaves it on a rail of its own, so that all adapters are used at once, each once in
+//! each direction (NCCL's rings on nodes with several adapters; Jain and Sabharwal, "Optimal bucket
 //! algorithms for large MPI collectives on torus interconnects", 2010).
 //!
 //! A ring passes every second node backwards, so it enters a node at the place at which it has left
@@ -75,9 +75,9 @@ fn rings(request: &Request) -> usize {
 }
 
 /// The place of a step through a node: 0, 1, -1, 2, -2 and so on. Of an even number of places no
-/// two neighbours are equally far apart, so that no two rings, which begin at different places, have
-/// a link in common (Williams, "Experimental designs balanced for the estimation of residual effects
-/// of treatments", 1949). A link with two rings would need twice the slots.
+/// two neighbours are equally far apart, so that no two rings, which begin at different places,
+/// have a link in common (Williams, "Experimental designs balanced for the estimation of residual
+/// effects of treatments", 1949). A link with two rings would need twice the slots.
 fn zigzag(step: usize, places: usize) -> usize {
     match step.is_multiple_of(2) {
         true => (places - step / 2) % places,

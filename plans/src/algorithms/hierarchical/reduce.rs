@@ -1,7 +1,7 @@
-//! Hierarchical reduce: each node reduces a chunk at each of its ranks; along each rail a chunk goes
-//! from node to node, each of which adds its part, until the root's node hands all chunks to the root.
-//! So every byte crosses out of a node once, over all adapters at once (BlueConnect, Cho et al. 2019,
-//! with the chain of NCCL's reduce between nodes).
+//! Hierarchical reduce: each node reduces a chunk at each of its ranks; along each rail a chunk
+//! goes from node to node, each of which adds its part, until the root's node hands all chunks to
+//! the root. So every byte crosses out of a node once, over all adapters at once (BlueConnect, Cho
+//! et al. 2019, with the chain of NCCL's reduce between nodes).
 
 use super::{Inner, Place, Request};
 use crate::schedule::{Chunking, Operand, Read, Schedule, Write};
