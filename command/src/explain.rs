@@ -2,10 +2,12 @@
 
 mod times;
 
+use std::io::Write as _;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Args;
-use oxccl::plans::algorithms::{Algorithm, Encoding, find};
+use oxccl::plans::algorithms::{Algorithm, Encoding, Unavailable, find};
 use oxccl::plans::schedule::{Buffer, Instruction, Lane, Layout, Notes, Operand, SLOTS, Schedule};
 use oxccl::plans::topology::{Network, Placement, Processor};
 use oxccl::plans::tune::{self, Plan, Question};
@@ -20,6 +22,8 @@ use crate::options::{self, Size, Subject};
 use crate::topo;
 use times::Times;
 
+/// Up to so many ranks all are proven, also where one is asked for.
+const PROVEN: usize = 256;
 /// What GPUs are taken to be unless something is said.
 const TOPOLOGY: &str = "dgx-h100";
 
@@ -117,7 +121,10 @@ fn explain_file(options: &ExplainOptions, custom: &CustomSchedule) -> Result<(),
         ..options.question(&config, None, custom.schedule().collective, shape)
     };
     match custom.plan(&question).map_err(Error::from)? {
-        Some(plan) => options.print(&config, &plan, custom.verified(), custom.notes(), &[]),
+        Some(plan) => {
+            let lists = Lists::Proven(custom.verified().clone());
+            options.print(&config, &plan, &lists, custom.notes(), &[])
+        }
         None => unreachable!("it is asked for its own kind"),
     }
 }
@@ -130,7 +137,8 @@ fn explain(options: &ExplainOptions) -> Result<(), Failure> {
     }
     let case = options.case();
     let shape = case.shape(options.ranks, options.bytes.0);
-    let network = options.network(config.device)?;
+    // What is measured runs here, on whatever there is.
+    let network = if options.measure { None } else { options.network(config.device)? };
     let question = options.question(&config, network.as_ref(), options.collective(), shape);
     let table = config.tuning.as_deref();
     let plan = match config.device {
@@ -138,9 +146,9 @@ fn explain(options: &ExplainOptions) -> Result<(), Failure> {
         Device::Cuda(_) => tune::plan_on_gpu(table, &question).map_err(Error::from)?,
     };
     let mut times = Times::predicted(config.tuning.as_deref(), &question);
-    let verified = options.verified(&question, &plan)?;
+    let lists = options.lists(&question, &plan)?;
     let print = |times: &Times| {
-        options.print(&config, &plan, &verified, &Notes::default(), &times.lines(&plan))
+        options.print(&config, &plan, &lists, &Notes::default(), &times.lines(&plan))
     };
     if !options.measure {
         return print(&times);
@@ -157,29 +165,36 @@ fn explain(options: &ExplainOptions) -> Result<(), Failure> {
 }
 
 impl ExplainOptions {
-    /// The algorithm's schedule, proven.
-    fn verified(&self, question: &Question, plan: &Plan) -> Result<Verified, Failure> {
+    /// The algorithm's schedule, proven; of a large world, what is asked for of it alone.
+    fn lists(&self, question: &Question, plan: &Plan) -> Result<Lists, Failure> {
         let Some(entry) = find(self.kind, plan.algorithm, plan.encoding) else {
             unreachable!("the tuner chooses out of the catalogue")
         };
-        let schedule = entry
-            .schedule(question.collective, question.placement, self.order, SLOTS)
-            .map_err(|unavailable| Failure::Usage(unavailable.to_string()))?;
-        oxccl::plans::verify::verify(schedule, self.order, entry.in_place)
-            .map_err(|violation| Failure::Usage(violation.to_string()))
+        let unavailable = |unavailable: Unavailable| Failure::Usage(unavailable.to_string());
+        let (collective, placement) = (question.collective, question.placement);
+        if let Some(rank) = self.rank.filter(|_| self.ranks > PROVEN) {
+            let one = rank..rank + 1;
+            let schedule = entry.schedule_of_ranks(collective, placement, self.order, SLOTS, one);
+            return Ok(Lists::Alone { schedule: schedule.map_err(unavailable)?, rank });
+        }
+        let schedule = entry.schedule(collective, placement, self.order, SLOTS);
+        let schedule = schedule.map_err(unavailable)?;
+        let verified = oxccl::plans::verify::verify(schedule, self.order, entry.in_place)
+            .map_err(|violation| Failure::Usage(violation.to_string()))?;
+        Ok(Lists::Proven(Arc::new(verified)))
     }
 
     fn print(
         &self,
         config: &Config,
         plan: &Plan,
-        verified: &Verified,
+        lists: &Lists,
         notes: &Notes,
         times: &[String],
     ) -> Result<(), Failure> {
         let case = self.case();
         let shape = case.shape(self.ranks, self.bytes.0);
-        let schedule = verified.schedule();
+        let schedule = lists.schedule();
         let layout = self.layout(schedule, shape)?;
         println!("{}", self.call(&case, shape, config.device));
         println!("{}", choice(plan));
@@ -187,19 +202,28 @@ impl ExplainOptions {
         for line in times {
             println!("{line}");
         }
-        for rank in 0..self.ranks {
-            if self.rank.is_none_or(|only| only == rank) {
-                let traffic = Traffic::of(verified, &layout, rank, self.data_type.len_bytes());
-                println!("\nrank {rank}: {traffic}");
-                for (step, instruction) in schedule.ranks[rank].iter().enumerate() {
+        if let Lists::Alone { rank, .. } = lists {
+            println!(
+                "proof    none: rank {rank}'s instructions alone were made, and a message that it \
+                 forwards is counted as the longest chunk; `oxccl verify` proves all ranks"
+            );
+        }
+        let shown = self.rank.map_or(0..self.ranks, |rank| rank..rank + 1);
+        let mut out = std::io::stdout().lock();
+        let print = || -> std::io::Result<()> {
+            for rank in shown {
+                let traffic = Traffic::of(lists, &layout, rank, self.data_type.len_bytes());
+                writeln!(out, "\nrank {rank}: {traffic}")?;
+                for (step, instruction) in lists.of(rank).iter().enumerate() {
                     match notes.step(rank, step) {
-                        Some(note) => println!("  {step:>4}  {instruction}    # {note}"),
-                        None => println!("  {step:>4}  {instruction}"),
+                        Some(note) => writeln!(out, "  {step:>4}  {instruction}    # {note}")?,
+                        None => writeln!(out, "  {step:>4}  {instruction}")?,
                     }
                 }
             }
-        }
-        Ok(())
+            Ok(())
+        };
+        print().or_else(options::unless_closed("printing the schedule"))
     }
 
     fn check(&self) -> Result<(), Failure> {
@@ -339,6 +363,43 @@ impl ExplainOptions {
     }
 }
 
+/// What is explained: all ranks' instructions, or one rank's, as a large world has too many to make
+/// and to prove them all for the sake of one.
+enum Lists {
+    /// They are proven.
+    Proven(Arc<Verified>),
+    /// The schedule's only list is this rank's.
+    Alone { schedule: Schedule, rank: usize },
+}
+
+impl Lists {
+    fn schedule(&self) -> &Schedule {
+        match self {
+            Lists::Proven(verified) => verified.schedule(),
+            Lists::Alone { schedule, .. } => schedule,
+        }
+    }
+
+    /// A rank's instructions.
+    fn of(&self, rank: usize) -> &[Instruction] {
+        match self {
+            Lists::Proven(verified) => &verified.schedule().ranks[rank],
+            Lists::Alone { schedule, .. } => &schedule.ranks[0],
+        }
+    }
+
+    /// How many elements a step moves that has no operand which knows.
+    fn forwarded(&self, rank: usize, step: usize, layout: &Layout) -> usize {
+        match self {
+            Lists::Proven(verified) => {
+                let origin = verified.origin(rank, step);
+                origin.map_or(0, |(rank, buffer, chunk)| layout.extent(rank, buffer, chunk).count)
+            }
+            Lists::Alone { .. } => layout.largest(),
+        }
+    }
+}
+
 fn choice(plan: &Plan) -> String {
     let around = if plan.stream { ", outputs written with streaming stores" } else { "" };
     format!(
@@ -385,26 +446,23 @@ struct Traffic {
 }
 
 impl Traffic {
-    fn of(verified: &Verified, layout: &Layout, rank: usize, element_bytes: usize) -> Traffic {
+    fn of(lists: &Lists, layout: &Layout, rank: usize, element_bytes: usize) -> Traffic {
         let mut traffic = Traffic::default();
-        for (step, instruction) in verified.schedule().ranks[rank].iter().enumerate() {
+        for (step, instruction) in lists.of(rank).iter().enumerate() {
             match instruction {
                 Instruction::Wait { .. } => traffic.waits += 1,
                 Instruction::Signal { .. } => traffic.signals += 1,
                 Instruction::ReduceCopy { sources, destinations, .. } => {
                     traffic.reduce_copies += 1;
-                    let ranks = verified.schedule().collective.ranks;
+                    let ranks = lists.schedule().collective.ranks;
                     let members = |operand: Operand| operand.members(rank, ranks);
                     let sources: Vec<Operand> =
                         sources.iter().flat_map(|s| members(s.operand)).collect();
                     let destinations: Vec<Operand> =
                         destinations.iter().flat_map(|to| members(*to)).collect();
                     let all = sources.iter().chain(&destinations);
-                    let origin = verified.origin(rank, step);
-                    let moved =
-                        origin.map(|(rank, buffer, c)| layout.extent(rank, buffer, c).count);
-                    let count = all.clone().find_map(|o| count_of(o, layout, rank)).or(moved);
-                    let count = count.unwrap_or(0);
+                    let known = all.clone().find_map(|o| count_of(o, layout, rank));
+                    let count = known.unwrap_or_else(|| lists.forwarded(rank, step, layout));
                     let bytes = count * element_bytes;
                     let windows = |operands: &[Operand]| {
                         let is_window = |o: &&Operand| matches!(o, Operand::Window { .. });
@@ -464,10 +522,11 @@ mod tests {
     use super::*;
     use oxccl::plans::algorithms::{Entry, catalogue};
 
-    fn verified(entry: &Entry, collective: Collective) -> Verified {
+    fn verified(entry: &Entry, collective: Collective) -> Lists {
         let nodes = Placement::uniform(2);
         let schedule = entry.schedule(collective, nodes, Order::Any, SLOTS).expect("it exists");
-        oxccl::plans::verify::verify(schedule, Order::Any, false).expect("it is right")
+        let verified = oxccl::plans::verify::verify(schedule, Order::Any, false);
+        Lists::Proven(Arc::new(verified.expect("it is right")))
     }
 
     fn traffic(algorithm: Algorithm, encoding: Encoding) -> Traffic {
@@ -489,6 +548,21 @@ mod tests {
         assert_eq!((push.read_bytes, push.written_bytes), (3 * 1024, 3 * 1024));
         let one_shot = traffic(Algorithm::OneShot, Encoding::Ll);
         assert_eq!((one_shot.messages, one_shot.message_bytes), (3, 3 * 4096));
+    }
+
+    #[test]
+    fn a_rank_alone_is_what_it_is_among_all() {
+        let collective = Collective::new(Kind::AllReduce, 4);
+        let entry = find(Kind::AllReduce, Algorithm::Ring, Encoding::Slots).expect("it is there");
+        let all = verified(entry, collective);
+        let placement = Placement::uniform(2);
+        let alone = entry.schedule_of_ranks(collective, placement, Order::Any, SLOTS, 2..3);
+        let alone = Lists::Alone { schedule: alone.expect("it exists"), rank: 2 };
+        assert_eq!(alone.of(2), all.of(2));
+        let schedule = all.schedule();
+        let layout = Layout::even(&collective, schedule.input, schedule.output, 1024, 16)
+            .expect("it is short");
+        assert_eq!(Traffic::of(&alone, &layout, 2, 4), Traffic::of(&all, &layout, 2, 4));
     }
 
     #[test]

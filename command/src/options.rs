@@ -56,6 +56,16 @@ impl std::fmt::Display for Size {
     }
 }
 
+/// Whoever has closed the pipe (as `head` does) wants no more.
+pub(crate) fn unless_closed<T: Default>(
+    what: &'static str,
+) -> impl Fn(std::io::Error) -> Result<T, Failure> {
+    move |error| match error.kind() {
+        std::io::ErrorKind::BrokenPipe => Ok(T::default()),
+        _ => Err(Failure::system(what)(error)),
+    }
+}
+
 /// One of several values, or `all` of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice<T> {

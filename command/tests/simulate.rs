@@ -96,11 +96,18 @@ fn the_table_fits_a_terminal_and_has_the_fastest_first() {
     assert_eq!((few_rows.len(), one_row.len()), (3, 1), "{few}\n{one}");
     assert_eq!(one_row[0], few_rows[0]);
     assert_eq!(all_rows[..3], few_rows[..]);
-    // Behind the first row's size come a name and a time.
-    let times = all_rows.iter().enumerate().map(|(at, row)| row[usize::from(at == 0) + 1].parse());
-    let times: Vec<f64> = times.map(|time| time.unwrap()).collect();
-    assert!(times.len() > 30 && times.is_sorted(), "{all}");
-    assert!(all.contains("# left out two_shot/windows, two_shot_push/windows: "), "{all}");
+    // Behind the name come channels and tile, and then the time.
+    let times = all_rows.iter().map(|row| {
+        let name = row.iter().position(|word| word.contains('/')).unwrap();
+        assert!(row[name + 1].ends_with("x256K"), "{row:?}");
+        row[name + 2].parse().unwrap()
+    });
+    let times: Vec<f64> = times.collect();
+    assert!(times.len() > 12 && times.is_sorted(), "{all}");
+    assert!(all.contains("up to 16 channels, tiles of up to 256K, in LL and LL128 8K"), "{all}");
+    assert_eq!(all_rows.iter().filter(|row| row.contains(&"*".to_owned())).count(), 1, "{all}");
+    // As the runtime has it, nothing but slots goes between nodes.
+    assert!(!all.contains("/ll") && !all.contains("two_shot/windows"), "{all}");
     for line in all.lines() {
         assert!(line.chars().count() <= 100, "{line}");
     }
@@ -148,6 +155,49 @@ fn a_schedule_of_ones_own_is_simulated_beside_the_catalogue() {
     }
     let said = oxccl(&["sim"]).failed(2);
     assert!(said.err.contains("OP"), "{}", said.err);
+}
+
+/// Settings that change calls change what is predicted of them.
+#[test]
+fn channels_and_tiles_are_the_settings() {
+    let sim = |variables: &[(&str, &str)]| {
+        let flags = ["sim", "all_reduce", "--algorithm", "ring", "--encoding", "slots"];
+        let mut command = Command::new(env!("CARGO_BIN_EXE_oxccl"));
+        command.args(flags).args(["--sizes", "64M", "--json"]).envs(variables.iter().copied());
+        let out = command.output().unwrap();
+        let row: Value = serde_json::from_slice(&out.stdout).unwrap();
+        (row["channels"].as_u64().unwrap(), row["tile_bytes"].as_u64().unwrap())
+    };
+    assert_eq!(sim(&[]), (16, 128 << 10));
+    let changed = [("OXCCL_MAX_CHANNELS", "3"), ("OXCCL_SLOT_BYTES", "4096")];
+    assert_eq!(sim(&changed), (3, 4096));
+    let explained = |bytes: &str| {
+        let flags = ["explain", "all_reduce", "-g", "8", "--device", "cuda", "--rank", "0", "-b"];
+        oxccl(&[&flags[..], &[bytes]].concat()).ok().out
+    };
+    for bytes in ["1K", "64K", "1M", "64M"] {
+        let rows = rows(&["all_reduce", "--sizes", bytes]);
+        let chosen: Vec<&Value> = rows.iter().filter(|row| row["chosen"] == true).collect();
+        let [row] = chosen[..] else { panic!("{chosen:?}") };
+        let text = |field: &str| row[field].as_str().unwrap();
+        let choice = format!(
+            "choice   {} / {}, {} channel",
+            text("algorithm"),
+            text("encoding"),
+            row["channels"]
+        );
+        let said = explained(bytes);
+        assert!(said.contains(&choice), "{choice} is not in {said}");
+    }
+}
+
+/// One rank of a world whose proof would take minutes.
+#[test]
+fn one_rank_of_a_large_world_is_explained_alone() {
+    let flags = ["explain", "all_reduce", "-g", "4096", "--algorithm", "ring", "--rank", "7"];
+    let said = oxccl(&flags).ok().out;
+    assert!(said.contains("proof    none: rank 7's instructions alone were made"), "{said}");
+    assert!(said.contains("rank 7: ") && !said.contains("rank 8: "), "{said}");
 }
 
 #[test]
@@ -230,6 +280,10 @@ fn a_topology_can_be_written_changed_and_used() {
             "slots",
             "--sizes",
             "1G",
+            "--channels",
+            "32",
+            "--tile",
+            "512K",
         ];
         rows(&arguments)[0]["time_us"].as_f64().unwrap()
     };

@@ -12,7 +12,7 @@ use oxccl::plans::tune::{self, Limits, Question};
 use oxccl::{Collective, Config, CustomSchedule, DataType, Kind, OpKind, Order, Pin};
 
 use super::candidate::Candidate;
-use super::report::Shown;
+use super::report::{Form, Shown};
 use crate::bench::{Case, Shape, Step, progression};
 use crate::failure::Failure;
 use crate::options::{self, Size, Subject};
@@ -105,10 +105,10 @@ pub(crate) struct SimOptions {
     best: usize,
     /// Prints comma-separated values.
     #[arg(long, conflicts_with = "json")]
-    pub(super) csv: bool,
+    csv: bool,
     /// Prints one JSON object a row.
     #[arg(long)]
-    pub(super) json: bool,
+    json: bool,
     /// Writes a page with plots, a schedule to be played, and the links' timeline.
     #[arg(long, value_name = "FILE")]
     pub(super) html: Option<PathBuf>,
@@ -204,9 +204,13 @@ impl SimOptions {
         })
     }
 
-    /// What the table shows of it.
-    pub(super) fn shown(&self) -> Shown {
-        if self.all { Shown::All } else { Shown::Best(self.best) }
+    /// How it is printed.
+    pub(super) fn form(&self) -> Form {
+        match (self.json, self.csv) {
+            (true, _) => Form::Json,
+            (_, true) => Form::Csv,
+            _ => Form::Table(if self.all { Shown::All } else { Shown::Best(self.best) }),
+        }
     }
 
     /// The topology with as many nodes as the ranks need, and the ranks on its devices.
@@ -367,7 +371,8 @@ impl Study {
         self.case.shape(self.ranks(), bytes)
     }
 
-    /// How a candidate of so many bytes is lowered and simulated: as the runtime would carry it out.
+    /// How a candidate of so many bytes is lowered and simulated: as the runtime would carry it
+    /// out.
     pub(super) fn options(&self, candidate: &Candidate, bytes: usize) -> Options {
         let question = self.question(bytes);
         let (channels, tile_bytes) = match candidate {
@@ -401,6 +406,11 @@ impl Study {
         self.candidates.iter().position(|candidate| {
             (candidate.algorithm(), candidate.encoding()) == (plan.algorithm, plan.encoding)
         })
+    }
+
+    /// Whether one node stands for all.
+    pub(super) fn fold(&self) -> Fold {
+        self.fold
     }
 
     /// What channels and slots the ranks have.

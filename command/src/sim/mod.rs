@@ -9,9 +9,12 @@ mod small;
 mod sweep;
 
 use std::fs;
+use std::io::{IsTerminal, Write};
 
 use crate::failure::Failure;
+use crate::options::{Size, unless_closed};
 pub(crate) use args::SimOptions;
+use args::Study;
 use sweep::Sweep;
 
 /// Predicts and prints.
@@ -21,24 +24,19 @@ use sweep::Sweep;
 /// nothing that can be simulated.
 pub(crate) fn main(options: &SimOptions) -> Result<(), Failure> {
     let study = options.study()?;
-    let sweep = Sweep::run(&study)?;
-    let print = |text: String| -> Result<(), Failure> {
-        use std::io::Write;
-        // Whoever has closed the pipe (as `head` does) wants no more.
-        writeln!(std::io::stdout(), "{}", text.trim_end()).or_else(|error| match error.kind() {
-            std::io::ErrorKind::BrokenPipe => Ok(()),
-            _ => Err(Failure::system("writing the table")(error)),
-        })
-    };
-    if options.json {
-        print(report::json(&study, &sweep))?;
-    } else if options.csv {
-        print(report::csv(&study, &sweep))?;
-    } else {
-        print(report::table(&study, &sweep, options.shown()))?;
+    let (mut sweep, subjects) = Sweep::new(&study)?;
+    let form = options.form();
+    print(&form.head(&study, &sweep))?;
+    let said = sweep.left_out.len();
+    for size in 0..study.sizes.len() {
+        let progress = Progress::of(&study, size);
+        sweep.run(&study, &subjects, size, |at| progress.say(&study, at))?;
+        progress.end();
+        print(&form.rows(&study, &sweep, size))?;
     }
+    print(&form.tail(&sweep, said))?;
     if options.links {
-        print(report::links(&study, &sweep))?;
+        print(&report::links(&study, &sweep))?;
     }
     if let Some(path) = &options.trace {
         let text = small::trace(&study)?;
@@ -51,4 +49,36 @@ pub(crate) fn main(options: &SimOptions) -> Result<(), Failure> {
             .map_err(Failure::system(format!("writing the page {}", path.display())))?;
     }
     Ok(())
+}
+
+/// Prints at once, so that what is there stays if the rest is interrupted.
+fn print(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    written.or_else(unless_closed("writing the table"))
+}
+
+/// What is being simulated, on the last line of a terminal.
+struct Progress {
+    bytes: Size,
+    shown: bool,
+}
+
+impl Progress {
+    fn of(study: &Study, size: usize) -> Progress {
+        Progress { bytes: Size(study.sizes[size]), shown: std::io::stderr().is_terminal() }
+    }
+
+    fn say(&self, study: &Study, at: usize) {
+        if self.shown {
+            let (count, name) = (study.candidates.len(), study.candidates[at].name());
+            eprint!("\r\x1b[K# {}: {} of {count}, {name}", self.bytes, at + 1);
+        }
+    }
+
+    fn end(&self) {
+        if self.shown {
+            eprint!("\r\x1b[K");
+        }
+    }
 }

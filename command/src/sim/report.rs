@@ -26,72 +26,126 @@ struct Predicted<'a> {
     chosen: bool,
 }
 
-pub(super) fn json(study: &Study, sweep: &Sweep) -> String {
-    let line = |(size, at, point): (usize, usize, &Point)| {
-        let predicted = Predicted {
-            row: &point.row,
-            predicted: true,
-            topology: &study.topology.name,
-            in_network: study.in_network,
-            link: point.links.first().map(|link| link.name.as_str()),
-            utilisation: point.links.first().map(|link| link.utilisation),
-            tile_bytes: point.tile_bytes,
-            chosen: study.choice(study.sizes[size]) == Some(at),
-        };
-        // Numbers and names only: this cannot fail.
-        serde_json::to_string(&predicted).unwrap_or_default()
-    };
-    points(sweep).map(line).collect::<Vec<_>>().join("\n")
+/// How results are printed: what comes before them, those of each size as soon as they are there,
+/// and what comes behind them.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Form {
+    /// A table for people.
+    Table(Shown),
+    /// Comma-separated values.
+    Csv,
+    /// An object a row.
+    Json,
 }
 
-pub(super) fn csv(study: &Study, sweep: &Sweep) -> String {
-    let heading = format!("{},predicted,topology,tile_bytes", CSV_COLUMNS.join(","));
-    let line = |(_, _, point): (usize, usize, &Point)| {
-        format!("{},true,{},{}", csv_line(&point.row), study.topology.name, point.tile_bytes)
-    };
-    std::iter::once(heading).chain(points(sweep).map(line)).collect::<Vec<_>>().join("\n")
-}
-
-/// Size by size, candidate by candidate, with the numbers of both.
-fn points(sweep: &Sweep) -> impl Iterator<Item = (usize, usize, &Point)> {
-    let sizes = sweep.columns.iter().flatten().map(Vec::len).max().unwrap_or(0);
-    let columns = || sweep.columns.iter().enumerate();
-    (0..sizes).flat_map(move |size| {
-        columns().filter_map(move |(at, column)| Some((size, at, &column.as_ref()?[size])))
-    })
-}
-
-/// The best at each size, with what else there is to know of them.
-pub(super) fn table(study: &Study, sweep: &Sweep, shown: Shown) -> String {
-    let ranked: Vec<Vec<usize>> =
-        (0..study.sizes.len()).map(|size| ranking(study, sweep, size, shown)).collect();
-    let named = ranked.iter().flatten().map(|at| study.candidates[*at].name().chars().count());
-    let width = 2 + named.max().unwrap_or(0).max("algorithm".len());
-    let mut text = header(study, sweep);
-    text += &format!(
-        "#\n# {:>6} {:<width$} {:>8} {:>9} {:>7} {:>7} {:>7}  busiest link\n",
-        "size", "  algorithm", "channels", "time", "algbw", "busbw", "slower"
-    );
-    text += &format!(
-        "# {:>6} {:<width$} {:>8} {:>9} {:>7} {:>7}\n",
-        "(B)", "", "x tile", "(us)", "(GB/s)", "(GB/s)"
-    );
-    for (size, ranked) in ranked.iter().enumerate() {
-        let best = sweep.best(size).and_then(|at| Some(sweep.point(at, size)?.row.time_us));
-        for (place, &at) in ranked.iter().enumerate() {
-            let Some(point) = sweep.point(at, size) else { continue };
-            let bytes = Size(study.sizes[size]).to_string();
-            let bytes = if place == 0 { bytes } else { String::new() };
-            let chosen = if study.choice(study.sizes[size]) == Some(at) { '*' } else { ' ' };
-            let name = format!("{chosen} {}", study.candidates[at].name());
-            text += &format!("  {bytes:>6} {name:<width$} {}\n", figures(point, best));
+impl Form {
+    /// Before anything is simulated: what is, and what cannot be.
+    pub(super) fn head(self, study: &Study, sweep: &Sweep) -> String {
+        match self {
+            Form::Table(_) => table_head(study, sweep),
+            Form::Csv => format!("{},predicted,topology,tile_bytes\n", CSV_COLUMNS.join(",")),
+            Form::Json => String::new(),
         }
     }
-    let hidden = sweep.columns.iter().flatten().count();
-    if let Some(most) = ranked.iter().map(Vec::len).max().filter(|most| *most < hidden) {
-        text += &format!("# the best {most} of {hidden} at each size; --all shows the others\n");
+
+    /// All that was predicted at a size.
+    pub(super) fn rows(self, study: &Study, sweep: &Sweep, size: usize) -> String {
+        let points = || {
+            sweep
+                .columns
+                .iter()
+                .enumerate()
+                .filter_map(move |(at, column)| Some((at, column.as_ref()?.get(size)?)))
+        };
+        match self {
+            Form::Table(shown) => table_rows(study, sweep, size, shown),
+            Form::Csv => points()
+                .map(|(_, point)| {
+                    let (row, name) = (csv_line(&point.row), &study.topology.name);
+                    format!("{row},true,{name},{}\n", point.tile_bytes)
+                })
+                .collect(),
+            Form::Json => {
+                let chosen = study.choice(study.sizes[size]);
+                points().map(|(at, point)| json(study, point, chosen == Some(at)) + "\n").collect()
+            }
+        }
     }
-    text + &left_out(sweep)
+
+    /// When all has been simulated: how. `said` of those that are left out have been named.
+    pub(super) fn tail(self, sweep: &Sweep, said: usize) -> String {
+        let Form::Table(shown) = self else { return String::new() };
+        let mut text = String::new();
+        let predicted = sweep.columns.iter().flatten().count();
+        if let Shown::Best(most) = shown
+            && most < predicted
+        {
+            text +=
+                &format!("# the best {most} of {predicted} at each size; --all shows the others\n");
+        }
+        text += &left_out(&sweep.left_out[said..]);
+        text + &wrapped(&format!("simulated {} in {:.1} s", sweep.statement, sweep.seconds))
+    }
+}
+
+fn json(study: &Study, point: &Point, chosen: bool) -> String {
+    let predicted = Predicted {
+        row: &point.row,
+        predicted: true,
+        topology: &study.topology.name,
+        in_network: study.in_network,
+        link: point.links.first().map(|link| link.name.as_str()),
+        utilisation: point.links.first().map(|link| link.utilisation),
+        tile_bytes: point.tile_bytes,
+        chosen,
+    };
+    // Numbers and names only: this cannot fail.
+    serde_json::to_string(&predicted).unwrap_or_default()
+}
+
+fn table_head(study: &Study, sweep: &Sweep) -> String {
+    let width = width(study);
+    header(study)
+        + &left_out(&sweep.left_out)
+        + &format!(
+            "#\n#{:>6} {:<width$} {:>8} {:>9} {:>7} {:>7} {:>7} busiest link\n\
+             #{:>6} {:<width$} {:>8} {:>9} {:>7} {:>7}\n",
+            "size",
+            "  algorithm",
+            "channels",
+            "time",
+            "algbw",
+            "busbw",
+            "slower",
+            "(B)",
+            "",
+            "x tile",
+            "(us)",
+            "(GB/s)",
+            "(GB/s)"
+        )
+}
+
+/// Of the column with names.
+fn width(study: &Study) -> usize {
+    let named = study.candidates.iter().map(|candidate| candidate.name().chars().count());
+    2 + named.max().unwrap_or(0).max("algorithm".len())
+}
+
+/// The best at a size, with what else there is to know of them.
+fn table_rows(study: &Study, sweep: &Sweep, size: usize, shown: Shown) -> String {
+    let (width, chosen) = (width(study), study.choice(study.sizes[size]));
+    let best = sweep.best(size).and_then(|at| Some(sweep.point(at, size)?.row.time_us));
+    let mut text = String::new();
+    for (place, at) in ranking(study, sweep, size, shown).into_iter().enumerate() {
+        let Some(point) = sweep.point(at, size) else { continue };
+        let bytes = Size(study.sizes[size]).to_string();
+        let bytes = if place == 0 { bytes } else { String::new() };
+        let mark = if chosen == Some(at) { '*' } else { ' ' };
+        let name = format!("{mark} {}", study.candidates[at].name());
+        text += &format!(" {bytes:>6} {name:<width$} {}\n", figures(point, best));
+    }
+    text
 }
 
 /// How many are shown at each size.
@@ -121,7 +175,7 @@ fn figures(point: &Point, best: Option<f64>) -> String {
         if percent < 1000.0 { format!("{percent:.1} %") } else { format!("{:.0} x", time / best) }
     });
     let figures = format!(
-        "{:>8} {:>9} {:>7} {:>7} {slower:>7}  {}",
+        "{:>8} {:>9} {:>7} {:>7} {slower:>7} {}",
         format!("{}x{}", point.row.channels, Size(point.tile_bytes)),
         digits(time, 9),
         digits(point.row.algbw_gbps, 7),
@@ -142,9 +196,9 @@ fn kind_of(name: &str) -> &str {
 }
 
 /// Those that cannot be simulated here, together where the reason is the same.
-fn left_out(sweep: &Sweep) -> String {
+fn left_out(left_out: &[(String, String)]) -> String {
     let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
-    for (name, why) in &sweep.left_out {
+    for (name, why) in left_out {
         match reasons.iter_mut().find(|(known, _)| known == why) {
             Some((_, names)) => names.push(name),
             None => reasons.push((why, vec![name])),
@@ -187,7 +241,7 @@ pub(super) fn links(study: &Study, sweep: &Sweep) -> String {
     text
 }
 
-fn header(study: &Study, sweep: &Sweep) -> String {
+fn header(study: &Study) -> String {
     let network = &study.network;
     let switches = if study.in_network { ", switches reduce" } else { "" };
     let limits = study.limits();
@@ -205,11 +259,10 @@ fn header(study: &Study, sweep: &Sweep) -> String {
         Size(limits.ll_slot_bytes),
     );
     format!(
-        "# oxccl {} sim: PREDICTED times of {}, nothing was run\n{}{}{}",
+        "# oxccl {} sim: PREDICTED times of {}, nothing was run\n{}{}",
         env!("CARGO_PKG_VERSION"),
         study.case.kind,
         wrapped(&about),
         wrapped(&limits),
-        wrapped(&format!("simulated {} in {:.1} s", sweep.statement, sweep.seconds)),
     )
 }

@@ -33,29 +33,77 @@ pub(super) struct Point {
 }
 
 impl Sweep {
-    /// Simulates.
+    /// Nothing simulated yet. What cannot be is said now.
     ///
     /// # Errors
     /// A wrong schedule, or nothing that can be simulated.
-    pub(super) fn run(study: &Study) -> Result<Sweep, Failure> {
+    pub(super) fn new(study: &Study) -> Result<(Sweep, Vec<Option<Subject<'_>>>), Failure> {
+        let mut sweep = Sweep {
+            columns: study.candidates.iter().map(|_| Some(Vec::new())).collect(),
+            left_out: Vec::new(),
+            statement: String::new(),
+            seconds: 0.0,
+        };
+        let mut subjects = Vec::new();
+        for (at, candidate) in study.candidates.iter().enumerate() {
+            let possible = candidate.prove(study).map_err(Failure::from).and_then(|()| {
+                let subject = candidate.subject(study)?;
+                subject.check_size(&study.network, study.fold())?;
+                Ok(subject)
+            });
+            subjects.push(sweep.kept(study, at, possible)?);
+        }
+        Ok((sweep, subjects))
+    }
+
+    /// Simulates all candidates at one size. `say` hears which is next.
+    ///
+    /// # Errors
+    /// Nothing that can be simulated.
+    pub(super) fn run(
+        &mut self,
+        study: &Study,
+        subjects: &[Option<Subject<'_>>],
+        size: usize,
+        mut say: impl FnMut(usize),
+    ) -> Result<(), Failure> {
         let start = Instant::now();
-        let (mut columns, mut left_out, mut statement) = (Vec::new(), Vec::new(), String::new());
-        let mut last = None;
-        for candidate in &study.candidates {
-            match column(study, candidate, &mut statement) {
-                Ok(points) => columns.push(Some(points)),
-                Err(Failure::Simulation(error)) if is_limit(&error) && !candidate.is_custom() => {
-                    left_out.push((candidate.name(), error.to_string()));
-                    columns.push(None);
-                    last = Some(error);
+        for (at, subject) in subjects.iter().enumerate() {
+            let (Some(subject), true) = (subject, self.columns[at].is_some()) else { continue };
+            say(at);
+            let candidate = &study.candidates[at];
+            let point = predicted(study, candidate, subject, study.sizes[size]);
+            if let Some((point, statement)) = self.kept(study, at, point)? {
+                self.statement = describe(&statement, &self.statement);
+                if let Some(points) = &mut self.columns[at] {
+                    points.push(point);
                 }
-                Err(other) => return Err(other),
             }
         }
-        if let (true, Some(error)) = (columns.iter().all(Option::is_none), last) {
-            return Err(error.into());
+        self.seconds += start.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    /// A candidate that does not fit here is left out, unless it is the last.
+    fn kept<T>(
+        &mut self,
+        study: &Study,
+        at: usize,
+        result: Result<T, Failure>,
+    ) -> Result<Option<T>, Failure> {
+        let candidate = &study.candidates[at];
+        match result {
+            Ok(value) => Ok(Some(value)),
+            Err(Failure::Simulation(error)) if is_limit(&error) && !candidate.is_custom() => {
+                self.left_out.push((candidate.name(), error.to_string()));
+                self.columns[at] = None;
+                match self.columns.iter().all(Option::is_none) {
+                    true => Err(error.into()),
+                    false => Ok(None),
+                }
+            }
+            Err(other) => Err(other),
         }
-        Ok(Sweep { columns, left_out, statement, seconds: start.elapsed().as_secs_f64() })
     }
 
     /// What was predicted of a candidate at a size.
@@ -89,22 +137,17 @@ fn is_limit(error: &SimulationError) -> bool {
     )
 }
 
-fn column(
+fn predicted(
     study: &Study,
     candidate: &Candidate,
-    statement: &mut String,
-) -> Result<Vec<Point>, Failure> {
-    candidate.prove(study)?;
-    let subject = candidate.subject(study)?;
-    let mut points = Vec::new();
-    for &bytes in &study.sizes {
-        let layout = layout(study, &subject, bytes)?;
-        let options = study.options(candidate, bytes);
-        let prediction = simulate(&subject, &layout, &study.network, &options)?;
-        *statement = describe(&prediction.statement, statement);
-        points.push(point(study, candidate, bytes, &options, &prediction));
-    }
-    Ok(points)
+    subject: &Subject<'_>,
+    bytes: usize,
+) -> Result<(Point, Statement), Failure> {
+    let layout = layout(study, subject, bytes)?;
+    let options = study.options(candidate, bytes);
+    let prediction = simulate(subject, &layout, &study.network, &options)?;
+    let point = point(study, candidate, bytes, &options, &prediction);
+    Ok((point, prediction.statement))
 }
 
 pub(super) fn layout(

@@ -221,6 +221,7 @@ impl Entry {
             Outer::Direct => inside.max(nodes),
             Outer::Ring => inside + 1,
             Outer::Doubling | Outer::Tree => inside.max(3),
+            Outer::Rails => 2,
         }
     }
 

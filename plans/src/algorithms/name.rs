@@ -79,11 +79,13 @@ pub enum Outer {
     Doubling,
     /// Two binary trees of nodes.
     Tree,
+    /// A ring of all ranks for each rail, on which it leaves a node and enters the next.
+    Rails,
 }
 
 impl Algorithm {
     /// All of the catalogue.
-    pub const ALL: [Algorithm; 27] = [
+    pub const ALL: [Algorithm; 28] = [
         Algorithm::Ring,
         Algorithm::OneShot,
         Algorithm::TwoShot,
@@ -111,6 +113,7 @@ impl Algorithm {
         Algorithm::Hierarchical(Inner::Ring, Outer::Ring),
         Algorithm::Hierarchical(Inner::Ring, Outer::Doubling),
         Algorithm::Hierarchical(Inner::Ring, Outer::Tree),
+        Algorithm::Hierarchical(Inner::Ring, Outer::Rails),
     ];
 
     /// The name in snake case, as on the command line.
@@ -145,6 +148,7 @@ impl Algorithm {
             Algorithm::Hierarchical(Inner::Ring, Outer::Ring) => "hierarchical_ring_ring",
             Algorithm::Hierarchical(Inner::Ring, Outer::Doubling) => "hierarchical_ring_doubling",
             Algorithm::Hierarchical(Inner::Ring, Outer::Tree) => "hierarchical_ring_tree",
+            Algorithm::Hierarchical(_, Outer::Rails) => "ring_per_rail",
             Algorithm::Custom => "custom",
         }
     }

@@ -4,8 +4,8 @@ use super::Encoding;
 use super::team::Team;
 use crate::collective::{Collective, Order};
 use crate::schedule::{
-    Buffer, Chunking, Distance, Instruction, Link, Operand, RankBuilder, Read, Schedule, Slots,
-    Symmetry, Tree, Turning,
+    Buffer, Chunking, Instruction, Link, Operand, RankBuilder, Read, Schedule, Slots, Symmetry,
+    Tree, Turning,
 };
 use crate::topology::Placement;
 use std::ops::Range;
@@ -102,20 +102,46 @@ impl Request {
         output: Chunking,
         part: impl Fn(&mut RankBuilder),
     ) -> Schedule {
+        self.rotational_by(1, input, output, part)
+    }
+
+    /// The same where nodes are alike: `part` is asked for the ranks of the first node alone, and
+    /// those of other nodes are turned by as many nodes.
+    pub(super) fn rotational_by_node(
+        &self,
+        input: Chunking,
+        output: Chunking,
+        part: impl Fn(&mut RankBuilder),
+    ) -> Schedule {
+        self.rotational_by(self.placement.ranks_per_node(), input, output, part)
+    }
+
+    /// The same where ranks are alike when they are turned by a multiple of `period`.
+    pub(super) fn rotational_by(
+        &self,
+        period: usize,
+        input: Chunking,
+        output: Chunking,
+        part: impl Fn(&mut RankBuilder),
+    ) -> Schedule {
+        let Some(symmetry) = Symmetry::new(self.ranks(), period, Turning::Add, (input, output))
+        else {
+            return self.schedule(input, output, part);
+        };
         let alike = |ranks: Range<usize>| -> Vec<Vec<Instruction>> {
-            let first = self.list(0, &part);
-            let symmetry = Symmetry::new(self.ranks(), 1, Turning::Add, (input, output));
-            let turned = |rank: usize| match symmetry {
-                Some(symmetry) if rank > 0 => {
-                    let turned = |one| symmetry.instruction(one, rank as Distance);
-                    first.iter().map(turned).collect()
-                }
-                _ => first.clone(),
+            let needed = ranks.len().min(period);
+            let mut firsts = vec![Vec::new(); period];
+            for rank in ranks.clone().take(needed) {
+                firsts[rank % period] = self.list(rank % period, &part);
+            }
+            let turned = |rank: usize| {
+                let (first, by) = symmetry.home(rank);
+                firsts[first].iter().map(|one| symmetry.instruction(one, by)).collect()
             };
             ranks.map(turned).collect()
         };
         let ranks = match &self.whose {
-            Whose::Period => vec![Vec::new()],
+            Whose::Period => vec![Vec::new(); period],
             Whose::Ranks(ranks) => alike(ranks.clone()),
             Whose::All => alike(0..self.ranks()),
         };

@@ -16,15 +16,19 @@ use super::subject::Subject;
 use super::{Options, SimulationError, Statement};
 use crate::schedule::{
     Buffer, Flag, Instruction, Lane, Layout, Link, MostSegments, NO_SEGMENTS, Operand, SEGMENTS,
+    Turning,
 };
 use crate::topology::Network;
 use oxccl_format::{MAX_OPERANDS, Tokens};
 use std::collections::HashMap;
 
-/// Instructions that are held at once.
-const LIMIT: u64 = 64 << 20;
+/// Instructions that are held at once: about 2 GiB.
+pub(super) const LIMIT: u64 = 24 << 20;
 /// From so many simulated ranks on fewer bundles must do.
 const MANY: usize = 256;
+/// From so many on, one.
+const VERY_MANY: usize = 8192;
+
 pub(super) fn compile(
     subject: &Subject<'_>,
     layout: &Layout,
@@ -41,6 +45,7 @@ pub(super) fn compile(
         layout,
         network,
         simulated,
+        turning: Turning::Add,
         element_bytes: options.element_bytes,
         in_network: options.in_network,
         longest,
@@ -61,6 +66,7 @@ pub(super) fn compile(
                 _ => Statement::RankByRank,
             };
             let mut compiler = new(ranks);
+            subject.refuse_too_large(LIMIT)?;
             let programs = compiler.ranks(0..ranks)?;
             (statement, compiler, programs)
         }
@@ -72,7 +78,8 @@ pub(super) fn compile(
     let mut lengths = vec![Length::Fixed(0); compiler.lengths.len()];
     compiler.lengths.iter().for_each(|(length, at)| lengths[*at as usize] = *length);
     let largest = layout.largest() * options.element_bytes;
-    let most = options.bundles.unwrap_or(if compiler.simulated > MANY { 2 } else { 4 });
+    let few = if compiler.simulated > VERY_MANY { 1 } else { 2 };
+    let most = options.bundles.unwrap_or(if compiler.simulated > MANY { few } else { 4 });
     Ok(Compiled {
         pods: compiler.simulated.div_ceil(network.per_node() * network.nodes_per_pod()),
         programs,
@@ -92,6 +99,8 @@ pub(super) struct Compiler<'a> {
     network: &'a Network,
     /// Ranks that are simulated; the others are found modulo this.
     pub(super) simulated: usize,
+    /// How those stand for the others.
+    pub(super) turning: Turning,
     element_bytes: usize,
     /// Whether switches that can reduce do.
     in_network: bool,
@@ -109,6 +118,11 @@ pub(super) struct Compiler<'a> {
 }
 
 impl Compiler<'_> {
+    /// The same, in which first ranks stand for others so.
+    pub(super) fn turned(self, turning: Turning) -> Self {
+        Compiler { turning, ..self }
+    }
+
     pub(super) fn ranks(
         &mut self,
         ranks: std::ops::Range<usize>,
@@ -118,16 +132,9 @@ impl Compiler<'_> {
         for rank in ranks.clone() {
             programs.push(self.rank(rank, true)?);
             total += programs[programs.len() - 1].0.len() as u64;
-            // The first ranks may be unlike the others, but not by much.
-            let expected = total / programs.len() as u64 * ranks.len() as u64;
-            if total > LIMIT || (programs.len() >= 16 && expected > 2 * LIMIT) {
-                return Err(SimulationError::TooLarge {
-                    instructions: expected,
-                    limit: LIMIT,
-                    remedy:
-                        "choose fewer ranks, or an algorithm with fewer steps or with ranks alike"
-                            .into(),
-                });
+            if total > LIMIT {
+                let instructions = total / programs.len() as u64 * ranks.len() as u64;
+                return Err(SimulationError::too_large(instructions, LIMIT));
             }
         }
         Ok(programs)
@@ -383,6 +390,10 @@ impl Compiler<'_> {
 
     fn pair(&self, from: usize, to: usize) -> (u32, u32) {
         let ranks = self.subject.collective.ranks;
-        ((from % self.simulated) as u32, ((to + ranks - from) % ranks) as u32)
+        let distance = match self.turning {
+            Turning::Add => (to + ranks - from) % ranks,
+            Turning::Xor => to ^ from,
+        };
+        ((from % self.simulated) as u32, distance as u32)
     }
 }

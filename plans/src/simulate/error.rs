@@ -87,3 +87,10 @@ pub enum SimulationError {
         limit: usize,
     },
 }
+
+impl SimulationError {
+    pub(super) fn too_large(instructions: u64, limit: u64) -> SimulationError {
+        let remedy = "choose fewer ranks, or an algorithm with fewer steps or with ranks alike";
+        SimulationError::TooLarge { instructions, limit, remedy: remedy.into() }
+    }
+}

@@ -1,13 +1,14 @@
 //! Large worlds: as few ranks as stand for all.
 
 use super::compile::Compiler;
-use super::program::Programs;
+use super::program::{Access, Programs, Step};
 use super::subject::Subject;
 use super::{Fold, Options, RANK_BY_RANK, Statement};
+use crate::schedule::Turning;
 use crate::topology::Network;
 
 /// Instructions that are made to prove ranks alike.
-const COMPARED: u64 = 128 << 20;
+pub(super) const COMPARED: u64 = 48 << 20;
 
 /// Only as many ranks as stand for all; why not, if they do not; nothing if that is not wanted.
 pub(super) fn folded<'a>(
@@ -31,8 +32,7 @@ pub(super) fn folded<'a>(
         return Some(Err(format!("{ranks} ranks are not several full {what} of {per_pod}")));
     }
     if let Some(period) = subject.period {
-        let simulated = per_pod * period / greatest_common_divisor(per_pod, period);
-        if ranks.is_multiple_of(simulated) && simulated < ranks {
+        if let Some(simulated) = simulated(ranks, per_pod, period) {
             let mut compiler = new(simulated);
             let programs = match compiler.ranks(0..simulated) {
                 Ok(programs) => programs,
@@ -45,17 +45,41 @@ pub(super) fn folded<'a>(
             return Some(Ok((statement, compiler, programs)));
         }
     }
-    Some(compared(ranks, new(per_pod)))
+    let (compared, turning) = subject.alike.get_or_init(|| (per_pod, alike(ranks, per_pod, new)));
+    let turning = match (turning, *compared == per_pod) {
+        (found, true) => found.clone(),
+        (_, false) => alike(ranks, per_pod, new),
+    };
+    Some(turning.and_then(|turning| {
+        let mut compiler = new(per_pod).turned(turning);
+        let programs = compiler.ranks(0..per_pod).map_err(|error| error.to_string())?;
+        let why = format!("the programs of all {ranks} ranks were compared");
+        Ok((Statement::Folded { ranks: per_pod, why }, compiler, programs))
+    }))
 }
 
-/// The first pod's ranks stand for all if every other rank's program is the same, relative to
-/// its own rank.
-fn compared<'a>(
+/// How the first pod's ranks stand for all: every other rank's program is the same, relative to its
+/// own rank. In rings a distance is added to ranks, in hypercubes their bits are turned over.
+fn alike<'a>(
     ranks: usize,
-    mut compiler: Compiler<'a>,
-) -> Result<(Statement, Compiler<'a>, Programs), String> {
+    per_pod: usize,
+    new: &impl Fn(usize) -> Compiler<'a>,
+) -> Result<Turning, String> {
+    let of_two = ranks.is_power_of_two() && per_pod.is_power_of_two();
+    let added = compared(ranks, new(per_pod));
+    match added {
+        Err(_) if of_two => {
+            let turned = compared(ranks, new(per_pod).turned(Turning::Xor));
+            turned.or(added)
+        }
+        _ => added,
+    }
+}
+
+fn compared(ranks: usize, mut compiler: Compiler<'_>) -> Result<Turning, String> {
     let simulated = compiler.simulated;
     let programs = compiler.ranks(0..simulated).map_err(|error| error.to_string())?;
+    let programs: Programs = programs.into_iter().map(in_any_order).collect();
     let first: u64 = programs.iter().map(|(steps, _)| steps.len() as u64).sum();
     let all = first.saturating_mul((ranks / simulated) as u64);
     if all > COMPARED {
@@ -63,15 +87,32 @@ fn compared<'a>(
             "about {all} instructions would have to be compared, more than {COMPARED}"
         ));
     }
-    for rank in simulated..ranks {
+    // Most that are unlike are so at an end.
+    for rank in [simulated, ranks - 1].into_iter().chain(simulated + 1..ranks - 1) {
         let program = compiler.rank(rank, false).map_err(|error| error.to_string())?;
-        if program != programs[rank % simulated] {
+        if in_any_order(program) != programs[rank % simulated] {
             let first = rank % simulated;
             return Err(format!("rank {rank} does not do what rank {first} does, turned"));
         }
     }
-    let why = format!("the programs of all {ranks} ranks were compared");
-    Ok((Statement::Folded { ranks: simulated, why }, compiler, programs))
+    Ok(compiler.turning)
+}
+
+/// It takes as long whichever source is named first.
+fn in_any_order((steps, mut accesses): (Vec<Step>, Vec<Access>)) -> (Vec<Step>, Vec<Access>) {
+    for step in &steps {
+        if let Step::Move { first, sources, .. } = *step {
+            let sources = &mut accesses[first as usize..][..usize::from(sources)];
+            sources.sort_unstable_by_key(|one| (one.kind, one.way, one.counter, one.message));
+        }
+    }
+    (steps, accesses)
+}
+
+/// How many first ranks stand for all whose instructions are made to turn by `period` ranks.
+pub(super) fn simulated(ranks: usize, per_pod: usize, period: usize) -> Option<usize> {
+    let simulated = per_pod * period / greatest_common_divisor(per_pod, period);
+    (ranks.is_multiple_of(simulated) && simulated < ranks).then_some(simulated)
 }
 
 fn greatest_common_divisor(a: usize, b: usize) -> usize {

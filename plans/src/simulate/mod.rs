@@ -5,9 +5,9 @@
 //! What it adds is time:
 //!
 //! - **An instruction** costs its device's `instruction_ns`, on a GPU once for waits or signals
-//!   that follow one another. A reduce-copy costs `move_ns`, `operand_ns` for each operand, and whatever
-//!   takes longest of what its channels can read and write, what they can fold, its device's
-//!   memory, and the links that it crosses.
+//!   that follow one another. A reduce-copy costs `move_ns`, `operand_ns` for each operand, and
+//!   whatever takes longest of what its channels can read and write, what they can fold, its
+//!   device's memory, and the links that it crosses.
 //! - **A link** serves what crosses it in the order in which it is asked, at its bandwidth, and is
 //!   never idle while it has been asked. A message is through when the slowest link of its way is,
 //!   and arrives after the way's latency.
@@ -70,7 +70,7 @@ pub struct Options {
     /// Whether one node may stand for all.
     pub fold: Fold,
     /// Into how many bundles equal channels are put, at most; if nothing is said, 4, and 2 where
-    /// more than 256 ranks are simulated.
+    /// more than 256 ranks are simulated, 1 where more than 8,192 are.
     pub bundles: Option<usize>,
     /// Whether rounds may be extrapolated.
     pub extrapolate: bool,

@@ -64,7 +64,7 @@ impl Access {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum AccessKind {
     /// This rank's memory.
     Local,
@@ -82,7 +82,7 @@ pub(super) enum AccessKind {
 }
 
 /// What of a message are flags, by which it announces itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Flags {
     /// Nothing: it is announced.
     None,

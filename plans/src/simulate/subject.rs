@@ -1,13 +1,16 @@
 //! What is simulated: a schedule that is there, or an algorithm whose ranks' instructions are made
 //! one by one.
 
-use super::SimulationError;
+use super::compile::LIMIT;
+use super::fold::{COMPARED, simulated};
+use super::{Fold, RANK_BY_RANK, SimulationError};
 use crate::algorithms::Entry;
 use crate::collective::{Collective, Order};
-use crate::schedule::{Chunking, Instruction, Schedule, Slots};
-use crate::topology::Placement;
+use crate::schedule::{Chunking, Instruction, Schedule, Slots, Turning};
+use crate::topology::{Network, Placement};
 use crate::verify::check_structure;
 use std::borrow::Cow;
+use std::sync::OnceLock;
 
 /// A schedule, or how to make one rank's part of it.
 #[derive(Clone, Debug)]
@@ -18,6 +21,8 @@ pub struct Subject<'a> {
     pub(super) output: Chunking,
     /// After how many ranks instructions repeat, where they are made so.
     pub(super) period: Option<usize>,
+    /// What was found when so many first ranks were compared with all others: sizes do not matter.
+    pub(super) alike: OnceLock<(usize, Result<Turning, String>)>,
 }
 
 #[derive(Clone, Debug)]
@@ -39,6 +44,7 @@ impl<'a> Subject<'a> {
             input: schedule.input,
             output: schedule.output,
             period: None,
+            alike: OnceLock::new(),
         })
     }
 
@@ -57,7 +63,39 @@ impl<'a> Subject<'a> {
         let first = entry.schedule_of_ranks(collective, placement, order, slots, 0..1)?;
         let period = entry.period(collective, placement, order, slots)?;
         let source = Source::Entry { entry, placement, order, slots };
-        Ok(Subject { source, collective, input: first.input, output: first.output, period })
+        let alike = OnceLock::new();
+        Ok(Subject { source, collective, input: first.input, output: first.output, period, alike })
+    }
+
+    /// Whether it is small enough, as far as that is known without simulating it.
+    ///
+    /// # Errors
+    /// A schedule with too many instructions whose ranks are not alike.
+    pub fn check_size(&self, network: &Network, fold: Fold) -> Result<(), SimulationError> {
+        let (ranks, per_pod) =
+            (self.collective.ranks, network.per_node() * network.nodes_per_pod());
+        let folds = self.period.is_some_and(|period| simulated(ranks, per_pod, period).is_some());
+        match fold {
+            Fold::Never => self.refuse_too_large(LIMIT),
+            _ if folds => Ok(()),
+            // They are made one by one to be compared.
+            _ => self.refuse_too_large(COMPARED.max(LIMIT)),
+        }
+    }
+
+    /// Refuses more instructions, of which a few ranks from all over give the number.
+    pub(super) fn refuse_too_large(&self, limit: u64) -> Result<(), SimulationError> {
+        let ranks = self.collective.ranks;
+        if ranks <= RANK_BY_RANK {
+            return Ok(());
+        }
+        let sample = [0, ranks / 3, ranks / 2, ranks - 1];
+        let mut total = 0;
+        for rank in sample {
+            total += self.list(rank)?.len() as u64;
+        }
+        let expected = total * ranks as u64 / sample.len() as u64;
+        if expected > limit { Err(SimulationError::too_large(expected, limit)) } else { Ok(()) }
     }
 
     /// How input and output are divided.

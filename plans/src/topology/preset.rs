@@ -66,12 +66,12 @@ pub fn preset(name: &str) -> Result<Topology, TopologyError> {
     })
 }
 
-/// What a thread block takes for instructions, in nanoseconds. Counted, not measured: the executor's
-/// machine code for sm_90 was run in an interpreter over the programs of calls, with a scoreboard of
-/// published latencies of instructions, L2 and fences at 1.755 GHz. Calls of 2, 4 and 8 ranks whose
-/// messages were there took, in us: one_shot/ll 7.2, 8.1, 9.7; two_shot/ll 10.8, 22.0, 44.3;
-/// two_shot_push/windows with its tokens 13.4, 20.9, 35.0. These four figures give each of them
-/// within 13 %: a test keeps that. The scoreboard's own constants are uncertain by 30 %.
+/// What a thread block takes for instructions, in nanoseconds. Counted, not measured: the
+/// executor's machine code for sm_90 was run in an interpreter over the programs of calls, with a
+/// scoreboard of published latencies of instructions, L2 and fences at 1.755 GHz. Calls of 2, 4 and
+/// 8 ranks whose messages were there took, in us: one_shot/ll 7.2, 8.1, 9.7; two_shot/ll 10.8,
+/// 22.0, 44.3; two_shot_push/windows with its tokens 13.4, 20.9, 35.0. These four figures give each
+/// of them within 13 %: a test keeps that. The scoreboard's own constants are uncertain by 30 %.
 #[derive(Clone, Copy, Debug)]
 struct InstructionCosts {
     /// From the kernel's begin to the first instruction, and from the last to its end.

@@ -209,7 +209,8 @@ proptest! {
     }
 }
 
-/// The costs of a GPU's instructions give what was counted for whole calls whose messages are there.
+/// The costs of a GPU's instructions give what was counted for whole calls whose messages are
+/// there.
 #[test]
 fn calls_cost_what_their_instructions_were_counted_to() {
     use crate::algorithms::{Algorithm, Encoding, find};

@@ -4,12 +4,12 @@
 //! bandwidth begins to count they are LL128, if links allow it: as fast, and nearly all of it data.
 //! What costs most up to about a megabyte is the number of instructions that a thread block takes
 //! one after the other, so everybody sends to everybody as long as that is one of them. Larger
-//! messages use peers' buffers in place, which moves the least. What peers cannot reach goes through
-//! slots. Channels are thread blocks: few for what is over in a few microseconds, all of them for
-//! what memory's bandwidth limits.
+//! messages use peers' buffers in place, which moves the least. What peers cannot reach goes
+//! through slots. Channels are thread blocks: few for what is over in a few microseconds, all of
+//! them for what memory's bandwidth limits.
 //!
-//! Not measured on hardware: the thresholds are the simulator's, on H100s (`docs/simulator.md`). The
-//! test `plans/tests/agreement.rs` compares them over sizes and worlds.
+//! Not measured on hardware: the thresholds are the simulator's, on H100s (`docs/simulator.md`).
+//! The test `plans/tests/agreement.rs` compares them over sizes and worlds.
 
 use super::wish::{self, Wish};
 use super::{Offered, Question};
@@ -24,9 +24,15 @@ const LL128_BYTES: RangeInclusive<usize> = 16 << 10..=256 << 10;
 /// From so many ranks on a switch that reduces is faster than windows, at all sizes that are for
 /// these.
 const SWITCH_MIN_RANKS: usize = 4;
-/// From so many bytes what a root sends or gets had better pass from rank to rank: on one node, and
-/// between nodes.
-const CHAIN_MIN_BYTES: [usize; 2] = [8 << 20, 64 << 20];
+/// From so many bytes two ranks had better send halves than all.
+const HALVES_MIN_BYTES: usize = 192 << 10;
+/// From so many bytes what a root sends had better pass from rank to rank.
+const CHAIN_MIN_BYTES: usize = 8 << 20;
+/// From so many bytes what a root sends to other nodes, or gets from them, had better cross over
+/// all of their adapters.
+const RAILS_MIN_BYTES: [usize; 2] = [512 << 10, 4 << 20];
+/// Blocks of an all-to-all between nodes that had better go to one rank after the other.
+const PAIRWISE_BYTES: RangeInclusive<usize> = 256 << 10..=16 << 20;
 /// Up to so many bytes for each two nodes, an all-reduce between nodes sends whole buffers, in as
 /// few steps as can be.
 const DOUBLING_MAX_BYTES: usize = 256 << 10;
@@ -52,13 +58,21 @@ fn inside(question: &Question) -> Vec<Wish> {
         (question.collective.kind, question.total_bytes, question.collective.ranks);
     let [small, middle, in_place] = wish::of_one_node(kind);
     let mut wishes = Vec::new();
-    if LL128_BYTES.contains(&bytes) {
-        wishes.push((small, Encoding::Ll128, "middle: lines of 120 bytes and a flag"));
+    // What is sent to each rank of many is a part.
+    let parts = match kind {
+        Kind::ReduceScatter | Kind::AllToAll => (ranks / 2).max(1),
+        _ => 1,
+    };
+    if bytes >= *LL128_BYTES.start() && bytes / parts <= *LL128_BYTES.end() {
+        let halves = ranks == 2 && bytes >= HALVES_MIN_BYTES;
+        let reason = "middle: lines of 120 bytes and a flag";
+        wishes.extend(halves.then_some((Algorithm::Ring, Encoding::Ll128, reason)));
+        wishes.push((small, Encoding::Ll128, reason));
     }
     if bytes <= LL_MAX_BYTES {
         wishes.push((small, Encoding::Ll, "small: data and flags in one message"));
     }
-    if kind == Kind::Broadcast && bytes < CHAIN_MIN_BYTES[0] {
+    if kind == Kind::Broadcast && bytes < CHAIN_MIN_BYTES {
         let reason = "reachable by all: everybody reads the root's buffer";
         wishes.push((Algorithm::DirectPull, Encoding::Windows, reason));
     }
@@ -117,11 +131,21 @@ fn between_nodes(question: &Question) -> Vec<Wish> {
         Kind::Reduce if bytes <= ROOT_MAX_BYTES => {
             vec![slots(Algorithm::Direct, "nodes, short: one step")]
         }
-        Kind::Broadcast | Kind::Reduce if bytes >= CHAIN_MIN_BYTES[1] => {
-            vec![slots(Algorithm::Chain, "nodes, long: every link carries it once")]
-        }
         Kind::Broadcast | Kind::Reduce => {
-            vec![slots(Algorithm::Binomial, "nodes: few steps between them")]
+            let [broadcast, reduce] = RAILS_MIN_BYTES;
+            let (least, algorithm) = match kind {
+                Kind::Broadcast => {
+                    (broadcast, Algorithm::Hierarchical(Inner::Direct, Outer::Doubling))
+                }
+                _ => (reduce, Algorithm::Hierarchical(Inner::Ring, Outer::Ring)),
+            };
+            let over_rails = (bytes >= least)
+                .then_some(slots(algorithm, "nodes, long: over all adapters at once"));
+            let few = slots(Algorithm::Binomial, "nodes: few steps between them");
+            over_rails.into_iter().chain([few]).collect()
+        }
+        Kind::AllToAll if PAIRWISE_BYTES.contains(&(bytes / ranks)) => {
+            vec![slots(Algorithm::Pairwise, "nodes, long: one rank after the other")]
         }
         Kind::Barrier => vec![slots(Algorithm::Dissemination, "few steps")],
         _ => vec![slots(Algorithm::Direct, "one step")],

@@ -243,7 +243,7 @@ fn gpus_whose_links_carry_lines_whole_use_them() {
         [Encoding::Ll, Encoding::Ll, Encoding::Ll128, Encoding::Windows,]
     );
     assert_eq!(
-        [16 << 10, 64 << 10].map(|bytes| of(false, bytes)),
+        [16 << 10, 256 << 10].map(|bytes| of(false, bytes)),
         [Encoding::Ll, Encoding::Windows,]
     );
     let pin = Pin { encoding: Some(Encoding::Ll128), ..Pin::default() };

@@ -22,7 +22,7 @@ pub(super) fn ring_ring(request: &Request) -> Schedule {
 }
 
 fn hierarchical(request: &Request, inner: Inner, outer: Outer) -> Schedule {
-    request.schedule(Chunking::Whole, Chunking::PerRank(1), |b| {
+    request.rotational_by_node(Chunking::Whole, Chunking::PerRank(1), |b| {
         let place = Place::of(request, b.rank());
         place.enter(b);
         let input = [Read::Plain(Operand::Input(0))];

@@ -15,7 +15,7 @@ use super::super::spread::{spread, tell};
 use super::super::team::Held;
 use super::super::tree;
 use super::{Encoding, Inner, Outer, Place, Request, all_gather, reduce_scatter};
-use crate::schedule::{Chunking, Operand, Schedule, Write};
+use crate::schedule::{Chunking, Operand, RankBuilder, Schedule, Write};
 
 /// Slices that are on their way at once.
 const SLICES: usize = 2;
@@ -64,7 +64,7 @@ fn joined(request: &Request, inner: Inner, outer: Outer) -> Schedule {
         1 => Chunking::PerRank(1),
         _ => Chunking::Parts(slices * request.ranks()),
     };
-    request.schedule(chunking, chunking, |b| {
+    let part = |b: &mut RankBuilder| {
         let place = Place::of(request, b.rank());
         let slices: Vec<Place> = (0..slices).map(|slice| place.slice(slice)).collect();
         place.enter(b);
@@ -80,7 +80,12 @@ fn joined(request: &Request, inner: Inner, outer: Outer) -> Schedule {
             all_gather::gather(b, slice, inner, outer);
         }
         place.leave(b);
-    })
+    };
+    match outer {
+        Outer::Ring => request.rotational_by_node(chunking, chunking, part),
+        // What comes from all nodes is reduced in the nodes' order, which does not turn with them.
+        _ => request.schedule(chunking, chunking, part),
+    }
 }
 
 /// The slices take each step of the rail in turn.

@@ -13,7 +13,7 @@ use super::{Place, Request};
 use crate::schedule::{Chunking, Operand, RankBuilder, SEGMENTS, Schedule};
 
 pub(super) fn direct(request: &Request) -> Schedule {
-    request.schedule(Chunking::PerRank(1), Chunking::PerRank(1), |b| {
+    request.rotational_by_node(Chunking::PerRank(1), Chunking::PerRank(1), |b| {
         let place = Place::of(request, b.rank());
         let (nodes, me) = (place.nodes(), place.rail.me);
         keep(b, &place);

@@ -13,14 +13,17 @@
 mod all_gather;
 mod all_reduce;
 mod all_to_all;
+mod broadcast;
 mod place;
+mod rails;
+mod reduce;
 mod reduce_scatter;
 
 use super::{
     Algorithm, Encoding, Entries, IN_WINDOWS, Inner, Need, Orders, Outer, Request, entries,
 };
 use crate::collective::Kind;
-use crate::collective::Kind::{AllGather, AllReduce, AllToAll, ReduceScatter};
+use crate::collective::Kind::{AllGather, AllReduce, AllToAll, Broadcast, Reduce, ReduceScatter};
 use crate::schedule::Schedule;
 use place::Place;
 
@@ -91,6 +94,13 @@ pub(super) const ENTRIES: &[Entries] = &[
     row(AllGather, DIRECT, Outer::Ring, WITH_WINDOWS, Orders::All, all_gather::direct_ring),
     row(AllGather, RING, Outer::Direct, BETWEEN_NODES, Orders::All, all_gather::ring_direct),
     row(AllGather, RING, Outer::Ring, BETWEEN_NODES, Orders::All, all_gather::ring_ring),
+    row(AllReduce, RING, Outer::Rails, BETWEEN_NODES, Orders::None, rails::all_reduce),
+    row(ReduceScatter, RING, Outer::Rails, BETWEEN_NODES, Orders::None, rails::reduce_scatter),
+    row(AllGather, RING, Outer::Rails, BETWEEN_NODES, Orders::All, rails::all_gather),
+    row(Broadcast, DIRECT, Outer::Doubling, BETWEEN_NODES, Orders::All, broadcast::doubling),
+    row(Broadcast, DIRECT, Outer::Ring, BETWEEN_NODES, Orders::All, broadcast::ring),
+    row(Reduce, DIRECT, Outer::Ring, BETWEEN_NODES, Orders::None, reduce::direct_ring),
+    row(Reduce, RING, Outer::Ring, BETWEEN_NODES, Orders::None, reduce::ring_ring),
     row(AllToAll, DIRECT, Outer::Direct, BETWEEN_NODES, Orders::All, all_to_all::direct),
 ];
 
@@ -103,7 +113,7 @@ const fn row(
     build: fn(&Request) -> Schedule,
 ) -> Entries {
     let needs: &[Need] = match kind {
-        AllReduce | ReduceScatter => &[Need::Nodes, Need::Terms],
+        AllReduce | Reduce | ReduceScatter => &[Need::Nodes, Need::Terms],
         _ => &[Need::Nodes],
     };
     entries(kind, Algorithm::Hierarchical(inner, outer), encodings, true, orders, build)

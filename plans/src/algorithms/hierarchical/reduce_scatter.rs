@@ -25,13 +25,19 @@ pub(super) fn ring_ring(request: &Request) -> Schedule {
 }
 
 fn hierarchical(request: &Request, inner: Inner, outer: Outer) -> Schedule {
-    request.schedule(Chunking::PerRank(1), Chunking::Whole, |b| {
+    let part = |b: &mut RankBuilder| {
         let place = Place::of(request, b.rank());
         place.enter(b);
         cross(b, &place, inner, outer);
         finish(b, &place, inner, outer, Operand::Output(0), &[]);
         place.leave(b);
-    })
+    };
+    let (input, output) = (Chunking::PerRank(1), Chunking::Whole);
+    match outer {
+        Outer::Ring => request.rotational_by_node(input, output, part),
+        // What comes from all nodes is reduced in the nodes' order, which does not turn with them.
+        _ => request.schedule(input, output, part),
+    }
 }
 
 /// The first half: what is to be reduced at other nodes leaves for them.

@@ -16,9 +16,9 @@ use crate::topology::{Placement, Processor, Topology, preset};
 use crate::tune::Limits;
 
 /// Channels and tile of calls on GPUs, unless a test says something else: as many as NCCL uses
-/// where bandwidths are published.
+/// where bandwidths are published: an eighth of its buffers of 4 MiB.
 const GPU_CHANNELS: usize = 24;
-const GPU_TILE_BYTES: usize = 256 << 10;
+const GPU_TILE_BYTES: usize = 512 << 10;
 const LL_TILE_BYTES: usize = 16 << 10;
 
 /// A call on a topology.

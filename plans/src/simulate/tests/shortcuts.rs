@@ -4,6 +4,9 @@ use super::links::with_spine;
 use super::*;
 use crate::algorithms::{Inner, Outer};
 
+const HIERARCHICAL_RING: Algorithm = Algorithm::Hierarchical(Inner::Direct, Outer::Ring);
+const HIERARCHICAL_DIRECT: Algorithm = Algorithm::Hierarchical(Inner::Direct, Outer::Direct);
+
 #[test]
 fn rounds_that_are_left_out_are_as_long_and_as_full_as_they_would_have_been() {
     for (topology, ranks) in [("dgx-h100", 8), ("dgx-a100 x 2", 12), ("host", 4)] {
@@ -34,7 +37,7 @@ fn bundles_come_near_to_all_channels_one_by_one() {
         let case = || Case::new("dgx-h100", Kind::AllReduce, 8, 256 << 20);
         let bundled = case().run(algorithm, encoding).time_ns;
         let apart = case().with(|o| o.bundles = Some(usize::MAX)).run(algorithm, encoding).time_ns;
-        assert!((bundled / apart - 1.0).abs() < 0.03, "{algorithm}: {bundled} {apart}");
+        assert!((bundled / apart - 1.0).abs() < 0.05, "{algorithm}: {bundled} {apart}");
     }
 }
 
@@ -50,6 +53,10 @@ fn one_node_stands_for_all_where_ranks_are_alike() {
             (Kind::AllGather, Algorithm::Ring, Encoding::Slots),
             (Kind::AllGather, Algorithm::Direct, Encoding::Slots),
             (Kind::Barrier, Algorithm::Dissemination, Encoding::Ll),
+            (Kind::AllReduce, HIERARCHICAL_RING, Encoding::Slots),
+            (Kind::AllReduce, HIERARCHICAL_RING, Encoding::Windows),
+            (Kind::AllGather, HIERARCHICAL_RING, Encoding::Slots),
+            (Kind::AllToAll, HIERARCHICAL_DIRECT, Encoding::Slots),
         ] {
             let case = |fold| {
                 let case = Case::on(&topology, kind, ranks, ranks << 20);
@@ -65,6 +72,28 @@ fn one_node_stands_for_all_where_ranks_are_alike() {
             assert!((ratio - 1.0).abs() < 0.01, "{kind} {algorithm} {encoding} {nodes}: {ratio}");
             assert!(folded.events * nodes as u64 <= all.events + all.events / 8);
         }
+    }
+}
+
+/// Nodes that are not alike when a distance is added are where their bits are turned over.
+#[test]
+fn one_node_stands_for_all_of_a_hypercube() {
+    let topology = preset("dgx-h100").unwrap().with_nodes(4);
+    for algorithm in [
+        Algorithm::RecursiveDoubling,
+        Algorithm::HalvingDoubling,
+        Algorithm::Hierarchical(Inner::Direct, Outer::Doubling),
+        Algorithm::Hierarchical(Inner::Ring, Outer::Doubling),
+    ] {
+        let case = |fold| {
+            let case = Case::on(&topology, Kind::AllReduce, 32, 32 << 20);
+            case.with(|options| options.fold = fold).run(algorithm, Encoding::Slots)
+        };
+        let (folded, all) = (case(Fold::Always), case(Fold::Never));
+        let is_folded = matches!(folded.statement, Statement::Folded { ranks: 8, .. });
+        assert!(is_folded, "{algorithm}: {:?}", folded.statement);
+        let ratio = folded.time_ns / all.time_ns;
+        assert!((ratio - 1.0).abs() < 0.01, "{algorithm}: {ratio}");
     }
 }
 
@@ -86,9 +115,10 @@ fn one_pod_stands_for_all() {
 fn programs_that_are_not_made_alike_are_compared() {
     let case = Case::new("ethernet-pair", Kind::AllReduce, 2, 1 << 20);
     let case = case.with(|options| options.fold = Fold::Always);
-    // Two ranks that exchange are alike, whatever the algorithm; a one-shot folds by rank, so the
-    // second sees another order.
+    // A one-shot folds by rank, so that the second sees another order, which costs nothing.
     let statement = case.run(Algorithm::OneShot, Encoding::Slots).statement;
+    assert!(matches!(statement, Statement::Folded { ranks: 1, .. }), "{statement:?}");
+    let statement = case.run(Algorithm::Chain, Encoding::Slots).statement;
     let Statement::NotFolded { why } = &statement else { panic!("{statement:?}") };
     assert!(why.contains("rank 1 does not do what rank 0 does"), "{why}");
     let case = Case::new("dgx-h100 x 2", Kind::AllReduce, 16, 1 << 20);
@@ -127,7 +157,10 @@ fn sixty_five_thousand_ranks_are_simulated_where_they_are_alike() {
     let exchange = Case::on(&topology, Kind::AllToAll, 65_536, 1 << 30);
     let prediction = exchange.run(Algorithm::Pairwise, Encoding::Slots);
     assert!(matches!(prediction.statement, Statement::Folded { ranks: 8, .. }));
-    // In a hypercube no node stands for all.
+    // Nodes of a hypercube turn into each other by their bits.
+    let reduce = Case::on(&topology, Kind::AllReduce, 65_536, 1 << 20);
+    let prediction = reduce.run(Algorithm::RecursiveDoubling, Encoding::Slots);
+    assert!(matches!(prediction.statement, Statement::Folded { ranks: 8, .. }));
     let gather = Case::on(&topology, Kind::AllGather, 65_536, 1 << 30);
     let entry = find(Kind::AllGather, Algorithm::HalvingDoubling, Encoding::Slots).unwrap();
     let error = gather.entry(entry).unwrap_err();

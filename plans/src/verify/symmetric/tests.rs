@@ -36,7 +36,7 @@ fn what_grows_with_the_square_of_the_ranks_is_proven_by_symmetry() {
             Algorithm::Direct => matches!(entry.kind, Kind::AllGather | Kind::AllToAll),
             Algorithm::Hierarchical(_, outer) => {
                 use crate::algorithms::Outer::{Direct, Ring};
-                matches!(outer, Direct | Ring)
+                matches!(outer, Direct | Ring) && !entry.kind.is_rooted()
             }
             _ => false,
         };
