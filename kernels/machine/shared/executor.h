@@ -164,8 +164,11 @@ OXCCL_INLINE uint64_t factor_in_memory(const Launch& launch) {
     case DATA_TYPE_BF16: return small_factor<BF16>(at);
     case DATA_TYPE_F8E4M3: return small_factor<F8E4M3>(at);
     case DATA_TYPE_F8E5M2: return small_factor<F8E5M2>(at);
-    case DATA_TYPE_F64: case DATA_TYPE_I64: case DATA_TYPE_U64: return *static_cast<const uint64_t*>(at);
-    case DATA_TYPE_I8: case DATA_TYPE_U8: return *static_cast<const uint8_t*>(at);
+    case DATA_TYPE_F64:
+    case DATA_TYPE_I64:
+    case DATA_TYPE_U64: return *static_cast<const uint64_t*>(at);
+    case DATA_TYPE_I8:
+    case DATA_TYPE_U8: return *static_cast<const uint8_t*>(at);
     default: return *static_cast<const uint32_t*>(at);
   }
 }
@@ -174,8 +177,8 @@ OXCCL_INLINE Move move_of(const Launch& launch, const Instruction& instruction, 
                           Views views) {
   const uint8_t scale = launch.program->scale;
   const bool finish = instruction.flags & INSTRUCTION_FINISH;
-  const uint64_t factor =
-      OXCCL_UNLIKELY(launch.flags & LAUNCH_FACTOR_AT) ? factor_in_memory(launch) : launch.scale_bits;
+  const bool in_memory = OXCCL_UNLIKELY(launch.flags & LAUNCH_FACTOR_AT);
+  const uint64_t factor = in_memory ? factor_in_memory(launch) : launch.scale_bits;
   const Scaling scaling = {factor, launch.ranks, scale == SCALE_PREMULTIPLY,
                            scale == SCALE_AVERAGE && finish};
   const bool tree = instruction.flags & INSTRUCTION_TREE;
