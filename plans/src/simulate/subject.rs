@@ -74,10 +74,16 @@ impl<'a> Subject<'a> {
     pub fn check_size(&self, network: &Network, fold: Fold) -> Result<(), SimulationError> {
         let (ranks, per_pod) =
             (self.collective.ranks, network.per_node() * network.nodes_per_pod());
-        let folds = self.period.is_some_and(|period| simulated(ranks, per_pod, period).is_some());
-        match fold {
-            Fold::Never => self.refuse_too_large(LIMIT),
-            _ if folds => Ok(()),
+        let firsts = self.period.and_then(|period| simulated(ranks, per_pod, period));
+        match (fold, firsts) {
+            (Fold::Never, _) => self.refuse_too_large(LIMIT),
+            (_, Some(firsts)) => {
+                let expected = self.list(0)?.len() as u64 * firsts as u64;
+                match expected > LIMIT && ranks > RANK_BY_RANK {
+                    true => Err(SimulationError::too_large(expected, LIMIT)),
+                    false => Ok(()),
+                }
+            }
             // They are made one by one to be compared.
             _ => self.refuse_too_large(COMPARED.max(LIMIT)),
         }
