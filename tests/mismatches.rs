@@ -1,7 +1,7 @@
 //! Whatever one rank calls otherwise than the others is an error on every rank, which names that
 //! rank and what differs: for each argument, in blocking calls, on streams and in groups, among
-//! threads, processes and nodes; also where nobody waits. So it is where the rank dies, is stopped or
-//! is cut off. Then the others go on without it.
+//! threads, processes and nodes; also where nobody waits. So it is where the rank dies, is stopped
+//! or is cut off. Then the others go on without it.
 #![allow(clippy::unwrap_used)]
 
 #[path = "mismatches/cell.rs"]

@@ -11,8 +11,8 @@ impl Communicator {
     /// what grows, and the id is of use once.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] on GPUs, and of threads of [`local`](Self::local); [`Error::Transport`]
-    /// where nothing can be listened on.
+    /// [`Error::Unsupported`] on GPUs, and of threads of [`local`](Self::local);
+    /// [`Error::Transport`] where nothing can be listened on.
     pub fn invite(&self) -> Result<UniqueId, Error> {
         // SAFETY: all issued tickets are done (`idle_engine`), and no other comes from this thread
         // meanwhile.

@@ -63,8 +63,8 @@ impl Communicator {
     /// What it has in common with this one is as for [`split`](Self::split): the memory too, which
     /// stays as it is. A call that failed may have changed its output, so what that held is to be
     /// set anew. This communicator remains as it is, ended or not. Should the
-    /// process that serves the rendezvous have failed, as a rule rank 0's, the next rank's serves it
-    /// from there on.
+    /// process that serves the rendezvous have failed, as a rule rank 0's, the next rank's serves
+    /// it from there on.
     ///
     /// # Errors
     /// [`Error::Rank`] if this rank is among them, or there is no such rank. As other calls of all

@@ -66,8 +66,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Config`] for a configuration that cannot be; [`Error::System`] without a thread. The
-    /// rest comes from [`Starting::wait`].
+    /// [`Error::Config`] for a configuration that cannot be; [`Error::System`] without a thread.
+    /// The rest comes from [`Starting::wait`].
     pub fn starting(
         id: &UniqueId,
         rank: usize,

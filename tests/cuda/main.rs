@@ -310,8 +310,8 @@ cases! {
         joined::misuse, StandIn, 1, [("CUDA_DEVICE_MAX_CONNECTIONS", "8")];
     starts_that_cannot_join =
         joined::starts, StandIn, 1, [MANY, ("OXCCL_STAND_IN_DEVICES", "2")];
-    custom_schedules = custom::schedules, Anything, 1, [MANY, needs("6")];
-    custom_schedules_thread_by_thread = custom::schedules, StandIn, 1, [MANY, EMULATED, needs("6")];
+    custom_schedules = custom::schedules, Anything, 1, [MANY];
+    custom_schedules_thread_by_thread = custom::schedules, StandIn, 1, [MANY, EMULATED];
     starts_that_fail = misuse::starts, StandIn, 2, [];
     starts_without_a_driver = misuse::no_driver, StandIn, 1, [("OXCCL_STAND_IN_DRIVER", "11040")];
     bulk_copies_without_an_engine =

@@ -35,8 +35,8 @@ pub fn cut_connections() {
     }
 }
 
-/// A thread that plays strangers, who connect to this process' ports. Some send random bytes, others
-/// nothing.
+/// A thread that plays strangers, who connect to this process' ports. Some send random bytes,
+/// others nothing.
 #[derive(Debug)]
 pub struct Strangers {
     over: Arc<AtomicBool>,
@@ -83,7 +83,7 @@ fn visit(
     silent: &mut Vec<TcpStream>,
 ) -> io::Result<()> {
     let mut stream = TcpStream::connect_timeout(&port, PAUSE)?;
-    if random() % 4 == 0 {
+    if random().is_multiple_of(4) {
         silent.truncate(SILENT - 1);
         silent.insert(0, stream);
         return Ok(());

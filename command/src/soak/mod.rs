@@ -1,5 +1,5 @@
-//! `oxccl soak`: random calls for as long as one likes, with results checked bit for bit, while ranks
-//! fail and strangers disturb them.
+//! `oxccl soak`: random calls for as long as one likes, with results checked bit for bit, while
+//! ranks fail and strangers disturb them.
 
 mod faults;
 mod random;

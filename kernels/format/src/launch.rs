@@ -13,8 +13,8 @@ table! {
     pub const LAUNCH_AWAITS: u32 = 1;
     /// [`Launch::flags`]: the part's buckets are done when it is.
     pub const LAUNCH_COMPLETES: u32 = 2;
-    /// [`Launch::flags`]: the factor is a value of the program's type, and [`Launch::scale_bits`] is
-    /// its address.
+    /// [`Launch::flags`]: the factor is a value of the program's type, and [`Launch::scale_bits`]
+    /// is its address.
     pub const LAUNCH_FACTOR_AT: u32 = 4;
     /// From this bit on a token, as in [`Tokens`], has the number of the allocation that it counts
     /// from: 0 for [`Window::base`].

@@ -31,19 +31,19 @@ pub(super) fn folded<'a>(
     if !ranks.is_multiple_of(per_pod) || ranks == per_pod {
         return Some(Err(format!("{ranks} ranks are not several full {what} of {per_pod}")));
     }
-    if let Some(period) = subject.period {
-        if let Some(simulated) = simulated(ranks, per_pod, period) {
-            let mut compiler = new(simulated);
-            let programs = match compiler.ranks(0..simulated) {
-                Ok(programs) => programs,
-                Err(error) => return Some(Err(error.to_string())),
-            };
-            let why = format!(
-                "the algorithm is made to turn by {period} rank(s), and equal {what} turn by {per_pod}"
-            );
-            let statement = Statement::Folded { ranks: simulated, why };
-            return Some(Ok((statement, compiler, programs)));
-        }
+    if let Some(period) = subject.period
+        && let Some(simulated) = simulated(ranks, per_pod, period)
+    {
+        let mut compiler = new(simulated);
+        let programs = match compiler.ranks(0..simulated) {
+            Ok(programs) => programs,
+            Err(error) => return Some(Err(error.to_string())),
+        };
+        let why = format!(
+            "the algorithm is made to turn by {period} rank(s), and equal {what} turn by {per_pod}"
+        );
+        let statement = Statement::Folded { ranks: simulated, why };
+        return Some(Ok((statement, compiler, programs)));
     }
     let (compared, turning) = subject.alike.get_or_init(|| (per_pod, alike(ranks, per_pod, new)));
     let turning = match (turning, *compared == per_pod) {

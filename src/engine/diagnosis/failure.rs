@@ -431,8 +431,8 @@ impl Ranks {
         (behind, if parts.is_empty() { nothing() } else { parts.join("; ") })
     }
 
-    /// Of ranks that have not called, those that do not wait, in an earlier call, for another one that
-    /// is behind: that one is at fault.
+    /// Of ranks that have not called, those that do not wait, in an earlier call, for another one
+    /// that is behind: that one is at fault.
     fn at_fault(&self, late: Vec<usize>, behind: &[usize]) -> Vec<usize> {
         let waits = |rank: usize| {
             let peer = self.wait_of(rank).filter(|wait| !wait.is_own)?.peer;

@@ -43,10 +43,10 @@
 //!
 //! # Succession
 //!
-//! Ranks say in `Join` where they listen, and are told in `Started` where others do. When the server
-//! has ended, they come to the first of them that is there with `Rejoin`, once the secret is proven,
-//! and say again what others may not have heard: `Open`, pieces, goodbyes, and what they have heard
-//! of others (`Left`, `Abort`). See `succession` and `journal`.
+//! Ranks say in `Join` where they listen, and are told in `Started` where others do. When the
+//! server has ended, they come to the first of them that is there with `Rejoin`, once the secret is
+//! proven, and say again what others may not have heard: `Open`, pieces, goodbyes, and what they
+//! have heard of others (`Left`, `Abort`). See `succession` and `journal`.
 //!
 //! # Strangers
 //!
