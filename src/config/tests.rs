@@ -134,7 +134,7 @@ fn every_setting_is_described_once() {
 fn settings_that_differ_are_found() {
     let usual = Config::cuda();
     assert_eq!(usual.changed(), []);
-    let advanced = Advanced { link_sockets: 3, ..Advanced::default() };
+    let advanced = Advanced { link_sockets: 3, ..usual.advanced.clone() };
     let config = Config { order: Order::Rank, nodes: Some(2), advanced, ..usual };
     let shown = |field, value: &str| (field, value.to_owned());
     let expected = [shown("order", "rank"), shown("nodes", "2"), shown("link_sockets", "3")];

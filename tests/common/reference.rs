@@ -70,7 +70,7 @@ impl Reduction {
 
     fn reduce<T: TestElement>(
         &self,
-        (case, op): (&Case, ReduceOp<T>),
+        op: ReduceOp<T>,
         inputs: &[Vec<T>],
         index: usize,
         (rank, chunk): (usize, usize),
@@ -78,7 +78,6 @@ impl Reduction {
         let Some(expressions) = &self.undeclared else {
             return reduce_one(&self.paths[chunk], op, inputs, index);
         };
-        let chunk = if case.entry.kind == Kind::AllReduce { chunk } else { 0 };
         let result = evaluate(&expressions[&(rank, chunk)], op, inputs, index);
         let n = inputs.len();
         T::round(if matches!(op, ReduceOp::Avg) { T::divide(result, n) } else { result })
@@ -168,14 +167,18 @@ pub fn expected_by<T: TestElement>(
 ) -> Option<Vec<T>> {
     let Case { entry, root, count, .. } = *case;
     let align = 64 / std::mem::size_of::<T>();
-    let reduce = |index, chunk| reduction.reduce((case, op), inputs, index, (rank, chunk));
+    let reduce = |index, chunk| reduction.reduce(op, inputs, index, (rank, chunk));
     let part = |of: &[T], r: usize| of[r * count..(r + 1) * count].to_vec();
     let gathered = || inputs.concat();
     let chunk = |index: usize| chunk_of(index, count, reduction.parts, align);
     Some(match entry.kind {
         Kind::AllReduce => (0..count).map(|i| reduce(i, chunk(i))).collect(),
-        Kind::Reduce if rank == root => (0..count).map(|i| reduce(i, 0)).collect(),
-        Kind::ReduceScatter => (0..count).map(|i| reduce(rank * count + i, rank)).collect(),
+        Kind::Reduce if rank == root => (0..count).map(|i| reduce(i, chunk(i))).collect(),
+        Kind::ReduceScatter => {
+            // Where the order is declared, it is that of the rank's part.
+            let own = |i| if reduction.is_common() { rank } else { chunk(i) };
+            (0..count).map(|i| reduce(rank * count + i, own(i))).collect()
+        }
         Kind::AllGather => gathered(),
         Kind::Gather if rank == root => gathered(),
         Kind::AllToAll => inputs.iter().flat_map(|input| part(input, rank)).collect(),
