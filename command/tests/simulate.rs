@@ -386,7 +386,8 @@ fn the_documented_predictions_are_those_of_the_simulator() {
     let text =
         fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/simulator.md")).unwrap();
     let predicted = |op: &str, topology: &str, size: &str, more: &[&str]| {
-        let found = rows(&[&[op, "-t", topology, "--sizes", size], more].concat());
+        let pins = ["--channels", "24", "--tile", "512K"];
+        let found = rows(&[&[op, "-t", topology, "--sizes", size], more, &pins].concat());
         assert_eq!(found.len(), 1);
         found[0]["busbw_gbps"].as_f64().unwrap()
     };

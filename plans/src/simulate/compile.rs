@@ -22,6 +22,9 @@ use crate::topology::Network;
 use oxccl_format::{MAX_OPERANDS, Tokens};
 use std::collections::HashMap;
 
+/// How long tokens are.
+const TOKENS: Length = Length::Fixed(std::mem::size_of::<Tokens>());
+
 /// Instructions that are held at once: about 2 GiB.
 pub(super) const LIMIT: u64 = 24 << 20;
 /// From so many simulated ranks on fewer bundles must do.
@@ -90,6 +93,7 @@ pub(super) fn compile(
         rounds: Rounds::new(largest, compiler.windows, compiler.most_segments, options)?,
         merges: options.in_network,
         statement,
+        tokens: compiler.lengths.get(&TOKENS).copied(),
     })
 }
 
@@ -311,7 +315,7 @@ impl Compiler<'_> {
             Operand::Output(chunk) => (rank, Buffer::Output, chunk),
             Operand::Window { peer, buffer, chunk } => (peer, buffer, chunk),
             Operand::Tokens | Operand::PeerTokens(_) => {
-                return Some(Length::Fixed(std::mem::size_of::<Tokens>()));
+                return Some(TOKENS);
             }
             // Its members have been asked.
             Operand::Slot { .. }

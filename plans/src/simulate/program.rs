@@ -187,4 +187,6 @@ pub(super) struct Compiled {
     /// Whether switches that can reduce do.
     pub(super) merges: bool,
     pub(super) statement: Statement,
+    /// The length of tokens, if there are any.
+    pub(super) tokens: Option<u32>,
 }

@@ -5,6 +5,7 @@ use super::bundle::{Bundle, Rounds};
 use super::machine::{Machine, Signal, Went};
 use super::program::{Access, AccessKind, Step, Way};
 use super::servers::{Time, from_ns, transfer};
+use crate::topology::Processor;
 
 impl Machine<'_> {
     /// A reduce-copy, if its turn has come and its messages are there.
@@ -52,6 +53,23 @@ impl Machine<'_> {
         Went::Later(finish)
     }
 
+    /// Whether this step takes a peer's tokens behind another's: on a GPU threads of a block take
+    /// them at once.
+    fn joins_tokens(&self, at: usize) -> bool {
+        let process = &self.processes[at];
+        let (steps, accesses) = &self.compiled.programs[process.rank as usize];
+        let takes = |place: usize| match steps[place] {
+            Step::Move { first, sources: 1, destinations: 1, length } => {
+                let source = accesses[first as usize].kind;
+                self.compiled.tokens == Some(length) && source.awaits_flags()
+            }
+            _ => false,
+        };
+        let step = process.step as usize;
+        let is_gpu = self.device(at).processor == Processor::Gpu;
+        is_gpu && step > 0 && takes(step) && takes(step - 1)
+    }
+
     /// Loads, folds and stores; from when, until when.
     fn move_bytes(
         &mut self,
@@ -65,7 +83,8 @@ impl Machine<'_> {
         self.servers.in_second_round = self.processes[at].round == 1;
         let start = self.processes[at].time;
         let operands = (sources.len() + destinations.len()) as f64;
-        let overhead = device.move_ns + device.operand_ns * operands;
+        let own = device.move_ns + device.operand_ns * operands;
+        let overhead = if self.joins_tokens(at) { 0.0 } else { own };
         let begun = start + from_ns(overhead);
         let all = sources.iter().chain(destinations);
         let touched: u64 = all.map(|access| bytes.on_a_channel(access.kind)).sum();

@@ -18,27 +18,37 @@ use crate::collective::Kind;
 use std::ops::RangeInclusive;
 
 /// Up to so many bytes LL is best, if there is no LL128.
-const LL_MAX_BYTES: usize = 128 << 10;
+const LL_MAX_BYTES: usize = 64 << 10;
 /// From so many bytes LL128 is better than LL, and up to so many better than windows.
-const LL128_BYTES: RangeInclusive<usize> = 16 << 10..=256 << 10;
+const LL128_BYTES: RangeInclusive<usize> = 16 << 10..=64 << 10;
+/// Up to so many bytes a root on one node had better be sent what it reduces than read it.
+const REDUCE_MAX_BYTES: usize = 512 << 10;
 /// From so many ranks on a switch that reduces is faster than windows, at all sizes that are for
 /// these.
 const SWITCH_MIN_RANKS: usize = 4;
+/// From so many ranks on windows are best at all sizes, where messages are taken one by one: tokens
+/// of all peers are taken at once.
+const MANY_RANKS: usize = 5;
 /// From so many bytes two ranks had better send halves than all.
-const HALVES_MIN_BYTES: usize = 192 << 10;
-/// From so many bytes what a root sends had better pass from rank to rank.
+const HALVES_MIN_BYTES: usize = 48 << 10;
+/// From so many bytes, and so many ranks, what a root sends had better pass from rank to rank.
 const CHAIN_MIN_BYTES: usize = 8 << 20;
+const CHAIN_MIN_RANKS: usize = 5;
 /// From so many bytes what a root sends to other nodes, or gets from them, had better cross over
 /// all of their adapters.
-const RAILS_MIN_BYTES: [usize; 2] = [512 << 10, 4 << 20];
+const RAILS_MIN_BYTES: [usize; 2] = [512 << 10, 1 << 20];
 /// Blocks of an all-to-all between nodes that had better go to one rank after the other.
 const PAIRWISE_BYTES: RangeInclusive<usize> = 256 << 10..=16 << 20;
 /// Up to so many bytes for each two nodes, an all-reduce between nodes sends whole buffers, in as
 /// few steps as can be.
 const DOUBLING_MAX_BYTES: usize = 256 << 10;
+/// The same of two nodes, whose ring is one step as well.
+const DOUBLING_OF_TWO_MAX_BYTES: usize = 32 << 10;
 /// Up to so many bytes each node sends to all others at once: of an all-gather, whose parts are
 /// handed on as they come, and of a reduce-scatter.
 const AT_ONCE_MAX_BYTES: [usize; 2] = [4 << 20, 32 << 20];
+/// From so many bytes they do so again, and in an all-reduce: each message is long by itself.
+const LONG_MIN_BYTES: usize = 256 << 20;
 /// Up to so many bytes a root between nodes takes everybody's input at once.
 const ROOT_MAX_BYTES: usize = 16 << 10;
 /// What keeps a thread block busy for long enough.
@@ -60,9 +70,18 @@ fn inside(question: &Question) -> Vec<Wish> {
     let mut wishes = Vec::new();
     // What is sent to each rank of many is a part.
     let parts = match kind {
-        Kind::ReduceScatter | Kind::AllToAll => (ranks / 2).max(1),
+        Kind::ReduceScatter | Kind::AllToAll | Kind::Gather | Kind::Scatter => (ranks / 2).max(1),
         _ => 1,
     };
+    let windows =
+        (in_place, Encoding::Windows, "reachable by all: buffers are used in place, in one step");
+    let is_one_by_one = matches!(
+        kind,
+        Kind::ReduceScatter | Kind::AllGather | Kind::AllToAll | Kind::Gather | Kind::Scatter
+    );
+    if is_one_by_one && ranks >= MANY_RANKS {
+        wishes.push(windows);
+    }
     if bytes >= *LL128_BYTES.start() && bytes / parts <= *LL128_BYTES.end() {
         let halves = ranks == 2 && bytes >= HALVES_MIN_BYTES;
         let reason = "middle: lines of 120 bytes and a flag";
@@ -72,7 +91,10 @@ fn inside(question: &Question) -> Vec<Wish> {
     if bytes <= LL_MAX_BYTES {
         wishes.push((small, Encoding::Ll, "small: data and flags in one message"));
     }
-    if kind == Kind::Broadcast && bytes < CHAIN_MIN_BYTES {
+    if kind == Kind::Reduce && bytes <= REDUCE_MAX_BYTES && ranks < MANY_RANKS {
+        wishes.push((middle, Encoding::Slots, "middle: everybody sends to the root at once"));
+    }
+    if kind == Kind::Broadcast && (bytes < CHAIN_MIN_BYTES || ranks < CHAIN_MIN_RANKS) {
         let reason = "reachable by all: everybody reads the root's buffer";
         wishes.push((Algorithm::DirectPull, Encoding::Windows, reason));
     }
@@ -87,11 +109,7 @@ fn inside(question: &Question) -> Vec<Wish> {
             "long: the switch between the GPUs reduces and multicasts",
         ));
     }
-    wishes.push((
-        in_place,
-        Encoding::Windows,
-        "reachable by all: buffers are used in place, in one step",
-    ));
+    wishes.push(windows);
     if ranks > 2 {
         wishes.push((Algorithm::Ring, Encoding::Slots, "private: through slots, around the ring"));
     }
@@ -113,15 +131,22 @@ fn between_nodes(question: &Question) -> Vec<Wish> {
     let mut wishes = match kind {
         Kind::AllReduce => {
             let mut wishes = Vec::new();
-            if bytes <= DOUBLING_MAX_BYTES * nodes / 2 {
+            let most = match nodes {
+                2 => DOUBLING_OF_TWO_MAX_BYTES,
+                _ => DOUBLING_MAX_BYTES * nodes / 2,
+            };
+            if bytes <= most {
                 wishes.push(slots(Algorithm::RecursiveDoubling, "nodes, short: few steps"));
             }
-            wishes.extend(by(Outer::Ring));
+            let outer = if bytes < LONG_MIN_BYTES { Outer::Ring } else { Outer::Direct };
+            wishes.extend(by(outer));
             wishes.push(slots(Algorithm::Ring, "one rank a node: every byte crosses seldom"));
             wishes
         }
         Kind::AllGather | Kind::ReduceScatter => {
-            let at_once = bytes <= AT_ONCE_MAX_BYTES[usize::from(kind == Kind::ReduceScatter)];
+            let scatters = kind == Kind::ReduceScatter;
+            let at_once = bytes <= AT_ONCE_MAX_BYTES[usize::from(scatters)]
+                || (scatters && bytes >= LONG_MIN_BYTES);
             let outers =
                 if at_once { [Outer::Direct, Outer::Ring] } else { [Outer::Ring, Outer::Direct] };
             let mut wishes: Vec<Wish> = outers.into_iter().flat_map(by).collect();

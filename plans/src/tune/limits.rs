@@ -26,17 +26,14 @@ impl Limits {
         ll_slot_bytes: 4 << 10,
     };
 
-    /// Thread blocks of a GPU: what predicts best on 8 H100 and on two nodes of them, out of 8 to
-    /// 32 channels and slots of 64 to 512 KiB (4 to 16 KiB in LL), as long as the blocks of 8 ranks
-    /// fit a GPU of 132 multiprocessors and the staging memory of 8 ranks stays below 128 MiB. Half
-    /// of the channels make private memory's all-reduce of 1 GiB 1.9 times as long. 24 channels
-    /// would make nothing but that faster, by 1.5 times. Slots of half the size make it 1.3 times
-    /// as long. Between nodes, slots of twice the size would gain 2 %, and take 68 MiB a link.
+    /// Thread blocks of a GPU: as many as leave a rank of eight below 64 MiB of device memory, heap
+    /// included. More would be predicted to be faster on 8 H100: with 16 channels and slots of twice
+    /// the size, private memory's all-reduce of 1 GiB takes half as long. Such are a setting.
     pub const GPU: Limits = Limits {
-        max_channels: 16,
-        slot_bytes: 128 << 10,
-        link_slot_bytes: 256 << 10,
-        ll_slot_bytes: 8 << 10,
+        max_channels: 8,
+        slot_bytes: 64 << 10,
+        link_slot_bytes: 512 << 10,
+        ll_slot_bytes: 4 << 10,
     };
 
     /// Payload of the slots lane's slots.
