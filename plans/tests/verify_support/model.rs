@@ -220,14 +220,15 @@ impl<'a> Model<'a> {
         for (round, element) in
             (0..self.rounds).flat_map(|round| (0..ELEMENTS).map(move |element| (round, element)))
         {
+            let parts = self.chunks_of_a_part();
             for chunk in 0..self.chunks().1 {
                 let of = |peer, chunk| contribution(launch, round, peer, chunk, element);
                 let expected = match collective.kind {
                     Kind::AllReduce | Kind::Reduce => self.reduced(|peer| of(peer, chunk)),
-                    Kind::ReduceScatter => self.reduced(|peer| of(peer, rank)),
-                    Kind::AllGather | Kind::Gather => of(chunk, 0),
-                    Kind::AllToAll => of(chunk, rank),
-                    Kind::Scatter => of(collective.root, rank),
+                    Kind::ReduceScatter => self.reduced(|peer| of(peer, rank * parts + chunk)),
+                    Kind::AllGather | Kind::Gather => of(chunk / parts, chunk % parts),
+                    Kind::AllToAll => of(chunk / parts, rank * parts + chunk % parts),
+                    Kind::Scatter => of(collective.root, rank * parts + chunk),
                     Kind::Broadcast | Kind::SendRecv => of(collective.root, chunk),
                     Kind::Barrier => unreachable!("it has no output"),
                 };
@@ -402,12 +403,25 @@ impl<'a> Model<'a> {
     ) -> Place {
         let collective = self.case.schedule.collective;
         let one = self.in_place && collective.has_input(rank) && collective.has_output(rank);
+        let own = rank * self.chunks_of_a_part() + chunk;
         let chunk = match (collective.kind, buffer) {
-            (Kind::AllGather | Kind::Gather, Buffer::Input) if one => rank,
-            (Kind::ReduceScatter | Kind::Scatter, Buffer::Output) if one => rank,
+            (Kind::AllGather | Kind::Gather, Buffer::Input) if one => own,
+            (Kind::ReduceScatter | Kind::Scatter, Buffer::Output) if one => own,
             _ => chunk,
         };
         (if one { Buffer::Input } else { buffer }, chunk, round, element)
+    }
+
+    /// Of what a rank gives to, or gets from, each rank.
+    fn chunks_of_a_part(&self) -> usize {
+        let (inputs, outputs) = self.chunks();
+        let ranks = self.case.schedule.collective.ranks;
+        match self.case.schedule.collective.kind {
+            Kind::ReduceScatter | Kind::Scatter => outputs,
+            Kind::AllGather | Kind::Gather => inputs,
+            Kind::AllToAll => outputs / ranks,
+            _ => 1,
+        }
     }
 
     fn random(&mut self) -> u64 {
