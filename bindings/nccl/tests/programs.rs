@@ -74,8 +74,8 @@ fn misuse_is_told_on_gpus() {
     done("misuse", "misuse_on_gpus", &[], GPUS);
 }
 
-/// What is preloaded into programs is small, without line tables. In the profile of tests it has
-/// about a megabyte more than in a release.
+/// What is preloaded into programs is small, without line tables; code of tests is longer than that
+/// of a release.
 #[test]
 fn the_library_is_small() {
     let folder = Built::library("the_library_is_small").folder;
