@@ -35,8 +35,6 @@ const FAR: Duration = Duration::from_secs(1 << 30);
 impl Config {
     /// The defaults for GPUs: more channels, since a thread block moves less than a core may; and a
     /// heap of 32 MiB, since memory of a GPU is taken at once.
-    /// What is changed in [`advanced`](Config::advanced) begins with that of this, since a GPU's
-    /// slots are longer.
     pub fn cuda() -> Config {
         Config::of(Device::Cuda(None))
     }

@@ -235,7 +235,7 @@ settings! {
     }
 
     /// The same where ranks are on several nodes. A link to a rank of another node takes 8 slots
-    /// for each of `max_channels` and one more: 20 MiB, on a GPU 34 MiB. RDMA pins them once the
+    /// for each of `max_channels` and one more: 20 MiB, on a GPU 36 MiB. RDMA pins them once the
     /// link is opened, and GPUs at the start. Where there are many ranks, smaller slots or fewer
     /// channels make that less.
     link_slot_bytes: usize = Limits::HOST.link_slot_bytes, {
