@@ -27,8 +27,8 @@ impl Limits {
     };
 
     /// Thread blocks of a GPU: as many as leave a rank of eight below 64 MiB of device memory, heap
-    /// included. More would be predicted to be faster on 8 H100: with 16 channels and slots of twice
-    /// the size, private memory's all-reduce of 1 GiB takes half as long. Such are a setting.
+    /// included. More would be predicted to be faster on 8 H100: with 16 channels and slots of
+    /// twice the size, private memory's all-reduce of 1 GiB takes half as long. Such are a setting.
     pub const GPU: Limits = Limits {
         max_channels: 8,
         slot_bytes: 64 << 10,
