@@ -20,6 +20,10 @@ fn two_nodes_in_the_guest() {
 
 #[test]
 fn four_nodes_in_the_guest() {
+    // Eight ranks share the guest's one core.
+    if left::to_test_all("every operation on four nodes over RDMA") {
+        return;
+    }
     guest::run("rdma::on_four_nodes::", &["--nodes", "4"]);
 }
 
@@ -42,7 +46,7 @@ mod on_two_nodes {
     #[test]
     #[ignore = "runs in the software RoCE guest"]
     fn every_operation_by_every_algorithm_with_2_ranks_each() {
-        on_nodes(2, "float every");
+        on_nodes(2, "float");
     }
 
     #[test]
@@ -75,13 +79,10 @@ mod on_two_nodes {
 mod on_four_nodes {
     use super::*;
 
-    /// The longest message of each, which takes several rounds; all lengths in `make test-all`,
-    /// since eight ranks share the guest's one core.
     #[test]
     #[ignore = "runs in the software RoCE guest"]
     fn every_operation_by_every_algorithm_with_2_ranks_each() {
-        let some = left::to_test_all("every operation on four nodes: short messages");
-        on_nodes(4, if some { "bfloat longest" } else { "bfloat every" });
+        on_nodes(4, "bfloat");
     }
 }
 
@@ -97,16 +98,16 @@ fn over_both_devices(config: Config) -> Config {
 }
 
 /// What a rank, this program once more, is told: where to meet, its rank, how many nodes, the type,
-/// the lengths, and the seed of its choices.
+/// and the seed of its choices.
 const TOLD: &str = "RDMA_TEST_RANK";
 
 /// Two ranks on each of so many nodes: processes, each in its node's namespace, of which all must
 /// succeed.
-fn on_nodes(nodes: usize, case: &str) {
+fn on_nodes(nodes: usize, data_type: &str) {
     let id = UniqueId::new("10.0.0.1", 29_771, Secret::random().unwrap());
     let seed = seed();
     let spawn = |rank: usize| {
-        let told = format!("{id} {rank} {nodes} {case} {seed}");
+        let told = format!("{id} {rank} {nodes} {data_type} {seed}");
         Command::new("ip")
             .args(["netns", "exec", &format!("node{}", rank / 2)])
             .arg(std::env::current_exe().unwrap())
@@ -118,7 +119,7 @@ fn on_nodes(nodes: usize, case: &str) {
     };
     let ranks: Vec<Child> = (0..2 * nodes).map(spawn).collect();
     let ends: Vec<_> = ranks.into_iter().map(|mut rank| rank.wait().unwrap()).collect();
-    assert!(ends.iter().all(|end| end.success()), "{case}: {ends:?}");
+    assert!(ends.iter().all(|end| end.success()), "{data_type}: {ends:?}");
 }
 
 #[test]
@@ -136,18 +137,16 @@ fn one_rank() {
     let mut comm = Communicator::connect(&id, rank, 2 * nodes, &config).unwrap();
     events.has(1, "a communicator has started", &["fabric=\"rdma\"", "device=host"]);
     events.has(1, "links are accepted", &["fabric=\"rdma\"", "adapter="]);
-    let shortest = if told[4] == "longest" { 100 } else { 0 };
     match told[3] {
-        "float" => matrix::<f32>(&mut comm, nodes, shortest, number(5)),
-        "bfloat" => matrix::<bf16>(&mut comm, nodes, shortest, number(5)),
+        "float" => matrix::<f32>(&mut comm, nodes, number(4)),
+        "bfloat" => matrix::<bf16>(&mut comm, nodes, number(4)),
         other => panic!("no type {other}"),
     }
     let link = ["peer=", "devices=[\"rxe", "paths="];
     events.has(2 * (nodes - 1), "a link over RDMA is made", &link);
 }
 
-fn matrix<T: TestElement>(comm: &mut Communicator, nodes: usize, shortest: usize, seed: u64) {
-    let mut cases = cases::<T>((comm.world_size(), nodes), Memory::Private, &COUNTS, seed);
-    cases.retain(|case| case.count >= shortest);
+fn matrix<T: TestElement>(comm: &mut Communicator, nodes: usize, seed: u64) {
+    let cases = cases::<T>((comm.world_size(), nodes), Memory::Private, &COUNTS, seed);
     run::<T>(comm, &cases);
 }
