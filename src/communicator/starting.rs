@@ -6,6 +6,7 @@ use crate::config::Config;
 use crate::error::Error;
 use oxccl_transports::fork::Origin;
 use oxccl_transports::{Cancel, Cause, UniqueId};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -94,7 +95,14 @@ impl Starting {
         let (shared, cancel) = (Arc::<Shared>::default(), Cancel::default());
         let (sharing, canceling) = (shared.clone(), cancel.clone());
         let thread = std::thread::Builder::new().name(format!("oxccl-start-{rank}"));
-        let started = thread.spawn(move || sharing.end(join(place, &config, &canceling)));
+        let started = thread.spawn(move || {
+            // Whoever waits hears of a panic, too.
+            let joined = catch_unwind(AssertUnwindSafe(|| join(place, &config, &canceling)));
+            sharing.end(joined.unwrap_or_else(|_| {
+                let source = std::io::Error::other("its thread panicked");
+                Err(Error::System { doing: "starting a communicator", source })
+            }));
+        });
         started.map_err(|source| Error::System { doing: "starting a thread", source })?;
         Ok(Starting { rank, shared, cancel, origin: Origin::here() })
     }

@@ -28,10 +28,9 @@ impl Cancel {
         if state.reason.is_some() {
             return;
         }
+        // First, and with the lock: who sees the reason leaves, and cannot say it to others any more.
+        state.act.take().into_iter().for_each(|act| act(reason));
         state.reason = Some(reason.to_owned());
-        let act = state.act.take();
-        drop(state);
-        act.into_iter().for_each(|act| act(reason));
     }
 
     /// Why it is given up, if it is.
