@@ -28,7 +28,7 @@ impl Cancel {
         if state.reason.is_some() {
             return;
         }
-        // First, and with the lock: who sees the reason leaves, and cannot say it to others any more.
+        // First, and with the lock: who sees the reason leaves, and can no longer say it to others.
         state.act.take().into_iter().for_each(|act| act(reason));
         state.reason = Some(reason.to_owned());
     }
