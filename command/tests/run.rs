@@ -1,6 +1,8 @@
 //! `oxccl run`: ranks start with their place, failures come through, and nobody stays behind.
 
 mod command_line;
+#[path = "../../tests/common/torchrun.rs"]
+mod torchrun;
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -9,6 +11,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use command_line::{command, finish, free_port, oxccl, skip, start};
+use torchrun::torchrun;
 
 fn run(ranks: &str, flags: &[&str], script: &str) -> command_line::Said {
     let arguments = [&["run", "-n", ranks], flags, &["--", "sh", "-c", script]].concat();
@@ -228,21 +231,6 @@ fn daemons_of_mpirun_make_one_world() {
     assert!(said.out.lines().all(|row| row.contains("\"ranks\":2")), "{said:#?}");
 }
 
-/// torchrun as it is installed, or of the PyTorch that the benchmarks use.
-fn torchrun() -> Option<Command> {
-    let installed = Command::new("torchrun").arg("--help").output();
-    if installed.is_ok_and(|output| output.status.success()) {
-        return Some(Command::new("torchrun"));
-    }
-    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.python");
-    let program = python.join("bin/torchrun");
-    let stand_ins = python.join("stand-ins");
-    let mut command = Command::new(&program);
-    command.env("PYTHONPATH", &python).env("LD_LIBRARY_PATH", &stand_ins);
-    command.env("LD_PRELOAD", stand_ins.join("libcuda_stand_in.so"));
-    program.exists().then_some(command)
-}
-
 fn signal(pid: u32, name: &str) {
     let sent = Command::new("kill").args(["-s", name, &pid.to_string()]).status();
     assert!(sent.expect("kill is there").success());
@@ -284,39 +272,4 @@ fn ranks_find_what_torchrun_sets() {
     let store = first.strip_prefix("0/2 0/2 127.0.0.1:").expect(first);
     assert!(store.parse::<u16>().is_ok_and(|port| port > 0), "{first}");
     assert_eq!(second, format!("1/2 1/2 127.0.0.1:{store}"));
-}
-
-#[test]
-fn the_nccl_library_goes_in_front() {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nccl-in-front");
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder).unwrap();
-    let own = folder.join("oxccl");
-    std::fs::copy(env!("CARGO_BIN_EXE_oxccl"), &own).unwrap();
-    let nccl = |ranks: &[&str]| {
-        let mut command = Command::new(&own);
-        command.arg("run").args(ranks).args(["--nccl", "--", "sh", "-c"]);
-        command.arg("echo $LD_PRELOAD $VLLM_NCCL_SO_PATH");
-        finish(start(&mut command))
-    };
-    let said = nccl(&[]).failed(2);
-    assert!(said.err.contains("cargo build --release -p oxccl-nccl"), "{}", said.err);
-    let library = folder.join("libnccl.so.2");
-    // Any library: the loader leaves out what is none, and says so.
-    std::fs::write(&library, "").unwrap();
-    let library = library.canonicalize().unwrap();
-    let line = format!("{} {}\n", library.display(), library.display());
-    assert_eq!(nccl(&[]).ok().out, line);
-    assert_eq!(nccl(&["-n", "2"]).ok().out, line.repeat(2));
-    // Without it, how many there are to be must be said.
-    assert!(oxccl(&["run", "--", "true"]).failed(2).err.contains("--ranks"));
-}
-
-#[test]
-fn a_process_is_asked_for_its_nccl() {
-    let own = std::process::id().to_string();
-    let said = oxccl(&["doctor", "--pid", &own]).ok();
-    assert!(said.out.contains("the process has no libnccl"), "{}", said.out);
-    let said = oxccl(&["doctor", "--pid", "4194305"]);
-    assert!(!said.status.success() && said.err.contains("process 4194305"), "{}", said.err);
 }

@@ -2,8 +2,8 @@
 
 One pair at a time: the sender sends some messages, and the receiver answers when it has all of
 them. A slow link, or a rank on a distant socket, shows as a row and a column. Then all ranks send
-around a ring, with a matrix product behind the messages and under them. `oxccl topo` tells what
-joins the devices of a machine.
+around a ring, with a matrix product behind the messages and under them. Where the command `oxccl`
+is on the path, its `oxccl topo` tells what joins the devices of rank 0's machine.
 
     python pairs.py --ranks 3
 """
@@ -11,7 +11,9 @@ joins the devices of a machine.
 from __future__ import annotations
 
 import argparse
+import shutil
 import statistics
+import subprocess
 import time
 from typing import Any
 
@@ -19,6 +21,15 @@ import torch
 import torch.distributed as dist
 
 import ranks
+
+
+def topology() -> str:
+    """What joins the devices of this machine."""
+    command = shutil.which("oxccl")
+    if command is None:
+        return "no topology: the command oxccl is not on the path"
+    told = subprocess.run([command, "topo"], capture_output=True, text=True, check=False)
+    return (told.stdout if told.returncode == 0 else f"oxccl topo: {told.stderr}").rstrip()
 
 
 def main(options: argparse.Namespace) -> None:
@@ -60,6 +71,8 @@ def main(options: argparse.Namespace) -> None:
         rows.append([f"from rank {sender}", *row])
         rows[-1][1 + sender] = None
         assert all(row[receiver] > 0 for receiver in range(world) if receiver != sender)
+    if rank == 0:
+        print(topology(), flush=True)
     ranks.table(["GB/s", *(f"to rank {receiver}" for receiver in range(world))], rows)
 
     compute = ranks.product(options)

@@ -103,12 +103,12 @@ def _be(main: Main, options: argparse.Namespace, rank: int, port: int) -> None:
 
 def _run(main: Main, options: argparse.Namespace) -> None:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    torch.manual_seed(0)
     options.device = device(options.backend)
     if options.backend == "oxccl":
         importlib.import_module("oxccl.torch")  # torch 2.14 and newer would do so
     dist.init_process_group(options.backend, timeout=datetime.timedelta(seconds=60))
     while True:
+        torch.manual_seed(0)
         main(options)
         if not options.until_killed:
             break

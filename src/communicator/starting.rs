@@ -112,16 +112,16 @@ impl Starting {
         self.rank
     }
 
-    /// Whether [`wait`](Starting::wait) returns at once: the start has ended, well or not. Never in
-    /// a forked process.
+    /// Whether [`wait`](Starting::wait) returns at once: the start has ended, well or not, or this
+    /// is a forked process.
     pub fn is_done(&self) -> bool {
-        self.origin.is_here() && self.shared.lock().is_some()
+        !self.origin.is_here() || self.shared.lock().is_some()
     }
 
     /// Waits for that, at most for this time; whether it is so.
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
         if !self.origin.is_here() {
-            return false;
+            return true;
         }
         let (begin, mut outcome) = (Instant::now(), self.shared.lock());
         while outcome.is_none() {

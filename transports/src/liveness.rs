@@ -188,6 +188,9 @@ pub struct Liveness {
     /// is left to tell it.
     processes: Mutex<Vec<(usize, OwnedFd)>>,
     peers: Box<dyn Peers>,
+    /// Held while the other ranks are told: the end of this one, which may follow at once in another
+    /// thread, does not overtake why.
+    telling: Mutex<()>,
     reports: Reports,
     /// What else is told that this rank stops.
     listeners: Mutex<Vec<Listener>>,
@@ -205,6 +208,7 @@ impl Liveness {
             dead: (0..world).map(|_| AtomicBool::new(false)).collect(),
             processes: Mutex::new(Vec::new()),
             peers,
+            telling: Mutex::new(()),
             reports: Reports::default(),
             listeners: Mutex::new(Vec::new()),
         }
@@ -260,9 +264,16 @@ impl Liveness {
     /// does nothing.
     pub fn abort(&self, cause: Cause) {
         let cause = cause.clipped();
+        let telling = lock(&self.telling);
         if self.raise(cause.clone()) {
             self.peers.tell_abort(&cause);
         }
+        drop(telling);
+    }
+
+    /// Waits until the other ranks have been told of an abort that another thread is at.
+    pub(crate) fn wait_told(&self) {
+        drop(lock(&self.telling));
     }
 
     /// The number of calls that a rank had issued when it closed in order, or `None` while it has

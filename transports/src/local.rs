@@ -232,6 +232,7 @@ fn out_of_step(rank: usize, theirs: &str, ours: &str) -> Error {
 
 impl Drop for LocalBootstrap {
     fn drop(&mut self) {
+        self.liveness.wait_told();
         if self.liveness.left(self.rank).is_none() {
             self.hub.raise_at_others(self.rank, &Cause::Died { rank: self.rank });
         }

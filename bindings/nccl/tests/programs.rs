@@ -64,6 +64,12 @@ fn one_thread_on_gpus() {
     done("one_thread", "one_thread_on_gpus", &["2"], GPUS);
 }
 
+/// A tool that counts calls: it defines the names itself, and calls their twins.
+#[test]
+fn a_profiler_stands_in_between() {
+    done("profiler", "a_profiler_stands_in_between", &[], HOST);
+}
+
 #[test]
 fn misuse_is_told_on_the_host() {
     done("misuse", "misuse_on_the_host", &[], HOST);

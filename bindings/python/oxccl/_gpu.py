@@ -18,22 +18,29 @@ import torch.distributed as dist
 from torch import Tensor
 
 import oxccl
-from oxccl._works import in_torchs_words
+from oxccl._errors import in_torchs_words, with_ranks
+from oxccl._meeting import Meeting
 
 _NAME = "oxccl"
 
 # What a call needs of the group: its communicator, and the stream.
 Call = Callable[[oxccl.Communicator, Any], Any]
+# An error of a communicator in the numbers and words of the group.
+Naming = Callable[[oxccl.Error], oxccl.Error]
 
 
 class GpuWork(dist.Work):
     """A call, a group or messages in a stream of a GPU."""
 
     def __init__(
-        self, rank: int, part: oxccl.Work | None, tensors: list[Tensor], stream: torch.cuda.Stream
+        self,
+        naming: Naming,
+        part: oxccl.Work | None,
+        tensors: list[Tensor],
+        stream: torch.cuda.Stream,
     ) -> None:
         super().__init__()
-        self._rank, self._part, self._tensors, self._stream = rank, part, tensors, stream
+        self._naming, self._part, self._tensors, self._stream = naming, part, tensors, stream
         self.end = stream.record_event()
         self._future: torch.futures.Future | None = None
 
@@ -51,7 +58,7 @@ class GpuWork(dist.Work):
 
     def wait_here(self, seconds: float | None = None) -> None:
         """Waits in this thread, at most so many seconds."""
-        with _in_torchs_words(self._rank):
+        with _named(self._naming):
             if self._part is not None and not self._part.wait(seconds):
                 raise oxccl.Error(f"Timed out: the call has not ended within {seconds} s")
         # What comes behind the call in its stream.
@@ -75,7 +82,7 @@ class GpuWork(dist.Work):
             return None
         try:
             if self._part is not None and self._part.is_done():
-                with _in_torchs_words(self._rank):
+                with _named(self._naming):
                     self._part.wait(0.0)
         except oxccl.Error as error:
             return error
@@ -95,11 +102,11 @@ class GpuWork(dist.Work):
 
 
 @contextlib.contextmanager
-def _in_torchs_words(rank: int) -> Iterator[None]:
+def _named(naming: Naming) -> Iterator[None]:
     try:
         yield
     except oxccl.Error as error:
-        raise in_torchs_words(error, rank) from None
+        raise naming(error) from None
 
 
 class Gpu:
@@ -107,41 +114,24 @@ class Gpu:
 
     def __init__(
         self,
-        store: dist.Store,
+        meeting: Meeting,
         rank: int,
         size: int,
         device: torch.device,
         timeout: float,
-        make_id: Callable[[], oxccl.UniqueId],
     ) -> None:
         self.device = device
-        self._store, self._rank, self._size = store, rank, size
-        self._timeout, self._make_id = timeout, make_id
+        self._meeting, self._rank, self._timeout = meeting, rank, timeout
         self._kept: deque[tuple[torch.cuda.Event | None, Any]] = deque()
         self._pairs: dict[int, _Pair] = {}
         with torch.cuda.device(device):
             self._stream = torch.cuda.Stream(device)
-            self.comm = self._connect("cuda", rank, size)
+            self.comm = self._connect("cuda", range(size))
 
-    def _connect(self, key: str, rank: int, size: int) -> oxccl.Communicator:
-        """All `size` ranks come to it; rank 0 says in the store where."""
-        unique_id: oxccl.UniqueId | str
-        if rank == 0:
-            unique_id = self._make_id()
-            self._store.set(key, str(unique_id))
-        else:
-            try:
-                self._store.wait([key], datetime.timedelta(seconds=self._timeout))
-            except dist.DistStoreError:
-                text = (
-                    f"[rank {self._rank}] Timed out: the first of the ranks has not come to the"
-                    f" start of communication among GPUs ({key}) within {self._timeout} s"
-                )
-                raise oxccl.Error(text) from None
-            unique_id = self._store.get(key).decode()
-        return oxccl.Communicator(
-            unique_id, rank, size, timeout=self._timeout, device=f"cuda:{self.device.index}"
-        )
+    def _connect(self, key: str, ranks: Sequence[int]) -> oxccl.Communicator:
+        """All these ranks come to it."""
+        device = f"cuda:{self.device.index}"
+        return self._meeting.connect(key, ranks, self._timeout, device, patience=self._timeout)
 
     # Calls.
 
@@ -167,15 +157,21 @@ class Gpu:
         inputs: Sequence[Tensor],
         call: Call,
         finish: Callable[[], None] | None = None,
+        ranks: Sequence[int] | None = None,
     ) -> GpuWork:
+        """`ranks`: the group's numbers of the communicator's ranks, where they differ."""
+
+        def naming(error: oxccl.Error) -> oxccl.Error:
+            return in_torchs_words(with_ranks(error, ranks) if ranks else error, self._rank)
+
         current = torch.cuda.current_stream(self.device)
         if stream != current:
             stream.wait_stream(current)
-        with torch.cuda.stream(stream), _profiled(name), _in_torchs_words(self._rank):
+        with torch.cuda.stream(stream), _profiled(name), _named(naming):
             part = call(comm, stream)
             if finish is not None:
                 finish()
-            work = GpuWork(self._rank, part, tensors, stream)
+            work = GpuWork(naming, part, tensors, stream)
         if stream != current:
             self._keep(work, tensors, inputs, finish)
         return work
@@ -203,17 +199,16 @@ class Gpu:
         def call(comm: oxccl.Communicator, stream: Any) -> Any:
             return getattr(comm, way)(tensor, 1 if is_first else 0, stream=stream)
 
-        return self._launch(way, comm, stream, [tensor], [], call)
+        return self._launch(way, comm, stream, [tensor], [], call, ranks=pair.ranks)
 
     def _meet(self, peer: int) -> _Pair:
         low, high = sorted((self._rank, peer))
         with torch.cuda.device(self.device):
-            rank = 0 if self._rank == low else 1
-            forth = self._connect(f"cuda/{low}/{high}", rank, 2)
-            back = forth.split(0, rank)
+            forth = self._connect(f"cuda/{low}/{high}", [low, high])
+            back = forth.split(0, forth.rank)
             assert back is not None
             streams = [torch.cuda.Stream(self.device) for _ in range(2)]
-        return _Pair((forth, streams[0]), (back, streams[1]))
+        return _Pair((low, high), (forth, streams[0]), (back, streams[1]))
 
     def batch(self, calls: Sequence[Any], tensors: list[Tensor]) -> GpuWork:
         """All calls as one launch; messages to oneself are copies."""
@@ -249,8 +244,7 @@ class Gpu:
     # Its life.
 
     def _comms(self) -> list[oxccl.Communicator]:
-        pairs = self._pairs.values()
-        return [self.comm, *(comm for pair in pairs for comm in (pair.forth[0], pair.back[0]))]
+        return [self.comm, *(comm for pair in self._pairs.values() for comm in pair.comms())]
 
     def barrier(self) -> GpuWork:
         """Ends once the current streams of all ranks have come to it; this thread waits, too."""
@@ -267,9 +261,14 @@ class Gpu:
         for comm in self._comms():
             comm.set_timeout(seconds)
 
-    def error(self) -> Any:
-        errors = (comm.error() for comm in self._comms())
-        return next((error for error in errors if error is not None), None)
+    def error(self) -> oxccl.Error | None:
+        """Why one of its communicators has ended otherwise than by being closed."""
+        error = self.comm.error()
+        for pair in self._pairs.values():
+            for comm in pair.comms():
+                if error is None and (of_pair := comm.error()) is not None:
+                    error = with_ranks(of_pair, pair.ranks)
+        return error
 
     def abort(self, reason: str) -> None:
         for comm in self._comms():
@@ -290,10 +289,14 @@ class _Pair:
 
     def __init__(
         self,
+        ranks: tuple[int, int],
         forth: tuple[oxccl.Communicator, torch.cuda.Stream],
         back: tuple[oxccl.Communicator, torch.cuda.Stream],
     ) -> None:
-        self.forth, self.back = forth, back
+        self.ranks, self.forth, self.back = ranks, forth, back
+
+    def comms(self) -> list[oxccl.Communicator]:
+        return [self.forth[0], self.back[0]]
 
 
 def _profiled(name: str) -> contextlib.AbstractContextManager[Any]:

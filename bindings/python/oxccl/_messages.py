@@ -8,9 +8,7 @@ and a thread at either end, made at the first message. What arrives before it is
 from __future__ import annotations
 
 import atexit
-import re
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -19,11 +17,9 @@ from typing import Any
 import torch
 
 import oxccl
+from oxccl._errors import with_ranks
+from oxccl._meeting import Meeting
 from oxccl._threads import end_threads
-
-# A receiver looks so often, in seconds, whether the sender has begun to listen; at first, and at
-# most.
-_FIRST_LOOK, _LONGEST_LOOK = 0.0005, 0.02
 
 
 class Message:
@@ -55,35 +51,21 @@ def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().reshape(-1).view(torch.uint8)
 
 
-def with_ranks(error: BaseException, ranks: list[int]) -> BaseException:
-    """An error of a communicator of these ranks, with their numbers in the group."""
-    if not isinstance(error, oxccl.Error):
-        return error
-
-    def number(found: re.Match[str]) -> str:
-        place = int(found[2])
-        return f"{found[1]} {ranks[place] if place < len(ranks) else place}"
-
-    other = type(error)(re.sub(r"\b(ranks?|to|and) (\d+)\b", number, str(error)))
-    named = getattr(error, "ranks", [])
-    other.ranks = [ranks[rank] if rank < len(ranks) else rank for rank in named]
-    other.fatal = getattr(error, "fatal", True)
-    return other
+def _named(
+    error: BaseException, comm: oxccl.Communicator | None, ranks: list[int]
+) -> BaseException:
+    """An error of this communicator's, if any, with the ranks' numbers in the group."""
+    if comm is not None and isinstance(error, oxccl.Error):
+        return with_ranks(error, ranks)
+    return error
 
 
 class Messages:
     """All messages of one rank of a group."""
 
-    def __init__(
-        self,
-        store: Any,
-        rank: int,
-        make_id: Callable[[], oxccl.UniqueId],
-        timeout: float,
-    ) -> None:
+    def __init__(self, meeting: Meeting, rank: int, timeout: float) -> None:
         """`timeout` is how many seconds the receiver of a first message has to come."""
-        self._store, self._rank, self._make_id = store, rank, make_id
-        self._timeout = timeout
+        self._meeting, self._rank, self._timeout = meeting, rank, timeout
         self._lock = threading.Condition()
         self._senders: dict[int, deque[Message]] = {}
         self._receivers: set[int] = set()
@@ -156,23 +138,25 @@ class Messages:
         """Behind `close`."""
         end_threads(self._threads)
 
-    def _connect(self, key: str, rank: int, unique_id: oxccl.UniqueId | str) -> oxccl.Communicator:
-        comm = oxccl.Communicator(unique_id, rank, 2, timeout=self._timeout, device="host")
+    def _connect(self, sender: int, receiver: int) -> oxccl.Communicator:
+        comm = self._meeting.connect(
+            f"messages/{sender}/{receiver}",
+            [sender, receiver],
+            self._timeout,
+            is_wanted=lambda: not self._is_closed,
+        )
         # What waits for a message has its own time-out.
         comm.set_timeout(None)
         with self._lock:
             if self._is_closed:
-                raise oxccl.Error("the process group has been destroyed")
+                raise oxccl.UsageError("the process group has been destroyed")
             self._comms.append(comm)
         return comm
 
     def _run_sender(self, peer: int, queue: deque[Message]) -> None:
-        message: Message | None = None
+        comm: oxccl.Communicator | None = None
         try:
-            key = f"messages/{self._rank}/{peer}"
-            unique_id = self._make_id()
-            self._store.set(key, str(unique_id))
-            comm = self._connect(key, 0, unique_id)
+            comm = self._connect(self._rank, peer)
             while True:
                 with self._lock:
                     while not queue and not self._is_closed:
@@ -188,7 +172,7 @@ class Messages:
                     queue.popleft()
                 message.end()
         except BaseException as raised:  # It ends all messages, and is raised by their waits.
-            error = with_ranks(raised, [self._rank, peer])
+            error = _named(raised, comm, [self._rank, peer])
             with self._lock:
                 for message in queue:
                     message.end(error)
@@ -197,15 +181,9 @@ class Messages:
                 self._senders.pop(peer, None)
 
     def _run_receiver(self, sender: int) -> None:
+        comm: oxccl.Communicator | None = None
         try:
-            key = f"messages/{sender}/{self._rank}"
-            pause = _FIRST_LOOK
-            while not self._store.check([key]):
-                if self._is_closed:
-                    return
-                time.sleep(pause)
-                pause = min(pause * 2, _LONGEST_LOOK)
-            comm = self._connect(key, 1, self._store.get(key).decode())
+            comm = self._connect(sender, self._rank)
             while True:
                 with self._lock:
                     while not self._is_closed and not any(
@@ -234,7 +212,7 @@ class Messages:
                     else:
                         self._arrived(sender, tag, payload)
         except BaseException as raised:  # Raised by the waits of all that it concerns.
-            error = with_ranks(raised, [sender, self._rank])
+            error = _named(raised, comm, [sender, self._rank])
             with self._lock:
                 self._failed[sender] = error
                 concerned = [m for m in self._posted if m.peer in (None, sender)]

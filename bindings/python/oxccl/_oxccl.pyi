@@ -119,6 +119,23 @@ class Group:
         """What is under way, of a group on a stream, once its block has ended."""
 
 @final
+class Starting:
+    """A communicator that starts: see `Communicator.starting`. Any thread may ask after it and give
+    it up; when it goes, the start is given up, too."""
+
+    @property
+    def rank(self) -> int:
+        """This rank's number."""
+    def is_done(self) -> bool:
+        """Whether the start has ended, well or not."""
+    def wait(self, timeout: float | None = None) -> Communicator | None:
+        """Waits for the communicator, at most so many seconds; None: it has not started yet. It
+        raises what `Communicator(...)` would have raised."""
+    def abort(self, reason: str = "its start was given up") -> None:
+        """Gives the start up, from any thread. All ranks that have met get an error that names this
+        one and the reason. A communicator that has started is aborted."""
+
+@final
 class Allocator:
     """Memory of a communicator's heap for allocators of other libraries; it lasts as long as the
     process."""
@@ -195,6 +212,11 @@ class Communicator:
         cls, unique_id: UniqueId | str, rank: int, world_size: int, **settings: _Setting
     ) -> Self:
         """One rank of a set whose ranks all have the same id, each in a process of its own."""
+    @staticmethod
+    def starting(
+        unique_id: UniqueId | str, rank: int, world_size: int, **settings: _Setting
+    ) -> Starting:
+        """As `Communicator(...)`, but returns at once: the start goes on in a thread of its own."""
     @staticmethod
     def from_env(**settings: _Setting) -> Communicator:
         """This process's rank, as torchrun, mpirun, srun or `oxccl run` tells it."""

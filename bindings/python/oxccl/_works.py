@@ -15,11 +15,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 import oxccl
+from oxccl._errors import in_torchs_words
 from oxccl._messages import Message
 from oxccl._threads import end_threads
 
 if TYPE_CHECKING:
-    from oxccl.torch import ProcessGroup
+    from oxccl._calls import Calls
 
 _NAME = "oxccl"
 
@@ -31,7 +32,7 @@ class Work(dist.Work):
         self,
         parts: Sequence[oxccl.Work | Message],
         tensors: list[Tensor],
-        group: ProcessGroup,
+        group: Calls,
         finish: Callable[[], None] | None = None,
         event: ProfilerEvent | None = None,
     ) -> None:
@@ -240,16 +241,3 @@ def _end_all() -> None:
     for completions in list(_alive):
         completions.close()
         completions.join()
-
-
-def like(error: oxccl.Error, text: str) -> oxccl.Error:
-    other = type(error)(text)
-    other.ranks, other.fatal = error.ranks, error.fatal
-    return other
-
-
-def in_torchs_words(error: oxccl.Error, rank: int) -> oxccl.Error:
-    """The same, with the words by which programs know a time-out."""
-    if "timed out" in str(error):
-        return like(error, f"[rank {rank}] Timed out ({error})")
-    return error

@@ -1,5 +1,10 @@
 //! The communicator.
 
+mod group;
+mod submit;
+
+pub(crate) use group::Group;
+
 use crate::allocator::Allocator;
 use crate::array::{Array, product};
 use crate::buffer::Buffer;
@@ -7,19 +12,17 @@ use crate::config::config;
 use crate::element::Element;
 use crate::error::{misuse, raise};
 use crate::request::{Ends, Kept, Request};
-use crate::stream::{Stream, Work};
+use crate::starting::Starting;
 use crate::unique_id::UniqueId;
-use oxccl::{AnyStream, Collectives, Device, Error, Handle, Kind, Pin, cuda};
+use crate::wait::{lock, wait};
+use oxccl::{Device, Error, Handle, Kind, Pin};
 use oxccl_transports::Server;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
 use std::time::Duration;
-
-/// A start asks so often whether there is a signal, such as Ctrl-C.
-const SIGNALS: Duration = Duration::from_millis(100);
+use submit::in_place_or_not;
 
 /// One rank of a set of ranks that carry out collectives together.
 ///
@@ -54,54 +57,14 @@ pub(crate) struct Communicator {
     interrupted: Arc<Mutex<Option<PyErr>>>,
 }
 
-/// Calls that are made in its block are launched at its end, as one.
-#[pyclass(frozen, module = "oxccl")]
-pub(crate) struct Group {
-    comm: Py<Communicator>,
-    stream: Option<Py<PyAny>>,
-    work: Mutex<Option<Py<Work>>>,
-    /// Where it is a part of another group: how many calls that one had.
-    begun: Mutex<Option<usize>>,
-}
-
-/// Where calls go.
-enum Target {
-    /// Here, blocking.
-    Here,
-    Host(Arc<oxccl::Stream>),
-    /// A stream of a GPU, by its handle.
-    Gpu(usize),
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Whether this is the thread in which Python runs handlers of signals.
 fn is_main_thread() -> bool {
     // SAFETY: they take nothing and cannot fail.
     unsafe { libc::gettid() == libc::getpid() }
 }
 
-/// What a stream is that Python names: ours, a number, or what has one as `cuda_stream`.
-fn target(stream: Option<&Bound<'_, PyAny>>) -> PyResult<Target> {
-    let Some(stream) = stream else { return Ok(Target::Here) };
-    if let Ok(stream) = stream.cast::<Stream>() {
-        let inner = stream.get().inner();
-        return inner.map(Target::Host).ok_or_else(|| misuse("the stream has ended"));
-    }
-    let handle = match stream.getattr_opt(pyo3::intern!(stream.py(), "cuda_stream"))? {
-        Some(handle) => handle.extract(),
-        None => stream.extract(),
-    };
-    let wrong = |_| {
-        misuse("a stream is an oxccl.Stream, or a GPU's: an object with cuda_stream, or its number")
-    };
-    handle.map(Target::Gpu).map_err(wrong)
-}
-
 impl Communicator {
-    fn new(inner: oxccl::Communicator, server: Option<Arc<Server>>) -> Communicator {
+    pub(crate) fn new(inner: oxccl::Communicator, server: Option<Arc<Server>>) -> Communicator {
         let (handle, device) = (inner.handle(), inner.device());
         let interrupted = Arc::<Mutex<Option<PyErr>>>::default();
         let slot = interrupted.clone();
@@ -122,226 +85,16 @@ impl Communicator {
         }
     }
 
-    /// Starts one, in a thread, while this one sees signals.
-    fn start(
+    /// Waits for a start, and sees signals meanwhile, which give it up.
+    fn started(
         py: Python<'_>,
         server: Option<Arc<Server>>,
-        start: impl FnOnce() -> Result<oxccl::Communicator, Error> + Send + 'static,
+        starting: Result<oxccl::Starting, Error>,
     ) -> PyResult<Communicator> {
-        let (tell, told) = channel();
-        let starting = std::thread::Builder::new().name("oxccl-start".into()).spawn(move || {
-            // Nobody listens where the caller has given up: then it ends here.
-            let _ = tell.send(start());
-        });
-        starting?;
-        let told = Mutex::new(told);
-        loop {
-            match py.detach(|| lock(&told).recv_timeout(SIGNALS)) {
-                Ok(Ok(inner)) => return Ok(Communicator::new(inner, server)),
-                Ok(Err(error)) => return Err(raise(&error)),
-                Err(RecvTimeoutError::Timeout) => py.check_signals()?,
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Err(misuse("the start has panicked"));
-                }
-            }
-        }
-    }
-
-    /// Does something with the communicator, without holding the interpreter.
-    fn with<R: Send>(
-        &self,
-        py: Python<'_>,
-        act: impl FnOnce(&mut oxccl::Communicator) -> Result<R, Error> + Send,
-    ) -> PyResult<R> {
-        let done = py.detach(|| lock(&self.inner).as_mut().map(act));
-        match done {
-            Some(Ok(result)) => Ok(result),
-            Some(Err(error)) => {
-                Err(lock(&self.interrupted).take().unwrap_or_else(|| raise(&error)))
-            }
-            None => Err(misuse("the communicator has been closed")),
-        }
-    }
-
-    /// Makes a call: blocking, on a stream, or for the group that this thread is making.
-    fn submit<'py>(
-        &self,
-        py: Python<'py>,
-        request: Request,
-        stream: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Py<PyAny>> {
-        let mut groups = lock(&self.groups);
-        let here = || std::thread::current().id();
-        if !groups.is_empty()
-            && let Some((_, requests)) = groups.iter_mut().find(|group| group.0 == here())
-        {
-            if stream.is_some() {
-                return Err(misuse("calls of a group take no stream: the group has one"));
-            }
-            request.check(self.handle.rank(), self.handle.world_size())?;
-            requests.push(request);
-            return Ok((requests.len() - 1).into_pyobject(py)?.into_any().unbind());
-        }
-        drop(groups);
-        let target = target(stream)?;
-        if let Target::Here = target {
-            // SAFETY: the request keeps its arrays until this returns.
-            self.with(py, |comm| unsafe { comm.run(request.call()?) })?;
-            return Ok(py.None());
-        }
-        let (mut request, kept) = (request, Kept::default());
-        let keep = std::mem::take(&mut request.keep);
-        let work = self.with(py, |comm| {
-            // SAFETY: `keep_until_done` keeps the arrays.
-            on(comm, &target, |stream| unsafe { stream.run(request.call()?) })
-        })?;
-        self.keep_until_done(py, work, kept, keep)
-    }
-
-    /// Keeps the arrays of a launch until it has ended.
-    fn keep_until_done(
-        &self,
-        py: Python<'_>,
-        work: oxccl::Work,
-        kept: Kept,
-        keep: Vec<Py<PyAny>>,
-    ) -> PyResult<Py<PyAny>> {
-        kept.set(keep);
-        let kept = Arc::new(kept);
-        let mut under_way = lock(&self.under_way);
-        let ended: Vec<_> = under_way.extract_if(.., |(work, _)| work.is_done()).collect();
-        under_way.push((work.clone(), kept.clone()));
-        drop(under_way);
-        // An array's end may run anything, so nothing is locked.
-        drop(ended);
-        Ok(Py::new(py, Work::new(work, kept))?.into_any())
-    }
-
-    /// Changes the group that this thread is making, if any.
-    fn with_group(&self, change: impl FnOnce(&mut Vec<Request>)) {
-        let here = std::thread::current().id();
-        let mut groups = lock(&self.groups);
-        if let Some((_, requests)) = groups.iter_mut().find(|group| group.0 == here) {
-            change(requests);
-        }
-    }
-
-    /// The group of this thread, which is made no longer.
-    fn take_group(&self) -> Option<Vec<Request>> {
-        let mut groups = lock(&self.groups);
-        let here = std::thread::current().id();
-        let place = groups.iter().position(|group| group.0 == here)?;
-        Some(groups.remove(place).1)
-    }
-
-    /// Launches a group.
-    fn launch(
-        &self,
-        py: Python<'_>,
-        mut requests: Vec<Request>,
-        stream: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Option<Py<PyAny>>> {
-        let target = target(stream)?;
-        if let Target::Here = target {
-            self.with(py, |comm| {
-                comm.group(|group| {
-                    requests.iter().try_for_each(|request| {
-                        // SAFETY: the requests keep their arrays until this returns.
-                        unsafe { group.run(request.call()?) }.map(drop)
-                    })
-                })
-            })?;
-            return Ok(None);
-        }
-        let keep = requests.iter_mut().flat_map(|request| std::mem::take(&mut request.keep));
-        let keep = keep.collect();
-        let work = self.with(py, |comm| {
-            on(comm, &target, |stream| {
-                stream.group(|group| {
-                    requests.iter().try_for_each(|request| {
-                        // SAFETY: `keep_until_done` keeps the arrays.
-                        unsafe { group.run(request.call()?) }.map(drop)
-                    })
-                })
-            })
-        })?;
-        self.keep_until_done(py, work.0, Kept::default(), keep).map(Some)
-    }
-
-    fn rooted<'py>(
-        &self,
-        py: Python<'py>,
-        request: Request,
-        root: usize,
-        stream: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Py<PyAny>> {
-        self.submit(py, request.ends(Ends::Root(root)), stream)
-    }
-
-    /// This rank's part of an array that has one for every rank.
-    fn own_part(&self, kind: Kind, array: &Array, counts: Option<&[usize]>) -> PyResult<Array> {
-        let (rank, ranks) = (self.handle.rank(), self.handle.world_size());
-        let (all, lanes) = (array.memory.count, array.element.lanes);
-        let (start, count) = match counts {
-            None if !all.is_multiple_of(ranks * lanes) => {
-                let count = all / lanes;
-                return Err(misuse(format!(
-                    "{kind}: {count} elements cannot be shared evenly by {ranks} ranks"
-                )));
-            }
-            None => (rank * (all / ranks), all / ranks),
-            Some(counts) => {
-                let wrong = || {
-                    misuse(format!("{kind}: counts must be one for each rank, and fit the array"))
-                };
-                let sum = |counts: &[usize]| {
-                    counts.iter().try_fold(0usize, |sum, count| {
-                        count.checked_mul(lanes).and_then(|count| sum.checked_add(count))
-                    })
-                };
-                if counts.len() != ranks || sum(counts) != Some(all) {
-                    return Err(wrong());
-                }
-                (sum(&counts[..rank]).ok_or_else(wrong)?, counts[rank] * lanes)
-            }
-        };
-        let bytes = start * array.element.data_type.len_bytes();
-        let address = array.memory.address.wrapping_add(bytes);
-        let memory = oxccl::Memory { address, count };
-        Ok(Array { memory, keep: Python::attach(|py| array.keep.clone_ref(py)), ..*array })
-    }
-}
-
-/// What a call reads and writes: without an output, the same array, which is asked once.
-fn in_place_or_not(
-    py: Python<'_>,
-    input: &Bound<'_, PyAny>,
-    output: Option<&Bound<'_, PyAny>>,
-) -> PyResult<(Array, Array)> {
-    let input = Array::of(input)?;
-    let output = match output {
-        Some(output) => Array::of(output)?,
-        None => Array { keep: input.keep.clone_ref(py), ..input },
-    };
-    Ok((input, output))
-}
-
-/// Does something on a stream of this communicator's device.
-fn on<R>(
-    comm: &oxccl::Communicator,
-    target: &Target,
-    act: impl FnOnce(oxccl::OnStream<'_>) -> Result<R, Error>,
-) -> Result<R, Error> {
-    match (target, comm.context()) {
-        (Target::Gpu(handle), Some(context)) => {
-            let handle = std::ptr::without_provenance_mut(*handle);
-            // SAFETY: it is the caller's, who keeps it until its calls have ended.
-            let stream = unsafe { cuda::Stream::foreign(&context, handle) }
-                .map_err(oxccl_transports::Error::from)?;
-            act(comm.on(AnyStream::Cuda(&stream)))
-        }
-        (Target::Host(stream), _) => act(comm.on(AnyStream::Host(stream))),
-        (_, None) | (Target::Here, _) => Err(Error::OtherDevice { device: comm.device() }),
+        let starting = starting.map_err(|error| raise(&error))?;
+        wait(py, None, |left| starting.wait_timeout(left).then_some(()))?;
+        let inner = starting.wait().map_err(|error| raise(&error))?;
+        Ok(Communicator::new(inner, server))
     }
 }
 
@@ -357,15 +110,24 @@ impl Communicator {
         settings: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Communicator> {
         let config = config(settings)?;
-        let (id, server) = match unique_id.cast::<UniqueId>() {
-            Ok(made) => (made.get().id.clone(), Some(made.get().server.clone())),
-            Err(_) => {
-                let id: String = unique_id.extract()?;
-                (id.parse().map_err(|error| misuse(format!("unique_id: {error}")))?, None)
-            }
-        };
-        let start = move || oxccl::Communicator::connect(&id, rank, world_size, &config);
-        Communicator::start(py, server, start)
+        let (id, server) = UniqueId::of(unique_id)?;
+        let starting = oxccl::Communicator::starting(&id, rank, world_size, &config);
+        Communicator::started(py, server, starting)
+    }
+
+    /// As `Communicator(...)`, but returns at once: the start goes on in a thread of its own.
+    #[staticmethod]
+    #[pyo3(signature = (unique_id, rank, world_size, **settings))]
+    fn starting(
+        unique_id: &Bound<'_, PyAny>,
+        rank: usize,
+        world_size: usize,
+        settings: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Starting> {
+        let config = config(settings)?;
+        let (id, server) = UniqueId::of(unique_id)?;
+        let starting = oxccl::Communicator::starting(&id, rank, world_size, &config);
+        Ok(Starting::new(starting.map_err(|error| raise(&error))?, server))
     }
 
     /// This process's rank, as torchrun, mpirun, srun or `oxccl run` tells it.
@@ -373,7 +135,7 @@ impl Communicator {
     #[pyo3(signature = (**settings))]
     fn from_env(py: Python<'_>, settings: Option<&Bound<'_, PyDict>>) -> PyResult<Communicator> {
         let config = config(settings)?;
-        Communicator::start(py, None, move || oxccl::Communicator::from_env_with(&config))
+        Communicator::started(py, None, oxccl::Communicator::starting_from_env(&config))
     }
 
     /// All ranks in this process, in rank order: give each to a thread.
@@ -735,7 +497,7 @@ impl Communicator {
 
     /// Ends the communicator on all ranks, whatever they wait for; from any thread.
     #[pyo3(signature = (reason = "abort"))]
-    fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
+    pub(crate) fn abort(&self, py: Python<'_>, reason: &str) -> PyResult<()> {
         py.detach(|| self.handle.abort(reason)).map_err(|error| raise(&error))
     }
 
@@ -797,59 +559,5 @@ impl Drop for Communicator {
     fn drop(&mut self) {
         let inner = lock(&self.inner).take();
         Python::attach(|py| py.detach(|| drop(inner)));
-    }
-}
-
-#[pymethods]
-impl Group {
-    /// A group within a group of this thread is a part of that one.
-    fn __enter__(slf: Py<Self>) -> PyResult<Py<Self>> {
-        let (group, here) = (slf.get(), std::thread::current().id());
-        let mut groups = lock(&group.comm.get().groups);
-        let outer = groups.iter().find(|group| group.0 == here);
-        let begun = outer.map(|(_, requests)| requests.len());
-        if begun.is_some() && group.stream.is_some() {
-            return Err(misuse("a group within a group takes no stream: the outer one has it"));
-        }
-        if begun.is_none() {
-            groups.push((here, Vec::new()));
-        }
-        *lock(&group.begun) = begun;
-        drop(groups);
-        Ok(slf)
-    }
-
-    /// Launches the calls; where the block has failed, none of them.
-    fn __exit__(
-        &self,
-        py: Python<'_>,
-        raised: Option<&Bound<'_, PyAny>>,
-        _value: &Bound<'_, PyAny>,
-        _traceback: &Bound<'_, PyAny>,
-    ) -> PyResult<()> {
-        let comm = self.comm.get();
-        if let Some(begun) = *lock(&self.begun) {
-            if raised.is_some() {
-                comm.with_group(|requests| requests.truncate(begun));
-            }
-            return Ok(());
-        }
-        let requests =
-            comm.take_group().ok_or_else(|| misuse("the group was begun in another thread"))?;
-        if raised.is_some() {
-            return Ok(());
-        }
-        let stream = self.stream.as_ref().map(|stream| stream.bind(py));
-        let work = comm.launch(py, requests, stream)?;
-        if let Some(work) = work {
-            *lock(&self.work) = Some(work.bind(py).cast::<Work>()?.clone().unbind());
-        }
-        Ok(())
-    }
-
-    /// What is under way, of a group on a stream, once its block has ended.
-    #[getter]
-    fn work(&self, py: Python<'_>) -> Option<Py<Work>> {
-        lock(&self.work).as_ref().map(|work| work.clone_ref(py))
     }
 }

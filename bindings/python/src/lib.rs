@@ -11,8 +11,10 @@ mod element;
 mod error;
 mod request;
 mod schedule;
+mod starting;
 mod stream;
 mod unique_id;
+mod wait;
 
 use pyo3::prelude::*;
 
@@ -27,6 +29,7 @@ fn _oxccl(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<communicator::Communicator>()?;
     module.add_class::<communicator::Group>()?;
     module.add_class::<schedule::Schedule>()?;
+    module.add_class::<starting::Starting>()?;
     module.add_class::<stream::Stream>()?;
     module.add_class::<stream::Work>()?;
     module.add_class::<unique_id::UniqueId>()

@@ -2,12 +2,9 @@
 
 use crate::error::raise;
 use crate::request::Kept;
+use crate::wait::wait;
 use pyo3::prelude::*;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// A wait asks so often whether there is a signal, such as Ctrl-C.
-const SIGNALS: Duration = Duration::from_millis(100);
 
 /// An ordered queue of calls, with a thread that carries them out.
 #[pyclass(frozen, module = "oxccl")]
@@ -57,24 +54,13 @@ impl Work {
     /// call would have raised.
     #[pyo3(signature = (timeout = None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
-        let deadline = timeout
-            .and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok())
-            .and_then(|timeout| Instant::now().checked_add(timeout));
-        loop {
-            let left = deadline.map_or(SIGNALS, |deadline| {
-                deadline.saturating_duration_since(Instant::now()).min(SIGNALS)
-            });
-            if let Some(result) = py.detach(|| self.inner.wait_timeout(left)) {
-                if !self.is_bucket {
-                    self.kept.release();
-                }
-                return result.map(|()| true).map_err(|error| raise(&error));
-            }
-            py.check_signals()?;
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                return Ok(false);
-            }
+        let Some(result) = wait(py, timeout, |left| self.inner.wait_timeout(left))? else {
+            return Ok(false);
+        };
+        if !self.is_bucket {
+            self.kept.release();
         }
+        result.map(|()| true).map_err(|error| raise(&error))
     }
 
     /// Whether it has ended, well or not.

@@ -1,6 +1,6 @@
 //! What ranks need to find each other.
 
-use crate::error::raise;
+use crate::error::{misuse, raise};
 use oxccl_transports::Server;
 use pyo3::prelude::*;
 use std::sync::Arc;
@@ -11,8 +11,20 @@ use std::sync::Arc;
 /// made from it lives.
 #[pyclass(frozen, module = "oxccl")]
 pub(crate) struct UniqueId {
-    pub(crate) id: oxccl::UniqueId,
-    pub(crate) server: Arc<Server>,
+    id: oxccl::UniqueId,
+    server: Arc<Server>,
+}
+
+impl UniqueId {
+    /// What Python names: one that was made here, with its server, or the text of another's.
+    pub(crate) fn of(named: &Bound<'_, PyAny>) -> PyResult<(oxccl::UniqueId, Option<Arc<Server>>)> {
+        if let Ok(made) = named.cast::<UniqueId>() {
+            return Ok((made.get().id.clone(), Some(made.get().server.clone())));
+        }
+        let text: String = named.extract()?;
+        let id = text.parse().map_err(|error| misuse(format!("unique_id: {error}")))?;
+        Ok((id, None))
+    }
 }
 
 #[pymethods]

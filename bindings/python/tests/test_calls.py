@@ -391,6 +391,33 @@ def test_ctrl_c_ends_a_start() -> None:
     assert finish(ranks)[0][0] == 3
 
 
+def test_a_start_does_not_block_and_is_given_up() -> None:
+    unique_id = oxccl.UniqueId()
+    starts = [oxccl.Communicator.starting(unique_id, rank, 2, timeout=20) for rank in range(2)]
+    comms = [start.wait(20) for start in starts]
+    for rank, (start, comm) in enumerate(zip(starts, comms, strict=True)):
+        assert start.is_done() and start.wait() is comm
+        assert comm is not None and (start.rank, comm.rank) == (rank, rank)
+    starts[0].abort("late")
+    for comm in comms:
+        deadline = time.monotonic() + 20
+        while (error := comm.error()) is None:
+            assert time.monotonic() < deadline
+        assert error.ranks == [0] and "late" in str(error)
+
+    unique_id = oxccl.UniqueId()
+    first, second = (oxccl.Communicator.starting(unique_id, rank, 3) for rank in range(2))
+    assert first.wait(0.2) is None and not first.is_done()
+    first.abort("not needed")
+    for start in (first, second):
+        for _ in range(2):
+            with pytest.raises(oxccl.Error, match="rank 0 aborted: not needed") as raised:
+                start.wait(20)
+            assert raised.value.ranks == [0]
+    with pytest.raises(oxccl.UsageError):
+        oxccl.Communicator.starting(unique_id, 0, 3, max_channels=0)
+
+
 def test_a_rank_that_dies_is_named() -> None:
     program = """
         import numpy, os, oxccl, signal, sys

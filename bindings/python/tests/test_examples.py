@@ -11,11 +11,14 @@ import time
 import pytest
 
 EXAMPLES = pathlib.Path(__file__).parents[3] / "examples" / "python"
-# Those a rank of which is killed: all but what they share, and those that start communicators again
-# and again. There a rank that never comes is named by the start's time-out.
-STARTS = {"communicators.py", "compare_backends.py"}
-PROGRAMS = sorted({path.name for path in EXAMPLES.glob("*.py")} - STARTS - {"ranks.py"})
+# Those a rank of which is killed: all but what they share. Gloo does not name it.
+PROGRAMS = sorted({path.name for path in EXAMPLES.glob("*.py")} - {"ranks.py"})
+ARGUMENTS = {"compare_backends.py": "--backends oxccl"}
 DEADLINE = 120.0
+# Behind each start of a group torch waits for all ranks in its store, till its time-out: a rank
+# that is killed just then is named by nobody. Such programs are tried so often.
+ATTEMPTS = {"communicators.py": 4, "compare_backends.py": 4}
+IN_TORCHS_BARRIER = "_store_based_barrier"
 # What torch calls matrix products.
 PRODUCTS = ("aten::addmm", "aten::mm", "aten::bmm")
 
@@ -37,7 +40,7 @@ MORE = [
     ("memory_monitor.py", ["largest free", "no free range of that size", "exposed us"]),
     ("compare_backends.py", ["oxccl", "gloo", "all_to_all", "bfloat16", "exposed us"]),
     ("identities.py", ["reduce + broadcast", "reduce-scatter + all-gather", "exposed us"]),
-    ("pairs.py", ["GB/s", "from rank 1", "exposed us"]),
+    ("pairs.py", ["links, one direction", "GB/s", "from rank 1", "exposed us"]),
 ]
 
 
@@ -91,11 +94,22 @@ def children(parent: int) -> list[int]:
 @pytest.mark.skipif(os.environ.get("OXCCL_TEST_ALL") != "1", reason="OXCCL_TEST_ALL=1 runs it")
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_killed_rank_ends_the_others(program: str, tmp_path: pathlib.Path) -> None:
-    errors, output = tmp_path / "errors", tmp_path / "output"
+    arguments = f"{program} {ARGUMENTS.get(program, '')} --quick --until-killed"
+    for _ in range(ATTEMPTS.get(program, 1)):
+        said = kill_one(arguments, tmp_path)
+        if IN_TORCHS_BARRIER not in said:
+            break
+    assert "Error: rank 1 died" in said, said
+    assert "rank 0 ended with 1; rank 1 ended with -9" in said, said
+
+
+def kill_one(arguments: str, folder: pathlib.Path) -> str:
+    """Kills rank 1 of two; what the processes say. None of them is left."""
+    errors, output = folder / "errors", folder / "output"
     with errors.open("w") as err, output.open("w") as out:
         launcher = subprocess.Popen(
-            command(f"{program} --quick --until-killed"),
-            env=environment(),
+            command(arguments),
+            env={**environment(), "PYTHONFAULTHANDLER": "1"},
             stdout=out,
             stderr=err,
         )
@@ -109,16 +123,17 @@ def test_a_killed_rank_ends_the_others(program: str, tmp_path: pathlib.Path) -> 
         ranks = children(launcher.pid)
         assert len(ranks) == 2
         os.kill(ranks[1], signal.SIGKILL)
-        began = time.monotonic()
-        launcher.wait(60)
-        # The launcher would end the rank itself later than this.
-        assert time.monotonic() - began < 20
+        try:
+            # The launcher would end the rank itself later than this.
+            launcher.wait(20)
+        except subprocess.TimeoutExpired:
+            # It tells where it is.
+            os.kill(ranks[0], signal.SIGABRT)
+            launcher.wait(20)
     finally:
         launcher.kill()
         launcher.wait()
-    said = errors.read_text()
     assert launcher.returncode != 0
-    assert "Error: rank 1 died" in said, said
-    assert "rank 0 ended with 1; rank 1 ended with -9" in said, said
     for rank in ranks:
         assert not pathlib.Path(f"/proc/{rank}").exists()
+    return errors.read_text()

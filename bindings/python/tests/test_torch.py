@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -336,6 +337,38 @@ if rank == 1:
     ended = ranks.finish(ranks.start(3, program))
     status, out, err = ended[1]
     assert status == 3 and "[2] rank 2 died" in out and "from rank 2 to 1" in out, (out, err)
+
+
+def test_a_group_that_a_dead_rank_belongs_to_does_not_start() -> None:
+    program = (
+        BEGIN
+        + """
+dist.barrier()
+if rank == 2:
+    os.kill(os.getpid(), 9)
+def part(*ranks):
+    return dist.new_group(ranks, use_local_synchronization=True)
+# The first rank of a group tells the others where they meet.
+for ranks in ([0, 1, 2], [1, 2, 0], [2, 0, 1]):
+    try:
+        part(*ranks)
+        sys.exit(4)
+    except RuntimeError as error:
+        print(error.ranks, error)
+# Of the others, one starts.
+group = part(0, 1)
+if group is not None:
+    one = torch.ones(1)
+    dist.all_reduce(one, group=group)
+    sys.exit(3 if one.item() == 2 else 5)
+"""
+    )
+    began = time.monotonic()
+    ended = ranks.finish(ranks.start(3, program))
+    # Much less than the time-out.
+    assert time.monotonic() - began < 40
+    for status, out, err in ended[:2]:
+        assert status == 3 and out.count("[2] rank 2 died") == 3, (status, out, err)
 
 
 def test_what_cannot_be_done_says_so() -> None:

@@ -66,7 +66,7 @@ fn wishes(question: &Question) -> Vec<Wish> {
     if bytes <= ll_max(kind, ranks) {
         wishes.push((small, Encoding::Ll, "small: data and flags travel together, one exchange"));
     }
-    if bytes >= windows_min(kind, ranks) {
+    if question.windows && bytes >= windows_min(kind, ranks) {
         wishes.push((
             in_place,
             Encoding::Windows,

@@ -306,3 +306,26 @@ fn two_names_of_one_program_are_measured_once() {
     let (all, once) = names(5);
     assert_eq!(all, once);
 }
+
+/// The system reads peers' memory from a size on, at which it pays; below, private memory goes
+/// through slots as it does where the system reads none.
+#[test]
+fn private_memory_is_read_by_the_system_from_a_size_on() {
+    for (kind, ranks) in Kind::ALL.into_iter().flat_map(|kind| [2, 4].map(|ranks| (kind, ranks))) {
+        if matches!(kind, Kind::Barrier | Kind::SendRecv) {
+            continue;
+        }
+        let encoding = |bytes, cma| {
+            let (collective, placement) =
+                (Collective::new(kind, ranks), Placement::one_node(ranks));
+            let private =
+                Question { collective, placement, windows: false, cma, ..question(bytes) };
+            plan_by(None, &private).unwrap().encoding
+        };
+        for bytes in [8, 512, 2 << 10, 4 << 10, 8 << 10, 16 << 10] {
+            assert_eq!(encoding(bytes, true), encoding(bytes, false), "{kind} of {bytes}");
+            assert_ne!(encoding(bytes, true), Encoding::Windows, "{kind} of {bytes}");
+        }
+        assert_eq!(encoding(64 << 10, true), Encoding::Windows, "{kind} over {ranks}");
+    }
+}

@@ -279,6 +279,7 @@ impl Search {
 impl Drop for ControlChannel {
     fn drop(&mut self) {
         if self.line.origin.is_here() {
+            self.heard.liveness.wait_told();
             let is_last = Arc::strong_count(&self.line) == 1;
             self.line.leave(self.realm, &self.heard, is_last);
         }
