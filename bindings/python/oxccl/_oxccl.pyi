@@ -26,6 +26,7 @@ __all__ = [
     "Communicator",
     "Group",
     "Schedule",
+    "Starting",
     "Stream",
     "Work",
     "UniqueId",
