@@ -81,6 +81,8 @@ def main(options: argparse.Namespace) -> None:
                         results.append((whole.cpu(), part.cpu()))
                         times[name] = []
                     except (RuntimeError, ValueError) as error:
+                        if not ranks.is_refused(error):
+                            raise
                         refused[name] = str(error).splitlines()[0][:30]
                 for whole, part in results[1:]:
                     assert torch.equal(whole, results[0][0]) and torch.equal(part, results[0][1])

@@ -32,6 +32,8 @@ def gather(shard: Tensor, whole: Tensor, name: str, said: set[str]) -> None:
             dist.all_gather_into_tensor(whole, shard)
             return
         except (RuntimeError, ValueError) as error:
+            if not ranks.is_refused(error):
+                raise
             ranks.say(f"{name} has no all-gather of {shard.dtype} ({str(error).splitlines()[0]}):")
             ranks.say("its bytes are gathered")
             said.add(name)

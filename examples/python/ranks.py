@@ -132,6 +132,11 @@ def communicator() -> Any:
     return getattr(dist.group.WORLD, "communicator", None)
 
 
+def is_refused(error: Exception) -> bool:
+    """Whether a backend cannot do a call, as opposed to a rank that has failed in it."""
+    return not getattr(error, "fatal", False)
+
+
 def launches(call: Callable[[], Any]) -> int | None:
     """How many programs oxccl launches for a call; None for other backends, which do not tell."""
     comm = communicator()
