@@ -64,6 +64,38 @@ fn one_thread_on_gpus() {
     done("one_thread", "one_thread_on_gpus", &["2"], GPUS);
 }
 
+/// Out of a table in which an all-reduce of private memory takes 1 us for 8 bytes and 2 us for 1000.
+#[test]
+fn a_group_is_estimated_by_the_tuning_table() {
+    let test = "a_group_is_estimated";
+    let built = Built::program("estimate", test);
+    let table = built.folder.join("table.toml");
+    std::fs::write(&table, TABLE).unwrap();
+    let tuning = ("OXCCL_TUNING", table.to_str().unwrap());
+    let said = run(&built, &[], &[HOST, &[tuning]].concat()).ok();
+    assert!(said.out.contains("done"), "{}", said.out);
+}
+
+const TABLE: &str = r#"
+machine = "a machine"
+date = "2026-11-21"
+ranks = 2
+ranks_per_node = 2
+type = "float"
+op = "sum"
+
+[links]
+core_to_core_ns = 50.0
+copy_gbps = 12.5
+
+[[curve]]
+kind = "all_reduce"
+memory = "private"
+algorithm = "one_shot"
+encoding = "slots"
+points = [[8, 1.0], [1000, 2.0], [2500, 4.0]]
+"#;
+
 /// A tool that counts calls: it defines the names itself, and calls their twins.
 #[test]
 fn a_profiler_stands_in_between() {
