@@ -1,6 +1,8 @@
 //! `oxccl soak`: random calls, splits and deaths.
 
 mod command_line;
+#[path = "../../tests/common/left.rs"]
+mod left;
 
 use command_line::oxccl;
 
@@ -11,7 +13,32 @@ fn random_calls_are_right() {
         assert!(said.out.contains(" calls and "), "{said:#?}");
         assert!(said.out.contains(" ranks died; 0 wrong elements"), "{said:#?}");
         assert!(said.out.contains(" more descriptors, "), "{said:#?}");
+        assert!(operations(&said.out) > 1500, "{said:#?}");
     }
+}
+
+/// How many it says that it has made.
+fn operations(said: &str) -> u64 {
+    let line = said.lines().find_map(|line| line.split_once(" operations: "));
+    line.and_then(|(count, _)| count.parse().ok()).unwrap_or(0)
+}
+
+/// With everything that can befall a rank. Longer ones are made by hand.
+#[test]
+fn a_hundred_thousand_operations_are_right() {
+    if left::to_test_all("a soak of 100,000 operations") {
+        return;
+    }
+    let faults = ["--deaths", "2", "--faults", "kill,stop,cut,slow,garbage", "--nodes", "4"];
+    let calm = &["-n", "2", "--seed", "11", "--calls", "72000"][..];
+    let rough = &[&["-n", "4", "--seed", "12", "--calls", "8000"][..], &faults].concat();
+    let mut made = 0;
+    for arguments in [calm, rough] {
+        let said = oxccl(&[&["soak", "--minutes", "5"], arguments].concat()).ok();
+        assert!(said.out.contains("; 0 wrong elements"), "{said:#?}");
+        made += operations(&said.out);
+    }
+    assert!(made > 100_000, "{made}");
 }
 
 #[test]

@@ -27,6 +27,7 @@ struct Part {
 }
 
 /// A fault that is to come.
+#[derive(Clone, Copy)]
 struct Due {
     /// Before this call.
     call: u64,
@@ -48,7 +49,7 @@ pub(super) struct Rank<'a> {
     /// How many ranks have failed so far.
     deaths: usize,
     splits: u64,
-    wrong: u64,
+    done: Done,
     began: Instant,
     /// Descriptors, threads and mappings, once it has settled.
     held: Option<[usize; 3]>,
@@ -66,7 +67,7 @@ impl<'a> Rank<'a> {
             call: 0,
             deaths: 0,
             splits: 0,
-            wrong: 0,
+            done: Done::default(),
             began: Instant::now(),
             held: None,
         }
@@ -106,27 +107,36 @@ impl<'a> Rank<'a> {
             }
         }
         let fault = self.next_fault().filter(|fault| fault.call == self.call);
+        if fault.is_some() {
+            // Who has ended a call may have messages of it under way. Now all have them.
+            self.whole.comm.barrier()?;
+        }
         if let Some(Due { fault, victim, .. }) = fault
             && self.members()[victim] == self.own
         {
             fault.befall();
         }
+        if fault.is_some_and(|due| due.fault == Fault::Stop) {
+            // Nobody but those who wait for it notices one that has stopped: so all do.
+            self.whole.comm.barrier()?;
+        }
         if fault.is_none() && random.below(50) == 0 {
             self.split(&mut random)?;
         }
-        // Nobody but those who wait for it notices one that has stopped: so all do.
         let whole = self.parts.len();
         let which = if fault.is_some() { whole } else { random.below(whole + 1) };
         let part = self.parts.get(which).unwrap_or(&self.whole);
         let stream = self.stream.as_ref().filter(|_| random.below(4) == 0);
         let call = Call { part, stream, number: self.call };
-        self.wrong += match random.below(5) {
+        let Done { operations, wrong } = match random.below(5) {
             0 => call.one::<u8>(&mut random)?,
             1 => call.one::<i32>(&mut random)?,
             2 => call.one::<f64>(&mut random)?,
             3 => call.one::<bf16>(&mut random)?,
             _ => call.one::<f32>(&mut random)?,
         };
+        self.done.operations += operations;
+        self.done.wrong += wrong;
         Ok(false)
     }
 
@@ -220,7 +230,7 @@ impl<'a> Rank<'a> {
         for part in self.parts.drain(..) {
             part.comm.close()?;
         }
-        let mut wrong = [self.wrong];
+        let mut wrong = [self.done.wrong];
         self.whole.comm.all_reduce_in_place(&mut wrong, ReduceOp::Sum)?;
         let grown = self.held.zip(held()).map(|(before, after)| {
             let grown = |at: usize| after[at].saturating_sub(before[at]);
@@ -238,6 +248,7 @@ impl<'a> Rank<'a> {
                 ranks + self.deaths,
                 wrong[0]
             );
+            println!("{} operations: those of groups count one by one", self.done.operations);
             if let Some([descriptors, threads, mappings]) = grown {
                 println!(
                     "since call {}: {descriptors} more descriptors, {threads} more threads, {mappings} more mappings",
@@ -265,6 +276,15 @@ fn held() -> Option<[usize; 3]> {
     Some([entries("/proc/self/fd")?, entries("/proc/self/task")?, maps])
 }
 
+/// What calls came to.
+#[derive(Clone, Copy, Default)]
+struct Done {
+    /// Collectives and messages of this rank.
+    operations: u64,
+    /// Elements that are not as they must be.
+    wrong: u64,
+}
+
 /// One call of a communicator.
 struct Call<'a> {
     part: &'a Part,
@@ -290,8 +310,8 @@ macro_rules! small {
 small!(u8 i32 f32 f64 bf16);
 
 impl Call<'_> {
-    /// Makes it. Elements that are wrong.
-    fn one<T: Small>(&self, random: &mut Random) -> Result<u64, Error> {
+    /// Makes it.
+    fn one<T: Small>(&self, random: &mut Random) -> Result<Done, Error> {
         let Part { comm, members } = self.part;
         let (n, len) = (members.len(), random.length());
         let (shared, root) = (random.below(2) == 0, random.below(n));
@@ -304,7 +324,8 @@ impl Call<'_> {
         let own = comm.rank();
         let input = |len: usize| (0..len).map(move |at| T::small(in_of(own, at)));
         let is_root = own == root;
-        Ok(match random.below(9) {
+        let mut operations = 1;
+        let wrong = match random.below(9) {
             0 => {
                 let mut data = Data::new(comm, shared, input(len))?;
                 match (self.stream, &mut data) {
@@ -347,9 +368,13 @@ impl Call<'_> {
                 comm.reduce_in_place(data.all(), op, root)?;
                 data.wrong((0..len).map(|at| is_root.then(|| reduced(at))))
             }
-            7 => self.ring::<T>(shared, len, &in_of)?,
+            7 => {
+                operations = 2;
+                self.ring::<T>(shared, len, &in_of)?
+            }
             _ => {
                 let buckets = 1 + random.below(6);
+                operations = buckets as u64;
                 let lens: Vec<usize> = (0..buckets).map(|_| random.length()).collect();
                 let mut data: Vec<_> = lens
                     .iter()
@@ -366,7 +391,8 @@ impl Call<'_> {
                     .map(|(data, len)| data.wrong((0..*len).map(|at| Some(reduced(at)))))
                     .sum()
             }
-        })
+        };
+        Ok(Done { operations, wrong })
     }
 
     /// Each rank sends to the next, and receives from the one before.
