@@ -7,6 +7,7 @@ use super::args::Study;
 use super::sweep::{Point, Sweep};
 use crate::bench::{CSV_COLUMNS, Row, csv_line, digits};
 use crate::options::Size;
+use crate::speak;
 
 /// A row of bench, and what makes it a prediction.
 #[derive(Serialize)]
@@ -99,8 +100,7 @@ fn json(study: &Study, point: &Point, chosen: bool) -> String {
         tile_bytes: point.tile_bytes,
         chosen,
     };
-    // Numbers and names only: this cannot fail.
-    serde_json::to_string(&predicted).unwrap_or_default()
+    speak::json(&predicted)
 }
 
 fn table_head(study: &Study, sweep: &Sweep) -> String {
