@@ -20,7 +20,7 @@ use oxccl::{
 use crate::bench::{self, Case, Shape};
 use crate::failure::Failure;
 use crate::options::{self, Size, Subject};
-use crate::{speak, topo};
+use crate::{names, speak, topo};
 use document::{Explained, Told};
 use serde::Serialize;
 use times::Times;
@@ -56,7 +56,7 @@ pub(crate) struct ExplainOptions {
     #[arg(long, short = 'o', default_value = "sum", value_parser = options::op)]
     op: OpKind,
     /// The promised order of reduction: any, rank or tree.
-    #[arg(long, default_value = "any")]
+    #[arg(long, default_value = "any", value_parser = names::order)]
     order: Order,
     /// The root; the sender of send_recv, which sends to the next rank.
     #[arg(long, short = 'r', default_value_t = 0)]
@@ -76,10 +76,10 @@ pub(crate) struct ExplainOptions {
     #[arg(long)]
     private: bool,
     /// Explains this algorithm instead of the tuner's choice.
-    #[arg(long)]
+    #[arg(long, value_parser = names::algorithm)]
     algorithm: Option<Algorithm>,
     /// Explains this encoding instead of the tuner's choice.
-    #[arg(long)]
+    #[arg(long, value_parser = names::encoding)]
     encoding: Option<Encoding>,
     /// With this many channels.
     #[arg(long, value_parser = options::positive)]
@@ -99,7 +99,7 @@ pub(crate) struct ExplainOptions {
 }
 
 fn subject(text: &str) -> Result<Subject<Kind>, String> {
-    Subject::parse(text, str::parse)
+    Subject::parse(text, names::kind)
 }
 
 pub(crate) fn main(options: &ExplainOptions) -> Result<(), Failure> {

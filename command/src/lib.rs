@@ -14,6 +14,7 @@ mod explain;
 mod failure;
 mod launch;
 mod machine;
+mod names;
 mod options;
 mod run;
 mod seen;

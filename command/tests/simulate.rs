@@ -243,6 +243,9 @@ fn what_cannot_be_is_said_with_a_remedy() {
         assert!(!said.status.success(), "{arguments:?}");
     };
     refuses(&["all_reduce", "-t", "dgx-x"], "there are dgx-a100, dgx-h100");
+    refuses(&["all_reduce", "-t", "dgx-h10 x 2"], "Did you mean dgx-h100?");
+    refuses(&["all_reduce", "--algorithm", "one_shoot"], "Did you mean one_shot?");
+    refuses(&["allreduce"], "Did you mean all_reduce?");
     refuses(&["all_reduce", "-t", "dgx-h100 x many"], "is no topology");
     refuses(&["all_reduce", "-t", "missing.toml"], "missing.toml: cannot be read");
     refuses(&["all_reduce", "-t", "host", "--nodes", "2"], "fabric is missing");

@@ -16,7 +16,7 @@ use super::report::{Form, Shown};
 use crate::bench::{Case, Shape, Step, progression};
 use crate::failure::Failure;
 use crate::options::{self, Size, Subject};
-use crate::topo;
+use crate::{names, topo};
 
 /// Predicts how long every algorithm takes on a topology.
 ///
@@ -74,13 +74,13 @@ pub(crate) struct SimOptions {
     #[arg(short = 'r', long)]
     root: Option<usize>,
     /// The promised order of reduction: any, rank or tree.
-    #[arg(long, default_value = "any")]
+    #[arg(long, default_value = "any", value_parser = names::order)]
     order: Order,
     /// Only this algorithm.
-    #[arg(long)]
+    #[arg(long, value_parser = names::algorithm)]
     algorithm: Option<Algorithm>,
     /// Only this encoding.
-    #[arg(long)]
+    #[arg(long, value_parser = names::encoding)]
     encoding: Option<Encoding>,
     /// Channels [default: as many as a call would use, by the settings in OXCCL_ variables].
     #[arg(long, value_parser = options::positive)]
@@ -148,7 +148,7 @@ pub(super) struct Study {
 }
 
 fn subject(text: &str) -> Result<Subject<Kind>, String> {
-    Subject::parse(text, str::parse)
+    Subject::parse(text, names::kind)
 }
 
 impl SimOptions {

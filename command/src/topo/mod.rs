@@ -16,7 +16,7 @@ use oxccl_transports::cuda::{NVML, nvlinks};
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::{options, speak};
+use crate::{names, options, speak};
 
 /// Prints how the devices of a topology, or of this machine, reach each other.
 #[derive(Args)]
@@ -209,13 +209,25 @@ fn load_with_notes(name: &str) -> Result<(Topology, Vec<String>), Failure> {
         return Ok((found.topology, found.notes));
     }
     if !name.ends_with(".toml") {
-        return Ok((preset(name)?, Vec::new()));
+        return Ok((preset(name).map_err(|error| unknown(error, name))?, Vec::new()));
     }
     let text = fs::read_to_string(name).map_err(|error| TopologyError::Text {
         source_name: name.to_owned(),
         detail: format!("cannot be read: {error}"),
     })?;
     Ok((Topology::parse(&text, name)?, Vec::new()))
+}
+
+/// Of a preset that there is not, which was probably meant.
+fn unknown(error: TopologyError, name: &str) -> Failure {
+    let (base, _) = name.rsplit_once(" x ").unwrap_or((name, ""));
+    match error {
+        TopologyError::NoPreset { .. } => {
+            let presets = PRESETS.map(|(name, _)| name).into_iter().chain(["this"]);
+            Failure::Usage(names::unknown(error, base, presets))
+        }
+        other => other.into(),
+    }
 }
 
 /// A topology with as many nodes as the ranks need, and the ranks on its devices.

@@ -19,6 +19,7 @@ use serde::Serialize;
 use crate::bench::{self, Case, Comms, DATA_TYPE, OP, Turns};
 use crate::failure::Failure;
 use crate::machine::{self, Probe};
+use crate::names;
 use crate::options::{self, Size};
 use crate::speak::{note, say};
 use points::{SMALLEST_BYTES, sizes};
@@ -39,7 +40,7 @@ pub(crate) struct TuneOptions {
     #[arg(long, value_parser = options::positive)]
     per_node: Option<usize>,
     /// The collectives [default: all but barrier, which has one algorithm].
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = names::kind)]
     ops: Vec<Kind>,
     /// The largest size, with K, M or G [default: 64M, with --quick 1M].
     #[arg(long, short = 'e')]

@@ -14,7 +14,7 @@ use oxccl::{Collective, CustomError, CustomSchedule, Kind, Order};
 
 use crate::failure::Failure;
 use crate::options::{self, Choice, Subject};
-use crate::speak;
+use crate::{names, speak};
 use outcome::{Outcome, Proof, Verdict};
 
 /// Proves the schedules that there are for a collective, for every order that they keep, or the
@@ -39,13 +39,13 @@ pub(crate) struct VerifyOptions {
     #[arg(long, short = 'r', default_value_t = 0)]
     root: usize,
     /// Only this algorithm.
-    #[arg(long)]
+    #[arg(long, value_parser = names::algorithm)]
     algorithm: Option<Algorithm>,
     /// Only this encoding.
-    #[arg(long)]
+    #[arg(long, value_parser = names::encoding)]
     encoding: Option<Encoding>,
     /// Only this order.
-    #[arg(long)]
+    #[arg(long, value_parser = names::order)]
     order: Option<Order>,
     /// Whether a few ranks may stand for all.
     #[arg(long, value_enum, default_value = "auto")]
