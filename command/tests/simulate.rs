@@ -447,21 +447,53 @@ fn the_page_renders_and_plays_without_network() {
         assert!(!text.contains(address), "{address}");
     }
     assert!(text.contains("default-src 'none'"));
-    assert!(text.len() < 5 << 20, "{} bytes", text.len());
+    for encoding in ["ll", "ll128", "slots", "windows"] {
+        assert!(text.contains(&format!(" {encoding}: \"")), "{encoding} has no line");
+    }
     let Some(chromium) = chromium() else {
         return skipped("the_page_renders_and_plays_without_network", "no chromium on PATH");
     };
     let shown = dom(&chromium, &folder, &format!("file://{path}"));
     assert!(!shown.contains("data-error"), "{}", head(&shown));
-    assert!(shown.contains("data-ready=\"33 series, 33 plays\""), "{}", head(&shown));
+    assert!(shown.contains("data-ready=\"34 series, 34 schedules, "), "{}", head(&shown));
     for expected in ["<polyline", "<circle", "one_shot/ll", "is fastest", "PREDICTED"] {
         assert!(shown.contains(expected), "{expected} is missing");
     }
     assert!(shown.contains("data-time=\"0.0\""), "it waits for a click: {}", head(&shown));
-    let played = dom(&chromium, &folder, &format!("file://{path}#which=10&play"));
+    assert!(shown.contains("data-axes=\"log log\""), "{}", head(&shown));
+    let wishes = "#which=10&size=0&axes=linear&play";
+    let played = dom(&chromium, &folder, &format!("file://{path}{wishes}"));
     assert!(!played.contains("data-error"), "{}", head(&played));
     assert!(played.contains("data-played=\"ring/slots\""), "{}", head(&played));
+    assert!(played.contains("data-axes=\"linear linear\""), "{}", head(&played));
     assert!(played.contains("<td>done</td>"), "{}", head(&played));
+    assert!(played.contains("ring/slots on 8 ranks and one channel, 1 KiB"), "{}", head(&played));
+}
+
+#[test]
+fn pages_are_below_a_megabyte_and_play_every_size() {
+    let folder = Folder::new("pages");
+    let path = folder.path("page.html");
+    for topology in ["dgx-h100", "dgx-h100 x 2"] {
+        oxccl(&["sim", "all_reduce", "-t", topology, "-f", "2", "--html", &path]).ok();
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.len() < 1_000_000, "{topology}: {} bytes", text.len());
+        let data = text.lines().find_map(|line| line.strip_prefix("const DATA = ")).unwrap();
+        let data: Value = serde_json::from_str(data.trim_end_matches(';')).unwrap();
+        let played = &data["played"];
+        let sizes = played["sizes"].as_array().unwrap().len();
+        let calls = played["calls"].as_array().unwrap().len() as u64;
+        let names = |list: &str| {
+            let all = if list == "series" { &data["series"] } else { &played["schedules"] };
+            all.as_array().unwrap().iter().map(|one| one["name"].clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(names("series"), names("schedules"), "{topology}");
+        for schedule in played["schedules"].as_array().unwrap() {
+            let own = schedule["calls"].as_array().unwrap();
+            assert_eq!(own.len(), sizes);
+            assert!(own.iter().all(|call| call.as_u64().is_some_and(|at| at < calls)), "{own:?}");
+        }
+    }
 }
 
 fn chromium() -> Option<PathBuf> {

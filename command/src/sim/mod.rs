@@ -4,6 +4,7 @@
 mod args;
 mod candidate;
 mod page;
+mod plays;
 mod report;
 mod small;
 mod sweep;
