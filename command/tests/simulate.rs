@@ -471,6 +471,45 @@ fn the_page_renders_and_plays_without_network() {
 }
 
 #[test]
+fn figures_have_the_data_of_the_table() {
+    let folder = Folder::new("figures");
+    let (csv, svg) = (folder.path("values.csv"), folder.path("figure.svg"));
+    let sim = ["sim", "all_reduce", "-t", "dgx-h100", "-b", "1K", "-e", "64M"];
+    let printed = oxccl(&[&sim[..], &["--csv"]].concat()).ok().out;
+    let files = [format!("--csv={csv}"), format!("--svg={svg}")];
+    let table = oxccl(&[&sim[..], &[&files[0], &files[1]]].concat()).ok().out;
+    assert!(table.starts_with("# oxccl"), "{table}");
+    assert_eq!(fs::read_to_string(&csv).unwrap(), printed);
+    let figure = fs::read_to_string(&svg).unwrap();
+    assert!(figure.starts_with("<svg xmlns=") && figure.trim_end().ends_with("</svg>"));
+    assert_eq!(figure.matches("http").count(), 1, "the name of the format alone");
+    // Those that the table names, each with a point a size and the time that the values have.
+    let mut names: Vec<&str> = table
+        .split_whitespace()
+        .filter(|word| word.contains('/') && !word.starts_with('('))
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    names.retain(|name| printed.contains(&name.replace('/', ",")));
+    assert_eq!(figure.matches("<polyline").count(), names.len(), "{names:?}");
+    assert_eq!(figure.matches("<circle").count(), 9 * names.len());
+    for name in names {
+        assert!(figure.contains(&format!("<title>{name}, 64M: ")), "{name}");
+    }
+    let heads: Vec<&str> = printed.lines().next().unwrap().split(',').collect();
+    let column = |name: &str| heads.iter().position(|head| *head == name).unwrap();
+    for line in printed.lines().skip(1) {
+        let values: Vec<&str> = line.split(',').collect();
+        let name =
+            format!("<title>{}/{}, ", values[column("algorithm")], values[column("encoding")]);
+        let time = format!(": {} us, predicted", values[column("time_us")]);
+        assert!(!figure.contains(&name) || figure.contains(&time), "{name} {time}");
+    }
+    let said = oxccl(&[&sim[..], &["--svg", "/dev/null/x.svg"]].concat()).failed(1);
+    assert!(said.err.contains("writing the figure /dev/null/x.svg"), "{}", said.err);
+}
+
+#[test]
 fn pages_are_below_a_megabyte_and_play_every_size() {
     let folder = Folder::new("pages");
     let path = folder.path("page.html");
