@@ -1,6 +1,7 @@
 //! `oxccl explain`: prints the schedule that a call would choose, and why.
 
 mod document;
+mod goal;
 mod times;
 
 use std::io::Write as _;
@@ -93,6 +94,9 @@ pub(crate) struct ExplainOptions {
     /// Prints one JSON object.
     #[arg(long)]
     json: bool,
+    /// Writes the schedule's messages as GOAL, for LogGOPSim and ATLAHS.
+    #[arg(long, value_name = "FILE")]
+    goal: Option<PathBuf>,
     /// Kernels are those of this file instead of those built in, for tests.
     #[arg(long, value_name = "FILE", hide = true)]
     image: Option<PathBuf>,
@@ -199,6 +203,12 @@ impl ExplainOptions {
         let case = self.case();
         let shape = case.shape(self.ranks, self.bytes.0);
         let layout = self.layout(lists.schedule(), shape)?;
+        if let Some(path) = &self.goal {
+            let call = self.call(&case, shape, config.device);
+            let text = goal::goal(&call, lists, &layout, self.data_type.len_bytes())?;
+            std::fs::write(path, text)
+                .map_err(Failure::system(format!("writing {}", path.display())))?;
+        }
         let pipeline = Pipeline::of(plan, lists.schedule(), &layout, self.data_type);
         let shown = self.rank.map_or(0..self.ranks, |rank| rank..rank + 1);
         let told = |rank: usize| Told::of(lists, &layout, rank, self.data_type, notes);
@@ -486,10 +496,7 @@ impl Traffic {
                         sources.iter().flat_map(|s| members(s.operand)).collect();
                     let destinations: Vec<Operand> =
                         destinations.iter().flat_map(|to| members(*to)).collect();
-                    let all = sources.iter().chain(&destinations);
-                    let known = all.clone().find_map(|o| count_of(o, layout, rank));
-                    let count = known.unwrap_or_else(|| lists.forwarded(rank, step, layout));
-                    let bytes = count * element_bytes;
+                    let bytes = bytes_of(lists, layout, rank, step, element_bytes);
                     let windows = |operands: &[Operand]| {
                         let is_window = |o: &&Operand| matches!(o, Operand::Window { .. });
                         operands.iter().filter(is_window).count() * bytes
@@ -512,6 +519,26 @@ fn is_message(operand: &Operand) -> bool {
 
 fn starts_message(operand: &Operand) -> bool {
     is_message(operand) && matches!(operand, Operand::PeerSlot { segment: 0, .. })
+}
+
+/// How many bytes a reduce-copy moves.
+fn bytes_of(
+    lists: &Lists,
+    layout: &Layout,
+    rank: usize,
+    step: usize,
+    element_bytes: usize,
+) -> usize {
+    let ranks = lists.schedule().collective.ranks;
+    let known = match &lists.of(rank)[step] {
+        Instruction::ReduceCopy { sources, destinations, .. } => {
+            let read = sources.iter().map(|source| source.operand);
+            let mut all = read.chain(destinations.iter().copied());
+            all.find_map(|o| o.members(rank, ranks).find_map(|one| count_of(&one, layout, rank)))
+        }
+        _ => Some(0),
+    };
+    known.unwrap_or_else(|| lists.forwarded(rank, step, layout)) * element_bytes
 }
 
 /// How many elements an operand has, if it knows.
