@@ -6,9 +6,11 @@ use std::path::PathBuf;
 use clap::Args;
 use oxccl::plans::schedule::{Notes, Schedule, ScheduleFile};
 use oxccl::plans::verify::infer_raw;
+use serde::Serialize;
 use similar::{Algorithm, DiffOp, capture_diff_slices, group_diff_ops};
 
 use crate::failure::Failure;
+use crate::speak;
 
 /// Shows where two custom schedules differ: in what they promise, and in the steps of each rank.
 ///
@@ -28,6 +30,44 @@ pub(crate) struct DiffOptions {
     /// Only this rank's steps.
     #[arg(long)]
     rank: Option<usize>,
+    /// Prints one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Where two files differ, as `--json` prints it.
+#[derive(Serialize)]
+struct Difference {
+    differ: bool,
+    promises: Vec<Promise>,
+    ranks: Vec<Steps>,
+}
+
+/// What they do not promise alike.
+#[derive(Serialize)]
+struct Promise {
+    what: &'static str,
+    old: String,
+    new: String,
+}
+
+/// A rank whose steps differ.
+#[derive(Serialize)]
+struct Steps {
+    rank: usize,
+    old_steps: usize,
+    new_steps: usize,
+    changes: Vec<Change>,
+}
+
+/// Steps that others have taken the place of.
+#[derive(Serialize)]
+struct Change {
+    /// The number of the first.
+    old_step: usize,
+    old: Vec<String>,
+    new_step: usize,
+    new: Vec<String>,
 }
 
 pub(crate) fn main(options: &DiffOptions) -> Result<(), Failure> {
@@ -37,18 +77,29 @@ pub(crate) fn main(options: &DiffOptions) -> Result<(), Failure> {
         Ok::<ScheduleFile, Failure>(file)
     });
     let (old, new) = (old?, new?);
-    let mut differ = false;
-    for ((name, old), (_, new)) in promises(&old).into_iter().zip(promises(&new)) {
-        if old != new {
-            differ = true;
-            println!("{name:<12} {old} -> {new}");
+    let ranks: Vec<RankDiff> = (0..old.schedule.ranks.len().max(new.schedule.ranks.len()))
+        .filter(|rank| options.rank.is_none_or(|only| only == *rank))
+        .filter_map(|rank| RankDiff::of(rank, &old, &new))
+        .collect();
+    let promises = broken_promises(&old, &new);
+    let differ = !promises.is_empty() || !ranks.is_empty();
+    if options.json {
+        let ranks = ranks.iter().map(RankDiff::steps).collect();
+        println!("{}", speak::json(&Difference { differ, promises, ranks }));
+    } else {
+        for Promise { what, old, new } in promises {
+            println!("{what:<12} {old} -> {new}");
         }
-    }
-    let ranks = 0..old.schedule.ranks.len().max(new.schedule.ranks.len());
-    for rank in ranks.filter(|rank| options.rank.is_none_or(|only| only == *rank)) {
-        differ |= rank_differs(rank, &old, &new, options.context);
+        ranks.iter().for_each(|rank| rank.print(&old.notes, &new.notes, options.context));
     }
     if differ { Err(Failure::Differ) } else { Ok(()) }
+}
+
+/// What the files say that is not alike.
+fn broken_promises(old: &ScheduleFile, new: &ScheduleFile) -> Vec<Promise> {
+    let both = promises(old).into_iter().zip(promises(new));
+    let promise = both.map(|((what, old), (_, new))| Promise { what, old, new });
+    promise.filter(|promise| promise.old != promise.new).collect()
 }
 
 /// What a file says besides its steps.
@@ -69,32 +120,60 @@ fn promises(file: &ScheduleFile) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Prints where a rank's steps differ. Whether they do.
-fn rank_differs(rank: usize, old: &ScheduleFile, new: &ScheduleFile, context: usize) -> bool {
-    let [before, after] = [old, new].map(|file| {
-        let list = file.schedule.ranks.get(rank);
-        list.into_iter().flatten().map(ToString::to_string).collect::<Vec<String>>()
-    });
-    let ops = capture_diff_slices(Algorithm::Myers, &before, &after);
-    if ops.iter().all(|op| matches!(op, DiffOp::Equal { .. })) {
-        return false;
+/// A rank's steps in both files, which differ.
+struct RankDiff {
+    rank: usize,
+    before: Vec<String>,
+    after: Vec<String>,
+    ops: Vec<DiffOp>,
+}
+
+impl RankDiff {
+    /// None if its steps are the same.
+    fn of(rank: usize, old: &ScheduleFile, new: &ScheduleFile) -> Option<RankDiff> {
+        let [before, after] = [old, new].map(|file| {
+            let list = file.schedule.ranks.get(rank);
+            list.into_iter().flatten().map(ToString::to_string).collect::<Vec<String>>()
+        });
+        let ops = capture_diff_slices(Algorithm::Myers, &before, &after);
+        let differ = ops.iter().any(|op| !matches!(op, DiffOp::Equal { .. }));
+        differ.then_some(RankDiff { rank, before, after, ops })
     }
-    println!("\nrank {rank}: {} steps -> {} steps", before.len(), after.len());
-    for (number, group) in group_diff_ops(ops, context).into_iter().enumerate() {
-        if number > 0 {
-            println!("         …");
-        }
-        for op in group {
-            let (tag, old_steps, new_steps) = op.as_tag_tuple();
-            if tag == similar::DiffTag::Equal {
-                print(" ", (rank, new_steps), &after, &new.notes);
-            } else {
-                print("-", (rank, old_steps), &before, &old.notes);
-                print("+", (rank, new_steps), &after, &new.notes);
+
+    fn print(&self, old: &Notes, new: &Notes, context: usize) {
+        let RankDiff { rank, before, after, ops } = self;
+        println!("\nrank {rank}: {} steps -> {} steps", before.len(), after.len());
+        for (number, group) in group_diff_ops(ops.clone(), context).into_iter().enumerate() {
+            if number > 0 {
+                println!("         …");
+            }
+            for op in group {
+                let (tag, old_steps, new_steps) = op.as_tag_tuple();
+                if tag == similar::DiffTag::Equal {
+                    print(" ", (*rank, new_steps), after, new);
+                } else {
+                    print("-", (*rank, old_steps), before, old);
+                    print("+", (*rank, new_steps), after, new);
+                }
             }
         }
     }
-    true
+
+    fn steps(&self) -> Steps {
+        let differs = self.ops.iter().filter(|op| !matches!(op, DiffOp::Equal { .. }));
+        let change = |op: &DiffOp| Change {
+            old_step: op.old_range().start,
+            old: self.before[op.old_range()].to_vec(),
+            new_step: op.new_range().start,
+            new: self.after[op.new_range()].to_vec(),
+        };
+        Steps {
+            rank: self.rank,
+            old_steps: self.before.len(),
+            new_steps: self.after.len(),
+            changes: differs.map(change).collect(),
+        }
+    }
 }
 
 fn print(sign: &str, (rank, steps): (usize, Range<usize>), list: &[String], notes: &Notes) {

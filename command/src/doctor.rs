@@ -7,9 +7,11 @@ use clap::Args;
 use oxccl::{Collectives, Communicator, Config, FabricKind, ReduceOp, UniqueId};
 use oxccl_kernels::{HostExecutor, Isa};
 use oxccl_transports::{HUGE_PAGE, Region, read_process, tracing_scope};
+use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::machine::{self, Probe};
+use crate::speak;
 
 mod gpu;
 mod nccl;
@@ -23,10 +25,14 @@ pub(crate) struct DoctorOptions {
     /// A process of this machine.
     #[arg(long)]
     pid: Option<u32>,
+    /// Prints one JSON object.
+    #[arg(long)]
+    json: bool,
 }
 
 /// How a thing stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 enum State {
     /// It is there and works.
     Ok,
@@ -39,6 +45,7 @@ enum State {
 }
 
 /// One line.
+#[derive(Serialize)]
 struct Finding {
     what: &'static str,
     state: State,
@@ -70,7 +77,24 @@ impl Finding {
 }
 
 /// What finds out about one part of the machine.
-type Section = fn() -> Vec<Finding>;
+type Find = fn() -> Vec<Finding>;
+
+/// One part of the machine.
+#[derive(Serialize)]
+struct Section {
+    name: &'static str,
+    findings: Vec<Finding>,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report {
+    /// The process, where one is asked about.
+    pid: Option<u32>,
+    sections: Vec<Section>,
+    /// How many of the findings are broken.
+    broken: usize,
+}
 
 /// Prints all findings.
 ///
@@ -78,26 +102,55 @@ type Section = fn() -> Vec<Finding>;
 /// [`Failure::Unfit`] if something is missing that collectives on the CPU need.
 pub(crate) fn main(options: &DoctorOptions) -> Result<(), Failure> {
     if let Some(pid) = options.pid {
-        nccl::of_process(pid)?.iter().for_each(Finding::print);
+        let findings = nccl::of_process(pid)?;
+        match options.json {
+            true => print_json(Some(pid), vec![Section { name: NCCL, findings }], 0),
+            false => findings.iter().for_each(Finding::print),
+        }
         return Ok(());
     }
-    println!("oxccl {}", env!("CARGO_PKG_VERSION"));
-    let mut broken = 0;
-    let sections: [(&str, Section); 6] = [
+    if !options.json {
+        println!("oxccl {}", env!("CARGO_PKG_VERSION"));
+    }
+    let parts: [(&str, Find); 6] = [
         ("machine", of_machine),
         ("memory", of_memory),
         ("transports", of_transports),
         ("RDMA", rdma::findings),
         ("GPU", gpu::findings),
-        ("NCCL's programs", nccl::findings),
+        (NCCL, nccl::findings),
     ];
-    for (name, section) in sections {
-        println!("\n{name}");
-        let findings = section();
-        findings.iter().for_each(Finding::print);
-        broken += findings.iter().filter(|finding| finding.state == State::Broken).count();
+    let sections: Vec<Section> = parts
+        .into_iter()
+        .map(|(name, find)| {
+            let section = Section { name, findings: find() };
+            // Each as soon as it is there: some take their time.
+            if !options.json {
+                section.print();
+            }
+            section
+        })
+        .collect();
+    let all = sections.iter().flat_map(|section| &section.findings);
+    let broken = all.filter(|finding| finding.state == State::Broken).count();
+    if options.json {
+        print_json(None, sections, broken);
     }
     if broken > 0 { Err(Failure::Unfit(broken)) } else { Ok(()) }
+}
+
+/// The name of the part about libraries that programs take for NCCL.
+const NCCL: &str = "NCCL's programs";
+
+impl Section {
+    fn print(&self) {
+        println!("\n{}", self.name);
+        self.findings.iter().for_each(Finding::print);
+    }
+}
+
+fn print_json(pid: Option<u32>, sections: Vec<Section>, broken: usize) {
+    println!("{}", speak::json(&Report { pid, sections, broken }));
 }
 
 fn of_machine() -> Vec<Finding> {

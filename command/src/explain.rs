@@ -1,5 +1,7 @@
 //! `oxccl explain`: prints the schedule that a call would choose, and why.
 
+mod document;
+mod goal;
 mod times;
 
 use std::io::Write as _;
@@ -19,7 +21,9 @@ use oxccl::{
 use crate::bench::{self, Case, Shape};
 use crate::failure::Failure;
 use crate::options::{self, Size, Subject};
-use crate::topo;
+use crate::{names, speak, topo};
+use document::{Explained, Told};
+use serde::Serialize;
 use times::Times;
 
 /// Up to so many ranks all are proven, also where one is asked for.
@@ -53,7 +57,7 @@ pub(crate) struct ExplainOptions {
     #[arg(long, short = 'o', default_value = "sum", value_parser = options::op)]
     op: OpKind,
     /// The promised order of reduction: any, rank or tree.
-    #[arg(long, default_value = "any")]
+    #[arg(long, default_value = "any", value_parser = names::order)]
     order: Order,
     /// The root; the sender of send_recv, which sends to the next rank.
     #[arg(long, short = 'r', default_value_t = 0)]
@@ -73,10 +77,10 @@ pub(crate) struct ExplainOptions {
     #[arg(long)]
     private: bool,
     /// Explains this algorithm instead of the tuner's choice.
-    #[arg(long)]
+    #[arg(long, value_parser = names::algorithm)]
     algorithm: Option<Algorithm>,
     /// Explains this encoding instead of the tuner's choice.
-    #[arg(long)]
+    #[arg(long, value_parser = names::encoding)]
     encoding: Option<Encoding>,
     /// With this many channels.
     #[arg(long, value_parser = options::positive)]
@@ -87,13 +91,19 @@ pub(crate) struct ExplainOptions {
     /// Starts the ranks and measures every algorithm that fits.
     #[arg(long, conflicts_with = "in_place")]
     measure: bool,
+    /// Prints one JSON object.
+    #[arg(long)]
+    json: bool,
+    /// Writes the schedule's messages as GOAL, for LogGOPSim and ATLAHS.
+    #[arg(long, value_name = "FILE")]
+    goal: Option<PathBuf>,
     /// Kernels are those of this file instead of those built in, for tests.
     #[arg(long, value_name = "FILE", hide = true)]
     image: Option<PathBuf>,
 }
 
 fn subject(text: &str) -> Result<Subject<Kind>, String> {
-    Subject::parse(text, str::parse)
+    Subject::parse(text, names::kind)
 }
 
 pub(crate) fn main(options: &ExplainOptions) -> Result<(), Failure> {
@@ -123,7 +133,7 @@ fn explain_file(options: &ExplainOptions, custom: &CustomSchedule) -> Result<(),
     match custom.plan(&question).map_err(Error::from)? {
         Some(plan) => {
             let lists = Lists::Proven(custom.verified().clone());
-            options.print(&config, &plan, &lists, custom.notes(), &[])
+            options.print(&config, &plan, &lists, custom.notes(), &Times::default())
         }
         None => unreachable!("it is asked for its own kind"),
     }
@@ -147,9 +157,7 @@ fn explain(options: &ExplainOptions) -> Result<(), Failure> {
     };
     let mut times = Times::predicted(config.tuning.as_deref(), &question);
     let lists = options.lists(&question, &plan)?;
-    let print = |times: &Times| {
-        options.print(&config, &plan, &lists, &Notes::default(), &times.lines(&plan))
-    };
+    let print = |times: &Times| options.print(&config, &plan, &lists, &Notes::default(), times);
     if !options.measure {
         return print(&times);
     }
@@ -190,16 +198,30 @@ impl ExplainOptions {
         plan: &Plan,
         lists: &Lists,
         notes: &Notes,
-        times: &[String],
+        times: &Times,
     ) -> Result<(), Failure> {
         let case = self.case();
         let shape = case.shape(self.ranks, self.bytes.0);
-        let schedule = lists.schedule();
-        let layout = self.layout(schedule, shape)?;
+        let layout = self.layout(lists.schedule(), shape)?;
+        if let Some(path) = &self.goal {
+            let call = self.call(&case, shape, config.device);
+            let text = goal::goal(&call, lists, &layout, self.data_type.len_bytes())?;
+            std::fs::write(path, text)
+                .map_err(Failure::system(format!("writing {}", path.display())))?;
+        }
+        let pipeline = Pipeline::of(plan, lists.schedule(), &layout, self.data_type);
+        let shown = self.rank.map_or(0..self.ranks, |rank| rank..rank + 1);
+        let told = |rank: usize| Told::of(lists, &layout, rank, self.data_type, notes);
+        if self.json {
+            let ranks = shown.map(told).collect();
+            let explained = Explained::new(self, config, plan, pipeline, times, lists, ranks);
+            println!("{}", speak::json(&explained));
+            return Ok(());
+        }
         println!("{}", self.call(&case, shape, config.device));
         println!("{}", choice(plan));
-        println!("{}", pipeline(plan, schedule, &layout, self.data_type));
-        for line in times {
+        println!("{pipeline}");
+        for line in times.lines(plan) {
             println!("{line}");
         }
         if let Lists::Alone { rank, .. } = lists {
@@ -208,21 +230,8 @@ impl ExplainOptions {
                  forwards is counted as the longest chunk; `oxccl verify` proves all ranks"
             );
         }
-        let shown = self.rank.map_or(0..self.ranks, |rank| rank..rank + 1);
         let mut out = std::io::stdout().lock();
-        let print = || -> std::io::Result<()> {
-            for rank in shown {
-                let traffic = Traffic::of(lists, &layout, rank, self.data_type.len_bytes());
-                writeln!(out, "\nrank {rank}: {traffic}")?;
-                for (step, instruction) in lists.of(rank).iter().enumerate() {
-                    match notes.step(rank, step) {
-                        Some(note) => writeln!(out, "  {step:>4}  {instruction}    # {note}")?,
-                        None => writeln!(out, "  {step:>4}  {instruction}")?,
-                    }
-                }
-            }
-            Ok(())
-        };
+        let print = || shown.map(told).try_for_each(|told| write!(out, "\n{told}"));
         print().or_else(options::unless_closed("printing the schedule"))
     }
 
@@ -413,28 +422,55 @@ fn choice(plan: &Plan) -> String {
 }
 
 /// How often the instructions run, and on how much.
-fn pipeline(plan: &Plan, schedule: &Schedule, layout: &Layout, data_type: DataType) -> String {
-    let chunk = layout.largest() * data_type.len_bytes();
-    let part = if plan.channels == 1 { chunk } else { chunk.div_ceil(plan.channels) };
-    let ranks = schedule.collective.ranks;
-    let (rounds, tile) = match schedule.has_one_round() {
-        true => (1, part),
-        false => (part.div_ceil(plan.tile_bytes).max(1), plan.tile_bytes.min(part)),
-    };
-    let scratch = match schedule.scratch {
-        0 => String::new(),
-        chunks => format!(", {chunks} in scratch"),
-    };
-    format!(
-        "chunks   {} in, {} out{scratch}, at most {chunk} bytes each\n\
-         rounds   {rounds} of at most {tile} bytes a chunk and channel",
-        schedule.input.chunks(ranks),
-        schedule.output.chunks(ranks),
-    )
+#[derive(Serialize)]
+struct Pipeline {
+    input_chunks: usize,
+    output_chunks: usize,
+    scratch_chunks: usize,
+    /// Of the longest.
+    chunk_bytes: usize,
+    rounds: usize,
+    /// Of a chunk, on a channel in a round.
+    tile_bytes: usize,
+}
+
+impl Pipeline {
+    fn of(plan: &Plan, schedule: &Schedule, layout: &Layout, data_type: DataType) -> Pipeline {
+        let chunk_bytes = layout.largest() * data_type.len_bytes();
+        let part =
+            if plan.channels == 1 { chunk_bytes } else { chunk_bytes.div_ceil(plan.channels) };
+        let ranks = schedule.collective.ranks;
+        let (rounds, tile_bytes) = match schedule.has_one_round() {
+            true => (1, part),
+            false => (part.div_ceil(plan.tile_bytes).max(1), plan.tile_bytes.min(part)),
+        };
+        Pipeline {
+            input_chunks: schedule.input.chunks(ranks),
+            output_chunks: schedule.output.chunks(ranks),
+            scratch_chunks: schedule.scratch,
+            chunk_bytes,
+            rounds,
+            tile_bytes,
+        }
+    }
+}
+
+impl std::fmt::Display for Pipeline {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "chunks   {} in, {} out", self.input_chunks, self.output_chunks)?;
+        if self.scratch_chunks > 0 {
+            write!(f, ", {} in scratch", self.scratch_chunks)?;
+        }
+        write!(
+            f,
+            ", at most {} bytes each\nrounds   {} of at most {} bytes a chunk and channel",
+            self.chunk_bytes, self.rounds, self.tile_bytes
+        )
+    }
 }
 
 /// What one rank does in a call, on one channel and one round; bytes are those of the whole call.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
 struct Traffic {
     waits: usize,
     reduce_copies: usize,
@@ -460,10 +496,7 @@ impl Traffic {
                         sources.iter().flat_map(|s| members(s.operand)).collect();
                     let destinations: Vec<Operand> =
                         destinations.iter().flat_map(|to| members(*to)).collect();
-                    let all = sources.iter().chain(&destinations);
-                    let known = all.clone().find_map(|o| count_of(o, layout, rank));
-                    let count = known.unwrap_or_else(|| lists.forwarded(rank, step, layout));
-                    let bytes = count * element_bytes;
+                    let bytes = bytes_of(lists, layout, rank, step, element_bytes);
                     let windows = |operands: &[Operand]| {
                         let is_window = |o: &&Operand| matches!(o, Operand::Window { .. });
                         operands.iter().filter(is_window).count() * bytes
@@ -486,6 +519,26 @@ fn is_message(operand: &Operand) -> bool {
 
 fn starts_message(operand: &Operand) -> bool {
     is_message(operand) && matches!(operand, Operand::PeerSlot { segment: 0, .. })
+}
+
+/// How many bytes a reduce-copy moves.
+fn bytes_of(
+    lists: &Lists,
+    layout: &Layout,
+    rank: usize,
+    step: usize,
+    element_bytes: usize,
+) -> usize {
+    let ranks = lists.schedule().collective.ranks;
+    let known = match &lists.of(rank)[step] {
+        Instruction::ReduceCopy { sources, destinations, .. } => {
+            let read = sources.iter().map(|source| source.operand);
+            let mut all = read.chain(destinations.iter().copied());
+            all.find_map(|o| o.members(rank, ranks).find_map(|one| count_of(&one, layout, rank)))
+        }
+        _ => Some(0),
+    };
+    known.unwrap_or_else(|| lists.forwarded(rank, step, layout)) * element_bytes
 }
 
 /// How many elements an operand has, if it knows.

@@ -14,6 +14,8 @@ mod explain;
 mod failure;
 mod launch;
 mod machine;
+mod manual;
+mod names;
 mod options;
 mod run;
 mod seen;
@@ -79,6 +81,10 @@ enum Command {
     Blame(blame::BlameOptions),
     /// Says what this machine has, and lacks, for each transport and device.
     Doctor(doctor::DoctorOptions),
+    /// Prints completions of this command for a shell.
+    Completions(manual::CompletionsOptions),
+    /// Prints the manual page of this command, or writes those of all verbs into a folder.
+    Man(manual::ManOptions),
 }
 
 impl Command {
@@ -127,6 +133,11 @@ pub fn main() -> ExitCode {
         Command::Status(options) => status::main(&options),
         Command::Blame(options) => blame::main(&options),
         Command::Doctor(options) => doctor::main(&options),
+        Command::Completions(options) => {
+            manual::completions::<Options>(&options);
+            Ok(())
+        }
+        Command::Man(options) => manual::man::<Options>(&options),
     })
 }
 

@@ -7,6 +7,7 @@ use oxccl::{DataType, Kind, OpKind};
 use oxccl_transports::rendezvous::WORLD_LIMIT;
 
 use crate::failure::Failure;
+use crate::names;
 
 /// A number of bytes, with K, M or G for powers of 1,024 (nccl-tests' sizes; `KiB`, `MB` and so on
 /// mean the same).
@@ -98,7 +99,8 @@ pub enum Target {
 pub fn target(text: &str) -> Result<Target, String> {
     match text {
         "group" => Ok(Target::Group),
-        _ => kinds(text).map(Target::Kinds).map_err(|error| format!("{error}, and group")),
+        "all" => Ok(Target::Kinds(Choice::All)),
+        _ => names::kind_or(text, &["all", "group"]).map(|kind| Target::Kinds(Choice::One(kind))),
     }
 }
 
@@ -148,57 +150,35 @@ fn is_schedule(text: &str) -> bool {
 
 /// Reads a collective's name, or `all`.
 pub(crate) fn kinds(text: &str) -> Result<Choice<Kind>, String> {
-    match text {
-        "all" => Ok(Choice::All),
-        _ => text.parse().map(Choice::One).map_err(|error| format!("{error}, and all")),
-    }
+    choice(text, names::kind_or)
 }
 
 /// Reads an element type's name, or `all`.
 pub(crate) fn data_types(text: &str) -> Result<Choice<DataType>, String> {
-    match text {
-        "all" => Ok(Choice::All),
-        _ => data_type(text).map(Choice::One).map_err(|error| format!("{error}, and all")),
-    }
+    choice(text, names::data_type_or)
 }
 
 /// Reads an operation's name, or `all`.
 pub(crate) fn ops(text: &str) -> Result<Choice<OpKind>, String> {
-    match text {
-        "all" => Ok(Choice::All),
-        _ => op(text).map(Choice::One).map_err(|error| format!("{error}, and all")),
-    }
+    choice(text, names::op_or)
+}
+
+/// Reads `all`, or else what this reads.
+fn choice<T>(
+    text: &str,
+    one: impl FnOnce(&str, &[&str]) -> Result<T, String>,
+) -> Result<Choice<T>, String> {
+    if text == "all" { Ok(Choice::All) } else { one(text, &["all"]).map(Choice::One) }
 }
 
 /// Reads an element type's name: nccl-tests', or Rust's.
 pub(crate) fn data_type(text: &str) -> Result<DataType, String> {
-    let wanted = match text {
-        "char" | "i8" => "int8",
-        "u8" => "uint8",
-        "int" | "i32" => "int32",
-        "uint" | "u32" => "uint32",
-        "i64" => "int64",
-        "u64" => "uint64",
-        "f16" | "float16" => "half",
-        "bf16" => "bfloat16",
-        "f32" | "float32" => "float",
-        "f64" | "float64" => "double",
-        "fp8-e4m3" | "fp8_e4m3" | "float8_e4m3" => "f8e4m3",
-        "fp8-e5m2" | "fp8_e5m2" | "float8_e5m2" => "f8e5m2",
-        other => other,
-    };
-    DataType::ALL.into_iter().find(|t| t.name() == wanted).ok_or_else(|| {
-        let names: Vec<_> = DataType::ALL.iter().map(|t| t.name()).collect();
-        format!("{text:?} is no element type; there are {}", names.join(", "))
-    })
+    names::data_type_or(text, &[])
 }
 
 /// Reads an operation's name.
 pub(crate) fn op(text: &str) -> Result<OpKind, String> {
-    OpKind::ALL.into_iter().find(|op| op.name() == text).ok_or_else(|| {
-        let names: Vec<_> = OpKind::ALL.iter().map(|op| op.name()).collect();
-        format!("{text:?} is no operation; there are {}", names.join(", "))
-    })
+    names::op_or(text, &[])
 }
 
 /// A device.
@@ -272,6 +252,7 @@ mod tests {
     fn unknown_names_list_the_known_ones() {
         assert!(kinds("all_reduc").unwrap_err().contains("all_reduce, reduce_scatter"));
         assert!(kinds("x").unwrap_err().ends_with("barrier, and all"));
+        assert!(target("x").unwrap_err().ends_with("barrier, and all, and group"));
         assert!(data_type("f33").unwrap_err().contains("bfloat16, float, double"));
         assert!(op("plus").unwrap_err().contains("sum, prod"));
     }

@@ -4,6 +4,28 @@
 use std::fmt::Display;
 use std::io::Write;
 
+use serde::Serialize;
+
+/// The version of what `--json` prints. It grows when a field goes or changes its meaning, not when
+/// one is added.
+const FORMAT: u32 = 1;
+
+/// What `--json` prints: an object with the versions of its format and of the command.
+#[derive(Serialize)]
+struct Document<'a, T> {
+    format: u32,
+    oxccl: &'static str,
+    #[serde(flatten)]
+    body: &'a T,
+}
+
+/// An object of `--json` on one line.
+pub(crate) fn json(body: &impl Serialize) -> String {
+    let document = Document { format: FORMAT, oxccl: env!("CARGO_PKG_VERSION"), body };
+    // Structures with numbers, names and lists only: this cannot fail.
+    serde_json::to_string(&document).unwrap_or_default()
+}
+
 /// Says why something failed, or cannot go on.
 pub(crate) fn complain(what: impl Display) {
     note(format_args!("oxccl: {what}"));

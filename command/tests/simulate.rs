@@ -243,6 +243,9 @@ fn what_cannot_be_is_said_with_a_remedy() {
         assert!(!said.status.success(), "{arguments:?}");
     };
     refuses(&["all_reduce", "-t", "dgx-x"], "there are dgx-a100, dgx-h100");
+    refuses(&["all_reduce", "-t", "dgx-h10 x 2"], "Did you mean dgx-h100?");
+    refuses(&["all_reduce", "--algorithm", "one_shoot"], "Did you mean one_shot?");
+    refuses(&["allreduce"], "Did you mean all_reduce?");
     refuses(&["all_reduce", "-t", "dgx-h100 x many"], "is no topology");
     refuses(&["all_reduce", "-t", "missing.toml"], "missing.toml: cannot be read");
     refuses(&["all_reduce", "-t", "host", "--nodes", "2"], "fabric is missing");
@@ -444,21 +447,92 @@ fn the_page_renders_and_plays_without_network() {
         assert!(!text.contains(address), "{address}");
     }
     assert!(text.contains("default-src 'none'"));
-    assert!(text.len() < 5 << 20, "{} bytes", text.len());
+    for encoding in ["ll", "ll128", "slots", "windows"] {
+        assert!(text.contains(&format!(" {encoding}: \"")), "{encoding} has no line");
+    }
     let Some(chromium) = chromium() else {
         return skipped("the_page_renders_and_plays_without_network", "no chromium on PATH");
     };
     let shown = dom(&chromium, &folder, &format!("file://{path}"));
     assert!(!shown.contains("data-error"), "{}", head(&shown));
-    assert!(shown.contains("data-ready=\"33 series, 33 plays\""), "{}", head(&shown));
+    assert!(shown.contains("data-ready=\"34 series, 34 schedules, "), "{}", head(&shown));
     for expected in ["<polyline", "<circle", "one_shot/ll", "is fastest", "PREDICTED"] {
         assert!(shown.contains(expected), "{expected} is missing");
     }
     assert!(shown.contains("data-time=\"0.0\""), "it waits for a click: {}", head(&shown));
-    let played = dom(&chromium, &folder, &format!("file://{path}#which=10&play"));
+    assert!(shown.contains("data-axes=\"log log\""), "{}", head(&shown));
+    let wishes = "#which=10&size=0&axes=linear&play";
+    let played = dom(&chromium, &folder, &format!("file://{path}{wishes}"));
     assert!(!played.contains("data-error"), "{}", head(&played));
     assert!(played.contains("data-played=\"ring/slots\""), "{}", head(&played));
+    assert!(played.contains("data-axes=\"linear linear\""), "{}", head(&played));
     assert!(played.contains("<td>done</td>"), "{}", head(&played));
+    assert!(played.contains("ring/slots on 8 ranks and one channel, 1 KiB"), "{}", head(&played));
+}
+
+#[test]
+fn figures_have_the_data_of_the_table() {
+    let folder = Folder::new("figures");
+    let (csv, svg) = (folder.path("values.csv"), folder.path("figure.svg"));
+    let sim = ["sim", "all_reduce", "-t", "dgx-h100", "-b", "1K", "-e", "64M"];
+    let printed = oxccl(&[&sim[..], &["--csv"]].concat()).ok().out;
+    let files = [format!("--csv={csv}"), format!("--svg={svg}")];
+    let table = oxccl(&[&sim[..], &[&files[0], &files[1]]].concat()).ok().out;
+    assert!(table.starts_with("# oxccl"), "{table}");
+    assert_eq!(fs::read_to_string(&csv).unwrap(), printed);
+    let figure = fs::read_to_string(&svg).unwrap();
+    assert!(figure.starts_with("<svg xmlns=") && figure.trim_end().ends_with("</svg>"));
+    assert_eq!(figure.matches("http").count(), 1, "the name of the format alone");
+    // Those that the table names, each with a point a size and the time that the values have.
+    let mut names: Vec<&str> = table
+        .split_whitespace()
+        .filter(|word| word.contains('/') && !word.starts_with('('))
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    names.retain(|name| printed.contains(&name.replace('/', ",")));
+    assert_eq!(figure.matches("<polyline").count(), names.len(), "{names:?}");
+    assert_eq!(figure.matches("<circle").count(), 9 * names.len());
+    for name in names {
+        assert!(figure.contains(&format!("<title>{name}, 64M: ")), "{name}");
+    }
+    let heads: Vec<&str> = printed.lines().next().unwrap().split(',').collect();
+    let column = |name: &str| heads.iter().position(|head| *head == name).unwrap();
+    for line in printed.lines().skip(1) {
+        let values: Vec<&str> = line.split(',').collect();
+        let name =
+            format!("<title>{}/{}, ", values[column("algorithm")], values[column("encoding")]);
+        let time = format!(": {} us, predicted", values[column("time_us")]);
+        assert!(!figure.contains(&name) || figure.contains(&time), "{name} {time}");
+    }
+    let said = oxccl(&[&sim[..], &["--svg", "/dev/null/x.svg"]].concat()).failed(1);
+    assert!(said.err.contains("writing the figure /dev/null/x.svg"), "{}", said.err);
+}
+
+#[test]
+fn pages_are_below_a_megabyte_and_play_every_size() {
+    let folder = Folder::new("pages");
+    let path = folder.path("page.html");
+    for topology in ["dgx-h100", "dgx-h100 x 2"] {
+        oxccl(&["sim", "all_reduce", "-t", topology, "-f", "2", "--html", &path]).ok();
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.len() < 1_000_000, "{topology}: {} bytes", text.len());
+        let data = text.lines().find_map(|line| line.strip_prefix("const DATA = ")).unwrap();
+        let data: Value = serde_json::from_str(data.trim_end_matches(';')).unwrap();
+        let played = &data["played"];
+        let sizes = played["sizes"].as_array().unwrap().len();
+        let calls = played["calls"].as_array().unwrap().len() as u64;
+        let names = |list: &str| {
+            let all = if list == "series" { &data["series"] } else { &played["schedules"] };
+            all.as_array().unwrap().iter().map(|one| one["name"].clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(names("series"), names("schedules"), "{topology}");
+        for schedule in played["schedules"].as_array().unwrap() {
+            let own = schedule["calls"].as_array().unwrap();
+            assert_eq!(own.len(), sizes);
+            assert!(own.iter().all(|call| call.as_u64().is_some_and(|at| at < calls)), "{own:?}");
+        }
+    }
 }
 
 fn chromium() -> Option<PathBuf> {

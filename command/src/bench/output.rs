@@ -96,9 +96,8 @@ impl Output {
         match self.format {
             None => {}
             Some(Format::Json) => {
-                // Numbers and names only: this cannot fail.
-                for row in rows.iter().flat_map(serde_json::to_string) {
-                    self.print(&row);
+                for row in rows {
+                    self.print(&speak::json(row));
                 }
             }
             Some(_) => {

@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::case::{Case, Shape};
 use super::measure::Timing;
+use crate::speak;
 
 /// How rows are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,10 +107,7 @@ impl Format {
         match self {
             Format::Table => table_line(out_of_place, in_place),
             Format::Csv => rows.map(csv_line).collect::<Vec<_>>().join("\n"),
-            Format::Json => {
-                // Numbers and names only: this cannot fail.
-                rows.flat_map(serde_json::to_string).collect::<Vec<_>>().join("\n")
-            }
+            Format::Json => rows.map(speak::json).collect::<Vec<_>>().join("\n"),
         }
     }
 }
@@ -249,7 +247,8 @@ mod tests {
         let json = Format::Json.rows(&row(), None);
         let object: serde_json::Value = serde_json::from_str(&json).unwrap();
         let object = object.as_object().unwrap();
-        assert_eq!(object.len(), CSV_COLUMNS.len());
+        // And the versions of the format and of the command.
+        assert_eq!(object.len(), CSV_COLUMNS.len() + 2);
         let line = csv_line(&row());
         for (name, value) in CSV_COLUMNS.iter().zip(line.split(',')) {
             let theirs = object[*name].to_string();

@@ -11,6 +11,7 @@ use oxccl::{Config, DataType, Kind, OpKind, Order};
 use super::case::Case;
 use super::sizes;
 use crate::failure::Failure;
+use crate::names;
 use crate::options::{self, Choice, Size, Target};
 
 /// Ranks where nothing says how many.
@@ -58,16 +59,16 @@ pub struct SweepOptions {
     pub check: u8,
 
     /// Uses this algorithm instead of the tuner's choice.
-    #[arg(long)]
+    #[arg(long, value_parser = names::algorithm)]
     pub algorithm: Option<Algorithm>,
     /// Uses this encoding instead of the tuner's choice.
-    #[arg(long)]
+    #[arg(long, value_parser = names::encoding)]
     pub encoding: Option<Encoding>,
     /// Uses this many channels instead of the tuner's choice.
     #[arg(long, value_parser = options::positive)]
     pub channels: Option<usize>,
     /// The promised order of reduction: any, rank or tree [default: any].
-    #[arg(long)]
+    #[arg(long, value_parser = names::order)]
     pub order: Option<Order>,
     /// Whether ranks share one launch for each call, as threads on one GPU do if they can. true: it
     /// is an error if they cannot. false: each launches by itself, for which their streams need

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::seen::{Verdict, by_communicator, listed, name, ranks, stragglers, verdict};
-use crate::speak::say;
+use crate::speak::{self, say};
 
 /// Names the rank at fault, by the files that the ranks of a failed job have left.
 ///
@@ -61,7 +61,7 @@ fn json(one: &Snapshot, found: &Verdict<'_>) -> String {
         missing,
         ranks: ranks.iter().map(|(seen, _)| *seen).collect(),
     };
-    serde_json::to_string(&told).unwrap_or_default()
+    speak::json(&told)
 }
 
 fn text(snapshots: &[Snapshot], found: &Verdict<'_>) -> String {

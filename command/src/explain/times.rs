@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use oxccl::Pin;
-use oxccl::plans::algorithms::Entry;
+use oxccl::plans::algorithms::{Algorithm, Encoding, Entry};
 use oxccl::plans::tune::{Plan, Question, Table, offered, predictions};
+use serde::Serialize;
 
 use crate::bench::{Case, Comms, Comparison, Turns};
 use crate::failure::Failure;
@@ -13,10 +14,21 @@ use crate::failure::Failure;
 const TURNS: Turns = Turns { rounds: 15, wanted: Duration::from_millis(2) };
 
 /// The entries that fit a call, and their times.
+#[derive(Default)]
 pub(super) struct Times {
     rows: Vec<Row>,
     /// Why there are no predictions, if there are none.
     lacking: Option<String>,
+}
+
+/// What is known of an entry.
+#[derive(Serialize)]
+pub(super) struct Time {
+    algorithm: Algorithm,
+    encoding: Encoding,
+    predicted_us: Option<f64>,
+    measured_us: Option<f64>,
+    chosen: bool,
 }
 
 struct Row {
@@ -70,6 +82,23 @@ impl Times {
         Ok(())
     }
 
+    /// What is known of each.
+    pub(super) fn all(&self, plan: &Plan) -> Vec<Time> {
+        let time = |Row { entry, predicted_us, measured_us }: &Row| Time {
+            algorithm: entry.algorithm,
+            encoding: entry.encoding,
+            predicted_us: *predicted_us,
+            measured_us: *measured_us,
+            chosen: (plan.algorithm, plan.encoding) == (entry.algorithm, entry.encoding),
+        };
+        self.rows.iter().map(time).collect()
+    }
+
+    /// Why there are no predictions, if there are none.
+    pub(super) fn lacking(&self) -> Option<&str> {
+        self.lacking.as_deref()
+    }
+
     /// A line for each, or none where nothing is known.
     pub(super) fn lines(&self, plan: &Plan) -> Vec<String> {
         if self.rows.iter().all(|row| row.predicted_us.or(row.measured_us).is_none()) {
@@ -81,13 +110,12 @@ impl Times {
         }
         lines.push(format!("{:<36}  {:>12}  {:>12}", "", "predicted us", "measured us"));
         let time = |time_us: Option<f64>| time_us.map_or("-".to_owned(), |us| format!("{us:.3}"));
-        for Row { entry, predicted_us, measured_us } in &self.rows {
-            let chosen = (plan.algorithm, plan.encoding) == (entry.algorithm, entry.encoding);
+        for Time { algorithm, encoding, predicted_us, measured_us, chosen } in self.all(plan) {
             lines.push(format!(
                 "{:<36}  {:>12}  {:>12}{}",
-                format!("{} / {}", entry.algorithm, entry.encoding),
-                time(*predicted_us),
-                time(*measured_us),
+                format!("{algorithm} / {encoding}"),
+                time(predicted_us),
+                time(measured_us),
                 if chosen { "  <- choice" } else { "" }
             ));
         }

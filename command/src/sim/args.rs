@@ -1,6 +1,6 @@
 //! The flags of `oxccl sim`, and what they ask for.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
@@ -16,7 +16,7 @@ use super::report::{Form, Shown};
 use crate::bench::{Case, Shape, Step, progression};
 use crate::failure::Failure;
 use crate::options::{self, Size, Subject};
-use crate::topo;
+use crate::{names, topo};
 
 /// Predicts how long every algorithm takes on a topology.
 ///
@@ -74,13 +74,13 @@ pub(crate) struct SimOptions {
     #[arg(short = 'r', long)]
     root: Option<usize>,
     /// The promised order of reduction: any, rank or tree.
-    #[arg(long, default_value = "any")]
+    #[arg(long, default_value = "any", value_parser = names::order)]
     order: Order,
     /// Only this algorithm.
-    #[arg(long)]
+    #[arg(long, value_parser = names::algorithm)]
     algorithm: Option<Algorithm>,
     /// Only this encoding.
-    #[arg(long)]
+    #[arg(long, value_parser = names::encoding)]
     encoding: Option<Encoding>,
     /// Channels [default: as many as a call would use, by the settings in OXCCL_ variables].
     #[arg(long, value_parser = options::positive)]
@@ -103,12 +103,15 @@ pub(crate) struct SimOptions {
     /// Shows so many of the fastest at each size.
     #[arg(long, value_name = "COUNT", default_value = "3", value_parser = options::positive)]
     best: usize,
-    /// Prints comma-separated values.
-    #[arg(long, conflicts_with = "json")]
-    csv: bool,
+    /// Prints comma-separated values; with =FILE writes them there, beside what is printed.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, conflicts_with = "json")]
+    csv: Option<Option<PathBuf>>,
     /// Prints one JSON object a row.
     #[arg(long)]
     json: bool,
+    /// Writes a figure of what the table shows: time over size, a line an algorithm.
+    #[arg(long, value_name = "FILE")]
+    pub(super) svg: Option<PathBuf>,
     /// Writes a page with plots, a schedule to be played, and the links' timeline.
     #[arg(long, value_name = "FILE")]
     pub(super) html: Option<PathBuf>,
@@ -148,7 +151,7 @@ pub(super) struct Study {
 }
 
 fn subject(text: &str) -> Result<Subject<Kind>, String> {
-    Subject::parse(text, str::parse)
+    Subject::parse(text, names::kind)
 }
 
 impl SimOptions {
@@ -206,11 +209,21 @@ impl SimOptions {
 
     /// How it is printed.
     pub(super) fn form(&self) -> Form {
-        match (self.json, self.csv) {
+        match (self.json, &self.csv) {
             (true, _) => Form::Json,
-            (_, true) => Form::Csv,
-            _ => Form::Table(if self.all { Shown::All } else { Shown::Best(self.best) }),
+            (_, Some(None)) => Form::Csv,
+            _ => Form::Table(self.shown()),
         }
+    }
+
+    /// How many the table and the figure show.
+    pub(super) fn shown(&self) -> Shown {
+        if self.all { Shown::All } else { Shown::Best(self.best) }
+    }
+
+    /// The file for comma-separated values.
+    pub(super) fn csv_file(&self) -> Option<&Path> {
+        self.csv.as_ref().and_then(Option::as_deref)
     }
 
     /// The topology with as many nodes as the ranks need, and the ranks on its devices.

@@ -3,13 +3,16 @@
 
 mod args;
 mod candidate;
+mod figure;
 mod page;
+mod plays;
 mod report;
 mod small;
 mod sweep;
 
 use std::fs;
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 
 use crate::failure::Failure;
 use crate::options::{Size, unless_closed};
@@ -38,17 +41,23 @@ pub(crate) fn main(options: &SimOptions) -> Result<(), Failure> {
     if options.links {
         print(&report::links(&study, &sweep))?;
     }
+    if let Some(path) = options.csv_file() {
+        write("values", path, &report::csv(&study, &sweep))?;
+    }
+    if let Some(path) = &options.svg {
+        write("figure", path, &figure::svg(&study, &sweep, options.shown()))?;
+    }
     if let Some(path) = &options.trace {
-        let text = small::trace(&study)?;
-        fs::write(path, text)
-            .map_err(Failure::system(format!("writing the trace {}", path.display())))?;
+        write("trace", path, &small::trace(&study)?)?;
     }
     if let Some(path) = &options.html {
-        let text = page::page(&study, &sweep)?;
-        fs::write(path, text)
-            .map_err(Failure::system(format!("writing the page {}", path.display())))?;
+        write("page", path, &page::page(&study, &sweep)?)?;
     }
     Ok(())
+}
+
+fn write(what: &str, path: &Path, text: &str) -> Result<(), Failure> {
+    fs::write(path, text).map_err(Failure::system(format!("writing the {what} {}", path.display())))
 }
 
 /// Prints at once, so that what is there stays if the rest is interrupted.

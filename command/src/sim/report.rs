@@ -7,6 +7,7 @@ use super::args::Study;
 use super::sweep::{Point, Sweep};
 use crate::bench::{CSV_COLUMNS, Row, csv_line, digits};
 use crate::options::Size;
+use crate::speak;
 
 /// A row of bench, and what makes it a prediction.
 #[derive(Serialize)]
@@ -88,6 +89,12 @@ impl Form {
     }
 }
 
+/// All comma-separated values.
+pub(super) fn csv(study: &Study, sweep: &Sweep) -> String {
+    let rows = (0..study.sizes.len()).map(|size| Form::Csv.rows(study, sweep, size));
+    Form::Csv.head(study, sweep) + &rows.collect::<String>()
+}
+
 fn json(study: &Study, point: &Point, chosen: bool) -> String {
     let predicted = Predicted {
         row: &point.row,
@@ -99,8 +106,7 @@ fn json(study: &Study, point: &Point, chosen: bool) -> String {
         tile_bytes: point.tile_bytes,
         chosen,
     };
-    // Numbers and names only: this cannot fail.
-    serde_json::to_string(&predicted).unwrap_or_default()
+    speak::json(&predicted)
 }
 
 fn table_head(study: &Study, sweep: &Sweep) -> String {
@@ -166,6 +172,18 @@ fn ranking(study: &Study, sweep: &Sweep, size: usize, shown: Shown) -> Vec<usize
         ranking.extend(own);
     }
     ranking
+}
+
+/// Those that are shown at any size, the fastest of the smallest first.
+pub(super) fn shown_ever(study: &Study, sweep: &Sweep, shown: Shown) -> Vec<usize> {
+    let sizes = 0..study.sizes.len();
+    let mut all: Vec<usize> = Vec::new();
+    for at in sizes.flat_map(|size| ranking(study, sweep, size, shown)) {
+        if !all.contains(&at) {
+            all.push(at);
+        }
+    }
+    all
 }
 
 fn figures(point: &Point, best: Option<f64>) -> String {

@@ -1,7 +1,7 @@
 //! Calls that are simulated with every step recorded.
 
 use oxccl::plans::schedule::Schedule;
-use oxccl::plans::simulate::{Prediction, simulate};
+use oxccl::plans::simulate::{Options, Prediction, simulate};
 
 use super::args::Study;
 use super::candidate::Candidate;
@@ -17,7 +17,7 @@ pub(super) fn trace(study: &Study) -> Result<String, Failure> {
         return Err(Failure::Usage("nothing to trace".to_owned()));
     };
     let schedule = candidate.schedule(study)?;
-    let prediction = recorded(study, candidate, bytes, None)?;
+    let prediction = recorded(study, candidate, bytes)?;
     let Some(trace) = prediction.trace else {
         return Err(Failure::Usage("nothing was recorded".to_owned()));
     };
@@ -34,19 +34,31 @@ pub(super) fn trace(study: &Study) -> Result<String, Failure> {
     Ok(serde_json::to_string(&text).unwrap_or_default())
 }
 
-/// One call with every step recorded, on the study's channels or on so many.
-pub(super) fn recorded(
+/// One call with every step recorded, as it would be carried out.
+fn recorded(study: &Study, candidate: &Candidate, bytes: usize) -> Result<Prediction, Failure> {
+    traced(study, candidate, bytes, study.options(candidate, bytes))
+}
+
+/// One call with every step recorded, on one channel, with tiles of so many bytes.
+pub(super) fn played(
     study: &Study,
     candidate: &Candidate,
     bytes: usize,
-    channels: Option<usize>,
+    tile_bytes: usize,
+) -> Result<Prediction, Failure> {
+    let options = Options { channels: 1, tile_bytes, ..study.options(candidate, bytes) };
+    traced(study, candidate, bytes, options)
+}
+
+fn traced(
+    study: &Study,
+    candidate: &Candidate,
+    bytes: usize,
+    options: Options,
 ) -> Result<Prediction, Failure> {
     let subject = candidate.subject(study)?;
-    let mut options = study.options(candidate, bytes);
-    options.trace = true;
-    options.channels = channels.unwrap_or(options.channels);
     let layout = layout(study, &subject, bytes)?;
-    Ok(simulate(&subject, &layout, &study.network, &options)?)
+    Ok(simulate(&subject, &layout, &study.network, &Options { trace: true, ..options })?)
 }
 
 /// A step in words.

@@ -8,9 +8,10 @@
 use std::time::Instant;
 
 use oxccl::{Collectives, Communicator, Config, Error};
+use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::machine;
+use crate::{machine, speak};
 
 /// Messages to and fro in a measurement of latency.
 const TURNS: usize = 2000;
@@ -29,7 +30,7 @@ struct Passage {
     gbps: f64,
 }
 
-pub(super) fn main(ranks: Option<usize>) -> Result<(), Failure> {
+pub(super) fn main(ranks: Option<usize>, json: bool) -> Result<(), Failure> {
     let cores = machine::usable_cores();
     let ranks = ranks.unwrap_or(cores.len().clamp(2, MOST));
     if ranks < 2 {
@@ -50,25 +51,76 @@ pub(super) fn main(ranks: Option<usize>) -> Result<(), Failure> {
         threads.into_iter().enumerate().map(join).collect()
     });
     let found = results.into_iter().collect::<Result<Vec<Found>, Failure>>()?;
-    println!("# {}, {} usable cores", machine::cpu_model(), cores.len());
-    if ranks > cores.len() {
-        println!(
-            "# {ranks} ranks share {} cores: latencies are those of the scheduler",
-            cores.len()
-        );
+    match json {
+        true => println!("{}", speak::json(&Measured::new(&found, cores.len()))),
+        false => print_tables(&found, cores.len()),
+    }
+    Ok(())
+}
+
+/// What was measured as `--json` prints it: from the rank of the row to that of the column, and
+/// none to itself.
+#[derive(Serialize)]
+struct Measured {
+    processor: String,
+    cores: usize,
+    ranks: usize,
+    alone: Matrices,
+    at_once: Matrices,
+}
+
+#[derive(Serialize)]
+struct Matrices {
+    /// Of 8 bytes, one way.
+    latency_ns: Vec<Vec<Option<f64>>>,
+    gbps: Vec<Vec<Option<f64>>>,
+}
+
+impl Measured {
+    fn new(found: &[Found], cores: usize) -> Measured {
+        Measured {
+            processor: machine::cpu_model(),
+            cores,
+            ranks: found.len(),
+            alone: Matrices::new(found, 0),
+            at_once: Matrices::new(found, 1),
+        }
+    }
+}
+
+impl Matrices {
+    fn new(found: &[Found], of: usize) -> Matrices {
+        let matrix = |cell: fn(&Passage) -> f64| {
+            let row = |from: &Found| {
+                let passages = from.passages[of].iter().enumerate();
+                passages.map(|(to, passage)| (to != from.rank).then(|| cell(passage))).collect()
+            };
+            found.iter().map(row).collect()
+        };
+        Matrices {
+            latency_ns: matrix(|passage| passage.latency_ns),
+            gbps: matrix(|passage| passage.gbps),
+        }
+    }
+}
+
+fn print_tables(found: &[Found], cores: usize) {
+    let ranks = found.len();
+    println!("# {}, {cores} usable cores", machine::cpu_model());
+    if ranks > cores {
+        println!("# {ranks} ranks share {cores} cores: latencies are those of the scheduler");
     }
     println!("# from the rank at the left to the rank on top; best of {REPEATS}, send/recv");
     for (what, of) in [("alone", 0), ("all pairs at once", 1)] {
-        print_matrix(&format!("latency of 8 bytes, one way, {what} (ns)"), &found, |found, to| {
+        print_matrix(&format!("latency of 8 bytes, one way, {what} (ns)"), found, |found, to| {
             format!("{:.0}", found.passages[of][to].latency_ns)
         });
         print_matrix(
             &format!("bandwidth of {} MiB, {what} (GB/s)", BYTES >> 20),
-            &found,
+            found,
             |found, to| format!("{:.2}", found.passages[of][to].gbps),
         );
     }
-    Ok(())
 }
 
 /// What one rank has sent to each: alone, and at once.

@@ -3,18 +3,20 @@
 mod machine;
 mod measure;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use clap::Args;
 use oxccl::plans::topology::{
-    Network, PRESETS, Processor, Relation, Topology, TopologyError, preset,
+    LinkKind, Matrix, Network, PRESETS, Processor, Relation, Topology, TopologyError, preset,
 };
 use oxccl::{Config, Device};
 use oxccl_transports::cuda::{NVML, nvlinks};
+use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::options;
+use crate::{names, options, speak};
 
 /// Prints how the devices of a topology, or of this machine, reach each other.
 #[derive(Args)]
@@ -35,12 +37,69 @@ pub(crate) struct TopoOptions {
     /// Ranks to measure with [default: one a core, at most 16].
     #[arg(long, short = 'g', value_parser = options::positive, requires = "measure")]
     ranks: Option<usize>,
+    /// Prints one JSON object.
+    #[arg(long, conflicts_with = "toml")]
+    json: bool,
+}
+
+/// A topology as `--json` prints it.
+#[derive(Serialize)]
+struct Described<'a> {
+    name: &'a str,
+    nodes: usize,
+    /// The devices of a node, then its adapters.
+    parts: &'a [String],
+    /// The processor nearest to each.
+    numa: &'a [Option<String>],
+    /// How each reaches each, row by row, in the words of the legend.
+    relations: Vec<Vec<String>>,
+    links: BTreeMap<&'a str, Rates>,
+    farthest: Option<Farthest>,
+    notes: &'a [String],
+}
+
+/// A kind of link, one direction.
+#[derive(Serialize)]
+struct Rates {
+    gbps: f64,
+    /// What of it is left for data.
+    data_gbps: f64,
+    latency_ns: f64,
+}
+
+/// The way between the first and the last device.
+#[derive(Serialize)]
+struct Farthest {
+    from: String,
+    to: String,
+    latency_ns: f64,
+    gbps: f64,
+    links: Vec<String>,
+}
+
+/// What `--list` prints.
+#[derive(Serialize)]
+struct Presets {
+    presets: Vec<Preset>,
+}
+
+#[derive(Serialize)]
+struct Preset {
+    name: &'static str,
+    what: &'static str,
+}
+
+impl Presets {
+    fn all() -> Presets {
+        let this = ("this", "this machine, as sysfs and NVML describe it");
+        let all = PRESETS.into_iter().chain([this]);
+        Presets { presets: all.map(|(name, what)| Preset { name, what }).collect() }
+    }
 }
 
 pub(crate) fn main(options: &TopoOptions) -> Result<(), Failure> {
     if options.list {
-        PRESETS.iter().for_each(|(name, what)| println!("{name:<14} {what}"));
-        println!("{:<14} this machine, as sysfs and NVML describe it", "this");
+        list(options.json);
         return Ok(());
     }
     if options.measure {
@@ -48,13 +107,57 @@ pub(crate) fn main(options: &TopoOptions) -> Result<(), Failure> {
             let text = "--measure measures this machine: leave the topology away";
             return Err(Failure::Usage(text.to_owned()));
         }
-        return measure::main(options.ranks);
+        return measure::main(options.ranks, options.json);
     }
     let (topology, notes) = load_with_notes(&options.topology)?;
     if options.toml {
         print!("{}", topology.to_text()?);
         return Ok(());
     }
+    match options.json {
+        true => {
+            println!("{}", speak::json(&Described::new(&topology, &topology.matrix(), &notes)?))
+        }
+        false => print_text(&topology, &notes)?,
+    }
+    Ok(())
+}
+
+fn list(json: bool) {
+    let all = Presets::all();
+    if json {
+        println!("{}", speak::json(&all));
+        return;
+    }
+    all.presets.iter().for_each(|Preset { name, what }| println!("{name:<14} {what}"));
+}
+
+impl<'a> Described<'a> {
+    fn new(
+        topology: &'a Topology,
+        matrix: &'a Matrix,
+        notes: &'a [String],
+    ) -> Result<Described<'a>, Failure> {
+        let rates = |kind: &LinkKind| Rates {
+            gbps: kind.gbps,
+            data_gbps: kind.data_gbps(),
+            latency_ns: kind.latency_ns,
+        };
+        let row = |row: &Vec<Relation>| row.iter().map(ToString::to_string).collect();
+        Ok(Described {
+            name: &topology.name,
+            nodes: topology.nodes,
+            parts: &matrix.names,
+            numa: &matrix.numa,
+            relations: matrix.relations.iter().map(row).collect(),
+            links: topology.links.iter().map(|(name, kind)| (name.as_str(), rates(kind))).collect(),
+            farthest: farthest(topology)?,
+            notes,
+        })
+    }
+}
+
+fn print_text(topology: &Topology, notes: &[String]) -> Result<(), Failure> {
     println!("{}: {} node(s)\n", topology.name, topology.nodes);
     let matrix = topology.matrix();
     print!("{matrix}");
@@ -76,7 +179,10 @@ pub(crate) fn main(options: &TopoOptions) -> Result<(), Failure> {
             kind.latency_ns
         );
     }
-    println!("\n{}", farthest(&topology)?);
+    match farthest(topology)? {
+        Some(farthest) => println!("\n{farthest}"),
+        None => println!("\none device"),
+    }
     notes.iter().for_each(|note| println!("note: {note}"));
     Ok(())
 }
@@ -103,13 +209,25 @@ fn load_with_notes(name: &str) -> Result<(Topology, Vec<String>), Failure> {
         return Ok((found.topology, found.notes));
     }
     if !name.ends_with(".toml") {
-        return Ok((preset(name)?, Vec::new()));
+        return Ok((preset(name).map_err(|error| unknown(error, name))?, Vec::new()));
     }
     let text = fs::read_to_string(name).map_err(|error| TopologyError::Text {
         source_name: name.to_owned(),
         detail: format!("cannot be read: {error}"),
     })?;
     Ok((Topology::parse(&text, name)?, Vec::new()))
+}
+
+/// Of a preset that there is not, which was probably meant.
+fn unknown(error: TopologyError, name: &str) -> Failure {
+    let (base, _) = name.rsplit_once(" x ").unwrap_or((name, ""));
+    match error {
+        TopologyError::NoPreset { .. } => {
+            let presets = PRESETS.map(|(name, _)| name).into_iter().chain(["this"]);
+            Failure::Usage(names::unknown(error, base, presets))
+        }
+        other => other.into(),
+    }
 }
 
 /// A topology with as many nodes as the ranks need, and the ranks on its devices.
@@ -159,23 +277,28 @@ pub(crate) fn config(network: &Network) -> Result<Config, Failure> {
     Ok(Config::from_lookup(lookup)?)
 }
 
-/// What the way between the first and the last device is like.
-fn farthest(topology: &Topology) -> Result<String, Failure> {
+/// What the way between the first and the last device is like; none where there is one device.
+fn farthest(topology: &Topology) -> Result<Option<Farthest>, Failure> {
     let ranks = topology.nodes * topology.devices_per_node();
     if ranks < 2 {
-        return Ok("one device".to_owned());
+        return Ok(None);
     }
     let network = Network::new(topology, ranks, None)?;
     let route = network.route(0, ranks - 1);
-    let names: Vec<&str> =
-        route.links.iter().map(|link| network.link(*link).name.as_str()).collect();
     let gbps = route.links.iter().map(|link| network.link(*link).gbps);
-    Ok(format!(
-        "from {} to {}: {:.0} ns, {:.2} GB/s, over {}",
-        network.device_name(0),
-        network.device_name(ranks - 1),
-        route.latency_ns,
-        gbps.fold(f64::INFINITY, f64::min),
-        names.join(", ")
-    ))
+    Ok(Some(Farthest {
+        from: network.device_name(0),
+        to: network.device_name(ranks - 1),
+        latency_ns: route.latency_ns,
+        gbps: gbps.fold(f64::INFINITY, f64::min),
+        links: route.links.iter().map(|link| network.link(*link).name.clone()).collect(),
+    }))
+}
+
+impl std::fmt::Display for Farthest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Farthest { from, to, latency_ns, gbps, links } = self;
+        let links = links.join(", ");
+        write!(f, "from {from} to {to}: {latency_ns:.0} ns, {gbps:.2} GB/s, over {links}")
+    }
 }

@@ -6,6 +6,7 @@ mod points;
 mod sweep;
 mod verify;
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,12 +14,14 @@ use clap::Args;
 use oxccl::plans::algorithms::{Algorithm, Encoding};
 use oxccl::plans::tune::{Curve, Links, Question, Table, TableError};
 use oxccl::{Collective, Config, Device, Kind, Order, Pin};
+use serde::Serialize;
 
 use crate::bench::{self, Case, Comms, DATA_TYPE, OP, Turns};
 use crate::failure::Failure;
 use crate::machine::{self, Probe};
+use crate::names;
 use crate::options::{self, Size};
-use crate::speak::say;
+use crate::speak::{note, say};
 use points::{SMALLEST_BYTES, sizes};
 use sweep::Sweep;
 
@@ -37,7 +40,7 @@ pub(crate) struct TuneOptions {
     #[arg(long, value_parser = options::positive)]
     per_node: Option<usize>,
     /// The collectives [default: all but barrier, which has one algorithm].
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = names::kind)]
     ops: Vec<Kind>,
     /// The largest size, with K, M or G [default: 64M, with --quick 1M].
     #[arg(long, short = 'e')]
@@ -57,6 +60,9 @@ pub(crate) struct TuneOptions {
     /// Measures nothing new, but how good the picks of this table are at sizes between its points.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["ranks", "per_node", "output"])]
     verify: Option<PathBuf>,
+    /// Prints one JSON object a size that is measured.
+    #[arg(long)]
+    json: bool,
 }
 
 /// What is measured, and how.
@@ -68,6 +74,7 @@ struct Plan {
     config: Config,
     /// Whether the system reads private memory for other ranks.
     cma: bool,
+    json: bool,
 }
 
 pub(crate) fn main(options: &TuneOptions) -> Result<(), Failure> {
@@ -93,7 +100,7 @@ pub(crate) fn main(options: &TuneOptions) -> Result<(), Failure> {
             bench::on_ranks(options.ranks, &config, |comms| {
                 plan.cma = comms.reads_private_memory();
                 let table = measure(comms, &plan, probe)?;
-                if comms.rank() == 0 { write(&options.output, &table) } else { Ok(()) }
+                if comms.rank() == 0 { write(&options.output, &table, plan.json) } else { Ok(()) }
             })
         }
     }
@@ -120,6 +127,7 @@ impl TuneOptions {
             turns: self.turns(),
             config: self.config()?,
             cma: false,
+            json: self.json,
         })
     }
 
@@ -178,6 +186,11 @@ impl Plan {
         }
     }
 
+    /// Says something that is no row.
+    fn remark(&self, text: impl Display) {
+        remark(self.json, text);
+    }
+
     /// The largest size.
     fn largest(&self) -> usize {
         self.sizes.last().copied().unwrap_or(SMALLEST_BYTES)
@@ -213,7 +226,7 @@ fn measure(comms: &mut Comms, plan: &Plan, probe: Option<Probe>) -> Result<Table
         }
     }
     if comms.rank() == 0 {
-        say!("\nonce more");
+        plan.remark("once more");
     }
     sweeps.iter_mut().try_for_each(|sweep| sweep.repeat(comms))?;
     let curves = sweeps.iter().flat_map(Sweep::curves).collect();
@@ -237,10 +250,10 @@ fn writable(file: &Path) -> Result<(), Failure> {
     opened.map(drop).map_err(Failure::system(format!("writing {}", file.display())))
 }
 
-fn write(file: &Path, table: &Table) -> Result<(), Failure> {
+fn write(file: &Path, table: &Table, json: bool) -> Result<(), Failure> {
     let text = format!("{HEADING}{}", table.to_text());
     std::fs::write(file, text).map_err(Failure::system(format!("writing {}", file.display())))?;
-    say!("\nwrote {}; to use it: export OXCCL_TUNING={0}", file.display());
+    remark(json, format_args!("wrote {}; to use it: export OXCCL_TUNING={0}", file.display()));
     Ok(())
 }
 
@@ -251,6 +264,11 @@ const HEADING: &str = "\
 
 ";
 
+/// Says something that is no row: beside the results where those are data.
+fn remark(json: bool, text: impl Display) {
+    if json { note(text) } else { say!("\n{text}") }
+}
+
 /// More digits are noise.
 fn hundredths(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
@@ -259,6 +277,14 @@ fn hundredths(value: f64) -> f64 {
 /// An entry's name in tables.
 fn name(algorithm: Algorithm, encoding: Encoding) -> String {
     format!("{algorithm}/{encoding}")
+}
+
+/// What was measured or predicted of an entry, as `--json` prints it.
+#[derive(Serialize)]
+struct Time {
+    algorithm: Algorithm,
+    encoding: Encoding,
+    time_us: f64,
 }
 
 fn memory_name(windows: bool) -> &'static str {

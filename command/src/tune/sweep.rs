@@ -7,12 +7,13 @@ use std::collections::BTreeMap;
 use oxccl::plans::algorithms::{Algorithm, Encoding, Entry};
 use oxccl::plans::tune::{Curve, MemoryKind, Point, Table, distinct};
 use oxccl::{Kind, Order};
+use serde::Serialize;
 
 use super::points::{between, near, sizes_of};
-use super::{Plan, memory_name, name};
+use super::{Plan, Time, memory_name, name};
 use crate::bench::{Comms, Comparison, Rounds, Taken};
 use crate::failure::Failure;
-use crate::speak::say;
+use crate::speak::{self, say};
 
 /// An entry whose fastest turn takes more than so many times as long as the best one's …
 const FAR: f64 = 4.0;
@@ -64,7 +65,7 @@ impl<'a> Sweep<'a> {
         let entries = distinct(&plan.question(kind, ranks, plan.largest(), windows));
         let candidate = |entry| Candidate { entry, points: Vec::new(), far_sizes: 0 };
         let candidates: Vec<Candidate> = entries.into_iter().map(candidate).collect();
-        if prints {
+        if prints && !plan.json {
             let count = candidates.len();
             say!("\n{kind} over {ranks} ranks, {}, {count} entries", memory_name(windows));
             say!("{:>10}  {:>10}  {:<36}  next", "bytes", "us", "best");
@@ -123,10 +124,16 @@ impl<'a> Sweep<'a> {
             candidate.note(bytes, taken);
         }
         if self.prints {
-            say!("{}", row(bytes, &self.entries(&candidates), &times));
+            let times = by_time(&self.entries(&candidates), &times);
+            say!("{}", if self.plan.json { self.json(bytes, times) } else { row(bytes, &times) });
         }
         self.measured.insert(bytes, Measured { candidates, rounds });
         Ok(())
+    }
+
+    fn json(&self, bytes: usize, times: Vec<Time>) -> String {
+        let (op, memory) = (self.kind, MemoryKind::of(self.windows));
+        speak::json(&Measurement { op, ranks: self.ranks, memory, bytes, times })
     }
 
     fn entries(&self, candidates: &[usize]) -> Vec<&'static Entry> {
@@ -187,25 +194,39 @@ impl Candidate {
     }
 }
 
+/// What entries have taken, the fastest first.
+fn by_time(entries: &[&Entry], times: &[Taken]) -> Vec<Time> {
+    let time = |(entry, taken): (&&Entry, &Taken)| Time {
+        algorithm: entry.algorithm,
+        encoding: entry.encoding,
+        time_us: taken.median_us(),
+    };
+    let mut times: Vec<Time> = entries.iter().zip(times).map(time).collect();
+    times.sort_by(|one, other| one.time_us.total_cmp(&other.time_us));
+    times
+}
+
 /// The best entry of a size, and the two behind it.
-fn row(bytes: usize, entries: &[&Entry], times: &[Taken]) -> String {
-    let times_us: Vec<f64> = times.iter().map(Taken::median_us).collect();
-    let mut order: Vec<usize> = (0..entries.len()).collect();
-    order.sort_by(|one, other| times_us[*one].total_cmp(&times_us[*other]));
-    let name = |place: &usize| name(entries[*place].algorithm, entries[*place].encoding);
-    let next: Vec<String> = order
-        .iter()
-        .skip(1)
-        .take(2)
-        .map(|place| format!("{} {:.3}", name(place), times_us[*place]))
-        .collect();
-    match order.first() {
-        Some(best) => format!(
-            "{bytes:>10}  {:>10.3}  {:<36}  {}",
-            times_us[*best],
-            name(best),
-            next.join(", ")
-        ),
+fn row(bytes: usize, times: &[Time]) -> String {
+    let name = |time: &Time| name(time.algorithm, time.encoding);
+    let next = times.iter().skip(1).take(2);
+    let next: Vec<String> =
+        next.map(|time| format!("{} {:.3}", name(time), time.time_us)).collect();
+    match times.first() {
+        Some(best) => {
+            format!("{bytes:>10}  {:>10.3}  {:<36}  {}", best.time_us, name(best), next.join(", "))
+        }
         None => format!("{bytes:>10}  no algorithm"),
     }
+}
+
+/// What was measured at a size, as `--json` prints it.
+#[derive(Serialize)]
+struct Measurement {
+    op: Kind,
+    ranks: usize,
+    memory: MemoryKind,
+    bytes: usize,
+    /// The fastest first.
+    times: Vec<Time>,
 }

@@ -3,13 +3,14 @@
 use oxccl::Kind;
 use oxccl::Order;
 use oxccl::plans::algorithms::{Entry, find};
-use oxccl::plans::tune::Table;
+use oxccl::plans::tune::{MemoryKind, Prediction, Table};
+use serde::Serialize;
 
 use super::points::{between, near, sizes_of};
-use super::{Plan, memory_name, name};
+use super::{Plan, Time, memory_name, name};
 use crate::bench::{Comms, Comparison, Taken, Turns};
 use crate::failure::Failure;
-use crate::speak::say;
+use crate::speak::{self, say};
 
 /// A pick is good if it takes at most so many times as long as the best entry.
 const GOOD: f64 = 1.1;
@@ -38,7 +39,9 @@ pub(super) fn verify(comms: &mut Comms, plan: &Plan, table: &Table) -> Result<()
     if comms.rank() == 0 {
         let Score { points, good } = score;
         let percent = 100.0 * good as f64 / points.max(1) as f64;
-        say!("\nthe pick was within 10 % of the best at {good} of {points} points: {percent:.1} %");
+        plan.remark(format_args!(
+            "the pick was within 10 % of the best at {good} of {points} points: {percent:.1} %"
+        ));
     }
     Ok(())
 }
@@ -56,7 +59,7 @@ fn verify_kind(
     sizes.retain(|size| *size <= up_to);
     let mut score = Score::default();
     let Some(&largest) = sizes.last() else { return Ok(score) };
-    if prints {
+    if prints && !plan.json {
         say!("\n{kind} over {ranks} ranks, {}", memory_name(windows));
         say!(
             "{:>10}  {:<36}  {:>10}  {:>10}  {:>6}  best",
@@ -86,17 +89,55 @@ fn verify_kind(
         let ratio = times_us[0] / times_us[best];
         score.points += 1;
         score.good += usize::from(ratio <= GOOD);
+        let pick = Pick {
+            op: kind,
+            ranks,
+            memory: MemoryKind::of(windows),
+            bytes: question.total_bytes,
+            pick: time(&near[0], times_us[0]),
+            predicted_us: near[0].time_us,
+            best: time(&near[best], times_us[best]),
+            ratio,
+            good: ratio <= GOOD,
+        };
         if prints {
-            say!(
-                "{:>10}  {:<36}  {:>10.3}  {:>10.3}  {ratio:>6.3}  {}{}",
-                question.total_bytes,
-                name(near[0].algorithm, near[0].encoding),
-                near[0].time_us,
-                times_us[0],
-                name(near[best].algorithm, near[best].encoding),
-                if ratio <= GOOD { "" } else { "  <-" },
-            );
+            say!("{}", if plan.json { speak::json(&pick) } else { pick.row() });
         }
     }
     Ok(score)
+}
+
+/// A table's pick beside the best, as `--json` prints it.
+#[derive(Serialize)]
+struct Pick {
+    op: Kind,
+    ranks: usize,
+    memory: MemoryKind,
+    bytes: usize,
+    pick: Time,
+    predicted_us: f64,
+    best: Time,
+    /// How many times as long as the best it takes.
+    ratio: f64,
+    good: bool,
+}
+
+impl Pick {
+    fn row(&self) -> String {
+        let name = |time: &Time| name(time.algorithm, time.encoding);
+        format!(
+            "{:>10}  {:<36}  {:>10.3}  {:>10.3}  {:>6.3}  {}{}",
+            self.bytes,
+            name(&self.pick),
+            self.predicted_us,
+            self.pick.time_us,
+            self.ratio,
+            name(&self.best),
+            if self.good { "" } else { "  <-" },
+        )
+    }
+}
+
+fn time(entry: &Prediction, time_us: f64) -> Time {
+    Time { algorithm: entry.algorithm, encoding: entry.encoding, time_us }
 }

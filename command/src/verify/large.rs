@@ -9,7 +9,8 @@ use oxccl::plans::algorithms::Entry;
 use oxccl::plans::schedule::{SLOTS, Turning};
 use oxccl::plans::verify::{Symmetric, Unproven};
 
-use super::{Proven, Tally, UseSymmetry, VerifyOptions, instructions, name, prove_whole};
+use super::outcome::{Outcome, Proof, Verdict};
+use super::{Tally, UseSymmetry, VerifyOptions, instructions, name, prove_whole};
 
 /// Up to so many ranks are executed one by one unless asked otherwise.
 pub(super) const RANK_BY_RANK: usize = 512;
@@ -41,27 +42,38 @@ pub(super) fn prove(
         }
     };
     let total = instructions(proof.first()) * options.ranks / proof.symmetry().firsts();
-    tally.proven += 1;
-    println!(
+    let mut text = format!(
         "proven   {:<60} {total:>9} instructions, by symmetry: {} proven in {proven:.0?}, {others}",
         name(entry, order),
         firsts(&proof)
     );
     if options.algorithm.is_some() {
-        println!(
-            "         ranks    every one does what {} does, its number and those of chunks and peers {}",
-            match proof.symmetry().firsts() {
-                1 => "rank 0".to_owned(),
-                firsts => format!("one of the first {firsts}"),
-            },
-            match proof.symmetry().turning() {
-                Turning::Add => "moved on by a distance",
-                Turning::Xor => "taken exclusive-or a distance",
-            }
-        );
-        Proven::from(&proof).explain();
+        text += &format!("\n{}\n{}", ranks_line(&proof), Proof::from(&proof).lines());
     }
+    let outcome = Outcome {
+        instructions: Some(total),
+        firsts: Some(proof.symmetry().firsts()),
+        seconds: Some((proven + start.elapsed()).as_secs_f64()),
+        proof: Some(Proof::from(&proof)),
+        ..Outcome::of(options, entry, order, Verdict::Proven)
+    };
+    tally.tell(options, &outcome, || text);
     true
+}
+
+/// What every rank does.
+fn ranks_line(proof: &Symmetric) -> String {
+    let of = match proof.symmetry().firsts() {
+        1 => "rank 0".to_owned(),
+        firsts => format!("one of the first {firsts}"),
+    };
+    let moved = match proof.symmetry().turning() {
+        Turning::Add => "moved on by a distance",
+        Turning::Xor => "taken exclusive-or a distance",
+    };
+    format!(
+        "         ranks    every one does what {of} does, its number and those of chunks and peers {moved}"
+    )
 }
 
 /// Who stands for all.
@@ -81,28 +93,31 @@ fn otherwise(
     why: Unproven,
 ) -> bool {
     let name = name(entry, order);
+    let of = |verdict: Verdict| Outcome::of(options, entry, order, verdict);
     match why {
         Unproven::Unavailable(unavailable) => {
-            tally.absent.push(unavailable.to_string());
+            let outcome = of(Verdict::Unavailable).because(unavailable);
+            tally.tell(options, &outcome, String::new);
             return false;
         }
-        Unproven::Unlike(unlike) if options.symmetry == UseSymmetry::Always => {
-            tally.unproven += 1;
-            println!("NOT PROVEN {name:<58} {unlike}");
-        }
-        Unproven::Unlike(unlike) => match count(options, entry, order) {
-            Some(_) => return prove_whole(options, entry, order, tally),
-            None => {
-                tally.unproven += 1;
-                println!(
-                    "NOT PROVEN {name:<58} it has more than {INSTRUCTIONS} instructions, and cannot be proven by symmetry: \
-                     {unlike}; --symmetry never takes the time and memory"
-                );
+        Unproven::Unlike(unlike) => {
+            let asked = options.symmetry == UseSymmetry::Always;
+            if !asked && count(options, entry, order).is_some() {
+                return prove_whole(options, entry, order, tally);
             }
-        },
+            let why = match asked {
+                true => unlike.to_string(),
+                false => format!(
+                    "it has more than {INSTRUCTIONS} instructions, and cannot be proven by symmetry: \
+                     {unlike}; --symmetry never takes the time and memory"
+                ),
+            };
+            let text = format!("NOT PROVEN {name:<58} {why}");
+            tally.tell(options, &of(Verdict::NotProven).because(why), || text);
+        }
         other => {
-            tally.refused += 1;
-            println!("REFUSED  {name:<60} {other}");
+            let text = format!("REFUSED  {name:<60} {other}");
+            tally.tell(options, &of(Verdict::Refused).because(other), || text);
         }
     }
     true

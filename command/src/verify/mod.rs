@@ -1,19 +1,21 @@
 //! `oxccl verify`: proves schedules of the catalogue, and says what that means.
 
 mod large;
+mod outcome;
 
-use std::path::Path;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use oxccl::plans::algorithms::{Algorithm, Encoding, Entry, catalogue};
-use oxccl::plans::schedule::{SLOTS, Schedule, Slots};
+use oxccl::plans::schedule::{SLOTS, Schedule};
 use oxccl::plans::topology::Placement;
-use oxccl::plans::verify::{Symmetric, Verified};
 use oxccl::{Collective, CustomError, CustomSchedule, Kind, Order};
 
 use crate::failure::Failure;
 use crate::options::{self, Choice, Subject};
+use crate::{names, speak};
+use outcome::{Outcome, Proof, Verdict};
 
 /// Proves the schedules that there are for a collective, for every order that they keep, or the
 /// schedule of a file.
@@ -37,17 +39,20 @@ pub(crate) struct VerifyOptions {
     #[arg(long, short = 'r', default_value_t = 0)]
     root: usize,
     /// Only this algorithm.
-    #[arg(long)]
+    #[arg(long, value_parser = names::algorithm)]
     algorithm: Option<Algorithm>,
     /// Only this encoding.
-    #[arg(long)]
+    #[arg(long, value_parser = names::encoding)]
     encoding: Option<Encoding>,
     /// Only this order.
-    #[arg(long)]
+    #[arg(long, value_parser = names::order)]
     order: Option<Order>,
     /// Whether a few ranks may stand for all.
     #[arg(long, value_enum, default_value = "auto")]
     symmetry: UseSymmetry,
+    /// Prints one JSON object a schedule.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Whether a few ranks may stand for all.
@@ -67,46 +72,65 @@ fn subject(text: &str) -> Result<Subject<Choice<Kind>>, String> {
 
 pub(crate) fn main(options: &VerifyOptions) -> Result<(), Failure> {
     match &options.subject {
-        Subject::File(path) => prove_file(path),
+        Subject::File(path) => prove_file(path, options.json),
         Subject::Op(kinds) => prove_kinds(options, kinds),
     }
 }
 
 /// Reads and proves a file's schedule, or tells why it is wrong.
-fn prove_file(path: &Path) -> Result<(), Failure> {
+fn prove_file(path: &Path, json: bool) -> Result<(), Failure> {
     let start = Instant::now();
     match CustomSchedule::read(path) {
         Ok(custom) => {
-            let (schedule, took) = (custom.schedule(), start.elapsed());
-            println!(
-                "proven   {}: {} over {} ranks, order {}, {} instructions, {took:.0?}",
-                custom.name(),
-                schedule.collective.kind,
-                schedule.collective.ranks,
-                custom.order(),
-                instructions(schedule),
-            );
-            for (label, said) in
-                [("name", &custom.notes().name), ("comment", &custom.notes().comment)]
-            {
-                if let Some(said) = said {
-                    println!("         {label:<8} {said}");
-                }
-            }
-            Proven::from(&**custom.verified()).explain();
+            let outcome = Outcome {
+                instructions: Some(instructions(custom.schedule())),
+                seconds: Some(start.elapsed().as_secs_f64()),
+                proof: Some(Proof::from(&**custom.verified())),
+                ..Outcome::of_file(&custom, path.to_owned())
+            };
+            print(json, &outcome, || file_lines(&custom, start.elapsed()));
             Ok(())
         }
         Err(CustomError::Refused { path, violation, story }) => {
-            println!("REFUSED  {}: {violation}", path.display());
-            print!("{story}");
-            Err(Failure::Unproven { count: 1 })
+            refuse(json, path, violation.to_string(), story)
         }
         Err(CustomError::Msccl { path, fault }) if fault.is_wrong() => {
-            println!("REFUSED  {}: {fault}", path.display());
-            print!("{}", fault.story());
-            Err(Failure::Unproven { count: 1 })
+            refuse(json, path, fault.to_string(), fault.story())
         }
         Err(other) => Err(other.into()),
+    }
+}
+
+/// What a file has that is right.
+fn file_lines(custom: &CustomSchedule, took: Duration) -> String {
+    let schedule = custom.schedule();
+    let mut text = format!(
+        "proven   {}: {} over {} ranks, order {}, {} instructions, {took:.0?}\n",
+        custom.name(),
+        schedule.collective.kind,
+        schedule.collective.ranks,
+        custom.order(),
+        instructions(schedule),
+    );
+    for (label, said) in [("name", &custom.notes().name), ("comment", &custom.notes().comment)] {
+        if let Some(said) = said {
+            text += &format!("         {label:<8} {said}\n");
+        }
+    }
+    text + &Proof::from(&**custom.verified()).lines()
+}
+
+fn refuse(json: bool, path: PathBuf, why: String, story: String) -> Result<(), Failure> {
+    let text = format!("REFUSED  {}: {why}\n{story}", path.display());
+    print(json, &Outcome::refused_file(path, why, story), || text);
+    Err(Failure::Unproven { count: 1 })
+}
+
+/// Prints what came of one schedule.
+fn print(json: bool, outcome: &Outcome, text: impl FnOnce() -> String) {
+    match json {
+        true => println!("{}", speak::json(outcome)),
+        false => println!("{}", text().trim_end()),
     }
 }
 
@@ -181,6 +205,22 @@ struct Tally {
 }
 
 impl Tally {
+    /// Counts and prints what came of one schedule. What does not exist is printed at the end.
+    fn tell(&mut self, options: &VerifyOptions, outcome: &Outcome, text: impl FnOnce() -> String) {
+        match outcome.verdict {
+            Verdict::Proven => self.proven += 1,
+            Verdict::Refused => self.refused += 1,
+            Verdict::NotProven => self.unproven += 1,
+            Verdict::Unavailable => {
+                self.absent.extend(outcome.why.clone());
+                if !options.json {
+                    return;
+                }
+            }
+        }
+        print(options.json, outcome, text);
+    }
+
     fn report(self, options: &VerifyOptions) -> Result<(), Failure> {
         let Tally { proven, refused, unproven, absent } = self;
         if proven + refused + unproven == 0 {
@@ -189,6 +229,9 @@ impl Tally {
                 None => "no algorithm has this name, encoding and order".to_owned(),
             };
             return Err(Failure::Usage(why));
+        }
+        if options.json {
+            return unproven_is_failure(refused + unproven);
         }
         if !absent.is_empty() {
             println!("not there for these ranks:");
@@ -199,11 +242,12 @@ impl Tally {
             print!("{unproven} not proven, ");
         }
         println!("{} ranks", options.ranks);
-        match refused + unproven {
-            0 => Ok(()),
-            count => Err(Failure::Unproven { count }),
-        }
+        unproven_is_failure(refused + unproven)
     }
+}
+
+fn unproven_is_failure(count: usize) -> Result<(), Failure> {
+    if count == 0 { Ok(()) } else { Err(Failure::Unproven { count }) }
 }
 
 /// Proves an algorithm for the orders that it keeps, in the way that fits the size of the world.
@@ -225,11 +269,13 @@ fn prove_entry(options: &VerifyOptions, entry: &Entry, tally: &mut Tally) {
 /// Proves it rank by rank; whether it exists.
 fn prove_whole(options: &VerifyOptions, entry: &Entry, order: Order, tally: &mut Tally) -> bool {
     let start = Instant::now();
+    let of = |verdict: Verdict| Outcome::of(options, entry, order, verdict);
     let collective = options.collective(entry.kind);
     let schedule = match entry.schedule(collective, options.placement(), order, SLOTS) {
         Ok(schedule) => schedule,
         Err(unavailable) => {
-            tally.absent.push(unavailable.to_string());
+            let outcome = of(Verdict::Unavailable).because(unavailable);
+            tally.tell(options, &outcome, String::new);
             return false;
         }
     };
@@ -238,19 +284,25 @@ fn prove_whole(options: &VerifyOptions, entry: &Entry, order: Order, tally: &mut
     let start = Instant::now();
     match oxccl::plans::verify::verify(schedule, order, entry.in_place) {
         Ok(verified) => {
-            tally.proven += 1;
-            println!(
-                "proven   {name:<60} {:>9} instructions, built in {built:.0?}, proven in {:.0?}",
-                instructions(verified.schedule()),
-                start.elapsed()
+            let (took, count) = (start.elapsed(), instructions(verified.schedule()));
+            let proof = Proof::from(&verified);
+            let mut text = format!(
+                "proven   {name:<60} {count:>9} instructions, built in {built:.0?}, proven in {took:.0?}"
             );
             if options.algorithm.is_some() {
-                Proven::from(&verified).explain();
+                text += &format!("\n{}", proof.lines());
             }
+            let outcome = Outcome {
+                instructions: Some(count),
+                seconds: Some((built + took).as_secs_f64()),
+                proof: Some(proof),
+                ..of(Verdict::Proven)
+            };
+            tally.tell(options, &outcome, || text);
         }
         Err(violation) => {
-            tally.refused += 1;
-            println!("REFUSED  {name:<60} {violation}");
+            let text = format!("REFUSED  {name:<60} {violation}");
+            tally.tell(options, &of(Verdict::Refused).because(violation), || text);
         }
     }
     true
@@ -262,66 +314,4 @@ fn name(entry: &Entry, order: Order) -> String {
 
 fn instructions(schedule: &Schedule) -> usize {
     schedule.ranks.iter().map(Vec::len).sum()
-}
-
-/// What has been proven, of all ranks or of those that stand for all.
-struct Proven<'a> {
-    schedule: &'a Schedule,
-    promise: Order,
-    single_rounding: bool,
-    in_place: bool,
-}
-
-impl<'a> From<&'a Verified> for Proven<'a> {
-    fn from(verified: &'a Verified) -> Proven<'a> {
-        Proven {
-            schedule: verified.schedule(),
-            promise: verified.promise(),
-            single_rounding: verified.single_rounding(),
-            in_place: verified.in_place(),
-        }
-    }
-}
-
-impl<'a> From<&'a Symmetric<'_>> for Proven<'a> {
-    fn from(proof: &'a Symmetric<'_>) -> Proven<'a> {
-        Proven {
-            schedule: proof.first(),
-            promise: proof.promise(),
-            single_rounding: proof.single_rounding(),
-            in_place: proof.in_place(),
-        }
-    }
-}
-
-impl Proven<'_> {
-    /// What a proof says.
-    fn explain(&self) {
-        let collective = self.schedule.collective;
-        let values = match (collective.kind.reduces(), self.promise) {
-            (false, _) => "every output chunk is the input chunk that it should be",
-            (true, Order::Any) => "every output chunk has each rank's contribution once",
-            (true, Order::Rank) => "every output chunk is the left fold by rank",
-            (true, Order::Tree) => "every output chunk is the aligned tree over ranks",
-        };
-        let rounding = match (collective.kind.reduces(), self.single_rounding) {
-            (false, _) => "",
-            (true, true) => ", rounded once",
-            (true, false) => ", of partial results that are rounded",
-        };
-        let segments = self.schedule.most_segments().into_iter().map(|(_, most)| most).max();
-        let Slots { ll, ll128, slots } = self.schedule.slots;
-        println!("         values   {values}{rounding}");
-        println!("         order    every rank ends, however they are interleaved: no deadlock");
-        println!(
-            "         slots    none is overwritten before it is read, with {ll} on the ll lane, {ll128} on the ll128 lane \
-             and {slots} on the slots lane; up to {} segments a message",
-            segments.unwrap_or(0)
-        );
-        println!("         links    all drained at the end, so that rounds and calls can follow");
-        println!(
-            "         memory   no race between ranks, or with a user before or after the call; {}",
-            if self.in_place { "apart and in place" } else { "with separate buffers" }
-        );
-    }
 }
