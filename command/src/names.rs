@@ -90,7 +90,8 @@ pub(crate) fn op_or(text: &str, also: &[&str]) -> Result<OpKind, String> {
     read(text, &OpKind::ALL.map(OpKind::name), also)
 }
 
-/// Reads an element type's name, nccl-tests' or Rust's, which could have been one of `also` instead.
+/// Reads an element type's name, nccl-tests' or Rust's, which could have been one of `also`
+/// instead.
 pub(crate) fn data_type_or(text: &str, also: &[&str]) -> Result<DataType, String> {
     let other = OTHER_TYPES.into_iter().find(|(other, _)| *other == text);
     if let Some((_, name)) = other {

@@ -1,5 +1,5 @@
-//! What `oxccl explain --goal` writes: a receive for each send, in an order that ends, with the bytes
-//! of the schedule.
+//! What `oxccl explain --goal` writes: a receive for each send, in an order that ends, with the
+//! bytes of the schedule.
 #![allow(clippy::unwrap_used)]
 
 mod command_line;

@@ -188,8 +188,8 @@ pub struct Liveness {
     /// is left to tell it.
     processes: Mutex<Vec<(usize, OwnedFd)>>,
     peers: Box<dyn Peers>,
-    /// Held while the other ranks are told: the end of this one, which may follow at once in another
-    /// thread, does not overtake why.
+    /// Held while the other ranks are told: the end of this one, which may follow at once in
+    /// another thread, does not overtake why.
     telling: Mutex<()>,
     reports: Reports,
     /// What else is told that this rank stops.

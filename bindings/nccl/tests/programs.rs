@@ -64,7 +64,8 @@ fn one_thread_on_gpus() {
     done("one_thread", "one_thread_on_gpus", &["2"], GPUS);
 }
 
-/// Out of a table in which an all-reduce of private memory takes 1 us for 8 bytes and 2 us for 1000.
+/// Out of a table in which an all-reduce of private memory takes 1 us for 8 bytes and 2 us for
+/// 1000.
 #[test]
 fn a_group_is_estimated_by_the_tuning_table() {
     let test = "a_group_is_estimated";

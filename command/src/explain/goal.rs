@@ -1,5 +1,5 @@
-//! A schedule as GOAL, the text of which LogGOPSim and ATLAHS make simulations (Hoefler, Siebert and
-//! Lumsdaine 2009): each rank's sends and receives, and which of them come after which.
+//! A schedule as GOAL, the text of which LogGOPSim and ATLAHS make simulations (Hoefler, Siebert
+//! and Lumsdaine 2009): each rank's sends and receives, and which of them come after which.
 //!
 //! A message carries its chunk whole: rounds and channels, credits and counters are the executor's
 //! own. Steps of a rank are in order: what comes after a receive needs its end (`requires`), and

@@ -1,7 +1,7 @@
 //! What the page plays: every candidate at every size, on few ranks and one channel, step by step.
 //!
-//! A page has hundreds of such calls, so they are written small. Steps are numbers of texts, each of
-//! which is there once. Every rank takes its steps in order, round by round, so that of an event
+//! A page has hundreds of such calls, so they are written small. Steps are numbers of texts, each
+//! of which is there once. Every rank takes its steps in order, round by round, so that of an event
 //! only its times are told: how long after the event before it began, and how long it took. These
 //! lines, too, are there once, since many ranks and links have the same. Times are in parts of the
 //! call's ([`PARTS`]), and all numbers are in digits of 5 bits ([`Digits`]). Of a call of many
@@ -40,8 +40,8 @@ pub(super) struct Played {
     sizes: Vec<usize>,
     /// What steps are called, with `%` for the lane that carries data, and links.
     texts: Texts,
-    /// When a rank's steps are taken, or a link carries something: distances from the end of the one
-    /// before, and lengths. Many ranks and links have the same.
+    /// When a rank's steps are taken, or a link carries something: distances from the end of the
+    /// one before, and lengths. Many ranks and links have the same.
     lines: Texts,
     schedules: Vec<PlayedSchedule>,
     calls: Vec<Call>,
