@@ -1,5 +1,6 @@
 //! What programs need that were written for NCCL: `oxccl run --nccl` puts the library in front, and
 //! `oxccl doctor --pid` says which one a process maps.
+#![allow(clippy::unwrap_used)]
 
 mod command_line;
 #[path = "../../tests/common/torchrun.rs"]
