@@ -54,12 +54,12 @@ static void replays(int rank, int ranks) {
     CUDA(cuGraphInstantiateWithFlags, (void **, void *, unsigned long long), &ready, graph, 0);
     int (*launch)(void *, void *) = (int (*)(void *, void *))driver("cuGraphLaunch");
     /* The library's threads come to the end of the eager calls first. */
-    uint64_t before, seen = calls();
-    do {
-        before = seen;
+    uint64_t before = 0;
+    for (int tries = 0; calls() != before; tries++) {
+        CHECK(tries < 100);
+        before = calls();
         usleep(100000);
-        seen = calls();
-    } while (seen != before);
+    }
     for (int round = 0; round < ROUNDS; round++) CHECK(launch(ready, stream) == 0);
     CHECK(calls() == before + ROUNDS);
     synchronize(stream);
