@@ -7,6 +7,7 @@ use crate::call::{Ends, NO_OP, Request, data_type, memory, rank};
 use crate::comm::{self, Start, Starting, current_device};
 use crate::config::{self, Asked};
 use crate::factor::Scalar;
+use crate::names::name;
 use crate::{group, properties, registry, unique_id, window};
 use oxccl::{CallOptions, Device, Kind, Memory};
 use std::ffi::{c_char, c_int, c_void};
@@ -20,11 +21,7 @@ macro_rules! entries {
                 answer(stringify!($name), || $body)
             }
 
-            #[unsafe(no_mangle)]
-            unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
-                // SAFETY: the caller promises the same to both.
-                unsafe { $twin($($argument),*) }
-            }
+            name!($name $twin);
         )*
     };
 }
@@ -554,10 +551,7 @@ extern "C" fn pncclGetErrorString(code: c_int) -> *const c_char {
     error_string(code)
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ncclGetErrorString(code: c_int) -> *const c_char {
-    error_string(code)
-}
+name!(ncclGetErrorString pncclGetErrorString);
 
 /// The last text of any communicator: it may be asked for without one.
 #[unsafe(no_mangle)]
@@ -565,7 +559,4 @@ extern "C" fn pncclGetLastError(_comm: CommHandle) -> *const c_char {
     last_error()
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ncclGetLastError(_comm: CommHandle) -> *const c_char {
-    last_error()
-}
+name!(ncclGetLastError pncclGetLastError);

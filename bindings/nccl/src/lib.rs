@@ -15,6 +15,7 @@ mod entries;
 mod factor;
 mod group;
 mod memory;
+mod names;
 mod properties;
 mod refused;
 mod registry;

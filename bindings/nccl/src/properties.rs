@@ -4,6 +4,7 @@
 use crate::abi::{CommHandle, MAGIC, Team};
 use crate::answer::{Answer, Failure};
 use crate::comm::{Comm, ordinal};
+use crate::names::name;
 use crate::registry;
 use std::ffi::c_int;
 use std::panic::catch_unwind;
@@ -110,11 +111,7 @@ macro_rules! teams {
                 team(comm, $of)
             }
 
-            #[unsafe(no_mangle)]
-            #[allow(non_snake_case, reason = "it has NCCL's name")]
-            extern "C" fn $name(comm: CommHandle) -> Team {
-                $twin(comm)
-            }
+            name!($name $twin);
         )*
     };
 }
@@ -148,11 +145,7 @@ extern "C" fn pncclTeamRankToWorld(comm: CommHandle, of: Team, rank: c_int) -> c
     if all.ranks == 0 { -1 } else { all.rank.wrapping_add(steps(of, rank)) }
 }
 
-#[unsafe(no_mangle)]
-#[allow(non_snake_case, reason = "it has NCCL's name")]
-extern "C" fn ncclTeamRankToWorld(comm: CommHandle, of: Team, rank: c_int) -> c_int {
-    pncclTeamRankToWorld(comm, of, rank)
-}
+name!(ncclTeamRankToWorld pncclTeamRankToWorld);
 
 /// A rank of a team, as a rank of this one's team for loads and stores.
 #[unsafe(no_mangle)]
@@ -161,8 +154,4 @@ extern "C" fn pncclTeamRankToLsa(comm: CommHandle, of: Team, rank: c_int) -> c_i
     if team(comm, all).ranks == 0 { -1 } else { steps(of, rank) }
 }
 
-#[unsafe(no_mangle)]
-#[allow(non_snake_case, reason = "it has NCCL's name")]
-extern "C" fn ncclTeamRankToLsa(comm: CommHandle, of: Team, rank: c_int) -> c_int {
-    pncclTeamRankToLsa(comm, of, rank)
-}
+name!(ncclTeamRankToLsa pncclTeamRankToLsa);

@@ -2,6 +2,7 @@
 #![allow(non_snake_case, reason = "they have NCCL's names")]
 
 use crate::answer::{Failure, answer};
+use crate::names::name;
 use std::ffi::c_int;
 
 /// Functions that are refused, whatever their arguments are.
@@ -13,10 +14,7 @@ macro_rules! refused {
                 answer(stringify!($name), || Err(Failure::usage($why)))
             }
 
-            #[unsafe(no_mangle)]
-            extern "C" fn $name() -> c_int {
-                $twin()
-            }
+            name!($name $twin);
         )*)*
     };
 }
@@ -64,21 +62,21 @@ refused! {
 
 /// Functions that have no result.
 macro_rules! nothing {
-    ($($name:ident),*) => {
+    ($($name:ident $twin:ident),*) => {
         $(
             #[unsafe(no_mangle)]
-            extern "C" fn $name() {}
+            extern "C" fn $twin() {}
+
+            name!($name $twin);
         )*
     };
 }
 
-nothing!(
-    ncclResetDebugInit,
-    pncclResetDebugInit,
-    ncclResetDebugInitInternal,
-    ncclParamDumpAll,
-    pncclParamDumpAll
-);
+nothing!(ncclResetDebugInit pncclResetDebugInit, ncclParamDumpAll pncclParamDumpAll);
+
+/// The one name that has no twin.
+#[unsafe(no_mangle)]
+extern "C" fn ncclResetDebugInitInternal() {}
 
 /// Slots of the device API's messages: none.
 #[unsafe(no_mangle)]
@@ -86,7 +84,4 @@ extern "C" fn pncclLLA2ACalcSlots() -> c_int {
     -1
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ncclLLA2ACalcSlots() -> c_int {
-    pncclLLA2ACalcSlots()
-}
+name!(ncclLLA2ACalcSlots pncclLLA2ACalcSlots);

@@ -127,7 +127,8 @@ fn the_library_is_small() {
     assert!(bytes < 11_000_000, "{bytes} bytes");
 }
 
-/// The names that NVIDIA's library has, those of its `pnccl` twins, and no other.
+/// The names that NVIDIA's library has, those of its `pnccl` twins, and no other. Where the linker
+/// can, the names are weak as NVIDIA's, and the twins strong.
 #[test]
 fn names_are_those_of_nccl() {
     let library = std::env::current_exe().unwrap().with_file_name("libnccl.so");
@@ -141,4 +142,10 @@ fn names_are_those_of_nccl() {
     let mut all: Vec<_> = names.iter().copied().chain(twins.iter().map(String::as_str)).collect();
     all.sort_unstable();
     assert_eq!((found.len(), &found), (193, &all));
+
+    let mut weak: Vec<_> = said.lines().filter_map(|line| line.split(" W ").nth(1)).collect();
+    weak.sort_unstable();
+    let leads: Vec<_> = twins.iter().map(|twin| &twin[1..]).collect();
+    let expected = if cfg!(weak_names) { leads } else { Vec::new() };
+    assert_eq!(weak, expected);
 }
