@@ -161,7 +161,37 @@ fn what_cannot_grow_goes_on() {
         sums(&two, &mut buffer, 3);
         two.close().unwrap();
     });
-    let threads = Communicator::local(1).unwrap();
-    assert!(matches!(threads[0].invite(), Err(Error::Unsupported { .. })));
-    assert!(matches!(threads[0].grow(2, None), Err(Error::Unsupported { .. })));
+}
+
+/// Threads of `local` grow as processes do: the third rank has met them nowhere before.
+#[test]
+fn threads_of_one_process_are_joined() {
+    let config = &config(1);
+    let (ids, invited) = channel::<UniqueId>();
+    std::thread::scope(|scope| {
+        for two in Communicator::local_with(2, config).unwrap() {
+            let ids = ids.clone();
+            scope.spawn(move || {
+                let mut buffer = two.alloc_host::<f32>(COUNT).unwrap();
+                sums(&two, &mut buffer, 3);
+                let id = (two.rank() == 0).then(|| two.invite().unwrap());
+                id.iter().for_each(|id| ids.send(id.clone()).unwrap());
+                let three = two.grow(3, id.as_ref()).unwrap();
+                sums(&three, &mut buffer, 6);
+                sums(&two, &mut buffer, 3);
+                let mut private = vec![three.rank() as i64; COUNT];
+                three.all_reduce_in_place(&mut private[..], ReduceOp::Max).unwrap();
+                assert!(private.iter().all(|value| *value == 2));
+                two.close().unwrap();
+                sums(&three, &mut buffer, 6);
+                three.close().unwrap();
+            });
+        }
+        let three = Communicator::connect(&invited.recv().unwrap(), 2, 3, config).unwrap();
+        let mut buffer = three.alloc_host::<f32>(COUNT).unwrap();
+        sums(&three, &mut buffer, 6);
+        three.all_reduce_in_place(&mut vec![2_i64; COUNT][..], ReduceOp::Max).unwrap();
+        sums(&three, &mut buffer, 6);
+        three.close().unwrap();
+    });
 }

@@ -1,10 +1,13 @@
 //! Communicators of parts of the ranks.
 #![allow(clippy::unwrap_used)]
 
+#[path = "common/held.rs"]
+mod held;
 #[allow(unreachable_pub)]
 #[path = "common/typed.rs"]
 mod typed;
 
+use held::held;
 use oxccl::plans::algorithms::{Algorithm, Encoding};
 use oxccl::{Collectives, Communicator, Config, Error, Pin, ReduceOp, Stream, UniqueId};
 use std::process::{Child, Command, Stdio};
@@ -173,13 +176,6 @@ fn memory_of_the_whole_is_reached_in_place_by_its_parts() {
     }
 }
 
-/// What this process holds: descriptors, threads and mappings.
-fn held() -> [usize; 3] {
-    let entries = |folder| std::fs::read_dir(folder).unwrap().count();
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
-    [entries("/proc/self/fd"), entries("/proc/self/task"), maps]
-}
-
 #[test]
 #[ignore = "the process of another test, which counts what it holds"]
 fn many_splits() {
@@ -201,9 +197,9 @@ fn many_splits() {
             let counted = || {
                 met.wait();
                 // What others of the process drop goes a moment later.
-                let held = held();
+                let now = held();
                 met.wait();
-                held
+                now
             };
             (0..20).for_each(once);
             let before = counted();

@@ -11,7 +11,6 @@ impl Communicator {
     /// what grows, and the id is of use once.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] on GPUs, and of threads of [`local`](Self::local);
     /// [`Error::Transport`] where nothing can be listened on.
     pub fn invite(&self) -> Result<UniqueId, Error> {
         // SAFETY: all issued tickets are done (`idle_engine`), and no other comes from this thread
@@ -26,7 +25,9 @@ impl Communicator {
     /// with the same configuration.
     ///
     /// What has been allocated before stays, and all ranks of the node reach it in place, the new
-    /// ones too. This communicator remains as it is. A rank that has failed is replaced by
+    /// ones too. Ranks that are threads of [`local`](Self::local) are joined by others of any
+    /// process; then they reach each other's private memory as processes do. On GPUs no switch
+    /// reduces (no `nvls`), as for [parts](Self::split). This communicator remains as it is. A rank that has failed is replaced by
     /// [`shrink`](Self::shrink) and this.
     ///
     /// ```
@@ -48,8 +49,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::Config`] on all ranks alike, where they ask for different things, or for nothing
     /// that can be. [`Error::Transport`] where ranks do not join within the time-out: they are
-    /// named, and this communicator goes on. [`Error::Unsupported`] as of [`invite`](Self::invite).
-    /// Otherwise as other calls of all ranks.
+    /// named, and this communicator goes on. Otherwise as other calls of all ranks.
     pub fn grow(&self, world: usize, id: Option<&UniqueId>) -> Result<Communicator, Error> {
         // SAFETY: as in `invite`.
         let engine = unsafe { (*self.idle_engine()?).grow(world, id) };

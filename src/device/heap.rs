@@ -55,6 +55,14 @@ impl Heap {
         }
     }
 
+    /// The memory that all of it is, on a GPU.
+    pub(crate) fn device_region(&self) -> Option<&Arc<DeviceRegion>> {
+        match &self.memory {
+            Memory::Host(..) => None,
+            Memory::Device(region, _) => Some(region),
+        }
+    }
+
     /// A heap over what follows the first bytes of a region, for little that takes no large part of
     /// the machine's memory.
     pub(crate) fn part(region: Arc<Region>, start: usize) -> Heap {

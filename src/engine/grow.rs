@@ -6,8 +6,7 @@ use super::start::Beginning;
 use crate::call::Meeting;
 use crate::config::Config;
 use crate::error::Error;
-use crate::target::Device;
-use oxccl_transports::{Reach, Seat, Server, UniqueId, deadline_in, shm};
+use oxccl_transports::{Seat, Server, UniqueId, deadline_in, shm};
 use std::sync::Arc;
 
 /// What a rank tells the others when a communicator grows.
@@ -62,7 +61,6 @@ fn agreed(told: &[Vec<u8>]) -> Result<(usize, UniqueId), Error> {
 impl Engine {
     /// Makes the id by which ranks join, and serves them.
     pub(crate) fn invite(&mut self) -> Result<UniqueId, Error> {
-        self.can_grow()?;
         let address = self.bootstrap.address(self.config.interface.as_deref())?;
         let host = if address.is_ipv6() { format!("[{address}]") } else { address.to_string() };
         let (id, server) = UniqueId::create_on(&format!("{host}:0"))?;
@@ -72,7 +70,6 @@ impl Engine {
 
     /// Sets up these ranks and those that join. All of these call it.
     pub(crate) fn grow(&mut self, world: usize, id: Option<&UniqueId>) -> Result<Engine, Error> {
-        self.can_grow()?;
         let (number, record) = self.meet(Meeting::Grow)?;
         let deadline = deadline_in(self.ranks.poll.timeout());
         let id = id.map(UniqueId::to_string).unwrap_or_default();
@@ -83,7 +80,7 @@ impl Engine {
         self.ranks.control.own_log().leave(number);
         let (world, id) = agreed(&told)?;
         let rank = self.ranks.rank;
-        let config = Config { device: Device::Host, ..self.given.clone() };
+        let config = Config { device: self.config.device, ..self.given.clone() };
         let seat = match config.nodes {
             None => Seat::here(rank, world),
             Some(nodes) => Seat::on_part(rank, world, nodes),
@@ -104,18 +101,6 @@ impl Engine {
     fn take_invited(&mut self, id: &UniqueId) -> Option<Arc<Server>> {
         let invited = self.invited.take_if(|(invited, _)| invited == id);
         invited.map(|(_, server)| server)
-    }
-
-    fn can_grow(&self) -> Result<(), Error> {
-        let device = self.config.device;
-        if device != Device::Host {
-            return Err(Error::Unsupported { what: "growing a communicator", device });
-        }
-        if self.bootstrap.reach() == Reach::SameProcess {
-            let what = "growing a communicator of threads (Communicator::local)";
-            return Err(Error::Unsupported { what, device });
-        }
-        Ok(())
     }
 }
 

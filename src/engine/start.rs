@@ -13,7 +13,7 @@ use super::prepared::{Launches, Plans, Ways};
 use super::recent::Recent;
 use super::tally::Tally;
 use crate::config::{Config, patience};
-use crate::device::cuda::{Gpu, Image, Setup};
+use crate::device::cuda::{Gpu, Image, Reached, Setup};
 use crate::device::{
     CONTROL, Control, ControlShape, Facts, Heap, Heaps, Host, Label, LinkPorts, StagingShape,
     Waiting, allow_fences, have_own_cores, usable_cores,
@@ -366,10 +366,13 @@ impl Start<'_> {
             (reach == Reach::SameProcess).then(|| vec![std::ptr::null_mut(); shape.ranks]);
         let heap_bytes = self.config.heap_bytes;
         let bulk_copies = self.config.advanced.bulk_copies;
-        let separate = self.joint.is_none() && reach == Reach::SameProcess;
+        let separate = self.joint.is_none();
         let heaps = match &self.inherited {
-            None => None,
-            Some(Inherited { heaps: Heaps::Device(heaps), .. }) => Some(heaps.clone()),
+            None => match self.heap.as_ref().and_then(|heap| heap.device_region()) {
+                Some(region) => Reached::Own(region.clone()),
+                None => Reached::New,
+            },
+            Some(Inherited { heaps: Heaps::Device(heaps), .. }) => Reached::All(heaps.clone()),
             Some(_) => unreachable!("a part computes on what the whole does"),
         };
         let context_of = context.clone();
@@ -400,9 +403,10 @@ impl Start<'_> {
         // All ranks see alike whether they share a GPU.
         let joint = self.joint.clone().filter(|_| gpu.sharing() == shape.ranks);
         let egress = self.egress(shape, gpu.control());
-        let heap = match &self.inherited {
-            Some(inherited) => inherited.heap.clone(),
-            None => Arc::new(Heap::on_gpu(gpu.heap().clone(), gpu.stream().clone())),
+        let heap = match (&self.inherited, &self.heap) {
+            (Some(inherited), _) => inherited.heap.clone(),
+            (None, Some(heap)) => heap.clone(),
+            (None, None) => Arc::new(Heap::on_gpu(gpu.heap().clone(), gpu.stream().clone())),
         };
         let ranks = self.ranks(gpu.control().to_vec(), &heap)?;
         let links = self.start_links(links, egress.clone(), spins)?;

@@ -157,6 +157,50 @@ pub(crate) fn of_parts(comm: Communicator) {
     comm.close().unwrap();
 }
 
+/// The last rank joins the others, which keep their memory.
+pub(crate) fn joined_later(comm: Communicator) {
+    let (rank, n) = (comm.rank(), comm.world_size());
+    let joins = rank == n - 1;
+    let part = comm.split(Some(u32::from(joins)), 0).unwrap().unwrap();
+    let mut buffer = part.alloc::<i32>(1000).unwrap();
+    let sums = |of: &Communicator, buffer: &mut DeviceBuffer<i32>, sum: usize| {
+        buffer.write(&[rank as i32; 1000]).unwrap();
+        of.all_reduce_in_place(buffer, ReduceOp::Sum).unwrap();
+        let mut found = [0; 1000];
+        buffer.read(&mut found).unwrap();
+        assert_eq!(found, [sum as i32; 1000]);
+    };
+    sums(&part, &mut buffer, if joins { rank } else { (0..n - 1).sum() });
+    // The id goes the way that the communicator of all is.
+    let id = (rank == 0).then(|| part.invite().unwrap());
+    let mut told = comm.alloc::<u8>(1024).unwrap();
+    let text = id.as_ref().map(|id| format!("{id} ")).unwrap_or_default();
+    told.write(&[text.as_bytes(), &vec![0; 1024 - text.len()]].concat()).unwrap();
+    comm.broadcast_in_place(&mut told, 0).unwrap();
+    let mut text = vec![0; 1024];
+    told.read(&mut text).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    let all = match joins {
+        true => {
+            let id = text.split(' ').next().unwrap().parse().unwrap();
+            Communicator::connect(&id, rank, n, &config()).unwrap()
+        }
+        false => part.grow(n, id.as_ref()).unwrap(),
+    };
+    assert_eq!((all.rank(), all.world_size(), all.device()), (rank, n, comm.device()));
+    if !joins {
+        sums(&all, &mut buffer, (0..n).sum());
+    } else {
+        let mut own = all.alloc::<i32>(1000).unwrap();
+        sums(&all, &mut own, (0..n).sum());
+    }
+    crate::common::typed::check(&all, &stream(&all));
+    // What the last thread frees waits for kernels: none may wait for it then.
+    all.close().unwrap();
+    part.close().unwrap();
+    comm.close().unwrap();
+}
+
 /// Every kernel: all types and operations, folded from the left and as a tree; packs, words, lines
 /// of both kinds. Of many ranks the folds whose trees have more levels than registers.
 pub(crate) fn every_kernel(mut comm: Communicator) {

@@ -134,6 +134,11 @@ cases! {
     calls_with_parts_of_processes = calls::with_parts, Anything, 2, [];
     calls_of_parts = calls::of_parts, Anything, 1, [processes::threads("3"), MANY, needs("6")];
     calls_of_parts_of_processes = calls::of_parts, Anything, 3, [];
+    calls_of_grown_processes = calls::joined_later, Anything, 3, [];
+    calls_of_grown_threads =
+        calls::joined_later, Anything, 1, [processes::threads("3"), MANY, needs("9")];
+    calls_of_grown_processes_on_gpus_with_a_switch =
+        calls::joined_later, StandIn, 3, [devices("3"), switched("3")];
     calls_of_parts_on_two_gpus =
         calls::of_parts, StandIn, 1, [processes::threads("4"), MANY, ("OXCCL_STAND_IN_DEVICES", "2"), needs("6")];
     calls_of_parts_between_nodes = calls::of_parts, Anything, 1, [processes::threads("4"), MANY, TWO_NODES, needs("8")];

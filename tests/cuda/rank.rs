@@ -1,7 +1,7 @@
 //! One rank on a GPU, and all-reduces of it.
 
 use crate::processes::{deadline, on_hardware};
-use oxccl::cuda::{Arguments, Gpu, Image, Prepared, Setup, Stream};
+use oxccl::cuda::{Arguments, Gpu, Image, Prepared, Reached, Setup, Stream};
 use oxccl::plans::algorithms::Entry;
 use oxccl::plans::lower::{Lowering, lower};
 use oxccl::plans::schedule::{Layout, SLOTS};
@@ -87,7 +87,7 @@ impl Rank {
             image,
             shape,
             heap_bytes,
-            heaps: None,
+            heaps: Reached::New,
             windows,
             bulk_copies,
             separate,

@@ -356,6 +356,13 @@ class Communicator:
         their ranks in it from 0 on."""
     def shrink(self, exclude: Sequence[int]) -> Communicator:
         """A communicator of all ranks but these, also after a failure. All others call it."""
+    def invite(self) -> str:
+        """The text by which other ranks join: one rank makes it and hands it to them, before
+        `grow`."""
+    def grow(self, world_size: int, unique_id: UniqueId | str | None = None) -> Communicator:
+        """A communicator of these ranks, which keep their numbers and their memory, and of those
+        that join by `Communicator(unique_id, rank, world_size)`. All ranks call it; one or more
+        give what `invite` has made."""
     def memory(self) -> dict[str, int]:
         """How its memory is used: heap_bytes, allocated_bytes, largest_free_bytes, staging_bytes,
         registrations."""

@@ -445,6 +445,26 @@ impl Communicator {
         Ok(Communicator::new(inner, self.server.clone()))
     }
 
+    /// The text by which other ranks join: one rank makes it and hands it to them, before `grow`.
+    fn invite(&self, py: Python<'_>) -> PyResult<String> {
+        self.with(py, |comm| Ok(comm.invite()?.to_string()))
+    }
+
+    /// A communicator of these ranks, which keep their numbers and their memory, and of those that
+    /// join by `Communicator(unique_id, rank, world_size)`. All ranks call it; one or more give what
+    /// `invite` has made.
+    #[pyo3(signature = (world_size, unique_id = None))]
+    fn grow(
+        &self,
+        py: Python<'_>,
+        world_size: usize,
+        unique_id: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Communicator> {
+        let id = unique_id.map(UniqueId::of).transpose()?.map(|(id, _)| id);
+        let inner = self.with(py, |comm| comm.grow(world_size, id.as_ref()))?;
+        Ok(Communicator::new(inner, None))
+    }
+
     /// How its memory is used: heap_bytes, allocated_bytes, largest_free_bytes, staging_bytes,
     /// registrations.
     fn memory<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {

@@ -1,9 +1,11 @@
 """The package's calls against numpy, with fresh random input and poisoned output."""
 
 import ast
+import concurrent.futures
 import inspect
 import os
 import pathlib
+import queue
 import signal
 import subprocess
 import sys
@@ -330,6 +332,33 @@ def test_parts_and_survivors() -> None:
         rest.barrier()
 
     threads(WORLD, run)
+
+
+def test_a_rank_joins_later() -> None:
+    invited: queue.Queue[str] = queue.Queue()
+
+    def run(comm: oxccl.Communicator) -> None:
+        buffer = comm.empty(1000)
+        np.asarray(buffer)[:] = comm.rank
+        text = comm.invite() if comm.rank == 0 else None
+        if text is not None:
+            invited.put(text)
+        grown = comm.grow(3, text)
+        assert (grown.rank, grown.world_size) == (comm.rank, 3)
+        grown.all_reduce(buffer)
+        assert (np.asarray(buffer) == 3).all()
+        comm.close()
+        grown.close()
+
+    def join() -> None:
+        grown = oxccl.Communicator(invited.get(timeout=60), 2, 3, timeout=20)
+        grown.all_reduce(np.full(1000, 2, np.float32))
+        grown.close()
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        joined = pool.submit(join)
+        threads(2, run)
+        joined.result(timeout=60)
 
 
 def test_memory_is_told() -> None:

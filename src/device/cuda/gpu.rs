@@ -11,7 +11,8 @@ use oxccl_kernels::format::{self as f, DataType, Fold};
 use oxccl_plans::lower::Program;
 use oxccl_transports::cuda::{Context, DeviceRegion, MulticastMemory, Uuid, beside_captures};
 use oxccl_transports::{Bootstrap, Cause, CudaError, Error, Offer, Reach, Region, Shared};
-use std::sync::Arc;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 /// Words that the driver is tried with.
@@ -28,8 +29,8 @@ pub struct Setup {
     pub shape: StagingShape,
     /// Length of the memory that peers reach in place.
     pub heap_bytes: usize,
-    /// That memory, by rank, where it is there already; then no switch reduces what lies in it.
-    pub heaps: Option<Vec<Option<Arc<DeviceRegion>>>>,
+    /// What there is of that memory already.
+    pub heaps: Reached,
     /// Where windows on peers begin in this process, if not at their heaps.
     pub windows: Option<Vec<*mut u8>>,
     /// Kernels leave long copies to the GPU's engine for bulk asynchronous copies: see
@@ -38,6 +39,25 @@ pub struct Setup {
     /// Ranks of this process on one GPU launch by themselves: one may prepare a call while
     /// another's kernel waits for that. So what most need is allocated at the start.
     pub separate: bool,
+}
+
+/// Memory that peers reach in place, before a rank is set up. Where there is some already, no switch
+/// reduces what lies in it.
+#[derive(Clone, Debug, Default)]
+pub enum Reached {
+    /// None yet.
+    #[default]
+    New,
+    /// This rank's own; others may have theirs, or none.
+    Own(Arc<DeviceRegion>),
+    /// All ranks', by rank.
+    All(Vec<Option<Arc<DeviceRegion>>>),
+}
+
+impl Reached {
+    fn is_new(&self) -> bool {
+        matches!(self, Reached::New)
+    }
 }
 
 /// A rank on its GPU.
@@ -72,6 +92,8 @@ pub struct Gpu {
 struct Neighbours {
     /// Ranks on this GPU, this one among them.
     sharing: usize,
+    /// Those of them that are threads of this process.
+    in_process: usize,
     /// Whether ranks of this node are on others.
     elsewhere: bool,
     /// All ranks' GPUs store lines of LL128 messages whole at all others.
@@ -149,9 +171,9 @@ impl Gpu {
         let neighbours = share_gpus(bootstrap, setup, &kernels, deadline)?;
         let ll128_slots = if neighbours.ll128 { setup.shape.ll128_slots } else { 0 };
         let shape = StagingShape { ll128_slots, ..setup.shape };
-        let neighbours =
-            Neighbours { multicast: neighbours.multicast && setup.heaps.is_none(), ..neighbours };
-        let heap_bytes = match neighbours.multicast {
+        let has_all = matches!(setup.heaps, Reached::All(_));
+        let neighbours = Neighbours { multicast: neighbours.multicast && !has_all, ..neighbours };
+        let heap_bytes = match neighbours.multicast && setup.heaps.is_new() {
             true => multicast::heap_bytes(context, shape.ranks, setup.heap_bytes),
             false => None,
         };
@@ -160,8 +182,10 @@ impl Gpu {
             unsafe { DeviceRegion::create_by(context, len_bytes, stream.raw()) }.map(Arc::new)
         };
         let mut own = vec![create(shape.len_bytes())?];
-        if setup.heaps.is_none() {
-            own.push(create(heap_bytes.unwrap_or(setup.heap_bytes))?);
+        match &setup.heaps {
+            Reached::New => own.push(create(heap_bytes.unwrap_or(setup.heap_bytes))?),
+            Reached::Own(heap) => own.push(heap.clone()),
+            Reached::All(_) => {}
         }
         let control = ControlShape { channels: shape.channels };
         let control = Arc::new(Region::create(CONTROL, control.len_bytes())?);
@@ -180,7 +204,10 @@ impl Gpu {
             all.iter().map(region).collect::<Vec<_>>()
         };
         let staging = device(0);
-        let heaps = setup.heaps.clone().unwrap_or_else(|| device(1));
+        let heaps = match &setup.heaps {
+            Reached::New | Reached::Own(_) => device(1),
+            Reached::All(heaps) => heaps.clone(),
+        };
         let host = |shared: &Option<Shared>| shared.as_ref().map(|of| of.host[0].clone());
         let control_regions = all.iter().map(host).collect();
         let heap_bases = bases(&heaps);
@@ -194,7 +221,7 @@ impl Gpu {
         let tables =
             Tables::new(&stream, shape, own_staging, staging, control, &connections, windows)?;
         let tables = Arc::new(tables);
-        let separate = setup.separate && neighbours.sharing > 1;
+        let separate = setup.separate && neighbours.in_process > 1;
         let programs = Programs::new(&stream, separate)?;
         let mut pinned = PinnedPool::new(context, separate)?;
         // SAFETY: no program has been placed.
@@ -256,6 +283,11 @@ impl Gpu {
     /// Ranks on this GPU.
     pub(crate) fn sharing(&self) -> usize {
         self.neighbours.sharing
+    }
+
+    /// Those of them that are threads of this process.
+    pub(crate) fn in_process(&self) -> usize {
+        self.neighbours.in_process
     }
 
     /// Whether there is an LL128 lane: if it was asked for, and all GPUs of the ranks store its
@@ -432,17 +464,20 @@ fn share_gpus(
     // All kernels have the same bounds.
     let resident = pick(kernels, DataType::F32, Fold::Sum, setup.bulk_copies)?.resident();
     let own = context.device().uuid()?;
-    let told = [&own.0[..], &(resident as u64).to_le_bytes()].concat();
-    let all = bootstrap.all_gather(&told, deadline)?;
-    let mut gpus = Vec::with_capacity(all.len());
+    let process = own_process();
+    let words = [resident as u64, process].map(u64::to_le_bytes);
+    let all = bootstrap.all_gather(&[&own.0[..], &words[0], &words[1]].concat(), deadline)?;
+    let (mut gpus, mut in_process) = (Vec::with_capacity(all.len()), 0);
     for (rank, told) in all.iter().enumerate() {
-        let (Ok(uuid), Ok(resident)) =
-            (told[..told.len().min(16)].try_into(), told[told.len().min(16)..].try_into())
-        else {
+        let uuid = told.split_first_chunk::<16>();
+        let told = uuid.and_then(|(uuid, words)| Some((uuid, words.split_first_chunk::<8>()?)));
+        let Some((uuid, (resident, theirs))) = told.filter(|(_, (_, rest))| rest.len() == 8) else {
             let detail = "it told something else than its GPU".to_owned();
             return Err(Error::Stopped(Cause::Mismatch { rank, detail, ranks: Vec::new() }));
         };
-        gpus.push((Uuid(uuid), u64::from_le_bytes(resident) as usize));
+        let uuid = Uuid(*uuid);
+        in_process += usize::from(uuid == own && theirs == words[1].as_slice());
+        gpus.push((uuid, u64::from_le_bytes(*resident) as usize));
     }
     let ranks_on = |gpu: Uuid| gpus.iter().filter(|(other, _)| *other == gpu).count();
     for &(gpu, resident) in &gpus {
@@ -466,5 +501,13 @@ fn share_gpus(
     let multicast = all_say(1) && alone && bootstrap.nodes().count() == 1 && bootstrap.world() > 1;
     let mut beside = bootstrap.nodes().beside(bootstrap.rank());
     let elsewhere = beside.any(|rank| gpus[rank].0 != own);
-    Ok(Neighbours { sharing: ranks_on(own), elsewhere, ll128, multicast })
+    Ok(Neighbours { sharing: ranks_on(own), in_process, elsewhere, ll128, multicast })
+}
+
+/// What tells this process from others that have ranks.
+fn own_process() -> u64 {
+    static NUMBER: OnceLock<u64> = OnceLock::new();
+    let number = NUMBER.get_or_init(|| RandomState::new().build_hasher().finish());
+    // A forked one has the same number.
+    number ^ u64::from(std::process::id())
 }

@@ -25,7 +25,7 @@ pub use empty::EmptyKernel;
 pub(crate) use ended::CallEnd;
 pub use ended::Ended;
 pub use event::Event;
-pub use gpu::{Gpu, Prepared, Setup};
+pub use gpu::{Gpu, Prepared, Reached, Setup};
 pub use graph::{CaptureMode, Graph};
 pub use image::Image;
 pub use kernels::{Kernel, Kernels};

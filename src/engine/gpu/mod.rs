@@ -87,7 +87,7 @@ impl GpuBackend {
         reach: Reach,
         connections: usize,
     ) -> Result<GpuBackend, Error> {
-        let neighbours = if reach == Reach::SameProcess { gpu.sharing() } else { 1 };
+        let neighbours = gpu.in_process();
         let registrations = (reach != Reach::SameProcess).then(Registrations::default);
         if neighbours > connections && joint.is_none() {
             let (streams, ranks) = (1, neighbours);
