@@ -25,12 +25,12 @@ fn operations(said: &str) -> u64 {
 
 /// With everything that can befall a rank. Longer ones are made by hand.
 #[test]
-fn a_hundred_thousand_operations_are_right() {
-    if left::to_test_all("a soak of 100,000 operations") {
+fn a_million_operations_are_right() {
+    if left::to_test_all("a soak of 1,000,000 operations") {
         return;
     }
     let faults = ["--deaths", "2", "--faults", "kill,stop,cut,slow,garbage", "--nodes", "4"];
-    let calm = &["-n", "2", "--seed", "11", "--calls", "72000"][..];
+    let calm = &["-n", "2", "--seed", "11", "--calls", "720000"][..];
     let rough = &[&["-n", "4", "--seed", "12", "--calls", "8000"][..], &faults].concat();
     let mut made = 0;
     for arguments in [calm, rough] {
@@ -38,7 +38,7 @@ fn a_hundred_thousand_operations_are_right() {
         assert!(said.out.contains("; 0 wrong elements"), "{said:#?}");
         made += operations(&said.out);
     }
-    assert!(made > 100_000, "{made}");
+    assert!(made > 1_000_000, "{made}");
 }
 
 #[test]

@@ -5,6 +5,24 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Of what a look has shown, this part may be taken before the next: small, since the other ranks of
+/// a node do likewise.
+const UNSEEN_PART: u64 = 1024;
+/// A look is worth nothing after so long.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// What may be taken by the last look: one takes a dozen files, as long as hundreds of small
+/// allocations.
+static LAST: Mutex<Option<Look>> = Mutex::new(None);
+
+struct Look {
+    at: Instant,
+    /// Bytes.
+    left: u64,
+}
 
 /// The bytes that can still be had: the least of what the machine and every enclosing control
 /// group leave. `None` where nothing of this can be read.
@@ -12,7 +30,19 @@ pub(crate) fn available_bytes() -> Option<u64> {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| in_meminfo(&text));
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let limits = groups.lines().filter_map(memory_group).flat_map(left_in_group);
-    machine.into_iter().chain(limits).min()
+    let least = machine.into_iter().chain(limits).min();
+    let look = least.map(|least| Look { at: Instant::now(), left: least / UNSEEN_PART });
+    *LAST.lock().unwrap_or_else(PoisonError::into_inner) = look;
+    least
+}
+
+/// Whether so many bytes can be taken without a look: few of those that the last one has shown.
+pub(crate) fn take_unseen(len_bytes: u64) -> bool {
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    let fresh = last.as_mut().filter(|look| look.at.elapsed() < FRESH);
+    let Some(look) = fresh.filter(|look| len_bytes <= look.left) else { return false };
+    look.left -= len_bytes;
+    true
 }
 
 fn in_meminfo(text: &str) -> Option<u64> {
@@ -93,8 +123,12 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_memory() {
+    fn this_machine_has_memory_of_which_little_is_taken_unseen() {
         let available = available_bytes().expect("/proc is mounted");
         assert!(available > 1 << 20 && available < 1 << 50, "{available}");
+        assert!(!take_unseen(available / 500));
+        let step = available / (10 * UNSEEN_PART);
+        let steps = (0..30).take_while(|_| take_unseen(step)).count();
+        assert!(steps <= 11, "{steps}");
     }
 }

@@ -104,7 +104,8 @@ impl Region {
     ///
     /// The whole range is held against what the machine has left, as if none of it were reserved
     /// yet, with what other ranks of the node claim: the system fills memory until it kills a
-    /// process, and does not tell beforehand. It is looked at again after every step.
+    /// process, and does not tell beforehand. It is looked at again after every step, but for little
+    /// of what another reservation has just seen.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] if the machine or a control group does not leave that much; some
@@ -208,8 +209,11 @@ impl Region {
 }
 
 /// Waits until what is left of a reservation fits into what the machine leaves, with what others
-/// claim: those take it soon, or give it up. Returns what there is.
+/// claim: those take it soon, or give it up. Returns what there is, if that was looked at.
 fn await_room(left: u64, claim: Option<&Claim<'_>>) -> Result<Option<u64>, Error> {
+    if memory::take_unseen(left) {
+        return Ok(None);
+    }
     let deadline = Instant::now() + CLAIM_WAIT;
     loop {
         let available_bytes = memory::available_bytes();

@@ -352,7 +352,10 @@ def test_a_rank_joins_later() -> None:
 
     def join() -> None:
         grown = oxccl.Communicator(invited.get(timeout=60), 2, 3, timeout=20)
-        grown.all_reduce(np.full(1000, 2, np.float32))
+        buffer = grown.empty(1000)
+        np.asarray(buffer)[:] = 2
+        grown.all_reduce(buffer)
+        assert (np.asarray(buffer) == 3).all()
         grown.close()
 
     with concurrent.futures.ThreadPoolExecutor() as pool:
