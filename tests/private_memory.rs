@@ -97,10 +97,10 @@ fn half_floats_are_read_in_every_order() {
     all_of::<bf16>();
 }
 
-/// Without a pin: from some size on, and not where it is switched off.
+/// Without a pin: from some size on where it is asked for, and not where it is switched off.
 #[test]
 fn large_private_buffers_are_read_by_the_system() {
-    for (cma, encoding) in [(None, Encoding::Windows), (Some(false), Encoding::Slots)] {
+    for (cma, encoding) in [(Some(true), Encoding::Windows), (Some(false), Encoding::Slots)] {
         let config = Config { advanced: Advanced { cma, ..Advanced::default() }, ..config() };
         apart::run(2, &config, |comm| {
             let count = 1 << 20;
@@ -108,7 +108,7 @@ fn large_private_buffers_are_read_by_the_system() {
                 let plan = comm.plan::<f32>(kind, OpKind::Sum, count, 0, false, false).unwrap();
                 assert_eq!(
                     (plan.encoding, plan.cma),
-                    (encoding, cma.is_none()),
+                    (encoding, cma == Some(true)),
                     "{kind}: {}",
                     plan.reason
                 );
@@ -122,6 +122,28 @@ fn large_private_buffers_are_read_by_the_system() {
             assert!(values.iter().all(|value| *value == 3.0));
         });
     }
+}
+
+/// Where nobody asks, what is measured at the start decides: for all ranks and parts alike.
+#[test]
+fn ranks_agree_on_what_is_faster() {
+    let config = Config { advanced: Advanced { cma: None, ..Advanced::default() }, ..config() };
+    apart::run(3, &config, |comm| {
+        let part = comm.split(Some(0), 0).unwrap().unwrap();
+        for count in [1 << 14, 1 << 17, 1 << 20] {
+            let plans = [&comm, &part].map(|comm| {
+                comm.plan::<f32>(Kind::AllReduce, OpKind::Sum, count, 0, false, false).unwrap()
+            });
+            assert_eq!(plans[0].encoding, plans[1].encoding);
+            let own = [u8::from(plans[0].cma)];
+            let mut all = [7; 3];
+            comm.all_gather(&own, &mut all).unwrap();
+            assert_eq!(all, [own[0]; 3]);
+            let mut values = vec![comm.rank() as f32 + 1.0; count];
+            comm.all_reduce_in_place(&mut values, ReduceOp::Sum).unwrap();
+            assert!(values.iter().all(|value| *value == 6.0));
+        }
+    });
 }
 
 /// Parts of a world, and parts of parts, know whose memory it is.

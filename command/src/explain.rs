@@ -12,7 +12,7 @@ use clap::Args;
 use oxccl::plans::algorithms::{Algorithm, Encoding, Unavailable, find};
 use oxccl::plans::schedule::{Buffer, Instruction, Lane, Layout, Notes, Operand, SLOTS, Schedule};
 use oxccl::plans::topology::{Network, Placement, Processor};
-use oxccl::plans::tune::{self, Plan, Question};
+use oxccl::plans::tune::{self, Plan, Question, SystemReads};
 use oxccl::plans::verify::Verified;
 use oxccl::{
     Collective, Config, CustomSchedule, DataType, Device, Error, Kind, OpKind, Order, TooLong,
@@ -327,10 +327,11 @@ impl ExplainOptions {
             in_place: self.in_place,
             windows: !self.private,
             // As where the system allows it.
-            cma: self.private
+            cma: (self.private
                 && !several_nodes
                 && config.device == Device::Host
-                && config.advanced.cma != Some(false),
+                && config.advanced.cma != Some(false))
+            .then(SystemReads::default),
             several_nodes,
             ll128: network.is_some_and(Network::carries_lines)
                 || pin.encoding == Some(Encoding::Ll128),

@@ -36,7 +36,7 @@ fn question(network: &Network, kind: Kind, bytes: usize) -> Question {
         order: Order::Any,
         in_place: false,
         windows: true,
-        cma: false,
+        cma: None,
         several_nodes: network.nodes() > 1,
         ll128: network.carries_lines(),
         multicast: network.reduces(),

@@ -261,11 +261,12 @@ settings! {
 
     /// Whether the system reads private memory of other processes on this machine for a rank
     /// (cross-memory attach, `process_vm_readv`), which spares the way through slots from some size
-    /// on. 1: where it does not, the start fails and says why. 0: private memory goes through
-    /// slots.
+    /// on. 1: from 32 or 64 KiB on, whatever is faster; where it does not read, the start fails and
+    /// says why. 0: private memory goes through slots.
     cma: Option<bool> = None, {
         "OXCCL_CMA" => cma, "0 or 1", switch;
-        unset "where the ranks of the machine may read each other";
+        unset "where the ranks of the machine may read each other, from the size on at which that is \
+               faster, by a measurement at the start";
         ranks Alike;
     }
 

@@ -57,7 +57,7 @@ pub(crate) struct Engine {
     label: Label,
     egress: Option<Egress>,
     /// By rank, where the system reads private memory.
-    processes: Option<Arc<[u32]>>,
+    readers: Option<cma::Readers>,
     staging_bytes: usize,
     /// Where ranks of this process meet that may share their launches.
     joint: Option<Arc<Joint>>,
@@ -190,7 +190,7 @@ impl Engine {
 
     /// Whether the system reads the ranks' private memory for each other.
     pub(crate) fn reads_private_memory(&self) -> bool {
-        self.processes.is_some()
+        self.readers.is_some()
     }
 
     /// What a call would choose.

@@ -71,10 +71,7 @@ impl Engine {
             heap: self.heap.clone(),
             heaps: self.backend.heaps().of_ranks(&ranks),
             egress: self.egress.clone(),
-            processes: self
-                .processes
-                .as_ref()
-                .map(|all| ranks.iter().map(|rank| all[*rank]).collect()),
+            readers: self.readers.as_ref().map(|all| all.of_ranks(&ranks)),
             spins: self.spins,
             label: self.label_of_part(number, &ranks),
         };

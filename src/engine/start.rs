@@ -3,7 +3,7 @@
 use super::Engine;
 use super::backend::Backend;
 use super::close::Ending;
-use super::cma;
+use super::cma::{self, Readers};
 use super::diagnosis::{Ranks, poll, words_of_groups};
 use super::fabric::Choice;
 use super::gpu::{GpuBackend, Joint};
@@ -72,7 +72,7 @@ impl Engine {
             Device::Host => start.on_host(&spins),
             Device::Cuda(ordinal) => start.on_gpu(ordinal, &spins),
         };
-        let Started { backend, heap, ranks, links, egress, ways, processes, device } = started
+        let Started { backend, heap, ranks, links, egress, ways, readers, device } = started
             .inspect_err(|error| {
                 let reason = error.to_string();
                 bootstrap.liveness().abort(Cause::Aborted { rank, reason });
@@ -105,7 +105,7 @@ impl Engine {
             staging_bytes,
             joint,
             plans: Plans::new(links.clone(), ways),
-            processes,
+            readers,
             launches: Launches::default(),
             backend,
             links,
@@ -141,8 +141,8 @@ pub(crate) struct Inherited {
     /// Those of this node's ranks.
     pub(super) heaps: Heaps,
     pub(super) egress: Option<Egress>,
-    /// By rank, where the system reads private memory.
-    pub(super) processes: Option<Arc<[u32]>>,
+    /// Where the system reads private memory.
+    pub(super) readers: Option<Readers>,
     pub(super) spins: Spins,
     /// Of the part.
     pub(super) label: Label,
@@ -170,8 +170,8 @@ struct Started {
     /// What the node's ranks share where links are shaped.
     egress: Option<Egress>,
     ways: Ways,
-    /// By rank, where the system reads private memory.
-    processes: Option<Arc<[u32]>>,
+    /// Where the system reads private memory.
+    readers: Option<Readers>,
     device: Device,
 }
 
@@ -270,13 +270,14 @@ impl Start<'_> {
         let connect = |connections: &mut [f::Connection]| {
             links.iter().for_each(|links| links.connect(connections))
         };
-        let processes = self.processes()?;
+        let readers = self.readers(&staging)?;
+        let processes = readers.as_ref().map(|readers| &*readers.processes);
         let host = Host::new(
             shape,
             rank,
             (staging, heaps),
             connect,
-            (&bases, processes.as_deref()),
+            (&bases, processes),
             &ranks.control,
             waiting,
         );
@@ -284,24 +285,27 @@ impl Start<'_> {
         let kept = (self.bootstrap.reach(), self.config.call_times);
         let backend =
             Box::new(HostBackend::new(host, ranks.clone(), heap.clone(), links.clone(), kept));
-        let (ll128, cma) = (shape.ll128_slots > 0, processes.is_some());
+        let (ll128, cma) = (shape.ll128_slots > 0, readers.as_ref().map(|readers| readers.reads));
         let ways = Ways { ll128, multicast: false, cma };
-        Ok(Started { backend, heap, ranks, links, egress, ways, processes, device: Device::Host })
+        Ok(Started { backend, heap, ranks, links, egress, ways, readers, device: Device::Host })
     }
 
     /// The processes of all ranks, if they are on one machine and each may read the others' memory.
-    fn processes(&mut self) -> Result<Option<Arc<[u32]>>, Error> {
+    /// `staging` is not used yet.
+    fn readers(&mut self, staging: &[Option<Arc<Region>>]) -> Result<Option<Readers>, Error> {
         if let Some(inherited) = &self.inherited {
-            return Ok(inherited.processes.clone());
+            return Ok(inherited.readers.clone());
         }
         let is_possible =
             self.bootstrap.reach() == Reach::SharedMemory && self.bootstrap.nodes().count() == 1;
         if !is_possible || self.config.advanced.cma == Some(false) {
             return Ok(None);
         }
-        let found = cma::processes(self.bootstrap, self.deadline)?;
+        // Whoever asks for it gets it, whatever takes longer.
+        let slots = self.config.advanced.cma.is_none().then_some(staging);
+        let found = cma::readers(self.bootstrap, slots, self.deadline)?;
         match (found, self.config.advanced.cma) {
-            (Ok(processes), _) => Ok(Some(processes)),
+            (Ok(readers), _) => Ok(Some(readers)),
             (Err(detail), Some(true)) => Err(Error::Config { variable: "cma", detail }),
             (Err(detail), _) => {
                 tracing::info!(detail, "private memory goes through slots");
@@ -411,12 +415,12 @@ impl Start<'_> {
         let ranks = self.ranks(gpu.control().to_vec(), &heap)?;
         let links = self.start_links(links, egress.clone(), spins)?;
         let connections = self.config.advanced.cuda_connections;
-        let ways = Ways { ll128: gpu.has_ll128(), multicast: gpu.has_multicast(), cma: false };
+        let ways = Ways { ll128: gpu.has_ll128(), multicast: gpu.has_multicast(), cma: None };
         let shared = (ranks.clone(), heap.clone(), links.clone());
         let backend = Box::new(GpuBackend::new(gpu, shared, joint, reach, connections)?);
         let device = Device::Cuda(Some(device.ordinal()));
-        let processes = None;
-        Ok(Started { backend, heap, ranks, links, egress, ways, processes, device })
+        let readers = None;
+        Ok(Started { backend, heap, ranks, links, egress, ways, readers, device })
     }
 }
 

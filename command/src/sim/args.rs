@@ -446,7 +446,7 @@ impl Study {
             order: if self.case.kind.reduces() { self.order } else { Order::Any },
             in_place: false,
             windows: true,
-            cma: false,
+            cma: None,
             several_nodes: self.network.nodes() > 1,
             ll128: self.processor() == Processor::Gpu && self.network.carries_lines(),
             multicast: self.processor() == Processor::Gpu && self.network.reduces(),

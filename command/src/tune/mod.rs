@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use clap::Args;
 use oxccl::plans::algorithms::{Algorithm, Encoding};
-use oxccl::plans::tune::{Curve, Links, Question, Table, TableError};
+use oxccl::plans::tune::{Curve, Links, Question, SystemReads, Table, TableError};
 use oxccl::{Collective, Config, Device, Kind, Order, Pin};
 use serde::Serialize;
 
@@ -176,7 +176,7 @@ impl Plan {
             order: Order::Any,
             in_place: false,
             windows,
-            cma: self.cma && !windows,
+            cma: (self.cma && !windows).then(SystemReads::default),
             several_nodes: false,
             ll128: false,
             multicast: false,

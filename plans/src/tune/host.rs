@@ -41,7 +41,7 @@ fn windows_min(kind: Kind, ranks: usize) -> usize {
     if ranks > 2 { many } else { two }
 }
 
-/// From how many bytes it pays to have the system read peers' private memory, instead of sending
+/// From how many bytes it may pay to have the system read peers' private memory, instead of sending
 /// it through slots: each piece takes a call of the system and two synchronisations, and no core
 /// writes into lines that another holds.
 fn cma_min(kind: Kind, ranks: usize) -> usize {
@@ -49,6 +49,14 @@ fn cma_min(kind: Kind, ranks: usize) -> usize {
         Kind::AllGather | Kind::ReduceScatter if ranks == 2 => 32 << 10,
         _ => 64 << 10,
     }
+}
+
+/// Whether it does where this was measured, by the length of a message.
+fn cma_pays(question: &Question) -> bool {
+    let Collective { kind, ranks, .. } = question.collective;
+    let parts = if matches!(kind, Kind::Broadcast | Kind::Reduce) { 1 } else { ranks };
+    let pays_from = question.cma.and_then(|reads| reads.pays_from);
+    pays_from.is_some_and(|bytes| question.total_bytes / parts >= bytes)
 }
 
 /// The entry, out of those that fit, and why.
@@ -73,7 +81,7 @@ fn wishes(question: &Question) -> Vec<Wish> {
             "reachable by all: buffers are used in place, in one step",
         ));
     }
-    if question.cma && bytes >= cma_min(kind, ranks) {
+    if cma_pays(question) && bytes >= cma_min(kind, ranks) {
         wishes.push((
             wish::reading(kind),
             Encoding::Windows,

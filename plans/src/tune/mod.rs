@@ -43,7 +43,7 @@ pub struct Question {
     /// All buffers can be reached by all ranks.
     pub windows: bool,
     /// No rank reaches the others' buffers, but the system reads them for it (cross-memory attach).
-    pub cma: bool,
+    pub cma: Option<SystemReads>,
     /// Some ranks reach each other by links between nodes alone, over which go messages in slots.
     pub several_nodes: bool,
     /// There are slots for LL128 messages, and links that carry their lines whole.
@@ -76,6 +76,20 @@ impl Question {
             Kind::SendRecv => 1,
             _ => self.pin.channels.unwrap_or(channels),
         }
+    }
+}
+
+/// What it is worth that the system reads other ranks' private memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SystemReads {
+    /// From so many bytes on a message is faster than through slots; if none, never.
+    pub pays_from: Option<usize>,
+}
+
+impl Default for SystemReads {
+    /// Where it was not measured.
+    fn default() -> SystemReads {
+        SystemReads { pays_from: Some(0) }
     }
 }
 
@@ -292,7 +306,7 @@ fn fits(entry: &Entry, question: &Question) -> bool {
         && (entry.in_place || !question.in_place)
         && (entry.encoding != Encoding::Windows
             || question.windows
-            || (question.cma && !entry.writes_peers()))
+            || (question.cma.is_some() && !entry.writes_peers()))
         && (entry.encoding != Encoding::Ll128 || question.ll128)
         && (!entry.is_in_network() || question.multicast)
         && entry.reduces(question.data_type, question.op)

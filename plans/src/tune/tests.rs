@@ -40,7 +40,7 @@ fn question(bytes: usize) -> Question {
         order: Order::Any,
         in_place: false,
         windows: true,
-        cma: false,
+        cma: None,
         several_nodes: false,
         ll128: false,
         multicast: false,
@@ -315,17 +315,26 @@ fn private_memory_is_read_by_the_system_from_a_size_on() {
         if matches!(kind, Kind::Barrier | Kind::SendRecv) {
             continue;
         }
-        let encoding = |bytes, cma| {
+        let encoding = |bytes, cma: Option<Option<usize>>| {
+            let cma = cma.map(|pays_from| SystemReads { pays_from });
             let (collective, placement) =
                 (Collective::new(kind, ranks), Placement::one_node(ranks));
             let private =
                 Question { collective, placement, windows: false, cma, ..question(bytes) };
             plan_by(None, &private).unwrap().encoding
         };
+        let always = SystemReads::default().pays_from;
         for bytes in [8, 512, 2 << 10, 4 << 10, 8 << 10, 16 << 10] {
-            assert_eq!(encoding(bytes, true), encoding(bytes, false), "{kind} of {bytes}");
-            assert_ne!(encoding(bytes, true), Encoding::Windows, "{kind} of {bytes}");
+            assert_eq!(encoding(bytes, Some(always)), encoding(bytes, None), "{kind} of {bytes}");
+            assert_ne!(encoding(bytes, Some(always)), Encoding::Windows, "{kind} of {bytes}");
         }
-        assert_eq!(encoding(64 << 10, true), Encoding::Windows, "{kind} over {ranks}");
+        assert_eq!(encoding(64 << 10, Some(always)), Encoding::Windows, "{kind} over {ranks}");
+        // By what was measured at the start.
+        for bytes in [64 << 10, 1 << 20] {
+            assert_eq!(encoding(bytes, Some(None)), encoding(bytes, None), "{kind} of {bytes}");
+        }
+        let measured = Some(Some(256 << 10));
+        assert_ne!(encoding(128 << 10, measured), Encoding::Windows, "{kind} over {ranks}");
+        assert_eq!(encoding(1 << 20, measured), Encoding::Windows, "{kind} over {ranks}");
     }
 }

@@ -12,7 +12,7 @@ use oxccl_plans::length::TooLong;
 use oxccl_plans::lower::{Lowering, Program, lower};
 use oxccl_plans::schedule::{Layout, SLOTS};
 use oxccl_plans::topology::Placement;
-use oxccl_plans::tune::{Limits, Pin, Plan, Question, plan_by, plan_on_gpu};
+use oxccl_plans::tune::{Limits, Pin, Plan, Question, SystemReads, plan_by, plan_on_gpu};
 use oxccl_plans::verify::{Verified, verify};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ pub(in crate::engine) struct Ways {
     /// A switch reduces between the ranks.
     pub(in crate::engine) multicast: bool,
     /// The system reads peers' private memory.
-    pub(in crate::engine) cma: bool,
+    pub(in crate::engine) cma: Option<SystemReads>,
 }
 
 /// What a proof holds for.
@@ -144,7 +144,7 @@ impl Plans {
             order: if call.collective.kind.reduces() { call.order(config) } else { Order::Any },
             in_place: call.in_place,
             windows,
-            cma: self.ways.cma && !windows,
+            cma: self.ways.cma.filter(|_| !windows),
             several_nodes: self.links.is_some(),
             ll128: self.ways.ll128 && ll128_serves,
             multicast,
