@@ -162,6 +162,25 @@ fn a_table_has_its_verdict_and_one_rank_is_enough() {
     assert_eq!(rows, 14, "8 B to 64 KiB, doubling: {}", said.out);
 }
 
+/// Rows are held against those of a log with the same size, type and operation.
+#[test]
+fn rows_are_held_against_a_log_of_nccl_tests() {
+    let log = std::env::temp_dir().join(format!("oxccl-against-{}.log", std::process::id()));
+    let rows = "8 2 float sum -1 1e9 0 0 0 1e9 0 0 0\n16 4 half sum -1 1e9 0 0 0 1e9 0 0 0\n";
+    std::fs::write(&log, format!("# Collective test starting: all_reduce_perf\n{rows}")).unwrap();
+    let log = log.to_str().unwrap();
+    let sizes = ["-b", "8", "-e", "16", "--against", log];
+    let arguments = [&["all_reduce", "--ranks", "2"], &sizes[..], &QUICK[..7]].concat();
+    let held: Vec<_> = bench(&arguments).iter().map(|row| row["against_us"].as_f64()).collect();
+    assert_eq!(held, [Some(1e9), Some(1e9), None, None]);
+    let said = oxccl(&[&["bench"], &arguments[..]].concat()).ok();
+    assert!(said.out.contains(&format!("# Against {log} : ahead in 2 of 2 rows")), "{said:#?}");
+    std::fs::write(log, "nothing").unwrap();
+    let said = oxccl(&[&["bench"], &arguments[..]].concat());
+    assert!(said.err.contains("has no row of nccl-tests' table"), "{said:#?}");
+    std::fs::remove_file(log).unwrap();
+}
+
 #[test]
 fn comma_separated_values_have_names_and_unchecked_results_no_number() {
     let flags = ["bench", "all_gather", "--csv", "-c", "0", "--threads", "-b", "64K"];

@@ -83,6 +83,9 @@ pub(crate) struct BenchOptions {
     #[arg(long)]
     pub(crate) no_bind: bool,
 
+    /// Holds rows against those of this log: a table of nccl-tests', or of this command's.
+    #[arg(long, value_name = "LOG")]
+    pub(crate) against: Option<PathBuf>,
     /// Prints comma-separated values.
     #[arg(long, conflicts_with = "json")]
     pub(crate) csv: bool,
@@ -206,6 +209,9 @@ impl BenchOptions {
 
     fn check_modes(&self) -> Result<(), Failure> {
         let usage = |text: &str| Err(Failure::Usage(text.to_owned()));
+        if self.against.is_some() && self.target() == Target::Group {
+            return usage("--against: nccl-tests have no groups to hold these against");
+        }
         if self.graph > 0 {
             return usage("--graph: oxccl-against-nccl measures CUDA graphs; leave it at 0 here");
         }

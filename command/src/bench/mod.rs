@@ -3,6 +3,7 @@
 //! One of three things happens: a launcher has started this process as a rank; all ranks are
 //! threads of this process; or this process starts itself once per rank and waits.
 
+mod against;
 mod args;
 mod buffers;
 mod case;
@@ -29,6 +30,7 @@ use oxccl_transports::{Environment, EnvironmentError};
 use crate::failure::Failure;
 use crate::launch::{Job, launch};
 use crate::machine::{self, Probe};
+use against::Log;
 pub(crate) use args::BenchOptions;
 pub use case::{Case, Shape};
 pub use check::{Expected, Inputs, PERIOD};
@@ -94,6 +96,7 @@ pub(crate) fn environment() -> Result<Option<Environment>, Failure> {
 fn as_processes(options: &BenchOptions) -> Result<(), Failure> {
     let ranks = options.sweep.ranks();
     options.cases(ranks)?;
+    options.against.as_deref().map(Log::read).transpose()?;
     start_ranks(ranks)
 }
 
@@ -127,7 +130,7 @@ fn as_rank(options: &BenchOptions, environment: &Environment) -> Result<(), Fail
         return Err(Failure::Usage(format!("--ranks differs from the {world} of {launcher}")));
     }
     // Before the ranks meet: the others then wait without using a core.
-    let output = if rank == 0 { Some(first_output(options, world)) } else { None };
+    let output = if rank == 0 { Some(first_output(options, world)?) } else { None };
     bind(options.no_bind, local_rank, local_world)?;
     let mut comms = meet(&options.config()?, environment.unique_id.host())?;
     rank::run(options, &comms, &mut output.unwrap_or_else(Output::silent))?;
@@ -138,7 +141,7 @@ fn as_rank(options: &BenchOptions, environment: &Environment) -> Result<(), Fail
 fn as_threads(options: &BenchOptions) -> Result<(), Failure> {
     let ranks = options.sweep.ranks();
     options.cases(ranks)?;
-    let mut first = Some(first_output(options, ranks));
+    let mut first = Some(first_output(options, ranks)?);
     let watch = |patience| Arc::new(Watchdog::start(patience, "--patience allows more"));
     let watchdog = options.patience.map(watch);
     if let Some(watchdog) = &watchdog {
@@ -165,9 +168,10 @@ fn as_threads(options: &BenchOptions) -> Result<(), Failure> {
     results.into_iter().collect()
 }
 
-fn first_output(options: &BenchOptions, ranks: usize) -> Output {
+fn first_output(options: &BenchOptions, ranks: usize) -> Result<Output, Failure> {
+    let against = options.against.as_deref().map(Log::read).transpose()?;
     let probe = (!options.no_probe).then(Probe::measure);
-    Output::of(options, ranks, probe)
+    Ok(Output::of(options, ranks, probe, against))
 }
 
 /// Makes both communicators of a rank that a launcher has started. Others reach rank 0's machine as

@@ -6,6 +6,7 @@ use std::io::IsTerminal;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use oxccl_kernels::HostExecutor;
 
+use super::against::{self, Log};
 use super::args::BenchOptions;
 use super::case::Case;
 use super::report::{Format, Row};
@@ -21,6 +22,7 @@ pub(super) struct Output {
     bandwidth_sum: f64,
     bandwidths: usize,
     kind: Option<oxccl::Kind>,
+    against: Option<Log>,
 }
 
 impl Output {
@@ -33,17 +35,24 @@ impl Output {
             bandwidth_sum: 0.0,
             bandwidths: 0,
             kind: None,
+            against: None,
         }
     }
 
     /// The output of rank 0, which knows the lines that name the machine and the run.
-    pub(super) fn of(options: &BenchOptions, ranks: usize, probe: Option<Probe>) -> Output {
+    pub(super) fn of(
+        options: &BenchOptions,
+        ranks: usize,
+        probe: Option<Probe>,
+        against: Option<Log>,
+    ) -> Output {
         let format = match (options.csv, options.sweep.json) {
             (true, _) => Format::Csv,
             (_, true) => Format::Json,
             _ => Format::Table,
         };
-        Output { format: Some(format), header: header(options, ranks, probe), ..Output::silent() }
+        let header = header(options, ranks, probe);
+        Output { format: Some(format), header, against, ..Output::silent() }
     }
 
     /// Prints what comes before the rows. The ranks have met: if this fails, they hear of it.
@@ -55,7 +64,9 @@ impl Output {
             // Standard output is data there.
             speak::note(&self.header);
         }
-        if let Some(heading) = format.heading().filter(|_| target != Target::Group) {
+        if let Some(heading) =
+            format.heading(self.against.is_some()).filter(|_| target != Target::Group)
+        {
             self.print(&heading);
         }
     }
@@ -86,7 +97,17 @@ impl Output {
             self.bandwidths += 1;
         }
         if let Some(format) = self.format {
-            self.print(&format.rows(out_of_place, in_place));
+            let held = self.against.as_mut().map(|against| {
+                (against.hold(out_of_place), in_place.map(|in_place| against.hold(in_place)))
+            });
+            let mut text = match &held {
+                None => format.rows(out_of_place, in_place),
+                Some((out_of_place, in_place)) => format.rows(out_of_place, in_place.as_ref()),
+            };
+            if let (Some((out_of_place, in_place)), Format::Table) = (&held, format) {
+                text += &against::columns(out_of_place, in_place.as_ref());
+            }
+            self.print(&text);
         }
         self.bar.inc(1);
     }
@@ -117,9 +138,11 @@ impl Output {
         if self.format == Some(Format::Table) {
             let verdict = if wrong == 0 { "OK" } else { "FAILED" };
             let average = self.bandwidth_sum / self.bandwidths.max(1) as f64;
+            let against = self.against.as_mut().map(|log| format!("\n{}", log.summary()));
             self.print(&format!(
                 "# Out of bounds values : {wrong} {verdict}\n\
-                 # Avg bus bandwidth    : {average:.6}\n#"
+                 # Avg bus bandwidth    : {average:.6}{}\n#",
+                against.unwrap_or_default()
             ));
         }
     }

@@ -228,6 +228,7 @@ impl Bench<'_> {
             cma: plan.cma,
             buffers,
             ops,
+            against_us: None,
         }
     }
 

@@ -51,6 +51,8 @@ pub(crate) struct Row {
     /// How many buffers and operations timed calls rotate over.
     pub(crate) buffers: usize,
     pub(crate) ops: usize,
+    /// The time of the same call in another run's log; none if there is no such row or log.
+    pub(crate) against_us: Option<f64>,
 }
 
 impl Row {
@@ -74,7 +76,7 @@ pub fn rounded(value: f64) -> f64 {
 
 impl Format {
     /// The lines in front of the rows.
-    pub(super) fn heading(self) -> Option<String> {
+    pub(super) fn heading(self, against: bool) -> Option<String> {
         match self {
             Format::Json => None,
             Format::Csv => Some(CSV_COLUMNS.join(",")),
@@ -89,13 +91,18 @@ impl Format {
                     let [size, count, data_type, op, root] = texts;
                     format!("# {size:>10}  {count:>12}  {data_type:>8}  {op:>6}  {root:>6}")
                 };
+                let more = |text: String| if against { text } else { String::new() };
+                let pair = |one: &str, two: &str| more(format!("  {one:>8} {two:>6}").repeat(2));
                 Some(format!(
-                    "#\n{}  {}  {}\n{}  {names}  {names}\n{}  {units}  {units}",
+                    "#\n{}  {}  {}{}\n{}  {names}  {names}{}\n{}  {units}  {units}{}",
                     left([""; 5]),
                     placement("out-of-place"),
                     placement("in-place"),
+                    more(format!("  {:^15}  {:^15}", "the log's", "in-place")),
                     left(["size", "count", "type", "redop", "root"]),
+                    pair("time", "ratio"),
                     left(["(B)", "(elements)", "", "", ""]),
+                    pair("(us)", ""),
                 ))
             }
         }
@@ -112,7 +119,7 @@ impl Format {
     }
 }
 
-pub(crate) const CSV_COLUMNS: [&str; 23] = [
+pub(crate) const CSV_COLUMNS: [&str; 24] = [
     "op",
     "type",
     "redop",
@@ -136,6 +143,7 @@ pub(crate) const CSV_COLUMNS: [&str; 23] = [
     "cma",
     "buffers",
     "ops",
+    "against_us",
 ];
 
 /// The values of [`CSV_COLUMNS`].
@@ -164,6 +172,7 @@ pub(crate) fn csv_line(row: &Row) -> String {
         row.cma.to_string(),
         row.buffers.to_string(),
         row.ops.to_string(),
+        row.against_us.map_or("N/A".to_owned(), |theirs| theirs.to_string()),
     ]
     .join(",")
 }
@@ -201,6 +210,7 @@ pub(crate) fn digits(value: f64, width: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::against;
     use oxccl::{DataType, Kind, OpKind};
 
     fn row() -> Row {
@@ -228,15 +238,22 @@ mod tests {
             cma: false,
             buffers: 16,
             ops: 4,
+            against_us: Some(90.5),
         }
     }
 
     #[test]
     fn lines_are_as_wide_as_their_heading() {
-        let heading = Format::Table.heading().unwrap();
+        let heading = Format::Table.heading(false).unwrap();
         let names = heading.lines().nth(2).unwrap();
         let both = Format::Table.rows(&row(), Some(&row()));
         assert_eq!(both.len(), names.len(), "\n{heading}\n{both}");
+        let held = both + &against::columns(&row(), None);
+        let heading = Format::Table.heading(true).unwrap();
+        assert!(
+            heading.lines().skip(1).all(|line| line.len() == held.len()),
+            "\n{heading}\n{held}"
+        );
         let one = Format::Table.rows(&row(), None);
         assert_eq!(one.len(), names.len());
         assert!(one.ends_with("N/A"));

@@ -196,6 +196,7 @@ fn point(
         cma: false,
         buffers: 1,
         ops: 1,
+        against_us: None,
     };
     Point { row, tile_bytes: options.tile_bytes, links: prediction.links.clone() }
 }
