@@ -27,8 +27,8 @@ impl Communicator {
     /// What has been allocated before stays, and all ranks of the node reach it in place, the new
     /// ones too. Ranks that are threads of [`local`](Self::local) are joined by others of any
     /// process; then they reach each other's private memory as processes do. On GPUs no switch
-    /// reduces (no `nvls`), as for [parts](Self::split). This communicator remains as it is. A rank that has failed is replaced by
-    /// [`shrink`](Self::shrink) and this.
+    /// reduces (no `nvls`), as for [parts](Self::split). This communicator remains as it is. A rank
+    /// that has failed is replaced by [`shrink`](Self::shrink) and this.
     ///
     /// ```
     /// use oxccl::{Collectives, Communicator, Config, ReduceOp, UniqueId};

@@ -13,8 +13,8 @@ use oxccl_transports::{Bootstrap, Region, read_process, share_memory_with_siblin
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Messages that are timed: short ones for what a call of the system takes, long ones for its bytes.
-/// Of each the fastest counts, since the others may have lost their core.
+/// Messages that are timed: short ones for what a call of the system takes, long ones for its
+/// bytes. Of each the fastest counts, since the others may have lost their core.
 const SHORT: Messages = Messages { count: 4, len: 8 << 10 };
 const LONG: Messages = Messages { count: 3, len: 32 << 10 };
 
@@ -60,8 +60,8 @@ impl Readers {
     }
 }
 
-/// What a rank tells of itself: where it has bytes that nobody guesses, and behind them what is read
-/// for the time it takes.
+/// What a rank tells of itself: where it has bytes that nobody guesses, and behind them what is
+/// read for the time it takes.
 struct Probe {
     process: u32,
     address: u64,

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Of what a look has shown, this part may be taken before the next: small, since the other ranks of
-/// a node do likewise.
+/// Of what a look has shown, this part may be taken before the next: small, since the other ranks
+/// of a node do likewise.
 const UNSEEN_PART: u64 = 1024;
 /// A look is worth nothing after so long.
 const FRESH: Duration = Duration::from_secs(1);

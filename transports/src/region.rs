@@ -104,8 +104,8 @@ impl Region {
     ///
     /// The whole range is held against what the machine has left, as if none of it were reserved
     /// yet, with what other ranks of the node claim: the system fills memory until it kills a
-    /// process, and does not tell beforehand. It is looked at again after every step, but for little
-    /// of what another reservation has just seen.
+    /// process, and does not tell beforehand. It is looked at again after every step, but for
+    /// little of what another reservation has just seen.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] if the machine or a control group does not leave that much; some

@@ -451,8 +451,8 @@ impl Communicator {
     }
 
     /// A communicator of these ranks, which keep their numbers and their memory, and of those that
-    /// join by `Communicator(unique_id, rank, world_size)`. All ranks call it; one or more give what
-    /// `invite` has made.
+    /// join by `Communicator(unique_id, rank, world_size)`. All ranks call it; one or more give
+    /// what `invite` has made.
     #[pyo3(signature = (world_size, unique_id = None))]
     fn grow(
         &self,

@@ -41,8 +41,8 @@ pub struct Setup {
     pub separate: bool,
 }
 
-/// Memory that peers reach in place, before a rank is set up. Where there is some already, no switch
-/// reduces what lies in it.
+/// Memory that peers reach in place, before a rank is set up. Where there is some already, no
+/// switch reduces what lies in it.
 #[derive(Clone, Debug, Default)]
 pub enum Reached {
     /// None yet.
