@@ -1,7 +1,9 @@
 //! `oxccl explain`: prints the schedule that a call would choose, and why.
 
+mod chakra;
 mod document;
 mod goal;
+mod messages;
 mod times;
 
 use std::io::Write as _;
@@ -97,6 +99,9 @@ pub(crate) struct ExplainOptions {
     /// Writes the schedule's messages as GOAL, for LogGOPSim and ATLAHS.
     #[arg(long, value_name = "FILE")]
     goal: Option<PathBuf>,
+    /// Writes the schedule's messages as Chakra execution traces, PREFIX.RANK.et, for ASTRA-sim.
+    #[arg(long, value_name = "PREFIX")]
+    chakra: Option<PathBuf>,
     /// Kernels are those of this file instead of those built in, for tests.
     #[arg(long, value_name = "FILE", hide = true)]
     image: Option<PathBuf>,
@@ -203,11 +208,16 @@ impl ExplainOptions {
         let case = self.case();
         let shape = case.shape(self.ranks, self.bytes.0);
         let layout = self.layout(lists.schedule(), shape)?;
+        let messages =
+            |format: &str| messages::messages(format, lists, &layout, self.data_type.len_bytes());
+        let call = self.call(&case, shape, config.device);
         if let Some(path) = &self.goal {
-            let call = self.call(&case, shape, config.device);
-            let text = goal::goal(&call, lists, &layout, self.data_type.len_bytes())?;
+            let text = goal::goal(&call, &messages("--goal: GOAL")?);
             std::fs::write(path, text)
                 .map_err(Failure::system(format!("writing {}", path.display())))?;
+        }
+        if let Some(prefix) = &self.chakra {
+            chakra::write(prefix, &call, &messages("--chakra: a trace of messages")?)?;
         }
         let pipeline = Pipeline::of(plan, lists.schedule(), &layout, self.data_type);
         let shown = self.rank.map_or(0..self.ranks, |rank| rank..rank + 1);
@@ -218,7 +228,7 @@ impl ExplainOptions {
             println!("{}", speak::json(&explained));
             return Ok(());
         }
-        println!("{}", self.call(&case, shape, config.device));
+        println!("{call}");
         println!("{}", choice(plan));
         println!("{pipeline}");
         for line in times.lines(plan) {
