@@ -108,7 +108,7 @@ pub(crate) struct Control {
 
 impl Control {
     /// Control memory over the regions of this node's ranks, in rank order, each of
-    /// [`ControlShape::len_bytes`]; `None` for ranks of others, which get a mirror.
+    /// [`ControlShape::len_bytes`] or more; `None` for ranks of others, which get a mirror.
     ///
     /// # Errors
     /// Without memory for the mirrors.
@@ -128,7 +128,7 @@ impl Control {
             None => Region::create(MIRROR, shape.reached_bytes()).map(Arc::new),
         };
         let regions: Vec<_> = regions.into_iter().map(mirrored).collect::<Result<_, _>>()?;
-        let groups = Heap::part(regions[rank].clone(), shape.reached_bytes());
+        let groups = Heap::part(regions[rank].clone(), shape.reached_bytes()..shape.len_bytes());
         let own_log = AtomicPtr::new(regions[rank].as_ptr().cast());
         Ok(Control { shape, rank, regions, own_log, mirrors, groups: Arc::new(groups) })
     }
@@ -273,7 +273,7 @@ impl Control {
         }
         let region = &self.regions[rank];
         let size = std::mem::size_of::<[u64; BUCKET_WORDS]>() as u64;
-        let len = region.len_bytes() as u64;
+        let len = self.shape.len_bytes() as u64;
         let fits = offset.is_multiple_of(8)
             && buckets.checked_mul(size).is_some_and(|bytes| bytes <= len && offset <= len - bytes);
         if !fits {

@@ -7,6 +7,7 @@ use oxccl_plans::length::Length;
 use oxccl_transports::cuda::{DeviceRegion, beside_captures};
 use oxccl_transports::fork::Origin;
 use oxccl_transports::{Claims, CudaError, HUGE_PAGE, Region};
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -44,7 +45,8 @@ impl Heap {
     /// A heap over this rank's own region, whose pages are reserved with an eye to what other ranks
     /// of the node are about to.
     pub(crate) fn new(region: Arc<Region>, claims: Option<Claims>) -> Heap {
-        Heap::over(region, 0, claims)
+        let whole = (0, region.len_bytes());
+        Heap::of(Memory::Host(region, claims), whole)
     }
 
     /// The region that all of it is, on a host.
@@ -63,15 +65,9 @@ impl Heap {
         }
     }
 
-    /// A heap over what follows the first bytes of a region, for little that takes no large part of
-    /// the machine's memory.
-    pub(crate) fn part(region: Arc<Region>, start: usize) -> Heap {
-        Heap::over(region, start, None)
-    }
-
-    fn over(region: Arc<Region>, start: usize, claims: Option<Claims>) -> Heap {
-        let whole = (start, region.len_bytes() - start);
-        Heap::of(Memory::Host(region, claims), whole)
+    /// A heap over a range of a region, for little that takes no large part of the machine's memory.
+    pub(crate) fn part(region: Arc<Region>, range: Range<usize>) -> Heap {
+        Heap::of(Memory::Host(region, None), (range.start, range.len()))
     }
 
     fn of(memory: Memory, whole: (usize, usize)) -> Heap {

@@ -4,6 +4,7 @@ use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 use std::collections::{HashMap, HashSet};
 use std::fs;
+use std::sync::OnceLock;
 
 /// What a machine that does not tell is taken to have.
 const TYPICAL_CACHE_BYTES: usize = 32 << 20;
@@ -61,7 +62,8 @@ pub(crate) fn last_level_cache_bytes() -> usize {
         let path = format!("/sys/devices/system/cpu/cpu0/cache/index{index}/size");
         parse_size(fs::read_to_string(path).ok()?.trim())
     };
-    (0..8).filter_map(size).max().unwrap_or(TYPICAL_CACHE_BYTES)
+    static BYTES: OnceLock<usize> = OnceLock::new();
+    *BYTES.get_or_init(|| (0..8).filter_map(size).max().unwrap_or(TYPICAL_CACHE_BYTES))
 }
 
 /// A size as sysfs writes it, such as 1024K.

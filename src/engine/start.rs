@@ -25,7 +25,9 @@ use crate::target::Device;
 use oxccl_kernels::format as f;
 use oxccl_transports::cuda::{Context, Driver, beside_captures};
 use oxccl_transports::proxy::Egress;
-use oxccl_transports::{Bootstrap, Cause, Claims, CudaError, Reach, Region, Server, deadline_in};
+use oxccl_transports::{
+    Bootstrap, Cause, Claims, CudaError, HUGE_PAGE, Reach, Region, Server, deadline_in,
+};
 use std::collections::HashSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
@@ -216,11 +218,10 @@ impl Start<'_> {
     fn on_host(mut self, spins: &Spins) -> Result<Started, Error> {
         allow_fences();
         let (shape, rank) = (self.shape(), self.bootstrap.rank());
+        // Staging lies behind control memory: a file less to hand out and to map.
         let control = ControlShape { channels: shape.channels };
-        let mut own = vec![
-            Arc::new(Region::create(CONTROL, control.len_bytes())?),
-            Arc::new(Region::create("oxccl-staging", shape.len_bytes())?),
-        ];
+        let staging_at = control.len_bytes().next_multiple_of(HUGE_PAGE);
+        let mut own = vec![Arc::new(Region::create(CONTROL, staging_at + shape.len_bytes())?)];
         if self.inherited.is_none() {
             own.push(match self.heap.as_ref().and_then(|heap| heap.region()) {
                 Some(region) => region.clone(),
@@ -234,8 +235,14 @@ impl Start<'_> {
         let all = all.map_err(|error| self.no_heap(error))?;
         let region = |of: &Option<Vec<Arc<Region>>>, at: usize| of.as_ref().map(|r| r[at].clone());
         let regions = |at: usize| all.iter().map(|of| region(of, at)).collect::<Vec<_>>();
+        let staging = |region: &Option<Arc<Region>>| match region {
+            Some(region) => Ok(Some(Arc::new(region.part(staging_at, shape.len_bytes())?))),
+            None => Ok::<_, Error>(None),
+        };
+        let control = regions(0);
+        let staging: Vec<_> = control.iter().map(staging).collect::<Result<_, _>>()?;
         let heaps = match &self.inherited {
-            None => regions(2),
+            None => regions(1),
             Some(Inherited { heaps: Heaps::Host(heaps), .. }) => heaps.clone(),
             Some(_) => unreachable!("a part computes on what the whole does"),
         };
@@ -246,27 +253,27 @@ impl Start<'_> {
                 heaps.iter().map(|heap| base(heap).unwrap_or(std::ptr::null_mut())).collect()
             }
         };
-        let ports = |peer, _: &Choice| Ok(LinkPorts::on_host(shape, peer, own[1].clone())?);
+        let own_staging = || staging[rank].clone().unwrap_or_else(|| unreachable!("it is its own"));
+        let ports = |peer, _: &Choice| Ok(LinkPorts::on_host(shape, peer, own_staging())?);
         let links = Starting::gather(self.bootstrap, self.config, |any| any, ports, self.deadline)?;
-        let egress = self.egress(shape, &regions(0));
+        let egress = self.egress(shape, &control);
         let heap = match (&self.inherited, &self.heap) {
             (Some(inherited), _) => inherited.heap.clone(),
             (None, Some(heap)) => heap.clone(),
             (None, None) => {
-                let claims = self.first_of_node(&regions(0));
+                let claims = self.first_of_node(&control);
                 let at = ControlShape { channels: shape.channels }.claims();
                 let claims = claims.map(|region| Claims::new(region, at));
-                Arc::new(Heap::new(own[2].clone(), claims))
+                Arc::new(Heap::new(own[1].clone(), claims))
             }
         };
-        let ranks = self.ranks(regions(0), &heap)?;
+        let ranks = self.ranks(control, &heap)?;
         let waiting = Waiting {
             abort: std::ptr::from_ref(ranks.liveness.abort_word()).cast(),
             poll,
             context: std::ptr::from_ref(&ranks.poll).cast_mut().cast(),
             spins: self.config.advanced.spins.unwrap_or(spins.executors),
         };
-        let staging = regions(1);
         let connect = |connections: &mut [f::Connection]| {
             links.iter().for_each(|links| links.connect(connections))
         };

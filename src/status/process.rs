@@ -11,6 +11,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 /// What was found of ranks.
 #[derive(Debug, Default)]
@@ -152,7 +153,17 @@ pub(super) fn state_of(process: u32, started: u64) -> Option<ProcessState> {
 
 /// When this process was started, in the system's ticks; 0 where that cannot be told.
 pub(crate) fn own_start() -> u64 {
-    Stat::of(std::process::id()).map_or(0, |stat| stat.started)
+    // By the process: one that was forked has another.
+    static KNOWN: Mutex<Option<(u32, u64)>> = Mutex::new(None);
+    let own = std::process::id();
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    match *known {
+        Some((process, started)) if process == own => started,
+        _ => {
+            let started = Stat::of(own).map_or(0, |stat| stat.started);
+            known.insert((own, started)).1
+        }
+    }
 }
 
 /// What the system says of a process.

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crossbeam::utils::CachePadded;
@@ -186,7 +187,7 @@ pub struct Liveness {
     dead: Box<[AtomicBool]>,
     /// The processes of other ranks of this node: that one has ended shows here, too, where nobody
     /// is left to tell it.
-    processes: Mutex<Vec<(usize, OwnedFd)>>,
+    processes: Mutex<Vec<(usize, Arc<OwnedFd>)>>,
     peers: Box<dyn Peers>,
     /// Held while the other ranks are told: the end of this one, which may follow at once in
     /// another thread, does not overtake why.
@@ -292,7 +293,7 @@ impl Liveness {
     /// # Panics
     /// If there is no such rank.
     pub fn is_over(&self, rank: usize) -> bool {
-        let ended = |(other, process): &(usize, OwnedFd)| *other == rank && has_ended(process);
+        let ended = |(other, process): &(usize, Arc<OwnedFd>)| *other == rank && has_ended(process);
         self.left(rank).is_some()
             || self.dead[rank].load(Ordering::Acquire)
             || lock(&self.processes).iter().any(ended)
@@ -306,11 +307,24 @@ impl Liveness {
         processes.iter().filter(|(_, process)| has_ended(process)).map(|(rank, _)| *rank).collect()
     }
 
-    /// Watches the process of a rank of this node.
-    pub(crate) fn watch(&self, rank: usize, process: OwnedFd) {
+    /// Watches the process of a rank of this node, unless it is watched.
+    pub(crate) fn watch(&self, rank: usize, process: impl FnOnce() -> Option<OwnedFd>) {
         let mut processes = lock(&self.processes);
-        processes.retain(|(other, _)| *other != rank);
-        processes.push((rank, process));
+        if processes.iter().all(|(other, _)| *other != rank)
+            && let Some(process) = process()
+        {
+            processes.push((rank, Arc::new(process)));
+        }
+    }
+
+    /// Watches the processes of these ranks of the whole, of which this is a part.
+    pub(crate) fn watch_as(&self, whole: &Liveness, ranks: &[usize]) {
+        let watched = lock(&whole.processes);
+        let watched = watched.iter().filter_map(|(other, process)| {
+            let rank = ranks.iter().position(|rank| rank == other)?;
+            Some((rank, process.clone()))
+        });
+        lock(&self.processes).extend(watched);
     }
 
     /// Says goodbye to the other ranks: `calls` is the number of calls that this rank has issued.

@@ -8,7 +8,7 @@ use std::time::Instant;
 use crate::liveness::Peers;
 use crate::mailbox::Mailbox;
 use crate::rendezvous::Piece;
-use crate::split::{Numbers, by_numbers_before, of_ranks};
+use crate::split::{Members, Numbers, by_numbers_before};
 use crate::sync::{Mutex, lock};
 use crate::{
     Bootstrap, Cause, Error, Liveness, Nodes, Offer, Part, Reach, Secret, Shared, Side, cuda_ipc,
@@ -192,13 +192,14 @@ impl Bootstrap for LocalBootstrap {
         tells: &[u8],
         deadline: Instant,
     ) -> Result<Option<Part>, Error> {
-        let members = side.members(self.rank, self.all_gather(&side.encode(), deadline)?)?;
+        let all = self.all_gather(&side.encode(tells), deadline)?;
+        let members = side.members(self.rank, &all)?;
         let number = self.numbers.split();
-        let part = members.map(|ranks| (self.part(number, &ranks), ranks));
-        let told = self.all_gather(tells, deadline)?;
-        Ok(part.map(|((key, bootstrap), ranks)| {
+        let part = members.map(|members| (self.part(number, &members.ranks), members));
+        // Then all have found it, and nobody looks for it any more.
+        self.all_gather(&[], deadline)?;
+        Ok(part.map(|((key, bootstrap), Members { ranks, told })| {
             lock(&self.hub.parts).remove(&key);
-            let told = of_ranks(told, &ranks);
             Part { bootstrap: Box::new(bootstrap), number, ranks, told }
         }))
     }

@@ -16,6 +16,7 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use memmap2::{MmapOptions, MmapRaw};
@@ -43,7 +44,10 @@ const CLAIM_WAIT: Duration = Duration::from_secs(1);
 /// and whoever uses that orders the accesses (atomics, volatile, or the executor's signals).
 #[derive(Debug)]
 pub struct Region {
-    map: Map,
+    map: Arc<Map>,
+    /// Where it begins in the file.
+    offset: usize,
+    len_bytes: usize,
     /// The rank that created the region keeps the file, to share and to reserve it.
     file: Option<OwnedFd>,
 }
@@ -66,7 +70,7 @@ impl Region {
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).map_err(Error::os("sealing a memory file"))?;
         let map = Map::new(&file, len_bytes)?;
-        Ok(Region { map, file: Some(file) })
+        Ok(Region { map: Arc::new(map), offset: 0, len_bytes, file: Some(file) })
     }
 
     /// Maps a region that another rank sent. The file is closed; the mapping keeps the memory.
@@ -84,18 +88,29 @@ impl Region {
             return Err(BadRegion::Refused("it is not sealed against shrinking".to_owned()));
         }
         let map = Map::new(&file, len_bytes).map_err(BadRegion::Failed)?;
-        Ok(Region { map, file: None })
+        Ok(Region { map: Arc::new(map), offset: 0, len_bytes, file: None })
+    }
+
+    /// A range of it, as a region that cannot be shared or reserved by itself. All of it stays
+    /// mapped as long as one of them is there.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`]
+    pub fn part(&self, offset: usize, len_bytes: usize) -> Result<Region, Error> {
+        self.check(offset, len_bytes)?;
+        let offset = self.offset + offset;
+        Ok(Region { map: self.map.clone(), offset, len_bytes, file: None })
     }
 
     /// Where it is mapped in this process. It is aligned to a page, from [`HUGE_PAGE`] bytes on to
     /// a huge one, and valid for [`len_bytes`](Self::len_bytes) until the region is dropped.
     pub fn as_ptr(&self) -> *mut u8 {
-        self.map.start
+        self.map.start.wrapping_add(self.offset)
     }
 
     /// Its length in bytes.
     pub fn len_bytes(&self) -> usize {
-        self.map.len_bytes
+        self.len_bytes
     }
 
     /// Reserves the pages of a range, so that touching them cannot fail: huge ones where the range
@@ -184,7 +199,7 @@ impl Region {
         }
         // SAFETY: inside the mapping; it changes which pages hold the content, and no content.
         let collapsed = Errno::result(unsafe {
-            let start = self.map.start.add(range.start).cast();
+            let start = self.as_ptr().add(range.start).cast();
             libc::madvise(start, range.len(), libc::MADV_COLLAPSE)
         });
         collapsed.map(drop).map_err(Error::os(HUGE))
@@ -240,7 +255,6 @@ pub(crate) enum BadRegion {
 #[derive(Debug)]
 struct Map {
     start: *mut u8,
-    len_bytes: usize,
     /// The addresses it lies in, unmapped on drop.
     _addresses: MmapRaw,
 }
@@ -264,7 +278,7 @@ impl Map {
             Some(length) if len_bytes >= HUGE_PAGE => length,
             _ => {
                 let addresses = addresses(len_bytes).map_err(failed)?;
-                return Ok(Map { start: addresses.as_mut_ptr(), len_bytes, _addresses: addresses });
+                return Ok(Map { start: addresses.as_mut_ptr(), _addresses: addresses });
             }
         };
         // The kernel takes any page. So: more addresses than the file needs (of it, too, since such
@@ -280,7 +294,7 @@ impl Map {
         // SAFETY: these addresses are this mapping's own, and nobody knows them yet.
         let start = unsafe { mmap(NonZeroUsize::new(start), length, prot, flags, file, 0) };
         let start = start.map_err(|errno| failed(errno.into()))?.as_ptr().cast();
-        Ok(Map { start, len_bytes, _addresses: addresses })
+        Ok(Map { start, _addresses: addresses })
     }
 }
 
@@ -415,6 +429,21 @@ mod tests {
         }
         region.release(start, len_bytes).unwrap();
         assert_eq!(resident_bytes(&region), region.len_bytes() - len_bytes, "what was read");
+    }
+
+    #[test]
+    fn a_part_lies_in_the_whole_and_keeps_it() {
+        let region = Region::create("test", 4 * PAGE).unwrap();
+        let part = region.part(PAGE, 2 * PAGE).unwrap();
+        let inner = part.part(PAGE, PAGE).unwrap();
+        assert_eq!((part.len_bytes(), inner.len_bytes()), (2 * PAGE, PAGE));
+        // SAFETY: inside the region, and nobody else knows it.
+        unsafe { region.as_ptr().add(2 * PAGE + 3).write(7) };
+        drop((region, part.part(0, 0).unwrap()));
+        // SAFETY: as above; the mapping is still there.
+        assert_eq!(unsafe { inner.as_ptr().add(3).read() }, 7);
+        assert!(matches!(part.part(PAGE, 2 * PAGE), Err(Error::OutOfRange { .. })));
+        assert!(matches!(part.reserve(0, PAGE, None), Err(Error::NotOwner)));
     }
 
     #[test]

@@ -198,14 +198,14 @@ impl Bootstrap for ShmBootstrap {
         deadline: Instant,
     ) -> Result<Vec<Option<Shared>>, Error> {
         let exported = cuda_ipc::export(offer)?;
-        let (listener, name) = exchange::listen()?;
+        let (socket, name) = exchange::open()?;
         let invitations = self.invite(name, offer, deadline)?;
         self.check(&invitations)?;
         let beside = self.nodes().beside(self.rank());
         let names = beside.map(|rank| (rank, invitations[rank].name)).collect();
         let host = offer.host.iter().filter_map(|region| region.file());
         let files = host.chain(exported.iter().map(AsFd::as_fd)).collect();
-        let exchange = Exchange::new(self.rank(), names, self.channel.secret(), files, listener);
+        let exchange = Exchange::new(self.rank(), names, self.channel.secret(), files, socket);
         let received = exchange.run(deadline, &self.channel.liveness())?;
         let mut all: Vec<Option<Shared>> = (0..self.world()).map(|_| None).collect();
         for (rank, files) in received {

@@ -18,44 +18,47 @@ pub struct Side {
     pub key: i64,
 }
 
+/// The ranks that come together, in their new order, and what each has told besides.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Members {
+    pub(crate) ranks: Vec<usize>,
+    pub(crate) told: Vec<Vec<u8>>,
+}
+
 impl Side {
-    /// As it is told to the others.
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let Ok(bytes) = postcard::to_extend(self, TAG.to_vec()) else {
+    /// As it is told to the others, with what else they are told.
+    pub(crate) fn encode(&self, tells: &[u8]) -> Vec<u8> {
+        let Ok(mut bytes) = postcard::to_extend(self, TAG.to_vec()) else {
             unreachable!("a vector can grow")
         };
+        bytes.extend(tells);
         bytes
     }
 
     /// `None` for what is told in another exchange.
-    fn decode(bytes: &[u8]) -> Option<Side> {
-        match postcard::take_from_bytes(bytes.strip_prefix(TAG)?) {
-            Ok((side, [])) => Some(side),
-            _ => None,
-        }
+    fn decode(bytes: &[u8]) -> Option<(Side, &[u8])> {
+        postcard::take_from_bytes(bytes.strip_prefix(TAG)?).ok()
     }
 
-    /// The ranks that this one comes together with, in their new order, by what all have told.
-    pub(crate) fn members(
-        &self,
-        rank: usize,
-        all: Vec<Vec<u8>>,
-    ) -> Result<Option<Vec<usize>>, Error> {
+    /// The ranks that this one comes together with, by what all have told; nothing for one without
+    /// a color.
+    pub(crate) fn members(&self, rank: usize, all: &[Vec<u8>]) -> Result<Option<Members>, Error> {
         let mut members = Vec::new();
-        for (other, bytes) in all.into_iter().enumerate() {
-            let Some(side) = Side::decode(&bytes) else {
+        for (other, bytes) in all.iter().enumerate() {
+            let Some((side, tells)) = Side::decode(bytes) else {
                 let detail = "it told something else than its side of a split".to_owned();
                 let ranks = Vec::new();
                 return Err(Error::Stopped(Cause::Mismatch { rank: other, detail, ranks }));
             };
             if side.color == self.color {
-                members.push((side.key, other));
+                members.push((side.key, other, tells));
             }
         }
         members.sort_unstable();
-        let members: Vec<usize> = members.into_iter().map(|(_, rank)| rank).collect();
-        debug_assert!(members.contains(&rank));
-        Ok(self.color.map(|_| members))
+        debug_assert!(members.iter().any(|(_, other, _)| *other == rank));
+        let (ranks, told) =
+            members.into_iter().map(|(_, rank, told)| (rank, told.to_vec())).unzip();
+        Ok(self.color.map(|_| Members { ranks, told }))
     }
 }
 
@@ -95,11 +98,6 @@ pub(crate) fn by_numbers_before(error: Error, ranks: &[usize]) -> Error {
     }
 }
 
-/// What some of the ranks have told, of what all have.
-pub(crate) fn of_ranks(mut told: Vec<Vec<u8>>, ranks: &[usize]) -> Vec<Vec<u8>> {
-    ranks.iter().map(|&rank| std::mem::take(&mut told[rank])).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,17 +106,24 @@ mod tests {
     fn colors_come_together_by_key_and_rank() {
         let sides = [(Some(1), 5), (Some(0), 0), (Some(1), -2), (None, 0), (Some(1), 5)];
         let sides = sides.map(|(color, key)| Side { color, key });
-        let all: Vec<Vec<u8>> = sides.iter().map(Side::encode).collect();
-        let members = |rank: usize| sides[rank].members(rank, all.clone()).unwrap();
-        assert_eq!(members(0), Some(vec![2, 0, 4]));
+        let told = |rank: usize| vec![rank as u8; rank];
+        let sides = sides.iter().enumerate();
+        let all: Vec<Vec<u8>> =
+            sides.clone().map(|(rank, side)| side.encode(&told(rank))).collect();
+        let sides: Vec<&Side> = sides.map(|(_, side)| side).collect();
+        let members = |rank: usize| sides[rank].members(rank, &all).unwrap();
+        let of = |ranks: &[usize]| {
+            let told = ranks.iter().map(|&rank| told(rank)).collect();
+            Some(Members { ranks: ranks.to_vec(), told })
+        };
+        assert_eq!(members(0), of(&[2, 0, 4]));
         assert_eq!(members(4), members(0));
-        assert_eq!(members(1), Some(vec![1]));
+        assert_eq!(members(1), of(&[1]));
         assert_eq!(members(3), None);
-        let longer = [&sides[0].encode()[..], &[0]].concat();
-        for other in [vec![], vec![9; 25], longer] {
+        for other in [vec![], vec![9; 25], TAG.to_vec()] {
             let mut all = all.clone();
             all[3] = other;
-            let error = sides[0].members(0, all).unwrap_err();
+            let error = sides[0].members(0, &all).unwrap_err();
             assert!(matches!(error, Error::Stopped(Cause::Mismatch { rank: 3, .. })), "{error:?}");
         }
     }

@@ -10,7 +10,7 @@ use crate::rendezvous::joining::{Failure, Joined, Joining, check_wanted};
 use crate::rendezvous::line::Line;
 use crate::rendezvous::message::{Piece, RealmId, Said, WORLD};
 use crate::rendezvous::state::WORLD_LIMIT;
-use crate::split::{Numbers, Side, by_numbers_before, of_ranks};
+use crate::split::{Members, Numbers, Side, by_numbers_before};
 use crate::{Cancel, Error, Liveness, Nodes, Seat, Secret, UniqueId};
 
 /// The pause between attempts grows from the first to the second.
@@ -159,12 +159,10 @@ impl ControlChannel {
         tells: &[u8],
         deadline: Instant,
     ) -> Result<Option<Split>, Error> {
-        let members = side.members(self.rank(), self.all_gather(&side.encode(), deadline)?)?;
+        let all = self.all_gather(&side.encode(tells), deadline)?;
         let number = self.numbers.split();
-        let part = members.map(|ranks| (self.part(number, &ranks, deadline), ranks));
-        let told = self.all_gather(tells, deadline)?;
-        Ok(part.map(|(channel, ranks)| {
-            let told = of_ranks(told, &ranks);
+        Ok(side.members(self.rank(), &all)?.map(|Members { ranks, told }| {
+            let channel = self.part(number, &ranks, deadline);
             Split { channel, number, ranks, told }
         }))
     }
@@ -193,9 +191,11 @@ impl ControlChannel {
     fn part(&self, number: u64, ranks: &[usize], deadline: Instant) -> ControlChannel {
         let place = ranks.iter().position(|&rank| rank == self.rank()).unwrap_or(0);
         let nodes = self.nodes.of_ranks(ranks);
-        let ranks: Vec<usize> = ranks.iter().map(|&rank| self.ranks[rank]).collect();
+        let whole = ranks;
+        let ranks: Vec<usize> = whole.iter().map(|&rank| self.ranks[rank]).collect();
         let realm = realm_of(self.realm, number, &ranks);
         let heard = self.line.open(realm, place, &ranks, &nodes, deadline);
+        heard.liveness.watch_as(&self.heard.liveness, whole);
         ControlChannel::new(realm, ranks, nodes, heard, self.line.clone())
     }
 

@@ -1,10 +1,9 @@
-//! File descriptors change hands: every rank with every other of its node, over abstract Unix
-//! sockets.
+//! File descriptors change hands: every rank sends its own to every other of its node, as one
+//! datagram between abstract Unix sockets.
 //!
-//! Of a pair, the higher rank connects and sends, the lower one answers with its own. A packet
-//! proves its sender: an HMAC under the job's secret over both ranks and both sockets' names, which
-//! are random and new each time. The system vouches for the user on the other side. Whoever else
-//! connects (abstract sockets have no permissions) is dropped.
+//! A packet proves its sender: an HMAC under the job's secret over both ranks' sockets' names, which
+//! are random and new each time. The system vouches for the user and the process that sent it.
+//! Whatever else comes (abstract sockets have no permissions) is dropped.
 
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
@@ -15,11 +14,10 @@ use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
-    AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType,
-    UnixAddr, accept4, bind, connect, getsockopt, listen as listen_on, recvmsg, sendmsg, socket,
-    sockopt,
+    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr,
+    UnixCredentials, bind, recvmsg, sendmsg, setsockopt, socket, sockopt,
 };
-use nix::unistd::{Pid, getpid, getuid};
+use nix::unistd::{Pid, Uid, getpid, getuid};
 
 use crate::rendezvous::random_bytes;
 use crate::{Error, Liveness, Secret, process};
@@ -33,21 +31,25 @@ pub(super) const DESCRIPTORS_LIMIT: usize = 253;
 /// How often a rank that waits looks whether the others still live.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
+/// When a rank tries again whose packet had no room: a socket takes some ten that are not read.
+const ROOM_PAUSE: Duration = Duration::from_millis(1);
+
 const PACKET_BYTES: usize = 8 + 32;
 
 /// Opens a socket under a new name.
-pub(super) fn listen() -> Result<(OwnedFd, Name), Error> {
+pub(super) fn open() -> Result<(OwnedFd, Name), Error> {
     let name = random_bytes()?;
-    let listener = new_socket()?;
-    let bound = bind(listener.as_raw_fd(), &address(&name)?);
+    let socket = new_socket()?;
+    // Of each packet the system tells who sent it.
+    setsockopt(&socket, sockopt::PassCred, &true).map_err(Error::os("preparing a Unix socket"))?;
+    let bound = bind(socket.as_raw_fd(), &address(&name)?);
     bound.map_err(Error::os("binding a Unix socket"))?;
-    listen_on(&listener, Backlog::MAXCONN).map_err(Error::os("listening on a Unix socket"))?;
-    Ok((listener, name))
+    Ok((socket, name))
 }
 
 fn new_socket() -> Result<OwnedFd, Error> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let made = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None);
+    let made = socket(AddressFamily::Unix, SockType::Datagram, flags, None);
     made.map_err(Error::os("making a Unix socket"))
 }
 
@@ -64,11 +66,10 @@ pub(super) struct Exchange<'a> {
     names: BTreeMap<usize, Name>,
     secret: &'a Secret,
     files: Vec<BorrowedFd<'a>>,
-    listener: OwnedFd,
-    /// Connections whose packet has not come yet.
-    open: Vec<OwnedFd>,
-    /// Lower ranks that have not been connected to.
-    to_call: Vec<usize>,
+    socket: OwnedFd,
+    user: Uid,
+    /// Ranks that nothing has been sent to.
+    unsent: Vec<usize>,
     received: BTreeMap<usize, Vec<OwnedFd>>,
 }
 
@@ -78,11 +79,13 @@ impl<'a> Exchange<'a> {
         names: BTreeMap<usize, Name>,
         secret: &'a Secret,
         files: Vec<BorrowedFd<'a>>,
-        listener: OwnedFd,
+        socket: OwnedFd,
     ) -> Exchange<'a> {
-        let to_call = names.keys().copied().filter(|&peer| peer < rank).collect();
-        let received = BTreeMap::new();
-        Exchange { rank, names, secret, files, listener, open: Vec::new(), to_call, received }
+        // Each begins with its next, so that not all begin with the same.
+        let mut unsent: Vec<usize> = names.keys().copied().filter(|&peer| peer > rank).collect();
+        unsent.extend(names.keys().copied().filter(|&peer| peer < rank));
+        let (user, received) = (getuid(), BTreeMap::new());
+        Exchange { rank, names, secret, files, socket, user, unsent, received }
     }
 
     /// Returns what each rank sent; of this rank itself, nothing. From then on the others'
@@ -94,88 +97,49 @@ impl<'a> Exchange<'a> {
     ) -> Result<BTreeMap<usize, Vec<OwnedFd>>, Error> {
         self.received.insert(self.rank, Vec::new());
         loop {
-            self.call()?;
-            if self.received.len() == self.names.len() {
+            self.send_all()?;
+            self.receive_all(liveness)?;
+            if self.unsent.is_empty() && self.missing().next().is_none() {
                 return Ok(self.received);
             }
             liveness.check()?;
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(Error::Timeout { doing: "sharing regions", missing: self.missing() });
+                let missing = self.missing().collect();
+                return Err(Error::Timeout { doing: "sharing regions", missing });
             }
-            self.turn(left.min(LOOK_PAUSE), liveness)?;
+            let pause = if self.unsent.is_empty() { LOOK_PAUSE } else { ROOM_PAUSE };
+            self.wait(left.min(pause))?;
         }
     }
 
-    fn missing(&self) -> Vec<usize> {
-        self.names.keys().copied().filter(|rank| !self.received.contains_key(rank)).collect()
+    fn missing(&self) -> impl Iterator<Item = usize> {
+        self.names.keys().copied().filter(|rank| !self.received.contains_key(rank))
     }
 
-    /// Connects to the lower ranks, as far as their queues have room.
-    fn call(&mut self) -> Result<(), Error> {
-        for peer in std::mem::take(&mut self.to_call) {
-            let calling = new_socket()?;
-            match connect(calling.as_raw_fd(), &address(&self.names[&peer])?) {
-                Ok(()) if same_user(&calling) => {
-                    self.send(&calling, peer)?;
-                    self.open.push(calling);
-                }
-                // Somebody else has the name: the rank itself is gone, and will be missed.
-                Ok(()) => {}
-                Err(Errno::EAGAIN | Errno::EINTR) => self.to_call.push(peer),
-                // It is gone; the control channel tells, or the deadline.
-                Err(error) => tracing::debug!(peer, %error, "cannot connect to a rank"),
+    /// Waits for a packet.
+    fn wait(&self, wait: Duration) -> Result<(), Error> {
+        let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
+        // Rounded up, so that the last turn does not spin.
+        let wait = PollTimeout::try_from(wait + Duration::from_millis(1));
+        match poll(&mut fds, wait.unwrap_or(PollTimeout::MAX)) {
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Err(error) => Err(Error::os("waiting for regions")(error)),
+        }
+    }
+
+    /// Sends to those that nothing has been sent to, as far as their sockets have room.
+    fn send_all(&mut self) -> Result<(), Error> {
+        for peer in std::mem::take(&mut self.unsent) {
+            if !self.send(peer)? {
+                self.unsent.push(peer);
             }
         }
         Ok(())
     }
 
-    /// Waits for connections and packets, and handles them.
-    fn turn(&mut self, wait: Duration, liveness: &Liveness) -> Result<(), Error> {
-        let sockets = std::iter::once(&self.listener).chain(&self.open);
-        let mut fds: Vec<_> =
-            sockets.map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN)).collect();
-        // Rounded up, so that the last turn does not spin.
-        let wait = PollTimeout::try_from(wait + Duration::from_millis(1));
-        match poll(&mut fds, wait.unwrap_or(PollTimeout::MAX)) {
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(error) => return Err(Error::os("waiting for regions")(error)),
-        }
-        let happened: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(true)).collect();
-        let open = std::mem::take(&mut self.open);
-        for (socket, ready) in open.into_iter().zip(&happened[1..]) {
-            if !ready {
-                self.open.push(socket);
-            } else if let Some((peer, files)) = self.receive(&socket)? {
-                if peer > self.rank {
-                    self.send(&socket, peer)?;
-                }
-                if let Some(process) = process_behind(&socket) {
-                    liveness.watch(peer, process);
-                }
-                self.received.insert(peer, files);
-            }
-        }
-        if happened[0] { self.accept() } else { Ok(()) }
-    }
-
-    fn accept(&mut self) -> Result<(), Error> {
-        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        match accept4(self.listener.as_raw_fd(), flags) {
-            Ok(accepted) => {
-                // SAFETY: accept4 has just made it, and nobody else has it.
-                let accepted = unsafe { OwnedFd::from_raw_fd(accepted) };
-                if same_user(&accepted) {
-                    self.open.push(accepted);
-                }
-                Ok(())
-            }
-            Err(Errno::EAGAIN | Errno::EINTR | Errno::ECONNABORTED) => Ok(()),
-            Err(error) => Err(Error::os("accepting a rank")(error)),
-        }
-    }
-
-    fn send(&self, socket: &OwnedFd, peer: usize) -> Result<(), Error> {
+    /// Whether it need not be tried again.
+    fn send(&self, peer: usize) -> Result<bool, Error> {
         let mut packet = [0; PACKET_BYTES];
         packet[..8].copy_from_slice(&(self.rank as u64).to_le_bytes());
         let proof = self.secret.prove("regions", &self.signed(self.rank, peer));
@@ -183,35 +147,53 @@ impl<'a> Exchange<'a> {
         let files: Vec<RawFd> = self.files.iter().map(AsRawFd::as_raw_fd).collect();
         let rights = [ControlMessage::ScmRights(&files)];
         let rights = if files.is_empty() { &[][..] } else { &rights[..] };
-        let (fd, parts) = (socket.as_raw_fd(), [IoSlice::new(&packet)]);
+        let (fd, parts, to) =
+            (self.socket.as_raw_fd(), [IoSlice::new(&packet)], address(&self.names[&peer])?);
         loop {
-            match sendmsg::<()>(fd, &parts, rights, MsgFlags::MSG_NOSIGNAL, None) {
-                Err(Errno::EINTR) => {}
-                // The peer is gone; the control channel tells, or the deadline.
-                Ok(_) | Err(Errno::EPIPE | Errno::ECONNRESET) => return Ok(()),
-                Err(error) => return Err(Error::os("sending regions to a rank")(error)),
-            }
+            return match sendmsg(fd, &parts, rights, MsgFlags::MSG_NOSIGNAL, Some(&to)) {
+                Err(Errno::EINTR) => continue,
+                // The last: so many descriptors of this user are under way that it may not send
+                // more of them.
+                Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::ETOOMANYREFS) => Ok(false),
+                Ok(_) => Ok(true),
+                // It is gone; the control channel tells, or the deadline.
+                Err(error @ (Errno::ECONNREFUSED | Errno::EPIPE | Errno::ECONNRESET)) => {
+                    tracing::debug!(peer, %error, "cannot send to a rank");
+                    Ok(true)
+                }
+                Err(error) => Err(Error::os("sending regions to a rank")(error)),
+            };
         }
     }
 
-    /// Takes a packet. `None`: it is not from a rank that is still missing, and to be dropped.
-    fn receive(&self, socket: &OwnedFd) -> Result<Option<(usize, Vec<OwnedFd>)>, Error> {
-        let mut packet = [0; PACKET_BYTES];
-        let (len, files) = match receive_packet(socket, &mut packet) {
-            Ok(received) => received,
-            Err(Errno::ECONNRESET) => return Ok(None),
-            Err(error) => return Err(Error::os("receiving regions")(error)),
-        };
-        let (rank, proof) = packet.split_at(8);
-        let rank = rank.try_into().map(u64::from_le_bytes).unwrap_or(u64::MAX);
-        let rank = usize::try_from(rank).unwrap_or(usize::MAX);
-        let known = len == PACKET_BYTES
-            && self.names.contains_key(&rank)
-            && !self.received.contains_key(&rank)
-            && proof.try_into().is_ok_and(|proof| {
-                self.secret.verify("regions", &self.signed(rank, self.rank), proof)
+    /// Takes the packets that are there.
+    fn receive_all(&mut self, liveness: &Liveness) -> Result<(), Error> {
+        while self.missing().next().is_some() {
+            let packet = match Packet::receive(&self.socket) {
+                Ok(packet) => packet,
+                Err(Errno::EAGAIN) => break,
+                Err(error) => return Err(Error::os("receiving regions")(error)),
+            };
+            let Some(peer) = self.sender(&packet) else { continue };
+            liveness.watch(peer, || {
+                let other = packet.process.filter(|process| *process != getpid());
+                other.and_then(process::watch)
             });
-        Ok(known.then_some((rank, files)))
+            self.received.insert(peer, packet.files);
+        }
+        Ok(())
+    }
+
+    /// The rank that a packet is from, if it is still missing.
+    fn sender(&self, packet: &Packet) -> Option<usize> {
+        if packet.len != PACKET_BYTES || packet.user != Some(self.user) {
+            return None;
+        }
+        let (rank, proof) = packet.bytes.split_at(8);
+        let rank = usize::try_from(u64::from_le_bytes(rank.try_into().ok()?)).ok()?;
+        let is_missing = self.names.contains_key(&rank) && !self.received.contains_key(&rank);
+        let proof = proof.try_into().ok().filter(|_| is_missing)?;
+        self.secret.verify("regions", &self.signed(rank, self.rank), proof).then_some(rank)
     }
 
     /// What a packet from one rank to another proves.
@@ -220,41 +202,46 @@ impl<'a> Exchange<'a> {
     }
 }
 
-fn same_user(socket: &OwnedFd) -> bool {
-    let peer = getsockopt(socket, sockopt::PeerCredentials);
-    peer.is_ok_and(|peer| peer.uid() == getuid().as_raw())
+struct Packet {
+    bytes: [u8; PACKET_BYTES],
+    len: usize,
+    /// Each that came with it is owned, whatever comes of the packet.
+    files: Vec<OwnedFd>,
+    process: Option<Pid>,
+    user: Option<Uid>,
 }
 
-/// The process at the other end, if it is another than this.
-fn process_behind(socket: &OwnedFd) -> Option<OwnedFd> {
-    let peer = getsockopt(socket, sockopt::PeerCredentials).ok()?;
-    let peer = Pid::from_raw(peer.pid());
-    (peer != getpid()).then(|| process::watch(peer)).flatten()
-}
-
-/// Reads one packet; every descriptor that came with it is owned, whatever comes of it.
-fn receive_packet(
-    socket: &OwnedFd,
-    packet: &mut [u8; PACKET_BYTES],
-) -> Result<(usize, Vec<OwnedFd>), Errno> {
-    let mut space = cmsg_space!([RawFd; DESCRIPTORS_LIMIT]);
-    let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT;
-    let mut parts = [IoSliceMut::new(packet)];
-    let message = loop {
-        match recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut space), flags) {
-            Err(Errno::EINTR) => {}
-            received => break received?,
+impl Packet {
+    fn receive(socket: &OwnedFd) -> Result<Packet, Errno> {
+        let mut bytes = [0; PACKET_BYTES];
+        let mut space = cmsg_space!([RawFd; DESCRIPTORS_LIMIT], UnixCredentials);
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT;
+        let message = loop {
+            match recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut space), flags) {
+                Err(Errno::EINTR) => {}
+                received => break received?,
+            }
+        };
+        let (mut files, mut sender) = (Vec::new(), None);
+        // Control data that are cut off are descriptors that this process may not have.
+        for control in message.cmsgs().map_err(|_| Errno::EMFILE)? {
+            match control {
+                ControlMessageOwned::ScmRights(received) => {
+                    // SAFETY: the system has just made these for this process, and nobody else has
+                    // them.
+                    let owned = |fd| unsafe { OwnedFd::from_raw_fd(fd) };
+                    files.extend(received.into_iter().map(owned));
+                }
+                ControlMessageOwned::ScmCredentials(credentials) => sender = Some(credentials),
+                _ => {}
+            }
         }
-    };
-    let mut files = Vec::new();
-    // Control data that are cut off are descriptors that this process may not have.
-    for control in message.cmsgs().map_err(|_| Errno::EMFILE)? {
-        if let ControlMessageOwned::ScmRights(received) = control {
-            // SAFETY: the system has just made these for this process, and nobody else has them.
-            files.extend(received.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
-        }
+        let len = message.bytes;
+        let process = sender.map(|sender| Pid::from_raw(sender.pid()));
+        let user = sender.map(|sender| Uid::from_raw(sender.uid()));
+        Ok(Packet { bytes, len, files, process, user })
     }
-    Ok((message.bytes, files))
 }
 
 #[cfg(test)]
