@@ -71,8 +71,8 @@ pub(crate) struct ExplainOptions {
     /// for --measure.
     #[arg(long, value_parser = options::device)]
     device: Option<Device>,
-    /// How GPUs are joined: a preset (oxccl topo --list), a file that ends with .toml, or "this"
-    /// machine [default: dgx-h100, as many nodes as the ranks need].
+    /// How GPUs are joined: a preset (oxccl topo --list), a file that ends with .toml or, of NCCL,
+    /// with .xml, or "this" machine [default: dgx-h100, as many nodes as the ranks need].
     #[arg(long, short = 't')]
     topology: Option<String>,
     /// Buffers are memory that other ranks cannot reach.

@@ -181,6 +181,29 @@ fn rows_are_held_against_a_log_of_nccl_tests() {
     std::fs::remove_file(log).unwrap();
 }
 
+/// Rows have what `oxccl sim` says of the same call by the same plan.
+#[test]
+fn rows_are_held_against_predictions() {
+    let pins = ["--algorithm", "two_shot_push", "--encoding", "windows", "--channels", "1"];
+    let sizes = ["-b", "64K", "-e", "64K"];
+    let both = [&["all_reduce", "--ranks", "2"], &sizes[..], &pins].concat();
+    let arguments = [&both[..], &["--expect", "host"], &QUICK[..4]].concat();
+    let rows = bench(&arguments);
+    assert_eq!(rows.len(), 2);
+    let said = oxccl(&[&["sim"], &both[..], &["-t", "host", "--json"]].concat()).ok();
+    let row = said.out.lines().find(|line| line.contains("\"bytes\":65536")).unwrap();
+    let row: Value = serde_json::from_str(row).unwrap();
+    for measured in &rows {
+        assert_eq!(measured["predicted_us"], row["time_us"], "{measured}");
+    }
+    let said = oxccl(&[&["bench"], &arguments[..]].concat()).ok();
+    assert!(said.out.contains("# Predicted on host : 2 rows, measured times are "), "{said:#?}");
+    let said = oxccl(&["bench", "all_reduce", "--expect", "dgx-h10"]).failed(2);
+    assert!(said.err.contains("dgx-h100"), "{said:#?}");
+    let said = oxccl(&["bench", "group", "--expect", "host"]).failed(2);
+    assert!(said.err.contains("groups are not simulated"), "{said:#?}");
+}
+
 #[test]
 fn comma_separated_values_have_names_and_unchecked_results_no_number() {
     let flags = ["bench", "all_gather", "--csv", "-c", "0", "--threads", "-b", "64K"];

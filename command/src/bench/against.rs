@@ -78,12 +78,18 @@ impl Log {
 
 /// What a table's line says of the log, behind the row.
 pub(super) fn columns(out_of_place: &Row, in_place: Option<&Row>) -> String {
-    let column = |row: Option<&Row>| {
-        let both = row.and_then(|row| row.against_us.map(|theirs| (theirs, theirs / row.time_us)));
-        match both {
-            None => format!("{:>8} {:>6}", "N/A", "N/A"),
-            Some((theirs, ratio)) => format!("{:>8} {:>6}", digits(theirs, 8), digits(ratio, 6)),
-        }
+    pairs(out_of_place, in_place, |row| row.against_us.map(|theirs| (theirs, theirs / row.time_us)))
+}
+
+/// A time and a ratio of both rows.
+pub(super) fn pairs(
+    out_of_place: &Row,
+    in_place: Option<&Row>,
+    of_row: impl Fn(&Row) -> Option<(f64, f64)>,
+) -> String {
+    let column = |row: Option<&Row>| match row.and_then(&of_row) {
+        None => format!("{:>8} {:>6}", "N/A", "N/A"),
+        Some((time, ratio)) => format!("{:>8} {:>6}", digits(time, 8), digits(ratio, 6)),
     };
     format!("  {}  {}", column(Some(out_of_place)), column(in_place))
 }

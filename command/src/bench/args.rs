@@ -7,10 +7,12 @@ use std::time::Duration;
 use clap::Args;
 use oxccl::{Config, CustomSchedule, Device, Kind, OpKind};
 
+use super::against::Log;
 use super::buffers::rotated_bytes;
 use super::case::Case;
 use super::gpu;
 use super::group::{self, Form, GroupOptions};
+use super::predict::Model;
 use super::sweep::SweepOptions;
 use crate::failure::Failure;
 use crate::options::{self, Choice, Subject, Target};
@@ -86,6 +88,9 @@ pub(crate) struct BenchOptions {
     /// Holds rows against those of this log: a table of nccl-tests', or of this command's.
     #[arg(long, value_name = "LOG")]
     pub(crate) against: Option<PathBuf>,
+    /// Holds rows against what is predicted of the same calls on this topology, as for sim.
+    #[arg(long, value_name = "TOPOLOGY")]
+    pub(crate) expect: Option<String>,
     /// Prints comma-separated values.
     #[arg(long, conflicts_with = "json")]
     pub(crate) csv: bool,
@@ -184,6 +189,21 @@ impl BenchOptions {
         Ok(group::heap_bytes(&counts) / 2 + (8 << 20))
     }
 
+    /// What rows are held against, with this many ranks.
+    ///
+    /// # Errors
+    /// A log or a topology that cannot be read.
+    pub(super) fn besides(&self, ranks: usize) -> Result<(Option<Log>, Option<Model>), Failure> {
+        let log = self.against.as_deref().map(Log::read).transpose()?;
+        let Some(topology) = &self.expect else { return Ok((log, None)) };
+        let config = self.config()?;
+        let is_divided = config.nodes.is_some() || config.ranks_per_node.is_some();
+        let per_node = is_divided.then(|| config.placement(ranks).ranks_per_node());
+        let custom = config.schedule.clone();
+        let model = Model::new(topology, ranks, per_node, config.order, custom)?;
+        Ok((log, Some(model)))
+    }
+
     /// The operations that timed calls of a case rotate over.
     pub(super) fn operations(&self, case: &Case) -> Vec<OpKind> {
         if self.rotate == 1 || self.sweep.op.is_some() || !case.kind.reduces() {
@@ -211,6 +231,9 @@ impl BenchOptions {
         let usage = |text: &str| Err(Failure::Usage(text.to_owned()));
         if self.against.is_some() && self.target() == Target::Group {
             return usage("--against: nccl-tests have no groups to hold these against");
+        }
+        if self.expect.is_some() && self.target() == Target::Group {
+            return usage("--expect: groups are not simulated");
         }
         if self.graph > 0 {
             return usage("--graph: oxccl-against-nccl measures CUDA graphs; leave it at 0 here");

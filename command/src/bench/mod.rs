@@ -13,6 +13,7 @@ mod gpu;
 mod group;
 mod measure;
 mod output;
+mod predict;
 mod rank;
 mod report;
 mod sample;
@@ -30,7 +31,6 @@ use oxccl_transports::{Environment, EnvironmentError};
 use crate::failure::Failure;
 use crate::launch::{Job, launch};
 use crate::machine::{self, Probe};
-use against::Log;
 pub(crate) use args::BenchOptions;
 pub use case::{Case, Shape};
 pub use check::{Expected, Inputs, PERIOD};
@@ -96,7 +96,7 @@ pub(crate) fn environment() -> Result<Option<Environment>, Failure> {
 fn as_processes(options: &BenchOptions) -> Result<(), Failure> {
     let ranks = options.sweep.ranks();
     options.cases(ranks)?;
-    options.against.as_deref().map(Log::read).transpose()?;
+    options.besides(ranks)?;
     start_ranks(ranks)
 }
 
@@ -169,9 +169,9 @@ fn as_threads(options: &BenchOptions) -> Result<(), Failure> {
 }
 
 fn first_output(options: &BenchOptions, ranks: usize) -> Result<Output, Failure> {
-    let against = options.against.as_deref().map(Log::read).transpose()?;
+    let besides = options.besides(ranks)?;
     let probe = (!options.no_probe).then(Probe::measure);
-    Ok(Output::of(options, ranks, probe, against))
+    Ok(Output::of(options, ranks, probe, besides))
 }
 
 /// Makes both communicators of a rank that a launcher has started. Others reach rank 0's machine as

@@ -4,11 +4,13 @@
 use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use oxccl::plans::tune::Plan;
 use oxccl_kernels::HostExecutor;
 
 use super::against::{self, Log};
 use super::args::BenchOptions;
 use super::case::Case;
+use super::predict::{self, Model};
 use super::report::{Format, Row};
 use crate::machine::{self, Probe};
 use crate::options::Target;
@@ -23,6 +25,7 @@ pub(super) struct Output {
     bandwidths: usize,
     kind: Option<oxccl::Kind>,
     against: Option<Log>,
+    model: Option<Model>,
 }
 
 impl Output {
@@ -36,6 +39,7 @@ impl Output {
             bandwidths: 0,
             kind: None,
             against: None,
+            model: None,
         }
     }
 
@@ -44,7 +48,7 @@ impl Output {
         options: &BenchOptions,
         ranks: usize,
         probe: Option<Probe>,
-        against: Option<Log>,
+        (against, model): (Option<Log>, Option<Model>),
     ) -> Output {
         let format = match (options.csv, options.sweep.json) {
             (true, _) => Format::Csv,
@@ -52,7 +56,7 @@ impl Output {
             _ => Format::Table,
         };
         let header = header(options, ranks, probe);
-        Output { format: Some(format), header, against, ..Output::silent() }
+        Output { format: Some(format), header, against, model, ..Output::silent() }
     }
 
     /// Prints what comes before the rows. The ranks have met: if this fails, they hear of it.
@@ -64,9 +68,10 @@ impl Output {
             // Standard output is data there.
             speak::note(&self.header);
         }
-        if let Some(heading) =
-            format.heading(self.against.is_some()).filter(|_| target != Target::Group)
-        {
+        let log = self.against.as_ref().map(|_| "the log's");
+        let predicted = self.model.as_ref().map(|_| "predicted");
+        let besides: Vec<&str> = log.into_iter().chain(predicted).collect();
+        if let Some(heading) = format.heading(&besides).filter(|_| target != Target::Group) {
             self.print(&heading);
         }
     }
@@ -90,6 +95,12 @@ impl Output {
         self.kind = Some(case.kind);
     }
 
+    /// A row of a call by this plan, with what it is held against.
+    pub(super) fn held(&mut self, row: Row, case: &Case, plan: &Plan) -> Row {
+        let row = self.against.as_mut().map_or(row.clone(), |log| log.hold(&row));
+        self.model.as_mut().map_or(row.clone(), |model| model.hold(&row, case, plan))
+    }
+
     /// One size is done.
     pub(super) fn rows(&mut self, out_of_place: &Row, in_place: Option<&Row>) {
         for row in std::iter::once(out_of_place).chain(in_place) {
@@ -97,15 +108,12 @@ impl Output {
             self.bandwidths += 1;
         }
         if let Some(format) = self.format {
-            let held = self.against.as_mut().map(|against| {
-                (against.hold(out_of_place), in_place.map(|in_place| against.hold(in_place)))
-            });
-            let mut text = match &held {
-                None => format.rows(out_of_place, in_place),
-                Some((out_of_place, in_place)) => format.rows(out_of_place, in_place.as_ref()),
-            };
-            if let (Some((out_of_place, in_place)), Format::Table) = (&held, format) {
-                text += &against::columns(out_of_place, in_place.as_ref());
+            let mut text = format.rows(out_of_place, in_place);
+            if format == Format::Table && self.against.is_some() {
+                text += &against::columns(out_of_place, in_place);
+            }
+            if format == Format::Table && self.model.is_some() {
+                text += &predict::columns(out_of_place, in_place);
             }
             self.print(&text);
         }
@@ -138,11 +146,13 @@ impl Output {
         if self.format == Some(Format::Table) {
             let verdict = if wrong == 0 { "OK" } else { "FAILED" };
             let average = self.bandwidth_sum / self.bandwidths.max(1) as f64;
-            let against = self.against.as_mut().map(|log| format!("\n{}", log.summary()));
+            let against = self.against.as_mut().map(Log::summary);
+            let predicted = self.model.as_mut().map(Model::summary);
+            let besides = against.into_iter().chain(predicted).map(|text| format!("\n{text}"));
             self.print(&format!(
                 "# Out of bounds values : {wrong} {verdict}\n\
                  # Avg bus bandwidth    : {average:.6}{}\n#",
-                against.unwrap_or_default()
+                besides.collect::<String>()
             ));
         }
     }

@@ -180,7 +180,7 @@ impl Bench<'_> {
         let wrong = before.zip(after).map(|(before, after)| before + after);
         self.wrong += wrong.unwrap_or(0);
         let launches = launches / calls.max(1);
-        Ok(Some(self.finished(
+        let row = self.finished(
             case,
             shape,
             placement,
@@ -188,7 +188,8 @@ impl Bench<'_> {
             &timing,
             (wrong, launches, missed[0]),
             (buffers.places(shape), ops.len()),
-        )))
+        );
+        Ok(Some(self.output.held(row, case, &plan)))
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -229,6 +230,7 @@ impl Bench<'_> {
             buffers,
             ops,
             against_us: None,
+            predicted_us: None,
         }
     }
 

@@ -53,6 +53,8 @@ pub(crate) struct Row {
     pub(crate) ops: usize,
     /// The time of the same call in another run's log; none if there is no such row or log.
     pub(crate) against_us: Option<f64>,
+    /// What is predicted of it on a topology; none without one.
+    pub(crate) predicted_us: Option<f64>,
 }
 
 impl Row {
@@ -76,7 +78,7 @@ pub fn rounded(value: f64) -> f64 {
 
 impl Format {
     /// The lines in front of the rows.
-    pub(super) fn heading(self, against: bool) -> Option<String> {
+    pub(super) fn heading(self, besides: &[&str]) -> Option<String> {
         match self {
             Format::Json => None,
             Format::Csv => Some(CSV_COLUMNS.join(",")),
@@ -91,14 +93,18 @@ impl Format {
                     let [size, count, data_type, op, root] = texts;
                     format!("# {size:>10}  {count:>12}  {data_type:>8}  {op:>6}  {root:>6}")
                 };
-                let more = |text: String| if against { text } else { String::new() };
-                let pair = |one: &str, two: &str| more(format!("  {one:>8} {two:>6}").repeat(2));
+                let pair =
+                    |one: &str, two: &str| format!("  {one:>8} {two:>6}").repeat(2 * besides.len());
+                let besides: String = besides
+                    .iter()
+                    .map(|name| format!("  {name:^15}  {:^15}", "in-place"))
+                    .collect();
                 Some(format!(
                     "#\n{}  {}  {}{}\n{}  {names}  {names}{}\n{}  {units}  {units}{}",
                     left([""; 5]),
                     placement("out-of-place"),
                     placement("in-place"),
-                    more(format!("  {:^15}  {:^15}", "the log's", "in-place")),
+                    besides,
                     left(["size", "count", "type", "redop", "root"]),
                     pair("time", "ratio"),
                     left(["(B)", "(elements)", "", "", ""]),
@@ -119,7 +125,7 @@ impl Format {
     }
 }
 
-pub(crate) const CSV_COLUMNS: [&str; 24] = [
+pub(crate) const CSV_COLUMNS: [&str; 25] = [
     "op",
     "type",
     "redop",
@@ -144,6 +150,7 @@ pub(crate) const CSV_COLUMNS: [&str; 24] = [
     "buffers",
     "ops",
     "against_us",
+    "predicted_us",
 ];
 
 /// The values of [`CSV_COLUMNS`].
@@ -173,6 +180,7 @@ pub(crate) fn csv_line(row: &Row) -> String {
         row.buffers.to_string(),
         row.ops.to_string(),
         row.against_us.map_or("N/A".to_owned(), |theirs| theirs.to_string()),
+        row.predicted_us.map_or("N/A".to_owned(), |predicted| predicted.to_string()),
     ]
     .join(",")
 }
@@ -210,7 +218,7 @@ pub(crate) fn digits(value: f64, width: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::against;
+    use crate::bench::{against, predict};
     use oxccl::{DataType, Kind, OpKind};
 
     fn row() -> Row {
@@ -239,17 +247,18 @@ mod tests {
             buffers: 16,
             ops: 4,
             against_us: Some(90.5),
+            predicted_us: Some(75.5),
         }
     }
 
     #[test]
     fn lines_are_as_wide_as_their_heading() {
-        let heading = Format::Table.heading(false).unwrap();
+        let heading = Format::Table.heading(&[]).unwrap();
         let names = heading.lines().nth(2).unwrap();
         let both = Format::Table.rows(&row(), Some(&row()));
         assert_eq!(both.len(), names.len(), "\n{heading}\n{both}");
-        let held = both + &against::columns(&row(), None);
-        let heading = Format::Table.heading(true).unwrap();
+        let held = both + &against::columns(&row(), None) + &predict::columns(&row(), Some(&row()));
+        let heading = Format::Table.heading(&["the log's", "predicted"]).unwrap();
         assert!(
             heading.lines().skip(1).all(|line| line.len() == held.len()),
             "\n{heading}\n{held}"

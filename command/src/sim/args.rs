@@ -34,7 +34,8 @@ pub(crate) struct SimOptions {
     /// there are for its collective.
     #[arg(long, value_name = "FILE")]
     schedule: Option<PathBuf>,
-    /// A preset (oxccl topo --list), a file that ends with .toml, or "this" machine.
+    /// A preset (oxccl topo --list), a file that ends with .toml or, of NCCL, with
+    /// .xml, or "this" machine.
     #[arg(long, short = 't', default_value = "dgx-h100")]
     topology: String,
     /// Nodes of the topology [default: as it says, or as many as the ranks need].

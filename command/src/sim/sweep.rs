@@ -197,6 +197,7 @@ fn point(
         buffers: 1,
         ops: 1,
         against_us: None,
+        predicted_us: None,
     };
     Point { row, tile_bytes: options.tile_bytes, links: prediction.links.clone() }
 }

@@ -21,7 +21,8 @@ use crate::{names, options, speak};
 /// Prints how the devices of a topology, or of this machine, reach each other.
 #[derive(Args)]
 pub(crate) struct TopoOptions {
-    /// A preset, a file that ends with .toml, or "this" machine.
+    /// A preset, a file that ends with .toml, a file of NCCL (NCCL_TOPO_DUMP_FILE) that ends with
+    /// .xml, or "this" machine.
     #[arg(value_name = "TOPOLOGY", default_value = "this")]
     topology: String,
     /// Lists the presets.
@@ -208,14 +209,18 @@ fn load_with_notes(name: &str) -> Result<(Topology, Vec<String>), Failure> {
         found.topology.check()?;
         return Ok((found.topology, found.notes));
     }
-    if !name.ends_with(".toml") {
+    let is_of_nccl = name.ends_with(".xml");
+    if !name.ends_with(".toml") && !is_of_nccl {
         return Ok((preset(name).map_err(|error| unknown(error, name))?, Vec::new()));
     }
     let text = fs::read_to_string(name).map_err(|error| TopologyError::Text {
         source_name: name.to_owned(),
         detail: format!("cannot be read: {error}"),
     })?;
-    Ok((Topology::parse(&text, name)?, Vec::new()))
+    match is_of_nccl {
+        true => Ok(Topology::parse_nccl(&text, name)?),
+        false => Ok((Topology::parse(&text, name)?, Vec::new())),
+    }
 }
 
 /// Of a preset that there is not, which was probably meant.

@@ -26,7 +26,7 @@ pub enum TopologyError {
     },
     /// No such preset.
     #[error(
-        "{name:?} is no topology; there are {known}, or the path of a file that ends with .toml"
+        "{name:?} is no topology; there are {known}, or the path of a file that ends with .toml, or of NCCL with .xml"
     )]
     NoPreset {
         /// What was asked for.

@@ -93,7 +93,7 @@ const LAUNCH_NS: f64 = 1800.0;
 
 /// A100 SXM: the L2 cache gives 5,120 bytes a clock to 108 multiprocessors at 1.41 GHz, 66 GB/s
 /// each (NVIDIA A100 white paper), and 64 float lanes of 4 bytes fold 361 GB/s.
-fn a100(memory_gbps: f64) -> DeviceKind {
+pub(super) fn a100(memory_gbps: f64) -> DeviceKind {
     // Its clock is 1.41 GHz.
     let (costs, slower) = (INSTRUCTION_COSTS, 1.755 / 1.41);
     DeviceKind {
@@ -110,7 +110,7 @@ fn a100(memory_gbps: f64) -> DeviceKind {
 
 /// H100 SXM: as A100 with 132 multiprocessors at 1.755 GHz (68 GB/s each) and 128 float lanes
 /// (NVIDIA H100 white paper).
-fn h100(memory_gbps: f64) -> DeviceKind {
+pub(super) fn h100(memory_gbps: f64) -> DeviceKind {
     let costs = INSTRUCTION_COSTS;
     DeviceKind {
         launch_ns: LAUNCH_NS + costs.kernel,
@@ -152,7 +152,7 @@ pub fn reduce_efficiency(nvlink_generation: u32) -> f64 {
 
 /// NVLink of all lanes of a GPU together: 12 x 25 GB/s (A100), 18 x 25 (H100), 18 x 50 (Blackwell),
 /// by NVIDIA's data sheets. To the switch or from it takes about 250 ns.
-fn nvlink(gbps: f64) -> LinkKind {
+pub(super) fn nvlink(gbps: f64) -> LinkKind {
     LinkKind { gbps, efficiency: 128.0 / 160.0, latency_ns: 250.0 }
 }
 
@@ -162,7 +162,7 @@ fn pcie(gbps: f64) -> LinkKind {
 }
 
 /// InfiniBand HDR, 200 Gb/s.
-fn hdr() -> LinkKind {
+pub(super) fn hdr() -> LinkKind {
     LinkKind { gbps: 25.0, efficiency: 4096.0 / 4162.0, latency_ns: 500.0 }
 }
 
@@ -172,7 +172,7 @@ fn ndr() -> LinkKind {
 }
 
 /// Between two sockets: three UPI links of 11.2 GT/s.
-fn upi() -> LinkKind {
+pub(super) fn upi() -> LinkKind {
     LinkKind { gbps: 67.2, efficiency: 8.0 / 9.0, latency_ns: 200.0 }
 }
 

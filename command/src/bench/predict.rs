@@ -1,0 +1,132 @@
+//! Predictions to hold rows against: what `oxccl sim` says of the same calls, by the same plans, on
+//! a topology.
+
+use oxccl::plans::algorithms::find;
+use oxccl::plans::schedule::{Layout, SLOTS};
+use oxccl::plans::simulate::{Options, Subject, simulate};
+use oxccl::plans::topology::{Network, Placement};
+use oxccl::plans::tune::Plan;
+use oxccl::{Collective, CustomSchedule, Kind, Order};
+use std::sync::Arc;
+
+use super::case::Case;
+use super::report::{Row, digits};
+use crate::failure::Failure;
+use crate::topo;
+
+/// Rows are off that take more than so many times what is predicted, or less than its inverse.
+const OFF: f64 = 2.0;
+
+/// A topology with the ranks that are measured on its devices.
+#[derive(Clone, Debug)]
+pub(super) struct Model {
+    name: String,
+    network: Network,
+    order: Order,
+    custom: Option<Arc<CustomSchedule>>,
+    /// Measured times over predicted ones, with the rows' names.
+    ratios: Vec<(f64, String)>,
+    /// How many rows cannot be predicted, and why the first cannot.
+    without: Option<(usize, String)>,
+}
+
+impl Model {
+    /// # Errors
+    /// A topology that is not known or wrong, or has too few devices.
+    pub(super) fn new(
+        name: &str,
+        ranks: usize,
+        per_node: Option<usize>,
+        order: Order,
+        custom: Option<Arc<CustomSchedule>>,
+    ) -> Result<Model, Failure> {
+        let (_, network) = topo::with_ranks(name, None, Some(ranks), per_node)?;
+        let (name, ratios) = (name.to_owned(), Vec::new());
+        Ok(Model { name, network, order, custom, ratios, without: None })
+    }
+
+    /// Says beside a row, of a call by this plan, what is predicted.
+    pub(super) fn hold(&mut self, row: &Row, case: &Case, plan: &Plan) -> Row {
+        match self.predicted_ns(row, case, plan) {
+            Ok(ns) => {
+                let in_place = if row.in_place { " in place" } else { "" };
+                let name = format!("{} {} B{in_place}", row.op, row.bytes);
+                self.ratios.push((row.time_us * 1e3 / ns, name));
+                Row { predicted_us: Some(super::rounded(ns / 1e3)), ..row.clone() }
+            }
+            Err(why) => {
+                self.without.get_or_insert((0, why)).0 += 1;
+                row.clone()
+            }
+        }
+    }
+
+    fn predicted_ns(&self, row: &Row, case: &Case, plan: &Plan) -> Result<f64, String> {
+        if plan.cma {
+            return Err("the system's reads of private memory are not modelled".to_owned());
+        }
+        let ranks = row.ranks;
+        if case.kind == Kind::SendRecv && ranks > 2 {
+            return Err("each rank sends to the next, and one message is simulated".to_owned());
+        }
+        let collective = match case.kind {
+            Kind::SendRecv => Collective::send_recv(ranks, 0, 1 % ranks),
+            kind if kind.is_rooted() => Collective::rooted(kind, ranks, case.root),
+            kind => Collective::new(kind, ranks),
+        };
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        let placement = Placement::uniform(self.network.per_node().min(ranks));
+        let order = if case.kind.reduces() { self.order } else { Order::Any };
+        let subject = match (find(case.kind, plan.algorithm, plan.encoding), &self.custom) {
+            (Some(entry), _) => Subject::entry(entry, collective, placement, order, SLOTS),
+            (None, Some(custom)) => Subject::schedule(custom.schedule()),
+            (None, None) => return Err(format!("{} is in no catalogue", plan.algorithm)),
+        };
+        let subject = subject.map_err(|error| text(&error))?;
+        let element_bytes = case.data_type.len_bytes();
+        let ((input, output), align) = (subject.chunking(), (64 / element_bytes).max(1));
+        let layout = Layout::even(&collective, input, output, row.count, align);
+        let layout = layout.map_err(|error| text(&error))?;
+        let options = Options {
+            element_bytes,
+            channels: plan.channels,
+            tile_bytes: plan.tile_bytes,
+            in_network: self.network.reduces(),
+            ..Options::default()
+        };
+        let prediction = simulate(&subject, &layout, &self.network, &options);
+        Ok(prediction.map_err(|error| text(&error))?.time_ns)
+    }
+
+    /// What all rows come to, and those that are off.
+    pub(super) fn summary(&mut self) -> String {
+        self.ratios.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let name = &self.name;
+        let mut text = match self.ratios.get(self.ratios.len() / 2) {
+            None => format!("# Predicted on {name} : none of these rows"),
+            Some((median, _)) => format!(
+                "# Predicted on {name} : {} rows, measured times are {} times that (median)",
+                self.ratios.len(),
+                digits(*median, 8)
+            ),
+        };
+        let is_off = |ratio: f64| !(1.0 / OFF..=OFF).contains(&ratio);
+        let off = self.ratios.iter().rev().filter(|(ratio, _)| is_off(*ratio));
+        let off: Vec<String> =
+            off.map(|(ratio, row)| format!("{row} ({})", digits(*ratio, 8))).collect();
+        if !off.is_empty() {
+            text += &format!("\n# Off by more than {OFF} times : {}", off.join(", "));
+        }
+        if let Some((rows, why)) = &self.without {
+            text += &format!("\n# Not predicted : {rows} rows ({why})");
+        }
+        text
+    }
+}
+
+/// What a table's line says of the prediction, behind the row.
+pub(super) fn columns(out_of_place: &Row, in_place: Option<&Row>) -> String {
+    super::against::pairs(out_of_place, in_place, |row| {
+        row.predicted_us.map(|predicted| (predicted, row.time_us / predicted))
+    })
+}
