@@ -35,6 +35,14 @@ pub enum Failure {
         /// How many, on all ranks.
         count: u64,
     },
+    /// Contestants of a suite failed.
+    #[error("{failed} of {turns} turns failed")]
+    Turns {
+        /// How many.
+        failed: usize,
+        /// Of how many.
+        turns: usize,
+    },
     /// Started ranks failed.
     #[error("{0}")]
     Job(Box<JobEnd>),

@@ -8,10 +8,12 @@
 
 mod bench;
 mod blame;
+mod date;
 mod diff;
 mod doctor;
 mod explain;
 mod failure;
+mod figure;
 mod launch;
 mod machine;
 mod manual;

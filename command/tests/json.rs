@@ -186,3 +186,24 @@ fn sizes_that_tune_measures() {
     assert!(all.iter().all(|one| one["ratio"].as_f64() >= Some(1.0)), "{}", said.out);
     let _ = fs::remove_file(table);
 }
+
+#[test]
+fn what_a_suite_writes() {
+    let folder = std::env::temp_dir().join(format!("oxccl-suite-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a folder");
+    let (file, output) = (folder.join("suite.toml"), folder.join("results"));
+    let text = format!(
+        "name = \"x\"\noutput = {output:?}\nrounds = 1\n\
+         [[contestants]]\nname = \"echo\"\ncommand = [\"echo\", \"8 2 float sum -1 1 0 0 0\"]\n\
+         [[contestants]]\nname = \"false\"\ncommand = [\"false\"]\n[[runs]]\nop = \"all_reduce\"\n"
+    );
+    fs::write(&file, text).expect("a file");
+    oxccl(&["bench", "--suite", file.to_str().expect("text")]).failed(1);
+    let text = fs::read_to_string(output.with_extension("json")).expect("it is written");
+    fs::remove_dir_all(&folder).expect("it is there");
+    let report: Value = serde_json::from_str(&text).expect("it is JSON");
+    let mut found = BTreeSet::new();
+    fields(&report, &mut found);
+    let missing: Vec<_> = found.difference(&documented("suite")).cloned().collect();
+    assert!(missing.is_empty(), "{PAGE} says nothing of {missing:?}");
+}

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::report::{Row, digits};
+use super::suite::Timed;
 use crate::failure::Failure;
 
 /// A log that was read.
@@ -25,6 +26,7 @@ struct Theirs {
     root: i64,
     /// Microseconds, out of place and in place.
     times_us: [Option<f64>; 2],
+    wrong: [Option<u64>; 2],
 }
 
 impl Log {
@@ -94,6 +96,17 @@ pub(super) fn pairs(
     format!("  {}  {}", column(Some(out_of_place)), column(in_place))
 }
 
+/// The rows of a log that is of one collective.
+pub(super) fn timed(text: &str) -> Vec<Timed> {
+    let of_row = |row: Theirs| {
+        let Theirs { bytes, times_us, wrong, .. } = row;
+        [false, true].into_iter().zip(times_us).zip(wrong).filter_map(
+            move |((in_place, time), wrong)| Some(Timed { bytes, in_place, time_us: time?, wrong }),
+        )
+    };
+    rows(text).into_iter().flat_map(of_row).collect()
+}
+
 /// The rows of a log. A line that is none is passed over, but for one that names the collective.
 fn rows(text: &str) -> Vec<Theirs> {
     let (mut op, mut rows) = (None, Vec::new());
@@ -133,7 +146,8 @@ fn row(line: &str, op: Option<&String>) -> Option<Theirs> {
     let time = |at: usize| words.get(at)?.parse::<f64>().ok().filter(|time| *time > 0.0);
     let times_us = [time(0), time(4)];
     times_us[0]?;
-    Some(Theirs { op: op.cloned(), bytes, data_type, redop, root, times_us })
+    let wrong = [3, 7].map(|at| words.get(at)?.parse().ok());
+    Some(Theirs { op: op.cloned(), bytes, data_type, redop, root, times_us, wrong })
 }
 
 #[cfg(test)]
@@ -160,14 +174,15 @@ mod tests {
     fn logs_of_nccl_tests_are_read() {
         let rows = rows(LOG);
         let both = [
-            ("float", 8, [Some(20.5), Some(19.25)]),
-            ("bfloat16", 1 << 20, [Some(33.0), Some(32.0)]),
+            ("float", 8, [Some(20.5), Some(19.25)], [Some(0), Some(0)]),
+            ("bfloat16", 1 << 20, [Some(33.0), Some(32.0)], [Some(0), None]),
         ];
         assert_eq!(rows.len(), 2);
-        for (row, (data_type, bytes, times_us)) in rows.iter().zip(both) {
+        for (row, (data_type, bytes, times_us, wrong)) in rows.iter().zip(both) {
             let op = Some("all_reduce".to_owned());
             let (data_type, redop) = (data_type.to_owned(), "sum".to_owned());
-            assert_eq!(*row, Theirs { op, bytes, data_type, redop, root: -1, times_us });
+            let theirs = Theirs { op, bytes, data_type, redop, root: -1, times_us, wrong };
+            assert_eq!(*row, theirs);
         }
     }
 

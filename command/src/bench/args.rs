@@ -28,7 +28,7 @@ pub(crate) struct BenchOptions {
     /// The collective, or all: all_reduce, reduce_scatter, all_gather, all_to_all, broadcast,
     /// reduce, gather, scatter, send_recv, barrier; or group: buckets of --bucket-op [default: the
     /// schedule's]. Or a file with a custom schedule, as --schedule.
-    #[arg(value_name = "OP|FILE", value_parser = subject, required_unless_present = "schedule")]
+    #[arg(value_name = "OP|FILE", value_parser = subject, required_unless_present_any = ["schedule", "suite"])]
     subject: Option<Subject<Target>>,
     #[arg(skip)]
     target: Option<Target>,
@@ -91,6 +91,10 @@ pub(crate) struct BenchOptions {
     /// Holds rows against what is predicted of the same calls on this topology, as for sim.
     #[arg(long, value_name = "TOPOLOGY")]
     pub(crate) expect: Option<String>,
+    /// Measures what this file says, and nothing else: contestants that take turns at the same
+    /// calls. Writes a JSON file and a page.
+    #[arg(long, value_name = "FILE", exclusive = true)]
+    pub(crate) suite: Option<PathBuf>,
     /// Prints comma-separated values.
     #[arg(long, conflicts_with = "json")]
     pub(crate) csv: bool,

@@ -18,6 +18,7 @@ mod rank;
 mod report;
 mod sample;
 mod sizes;
+mod suite;
 mod sweep;
 mod trace;
 mod watchdog;
@@ -53,6 +54,9 @@ pub use watchdog::Watchdog;
 const GRACE: Duration = Duration::from_secs(10);
 
 pub(crate) fn main(options: &BenchOptions) -> Result<(), Failure> {
+    if let Some(path) = &options.suite {
+        return suite::main(path);
+    }
     let options = &options.completed()?;
     match environment()? {
         Some(environment) => as_rank(options, &environment),

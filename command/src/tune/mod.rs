@@ -1,7 +1,6 @@
 //! `oxccl tune`: measures what the catalogue's entries take on this machine, and writes the table
 //! that the tuner picks by.
 
-mod date;
 mod points;
 mod sweep;
 mod verify;
@@ -17,6 +16,7 @@ use oxccl::{Collective, Config, Device, Kind, Order, Pin};
 use serde::Serialize;
 
 use crate::bench::{self, Case, Comms, DATA_TYPE, OP, Turns};
+use crate::date;
 use crate::failure::Failure;
 use crate::machine::{self, Probe};
 use crate::names;
