@@ -143,14 +143,15 @@ impl Config {
 
     /// Memory that the connections to one rank of another node take; RDMA pins it.
     pub fn link_memory_bytes(&self) -> usize {
-        let shape = self.staging(1);
+        let shape = self.staging(1, 1);
         LinkPorts::len_bytes(&StagingShape { slot_bytes: self.advanced.link_slot_bytes, ..shape })
     }
 
-    /// How so many ranks lay out staging memory.
-    pub(crate) fn staging(&self, ranks: usize) -> StagingShape {
+    /// How ranks lay out staging memory, of which so many are on one node.
+    pub(crate) fn staging(&self, ranks: usize, beside: usize) -> StagingShape {
         StagingShape {
             ranks,
+            beside,
             channels: self.max_channels,
             ll_slots: SLOTS.ll,
             ll128_slots: SLOTS.ll128,

@@ -118,6 +118,21 @@ fn the_device_decides_on_defaults() {
     assert_eq!(on("cuda:1").device, Device::Cuda(Some(1)));
 }
 
+/// What a GPU gives for staging depends on its node's ranks, not on the world's.
+#[test]
+fn staging_of_a_gpu_stays_as_the_world_grows() {
+    let lookup = |name: &str| (name == "OXCCL_DEVICE").then(|| "cuda".into());
+    let alone = Config::from_lookup(lookup).unwrap();
+    assert!(alone.staging(8, 8).len_bytes() <= 64 << 20);
+    let of_nodes = |nodes: usize| {
+        let mut config = alone.clone();
+        config.place(&Nodes::of((0..8 * nodes).map(|rank| rank / 8))).unwrap();
+        config.staging(8 * nodes, 8).len_bytes()
+    };
+    assert_eq!(of_nodes(2), of_nodes(128));
+    assert!(of_nodes(128) <= 160 << 20, "{}", of_nodes(128));
+}
+
 #[test]
 fn every_setting_is_described_once() {
     let fields: Vec<&str> = settings::all().map(|setting| setting.field).collect();

@@ -377,6 +377,7 @@ mod tests {
     fn ports() -> LinkPorts {
         let shape = StagingShape {
             ranks: 2,
+            beside: 1,
             channels: 2,
             ll_slots: 8,
             ll128_slots: 0,

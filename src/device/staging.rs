@@ -1,5 +1,6 @@
 //! Staging memory: one region a rank that holds its doorbells, its counters, and the slots that
-//! others fill. Of a GPU it is device memory.
+//! others of its node fill. Of a GPU it is device memory. What ranks of other nodes fill is the
+//! links' (`links.rs`).
 //!
 //! Everything a rank waits for lies in its own region and is written by one peer, so no two writers
 //! share a cache line. Heads have lines of their own; a tail lies in the header of the slot that it
@@ -19,6 +20,8 @@ pub(crate) const REGISTRATIONS: usize = 1024;
 pub struct StagingShape {
     /// Number of ranks.
     pub ranks: usize,
+    /// Those of them on this node, which fill each other's slots.
+    pub beside: usize,
     /// Channels. There is one set of connections more, the last: that of send/recv, which runs on
     /// channel 0.
     pub channels: usize,
@@ -61,7 +64,7 @@ impl StagingShape {
     }
 
     fn heads_bytes(&self) -> usize {
-        self.ranks * f::LANES * LINE
+        self.beside * f::LANES * LINE
     }
 
     fn pair_slots_bytes(&self) -> usize {
@@ -74,7 +77,7 @@ impl StagingShape {
 
     /// Length of a rank's region.
     pub fn len_bytes(&self) -> usize {
-        self.slots_start() + (self.channels + 1) * self.ranks * self.pair_slots_bytes()
+        self.slots_start() + (self.channels + 1) * self.beside * self.pair_slots_bytes()
     }
 
     /// The doorbells of a rank, one a channel, are what its region begins with.
@@ -82,14 +85,15 @@ impl StagingShape {
         channel * std::mem::size_of::<f::Doorbell>()
     }
 
-    fn head(&self, channel: usize, peer: usize, lane: f::Lane) -> usize {
-        let line = peer * f::LANES + lane as usize;
+    /// Where what the rank at a place of the node has received is counted.
+    fn head(&self, channel: usize, place: usize, lane: f::Lane) -> usize {
+        let line = place * f::LANES + lane as usize;
         self.doorbell(self.channels) + channel * self.heads_bytes() + line * LINE
     }
 
-    /// Where messages from `sender` lie in the receiver's region.
-    fn slots(&self, channel: usize, sender: usize, lane: f::Lane) -> usize {
-        let pair = self.slots_start() + (channel * self.ranks + sender) * self.pair_slots_bytes();
+    /// Where messages from the rank at a place of the node lie in the receiver's region.
+    fn slots(&self, channel: usize, place: usize, lane: f::Lane) -> usize {
+        let pair = self.slots_start() + (channel * self.beside + place) * self.pair_slots_bytes();
         pair + self.slots_of_pair(lane)
     }
 
@@ -106,12 +110,18 @@ impl StagingShape {
     }
 
     /// A rank's connections of all channels, peers and lanes, in the machine's order, over regions
-    /// that begin at these addresses.
+    /// that begin at these addresses. Those to ranks of other nodes, whose address is null, lead
+    /// nowhere.
     pub(crate) fn connections(&self, rank: usize, bases: &[*mut u8]) -> Vec<f::Connection> {
+        let is_beside = |base: &&*mut u8| !base.is_null();
+        let place = |peer: usize| bases[..peer].iter().filter(is_beside).count();
+        let places: Vec<usize> = (0..self.ranks).map(place).collect();
+        assert_eq!(bases.iter().filter(is_beside).count(), self.beside);
         let pairs = (0..=self.channels).flat_map(|c| (0..self.ranks).map(move |p| (c, p)));
         pairs
             .flat_map(|(channel, peer)| {
-                f::Lane::ALL.map(|lane| self.connection(rank, bases, channel, peer, lane))
+                f::Lane::ALL
+                    .map(|lane| self.connection(rank, (bases, &places), channel, peer, lane))
             })
             .collect()
     }
@@ -136,11 +146,12 @@ impl StagingShape {
         (0..self.channels).flat_map(|_| (0..self.ranks).map(window)).collect()
     }
 
-    /// The connection to a peer, over regions that begin at these addresses.
+    /// The connection to a peer, over regions that begin at these addresses, of ranks at these places
+    /// of the node.
     fn connection(
         &self,
         me: usize,
-        bases: &[*mut u8],
+        (bases, places): (&[*mut u8], &[usize]),
         channel: usize,
         peer: usize,
         lane: f::Lane,
@@ -152,11 +163,17 @@ impl StagingShape {
             // Without slots no schedule that runs uses it.
             f::Lane::Ll128 => (self.ll128_slots, self.ll128_stride()),
         };
-        let at = |rank: usize, offset: usize| bases[rank].wrapping_add(offset);
-        let head = |owner, writer| at(owner, self.head(channel, writer, lane));
+        // A rank of another node fills no place here.
+        let nowhere = std::ptr::null_mut();
+        let is_beside = !bases[peer].is_null();
+        let at = |rank: usize, offset: usize| match is_beside {
+            true => bases[rank].wrapping_add(offset),
+            false => nowhere,
+        };
+        let head = |owner, writer: usize| at(owner, self.head(channel, places[writer], lane));
         f::Connection {
-            send_slots: at(peer, self.slots(channel, me, lane)),
-            recv_slots: at(me, self.slots(channel, peer, lane)),
+            send_slots: at(peer, self.slots(channel, places[me], lane)),
+            recv_slots: at(me, self.slots(channel, places[peer], lane)),
             send_head: head(me, peer).cast(),
             recv_head: head(peer, me).cast(),
             doorbell: at(peer, self.doorbell(channel % self.channels)).cast(),
@@ -183,6 +200,7 @@ mod tests {
         for ll128_slots in [0, 4] {
             check(StagingShape {
                 ranks: 3,
+                beside: 3,
                 channels: 2,
                 ll_slots: 8,
                 ll128_slots,
@@ -190,6 +208,54 @@ mod tests {
                 slots: 4,
                 slot_bytes: 1024,
             });
+        }
+    }
+
+    /// Ranks 1 and 3 of four share a node.
+    #[test]
+    fn ranks_of_other_nodes_take_no_memory() {
+        let shape = StagingShape {
+            ranks: 4,
+            beside: 2,
+            channels: 1,
+            ll_slots: 8,
+            ll128_slots: 0,
+            ll_slot_bytes: 256,
+            slots: 4,
+            slot_bytes: 1024,
+        };
+        let alone = StagingShape { ranks: 2, ..shape };
+        assert_eq!(shape.len_bytes(), alone.len_bytes());
+        let regions = [vec![0u8; shape.len_bytes()], vec![0u8; shape.len_bytes()]];
+        let [first, second] = regions.each_ref().map(|region| region.as_ptr().cast_mut());
+        let null = std::ptr::null_mut();
+        let all = shape.connections(3, &[null, first, null, second]);
+        let two = alone.connections(1, &[first, second]);
+        for channel in 0..2 {
+            for (peer, place) in [(0, None), (1, Some(0)), (2, None), (3, Some(1))] {
+                for lane in f::Lane::ALL.map(|lane| lane as usize) {
+                    let one = &all[(channel * 4 + peer) * f::LANES + lane];
+                    let places = [
+                        one.send_slots,
+                        one.recv_slots,
+                        one.send_head.cast(),
+                        one.recv_head.cast(),
+                    ];
+                    match place {
+                        None => assert_eq!(places, [null; 4]),
+                        Some(place) => {
+                            let other = &two[(channel * 2 + place) * f::LANES + lane];
+                            let theirs = [other.send_slots, other.recv_slots];
+                            assert_eq!(places[..2], theirs);
+                            assert_eq!(
+                                places[2..],
+                                [other.send_head.cast(), other.recv_head.cast()]
+                            );
+                            assert_eq!(one.doorbell, other.doorbell);
+                        }
+                    }
+                }
+            }
         }
     }
 

@@ -94,8 +94,8 @@ impl Engine {
             settings = changed,
             "a communicator has started"
         );
-        let shape = config.staging(world);
-        let apart = world - nodes.beside(rank).count();
+        let beside = nodes.beside(rank).count();
+        let (shape, apart) = (config.staging(world, beside), world - beside);
         let staging_bytes = shape.len_bytes() + apart * config.link_memory_bytes();
         let ending = Ending::at_exit(&ranks, links.as_ref());
         Ok(Engine {
@@ -179,9 +179,10 @@ struct Started {
 
 impl Start<'_> {
     fn shape(&self) -> StagingShape {
-        let shape = self.config.staging(self.bootstrap.world());
+        let (world, nodes) = (self.bootstrap.world(), self.bootstrap.nodes());
+        let shape = self.config.staging(world, nodes.beside(self.bootstrap.rank()).count());
         // No schedule over several nodes uses them.
-        let ll128_slots = if self.bootstrap.nodes().count() == 1 { shape.ll128_slots } else { 0 };
+        let ll128_slots = if nodes.count() == 1 { shape.ll128_slots } else { 0 };
         StagingShape { ll128_slots, ..shape }
     }
 

@@ -52,6 +52,7 @@ pub(crate) fn gpu(rank: usize) -> Result<Context, Error> {
 fn shape(ranks: usize, channels: usize) -> StagingShape {
     StagingShape {
         ranks,
+        beside: ranks,
         channels,
         ll_slots: SLOTS.ll,
         ll128_slots: SLOTS.ll128,
