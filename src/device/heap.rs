@@ -65,7 +65,8 @@ impl Heap {
         }
     }
 
-    /// A heap over a range of a region, for little that takes no large part of the machine's memory.
+    /// A heap over a range of a region, for little that takes no large part of the machine's
+    /// memory.
     pub(crate) fn part(region: Arc<Region>, range: Range<usize>) -> Heap {
         Heap::of(Memory::Host(region, None), (range.start, range.len()))
     }

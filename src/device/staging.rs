@@ -146,8 +146,8 @@ impl StagingShape {
         (0..self.channels).flat_map(|_| (0..self.ranks).map(window)).collect()
     }
 
-    /// The connection to a peer, over regions that begin at these addresses, of ranks at these places
-    /// of the node.
+    /// The connection to a peer, over regions that begin at these addresses, of ranks at these
+    /// places of the node.
     fn connection(
         &self,
         me: usize,

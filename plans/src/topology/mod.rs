@@ -3,9 +3,9 @@
 //! A [`Topology`] is a number of equal nodes. A node has parts (devices, switches, processors with
 //! their memory, network adapters) and connections between them, each of a kind whose bandwidth and
 //! latency are stated once. It comes from a [`preset`], from a file's text ([`Topology::parse`], of
-//! NCCL [`Topology::parse_nccl`]), or from whoever has looked at a machine; nothing here reads one. A [`Network`] is a topology
-//! with ranks on its devices: it knows the links between any two of them. A [`Placement`] is all
-//! that algorithms know of this: which ranks share a node.
+//! NCCL [`Topology::parse_nccl`]), or from whoever has looked at a machine; nothing here reads one.
+//! A [`Network`] is a topology with ranks on its devices: it knows the links between any two of
+//! them. A [`Placement`] is all that algorithms know of this: which ranks share a node.
 
 mod error;
 mod file;

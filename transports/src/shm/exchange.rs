@@ -1,9 +1,9 @@
 //! File descriptors change hands: every rank sends its own to every other of its node, as one
 //! datagram between abstract Unix sockets.
 //!
-//! A packet proves its sender: an HMAC under the job's secret over both ranks' sockets' names, which
-//! are random and new each time. The system vouches for the user and the process that sent it.
-//! Whatever else comes (abstract sockets have no permissions) is dropped.
+//! A packet proves its sender: an HMAC under the job's secret over both ranks' sockets' names,
+//! which are random and new each time. The system vouches for the user and the process that sent
+//! it. Whatever else comes (abstract sockets have no permissions) is dropped.
 
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};

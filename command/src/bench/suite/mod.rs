@@ -1,9 +1,9 @@
-//! A suite: contestants take turns at the same calls, and what they took is written as one JSON file
-//! and one page.
+//! A suite: contestants take turns at the same calls, and what they took is written as one JSON
+//! file and one page.
 //!
-//! In a round each contestant has one turn, one after the other, so that what slows the machine down
-//! for a while slows all of them down. A contestant's ratio is the median, over the rounds, of its
-//! time over the first contestant's time in the same round.
+//! In a round each contestant has one turn, one after the other, so that what slows the machine
+//! down for a while slows all of them down. A contestant's ratio is the median, over the rounds, of
+//! its time over the first contestant's time in the same round.
 
 mod page;
 mod protocol;
