@@ -53,3 +53,24 @@ pub struct Goal<'a> {
     /// How many candidates are timed, at most.
     pub candidates: Option<usize>,
 }
+
+impl Goal<'_> {
+    /// Whether it is searched for.
+    ///
+    /// # Errors
+    /// [`SynthError`] says why not.
+    pub fn check(&self) -> Result<(), SynthError> {
+        let (kind, ranks, bytes) = (self.kind, self.network.ranks(), self.bytes);
+        if !KINDS.contains(&kind) {
+            Err(SynthError::Kind { kind })
+        } else if ranks < 2 {
+            Err(SynthError::OneRank)
+        } else if ranks > MOST_RANKS {
+            Err(SynthError::TooManyRanks { ranks })
+        } else if bytes < ranks {
+            Err(SynthError::TooShort { bytes, ranks })
+        } else {
+            Ok(())
+        }
+    }
+}

@@ -2,7 +2,7 @@
 
 use super::random::Random;
 use super::recipe::{Larder, Recipe};
-use super::{Goal, KINDS, MOST_RANKS, SynthError};
+use super::{Goal, SynthError};
 use crate::collective::Order;
 use crate::custom::CustomSchedule;
 use crate::schedule::{Notes, ScheduleFile};
@@ -58,7 +58,7 @@ impl Outcome {
 /// # Errors
 /// [`SynthError`] says what is not searched for.
 pub fn synthesize(goal: &Goal<'_>, judge: &mut impl Judge) -> Result<Outcome, SynthError> {
-    check(goal)?;
+    goal.check()?;
     let mut search = Search {
         larder: Larder::new(goal),
         goal,
@@ -69,21 +69,6 @@ pub fn synthesize(goal: &Goal<'_>, judge: &mut impl Judge) -> Result<Outcome, Sy
     };
     search.run();
     Ok(search.outcome)
-}
-
-fn check(goal: &Goal<'_>) -> Result<(), SynthError> {
-    let (kind, ranks, bytes) = (goal.kind, goal.network.ranks(), goal.bytes);
-    if !KINDS.contains(&kind) {
-        Err(SynthError::Kind { kind })
-    } else if ranks < 2 {
-        Err(SynthError::OneRank)
-    } else if ranks > MOST_RANKS {
-        Err(SynthError::TooManyRanks { ranks })
-    } else if bytes < ranks {
-        Err(SynthError::TooShort { bytes, ranks })
-    } else {
-        Ok(())
-    }
 }
 
 struct Search<'a, J> {
