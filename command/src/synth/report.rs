@@ -6,7 +6,7 @@ use std::time::Duration;
 use oxccl::plans::synth::Outcome;
 use serde::Serialize;
 
-use super::SynthOptions;
+use super::{SynthOptions, is_faster};
 use crate::bench::{digits, rounded};
 use crate::failure::Failure;
 use crate::options::Size;
@@ -49,7 +49,7 @@ impl<'a> Report<'a> {
         outcome: &'a Outcome,
         took: Duration,
     ) -> Report<'a> {
-        let faster = found.is_some_and(|found| found.time_us < catalogue.time_us);
+        let faster = found.is_some_and(|found| is_faster(found, catalogue));
         Report {
             op: options.kind.name(),
             topology: call.topology(),

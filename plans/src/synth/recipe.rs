@@ -113,6 +113,7 @@ impl Larder {
         let others = self.lanes[1..].iter();
         let flagged: Vec<Recipe> = others
             .flat_map(|lane| flagged.clone().map(|recipe| Recipe { lane: *lane, ..recipe }))
+            .map(|recipe| self.plain(recipe))
             .collect();
         firsts.extend(flagged);
         firsts
@@ -149,6 +150,9 @@ impl Larder {
             _ => {}
         }
         recipe.across_first |= self.ways.nodes() == 1;
+        // Messages with flags order nothing but themselves, and an input that is read in place may
+        // be the output that is written.
+        recipe.windows &= self.kind != Kind::AllReduce || !recipe.lane.has_flags();
         recipe
     }
 

@@ -153,7 +153,10 @@ impl<'a> Writer<'a> {
         let count = script.ways.ranks();
         let ranks = script.beside().into_iter().enumerate().map(|(rank, beside)| {
             let mut builder = RankBuilder::new(rank, SLOTS, crate::schedule::Tree::Left);
-            let beside: Vec<usize> = beside.into_iter().collect();
+            // Starting behind the rank, so that not all turn to the same one first.
+            let (before, behind): (Vec<usize>, Vec<usize>) =
+                beside.into_iter().partition(|other| *other < rank);
+            let beside = [behind, before].concat();
             if !beside.is_empty() {
                 builder.enter(&beside);
             }
