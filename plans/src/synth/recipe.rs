@@ -3,7 +3,7 @@
 use super::Goal;
 use super::matching::Matching;
 use super::random::Random;
-use super::script::Script;
+use super::script::{Reach, Script};
 use super::trees::{Line, Shape, Trees};
 use super::ways::Ways;
 use crate::collective::Kind;
@@ -25,8 +25,8 @@ pub(super) struct Recipe {
     chunks: usize,
     /// The lane of messages inside of nodes.
     lane: Lane,
-    /// Whether the last ranks of trees are written, or read, in place.
-    windows: bool,
+    /// Whose buffers are written, or read, in place.
+    reach: Reach,
     /// Whether other nodes are told before the own one.
     across_first: bool,
 }
@@ -58,7 +58,7 @@ impl Larder {
             kind: goal.kind,
             part_bytes,
             floors: ways.floors(),
-            chunks: [1, 2, 3, 4, 6, 8].into_iter().filter(fits).collect(),
+            chunks: [1, 2, 3, 4, 6, 8, 12, 16].into_iter().filter(fits).collect(),
             lanes,
             ways,
         }
@@ -85,7 +85,7 @@ impl Larder {
             up: up.as_ref(),
             down: down.as_ref(),
             lane: recipe.lane,
-            windows: recipe.windows,
+            reach: recipe.reach,
             across_first: recipe.across_first,
         };
         script.schedule()
@@ -96,16 +96,19 @@ impl Larder {
         let mut firsts = Vec::new();
         let few = &self.chunks[..self.chunks.len().min(2)];
         for &chunks in few {
-            for windows in [true, false] {
+            for reach in [Reach::Last, Reach::Node, Reach::Nobody] {
                 for shape in self.shapes() {
-                    firsts.push(Recipe {
+                    let recipe = self.plain(Recipe {
                         up: shape,
                         down: shape,
                         chunks,
                         lane: Lane::Slots,
-                        windows,
+                        reach,
                         across_first: true,
                     });
+                    if !firsts.contains(&recipe) {
+                        firsts.push(recipe);
+                    }
                 }
             }
         }
@@ -133,7 +136,7 @@ impl Larder {
                 3 | 4 => changed.chunks = random.one(&self.chunks),
                 5 => changed.lane = random.one(&self.lanes),
                 _ => match random.below(2) {
-                    0 => changed.windows = !changed.windows,
+                    0 => changed.reach = random.one(&[Reach::Nobody, Reach::Last, Reach::Node]),
                     _ => changed.across_first = !changed.across_first,
                 },
             }
@@ -152,7 +155,13 @@ impl Larder {
         recipe.across_first |= self.ways.nodes() == 1;
         // Messages with flags order nothing but themselves, and an input that is read in place may
         // be the output that is written.
-        recipe.windows &= self.kind != Kind::AllReduce || !recipe.lane.has_flags();
+        if self.kind == Kind::AllReduce && recipe.lane.has_flags() {
+            recipe.reach = Reach::Nobody;
+        }
+        // Only what is told goes to those who pass it on in place.
+        if self.kind == Kind::ReduceScatter && recipe.reach == Reach::Node {
+            recipe.reach = Reach::Last;
+        }
         recipe
     }
 
@@ -160,13 +169,16 @@ impl Larder {
     fn shapes(&self) -> Vec<Shape> {
         use Line::{Chain, Star};
         let mut shapes = vec![Shape::Fixed { inner: Star, outer: Star }];
+        if self.ways.nodes() > 1 {
+            shapes.push(Shape::Fixed { inner: Star, outer: Chain });
+        }
         for (floor, relays) in
             self.floors.iter().flat_map(|floor| [(*floor, false), (*floor, true)])
         {
             shapes.push(Shape::Matched(Matching { floor, once: true, relays, seed: None }));
         }
         if self.ways.nodes() > 1 {
-            let pairs = [(Star, Chain), (Chain, Star), (Chain, Chain)];
+            let pairs = [(Chain, Star), (Chain, Chain)];
             shapes.extend(pairs.map(|(inner, outer)| Shape::Fixed { inner, outer }));
         }
         shapes.push(Shape::Around);
@@ -194,7 +206,11 @@ impl std::fmt::Display for Recipe {
         }
         let plural = if self.chunks == 1 { "chunk" } else { "chunks" };
         write!(f, ", {} {plural} a rank, {}", self.chunks, self.lane.name())?;
-        if self.windows { f.write_str(" and windows") } else { Ok(()) }
+        match self.reach {
+            Reach::Nobody => Ok(()),
+            Reach::Last => f.write_str(" and windows"),
+            Reach::Node => f.write_str(" and windows with notices"),
+        }
     }
 }
 

@@ -39,10 +39,21 @@ pub(super) struct Script<'a> {
     pub(super) down: Option<&'a Trees>,
     /// The lane of messages inside of nodes.
     pub(super) lane: Lane,
-    /// Whether buffers of ranks of the node that pass nothing on are written, or read, in place.
-    pub(super) windows: bool,
+    /// Whose buffers are written, or read, in place.
+    pub(super) reach: Reach,
     /// Whether what goes to other nodes is handed over before the node is told.
     pub(super) across_first: bool,
+}
+
+/// Whose buffers are used in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// Nobody's: all that is moved is messages.
+    Nobody,
+    /// Those of ranks of the node that pass nothing on.
+    Last,
+    /// Down the trees those of all ranks of the node. Who passes something on waits for a notice.
+    Node,
 }
 
 impl<'a> Script<'a> {
@@ -71,10 +82,15 @@ impl<'a> Script<'a> {
     /// The ranks with which each uses buffers in place.
     fn beside(&self) -> Vec<BTreeSet<usize>> {
         let mut beside = vec![BTreeSet::new(); self.ways.ranks()];
-        for tree in [self.up, self.down].into_iter().flatten().flat_map(|trees| &trees.0) {
+        let up = self.up.into_iter().flat_map(|trees| &trees.0).map(|tree| (tree, true));
+        let down = self.down.into_iter().flat_map(|trees| &trees.0).map(|tree| (tree, false));
+        for (tree, up) in up.chain(down) {
             for (child, parent) in tree.parent.iter().enumerate() {
-                let parent = parent.filter(|parent| self.in_place(tree, *parent, child));
-                if let Some(parent) = parent {
+                let is_used = |parent: &usize| match up {
+                    true => self.is_read(tree, *parent, child),
+                    false => self.is_written(tree, *parent, child),
+                };
+                if let Some(parent) = parent.filter(is_used) {
                     beside[parent].insert(child);
                     beside[child].insert(parent);
                 }
@@ -83,9 +99,16 @@ impl<'a> Script<'a> {
         beside
     }
 
-    /// Whether a rank writes its child's buffer, or reads it, in place.
-    fn in_place(&self, tree: &Tree, parent: usize, child: usize) -> bool {
-        self.windows && tree.children[child].is_empty() && !self.ways.way(parent, child).posted
+    /// Whether a rank reads its child's input in place.
+    fn is_read(&self, tree: &Tree, parent: usize, child: usize) -> bool {
+        let reached = self.reach != Reach::Nobody && !self.ways.way(child, parent).posted;
+        reached && tree.children[child].is_empty()
+    }
+
+    /// Whether a rank writes its child's output in place.
+    fn is_written(&self, tree: &Tree, parent: usize, child: usize) -> bool {
+        let last = self.reach == Reach::Node || tree.children[child].is_empty();
+        self.reach != Reach::Nobody && !self.ways.way(parent, child).posted && last
     }
 
     fn link(&self, from: usize, to: usize, peer: usize) -> Link {
@@ -100,6 +123,8 @@ struct Message {
     chunk: usize,
     /// Whether it is a part that is to be reduced.
     up: bool,
+    /// Whether it is a notice, of what has been written in place.
+    notice: bool,
     arrival: Time,
 }
 
@@ -191,11 +216,11 @@ impl<'a> Writer<'a> {
         let mut starts = Vec::new();
         if let Some(trees) = script.up {
             for (chunk, tree) in trees.0.iter().enumerate() {
-                let is_message = |child: &&usize| !script.in_place(tree, rank, **child);
+                let is_message = |child: &&usize| !script.is_read(tree, rank, **child);
                 let awaited = tree.children[rank].iter().filter(is_message).count();
                 self.ranks[rank].awaited.push(awaited as u32);
                 let parent = tree.parent[rank];
-                if parent.is_some_and(|parent| script.in_place(tree, parent, rank)) {
+                if parent.is_some_and(|parent| script.is_read(tree, parent, rank)) {
                     continue;
                 }
                 self.left += 1;
@@ -213,7 +238,9 @@ impl<'a> Writer<'a> {
         }
         for tree in script.down.into_iter().flat_map(|trees| &trees.0) {
             let parent = tree.parent[rank];
-            let told = parent.is_some_and(|parent| !script.in_place(tree, parent, rank));
+            let is_last = tree.children[rank].is_empty();
+            let told =
+                parent.is_some_and(|parent| !is_last || !script.is_written(tree, parent, rank));
             self.left += usize::from(told);
         }
         starts.sort_by_key(|(when, turn, _)| (*when, *turn));
@@ -324,19 +351,23 @@ impl<'a> Writer<'a> {
         let Some(trees) = self.script.down else { return (Vec::new(), Vec::new()) };
         let tree = &trees.0[chunk];
         let children = tree.children[rank].iter().copied();
-        children.partition(|child| self.script.in_place(tree, rank, *child))
+        children.partition(|child| self.script.is_written(tree, rank, *child))
     }
 
     fn carry_out(&mut self, rank: usize, job: Job, now: Time) {
         match job {
             Job::Own(chunk) => {
                 let input = Operand::Input(chunk % self.script.chunks);
-                self.tell(rank, chunk, &[Read::Plain(input)], false, now);
+                self.tell(rank, chunk, Some((&[Read::Plain(input)], false)), now);
             }
             Job::Pass(chunk, from) => {
-                self.take(rank, from);
-                let link = self.script.link(from, rank, from);
-                let end = self.tell(rank, chunk, &[Read::Recv(link)], false, now);
+                let message = Read::Recv(self.script.link(from, rank, from));
+                let end = if self.take(rank, from) {
+                    self.ranks[rank].builder.await_notice(from);
+                    self.tell(rank, chunk, None, now)
+                } else {
+                    self.tell(rank, chunk, Some((&[message], false)), now)
+                };
                 self.look(from, end);
             }
             Job::Reduce(chunk) => self.reduce(rank, chunk, now),
@@ -349,12 +380,12 @@ impl<'a> Writer<'a> {
         self.look(rank, free);
     }
 
-    /// Takes the first message of a connection.
-    fn take(&mut self, rank: usize, from: usize) {
-        if let Some(queue) = self.ranks[rank].queues.get_mut(&from) {
-            queue.pop_front();
-        }
-        self.unread[from * self.ranks.len() + rank] -= 1;
+    /// Takes the first message of a connection; whether it is a notice.
+    fn take(&mut self, rank: usize, from: usize) -> bool {
+        let queue = self.ranks[rank].queues.get_mut(&from);
+        let notice = queue.and_then(VecDeque::pop_front).is_some_and(|message| message.notice);
+        self.unread[from * self.ranks.len() + rank] -= u32::from(!notice);
+        notice
     }
 
     /// Takes what has come of a chunk; from whom.
@@ -366,7 +397,9 @@ impl<'a> Writer<'a> {
             .filter(|(_, queue)| queue.front().is_some_and(of_chunk))
             .map(|(from, _)| *from)
             .collect();
-        from.iter().for_each(|from| self.take(rank, *from));
+        for from in &from {
+            self.take(rank, *from);
+        }
         self.ranks[rank].awaited[chunk] -= from.len() as u32;
         from
     }
@@ -408,7 +441,7 @@ impl<'a> Writer<'a> {
         let tree = &trees.0[chunk];
         let mut ready = now;
         for &child in &tree.children[rank] {
-            if self.script.in_place(tree, rank, child) {
+            if self.script.is_read(tree, rank, child) {
                 let window = Operand::Window { peer: child, buffer: Buffer::Input, chunk };
                 reads.push(Read::Plain(window));
                 let way = self.script.ways.way(child, rank);
@@ -419,41 +452,63 @@ impl<'a> Writer<'a> {
             (Some(parent), _) => {
                 let link = self.script.link(rank, parent, parent);
                 self.ranks[rank].builder.transfer(&reads, &[Write::Send(link)], false);
-                self.move_on(rank, &[], &[(parent, chunk, true)], ready)
+                self.move_on(rank, &[], &[(parent, Message::part(chunk))], ready)
             }
             (None, Kind::ReduceScatter) => {
                 let output = Write::To(Operand::Output(chunk % self.script.chunks));
                 self.ranks[rank].builder.transfer(&reads, &[output], true);
                 self.move_on(rank, &[], &[], ready)
             }
-            (None, _) => self.tell(rank, chunk, &reads, true, ready),
+            (None, _) => self.tell(rank, chunk, Some((&reads, true)), ready),
         };
         from.into_iter().for_each(|from| self.look(from, end));
     }
 
-    /// Puts a chunk into the output, and tells the children.
-    fn tell(&mut self, rank: usize, chunk: usize, reads: &[Read], finish: bool, now: Time) -> Time {
+    /// Puts into the output what these read, unless it is there, and tells the children.
+    fn tell(
+        &mut self,
+        rank: usize,
+        chunk: usize,
+        reads: Option<(&[Read], bool)>,
+        now: Time,
+    ) -> Time {
         let (script, output) = (self.script, Operand::Output(chunk));
         let (written, sent) = self.told(rank, chunk);
         let is_far = |to: &usize| script.ways.way(rank, *to).posted;
         let (far, near): (Vec<usize>, Vec<usize>) = sent.into_iter().partition(is_far);
-        let windows = written
-            .iter()
-            .map(|peer| Write::To(Operand::Window { peer: *peer, buffer: Buffer::Output, chunk }));
+        let window = |peer: &usize| {
+            Write::To(Operand::Window { peer: *peer, buffer: Buffer::Output, chunk })
+        };
         let send = |to: &usize| Write::Send(script.link(rank, *to, *to));
-        let own = [Write::To(output)];
-        let inside: Vec<Write> = windows.chain(near.iter().map(send)).collect();
-        let first = own.into_iter().chain(far.iter().map(send));
-        let messages = |to: &[usize]| to.iter().map(|to| (*to, chunk, false)).collect::<Vec<_>>();
+        let own = reads.map(|_| Write::To(output));
+        let mut first: Vec<Write> = own.into_iter().chain(far.iter().map(send)).collect();
+        let inside: Vec<Write> = written.iter().map(window).chain(near.iter().map(send)).collect();
+        let there = [Read::Plain(output)];
+        let (reads, finish) = reads.unwrap_or((&there, false));
         let builder = &mut self.ranks[rank].builder;
-        if script.across_first && !far.is_empty() && !inside.is_empty() {
-            builder.transfer(reads, &first.collect::<Vec<_>>(), finish);
-            builder.transfer(&[Read::Plain(output)], &inside, false);
-            let handed = self.move_on(rank, &[], &messages(&far), now);
-            return self.move_on(rank, &written, &messages(&near), handed);
+        let apart = script.across_first && !far.is_empty() && !inside.is_empty();
+        if apart {
+            builder.transfer(reads, &first, finish);
+            builder.transfer(&there, &inside, false);
+        } else {
+            first.extend(inside);
+            builder.transfer(reads, &first, finish);
         }
-        builder.transfer(reads, &first.chain(inside).collect::<Vec<_>>(), finish);
-        self.move_on(rank, &written, &messages(&[near, far].concat()), now)
+        let tree = script.down.map(|trees| &trees.0[chunk]);
+        let passes = |child: &usize| tree.is_some_and(|tree| !tree.children[*child].is_empty());
+        let noticed: Vec<usize> = written.iter().copied().filter(passes).collect();
+        noticed.iter().for_each(|child| builder.notify(*child));
+
+        let messages =
+            |to: &[usize], message: Message| to.iter().map(|to| (*to, message)).collect::<Vec<_>>();
+        let (whole, notice) = (Message::whole(chunk), Message::notice(chunk));
+        let (far, near) = (messages(&far, whole), messages(&near, whole));
+        let near = [near, messages(&noticed, notice)].concat();
+        if apart {
+            let handed = self.move_on(rank, &[], &far, now);
+            return self.move_on(rank, &written, &near, handed);
+        }
+        self.move_on(rank, &written, &[near, far].concat(), now)
     }
 
     /// Data on its ways; when the rank is free again.
@@ -461,30 +516,45 @@ impl<'a> Writer<'a> {
         &mut self,
         rank: usize,
         written: &[usize],
-        messages: &[(usize, usize, bool)],
+        messages: &[(usize, Message)],
         now: Time,
     ) -> Time {
         let (ways, bytes, count) = (self.script.ways, self.script.chunk_bytes, self.ranks.len());
         let begun = now + ways.step;
-        let mut end = begun;
-        for to in written {
-            end = end.max(self.load.carry(ways.way(rank, *to), bytes, begun));
-        }
         let is_far = |to: usize| ways.way(rank, to).posted;
-        for (to, ..) in messages.iter().filter(|(to, ..)| !is_far(*to)) {
+        let sent = messages.iter().filter(|(to, message)| !message.notice && !is_far(*to));
+        let mut end = begun;
+        for to in written.iter().chain(sent.map(|(to, _)| to)) {
             end = end.max(self.load.carry(ways.way(rank, *to), bytes, begun));
         }
-        for &(to, chunk, up) in messages {
+        for &(to, message) in messages {
             let way = ways.way(rank, to);
             // Adapters begin when the rank has done its part.
             let left = if way.posted { self.load.carry(way, bytes, end) } else { end };
             let arrival = left + way.latency;
             let queue = self.ranks[to].queues.entry(rank).or_default();
-            queue.push_back(Message { chunk, up, arrival });
-            self.unread[rank * count + to] += 1;
+            queue.push_back(Message { arrival, ..message });
+            self.unread[rank * count + to] += u32::from(!message.notice);
             self.look(to, arrival);
         }
         self.ranks[rank].free = end;
         end
+    }
+}
+
+impl Message {
+    /// A chunk as everybody is to have it.
+    fn whole(chunk: usize) -> Message {
+        Message { chunk, up: false, notice: false, arrival: 0 }
+    }
+
+    /// A part of a sum.
+    fn part(chunk: usize) -> Message {
+        Message { up: true, ..Message::whole(chunk) }
+    }
+
+    /// That a chunk has been written.
+    fn notice(chunk: usize) -> Message {
+        Message { notice: true, ..Message::whole(chunk) }
     }
 }
