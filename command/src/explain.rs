@@ -135,7 +135,11 @@ fn explain_file(options: &ExplainOptions, custom: &CustomSchedule) -> Result<(),
         multicast: true,
         ..options.question(&config, None, custom.schedule().collective, shape)
     };
-    match custom.plan(&question).map_err(Error::from)? {
+    let processor = match config.device {
+        Device::Host => Processor::Cpu,
+        Device::Cuda(_) => Processor::Gpu,
+    };
+    match custom.plan(&question, processor).map_err(Error::from)? {
         Some(plan) => {
             let lists = Lists::Proven(custom.verified().clone());
             options.print(&config, &plan, &lists, custom.notes(), &Times::default())

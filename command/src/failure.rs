@@ -26,6 +26,15 @@ pub enum Failure {
     /// A schedule cannot be simulated.
     #[error(transparent)]
     Simulation(#[from] oxccl::plans::simulate::SimulationError),
+    /// No schedule is searched for.
+    #[error(transparent)]
+    Synth(#[from] oxccl::plans::synth::SynthError),
+    /// No faster schedule was found.
+    #[error("nothing was found that is predicted to be faster than the catalogue's {best}")]
+    NothingFaster {
+        /// The catalogue's fastest.
+        best: String,
+    },
     /// The launcher's variables are wrong.
     #[error(transparent)]
     Environment(#[from] oxccl_transports::EnvironmentError),
@@ -102,6 +111,7 @@ impl Failure {
         match self {
             Failure::Usage(_)
             | Failure::Topology(_)
+            | Failure::Synth(_)
             | Failure::Left(_)
             | Failure::Custom(_)
             | Failure::Collective(

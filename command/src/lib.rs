@@ -25,6 +25,7 @@ mod sim;
 mod soak;
 mod speak;
 mod status;
+mod synth;
 mod topo;
 mod tune;
 mod verify;
@@ -71,6 +72,8 @@ enum Command {
     Diff(diff::DiffOptions),
     /// Predicts how long every algorithm takes on a topology.
     Sim(sim::SimOptions),
+    /// Searches for a schedule that is faster on a topology than the catalogue's.
+    Synth(synth::SynthOptions),
     /// Prints how the devices of a topology, or of this machine, reach each other.
     Topo(topo::TopoOptions),
     /// Measures every algorithm on this machine and writes a table, by which communicators pick.
@@ -129,6 +132,7 @@ pub fn main() -> ExitCode {
         Command::Verify(options) => verify::main(&options),
         Command::Diff(options) => diff::main(&options),
         Command::Sim(options) => sim::main(&options),
+        Command::Synth(options) => synth::main(&options),
         Command::Topo(options) => topo::main(&options),
         Command::Tune(options) => tune::main(&options),
         Command::Soak(options) => soak::main(&options),

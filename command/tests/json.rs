@@ -79,6 +79,17 @@ fn rows_of_bench_and_sim() {
 }
 
 #[test]
+fn what_synth_finds() {
+    let call = ["synth", "all_gather", "-t", "dgx-h100", "-g", "16", "-b", "64M"];
+    let found = one(&[&call[..], &["--candidates", "20", "--json"]].concat());
+    assert_eq!((&found["predicted"], &found["faster"]), (&true.into(), &true.into()));
+    assert_eq!((&found["file"], &found["candidates"]), (&Value::Null, &20.into()));
+    let time = |which: &str| found[which]["time_us"].as_f64().expect("a time");
+    let ratio = found["ratio"].as_f64().expect("a ratio");
+    assert!((time("found") / time("catalogue") - ratio).abs() < 1e-3, "{found}");
+}
+
+#[test]
 fn schedules_of_verify() {
     let said = oxccl(&["verify", "all_reduce", "--ranks", "3", "--json"]).ok();
     let all = objects(&said, "verify");

@@ -3,8 +3,12 @@
 use crate::algorithms::{Algorithm, Encoding};
 use crate::collective::{Kind, Order};
 use crate::msccl::{MscclFault, from_xml};
-use crate::schedule::{FileError, FileFault, Notes, SLOTS, Schedule, ScheduleFile, Slots};
-use crate::tune::{Limits, NoAlgorithm, Plan, Question};
+use crate::schedule::{
+    FileError, FileFault, Instruction, NO_SEGMENTS, Notes, Operand, SLOTS, Schedule, ScheduleFile,
+    Slots,
+};
+use crate::topology::Processor;
+use crate::tune::{Limits, NoAlgorithm, Plan, Question, channels};
 use crate::verify::{Verified, Violation, infer_raw, verify};
 use oxccl_format::Scale;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -112,7 +116,7 @@ impl CustomSchedule {
 
     /// What the slots that it uses hold, at a rank on such a device.
     pub fn tile_bytes(&self, limits: &Limits, several_nodes: bool) -> usize {
-        let [ll, slots, ll128] = lanes(self.schedule());
+        let [ll, slots, ll128] = payload_lanes(self.schedule());
         let plain = limits.plain_slot_bytes(several_nodes);
         let payloads = [(ll || ll128, limits.ll_slot_bytes), (slots, plain)];
         let used = payloads.into_iter().filter(|(used, _)| *used).map(|(_, bytes)| bytes);
@@ -129,11 +133,16 @@ impl CustomSchedule {
         self.fingerprint
     }
 
-    /// The plan for a call of its collective; none for calls of another kind.
+    /// The plan for a call of its collective, by ranks on such devices; none for calls of another
+    /// kind.
     ///
     /// # Errors
     /// [`NoAlgorithm`] says why it does not serve for a call.
-    pub fn plan(&self, question: &Question) -> Result<Option<Plan>, NoAlgorithm> {
+    pub fn plan(
+        &self,
+        question: &Question,
+        processor: Processor,
+    ) -> Result<Option<Plan>, NoAlgorithm> {
         let schedule = self.verified.schedule();
         if schedule.collective.kind != question.collective.kind {
             return Ok(None);
@@ -146,7 +155,7 @@ impl CustomSchedule {
         Ok(Some(Plan {
             algorithm: Algorithm::Custom,
             encoding: self.encoding,
-            channels: question.channels_or(1),
+            channels: channels(question, self.encoding, processor),
             tile_bytes: self.tile_bytes(&question.limits, question.several_nodes),
             stream: false,
             cma: false,
@@ -252,6 +261,23 @@ fn fingerprint(file: &ScheduleFile) -> u64 {
 /// Whether data goes over the LL lane, over the slots lane, and over the LL128 lane.
 fn lanes(schedule: &Schedule) -> [bool; 3] {
     schedule.most_segments().map(|(_, segments)| segments > 0)
+}
+
+/// The same without tokens, which fit into any slot.
+fn payload_lanes(schedule: &Schedule) -> [bool; 3] {
+    let mut used = [false; 3];
+    for instruction in schedule.ranks.iter().flatten() {
+        let Instruction::ReduceCopy { sources, destinations, .. } = instruction else { continue };
+        if sources.iter().any(|source| source.operand == Operand::Tokens) {
+            continue;
+        }
+        for operand in destinations {
+            let Operand::PeerSlot { link, .. } = operand else { continue };
+            let lanes = used.iter_mut().zip(NO_SEGMENTS);
+            lanes.for_each(|(used, (lane, _))| *used |= link.lane == lane);
+        }
+    }
+    used
 }
 
 fn encoding(schedule: &Schedule) -> Encoding {

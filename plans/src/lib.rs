@@ -31,6 +31,7 @@ pub mod lower;
 pub mod msccl;
 pub mod schedule;
 pub mod simulate;
+pub mod synth;
 pub mod topology;
 pub mod tune;
 pub mod verify;

@@ -156,6 +156,48 @@ fn subject(text: &str) -> Result<Subject<Kind>, String> {
 }
 
 impl SimOptions {
+    /// A collective at one size, with all else as it is if nothing is said.
+    pub(super) fn of_one(
+        kind: Kind,
+        bytes: Size,
+        topology: &str,
+        ranks: Option<usize>,
+        per_node: Option<usize>,
+    ) -> SimOptions {
+        SimOptions {
+            subject: None,
+            kind: Some(kind),
+            schedule: None,
+            topology: topology.to_owned(),
+            nodes: None,
+            ranks,
+            per_node,
+            sizes: vec![bytes],
+            minbytes: bytes,
+            maxbytes: bytes,
+            stepbytes: None,
+            stepfactor: 4,
+            datatype: DataType::F32,
+            op: OpKind::Sum,
+            root: None,
+            order: Order::Any,
+            algorithm: None,
+            encoding: None,
+            channels: None,
+            tile: None,
+            in_network: false,
+            fold: FoldChoice::Auto,
+            all: true,
+            best: 1,
+            csv: None,
+            json: false,
+            svg: None,
+            html: None,
+            links: false,
+            trace: None,
+        }
+    }
+
     /// What these flags ask for.
     ///
     /// # Errors
@@ -165,7 +207,11 @@ impl SimOptions {
         SimOptions { kind, schedule, subject: None, ..self.clone() }.study_of_one()
     }
 
-    fn study_of_one(&self) -> Result<Study, Failure> {
+    /// The same where the collective is known.
+    ///
+    /// # Errors
+    /// As [`SimOptions::study`].
+    pub(super) fn study_of_one(&self) -> Result<Study, Failure> {
         let custom = self.schedule.as_deref().map(CustomSchedule::read).transpose()?.map(Arc::new);
         let (topology, network) = self.topology(custom.as_deref())?;
         let collective = match &custom {
@@ -396,7 +442,7 @@ impl Study {
             }
             Candidate::Custom(custom) => {
                 let tile = custom.tile_bytes(&question.limits, question.several_nodes);
-                (question.channels_or(1), tile)
+                (tune::channels(&question, custom.encoding(), self.processor()), tile)
             }
         };
         Options {
@@ -430,6 +476,11 @@ impl Study {
     /// What channels and slots the ranks have.
     pub(super) fn limits(&self) -> Limits {
         self.config.limits()
+    }
+
+    /// Whether there are slots for LL128 messages.
+    pub(super) fn has_ll128(&self, bytes: usize) -> bool {
+        self.question(bytes).ll128
     }
 
     fn processor(&self) -> Processor {

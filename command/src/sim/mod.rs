@@ -2,6 +2,7 @@
 //! is predicted.
 
 mod args;
+mod call;
 mod candidate;
 mod figure;
 mod page;
@@ -18,6 +19,7 @@ use crate::failure::Failure;
 use crate::options::{Size, unless_closed};
 pub(crate) use args::SimOptions;
 use args::Study;
+pub(crate) use call::{Call, Timed};
 use sweep::Sweep;
 
 /// Predicts and prints.

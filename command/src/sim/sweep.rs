@@ -137,7 +137,7 @@ fn is_limit(error: &SimulationError) -> bool {
     )
 }
 
-fn predicted(
+pub(super) fn predicted(
     study: &Study,
     candidate: &Candidate,
     subject: &Subject<'_>,

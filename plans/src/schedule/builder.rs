@@ -261,18 +261,22 @@ impl RankBuilder {
     /// Signals every peer and waits for every peer's signal: all earlier accesses of all of them
     /// are then done.
     pub fn barrier(&mut self, peers: &[usize]) {
-        for &peer in peers {
-            let link = Link { peer, lane: Lane::Sync };
-            let sent = self.sent.bump(link);
-            self.instructions
-                .push(Instruction::Signal { flag: Flag::Tail(link), value: i64::from(sent) + 1 });
-        }
-        for &peer in peers {
-            let link = Link { peer, lane: Lane::Sync };
-            let received = self.received.bump(link);
-            self.instructions
-                .push(Instruction::Wait { flag: Flag::Tail(link), value: i64::from(received) + 1 });
-        }
+        peers.iter().for_each(|peer| self.notify(*peer));
+        peers.iter().for_each(|peer| self.await_notice(*peer));
+    }
+
+    /// Tells a peer that all earlier accesses are done, such as to its buffer.
+    pub fn notify(&mut self, peer: usize) {
+        let link = Link { peer, lane: Lane::Sync };
+        let value = i64::from(self.sent.bump(link)) + 1;
+        self.instructions.push(Instruction::Signal { flag: Flag::Tail(link), value });
+    }
+
+    /// Waits for a peer's next notice.
+    pub fn await_notice(&mut self, peer: usize) {
+        let link = Link { peer, lane: Lane::Sync };
+        let value = i64::from(self.received.bump(link)) + 1;
+        self.instructions.push(Instruction::Wait { flag: Flag::Tail(link), value });
     }
 
     /// Exchanges tokens with every peer: windows may be used from here on, and every peer has

@@ -182,7 +182,7 @@ fn between_nodes(question: &Question) -> Vec<Wish> {
 }
 
 /// How many thread blocks share the work, unless that is pinned.
-pub(super) fn channels(question: &Question, entry: &Entry) -> usize {
-    let each = if entry.encoding.has_flags() { LL_BYTES_PER_CHANNEL } else { BYTES_PER_CHANNEL };
+pub(super) fn channels(question: &Question, encoding: Encoding) -> usize {
+    let each = if encoding.has_flags() { LL_BYTES_PER_CHANNEL } else { BYTES_PER_CHANNEL };
     question.total_bytes.div_ceil(each).clamp(1, question.limits.max_channels)
 }

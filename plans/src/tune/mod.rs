@@ -185,17 +185,10 @@ struct Choice {
 /// The plan of a choice.
 fn planned(question: &Question, processor: Processor, choice: Choice) -> Plan {
     let Choice { entry, reason, predicted_ns } = choice;
-    let channels = match processor {
-        // A barrier has nothing to share.
-        _ if entry.kind == Kind::Barrier => 1,
-        Processor::Gpu => gpu::channels(question, entry),
-        Processor::Cpu if question.several_nodes => links::channels(question),
-        Processor::Cpu => 1,
-    };
     Plan {
         algorithm: entry.algorithm,
         encoding: entry.encoding,
-        channels: question.channels_or(channels),
+        channels: channels(question, entry.encoding, processor),
         tile_bytes: question.slot_payload(entry.encoding),
         // A GPU's kernels write past no cache.
         stream: processor == Processor::Cpu && host::stream(question),
@@ -203,6 +196,18 @@ fn planned(question: &Question, processor: Processor, choice: Choice) -> Plan {
         reason,
         predicted_ns,
     }
+}
+
+/// How many channels share the work of a schedule in this encoding, the catalogue's or a custom
+/// one, unless that is pinned.
+pub fn channels(question: &Question, encoding: Encoding, processor: Processor) -> usize {
+    question.channels_or(match processor {
+        // A barrier has nothing to share.
+        _ if question.collective.kind == Kind::Barrier => 1,
+        Processor::Gpu => gpu::channels(question, encoding),
+        Processor::Cpu if question.several_nodes => links::channels(question),
+        Processor::Cpu => 1,
+    })
 }
 
 /// Answers a question for ranks on GPUs by a tuning table of GPUs; where it cannot tell, or there

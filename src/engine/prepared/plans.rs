@@ -11,7 +11,7 @@ use oxccl_plans::collective::{Collective, Kind, Order};
 use oxccl_plans::length::TooLong;
 use oxccl_plans::lower::{Lowering, Program, lower};
 use oxccl_plans::schedule::{Layout, SLOTS};
-use oxccl_plans::topology::Placement;
+use oxccl_plans::topology::{Placement, Processor};
 use oxccl_plans::tune::{Limits, Pin, Plan, Question, SystemReads, plan_by, plan_on_gpu};
 use oxccl_plans::verify::{Verified, verify};
 use std::collections::HashMap;
@@ -152,7 +152,12 @@ impl Plans {
             pin,
             cache_bytes: config.last_level_cache_bytes(),
         };
-        let custom = config.schedule.as_ref().map(|custom| custom.plan(&question)).transpose()?;
+        let processor = match config.device {
+            Device::Host => Processor::Cpu,
+            Device::Cuda(_) => Processor::Gpu,
+        };
+        let custom = config.schedule.as_ref().map(|custom| custom.plan(&question, processor));
+        let custom = custom.transpose()?;
         let usual = || match config.device {
             Device::Host => plan_by(config.tuning.as_deref(), &question),
             Device::Cuda(_) => plan_on_gpu(config.tuning.as_deref(), &question),
