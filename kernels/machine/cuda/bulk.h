@@ -233,6 +233,30 @@ struct CudaReducer {
     return reduce_irregular(machine, move, stretches);
   }
 
+  // Units [begin, end), of which each source's are in shared memory: see at_once.h.
+  template <class Units>
+  OXCCL_INLINE void fold_gathered(const Move& move, const Operand* operands, const Units& units, uint32_t begin,
+                                  uint32_t end, uint32_t stride) const {
+    using Bits = typename Units::Bits;
+    using P = Pack<N, sizeof(Bits)>;
+    const Bits* const from = reinterpret_cast<const Bits*>(subtrees());
+#pragma unroll 1
+    for (uint32_t unit = begin + lane(); unit < end; unit += lanes()) {
+      P result = {};
+#pragma unroll 1
+      for (uint32_t s = 0; s < move.sources; ++s) {
+        const bool scaled = move.scaling.premultiply && (operands[s].flags & OPERAND_RAW);
+        P next;
+        next.unpack(bit_cast<typename P::Raw>(from[s * stride + unit - begin]), scaled, move.scaling.factor_bits);
+        result = s == 0 ? next : folded<N, F>(result, next);
+      }
+      const Bits bits = bit_cast<Bits>(result.packed(move.scaling));
+#pragma unroll 1
+      for (uint32_t d = 0; d < move.destinations; ++d)
+        units.template store<typename N::Element>(move.destination(d), unit, bits);
+    }
+  }
+
  private:
   OXCCL_INLINE static bool is_tree(const Move& move) { return move.tree && move.sources > 2; }
 
