@@ -108,7 +108,7 @@ OXCCL_INLINE void open_part(const Part& part, const Header& header, const Channe
       apart |= is_of_slot(one) && one.index - first >= count;
       operands[o] = one;
     }
-    // Slots that are to be cleared, once in a long while, are found where they are: see knows_epochs.
+    // Where slots are to be cleared, once in a long while, tables stay apart: see knows_epochs.
 #pragma unroll 1
     for (uint32_t c = turn_from(192); c < count; c += lanes()) {
       const Connection& one = part.connections[first + c];
