@@ -452,7 +452,7 @@ class Writer:
         self.add(f"th.t += C.branch; return {self.target(instruction)}")
 
     def do_ret(self, parts, o, instruction):
-        pair = self.pair_of(instruction.operands[0])
+        pair = self.pair_of(instruction.operands[0].split()[0])  # a label may follow
         self.add(f"th.t += C.branch; return returned({pair})")
 
     def do_bsync(self, parts, o, _):

@@ -71,6 +71,20 @@ OXCCL_INLINE bool resolve_destination(Machine& machine, const Operand& operand, 
   return true;
 }
 
+// As accept, out of line: of values, since what is referred to would have to lie in memory.
+OXCCL_APART bool accept_apart(const Launch* launch, Fault* fault, uint32_t channel, uint32_t step,
+                              const Operand* operand, uint8_t* data, Connection* connection, uint32_t epoch,
+                              uint32_t flags, uint64_t len_bytes) {
+  Machine machine = {*launch, *fault, channel, step, false};
+  const View view = {data, connection, epoch, flags};
+  return accept(machine, *operand, view, len_bytes);
+}
+
+OXCCL_INLINE void accept_at_once(Machine& machine, const Operand& operand, const View& view, uint64_t len_bytes) {
+  accept_apart(&machine.launch, &machine.fault, machine.channel, machine.step, &operand, view.data, view.connection,
+               view.epoch, view.flags, len_bytes);
+}
+
 // Words or shares of lines from one end to the other, by a team. Who carries words of tokens gives
 // what happened before with them, or may access what they open behind them.
 template <class Units>
@@ -101,7 +115,7 @@ OXCCL_INLINE void copy_at_once(Machine& machine, const Instruction& instruction,
   // Whoever has no words, if the message is short. The others do not depend on it.
   if (team.thread == team.threads - 1) {
     write_header(machine, target, to, len_bytes);
-    if (source.space == SPACE_SLOT) accept(machine, source, from, len_bytes);
+    if (source.space == SPACE_SLOT) accept_at_once(machine, source, from, len_bytes);
   }
   if (from.is_ll128() || to.is_ll128())
     copy_of_team(machine, Lines{len_bytes}, from, to, 0, team);
@@ -142,7 +156,7 @@ OXCCL_INLINE void gather(Machine& machine, const Instruction& instruction, const
     View view;
     if (!resolve_source(machine, operands[s], round_start, units.len_bytes, &view)) return;
     if (begin == 0 && operands[s].space == SPACE_SLOT && team.thread == team.threads - 1)
-      accept(machine, operands[s], view, units.len_bytes);
+      accept_at_once(machine, operands[s], view, units.len_bytes);
 #pragma unroll 1
     for (uint32_t unit = begin + team.thread; unit < end; unit += team.threads) {
       typename Units::Bits bits = {};

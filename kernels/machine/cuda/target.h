@@ -125,13 +125,17 @@ OXCCL_INLINE void write_progress(Progress* progress, const Place& place, uint64_
 // What a wait that lasts does now and then. Out of line: a kernel has many waits, and what rarely
 // runs should not take room among what does. Values, no references: what a reference leads to would
 // have to lie in memory.
-OXCCL_APART bool look_around(const uint32_t* abort, const uint32_t* outcome, Progress* progress, uint64_t call,
-                             uint64_t awaited, uint32_t step, uint32_t peer, uint32_t lane, uint32_t head) {
+OXCCL_INLINE bool look(const uint32_t* abort, const uint32_t* outcome, Progress* progress, uint64_t call,
+                       const Place& place) {
   if (load_relaxed(abort) != 0) return false;
   if (*const_cast<const volatile uint32_t*>(outcome) != OUTCOME_DONE) return false;
   // Again each time: another thread's wait may have ended meanwhile.
-  write_progress(progress, {awaited, step, peer, lane, head}, call);
+  write_progress(progress, place, call);
   return true;
+}
+OXCCL_APART bool look_around(const uint32_t* abort, const uint32_t* outcome, Progress* progress, uint64_t call,
+                             uint64_t awaited, uint32_t step, uint32_t peer, uint32_t lane, uint32_t head) {
+  return look(abort, outcome, progress, call, {awaited, step, peer, lane, head});
 }
 
 // One turn of a spin: the caller looks again. Only every few thousandth does anything. `fault` is

@@ -19,8 +19,9 @@
 //     ring                                      wake a peer that sleeps
 //     BucketTables                              where the operands' buckets are, as far as the block remembers it
 //
-// Behind target.h, each target has four more headers of the same names:
+// Behind target.h, each target has five more headers of the same names:
 //
+//     late.h       await_line: the rest of a wait for an LL line that is not there yet
 //     numbers.h    conversions of the small floats, the division of an f32
 //     bulk.h       long stretches of a ReduceCopy, and the reducers
 //     walk.h       find_buckets, lies_in_buckets, bucket_of, join_buckets: the steps of a walk through buckets
