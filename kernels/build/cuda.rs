@@ -27,8 +27,9 @@ pub(crate) fn build(machine: &Path, out: &Path) -> Result<(), String> {
         return Ok(());
     };
     let sources = Sources::new(machine, "cuda", out);
+    let smaller = has_compress_mode(&nvcc);
     let job = |targets: &[u32], source: &str, output: &str| Job {
-        command: command(&nvcc, targets),
+        command: command(&nvcc, targets, smaller),
         source: sources.own.join(source),
         output: out.join(output),
     };
@@ -43,11 +44,21 @@ pub(crate) fn build(machine: &Path, out: &Path) -> Result<(), String> {
     Ok(())
 }
 
-fn command(nvcc: &Path, targets: &[u32]) -> Command {
+/// Whether nvcc compresses images in several ways: from 12.8 on.
+fn has_compress_mode(nvcc: &Path) -> bool {
+    let help = Command::new(nvcc).arg("--help").output();
+    help.is_ok_and(|help| String::from_utf8_lossy(&help.stdout).contains("--compress-mode"))
+}
+
+/// `smaller`: images as small as they can be, which the driver unpacks once.
+fn command(nvcc: &Path, targets: &[u32], smaller: bool) -> Command {
     let mut command = Command::new(nvcc);
     command.env_remove("NVCC_APPEND_FLAGS").env_remove("NVCC_PREPEND_FLAGS");
     command.args(["-fatbin", "-std=c++17", "-O3", "--fmad=false", "-Xptxas", "-v"]);
     command.args(["-Xfatbin", "-compress-all", "--threads", "0"]);
+    if smaller {
+        command.arg("--compress-mode=size");
+    }
     // Two passes of the front end: what is newer than 9.0 shares the PTX of 9.0.
     let (old, new): (Vec<u32>, Vec<u32>) = targets.iter().partition(|&&target| target < PTX);
     for target in old {

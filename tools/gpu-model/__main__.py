@@ -20,10 +20,11 @@ import tempfile
 import call
 import sass
 from constants import MIDDLE, OPTIMISTIC
-from machine import WARP, Block
+from machine import Block
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 KERNEL = "oxccl_f32_sum"
+BLOCK = 512
 # Of several channels the first is run.
 ALL_REDUCES = (("one_shot/ll", 8, 1), ("two_shot/ll", 32 << 10, 8), ("two_shot_push/windows", 64 << 10, 1))
 CALLS = [f"all_reduce/{how}/{ranks}/{size}/{channels}" for how, size, channels in ALL_REDUCES for ranks in (2, 4, 8)]
@@ -109,7 +110,7 @@ def show_call(options, kernel, form, program):
     print(f"{cycles:.0f} cycles, {cycles / MIDDLE.clock_ghz / 1000:.2f} us; thread 0: {block.threads[0].notes}")
     wrong = one.wrong()
     print(f"output: {len(one.expected)} words, " + (f"WRONG at {wrong}" if wrong else "right"))
-    return 1 if wrong and options.threads == 512 else 0
+    return 1 if wrong and options.threads == BLOCK else 0
 
 
 def show_table(options, kernel, form, images):
@@ -132,8 +133,8 @@ def main():
     parser.add_argument("--image", help="a fat binary")
     parser.add_argument("--call")
     parser.add_argument("--trace", type=int)
-    parser.add_argument("--threads", type=int, default=WARP,
-                        help="of the block's 512, so many are run: a warp tells the time, all tell whether the output is right")
+    parser.add_argument("--threads", type=int, default=BLOCK,
+                        help="of the block's 512, so many are run: all are needed by calls whose moves are side by side")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
         folder = pathlib.Path(made)

@@ -68,8 +68,9 @@ class Operand:
         """Its 32 bits, or those of the register `at` places behind."""
         text = self.text
         if text.startswith("c["):
-            offset = int(re.search(r"\[(0x[0-9a-f]+)\]$", text)[1], 16)
-            value = f"constant({offset + 4 * at})"
+            register, offset = re.search(r"\[(?:(R\d+)\+)?(0x[0-9a-f]+)\]$", text).groups()
+            base = f"v[{number(register)}] + " if register else ""
+            value = f"constant({base}{int(offset, 16) + 4 * at})"
         elif re.match(r"-?(0x[0-9a-f]+|\d+)$", text):
             value = str(int(text, 0) & MASK if at == 0 else (MASK if int(text, 0) < 0 else 0))
         elif number(self.name) is None:
@@ -451,7 +452,7 @@ class Writer:
         self.add(f"th.t += C.branch; return {self.target(instruction)}")
 
     def do_ret(self, parts, o, instruction):
-        pair = self.pair_of(instruction.operands[0])
+        pair = self.pair_of(instruction.operands[0].split()[0])  # a label may follow
         self.add(f"th.t += C.branch; return returned({pair})")
 
     def do_bsync(self, parts, o, _):

@@ -6,7 +6,7 @@ table! {
     /// First word of a program.
     pub const MAGIC: u32 = 0x6363_786f; // "oxcc"
     /// Layout version; an executor refuses any other.
-    pub const VERSION: u32 = 7;
+    pub const VERSION: u32 = 8;
     /// Operands that one `ReduceCopy` may have, sources and destinations together.
     pub const MAX_OPERANDS: usize = 260;
     /// Sources that one `ReduceCopy` with [`INSTRUCTION_TREE`] may have.
@@ -127,6 +127,14 @@ table! {
         pub first_advance: u32,
         /// Number of [`Advance`]s.
         pub advances: u32,
+        /// First operand of its instructions.
+        pub first_operand: u32,
+        /// Number of their operands, which are one behind the other.
+        pub operands: u32,
+        /// First of the connections that they use, which have one channel's numbers.
+        pub first_connection: u32,
+        /// How many there are from that one to the last that they use.
+        pub connections: u32,
         /// Rounds.
         pub rounds: u64,
         /// Bytes that a `ReduceCopy` handles per round at most; a multiple of 64, or at least of 8,
@@ -148,7 +156,8 @@ table! {
         pub destinations: u16,
         /// `Wait`, `Signal`: this one and so many more, less one, are alike but for their counters,
         /// and may be carried out at once. `ReduceCopy` to [`Space::PeerTokens`]: the same, of
-        /// different peers. Of others 1.
+        /// different peers. Other `ReduceCopy`s of one source and one destination: the same;
+        /// none writes what another reads or writes. Of others 1.
         pub run: u16,
         /// `ReduceCopy`: first operand. `Wait`, `Signal`: connection, as an index into
         /// [`Launch::connections`].

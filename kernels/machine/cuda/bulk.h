@@ -9,7 +9,9 @@
 //     round, store to every destination
 //
 // Why it is fast: neighbouring threads touch neighbouring packs, every access of the left fold is
-// 16 bytes wide, and eight loads are in flight per thread (four of the left fold with 8-bit types).
+// 16 bytes wide, and eight loads are in flight per thread (four of the left fold with 8-bit
+// floats). The loops hold no predicates and nothing of a factor: packs that are not as many as a
+// thread takes at a time come behind, one by one. Sums of bytes are of whole words.
 // What is irregular takes the word path, which is kept small, since every type and fold has one.
 #pragma once
 #include "async.h"
@@ -90,49 +92,167 @@ OXCCL_INLINE void store_packs(const Raw (&raws)[UNROLL], const View& view, uint6
     if (u * lanes() < left) to[u * lanes()] = raws[u];
 }
 
-template <class N, Fold F, bool FIRST, class P, uint32_t UNROLL>
-OXCCL_INLINE void fold_packs(P (&acc)[UNROLL], const typename P::Raw (&raws)[UNROLL], const View& view,
-                             const Scaling& scaling) {
-  const bool scaled = scaling.premultiply && view.is_raw();
+// All of them.
+template <class Raw, uint32_t UNROLL>
+OXCCL_INLINE void load_all(Raw (&raws)[UNROLL], const View& view, uint64_t position) {
+  const Raw* from = global_memory<const Raw>(view.data + position);
+#pragma unroll
+  for (uint32_t u = 0; u < UNROLL; ++u) raws[u] = from[u * lanes()];
+}
+
+// What a pack is loaded as: whole words, where elements are widened by pairs out of these.
+template <class N, bool PAIRS>
+struct LoadedAs {
+  using Type = typename Pack<N, PACK_BYTES>::Raw;
+};
+template <class N>
+struct LoadedAs<N, true> {
+  using Type = Words<PACK_BYTES / 4>;
+};
+
+template <class N, class P>
+OXCCL_INLINE void widen_pack(P& pack, const typename P::Raw& raw) {
+  pack.unpack(raw, false, 0);
+}
+template <class N, class P, uint32_t WORDS>
+OXCCL_INLINE void widen_pack(P& pack, const Words<WORDS>& raw) {
+#pragma unroll
+  for (uint32_t w = 0; w < WORDS; ++w) N::Conversion::widen_four(raw.words[w], &pack.values[4 * w]);
+}
+
+template <class N, Fold F, bool SCALED, class P, class Loaded, uint32_t UNROLL>
+OXCCL_INLINE void fold_packs(P (&acc)[UNROLL], const Loaded (&raws)[UNROLL], const View& view,
+                             const Scaling& scaling, bool first) {
+  const bool scaled = SCALED && view.is_raw();
 #pragma unroll
   for (uint32_t u = 0; u < UNROLL; ++u) {
     P next;
-    next.unpack(raws[u], scaled, scaling.factor_bits);
-    acc[u] = FIRST ? next : folded<N, F>(acc[u], next);
+    if constexpr (SCALED) next.unpack(bit_cast<typename P::Raw>(raws[u]), scaled, scaling.factor_bits);
+    else widen_pack<N>(next, raws[u]);
+    acc[u] = first ? next : folded<N, F>(acc[u], next);
   }
 }
 
-// Packs of 16 bytes, UNROLL at a time of two sources each, folded from the left.
+// The accumulators of sums of bytes, four to a word: all bytes with what each carries into the
+// next, and every second one, which carries into a byte of its own. The difference is the others,
+// which do the same. 256 sources carry no further than that.
+template <uint32_t BYTES>
+struct ByteSums {
+  static constexpr uint32_t WORDS = BYTES / 4, MOST_SOURCES = 256, EVEN = 0x00ff00ff;
+  uint32_t all[WORDS], even[WORDS];
+
+  OXCCL_INLINE void add(const Words<WORDS>& words) {
+#pragma unroll
+    for (uint32_t w = 0; w < WORDS; ++w) {
+      all[w] += words.words[w];
+      even[w] += words.words[w] & EVEN;
+    }
+  }
+  OXCCL_INLINE Words<WORDS> sums() const {
+    Words<WORDS> words;
+#pragma unroll
+    for (uint32_t w = 0; w < WORDS; ++w) words.words[w] = (even[w] & EVEN) | ((all[w] - even[w]) & ~EVEN);
+    return words;
+  }
+};
+
 template <class N, Fold F>
-OXCCL_INLINE void reduce_packs(const Move& move, const Stretches& stretches) {
-  using P = Pack<N, PACK_BYTES>;
-  using Raw = typename P::Raw;
-  // 16 elements a pack widen to 16 registers, of which there are not enough for four.
-  constexpr uint32_t UNROLL = P::COUNT > 8 ? 2 : 4;
-  const uint32_t packs = stretches.packs;
+OXCCL_INLINE constexpr bool has_byte_sums() {
+  return N::INTEGER && sizeof(typename N::Element) == 1 && F == FOLD_SUM;
+}
+
+// As long as this thread has UNROLL packs of bytes at a time, from `pack` on; the next behind them.
+template <uint32_t UNROLL>
+OXCCL_INLINE uint32_t sum_bytes(const Move& move, uint32_t head, uint32_t pack, uint32_t packs) {
+  using Raw = Words<PACK_BYTES / 4>;
 #pragma unroll 1
-  for (uint32_t pack = lane(); pack < packs; pack += lanes() * UNROLL) {
-    const uint64_t position = stretches.head + uint64_t(pack) * PACK_BYTES;
-    const uint32_t left = packs - pack;
-    P acc[UNROLL] = {};
+  for (; pack + (UNROLL - 1) * lanes() < packs; pack += lanes() * UNROLL) {
+    const uint64_t position = head + uint64_t(pack) * PACK_BYTES;
+    ByteSums<PACK_BYTES> sums[UNROLL] = {};
 #pragma unroll 1
     for (uint32_t source = 0; source < move.sources; source += 2) {
       const bool pair = source + 1 < move.sources;
       Raw first[UNROLL], second[UNROLL];
-      load_packs(first, move.source(source), position, left);
-      load_packs(second, move.source(source + pair), position, pair ? left : 0);
+      load_all(first, move.source(source), position);
+      load_packs(second, move.source(source + pair), position, pair ? ~0u : 0);
+#pragma unroll
+      for (uint32_t u = 0; u < UNROLL; ++u) {
+        sums[u].add(first[u]);
+        sums[u].add(second[u]);
+      }
+    }
+    Raw raws[UNROLL];
+#pragma unroll
+    for (uint32_t u = 0; u < UNROLL; ++u) raws[u] = sums[u].sums();
+#pragma unroll 1
+    for (uint32_t d = 0; d < move.destinations; ++d)
+      store_packs(raws, move.destination(d), position, ~0u);
+  }
+  return pack;
+}
+
+// As long as this thread has UNROLL packs at a time, from `pack` on; the next behind them.
+template <class N, Fold F, bool SCALED, uint32_t UNROLL>
+OXCCL_INLINE uint32_t fold_full(const Move& move, uint32_t head, uint32_t pack, uint32_t packs) {
+  using P = Pack<N, PACK_BYTES>;
+  using Raw = typename P::Raw;
+#pragma unroll 1
+  for (; pack + (UNROLL - 1) * lanes() < packs; pack += lanes() * UNROLL) {
+    const uint64_t position = head + uint64_t(pack) * PACK_BYTES;
+    P acc[UNROLL];
+    typename LoadedAs<N, widens_pairs<N>() && !SCALED>::Type first[UNROLL], second[UNROLL];
+    uint32_t source = move.sources & 1;
+    // The first one, or two.
+    load_all(first, move.source(0), position);
+    if (source == 0) {
+      load_all(second, move.source(1), position);
       compiler_fence();  // all loads are under way before the first is used
-      if (source == 0) fold_packs<N, F, true>(acc, first, move.source(source), move.scaling);
-      else fold_packs<N, F, false>(acc, first, move.source(source), move.scaling);
+      fold_packs<N, F, SCALED>(acc, first, move.source(0), move.scaling, true);
+      fold_packs<N, F, SCALED>(acc, second, move.source(1), move.scaling, false);
+      source = 2;
+    } else {
+      fold_packs<N, F, SCALED>(acc, first, move.source(0), move.scaling, true);
+    }
+#pragma unroll 1
+    for (; source < move.sources; source += 2) {
+      load_all(first, move.source(source), position);
+      load_all(second, move.source(source + 1), position);
+      compiler_fence();  // all loads are under way before the first is used
+      fold_packs<N, F, SCALED>(acc, first, move.source(source), move.scaling, false);
       compiler_fence();  // both sources widened at once would not fit into the registers
-      if (pair) fold_packs<N, F, false>(acc, second, move.source(source + 1), move.scaling);
+      fold_packs<N, F, SCALED>(acc, second, move.source(source + 1), move.scaling, false);
     }
     Raw raws[UNROLL];
 #pragma unroll
     for (uint32_t u = 0; u < UNROLL; ++u) raws[u] = acc[u].packed(move.scaling);
 #pragma unroll 1
     for (uint32_t d = 0; d < move.destinations; ++d)
-      store_packs(raws, move.destination(d), position, left);
+      store_packs(raws, move.destination(d), position, ~0u);
+  }
+  return pack;
+}
+
+// Packs of 16 bytes, UNROLL at a time of two sources each, folded from the left; what is left of
+// them one by one. Products with a factor have loops of their own, which are smaller: the others
+// hold nothing of it.
+template <class N, Fold F>
+OXCCL_INLINE void reduce_packs(const Move& move, const Stretches& stretches) {
+  using P = Pack<N, PACK_BYTES>;
+  const uint32_t head = stretches.head, packs = stretches.packs;
+  if constexpr (has_byte_sums<N, F>()) {
+    if (!move.scaling.premultiply && !move.scaling.divide && move.sources <= ByteSums<PACK_BYTES>::MOST_SOURCES) {
+      const uint32_t pack = sum_bytes<4>(move, head, lane(), packs);
+      sum_bytes<1>(move, head, pack, packs);
+      return;
+    }
+  }
+  // 16 elements a pack widen to 16 registers, of which there are not enough for four.
+  constexpr uint32_t UNROLL = P::COUNT > 8 ? 2 : 4;
+  if (move.scaling.premultiply) {
+    fold_full<N, F, true, 1>(move, head, lane(), packs);
+  } else {
+    const uint32_t pack = fold_full<N, F, false, UNROLL>(move, head, lane(), packs);
+    fold_full<N, F, false, 1>(move, head, pack, packs);
   }
 }
 
@@ -231,6 +351,30 @@ struct CudaReducer {
       reduce_packs<N, F>(move, stretches);
     }
     return reduce_irregular(machine, move, stretches);
+  }
+
+  // Units [begin, end), of which each source's are in shared memory: see at_once.h.
+  template <class Units>
+  OXCCL_INLINE void fold_gathered(const Move& move, const Operand* operands, const Units& units, uint32_t begin,
+                                  uint32_t end, uint32_t stride) const {
+    using Bits = typename Units::Bits;
+    using P = Pack<N, sizeof(Bits)>;
+    const Bits* const from = reinterpret_cast<const Bits*>(subtrees());
+#pragma unroll 1
+    for (uint32_t unit = begin + lane(); unit < end; unit += lanes()) {
+      P result = {};
+#pragma unroll 1
+      for (uint32_t s = 0; s < move.sources; ++s) {
+        const bool scaled = move.scaling.premultiply && (operands[s].flags & OPERAND_RAW);
+        P next;
+        next.unpack(bit_cast<typename P::Raw>(from[s * stride + unit - begin]), scaled, move.scaling.factor_bits);
+        result = s == 0 ? next : folded<N, F>(result, next);
+      }
+      const Bits bits = bit_cast<Bits>(result.packed(move.scaling));
+#pragma unroll 1
+      for (uint32_t d = 0; d < move.destinations; ++d)
+        units.template store<typename N::Element>(move.destination(d), unit, bits);
+    }
   }
 
  private:

@@ -7,12 +7,14 @@
 // memory bandwidth, and 128 registers for each. What all threads of a block know alike is in shared
 // memory: registers are for data.
 #include "any.h"
+#include "tables.h"
 
 namespace oxccl {
 
 struct Block {
   Launch launch;  // the part of the group at hand
   uint32_t way;   // how its program reduces, as the kernel numbers that
+  Opened opened;
   Workspace workspace;
 };
 
@@ -29,12 +31,11 @@ __device__ __forceinline__ bool is_inherited(uint32_t word) {
          at == offsetof(Launch, arrived) || at == offsetof(Launch, launched);
 }
 
-// Makes a part the one at hand.
+// Makes a part the one at hand, behind the next barrier.
 __device__ __forceinline__ void take(const Launch& part, bool first) {
   constexpr uint32_t WORDS = sizeof(Launch) / sizeof(uint64_t);
   if (lane() < WORDS && (first || !is_inherited(lane())))
     reinterpret_cast<uint64_t*>(&block().launch)[lane()] = reinterpret_cast<const uint64_t*>(&part)[lane()];
-  barrier();
 }
 
 constexpr uint32_t NO_WAY = DATA_TYPES * FOLDS;
@@ -50,6 +51,12 @@ struct One {
   __device__ __forceinline__ bool reduce(Machine& machine, const Move& move) const {
     if (block().way == NO_WAY) return machine.fail(OUTCOME_BAD_PROGRAM, 0, N::TYPE);
     return CudaReducer<N, F>{}.reduce(machine, move);
+  }
+  __device__ __forceinline__ bool gathers() const { return block().way != NO_WAY; }
+  template <class Units>
+  __device__ __forceinline__ void fold_gathered(const Move& move, const Operand* operands, const Units& units,
+                                                uint32_t begin, uint32_t end, uint32_t stride) const {
+    CudaReducer<N, F>{}.fold_gathered(move, operands, units, begin, end, stride);
   }
   __device__ __forceinline__ bool move_by_switch(const Machine& machine, const SwitchMove& move) const {
     if (block().way == NO_WAY || machine.launch.program->scale != SCALE_NONE) return false;
@@ -67,39 +74,62 @@ struct Any {
   __device__ __forceinline__ bool reduce(Machine& machine, const Move& move) const {
     return reduce_words_any(machine, move, block().way);
   }
+  __device__ __forceinline__ bool gathers() const { return false; }
+  template <class Units>
+  __device__ __forceinline__ void fold_gathered(const Move&, const Operand*, const Units&, uint32_t, uint32_t,
+                                                uint32_t) const {}
   // Groups are not reduced by switches.
   __device__ __forceinline__ bool move_by_switch(const Machine&, const SwitchMove&) const { return false; }
 };
 
-// True when there is a part behind it, which is the block's launch then.
+// The part at hand, whose launch block has just been taken.
 template <class Reducer>
-__device__ __forceinline__ bool run_part(uint32_t channel) {
-  const Launch& launch = block().launch;
-  const Header* program = launch.program;
+__device__ __forceinline__ bool run_part(const Part& part, uint32_t channel) {
+  // Asked for at once: each of them is far away.
+  const Header header = *part.program;
+  const Likely likely(part, channel);
+  Launch& launch = block().launch;
+  Workspace& workspace = block().workspace;
+  if (channel < header.channels && header.magic == MAGIC && header.version == VERSION) {
+    if (leader()) block().way = Reducer::way(&header);
+    const ChannelEntry entry = likely.of(part.program, header, channel);
+    open_part(part, header, entry, channel, launch, workspace, block().opened);
+    const uint32_t outcome = run_channel(launch, channel, Reducer{}, workspace);
+    close_part(launch, workspace, block().opened);
+    return outcome == OUTCOME_DONE;
+  }
+  barrier();
   if (is_without_share(launch, channel)) {
     pass_over(launch, channel);
-  } else if (!is_runnable(program, channel)) {
-    if (leader()) launch.statuses[channel] = {OUTCOME_BAD_PROGRAM, 0, 0, 0};
-    return false;
-  } else {
-    if (leader()) block().way = Reducer::way(program);
-    if (run_channel(launch, channel, Reducer{}, block().workspace) != OUTCOME_DONE) return false;
+    return true;
   }
-  const Launch* next = launch.next;
-  barrier();
-  if (next == nullptr) return false;
-  take(*next, false);
-  return true;
+  if (leader()) launch.statuses[channel] = {OUTCOME_BAD_PROGRAM, 0, 0, 0};
+  return false;
 }
 
 template <class Reducer>
 __device__ __forceinline__ void run_block(const Launch& first) {
   uint32_t channel = blockIdx.x;
-  take(own_launch(first, channel), true);
+  const Launch* own = &first;
+  Part part;
+  // By its name, since a kernel's parameter is nearer than memory.
+  if (first.joined_channels == 0) {
+    take(first, true);
+    part = part_of(first);
+  } else {
+    own = &own_launch(first, channel);
+    take(*own, true);
+    part = part_of(*own);
+  }
   {
-    OXCCL_TRACED_BLOCK(block().launch, channel);
+    OXCCL_TRACED_BLOCK(*own, channel);
 #pragma unroll 1
-    while (run_part<Reducer>(channel)) {
+    while (run_part<Reducer>(part, channel)) {
+      const Launch* next = block().launch.next;
+      barrier();
+      if (next == nullptr) break;
+      take(*next, false);
+      part = part_of(*next);
     }
   }
   end_launch(block().launch);

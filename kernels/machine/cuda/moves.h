@@ -1,11 +1,20 @@
 // What a GPU does in a way of its own with a ReduceCopy: those of all ranks' memory, by the switch
 // (switch.h).
 #pragma once
+#include "at_once.h"
 #include "multicast.h"
 #include "segments.h"
 
 namespace oxccl {
 inline namespace OXCCL_ISA {
+
+// They are open: see tables.h.
+OXCCL_INLINE void open_tables(const Launch&, uint32_t, Workspace&) {}
+
+// Where a part's tables are in shared memory, it was asked of each of its connections whether slots
+// are to be cleared, and of none they are. Then the first round has no epochs to keep: nothing is
+// awaited or written there, so that no send has to be behind it, and its barrier orders nothing.
+OXCCL_INLINE bool knows_epochs(const Workspace& workspace) { return workspace.epochs_kept; }
 
 OXCCL_INLINE SwitchMove switch_move(const Machine& machine, const Instruction& instruction,
                                     const Operand* operands, uint64_t round_start, uint64_t len_bytes) {

@@ -49,8 +49,21 @@ using TargetBrain = Brain;
 #endif
 
 #if __CUDA_ARCH__ >= 890
-// The instructions convert pairs; the upper half is unused.
+// The instructions convert pairs; for one element the upper half is unused.
+constexpr bool HAS_PAIRS = true;
 struct TargetE4M3 {
+  static OXCCL_INLINE void widen_four(uint32_t word, float* values) {
+    uint32_t low, high;
+    asm("{ .reg .b16 first, second;\n"
+        "  mov.b32 {first, second}, %2;\n"
+        "  cvt.rn.f16x2.e4m3x2 %0, first;\n"
+        "  cvt.rn.f16x2.e4m3x2 %1, second; }"
+        : "=r"(low), "=r"(high) : "r"(word));
+    values[0] = TargetHalf::widen(uint16_t(low));
+    values[1] = TargetHalf::widen(uint16_t(low >> 16));
+    values[2] = TargetHalf::widen(uint16_t(high));
+    values[3] = TargetHalf::widen(uint16_t(high >> 16));
+  }
   static OXCCL_INLINE float widen(uint8_t bits) {
     uint32_t halves;
     asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(uint16_t(bits)));
@@ -64,6 +77,18 @@ struct TargetE4M3 {
 };
 
 struct TargetE5M2 {
+  static OXCCL_INLINE void widen_four(uint32_t word, float* values) {
+    uint32_t low, high;
+    asm("{ .reg .b16 first, second;\n"
+        "  mov.b32 {first, second}, %2;\n"
+        "  cvt.rn.f16x2.e5m2x2 %0, first;\n"
+        "  cvt.rn.f16x2.e5m2x2 %1, second; }"
+        : "=r"(low), "=r"(high) : "r"(word));
+    values[0] = TargetHalf::widen(uint16_t(low));
+    values[1] = TargetHalf::widen(uint16_t(low >> 16));
+    values[2] = TargetHalf::widen(uint16_t(high));
+    values[3] = TargetHalf::widen(uint16_t(high >> 16));
+  }
   static OXCCL_INLINE float widen(uint8_t bits) {
     uint32_t halves;
     asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"(uint16_t(bits)));
@@ -76,9 +101,22 @@ struct TargetE5M2 {
   }
 };
 #else
+constexpr bool HAS_PAIRS = false;
 using TargetE4M3 = E4M3;
 using TargetE5M2 = E5M2;
 #endif
+
+// Whether elements are widened by pairs, a word of them at a time.
+template <class N>
+OXCCL_INLINE constexpr bool widens_pairs() {
+  return HAS_PAIRS && !N::INTEGER && sizeof(typename N::Element) == 1;
+}
+
+// Bytes as registers have them.
+template <uint32_t COUNT>
+struct alignas(COUNT * 4) Words {
+  uint32_t words[COUNT];
+};
 
 }  // namespace OXCCL_ISA
 }  // namespace oxccl

@@ -10,6 +10,7 @@
 #define OXCCL_INLINE __device__ __forceinline__
 #define OXCCL_COLD __device__ __forceinline__
 #define OXCCL_NOINLINE __device__ __forceinline__
+#define OXCCL_APART __device__ __noinline__
 #define OXCCL_LIKELY(condition) (condition)
 #define OXCCL_UNLIKELY(condition) (condition)
 
@@ -121,17 +122,30 @@ OXCCL_INLINE void write_progress(Progress* progress, const Place& place, uint64_
   store_release(&progress->call, call);
 }
 
+// What a wait that lasts does now and then. Out of line: a kernel has many waits, and what rarely
+// runs should not take room among what does. Values, no references: what a reference leads to would
+// have to lie in memory.
+OXCCL_INLINE bool look(const uint32_t* abort, const uint32_t* outcome, Progress* progress, uint64_t call,
+                       const Place& place) {
+  if (load_relaxed(abort) != 0) return false;
+  if (*const_cast<const volatile uint32_t*>(outcome) != OUTCOME_DONE) return false;
+  // Again each time: another thread's wait may have ended meanwhile.
+  write_progress(progress, place, call);
+  return true;
+}
+OXCCL_APART bool look_around(const uint32_t* abort, const uint32_t* outcome, Progress* progress, uint64_t call,
+                             uint64_t awaited, uint32_t step, uint32_t peer, uint32_t lane, uint32_t head) {
+  return look(abort, outcome, progress, call, {awaited, step, peer, lane, head});
+}
+
 // One turn of a spin: the caller looks again. Only every few thousandth does anything. `fault` is
 // the block's: when one thread gives up, the others that spin must follow.
 OXCCL_INLINE bool wait_slow(const Launch& launch, uint32_t channel, const Awaited&,
                             const Place& place, const Fault& fault, Patience& patience) {
   if (++patience.spins % SPINS_A_LOOK != 0) return true;
-  if (load_relaxed(launch.abort) != 0) return false;
-  if (*const_cast<const volatile uint32_t*>(&fault.outcome) != OUTCOME_DONE) return false;
-  // Again each time: another thread's wait may have ended meanwhile.
-  write_progress(&launch.progress[channel], place, launch.call);
-  patience.written = true;
-  return true;
+  patience.written = look_around(launch.abort, &fault.outcome, &launch.progress[channel], launch.call, place.awaited,
+                                 place.step, place.peer, place.lane, place.head);
+  return patience.written;
 }
 
 // What was awaited has come.

@@ -86,7 +86,8 @@ class TracedBlock {
 // and the same times.
 class TracedStep {
  public:
-  OXCCL_INLINE TracedStep(uint64_t round, const Instruction& instruction) {
+  // `taken`: how many instructions it has been, known at its end.
+  OXCCL_INLINE TracedStep(uint64_t round, const Instruction& instruction, const uint32_t& taken) : taken_(taken) {
     if (!leader()) return;
     Tracing& trace = tracing();
     trace.instructions = &instruction;
@@ -98,21 +99,23 @@ class TracedStep {
     if (!leader()) return;
     Tracing& trace = tracing();
     const uint64_t end = ticks();
-    const uint32_t run = trace.instructions[0].run;
 #pragma unroll 1
-    for (uint32_t i = 0; i < run; ++i) {
+    for (uint32_t i = 0; i < taken_; ++i) {
       trace.records[trace.written & trace.mask] = {trace.start, end, trace.round, trace.instructions[i].step, 0};
       ++trace.written;
     }
   }
+
+ private:
+  const uint32_t& taken_;
 };
 
 }  // namespace OXCCL_ISA
 }  // namespace oxccl
 
 #define OXCCL_TRACED_BLOCK(launch, channel) const TracedBlock traced_block(launch, channel)
-#define OXCCL_TRACED_STEP(round, instruction) const TracedStep traced_step(round, instruction)
+#define OXCCL_TRACED_STEP(round, instruction, taken) const TracedStep traced_step(round, instruction, taken)
 #else
 #define OXCCL_TRACED_BLOCK(launch, channel)
-#define OXCCL_TRACED_STEP(round, instruction)
+#define OXCCL_TRACED_STEP(round, instruction, taken)
 #endif

@@ -20,6 +20,12 @@ constexpr uint32_t TREE_THREADS = 512;
 // The word path takes leaves one by one and so needs all levels; half of the threads walk it.
 constexpr uint32_t WORD_TREE_THREADS = 256;
 static_assert(TREE_LEVELS * WORD_TREE_THREADS <= GROUP_LEVELS * TREE_THREADS, "they share memory");
+constexpr uint32_t SUBTREE_BYTES = GROUP_LEVELS * TREE_THREADS * sizeof(uint4);
+// Trees of up to so many sources, which have five levels of words and two of packs, leave the rest
+// to the part's tables (cuda/tables.h).
+constexpr uint32_t SMALL_TREE_SOURCES = 31;
+constexpr uint32_t SMALL_TREE_BYTES = 5 * WORD_TREE_THREADS * sizeof(uint4);
+static_assert(2 * TREE_THREADS <= 5 * WORD_TREE_THREADS, "packs need no more");
 
 OXCCL_INLINE uint4* subtrees() {
   __shared__ uint4 memory[GROUP_LEVELS * TREE_THREADS];

@@ -10,6 +10,13 @@
 namespace oxccl {
 inline namespace OXCCL_ISA {
 
+// The tables are read where they are.
+OXCCL_INLINE void open_tables(const Launch& launch, uint32_t channel, Workspace& workspace) {
+  workspace.tables = tables_of(launch.program, channel);
+}
+
+OXCCL_INLINE bool knows_epochs(const Workspace&) { return false; }
+
 // There is no switch.
 template <class Reducer>
 OXCCL_INLINE bool try_switch(const Machine&, const Reducer&, const Instruction&, const Operand*, uint64_t, uint64_t) {
@@ -31,6 +38,13 @@ OXCCL_INLINE void point_to_members(const Machine& machine, const Instruction& in
   };
   if (reads_all(instruction)) point(0, instruction.sources);
   if (writes_all(instruction)) point(instruction.sources, instruction.destinations);
+}
+
+// One thread does nothing at once.
+template <class Reducer>
+OXCCL_INLINE bool try_at_once(Machine&, const Reducer&, const Tables&, const Instruction*, uint64_t, Workspace&,
+                              bool*) {
+  return false;
 }
 
 template <class Reducer>

@@ -40,6 +40,7 @@
 #define OXCCL_INLINE inline __attribute__((always_inline))
 #define OXCCL_COLD __attribute__((noinline, cold))
 #define OXCCL_NOINLINE __attribute__((noinline))
+#define OXCCL_APART inline __attribute__((noinline, cold))
 #define OXCCL_LIKELY(condition) __builtin_expect(bool(condition), 1)
 #define OXCCL_UNLIKELY(condition) __builtin_expect(bool(condition), 0)
 

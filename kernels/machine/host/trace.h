@@ -33,7 +33,7 @@ class TracedStep {
 
 }  // namespace oxccl
 
-#define OXCCL_TRACED_STEP(round, instruction) const TracedStep traced_step(round, (instruction).step)
+#define OXCCL_TRACED_STEP(round, instruction, taken) const TracedStep traced_step(round, (instruction).step)
 #else
-#define OXCCL_TRACED_STEP(round, instruction)
+#define OXCCL_TRACED_STEP(round, instruction, taken)
 #endif

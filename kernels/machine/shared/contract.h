@@ -1,6 +1,7 @@
 // What the machine needs of a target, with one implementation per target under the same names.
 //
 //     OXCCL_INLINE, OXCCL_NOINLINE, OXCCL_COLD  what stands in front of a function
+//     OXCCL_APART                               the same of one that is out of line everywhere, and takes values
 //     OXCCL_LIKELY, OXCCL_UNLIKELY              around a condition
 //     OXCCL_TRACED_STEP                         a step is traced while the scope lasts, if steps are
 //     lane(), lanes(), leader(), barrier()      the threads of a block; on a host ONE_THREAD
@@ -18,12 +19,15 @@
 //     ring                                      wake a peer that sleeps
 //     BucketTables                              where the operands' buckets are, as far as the block remembers it
 //
-// Behind target.h, each target has four more headers of the same names:
+// Behind target.h, each target has five more headers of the same names:
 //
+//     late.h       await_line: the rest of a wait for an LL line that is not there yet
 //     numbers.h    conversions of the small floats, the division of an f32
 //     bulk.h       long stretches of a ReduceCopy, and the reducers
 //     walk.h       find_buckets, lies_in_buckets, bucket_of, join_buckets: the steps of a walk through buckets
-//     moves.h      try_switch, point_to_members, try_short, try_plain_walk, try_private: ways of its own for
+//     moves.h      open_tables: where the channel's program is, told by one thread;
+//                  try_at_once: small moves, side by side;
+//                  try_switch, point_to_members, try_short, try_plain_walk, try_private: ways of its own for
 //                  a whole move
 //
 // host/target.h and cuda/target.h include this and have all that; the folder that is compiled with

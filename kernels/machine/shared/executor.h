@@ -16,21 +16,11 @@
 #pragma once
 #include "moves.h"
 #include "multicast.h"
+#include "scaling.h"
 #include "segments.h"
 
 namespace oxccl {
 inline namespace OXCCL_ISA {
-
-OXCCL_INLINE Tables tables_of(const Header* program, uint32_t channel) {
-  const uint8_t* base = reinterpret_cast<const uint8_t*>(program);
-  const ChannelEntry* entry =
-      reinterpret_cast<const ChannelEntry*>(base + program->channels_offset) + channel;
-  return {entry,
-          reinterpret_cast<const Instruction*>(base + program->instructions_offset) +
-              entry->first_instruction,
-          reinterpret_cast<const Operand*>(base + program->operands_offset),
-          reinterpret_cast<const Advance*>(base + program->advances_offset) + entry->first_advance};
-}
 
 // Waits that follow one another are one to a block, as signals are: each has a thread. One thread
 // takes them one by one.
@@ -151,40 +141,6 @@ OXCCL_INLINE bool move_operands(Machine& machine, const Reducer& reducer, uint64
   return machine.fault.outcome == OUTCOME_DONE || !ONE_THREAD;
 }
 
-template <class N>
-OXCCL_INLINE uint64_t small_factor(const void* at) {
-  return bits_of(N::widen(*static_cast<const typename N::Element*>(at)));
-}
-
-// A factor in memory, as it is when the launch runs: in its accumulator's bits.
-OXCCL_INLINE uint64_t factor_in_memory(const Launch& launch) {
-  const void* const at = reinterpret_cast<const void*>(launch.scale_bits);
-  switch (DataType(launch.program->data_type)) {
-    case DATA_TYPE_F16: return small_factor<F16>(at);
-    case DATA_TYPE_BF16: return small_factor<BF16>(at);
-    case DATA_TYPE_F8E4M3: return small_factor<F8E4M3>(at);
-    case DATA_TYPE_F8E5M2: return small_factor<F8E5M2>(at);
-    case DATA_TYPE_F64:
-    case DATA_TYPE_I64:
-    case DATA_TYPE_U64: return *static_cast<const uint64_t*>(at);
-    case DATA_TYPE_I8:
-    case DATA_TYPE_U8: return *static_cast<const uint8_t*>(at);
-    default: return *static_cast<const uint32_t*>(at);
-  }
-}
-
-OXCCL_INLINE Move move_of(const Launch& launch, const Instruction& instruction, uint64_t len_bytes,
-                          Views views) {
-  const uint8_t scale = launch.program->scale;
-  const bool finish = instruction.flags & INSTRUCTION_FINISH;
-  const bool in_memory = OXCCL_UNLIKELY(launch.flags & LAUNCH_FACTOR_AT);
-  const uint64_t factor = in_memory ? factor_in_memory(launch) : launch.scale_bits;
-  const Scaling scaling = {factor, launch.ranks, scale == SCALE_PREMULTIPLY,
-                           scale == SCALE_AVERAGE && finish};
-  const bool tree = instruction.flags & INSTRUCTION_TREE;
-  return {views, instruction.sources, instruction.destinations, len_bytes, scaling, tree};
-}
-
 template <class Reducer>
 OXCCL_NOINLINE bool run_reduce_copy(Machine& machine, const Reducer& reducer,
                                     const Instruction& instruction, const Operand* operands,
@@ -231,6 +187,21 @@ OXCCL_INLINE bool move_tile(Machine& machine, const Reducer& reducer,
   return run_reduce_copy(machine, reducer, instruction, operands, round_start, len_bytes, workspace);
 }
 
+// One ReduceCopy, or as many of a run as can be done at once: `taken`.
+template <class Reducer>
+OXCCL_INLINE bool run_moves(Machine& machine, const Reducer& reducer, const Tables& tables,
+                            const Instruction* first, uint64_t round_start, Workspace& workspace,
+                            uint32_t* taken) {
+  const Operand* operands = tables.operands + first->index;
+  const uint64_t tile_bytes = tables.entry->tile_bytes;
+  if (run_of(*first) > 1 && operands[1].space == SPACE_PEER_TOKENS)
+    return run_tokens(machine, first, tables.operands);
+  bool done = false;
+  if (try_at_once(machine, reducer, tables, first, round_start, workspace, &done)) return done;
+  *taken = 1;
+  return move_tile(machine, reducer, *first, operands, round_start, tile_bytes, workspace);
+}
+
 // Before the first send of a round; rounds advance past a multiple of LL_EPOCHS once in a long
 // while.
 OXCCL_INLINE bool keep_epochs(Machine& machine, const ChannelEntry& entry,
@@ -267,23 +238,21 @@ OXCCL_INLINE bool run_rounds(Machine& machine, const Reducer& reducer, Workspace
   const ChannelEntry& entry = *tables.entry;
 #pragma unroll 1
   for (uint64_t round = 0; round < entry.rounds; ++round) {
-    if (!keep_epochs(machine, entry, tables.advances)) return false;
+    if (!(round == 0 && knows_epochs(workspace)) && !keep_epochs(machine, entry, tables.advances)) return false;
 #pragma unroll 1
     for (uint32_t i = 0; i < entry.instructions;) {
       const Instruction& instruction = tables.instructions[i];
       machine.step = instruction.step;
-      OXCCL_TRACED_STEP(round, instruction);
-      i += run_of(instruction);
+      uint32_t taken = run_of(instruction);
+      OXCCL_TRACED_STEP(round, instruction, taken);
       if (instruction.opcode == OPCODE_WAIT) {
         if (!run_waits(machine, &instruction)) return false;
       } else if (instruction.opcode == OPCODE_SIGNAL) {
         run_signals(machine, &instruction);
-      } else if (run_of(instruction) > 1) {
-        if (!run_tokens(machine, &instruction, tables.operands)) return false;
-      } else if (!move_tile(machine, reducer, instruction, tables.operands + instruction.index,
-                            round * entry.tile_bytes, entry.tile_bytes, workspace)) {
+      } else if (!run_moves(machine, reducer, tables, &instruction, round * entry.tile_bytes, workspace, &taken)) {
         return false;
       }
+      i += taken;
     }
     advance_cursors(machine.launch, entry, tables.advances);
   }
@@ -333,7 +302,7 @@ OXCCL_INLINE uint32_t run_channel(const Launch& launch, uint32_t channel, const 
     workspace.fault.outcome = OUTCOME_DONE;
     workspace.fault.claimed = 0;
     workspace.apart = false;
-    workspace.tables = tables_of(launch.program, channel);
+    open_tables(launch, channel, workspace);
   }
   barrier();
   Machine machine = {launch, workspace.fault, channel, 0, false};
@@ -350,13 +319,14 @@ OXCCL_INLINE uint32_t run_channel(const Launch& launch, uint32_t channel, const 
 
 // The last channel to end says so, however it has ended, to the host and to streams. All that the
 // channels have done is there then, since each releases it by its arrival, and the last one
-// acquires and releases it again; and none touches anything of the launch any more.
+// acquires and releases it again; and none touches anything of the launch any more. A channel that
+// is the only one need not count: the barrier puts all that it did in front of the release.
 OXCCL_INLINE void end_launch(const Launch& launch) {
   // One thread looks, behind a barrier for all: with a branch of the whole block some kernels for
   // sm_120 do not fit into their registers.
   barrier();
   if (!leader() || OXCCL_LIKELY(launch.ended == nullptr)) return;
-  if (arrives_last(launch.arrived, uint32_t(launch.launched))) store_release(launch.ended, launch.call);
+  if (launch.launched == 1 || arrives_last(launch.arrived, uint32_t(launch.launched))) store_release(launch.ended, launch.call);
 }
 
 // The launch block of one rank, whose channel is left in `channel`, where a launch is for several

@@ -57,6 +57,17 @@ struct Tables {
   const Advance* advances;
 };
 
+OXCCL_INLINE Tables tables_of(const Header* program, uint32_t channel) {
+  const uint8_t* base = reinterpret_cast<const uint8_t*>(program);
+  const ChannelEntry* entry =
+      reinterpret_cast<const ChannelEntry*>(base + program->channels_offset) + channel;
+  return {entry,
+          reinterpret_cast<const Instruction*>(base + program->instructions_offset) +
+              entry->first_instruction,
+          reinterpret_cast<const Operand*>(base + program->operands_offset),
+          reinterpret_cast<const Advance*>(base + program->advances_offset) + entry->first_advance};
+}
+
 // What the threads of a block share. On a GPU their registers are for the data alone, so the
 // instruction at hand is here.
 struct Workspace {
@@ -67,8 +78,18 @@ struct Workspace {
   Walk walk;
   BlockTable<View, MAX_OPERANDS> views;
   bool apart;  // a rank's buffers are at another place of its heap than this one's
+  bool epochs_kept;  // of the first round: see knows_epochs
   BucketTables buckets;
 };
+
+// The first thread to fail says why.
+OXCCL_APART void fail_once(Fault* fault, uint32_t step, uint32_t outcome, uint32_t peer, uint32_t found) {
+  if (!claim(&fault->claimed)) return;
+  fault->step = step;
+  fault->peer = peer;
+  fault->found = found;
+  publish(&fault->outcome, outcome);
+}
 
 struct Machine {
   const Launch& launch;
@@ -78,12 +99,7 @@ struct Machine {
   bool streamed;  // non-temporal stores are under way
 
   OXCCL_INLINE bool fail(Outcome outcome, uint32_t peer, uint32_t found) {
-    if (claim(&fault.claimed)) {
-      fault.step = step;
-      fault.peer = peer;
-      fault.found = found;
-      publish(&fault.outcome, outcome);
-    }
+    fail_once(&fault, step, outcome, peer, found);
     return false;
   }
 

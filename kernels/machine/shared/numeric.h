@@ -91,6 +91,7 @@ struct F64 : Floating<double, double> {
 // Bits that are converted to f32 and back.
 template <class Bits, class Conversions>
 struct Small : Floating<Bits, float> {
+  using Conversion = Conversions;
   static OXCCL_INLINE float factor(uint64_t bits) { return float_of(uint32_t(bits)); }
   static OXCCL_INLINE float widen(Bits bits) { return Conversions::widen(bits); }
   static OXCCL_INLINE Bits narrow(float value) { return Bits(Conversions::narrow(value)); }

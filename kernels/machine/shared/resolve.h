@@ -69,20 +69,30 @@ OXCCL_INLINE void expect_later(const Connection& connection, uint64_t message, c
   prefetch_read(at, len_bytes < LATER_BYTES ? len_bytes : LATER_BYTES);
 }
 
-// A receive slot; its header must be of this call.
-OXCCL_INLINE bool resolve_slot(Machine& machine, const Operand& operand, uint64_t len_bytes,
-                               View* view) {
+// The next message's segment, whose header is yet to be looked at.
+OXCCL_INLINE View slot_view(Machine& machine, const Operand& operand, uint64_t len_bytes) {
   Connection& connection = machine.launch.connections[operand.index];
   const uint64_t message = connection.received + operand.message;
   uint8_t* at = slot(connection.recv_slots, connection, message) + operand.offset_bytes;
-  *view = segment_view(at, connection, message, operand, len_bytes);
-  expect_later(connection, message, operand, uint64_t(view->data - at) + len_bytes);
-  if (!view->is_plain())
-    return receive_header(machine, *view, signature_of(machine, operand), len_bytes);
-  const SlotHeader& header = *reinterpret_cast<const SlotHeader*>(at);
+  const View view = segment_view(at, connection, message, operand, len_bytes);
+  expect_later(connection, message, operand, uint64_t(view.data - at) + len_bytes);
+  return view;
+}
+
+// The segment's header must be of this call.
+OXCCL_INLINE bool accept(Machine& machine, const Operand& operand, const View& view, uint64_t len_bytes) {
   const uint32_t expected = signature_of(machine, operand);
+  if (!view.is_plain()) return receive_header(machine, view, expected, len_bytes);
+  const SlotHeader& header = *reinterpret_cast<const SlotHeader*>(view.data - payload_at(len_bytes));
   if (OXCCL_LIKELY(header.signature == expected && header.len_bytes == len_bytes)) return true;
-  return machine.mismatch(expected, header.signature, connection.peer);
+  return machine.mismatch(expected, header.signature, view.connection->peer);
+}
+
+// A receive slot.
+OXCCL_INLINE bool resolve_slot(Machine& machine, const Operand& operand, uint64_t len_bytes,
+                               View* view) {
+  *view = slot_view(machine, operand, len_bytes);
+  return accept(machine, operand, *view, len_bytes);
 }
 
 // The slot for the next message. Its header is written behind its payload: see `announce`.

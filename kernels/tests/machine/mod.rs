@@ -312,6 +312,10 @@ impl Program {
                 instructions: channel.steps.len() as u32,
                 first_advance: advances.len() as u32,
                 advances: channel.advances.len() as u32,
+                first_operand: operands.len() as u32,
+                operands: channel.steps.iter().map(|step| step.operands.len() as u32).sum(),
+                first_connection: 0,
+                connections: 0,
                 rounds: channel.rounds,
                 tile_bytes: channel.tile_bytes,
             });

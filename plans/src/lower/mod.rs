@@ -354,6 +354,10 @@ impl Tables {
             instructions: list.len() as u32,
             first_advance: self.advances.len() as u32,
             advances: 0,
+            first_operand: self.operands.len() as u32,
+            operands: 0,
+            first_connection: 0,
+            connections: 0,
             rounds,
             tile_bytes,
         };
@@ -373,6 +377,12 @@ impl Tables {
         at_once::note_runs(encoded);
         at_once::note_token_runs(list, encoded);
         at_once::note_fences(list, encoded);
+        at_once::note_copy_runs(encoded, &self.operands);
+        entry.operands = self.operands.len() as u32 - entry.first_operand;
+        let numbers = || moves.keys().copied();
+        entry.first_connection = numbers().next().unwrap_or(0);
+        entry.connections =
+            numbers().next_back().map_or(0, |last| last + 1 - entry.first_connection);
         for (connection, (sent, received)) in moves {
             self.advances.push(f::Advance { connection, sent, received, reserved: 0 });
             entry.advances += 1;

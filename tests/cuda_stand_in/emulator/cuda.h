@@ -10,6 +10,7 @@
 #define __device__
 #define __global__
 #define __forceinline__ inline
+#define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define __align__(bytes) alignas(bytes)
@@ -73,6 +74,7 @@ inline int __syncthreads_or(int condition) { return emulator::barrier(condition 
 inline void __threadfence_block() {}
 inline bool __isGlobal(const void* at) { return emulator::is_global(at); }
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
+inline int __clz(int bits) { return bits == 0 ? 32 : __builtin_clz(bits); }
 // Threads of a block take turns, so nobody is between the two.
 inline uint32_t atomicCAS(uint32_t* word, uint32_t expected, uint32_t wanted) {
   const uint32_t found = *word;

@@ -35,6 +35,7 @@ const Kernel* find_traced(const char* name);
     memset(oxccl::subtrees(), PATTERN, oxccl::GROUP_LEVELS * oxccl::TREE_THREADS * sizeof(uint4));     \
   }                                                                                                    \
   bool is_shared(const void* at) {                                                                     \
-    return uintptr_t(at) - uintptr_t(&oxccl::block()) < sizeof(oxccl::Block);                          \
+    return uintptr_t(at) - uintptr_t(&oxccl::block()) < sizeof(oxccl::Block) ||                        \
+           uintptr_t(at) - uintptr_t(oxccl::subtrees()) < oxccl::SUBTREE_BYTES;                        \
   }
 #define OXCCL_EMULATED(name) {#name, &run_thread<name>, &spoil, &is_shared}
