@@ -92,7 +92,7 @@ pub(crate) fn main(options: &SynthOptions) -> Result<(), Failure> {
         None => None,
     };
     let report = Report::new(options, &call, &catalogue, found.as_ref(), &outcome, start.elapsed());
-    report.print(options.json)?;
+    report.print(options.json);
     match report.is_faster() {
         true => Ok(()),
         false => Err(Failure::NothingFaster { best: catalogue.name }),
