@@ -36,7 +36,7 @@ fn what_is_found_is_proven_predicted_and_right() {
         let path = file(&format!("found_{op}.json"));
         let found = synth(&[op, "-t", NDV2, "-g", "8", "-b", "64M"], &path);
         let ratio = found["ratio"].as_f64().unwrap();
-        assert!(ratio < 0.999 && found["faster"] == true, "{found}");
+        assert!(ratio < 0.98 && found["faster"] == true, "{found}");
         assert_eq!((&found["candidates"], &found["refused"]), (&60.into(), &0.into()));
 
         let said = oxccl(&["verify", text(&path)]).ok();

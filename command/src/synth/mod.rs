@@ -20,8 +20,9 @@ use report::Report;
 
 /// How long is searched if nothing is said.
 const SECONDS: Duration = Duration::from_secs(10);
-/// What takes a larger part of the catalogue's time is not called faster.
-const FASTER: f64 = 0.999;
+/// What takes a larger part of the catalogue's time is not called faster: the simulator
+/// extrapolates rounds within 2 %, and a search finds such slack, too.
+const FASTER: f64 = 0.98;
 
 /// Searches for a schedule that is faster on a topology than the catalogue's.
 ///
@@ -92,7 +93,7 @@ pub(crate) fn main(options: &SynthOptions) -> Result<(), Failure> {
         None => None,
     };
     let report = Report::new(options, &call, &catalogue, found.as_ref(), &outcome, start.elapsed());
-    report.print(options.json)?;
+    report.print(options.json);
     match report.is_faster() {
         true => Ok(()),
         false => Err(Failure::NothingFaster { best: catalogue.name }),

@@ -8,7 +8,6 @@ use serde::Serialize;
 
 use super::{SynthOptions, is_faster};
 use crate::bench::{digits, rounded};
-use crate::failure::Failure;
 use crate::options::Size;
 use crate::sim::{Call, Timed};
 use crate::speak::{self, say};
@@ -77,13 +76,10 @@ impl<'a> Report<'a> {
     }
 
     /// Prints it.
-    ///
-    /// # Errors
-    /// None now: what cannot be printed ends the process.
-    pub(super) fn print(&self, json: bool) -> Result<(), Failure> {
+    pub(super) fn print(&self, json: bool) {
         if json {
             say!("{}", speak::json(self));
-            return Ok(());
+            return;
         }
         say!(
             "# oxccl {} synth: PREDICTED times of {}, nothing was run\n\
@@ -117,7 +113,6 @@ impl<'a> Report<'a> {
         if let Some(file) = self.file {
             say!("# written to {}", file.display());
         }
-        Ok(())
     }
 
     fn table(&self) -> String {
