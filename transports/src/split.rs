@@ -107,10 +107,8 @@ mod tests {
         let sides = [(Some(1), 5), (Some(0), 0), (Some(1), -2), (None, 0), (Some(1), 5)];
         let sides = sides.map(|(color, key)| Side { color, key });
         let told = |rank: usize| vec![rank as u8; rank];
-        let sides = sides.iter().enumerate();
-        let all: Vec<Vec<u8>> =
-            sides.clone().map(|(rank, side)| side.encode(&told(rank))).collect();
-        let sides: Vec<&Side> = sides.map(|(_, side)| side).collect();
+        let tell = |(rank, side): (usize, &Side)| side.encode(&told(rank));
+        let all: Vec<Vec<u8>> = sides.iter().enumerate().map(tell).collect();
         let members = |rank: usize| sides[rank].members(rank, &all).unwrap();
         let of = |ranks: &[usize]| {
             let told = ranks.iter().map(|&rank| told(rank)).collect();

@@ -257,7 +257,7 @@ impl<'a> Reader<'a> {
             };
             // In 10^6 bits a second.
             let gbps = self.number::<f64>(net, "speed")? / 8000.0;
-            if !(gbps > 0.0) {
+            if gbps <= 0.0 || !gbps.is_finite() {
                 self.note(format!("{name} is left out: it has no speed"));
                 continue;
             }
