@@ -4,7 +4,7 @@ use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What a machine that does not tell is taken to have.
 const TYPICAL_CACHE_BYTES: usize = 32 << 20;
@@ -62,8 +62,15 @@ pub(crate) fn last_level_cache_bytes() -> usize {
         let path = format!("/sys/devices/system/cpu/cpu0/cache/index{index}/size");
         parse_size(fs::read_to_string(path).ok()?.trim())
     };
-    static BYTES: OnceLock<usize> = OnceLock::new();
-    *BYTES.get_or_init(|| (0..8).filter_map(size).max().unwrap_or(TYPICAL_CACHE_BYTES))
+    // 0: it has not been looked at.
+    static BYTES: AtomicUsize = AtomicUsize::new(0);
+    let known = BYTES.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
+    let bytes = (0..8).filter_map(size).max().unwrap_or(TYPICAL_CACHE_BYTES);
+    BYTES.store(bytes, Ordering::Relaxed);
+    bytes
 }
 
 /// A size as sysfs writes it, such as 1024K.

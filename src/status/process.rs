@@ -11,7 +11,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// What was found of ranks.
 #[derive(Debug, Default)]
@@ -154,16 +154,16 @@ pub(super) fn state_of(process: u32, started: u64) -> Option<ProcessState> {
 /// When this process was started, in the system's ticks; 0 where that cannot be told.
 pub(crate) fn own_start() -> u64 {
     // By the process: one that was forked has another.
-    static KNOWN: Mutex<Option<(u32, u64)>> = Mutex::new(None);
+    static PROCESS: AtomicU32 = AtomicU32::new(0);
+    static STARTED: AtomicU64 = AtomicU64::new(0);
     let own = std::process::id();
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    match *known {
-        Some((process, started)) if process == own => started,
-        _ => {
-            let started = Stat::of(own).map_or(0, |stat| stat.started);
-            known.insert((own, started)).1
-        }
+    if PROCESS.load(Ordering::Acquire) == own {
+        return STARTED.load(Ordering::Relaxed);
     }
+    let started = Stat::of(own).map_or(0, |stat| stat.started);
+    STARTED.store(started, Ordering::Relaxed);
+    PROCESS.store(own, Ordering::Release);
+    started
 }
 
 /// What the system says of a process.
