@@ -5,7 +5,7 @@
 //! which are random and new each time. The system vouches for the user and the process that sent
 //! it. Whatever else comes (abstract sockets have no permissions) is dropped.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
@@ -105,7 +105,10 @@ impl<'a> Exchange<'a> {
             liveness.check()?;
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let missing = self.missing().collect();
+                // Also one that does not take what it is sent.
+                let missing: BTreeSet<usize> =
+                    self.missing().chain(self.unsent.iter().copied()).collect();
+                let missing = missing.into_iter().collect();
                 return Err(Error::Timeout { doing: "sharing regions", missing });
             }
             let pause = if self.unsent.is_empty() { LOOK_PAUSE } else { ROOM_PAUSE };

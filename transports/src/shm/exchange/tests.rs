@@ -92,6 +92,21 @@ fn a_socket_that_is_full_is_waited_for() {
     assert_eq!(other.join().unwrap().len(), 2);
 }
 
+/// It has sent its own, and reads nothing.
+#[test]
+fn a_rank_that_takes_nothing_is_named() {
+    let secret = Secret::from_bytes([1; 32]);
+    let ((first, name0), (_second, name1)) = (open().unwrap(), open().unwrap());
+    while send(&[7; PACKET_BYTES], &name1).is_ok() {}
+    let (_, file) = pipe().unwrap();
+    pose(1, 0, &[name0, name1], &secret, &file);
+    let exchange = Exchange::new(0, by_rank(&[name0, name1]), &secret, Vec::new(), first);
+    match exchange.run(soon(), &local(1)[0].liveness()) {
+        Err(Error::Timeout { missing, .. }) => assert_eq!(missing, [1]),
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn a_rank_that_does_not_come_is_named() {
     let secret = Secret::from_bytes([1; 32]);
