@@ -2,7 +2,8 @@
 //! set, and with nvcc, where there is one, for every GPU target into one fat binary.
 //!
 //! Environment: `CXX`; `NVCC`, `CUDA_HOME`, `CUDA_PATH` (where nvcc is); `OXCCL_REQUIRE_NVCC=1` (no
-//! nvcc is an error); `OXCCL_SANITIZE=thread|address` (the host executors are instrumented).
+//! nvcc is an error); `OXCCL_GPU_TARGETS` (compute capabilities times ten, of those there are);
+//! `OXCCL_SANITIZE=thread|address` (the host executors are instrumented).
 
 #[path = "build/cuda.rs"]
 mod cuda;

@@ -5,7 +5,8 @@ use crate::{setting, variable};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Compute capabilities with machine code in the fat binary.
+/// Compute capabilities with machine code in the fat binary, where `OXCCL_GPU_TARGETS` names no
+/// others.
 const TARGETS: [u32; 4] = [80, 90, 100, 120];
 /// The same of the traced kernels: newer GPUs compile the PTX when a trace is asked for.
 const TRACED_TARGETS: [u32; 2] = [80, 90];
@@ -13,10 +14,30 @@ const TRACED_TARGETS: [u32; 2] = [80, 90];
 /// first with the 8-bit float conversions in PTX, so this serves all of them.
 const PTX: u32 = 90;
 
+/// What this nvcc can do besides.
+struct Abilities {
+    /// Compresses images so that they are as small as they can be, which the driver unpacks once:
+    /// from 12.8 on.
+    compresses: bool,
+    /// Optimises functions side by side.
+    splits: bool,
+}
+
+impl Abilities {
+    fn of(nvcc: &Path) -> Abilities {
+        let help = Command::new(nvcc).arg("--help").output();
+        let help = help.map(|help| String::from_utf8_lossy(&help.stdout).into_owned());
+        let has = |option: &str| help.as_ref().is_ok_and(|help| help.contains(option));
+        Abilities { compresses: has("--compress-mode"), splits: has("--split-compile") }
+    }
+}
+
 pub(crate) fn build(machine: &Path, out: &Path) -> Result<(), String> {
     println!("cargo::rustc-check-cfg=cfg(oxccl_nvcc)");
-    let targets = TARGETS.map(|target| target.to_string()).join(", ");
-    println!("cargo::rustc-env=OXCCL_TARGETS={targets}");
+    let targets = targets()?;
+    let list = out.join("targets.rs");
+    std::fs::write(&list, format!("{targets:?}"))
+        .map_err(|error| format!("cannot write {}: {error}", list.display()))?;
     let Some(nvcc) = find()? else {
         if setting("OXCCL_REQUIRE_NVCC").is_some_and(|value| value == "1") {
             return Err("OXCCL_REQUIRE_NVCC=1, but there is no nvcc: set NVCC or CUDA_HOME".into());
@@ -27,13 +48,13 @@ pub(crate) fn build(machine: &Path, out: &Path) -> Result<(), String> {
         return Ok(());
     };
     let sources = Sources::new(machine, "cuda", out);
-    let smaller = has_compress_mode(&nvcc);
+    let abilities = Abilities::of(&nvcc);
     let job = |targets: &[u32], source: &str, output: &str| Job {
-        command: command(&nvcc, targets, smaller),
+        command: command(&nvcc, targets, &abilities),
         source: sources.own.join(source),
         output: out.join(output),
     };
-    let untraced = job(&TARGETS, "executor.cu", "oxccl.fatbin");
+    let untraced = job(&targets, "executor.cu", "oxccl.fatbin");
     let traced = job(&TRACED_TARGETS, "trace.cu", "oxccl-traced.fatbin");
     let reports = jobs::run_all(vec![untraced, traced], &sources)?;
     let report = out.join("resources.txt");
@@ -44,20 +65,37 @@ pub(crate) fn build(machine: &Path, out: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether nvcc compresses images in several ways: from 12.8 on.
-fn has_compress_mode(nvcc: &Path) -> bool {
-    let help = Command::new(nvcc).arg("--help").output();
-    help.is_ok_and(|help| String::from_utf8_lossy(&help.stdout).contains("--compress-mode"))
+/// Those that `OXCCL_GPU_TARGETS` names, in order, or all.
+fn targets() -> Result<Vec<u32>, String> {
+    let Some(named) = setting("OXCCL_GPU_TARGETS") else { return Ok(TARGETS.to_vec()) };
+    let mut targets = Vec::new();
+    for name in named.split([',', ' ']).filter(|name| !name.is_empty()) {
+        let target = name.parse().ok().filter(|target| TARGETS.contains(target));
+        targets.push(target.ok_or_else(|| {
+            format!(
+                "OXCCL_GPU_TARGETS={named}: {name} is none of the targets, which are {TARGETS:?}"
+            )
+        })?);
+    }
+    targets.sort_unstable();
+    targets.dedup();
+    if targets.is_empty() {
+        Err(format!("OXCCL_GPU_TARGETS={named} names no target"))
+    } else {
+        Ok(targets)
+    }
 }
 
-/// `smaller`: images as small as they can be, which the driver unpacks once.
-fn command(nvcc: &Path, targets: &[u32], smaller: bool) -> Command {
+fn command(nvcc: &Path, targets: &[u32], abilities: &Abilities) -> Command {
     let mut command = Command::new(nvcc);
     command.env_remove("NVCC_APPEND_FLAGS").env_remove("NVCC_PREPEND_FLAGS");
     command.args(["-fatbin", "-std=c++17", "-O3", "--fmad=false", "-Xptxas", "-v"]);
     command.args(["-Xfatbin", "-compress-all", "--threads", "0"]);
-    if smaller {
+    if abilities.compresses {
         command.arg("--compress-mode=size");
+    }
+    if abilities.splits {
+        command.arg("--split-compile=0");
     }
     // Two passes of the front end: what is newer than 9.0 shares the PTX of 9.0.
     let (old, new): (Vec<u32>, Vec<u32>) = targets.iter().partition(|&&target| target < PTX);

@@ -37,8 +37,9 @@ pub const RESOURCES: Option<&str> = None;
 /// The compiler that built [`FATBIN`].
 pub const NVCC: Option<&str> = option_env!("OXCCL_NVCC");
 
-/// Compute capabilities (times ten) with machine code in [`FATBIN`].
-pub const TARGETS: [u32; 4] = [80, 90, 100, 120];
+/// Compute capabilities (times ten) with machine code in [`FATBIN`]: 80, 90, 100 and 120, or those
+/// of them that `OXCCL_GPU_TARGETS` named for the build.
+pub const TARGETS: &[u32] = &include!(concat!(env!("OUT_DIR"), "/targets.rs"));
 
 /// The same of [`TRACED_FATBIN`], which has PTX for newer devices, too.
 pub const TRACED_TARGETS: [u32; 2] = [80, 90];

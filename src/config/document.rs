@@ -26,7 +26,8 @@ const END: &str = "
 - `CUDA_MODULE_LOADING`: the CUDA driver reads it. The command sets it to `EAGER` where it is not set, but not for programs
   that `oxccl run` starts.
 - For the build: `CXX`, `NVCC` (`none`: no GPU kernels), `CUDA_HOME`, `CUDA_PATH`, and `OXCCL_REQUIRE_NVCC=1` (a missing nvcc
-  is an error).
+  is an error). `OXCCL_GPU_TARGETS=90` compiles for compute capability 9.0 alone, which is done sooner; several are
+  separated by commas. There are 80, 90, 100 and 120.
 ";
 
 fn document() -> String {
