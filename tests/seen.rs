@@ -6,8 +6,8 @@ use oxccl::status::{self, Found, ProcessState, RankSeen, Snapshot, WaitFor};
 use oxccl::{Collectives, Communicator, Config, Error, ReduceOp, UniqueId};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Threads, processes, and processes of two nodes.
@@ -140,20 +140,30 @@ fn a_rank_that_others_wait_for_is_seen_from_outside() {
 #[test]
 fn parts_have_names_of_their_own() {
     let n = 8;
-    let met = Met::of(n);
+    let (met, job) = (Met::of(n), OnceLock::new());
     run(1, (n, &config()), |comm| {
+        let of_job = |ranks: usize| {
+            let job = job.get_or_init(|| here(n)[0].job.clone());
+            here(ranks).into_iter().filter(|one| one.job == *job).collect::<Vec<_>>()
+        };
         let part = comm.split(Some(comm.rank() as u32 % 2), 0).unwrap().unwrap();
         part.barrier().unwrap();
         met.wait();
         if comm.rank() == 0 {
-            let whole = here(n);
-            let parts: Vec<_> = here(4).into_iter().filter(|one| one.job == whole[0].job).collect();
+            let (whole, parts) = (of_job(n), of_job(4));
             assert_eq!(parts.len(), n, "{parts:#?}");
             let mut names: Vec<_> = parts.iter().map(|one| one.communicator.clone()).collect();
             names.sort();
             names.dedup();
             assert_eq!(names.len(), 2, "{names:?}");
             assert!(parts.iter().all(Snapshot::is_part) && !names.contains(&whole[0].job));
+        }
+        met.wait();
+        comm.close().unwrap();
+        met.wait();
+        // The whole's files are still there, for the parts.
+        if part.rank() == 0 {
+            assert_eq!((of_job(n).len(), of_job(4).len()), (0, n));
         }
         met.wait();
     });

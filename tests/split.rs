@@ -152,6 +152,41 @@ fn parts_are_split_in_turn_and_outlive_the_whole() {
 }
 
 /// Only windows reach memory in place, and they are all that the pin allows.
+/// More than rooms in the whole's files, some of which are taken by one rank and not by the other.
+#[test]
+fn any_number_of_parts_is_there_at_once() {
+    for place in PLACES {
+        run(place, 4, |world| {
+            let rank = world.rank();
+            let own: Vec<_> =
+                (0..12).map(|_| world.split((rank == 3).then_some(0), 0).unwrap()).collect();
+            assert_eq!(own.iter().flatten().count(), if rank == 3 { 12 } else { 0 });
+            for _ in 0..2 {
+                let odd: Vec<_> = (0..10).map(|_| part(&world, rank % 2, 0)).collect();
+                let inner: Vec<_> =
+                    odd.iter().take(rank % 2 * 4).map(|of| part(of, 0, 0)).collect();
+                let all: Vec<_> = (0..10).map(|_| part(&world, 0, 0)).collect();
+                for one in &all {
+                    assert_eq!(sum(one, rank), 6);
+                }
+                for one in inner.iter().chain(&odd) {
+                    assert_eq!(sum(one, rank), 2 + 2 * (rank % 2));
+                }
+                let parts = inner.into_iter().chain(all).chain(odd);
+                parts.for_each(|part| part.close().unwrap());
+            }
+            let part = part(&world, 0, 0);
+            world.close().unwrap();
+            for _ in 0..40 {
+                let inner = self::part(&part, 0, 0);
+                assert_eq!(sum(&inner, rank), 6);
+                inner.close().unwrap();
+            }
+            part.close().unwrap();
+        });
+    }
+}
+
 #[test]
 fn memory_of_the_whole_is_reached_in_place_by_its_parts() {
     for place in [Place::Threads, Place::Processes] {

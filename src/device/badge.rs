@@ -51,7 +51,9 @@ pub(crate) struct Badge {
     /// they took together.
     ended: AtomicU64,
     ended_ns: AtomicU64,
-    padding: [u64; 3],
+    /// 1 once the communicator is gone on this rank: its memory may be there for parts of it.
+    left: AtomicU64,
+    padding: [u64; 2],
     /// The last calls, by their numbers.
     marks: [Mark; MARKS],
 }
@@ -88,6 +90,16 @@ impl Badge {
             to.store(from, Ordering::Relaxed);
         }
         self.layout.store(LAYOUT, Ordering::Release);
+    }
+
+    /// The communicator is gone on this rank.
+    pub(crate) fn leave(&self) {
+        self.left.store(1, Ordering::Release);
+    }
+
+    /// Whether it is.
+    pub(crate) fn has_left(&self) -> bool {
+        self.left.load(Ordering::Acquire) != 0
     }
 
     /// The layout of what it says; 0 while it says nothing.

@@ -9,6 +9,7 @@ use super::heap::Heap;
 use super::log::CallLog;
 use super::report;
 use oxccl_kernels::format as f;
+use oxccl_transports::fork::Origin;
 use oxccl_transports::{Error, Region};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -104,6 +105,16 @@ pub(crate) struct Control {
     mirrors: Vec<Option<Mirror>>,
     /// This rank's room for groups' words.
     groups: Arc<Heap>,
+    origin: Origin,
+}
+
+impl Drop for Control {
+    /// Its file may outlive it, for parts.
+    fn drop(&mut self) {
+        if self.origin.is_here() {
+            self.own_badge().leave();
+        }
+    }
 }
 
 impl Control {
@@ -130,7 +141,15 @@ impl Control {
         let regions: Vec<_> = regions.into_iter().map(mirrored).collect::<Result<_, _>>()?;
         let groups = Heap::part(regions[rank].clone(), shape.reached_bytes()..shape.len_bytes());
         let own_log = AtomicPtr::new(regions[rank].as_ptr().cast());
-        Ok(Control { shape, rank, regions, own_log, mirrors, groups: Arc::new(groups) })
+        Ok(Control {
+            shape,
+            rank,
+            regions,
+            own_log,
+            mirrors,
+            groups: Arc::new(groups),
+            origin: Origin::here(),
+        })
     }
 
     /// What this rank tells ranks of other nodes; these are the words of its groups, those of the

@@ -15,6 +15,7 @@ mod links;
 mod log;
 mod processor;
 mod report;
+mod rooms;
 mod signals;
 mod staging;
 
@@ -25,11 +26,12 @@ pub(crate) use control::{BUCKET_WORDS, CONTROL, Control, ControlShape, GroupWord
 pub(crate) use convert::{bytes, bytes_mut, narrow, widen};
 pub(crate) use copy::{ControlCopy, NoCopy};
 pub(crate) use heap::{Heap, HeapBlock};
-pub(crate) use heaps::Heaps;
+pub(crate) use heaps::{ByRank, Heaps};
 pub(crate) use host::{Host, Waiting};
 pub(crate) use links::LinkPorts;
 pub(crate) use log::{CallRecord, RECORD_WORDS};
 pub(crate) use processor::{allow_fences, have_own_cores, last_level_cache_bytes, usable_cores};
+pub(crate) use rooms::{CONTROLS, NO_ROOM, Rooms, sections};
 pub(crate) use signals::Signals;
 pub(crate) use staging::REGISTRATIONS;
 pub use staging::StagingShape;

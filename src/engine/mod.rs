@@ -28,7 +28,7 @@ pub(crate) use start::Beginning;
 
 use crate::call::{Asked, Call, CheckedCall, Fit, Placed};
 use crate::config::Config;
-use crate::device::{Heap, Label};
+use crate::device::{Heap, Label, Rooms};
 use crate::error::Error;
 use crate::memory::MemoryUse;
 use crate::target::Device;
@@ -58,6 +58,8 @@ pub(crate) struct Engine {
     egress: Option<Egress>,
     /// By rank, where the system reads private memory.
     readers: Option<cma::Readers>,
+    /// Memory for parts, on hosts.
+    rooms: Option<Rooms>,
     staging_bytes: usize,
     /// Where ranks of this process meet that may share their launches.
     joint: Option<Arc<Joint>>,

@@ -6,7 +6,7 @@ use super::Engine;
 use super::start::{Beginning, Inherited, agree, agreed};
 use crate::call::{Meeting, Mix};
 use crate::config::patience;
-use crate::device::Label;
+use crate::device::{Label, NO_ROOM, Rooms};
 use crate::error::Error;
 use oxccl_transports::{Error as Transport, Part, Side, deadline_in};
 use std::hash::{Hash, Hasher};
@@ -16,8 +16,9 @@ impl Engine {
     pub(crate) fn split(&mut self, side: Side) -> Result<Option<Engine>, Error> {
         let (number, record) = self.meet(Meeting::Split)?;
         let deadline = deadline_in(self.ranks.poll.timeout());
-        // Of parts, what they are to agree on is told with the split.
-        let part = self.bootstrap.split(side, &agreed(&self.given), deadline);
+        // Of parts, what they are to agree on is told with the split, and where their memory is.
+        let tells = self.tells(side.color.is_some());
+        let part = self.bootstrap.split(side, &tells, deadline);
         let part = part.map_err(|error| self.unheard(error, &record));
         let part = part.inspect_err(|error| {
             self.ranks.end(error, number);
@@ -38,7 +39,7 @@ impl Engine {
         let ranks: Vec<usize> = (0..world).filter(|other| !exclude.contains(other)).collect();
         // Nobody can abort what is not there yet.
         let deadline = deadline_in(patience(self.ranks.poll.timeout()));
-        let part = self.bootstrap.shrink(&ranks, &agreed(&self.given), deadline);
+        let part = self.bootstrap.shrink(&ranks, &self.tells(true), deadline);
         let part = part.map_err(|error| match error {
             Transport::Stopped(cause) => Error::from_cause(cause, "shrink".into()),
             Transport::Left { rank, calls } => Error::Left { rank, calls, during: "shrink".into() },
@@ -51,6 +52,13 @@ impl Engine {
         self.begin_part(part)
     }
 
+    /// What this rank tells the others of a part. The room that it takes is not taken again should
+    /// the others not be heard: some may have heard it.
+    fn tells(&self, is_of_it: bool) -> Vec<u8> {
+        let room = self.rooms.as_ref().filter(|_| is_of_it).map_or(NO_ROOM, Rooms::take);
+        [&room.to_le_bytes(), &agreed(&self.given)[..]].concat()
+    }
+
     /// What tells a part from others: its ranks come to the same.
     fn label_of_part(&self, number: u64, ranks: &[usize]) -> Label {
         let mut mix = Mix::default();
@@ -61,7 +69,17 @@ impl Engine {
     /// Sets up this rank of a part, with the others of it.
     fn begin_part(&self, part: Part) -> Result<Engine, Error> {
         let Part { bootstrap, number, ranks, told } = part;
-        agree(&told, &self.given)?;
+        let (told_rooms, told): (Vec<u32>, Vec<&[u8]>) =
+            told.iter().map(|told| heard(told)).unzip();
+        let own = told_rooms[bootstrap.rank()];
+        // All of them come to the same.
+        let have_rooms = told_rooms.iter().all(|room| *room != NO_ROOM);
+        let rooms = self.rooms.as_ref().map(|rooms| rooms.of_ranks(&ranks));
+        let agreed = agree(&told, &self.given);
+        if let Some(rooms) = rooms.as_ref().filter(|_| !have_rooms || agreed.is_err()) {
+            rooms.give_back(own);
+        }
+        agreed?;
         let mut config = self.given.clone();
         config.device = self.config.device;
         // Of a part they follow from where its ranks are.
@@ -71,6 +89,8 @@ impl Engine {
             heap: self.heap.clone(),
             heaps: self.backend.heaps().of_ranks(&ranks),
             egress: self.egress.clone(),
+            told_rooms: have_rooms.then_some(told_rooms),
+            rooms,
             readers: self.readers.as_ref().map(|all| all.of_ranks(&ranks)),
             spins: self.spins,
             label: self.label_of_part(number, &ranks),
@@ -85,4 +105,10 @@ impl Engine {
             heap: None,
         })
     }
+}
+
+/// The room that a rank has told, and the rest.
+fn heard(told: &[u8]) -> (u32, &[u8]) {
+    told.split_first_chunk()
+        .map_or((NO_ROOM, &[]), |(room, rest)| (u32::from_le_bytes(*room), rest))
 }

@@ -15,8 +15,8 @@ use super::tally::Tally;
 use crate::config::{Config, patience};
 use crate::device::cuda::{Gpu, Image, Reached, Setup};
 use crate::device::{
-    CONTROL, Control, ControlShape, Facts, Heap, Heaps, Host, Label, LinkPorts, StagingShape,
-    Waiting, allow_fences, have_own_cores, usable_cores,
+    ByRank, CONTROL, CONTROLS, Control, ControlShape, Facts, Heap, Heaps, Host, Label, LinkPorts,
+    Rooms, StagingShape, Waiting, allow_fences, have_own_cores, usable_cores,
 };
 use crate::error::Error;
 use crate::log;
@@ -74,7 +74,7 @@ impl Engine {
             Device::Host => start.on_host(&spins),
             Device::Cuda(ordinal) => start.on_gpu(ordinal, &spins),
         };
-        let Started { backend, heap, ranks, links, egress, ways, readers, device } = started
+        let Started { backend, heap, rooms, ranks, links, egress, ways, readers, device } = started
             .inspect_err(|error| {
                 let reason = error.to_string();
                 bootstrap.liveness().abort(Cause::Aborted { rank, reason });
@@ -108,6 +108,7 @@ impl Engine {
             joint,
             plans: Plans::new(links.clone(), ways),
             readers,
+            rooms,
             launches: Launches::default(),
             backend,
             links,
@@ -143,6 +144,10 @@ pub(crate) struct Inherited {
     /// Those of this node's ranks.
     pub(super) heaps: Heaps,
     pub(super) egress: Option<Egress>,
+    /// Those of its ranks.
+    pub(super) rooms: Option<Rooms>,
+    /// Which of them it is to have, by rank.
+    pub(super) told_rooms: Option<Vec<u32>>,
     /// Where the system reads private memory.
     pub(super) readers: Option<Readers>,
     pub(super) spins: Spins,
@@ -163,10 +168,18 @@ struct Start<'a> {
     label: Label,
 }
 
+/// Memory of hosts, by rank.
+struct Memory {
+    control: ByRank<Region>,
+    heaps: ByRank<Region>,
+    rooms: Option<Rooms>,
+}
+
 /// What comes of it.
 struct Started {
     backend: Box<dyn Backend>,
     heap: Arc<Heap>,
+    rooms: Option<Rooms>,
     ranks: Arc<Ranks>,
     links: Option<Arc<Links>>,
     /// What the node's ranks share where links are shaped.
@@ -222,31 +235,12 @@ impl Start<'_> {
         // Staging lies behind control memory: a file less to hand out and to map.
         let control = ControlShape { channels: shape.channels };
         let staging_at = control.len_bytes().next_multiple_of(HUGE_PAGE);
-        let mut own = vec![Arc::new(Region::create(CONTROL, staging_at + shape.len_bytes())?)];
-        if self.inherited.is_none() {
-            own.push(match self.heap.as_ref().and_then(|heap| heap.region()) {
-                Some(region) => region.clone(),
-                None => {
-                    let heap = Region::create("oxccl-heap", self.config.heap_bytes);
-                    Arc::new(heap.map_err(|error| self.no_heap(error))?)
-                }
-            });
-        }
-        let all = self.bootstrap.share(&own, self.deadline);
-        let all = all.map_err(|error| self.no_heap(error))?;
-        let region = |of: &Option<Vec<Arc<Region>>>, at: usize| of.as_ref().map(|r| r[at].clone());
-        let regions = |at: usize| all.iter().map(|of| region(of, at)).collect::<Vec<_>>();
+        let Memory { control, heaps, rooms } = self.host_memory(shape, staging_at)?;
         let staging = |region: &Option<Arc<Region>>| match region {
             Some(region) => Ok(Some(Arc::new(region.part(staging_at, shape.len_bytes())?))),
             None => Ok::<_, Error>(None),
         };
-        let control = regions(0);
         let staging: Vec<_> = control.iter().map(staging).collect::<Result<_, _>>()?;
-        let heaps = match &self.inherited {
-            None => regions(1),
-            Some(Inherited { heaps: Heaps::Host(heaps), .. }) => heaps.clone(),
-            Some(_) => unreachable!("a part computes on what the whole does"),
-        };
         let bases: Vec<*mut u8> = match self.bootstrap.reach() {
             Reach::SameProcess => vec![std::ptr::null_mut(); shape.ranks],
             Reach::SharedMemory => {
@@ -265,7 +259,9 @@ impl Start<'_> {
                 let claims = self.first_of_node(&control);
                 let at = ControlShape { channels: shape.channels }.claims();
                 let claims = claims.map(|region| Claims::new(region, at));
-                Arc::new(Heap::new(own[1].clone(), claims))
+                let own = heaps[rank].clone();
+                let own = own.unwrap_or_else(|| unreachable!("it is its own"));
+                Arc::new(Heap::new(own, claims))
             }
         };
         let ranks = self.ranks(control, &heap)?;
@@ -295,7 +291,65 @@ impl Start<'_> {
             Box::new(HostBackend::new(host, ranks.clone(), heap.clone(), links.clone(), kept));
         let (ll128, cma) = (shape.ll128_slots > 0, readers.as_ref().map(|readers| readers.reads));
         let ways = Ways { ll128, multicast: false, cma };
-        Ok(Started { backend, heap, ranks, links, egress, ways, readers, device: Device::Host })
+        let device = Device::Host;
+        Ok(Started { backend, heap, rooms, ranks, links, egress, ways, readers, device })
+    }
+
+    /// Control memory, with room for staging memory of this shape behind it, and heaps. A part has
+    /// them of the whole, as far as there are rooms.
+    fn host_memory(&mut self, shape: StagingShape, staging_at: usize) -> Result<Memory, Error> {
+        let len_bytes = staging_at + shape.len_bytes();
+        let Some(inherited) = &self.inherited else {
+            let file = Region::create(CONTROLS, self.rooms_bytes(staging_at))?;
+            let heap = match self.heap.as_ref().and_then(|heap| heap.region()) {
+                Some(region) => region.clone(),
+                None => {
+                    let heap = Region::create("oxccl-heap", self.config.heap_bytes);
+                    Arc::new(heap.map_err(|error| self.no_heap(error))?)
+                }
+            };
+            let [control, heaps] = self.share([Arc::new(file), heap])?;
+            let own = control[self.bootstrap.rank()].clone();
+            let rooms = own.map(|own| Rooms::new(own, control.clone()));
+            return Ok(Memory { control, heaps, rooms });
+        };
+        let Heaps::Host(heaps) = inherited.heaps.clone() else {
+            unreachable!("a part computes on what the whole does")
+        };
+        let rooms = inherited.rooms.clone();
+        let control = match (&rooms, &inherited.told_rooms) {
+            (Some(rooms), Some(told)) if rooms.hold(len_bytes) => {
+                rooms.enter(self.bootstrap.rank(), told, len_bytes)?
+            }
+            (rooms, told) => {
+                if let (Some(rooms), Some(told)) = (rooms, told) {
+                    rooms.give_back(told[self.bootstrap.rank()]);
+                }
+                let [control] = self.share([Arc::new(Region::create(CONTROL, len_bytes)?)])?;
+                control
+            }
+        };
+        Ok(Memory { control, heaps, rooms })
+    }
+
+    /// How long a file is whose rooms have the memory of any part: parts on one node have LL128's
+    /// slots, and those over several longer ones.
+    fn rooms_bytes(&self, staging_at: usize) -> usize {
+        let (world, nodes) = (self.bootstrap.world(), self.bootstrap.nodes());
+        let shape = self.config.staging(world, nodes.beside(self.bootstrap.rank()).count());
+        Rooms::len_bytes(staging_at + shape.len_bytes())
+    }
+
+    /// Hands regions to this node's ranks: theirs, by rank.
+    fn share<const N: usize>(
+        &mut self,
+        own: [Arc<Region>; N],
+    ) -> Result<[ByRank<Region>; N], Error> {
+        let all = self.bootstrap.share(&own, self.deadline);
+        let all = all.map_err(|error| self.no_heap(error))?;
+        Ok(std::array::from_fn(|at| {
+            all.iter().map(|of| of.as_ref().map(|regions| regions[at].clone())).collect()
+        }))
     }
 
     /// The processes of all ranks, if they are on one machine and each may read the others' memory.
@@ -427,8 +481,8 @@ impl Start<'_> {
         let shared = (ranks.clone(), heap.clone(), links.clone());
         let backend = Box::new(GpuBackend::new(gpu, shared, joint, reach, connections)?);
         let device = Device::Cuda(Some(device.ordinal()));
-        let readers = None;
-        Ok(Started { backend, heap, ranks, links, egress, ways, readers, device })
+        let (readers, rooms) = (None, None);
+        Ok(Started { backend, heap, rooms, ranks, links, egress, ways, readers, device })
     }
 }
 
@@ -457,10 +511,10 @@ pub(super) fn agreed(config: &Config) -> Vec<u8> {
 }
 
 /// Fails if a rank's differs, by what all have told.
-pub(super) fn agree(all: &[Vec<u8>], config: &Config) -> Result<(), Error> {
+pub(super) fn agree<T: AsRef<[u8]>>(all: &[T], config: &Config) -> Result<(), Error> {
     let fields = compared(config);
     for (rank, text) in all.iter().enumerate() {
-        let text = String::from_utf8_lossy(text);
+        let text = String::from_utf8_lossy(text.as_ref());
         let mut values = text.split('\n');
         for &(setting, ref ours) in &fields {
             let theirs = values.next().unwrap_or("missing").to_owned();

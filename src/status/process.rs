@@ -6,7 +6,7 @@
 
 use super::clock::Clock;
 use super::seen::{ProcessState, Snapshot};
-use crate::device::{CONTROL, ControlCopy, NoCopy};
+use crate::device::{CONTROL, CONTROLS, ControlCopy, Facts, NoCopy, sections};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -95,34 +95,46 @@ impl Found {
         };
         let folder = Path::new("/proc").join(process.to_string());
         let stat = Stat::of(process).ok_or(Refused::NoProcess { process })?;
-        let name = format!("/memfd:{CONTROL} (deleted)");
+        let names = [CONTROL, CONTROLS].map(|name| format!("/memfd:{name} (deleted)"));
         for entry in fs::read_dir(folder.join("fd")).map_err(refused)? {
             let path = entry.map_err(refused)?.path();
             // It may have been closed since.
-            if !fs::read_link(&path).is_ok_and(|link| link.as_os_str() == name.as_str()) {
+            let Ok(link) = fs::read_link(&path) else { continue };
+            let Some(kind) = names.iter().position(|name| link.as_os_str() == name.as_str()) else {
                 continue;
-            }
+            };
             let file = match File::open(&path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 file => file.map_err(refused)?,
             };
-            let copy = match ControlCopy::badged(|len| words(&file, len)) {
-                Ok(copy) => copy,
-                Err(NoCopy::NotStarted) => continue,
-                Err(NoCopy::OtherLayout) => return Err(Refused::OtherRelease { process }),
-                Err(NoCopy::Unreadable(error)) => return Err(refused(error)),
+            let starts: Vec<u64> = match kind {
+                0 => vec![0],
+                _ => sections(file.metadata().map_err(refused)?.len()).collect(),
             };
-            // A process that was forked from a rank has its descriptors, too.
-            let facts = copy.badge().facts();
-            let Some(facts) = facts.filter(|facts| facts.process_started == stat.started) else {
-                continue;
-            };
-            let mut rank = Snapshot::new(&facts, &copy, Clock::now());
-            // In its own namespace it may have another number.
-            (rank.seen.process, rank.seen.state) = (Some(process), Some(stat.state));
-            self.ranks.push(rank);
+            for start in starts {
+                match ControlCopy::badged(|len| words(&file, start, len)) {
+                    Ok(copy) => self.add(process, &stat, &copy),
+                    Err(NoCopy::NotStarted) => {}
+                    Err(NoCopy::OtherLayout) => return Err(Refused::OtherRelease { process }),
+                    Err(NoCopy::Unreadable(error)) => return Err(refused(error)),
+                }
+            }
         }
         Ok(())
+    }
+
+    /// Adds the rank whose control memory this is, of a process.
+    fn add(&mut self, process: u32, stat: &Stat, copy: &ControlCopy) {
+        let badge = copy.badge();
+        // A process that was forked from a rank has its descriptors, too.
+        let is_its_own = |facts: &Facts| facts.process_started == stat.started;
+        let Some(facts) = badge.facts().filter(is_its_own).filter(|_| !badge.has_left()) else {
+            return;
+        };
+        let mut rank = Snapshot::new(&facts, copy, Clock::now());
+        // In its own namespace it may have another number.
+        (rank.seen.process, rank.seen.state) = (Some(process), Some(stat.state));
+        self.ranks.push(rank);
     }
 
     fn try_at(&mut self, process: u32) {
@@ -201,10 +213,10 @@ fn processes() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// The first words of a file.
-fn words(file: &File, len: usize) -> io::Result<Vec<u64>> {
+/// The first words of a file from a place on.
+fn words(file: &File, start: u64, len: usize) -> io::Result<Vec<u64>> {
     let mut bytes = vec![0; len * size_of::<u64>()];
-    file.read_exact_at(&mut bytes, 0)?;
+    file.read_exact_at(&mut bytes, start)?;
     Ok(bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect())
 }
 

@@ -17,6 +17,7 @@ use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use memmap2::{MmapOptions, MmapRaw};
@@ -28,6 +29,7 @@ use nix::sys::stat::fstat;
 use nix::unistd::ftruncate;
 
 use crate::claims::{Claim, Claims};
+use crate::fork::Origin;
 use crate::{Error, memory};
 
 /// The size of a huge page. A file of at least one is mapped at a multiple of it.
@@ -49,7 +51,9 @@ pub struct Region {
     offset: usize,
     len_bytes: usize,
     /// The rank that created the region keeps the file, to share and to reserve it.
-    file: Option<OwnedFd>,
+    file: Option<Arc<OwnedFd>>,
+    /// Counts that it is dropped, with all its parts.
+    departure: Option<Arc<Departure>>,
 }
 
 impl Region {
@@ -70,7 +74,8 @@ impl Region {
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).map_err(Error::os("sealing a memory file"))?;
         let map = Map::new(&file, len_bytes)?;
-        Ok(Region { map: Arc::new(map), offset: 0, len_bytes, file: Some(file) })
+        let (map, file) = (Arc::new(map), Some(Arc::new(file)));
+        Ok(Region { map, offset: 0, len_bytes, file, departure: None })
     }
 
     /// Maps a region that another rank sent. The file is closed; the mapping keeps the memory.
@@ -88,7 +93,7 @@ impl Region {
             return Err(BadRegion::Refused("it is not sealed against shrinking".to_owned()));
         }
         let map = Map::new(&file, len_bytes).map_err(BadRegion::Failed)?;
-        Ok(Region { map: Arc::new(map), offset: 0, len_bytes, file: None })
+        Ok(Region { map: Arc::new(map), offset: 0, len_bytes, file: None, departure: None })
     }
 
     /// A range of it, as a region that cannot be shared or reserved by itself. All of it stays
@@ -98,8 +103,26 @@ impl Region {
     /// [`Error::OutOfRange`]
     pub fn part(&self, offset: usize, len_bytes: usize) -> Result<Region, Error> {
         self.check(offset, len_bytes)?;
-        let offset = self.offset + offset;
-        Ok(Region { map: self.map.clone(), offset, len_bytes, file: None })
+        let (map, departure) = (self.map.clone(), self.departure.clone());
+        Ok(Region { map, offset: self.offset + offset, len_bytes, file: None, departure })
+    }
+
+    /// As [`part`](Self::part), but whoever can reserve this region can reserve that one, and once
+    /// it and its parts are dropped, the 32-bit word at offset `word` of this region counts one
+    /// more (release). In a forked child nothing is counted.
+    ///
+    /// # Errors
+    /// As there; the word must lie at a multiple of 4.
+    pub fn counted(&self, offset: usize, len_bytes: usize, word: usize) -> Result<Region, Error> {
+        self.check(word, size_of::<u32>())?;
+        if !word.is_multiple_of(size_of::<u32>()) {
+            let (len_bytes, region_bytes) = (size_of::<u32>(), self.len_bytes);
+            return Err(Error::OutOfRange { offset: word, len_bytes, region_bytes });
+        }
+        let part = self.part(offset, len_bytes)?;
+        let (map, origin) = (self.map.clone(), Origin::here());
+        let departure = Departure { map, word: self.offset + word, origin };
+        Ok(Region { file: self.file.clone(), departure: Some(Arc::new(departure)), ..part })
     }
 
     /// Where it is mapped in this process. It is aligned to a page, from [`HUGE_PAGE`] bytes on to
@@ -156,11 +179,11 @@ impl Region {
         len_bytes: usize,
         available_bytes: Option<u64>,
     ) -> Result<(), Error> {
-        let file = self.owned(offset, len_bytes)?;
+        let (file, start) = self.owned(offset, len_bytes)?;
         if let Err(error) = self.take_huge(offset, len_bytes) {
             tracing::debug!(%error, "small pages");
         }
-        match allocate(file, FallocateFlags::empty(), offset, len_bytes) {
+        match allocate(file, FallocateFlags::empty(), start, len_bytes) {
             Err(Errno::ENOSPC | Errno::ENOMEM | Errno::EFBIG) => {
                 Err(Error::OutOfMemory { bytes: len_bytes as u64, available_bytes })
             }
@@ -173,12 +196,12 @@ impl Region {
     /// # Errors
     /// [`Error::OutOfRange`], and [`Error::NotOwner`] for another rank's region.
     pub fn release(&self, offset: usize, len_bytes: usize) -> Result<(), Error> {
-        let file = self.owned(offset, len_bytes)?;
+        let (file, start) = self.owned(offset, len_bytes)?;
         if len_bytes == 0 {
             return Ok(());
         }
         let hole = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
-        allocate(file, hole, offset, len_bytes).map_err(Error::os("releasing memory"))
+        allocate(file, hole, start, len_bytes).map_err(Error::os("releasing memory"))
     }
 
     /// Makes huge pages of what whole huge pages have room for in a range. Content stays.
@@ -188,8 +211,8 @@ impl Region {
     /// them (/sys/kernel/mm/transparent_hugepage/shmem_enabled), or has no memory that lies
     /// together. [`Error::OutOfRange`], and [`Error::NotOwner`] for another rank's region.
     pub fn take_huge(&self, offset: usize, len_bytes: usize) -> Result<(), Error> {
-        let file = self.owned(offset, len_bytes)?;
-        let range = whole_huge_pages(offset..offset + len_bytes);
+        let (file, start) = self.owned(offset, len_bytes)?;
+        let range = whole_huge_pages(start..start + len_bytes);
         // One small page in each: what is empty is not collapsed. The others need not exist before.
         for huge in range.clone().step_by(HUGE_PAGE) {
             allocate(file, FallocateFlags::empty(), huge, 1).map_err(Error::os(HUGE))?;
@@ -199,19 +222,22 @@ impl Region {
         }
         // SAFETY: inside the mapping; it changes which pages hold the content, and no content.
         let collapsed = Errno::result(unsafe {
-            let start = self.as_ptr().add(range.start).cast();
+            let start = self.map.start.add(range.start).cast();
             libc::madvise(start, range.len(), libc::MADV_COLLAPSE)
         });
         collapsed.map(drop).map_err(Error::os(HUGE))
     }
 
+    /// Of a region that is a whole file of this rank's.
     pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
-        self.file.as_ref().map(AsFd::as_fd)
+        self.file.as_ref().filter(|_| self.departure.is_none()).map(AsFd::as_fd)
     }
 
-    fn owned(&self, offset: usize, len_bytes: usize) -> Result<&OwnedFd, Error> {
+    /// The file, and where a range begins in it.
+    fn owned(&self, offset: usize, len_bytes: usize) -> Result<(&OwnedFd, usize), Error> {
         self.check(offset, len_bytes)?;
-        self.file.as_ref().ok_or(Error::NotOwner)
+        let file = self.file.as_ref().ok_or(Error::NotOwner)?;
+        Ok((file, self.offset + offset))
     }
 
     fn check(&self, offset: usize, len_bytes: usize) -> Result<(), Error> {
@@ -219,6 +245,25 @@ impl Region {
         match offset.checked_add(len_bytes) {
             Some(end) if end <= region_bytes => Ok(()),
             _ => Err(Error::OutOfRange { offset, len_bytes, region_bytes }),
+        }
+    }
+}
+
+/// Counts its end in memory that others read.
+#[derive(Debug)]
+struct Departure {
+    map: Arc<Map>,
+    /// Where the count is.
+    word: usize,
+    origin: Origin,
+}
+
+impl Drop for Departure {
+    fn drop(&mut self) {
+        if self.origin.is_here() {
+            let word = self.map.start.wrapping_add(self.word).cast::<AtomicU32>();
+            // SAFETY: within the mapping and aligned, as was checked; all access it as an atomic.
+            unsafe { (*word).fetch_add(1, Ordering::Release) };
         }
     }
 }
@@ -444,6 +489,35 @@ mod tests {
         assert_eq!(unsafe { inner.as_ptr().add(3).read() }, 7);
         assert!(matches!(part.part(PAGE, 2 * PAGE), Err(Error::OutOfRange { .. })));
         assert!(matches!(part.reserve(0, PAGE, None), Err(Error::NotOwner)));
+    }
+
+    #[test]
+    fn what_is_counted_counts_once_its_parts_are_gone() {
+        let region = Region::create("test", 4 * PAGE).unwrap();
+        let count = || {
+            let word = region.as_ptr().wrapping_add(3 * PAGE).cast::<u32>();
+            // SAFETY: inside the region, and only this thread uses it.
+            unsafe { word.read() }
+        };
+        let counted = region.counted(PAGE, 2 * PAGE, 3 * PAGE).unwrap();
+        assert!(region.file().is_some() && counted.file().is_none());
+        counted.reserve(PAGE, PAGE, None).unwrap();
+        // SAFETY: inside the region, and nobody else knows it.
+        unsafe { region.as_ptr().add(2 * PAGE).write(7) };
+        counted.release(0, 2 * PAGE).unwrap();
+        // SAFETY: as above.
+        assert_eq!(unsafe { region.as_ptr().add(2 * PAGE).read() }, 0, "ranges are its own");
+        let inner = counted.part(0, 8).unwrap();
+        drop(counted);
+        assert_eq!(count(), 0);
+        drop(inner);
+        assert_eq!(count(), 1);
+        drop(region.counted(0, PAGE, 3 * PAGE).unwrap());
+        assert_eq!(count(), 2);
+        for word in [4 * PAGE, 4 * PAGE - 2, 3 * PAGE + 2] {
+            let refused = region.counted(0, PAGE, word);
+            assert!(matches!(refused, Err(Error::OutOfRange { .. })), "{word}");
+        }
     }
 
     #[test]
