@@ -332,11 +332,34 @@ settings! {
     }
 
     /// The RDMA devices that this node's ranks share, by name, separated by commas. Each rank gets
-    /// as many as there are for it, at least one.
+    /// as many as there are for it, at least one: with a GPU those nearest to it on the PCI bus.
     rdma_devices: Option<Vec<String>> = None, {
         "OXCCL_RDMA_DEVICES" => rdma_devices, "names", names;
         unset "the fastest of this network namespace";
         ranks MayDiffer;
+    }
+
+    /// Which of an RDMA port's GIDs packets are sent from. `oxccl doctor` lists them.
+    rdma_gid_index: Option<u8> = None, {
+        "OXCCL_RDMA_GID_INDEX" => rdma_gid_index, "a number", parsed::<u8>;
+        unset "of InfiniBand the first; of RoCE v2 an IPv4 address, or else one that routers know";
+        ranks MayDiffer;
+    }
+
+    /// The traffic class of RDMA packets, where a network has one for them: over RoCE four times the
+    /// DSCP, such as 104 for DSCP 26.
+    rdma_traffic_class: u8 = 0, {
+        "OXCCL_RDMA_TRAFFIC_CLASS" => rdma_traffic_class, "a number", parsed::<u8>;
+        ranks Alike;
+    }
+
+    /// The service level of RDMA packets: InfiniBand's, or the priority in RoCE's VLANs.
+    rdma_service_level: u8 = 0, {
+        "OXCCL_RDMA_SERVICE_LEVEL" => rdma_service_level, "a number", parsed::<u8>;
+        ranks Alike;
+        check |config| require(config.advanced.rdma_service_level < 16, || {
+            format!("{} is not in 0 to 15", config.advanced.rdma_service_level)
+        });
     }
 
     /// Queue pairs of a link between two ranks on each of its devices; devices times queue pairs

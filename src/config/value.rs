@@ -97,7 +97,7 @@ macro_rules! displayed {
     };
 }
 
-displayed!(Device, Order, FabricKind, GpuDirect, Conditions, LogLevel, String, u32, usize);
+displayed!(Device, Order, FabricKind, GpuDirect, Conditions, LogLevel, String, u8, u32, usize);
 
 impl<T: Shown> Shown for Option<T> {
     fn shown(&self) -> String {

@@ -7,7 +7,7 @@ use oxccl_transports::Nodes;
 use oxccl_transports::cuda::Context;
 use oxccl_transports::proxy::Fabric;
 use oxccl_transports::rdma::{
-    GpuWay, Patience, RdmaError, RdmaFabric, Settings, share, usable_ports,
+    Class, GpuWay, Patience, PciPlace, RdmaError, RdmaFabric, Settings, share, usable_ports,
 };
 use oxccl_transports::tcp::Tcp;
 use std::sync::Arc;
@@ -21,8 +21,13 @@ pub(super) struct Candidates {
 }
 
 impl Candidates {
-    /// Looks for adapters, unless TCP is wanted.
-    pub(super) fn find(config: &Config, nodes: &Nodes, rank: usize) -> Candidates {
+    /// Looks for adapters, unless TCP is wanted: for those near the rank's GPU, if it has one.
+    pub(super) fn find(
+        config: &Config,
+        nodes: &Nodes,
+        rank: usize,
+        gpu: Option<&Context>,
+    ) -> Candidates {
         let tcp = Tcp::new(config.advanced.link_sockets).with_silence(config.granted_silence());
         let tcp = match config.advanced.link.write_limit_bytes() {
             Some(limit) => tcp.with_short_writes(limit),
@@ -32,7 +37,7 @@ impl Candidates {
         let rdma = match config.fabric {
             Some(FabricKind::Tcp) => Err("TCP is wanted".to_owned()),
             _ if config.integrity => Err("integrity is for TCP".to_owned()),
-            _ => rdma(config, nodes, rank).map_err(|error| error.to_string()),
+            _ => rdma(config, nodes, rank, gpu).map_err(|error| error.to_string()),
         };
         Candidates { wanted: config.fabric, tcp, rdma }
     }
@@ -125,14 +130,24 @@ impl Choice {
 
 /// Over this rank's share of the adapters. Where parts of a machine stand for nodes, all of its
 /// ranks share them.
-fn rdma(config: &Config, nodes: &Nodes, rank: usize) -> Result<RdmaFabric, RdmaError> {
+fn rdma(
+    config: &Config,
+    nodes: &Nodes,
+    rank: usize,
+    gpu: Option<&Context>,
+) -> Result<RdmaFabric, RdmaError> {
     let beside = nodes.beside(rank);
     let (place, ranks) = match config.nodes {
         Some(_) => (rank, nodes.world()),
         None => (beside.clone().filter(|other| *other < rank).count(), beside.count()),
     };
-    let ports = usable_ports(config.advanced.rdma_devices.as_deref())?;
+    let advanced = &config.advanced;
+    let ports = usable_ports(advanced.rdma_devices.as_deref(), advanced.rdma_gid_index)?;
+    let near = gpu.and_then(|context| context.device().pci_address().ok());
+    let near = near.and_then(|address| PciPlace::of_address(&address));
+    let ports = share(ports, place, ranks, near.as_ref());
     let patience = Patience::lasting(config.granted_silence());
-    let settings = Settings { queue_pairs: config.advanced.rdma_queue_pairs, patience };
-    RdmaFabric::new(share(ports, place, ranks), settings)
+    let class =
+        Class { traffic: advanced.rdma_traffic_class, service_level: advanced.rdma_service_level };
+    RdmaFabric::new(ports, Settings { queue_pairs: advanced.rdma_queue_pairs, patience, class })
 }

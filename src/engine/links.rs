@@ -9,6 +9,7 @@ use crate::target::Device;
 use oxccl_kernels::format as f;
 use oxccl_plans::lower::Lowering;
 use oxccl_plans::schedule::{Instruction, Operand, Schedule};
+use oxccl_transports::cuda::Context;
 use oxccl_transports::proxy::{
     Bell, Egress, Emulation, Fabric, Listening, Ports, Proxy, ProxySetup,
 };
@@ -43,7 +44,7 @@ impl Starting {
     pub(super) fn gather(
         bootstrap: &mut dyn Bootstrap,
         config: &Config,
-        choose: impl FnOnce(Choice) -> Choice,
+        gpu: Option<&Context>,
         ports: impl Fn(usize, &Choice) -> Result<LinkPorts, Error>,
         deadline: Instant,
     ) -> Result<Option<Starting>, Error> {
@@ -54,7 +55,7 @@ impl Starting {
         let rank = bootstrap.rank();
         let address = bootstrap.address(config.interface.as_deref())?;
         let listening = Listening::open(address)?;
-        let candidates = Candidates::find(config, &nodes, rank);
+        let candidates = Candidates::find(config, &nodes, rank, gpu);
         let told = format!("{} {}", listening.address(), candidates.objection());
         let all = bootstrap.all_gather(told.as_bytes(), deadline)?;
         let all: Vec<_> = all.iter().map(|text| String::from_utf8_lossy(text)).collect();
@@ -68,7 +69,11 @@ impl Starting {
         };
         let addresses: Vec<SocketAddr> =
             texts.into_iter().enumerate().map(read).collect::<Result<_, _>>()?;
-        let choice = choose(candidates.choose(&objections)?);
+        let choice = candidates.choose(&objections)?;
+        let choice = match gpu {
+            Some(context) => choice.with_gpu(context, config),
+            None => choice,
+        };
         reachable(&nodes, config, &addresses)?;
         let ports = |peer| match nodes.share(rank, peer) {
             true => Ok(None),

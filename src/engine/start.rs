@@ -250,7 +250,7 @@ impl Start<'_> {
         };
         let own_staging = || staging[rank].clone().unwrap_or_else(|| unreachable!("it is its own"));
         let ports = |peer, _: &Choice| Ok(LinkPorts::on_host(shape, peer, own_staging())?);
-        let links = Starting::gather(self.bootstrap, self.config, |any| any, ports, self.deadline)?;
+        let links = Starting::gather(self.bootstrap, self.config, None, ports, self.deadline)?;
         let egress = self.egress(shape, &control);
         let heap = match (&self.inherited, &self.heap) {
             (Some(inherited), _) => inherited.heap.clone(),
@@ -453,13 +453,12 @@ impl Start<'_> {
             separate,
         };
         let (config, driver) = (self.config, device.driver());
-        let with_gpu = |choice: Choice| choice.with_gpu(&context, config);
         let ports = |peer, choice: &Choice| {
             let make =
                 || choice.ports_of_gpu((rank, peer), shape, &context, config.advanced.gpu_direct);
             beside_captures(driver, make)
         };
-        let links = Starting::gather(self.bootstrap, config, with_gpu, ports, self.deadline)?;
+        let links = Starting::gather(self.bootstrap, config, Some(&context), ports, self.deadline)?;
         let ends = links.iter().flat_map(Starting::ports).cloned().collect();
         let gpu = Gpu::start_linked(self.bootstrap, &setup, self.deadline, ends)?;
         if self.config.advanced.single_launch == Some(true) && gpu.sharing() < shape.ranks {

@@ -105,7 +105,7 @@ fn usable(device: Device) -> Result<Finding, CudaError> {
 
 /// Which adapters reach its memory.
 fn adapters(device: Device) -> Vec<Finding> {
-    let (Ok(ports), Ok(context)) = (usable_ports(None), Context::primary(device)) else {
+    let (Ok(ports), Ok(context)) = (usable_ports(None, None), Context::primary(device)) else {
         return Vec::new();
     };
     ports.into_iter().map(|port| adapter(port, &context)).collect()

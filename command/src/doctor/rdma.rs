@@ -41,7 +41,7 @@ fn of_device(device: &FoundDevice) -> Vec<Finding> {
 
 fn of_port(device: &FoundDevice, port: &FoundPort) -> Finding {
     let opened = Device::open(&device.name)
-        .and_then(|opened| Port::new(&opened, port.number))
+        .and_then(|opened| Port::new(&opened, port.number, None))
         .and_then(Port::in_this_namespace);
     let mut detail = format!("{} port {}: {}, {}", device.name, port.number, port.state, port.kind);
     if let Ok(opened) = &opened {

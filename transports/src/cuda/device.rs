@@ -73,6 +73,18 @@ impl Device {
         Ok(Uuid(uuid.bytes.map(|byte| byte as u8)))
     }
 
+    /// Its address on the PCI bus, as the system writes it.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn pci_address(&self) -> Result<String, CudaError> {
+        use CUdevice_attribute::*;
+        let domain = self.attribute(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?;
+        let bus = self.attribute(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?;
+        let device = self.attribute(CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?;
+        Ok(format!("{domain:04x}:{bus:02x}:{device:02x}.0"))
+    }
+
     /// Its memory.
     ///
     /// # Errors

@@ -64,6 +64,18 @@ pub enum RdmaError {
         /// The port's number, from 1 on.
         port: u8,
     },
+    /// The port has no GID there that packets could be routed by.
+    #[error(
+        "port {port} of {device} has no GID for RoCE v2 or InfiniBand at index {index}: `oxccl doctor` lists those that it has"
+    )]
+    NoSuchGid {
+        /// The device.
+        device: String,
+        /// The port's number, from 1 on.
+        port: u8,
+        /// The index that was asked for.
+        index: u8,
+    },
     /// The net device behind the port's address is in another network namespace.
     #[error(
         "port {port} of {device} belongs to the net device {net_device}, which is not in this process's network namespace"

@@ -7,7 +7,7 @@ use super::memory::Domain;
 use super::offer::{Offer, PathOffer, VERSION};
 use super::path::{Gpu, Path};
 use super::port::Port;
-use super::queue_pair::Patience;
+use super::queue_pair::{Class, Patience};
 use super::wire::RdmaWire;
 use super::{RdmaError, immediate};
 use crate::Adapter;
@@ -30,11 +30,13 @@ pub struct Settings {
     pub queue_pairs: usize,
     /// How long a peer may take to acknowledge.
     pub patience: Patience,
+    /// How switches and routers treat the packets.
+    pub class: Class,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { queue_pairs: 1, patience: Patience::default() }
+        Settings { queue_pairs: 1, patience: Patience::default(), class: Class::default() }
     }
 }
 
@@ -164,7 +166,8 @@ impl Fabric for RdmaFabric {
         let offer = Offer { version: VERSION, ports_bytes: memory.len_bytes as u64, paths: offers };
         let theirs = offer.read(&socket.swap(&offer.encode(), deadline)?)?;
         for (path, offer) in paths.iter_mut().zip(theirs.paths) {
-            path.connect(offer, &format!("rank {peer}"), self.settings.patience)?;
+            let Settings { patience, class, .. } = self.settings;
+            path.connect(offer, &format!("rank {peer}"), patience, class)?;
         }
         // Nothing is sent before the peer can receive.
         socket.swap(b"ready", deadline)?;

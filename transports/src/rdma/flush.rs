@@ -11,7 +11,7 @@ use super::RdmaError;
 use super::completion::CompletionQueue;
 use super::fabric::Rail;
 use super::memory::MemoryRegion;
-use super::queue_pair::{Depth, Local, Operation, Patience, QueuePair, Request};
+use super::queue_pair::{Class, Depth, Local, Operation, Patience, QueuePair, Request};
 use crate::proxy::PortNumber;
 
 /// A part of a message, as it was told.
@@ -50,7 +50,7 @@ impl Flush {
         let depth = Depth { send: 1, receive: 1, inline_bytes: 0 };
         let mut queue_pair = QueuePair::new(&rail.port, &rail.domain, completions, depth)?;
         let itself = queue_pair.address();
-        queue_pair.connect(&itself, "itself", Patience::default())?;
+        queue_pair.connect(&itself, "itself", Patience::default(), Class::default())?;
         let landing = Box::new(AtomicU8::new(0));
         // SAFETY: an atomic, dropped after the registration.
         let landing_region = unsafe { rail.domain.register(landing.as_ptr(), 1) }?;

@@ -19,6 +19,7 @@ mod gpu_memory;
 mod immediate;
 mod library;
 mod memory;
+mod near;
 mod offer;
 mod path;
 mod port;
@@ -34,8 +35,9 @@ pub use error::RdmaError;
 pub use fabric::{RdmaFabric, Settings};
 pub use gpu_memory::{GpuReach, GpuWay};
 pub use memory::{Domain, MemoryRegion, RemoteMemory, locked_memory_limit};
+pub use near::PciPlace;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use offer::link_offers;
 pub use port::{Port, share, usable_ports};
-pub use queue_pair::{Depth, Local, Operation, Patience, QueuePair, Request};
+pub use queue_pair::{Class, Depth, Local, Operation, Patience, QueuePair, Request};
 pub use survey::{FoundDevice, FoundGid, FoundPort, survey};

@@ -9,7 +9,7 @@ use super::flush::{FLUSH, Flush, Part};
 use super::immediate::Brought;
 use super::memory::{MemoryRegion, RemoteMemory};
 use super::offer::PathOffer;
-use super::queue_pair::{Depth, Local, Operation, Patience, QueuePair, Request};
+use super::queue_pair::{Class, Depth, Local, Operation, Patience, QueuePair, Request};
 use super::{Device, RdmaError};
 use crate::proxy::{Counter, PortNumber, PortsMemory};
 
@@ -146,13 +146,14 @@ impl Path {
         offer: PathOffer,
         peer: &str,
         patience: Patience,
+        class: Class,
     ) -> Result<(), RdmaError> {
         if offer.depth != DEPTH {
             let detail = format!("a receive queue of {}, not {DEPTH}", offer.depth);
             return Err(RdmaError::BadAddress { detail });
         }
         self.remote = offer.memory;
-        self.queue_pair.connect(&offer.queue_pair, peer, patience)
+        self.queue_pair.connect(&offer.queue_pair, peer, patience, class)
     }
 
     pub(super) fn device(&self) -> &Arc<Device> {

@@ -7,6 +7,7 @@ use nix::net::if_::if_nametoindex;
 
 use super::address::{Gid, LinkKind, PortAddress};
 use super::device::{Device, device_names};
+use super::near::{PciPlace, nearest};
 use super::{RdmaError, sys};
 
 /// A port that is up, with the address that it sends from.
@@ -22,7 +23,8 @@ pub struct Port {
 }
 
 /// Every port that this process can use, the fastest first, those of one speed in the order of
-/// their names; with `only`, those of these devices, in that order, whatever their namespace.
+/// their names; with `only`, those of these devices, in that order, whatever their namespace. Each
+/// sends from the address at `gid_index`, or from the one that others reach best.
 ///
 /// A port of whose net device this network namespace knows nothing is left out: the kernel shows
 /// adapters to every namespace, and packets would leave from another one's address.
@@ -30,9 +32,13 @@ pub struct Port {
 /// # Errors
 /// [`RdmaError::NoLibrary`], [`RdmaError::NoDevice`]; [`RdmaError::NoUsablePort`] says for each
 /// port why not. A device in `only` that cannot be used is an error, too, even if others can.
-pub fn usable_ports(only: Option<&[String]>) -> Result<Vec<Port>, RdmaError> {
+pub fn usable_ports(
+    only: Option<&[String]>,
+    gid_index: Option<u8>,
+) -> Result<Vec<Port>, RdmaError> {
     if let Some(names) = only {
-        let ports = names.iter().map(|name| ports_of(name, Ok)).collect::<Result<Vec<_>, _>>()?;
+        let ports = names.iter().map(|name| ports_of(name, gid_index, Ok));
+        let ports = ports.collect::<Result<Vec<_>, _>>()?;
         return Ok(ports.into_iter().flatten().collect());
     }
     let names = device_names()?;
@@ -41,7 +47,7 @@ pub fn usable_ports(only: Option<&[String]>) -> Result<Vec<Port>, RdmaError> {
     }
     let (mut ports, mut why) = (Vec::new(), Vec::new());
     for name in &names {
-        match ports_of(name, Port::in_this_namespace) {
+        match ports_of(name, gid_index, Port::in_this_namespace) {
             Ok(found) => ports.extend(found),
             Err(error) => why.push(error.to_string()),
         }
@@ -55,30 +61,30 @@ pub fn usable_ports(only: Option<&[String]>) -> Result<Vec<Port>, RdmaError> {
 }
 
 /// Which ports one of so many ranks of a node uses: of the fastest as many as there are for it, or
-/// one that it shares.
+/// one that it shares. `near`: where its GPU is, whose nearest they are to be.
 ///
 /// # Panics
 /// If there are no ports, or no such rank.
-pub fn share(ports: Vec<Port>, place: usize, ranks: usize) -> Vec<Port> {
+pub fn share(ports: Vec<Port>, place: usize, ranks: usize, near: Option<&PciPlace>) -> Vec<Port> {
     assert!(place < ranks, "place {place} of {ranks}");
     let fastest = ports.iter().map(|port| port.speed).max().expect("there are ports");
     let ports: Vec<Port> = ports.into_iter().filter(|port| port.speed == fastest).collect();
-    // Neighbouring ports are near neighbouring GPUs on the machines that have several of both.
-    let each = (ports.len() / ranks).max(1);
-    let first = if ports.len() >= ranks { place * each } else { place * ports.len() / ranks };
-    ports.into_iter().skip(first).take(each).collect()
+    let place_of = |port: &Port| PciPlace::of_adapter(port.device.name());
+    let places: Vec<Option<PciPlace>> = ports.iter().map(place_of).collect();
+    nearest(&places, near, place, ranks).into_iter().map(|at| ports[at].clone()).collect()
 }
 
 /// The ports of a device that can be used; the reason if there is none.
 fn ports_of(
     name: &str,
+    gid_index: Option<u8>,
     check: impl Fn(Port) -> Result<Port, RdmaError>,
 ) -> Result<Vec<Port>, RdmaError> {
     let device = Device::open(name)?;
     let mut why = None;
     let mut ports = Vec::new();
     for number in 1..=device.port_count() {
-        match Port::new(&device, number).and_then(&check) {
+        match Port::new(&device, number, gid_index).and_then(&check) {
             Ok(port) => ports.push(port),
             Err(error) => why = Some(error),
         }
@@ -90,11 +96,13 @@ fn ports_of(
 }
 
 impl Port {
-    /// A port by its number, from 1 on; of its addresses the one that others reach best.
+    /// A port by its number, from 1 on, with the address at `gid_index`, or the one of its
+    /// addresses that others reach best.
     ///
     /// # Errors
-    /// [`RdmaError::PortDown`], [`RdmaError::NoGid`], [`RdmaError::Verbs`].
-    pub fn new(device: &Arc<Device>, number: u8) -> Result<Port, RdmaError> {
+    /// [`RdmaError::PortDown`], [`RdmaError::NoGid`], [`RdmaError::NoSuchGid`],
+    /// [`RdmaError::Verbs`].
+    pub fn new(device: &Arc<Device>, number: u8, gid_index: Option<u8>) -> Result<Port, RdmaError> {
         let attributes = query(device, number)?;
         if attributes.state != sys::PORT_ACTIVE {
             let state = state_text(attributes.state);
@@ -109,9 +117,11 @@ impl Port {
             // Old drivers of InfiniBand adapters leave it out.
             _ => LinkKind::InfiniBand,
         };
-        let (gid_index, gid) = match kind {
-            LinkKind::InfiniBand => (0, gid(device, number, 0)?),
-            LinkKind::RoceV2 => best_roce_gid(device, number, attributes.gid_tbl_len)?,
+        let len = attributes.gid_tbl_len.clamp(0, 256);
+        let (gid_index, gid) = match (gid_index, kind) {
+            (Some(index), _) => (index, gid_at(device, number, index, kind, len)?),
+            (None, LinkKind::InfiniBand) => (0, gid(device, number, 0)?),
+            (None, LinkKind::RoceV2) => best_roce_gid(device, number, len)?,
         };
         let mtu_bytes = 128 << attributes.active_mtu.clamp(1, 5);
         let lid = if kind == LinkKind::InfiniBand { attributes.lid } else { 0 };
@@ -173,14 +183,37 @@ fn gid(device: &Device, number: u8, index: i32) -> Result<Gid, RdmaError> {
     Ok(Gid(gid.0))
 }
 
+/// The GID at an index, if packets can be routed by it.
+fn gid_at(
+    device: &Device,
+    number: u8,
+    index: u8,
+    kind: LinkKind,
+    len: i32,
+) -> Result<Gid, RdmaError> {
+    let fits = kind == LinkKind::InfiniBand || is_roce_v2(device, number, index.into());
+    if i32::from(index) < len && fits {
+        let found = gid(device, number, index.into())?;
+        if found.0 != [0; 16] {
+            return Ok(found);
+        }
+    }
+    Err(RdmaError::NoSuchGid { device: device.name().to_owned(), port: number, index })
+}
+
+/// Whether a RoCE port has a RoCE v2 GID there. A slot without an address has no type to read
+/// either.
+fn is_roce_v2(device: &Device, number: u8, index: i32) -> bool {
+    let kind = attribute(device, number, &format!("gid_attrs/types/{index}"));
+    kind.is_some_and(|kind| kind.eq_ignore_ascii_case("RoCE v2"))
+}
+
 /// The RoCE v2 GID to send from: an IPv4 address if there is one, then an IPv6 address that routers
 /// know, then a local one.
 fn best_roce_gid(device: &Device, number: u8, len: i32) -> Result<(u8, Gid), RdmaError> {
     let mut best: Option<(u32, u8, Gid)> = None;
-    for index in 0..len.min(256) {
-        // A slot without an address has no type to read either.
-        let kind = attribute(device, number, &format!("gid_attrs/types/{index}"));
-        if !kind.is_some_and(|kind| kind.eq_ignore_ascii_case("RoCE v2")) {
+    for index in 0..len {
+        if !is_roce_v2(device, number, index) {
             continue;
         }
         let found = gid(device, number, index)?;

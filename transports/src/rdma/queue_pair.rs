@@ -34,6 +34,15 @@ pub struct Patience {
     pub receiver_not_ready_retries: u8,
 }
 
+/// How switches and routers treat the packets of a queue pair. Zeros are the default class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Class {
+    /// The traffic class of the global route: of RoCE the IP header's DSCP, times four.
+    pub traffic: u8,
+    /// The service level: of InfiniBand the lane, of RoCE the priority of VLANs.
+    pub service_level: u8,
+}
+
 impl Patience {
     /// The longest wait for an answer, of 4.3 s: a last packet that gets lost costs as much.
     const LONGEST_EXPONENT: u8 = 20;
@@ -214,10 +223,11 @@ impl QueuePair {
         to: &QueuePairAddress,
         peer: &str,
         patience: Patience,
+        class: Class,
     ) -> Result<(), RdmaError> {
         self.port.address().fits(&to.port)?;
         self.peer = peer.to_owned();
-        self.ready_to_receive(to)?;
+        self.ready_to_receive(to, class)?;
         self.ready_to_send(patience)
     }
 
@@ -338,7 +348,7 @@ impl QueuePair {
         self.modify(&mut attributes, mask)
     }
 
-    fn ready_to_receive(&self, to: &QueuePairAddress) -> Result<(), RdmaError> {
+    fn ready_to_receive(&self, to: &QueuePairAddress, class: Class) -> Result<(), RdmaError> {
         let mut attributes = sys::QueuePairAttributes {
             qp_state: sys::QPS_RTR,
             path_mtu: (to.port.mtu_bytes / 128).ilog2(),
@@ -347,7 +357,7 @@ impl QueuePair {
             max_dest_rd_atomic: 1,
             // 0.64 ms until the peer tries again to send what finds no request to receive.
             min_rnr_timer: 12,
-            ah_attr: self.way_to(to),
+            ah_attr: self.way_to(to, class),
             ..Default::default()
         };
         let mask = sys::QP_STATE
@@ -381,12 +391,13 @@ impl QueuePair {
 
     /// By global identifier over RoCE and between InfiniBand subnets, by local identifier inside
     /// one.
-    fn way_to(&self, to: &QueuePairAddress) -> sys::AddressVector {
+    fn way_to(&self, to: &QueuePairAddress, class: Class) -> sys::AddressVector {
         let subnet = |gid: &[u8; 16]| gid[..8].to_owned();
         let port = self.port.address();
         let global = port.kind == LinkKind::RoceV2 || subnet(&port.gid.0) != subnet(&to.port.gid.0);
         let way = sys::AddressVector {
             dlid: to.port.lid,
+            sl: class.service_level,
             port_num: self.port.number,
             ..Default::default()
         };
@@ -398,6 +409,7 @@ impl QueuePair {
             dgid: sys::Gid(to.port.gid.0),
             sgid_index: self.port.gid_index,
             hop_limit: 255,
+            traffic_class: class.traffic,
             ..way
         }
     }

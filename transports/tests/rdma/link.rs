@@ -62,7 +62,7 @@ fn address(node: usize) -> String {
 
 /// The port, if it is up and has an address.
 fn port(node: usize) -> Option<Port> {
-    Port::new(&Device::open(&format!("rxe{node}_0")).unwrap(), 1).ok()
+    Port::new(&Device::open(&format!("rxe{node}_0")).unwrap(), 1, None).ok()
 }
 
 fn has_ipv4(node: usize) -> Option<bool> {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use oxccl_transports::rdma::{
-    Completion, CompletionQueue, Depth, Device, Domain, MemoryRegion, Outcome, Patience, Port,
-    QueuePair, RemoteMemory,
+    Class, Completion, CompletionQueue, Depth, Device, Domain, MemoryRegion, Outcome, Patience,
+    Port, QueuePair, RemoteMemory,
 };
 
 use super::links::LIMIT;
@@ -80,15 +80,20 @@ impl End {
 
 /// The port of a node's device.
 pub fn port(node: usize) -> Port {
-    Port::new(&Device::open(&format!("rxe{node}_0")).unwrap(), 1).unwrap()
+    Port::new(&Device::open(&format!("rxe{node}_0")).unwrap(), 1, None).unwrap()
 }
 
 /// Two ends on the devices of two nodes, joined.
 pub fn pair() -> [End; 2] {
+    pair_in(Class::default())
+}
+
+/// The same, whose packets are of a class.
+pub fn pair_in(class: Class) -> [End; 2] {
     // Software RoCE takes seven repetitions for any number of them.
     let patience = Patience { retries: 6, ..Patience::default() };
     let [mut a, mut b] = [0, 1].map(|node| End::new(&port(node), DEPTH));
-    a.pair.connect(&b.pair.address(), "rank 1", patience).unwrap();
-    b.pair.connect(&a.pair.address(), "rank 0", patience).unwrap();
+    a.pair.connect(&b.pair.address(), "rank 1", patience, class).unwrap();
+    b.pair.connect(&a.pair.address(), "rank 0", patience, class).unwrap();
     [a, b]
 }

@@ -13,11 +13,11 @@ use super::pair::port;
 #[test]
 #[ignore = "started by a_node_uses_its_own_port"]
 fn usable_ports_are_those_of_node1() {
-    let ports = usable_ports(None).unwrap();
+    let ports = usable_ports(None, None).unwrap();
     let names: Vec<_> = ports.iter().map(|port| port.device().name()).collect();
     assert_eq!(names, ["rxe1_0"]);
     // Who names a device means it.
-    let other = usable_ports(Some(&["rxe0_0".to_owned()])).unwrap();
+    let other = usable_ports(Some(&["rxe0_0".to_owned()]), None).unwrap();
     assert_eq!(other[0].device().name(), "rxe0_0");
 }
 

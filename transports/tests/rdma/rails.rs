@@ -9,7 +9,7 @@ use super::links::{exchange, pair};
 
 fn rails(node: usize) -> Vec<Port> {
     let device = |rail| Device::open(&format!("rxe{node}_{rail}")).unwrap();
-    (0..2).map(|rail| Port::new(&device(rail), 1).unwrap()).collect()
+    (0..2).map(|rail| Port::new(&device(rail), 1, None).unwrap()).collect()
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn messages_cross_in_parts_over_two_rails() {
 #[ignore = "runs in the software RoCE guest"]
 fn ranks_of_a_node_share_its_devices() {
     let names = |place, ranks| {
-        let ports = share(rails(0), place, ranks);
+        let ports = share(rails(0), place, ranks, None);
         ports.iter().map(|port| port.device().name().to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(names(0, 1), ["rxe0_0", "rxe0_1"]);

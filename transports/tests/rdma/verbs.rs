@@ -1,19 +1,19 @@
 //! The layer over libibverbs: what it moves, and how it fails.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd};
 use std::process::Command;
 use std::sync::Arc;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use oxccl_transports::proxy::testing::until;
 use oxccl_transports::rdma::{
-    CompletionQueue, Depth, Device, LinkKind, Local, Operation, Outcome, Patience, Port, QueuePair,
-    Request, device_names, usable_ports,
+    Class, CompletionQueue, Depth, Device, LinkKind, Local, Operation, Outcome, Patience, Port,
+    QueuePair, Request, device_names, usable_ports,
 };
 
 use super::link;
 use super::links::LIMIT;
-use super::pair::{DEPTH, End, MEMORY_BYTES, pair, port};
+use super::pair::{DEPTH, End, MEMORY_BYTES, pair, pair_in, port};
 
 /// How often a queue pair reads behind what comes, and the mark of those requests.
 const READS: u64 = 2000;
@@ -34,7 +34,7 @@ fn devices_are_found_by_name() {
 #[ignore = "runs in the software RoCE guest"]
 fn ports_of_other_namespaces_are_not_used() {
     // This process is in none of the nodes.
-    let none = usable_ports(None).unwrap_err().to_string();
+    let none = usable_ports(None, None).unwrap_err().to_string();
     assert!(none.contains("rxe1_0") && none.contains("roce1_0"), "{none}");
 }
 
@@ -49,6 +49,70 @@ fn a_node_uses_its_own_port() {
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
+#[ignore = "runs in the software RoCE guest"]
+fn the_address_at_an_index_is_taken_and_no_other() {
+    let device = Device::open("rxe0_0").unwrap();
+    let ports = (0..=u8::MAX).map(|index| (index, Port::new(&device, 1, Some(index))));
+    let (found, missing): (Vec<_>, Vec<_>) = ports.partition(|(_, port)| port.is_ok());
+    let gids: Vec<_> = found.iter().map(|(_, port)| port.as_ref().unwrap().address().gid).collect();
+    assert!(gids.contains(&port(0).address().gid), "{gids:?}");
+    assert!(gids.iter().any(|gid| gid.is_link_local()), "{gids:?}");
+    for (index, refused) in missing {
+        let expected =
+            format!("port 1 of rxe0_0 has no GID for RoCE v2 or InfiniBand at index {index}");
+        assert!(refused.unwrap_err().to_string().starts_with(&expected));
+    }
+}
+
+/// A socket that receives what UDP packets a node receives, with their IP headers.
+fn udp_packets_of(node: usize) -> std::net::UdpSocket {
+    let open = move || {
+        let name = std::fs::File::open(format!("/run/netns/node{node}")).unwrap();
+        // SAFETY: this thread alone changes its namespace; the descriptor is a new one, owned by
+        // the result.
+        unsafe {
+            assert_eq!(libc::setns(name.as_raw_fd(), libc::CLONE_NEWNET), 0);
+            let socket = libc::socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_UDP);
+            assert!(socket >= 0, "{}", std::io::Error::last_os_error());
+            std::net::UdpSocket::from_raw_fd(socket)
+        }
+    };
+    let socket = std::thread::spawn(open).join().unwrap();
+    socket.set_read_timeout(Some(LIMIT)).unwrap();
+    socket
+}
+
+#[test]
+#[ignore = "runs in the software RoCE guest"]
+fn packets_carry_their_traffic_class() {
+    const ROCE_PORT: u16 = 4791;
+    for traffic in [0, 104] {
+        let packets = udp_packets_of(1);
+        let [a, b] = pair_in(Class { traffic, service_level: 3 });
+        b.pair.post_receive(7, None).unwrap();
+        let write = Operation::WriteWithImmediate {
+            to: b.remote().start,
+            key: b.remote().key,
+            immediate: 1,
+        };
+        a.pair
+            .post(Request { id: 1, operation: write, local: Local::Nothing, signalled: true })
+            .unwrap();
+        assert!(matches!(a.wait().outcome, Outcome::Sent));
+        let mut packet = [0; 128];
+        let header = loop {
+            let len = packets.recv(&mut packet).unwrap();
+            let udp = usize::from(packet[0] & 15) * 4;
+            if len >= udp + 4 && u16::from_be_bytes([packet[udp + 2], packet[udp + 3]]) == ROCE_PORT
+            {
+                break packet;
+            }
+        };
+        assert_eq!(header[1], traffic);
+    }
 }
 
 #[test]
@@ -115,7 +179,12 @@ fn a_pair_joined_with_itself_reads_behind_what_comes() {
     let reader = QueuePair::new(&port(1), &b.domain, &b.completions, DEPTH);
     let mut reader = reader.unwrap();
     reader
-        .connect(&reader.address(), "itself", Patience { retries: 6, ..Patience::default() })
+        .connect(
+            &reader.address(),
+            "itself",
+            Patience { retries: 6, ..Patience::default() },
+            Class::default(),
+        )
         .unwrap();
     for round in 0..READS {
         b.pair.post_receive(round, None).unwrap();
@@ -290,14 +359,22 @@ fn ends_that_do_not_fit_are_named() {
     let [mut a, b] = [0, 1].map(|node| End::new(&port(node), DEPTH));
     let mut other = b.pair.address();
     other.port.mtu_bytes = 1024;
-    let refused = a.pair.connect(&other, "rank 1", Patience::default()).unwrap_err().to_string();
+    let refused = a
+        .pair
+        .connect(&other, "rank 1", Patience::default(), Class::default())
+        .unwrap_err()
+        .to_string();
     assert!(
         refused.contains("rxe0_0 has an MTU of 4096 bytes, the peer's rxe1_0 one of 1024"),
         "{refused}"
     );
     other = b.pair.address();
     other.port.kind = LinkKind::InfiniBand;
-    let refused = a.pair.connect(&other, "rank 1", Patience::default()).unwrap_err().to_string();
+    let refused = a
+        .pair
+        .connect(&other, "rank 1", Patience::default(), Class::default())
+        .unwrap_err()
+        .to_string();
     assert!(
         refused.contains("rxe0_0 is a port for RoCE v2, the peer's rxe1_0 one for InfiniBand"),
         "{refused}"
@@ -309,7 +386,7 @@ fn ends_that_do_not_fit_are_named() {
 fn a_port_that_is_down_is_named() {
     let device = Device::open("rxe0_0").unwrap();
     link::down(0);
-    let down = Port::new(&device, 1).unwrap_err().to_string();
+    let down = Port::new(&device, 1, None).unwrap_err().to_string();
     assert!(down.contains("port 1 of rxe0_0 is down"), "{down}");
     let fatal = || device.event().is_some_and(|event| event.fatal);
     assert!(until(LIMIT, fatal), "no event says so");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use oxccl_transports::Cause;
 use oxccl_transports::proxy::{Conditions, Fabric};
-use oxccl_transports::rdma::{Patience, Port, RdmaFabric, Settings};
+use oxccl_transports::rdma::{Port, RdmaFabric, Settings};
 
 use super::link;
 use super::links::{LIMIT, end_behind_messages, exchange, exchange_until_broken, pair};
@@ -17,7 +17,7 @@ pub fn fabric(queue_pairs: usize) -> impl Fn(usize) -> Arc<dyn Fabric> {
 }
 
 fn over(ports: Vec<Port>, queue_pairs: usize) -> Arc<dyn Fabric> {
-    let settings = Settings { queue_pairs, patience: Patience::default() };
+    let settings = Settings { queue_pairs, ..Settings::default() };
     Arc::new(RdmaFabric::new(ports, settings).unwrap())
 }
 
