@@ -290,14 +290,20 @@ fn set_words_bytes(shape: &StagingShape) -> usize {
     (WORDS + 2 * shape.slots as usize) * LINE
 }
 
-/// Length of the memory of slots: whole pages.
+/// Length of the memory of slots: whole pages of the host's, as drivers export them to adapters.
 fn slots_bytes(shape: &StagingShape) -> usize {
-    ((shape.channels + 1) * set_slots_bytes(shape)).next_multiple_of(4096)
+    ((shape.channels + 1) * set_slots_bytes(shape)).next_multiple_of(page_bytes())
 }
 
 /// Length of the memory of words: whole pages.
 fn words_bytes(shape: &StagingShape) -> usize {
-    ((shape.channels + 1) * set_words_bytes(shape)).next_multiple_of(4096)
+    ((shape.channels + 1) * set_words_bytes(shape)).next_multiple_of(page_bytes())
+}
+
+/// 64 KiB on some machines with aarch64.
+fn page_bytes() -> usize {
+    // SAFETY: it only asks.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
 fn set_of(port: PortNumber) -> usize {

@@ -132,6 +132,15 @@ pub(crate) fn streams(comm: Communicator) {
     let default = unsafe { Stream::foreign(&context, std::ptr::null_mut()) }.unwrap();
     let error = comm.on(&default).barrier().unwrap_err();
     assert!(matches!(cuda(&error), CudaError::DefaultStream { ranks: 2 }), "{error}");
+    // By the names that CUDA has for default streams.
+    let named = |number: usize| {
+        // SAFETY: default streams always live.
+        let stream = unsafe { Stream::foreign(&context, number as _) }.unwrap();
+        comm.on(&stream).barrier().unwrap_err()
+    };
+    let (legacy, per_thread) = (named(1), named(2));
+    assert!(matches!(cuda(&legacy), CudaError::DefaultStream { ranks: 2 }), "{legacy}");
+    assert!(matches!(cuda(&per_thread), CudaError::PerThreadStream), "{per_thread}");
     let host = oxccl::Stream::new().unwrap();
     let error = comm.on(&host).barrier().unwrap_err();
     assert!(matches!(error, Error::OtherDevice { device: Device::Cuda(Some(0)) }), "{error}");

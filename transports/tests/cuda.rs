@@ -37,6 +37,7 @@ macro_rules! cases {
 
 cases!(
     too_old(1, [("OXCCL_STAND_IN_DRIVER", "11080")])
+    stub(1, [("OXCCL_STAND_IN_FAIL", "cuInit:1:34")])
     no_device(1, [("OXCCL_STAND_IN_DEVICES", "0")])
     devices(1, [("OXCCL_STAND_IN_DEVICES", "2"), ("OXCCL_STAND_IN_CAPABILITY", "103")])
     contexts(1, [("OXCCL_STAND_IN_DEVICES", "2")])
@@ -46,6 +47,7 @@ cases!(
     host_memory(1, [])
     every_failure(1, [])
     failure_from_outside(1, [("OXCCL_STAND_IN_FAIL", "cuMemCreate:2:2")])
+    memory_out_of_adapters_reach(1, [("OXCCL_STAND_IN_FAIL", "cuMemCreate:1:800")])
     captures(1, [])
     own_allocations(1, [("OXCCL_STAND_IN_DEVICES", "2")])
     own_allocations_without_peers(1, [("OXCCL_STAND_IN_DEVICES", "2"), ("OXCCL_STAND_IN_PEERS", "0")])
@@ -254,6 +256,17 @@ fn failure_from_outside() {
     let second = DeviceRegion::create(&context, 1);
     assert!(matches!(second, Err(CudaError::OutOfMemory { .. })), "{second:?}");
     DeviceRegion::create(&context, 1).unwrap();
+}
+
+/// The driver does not permit memory for adapters, as in some virtual machines.
+fn memory_out_of_adapters_reach() {
+    let region = DeviceRegion::create(&context(0), 1).unwrap();
+    assert!(region.len_bytes() > 0);
+}
+
+fn stub() {
+    let error = Driver::load().unwrap_err();
+    assert!(matches!(error, CudaError::StubDriver), "{error}");
 }
 
 /// What may not be done while a stream is captured.

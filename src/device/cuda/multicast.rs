@@ -16,7 +16,8 @@ pub(super) fn is_supported(device: Device) -> Result<bool, CudaError> {
 
 /// The length of a heap that can be bound, from this length on.
 pub(super) fn heap_bytes(context: &Context, ranks: usize, len_bytes: usize) -> Option<usize> {
-    done(MulticastTeam::granularity(context, ranks)).map(|of| len_bytes.next_multiple_of(of))
+    let unit = done(MulticastTeam::granularity(context, ranks, len_bytes));
+    unit.map(|of| len_bytes.next_multiple_of(of))
 }
 
 /// Binds the heaps of all ranks, each of a GPU of its own. All ranks do so together; none if one of

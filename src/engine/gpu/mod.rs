@@ -34,6 +34,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use watch::{Launched, Watch};
 
+/// Handles of streams that CUDA has made: of the legacy default stream, which a null handle means,
+/// too, and of each thread's default stream.
+const LEGACY_STREAM: usize = 1;
+const PER_THREAD_STREAM: usize = 2;
+
 /// One rank's part of its GPU.
 #[derive(Debug)]
 pub(super) struct GpuBackend {
@@ -125,7 +130,10 @@ impl GpuBackend {
             return Err(CudaError::OtherStream { found, ordinal: device.ordinal() });
         }
         let raw = stream.raw() as usize;
-        if raw == 0 && self.neighbours > 1 {
+        if raw == PER_THREAD_STREAM {
+            return Err(CudaError::PerThreadStream);
+        }
+        if matches!(raw, 0 | LEGACY_STREAM) && self.neighbours > 1 {
             return Err(CudaError::DefaultStream { ranks: self.neighbours });
         }
         let capture = match stream.capture_state()? {

@@ -44,8 +44,12 @@ fn attribute(attribute: CUdevice_attribute, device: CUdevice) -> i32 {
         | CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS
         | CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH => 1,
         CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED
-        | CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED => virtual_memory,
+        | CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
+        | CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED => virtual_memory,
         CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED => i32::from(multicast::is_supported(device)),
+        CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING if settings().capability >= 90 => {
+            cudarc::driver::sys::CUGPUDirectRDMAWritesOrdering::CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER as i32
+        }
         CU_DEVICE_ATTRIBUTE_PCI_BUS_ID => device + 1,
         _ => 0,
     }

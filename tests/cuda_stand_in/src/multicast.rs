@@ -210,7 +210,10 @@ driver_calls! {
         prop: *const CUmulticastObjectProp,
         _option: CUmulticastGranularity_flags,
     ) {
-        check(prop)?;
+        // Drivers may refuse a team without memory.
+        if check(prop)?.size == 0 {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
         put(out, GRANULARITY)
     }
 

@@ -85,6 +85,17 @@ impl Device {
         Ok(format!("{domain:04x}:{bus:02x}:{device:02x}.0"))
     }
 
+    /// Whether what an adapter has written to its memory is seen in that order by its kernels.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn orders_adapters_writes(&self) -> Result<bool, CudaError> {
+        let ordering = self
+            .attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING)?;
+        let owner = sys::CUGPUDirectRDMAWritesOrdering::CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER;
+        Ok(ordering >= owner as i32)
+    }
+
     /// Its memory.
     ///
     /// # Errors

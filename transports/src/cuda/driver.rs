@@ -113,7 +113,7 @@ fn absent(error: CudaError) -> CudaError {
     const STUB: u32 = CUresult::CUDA_ERROR_STUB_LIBRARY as u32;
     const NO_DEVICE: u32 = CUresult::CUDA_ERROR_NO_DEVICE as u32;
     match error.code() {
-        Some(STUB) => CudaError::NoDriver,
+        Some(STUB) => CudaError::StubDriver,
         Some(NO_DEVICE) => CudaError::NoDevice,
         _ => error,
     }

@@ -12,6 +12,12 @@ pub enum CudaError {
          into the container"
     )]
     NoDriver,
+    /// What is loaded is the toolkit's stub.
+    #[error(
+        "libcuda.so is the CUDA toolkit's stub, which is for linking alone: take its folder off LD_LIBRARY_PATH, or put \
+         the driver's in front of it"
+    )]
+    StubDriver,
     /// The driver is older than what this release was made for.
     #[error("the CUDA driver is of version {found}, {needed} is needed: install a newer driver")]
     DriverTooOld {
@@ -118,6 +124,12 @@ pub enum CudaError {
         /// How many ranks.
         ranks: usize,
     },
+    /// The default stream that is another one on each thread.
+    #[error(
+        "the per-thread default stream is another stream on each thread, so that calls of several threads would not be \
+         in order: make a stream"
+    )]
+    PerThreadStream,
     /// More streams whose kernels wait for each other than ways to the GPU.
     #[error(
         "{ranks} ranks of this process with {streams} streams each, one of them its own, share {connections} \
@@ -253,6 +265,7 @@ impl CudaError {
             | CudaError::OtherDevice { .. }
             | CudaError::OtherStream { .. }
             | CudaError::DefaultStream { .. }
+            | CudaError::PerThreadStream
             | CudaError::TooManyStreams { .. }
             | CudaError::TooFewConnections { .. }
             | CudaError::InvalidCapture
@@ -263,6 +276,7 @@ impl CudaError {
             | CudaError::GivenUp
             | CudaError::Capturing { .. } => true,
             CudaError::NoDriver
+            | CudaError::StubDriver
             | CudaError::DriverTooOld { .. }
             | CudaError::MissingFunction { .. }
             | CudaError::NoDevice

@@ -46,16 +46,21 @@ struct Binding {
 }
 
 impl MulticastTeam {
-    /// What lengths of memory must be multiples of, for a team of so many GPUs.
+    /// What lengths of memory must be multiples of, for a team of so many GPUs with about this much
+    /// memory of each.
     ///
     /// # Errors
     /// [`CudaError::NotSupported`] if the GPU cannot join one; the driver's.
-    pub fn granularity(context: &Context, gpus: usize) -> Result<usize, CudaError> {
+    pub fn granularity(
+        context: &Context,
+        gpus: usize,
+        len_bytes: usize,
+    ) -> Result<usize, CudaError> {
         const MINIMUM: sys::CUmulticastGranularity_flags =
             sys::CUmulticastGranularity_flags::CU_MULTICAST_GRANULARITY_MINIMUM;
         let multicast = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED;
         context.device().require(multicast, "multicast: reducing by an NVSwitch")?;
-        let (properties, mut bytes) = (properties(gpus, 0), 0);
+        let (properties, mut bytes) = (properties(gpus, len_bytes), 0);
         // SAFETY: the driver is loaded, and the pointers valid.
         context.scope(|| unsafe {
             call!(cuMulticastGetGranularity(&raw mut bytes, &raw const properties, MINIMUM))

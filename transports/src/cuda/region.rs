@@ -80,7 +80,17 @@ impl DeviceRegion {
     fn allocate(context: &Context, len_bytes: usize) -> Result<DeviceRegion, CudaError> {
         let properties = properties(context.device())?;
         let len_bytes = len_bytes.max(1).next_multiple_of(granularity(&properties)?);
-        let physical = Physical::create(context, len_bytes, &properties)?;
+        let physical = Physical::create(context, len_bytes, &properties);
+        // Some virtual machines and containers refuse memory for adapters.
+        let physical = match physical {
+            Err(error @ CudaError::Driver { .. }) if is_for_adapters(&properties) => {
+                tracing::info!(%error, "the GPU's memory is out of adapters' reach");
+                let mut properties = properties;
+                properties.allocFlags.gpuDirectRDMACapable = 0;
+                Physical::create(context, len_bytes, &properties)?
+            }
+            other => other?,
+        };
         DeviceRegion::map(context, physical, len_bytes, true)
     }
 
@@ -252,6 +262,10 @@ fn properties(device: Device) -> Result<sys::CUmemAllocationProp, CudaError> {
             reserved: [0; 4],
         },
     })
+}
+
+fn is_for_adapters(properties: &sys::CUmemAllocationProp) -> bool {
+    properties.allocFlags.gpuDirectRDMACapable != 0
 }
 
 fn granularity(properties: &sys::CUmemAllocationProp) -> Result<usize, CudaError> {

@@ -11,10 +11,6 @@ use crate::cuda::sys::CUmemRangeHandleType;
 use crate::cuda::{Context, CudaError, Pointer, PointerKind};
 use crate::proxy::PortsMemory;
 
-/// The oldest GPUs whose reads never overtake an adapter's writes, by their compute capability's
-/// first number.
-const ORDERED_SINCE: u32 = 9;
-
 /// A way by which adapters reach memory of GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GpuWay {
@@ -60,7 +56,7 @@ pub(super) fn is_device(context: &Context, start: *mut u8) -> Result<bool, CudaE
 
 /// Whether a read must follow what an adapter has written, before the GPU may look.
 pub(super) fn needs_flush(context: &Context) -> Result<bool, CudaError> {
-    Ok(context.device().capability()?.0 < ORDERED_SINCE)
+    Ok(!context.device().orders_adapters_writes()?)
 }
 
 impl Domain {
