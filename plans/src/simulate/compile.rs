@@ -4,6 +4,7 @@
 //! senders counted modulo the ranks that are simulated. Where one node stands for all, a message to
 //! a rank of another node is thereby found where the equal message arrives.
 
+use super::beside::Copies;
 use super::bundle::{Length, Rounds, bundles};
 use super::fold::folded;
 use super::messages::{follow_lengths, merge};
@@ -93,7 +94,6 @@ pub(super) fn compile(
         rounds: Rounds::new(largest, compiler.windows, compiler.most_segments, options)?,
         merges: options.in_network,
         statement,
-        tokens: compiler.lengths.get(&TOKENS).copied(),
     })
 }
 
@@ -152,7 +152,9 @@ impl Compiler<'_> {
     ) -> Result<(Vec<Step>, Vec<Access>), SimulationError> {
         let list = self.subject.list(rank)?;
         let (mut steps, mut accesses) = (Vec::with_capacity(list.len()), Vec::new());
+        let mut copies = Copies::default();
         for (at, instruction) in list.iter().enumerate() {
+            let beside = copies.take(instruction);
             steps.push(match instruction {
                 Instruction::Wait { flag, value } => {
                     let counter = self.flag(rank, *flag, false, count);
@@ -201,6 +203,7 @@ impl Compiler<'_> {
                         sources: sources.len() as u16,
                         destinations: destinations.len() as u16,
                         length: length.map_or(AS_IT_CAME, |length| self.number_of(length)),
+                        beside,
                     }
                 }
             });

@@ -7,7 +7,8 @@
 //! - **An instruction** costs its device's `instruction_ns`, on a GPU once for waits or signals
 //!   that follow one another. A reduce-copy costs `move_ns`, `operand_ns` for each operand, and
 //!   whatever takes longest of what its channels can read and write, what they can fold, its
-//!   device's memory, and the links that it crosses.
+//!   device's memory, and the links that it crosses. A GPU makes short copies that follow one
+//!   another side by side, and `move_ns` and `operand_ns` are those of the first (`beside.rs`).
 //! - **A link** serves what crosses it in the order in which it is asked, at its bandwidth, and is
 //!   never idle while it has been asked. A message is through when the slowest link of its way is,
 //!   and arrives after the way's latency.
@@ -30,6 +31,7 @@
 //! Where a message takes many rounds, they are simulated until the time of a round no longer
 //! changes, and the rest is extrapolated ([`Prediction::simulated_rounds`]).
 
+mod beside;
 mod bundle;
 mod compile;
 mod error;

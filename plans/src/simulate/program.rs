@@ -27,6 +27,8 @@ pub(super) enum Step {
         sources: u16,
         destinations: u16,
         length: u32,
+        /// It is a copy behind copies, and can be made beside them.
+        beside: bool,
     },
 }
 
@@ -187,6 +189,4 @@ pub(super) struct Compiled {
     /// Whether switches that can reduce do.
     pub(super) merges: bool,
     pub(super) statement: Statement,
-    /// The length of tokens, if there are any.
-    pub(super) tokens: Option<u32>,
 }

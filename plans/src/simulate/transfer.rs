@@ -1,6 +1,7 @@
 //! Reduce-copies: loads, folds and stores, the links that they cross, and the messages that come of
 //! them.
 
+use super::beside::AT_ONCE_BYTES;
 use super::bundle::{Bundle, Rounds};
 use super::machine::{Machine, Signal, Went};
 use super::program::{Access, AccessKind, Step, Way};
@@ -16,7 +17,9 @@ impl Machine<'_> {
         accesses: &[Access],
         now: Time,
     ) -> Went {
-        let Step::Move { first, sources, destinations, length } = step else { return Went::On };
+        let Step::Move { first, sources, destinations, length, beside } = step else {
+            return Went::On;
+        };
         let first = first as usize;
         let split = first + sources as usize;
         let (sources, destinations) =
@@ -38,7 +41,7 @@ impl Machine<'_> {
             return Went::Later(self.processes[at].time);
         }
         let bytes = self.len_bytes(at, length);
-        let (start, finish) = self.move_bytes(at, sources, destinations, bytes);
+        let (start, finish) = self.move_bytes(at, sources, destinations, (bytes, beside));
         let process = &mut self.processes[at];
         process.time = finish;
         let event = self.record(at, start, cause, bytes.total);
@@ -53,30 +56,13 @@ impl Machine<'_> {
         Went::Later(finish)
     }
 
-    /// Whether this step takes a peer's tokens behind another's: on a GPU threads of a block take
-    /// them at once.
-    fn joins_tokens(&self, at: usize) -> bool {
-        let process = &self.processes[at];
-        let (steps, accesses) = &self.compiled.programs[process.rank as usize];
-        let takes = |place: usize| match steps[place] {
-            Step::Move { first, sources: 1, destinations: 1, length } => {
-                let source = accesses[first as usize].kind;
-                self.compiled.tokens == Some(length) && source.awaits_flags()
-            }
-            _ => false,
-        };
-        let step = process.step as usize;
-        let is_gpu = self.device(at).processor == Processor::Gpu;
-        is_gpu && step > 0 && takes(step) && takes(step - 1)
-    }
-
     /// Loads, folds and stores; from when, until when.
     fn move_bytes(
         &mut self,
         at: usize,
         sources: &[Access],
         destinations: &[Access],
-        bytes: Bytes,
+        (bytes, beside): (Bytes, bool),
     ) -> (Time, Time) {
         let compiled = self.compiled;
         let device = self.device(at);
@@ -84,7 +70,9 @@ impl Machine<'_> {
         let start = self.processes[at].time;
         let operands = (sources.len() + destinations.len()) as f64;
         let own = device.move_ns + device.operand_ns * operands;
-        let overhead = if self.joins_tokens(at) { 0.0 } else { own };
+        // Warps of a GPU's block make short ones side by side.
+        let is_gpu = device.processor == Processor::Gpu;
+        let overhead = if beside && is_gpu && bytes.one <= AT_ONCE_BYTES { 0.0 } else { own };
         let begun = start + from_ns(overhead);
         let all = sources.iter().chain(destinations);
         let touched: u64 = all.map(|access| bytes.on_a_channel(access.kind)).sum();
@@ -193,7 +181,7 @@ impl Machine<'_> {
     pub(super) fn post(&mut self, at: usize, steps: &[Step], accesses: &[Access], now: Time) {
         let compiled = self.compiled;
         let step = (self.processes[at].step as usize).wrapping_sub(1);
-        let Some(Step::Move { first, sources, destinations, length }) = steps.get(step) else {
+        let Some(Step::Move { first, sources, destinations, length, .. }) = steps.get(step) else {
             return;
         };
         let first = *first as usize + *sources as usize;

@@ -68,17 +68,19 @@ pub fn preset(name: &str) -> Result<Topology, TopologyError> {
 
 /// What a thread block takes for instructions, in nanoseconds. Counted, not measured: the
 /// executor's machine code for sm_90 was run in an interpreter over the programs of calls, with a
-/// scoreboard of published latencies of instructions, L2 and fences at 1.755 GHz. Calls of 2, 4 and
-/// 8 ranks whose messages were there took, in us: one_shot/ll 7.2, 8.1, 9.7; two_shot/ll 10.8,
-/// 22.0, 44.3; two_shot_push/windows with its tokens 13.4, 20.9, 35.0. These four figures give each
-/// of them within 13 %: a test keeps that. The scoreboard's own constants are uncertain by 30 %.
+/// scoreboard of published latencies of instructions, L2 and fences at 1.755 GHz (`tools/gpu-model`).
+/// Calls of 2, 4 and 8 ranks whose messages were there took, in us: one_shot/ll of 8 B 5.1, 5.2,
+/// 5.4; two_shot/ll of 32 KiB 7.0, 7.6, 8.4; two_shot_push/windows of 64 KiB with its tokens 8.4,
+/// 9.3, 9.2. These four figures give each of them within 8 %: a test keeps that. The scoreboard's
+/// own constants are uncertain by 30 %.
 #[derive(Clone, Copy, Debug)]
 struct InstructionCosts {
     /// From the kernel's begin to the first instruction, and from the last to its end.
     kernel: f64,
     /// Waits that follow one another, or signals: threads of the block take them at once.
     run: f64,
-    /// A reduce-copy.
+    /// A reduce-copy, or short copies that follow one another: warps of the block make them side by
+    /// side.
     reduce_copy: f64,
     /// Each of its operands.
     operand: f64,
@@ -86,7 +88,7 @@ struct InstructionCosts {
 
 /// At the clock of an H100 SXM.
 const INSTRUCTION_COSTS: InstructionCosts =
-    InstructionCosts { kernel: 2600.0, run: 400.0, reduce_copy: 1800.0, operand: 200.0 };
+    InstructionCosts { kernel: 1800.0, run: 250.0, reduce_copy: 1500.0, operand: 25.0 };
 
 /// A launch out of a graph, or out of a stream that is fed, before the kernel begins.
 const LAUNCH_NS: f64 = 1800.0;

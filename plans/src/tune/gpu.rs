@@ -3,8 +3,8 @@
 //! Small messages are LL: data and flags travel together, and nobody waits twice. From where
 //! bandwidth begins to count they are LL128, if links allow it: as fast, and nearly all of it data.
 //! What costs most up to about a megabyte is the number of instructions that a thread block takes
-//! one after the other, so everybody sends to everybody as long as that is one of them. Larger
-//! messages use peers' buffers in place, which moves the least. What peers cannot reach goes
+//! one after the other. Short messages to everybody are one of them, as their copies are made side
+//! by side. Larger messages use peers' buffers in place, which moves the least. What peers cannot reach goes
 //! through slots. Channels are thread blocks: few for what is over in a few microseconds, all of
 //! them for what memory's bandwidth limits.
 //!
@@ -17,40 +17,39 @@ use crate::algorithms::{Algorithm, Encoding, Entry, Inner, Outer};
 use crate::collective::Kind;
 use std::ops::RangeInclusive;
 
-/// Up to so many bytes LL is best, if there is no LL128.
-const LL_MAX_BYTES: usize = 64 << 10;
-/// From so many bytes LL128 is better than LL, and up to so many better than windows.
-const LL128_BYTES: RangeInclusive<usize> = 16 << 10..=64 << 10;
-/// Up to so many bytes a root on one node had better be sent what it reduces than read it.
-const REDUCE_MAX_BYTES: usize = 512 << 10;
+/// Up to so many bytes to each, LL and LL128 are better than windows.
+const FLAGS_MAX_BYTES: usize = 64 << 10;
+/// From so many bytes LL128 is better than LL.
+const LL128_MIN_BYTES: usize = 16 << 10;
 /// From so many ranks on a switch that reduces is faster than windows, at all sizes that are for
 /// these.
 const SWITCH_MIN_RANKS: usize = 4;
-/// From so many ranks on windows are best at all sizes, where messages are taken one by one: tokens
-/// of all peers are taken at once.
-const MANY_RANKS: usize = 5;
-/// From so many bytes two ranks had better send halves than all.
-const HALVES_MIN_BYTES: usize = 48 << 10;
+/// From so many bytes an all-reduce had better send parts than all.
+const PARTS_MIN_BYTES: usize = 48 << 10;
 /// From so many bytes, and so many ranks, what a root sends had better pass from rank to rank.
 const CHAIN_MIN_BYTES: usize = 8 << 20;
 const CHAIN_MIN_RANKS: usize = 5;
 /// From so many bytes what a root sends to other nodes, or gets from them, had better cross over
 /// all of their adapters.
-const RAILS_MIN_BYTES: [usize; 2] = [512 << 10, 1 << 20];
+const RAILS_MIN_BYTES: [usize; 2] = [1 << 20, 1 << 20];
+/// Up to so long blocks of an all-to-all between nodes had better be sent in few messages, of
+/// several blocks each.
+const BRUCK_MAX_BYTES: usize = 32 << 10;
 /// Blocks of an all-to-all between nodes that had better go to one rank after the other.
 const PAIRWISE_BYTES: RangeInclusive<usize> = 256 << 10..=16 << 20;
 /// Up to so many bytes for each two nodes, an all-reduce between nodes sends whole buffers, in as
 /// few steps as can be.
-const DOUBLING_MAX_BYTES: usize = 256 << 10;
+const DOUBLING_MAX_BYTES: usize = 128 << 10;
 /// The same of two nodes, whose ring is one step as well.
-const DOUBLING_OF_TWO_MAX_BYTES: usize = 32 << 10;
+const DOUBLING_OF_TWO_MAX_BYTES: usize = 16 << 10;
 /// Up to so many bytes each node sends to all others at once: of an all-gather, whose parts are
 /// handed on as they come, and of a reduce-scatter.
 const AT_ONCE_MAX_BYTES: [usize; 2] = [4 << 20, 32 << 20];
 /// From so many bytes they do so again, and in an all-reduce: each message is long by itself.
-const LONG_MIN_BYTES: usize = 256 << 20;
+const LONG_MIN_BYTES: usize = 64 << 20;
+const LONG_ALL_REDUCE_MIN_BYTES: usize = 8 << 20;
 /// Up to so many bytes a root between nodes takes everybody's input at once.
-const ROOT_MAX_BYTES: usize = 16 << 10;
+const ROOT_MAX_BYTES: usize = 32 << 10;
 /// What keeps a thread block busy for long enough.
 const BYTES_PER_CHANNEL: usize = 64 << 10;
 /// The same in LL and LL128.
@@ -68,31 +67,27 @@ fn inside(question: &Question) -> Vec<Wish> {
         (question.collective.kind, question.total_bytes, question.collective.ranks);
     let [small, middle, in_place] = wish::of_one_node(kind);
     let mut wishes = Vec::new();
-    // What is sent to each rank of many is a part.
-    let parts = match kind {
-        Kind::ReduceScatter | Kind::AllToAll | Kind::Gather | Kind::Scatter => (ranks / 2).max(1),
-        _ => 1,
-    };
     let windows =
         (in_place, Encoding::Windows, "reachable by all: buffers are used in place, in one step");
-    let is_one_by_one = matches!(
-        kind,
-        Kind::ReduceScatter | Kind::AllGather | Kind::AllToAll | Kind::Gather | Kind::Scatter
-    );
-    if is_one_by_one && ranks >= MANY_RANKS {
-        wishes.push(windows);
+    // What is sent to each rank of many is a part.
+    let parts = match kind {
+        Kind::AllToAll if ranks > 2 => 2 * ranks,
+        Kind::ReduceScatter | Kind::AllGather | Kind::AllToAll | Kind::Gather | Kind::Scatter => {
+            (ranks / 2).max(2)
+        }
+        _ => 1,
+    };
+    let with_flags = |algorithm| {
+        let ll128 = (algorithm, Encoding::Ll128, "middle: lines of 120 bytes and a flag");
+        let ll = (algorithm, Encoding::Ll, "small: data and flags in one message");
+        (bytes >= LL128_MIN_BYTES).then_some(ll128).into_iter().chain([ll])
+    };
+    let in_parts = PARTS_MIN_BYTES..=FLAGS_MAX_BYTES * (ranks / 2).min(2);
+    if kind == Kind::AllReduce && in_parts.contains(&bytes) {
+        wishes.extend(with_flags(if ranks == 2 { Algorithm::Ring } else { Algorithm::TwoShot }));
     }
-    if bytes >= *LL128_BYTES.start() && bytes / parts <= *LL128_BYTES.end() {
-        let halves = ranks == 2 && bytes >= HALVES_MIN_BYTES;
-        let reason = "middle: lines of 120 bytes and a flag";
-        wishes.extend(halves.then_some((Algorithm::Ring, Encoding::Ll128, reason)));
-        wishes.push((small, Encoding::Ll128, reason));
-    }
-    if bytes <= LL_MAX_BYTES {
-        wishes.push((small, Encoding::Ll, "small: data and flags in one message"));
-    }
-    if kind == Kind::Reduce && bytes <= REDUCE_MAX_BYTES && ranks < MANY_RANKS {
-        wishes.push((middle, Encoding::Slots, "middle: everybody sends to the root at once"));
+    if bytes / parts <= FLAGS_MAX_BYTES {
+        wishes.extend(with_flags(small));
     }
     if kind == Kind::Broadcast && (bytes < CHAIN_MIN_BYTES || ranks < CHAIN_MIN_RANKS) {
         let reason = "reachable by all: everybody reads the root's buffer";
@@ -138,7 +133,8 @@ fn between_nodes(question: &Question) -> Vec<Wish> {
             if bytes <= most {
                 wishes.push(slots(Algorithm::RecursiveDoubling, "nodes, short: few steps"));
             }
-            let outer = if bytes < LONG_MIN_BYTES { Outer::Ring } else { Outer::Direct };
+            let is_long = bytes >= LONG_ALL_REDUCE_MIN_BYTES;
+            let outer = if is_long { Outer::Direct } else { Outer::Ring };
             wishes.extend(by(outer));
             wishes.push(slots(Algorithm::Ring, "one rank a node: every byte crosses seldom"));
             wishes
@@ -168,6 +164,9 @@ fn between_nodes(question: &Question) -> Vec<Wish> {
                 .then_some(slots(algorithm, "nodes, long: over all adapters at once"));
             let few = slots(Algorithm::Binomial, "nodes: few steps between them");
             over_rails.into_iter().chain([few]).collect()
+        }
+        Kind::AllToAll if bytes / ranks <= BRUCK_MAX_BYTES => {
+            vec![slots(Algorithm::Bruck, "nodes, short: few messages")]
         }
         Kind::AllToAll if PAIRWISE_BYTES.contains(&(bytes / ranks)) => {
             vec![slots(Algorithm::Pairwise, "nodes, long: one rank after the other")]
