@@ -7,34 +7,18 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use oxccl::plans::topology::{
-    Connection, DeviceKind, LinkKind, Part, Role, Topology, preset, reduce_efficiency,
-};
+use oxccl::plans::topology::{DeviceKind, Draft, LinkKind, Role, Topology, preset};
 use oxccl_transports::cuda::{NvLink, NvLinkEnd, NvmlError};
 
 use crate::machine;
-
-/// What has been found, and what could not be.
-pub(super) struct Found {
-    pub(super) topology: Topology,
-    pub(super) notes: Vec<String>,
-}
 
 /// Vendor and classes of PCI functions.
 const NVIDIA: &str = "0x10de";
 const DISPLAY: &str = "0x03";
 
-/// NVLink leaves this much for data: a 128-byte write has a header of 16 bytes, and 16 acknowledge
-/// it on the way back.
-const NVLINK_EFFICIENCY: f64 = 128.0 / 160.0;
-/// One way.
-const NVLINK_LATENCY_NS: f64 = 250.0;
-/// The first generation whose switches reduce.
-const REDUCING_GENERATION: u32 = 4;
-
 /// Reads the tree under this root, which is /sys but for tests, and what `nvlinks` says where there
 /// are GPUs.
-pub(super) fn read(root: &Path, nvlinks: impl FnOnce() -> Result<Vec<NvLink>, NvmlError>) -> Found {
+pub(super) fn read(root: &Path, nvlinks: impl FnOnce() -> Result<Vec<NvLink>, NvmlError>) -> Draft {
     let mut reader = Reader::new(root);
     reader.numa_nodes();
     let gpus = reader.gpus();
@@ -45,32 +29,22 @@ pub(super) fn read(root: &Path, nvlinks: impl FnOnce() -> Result<Vec<NvLink>, Nv
     if !gpus.is_empty() {
         reader.nvlinks(&gpus, nvlinks());
     }
-    reader.notes.push(
-        "bandwidths of cores and between NUMA nodes are those of the preset host: measure with --measure".into(),
+    reader.draft.note(
+        "bandwidths of cores and between NUMA nodes are those of the preset host: measure with --measure",
     );
-    Found { topology: reader.topology, notes: reader.notes }
+    reader.draft
 }
 
 struct Reader<'a> {
     root: &'a Path,
-    topology: Topology,
-    notes: Vec<String>,
+    draft: Draft,
     /// Cores of each NUMA node.
     nodes: BTreeMap<usize, Vec<usize>>,
 }
 
 impl<'a> Reader<'a> {
     fn new(root: &'a Path) -> Reader<'a> {
-        let topology = Topology {
-            name: "this".into(),
-            nodes: 1,
-            devices: BTreeMap::new(),
-            links: BTreeMap::new(),
-            fabric: None,
-            parts: Vec::new(),
-            connections: Vec::new(),
-        };
-        Reader { root, topology, notes: Vec::new(), nodes: BTreeMap::new() }
+        Reader { root, draft: Draft::new("this"), nodes: BTreeMap::new() }
     }
 
     fn text(&self, path: impl AsRef<Path>) -> Option<String> {
@@ -92,17 +66,20 @@ impl<'a> Reader<'a> {
             self.nodes.insert(number, cores.unwrap_or_default());
         }
         if self.nodes.is_empty() {
-            self.notes.push("sysfs names no NUMA node: all is taken to be one".into());
+            self.draft.note("sysfs names no NUMA node: all is taken to be one");
             self.nodes.insert(0, machine::usable_cores());
         }
         let numbers: Vec<usize> = self.nodes.keys().copied().collect();
-        numbers.iter().for_each(|number| self.part(&format!("numa{number}"), Role::Numa, None));
+        for number in &numbers {
+            self.draft.part(&format!("numa{number}"), Role::Numa);
+        }
         if numbers.len() > 1 {
-            self.kind("socket", 40.0, 200.0);
+            let socket = LinkKind { gbps: 40.0, efficiency: 1.0, latency_ns: 200.0 };
+            self.draft.link_kind("socket", socket);
         }
         for (at, first) in numbers.iter().enumerate() {
             for second in &numbers[at + 1..] {
-                self.connect(&format!("numa{first}"), &format!("numa{second}"), "socket", 1);
+                self.draft.connect(&format!("numa{first}"), &format!("numa{second}"), "socket", 1);
             }
         }
     }
@@ -110,14 +87,14 @@ impl<'a> Reader<'a> {
     /// Every core that this process may use is a device.
     fn cores(&mut self) {
         let Ok(Topology { devices, links, .. }) = preset("host") else { return };
-        self.topology.devices.extend(devices);
-        self.topology.links.extend(links);
+        self.draft.topology.devices.extend(devices);
+        self.draft.topology.links.extend(links);
         let usable = machine::usable_cores();
         for (node, cores) in self.nodes.clone() {
             for core in cores.iter().filter(|core| usable.contains(core)) {
                 let name = format!("core{core}");
-                self.part(&name, Role::Device, Some("core"));
-                self.connect(&name, &format!("numa{node}"), "mesh", 1);
+                self.draft.device(&name, "core");
+                self.draft.connect(&name, &format!("numa{node}"), "mesh", 1);
             }
         }
     }
@@ -135,10 +112,10 @@ impl<'a> Reader<'a> {
         for (at, path) in gpus.iter().enumerate() {
             let name = format!("gpu{at}");
             let kind = self.gpu_kind();
-            self.part(&name, Role::Device, Some(&kind));
+            self.draft.device(&name, &kind);
             let link = self.pci_link(path);
             let upstream = self.upstream(path);
-            self.connect(&name, &upstream, &link, 1);
+            self.draft.connect(&name, &upstream, &link, 1);
         }
         gpus.iter().map(|path| file_name(path).to_owned()).collect()
     }
@@ -149,11 +126,13 @@ impl<'a> Reader<'a> {
         const OVER_PCIE: &str = "connections between GPUs are those over PCIe";
         let links = match found {
             Ok(links) if links.is_empty() => {
-                return self.note(format!("NVML knows no NVLink that is up: {OVER_PCIE}"));
+                return self.draft.note(format!("NVML knows no NVLink that is up: {OVER_PCIE}"));
             }
             Ok(links) => links,
             Err(error) => {
-                return self.note(format!("NVML does not tell of NVLink: {OVER_PCIE} ({error})"));
+                return self
+                    .draft
+                    .note(format!("NVML does not tell of NVLink: {OVER_PCIE} ({error})"));
             }
         };
         let mut counts = BTreeMap::new();
@@ -161,11 +140,13 @@ impl<'a> Reader<'a> {
             match self.nvlink(gpus, link) {
                 Ok(Some(ends)) => *counts.entry(ends).or_insert(0) += 1,
                 Ok(None) => {}
-                Err(why) => self.note(format!("an NVLink of {} is left out: {why}", link.gpu)),
+                Err(why) => {
+                    self.draft.note(format!("an NVLink of {} is left out: {why}", link.gpu))
+                }
             }
         }
         for ((gpu, end, kind), count) in counts {
-            self.connect(&gpu, &end, &kind, count);
+            self.draft.connect(&gpu, &end, &kind, count);
         }
     }
 
@@ -184,43 +165,22 @@ impl<'a> Reader<'a> {
             .generation()
             .ok_or_else(|| format!("its version number, {}, is not known", link.version))?;
         let end = match &link.end {
-            NvLinkEnd::Switch => self.nvswitch(generation),
+            NvLinkEnd::Switch => self.draft.nvswitch(generation).to_owned(),
             NvLinkEnd::Gpu(peer) => match number(peer)? {
                 peer if peer < gpu => return Ok(None),
                 peer => format!("gpu{peer}"),
             },
             NvLinkEnd::Other => return Err("it leads to no GPU and to no switch".to_owned()),
         };
-        let name = format!("nvlink{generation}");
-        let kind = LinkKind { gbps, efficiency: NVLINK_EFFICIENCY, latency_ns: NVLINK_LATENCY_NS };
-        self.topology.links.insert(name.clone(), kind);
-        Ok(Some((format!("gpu{gpu}"), end, name)))
-    }
-
-    fn nvswitch(&mut self, generation: u32) -> String {
-        const NAME: &str = "nvswitch";
-        if !self.topology.parts.iter().any(|part| part.name == NAME) {
-            self.part(NAME, Role::Switch, None);
-            if let Some(part) = self.topology.parts.last_mut() {
-                part.reduces = generation >= REDUCING_GENERATION;
-                part.reduce_efficiency = reduce_efficiency(generation);
-            }
-        }
-        NAME.to_owned()
-    }
-
-    /// Notes something, once.
-    fn note(&mut self, text: String) {
-        if !self.notes.contains(&text) {
-            self.notes.push(text);
-        }
+        let kind = self.draft.nvlink_kind(generation, gbps);
+        Ok(Some((format!("gpu{gpu}"), end, kind)))
     }
 
     fn gpu_kind(&mut self) -> String {
         let gpu: Option<DeviceKind> =
             preset("pcie-box").ok().and_then(|topology| topology.devices.get("gpu").cloned());
         if let Some(gpu) = gpu {
-            self.topology.devices.insert("gpu".into(), gpu);
+            self.draft.device_kind("gpu", gpu);
         }
         "gpu".into()
     }
@@ -240,15 +200,16 @@ impl<'a> Reader<'a> {
                     true => (self.upstream(&device), self.pci_link(&device)),
                     false => (self.numa_of(&device), self.unknown_link()),
                 };
-                self.part(&name, Role::Nic, None);
-                self.connect(&name, &upstream, &link, 1);
+                self.draft.part(&name, Role::Nic);
+                self.draft.connect(&name, &upstream, &link, 1);
                 seen.push(device);
             }
         }
     }
 
     fn unknown_link(&mut self) -> String {
-        self.kind("unknown", 1.0, 1000.0);
+        let unknown = LinkKind { gbps: 1.0, efficiency: 1.0, latency_ns: 1000.0 };
+        self.draft.link_kind("unknown", unknown);
         "unknown".into()
     }
 
@@ -266,10 +227,10 @@ impl<'a> Reader<'a> {
         // share what is above them.
         let [.., switch, _, _] = functions[..] else { return numa };
         let bridge = format!("plx-{switch}");
-        if !self.topology.parts.iter().any(|part| part.name == bridge) {
-            self.part(&bridge, Role::Bridge, None);
+        if !self.draft.has(&bridge) {
+            self.draft.part(&bridge, Role::Bridge);
             let link = self.pci_link(path);
-            self.connect(&bridge, &numa, &link, 1);
+            self.draft.connect(&bridge, &numa, &link, 1);
         }
         bridge
     }
@@ -290,32 +251,7 @@ impl<'a> Reader<'a> {
         else {
             return self.unknown_link();
         };
-        // Before 8 GT/s ten bits carry eight.
-        let coding = if transfers < 8.0 { 8.0 / 10.0 } else { 128.0 / 130.0 };
-        let name = format!("pcie-{transfers}x{width}");
-        self.kind(&name, transfers * width * coding / 8.0, 150.0);
-        name
-    }
-
-    fn kind(&mut self, name: &str, gbps: f64, latency_ns: f64) {
-        let efficiency = if name.starts_with("pcie") { 256.0 / 282.0 } else { 1.0 };
-        self.topology.links.insert(name.into(), LinkKind { gbps, efficiency, latency_ns });
-    }
-
-    fn part(&mut self, name: &str, role: Role, kind: Option<&str>) {
-        let kind = kind.map(str::to_owned);
-        self.topology.parts.push(Part {
-            name: name.into(),
-            role,
-            kind,
-            reduces: false,
-            reduce_efficiency: 1.0,
-        });
-    }
-
-    fn connect(&mut self, from: &str, to: &str, link: &str, count: usize) {
-        let between = [from.to_owned(), to.to_owned()];
-        self.topology.connections.push(Connection { between, link: link.into(), count });
+        self.draft.pci_kind(transfers, width)
     }
 }
 

@@ -7,6 +7,7 @@
 //! A [`Network`] is a topology with ranks on its devices: it knows the links between any two of
 //! them. A [`Placement`] is all that algorithms know of this: which ranks share a node.
 
+mod draft;
 mod error;
 mod file;
 mod graph;
@@ -18,11 +19,13 @@ mod preset;
 #[cfg(test)]
 mod tests;
 
+pub use draft::Draft;
 pub use error::TopologyError;
 pub use matrix::{Matrix, Relation};
 pub use network::{LinkId, LinkView, Network, Route};
 pub use placement::Placement;
-pub use preset::{PRESETS, preset, reduce_efficiency};
+use preset::reduce_efficiency;
+pub use preset::{PRESETS, preset};
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

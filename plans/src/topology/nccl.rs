@@ -9,11 +9,9 @@
 //! What the file does not say comes from the presets, and is noted: what instructions cost, what
 //! NVLink carries, and what joins processors.
 
-use super::preset::{a100, h100, hdr, nvlink, upi};
-use super::{
-    Connection, DeviceKind, Fabric, LinkKind, Part, Role, Topology, TopologyError,
-    reduce_efficiency,
-};
+use super::draft::Draft;
+use super::preset::{a100, h100, hdr, upi};
+use super::{DeviceKind, LinkKind, Role, Topology, TopologyError};
 use roxmltree::{Document, Node};
 use std::collections::BTreeMap;
 
@@ -67,8 +65,9 @@ impl Topology {
         let document = Document::parse(text).map_err(|error| wrong(error.to_string()))?;
         let mut reader = Reader::new(&document, source_name);
         reader.system(document.root_element()).map_err(wrong)?;
-        reader.topology.check().map_err(|error| error.of(source_name))?;
-        Ok((reader.topology, reader.notes))
+        let Draft { topology, notes } = reader.draft;
+        topology.check().map_err(|error| error.of(source_name))?;
+        Ok((topology, notes))
     }
 }
 
@@ -94,8 +93,7 @@ struct Adapter {
 
 struct Reader<'a> {
     document: &'a Document<'a>,
-    topology: Topology,
-    notes: Vec<String>,
+    draft: Draft,
     gpus: Vec<Gpu<'a>>,
     adapters: Vec<Adapter>,
 }
@@ -104,16 +102,8 @@ type Read<T> = Result<T, String>;
 
 impl<'a> Reader<'a> {
     fn new(document: &'a Document<'a>, source_name: &str) -> Reader<'a> {
-        let topology = Topology {
-            name: source_name.to_string(),
-            nodes: 1,
-            devices: BTreeMap::new(),
-            links: BTreeMap::new(),
-            fabric: None,
-            parts: Vec::new(),
-            connections: Vec::new(),
-        };
-        Reader { document, topology, notes: Vec::new(), gpus: Vec::new(), adapters: Vec::new() }
+        let draft = Draft::new(source_name);
+        Reader { document, draft, gpus: Vec::new(), adapters: Vec::new() }
     }
 
     fn at(&self, node: Node<'_, '_>, what: impl std::fmt::Display) -> String {
@@ -153,11 +143,11 @@ impl<'a> Reader<'a> {
             if names.contains(&numa) {
                 return Err(self.at(*cpu, format!("has numaid={id:?}, as another has")));
             }
-            self.part(&numa, Role::Numa);
+            self.draft.part(&numa, Role::Numa);
             names.push(numa);
         }
         if several {
-            self.note("GPUs of several hosts are taken for one node: NVLink joins them".into());
+            self.draft.note("GPUs of several hosts are taken for one node: NVLink joins them");
         }
         self.processors(&cpus, &names);
         for (cpu, numa) in cpus.iter().zip(&names) {
@@ -173,11 +163,10 @@ impl<'a> Reader<'a> {
         for (at, first) in cpus.iter().enumerate() {
             for (second, name) in cpus.iter().zip(names).skip(at + 1) {
                 if host(*first) == host(*second) {
-                    self.kind("socket", upi());
-                    self.connect(&names[at], name, "socket", 1);
-                    self.note(
-                        "processors are taken to be joined as in the preset dgx-h100: the file does not say"
-                            .into(),
+                    self.draft.link_kind("socket", upi());
+                    self.draft.connect(&names[at], name, "socket", 1);
+                    self.draft.note(
+                        "processors are taken to be joined as in the preset dgx-h100: the file does not say",
                     );
                 }
             }
@@ -206,8 +195,8 @@ impl<'a> Reader<'a> {
                 self.adapter(nic, upstream, Some(class))?;
             } else if elements(function, "pci").next().is_some() {
                 let bridge = format!("pci-{address}");
-                self.part(&bridge, Role::Bridge);
-                self.connect(&bridge, on, &upstream.1, 1);
+                self.draft.part(&bridge, Role::Bridge);
+                self.draft.connect(&bridge, on, &upstream.1, 1);
                 self.functions(function, &bridge, numa)?;
             } else if class.starts_with(DISPLAY) {
                 return Err(self.at(
@@ -228,18 +217,12 @@ impl<'a> Reader<'a> {
         let speed = attribute("link_speed").filter(|speed| *speed > 0.0);
         let width = attribute("link_width").filter(|width| *width > 0.0);
         if speed.is_none() || width.is_none() {
-            self.note(
-                "PCI links without a speed or a width are taken to have 16 lanes of 8 GT/s, as NCCL takes them"
-                    .into(),
+            self.draft.note(
+                "PCI links without a speed or a width are taken to have 16 lanes of 8 GT/s, as NCCL takes them",
             );
         }
         let (speed, width) = (speed.unwrap_or(8.0), width.unwrap_or(16.0));
-        // Before 8 GT/s ten bits carry eight.
-        let coding = if speed < 8.0 { 8.0 / 10.0 } else { 128.0 / 130.0 };
-        let (gbps, efficiency) = (speed * width * coding / 8.0, 256.0 / 282.0);
-        let name = format!("pcie-{speed}x{width}");
-        self.kind(&name, LinkKind { gbps, efficiency, latency_ns: 150.0 });
-        Ok(name)
+        Ok(self.draft.pci_kind(speed, width))
     }
 
     fn adapter(
@@ -258,7 +241,7 @@ impl<'a> Reader<'a> {
             // In 10^6 bits a second.
             let gbps = self.number::<f64>(net, "speed")? / 8000.0;
             if gbps <= 0.0 || !gbps.is_finite() {
-                self.note(format!("{name} is left out: it has no speed"));
+                self.draft.note(format!("{name} is left out: it has no speed"));
                 continue;
             }
             let microseconds: f64 = match net.attribute("latency") {
@@ -295,16 +278,16 @@ impl<'a> Reader<'a> {
                 return Err(self.at(gpu.node, text));
             };
             let kind = format!("sm{}", gpu.sm);
-            self.topology.devices.insert(kind.clone(), figures.kind);
+            self.draft.device_kind(&kind, figures.kind);
             let name = format!("gpu{at}");
-            self.part(&name, Role::Device).kind = Some(kind);
-            self.connect(&name, &gpu.upstream.0, &gpu.upstream.1, 1);
+            self.draft.device(&name, &kind);
+            self.draft.connect(&name, &gpu.upstream.0, &gpu.upstream.1, 1);
             for link in elements(gpu.node, "c2c") {
                 // In 10^6 bytes a second.
                 let (gbps, count) =
                     (self.number::<f64>(link, "bw")? / 1e3, self.number(link, "count")?);
-                self.kind("c2c", LinkKind { gbps, efficiency: 1.0, latency_ns: 250.0 });
-                self.connect(&name, &gpu.numa, "c2c", count);
+                self.draft.link_kind("c2c", LinkKind { gbps, efficiency: 1.0, latency_ns: 250.0 });
+                self.draft.connect(&name, &gpu.numa, "c2c", count);
             }
         }
         self.nvlinks(&gpus)
@@ -322,7 +305,8 @@ impl<'a> Reader<'a> {
                 match peer {
                     // Files are written by hand, too.
                     Some(peer) if peer == at => {
-                        self.note(format!("NVLinks that lead from gpu{at} to itself are left out"));
+                        self.draft
+                            .note(format!("NVLinks that lead from gpu{at} to itself are left out"));
                     }
                     Some(peer) => {
                         let side = usize::from(peer < at);
@@ -334,7 +318,7 @@ impl<'a> Reader<'a> {
                     }
                     // GPUs that the job did not use.
                     None if class.starts_with(DISPLAY) => {
-                        self.note("NVLinks to GPUs that are not in the file are left out".into());
+                        self.draft.note("NVLinks to GPUs that are not in the file are left out");
                     }
                     _ => {
                         let text = format!("has target={target:?}, which is no GPU and no switch");
@@ -347,26 +331,14 @@ impl<'a> Reader<'a> {
             let Some(figures) = Figures::of(gpus[gpu].sm) else { continue };
             let count = told[0].max(told[1]);
             let generation = figures.generation;
-            let name = format!("nvlink{generation}");
-            self.kind(&name, nvlink(figures.link_gbps));
+            let name = self.draft.nvlink_kind(generation, figures.link_gbps);
             let end = match peer {
                 Some(peer) => format!("gpu{peer}"),
-                None => self.nvswitch(generation),
+                None => self.draft.nvswitch(generation).to_owned(),
             };
-            self.connect(&format!("gpu{gpu}"), &end, &name, count);
+            self.draft.connect(&format!("gpu{gpu}"), &end, &name, count);
         }
         Ok(())
-    }
-
-    /// The one switch that all switches are taken to be.
-    fn nvswitch(&mut self, generation: u32) -> String {
-        const NAME: &str = "nvswitch";
-        if !self.topology.parts.iter().any(|part| part.name == NAME) {
-            let part = self.part(NAME, Role::Switch);
-            part.reduces = generation >= 4;
-            part.reduce_efficiency = reduce_efficiency(generation);
-        }
-        NAME.to_owned()
     }
 
     /// The fastest adapters, and what joins them to those of other nodes.
@@ -378,7 +350,7 @@ impl<'a> Reader<'a> {
         for adapter in &adapters {
             if adapter.gbps < gbps {
                 let rate = adapter.gbps * 8.0;
-                self.note(format!(
+                self.draft.note(format!(
                     "{} is left out: it carries {rate} Gb/s, the fastest adapter {} Gb/s",
                     adapter.name,
                     gbps * 8.0
@@ -390,37 +362,12 @@ impl<'a> Reader<'a> {
                 false => "net",
             };
             let (efficiency, latency_ns) = (adapter.efficiency, adapter.latency_ns);
-            self.kind(kind, LinkKind { gbps, efficiency, latency_ns });
-            self.part(&adapter.name, Role::Nic);
-            self.connect(&adapter.name, &adapter.upstream.0, &adapter.upstream.1, 1);
+            self.draft.link_kind(kind, LinkKind { gbps, efficiency, latency_ns });
+            self.draft.part(&adapter.name, Role::Nic);
+            self.draft.connect(&adapter.name, &adapter.upstream.0, &adapter.upstream.1, 1);
             let message_ns = if adapter.has_socket { 10_000.0 } else { 1000.0 };
-            let link = kind.to_owned();
-            self.topology.fabric = Some(Fabric { link, message_ns, reduces: false, spine: None });
+            self.draft.fabric(kind, message_ns);
         }
-    }
-
-    /// Notes something, once.
-    fn note(&mut self, text: String) {
-        if !self.notes.contains(&text) {
-            self.notes.push(text);
-        }
-    }
-
-    fn kind(&mut self, name: &str, kind: LinkKind) {
-        self.topology.links.insert(name.to_owned(), kind);
-    }
-
-    fn part(&mut self, name: &str, role: Role) -> &mut Part {
-        let (name, reduce_efficiency) = (name.to_owned(), 1.0);
-        let part = Part { name, role, kind: None, reduces: false, reduce_efficiency };
-        self.topology.parts.push(part);
-        let last = self.topology.parts.len() - 1;
-        &mut self.topology.parts[last]
-    }
-
-    fn connect(&mut self, from: &str, to: &str, link: &str, count: usize) {
-        let between = [from.to_owned(), to.to_owned()];
-        self.topology.connections.push(Connection { between, link: link.to_owned(), count });
     }
 }
 

@@ -18,10 +18,8 @@
 //! Latencies are estimates out of published microbenchmarks; no kernel of ours has been measured on
 //! these machines. Both matter for small messages, not for large ones.
 
-use super::{
-    Connection, DeviceKind, Fabric, LinkKind, Part, Processor, Role, Topology, TopologyError,
-};
-use std::collections::BTreeMap;
+use super::draft::Draft;
+use super::{DeviceKind, LinkKind, Processor, Role, Topology, TopologyError};
 
 /// The presets' names and what they are.
 pub const PRESETS: [(&str, &str); 7] = [
@@ -51,9 +49,9 @@ pub fn preset(name: &str) -> Result<Topology, TopologyError> {
         None => (name.trim(), None),
     };
     let topology = match base {
-        "dgx-a100" => dgx("dgx-a100", a100(2039.0), nvlink(300.0), false, hdr(), pcie(31.5)),
-        "dgx-h100" => dgx("dgx-h100", h100(3350.0), nvlink(450.0), true, ndr(), pcie(63.0)),
-        "dgx-h200" => dgx("dgx-h200", h100(4800.0), nvlink(450.0), true, ndr(), pcie(63.0)),
+        "dgx-a100" => dgx("dgx-a100", a100(2039.0), (3, nvlink(300.0)), hdr(), pcie(31.5)),
+        "dgx-h100" => dgx("dgx-h100", h100(3350.0), (4, nvlink(450.0)), ndr(), pcie(63.0)),
+        "dgx-h200" => dgx("dgx-h200", h100(4800.0), (4, nvlink(450.0)), ndr(), pcie(63.0)),
         "gb200-nvl72" => nvl72(),
         "pcie-box" => pcie_box(),
         "ethernet-pair" => ethernet_pair(),
@@ -143,7 +141,7 @@ fn core() -> DeviceKind {
 /// What is left of NVLink's rate for what its switches reduce and multicast: by what NCCL's tuning
 /// model multiplies the bandwidth of NVLink SHARP (`nvlsEfficiency` in its tuning source), for
 /// Hopper's generation and for Blackwell's.
-pub fn reduce_efficiency(nvlink_generation: u32) -> f64 {
+pub(super) fn reduce_efficiency(nvlink_generation: u32) -> f64 {
     match nvlink_generation {
         4 => 0.85,
         5.. => 0.74,
@@ -159,7 +157,7 @@ pub(super) fn nvlink(gbps: f64) -> LinkKind {
 }
 
 /// PCIe with 16 lanes.
-fn pcie(gbps: f64) -> LinkKind {
+pub(super) fn pcie(gbps: f64) -> LinkKind {
     LinkKind { gbps, efficiency: 256.0 / 282.0, latency_ns: 150.0 }
 }
 
@@ -183,154 +181,106 @@ pub(super) fn upi() -> LinkKind {
 fn dgx(
     name: &str,
     gpu: DeviceKind,
-    nvlink: LinkKind,
-    reduces: bool,
+    (generation, nvlink): (u32, LinkKind),
     nic: LinkKind,
     pcie: LinkKind,
 ) -> Topology {
-    let mut build = Builder::new(name, [("gpu", gpu)]);
-    build.kind("nvlink", nvlink).kind("pcie", pcie).kind("ib", nic).kind("upi", upi());
-    let switch = build.part("nvswitch", Role::Switch);
-    (switch.reduces, switch.reduce_efficiency) =
-        (reduces, reduce_efficiency(if reduces { 4 } else { 3 }));
+    let mut draft = Draft::new(name);
+    draft.device_kind("gpu", gpu);
+    draft.link_kind("nvlink", nvlink).link_kind("pcie", pcie).link_kind("ib", nic);
+    draft.link_kind("upi", upi());
+    draft.nvswitch(generation);
     for socket in 0..2 {
-        build.part(&format!("numa{socket}"), Role::Numa);
+        draft.part(&format!("numa{socket}"), Role::Numa);
     }
-    build.connect("numa0", "numa1", "upi");
+    draft.connect("numa0", "numa1", "upi", 1);
     for gpu in 0..8 {
         let (device, bridge, nic) =
             (format!("gpu{gpu}"), format!("plx{}", gpu / 2), format!("nic{gpu}"));
         if gpu % 2 == 0 {
-            build.part(&bridge, Role::Bridge);
-            build.connect(&bridge, &format!("numa{}", gpu / 4), "pcie");
+            draft.part(&bridge, Role::Bridge);
+            draft.connect(&bridge, &format!("numa{}", gpu / 4), "pcie", 1);
         }
-        build.device(&device, "gpu");
-        build.part(&nic, Role::Nic);
-        build.connect(&device, "nvswitch", "nvlink");
-        build.connect(&device, &bridge, "pcie").connect(&nic, &bridge, "pcie");
+        draft.device(&device, "gpu");
+        draft.part(&nic, Role::Nic);
+        draft.connect(&device, "nvswitch", "nvlink", 1);
+        draft.connect(&device, &bridge, "pcie", 1).connect(&nic, &bridge, "pcie", 1);
     }
-    build.fabric("ib", 1000.0)
+    draft.fabric("ib", 1000.0);
+    draft.topology
 }
 
 /// One NVLink domain is one node here: 18 trays of 4 GPUs and 2 processors (NVIDIA GB200 NVL72 data
 /// sheet).
 fn nvl72() -> Topology {
-    let mut build = Builder::new("gb200-nvl72", [("gpu", h100(8000.0))]);
-    build.kind("nvlink", nvlink(900.0)).kind("pcie", pcie(63.0)).kind("ib", ndr());
-    let switch = build.part("nvswitch", Role::Switch);
-    (switch.reduces, switch.reduce_efficiency) = (true, reduce_efficiency(5));
+    let mut draft = Draft::new("gb200-nvl72");
+    draft.device_kind("gpu", h100(8000.0));
+    draft.link_kind("nvlink", nvlink(900.0)).link_kind("pcie", pcie(63.0)).link_kind("ib", ndr());
+    draft.nvswitch(5);
     for gpu in 0..72 {
         let (device, bridge, nic) =
             (format!("gpu{gpu}"), format!("numa{}", gpu / 2), format!("nic{gpu}"));
         if gpu % 2 == 0 {
-            build.part(&bridge, Role::Numa);
+            draft.part(&bridge, Role::Numa);
         }
-        build.device(&device, "gpu");
-        build.part(&nic, Role::Nic);
-        build.connect(&device, "nvswitch", "nvlink");
-        build.connect(&device, &bridge, "pcie").connect(&nic, &bridge, "pcie");
+        draft.device(&device, "gpu");
+        draft.part(&nic, Role::Nic);
+        draft.connect(&device, "nvswitch", "nvlink", 1);
+        draft.connect(&device, &bridge, "pcie", 1).connect(&nic, &bridge, "pcie", 1);
     }
-    build.fabric("ib", 1000.0)
+    draft.fabric("ib", 1000.0);
+    draft.topology
 }
 
 fn pcie_box() -> Topology {
-    let mut build = Builder::new("pcie-box", [("gpu", a100(1935.0))]);
-    build.kind("pcie", pcie(31.5)).kind("upi", upi()).kind("ib", hdr());
+    let mut draft = Draft::new("pcie-box");
+    draft.device_kind("gpu", a100(1935.0));
+    draft.link_kind("pcie", pcie(31.5)).link_kind("upi", upi()).link_kind("ib", hdr());
     for socket in 0..2 {
-        build.part(&format!("numa{socket}"), Role::Numa);
+        draft.part(&format!("numa{socket}"), Role::Numa);
     }
-    build.connect("numa0", "numa1", "upi");
+    draft.connect("numa0", "numa1", "upi", 1);
     for gpu in 0..8 {
         let (device, bridge) = (format!("gpu{gpu}"), format!("plx{}", gpu / 2));
         if gpu % 2 == 0 {
-            build.part(&bridge, Role::Bridge);
-            build.connect(&bridge, &format!("numa{}", gpu / 4), "pcie");
+            draft.part(&bridge, Role::Bridge);
+            draft.connect(&bridge, &format!("numa{}", gpu / 4), "pcie", 1);
         }
-        build.device(&device, "gpu").connect(&device, &bridge, "pcie");
+        draft.device(&device, "gpu").connect(&device, &bridge, "pcie", 1);
         if gpu % 4 == 0 {
             let nic = format!("nic{}", gpu / 4);
-            build.part(&nic, Role::Nic);
-            build.connect(&nic, &bridge, "pcie");
+            draft.part(&nic, Role::Nic);
+            draft.connect(&nic, &bridge, "pcie", 1);
         }
     }
-    build.fabric("ib", 1000.0)
+    draft.fabric("ib", 1000.0);
+    draft.topology
 }
 
 fn ethernet_pair() -> Topology {
     let ethernet = LinkKind { gbps: 25.0 / 8.0, efficiency: 1448.0 / 1538.0, latency_ns: 5000.0 };
-    let mut build = Builder::new("ethernet-pair", [("core", core())]);
-    build.kind("ethernet", ethernet).kind("pcie", pcie(15.75));
-    build.device("core0", "core");
-    build.part("numa0", Role::Numa);
-    build.part("nic0", Role::Nic);
-    build.kind("mesh", LinkKind { gbps: 60.0, efficiency: 1.0, latency_ns: 50.0 });
-    build.connect("core0", "numa0", "mesh").connect("nic0", "numa0", "pcie");
-    build.fabric("ethernet", 10_000.0).with_nodes(2)
+    let mut draft = Draft::new("ethernet-pair");
+    draft.device_kind("core", core());
+    draft.link_kind("ethernet", ethernet).link_kind("pcie", pcie(15.75));
+    draft.device("core0", "core");
+    draft.part("numa0", Role::Numa);
+    draft.part("nic0", Role::Nic);
+    draft.link_kind("mesh", LinkKind { gbps: 60.0, efficiency: 1.0, latency_ns: 50.0 });
+    draft.connect("core0", "numa0", "mesh", 1).connect("nic0", "numa0", "pcie", 1);
+    draft.fabric("ethernet", 10_000.0);
+    draft.topology.with_nodes(2)
 }
 
 /// One way from core to core takes about 100 ns, and a core writes about 10 GB/s into lines that
 /// another holds.
 fn host() -> Topology {
-    let mut build = Builder::new("host", [("core", core())]);
-    build.kind("mesh", LinkKind { gbps: 20.0, efficiency: 1.0, latency_ns: 50.0 });
-    build.part("numa0", Role::Numa);
+    let mut draft = Draft::new("host");
+    draft.device_kind("core", core());
+    draft.link_kind("mesh", LinkKind { gbps: 20.0, efficiency: 1.0, latency_ns: 50.0 });
+    draft.part("numa0", Role::Numa);
     for at in 0..64 {
         let name = format!("core{at}");
-        build.device(&name, "core").connect(&name, "numa0", "mesh");
+        draft.device(&name, "core").connect(&name, "numa0", "mesh", 1);
     }
-    build.topology
-}
-
-struct Builder {
-    topology: Topology,
-}
-
-impl Builder {
-    fn new<const N: usize>(name: &str, devices: [(&str, DeviceKind); N]) -> Builder {
-        let devices = devices.map(|(name, kind)| (name.to_string(), kind));
-        let topology = Topology {
-            name: name.to_string(),
-            nodes: 1,
-            devices: BTreeMap::from(devices),
-            links: BTreeMap::new(),
-            fabric: None,
-            parts: Vec::new(),
-            connections: Vec::new(),
-        };
-        Builder { topology }
-    }
-
-    fn kind(&mut self, name: &str, kind: LinkKind) -> &mut Builder {
-        self.topology.links.insert(name.to_string(), kind);
-        self
-    }
-
-    fn part(&mut self, name: &str, role: Role) -> &mut Part {
-        self.topology.parts.push(Part {
-            name: name.to_string(),
-            role,
-            kind: None,
-            reduces: false,
-            reduce_efficiency: 1.0,
-        });
-        let last = self.topology.parts.len() - 1;
-        &mut self.topology.parts[last]
-    }
-
-    fn device(&mut self, name: &str, kind: &str) -> &mut Builder {
-        self.part(name, Role::Device).kind = Some(kind.to_string());
-        self
-    }
-
-    fn connect(&mut self, from: &str, to: &str, link: &str) -> &mut Builder {
-        let between = [from.to_string(), to.to_string()];
-        self.topology.connections.push(Connection { between, link: link.to_string(), count: 1 });
-        self
-    }
-
-    fn fabric(mut self, link: &str, message_ns: f64) -> Topology {
-        self.topology.fabric =
-            Some(Fabric { link: link.to_string(), message_ns, reduces: false, spine: None });
-        self.topology
-    }
+    draft.topology
 }
