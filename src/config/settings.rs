@@ -346,8 +346,8 @@ settings! {
         ranks MayDiffer;
     }
 
-    /// The traffic class of RDMA packets, where a network has one for them: over RoCE four times the
-    /// DSCP, such as 104 for DSCP 26.
+    /// The traffic class of RDMA packets, where a network has one for them: over RoCE four times
+    /// the DSCP, such as 104 for DSCP 26.
     rdma_traffic_class: u8 = 0, {
         "OXCCL_RDMA_TRAFFIC_CLASS" => rdma_traffic_class, "a number", parsed::<u8>;
         ranks Alike;

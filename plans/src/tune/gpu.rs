@@ -4,9 +4,9 @@
 //! bandwidth begins to count they are LL128, if links allow it: as fast, and nearly all of it data.
 //! What costs most up to about a megabyte is the number of instructions that a thread block takes
 //! one after the other. Short messages to everybody are one of them, as their copies are made side
-//! by side. Larger messages use peers' buffers in place, which moves the least. What peers cannot reach goes
-//! through slots. Channels are thread blocks: few for what is over in a few microseconds, all of
-//! them for what memory's bandwidth limits.
+//! by side. Larger messages use peers' buffers in place, which moves the least. What peers cannot
+//! reach goes through slots. Channels are thread blocks: few for what is over in a few
+//! microseconds, all of them for what memory's bandwidth limits.
 //!
 //! Not measured on hardware: the thresholds are the simulator's, on H100s (`docs/simulator.md`).
 //! The test `plans/tests/agreement.rs` compares them over sizes and worlds.
@@ -45,8 +45,9 @@ const DOUBLING_OF_TWO_MAX_BYTES: usize = 16 << 10;
 /// Up to so many bytes each node sends to all others at once: of an all-gather, whose parts are
 /// handed on as they come, and of a reduce-scatter.
 const AT_ONCE_MAX_BYTES: [usize; 2] = [4 << 20, 32 << 20];
-/// From so many bytes they do so again, and in an all-reduce: each message is long by itself.
+/// From so many bytes a reduce-scatter's do so again: each message is long by itself.
 const LONG_MIN_BYTES: usize = 64 << 20;
+/// From so many an all-reduce's do.
 const LONG_ALL_REDUCE_MIN_BYTES: usize = 8 << 20;
 /// Up to so many bytes a root between nodes takes everybody's input at once.
 const ROOT_MAX_BYTES: usize = 32 << 10;
