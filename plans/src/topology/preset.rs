@@ -65,8 +65,8 @@ pub fn preset(name: &str) -> Result<Topology, TopologyError> {
 }
 
 /// What a thread block takes for instructions, in nanoseconds. Counted, not measured: the
-/// executor's machine code for sm_90 was run in an interpreter (`tools/gpu-model`) over the programs
-/// of calls, with a scoreboard of published latencies of instructions, L2 and fences at 1.755 GHz.
+/// executor's machine code for sm_90 was run in an interpreter (`tools/gpu-model`) over programs of
+/// calls, with a scoreboard of published latencies of instructions, L2 and fences at 1.755 GHz.
 /// Calls of 2, 4 and 8 ranks whose messages were there took, in us: one_shot/ll of 8 B 5.1, 5.2,
 /// 5.4; two_shot/ll of 32 KiB 7.0, 7.6, 8.4; two_shot_push/windows of 64 KiB with its tokens 8.4,
 /// 9.3, 9.2. These four figures give each of them within 8 %: a test keeps that. The scoreboard's
