@@ -88,10 +88,11 @@ impl Stream {
         Ok(stream)
     }
 
-    /// The stream behind a handle; of 0, the context's legacy default stream.
+    /// The stream behind a handle; of 0 and 1, the context's legacy default stream. So of 2, which
+    /// is the default stream of each thread: nothing is put in there.
     pub(crate) fn find(handle: CUstream) -> Answer<Arc<Stream>> {
         let (current, _) = context::current()?;
-        if !handle.is_null() {
+        if handle as usize > 2 {
             let stream = STREAMS.find(handle as usize)?;
             stream.context.check()?;
             return Ok(stream);

@@ -83,7 +83,7 @@ impl DeviceRegion {
         let physical = Physical::create(context, len_bytes, &properties);
         // Some virtual machines and containers refuse memory for adapters.
         let physical = match physical {
-            Err(error @ CudaError::Driver { .. }) if is_for_adapters(&properties) => {
+            Err(error) if is_for_adapters(&properties) && is_refusal(&error) => {
                 tracing::info!(%error, "the GPU's memory is out of adapters' reach");
                 let mut properties = properties;
                 properties.allocFlags.gpuDirectRDMACapable = 0;
@@ -262,6 +262,16 @@ fn properties(device: Device) -> Result<sys::CUmemAllocationProp, CudaError> {
             reserved: [0; 4],
         },
     })
+}
+
+/// Whether the driver does not do what was asked for, in the words that drivers have for it.
+fn is_refusal(error: &CudaError) -> bool {
+    const REFUSALS: [sys::CUresult; 3] = [
+        sys::CUresult::CUDA_ERROR_INVALID_VALUE,
+        sys::CUresult::CUDA_ERROR_NOT_PERMITTED,
+        sys::CUresult::CUDA_ERROR_NOT_SUPPORTED,
+    ];
+    error.code().is_some_and(|code| REFUSALS.iter().any(|refusal| *refusal as u32 == code))
 }
 
 fn is_for_adapters(properties: &sys::CUmemAllocationProp) -> bool {
