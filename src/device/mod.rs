@@ -31,7 +31,7 @@ pub(crate) use host::{Host, Waiting};
 pub(crate) use links::LinkPorts;
 pub(crate) use log::{CallRecord, RECORD_WORDS};
 pub(crate) use processor::{allow_fences, have_own_cores, last_level_cache_bytes, usable_cores};
-pub(crate) use rooms::{CONTROLS, NO_ROOM, Rooms, sections};
+pub(crate) use rooms::{CONTROLS, NO_ROOM, Rooms, have_addresses, sections};
 pub(crate) use signals::Signals;
 pub(crate) use staging::REGISTRATIONS;
 pub use staging::StagingShape;

@@ -11,6 +11,8 @@
 //! and tells the others which, and all map that already. Whoever leaves the part counts itself
 //! among the departures; once all have, the owner takes the pages back and may take the room again.
 //! A rank that dies does not leave, so its rooms remain as they are.
+//!
+//! Where a process may not have any number of addresses (`ulimit -v`), there are no rooms.
 
 use super::heaps::ByRank;
 use oxccl_transports::{Error, Region};
@@ -151,6 +153,14 @@ impl Own {
         let section = section(&self.file, number);
         self.file.release(section.start, section.len())
     }
+}
+
+/// Whether this process may have as many addresses as it likes.
+pub(crate) fn have_addresses() -> bool {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the pointer is valid.
+    let answer = unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) };
+    answer == 0 && limit.rlim_cur == libc::RLIM_INFINITY
 }
 
 /// Where a section lies in a file with rooms.

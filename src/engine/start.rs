@@ -16,7 +16,7 @@ use crate::config::{Config, patience};
 use crate::device::cuda::{Gpu, Image, Reached, Setup};
 use crate::device::{
     ByRank, CONTROL, CONTROLS, Control, ControlShape, Facts, Heap, Heaps, Host, Label, LinkPorts,
-    Rooms, StagingShape, Waiting, allow_fences, have_own_cores, usable_cores,
+    Rooms, StagingShape, Waiting, allow_fences, have_addresses, have_own_cores, usable_cores,
 };
 use crate::error::Error;
 use crate::log;
@@ -300,7 +300,11 @@ impl Start<'_> {
     fn host_memory(&mut self, shape: StagingShape, staging_at: usize) -> Result<Memory, Error> {
         let len_bytes = staging_at + shape.len_bytes();
         let Some(inherited) = &self.inherited else {
-            let file = Region::create(CONTROLS, self.rooms_bytes(staging_at))?;
+            let has_rooms = have_addresses();
+            let file = match has_rooms {
+                true => Region::create(CONTROLS, self.rooms_bytes(staging_at))?,
+                false => Region::create(CONTROL, len_bytes)?,
+            };
             let heap = match self.heap.as_ref().and_then(|heap| heap.region()) {
                 Some(region) => region.clone(),
                 None => {
@@ -309,7 +313,7 @@ impl Start<'_> {
                 }
             };
             let [control, heaps] = self.share([Arc::new(file), heap])?;
-            let own = control[self.bootstrap.rank()].clone();
+            let own = control[self.bootstrap.rank()].clone().filter(|_| has_rooms);
             let rooms = own.map(|own| Rooms::new(own, control.clone()));
             return Ok(Memory { control, heaps, rooms });
         };
