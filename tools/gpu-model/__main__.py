@@ -80,8 +80,9 @@ def assembly(options, folder):
     return sass.kernel(run([tool("nvdisasm"), cubin]), KERNEL), said
 
 
-def programs(folder, names):
-    run(["cargo", "run", "-q", "-p", "oxccl-plans", "--example", "programs", "--", folder, *names], cwd=ROOT)
+def programs(folder, names, built=None):
+    made = [built] if built else ["cargo", "run", "-q", "-p", "oxccl-plans", "--example", "programs", "--"]
+    run([*made, folder, *names], cwd=ROOT)
     form = call.Format((folder / "format.h").read_text())
     return form, {name: (folder / name.replace("/", "-")).read_bytes() for name in names}
 
@@ -131,6 +132,7 @@ def main():
     parser.add_argument("calls", nargs="*", help="calls of the table, instead of its own")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--image", help="a fat binary")
+    parser.add_argument("--programs", help="the example of oxccl-plans, where it has been built")
     parser.add_argument("--call")
     parser.add_argument("--trace", type=int)
     parser.add_argument("--threads", type=int, default=BLOCK,
@@ -139,7 +141,7 @@ def main():
     with tempfile.TemporaryDirectory() as made:
         folder = pathlib.Path(made)
         names = [options.call] if options.call else options.calls or CALLS
-        form, images = programs(folder, names)
+        form, images = programs(folder, names, options.programs)
         kernel, said = assembly(options, folder)
         if said:
             print(said)
