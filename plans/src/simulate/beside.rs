@@ -23,7 +23,10 @@ impl Copies {
         let disturbs = |other: &(Operand, Operand)| {
             other.1 == one.0 || other.0 == one.1 || (other.1 == one.1 && !one.1.is_slot())
         };
-        if self.0.len() == WARPS || self.0.iter().any(disturbs) {
+        // Tokens of peers are taken by a thread each, and there are more of these than ranks.
+        let is_token = matches!(one.1, Operand::PeerTokens(_));
+        let is_full = self.0.len() >= WARPS && !is_token;
+        if is_full || self.0.iter().any(disturbs) {
             self.0.clear();
         }
         self.0.push(one);
@@ -82,5 +85,11 @@ mod tests {
         let beside = (1..20).map(|peer| copies.take(&copy(input, to(peer))));
         let alone: Vec<usize> = beside.enumerate().filter(|one| !one.1).map(|one| one.0).collect();
         assert_eq!(alone, [0, 16]);
+        assert!(!copies.take(&reduces));
+        let takes = |peer| {
+            let link = Link { peer, lane: Lane::Ll };
+            copy(Operand::Slot { link, message: 0, segment: 0 }, Operand::PeerTokens(peer))
+        };
+        assert_eq!((1..72).filter(|peer| !copies.take(&takes(*peer))).count(), 1);
     }
 }

@@ -31,7 +31,7 @@ const CHAIN_MIN_BYTES: usize = 8 << 20;
 const CHAIN_MIN_RANKS: usize = 5;
 /// From so many bytes what a root sends to other nodes, or gets from them, had better cross over
 /// all of their adapters.
-const RAILS_MIN_BYTES: [usize; 2] = [1 << 20, 1 << 20];
+const RAILS_MIN_BYTES: usize = 1 << 20;
 /// Up to so long blocks of an all-to-all between nodes had better be sent in few messages, of
 /// several blocks each.
 const BRUCK_MAX_BYTES: usize = 32 << 10;
@@ -154,14 +154,11 @@ fn between_nodes(question: &Question) -> Vec<Wish> {
             vec![slots(Algorithm::Direct, "nodes, short: one step")]
         }
         Kind::Broadcast | Kind::Reduce => {
-            let [broadcast, reduce] = RAILS_MIN_BYTES;
-            let (least, algorithm) = match kind {
-                Kind::Broadcast => {
-                    (broadcast, Algorithm::Hierarchical(Inner::Direct, Outer::Doubling))
-                }
-                _ => (reduce, Algorithm::Hierarchical(Inner::Ring, Outer::Ring)),
+            let algorithm = match kind {
+                Kind::Broadcast => Algorithm::Hierarchical(Inner::Direct, Outer::Doubling),
+                _ => Algorithm::Hierarchical(Inner::Ring, Outer::Ring),
             };
-            let over_rails = (bytes >= least)
+            let over_rails = (bytes >= RAILS_MIN_BYTES)
                 .then_some(slots(algorithm, "nodes, long: over all adapters at once"));
             let few = slots(Algorithm::Binomial, "nodes: few steps between them");
             over_rails.into_iter().chain([few]).collect()
