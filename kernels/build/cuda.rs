@@ -8,7 +8,8 @@ use std::process::Command;
 /// Compute capabilities with machine code in the fat binary, where `OXCCL_GPU_TARGETS` names no
 /// others.
 const TARGETS: [u32; 4] = [80, 90, 100, 120];
-/// The same of the traced kernels: newer GPUs compile the PTX when a trace is asked for.
+/// Those of them that traced kernels have machine code for: newer GPUs compile the PTX when a trace
+/// is asked for.
 const TRACED_TARGETS: [u32; 2] = [80, 90];
 /// The capability whose PTX is added. A GPU that no target covers is newer than 9.0, and 9.0 is the
 /// first with the 8-bit float conversions in PTX, so this serves all of them.
@@ -35,9 +36,13 @@ impl Abilities {
 pub(crate) fn build(machine: &Path, out: &Path) -> Result<(), String> {
     println!("cargo::rustc-check-cfg=cfg(oxccl_nvcc)");
     let targets = targets()?;
-    let list = out.join("targets.rs");
-    std::fs::write(&list, format!("{targets:?}"))
-        .map_err(|error| format!("cannot write {}: {error}", list.display()))?;
+    let is_traced = |target: &u32| TRACED_TARGETS.contains(target);
+    let traced_targets: Vec<u32> = targets.iter().copied().filter(is_traced).collect();
+    for (name, targets) in [("targets.rs", &targets), ("traced_targets.rs", &traced_targets)] {
+        let list = out.join(name);
+        std::fs::write(&list, format!("{targets:?}"))
+            .map_err(|error| format!("cannot write {}: {error}", list.display()))?;
+    }
     let Some(nvcc) = find()? else {
         if setting("OXCCL_REQUIRE_NVCC").is_some_and(|value| value == "1") {
             return Err("OXCCL_REQUIRE_NVCC=1, but there is no nvcc: set NVCC or CUDA_HOME".into());
@@ -55,7 +60,7 @@ pub(crate) fn build(machine: &Path, out: &Path) -> Result<(), String> {
         output: out.join(output),
     };
     let untraced = job(&targets, "executor.cu", "oxccl.fatbin");
-    let traced = job(&TRACED_TARGETS, "trace.cu", "oxccl-traced.fatbin");
+    let traced = job(&traced_targets, "trace.cu", "oxccl-traced.fatbin");
     let reports = jobs::run_all(vec![untraced, traced], &sources)?;
     let report = out.join("resources.txt");
     std::fs::write(&report, reports.concat())

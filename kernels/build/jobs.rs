@@ -133,9 +133,13 @@ fn place(folder: &Path, path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     std::fs::rename(&unfinished, path)
 }
 
-/// In the target folder: `<target>/<profile>/build/<package>/out` is where this runs.
+/// In the target folder: `<target>/<profile>/build/<package>/out` is where this runs. A target
+/// folder that lies in another one, as of the model checks, shares what that one has.
 fn cache(out: &Path) -> PathBuf {
-    out.ancestors().nth(4).unwrap_or(out).join("oxccl-machine-cache")
+    let caches =
+        || out.ancestors().skip(4).take(3).map(|folder| folder.join("oxccl-machine-cache"));
+    let kept = caches().find(|folder| folder.is_dir()).or_else(|| caches().next());
+    kept.unwrap_or_else(|| out.join("oxccl-machine-cache"))
 }
 
 /// The files of a folder, in an order that is always the same.

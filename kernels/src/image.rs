@@ -41,8 +41,8 @@ pub const NVCC: Option<&str> = option_env!("OXCCL_NVCC");
 /// of them that `OXCCL_GPU_TARGETS` named for the build.
 pub const TARGETS: &[u32] = &include!(concat!(env!("OUT_DIR"), "/targets.rs"));
 
-/// The same of [`TRACED_FATBIN`], which has PTX for newer devices, too.
-pub const TRACED_TARGETS: [u32; 2] = [80, 90];
+/// The same of [`TRACED_FATBIN`]: 80 and 90, or those of them. Newer devices use its PTX.
+pub const TRACED_TARGETS: &[u32] = &include!(concat!(env!("OUT_DIR"), "/traced_targets.rs"));
 
 /// Threads per block of every kernel. A block is a channel.
 pub const BLOCK_THREADS: u32 = 512;

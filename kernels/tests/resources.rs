@@ -75,7 +75,7 @@ fn no_kernel_spills() {
     };
     let untraced: Vec<_> = names().chain([image::ANY_KERNEL.to_owned()]).collect();
     let traced: Vec<_> = image::traced_kernels().map(|(_, name)| name).collect();
-    let looked_at = check(TARGETS, &untraced) + check(&TRACED_TARGETS, &traced);
+    let looked_at = check(TARGETS, &untraced) + check(TRACED_TARGETS, &traced);
     assert_eq!(report.len(), looked_at);
 }
 
@@ -199,7 +199,7 @@ fn traced_kernels_read_clocks() {
     }
     let Some(unpacked) = Unpacked::of("traced", TRACED_FATBIN.unwrap()) else { return };
     for target in TRACED_TARGETS {
-        assert_eq!(clocks(&unpacked.assembly(target)), [true; 2], "sm_{target}");
+        assert_eq!(clocks(&unpacked.assembly(*target)), [true; 2], "sm_{target}");
     }
 }
 

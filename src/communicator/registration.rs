@@ -24,6 +24,9 @@ impl Communicator {
     /// call, the buffers of all ranks must be reached by all, or of none. Ranks that are threads of
     /// one process reach such memory without; then this only checks it.
     ///
+    /// Parts of this communicator ([`split`](Self::split), [`shrink`](Self::shrink)) reach it, too,
+    /// also those that there are, and when this one is closed.
+    ///
     /// Memory that is freed is noticed: other memory at its address is not registered.
     ///
     /// # Errors
@@ -39,7 +42,7 @@ impl Communicator {
 
     /// Ends a registration. All ranks call this, between the same calls, each with a registration
     /// of its own; once it returns no rank has the allocation mapped, unless it was registered once
-    /// more. Graphs that use it must not be replayed any more. Memory should be freed only after.
+    /// more, here or in a part. No call over it may be under way in a part. Graphs that use it must not be replayed any more. Memory should be freed only after.
     ///
     /// # Errors
     /// As other calls of all ranks: one that does not come, or that has ended.

@@ -235,9 +235,9 @@ settings! {
     }
 
     /// The same where ranks are on several nodes. A link to a rank of another node takes 8 slots
-    /// for each of `max_channels` and one more: 20 MiB, on a GPU 36 MiB. RDMA pins them once the
-    /// link is opened, and GPUs at the start. Where there are many ranks, smaller slots or fewer
-    /// channels make that less.
+    /// for each of `max_channels` and one more: 20 MiB, on a GPU 36 MiB. They are
+    /// memory once the link is used. Where there are many ranks, smaller slots or fewer channels
+    /// make that less.
     link_slot_bytes: usize = Limits::HOST.link_slot_bytes, {
         "OXCCL_LINK_SLOT_BYTES" => link_slot_bytes, "a number", parsed::<usize>;
         ranks Alike;

@@ -72,7 +72,8 @@ impl Host {
             staging.iter().map(|region| base(region).unwrap_or(std::ptr::null_mut())).collect();
         let mut connections = shape.connections(rank, &bases).into_boxed_slice();
         connect(&mut connections);
-        let mut windows = shape.windows(window_bases, window_bases, None).into_boxed_slice();
+        let mut windows =
+            shape.windows(window_bases, window_bases, |_| std::ptr::null()).into_boxed_slice();
         for (window, process) in windows.iter_mut().zip(processes.unwrap_or(&[]).iter().cycle()) {
             window.process = u64::from(*process);
         }

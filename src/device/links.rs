@@ -9,19 +9,22 @@
 //! ```
 //!
 //! Words are always the host's, since the proxy polls and stores them. Slots are moved without
-//! being looked into: those of a GPU may lie in its own memory, where adapters reach that.
+//! being looked into: those of a GPU may lie in its own memory, where adapters reach that. At the
+//! start a GPU's have addresses alone: memory is behind them once the link is used.
 //!
 //! A port's number is twice that of its set, and one more for the sync lane. There are none for
 //! slots with flags and windows, which need memory that both ends map.
 
 use super::staging::StagingShape;
 use oxccl_kernels::format as f;
-use oxccl_transports::cuda::{Context, DeviceRegion, RegisteredRegion};
-use oxccl_transports::proxy::{Bell, Content, PortNumber, PortShape, Ports, PortsMemory};
-use oxccl_transports::rdma::{GpuReach, GpuWay, RdmaError, RdmaFabric};
-use oxccl_transports::{Error, Region};
-use std::sync::Arc;
+use oxccl_transports::cuda::{Context, DeviceRegion, RegisteredRegion, beside_captures};
+use oxccl_transports::proxy::{
+    Bell, Content, PortNumber, PortShape, Ports, PortsMemory, WireError,
+};
+use oxccl_transports::rdma::{GpuReach, RdmaError};
+use oxccl_transports::{CudaError, Error, Region};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// A cache line.
 const LINE: usize = 64;
@@ -39,21 +42,41 @@ const _: () = {
 pub(crate) struct LinkPorts {
     shape: StagingShape,
     peer: usize,
-    slots: Memory,
-    words: Memory,
+    slots: Slots,
+    words: Words,
+    opening: Mutex<()>,
     /// Of threads of this process, this rank's staging, which begins with the doorbells of its
     /// channels. A GPU's kernels never sleep.
     doorbells: Option<Arc<Region>>,
 }
 
-/// What the executor and the proxy's side both reach.
+/// What lets adapters reach a GPU's memory.
+pub(crate) type Reaching = Arc<dyn Fn(PortsMemory) -> Result<GpuReach, RdmaError> + Send + Sync>;
+
+/// Where slots lie, which the executor and the proxy's side both reach.
+enum Slots {
+    Host(Arc<Region>),
+    /// The host's, which a GPU's kernels reach through the bus, under the host's address, once it is
+    /// registered.
+    Pinned {
+        registered: OnceLock<RegisteredRegion>,
+        region: Arc<Region>,
+        context: Context,
+    },
+    /// A GPU's, and what lets adapters reach it, which goes first.
+    Gpu {
+        reach: OnceLock<GpuReach>,
+        region: DeviceRegion,
+        reaching: Reaching,
+    },
+}
+
+/// Where words lie.
 #[derive(Debug)]
-enum Memory {
+enum Words {
     Host(Arc<Region>),
     /// The host's, which a GPU's kernels reach through the bus.
     Pinned(RegisteredRegion),
-    /// A GPU's, and what lets adapters reach it, which goes first.
-    Gpu(GpuReach, DeviceRegion),
 }
 
 /// Words of a set.
@@ -83,10 +106,11 @@ impl LinkPorts {
         peer: usize,
         staging: Arc<Region>,
     ) -> Result<LinkPorts, Error> {
-        let slots = Memory::Host(Arc::new(Region::create("oxccl-links", slots_bytes(&shape))?));
+        let slots = Slots::Host(Arc::new(Region::create("oxccl-links", slots_bytes(&shape))?));
         let words = Region::create("oxccl-link-words", words_bytes(&shape))?;
-        let words = Memory::Host(Arc::new(words));
-        Ok(LinkPorts { shape, peer, slots, words, doorbells: Some(staging) })
+        let words = Words::Host(Arc::new(words));
+        let (opening, doorbells) = (Mutex::default(), Some(staging));
+        Ok(LinkPorts { shape, peer, slots, words, opening, doorbells })
     }
 
     /// The same for a GPU's kernels: in pinned memory of the host, which they reach.
@@ -95,45 +119,80 @@ impl LinkPorts {
         peer: usize,
         context: &Context,
     ) -> Result<LinkPorts, Error> {
-        let slots = Memory::pinned(context, "oxccl-links", slots_bytes(&shape))?;
+        let region = Arc::new(Region::create("oxccl-links", slots_bytes(&shape))?);
+        let registered = OnceLock::new();
+        if !context.device().has_host_addresses()? {
+            // Where it will be is known once it is registered.
+            let _ = registered.set(pinned(context, &region)?);
+        }
+        let slots = Slots::Pinned { registered, region, context: context.clone() };
         LinkPorts::of_gpu(shape, peer, context, slots)
     }
 
-    /// The same with slots in the GPU's memory, which the adapters reach.
+    /// The same with slots in the GPU's memory, which adapters reach by `reaching`.
     pub(crate) fn direct(
         shape: StagingShape,
         peer: usize,
         context: &Context,
-        rdma: &RdmaFabric,
-    ) -> Result<LinkPorts, NotDirect> {
-        let region = DeviceRegion::create(context, slots_bytes(&shape)).map_err(Error::from)?;
-        let memory = PortsMemory { start: region.as_ptr(), len_bytes: slots_bytes(&shape) };
-        // SAFETY: memory of the context's GPU, which goes behind what is made of it here.
-        let reach = unsafe { rdma.reach_gpu(memory) }?;
-        Ok(LinkPorts::of_gpu(shape, peer, context, Memory::Gpu(reach, region))?)
+        reaching: Reaching,
+    ) -> Result<LinkPorts, Error> {
+        let region = DeviceRegion::reserve(context, slots_bytes(&shape))?;
+        let slots = Slots::Gpu { reach: OnceLock::new(), region, reaching };
+        LinkPorts::of_gpu(shape, peer, context, slots)
     }
 
     fn of_gpu(
         shape: StagingShape,
         peer: usize,
         context: &Context,
-        slots: Memory,
+        slots: Slots,
     ) -> Result<LinkPorts, Error> {
-        let words = Memory::pinned(context, "oxccl-link-words", words_bytes(&shape))?;
-        Ok(LinkPorts { shape, peer, slots, words, doorbells: None })
+        let words = Arc::new(Region::create("oxccl-link-words", words_bytes(&shape))?);
+        let words = Words::Pinned(pinned(context, &words)?);
+        let (opening, doorbells) = (Mutex::default(), None);
+        Ok(LinkPorts { shape, peer, slots, words, opening, doorbells })
     }
 
-    /// By which way adapters reach the slots, if these are in a GPU's memory.
-    pub(crate) fn way(&self) -> Option<GpuWay> {
+    /// Whether there is memory behind the slots. Pages of a host's come as they are written.
+    pub(crate) fn is_open(&self) -> bool {
         match &self.slots {
-            Memory::Gpu(reach, _) => Some(reach.way()),
-            Memory::Host(_) | Memory::Pinned(_) => None,
+            Slots::Host(_) => true,
+            Slots::Pinned { registered, .. } => registered.get().is_some(),
+            Slots::Gpu { reach, .. } => reach.get().is_some(),
         }
+    }
+
+    /// Has memory behind the slots from here on.
+    pub(crate) fn back(&self) -> Result<(), NotOpen> {
+        let _alone = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        match &self.slots {
+            _ if self.is_open() => {}
+            Slots::Host(_) => {}
+            Slots::Pinned { registered, region, context } => {
+                let made = beside_captures(context.device().driver(), || pinned(context, region));
+                let _ = registered.set(made?);
+            }
+            Slots::Gpu { reach, region, reaching } => {
+                let driver = region.context().device().driver();
+                let reached = beside_captures(driver, || {
+                    region.restore()?;
+                    Ok::<_, NotOpen>(reaching(self.memory())?)
+                });
+                let _ = reach.set(reached.inspect_err(|_| region.give_up())?);
+            }
+        }
+        Ok(())
     }
 
     /// Bytes that links to a peer pin.
     pub(crate) fn len_bytes(shape: &StagingShape) -> usize {
         slots_bytes(shape) + words_bytes(shape)
+    }
+
+    /// Bytes of memory that there are by now.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let slots_bytes = if self.is_open() { slots_bytes(&self.shape) } else { 0 };
+        slots_bytes + words_bytes(&self.shape)
     }
 
     /// The port of a lane in a set of connections.
@@ -153,10 +212,18 @@ impl LinkPorts {
     }
 
     fn connection(&self, set: usize, lane: f::Lane, doorbell: *mut f::Doorbell) -> f::Connection {
-        let words = self.words.seen_by_executor();
+        let words = match &self.words {
+            Words::Host(region) => region.as_ptr(),
+            Words::Pinned(registered) => registered.device_ptr(),
+        };
         let word = |word| words.wrapping_add(self.word_offset(set, word));
         let tails = |side| words.wrapping_add(self.tail_offset(side, set, 0)).cast();
-        let slots = self.slots.seen_by_executor();
+        let slots = match &self.slots {
+            Slots::Pinned { registered, region, .. } => {
+                registered.get().map_or(region.as_ptr(), RegisteredRegion::device_ptr)
+            }
+            Slots::Host(_) | Slots::Gpu { .. } => self.slots_start(),
+        };
         let slot = |side| slots.wrapping_add(self.slot_offset(side, set, 0));
         let nowhere = f::Connection {
             send_slots: std::ptr::null_mut(),
@@ -217,9 +284,25 @@ impl LinkPorts {
         side as usize * slots + (message % slots as u64) as usize
     }
 
+    /// Where the proxy, or an adapter, finds slots.
+    fn slots_start(&self) -> *mut u8 {
+        match &self.slots {
+            Slots::Host(region) | Slots::Pinned { region, .. } => region.as_ptr(),
+            Slots::Gpu { region, .. } => region.as_ptr(),
+        }
+    }
+
+    /// Where the proxy finds words.
+    fn words_start(&self) -> *mut u8 {
+        match &self.words {
+            Words::Host(region) => region.as_ptr(),
+            Words::Pinned(registered) => registered.region().as_ptr(),
+        }
+    }
+
     /// A counter, as proxy and executor share it: a line of the words begins at the offset.
     fn atomic(&self, offset: usize) -> &AtomicU64 {
-        let word = self.words.as_ptr().wrapping_add(offset);
+        let word = self.words_start().wrapping_add(offset);
         // SAFETY: callers give the offset of a line of `words`, which are host memory, aligned,
         // mapped as long as `self` lives, and used as atomics by the executor, too.
         unsafe { &*word.cast::<AtomicU64>() }
@@ -247,39 +330,34 @@ impl LinkPorts {
     }
 }
 
-impl Memory {
-    fn pinned(context: &Context, name: &str, len_bytes: usize) -> Result<Memory, Error> {
-        let region = Arc::new(Region::create(name, len_bytes)?);
-        Ok(Memory::Pinned(RegisteredRegion::register(context, region, len_bytes)?))
-    }
-
-    /// Where the proxy, or an adapter, finds it.
-    fn as_ptr(&self) -> *mut u8 {
-        match self {
-            Memory::Host(region) => region.as_ptr(),
-            Memory::Pinned(registered) => registered.region().as_ptr(),
-            Memory::Gpu(_, region) => region.as_ptr(),
-        }
-    }
-
-    /// Where the executor finds it.
-    fn seen_by_executor(&self) -> *mut u8 {
-        match self {
-            Memory::Pinned(registered) => registered.device_ptr(),
-            Memory::Host(_) | Memory::Gpu(..) => self.as_ptr(),
-        }
+impl std::fmt::Debug for Slots {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Slots::Host(_) => "of the host",
+            Slots::Pinned { .. } => "pinned",
+            Slots::Gpu { .. } => "of a GPU",
+        })
     }
 }
 
-/// Why slots are not in a GPU's memory.
+/// Why there is no memory for a link.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum NotDirect {
+pub(crate) enum NotOpen {
     /// Adapters do not reach it.
     #[error(transparent)]
     Unreached(#[from] RdmaError),
-    /// There is no memory for them, neither there nor on the host.
     #[error(transparent)]
     Failed(#[from] Error),
+}
+
+impl From<CudaError> for NotOpen {
+    fn from(error: CudaError) -> NotOpen {
+        NotOpen::Failed(error.into())
+    }
+}
+
+fn pinned(context: &Context, region: &Arc<Region>) -> Result<RegisteredRegion, Error> {
+    Ok(RegisteredRegion::register(context, region.clone(), region.len_bytes())?)
 }
 
 fn set_slots_bytes(shape: &StagingShape) -> usize {
@@ -325,8 +403,12 @@ unsafe impl Ports for LinkPorts {
         PortShape::Slots { slots: self.shape.slots, content_bytes }
     }
 
+    fn open(&self) -> Result<(), WireError> {
+        self.back().map_err(|error| WireError::Device(error.to_string()))
+    }
+
     fn memory(&self) -> PortsMemory {
-        PortsMemory { start: self.slots.as_ptr(), len_bytes: slots_bytes(&self.shape) }
+        PortsMemory { start: self.slots_start(), len_bytes: slots_bytes(&self.shape) }
     }
 
     fn inbox_offset(&self, port: PortNumber, message: u64) -> usize {
@@ -338,13 +420,13 @@ unsafe impl Ports for LinkPorts {
         if self.atomic(tail).load(Ordering::Acquire) != message + 1 {
             return None;
         }
-        let tail = self.words.as_ptr().wrapping_add(tail).cast::<f::SlotTail>();
+        let tail = self.words_start().wrapping_add(tail).cast::<f::SlotTail>();
         // SAFETY: within the words; written before the announcement, and not again before the
         // credit.
         let content_bytes = unsafe { (*tail).content_bytes } as usize;
         let slot = self.slot_offset(Side::Outbox, set_of(port), message);
         Some(Content {
-            start: self.slots.as_ptr().wrapping_add(slot),
+            start: self.slots_start().wrapping_add(slot),
             len_bytes: content_bytes.clamp(1, self.shape.slot_stride()),
         })
     }
@@ -428,7 +510,7 @@ mod tests {
         let ports = ports();
         let port = LinkPorts::port(1, f::Lane::Slots);
         assert!(ports.outgoing(port, 0).is_none());
-        let tail = ports.words.as_ptr().wrapping_add(ports.tail_offset(Side::Outbox, 1, 0));
+        let tail = ports.words_start().wrapping_add(ports.tail_offset(Side::Outbox, 1, 0));
         for (said, is) in [(350, 350), (u32::MAX, ports.shape.slot_stride())] {
             let written = f::SlotTail { tail: 1, content_bytes: said, reserved: 0 };
             // SAFETY: within the words; this thread alone uses it.

@@ -127,18 +127,17 @@ impl StagingShape {
     }
 
     /// A rank's windows on all peers, of all channels, in the machine's order. Tokens count from
-    /// these addresses, or from where the peer's registered allocations begin: a table for each
-    /// peer, concatenated, or none. Heaps begin at `heaps`.
+    /// these addresses, or from where the peer's registered allocations begin, in a table that
+    /// `registered` gives, or null. Heaps begin at `heaps`.
     pub(crate) fn windows(
         &self,
         bases: &[*mut u8],
         heaps: &[*mut u8],
-        registered: Option<*const *mut u8>,
+        registered: impl Fn(usize) -> *const *mut u8,
     ) -> Vec<f::Window> {
         let window = |peer: usize| f::Window {
             base: bases[peer],
-            registered: registered
-                .map_or(std::ptr::null(), |tables| tables.wrapping_add(peer * REGISTRATIONS)),
+            registered: registered(peer),
             heap: (heaps[peer] as u64).wrapping_sub(bases[peer] as u64),
             tokens: f::Tokens::default(),
             process: 0,

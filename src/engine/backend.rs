@@ -1,5 +1,6 @@
 //! What carries launches out: the host ([`super::host`]) or a GPU ([`super::gpu`]).
 
+use super::gpu::Registrations;
 use super::prepared::{Block, Buffers, Prepared, Source};
 use super::tally::Tally;
 use crate::call::CheckedCall;
@@ -109,6 +110,11 @@ pub(super) trait Backend: std::fmt::Debug {
     /// Whether it is given back.
     fn is_suspended(&self) -> bool {
         false
+    }
+
+    /// What a part of these ranks has of that from the start.
+    fn registrations_of(&self, _: &[usize]) -> Option<Registrations> {
+        None
     }
 
     /// How many allocations of other libraries are reached so.

@@ -1,7 +1,7 @@
 //! Which way links between nodes are carried, and where their ends lie.
 
 use crate::config::{Config, FabricKind, GpuDirect};
-use crate::device::{LinkPorts, StagingShape};
+use crate::device::{LinkPorts, NotOpen, Reaching, StagingShape};
 use crate::error::Error;
 use oxccl_transports::Nodes;
 use oxccl_transports::cuda::Context;
@@ -47,14 +47,23 @@ impl Candidates {
         self.rdma.as_ref().err().map_or("", String::as_str)
     }
 
-    /// The choice, the same on every rank, by what each objects to.
+    /// The choice, the same on every rank, by what each objects to; fit for the rank's GPU, if it
+    /// has one, into whose memory adapters may be let.
     ///
     /// # Errors
     /// [`Error::Config`] names the first rank that cannot use what is wanted.
-    pub(super) fn choose(self, objections: &[&str]) -> Result<Choice, Error> {
+    pub(super) fn choose(
+        self,
+        objections: &[&str],
+        gpu: Option<&Context>,
+        wanted: Option<GpuDirect>,
+    ) -> Result<Choice, Error> {
         let first = objections.iter().enumerate().find(|(_, objection)| !objection.is_empty());
         match (self.rdma, first, self.wanted) {
-            (Ok(rdma), None, _) => Ok(Choice::Rdma(rdma)),
+            (Ok(rdma), None, _) => Ok(Choice::Rdma(Arc::new(match gpu {
+                None => rdma,
+                Some(context) => rdma.with_gpu(context.clone(), ways(wanted)),
+            }))),
             (_, Some((rank, why)), Some(FabricKind::Rdma)) => Err(Error::Config {
                 variable: "fabric",
                 detail: format!("is rdma, which rank {rank} cannot use: {why}"),
@@ -72,41 +81,66 @@ impl Candidates {
 /// What was chosen.
 pub(super) enum Choice {
     Tcp(Tcp),
-    Rdma(RdmaFabric),
+    Rdma(Arc<RdmaFabric>),
+}
+
+/// The ways that are wanted, the best first.
+fn ways(wanted: Option<GpuDirect>) -> &'static [GpuWay] {
+    match wanted {
+        None => &GpuWay::ALL,
+        Some(GpuDirect::Dmabuf) => &[GpuWay::Dmabuf],
+        Some(GpuDirect::Peer) => &[GpuWay::PeerMemory],
+        Some(GpuDirect::Off) => &[],
+    }
+}
+
+/// Where a GPU's ends of links lie.
+pub(super) enum Ends {
+    /// In the GPU's memory, which adapters reach so.
+    Direct(Reaching),
+    /// In pinned memory of the host.
+    Staged,
+}
+
+impl Ends {
+    /// The end of the connections to a rank of another node, with all its memory at once or when
+    /// they are used.
+    pub(super) fn ports(
+        &self,
+        shape: StagingShape,
+        (peer, at_once): (usize, bool),
+        context: &Context,
+    ) -> Result<LinkPorts, Error> {
+        let ports = match self {
+            Ends::Direct(reaching) => LinkPorts::direct(shape, peer, context, reaching.clone()),
+            Ends::Staged => LinkPorts::staged(shape, peer, context),
+        }?;
+        if at_once {
+            ports.back().map_err(|why| not_open(peer, why))?;
+        }
+        Ok(ports)
+    }
 }
 
 impl Choice {
-    /// The same for a rank on a GPU, whose memory adapters may be let into.
-    pub(super) fn with_gpu(self, context: &Context, config: &Config) -> Choice {
-        let ways = match config.advanced.gpu_direct {
-            None => &GpuWay::ALL[..],
-            Some(GpuDirect::Dmabuf) => &[GpuWay::Dmabuf],
-            Some(GpuDirect::Peer) => &[GpuWay::PeerMemory],
-            Some(GpuDirect::Off) => &[],
-        };
-        match self {
-            Choice::Tcp(tcp) => Choice::Tcp(tcp),
-            Choice::Rdma(rdma) => Choice::Rdma(rdma.with_gpu(context.clone(), ways)),
-        }
-    }
-
-    /// The ends of a GPU's connections to a rank of another node: in the GPU's memory where
-    /// adapters reach that, otherwise, unless it is insisted on, in pinned memory of the host.
-    pub(super) fn ports_of_gpu(
+    /// In the GPU's memory where adapters reach that, which a little of it shows; otherwise, unless
+    /// it is insisted on, in pinned memory of the host.
+    pub(super) fn ends_of_gpu(
         &self,
-        (rank, peer): (usize, usize),
-        shape: StagingShape,
-        context: &Context,
+        rank: usize,
         wanted: Option<GpuDirect>,
-    ) -> Result<LinkPorts, Error> {
+    ) -> Result<Ends, Error> {
         let why = match (self, wanted) {
             (_, Some(GpuDirect::Off)) => "gpu_direct is off".to_owned(),
             (Choice::Tcp(_), _) => "links go over TCP".to_owned(),
-            (Choice::Rdma(rdma), _) => match LinkPorts::direct(shape, peer, context, rdma) {
-                Ok(ports) => {
-                    let way = ports.way().map(tracing::field::display);
-                    tracing::info!(rank, peer, way, "adapters reach messages in the GPU's memory");
-                    return Ok(ports);
+            (Choice::Rdma(rdma), _) => match rdma.try_gpu() {
+                Ok(way) => {
+                    tracing::info!(rank, %way, "adapters reach messages in the GPU's memory");
+                    let rdma = rdma.clone();
+                    // SAFETY: ports give memory of the GPU, which goes behind what is made here.
+                    return Ok(Ends::Direct(Arc::new(move |memory| unsafe {
+                        rdma.reach_gpu(memory)
+                    })));
                 }
                 Err(why) => why.to_string(),
             },
@@ -115,15 +149,28 @@ impl Choice {
             let detail = format!("is {way}, which rank {rank} cannot do: {why}");
             return Err(Error::Config { variable: "gpu_direct", detail });
         }
-        tracing::info!(rank, peer, why, "messages go through pinned memory of the host");
-        Ok(LinkPorts::staged(shape, peer, context)?)
+        tracing::info!(rank, why, "messages go through pinned memory of the host");
+        Ok(Ends::Staged)
     }
 
     /// What makes wires.
     pub(super) fn fabric(self) -> Arc<dyn Fabric> {
         match self {
             Choice::Tcp(tcp) => Arc::new(tcp),
-            Choice::Rdma(rdma) => Arc::new(rdma),
+            Choice::Rdma(rdma) => rdma,
+        }
+    }
+}
+
+/// There is no memory for the links to a rank.
+pub(super) fn not_open(peer: usize, why: NotOpen) -> Error {
+    match why {
+        NotOpen::Failed(error) => error.into(),
+        // They reached a little of it at the start.
+        NotOpen::Unreached(why) => {
+            let detail =
+                format!("adapters do not reach the GPU's memory for links to rank {peer}: {why}");
+            Error::Config { variable: "gpu_direct", detail }
         }
     }
 }

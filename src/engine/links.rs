@@ -1,7 +1,7 @@
 //! Ranks of other nodes: the proxy that carries what their connections hold, and what schedules may
 //! do across nodes.
 
-use super::fabric::{Candidates, Choice};
+use super::fabric::{Candidates, Choice, not_open};
 use crate::config::{Config, patience};
 use crate::device::LinkPorts;
 use crate::error::Error;
@@ -26,6 +26,8 @@ pub(crate) struct Links {
     nodes: Nodes,
     fabric: &'static str,
     proxy: Proxy,
+    /// By rank; none to those of this node.
+    ports: Vec<Option<Arc<LinkPorts>>>,
 }
 
 /// The same before the proxy runs: connections can be made.
@@ -39,13 +41,13 @@ pub(super) struct Starting {
 
 impl Starting {
     /// Tells all ranks where this one's proxy is found, and agrees with them on what carries links,
-    /// which `choose` makes fit for this rank's device; makes the end of the connections to each
-    /// rank of another node by `ports`. `None` where all are on one node.
-    pub(super) fn gather(
+    /// made fit for this rank's GPU, if it has one; makes the end of the connections to each rank
+    /// of another node by what `ends` gives. `None` where all are on one node.
+    pub(super) fn gather<End: Fn(usize) -> Result<LinkPorts, Error>>(
         bootstrap: &mut dyn Bootstrap,
         config: &Config,
         gpu: Option<&Context>,
-        ports: impl Fn(usize, &Choice) -> Result<LinkPorts, Error>,
+        ends: impl FnOnce(&Choice) -> Result<End, Error>,
         deadline: Instant,
     ) -> Result<Option<Starting>, Error> {
         let nodes = bootstrap.nodes().clone();
@@ -69,15 +71,12 @@ impl Starting {
         };
         let addresses: Vec<SocketAddr> =
             texts.into_iter().enumerate().map(read).collect::<Result<_, _>>()?;
-        let choice = candidates.choose(&objections)?;
-        let choice = match gpu {
-            Some(context) => choice.with_gpu(context, config),
-            None => choice,
-        };
+        let choice = candidates.choose(&objections, gpu, config.advanced.gpu_direct)?;
         reachable(&nodes, config, &addresses)?;
+        let end = ends(&choice)?;
         let ports = |peer| match nodes.share(rank, peer) {
             true => Ok(None),
-            false => ports(peer, &choice).map(|ports| Some(Arc::new(ports))),
+            false => end(peer).map(|ports| Some(Arc::new(ports))),
         };
         let ports = (0..nodes.world()).map(ports).collect::<Result<_, _>>()?;
         let fabric = choice.fabric();
@@ -114,7 +113,7 @@ impl Starting {
             rank,
             secret: bootstrap.secret().clone(),
             fabric: self.fabric,
-            ports: self.ports.into_iter().map(ports).collect(),
+            ports: self.ports.iter().cloned().map(ports).collect(),
             addresses: self.addresses,
             timeout: patience(config.timeout),
             liveness: bootstrap.liveness(),
@@ -122,7 +121,7 @@ impl Starting {
             rings,
             emulation: Emulation { conditions: config.advanced.link, egress: Some(egress) },
         })?;
-        Ok(Links { rank, nodes, fabric, proxy })
+        Ok(Links { rank, nodes, fabric, proxy, ports: self.ports })
     }
 }
 
@@ -165,8 +164,14 @@ impl Links {
         Ok(())
     }
 
-    /// Opens what this rank's part of a schedule uses.
-    pub(super) fn open(&self, schedule: &Schedule, lowering: &Lowering) {
+    /// Bytes of memory behind links.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.ports.iter().flatten().map(|ports| ports.memory_bytes()).sum()
+    }
+
+    /// Opens what this rank's part of a schedule uses. Memory is there before anything is launched
+    /// that uses it: a driver may let an allocation wait for kernels.
+    pub(super) fn open(&self, schedule: &Schedule, lowering: &Lowering) -> Result<(), Error> {
         let mut used = BTreeSet::new();
         for instruction in &schedule.ranks[self.rank] {
             match instruction {
@@ -181,12 +186,18 @@ impl Links {
         used.retain(|(peer, _)| !self.nodes.share(self.rank, *peer));
         let peers: BTreeSet<usize> = used.iter().map(|(peer, _)| *peer).collect();
         let first = lowering.first_connections;
+        for &peer in &peers {
+            if let Some(ports) = &self.ports[peer] {
+                ports.back().map_err(|why| not_open(peer, why))?;
+            }
+        }
         for peer in peers {
             let lanes = used.iter().filter(|(to, _)| *to == peer).map(|(_, lane)| *lane);
             let sets = first..first + lowering.channels;
             let ports = lanes.flat_map(|lane| sets.clone().map(move |s| LinkPorts::port(s, lane)));
             self.proxy.want(peer, ports.collect());
         }
+        Ok(())
     }
 
     /// A call begins.

@@ -132,7 +132,8 @@ impl Engine {
             heap_bytes: self.heap.len_bytes(),
             allocated_bytes,
             largest_free_bytes,
-            staging_bytes: self.staging_bytes,
+            staging_bytes: self.staging_bytes
+                + self.links.as_ref().map_or(0, |links| links.memory_bytes()),
             registrations: self.backend.registrations(),
         }
     }

@@ -88,6 +88,7 @@ impl Engine {
         let inherited = Inherited {
             heap: self.heap.clone(),
             heaps: self.backend.heaps().of_ranks(&ranks),
+            registrations: self.backend.registrations_of(&ranks),
             egress: self.egress.clone(),
             told_rooms: have_rooms.then_some(told_rooms),
             rooms,

@@ -6,7 +6,7 @@ use super::close::Ending;
 use super::cma::{self, Readers};
 use super::diagnosis::{Ranks, poll, words_of_groups};
 use super::fabric::Choice;
-use super::gpu::{GpuBackend, Joint};
+use super::gpu::{GpuBackend, Joint, Registrations};
 use super::host::HostBackend;
 use super::links::{Links, Starting};
 use super::prepared::{Launches, Plans, Ways};
@@ -95,8 +95,7 @@ impl Engine {
             "a communicator has started"
         );
         let beside = nodes.beside(rank).count();
-        let (shape, apart) = (config.staging(world, beside), world - beside);
-        let staging_bytes = shape.len_bytes() + apart * config.link_memory_bytes();
+        let staging_bytes = config.staging(world, beside).len_bytes();
         let ending = Ending::at_exit(&ranks, links.as_ref());
         Ok(Engine {
             config,
@@ -143,6 +142,8 @@ pub(crate) struct Inherited {
     pub(super) heap: Arc<Heap>,
     /// Those of this node's ranks.
     pub(super) heaps: Heaps,
+    /// Memory of other libraries that its ranks reach.
+    pub(super) registrations: Option<Registrations>,
     pub(super) egress: Option<Egress>,
     /// Those of its ranks.
     pub(super) rooms: Option<Rooms>,
@@ -249,8 +250,9 @@ impl Start<'_> {
             }
         };
         let own_staging = || staging[rank].clone().unwrap_or_else(|| unreachable!("it is its own"));
-        let ports = |peer, _: &Choice| Ok(LinkPorts::on_host(shape, peer, own_staging())?);
-        let links = Starting::gather(self.bootstrap, self.config, None, ports, self.deadline)?;
+        let end = |peer| Ok(LinkPorts::on_host(shape, peer, own_staging())?);
+        let ends = |_: &Choice| Ok(end);
+        let links = Starting::gather(self.bootstrap, self.config, None, ends, self.deadline)?;
         let egress = self.egress(shape, &control);
         let heap = match (&self.inherited, &self.heap) {
             (Some(inherited), _) => inherited.heap.clone(),
@@ -421,7 +423,7 @@ impl Start<'_> {
         Ok(Some(Arc::new(links)))
     }
 
-    fn on_gpu(self, ordinal: Option<usize>, spins: &Spins) -> Result<Started, Error> {
+    fn on_gpu(mut self, ordinal: Option<usize>, spins: &Spins) -> Result<Started, Error> {
         let (shape, rank, reach) = (self.shape(), self.bootstrap.rank(), self.bootstrap.reach());
         let nodes = self.bootstrap.nodes();
         let place = match self.config.nodes {
@@ -445,6 +447,8 @@ impl Start<'_> {
             Some(Inherited { heaps: Heaps::Device(heaps), .. }) => Reached::All(heaps.clone()),
             Some(_) => unreachable!("a part computes on what the whole does"),
         };
+        let registrations = self.inherited.as_mut().and_then(|of| of.registrations.take());
+        let registered = registrations.as_ref().map(|all| all.table().clone());
         let context_of = context.clone();
         let setup = Setup {
             context: context_of,
@@ -452,17 +456,22 @@ impl Start<'_> {
             shape,
             heap_bytes,
             heaps,
+            registered,
             windows,
             bulk_copies,
             separate,
         };
         let (config, driver) = (self.config, device.driver());
-        let ports = |peer, choice: &Choice| {
-            let make =
-                || choice.ports_of_gpu((rank, peer), shape, &context, config.advanced.gpu_direct);
-            beside_captures(driver, make)
+        // Threads of a process: an allocation may wait for another rank's kernel, which waits for
+        // this rank.
+        let at_once = reach == Reach::SameProcess;
+        let ends = |choice: &Choice| {
+            let wanted = config.advanced.gpu_direct;
+            let ends = beside_captures(driver, || choice.ends_of_gpu(rank, wanted))?;
+            let context = context.clone();
+            Ok(move |peer| beside_captures(driver, || ends.ports(shape, (peer, at_once), &context)))
         };
-        let links = Starting::gather(self.bootstrap, config, Some(&context), ports, self.deadline)?;
+        let links = Starting::gather(self.bootstrap, config, Some(&context), ends, self.deadline)?;
         let ends = links.iter().flat_map(Starting::ports).cloned().collect();
         let gpu = Gpu::start_linked(self.bootstrap, &setup, self.deadline, ends)?;
         if self.config.advanced.single_launch == Some(true) && gpu.sharing() < shape.ranks {
@@ -482,7 +491,10 @@ impl Start<'_> {
         let connections = self.config.advanced.cuda_connections;
         let ways = Ways { ll128: gpu.has_ll128(), multicast: gpu.has_multicast(), cma: None };
         let shared = (ranks.clone(), heap.clone(), links.clone());
-        let backend = Box::new(GpuBackend::new(gpu, shared, joint, reach, connections)?);
+        let registrations = (reach != Reach::SameProcess).then(|| {
+            registrations.unwrap_or_else(|| Registrations::new(gpu.tables().registered()))
+        });
+        let backend = Box::new(GpuBackend::new(gpu, shared, joint, registrations, connections)?);
         let device = Device::Cuda(Some(device.ordinal()));
         let (readers, rooms) = (None, None);
         Ok(Started { backend, heap, rooms, ranks, links, egress, ways, readers, device })

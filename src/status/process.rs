@@ -7,9 +7,10 @@
 use super::clock::Clock;
 use super::seen::{ProcessState, Snapshot};
 use crate::device::{CONTROL, CONTROLS, ControlCopy, Facts, NoCopy, sections};
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -95,6 +96,8 @@ impl Found {
         };
         let folder = Path::new("/proc").join(process.to_string());
         let stat = Stat::of(process).ok_or(Refused::NoProcess { process })?;
+        // A process may have several descriptors of a file.
+        let mut looked_at = HashSet::new();
         let names = [CONTROL, CONTROLS].map(|name| format!("/memfd:{name} (deleted)"));
         for entry in fs::read_dir(folder.join("fd")).map_err(refused)? {
             let path = entry.map_err(refused)?.path();
@@ -107,9 +110,13 @@ impl Found {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 file => file.map_err(refused)?,
             };
+            let about = file.metadata().map_err(refused)?;
+            if !looked_at.insert((about.dev(), about.ino())) {
+                continue;
+            }
             let starts: Vec<u64> = match kind {
                 0 => vec![0],
-                _ => sections(file.metadata().map_err(refused)?.len()).collect(),
+                _ => sections(about.len()).collect(),
             };
             for start in starts {
                 match ControlCopy::badged(|len| words(&file, start, len)) {

@@ -543,3 +543,39 @@ pub(crate) fn launches(comm: Communicator) {
         assert!((n * each - 2 * n..=n * each + 2 * n).contains(&made), "{made} launches");
     }
 }
+
+/// A link to a rank of another node has memory once it is used.
+pub(crate) fn over_links(mut comm: Communicator) {
+    let (rank, n) = (comm.rank(), comm.world_size());
+    let registered = || Control::attach().unwrap().live().registered;
+    let before = (comm.memory().staging_bytes, registered());
+    let pin = Pin { algorithm: Some(Algorithm::Ring), ..Pin::default() };
+    comm.set_pin(pin).unwrap();
+    let mut buffer = comm.alloc::<i32>(1000).unwrap();
+    let context = comm.context().unwrap();
+    let mut sum = |comm: &mut Communicator| {
+        let own = (rank as i32 + 1).to_ne_bytes().repeat(buffer.len());
+        // SAFETY: it is as long, and no call uses it.
+        unsafe { oxccl_transports::cuda::copy_in(&context, buffer.as_ptr().cast(), &own) }.unwrap();
+        comm.all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap();
+        let mut found = vec![0; own.len()];
+        // SAFETY: as above.
+        unsafe { oxccl_transports::cuda::copy_out(&context, &mut found, buffer.as_ptr().cast()) }
+            .unwrap();
+        let expected = (n * (n + 1) / 2) as i32;
+        assert!(found.chunks(4).all(|found| found == expected.to_ne_bytes()));
+    };
+    sum(&mut comm);
+    let of_ring = (comm.memory().staging_bytes, registered());
+    sum(&mut comm);
+    assert_eq!((comm.memory().staging_bytes, registered()), of_ring);
+    comm.set_pin(Pin { algorithm: Some(Algorithm::Direct), ..Pin::default() }).unwrap();
+    let rounds = n - 1 - 2;
+    comm.barrier().unwrap();
+    sum(&mut comm);
+    let of_all = (comm.memory().staging_bytes, registered());
+    // The ring has two neighbours; every other link has as much.
+    let (link_bytes, links) = ((of_ring.0 - before.0) / 2, of_ring.1 - before.1);
+    assert!(link_bytes > 0 && links == 2, "{before:?} {of_ring:?}");
+    assert_eq!(of_all, (of_ring.0 + rounds * link_bytes, of_ring.1 + rounds));
+}

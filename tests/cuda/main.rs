@@ -126,6 +126,7 @@ cases! {
     calls_on_two_gpus =
         calls::all, StandIn, 1, [processes::threads("4"), MANY, ("OXCCL_STAND_IN_DEVICES", "2"), needs("4")];
     calls_between_nodes = calls::all, Anything, 1, [processes::threads("4"), MANY, TWO_NODES, needs("8")];
+    links_have_memory_once_used = calls::over_links, StandIn, 4, [("OXCCL_NODES", "4")];
     calls_between_nodes_of_processes = calls::all, Anything, 2, [TWO_NODES];
     replays_between_nodes = calls::captured, Anything, 1, [processes::threads("2"), MANY, TWO_NODES, needs("4")];
     calls_in_graphs = calls::captured, Anything, 1, [processes::threads("2"), MANY, needs("4")];
@@ -178,6 +179,7 @@ cases! {
     registered_memory = registered::in_place, StandIn, 3, [];
     registered_memory_on_two_gpus =
         registered::in_place, StandIn, 2, [("OXCCL_STAND_IN_DEVICES", "2")];
+    registered_memory_in_parts = registered::in_parts, StandIn, 4, [];
     registered_by_all_or_none = registered::by_all_or_none, StandIn, 3, [];
     registered_by_one_alone = registered::by_one_alone, Anything, 2, [];
     not_registered_by_one = registered::not_by_one, Anything, 2, [];

@@ -84,6 +84,7 @@ impl Rank {
         let shape = shape(ranks, channels);
         let (heap_bytes, bulk_copies, separate) = (HEAP_BYTES, false, true);
         let setup = Setup {
+            registered: None,
             context,
             image,
             shape,

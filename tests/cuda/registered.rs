@@ -206,6 +206,66 @@ fn addresses_come_again(comm: &Communicator, stream: &Stream, memory: &mut [Devi
     }
 }
 
+/// What a communicator has registered its parts reach, made before or after; what a part has, only
+/// its own.
+pub(crate) fn in_parts(comm: Communicator) {
+    let (stream, context, rank) = (stream(&comm), comm.context().unwrap(), comm.rank());
+    let reaches = |mut comm: &mut Communicator, memory: &DeviceMemory, value| {
+        comm.set_pin(windows()).unwrap();
+        let (from, to) = (memory.as_ptr(), memory.as_ptr().wrapping_add(4 * COUNT));
+        let is_reached = all_reduce(&mut comm, &stream, from, to, value);
+        comm.set_pin(Pin::default()).unwrap();
+        is_reached
+    };
+    // Each in a block of its own.
+    let allocate = |_| DeviceMemory::allocate(&context, OWN_BYTES).unwrap();
+    let memory: Vec<DeviceMemory> = (0..4).map(allocate).collect();
+    let [before, after, own, both] = [0, 1, 2, 3].map(|at: usize| &memory[at]);
+    let mut whole = comm;
+    let of_before = register(&whole, before);
+    // The other way round, so that numbers and places differ.
+    let mut part = whole.split(Some(rank as u32 % 2), -(rank as i64)).unwrap().unwrap();
+    assert!(reaches(&mut part, before, 1.0));
+    assert!(!reaches(&mut part, after, 2.0));
+    let _of_after = register(&whole, after);
+    assert!(reaches(&mut part, after, 3.0) && reaches(&mut whole, after, 3.0));
+    let peers = whole.world_size() - 1;
+    assert_eq!(imported(), 2 * peers);
+    let _of_own = register(&part, own);
+    assert!(reaches(&mut part, own, 4.0) && !reaches(&mut whole, own, 4.0));
+    assert_eq!(imported(), 2 * peers + 1);
+    assert_eq!((whole.memory().registrations, part.memory().registrations), (2, 3));
+    let of_both = [register(&part, both), register(&whole, both)];
+    assert_eq!(imported(), 3 * peers + 1, "opened once");
+    let mut alone = part.split(Some(part.rank() as u32), 0).unwrap().unwrap();
+    assert!(reaches(&mut alone, own, 5.0) && reaches(&mut alone, both, 5.0));
+    let [in_part, in_whole] = of_both;
+    whole.deregister(in_whole).unwrap();
+    assert_eq!(imported(), 2 * peers + 2, "by those alone that have it in the part");
+    assert!(reaches(&mut part, both, 6.0) && !reaches(&mut whole, both, 6.0));
+    part.deregister(in_part).unwrap();
+    assert!(!reaches(&mut part, both, 7.0));
+    assert_eq!(imported(), 2 * peers + 1);
+    // A number that has been used is another's.
+    let mut fewer = whole.shrink(&[3]).map_err(|_| rank);
+    let of_both = register(&part, both);
+    if let Ok(fewer) = &mut fewer {
+        assert!(reaches(fewer, before, 8.0) && !reaches(fewer, both, 8.0));
+    }
+    assert!(reaches(&mut part, both, 8.0));
+    whole.deregister(of_before).unwrap();
+    assert!(!reaches(&mut part, before, 9.0));
+    part.deregister(of_both).unwrap();
+    drop((fewer, alone));
+    whole.close().unwrap();
+    assert!(reaches(&mut part, after, 10.0) && reaches(&mut part, own, 10.0));
+    // Of the whole's ranks only those of the part are left.
+    assert_eq!(imported(), 2);
+    part.close().unwrap();
+    drop((stream, memory, context));
+    nothing_is_left();
+}
+
 /// What one rank cannot register, or open, nobody has registered; the communicator stays usable.
 pub(crate) fn by_all_or_none(mut comm: Communicator) {
     let control = Control::attach().unwrap();

@@ -218,7 +218,7 @@ impl Cell {
             // A group ends only when its messages have been received.
             ("unreceived", Way::Group, _) => Expected::Error("rank 2 did not receive bucket 0"),
             ("one-unreceived", Way::Group, _) => {
-                Expected::Error("has send of 64 int32 from rank 0 to 2")
+                Expected::Error("rank 2 has none, rank 0 send of 64 int32 from rank 0 to 2")
             }
             _ => Expected::Error(self.says),
         })

@@ -4,7 +4,7 @@ use super::multicast;
 use super::warm::warm;
 use super::{
     Arguments, DeviceProgram, Ended, Image, Kernel, Kernels, PinnedPool, PinnedWords, Programs,
-    Stream, Tables, Traced,
+    Registered, Stream, Tables, Traced,
 };
 use crate::device::{CONTROL, ControlShape, LinkPorts, StagingShape};
 use oxccl_kernels::format::{self as f, DataType, Fold};
@@ -31,6 +31,8 @@ pub struct Setup {
     pub heap_bytes: usize,
     /// What there is of that memory already.
     pub heaps: Reached,
+    /// Where what the ranks have registered is found, if that is so already.
+    pub registered: Option<Registered>,
     /// Where windows on peers begin in this process, if not at their heaps.
     pub windows: Option<Vec<*mut u8>>,
     /// Kernels leave long copies to the GPU's engine for bulk asynchronous copies: see
@@ -217,7 +219,11 @@ impl Gpu {
         links.iter().for_each(|link| link.connect(&mut connections, own[0].as_ptr().cast()));
         let (own_staging, heap) = (own.swap_remove(0), heaps[rank].clone());
         let Some(heap) = heap else { unreachable!("a rank reaches its own memory") };
-        let windows = (&bases[..], &heap_bases[..]);
+        let registered = match &setup.registered {
+            Some(registered) => registered.clone(),
+            None => Registered::new(&stream, shape.ranks)?,
+        };
+        let windows = (&bases[..], &heap_bases[..], registered);
         let tables =
             Tables::new(&stream, shape, own_staging, staging, control, &connections, windows)?;
         let tables = Arc::new(tables);

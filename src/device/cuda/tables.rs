@@ -3,15 +3,16 @@
 //! | what | where | why |
 //! | --- | --- | --- |
 //! | slots, counters, doorbells | each rank's staging, a [`DeviceRegion`] | peers' kernels write them |
-//! | connections, windows, where peers' registered allocations are | device memory | only this rank's kernel uses them |
+//! | connections, windows | device memory | only this rank's kernel uses them |
+//! | where peers' registered allocations are ([`Registered`]) | device memory | only this process' kernels use it |
 //! | how many channels of a launch have ended | device memory | counted by its blocks |
 //! | the last call that has ended ([`Ended`](super::Ended)) | pinned memory | the host reads it, and streams wait for it |
 //! | programs | device memory ([`Programs`](super::Programs)) | read by the kernel |
 //! | progress, the abort word | a host region, which all ranks map and the GPU reaches | the host reads and writes them while a kernel runs |
 //! | statuses | pinned memory, [`SLOTS`] places, so that calls under way do not share them | the host reads them after |
 
-use super::{DeviceProgram, Stream, copy};
-use crate::device::{ControlShape, REGISTRATIONS, StagingShape};
+use super::{DeviceProgram, Registered, Stream, copy};
+use crate::device::{ControlShape, StagingShape};
 use oxccl_kernels::format as f;
 use oxccl_transports::cuda::{DeviceMemory, DeviceRegion, PinnedMemory, RegisteredRegion};
 use oxccl_transports::{CudaError, Region};
@@ -61,8 +62,7 @@ pub struct Tables {
 pub(super) struct TableMemory {
     connections: DeviceMemory,
     windows: DeviceMemory,
-    /// Where each peer's registered allocations begin, by number.
-    registered: DeviceMemory,
+    registered: Registered,
     statuses: PinnedMemory,
     /// Where the channels of a launch that have ended are counted.
     arrived: DeviceMemory,
@@ -72,8 +72,8 @@ pub(super) struct TableMemory {
 impl Tables {
     /// Lays out a rank's tables. Its connections lead to its own staging, and to that of this
     /// node's ranks, of [`StagingShape::len_bytes`] each and filled with zeros. `windows` is where
-    /// peers' tokens count from, and where their heaps begin, in this process. They are copied
-    /// through the stream, which is waited for.
+    /// peers' tokens count from, and where their heaps and registered allocations begin, in this
+    /// process. They are copied through the stream, which is waited for.
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`], and the driver's.
@@ -84,16 +84,13 @@ impl Tables {
         all: Vec<Option<Arc<DeviceRegion>>>,
         control: Arc<Region>,
         connections: &[f::Connection],
-        windows: (&[*mut u8], &[*mut u8]),
+        (bases, heaps, registered): (&[*mut u8], &[*mut u8], Registered),
     ) -> Result<Tables, CudaError> {
         assert!(staging.len_bytes() >= shape.len_bytes());
         let control_shape = ControlShape { channels: shape.channels };
         assert!(control.len_bytes() >= control_shape.len_bytes());
         let context = stream.context();
-        let registered = vec![std::ptr::null_mut::<u8>(); shape.ranks * REGISTRATIONS];
-        let registered = upload(stream, &registered)?;
-        let windows =
-            shape.windows(windows.0, windows.1, Some(registered.as_ptr().cast_const().cast()));
+        let windows = shape.windows(bases, heaps, |rank| registered.starts(rank));
         let statuses_bytes = (SLOTS + 1) * shape.channels * size_of::<f::Status>();
         let memory = TableMemory {
             connections: upload(stream, connections)?,
@@ -169,28 +166,9 @@ impl Tables {
         statuses.wrapping_add(slot * self.shape.channels)
     }
 
-    /// Says where an allocation that a peer has registered begins in this process, through a stream
-    /// that is waited for.
-    ///
-    /// # Errors
-    /// The driver's.
-    ///
-    /// # Safety
-    /// No kernel of this rank runs.
-    pub(crate) unsafe fn enter_registered(
-        &self,
-        stream: &Stream,
-        (peer, number): (usize, usize),
-        address: *mut u8,
-    ) -> Result<(), CudaError> {
-        assert!(peer < self.shape.ranks && (1..REGISTRATIONS).contains(&number));
-        let table = self.memory.registered.as_ptr().cast::<*mut u8>();
-        let to = table.wrapping_add(peer * REGISTRATIONS + number).cast();
-        let from = std::ptr::from_ref(&address).cast();
-        // SAFETY: an entry of the table, which no kernel reads; the address lives until the copy
-        // has been waited for.
-        unsafe { copy(stream, to, from, size_of_val(&address)) }?;
-        stream.synchronize()
+    /// Where the ranks' registered allocations begin.
+    pub(crate) fn registered(&self) -> &Registered {
+        &self.memory.registered
     }
 
     /// How the channels of a call ended that writes to this place: the first that is not done, with
@@ -232,7 +210,7 @@ impl Tables {
     }
 }
 
-fn upload<T>(stream: &Stream, table: &[T]) -> Result<DeviceMemory, CudaError> {
+pub(super) fn upload<T>(stream: &Stream, table: &[T]) -> Result<DeviceMemory, CudaError> {
     let memory = DeviceMemory::allocate(stream.context(), size_of_val(table))?;
     // SAFETY: the memory is as long, and new; the table lives until the copy has been waited for.
     unsafe { copy(stream, memory.as_ptr(), table.as_ptr().cast(), size_of_val(table)) }?;

@@ -84,6 +84,33 @@ struct Exchange {
     messages: Vec<Words>,
 }
 
+impl Exchange {
+    /// The error that compares another rank with this group, which is `own`'s.
+    fn differs(
+        &self,
+        own: usize,
+        other: usize,
+        bucket: Option<usize>,
+        (argument, ours, theirs): Difference,
+    ) -> Error {
+        let call = match self.record.collective {
+            0 => self.call,
+            number => number,
+        };
+        let what = self.record.text().into();
+        Error::Mismatch {
+            call,
+            bucket,
+            argument,
+            rank: other,
+            theirs,
+            compared_with: own,
+            ours,
+            what,
+        }
+    }
+}
+
 /// The group that a rank is inside of, if it is. It stays as it was read: a rank rewrites its words
 /// only between calls.
 fn under_way(control: &Control, rank: usize) -> Option<Exchange> {
@@ -153,27 +180,20 @@ pub(super) fn messages(control: &Control, own: usize) -> Option<Error> {
         if !same_group && !has_any {
             return None;
         }
-        let (ours, theirs, argument, at) = pairs.iter().find_map(|(from, to)| {
+        pairs.iter().find_map(|(from, to)| {
             let (ours, theirs) = (of_pair(&mine, *from, *to), of_pair(&yours, *from, *to));
             (0..ours.len().max(theirs.len())).find_map(|at| {
-                let (argument, us, them) = difference(ours.get(at), theirs.get(at))?;
-                Some((us, them, argument, ours.get(at).map(place)))
+                let (us, them) = (ours.get(at), theirs.get(at));
+                let found = difference(us, them)?;
+                // Whoever lacks a message is named, whichever of the two looks.
+                Some(match us {
+                    Some(us) => mine.differs(own, peer, Some(place(us)), found),
+                    None => {
+                        let (argument, ours, theirs) = found;
+                        yours.differs(peer, own, them.map(place), (argument, theirs, ours))
+                    }
+                })
             })
-        })?;
-        let call = match mine.record.collective {
-            0 => mine.call,
-            number => number,
-        };
-        let what = mine.record.text().into();
-        Some(Error::Mismatch {
-            call,
-            bucket: at,
-            argument,
-            rank: peer,
-            theirs,
-            compared_with: own,
-            ours,
-            what,
         })
     })
 }

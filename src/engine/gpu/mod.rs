@@ -9,6 +9,7 @@ mod trace;
 mod watch;
 
 pub(crate) use joint::Joint;
+pub(super) use registrations::Registrations;
 
 use super::backend::{Backend, Code, Request};
 use super::diagnosis::{Ranks, mismatch};
@@ -27,8 +28,7 @@ use oxccl_kernels::StepTrace;
 use oxccl_kernels::format::{self as f, DataType, Fold};
 use oxccl_plans::lower::Program;
 use oxccl_transports::cuda::{Context, Pointer, beside_captures};
-use oxccl_transports::{Bootstrap, CudaError, Error as Transport, Reach};
-use registrations::Registrations;
+use oxccl_transports::{Bootstrap, CudaError, Error as Transport};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -89,11 +89,10 @@ impl GpuBackend {
         gpu: Gpu,
         (ranks, heap, links): (Arc<Ranks>, Arc<Heap>, Option<Arc<Links>>),
         joint: Option<Arc<Joint>>,
-        reach: Reach,
+        registrations: Option<Registrations>,
         connections: usize,
     ) -> Result<GpuBackend, Error> {
         let neighbours = gpu.in_process();
-        let registrations = (reach != Reach::SameProcess).then(Registrations::default);
         if neighbours > connections && joint.is_none() {
             let (streams, ranks) = (1, neighbours);
             return Err(CudaError::TooManyStreams { streams, ranks, connections }.into());
@@ -312,6 +311,10 @@ impl Backend for GpuBackend {
     /// Memory may be freed, and its address given out again.
     fn finds_for_good(&self) -> bool {
         false
+    }
+
+    fn registrations_of(&self, ranks: &[usize]) -> Option<Registrations> {
+        self.registrations.as_ref().map(|registrations| registrations.part(ranks))
     }
 
     fn registrations(&self) -> usize {

@@ -10,45 +10,91 @@
 //! Registering is a call of all ranks, in rounds in which each tells all: what it registers,
 //! whether it could open the others', and, where one could not, that it has closed them again. So
 //! it works on all ranks or on none, and all know.
+//!
+//! A communicator and all its parts share the numbers and the table. A rank's memory is reached in
+//! the communicator in which it was registered and in all parts of that, made before or after: all
+//! their ranks have opened it.
 
 use super::GpuBackend;
 use crate::device::REGISTRATIONS;
+use crate::device::cuda::{Registered, Stream};
 use crate::error::Error;
 use oxccl_kernels::format::TOKEN_NUMBER_SHIFT;
 use oxccl_transports::cuda::{Context, IpcHandle, IpcMemory, Pointer, beside_captures};
 use oxccl_transports::{Bootstrap, Cause, CudaError, Error as Transport, deadline_in};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What a rank has registered, and what it has opened of others.
+/// What the ranks of a communicator have registered, as one of them knows it.
+#[derive(Debug)]
+pub(in crate::engine) struct Registrations {
+    scope: Arc<Scope>,
+    table: Registered,
+}
+
+/// A communicator, for as long as it or a part of it is there: what was registered in it is
+/// reached until then.
+#[derive(Debug)]
+struct Scope {
+    number: u64,
+    known: Arc<Mutex<Known>>,
+    /// What it is a part of.
+    whole: Option<Arc<Scope>>,
+}
+
+/// What a rank has registered in a communicator and its parts, and what it has opened of others.
 #[derive(Debug, Default)]
-pub(super) struct Registrations {
+struct Known {
+    scopes: u64,
+    serials: u64,
+    /// The number that was given last.
+    number: u16,
+    /// The rows of the ranks of each communicator that is there.
+    members: HashMap<u64, Vec<usize>>,
     /// By where they begin.
     own: HashMap<u64, Own>,
-    /// Numbers that this rank uses no more, of which the others have not heard.
-    left: Vec<u16>,
-    /// By rank and number.
-    opened: BTreeMap<(usize, u16), IpcMemory>,
+    /// By row of the table and number.
+    opened: BTreeMap<(usize, u16), Opened>,
+    /// What is registered no more in a scope, of which the others there have not heard.
+    left: HashMap<u64, Vec<Name>>,
 }
 
 /// An allocation of this rank's.
 #[derive(Debug)]
 struct Own {
-    number: u16,
+    name: Name,
     /// The driver's number of it.
     buffer: u64,
-    /// How often it is registered.
-    uses: usize,
+    /// How often it is registered in each scope.
+    uses: BTreeMap<u64, usize>,
+}
+
+/// An allocation of another rank's, which is opened.
+#[derive(Debug)]
+struct Opened {
+    serial: u64,
+    /// In which scopes it is registered.
+    scopes: Vec<u64>,
+    _memory: IpcMemory,
+}
+
+/// What a rank's allocation is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Name {
+    number: u16,
+    /// Numbers come again, this one does not: scopes hear of a number in any order.
+    serial: u64,
 }
 
 /// What a rank tells all in a round.
 #[derive(Serialize, Deserialize)]
 struct Told {
     round: Round,
-    /// Numbers that it uses no more.
-    dropped: Vec<u16>,
-    /// What is new.
-    added: Option<(u16, IpcHandle)>,
+    /// What is registered in this scope no more.
+    dropped: Vec<Name>,
+    /// What is new there.
+    added: Option<(Name, IpcHandle)>,
     /// Why it cannot be.
     refused: Option<String>,
 }
@@ -68,72 +114,212 @@ impl Told {
 }
 
 impl Registrations {
-    /// How many allocations of this rank's there are.
+    /// Nothing yet, of all ranks of a table.
+    pub(in crate::engine) fn new(table: &Registered) -> Registrations {
+        Registrations::of(Scope { number: 0, known: Arc::default(), whole: None }, table.clone())
+    }
+
+    /// Those of a part with these ranks, in this order.
+    pub(super) fn part(&self, ranks: &[usize]) -> Registrations {
+        let number = {
+            let mut known = self.known();
+            known.scopes += 1;
+            known.scopes
+        };
+        let (known, whole) = (self.scope.known.clone(), Some(self.scope.clone()));
+        Registrations::of(Scope { number, known, whole }, self.table.part(ranks))
+    }
+
+    fn of(scope: Scope, table: Registered) -> Registrations {
+        lock(&scope.known).members.insert(scope.number, table.rows().to_vec());
+        Registrations { scope: Arc::new(scope), table }
+    }
+
+    /// Where what they have registered begins.
+    pub(in crate::engine) fn table(&self) -> &Registered {
+        &self.table
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        lock(&self.scope.known)
+    }
+
+    /// How many allocations of this rank's all reach.
     pub(super) fn len(&self) -> usize {
-        self.own.len()
+        self.known().own.values().filter(|own| self.scope.reaches(own)).count()
     }
 
     /// How peers find an address of an allocation that is registered.
     pub(super) fn token(&self, pointer: &Pointer) -> Option<u64> {
-        let own = self.own.get(&pointer.start).filter(|own| own.buffer == pointer.buffer)?;
-        Some((u64::from(own.number) << TOKEN_NUMBER_SHIFT) + (pointer.address - pointer.start))
+        let known = self.known();
+        let own = known.own.get(&pointer.start).filter(|own| own.buffer == pointer.buffer)?;
+        let offset = pointer.address - pointer.start;
+        let token = (u64::from(own.name.number) << TOKEN_NUMBER_SHIFT) + offset;
+        self.scope.reaches(own).then_some(token)
     }
 
     /// Enters an allocation. What is told of it.
-    fn enter(&mut self, context: &Context, pointer: &Pointer) -> Told {
-        let mut told = Told::new(Round::Register);
-        told.dropped = self.forget_freed(context);
-        told.dropped.append(&mut self.left);
-        if let Some(own) = self.own.get_mut(&pointer.start) {
-            own.uses += 1;
-            return told;
-        }
-        match self.number_and_handle(context, pointer) {
-            Ok((number, handle)) => {
-                let own = Own { number, buffer: pointer.buffer, uses: 1 };
-                self.own.insert(pointer.start, own);
-                told.added = Some((number, handle));
-            }
+    fn enter(&self, context: &Context, pointer: &Pointer) -> Told {
+        let (mut told, mut known) = (Told::new(Round::Register), self.known());
+        known.forget_freed(context);
+        told.dropped = known.take_left(self.scope.number);
+        match known.enter(self.scope.number, context, pointer) {
+            Ok(added) => told.added = added,
             Err(why) => told.refused = Some(why),
         }
         told
     }
 
-    fn number_and_handle(
+    /// Opens what a peer has added.
+    ///
+    /// # Safety
+    /// None of its earlier allocations of that number is used any more.
+    unsafe fn open(
         &self,
-        context: &Context,
-        pointer: &Pointer,
-    ) -> Result<(u16, IpcHandle), String> {
-        let number = self.number().ok_or_else(|| {
-            format!("{} allocations are registered already, and no more can be", REGISTRATIONS - 1)
-        })?;
-        let handle = IpcHandle::of(context, pointer.start as *const u8, 1);
-        Ok((number, handle.map_err(|error| error.to_string())?))
+        stream: &Stream,
+        peer: usize,
+        (name, handle): &(Name, IpcHandle),
+    ) -> Result<(), CudaError> {
+        let (mut known, at) = (self.known(), (self.table.rows()[peer], name.number));
+        let (serial, scope) = (name.serial, self.scope.number);
+        if let Some(opened) = known.opened.get_mut(&at).filter(|opened| opened.serial == serial) {
+            opened.scopes.push(scope);
+            return Ok(());
+        }
+        let memory = IpcMemory::open(stream.context(), handle)?;
+        let start = memory.buffer(handle);
+        // SAFETY: by this function's contract.
+        unsafe { self.table.enter(stream, (peer, usize::from(name.number)), start) }?;
+        known.opened.insert(at, Opened { serial, scopes: vec![scope], _memory: memory });
+        Ok(())
     }
 
-    /// Allocations that are not there any more: their numbers.
-    fn forget_freed(&mut self, context: &Context) -> Vec<u16> {
+    /// Closes what a peer has in this scope no more, unless it is in another.
+    fn close(&self, peer: usize, name: Name) {
+        let (mut known, at) = (self.known(), (self.table.rows()[peer], name.number));
+        let Some(opened) = known.opened.get_mut(&at).filter(|one| one.serial == name.serial) else {
+            return;
+        };
+        opened.scopes.retain(|scope| *scope != self.scope.number);
+        if opened.scopes.is_empty() {
+            known.opened.remove(&at);
+        }
+    }
+}
+
+impl Drop for Registrations {
+    /// What only this communicator's ranks have is closed, also where its parts go on.
+    fn drop(&mut self) {
+        let (number, mut known) = (self.scope.number, self.known());
+        let Known { members, opened, left, .. } = &mut *known;
+        members.remove(&number);
+        left.remove(&number);
+        opened.retain(|(row, _), _| members.values().any(|rows| rows.contains(row)));
+    }
+}
+
+impl Scope {
+    /// Whether all ranks here have opened it: it was registered here, or in what this is a part of.
+    fn reaches(&self, own: &Own) -> bool {
+        let mut scopes = std::iter::successors(Some(self), |scope| scope.whole.as_deref());
+        scopes.any(|scope| own.uses.contains_key(&scope.number))
+    }
+}
+
+impl Drop for Scope {
+    /// None of its calls is under way: nothing is reached by it any more.
+    fn drop(&mut self) {
+        let (number, mut known) = (self.number, lock(&self.known));
+        known.own.retain(|_, own| own.uses.remove(&number).is_none() || !own.uses.is_empty());
+        known.opened.retain(|_, opened| {
+            opened.scopes.retain(|scope| *scope != number);
+            !opened.scopes.is_empty()
+        });
+    }
+}
+
+fn lock(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
+    known.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Known {
+    /// Registers an allocation in a scope once more. What is told the others there, unless they
+    /// have it.
+    fn enter(
+        &mut self,
+        scope: u64,
+        context: &Context,
+        pointer: &Pointer,
+    ) -> Result<Option<(Name, IpcHandle)>, String> {
+        let known = self.own.get_mut(&pointer.start);
+        if let Some(uses) = known.and_then(|own| own.uses.get_mut(&scope)) {
+            *uses += 1;
+            return Ok(None);
+        }
+        let handle = IpcHandle::of(context, pointer.start as *const u8, 1);
+        let handle = handle.map_err(|error| error.to_string())?;
+        let name = match self.own.get(&pointer.start) {
+            Some(own) => own.name,
+            None => self.name()?,
+        };
+        let new = || Own { name, buffer: pointer.buffer, uses: BTreeMap::new() };
+        self.own.entry(pointer.start).or_insert_with(new).uses.insert(scope, 1);
+        Ok(Some((name, handle)))
+    }
+
+    /// Numbers take turns, so that one comes again as late as can be.
+    fn name(&mut self) -> Result<Name, String> {
+        let taken: Vec<u16> = self.own.values().map(|own| own.name.number).collect();
+        let numbers = 1..REGISTRATIONS as u16;
+        let turns = (self.number + 1..numbers.end).chain(numbers);
+        let number = turns.into_iter().find(|number| !taken.contains(number)).ok_or_else(|| {
+            format!("{} allocations are registered already, and no more can be", REGISTRATIONS - 1)
+        })?;
+        self.serials += 1;
+        self.number = number;
+        Ok(Name { number, serial: self.serials })
+    }
+
+    /// Forgets allocations that are not there any more.
+    fn forget_freed(&mut self, context: &Context) {
         let is_there = |start: &u64, own: &Own| {
             Pointer::of(context, *start as *const u8).is_ok_and(|now| now.buffer == own.buffer)
         };
-        let freed = self.own.extract_if(|start, own| !is_there(start, own));
-        freed.map(|(_, own)| own.number).collect()
-    }
-
-    /// The smallest that is free.
-    fn number(&self) -> Option<u16> {
-        let taken: Vec<u16> = self.own.values().map(|own| own.number).collect();
-        (1..REGISTRATIONS as u16).find(|number| !taken.contains(number))
-    }
-
-    /// Registered once less. The number of the allocation, if that was the last time.
-    fn leave(&mut self, buffer: u64) -> Option<u16> {
-        let (&start, own) = self.own.iter_mut().find(|(_, own)| own.buffer == buffer)?;
-        own.uses -= 1;
-        if own.uses > 0 {
-            return None;
+        let freed: Vec<_> = self.own.extract_if(|start, own| !is_there(start, own)).collect();
+        for (_, own) in freed {
+            for scope in own.uses.into_keys() {
+                self.tell_of(scope, own.name);
+            }
         }
-        self.own.remove(&start).map(|own| own.number)
+    }
+
+    /// Registered once less in a scope.
+    fn leave(&mut self, scope: u64, buffer: u64) {
+        let Some((&start, own)) = self.own.iter_mut().find(|(_, own)| own.buffer == buffer) else {
+            return;
+        };
+        let Some(uses) = own.uses.get_mut(&scope) else { return };
+        *uses -= 1;
+        if *uses > 0 {
+            return;
+        }
+        own.uses.remove(&scope);
+        let (name, is_last) = (own.name, own.uses.is_empty());
+        self.tell_of(scope, name);
+        if is_last {
+            self.own.remove(&start);
+        }
+    }
+
+    /// Has the others of a scope told that it has this no more, while anybody can be told.
+    fn tell_of(&mut self, scope: u64, name: Name) {
+        if self.members.contains_key(&scope) {
+            self.left.entry(scope).or_default().push(name);
+        }
+    }
+
+    fn take_left(&mut self, scope: u64) -> Vec<Name> {
+        self.left.remove(&scope).unwrap_or_default()
     }
 }
 
@@ -175,9 +361,8 @@ impl GpuBackend {
 
     /// [`Backend::leave`](super::Backend::leave).
     pub(super) fn leave_memory(&mut self, buffer: Option<u64>) {
-        if let (Some(registrations), Some(buffer)) = (&mut self.registrations, buffer) {
-            let left = registrations.leave(buffer);
-            registrations.left.extend(left);
+        if let (Some(registrations), Some(buffer)) = (&self.registrations, buffer) {
+            registrations.known().leave(registrations.scope.number, buffer);
         }
     }
 
@@ -192,26 +377,39 @@ impl GpuBackend {
 impl Session<'_> {
     fn register(&mut self, address: *const u8, len_bytes: usize) -> Result<Option<u64>, Error> {
         let (told, buffer) = self.offer(address, len_bytes);
-        let offers = self.tell(&told)?;
-        self.close(&offers);
-        let mut answer = Told::new(Round::Opened);
-        if refused(&offers).is_none() {
-            answer.refused = self.open(&offers).err().map(|error| error.to_string());
-        }
-        let answers = self.tell(&answer)?;
-        let Some((rank, reason)) = refused(&offers).or_else(|| refused(&answers)) else {
-            return Ok(buffer);
+        let mut offers = Vec::new();
+        let refused = match self.open_all(&told, &mut offers) {
+            Ok(None) => return Ok(buffer),
+            Ok(Some(refused)) => Ok(refused),
+            Err(error) => Err(error),
         };
         self.undo(&offers, buffer);
+        let (rank, reason) = refused?;
         self.tell(&Told::new(Round::Closed))?;
         Err(Error::NotRegistered { rank, reason })
+    }
+
+    /// Tells of this rank's memory, and opens the others'. Who could not do so, and why.
+    fn open_all(
+        &mut self,
+        told: &Told,
+        offers: &mut Vec<Told>,
+    ) -> Result<Option<(usize, String)>, Error> {
+        *offers = self.tell(told)?;
+        self.close(offers);
+        let mut answer = Told::new(Round::Opened);
+        if refused(offers).is_none() {
+            answer.refused = self.open(offers).err().map(|error| error.to_string());
+        }
+        let answers = self.tell(&answer)?;
+        Ok(refused(offers).or_else(|| refused(&answers)))
     }
 
     fn deregister(&mut self, buffer: Option<u64>) -> Result<(), Error> {
         let mut told = Told::new(Round::Deregister);
         self.gpu.leave_memory(buffer);
-        if let Some(registrations) = &mut self.gpu.registrations {
-            told.dropped.append(&mut registrations.left);
+        if let Some(registrations) = &self.gpu.registrations {
+            told.dropped = registrations.known().take_left(registrations.scope.number);
         }
         let all = self.tell(&told)?;
         self.close(&all);
@@ -229,7 +427,7 @@ impl Session<'_> {
         let context = self.gpu.gpu.context().clone();
         let pointer = Pointer::of(&context, address)
             .and_then(|pointer| pointer.check_device(&context, len_bytes).map(|()| pointer));
-        match (pointer, &mut self.gpu.registrations) {
+        match (pointer, &self.gpu.registrations) {
             (Ok(pointer), Some(registrations)) => {
                 let told = registrations.enter(&context, &pointer);
                 let buffer = told.refused.is_none().then_some(pointer.buffer);
@@ -242,47 +440,40 @@ impl Session<'_> {
 
     /// Opens what others have added.
     fn open(&mut self, offers: &[Told]) -> Result<(), CudaError> {
-        let GpuBackend { gpu, ranks, registrations: Some(registrations), .. } = &mut *self.gpu
-        else {
+        let GpuBackend { gpu, ranks, registrations: Some(registrations), .. } = &*self.gpu else {
             return Ok(());
         };
         let nodes = self.bootstrap.nodes();
         for (peer, told) in offers.iter().enumerate() {
-            let Some((number, handle)) = &told.added else { continue };
+            let Some(added) = &told.added else { continue };
             // Nothing is reached in place across nodes.
             if peer == ranks.rank || !nodes.share(ranks.rank, peer) {
                 continue;
             }
-            let memory = IpcMemory::open(gpu.context(), handle)?;
-            let at = (peer, usize::from(*number));
-            // SAFETY: this rank's calls have ended, and none begins before this one has.
-            unsafe { gpu.tables().enter_registered(gpu.stream(), at, memory.buffer(handle)) }?;
-            registrations.opened.insert((peer, *number), memory);
+            // SAFETY: this rank's calls have ended, and none begins before this one has; in other
+            // communicators the peer's number is of other memory, or was that long ago.
+            unsafe { registrations.open(gpu.stream(), peer, added) }?;
         }
         Ok(())
     }
 
     /// Closes what others have dropped.
-    fn close(&mut self, all: &[Told]) {
-        let Some(registrations) = &mut self.gpu.registrations else { return };
+    fn close(&self, all: &[Told]) {
+        let Some(registrations) = &self.gpu.registrations else { return };
         for (peer, told) in all.iter().enumerate() {
-            for number in &told.dropped {
-                registrations.opened.remove(&(peer, *number));
-            }
+            told.dropped.iter().for_each(|name| registrations.close(peer, *name));
         }
     }
 
     /// Closes what others have added, and forgets what this rank has.
     fn undo(&mut self, offers: &[Told], buffer: Option<u64>) {
-        let Some(registrations) = &mut self.gpu.registrations else { return };
+        let Some(registrations) = &self.gpu.registrations else { return };
         for (peer, told) in offers.iter().enumerate() {
-            if let Some((number, _)) = told.added {
-                registrations.opened.remove(&(peer, number));
+            if let Some((name, _)) = told.added {
+                registrations.close(peer, name);
             }
         }
-        if let Some(buffer) = buffer {
-            registrations.leave(buffer);
-        }
+        self.gpu.leave_memory(buffer);
     }
 
     /// Tells all ranks, and hears from all. An error ends the communicator.

@@ -160,7 +160,7 @@ impl Maker<'_> {
         };
         if let Some(links) = self.links {
             links.check(verified.schedule()).map_err(no_algorithm)?;
-            links.open(verified.schedule(), &lowering);
+            links.open(verified.schedule(), &lowering)?;
         }
         lower_signed(verified, self.ranks.rank, &layout, &lowering, signatures)
             .map_err(|refused| no_algorithm(refused.to_string()))

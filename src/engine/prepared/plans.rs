@@ -102,7 +102,7 @@ impl Plans {
             layout(call, &verified, whose).map_err(Error::too_long(kind.name(), "buffers"))?;
         if let Some(links) = &self.links {
             links.check(verified.schedule()).map_err(cannot)?;
-            links.open(verified.schedule(), &lowering);
+            links.open(verified.schedule(), &lowering)?;
         }
         lower(&verified, rank, &layout, &lowering).map_err(|refused| cannot(refused.to_string()))
     }

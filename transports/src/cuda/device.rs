@@ -179,6 +179,15 @@ impl Device {
         Ok(false)
     }
 
+    /// Whether it finds registered host memory under the host's addresses.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn has_host_addresses(&self) -> Result<bool, CudaError> {
+        use CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM;
+        Ok(self.attribute(CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM)? != 0)
+    }
+
     /// Fails if it cannot reach the memory of a GPU that this process sees. One that it does not
     /// see cannot be asked about: the driver answers when the memory is imported.
     ///

@@ -17,7 +17,7 @@ use super::{Context, CudaError, Device};
 pub struct DeviceRegion {
     // In the order in which they have to go.
     kept: Mutex<Vec<Box<dyn Any + Send>>>,
-    /// None while the memory is given up.
+    /// None before there is memory, and while that is given up.
     backing: Mutex<Option<Backing>>,
     reservation: Reservation,
     len_bytes: usize,
@@ -76,22 +76,38 @@ impl DeviceRegion {
         })
     }
 
+    /// Takes addresses for a region of at least this length, behind which there is nothing until
+    /// [`restore`](Self::restore).
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub fn reserve(context: &Context, len_bytes: usize) -> Result<DeviceRegion, CudaError> {
+        context.scope(|| {
+            let properties = properties(context.device())?;
+            let len_bytes = len_bytes.max(1).next_multiple_of(granularity(&properties)?);
+            DeviceRegion::empty(context, len_bytes, true)
+        })
+    }
+
     /// What it holds is undefined. In the context.
     fn allocate(context: &Context, len_bytes: usize) -> Result<DeviceRegion, CudaError> {
-        let properties = properties(context.device())?;
-        let len_bytes = len_bytes.max(1).next_multiple_of(granularity(&properties)?);
-        let physical = Physical::create(context, len_bytes, &properties);
-        // Some virtual machines and containers refuse memory for adapters.
-        let physical = match physical {
+        let region = DeviceRegion::reserve(context, len_bytes)?;
+        region.restore().map(|()| region)
+    }
+
+    /// Memory for the whole region, which adapters reach where the driver permits it. In the
+    /// context.
+    fn physical(&self) -> Result<Physical, CudaError> {
+        let mut properties = properties(self.context.device())?;
+        match Physical::create(&self.context, self.len_bytes, &properties) {
+            // Some virtual machines and containers refuse memory for adapters.
             Err(error) if is_for_adapters(&properties) && is_refusal(&error) => {
                 tracing::info!(%error, "the GPU's memory is out of adapters' reach");
-                let mut properties = properties;
                 properties.allocFlags.gpuDirectRDMACapable = 0;
-                Physical::create(context, len_bytes, &properties)?
+                Physical::create(&self.context, self.len_bytes, &properties)
             }
-            other => other?,
-        };
-        DeviceRegion::map(context, physical, len_bytes, true)
+            other => other,
+        }
     }
 
     /// In the context.
@@ -111,21 +127,16 @@ impl DeviceRegion {
     ) -> Result<DeviceRegion, CudaError> {
         context.scope(|| {
             let physical = Physical::import(context, &file)?;
-            DeviceRegion::map(context, physical, len_bytes, false)
+            let region = DeviceRegion::empty(context, len_bytes, false)?;
+            region.back(physical).map(|()| region)
         })
     }
 
-    fn map(
-        context: &Context,
-        physical: Physical,
-        len_bytes: usize,
-        own: bool,
-    ) -> Result<DeviceRegion, CudaError> {
+    /// Addresses alone. In the context.
+    fn empty(context: &Context, len_bytes: usize, own: bool) -> Result<DeviceRegion, CudaError> {
         let reservation = Reservation::take(context, len_bytes)?;
         let (kept, backing, context) = (Mutex::default(), Mutex::default(), context.clone());
-        let region = DeviceRegion { kept, backing, reservation, len_bytes, context, own };
-        region.back(physical)?;
-        Ok(region)
+        Ok(DeviceRegion { kept, backing, reservation, len_bytes, context, own })
     }
 
     /// Puts memory behind the addresses. In the context.
@@ -149,16 +160,13 @@ impl DeviceRegion {
     }
 
     /// Puts new memory, whose content is undefined, behind the addresses of a region that this
-    /// process made and has [given up](Self::give_up). It is to be handed out anew, and other GPUs
-    /// are to be [allowed](Self::allow) anew.
+    /// process [reserved](Self::reserve), or made and has [given up](Self::give_up). It is to be
+    /// handed out anew, and other GPUs are to be [allowed](Self::allow) anew.
     ///
     /// # Errors
     /// As [`create`](Self::create).
     pub fn restore(&self) -> Result<(), CudaError> {
-        self.context.scope(|| {
-            let properties = properties(self.context.device())?;
-            self.back(Physical::create(&self.context, self.len_bytes, &properties)?)
-        })
+        self.context.scope(|| self.back(self.physical()?))
     }
 
     /// Puts the memory of another region, which was received in its place, behind the addresses of

@@ -232,6 +232,7 @@ impl Shared {
         let Some(ports) = self.setup.ports[peer].clone() else {
             return Err(WireError::Unfit("it is on this node".into()));
         };
+        ports.open()?;
         self.setup.fabric.open(Link { rank: self.setup.rank, peer, sockets, ports, deadline })
     }
 

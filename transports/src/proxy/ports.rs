@@ -1,5 +1,7 @@
 //! This rank's end of all connections to one peer, as the proxy and its wires see it.
 
+use super::wire::WireError;
+
 /// A connection's number among those to a peer. Both ends number alike.
 pub type PortNumber = u16;
 
@@ -73,8 +75,15 @@ pub unsafe trait Ports: Send + Sync {
     /// What goes through a port.
     fn shape(&self, port: PortNumber) -> PortShape;
 
-    /// Where inboxes and outboxes lie. It stays there as long as this object lives. Counters and
-    /// tails need not be there.
+    /// Sees to it that there is memory behind the ports, before a wire is made; again changes
+    /// nothing.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn open(&self) -> Result<(), WireError>;
+
+    /// Where inboxes and outboxes lie, once they are [open](Ports::open). They stay there as long as
+    /// this object lives. Counters and tails need not be there.
     fn memory(&self) -> PortsMemory;
 
     /// Where in [`memory`](Ports::memory) the content of a message from the peer goes.
