@@ -1,6 +1,7 @@
 //! Launches: the host executor, or the kernels' own source, a thread a block, on the block of
 //! parameters that a GPU would get.
 
+use std::collections::BTreeSet;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -170,25 +171,30 @@ fn check_program(launch: &Launch, function: &Function) -> Answer {
     Err(CUresult::CUDA_ERROR_LAUNCH_FAILED)
 }
 
-/// Whether a program does more than copy.
-fn reduces(program: &Header) -> bool {
+/// The instructions of all channels of a program that has been checked.
+fn instructions(program: &Header) -> impl Iterator<Item = Instruction> {
     let base = std::ptr::from_ref(program).cast::<u8>();
-    let table = |offset: u32| base.wrapping_add(offset as usize);
-    let of_channel = |channel: usize| {
+    let table = move |offset: u32| base.wrapping_add(offset as usize);
+    let (channels, list) = (table(program.channels_offset), table(program.instructions_offset));
+    let of_channel = move |channel: usize| {
         // SAFETY: within the program, as its header says.
-        unsafe { table(program.channels_offset).cast::<ChannelEntry>().add(channel).read() }
+        unsafe { channels.cast::<ChannelEntry>().add(channel).read() }
     };
     let entries = (0..program.channels as usize).map(of_channel);
-    program.scale != 0
-        || entries
-            .flat_map(|entry| entry.first_instruction..entry.first_instruction + entry.instructions)
-            .any(|at| {
-                // SAFETY: as above.
-                let instruction = unsafe {
-                    table(program.instructions_offset).cast::<Instruction>().add(at as usize).read()
-                };
-                instruction.opcode == Opcode::ReduceCopy as u8 && instruction.sources > 1
-            })
+    entries
+        .flat_map(|entry| entry.first_instruction..entry.first_instruction + entry.instructions)
+        .map(move |at| {
+            // SAFETY: as above.
+            unsafe { list.cast::<Instruction>().add(at as usize).read() }
+        })
+}
+
+/// Whether a program does more than copy.
+fn reduces(program: &Header) -> bool {
+    let is_sum = |instruction: Instruction| {
+        instruction.opcode == Opcode::ReduceCopy as u8 && instruction.sources > 1
+    };
+    program.scale != 0 || instructions(program).any(is_sum)
 }
 
 fn check_tables(launch: &Launch) -> Answer {
@@ -206,9 +212,16 @@ fn check_tables(launch: &Launch) -> Answer {
         reach("the word of calls that have ended", launch.ended, 8)?;
         reach("the count of channels", launch.arrived, 4)?;
     }
-    for at in 0..connections {
-        // SAFETY: within the table just checked.
-        let connection = unsafe { launch.connections.add(at).read() };
+    // There need be nothing behind those that the program does not use.
+    // SAFETY: the program has been checked.
+    let waits = instructions(unsafe { &*launch.program })
+        .filter(|instruction| instruction.opcode != Opcode::ReduceCopy as u8);
+    let used: BTreeSet<u32> = waits.map(|instruction| instruction.index).collect();
+    for at in used {
+        let connection = launch.connections.wrapping_add(at as usize);
+        reach("a connection", connection, size_of::<Connection>())?;
+        // SAFETY: reachable memory is mapped.
+        let connection = unsafe { connection.read() };
         let slots = connection.slots as usize * connection.slot_stride_bytes as usize;
         if slots > 0 {
             reach("slots", connection.send_slots, slots)?;
