@@ -42,7 +42,8 @@ impl Communicator {
 
     /// Ends a registration. All ranks call this, between the same calls, each with a registration
     /// of its own; once it returns no rank has the allocation mapped, unless it was registered once
-    /// more, here or in a part. No call over it may be under way in a part. Graphs that use it must not be replayed any more. Memory should be freed only after.
+    /// more, here or in a part. No call over it may be under way in a part. Graphs that use it must
+    /// not be replayed any more. Memory should be freed only after.
     ///
     /// # Errors
     /// As other calls of all ranks: one that does not come, or that has ended.

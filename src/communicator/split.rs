@@ -18,10 +18,10 @@ impl Communicator {
     ///
     /// The parts have their settings, and the memory of [`alloc`](Self::alloc), in common with this
     /// communicator: what one has allocated, all reach in place. Memory that was
-    /// [registered](Self::register) is reached by all parts of the communicator that did so,
-    /// made before or after. Switches do not reduce for parts on GPUs (no `nvls`). Where ranks on a GPU are threads of
-    /// one process, the last of them that drops a communicator waits for kernels of the process:
-    /// let none wait for that rank then.
+    /// [registered](Self::register) is reached by all parts of the communicator that did so, made
+    /// before or after. Switches do not reduce for parts on GPUs (no `nvls`). Where ranks on a GPU
+    /// are threads of one process, the last of them that drops a communicator waits for kernels of
+    /// the process: let none wait for that rank then.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -56,8 +56,8 @@ pub(crate) type Reaching = Arc<dyn Fn(PortsMemory) -> Result<GpuReach, RdmaError
 /// Where slots lie, which the executor and the proxy's side both reach.
 enum Slots {
     Host(Arc<Region>),
-    /// The host's, which a GPU's kernels reach through the bus, under the host's address, once it is
-    /// registered.
+    /// The host's, which a GPU's kernels reach through the bus once it is registered, under the
+    /// host's address.
     Pinned {
         registered: OnceLock<RegisteredRegion>,
         region: Arc<Region>,

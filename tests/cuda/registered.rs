@@ -210,10 +210,10 @@ fn addresses_come_again(comm: &Communicator, stream: &Stream, memory: &mut [Devi
 /// its own.
 pub(crate) fn in_parts(comm: Communicator) {
     let (stream, context, rank) = (stream(&comm), comm.context().unwrap(), comm.rank());
-    let reaches = |mut comm: &mut Communicator, memory: &DeviceMemory, value| {
+    let reaches = |comm: &mut Communicator, memory: &DeviceMemory, value| {
         comm.set_pin(windows()).unwrap();
         let (from, to) = (memory.as_ptr(), memory.as_ptr().wrapping_add(4 * COUNT));
-        let is_reached = all_reduce(&mut comm, &stream, from, to, value);
+        let is_reached = all_reduce(comm, &stream, from, to, value);
         comm.set_pin(Pin::default()).unwrap();
         is_reached
     };

@@ -82,8 +82,8 @@ pub unsafe trait Ports: Send + Sync {
     /// Why there is none.
     fn open(&self) -> Result<(), WireError>;
 
-    /// Where inboxes and outboxes lie, once they are [open](Ports::open). They stay there as long as
-    /// this object lives. Counters and tails need not be there.
+    /// Where inboxes and outboxes lie, once there is [memory](Ports::open). They stay there as long
+    /// as this object lives. Counters and tails need not be there.
     fn memory(&self) -> PortsMemory;
 
     /// Where in [`memory`](Ports::memory) the content of a message from the peer goes.
