@@ -578,3 +578,53 @@ pub(crate) fn over_links(mut comm: Communicator) {
     let others = n - 1 - links;
     assert_eq!(of_all, (of_ring.0 + others * link_bytes, of_ring.1 + others));
 }
+
+/// Two communicators whose kernels do not fit at once, and come to a GPU the other way round than
+/// to the other: their calls take turns.
+pub(crate) fn crowded(comm: Communicator) {
+    let (rank, context) = (comm.rank(), comm.context().unwrap());
+    let part = comm.split(Some(0), 0).unwrap().unwrap();
+    let (late, soon) = (stream(&comm), stream(&part));
+    let word = oxccl_transports::cuda::PinnedMemory::allocate(&context, 8).unwrap();
+    // SAFETY: pinned, aligned, and alive until the streams have ended.
+    let mark = unsafe { std::sync::atomic::AtomicU64::from_ptr(word.as_ptr().cast()) };
+    let mut buffers = [comm.alloc::<i32>(100_000).unwrap(), comm.alloc::<i32>(100_000).unwrap()];
+    for round in 1..4u64 {
+        let own = (rank as i32 + 1).to_ne_bytes().repeat(buffers[0].len());
+        for buffer in &buffers {
+            // SAFETY: it is as long, and no call uses it.
+            unsafe { oxccl_transports::cuda::copy_in(&context, buffer.as_ptr().cast(), &own) }
+                .unwrap();
+        }
+        line_up();
+        if rank == 1 {
+            // SAFETY: the word outlives the streams' work.
+            unsafe { late.wait_value(word.device_ptr().cast(), round) }.unwrap();
+        }
+        let [first, second] = &mut buffers;
+        let first = comm.on(&late).all_reduce_in_place(first, ReduceOp::Sum).unwrap();
+        let second = part.on(&soon).all_reduce_in_place(second, ReduceOp::Sum).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        mark.store(round, std::sync::atomic::Ordering::Release);
+        first.wait().unwrap();
+        second.wait().unwrap();
+        for buffer in &buffers {
+            let mut found = vec![0; own.len()];
+            // SAFETY: as above.
+            unsafe {
+                oxccl_transports::cuda::copy_out(&context, &mut found, buffer.as_ptr().cast())
+            }
+            .unwrap();
+            assert!(found.chunks(4).all(|found| found == 3i32.to_ne_bytes()));
+        }
+    }
+}
+
+/// Ranks of a process that launch by themselves cannot take turns: a communicator that would have
+/// them do so is refused, and the others go on.
+pub(crate) fn too_crowded(comm: Communicator) {
+    // The other rank may only hear that.
+    let refused = comm.split(Some(0), 0).map(drop).unwrap_err().to_string();
+    assert!(refused.contains("thread blocks at once"), "{refused}");
+    comm.barrier().unwrap();
+}

@@ -150,6 +150,10 @@ cases! {
         calls::prepared_late, StandIn, 1, [processes::threads("2"), MANY, ("OXCCL_STAND_IN_DRAINS", "1")];
     calls_of_threads_by_themselves = calls::streams, Anything, 1, [processes::threads("2"), MANY, SEPARATE, needs("6")];
     calls_in_graphs_by_themselves = calls::captured, Anything, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
+    communicators_that_do_not_fit_take_turns =
+        calls::crowded, StandIn, 2, [devices("2"), ("OXCCL_STAND_IN_MULTIPROCESSORS", "2")];
+    ranks_that_cannot_take_turns_are_refused = calls::too_crowded, StandIn, 1,
+        [processes::threads("2"), MANY, SEPARATE, ("OXCCL_STAND_IN_MULTIPROCESSORS", "5"), needs("4")];
     few_blocks = calls::few_blocks, StandIn, 1, [processes::threads("2"), MANY];
     one_launch_a_call = calls::launches, StandIn, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
     a_late_rank_is_named = ends::late, Anything, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];

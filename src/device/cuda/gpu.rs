@@ -4,7 +4,7 @@ use super::multicast;
 use super::warm::warm;
 use super::{
     Arguments, DeviceProgram, Ended, Image, Kernel, Kernels, PinnedPool, PinnedWords, Programs,
-    Registered, Stream, Tables, Traced,
+    Registered, Seat, Stream, Tables, Traced,
 };
 use crate::device::{CONTROL, ControlShape, LinkPorts, StagingShape};
 use oxccl_kernels::format::{self as f, DataType, Fold};
@@ -82,6 +82,7 @@ pub struct Gpu {
     /// Memory of the links to ranks of other nodes, which kernels use.
     links: Vec<Arc<LinkPorts>>,
     neighbours: Neighbours,
+    seat: Option<Arc<Seat>>,
     bulk_copies: bool,
     /// Once a trace was asked for.
     traced: Option<Traced>,
@@ -92,6 +93,8 @@ pub struct Gpu {
 /// The other ranks, as far as they concern a GPU.
 #[derive(Clone, Copy, Debug)]
 struct Neighbours {
+    /// Blocks that this GPU holds.
+    resident: usize,
     /// Ranks on this GPU, this one among them.
     sharing: usize,
     /// Those of them that are threads of this process.
@@ -171,6 +174,15 @@ impl Gpu {
         let stream = Arc::new(Stream::new(context)?);
         let kernels = Kernels::load(context, setup.image)?;
         let neighbours = share_gpus(bootstrap, setup, &kernels, deadline)?;
+        let seat = match setup.separate || neighbours.sharing < setup.shape.ranks {
+            true => Some(Arc::new(Seat::take(
+                context.device().uuid()?,
+                setup.shape.channels,
+                neighbours.resident,
+                neighbours.in_process == 1,
+            )?)),
+            false => None,
+        };
         let ll128_slots = if neighbours.ll128 { setup.shape.ll128_slots } else { 0 };
         let shape = StagingShape { ll128_slots, ..setup.shape };
         let has_all = matches!(setup.heaps, Reached::All(_));
@@ -255,6 +267,7 @@ impl Gpu {
             control: control_regions,
             links,
             neighbours,
+            seat,
             bulk_copies: setup.bulk_copies,
             traced: None,
             suspended: None,
@@ -284,6 +297,11 @@ impl Gpu {
     /// Control regions of this node's ranks, by rank.
     pub(crate) fn control(&self) -> &[Option<Arc<Region>>] {
         &self.control
+    }
+
+    /// Where communicators take turns, unless all its ranks share their launches.
+    pub(crate) fn seat(&self) -> Option<&Arc<Seat>> {
+        self.seat.as_ref()
     }
 
     /// Ranks on this GPU.
@@ -507,7 +525,7 @@ fn share_gpus(
     let multicast = all_say(1) && alone && bootstrap.nodes().count() == 1 && bootstrap.world() > 1;
     let mut beside = bootstrap.nodes().beside(bootstrap.rank());
     let elsewhere = beside.any(|rank| gpus[rank].0 != own);
-    Ok(Neighbours { sharing: ranks_on(own), in_process, elsewhere, ll128, multicast })
+    Ok(Neighbours { resident, sharing: ranks_on(own), in_process, elsewhere, ll128, multicast })
 }
 
 /// What tells this process from others that have ranks.

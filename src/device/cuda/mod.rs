@@ -4,6 +4,7 @@
 //! all channels of a call, a block each; it returns at once, and the stream's order is the call's.
 
 mod copy;
+mod crowd;
 mod empty;
 mod ended;
 mod event;
@@ -22,6 +23,7 @@ mod warm;
 mod words;
 
 pub use copy::{copy, fill};
+pub(crate) use crowd::{Seat, Turn};
 pub use empty::EmptyKernel;
 pub(crate) use ended::CallEnd;
 pub use ended::Ended;

@@ -3,7 +3,7 @@
 
 use super::joint::{Behind, Joined, Joint, NotJoined, Part};
 use super::{Place, Target};
-use crate::device::cuda::{Ended, Event, Kernel};
+use crate::device::cuda::{Ended, Event, Kernel, Turn};
 use crate::engine::diagnosis::Ranks;
 use oxccl_kernels::format::Launch;
 use oxccl_transports::CudaError;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Launches one call.
-pub(super) struct Launcher {
+pub(super) struct Launcher<'a> {
     pub(super) ranks: Arc<Ranks>,
     pub(super) ended: Arc<Ended>,
     /// Where ranks meet, and an event for the order of their streams; where all ranks make the
@@ -19,6 +19,8 @@ pub(super) struct Launcher {
     pub(super) joint: Option<(Arc<Joint>, Arc<Event>)>,
     /// What the call is to follow in another stream.
     pub(super) behind: Option<Behind>,
+    /// Whose turn it is to launch, where communicators take turns.
+    pub(super) turn: Option<&'a Turn<'a>>,
     /// Whether it has a bucket that is not ready.
     pub(super) gated: bool,
     /// The call's own time-out.
@@ -27,7 +29,7 @@ pub(super) struct Launcher {
     pub(super) alone: Result<(), CudaError>,
 }
 
-impl Launcher {
+impl Launcher<'_> {
     /// Returns once anything may be put into the stream for this call; whether all ranks have
     /// marked what they had before it.
     pub(super) fn meet(&self, place: Place) -> Result<bool, NotJoined> {
@@ -50,7 +52,7 @@ impl Launcher {
         (kernel, channels): (Kernel, usize),
         launch: Launch,
     ) -> Result<Joined, NotJoined> {
-        let Launcher { ranks, ended, joint, behind, gated, timeout, alone } = self;
+        let Launcher { ranks, ended, joint, behind, turn, gated, timeout, alone } = self;
         // Nobody waits for the end of a call that is captured but its graph, and each replay of it
         // has the same number.
         let launch = match capture {
@@ -70,6 +72,7 @@ impl Launcher {
         }
         alone?;
         behind.iter().try_for_each(|behind| behind.hold(stream))?;
+        turn.iter().try_for_each(|turn| turn.hold(stream, capture))?;
         // SAFETY: by this function's contract.
         unsafe { kernel.launch(stream, &launch, channels) }?;
         Ok(Joined::ByOneself)

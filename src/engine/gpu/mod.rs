@@ -17,7 +17,7 @@ use super::links::Links;
 use super::prepared::{Block, Buffers, Prepared, Source};
 use super::tally::{Numbered, Tally};
 use crate::call::{CheckedCall, Record};
-use crate::device::cuda::{self, CallEnd, CaptureState, Event, Gpu, SLOTS, Stream};
+use crate::device::cuda::{self, CallEnd, CaptureState, Event, Gpu, SLOTS, Stream, Turn};
 use crate::device::{Heap, Heaps, Signals};
 use crate::error::Error;
 use crate::work::{Flight, Marks};
@@ -220,12 +220,13 @@ impl GpuBackend {
 
     /// What launches a call: with the other ranks' where they share launches, and all make it.
     /// `gated`: it has a bucket that is not ready. It may have a time-out of its own.
-    fn launcher(
+    fn launcher<'a>(
         &mut self,
         record: &Record,
         target: Target<'_>,
         (gated, timeout): (bool, Option<Duration>),
-    ) -> Result<Launcher, CudaError> {
+        turn: Option<&'a Turn<'a>>,
+    ) -> Result<Launcher<'a>, CudaError> {
         let joint = match self.joint.clone().filter(|_| record.is_collective()) {
             Some(joint) => Some((joint, self.event()?)),
             None => None,
@@ -238,7 +239,7 @@ impl GpuBackend {
         };
         let (ranks, ended, behind) =
             (self.ranks.clone(), self.gpu.ended().clone(), self.behind(target));
-        Ok(Launcher { ranks, ended, joint, behind, gated, timeout, alone })
+        Ok(Launcher { ranks, ended, joint, behind, turn, gated, timeout, alone })
     }
 
     /// Where a call that has been launched ends.
@@ -482,7 +483,10 @@ impl GpuBackend {
             true => Some(tables.signals(&mut self.gpu, prepared, is_gated, is_captured)?),
             false => None,
         };
-        let launcher = self.launcher(&prepared.record, target, (is_gated, request.timeout))?;
+        let seat = self.gpu.seat().cloned();
+        let mut turn = seat.as_ref().and_then(|seat| seat.turn());
+        let waits = (is_gated, request.timeout);
+        let launcher = self.launcher(&prepared.record, target, waits, turn.as_ref())?;
         let place = self.take_place(prepared, tally, target);
         let entry = Entry { chain, kernel, ring, signals, own: &own, request, flight };
         let met = launcher.meet(place).map(|met| {
@@ -506,6 +510,9 @@ impl GpuBackend {
             CallEnd::Captured(event) => Behind::Captured(event.clone()),
         };
         let capture = target.capture;
+        if let Some(turn) = &mut turn {
+            turn.launched(end.clone(), capture, is_gated.then_some(self.connections));
+        }
         self.last = Some(Last { end: behind, stream: stream.raw() as usize, capture });
         let alone = request.grouped && self.keeps_back().is_some();
         let Entry { chain, signals, .. } = entry;
@@ -550,7 +557,7 @@ impl GpuBackend {
         prepared: &Prepared,
         target: Target<'_>,
         place: Place,
-        launcher: Launcher,
+        launcher: Launcher<'_>,
         entry: &Entry<'_>,
     ) -> Result<Joined, NotJoined> {
         let Target { stream, capture } = target;
