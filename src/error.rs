@@ -208,6 +208,17 @@ pub enum Error {
         /// The call.
         what: String,
     },
+    /// Two launches of a rank were under way on its GPU at once, which would use the same counters.
+    #[error(
+        "{during} began on the GPU of rank {rank} beside another call of the communicator: a graph that was captured \
+         with calls is replayed in the order of the other calls, so let events or one stream see to that"
+    )]
+    ReplayedBeside {
+        /// The rank.
+        rank: usize,
+        /// The call that began then, as far as is known: of a graph, the last that was captured.
+        during: String,
+    },
     /// A copy between buffers of different lengths.
     #[error("a copy of {found} elements from or to a buffer of {expected}")]
     CopyLength {

@@ -212,7 +212,8 @@ impl Communicator {
     /// There a stream may be captured: its calls are then recorded, their works are over at once,
     /// and what a replay does wrong ends the communicator. Replays and calls must happen in the
     /// same order on all ranks, and one after the other on each: launch them in one stream, or
-    /// order their streams by events.
+    /// order their streams by events. What begins beside a replay ends the communicator
+    /// ([`Error::ReplayedBeside`](crate::Error::ReplayedBeside)).
     pub fn on<'a>(&'a self, stream: impl Into<AnyStream<'a>>) -> OnStream<'a> {
         OnStream { comm: self, stream: stream.into(), terms: self.terms() }
     }

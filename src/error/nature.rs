@@ -36,6 +36,7 @@ impl Error {
             Error::ConfigDiffers { rank, .. }
             | Error::NotRegistered { rank, .. }
             | Error::NotTraced { rank, .. }
+            | Error::ReplayedBeside { rank, .. }
             | Error::Died { rank, .. }
             | Error::CutOff { rank, .. }
             | Error::Left { rank, .. } => vec![*rank],
@@ -114,6 +115,7 @@ impl Error {
             | Error::Mismatch { .. }
             | Error::Unreceived { .. }
             | Error::CapturedApart { .. }
+            | Error::ReplayedBeside { .. }
             | Error::TimedOut { .. }
             | Error::Died { .. }
             | Error::CutOff { .. }
@@ -212,6 +214,7 @@ mod tests {
         let (setting, theirs, ours) = ("order", text(), text());
         is(&Error::ConfigDiffers { setting, rank: 1, theirs, ours }, ENDED, &[1]);
         is(&Error::CapturedApart { what: text() }, ENDED, &[]);
+        is(&Error::ReplayedBeside { rank: 3, during: text() }, ENDED, &[3]);
         let (call, seconds, ranks) = (1, 1.0, vec![1, 3]);
         let late = Error::TimedOut { what: text(), call, seconds, ranks, detail: text() };
         is(&late, ENDED, &[1, 3]);

@@ -456,6 +456,39 @@ pub(crate) fn captured(comm: Communicator) {
     comm.barrier().unwrap();
 }
 
+/// A graph that is replayed beside another call ends the communicator by an error that says so.
+pub(crate) fn replayed_beside(comm: Communicator) {
+    let (rank, late) = (comm.rank(), Duration::from_millis(150));
+    let (of_graph, of_calls) = (stream(&comm), stream(&comm));
+    let mut buffers = [comm.alloc::<f32>(3000).unwrap(), comm.alloc::<f32>(3000).unwrap()];
+    let [captured, eager] = &mut buffers;
+    let graph = Graph::capture(&of_graph, CaptureMode::ThreadLocal, || {
+        comm.on(&of_graph).all_reduce_in_place(captured, ReduceOp::Sum).map(drop)
+    });
+    let graph = graph.unwrap();
+    comm.barrier().unwrap();
+    if rank == 1 {
+        // The other one's replay waits for this rank's.
+        std::thread::sleep(2 * late);
+    }
+    // SAFETY: the buffer and the communicator live.
+    unsafe { graph.launch(&of_graph) }.unwrap();
+    if rank == 0 {
+        std::thread::sleep(late);
+    }
+    let made = comm.on(&of_calls).all_reduce_in_place(eager, ReduceOp::Sum);
+    let error = made.and_then(|work| work.wait()).unwrap_err();
+    match &error {
+        Error::ReplayedBeside { rank: culprit, .. } => assert_eq!(*culprit, rank),
+        Error::Stopped { reason, .. } => {
+            assert!(reason.contains("beside another call"), "{reason}");
+        }
+        other => panic!("{other:?}"),
+    }
+    // Nothing runs any more.
+    of_graph.synchronize().unwrap();
+}
+
 /// Calls follow one another, whatever their streams; a stream of somebody else's waits for a call.
 pub(crate) fn streams(comm: Communicator) {
     const COUNT: usize = 5000;

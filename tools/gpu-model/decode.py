@@ -415,10 +415,14 @@ class Writer:
         self.put(o[0], "old", "C.atomic")
 
     def do_atom(self, parts, o, instruction):
-        if "INC" not in parts:
+        if "INC" in parts:
+            new = f"0 if old >= {o[3].word()} else old + 1"
+        elif "EXCH" in parts:
+            new = o[3].word()
+        else:
             raise Unknown(str(instruction))
         self.add(f"at = {address(instruction.operands[2])}; old, ready = loaded(th, at, 4, True, t)")
-        self.add(f"store(th, at, 4, 0 if old >= {o[3].word()} else old + 1, t)")
+        self.add(f"store(th, at, 4, {new}, t)")
         self.put(o[1], "old", "C.strong")
 
     def do_qspc(self, parts, o, instruction):

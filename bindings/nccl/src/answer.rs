@@ -41,6 +41,7 @@ impl From<Error> for Failure {
             | Error::Unreceived { .. }
             | Error::CountsDiffer { .. }
             | Error::CapturedApart { .. }
+            | Error::ReplayedBeside { .. }
             | Error::ConfigDiffers { .. } => Code::InvalidUsage,
             error if error.is_misuse() => Code::InvalidArgument,
             Error::DeviceLost { .. } | Error::Transport(oxccl_transports::Error::Cuda(_)) => {

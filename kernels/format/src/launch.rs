@@ -102,6 +102,8 @@ table! {
         BadProgram = 3,
         /// The system did not read a peer's memory ([`OPERAND_CMA`]): see [`Status::found`].
         Unreadable = 4,
+        /// Another launch of this rank was under way on the GPU.
+        Beside = 5,
     }
 
     /// Written by each channel that does not end well. Whoever launches has it say

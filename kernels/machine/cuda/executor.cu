@@ -14,6 +14,7 @@ namespace oxccl {
 struct Block {
   Launch launch;  // the part of the group at hand
   uint32_t way;   // how its program reduces, as the kernel numbers that
+  bool beside;    // another launch of this rank is under way
   Opened opened;
   Workspace workspace;
 };
@@ -36,6 +37,20 @@ __device__ __forceinline__ void take(const Launch& part, bool first) {
   constexpr uint32_t WORDS = sizeof(Launch) / sizeof(uint64_t);
   if (lane() < WORDS && (first || !is_inherited(lane())))
     reinterpret_cast<uint64_t*>(&block().launch)[lane()] = reinterpret_cast<const uint64_t*>(&part)[lane()];
+}
+
+// The thread that looks whether a launch is alone: one that has no tables to copy.
+constexpr uint32_t BEGINNER = 66;
+
+// Launches of a rank follow one another, but for what the host does not see: a captured call that is
+// replayed beside another call. Two at once would move the same cursors, so the second one ends.
+// Known behind the next barrier; the first channel looks for all.
+__device__ __forceinline__ void begin(const Launch& own, uint32_t channel) {
+  if (lane() == BEGINNER) block().beside = channel == 0 && exchange(&own.doorbells->sleeping, 1) != 0;
+}
+
+__device__ __forceinline__ void end(const Launch& own, uint32_t channel) {
+  if (leader() && channel == 0 && !block().beside) store_relaxed(&own.doorbells->sleeping, 0);
 }
 
 constexpr uint32_t NO_WAY = DATA_TYPES * FOLDS;
@@ -94,6 +109,10 @@ __device__ __forceinline__ bool run_part(const Part& part, uint32_t channel) {
     if (leader()) block().way = Reducer::way(&header);
     const ChannelEntry entry = likely.of(part.program, header, channel);
     open_part(part, header, entry, channel, launch, workspace, block().opened);
+    if (block().beside) {
+      if (leader()) launch.statuses[channel] = {OUTCOME_BESIDE, 0, 0, 0};
+      return false;
+    }
     const uint32_t outcome = run_channel(launch, channel, Reducer{}, workspace);
     close_part(launch, workspace, block().opened);
     return outcome == OUTCOME_DONE;
@@ -115,10 +134,12 @@ __device__ __forceinline__ void run_block(const Launch& first) {
   // By its name, since a kernel's parameter is nearer than memory.
   if (first.joined_channels == 0) {
     take(first, true);
+    begin(first, channel);
     part = part_of(first);
   } else {
     own = &own_launch(first, channel);
     take(*own, true);
+    begin(*own, channel);
     part = part_of(*own);
   }
   {
@@ -132,6 +153,7 @@ __device__ __forceinline__ void run_block(const Launch& first) {
       part = part_of(*next);
     }
   }
+  end(block().launch, channel);
   end_launch(block().launch);
 }
 

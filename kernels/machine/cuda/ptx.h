@@ -90,6 +90,13 @@ OXCCL_INLINE void align_warp() { __syncwarp(); }
 // only where a line opens something: see run_reduce_copy.
 OXCCL_INLINE void system_fence() { asm volatile("fence.acq_rel.sys;" : : : "memory"); }
 
+// Of one GPU's kernels.
+OXCCL_INLINE uint32_t exchange(uint32_t* word, uint32_t value) {
+  uint32_t before;
+  asm volatile("atom.relaxed.gpu.exch.b32 %0, [%1], %2;" : "=r"(before) : "l"(word), "r"(value) : "memory");
+  return before;
+}
+
 // Of one GPU's blocks. It counts up to the number of channels, and then from 0 again.
 OXCCL_INLINE bool arrives_last(uint32_t* arrived, uint32_t channels) {
   uint32_t before;

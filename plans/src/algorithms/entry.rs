@@ -154,6 +154,20 @@ impl Entry {
         Ok((period > 0).then_some(period))
     }
 
+    /// Of algorithms on hypercubes: ranks that differ by a multiple of this, exclusive-or, do the
+    /// same relative to their own rank, but for the order in which they name what they add up.
+    pub fn cube(&self, ranks: usize, placement: Placement) -> Option<usize> {
+        let period = match (self.kind, self.algorithm) {
+            (_, Algorithm::HalvingDoubling) => 1,
+            (Kind::AllReduce, Algorithm::RecursiveDoubling) => 1,
+            (Kind::AllReduce, Algorithm::Hierarchical(_, Outer::Doubling)) => {
+                placement.ranks_per_node()
+            }
+            _ => return None,
+        };
+        (ranks.is_power_of_two() && period.is_power_of_two() && period < ranks).then_some(period)
+    }
+
     fn built(
         &self,
         collective: Collective,

@@ -31,16 +31,19 @@ pub(super) fn folded<'a>(
     if !ranks.is_multiple_of(per_pod) || ranks == per_pod {
         return Some(Err(format!("{ranks} ranks are not several full {what} of {per_pod}")));
     }
-    if let Some(period) = subject.period
-        && let Some(simulated) = simulated(ranks, per_pod, period)
-    {
-        let mut compiler = new(simulated);
+    if let Some((simulated, turning)) = subject.firsts(per_pod) {
+        let mut compiler = new(simulated).turned(turning);
         let programs = match compiler.ranks(0..simulated) {
             Ok(programs) => programs,
             Err(error) => return Some(Err(error.to_string())),
         };
+        let period = subject.period.or(subject.cube).unwrap_or(simulated);
+        let how = match turning {
+            Turning::Add => "turn by",
+            Turning::Xor => "be a hypercube of",
+        };
         let why = format!(
-            "the algorithm is made to turn by {period} rank(s), and equal {what} turn by {per_pod}"
+            "the algorithm is made to {how} {period} rank(s), and equal {what} turn by {per_pod}"
         );
         let statement = Statement::Folded { ranks: simulated, why };
         return Some(Ok((statement, compiler, programs)));

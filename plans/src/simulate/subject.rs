@@ -21,6 +21,8 @@ pub struct Subject<'a> {
     pub(super) output: Chunking,
     /// After how many ranks instructions repeat, where they are made so.
     pub(super) period: Option<usize>,
+    /// The same of hypercubes ([`Entry::cube`]).
+    pub(super) cube: Option<usize>,
     /// What was found when so many first ranks were compared with all others: sizes do not matter.
     pub(super) alike: OnceLock<(usize, Result<Turning, String>)>,
 }
@@ -44,6 +46,7 @@ impl<'a> Subject<'a> {
             input: schedule.input,
             output: schedule.output,
             period: None,
+            cube: None,
             alike: OnceLock::new(),
         })
     }
@@ -62,9 +65,10 @@ impl<'a> Subject<'a> {
     ) -> Result<Subject<'a>, SimulationError> {
         let first = entry.schedule_of_ranks(collective, placement, order, slots, 0..1)?;
         let period = entry.period(collective, placement, order, slots)?;
+        let cube = entry.cube(collective.ranks, placement);
         let source = Source::Entry { entry, placement, order, slots };
-        let alike = OnceLock::new();
-        Ok(Subject { source, collective, input: first.input, output: first.output, period, alike })
+        let (input, output, alike) = (first.input, first.output, OnceLock::new());
+        Ok(Subject { source, collective, input, output, period, cube, alike })
     }
 
     /// Whether it is small enough, as far as that is known without simulating it.
@@ -74,7 +78,7 @@ impl<'a> Subject<'a> {
     pub fn check_size(&self, network: &Network, fold: Fold) -> Result<(), SimulationError> {
         let (ranks, per_pod) =
             (self.collective.ranks, network.per_node() * network.nodes_per_pod());
-        let firsts = self.period.and_then(|period| simulated(ranks, per_pod, period));
+        let firsts = self.firsts(per_pod).map(|(firsts, _)| firsts);
         match (fold, firsts) {
             (Fold::Never, _) => self.refuse_too_large(LIMIT),
             (_, Some(firsts)) => {
@@ -87,6 +91,17 @@ impl<'a> Subject<'a> {
             // They are made one by one to be compared.
             _ => self.refuse_too_large(COMPARED.max(LIMIT)),
         }
+    }
+
+    /// How many first ranks stand for all by how the algorithm is made, and how they are turned;
+    /// `None` where that does not tell.
+    pub(super) fn firsts(&self, per_pod: usize) -> Option<(usize, Turning)> {
+        let ranks = self.collective.ranks;
+        let added = self.period.and_then(|period| simulated(ranks, per_pod, period));
+        let cubes = self.cube.filter(|_| per_pod.is_power_of_two());
+        let turned = cubes.map(|period| period.max(per_pod)).filter(|firsts| *firsts < ranks);
+        let added = added.map(|firsts| (firsts, Turning::Add));
+        added.or(turned.map(|firsts| (firsts, Turning::Xor)))
     }
 
     /// Refuses more instructions, of which a few ranks from all over give the number.

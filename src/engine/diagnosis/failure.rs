@@ -198,6 +198,9 @@ impl Ranks {
             (None, None, f::Outcome::Mismatch | f::Outcome::BadProgram) => {
                 self.odd_message(call, odd.map_or(self.rank, |odd| odd.peer), last)
             }
+            (None, None, f::Outcome::Beside) => {
+                Error::ReplayedBeside { rank: self.rank, during: self.named(call) }
+            }
             (None, None, f::Outcome::Unreadable) => {
                 let Odd { peer, found } = odd.unwrap_or(Odd { peer: self.rank, found: 0 });
                 let source = std::io::Error::from_raw_os_error(found as i32);

@@ -441,7 +441,7 @@ fn same(a: &f::Progress, b: &f::Progress) -> bool {
 
 fn outcome(status: &f::Status) -> f::Outcome {
     use f::Outcome::*;
-    [Done, Aborted, Mismatch, BadProgram]
+    [Done, Aborted, Mismatch, BadProgram, Beside]
         .into_iter()
         .find(|outcome| *outcome as u32 == status.outcome)
         .unwrap_or(BadProgram)

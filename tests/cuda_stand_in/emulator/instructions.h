@@ -27,9 +27,9 @@ inline uint32_t load_relaxed(const uint32_t* word) {
   emulator::yield();
   return __atomic_load_n(word, __ATOMIC_RELAXED);
 }
-template <class T>
-inline void store_relaxed(T* word, T value) {
-  __atomic_store_n(word, value, __ATOMIC_RELAXED);
+template <class T, class Value>
+inline void store_relaxed(T* word, Value value) {
+  __atomic_store_n(word, static_cast<T>(value), __ATOMIC_RELAXED);
 }
 
 // Each word of a line has its own flag.
@@ -71,6 +71,10 @@ using emulator::stage_stores_commit;
 using emulator::stage_stores_done;
 using emulator::stage_stores_read_but_last;
 inline void engine_fence() {}
+
+inline uint32_t exchange(uint32_t* word, uint32_t value) {
+  return __atomic_exchange_n(word, value, __ATOMIC_RELAXED);
+}
 
 inline bool arrives_last(uint32_t* arrived, uint32_t channels) {
   if (__atomic_add_fetch(arrived, 1, __ATOMIC_ACQ_REL) != channels) return false;

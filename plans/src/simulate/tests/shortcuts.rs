@@ -97,6 +97,42 @@ fn one_node_stands_for_all_of_a_hypercube() {
     }
 }
 
+/// What is said of hypercubes without looking is what comparing all ranks finds.
+#[test]
+fn ranks_that_are_said_to_be_a_hypercube_are() {
+    let mut said = 0;
+    for nodes in [2, 4, 8] {
+        let topology = preset("dgx-h100").unwrap().with_nodes(nodes);
+        for kind in [Kind::AllReduce, Kind::AllGather, Kind::ReduceScatter] {
+            let case = Case::on(&topology, kind, 8 * nodes, 1 << 20);
+            let case = case.with(|options| options.fold = Fold::Always);
+            for (entry, prediction) in every_entry(&case) {
+                if entry.cube(8 * nodes, case.placement()).is_none() {
+                    continue;
+                }
+                said += 1;
+                let order = Order::Any;
+                let schedule = entry.schedule(case.collective, case.placement(), order, SLOTS);
+                let schedule = schedule.unwrap();
+                let layout = case.layout(schedule.input, schedule.output);
+                let subject = Subject::schedule(&schedule).unwrap();
+                let mut options = case.options.clone();
+                if entry.encoding.has_flags() {
+                    options.tile_bytes = options.tile_bytes.min(LL_TILE_BYTES);
+                }
+                let compared = simulate(&subject, &layout, &case.network, &options).unwrap();
+                let is_folded = |found: &Prediction| {
+                    matches!(found.statement, Statement::Folded { ranks: 8, .. })
+                };
+                assert!(is_folded(&prediction), "{entry:?} {:?}", prediction.statement);
+                assert!(is_folded(&compared), "{entry:?} {:?}", compared.statement);
+                assert_eq!(prediction.time_ns, compared.time_ns, "{entry:?}");
+            }
+        }
+    }
+    assert!(said >= 3 * 8, "{said}");
+}
+
 #[test]
 fn one_pod_stands_for_all() {
     for rails in [false, true] {
@@ -163,6 +199,8 @@ fn sixty_five_thousand_ranks_are_simulated_where_they_are_alike() {
     assert!(matches!(prediction.statement, Statement::Folded { ranks: 8, .. }));
     let gather = Case::on(&topology, Kind::AllGather, 65_536, 1 << 30);
     let entry = find(Kind::AllGather, Algorithm::HalvingDoubling, Encoding::Slots).unwrap();
-    let error = gather.entry(entry).unwrap_err();
+    let prediction = gather.entry(entry).unwrap();
+    assert!(matches!(prediction.statement, Statement::Folded { ranks: 8, .. }));
+    let error = gather.with(|options| options.fold = Fold::Never).entry(entry).unwrap_err();
     assert!(matches!(error, SimulationError::TooLarge { .. }), "{error}");
 }
