@@ -58,8 +58,8 @@ table! {
         /// Futex word; incremented before a wake.
         pub rings: u32,
         /// Nonzero while the owner sleeps or is about to: bit 0. Bit 1: it sleeps often, and
-        /// whoever finds bit 0 clear looks again behind a fence. On a GPU, of channel 0: a launch is
-        /// under way.
+        /// whoever finds bit 0 clear looks again behind a fence. On a GPU, of channel 0: a launch
+        /// is under way.
         pub sleeping: u32,
         /// The event descriptor, plus one, that an owner of this process sleeps on instead of the
         /// futex; 0 for none.

@@ -42,8 +42,8 @@ __device__ __forceinline__ void take(const Launch& part, bool first) {
 // The thread that looks whether a launch is alone: one that has no tables to copy.
 constexpr uint32_t BEGINNER = 66;
 
-// Launches of a rank follow one another, but for what the host does not see: a captured call that is
-// replayed beside another call. Two at once would move the same cursors, so the second one ends.
+// Launches of a rank follow one another, but for what the host does not see: a captured call that
+// is replayed beside another call. Two at once would move the same cursors, so the second one ends.
 // Known behind the next barrier; the first channel looks for all.
 __device__ __forceinline__ void begin(const Launch& own, uint32_t channel) {
   if (lane() == BEGINNER) block().beside = channel == 0 && exchange(&own.doorbells->sleeping, 1) != 0;
