@@ -3,10 +3,9 @@
 //! The blocks of a call wait for those of its other ranks, so all must be on their GPUs. Each
 //! communicator's fit ([`CudaError::TooManyBlocks`]). Those of several may not: a kernel that waits
 //! on one GPU takes the room of another that it waits for by way of a second GPU, where the two
-//! came the other way round. So where the blocks of all communicators are more than the GPU holds,
-//! their calls take turns there: each follows the one that was launched before, whosever that was.
-//! What is in one stream, or one communicator, is in that order anyway, and a thread's calls of
-//! several communicators come alike on all ranks.
+//! came the other way round. So a call whose blocks do not fit beside those that are under way
+//! follows as many of these, the oldest first, as it takes to fit. A thread's calls of several
+//! communicators come alike on all ranks, so what one waits for, no rank has launched behind it.
 
 use super::{CallEnd, Stream};
 use oxccl_transports::CudaError;
@@ -24,9 +23,11 @@ struct Crowd {
     /// How many blocks the GPU holds.
     resident: usize,
     seated: Mutex<Seated>,
-    /// Whether there are more blocks than it holds.
+    /// Whether all together have more blocks than it holds: otherwise nobody has to look.
     is_crowded: AtomicBool,
-    last: Mutex<Option<Last>>,
+    /// The last call of each seat, the oldest first, unless it is known to have ended, and the last
+    /// that was captured.
+    under_way: Mutex<Vec<Launched>>,
 }
 
 #[derive(Debug, Default)]
@@ -39,10 +40,11 @@ struct Seated {
     numbers: u64,
 }
 
-/// The call that was launched last.
+/// A call that was launched, behind all earlier ones of its seat.
 #[derive(Debug)]
-struct Last {
+struct Launched {
     seat: u64,
+    blocks: usize,
     end: CallEnd,
     /// The capture that recorded it.
     capture: Option<u64>,
@@ -61,8 +63,8 @@ pub(crate) struct Seat {
 
 /// Whoever has it launches next.
 pub(crate) struct Turn<'a> {
-    seat: u64,
-    last: MutexGuard<'a, Option<Last>>,
+    seat: &'a Seat,
+    under_way: MutexGuard<'a, Vec<Launched>>,
 }
 
 impl Seat {
@@ -82,8 +84,8 @@ impl Seat {
         crowds.retain(|crowd| crowd.strong_count() > 0);
         let known = crowds.iter().filter_map(Weak::upgrade).find(|crowd| crowd.gpu == gpu);
         let crowd = known.unwrap_or_else(|| {
-            let (seated, is_crowded, last) = Default::default();
-            let crowd = Arc::new(Crowd { gpu, resident, seated, is_crowded, last });
+            let (seated, is_crowded, under_way) = Default::default();
+            let crowd = Arc::new(Crowd { gpu, resident, seated, is_crowded, under_way });
             crowds.push(Arc::downgrade(&crowd));
             crowd
         });
@@ -105,10 +107,11 @@ impl Seat {
         Ok(Seat { crowd, number, blocks: channels, waits })
     }
 
-    /// The turn, where there have to be turns.
+    /// The turn, where there may have to be turns. What was launched before there were so many
+    /// communicators is not looked at.
     pub(crate) fn turn(&self) -> Option<Turn<'_>> {
         let takes_turns = self.waits && self.crowd.is_crowded.load(Ordering::Relaxed);
-        takes_turns.then(|| Turn { seat: self.number, last: lock(&self.crowd.last) })
+        takes_turns.then(|| Turn { seat: self, under_way: lock(&self.crowd.under_way) })
     }
 }
 
@@ -120,29 +123,49 @@ impl Drop for Seat {
         seated.impatient -= usize::from(!self.waits);
         let is_crowded = seated.blocks > self.crowd.resident;
         self.crowd.is_crowded.store(is_crowded, Ordering::Relaxed);
-        lock(&self.crowd.last).take_if(|last| last.seat == self.number || !is_crowded);
+        lock(&self.crowd.under_way).retain(|call| call.seat != self.number && is_crowded);
     }
 }
 
 impl Turn<'_> {
-    /// Has what comes into the stream wait for another communicator's call. A capture knows only
-    /// what it has recorded.
-    pub(crate) fn hold(&self, stream: &Stream, capture: Option<u64>) -> Result<(), CudaError> {
-        let Some(last) = self.last.as_ref() else { return Ok(()) };
-        if last.seat == self.seat || last.capture != capture {
-            return Ok(());
+    /// Has what comes into the stream wait until so many blocks fit beside those of other
+    /// communicators. A capture knows only what it has recorded.
+    pub(crate) fn hold(
+        &mut self,
+        stream: &Stream,
+        blocks: usize,
+        capture: Option<u64>,
+    ) -> Result<(), CudaError> {
+        self.under_way.retain(|call| !call.end.has_ended());
+        let is_other = |call: &&Launched| call.seat != self.seat.number && call.capture == capture;
+        let others = || self.under_way.iter().filter(is_other);
+        let mut room = blocks + others().map(|call| call.blocks).sum::<usize>();
+        for call in others() {
+            if room <= self.seat.crowd.resident {
+                break;
+            }
+            if let Some(connections) = call.connections {
+                // The wait must not keep back a mark.
+                stream.check_connections(connections)?;
+            }
+            call.end.hold(stream, None)?;
+            room -= call.blocks;
         }
-        last.end.hold(stream, last.connections)
+        Ok(())
     }
 
     /// This call has been launched, and ends there.
     pub(crate) fn launched(
         &mut self,
+        blocks: usize,
         end: CallEnd,
         capture: Option<u64>,
         connections: Option<usize>,
     ) {
-        *self.last = Some(Last { seat: self.seat, end, capture, connections });
+        let seat = self.seat.number;
+        let is_captured = capture.is_some();
+        self.under_way.retain(|call| call.seat != seat || call.capture.is_some() != is_captured);
+        self.under_way.push(Launched { seat, blocks, end, capture, connections });
     }
 }
 

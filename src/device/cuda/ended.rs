@@ -69,6 +69,11 @@ pub(crate) enum CallEnd {
 }
 
 impl CallEnd {
+    /// Whether the host knows that nothing need wait for it any more.
+    pub(crate) fn has_ended(&self) -> bool {
+        matches!(self, CallEnd::Told { ended, call, .. } if ended.has(*call))
+    }
+
     /// What comes later in the stream waits for it. `keeps_back`: it may need what stands behind
     /// the wait, in another stream of the same connection.
     ///

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Launches one call.
-pub(super) struct Launcher<'a> {
+pub(super) struct Launcher<'a, 'b> {
     pub(super) ranks: Arc<Ranks>,
     pub(super) ended: Arc<Ended>,
     /// Where ranks meet, and an event for the order of their streams; where all ranks make the
@@ -20,7 +20,7 @@ pub(super) struct Launcher<'a> {
     /// What the call is to follow in another stream.
     pub(super) behind: Option<Behind>,
     /// Whose turn it is to launch, where communicators take turns.
-    pub(super) turn: Option<&'a Turn<'a>>,
+    pub(super) turn: Option<&'a mut Turn<'b>>,
     /// Whether it has a bucket that is not ready.
     pub(super) gated: bool,
     /// The call's own time-out.
@@ -29,7 +29,7 @@ pub(super) struct Launcher<'a> {
     pub(super) alone: Result<(), CudaError>,
 }
 
-impl Launcher<'_> {
+impl Launcher<'_, '_> {
     /// Returns once anything may be put into the stream for this call; whether all ranks have
     /// marked what they had before it.
     pub(super) fn meet(&self, place: Place) -> Result<bool, NotJoined> {
@@ -72,7 +72,9 @@ impl Launcher<'_> {
         }
         alone?;
         behind.iter().try_for_each(|behind| behind.hold(stream))?;
-        turn.iter().try_for_each(|turn| turn.hold(stream, capture))?;
+        if let Some(turn) = turn {
+            turn.hold(stream, channels, capture)?;
+        }
         // SAFETY: by this function's contract.
         unsafe { kernel.launch(stream, &launch, channels) }?;
         Ok(Joined::ByOneself)

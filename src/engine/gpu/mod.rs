@@ -220,13 +220,13 @@ impl GpuBackend {
 
     /// What launches a call: with the other ranks' where they share launches, and all make it.
     /// `gated`: it has a bucket that is not ready. It may have a time-out of its own.
-    fn launcher<'a>(
+    fn launcher<'a, 'b>(
         &mut self,
         record: &Record,
         target: Target<'_>,
         (gated, timeout): (bool, Option<Duration>),
-        turn: Option<&'a Turn<'a>>,
-    ) -> Result<Launcher<'a>, CudaError> {
+        turn: Option<&'a mut Turn<'b>>,
+    ) -> Result<Launcher<'a, 'b>, CudaError> {
         let joint = match self.joint.clone().filter(|_| record.is_collective()) {
             Some(joint) => Some((joint, self.event()?)),
             None => None,
@@ -486,7 +486,7 @@ impl GpuBackend {
         let seat = self.gpu.seat().cloned();
         let mut turn = seat.as_ref().and_then(|seat| seat.turn());
         let waits = (is_gated, request.timeout);
-        let launcher = self.launcher(&prepared.record, target, waits, turn.as_ref())?;
+        let launcher = self.launcher(&prepared.record, target, waits, turn.as_mut())?;
         let place = self.take_place(prepared, tally, target);
         let entry = Entry { chain, kernel, ring, signals, own: &own, request, flight };
         let met = launcher.meet(place).map(|met| {
@@ -511,7 +511,12 @@ impl GpuBackend {
         };
         let capture = target.capture;
         if let Some(turn) = &mut turn {
-            turn.launched(end.clone(), capture, is_gated.then_some(self.connections));
+            turn.launched(
+                prepared.channels,
+                end.clone(),
+                capture,
+                is_gated.then_some(self.connections),
+            );
         }
         self.last = Some(Last { end: behind, stream: stream.raw() as usize, capture });
         let alone = request.grouped && self.keeps_back().is_some();
@@ -557,7 +562,7 @@ impl GpuBackend {
         prepared: &Prepared,
         target: Target<'_>,
         place: Place,
-        launcher: Launcher<'_>,
+        launcher: Launcher<'_, '_>,
         entry: &Entry<'_>,
     ) -> Result<Joined, NotJoined> {
         let Target { stream, capture } = target;

@@ -450,8 +450,9 @@ impl Session<'_> {
             if peer == ranks.rank || !nodes.share(ranks.rank, peer) {
                 continue;
             }
-            // SAFETY: this rank's calls have ended, and none begins before this one has; in other
-            // communicators the peer's number is of other memory, or was that long ago.
+            // SAFETY: this communicator's calls have ended, and none begins before this one has.
+            // Those of its whole and parts use the number only if the peer took its memory back in
+            // the middle of a call, and had a thousand others registered since.
             unsafe { registrations.open(gpu.stream(), peer, added) }?;
         }
         Ok(())
