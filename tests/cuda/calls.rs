@@ -582,6 +582,8 @@ pub(crate) fn over_links(mut comm: Communicator) {
     let (rank, n) = (comm.rank(), comm.world_size());
     let registered = || Control::attach().unwrap().live().registered;
     let before = (comm.memory().staging_bytes, registered());
+    // All have looked before any calls: a part of each alone is agreed without links.
+    drop(comm.split(Some(rank as u32), 0).unwrap());
     let pin = Pin { algorithm: Some(Algorithm::Ring), ..Pin::default() };
     comm.set_pin(pin).unwrap();
     let mut buffer = comm.alloc::<i32>(1000).unwrap();
