@@ -25,7 +25,7 @@ fn a_long_call_that_moves_does_not_time_out() {
         heap_bytes: 64 << 20,
         advanced: Advanced {
             link: "40Mbit".parse().unwrap(),
-            link_slot_bytes: 64 << 10,
+            link_slot_bytes: Some(64 << 10),
             ..Advanced::default()
         },
         ..Config::default()

@@ -330,7 +330,7 @@ impl ExplainOptions {
         };
         // Ranks of a node share memory, ranks of different nodes do not.
         let per_node = network.map_or(self.per_node, |network| Some(network.per_node()));
-        let several_nodes = per_node.is_some_and(|local| local < self.ranks);
+        let nodes = self.ranks.div_ceil(per_node.unwrap_or(self.ranks).max(1));
         Question {
             collective,
             placement: Placement::uniform(per_node.unwrap_or(self.ranks)),
@@ -342,11 +342,11 @@ impl ExplainOptions {
             windows: !self.private,
             // As where the system allows it.
             cma: (self.private
-                && !several_nodes
+                && nodes == 1
                 && config.device == Device::Host
                 && config.advanced.cma != Some(false))
             .then(SystemReads::default),
-            several_nodes,
+            nodes,
             ll128: network.is_some_and(Network::carries_lines)
                 || pin.encoding == Some(Encoding::Ll128),
             multicast: network.is_some_and(Network::reduces)

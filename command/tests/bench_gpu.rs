@@ -56,6 +56,37 @@ fn a_trace_has_every_rank_and_says_what_it_lacks() {
     assert!(said.err.contains("no traced kernel computes the sum of int32"), "{}", said.err);
 }
 
+/// A rank a GPU; of the topology that is named, ranks are on the devices in order.
+#[test]
+fn what_passes_between_gpus_is_measured_beside_what_a_topology_says() {
+    let measure = |topology: &str, settings: &[(&str, &str)]| {
+        let mut command = command(&["topo", topology, "--measure", "--device", "cuda", "--json"]);
+        command.arg("--image").arg(image_file().unwrap());
+        command.env("LD_LIBRARY_PATH", library_folder().unwrap()).envs(settings.iter().copied());
+        command.env("OXCCL_STAND_IN_MEMORY", (384 << 20).to_string());
+        command.env("CUDA_DEVICE_MAX_CONNECTIONS", "32");
+        finish(start(&mut command))
+    };
+    let said = measure("dgx-h100", &[("OXCCL_STAND_IN_DEVICES", "2")]).ok();
+    let found: Value = serde_json::from_str(&said.out).unwrap();
+    assert_eq!(found["ranks"], 2);
+    assert!(found["devices"][1].as_str().unwrap().starts_with("GPU "), "{found}");
+    for what in ["alone", "at_once", "theory"] {
+        for of in ["latency_ns", "gbps"] {
+            let rows = &found[what][of];
+            assert!(rows[0][0].is_null() && rows[1][1].is_null(), "{found}");
+            assert!([&rows[0][1], &rows[1][0]].iter().all(|cell| cell.as_f64().unwrap() > 0.0));
+        }
+    }
+    assert_eq!(found["theory"]["gbps"][0][1], 360.0, "{found}");
+    let said = measure("this", &[("OXCCL_STAND_IN_DEVICES", "2")]).ok();
+    let found: Value = serde_json::from_str(&said.out).unwrap();
+    assert!(found["theory"].is_null(), "{found}");
+    assert!(found["no_theory"].as_str().unwrap().starts_with("it has no GPU"), "{found}");
+    let said = measure("this", &[("OXCCL_STAND_IN_DEVICES", "1")]).failed(2);
+    assert!(said.err.contains("at least 2 ranks, this is 1"), "{}", said.err);
+}
+
 /// Each rank is a process, and each algorithm gets a time.
 #[test]
 fn algorithms_on_a_gpu_are_measured_and_explained() {

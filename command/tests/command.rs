@@ -432,6 +432,21 @@ fn doctor_looks_at_gpus() {
     {
         assert!(two.contains(device), "{two}");
     }
+    assert!(two.contains("take turns") && two.contains("nvidia-cuda-mps-control -d"), "{two}");
+    let exclusive = [("OXCCL_STAND_IN_COMPUTE_MODE", "3")];
+    let alone = doctor(&exclusive);
+    assert!(alone.contains("EXCLUSIVE_PROCESS") && !alone.contains("take turns"), "{alone}");
+    // A daemon says where it is by a file with its number; here it is this process.
+    let pipes = std::env::temp_dir().join(format!("oxccl-mps-{}", std::process::id()));
+    std::fs::create_dir_all(&pipes).unwrap();
+    let pid = pipes.join("nvidia-cuda-mps-control.pid");
+    for (number, found) in [(std::process::id(), true), (4_194_305, false)] {
+        std::fs::write(&pid, format!("{number}\n")).unwrap();
+        let there = ("CUDA_MPS_PIPE_DIRECTORY", pipes.to_str().unwrap());
+        let said = doctor(&[there, exclusive[0]]);
+        assert_eq!(said.contains("MPS is started"), found, "{said}");
+    }
+    std::fs::remove_dir_all(&pipes).unwrap();
     let old = doctor(&[("OXCCL_STAND_IN_DRIVER", "11080")]);
     assert!(old.contains("version 11.8, 12.1 is needed"), "{old}");
     let none = doctor(&[("OXCCL_STAND_IN_DEVICES", "0")]);

@@ -164,6 +164,10 @@ fn topologies_and_measurements() {
         assert!(measured[how]["latency_ns"][0][0].is_null());
         assert!(measured[how]["gbps"][1][0].as_f64().is_some_and(|gbps| gbps > 0.0), "{measured}");
     }
+    // Each rank has a core of its own, of which the topology of this machine knows, or none has.
+    let on_cores = measured["devices"].as_array().expect("a list").iter().all(Value::is_string);
+    assert_eq!(measured["theory"].is_object(), on_cores, "{measured}");
+    assert_eq!(measured["no_theory"].is_string(), !on_cores, "{measured}");
 }
 
 #[test]

@@ -115,9 +115,9 @@ impl CustomSchedule {
     }
 
     /// What the slots that it uses hold, at a rank on such a device.
-    pub fn tile_bytes(&self, limits: &Limits, several_nodes: bool) -> usize {
+    pub fn tile_bytes(&self, limits: &Limits, nodes: usize) -> usize {
         let [ll, slots, ll128] = payload_lanes(self.schedule());
-        let plain = limits.plain_slot_bytes(several_nodes);
+        let plain = limits.plain_slot_bytes(nodes);
         let payloads = [(ll || ll128, limits.ll_slot_bytes), (slots, plain)];
         let used = payloads.into_iter().filter(|(used, _)| *used).map(|(_, bytes)| bytes);
         used.min().unwrap_or(plain)
@@ -156,7 +156,7 @@ impl CustomSchedule {
             algorithm: Algorithm::Custom,
             encoding: self.encoding,
             channels: channels(question, self.encoding, processor),
-            tile_bytes: self.tile_bytes(&question.limits, question.several_nodes),
+            tile_bytes: self.tile_bytes(&question.limits, question.nodes),
             stream: false,
             cma: false,
             reason: format!("the schedule {}", self.name),

@@ -37,7 +37,7 @@ fn question(network: &Network, kind: Kind, bytes: usize) -> Question {
         in_place: false,
         windows: true,
         cma: None,
-        several_nodes: network.nodes() > 1,
+        nodes: network.nodes(),
         ll128: network.carries_lines(),
         multicast: network.reduces(),
         limits,

@@ -141,10 +141,11 @@ impl Config {
         }
     }
 
-    /// Memory that the connections to one rank of another node take; RDMA pins it.
-    pub fn link_memory_bytes(&self) -> usize {
-        let shape = self.staging(1, 1);
-        LinkPorts::len_bytes(&StagingShape { slot_bytes: self.advanced.link_slot_bytes, ..shape })
+    /// Memory that the connections to one rank of another node take, where there are so many nodes;
+    /// RDMA pins it.
+    pub fn link_memory_bytes(&self, nodes: usize) -> usize {
+        let (shape, slot_bytes) = (self.staging(1, 1), self.limits().plain_slot_bytes(nodes));
+        LinkPorts::len_bytes(&StagingShape { slot_bytes, ..shape })
     }
 
     /// How ranks lay out staging memory, of which so many are on one node.
@@ -174,7 +175,7 @@ impl Config {
         if nodes.count() == 1 {
             return Ok(());
         }
-        self.advanced.slot_bytes = self.advanced.link_slot_bytes;
+        self.advanced.slot_bytes = self.limits().plain_slot_bytes(nodes.count());
         let most = nodes.ranks_per_block();
         match self.ranks_per_node {
             Some(ranks) if !most.is_multiple_of(ranks) => {

@@ -235,13 +235,14 @@ settings! {
     }
 
     /// The same where ranks are on several nodes. A link to a rank of another node takes 8 slots
-    /// for each of `max_channels` and one more: 20 MiB, on a GPU 36 MiB. They are
-    /// memory once the link is used. Where there are many ranks, smaller slots or fewer channels
-    /// make that less.
-    link_slot_bytes: usize = Limits::HOST.link_slot_bytes, {
+    /// for each of `max_channels` and one more: 20 MiB, on a GPU 36 MiB. Where there are more than
+    /// 32 nodes, that is a quarter. They are memory once the link is used. Smaller slots or fewer
+    /// channels make that less.
+    link_slot_bytes: Option<usize> = None, {
         "OXCCL_LINK_SLOT_BYTES" => link_slot_bytes, "a number", parsed::<usize>;
+        unset "524,288, and 131,072 where ranks are on more than 32 nodes";
         ranks Alike;
-        check |config| multiple_of_64(config.advanced.link_slot_bytes);
+        check |config| config.advanced.link_slot_bytes.map_or(Ok(()), multiple_of_64);
     }
 
     /// Payload of a slot on the LL lane, and on the LL128 lane, in bytes, a multiple of 64.

@@ -118,19 +118,23 @@ fn the_device_decides_on_defaults() {
     assert_eq!(on("cuda:1").device, Device::Cuda(Some(1)));
 }
 
-/// What a GPU gives for staging depends on its node's ranks, not on the world's.
+/// What a GPU gives for staging depends on its node's ranks, not on the world's. Where there are
+/// many nodes, there is room for as many links as doubling between them takes.
 #[test]
-fn staging_of_a_gpu_stays_as_the_world_grows() {
+fn staging_of_a_gpu_does_not_grow_with_the_world() {
     let lookup = |name: &str| (name == "OXCCL_DEVICE").then(|| "cuda".into());
     let alone = Config::from_lookup(lookup).unwrap();
     assert!(alone.staging(8, 8).len_bytes() <= 64 << 20);
     let of_nodes = |nodes: usize| {
         let mut config = alone.clone();
         config.place(&Nodes::of((0..8 * nodes).map(|rank| rank / 8))).unwrap();
-        config.staging(8 * nodes, 8).len_bytes()
+        [config.staging(8 * nodes, 8).len_bytes(), config.link_memory_bytes(nodes)]
     };
-    assert_eq!(of_nodes(2), of_nodes(128));
-    assert!(of_nodes(128) <= 160 << 20, "{}", of_nodes(128));
+    assert_eq!(of_nodes(2), of_nodes(32));
+    assert_eq!(of_nodes(33), of_nodes(128));
+    let [[few, _], [many, link]] = [of_nodes(32), of_nodes(128)];
+    assert!(few <= 160 << 20, "{few}");
+    assert!(many + 7 * link <= 128 << 20, "{many} and {link}");
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //! number its word has come to. So words can be used again by a later call without being cleared,
 //! though somebody may still have to look at them.
 
-use super::cuda::{PinnedWords, Stream, fill};
+use super::cuda::{PinnedWords, Stream};
 use oxccl_transports::CudaError;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -145,14 +145,13 @@ impl Signals {
     /// # Errors
     /// As [`mark_ready_on`](Signals::mark_ready_on).
     pub(crate) fn clear_done_on(&self, stream: &Stream) -> Result<(), CudaError> {
-        let len_bytes = self.buckets * self.stride * size_of::<u64>();
-        if len_bytes == 0 {
+        let count = self.buckets * self.stride;
+        if count == 0 {
             return Ok(());
         }
-        let to = self.pinned_word(stream, self.done_at(0))?.cast();
         // SAFETY: these are this object's words, which a captured call has to itself, and which
         // stay as long as its communicator.
-        unsafe { fill(stream, to, 0, len_bytes) }
+        unsafe { stream.write_values(self.pinned_word(stream, self.done_at(0))?, 0, count) }
     }
 
     /// Has a stream take back a bucket's mark, behind each replay of a captured call: the next one

@@ -127,7 +127,7 @@ impl Starting {
 
 impl Links {
     /// How many nodes there are.
-    pub(super) fn nodes(&self) -> usize {
+    pub(in crate::engine) fn nodes(&self) -> usize {
         self.nodes.count()
     }
 

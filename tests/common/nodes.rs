@@ -16,7 +16,7 @@ pub fn config() -> Config {
         timeout: Duration::from_secs(300),
         max_channels: 2,
         heap_bytes: 1 << 20,
-        advanced: Advanced { link_slot_bytes: 576, ..Advanced::default() },
+        advanced: Advanced { link_slot_bytes: Some(576), ..Advanced::default() },
         ..Config::default()
     }
 }

@@ -31,7 +31,7 @@ pub(crate) fn config() -> Config {
         advanced: Advanced {
             image: (!on_hardware()).then(stand_in_image),
             slot_bytes: 576,
-            link_slot_bytes: 576,
+            link_slot_bytes: Some(576),
             ll_slot_bytes: 256,
             ..from_environment.advanced
         },
@@ -554,9 +554,10 @@ pub(crate) fn few_blocks(comm: Communicator) {
     }
 }
 
-/// Each call is one launch, large or small.
+/// Each call is one launch, large or small, in the domain for remote memory where a GPU has that.
 pub(crate) fn launches(comm: Communicator) {
     let control = Control::attach().unwrap();
+    let has_domains = comm.context().unwrap().device().capability().unwrap() >= (9, 0);
     let stream = stream(&comm);
     let meet = || comm.on(&stream).barrier().unwrap().wait().unwrap();
     meet();
@@ -575,6 +576,9 @@ pub(crate) fn launches(comm: Communicator) {
         let (n, each) = (comm.world_size() as u64, 8);
         assert!((n * each - 2 * n..=n * each + 2 * n).contains(&made), "{made} launches");
     }
+    line_up();
+    assert_eq!(control.remote(), if has_domains { control.launches() } else { 0 });
+    line_up();
 }
 
 /// A link to a rank of another node has memory once it is used.
@@ -662,4 +666,41 @@ pub(crate) fn too_crowded(comm: Communicator) {
     let refused = comm.split(Some(0), 0).map(drop).unwrap_err().to_string();
     assert!(refused.contains("thread blocks at once"), "{refused}");
     comm.barrier().unwrap();
+}
+
+/// What a call like those before it asks of the driver: whether the stream is captured, and the
+/// launch; of memory that is not the heap's, which allocation it is in. That is two calls and three.
+/// Each of the two steps has to know besides which context is current, and here to make its own so.
+pub(crate) fn driver_calls(comm: Communicator) {
+    const CALLS: u64 = 20;
+    const CONTEXT: u64 = 2;
+    let (control, stream) = (Control::attach().unwrap(), stream(&comm));
+    let context = comm.context().unwrap();
+    let of_driver = oxccl_transports::cuda::DeviceMemory::allocate(&context, 4096).unwrap();
+    let mut of_heap = comm.alloc::<f32>(1024).unwrap();
+    let count = |call: &mut dyn FnMut()| {
+        (0..4).for_each(|_| call());
+        stream.synchronize().unwrap();
+        line_up();
+        let before = control.calls();
+        line_up();
+        (0..CALLS).for_each(|_| call());
+        line_up();
+        let made = control.calls() - before;
+        line_up();
+        made
+    };
+    let each = CALLS * comm.world_size() as u64;
+    let made = count(&mut || {
+        let _ = comm.on(&stream).all_reduce_in_place(&mut of_heap, ReduceOp::Sum).unwrap();
+    });
+    assert_eq!(made, each * (2 + CONTEXT));
+    // SAFETY: it is as long, and lives until the stream has ended.
+    let mut foreign =
+        unsafe { oxccl::DeviceSlice::<f32>::from_raw_parts(of_driver.as_ptr().cast(), 1024) };
+    let made = count(&mut || {
+        let _ = comm.on(&stream).all_reduce_in_place(&mut foreign, ReduceOp::Sum).unwrap();
+    });
+    assert_eq!(made, each * (3 + 2 * CONTEXT));
+    stream.synchronize().unwrap();
 }

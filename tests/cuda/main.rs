@@ -157,6 +157,9 @@ cases! {
         [processes::threads("2"), MANY, SEPARATE, ("OXCCL_STAND_IN_MULTIPROCESSORS", "5"), needs("4")];
     few_blocks = calls::few_blocks, StandIn, 1, [processes::threads("2"), MANY];
     one_launch_a_call = calls::launches, StandIn, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
+    driver_calls_of_a_call = calls::driver_calls, StandIn, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
+    one_launch_a_call_on_older_gpus =
+        calls::launches, StandIn, 1, [processes::threads("2"), MANY, SEPARATE, needs("4"), ("OXCCL_STAND_IN_CAPABILITY", "80")];
     a_late_rank_is_named = ends::late, Anything, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
     a_late_rank_is_named_beside_a_free = ends::late_beside_a_free, Anything, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
     a_rank_late_for_one_call_is_named = ends::late_for_one_call, Anything, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
@@ -298,6 +301,10 @@ cases! {
     a_switch_of_2_threads = multicast::all, Anything, 1, [devices("2"), switched("2"), processes::threads("2"), MANY];
     a_switch_of_4_threads = multicast::all, Anything, 1, [devices("4"), switched("4"), processes::threads("4"), MANY];
     a_switch_of_8_threads = multicast::all, Anything, 1, [devices("8"), switched("8"), processes::threads("8"), MANY];
+    a_switch_of_3_threads_thread_by_thread =
+        multicast::all, StandIn, 1, [devices("3"), switched("3"), processes::threads("3"), MANY, EMULATED];
+    odd_ends_by_a_switch_thread_by_thread =
+        multicast::odd_ends, StandIn, 1, [devices("3"), switched("3"), processes::threads("3"), MANY, EMULATED];
     a_switch_of_2_processes = multicast::all, StandIn, 2, [devices("2"), switched("2")];
     a_switch_of_4_processes = multicast::all, StandIn, 4, [devices("4"), switched("4")];
     a_switch_of_8_processes = multicast::all, StandIn, 8, [devices("8"), switched("8")];

@@ -97,6 +97,46 @@ fn every_op<T: TestElement>(comm: &mut Communicator, stream: &Stream) {
     comm.set_pin(nvls()).unwrap();
 }
 
+/// Whatever a length ends with, the switch moves all but less than 16 bytes: the kernels' source,
+/// thread by thread, says how many bytes it has read of all ranks at once.
+pub(crate) fn odd_ends(mut comm: Communicator) {
+    let (stream, control) = (stream(&comm), Control::attach().unwrap());
+    comm.set_pin(nvls()).unwrap();
+    odd_end(&comm, &stream, &control, 1237, |value| value as f32);
+    odd_end(&comm, &stream, &control, 4099, |value| bf16::from_f32(value as f32));
+    odd_end(&comm, &stream, &control, 4099, i64::from);
+    odd_end(&comm, &stream, &control, 3, |value| value);
+    odd_end(&comm, &stream, &control, 4096, |value| value);
+    comm.barrier().unwrap();
+}
+
+fn odd_end<T: TestElement + PartialEq>(
+    comm: &Communicator,
+    on: &Stream,
+    control: &Control,
+    count: usize,
+    of: fn(i32) -> T,
+) {
+    let n = comm.world_size();
+    let term = |rank: usize, at: usize| (rank + 3 * at) as i32 % 7;
+    let mut input = comm.alloc::<T>(count).unwrap();
+    let mut output = comm.alloc::<T>(count).unwrap();
+    let own: Vec<T> = (0..count).map(|at| of(term(comm.rank(), at))).collect();
+    input.write(&own).unwrap();
+    output.write(&vec![of(-3); count]).unwrap();
+    line_up();
+    let before = control.switched_bytes();
+    line_up();
+    comm.on(on).all_reduce(&input, &mut output, ReduceOp::Sum).unwrap().wait().unwrap();
+    line_up();
+    let moved = control.switched_bytes() - before;
+    assert_eq!(moved as usize, count * size_of::<T>() / 16 * 16, "{count} {:?}", T::DATA_TYPE);
+    let mut found = vec![of(0); count];
+    output.read(&mut found).unwrap();
+    let expected = (0..count).map(|at| (0..n).map(|rank| term(rank, at)).sum());
+    assert!(found.iter().zip(expected).all(|(found, sum)| *found == of(sum)));
+}
+
 fn replayed(comm: &Communicator, stream: &Stream) {
     const COUNT: usize = 4096;
     let mut buffer = comm.alloc::<f32>(COUNT).unwrap();

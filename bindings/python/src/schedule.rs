@@ -125,7 +125,7 @@ impl Schedule {
         let options = Options {
             element_bytes: element.len_bytes(),
             channels,
-            tile_bytes: self.proven.tile_bytes(&limits, network.nodes() > 1),
+            tile_bytes: self.proven.tile_bytes(&limits, network.nodes()),
             ..Options::default()
         };
         let subject = Subject::schedule(&self.file.schedule).map_err(|error| wrong(&error))?;

@@ -7,6 +7,7 @@ use oxccl_kernels::image;
 use oxccl_transports::CudaError;
 use oxccl_transports::cuda::{Context, Device, DeviceRegion, Driver};
 use oxccl_transports::rdma::{GpuWay, Port, RdmaFabric, Settings, usable_ports};
+use std::path::PathBuf;
 
 pub(super) fn findings() -> Vec<Finding> {
     let mut findings = vec![kernels()];
@@ -55,7 +56,7 @@ fn devices(driver: Driver) -> Vec<Finding> {
     };
     all.iter()
         .flat_map(|device| {
-            let facts = [facts(device, &all), usable(*device)];
+            let facts = [facts(device, &all), usable(*device), shared(*device)];
             let facts = facts
                 .map(|found| found.unwrap_or_else(|error| failed("device", State::Note, &error)));
             facts.into_iter().chain(adapters(*device))
@@ -101,6 +102,40 @@ fn usable(device: Device) -> Result<Finding, CudaError> {
         State::Ok,
         "the kernels can be loaded, and its memory be shared with other processes",
     ))
+}
+
+/// How several processes get on on it.
+fn shared(device: Device) -> Result<Finding, CudaError> {
+    let daemon = mps();
+    if let (true, None) = (device.is_exclusive()?, &daemon) {
+        let detail = "one process at a time may use it (compute mode EXCLUSIVE_PROCESS)";
+        return Ok(Finding::new("", State::Note, detail)
+            .remedy("for several: nvidia-smi -c DEFAULT, or start MPS"));
+    }
+    Ok(match daemon {
+        Some(folder) => {
+            let folder = folder.display();
+            let detail = format!("processes run on it side by side: MPS is started ({folder})");
+            Finding::new("", State::Ok, detail)
+        }
+        None => {
+            let detail = "processes that share it take turns, so that calls between them take \
+                          milliseconds: MPS is not started";
+            Finding::new("", State::Note, detail).remedy(
+                "where ranks share it: nvidia-cuda-mps-control -d, or ranks that are threads of \
+                 one process",
+            )
+        }
+    })
+}
+
+/// Where the daemon of NVIDIA's Multi-Process Service that this process would find listens.
+fn mps() -> Option<PathBuf> {
+    let folder = std::env::var_os("CUDA_MPS_PIPE_DIRECTORY");
+    let folder = folder.map_or_else(|| PathBuf::from("/tmp/nvidia-mps"), PathBuf::from);
+    let pid = std::fs::read_to_string(folder.join("nvidia-cuda-mps-control.pid")).ok()?;
+    let process = PathBuf::from("/proc").join(pid.trim());
+    (!pid.trim().is_empty() && process.exists()).then_some(folder)
 }
 
 /// Which adapters reach its memory.

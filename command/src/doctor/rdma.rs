@@ -68,7 +68,7 @@ fn gid(found: &FoundGid) -> String {
 }
 
 fn locked_memory() -> Finding {
-    let pinned = Config::from_env().unwrap_or_default().link_memory_bytes() as u64;
+    let pinned = Config::from_env().unwrap_or_default().link_memory_bytes(2) as u64;
     let what = "locked memory";
     let each =
         format!("links to a rank of another node pin {}", Size((pinned >> 10 << 10) as usize));

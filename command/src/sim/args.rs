@@ -441,7 +441,7 @@ impl Study {
                 (plan.channels, plan.tile_bytes)
             }
             Candidate::Custom(custom) => {
-                let tile = custom.tile_bytes(&question.limits, question.several_nodes);
+                let tile = custom.tile_bytes(&question.limits, question.nodes);
                 (tune::channels(&question, custom.encoding(), self.processor()), tile)
             }
         };
@@ -499,7 +499,7 @@ impl Study {
             in_place: false,
             windows: true,
             cma: None,
-            several_nodes: self.network.nodes() > 1,
+            nodes: self.network.nodes(),
             ll128: self.processor() == Processor::Gpu && self.network.carries_lines(),
             multicast: self.processor() == Processor::Gpu && self.network.reduces(),
             limits: self.limits(),

@@ -273,7 +273,7 @@ fn header(study: &Study) -> String {
     let limits = format!(
         "up to {} channels, tiles of up to {}, in LL and LL128 {}; * is the runtime's choice",
         limits.max_channels,
-        Size(limits.plain_slot_bytes(network.nodes() > 1)),
+        Size(limits.plain_slot_bytes(network.nodes())),
         Size(limits.ll_slot_bytes),
     );
     format!(

@@ -35,6 +35,11 @@ pub(super) fn read(root: &Path, nvlinks: impl FnOnce() -> Result<Vec<NvLink>, Nv
     reader.draft
 }
 
+/// The addresses of this machine's GPUs on PCI, in the order of the numbers in their names.
+pub(super) fn gpu_addresses(root: &Path) -> Vec<String> {
+    Reader::new(root).gpu_paths().iter().map(|path| file_name(path).to_owned()).collect()
+}
+
 struct Reader<'a> {
     root: &'a Path,
     draft: Draft,
@@ -99,16 +104,20 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// NVIDIA's GPUs on PCI: their addresses, in the order of their numbers.
-    fn gpus(&mut self) -> Vec<String> {
+    /// NVIDIA's GPUs on PCI, in the order of their numbers.
+    fn gpu_paths(&self) -> Vec<PathBuf> {
         let is = |path: &Path, name: &str, what: &str| {
             self.text(path.join(name)).is_some_and(|text| text.starts_with(what))
         };
         let all = self.entries("bus/pci/devices");
-        let gpus: Vec<PathBuf> = all
-            .into_iter()
+        all.into_iter()
             .filter(|path| is(path, "vendor", NVIDIA) && is(path, "class", DISPLAY))
-            .collect();
+            .collect()
+    }
+
+    /// Their addresses.
+    fn gpus(&mut self) -> Vec<String> {
+        let gpus = self.gpu_paths();
         for (at, path) in gpus.iter().enumerate() {
             let name = format!("gpu{at}");
             let kind = self.gpu_kind();

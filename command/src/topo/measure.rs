@@ -1,17 +1,23 @@
 //! `oxccl topo --measure`: what passes between every two ranks of this machine, alone and all at
-//! once.
+//! once, beside what a topology says of their links.
 //!
-//! Ranks are threads, one pinned to each core while there are enough, and messages are send/recv in
-//! `comm.alloc`'s memory. Alone, one pair works and the others wait at a barrier. At once, all
-//! ranks work in pairs; after so many rounds as a tournament has, every rank has met every other.
+//! Ranks are threads, one pinned to each core while there are enough, or one for each GPU, and
+//! messages are send/recv in `comm.alloc`'s memory; on GPUs calls follow one another in a stream.
+//! Alone, one pair works and the others wait at a barrier. At once, all ranks work in pairs; after
+//! so many rounds as a tournament has, every rank has met every other.
 
+use std::path::Path;
 use std::time::Instant;
 
-use oxccl::{Collectives, Communicator, Config, Error};
+use oxccl::cuda::Stream;
+use oxccl::plans::topology::Network;
+use oxccl::{Collectives, Communicator, Config, Device, DeviceBuffer, Error};
+use oxccl_transports::cuda::Driver;
 use serde::Serialize;
 
+use super::{TopoOptions, load};
 use crate::failure::Failure;
-use crate::{machine, speak};
+use crate::{bench, machine, speak};
 
 /// Messages to and fro in a measurement of latency.
 const TURNS: usize = 2000;
@@ -30,18 +36,24 @@ struct Passage {
     gbps: f64,
 }
 
-pub(super) fn main(ranks: Option<usize>, json: bool) -> Result<(), Failure> {
+pub(super) fn main(options: &TopoOptions) -> Result<(), Failure> {
+    let config = config(options)?;
     let cores = machine::usable_cores();
-    let ranks = ranks.unwrap_or(cores.len().clamp(2, MOST));
+    let ranks = match (options.ranks, config.device) {
+        (Some(ranks), _) => ranks,
+        (None, Device::Host) => cores.len().clamp(2, MOST),
+        (None, Device::Cuda(_)) => Driver::load()?.devices()?.len(),
+    };
     if ranks < 2 {
-        return Err(Failure::Usage("--measure needs at least 2 ranks".to_owned()));
+        return Err(Failure::Usage(format!("--measure needs at least 2 ranks, this is {ranks}")));
     }
-    let comms = Communicator::local_with(ranks, &Config::from_env()?)?;
+    let on_cores = config.device == Device::Host && ranks <= cores.len();
+    let comms = Communicator::local_with(ranks, &config)?;
     let results: Vec<Result<Found, Failure>> = std::thread::scope(|scope| {
         let threads: Vec<_> = comms
             .into_iter()
             .map(|comm| {
-                let core = (ranks <= cores.len()).then(|| cores[comm.rank()]);
+                let core = on_cores.then(|| cores[comm.rank()]);
                 scope.spawn(move || of_rank(&comm, core))
             })
             .collect();
@@ -51,11 +63,71 @@ pub(super) fn main(ranks: Option<usize>, json: bool) -> Result<(), Failure> {
         threads.into_iter().enumerate().map(join).collect()
     });
     let found = results.into_iter().collect::<Result<Vec<Found>, Failure>>()?;
-    match json {
-        true => println!("{}", speak::json(&Measured::new(&found, cores.len()))),
-        false => print_tables(&found, cores.len()),
+    let said = Said::of(&options.topology, &found)?;
+    match options.json {
+        true => println!("{}", speak::json(&Measured::new(&found, &said, cores.len()))),
+        false => print_tables(&found, &said, cores.len()),
     }
     Ok(())
+}
+
+fn config(options: &TopoOptions) -> Result<Config, Failure> {
+    let mut config = Config::from_lookup(|name| match (options.device, name) {
+        (Some(device), "OXCCL_DEVICE") => Some(device.to_string().into()),
+        _ => std::env::var_os(name),
+    })?;
+    bench::fit_gpu(&mut config, BYTES, options.image.as_deref())?;
+    Ok(config)
+}
+
+/// What a topology says of the links between ranks.
+struct Said {
+    topology: String,
+    /// None where the topology does not have a rank's device, and why.
+    ways: Result<Vec<Vec<Passage>>, String>,
+}
+
+impl Said {
+    /// This machine's devices are those that the ranks are on; of another topology it is taken that
+    /// ranks are on its devices in order.
+    fn of(name: &str, found: &[Found]) -> Result<Said, Failure> {
+        let topology = load(name)?;
+        let devices = topology.devices_per_node();
+        let network = Network::new(&topology, devices, None)?;
+        let names: Vec<String> = (0..devices).map(|device| network.device_name(device)).collect();
+        let place = |found: &Found| match name {
+            "this" => {
+                let wanted =
+                    found.device.as_ref().ok_or("its ranks are not on cores of their own")?;
+                let at = names.iter().position(|name| name == wanted);
+                at.ok_or_else(|| format!("it has no {wanted}"))
+            }
+            _ if found.rank < devices => Ok(found.rank),
+            _ => Err(format!("it has {devices} devices")),
+        };
+        let places = found.iter().map(place).collect::<Result<Vec<usize>, String>>();
+        let way = |from: usize, to: usize| {
+            let route = network.route(from, to);
+            let gbps = route.links.iter().map(|link| network.link(*link).gbps);
+            Passage { latency_ns: route.latency_ns, gbps: gbps.fold(f64::INFINITY, f64::min) }
+        };
+        let ways = places.map(|places| {
+            let row = |from: &usize| places.iter().map(|to| way(*from, *to)).collect();
+            places.iter().map(row).collect()
+        });
+        Ok(Said { topology: topology.name, ways })
+    }
+}
+
+/// The name that the topology of this machine has for the device of a rank.
+fn device(comm: &Communicator, core: Option<usize>) -> Result<Option<String>, Failure> {
+    let Some(context) = comm.context() else {
+        return Ok(core.map(|core| format!("core{core}")));
+    };
+    let address = context.device().pci_address()?;
+    let gpus = super::machine::gpu_addresses(Path::new("/sys"));
+    let at = gpus.iter().position(|gpu| *gpu == address);
+    Ok(Some(at.map_or(format!("GPU {address}"), |at| format!("gpu{at}"))))
 }
 
 /// What was measured as `--json` prints it: from the rank of the row to that of the column, and
@@ -65,8 +137,16 @@ struct Measured {
     processor: String,
     cores: usize,
     ranks: usize,
+    /// The device of each, by the name that it has in the topology of this machine.
+    devices: Vec<Option<String>>,
     alone: Matrices,
     at_once: Matrices,
+    /// The topology that the next is of.
+    topology: String,
+    /// None where that does not have the devices.
+    theory: Option<Matrices>,
+    /// Why there is none.
+    no_theory: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -77,23 +157,31 @@ struct Matrices {
 }
 
 impl Measured {
-    fn new(found: &[Found], cores: usize) -> Measured {
+    fn new(found: &[Found], said: &Said, cores: usize) -> Measured {
         Measured {
             processor: machine::cpu_model(),
             cores,
             ranks: found.len(),
-            alone: Matrices::new(found, 0),
-            at_once: Matrices::new(found, 1),
+            devices: found.iter().map(|found| found.device.clone()).collect(),
+            alone: Matrices::new(found, |from, to| from.passages[0][to]),
+            at_once: Matrices::new(found, |from, to| from.passages[1][to]),
+            topology: said.topology.clone(),
+            theory: said
+                .ways
+                .as_ref()
+                .ok()
+                .map(|ways| Matrices::new(found, |from, to| ways[from.rank][to])),
+            no_theory: said.ways.as_ref().err().cloned(),
         }
     }
 }
 
 impl Matrices {
-    fn new(found: &[Found], of: usize) -> Matrices {
-        let matrix = |cell: fn(&Passage) -> f64| {
+    fn new(found: &[Found], passage: impl Fn(&Found, usize) -> Passage) -> Matrices {
+        let matrix = |cell: fn(Passage) -> f64| {
             let row = |from: &Found| {
-                let passages = from.passages[of].iter().enumerate();
-                passages.map(|(to, passage)| (to != from.rank).then(|| cell(passage))).collect()
+                let to = 0..found.len();
+                to.map(|to| (to != from.rank).then(|| cell(passage(from, to)))).collect()
             };
             found.iter().map(row).collect()
         };
@@ -104,28 +192,47 @@ impl Matrices {
     }
 }
 
-fn print_tables(found: &[Found], cores: usize) {
+fn print_tables(found: &[Found], said: &Said, cores: usize) {
     let ranks = found.len();
     println!("# {}, {cores} usable cores", machine::cpu_model());
-    if ranks > cores {
-        println!("# {ranks} ranks share {cores} cores: latencies are those of the scheduler");
+    let devices: Vec<&str> = found.iter().filter_map(|found| found.device.as_deref()).collect();
+    match devices.is_empty() {
+        true => {
+            println!("# {ranks} ranks share {cores} cores: latencies are those of the scheduler")
+        }
+        false => println!("# ranks are on {}", devices.join(", ")),
     }
     println!("# from the rank at the left to the rank on top; best of {REPEATS}, send/recv");
+    let size = BYTES >> 20;
     for (what, of) in [("alone", 0), ("all pairs at once", 1)] {
-        print_matrix(&format!("latency of 8 bytes, one way, {what} (ns)"), found, |found, to| {
-            format!("{:.0}", found.passages[of][to].latency_ns)
+        print_matrix(&format!("latency of 8 bytes, one way, {what} (ns)"), found, |from, to| {
+            format!("{:.0}", from.passages[of][to].latency_ns)
         });
-        print_matrix(
-            &format!("bandwidth of {} MiB, {what} (GB/s)", BYTES >> 20),
-            found,
-            |found, to| format!("{:.2}", found.passages[of][to].gbps),
-        );
+        print_matrix(&format!("bandwidth of {size} MiB, {what} (GB/s)"), found, |from, to| {
+            format!("{:.2}", from.passages[of][to].gbps)
+        });
+    }
+    match &said.ways {
+        Ok(ways) => {
+            let by = format!("by the links of {}", said.topology);
+            print_matrix(&format!("latency {by} (ns)"), found, |from, to| {
+                format!("{:.0}", ways[from.rank][to].latency_ns)
+            });
+            print_matrix(&format!("bandwidth {by} (GB/s)"), found, |from, to| {
+                format!("{:.2}", ways[from.rank][to].gbps)
+            });
+            print_matrix("bandwidth alone, of that (%)", found, |from, to| {
+                format!("{:.0}", 100.0 * from.passages[0][to].gbps / ways[from.rank][to].gbps)
+            });
+        }
+        Err(why) => println!("\nnothing to compare with in {}: {why}", said.topology),
     }
 }
 
 /// What one rank has sent to each: alone, and at once.
 struct Found {
     rank: usize,
+    device: Option<String>,
     passages: [Vec<Passage>; 2],
 }
 
@@ -148,9 +255,9 @@ fn of_rank(comm: &Communicator, core: Option<usize>) -> Result<Found, Failure> {
         machine::pin_to(core).map_err(Failure::system("pinning a rank to a core"))?;
     }
     let (rank, ranks) = (comm.rank(), comm.world_size());
-    let mut meter =
-        Meter { comm, small: comm.alloc_host::<u8>(8)?, large: comm.alloc_host::<u8>(BYTES)? };
-    meter.large.fill(1);
+    let stream = comm.context().map(|context| Stream::new(&context)).transpose()?;
+    let mut meter = Meter { comm, stream, small: comm.alloc(8)?, large: comm.alloc(BYTES)? };
+    meter.large.write(&[1; BYTES])?;
     let mut alone = vec![Passage::default(); ranks];
     for from in 0..ranks {
         for to in (0..ranks).filter(|to| *to != from) {
@@ -176,13 +283,22 @@ fn of_rank(comm: &Communicator, core: Option<usize>) -> Result<Found, Failure> {
             }
         }
     }
-    Ok(Found { rank, passages: [alone, together] })
+    Ok(Found { rank, device: device(comm, core)?, passages: [alone, together] })
 }
 
 struct Meter<'a> {
     comm: &'a Communicator,
-    small: oxccl::HostBuffer<u8>,
-    large: oxccl::HostBuffer<u8>,
+    /// On a GPU: what calls follow one another in.
+    stream: Option<Stream>,
+    small: DeviceBuffer<u8>,
+    large: DeviceBuffer<u8>,
+}
+
+/// Which of a meter's buffers.
+#[derive(Clone, Copy)]
+enum Message {
+    Small,
+    Large,
 }
 
 impl Meter<'_> {
@@ -192,34 +308,42 @@ impl Meter<'_> {
         for _ in 0..REPEATS {
             let start = Instant::now();
             for _ in 0..TURNS {
-                if sends {
-                    self.comm.send(&self.small, peer)?;
-                    self.comm.recv(&mut self.small, peer)?;
-                } else {
-                    self.comm.recv(&mut self.small, peer)?;
-                    self.comm.send(&self.small, peer)?;
-                }
+                self.cross(Message::Small, peer, sends)?;
+                self.cross(Message::Small, peer, !sends)?;
             }
+            self.finish()?;
             let one_way = start.elapsed().as_nanos() as f64 / (2 * TURNS) as f64;
             best.latency_ns = best.latency_ns.min(one_way);
             let start = Instant::now();
             for _ in 0..MESSAGES {
-                if sends {
-                    self.comm.send(&self.large, peer)?;
-                } else {
-                    self.comm.recv(&mut self.large, peer)?;
-                }
+                self.cross(Message::Large, peer, sends)?;
             }
             // The last message has come when its answer comes.
-            if sends {
-                self.comm.recv(&mut self.small, peer)?;
-            } else {
-                self.comm.send(&self.small, peer)?;
-            }
+            self.cross(Message::Small, peer, !sends)?;
+            self.finish()?;
             let ns = start.elapsed().as_nanos() as f64;
             best.gbps = best.gbps.max((MESSAGES * BYTES) as f64 / ns);
         }
         Ok(best)
+    }
+
+    /// Sends a message, or takes one.
+    fn cross(&mut self, which: Message, peer: usize, sends: bool) -> Result<(), Error> {
+        let buffer = match which {
+            Message::Small => &mut self.small,
+            Message::Large => &mut self.large,
+        };
+        match (&self.stream, sends) {
+            (None, true) => self.comm.send(buffer, peer),
+            (None, false) => self.comm.recv(buffer, peer),
+            (Some(stream), true) => self.comm.on(stream).send(buffer, peer).map(drop),
+            (Some(stream), false) => self.comm.on(stream).recv(buffer, peer).map(drop),
+        }
+    }
+
+    /// Waits for the calls in the stream.
+    fn finish(&self) -> Result<(), Error> {
+        self.stream.as_ref().map_or(Ok(()), |stream| Ok(stream.synchronize()?))
     }
 }
 

@@ -5,7 +5,7 @@ mod measure;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use oxccl::plans::topology::{
@@ -22,7 +22,7 @@ use crate::{names, options, speak};
 #[derive(Args)]
 pub(crate) struct TopoOptions {
     /// A preset, a file that ends with .toml, a file of NCCL (NCCL_TOPO_DUMP_FILE) that ends with
-    /// .xml, or "this" machine.
+    /// .xml, or "this" machine. With --measure, what is measured is compared with it.
     #[arg(value_name = "TOPOLOGY", default_value = "this")]
     topology: String,
     /// Lists the presets.
@@ -32,12 +32,18 @@ pub(crate) struct TopoOptions {
     #[arg(long, conflicts_with_all = ["list", "measure"])]
     toml: bool,
     /// Measures latency and bandwidth between every two ranks of this machine: alone, and all pairs
-    /// at once.
+    /// at once. With OXCCL_NODES, ranks of different parts are joined by links: its adapters.
     #[arg(long, conflicts_with = "list")]
     measure: bool,
-    /// Ranks to measure with [default: one a core, at most 16].
+    /// Ranks to measure with [default: one a core, at most 16; one a GPU].
     #[arg(long, short = 'g', value_parser = options::positive, requires = "measure")]
     ranks: Option<usize>,
+    /// What the ranks are on: host or cuda [default: OXCCL_DEVICE].
+    #[arg(long, value_parser = options::device, requires = "measure")]
+    device: Option<Device>,
+    /// Kernels are those of this file instead of those built in, for tests.
+    #[arg(long, value_name = "FILE", hide = true)]
+    image: Option<PathBuf>,
     /// Prints one JSON object.
     #[arg(long, conflicts_with = "toml")]
     json: bool,
@@ -104,11 +110,7 @@ pub(crate) fn main(options: &TopoOptions) -> Result<(), Failure> {
         return Ok(());
     }
     if options.measure {
-        if options.topology != "this" {
-            let text = "--measure measures this machine: leave the topology away";
-            return Err(Failure::Usage(text.to_owned()));
-        }
-        return measure::main(options.ranks, options.json);
+        return measure::main(options);
     }
     let (topology, notes) = load_with_notes(&options.topology)?;
     if options.toml {

@@ -177,7 +177,7 @@ impl Plan {
             in_place: false,
             windows,
             cma: (self.cma && !windows).then(SystemReads::default),
-            several_nodes: false,
+            nodes: 1,
             ll128: false,
             multicast: false,
             limits: self.config.limits(),

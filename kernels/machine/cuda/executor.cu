@@ -73,8 +73,8 @@ struct One {
                                                 uint32_t begin, uint32_t end, uint32_t stride) const {
     CudaReducer<N, F>{}.fold_gathered(move, operands, units, begin, end, stride);
   }
-  __device__ __forceinline__ bool move_by_switch(const Machine& machine, const SwitchMove& move) const {
-    if (block().way == NO_WAY || machine.launch.program->scale != SCALE_NONE) return false;
+  __device__ __forceinline__ uint64_t move_by_switch(const Machine& machine, const SwitchMove& move) const {
+    if (block().way == NO_WAY || machine.launch.program->scale != SCALE_NONE) return 0;
     return oxccl::move_by_switch<N, F>(move);
   }
 };
@@ -94,7 +94,7 @@ struct Any {
   __device__ __forceinline__ void fold_gathered(const Move&, const Operand*, const Units&, uint32_t, uint32_t,
                                                 uint32_t) const {}
   // Groups are not reduced by switches.
-  __device__ __forceinline__ bool move_by_switch(const Machine&, const SwitchMove&) const { return false; }
+  __device__ __forceinline__ uint64_t move_by_switch(const Machine&, const SwitchMove&) const { return 0; }
 };
 
 // The part at hand, whose launch block has just been taken.

@@ -28,12 +28,14 @@ OXCCL_INLINE SwitchMove switch_move(const Machine& machine, const Instruction& i
   };
   const bool reads = reads_all(instruction), writes = writes_all(instruction);
   return {reads ? multicast_address(launch, source, round_start) : own(source),
-          writes ? multicast_address(launch, destination, round_start) : own(destination), len_bytes, reads, writes};
+          writes ? multicast_address(launch, destination, round_start) : own(destination),
+          len_bytes, reads, writes, launch.multicast.members,
+          reads ? uint32_t(instruction.sources) : uint32_t(instruction.destinations)};
 }
 
-// True if the switch has done it.
+// The bytes that the switch has moved.
 template <class Reducer>
-OXCCL_INLINE bool try_switch(const Machine& machine, const Reducer& reducer, const Instruction& instruction,
+OXCCL_INLINE uint64_t try_switch(const Machine& machine, const Reducer& reducer, const Instruction& instruction,
                              const Operand* operands, uint64_t round_start, uint64_t len_bytes) {
   return reducer.move_by_switch(machine, switch_move(machine, instruction, operands, round_start, len_bytes));
 }

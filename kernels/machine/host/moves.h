@@ -19,8 +19,9 @@ OXCCL_INLINE bool knows_epochs(const Workspace&) { return false; }
 
 // There is no switch.
 template <class Reducer>
-OXCCL_INLINE bool try_switch(const Machine&, const Reducer&, const Instruction&, const Operand*, uint64_t, uint64_t) {
-  return false;
+OXCCL_INLINE uint64_t try_switch(const Machine&, const Reducer&, const Instruction&, const Operand*, uint64_t,
+                                 uint64_t) {
+  return 0;
 }
 
 // Has the views of all ranks' memory lead there by way of the multicast address.

@@ -154,8 +154,13 @@ OXCCL_NOINLINE bool run_reduce_copy(Machine& machine, const Reducer& reducer,
   }
   const bool by_switch = OXCCL_UNLIKELY(reads_all(instruction) || writes_all(instruction)) &&
                          lie_alike(machine, operands, count, workspace);
-  if (by_switch && try_switch(machine, reducer, instruction, operands, round_start, len_bytes))
-    return agreed(machine);
+  if (by_switch) {
+    const uint64_t switched = try_switch(machine, reducer, instruction, operands, round_start, len_bytes);
+    // Less than it moves at once is left.
+    round_start += switched;
+    len_bytes -= switched;
+    if (switched != 0 && len_bytes == 0) return agreed(machine);
+  }
   if (leader()) {
     workspace.operands = operands;
     workspace.move = move_of(machine.launch, instruction, len_bytes, workspace.views);

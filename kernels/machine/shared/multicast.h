@@ -1,10 +1,10 @@
 // A ReduceCopy of all ranks' buffers: by the switch between them, where that can be.
 //
 //     if all ranks' buffers are as far into their heaps:   one access to the multicast address for all   (cuda/switch.h)
-//     else:                                                operand by operand, as windows are
+//     else, and the last bytes:                            operand by operand, as windows are
 //
 // The operands are windows on all ranks in any case, so that what a switch cannot do (other types,
-// odd lengths, buffers of other places) is done all the same, and a host, which has no switch, does
+// odd ends, buffers of other places) is done all the same, and a host, which has no switch, does
 // what a GPU does.
 #pragma once
 #include "resolve.h"

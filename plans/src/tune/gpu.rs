@@ -58,7 +58,7 @@ const LL_BYTES_PER_CHANNEL: usize = 4 << 10;
 
 /// The entry, out of those that fit, and why.
 pub(super) fn choose(question: &Question, offered: &Offered) -> Option<(&'static Entry, String)> {
-    let wishes = if question.several_nodes { between_nodes(question) } else { inside(question) };
+    let wishes = if question.several_nodes() { between_nodes(question) } else { inside(question) };
     wish::first(wishes, offered)
 }
 

@@ -61,7 +61,7 @@ fn cma_pays(question: &Question) -> bool {
 
 /// The entry, out of those that fit, and why.
 pub(super) fn choose(question: &Question, offered: &Offered) -> Option<(&'static Entry, String)> {
-    let wishes = if question.several_nodes { links::wishes(question) } else { wishes(question) };
+    let wishes = if question.several_nodes() { links::wishes(question) } else { wishes(question) };
     wish::first(wishes, offered)
 }
 

@@ -11,8 +11,8 @@ pub struct Limits {
     pub max_channels: usize,
     /// Payload of a slot on the slots lane, where all ranks share a node.
     pub slot_bytes: usize,
-    /// The same where ranks are on several nodes.
-    pub link_slot_bytes: usize,
+    /// The same where ranks are on several nodes; unless that is said, by their number.
+    pub link_slot_bytes: Option<usize>,
     /// Payload of a slot on the LL lane, and on the LL128 lane.
     pub ll_slot_bytes: usize,
 }
@@ -22,7 +22,7 @@ impl Limits {
     pub const HOST: Limits = Limits {
         max_channels: 4,
         slot_bytes: 64 << 10,
-        link_slot_bytes: 512 << 10,
+        link_slot_bytes: None,
         ll_slot_bytes: 4 << 10,
     };
 
@@ -32,13 +32,21 @@ impl Limits {
     pub const GPU: Limits = Limits {
         max_channels: 8,
         slot_bytes: 64 << 10,
-        link_slot_bytes: 512 << 10,
+        link_slot_bytes: None,
         ll_slot_bytes: 4 << 10,
     };
 
-    /// Payload of the slots lane's slots.
-    pub fn plain_slot_bytes(&self, several_nodes: bool) -> usize {
-        if several_nodes { self.link_slot_bytes } else { self.slot_bytes }
+    /// Where there are more nodes, slots are a quarter as large: what a rank has of them grows with
+    /// the nodes, of each of which it gets smaller pieces.
+    pub const FEW_NODES: usize = 32;
+
+    /// Payload of the slots lane's slots, where ranks are on so many nodes.
+    pub fn plain_slot_bytes(&self, nodes: usize) -> usize {
+        let usual = if nodes > Limits::FEW_NODES { 128 << 10 } else { 512 << 10 };
+        match nodes {
+            0 | 1 => self.slot_bytes,
+            _ => self.link_slot_bytes.unwrap_or(usual),
+        }
     }
 
     /// The defaults of a kind of device.

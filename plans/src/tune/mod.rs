@@ -44,8 +44,8 @@ pub struct Question {
     pub windows: bool,
     /// No rank reaches the others' buffers, but the system reads them for it (cross-memory attach).
     pub cma: Option<SystemReads>,
-    /// Some ranks reach each other by links between nodes alone, over which go messages in slots.
-    pub several_nodes: bool,
+    /// Nodes that the ranks are on. Between them are links, over which go messages in slots.
+    pub nodes: usize,
     /// There are slots for LL128 messages, and links that carry their lines whole.
     pub ll128: bool,
     /// A switch between the ranks reduces and multicasts for them, in buffers that lie at the same
@@ -65,9 +65,14 @@ impl Question {
         if encoding.has_flags() { self.limits.ll_slot_bytes } else { self.plain_slot_bytes() }
     }
 
+    /// Whether some ranks reach each other by links alone.
+    pub fn several_nodes(&self) -> bool {
+        self.nodes > 1
+    }
+
     /// Payload of the slots lane's slots.
     pub fn plain_slot_bytes(&self) -> usize {
-        self.limits.plain_slot_bytes(self.several_nodes)
+        self.limits.plain_slot_bytes(self.nodes)
     }
 
     /// The channels that are pinned, or these. Send/recv has connections for one.
@@ -205,7 +210,7 @@ pub fn channels(question: &Question, encoding: Encoding, processor: Processor) -
         // A barrier has nothing to share.
         _ if question.collective.kind == Kind::Barrier => 1,
         Processor::Gpu => gpu::channels(question, encoding),
-        Processor::Cpu if question.several_nodes => links::channels(question),
+        Processor::Cpu if question.several_nodes() => links::channels(question),
         Processor::Cpu => 1,
     })
 }
@@ -315,7 +320,7 @@ fn fits(entry: &Entry, question: &Question) -> bool {
         && (entry.encoding != Encoding::Ll128 || question.ll128)
         && (!entry.is_in_network() || question.multicast)
         && entry.reduces(question.data_type, question.op)
-        && (entry.crosses_nodes() || !question.several_nodes)
+        && (entry.crosses_nodes() || !question.several_nodes())
         // A barrier has one algorithm and no data: there is nothing to pin.
         && (entry.kind == Kind::Barrier || is_pinned(entry, &question.pin))
 }

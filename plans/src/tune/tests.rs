@@ -41,7 +41,7 @@ fn question(bytes: usize) -> Question {
         in_place: false,
         windows: true,
         cma: None,
-        several_nodes: false,
+        nodes: 1,
         ll128: false,
         multicast: false,
         limits: Limits::HOST,
@@ -93,7 +93,7 @@ fn a_switch_is_wanted_where_it_is_and_knows_the_reduction() {
         of(8, 8 << 10),
         Question { multicast: false, ..long },
         Question { windows: false, ..long },
-        Question { several_nodes: true, ..long },
+        Question { nodes: 2, ..long },
         Question { order: Order::Rank, ..long },
         Question { op: OpKind::Avg, ..long },
         Question { op: OpKind::Max, ..long },
@@ -260,7 +260,7 @@ fn between_nodes_go_slots_and_few_bytes() {
         let question = Question {
             collective: Collective::new(kind, ranks),
             placement: Placement::uniform(per_node),
-            several_nodes: true,
+            nodes: 2,
             windows,
             ..question(total_bytes)
         };

@@ -9,6 +9,11 @@
 //! follows from the bound on channels: each kernel fits once on a multiprocessor at least, and no
 //! communicator has more blocks on a GPU than that. A launch for all ranks at once is a cooperative
 //! one.
+//!
+//! A fence of the whole system awaits all stores that kernels of its memory-synchronisation domain
+//! have under way: beside a matrix product that would be the product's, too. From 9.0 on launches
+//! are therefore in the domain for remote memory, as NCCL's are. What a kernel in another domain
+//! has written, it has to release for the system, or to end.
 
 use super::image::{missing, targets};
 use super::traced::TracedKernels;
@@ -45,6 +50,7 @@ pub(super) struct Module {
     context: Context,
     raw: sys::CUmodule,
     multiprocessors: usize,
+    in_domain: bool,
 }
 
 /// One of them.
@@ -59,7 +65,12 @@ pub struct Kernel {
     shared_bytes: u32,
     /// Whether it writes its steps.
     traced: bool,
+    /// Whether its launches are in the domain for remote memory.
+    in_domain: bool,
 }
+
+/// The first compute capability that has memory-synchronisation domains.
+const DOMAIN_CAPABILITY: (u32, u32) = (9, 0);
 
 // SAFETY: handles, which the driver lets all threads use.
 unsafe impl Send for Module {}
@@ -189,8 +200,10 @@ impl Module {
         // whole.
         unsafe { call!(cuModuleLoadData(&raw mut raw, image.as_ptr().cast())) }
             .map_err(|error| unusable(context, error))?;
-        let mut loaded = Module { context: context.clone(), raw, multiprocessors: 0 };
+        let (multiprocessors, in_domain) = (0, false);
+        let mut loaded = Module { context: context.clone(), raw, multiprocessors, in_domain };
         loaded.multiprocessors = context.device().multiprocessors()?;
+        loaded.in_domain = context.device().capability()? >= DOMAIN_CAPABILITY;
         Ok(loaded)
     }
 
@@ -206,7 +219,8 @@ impl Module {
             unsafe { call!(cuFuncLoad(function)) }?;
         }
         let resident = self.resident(function, 0)?;
-        Ok(Kernel { function, of: None, resident, shared_bytes: 0, traced: false })
+        let in_domain = self.in_domain;
+        Ok(Kernel { function, of: None, resident, shared_bytes: 0, traced: false, in_domain })
     }
 
     /// How many blocks with so much dynamic shared memory the GPU holds at once. In the context.
@@ -277,23 +291,8 @@ impl Kernel {
         launch: &Launch,
         blocks: usize,
     ) -> Result<(), CudaError> {
-        // The driver copies the parameter before it returns, and does not write to it.
-        let mut parameters = [std::ptr::from_ref(launch).cast_mut().cast::<c_void>()];
-        // SAFETY: the kernel has this one parameter; the rest is the caller's promise.
-        stream.context().scope(|| unsafe {
-            call!(cuLaunchCooperativeKernel(
-                self.function,
-                blocks as u32,
-                1,
-                1,
-                BLOCK_THREADS,
-                1,
-                1,
-                self.shared_bytes,
-                stream.raw(),
-                parameters.as_mut_ptr(),
-            ))
-        })
+        // SAFETY: by this function's contract.
+        unsafe { self.launch_as(stream, launch, blocks, true) }
     }
 
     /// Puts a call into a stream: one block for each of the program's channels.
@@ -313,23 +312,53 @@ impl Kernel {
         launch: &Launch,
         channels: usize,
     ) -> Result<(), CudaError> {
+        // SAFETY: by this function's contract.
+        unsafe { self.launch_as(stream, launch, channels, false) }
+    }
+
+    /// # Safety
+    /// As for [`launch`](Self::launch).
+    #[inline]
+    unsafe fn launch_as(
+        &self,
+        stream: &Stream,
+        launch: &Launch,
+        blocks: usize,
+        at_once: bool,
+    ) -> Result<(), CudaError> {
+        use sys::CUlaunchAttributeID::{
+            CU_LAUNCH_ATTRIBUTE_COOPERATIVE as COOPERATIVE,
+            CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN as DOMAIN,
+        };
         // The driver copies the parameter before it returns, and does not write to it.
         let mut parameters = [std::ptr::from_ref(launch).cast_mut().cast::<c_void>()];
-        let (channels, none) = (channels as u32, std::ptr::null_mut());
+        let attribute = |id, value| sys::CUlaunchAttribute { id, pad: [0; 4], value };
+        let remote = sys::CUlaunchMemSyncDomain::CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE;
+        let mut attributes = [
+            attribute(DOMAIN, sys::CUlaunchAttributeValue { memSyncDomain: remote }),
+            attribute(COOPERATIVE, sys::CUlaunchAttributeValue { cooperative: 1 }),
+        ];
+        let wanted = usize::from(!self.in_domain)..1 + usize::from(at_once);
+        let attributes = &mut attributes[wanted];
+        let config = sys::CUlaunchConfig {
+            gridDimX: blocks as u32,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: BLOCK_THREADS,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: self.shared_bytes,
+            hStream: stream.raw(),
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: attributes.len() as u32,
+        };
         // SAFETY: the kernel has this one parameter; the rest is the caller's promise.
         stream.context().scope(|| unsafe {
-            call!(cuLaunchKernel(
+            call!(cuLaunchKernelEx(
+                &raw const config,
                 self.function,
-                channels,
-                1,
-                1,
-                BLOCK_THREADS,
-                1,
-                1,
-                self.shared_bytes,
-                stream.raw(),
                 parameters.as_mut_ptr(),
-                none,
+                std::ptr::null_mut(),
             ))
         })
     }

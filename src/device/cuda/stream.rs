@@ -160,6 +160,45 @@ impl Stream {
         })
     }
 
+    /// Writes a value to `count` 64-bit words one behind the other, as
+    /// [`write_value`](Self::write_value), by as few operations as can be: what is captured is no
+    /// fill, of which the driver says nothing where the memory is a host's.
+    ///
+    /// # Errors
+    /// The driver's.
+    ///
+    /// # Safety
+    /// As [`wait_value`](Self::wait_value), for all of them.
+    pub unsafe fn write_values(
+        &self,
+        words: *mut u64,
+        value: u64,
+        count: usize,
+    ) -> Result<(), CudaError> {
+        use sys::CUstreamWriteValue_flags::*;
+        // What one operation may hold is less than 256.
+        const AT_ONCE: usize = 255;
+        let write = |at: usize| {
+            let mut one = sys::CUstreamBatchMemOpParams_union { pad: Default::default() };
+            one.operation = sys::CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_64;
+            one.writeValue.address = words.wrapping_add(at) as u64;
+            one.writeValue.__bindgen_anon_1.value64 = value;
+            // The last makes those before it visible.
+            one.writeValue.flags = match at + 1 == count {
+                true => CU_STREAM_WRITE_VALUE_DEFAULT as u32,
+                false => CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER as u32,
+            };
+            one
+        };
+        let mut all: Vec<_> = (0..count).map(write).collect();
+        all.chunks_mut(AT_ONCE).try_for_each(|some| {
+            // SAFETY: as above.
+            self.context.scope(|| unsafe {
+                call!(cuStreamBatchMemOp_v2(self.raw, some.len() as u32, some.as_mut_ptr(), 0))
+            })
+        })
+    }
+
     /// Whether it is being captured.
     ///
     /// # Errors

@@ -27,7 +27,7 @@ use launcher::Launcher;
 use oxccl_kernels::StepTrace;
 use oxccl_kernels::format::{self as f, DataType, Fold};
 use oxccl_plans::lower::Program;
-use oxccl_transports::cuda::{Context, Pointer, beside_captures};
+use oxccl_transports::cuda::{Context, KnownPointers, Pointer, beside_captures};
 use oxccl_transports::{Bootstrap, CudaError, Error as Transport};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -52,6 +52,8 @@ pub(super) struct GpuBackend {
     /// Memory of other libraries that the ranks reach; none where they are one process, which finds
     /// all memory by its address.
     registrations: Option<Registrations>,
+    /// What calls before have asked of memory outside of the heap.
+    pointers: KnownPointers,
     /// Where ranks of this process meet that share their launches.
     joint: Option<Arc<Joint>>,
     last: Option<Last>,
@@ -108,6 +110,7 @@ impl GpuBackend {
             ranks,
             heap,
             registrations,
+            pointers: KnownPointers::default(),
             joint,
             last,
             events,
@@ -179,7 +182,7 @@ impl GpuBackend {
         let context = self.gpu.context();
         let Some(registrations) = &self.registrations else {
             if !is_nothing && offset.is_none() {
-                let pointer = Pointer::of(context, address)?;
+                let pointer = self.pointers.of(context, address)?;
                 pointer.check_device(context, len_bytes)?;
                 self.check_peers_reach(&pointer)?;
             }
@@ -188,7 +191,7 @@ impl GpuBackend {
         if is_nothing || offset.is_some() {
             return Ok(Some(offset.unwrap_or(0) as u64));
         }
-        let pointer = Pointer::of(context, address)?;
+        let pointer = self.pointers.of(context, address)?;
         pointer.check_device(context, len_bytes)?;
         Ok(registrations.token(&pointer))
     }
@@ -302,7 +305,9 @@ impl Backend for GpuBackend {
     fn find(&self, call: &CheckedCall) -> Result<(f::Tokens, bool), Error> {
         let (input_bytes, output_bytes) = call.buffer_bytes();
         let input = self.find_buffer(call.input, input_bytes)?;
-        let output = self.find_buffer(call.output, output_bytes)?;
+        // In place it is asked once.
+        let is_input = call.output.cast_const() == call.input && output_bytes <= input_bytes;
+        let output = if is_input { input } else { self.find_buffer(call.output, output_bytes)? };
         Ok(match (input, output) {
             (Some(input), Some(output)) => (f::Tokens { input, output }, true),
             _ => (f::Tokens::default(), false),
@@ -376,14 +381,15 @@ impl Backend for GpuBackend {
         if self.gpu.is_suspended() {
             return Err(Error::Suspended);
         }
-        if let Some(flight) = request.flight {
-            // SAFETY: by this function's contract.
-            return unsafe { self.put(prepared, tally, request, flight) };
+        let context = self.gpu.context().clone();
+        let own = Arc::<Flight>::default();
+        let flight = request.flight.unwrap_or(&own);
+        // SAFETY: by this function's contract; without a flight of the caller's, this waits.
+        context.scope(|| unsafe { self.put(prepared, tally, request, flight) })?;
+        match request.flight {
+            Some(_) => Ok(()),
+            None => flight.completion.wait(),
         }
-        let flight = Arc::<Flight>::default();
-        // SAFETY: by this function's contract: this waits.
-        unsafe { self.put(prepared, tally, request, &flight) }?;
-        flight.completion.wait()
     }
 
     fn wait(&self) {

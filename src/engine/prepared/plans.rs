@@ -145,7 +145,7 @@ impl Plans {
             in_place: call.in_place,
             windows,
             cma: self.ways.cma.filter(|_| !windows),
-            several_nodes: self.links.is_some(),
+            nodes: self.links.as_ref().map_or(1, |links| links.nodes()),
             ll128: self.ways.ll128 && ll128_serves,
             multicast,
             limits: Limits { max_channels: most(config.max_channels), ..config.limits() },

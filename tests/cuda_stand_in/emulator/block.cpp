@@ -17,11 +17,13 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include <atomic>
 #include <mutex>
 #include <vector>
 
 #include "kernels.h"
 #define OXCCL_INSTRUCTIONS "instructions.h"
+#define OXCCL_MULTIMEM "members.h"
 #include "engine.h"
 #include "executor.cu"
 
@@ -324,6 +326,9 @@ void stage_stores_commit() { current->engine.commit(); }
 void stage_stores_read_but_last() { current->engine.read_but_last(); }
 void stage_stores_done() { current->engine.finish(); }
 
+static std::atomic<uint64_t> switched_bytes;
+void note_switched(uint32_t len_bytes) { switched_bytes += len_bytes; }
+
 bool is_global(const void* at) {
   const auto within = [&](const void* start, size_t len_bytes) {
     return uintptr_t(at) - uintptr_t(start) < len_bytes;
@@ -347,4 +352,9 @@ extern "C" __attribute__((visibility("hidden"))) bool oxccl_emulate(const char* 
   kernel->spoil();
   emulator::Block(*kernel, launch, number, shared_bytes, seed).run();
   return true;
+}
+
+// The bytes that loads from all members of a team have given so far.
+extern "C" __attribute__((visibility("hidden"))) uint64_t oxccl_emulator_switched_bytes() {
+  return emulator::switched_bytes;
 }

@@ -5,8 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
-// No `__CUDA_ARCH__`: multimem and conversion instructions, which are for certain GPUs only, are
-// left out.
+// No `__CUDA_ARCH__`: conversion instructions, which are for certain GPUs only, are left out.
 #define __device__
 #define __global__
 #define __forceinline__ inline
@@ -45,6 +44,8 @@ void stage_store(uint8_t* to, uint32_t stage, uint32_t len_bytes);
 void stage_stores_commit();
 void stage_stores_read_but_last();
 void stage_stores_done();
+// So many bytes have been loaded from all members.
+void note_switched(uint32_t len_bytes);
 // Whether it is no memory of the block's own.
 bool is_global(const void* at);
 [[noreturn]] void fail(const char* what);

@@ -6,6 +6,7 @@
 
 #define oxccl oxccl_traced
 #define OXCCL_INSTRUCTIONS "instructions.h"
+#define OXCCL_MULTIMEM "members.h"
 #include "trace.cu"
 
 namespace emulator {

@@ -5,7 +5,9 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::memory::{self, Kind};
-use crate::{call, context, event, graph, kernel, module, multicast, stream, virtual_memory};
+use crate::{
+    call, context, emulator, event, graph, kernel, module, multicast, stream, virtual_memory,
+};
 
 /// What a text that the stand-in takes for an image begins with; compute capabilities times ten
 /// follow.
@@ -95,8 +97,10 @@ pub struct Control {
     calls: extern "C" fn() -> u64,
     launches: extern "C" fn() -> u64,
     traced: extern "C" fn() -> u64,
+    remote: extern "C" fn() -> u64,
     blocks: extern "C" fn() -> u64,
     switched: extern "C" fn() -> u64,
+    switched_bytes: extern "C" fn() -> u64,
     fail: unsafe extern "C" fn(*const c_char) -> i32,
 }
 
@@ -135,11 +139,17 @@ impl Control {
                 traced: std::mem::transmute::<*mut _, extern "C" fn() -> u64>(find(
                     c"oxccl_stand_in_traced",
                 )?),
+                remote: std::mem::transmute::<*mut _, extern "C" fn() -> u64>(find(
+                    c"oxccl_stand_in_remote",
+                )?),
                 blocks: std::mem::transmute::<*mut _, extern "C" fn() -> u64>(find(
                     c"oxccl_stand_in_blocks",
                 )?),
                 switched: std::mem::transmute::<*mut _, extern "C" fn() -> u64>(find(
                     c"oxccl_stand_in_switched",
+                )?),
+                switched_bytes: std::mem::transmute::<*mut _, extern "C" fn() -> u64>(find(
+                    c"oxccl_stand_in_switched_bytes",
                 )?),
                 fail: std::mem::transmute::<*mut _, unsafe extern "C" fn(*const c_char) -> i32>(
                     find(c"oxccl_stand_in_fail")?,
@@ -168,6 +178,11 @@ impl Control {
         (self.traced)()
     }
 
+    /// Those of these that were in the memory-synchronisation domain for remote memory.
+    pub fn remote(&self) -> u64 {
+        (self.remote)()
+    }
+
     /// Blocks of all launches.
     pub fn blocks(&self) -> u64 {
         (self.blocks)()
@@ -176,6 +191,11 @@ impl Control {
     /// Launches so far that had a multicast address.
     pub fn switched(&self) -> u64 {
         (self.switched)()
+    }
+
+    /// The bytes that emulated kernels have read of all members of a multicast team at once.
+    pub fn switched_bytes(&self) -> u64 {
+        (self.switched_bytes)()
     }
 
     /// Plans a failure, as `OXCCL_STAND_IN_FAIL` does; an empty text cancels it.
@@ -229,6 +249,12 @@ extern "C" fn oxccl_stand_in_traced() -> u64 {
     kernel::traced()
 }
 
+/// See [`Control::remote`].
+#[unsafe(no_mangle)]
+extern "C" fn oxccl_stand_in_remote() -> u64 {
+    kernel::remote()
+}
+
 /// See [`Control::blocks`].
 #[unsafe(no_mangle)]
 extern "C" fn oxccl_stand_in_blocks() -> u64 {
@@ -239,6 +265,12 @@ extern "C" fn oxccl_stand_in_blocks() -> u64 {
 #[unsafe(no_mangle)]
 extern "C" fn oxccl_stand_in_switched() -> u64 {
     multicast::launches()
+}
+
+/// See [`Control::switched_bytes`].
+#[unsafe(no_mangle)]
+extern "C" fn oxccl_stand_in_switched_bytes() -> u64 {
+    emulator::switched_bytes()
 }
 
 /// See [`Control::fail`].

@@ -4,7 +4,9 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use cudarc::driver::sys::{CUdeviceptr, CUresult, CUstream};
+use cudarc::driver::sys::{
+    CUdeviceptr, CUresult, CUstream, CUstreamBatchMemOpParams, CUstreamBatchMemOpType,
+};
 
 use crate::call::{Answer, driver_calls};
 use crate::settings::settings;
@@ -129,6 +131,24 @@ fn word(at: CUdeviceptr, wide: bool) -> Answer<usize> {
     device(at, len as usize)
 }
 
+/// One operation of a batch: those that the library has.
+///
+/// # Safety
+/// The union holds what its operation says.
+unsafe fn batched(one: &CUstreamBatchMemOpParams) -> Answer<Operation> {
+    // SAFETY: by this function's contract.
+    unsafe {
+        match one.operation {
+            CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_64 => {
+                let at = word(one.writeValue.address, true)?;
+                let value = one.writeValue.__bindgen_anon_1.value64;
+                Ok(Operation::WriteValue { at, value, wide: true })
+            }
+            _ => Err(CUresult::CUDA_ERROR_NOT_SUPPORTED),
+        }
+    }
+}
+
 driver_calls! {
     fn cuMemcpyHtoD_v2(dst: CUdeviceptr, src: *const c_void, len: usize) {
         at_once(Operation::Copy { dst: device(dst, len)?, src: any(src as usize, len)?, len })
@@ -186,5 +206,19 @@ driver_calls! {
     fn cuStreamWriteValue64_v2(stream: CUstream, at: CUdeviceptr, value: u64, _flags: u32) {
         let at = word(at, true)?;
         in_stream(stream, Operation::WriteValue { at, value, wide: true })
+    }
+
+    fn cuStreamBatchMemOp_v2(
+        stream: CUstream,
+        count: u32,
+        parameters: *mut CUstreamBatchMemOpParams,
+        flags: u32,
+    ) {
+        if count >= 256 || flags != 0 {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
+        let operations = std::slice::from_raw_parts(parameters, count as usize);
+        let operations: Vec<_> = operations.iter().map(|one| batched(one)).collect::<Answer<_>>()?;
+        operations.into_iter().try_for_each(|operation| in_stream(stream, operation))
     }
 }

@@ -51,6 +51,7 @@ fn attribute(attribute: CUdevice_attribute, device: CUdevice) -> i32 {
             cudarc::driver::sys::CUGPUDirectRDMAWritesOrdering::CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER as i32
         }
         CU_DEVICE_ATTRIBUTE_PCI_BUS_ID => device + 1,
+        CU_DEVICE_ATTRIBUTE_COMPUTE_MODE => settings().compute_mode,
         _ => 0,
     }
 }

@@ -45,3 +45,18 @@ pub(crate) unsafe fn run(kernel: &str, launch: &Launch, block: u32, shared_bytes
 pub(crate) unsafe fn run(_: &str, _: &Launch, _: u32, _: u32) {
     panic!("OXCCL_STAND_IN_EMULATE: this build has no emulator");
 }
+
+/// The bytes that loads from all members of a team have given so far.
+#[cfg(emulator)]
+pub(crate) fn switched_bytes() -> u64 {
+    unsafe extern "C" {
+        safe fn oxccl_emulator_switched_bytes() -> u64;
+    }
+    oxccl_emulator_switched_bytes()
+}
+
+/// None: there is no emulator here.
+#[cfg(not(emulator))]
+pub(crate) fn switched_bytes() -> u64 {
+    0
+}

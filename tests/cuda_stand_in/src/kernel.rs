@@ -6,7 +6,10 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
-use cudarc::driver::sys::{CUdevice, CUfunction, CUlaunchConfig, CUresult, CUstream};
+use cudarc::driver::sys::{
+    CUdevice, CUfunction, CUlaunchAttributeID, CUlaunchConfig, CUlaunchMemSyncDomain, CUresult,
+    CUstream,
+};
 use oxccl_kernels::HostExecutor;
 use oxccl_kernels::format::{
     ChannelEntry, Connection, DataType, Doorbell, Fold, Header, Instruction, LANES, Launch,
@@ -48,6 +51,9 @@ static LAUNCHES: AtomicU64 = AtomicU64::new(0);
 /// Those of them that were traced.
 static TRACED: AtomicU64 = AtomicU64::new(0);
 
+/// Those of them that were in the memory-synchronisation domain for remote memory.
+static REMOTE: AtomicU64 = AtomicU64::new(0);
+
 /// Their blocks.
 static BLOCKS: AtomicU64 = AtomicU64::new(0);
 
@@ -57,6 +63,10 @@ pub(crate) fn launches() -> u64 {
 
 pub(crate) fn traced() -> u64 {
     TRACED.load(Ordering::Relaxed)
+}
+
+pub(crate) fn remote() -> u64 {
+    REMOTE.load(Ordering::Relaxed)
 }
 
 pub(crate) fn blocks() -> u64 {
@@ -384,11 +394,23 @@ driver_calls! {
         let config = &*config;
         let grid = [config.gridDimX, config.gridDimY, config.gridDimZ];
         let block = [config.blockDimX, config.blockDimY, config.blockDimZ];
-        let cooperative = (0..config.numAttrs as usize).any(|at| {
-            let attribute = &*config.attrs.add(at);
-            attribute.id == cudarc::driver::sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE
-                && attribute.value.cooperative != 0
-        });
+        let attributes = std::slice::from_raw_parts(config.attrs, config.numAttrs as usize);
+        let (mut cooperative, mut remote) = (false, false);
+        for attribute in attributes {
+            match attribute.id {
+                CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE => {
+                    cooperative = attribute.value.cooperative != 0;
+                }
+                CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN
+                    if settings().capability >= 90 =>
+                {
+                    let domain = CUlaunchMemSyncDomain::CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE;
+                    remote = attribute.value.memSyncDomain == domain;
+                }
+                _ => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+            }
+        }
+        REMOTE.fetch_add(u64::from(remote), Ordering::Relaxed);
         launch(function, [grid, block], config.sharedMemBytes, config.hStream, parameters, cooperative)
     }
 }

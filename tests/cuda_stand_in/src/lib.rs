@@ -31,6 +31,7 @@
 //! | `OXCCL_STAND_IN_MULTIPROCESSORS` | multiprocessors of each | 132 |
 //! | `OXCCL_STAND_IN_CAPABILITY` | compute capability times ten | 90 |
 //! | `OXCCL_STAND_IN_DRIVER` | what `cuDriverGetVersion` says | 13000 |
+//! | `OXCCL_STAND_IN_COMPUTE_MODE` | the devices' compute mode: 3 is for one process alone | 0 |
 //! | `OXCCL_STAND_IN_PEERS` | 0: no device reaches another's memory | 1 |
 //! | `OXCCL_STAND_IN_NVLINK` | 0: devices reach each other over PCIe | 1 |
 //! | `OXCCL_STAND_IN_MULTICAST` | how many devices, from the first on, an NVSwitch joins that reduces and multicasts | 0 |

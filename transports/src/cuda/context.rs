@@ -1,5 +1,6 @@
 //! Primary contexts, which all libraries of a process share.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use super::driver::call;
@@ -64,17 +65,26 @@ impl Context {
         self.retained.raw
     }
 
-    /// Does something with this context current, and leaves the thread as it was.
+    /// Does something with this context current, and leaves the thread as it was. Within, the driver
+    /// is not asked again which one is.
     ///
     /// # Errors
     /// What `act` fails with; the driver's.
     pub fn scope<T, E: From<CudaError>>(&self, act: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
-        if raw_current()? == self.retained.raw {
+        if WITHIN.get() == self.retained.raw {
             return act();
         }
-        // SAFETY: the context is retained.
-        unsafe { call!(cuCtxPushCurrent_v2(self.retained.raw)) }?;
+        let is_current = raw_current()? == self.retained.raw;
+        if !is_current {
+            // SAFETY: the context is retained.
+            unsafe { call!(cuCtxPushCurrent_v2(self.retained.raw)) }?;
+        }
+        let within = Within { outer: WITHIN.replace(self.retained.raw) };
         let done = act();
+        drop(within);
+        if is_current {
+            return done;
+        }
         let mut popped = std::ptr::null_mut();
         // SAFETY: it was pushed above, and `act` leaves the stack of contexts as it finds it.
         let left = unsafe { call!(cuCtxPopCurrent_v2(&raw mut popped)) };
@@ -129,6 +139,22 @@ impl Context {
         // SAFETY: the driver is loaded, the context current, and the pointers valid.
         self.scope(|| unsafe { call!(cuMemGetInfo_v2(&raw mut free, &raw mut total)) })?;
         Ok(free)
+    }
+}
+
+thread_local! {
+    /// The context of the innermost scope that this thread is in.
+    static WITHIN: Cell<sys::CUcontext> = const { Cell::new(std::ptr::null_mut()) };
+}
+
+/// Leaves a scope, also by a panic.
+struct Within {
+    outer: sys::CUcontext,
+}
+
+impl Drop for Within {
+    fn drop(&mut self) {
+        WITHIN.set(self.outer);
     }
 }
 

@@ -127,6 +127,16 @@ impl Device {
         Ok(count.try_into().unwrap_or(0))
     }
 
+    /// Whether only one process at a time may use it (compute mode `EXCLUSIVE_PROCESS`).
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn is_exclusive(&self) -> Result<bool, CudaError> {
+        const EXCLUSIVE_PROCESS: i32 = 3;
+        let mode = self.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_MODE)?;
+        Ok(mode == EXCLUSIVE_PROCESS)
+    }
+
     /// Whether it can reduce through an NVSwitch.
     ///
     /// # Errors

@@ -41,7 +41,7 @@ pub use memory::DeviceMemory;
 pub use multicast::{MulticastMemory, MulticastTeam};
 pub use nvml::{NVML, NvLink, NvLinkEnd, NvmlError, nvlinks};
 pub use pinned::{PinnedMemory, RegisteredRegion};
-pub use pointer::{Pointer, PointerKind};
+pub use pointer::{KnownPointers, Pointer, PointerKind};
 pub use region::DeviceRegion;
 
 /// The driver's raw API, for the layer above.

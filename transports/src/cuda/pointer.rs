@@ -1,6 +1,7 @@
 //! What an address is.
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::sync::{Mutex, PoisonError};
 
 use super::driver::call;
 use super::sys::{self, CUpointer_attribute};
@@ -39,6 +40,54 @@ pub struct Pointer {
     pub is_legacy_shareable: bool,
     /// Whether it can be exported as a file descriptor.
     pub is_descriptor_shareable: bool,
+}
+
+/// Addresses that were asked about before. Of one whose allocation is the same as then nothing but
+/// that is asked again.
+#[derive(Debug, Default)]
+pub struct KnownPointers {
+    /// The oldest is at `next`, once there are as many as are kept.
+    known: Mutex<(Vec<Pointer>, usize)>,
+}
+
+impl KnownPointers {
+    const KEPT: usize = 64;
+
+    /// As [`Pointer::of`].
+    ///
+    /// # Errors
+    /// The driver's; an address that it does not know is none.
+    pub fn of(&self, context: &Context, address: *const u8) -> Result<Pointer, CudaError> {
+        let lock = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = lock().0.iter().find(|known| known.address == address as u64).copied();
+        if let Some(known) = found
+            && buffer_at(context, address) == Some(known.buffer)
+        {
+            return Ok(known);
+        }
+        let pointer = Pointer::of(context, address)?;
+        let (known, next) = &mut *lock();
+        match known.iter().position(|known| known.address == address as u64) {
+            Some(at) => known[at] = pointer,
+            None if known.len() < KnownPointers::KEPT => known.push(pointer),
+            None => {
+                known[*next] = pointer;
+                *next = (*next + 1) % KnownPointers::KEPT;
+            }
+        }
+        Ok(pointer)
+    }
+}
+
+/// The number of the allocation that an address is in; none where the driver knows of none.
+fn buffer_at(context: &Context, address: *const u8) -> Option<u64> {
+    let mut buffer = 0u64;
+    let which = CUpointer_attribute::CU_POINTER_ATTRIBUTE_BUFFER_ID;
+    // SAFETY: the driver is loaded, and there is a value of the right type.
+    let asked = context.scope(|| unsafe {
+        call!(cuPointerGetAttribute((&raw mut buffer).cast(), which, address as u64))
+    });
+    asked.is_ok().then_some(buffer).filter(|buffer| *buffer != 0)
 }
 
 impl Pointer {
