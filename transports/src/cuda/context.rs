@@ -65,8 +65,8 @@ impl Context {
         self.retained.raw
     }
 
-    /// Does something with this context current, and leaves the thread as it was. Within, the driver
-    /// is not asked again which one is.
+    /// Does something with this context current, and leaves the thread as it was. Within, the
+    /// driver is not asked again which one is.
     ///
     /// # Errors
     /// What `act` fails with; the driver's.
