@@ -669,8 +669,8 @@ pub(crate) fn too_crowded(comm: Communicator) {
 }
 
 /// What a call like those before it asks of the driver: whether the stream is captured, and the
-/// launch; of memory that is not the heap's, which allocation it is in. Each of the two steps has to
-/// know besides which context is current, and here to make its own so.
+/// launch; of memory that is not the heap's, which allocation it is in. Each of the two steps has
+/// to know besides which context is current, and here to make its own so.
 pub(crate) fn driver_calls(comm: Communicator) {
     const CALLS: u64 = 20;
     const CONTEXT: u64 = 2;
