@@ -4,6 +4,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-auto}"
 target_dir="${CARGO_TARGET_DIR:-target}"
+# What the compilers of kernels and executors have made, for all clones.
+export OXCCL_BUILD_CACHE="${OXCCL_BUILD_CACHE-${XDG_CACHE_HOME:-$HOME/.cache}/oxccl/machine}"
 
 die() {
     echo "$(basename "$0"): $*" >&2

@@ -1,13 +1,16 @@
 //! Runs compilers side by side, and none whose output is at hand from another build.
 //!
 //! Cargo repeats a build script for every profile and for every change of features or environment.
-//! The compilers' outputs do not depend on these, so they are kept in the target folder under a
-//! hash of what they do depend on: all sources, the command line and the compiler.
+//! The compilers' outputs do not depend on these, so they are kept under a hash of what they do
+//! depend on: all sources, the command line and the compiler. They are in the target folder, or in
+//! the one that `OXCCL_BUILD_CACHE` names, for builds of several clones.
 
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 /// The header that the build writes: the format.
 pub(crate) const MADE: &str = "format.h";
@@ -99,12 +102,8 @@ fn compile(mut job: Job, sources: &Sources, hash: u64) -> Result<String, String>
     let mut hasher = DefaultHasher::new();
     hash.hash(&mut hasher);
     job.source.file_name().hash(&mut hasher);
-    job.command.get_program().hash(&mut hasher);
+    version(job.command.get_program()).hash(&mut hasher);
     job.command.get_args().for_each(|argument| argument.hash(&mut hasher));
-    std::fs::metadata(job.command.get_program())
-        .and_then(|compiler| compiler.modified())
-        .ok()
-        .hash(&mut hasher);
     let kept = cache(&sources.made).join(format!("{:016x}", hasher.finish()));
     let kept_text = kept.with_extension("txt");
     if let Ok(text) = std::fs::read_to_string(&kept_text)
@@ -133,9 +132,23 @@ fn place(folder: &Path, path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     std::fs::rename(&unfinished, path)
 }
 
-/// In the target folder: `<target>/<profile>/build/<package>/out` is where this runs. A target
+/// What a compiler says that it is; the same wherever it lies.
+fn version(compiler: &OsStr) -> Vec<u8> {
+    static ASKED: Mutex<BTreeMap<OsString, Vec<u8>>> = Mutex::new(BTreeMap::new());
+    let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
+    let ask = || {
+        let said = Command::new(compiler).arg("--version").output();
+        said.map(|said| said.stdout).unwrap_or_default()
+    };
+    asked.entry(compiler.to_owned()).or_insert_with(ask).clone()
+}
+
+/// Where it is said, or in the target folder: `<target>/<profile>/build/<package>/out` is where this runs. A target
 /// folder that lies in another one, as of the model checks, shares what that one has.
 fn cache(out: &Path) -> PathBuf {
+    if let Some(said) = std::env::var_os("OXCCL_BUILD_CACHE").filter(|said| !said.is_empty()) {
+        return PathBuf::from(said);
+    }
     let caches =
         || out.ancestors().skip(4).take(3).map(|folder| folder.join("oxccl-machine-cache"));
     let kept = caches().find(|folder| folder.is_dir()).or_else(|| caches().next());

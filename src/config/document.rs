@@ -27,7 +27,8 @@ const END: &str = "
   that `oxccl run` starts.
 - For the build: `CXX`, `NVCC` (`none`: no GPU kernels), `CUDA_HOME`, `CUDA_PATH`, and `OXCCL_REQUIRE_NVCC=1` (a missing nvcc
   is an error). `OXCCL_GPU_TARGETS=90` compiles for compute capability 9.0 alone, which is done sooner; several are
-  separated by commas. There are 80, 90, 100 and 120.
+  separated by commas. There are 80, 90, 100 and 120. `OXCCL_BUILD_CACHE` is a folder for what these compilers make,
+  instead of one in the target folder; the scripts in `tools/` name one in the user's cache.
 ";
 
 fn document() -> String {

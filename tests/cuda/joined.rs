@@ -262,7 +262,7 @@ pub(crate) fn starts(outer: &mut dyn Bootstrap) {
     on_threads(Communicator::local_with(2, &one).unwrap(), |comm| {
         comm.barrier().unwrap();
         if comm.rank() == 0 {
-            control.fail("cuLaunchCooperativeKernel:1:701");
+            control.fail("cuLaunchKernelEx:1:701");
         }
         match comm.barrier().and_then(|()| comm.barrier()).unwrap_err() {
             Error::DeviceLost { source: CudaError::Driver { code: 701, .. } }

@@ -382,8 +382,14 @@ impl Backend for GpuBackend {
             return Err(Error::Suspended);
         }
         let context = self.gpu.context().clone();
-        let own = Arc::<Flight>::default();
-        let flight = request.flight.unwrap_or(&own);
+        let own;
+        let flight = match request.flight {
+            Some(flight) => flight,
+            None => {
+                own = Arc::<Flight>::default();
+                &own
+            }
+        };
         // SAFETY: by this function's contract; without a flight of the caller's, this waits.
         context.scope(|| unsafe { self.put(prepared, tally, request, flight) })?;
         match request.flight {
