@@ -3,8 +3,8 @@
 //!
 //! Environment: `CXX`; `NVCC`, `CUDA_HOME`, `CUDA_PATH` (where nvcc is); `OXCCL_REQUIRE_NVCC=1` (no
 //! nvcc is an error); `OXCCL_GPU_TARGETS` (compute capabilities times ten, of those there are);
-//! `OXCCL_BUILD_CACHE` (where what the compilers make is kept); `OXCCL_SANITIZE=thread|address` (the
-//! host executors are instrumented).
+//! `OXCCL_BUILD_CACHE` (where what the compilers make is kept); `OXCCL_SANITIZE=thread|address`
+//! (the host executors are instrumented).
 
 #[path = "build/cuda.rs"]
 mod cuda;

@@ -143,8 +143,9 @@ fn version(compiler: &OsStr) -> Vec<u8> {
     asked.entry(compiler.to_owned()).or_insert_with(ask).clone()
 }
 
-/// Where it is said, or in the target folder: `<target>/<profile>/build/<package>/out` is where this runs. A target
-/// folder that lies in another one, as of the model checks, shares what that one has.
+/// Where it is said, or in the target folder: `<target>/<profile>/build/<package>/out` is where
+/// this runs. A target folder that lies in another one, as of the model checks, shares what that
+/// one has.
 fn cache(out: &Path) -> PathBuf {
     if let Some(said) = std::env::var_os("OXCCL_BUILD_CACHE").filter(|said| !said.is_empty()) {
         return PathBuf::from(said);
