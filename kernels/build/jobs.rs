@@ -132,13 +132,14 @@ fn place(folder: &Path, path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     std::fs::rename(&unfinished, path)
 }
 
-/// What a compiler says that it is; the same wherever it lies.
+/// What a compiler says that it is, the same wherever it lies; of one that says nothing, its name.
 fn version(compiler: &OsStr) -> Vec<u8> {
     static ASKED: Mutex<BTreeMap<OsString, Vec<u8>>> = Mutex::new(BTreeMap::new());
     let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
     let ask = || {
         let said = Command::new(compiler).arg("--version").output();
-        said.map(|said| said.stdout).unwrap_or_default()
+        let said = said.ok().map(|said| said.stdout).filter(|said| !said.is_empty());
+        said.unwrap_or_else(|| compiler.as_encoded_bytes().to_vec())
     };
     asked.entry(compiler.to_owned()).or_insert_with(ask).clone()
 }

@@ -17,6 +17,7 @@ mod groups;
 #[path = "../../transports/tests/common/guest.rs"]
 mod guest;
 mod joined;
+mod launches;
 mod misuse;
 mod multicast;
 mod order;
@@ -155,11 +156,11 @@ cases! {
         calls::crowded, StandIn, 2, [devices("2"), ("OXCCL_STAND_IN_MULTIPROCESSORS", "2")];
     ranks_that_cannot_take_turns_are_refused = calls::too_crowded, StandIn, 1,
         [processes::threads("2"), MANY, SEPARATE, ("OXCCL_STAND_IN_MULTIPROCESSORS", "5"), needs("4")];
-    few_blocks = calls::few_blocks, StandIn, 1, [processes::threads("2"), MANY];
-    one_launch_a_call = calls::launches, StandIn, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
-    driver_calls_of_a_call = calls::driver_calls, StandIn, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
+    few_blocks = launches::few_blocks, StandIn, 1, [processes::threads("2"), MANY];
+    one_launch_a_call = launches::one_a_call, StandIn, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
+    driver_calls_of_a_call = launches::driver_calls, StandIn, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
     one_launch_a_call_on_older_gpus =
-        calls::launches, StandIn, 1, [processes::threads("2"), MANY, SEPARATE, needs("4"), ("OXCCL_STAND_IN_CAPABILITY", "80")];
+        launches::one_a_call, StandIn, 1, [processes::threads("2"), MANY, SEPARATE, needs("4"), ("OXCCL_STAND_IN_CAPABILITY", "80")];
     a_late_rank_is_named = ends::late, Anything, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
     a_late_rank_is_named_beside_a_free = ends::late_beside_a_free, Anything, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
     a_rank_late_for_one_call_is_named = ends::late_for_one_call, Anything, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];

@@ -26,6 +26,8 @@ const MESSAGES: usize = 24;
 const BYTES: usize = 4 << 20;
 /// The best of so many counts.
 const REPEATS: usize = 3;
+/// The name of this machine's topology.
+const THIS: &str = "this";
 /// More ranks only if asked for.
 const MOST: usize = 16;
 
@@ -38,6 +40,7 @@ struct Passage {
 
 pub(super) fn main(options: &TopoOptions) -> Result<(), Failure> {
     let config = config(options)?;
+    let theory = Theory::of(&options.topology)?;
     let cores = machine::usable_cores();
     let ranks = match (options.ranks, config.device) {
         (Some(ranks), _) => ranks,
@@ -63,7 +66,7 @@ pub(super) fn main(options: &TopoOptions) -> Result<(), Failure> {
         threads.into_iter().enumerate().map(join).collect()
     });
     let found = results.into_iter().collect::<Result<Vec<Found>, Failure>>()?;
-    let said = Said::of(&options.topology, &found)?;
+    let said = theory.between(&found);
     match options.json {
         true => println!("{}", speak::json(&Measured::new(&found, &said, cores.len()))),
         false => print_tables(&found, &said, cores.len()),
@@ -80,43 +83,62 @@ fn config(options: &TopoOptions) -> Result<Config, Failure> {
     Ok(config)
 }
 
-/// What a topology says of the links between ranks.
+/// The topology that measurements are compared with.
+struct Theory {
+    topology: String,
+    /// Why not, where this machine's is not known so far.
+    network: Result<Network, String>,
+}
+
+/// What it says of the links between ranks.
 struct Said {
     topology: String,
-    /// None where the topology does not have a rank's device, and why.
+    /// Why not, where it does not have a rank's device.
     ways: Result<Vec<Vec<Passage>>, String>,
 }
 
-impl Said {
+impl Theory {
+    /// Another topology than this machine's must be right.
+    fn of(name: &str) -> Result<Theory, Failure> {
+        let network = load(name)
+            .and_then(|topology| Ok(Network::new(&topology, topology.devices_per_node(), None)?));
+        let network = match network {
+            Err(error) if name != THIS => return Err(error),
+            network => network.map_err(|error| error.to_string()),
+        };
+        Ok(Theory { topology: name.to_owned(), network })
+    }
+
     /// This machine's devices are those that the ranks are on; of another topology it is taken that
     /// ranks are on its devices in order.
-    fn of(name: &str, found: &[Found]) -> Result<Said, Failure> {
-        let topology = load(name)?;
-        let devices = topology.devices_per_node();
-        let network = Network::new(&topology, devices, None)?;
-        let names: Vec<String> = (0..devices).map(|device| network.device_name(device)).collect();
-        let place = |found: &Found| match name {
-            "this" => {
-                let wanted =
-                    found.device.as_ref().ok_or("its ranks are not on cores of their own")?;
-                let at = names.iter().position(|name| name == wanted);
-                at.ok_or_else(|| format!("it has no {wanted}"))
-            }
-            _ if found.rank < devices => Ok(found.rank),
-            _ => Err(format!("it has {devices} devices")),
-        };
-        let places = found.iter().map(place).collect::<Result<Vec<usize>, String>>();
-        let way = |from: usize, to: usize| {
-            let route = network.route(from, to);
-            let gbps = route.links.iter().map(|link| network.link(*link).gbps);
-            Passage { latency_ns: route.latency_ns, gbps: gbps.fold(f64::INFINITY, f64::min) }
-        };
-        let ways = places.map(|places| {
-            let row = |from: &usize| places.iter().map(|to| way(*from, *to)).collect();
-            places.iter().map(row).collect()
+    fn between(self, found: &[Found]) -> Said {
+        let Theory { topology, network } = self;
+        let ways = network.and_then(|network| {
+            let places = found.iter().map(|found| place(&network, &topology, found));
+            let places = places.collect::<Result<Vec<usize>, String>>()?;
+            let row = |from: &usize| places.iter().map(|to| way(&network, *from, *to)).collect();
+            Ok(places.iter().map(row).collect())
         });
-        Ok(Said { topology: topology.name, ways })
+        Said { topology, ways }
     }
+}
+
+/// The device of a rank.
+fn place(network: &Network, topology: &str, found: &Found) -> Result<usize, String> {
+    let devices = network.ranks();
+    if topology != THIS {
+        let is_there = found.rank < devices;
+        return is_there.then_some(found.rank).ok_or_else(|| format!("it has {devices} devices"));
+    }
+    let wanted = found.device.as_ref().ok_or("its ranks are not on cores of their own")?;
+    let at = (0..devices).position(|device| network.device_name(device) == *wanted);
+    at.ok_or_else(|| format!("it has no {wanted}"))
+}
+
+fn way(network: &Network, from: usize, to: usize) -> Passage {
+    let route = network.route(from, to);
+    let gbps = route.links.iter().map(|link| network.link(*link).gbps);
+    Passage { latency_ns: route.latency_ns, gbps: gbps.fold(f64::INFINITY, f64::min) }
 }
 
 /// The name that the topology of this machine has for the device of a rank.

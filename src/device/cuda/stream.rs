@@ -175,7 +175,6 @@ impl Stream {
         value: u64,
         count: usize,
     ) -> Result<(), CudaError> {
-        use sys::CUstreamWriteValue_flags::*;
         // What one operation may hold is less than 256.
         const AT_ONCE: usize = 255;
         let write = |at: usize| {
@@ -183,11 +182,7 @@ impl Stream {
             one.operation = sys::CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_64;
             one.writeValue.address = words.wrapping_add(at) as u64;
             one.writeValue.__bindgen_anon_1.value64 = value;
-            // The last makes those before it visible.
-            one.writeValue.flags = match at + 1 == count {
-                true => CU_STREAM_WRITE_VALUE_DEFAULT as u32,
-                false => CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER as u32,
-            };
+            // No flags: this version of the call has none but the default.
             one
         };
         let mut all: Vec<_> = (0..count).map(write).collect();

@@ -391,7 +391,7 @@ impl Backend for GpuBackend {
             }
         };
         // SAFETY: by this function's contract; without a flight of the caller's, this waits.
-        context.scope(|| unsafe { self.put(prepared, tally, request, flight) })?;
+        context.undisturbed(|| unsafe { self.put(prepared, tally, request, flight) })?;
         match request.flight {
             Some(_) => Ok(()),
             None => flight.completion.wait(),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use cudarc::driver::sys::{
     CUdeviceptr, CUresult, CUstream, CUstreamBatchMemOpParams, CUstreamBatchMemOpType,
+    CUstreamWriteValue_flags,
 };
 
 use crate::call::{Answer, driver_calls};
@@ -131,6 +132,14 @@ fn word(at: CUdeviceptr, wide: bool) -> Answer<usize> {
     device(at, len as usize)
 }
 
+/// A word to be written; without a barrier the second version of these calls writes none.
+fn written(at: CUdeviceptr, wide: bool, flags: u32) -> Answer<usize> {
+    if flags != CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32 {
+        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    word(at, wide)
+}
+
 /// One operation of a batch: those that the library has.
 ///
 /// # Safety
@@ -140,7 +149,7 @@ unsafe fn batched(one: &CUstreamBatchMemOpParams) -> Answer<Operation> {
     unsafe {
         match one.operation {
             CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_64 => {
-                let at = word(one.writeValue.address, true)?;
+                let at = written(one.writeValue.address, true, one.writeValue.flags)?;
                 let value = one.writeValue.__bindgen_anon_1.value64;
                 Ok(Operation::WriteValue { at, value, wide: true })
             }
@@ -198,13 +207,13 @@ driver_calls! {
         in_stream(stream, Operation::WaitValue { at, value, wide: true, flags })
     }
 
-    fn cuStreamWriteValue32_v2(stream: CUstream, at: CUdeviceptr, value: u32, _flags: u32) {
-        let at = word(at, false)?;
+    fn cuStreamWriteValue32_v2(stream: CUstream, at: CUdeviceptr, value: u32, flags: u32) {
+        let at = written(at, false, flags)?;
         in_stream(stream, Operation::WriteValue { at, value: value.into(), wide: false })
     }
 
-    fn cuStreamWriteValue64_v2(stream: CUstream, at: CUdeviceptr, value: u64, _flags: u32) {
-        let at = word(at, true)?;
+    fn cuStreamWriteValue64_v2(stream: CUstream, at: CUdeviceptr, value: u64, flags: u32) {
+        let at = written(at, true, flags)?;
         in_stream(stream, Operation::WriteValue { at, value, wide: true })
     }
 

@@ -65,8 +65,7 @@ impl Context {
         self.retained.raw
     }
 
-    /// Does something with this context current, and leaves the thread as it was. Within, the
-    /// driver is not asked again which one is.
+    /// Does something with this context current, and leaves the thread as it was.
     ///
     /// # Errors
     /// What `act` fails with; the driver's.
@@ -79,9 +78,7 @@ impl Context {
             // SAFETY: the context is retained.
             unsafe { call!(cuCtxPushCurrent_v2(self.retained.raw)) }?;
         }
-        let within = Within { outer: WITHIN.replace(self.retained.raw) };
         let done = act();
-        drop(within);
         if is_current {
             return done;
         }
@@ -89,6 +86,21 @@ impl Context {
         // SAFETY: it was pushed above, and `act` leaves the stack of contexts as it finds it.
         let left = unsafe { call!(cuCtxPopCurrent_v2(&raw mut popped)) };
         done.and_then(|done| left.map(|()| done).map_err(E::from))
+    }
+
+    /// As [`scope`](Self::scope), for something during which nobody else's code runs in this thread:
+    /// until its end, scopes of this context do not ask the driver which one is current.
+    ///
+    /// # Errors
+    /// As [`scope`](Self::scope).
+    pub fn undisturbed<T, E: From<CudaError>>(
+        &self,
+        act: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.scope(|| {
+            let _within = Within { outer: WITHIN.replace(self.retained.raw) };
+            act()
+        })
     }
 
     /// Lets this context's kernels reach plain memory of another GPU of the process, as other
@@ -143,11 +155,11 @@ impl Context {
 }
 
 thread_local! {
-    /// The context of the innermost scope that this thread is in.
+    /// The context that is current in this thread without asking.
     static WITHIN: Cell<sys::CUcontext> = const { Cell::new(std::ptr::null_mut()) };
 }
 
-/// Leaves a scope, also by a panic.
+/// Puts back what was so before, also after a panic.
 struct Within {
     outer: sys::CUcontext,
 }
