@@ -88,8 +88,8 @@ impl Context {
         done.and_then(|done| left.map(|()| done).map_err(E::from))
     }
 
-    /// As [`scope`](Self::scope), for something during which nobody else's code runs in this thread:
-    /// until its end, scopes of this context do not ask the driver which one is current.
+    /// As [`scope`](Self::scope), for something during which nobody else's code runs in this
+    /// thread: until its end, scopes of this context do not ask the driver which one is current.
     ///
     /// # Errors
     /// As [`scope`](Self::scope).
