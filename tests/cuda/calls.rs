@@ -15,7 +15,7 @@ use oxccl::{
 };
 use oxccl_cuda_stand_in::control::Control;
 use std::ffi::OsString;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(crate) const CHANNELS: usize = 2;
 
@@ -455,9 +455,19 @@ pub(crate) fn captured(comm: Communicator) {
     comm.barrier().unwrap();
 }
 
-/// A graph that is replayed beside another call ends the communicator by an error that says so.
+/// A graph that is replayed beside another call ends the communicator by an error that says so,
+/// whichever comes first.
 pub(crate) fn replayed_beside(comm: Communicator) {
-    let (rank, late) = (comm.rank(), Duration::from_millis(150));
+    replay_beside(comm, true);
+}
+
+pub(crate) fn called_beside(comm: Communicator) {
+    replay_beside(comm, false);
+}
+
+fn replay_beside(comm: Communicator, replays_first: bool) {
+    // Far below the time-out of `config`.
+    const LONG: Duration = Duration::from_secs(100);
     let (of_graph, of_calls) = (stream(&comm), stream(&comm));
     let mut buffers = [comm.alloc::<f32>(3000).unwrap(), comm.alloc::<f32>(3000).unwrap()];
     let [captured, eager] = &mut buffers;
@@ -466,24 +476,35 @@ pub(crate) fn replayed_beside(comm: Communicator) {
     });
     let graph = graph.unwrap();
     comm.barrier().unwrap();
-    if rank == 1 {
-        // The other one's replay waits for this rank's.
-        std::thread::sleep(2 * late);
-    }
     // SAFETY: the buffer and the communicator live.
-    unsafe { graph.launch(&of_graph) }.unwrap();
-    if rank == 0 {
-        std::thread::sleep(late);
+    let replay = || unsafe { graph.launch(&of_graph) }.unwrap();
+    if comm.rank() == 1 {
+        // Neither of the other one's can end, nor find a message of something else.
+        let (handle, begin) = (comm.handle(), Instant::now());
+        while handle.error().is_none() {
+            assert!(begin.elapsed() < LONG, "the other rank goes on");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    } else if replays_first {
+        replay();
+        // Long enough for it to begin, mostly.
+        std::thread::sleep(Duration::from_millis(50));
     }
+    let begin = Instant::now();
     let made = comm.on(&of_calls).all_reduce_in_place(eager, ReduceOp::Sum);
+    if comm.rank() == 0 && !replays_first {
+        std::thread::sleep(Duration::from_millis(50));
+        replay();
+    }
     let error = made.and_then(|work| work.wait()).unwrap_err();
     match &error {
-        Error::ReplayedBeside { rank: culprit, .. } => assert_eq!(*culprit, rank),
-        Error::Stopped { reason, .. } => {
+        Error::ReplayedBeside { rank: 0, .. } if comm.rank() == 0 => {}
+        Error::Stopped { reason, .. } if comm.rank() == 1 => {
             assert!(reason.contains("beside another call"), "{reason}");
         }
         other => panic!("{other:?}"),
     }
+    assert!(begin.elapsed() < LONG, "told by the time-out");
     // Nothing runs any more.
     of_graph.synchronize().unwrap();
 }

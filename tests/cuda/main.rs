@@ -133,6 +133,7 @@ cases! {
     calls_in_graphs = calls::captured, Anything, 1, [processes::threads("2"), MANY, needs("4")];
     calls_in_graphs_of_processes = calls::captured, Anything, 2, [];
     replays_beside_calls_of_processes_are_refused = calls::replayed_beside, Anything, 2, [EMULATED];
+    calls_beside_replays_of_processes_are_refused = calls::called_beside, Anything, 2, [EMULATED];
     calls_with_parts_of_their_own = calls::with_parts, Anything, 1, [processes::threads("3"), MANY, needs("6")];
     calls_with_parts_of_processes = calls::with_parts, Anything, 2, [];
     calls_of_parts = calls::of_parts, Anything, 1, [processes::threads("3"), MANY, needs("6")];

@@ -171,8 +171,8 @@ impl Tables {
         &self.memory.registered
     }
 
-    /// How the channels of a call ended that writes to this place: the first that is not done, with
-    /// its number. Once the call's stream is.
+    /// How the channels of a call ended that writes to this place, of which none may have ended yet:
+    /// the first that failed, with its number, or else the first that was stopped.
     pub fn outcome(&self, slot: usize, channels: usize) -> Result<(), (usize, f::Status)> {
         assert!(slot <= SLOTS && channels <= self.shape.channels);
         let statuses = self.memory.statuses.as_ptr().cast::<f::Status>();
@@ -183,8 +183,12 @@ impl Tables {
                 unsafe { statuses.add(slot * self.shape.channels + channel).read_volatile() };
             (channel, status)
         });
-        let mut failed = ended.filter(|(_, status)| status.outcome != f::Outcome::Done as u32);
-        failed.next().map_or(Ok(()), Err)
+        let not_done: Vec<(usize, f::Status)> =
+            ended.filter(|(_, status)| status.outcome != f::Outcome::Done as u32).collect();
+        let is_failed =
+            |(_, status): &&(usize, f::Status)| status.outcome != f::Outcome::Aborted as u32;
+        let told = not_done.iter().find(is_failed).or(not_done.first());
+        told.map_or(Ok(()), |told| Err(*told))
     }
 
     /// What a channel waits for; a snapshot that may be torn, for people to read.

@@ -70,12 +70,20 @@ struct State {
     closed: bool,
     /// The watcher is gone.
     over: bool,
-    /// The call that the watcher sees through, and its channels.
-    under_way: Option<(u64, usize)>,
+    /// The call that the watcher sees through.
+    under_way: Option<UnderWay>,
     /// The guard has seen no call for a while, and waits to be told of one.
     unguarded: bool,
     /// The last call that was captured. Nobody tells when it is replayed.
     captured: Option<Record>,
+}
+
+/// As [`Launched`] has it.
+#[derive(Clone, Copy, Debug)]
+struct UnderWay {
+    number: u64,
+    slot: usize,
+    channels: usize,
 }
 
 /// The first looks after a call are close together.
@@ -238,7 +246,8 @@ impl Shared {
                     self.ranks.poll.limit_next(timeout);
                 }
                 self.ranks.poll.set_collective(launched.record.collective);
-                state.under_way = Some((launched.number, launched.channels));
+                let Launched { number, slot, channels, .. } = launched;
+                state.under_way = Some(UnderWay { number, slot, channels });
                 if state.unguarded {
                     self.guarded.notify_all();
                 }
@@ -265,7 +274,7 @@ impl Shared {
     fn guard(&self) {
         let (mut state, mut idle) = (self.lock(), 0);
         loop {
-            let Some((number, channels)) = state.under_way else {
+            let Some(call) = state.under_way else {
                 if state.over {
                     return;
                 }
@@ -280,12 +289,18 @@ impl Shared {
             };
             (state.unguarded, idle) = (false, 0);
             drop(state);
-            let waits = (0..channels).any(|channel| self.own_progress(channel).call == number);
-            if waits && self.ranks.poll.stops(0) {
+            let waits = |channel| self.own_progress(channel).call == call.number;
+            if (0..call.channels).any(waits) && (self.ranks.poll.stops(0) || self.has_failed(call))
+            {
                 self.tables.abort();
             }
             state = self.nap(self.lock());
         }
+    }
+
+    /// Whether a channel of the call has failed, so that its others may wait in vain, or a replay has.
+    fn has_failed(&self, call: UnderWay) -> bool {
+        self.tables.outcome(call.slot, call.channels).is_err() || self.failed_replay().is_some()
     }
 
     fn nap<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
@@ -349,8 +364,11 @@ impl Shared {
         self.tables.abort();
         self.ranks.check()?;
         let last = self.await_later(launched);
+        let is_aborted = status.outcome == f::Outcome::Aborted as u32;
+        let replay = if is_aborted { self.failed_replay() } else { None };
+        let (record, status) = replay.unwrap_or((launched.record, status));
         let odd = (status.outcome != f::Outcome::Aborted as u32).then(|| Odd::of(&status));
-        Err(self.ranks.fail(&launched.record, last, outcome(&status), odd))
+        Err(self.ranks.fail(&record, last, outcome(&status), odd))
     }
 
     /// The driver cannot tell how the call ended: its context may be lost.
@@ -398,8 +416,8 @@ impl Shared {
         if self.ranks.check().is_err() {
             return;
         }
-        if let Err((_, status)) = self.tables.outcome(SLOTS, self.ranks.control.channels()) {
-            self.fail_replay(record, outcome(&status), Some(Odd::of(&status)));
+        if let Some((record, status)) = self.failed_replay() {
+            self.fail_replay(&record, outcome(&status), Some(Odd::of(&status)));
             return;
         }
         let waits = (0..self.ranks.control.channels()).map(|channel| self.own_progress(channel));
@@ -417,6 +435,14 @@ impl Shared {
             }
             _ => *stuck = Some((wait, Instant::now())),
         }
+    }
+
+    /// How a replay has failed, and the last call that was captured. Beside a call as well, which
+    /// may be what it failed for.
+    fn failed_replay(&self) -> Option<(Record, f::Status)> {
+        let record = self.lock().captured?;
+        let (_, status) = self.tables.outcome(SLOTS, self.ranks.control.channels()).err()?;
+        Some((record, status))
     }
 
     #[cold]
