@@ -42,7 +42,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
 
 /// One rank's steps, for all ranks.
 pub(crate) fn star(ranks: usize) -> Schedule {
-    let link = |peer| Link { peer, lane: Lane::Slots };
+    let link = |peer| Link::new(peer, Lane::Slots);
     let list = |rank| {
         let mut b = RankBuilder::new(rank, SLOTS, Tree::Left);
         if rank == 0 {
@@ -64,7 +64,8 @@ pub(crate) fn star(ranks: usize) -> Schedule {
         output: Chunking::Whole,
         scratch: 0,
         slots: SLOTS,
-        ranks: (0..ranks).map(list).collect(),
+        lists_per_rank: 1,
+        lists: (0..ranks).map(list).collect(),
     }
 }
 

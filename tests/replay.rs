@@ -52,14 +52,14 @@ fn per_round(schedule: &Schedule, from: usize, to: usize, lane: Lane) -> i64 {
         _ => 0,
     }
     };
-    schedule.ranks[from].iter().map(count).sum()
+    schedule.lists[from].iter().map(count).sum()
 }
 
 impl Replay {
     /// What begins with a step.
     fn begin(&mut self, schedule: &Schedule, step: &Step) {
         let base = |from, to, lane| step.round as i64 * per_round(schedule, from, to, lane);
-        match &schedule.ranks[step.rank][step.step] {
+        match &schedule.lists[step.rank][step.step] {
             Instruction::Signal { flag: Flag::Tail(link), value } => {
                 let (from, to) = (step.rank, link.peer);
                 let value = base(from, to, link.lane) + value;
@@ -91,7 +91,7 @@ impl Replay {
             let found = counters.get(&(from, to, lane, step.channel)).copied().unwrap_or(0);
             if found >= wanted { Ok(()) } else { Err(format!("{step:?}: {found}, not {wanted}")) }
         };
-        match &schedule.ranks[step.rank][step.step] {
+        match &schedule.lists[step.rank][step.step] {
             Instruction::Wait { flag: Flag::Tail(link), value } => {
                 reached(&self.tails, link.peer, step.rank, link.lane, *value)
             }

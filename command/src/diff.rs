@@ -77,10 +77,11 @@ pub(crate) fn main(options: &DiffOptions) -> Result<(), Failure> {
         Ok::<ScheduleFile, Failure>(file)
     });
     let (old, new) = (old?, new?);
-    let ranks: Vec<RankDiff> = (0..old.schedule.ranks.len().max(new.schedule.ranks.len()))
-        .filter(|rank| options.rank.is_none_or(|only| only == *rank))
-        .filter_map(|rank| RankDiff::of(rank, &old, &new))
-        .collect();
+    let ranks: Vec<RankDiff> =
+        (0..old.schedule.collective.ranks.max(new.schedule.collective.ranks))
+            .filter(|rank| options.rank.is_none_or(|only| only == *rank))
+            .filter_map(|rank| RankDiff::of(rank, &old, &new))
+            .collect();
     let promises = broken_promises(&old, &new);
     let differ = !promises.is_empty() || !ranks.is_empty();
     if options.json {
@@ -105,7 +106,7 @@ fn broken_promises(old: &ScheduleFile, new: &ScheduleFile) -> Vec<Promise> {
 /// What a file says besides its steps.
 fn promises(file: &ScheduleFile) -> Vec<(&'static str, String)> {
     let ScheduleFile { schedule, order, in_place, .. } = file;
-    let Schedule { collective, input, output, scratch, slots, .. } = schedule;
+    let Schedule { collective, input, output, scratch, slots, lists_per_rank, .. } = schedule;
     vec![
         ("collective", collective.kind.to_string()),
         ("ranks", collective.ranks.to_string()),
@@ -115,6 +116,7 @@ fn promises(file: &ScheduleFile) -> Vec<(&'static str, String)> {
         ("in place", in_place.to_string()),
         ("input", format!("{input:?}")),
         ("output", format!("{output:?}")),
+        ("lists a rank", lists_per_rank.to_string()),
         ("scratch", scratch.to_string()),
         ("slots", format!("ll {}, ll128 {}, slots {}", slots.ll, slots.ll128, slots.slots)),
     ]
@@ -132,8 +134,9 @@ impl RankDiff {
     /// None if its steps are the same.
     fn of(rank: usize, old: &ScheduleFile, new: &ScheduleFile) -> Option<RankDiff> {
         let [before, after] = [old, new].map(|file| {
-            let list = file.schedule.ranks.get(rank);
-            list.into_iter().flatten().map(ToString::to_string).collect::<Vec<String>>()
+            let schedule = (rank < file.schedule.collective.ranks).then_some(&file.schedule);
+            let steps = schedule.into_iter().flat_map(|schedule| schedule.steps(rank));
+            steps.map(|(_, instruction)| instruction.to_string()).collect::<Vec<String>>()
         });
         let ops = capture_diff_slices(Algorithm::Myers, &before, &after);
         let differ = ops.iter().any(|op| !matches!(op, DiffOp::Equal { .. }));

@@ -404,11 +404,11 @@ impl Lists {
         }
     }
 
-    /// A rank's instructions.
-    fn of(&self, rank: usize) -> &[Instruction] {
+    /// A rank's instructions with their numbers.
+    fn of(&self, rank: usize) -> impl Iterator<Item = (usize, &Instruction)> {
         match self {
-            Lists::Proven(verified) => &verified.schedule().ranks[rank],
-            Lists::Alone { schedule, .. } => &schedule.ranks[0],
+            Lists::Proven(verified) => verified.schedule().steps(rank),
+            Lists::Alone { schedule, .. } => schedule.steps(0),
         }
     }
 
@@ -416,7 +416,8 @@ impl Lists {
     fn forwarded(&self, rank: usize, step: usize, layout: &Layout) -> usize {
         match self {
             Lists::Proven(verified) => {
-                let origin = verified.origin(rank, step);
+                let (list, step) = verified.schedule().place(rank, step);
+                let origin = verified.origin(list, step);
                 origin.map_or(0, |(rank, buffer, chunk)| layout.extent(rank, buffer, chunk).count)
             }
             Lists::Alone { .. } => layout.largest(),
@@ -499,7 +500,7 @@ struct Traffic {
 impl Traffic {
     fn of(lists: &Lists, layout: &Layout, rank: usize, element_bytes: usize) -> Traffic {
         let mut traffic = Traffic::default();
-        for (step, instruction) in lists.of(rank).iter().enumerate() {
+        for (step, instruction) in lists.of(rank) {
             match instruction {
                 Instruction::Wait { .. } => traffic.waits += 1,
                 Instruction::Signal { .. } => traffic.signals += 1,
@@ -511,7 +512,7 @@ impl Traffic {
                         sources.iter().flat_map(|s| members(s.operand)).collect();
                     let destinations: Vec<Operand> =
                         destinations.iter().flat_map(|to| members(*to)).collect();
-                    let bytes = bytes_of(lists, layout, rank, step, element_bytes);
+                    let bytes = bytes_of(lists, layout, (rank, step), instruction, element_bytes);
                     let windows = |operands: &[Operand]| {
                         let is_window = |o: &&Operand| matches!(o, Operand::Window { .. });
                         operands.iter().filter(is_window).count() * bytes
@@ -540,12 +541,12 @@ fn starts_message(operand: &Operand) -> bool {
 fn bytes_of(
     lists: &Lists,
     layout: &Layout,
-    rank: usize,
-    step: usize,
+    (rank, step): (usize, usize),
+    instruction: &Instruction,
     element_bytes: usize,
 ) -> usize {
     let ranks = lists.schedule().collective.ranks;
-    let known = match &lists.of(rank)[step] {
+    let known = match instruction {
         Instruction::ReduceCopy { sources, destinations, .. } => {
             let read = sources.iter().map(|source| source.operand);
             let mut all = read.chain(destinations.iter().copied());
@@ -626,7 +627,7 @@ mod tests {
         let placement = Placement::uniform(2);
         let alone = entry.schedule_of_ranks(collective, placement, Order::Any, SLOTS, 2..3);
         let alone = Lists::Alone { schedule: alone.expect("it exists"), rank: 2 };
-        assert_eq!(alone.of(2), all.of(2));
+        assert!(alone.of(2).eq(all.of(2)));
         let schedule = all.schedule();
         let layout = Layout::even(&collective, schedule.input, schedule.output, 1024, 16)
             .expect("it is short");

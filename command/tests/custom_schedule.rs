@@ -79,7 +79,7 @@ fn bench_runs_it_checked() {
 fn a_deadlock_is_told_from_rank_to_rank() {
     // Ranks 1 to 3 wait for the result before they send.
     let path = changed("deadlock.json", |file| {
-        for list in &mut file.schedule.ranks[1..] {
+        for list in &mut file.schedule.lists[1..] {
             list.rotate_left(3);
         }
     });
@@ -97,7 +97,7 @@ fn a_deadlock_is_told_from_rank_to_rank() {
 
 #[test]
 fn a_rank_that_is_waited_for_in_vain_is_named() {
-    let path = changed("silent.json", |file| file.schedule.ranks[2].clear());
+    let path = changed("silent.json", |file| file.schedule.lists[2].clear());
     let said = oxccl(&["verify", path.to_str().unwrap()]);
     assert!(said.out.contains("Rank 2 has come to the end of its steps."), "{}", said.out);
 }
@@ -105,7 +105,7 @@ fn a_rank_that_is_waited_for_in_vain_is_named() {
 #[test]
 fn a_wrong_result_is_shown() {
     let path = changed("twice.json", |file| {
-        for instruction in &mut file.schedule.ranks[0] {
+        for instruction in &mut file.schedule.lists[0] {
             if let Instruction::ReduceCopy { sources, .. } = instruction {
                 sources[0] = sources[1];
                 sources.remove(1);
@@ -120,8 +120,8 @@ fn a_wrong_result_is_shown() {
 #[test]
 fn a_fault_has_its_step_and_those_around_it() {
     let path = changed("unseen.json", |file| {
-        let link = Link { peer: 1, lane: Lane::Slots };
-        let list = &mut file.schedule.ranks[0];
+        let link = Link::new(1, Lane::Slots);
+        let list = &mut file.schedule.lists[0];
         list.retain(|one| !matches!(one, Instruction::Wait { flag: Flag::Tail(other), .. } if *other == link));
     });
     let said = oxccl(&["verify", path.to_str().unwrap()]);
@@ -279,7 +279,7 @@ fn what_slots_do_not_hold_is_an_error() {
         assert_eq!(refused.unwrap_err(), expected);
     }
     assert!(
-        matches!(verified.schedule().ranks[0][0], Instruction::ReduceCopy { ref destinations, .. } if destinations == &[Operand::Output(0)])
+        matches!(verified.schedule().lists[0][0], Instruction::ReduceCopy { ref destinations, .. } if destinations == &[Operand::Output(0)])
     );
 }
 
@@ -300,14 +300,14 @@ fn raw_need_not_be_said_and_comments_are_quoted() {
     assert!(said.out.contains("comment  what rank 0 gets is what all get"), "{}", said.out);
     let path = changed("commented_wrong.json", |file| {
         file.notes.steps.insert((2, 3), "here the result comes".to_owned());
-        file.schedule.ranks[2].remove(4);
-        file.schedule.ranks[2].remove(4);
+        file.schedule.lists[2].remove(4);
+        file.schedule.lists[2].remove(4);
     });
     let said = oxccl(&["verify", path.to_str().unwrap()]).failed(1);
     assert!(said.out.contains("REFUSED"), "{}", said.out);
     let path = changed("commented_fault.json", |file| {
         file.notes.steps.insert((2, 2), "here the result comes".to_owned());
-        file.schedule.ranks[2].remove(3);
+        file.schedule.lists[2].remove(3);
     });
     let said = oxccl(&["verify", path.to_str().unwrap()]).failed(1);
     assert!(said.out.contains("# here the result comes"), "{}", said.out);
@@ -376,8 +376,8 @@ fn two_schedules_are_compared_step_by_step() {
     assert_eq!(said.out, "");
     let other = changed("other.json", |file| {
         file.order = Order::Any;
-        let first = file.schedule.ranks[2].remove(0);
-        file.schedule.ranks[2].insert(3, first);
+        let first = file.schedule.lists[2].remove(0);
+        file.schedule.lists[2].insert(3, first);
         file.notes.steps.insert((2, 3), "too late".to_owned());
     });
     let said = oxccl(&["diff", FILE, other.to_str().unwrap()]).failed(1);

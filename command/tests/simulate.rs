@@ -141,7 +141,7 @@ fn a_schedule_of_ones_own_is_simulated_beside_the_catalogue() {
     let trace: Value = serde_json::from_str(&fs::read_to_string(&trace).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     let of_rank_1 = events.iter().filter(|event| event["ph"] == "X" && event["pid"] == 1);
-    let steps = oxccl::plans::schedule::ScheduleFile::read(Path::new(FILE)).unwrap().schedule.ranks;
+    let steps = oxccl::plans::schedule::ScheduleFile::read(Path::new(FILE)).unwrap().schedule.lists;
     assert_eq!(of_rank_1.count(), steps[1].len());
     assert!(fs::read_to_string(&page).unwrap().contains("\"name\":\"custom_schedule.json\""));
     for (arguments, expected) in [

@@ -155,7 +155,8 @@ impl CustomSchedule {
         Ok(Some(Plan {
             algorithm: Algorithm::Custom,
             encoding: self.encoding,
-            channels: channels(question, self.encoding, processor),
+            channels: channels(question, self.encoding, processor)
+                .max(self.verified.needed_channels()),
             tile_bytes: self.tile_bytes(&question.limits, question.nodes),
             stream: false,
             cma: false,
@@ -171,6 +172,7 @@ impl CustomSchedule {
         let promised = self.verified.promise() == question.order
             && (self.verified.single_rounding() || question.data_type.accumulates_in_itself());
         let [ll, slots, ll128] = lanes(schedule);
+        let (needed, most) = (self.verified.needed_channels(), question.limits.max_channels);
         if made.ranks != asked.ranks {
             Some(format!("is for {} ranks, not for {}", made.ranks, asked.ranks))
         } else if made != asked {
@@ -180,6 +182,11 @@ impl CustomSchedule {
             Some(format!("does not promise order {} for this type", question.order))
         } else if may_be_in_place(question) && !self.verified.in_place() {
             Some(format!("does not promise to work in place, as calls of {} may", asked.kind))
+        } else if needed > most.min(question.pin.channels.unwrap_or(most)) {
+            Some(format!(
+                "has ranks with {} lists, which need {needed} channels: set OXCCL_MAX_CHANNELS={needed}",
+                schedule.lists_per_rank
+            ))
         } else if schedule.uses_windows() && !question.windows {
             Some("uses peers' buffers in place, which peers do not reach here".to_owned())
         } else if schedule.uses_multicast() && !question.multicast {
@@ -266,7 +273,7 @@ fn lanes(schedule: &Schedule) -> [bool; 3] {
 /// The same without tokens, which fit into any slot.
 fn payload_lanes(schedule: &Schedule) -> [bool; 3] {
     let mut used = [false; 3];
-    for instruction in schedule.ranks.iter().flatten() {
+    for instruction in schedule.lists.iter().flatten() {
         let Instruction::ReduceCopy { sources, destinations, .. } = instruction else { continue };
         if sources.iter().any(|source| source.operand == Operand::Tokens) {
             continue;

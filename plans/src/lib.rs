@@ -18,7 +18,7 @@
 //! let collective = Collective::new(Kind::AllReduce, 8);
 //! let schedule = ring.schedule(collective, Placement::one_node(8), Order::Any, SLOTS)?;
 //! let verified = verify(schedule, Order::Any, true)?;
-//! assert_eq!(verified.schedule().ranks.len(), 8);
+//! assert_eq!(verified.schedule().lists.len(), 8);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

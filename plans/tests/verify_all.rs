@@ -136,7 +136,7 @@ fn schedules_in_ll128_are_those_in_ll_on_another_lane() {
                     let text = |list: &Vec<_>| list.iter().map(ToString::to_string).collect();
                     schedule
                         .expect("it exists")
-                        .ranks
+                        .lists
                         .iter()
                         .map(text)
                         .collect::<Vec<Vec<String>>>()

@@ -32,11 +32,11 @@ fn any_case() -> impl Strategy<Value = Case> {
 /// One change of one instruction; not all of them do harm.
 fn damage(case: &Case, rank: usize, step: usize, choice: usize) -> Case {
     let mut schedule = case.schedule.clone();
-    let ranks = schedule.ranks.len();
-    let list = &mut schedule.ranks[rank];
+    let ranks = schedule.lists.len();
+    let list = &mut schedule.lists[rank];
     match choice {
         0 => drop(list.remove(step)),
-        1 => list.swap(step, (step + 1).min(case.schedule.ranks[rank].len() - 1)),
+        1 => list.swap(step, (step + 1).min(case.schedule.lists[rank].len() - 1)),
         2 => {
             let moved = list.remove(step);
             list.insert(step / 2, moved);
@@ -114,7 +114,7 @@ fn are_independent(one: &Instruction, other: &Instruction) -> bool {
 #[test]
 fn what_is_accepted_runs_right() {
     for case in (1..=4).flat_map(cases).filter(|case| {
-        case.schedule.ranks.len() > 1 || !matches!(case.schedule.collective.kind, Kind::SendRecv)
+        case.schedule.lists.len() > 1 || !matches!(case.schedule.collective.kind, Kind::SendRecv)
     }) {
         assert!(case.is_accepted(), "{}", case.name);
         for seed in 0..4 {
@@ -132,7 +132,7 @@ fn the_model_finds_faults() {
     let (mut refused, mut seen) = (0, 0);
     for case in cases(3) {
         for rank in 0..3 {
-            for step in 0..case.schedule.ranks[rank].len() {
+            for step in 0..case.schedule.lists[rank].len() {
                 let damaged = damage(&case, rank, step, 0);
                 if !damaged.is_accepted() {
                     refused += 1;
@@ -156,9 +156,9 @@ proptest! {
         choice in 0..24_usize,
         seed in any::<u64>(),
     ) {
-        let rank = rank.index(case.schedule.ranks.len());
-        prop_assume!(!case.schedule.ranks[rank].is_empty());
-        let step = step.index(case.schedule.ranks[rank].len());
+        let rank = rank.index(case.schedule.lists.len());
+        prop_assume!(!case.schedule.lists[rank].is_empty());
+        let step = step.index(case.schedule.lists[rank].len());
         let damaged = damage(&case, rank, step, choice);
         if damaged.is_accepted() {
             for seed in (0..10).map(|round| seed.wrapping_add(round)) {
@@ -177,7 +177,7 @@ proptest! {
     ) {
         let mut schedule = case.schedule.clone();
         for (rank, step) in swaps {
-            let list = &mut schedule.ranks[rank.index(case.schedule.ranks.len())];
+            let list = &mut schedule.lists[rank.index(case.schedule.lists.len())];
             if list.len() > 1 {
                 let step = step.index(list.len() - 1);
                 if are_independent(&list[step], &list[step + 1]) {

@@ -26,7 +26,7 @@ fn prove(kind: Kind, algorithm: Algorithm, order: Order, (ranks, local): World) 
     let entry = find(kind, algorithm, encoding).unwrap();
     let start = Instant::now();
     let schedule = entry.schedule(collective, Placement::uniform(local), order, SLOTS).unwrap();
-    let steps: usize = schedule.ranks.iter().map(Vec::len).sum();
+    let steps: usize = schedule.lists.iter().map(Vec::len).sum();
     verify(schedule, order, entry.in_place)
         .unwrap_or_else(|violation| panic!("{kind} {algorithm} {order}: {violation}"));
     println!("{kind} {algorithm} {ranks} ranks: {steps} instructions, {:.1?}", start.elapsed());
@@ -56,7 +56,7 @@ fn prove_alike(
     }
     println!(
         "{kind} {algorithm} {encoding} {order} {ranks} ranks: {} instructions of {} ranks in {proven:.1?}, all in {:.1?}",
-        proof.first().ranks.iter().map(Vec::len).sum::<usize>(),
+        proof.first().lists.iter().map(Vec::len).sum::<usize>(),
         proof.symmetry().firsts(),
         start.elapsed()
     );

@@ -25,7 +25,7 @@ fn mutant(
     change: impl FnOnce(&mut Vec<Instruction>),
 ) -> Schedule {
     let mut schedule = schedule.clone();
-    change(&mut schedule.ranks[rank]);
+    change(&mut schedule.lists[rank]);
     schedule
 }
 
@@ -33,11 +33,11 @@ fn mutant(
 /// again and again; of that, as many as of a short one, from all over it.
 fn places(case: &Case) -> impl Iterator<Item = (usize, usize, &Instruction)> {
     const PLACES: usize = 150;
-    let total: usize = case.schedule.ranks.iter().map(Vec::len).sum();
+    let total: usize = case.schedule.lists.iter().map(Vec::len).sum();
     // Primes, since steps are repeated by fives and tens.
     let strides = [1, 3, 7, 11, 17, 23, 31, 41, 61, 83];
     let stride = strides.into_iter().find(|stride| total <= stride * PLACES).unwrap_or(101);
-    let lists = case.schedule.ranks.iter().enumerate();
+    let lists = case.schedule.lists.iter().enumerate();
     lists
         .flat_map(|(rank, list)| list.iter().enumerate().map(move |(step, one)| (rank, step, one)))
         .step_by(stride)
@@ -152,7 +152,7 @@ fn a_credit_too_many_on_a_one_way_link() {
 
 /// Whether a later signal of the same counter follows: nobody may be waiting for this one.
 fn is_overtaken(case: &Case, rank: usize, step: usize, flag: Flag) -> bool {
-    let later = &case.schedule.ranks[rank][step + 1..];
+    let later = &case.schedule.lists[rank][step + 1..];
     later.iter().any(|one| matches!(one, Instruction::Signal { flag: other, .. } if *other == flag))
 }
 
@@ -193,7 +193,7 @@ fn a_signal_before_the_data() {
     assert_all_refused(|case, rank, step, instruction| match instruction {
         Instruction::Signal { flag, .. } => {
             let (Flag::Tail(link) | Flag::Head(link)) = *flag;
-            let before = &case.schedule.ranks[rank][..step];
+            let before = &case.schedule.lists[rank][..step];
             let is_of_link = |operand: &Operand| match operand {
                 Operand::Slot { link: other, .. } => {
                     *other == link && matches!(flag, Flag::Head(_))
@@ -438,7 +438,7 @@ fn a_missing_exit_barrier() {
     let mut tried = 0;
     for case in WORLDS.into_iter().flat_map(cases).filter(|case| case.schedule.uses_windows()) {
         let mut schedule = case.schedule.clone();
-        for list in &mut schedule.ranks {
+        for list in &mut schedule.lists {
             let is_barrier = |one: &Instruction| match one {
                 Instruction::Wait { flag: Flag::Tail(link), .. }
                 | Instruction::Signal { flag: Flag::Tail(link), .. } => link.lane == Lane::Sync,

@@ -53,7 +53,7 @@ fn whatever_is_right_stays_so_when_its_chunks_are_divided() {
 fn another_chunk_of_the_same_part_is_refused() {
     for (schedule, in_place) in schedules() {
         let mut places = Vec::new();
-        for (rank, list) in schedule.ranks.iter().enumerate() {
+        for (rank, list) in schedule.lists.iter().enumerate() {
             for (step, instruction) in list.iter().enumerate() {
                 if let Instruction::ReduceCopy { destinations, .. } = instruction {
                     let outputs = destinations.iter().enumerate();
@@ -64,7 +64,7 @@ fn another_chunk_of_the_same_part_is_refused() {
         }
         for (rank, step, at) in places.into_iter().step_by(7) {
             let mut changed = schedule.clone();
-            let Instruction::ReduceCopy { destinations, .. } = &mut changed.ranks[rank][step]
+            let Instruction::ReduceCopy { destinations, .. } = &mut changed.lists[rank][step]
             else {
                 unreachable!()
             };
@@ -132,7 +132,7 @@ fn scratch_of(operand: Operand) -> Option<usize> {
 fn scratch_that_was_not_written_or_was_used_again_is_refused() {
     let (mut unwritten, mut reused) = (0, 0);
     for (schedule, order, in_place) in in_scratch().filter(|one| one.1 != Order::Any) {
-        let list = &schedule.ranks[1];
+        let list = &schedule.lists[1];
         for (step, instruction) in list.iter().enumerate() {
             let Instruction::ReduceCopy { sources, destinations, .. } = instruction else {
                 continue;
@@ -142,7 +142,7 @@ fn scratch_that_was_not_written_or_was_used_again_is_refused() {
             let is_it = |one: &Instruction| matches!(one, Instruction::ReduceCopy { destinations, .. } if destinations[0] == Operand::Scratch(written));
             if !list[..step].iter().any(is_it) {
                 let mut changed = schedule.clone();
-                let Instruction::ReduceCopy { destinations, .. } = &mut changed.ranks[1][step]
+                let Instruction::ReduceCopy { destinations, .. } = &mut changed.lists[1][step]
                 else {
                     unreachable!()
                 };
@@ -164,7 +164,7 @@ fn scratch_that_was_not_written_or_was_used_again_is_refused() {
             });
             if let (true, Some(next)) = (slot, next) {
                 let mut changed = schedule.clone();
-                let Instruction::ReduceCopy { destinations, .. } = &mut changed.ranks[1][step]
+                let Instruction::ReduceCopy { destinations, .. } = &mut changed.lists[1][step]
                 else {
                     unreachable!()
                 };
@@ -188,7 +188,7 @@ fn scratch_holds_chunks_that_are_there_and_no_tokens() {
     let refused = verify(schedule.clone(), order, in_place).unwrap_err();
     assert!(matches!(refused, Violation::Schedule(_)), "{refused}");
     schedule.scratch = chunks;
-    schedule.ranks[0].push(Instruction::ReduceCopy {
+    schedule.lists[0].push(Instruction::ReduceCopy {
         sources: vec![oxccl_plans::schedule::Source::plain(Operand::Tokens)],
         destinations: vec![Operand::Scratch(0)],
         tree: Default::default(),

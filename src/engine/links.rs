@@ -148,7 +148,7 @@ impl Links {
 
     /// Whether a schedule does across nodes only what messages in slots can do.
     pub(super) fn check(&self, schedule: &Schedule) -> Result<(), String> {
-        for (rank, list) in schedule.ranks.iter().enumerate() {
+        for rank in 0..schedule.collective.ranks {
             let crossing = |(step, instruction): (usize, &Instruction)| {
                 let place = (rank, schedule.collective.ranks);
                 let is_remote = |peer| !self.nodes.share(rank, peer);
@@ -157,7 +157,7 @@ impl Links {
                     "step {step} of rank {rank} uses {what} of rank {peer}, which is on another node"
                 ))
             };
-            if let Some(text) = list.iter().enumerate().find_map(crossing) {
+            if let Some(text) = schedule.steps(rank).find_map(crossing) {
                 return Err(text);
             }
         }
@@ -173,7 +173,7 @@ impl Links {
     /// that uses it: a driver may let an allocation wait for kernels.
     pub(super) fn open(&self, schedule: &Schedule, lowering: &Lowering) -> Result<(), Error> {
         let mut used = BTreeSet::new();
-        for instruction in &schedule.ranks[self.rank] {
+        for (_, instruction) in schedule.steps(self.rank) {
             match instruction {
                 Instruction::Wait { flag, .. } | Instruction::Signal { flag, .. } => {
                     let (oxccl_plans::schedule::Flag::Tail(link)

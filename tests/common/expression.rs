@@ -26,7 +26,7 @@ pub fn expressions(schedule: &Schedule) -> Expressions {
     loop {
         let before = steps.clone();
         for (rank, step) in steps.iter_mut().enumerate() {
-            while let Some(instruction) = schedule.ranks[rank].get(*step) {
+            while let Some(instruction) = schedule.lists[rank].get(*step) {
                 if !run.step(rank, instruction) {
                     break;
                 }
@@ -37,7 +37,7 @@ pub fn expressions(schedule: &Schedule) -> Expressions {
             break;
         }
     }
-    let ended = |(rank, step): (usize, &usize)| *step == schedule.ranks[rank].len();
+    let ended = |(rank, step): (usize, &usize)| *step == schedule.lists[rank].len();
     assert!(steps.iter().enumerate().all(ended), "it does not end");
     run.outputs
 }

@@ -91,9 +91,11 @@ impl Schedule {
 
     /// What a rank does, step by step. A rank that it has not is an error.
     fn steps(&self, rank: usize) -> PyResult<Vec<String>> {
-        let list = self.file.schedule.ranks.get(rank);
-        let list = list.ok_or_else(|| misuse(format!("there is no rank {rank}")))?;
-        Ok(list.iter().map(Instruction::to_string).collect())
+        let schedule = &self.file.schedule;
+        if rank >= schedule.collective.ranks {
+            return Err(misuse(format!("there is no rank {rank}")));
+        }
+        Ok(schedule.steps(rank).map(|(_, instruction)| instruction.to_string()).collect())
     }
 
     /// Predicted seconds of calls of these sizes in bytes, the larger of a rank's input and output.

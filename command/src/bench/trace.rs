@@ -113,8 +113,8 @@ fn chrome(
     let schedule = find(case.kind, plan.algorithm, plan.encoding)
         .and_then(|entry| entry.schedule(collective, placement, order, SLOTS).ok());
     let name = |rank: usize, step: u32| {
-        let lists = schedule.as_ref().map(|schedule| &schedule.ranks);
-        let text = lists.and_then(|lists| lists[rank].get(step as usize)).map(ToString::to_string);
+        let instruction = schedule.as_ref().and_then(|of| of.step(rank, step as usize));
+        let text = instruction.map(ToString::to_string);
         let text = text.unwrap_or_else(|| format!("step {step}"));
         text.split_whitespace().collect::<Vec<_>>().join(" ")
     };

@@ -95,6 +95,9 @@ pub(super) struct Told<'a> {
 struct Step<'a> {
     /// As in lines.
     instruction: String,
+    /// Which of the rank's lists, if it has several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    list: Option<usize>,
     note: Option<&'a str>,
 }
 
@@ -107,8 +110,11 @@ impl<'a> Told<'a> {
         notes: &'a Notes,
     ) -> Told<'a> {
         let traffic = Traffic::of(lists, layout, rank, data_type.len_bytes());
-        let steps = lists.of(rank).iter().enumerate().map(|(step, instruction)| Step {
+        let schedule = lists.schedule();
+        let several = schedule.lists_per_rank > 1;
+        let steps = lists.of(rank).map(|(step, instruction)| Step {
             instruction: instruction.to_string(),
+            list: several.then(|| schedule.place(rank, step).0 % schedule.lists_per_rank),
             note: notes.step(rank, step),
         });
         Told { rank, traffic, steps: steps.collect() }
@@ -118,7 +124,12 @@ impl<'a> Told<'a> {
 impl std::fmt::Display for Told<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(f, "rank {}: {}", self.rank, self.traffic)?;
-        for (number, Step { instruction, note }) in self.steps.iter().enumerate() {
+        let mut before = None;
+        for (number, Step { instruction, list, note }) in self.steps.iter().enumerate() {
+            if let Some(list) = list.filter(|_| before != *list) {
+                writeln!(f, "  list {list}:")?;
+            }
+            before = *list;
             match note {
                 Some(note) => writeln!(f, "  {number:>4}  {instruction}    # {note}")?,
                 None => writeln!(f, "  {number:>4}  {instruction}")?,

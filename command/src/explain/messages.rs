@@ -40,11 +40,14 @@ pub(super) fn messages(
         return Err(refused("of one rank there is no partner: leave --rank away"));
     }
     let schedule = lists.schedule();
-    if schedule.ranks.iter().flatten().any(reaches_in) {
+    if schedule.lists.iter().flatten().any(reaches_in) {
         return Err(refused("this schedule reaches into peers' buffers: try --encoding slots"));
     }
+    if schedule.lists_per_rank > 1 {
+        return Err(refused("one list a rank, of which this schedule has several"));
+    }
     let segments = schedule.most_segments().into_iter().map(|(_, most)| most).max().unwrap_or(1);
-    let ranks: Vec<Vec<Step>> = (0..schedule.ranks.len())
+    let ranks: Vec<Vec<Step>> = (0..schedule.lists.len())
         .map(|rank| steps(lists, layout, element_bytes, segments, rank))
         .collect();
     match ranks.iter().flatten().all(|step| step.sent.is_empty()) {
@@ -73,9 +76,9 @@ fn steps(
     // A message that is read again is there.
     let mut there = HashSet::new();
     let mut steps = Vec::new();
-    for (step, instruction) in lists.of(rank).iter().enumerate() {
+    for (step, instruction) in lists.of(rank) {
         let Instruction::ReduceCopy { sources, destinations, .. } = instruction else { continue };
-        let bytes = bytes_of(lists, layout, rank, step, element_bytes);
+        let bytes = bytes_of(lists, layout, (rank, step), instruction, element_bytes);
         let message = |link: Link, message: u32, segment: u32| {
             let lane = match link.lane {
                 Lane::Ll => 0,

@@ -112,8 +112,8 @@ impl Played {
         calls: Vec<Option<usize>>,
     ) {
         let lane = lane(candidate.encoding());
-        let steps = schedule.ranks.iter().enumerate().map(|(rank, list)| {
-            let names = (0..list.len()).map(|step| small::name(schedule, rank, step));
+        let steps = (0..schedule.collective.ranks).map(|rank| {
+            let names = schedule.steps(rank).map(|(step, _)| small::name(schedule, rank, step));
             Digits::of(names.map(|name| self.texts.number(without_lane(&name, lane))))
         });
         let schedule = PlayedSchedule {
@@ -127,7 +127,8 @@ impl Played {
         self.schedules.push(schedule);
     }
 
-    /// Adds a call. None of one that cannot be simulated or has too many steps.
+    /// Adds a call. None of one that cannot be simulated or has too many steps, or lists side by
+    /// side.
     fn call(
         &mut self,
         small: &Study,
@@ -135,6 +136,9 @@ impl Played {
         schedule: &Schedule,
         (bytes, tile): (usize, usize),
     ) -> Option<usize> {
+        if schedule.lists_per_rank > 1 {
+            return None;
+        }
         let prediction = small::played(small, candidate, bytes, tile).ok()?;
         let trace = prediction.trace.filter(|trace| trace.events.len() <= EVENTS)?;
         let time = Scale { part_ns: prediction.time_ns.max(1e-9) / PARTS };
@@ -226,7 +230,7 @@ fn events(trace: &Trace, schedule: &Schedule, time: Scale) -> (Vec<String>, Stri
         trace.critical_path.segments.iter().map(|segment| segment.event).collect();
     let mut ranks = Vec::new();
     let (mut critical, mut number, mut last) = (Digits::default(), 0, 0);
-    for rank in 0..schedule.ranks.len() {
+    for rank in 0..schedule.lists.len() {
         let (mut digits, mut before) = (Digits::default(), 0);
         let own = trace.events.iter().enumerate().filter(|(_, event)| event.rank == rank);
         for (at, event) in own {

@@ -63,7 +63,7 @@ fn traced(
 
 /// A step in words.
 pub(super) fn name(schedule: &Schedule, rank: usize, step: usize) -> String {
-    let text = schedule.ranks.get(rank).and_then(|list| list.get(step)).map(ToString::to_string);
+    let text = schedule.step(rank, step).map(ToString::to_string);
     let text = text.unwrap_or_default();
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

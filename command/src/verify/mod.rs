@@ -313,5 +313,5 @@ fn name(entry: &Entry, order: Order) -> String {
 }
 
 fn instructions(schedule: &Schedule) -> usize {
-    schedule.ranks.iter().map(Vec::len).sum()
+    schedule.lists.iter().map(Vec::len).sum()
 }

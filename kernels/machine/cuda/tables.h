@@ -149,8 +149,10 @@ OXCCL_INLINE void close_part(const Launch& launch, const Workspace& workspace, c
     const uint32_t number = workspace.tables.advances[a].connection;
     const Connection& own = launch.connections[number];
     Connection& kept = opened.connections[number];
+    // The other end may be another block's: see advance_cursors.
+    if (workspace.tables.advances[a].received != 0) kept.received = own.received;
+    if (workspace.tables.advances[a].sent == 0) continue;
     kept.sent = own.sent;
-    kept.received = own.received;
     kept.head_seen = own.head_seen;
     kept.cleared = own.cleared;
   }

@@ -229,8 +229,9 @@ OXCCL_INLINE void advance_cursors(const Launch& launch, const ChannelEntry& entr
   for (uint32_t a = lane(); a < entry.advances; a += lanes()) {
     const Advance& advance = advances[a];
     Connection& connection = launch.connections[advance.connection];
-    connection.received += advance.received;
-    connection.sent += advance.sent;
+    // Two channels of a rank may share one, which sends to the other.
+    if (advance.received != 0) connection.received += advance.received;
+    if (advance.sent != 0) connection.sent += advance.sent;
     if (advance.sent != 0 && has_flags(connection))
       prefetch_write(slot(connection.send_slots, connection, connection.sent));
   }

@@ -150,7 +150,7 @@ impl Entry {
         order: Order,
         slots: Slots,
     ) -> Result<Option<usize>, Unavailable> {
-        let period = self.built(collective, placement, order, slots, Whose::Period)?.ranks.len();
+        let period = self.built(collective, placement, order, slots, Whose::Period)?.lists.len();
         Ok((period > 0).then_some(period))
     }
 
@@ -383,7 +383,7 @@ mod tests {
                     let some = rank..ranks.min(rank + 2);
                     let made =
                         entry.schedule_of_ranks(collective, placement, order, SLOTS, some.clone());
-                    assert_eq!(made.unwrap().ranks, all.ranks[some], "{entry:?} {ranks} {rank}");
+                    assert_eq!(made.unwrap().lists, all.lists[some], "{entry:?} {ranks} {rank}");
                 }
                 let period = entry.period(collective, placement, order, SLOTS).unwrap();
                 rotational += usize::from(period.is_some());

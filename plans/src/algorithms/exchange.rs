@@ -54,7 +54,8 @@ impl Pattern {
             output: Chunking::PerRank(1),
             scratch: 0,
             slots,
-            ranks: lists.collect(),
+            lists_per_rank: 1,
+            lists: lists.collect(),
         }
     }
 
@@ -71,7 +72,7 @@ pub fn exchange(pattern: &Pattern, slots: Slots) -> Schedule {
         let rank = b.rank();
         for peer in pattern.peers(rank) {
             if let Some(lane) = pattern.lane(rank, peer) {
-                b.send(Operand::Input(peer), Link { peer, lane });
+                b.send(Operand::Input(peer), Link::new(peer, lane));
             }
         }
         if pattern.lane(rank, rank).is_some() {
@@ -79,7 +80,7 @@ pub fn exchange(pattern: &Pattern, slots: Slots) -> Schedule {
         }
         for peer in pattern.peers(rank) {
             if let Some(lane) = pattern.lane(peer, rank) {
-                b.recv_copy(Link { peer, lane }, Operand::Output(peer));
+                b.recv_copy(Link::new(peer, lane), Operand::Output(peer));
             }
         }
     })
@@ -89,10 +90,10 @@ pub fn exchange(pattern: &Pattern, slots: Slots) -> Schedule {
 /// receives then learns of it.
 pub fn receipts(pattern: &Pattern, slots: Slots) -> Schedule {
     let mut schedule = pattern.schedule(slots, |_| {});
-    for (rank, list) in schedule.ranks.iter_mut().enumerate() {
+    for (rank, list) in schedule.lists.iter_mut().enumerate() {
         let links = pattern
             .peers(rank)
-            .filter_map(|peer| pattern.lane(rank, peer).map(|lane| Link { peer, lane }));
+            .filter_map(|peer| pattern.lane(rank, peer).map(|lane| Link::new(peer, lane)));
         list.extend(links.map(|link| Instruction::Wait { flag: Flag::Head(link), value: 0 }));
     }
     schedule
@@ -131,7 +132,7 @@ mod tests {
             let schedule = exchange(pattern, slots);
             for rank in 0..pattern.ranks {
                 let alone = exchange(&own(pattern, rank), slots);
-                assert_eq!(schedule.ranks[rank], alone.ranks[rank]);
+                assert_eq!(schedule.lists[rank], alone.lists[rank]);
             }
             verify_exchange(schedule, |sender, receiver| pattern.lane(sender, receiver).is_some())
                 .unwrap();
@@ -165,7 +166,7 @@ mod tests {
     fn receiving_before_sending_is_refused() {
         let both = pattern(2, 0b0110, |_| Lane::Slots);
         let mut schedule = exchange(&both, SLOTS);
-        for list in &mut schedule.ranks {
+        for list in &mut schedule.lists {
             let sends = list.len() / 2;
             list.rotate_left(sends);
         }

@@ -45,7 +45,7 @@ impl Request {
 
     /// The data connection to a peer.
     pub(super) fn link(&self, peer: usize) -> Link {
-        Link { peer, lane: self.encoding.lane() }
+        Link::new(peer, self.encoding.lane())
     }
 
     /// The links to several peers.
@@ -77,7 +77,7 @@ impl Request {
         output: Chunking,
         part: impl Fn(&mut RankBuilder),
     ) -> Schedule {
-        let ranks = match &self.whose {
+        let lists = match &self.whose {
             Whose::All => (0..self.ranks()).map(|rank| self.list(rank, &part)).collect(),
             Whose::Ranks(ranks) => ranks.clone().map(|rank| self.list(rank, &part)).collect(),
             Whose::Period => Vec::new(),
@@ -88,7 +88,8 @@ impl Request {
             output,
             scratch: 0,
             slots: self.slots,
-            ranks,
+            lists_per_rank: 1,
+            lists,
         }
     }
 
@@ -140,7 +141,7 @@ impl Request {
             };
             ranks.map(turned).collect()
         };
-        let ranks = match &self.whose {
+        let lists = match &self.whose {
             Whose::Period => vec![Vec::new(); period],
             Whose::Ranks(ranks) => alike(ranks.clone()),
             Whose::All => alike(0..self.ranks()),
@@ -151,7 +152,8 @@ impl Request {
             output,
             scratch: 0,
             slots: self.slots,
-            ranks,
+            lists_per_rank: 1,
+            lists,
         }
     }
 

@@ -66,7 +66,7 @@ impl Team {
 
     /// The data connection to the member at a place.
     pub(super) fn link(&self, place: usize) -> Link {
-        Link { peer: self.member(place), lane: self.lane }
+        Link::new(self.member(place), self.lane)
     }
 
     /// The connection to the member behind this rank.

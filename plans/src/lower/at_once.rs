@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn tokens_of_several_peers_are_one_step() {
-        let link = |peer| Link { peer, lane: f::Lane::Ll };
+        let link = |peer| Link::new(peer, f::Lane::Ll);
         let receive = |peer| Instruction::ReduceCopy {
             sources: vec![Source::plain(Operand::Slot {
                 link: link(peer),
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn tokens_behind_tokens_need_no_fence() {
-        let link = Link { peer: 1, lane: f::Lane::Ll };
+        let link = Link::new(1, f::Lane::Ll);
         let slot = |message| Operand::Slot { link, message, segment: 0 };
         let moves = |from: Operand, to: Operand| Instruction::ReduceCopy {
             sources: vec![Source::plain(from)],

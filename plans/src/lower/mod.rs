@@ -23,7 +23,8 @@ pub struct Lowering {
     pub fold: f::Fold,
     /// What else happens to values.
     pub scale: f::Scale,
-    /// Channels that share the work.
+    /// Channels that share the work. Where ranks have several lists, each list of a share of it has
+    /// one of them ([`Verified::shares`]).
     pub channels: usize,
     /// Channel whose connections the first of these uses: send/recv has a set of its own, so that
     /// its messages, which other calls may overtake, don't come between theirs.
@@ -115,6 +116,14 @@ pub enum LowerError {
         /// What there is.
         most: usize,
     },
+    /// Ranks have more lists than there are channels for.
+    #[error("its lists need {needed} channels, and it has {channels}")]
+    TooManyLists {
+        /// What is needed.
+        needed: usize,
+        /// What is asked for.
+        channels: usize,
+    },
     /// It writes to peers' memory, which the system only reads.
     #[error("it writes to peers' buffers, which are private memory")]
     WritesPrivate,
@@ -150,6 +159,10 @@ pub fn lower_signed(
         return Err(LowerError::NoConnections { channels, most });
     }
     let schedule = verified.schedule();
+    let shares = verified.shares(channels);
+    if shares == 0 {
+        return Err(LowerError::TooManyLists { needed: verified.needed_channels(), channels });
+    }
     if lowering.cma && schedule.writes_windows() {
         return Err(LowerError::WritesPrivate);
     }
@@ -157,7 +170,7 @@ pub fn lower_signed(
     // From here on no offset can wrap: all of them lie in buffers of this length, but for the
     // padding of a part.
     Length::new(layout.end(), size)?;
-    let part = part_bytes(layout.largest() * size, lowering.channels);
+    let part = part_bytes(layout.largest() * size, shares);
     let tile = match schedule.has_one_round() {
         true => part.max(PART_BYTES),
         // No larger than the part, so that the segments of short messages lie close together.
@@ -167,16 +180,31 @@ pub fn lower_signed(
     let rounds = part.div_ceil(tile).max(1) as u64;
     // It begins anew with each round, so a tile of each chunk is enough.
     let scratch_stride = tile.next_multiple_of(PART_BYTES);
-    let scratch_chunks = schedule.scratch.saturating_mul(lowering.channels);
+    let scratch_chunks = schedule.scratch.saturating_mul(shares);
     let scratch_bytes = Length::new(scratch_chunks, scratch_stride)?.bytes();
     let mut tables = Tables::default();
-    for channel in 0..lowering.channels {
-        let lists =
-            Channel { verified, schedule, rank, layout, lowering, signatures, channel, size, tile };
-        tables.push(&lists, rounds, tile as u64);
+    for share in 0..shares {
+        for list in schedule.lists_of(rank) {
+            let first_step = schedule.first_step(list);
+            let channel = Channel {
+                verified,
+                schedule,
+                rank,
+                list,
+                first_step,
+                layout,
+                lowering,
+                signatures,
+                share: (share, shares),
+                size,
+                tile,
+            };
+            tables.push(&channel, rounds, tile as u64);
+        }
     }
     let words = tables.encode(lowering);
-    Ok(Program { words, channels: lowering.channels, rounds, scratch_bytes })
+    let channels = shares * schedule.lists_per_rank;
+    Ok(Program { words, channels, rounds, scratch_bytes })
 }
 
 /// The largest segments of which so many fit into a slot with this payload; none if not even a few
@@ -233,27 +261,41 @@ struct Channel<'a> {
     verified: &'a Verified,
     schedule: &'a Schedule,
     rank: usize,
+    /// The number of its list among all, and of the list's first step.
+    list: usize,
+    first_step: usize,
     layout: &'a Layout,
     lowering: &'a Lowering,
     signatures: &'a [u32],
-    channel: usize,
+    /// Which share of every chunk it moves, and of how many.
+    share: (usize, usize),
     size: usize,
     tile: usize,
 }
 
 impl Channel<'_> {
-    fn connection(&self, link: Link) -> u32 {
-        let channel = self.lowering.first_connections + self.channel;
+    /// The connection by which it sends over a link, or receives.
+    fn connection(&self, link: Link, sends: bool) -> u32 {
+        let set = self.share.0 * self.verified.sets() + self.verified.set(self.list, link, sends);
+        let channel = self.lowering.first_connections + set;
         let pair = channel * self.schedule.collective.ranks + link.peer;
         (pair * f::LANES + link.lane as usize) as u32
+    }
+
+    /// That of a flag, which it waits for or raises.
+    fn connection_of(&self, flag: Flag, raises: bool) -> u32 {
+        match flag {
+            Flag::Tail(link) => self.connection(link, raises),
+            Flag::Head(link) => self.connection(link, !raises),
+        }
     }
 
     /// Offset and length in bytes of this channel's part of a chunk.
     fn part(&self, rank: usize, buffer: Buffer, chunk: usize) -> (usize, usize) {
         let extent = self.layout.extent(rank, buffer, chunk);
         let len = extent.count * self.size;
-        let part = part_bytes(len, self.lowering.channels);
-        let start = (self.channel * part).min(len);
+        let part = part_bytes(len, self.share.1);
+        let start = (self.share.0 * part).min(len);
         (extent.offset * self.size + start, part.min(len - start))
     }
 
@@ -293,7 +335,12 @@ impl Channel<'_> {
         let slot = |space, link: Link, message, segment: u32| f::Operand {
             lane: link.lane as u8,
             signature: self.signatures.get(link.peer).copied().unwrap_or(0),
-            ..encode(space, self.connection(link), message, self.segment(link.lane, segment))
+            ..encode(
+                space,
+                self.connection(link, space == f::Space::PeerSlot),
+                message,
+                self.segment(link.lane, segment),
+            )
         };
         match operand {
             Operand::Input(chunk) => {
@@ -305,7 +352,7 @@ impl Channel<'_> {
                 (stream(memory(f::Space::Output, 0, offset)), Some(len))
             }
             Operand::Scratch(chunk) => {
-                let chunk = self.channel * self.schedule.scratch + chunk;
+                let chunk = self.share.0 * self.schedule.scratch + chunk;
                 let offset = chunk * self.tile.next_multiple_of(PART_BYTES);
                 (encode(f::Space::Scratch, 0, 0, offset), None)
             }
@@ -348,7 +395,7 @@ struct Tables {
 
 impl Tables {
     fn push(&mut self, channel: &Channel<'_>, rounds: u64, tile_bytes: u64) {
-        let list = &channel.schedule.ranks[channel.rank];
+        let list = &channel.schedule.lists[channel.list];
         let mut entry = f::ChannelEntry {
             first_instruction: self.instructions.len() as u32,
             instructions: list.len() as u32,
@@ -396,10 +443,11 @@ impl Tables {
         step: usize,
         instruction: &Instruction,
     ) -> f::Instruction {
-        let flag_word = |opcode: f::Opcode, flag: &Flag, value: i64| {
-            let (link, flags) = match *flag {
-                Flag::Tail(link) => (link, 0),
-                Flag::Head(link) => (link, f::INSTRUCTION_HEAD),
+        let number = (channel.first_step + step) as u32;
+        let flag_word = |opcode: f::Opcode, flag: Flag, value: i64| {
+            let flags = match flag {
+                Flag::Tail(_) => 0,
+                Flag::Head(_) => f::INSTRUCTION_HEAD,
             };
             f::Instruction {
                 opcode: opcode as u8,
@@ -407,15 +455,15 @@ impl Tables {
                 sources: 0,
                 destinations: 0,
                 run: 1,
-                index: channel.connection(link),
-                step: step as u32,
+                index: channel.connection_of(flag, opcode == f::Opcode::Signal),
+                step: number,
                 value,
                 len_bytes: 0,
             }
         };
         match instruction {
-            Instruction::Wait { flag, value } => flag_word(f::Opcode::Wait, flag, *value),
-            Instruction::Signal { flag, value } => flag_word(f::Opcode::Signal, flag, *value),
+            Instruction::Wait { flag, value } => flag_word(f::Opcode::Wait, *flag, *value),
+            Instruction::Signal { flag, value } => flag_word(f::Opcode::Signal, *flag, *value),
             Instruction::ReduceCopy { sources, destinations, tree, finish } => {
                 let index = self.operands.len() as u32;
                 let ranks = channel.schedule.collective.ranks;
@@ -426,7 +474,7 @@ impl Tables {
                 let writes = destinations.iter().flat_map(|operand| members(*operand));
                 let writes = writes.map(|operand| channel.operand(operand, false));
                 // What goes between slots and scratch has the length of the chunk that it was once.
-                let origin = channel.verified.origin(channel.rank, step);
+                let origin = channel.verified.origin(channel.list, step);
                 let mut len =
                     origin.map(|(rank, buffer, chunk)| channel.part(rank, buffer, chunk).1);
                 let mut counts = [0u16; 2];
@@ -445,7 +493,7 @@ impl Tables {
                     destinations: counts[1],
                     run: 1,
                     index,
-                    step: step as u32,
+                    step: number,
                     value: 0,
                     len_bytes: len.unwrap_or(0) as u64,
                 }
@@ -522,20 +570,20 @@ fn count_messages(
     match instruction {
         // A counter-only link has no slots: its signals and waits are its messages.
         Instruction::Signal { flag: Flag::Tail(link), .. } if link.lane == f::Lane::Sync => {
-            moves.entry(channel.connection(*link)).or_default().0 += 1;
+            moves.entry(channel.connection(*link, true)).or_default().0 += 1;
         }
         Instruction::Wait { flag: Flag::Tail(link), .. } if link.lane == f::Lane::Sync => {
-            moves.entry(channel.connection(*link)).or_default().1 += 1;
+            moves.entry(channel.connection(*link, false)).or_default().1 += 1;
         }
         Instruction::ReduceCopy { sources, destinations, .. } => {
             for operand in destinations {
                 if let Operand::PeerSlot { link, segment: 0, .. } = operand {
-                    moves.entry(channel.connection(*link)).or_default().0 += 1;
+                    moves.entry(channel.connection(*link, true)).or_default().0 += 1;
                 }
             }
             for source in sources {
                 if let Operand::Slot { link, segment: 0, .. } = source.operand {
-                    moves.entry(channel.connection(link)).or_default().1 += 1;
+                    moves.entry(channel.connection(link, false)).or_default().1 += 1;
                 }
             }
         }

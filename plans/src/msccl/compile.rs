@@ -70,7 +70,8 @@ pub(super) fn compile(algorithm: &Algorithm, events: &[Event]) -> (Schedule, Not
     }
     let (input, output) = algorithm.chunking();
     let collective = algorithm.collective;
-    (Schedule { collective, input, output, scratch, slots: SLOTS, ranks: lists }, notes)
+    let (slots, lists_per_rank) = (SLOTS, 1);
+    (Schedule { collective, input, output, scratch, slots, lists_per_rank, lists }, notes)
 }
 
 impl Algorithm {
@@ -200,7 +201,7 @@ impl Compiler<'_> {
 
     /// The next message's chunks, which are there behind this.
     fn open_message(&mut self, rank: usize, from: usize) -> Vec<Held> {
-        let link = Link { peer: from, lane: self.algorithm.lane };
+        let link = Link::new(from, self.algorithm.lane);
         let list = &mut self.lists[rank];
         let message = *list.received.entry(from).or_default();
         if link.lane == Lane::Slots {
@@ -215,7 +216,7 @@ impl Compiler<'_> {
     }
 
     fn close_message(&mut self, rank: usize, from: usize) {
-        let link = Link { peer: from, lane: self.algorithm.lane };
+        let link = Link::new(from, self.algorithm.lane);
         let list = &mut self.lists[rank];
         let received = list.received.entry(from).or_default();
         *received += 1;
@@ -225,7 +226,7 @@ impl Compiler<'_> {
 
     /// The next message to a rank, whose slot is free behind this.
     fn open_slot(&mut self, rank: usize, to: usize) -> (Link, u32) {
-        let link = Link { peer: to, lane: self.algorithm.lane };
+        let link = Link::new(to, self.algorithm.lane);
         let list = &mut self.lists[rank];
         let sent = list.sent.entry(to).or_default();
         let message = *sent;

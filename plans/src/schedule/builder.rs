@@ -267,14 +267,14 @@ impl RankBuilder {
 
     /// Tells a peer that all earlier accesses are done, such as to its buffer.
     pub fn notify(&mut self, peer: usize) {
-        let link = Link { peer, lane: Lane::Sync };
+        let link = Link::new(peer, Lane::Sync);
         let value = i64::from(self.sent.bump(link)) + 1;
         self.instructions.push(Instruction::Signal { flag: Flag::Tail(link), value });
     }
 
     /// Waits for a peer's next notice.
     pub fn await_notice(&mut self, peer: usize) {
-        let link = Link { peer, lane: Lane::Sync };
+        let link = Link::new(peer, Lane::Sync);
         let value = i64::from(self.received.bump(link)) + 1;
         self.instructions.push(Instruction::Wait { flag: Flag::Tail(link), value });
     }
@@ -282,7 +282,7 @@ impl RankBuilder {
     /// Exchanges tokens with every peer: windows may be used from here on, and every peer has
     /// entered the call.
     pub fn enter(&mut self, peers: &[usize]) {
-        let links: Vec<Link> = peers.iter().map(|&peer| Link { peer, lane: Lane::Ll }).collect();
+        let links: Vec<Link> = peers.iter().map(|&peer| Link::new(peer, Lane::Ll)).collect();
         self.send_all(Operand::Tokens, &links);
         self.recv_each(links.into_iter().map(|link| (link, Operand::PeerTokens(link.peer))));
     }
@@ -344,7 +344,7 @@ struct Counts(Vec<[u32; LANES]>);
 
 impl Counts {
     /// The count so far, which then grows by one.
-    fn bump(&mut self, Link { peer, lane }: Link) -> u32 {
+    fn bump(&mut self, Link { peer, lane, .. }: Link) -> u32 {
         if self.0.len() <= peer {
             self.0.resize(peer + 1, [0; LANES]);
         }

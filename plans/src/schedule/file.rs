@@ -244,23 +244,33 @@ impl ScheduleFile {
             return Err(FileFault::Ranks { ranks, lists });
         }
         let mut notes = Notes { name: fields.name, comment: fields.comment, ..Notes::default() };
-        let list = |(rank, steps): (usize, Vec<Value>)| {
-            let step = |(step, mut value): (usize, Value)| {
-                let fault = |detail| FileFault::Step { rank, step, detail };
-                if let Some(comment) = comment(&mut value).map_err(fault)? {
-                    notes.steps.insert((rank, step), comment);
+        let of_ranks: Vec<Vec<Vec<Value>>> = fields.steps.into_iter().map(lists_of).collect();
+        let lists_per_rank = of_ranks.iter().map(Vec::len).max().unwrap_or(1).max(1);
+        let mut lists = Vec::with_capacity(ranks * lists_per_rank);
+        for (rank, mut of_rank) in of_ranks.into_iter().enumerate() {
+            of_rank.resize_with(lists_per_rank, Vec::new);
+            let mut step = 0;
+            for values in of_rank {
+                let mut list = Vec::with_capacity(values.len());
+                for mut value in values {
+                    let fault = |detail| FileFault::Step { rank, step, detail };
+                    if let Some(comment) = comment(&mut value).map_err(fault)? {
+                        notes.steps.insert((rank, step), comment);
+                    }
+                    list.push(instruction(value).map_err(fault)?);
+                    step += 1;
                 }
-                instruction(value).map_err(fault)
-            };
-            steps.into_iter().enumerate().map(step).collect::<Result<Vec<_>, _>>()
-        };
+                lists.push(list);
+            }
+        }
         let schedule = Schedule {
             collective,
             input: fields.input.into(),
             output: fields.output.into(),
             scratch: fields.scratch,
             slots: fields.slots.into(),
-            ranks: fields.steps.into_iter().enumerate().map(list).collect::<Result<_, _>>()?,
+            lists_per_rank,
+            lists,
         };
         let order = fields.order.parse().map_err(FileFault::Json)?;
         Ok(ScheduleFile { schedule, order, in_place: fields.in_place, notes })
@@ -268,7 +278,8 @@ impl ScheduleFile {
 
     /// The file's text, a step a line.
     pub fn to_json(&self) -> String {
-        let Schedule { collective, input, output, scratch, slots, ranks } = &self.schedule;
+        let Schedule { collective, input, output, scratch, slots, lists_per_rank, lists } =
+            &self.schedule;
         let head = Head {
             name: self.notes.name.as_deref(),
             comment: self.notes.comment.as_deref(),
@@ -284,18 +295,39 @@ impl ScheduleFile {
             slots: (*slots).into(),
         };
         let head = json(&head);
-        let lists = ranks.iter().enumerate().map(|(rank, list)| {
-            let written = |(at, one)| format!("\n    {}", step(one, self.notes.step(rank, at)));
-            let steps: Vec<String> = list.iter().enumerate().map(written).collect();
-            format!("\n  [{}]", steps.join(","))
+        let of_ranks = lists.chunks((*lists_per_rank).max(1)).enumerate().map(|(rank, lists)| {
+            let mut at = 0;
+            let mut list = |list: &Vec<Instruction>, indent: &str| {
+                let written = list.iter().map(|one| {
+                    at += 1;
+                    format!("\n{indent}    {}", step(one, self.notes.step(rank, at - 1)))
+                });
+                format!("\n{indent}  [{}]", written.collect::<Vec<_>>().join(","))
+            };
+            match lists {
+                [one] => list(one, ""),
+                several => {
+                    let lists: Vec<String> = several.iter().map(|one| list(one, "  ")).collect();
+                    format!("\n  [{}]", lists.join(","))
+                }
+            }
         });
-        let lists: Vec<String> = lists.collect();
+        let of_ranks: Vec<String> = of_ranks.collect();
         format!(
             "{},\n \"steps\": [{}]}}\n",
             head.strip_suffix('}').unwrap_or(&head),
-            lists.join(",")
+            of_ranks.join(",")
         )
     }
+}
+
+/// A rank's lists: one, whose steps are given, or several, each given as a list.
+fn lists_of(steps: Vec<Value>) -> Vec<Vec<Value>> {
+    if steps.is_empty() || !steps.iter().all(Value::is_array) {
+        return vec![steps];
+    }
+    let list = |list| if let Value::Array(steps) = list { steps } else { Vec::new() };
+    steps.into_iter().map(list).collect()
 }
 
 impl From<Division> for Chunking {

@@ -7,8 +7,17 @@ use oxccl_format::Lane;
 pub struct Link {
     /// The rank at the other end.
     pub peer: usize,
+    /// Which of that rank's lists. Its own rank's others are reached on [`Lane::Sync`] alone.
+    pub list: usize,
     /// Which connection.
     pub lane: Lane,
+}
+
+impl Link {
+    /// To a rank's first list: the only one, mostly.
+    pub fn new(peer: usize, lane: Lane) -> Link {
+        Link { peer, list: 0, lane }
+    }
 }
 
 /// A monotonic counter of a connection.
@@ -215,7 +224,10 @@ impl Instruction {
 
 impl std::fmt::Display for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}.{}", self.peer, self.lane.name())
+        match self.list {
+            0 => write!(f, "{}.{}", self.peer, self.lane.name()),
+            list => write!(f, "{}/{list}.{}", self.peer, self.lane.name()),
+        }
     }
 }
 

@@ -1,9 +1,9 @@
 //! Schedules: what each rank does, as data.
 //!
-//! A [`Schedule`] is, for each rank, a short list of [`Instruction`]s over symbolic chunks. It
-//! knows neither sizes nor types: a [`Layout`] gives chunks their extents, and
-//! [`lower`](crate::lower::lower) turns one rank's part into the program that the machine runs,
-//! once per round, on every channel.
+//! A [`Schedule`] is, for each rank, a short list of [`Instruction`]s over symbolic chunks, or
+//! several that run side by side. It knows neither sizes nor types: a [`Layout`] gives chunks their
+//! extents, and [`lower`](crate::lower::lower) turns one rank's part into the program that the
+//! machine runs, once per round, on every channel.
 
 mod builder;
 mod file;
@@ -82,11 +82,52 @@ pub struct Schedule {
     pub scratch: usize,
     /// Slots per connection that the credits are made for.
     pub slots: Slots,
-    /// Each rank's instructions for one round.
-    pub ranks: Vec<Vec<Instruction>>,
+    /// Lists of each rank, which run side by side. Where there are several, they pass messages and
+    /// signals alone, and reach into no peer's buffer.
+    pub lists_per_rank: usize,
+    /// Each list's instructions for one round, rank by rank.
+    pub lists: Vec<Vec<Instruction>>,
 }
 
 impl Schedule {
+    /// The numbers of a rank's lists among all.
+    pub fn lists_of(&self, rank: usize) -> std::ops::Range<usize> {
+        rank * self.lists_per_rank..(rank + 1) * self.lists_per_rank
+    }
+
+    /// The number of a list's first step: those of a rank are numbered through all its lists.
+    pub fn first_step(&self, list: usize) -> usize {
+        let before = list / self.lists_per_rank * self.lists_per_rank..list;
+        self.lists[before].iter().map(Vec::len).sum()
+    }
+
+    /// The list of a rank's step, and the number of the step in it.
+    pub fn place(&self, rank: usize, step: usize) -> (usize, usize) {
+        let (mut list, mut step) = (rank * self.lists_per_rank, step);
+        for _ in 1..self.lists_per_rank {
+            let len = self.lists[list].len();
+            if step < len {
+                break;
+            }
+            (list, step) = (list + 1, step - len);
+        }
+        (list, step)
+    }
+
+    /// A rank's step, if it has so many.
+    pub fn step(&self, rank: usize, step: usize) -> Option<&Instruction> {
+        if rank >= self.collective.ranks {
+            return None;
+        }
+        let (list, step) = self.place(rank, step);
+        self.lists.get(list)?.get(step)
+    }
+
+    /// A rank's instructions with their numbers, list by list.
+    pub fn steps(&self, rank: usize) -> impl Iterator<Item = (usize, &Instruction)> {
+        self.lists[self.lists_of(rank)].iter().flatten().enumerate()
+    }
+
     /// How one rank's part is divided, with chunks that start at multiples of `align` elements.
     pub fn parts(&self, align: usize) -> Parts {
         match (self.input, self.output) {
@@ -105,23 +146,23 @@ impl Schedule {
 
     /// Whether any rank reaches into another's buffer.
     pub fn uses_windows(&self) -> bool {
-        self.ranks.iter().any(|list| list.iter().any(Instruction::uses_window))
+        self.lists.iter().any(|list| list.iter().any(Instruction::uses_window))
     }
 
     /// Whether any rank writes to another's buffer.
     pub fn writes_windows(&self) -> bool {
-        self.ranks.iter().any(|list| list.iter().any(Instruction::writes_window))
+        self.lists.iter().any(|list| list.iter().any(Instruction::writes_window))
     }
 
     /// Whether any rank reads or writes all ranks' buffers at once.
     pub fn uses_multicast(&self) -> bool {
-        self.ranks.iter().any(|list| list.iter().any(Instruction::uses_multicast))
+        self.lists.iter().any(|list| list.iter().any(Instruction::uses_multicast))
     }
 
     /// The most segments that a message on each lane has, on any rank.
     pub fn most_segments(&self) -> MostSegments {
         let mut most = NO_SEGMENTS;
-        for instruction in self.ranks.iter().flatten() {
+        for instruction in self.lists.iter().flatten() {
             let Instruction::ReduceCopy { destinations, .. } = instruction else { continue };
             for operand in destinations {
                 if let Operand::PeerSlot { link, segment, .. } = operand {

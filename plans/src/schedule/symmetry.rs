@@ -180,7 +180,7 @@ impl Symmetry {
     }
 
     fn link(&self, link: Link, by: Distance) -> Link {
-        Link { peer: self.rank(link.peer, by), lane: link.lane }
+        Link { peer: self.rank(link.peer, by), ..link }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Operands and counters read from text, as they are printed: `in[0]`, `out[2]`, `scratch[1]`,
 //! `from 1.ll#0`, `to 1.slots#3.1`, `1:in[0]`, `all:out[0]`, `tokens`, `tokens of 1`,
-//! `1.slots.tail`.
+//! `1.slots.tail`, `1/2.slots.tail`.
 
 use super::{Buffer, Flag, Lane, Link, Operand, Source};
 use std::str::FromStr;
@@ -10,10 +10,16 @@ impl FromStr for Link {
 
     fn from_str(text: &str) -> Result<Link, String> {
         let lanes = Lane::ALL.map(Lane::name).join(", ");
-        let wrong = || format!("{text:?} is no link: a rank and one of {lanes}, as 1.slots");
+        let wrong = || {
+            format!(
+                "{text:?} is no link: a rank, and its list if that is not the first, and one of {lanes}, as 1.slots or 1/2.slots"
+            )
+        };
         let (peer, name) = text.split_once('.').ok_or_else(wrong)?;
         let lane = Lane::ALL.into_iter().find(|lane| lane.name() == name).ok_or_else(wrong)?;
-        Ok(Link { peer: peer.parse().map_err(|_| wrong())?, lane })
+        let (peer, list) = peer.split_once('/').unwrap_or((peer, "0"));
+        let number = |text: &str| text.parse().map_err(|_| wrong());
+        Ok(Link { peer: number(peer)?, list: number(list)?, lane })
     }
 }
 
@@ -129,7 +135,7 @@ mod tests {
 
     #[test]
     fn what_is_printed_is_read() {
-        let link = Link { peer: 12, lane: Lane::Slots };
+        let link = Link::new(12, Lane::Slots);
         for operand in [
             Operand::Input(3),
             Operand::Output(0),

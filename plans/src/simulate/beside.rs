@@ -58,7 +58,7 @@ mod tests {
     #[test]
     fn copies_that_disturb_none_before_them_are_beside() {
         let to = |peer| {
-            let link = Link { peer, lane: Lane::Ll };
+            let link = Link::new(peer, Lane::Ll);
             Operand::PeerSlot { link, message: 0, segment: 0 }
         };
         let (input, output, scratch) = (Operand::Input(0), Operand::Output(1), Operand::Scratch(0));
@@ -87,7 +87,7 @@ mod tests {
         assert_eq!(alone, [0, 16]);
         assert!(!copies.take(&reduces));
         let takes = |peer| {
-            let link = Link { peer, lane: Lane::Ll };
+            let link = Link::new(peer, Lane::Ll);
             copy(Operand::Slot { link, message: 0, segment: 0 }, Operand::PeerTokens(peer))
         };
         assert_eq!((1..72).filter(|peer| !copies.take(&takes(*peer))).count(), 1);

@@ -1,6 +1,5 @@
 //! Channels as the lowering deals chunks to them, put into bundles that act alike.
 
-use super::Options;
 use crate::lower::{PART_BYTES, SlotTooSmall, part_bytes, tile_bytes};
 use crate::schedule::{MostSegments, one_round};
 
@@ -32,17 +31,16 @@ pub(super) struct Rounds {
 }
 
 impl Rounds {
-    /// As the lowering cuts it: see [`crate::schedule::lower`].
+    /// As the lowering cuts a channel's part of the longest chunk: see [`crate::lower::lower`].
     pub(super) fn new(
-        largest_bytes: usize,
+        part: usize,
         windows: bool,
         most_segments: MostSegments,
-        options: &Options,
+        tile: usize,
     ) -> Result<Rounds, SlotTooSmall> {
-        let part = part_bytes(largest_bytes, options.channels);
         let tile_bytes = match one_round(windows, &most_segments) {
             true => part.max(PART_BYTES),
-            false => tile_bytes(most_segments, options.tile_bytes)?,
+            false => tile_bytes(most_segments, tile)?,
         };
         Ok(Rounds { count: part.div_ceil(tile_bytes).max(1) as u64, tile_bytes })
     }
@@ -126,10 +124,9 @@ mod tests {
 
     #[test]
     fn rounds_cover_a_part() {
-        let options = Options { channels: 2, tile_bytes: 256, ..Options::default() };
         let cut = |windows, on_slots| {
             let most_segments = [(Lane::Ll, 1), (Lane::Slots, on_slots), (Lane::Ll128, 0)];
-            Rounds::new(2000, windows, most_segments, &options).unwrap()
+            Rounds::new(part_bytes(2000, 2), windows, most_segments, 256).unwrap()
         };
         let rounds = cut(false, 1);
         assert_eq!((rounds.count, rounds.tile_bytes), (4, 256));

@@ -15,6 +15,7 @@ use super::program::{
 use super::servers::from_ns;
 use super::subject::Subject;
 use super::{Options, SimulationError, Statement};
+use crate::lower::part_bytes;
 use crate::schedule::{
     Buffer, Flag, Instruction, Lane, Layout, Link, MostSegments, NO_SEGMENTS, Operand, SEGMENTS,
     Turning,
@@ -71,7 +72,7 @@ pub(super) fn compile(
             };
             let mut compiler = new(ranks);
             subject.refuse_too_large(LIMIT)?;
-            let programs = compiler.ranks(0..ranks)?;
+            let programs = compiler.lists(0..ranks * subject.lists_per_rank)?;
             (statement, compiler, programs)
         }
     };
@@ -82,16 +83,23 @@ pub(super) fn compile(
     let mut lengths = vec![Length::Fixed(0); compiler.lengths.len()];
     compiler.lengths.iter().for_each(|(length, at)| lengths[*at as usize] = *length);
     let largest = layout.largest() * options.element_bytes;
+    let shares = options.channels / subject.needed_channels;
+    if shares == 0 {
+        let (needed, channels) = (subject.needed_channels, options.channels);
+        return Err(SimulationError::TooManyLists { needed, channels });
+    }
+    let (tile, windows) = (options.tile_bytes, compiler.windows);
     let few = if compiler.simulated > VERY_MANY { 1 } else { 2 };
     let most = options.bundles.unwrap_or(if compiler.simulated > MANY { few } else { 4 });
     Ok(Compiled {
+        lists_per_rank: subject.lists_per_rank,
         pods: compiler.simulated.div_ceil(network.per_node() * network.nodes_per_pod()),
         programs,
         connections: compiler.connections,
         counters: compiler.counters,
         ways: compiler.ways,
-        bundles: bundles(&lengths, options.channels, most),
-        rounds: Rounds::new(largest, compiler.windows, compiler.most_segments, options)?,
+        bundles: bundles(&lengths, shares, most),
+        rounds: Rounds::new(part_bytes(largest, shares), windows, compiler.most_segments, tile)?,
         merges: options.in_network,
         statement,
     })
@@ -127,41 +135,42 @@ impl Compiler<'_> {
         Compiler { turning, ..self }
     }
 
-    pub(super) fn ranks(
+    pub(super) fn lists(
         &mut self,
-        ranks: std::ops::Range<usize>,
+        lists: std::ops::Range<usize>,
     ) -> Result<Programs, SimulationError> {
-        let mut programs = Programs::with_capacity(ranks.len());
+        let mut programs = Programs::with_capacity(lists.len());
         let mut total = 0u64;
-        for rank in ranks.clone() {
-            programs.push(self.rank(rank, true)?);
+        for list in lists.clone() {
+            programs.push(self.list(list, true)?);
             total += programs[programs.len() - 1].0.len() as u64;
             if total > LIMIT {
-                let instructions = total / programs.len() as u64 * ranks.len() as u64;
+                let instructions = total / programs.len() as u64 * lists.len() as u64;
                 return Err(SimulationError::too_large(instructions, LIMIT));
             }
         }
         Ok(programs)
     }
 
-    /// A rank's program; messages are counted unless it is only to be compared.
-    pub(super) fn rank(
+    /// A list's program; messages are counted unless it is only to be compared.
+    pub(super) fn list(
         &mut self,
-        rank: usize,
+        number: usize,
         count: bool,
     ) -> Result<(Vec<Step>, Vec<Access>), SimulationError> {
-        let list = self.subject.list(rank)?;
+        let list = self.subject.list(number)?;
+        let rank = number / self.subject.lists_per_rank;
         let (mut steps, mut accesses) = (Vec::with_capacity(list.len()), Vec::new());
         let mut copies = Copies::default();
         for (at, instruction) in list.iter().enumerate() {
             let beside = copies.take(instruction);
             steps.push(match instruction {
                 Instruction::Wait { flag, value } => {
-                    let counter = self.flag(rank, *flag, false, count);
+                    let counter = self.flag(number, *flag, false, count);
                     Step::Wait { counter, value: *value as i32 }
                 }
                 Instruction::Signal { flag, value } => {
-                    let counter = self.flag(rank, *flag, true, count);
+                    let counter = self.flag(number, *flag, true, count);
                     Step::Signal { counter, value: *value as i32 }
                 }
                 Instruction::ReduceCopy { sources, destinations, .. } => {
@@ -183,7 +192,7 @@ impl Compiler<'_> {
                     let writes = destinations.iter().map(|operand| (*operand, false));
                     for (operand, reads) in reads.chain(writes) {
                         length = length.or_else(|| self.length(rank, operand));
-                        accesses.push(self.access((rank, at), operand, reads, count)?);
+                        accesses.push(self.access((number, at), operand, reads, count)?);
                     }
                     // What only leaves scratch is taken to be as long as the longest chunk.
                     let leaves = |from: &Operand| matches!(from, Operand::Scratch(_));
@@ -211,15 +220,15 @@ impl Compiler<'_> {
         Ok((steps, accesses))
     }
 
-    /// The counter behind a flag that this rank raises, or waits for.
-    fn flag(&mut self, rank: usize, flag: Flag, raises: bool, count: bool) -> u32 {
+    /// The counter behind a flag that this list raises, or waits for.
+    fn flag(&mut self, list: usize, flag: Flag, raises: bool, count: bool) -> u32 {
         let (link, counts) = match flag {
             Flag::Tail(link) => (link, Counts::Tail),
             Flag::Head(link) => (link, Counts::Head),
         };
         // Tails are raised by senders, heads by receivers.
         let sends = raises == (counts == Counts::Tail);
-        let connection = self.connection(rank, link, sends);
+        let connection = self.connection(list, link, sends);
         if count && link.lane == Lane::Sync {
             let connection = &mut self.connections[connection as usize];
             if raises { connection.sent += 1 } else { connection.received += 1 }
@@ -229,7 +238,7 @@ impl Compiler<'_> {
 
     fn access(
         &mut self,
-        (rank, step): (usize, usize),
+        (list, step): (usize, usize),
         operand: Operand,
         reads: bool,
         count: bool,
@@ -245,7 +254,7 @@ impl Compiler<'_> {
         match operand {
             Operand::Slot { link, message, segment }
             | Operand::PeerSlot { link, message, segment } => {
-                let at = self.connection(rank, link, !reads);
+                let at = self.connection(list, link, !reads);
                 let connection = &mut self.connections[at as usize];
                 let way = connection.way;
                 // The segments of a message are announced and given back together.
@@ -268,6 +277,7 @@ impl Compiler<'_> {
             }
             Operand::Window { peer, .. } => {
                 self.windows = true;
+                let rank = list / self.subject.lists_per_rank;
                 let (from, to) = if reads { (peer, rank) } else { (rank, peer) };
                 let way = self.way(from, to);
                 if self.ways[way as usize].posted {
@@ -341,18 +351,21 @@ impl Compiler<'_> {
         *self.lengths.entry(length).or_insert(next)
     }
 
-    /// The connection on which this rank sends to a peer, or receives from it.
-    fn connection(&mut self, rank: usize, link: Link, sends: bool) -> u32 {
-        let (from, to) = if sends { (rank, link.peer) } else { (link.peer, rank) };
-        let (sender, distance) = self.pair(from, to);
+    /// The connection on which this list sends to a peer's, or receives from it.
+    fn connection(&mut self, list: usize, link: Link, sends: bool) -> u32 {
+        let of_each = self.subject.lists_per_rank;
+        let peer = link.peer * of_each + link.list;
+        let (from, to) = if sends { (list, peer) } else { (peer, list) };
+        let (sender, distance) = self.pair(from, to, of_each);
         if let Some(known) = self.numbers.get(&(sender, distance, link.lane)) {
             return *known;
         }
-        let (way, back) = (self.way(from, to), self.way(to, from));
+        let ranks = (from / of_each, to / of_each);
+        let (way, back) = (self.way(ranks.0, ranks.1), self.way(ranks.1, ranks.0));
         let number = self.connections.len() as u32;
         self.connections.push(Connection {
             from: sender,
-            to: (to % self.simulated) as u32,
+            to: (to % (self.simulated * of_each)) as u32,
             lane: link.lane,
             sent: 0,
             received: 0,
@@ -374,7 +387,7 @@ impl Compiler<'_> {
     }
 
     fn way(&mut self, from: usize, to: usize) -> u32 {
-        let pair = self.pair(from, to);
+        let pair = self.pair(from, to, 1);
         if let Some(known) = self.ways_by_pair.get(&pair) {
             return *known;
         }
@@ -395,12 +408,14 @@ impl Compiler<'_> {
         number
     }
 
-    fn pair(&self, from: usize, to: usize) -> (u32, u32) {
-        let ranks = self.subject.collective.ranks;
+    /// Who of those that are simulated sends, and how far away the receiver is: of ranks, or of
+    /// lists.
+    fn pair(&self, from: usize, to: usize, lists_per_rank: usize) -> (u32, u32) {
+        let all = self.subject.collective.ranks * lists_per_rank;
         let distance = match self.turning {
-            Turning::Add => (to + ranks - from) % ranks,
+            Turning::Add => (to + all - from) % all,
             Turning::Xor => to ^ from,
         };
-        ((from % self.simulated) as u32, distance as u32)
+        ((from % (self.simulated * lists_per_rank)) as u32, distance as u32)
     }
 }

@@ -34,6 +34,14 @@ pub enum SimulationError {
         /// The most that there can be.
         most: usize,
     },
+    /// Ranks have more lists than there are channels for.
+    #[error("its lists need {needed} channels, and it has {channels}")]
+    TooManyLists {
+        /// What is needed.
+        needed: usize,
+        /// What is asked for.
+        channels: usize,
+    },
     /// Schedule and network have different numbers of ranks.
     #[error("the schedule is for {schedule} ranks, the network has {network}")]
     Ranks {

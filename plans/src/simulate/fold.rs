@@ -27,13 +27,16 @@ pub(super) fn folded<'a>(
     if !wanted {
         return None;
     }
+    if subject.lists_per_rank > 1 {
+        return Some(Err("ranks with several lists are not compared".to_owned()));
+    }
     let what = if network.nodes_per_pod() == 1 { "nodes" } else { "pods" };
     if !ranks.is_multiple_of(per_pod) || ranks == per_pod {
         return Some(Err(format!("{ranks} ranks are not several full {what} of {per_pod}")));
     }
     if let Some((simulated, turning)) = subject.firsts(per_pod) {
         let mut compiler = new(simulated).turned(turning);
-        let programs = match compiler.ranks(0..simulated) {
+        let programs = match compiler.lists(0..simulated) {
             Ok(programs) => programs,
             Err(error) => return Some(Err(error.to_string())),
         };
@@ -55,7 +58,7 @@ pub(super) fn folded<'a>(
     };
     Some(turning.and_then(|turning| {
         let mut compiler = new(per_pod).turned(turning);
-        let programs = compiler.ranks(0..per_pod).map_err(|error| error.to_string())?;
+        let programs = compiler.lists(0..per_pod).map_err(|error| error.to_string())?;
         let why = format!("the programs of all {ranks} ranks were compared");
         Ok((Statement::Folded { ranks: per_pod, why }, compiler, programs))
     }))
@@ -81,7 +84,7 @@ fn alike<'a>(
 
 fn compared(ranks: usize, mut compiler: Compiler<'_>) -> Result<Turning, String> {
     let simulated = compiler.simulated;
-    let programs = compiler.ranks(0..simulated).map_err(|error| error.to_string())?;
+    let programs = compiler.lists(0..simulated).map_err(|error| error.to_string())?;
     let programs: Programs = programs.into_iter().map(in_any_order).collect();
     let first: u64 = programs.iter().map(|(steps, _)| steps.len() as u64).sum();
     let all = first.saturating_mul((ranks / simulated) as u64);
@@ -92,7 +95,7 @@ fn compared(ranks: usize, mut compiler: Compiler<'_>) -> Result<Turning, String>
     }
     // Most that are unlike are so at an end.
     for rank in [simulated, ranks - 1].into_iter().chain(simulated + 1..ranks - 1) {
-        let program = compiler.rank(rank, false).map_err(|error| error.to_string())?;
+        let program = compiler.list(rank, false).map_err(|error| error.to_string())?;
         if in_any_order(program) != programs[rank % simulated] {
             let first = rank % simulated;
             return Err(format!("rank {rank} does not do what rank {first} does, turned"));

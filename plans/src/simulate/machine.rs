@@ -55,7 +55,7 @@ pub(super) struct Signal {
 
 #[derive(Clone, Debug)]
 pub(super) struct Process {
-    pub(super) rank: u32,
+    pub(super) list: u32,
     pub(super) bundle: u32,
     pub(super) step: u32,
     pub(super) round: u64,
@@ -85,16 +85,18 @@ impl<'a> Machine<'a> {
         rounds: u64,
         recorder: Option<Recorder>,
     ) -> Machine<'a> {
-        let (ranks, bundles) = (compiled.programs.len(), compiled.bundles.len());
-        let devices: Vec<&DeviceKind> = (0..ranks).map(|rank| network.device(rank)).collect();
+        let (lists, bundles) = (compiled.programs.len(), compiled.bundles.len());
+        let rank_of = |list: usize| list / compiled.lists_per_rank;
+        let devices: Vec<&DeviceKind> =
+            (0..lists).map(|list| network.device(rank_of(list))).collect();
         let process = |at: usize| {
-            let rank = at / bundles;
+            let list = at / bundles;
             Process {
-                rank: rank as u32,
+                list: list as u32,
                 bundle: (at % bundles) as u32,
                 step: 0,
                 round: 0,
-                time: from_ns(devices[rank].launch_ns),
+                time: from_ns(devices[list].launch_ns),
                 stored: 0,
                 acknowledgement: 0,
                 posts: false,
@@ -102,12 +104,12 @@ impl<'a> Machine<'a> {
                 last_event: NO_EVENT,
             }
         };
-        let processes: Vec<Process> = (0..ranks * bundles).map(process).collect();
+        let processes: Vec<Process> = (0..lists * bundles).map(process).collect();
         let none = Signal { value: 0, arrival: 0, event: NO_EVENT };
         let raised = Raised { first: none, later: VecDeque::new(), waiter: NOBODY };
         Machine {
             servers: Servers::new(network, compiled.pods),
-            memories: (0..ranks).map(|rank| network.memory(rank)).collect(),
+            memories: (0..lists).map(|list| network.memory(rank_of(list))).collect(),
             counters: vec![raised; compiled.counters.len() * bundles],
             arrivals: vec![0; compiled.connections.len() * bundles],
             queue: processes.iter().zip(0..).map(|(p, at)| Reverse((p.time, at))).collect(),
@@ -138,8 +140,8 @@ impl<'a> Machine<'a> {
 
     fn advance(&mut self, at: usize, now: Time) -> Result<(), SimulationError> {
         let compiled = self.compiled;
-        let rank = self.processes[at].rank as usize;
-        let (steps, accesses) = &compiled.programs[rank];
+        let list = self.processes[at].list as usize;
+        let (steps, accesses) = &compiled.programs[list];
         self.processes[at].time = self.processes[at].time.max(now);
         self.processes[at].parked = false;
         if std::mem::take(&mut self.processes[at].posts) {
@@ -285,14 +287,14 @@ impl<'a> Machine<'a> {
     }
 
     pub(super) fn device(&self, at: usize) -> &'a DeviceKind {
-        self.devices[self.processes[at].rank as usize]
+        self.devices[self.processes[at].list as usize]
     }
 
     /// What a wait or a signal costs: on a GPU nothing behind another one, as threads of a block
     /// take them at once.
     fn instruction(&self, at: usize, is_alike: impl Fn(&Step) -> bool) -> Time {
         let (device, process) = (self.device(at), &self.processes[at]);
-        let (steps, _) = &self.compiled.programs[process.rank as usize];
+        let (steps, _) = &self.compiled.programs[process.list as usize];
         let before = (process.step as usize).checked_sub(1).and_then(|before| steps.get(before));
         let joins = device.processor == Processor::Gpu && before.is_some_and(is_alike);
         if joins { 0 } else { from_ns(device.instruction_ns) }
@@ -301,7 +303,7 @@ impl<'a> Machine<'a> {
     pub(super) fn record(&mut self, at: usize, start: Time, cause: u32, bytes: u64) -> u32 {
         let process = &mut self.processes[at];
         let Some(recorder) = &mut self.recorder else { return NO_EVENT };
-        let place = (process.rank, process.bundle, process.round as u32, process.step);
+        let place = (process.list, process.bundle, process.round as u32, process.step);
         process.last_event = recorder.record(place, start, process.time, cause, bytes);
         process.last_event
     }
@@ -312,7 +314,7 @@ impl<'a> Machine<'a> {
         if process.round >= self.rounds {
             return None;
         }
-        let (steps, accesses) = &self.compiled.programs[process.rank as usize];
+        let (steps, accesses) = &self.compiled.programs[process.list as usize];
         let step = process.step as usize;
         let (counter, value, message) = match steps[step] {
             Step::Wait { counter, value } => (counter, i64::from(value), None),
@@ -330,7 +332,9 @@ impl<'a> Machine<'a> {
         let of = self.compiled.counters[counter as usize];
         let connection = &self.compiled.connections[of.connection as usize];
         let peer = if of.counts == Counts::Head { connection.to } else { connection.from } as usize;
-        let link = Link { peer, lane: connection.lane };
+        let of_each = self.compiled.lists_per_rank;
+        let (peer, peer_list) = (peer / of_each, peer % of_each);
+        let link = Link { peer, list: peer_list, lane: connection.lane };
         let raised = &self.counters[self.counter_index(at, counter)];
         let reached = raised.later.back().map_or(raised.first.value, |signal| signal.value)
             - self.base(at, counter, false);
@@ -347,6 +351,8 @@ impl<'a> Machine<'a> {
                 Awaited::Counter { flag, value, reached }
             }
         };
-        Some(Stuck { rank: process.rank as usize, step, peer, awaited })
+        let (rank, list) = (process.list as usize / of_each, process.list as usize % of_each);
+        let step = self.compiled.first_step(process.list as usize) + step;
+        Some(Stuck { rank, list, step, peer, peer_list, awaited })
     }
 }

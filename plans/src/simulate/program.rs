@@ -157,7 +157,7 @@ pub(super) struct Counter {
     pub(super) counts: Counts,
 }
 
-/// One direction between two ranks on one lane.
+/// One direction between two lists on one lane. Where ranks have one, its number is the rank's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Connection {
     pub(super) from: u32,
@@ -172,12 +172,21 @@ pub(super) struct Connection {
     pub(super) counters: [u32; 3],
 }
 
-/// Each simulated rank's steps, and their accesses.
+impl Compiled {
+    /// The number of a list's first step among those of its rank.
+    pub(super) fn first_step(&self, list: usize) -> usize {
+        let before = list / self.lists_per_rank * self.lists_per_rank..list;
+        self.programs[before].iter().map(|(steps, _)| steps.len()).sum()
+    }
+}
+
+/// Each simulated list's steps, and their accesses.
 pub(super) type Programs = Vec<(Vec<Step>, Vec<Access>)>;
 
 /// All that the event loop needs.
 #[derive(Debug)]
 pub(super) struct Compiled {
+    pub(super) lists_per_rank: usize,
     pub(super) programs: Programs,
     pub(super) connections: Vec<Connection>,
     pub(super) counters: Vec<Counter>,

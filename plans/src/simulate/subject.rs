@@ -8,7 +8,7 @@ use crate::algorithms::Entry;
 use crate::collective::{Collective, Order};
 use crate::schedule::{Chunking, Instruction, Schedule, Slots, Turning};
 use crate::topology::{Network, Placement};
-use crate::verify::check_structure;
+use crate::verify::needed_channels;
 use std::borrow::Cow;
 use std::sync::OnceLock;
 
@@ -19,6 +19,9 @@ pub struct Subject<'a> {
     pub(super) collective: Collective,
     pub(super) input: Chunking,
     pub(super) output: Chunking,
+    pub(super) lists_per_rank: usize,
+    /// Channels without which it cannot run.
+    pub(super) needed_channels: usize,
     /// After how many ranks instructions repeat, where they are made so.
     pub(super) period: Option<usize>,
     /// The same of hypercubes ([`Entry::cube`]).
@@ -39,12 +42,14 @@ impl<'a> Subject<'a> {
     /// # Errors
     /// An operand or a shape that no executor takes.
     pub fn schedule(schedule: &'a Schedule) -> Result<Subject<'a>, SimulationError> {
-        check_structure(schedule)?;
+        let needed_channels = needed_channels(schedule)?;
         Ok(Subject {
             source: Source::Schedule(schedule),
             collective: schedule.collective,
             input: schedule.input,
             output: schedule.output,
+            lists_per_rank: schedule.lists_per_rank,
+            needed_channels,
             period: None,
             cube: None,
             alike: OnceLock::new(),
@@ -68,7 +73,17 @@ impl<'a> Subject<'a> {
         let cube = entry.cube(collective.ranks, placement);
         let source = Source::Entry { entry, placement, order, slots };
         let (input, output, alike) = (first.input, first.output, OnceLock::new());
-        Ok(Subject { source, collective, input, output, period, cube, alike })
+        Ok(Subject {
+            source,
+            collective,
+            input,
+            output,
+            lists_per_rank: 1,
+            needed_channels: 1,
+            period,
+            cube,
+            alike,
+        })
     }
 
     /// Whether it is small enough, as far as that is known without simulating it.
@@ -113,7 +128,9 @@ impl<'a> Subject<'a> {
         let sample = [0, ranks / 3, ranks / 2, ranks - 1];
         let mut total = 0;
         for rank in sample {
-            total += self.list(rank)?.len() as u64;
+            for list in rank * self.lists_per_rank..(rank + 1) * self.lists_per_rank {
+                total += self.list(list)?.len() as u64;
+            }
         }
         let expected = total * ranks as u64 / sample.len() as u64;
         if expected > limit { Err(SimulationError::too_large(expected, limit)) } else { Ok(()) }
@@ -124,15 +141,15 @@ impl<'a> Subject<'a> {
         (self.input, self.output)
     }
 
-    /// A rank's instructions.
+    /// A list's instructions, by its number among all: the rank, where each has one.
     pub(super) fn list(&self, rank: usize) -> Result<Cow<'a, [Instruction]>, SimulationError> {
         match self.source {
-            Source::Schedule(schedule) => Ok(Cow::Borrowed(&schedule.ranks[rank])),
+            Source::Schedule(schedule) => Ok(Cow::Borrowed(&schedule.lists[rank])),
             Source::Entry { entry, placement, order, slots } => {
                 let ranks = rank..rank + 1;
                 let one =
                     entry.schedule_of_ranks(self.collective, placement, order, slots, ranks)?;
-                Ok(Cow::Owned(one.ranks.into_iter().flatten().collect()))
+                Ok(Cow::Owned(one.lists.into_iter().flatten().collect()))
             }
         }
     }

@@ -16,7 +16,8 @@ const LIMIT: usize = 1 << 21;
 pub struct Event {
     /// The rank.
     pub rank: usize,
-    /// The first channel of the bundle.
+    /// The first channel of the bundle. Where ranks have several lists, each has a channel of every
+    /// share.
     pub channel: usize,
     /// The round.
     pub round: u64,
@@ -190,13 +191,16 @@ impl Recorder {
             .collect();
         occupations.sort_by(|a, b| a.start_ns.total_cmp(&b.start_ns));
         let name = |id: &LinkId| network.link_name(*id);
+        let firsts: Vec<usize> =
+            (0..compiled.programs.len()).map(|list| compiled.first_step(list)).collect();
         let event = |recorded: &Recorded| {
-            let (rank, bundle, round, step) = recorded.place;
+            let (list, bundle, round, step) = recorded.place;
+            let (list, of_each) = (list as usize, compiled.lists_per_rank);
             Event {
-                rank: rank as usize,
-                channel: compiled.bundles[bundle as usize].channel,
+                rank: list / of_each,
+                channel: compiled.bundles[bundle as usize].channel * of_each + list % of_each,
                 round: u64::from(round),
-                step: step as usize,
+                step: firsts[list] + step as usize,
                 start_ns: ns(recorded.start),
                 end_ns: ns(recorded.end),
                 bytes: recorded.bytes,

@@ -123,7 +123,7 @@ impl Machine<'_> {
             finish = finish.max(self.cross(&[way.to_memory], wire, begun));
             stored = stored.max(Some(way.latency));
         }
-        let memory = self.memories[self.processes[at].rank as usize];
+        let memory = self.memories[self.processes[at].list as usize];
         finish = finish.max(self.cross(&[memory], local, begun)) + answers;
         if let Some(latency) = stored {
             let process = &mut self.processes[at];

@@ -75,7 +75,8 @@ impl<'a> Script<'a> {
             output,
             scratch: scratch.unwrap_or(0),
             slots: SLOTS,
-            ranks: writer.finish(),
+            lists_per_rank: 1,
+            lists: writer.finish(),
         })
     }
 
@@ -113,7 +114,7 @@ impl<'a> Script<'a> {
 
     fn link(&self, from: usize, to: usize, peer: usize) -> Link {
         let posted = self.ways.way(from, to).posted;
-        Link { peer, lane: if posted { Lane::Slots } else { self.lane } }
+        Link::new(peer, if posted { Lane::Slots } else { self.lane })
     }
 }
 

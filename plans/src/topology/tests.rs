@@ -240,7 +240,7 @@ fn calls_cost_what_their_instructions_were_counted_to() {
                     && (!moves || (copies(a) && copies(b)))
             };
             let mut ns = gpu.launch_ns - launch_ns;
-            for run in schedule.ranks[0].chunk_by(alike) {
+            for run in schedule.lists[0].chunk_by(alike) {
                 ns += match &run[0] {
                     Instruction::ReduceCopy { sources, destinations, .. } => {
                         let operands = sources.len() + destinations.len();

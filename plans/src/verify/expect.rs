@@ -138,8 +138,15 @@ mod tests {
 
     fn expectation(kind: Kind, input: Chunking, output: Chunking, in_place: bool) -> Expectation {
         let (collective, slots) = (Collective::new(kind, 4), Slots { ll: 2, ll128: 2, slots: 2 });
-        let schedule =
-            Schedule { collective, input, output, scratch: 0, slots, ranks: vec![Vec::new(); 4] };
+        let schedule = Schedule {
+            collective,
+            input,
+            output,
+            scratch: 0,
+            slots,
+            lists_per_rank: 1,
+            lists: vec![Vec::new(); 4],
+        };
         Expectation::new(&schedule, in_place)
     }
 

@@ -131,7 +131,7 @@ pub fn verify_group(
     for (rank, steps) in ranks.iter().enumerate() {
         check_order(rank, steps, parts)?;
         for (part, of_rank) in cuts(rank, steps, parts, &part_of)?.into_iter().enumerate() {
-            let len = parts[part].verified.schedule().ranks[rank].len();
+            let len = parts[part].verified.schedule().lists[rank].len();
             if of_rank == (Moments { ready: 0, done: len }) {
                 continue;
             }
@@ -179,7 +179,7 @@ fn check_order(
     steps: &[GroupStep],
     parts: &[GroupPart<'_>],
 ) -> Result<(), GroupViolation> {
-    let len = |part: usize| parts[part].verified.schedule().ranks[rank].len();
+    let len = |part: usize| parts[part].verified.schedule().lists[rank].len();
     let (mut part, mut at) = (0, 0);
     for (step, one) in steps.iter().enumerate() {
         let GroupStep::Run { part: runs, until } = *one else { continue };
@@ -211,7 +211,7 @@ fn cuts(
 ) -> Result<Vec<Moments>, GroupViolation> {
     let mut at = vec![0; parts.len()];
     let mut done = vec![0; part_of.len()];
-    let len = |part: &GroupPart<'_>| part.verified.schedule().ranks[rank].len();
+    let len = |part: &GroupPart<'_>| part.verified.schedule().lists[rank].len();
     let mut moments: Vec<Moments> =
         parts.iter().map(|part| Moments { ready: 0, done: len(part) }).collect();
     for step in steps {
@@ -278,7 +278,7 @@ mod tests {
     /// Awaits each part's buckets, runs it, and says that they are done.
     fn steps(parts: &[GroupPart<'_>], rank: usize) -> Vec<GroupStep> {
         let of_part = |(number, part): (usize, &GroupPart<'_>)| {
-            let until = part.verified.schedule().ranks[rank].len();
+            let until = part.verified.schedule().lists[rank].len();
             let buckets = part.spans.iter().map(|span| span.bucket);
             let mut steps: Vec<GroupStep> = buckets.clone().map(GroupStep::Await).collect();
             steps.push(GroupStep::Run { part: number, until });
@@ -296,7 +296,7 @@ mod tests {
     fn cut(parts: &[GroupPart<'_>], rank: usize, ready: usize, done: usize) -> Vec<Vec<GroupStep>> {
         let mut ranks = all_steps(parts);
         let bucket = parts[0].spans[0].bucket;
-        let until = parts[0].verified.schedule().ranks[rank].len();
+        let until = parts[0].verified.schedule().lists[rank].len();
         let mut moments = [(ready, GroupStep::Await(bucket)), (done, GroupStep::Done(bucket))];
         moments.sort_by_key(|moment| moment.0);
         let cut = moments
@@ -362,10 +362,10 @@ mod tests {
             let verified = verify(schedule, Order::Any, entry.in_place).unwrap();
             let parts = [part(&verified, 0)];
             for rank in 0..RANKS {
-                let list = &verified.schedule().ranks[rank];
+                let list = &verified.schedule().lists[rank];
                 let Some(own) = list.iter().rposition(touches) else { continue };
                 let reached =
-                    (0..RANKS).any(|peer| reaches(&verified.schedule().ranks[peer], rank));
+                    (0..RANKS).any(|peer| reaches(&verified.schedule().lists[peer], rank));
                 // Where peers reach in, they are known to be done after the first wait of the last
                 // barrier at the earliest.
                 let is_exit = |one: &Instruction| matches!(one, Instruction::Wait { flag: Flag::Tail(link), .. } if link.lane == Lane::Sync);
@@ -461,7 +461,7 @@ mod tests {
         let ring = proven(Kind::AllReduce, Algorithm::Ring, Encoding::Slots);
         let mut parts = [part(&ring, 0)];
         parts[0].rounds = 2;
-        let end = ring.schedule().ranks[2].len();
+        let end = ring.schedule().lists[2].len();
         let found = verify_group(1, &parts, &cut(&parts, 2, 0, end - 1));
         assert_eq!(found, Err(GroupViolation::Cut { rank: 2, part: 0 }));
     }

@@ -1,5 +1,7 @@
-//! The abstract execution: every rank runs until it waits for something that no other rank will
-//! ever do.
+//! The abstract execution: every list runs until it waits for something that no other will ever do.
+//!
+//! Mostly each rank has one list, and a list's number is its rank's. Where ranks have several, all
+//! lists of one share its memory, and nothing else of what follows.
 //!
 //! Where first ranks stand for all ([`Symmetry`]), they alone run, each for all that are turned
 //! from it: an instruction is carried out by all of these at once. State is kept as the first rank
@@ -8,7 +10,6 @@
 
 use super::clock::{Event, Knowledge};
 use super::expect::{Expectation, Place};
-use super::hash::Map;
 use super::memory::Memory;
 use super::route::{End, Route, Routes, Traffic};
 use super::value::{Value, Values};
@@ -17,6 +18,7 @@ use crate::schedule::{
     Buffer, Distance, Flag, Instruction, Lane, Link, Operand, Schedule, Source, Symmetry, Tree,
 };
 use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
 
 /// All ranks while they run. The more of what happens before what is known, the more is accepted;
 /// nothing else depends on it.
@@ -25,8 +27,14 @@ pub(super) struct Machine<'a, K: Knowledge> {
     pub(super) schedule: &'a Schedule,
     pub(super) expectation: Expectation,
     pub(super) symmetry: Symmetry,
+    /// By list.
     pub(super) ranks: Vec<Rank<K>>,
+    /// By rank.
     pub(super) memories: Vec<Memory>,
+    /// By rank: chunks are places of an input.
+    pub(super) scratch: Vec<Memory>,
+    /// Chunks of scratch and the lists that write there, where ranks have several lists.
+    pub(super) scratch_writers: BTreeSet<(usize, usize)>,
     pub(super) routes: &'a Routes,
     /// By the route's number.
     pub(super) traffic: Vec<Traffic<K>>,
@@ -59,8 +67,6 @@ pub(super) struct Moments {
 pub(super) struct Rank<K> {
     step: usize,
     pub(super) clock: K,
-    /// What its scratch holds. It alone reaches it, step by step, so nobody races there.
-    pub(super) scratch: Map<usize, Value>,
     /// Peers whose tokens have come.
     pub(super) tokens: BTreeSet<usize>,
     /// How many sources of the step have been seen to be there: what has come stays.
@@ -68,7 +74,7 @@ pub(super) struct Rank<K> {
     blocked: Option<(Route, Awaited)>,
 }
 
-/// A rank and its step.
+/// A list and its step.
 pub(super) type At = (usize, usize);
 
 /// By rank and step, in the order of steps: a rank's chunk.
@@ -85,21 +91,21 @@ impl<'a, K: Knowledge> Machine<'a, K> {
     ) -> Machine<'a, K> {
         let symmetry = routes.symmetry();
         let firsts = symmetry.firsts();
-        let rank = |clock| Rank {
-            step: 0,
-            clock,
-            scratch: Map::default(),
-            tokens: BTreeSet::new(),
-            there: 0,
-            blocked: None,
-        };
+        let rank =
+            |clock| Rank { step: 0, clock, tokens: BTreeSet::new(), there: 0, blocked: None };
         let expectation = Expectation::new(schedule, in_place);
+        let (clocks, owners) = match schedule.lists_per_rank {
+            1 => (K::all(symmetry.ranks()).take(firsts).collect(), 0..firsts),
+            several => clocks_of_lists(schedule.collective.ranks, several),
+        };
         Machine {
             schedule,
             expectation,
             symmetry,
-            ranks: K::all(schedule.collective.ranks).take(firsts).map(rank).collect(),
-            memories: (0..firsts).map(|rank| Memory::new(rank, &expectation)).collect(),
+            ranks: clocks.into_iter().map(rank).collect(),
+            memories: owners.clone().map(|owner| Memory::new(owner, &expectation)).collect(),
+            scratch: owners.map(|owner| Memory::scratch(owner, schedule.scratch)).collect(),
+            scratch_writers: BTreeSet::new(),
             routes,
             traffic: (0..routes.len()).map(|_| Traffic::new()).collect(),
             values: Values::new(expectation, symmetry),
@@ -110,7 +116,7 @@ impl<'a, K: Knowledge> Machine<'a, K> {
             runnable: (0..firsts).collect(),
             read: Vec::new(),
             moments: schedule
-                .ranks
+                .lists
                 .iter()
                 .map(|list| Moments { ready: 0, done: list.len() })
                 .collect(),
@@ -133,10 +139,12 @@ impl<'a, K: Knowledge> Machine<'a, K> {
         let stuck = |(rank, state): (usize, &Rank<K>)| {
             let (route, awaited) = state.blocked?;
             let peer = if route.from == rank { route.to } else { route.from };
-            Some(Stuck { rank, step: state.step, peer, awaited })
+            let (list, peer_list) = (0, 0);
+            Some(Stuck { rank, list, step: state.step, peer, peer_list, awaited })
         };
         let stuck: Vec<Stuck> = self.ranks.iter().enumerate().filter_map(stuck).collect();
         if stuck.is_empty() {
+            self.check_scratch()?;
             return self.check_drained();
         }
         let all = self.symmetry.distances().flat_map(|by| stuck.iter().map(move |one| (one, by)));
@@ -153,7 +161,7 @@ impl<'a, K: Knowledge> Machine<'a, K> {
             }
             Awaited::Message(operand) => Awaited::Message(symmetry.operand(operand, by)),
         };
-        Stuck { rank, step: stuck.step, peer, awaited }
+        Stuck { rank, peer, awaited, ..*stuck }
     }
 
     /// What a rank's chunk holds at the end.
@@ -172,7 +180,7 @@ impl<'a, K: Knowledge> Machine<'a, K> {
 
     /// Runs one rank until it ends or blocks.
     fn advance(&mut self, rank: usize) -> Result<(), Violation> {
-        let list = &self.schedule.ranks[rank];
+        let list = &self.schedule.lists[rank];
         while let Some(instruction) = list.get(self.ranks[rank].step) {
             self.pass_moments(rank)?;
             let at = (rank, self.ranks[rank].step);
@@ -202,7 +210,8 @@ impl<'a, K: Knowledge> Machine<'a, K> {
             self.ranks[rank].clock.publish();
             self.memories[rank].open_at(self.ranks[rank].clock.now());
         }
-        if step != done {
+        // Several lists of a rank reach its memory alone, and it leaves when all have ended.
+        if step != done || self.schedule.lists_per_rank > 1 {
             return Ok(());
         }
         self.memories[rank]
@@ -216,7 +225,7 @@ impl<'a, K: Knowledge> Machine<'a, K> {
         flag: Flag,
         value: i64,
     ) -> Result<Option<(Route, Awaited)>, Violation> {
-        let route = Route::of(rank, flag, End::Waiter);
+        let route = Route::of(rank, flag, End::Waiter, self.schedule.lists_per_rank);
         let (number, by) = self.routes.number(route);
         let traffic = &mut self.traffic[number];
         let counter = match flag {
@@ -244,7 +253,7 @@ impl<'a, K: Knowledge> Machine<'a, K> {
     }
 
     fn signal(&mut self, (rank, step): At, flag: Flag, value: i64) -> Result<(), Violation> {
-        let route = Route::of(rank, flag, End::Signaller);
+        let route = Route::of(rank, flag, End::Signaller, self.schedule.lists_per_rank);
         let (number, by) = self.routes.number(route);
         let traffic = &mut self.traffic[number];
         let (counter, done, waiter) = match flag {
@@ -342,7 +351,7 @@ impl<'a, K: Knowledge> Machine<'a, K> {
         if !link.lane.has_flags() {
             return None;
         }
-        let route = Route { from: link.peer, to: rank, lane: link.lane };
+        let route = Route::from(link, rank, self.schedule.lists_per_rank);
         let (number, _) = self.routes.number(route);
         let (first, segments) = self.routes.segments(number, message);
         let there = self.traffic[number].segments.len();
@@ -356,10 +365,30 @@ impl<'a, K: Knowledge> Machine<'a, K> {
         let routes = self.routes.sorted();
         routes
             .into_iter()
-            .try_for_each(|(route, number)| Self::check_route(route, &self.traffic[number]))
+            .try_for_each(|(route, number)| self.check_route(route, &self.traffic[number]))
     }
 
-    fn check_route(Route { from, to, lane }: Route, traffic: &Traffic<K>) -> Result<(), Violation> {
+    /// Whoever writes to scratch does so again in the next round: all that others do there in this
+    /// one must be known by then. (What is read in the next round is written there before.)
+    fn check_scratch(&self) -> Result<(), Violation> {
+        for &(chunk, list) in &self.scratch_writers {
+            let rank = list / self.schedule.lists_per_rank;
+            let unknown =
+                self.scratch[rank].unknown((Buffer::Input, chunk), &self.ranks[list].clock);
+            if let Some(other) = unknown {
+                let of_rank = |list| list % self.schedule.lists_per_rank;
+                let (list, other) = (of_rank(list), of_rank(other));
+                return Err(Violation::Kept { rank, list, chunk, other });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_route(
+        &self,
+        Route { from, to, lane }: Route,
+        traffic: &Traffic<K>,
+    ) -> Result<(), Violation> {
         let (sent, received) = match lane {
             Lane::Sync => (traffic.tail.value, traffic.sync_waits),
             _ => (traffic.sent as i64, traffic.received as i64),
@@ -367,8 +396,9 @@ impl<'a, K: Knowledge> Machine<'a, K> {
         if sent != received {
             return Err(Violation::Unread { from, to, lane, sent, received });
         }
-        let (tail, head) =
-            (Flag::Tail(Link { peer: to, lane }), Flag::Head(Link { peer: from, lane }));
+        let of_each = self.schedule.lists_per_rank;
+        let link = |list| Link { peer: list / of_each, list: list % of_each, lane };
+        let (tail, head) = (Flag::Tail(link(to)), Flag::Head(link(from)));
         if lane == Lane::Slots && traffic.tail.value != sent {
             return Err(Violation::Unannounced {
                 rank: from,
@@ -396,6 +426,19 @@ impl<'a, K: Knowledge> Machine<'a, K> {
             self.runnable.push_back(rank);
         }
     }
+}
+
+/// Of each list, and who owns the memory of each rank: its user, whom its lists know from the
+/// beginning. They do not know each other.
+fn clocks_of_lists<K: Knowledge>(ranks: usize, lists_per_rank: usize) -> (Vec<K>, Range<usize>) {
+    let lists = ranks * lists_per_rank;
+    let mut clocks: Vec<K> = K::all(lists + ranks).collect();
+    let mut users = clocks.split_off(lists);
+    for (lists, user) in clocks.chunks_mut(lists_per_rank).zip(&mut users) {
+        let entered = user.publish();
+        lists.iter_mut().for_each(|list| list.join(&entered));
+    }
+    (clocks, lists..lists + ranks)
 }
 
 /// What a place holds when the call begins.

@@ -32,6 +32,13 @@ struct Cell {
     reads: Reads,
 }
 
+impl Cell {
+    /// The last write, and reads since.
+    fn accesses(&self) -> impl Iterator<Item = &Event> {
+        self.written.iter().chain(self.reads.iter())
+    }
+}
+
 /// Reads of a chunk: the last of each rank. Mostly one rank reads.
 #[derive(Debug, Default)]
 enum Reads {
@@ -45,10 +52,20 @@ enum Reads {
 pub(super) type Conflict = usize;
 
 impl Memory {
+    /// Buffers that an owner's user leaves to the call by entering it.
     pub(super) fn new(owner: usize, expectation: &Expectation) -> Memory {
         let [inputs, outputs] = [Buffer::Input, Buffer::Output].map(|of| expectation.chunks(of));
+        Memory::of(owner, inputs, inputs + outputs)
+    }
+
+    /// An owner's scratch, whose chunks are places of an input.
+    pub(super) fn scratch(owner: usize, chunks: usize) -> Memory {
+        Memory::of(owner, chunks, chunks)
+    }
+
+    fn of(owner: usize, inputs: usize, chunks: usize) -> Memory {
         let mut pages = Vec::new();
-        pages.resize_with((inputs + outputs).div_ceil(PAGE), || None);
+        pages.resize_with(chunks.div_ceil(PAGE), || None);
         Memory { owner, inputs, pages, ready: Some(Event::start(owner)), left: false }
     }
 
@@ -96,6 +113,14 @@ impl Memory {
         cell.written.is_some().then_some(cell.value)
     }
 
+    /// The access to a place that this one does not know of, if there is one.
+    pub(super) fn unknown(&self, place: Place, to: &impl View) -> Option<Conflict> {
+        let index = self.index(place);
+        let cell = &self.pages[index / PAGE].as_ref()?[index % PAGE];
+        let access = cell.accesses().find(|access| !to.knows(**access))?;
+        Some(access.rank())
+    }
+
     /// The owner leaves: its user may now do with the buffers what it likes. An access that it does
     /// not know of is a conflict.
     pub(super) fn leave(&mut self, owner: &impl View) -> Result<(), (Place, Conflict)> {
@@ -104,8 +129,7 @@ impl Memory {
         let pages = pages.filter_map(|(page, cells)| Some((page * PAGE, cells.as_ref()?)));
         for (first, cells) in pages {
             for (offset, cell) in cells.iter().enumerate() {
-                let mut accesses = cell.written.iter().chain(cell.reads.iter());
-                if let Some(access) = accesses.find(|access| !owner.knows(**access)) {
+                if let Some(access) = cell.accesses().find(|access| !owner.knows(**access)) {
                     return Err((self.place(first + offset), access.rank()));
                 }
             }

@@ -42,6 +42,7 @@ mod memory;
 mod operand;
 mod raw;
 mod route;
+mod sets;
 mod story;
 mod structure;
 mod symmetric;
@@ -56,11 +57,12 @@ pub use symmetric::{Difference, Symmetric, Unlike, Unproven};
 pub use violation::{Arithmetic, Awaited, Malformed, Misuse, Stuck, Violation};
 
 use crate::collective::{Kind, Order};
-use crate::schedule::{Buffer, Distance, Schedule, Tree};
+use crate::schedule::{Buffer, Distance, Link, Schedule, Tree};
 use clock::{Clock, Knowledge, Own};
 use hash::Map;
 use machine::{Machine, Origins};
-use route::Routes;
+use route::{Route, Routes};
+use sets::ConnectionSets;
 use symmetric::Reductions;
 use value::{Block, Part, Value, Values};
 
@@ -72,6 +74,7 @@ pub struct Verified {
     in_place: bool,
     single_rounding: bool,
     origins: Origins,
+    sets: ConnectionSets,
 }
 
 impl Verified {
@@ -90,12 +93,34 @@ impl Verified {
         self.in_place
     }
 
-    /// A chunk that is as long as what an instruction moves, where all its operands are messages
-    /// and do not say.
-    pub fn origin(&self, rank: usize, step: usize) -> Option<(usize, Buffer, usize)> {
-        let of_rank = self.origins.get(rank)?;
+    /// A chunk that is as long as what an instruction of a list moves, where all its operands are
+    /// messages and do not say.
+    pub fn origin(&self, list: usize, step: usize) -> Option<(usize, Buffer, usize)> {
+        let of_rank = self.origins.get(list)?;
         let index = of_rank.binary_search_by_key(&step, |(step, _)| *step).ok()?;
         Some(of_rank[index].1)
+    }
+
+    /// How many channels' connections the lists of a share use.
+    pub(crate) fn sets(&self) -> usize {
+        self.sets.count()
+    }
+
+    /// Which of them a list uses to send over a link, or to receive.
+    pub(crate) fn set(&self, list: usize, link: Link, sends: bool) -> usize {
+        let of_each = self.schedule.lists_per_rank;
+        let route = if sends { Route::to } else { Route::from }(link, list, of_each);
+        self.sets.of(route, of_each)
+    }
+
+    /// Channels without which it cannot run: one where each rank has one list.
+    pub fn needed_channels(&self) -> usize {
+        self.schedule.lists_per_rank.max(self.sets.count())
+    }
+
+    /// Into how many shares so many channels divide the work: none where there are too few.
+    pub fn shares(&self, channels: usize) -> usize {
+        channels / self.needed_channels()
     }
 
     /// Whether every result is made by one instruction from the inputs, so that it is rounded to
@@ -113,10 +138,13 @@ impl Verified {
 ///
 /// The first [`Violation`] found, the same for equal arguments.
 pub fn verify(schedule: Schedule, promise: Order, in_place: bool) -> Result<Verified, Violation> {
-    let routes = structure::check(&schedule, in_place)?;
-    let Proof { single_rounding, origins, .. } =
-        prove_apart_and_in_place(&schedule, &routes, promise, in_place)?;
-    Ok(Verified { schedule, promise, in_place, single_rounding, origins })
+    let proof = structure::check(&schedule, in_place).and_then(|routes| {
+        let proof = prove_apart_and_in_place(&schedule, &routes, promise, in_place)?;
+        Ok((proof, ConnectionSets::new(&routes, schedule.lists_per_rank)))
+    });
+    let (Proof { single_rounding, origins, .. }, sets) =
+        proof.map_err(|found| found.of_lists(&schedule))?;
+    Ok(Verified { schedule, promise, in_place, single_rounding, origins, sets })
 }
 
 fn prove_apart_and_in_place(
@@ -150,7 +178,9 @@ fn from_below(
     promise: Order,
     in_place: bool,
 ) -> Option<Proof> {
-    if schedule.collective.kind == Kind::Barrier || schedule.uses_windows() {
+    // Several lists share a rank's memory.
+    let is_alone = schedule.lists_per_rank == 1;
+    if schedule.collective.kind == Kind::Barrier || schedule.uses_windows() || !is_alone {
         return None;
     }
     let proof = prove::<Own>(schedule, routes, promise, false).ok()?;
@@ -182,13 +212,21 @@ pub fn verify_exchange(
     }
     let origins = std::mem::take(&mut machine.origins);
     let (promise, in_place, single_rounding) = (Order::Any, false, true);
-    Ok(Verified { schedule, promise, in_place, single_rounding, origins })
+    let sets = ConnectionSets::new(&routes, schedule.lists_per_rank);
+    Ok(Verified { schedule, promise, in_place, single_rounding, origins, sets })
 }
 
 /// Checks what needs no execution: after this, a schedule may be indexed by its ranks and chunks
 /// without fear.
 pub fn check_structure(schedule: &Schedule) -> Result<(), Violation> {
-    structure::check(schedule, false).map(|_| ())
+    needed_channels(schedule).map(|_| ())
+}
+
+/// As [`Verified::needed_channels`], after what [`check_structure`] checks.
+pub(crate) fn needed_channels(schedule: &Schedule) -> Result<usize, Violation> {
+    let routes = structure::check(schedule, false).map_err(|found| found.of_lists(schedule))?;
+    let sets = ConnectionSets::new(&routes, schedule.lists_per_rank);
+    Ok(sets.count().max(schedule.lists_per_rank))
 }
 
 /// What an execution has shown, besides that all is well.
@@ -212,7 +250,7 @@ fn prove<K: Knowledge>(
 ) -> Result<Proof, Violation> {
     let mut machine = Machine::<K>::new(schedule, routes, in_place);
     machine.run()?;
-    let firsts = routes.symmetry().firsts();
+    let firsts = routes.symmetry().firsts() / schedule.lists_per_rank;
     if schedule.collective.kind == Kind::Barrier {
         let early = (0..firsts).find_map(|rank| Some((rank, machine.unheard(rank)?)));
         if let Some((rank, peer)) = early {

@@ -21,7 +21,11 @@ impl<K: Knowledge> Machine<'_, K> {
             Operand::Tokens => return Ok(self.values.tokens(rank)),
             Operand::Slot { .. } => return self.receive((rank, step), operand, brought),
             Operand::Scratch(chunk) => {
-                return self.ranks[rank].scratch.get(&chunk).copied().ok_or(undefined);
+                let owner = self.rank_of(rank);
+                return self.scratch[owner]
+                    .read((Buffer::Input, chunk), || None, &self.ranks[rank].clock)
+                    .map_err(|other| race((rank, step), operand, other))?
+                    .ok_or(undefined);
             }
             _ => {
                 let location = self.locate((rank, step), operand)?;
@@ -56,7 +60,7 @@ impl<K: Knowledge> Machine<'_, K> {
     ) -> Result<Value, Violation> {
         let arrival = Violation::Arrival { rank, step, operand };
         let Operand::Slot { link, message, segment } = operand else { return Err(arrival) };
-        let route = Route { from: link.peer, to: rank, lane: link.lane };
+        let route = Route::from(link, rank, self.schedule.lists_per_rank);
         let clock = &self.ranks[rank].clock;
         let (number, by) = self.routes.number(route);
         let (first, segments) = self.routes.segments(number, message);
@@ -90,8 +94,13 @@ impl<K: Knowledge> Machine<'_, K> {
             Operand::PeerSlot { .. } => self.send(at, operand, value, stamp),
             // A chunk of any part, but no tokens.
             Operand::Scratch(chunk) if self.values.part(value).is_some() => {
-                self.ranks[rank].scratch.insert(chunk, value);
-                Ok(())
+                if self.schedule.lists_per_rank > 1 {
+                    self.scratch_writers.insert((chunk, rank));
+                }
+                let owner = self.rank_of(rank);
+                self.scratch[owner]
+                    .write((Buffer::Input, chunk), value, &self.ranks[rank].clock)
+                    .map_err(|other| race(at, operand, other))
             }
             Operand::Scratch(_) => {
                 let value = self.values.text(value);
@@ -128,7 +137,7 @@ impl<K: Knowledge> Machine<'_, K> {
         stamp: Option<&K::Stamp>,
     ) -> Result<(), Violation> {
         let Operand::PeerSlot { link, message, segment } = operand else { return Ok(()) };
-        let route = Route { from: rank, to: link.peer, lane: link.lane };
+        let route = Route::to(link, rank, self.schedule.lists_per_rank);
         let clock = &self.ranks[rank].clock;
         // What is noted of a route is what its sender sees, and this rank is it.
         let (number, _) = self.routes.number(route);
@@ -143,7 +152,7 @@ impl<K: Knowledge> Machine<'_, K> {
                 let last = traffic.segments.get(first + segments as usize - 1);
                 last.and_then(|segment| segment.read)
             }
-            Err(_) => Some(Event::start(link.peer)),
+            Err(_) => Some(Event::start(route.to)),
         };
         let known = consumed.is_some_and(|event| clock.knows(event));
         if segment == 0 && traffic.head.awaited < credit && !known {
@@ -153,9 +162,14 @@ impl<K: Knowledge> Machine<'_, K> {
         traffic.segments.push(Segment { value, written: clock.now(), stamp, read: None });
         traffic.sent += usize::from(segment + 1 == segments);
         if link.lane.has_flags() {
-            self.wake(link.peer, route);
+            self.wake(route.to, route);
         }
         Ok(())
+    }
+
+    /// Whose a list is.
+    fn rank_of(&self, list: usize) -> usize {
+        list / self.schedule.lists_per_rank
     }
 
     /// Whose chunk of which buffer a memory operand is; a peer's only once it has said where that
@@ -166,8 +180,8 @@ impl<K: Knowledge> Machine<'_, K> {
         operand: Operand,
     ) -> Result<(usize, Buffer, usize), Violation> {
         match operand {
-            Operand::Input(chunk) => Ok((rank, Buffer::Input, chunk)),
-            Operand::Output(chunk) => Ok((rank, Buffer::Output, chunk)),
+            Operand::Input(chunk) => Ok((self.rank_of(rank), Buffer::Input, chunk)),
+            Operand::Output(chunk) => Ok((self.rank_of(rank), Buffer::Output, chunk)),
             Operand::Window { peer, buffer, chunk } if self.ranks[rank].tokens.contains(&peer) => {
                 Ok((peer, buffer, chunk))
             }

@@ -24,7 +24,7 @@ pub fn infer_raw(schedule: &mut Schedule) {
         Err(_) => return,
     };
     for ((rank, step), index) in found {
-        if let Instruction::ReduceCopy { sources, .. } = &mut schedule.ranks[rank][step] {
+        if let Instruction::ReduceCopy { sources, .. } = &mut schedule.lists[rank][step] {
             sources[index].raw = true;
         }
     }
@@ -48,7 +48,7 @@ mod tests {
                     continue;
                 };
                 let mut untold = told.clone();
-                for instruction in untold.ranks.iter_mut().flatten() {
+                for instruction in untold.lists.iter_mut().flatten() {
                     if let Instruction::ReduceCopy { sources, .. } = instruction {
                         sources.iter_mut().for_each(|source| source.raw = false);
                     }

@@ -3,11 +3,11 @@
 use super::clock::{Event, Knowledge};
 use super::hash::Map;
 use super::value::Value;
-use crate::schedule::{Distance, Flag, Lane, Symmetry};
+use crate::schedule::{Distance, Flag, Lane, Link, Symmetry};
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 
-/// One direction of a connection.
+/// One direction of a connection between two lists, by their numbers among all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Route {
     pub(super) from: usize,
@@ -23,15 +23,27 @@ pub(super) enum End {
 }
 
 impl Route {
-    /// The direction to which a rank's flag belongs.
-    pub(super) fn of(rank: usize, flag: Flag, end: End) -> Route {
+    /// The direction to which a list's flag belongs.
+    pub(super) fn of(list: usize, flag: Flag, end: End, lists_per_rank: usize) -> Route {
         // Tails are raised by senders and awaited by receivers; heads the other way round.
         let (link, sends) = match flag {
             Flag::Tail(link) => (link, end == End::Signaller),
             Flag::Head(link) => (link, end == End::Waiter),
         };
-        let (from, to) = if sends { (rank, link.peer) } else { (link.peer, rank) };
-        Route { from, to, lane: link.lane }
+        match sends {
+            true => Route::to(link, list, lists_per_rank),
+            false => Route::from(link, list, lists_per_rank),
+        }
+    }
+
+    /// Over a link of a list, to the other end.
+    pub(super) fn to(link: Link, list: usize, lists_per_rank: usize) -> Route {
+        Route { from: list, to: link.peer * lists_per_rank + link.list, lane: link.lane }
+    }
+
+    /// Over a link of a list, from the other end.
+    pub(super) fn from(link: Link, list: usize, lists_per_rank: usize) -> Route {
+        Route { from: link.peer * lists_per_rank + link.list, to: list, lane: link.lane }
     }
 
     /// The route that it becomes when ranks are turned.

@@ -16,30 +16,11 @@ impl Violation {
             }
             other => {
                 let mut text = String::new();
-                if let Some((rank, step)) = other.place() {
-                    neighbours(&mut text, steps, rank, step);
+                if let Some((rank, step)) = other.clone().place_mut() {
+                    neighbours(&mut text, steps, *rank, *step);
                 }
                 text
             }
-        }
-    }
-
-    /// The rank and step of a violation that has one.
-    fn place(&self) -> Option<(usize, usize)> {
-        match *self {
-            Violation::Instruction { rank, step, .. }
-            | Violation::Operand { rank, step, .. }
-            | Violation::Message { rank, step, .. }
-            | Violation::Credit { rank, step, .. }
-            | Violation::Arrival { rank, step, .. }
-            | Violation::Signal { rank, step, .. }
-            | Violation::SyncWait { rank, step, .. }
-            | Violation::Undefined { rank, step, .. }
-            | Violation::Misplaced { rank, step, .. }
-            | Violation::Arithmetic { rank, step, .. }
-            | Violation::Closed { rank, step, .. }
-            | Violation::Race { rank, step, .. } => Some((rank, step)),
-            _ => None,
         }
     }
 }
@@ -52,35 +33,52 @@ struct Steps<'a> {
 
 /// Follows the waiting until it closes in a circle or ends at a rank that has done all it does.
 fn deadlock(stuck: &[Stuck], steps: &Steps<'_>) -> String {
-    let waits = |rank: usize| stuck.iter().find(|stuck| stuck.rank == rank);
+    let waited = |at: &Stuck| {
+        let place = (at.peer, at.peer_list);
+        stuck.iter().find(|stuck| (stuck.rank, stuck.list) == place)
+    };
     let Some(mut at) = stuck.first() else { return String::new() };
     // The first ranks may only lead to the circle.
     for _ in stuck {
-        at = waits(at.peer).unwrap_or(at);
+        at = waited(at).unwrap_or(at);
     }
+    let several = steps.schedule.lists_per_rank > 1;
+    let whose = |rank: usize, list: usize| match several {
+        true => format!("list {list} of rank {rank}"),
+        false => format!("rank {rank}"),
+    };
     let mut text = String::new();
-    let first = at.rank;
+    let (first, mut told) = (at, 0);
     loop {
-        let Stuck { rank, step, peer, .. } = *at;
-        let _ = writeln!(text, "Rank {rank} waits at step {step} for rank {peer}: {}.", wanted(at));
+        let Stuck { rank, list, step, peer, peer_list, .. } = *at;
+        let (who, whom) = (whose(rank, list), whose(peer, peer_list));
+        let _ =
+            writeln!(text, "{} waits at step {step} for {whom}: {}.", capital(&who), wanted(at));
         instruction(&mut text, steps, rank, step);
-        match waits(peer) {
-            Some(next) if next.rank == first => {
-                let _ = writeln!(text, "So rank {peer} waits for itself, and nobody goes on.");
+        told += 1;
+        match waited(at) {
+            Some(next) if std::ptr::eq(next, first) => {
+                let _ = writeln!(text, "So {whom} waits for itself, and nobody goes on.");
                 break;
             }
             Some(next) => at = next,
             None => {
-                let _ = writeln!(text, "Rank {peer} has come to the end of its steps.");
+                let whom = capital(&whom);
+                let _ = writeln!(text, "{whom} has come to the end of its steps.");
                 break;
             }
         }
     }
-    let told = text.lines().filter(|line| line.starts_with("Rank")).count();
     if stuck.len() > told {
-        let _ = writeln!(text, "{} ranks wait in all.", stuck.len());
+        let who = if several { "lists" } else { "ranks" };
+        let _ = writeln!(text, "{} {who} wait in all.", stuck.len());
     }
     text
+}
+
+fn capital(text: &str) -> String {
+    let (first, rest) = text.split_at(1);
+    first.to_uppercase() + rest
 }
 
 /// What a rank waits for, in words.
@@ -109,8 +107,7 @@ fn have(count: i64) -> String {
 }
 
 fn instruction(text: &mut String, steps: &Steps<'_>, rank: usize, step: usize) {
-    let Some(list) = steps.schedule.ranks.get(rank) else { return };
-    if let Some(instruction) = list.get(step) {
+    if let Some(instruction) = steps.schedule.step(rank, step) {
         let _ = match steps.notes.step(rank, step) {
             Some(comment) => writeln!(text, "    {step:>4}  {instruction}    # {comment}"),
             None => writeln!(text, "    {step:>4}  {instruction}"),

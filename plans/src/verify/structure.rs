@@ -23,7 +23,8 @@ pub(super) fn check(schedule: &Schedule, in_place: bool) -> Result<Routes, Viola
 
 /// The symmetry of a schedule of which nothing is known.
 pub(super) fn every_rank(schedule: &Schedule) -> Symmetry {
-    Symmetry::none(schedule.collective.ranks, schedule.input, schedule.output)
+    let lists = schedule.collective.ranks.saturating_mul(schedule.lists_per_rank);
+    Symmetry::none(lists, schedule.input, schedule.output)
 }
 
 /// As [`check`], of a schedule that has the lists of those ranks alone that stand for all.
@@ -35,15 +36,15 @@ pub(super) fn check_firsts(
     check_schedule(schedule, symmetry.firsts(), in_place).map_err(Violation::Schedule)?;
     let checker = Checker { schedule, expectation: Expectation::new(schedule, false) };
     let (mut routes, mut turns) = (Routes::new(symmetry), Turns::default());
-    for (rank, list) in schedule.ranks.iter().enumerate() {
+    for (rank, list) in schedule.lists.iter().enumerate() {
         for (step, instruction) in list.iter().enumerate() {
             checker.check(rank, instruction).map_err(|(operand, misuse)| match operand {
                 Some(operand) => Violation::Operand { rank, step, operand, misuse },
                 None => Violation::Instruction { rank, step, misuse },
             })?;
-            turns.check(rank, instruction, &mut routes).map_err(|(operand, expected)| {
-                Violation::Message { rank, step, operand, expected }
-            })?;
+            turns.check((rank, schedule.lists_per_rank), instruction, &mut routes).map_err(
+                |(operand, expected)| Violation::Message { rank, step, operand, expected },
+            )?;
         }
     }
     Ok(routes)
@@ -51,9 +52,12 @@ pub(super) fn check_firsts(
 
 fn check_schedule(schedule: &Schedule, firsts: usize, in_place: bool) -> Result<(), Malformed> {
     let collective = &schedule.collective;
-    let (ranks, lists) = (collective.ranks, schedule.ranks.len());
-    if ranks == 0 || firsts != lists {
+    let (ranks, lists, of_each) = (collective.ranks, schedule.lists.len(), schedule.lists_per_rank);
+    if ranks == 0 || of_each == 0 || firsts != lists {
         return Err(Malformed::Ranks { ranks, lists });
+    }
+    if of_each > 1 && collective.kind == Kind::Barrier {
+        return Err(Malformed::Lists(collective.kind));
     }
     let (root, receiver) = (collective.root, collective.receiver);
     let alone = collective.kind == Kind::SendRecv && root == receiver;
@@ -112,7 +116,7 @@ struct Turns {
 impl Turns {
     fn check(
         &mut self,
-        rank: usize,
+        (list, lists_per_rank): (usize, usize),
         instruction: &Instruction,
         routes: &mut Routes,
     ) -> Result<(), (Operand, u32)> {
@@ -120,20 +124,20 @@ impl Turns {
             Instruction::Wait { flag, .. } | Instruction::Signal { flag, .. } => {
                 let waits = matches!(instruction, Instruction::Wait { .. });
                 let end = if waits { End::Waiter } else { End::Signaller };
-                routes.add(Route::of(rank, *flag, end));
+                routes.add(Route::of(list, *flag, end, lists_per_rank));
                 return Ok(());
             }
             Instruction::ReduceCopy { sources, destinations, .. } => (sources, destinations),
         };
         for operand in sources.iter().map(|source| &source.operand).chain(destinations) {
             match *operand {
-                Operand::Slot { link: Link { peer, lane }, message, segment } => {
-                    let number = routes.add(Route { from: peer, to: rank, lane });
+                Operand::Slot { link, message, segment } => {
+                    let number = routes.add(Route::from(link, list, lists_per_rank));
                     take_turn(&mut self.received, number, (message, segment))
                         .map_err(|expected| (*operand, expected))?;
                 }
-                Operand::PeerSlot { link: Link { peer, lane }, message, segment } => {
-                    let number = routes.add(Route { from: rank, to: peer, lane });
+                Operand::PeerSlot { link, message, segment } => {
+                    let number = routes.add(Route::to(link, list, lists_per_rank));
                     take_turn(&mut self.sent, number, (message, segment))
                         .map_err(|expected| (*operand, expected))?;
                     routes.add_segment(number, message, segment);
@@ -168,11 +172,16 @@ struct Checker<'a> {
     expectation: Expectation,
 }
 
+/// A rank, and which of its lists.
+type At = (usize, usize);
+
 impl Checker<'_> {
-    fn check(&self, rank: usize, instruction: &Instruction) -> Result<(), Fault> {
+    fn check(&self, list: usize, instruction: &Instruction) -> Result<(), Fault> {
+        let lists_per_rank = self.schedule.lists_per_rank;
+        let at = (list / lists_per_rank, list % lists_per_rank);
         match instruction {
             Instruction::Wait { flag, .. } | Instruction::Signal { flag, .. } => {
-                self.flag(rank, *flag).map_err(|misuse| (None, misuse))
+                self.flag(at, *flag).map_err(|misuse| (None, misuse))
             }
             Instruction::ReduceCopy { sources, destinations, tree, finish } => {
                 let ranks = self.schedule.collective.ranks;
@@ -181,11 +190,11 @@ impl Checker<'_> {
                     multicast(sources, destinations)?;
                 }
                 for source in sources {
-                    self.source(rank, source.operand)
+                    self.source(at, source.operand)
                         .map_err(|misuse| (Some(source.operand), misuse))?;
                 }
                 for &operand in destinations {
-                    self.destination(rank, operand).map_err(|misuse| (Some(operand), misuse))?;
+                    self.destination(at, operand).map_err(|misuse| (Some(operand), misuse))?;
                 }
                 if let Some(twice) = repeated(destinations) {
                     return Err((Some(twice), Misuse::Twice));
@@ -202,12 +211,14 @@ impl Checker<'_> {
         }
     }
 
-    fn source(&self, rank: usize, operand: Operand) -> Result<(), Misuse> {
+    fn source(&self, at: At, operand: Operand) -> Result<(), Misuse> {
+        let (rank, _) = at;
+        self.reach(operand)?;
         match operand {
             Operand::Input(chunk) => self.chunk(rank, Buffer::Input, chunk),
             Operand::Output(chunk) => self.chunk(rank, Buffer::Output, chunk),
             Operand::Scratch(chunk) => self.scratch(chunk),
-            Operand::Slot { link, segment, .. } => self.slot(rank, link, segment),
+            Operand::Slot { link, segment, .. } => self.slot(at, link, segment),
             Operand::Window { peer, buffer, chunk } => self.window(rank, peer, buffer, chunk),
             Operand::Multicast { buffer, chunk } => self.everywhere(buffer, chunk),
             Operand::Tokens => Ok(()),
@@ -215,11 +226,13 @@ impl Checker<'_> {
         }
     }
 
-    fn destination(&self, rank: usize, operand: Operand) -> Result<(), Misuse> {
+    fn destination(&self, at: At, operand: Operand) -> Result<(), Misuse> {
+        let (rank, _) = at;
+        self.reach(operand)?;
         match operand {
             Operand::Output(chunk) => self.chunk(rank, Buffer::Output, chunk),
             Operand::Scratch(chunk) => self.scratch(chunk),
-            Operand::PeerSlot { link, segment, .. } => self.slot(rank, link, segment),
+            Operand::PeerSlot { link, segment, .. } => self.slot(at, link, segment),
             Operand::Window { buffer: Buffer::Input, .. }
             | Operand::Multicast { buffer: Buffer::Input, .. } => Err(Misuse::ReadOnly),
             Operand::Multicast { buffer, chunk } => self.everywhere(buffer, chunk),
@@ -229,9 +242,19 @@ impl Checker<'_> {
         }
     }
 
-    fn flag(&self, rank: usize, flag: Flag) -> Result<(), Misuse> {
+    /// What lists of ranks that have several do not reach.
+    fn reach(&self, operand: Operand) -> Result<(), Misuse> {
+        let is_whole =
+            operand.is_window() || matches!(operand, Operand::Tokens | Operand::PeerTokens(_));
+        match self.schedule.lists_per_rank {
+            2.. if is_whole => Err(Misuse::OfSeveralLists),
+            _ => Ok(()),
+        }
+    }
+
+    fn flag(&self, at: At, flag: Flag) -> Result<(), Misuse> {
         let (Flag::Tail(link) | Flag::Head(link)) = flag;
-        self.peer(rank, link.peer)?;
+        self.link(at, link)?;
         match (flag, link.lane) {
             // Messages with flags announce themselves, and counters that go with no messages are
             // not given back.
@@ -241,14 +264,29 @@ impl Checker<'_> {
         }
     }
 
-    fn slot(&self, rank: usize, link: Link, segment: u32) -> Result<(), Misuse> {
+    fn slot(&self, at: At, link: Link, segment: u32) -> Result<(), Misuse> {
         if segment >= SEGMENTS {
             return Err(Misuse::TooManySegments);
         }
         if link.lane == Lane::Sync {
             return Err(Misuse::NoSlots);
         }
-        self.peer(rank, link.peer)
+        self.link(at, link)
+    }
+
+    /// Lists of one rank tell each other how far they are, and share its memory for the rest.
+    fn link(&self, (rank, list): At, link: Link) -> Result<(), Misuse> {
+        if link.list >= self.schedule.lists_per_rank {
+            return Err(Misuse::NoSuchList);
+        }
+        if link.peer != rank || self.schedule.lists_per_rank == 1 {
+            return self.peer(rank, link.peer);
+        }
+        match link.lane {
+            _ if link.list == list => Err(Misuse::OwnList),
+            Lane::Sync => Ok(()),
+            _ => Err(Misuse::OwnMessage),
+        }
     }
 
     fn window(&self, rank: usize, peer: usize, buffer: Buffer, chunk: usize) -> Result<(), Misuse> {

@@ -9,7 +9,7 @@ use crate::schedule::{
 const SLOTS: Slots = Slots { ll: 2, ll128: 2, slots: 2 };
 
 fn link(peer: usize, lane: Lane) -> Link {
-    Link { peer, lane }
+    Link::new(peer, lane)
 }
 
 fn schedule(
@@ -22,8 +22,16 @@ fn schedule(
         part(&mut builder);
         builder.finish()
     };
-    let ranks = (0..collective.ranks).map(list).collect();
-    Schedule { collective, input: chunking.0, output: chunking.1, scratch: 0, slots: SLOTS, ranks }
+    let lists = (0..collective.ranks).map(list).collect();
+    Schedule {
+        collective,
+        input: chunking.0,
+        output: chunking.1,
+        scratch: 0,
+        slots: SLOTS,
+        lists_per_rank: 1,
+        lists,
+    }
 }
 
 const WHOLE: (Chunking, Chunking) = (Chunking::Whole, Chunking::Whole);
@@ -56,7 +64,7 @@ fn refused(schedule: Schedule) -> Violation {
 }
 
 fn position(schedule: &Schedule, rank: usize, wanted: impl Fn(&Instruction) -> bool) -> usize {
-    schedule.ranks[rank].iter().position(wanted).expect("it is there")
+    schedule.lists[rank].iter().position(wanted).expect("it is there")
 }
 
 #[test]
@@ -100,8 +108,10 @@ fn waiting_for_each_other_is_a_deadlock() {
     });
     let stuck = |rank, peer| Stuck {
         rank,
+        list: 0,
         step: 0,
         peer,
+        peer_list: 0,
         awaited: Awaited::Counter {
             flag: Flag::Tail(link(peer, Lane::Slots)),
             value: 1,
@@ -122,7 +132,7 @@ fn a_credit_is_needed_for_every_slot() {
     let mut one_more = exchange(Lane::Slots);
     let credit =
         position(&one_more, 0, |one| matches!(one, Instruction::Wait { flag: Flag::Head(_), .. }));
-    let Instruction::Wait { value, .. } = &mut one_more.ranks[0][credit] else { unreachable!() };
+    let Instruction::Wait { value, .. } = &mut one_more.lists[0][credit] else { unreachable!() };
     *value -= 1;
     let found = refused(one_more);
     assert!(matches!(found, Violation::Credit { rank: 0, reader: 1, credit: -1, .. }), "{found}");
@@ -146,7 +156,7 @@ fn an_answer_needs_no_credit() {
     });
     let credit =
         position(&answer, 1, |one| matches!(one, Instruction::Wait { flag: Flag::Head(_), .. }));
-    answer.ranks[1].remove(credit);
+    answer.lists[1].remove(credit);
     verify(answer, Order::Any, true).expect("the tokens say that rank 0 has entered");
 }
 
@@ -169,7 +179,7 @@ fn a_credit_of_lines_says_nothing_else() {
             }
         });
         let flag = Flag::Head(link(1, lane));
-        fetched.ranks[0].push(Instruction::Wait { flag, value: head });
+        fetched.lists[0].push(Instruction::Wait { flag, value: head });
         fetched
     };
     verify(fetched(Lane::Slots, 1), Order::Any, false).expect("the head is a release");
@@ -183,14 +193,14 @@ fn an_arrival_has_to_be_awaited() {
     let mut blind = exchange(Lane::Slots);
     let wait =
         position(&blind, 1, |one| matches!(one, Instruction::Wait { flag: Flag::Tail(_), .. }));
-    blind.ranks[1].remove(wait);
+    blind.lists[1].remove(wait);
     assert!(matches!(refused(blind), Violation::Arrival { rank: 1, .. }));
 }
 
 #[test]
 fn messages_and_counters_say_the_same() {
     let mut silent = exchange(Lane::Ll);
-    silent.ranks[0].pop();
+    silent.lists[0].pop();
     let head = Flag::Head(link(1, Lane::Ll));
     assert_eq!(
         refused(silent),
@@ -198,15 +208,15 @@ fn messages_and_counters_say_the_same() {
     );
 
     let mut boast = exchange(Lane::Ll);
-    boast.ranks[0].pop();
-    boast.ranks[0].push(Instruction::Signal { flag: head, value: 2 });
+    boast.lists[0].pop();
+    boast.lists[0].push(Instruction::Signal { flag: head, value: 2 });
     assert!(matches!(
         refused(boast),
         Violation::Signal { rank: 0, value: 2, done: 1, announced: 0, .. }
     ));
 
     let mut late = exchange(Lane::Ll);
-    for instruction in &mut late.ranks[0] {
+    for instruction in &mut late.lists[0] {
         if let Instruction::ReduceCopy { destinations, .. } = instruction {
             for operand in destinations {
                 if let Operand::PeerSlot { message, .. } = operand {
@@ -236,13 +246,13 @@ fn windows_open_with_the_tokens_and_close_with_the_exit_barrier() {
     let is_fetch = |one: &Instruction| one.uses_window();
     let mut early = fetch();
     let step = position(&early, 0, is_fetch);
-    let copy = early.ranks[0].remove(step);
-    early.ranks[0].insert(0, copy);
+    let copy = early.lists[0].remove(step);
+    early.lists[0].insert(0, copy);
     assert!(matches!(refused(early), Violation::Closed { rank: 0, step: 0, peer: 1, .. }));
 
     // No exit barrier at all: rank 1 is gone when rank 0 comes to fetch.
     let mut open = fetch();
-    for list in &mut open.ranks {
+    for list in &mut open.lists {
         list.truncate(list.len() - 2);
     }
     let found = refused(open);
@@ -250,11 +260,11 @@ fn windows_open_with_the_tokens_and_close_with_the_exit_barrier() {
 
     // Rank 1 does not say when it has fetched.
     let mut silent = fetch();
-    let wait = silent.ranks[0].pop();
+    let wait = silent.lists[0].pop();
     assert!(matches!(wait, Some(Instruction::Wait { .. })));
     let signal =
         position(&silent, 1, |one| matches!(one, Instruction::Signal { flag: Flag::Tail(_), .. }));
-    silent.ranks[1].remove(signal);
+    silent.lists[1].remove(signal);
     let input = Violation::Leaves { rank: 0, peer: 1, buffer: Buffer::Input, chunk: 0 };
     assert_eq!(refused(silent), input);
 }
@@ -302,7 +312,7 @@ fn values_must_be_what_was_promised() {
     assert_eq!(refused(missing), Violation::Missing { rank: 0, chunk: 0 });
 
     let mut alone = exchange(Lane::Ll);
-    for instruction in &mut alone.ranks[0] {
+    for instruction in &mut alone.lists[0] {
         if let Instruction::ReduceCopy { sources, .. } = instruction {
             sources.insert(0, sources[0]);
             sources.truncate(if sources.len() == 2 { 1 } else { 3 });
@@ -316,7 +326,7 @@ fn values_must_be_what_was_promised() {
     assert_eq!(found, "final ((x0[0] + x0[0]) + x1[0])");
 
     let mut swapped = exchange(Lane::Ll);
-    for instruction in &mut swapped.ranks[1] {
+    for instruction in &mut swapped.lists[1] {
         if let Instruction::ReduceCopy { sources, .. } = instruction {
             sources.reverse();
         }
@@ -354,7 +364,7 @@ fn operands_are_checked_before_anything_runs() {
     };
     let misuse = |instruction| {
         let mut schedule = fetch();
-        schedule.ranks[1] = vec![instruction];
+        schedule.lists[1] = vec![instruction];
         match refused(schedule) {
             Violation::Operand { rank: 1, step: 0, misuse, .. } => misuse,
             Violation::Instruction { rank: 1, step: 0, misuse } => misuse,
@@ -397,7 +407,7 @@ fn the_schedule_has_to_fit_its_collective() {
         change(&mut schedule);
         refused(schedule)
     };
-    let short = malformed(|schedule| drop(schedule.ranks.pop()));
+    let short = malformed(|schedule| drop(schedule.lists.pop()));
     assert_eq!(short, Violation::Schedule(Malformed::Ranks { ranks: 2, lists: 1 }));
     let root = malformed(|schedule| schedule.collective.root = 2);
     assert_eq!(root, Violation::Schedule(Malformed::Root { root: 2, receiver: 0, ranks: 2 }));
@@ -440,7 +450,7 @@ fn segments_are_announced_and_given_back_together() {
     for rank in 0..2 {
         let mut early = packed();
         let signal = position(&early, rank, is_signal);
-        early.ranks[rank].swap(signal - 1, signal);
+        early.lists[rank].swap(signal - 1, signal);
         let found = refused(early);
         let expected = matches!(found, Violation::Signal { value: 1, done: 0, .. });
         assert!(expected, "rank {rank}: {found}");
@@ -448,12 +458,12 @@ fn segments_are_announced_and_given_back_together() {
 
     // The second is never read.
     let mut unread = packed();
-    unread.ranks[1].truncate(2);
+    unread.lists[1].truncate(2);
     assert!(matches!(refused(unread), Violation::Unread { sent: 1, received: 0, .. }));
 
     // Out of order.
     let mut swapped = packed();
-    swapped.ranks[1].swap(1, 2);
+    swapped.lists[1].swap(1, 2);
     assert!(matches!(refused(swapped), Violation::Message { rank: 1, step: 1, .. }));
 }
 
@@ -535,7 +545,7 @@ fn a_switch_reduces_in_any_order_and_in_no_other() {
 fn a_switch_reads_and_writes_the_memory_of_all() {
     let of_1 = |change: &dyn Fn(&mut Vec<Instruction>)| {
         let mut schedule = switched();
-        change(&mut schedule.ranks[1]);
+        change(&mut schedule.lists[1]);
         schedule
     };
     let at = position(&switched(), 1, is_switched);
@@ -567,17 +577,17 @@ fn a_switch_reads_and_writes_the_memory_of_all() {
 fn a_switch_does_nothing_else_besides() {
     let mut beside = switched();
     let at = position(&beside, 0, is_switched);
-    let Instruction::ReduceCopy { destinations, .. } = &mut beside.ranks[0][at] else { return };
+    let Instruction::ReduceCopy { destinations, .. } = &mut beside.lists[0][at] else { return };
     destinations.push(Operand::Output(0));
     let misuse = Misuse::BesideMulticast;
     assert_eq!(refused(beside), Violation::Instruction { rank: 0, step: at, misuse });
     let mut to_peer = switched();
-    let Instruction::ReduceCopy { destinations, .. } = &mut to_peer.ranks[0][at] else { return };
+    let Instruction::ReduceCopy { destinations, .. } = &mut to_peer.lists[0][at] else { return };
     let operand = Operand::Window { peer: 1, buffer: Buffer::Output, chunk: 0 };
     destinations[0] = operand;
     assert_eq!(refused(to_peer), Violation::Operand { rank: 0, step: at, operand, misuse });
     let mut input = switched();
-    let Instruction::ReduceCopy { destinations, .. } = &mut input.ranks[0][at] else { return };
+    let Instruction::ReduceCopy { destinations, .. } = &mut input.lists[0][at] else { return };
     let operand = Operand::Multicast { buffer: Buffer::Input, chunk: 0 };
     destinations[0] = operand;
     let misuse = Misuse::ReadOnly;

@@ -415,9 +415,17 @@ mod tests {
     /// Those of an all-reduce with two chunks.
     fn values() -> Values {
         let (collective, chunking) = (Collective::new(Kind::AllReduce, 5), Chunking::Parts(2));
-        let ranks = vec![Vec::new(); 5];
+        let lists = vec![Vec::new(); 5];
         let (input, output) = (chunking, chunking);
-        let schedule = Schedule { collective, input, output, scratch: 0, slots: SLOTS, ranks };
+        let schedule = Schedule {
+            collective,
+            input,
+            output,
+            scratch: 0,
+            slots: SLOTS,
+            lists_per_rank: 1,
+            lists,
+        };
         Values::new(Expectation::new(&schedule, false), Symmetry::none(5, input, output))
     }
 

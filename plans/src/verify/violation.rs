@@ -1,11 +1,12 @@
 //! Why a schedule is refused.
 
 use crate::collective::Kind;
-use crate::schedule::{Buffer, Flag, Lane, Operand, SEGMENTS};
+use crate::schedule::{Buffer, Flag, Lane, Operand, SEGMENTS, Schedule};
 use oxccl_format::{MAX_OPERANDS, MAX_TREE_SOURCES};
 use thiserror::Error;
 
-/// Why a schedule is refused. Steps are indices into a rank's list of instructions.
+/// Why a schedule is refused. Steps are indices into a rank's list of instructions; where it has
+/// several, they are numbered through all of them.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Violation {
@@ -159,7 +160,8 @@ pub enum Violation {
     },
     /// Two accesses to the same memory, one of them a write, and nothing orders them.
     #[error(
-        "rank {rank}, step {step}: nothing orders the access to {operand} and that of rank {other}"
+        "rank {rank}, step {step}: nothing orders the access to {operand} and that of {}",
+        whose(rank, other)
     )]
     Race {
         /// The rank of the access that was found second.
@@ -168,8 +170,22 @@ pub enum Violation {
         step: usize,
         /// Its operand.
         operand: Operand,
-        /// The rank of the other access; the owner if it is that rank's user, before or after the
-        /// call.
+        /// The rank of the other access, which may be the same by another list; the owner if it is
+        /// that rank's user, before or after the call.
+        other: usize,
+    },
+    /// A list may be a round ahead of another one that still uses the scratch of this round.
+    #[error(
+        "rank {rank}: its list {list} may write scratch[{chunk}] in the next round while its list {other} still uses it"
+    )]
+    Kept {
+        /// The rank.
+        rank: usize,
+        /// Its list that writes.
+        list: usize,
+        /// The chunk of scratch.
+        chunk: usize,
+        /// The other list.
         other: usize,
     },
     /// A rank gives its buffer back to its user while a peer may still use it.
@@ -246,11 +262,71 @@ pub enum Violation {
     InPlace(Box<Violation>),
 }
 
+impl Violation {
+    /// The same, of a schedule whose ranks have several lists, with ranks and steps as everybody
+    /// numbers them: found are the numbers of lists, and steps of these.
+    pub(super) fn of_lists(mut self, schedule: &Schedule) -> Violation {
+        let of_each = schedule.lists_per_rank;
+        if of_each < 2 {
+            return self;
+        }
+        match &mut self {
+            Violation::Race { other, .. } => *other /= of_each,
+            Violation::Unannounced { rank, .. } => *rank /= of_each,
+            Violation::Unread { from, to, .. } => {
+                *from /= of_each;
+                *to /= of_each;
+            }
+            Violation::Deadlock(stuck) => {
+                for one in stuck {
+                    one.step += schedule.first_step(one.rank);
+                    (one.rank, one.list) = (one.rank / of_each, one.rank % of_each);
+                    (one.peer, one.peer_list) = (one.peer / of_each, one.peer % of_each);
+                }
+            }
+            Violation::InPlace(found) => {
+                let inner =
+                    std::mem::replace(&mut **found, Violation::Schedule(Malformed::Slots(0)));
+                **found = inner.of_lists(schedule);
+            }
+            _ => {}
+        }
+        if let Some((rank, step)) = self.place_mut() {
+            *step += schedule.first_step(*rank);
+            *rank /= of_each;
+        }
+        self
+    }
+
+    /// The rank and step of a violation that has one.
+    pub(super) fn place_mut(&mut self) -> Option<(&mut usize, &mut usize)> {
+        match self {
+            Violation::Instruction { rank, step, .. }
+            | Violation::Operand { rank, step, .. }
+            | Violation::Message { rank, step, .. }
+            | Violation::Credit { rank, step, .. }
+            | Violation::Arrival { rank, step, .. }
+            | Violation::Signal { rank, step, .. }
+            | Violation::SyncWait { rank, step, .. }
+            | Violation::Undefined { rank, step, .. }
+            | Violation::Misplaced { rank, step, .. }
+            | Violation::Arithmetic { rank, step, .. }
+            | Violation::Closed { rank, step, .. }
+            | Violation::Race { rank, step, .. } => Some((rank, step)),
+            _ => None,
+        }
+    }
+}
+
+fn whose(rank: &usize, other: &usize) -> String {
+    if rank == other { "another of its lists".to_owned() } else { format!("rank {other}") }
+}
+
 /// What is wrong with a schedule as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Malformed {
-    /// A list for each rank is needed, and at least one rank.
+    /// As many lists for each rank are needed, and at least one rank.
     #[error("{ranks} ranks, but {lists} lists of instructions")]
     Ranks {
         /// Ranks of the collective.
@@ -282,6 +358,9 @@ pub enum Malformed {
     /// The collective cannot be used in place.
     #[error("{0} is never in place")]
     InPlace(Kind),
+    /// Ranks have several lists.
+    #[error("a {0} has one list for each rank")]
+    Lists(Kind),
     /// Numbers of slots must be powers of two.
     #[error("{0} slots: not a power of two")]
     Slots(u32),
@@ -297,6 +376,20 @@ pub enum Misuse {
     /// The peer is the rank itself.
     #[error("a rank is not its own peer")]
     OwnPeer,
+    /// The list at the other end is not there.
+    #[error("that rank has no such list")]
+    NoSuchList,
+    /// The list at the other end is the list itself.
+    #[error("a list is not its own peer")]
+    OwnList,
+    /// A message to another list of the rank.
+    #[error(
+        "lists of one rank pass no messages: they share its memory, and signal on the sync lane"
+    )]
+    OwnMessage,
+    /// A window of a rank with several lists.
+    #[error("lists of ranks that have several reach no peer's buffers")]
+    OfSeveralLists,
     /// The chunk is not there.
     #[error("there is no such chunk")]
     NoSuchChunk,
@@ -373,10 +466,14 @@ pub enum Arithmetic {
 pub struct Stuck {
     /// The rank.
     pub rank: usize,
+    /// Which of its lists.
+    pub list: usize,
     /// Its step.
     pub step: usize,
     /// For whom it waits.
     pub peer: usize,
+    /// For which of the peer's lists.
+    pub peer_list: usize,
     /// For what.
     pub awaited: Awaited,
 }

@@ -1,5 +1,5 @@
 //! A model of the machine, independent of the verifier: it runs a schedule on numbers, several
-//! rounds and launches long, and at each moment lets chance choose the rank that goes on. An
+//! rounds and launches long, and at each moment lets chance choose the list that goes on. An
 //! instruction goes on element by element. Nothing here knows of happens-before: a fault shows as a
 //! wrong number or as ranks that wait for ever.
 
@@ -30,7 +30,7 @@ pub(crate) fn run(case: &Case, in_place: bool, seed: u64) -> Result<(), String> 
         model.go_on(model.favourite)?;
     }
     match model.ranks.iter().position(|rank| rank.launch < launches) {
-        Some(rank) => Err(format!("rank {rank} waits for ever at step {}", model.ranks[rank].step)),
+        Some(list) => Err(format!("list {list} waits for ever at step {}", model.ranks[list].step)),
         None => Ok(()),
     }
 }
@@ -42,21 +42,32 @@ struct Model<'a> {
     in_place: bool,
     launches: usize,
     rounds: usize,
-    ranks: Vec<Rank>,
+    /// By list.
+    ranks: Vec<List>,
+    /// By rank.
+    memories: Vec<Memory>,
+    /// By the lists at both ends.
     routes: HashMap<(usize, usize, Lane), Connection>,
     favourite: usize,
     random: u64,
 }
 
 #[derive(Default)]
-struct Rank {
+struct Memory {
+    buffers: HashMap<Place, u64>,
+    /// By chunk and element: what this round has written; where lists may be in different rounds,
+    /// what was written last.
+    scratch: HashMap<(usize, usize), u64>,
+}
+
+#[derive(Default)]
+struct List {
     launch: usize,
     round: usize,
     step: usize,
     element: usize,
-    memory: HashMap<Place, u64>,
-    /// By chunk and element: what this round has written.
-    scratch: HashMap<(usize, usize), u64>,
+    /// It has come to the end of a launch, and waits for the rank's other lists.
+    ended: bool,
     /// Messages of earlier rounds, by link: sent and received.
     cursors: HashMap<Link, (i64, i64)>,
 }
@@ -78,7 +89,8 @@ impl<'a> Model<'a> {
             in_place,
             launches,
             rounds,
-            ranks: (0..n).map(|_| Rank::default()).collect(),
+            ranks: case.schedule.lists.iter().map(|_| List::default()).collect(),
+            memories: (0..n).map(|_| Memory::default()).collect(),
             routes: HashMap::new(),
             favourite: 0,
             random: seed,
@@ -90,10 +102,10 @@ impl<'a> Model<'a> {
     /// Whether the rank has something to do and need not wait for it.
     fn can_go_on(&self, rank: usize) -> bool {
         let state = &self.ranks[rank];
-        if state.launch == self.launches {
+        if state.launch == self.launches || state.ended {
             return false;
         }
-        match self.case.schedule.ranks[rank].get(state.step) {
+        match self.case.schedule.lists[rank].get(state.step) {
             Some(Instruction::Wait { flag, value }) => {
                 let (route, cursor) = self.flag(rank, *flag, true);
                 self.routes.get(&route).map_or(0, |connection| match flag {
@@ -110,7 +122,7 @@ impl<'a> Model<'a> {
 
     fn go_on(&mut self, rank: usize) -> Result<(), String> {
         let case = self.case;
-        let list = &case.schedule.ranks[rank];
+        let list = &case.schedule.lists[rank];
         match list.get(self.ranks[rank].step) {
             None => return self.end_round(rank),
             Some(Instruction::Wait { .. }) => {}
@@ -125,7 +137,7 @@ impl<'a> Model<'a> {
             Some(Instruction::ReduceCopy { sources, destinations, tree, finish }) => {
                 let element = self.ranks[rank].element;
                 let result = self.reduce(rank, sources, *tree, *finish, element)?;
-                let ranks = self.ranks.len();
+                let ranks = self.memories.len();
                 for operand in destinations.iter().flat_map(|one| one.members(rank, ranks)) {
                     self.write(rank, operand, element, result)?;
                 }
@@ -144,7 +156,7 @@ impl<'a> Model<'a> {
     /// again.
     fn end_round(&mut self, rank: usize) -> Result<(), String> {
         let mut moves: HashMap<Link, (i64, i64)> = HashMap::new();
-        for instruction in &self.case.schedule.ranks[rank] {
+        for instruction in &self.case.schedule.lists[rank] {
             match instruction {
                 Instruction::Signal { flag: Flag::Tail(link), .. } if link.lane == Lane::Sync => {
                     moves.entry(*link).or_default().0 += 1
@@ -173,31 +185,49 @@ impl<'a> Model<'a> {
             *cursor = (cursor.0 + sent, cursor.1 + received);
         }
         (state.step, state.round) = (0, state.round + 1);
-        state.scratch.clear();
-        if state.round == self.rounds {
-            self.check(rank)?;
-            let state = &mut self.ranks[rank];
-            (state.round, state.launch) = (0, state.launch + 1);
-            self.user_writes(rank);
+        state.ended = state.round == self.rounds;
+        let (owner, lists) = (self.rank_of(rank), self.case.schedule.lists_of(self.rank_of(rank)));
+        if lists.len() == 1 {
+            self.memories[owner].scratch.clear();
+        }
+        if self.ranks[lists.clone()].iter().all(|list| list.ended) {
+            self.check(owner)?;
+            for list in &mut self.ranks[lists] {
+                (list.round, list.launch, list.ended) = (0, list.launch + 1, false);
+            }
+            self.user_writes(owner);
         }
         Ok(())
     }
 
+    fn rank_of(&self, list: usize) -> usize {
+        list / self.case.schedule.lists_per_rank
+    }
+
+    /// The number of the list at the other end of a link.
+    fn peer_of(&self, link: Link) -> usize {
+        link.peer * self.case.schedule.lists_per_rank + link.list
+    }
+
+    fn launch(&self, rank: usize) -> usize {
+        self.ranks[self.case.schedule.lists_of(rank).start].launch
+    }
+
     fn user_writes(&mut self, rank: usize) {
         let collective = self.case.schedule.collective;
-        let launch = self.ranks[rank].launch;
+        let launch = self.launch(rank);
         let (inputs, outputs) = self.chunks();
         for (round, element) in
             (0..self.rounds).flat_map(|round| (0..ELEMENTS).map(move |element| (round, element)))
         {
             for chunk in 0..outputs {
                 let place = self.place(rank, Buffer::Output, chunk, round, element);
-                self.ranks[rank].memory.insert(place, POISON);
+                self.memories[rank].buffers.insert(place, POISON);
             }
             for chunk in (0..inputs).filter(|_| collective.has_input(rank)) {
                 let place = self.place(rank, Buffer::Input, chunk, round, element);
-                self.ranks[rank]
-                    .memory
+                self.memories[rank]
+                    .buffers
                     .insert(place, contribution(launch, round, rank, chunk, element));
             }
         }
@@ -205,7 +235,7 @@ impl<'a> Model<'a> {
 
     fn check(&self, rank: usize) -> Result<(), String> {
         let collective = self.case.schedule.collective;
-        let launch = self.ranks[rank].launch;
+        let launch = self.launch(rank);
         if collective.kind == Kind::Barrier {
             return match self.ranks.iter().position(|peer| peer.launch < launch) {
                 Some(peer) => {
@@ -232,7 +262,7 @@ impl<'a> Model<'a> {
                     Kind::Broadcast | Kind::SendRecv => of(collective.root, chunk),
                     Kind::Barrier => unreachable!("it has no output"),
                 };
-                let found = self.ranks[rank].memory
+                let found = self.memories[rank].buffers
                     [&self.place(rank, Buffer::Output, chunk, round, element)];
                 if found != expected {
                     return Err(format!(
@@ -245,7 +275,7 @@ impl<'a> Model<'a> {
     }
 
     fn reduced(&self, of: impl Fn(usize) -> u64) -> u64 {
-        let all: Vec<u64> = (0..self.ranks.len()).map(|rank| premultiplied(of(rank))).collect();
+        let all: Vec<u64> = (0..self.memories.len()).map(|rank| premultiplied(of(rank))).collect();
         let tree = if self.case.order == Order::Tree { Tree::Aligned } else { Tree::Left };
         finished(self.fold(&all, tree))
     }
@@ -258,7 +288,7 @@ impl<'a> Model<'a> {
         finish: bool,
         element: usize,
     ) -> Result<u64, String> {
-        let (mut values, ranks) = (Vec::new(), self.ranks.len());
+        let (mut values, ranks) = (Vec::new(), self.memories.len());
         for source in sources {
             for operand in source.operand.members(rank, ranks) {
                 let value = self.read(rank, operand, element)?;
@@ -295,11 +325,12 @@ impl<'a> Model<'a> {
     }
 
     fn has_come(&self, rank: usize, operand: Operand, element: usize) -> bool {
-        let Operand::Slot { link: Link { peer, lane: Lane::Ll }, segment, .. } = operand else {
+        let Operand::Slot { link: link @ Link { lane: Lane::Ll, .. }, segment, .. } = operand
+        else {
             return true;
         };
         let (slot, message) = self.slot(rank, operand, true);
-        let connection = self.routes.get(&(peer, rank, Lane::Ll));
+        let connection = self.routes.get(&(self.peer_of(link), rank, Lane::Ll));
         connection
             .and_then(|c| c.slots.get(&(slot, segment, element)))
             .is_some_and(|(number, _)| *number == message)
@@ -307,25 +338,26 @@ impl<'a> Model<'a> {
 
     fn read(&self, rank: usize, operand: Operand, element: usize) -> Result<u64, String> {
         let round = self.ranks[rank].round;
+        let own = self.rank_of(rank);
         let memory = |owner: usize, buffer, chunk| {
-            self.ranks[owner]
-                .memory
+            self.memories[owner]
+                .buffers
                 .get(&self.place(owner, buffer, chunk, round, element))
                 .copied()
                 .unwrap_or(POISON)
         };
         Ok(match operand {
-            Operand::Input(chunk) => memory(rank, Buffer::Input, chunk),
-            Operand::Output(chunk) => memory(rank, Buffer::Output, chunk),
+            Operand::Input(chunk) => memory(own, Buffer::Input, chunk),
+            Operand::Output(chunk) => memory(own, Buffer::Output, chunk),
             Operand::Scratch(chunk) => {
-                let there = self.ranks[rank].scratch.get(&(chunk, element));
+                let there = self.memories[own].scratch.get(&(chunk, element));
                 there.copied().unwrap_or(POISON)
             }
             Operand::Window { peer, buffer, chunk } => memory(peer, buffer, chunk),
             Operand::Tokens => self.ranks[rank].launch as u64,
             Operand::Slot { link, segment, .. } => {
                 let (slot, _) = self.slot(rank, operand, true);
-                let connection = self.routes.get(&(link.peer, rank, link.lane));
+                let connection = self.routes.get(&(self.peer_of(link), rank, link.lane));
                 connection
                     .and_then(|c| c.slots.get(&(slot, segment, element)))
                     .map_or(POISON, |(_, datum)| *datum)
@@ -344,23 +376,25 @@ impl<'a> Model<'a> {
     ) -> Result<(), String> {
         let round = self.ranks[rank].round;
         let (owner, buffer, chunk) = match operand {
-            Operand::Output(chunk) => (rank, Buffer::Output, chunk),
+            Operand::Output(chunk) => (self.rank_of(rank), Buffer::Output, chunk),
             Operand::Window { peer, buffer, chunk } => (peer, buffer, chunk),
             Operand::Scratch(chunk) => {
-                self.ranks[rank].scratch.insert((chunk, element), value);
+                let owner = self.rank_of(rank);
+                self.memories[owner].scratch.insert((chunk, element), value);
                 return Ok(());
             }
             Operand::PeerTokens(_) => return Ok(()),
             Operand::PeerSlot { link, segment, .. } => {
                 let (slot, message) = self.slot(rank, operand, false);
-                let connection = self.routes.entry((rank, link.peer, link.lane)).or_default();
+                let route = (rank, self.peer_of(link), link.lane);
+                let connection = self.routes.entry(route).or_default();
                 connection.slots.insert((slot, segment, element), (message, value));
                 return Ok(());
             }
             _ => return Err("read-only".into()),
         };
         let place = self.place(owner, buffer, chunk, round, element);
-        self.ranks[owner].memory.insert(place, value);
+        self.memories[owner].buffers.insert(place, value);
         Ok(())
     }
 
@@ -381,14 +415,14 @@ impl<'a> Model<'a> {
         let (sent, received) = self.ranks[rank].cursors.get(&link).copied().unwrap_or_default();
         let sends = matches!(flag, Flag::Tail(_)) != waits;
         if sends {
-            ((rank, link.peer, link.lane), sent)
+            ((rank, self.peer_of(link), link.lane), sent)
         } else {
-            ((link.peer, rank, link.lane), received)
+            ((self.peer_of(link), rank, link.lane), received)
         }
     }
 
     fn chunks(&self) -> (usize, usize) {
-        let (schedule, n) = (&self.case.schedule, self.ranks.len());
+        let (schedule, n) = (&self.case.schedule, self.memories.len());
         (schedule.input.chunks(n), schedule.output.chunks(n))
     }
 

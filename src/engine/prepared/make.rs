@@ -187,7 +187,7 @@ impl Tables {
             .collect();
         let steps = |rank: usize| {
             let of_part = |(number, part): (usize, &GroupPart<'_>)| {
-                let until = part.verified.schedule().ranks[rank].len();
+                let until = part.verified.schedule().lists[rank].len();
                 let buckets = || part.spans.iter().map(|span| span.bucket);
                 let run = std::iter::once(GroupStep::Run { part: number, until });
                 let awaits = buckets().map(GroupStep::Await);

@@ -98,6 +98,10 @@ impl Plans {
             let detail = format!("{}/{}: {why}", plan.algorithm, plan.encoding);
             Error::NoAlgorithm { kind, order: call.order(config), detail }
         };
+        // A part of a group uses a channel's connections on that channel alone.
+        if verified.schedule().lists_per_rank > 1 && !matches!(whose, Whose::Own) {
+            return Err(cannot("its ranks have several lists, of which groups run one".to_owned()));
+        }
         let layout =
             layout(call, &verified, whose).map_err(Error::too_long(kind.name(), "buffers"))?;
         if let Some(links) = &self.links {

@@ -137,7 +137,7 @@ mod tests {
         let rails = Algorithm::Hierarchical(Inner::Ring, Outer::Rails);
         let entry = find(Kind::AllReduce, rails, Encoding::Slots).unwrap();
         let schedule = entry.schedule(collective, placement, Order::Any, SLOTS).unwrap();
-        for (rank, list) in schedule.ranks.iter().enumerate() {
+        for (rank, list) in schedule.lists.iter().enumerate() {
             let writes = list.iter().flat_map(|instruction| match instruction {
                 Instruction::ReduceCopy { destinations, .. } => destinations.clone(),
                 _ => Vec::new(),

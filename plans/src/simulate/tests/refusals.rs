@@ -6,11 +6,11 @@ use crate::verify::Violation;
 
 #[test]
 fn ranks_that_wait_for_each_other_are_named() {
-    let link = |peer| Link { peer, lane: Lane::Slots };
+    let link = |peer| Link::new(peer, Lane::Slots);
     let wait = |peer| Instruction::Wait { flag: Flag::Tail(link(peer)), value: 1 };
     let mut schedule = schedule_of(Kind::AllReduce, Algorithm::Ring, Encoding::Slots, 3);
     // Everybody waits for what nobody has sent yet.
-    for (rank, list) in schedule.ranks.iter_mut().enumerate() {
+    for (rank, list) in schedule.lists.iter_mut().enumerate() {
         list.insert(0, wait((rank + 2) % 3));
     }
     let case = Case::new("dgx-h100", Kind::AllReduce, 3, 1 << 20);
@@ -26,7 +26,7 @@ fn ranks_that_wait_for_each_other_are_named() {
 #[test]
 fn an_ll_message_that_never_comes_is_a_deadlock_too() {
     let mut schedule = schedule_of(Kind::AllGather, Algorithm::Direct, Encoding::Ll, 2);
-    schedule.ranks[1].clear();
+    schedule.lists[1].clear();
     let case = Case::new("dgx-h100", Kind::AllGather, 2, 1 << 10);
     let subject = Subject::schedule(&schedule).unwrap();
     let layout = case.layout(schedule.input, schedule.output);
@@ -49,7 +49,8 @@ fn what_no_executor_takes_is_refused_before() {
         output: Chunking::Whole,
         scratch: 0,
         slots: SLOTS,
-        ranks: vec![vec![bad]; ranks],
+        lists_per_rank: 1,
+        lists: vec![vec![bad]; ranks],
     };
     assert!(matches!(Subject::schedule(&schedule), Err(SimulationError::Schedule(_))));
     let case = Case::new("dgx-h100 x 2", Kind::AllReduce, 16, 1 << 20);

@@ -83,7 +83,7 @@ pub(super) fn compare(firsts: &Firsts, rank: usize, list: &[Instruction]) -> Res
     let Firsts { schedule, symmetry, reductions } = firsts;
     let (home, by) = symmetry.home(rank);
     let unlike = |difference| Unlike { rank, first: home, difference };
-    let expected = &schedule.ranks[home];
+    let expected = &schedule.lists[home];
     if expected.len() != list.len() {
         let (expected, found) = (expected.len(), list.len());
         return Err(unlike(Difference::Steps { expected, found }));

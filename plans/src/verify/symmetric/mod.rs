@@ -148,7 +148,7 @@ impl<'a> Symmetric<'a> {
                 self.slots,
                 some.clone(),
             )?;
-            for (rank, list) in some.zip(&made.ranks) {
+            for (rank, list) in some.zip(&made.lists) {
                 compare(&self.firsts, rank, list)?;
             }
         }
@@ -200,8 +200,8 @@ fn find(
         let schedule = lists(0..firsts)?;
         let chunking = (schedule.input, schedule.output);
         let Some(symmetry) = Symmetry::new(ranks, firsts, turning, chunking) else { continue };
-        let samples = lists(firsts..firsts + 1)?.ranks.into_iter().zip([firsts]);
-        let samples = samples.chain(lists(ranks - 1..ranks)?.ranks.into_iter().zip([ranks - 1]));
+        let samples = lists(firsts..firsts + 1)?.lists.into_iter().zip([firsts]);
+        let samples = samples.chain(lists(ranks - 1..ranks)?.lists.into_iter().zip([ranks - 1]));
         let firsts = Firsts { schedule, symmetry, reductions: None };
         match samples.map(|(list, rank)| compare(&firsts, rank, &list)).find(Result::is_err) {
             Some(Err(differs)) if differs.step() >= why.step() => why = differs,

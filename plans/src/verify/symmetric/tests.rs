@@ -104,9 +104,9 @@ impl Case {
         let symmetry = &self.firsts.symmetry;
         let list = |rank| {
             let (home, by) = symmetry.home(rank);
-            firsts.ranks[home].iter().map(|one| symmetry.instruction(one, by)).collect()
+            firsts.lists[home].iter().map(|one| symmetry.instruction(one, by)).collect()
         };
-        Schedule { ranks: (0..symmetry.ranks()).map(list).collect(), ..firsts.clone() }
+        Schedule { lists: (0..symmetry.ranks()).map(list).collect(), ..firsts.clone() }
     }
 }
 
@@ -214,16 +214,16 @@ fn both_proofs_refuse_the_same() {
     let (mut refused, mut accepted, mut otherwise) = (0, 0, Vec::new());
     for case in cases() {
         let schedule = &case.firsts.schedule;
-        let places = schedule.ranks.iter().enumerate();
+        let places = schedule.lists.iter().enumerate();
         let places = places.flat_map(|(rank, list)| (0..list.len()).map(move |step| (rank, step)));
-        let total: usize = schedule.ranks.iter().map(Vec::len).sum();
+        let total: usize = schedule.lists.iter().map(Vec::len).sum();
         for (rank, step) in places.step_by(total.div_ceil(40)) {
             let mut mutants = vec![schedule.clone()];
-            mutants[0].ranks[rank].remove(step);
+            mutants[0].lists[rank].remove(step);
             let chunks = schedule.input.chunks(schedule.collective.ranks);
-            for instruction in wrong(&schedule.ranks[rank][step], chunks) {
+            for instruction in wrong(&schedule.lists[rank][step], chunks) {
                 let mut mutant = schedule.clone();
-                mutant.ranks[rank][step] = instruction;
+                mutant.lists[rank][step] = instruction;
                 mutants.push(mutant);
             }
             for mutant in mutants {
@@ -253,9 +253,9 @@ fn one_rank_that_differs_is_found() {
     let mut found = 0;
     for case in cases() {
         let whole = case.whole(&case.firsts.schedule);
-        let rank = whole.ranks.len() - 1;
-        let list = &whole.ranks[rank];
-        let chunks = whole.input.chunks(whole.ranks.len());
+        let rank = whole.lists.len() - 1;
+        let list = &whole.lists[rank];
+        let chunks = whole.input.chunks(whole.lists.len());
         for step in (0..list.len()).step_by(list.len().div_ceil(20)) {
             let mut shorter = list.clone();
             shorter.remove(step);
@@ -297,7 +297,7 @@ fn sources_in_the_wrong_order_are_found_on_any_rank() {
             Err(Unproven::Unlike(_)) => continue,
             Err(other) => panic!("{entry:?}: {other}"),
         };
-        let lists = entry.schedule(collective, placement, Order::Tree, SLOTS).unwrap().ranks;
+        let lists = entry.schedule(collective, placement, Order::Tree, SLOTS).unwrap().lists;
         for (rank, list) in lists.iter().enumerate() {
             for (step, instruction) in list.iter().enumerate() {
                 let Instruction::ReduceCopy { sources, .. } = instruction else { continue };
