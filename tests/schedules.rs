@@ -14,10 +14,10 @@ use oxccl::plans::algorithms::{Encoding, catalogue};
 use oxccl::plans::schedule::{SEGMENTS, SLOTS, Schedule, ScheduleFile};
 use oxccl::plans::topology::Placement;
 use oxccl::{
-    Advanced, Collective, Collectives, Communicator, Config, CustomSchedule, Kind, Order, Pin,
-    ReduceOp,
+    Advanced, Collective, Collectives, Communicator, Config, CustomSchedule, Error, Kind, Order,
+    Pin, ReduceOp,
 };
-use rewritten::{by_scratch, divided};
+use rewritten::{by_scratch, divided, received_apart, side_by_side};
 use std::sync::Arc;
 
 const RANKS: usize = 4;
@@ -27,7 +27,7 @@ const POISON: i32 = 0x5a5a_5a5a;
 fn config(file: ScheduleFile, channels: usize) -> Config {
     Config {
         schedule: Some(Arc::new(CustomSchedule::prove("it", file).unwrap())),
-        max_channels: 2,
+        max_channels: channels.max(2),
         pin: Pin { channels: Some(channels), ..Pin::default() },
         advanced: Advanced { slot_bytes: 4608, ll_slot_bytes: 6144, ..Advanced::default() },
         ..Config::default()
@@ -148,9 +148,9 @@ fn check_uneven(comm: &Communicator, kind: Kind, seed: u64) {
 }
 
 /// All that there is to call with a schedule of this kind.
-fn check_all(file: &ScheduleFile, seed: u64) {
+fn check_all(file: &ScheduleFile, channels: [usize; 2], seed: u64) {
     let kind = file.schedule.collective.kind;
-    for channels in [1, 2] {
+    for channels in channels {
         let ranks = Communicator::local_with(RANKS, &config(file.clone(), channels)).unwrap();
         std::thread::scope(|scope| {
             for comm in ranks {
@@ -188,7 +188,7 @@ fn schedules(times: usize) -> impl Iterator<Item = (Schedule, bool)> {
 fn chunks_inside_a_ranks_part() {
     let seed = seed();
     for (whole, in_place) in schedules(3) {
-        check_all(&ScheduleFile::new(divided(&whole, 3), Order::Any, in_place), seed);
+        check_all(&ScheduleFile::new(divided(&whole, 3), Order::Any, in_place), [1, 2], seed);
     }
 }
 
@@ -196,8 +196,50 @@ fn chunks_inside_a_ranks_part() {
 fn chunks_in_scratch() {
     let seed = seed();
     for (whole, in_place) in schedules(2) {
-        check_all(&ScheduleFile::new(by_scratch(&divided(&whole, 2)), Order::Any, in_place), seed);
+        let file = ScheduleFile::new(by_scratch(&divided(&whole, 2)), Order::Any, in_place);
+        check_all(&file, [1, 2], seed);
     }
+}
+
+/// Two lists of each rank, side by side with parts of their own, and by turns through scratch.
+#[test]
+fn several_lists() {
+    let (seed, mut seen) = (seed(), 0);
+    for (whole, in_place) in schedules(2).filter(|(whole, _)| !whole.uses_windows()) {
+        for schedule in [side_by_side(&whole, 2), received_apart(&whole)] {
+            check_all(&ScheduleFile::new(schedule, Order::Any, in_place), [3, 4], seed);
+            seen += 1;
+        }
+    }
+    assert!(seen > 40, "{seen}");
+}
+
+#[test]
+fn several_lists_need_channels_and_are_in_no_group() {
+    let all_reduce = |(whole, _): &(Schedule, bool)| {
+        whole.collective.kind == Kind::AllReduce && !whole.uses_windows()
+    };
+    let (whole, in_place) = schedules(2).find(all_reduce).unwrap();
+    let file = ScheduleFile::new(side_by_side(&whole, 3), Order::Any, in_place);
+    let refused = |channels: usize, call: fn(&Communicator) -> Result<(), Error>| {
+        let ranks = Communicator::local_with(RANKS, &config(file.clone(), channels)).unwrap();
+        let calls: Vec<_> =
+            ranks.into_iter().map(|comm| std::thread::spawn(move || call(&comm))).collect();
+        calls.into_iter().map(|call| call.join().unwrap().unwrap_err().to_string()).last().unwrap()
+    };
+    let reduce = |comm: &Communicator| comm.all_reduce_in_place(&mut [1.0_f32; 5], ReduceOp::Sum);
+    let text = refused(2, reduce);
+    assert!(text.contains("3 lists, which need 3 channels: set OXCCL_MAX_CHANNELS=3"), "{text}");
+    let grouped = |comm: &Communicator| {
+        let mut buckets = [[1.0_f32; 5], [2.0; 5]];
+        comm.group(|group| {
+            let mut buckets = buckets.iter_mut();
+            buckets.try_for_each(|one| group.all_reduce_in_place(one, ReduceOp::Sum).map(drop))
+        })
+        .map(drop)
+    };
+    let text = refused(3, grouped);
+    assert!(text.contains("its ranks have several lists, of which groups run one"), "{text}");
 }
 
 /// The parts of a group are custom too, and its buckets have holes between them.

@@ -2,9 +2,10 @@
 //! on streams, and in groups.
 
 use crate::calls::{config, stream};
-use crate::rewritten::{by_scratch, divided};
+use crate::rewritten::{by_scratch, divided, received_apart, side_by_side};
+use oxccl::cuda::Stream;
 use oxccl::plans::algorithms::{Algorithm, Encoding, find};
-use oxccl::plans::schedule::{SLOTS, ScheduleFile};
+use oxccl::plans::schedule::{SLOTS, Schedule, ScheduleFile};
 use oxccl::plans::topology::Placement;
 use oxccl::{
     Collective, Collectives, Communicator, Config, CustomSchedule, Kind, Order, Pin, ReduceOp,
@@ -14,15 +15,21 @@ use std::sync::Arc;
 
 const RANKS: usize = 3;
 
-/// The ring, with two chunks for one, in scratch.
-fn custom(kind: Kind, encoding: Encoding) -> Config {
+/// The ring, rewritten.
+fn custom(
+    kind: Kind,
+    encoding: Encoding,
+    rewritten: impl Fn(&Schedule) -> Schedule,
+    channels: usize,
+) -> Config {
     let entry = find(kind, Algorithm::Ring, encoding).unwrap();
     let placement = Placement::one_node(RANKS);
     let ring = entry.schedule(Collective::new(kind, RANKS), placement, Order::Any, SLOTS).unwrap();
-    let file = ScheduleFile::new(by_scratch(&divided(&ring, 2)), Order::Any, entry.in_place);
+    let file = ScheduleFile::new(rewritten(&ring), Order::Any, entry.in_place);
     Config {
         schedule: Some(Arc::new(CustomSchedule::prove("it", file).unwrap())),
-        pin: Pin { channels: Some(2), ..Pin::default() },
+        pin: Pin { channels: Some(channels), ..Pin::default() },
+        max_channels: channels,
         ..config()
     }
 }
@@ -42,20 +49,28 @@ fn sum(turn: usize, count: usize) -> Vec<i32> {
 
 fn reduces(comm: &Communicator) {
     let stream = stream(comm);
+    reduces_alone(comm, &stream);
+    reduces_in_groups(comm, &stream);
+}
+
+fn reduces_alone(comm: &Communicator, stream: &Stream) {
     for (turn, count) in [0, 1, 77, 5_000].into_iter().enumerate() {
         let mut input = comm.alloc::<i32>(count).unwrap();
         input.write(&values(turn + comm.rank(), count)).unwrap();
         let mut output = comm.alloc::<i32>(count).unwrap();
         let mut found = vec![-1; count];
         output.write(&found).unwrap();
-        let _ = comm.on(&stream).all_reduce(&input, &mut output, ReduceOp::Sum).unwrap();
-        let work = comm.on(&stream).all_reduce_in_place(&mut input, ReduceOp::Sum).unwrap();
+        let _ = comm.on(stream).all_reduce(&input, &mut output, ReduceOp::Sum).unwrap();
+        let work = comm.on(stream).all_reduce_in_place(&mut input, ReduceOp::Sum).unwrap();
         work.wait().unwrap();
         for buffer in [&input, &output] {
             buffer.read(&mut found).unwrap();
             assert_eq!(found, sum(turn, count));
         }
     }
+}
+
+fn reduces_in_groups(comm: &Communicator, stream: &Stream) {
     // Odd buckets, so that there are holes between them.
     let counts = [1, 999, 30, 2_001];
     let mut buckets: Vec<_> = counts.map(|count| comm.alloc::<i32>(count).unwrap()).into();
@@ -63,7 +78,7 @@ fn reduces(comm: &Communicator) {
         for (bucket, count) in buckets.iter_mut().zip(counts) {
             bucket.write(&values(turn + comm.rank(), count)).unwrap();
         }
-        let grouped = comm.on(&stream).group(|group| {
+        let grouped = comm.on(stream).group(|group| {
             let mut buckets = buckets.iter_mut();
             buckets.try_for_each(|one| group.all_reduce_in_place(one, ReduceOp::Sum).map(drop))
         });
@@ -100,12 +115,28 @@ pub(crate) fn schedules(_: &mut dyn Bootstrap) {
             if encoding == Encoding::Ll128 && kind == Kind::AllReduce {
                 continue;
             }
-            let ranks = Communicator::local_with(RANKS, &custom(kind, encoding)).unwrap();
-            std::thread::scope(|scope| {
-                for comm in ranks {
-                    scope.spawn(move || calls(&comm));
-                }
-            });
+            let in_scratch = |ring: &Schedule| by_scratch(&divided(ring, 2));
+            everywhere(&custom(kind, encoding, in_scratch, 2), calls);
         }
     }
+}
+
+/// Two lists of each rank, side by side with parts of their own, and by turns through scratch.
+pub(crate) fn lists(_: &mut dyn Bootstrap) {
+    let alone = |comm: &Communicator| reduces_alone(comm, &stream(comm));
+    for encoding in [Encoding::Slots, Encoding::Ll, Encoding::Ll128] {
+        for rewritten in [|ring: &Schedule| side_by_side(ring, 2), received_apart] {
+            everywhere(&custom(Kind::AllReduce, encoding, rewritten, 4), alone);
+            everywhere(&custom(Kind::AllGather, encoding, rewritten, 2), gathers);
+        }
+    }
+}
+
+fn everywhere(config: &Config, calls: fn(&Communicator)) {
+    let ranks = Communicator::local_with(RANKS, config).unwrap();
+    std::thread::scope(|scope| {
+        for comm in ranks {
+            scope.spawn(move || calls(&comm));
+        }
+    });
 }

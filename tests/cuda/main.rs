@@ -333,6 +333,8 @@ cases! {
         joined::starts, StandIn, 1, [MANY, ("OXCCL_STAND_IN_DEVICES", "2")];
     custom_schedules = custom::schedules, Anything, 1, [MANY];
     custom_schedules_thread_by_thread = custom::schedules, StandIn, 1, [MANY, EMULATED];
+    lists_of_custom_schedules = custom::lists, Anything, 1, [MANY];
+    lists_of_custom_schedules_thread_by_thread = custom::lists, StandIn, 1, [MANY, EMULATED];
     starts_that_fail = misuse::starts, StandIn, 2, [];
     starts_without_a_driver = misuse::no_driver, StandIn, 1, [("OXCCL_STAND_IN_DRIVER", "11040")];
     bulk_copies_without_an_engine =
