@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use clap::Args;
+use oxccl::plans::msccl::Blocks;
 use oxccl::plans::schedule::{Notes, Schedule, ScheduleFile};
 use oxccl::plans::verify::infer_raw;
 use serde::Serialize;
@@ -30,6 +31,10 @@ pub(crate) struct DiffOptions {
     /// Only this rank's steps.
     #[arg(long)]
     rank: Option<usize>,
+    /// What becomes of the thread blocks of MSCCL's XML: merged to one list of each rank, or lists
+    /// that run side by side, each on a channel of its own.
+    #[arg(long, value_name = "merged|lists", default_value = "merged")]
+    blocks: Blocks,
     /// Prints one JSON object.
     #[arg(long)]
     json: bool,
@@ -72,7 +77,7 @@ struct Change {
 
 pub(crate) fn main(options: &DiffOptions) -> Result<(), Failure> {
     let [old, new] = [&options.old, &options.new].map(|path| {
-        let mut file = ScheduleFile::read(path)?;
+        let mut file = ScheduleFile::read_with(path, options.blocks)?;
         infer_raw(&mut file.schedule);
         Ok::<ScheduleFile, Failure>(file)
     });

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use oxccl::plans::algorithms::{Algorithm, Encoding, Unavailable, find};
+use oxccl::plans::msccl::Blocks;
 use oxccl::plans::schedule::{Buffer, Instruction, Lane, Layout, Notes, Operand, SLOTS, Schedule};
 use oxccl::plans::topology::{Network, Placement, Processor};
 use oxccl::plans::tune::{self, Plan, Question, SystemReads};
@@ -93,6 +94,10 @@ pub(crate) struct ExplainOptions {
     /// Starts the ranks and measures every algorithm that fits.
     #[arg(long, conflicts_with = "in_place")]
     measure: bool,
+    /// What becomes of the thread blocks of MSCCL's XML: merged to one list of each rank, or lists
+    /// that run side by side, each on a channel of its own.
+    #[arg(long, value_name = "merged|lists", default_value = "merged")]
+    blocks: Blocks,
     /// Prints one JSON object.
     #[arg(long)]
     json: bool,
@@ -114,7 +119,9 @@ fn subject(text: &str) -> Result<Subject<Kind>, String> {
 pub(crate) fn main(options: &ExplainOptions) -> Result<(), Failure> {
     match &options.subject {
         Subject::Op(kind) => explain(&ExplainOptions { kind: *kind, ..options.clone() }),
-        Subject::File(path) => explain_file(options, &CustomSchedule::read(path)?),
+        Subject::File(path) => {
+            explain_file(options, &CustomSchedule::read_with(path, options.blocks)?)
+        }
     }
 }
 
@@ -128,7 +135,8 @@ fn explain_file(options: &ExplainOptions, custom: &CustomSchedule) -> Result<(),
     let order = if kind.reduces() { custom.order() } else { options.order };
     let options = &ExplainOptions { kind, ranks, root, order, ..options.clone() };
     options.check()?;
-    let config = options.config()?;
+    let mut config = options.config()?;
+    config.max_channels = config.max_channels.max(custom.needed_channels());
     let shape = options.case().shape(ranks, options.bytes.0);
     let question = Question {
         ll128: true,

@@ -325,22 +325,27 @@ fn files_of_msccls_are_proven_predicted_explained_and_run() {
     ] {
         let path = written(name, &file.to_xml());
         let path = path.to_str().unwrap();
-        let said = oxccl(&["verify", path]).ok();
-        assert!(said.out.contains(&format!(": {kind} over")), "{}", said.out);
-        let said = oxccl(&["sim", path, "--sizes", "1M", "--json"]).ok();
-        assert!(said.out.contains("\"algorithm\":\"custom\""), "{}", said.out);
-        let said = oxccl(&["explain", path, "--rank", "0", "--bytes", "64K"]).ok();
-        assert!(
-            said.out.contains("# line ") && said.out.contains("(gpu 0, tb 0, step 0)"),
-            "{}",
-            said.out
-        );
-        let sizes = ["--minbytes", "8", "--maxbytes", "64K", "--stepfactor", "64"];
-        let rest = ["--repeats", "1", "-n", "2", "--json", "--no-probe", "--threads"];
-        let said = oxccl(&[&["bench", path][..], &sizes, &rest].concat()).ok();
-        let rows: Vec<&str> = said.out.lines().filter(|row| row.contains("\"custom\"")).collect();
-        let right = rows.iter().all(|row| row.contains("\"wrong\":0"));
-        assert!(rows.len() >= 2 && right, "{}", said.out);
+        for blocks in ["merged", "lists"] {
+            let said = oxccl(&["verify", path, "--blocks", blocks]).ok();
+            assert!(said.out.contains(&format!(": {kind} over")), "{}", said.out);
+            let said = oxccl(&["sim", path, "--blocks", blocks, "--sizes", "1M", "--json"]).ok();
+            assert!(said.out.contains("\"algorithm\":\"custom\""), "{}", said.out);
+            let said =
+                oxccl(&["explain", path, "--blocks", blocks, "--rank", "0", "--bytes", "64K"]).ok();
+            assert!(
+                said.out.contains("# line ") && said.out.contains("(gpu 0, tb 0, step 0)"),
+                "{}",
+                said.out
+            );
+            let sizes = ["--minbytes", "8", "--maxbytes", "64K", "--stepfactor", "64"];
+            let rest = ["--repeats", "1", "-n", "2", "--json", "--no-probe", "--threads"];
+            let said =
+                oxccl(&[&["bench", path, "--blocks", blocks][..], &sizes, &rest].concat()).ok();
+            let rows: Vec<&str> =
+                said.out.lines().filter(|row| row.contains("\"custom\"")).collect();
+            let right = rows.iter().all(|row| row.contains("\"wrong\":0"));
+            assert!(rows.len() >= 2 && right, "{}", said.out);
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::algorithms::{Algorithm, Encoding};
 use crate::collective::{Kind, Order};
-use crate::msccl::{MscclFault, from_xml};
+use crate::msccl::{Blocks, MscclFault, from_xml};
 use crate::schedule::{
     FileError, FileFault, Instruction, NO_SEGMENTS, Notes, Operand, SLOTS, Schedule, ScheduleFile,
     Slots,
@@ -80,7 +80,15 @@ impl CustomSchedule {
     /// # Errors
     /// [`CustomError`]
     pub fn read(path: &Path) -> Result<CustomSchedule, CustomError> {
-        let file = ScheduleFile::read(path)?;
+        CustomSchedule::read_with(path, Blocks::default())
+    }
+
+    /// As [`CustomSchedule::read`], with what becomes of the thread blocks of a file of MSCCL's.
+    ///
+    /// # Errors
+    /// [`CustomError`]
+    pub fn read_with(path: &Path, blocks: Blocks) -> Result<CustomSchedule, CustomError> {
+        let file = ScheduleFile::read_with(path, blocks)?;
         let (mut schedule, notes) = (file.schedule.clone(), file.notes.clone());
         CustomSchedule::prove(&path.display().to_string(), file).map_err(|violation| {
             infer_raw(&mut schedule);
@@ -107,6 +115,11 @@ impl CustomSchedule {
     /// The order of reduction that it has been proven to keep.
     pub fn order(&self) -> Order {
         self.verified.promise()
+    }
+
+    /// Channels without which it cannot run: one where each rank has one list.
+    pub fn needed_channels(&self) -> usize {
+        self.verified.needed_channels()
     }
 
     /// How its data crosses.
@@ -238,13 +251,21 @@ impl ScheduleFile {
     /// [`CustomError::File`] and [`CustomError::Msccl`] name the file and what is at fault in it:
     /// the rank and the step, or the line.
     pub fn read(path: &Path) -> Result<ScheduleFile, CustomError> {
+        ScheduleFile::read_with(path, Blocks::default())
+    }
+
+    /// As [`ScheduleFile::read`], with what becomes of the thread blocks of a file of MSCCL's.
+    ///
+    /// # Errors
+    /// As [`ScheduleFile::read`].
+    pub fn read_with(path: &Path, blocks: Blocks) -> Result<ScheduleFile, CustomError> {
         let error = |fault| CustomError::File(FileError { path: path.to_owned(), fault });
         let text = std::fs::read_to_string(path).map_err(|fault| error(FileFault::Read(fault)))?;
         if path.extension().is_none_or(|extension| extension != "xml") {
             return ScheduleFile::from_json(&text).map_err(error);
         }
-        let mut file =
-            from_xml(&text).map_err(|fault| CustomError::Msccl { path: path.to_owned(), fault })?;
+        let refused = |fault| CustomError::Msccl { path: path.to_owned(), fault };
+        let mut file = from_xml(&text, blocks).map_err(refused)?;
         infer_raw(&mut file.schedule);
         file.in_place = file.in_place || verify(file.schedule.clone(), file.order, true).is_ok();
         Ok(file)

@@ -6,21 +6,29 @@
 mod msccl_xml;
 
 use msccl_xml::{Block, File, Step, all_pairs, gather, overtaking, rings, scatter, step};
-use oxccl_plans::msccl::{MscclFault, from_xml};
+use oxccl_plans::collective::Order;
+use oxccl_plans::msccl::{Blocks, MscclFault, from_xml};
 use oxccl_plans::schedule::{Chunking, ScheduleFile};
 use oxccl_plans::verify::{Violation, infer_raw, verify};
 use proptest::prelude::*;
 use std::collections::{HashMap, VecDeque};
 
 fn read(file: &File) -> Result<ScheduleFile, MscclFault> {
-    let mut read = from_xml(&file.to_xml())?;
+    read_with(file, Blocks::Merged)
+}
+
+fn read_with(file: &File, blocks: Blocks) -> Result<ScheduleFile, MscclFault> {
+    let mut read = from_xml(&file.to_xml(), blocks)?;
     infer_raw(&mut read.schedule);
     Ok(read)
 }
 
+/// With thread blocks in an order, and with each as a list.
 fn prove(file: &File) -> Result<(), Violation> {
-    let ScheduleFile { schedule, order, in_place, .. } = read(file).unwrap();
-    verify(schedule, order, in_place).map(drop)
+    Blocks::ALL.into_iter().try_for_each(|blocks| {
+        let ScheduleFile { schedule, order, in_place, .. } = read_with(file, blocks).unwrap();
+        verify(schedule, order, in_place).map(drop)
+    })
 }
 
 fn right() -> Vec<File> {
@@ -85,11 +93,16 @@ fn copies_come_first() {
         let gpu = format!("<gpu id=\"{rank}\" i_chunks=\"3\" o_chunks=\"3\" s_chunks=\"0\">");
         text.replace(&gpu, &format!("{gpu}<copy i_off=\"0\" o_off=\"{rank}\"/>"))
     });
-    let ScheduleFile { schedule, order, .. } = from_xml(&text).unwrap();
-    verify(schedule, order, true).unwrap();
-    let fault = from_xml(&text.replace("o_off=\"2\"", "o_off=\"3\"")).unwrap_err().to_string();
+    for blocks in Blocks::ALL {
+        let ScheduleFile { schedule, order, .. } = from_xml(&text, blocks).unwrap();
+        verify(schedule, order, true).unwrap();
+    }
+    let order = Order::Any;
+    let fault = from_xml(&text.replace("o_off=\"2\"", "o_off=\"3\""), Blocks::Merged)
+        .unwrap_err()
+        .to_string();
     assert!(fault.contains("o[3]: this buffer has 3 chunks"), "{fault}");
-    let refused = from_xml(&text.replace("o_off=\"2\"", "o_off=\"1\"")).unwrap();
+    let refused = from_xml(&text.replace("o_off=\"2\"", "o_off=\"1\""), Blocks::Merged).unwrap();
     assert!(verify(refused.schedule, order, false).is_err());
 }
 
@@ -178,7 +191,7 @@ fn what_is_no_file_of_mscclls_is_named_with_its_line() {
         ("<tb ", "<wat/><tb ", "line 3: <wat> where <tb> belongs"),
     ] {
         let changed = text.replacen(from, to, 1);
-        let found = from_xml(&changed).unwrap_err().to_string();
+        let found = from_xml(&changed, Blocks::Merged).unwrap_err().to_string();
         assert!(found.contains(fault), "{from}: {found}");
     }
 }
@@ -301,8 +314,15 @@ proptest! {
             _ => overtaking("LL", 3),
         };
         let changed = damage(&file, place, choice);
-        let Ok(ScheduleFile { schedule, order, in_place, .. }) = read(&changed) else { return Ok(()) };
-        if verify(schedule, order, in_place).is_ok() {
+        let is_accepted = |blocks: Blocks| match read_with(&changed, blocks) {
+            Ok(ScheduleFile { schedule, order, in_place, .. }) => {
+                verify(schedule, order, in_place).is_ok()
+            }
+            Err(_) => false,
+        };
+        let [merged, lists] = Blocks::ALL.map(is_accepted);
+        prop_assert!(merged || !lists, "{}", changed.to_xml());
+        if merged || lists {
             for turn in 0..8 {
                 let found = model(&changed, seed ^ turn);
                 prop_assert!(found.is_ok(), "{:?}: {}", found, changed.to_xml());
@@ -337,9 +357,11 @@ proptest! {
             pieces[at] = values[value];
             text = pieces.join("\"");
         }
-        if let Ok(ScheduleFile { mut schedule, order, in_place, .. }) = from_xml(&text) {
-            infer_raw(&mut schedule);
-            let _ = verify(schedule, order, in_place);
+        for blocks in Blocks::ALL {
+            if let Ok(ScheduleFile { mut schedule, order, in_place, .. }) = from_xml(&text, blocks) {
+                infer_raw(&mut schedule);
+                let _ = verify(schedule, order, in_place);
+            }
         }
     }
 }

@@ -4,6 +4,7 @@
 
 use oxccl_plans as plans;
 
+#[allow(dead_code)]
 #[path = "../../tests/common/rewritten.rs"]
 mod rewritten;
 

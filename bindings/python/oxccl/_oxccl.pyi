@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self, final
+from typing import Any, Literal, Self, final
 
 import numpy
 import torch
@@ -159,10 +159,16 @@ class Schedule:
     """What each rank does in one collective, proven. `Communicator.local(n, schedule=schedule)` has
     its collective carried out so."""
 
-    def __new__(cls, text: str, name: str = "schedule") -> Self:
-        """Of JSON, or of MSCCL's XML. The error tells, step by step, why it is wrong."""
+    def __new__(
+        cls, text: str, name: str = "schedule", *, blocks: Literal["merged", "lists"] = "merged"
+    ) -> Self:
+        """Of JSON, or of MSCCL's XML, whose thread blocks are merged to one list of each rank, or are
+        lists of their own, on channels of their own. The error tells, step by step, why it is
+        wrong."""
     @staticmethod
-    def read(path: str | os.PathLike[str]) -> Schedule:
+    def read(
+        path: str | os.PathLike[str], *, blocks: Literal["merged", "lists"] = "merged"
+    ) -> Schedule:
         """Of a file."""
     @property
     def name(self) -> str:

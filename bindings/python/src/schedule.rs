@@ -5,7 +5,7 @@ use crate::error::misuse;
 use oxccl::CustomSchedule;
 use oxccl::plans::collective::Kind;
 use oxccl::plans::msccl::from_xml;
-use oxccl::plans::schedule::{Instruction, Layout, ScheduleFile};
+use oxccl::plans::schedule::{Layout, ScheduleFile};
 use oxccl::plans::simulate::{Options, Subject, simulate};
 use oxccl::plans::topology::{Network, Topology, preset};
 use oxccl::plans::tune::Limits;
@@ -40,10 +40,11 @@ impl Schedule {
 #[pymethods]
 impl Schedule {
     #[new]
-    #[pyo3(signature = (text, name = "schedule"))]
-    fn parse(text: &str, name: &str) -> PyResult<Schedule> {
+    #[pyo3(signature = (text, name = "schedule", *, blocks = "merged"))]
+    fn parse(text: &str, name: &str, blocks: &str) -> PyResult<Schedule> {
+        let blocks = blocks.parse().map_err(|fault| misuse(format!("blocks is {fault}")))?;
         let file = match text.trim_start().starts_with('<') {
-            true => from_xml(text)
+            true => from_xml(text, blocks)
                 .map_err(|fault| misuse(format!("{name}: {fault}\n{}", fault.story())))?,
             false => {
                 ScheduleFile::from_json(text).map_err(|fault| misuse(format!("{name}: {fault}")))?
@@ -54,10 +55,11 @@ impl Schedule {
 
     /// Of a file.
     #[staticmethod]
-    fn read(path: std::path::PathBuf) -> PyResult<Schedule> {
+    #[pyo3(signature = (path, *, blocks = "merged"))]
+    fn read(path: std::path::PathBuf, blocks: &str) -> PyResult<Schedule> {
         let text = std::fs::read_to_string(&path)
             .map_err(|error| misuse(format!("{}: {error}", path.display())))?;
-        Schedule::parse(&text, &path.display().to_string())
+        Schedule::parse(&text, &path.display().to_string(), blocks)
     }
 
     /// Its own name, or that of what it was read from.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use oxccl::plans::msccl::Blocks;
 use oxccl::{Config, CustomSchedule, Device, Kind, OpKind};
 
 use super::against::Log;
@@ -71,6 +72,10 @@ pub(crate) struct BenchOptions {
     /// ranks as it has.
     #[arg(long, conflicts_with_all = ["algorithm", "encoding"])]
     pub(crate) schedule: Option<PathBuf>,
+    /// What becomes of the thread blocks of MSCCL's XML: merged to one list of each rank, or lists
+    /// that run side by side, each on a channel of its own.
+    #[arg(long, value_name = "merged|lists", default_value = "merged")]
+    blocks: Blocks,
     /// Ranks are threads of this process.
     #[arg(long)]
     pub(crate) threads: bool,
@@ -129,7 +134,7 @@ impl BenchOptions {
         (options.target, options.schedule) = (asked, schedule);
         if let Some(path) = options.schedule.clone() {
             let path = &path;
-            let schedule = CustomSchedule::read(path)?;
+            let schedule = CustomSchedule::read_with(path, self.blocks)?;
             let collective = schedule.schedule().collective;
             let target = Target::Kinds(Choice::One(collective.kind));
             if asked.is_some_and(|wanted| wanted != target) {
@@ -177,7 +182,9 @@ impl BenchOptions {
         config.nodes = self.nodes.or(config.nodes);
         config.ranks_per_node = self.per_node.or(config.ranks_per_node);
         if let Some(path) = &self.schedule {
-            config.schedule = Some(Arc::new(CustomSchedule::read(path)?));
+            let schedule = CustomSchedule::read_with(path, self.blocks)?;
+            config.max_channels = config.max_channels.max(schedule.needed_channels());
+            config.schedule = Some(Arc::new(schedule));
         }
         Ok(config)
     }

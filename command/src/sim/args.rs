@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use oxccl::plans::algorithms::{Algorithm, Encoding, Entry, catalogue};
+use oxccl::plans::msccl::Blocks;
 use oxccl::plans::schedule::SLOTS;
 use oxccl::plans::simulate::{Fold, Options};
 use oxccl::plans::topology::{Network, Placement, Processor, Topology};
@@ -34,6 +35,10 @@ pub(crate) struct SimOptions {
     /// there are for its collective.
     #[arg(long, value_name = "FILE")]
     schedule: Option<PathBuf>,
+    /// What becomes of the thread blocks of MSCCL's XML: merged to one list of each rank, or lists
+    /// that run side by side, each on a channel of its own.
+    #[arg(long, value_name = "merged|lists", default_value = "merged")]
+    blocks: Blocks,
     /// A preset (oxccl topo --list), a file that ends with .toml or, of NCCL, with
     /// .xml, or "this" machine.
     #[arg(long, short = 't', default_value = "dgx-h100")]
@@ -168,6 +173,7 @@ impl SimOptions {
             subject: None,
             kind: Some(kind),
             schedule: None,
+            blocks: Blocks::default(),
             topology: topology.to_owned(),
             nodes: None,
             ranks,
@@ -212,13 +218,16 @@ impl SimOptions {
     /// # Errors
     /// As [`SimOptions::study`].
     pub(super) fn study_of_one(&self) -> Result<Study, Failure> {
-        let custom = self.schedule.as_deref().map(CustomSchedule::read).transpose()?.map(Arc::new);
+        let read = |path: &Path| CustomSchedule::read_with(path, self.blocks);
+        let custom = self.schedule.as_deref().map(read).transpose()?.map(Arc::new);
         let (topology, network) = self.topology(custom.as_deref())?;
         let collective = match &custom {
             Some(custom) => self.collective_of(custom)?,
             None => self.collective(network.ranks())?,
         };
-        let config = topo::config(&network)?;
+        let mut config = topo::config(&network)?;
+        let needed = custom.as_deref().map_or(1, CustomSchedule::needed_channels);
+        config.max_channels = config.max_channels.max(needed);
         let (kind, root) = (collective.kind, collective.root);
         let case = Case { kind, data_type: self.datatype, op: self.op, root };
         self.check(kind)?;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use oxccl::plans::algorithms::{Algorithm, Encoding, Entry, catalogue};
+use oxccl::plans::msccl::Blocks;
 use oxccl::plans::schedule::{SLOTS, Schedule};
 use oxccl::plans::topology::Placement;
 use oxccl::{Collective, CustomError, CustomSchedule, Kind, Order};
@@ -50,6 +51,10 @@ pub(crate) struct VerifyOptions {
     /// Whether a few ranks may stand for all.
     #[arg(long, value_enum, default_value = "auto")]
     symmetry: UseSymmetry,
+    /// What becomes of the thread blocks of MSCCL's XML: merged to one list of each rank, or lists
+    /// that run side by side, each on a channel of its own.
+    #[arg(long, value_name = "merged|lists", default_value = "merged")]
+    blocks: Blocks,
     /// Prints one JSON object a schedule.
     #[arg(long)]
     json: bool,
@@ -72,15 +77,15 @@ fn subject(text: &str) -> Result<Subject<Choice<Kind>>, String> {
 
 pub(crate) fn main(options: &VerifyOptions) -> Result<(), Failure> {
     match &options.subject {
-        Subject::File(path) => prove_file(path, options.json),
+        Subject::File(path) => prove_file(path, options),
         Subject::Op(kinds) => prove_kinds(options, kinds),
     }
 }
 
 /// Reads and proves a file's schedule, or tells why it is wrong.
-fn prove_file(path: &Path, json: bool) -> Result<(), Failure> {
-    let start = Instant::now();
-    match CustomSchedule::read(path) {
+fn prove_file(path: &Path, options: &VerifyOptions) -> Result<(), Failure> {
+    let (start, json) = (Instant::now(), options.json);
+    match CustomSchedule::read_with(path, options.blocks) {
         Ok(custom) => {
             let outcome = Outcome {
                 instructions: Some(instructions(custom.schedule())),

@@ -1,13 +1,15 @@
 //! From steps in their order to the lists of a schedule.
 
+use super::Blocks;
 use super::order::Event;
-use super::parse::{Algorithm, At, Buffer, Op, Span, Step};
+use super::parse::{Algorithm, At, Block, Buffer, Op, Span, Step};
+use super::tell::Told;
 use crate::collective::Kind;
 use crate::schedule::{
     Chunking, Flag, Instruction, Link, Notes, Operand, SLOTS, Schedule, Source, Tree,
 };
 use oxccl_format::Lane;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// Something that a rank holds.
 #[derive(Clone, Copy, Debug)]
@@ -17,11 +19,18 @@ struct Held {
     contributions: usize,
 }
 
-/// One rank's list while it grows.
+/// A list while it grows.
 #[derive(Default)]
-struct List {
+pub(super) struct List {
     instructions: Vec<Instruction>,
     notes: Vec<(usize, String)>,
+    sent: HashMap<Link, u32>,
+    received: HashMap<Link, u32>,
+}
+
+/// One rank's memory.
+#[derive(Default)]
+struct Memory {
     /// By place, what was last written there.
     held: HashMap<(Buffer, usize), Held>,
     /// Chunks of scratch that are given out, and those of them that are free again.
@@ -29,48 +38,77 @@ struct List {
     free: Vec<usize>,
     /// Of places in scratch and of those that the schedule cannot write: their chunk of scratch.
     kept: HashMap<(Buffer, usize), usize>,
-    sent: HashMap<usize, u32>,
-    received: HashMap<usize, u32>,
+    /// By chunk of scratch, the lists that read or write it, and whether they write.
+    users: BTreeMap<usize, BTreeMap<usize, bool>>,
 }
 
 struct Compiler<'a> {
     algorithm: &'a Algorithm,
+    lists_per_rank: usize,
     lists: Vec<List>,
-    /// By the ranks between which they are under way: contributions of each chunk.
+    memories: Vec<Memory>,
+    /// By the lists between which they are under way: contributions of each chunk.
     messages: HashMap<(usize, usize), VecDeque<Vec<usize>>>,
     /// By ranks and channel: messages that were received early.
     early: HashMap<(usize, usize, usize), VecDeque<Vec<Held>>>,
 }
 
 /// The schedule, and where its steps come from.
-pub(super) fn compile(algorithm: &Algorithm, events: &[Event]) -> (Schedule, Notes) {
+pub(super) fn compile(
+    algorithm: &Algorithm,
+    events: &[Event],
+    blocks: Blocks,
+) -> (Schedule, Notes) {
     let ranks = algorithm.collective.ranks;
+    let most_blocks = algorithm.ranks.iter().map(Vec::len).max().unwrap_or(1).max(1);
+    let lists_per_rank = if blocks == Blocks::Lists { most_blocks } else { 1 };
     let mut compiler = Compiler {
         algorithm,
-        lists: (0..ranks).map(|_| List::default()).collect(),
+        lists_per_rank,
+        lists: (0..ranks * lists_per_rank).map(|_| List::default()).collect(),
+        memories: (0..ranks).map(|_| Memory::default()).collect(),
         messages: HashMap::new(),
         early: HashMap::new(),
     };
+    // What steps of one list know of each other is their order.
+    let mut told = (lists_per_rank > 1).then(|| Told::new(algorithm));
+    for rank in 0..ranks {
+        let lists = &mut compiler.lists[rank * lists_per_rank..][..lists_per_rank];
+        told.iter().for_each(|told| told.begin(rank, lists));
+    }
     for event in events {
         match *event {
-            Event::Step { at, early } if algorithm.step(at).op != Op::Nop => {
-                compiler.step(at, early)
+            Event::Step { at, early } => {
+                let list = compiler.number(at);
+                told.iter().for_each(|told| told.before(at, &mut compiler.lists[list]));
+                if algorithm.step(at).op != Op::Nop {
+                    compiler.step(at, early && lists_per_rank == 1);
+                }
+                told.iter().for_each(|told| told.behind(at, &mut compiler.lists[list]));
             }
-            Event::Step { .. } => {}
-            Event::Early { to, sent } => compiler.receive_early(to, sent),
+            // Nothing is in the way of a message that has a connection of its own.
+            Event::Early { to, sent } if lists_per_rank == 1 => compiler.receive_early(to, sent),
+            Event::Early { .. } => {}
         }
     }
     (0..ranks).for_each(|rank| compiler.bring_home(rank));
+    for (rank, memory) in compiler.memories.iter().enumerate() {
+        let lists = &mut compiler.lists[rank * lists_per_rank..][..lists_per_rank];
+        told.iter_mut().for_each(|told| told.give_back(rank, &memory.users, lists));
+    }
     let mut notes = Notes { name: algorithm.name.clone(), ..Notes::default() };
-    let scratch = compiler.lists.iter().map(|list| list.scratch).max().unwrap_or(0);
-    let mut lists = Vec::new();
-    for (rank, list) in compiler.lists.into_iter().enumerate() {
-        notes.steps.extend(list.notes.into_iter().map(|(step, text)| ((rank, step), text)));
+    let scratch = compiler.memories.iter().map(|memory| memory.scratch).max().unwrap_or(0);
+    let (mut lists, mut first) = (Vec::new(), 0);
+    for (number, list) in compiler.lists.into_iter().enumerate() {
+        let rank = number / lists_per_rank;
+        first = if number % lists_per_rank == 0 { 0 } else { first };
+        let steps = list.notes.into_iter().map(|(step, text)| ((rank, first + step), text));
+        notes.steps.extend(steps);
+        first += list.instructions.len();
         lists.push(list.instructions);
     }
     let (input, output) = algorithm.chunking();
-    let collective = algorithm.collective;
-    let (slots, lists_per_rank) = (SLOTS, 1);
+    let (collective, slots) = (algorithm.collective, SLOTS);
     (Schedule { collective, input, output, scratch, slots, lists_per_rank, lists }, notes)
 }
 
@@ -124,7 +162,7 @@ impl Algorithm {
     }
 }
 
-impl List {
+impl Memory {
     fn take_scratch(&mut self) -> usize {
         self.free.pop().unwrap_or_else(|| {
             self.scratch += 1;
@@ -132,6 +170,15 @@ impl List {
         })
     }
 
+    /// A list uses what may be scratch.
+    fn note(&mut self, list: usize, operand: Operand, writes: bool) {
+        if let Operand::Scratch(chunk) = operand {
+            *self.users.entry(chunk).or_default().entry(list).or_default() |= writes;
+        }
+    }
+}
+
+impl List {
     fn move_chunk(
         &mut self,
         sources: Vec<Source>,
@@ -144,29 +191,82 @@ impl List {
         self.instructions.push(Instruction::ReduceCopy { sources, destinations, tree, finish });
     }
 
-    fn wait(&mut self, flag: Flag, value: i64) {
+    /// The next message over a link, which is there behind this.
+    fn await_message(&mut self, link: Link) -> u32 {
+        let message = *self.received.entry(link).or_default();
+        if link.lane == Lane::Slots {
+            self.wait(Flag::Tail(link), i64::from(message) + 1);
+        }
+        message
+    }
+
+    fn close_message(&mut self, link: Link) {
+        let received = self.received.entry(link).or_default();
+        *received += 1;
+        let value = i64::from(*received);
+        self.signal(Flag::Head(link), value);
+    }
+
+    /// The next message over a link, whose slot is free behind this.
+    fn open_slot(&mut self, link: Link) -> (Link, u32) {
+        let sent = self.sent.entry(link).or_default();
+        let message = *sent;
+        *sent += 1;
+        let slots = i64::from(SLOTS.on(link.lane));
+        self.wait(Flag::Head(link), i64::from(message) + 1 - slots);
+        (link, message)
+    }
+
+    pub(super) fn wait(&mut self, flag: Flag, value: i64) {
         self.instructions.push(Instruction::Wait { flag, value });
     }
 
-    fn signal(&mut self, flag: Flag, value: i64) {
+    pub(super) fn signal(&mut self, flag: Flag, value: i64) {
         self.instructions.push(Instruction::Signal { flag, value });
     }
 }
 
 impl Compiler<'_> {
+    /// The number of a step's list.
+    fn number(&self, (rank, block, _): At) -> usize {
+        rank * self.lists_per_rank + if self.lists_per_rank > 1 { block } else { 0 }
+    }
+
+    /// A link to a peer, and the number of the list there: of the thread block of which that is said.
+    fn link(&self, peer: usize, is_it: impl Fn(&Block) -> bool) -> (Link, usize) {
+        let list = match self.lists_per_rank {
+            1 => 0,
+            _ => self.algorithm.ranks[peer].iter().position(is_it).unwrap_or(0),
+        };
+        let lane = self.algorithm.lane;
+        (Link { peer, list, lane }, peer * self.lists_per_rank + list)
+    }
+
+    fn from(&self, (rank, block, _): At, from: usize) -> (Link, usize) {
+        let channel = self.algorithm.ranks[rank][block].channel;
+        self.link(from, |other| other.send == Some(rank) && other.channel == channel)
+    }
+
+    fn to(&self, (rank, block, _): At, to: usize) -> (Link, usize) {
+        let channel = self.algorithm.ranks[rank][block].channel;
+        self.link(to, |other| other.recv == Some(rank) && other.channel == channel)
+    }
+
     fn step(&mut self, at: At, early: bool) {
-        let (rank, algorithm) = (at.0, self.algorithm);
+        let (rank, algorithm, list) = (at.0, self.algorithm, self.number(at));
         let (step, block) = (algorithm.step(at), &algorithm.ranks[rank][at.1]);
         let note = step.place.to_string();
         let kept = block.recv.filter(|_| early).map(|from| (from, rank, block.channel));
         let kept = kept.and_then(|channel| self.early.get_mut(&channel)?.pop_front());
         let from = block.recv.filter(|_| step.op.receives() && !early);
+        let from = from.map(|from| self.from(at, from));
         let incoming = match (from, &kept) {
-            (Some(from), _) => self.open_message(rank, from),
+            (Some(from), _) => self.open_message(list, from),
             (None, Some(kept)) => kept.clone(),
             (None, None) => Vec::new(),
         };
-        let outgoing = block.send.filter(|_| step.op.sends()).map(|to| self.open_slot(rank, to));
+        let to = block.send.filter(|_| step.op.sends()).map(|to| self.to(at, to));
+        let outgoing = to.map(|(link, there)| (self.lists[list].open_slot(link), there));
         let mut contents = Vec::new();
         for part in 0..step.count {
             let held = self.sources(rank, step, part, incoming.get(part).copied());
@@ -176,38 +276,37 @@ impl Compiler<'_> {
             if step.op.writes() {
                 destinations.push(self.write(rank, step.destination, part, contributions));
             }
-            if let Some((link, message)) = outgoing {
+            if let Some(((link, message), _)) = outgoing {
                 destinations.push(Operand::PeerSlot { link, message, segment: part as u32 });
             }
+            let memory = &mut self.memories[rank];
+            let own = list % self.lists_per_rank;
+            held.iter().for_each(|one| memory.note(own, one.operand, false));
+            destinations.iter().for_each(|to| memory.note(own, *to, true));
             let sources = held.iter().map(|one| Source::plain(one.operand)).collect();
-            self.lists[rank].move_chunk(sources, destinations, finish, &note);
+            self.lists[list].move_chunk(sources, destinations, finish, &note);
             contents.push(contributions);
         }
-        if let Some(from) = from {
-            self.close_message(rank, from);
+        if let Some((link, _)) = from {
+            self.lists[list].close_message(link);
         }
         for held in kept.into_iter().flatten() {
             if let Operand::Scratch(chunk) = held.operand {
-                self.lists[rank].free.push(chunk);
+                self.memories[rank].free.push(chunk);
             }
         }
-        if let Some((link, message)) = outgoing {
+        if let Some(((link, message), there)) = outgoing {
             if link.lane == Lane::Slots {
-                self.lists[rank].signal(Flag::Tail(link), i64::from(message) + 1);
+                self.lists[list].signal(Flag::Tail(link), i64::from(message) + 1);
             }
-            self.messages.entry((rank, link.peer)).or_default().push_back(contents);
+            self.messages.entry((list, there)).or_default().push_back(contents);
         }
     }
 
     /// The next message's chunks, which are there behind this.
-    fn open_message(&mut self, rank: usize, from: usize) -> Vec<Held> {
-        let link = Link::new(from, self.algorithm.lane);
-        let list = &mut self.lists[rank];
-        let message = *list.received.entry(from).or_default();
-        if link.lane == Lane::Slots {
-            list.wait(Flag::Tail(link), i64::from(message) + 1);
-        }
-        let contents = self.messages.get_mut(&(from, rank)).and_then(VecDeque::pop_front);
+    fn open_message(&mut self, list: usize, (link, there): (Link, usize)) -> Vec<Held> {
+        let contents = self.messages.get_mut(&(there, list)).and_then(VecDeque::pop_front);
+        let message = self.lists[list].await_message(link);
         let held = |(segment, contributions)| {
             let operand = Operand::Slot { link, message, segment: segment as u32 };
             Held { operand, contributions }
@@ -215,40 +314,20 @@ impl Compiler<'_> {
         contents.unwrap_or_default().into_iter().enumerate().map(held).collect()
     }
 
-    fn close_message(&mut self, rank: usize, from: usize) {
-        let link = Link::new(from, self.algorithm.lane);
-        let list = &mut self.lists[rank];
-        let received = list.received.entry(from).or_default();
-        *received += 1;
-        let value = i64::from(*received);
-        list.signal(Flag::Head(link), value);
-    }
-
-    /// The next message to a rank, whose slot is free behind this.
-    fn open_slot(&mut self, rank: usize, to: usize) -> (Link, u32) {
-        let link = Link::new(to, self.algorithm.lane);
-        let list = &mut self.lists[rank];
-        let sent = list.sent.entry(to).or_default();
-        let message = *sent;
-        *sent += 1;
-        let slots = i64::from(SLOTS.on(link.lane));
-        list.wait(Flag::Head(link), i64::from(message) + 1 - slots);
-        (link, message)
-    }
-
     fn receive_early(&mut self, rank: usize, sent: At) {
         let algorithm = self.algorithm;
         let channel = algorithm.ranks[sent.0][sent.1].channel;
         let note = format!("early, for what comes behind it: {}", algorithm.step(sent).place);
-        let incoming = self.open_message(rank, sent.0);
-        let list = &mut self.lists[rank];
+        let (link, there) = self.link(sent.0, |_| true);
+        let incoming = self.open_message(rank, (link, there));
+        let (list, memory) = (&mut self.lists[rank], &mut self.memories[rank]);
         let mut kept = Vec::new();
         for held in incoming {
-            let operand = Operand::Scratch(list.take_scratch());
+            let operand = Operand::Scratch(memory.take_scratch());
             list.move_chunk(vec![Source::plain(held.operand)], vec![operand], false, &note);
             kept.push(Held { operand, ..held });
         }
-        self.close_message(rank, sent.0);
+        list.close_message(link);
         self.early.entry((sent.0, rank, channel)).or_default().push_back(kept);
     }
 
@@ -273,7 +352,7 @@ impl Compiler<'_> {
 
     fn read(&mut self, rank: usize, span: Span, part: usize) -> Held {
         let place = self.algorithm.cell(rank, span.buffer, span.first + part);
-        if let Some(held) = self.lists[rank].held.get(&place) {
+        if let Some(held) = self.memories[rank].held.get(&place) {
             return *held;
         }
         match self.algorithm.input_at(rank, place) {
@@ -286,7 +365,7 @@ impl Compiler<'_> {
     fn write(&mut self, rank: usize, span: Span, part: usize, contributions: usize) -> Operand {
         let place = self.algorithm.cell(rank, span.buffer, span.first + part);
         let operand = self.home(rank, place);
-        self.lists[rank].held.insert(place, Held { operand, contributions });
+        self.memories[rank].held.insert(place, Held { operand, contributions });
         operand
     }
 
@@ -295,12 +374,12 @@ impl Compiler<'_> {
         if buffer == Buffer::Output && self.algorithm.collective.has_output(rank) {
             return Operand::Output(chunk);
         }
-        let list = &mut self.lists[rank];
-        if let Some(kept) = list.kept.get(&(buffer, chunk)) {
+        let memory = &mut self.memories[rank];
+        if let Some(kept) = memory.kept.get(&(buffer, chunk)) {
             return Operand::Scratch(*kept);
         }
-        let kept = list.take_scratch();
-        list.kept.insert((buffer, chunk), kept);
+        let kept = memory.take_scratch();
+        memory.kept.insert((buffer, chunk), kept);
         Operand::Scratch(kept)
     }
 
@@ -313,8 +392,9 @@ impl Compiler<'_> {
         for chunk in 0..algorithm.len_of(Buffer::Output) {
             let place = (Buffer::Output, chunk);
             let input = algorithm.input_at(rank, place);
-            let list = &mut self.lists[rank];
-            if let (None, Some(input)) = (list.held.get(&place), input) {
+            let held = self.memories[rank].held.get(&place);
+            if let (None, Some(input)) = (held, input) {
+                let list = &mut self.lists[rank * self.lists_per_rank];
                 let sources = vec![Source::plain(Operand::Input(input))];
                 let note = "what is in place from the beginning";
                 let finish = algorithm.finishes(1, 1);
