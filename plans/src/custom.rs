@@ -122,6 +122,12 @@ impl CustomSchedule {
         self.verified.needed_channels()
     }
 
+    /// How many channels share the work of a call: as many as of the catalogue's schedules in this
+    /// encoding, and those that it needs.
+    pub fn channels(&self, question: &Question, processor: Processor) -> usize {
+        channels(question, self.encoding, processor).max(self.needed_channels())
+    }
+
     /// How its data crosses.
     pub fn encoding(&self) -> Encoding {
         self.encoding
@@ -168,8 +174,7 @@ impl CustomSchedule {
         Ok(Some(Plan {
             algorithm: Algorithm::Custom,
             encoding: self.encoding,
-            channels: channels(question, self.encoding, processor)
-                .max(self.verified.needed_channels()),
+            channels: self.channels(question, processor),
             tile_bytes: self.tile_bytes(&question.limits, question.nodes),
             stream: false,
             cma: false,

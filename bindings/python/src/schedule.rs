@@ -128,7 +128,7 @@ impl Schedule {
         let limits = Limits::of(network.device(0).processor);
         let options = Options {
             element_bytes: element.len_bytes(),
-            channels,
+            channels: channels.max(self.proven.needed_channels()),
             tile_bytes: self.proven.tile_bytes(&limits, network.nodes()),
             ..Options::default()
         };

@@ -451,7 +451,7 @@ impl Study {
             }
             Candidate::Custom(custom) => {
                 let tile = custom.tile_bytes(&question.limits, question.nodes);
-                (tune::channels(&question, custom.encoding(), self.processor()), tile)
+                (custom.channels(&question, self.processor()), tile)
             }
         };
         Options {
