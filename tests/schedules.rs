@@ -10,7 +10,7 @@ use oxccl::plans;
 mod rewritten;
 
 use common::{Rng, seed};
-use oxccl::plans::algorithms::{Encoding, catalogue};
+use oxccl::plans::algorithms::{Algorithm, Encoding, catalogue, find};
 use oxccl::plans::schedule::{SEGMENTS, SLOTS, Schedule, ScheduleFile};
 use oxccl::plans::topology::Placement;
 use oxccl::{
@@ -212,6 +212,30 @@ fn several_lists() {
         }
     }
     assert!(seen > 40, "{seen}");
+}
+
+/// Links to ranks of other nodes are alike for lists.
+#[test]
+fn several_lists_between_nodes() {
+    let seed = seed();
+    let ring = find(Kind::AllReduce, Algorithm::Ring, Encoding::Slots).unwrap();
+    let (collective, placement) = (Collective::new(Kind::AllReduce, RANKS), Placement::uniform(2));
+    let ring = ring.schedule(collective, placement, Order::Any, SLOTS).unwrap();
+    for schedule in [side_by_side(&ring, 3), received_apart(&ring)] {
+        let file = ScheduleFile::new(schedule, Order::Any, true);
+        let config = Config { nodes: Some(2), ..config(file, 6) };
+        let ranks = Communicator::local_with(RANKS, &config).unwrap();
+        std::thread::scope(|scope| {
+            for comm in ranks {
+                scope.spawn(move || {
+                    for count in [0, 1, 1000, 30_011] {
+                        check(&comm, Kind::AllReduce, count, false, seed + count as u64);
+                        check(&comm, Kind::AllReduce, count, true, seed + count as u64);
+                    }
+                });
+            }
+        });
+    }
 }
 
 #[test]

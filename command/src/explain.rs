@@ -231,7 +231,7 @@ impl ExplainOptions {
         if let Some(prefix) = &self.chakra {
             chakra::write(prefix, &call, &messages("--chakra: a trace of messages")?)?;
         }
-        let pipeline = Pipeline::of(plan, lists.schedule(), &layout, self.data_type);
+        let pipeline = Pipeline::of(plan, lists, &layout, self.data_type);
         let shown = self.rank.map_or(0..self.ranks, |rank| rank..rank + 1);
         let told = |rank: usize| Told::of(lists, &layout, rank, self.data_type, notes);
         if self.json {
@@ -459,10 +459,13 @@ struct Pipeline {
 }
 
 impl Pipeline {
-    fn of(plan: &Plan, schedule: &Schedule, layout: &Layout, data_type: DataType) -> Pipeline {
-        let chunk_bytes = layout.largest() * data_type.len_bytes();
-        let part =
-            if plan.channels == 1 { chunk_bytes } else { chunk_bytes.div_ceil(plan.channels) };
+    fn of(plan: &Plan, lists: &Lists, layout: &Layout, data_type: DataType) -> Pipeline {
+        let (chunk_bytes, schedule) = (layout.largest() * data_type.len_bytes(), lists.schedule());
+        let shares = match lists {
+            Lists::Proven(verified) => verified.shares(plan.channels).max(1),
+            Lists::Alone { .. } => plan.channels,
+        };
+        let part = if shares == 1 { chunk_bytes } else { chunk_bytes.div_ceil(shares) };
         let ranks = schedule.collective.ranks;
         let (rounds, tile_bytes) = match schedule.has_one_round() {
             true => (1, part),

@@ -67,6 +67,8 @@ fn what_does_not_fit_is_not_read() {
     let whole = r#"{"collective": "broadcast", "ranks": 1, "input": "whole", "output": "whole", "steps": [[STEP]]}"#;
     let step = r#"{"reduce_copy": ["in[0]"], "to": ["out[0]"], "comment": "done"}"#;
     assert_fits(&schema, &whole.replace("STEP", step));
+    let lists = format!("[{step}], []");
+    assert_fits(&schema, &whole.replace("STEP", &lists));
     let in_scratch = r#"{"reduce_copy": ["in[0]"], "to": ["scratch[0]"]}"#;
     assert_fits(
         &schema,
@@ -79,6 +81,8 @@ fn what_does_not_fit_is_not_read() {
         whole.replace("STEP", r#"{"reduce_copy": ["in[0]"], "to": ["0:scratch[0]"]}"#),
         whole.replace("STEP", r#"{"wait": "0.slots", "at_least": 1}"#),
         whole.replace("STEP", r#"{"jump": 1}"#),
+        whole.replace("STEP", &format!("[{step}], {step}")),
+        whole.replace("STEP", r#"{"wait": "0/x.slots.tail", "at_least": 1}"#),
         whole.replace("STEP", step).replace("\"ranks\"", "\"rnks\""),
         whole.replace("STEP", step).replace("\"whole\"", "\"halves\""),
         whole.replace("STEP", step).replace("broadcast", "broad_cast"),

@@ -194,18 +194,23 @@ fn what_is_refused_names_rank_step_and_list() {
         change(&mut schedule);
         verify(schedule, Order::Any, false).unwrap_err()
     };
-    // Steps are numbered through a rank's lists: 6 is the second one's first.
     let race = refused(|schedule| {
-        schedule.lists[2]
-            .retain(|one| !matches!(one, Instruction::Wait { flag: Flag::Tail(_), .. }));
-        schedule.lists[3].remove(3);
+        // Behind what the first list hears of.
+        schedule.lists[3].insert(
+            4,
+            Instruction::ReduceCopy {
+                sources: vec![Source::plain(Operand::Input(0))],
+                destinations: vec![Operand::Output(0)],
+                tree: Default::default(),
+                finish: false,
+            },
+        );
     });
-    let text = race.to_string();
-    assert!(
-        matches!(race, Violation::Race { rank: 1, other: 1, .. })
-            || matches!(race, Violation::Undefined { rank: 1, .. }),
-        "{text}"
-    );
+    let operand = Operand::Output(0);
+    assert_eq!(race, Violation::Race { rank: 1, step: 4, operand, other: 1 });
+    assert!(race.to_string().contains("out[0] and that of another of its lists"), "{race}");
+    let unread = refused(|schedule| schedule.lists[3].truncate(2));
+    assert!(matches!(unread, Violation::Deadlock(_)), "{unread}");
     // A round ahead.
     let kept = refused(|schedule| {
         schedule.lists[0].pop();

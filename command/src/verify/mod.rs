@@ -122,6 +122,13 @@ fn file_lines(custom: &CustomSchedule, took: Duration) -> String {
             text += &format!("         {label:<8} {said}\n");
         }
     }
+    if schedule.lists_per_rank > 1 {
+        text += &format!(
+            "         lists    {} of each rank, which need {} channels\n",
+            schedule.lists_per_rank,
+            custom.needed_channels()
+        );
+    }
     text + &Proof::from(&**custom.verified()).lines()
 }
 

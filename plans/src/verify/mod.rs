@@ -28,6 +28,20 @@
 //! schedule that reaches into peers' buffers has one round a call, and the user's accesses before
 //! and after it take part in the search for races.
 //!
+//! # Several lists a rank
+//!
+//! Lists take the place of ranks in all of the above: each is sequential, each link has one list at
+//! either end, and each has a clock of its own. Lists of one rank share its memory, so they can race
+//! with each other. They are ordered by signals to their own rank, on the sync lane. No list but
+//! the rank's own reaches its memory, and the rank leaves the call when all of them have ended.
+//!
+//! One round is enough here too. Input, output and slots of two rounds are different memory or
+//! drained, as above. Scratch is the same, and a list may be a round ahead of another. So whoever
+//! writes to a chunk of scratch must know, at the end of its round, of all accesses to it in that
+//! round. What it writes in the next one is later than all of these. What others read there in the
+//! next round is written there before, or the execution says that nothing has been. So accesses of
+//! one round precede those of the next, and of all later ones.
+//!
 //! # Large worlds
 //!
 //! Where all ranks do the same relative to their own rank, the first ranks' proof is everybody's:
