@@ -19,6 +19,7 @@ use oxccl::{
 };
 use rewritten::{by_scratch, divided, received_apart, side_by_side};
 use std::sync::Arc;
+use std::time::Duration;
 
 const RANKS: usize = 4;
 const POISON: i32 = 0x5a5a_5a5a;
@@ -231,6 +232,37 @@ fn several_lists_between_nodes() {
                     for count in [0, 1, 1000, 30_011] {
                         check(&comm, Kind::AllReduce, count, false, seed + count as u64);
                         check(&comm, Kind::AllReduce, count, true, seed + count as u64);
+                    }
+                });
+            }
+        });
+    }
+}
+
+/// Lists wait for others of their own rank as well, which is nobody's fault.
+#[test]
+fn a_rank_that_does_not_call_is_named_whichever_list_waits() {
+    for encoding in [Encoding::Slots, Encoding::Ll] {
+        let ring = find(Kind::AllReduce, Algorithm::Ring, encoding).unwrap();
+        let (collective, placement) =
+            (Collective::new(Kind::AllReduce, RANKS), Placement::uniform(RANKS));
+        let ring = ring.schedule(collective, placement, Order::Any, SLOTS).unwrap();
+        let file = ScheduleFile::new(received_apart(&ring), Order::Any, true);
+        let config = Config { timeout: Duration::from_millis(500), ..config(file, 2) };
+        let ranks = Communicator::local_with(RANKS, &config).unwrap();
+        std::thread::scope(|scope| {
+            for comm in ranks {
+                scope.spawn(move || {
+                    if comm.rank() == 2 {
+                        std::thread::sleep(Duration::from_millis(1500));
+                        return;
+                    }
+                    let error = comm.all_reduce_in_place(&mut [1.0_f32; 5], ReduceOp::Sum);
+                    let text = error.unwrap_err().to_string();
+                    assert!(text.contains("rank 2 has not called all_reduce"), "{text}");
+                    for wait in text.split("; ").filter(|part| part.contains(" waits at step ")) {
+                        let [waits, for_whom] = wait.split_once(" waits ").unwrap().into();
+                        assert!(!for_whom.ends_with(waits), "{text}");
                     }
                 });
             }

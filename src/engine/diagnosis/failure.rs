@@ -514,7 +514,11 @@ impl Ranks {
     fn wait_of(&self, rank: usize) -> Option<Waiting> {
         let waits =
             (0..self.control.channels()).map(|channel| self.control.progress(rank, channel));
-        let wait = waits.into_iter().find(|progress| progress.call != 0)?;
+        // A list that waits for another of its rank does so since that one waits.
+        let waits = waits.filter(|progress| progress.call != 0);
+        let on_own =
+            |wait: &f::Progress| wait.lane == f::Lane::Sync as u32 && wait.peer as usize == rank;
+        let wait = waits.min_by_key(on_own)?;
         let (step, peer) = (wait.step, wait.peer as usize);
         let is_own = wait.lane == f::LANE_READY;
         let text = if is_own {
