@@ -1,5 +1,5 @@
-//! Schedules whose ranks have several lists: those of the catalogue that pass messages, rewritten so,
-//! are proven and never go wrong, and what is wrong with them is refused.
+//! Schedules whose ranks have several lists: those of the catalogue that pass messages, rewritten
+//! so, are proven and never go wrong, and what is wrong with them is refused.
 #![allow(clippy::unwrap_used)]
 
 use oxccl_plans as plans;
@@ -135,8 +135,8 @@ fn a_swapped_list() {
     assert!(tried > 1000, "{tried}");
 }
 
-/// An all-reduce of two ranks: a rank's second list receives what the peer has into scratch, and its
-/// first reduces it.
+/// An all-reduce of two ranks: a rank's second list receives what the peer has into scratch, and
+/// its first reduces it.
 fn through_scratch() -> Schedule {
     let list = |rank: usize| {
         let (peer, own) = (1 - rank, rank);

@@ -406,7 +406,8 @@ inline Ended wait_yielding(const Launch& launch, uint32_t channel, const Awaited
   return Ended::NOT_YET;
 }
 
-// Nobody rings for a bucket that the rank itself computes (`rung`).
+// Nobody rings this channel's bell for a bucket that the rank itself computes, nor where
+// is_own_bell says so (`rung`): short naps then.
 inline bool wait_sleeping(const Launch& launch, uint32_t channel, const Awaited& awaited, bool rung,
                           bool often) {
   Doorbell* doorbell = &launch.doorbells[channel];
@@ -419,6 +420,13 @@ inline bool wait_sleeping(const Launch& launch, uint32_t channel, const Awaited&
   }
   store_relaxed(&doorbell->sleeping, often ? OFTEN : 0u);
   return ready;
+}
+
+// Whoever stores what is awaited rings the bell that goes with its connection: that of a channel,
+// which is this one unless ranks have several lists.
+OXCCL_COLD inline bool is_own_bell(const Launch& launch, uint32_t channel, const Place& place) {
+  if (launch.program->channels == 1 || place.connection == nullptr) return true;
+  return uint64_t(place.connection - launch.connections) / (uint64_t(launch.ranks) * LANES) == channel;
 }
 
 // Waits to the end. False: stopped by the abort word or the poll function; Progress then still says
@@ -456,7 +464,8 @@ OXCCL_COLD inline bool wait_slow(const Launch& launch, uint32_t channel, const A
     ended = wait_yielding(launch, channel, awaited, crowd);
   }
   if (ended == Ended::STOPPED) return false;
-  if (ended == Ended::NOT_YET && !wait_sleeping(launch, channel, awaited, !computes, sleeps)) return false;
+  const bool rung = !computes && is_own_bell(launch, channel, place);
+  if (ended == Ended::NOT_YET && !wait_sleeping(launch, channel, awaited, rung, sleeps)) return false;
   store_relaxed(&progress->call, uint64_t(0));
   return true;
 }

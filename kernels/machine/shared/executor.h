@@ -35,7 +35,7 @@ OXCCL_INLINE bool wait(Machine& machine, const Instruction& instruction) {
   const uint64_t* word = head ? connection.send_head
                               : tail(connection.recv_slots, connection.recv_tails, connection, value);
   if (head && int64_t(connection.head_seen) >= int64_t(value)) return true;
-  const Place place = {value, instruction.step, connection.peer, connection.lane, head};
+  const Place place = {value, instruction.step, connection.peer, connection.lane, head, &connection};
   uint64_t now = 0;
   const bool there = machine.await_counter({word, value}, place, &now);
   if (head) connection.head_seen = now;
@@ -278,7 +278,7 @@ OXCCL_INLINE bool await_ready(Machine& machine) {
   if (leader()) {
     for (uint32_t s = 0; s < launch.segments_count; ++s) {
       const uint32_t bucket = bucket_number(launch, s);
-      const Place place = {bucket, 0, 0, LANE_READY, 0};
+      const Place place = {bucket, 0, 0, LANE_READY, 0, nullptr};
       uint64_t now = 0;
       if (!machine.await_counter({launch.ready + bucket, launch.call}, place, &now)) break;
     }

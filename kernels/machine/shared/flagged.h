@@ -44,7 +44,7 @@ OXCCL_INLINE void announce(const View& view, uint32_t signature, uint64_t len_by
 // Before the first message of a round, once in LL_EPOCHS messages.
 template <class Machine>
 OXCCL_COLD bool clear_slots(Machine& machine, Connection& connection) {
-  const Place place = {connection.sent, machine.step, connection.peer, connection.lane, 1};
+  const Place place = {connection.sent, machine.step, connection.peer, connection.lane, 1, &connection};
   uint64_t consumed = 0;
   if (!machine.await_counter({connection.send_head, connection.sent}, place, &consumed)) return false;
   const uint64_t len_bytes = uint64_t(connection.slots) * connection.slot_stride_bytes;

@@ -33,7 +33,7 @@ OXCCL_INLINE uint64_t message_of(uint32_t epoch, uint64_t received) {
 template <class Machine>
 OXCCL_INLINE Place place_of(const Machine& machine, const View& view) {
   const Connection& connection = *view.connection;
-  return {message_of(view.epoch, connection.received), machine.step, connection.peer, connection.lane, 0};
+  return {message_of(view.epoch, connection.received), machine.step, connection.peer, connection.lane, 0, &connection};
 }
 
 OXCCL_INLINE bool carries(const Line& line, uint32_t epoch) {

@@ -276,10 +276,11 @@ struct Channel<'a> {
 impl Channel<'_> {
     /// The connection by which it sends over a link, or receives.
     fn connection(&self, link: Link, sends: bool) -> u32 {
-        let set = self.share.0 * self.verified.sets() + self.verified.set(self.list, link, sends);
-        let channel = self.lowering.first_connections + set;
-        let pair = channel * self.schedule.collective.ranks + link.peer;
-        (pair * f::LANES + link.lane as usize) as u32
+        let (set, lane) = self.verified.set(self.list, link, sends);
+        let set = self.share.0 * self.verified.sets() + set;
+        let pair =
+            (self.lowering.first_connections + set) * self.schedule.collective.ranks + link.peer;
+        (pair * f::LANES + lane as usize) as u32
     }
 
     /// That of a flag, which it waits for or raises.

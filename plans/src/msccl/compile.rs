@@ -232,7 +232,8 @@ impl Compiler<'_> {
         rank * self.lists_per_rank + if self.lists_per_rank > 1 { block } else { 0 }
     }
 
-    /// A link to a peer, and the number of the list there: of the thread block of which that is said.
+    /// A link to a peer, and the number of the list there: of the thread block of which that is
+    /// said.
     fn link(&self, peer: usize, is_it: impl Fn(&Block) -> bool) -> (Link, usize) {
         let list = match self.lists_per_rank {
             1 => 0,

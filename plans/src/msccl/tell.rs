@@ -1,5 +1,5 @@
-//! What thread blocks of a rank tell each other, where each is a list of its own: that steps are done
-//! on which others depend, and at the end of a round that scratch is not used any more.
+//! What thread blocks of a rank tell each other, where each is a list of its own: that steps are
+//! done on which others depend, and at the end of a round that scratch is not used any more.
 
 use super::compile::List;
 use super::parse::{Algorithm, At};

@@ -31,9 +31,9 @@
 //! # Several lists a rank
 //!
 //! Lists take the place of ranks in all of the above: each is sequential, each link has one list at
-//! either end, and each has a clock of its own. Lists of one rank share its memory, so they can race
-//! with each other. They are ordered by signals to their own rank, on the sync lane. No list but
-//! the rank's own reaches its memory, and the rank leaves the call when all of them have ended.
+//! either end, and each has a clock of its own. Lists of one rank share its memory, so they can
+//! race with each other. They are ordered by signals to their own rank, on the sync lane. No list
+//! but the rank's own reaches its memory, and the rank leaves the call when all of them have ended.
 //!
 //! One round is enough here too. Input, output and slots of two rounds are different memory or
 //! drained, as above. Scratch is the same, and a list may be a round ahead of another. So whoever
@@ -71,7 +71,7 @@ pub use symmetric::{Difference, Symmetric, Unlike, Unproven};
 pub use violation::{Arithmetic, Awaited, Malformed, Misuse, Stuck, Violation};
 
 use crate::collective::{Kind, Order};
-use crate::schedule::{Buffer, Distance, Link, Schedule, Tree};
+use crate::schedule::{Buffer, Distance, Lane, Link, Schedule, Tree};
 use clock::{Clock, Knowledge, Own};
 use hash::Map;
 use machine::{Machine, Origins};
@@ -120,8 +120,8 @@ impl Verified {
         self.sets.count()
     }
 
-    /// Which of them a list uses to send over a link, or to receive.
-    pub(crate) fn set(&self, list: usize, link: Link, sends: bool) -> usize {
+    /// Which of them a list uses to send over a link, or to receive, and on which lane.
+    pub(crate) fn set(&self, list: usize, link: Link, sends: bool) -> (usize, Lane) {
         let of_each = self.schedule.lists_per_rank;
         let route = if sends { Route::to } else { Route::from }(link, list, of_each);
         self.sets.of(route, of_each)

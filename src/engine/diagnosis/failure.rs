@@ -516,8 +516,7 @@ impl Ranks {
             (0..self.control.channels()).map(|channel| self.control.progress(rank, channel));
         // A list that waits for another of its rank does so since that one waits.
         let waits = waits.filter(|progress| progress.call != 0);
-        let on_own =
-            |wait: &f::Progress| wait.lane == f::Lane::Sync as u32 && wait.peer as usize == rank;
+        let on_own = |wait: &f::Progress| wait.lane != f::LANE_READY && wait.peer as usize == rank;
         let wait = waits.min_by_key(on_own)?;
         let (step, peer) = (wait.step, wait.peer as usize);
         let is_own = wait.lane == f::LANE_READY;

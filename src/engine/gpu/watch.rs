@@ -298,7 +298,8 @@ impl Shared {
         }
     }
 
-    /// Whether a channel of the call has failed, so that its others may wait in vain, or a replay has.
+    /// Whether a channel of the call has failed, so that its others may wait in vain, or a replay
+    /// has.
     fn has_failed(&self, call: UnderWay) -> bool {
         self.tables.outcome(call.slot, call.channels).is_err() || self.failed_replay().is_some()
     }
