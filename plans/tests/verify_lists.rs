@@ -125,7 +125,7 @@ fn a_swapped_list() {
                     Instruction::Wait { flag: Flag::Tail(link), .. } => link,
                     _ => continue,
                 };
-                link.list = (link.list + 1) % of_each;
+                link.list = (link.list + 1) % of_each as u16;
                 tried += 1;
                 let accepted = case.with(changed).is_accepted();
                 assert!(!accepted, "{}: list {list}, step {step}: {instruction}", case.name);
@@ -140,8 +140,8 @@ fn a_swapped_list() {
 fn through_scratch() -> Schedule {
     let list = |rank: usize| {
         let (peer, own) = (1 - rank, rank);
-        let slots = |list: usize| Link { peer, list, lane: Lane::Slots };
-        let sync = |list: usize| Flag::Tail(Link { peer: own, list, lane: Lane::Sync });
+        let slots = |list: u16| Link { peer, list, lane: Lane::Slots };
+        let sync = |list: u16| Flag::Tail(Link { peer: own, list, lane: Lane::Sync });
         let plain = |operand| vec![Source::plain(operand)];
         let moves = |sources, to| Instruction::ReduceCopy {
             sources,

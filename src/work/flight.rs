@@ -245,6 +245,37 @@ impl Flight {
         held.buffers.clear();
     }
 
+    /// Waits for the end.
+    pub(crate) fn wait_end(&self) -> Result<(), Error> {
+        let result = self.completion.wait();
+        self.free();
+        result
+    }
+
+    /// As [`wait_end`](Self::wait_end), until the deadline. None: it has not come.
+    pub(crate) fn wait_end_until(&self, deadline: Instant) -> Option<Result<(), Error>> {
+        let result = self.completion.wait_until(deadline)?;
+        self.free();
+        Some(result)
+    }
+
+    /// Whether the end has come.
+    pub(crate) fn has_ended(&self) -> bool {
+        let ended = self.completion.peek().is_some();
+        if ended {
+            self.free();
+        }
+        ended
+    }
+
+    /// Whoever has heard of the end finds the buffers free: what ranks allocate behind it lies
+    /// alike then, as switches want it.
+    fn free(&self) {
+        if self.completion.check_process().is_ok() {
+            self.held().buffers.clear();
+        }
+    }
+
     /// Whether the bucket is done. Then its buffers are the host's again.
     pub(crate) fn is_done(&self, bucket: usize) -> bool {
         if self.completion.check_process().is_err() {
@@ -271,6 +302,7 @@ impl Flight {
                 return Some(Ok(()));
             }
             if let Some(result) = ended {
+                self.free();
                 return Some(result);
             }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {

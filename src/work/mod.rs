@@ -52,7 +52,7 @@ impl Work {
     /// [`Error::Broken`].
     pub fn wait(&self) -> Result<(), Error> {
         match self.part {
-            Part::All { .. } => self.flight.completion.wait(),
+            Part::All { .. } => self.flight.wait_end(),
             // Without a deadline there is an answer.
             Part::Bucket(bucket) => self.flight.wait(bucket, None).unwrap_or(Ok(())),
         }
@@ -62,7 +62,7 @@ impl Work {
     pub fn wait_timeout(&self, timeout: Duration) -> Option<Result<(), Error>> {
         let deadline = deadline_in(timeout);
         match self.part {
-            Part::All { .. } => self.flight.completion.wait_until(deadline),
+            Part::All { .. } => self.flight.wait_end_until(deadline),
             Part::Bucket(bucket) => self.flight.wait(bucket, Some(deadline)),
         }
     }
@@ -70,7 +70,7 @@ impl Work {
     /// Whether it has ended, well or not; of a bucket, whether it is done.
     pub fn is_done(&self) -> bool {
         match self.part {
-            Part::All { .. } => self.flight.completion.peek().is_some(),
+            Part::All { .. } => self.flight.has_ended(),
             Part::Bucket(bucket) => self.flight.is_done(bucket),
         }
     }

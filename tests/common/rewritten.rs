@@ -89,7 +89,8 @@ pub(crate) fn received_apart(schedule: &Schedule) -> Schedule {
         let mut go_over = |lists: &mut [Vec<Instruction>; 2], to: usize| {
             let from = 1 - to;
             turns[from] += 1;
-            let tail = |list| Flag::Tail(Link { peer: rank, list, lane: Lane::Sync });
+            let tail =
+                |list: usize| Flag::Tail(Link { peer: rank, list: list as u16, lane: Lane::Sync });
             let value = turns[from];
             lists[from].push(Instruction::Signal { flag: tail(to), value });
             lists[to].push(Instruction::Wait { flag: tail(from), value });
@@ -128,7 +129,7 @@ fn receives(instruction: &Instruction) -> bool {
 
 /// With other lists at the far ends of links: by the lane, and whether this end sends.
 fn with_list(instruction: &Instruction, list: &impl Fn(Lane, bool) -> usize) -> Instruction {
-    let with = |link: Link, sends: bool| Link { list: list(link.lane, sends), ..link };
+    let with = |link: Link, sends: bool| Link { list: list(link.lane, sends) as u16, ..link };
     let flag = |flag: Flag, waits: bool| match flag {
         Flag::Tail(link) => Flag::Tail(with(link, !waits)),
         Flag::Head(link) => Flag::Head(with(link, waits)),

@@ -240,7 +240,7 @@ impl Compiler<'_> {
             _ => self.algorithm.ranks[peer].iter().position(is_it).unwrap_or(0),
         };
         let lane = self.algorithm.lane;
-        (Link { peer, list, lane }, peer * self.lists_per_rank + list)
+        (Link { peer, list: list as u16, lane }, peer * self.lists_per_rank + list)
     }
 
     fn from(&self, (rank, block, _): At, from: usize) -> (Link, usize) {

@@ -111,5 +111,5 @@ impl Told {
 }
 
 fn tail(rank: usize, list: usize) -> Flag {
-    Flag::Tail(Link { peer: rank, list, lane: Lane::Sync })
+    Flag::Tail(Link { peer: rank, list: list as u16, lane: Lane::Sync })
 }

@@ -8,7 +8,7 @@ pub struct Link {
     /// The rank at the other end.
     pub peer: usize,
     /// Which of that rank's lists. Its own rank's others are reached on [`Lane::Sync`] alone.
-    pub list: usize,
+    pub list: u16,
     /// Which connection.
     pub lane: Lane,
 }

@@ -18,8 +18,8 @@ impl FromStr for Link {
         let (peer, name) = text.split_once('.').ok_or_else(wrong)?;
         let lane = Lane::ALL.into_iter().find(|lane| lane.name() == name).ok_or_else(wrong)?;
         let (peer, list) = peer.split_once('/').unwrap_or((peer, "0"));
-        let number = |text: &str| text.parse().map_err(|_| wrong());
-        Ok(Link { peer: number(peer)?, list: number(list)?, lane })
+        let (peer, list) = (peer.parse().map_err(|_| wrong())?, list.parse().map_err(|_| wrong())?);
+        Ok(Link { peer, list, lane })
     }
 }
 

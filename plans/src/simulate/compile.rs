@@ -354,7 +354,7 @@ impl Compiler<'_> {
     /// The connection on which this list sends to a peer's, or receives from it.
     fn connection(&mut self, list: usize, link: Link, sends: bool) -> u32 {
         let of_each = self.subject.lists_per_rank;
-        let peer = link.peer * of_each + link.list;
+        let peer = link.peer * of_each + usize::from(link.list);
         let (from, to) = if sends { (list, peer) } else { (peer, list) };
         let (sender, distance) = self.pair(from, to, of_each);
         if let Some(known) = self.numbers.get(&(sender, distance, link.lane)) {

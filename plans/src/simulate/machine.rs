@@ -334,7 +334,7 @@ impl<'a> Machine<'a> {
         let peer = if of.counts == Counts::Head { connection.to } else { connection.from } as usize;
         let of_each = self.compiled.lists_per_rank;
         let (peer, peer_list) = (peer / of_each, peer % of_each);
-        let link = Link { peer, list: peer_list, lane: connection.lane };
+        let link = Link { peer, list: peer_list as u16, lane: connection.lane };
         let raised = &self.counters[self.counter_index(at, counter)];
         let reached = raised.later.back().map_or(raised.first.value, |signal| signal.value)
             - self.base(at, counter, false);

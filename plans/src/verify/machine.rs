@@ -397,7 +397,7 @@ impl<'a, K: Knowledge> Machine<'a, K> {
             return Err(Violation::Unread { from, to, lane, sent, received });
         }
         let of_each = self.schedule.lists_per_rank;
-        let link = |list| Link { peer: list / of_each, list: list % of_each, lane };
+        let link = |list| Link { peer: list / of_each, list: (list % of_each) as u16, lane };
         let (tail, head) = (Flag::Tail(link(to)), Flag::Head(link(from)));
         if lane == Lane::Slots && traffic.tail.value != sent {
             return Err(Violation::Unannounced {

@@ -38,12 +38,20 @@ impl Route {
 
     /// Over a link of a list, to the other end.
     pub(super) fn to(link: Link, list: usize, lists_per_rank: usize) -> Route {
-        Route { from: list, to: link.peer * lists_per_rank + link.list, lane: link.lane }
+        Route {
+            from: list,
+            to: link.peer * lists_per_rank + usize::from(link.list),
+            lane: link.lane,
+        }
     }
 
     /// Over a link of a list, from the other end.
     pub(super) fn from(link: Link, list: usize, lists_per_rank: usize) -> Route {
-        Route { from: link.peer * lists_per_rank + link.list, to: list, lane: link.lane }
+        Route {
+            from: link.peer * lists_per_rank + usize::from(link.list),
+            to: list,
+            lane: link.lane,
+        }
     }
 
     /// The route that it becomes when ranks are turned.

@@ -15,6 +15,9 @@ use std::collections::HashSet;
 /// Most chunks of all ranks together: each has a number.
 const CHUNKS_MAX: usize = 1 << 29;
 
+/// Most lists of a rank: a link names one in 16 bits.
+const LISTS_MAX: usize = 1 << 16;
+
 /// Checks all of it. What comes later may index by ranks and chunks without fear.
 /// Which routes there are is found on the way.
 pub(super) fn check(schedule: &Schedule, in_place: bool) -> Result<Routes, Violation> {
@@ -53,7 +56,7 @@ pub(super) fn check_firsts(
 fn check_schedule(schedule: &Schedule, firsts: usize, in_place: bool) -> Result<(), Malformed> {
     let collective = &schedule.collective;
     let (ranks, lists, of_each) = (collective.ranks, schedule.lists.len(), schedule.lists_per_rank);
-    if ranks == 0 || of_each == 0 || firsts != lists {
+    if ranks == 0 || of_each == 0 || of_each > LISTS_MAX || firsts != lists {
         return Err(Malformed::Ranks { ranks, lists });
     }
     if of_each > 1 && collective.kind == Kind::Barrier {
@@ -276,14 +279,14 @@ impl Checker<'_> {
 
     /// Lists of one rank tell each other how far they are, and share its memory for the rest.
     fn link(&self, (rank, list): At, link: Link) -> Result<(), Misuse> {
-        if link.list >= self.schedule.lists_per_rank {
+        if usize::from(link.list) >= self.schedule.lists_per_rank {
             return Err(Misuse::NoSuchList);
         }
         if link.peer != rank || self.schedule.lists_per_rank == 1 {
             return self.peer(rank, link.peer);
         }
         match link.lane {
-            _ if link.list == list => Err(Misuse::OwnList),
+            _ if usize::from(link.list) == list => Err(Misuse::OwnList),
             Lane::Sync => Ok(()),
             _ => Err(Misuse::OwnMessage),
         }

@@ -206,7 +206,7 @@ impl<'a> Model<'a> {
 
     /// The number of the list at the other end of a link.
     fn peer_of(&self, link: Link) -> usize {
-        link.peer * self.case.schedule.lists_per_rank + link.list
+        link.peer * self.case.schedule.lists_per_rank + usize::from(link.list)
     }
 
     fn launch(&self, rank: usize) -> usize {
