@@ -8,7 +8,7 @@ mod rdma;
 
 use common::element::TestElement;
 use common::nodes::{COUNTS, Memory, cases};
-use common::seed;
+use common::{left, seed};
 use oxccl::plans::algorithms::{Algorithm, Encoding};
 use oxccl::{
     Advanced, Collectives, Communicator, Config, Error, Kind, Pin, ReduceOp, UniqueId, bf16,
@@ -44,6 +44,9 @@ fn every_operation_by_every_algorithm_on_2_nodes_with_2_ranks() {
 
 #[test]
 fn every_operation_by_every_algorithm_on_4_nodes_with_2_ranks() {
+    if left::to_test_all("every operation on four nodes") {
+        return;
+    }
     matrix::<bf16>(8, 4, "");
 }
 

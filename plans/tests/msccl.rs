@@ -299,7 +299,7 @@ fn damage(file: &File, (rank, block, at): (usize, usize, usize), choice: usize) 
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 10_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 5000, ..ProptestConfig::default() })]
     #[test]
     fn what_is_accepted_is_right_in_every_interleaving(
         which in 0..4_usize,

@@ -111,6 +111,26 @@ fn steps_that_have_changed_places() {
     });
 }
 
+/// Another chunk of scratch, which may hold something else, or be used by the other list.
+#[test]
+fn scratch_used_for_something_else() {
+    assert_refused_or_redundant(|schedule, list, step| {
+        let mut changed = schedule.clone();
+        let chunks = schedule.scratch;
+        let Instruction::ReduceCopy { sources, destinations, .. } = &mut changed.lists[list][step]
+        else {
+            return None;
+        };
+        let operands = sources.iter_mut().map(|source| &mut source.operand);
+        let chunk = operands.chain(destinations).find_map(|operand| match operand {
+            Operand::Scratch(chunk) => Some(chunk),
+            _ => None,
+        })?;
+        *chunk = (*chunk + 1) % chunks;
+        (chunks > 1).then_some(changed)
+    });
+}
+
 /// Another list at the far end of a link is another link: whoever waits there does so in vain.
 #[test]
 fn a_swapped_list() {

@@ -2,6 +2,7 @@
 //! harness, whose own threads would be in the reports.
 #![allow(clippy::unwrap_used)]
 
+#[path = "../common/mod.rs"]
 mod common;
 
 use common::Rng;
