@@ -2,19 +2,14 @@
 //!
 //! | what | where | why |
 //! | --- | --- | --- |
-//! | slots, counters, doorbells | each rank's staging, a [`DeviceRegion`] | peers' kernels write
-//! them |
+//! | slots, counters, doorbells | each rank's staging, a [`DeviceRegion`] | peers' kernels write them |
 //! | connections, windows | device memory | only this rank's kernel uses them |
-//! | where peers' registered allocations are ([`Registered`]) | device memory | only this process'
-//! kernels use it |
+//! | where peers' registered allocations are ([`Registered`]) | device memory | only this process' kernels use it |
 //! | how many channels of a launch have ended | device memory | counted by its blocks |
-//! | the last call that has ended ([`Ended`](super::Ended)) | pinned memory | the host reads it,
-//! and streams wait for it |
+//! | the last call that has ended ([`Ended`](super::Ended)) | pinned memory | the host reads it, and streams wait for it |
 //! | programs | device memory ([`Programs`](super::Programs)) | read by the kernel |
-//! | progress, the abort word | a host region, which all ranks map and the GPU reaches | the host
-//! reads and writes them while a kernel runs |
-//! | statuses | pinned memory, [`SLOTS`] places, so that calls under way do not share them | the
-//! host reads them after |
+//! | progress, the abort word | a host region, which all ranks map and the GPU reaches | the host reads and writes them while a kernel runs |
+//! | statuses | pinned memory, [`SLOTS`] places, so that calls under way do not share them | the host reads them after |
 
 use super::{DeviceProgram, Registered, Stream, copy};
 use crate::device::{ControlShape, StagingShape};
