@@ -17,7 +17,7 @@ pub(crate) use mix::Mix;
 pub use options::CallOptions;
 pub(crate) use options::{Options, Terms};
 pub(crate) use record::{GroupRecord, Meeting, Record, What};
-pub(crate) use signature::{Difference, FREE_SHIFT, SIGNATURE_WORDS, Signature};
+pub(crate) use signature::{Difference, FREE_SHIFT, PLACE_OF_PARTS, SIGNATURE_WORDS, Signature};
 
 use crate::error::Error;
 use checked::length;

@@ -178,6 +178,7 @@ impl CustomSchedule {
             tile_bytes: self.tile_bytes(&question.limits, question.nodes),
             stream: false,
             cma: false,
+            copies: false,
             reason: format!("the schedule {}", self.name),
             predicted_ns: None,
         }))

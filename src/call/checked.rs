@@ -183,7 +183,7 @@ impl CheckedCall {
     }
 
     /// All of it but its buffers.
-    pub(crate) fn signature(&self, windows: bool, config: &Config) -> Signature {
+    pub(crate) fn signature(&self, windows: bool, copies: bool, config: &Config) -> Signature {
         Signature {
             kind: self.collective.kind,
             data_type: self.data_type,
@@ -191,6 +191,7 @@ impl CheckedCall {
             order: self.order(config),
             in_place: self.in_place,
             windows,
+            copies,
             root: self.collective.root as u32,
             receiver: self.collective.receiver as u32,
             options: Options::of_plan_bits(self.options.plan_bits()),

@@ -1,7 +1,7 @@
 //! What a rank's log says of one launch: the words of a [`CallRecord`], and back.
 
 use super::mix::Mix;
-use super::signature::{Difference, Signature, order};
+use super::signature::{Difference, FREE_SHIFT, Signature, order};
 use crate::device::{CallRecord, RECORD_WORDS};
 use oxccl_plans::collective::{Kind, Order};
 use std::hash::{Hash, Hasher};
@@ -85,8 +85,8 @@ impl GroupRecord {
 }
 
 /// In the first word: what the others are of. Signatures leave these bits alone.
-const GROUP: u64 = 1 << 34;
-const MEETING: u64 = 1 << 35;
+const GROUP: u64 = 1 << FREE_SHIFT;
+const MEETING: u64 = 1 << (FREE_SHIFT + 1);
 const ORDER_SHIFT: u32 = 24;
 
 impl Record {
@@ -198,7 +198,8 @@ fn counted(number: u64, what: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::call::Options;
+    use crate::call::{CallOptions, Options};
+    use oxccl_plans::algorithms::{Algorithm, Encoding};
     use oxccl_plans::element::{DataType, OpKind};
 
     const SIGNATURE: Signature = Signature {
@@ -208,6 +209,7 @@ mod tests {
         order: Order::Tree,
         in_place: false,
         windows: true,
+        copies: false,
         root: 3,
         receiver: 0,
         options: Options::of_plan_bits(64 << 9),
@@ -239,10 +241,38 @@ mod tests {
     }
 
     #[test]
+    fn whatever_a_call_asks_for_it_is_taken_for_a_call() {
+        let options = |algorithm, encoding, channels| {
+            let given = CallOptions { algorithm, encoding, channels, ..CallOptions::default() };
+            Options::of_plan_bits(given.terms(64).unwrap().options.plan_bits())
+        };
+        for algorithm in Algorithm::ALL.into_iter().filter(|one| *one != Algorithm::Custom) {
+            for encoding in [None].into_iter().chain(Encoding::ALL.map(Some)) {
+                for (channels, copies) in [(None, false), (Some(64), true)] {
+                    let options = options(Some(algorithm), encoding, channels);
+                    let record = call(Signature { options, copies, ..SIGNATURE });
+                    let written = CallRecord { number: 1, words: record.encode() };
+                    assert_eq!(Record::decode(&written), Some(record));
+                }
+            }
+        }
+    }
+
+    #[test]
     fn what_differs_is_named() {
         let one = call(SIGNATURE);
         let other = call(Signature { count: 100, ..SIGNATURE });
         assert_eq!(one.difference(&other).unwrap().0, "count");
+        let copied = Signature { copies: true, ..SIGNATURE };
+        let (what, ours, theirs) = one.difference(&call(copied)).unwrap();
+        assert_eq!(
+            (what, &ours[..], &theirs[..]),
+            ("what moves the data", "kernels", "copy engines")
+        );
+        let (a, b) = (call(copied), call(Signature { factor_bits: 4096, ..copied }));
+        let (what, ours, theirs) = a.difference(&b).unwrap();
+        let places = ("0x5 of its heap", "0x1000 of its heap");
+        assert_eq!((what, (&ours[..], &theirs[..])), ("where peers read", places));
         let other = call(Signature { options: Options::NONE, ..SIGNATURE });
         let (what, ours, theirs) = one.difference(&other).unwrap();
         assert_eq!((what, &ours[..], &theirs[..]), ("most channels", "64", "as configured"));

@@ -15,6 +15,8 @@ pub(crate) struct Signature {
     pub(crate) in_place: bool,
     /// Peers reach its buffers.
     pub(crate) windows: bool,
+    /// Copy engines carry it out. Where peers read its buffer then takes the factor's place.
+    pub(crate) copies: bool,
     pub(crate) root: u32,
     pub(crate) receiver: u32,
     /// What the call asks for, but for the order.
@@ -27,6 +29,9 @@ pub(crate) struct Signature {
     pub(crate) factor_bits: u64,
 }
 
+/// Of a [place](Signature::copies): what peers read is a part of the buffer there, each their own.
+pub(crate) const PLACE_OF_PARTS: u64 = 1 << 63;
+
 /// What differs: its name, the one rank's, the other's.
 pub(crate) type Difference = (&'static str, String, String);
 
@@ -35,6 +40,8 @@ pub(crate) const SIGNATURE_WORDS: usize = 5;
 
 /// Where in the first word the options begin, and what is free for others.
 const OPTIONS_SHIFT: u32 = 28;
+/// Above the number of the collective.
+const COPIES_SHIFT: u32 = 7;
 pub(crate) const FREE_SHIFT: u32 = 48;
 const _: () = assert!(OPTIONS_SHIFT + Options::PLAN_BITS <= FREE_SHIFT);
 
@@ -53,6 +60,7 @@ impl Signature {
             order: Order::Any,
             in_place: false,
             windows: false,
+            copies: false,
             root: sender as u32,
             receiver: receiver as u32,
             options: Options::NONE,
@@ -74,6 +82,7 @@ impl Signature {
 
     pub(crate) fn encode(&self) -> [u64; SIGNATURE_WORDS] {
         let what = u64::from(self.kind as u8)
+            | u64::from(self.copies) << COPIES_SHIFT
             | u64::from(self.data_type as u8) << 8
             | u64::from(self.op as u8) << 16
             | u64::from(self.order as u8) << 24
@@ -89,12 +98,13 @@ impl Signature {
         let [what, count, ends, counts_hash, factor_bits] = *words;
         let byte = |shift: u32| (what >> shift) as u8;
         Some(Signature {
-            kind: Kind::ALL.into_iter().find(|kind| *kind as u8 == byte(0))?,
+            kind: Kind::ALL.into_iter().find(|kind| *kind as u8 == byte(0) & 0x7f)?,
             data_type: DataType::ALL.into_iter().find(|of| *of as u8 == byte(8))?,
             op: OpKind::ALL.into_iter().find(|op| *op as u8 == byte(16))?,
             order: order(byte(24) & 3)?,
             in_place: what >> 26 & 1 == 1,
             windows: what >> 27 & 1 == 1,
+            copies: what >> COPIES_SHIFT & 1 == 1,
             root: ends as u32,
             receiver: (ends >> 32) as u32,
             options: Options::of_plan_bits((what >> OPTIONS_SHIFT) as u32),
@@ -109,6 +119,7 @@ impl Signature {
         let memory = |windows: bool| {
             if windows { "memory that peers reach" } else { "private memory" }.to_string()
         };
+        let mover = |copies: bool| if copies { "copy engines" } else { "kernels" }.to_string();
         let place = |in_place: bool| if in_place { "in place" } else { "out of place" }.to_string();
         let limit = |of: &Signature| match of.options.channels() {
             0 => "as configured".to_owned(),
@@ -133,16 +144,26 @@ impl Signature {
             ("the algorithm", algorithm(a), algorithm(b)),
             ("the encoding", encoding(a), encoding(b)),
             ("counts", format!("hash {:x}", a.counts_hash), format!("hash {:x}", b.counts_hash)),
-            ("the factor", a.factor_text(), b.factor_text()),
             ("in place", place(a.in_place), place(b.in_place)),
+            ("what moves the data", mover(a.copies), mover(b.copies)),
             ("memory", memory(a.windows), memory(b.windows)),
+            (
+                if a.copies { "where peers read" } else { "the factor" },
+                a.factor_text(),
+                b.factor_text(),
+            ),
         ];
         rows.into_iter().find(|(_, ours, theirs)| ours != theirs)
     }
 
-    /// The factor as a number: it is kept in the type in which values accumulate.
+    /// The factor as a number: it is kept in the type in which values accumulate. Or the place that
+    /// stands there.
     fn factor_text(&self) -> String {
         let bits = self.factor_bits;
+        if self.copies {
+            let parts = if bits & PLACE_OF_PARTS != 0 { ", in place" } else { "" };
+            return format!("{:#x} of its heap{parts}", bits & !PLACE_OF_PARTS);
+        }
         match self.data_type {
             DataType::F64 => f64::from_bits(bits).to_string(),
             DataType::U8 | DataType::U32 | DataType::U64 => bits.to_string(),

@@ -286,6 +286,19 @@ settings! {
         ranks Alike;
     }
 
+    /// A GPU's copy engines carry out all-gathers, all-to-alls, broadcasts, gathers and scatters of
+    /// one node, and no kernel. So the multiprocessors are free for others. What peers read has to
+    /// lie at the same place of all ranks' heaps (`comm.alloc`, called alike by all), and in a
+    /// broadcast or scatter what is written. Kernels move what is in other memory. An algorithm, an
+    /// encoding or a schedule that is asked for goes first.
+    zero_sm: bool = false, {
+        "OXCCL_ZERO_SM" => zero_sm, "0 or 1", switch;
+        ranks Alike;
+        check |config| require(config.device != Device::Host || !config.advanced.zero_sm, || {
+            "is for ranks on a GPU: set OXCCL_DEVICE=cuda".into()
+        });
+    }
+
     /// Ranks that are threads of one process on one GPU (`Communicator::local`) share one launch
     /// for each call or group that all of them make. So none of their kernels can be kept back by
     /// what another rank has put into a stream, whatever connections the streams share. The call

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::work::Flight;
 use oxccl_kernels::StepTrace;
 use oxccl_kernels::format::{self as f, DataType, Fold};
-use oxccl_plans::lower::Program;
+use oxccl_plans::lower::{CopyStep, Program};
 use oxccl_transports::Bootstrap;
 use oxccl_transports::cuda::Context;
 use std::sync::Arc;
@@ -21,6 +21,12 @@ pub(super) trait Backend: std::fmt::Debug {
     /// used.
     fn find(&self, call: &CheckedCall) -> Result<(f::Tokens, bool), Error>;
 
+    /// Where in the heap peers read this rank's buffer, if copy engines can carry the call out:
+    /// all ranks say the same then, or they call different things.
+    fn place_of(&self, _: &CheckedCall) -> Option<u64> {
+        None
+    }
+
     /// Whether what [`find`](Backend::find) has said of an address stays true.
     fn finds_for_good(&self) -> bool;
 
@@ -29,6 +35,16 @@ pub(super) trait Backend: std::fmt::Debug {
 
     /// Brings a program to where it will run.
     fn load(&mut self, program: Program, data_type: DataType, fold: Fold) -> Result<Code, Error>;
+
+    /// Whether copy engines carry out what they can.
+    fn has_copies(&self) -> bool {
+        false
+    }
+
+    /// Takes what copy engines are to do, of a call that has a [place](Backend::place_of).
+    fn load_copies(&mut self, _: Vec<CopyStep>) -> Code {
+        unreachable!("it has said that no call has a place")
+    }
 
     /// Makes the tables of a launch. Their number.
     fn add_tables(
@@ -136,7 +152,7 @@ pub(super) trait Backend: std::fmt::Debug {
 /// A program where it will run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Code {
-    /// Where the machine finds it. The backend keeps it.
+    /// Where the machine finds it. The backend keeps it. Null where copy engines do the work.
     pub(super) header: *const f::Header,
     pub(super) channels: usize,
     /// Its number among the backend's programs.

@@ -198,6 +198,12 @@ impl Engine {
 
     /// What a call would choose.
     pub(crate) fn plan(&self, call: &CheckedCall, windows: bool) -> Result<Plan, Error> {
+        if windows
+            && self.backend.has_copies()
+            && let Some(plan) = self.plans.plan_of_copies(&self.config, call)
+        {
+            return Ok(plan);
+        }
         self.plans.plan(&self.config, call, windows, Whose::Own)
     }
 

@@ -459,6 +459,7 @@ impl Start<'_> {
             registered,
             windows,
             bulk_copies,
+            zero_sm: self.config.advanced.zero_sm && nodes.count() == 1 && shape.ranks > 1,
             separate,
         };
         let (config, driver) = (self.config, device.driver());

@@ -32,6 +32,11 @@ impl Digest {
         Digest((self.0 ^ bits).wrapping_mul(SPREAD))
     }
 
+    /// All of it, and where it stands among the collectives.
+    pub(super) fn behind(self, numbered: Numbered) -> u64 {
+        Digest::of(&(self, numbered)).0
+    }
+
     /// What messages say.
     #[inline]
     pub(super) fn word(self) -> u32 {
@@ -58,7 +63,7 @@ pub(super) struct Tally {
 }
 
 /// A collective's place among all.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Numbered {
     /// Its number, from 1; 0 for what some ranks alone call.
     pub(super) collective: u64,

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Far more than any command here needs, also on a busy machine.
-const DEADLINE: Duration = Duration::from_secs(300);
+const DEADLINE: Duration = Duration::from_secs(600);
 
 /// What a command ended with.
 #[derive(Debug)]

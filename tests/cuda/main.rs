@@ -10,6 +10,7 @@ mod buckets;
 mod calls;
 #[path = "../common/mod.rs"]
 mod common;
+mod copies;
 mod custom;
 mod ends;
 mod failures;
@@ -253,6 +254,46 @@ cases! {
     gradients_in_buckets = buckets::gradients, Anything, 1, [processes::threads("2"), MANY];
     parameters_in_buckets = buckets::sharded, Anything, 1, [processes::threads("2"), MANY];
     parameters_in_buckets_of_processes = buckets::sharded, Anything, 3, [];
+}
+
+/// Copy engines carry out what they can.
+const ZERO_SM: (&str, &str) = ("OXCCL_ZERO_SM", "1");
+
+cases! {
+    copy_process by processes::each_communicator:
+    copies_of_processes = copies::all, Anything, 3, [ZERO_SM];
+    copies_of_processes_on_two_gpus = copies::all, StandIn, 4, [ZERO_SM, devices("2")];
+    copies_of_threads = copies::all, Anything, 1, [ZERO_SM, processes::threads("3"), MANY, needs("6")];
+    copies_of_threads_by_themselves =
+        copies::all, Anything, 1, [ZERO_SM, processes::threads("3"), MANY, SEPARATE, needs("6")];
+    copies_on_two_gpus =
+        copies::all, StandIn, 1, [ZERO_SM, processes::threads("4"), MANY, devices("2"), needs("4")];
+    copies_beside_kernels =
+        copies::beside_kernels, Anything, 1, [ZERO_SM, processes::threads("2"), MANY, needs("6")];
+    copies_beside_kernels_of_processes = copies::beside_kernels, Anything, 3, [ZERO_SM];
+    copies_in_graphs = copies::captured, Anything, 1, [ZERO_SM, processes::threads("2"), MANY, needs("4")];
+    copies_in_graphs_of_processes = copies::captured, Anything, 2, [ZERO_SM];
+    copies_in_parts = copies::of_parts, Anything, 1, [ZERO_SM, processes::threads("4"), MANY, needs("12")];
+    copies_in_parts_of_processes = copies::of_parts, Anything, 4, [ZERO_SM];
+    copies_from_other_places_are_named =
+        copies::elsewhere, Anything, 1, [ZERO_SM, processes::threads("2"), MANY, needs("4")];
+    copies_from_other_places_of_processes_are_named = copies::elsewhere, Anything, 2, [ZERO_SM];
+    copies_from_other_memory_of_processes_are_named = copies::other_memory, Anything, 2, [ZERO_SM];
+    other_copies_are_named =
+        copies::mismatch, Anything, 1, [ZERO_SM, processes::threads("2"), MANY, needs("4")];
+    other_copies_of_processes_are_named = copies::mismatch, Anything, 2, [ZERO_SM];
+    a_late_copy_is_named = copies::late, Anything, 1, [ZERO_SM, processes::threads("2"), MANY, needs("4")];
+    a_late_replay_of_copies_is_named =
+        copies::late_replay, Anything, 1, [ZERO_SM, processes::threads("2"), MANY, needs("4")];
+    a_copy_that_waits_is_seen = copies::seen, Anything, 1, [ZERO_SM, processes::threads("2"), MANY, needs("4")];
+    a_dead_process_of_a_copy_is_named = copies::death, Anything, 3, [ZERO_SM];
+    copies_that_wait_are_stopped =
+        copies::aborted, Anything, 1, [ZERO_SM, processes::threads("2"), MANY, needs("4")];
+    copies_of_processes_that_wait_are_stopped = copies::aborted, Anything, 2, [ZERO_SM];
+    no_copies_between_nodes =
+        copies::by_kernels, Anything, 1, [ZERO_SM, processes::threads("2"), MANY, TWO_NODES];
+    no_copies_by_an_algorithm =
+        copies::by_kernels, Anything, 1, [ZERO_SM, processes::threads("2"), MANY];
 }
 
 /// Gated groups, and ranks that are threads of one GPU, over few connections and many.

@@ -140,7 +140,8 @@ fn all_succeed(
     for (rank, child) in children.iter_mut().enumerate() {
         let status = child.wait();
         let said = child.said();
-        let told = ["TooManyStreams", "CUDA_DEVICE_MAX_CONNECTIONS (at most 32)"];
+        let told =
+            ["TooManyStreams", "TooFewConnections", "CUDA_DEVICE_MAX_CONNECTIONS (at most 32)"];
         let as_expected = match refused {
             true => told.iter().any(|told| said.contains(told)),
             false => status.success(),

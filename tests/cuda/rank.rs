@@ -92,6 +92,7 @@ impl Rank {
             heaps: Reached::New,
             windows,
             bulk_copies,
+            zero_sm: false,
             separate,
         };
         let gpu = Gpu::start(bootstrap, &setup, deadline())?;

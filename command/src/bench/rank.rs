@@ -227,6 +227,7 @@ impl Bench<'_> {
             calls: timing.calls,
             missed_wakes,
             cma: plan.cma,
+            copies: plan.copies,
             buffers,
             ops,
             against_us: None,

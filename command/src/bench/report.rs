@@ -48,6 +48,8 @@ pub(crate) struct Row {
     pub(crate) missed_wakes: u64,
     /// Whether the system reads private memory for the ranks.
     pub(crate) cma: bool,
+    /// Whether a GPU's copy engines carry the call out.
+    pub(crate) copies: bool,
     /// How many buffers and operations timed calls rotate over.
     pub(crate) buffers: usize,
     pub(crate) ops: usize,
@@ -125,7 +127,7 @@ impl Format {
     }
 }
 
-pub(crate) const CSV_COLUMNS: [&str; 25] = [
+pub(crate) const CSV_COLUMNS: [&str; 26] = [
     "op",
     "type",
     "redop",
@@ -151,6 +153,7 @@ pub(crate) const CSV_COLUMNS: [&str; 25] = [
     "ops",
     "against_us",
     "predicted_us",
+    "copies",
 ];
 
 /// The values of [`CSV_COLUMNS`].
@@ -181,6 +184,7 @@ pub(crate) fn csv_line(row: &Row) -> String {
         row.ops.to_string(),
         row.against_us.map_or("N/A".to_owned(), |theirs| theirs.to_string()),
         row.predicted_us.map_or("N/A".to_owned(), |predicted| predicted.to_string()),
+        row.copies.to_string(),
     ]
     .join(",")
 }
@@ -244,6 +248,7 @@ mod tests {
             calls: 128,
             missed_wakes: 0,
             cma: false,
+            copies: false,
             buffers: 16,
             ops: 4,
             against_us: Some(90.5),

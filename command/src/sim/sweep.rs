@@ -194,6 +194,7 @@ fn point(
         calls: 1,
         missed_wakes: 0,
         cma: false,
+        copies: false,
         buffers: 1,
         ops: 1,
         against_us: None,

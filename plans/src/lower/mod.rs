@@ -1,6 +1,9 @@
 //! Lowering: one rank's part of a verified schedule becomes the program that the machine runs.
 
 mod at_once;
+mod copies;
+
+pub use copies::{CopyAction, CopySource, CopyStep, NotCopies, Notice, copies};
 
 use crate::length::{Length, TooLong};
 use crate::schedule::{

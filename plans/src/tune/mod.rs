@@ -113,6 +113,8 @@ pub struct Plan {
     pub stream: bool,
     /// Peers' buffers are private memory, which the system reads for this rank.
     pub cma: bool,
+    /// A GPU's copy engines carry it out, and no kernel.
+    pub copies: bool,
     /// Why.
     pub reason: String,
     /// How long it takes by the tuning table, if there is one that tells.
@@ -198,6 +200,7 @@ fn planned(question: &Question, processor: Processor, choice: Choice) -> Plan {
         // A GPU's kernels write past no cache.
         stream: processor == Processor::Cpu && host::stream(question),
         cma: entry.encoding == Encoding::Windows && !question.windows,
+        copies: false,
         reason,
         predicted_ns,
     }

@@ -6,7 +6,7 @@
 //! be the mark. So nothing stands behind a kernel but what its stream's owner puts there. A rank's
 //! calls follow one another, so one word does for all of them.
 
-use super::{Event, PinnedWords, Stream};
+use super::{Event, MemoryOp, PinnedWords, Stream};
 use oxccl_kernels::format::Launch;
 use oxccl_transports::CudaError;
 use std::sync::Arc;
@@ -30,6 +30,11 @@ impl Ended {
     pub(crate) fn told_by(&self, launch: Launch, channels: usize) -> Launch {
         let (ended, arrived) = (self.word.device_ptr(), self.arrived as *mut u32);
         Launch { ended, arrived, launched: channels as u64, ..launch }
+    }
+
+    /// What says so at the end of a call that is no kernel.
+    pub(crate) fn tell(&self, call: u64) -> MemoryOp {
+        MemoryOp::Write(self.word.device_ptr(), call)
     }
 
     /// Whether the call of this number has ended, and those before it. What it has done can be read

@@ -1,5 +1,6 @@
 //! One rank on a GPU: all that its calls need, set up together with the other ranks.
 
+use super::cells::Cells;
 use super::multicast;
 use super::warm::warm;
 use super::{
@@ -38,6 +39,8 @@ pub struct Setup {
     /// Kernels leave long copies to the GPU's engine for bulk asynchronous copies: see
     /// [`Kernels::with_bulk_copies`].
     pub bulk_copies: bool,
+    /// Copy engines carry out what they can: see [`Cells`]. All ranks are on one node.
+    pub zero_sm: bool,
     /// Ranks of this process on one GPU launch by themselves: one may prepare a call while
     /// another's kernel waits for that. So what most need is allocated at the start.
     pub separate: bool,
@@ -67,6 +70,8 @@ impl Reached {
 pub struct Gpu {
     kernels: Arc<Kernels>,
     tables: Arc<Tables>,
+    /// Where copy engines carry out what they can.
+    cells: Option<Arc<Cells>>,
     programs: Programs,
     pinned: PinnedPool,
     ended: Arc<Ended>,
@@ -203,7 +208,10 @@ impl Gpu {
         }
         let control = ControlShape { channels: shape.channels };
         let control = Arc::new(Region::create(CONTROL, control.len_bytes())?);
-        let host = [control.clone()];
+        let mut host = vec![control.clone()];
+        if setup.zero_sm {
+            host.push(Cells::region(shape.ranks)?);
+        }
         let offer = Offer { host: &host, device: &own, team: None, context: Some(context) };
         let all = bootstrap.exchange(&offer, deadline)?;
         let multicast = match neighbours.multicast {
@@ -222,8 +230,12 @@ impl Gpu {
             Reached::New | Reached::Own(_) => device(1),
             Reached::All(heaps) => heaps.clone(),
         };
-        let host = |shared: &Option<Shared>| shared.as_ref().map(|of| of.host[0].clone());
-        let control_regions = all.iter().map(host).collect();
+        let host = |k: usize| {
+            let region = move |shared: &Option<Shared>| Some(shared.as_ref()?.host.get(k)?.clone());
+            all.iter().map(region).collect::<Vec<_>>()
+        };
+        let control_regions = host(0);
+        let cell_regions: Vec<_> = host(1).into_iter().flatten().collect();
         let heap_bases = bases(&heaps);
         let bases = setup.windows.clone().unwrap_or_else(|| heap_bases.clone());
         let mut connections = shape.connections(rank, &self::bases(&staging));
@@ -239,6 +251,13 @@ impl Gpu {
         let tables =
             Tables::new(&stream, shape, own_staging, staging, control, &connections, windows)?;
         let tables = Arc::new(tables);
+        let cells = match setup.zero_sm {
+            true => {
+                let progress = tables.blank().progress;
+                Some(Arc::new(Cells::new(context, rank, cell_regions, progress)?))
+            }
+            false => None,
+        };
         let separate = setup.separate && neighbours.in_process > 1;
         let programs = Programs::new(&stream, separate)?;
         let mut pinned = PinnedPool::new(context, separate)?;
@@ -257,6 +276,7 @@ impl Gpu {
         Ok(Gpu {
             kernels,
             tables,
+            cells,
             programs,
             pinned,
             ended,
@@ -344,6 +364,11 @@ impl Gpu {
     /// How its kernels say that they have ended.
     pub(crate) fn ended(&self) -> &Arc<Ended> {
         &self.ended
+    }
+
+    /// The words of calls that copy engines carry out, if they carry out any.
+    pub(crate) fn cells(&self) -> Option<&Arc<Cells>> {
+        self.cells.as_ref()
     }
 
     /// Its tables.

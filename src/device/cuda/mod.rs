@@ -3,6 +3,7 @@
 //! The driver's memory and contexts are [`oxccl_transports::cuda`]'s. A launch is one kernel for
 //! all channels of a call, a block each; it returns at once, and the stream's order is the call's.
 
+mod cells;
 mod copy;
 mod crowd;
 mod empty;
@@ -22,6 +23,7 @@ mod traced;
 mod warm;
 mod words;
 
+pub(crate) use cells::Cells;
 pub use copy::{copy, fill};
 pub(crate) use crowd::{Seat, Turn};
 pub use empty::EmptyKernel;
@@ -34,6 +36,7 @@ pub use image::Image;
 pub use kernels::{Kernel, Kernels};
 pub use programs::{DeviceProgram, Programs};
 pub use registered::Registered;
+pub(crate) use stream::MemoryOp;
 pub use stream::{CaptureState, Stream};
 pub use tables::{Arguments, SLOTS, Tables};
 pub(crate) use traced::Traced;

@@ -20,6 +20,15 @@ unsafe impl Send for Stream {}
 // SAFETY: as above.
 unsafe impl Sync for Stream {}
 
+/// What a stream does with a 64-bit word.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum MemoryOp {
+    /// Writes it behind all that was put in, and makes that visible first.
+    Write(*mut u64, u64),
+    /// Waits until it has this value.
+    WaitEqual(*const u64, u64),
+}
+
 /// Whether a stream is being captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaptureState {
@@ -175,17 +184,43 @@ impl Stream {
         value: u64,
         count: usize,
     ) -> Result<(), CudaError> {
+        let all: Vec<_> =
+            (0..count).map(|at| MemoryOp::Write(words.wrapping_add(at), value)).collect();
+        // SAFETY: by this function's contract.
+        unsafe { self.memory_ops(&all) }
+    }
+
+    /// Writes and waits, one behind the other, by as few operations as can be.
+    ///
+    /// # Errors
+    /// The driver's.
+    ///
+    /// # Safety
+    /// As [`wait_value`](Self::wait_value), for all of them.
+    pub(crate) unsafe fn memory_ops(&self, all: &[MemoryOp]) -> Result<(), CudaError> {
         // What one operation may hold is less than 256.
         const AT_ONCE: usize = 255;
-        let write = |at: usize| {
-            let mut one = sys::CUstreamBatchMemOpParams_union { pad: Default::default() };
-            one.operation = sys::CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_64;
-            one.writeValue.address = words.wrapping_add(at) as u64;
-            one.writeValue.__bindgen_anon_1.value64 = value;
-            // No flags: this version of the call has none but the default.
-            one
+        const EQUAL: u32 = 1;
+        let parameter = |one: &MemoryOp| {
+            use sys::CUstreamBatchMemOpType as Type;
+            let mut parameter = sys::CUstreamBatchMemOpParams_union { pad: Default::default() };
+            match *one {
+                // No flags: this version of the call has none but the default.
+                MemoryOp::Write(word, value) => {
+                    parameter.operation = Type::CU_STREAM_MEM_OP_WRITE_VALUE_64;
+                    parameter.writeValue.address = word as u64;
+                    parameter.writeValue.__bindgen_anon_1.value64 = value;
+                }
+                MemoryOp::WaitEqual(word, value) => {
+                    parameter.operation = Type::CU_STREAM_MEM_OP_WAIT_VALUE_64;
+                    parameter.waitValue.address = word as u64;
+                    parameter.waitValue.__bindgen_anon_1.value64 = value;
+                    parameter.waitValue.flags = EQUAL;
+                }
+            }
+            parameter
         };
-        let mut all: Vec<_> = (0..count).map(write).collect();
+        let mut all: Vec<_> = all.iter().map(parameter).collect();
         all.chunks_mut(AT_ONCE).try_for_each(|some| {
             // SAFETY: as above.
             self.context.scope(|| unsafe {

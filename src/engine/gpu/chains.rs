@@ -10,6 +10,7 @@ use crate::device::{Heap, HeapBlock, Signals};
 use crate::engine::prepared::{Buffers, Chain, Places, Prepared};
 use crate::error::Error;
 use oxccl_kernels::format as f;
+use oxccl_plans::lower::CopyStep;
 use oxccl_transports::CudaError;
 use oxccl_transports::cuda::beside_captures;
 use std::sync::Arc;
@@ -19,10 +20,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// written anew.
 const KEPT: usize = 4;
 
+/// What carries a launch out.
+#[derive(Clone, Debug)]
+pub(super) enum Executor {
+    /// A kernel.
+    Kernel(Kernel),
+    /// Copy engines, which do this.
+    Copies(Arc<[CopyStep]>),
+}
+
 /// The tables of a launch, for several sets of buffers.
 #[derive(Debug)]
 pub(super) struct DeviceChains {
-    kernel: Kernel,
+    executor: Executor,
     segments: Vec<f::Segment>,
     /// Those placed last come first.
     chains: Vec<Arc<DeviceChain>>,
@@ -58,14 +68,14 @@ unsafe impl Send for DeviceChain {}
 unsafe impl Sync for DeviceChain {}
 
 impl DeviceChains {
-    /// No tables yet, for a launch by this kernel.
-    pub(super) fn new(kernel: Kernel, segments: Vec<f::Segment>) -> DeviceChains {
-        DeviceChains { kernel, segments, chains: Vec::new(), signals: Vec::new() }
+    /// No tables yet, for a launch by this executor.
+    pub(super) fn new(executor: Executor, segments: Vec<f::Segment>) -> DeviceChains {
+        DeviceChains { executor, segments, chains: Vec::new(), signals: Vec::new() }
     }
 
-    /// What runs the launch.
-    pub(super) fn kernel(&self) -> Kernel {
-        self.kernel
+    /// What carries the launch out.
+    pub(super) fn executor(&self) -> Executor {
+        self.executor.clone()
     }
 
     /// The tables that were placed last.

@@ -1,6 +1,7 @@
 //! How this rank's calls are launched: each by itself, or with those of the other ranks of its
 //! process ([`Joint`]).
 
+use super::copies::Copying;
 use super::joint::{Behind, Joined, Joint, NotJoined, Part};
 use super::{Place, Target};
 use crate::device::cuda::{Ended, Event, Kernel, Turn};
@@ -37,6 +38,22 @@ impl Launcher<'_, '_> {
         let since = Instant::now();
         let collective = place.numbered.collective;
         joint.meet(|| self.ranks.poll.stops_before(collective, since, self.timeout))
+    }
+
+    /// Puts what copy engines do into the stream.
+    ///
+    /// # Safety
+    /// As for [`Copying::enqueue`].
+    pub(super) unsafe fn copy(
+        self,
+        Target { stream, .. }: Target<'_>,
+        place: Place,
+        copying: &Copying<'_>,
+    ) -> Result<(), CudaError> {
+        self.alone?;
+        self.behind.iter().try_for_each(|behind| behind.hold(stream))?;
+        // SAFETY: by this function's contract.
+        unsafe { copying.enqueue(stream, place) }
     }
 
     /// Puts the kernel into the stream: at once, or when all ranks have come. Whether it may wait

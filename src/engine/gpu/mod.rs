@@ -2,6 +2,7 @@
 //! and seen to their ends by [`Watch`].
 
 mod chains;
+mod copies;
 mod joint;
 mod launcher;
 mod registrations;
@@ -21,13 +22,14 @@ use crate::device::cuda::{self, CallEnd, CaptureState, Event, Gpu, SLOTS, Stream
 use crate::device::{Heap, Heaps, Signals};
 use crate::error::Error;
 use crate::work::{Flight, Marks};
-use chains::{DeviceChain, DeviceChains};
+use chains::{DeviceChain, DeviceChains, Executor};
+use copies::Copying;
 use joint::{Behind, Joined, NotJoined};
 use launcher::Launcher;
 use oxccl_kernels::StepTrace;
 use oxccl_kernels::format::{self as f, DataType, Fold};
-use oxccl_plans::lower::Program;
-use oxccl_transports::cuda::{Context, KnownPointers, Pointer, beside_captures};
+use oxccl_plans::lower::{CopyStep, Program};
+use oxccl_transports::cuda::{Context, DeviceRegion, KnownPointers, Pointer, beside_captures};
 use oxccl_transports::{Bootstrap, CudaError, Error as Transport};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -46,6 +48,10 @@ pub(super) struct GpuBackend {
     watch: Watch,
     gpu: Gpu,
     programs: Vec<cuda::Prepared>,
+    /// What copy engines do, of each call that they carry out.
+    copies: Vec<Arc<[CopyStep]>>,
+    /// Where the ranks' heaps begin here, by rank.
+    heap_bases: Vec<*mut u8>,
     tables: Vec<DeviceChains>,
     ranks: Arc<Ranks>,
     heap: Arc<Heap>,
@@ -102,10 +108,16 @@ impl GpuBackend {
         let (last, events, captured) = (None, Vec::new(), Vec::new());
         let streams = vec![gpu.stream().raw() as usize];
         let (unready, marked) = Default::default();
+        let base = |heap: &Option<Arc<DeviceRegion>>| {
+            heap.as_ref().map_or(std::ptr::null_mut(), |heap| heap.as_ptr())
+        };
+        let heap_bases = gpu.heaps().iter().map(base).collect();
         Ok(GpuBackend {
             watch: Watch::new(&gpu, ranks.clone(), links)?,
             gpu,
             programs: Vec::new(),
+            copies: Vec::new(),
+            heap_bases,
             tables: Vec::new(),
             ranks,
             heap,
@@ -221,16 +233,16 @@ impl GpuBackend {
         Ok(event)
     }
 
-    /// What launches a call: with the other ranks' where they share launches, and all make it.
-    /// `gated`: it has a bucket that is not ready. It may have a time-out of its own.
+    /// What launches a call: with the other ranks' where they share launches, if it `shares` its
+    /// own. `gated`: it has a bucket that is not ready. It may have a time-out of its own.
     fn launcher<'a, 'b>(
         &mut self,
-        record: &Record,
+        shares: bool,
         target: Target<'_>,
         (gated, timeout): (bool, Option<Duration>),
         turn: Option<&'a mut Turn<'b>>,
     ) -> Result<Launcher<'a, 'b>, CudaError> {
-        let joint = match self.joint.clone().filter(|_| record.is_collective()) {
+        let joint = match self.joint.clone().filter(|_| shares) {
             Some(joint) => Some((joint, self.event()?)),
             None => None,
         };
@@ -314,6 +326,19 @@ impl Backend for GpuBackend {
         })
     }
 
+    fn place_of(&self, call: &CheckedCall) -> Option<u64> {
+        self.place(call)
+    }
+
+    fn has_copies(&self) -> bool {
+        self.gpu.cells().is_some()
+    }
+
+    fn load_copies(&mut self, steps: Vec<CopyStep>) -> Code {
+        self.copies.push(steps.into());
+        Code { header: std::ptr::null(), channels: 1, number: self.copies.len() - 1 }
+    }
+
     /// Memory may be freed, and its address given out again.
     fn finds_for_good(&self) -> bool {
         false
@@ -348,8 +373,13 @@ impl Backend for GpuBackend {
         _: &[Source],
         segments: Vec<f::Segment>,
     ) -> Result<usize, Error> {
-        let kernel = self.kernel(blocks)?;
-        self.tables.push(DeviceChains::new(kernel, segments));
+        let executor = match blocks {
+            [block] if block.code.header.is_null() => {
+                Executor::Copies(self.copies[block.code.number].clone())
+            }
+            _ => Executor::Kernel(self.kernel(blocks)?),
+        };
+        self.tables.push(DeviceChains::new(executor, segments));
         Ok(self.tables.len() - 1)
     }
 
@@ -366,6 +396,7 @@ impl Backend for GpuBackend {
 
     fn forget(&mut self) {
         self.programs.clear();
+        self.copies.clear();
         self.tables.clear();
     }
 
@@ -487,20 +518,33 @@ impl GpuBackend {
         }
         let is_gated = request.gated.contains(&true);
         let is_captured = target.capture.is_some();
-        let kernel = self.tables[prepared.tables].kernel();
-        let (kernel, ring) = self.traced(prepared, kernel, is_captured)?;
+        let (executor, ring) = match self.tables[prepared.tables].executor() {
+            Executor::Kernel(kernel) => {
+                let (kernel, ring) = self.traced(prepared, kernel, is_captured)?;
+                (Executor::Kernel(kernel), ring)
+            }
+            // Steps are what kernels write.
+            copies => (copies, std::ptr::null_mut()),
+        };
+        let is_kernel = matches!(executor, Executor::Kernel(_));
         let tables = &mut self.tables[prepared.tables];
         let chain = tables.chain();
         let signals = match request.grouped && request.flight.is_some() {
             true => Some(tables.signals(&mut self.gpu, prepared, is_gated, is_captured)?),
             false => None,
         };
-        let seat = self.gpu.seat().cloned();
+        // Who needs no multiprocessor waits for nobody's.
+        let seat = self.gpu.seat().filter(|_| is_kernel).cloned();
         let mut turn = seat.as_ref().and_then(|seat| seat.turn());
+        if !is_kernel && self.neighbours > 1 {
+            // What a stream waits for may have to come by its own connection.
+            stream.check_connections(self.connections)?;
+        }
         let waits = (is_gated, request.timeout);
-        let launcher = self.launcher(&prepared.record, target, waits, turn.as_mut())?;
+        let shares = is_kernel && prepared.record.is_collective();
+        let launcher = self.launcher(shares, target, waits, turn.as_mut())?;
         let place = self.take_place(prepared, tally, target);
-        let entry = Entry { chain, kernel, ring, signals, own: &own, request, flight };
+        let entry = Entry { chain, executor, ring, signals, own: &own, request, flight };
         let met = launcher.meet(place).map(|met| {
             if met {
                 self.marked.store(place.call, Ordering::Relaxed);
@@ -541,7 +585,8 @@ impl GpuBackend {
             let (record, channels) = (prepared.record, prepared.channels);
             let (number, slot, flight) = (place.call, place.slot, flight.clone());
             let (timeout, _chain) = (request.timeout, chain);
-            let launched = Launched { number, record, channels, slot, timeout, flight, _chain };
+            let launched =
+                Launched { number, record, channels, slot, is_kernel, timeout, flight, _chain };
             self.watch.push(launched);
         }
         flight.launched(end, alone || joined == Joined::Gated);
@@ -598,17 +643,41 @@ impl GpuBackend {
             }
             (first.ready, first.done) = (signals.ready_words(), signals.done_words());
         }
+        let kernel = match &entry.executor {
+            Executor::Kernel(kernel) => *kernel,
+            Executor::Copies(steps) => {
+                let copying = self.copying(prepared, place, steps, (first, captured))?;
+                // SAFETY: buffers are the caller's promise; the ranks' heaps are kept mapped.
+                unsafe { launcher.copy(target, place, &copying) }?;
+                return Ok(Joined::ByOneself);
+            }
+        };
         // SAFETY: the programs were prepared by this rank; the tables are there when the stream
         // comes so far, and stay until the flight has ended; buffers are the caller's promise;
         // launches in different streams are chained, and `next_slot` keeps the number of those
         // under way.
-        let joined =
-            unsafe { launcher.launch(target, place, (entry.kernel, prepared.channels), first) }?;
+        let joined = unsafe { launcher.launch(target, place, (kernel, prepared.channels), first) }?;
         if let (true, Some(signals)) = (captured, &entry.signals) {
             let mut gated = gated.iter().enumerate().filter(|(_, gated)| **gated);
             gated.try_for_each(|(bucket, _)| signals.clear_ready_on(stream, bucket))?;
         }
         Ok(joined)
+    }
+
+    /// What copy engines do for a call, and how the host is told of its end: nobody waits for that
+    /// of one that is captured.
+    fn copying<'a>(
+        &'a self,
+        prepared: &Prepared,
+        place: Place,
+        steps: &'a [CopyStep],
+        (launch, captured): (f::Launch, bool),
+    ) -> Result<Copying<'a>, NotJoined> {
+        let Some(cells) = self.gpu.cells() else { unreachable!("calls with a place have words") };
+        let ended = (!captured).then(|| self.gpu.ended().tell(place.call));
+        let (at, agreed) = (prepared.place(), prepared.agreed(place.numbered));
+        let heaps = &self.heap_bases[..];
+        Ok(Copying { cells, steps, launch, place: at, heaps, agreed, ended })
     }
 
     /// The kernel that runs all blocks. Each copies for all; where all that reduce do it alike,
@@ -669,7 +738,7 @@ impl GpuBackend {
 /// What a launch is put into a stream with.
 struct Entry<'a> {
     chain: Arc<DeviceChain>,
-    kernel: cuda::Kernel,
+    executor: Executor,
     /// Where a traced kernel writes its steps.
     ring: *mut std::ffi::c_void,
     /// The words of its buckets, if somebody may wait for these.

@@ -9,7 +9,7 @@
 
 use super::chains::DeviceChain;
 use crate::call::Record;
-use crate::device::cuda::{Ended, Gpu, SLOTS, Stream, Tables};
+use crate::device::cuda::{Cells, Ended, Gpu, SLOTS, Stream, Tables};
 use crate::engine::diagnosis::{Odd, Ranks};
 use crate::engine::links::Links;
 use crate::error::Error;
@@ -18,6 +18,7 @@ use oxccl_kernels::format as f;
 use oxccl_transports::CudaError;
 use oxccl_transports::cuda::{Context, beside_captures};
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -31,6 +32,8 @@ pub(super) struct Launched {
     pub(super) channels: usize,
     /// Where it says how it ended.
     pub(super) slot: usize,
+    /// Whether it is a kernel; otherwise copy engines carry it out.
+    pub(super) is_kernel: bool,
     /// Its own time-out.
     pub(super) timeout: Option<Duration>,
     /// Who is told of its end.
@@ -50,6 +53,8 @@ pub(super) struct Watch {
 struct Shared {
     ranks: Arc<Ranks>,
     tables: Arc<Tables>,
+    /// What copy engines wait for, if they carry out calls.
+    cells: Option<Arc<Cells>>,
     ended: Arc<Ended>,
     /// The rank's own, by which the driver tells what went wrong on the GPU.
     stream: Arc<Stream>,
@@ -98,6 +103,8 @@ const IDLE_LOOKS: u32 = 200;
 /// How long calls in a stream may take to end after an abort: only what else is in the stream keeps
 /// them.
 const LATER: Duration = Duration::from_secs(60);
+/// A stream that waits for no notice for so long has come to its end, or does something else.
+const QUIET: Duration = Duration::from_millis(5);
 /// Replays of captured calls are looked after so often.
 const REPLAY_NAP: Duration = Duration::from_millis(10);
 
@@ -118,7 +125,8 @@ impl Watch {
         let (state, changed, guarded) = Default::default();
         let (tables, ended, stream) =
             (gpu.tables().clone(), gpu.ended().clone(), gpu.stream().clone());
-        let shared = Shared { ranks, tables, ended, stream, links, state, changed, guarded };
+        let cells = gpu.cells().cloned();
+        let shared = Shared { ranks, tables, cells, ended, stream, links, state, changed, guarded };
         let shared = Arc::new(shared);
         let mut watch = Watch { shared: shared.clone(), threads: Vec::new() };
         let (watcher, context) = (shared.clone(), gpu.context().clone());
@@ -180,6 +188,10 @@ impl Drop for Watch {
         for thread in self.threads.drain(..) {
             // One that panicked has told so.
             let _ = thread.join();
+        }
+        // Replays of what was captured, of a communicator that has ended.
+        if self.shared.lock().captured.is_some() {
+            self.shared.release_all();
         }
     }
 }
@@ -301,7 +313,22 @@ impl Shared {
     /// Whether a channel of the call has failed, so that its others may wait in vain, or a replay
     /// has.
     fn has_failed(&self, call: UnderWay) -> bool {
-        self.tables.outcome(call.slot, call.channels).is_err() || self.failed_replay().is_some()
+        self.tables.outcome(call.slot, call.channels).is_err()
+            || self.odd_copy().is_some()
+            || self.failed_replay().is_some()
+    }
+
+    /// A peer has told this rank, which waits for a copy, of another call.
+    fn odd_copy(&self) -> Option<f::Status> {
+        self.cells.as_ref()?.odd(&self.ranks.control)
+    }
+
+    /// Ends what a stream waits for before and behind copies, once this rank has given up. Whether
+    /// there was something.
+    fn release(&self) -> bool {
+        let is_over = || self.tables.abort_word().load(Ordering::Acquire) != 0;
+        let cells = self.cells.as_ref().filter(|_| is_over());
+        cells.is_some_and(|cells| cells.release(&self.ranks.control))
     }
 
     fn nap<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
@@ -340,17 +367,27 @@ impl Shared {
     /// Waits until a call's kernel says that it has ended. One that cannot, since its context is
     /// lost, the driver tells of.
     fn await_end(&self, launched: &Launched) -> Result<Result<(), f::Status>, CudaError> {
-        let (begin, mut asked) = (Instant::now(), Duration::ZERO);
+        let (begin, mut asked, mut odd) = (Instant::now(), Duration::ZERO, None);
         while !self.ended.has(launched.number) {
             let waited = begin.elapsed();
             if waited >= asked + ASK {
                 self.stream.is_done()?;
                 asked = waited;
             }
+            odd = odd.or_else(|| if launched.is_kernel { None } else { self.odd_copy() });
+            self.release();
             match waited < EAGER {
                 true => std::thread::yield_now(),
                 false => std::thread::sleep(NAP),
             }
+        }
+        if let (false, Some(cells)) = (launched.is_kernel, &self.cells) {
+            let outcome = cells.outcome(launched.number);
+            let stopped = f::Status { outcome: outcome as u32, ..f::Status::default() };
+            return Ok(match (outcome, odd) {
+                (f::Outcome::Done, _) => Ok(()),
+                (_, odd) => Err(odd.unwrap_or(stopped)),
+            });
         }
         Ok(self.tables.outcome(launched.slot, launched.channels).map_err(|(_, status)| status))
     }
@@ -397,6 +434,7 @@ impl Shared {
         const LOST: u32 = 3;
         let (begin, mut failures) = (Instant::now(), 0);
         while !self.ended.has(number) {
+            self.release();
             failures = if self.stream.is_done().is_err() { failures + 1 } else { 0 };
             if failures == LOST {
                 return;
@@ -415,6 +453,11 @@ impl Shared {
     /// for stands in the progress words.
     fn look_at_replays(&self, record: &Record, stuck: &mut Option<(f::Progress, Instant)>) {
         if self.ranks.check().is_err() {
+            self.release_all();
+            return;
+        }
+        if let Some(status) = self.odd_copy() {
+            self.fail_replay(record, outcome(&status), Some(Odd::of(&status)));
             return;
         }
         if let Some((record, status)) = self.failed_replay() {
@@ -435,6 +478,17 @@ impl Shared {
                 }
             }
             _ => *stuck = Some((wait, Instant::now())),
+        }
+    }
+
+    /// Ends all that streams wait for, as far as it can be seen.
+    fn release_all(&self) {
+        let (begin, mut last) = (Instant::now(), Instant::now());
+        while last.elapsed() < QUIET && begin.elapsed() < LATER {
+            if self.release() {
+                last = Instant::now();
+            }
+            std::thread::sleep(NAP);
         }
     }
 

@@ -145,13 +145,17 @@ impl Prepared {
         !self.messages.is_empty()
     }
 
-    /// Takes the calls' factors.
-    pub(super) fn set_factors(&mut self, calls: &[CheckedCall]) {
-        if self.factors.iter().copied().eq(calls.iter().map(|call| call.factor_bits)) {
+    /// Takes the calls' factors, or what stands in their place.
+    pub(super) fn set_factors(&mut self, calls: &[CheckedCall], places: &[Option<u64>]) {
+        let agreed = || {
+            let all = calls.iter().zip(places);
+            all.map(|(call, place)| place.unwrap_or(call.factor_bits))
+        };
+        if self.factors.iter().copied().eq(agreed()) {
             return;
         }
         self.factors.clear();
-        self.factors.extend(calls.iter().map(|call| call.factor_bits));
+        self.factors.extend(agreed());
         let factors = self.collectives.iter().map(|at| self.factors[*at]);
         self.digest = factors.fold(self.base, Digest::with_factor);
         match &mut self.record.what {
@@ -164,6 +168,16 @@ impl Prepared {
         }
         self.words = self.record.encode();
         self.write_collectives();
+    }
+
+    /// What all ranks must agree on, behind this history.
+    pub(in crate::engine) fn agreed(&self, numbered: Numbered) -> u64 {
+        self.digest.behind(numbered)
+    }
+
+    /// Of a call that copy engines carry out: where its buffer lies of which peers read.
+    pub(in crate::engine) fn place(&self) -> u64 {
+        self.factors[0]
     }
 
     /// Counts a launch of it that is not captured. Its place among the collectives.

@@ -100,7 +100,7 @@ impl Maker<'_> {
         self.finish(identity, (record, Digest::of(&(agreed, order))), tables, parts)
     }
 
-    fn finish(
+    pub(super) fn finish(
         &mut self,
         identity: Identity,
         told: (Record, Digest),

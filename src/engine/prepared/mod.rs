@@ -10,6 +10,7 @@
 //! Launches are prepared once for each [`Identity`], which leaves out buffers and factors.
 
 mod chain;
+mod copied;
 mod exchange;
 mod launch;
 mod make;
@@ -38,6 +39,8 @@ pub(super) struct Launches {
     /// Of the calls at hand: what they are, and how peers find their buffers.
     asked: Vec<Signature>,
     tokens: Vec<f::Tokens>,
+    /// Where peers read, of what copy engines carry out.
+    places: Vec<Option<u64>>,
     /// Bits, and whether they are an address.
     factors: Vec<(u64, bool)>,
     /// How often tables have been pointed to buffers.
@@ -76,7 +79,7 @@ impl Launches {
         grouped: bool,
         maker: &mut Maker<'_>,
     ) -> Result<Placed, Error> {
-        self.look_at(calls, maker)?;
+        self.look_at(calls, grouped, maker)?;
         let is_lone = is_lone(calls, grouped);
         let hash = hash(&(&self.asked, is_lone));
         let at = match self.known(hash, calls, is_lone) {
@@ -84,7 +87,7 @@ impl Launches {
             None => self.prepare(hash, calls, is_lone, maker)?,
         };
         let prepared = &mut self.prepared[at];
-        prepared.set_factors(calls);
+        prepared.set_factors(calls, &self.places);
         let buffers = Buffers { calls, tokens: &self.tokens };
         maker.backend.place(prepared, buffers)?;
         self.placings += 1;
@@ -93,13 +96,24 @@ impl Launches {
     }
 
     /// What the calls are, and where their buffers.
-    fn look_at(&mut self, calls: &[CheckedCall], maker: &Maker<'_>) -> Result<(), Error> {
+    fn look_at(
+        &mut self,
+        calls: &[CheckedCall],
+        grouped: bool,
+        maker: &Maker<'_>,
+    ) -> Result<(), Error> {
         self.asked.clear();
         self.tokens.clear();
+        self.places.clear();
         self.factors.clear();
+        let is_lone = is_lone(calls, grouped);
         for call in calls {
             let (tokens, windows) = maker.backend.find(call)?;
-            let signature = call.signature(windows, maker.config);
+            let by_copies = is_lone && copied::algorithm(call, maker.config).is_some();
+            let place = by_copies.then(|| maker.backend.place_of(call)).flatten();
+            let signature =
+                call.signature(windows || place.is_some(), place.is_some(), maker.config);
+            self.places.push(place);
             let factor_bits = self.factor_number(call);
             self.asked.push(Signature { factor_bits, ..signature });
             self.tokens.push(tokens);
@@ -143,6 +157,7 @@ impl Launches {
         let counts = calls.iter().map(|call| call.counts.clone()).collect();
         let identity = Identity { signatures: self.asked.clone(), counts, is_lone };
         let prepared = match is_lone {
+            true if identity.signatures[0].copies => maker.copied(&calls[0], identity)?,
             true => maker.lone(&calls[0], identity)?,
             false => maker.group(calls, identity)?,
         };

@@ -101,6 +101,7 @@ mod tests {
             order: Order::Any,
             in_place: false,
             windows: true,
+            copies: false,
             root: 0,
             receiver: 0,
             options: Options::NONE,

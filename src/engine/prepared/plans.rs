@@ -1,15 +1,16 @@
 //! Plan, schedule, proof and program of a call.
 
+use super::copied::algorithm;
 use crate::call::{CheckedCall, Counts, Signature};
 use crate::config::Config;
 use crate::engine::links::Links;
 use crate::engine::tally::Digest;
 use crate::error::Error;
 use crate::target::Device;
-use oxccl_plans::algorithms::{Algorithm, Encoding};
+use oxccl_plans::algorithms::{Algorithm, Encoding, find};
 use oxccl_plans::collective::{Collective, Kind, Order};
 use oxccl_plans::length::TooLong;
-use oxccl_plans::lower::{Lowering, Program, lower};
+use oxccl_plans::lower::{CopyStep, Lowering, Program, copies, lower};
 use oxccl_plans::schedule::{Layout, SLOTS};
 use oxccl_plans::topology::{Placement, Processor};
 use oxccl_plans::tune::{Limits, Pin, Plan, Question, SystemReads, plan_by, plan_on_gpu};
@@ -109,6 +110,44 @@ impl Plans {
             links.open(verified.schedule(), &lowering)?;
         }
         lower(&verified, rank, &layout, &lowering).map_err(|refused| cannot(refused.to_string()))
+    }
+
+    /// What copy engines do for a call that is carried out as planned.
+    pub(super) fn copies(
+        &mut self,
+        config: &Config,
+        rank: usize,
+        call: &CheckedCall,
+        plan: &Plan,
+    ) -> Result<Vec<CopyStep>, Error> {
+        let kind = call.collective.kind;
+        let verified = self.verified(config, call, plan)?;
+        let layout =
+            layout(call, &verified, Whose::Own).map_err(Error::too_long(kind.name(), "buffers"))?;
+        copies(&verified, rank, &layout, call.data_type.len_bytes()).map_err(|refused| {
+            let detail = format!("{}/{}: {refused}", plan.algorithm, plan.encoding);
+            Error::NoAlgorithm { kind, order: call.order(config), detail }
+        })
+    }
+
+    /// The plan of a call that copy engines can carry out.
+    pub(in crate::engine) fn plan_of_copies(
+        &self,
+        config: &Config,
+        call: &CheckedCall,
+    ) -> Option<Plan> {
+        let entry = find(call.collective.kind, algorithm(call, config)?, Encoding::Windows)?;
+        Some(Plan {
+            algorithm: entry.algorithm,
+            encoding: entry.encoding,
+            channels: 1,
+            tile_bytes: call.total_bytes(),
+            stream: false,
+            cma: false,
+            copies: true,
+            reason: "copy engines: zero_sm is set, and nothing is reduced".to_owned(),
+            predicted_ns: None,
+        })
     }
 
     /// The tuner's answer for a call.

@@ -153,6 +153,11 @@ unsafe fn batched(one: &CUstreamBatchMemOpParams) -> Answer<Operation> {
                 let value = one.writeValue.__bindgen_anon_1.value64;
                 Ok(Operation::WriteValue { at, value, wide: true })
             }
+            CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WAIT_VALUE_64 => {
+                let at = word(one.waitValue.address, true)?;
+                let value = one.waitValue.__bindgen_anon_1.value64;
+                Ok(Operation::WaitValue { at, value, wide: true, flags: one.waitValue.flags })
+            }
             _ => Err(CUresult::CUDA_ERROR_NOT_SUPPORTED),
         }
     }

@@ -146,8 +146,8 @@ pub enum CudaError {
     },
     /// A stream would wait for what may stand behind it.
     #[error(
-        "{streams} streams share {connections} connections to the GPU, so that one that waits for a group whose buckets are not all marked ready may \
-         keep back the mark: mark them first, wait on the host, use fewer streams, or set CUDA_DEVICE_MAX_CONNECTIONS (at most 32) to the number of \
+        "{streams} streams share {connections} connections to the GPU, so that one that waits (for a group whose buckets are not all marked ready, or \
+         for other ranks' copies) may keep back what it waits for: mark buckets first, wait on the host, use fewer streams, or set CUDA_DEVICE_MAX_CONNECTIONS (at most 32) to the number of \
          streams before the process starts"
     )]
     TooFewConnections {

@@ -1,7 +1,8 @@
 //! Host memory that GPUs reach.
 
+use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::driver::call;
 use super::{Context, CudaError};
@@ -69,13 +70,27 @@ impl Drop for PinnedMemory {
 /// A host region that GPUs reach besides.
 #[derive(Debug)]
 pub struct RegisteredRegion {
-    context: Context,
-    region: Arc<Region>,
+    registration: Arc<Registration>,
     device_at: u64,
 }
 
+/// What the driver knows of a region: once in a process, whose contexts all reach it.
+#[derive(Debug)]
+struct Registration {
+    context: Context,
+    region: Arc<Region>,
+}
+
+/// The registrations of this process, by where they begin.
+static REGISTERED: Mutex<BTreeMap<usize, Weak<Registration>>> = Mutex::new(BTreeMap::new());
+
+fn registered() -> MutexGuard<'static, BTreeMap<usize, Weak<Registration>>> {
+    REGISTERED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl RegisteredRegion {
-    /// Registers the first bytes of a region, whole pages, which reserves them.
+    /// Registers the first bytes of a region, whole pages, which reserves them. One that another
+    /// rank of this process has registered, over as many bytes, is shared with it.
     ///
     /// # Errors
     /// The driver's.
@@ -85,20 +100,33 @@ impl RegisteredRegion {
         len_bytes: usize,
     ) -> Result<RegisteredRegion, CudaError> {
         assert!(len_bytes <= region.len_bytes());
-        let at = region.as_ptr().cast();
-        context
-            // SAFETY: the driver is loaded and the context current; the region is mapped, and kept
-            // so.
-            .scope(|| unsafe { call!(cuMemHostRegister_v2(at, len_bytes, FLAGS)) })
-            .map_err(|error: CudaError| error.allocating("pinned memory", len_bytes, None))?;
-        let mut registered = RegisteredRegion { context: context.clone(), region, device_at: 0 };
-        registered.device_at = device_address(context, at)?;
-        Ok(registered)
+        let at = region.as_ptr();
+        let mut all = registered();
+        let known = all.get(&(at as usize)).and_then(Weak::upgrade);
+        let registration = match known {
+            Some(known) => known,
+            None => {
+                let registered = context
+                    // SAFETY: the driver is loaded and the context current; the region is mapped,
+                    // and kept so.
+                    .scope(|| unsafe { call!(cuMemHostRegister_v2(at.cast(), len_bytes, FLAGS)) });
+                registered.map_err(|error: CudaError| {
+                    error.allocating("pinned memory", len_bytes, None)
+                })?;
+                let registration = Arc::new(Registration { context: context.clone(), region });
+                all.insert(at as usize, Arc::downgrade(&registration));
+                registration
+            }
+        };
+        drop(all);
+        let mut shared = RegisteredRegion { registration, device_at: 0 };
+        shared.device_at = device_address(context, at.cast())?;
+        Ok(shared)
     }
 
     /// The region.
     pub fn region(&self) -> &Arc<Region> {
-        &self.region
+        &self.registration.region
     }
 
     /// Where GPUs find its start.
@@ -109,9 +137,15 @@ impl RegisteredRegion {
 
 impl Drop for RegisteredRegion {
     fn drop(&mut self) {
-        let at = self.region.as_ptr().cast();
-        // SAFETY: registered by this object, and given back once, before the region goes.
-        self.context.give_back(|| unsafe { call!(cuMemHostUnregister(at)) });
+        // Nobody finds it meanwhile.
+        let mut all = registered();
+        if Arc::strong_count(&self.registration) > 1 {
+            return;
+        }
+        let at = self.region().as_ptr();
+        // SAFETY: registered once, and given back by the last that has it, before the region goes.
+        self.registration.context.give_back(|| unsafe { call!(cuMemHostUnregister(at.cast())) });
+        all.remove(&(at as usize));
     }
 }
 
