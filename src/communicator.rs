@@ -1,6 +1,7 @@
 //! The communicator: one rank's handle to a set of ranks.
 
 mod grow;
+mod guests;
 mod registration;
 mod split;
 mod start;

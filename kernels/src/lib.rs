@@ -13,3 +13,6 @@ mod trace;
 pub use host::{HostExecutor, Isa, Reduction};
 pub use oxccl_format::{DataType, Fold, Outcome, Scale};
 pub use trace::{StepTrace, TracedStep};
+
+/// `oxccl/device.h`, for user kernels.
+pub const DEVICE_HEADER: &str = include_str!("../include/oxccl/device.h");

@@ -35,10 +35,11 @@ pub(crate) enum Meeting {
     Grow,
     Suspend,
     Resume,
+    Kernels,
 }
 
 impl Meeting {
-    const ALL: [Meeting; 7] = [
+    const ALL: [Meeting; 8] = [
         Meeting::Close,
         Meeting::Split,
         Meeting::Barrier,
@@ -46,6 +47,7 @@ impl Meeting {
         Meeting::Grow,
         Meeting::Suspend,
         Meeting::Resume,
+        Meeting::Kernels,
     ];
 
     fn name(self) -> &'static str {
@@ -57,6 +59,7 @@ impl Meeting {
             Meeting::Grow => "grow",
             Meeting::Suspend => "suspend",
             Meeting::Resume => "resume",
+            Meeting::Kernels => "device_communicator",
         }
     }
 }

@@ -92,6 +92,11 @@ pub(super) trait Backend: std::fmt::Debug {
     /// Stops all that runs.
     fn abort(&self) {}
 
+    /// The GPU, if it is one.
+    fn gpu(&mut self) -> Option<&mut cuda::Gpu> {
+        None
+    }
+
     /// The GPU's context.
     fn context(&self) -> Option<Context> {
         None

@@ -11,6 +11,7 @@ mod diagnosis;
 mod fabric;
 mod gpu;
 mod grow;
+mod guests;
 mod handle;
 mod host;
 mod links;

@@ -49,9 +49,9 @@ impl Engine {
     }
 
     /// Ends a meeting, and with an error the communicator.
-    fn met(&mut self, number: u64, result: Result<(), Error>) -> Result<(), Error> {
+    pub(super) fn met<T>(&mut self, number: u64, result: Result<T, Error>) -> Result<T, Error> {
         match &result {
-            Ok(()) => self.ranks.control.log(self.ranks.rank).leave(number),
+            Ok(_) => self.ranks.control.log(self.ranks.rank).leave(number),
             Err(error) => drop(self.ranks.end(error, number)),
         }
         result

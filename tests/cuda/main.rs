@@ -17,6 +17,7 @@ mod failures;
 mod groups;
 #[path = "../../transports/tests/common/guest.rs"]
 mod guest;
+mod guests;
 mod joined;
 mod launches;
 mod misuse;
@@ -294,6 +295,23 @@ cases! {
         copies::by_kernels, Anything, 1, [ZERO_SM, processes::threads("2"), MANY, TWO_NODES];
     no_copies_by_an_algorithm =
         copies::by_kernels, Anything, 1, [ZERO_SM, processes::threads("2"), MANY];
+}
+
+cases! {
+    guest_process by processes::each_communicator:
+    guests_of_processes = guests::everything, StandIn, 3, [];
+    guests_of_processes_on_two_gpus = guests::everything, StandIn, 2, [devices("2")];
+    guests_of_threads = guests::everything, StandIn, 1, [processes::threads("4"), MANY];
+    guests_of_one = guests::everything, StandIn, 1, [processes::threads("1"), MANY];
+    guests_multiply = guests::matmul, StandIn, 1, [processes::threads("3"), MANY];
+    guests_of_processes_multiply = guests::matmul, StandIn, 2, [];
+    guests_in_graphs = guests::captured, StandIn, 1, [processes::threads("2"), MANY];
+    guests_that_wait_are_stopped = guests::aborted, StandIn, 1, [processes::threads("2"), MANY];
+    guests_of_processes_that_wait_are_stopped = guests::aborted, StandIn, 2, [];
+    guests_of_a_dead_process_are_stopped = guests::death, StandIn, 2, [];
+    guests_that_differ_are_named = guests::differ, StandIn, 2, [];
+    guests_that_cannot_be = guests::refused, StandIn, 1, [processes::threads("2"), MANY];
+    guests_between_nodes = guests::refused, StandIn, 1, [processes::threads("2"), MANY, TWO_NODES];
 }
 
 /// Gated groups, and ranks that are threads of one GPU, over few connections and many.

@@ -24,9 +24,10 @@ const FLAGS: [&str; 14] = [
 
 fn main() {
     let [shared, own] = ["../../kernels/machine/shared", "../../kernels/machine/cuda"];
+    let [public, example] = ["../../kernels/include", "../../examples/device"];
     println!("cargo::rustc-check-cfg=cfg(emulator)");
     println!("cargo::rerun-if-env-changed=CXX");
-    for path in ["build.rs", "emulator", shared, own] {
+    for path in ["build.rs", "emulator", shared, own, public, example] {
         println!("cargo::rerun-if-changed={path}");
     }
     // Threads of a block change their stacks by instructions of this one, and behind sanitizers'
@@ -40,11 +41,11 @@ fn main() {
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
     // The header of the format is there.
     let made = variable("DEP_OXCCL_MACHINE_MADE");
-    let objects = ["block", "traced"].map(|name| {
+    let objects = ["block", "traced", "guests"].map(|name| {
         let object = out.join(name).with_extension("o");
         let mut compile = Command::new(&compiler);
         compile.args(FLAGS);
-        compile.args(["-I", &made, "-I", "emulator", "-I", shared, "-I", own]);
+        compile.args(["-I", &made, "-I", "emulator", "-I", shared, "-I", own, "-I", public]);
         run(compile.args(["-c", &format!("emulator/{name}.cpp"), "-o"]).arg(&object));
         object
     });

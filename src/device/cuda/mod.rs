@@ -11,6 +11,7 @@ mod ended;
 mod event;
 mod gpu;
 mod graph;
+mod guests;
 mod image;
 mod kernels;
 mod multicast;
@@ -32,6 +33,7 @@ pub use ended::Ended;
 pub use event::Event;
 pub use gpu::{Gpu, Prepared, Reached, Setup};
 pub use graph::{CaptureMode, Graph};
+pub use guests::{DeviceCommunicator, DeviceParameter, DeviceShape};
 pub use image::Image;
 pub use kernels::{Kernel, Kernels};
 pub use programs::{DeviceProgram, Programs};
@@ -42,4 +44,6 @@ pub use tables::{Arguments, SLOTS, Tables};
 pub(crate) use traced::Traced;
 pub use words::{PinnedPool, PinnedWords};
 
+/// The text of `oxccl/device.h`, for user kernels that are compiled at run time.
+pub use oxccl_kernels::DEVICE_HEADER;
 use oxccl_transports::cuda_call as call;

@@ -437,6 +437,10 @@ impl Backend for GpuBackend {
         self.gpu.tables().abort();
     }
 
+    fn gpu(&mut self) -> Option<&mut Gpu> {
+        Some(&mut self.gpu)
+    }
+
     fn context(&self) -> Option<Context> {
         Some(self.gpu.context().clone())
     }

@@ -30,6 +30,8 @@
 namespace emulator {
 namespace {
 
+static_assert(blockDim.x == oxccl::BLOCK_THREADS, "for guests alike");
+
 constexpr uint32_t THREADS = oxccl::BLOCK_THREADS, WARP = oxccl::WARP_THREADS;
 constexpr size_t STACK_BYTES = 64 << 10;
 
@@ -281,7 +283,8 @@ constexpr Kernel KERNELS[] = {OXCCL_ALL(OXCCL_NAMED) OXCCL_EMULATED(oxccl_any)};
 const Kernel* find(const char* name) {
   for (const Kernel& kernel : KERNELS)
     if (strcmp(kernel.name, name) == 0) return &kernel;
-  return find_traced(name);
+  const Kernel* traced = find_traced(name);
+  return traced != nullptr ? traced : find_guest(name);
 }
 
 }  // namespace
@@ -344,7 +347,7 @@ void fail(const char* what) {
 }  // namespace emulator
 
 // Runs a block of a kernel to its end. False: there is no kernel of this name.
-extern "C" __attribute__((visibility("hidden"))) bool oxccl_emulate(const char* name, const oxccl::Launch* launch,
+extern "C" __attribute__((visibility("hidden"))) bool oxccl_emulate(const char* name, const void* launch,
                                                                     uint32_t number, uint32_t shared_bytes,
                                                                     uint64_t seed) {
   const emulator::Kernel* kernel = emulator::find(name);

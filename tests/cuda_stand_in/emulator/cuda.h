@@ -70,6 +70,19 @@ struct BlockIndex {
 };
 constexpr BlockIndex blockIdx = {};
 
+struct ThreadIndex {
+  struct Number {
+    operator uint32_t() const { return emulator::lane(); }
+  } x;
+};
+constexpr ThreadIndex threadIdx = {};
+
+// All kernels have blocks of so many threads.
+struct BlockSize {
+  uint32_t x;
+};
+constexpr BlockSize blockDim = {512};
+
 inline void __syncthreads() { emulator::barrier(false); }
 inline int __syncthreads_or(int condition) { return emulator::barrier(condition != 0); }
 inline void __threadfence_block() {}

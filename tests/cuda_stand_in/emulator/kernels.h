@@ -19,6 +19,8 @@ constexpr int PATTERN = 0xa5;
 
 // Of the traced kernels; null if there is none of this name.
 const Kernel* find_traced(const char* name);
+// Of kernels that are not oxccl's own: guests.cpp.
+const Kernel* find_guest(const char* name);
 
 }  // namespace emulator
 

@@ -1,20 +1,21 @@
 //! Blocks of the CUDA kernels from their own source, thread by thread: see emulator/block.cpp.
 
-use oxccl_kernels::format::Launch;
+use std::ffi::c_void;
 
-/// Runs a block of a kernel, which has so many bytes of dynamic shared memory, to its end.
+/// Runs a block of a kernel with this parameter, which has so many bytes of dynamic shared memory,
+/// to its end.
 ///
 /// # Safety
 /// As for a launch of it.
 #[cfg(emulator)]
-pub(crate) unsafe fn run(kernel: &str, launch: &Launch, block: u32, shared_bytes: u32) {
+pub(crate) unsafe fn run(kernel: &str, parameter: *const c_void, block: u32, shared_bytes: u32) {
     use std::ffi::{CString, c_char};
     use std::sync::atomic::{AtomicU64, Ordering};
 
     unsafe extern "C" {
         fn oxccl_emulate(
             kernel: *const c_char,
-            launch: *const Launch,
+            parameter: *const c_void,
             block: u32,
             shared_bytes: u32,
             seed: u64,
@@ -28,7 +29,7 @@ pub(crate) unsafe fn run(kernel: &str, launch: &Launch, block: u32, shared_bytes
     let found = unsafe {
         oxccl_emulate(
             name.as_ptr(),
-            launch,
+            parameter,
             block,
             shared_bytes,
             seed ^ u64::from(std::process::id()) << 32,
@@ -42,8 +43,29 @@ pub(crate) unsafe fn run(kernel: &str, launch: &Launch, block: u32, shared_bytes
 /// # Safety
 /// None: there is no emulator here.
 #[cfg(not(emulator))]
-pub(crate) unsafe fn run(_: &str, _: &Launch, _: u32, _: u32) {
+pub(crate) unsafe fn run(_: &str, _: *const c_void, _: u32, _: u32) {
     panic!("OXCCL_STAND_IN_EMULATE: this build has no emulator");
+}
+
+/// The length of the one parameter of a kernel that is not oxccl's own, if there is one of this
+/// name.
+#[cfg(emulator)]
+pub(crate) fn guest(kernel: &str) -> Option<usize> {
+    use std::ffi::{CString, c_char};
+
+    unsafe extern "C" {
+        fn oxccl_emulator_guest(kernel: *const c_char) -> u32;
+    }
+    let name = CString::new(kernel).ok()?;
+    // SAFETY: a name with a zero at its end.
+    let len_bytes = unsafe { oxccl_emulator_guest(name.as_ptr()) };
+    (len_bytes > 0).then_some(len_bytes as usize)
+}
+
+/// None: there is no emulator here.
+#[cfg(not(emulator))]
+pub(crate) fn guest(_: &str) -> Option<usize> {
+    None
 }
 
 /// The bytes that loads from all members of a team have given so far.

@@ -26,7 +26,7 @@ use crate::{emulator, memory, module, multicast, profile};
 
 /// A launch, as the call gave it.
 pub(crate) struct Run {
-    launch: Launch,
+    parameter: Parameter,
     function: Arc<Function>,
     blocks: u32,
     /// Dynamic shared memory of each.
@@ -40,6 +40,14 @@ pub(crate) struct Run {
 unsafe impl Send for Run {}
 // SAFETY: as above.
 unsafe impl Sync for Run {}
+
+/// The one parameter of a kernel.
+enum Parameter {
+    /// Of our kernels.
+    Launch(Box<Launch>),
+    /// Of others, which only the emulator runs.
+    Guest(Box<[u64]>),
+}
 
 /// Blocks that are on each device.
 static RESIDENT: Mutex<Vec<u32>> = Mutex::new(Vec::new());
@@ -79,13 +87,20 @@ const YIELDS: u32 = 50;
 
 /// Runs all blocks to their ends, and tells when all are on the device.
 pub(crate) fn run(run: &Run, mut started: impl FnMut()) -> Answer {
-    check_all(&run.launch, &run.function)?;
+    let launch = match &run.parameter {
+        Parameter::Launch(launch) => launch,
+        Parameter::Guest(words) => {
+            run_guest(run, words, started);
+            return Ok(());
+        }
+    };
+    check_all(launch, &run.function)?;
     let _listed = profile::list(&run.function.name, run.blocks);
     // What a switch would do.
-    let members = multicast::members(&run.launch)?;
+    let members = multicast::members(launch)?;
     let table = members.as_ref().map_or(std::ptr::null(), |members| members.as_ptr());
-    let multicast = Multicast { members: table, ..run.launch.multicast };
-    let launch = Launch { spins: SPINS, yields: YIELDS, multicast, ..run.launch };
+    let multicast = Multicast { members: table, ..launch.multicast };
+    let launch = Launch { spins: SPINS, yields: YIELDS, multicast, ..**launch };
     let executor = HostExecutor::detect();
     let (shared, name) = (Shared(&launch), &run.function.name);
     if run.cooperative {
@@ -102,7 +117,10 @@ pub(crate) fn run(run: &Run, mut started: impl FnMut()) -> Answer {
                 if settings().emulate || run.function.is_traced() {
                     // SAFETY: whoever launches vouches for the block; its tables are where a device
                     // reaches them.
-                    unsafe { emulator::run(name, shared.0, channel, run.shared_bytes) };
+                    unsafe {
+                        let launch = std::ptr::from_ref(shared.0).cast();
+                        emulator::run(name, launch, channel, run.shared_bytes)
+                    };
                 } else {
                     // SAFETY: as above.
                     unsafe { executor.execute(shared.0, channel) };
@@ -113,6 +131,27 @@ pub(crate) fn run(run: &Run, mut started: impl FnMut()) -> Answer {
         started();
     });
     Ok(())
+}
+
+/// The same of a kernel that is not ours.
+fn run_guest(run: &Run, words: &[u64], mut started: impl FnMut()) {
+    if run.cooperative {
+        occupy(run.device, run.blocks);
+    }
+    std::thread::scope(|scope| {
+        for block in 0..run.blocks {
+            if !run.cooperative {
+                occupy(run.device, 1);
+            }
+            scope.spawn(move || {
+                let parameter = words.as_ptr().cast();
+                // SAFETY: whoever launches vouches for what the parameter leads to.
+                unsafe { emulator::run(&run.function.name, parameter, block, run.shared_bytes) };
+                vacate(run.device);
+            });
+        }
+        started();
+    });
 }
 
 struct Shared<'a>(&'a Launch);
@@ -311,7 +350,16 @@ fn vacate(device: CUdevice) {
 }
 
 /// # Safety
-/// As for `cuLaunchKernel`: one parameter, a launch block.
+/// So many bytes are there, whole words.
+unsafe fn words(at: *const c_void, len_bytes: usize) -> Box<[u64]> {
+    let mut words = vec![0; len_bytes.div_ceil(size_of::<u64>())].into_boxed_slice();
+    // SAFETY: by this function's contract; the words are as long.
+    unsafe { words.as_mut_ptr().cast::<u8>().copy_from(at.cast(), len_bytes) };
+    words
+}
+
+/// # Safety
+/// As for `cuLaunchKernel`: one parameter, a launch block, or that of a guest's kernel.
 unsafe fn launch(
     function: CUfunction,
     [grid, block]: [[u32; 3]; 2],
@@ -335,14 +383,18 @@ unsafe fn launch(
     if cooperative && grid[0] as usize > settings().multiprocessors {
         return Err(CUresult::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
     }
-    // SAFETY: by this function's contract.
-    let launch = unsafe { (*parameters).cast::<Launch>().read() };
+    let parameter = match emulator::guest(&function.name) {
+        // SAFETY: by this function's contract, of a guest's parameter.
+        Some(len_bytes) => Parameter::Guest(unsafe { words(*parameters, len_bytes) }),
+        // SAFETY: by this function's contract.
+        None => Parameter::Launch(Box::new(unsafe { (*parameters).cast::<Launch>().read() })),
+    };
     let (blocks, device) = (grid[0], stream.context.device);
     LAUNCHES.fetch_add(1, Ordering::Relaxed);
     TRACED.fetch_add(u64::from(function.is_traced()), Ordering::Relaxed);
     BLOCKS.fetch_add(u64::from(blocks), Ordering::Relaxed);
     stream.push(Operation::Kernel(Arc::new(Run {
-        launch,
+        parameter,
         function,
         blocks,
         shared_bytes,

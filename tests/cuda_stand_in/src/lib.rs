@@ -8,7 +8,8 @@
 //!   as a graph; a graph is replayed with its dependencies.
 //! - A launch of one of our kernels runs the host executor on the parameter block that the GPU
 //!   would get, a thread a block, and no more blocks at a time than the device would hold; on
-//!   request the kernel's own source, thread by thread. Fields of the block that are the host's
+//!   request the kernel's own source, thread by thread. A few kernels of others, over
+//!   `oxccl/device.h`, run so always (`emulator/guests.cpp`). Fields of the block that are the host's
 //!   only (`spins`, `yields`) are filled in.
 //! - A multicast address stands for memory files of several devices, which a launch reads and
 //!   writes one by one.
@@ -20,7 +21,7 @@
 //!   as an illegal address does on a GPU).
 //! - Any call can be made to fail, and what is alive can be counted: see [`control`].
 //!
-//! It is no model of time, of caches or of the memory order of a GPU, and of no kernel but ours.
+//! It is no model of time, of caches or of the memory order of a GPU, and of no kernel but these.
 //!
 //! # Environment
 //!

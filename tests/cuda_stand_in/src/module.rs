@@ -10,7 +10,7 @@ use oxccl_kernels::image::{self, BLOCK_THREADS};
 use crate::call::{Answer, driver_calls, put};
 use crate::registry::Registry;
 use crate::settings::settings;
-use crate::{context, control};
+use crate::{context, control, emulator};
 
 pub(crate) struct Module {
     context: usize,
@@ -69,7 +69,10 @@ unsafe fn check(image: *const c_void) -> Answer {
     }
     // SAFETY: otherwise it is a text.
     let text = unsafe { CStr::from_ptr(image.cast::<c_char>()) }.to_string_lossy();
-    if text.starts_with(".version") && text.contains(EMPTY_KERNEL) {
+    // A text in PTX's place names the kernels of others.
+    let has_guest =
+        |text: &str| text.split_whitespace().any(|name| emulator::guest(name).is_some());
+    if text.starts_with(".version") && (text.contains(EMPTY_KERNEL) || has_guest(&text)) {
         return Ok(());
     }
     let list = text.strip_prefix(control::IMAGE_START).ok_or(CUresult::CUDA_ERROR_INVALID_IMAGE)?;
@@ -101,6 +104,7 @@ driver_calls! {
         let name = CStr::from_ptr(name).to_string_lossy().into_owned();
         let known = name == EMPTY_KERNEL
             || name == image::ANY_KERNEL
+            || emulator::guest(&name).is_some()
             || image::kernels().any(|(data_type, fold)| image::kernel_name(data_type, fold) == name)
             || image::traced_kernels().any(|(_, traced)| traced == name);
         if !known {

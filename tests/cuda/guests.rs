@@ -1,0 +1,346 @@
+//! Kernels that are not oxccl's own, over `oxccl/device.h`, by the emulator: the example, one that
+//! does whatever the header has, and what becomes of kernels that wait when the communicator ends.
+
+use crate::calls::stream;
+use crate::common::Rng;
+use crate::processes::{die, is_local, line_up};
+use oxccl::cuda::{CaptureMode, DeviceCommunicator, DeviceParameter, DeviceShape, Graph, Stream};
+use oxccl::{Collectives, Communicator, DeviceBuffer, Error, ReduceOp};
+use oxccl_cuda_stand_in::control::Control;
+use oxccl_transports::cuda::{DeviceMemory, sys};
+use oxccl_transports::cuda_call as call;
+use std::ffi::{CString, c_void};
+use std::time::{Duration, Instant};
+
+const SHAPE: DeviceShape = DeviceShape { blocks: 3, lines: 4 };
+const BLOCK_THREADS: u32 = 512;
+
+/// A kernel of the emulator's guests.
+struct Kernel {
+    module: sys::CUmodule,
+    function: sys::CUfunction,
+    stream: Stream,
+}
+
+impl Kernel {
+    fn load(stream: Stream, name: &str) -> Kernel {
+        let (text, entry) =
+            (CString::new(format!(".version {name} ")).unwrap(), CString::new(name).unwrap());
+        let (mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let loaded = stream.context().scope(|| {
+            // SAFETY: the driver is loaded, the context current, and the texts end with zeros.
+            unsafe {
+                call!(cuModuleLoadData(&raw mut module, text.as_ptr().cast()))?;
+                call!(cuModuleGetFunction(&raw mut function, module, entry.as_ptr()))
+            }
+        });
+        loaded.unwrap();
+        Kernel { module, function, stream }
+    }
+
+    fn launch<T: Copy>(&self, arguments: &T, blocks: u32) {
+        let mut parameters = [std::ptr::from_ref(arguments).cast_mut().cast::<c_void>()];
+        let (raw, none) = (self.stream.raw(), std::ptr::null_mut());
+        let launched = self.stream.context().scope(|| {
+            // SAFETY: the kernel has this one parameter, and what it leads to lives until the
+            // stream has been waited for.
+            unsafe {
+                call!(cuLaunchKernel(
+                    self.function,
+                    blocks,
+                    1,
+                    1,
+                    BLOCK_THREADS,
+                    1,
+                    1,
+                    0,
+                    raw,
+                    parameters.as_mut_ptr(),
+                    none,
+                ))
+            }
+        });
+        launched.unwrap();
+    }
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        // SAFETY: loaded by this object, and nothing of it runs any more.
+        let unloaded =
+            self.stream.context().scope(|| unsafe { call!(cuModuleUnload(self.module)) });
+        unloaded.unwrap();
+    }
+}
+
+fn connect(comm: &Communicator) -> DeviceCommunicator {
+    comm.device_communicator(SHAPE).unwrap()
+}
+
+/// `EverythingArguments` of `tests/cuda_stand_in/emulator/guests/everything.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Everything {
+    comm: DeviceParameter,
+    inbox: *mut u8,
+    results: *mut u8,
+    times: u32,
+    seed: u32,
+}
+
+/// Memory of this GPU, of 64-bit words.
+struct Words {
+    memory: DeviceMemory,
+    len: usize,
+}
+
+impl Words {
+    fn new(comm: &Communicator, len: usize) -> Words {
+        let memory = DeviceMemory::allocate(&comm.context().unwrap(), len * 8).unwrap();
+        Words { memory, len }
+    }
+
+    fn read(&self) -> Vec<u64> {
+        let mut bytes = vec![0; self.len * 8];
+        let at = self.memory.as_ptr();
+        // SAFETY: as long, and no kernel runs.
+        unsafe { oxccl_transports::cuda::copy_out(self.memory.context(), &mut bytes, at) }.unwrap();
+        bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect()
+    }
+}
+
+/// Peers' memory, barriers, notices and lines, in several launches, beside calls of the host's.
+pub(crate) fn everything(comm: Communicator) {
+    const TIMES: usize = 5;
+    let (rank, n) = (comm.rank(), comm.world_size());
+    let (device, kernel) = (connect(&comm), Kernel::load(stream(&comm), "everything"));
+    let inbox = comm.alloc::<u32>(SHAPE.blocks * n * 512).unwrap();
+    let results = Words::new(&comm, SHAPE.blocks * TIMES * 3);
+    // Peers write there: it has been cleared before.
+    comm.barrier().unwrap();
+    for seed in [3u32, 17, 2_000_000_011] {
+        let arguments = Everything {
+            comm: device.parameter(),
+            inbox: inbox.as_ptr().cast(),
+            results: results.memory.as_ptr(),
+            times: TIMES as u32,
+            seed,
+        };
+        kernel.launch(&arguments, SHAPE.blocks as u32);
+        kernel.stream.synchronize().unwrap();
+        let found = results.read();
+        for (block, of_block) in found.chunks_exact(TIMES * 3).enumerate() {
+            for (time, found) in of_block.chunks_exact(3).enumerate() {
+                let own = |rank: usize| {
+                    let own = (rank * 1009 + time * 31 + block) as u32;
+                    own.wrapping_add(seed.wrapping_mul(7919))
+                };
+                let all = || (0..n).map(own);
+                let words =
+                    |of: u32| (0..512u32).map(|at| u64::from(of.wrapping_add(at))).sum::<u64>();
+                assert_eq!(found[0], all().map(words).sum::<u64>());
+                // What has come to this rank: of the first one, all the way around.
+                let until = if rank == 0 { n } else { rank };
+                let passed = (1..until).fold(u64::from(own(0)), |sum, of| {
+                    sum.wrapping_mul(3).wrapping_add(u64::from(own(of)))
+                });
+                assert_eq!(found[1], passed, "rank {rank}, block {block}, time {time}");
+                let line = |of: u32| (u64::from(of) << 33) | u64::from(of);
+                assert_eq!(found[2], all().map(line).fold(0, u64::wrapping_add));
+            }
+        }
+        // Calls of the host's have connections of their own.
+        let mut sum = comm.alloc::<f32>(1_000).unwrap();
+        comm.all_reduce_in_place(&mut sum, ReduceOp::Sum).unwrap();
+    }
+    assert!(!device.has_stopped());
+    comm.barrier().unwrap();
+}
+
+/// `MatmulArguments` of `examples/device/matmul_reduce_scatter.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Matmul {
+    comm: DeviceParameter,
+    a: *mut f32,
+    b: *mut f32,
+    inbox: *mut f32,
+    output: *mut f32,
+    m: u32,
+    n: u32,
+    k: u32,
+    blocks: u32,
+}
+
+fn filled(comm: &Communicator, values: &[f32]) -> DeviceBuffer<f32> {
+    let mut buffer = comm.alloc(values.len()).unwrap();
+    buffer.write(values).unwrap();
+    buffer
+}
+
+/// The example: products beside sums in 64 bits, of odd shapes too, one behind the other, and the
+/// same bits as a product and a reduce-scatter that keeps the order of the ranks.
+pub(crate) fn matmul(comm: Communicator) {
+    let (rank, ranks) = (comm.rank(), comm.world_size());
+    let (device, kernel) = (connect(&comm), Kernel::load(stream(&comm), "matmul_reduce_scatter"));
+    let mut rng = Rng(9);
+    for (rows, n, k) in [(16, 32, 16), (33, 70, 19), (1, 1, 1), (20, 100, 40)] {
+        let m = rows * ranks;
+        // All ranks draw all parts.
+        let mut part = |len: usize| -> Vec<Vec<f32>> {
+            let mut value = || (rng.next() % 2001) as f32 / 1000.0 - 1.0;
+            (0..ranks).map(|_| (0..len).map(|_| value()).collect()).collect()
+        };
+        let (a, b) = (part(m * k), part(k * n));
+        let (own_a, own_b) = (filled(&comm, &a[rank]), filled(&comm, &b[rank]));
+        let inbox = comm.alloc::<f32>(m * n).unwrap();
+        let output = filled(&comm, &vec![f32::NAN; rows * n]);
+        comm.barrier().unwrap();
+        let arguments = Matmul {
+            comm: device.parameter(),
+            a: own_a.as_ptr(),
+            b: own_b.as_ptr(),
+            inbox: inbox.as_ptr(),
+            output: output.as_ptr(),
+            m: m as u32,
+            n: n as u32,
+            k: k as u32,
+            blocks: SHAPE.blocks as u32,
+        };
+        let launches = if rows == 20 { 3 } else { 1 };
+        (0..launches).for_each(|_| kernel.launch(&arguments, SHAPE.blocks as u32));
+        kernel.stream.synchronize().unwrap();
+        let mut found = vec![0.0; rows * n];
+        output.read(&mut found).unwrap();
+        for (at, found) in found.iter().enumerate() {
+            let (row, column) = (rank * rows + at / n, at % n);
+            let term = |of: usize, i: usize| {
+                f64::from(a[of][row * k + i]) * f64::from(b[of][i * n + column])
+            };
+            let exact: f64 = (0..ranks)
+                .flat_map(|of| (0..k).map(move |i| (of, i)))
+                .map(|(of, i)| term(of, i))
+                .sum();
+            assert!((f64::from(*found) - exact).abs() < 1e-4, "{found} {exact}");
+            let product = |of: usize| {
+                (0..k).fold(0.0f32, |sum, i| sum + a[of][row * k + i] * b[of][i * n + column])
+            };
+            let in_order = (1..ranks).fold(product(0), |sum, of| sum + product(of));
+            assert_eq!(found.to_bits(), in_order.to_bits());
+        }
+        comm.barrier().unwrap();
+    }
+}
+
+/// A kernel can be replayed: its connections go on where they were.
+pub(crate) fn captured(comm: Communicator) {
+    let n = comm.world_size();
+    let (device, kernel) = (connect(&comm), Kernel::load(stream(&comm), "everything"));
+    let inbox = comm.alloc::<u32>(SHAPE.blocks * n * 512).unwrap();
+    let results = Words::new(&comm, SHAPE.blocks * 3);
+    let (inbox, words) = (inbox.as_ptr().cast(), results.memory.as_ptr());
+    let arguments =
+        Everything { comm: device.parameter(), inbox, results: words, times: 1, seed: 5 };
+    let graph = Graph::capture(&kernel.stream, CaptureMode::ThreadLocal, || {
+        kernel.launch(&arguments, SHAPE.blocks as u32);
+        Ok::<(), Error>(())
+    });
+    let graph = graph.unwrap();
+    // Of all ranks, what peers write has been cleared.
+    comm.barrier().unwrap();
+    if is_local() {
+        line_up();
+    }
+    let mut before = None;
+    for _ in 0..3 {
+        // SAFETY: all that it uses lives.
+        unsafe { graph.launch(&kernel.stream) }.unwrap();
+        kernel.stream.synchronize().unwrap();
+        let found = results.read();
+        assert_eq!(*before.get_or_insert(found.clone()), found);
+    }
+    comm.barrier().unwrap();
+}
+
+/// A kernel that waits for one that does not come ends when somebody aborts.
+pub(crate) fn aborted(comm: Communicator) {
+    let n = comm.world_size();
+    let (device, kernel) = (connect(&comm), Kernel::load(stream(&comm), "everything"));
+    let inbox = comm.alloc::<u32>(SHAPE.blocks * n * 512).unwrap();
+    let results = Words::new(&comm, SHAPE.blocks * 3);
+    comm.barrier().unwrap();
+    let handle = comm.handle();
+    if comm.rank() == 0 {
+        let (inbox, words) = (inbox.as_ptr().cast(), results.memory.as_ptr());
+        let arguments =
+            Everything { comm: device.parameter(), inbox, results: words, times: 1, seed: 5 };
+        kernel.launch(&arguments, SHAPE.blocks as u32);
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!kernel.stream.is_done().unwrap() && !device.has_stopped());
+        handle.abort("it is enough").unwrap();
+        kernel.stream.synchronize().unwrap();
+        assert!(device.has_stopped());
+    } else {
+        while handle.error().is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!device.has_stopped());
+    }
+    assert!(comm.barrier().unwrap_err().to_string().contains("it is enough"));
+}
+
+/// A rank dies while another one's kernel waits for it.
+pub(crate) fn death(comm: Communicator) {
+    let n = comm.world_size();
+    let (device, kernel) = (connect(&comm), Kernel::load(stream(&comm), "everything"));
+    let inbox = comm.alloc::<u32>(SHAPE.blocks * n * 512).unwrap();
+    let results = Words::new(&comm, SHAPE.blocks * 3);
+    let met = comm.barrier();
+    if comm.rank() == 1 {
+        met.unwrap();
+        die();
+    }
+    let (inbox, words) = (inbox.as_ptr().cast(), results.memory.as_ptr());
+    let arguments =
+        Everything { comm: device.parameter(), inbox, results: words, times: 1, seed: 5 };
+    let begin = Instant::now();
+    kernel.launch(&arguments, SHAPE.blocks as u32);
+    kernel.stream.synchronize().unwrap();
+    assert!(device.has_stopped() && begin.elapsed() < Duration::from_secs(60));
+    let error = comm.barrier().unwrap_err();
+    assert_eq!(error.ranks(), [1], "{error:?}");
+}
+
+/// Ranks that ask for different shapes learn it.
+pub(crate) fn differ(comm: Communicator) {
+    let blocks = 1 + comm.rank();
+    let error = comm.device_communicator(DeviceShape { blocks, ..SHAPE }).unwrap_err();
+    match error {
+        Error::Mismatch { argument: "blocks", rank, .. } => assert_eq!(rank, 1 - comm.rank()),
+        Error::Stopped { .. } => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What cannot be is said before anything is asked of others.
+pub(crate) fn refused(comm: Communicator) {
+    if comm.nodes() > 1 {
+        let error = comm.device_communicator(SHAPE).unwrap_err();
+        assert!(error.to_string().contains("other nodes inside user kernels"), "{error}");
+    } else {
+        let error = comm.device_communicator(DeviceShape { blocks: 0, lines: 1 }).unwrap_err();
+        assert!(matches!(error, Error::Config { variable: "blocks", .. }), "{error:?}");
+        let host = Communicator::local(1).unwrap().pop().unwrap();
+        let error = host.device_communicator(SHAPE).unwrap_err();
+        assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+        // Each time anew, and given back.
+        let live = Control::attach().unwrap().live();
+        for _ in 0..3 {
+            drop(connect(&comm));
+        }
+        line_up();
+        assert_eq!(Control::attach().unwrap().live(), live);
+        line_up();
+    }
+    comm.barrier().unwrap();
+}
