@@ -1,5 +1,5 @@
-//! `oxccl/device.h`, for kernels that are not oxccl's own: nvcc takes it without a warning, and what
-//! it waits and signals by is as strong as it has to be.
+//! The header of user kernels, `oxccl/device.h`: nvcc takes it without a warning, and what it waits
+//! and signals by is as strong as it has to be.
 #![allow(clippy::unwrap_used)]
 
 use oxccl_kernels::image::NVCC;
@@ -66,10 +66,11 @@ fn shown() -> String {
 
 #[test]
 fn nvcc_takes_kernels_over_it() {
-    let everything = root().join("tests/cuda_stand_in/emulator/guests/everything.cu");
+    let guest = |name| root().join("tests/cuda_stand_in/emulator/guests").join(name);
+    let [everything, gradients] = ["everything.cu", "gradients.cu"].map(guest);
     let example = root().join("examples/device/matmul_reduce_scatter.cu");
     let (sum, shown) = (written("sum.cu", SUM), written("shown.cu", &shown()));
-    for source in [everything, example, sum, shown] {
+    for source in [everything, gradients, example, sum, shown] {
         for capability in [80, 90] {
             let Some(ptx) = ptx(&source, capability) else {
                 eprintln!("skipped: built without nvcc");

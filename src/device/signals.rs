@@ -6,7 +6,7 @@
 //! number its word has come to. So words can be used again by a later call without being cleared,
 //! though somebody may still have to look at them.
 
-use super::cuda::{PinnedWords, Stream};
+use super::cuda::{DoneWords, PinnedWords, ReadyWord, Stream};
 use oxccl_transports::CudaError;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -212,6 +212,21 @@ impl Signals {
     /// The words that channels await, where the machine finds them; null where there are none.
     pub(crate) fn ready_words(&self) -> *const u64 {
         if self.gated { self.first_word() } else { std::ptr::null() }
+    }
+
+    /// For a kernel: the word by which a bucket is marked ready.
+    pub(crate) fn ready_word(&self, bucket: usize) -> Option<ReadyWord> {
+        let word = self.first_word().wrapping_add(bucket);
+        let is_there = bucket < self.ready_len() && self.is_pinned();
+        is_there.then(|| ReadyWord::new(word, self.ready.load(Ordering::Relaxed)))
+    }
+
+    /// For a kernel: the words that say that a bucket is done.
+    pub(crate) fn done_words_of(&self, bucket: usize) -> Option<DoneWords> {
+        let words = self.first_word().wrapping_add(self.done_at(bucket));
+        let channels = self.channels.load(Ordering::Acquire);
+        let is_there = bucket < self.buckets && channels > 0 && self.is_pinned();
+        is_there.then(|| DoneWords::new(words, self.done.load(Ordering::Relaxed), channels))
     }
 
     /// The words that channels set, where the machine finds them.

@@ -1,6 +1,7 @@
 //! Buffers of a group that is launched before they are ready.
 
 use crate::call::Memory;
+use crate::device::cuda::ReadyWord;
 use crate::device::{Buffer, DeviceBuffer, HostBuffer};
 use crate::error::Error;
 use crate::memory::{GroupHold, Grouped, Input, Marks, Output, memory_of, sealed};
@@ -44,6 +45,18 @@ impl<'a, B: Buffer> Unready<'a, B> {
             AnyStream::Host(stream) => stream.mark(flight, bucket),
             AnyStream::Cuda(stream) => flight.mark_ready_on(bucket, stream),
         })
+    }
+
+    /// Leaves it to a [user's kernel](crate::Communicator::device_communicator) to mark it ready:
+    /// by these words, one for each bucket that it is given to. It is that kernel's to be written
+    /// from here on. Streams that share a connection to the GPU with another count the bucket as
+    /// not ready until the group has ended. The group's work is kept until the kernel has ended.
+    ///
+    /// # Errors
+    /// [`Error::OtherDevice`] for a group of the host's, which then has a bucket that nobody marks.
+    pub fn ready_in_kernel(self) -> Result<Vec<ReadyWord>, Error> {
+        let words = self.marks.take().map(|(flight, bucket)| flight.ready_word(bucket));
+        words.filter_map(Result::transpose).collect()
     }
 
     /// The first element, for whoever computes on a GPU. The memory is valid as long as its buffer,

@@ -214,6 +214,19 @@ impl Flight {
         Ok(())
     }
 
+    /// Has a kernel mark a bucket ready, by this word. Until the group's end it counts as unready.
+    pub(crate) fn ready_word(&self, bucket: usize) -> Result<Option<cuda::ReadyWord>, Error> {
+        let Some(signals) = self.signals.get() else { return Ok(None) };
+        Ok(on_gpu(signals)?.ready_word(bucket))
+    }
+
+    /// By what a kernel knows that a bucket is done.
+    pub(crate) fn done_words(&self, bucket: usize) -> Result<cuda::DoneWords, Error> {
+        let no_bucket = || Error::OtherDevice { device: Device::Host };
+        let signals = on_gpu(self.signals.get().ok_or_else(no_bucket)?)?;
+        signals.done_words_of(bucket).ok_or_else(no_bucket)
+    }
+
     /// Has a stream wait until the bucket is done.
     pub(crate) fn await_on(&self, bucket: usize, stream: &cuda::Stream) -> Result<(), Error> {
         let Some(signals) = self.signals.get() else {

@@ -90,6 +90,19 @@ impl Work {
         }
     }
 
+    /// By what a [user's kernel](crate::Communicator::device_communicator) knows that this bucket
+    /// of a group is done. The group's work has to be kept until the kernel has ended, and the
+    /// communicator. In a capture of the group the kernel belongs into the capture, too, behind it.
+    ///
+    /// # Errors
+    /// [`Error::OtherDevice`] for what the host carries out, and for what is no bucket.
+    pub fn done_words(&self) -> Result<cuda::DoneWords, Error> {
+        match self.part {
+            Part::Bucket(bucket) => self.flight.done_words(bucket),
+            Part::All { .. } => Err(Error::OtherDevice { device: crate::Device::Host }),
+        }
+    }
+
     /// One bucket of a group, by its place there. None if there are not so many, and of a call,
     /// which is no group.
     pub fn bucket(&self, bucket: usize) -> Option<Work> {

@@ -4,8 +4,11 @@
 use crate::calls::stream;
 use crate::common::Rng;
 use crate::processes::{die, is_local, line_up};
-use oxccl::cuda::{CaptureMode, DeviceCommunicator, DeviceParameter, DeviceShape, Graph, Stream};
-use oxccl::{Collectives, Communicator, DeviceBuffer, Error, ReduceOp};
+use oxccl::cuda::{
+    CaptureMode, DeviceCommunicator, DeviceParameter, DeviceShape, DoneWords, Graph, ReadyWord,
+    Stream,
+};
+use oxccl::{Collectives, Communicator, DeviceBuffer, Error, ReduceOp, Unready};
 use oxccl_cuda_stand_in::control::Control;
 use oxccl_transports::cuda::{DeviceMemory, sys};
 use oxccl_transports::cuda_call as call;
@@ -260,6 +263,90 @@ pub(crate) fn captured(comm: Communicator) {
         assert_eq!(*before.get_or_insert(found.clone()), found);
     }
     comm.barrier().unwrap();
+}
+
+/// `GradientsArguments` of `tests/cuda_stand_in/emulator/guests/gradients.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Gradients {
+    comm: DeviceParameter,
+    buckets: [OfBucket; 2],
+    len: u32,
+    base: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct OfBucket {
+    values: *mut u32,
+    doubled: *mut u32,
+    ready: ReadyWord,
+    done: DoneWords,
+}
+
+/// A kernel computes buckets of a group that is under way, marks them ready, and goes on with what
+/// was reduced. With `comes`: rank 1 marks its own, too.
+fn gradients_with(comm: &Communicator, comes: bool) -> Result<(), Error> {
+    const LEN: usize = 3_000;
+    let (rank, n) = (comm.rank() as u32, comm.world_size() as u32);
+    let (device, kernel) = (connect(comm), Kernel::load(stream(comm), "gradients"));
+    let of_group = stream(comm);
+    let mut values = [(); 2].map(|()| comm.alloc::<u32>(LEN).unwrap());
+    let doubled = [(); 2].map(|()| comm.alloc::<u32>(LEN).unwrap());
+    for round in 0..3 {
+        let [one, two] = &mut values;
+        let addresses = [one.as_ptr(), two.as_ptr()];
+        let [mut one, mut two] = [one, two].map(Unready::new);
+        let (work, _) = comm.on(&of_group).group(|group| {
+            group.all_reduce_in_place(&mut one, ReduceOp::Sum)?;
+            group.all_reduce_in_place(&mut two, ReduceOp::Max)
+        })?;
+        let ready = [one, two].map(|bucket| bucket.ready_in_kernel().unwrap());
+        if !comes && rank == 1 {
+            return work.wait();
+        }
+        let of_bucket = |at: usize| OfBucket {
+            values: addresses[at],
+            doubled: doubled[at].as_ptr(),
+            ready: ready[at][0],
+            done: work.bucket(at).unwrap().done_words().unwrap(),
+        };
+        let base = 1_000 * round;
+        let buckets = [of_bucket(0), of_bucket(1)];
+        let len = LEN as u32;
+        kernel.launch(&Gradients { comm: device.parameter(), buckets, len, base }, 2);
+        kernel.stream.synchronize().unwrap();
+        assert_eq!(device.has_stopped(), !comes);
+        work.wait()?;
+        for at in 0..LEN as u32 {
+            let own = |of: u32, bucket: u32| base + of + at * (1 + bucket);
+            let sum: u32 = (0..n).map(|of| own(of, 0)).sum();
+            let found = |of: &DeviceBuffer<u32>| {
+                let mut all = vec![0; LEN];
+                of.read(&mut all).unwrap();
+                all[at as usize]
+            };
+            if at % 997 == 0 {
+                assert_eq!(found(&doubled[0]), 2 * sum);
+                assert_eq!(found(&doubled[1]), 2 * own(n - 1, 1));
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn gradients(comm: Communicator) {
+    gradients_with(&comm, true).unwrap();
+    assert!(comm.on(&stream(&comm)).barrier().unwrap().done_words().is_err(), "no bucket");
+    comm.barrier().unwrap();
+}
+
+/// One whose buckets nobody marks: the kernels that wait for them end with the group.
+pub(crate) fn never_ready(mut comm: Communicator) {
+    comm.barrier().unwrap();
+    comm.set_timeout(Duration::from_millis(500)).unwrap();
+    let error = gradients_with(&comm, false).unwrap_err();
+    assert!(matches!(error, Error::TimedOut { .. } | Error::Stopped { .. }), "{error:?}");
 }
 
 /// A kernel that waits for one that does not come ends when somebody aborts.

@@ -305,6 +305,9 @@ cases! {
     guests_of_one = guests::everything, StandIn, 1, [processes::threads("1"), MANY];
     guests_multiply = guests::matmul, StandIn, 1, [processes::threads("3"), MANY];
     guests_of_processes_multiply = guests::matmul, StandIn, 2, [];
+    guests_mark_buckets = guests::gradients, StandIn, 1, [processes::threads("2"), MANY];
+    guests_of_processes_mark_buckets = guests::gradients, StandIn, 3, [];
+    guests_of_processes_whose_buckets_are_never_ready = guests::never_ready, StandIn, 2, [];
     guests_in_graphs = guests::captured, StandIn, 1, [processes::threads("2"), MANY];
     guests_that_wait_are_stopped = guests::aborted, StandIn, 1, [processes::threads("2"), MANY];
     guests_of_processes_that_wait_are_stopped = guests::aborted, StandIn, 2, [];

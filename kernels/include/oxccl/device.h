@@ -126,6 +126,18 @@ struct Communicator {
 };
 static_assert(sizeof(Communicator) == 72, "as the host has it");
 
+// A bucket of a group that was launched before it is ready: `Unready::ready_in_kernel`.
+struct ReadyWord {
+  uint64_t* word;
+  uint64_t value;
+};
+
+// A bucket of a group: `Work::done_words`.
+struct DoneWords {
+  const uint64_t* words;
+  uint64_t value, count;
+};
+
 // One of a kernel's thread blocks, and its counterparts on all ranks.
 class Block {
  public:
@@ -173,6 +185,27 @@ class Block {
     return !__syncthreads_or(stopped);
   }
 
+  // Marks a bucket ready: what this block has written before is there. Where several blocks write a
+  // bucket, the one marks it that knows of the others.
+  OXCCL_DEVICE void mark_ready(const ReadyWord& bucket) const {
+    __syncthreads();
+    if (threadIdx.x == 0) store_release(bucket.word, bucket.value);
+  }
+
+  // Waits until a bucket is done. False also if its group has failed.
+  OXCCL_DEVICE bool await_done(const DoneWords& bucket) const {
+    bool stopped = false;
+    for (uint64_t at = threadIdx.x; at < bucket.count; at += blockDim.x) {
+      uint64_t found = load_acquire(bucket.words + at);
+      for (uint32_t spins = 1; found < bucket.value && !stopped; ++spins) {
+        stopped = spins % SPINS_A_LOOK == 0 && has_ended();
+        found = load_acquire(bucket.words + at);
+      }
+      if (found >= FAILED) stopped = give_up();
+    }
+    return !__syncthreads_or(stopped);
+  }
+
   // Small messages whose words announce themselves: no notice, and no order with other memory. They
   // go in rounds. In each a block puts lines for peers and gets what these have put for it,
   // numbered from 0 to `Communicator::lines_each` less one. Before it begins the next round but one
@@ -205,6 +238,8 @@ class Block {
  private:
   enum Cursor : uint32_t { GIVEN, TAKEN, ROUND, CURSORS };
   static constexpr uint32_t COUNTER_BYTES = 64, SPINS_A_LOOK = 1024;
+  // What the words of a group that has failed have got to.
+  static constexpr uint64_t FAILED = uint64_t(1) << 62;
 
   const Communicator& comm_;
   const uint32_t number_;
@@ -239,7 +274,9 @@ class Block {
   }
 
   OXCCL_DEVICE bool has_ended() const {
-    if (load_relaxed(comm_.abort) == 0) return false;
+    return load_relaxed(comm_.abort) != 0 && give_up();
+  }
+  OXCCL_DEVICE bool give_up() const {
     store_relaxed(comm_.stopped, 1);
     return true;
   }

@@ -44,6 +44,44 @@ pub struct DeviceParameter {
     lines_each: u32,
 }
 
+/// `oxccl::device::ReadyWord`: see [`Unready::ready_in_kernel`](crate::Unready::ready_in_kernel).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ReadyWord {
+    word: *mut u64,
+    value: u64,
+}
+
+/// `oxccl::device::DoneWords`: see [`Work::done_words`](crate::Work::done_words).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct DoneWords {
+    words: *const u64,
+    value: u64,
+    count: u64,
+}
+
+impl ReadyWord {
+    pub(crate) fn new(word: *mut u64, value: u64) -> ReadyWord {
+        ReadyWord { word, value }
+    }
+}
+
+impl DoneWords {
+    pub(crate) fn new(words: *const u64, value: u64, count: usize) -> DoneWords {
+        DoneWords { words, value, count: count as u64 }
+    }
+}
+
+// SAFETY: addresses of the GPU's, tied to no thread.
+unsafe impl Send for ReadyWord {}
+// SAFETY: as above.
+unsafe impl Sync for ReadyWord {}
+// SAFETY: as above.
+unsafe impl Send for DoneWords {}
+// SAFETY: as above.
+unsafe impl Sync for DoneWords {}
+
 // SAFETY: addresses of the GPU's, tied to no thread.
 unsafe impl Send for DeviceParameter {}
 // SAFETY: as above.

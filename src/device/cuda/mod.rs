@@ -33,7 +33,7 @@ pub use ended::Ended;
 pub use event::Event;
 pub use gpu::{Gpu, Prepared, Reached, Setup};
 pub use graph::{CaptureMode, Graph};
-pub use guests::{DeviceCommunicator, DeviceParameter, DeviceShape};
+pub use guests::{DeviceCommunicator, DeviceParameter, DeviceShape, DoneWords, ReadyWord};
 pub use image::Image;
 pub use kernels::{Kernel, Kernels};
 pub use programs::{DeviceProgram, Programs};

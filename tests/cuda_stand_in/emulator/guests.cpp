@@ -5,6 +5,7 @@
 #define OXCCL_DEVICE_INSTRUCTIONS "device_instructions.h"
 #include "../../../examples/device/matmul_reduce_scatter.cu"
 #include "guests/everything.cu"
+#include "guests/gradients.cu"
 
 namespace emulator {
 namespace {
@@ -27,6 +28,7 @@ struct Guest {
 constexpr Guest GUESTS[] = {
     OXCCL_GUEST(matmul_reduce_scatter, MatmulArguments),
     OXCCL_GUEST(everything, EverythingArguments),
+    OXCCL_GUEST(gradients, GradientsArguments),
 };
 
 const Guest* find(const char* name) {
