@@ -169,6 +169,7 @@ run_tests() {
     local seconds=$1 behind=$2 tests=0 failed=0 program name said took_ms
     shift 2
     export OXCCL_TEST_HARDWARE=${OXCCL_BUNDLE_HARDWARE:-1}
+    [ ! -d "$here/guests" ] || export OXCCL_TEST_GUESTS=$here/guests
     for program in "$here"/bin/cuda*; do
         while read -r name; do
             tests=$((tests + 1))

@@ -8,6 +8,7 @@ use oxccl::cuda::{CaptureMode, Graph, Stream};
 use oxccl::{Collectives, Communicator, DeviceBuffer, DeviceSlice, Error, ReduceOp};
 use oxccl_cuda_stand_in::control::Control;
 use std::ops::Range;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -318,6 +319,38 @@ pub(crate) fn mismatch(comm: Communicator) {
     }
     // Long before the time-out.
     assert!(begin.elapsed() < Duration::from_secs(100));
+}
+
+/// Ranks of one process that share a stream learn it: what one waits for would stand behind that.
+pub(crate) fn one_stream(comm: Communicator) {
+    static SHARED: Mutex<Option<usize>> = Mutex::new(None);
+    comm.barrier().unwrap();
+    let owned = (comm.rank() == 0).then(|| stream(&comm));
+    if let Some(stream) = &owned {
+        *SHARED.lock().unwrap() = Some(stream.raw() as usize);
+    }
+    line_up();
+    let raw = SHARED.lock().unwrap().unwrap();
+    // SAFETY: it is given back when both ranks are at the end.
+    let shared = unsafe { Stream::foreign(&comm.context().unwrap(), raw as *mut _) }.unwrap();
+    let mut buffer = comm.alloc::<u32>(2_000).unwrap();
+    // At most one of them is put in.
+    let made = comm.on(&shared).broadcast_in_place(&mut buffer, 0);
+    let told = made.as_ref().err().map(Error::to_string);
+    assert!(
+        told.as_ref().is_none_or(|told| told.contains("make a stream for each rank")),
+        "{told:?}"
+    );
+    line_up();
+    if told.is_some() {
+        comm.handle().abort("so it is").unwrap();
+    }
+    line_up();
+    let error = made.and_then(|work| work.wait()).unwrap_err();
+    let stopped = matches!(error, Error::Stopped { .. } | Error::Broken { .. });
+    assert!(stopped || told.is_some(), "{error:?}");
+    drop((comm, shared));
+    line_up();
 }
 
 /// Set when the rank that calls has seen what comes of it.

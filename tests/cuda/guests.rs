@@ -1,9 +1,10 @@
-//! Kernels that are not oxccl's own, over `oxccl/device.h`, by the emulator: the example, one that
-//! does whatever the header has, and what becomes of kernels that wait when the communicator ends.
+//! User kernels, over `oxccl/device.h`: the example, one that does whatever the header has, and
+//! what becomes of kernels that wait when the communicator ends. By the emulator; on hardware, as
+//! PTX of `OXCCL_TEST_GUESTS`, a folder that the GPU bundle has.
 
 use crate::calls::stream;
 use crate::common::Rng;
-use crate::processes::{die, is_local, line_up};
+use crate::processes::{die, is_local, line_up, on_hardware};
 use oxccl::cuda::{
     CaptureMode, DeviceCommunicator, DeviceParameter, DeviceShape, DoneWords, Graph, ReadyWord,
     Stream,
@@ -13,6 +14,7 @@ use oxccl_cuda_stand_in::control::Control;
 use oxccl_transports::cuda::{DeviceMemory, sys};
 use oxccl_transports::cuda_call as call;
 use std::ffi::{CString, c_void};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 const SHAPE: DeviceShape = DeviceShape { blocks: 3, lines: 4 };
@@ -25,10 +27,29 @@ struct Kernel {
     stream: Stream,
 }
 
+/// The image of a kernel: what the stand-in takes for one, or PTX.
+fn image(name: &str) -> CString {
+    let text = match std::env::var_os("OXCCL_TEST_GUESTS") {
+        Some(folder) if on_hardware() => {
+            std::fs::read_to_string(Path::new(&folder).join(format!("{name}.ptx"))).unwrap()
+        }
+        _ => format!(".version {name} "),
+    };
+    CString::new(text).unwrap()
+}
+
+/// Whether there are kernels to run.
+fn has_kernels() -> bool {
+    let has = !on_hardware() || std::env::var_os("OXCCL_TEST_GUESTS").is_some();
+    if !has {
+        eprintln!("skipped: there are no user kernels (OXCCL_TEST_GUESTS)");
+    }
+    has
+}
+
 impl Kernel {
     fn load(stream: Stream, name: &str) -> Kernel {
-        let (text, entry) =
-            (CString::new(format!(".version {name} ")).unwrap(), CString::new(name).unwrap());
+        let (text, entry) = (image(name), CString::new(name).unwrap());
         let (mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());
         let loaded = stream.context().scope(|| {
             // SAFETY: the driver is loaded, the context current, and the texts end with zeros.
@@ -114,6 +135,9 @@ impl Words {
 
 /// Peers' memory, barriers, notices and lines, in several launches, beside calls of the host's.
 pub(crate) fn everything(comm: Communicator) {
+    if !has_kernels() {
+        return;
+    }
     const TIMES: usize = 5;
     let (rank, n) = (comm.rank(), comm.world_size());
     let (device, kernel) = (connect(&comm), Kernel::load(stream(&comm), "everything"));
@@ -184,6 +208,9 @@ fn filled(comm: &Communicator, values: &[f32]) -> DeviceBuffer<f32> {
 /// The example: products beside sums in 64 bits, of odd shapes too, one behind the other, and the
 /// same bits as a product and a reduce-scatter that keeps the order of the ranks.
 pub(crate) fn matmul(comm: Communicator) {
+    if !has_kernels() {
+        return;
+    }
     let (rank, ranks) = (comm.rank(), comm.world_size());
     let (device, kernel) = (connect(&comm), Kernel::load(stream(&comm), "matmul_reduce_scatter"));
     let mut rng = Rng(9);
@@ -237,6 +264,9 @@ pub(crate) fn matmul(comm: Communicator) {
 
 /// A kernel can be replayed: its connections go on where they were.
 pub(crate) fn captured(comm: Communicator) {
+    if !has_kernels() {
+        return;
+    }
     let n = comm.world_size();
     let (device, kernel) = (connect(&comm), Kernel::load(stream(&comm), "everything"));
     let inbox = comm.alloc::<u32>(SHAPE.blocks * n * 512).unwrap();
@@ -336,6 +366,9 @@ fn gradients_with(comm: &Communicator, comes: bool) -> Result<(), Error> {
 }
 
 pub(crate) fn gradients(comm: Communicator) {
+    if !has_kernels() {
+        return;
+    }
     gradients_with(&comm, true).unwrap();
     assert!(comm.on(&stream(&comm)).barrier().unwrap().done_words().is_err(), "no bucket");
     comm.barrier().unwrap();
@@ -343,6 +376,9 @@ pub(crate) fn gradients(comm: Communicator) {
 
 /// One whose buckets nobody marks: the kernels that wait for them end with the group.
 pub(crate) fn never_ready(mut comm: Communicator) {
+    if !has_kernels() {
+        return;
+    }
     comm.barrier().unwrap();
     comm.set_timeout(Duration::from_millis(500)).unwrap();
     let error = gradients_with(&comm, false).unwrap_err();
@@ -351,6 +387,9 @@ pub(crate) fn never_ready(mut comm: Communicator) {
 
 /// A kernel that waits for one that does not come ends when somebody aborts.
 pub(crate) fn aborted(comm: Communicator) {
+    if !has_kernels() {
+        return;
+    }
     let n = comm.world_size();
     let (device, kernel) = (connect(&comm), Kernel::load(stream(&comm), "everything"));
     let inbox = comm.alloc::<u32>(SHAPE.blocks * n * 512).unwrap();
@@ -378,6 +417,9 @@ pub(crate) fn aborted(comm: Communicator) {
 
 /// A rank dies while another one's kernel waits for it.
 pub(crate) fn death(comm: Communicator) {
+    if !has_kernels() {
+        return;
+    }
     let n = comm.world_size();
     let (device, kernel) = (connect(&comm), Kernel::load(stream(&comm), "everything"));
     let inbox = comm.alloc::<u32>(SHAPE.blocks * n * 512).unwrap();

@@ -283,6 +283,8 @@ cases! {
     other_copies_are_named =
         copies::mismatch, Anything, 1, [ZERO_SM, processes::threads("2"), MANY, needs("4")];
     other_copies_of_processes_are_named = copies::mismatch, Anything, 2, [ZERO_SM];
+    copies_in_one_stream_are_refused =
+        copies::one_stream, StandIn, 1, [ZERO_SM, processes::threads("2"), MANY];
     a_late_copy_is_named = copies::late, Anything, 1, [ZERO_SM, processes::threads("2"), MANY, needs("4")];
     a_late_replay_of_copies_is_named =
         copies::late_replay, Anything, 1, [ZERO_SM, processes::threads("2"), MANY, needs("4")];
@@ -299,19 +301,19 @@ cases! {
 
 cases! {
     guest_process by processes::each_communicator:
-    guests_of_processes = guests::everything, StandIn, 3, [];
+    guests_of_processes = guests::everything, Anything, 3, [];
     guests_of_processes_on_two_gpus = guests::everything, StandIn, 2, [devices("2")];
-    guests_of_threads = guests::everything, StandIn, 1, [processes::threads("4"), MANY];
-    guests_of_one = guests::everything, StandIn, 1, [processes::threads("1"), MANY];
-    guests_multiply = guests::matmul, StandIn, 1, [processes::threads("3"), MANY];
-    guests_of_processes_multiply = guests::matmul, StandIn, 2, [];
-    guests_mark_buckets = guests::gradients, StandIn, 1, [processes::threads("2"), MANY];
-    guests_of_processes_mark_buckets = guests::gradients, StandIn, 3, [];
-    guests_of_processes_whose_buckets_are_never_ready = guests::never_ready, StandIn, 2, [];
-    guests_in_graphs = guests::captured, StandIn, 1, [processes::threads("2"), MANY];
-    guests_that_wait_are_stopped = guests::aborted, StandIn, 1, [processes::threads("2"), MANY];
-    guests_of_processes_that_wait_are_stopped = guests::aborted, StandIn, 2, [];
-    guests_of_a_dead_process_are_stopped = guests::death, StandIn, 2, [];
+    guests_of_threads = guests::everything, Anything, 1, [processes::threads("4"), MANY];
+    guests_of_one = guests::everything, Anything, 1, [processes::threads("1"), MANY];
+    guests_multiply = guests::matmul, Anything, 1, [processes::threads("3"), MANY];
+    guests_of_processes_multiply = guests::matmul, Anything, 2, [];
+    guests_mark_buckets = guests::gradients, Anything, 1, [processes::threads("2"), MANY];
+    guests_of_processes_mark_buckets = guests::gradients, Anything, 3, [];
+    guests_of_processes_whose_buckets_are_never_ready = guests::never_ready, Anything, 2, [];
+    guests_in_graphs = guests::captured, Anything, 1, [processes::threads("2"), MANY];
+    guests_that_wait_are_stopped = guests::aborted, Anything, 1, [processes::threads("2"), MANY];
+    guests_of_processes_that_wait_are_stopped = guests::aborted, Anything, 2, [];
+    guests_of_a_dead_process_are_stopped = guests::death, Anything, 2, [];
     guests_that_differ_are_named = guests::differ, StandIn, 2, [];
     guests_that_cannot_be = guests::refused, StandIn, 1, [processes::threads("2"), MANY];
     guests_between_nodes = guests::refused, StandIn, 1, [processes::threads("2"), MANY, TWO_NODES];

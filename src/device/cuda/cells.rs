@@ -7,15 +7,16 @@
 //! progress words what it waits for, by which a hang explains itself. A wait cannot be stopped
 //! otherwise than by what it waits for, so that is what [`Cells::release`] writes.
 
-use super::stream::MemoryOp;
+use super::stream::{MemoryOp, Stream};
 use crate::device::Control;
 use oxccl_kernels::format as f;
 use oxccl_plans::lower::Notice;
 use oxccl_transports::cuda::{Context, RegisteredRegion};
 use oxccl_transports::{CudaError, Region};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::mem::offset_of;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// The name of a rank's region, which other processes see.
 pub(super) const CELLS: &str = "oxccl-cells";
@@ -25,6 +26,9 @@ const LINE: usize = 64;
 const NOTICES: usize = 2;
 /// [`f::Progress::lane`] of a wait for a word: no lane of connections.
 pub(crate) const LANE_CELLS: u32 = 8;
+/// Words behind them that say which stream a rank of this process uses: the process, and the
+/// stream.
+const USED: usize = 2;
 /// No call.
 const NONE: u64 = u64::MAX;
 
@@ -43,7 +47,7 @@ pub(crate) struct Cells {
 impl Cells {
     /// A region for a rank's words, all cleared.
     pub(super) fn region(ranks: usize) -> Result<Arc<Region>, oxccl_transports::Error> {
-        Region::create(CELLS, ranks * NOTICES * LINE).map(Arc::new)
+        Region::create(CELLS, (ranks * NOTICES + 1) * LINE).map(Arc::new)
     }
 
     /// Over the regions of all ranks, in rank order.
@@ -80,6 +84,30 @@ impl Cells {
         // SAFETY: within the region, aligned to a line; all use it as an atomic, or by operations
         // of streams, which are as whole.
         unsafe { AtomicU64::from_ptr(at.cast()) }
+    }
+
+    /// Fails for a stream that another rank of this process uses: its waits would keep back what
+    /// they wait for. A stream that a rank does not use any more may be another's.
+    ///
+    /// # Errors
+    /// [`CudaError::SharedStream`].
+    pub(crate) fn take_stream(&self, stream: &Stream) -> Result<(), CudaError> {
+        let ours = [process(), stream.raw() as u64];
+        let words = |rank: usize| {
+            let words = self.all[rank].region().as_ptr();
+            let at = words.wrapping_add(self.all.len() * NOTICES * LINE).cast::<u64>();
+            // SAFETY: within the region, behind the words of notices, aligned to a line; all use
+            // them as atomics.
+            std::array::from_fn(|word| unsafe { AtomicU64::from_ptr(at.wrapping_add(word)) })
+        };
+        let own: [&AtomicU64; USED] = words(self.rank);
+        own.iter().zip(ours).for_each(|(word, ours)| word.store(ours, Ordering::SeqCst));
+        let others = (0..self.all.len()).filter(|rank| *rank != self.rank);
+        let is_theirs = |rank: &usize| {
+            let theirs: [&AtomicU64; USED] = words(*rank);
+            theirs.iter().zip(ours).all(|(word, ours)| word.load(Ordering::SeqCst) == ours)
+        };
+        others.filter(is_theirs).map(|rank| Err(CudaError::SharedStream { rank })).collect()
     }
 
     /// Tells a peer, in a stream.
@@ -154,6 +182,12 @@ impl Cells {
         let (outcome, found) = (f::Outcome::Mismatch as u32, (found >> 32) as u32);
         is_odd.then_some(f::Status { outcome, step: wait.step, peer: wait.peer, found })
     }
+}
+
+/// What tells this process from others.
+fn process() -> u64 {
+    static PROCESS: OnceLock<u64> = OnceLock::new();
+    *PROCESS.get_or_init(|| RandomState::new().build_hasher().finish() | 1)
 }
 
 // The fields that are written two at a time.

@@ -540,7 +540,8 @@ impl GpuBackend {
         // Who needs no multiprocessor waits for nobody's.
         let seat = self.gpu.seat().filter(|_| is_kernel).cloned();
         let mut turn = seat.as_ref().and_then(|seat| seat.turn());
-        if !is_kernel && self.neighbours > 1 {
+        if let Some(cells) = self.gpu.cells().filter(|_| !is_kernel && self.neighbours > 1) {
+            cells.take_stream(stream)?;
             // What a stream waits for may have to come by its own connection.
             stream.check_connections(self.connections)?;
         }

@@ -124,6 +124,15 @@ pub enum CudaError {
         /// How many ranks.
         ranks: usize,
     },
+    /// A stream of several ranks, for calls that copy engines carry out.
+    #[error(
+        "the stream has calls of rank {rank}, too, and what it waits for of this rank would stand behind that: \
+         make a stream for each rank"
+    )]
+    SharedStream {
+        /// Whose stream it is, too.
+        rank: usize,
+    },
     /// The default stream that is another one on each thread.
     #[error(
         "the per-thread default stream is another stream on each thread, so that calls of several threads would not be \
@@ -265,6 +274,7 @@ impl CudaError {
             | CudaError::OtherDevice { .. }
             | CudaError::OtherStream { .. }
             | CudaError::DefaultStream { .. }
+            | CudaError::SharedStream { .. }
             | CudaError::PerThreadStream
             | CudaError::TooManyStreams { .. }
             | CudaError::TooFewConnections { .. }
