@@ -107,7 +107,8 @@ impl Cells {
             let theirs: [&AtomicU64; USED] = words(*rank);
             theirs.iter().zip(ours).all(|(word, ours)| word.load(Ordering::SeqCst) == ours)
         };
-        others.filter(is_theirs).map(|rank| Err(CudaError::SharedStream { rank })).collect()
+        let mut theirs = others.filter(is_theirs);
+        theirs.try_for_each(|rank| Err(CudaError::SharedStream { rank }))
     }
 
     /// Tells a peer, in a stream.
