@@ -2,6 +2,7 @@
 //! and the tuner are told.
 
 use super::Options;
+use oxccl_kernels::format::TOKEN_NUMBER_SHIFT;
 use oxccl_plans::collective::{Kind, Order};
 use oxccl_plans::element::{DataType, OpKind};
 
@@ -162,7 +163,12 @@ impl Signature {
         let bits = self.factor_bits;
         if self.copies {
             let parts = if bits & PLACE_OF_PARTS != 0 { ", in place" } else { "" };
-            return format!("{:#x} of its heap{parts}", bits & !PLACE_OF_PARTS);
+            let (number, offset) = (bits & !PLACE_OF_PARTS, bits & ((1 << TOKEN_NUMBER_SHIFT) - 1));
+            let memory = match number >> TOKEN_NUMBER_SHIFT {
+                0 => "its heap".to_owned(),
+                number => format!("its registration {number}"),
+            };
+            return format!("{offset:#x} of {memory}{parts}");
         }
         match self.data_type {
             DataType::F64 => f64::from_bits(bits).to_string(),

@@ -7,6 +7,7 @@ use crate::processes::{deadline, die, is_local, line_up, on_hardware};
 use oxccl::cuda::{CaptureMode, Graph, Stream};
 use oxccl::{Collectives, Communicator, DeviceBuffer, DeviceSlice, Error, ReduceOp};
 use oxccl_cuda_stand_in::control::Control;
+use oxccl_transports::cuda::{DeviceMemory, copy_in, copy_out};
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -256,6 +257,59 @@ pub(crate) fn of_parts(comm: Communicator) {
     comm.close().unwrap();
 }
 
+/// What another library has allocated, and the ranks have registered, each at an address of its own:
+/// peers read it at the same place of it. What they write may lie anywhere.
+pub(crate) fn registered(comm: Communicator) {
+    const COUNT: usize = 3_000;
+    let (rank, n, stream) = (comm.rank(), comm.world_size(), stream(&comm));
+    let context = comm.context().unwrap();
+    let allocate = |bytes| DeviceMemory::allocate(&context, bytes).unwrap();
+    let _before = (rank == 1).then(|| allocate(8 << 20));
+    let (theirs, private) = (allocate(4 << 20), allocate(4 * COUNT * n));
+    let registration = comm.register(theirs.as_ptr(), theirs.len_bytes()).unwrap();
+    let slice = |of: &DeviceMemory, at: usize, len: usize| {
+        // SAFETY: as long, and nobody else uses it until the works have ended.
+        unsafe { DeviceSlice::<u32>::from_raw_parts(of.as_ptr().cast::<u32>().add(at), len) }
+    };
+    let write = |at: usize, values: &[u32]| {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
+        // SAFETY: within it, and no call uses it.
+        unsafe { copy_in(&context, theirs.as_ptr().wrapping_add(4 * at), &bytes) }.unwrap();
+    };
+    let read = |from: *mut u8, len: usize| -> Vec<u32> {
+        let mut bytes = vec![0; 4 * len];
+        // SAFETY: as above.
+        unsafe { copy_out(&context, &mut bytes, from) }.unwrap();
+        bytes.chunks_exact(4).map(|word| u32::from_ne_bytes(word.try_into().unwrap())).collect()
+    };
+    comm.barrier().unwrap();
+    let control = (!on_hardware()).then(|| Control::attach().unwrap());
+    let before = control.as_ref().map(Control::launches);
+    for round in 0..3 {
+        let (seed, at) = (50 + round, 1_000 * round as usize + 7);
+        write(at, &values(seed, rank, COUNT));
+        let mut all = slice(&private, 0, COUNT * n);
+        comm.on(&stream).all_gather(&slice(&theirs, at, COUNT), &mut all).unwrap().wait().unwrap();
+        let expected: Vec<u32> = (0..n).flat_map(|of| values(seed, of, COUNT)).collect();
+        assert_eq!(read(private.as_ptr(), COUNT * n), expected);
+        // In place, from a place within it.
+        write(at, &vec![POISON; COUNT * n]);
+        write(at + rank * COUNT, &values(seed, rank, COUNT));
+        let mut all = slice(&theirs, at, COUNT * n);
+        comm.on(&stream).all_gather_in_place(&mut all).unwrap().wait().unwrap();
+        assert_eq!(read(theirs.as_ptr().wrapping_add(4 * at), COUNT * n), expected);
+        let root = round as usize % n;
+        write(at, &values(seed + 100, rank, COUNT));
+        let mut some = slice(&theirs, at, COUNT);
+        comm.on(&stream).broadcast_in_place(&mut some, root).unwrap().wait().unwrap();
+        let found = read(theirs.as_ptr().wrapping_add(4 * at), COUNT);
+        assert_eq!(found, values(seed + 100, root, COUNT));
+    }
+    assert_eq!(control.as_ref().map(Control::launches), before, "a kernel was launched");
+    comm.deregister(registration).unwrap();
+    comm.barrier().unwrap();
+}
+
 /// Ranks whose buffers lie at different places of their heaps learn it.
 pub(crate) fn elsewhere(comm: Communicator) {
     let (rank, stream) = (comm.rank(), stream(&comm));
@@ -282,7 +336,7 @@ pub(crate) fn other_memory(mut comm: Communicator) {
     let (rank, n, stream) = (comm.rank(), comm.world_size(), stream(&comm));
     comm.set_timeout(Duration::from_millis(500)).unwrap();
     let context = comm.context().unwrap();
-    let foreign = oxccl_transports::cuda::DeviceMemory::allocate(&context, 4_000).unwrap();
+    let foreign = DeviceMemory::allocate(&context, 4_000).unwrap();
     let heap = comm.alloc::<u32>(1_000).unwrap();
     let mut all = comm.alloc::<u32>(1_000 * n).unwrap();
     // SAFETY: it is as long, and lives until the stream has ended.

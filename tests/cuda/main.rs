@@ -276,6 +276,9 @@ cases! {
     copies_in_graphs_of_processes = copies::captured, Anything, 2, [ZERO_SM];
     copies_in_parts = copies::of_parts, Anything, 1, [ZERO_SM, processes::threads("4"), MANY, needs("12")];
     copies_in_parts_of_processes = copies::of_parts, Anything, 4, [ZERO_SM];
+    copies_of_registered_memory = copies::registered, StandIn, 3, [ZERO_SM];
+    copies_of_registered_memory_on_two_gpus =
+        copies::registered, StandIn, 2, [ZERO_SM, devices("2")];
     copies_from_other_places_are_named =
         copies::elsewhere, Anything, 1, [ZERO_SM, processes::threads("2"), MANY, needs("4")];
     copies_from_other_places_of_processes_are_named = copies::elsewhere, Anything, 2, [ZERO_SM];

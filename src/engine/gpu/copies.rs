@@ -4,10 +4,18 @@
 use super::{GpuBackend, Place};
 use crate::call::{CheckedCall, PLACE_OF_PARTS};
 use crate::device::cuda::{Cells, MemoryOp, Stream, copy};
-use oxccl_kernels::format::Launch;
+use oxccl_kernels::format::{Launch, TOKEN_NUMBER_SHIFT};
 use oxccl_plans::collective::Kind;
 use oxccl_plans::lower::{CopyAction, CopySource, CopyStep};
 use oxccl_transports::CudaError;
+
+/// Of a place: how far it is from where the heap, or what is registered, begins.
+const OFFSET: u64 = (1 << TOKEN_NUMBER_SHIFT) - 1;
+
+/// The number of what is registered that a place lies in; 0: the heap.
+fn number(place: u64) -> u16 {
+    ((place & !PLACE_OF_PARTS) >> TOKEN_NUMBER_SHIFT) as u16
+}
 
 /// What is put into a stream.
 pub(super) struct Copying<'a> {
@@ -15,10 +23,10 @@ pub(super) struct Copying<'a> {
     pub(super) steps: &'a [CopyStep],
     /// Where the call's input and output are.
     pub(super) launch: Launch,
-    /// Where peers read of all ranks' heaps: as [`GpuBackend::place`] says.
+    /// Where peers read of all ranks' memory: as [`GpuBackend::place`] says.
     pub(super) place: u64,
-    /// Where these begin, by rank.
-    pub(super) heaps: &'a [*mut u8],
+    /// Where that begins here, by rank.
+    pub(super) bases: Vec<*mut u8>,
     /// What all ranks must agree on.
     pub(super) agreed: u64,
     /// How the host is told of the end, if somebody waits for it.
@@ -77,19 +85,23 @@ impl Copying<'_> {
         };
         // Of parts of a whole buffer each rank has its own where all have it.
         let own = if self.place & PLACE_OF_PARTS != 0 { to_bytes } else { from_bytes };
-        self.heaps[peer].wrapping_add((self.place & !PLACE_OF_PARTS) as usize + own)
+        self.bases[peer].wrapping_add((self.place & OFFSET) as usize + own)
     }
 }
 
 impl GpuBackend {
-    /// Where in its heap a rank's buffer lies of which peers read, or to which they expect theirs
-    /// to lie alike: what a root has, and what the others get. None if it lies elsewhere.
+    /// Where a rank's buffer lies of which peers read, or to which they expect theirs to lie alike:
+    /// what a root has, and what the others get. In its heap, or in what all ranks have registered
+    /// by one number; none if it lies elsewhere.
     pub(super) fn place(&self, call: &CheckedCall) -> Option<u64> {
         self.gpu.cells()?;
         let rank = self.ranks.rank;
         let (input_bytes, output_bytes) = call.buffer_bytes();
         let (input, output) = (call.input as usize, call.output as usize);
-        let at = |address, len| Some(self.heap.offset(address, len)? as u64);
+        let at = |address, len| match self.heap.offset(address, len) {
+            Some(offset) => Some(offset as u64),
+            None => self.registered_place(address, len),
+        };
         let is_inside = (output..output + output_bytes).contains(&input);
         match call.collective.kind {
             Kind::AllGather if is_inside => Some(at(output, output_bytes)? | PLACE_OF_PARTS),
@@ -100,6 +112,25 @@ impl GpuBackend {
             }
             Kind::Broadcast | Kind::Scatter => at(output, output_bytes),
             _ => None,
+        }
+    }
+
+    fn registered_place(&self, address: usize, len_bytes: usize) -> Option<u64> {
+        let (registrations, context) = (self.registrations.as_ref()?, self.gpu.context());
+        let pointer = self.pointers.of(context, address as *const u8).ok()?;
+        pointer.check_device(context, len_bytes).ok()?;
+        let token = registrations.token(&pointer)?;
+        registrations.starts(number(token), self.ranks.rank).map(|_| token)
+    }
+
+    /// Where all ranks' memory begins here of which this is a place.
+    pub(super) fn bases(&self, place: u64) -> Result<Vec<*mut u8>, CudaError> {
+        match (number(place), &self.registrations) {
+            (0, _) => Ok(self.heap_bases.clone()),
+            (number, Some(registrations)) => {
+                registrations.starts(number, self.ranks.rank).ok_or(CudaError::GivenUp)
+            }
+            (_, None) => Err(CudaError::GivenUp),
         }
     }
 }

@@ -681,8 +681,8 @@ impl GpuBackend {
         let Some(cells) = self.gpu.cells() else { unreachable!("calls with a place have words") };
         let ended = (!captured).then(|| self.gpu.ended().tell(place.call));
         let (at, agreed) = (prepared.place(), prepared.agreed(place.numbered));
-        let heaps = &self.heap_bases[..];
-        Ok(Copying { cells, steps, launch, place: at, heaps, agreed, ended })
+        let bases = self.bases(at)?;
+        Ok(Copying { cells, steps, launch, place: at, bases, agreed, ended })
     }
 
     /// The kernel that runs all blocks. Each copies for all; where all that reduce do it alike,

@@ -76,6 +76,8 @@ struct Opened {
     serial: u64,
     /// In which scopes it is registered.
     scopes: Vec<u64>,
+    /// Where it begins here.
+    start: usize,
     _memory: IpcMemory,
 }
 
@@ -158,6 +160,17 @@ impl Registrations {
         self.scope.reaches(own).then_some(token)
     }
 
+    /// Where the peers' allocations of this number begin here, by rank, of this rank's own nowhere;
+    /// none unless all have one.
+    pub(super) fn starts(&self, number: u16, rank: usize) -> Option<Vec<*mut u8>> {
+        let known = self.known();
+        let start = |(peer, row): (usize, &usize)| match peer == rank {
+            true => Some(std::ptr::null_mut()),
+            false => known.opened.get(&(*row, number)).map(|opened| opened.start as *mut u8),
+        };
+        self.table.rows().iter().enumerate().map(start).collect()
+    }
+
     /// Enters an allocation. What is told of it.
     fn enter(&self, context: &Context, pointer: &Pointer) -> Told {
         let (mut told, mut known) = (Told::new(Round::Register), self.known());
@@ -190,7 +203,8 @@ impl Registrations {
         let start = memory.buffer(handle);
         // SAFETY: by this function's contract.
         unsafe { self.table.enter(stream, (peer, usize::from(name.number)), start) }?;
-        known.opened.insert(at, Opened { serial, scopes: vec![scope], _memory: memory });
+        let (start, scopes) = (start as usize, vec![scope]);
+        known.opened.insert(at, Opened { serial, scopes, start, _memory: memory });
         Ok(())
     }
 
