@@ -288,9 +288,9 @@ settings! {
 
     /// A GPU's copy engines carry out all-gathers, all-to-alls, broadcasts, gathers and scatters of
     /// one node, and no kernel. So the multiprocessors are free for others. What peers read has to
-    /// lie at the same place of all ranks' heaps (`comm.alloc`, called alike by all) or of what they
-    /// have registered, and in a broadcast or scatter what is written. Kernels move what is in other
-    /// memory. An algorithm, an encoding or a schedule that is asked for goes first.
+    /// lie at the same place of all ranks' heaps (`comm.alloc`, called alike by all), or of what
+    /// they have registered. So has what is written in a broadcast or scatter. Kernels move what is
+    /// in other memory. An algorithm, an encoding or a schedule that is asked for goes first.
     zero_sm: bool = false, {
         "OXCCL_ZERO_SM" => zero_sm, "0 or 1", switch;
         ranks Alike;

@@ -257,8 +257,8 @@ pub(crate) fn of_parts(comm: Communicator) {
     comm.close().unwrap();
 }
 
-/// What another library has allocated, and the ranks have registered, each at an address of its own:
-/// peers read it at the same place of it. What they write may lie anywhere.
+/// What another library has allocated, and the ranks have registered, each at an address of its
+/// own: peers read it at the same place of it. What they write may lie anywhere.
 pub(crate) fn registered(comm: Communicator) {
     const COUNT: usize = 3_000;
     let (rank, n, stream) = (comm.rank(), comm.world_size(), stream(&comm));
