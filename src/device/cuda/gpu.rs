@@ -39,7 +39,7 @@ pub struct Setup {
     /// Kernels leave long copies to the GPU's engine for bulk asynchronous copies: see
     /// [`Kernels::with_bulk_copies`].
     pub bulk_copies: bool,
-    /// Copy engines carry out what they can: see [`Cells`]. All ranks are on one node.
+    /// Copy engines carry out what they can. All ranks are on one node then.
     pub zero_sm: bool,
     /// Ranks of this process on one GPU launch by themselves: one may prepare a call while
     /// another's kernel waits for that. So what most need is allocated at the start.
