@@ -3,6 +3,7 @@
 
 use crate::calls::stream;
 use crate::common::Rng;
+use crate::ends::{DONE, stay_away};
 use crate::processes::{deadline, die, is_local, line_up, on_hardware};
 use oxccl::cuda::{CaptureMode, Graph, Stream};
 use oxccl::{Collectives, Communicator, DeviceBuffer, DeviceSlice, Error, ReduceOp};
@@ -10,7 +11,7 @@ use oxccl_cuda_stand_in::control::Control;
 use oxccl_transports::cuda::{DeviceMemory, copy_in, copy_out};
 use std::ops::Range;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 const POISON: u32 = 0xdead_beef;
@@ -388,6 +389,13 @@ pub(crate) fn one_stream(comm: Communicator) {
     // SAFETY: it is given back when both ranks are at the end.
     let shared = unsafe { Stream::foreign(&comm.context().unwrap(), raw as *mut _) }.unwrap();
     let mut buffer = comm.alloc::<u32>(2_000).unwrap();
+    // One after the other they may use it.
+    let other = stream(&comm);
+    for user in [0, 1, 0] {
+        let on = comm.on(if comm.rank() == user { &shared } else { &other });
+        on.broadcast_in_place(&mut buffer, 0).unwrap().wait().unwrap();
+        line_up();
+    }
     // At most one of them is put in.
     let made = comm.on(&shared).broadcast_in_place(&mut buffer, 0);
     let told = made.as_ref().err().map(Error::to_string);
@@ -405,17 +413,6 @@ pub(crate) fn one_stream(comm: Communicator) {
     assert!(stopped || told.is_some(), "{error:?}");
     drop((comm, shared));
     line_up();
-}
-
-/// Set when the rank that calls has seen what comes of it.
-static DONE: AtomicBool = AtomicBool::new(false);
-
-fn stay_away() {
-    let deadline = deadline();
-    while !DONE.load(Ordering::Acquire) {
-        assert!(Instant::now() < deadline, "the other rank hangs");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// Rank 1 does not come in time: nothing of what was put behind the call in the stream touches it.

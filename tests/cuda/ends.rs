@@ -107,9 +107,9 @@ pub(crate) fn seen(comm: Communicator) {
 }
 
 /// Set when the rank that calls has seen what comes of it.
-static DONE: AtomicBool = AtomicBool::new(false);
+pub(crate) static DONE: AtomicBool = AtomicBool::new(false);
 
-fn stay_away() {
+pub(crate) fn stay_away() {
     let deadline = deadline();
     while !DONE.load(Ordering::Acquire) {
         assert!(Instant::now() < deadline, "the other rank hangs");

@@ -133,6 +133,18 @@ impl Words {
     }
 }
 
+/// An inbox, and room for the results of so many times.
+fn room(comm: &Communicator, times: usize) -> (DeviceBuffer<u32>, Words) {
+    let inbox = comm.alloc::<u32>(SHAPE.blocks * comm.world_size() * 512).unwrap();
+    (inbox, Words::new(comm, SHAPE.blocks * times * 3))
+}
+
+/// All of it once.
+fn once(device: &DeviceCommunicator, inbox: &DeviceBuffer<u32>, results: &Words) -> Everything {
+    let (inbox, results) = (inbox.as_ptr().cast(), results.memory.as_ptr());
+    Everything { comm: device.parameter(), inbox, results, times: 1, seed: 5 }
+}
+
 /// Peers' memory, barriers, notices and lines, in several launches, beside calls of the host's.
 pub(crate) fn everything(comm: Communicator) {
     if !has_kernels() {
@@ -141,8 +153,7 @@ pub(crate) fn everything(comm: Communicator) {
     const TIMES: usize = 5;
     let (rank, n) = (comm.rank(), comm.world_size());
     let (device, kernel) = (connect(&comm), Kernel::load(stream(&comm), "everything"));
-    let inbox = comm.alloc::<u32>(SHAPE.blocks * n * 512).unwrap();
-    let results = Words::new(&comm, SHAPE.blocks * TIMES * 3);
+    let (inbox, results) = room(&comm, TIMES);
     // Peers write there: it has been cleared before.
     comm.barrier().unwrap();
     for seed in [3u32, 17, 2_000_000_011] {
@@ -267,13 +278,9 @@ pub(crate) fn captured(comm: Communicator) {
     if !has_kernels() {
         return;
     }
-    let n = comm.world_size();
     let (device, kernel) = (connect(&comm), Kernel::load(stream(&comm), "everything"));
-    let inbox = comm.alloc::<u32>(SHAPE.blocks * n * 512).unwrap();
-    let results = Words::new(&comm, SHAPE.blocks * 3);
-    let (inbox, words) = (inbox.as_ptr().cast(), results.memory.as_ptr());
-    let arguments =
-        Everything { comm: device.parameter(), inbox, results: words, times: 1, seed: 5 };
+    let (inbox, results) = room(&comm, 1);
+    let arguments = once(&device, &inbox, &results);
     let graph = Graph::capture(&kernel.stream, CaptureMode::ThreadLocal, || {
         kernel.launch(&arguments, SHAPE.blocks as u32);
         Ok::<(), Error>(())
@@ -390,16 +397,12 @@ pub(crate) fn aborted(comm: Communicator) {
     if !has_kernels() {
         return;
     }
-    let n = comm.world_size();
     let (device, kernel) = (connect(&comm), Kernel::load(stream(&comm), "everything"));
-    let inbox = comm.alloc::<u32>(SHAPE.blocks * n * 512).unwrap();
-    let results = Words::new(&comm, SHAPE.blocks * 3);
+    let (inbox, results) = room(&comm, 1);
     comm.barrier().unwrap();
     let handle = comm.handle();
     if comm.rank() == 0 {
-        let (inbox, words) = (inbox.as_ptr().cast(), results.memory.as_ptr());
-        let arguments =
-            Everything { comm: device.parameter(), inbox, results: words, times: 1, seed: 5 };
+        let arguments = once(&device, &inbox, &results);
         kernel.launch(&arguments, SHAPE.blocks as u32);
         std::thread::sleep(Duration::from_millis(50));
         assert!(!kernel.stream.is_done().unwrap() && !device.has_stopped());
@@ -420,18 +423,14 @@ pub(crate) fn death(comm: Communicator) {
     if !has_kernels() {
         return;
     }
-    let n = comm.world_size();
     let (device, kernel) = (connect(&comm), Kernel::load(stream(&comm), "everything"));
-    let inbox = comm.alloc::<u32>(SHAPE.blocks * n * 512).unwrap();
-    let results = Words::new(&comm, SHAPE.blocks * 3);
+    let (inbox, results) = room(&comm, 1);
     let met = comm.barrier();
     if comm.rank() == 1 {
         met.unwrap();
         die();
     }
-    let (inbox, words) = (inbox.as_ptr().cast(), results.memory.as_ptr());
-    let arguments =
-        Everything { comm: device.parameter(), inbox, results: words, times: 1, seed: 5 };
+    let arguments = once(&device, &inbox, &results);
     let begin = Instant::now();
     kernel.launch(&arguments, SHAPE.blocks as u32);
     kernel.stream.synchronize().unwrap();

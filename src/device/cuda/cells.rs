@@ -16,7 +16,7 @@ use oxccl_transports::{CudaError, Region};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The name of a rank's region, which other processes see.
 pub(super) const CELLS: &str = "oxccl-cells";
@@ -26,9 +26,6 @@ const LINE: usize = 64;
 const NOTICES: usize = 2;
 /// [`f::Progress::lane`] of a wait for a word: no lane of connections.
 pub(crate) const LANE_CELLS: u32 = 8;
-/// Words behind them that say which stream a rank of this process uses: the process, and the
-/// stream.
-const USED: usize = 2;
 /// No call.
 const NONE: u64 = u64::MAX;
 
@@ -42,6 +39,8 @@ pub(crate) struct Cells {
     progress: usize,
     /// The first call whose waits were ended from outside.
     released: AtomicU64,
+    /// Calls under way in the stream that was taken last.
+    calls: Mutex<usize>,
 }
 
 impl Cells {
@@ -65,7 +64,8 @@ impl Cells {
             RegisteredRegion::register(context, region, len_bytes)
         };
         let all = regions.into_iter().map(register).collect::<Result<_, _>>()?;
-        Ok(Cells { rank, all, progress: progress as usize, released: AtomicU64::new(NONE) })
+        let (progress, released) = (progress as usize, AtomicU64::new(NONE));
+        Ok(Cells { rank, all, progress, released, calls: Mutex::default() })
     }
 
     fn offset(writer: usize, notice: Notice) -> usize {
@@ -86,29 +86,56 @@ impl Cells {
         unsafe { AtomicU64::from_ptr(at.cast()) }
     }
 
-    /// Fails for a stream that another rank of this process uses: its waits would keep back what
-    /// they wait for. A stream that a rank does not use any more may be another's.
+    /// Says that a call comes into this stream, until [`leave_stream`](Self::leave_stream); or into
+    /// the capture of this number. Fails where calls of another rank of this process are under way:
+    /// what waits would keep back what it waits for.
     ///
     /// # Errors
     /// [`CudaError::SharedStream`].
-    pub(crate) fn take_stream(&self, stream: &Stream) -> Result<(), CudaError> {
-        let ours = [process(), stream.raw() as u64];
-        let words = |rank: usize| {
-            let words = self.all[rank].region().as_ptr();
-            let at = words.wrapping_add(self.all.len() * NOTICES * LINE).cast::<u64>();
-            // SAFETY: within the region, behind the words of notices, aligned to a line; all use
-            // them as atomics.
-            std::array::from_fn(|word| unsafe { AtomicU64::from_ptr(at.wrapping_add(word)) })
+    pub(crate) fn take_stream(
+        &self,
+        stream: &Stream,
+        capture: Option<u64>,
+    ) -> Result<(), CudaError> {
+        let (at, name) = match capture {
+            None => (0, stream.raw() as u64),
+            Some(number) => (1, number),
         };
-        let own: [&AtomicU64; USED] = words(self.rank);
-        own.iter().zip(ours).for_each(|(word, ours)| word.store(ours, Ordering::SeqCst));
-        let others = (0..self.all.len()).filter(|rank| *rank != self.rank);
+        let ours = [process(), name];
+        {
+            let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+            *calls += usize::from(capture.is_none());
+            self.used(self.rank, at).iter().zip(ours).for_each(|(word, ours)| {
+                word.store(ours, Ordering::SeqCst);
+            });
+        }
         let is_theirs = |rank: &usize| {
-            let theirs: [&AtomicU64; USED] = words(*rank);
+            let theirs = self.used(*rank, at);
             theirs.iter().zip(ours).all(|(word, ours)| word.load(Ordering::SeqCst) == ours)
         };
-        let mut theirs = others.filter(is_theirs);
-        theirs.try_for_each(|rank| Err(CudaError::SharedStream { rank }))
+        let mut others = (0..self.all.len()).filter(|rank| *rank != self.rank).filter(is_theirs);
+        others.try_for_each(|rank| Err(CudaError::SharedStream { rank })).inspect_err(|_| {
+            if capture.is_none() {
+                self.leave_stream();
+            }
+        })
+    }
+
+    /// A call has ended. Behind the last one the stream may be another rank's.
+    pub(crate) fn leave_stream(&self) {
+        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        *calls = calls.saturating_sub(1);
+        if *calls == 0 {
+            self.used(self.rank, 0).iter().for_each(|word| word.store(0, Ordering::SeqCst));
+        }
+    }
+
+    /// The words that say which process' stream a rank's calls are in (0), or which capture (1).
+    fn used(&self, rank: usize, at: usize) -> [&AtomicU64; 2] {
+        let behind = self.all.len() * NOTICES * LINE + at * 2 * size_of::<u64>();
+        let first = self.all[rank].region().as_ptr().wrapping_add(behind).cast::<u64>();
+        // SAFETY: within the region, behind the words of notices, aligned; all use them as atomics.
+        std::array::from_fn(|word| unsafe { AtomicU64::from_ptr(first.wrapping_add(word)) })
     }
 
     /// Tells a peer, in a stream.

@@ -541,9 +541,9 @@ impl GpuBackend {
         let seat = self.gpu.seat().filter(|_| is_kernel).cloned();
         let mut turn = seat.as_ref().and_then(|seat| seat.turn());
         if let Some(cells) = self.gpu.cells().filter(|_| !is_kernel && self.neighbours > 1) {
-            cells.take_stream(stream)?;
             // What a stream waits for may have to come by its own connection.
             stream.check_connections(self.connections)?;
+            cells.take_stream(stream, target.capture)?;
         }
         let waits = (is_gated, request.timeout);
         let shares = is_kernel && prepared.record.is_collective();

@@ -347,6 +347,9 @@ impl Shared {
 
     fn finish(&self, launched: Launched, result: Result<(), Error>) {
         self.ranks.control.log(self.ranks.rank).leave_at_least(launched.number);
+        if let (false, Some(cells)) = (launched.is_kernel, &self.cells) {
+            cells.leave_stream();
+        }
         launched.flight.end(result);
         drop(launched);
         let mut state = self.lock();
@@ -483,6 +486,9 @@ impl Shared {
 
     /// Ends all that streams wait for, as far as it can be seen.
     fn release_all(&self) {
+        if self.cells.is_none() {
+            return;
+        }
         let (begin, mut last) = (Instant::now(), Instant::now());
         while last.elapsed() < QUIET && begin.elapsed() < LATER {
             if self.release() {
