@@ -29,6 +29,9 @@ const PART_BYTES: usize = 32 << 10;
 /// has stopped answering ends that before.
 const DRAIN: Duration = Duration::from_secs(5);
 
+/// How long the reason for which requests were given up may come after them.
+const REASON: Duration = Duration::from_millis(100);
+
 /// A wire over RDMA.
 pub(super) struct RdmaWire {
     paths: Vec<Path>,
@@ -148,7 +151,14 @@ impl RdmaWire {
         // Of several failures at once the first that is not another's consequence tells why.
         polled.sort_by_key(|completion| completion.is_flushed());
         for completion in polled.drain(..) {
-            match self.paths[path].complete(completion)? {
+            let given_up = completion.is_flushed();
+            let progress = match self.paths[path].complete(completion) {
+                Err(consequence) if given_up => {
+                    return Err(self.reason(path)?.unwrap_or_else(|| consequence.into()));
+                }
+                progress => progress?,
+            };
+            match progress {
                 Progress::Nothing => {}
                 Progress::Sent { tag } => self.sent(tag, ledger)?,
                 Progress::Part(part) => self.arrived(part, ledger)?,
@@ -161,6 +171,25 @@ impl RdmaWire {
             self.paths[path].follow_up()?;
         }
         Ok(count > 0)
+    }
+
+    /// Why a path's requests were given up. Receives may be reported before the send that failed,
+    /// and an adapter whose port goes down may give that one up, too: then the port's event alone
+    /// tells.
+    fn reason(&mut self, path: usize) -> Result<Option<WireError>, WireError> {
+        let deadline = Instant::now() + REASON;
+        while Instant::now() < deadline {
+            self.look_at_devices()?;
+            let mut polled = Vec::new();
+            self.paths[path].completions().poll(|completion| polled.push(completion))?;
+            for completion in polled.into_iter().filter(|completion| !completion.is_flushed()) {
+                if let Err(reason) = self.paths[path].complete(completion) {
+                    return Ok(Some(reason.into()));
+                }
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(None)
     }
 
     /// A part of an outbox slot has been read.
@@ -213,8 +242,8 @@ impl RdmaWire {
         ledger.arrived(port, message)
     }
 
-    /// Sees to what woke the proxy besides completions: a device's failure, or the end of the peer.
-    fn look_at_descriptors(&mut self, moved: bool) -> Result<(), WireError> {
+    /// The failure of a device, if one reports it.
+    fn look_at_devices(&self) -> Result<(), WireError> {
         for path in &self.paths {
             while let Some(event) = path.device().event() {
                 if event.fatal {
@@ -223,6 +252,12 @@ impl RdmaWire {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Sees to what woke the proxy besides completions: a device's failure, or the end of the peer.
+    fn look_at_descriptors(&mut self, moved: bool) -> Result<(), WireError> {
+        self.look_at_devices()?;
         match self.socket.stream().read(&mut [0]) {
             // What the peer sent before it ended has been acknowledged to it, so it is here; but it
             // may have come since the poll, or be behind a flush.
