@@ -12,14 +12,17 @@ die() {
     exit 1
 }
 
+# What a script with stages leaves behind, it ends here.
+leave() { :; }
+
 # stage NAME COMMAND...: says what runs, and how long it took or that it failed.
 stage() {
     local name="$1" start=$SECONDS
     shift
-    trap 'echo "== '"$name"': failed after $((SECONDS - '"$start"')) s" >&2' EXIT
+    trap 'echo "== '"$name"': failed after $((SECONDS - '"$start"')) s" >&2; leave' EXIT
     echo "== $name"
     "$@" # not in a condition, so that a failure inside a function ends the script
-    trap - EXIT
+    trap leave EXIT
     echo "== $name: $((SECONDS - start)) s"
 }
 

@@ -1,9 +1,6 @@
 //! `oxccl soak`: random calls, splits and deaths.
 
 mod command_line;
-#[path = "../../tests/common/left.rs"]
-mod left;
-
 use command_line::oxccl;
 
 #[test]
@@ -26,9 +23,6 @@ fn operations(said: &str) -> u64 {
 /// With everything that can befall a rank. Longer ones are made by hand.
 #[test]
 fn a_million_operations_are_right() {
-    if left::to_test_all("a soak of 1,000,000 operations") {
-        return;
-    }
     let faults = ["--deaths", "2", "--faults", "kill,stop,cut,slow,garbage", "--nodes", "4"];
     let calm = &["-n", "2", "--seed", "11", "--calls", "720000"][..];
     let rough = &[&["-n", "4", "--seed", "12", "--calls", "8000"][..], &faults].concat();

@@ -56,3 +56,48 @@ fn each_target_has_what_shared_code_includes() {
     }
     assert!(of_targets >= 5, "{of_targets}");
 }
+
+/// Of each instruction of PTX, the qualifiers that the account of memory order takes it to have
+/// (`tests/cuda_stand_in/emulator/instructions.h`, `device_instructions.h` there).
+#[test]
+fn instructions_have_the_order_that_the_emulator_gives_them() {
+    let words = [
+        ("load_acquire", "ld.acquire.sys."),
+        ("store_release", "st.release.sys."),
+        ("load_relaxed", "ld.relaxed.sys."),
+        ("store_relaxed", "st.relaxed.sys."),
+        ("load_line", "ld.volatile.global.v2."),
+        ("store_line", "st.volatile.global.v2."),
+    ];
+    let kernels = [
+        ("store_credit", "st.relaxed.sys."),
+        ("load_share", "ld.volatile.global.v2."),
+        ("store_share", "st.volatile.global.v2."),
+        ("system_fence", "fence.acq_rel.sys;"),
+        ("exchange", "atom.relaxed.gpu."),
+        ("arrives_last", "atom.acq_rel.gpu."),
+        ("engine_fence", "fence.proxy.async;"),
+        ("stage_stores_done", "cp.async.bulk.wait_group 0;"),
+    ];
+    let ptx = fs::read_to_string(folder("cuda").join("ptx.h")).unwrap();
+    let multimem = fs::read_to_string(folder("cuda").join("multimem.h")).unwrap();
+    let device = fs::read_to_string(folder("../include/oxccl").join("device.h")).unwrap();
+    for (name, wanted) in words.into_iter().chain(kernels) {
+        assert!(body(&ptx, name).contains(wanted), "{name} of ptx.h");
+    }
+    for (name, wanted) in words {
+        assert!(body(&device, name).contains(wanted), "{name} of device.h");
+    }
+    for text in [multimem, device] {
+        assert!(body(&text, "fence_of_names").contains("fence.proxy.alias;"));
+    }
+}
+
+/// The definition of a function, up to the next one.
+fn body<'a>(text: &'a str, name: &str) -> &'a str {
+    let defines = |line: &&str| line.starts_with("OXCCL_") && line.contains(&format!(" {name}("));
+    let line = text.lines().find(defines).unwrap_or_else(|| panic!("no {name}"));
+    let rest = &text[text.find(line).unwrap()..];
+    let end = rest[1..].find("\nOXCCL_").map_or(rest.len(), |at| at + 1);
+    &rest[..end]
+}

@@ -248,7 +248,12 @@ pub(crate) fn every_kernel(mut comm: Communicator) {
 }
 
 /// Copies so long that the engine for them is asked, where there is one, at odd places.
-pub(crate) fn long_copies(mut comm: Communicator) {
+pub(crate) fn long_copies(comm: Communicator) {
+    some_long_copies(comm, 1);
+}
+
+/// Those by every so many algorithms.
+pub(crate) fn some_long_copies(mut comm: Communicator, every: usize) {
     let (stream, n) = (stream(&comm), comm.world_size());
     let placement = Placement::one_node(n);
     let by_windows = |entry: &&Entry| {
@@ -258,7 +263,7 @@ pub(crate) fn long_copies(mut comm: Communicator) {
             && entry.check(n, placement, SLOTS).is_ok()
     };
     let mut rng = Rng(3);
-    for entry in catalogue().filter(by_windows) {
+    for entry in catalogue().filter(by_windows).step_by(every) {
         for in_place in [false, true].into_iter().take(1 + usize::from(entry.in_place)) {
             let (op, order, channels) = (OpKind::Sum, Order::Any, CHANNELS);
             let (root, seed) = (rng.next() as usize % n, rng.next());

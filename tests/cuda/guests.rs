@@ -323,7 +323,7 @@ struct OfBucket {
 
 /// A kernel computes buckets of a group that is under way, marks them ready, and goes on with what
 /// was reduced. With `comes`: rank 1 marks its own, too.
-fn gradients_with(comm: &Communicator, comes: bool) -> Result<(), Error> {
+pub(crate) fn gradients_with(comm: &Communicator, comes: bool) -> Result<(), Error> {
     const LEN: usize = 3_000;
     let (rank, n) = (comm.rank() as u32, comm.world_size() as u32);
     let (device, kernel) = (connect(comm), Kernel::load(stream(comm), "gradients"));

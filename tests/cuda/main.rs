@@ -20,6 +20,7 @@ mod guest;
 mod guests;
 mod joined;
 mod launches;
+mod memory_order;
 mod misuse;
 mod multicast;
 mod order;
@@ -223,6 +224,28 @@ cases! {
         [("OXCCL_STAND_IN_DEVICES", "2"), ("OXCCL_STAND_IN_NVLINK", "0"), processes::threads("2"), MANY];
     wrong_streams = misuse::streams, StandIn, 1, [processes::threads("2"), MANY, SEPARATE, needs("4")];
     too_few_connections = misuse::connections, StandIn, 1, [processes::threads("1")];
+}
+
+/// As [`EMULATED`], with account of what orders memory.
+const ORDERED: (&str, &str) = ("OXCCL_STAND_IN_MEMORY_ORDER", "1");
+
+cases! {
+    order_process by processes::each_communicator:
+    memory_is_ordered = memory_order::algorithms, StandIn, 1, [processes::threads("3"), MANY, ORDERED, SEPARATE];
+    memory_is_ordered_in_groups = memory_order::groups, StandIn, 1, [processes::threads("2"), MANY, ORDERED, SEPARATE];
+    memory_is_ordered_bucket_by_bucket =
+        buckets::gradients, StandIn, 1, [processes::threads("2"), MANY, ORDERED, SEPARATE, needs("4")];
+    memory_is_ordered_by_a_switch = memory_order::by_switch, StandIn, 1,
+        [devices("3"), switched("3"), processes::threads("3"), MANY, ORDERED];
+    memory_is_ordered_of_guests = guests::everything, StandIn, 1, [processes::threads("3"), MANY, ORDERED];
+    memory_is_ordered_of_guests_that_multiply =
+        guests::matmul, StandIn, 1, [processes::threads("3"), MANY, ORDERED];
+    memory_is_ordered_of_guests_that_mark_buckets =
+        guests::gradients, StandIn, 1, [processes::threads("2"), MANY, ORDERED];
+    memory_is_ordered_of_guests_in_windows =
+        memory_order::guests_in_windows, StandIn, 1, [processes::threads("2"), MANY, ORDERED];
+    memory_is_ordered_in_bulk_copies = memory_order::bulk_copies, StandIn, 1,
+        [processes::threads("2"), MANY, ORDERED, SEPARATE, ("OXCCL_BULK_COPIES", "1")];
 }
 
 cases! {

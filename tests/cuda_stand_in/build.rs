@@ -22,6 +22,19 @@ const FLAGS: [&str; 14] = [
     "-Wno-unknown-pragmas",
 ];
 
+const ORDERED: &str = "-DOXCCL_MEMORY_ORDER";
+
+/// A function is called in front of each plain access, and with full debug information the place of
+/// one is found.
+const INSTRUMENTED: [&str; 6] = [
+    "-g",
+    "-fsanitize=thread",
+    "--param",
+    "tsan-instrument-func-entry-exit=0",
+    "--param",
+    "tsan-distinguish-volatile=1",
+];
+
 fn main() {
     let [shared, own] = ["../../kernels/machine/shared", "../../kernels/machine/cuda"];
     let [public, example] = ["../../kernels/include", "../../examples/device"];
@@ -41,17 +54,29 @@ fn main() {
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
     // The header of the format is there.
     let made = variable("DEP_OXCCL_MACHINE_MADE");
-    let objects = ["block", "traced", "guests"].map(|name| {
-        let object = out.join(name).with_extension("o");
+    let object = |name: &str, more: &[&str]| {
+        let object = out.join(format!("{name}{}", more.len())).with_extension("o");
         let mut compile = Command::new(&compiler);
         compile.args(FLAGS);
         compile.args(["-I", &made, "-I", "emulator", "-I", shared, "-I", own, "-I", public]);
-        run(compile.args(["-c", &format!("emulator/{name}.cpp"), "-o"]).arg(&object));
+        run(compile.args(more).args(["-c", &format!("emulator/{name}.cpp"), "-o"]).arg(&object));
         object
-    });
+    };
+    let objects = ["block", "kernels", "traced", "guests"].map(|name| object(name, &[]));
     let library = out.join("liboxccl_emulator.a");
     let _ = std::fs::remove_file(&library);
     run(Command::new("ar").arg("crs").arg(&library).args(objects));
+    // What keeps account of memory order: see emulator/order.cpp.
+    let instrumented = [&[ORDERED][..], &INSTRUMENTED].concat();
+    let objects = [
+        object("order", &[ORDERED]),
+        object("block", &[ORDERED]),
+        object("ordered", &instrumented),
+        object("guests", &instrumented),
+    ];
+    let library = out.join("liboxccl_memory_order.so");
+    run(Command::new(&compiler).args(["-shared", "-Wl,-z,defs", "-o"]).arg(&library).args(objects));
+    println!("cargo::rustc-env=OXCCL_ORDERED_LIBRARY={}", library.display());
     println!("cargo::rustc-link-search=native={}", out.display());
     println!("cargo::rustc-link-lib=static=oxccl_emulator");
     // Tests that run on a GPU's machine have the stand-in in them, and may find no C++ library

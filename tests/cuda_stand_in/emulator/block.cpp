@@ -22,17 +22,13 @@
 #include <vector>
 
 #include "kernels.h"
-#define OXCCL_INSTRUCTIONS "instructions.h"
-#define OXCCL_MULTIMEM "members.h"
 #include "engine.h"
-#include "executor.cu"
+#include "order.h"
 
 namespace emulator {
 namespace {
 
-static_assert(blockDim.x == oxccl::BLOCK_THREADS, "for guests alike");
-
-constexpr uint32_t THREADS = oxccl::BLOCK_THREADS, WARP = oxccl::WARP_THREADS;
+constexpr uint32_t THREADS = blockDim.x, WARP = 32;
 constexpr size_t STACK_BYTES = 64 << 10;
 
 enum class State : uint8_t { READY, AT_BARRIER, AT_VOTE, LOADS, STORES, OVER };
@@ -232,6 +228,7 @@ bool Block::open_barrier() {
     thread.vote = any;
     thread.state = State::READY;
   }
+  order::meets();
   shuffle();
   return true;
 }
@@ -275,16 +272,11 @@ void Block::run() {
   current = nullptr;
 }
 
-OXCCL_EMULATED_KERNELS
-
-#define OXCCL_NAMED(type, name, fold_name, fold) OXCCL_EMULATED(oxccl_##name##_##fold_name),
-constexpr Kernel KERNELS[] = {OXCCL_ALL(OXCCL_NAMED) OXCCL_EMULATED(oxccl_any)};
-
 const Kernel* find(const char* name) {
-  for (const Kernel& kernel : KERNELS)
-    if (strcmp(kernel.name, name) == 0) return &kernel;
-  const Kernel* traced = find_traced(name);
-  return traced != nullptr ? traced : find_guest(name);
+  const Kernel* (*const kinds[])(const char*) = {find_kernel, find_traced, find_guest};
+  for (const auto find_one : kinds)
+    if (const Kernel* kernel = find_one(name)) return kernel;
+  return nullptr;
 }
 
 }  // namespace
@@ -296,6 +288,7 @@ bool barrier(bool condition) { return current->vote(State::AT_BARRIER, condition
 bool any_of_warp(bool condition) { return current->vote(State::AT_VOTE, condition); }
 
 void load_together(const uint8_t* at, uint64_t* into) {
+  order::note_strong(at, 16, false);
   Thread& thread = current->threads[current->lane];
   thread.at = const_cast<uint8_t*>(at);
   current->pause(State::LOADS);
@@ -304,6 +297,7 @@ void load_together(const uint8_t* at, uint64_t* into) {
 }
 
 void store_together(uint8_t* at, uint64_t low, uint64_t high) {
+  order::note_strong(at, 16, true);
   Thread& thread = current->threads[current->lane];
   thread.at = at;
   thread.words[0] = low;
@@ -319,15 +313,24 @@ void stage_barrier_inval(uint32_t barrier) { current->engine.inval(barrier); }
 void stage_expect(uint32_t barrier, uint32_t len_bytes) { current->engine.expect(barrier, len_bytes); }
 bool stage_is_there(uint32_t barrier, uint32_t parity) {
   yield();
-  return current->engine.is_there(barrier, parity);
+  const bool there = current->engine.is_there(barrier, parity);
+  if (there) order::engine_loaded();
+  return there;
 }
 void stage_load(uint32_t stage, const uint8_t* from, uint32_t len_bytes, uint32_t barrier) {
+  order::engine_loads(from, len_bytes);
   current->engine.load(stage, from, len_bytes, barrier);
 }
-void stage_store(uint8_t* to, uint32_t stage, uint32_t len_bytes) { current->engine.store(to, stage, len_bytes); }
+void stage_store(uint8_t* to, uint32_t stage, uint32_t len_bytes) {
+  order::engine_stores(to, len_bytes);
+  current->engine.store(to, stage, len_bytes);
+}
 void stage_stores_commit() { current->engine.commit(); }
 void stage_stores_read_but_last() { current->engine.read_but_last(); }
-void stage_stores_done() { current->engine.finish(); }
+void stage_stores_done() {
+  current->engine.finish();
+  order::engine_stored();
+}
 
 static std::atomic<uint64_t> switched_bytes;
 void note_switched(uint32_t len_bytes) { switched_bytes += len_bytes; }
@@ -346,14 +349,23 @@ void fail(const char* what) {
 
 }  // namespace emulator
 
-// Runs a block of a kernel to its end. False: there is no kernel of this name.
-extern "C" __attribute__((visibility("hidden"))) bool oxccl_emulate(const char* name, const void* launch,
-                                                                    uint32_t number, uint32_t shared_bytes,
-                                                                    uint64_t seed) {
+#ifdef OXCCL_MEMORY_ORDER
+#define OXCCL_ENTRY_POINT extern "C" __attribute__((visibility("default")))
+#else
+#define OXCCL_ENTRY_POINT extern "C" __attribute__((visibility("hidden")))
+#endif
+
+// Runs a block of a kernel to its end, on a device, as one of a launch. False: there is no kernel
+// of this name.
+OXCCL_ENTRY_POINT bool oxccl_emulate(const char* name, const void* parameter, uint32_t number, uint32_t shared_bytes,
+                                     uint64_t seed, uint32_t device, uint64_t launch) {
   const emulator::Kernel* kernel = emulator::find(name);
   if (kernel == nullptr) return false;
   kernel->spoil();
-  emulator::Block(*kernel, launch, number, shared_bytes, seed).run();
+  emulator::Block block(*kernel, parameter, number, shared_bytes, seed);
+  emulator::order::begins(&block.lane, device, launch, seed);
+  block.run();
+  emulator::order::ends();
   return true;
 }
 

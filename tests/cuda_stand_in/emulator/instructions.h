@@ -1,6 +1,7 @@
 // The instructions of cuda/ptx.h, for threads that take turns. Whoever looks at what others write
 // lets these have their turn.
 #pragma once
+#include "memory.h"
 
 namespace oxccl {
 inline namespace OXCCL_ISA {
@@ -19,33 +20,33 @@ inline uint64_t ticks() { return 2 * timer_ns(); }
 
 inline uint64_t load_acquire(const uint64_t* word) {
   emulator::yield();
-  return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+  return emulator::load(word, emulator::Order::ACQUIRE);
 }
-inline void store_release(uint64_t* word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
-inline void store_credit(uint64_t* word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELAXED); }
+inline void store_release(uint64_t* word, uint64_t value) { emulator::store(word, value, emulator::Order::RELEASE); }
+inline void store_credit(uint64_t* word, uint64_t value) { emulator::store(word, value, emulator::Order::RELAXED); }
 inline uint32_t load_relaxed(const uint32_t* word) {
   emulator::yield();
-  return __atomic_load_n(word, __ATOMIC_RELAXED);
+  return emulator::load(word, emulator::Order::RELAXED);
 }
 template <class T, class Value>
 inline void store_relaxed(T* word, Value value) {
-  __atomic_store_n(word, static_cast<T>(value), __ATOMIC_RELAXED);
+  emulator::store(word, static_cast<T>(value), emulator::Order::RELAXED);
 }
 
 // Each word of a line has its own flag.
 inline Line load_line(const uint8_t* at) {
   emulator::yield();
   const uint64_t* words = reinterpret_cast<const uint64_t*>(at);
-  const uint64_t low = __atomic_load_n(words, __ATOMIC_RELAXED);
+  const uint64_t low = emulator::load(words, emulator::Order::RELAXED);
   emulator::yield();
-  const uint64_t high = __atomic_load_n(words + 1, __ATOMIC_RELAXED);
+  const uint64_t high = emulator::load(words + 1, emulator::Order::RELAXED);
   return {(low & 0xffffffffu) | (high << 32), uint32_t(low >> 32), uint32_t(high >> 32)};
 }
 inline void store_line(uint8_t* at, uint64_t data, uint32_t flag) {
   uint64_t* words = reinterpret_cast<uint64_t*>(at);
-  __atomic_store_n(words, (data & 0xffffffffu) | (uint64_t(flag) << 32), __ATOMIC_RELAXED);
+  emulator::store(words, (data & 0xffffffffu) | (uint64_t(flag) << 32), emulator::Order::RELAXED);
   emulator::yield();
-  __atomic_store_n(words + 1, (data >> 32) | (uint64_t(flag) << 32), __ATOMIC_RELAXED);
+  emulator::store(words + 1, (data >> 32) | (uint64_t(flag) << 32), emulator::Order::RELAXED);
 }
 
 inline Share load_share(const uint8_t* at) {
@@ -70,19 +71,65 @@ using emulator::stage_store;
 using emulator::stage_stores_commit;
 using emulator::stage_stores_done;
 using emulator::stage_stores_read_but_last;
-inline void engine_fence() {}
-
-inline uint32_t exchange(uint32_t* word, uint32_t value) {
-  return __atomic_exchange_n(word, value, __ATOMIC_RELAXED);
-}
+using emulator::engine_fence;
+using emulator::exchange;
 
 inline bool arrives_last(uint32_t* arrived, uint32_t channels) {
-  if (__atomic_add_fetch(arrived, 1, __ATOMIC_ACQ_REL) != channels) return false;
-  __atomic_store_n(arrived, 0, __ATOMIC_RELAXED);
+  if (emulator::increment(arrived, true) != channels) return false;
+  emulator::store(arrived, 0u, emulator::Order::RELAXED);
   return true;
 }
 
-inline void system_fence() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
+inline void system_fence() { emulator::fence(); }
+
+#ifdef OXCCL_MEMORY_ORDER
+// What tools/memory-order puts in place of one of these at a time: with less order, or plain.
+inline uint64_t weak_load_acquire(const uint64_t* word) {
+  emulator::yield();
+  return emulator::load(word, emulator::Order::RELAXED);
+}
+inline void weak_store_release(uint64_t* word, uint64_t value) {
+  emulator::store(word, value, emulator::Order::RELAXED);
+}
+inline void weak_store_credit(uint64_t* word, uint64_t value) { *word = value; }
+inline uint32_t weak_load_relaxed(const uint32_t* word) {
+  emulator::yield();
+  return *word;
+}
+template <class T, class Value>
+inline void weak_store_relaxed(T* word, Value value) {
+  *word = static_cast<T>(value);
+}
+inline Line weak_load_line(const uint8_t* at) {
+  emulator::yield();
+  const uint64_t* words = reinterpret_cast<const uint64_t*>(at);
+  const uint64_t low = words[0], high = words[1];
+  return {(low & 0xffffffffu) | (high << 32), uint32_t(low >> 32), uint32_t(high >> 32)};
+}
+inline void weak_store_line(uint8_t* at, uint64_t data, uint32_t flag) {
+  uint64_t* words = reinterpret_cast<uint64_t*>(at);
+  words[0] = (data & 0xffffffffu) | (uint64_t(flag) << 32);
+  words[1] = (data >> 32) | (uint64_t(flag) << 32);
+}
+inline Share weak_load_share(const uint8_t* at) {
+  emulator::yield();
+  return *reinterpret_cast<const Share*>(at);
+}
+inline void weak_store_share(uint8_t* at, const Share& share) { *reinterpret_cast<Share*>(at) = share; }
+inline uint32_t weak_exchange(uint32_t* word, uint32_t value) {
+  const uint32_t before = *word;
+  *word = value;
+  return before;
+}
+inline bool weak_arrives_last(uint32_t* arrived, uint32_t channels) {
+  if (emulator::increment(arrived, false) != channels) return false;
+  emulator::store(arrived, 0u, emulator::Order::RELAXED);
+  return true;
+}
+inline void weak_system_fence() {}
+inline void weak_engine_fence() {}
+inline void weak_fence_of_names() {}
+#endif
 
 }  // namespace OXCCL_ISA
 }  // namespace oxccl

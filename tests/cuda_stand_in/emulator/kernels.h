@@ -1,5 +1,6 @@
-// The kernels of one compilation, for blocks that do not know them: block.cpp has them all,
-// traced.cpp those that are traced, in a namespace apart.
+// The kernels of one compilation, for blocks that do not know them: kernels.cpp has them all,
+// traced.cpp those that are traced, in a namespace apart, ordered.cpp some for the account of
+// memory order.
 #pragma once
 #include "cuda.h"
 
@@ -17,6 +18,8 @@ struct Kernel {
 
 constexpr int PATTERN = 0xa5;
 
+// Of all kernels; null if there is none of this name.
+const Kernel* find_kernel(const char* name);
 // Of the traced kernels; null if there is none of this name.
 const Kernel* find_traced(const char* name);
 // Of kernels that are not oxccl's own: guests.cpp.

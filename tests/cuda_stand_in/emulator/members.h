@@ -16,7 +16,7 @@ uint4 load_reduced(const uint8_t* at, const uint64_t* members, uint32_t members_
   typename N::Accumulator reduced[COUNT];
   for (uint32_t member = 0; member < members_count; ++member) {
     Element elements[COUNT];
-    memcpy(elements, at + members[member], PACK_BYTES);
+    emulator::load_named(elements, at + members[member], PACK_BYTES);
     for (uint32_t e = 0; e < COUNT; ++e) {
       const typename N::Accumulator value = N::widen(elements[e]);
       reduced[e] = member == 0 ? value : fold<N, F>(reduced[e], value);
@@ -33,12 +33,12 @@ uint4 load_reduced(const uint8_t* at, const uint64_t* members, uint32_t members_
 
 inline void store_to_all(uint8_t* at, const uint4& words, const uint64_t* members, uint32_t members_count) {
   for (uint32_t member = 0; member < members_count; ++member) {
-    memcpy(at + members[member], &words, PACK_BYTES);
+    emulator::store_named(at + members[member], &words, PACK_BYTES);
     emulator::yield();
   }
 }
 
-inline void fence_of_names() {}
+using emulator::fence_of_names;
 
 }  // namespace OXCCL_ISA
 }  // namespace oxccl

@@ -10,6 +10,7 @@ use cudarc::driver::sys::{
 };
 
 use crate::call::{Answer, driver_calls};
+use crate::order::{self, Host};
 use crate::settings::settings;
 use crate::stream::{Operation, Stream};
 use crate::{capture, context, memory};
@@ -35,6 +36,8 @@ pub(crate) fn copy(dst: usize, src: usize, len: usize) -> Answer {
     for at in [dst, src] {
         any(at, len).map_err(|_| ILLEGAL)?;
     }
+    order::host(src, len, Host::Loads);
+    order::host(dst, len, Host::Stores);
     // SAFETY: device ranges are mapped, as just checked; for host memory the caller of the copy
     // vouches.
     unsafe { std::ptr::copy(src as *const u8, dst as *mut u8, len) };
@@ -43,6 +46,7 @@ pub(crate) fn copy(dst: usize, src: usize, len: usize) -> Answer {
 
 pub(crate) fn fill(dst: usize, value: u32, width: usize, count: usize) -> Answer {
     device(dst as CUdeviceptr, count * width).map_err(|_| ILLEGAL)?;
+    order::host(dst, count * width, Host::Stores);
     // SAFETY: a range that devices can use, and so mapped and writable, as just checked.
     unsafe {
         match width {
@@ -77,6 +81,7 @@ pub(crate) fn await_value(at: usize, value: u64, wide: bool, flags: u32) -> Answ
             _ => found | value != u64::MAX,
         };
         if met {
+            order::awaited(at);
             return Ok(());
         }
         std::thread::sleep(Duration::from_micros(50));

@@ -22,7 +22,7 @@ use crate::module::Function;
 use crate::registry::lock;
 use crate::settings::settings;
 use crate::stream::{Operation, Stream};
-use crate::{emulator, memory, module, multicast, profile};
+use crate::{emulator, memory, module, multicast, order, profile};
 
 /// A launch, as the call gave it.
 pub(crate) struct Run {
@@ -106,12 +106,13 @@ pub(crate) fn run(run: &Run, mut started: impl FnMut()) -> Answer {
     if run.cooperative {
         occupy(run.device, run.blocks);
     }
+    let counted = order::launch();
     std::thread::scope(|scope| {
         for channel in 0..run.blocks {
             if !run.cooperative {
                 occupy(run.device, 1);
             }
-            let shared = &shared;
+            let (shared, number) = (&shared, counted.0);
             scope.spawn(move || {
                 // The host executor tells of its steps in another way.
                 if settings().emulate || run.function.is_traced() {
@@ -119,7 +120,8 @@ pub(crate) fn run(run: &Run, mut started: impl FnMut()) -> Answer {
                     // reaches them.
                     unsafe {
                         let launch = std::ptr::from_ref(shared.0).cast();
-                        emulator::run(name, launch, channel, run.shared_bytes)
+                        let device = run.device as u32;
+                        emulator::run(name, launch, channel, run.shared_bytes, device, number)
                     };
                 } else {
                     // SAFETY: as above.
@@ -138,15 +140,20 @@ fn run_guest(run: &Run, words: &[u64], mut started: impl FnMut()) {
     if run.cooperative {
         occupy(run.device, run.blocks);
     }
+    let counted = order::launch();
     std::thread::scope(|scope| {
         for block in 0..run.blocks {
             if !run.cooperative {
                 occupy(run.device, 1);
             }
+            let number = counted.0;
             scope.spawn(move || {
-                let parameter = words.as_ptr().cast();
+                let (parameter, device) = (words.as_ptr().cast(), run.device as u32);
                 // SAFETY: whoever launches vouches for what the parameter leads to.
-                unsafe { emulator::run(&run.function.name, parameter, block, run.shared_bytes) };
+                unsafe {
+                    let name = &run.function.name;
+                    emulator::run(name, parameter, block, run.shared_bytes, device, number);
+                }
                 vacate(run.device);
             });
         }

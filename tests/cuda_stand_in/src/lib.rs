@@ -21,7 +21,8 @@
 //!   as an illegal address does on a GPU).
 //! - Any call can be made to fail, and what is alive can be counted: see [`control`].
 //!
-//! It is no model of time, of caches or of the memory order of a GPU, and of no kernel but these.
+//! It is no model of time or of caches, of the memory order of a GPU on request only, and of no
+//! kernel but these.
 //!
 //! # Environment
 //!
@@ -37,6 +38,8 @@
 //! | `OXCCL_STAND_IN_NVLINK` | 0: devices reach each other over PCIe | 1 |
 //! | `OXCCL_STAND_IN_MULTICAST` | how many devices, from the first on, an NVSwitch joins that reduces and multicasts | 0 |
 //! | `OXCCL_STAND_IN_EMULATE` | 1: blocks run from the kernels' own source, thread by thread | 0 |
+//! | `OXCCL_STAND_IN_MEMORY_ORDER` | as `OXCCL_STAND_IN_EMULATE`, and accesses that nothing orders end the process (`emulator/order.cpp`) | 0 |
+//! | `OXCCL_STAND_IN_MEMORY_ORDER_LIBRARY` | another library for that | the one that is built |
 //! | `CUDA_DEVICE_MAX_CONNECTIONS` | connections that a device's streams share, as on a GPU | 8 |
 //! | `OXCCL_STAND_IN_DRAINS` | 1: what some driver may let wait for all kernels of the context does: allocations, graphs made ready, and the first fill and copy unless `CUDA_MODULE_LOADING` is EAGER | 0 |
 //! | `OXCCL_STAND_IN_VIRTUAL_MEMORY` | 0: no virtual-memory API | 1 |
@@ -61,6 +64,7 @@ mod kernel;
 mod memory;
 mod module;
 mod multicast;
+mod order;
 mod pages;
 mod pointer;
 mod profile;

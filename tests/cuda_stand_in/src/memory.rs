@@ -13,6 +13,7 @@ use cudarc::driver::sys::{CUdevice, CUdeviceptr, CUresult};
 
 use crate::call::{Answer, driver_calls, put};
 use crate::multicast::Team;
+use crate::order::{self, Host};
 use crate::pages::{self, GRANULARITY, Span};
 use crate::registry::lock;
 use crate::settings::settings;
@@ -100,6 +101,16 @@ pub(crate) fn find(address: usize) -> Option<Range> {
     (address < range.start + range.len).then(|| range.clone())
 }
 
+/// Starts and lengths of the host's memory that devices reach.
+pub(crate) fn host_ranges() -> Vec<(usize, usize)> {
+    let ranges = lock(&RANGES);
+    ranges
+        .values()
+        .filter(|range| range.kind.is_host())
+        .map(|range| (range.start, range.len))
+        .collect()
+}
+
 /// Whether any range overlaps these addresses.
 pub(crate) fn overlaps(start: usize, len: usize) -> bool {
     let ranges = lock(&RANGES);
@@ -139,6 +150,7 @@ pub(crate) fn give_back(device: CUdevice, len: usize) {
 /// Overwrites memory that nobody may rely on.
 pub(crate) fn spoil(start: usize, len: usize) {
     const SPOILED: u8 = 0xa5;
+    order::host(start, len, Host::GivesBack);
     // SAFETY: a range of a block that is mapped, and that is not, or no longer, anybody's.
     unsafe { std::ptr::write_bytes(start as *mut u8, SPOILED, len.min(64 << 20)) };
 }

@@ -1,10 +1,11 @@
 //! Memory files and mappings.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use cudarc::driver::sys::CUresult;
 
 use crate::call::Answer;
+use crate::order;
 
 /// What the virtual-memory API and IPC count in.
 pub(crate) const GRANULARITY: usize = 2 << 20;
@@ -22,7 +23,14 @@ pub(crate) fn file(name: &std::ffi::CStr, len: usize) -> Answer<OwnedFd> {
     if unsafe { libc::ftruncate(fd, len as i64) } != 0 {
         return Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
     }
+    // Numbers of files come again.
+    order::forget_file(inode(fd)?, len);
     Ok(file)
+}
+
+fn inode(fd: i32) -> Answer<u64> {
+    // SAFETY: whoever has its number keeps it open meanwhile.
+    status(&unsafe { BorrowedFd::borrow_raw(fd) }).map(|(_, inode)| inode)
 }
 
 /// The length and inode of a file.
@@ -94,15 +102,18 @@ impl Span {
         }
         let at = (self.start + offset) as *mut _;
         // SAFETY: the range lies in this span, whose users know that it changes.
-        match unsafe { libc::mmap(at, len, access, flags, fd, 0) } {
-            libc::MAP_FAILED => Err(CUresult::CUDA_ERROR_MAP_FAILED),
-            _ => Ok(()),
+        if unsafe { libc::mmap(at, len, access, flags, fd, 0) } == libc::MAP_FAILED {
+            return Err(CUresult::CUDA_ERROR_MAP_FAILED);
         }
+        let key = (fd >= 0).then(|| inode(fd).map(order::key_of_file)).transpose()?;
+        order::map(self.start + offset, len, key);
+        Ok(())
     }
 }
 
 impl Drop for Span {
     fn drop(&mut self) {
+        order::forget_mappings(self.start, self.len);
         // SAFETY: this span's own range, given back once.
         unsafe { libc::munmap(self.start as *mut _, self.len) };
     }

@@ -21,6 +21,8 @@ pub(crate) struct Settings {
     pub(crate) eager: bool,
     /// Blocks run from the kernels' own source.
     pub(crate) emulate: bool,
+    /// The library that keeps account of memory order while they do.
+    pub(crate) memory_order: Option<String>,
     pub(crate) fail: Option<String>,
 }
 
@@ -40,9 +42,18 @@ pub(crate) fn settings() -> &'static Settings {
         virtual_memory: number("OXCCL_STAND_IN_VIRTUAL_MEMORY", 1) != 0,
         drains: number("OXCCL_STAND_IN_DRAINS", 0) != 0,
         eager: std::env::var("CUDA_MODULE_LOADING").is_ok_and(|mode| mode == "EAGER"),
-        emulate: number("OXCCL_STAND_IN_EMULATE", 0) != 0,
+        emulate: number("OXCCL_STAND_IN_EMULATE", 0) != 0 || memory_order().is_some(),
+        memory_order: memory_order(),
         fail: std::env::var("OXCCL_STAND_IN_FAIL").ok(),
     })
+}
+
+fn memory_order() -> Option<String> {
+    if number("OXCCL_STAND_IN_MEMORY_ORDER", 0) == 0 {
+        return None;
+    }
+    let built = option_env!("OXCCL_ORDERED_LIBRARY").unwrap_or("no library");
+    Some(std::env::var("OXCCL_STAND_IN_MEMORY_ORDER_LIBRARY").unwrap_or_else(|_| built.to_owned()))
 }
 
 fn number<N: std::str::FromStr>(name: &str, default: N) -> N {

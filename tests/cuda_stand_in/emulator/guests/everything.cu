@@ -48,7 +48,7 @@ extern "C" __global__ void __launch_bounds__(512) everything(const __grid_consta
         result[2] += found;
       }
     }
-    __syncthreads();
+    // The words are used anew, and lines order nothing.
+    if (!block.barrier()) return;
   }
-  block.barrier();
 }
